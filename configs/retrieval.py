@@ -1,0 +1,67 @@
+"""Argmax retrieval: does LayerNorm after attention help at longer inputs?
+
+Tables 1 and 3 and Figures 2-4 of arXiv 2504.02827, Proposition 1, with tests.
+
+  python -m experiments.length_generalization --config=configs/retrieval.py:quick \\
+      --workdir=runs/quick
+
+variant   seeds  steps    cost
+(none)    100    100,000  the paper's scale, for a GPU
+cpu       32     40,000   about 70 minutes on two CPU cores
+quick     8      5,000    under 5 minutes on two CPU cores
+smoke     2      20       seconds; shows that it runs
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+
+def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
+  """Returns the configuration of one variant."""
+  config = config_dict.create(
+      seed=0,
+      num_seeds=100,  # pairs in the tests; may grow later
+      arms=('none', 'standardize', 'layer_norm'),
+      task=dict(num_classes=10),
+      model=dict(width=128, output_projection=False, item_encoder='mlp'),
+      train=dict(
+          batch_size=128,
+          min_length=5,  # items in a sequence, uniform from min to max
+          max_length=16,
+          num_steps=100_000,
+          steps_per_call=1_000,  # learning curves have a point for each
+          seeds_at_once=100,  # trained together, shared out over the devices
+          group_size=100,  # of these, run as one by vmap; 1 on a CPU
+      ),
+      optimizer=dict(
+          learning_rate=1e-3,
+          l2=1e-3,  # times the kernels, added to the gradient before Adam
+      ),
+      evaluate=dict(
+          lengths=tuple(2**k for k in range(4, 15)),
+          num_sequences=1024,  # a length, a seed; shared by the seed's arms
+          fit_lengths=(16, 32, 64, 128, 256),  # of the fitted temperature
+          fit_sequences=256,
+          histogram_lengths=(16, 512, 16384),  # Figure 2
+          histogram_sequences=2048,
+          weight_sequences=32,  # Figure 4
+      ),
+  )
+  on_cpu = dict(seeds_at_once=8, group_size=1)
+  if variant == 'cpu':
+    config.num_seeds = 32
+    config.train.update(num_steps=40_000, steps_per_call=500, **on_cpu)
+  elif variant == 'quick':
+    config.num_seeds = 8
+    config.train.update(num_steps=5_000, steps_per_call=250, **on_cpu)
+    config.evaluate.update(num_sequences=512, histogram_sequences=512)
+  elif variant == 'smoke':
+    config.num_seeds = 2
+    config.train.update(num_steps=20, steps_per_call=5, seeds_at_once=2, group_size=1)
+    config.evaluate.update(
+        lengths=(16, 32, 64), num_sequences=64, fit_lengths=(16, 32),
+        fit_sequences=32, histogram_lengths=(16, 64), histogram_sequences=64,
+    )
+  elif variant != 'paper':
+    raise ValueError(f'variant is paper, cpu, quick or smoke, not {variant!r}')
+  return config

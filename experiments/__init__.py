@@ -1,0 +1,1 @@
+"""Runnable experiments; only they read a ConfigDict."""

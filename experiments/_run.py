@@ -1,0 +1,192 @@
+"""What every experiment does around its science: flags, devices, errors, progress."""
+
+from collections.abc import Callable
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import time
+from typing import Any
+
+from absl import flags
+from absl import logging
+import jax
+from ml_collections import config_flags
+import rich.console
+import rich.progress
+
+_CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'A file of configs/, which is run as Python; :variant selects.'
+)
+_WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.')
+
+console = rich.console.Console()
+
+
+def run(main: Callable[[Any, str], None]) -> None:
+  """Reads the command line and calls main(config, workdir).
+
+  Wrong input ends with one line on standard error and exit code 2.
+  """
+  logging.set_verbosity(logging.ERROR)
+  try:
+    # ml_collections tells of unknown fields by AttributeError and KeyError, of wrong
+    # types by TypeError, and a config file may raise what it likes.
+    rest = flags.FLAGS(sys.argv)[1:]
+    config, workdir = _CONFIG.value, _WORKDIR.value
+  except Exception as error:
+    _fail(error)
+  if rest:
+    _fail(ValueError(f'unknown argument {rest[0]!r}'))
+  for name, value in (('config', config), ('workdir', workdir)):
+    if value is None:
+      _fail(ValueError(f'--{name} is missing'))
+  try:
+    main(config, workdir)
+  except (ValueError, OSError) as error:
+    _fail(error)
+  except KeyboardInterrupt:
+    print('Interrupted. The same command resumes the run.', file=sys.stderr)
+    sys.exit(130)
+
+
+def _fail(error: Exception) -> None:
+  if os.environ.get('VVLEN_TRACEBACK'):
+    raise error
+  print(f'Error: {" ".join(str(error).split())}', file=sys.stderr)
+  sys.exit(2)
+
+
+def use_devices(num_groups: int) -> None:
+  """Makes every CPU core a JAX device, where the CPU is what there is.
+
+  A core that trains its own seeds never waits for another, which is faster than
+  two cores on one small matrix product. Has no effect on accelerators. Call it
+  before JAX is used.
+
+  Args:
+    num_groups: groups of seeds, to be shared equally by the devices.
+  """
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1
+  devices = max(d for d in range(1, cores + 1) if num_groups % d == 0)
+  jax.config.update('jax_num_cpu_devices', devices)
+  # Each device then is one thread.
+  flag = '--xla_cpu_multi_thread_eigen=false'
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'.strip()
+  if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+    cache = os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache'))
+    jax.config.update('jax_compilation_cache_dir', f'{cache}/vvlen')
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+def session() -> dict[str, Any]:
+  """Describes this start of a run: when, by which code, on what."""
+  versions = {
+      name: importlib.metadata.version(name)
+      for name in ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'orbax-checkpoint')
+  }
+  return {
+      'started': datetime.datetime.now(datetime.timezone.utc).isoformat('T', 'seconds'),
+      'command': ' '.join(['python', '-m', *_module(), *sys.argv[1:]]),
+      'commit': _commit(),
+      'python': platform.python_version(),
+      'versions': versions,
+      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'processor': _processor(),
+  }
+
+
+def _module() -> list[str]:
+  spec = getattr(sys.modules['__main__'], '__spec__', None)
+  return [spec.name] if spec else [sys.argv[0]]
+
+
+def _commit() -> str:
+  """Returns the git commit of the code, with '+' if it was changed since."""
+  here = os.path.dirname(os.path.abspath(__file__))
+
+  def git(*arguments):
+    return subprocess.run(
+        ['git', '-C', here, *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+  try:
+    return git('rev-parse', 'HEAD') + ('+' if git('status', '--porcelain') else '')
+  except (OSError, subprocess.CalledProcessError):
+    return 'unknown'
+
+
+def _processor() -> str:
+  try:
+    with open('/proc/cpuinfo') as f:
+      names = [line.split(':')[1].strip() for line in f if line.startswith('model name')]
+  except OSError:
+    names = []
+  return f'{os.cpu_count()} x {names[0] if names else platform.processor()}'
+
+
+def show_report(workdir: str) -> None:
+  """Prints the main table and the paths of what was written."""
+  pass
+
+
+class Progress:
+  """A progress bar with rate and time left; off a terminal, a line now and then."""
+
+  def __init__(self, total: int, unit: str, every: float = 30.0):
+    """Starts at 0 of `total`; off a terminal, a line comes every so many seconds."""
+    self._total, self._unit, self._every = total, unit, every
+    self._first = self._done = 0
+    self._start = self._last = time.monotonic()
+    self._bar = None
+    if console.is_terminal:
+      self._bar = rich.progress.Progress(
+          rich.progress.TextColumn('{task.description}'),
+          rich.progress.BarColumn(),
+          rich.progress.TaskProgressColumn(),
+          rich.progress.TextColumn('{task.fields[rate]}'),
+          rich.progress.TimeRemainingColumn(),
+          console=console,
+      )
+      self._task = self._bar.add_task('', total=total, rate='')
+
+  def __enter__(self):
+    if self._bar:
+      self._bar.start()
+    return self
+
+  def __exit__(self, *_):
+    if self._bar:
+      self._bar.stop()
+
+  def skip(self, amount: int) -> None:
+    """Counts what an earlier start of the run has done, which took no time now."""
+    self._done += amount
+    self._first += amount
+
+  def show(self, what: str, amount: int = 0) -> None:
+    """Says what is being done, `amount` more being done by now."""
+    self._done += amount
+    now = time.monotonic()
+    rate = (self._done - self._first) / max(now - self._start, 1e-9)
+    if self._bar:
+      self._bar.update(
+          self._task, description=what, completed=self._done,
+          rate=f'{rate:,.0f} {self._unit}/s',
+      )
+    elif now - self._last >= self._every:
+      self._last = now
+      left = (self._total - self._done) / rate if rate else float('inf')
+      print(
+          f'{self._done / self._total:4.0%}  {what}  {rate:,.0f} {self._unit}/s  '
+          f'{_minutes(left)} left', flush=True,
+      )
+
+
+def _minutes(seconds: float) -> str:
+  if seconds == float('inf'):
+    return '?'
+  return f'{int(seconds // 60)}:{int(seconds % 60):02d} min'

@@ -1,0 +1,104 @@
+"""What the attention output looks like: single components, weights, and the bound.
+
+Axes: S sequences, N items, M items of the vocabulary, d width.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.evaluation.lengths import Apply, in_chunks, Params, Sample
+
+
+def components(
+    apply: Apply,
+    sample: Sample,
+    params: Params,
+    key: jax.Array,
+    *,
+    length: int,
+    num_sequences: int,
+    num_components: int,
+) -> jax.Array:
+  """Returns the first components of the normalized attention output.
+
+  Args:
+    apply: the model of one seed, as for the other arguments in
+      `vvlen.evaluation.lengths.evaluate`.
+    sample: the task.
+    params: of one seed.
+    key: of the test data.
+    length: N.
+    num_sequences: S, a power of two.
+    num_components: how many of the d components.
+
+  Returns:
+    [S, num_components]. Their spread over sequences is what Figure 2 of
+    arXiv 2504.02827 shows.
+  """
+
+  def measure(batch):
+    _, sown = apply(params, batch.query, batch.items)
+    return sown['normalized_output'][:, :num_components]
+
+  return in_chunks(measure, sample, key, length, num_sequences)
+
+
+def top_weights(
+    apply: Apply,
+    sample: Sample,
+    params: Params,
+    key: jax.Array,
+    *,
+    length: int,
+    num_sequences: int,
+    num_items: int,
+) -> jax.Array:
+  """Returns the attention weights on the items of highest priority.
+
+  The first feature of an item has to be its priority, as in
+  `vvlen.tasks.retrieval`. Arguments as in `components`.
+
+  Returns:
+    [S, num_items], the highest priority first (Figure 4 of arXiv 2504.02827).
+  """
+
+  def measure(batch):
+    _, sown = apply(params, batch.query, batch.items)
+    _, order = jax.lax.top_k(batch.items[..., 0], num_items)
+    return jnp.take_along_axis(sown['attention_weights'], order, axis=1)
+
+  return in_chunks(measure, sample, key, length, num_sequences)
+
+
+def variance_bound(
+    apply: Apply, params: Params, vocabulary: jax.Array, fixed_query: jax.Array
+) -> dict[str, jax.Array]:
+  """Measures the two constants of Proposition 1 of arXiv 2504.02827.
+
+    Var(o_j) <= exp(2 δ) σ_j² / N
+
+  for one fixed query, items drawn independently and uniformly from a vocabulary,
+  logits in an interval of width δ, and σ_j² the variance of component j of a value.
+  (The paper asks for values of zero mean. Weights sum to 1, so subtracting the mean
+  value changes no variance.)
+
+  Args:
+    apply: the model.
+    params: of one seed.
+    vocabulary: [M, x], all items.
+    fixed_query: the query, without a batch axis.
+
+  Returns:
+    `logit_range`, δ, and `value_variance`, the mean over j of σ_j².
+  """
+  # Logits are read off the weights. Cooled by 64, none of these underflows.
+  cool = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), 1 / 64)
+  _, whole = apply(params, fixed_query[None], vocabulary[None], cool)
+  logits = 64 * jnp.log(whole['attention_weights'][0])
+  # Attention to a single item returns its value.
+  queries = jnp.broadcast_to(fixed_query, (len(vocabulary), *fixed_query.shape))
+  _, single = apply(params, queries, vocabulary[:, None])
+  return {
+      'logit_range': logits.max() - logits.min(),
+      'value_variance': single['attention_output'].var(axis=0).mean(),
+  }

@@ -1,0 +1,224 @@
+"""Accuracy and attention of a trained model at any length, in bounded memory.
+
+The functions here are of one seed, to be mapped over seeds by
+`vvlen.sharding.over_seeds`. A chunk of test sequences is drawn, run and reduced
+before the next is drawn. It holds 2**14 items, or one sequence where that is
+longer, so a device needs about three times max(2**14, N) * width * 4 bytes: 25 MB
+up to N = 2**14 and 1.6 GB at N = 2**20, for a width of 128.
+
+Axes: S sequences, N items, C classes, d width of the attention output, K betas.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.models.attention import Temperature
+from vvlen.models.temperature import adaptive_temperature, attention_entropy
+
+ITEMS_PER_CHUNK = 2**14
+# Where `best_betas` looks for the inverse temperature that serves a row best.
+BETAS = tuple(2.0 ** (k / 8) for k in range(33))  # 1 to 16
+# The changes of the attention weights at test time, as suffixes of an arm's name.
+ADAPTATIONS = ('', '+adaptive', '+fitted')
+
+Params = Any
+Metrics = dict[str, jax.Array]
+
+
+class Batch(Protocol):
+  """What the tasks draw."""
+
+  query: jax.Array  # [S, ...]
+  items: jax.Array  # [S, N, ...]
+  target: jax.Array  # [S] int32
+  target_index: jax.Array  # [S] int32
+
+
+# (key, number of sequences, length) -> batch, every sequence of that length
+Sample = Callable[[jax.Array, int, int], Batch]
+# (params, query, items, temperature) -> logits [S, C] and what attention sowed:
+# attention_weights [S, N], attention_output and normalized_output [S, d]
+Apply = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
+
+
+def make_apply(model: Any) -> Apply:
+  """Returns the `Apply` of a linen model with a submodule `attention`.
+
+  Args:
+    model: a linen module of (query, items, mask, temperature), such as
+      `vvlen.models.retriever.Retriever`.
+  """
+
+  def apply(params, query, items, temperature=None):
+    logits, state = model.apply(
+        {'params': params}, query, items, None, temperature, mutable='intermediates'
+    )
+    sown = state['intermediates']['attention']
+    return logits, {name: value[0] for name, value in sown.items()}
+
+  return apply
+
+
+def chunk_size(num_sequences: int, length: int) -> int:
+  """Returns how many sequences of a length are drawn and measured at once.
+
+  Raises:
+    ValueError: if `num_sequences` is not a multiple of that.
+  """
+  size = max(1, min(num_sequences, ITEMS_PER_CHUNK // length))
+  if num_sequences % size:
+    raise ValueError(
+        f'{num_sequences} sequences of {length} items do not divide into chunks of '
+        f'{size}; choose a power of two'
+    )
+  return size
+
+
+def in_chunks(
+    measure: Callable[[Batch], Any],
+    sample: Sample,
+    key: jax.Array,
+    length: int,
+    num_sequences: int,
+) -> Any:
+  """Draws sequences chunk by chunk and collects what `measure` says of each.
+
+  Args:
+    measure: of a batch; returns a pytree of arrays [S, ...], one row a sequence.
+    sample: draws a batch.
+    key: chunk c is drawn from fold_in(fold_in(key, length), c).
+    length: N.
+    num_sequences: a power of two, or at most 2**14 / N.
+
+  Returns:
+    The rows of all chunks, [num_sequences, ...].
+
+  Raises:
+    ValueError: if the sequences cannot be divided into equal chunks.
+  """
+  per_chunk = chunk_size(num_sequences, length)
+  key = jax.random.fold_in(key, length)
+
+  def chunk(index):
+    return measure(sample(jax.random.fold_in(key, index), per_chunk, length))
+
+  rows = jax.lax.map(chunk, jnp.arange(num_sequences // per_chunk))
+  return jax.tree.map(lambda x: x.reshape(num_sequences, *x.shape[2:]), rows)
+
+
+def evaluate(
+    apply: Apply,
+    sample: Sample,
+    params: Params,
+    key: jax.Array,
+    coefficients: jax.Array,
+    *,
+    length: int,
+    num_sequences: int,
+    fixed_query: Any,
+) -> dict[str, Metrics]:
+  """Measures one model on sequences of one length.
+
+  Args:
+    apply: the model.
+    sample: the task.
+    params: of one seed.
+    key: of the test data; models given the same key see the same sequences.
+    coefficients: [5] of the fitted adaptive temperature.
+    length: N.
+    num_sequences: a power of two.
+    fixed_query: the query for `component_variance`, without a batch axis.
+
+  Returns:
+    For each of `ADAPTATIONS`, means over sequences of: `accuracy`; `loss`, nats;
+    `attention_entropy`, nats; `target_weight`, the attention weight on the item
+    asked for; `output_mean` and `output_variance`, the mean and variance over the
+    d features of the normalized output (arXiv 2504.02827, Figure 3). Without
+    adaptation also `component_variance`, the variance over sequences of each
+    component of the attention output under one fixed query, averaged over the
+    components (Proposition 1).
+  """
+  temperatures = (
+      None,
+      adaptive_temperature,
+      functools.partial(adaptive_temperature, coefficients=coefficients),
+  )
+
+  def measure(batch):
+    rows = {
+        suffix: _measure_rows(apply, params, batch, temperature)
+        for suffix, temperature in zip(ADAPTATIONS, temperatures, strict=True)
+    }
+    fixed = jnp.broadcast_to(fixed_query, batch.query.shape)
+    _, sown = apply(params, fixed, batch.items)
+    return rows, sown['attention_output']
+
+  rows, outputs = in_chunks(measure, sample, key, length, num_sequences)
+  metrics = jax.tree.map(lambda x: x.mean(axis=0), rows)
+  metrics['']['component_variance'] = outputs.var(axis=0, ddof=1).mean()
+  return metrics
+
+
+def _measure_rows(
+    apply: Apply, params: Params, batch: Batch, temperature: Temperature | None
+) -> Metrics:
+  """Returns the metrics of each sequence, [S]."""
+  logits, sown = apply(params, batch.query, batch.items, temperature)
+  log_probability = jax.nn.log_softmax(logits)
+  weights, output = sown['attention_weights'], sown['normalized_output']
+  return {
+      'accuracy': (logits.argmax(-1) == batch.target).astype(jnp.float32),
+      'loss': -_pick(log_probability, batch.target),
+      'attention_entropy': attention_entropy(weights),
+      'target_weight': _pick(weights, batch.target_index),
+      'output_mean': output.mean(-1),
+      'output_variance': output.var(-1),
+  }
+
+
+def best_betas(
+    apply: Apply,
+    sample: Sample,
+    params: Params,
+    key: jax.Array,
+    *,
+    length: int,
+    num_sequences: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Finds the inverse temperature that serves each validation sequence best.
+
+  Args:
+    apply: the model.
+    sample: the task.
+    params: of one seed.
+    key: of the validation data, another than that of the test data.
+    length: N.
+    num_sequences: a power of two.
+
+  Returns:
+    The entropy of each row's attention [S], nats, and the β among `BETAS` that
+    maximizes the probability of its target [S]. For `temperature.fit`.
+  """
+
+  def measure(batch):
+    def log_probability(beta):
+      temperature = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
+      logits, sown = apply(params, batch.query, batch.items, temperature)
+      picked = _pick(jax.nn.log_softmax(logits), batch.target)
+      return picked, attention_entropy(sown['attention_weights'])
+
+    betas = jnp.array(BETAS)
+    picked, entropies = jax.lax.map(log_probability, betas)  # [K, S]
+    # The first of BETAS is 1: that row's entropy is the model's own.
+    return entropies[0], betas[picked.argmax(axis=0)]
+
+  return in_chunks(measure, sample, key, length, num_sequences)
+
+
+def _pick(table: jax.Array, index: jax.Array) -> jax.Array:
+  """Returns table[s, index[s]]: [S, n], [S] -> [S]."""
+  return jnp.take_along_axis(table, index[:, None], axis=1)[:, 0]

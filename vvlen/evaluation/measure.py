@@ -1,0 +1,94 @@
+"""Everything that is measured of a block of trained seeds, in one call.
+
+Axes: S seeds, R validation rows.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+import numpy as np
+
+from vvlen import sharding
+from vvlen.evaluation import distribution
+from vvlen.evaluation import lengths as at_length
+from vvlen.evaluation.lengths import Apply, Params, Sample
+from vvlen.models import temperature
+from vvlen.training.ensemble import purpose_key, TEST, VALIDATION
+
+# (suffix of the arm, metric, length or None) -> one value a seed [S]
+Measured = dict[tuple[str, str, int | None], np.ndarray]
+
+
+def make_measure(
+    apply: Apply,
+    sample: Sample,
+    *,
+    lengths: Sequence[int],
+    num_sequences: int,
+    fit_lengths: Sequence[int],
+    fit_sequences: int,
+    fixed_query: np.ndarray,
+    vocabulary: np.ndarray,
+    mesh: Mesh,
+    group_size: int = 1,
+) -> Callable[[Params, jax.Array], Measured]:
+  """Builds the function that measures a block of seeds of one model.
+
+  Args:
+    apply: the model.
+    sample: the task.
+    lengths: of the test sequences.
+    num_sequences: test sequences a length.
+    fit_lengths: of the validation sequences that adaptive temperature is fitted to.
+    fit_sequences: validation sequences a length.
+    fixed_query: for Proposition 1, without a batch axis.
+    vocabulary: [M, x] all items, for Proposition 1.
+    mesh: the devices, with the axis 'seed'.
+    group_size: seeds run together by vmap.
+
+  Returns:
+    A function of (params, keys), each with a leading axis of seeds, to `Measured`:
+    the metrics of `lengths.evaluate` at each length, with the suffixes '',
+    '+adaptive' and '+fitted', and those of `distribution.variance_bound`. What it
+    compiles is kept for the next block.
+  """
+
+  def over_seeds(function):
+    return sharding.over_seeds(function, mesh, group_size)
+
+  def betas_at(length):
+    return over_seeds(lambda params, key: at_length.best_betas(
+        apply, sample, params, purpose_key(key, VALIDATION),
+        length=length, num_sequences=fit_sequences,
+    ))
+
+  def metrics_at(length):
+    return over_seeds(lambda params, key, coefficients: at_length.evaluate(
+        apply, sample, params, purpose_key(key, TEST), coefficients,
+        length=length, num_sequences=num_sequences, fixed_query=fixed_query,
+    ))
+
+  best_betas = {n: betas_at(n) for n in fit_lengths}
+  evaluate = {n: metrics_at(n) for n in lengths}
+  bound = over_seeds(lambda params: distribution.variance_bound(
+      apply, params, vocabulary, fixed_query
+  ))
+
+  def measure(params: Params, keys: jax.Array) -> Measured:
+    rows = [sharding.fetch(best(params, keys)) for best in best_betas.values()]
+    entropy, beta = (np.concatenate(x, axis=1) for x in zip(*rows, strict=True))
+    fitted = [temperature.fit(h, b) for h, b in zip(entropy, beta, strict=True)]
+    fitted = sharding.put(np.array(fitted, np.float32), mesh)
+    measured: dict[tuple[str, str, int | None], Any] = {
+        ('', metric, None): values
+        for metric, values in sharding.fetch(bound(params)).items()
+    }
+    for length, function in evaluate.items():
+      metrics = sharding.fetch(function(params, keys, fitted))
+      for suffix, values in metrics.items():
+        measured |= {(suffix, name, length): x for name, x in values.items()}
+    return measured
+
+  return measure

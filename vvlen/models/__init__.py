@@ -1,0 +1,1 @@
+"""Flax linen modules and the pure functions beneath them."""

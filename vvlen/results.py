@@ -1,0 +1,199 @@
+"""What a run leaves in its folder: tidy rows, metrics and the configuration.
+
+Everything is written whole to a temporary file and then renamed, so a file is
+either complete or not there. Folders may be local or gs:// (etils.epath).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+import csv
+import io
+import json
+import math
+from typing import Any, NamedTuple
+
+from etils import epath
+import numpy as np
+
+
+class Row(NamedTuple):
+  """One measured number."""
+
+  experiment: str
+  arm: str
+  seed: int
+  length: int | None  # None where the number is not of one length
+  metric: str
+  value: float
+
+
+def write_text(path: epath.PathLike, text: str) -> None:
+  """Replaces the file by `text`, or leaves it as it was."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path: epath.PathLike, content: bytes) -> None:
+  """Replaces the file by `content`, or leaves it as it was."""
+  path = epath.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = path.parent / f'.{path.name}.tmp'
+  try:
+    temporary.write_bytes(content)
+    temporary.replace(path)
+  except OSError:
+    temporary.unlink(missing_ok=True)
+    raise
+
+
+def write_rows(path: epath.PathLike, rows: Iterable[Row]) -> None:
+  """Writes rows as CSV, numbers with as many digits as they have."""
+  buffer = io.StringIO()
+  writer = csv.writer(buffer, lineterminator='\n')
+  writer.writerow(Row._fields)
+  for row in rows:
+    length = '' if row.length is None else row.length
+    writer.writerow(row._replace(length=length, value=repr(float(row.value))))
+  write_text(path, buffer.getvalue())
+
+
+def read_rows(path: epath.PathLike) -> list[Row]:
+  """Reads what `write_rows` wrote; no file, no rows.
+
+  Raises:
+    ValueError: if a line is not a row.
+  """
+  path = epath.Path(path)
+  if not path.exists():
+    return []
+  reader = csv.reader(io.StringIO(path.read_text()))
+  if next(reader, None) != list(Row._fields):
+    raise ValueError(f'{path} does not begin with {",".join(Row._fields)}')
+  rows = []
+  for number, fields in enumerate(reader, 2):
+    try:
+      experiment, arm, seed, length, metric, value = fields
+      rows.append(Row(experiment, arm, int(seed), int(length) if length else None,
+                      metric, float(value)))
+    except ValueError as error:
+      raise ValueError(f'{path} line {number} is not a row: {fields}') from error
+  return rows
+
+
+def table(
+    rows: Iterable[Row], arm: str, metric: str, length: int | None = None
+) -> dict[int, float]:
+  """Returns {seed: value} of one arm, metric and length."""
+  wanted = (arm, metric, length)
+  return {r.seed: r.value for r in rows if (r.arm, r.metric, r.length) == wanted}
+
+
+def claim(
+    workdir: epath.PathLike,
+    config: Mapping[str, Any],
+    session: Mapping[str, Any],
+    may_grow: Sequence[str] = (),
+) -> None:
+  """Makes a folder the folder of this run, or raises if it is another's.
+
+  Writes config.json: the configuration, and one entry of `session` (versions,
+  commit, machine) for each time that the run was started.
+
+  Args:
+    workdir: the folder; made where it is missing.
+    config: nested dictionaries of plain values.
+    session: plain values that describe this start.
+    may_grow: names of fields of `config` that may be larger than at the last start.
+
+  Raises:
+    ValueError: if the folder holds a run with another configuration, naming the
+      fields that differ, or holds files but no run.
+  """
+  workdir = epath.Path(workdir)
+  path = workdir / 'config.json'
+  config = json.loads(json.dumps(config))
+  sessions = []
+  if path.exists():
+    try:
+      stored = json.loads(path.read_text())
+      before, sessions = stored['config'], stored['sessions']
+    except (ValueError, KeyError, TypeError) as error:
+      raise ValueError(f'{path} is not the config.json of a run') from error
+    old, new = _flatten(before), _flatten(config)
+    differing = [
+        f'{name}: {old.get(name)} there, {new.get(name)} here'
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+        and not (name in may_grow and new.get(name, 0) > old.get(name, 0))
+    ]
+    if differing:
+      raise ValueError(
+          f'{workdir} holds another run ({"; ".join(differing)}). '
+          'Choose another --workdir.'
+      )
+  elif workdir.exists() and any(workdir.iterdir()):
+    raise ValueError(
+        f'{workdir} is not empty and holds no run. Choose another --workdir.'
+    )
+  stored = {'config': config, 'sessions': [*sessions, dict(session)]}
+  write_text(path, json.dumps(stored, indent=2) + '\n')
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Flattens nested dictionaries: {'a': {'b': 1}} -> {'a.b': 1}."""
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, Mapping):
+      flat.update(_flatten(value, f'{prefix}{name}.'))
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+class Curves:
+  """The learning curves of a run, kept in metrics.jsonl.
+
+  A line holds one arm, one step and one block of seeds:
+    {"arm": …, "step": …, "first_seed": …, "loss": [S numbers], …}
+  """
+
+  def __init__(self, path: epath.PathLike):
+    self._path = epath.Path(path)
+    self._lines: list[dict[str, Any]] = read_curves(path)
+
+  def add(
+      self, arm: str, step: int, first_seed: int, metrics: Mapping[str, np.ndarray]
+  ) -> None:
+    """Adds a line; lines that a resumed run makes again are replaced."""
+    self._lines = [
+        line for line in self._lines
+        if (line['arm'], line['first_seed']) != (arm, first_seed)
+        or line['step'] < step
+    ]
+    plain = {
+        name: [float(x) if math.isfinite(x) else None for x in values]
+        for name, values in metrics.items()
+    }
+    self._lines.append(
+        {'arm': arm, 'step': step, 'first_seed': first_seed, **plain}
+    )
+    text = ''.join(json.dumps(line) + '\n' for line in self._lines)
+    write_text(self._path, text)
+
+  def late_mean(self, arm: str, first_seed: int, metric: str) -> np.ndarray:
+    """Returns the mean of a metric over the last tenth of the steps, [S]."""
+    lines = [
+        line for line in self._lines
+        if (line['arm'], line['first_seed']) == (arm, first_seed)
+    ]
+    late = [line[metric] for line in lines if line['step'] > 0.9 * lines[-1]['step']]
+    return np.array(late, np.float64).mean(axis=0)
+
+
+def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
+  """Reads the lines that `Curves` wrote; no file, no lines."""
+  path = epath.Path(path)
+  if not path.exists():
+    return []
+  try:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+  except ValueError as error:
+    raise ValueError(f'{path} is not a file of JSON lines') from error

@@ -1,0 +1,1 @@
+"""Synthetic tasks: pure samplers that draw a batch on the device."""

@@ -1,0 +1,97 @@
+"""Argmax retrieval: name the class of the item with the highest priority.
+
+Axes: B sequences, N items, C classes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Batch(NamedTuple):
+  """Sequences of one query and a set of items, padded to N items."""
+
+  query: jax.Array  # [B, 1] float32, uniform on [0, 1), carries no information
+  items: jax.Array  # [B, N, 1 + C] float32: priority, then the class as a one-hot
+  mask: jax.Array  # [B, N] bool, True where there is an item
+  target: jax.Array  # [B] int32, class of the item with the highest priority
+  target_index: jax.Array  # [B] int32, which item that is
+
+
+def sample(
+    key: jax.Array,
+    *,
+    batch_size: int,
+    min_length: int,
+    max_length: int,
+    num_classes: int = 10,
+) -> Batch:
+  """Draws sequences of argmax retrieval (arXiv 2504.02827 section 4).
+
+  Priorities and query are uniform on [0, 1), classes uniform on 0..C-1, lengths
+  uniform on min_length..max_length, one per sequence. A sequence of three items
+
+    priority  .2  .9  .5
+    class      7   4   1      has the target 4.
+
+  All numbers come from a single draw of 23-bit uniforms, since the random number
+  generator is a tenth of a training step on a CPU. So each class and each length
+  has its probability to within 2**-23, and at a length of a million one sequence
+  in ten has a tie for the highest priority (one in 500 at 2**14); the first of
+  the tied items is the target.
+
+  Args:
+    key: a typed PRNG key.
+    batch_size: B.
+    min_length: the fewest items in a sequence, at least 1.
+    max_length: N, the most items in a sequence and the padded size.
+    num_classes: C.
+
+  Returns:
+    A `Batch`.
+
+  Raises:
+    ValueError: if a size is not positive or the lengths are out of order.
+  """
+  if batch_size < 1 or num_classes < 1:
+    raise ValueError(
+        f'batch_size and num_classes must be positive: {batch_size}, {num_classes}'
+    )
+  if not 1 <= min_length <= max_length:
+    raise ValueError(
+        f'need 1 <= min_length <= max_length: {min_length}, {max_length}'
+    )
+  uniform = jax.random.uniform(key, (batch_size, 2 + 2 * max_length))
+  query, length, priority, classes = jnp.split(
+      uniform, (1, 2, 2 + max_length), axis=1
+  )
+  length = min_length + _uniform_integer(length, max_length - min_length + 1)
+  classes = _uniform_integer(classes, num_classes)
+  mask = jnp.arange(max_length)[None] < length
+  # Priorities are at least 0, so an item always beats padding.
+  best = jnp.argmax(jnp.where(mask, priority, -1.0), axis=1)
+  items = jnp.concatenate(
+      [priority[..., None], jax.nn.one_hot(classes, num_classes)], axis=-1
+  )
+  target = jnp.take_along_axis(classes, best[:, None], axis=1)[:, 0]
+  return Batch(query, items, mask, target, best.astype(jnp.int32))
+
+
+def vocabulary(num_classes: int = 10, num_priorities: int = 257) -> jax.Array:
+  """Returns every class at evenly spaced priorities on [0, 1].
+
+  Returns:
+    Items [num_classes * num_priorities, 1 + C], for bounds that need all items.
+  """
+  priority, classes = jnp.meshgrid(
+      jnp.linspace(0.0, 1.0, num_priorities), jnp.arange(num_classes), indexing='ij'
+  )
+  return jnp.concatenate(
+      [priority.reshape(-1, 1), jax.nn.one_hot(classes.ravel(), num_classes)], axis=1
+  )
+
+
+def _uniform_integer(uniform: jax.Array, count: int) -> jax.Array:
+  """Maps uniforms on [0, 1) to integers 0..count-1."""
+  return jnp.floor(uniform * count).astype(jnp.int32)

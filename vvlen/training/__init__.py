@@ -1,0 +1,1 @@
+"""Training of any number of seeds at once."""

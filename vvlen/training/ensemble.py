@@ -1,0 +1,143 @@
+"""Trains many seeds at once.
+
+A block of seeds is trained together: shared out over the devices of a mesh, and on
+each device run in groups of fixed size (`vvlen.sharding.over_seeds`). Seed i always
+has the key fold_in(key(seed), i), so its weights and data do not depend on which
+seeds are trained beside it, on how many there are, or on the devices.
+"""
+
+from collections.abc import Callable
+import time
+from typing import NamedTuple
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+import numpy as np
+
+from vvlen import sharding
+from vvlen.training import checkpoint
+from vvlen.training.step import init_state, Metrics, Problem, train_steps, TrainState
+
+# What a seed's key is used for: purpose_key(key, TEST), and so on.
+INIT, TRAIN, TEST, VALIDATION = range(4)
+
+# (steps made, metrics {name: [S] mean since the last call})
+OnProgress = Callable[[int, dict[str, np.ndarray]], None]
+
+
+def seed_keys(seed: int, first: int, count: int) -> jax.Array:
+  """Returns the keys of seeds first .. first + count - 1, [count]."""
+  root = jax.random.key(seed)
+  return jax.vmap(jax.random.fold_in, (None, 0))(
+      root, jnp.arange(first, first + count)
+  )
+
+
+def purpose_key(key: jax.Array, purpose: int) -> jax.Array:
+  """Returns the key that one seed uses for one purpose."""
+  return jax.random.fold_in(key, purpose)
+
+
+class Trainer(NamedTuple):
+  """Compiled functions that train a block of seeds; `make_trainer` builds one."""
+
+  # keys [S] -> TrainState, each leaf with a leading axis of seeds
+  start: Callable[[jax.Array], TrainState]
+  # (state, keys [S]) -> (state after `steps_per_call` more updates, {metric: [S],
+  # the mean over these updates}); the memory of the state passed in is reused
+  advance: Callable[[TrainState, jax.Array], tuple[TrainState, Metrics]]
+  steps_per_call: int
+  group_size: int
+  mesh: Mesh
+
+
+def make_trainer(
+    problem: Problem,
+    *,
+    steps_per_call: int,
+    group_size: int = 1,
+    mesh: Mesh | None = None,
+) -> Trainer:
+  """Builds the functions that train a block of seeds; they compile when called.
+
+  Args:
+    problem: init, sample, loss and optimizer.
+    steps_per_call: updates between two looks at the metrics.
+    group_size: seeds that a device runs together by vmap. 1 runs each seed as it
+      would run alone, bit for bit, and is the fastest on a CPU; on an accelerator
+      as many as fit.
+    mesh: with the axis 'seed'; all devices if None.
+
+  Returns:
+    A `Trainer`.
+  """
+  mesh = sharding.seed_mesh() if mesh is None else mesh
+
+  def start(key):
+    return init_state(problem, purpose_key(key, INIT))
+
+  def advance(state, key):
+    return train_steps(problem, state, purpose_key(key, TRAIN), steps_per_call)
+
+  return Trainer(
+      sharding.over_seeds(start, mesh, group_size),
+      sharding.over_seeds(advance, mesh, group_size, donate=(0,)),
+      steps_per_call,
+      group_size,
+      mesh,
+  )
+
+
+def train(
+    trainer: Trainer,
+    keys: jax.Array,
+    num_steps: int,
+    *,
+    folder: epath.PathLike | None = None,
+    save_every_seconds: float = 60.0,
+    on_progress: OnProgress | None = None,
+) -> TrainState:
+  """Trains a block of seeds, resuming where its last checkpoint left it.
+
+  Args:
+    trainer: from `make_trainer`.
+    keys: [S] keys of the seeds, from `seed_keys`.
+    num_steps: updates in all, a multiple of trainer.steps_per_call.
+    folder: where checkpoints go and are looked for; None for none.
+    save_every_seconds: the least time between two checkpoints. The state after the
+      last update is always saved.
+    on_progress: called with (steps made, metrics {name: [S]}) after each call of
+      `advance`, before the state is saved.
+
+  Returns:
+    The state after num_steps updates.
+
+  Raises:
+    ValueError: if the sizes do not divide, or the checkpoint is not of this run.
+  """
+  sharding.check_divisible(len(keys), trainer.mesh, trainer.group_size)
+  if num_steps < 0 or num_steps % trainer.steps_per_call:
+    raise ValueError(
+        f'{num_steps} steps are not a multiple of {trainer.steps_per_call}'
+    )
+  keys = sharding.put(keys, trainer.mesh)
+  step, state = 0, None
+  if folder is not None:
+    like = jax.eval_shape(trainer.start, keys)
+    step, state = checkpoint.restore(folder, like, trainer.mesh)
+  if state is None:
+    state = trainer.start(keys)
+  last_save = time.monotonic()
+  while step < num_steps:
+    state, metrics = trainer.advance(state, keys)
+    step += trainer.steps_per_call
+    metrics = sharding.fetch(metrics)  # waits for the devices
+    if on_progress is not None:
+      on_progress(step, metrics)
+    due = time.monotonic() - last_save >= save_every_seconds
+    if folder is not None and (due or step == num_steps):
+      checkpoint.save(folder, step, state)
+      last_save = time.monotonic()
+  return state
