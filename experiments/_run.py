@@ -128,11 +128,6 @@ def _processor() -> str:
   return f'{os.cpu_count()} x {names[0] if names else platform.processor()}'
 
 
-def show_report(workdir: str) -> None:
-  """Prints the main table and the paths of what was written."""
-  pass
-
-
 class Progress:
   """A progress bar with rate and time left; off a terminal, a line now and then."""
 

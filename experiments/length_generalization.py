@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from experiments import _run
-from vvlen import report
+from experiments import report
 from vvlen import results
 from vvlen import sharding
 from vvlen.evaluation import distribution
@@ -58,8 +58,7 @@ def main(config: Any, workdir: str) -> None:
     for first, arm in todo:
       rows = _merge(config, rows, run_block[arm](first, folder, curves, progress))
       results.write_rows(folder / 'results.csv', rows)
-  report.write(workdir)
-  _run.show_report(workdir)
+  report.show(workdir)
 
 
 def check(config: Any) -> None:

@@ -10,6 +10,7 @@ import io
 import json
 import math
 from typing import Any, NamedTuple
+import zipfile
 
 from etils import epath
 import numpy as np
@@ -45,13 +46,13 @@ def write_bytes(path: epath.PathLike, content: bytes) -> None:
 
 
 def write_rows(path: epath.PathLike, rows: Iterable[Row]) -> None:
-  """Writes rows as CSV, numbers with as many digits as they have."""
+  """Writes rows as CSV, from which `read_rows` reads the same numbers."""
   buffer = io.StringIO()
   writer = csv.writer(buffer, lineterminator='\n')
   writer.writerow(Row._fields)
   for row in rows:
-    length = '' if row.length is None else row.length
-    writer.writerow(row._replace(length=length, value=repr(float(row.value))))
+    # csv writes None as nothing and a float with as many digits as it has.
+    writer.writerow(row._replace(value=float(row.value)))
   write_text(path, buffer.getvalue())
 
 
@@ -78,12 +79,17 @@ def read_rows(path: epath.PathLike) -> list[Row]:
   return rows
 
 
-def table(
-    rows: Iterable[Row], arm: str, metric: str, length: int | None = None
-) -> dict[int, float]:
-  """Returns {seed: value} of one arm, metric and length."""
-  wanted = (arm, metric, length)
-  return {r.seed: r.value for r in rows if (r.arm, r.metric, r.length) == wanted}
+# (arm, metric, length) -> {seed: value}
+Index = dict[tuple[str, str, int | None], dict[int, float]]
+
+
+def index(rows: Iterable[Row]) -> Index:
+  """Groups rows: {(arm, metric, length): {seed: value}}."""
+  grouped: Index = {}
+  for row in rows:
+    key = (row.arm, row.metric, row.length)
+    grouped.setdefault(key, {})[row.seed] = row.value
+  return grouped
 
 
 def claim(
@@ -197,3 +203,18 @@ def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
   except ValueError as error:
     raise ValueError(f'{path} is not a file of JSON lines') from error
+
+
+def read_samples(folder: epath.PathLike) -> dict[str, dict[str, np.ndarray]]:
+  """Reads samples/*.npz: {arm: {name: array}}; no folder, nothing."""
+  folder = epath.Path(folder)
+  if not folder.exists():
+    return {}
+  samples = {}
+  for path in sorted(folder.glob('*.npz')):
+    try:
+      with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+        samples[path.stem] = dict(arrays)
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+      raise ValueError(f'{path} is not a file of arrays') from error
+  return samples

@@ -1,0 +1,32 @@
+"""Remakes the tables and figures of a run from its results, without JAX.
+
+  python -m experiments.report --workdir=runs/quick
+"""
+
+import argparse
+import sys
+
+from vvlen import report
+
+
+def show(workdir: str) -> None:
+  """Writes tables and figures, prints the main tables and the paths."""
+  main_tables, paths = report.write(workdir)
+  print(f'\n{main_tables}')
+  for path in paths:
+    print(path)
+
+
+def main() -> None:
+  """Reads the command line; wrong input ends with one line and exit code 2."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--workdir', required=True, help='folder of the run')
+  try:
+    show(parser.parse_args().workdir)
+  except (ValueError, OSError) as error:
+    print(f'Error: {" ".join(str(error).split())}', file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,129 @@
+"""The tests of one claim, from tidy rows: primary and secondary endpoints.
+
+Fixed before any run (one claim, one primary endpoint): the mean accuracy over all
+test lengths beyond the training lengths, treated minus control, paired over seeds,
+two-sided t-test at 5 %. Secondary: every length, Holm-corrected over the lengths.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vvlen.results import Index
+from vvlen.statistics import holm, paired_t_test, PairedTest, smallest_detectable
+
+
+class Comparison(NamedTuple):
+  """Two arms, at each length and over all lengths beyond training.
+
+  Accuracies and differences are in percent and points.
+  """
+
+  treated: str
+  control: str
+  lengths: tuple[int, ...]
+  by_length: tuple[PairedTest | None, ...]  # None: fewer than two pairs
+  holm_p: np.ndarray  # [lengths]
+  treated_mean: np.ndarray  # [lengths], over the paired seeds
+  control_mean: np.ndarray  # [lengths]
+  primary: PairedTest | None
+  detectable: float  # the smallest primary difference this many pairs would show
+  primary_means: tuple[float, float]  # treated, control
+  left_out: tuple[int, ...]  # seeds without a finite value in both arms
+
+
+def compare(
+    index: Index,
+    treated: str,
+    control: str,
+    *,
+    trained_up_to: int,
+    metric: str = 'accuracy',
+) -> Comparison:
+  """Tests treated against control.
+
+  Args:
+    index: from `vvlen.results.index`.
+    treated: name of an arm.
+    control: name of an arm.
+    trained_up_to: the longest training length; longer ones enter the primary
+      endpoint.
+    metric: a share, compared in percent.
+
+  Returns:
+    A `Comparison`. Seeds with a value that is not finite, in either arm at any
+    length, are left out of all tests and named.
+
+  Raises:
+    ValueError: if an arm has no rows, or none beyond the training lengths.
+  """
+  lengths = tuple(sorted({
+      length for arm, name, length in index
+      if name == metric and length is not None and arm in (treated, control)
+  }))
+  for arm in (treated, control):
+    absent = [n for n in lengths if (arm, metric, n) not in index]
+    if absent or not lengths:
+      raise ValueError(f'no {metric} of {arm} at lengths {absent}')
+  beyond = [i for i, n in enumerate(lengths) if n > trained_up_to]
+  if not beyond:
+    raise ValueError(f'no test length is above {trained_up_to}: {lengths}')
+
+  def values(arm: str) -> dict[int, np.ndarray]:
+    """Returns {seed: [lengths]}, in percent."""
+    columns = [index[arm, metric, n] for n in lengths]
+    seeds = sorted(set().union(*columns))
+    return {s: 100 * np.array([c.get(s, np.nan) for c in columns]) for s in seeds}
+
+  one, other = values(treated), values(control)
+  everyone = sorted(one.keys() | other.keys())
+  seeds = [
+      s for s in everyone
+      if s in one and s in other and np.isfinite(one[s] + other[s]).all()
+  ]
+  a = np.array([one[s] for s in seeds]).reshape(len(seeds), len(lengths))
+  b = np.array([other[s] for s in seeds]).reshape(len(seeds), len(lengths))
+  by_length = tuple(_test(x, y) for x, y in zip(a.T, b.T, strict=True))
+  endpoint_a, endpoint_b = a[:, beyond].mean(axis=1), b[:, beyond].mean(axis=1)
+  primary = _test(endpoint_a, endpoint_b)
+  detectable = np.nan
+  if primary is not None and np.isfinite(primary.t):
+    deviation = primary.mean_difference / primary.effect_size
+    detectable = smallest_detectable(deviation, len(seeds))
+  return Comparison(
+      treated=treated,
+      control=control,
+      lengths=lengths,
+      by_length=by_length,
+      holm_p=holm([np.nan if t is None else t.p for t in by_length]),
+      treated_mean=_mean(a),
+      control_mean=_mean(b),
+      primary=primary,
+      detectable=detectable,
+      primary_means=(float(_mean(endpoint_a)), float(_mean(endpoint_b))),
+      left_out=tuple(s for s in everyone if s not in seeds),
+  )
+
+
+def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:
+  return paired_t_test(treated, control) if len(treated) > 1 else None
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+  """Returns the mean over the first axis; nan where there are no seeds."""
+  return values.mean(axis=0) if len(values) else np.full(values.shape[1:], np.nan)
+
+
+def not_converged(training_accuracy: dict[int, float]) -> Sequence[int]:
+  """Returns the seeds that learned the training lengths far less well than others.
+
+  Args:
+    training_accuracy: {seed: accuracy over the last tenth of training}.
+
+  Returns:
+    Seeds more than 5 points below the median, or without a finite value.
+  """
+  finite = [x for x in training_accuracy.values() if np.isfinite(x)]
+  median = np.median(finite) if finite else 0.0
+  return [s for s, x in training_accuracy.items() if not x >= median - 0.05]

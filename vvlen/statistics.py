@@ -1,0 +1,150 @@
+"""Paired comparison of two arms that share their seeds."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize
+from scipy import stats
+
+
+class PairedTest(NamedTuple):
+  """Whether treated − control has mean zero."""
+
+  mean_difference: float
+  ci_low: float  # 95 % interval of the mean difference
+  ci_high: float
+  effect_size: float  # mean / standard deviation of the differences
+  t: float
+  p: float  # two-sided
+  num_pairs: int
+
+
+def paired_t_test(treated: ArrayLike, control: ArrayLike) -> PairedTest:
+  """Tests whether treated − control has mean zero, pairing by position.
+
+    t = mean(D) √S / sd(D),  S − 1 degrees of freedom
+
+  Differences that are all equal, to rounding, leave t undefined, as when both arms
+  are right on every seed. Everything but their mean is then nan, so that a table
+  shows a gap and not a certainty.
+
+  Args:
+    treated: [S].
+    control: [S].
+
+  Returns:
+    A `PairedTest`.
+
+  Raises:
+    ValueError: if the shapes differ, there are fewer than two pairs, or a value is
+      not finite.
+  """
+  treated, control = np.asarray(treated, float), np.asarray(control, float)
+  if treated.ndim != 1 or treated.shape != control.shape:
+    raise ValueError(f'need two [S]: {treated.shape} and {control.shape}')
+  if treated.size < 2:
+    raise ValueError(f'a test needs at least two pairs: {treated.size}')
+  difference = treated - control
+  if not np.isfinite(difference).all():
+    odd = np.flatnonzero(~np.isfinite(difference)).tolist()
+    raise ValueError(f'values must be finite; those at {odd} are not')
+  num_pairs, mean = difference.size, float(difference.mean())
+  rounding = 8 * np.finfo(float).eps * max(np.abs(treated).max(), np.abs(control).max())
+  if np.ptp(difference) <= rounding:
+    nan = float('nan')
+    return PairedTest(mean, nan, nan, nan, nan, nan, num_pairs)
+  deviation = float(difference.std(ddof=1))
+  error = deviation / num_pairs**0.5
+  reach = float(stats.t.ppf(0.975, num_pairs - 1)) * error
+  t = mean / error
+  return PairedTest(
+      mean, mean - reach, mean + reach, mean / deviation, t,
+      float(2 * stats.t.sf(abs(t), num_pairs - 1)), num_pairs,
+  )
+
+
+def holm(p: ArrayLike) -> np.ndarray:
+  """Adjusts p-values of a family of tests, by Holm's step-down method.
+
+    p̃_(k) = max over j <= k of min(1, (K − j + 1) p_(j)),  p_(1) <= … <= p_(K)
+
+  Args:
+    p: [K]; nan is an undefined test, stays nan and is not counted in K.
+
+  Returns:
+    Adjusted p-values [K], in the order of p.
+
+  Raises:
+    ValueError: if a p-value lies outside [0, 1].
+  """
+  p = np.asarray(p, float)
+  if p.ndim != 1:
+    raise ValueError(f'need p-values [K]: {p.shape}')
+  defined = np.flatnonzero(~np.isnan(p))
+  if ((p[defined] < 0) | (p[defined] > 1)).any():
+    raise ValueError(f'p-values must lie in [0, 1]: {p}')
+  order = defined[np.argsort(p[defined], kind='stable')]
+  factors = np.arange(order.size, 0, -1)
+  adjusted = np.full(p.shape, np.nan)
+  adjusted[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
+  return adjusted
+
+
+def smallest_detectable(
+    deviation: float, num_pairs: int, power: float = 0.8, alpha: float = 0.05
+) -> float:
+  """Returns the mean difference that a paired t-test would have found.
+
+  That is the one which a two-sided test at level `alpha` finds significant with
+  probability `power`, T being noncentral t with noncentrality difference √S / sd.
+
+  Args:
+    deviation: standard deviation of the differences, not negative.
+    num_pairs: S, at least 2.
+    power: probability of finding it.
+    alpha: level of the test.
+
+  Returns:
+    The difference, in the unit of `deviation`.
+
+  Raises:
+    ValueError: if there are fewer than two pairs.
+  """
+  if num_pairs < 2:
+    raise ValueError(f'a test needs at least two pairs: {num_pairs}')
+  freedom = num_pairs - 1
+  critical = stats.t.ppf(1 - alpha / 2, freedom)
+
+  def missing(noncentrality):
+    found = stats.nct.sf(critical, freedom, noncentrality)
+    # P(T < −t_c), by symmetry; scipy's nct.cdf is nan far out in that tail.
+    found += stats.nct.sf(critical, freedom, -noncentrality)
+    return found - power
+
+  high = 1.0
+  while missing(high) < 0:
+    high *= 1.5
+  noncentrality = optimize.brentq(missing, 0.0, high)
+  return float(noncentrality * deviation / num_pairs**0.5)
+
+
+def mean_interval(values: Sequence[ArrayLike]) -> tuple[np.ndarray, ...]:
+  """Returns mean, low and high end of its 95 % interval, over the first axis.
+
+  Args:
+    values: [S, ...], one entry a seed; nan entries are left out.
+
+  Returns:
+    Three arrays [...]; the ends are nan where fewer than two values are left.
+  """
+  values = np.asarray(values, float)
+  count = np.isfinite(values).sum(axis=0)
+  with np.errstate(invalid='ignore', divide='ignore'):
+    mean = np.where(np.isfinite(values), values, 0).sum(axis=0) / count
+    squares = np.where(np.isfinite(values), (values - mean) ** 2, 0).sum(axis=0)
+    error = np.sqrt(squares / (count - 1) / count)
+    reach = stats.t.ppf(0.975, np.maximum(count - 1, 1)) * error
+  reach = np.where(count > 1, reach, np.nan)
+  return mean, mean - reach, mean + reach
