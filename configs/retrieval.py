@@ -1,8 +1,8 @@
-"""Argmax retrieval: does LayerNorm after attention help at longer inputs?
+r"""Argmax retrieval: does LayerNorm after attention help at longer inputs?
 
 Tables 1 and 3 and Figures 2-4 of arXiv 2504.02827, Proposition 1, with tests.
 
-  python -m experiments.length_generalization --config=configs/retrieval.py:quick \\
+  python -m experiments.length_generalization --config=configs/retrieval.py:quick \
       --workdir=runs/quick
 
 variant   seeds  steps    cost
@@ -32,6 +32,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
           steps_per_call=1_000,  # learning curves have a point for each
           seeds_at_once=100,  # trained together, shared out over the devices
           group_size=100,  # of these, run as one by vmap; 1 on a CPU
+          save_every_seconds=60.0,  # at most this much is lost to a crash
       ),
       optimizer=dict(
           learning_rate=1e-3,

@@ -8,10 +8,9 @@ import platform
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
-from absl import flags
-from absl import logging
+from absl import flags, logging
 import jax
 from ml_collections import config_flags
 import rich.console
@@ -41,7 +40,7 @@ def run(main: Callable[[Any, str], None]) -> None:
   if rest:
     _fail(ValueError(f'unknown argument {rest[0]!r}'))
   for name, value in (('config', config), ('workdir', workdir)):
-    if value is None:
+    if not value:
       _fail(ValueError(f'--{name} is missing'))
   try:
     main(config, workdir)
@@ -52,11 +51,12 @@ def run(main: Callable[[Any, str], None]) -> None:
     sys.exit(130)
 
 
-def _fail(error: Exception) -> None:
+def _fail(error: Exception) -> NoReturn:
   if os.environ.get('VVLEN_TRACEBACK'):
     raise error
-  print(f'Error: {" ".join(str(error).split())}', file=sys.stderr)
-  sys.exit(2)
+  print(f'Error: {" ".join(str(error).split())}', file=sys.stderr, flush=True)
+  # At once: Orbax, cut off in a restore, would add complaints of its event loop.
+  os._exit(2)
 
 
 def use_devices(num_groups: int) -> None:
@@ -89,7 +89,7 @@ def session() -> dict[str, Any]:
       for name in ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'orbax-checkpoint')
   }
   return {
-      'started': datetime.datetime.now(datetime.timezone.utc).isoformat('T', 'seconds'),
+      'started': datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds'),
       'command': ' '.join(['python', '-m', *_module(), *sys.argv[1:]]),
       'commit': _commit(),
       'python': platform.python_version(),
@@ -122,10 +122,10 @@ def _commit() -> str:
 def _processor() -> str:
   try:
     with open('/proc/cpuinfo') as f:
-      names = [line.split(':')[1].strip() for line in f if line.startswith('model name')]
+      names = [line.split(':')[1] for line in f if line.startswith('model name')]
   except OSError:
     names = []
-  return f'{os.cpu_count()} x {names[0] if names else platform.processor()}'
+  return f'{os.cpu_count()} x {names[0].strip() if names else platform.processor()}'
 
 
 class Progress:

@@ -1,10 +1,10 @@
-"""Does LayerNorm right after attention help at lengths not seen in training?
+r"""Does LayerNorm right after attention help at lengths not seen in training?
 
 Trains every arm on the same seeds, measures each model at every length, and tests
 the differences, paired by seed. arXiv 2504.02827, Tables 1 and 3, Figures 2-4 and
 Proposition 1.
 
-  python -m experiments.length_generalization --config=configs/retrieval.py:quick \\
+  python -m experiments.length_generalization --config=configs/retrieval.py:quick \
       --workdir=runs/quick
 """
 
@@ -17,15 +17,12 @@ import jax
 import numpy as np
 import optax
 
-from experiments import _run
-from experiments import report
-from vvlen import results
-from vvlen import sharding
-from vvlen.evaluation import distribution
-from vvlen.evaluation import lengths
+from experiments import _run, report
+from vvlen import results, sharding
+from vvlen.evaluation import distribution, lengths
 from vvlen.evaluation.measure import make_measure
 from vvlen.models.norm import KINDS
-from vvlen.models.retriever import Retriever
+from vvlen.models.retriever import ITEM_ENCODERS, Retriever
 from vvlen.tasks import retrieval
 from vvlen.training import ensemble
 from vvlen.training.step import Problem
@@ -40,7 +37,10 @@ def main(config: Any, workdir: str) -> None:
   _run.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  results.claim(workdir, config.to_dict(), _run.session(), ['num_seeds'])
+  results.claim(
+      workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
+      may_differ=['train.save_every_seconds'],
+  )
 
   folder = epath.Path(workdir)
   rows = results.read_rows(folder / 'results.csv')
@@ -80,7 +80,9 @@ def check(config: Any) -> None:
   for group, names in positive.items():
     for name in names:
       if not config[group][name] > 0:
-        raise ValueError(f'config.{group}.{name} must be positive: {config[group][name]}')
+        raise ValueError(
+            f'config.{group}.{name} must be positive: {config[group][name]}'
+        )
   if config.optimizer.l2 < 0:
     raise ValueError(f'config.optimizer.l2 must not be negative: {config.optimizer.l2}')
   if train.min_length > train.max_length:
@@ -111,8 +113,19 @@ def check(config: Any) -> None:
         lengths.chunk_size(evaluate[sequences], length)
       except ValueError as error:
         raise ValueError(f'config.evaluate.{sequences}: {error}') from error
-  if not config.arms or set(config.arms) - set(KINDS) or len(set(config.arms)) < len(config.arms):
-    raise ValueError(f'config.arms must be distinct, of {", ".join(KINDS)}: {config.arms}')
+  if max(evaluate.lengths) <= train.max_length:
+    raise ValueError(
+        'config.evaluate.lengths must go beyond config.train.max_length: '
+        f'{evaluate.lengths}, {train.max_length}'
+    )
+  arms = config.arms
+  if not arms or set(arms) - set(KINDS) or len(set(arms)) < len(arms):
+    raise ValueError(f'config.arms must be distinct, of {", ".join(KINDS)}: {arms}')
+  if config.model.item_encoder not in ITEM_ENCODERS:
+    raise ValueError(
+        f'config.model.item_encoder must be of {", ".join(ITEM_ENCODERS)}: '
+        f'{config.model.item_encoder!r}'
+    )
 
 
 def _block(config: Any, first: int) -> range:
@@ -200,6 +213,7 @@ def _block_runner(config: Any, arm: str, mesh: jax.sharding.Mesh):
 
     state = ensemble.train(
         trainer, keys, train.num_steps, on_progress=on_progress,
+        save_every_seconds=train.save_every_seconds,
         folder=folder / 'checkpoints' / arm / f'seeds_{first}_{last}',
     )
     if reached is None:
@@ -210,9 +224,12 @@ def _block_runner(config: Any, arm: str, mesh: jax.sharding.Mesh):
       measured['', f'training_{metric}', None] = curves.late_mean(arm, first, metric)
     if first == 0:
       params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
-      _save_samples(config, apply, sample, params, keys[0], folder / f'samples/{arm}.npz')
+      path = folder / 'samples' / f'{arm}.npz'
+      _save_samples(config, apply, sample, params, keys[0], path)
     return [
-        results.Row('retrieval', arm + suffix, seed, length, metric, values[seed - first])
+        results.Row(
+            'retrieval', arm + suffix, seed, length, metric, values[seed - first]
+        )
         for (suffix, metric, length), values in measured.items()
         for seed in _block(config, first)
     ]

@@ -1,6 +1,6 @@
 """Remakes the tables and figures of a run from its results, without JAX.
 
-  python -m experiments.report --workdir=runs/quick
+python -m experiments.report --workdir=runs/quick
 """
 
 import argparse
@@ -12,9 +12,7 @@ from vvlen import report
 def show(workdir: str) -> None:
   """Writes tables and figures, prints the main tables and the paths."""
   main_tables, paths = report.write(workdir)
-  print(f'\n{main_tables}')
-  for path in paths:
-    print(path)
+  print('', main_tables, *paths, sep='\n')
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ ARMS = {
     'layer_norm': ('LN', '#009E73', '^'),
 }
 _DASHES = {'': '-', '+adaptive': '--', '+fitted': ':'}
-_STYLE = {
+_STYLE: Any = {  # matplotlib's rcParams
     'font.size': 8.5,
     'axes.titlesize': 8.5,
     'axes.spines.top': False,
@@ -80,11 +80,10 @@ def write(
     if curves:
       figures['learning_curves'] = learning_curves(curves)
     for name, figure in figures.items():
-      for kind, options in (('png', {'dpi': 200}), ('pdf', {})):
+      # No date, so that the same rows give the same file.
+      for kind, metadata in (('png', {}), ('pdf', {'CreationDate': None})):
         buffer = io.BytesIO()
-        # No date, so that the same rows give the same file.
-        metadata = {'CreationDate': None} if kind == 'pdf' else {}
-        figure.savefig(buffer, format=kind, metadata=metadata, **options)
+        figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
         path = epath.Path(folder) / f'{name}.{kind}'
         results.write_bytes(path, buffer.getvalue())
         paths.append(path)
@@ -107,7 +106,7 @@ def accuracy(index: Index, trained_up_to: int) -> Figure:
           _band(right, lengths, gain, arm, suffix, fill=suffix != '+fitted')
   right.axhline(0, color='black', linewidth=0.8)
   left.set(ylabel='accuracy (%)', ylim=(0, 101), title='Accuracy')
-  right.set(ylabel='points', title='Gain over the Baseline under the same adaptation')
+  right.set(ylabel='points', title='Gain over the Baseline, equally adapted')
   for axes in (left, right):
     _length_axis(axes, trained_up_to)
     axes.legend(fontsize=7)
@@ -169,11 +168,11 @@ def attention(index: Index, samples: Samples, trained_up_to: int) -> Figure:
       len(samples), len(lengths) + 1, width_ratios=[1] * len(lengths) + [4.5]
   )
   norm = LogNorm(1e-4, 1, clip=True)
-  maps, picture = [], None
+  maps: list[Axes] = []
   for row, (arm, arrays) in enumerate(samples.items()):
     for column, length in enumerate(lengths):
       axes = figure.add_subplot(spec[row, column])
-      picture = axes.imshow(
+      picture: Any = axes.imshow(
           arrays[f'weights_{length}'], aspect='auto', norm=norm, cmap='magma',
           interpolation='nearest',
       )

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from etils import epath
 import numpy as np
 
-from vvlen import plots
-from vvlen import results
+from vvlen import plots, results
 from vvlen.comparison import compare, Comparison, not_converged
 from vvlen.statistics import PairedTest
 
@@ -29,7 +28,7 @@ class Table(NamedTuple):
   name: str  # of the files
   title: str
   header: tuple[str, ...]
-  rows: list[tuple[str, ...]]
+  rows: Sequence[tuple[str, ...]]
   note: str
 
 

@@ -97,6 +97,7 @@ def claim(
     config: Mapping[str, Any],
     session: Mapping[str, Any],
     may_grow: Sequence[str] = (),
+    may_differ: Sequence[str] = (),
 ) -> None:
   """Makes a folder the folder of this run, or raises if it is another's.
 
@@ -107,7 +108,9 @@ def claim(
     workdir: the folder; made where it is missing.
     config: nested dictionaries of plain values.
     session: plain values that describe this start.
-    may_grow: names of fields of `config` that may be larger than at the last start.
+    may_grow: names of fields of `config`, such as 'train.num_steps', that may be
+      larger than at the last start.
+    may_differ: names of fields that change nothing of the results.
 
   Raises:
     ValueError: if the folder holds a run with another configuration, naming the
@@ -127,7 +130,7 @@ def claim(
     differing = [
         f'{name}: {old.get(name)} there, {new.get(name)} here'
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
+        if old.get(name) != new.get(name) and name not in may_differ
         and not (name in may_grow and new.get(name, 0) > old.get(name, 0))
     ]
     if differing:

@@ -1,12 +1,10 @@
 """Paired comparison of two arms that share their seeds."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize
-from scipy import stats
+from scipy import optimize, stats
 
 
 class PairedTest(NamedTuple):
@@ -130,7 +128,7 @@ def smallest_detectable(
   return float(noncentrality * deviation / num_pairs**0.5)
 
 
-def mean_interval(values: Sequence[ArrayLike]) -> tuple[np.ndarray, ...]:
+def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns mean, low and high end of its 95 % interval, over the first axis.
 
   Args:
@@ -139,11 +137,12 @@ def mean_interval(values: Sequence[ArrayLike]) -> tuple[np.ndarray, ...]:
   Returns:
     Three arrays [...]; the ends are nan where fewer than two values are left.
   """
-  values = np.asarray(values, float)
-  count = np.isfinite(values).sum(axis=0)
+  table = np.asarray(values, float)
+  kept = np.isfinite(table)
+  count = kept.sum(axis=0)
   with np.errstate(invalid='ignore', divide='ignore'):
-    mean = np.where(np.isfinite(values), values, 0).sum(axis=0) / count
-    squares = np.where(np.isfinite(values), (values - mean) ** 2, 0).sum(axis=0)
+    mean = np.where(kept, table, 0).sum(axis=0) / count
+    squares = np.where(kept, (table - mean) ** 2, 0).sum(axis=0)
     error = np.sqrt(squares / (count - 1) / count)
     reach = stats.t.ppf(0.975, np.maximum(count - 1, 1)) * error
   reach = np.where(count > 1, reach, np.nan)

@@ -119,7 +119,7 @@ def evaluate(
     *,
     length: int,
     num_sequences: int,
-    fixed_query: Any,
+    fixed_query: jax.Array,
 ) -> dict[str, Metrics]:
   """Measures one model on sequences of one length.
 

@@ -29,8 +29,8 @@ def make_measure(
     num_sequences: int,
     fit_lengths: Sequence[int],
     fit_sequences: int,
-    fixed_query: np.ndarray,
-    vocabulary: np.ndarray,
+    fixed_query: jax.Array,
+    vocabulary: jax.Array,
     mesh: Mesh,
     group_size: int = 1,
 ) -> Callable[[Params, jax.Array], Measured]:

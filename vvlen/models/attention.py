@@ -157,11 +157,11 @@ class SingleHeadAttention(nn.Module):
       if items_map is not None:
         # Weights sum to 1, or to 0 in a row with nothing to attend to.
         total = weights.sum(-1, keepdims=True).astype(output.dtype)
-        output = output @ items_map.kernel + total * items_map.bias
+        output = _affine(output, items_map, total)
       output = output @ w_v
     else:
       if items_map is not None:
-        items = items @ items_map.kernel + items_map.bias
+        items = _affine(items, items_map)
       output, weights = attend(query, items @ w_k, items @ w_v, mask, temperature)
 
     self.sow('intermediates', 'attention_weights', weights)
@@ -172,6 +172,12 @@ class SingleHeadAttention(nn.Module):
       w_o = self.param('output_kernel', self.kernel_init, (d, d))
       output = output @ w_o.astype(output.dtype)
     return output
+
+
+def _affine(x: jax.Array, to: Affine, share: jax.Array | float = 1.0) -> jax.Array:
+  """Returns x @ kernel + share * bias."""
+  bias = jnp.expand_dims(to.bias, range(x.ndim - 1))
+  return x @ to.kernel + share * bias
 
 
 def _promote(tree: Any, dtype: Any) -> Any:

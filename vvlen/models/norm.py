@@ -68,5 +68,5 @@ class PostAttentionNorm(nn.Module):
     bias = self.param('bias', nn.initializers.zeros, features)
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     normalized = standardize(wide, epsilon=self.epsilon)
-    rows = (1,) * (x.ndim - 1) + features
-    return (normalized * scale.reshape(rows) + bias.reshape(rows)).astype(x.dtype)
+    scale, bias = (jnp.expand_dims(v, range(x.ndim - 1)) for v in (scale, bias))
+    return (normalized * scale + bias).astype(x.dtype)

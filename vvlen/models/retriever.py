@@ -13,6 +13,8 @@ import jax.numpy as jnp
 
 from vvlen.models.attention import Affine, SingleHeadAttention, Temperature
 
+ITEM_ENCODERS = ('mlp', 'linear')
+
 
 class Retriever(nn.Module):
   """Reads a set of items with one query and names a class.
@@ -64,7 +66,7 @@ class Retriever(nn.Module):
     Raises:
       ValueError: on an unknown `item_encoder` or `norm`.
     """
-    if self.item_encoder not in ('mlp', 'linear'):
+    if self.item_encoder not in ITEM_ENCODERS:
       raise ValueError(f'item_encoder must be mlp or linear: {self.item_encoder!r}')
 
     def dense(features, name, dtype=self.dtype):

@@ -13,9 +13,17 @@ import orbax.checkpoint as ocp
 
 
 def save(folder: epath.PathLike, step: int, state: Any) -> None:
-  """Saves `state` as the checkpoint of `step` and drops earlier ones."""
-  with _manager(folder) as manager:
-    manager.save(step, args=ocp.args.StandardSave(state), force=True)
+  """Saves `state` as the checkpoint of `step` and drops earlier ones.
+
+  Raises:
+    OSError: if it could not be written; earlier checkpoints are as they were.
+  """
+  try:
+    with _manager(folder) as manager:
+      manager.save(step, args=ocp.args.StandardSave(state), force=True)
+  except Exception as error:  # Orbax and TensorStore raise several kinds.
+    cause = str(error).splitlines()[0] if str(error) else repr(error)
+    raise OSError(f'Could not save the checkpoint {folder}/{step}: {cause}') from error
 
 
 def restore(

@@ -1,0 +1,237 @@
+"""How fast are many seeds trained, against one seed in plain PyTorch?
+
+Compares, in rounds that alternate between processes, updates of argmax retrieval
+(sizes of arXiv 2504.02827) per second, summed over seeds:
+
+  experiment  as experiments train: 8 seeds, one device per core, one seed at a time
+              on each; on a GPU 100 seeds by vmap
+  vmap        the same seeds by vmap on a single device with all cores
+  plain       as `experiment`, but forming the keys and values of every item
+  torch       `torch_retrieval`, one seed with all cores; on a GPU also there
+  peak        one product of 2048 x 2048 float32 matrices at a time, all cores
+
+  python -m experiments.benchmarks.retrieval_training [--norm=layer_norm]
+
+Ratios are medians over rounds, divided by that of torch. Two floors say what is
+left to gain: the arithmetic of the matrix products, as a share of `peak`, and the
+bytes of parameters and Adam's moments, all read and written by each update.
+"""
+
+import argparse
+from collections.abc import Callable
+import importlib.util
+import itertools
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from configs import retrieval as config_file
+from experiments import _run, length_generalization
+from experiments.benchmarks import _rounds
+from vvlen import sharding
+from vvlen.models.norm import KINDS
+from vvlen.models.retriever import Retriever
+from vvlen.training import ensemble
+
+MODULE = 'experiments.benchmarks.retrieval_training'
+STRATEGIES = ('experiment', 'vmap', 'plain')
+PEAK_SIZE = 2048
+
+
+def matrix_operations(config: Any) -> int:
+  """Counts floating-point operations in the matrix products of a seed's update.
+
+  With B sequences, N items, width d and C classes, a product of B x d x d happens
+  21 times, 88.1 of 103.8 million operations. Forward there are seven: the second
+  layer of the query's MLP, W_Q, W_Kᵀ, Aᵀ (A is the second layer of the items' MLP,
+  folded into the query), A, W_V and the first layer of the head. Backward has two
+  for each, the gradients of its kernel and of its input. The rest: the items' first
+  layer, forward and its kernel's gradient; attention's two sums, each with two
+  gradients; the head's last layer, likewise; the query's first layer.
+  """
+  b, n = config.train.batch_size, config.train.max_length
+  d, c = config.model.width, config.task.num_classes
+  return 2 * (
+      21 * b * d * d + 2 * b * n * (1 + c) * d + 6 * b * n * d + 3 * b * d * c
+      + 2 * b * d
+  )
+
+
+def main() -> None:
+  """Runs all workers, prints a table and, last, JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--norm', choices=KINDS, default='layer_norm')
+  parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--seconds', type=float, default=2.0, help='of one measurement')
+  parser.add_argument('--output', help='also write the JSON to this file')
+  parser.add_argument('--worker', help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.worker is not None:
+    _serve(args)
+    return
+
+  arguments = [f'--norm={args.norm}', f'--seconds={args.seconds}']
+  start = lambda name: _rounds.Worker(MODULE, [f'--worker={name}', *arguments])
+  print('Compiling.', flush=True)
+  workers = {'experiment': start('experiment')}
+  about = workers['experiment'].about
+  names = ['plain', 'peak']
+  if about['backend'] == 'cpu':  # elsewhere the experiment itself is by vmap
+    names.insert(0, 'vmap')
+  if importlib.util.find_spec('torch'):
+    names.append('torch')
+  else:
+    print('PyTorch is not installed: no ratios.')
+  workers |= {name: start(name) for name in names}
+  print('Measuring; peak in operations, the others in (seed-)steps per second.',
+        flush=True)
+  _rounds.alternate(workers, args.rounds)
+  result = _result(args.norm, about, workers)
+  _print_table(result)
+  _rounds.report(result, args.output)
+
+
+def _result(
+    norm: str, about: dict[str, Any], workers: dict[str, _rounds.Worker]
+) -> dict[str, Any]:
+  rate = {name: worker.median() for name, worker in workers.items()}
+  rate.setdefault('vmap', rate['experiment'])
+  torch = rate.get('torch')
+  ratio = lambda name: round(rate[name] / torch, 2) if torch else None
+  operations = matrix_operations(config_file.get_config('cpu'))
+  return {
+      'seed_steps_per_second': round(rate['experiment'], 1),
+      'torch_steps_per_second': round(torch, 1) if torch else None,
+      'ratio': ratio('experiment'),
+      'vmap_ratio': ratio('vmap'),
+      'plain_ratio': ratio('plain'),
+      'share_of_matrix_peak': round(rate['experiment'] * operations / rate['peak'], 3),
+      'matrix_operations_per_seed_step': operations,
+      'matrix_gflops_per_second': round(rate['experiment'] * operations / 1e9, 1),
+      'peak_gflops_per_second': round(rate['peak'] / 1e9, 1),
+      'state_bytes_per_seed_step': about['state_bytes'],
+      'state_gb_per_second': round(
+          rate['experiment'] * about['state_bytes'] / 1e9, 2),
+      'device': about['device'],
+      'torch_device': workers['torch'].about['device'] if torch else None,
+      'processor': _run._processor(),
+      'versions': {'jax': jax.__version__} | (
+          {'torch': workers['torch'].about['version']} if torch else {}),
+      'norm': norm,
+      'num_seeds': about['num_seeds'],
+      'rounds': {  # of the peak: operations per second
+          name: [round(x, 1) for x in worker.rates] for name, worker in workers.items()
+      },
+      'processor_seconds_of_waiting': round(
+          sum(w.processor_seconds_of_waiting for w in workers.values()), 2),
+  }
+
+
+def _print_table(result: dict[str, Any]) -> None:
+  rounds = result['rounds']
+  print(f'{"":12}{"median":>10}{"least":>10}{"most":>10}')
+  for name, rates in rounds.items():
+    if name != 'peak':
+      median = statistics.median(rates)
+      print(f'{name:12}{median:10.1f}{min(rates):10.1f}{max(rates):10.1f}')
+  print(
+      f'Matrix products: {result["matrix_operations_per_seed_step"] / 1e6:.1f} '
+      f'MFLOP a seed-step, {result["matrix_gflops_per_second"]:.0f} of '
+      f'{result["peak_gflops_per_second"]:.0f} GFLOP/s.\n'
+      f'Parameters and moments: {result["state_bytes_per_seed_step"] / 1e6:.2f} MB '
+      f'read and written a seed-step, {result["state_gb_per_second"]:.1f} GB/s.'
+  )
+
+
+def _serve(args: argparse.Namespace) -> None:
+  """Runs one worker, until its standard input ends."""
+  if args.worker == 'torch':
+    advance, unit, about = _torch(args.norm)
+  elif args.worker == 'peak':
+    advance, unit, about = _peak()
+  else:
+    advance, unit, about = _trainer(args.worker, args.norm)
+
+  def rate():
+    start = time.perf_counter()
+    for calls in itertools.count(1):
+      advance()
+      seconds = time.perf_counter() - start
+      if seconds >= args.seconds:
+        return calls * unit / seconds
+
+  advance()
+  _rounds.serve(rate, about)
+
+
+def _trainer(
+    strategy: str, norm: str
+) -> tuple[Callable[[], None], int, dict[str, Any]]:
+  """Returns a function that trains on, the seed-steps it makes, and its facts."""
+  # Reading a platform's name starts it, so devices are set up before.
+  config = config_file.get_config('cpu')
+  if strategy != 'vmap':
+    _run.use_devices(config.train.seeds_at_once)
+  group = config.train.seeds_at_once if strategy == 'vmap' else 1
+  if jax.default_backend() != 'cpu':
+    config = config_file.get_config('paper')
+    group = config.train.group_size
+  mesh = sharding.seed_mesh()
+  model = Retriever(
+      num_classes=config.task.num_classes, norm=norm, fold=strategy != 'plain',
+      **config.model,
+  )
+  trainer = ensemble.make_trainer(
+      length_generalization._problem(config, model),
+      steps_per_call=20, group_size=group, mesh=mesh,
+  )
+  seeds = config.train.seeds_at_once
+  keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
+  state = trainer.start(keys)
+  num_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
+
+  def advance():
+    nonlocal state
+    state, metrics = trainer.advance(state, keys)
+    sharding.fetch(metrics)  # as `ensemble.train` does
+
+  about = {
+      'backend': jax.default_backend(),
+      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'num_seeds': seeds,
+      'state_bytes': 2 * num_bytes // seeds,  # read and written
+  }
+  return advance, seeds * trainer.steps_per_call, about
+
+
+def _peak() -> tuple[Callable[[], None], int, dict[str, Any]]:
+  """Returns a function that multiplies matrices, its operations, and its facts."""
+  x = jax.random.normal(jax.random.key(0), (PEAK_SIZE, PEAK_SIZE))
+  product = jax.jit(jnp.dot)
+
+  def advance():
+    for _ in range(4):
+      y = product(x, x)
+    y.block_until_ready()
+
+  return advance, 4 * 2 * PEAK_SIZE**3, {}
+
+
+def _torch(norm: str) -> tuple[Callable[[], None], int, dict[str, Any]]:
+  """Returns a function that trains on in PyTorch, its steps, and its facts."""
+  import torch
+
+  from experiments.benchmarks import torch_retrieval
+
+  device = 'cuda' if torch.cuda.is_available() else 'cpu'
+  run = torch_retrieval.Run(norm, device)
+  run.advance(50)  # the first steps are slower
+  about = {'device': device, 'version': torch.__version__}
+  return lambda: run.advance(20), 20, about
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,120 @@
+"""Yardstick: argmax retrieval in plain PyTorch, one seed, as papers train it.
+
+What a researcher would write in an afternoon: keys and values of every item, one
+batch a step, Adam with its own kernels. Sizes of arXiv 2504.02827: width 128, 10
+classes, batches of 128 sequences of 5 to 16 items, padded to 16 and masked. All
+randomness comes from the device, no step waits for the host, and Adam is fused, so
+that vvlen is not compared with an avoidable slowness.
+
+  python -m experiments.benchmarks.torch_retrieval [--steps=1000] [--device=cuda]
+"""
+
+import argparse
+import json
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+WIDTH, CLASSES, BATCH, SHORTEST, LONGEST = 128, 10, 128, 5, 16
+NORMS = ('none', 'standardize', 'layer_norm')
+
+
+class Retriever(nn.Module):
+  """One attention head between three MLPs of Linear-GELU-Linear."""
+
+  def __init__(self, norm: str):
+    """Builds the model with 'none', 'standardize' or 'layer_norm' after attention."""
+    super().__init__()
+    self.encode_items = _mlp(1 + CLASSES, WIDTH)
+    self.encode_query = _mlp(1, WIDTH)
+    self.to_query = nn.Linear(WIDTH, WIDTH, bias=False)
+    self.to_key = nn.Linear(WIDTH, WIDTH, bias=False)
+    self.to_value = nn.Linear(WIDTH, WIDTH, bias=False)
+    self.norm = nn.Identity()
+    if norm != 'none':
+      self.norm = nn.LayerNorm(WIDTH, elementwise_affine=norm == 'layer_norm')
+    self.classify = _mlp(WIDTH, CLASSES)
+
+  def forward(
+      self, query: torch.Tensor, items: torch.Tensor, mask: torch.Tensor
+  ) -> torch.Tensor:
+    """Maps query [B, 1], items [B, N, 1 + C] and mask [B, N] to logits [B, C]."""
+    items = self.encode_items(items)
+    query = self.to_query(self.encode_query(query))
+    scores = torch.einsum('bd,bnd->bn', query, self.to_key(items)) / WIDTH**0.5
+    weights = scores.masked_fill(~mask, float('-inf')).softmax(-1)
+    output = torch.einsum('bn,bnd->bd', weights, self.to_value(items))
+    return self.classify(self.norm(output))
+
+
+def _mlp(inputs: int, outputs: int) -> nn.Module:
+  return nn.Sequential(
+      nn.Linear(inputs, WIDTH), nn.GELU(approximate='tanh'), nn.Linear(WIDTH, outputs)
+  )
+
+
+def sample(device: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+  """Draws one batch: the inputs of `Retriever`, and the targets [B]."""
+  length = torch.randint(SHORTEST, LONGEST + 1, (BATCH, 1), device=device)
+  mask = torch.arange(LONGEST, device=device) < length
+  priority = torch.rand(BATCH, LONGEST, device=device)
+  classes = torch.randint(CLASSES, (BATCH, LONGEST), device=device)
+  items = torch.cat([priority[..., None], F.one_hot(classes, CLASSES).float()], -1)
+  best = priority.masked_fill(~mask, -1.0).argmax(1, keepdim=True)
+  query = torch.rand(BATCH, 1, device=device)
+  return (query, items, mask), classes.gather(1, best)[:, 0]
+
+
+class Run:
+  """A model in training; `advance` goes on from where it stopped."""
+
+  def __init__(self, norm: str, device: str):
+    """Starts at step 0 on 'cpu' or 'cuda'."""
+    torch.manual_seed(0)
+    self._device = device
+    self._model = Retriever(norm).to(device)
+    self._optimizer = torch.optim.Adam(
+        self._model.parameters(), lr=1e-3, weight_decay=1e-3, fused=True
+    )
+    self.loss = float('nan')
+
+  def advance(self, steps: int) -> float:
+    """Makes `steps` updates and returns the seconds they took."""
+    start = time.perf_counter()
+    for _ in range(steps):
+      inputs, target = sample(self._device)
+      loss = F.cross_entropy(self._model(*inputs), target)
+      self._optimizer.zero_grad()
+      loss.backward()
+      self._optimizer.step()
+    self.loss = loss.item()  # waits for the device
+    return time.perf_counter() - start
+
+
+def train(steps: int, norm: str = 'layer_norm', device: str = 'cpu') -> float:
+  """Trains one seed and returns the seconds of `steps` updates, warm-up apart."""
+  run = Run(norm, device)
+  run.advance(50)
+  return run.advance(steps)
+
+
+def main() -> None:
+  """Prints the steps per second as JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--steps', type=int, default=1000)
+  parser.add_argument('--norm', choices=NORMS, default='layer_norm')
+  parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu')
+  args = parser.parse_args()
+  rate = args.steps / train(args.steps, args.norm, args.device)
+  print(json.dumps({
+      'torch_steps_per_second': round(rate, 1),
+      'norm': args.norm,
+      'device': args.device,
+      'torch': torch.__version__,
+  }))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,199 @@
+"""Measurements of models at any length, against the same thing done by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vvlen import sharding
+from vvlen.evaluation import distribution, lengths, measure
+from vvlen.models.retriever import Retriever
+from vvlen.models.temperature import adaptive_temperature
+from vvlen.tasks import retrieval
+from vvlen.training import ensemble
+
+_QUERY = np.array([0.5], np.float32)
+_MODEL = Retriever(num_classes=3, width=8, norm='layer_norm')
+_APPLY = lengths.make_apply(_MODEL)
+
+
+def _sample(key, num_sequences, length):
+  return retrieval.sample(key, batch_size=num_sequences, min_length=length,
+                          max_length=length, num_classes=3)
+
+
+def _params(key, sharpness=1.0):
+  batch = _sample(key, 2, 5)
+  params = _MODEL.init(key, batch.query, batch.items)['params']
+  params['attention']['query_kernel'] *= sharpness
+  return params
+
+
+def _all_sequences(key, num_sequences, length):
+  """Draws what `in_chunks` draws, as one batch."""
+  size = lengths.chunk_size(num_sequences, length)
+  key = jax.random.fold_in(key, length)
+  chunks = [_sample(jax.random.fold_in(key, c), size, length)
+            for c in range(num_sequences // size)]
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *chunks)
+
+
+@pytest.mark.parametrize('length, num_sequences', [(13, 8), (2**11, 32)])
+def test_metrics_are_means_over_all_sequences(key, length, num_sequences):
+  # 2**11 items: four chunks of eight sequences.
+  params = _params(key, sharpness=5.0)
+  coefficients = jnp.array([0.0, 0.0, 0.0, 0.5, 1.0])
+  evaluate = jax.jit(functools.partial(
+      lengths.evaluate, _APPLY, _sample, length=length, num_sequences=num_sequences,
+      fixed_query=_QUERY))
+  measured = evaluate(params, key, coefficients)
+  batch = _all_sequences(key, num_sequences, length)
+  fitted = functools.partial(adaptive_temperature, coefficients=coefficients)
+  rows = np.arange(num_sequences)
+  for suffix, temperature in (
+      ('', None), ('+adaptive', adaptive_temperature), ('+fitted', fitted)):
+    logits, sown = _APPLY(params, batch.query, batch.items, temperature)
+    weights = np.asarray(sown['attention_weights'], np.float64)
+    output = np.asarray(sown['normalized_output'], np.float64)
+    hits = np.asarray(logits).argmax(-1) == np.asarray(batch.target)
+    expected = {
+        'accuracy': hits.mean(),
+        'loss': -np.asarray(jax.nn.log_softmax(logits))[rows, batch.target].mean(),
+        'attention_entropy': -(weights * np.log(weights + 1e-9)).sum(-1).mean(),
+        'target_weight': weights[rows, batch.target_index].mean(),
+        'output_mean': output.mean(),
+        'output_variance': output.var(-1).mean(),
+    }
+    for name, value in expected.items():
+      np.testing.assert_allclose(measured[suffix][name], value, rtol=2e-4, atol=2e-6,
+                                 err_msg=f'{suffix} {name}')
+  _, sown = _APPLY(params, jnp.full_like(batch.query, 0.5), batch.items)
+  np.testing.assert_allclose(
+      measured['']['component_variance'],
+      np.asarray(sown['attention_output'], np.float64).var(0, ddof=1).mean(), rtol=1e-3)
+
+
+def test_variance_of_a_component_falls_as_one_over_n_under_uniform_weights(key):
+  params = _params(key, sharpness=0.0)
+  at = lambda n: jax.jit(functools.partial(
+      lengths.evaluate, _APPLY, _sample, length=n, num_sequences=4096,
+      fixed_query=_QUERY))(params, key, jnp.zeros(5))['']['component_variance']
+  # Relative standard error of a variance of 4,096 sequences: about 2 % a component,
+  # and the components share their sequences.
+  np.testing.assert_allclose(at(4) / at(64), 16, rtol=0.15)
+
+
+def test_arms_see_the_same_test_data_and_seeds_do_not(key):
+  seen = lambda key: lengths.in_chunks(
+      lambda batch: batch.items, _sample, key, 16, 8)
+  one, other = (ensemble.purpose_key(k, ensemble.TEST)
+                for k in ensemble.seed_keys(0, 0, 2))
+  np.testing.assert_array_equal(seen(one), seen(one))
+  assert not np.isin(seen(one)[..., 0], seen(other)[..., 0]).any()
+
+
+def test_test_training_and_validation_data_differ():
+  seed = ensemble.seed_keys(0, 0, 1)[0]
+  drawn = [np.ravel(_sample(ensemble.purpose_key(seed, purpose), 8, 16).items[..., 0])
+           for purpose in (ensemble.TRAIN, ensemble.TEST, ensemble.VALIDATION)]
+  assert np.unique(np.concatenate(drawn)).size > 3 * 128 - 3
+
+
+def test_chunks_differ_from_each_other(key):
+  priorities = lengths.in_chunks(
+      lambda batch: batch.items[..., 0], _sample, key, 2**13, 8)
+  assert np.unique(priorities[:, :3]).size == 24
+
+
+def test_sequences_that_do_not_divide_are_named():
+  with pytest.raises(ValueError, match='100 sequences of 1024 items'):
+    lengths.chunk_size(100, 1024)
+  assert lengths.chunk_size(1024, 16) == 1024
+  assert lengths.chunk_size(1024, 2**14) == 1
+  assert lengths.chunk_size(4, 2**20) == 1
+
+
+def test_best_beta_is_the_one_with_the_most_probable_target(key):
+  params = _params(key, sharpness=5.0)
+  entropy, beta = lengths.best_betas(_APPLY, _sample, params, key, length=32,
+                                     num_sequences=16)
+  batch = _all_sequences(key, 16, 32)
+
+  def probability(b):
+    cool = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), b)
+    logits, sown = _APPLY(params, batch.query, batch.items, cool)
+    picked = np.asarray(jax.nn.log_softmax(logits))[np.arange(16), batch.target]
+    return picked, np.asarray(sown['attention_weights'])
+
+  best = probability(np.asarray(beta)[:, None])[0]
+  for other in lengths.BETAS:
+    assert (best >= probability(other)[0] - 1e-5).all()
+  weights = probability(1.0)[1]
+  np.testing.assert_allclose(
+      entropy, -(weights * np.log(weights + 1e-9)).sum(-1), rtol=1e-4)
+  assert set(np.asarray(beta).tolist()) <= {np.float32(b) for b in lengths.BETAS}
+
+
+def test_bound_of_proposition_1_holds_and_its_constants_are_those_of_the_items(key):
+  params = _params(key, sharpness=2.0)
+  vocabulary = retrieval.vocabulary(3)
+  constants = distribution.variance_bound(_APPLY, params, vocabulary, _QUERY)
+  # By hand: plain keys, queries and values of every item.
+  plain = {k: np.asarray(v, np.float64) for k, v in params['attention'].items()
+           if k != 'norm'}
+  dense = lambda x, name: (x @ np.asarray(params[name]['kernel'], np.float64)
+                           + np.asarray(params[name]['bias'], np.float64))
+  gelu = lambda x: np.asarray(jax.nn.gelu(x), np.float64)
+  items = gelu(dense(np.asarray(vocabulary, np.float64), 'item_hidden'))
+  items = items @ np.asarray(params['item_output_kernel'], np.float64)
+  query = dense(gelu(dense(_QUERY[None], 'query_hidden')), 'query_output')[0]
+  logits = items @ plain['key_kernel'] @ (query @ plain['query_kernel']) / np.sqrt(8)
+  np.testing.assert_allclose(constants['logit_range'], np.ptp(logits), rtol=1e-3)
+  np.testing.assert_allclose(constants['value_variance'],
+                             (items @ plain['value_kernel']).var(0).mean(), rtol=1e-3)
+  for length in (8, 64):
+    measured = lengths.evaluate(
+        _APPLY, _sample, params, key, jnp.zeros(5), length=length, num_sequences=256,
+        fixed_query=_QUERY)['']['component_variance']
+    bound = np.exp(2 * constants['logit_range']) * constants['value_variance'] / length
+    assert measured < bound
+
+
+def test_components_and_top_weights_are_those_of_the_model(key):
+  params = _params(key, sharpness=5.0)
+  arguments = dict(length=11, num_sequences=8)
+  batch = _all_sequences(key, 8, 11)
+  _, sown = _APPLY(params, batch.query, batch.items)
+  np.testing.assert_allclose(
+      distribution.components(_APPLY, _sample, params, key, num_components=3,
+                              **arguments),
+      sown['normalized_output'][:, :3], atol=1e-5)
+  weights = np.asarray(sown['attention_weights'])
+  priority = np.asarray(batch.items[..., 0])
+  order = np.argsort(-priority, axis=1)[:, :4]
+  np.testing.assert_allclose(
+      distribution.top_weights(_APPLY, _sample, params, key, num_items=4, **arguments),
+      np.take_along_axis(weights, order, axis=1), atol=1e-6)
+
+
+def test_a_block_is_measured_as_its_seeds_are(key):
+  mesh = sharding.seed_mesh()
+  keys = ensemble.seed_keys(0, 0, mesh.size)
+  params = jax.vmap(_params)(keys)
+  function = measure.make_measure(
+      _APPLY, _sample, lengths=(16, 32), num_sequences=16, fit_lengths=(16,),
+      fit_sequences=32, fixed_query=_QUERY, vocabulary=retrieval.vocabulary(3),
+      mesh=mesh)
+  measured = function(sharding.put(params, mesh), sharding.put(keys, mesh))
+  for seed in (0, mesh.size - 1):
+    own = jax.tree.map(lambda x, seed=seed: x[seed], params)
+    alone = lengths.evaluate(
+        _APPLY, _sample, own, ensemble.purpose_key(keys[seed], ensemble.TEST),
+        jnp.zeros(5), length=32, num_sequences=16, fixed_query=_QUERY)
+    for suffix in ('', '+adaptive'):
+      for name, value in alone[suffix].items():
+        np.testing.assert_allclose(measured[suffix, name, 32][seed], value, rtol=1e-4,
+                                   atol=1e-6)
+  assert {n for _, _, n in measured} == {16, 32, None}

@@ -1,0 +1,122 @@
+"""Rows, curves and the claim on a folder."""
+
+import json
+
+import numpy as np
+import pytest
+
+from vvlen import results
+from vvlen.results import Row
+
+_ROWS = [
+    Row('retrieval', 'none', 0, 16, 'accuracy', 0.1 + 0.2),
+    Row('retrieval', 'layer_norm+fitted', 12, None, 'training_loss', float('nan')),
+    Row('retrieval', 'none', 1, 2**20, 'loss', 1e-30),
+]
+
+
+def test_rows_come_back_to_the_last_bit(tmp_path):
+  results.write_rows(tmp_path / 'results.csv', _ROWS)
+  assert repr(results.read_rows(tmp_path / 'results.csv')) == repr(_ROWS)
+  assert results.read_rows(tmp_path / 'absent.csv') == []
+
+
+def test_index_groups_by_arm_metric_and_length():
+  assert results.index([_ROWS[0], _ROWS[0]._replace(seed=3, value=1.0)]) == {
+      ('none', 'accuracy', 16): {0: 0.1 + 0.2, 3: 1.0}
+  }
+
+
+@pytest.mark.parametrize('text, words', [
+    ('a,b\n', 'does not begin with experiment,arm'),
+    ('experiment,arm,seed,length,metric,value\nretrieval,none,0,16,acc', 'line 2'),
+    ('experiment,arm,seed,length,metric,value\nr,none,0,16,accuracy,high\n', 'line 2'),
+])
+def test_damaged_rows_are_named(tmp_path, text, words):
+  (tmp_path / 'results.csv').write_text(text)
+  with pytest.raises(ValueError, match=words):
+    results.read_rows(tmp_path / 'results.csv')
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+  path = tmp_path / 'results.csv'
+  results.write_text(path, 'before')
+
+  def disk_full(self, content):
+    with open(self, 'wb') as f:
+      f.write(content[:3])
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(type(results.epath.Path(path)), 'write_bytes', disk_full)
+  with pytest.raises(OSError, match='No space'):
+    results.write_text(path, 'after')
+  assert path.read_text() == 'before'
+  assert [p.name for p in tmp_path.iterdir()] == ['results.csv']
+
+
+def test_claim_refuses_another_run_and_names_the_fields(tmp_path):
+  config = {'num_seeds': 2, 'train': {'num_steps': 10, 'batch_size': 4}}
+  results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'])
+  before = (tmp_path / 'config.json').read_text()
+  changed = {'num_seeds': 2, 'train': {'num_steps': 20, 'batch_size': 4}}
+  with pytest.raises(ValueError, match='num_steps: 10 there, 20 here'):
+    results.claim(tmp_path, changed, {}, ['num_seeds'])
+  with pytest.raises(ValueError, match='num_seeds: 2 there, 1 here'):
+    results.claim(tmp_path, {**config, 'num_seeds': 1}, {}, ['num_seeds'])
+  assert (tmp_path / 'config.json').read_text() == before
+
+
+def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
+  config = {'num_seeds': 2, 'lengths': (1, 2), 'save': 1.0}
+  results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'], ['save'])
+  grown = {'num_seeds': 3, 'lengths': (1, 2), 'save': 2.0}
+  results.claim(tmp_path, grown, {'commit': 'b'}, ['num_seeds'], ['save'])
+  stored = json.loads((tmp_path / 'config.json').read_text())
+  assert stored['config'] == {'num_seeds': 3, 'lengths': [1, 2], 'save': 2.0}
+  assert stored['sessions'] == [{'commit': 'a'}, {'commit': 'b'}]
+
+
+def test_claim_refuses_a_folder_with_something_else(tmp_path):
+  (tmp_path / 'thesis.tex').write_text('…')
+  with pytest.raises(ValueError, match='not empty'):
+    results.claim(tmp_path, {}, {})
+  assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
+
+
+def test_claim_refuses_a_damaged_config(tmp_path):
+  (tmp_path / 'config.json').write_text('{"config": ')
+  with pytest.raises(ValueError, match=r'config.json is not the config.json of a run'):
+    results.claim(tmp_path, {}, {})
+
+
+def test_steps_made_again_replace_their_lines(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  curves = results.Curves(path)
+  for step in (10, 20, 30):
+    curves.add('none', step, 0, {'loss': np.array([step, np.nan])})
+  curves.add('none', 10, 8, {'loss': np.array([0.5])})
+  # Resumed after step 10.
+  resumed = results.Curves(path)
+  resumed.add('none', 20, 0, {'loss': np.array([7.0, 8.0])})
+  lines = results.read_curves(path)
+  assert [(x['first_seed'], x['step']) for x in lines] == [(0, 10), (8, 10), (0, 20)]
+  assert lines[0]['loss'] == [10.0, None]
+  assert lines[2]['loss'] == [7.0, 8.0]
+
+
+def test_late_mean_is_over_the_last_tenth(tmp_path):
+  curves = results.Curves(tmp_path / 'metrics.jsonl')
+  for step in range(10, 201, 10):
+    curves.add('none', step, 0, {'loss': np.array([step, 1.0])})
+  np.testing.assert_array_equal(curves.late_mean('none', 0, 'loss'), [195.0, 1.0])
+
+
+def test_samples_come_back(tmp_path):
+  arrays = {'weights_16': np.arange(6.0).reshape(2, 3)}
+  np.savez(tmp_path / 'none.npz', **arrays)
+  np.testing.assert_array_equal(
+      results.read_samples(tmp_path)['none']['weights_16'], arrays['weights_16']
+  )
+  (tmp_path / 'none.npz').write_bytes(b'PK')
+  with pytest.raises(ValueError, match='not a file of arrays'):
+    results.read_samples(tmp_path)

@@ -1,0 +1,96 @@
+"""The paired test, Holm's correction and the smallest detectable effect."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vvlen import statistics
+
+
+def test_paired_t_test_is_scipys():
+  rng = np.random.default_rng(0)
+  treated, control = rng.normal((0.3, 0.0), 1.0, (23, 2)).T
+  expected = stats.ttest_rel(treated, control)
+  interval = expected.confidence_interval(0.95)
+  actual = statistics.paired_t_test(treated, control)
+  difference = treated - control
+  np.testing.assert_allclose(
+      actual,
+      [difference.mean(), interval.low, interval.high,
+       difference.mean() / difference.std(ddof=1), expected.statistic,
+       expected.pvalue, 23],
+      rtol=1e-12,
+  )
+
+
+def test_hand_worked_pairs():
+  # Differences 1, 1, 1.5: mean 7/6, sd 1/√12, t = 7/6 · √3 · √12 = 7.
+  actual = statistics.paired_t_test([1.0, 2.0, 3.5], [0.0, 1.0, 2.0])
+  np.testing.assert_allclose(
+      [actual.mean_difference, actual.t, actual.effect_size],
+      [7 / 6, 7.0, 7 / np.sqrt(3)],
+  )
+
+
+@pytest.mark.parametrize('control', [
+    [0.0, 0.0, 0.0],
+    [0.8, 0.7, 0.6],  # 0.9 − 0.8 and 0.8 − 0.7 differ in their last bit
+])
+def test_equal_differences_are_undefined_and_not_certain(control):
+  treated = np.array(control) + 0.1 if control[0] else np.ones(3)
+  actual = statistics.paired_t_test(treated, control)
+  assert actual.mean_difference == pytest.approx(treated[0] - control[0])
+  assert np.isnan([actual.t, actual.p, actual.ci_low, actual.effect_size]).all()
+  assert actual.num_pairs == 3
+
+
+@pytest.mark.parametrize('treated, control, words', [
+    ([1.0], [2.0], 'at least two pairs: 1'),
+    ([1.0, 2.0], [1.0, 2.0, 3.0], r'\(2,\) and \(3,\)'),
+    ([[1.0, 2.0]], [[1.0, 2.0]], r'\(1, 2\)'),
+    ([1.0, np.nan, 3.0], [1.0, 2.0, np.inf], r'\[1, 2\]'),
+])
+def test_pairs_that_cannot_be_tested(treated, control, words):
+  with pytest.raises(ValueError, match=words):
+    statistics.paired_t_test(treated, control)
+
+
+def test_holm_hand_worked():
+  # Sorted .01 .02 .03 .04, times 4 3 2 1: .04 .06 .06 .04, made monotone.
+  actual = statistics.holm([0.03, 0.01, np.nan, 0.04, 0.02])
+  np.testing.assert_allclose(actual, [0.06, 0.04, np.nan, 0.06, 0.06])
+
+
+def test_holm_never_exceeds_one_and_keeps_a_single_test():
+  np.testing.assert_allclose(statistics.holm([0.7, 0.9]), [1.0, 1.0])
+  np.testing.assert_allclose(statistics.holm([0.04]), [0.04])
+  assert statistics.holm([]).shape == (0,)
+  with pytest.raises(ValueError, match='0, 1'):
+    statistics.holm([1.5])
+
+
+@pytest.mark.parametrize('num_pairs', [2, 3, 8, 32, 100])
+def test_smallest_detectable_is_found_four_times_in_five(num_pairs):
+  difference = statistics.smallest_detectable(1.0, num_pairs)
+  noise = np.random.default_rng(1).normal(difference, 1.0, (40_000, num_pairs))
+  found = stats.ttest_1samp(noise, 0.0, axis=1).pvalue < 0.05
+  # Standard error .002.
+  assert found.mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_smallest_detectable_of_the_specification():
+  # "32 seeds see about 3 points at 80 % power" is for a spread of 6 points.
+  assert statistics.smallest_detectable(6.0, 32) == pytest.approx(3.07, abs=0.01)
+
+
+def test_mean_interval_is_scipys_and_skips_nan():
+  values = np.random.default_rng(2).normal(size=(7, 3))
+  values[2, 1] = np.nan
+  mean, low, high = statistics.mean_interval(values)
+  kept = np.delete(values[:, 1], 2)
+  expected = stats.ttest_1samp(kept, 0.0).confidence_interval(0.95)
+  np.testing.assert_allclose(
+      [mean[1], low[1], high[1]], [kept.mean(), expected.low, expected.high]
+  )
+  _, low, _ = statistics.mean_interval([[1.0]])
+  assert np.isnan(low).all()
