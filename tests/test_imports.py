@@ -51,7 +51,7 @@ def _imports(path):
 
 @pytest.mark.parametrize('path', FILES, ids=_module)
 def test_each_module_imports_what_its_place_allows(path):
-  part = (_module(path).split('.') + ['__init__'])[1]
+  part = [*_module(path).split('.'), '__init__'][1]
   allowed = [f'vvlen.{name}' for name in {part} | ALLOWED.get(part, set())]
   for name in _imports(path):
     top = name.split('.')[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen import comparison, plots, report, results
+from vvlen import comparison, figures, report, results
 from vvlen.results import Row
 
 _LENGTHS = (16, 32, 64)
@@ -172,8 +172,9 @@ def test_report_runs_without_jax(workdir):
 
 def test_the_same_rows_draw_the_same_files(workdir, tmp_path):
   index = results.index(_rows())
-  once = [p.read_bytes() for p in plots.write(tmp_path / 'a', index, trained_up_to=16)]
-  again = [p.read_bytes() for p in plots.write(tmp_path / 'b', index, trained_up_to=16)]
+  draw = lambda name: [p.read_bytes() for p in figures.write(
+      tmp_path / name, index, trained_up_to=16)]
+  once, again = draw('a'), draw('b')
   assert once == again
 
 

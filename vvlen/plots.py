@@ -1,7 +1,7 @@
-"""Figures of length generalization, from tidy rows. Runs without JAX.
+"""The look of all figures, and the pieces they share. Runs without JAX.
 
-Every figure is written as PNG and PDF. An arm has one colour and one marker
-everywhere; bands are 95 % intervals of the mean over seeds.
+An arm has one colour and one marker everywhere; bands are 95 % intervals of the mean
+over seeds; lengths double from tick to tick.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from typing import Any
 from etils import epath
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 import numpy as np
 
 from vvlen import results
@@ -25,8 +25,9 @@ ARMS = {
     'standardize': ('std.', '#E69F00', 's'),
     'layer_norm': ('LN', '#009E73', '^'),
 }
-_DASHES = {'': '-', '+adaptive': '--', '+fitted': ':'}
-_STYLE: Any = {  # matplotlib's rcParams
+# Suffix of an arm's name -> line style.
+ADAPTATIONS = {'': '-', '+adaptive': '--', '+fitted': ':'}
+STYLE: Any = {  # matplotlib's rcParams
     'font.size': 8.5,
     'axes.titlesize': 8.5,
     'axes.spines.top': False,
@@ -41,231 +42,26 @@ _STYLE: Any = {  # matplotlib's rcParams
     'figure.constrained_layout.use': True,
 }
 
-Curves = Sequence[Mapping[str, Any]]
-Samples = Mapping[str, Mapping[str, np.ndarray]]
 
-
-def write(
-    folder: epath.PathLike,
-    index: Index,
-    *,
-    trained_up_to: int,
-    curves: Curves = (),
-    samples: Samples | None = None,
-) -> list[epath.Path]:
-  """Draws every figure that the data at hand allow.
-
-  Args:
-    folder: where to write.
-    index: from `vvlen.results.index`.
-    trained_up_to: the longest training length, marked in the figures.
-    curves: from `vvlen.results.read_curves`.
-    samples: from `vvlen.results.read_samples`.
-
-  Returns:
-    The paths written.
-  """
-  samples = samples or {}
-  both = {arm: samples[arm] for arm in ('none', 'layer_norm') if arm in samples}
+def save(folder: epath.PathLike, figures: Mapping[str, Figure]) -> list[epath.Path]:
+  """Writes each figure as PNG and PDF, and returns the paths."""
   paths = []
-  with matplotlib.rc_context(_STYLE):
-    figures = {
-        'accuracy': accuracy(index, trained_up_to),
-        'figure_3': output_moments(index, trained_up_to),
-        'proposition_1': component_variance(index, trained_up_to),
-    }
-    if both:
-      figures['figure_2'] = histograms(both)
-      figures['figure_4'] = attention(index, both, trained_up_to)
-    if curves:
-      figures['learning_curves'] = learning_curves(curves)
-    for name, figure in figures.items():
-      # No date, so that the same rows give the same file.
-      for kind, metadata in (('png', {}), ('pdf', {'CreationDate': None})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-        path = epath.Path(folder) / f'{name}.{kind}'
-        results.write_bytes(path, buffer.getvalue())
-        paths.append(path)
+  for name, figure in figures.items():
+    # No date, so that the same rows give the same file.
+    for kind, metadata in (('png', {}), ('pdf', {'CreationDate': None})):
+      buffer = io.BytesIO()
+      figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+      paths.append(epath.Path(folder) / f'{name}.{kind}')
+      results.write_bytes(paths[-1], buffer.getvalue())
   return paths
 
 
-def accuracy(index: Index, trained_up_to: int) -> Figure:
-  """Draws accuracy by length, and the gain over the Baseline, paired by seed."""
-  figure = Figure(figsize=(7.0, 2.9))
-  left, right = figure.subplots(1, 2)
-  for arm in ARMS:
-    for suffix in _DASHES:
-      lengths, values = _values(index, arm + suffix, 'accuracy')
-      base_lengths, base = _values(index, 'none' + suffix, 'accuracy')
-      if suffix != '+fitted':
-        _band(left, lengths, 100 * values, arm, suffix, fill=not suffix)
-      if arm != 'none' and lengths == base_lengths and values.shape == base.shape:
-        if not (arm == 'standardize' and suffix):
-          gain = 100 * (values - base)
-          _band(right, lengths, gain, arm, suffix, fill=suffix != '+fitted')
-  right.axhline(0, color='black', linewidth=0.8)
-  left.set(ylabel='accuracy (%)', ylim=(0, 101), title='Accuracy')
-  right.set(ylabel='points', title='Gain over the Baseline, equally adapted')
-  for axes in (left, right):
-    _length_axis(axes, trained_up_to)
-    axes.legend(fontsize=7)
-  return figure
+def style() -> Any:
+  """Returns the context in which figures are drawn and saved."""
+  return matplotlib.rc_context(STYLE)
 
 
-def histograms(samples: Samples) -> Figure:
-  """Draws the distribution of single output components, by length (Figure 2)."""
-  lengths = _sample_lengths(samples, 'components')
-  first = next(iter(samples.values()))
-  count = first[f'components_{lengths[0]}'].shape[1]
-  figure = Figure(figsize=(7.0, 1.6 * len(samples) + 0.3))
-  grid = figure.subplots(len(samples), count, squeeze=False)
-  shades = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.85, len(lengths)))
-  for row, (arm, arrays) in zip(grid, samples.items(), strict=True):
-    for component, axes in enumerate(row):
-      columns = [arrays[f'components_{n}'][:, component] for n in lengths]
-      everything = np.concatenate(columns)
-      low, high = np.quantile(everything[np.isfinite(everything)], (0.002, 0.998))
-      bins = np.linspace(low, high + 1e-9, 41)
-      for length, values, shade in zip(lengths, columns, shades, strict=True):
-        axes.hist(values, bins, density=True, histtype='stepfilled', alpha=0.35,
-                  color=shade)
-        axes.hist(values, bins, density=True, histtype='step', color=shade,
-                  label=f'N = {length:,}', linewidth=0.9)
-      axes.set(yticks=[], title=f'{ARMS[arm][0]}, component {component}')
-      axes.spines['left'].set_visible(False)
-      axes.grid(False)
-  handles, labels = grid[0, 0].get_legend_handles_labels()
-  sequences = len(first[f'components_{lengths[0]}'])
-  figure.legend(
-      handles, labels, ncols=len(lengths), loc='outside lower center',
-      title=f'density over {sequences:,} sequences, seed 0', title_fontsize=8,
-  )
-  return figure
-
-
-def output_moments(index: Index, trained_up_to: int) -> Figure:
-  """Draws mean and variance over the features of the output (Figure 3)."""
-  figure = Figure(figsize=(7.0, 2.7))
-  left, right = figure.subplots(1, 2)
-  for arm in ARMS:
-    _band(left, *_values(index, arm, 'output_mean'), arm)
-    _band(right, *_values(index, arm, 'output_variance'), arm)
-  left.set(title='Global mean of the output', ylabel='mean over features')
-  right.set(title='Global variance of the output', ylabel='variance over features')
-  right.set_yscale('log', base=10)
-  for axes in (left, right):
-    _length_axis(axes, trained_up_to)
-  left.legend()
-  return figure
-
-
-def attention(index: Index, samples: Samples, trained_up_to: int) -> Figure:
-  """Draws the weights on the 16 items of highest priority by length (Figure 4)."""
-  lengths = _sample_lengths(samples, 'weights')
-  figure = Figure(figsize=(10.0, 3.6))
-  spec = figure.add_gridspec(
-      len(samples), len(lengths) + 1, width_ratios=[1] * len(lengths) + [4.5]
-  )
-  norm = LogNorm(1e-4, 1, clip=True)
-  maps: list[Axes] = []
-  for row, (arm, arrays) in enumerate(samples.items()):
-    for column, length in enumerate(lengths):
-      axes = figure.add_subplot(spec[row, column])
-      picture: Any = axes.imshow(
-          arrays[f'weights_{length}'], aspect='auto', norm=norm, cmap='magma',
-          interpolation='nearest',
-      )
-      axes.set(xticks=[], yticks=[])
-      axes.grid(False)
-      if row == 0:
-        axes.set_title(f'$2^{{{length.bit_length() - 1}}}$'
-                       if length & (length - 1) == 0 else str(length))
-      if column == 0:
-        axes.set_ylabel(f'{ARMS[arm][0]}\n32 sequences')
-      maps.append(axes)
-  maps[-(len(lengths) + 1) // 2].set_xlabel(
-      'items by priority, the highest on the left; columns: number of items N'
-  )
-  figure.colorbar(picture, ax=maps, label='attention weight', pad=0.01, fraction=0.02)
-  for row, (metric, title) in enumerate((
-      ('attention_entropy', 'mean entropy (nats)'),
-      ('target_weight', 'mean weight of the target'),
-  )[:len(samples)]):
-    axes = figure.add_subplot(spec[row, len(lengths)])
-    for arm in ARMS:
-      _band(axes, *_values(index, arm, metric), arm)
-    axes.set_title(title)
-    _length_axis(axes, trained_up_to)
-    if row == 0:
-      axes.set_xlabel('')
-      axes.legend(fontsize=7)
-  return figure
-
-
-def component_variance(index: Index, trained_up_to: int) -> Figure:
-  """Draws the variance of single components for one query (Proposition 1)."""
-  figure = Figure(figsize=(4.6, 3.3))
-  axes = figure.subplots()
-  notes = []
-  for arm, (name, _, _) in ARMS.items():
-    lengths, values = _values(index, arm, 'component_variance')
-    if not lengths:
-      continue
-    _band(axes, lengths, values, arm)
-    slopes = [
-        np.polyfit(np.log(lengths), np.log(v), 1)[0]
-        for v in values if len(lengths) > 1 and np.isfinite(v).all() and (v > 0).all()
-    ]
-    if slopes:
-      mean, low, high = mean_interval(slopes)
-      notes.append(f'{name}: slope {mean:.2f} [{low:.2f}, {high:.2f}]')
-    delta = index.get((arm, 'logit_range', None), {})
-    if arm == 'none' and delta:
-      top = np.nanmedian(list(values[:, 0]))
-      axes.plot(lengths, top * lengths[0] / np.array(lengths), color='black',
-                linewidth=0.9, linestyle='-.', label='$\\propto 1/N$')
-      spread = index[arm, 'value_variance', None]
-      bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(spread[s])
-                            for s in delta])
-      notes.append(f'bound of the Baseline: $10^{{{bound:.0f}}}/N$')
-  axes.set_xscale('log', base=2)
-  axes.set_yscale('log')
-  axes.set(
-      title='Variance of a component of the attention output, one query',
-      ylabel='variance over sequences',
-  )
-  _length_axis(axes, trained_up_to)
-  axes.legend(title='\n'.join(notes), title_fontsize=7, fontsize=7, loc='best')
-  return figure
-
-
-def learning_curves(curves: Curves) -> Figure:
-  """Draws loss and accuracy along training, a thin line a seed."""
-  figure = Figure(figsize=(7.0, 2.7))
-  left, right = figure.subplots(1, 2)
-  for arm, (name, colour, _) in ARMS.items():
-    lines = [line for line in curves if line['arm'] == arm]
-    blocks = sorted({line['first_seed'] for line in lines})
-    for axes, metric, scale in ((left, 'loss', 1), (right, 'accuracy', 100)):
-      every = []
-      for block in blocks:
-        own = [line for line in lines if line['first_seed'] == block]
-        steps = [line['step'] for line in own]
-        values = scale * np.array([line[metric] for line in own], float)
-        axes.plot(steps, values, color=colour, linewidth=0.4, alpha=0.3)
-        every.append((steps, values))
-      if every and all(steps == every[0][0] for steps, _ in every):
-        mean = np.nanmean(np.concatenate([v for _, v in every], axis=1), axis=1)
-        axes.plot(every[0][0], mean, color=colour, label=name)
-  left.set(title='Loss on new batches of the training lengths', ylabel='nats',
-           xlabel='step', yscale='log')
-  right.set(title='Accuracy on the same', ylabel='%', xlabel='step')
-  left.legend(title='mean; thin: single seeds', title_fontsize=7)
-  return figure
-
-
-def _values(index: Index, arm: str, metric: str) -> tuple[list[int], np.ndarray]:
+def values(index: Index, arm: str, metric: str) -> tuple[list[int], np.ndarray]:
   """Returns the lengths of a metric, and its values [seeds, lengths]."""
   lengths = sorted(n for a, m, n in index if (a, m) == (arm, metric) and n is not None)
   columns = [index[arm, metric, n] for n in lengths]
@@ -274,23 +70,23 @@ def _values(index: Index, arm: str, metric: str) -> tuple[list[int], np.ndarray]
   return lengths, np.array(table).reshape(len(seeds), len(lengths))
 
 
-def _band(
-    axes: Axes, lengths: Sequence[int], values: np.ndarray, arm: str,
+def band(
+    axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str,
     suffix: str = '', fill: bool = True,
 ) -> None:
   """Draws the mean over seeds, with a band for its interval."""
   if not lengths:
     return
   name, colour, marker = ARMS[arm]
-  mean, low, high = mean_interval(values)
+  mean, low, high = mean_interval(table)
   label = f'{name}, {suffix[1:]}' if suffix else name
-  axes.plot(lengths, mean, color=colour, marker=marker, linestyle=_DASHES[suffix],
+  axes.plot(lengths, mean, color=colour, marker=marker, linestyle=ADAPTATIONS[suffix],
             label=label)
   if fill:
     axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _length_axis(axes: Axes, trained_up_to: int) -> None:
+def length_axis(axes: Axes, trained_up_to: int) -> None:
   """Doubles N from tick to tick and shades the training lengths."""
   axes.set_xscale('log', base=2)
   axes.set_xlabel('number of items N')
@@ -299,8 +95,9 @@ def _length_axis(axes: Axes, trained_up_to: int) -> None:
   axes.set_xlim(low, high)
 
 
-def _sample_lengths(samples: Samples, kind: str) -> list[int]:
-  names = next(iter(samples.values()))
-  return sorted(
-      int(name.rsplit('_', 1)[1]) for name in names if name.startswith(kind)
-  )
+def log_axis(axes: Axes) -> None:
+  """Labels a logarithmic vertical axis at 1, 2 and 5 times powers of ten."""
+  axes.set_yscale('log')
+  axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+  axes.yaxis.set_major_formatter('{x:g}')
+  axes.yaxis.set_minor_formatter(NullFormatter())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from etils import epath
 import numpy as np
 
-from vvlen import plots, results
+from vvlen import figures, results
 from vvlen.comparison import compare, Comparison, not_converged
 from vvlen.statistics import PairedTest
 
@@ -58,7 +58,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     results.write_text(path, markdown(table))
     results.write_text(path.with_suffix('.csv'), _csv(table))
     paths += [path, path.with_suffix('.csv')]
-  paths += plots.write(
+  paths += figures.write(
       folder / 'figures',
       index,
       trained_up_to=trained_up_to,

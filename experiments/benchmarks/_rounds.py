@@ -3,6 +3,10 @@
 What is compared differs in its threads, its devices and its memory, so each has a
 process of its own. It gets ready once (imports, compiles, warms up) and then waits
 on its standard input, which takes no processor time, for its turn.
+
+Threads that wait for each other lose far more to a busy neighbour than threads that
+do not: PyTorch has been seen at a tenth of its speed beside a job that took a third
+of vvlen's. So a round in which other programs were busy is measured again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +17,9 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+# Of all cores, taken by others: more than that and a round does not count.
+_BUSY = 0.05
 
 
 def serve(measure: Callable[[], float], about: dict[str, Any]) -> None:
@@ -25,14 +32,41 @@ def serve(measure: Callable[[], float], about: dict[str, Any]) -> None:
   _answer(about)
   asleep = time.process_time()
   for _ in sys.stdin:
-    waited = time.process_time() - asleep
-    # Both say whether workers disturb each other.
-    _answer({'rate': measure(), 'processor_seconds_of_waiting': waited})
+    waiting = time.process_time() - asleep
+    watch = Watch()
+    rate = measure()
+    _answer({'rate': rate, 'others': watch.others(), 'waiting': waiting})
     asleep = time.process_time()
 
 
 def _answer(message: dict[str, Any]) -> None:
   print(json.dumps(message), flush=True)
+
+
+class Watch:
+  """Notes, from when it is made, what other processes take of the processor."""
+
+  def __init__(self):
+    """Starts."""
+    self._start = time.perf_counter(), _busy_seconds(), time.process_time()
+
+  def others(self) -> float:
+    """Returns the share of all cores that others took; 0 where not known."""
+    start, busy, own = self._start
+    seconds = time.perf_counter() - start
+    others = _busy_seconds() - busy - (time.process_time() - own)
+    return max(0.0, others) / seconds / (os.cpu_count() or 1)
+
+
+def _busy_seconds() -> float:
+  """Returns the seconds that all cores together were not idle; 0 if unknown."""
+  try:
+    with open('/proc/stat') as f:
+      ticks = [int(x) for x in f.readline().split()[1:9]]
+  except OSError:
+    return 0.0
+  idle, waiting_for_disk = ticks[3:5]
+  return (sum(ticks) - idle - waiting_for_disk) / os.sysconf('SC_CLK_TCK')
 
 
 class Worker:
@@ -47,16 +81,16 @@ class Worker:
         env=dict(os.environ, XLA_PYTHON_CLIENT_PREALLOCATE='false'),
     )
     self.rates: list[float] = []
-    self.processor_seconds_of_waiting = 0.0
+    self.waiting = 0.0  # processor seconds spent between measurements
     self.about = self._read()
 
-  def measure(self) -> None:
-    """Adds one rate to `rates`."""
+  def measure(self) -> tuple[float, float]:
+    """Returns a rate, and the share of the cores that others took meanwhile."""
     self._process.stdin.write('go\n')
     self._process.stdin.flush()
     answer = self._read()
-    self.rates.append(answer['rate'])
-    self.processor_seconds_of_waiting += answer['processor_seconds_of_waiting']
+    self.waiting += answer['waiting']
+    return answer['rate'], answer['others']
 
   def median(self) -> float:
     """Returns the median rate."""
@@ -74,29 +108,53 @@ class Worker:
     return json.loads(line)
 
 
-def alternate(workers: dict[str, Worker], rounds: int) -> None:
-  """Lets the workers measure one after the other, each once a round, then ends them.
+def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
+  """Lets workers measure in turn, fills in their `rates`, and ends them.
 
   Args:
     workers: by name.
-    rounds: measurements of each.
+    rounds: measurements of each that are to count. At most eight times as many are
+      made; where none was quiet, the last ones count.
+
+  Returns:
+    For the result: rates by round, how many rounds were quiet and how many did not
+    count, the most of the machine that others took in those that do, and the
+    processor seconds that all workers spent waiting.
   """
   names = list(workers)
-  for i in range(rounds):
+  quiet: list[tuple[dict[str, float], float]] = []
+  busy: list[tuple[dict[str, float], float]] = []
+  while len(quiet) < rounds and len(quiet) + len(busy) < 8 * rounds:
     # Whoever goes first changes, lest one always follow the same neighbour.
-    for j in range(len(names)):
-      workers[names[(i + j) % len(names)]].measure()
-    rates = ', '.join(f'{name} {w.rates[-1]:,.0f}' for name, w in workers.items())
-    print(f'Round {i + 1} of {rounds}: {rates}', flush=True)
-  for worker in workers.values():
+    first = len(quiet) % len(names)
+    answers = {name: workers[name].measure() for name in names[first:] + names[:first]}
+    rates = {name: answers[name][0] for name in names}
+    others = max(share for _, share in answers.values())
+    (quiet if others <= _BUSY else busy).append((rates, others))
+    told = ', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())
+    if others > _BUSY:
+      told += f' (not counted: others took {others:.0%} of the machine)'
+    print(f'Round {len(quiet) + len(busy)}: {told}', flush=True)
+  counted = quiet or busy[-rounds:]
+  for name, worker in workers.items():
+    worker.rates = [rates[name] for rates, _ in counted]
     worker.close()
+  return {
+      'rounds': {
+          name: [float(f'{x:.4g}') for x in w.rates] for name, w in workers.items()
+      },
+      'quiet_rounds': len(quiet),
+      'rounds_not_counted': len(quiet) + len(busy) - len(counted),
+      'most_taken_by_others': round(max(others for _, others in counted), 3),
+      'processor_seconds_of_waiting': round(
+          sum(worker.waiting for worker in workers.values()), 2),
+  }
 
 
 def report(result: dict[str, Any], output: str | None) -> None:
   """Prints the result as the last line, and writes it to a file if one is named."""
   if output is not None:
-    folder = os.path.dirname(os.path.abspath(output))
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     with open(output, 'w') as f:
       f.write(json.dumps(result, indent=2) + '\n')
   print(json.dumps(result))

@@ -64,7 +64,7 @@ def main() -> None:
   """Runs all workers, prints a table and, last, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--norm', choices=KINDS, default='layer_norm')
-  parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--seconds', type=float, default=2.0, help='of one measurement')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
@@ -88,8 +88,8 @@ def main() -> None:
   workers |= {name: start(name) for name in names}
   print('Measuring; peak in operations, the others in (seed-)steps per second.',
         flush=True)
-  _rounds.alternate(workers, args.rounds)
-  result = _result(args.norm, about, workers)
+  rounds = _rounds.alternate(workers, args.rounds)
+  result = _result(args.norm, about, workers) | rounds
   _print_table(result)
   _rounds.report(result, args.output)
 
@@ -122,11 +122,6 @@ def _result(
           {'torch': workers['torch'].about['version']} if torch else {}),
       'norm': norm,
       'num_seeds': about['num_seeds'],
-      'rounds': {  # of the peak: operations per second
-          name: [round(x, 1) for x in worker.rates] for name, worker in workers.items()
-      },
-      'processor_seconds_of_waiting': round(
-          sum(w.processor_seconds_of_waiting for w in workers.values()), 2),
   }
 
 
