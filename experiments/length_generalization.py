@@ -219,13 +219,20 @@ def _block_runner(config: Any, arm: str, mesh: jax.sharding.Mesh):
     if reached is None:
       progress.skip(train.num_steps * train.seeds_at_once)
     progress.show(f'{arm}, seeds {first} to {last}, measuring')
-    measured = measure(state.params, sharding.put(keys, mesh))
+    test_keys, validation_keys = (
+        jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose)
+        for purpose in (ensemble.TEST, ensemble.VALIDATION)
+    )
+    measured = measure(
+        state.params, sharding.put(test_keys, mesh),
+        sharding.put(validation_keys, mesh),
+    )
     for metric in ('loss', 'accuracy'):
       measured['', f'training_{metric}', None] = curves.late_mean(arm, first, metric)
     if first == 0:
       params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
       path = folder / 'samples' / f'{arm}.npz'
-      _save_samples(config, apply, sample, params, keys[0], path)
+      _save_samples(config, apply, sample, params, test_keys[0], path)
     return [
         results.Row(
             'retrieval', arm + suffix, seed, length, metric, values[seed - first]
@@ -240,7 +247,6 @@ def _block_runner(config: Any, arm: str, mesh: jax.sharding.Mesh):
 def _save_samples(config, apply, sample, params, key, path) -> None:
   """Writes what Figures 2 and 4 show of seed 0: components and top weights."""
   evaluate = config.evaluate
-  key = ensemble.purpose_key(key, ensemble.TEST)
   arrays = {}
   for length in evaluate.histogram_lengths:
     arrays[f'components_{length}'] = jax.jit(lambda params, key, length=length: (

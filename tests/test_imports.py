@@ -11,19 +11,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / 'vvlen').rglob('*.py'))
 
 # What each part of vvlen may import of vvlen, beside itself; others nothing.
-_FROM_RESULTS = {'comparison', 'plots', 'results', 'statistics'}
+_FROM_RESULTS = {'comparison', 'figures', 'plots', 'results', 'statistics'}
 ALLOWED = {
     'models': {'sharding'},
     'training': {'sharding'},
-    # Of training, the keys of one seed's purposes.
-    'evaluation': {'models', 'objectives', 'theory', 'sharding', 'training.ensemble'},
+    'evaluation': {'models', 'objectives', 'theory', 'sharding'},
     'simulation': {'models', 'objectives', 'theory', 'sharding'},
     'results': _FROM_RESULTS,
     'comparison': _FROM_RESULTS,
     'plots': _FROM_RESULTS,
+    'figures': _FROM_RESULTS,
     'report': _FROM_RESULTS,
 }
-WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'report')
+WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'figures', 'report')
 
 
 def _module(path):

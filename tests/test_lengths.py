@@ -186,11 +186,12 @@ def test_a_block_is_measured_as_its_seeds_are(key):
       _APPLY, _sample, lengths=(16, 32), num_sequences=16, fit_lengths=(16,),
       fit_sequences=32, fixed_query=_QUERY, vocabulary=retrieval.vocabulary(3),
       mesh=mesh)
-  measured = function(sharding.put(params, mesh), sharding.put(keys, mesh))
+  other_keys = ensemble.seed_keys(1, 0, mesh.size)
+  measured = function(*(sharding.put(x, mesh) for x in (params, keys, other_keys)))
   for seed in (0, mesh.size - 1):
     own = jax.tree.map(lambda x, seed=seed: x[seed], params)
     alone = lengths.evaluate(
-        _APPLY, _sample, own, ensemble.purpose_key(keys[seed], ensemble.TEST),
+        _APPLY, _sample, own, keys[seed],
         jnp.zeros(5), length=32, num_sequences=16, fixed_query=_QUERY)
     for suffix in ('', '+adaptive'):
       for name, value in alone[suffix].items():

@@ -15,7 +15,6 @@ from vvlen.evaluation import distribution
 from vvlen.evaluation import lengths as at_length
 from vvlen.evaluation.lengths import Apply, Params, Sample
 from vvlen.models import temperature
-from vvlen.training.ensemble import purpose_key, TEST, VALIDATION
 
 # (suffix of the arm, metric, length or None) -> one value a seed [S]
 Measured = dict[tuple[str, str, int | None], np.ndarray]
@@ -33,7 +32,7 @@ def make_measure(
     vocabulary: jax.Array,
     mesh: Mesh,
     group_size: int = 1,
-) -> Callable[[Params, jax.Array], Measured]:
+) -> Callable[[Params, jax.Array, jax.Array], Measured]:
   """Builds the function that measures a block of seeds of one model.
 
   Args:
@@ -49,10 +48,11 @@ def make_measure(
     group_size: seeds run together by vmap.
 
   Returns:
-    A function of (params, keys), each with a leading axis of seeds, to `Measured`:
-    the metrics of `lengths.evaluate` at each length, with the suffixes '',
-    '+adaptive' and '+fitted', and those of `distribution.variance_bound`. What it
-    compiles is kept for the next block.
+    A function of (params, keys of the test data, keys of the validation data), each
+    with a leading axis of seeds on the devices, to `Measured`: the metrics of
+    `lengths.evaluate` at each length, with the suffixes '', '+adaptive' and
+    '+fitted', and those of `distribution.variance_bound`. What it compiles is kept
+    for the next block.
   """
 
   def over_seeds(function):
@@ -60,13 +60,13 @@ def make_measure(
 
   def betas_at(length):
     return over_seeds(lambda params, key: at_length.best_betas(
-        apply, sample, params, purpose_key(key, VALIDATION),
+        apply, sample, params, key,
         length=length, num_sequences=fit_sequences,
     ))
 
   def metrics_at(length):
     return over_seeds(lambda params, key, coefficients: at_length.evaluate(
-        apply, sample, params, purpose_key(key, TEST), coefficients,
+        apply, sample, params, key, coefficients,
         length=length, num_sequences=num_sequences, fixed_query=fixed_query,
     ))
 
@@ -76,8 +76,12 @@ def make_measure(
       apply, params, vocabulary, fixed_query
   ))
 
-  def measure(params: Params, keys: jax.Array) -> Measured:
-    rows = [sharding.fetch(best(params, keys)) for best in best_betas.values()]
+  def measure(
+      params: Params, test_keys: jax.Array, validation_keys: jax.Array
+  ) -> Measured:
+    rows = [
+        sharding.fetch(best(params, validation_keys)) for best in best_betas.values()
+    ]
     entropy, beta = (np.concatenate(x, axis=1) for x in zip(*rows, strict=True))
     fitted = [temperature.fit(h, b) for h, b in zip(entropy, beta, strict=True)]
     fitted = sharding.put(np.array(fitted, np.float32), mesh)
@@ -86,7 +90,7 @@ def make_measure(
         for metric, values in sharding.fetch(bound(params)).items()
     }
     for length, function in evaluate.items():
-      metrics = sharding.fetch(function(params, keys, fitted))
+      metrics = sharding.fetch(function(params, test_keys, fitted))
       for suffix, values in metrics.items():
         measured |= {(suffix, name, length): x for name, x in values.items()}
     return measured
