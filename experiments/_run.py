@@ -69,7 +69,8 @@ def use_devices(num_groups: int) -> None:
   Args:
     num_groups: groups of seeds, to be shared equally by the devices.
   """
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1
+  affinity = getattr(os, 'sched_getaffinity', None)
+  cores = len(affinity(0)) if affinity else os.cpu_count() or 1
   devices = max(d for d in range(1, cores + 1) if num_groups % d == 0)
   jax.config.update('jax_num_cpu_devices', devices)
   # Each device then is one thread.

@@ -1,10 +1,8 @@
 """The experiment from the command line: end to end, killed, grown, misused."""
 
 import os
-import pathlib
 import re
 import resource
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +11,8 @@ import time
 import pytest
 
 from tests.conftest import ROOT
-from vvlen import results
+
+pytestmark = pytest.mark.slow
 
 # A run of seconds that saves after every call of the trainer.
 _SMALL = (
@@ -62,27 +61,6 @@ def whole(tmp_path_factory):
 def _contents(folder):
   names = ('results.csv', 'metrics.jsonl', 'tables/table_1.md')
   return {name: (folder / name).read_text() for name in names}
-
-
-def test_readme_first_command(tmp_path):
-  text = (ROOT / 'README.md').read_text()
-  found = re.search(r'^python -m experiments\.length_generalization(.*\\\n)*.*$', text,
-                    re.MULTILINE)
-  command = found.group().replace('\\\n', ' ').replace(':quick', ':smoke')
-  words = shlex.split(command)
-  assert [w.startswith('--config=') for w in words].count(True) == 1
-  words = [f'--workdir={tmp_path}/run' if w.startswith('--workdir') else w
-           for w in words]
-  code, out, err = _run([sys.executable, *words[1:]])
-  assert code == 0, err
-  assert '**Table 1.' in out and '| LN − Baseline ' in out
-  listed = [pathlib.Path(line) for line in out.splitlines() if line.startswith('/')]
-  assert len(listed) == 20 and all(path.stat().st_size for path in listed)
-  rows = results.index(results.read_rows(tmp_path / 'run/results.csv'))
-  for arm in ('none', 'standardize', 'layer_norm'):
-    for suffix in ('', '+adaptive', '+fitted'):
-      for length in (16, 32, 64):
-        assert rows[arm + suffix, 'accuracy', length].keys() == {0, 1}
 
 
 def test_killed_in_mid_run_then_resumed(whole, tmp_path):

@@ -1,15 +1,43 @@
-"""The Python examples of the README, run as they stand there."""
+"""The README's first command and its Python examples, run as they stand there."""
 
+import pathlib
 import re
+import shlex
+import subprocess
+import sys
 
 import jax
 import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from vvlen import results
 from vvlen.training import ensemble
 
-_EXAMPLES = re.findall(r'```python\n(.*?)```', (ROOT / 'README.md').read_text(), re.S)
+_README = (ROOT / 'README.md').read_text()
+_EXAMPLES = re.findall(r'```python\n(.*?)```', _README, re.S)
+
+
+def test_readme_first_command(tmp_path):
+  found = re.search(r'^python -m experiments\.length_generalization(.*\\\n)*.*$',
+                    _README, re.MULTILINE)
+  command = found.group().replace('\\\n', ' ').replace(':quick', ':smoke')
+  words = shlex.split(command)
+  assert [w.startswith('--config=') for w in words].count(True) == 1
+  words = [f'--workdir={tmp_path}/run' if w.startswith('--workdir') else w
+           for w in words]
+  done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True,
+                        text=True, timeout=300, check=False)
+  assert done.returncode == 0, done.stderr
+  out = done.stdout
+  assert '**Table 1.' in out and '| LN − Baseline ' in out
+  listed = [pathlib.Path(line) for line in out.splitlines() if line.startswith('/')]
+  assert len(listed) == 20 and all(path.stat().st_size for path in listed)
+  rows = results.index(results.read_rows(tmp_path / 'run/results.csv'))
+  for arm in ('none', 'standardize', 'layer_norm'):
+    for suffix in ('', '+adaptive', '+fitted'):
+      for length in (16, 32, 64):
+        assert rows[arm + suffix, 'accuracy', length].keys() == {0, 1}
 
 
 @pytest.mark.parametrize('number, name, shape', [

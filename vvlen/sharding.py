@@ -48,7 +48,8 @@ def over_seeds(
     function: of arrays that belong to one seed, returning a pytree of arrays.
     mesh: with the axis 'seed'.
     group_size: seeds to a group. 1 does without vmap: each seed is then computed
-      as it would be alone, bit for bit, which on a CPU is also the fastest.
+      as it would be alone on such a mesh, bit for bit (on one device, as by the
+      plain function under jit). On a CPU that is also the fastest.
     donate: positions of arguments whose memory the result may take.
 
   Returns:

@@ -41,7 +41,9 @@ def restore(
     The step and the state, or (0, None) where there is no checkpoint.
 
   Raises:
-    ValueError: if the checkpoint is damaged or of another state.
+    ValueError: if files of the checkpoint are missing or cut short, or it is of
+      another state. Bits flipped within an array go unnoticed: Orbax keeps no
+      checksum of them.
   """
   folder = epath.Path(folder)
   if not folder.exists():
@@ -57,6 +59,8 @@ def restore(
       found = manager.item_metadata(step)
     except Exception as error:
       raise ValueError(f'Damaged checkpoint {folder}/{step}. {mend}') from error
+    if not jax.tree.leaves(found):
+      raise ValueError(f'Damaged checkpoint {folder}/{step}. {mend}')
     _check(found, like, f'{folder}/{step}', mend)
     placement = NamedSharding(mesh, PartitionSpec('seed'))
     target = jax.tree.map(

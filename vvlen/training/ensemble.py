@@ -66,8 +66,8 @@ def make_trainer(
     problem: init, sample, loss and optimizer.
     steps_per_call: updates between two looks at the metrics.
     group_size: seeds that a device runs together by vmap. 1 runs each seed as it
-      would run alone, bit for bit, and is the fastest on a CPU; on an accelerator
-      as many as fit.
+      would run alone on such a mesh, bit for bit, and is the fastest on a CPU; on
+      an accelerator as many as fit.
     mesh: with the axis 'seed'; all devices if None.
 
   Returns:
