@@ -90,7 +90,7 @@ def session() -> dict[str, Any]:
       for name in ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'orbax-checkpoint')
   }
   return {
-      'started': datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds'),
+      'started': now(),
       'command': ' '.join(['python', '-m', *_module(), *sys.argv[1:]]),
       'commit': _commit(),
       'python': platform.python_version(),
@@ -98,6 +98,11 @@ def session() -> dict[str, Any]:
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
       'processor': _processor(),
   }
+
+
+def now() -> str:
+  """Returns the time, UTC, to the second."""
+  return datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds')
 
 
 def _module() -> list[str]:

@@ -58,6 +58,7 @@ def main(config: Any, workdir: str) -> None:
     for first, arm in todo:
       rows = _merge(config, rows, run_block[arm](first, folder, curves, progress))
       results.write_rows(folder / 'results.csv', rows)
+  results.finish(workdir, finished=_run.now())
   report.show(workdir)
 
 

@@ -74,6 +74,9 @@ def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
   stored = json.loads((tmp_path / 'config.json').read_text())
   assert stored['config'] == {'num_seeds': 3, 'lengths': [1, 2], 'save': 2.0}
   assert stored['sessions'] == [{'commit': 'a'}, {'commit': 'b'}]
+  results.finish(tmp_path, finished='now')
+  stored = json.loads((tmp_path / 'config.json').read_text())
+  assert stored['sessions'] == [{'commit': 'a'}, {'commit': 'b', 'finished': 'now'}]
 
 
 def test_claim_refuses_a_folder_with_something_else(tmp_path):

@@ -146,6 +146,14 @@ def claim(
   write_text(path, json.dumps(stored, indent=2) + '\n')
 
 
+def finish(workdir: epath.PathLike, **facts: Any) -> None:
+  """Adds facts, such as the time, to the last session of a folder's config.json."""
+  path = epath.Path(workdir) / 'config.json'
+  stored = json.loads(path.read_text())
+  stored['sessions'][-1].update(facts)
+  write_text(path, json.dumps(stored, indent=2) + '\n')
+
+
 def _flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   """Flattens nested dictionaries: {'a': {'b': 1}} -> {'a.b': 1}."""
   flat = {}
