@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from typing import Any, NoReturn
 
@@ -29,7 +30,12 @@ def run(main: Callable[[Any, str], None]) -> None:
 
   Wrong input ends with one line on standard error and exit code 2.
   """
-  logging.set_verbosity(logging.ERROR)
+  # Orbax's threads log, and print tracebacks of, what the main thread raises again.
+  logging.set_verbosity(logging.FATAL)
+  threading.excepthook = sys.unraisablehook = lambda _: None
+  if {'-h', '--help'} & set(sys.argv):
+    print(sys.modules['__main__'].__doc__, flags.FLAGS.get_help(), sep='\n')
+    return
   try:
     # ml_collections tells of unknown fields by AttributeError and KeyError, of wrong
     # types by TypeError, and a config file may raise what it likes.
@@ -44,7 +50,7 @@ def run(main: Callable[[Any, str], None]) -> None:
       _fail(ValueError(f'--{name} is missing'))
   try:
     main(config, workdir)
-  except (ValueError, OSError) as error:
+  except (ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     _fail(error)
   except KeyboardInterrupt:
     print('Interrupted. The same command resumes the run.', file=sys.stderr)
@@ -81,6 +87,9 @@ def use_devices(num_groups: int) -> None:
     jax.config.update('jax_compilation_cache_dir', f'{cache}/vvlen')
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+  if jax.default_backend() != 'cpu':
+    # float32 products in float32, not in TF32 or bfloat16.
+    jax.config.update('jax_default_matmul_precision', 'float32')
 
 
 def session() -> dict[str, Any]:

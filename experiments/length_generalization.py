@@ -10,10 +10,12 @@ Proposition 1.
 
 import functools
 import io
+import math
 from typing import Any
 
 from etils import epath
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -84,8 +86,11 @@ def check(config: Any) -> None:
         raise ValueError(
             f'config.{group}.{name} must be positive: {config[group][name]}'
         )
-  if config.optimizer.l2 < 0:
-    raise ValueError(f'config.optimizer.l2 must not be negative: {config.optimizer.l2}')
+  for name, value in config.optimizer.items():
+    if not 0 <= value < math.inf:
+      raise ValueError(f'config.optimizer.{name} must be finite, not negative: {value}')
+  if not 0 <= config.seed < 2**32:
+    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
   if train.min_length > train.max_length:
     raise ValueError(
         'config.train.min_length must not exceed max_length: '
@@ -160,7 +165,7 @@ def _problem(config: Any, model: Retriever) -> Problem:
   def loss(params, batch):
     logits = model.apply({'params': params}, batch.query, batch.items, batch.mask)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.target)
-    hits = logits.argmax(-1) == batch.target
+    hits = jnp.where(jnp.isfinite(losses), logits.argmax(-1) == batch.target, jnp.nan)
     return losses.mean(), {'accuracy': hits.mean()}
 
   kernels = lambda params: jax.tree.map(lambda p: p.ndim == 2, params)

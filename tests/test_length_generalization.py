@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 import pytest
 
 from tests.conftest import ROOT
+from vvlen import results
 
 pytestmark = pytest.mark.slow
 
@@ -135,6 +135,23 @@ def test_adding_seeds_changes_nothing_and_compiles_nothing_twice(whole, tmp_path
   assert _contents(tmp_path / 'both') == _contents(whole)
 
 
+def test_arms_start_equal_and_see_the_same_data(tmp_path):
+  # Without learning, LN is the standardization that it starts as.
+  small = [word for word in _SMALL if not word.startswith('--config.arms')]
+  code, _, err = _run(_command(
+      tmp_path / 'run', *small, '--config.optimizer.learning_rate=1e-30',
+      "--config.arms=('standardize','layer_norm')"))
+  assert code == 0, err
+  rows = results.index(results.read_rows(tmp_path / 'run/results.csv'))
+  for (arm, metric, length), values in rows.items():
+    if arm.startswith('standardize'):
+      twin = rows[arm.replace('standardize', 'layer_norm'), metric, length]
+      assert twin == pytest.approx(values, rel=1e-4, abs=1e-6), (metric, length)
+  # Seeds do differ.
+  loss = rows['layer_norm', 'loss', 32]
+  assert abs(loss[0] - loss[1]) > 1e-4
+
+
 def test_another_configuration_is_refused(whole):
   before = {p: p.read_bytes() for p in whole.rglob('*') if p.is_file()}
   code, out, err = _run(_command(whole, *_SMALL, '--config.num_seeds=4',
@@ -154,7 +171,7 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
 
 
 @pytest.mark.parametrize('damage, words', [
-    ('checkpoint', 'Damaged checkpoint'), ('results', 'results.csv line'),
+    ('checkpoint', 'Damaged checkpoint'), ('results', 'results.csv is cut short'),
     ('config', 'is not the config.json of a run'),
 ])
 def test_damaged_files_are_named(whole, tmp_path, damage, words):
@@ -175,16 +192,23 @@ def test_damaged_files_are_named(whole, tmp_path, damage, words):
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path):
-  # No file may grow beyond 20 kB: results.csv and every checkpoint do.
-  limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+  # No file may grow beyond 6 kB, as results.csv does when the second arm comes.
+  limit = ['bash', '-c', 'ulimit -f 6; exec "$@"', 'bash']
   environment = {**os.environ, 'JAX_ENABLE_COMPILATION_CACHE': 'false'}
   command = _command(tmp_path / 'run', *_SMALL)
-  code, _, err = _run(command, preexec_fn=limit, env=environment)
+  code, _, err = _run([*limit, *command], env=environment)
   assert code == 2
   assert err.startswith('Error: ') and err.count('\n') == 1, err
-  assert not (tmp_path / 'run/results.csv').exists()
+  before = results.read_rows(tmp_path / 'run/results.csv')
+  assert not list((tmp_path / 'run').glob('.*.tmp'))
   code, _, err = _run(command)
   assert code == 0, err
+  after = results.read_rows(tmp_path / 'run/results.csv')
+  # What was there was whole: all rows of an arm or none.
+  for arm in ('none', 'layer_norm'):
+    mine = [[r for r in rows if r.arm.split('+')[0] == arm] for rows in (before, after)]
+    assert mine[0] in ([], mine[1])
+  assert len(before) < len(after)
 
 
 @pytest.mark.parametrize('arguments, words', [
@@ -193,6 +217,8 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path):
     (['--config.train.num_stepz=20'], 'num_stepz'),
     (['--config.train.num_steps=many'], 'many'),
     (['--config.train.num_steps=21'], '21 must be a multiple of steps_per_call 5'),
+    (['--config.seed=-1'], 'config.seed must lie in 0'),
+    (['--config.optimizer.l2=nan'], 'config.optimizer.l2 must be finite'),
     (['--config.train.min_length=17'], 'must not exceed max_length: 17 > 16'),
     (['--config.train.group_size=4'], 'seeds_at_once 2 must be a multiple'),
     (['--config.evaluate.lengths=()'], 'lengths must be positive integers'),

@@ -85,6 +85,14 @@ def test_variance_of_a_component_falls_as_one_over_n_under_uniform_weights(key):
   np.testing.assert_allclose(at(4) / at(64), 16, rtol=0.15)
 
 
+def test_a_model_of_nan_has_no_accuracy(key):
+  params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), _params(key))
+  measured = lengths.evaluate(_APPLY, _sample, params, key, jnp.zeros(5), length=16,
+                              num_sequences=8, fixed_query=_QUERY)
+  for suffix in lengths.ADAPTATIONS:
+    assert jnp.isnan(measured[suffix]['accuracy'])
+
+
 def test_arms_see_the_same_test_data_and_seeds_do_not(key):
   seen = lambda key: lengths.in_chunks(
       lambda batch: batch.items, _sample, key, 16, 8)

@@ -90,20 +90,21 @@ def test_a_seed_that_is_not_finite_is_left_out_of_every_test_and_named():
   assert [t.num_pairs for t in actual.by_length] == [5, 5, 5]
   table = next(t for t in report.make_tables(results.index(rows))
                if t.name == 'primary_endpoint')
-  assert 'Left out, not finite in both arms: 2.' in table.note
+  assert 'Left out, not finite in one of the arms: 2.' in table.note
 
 
 def test_one_pair_makes_a_gap_and_not_a_number():
   tables = report.make_tables(results.index(_rows(num_seeds=1)))
   table = next(t for t in tables if t.name == 'table_1')
-  assert table.rows[0][-4:] == ('undefined',) * 4
+  assert table.rows[0][-5:] == ('undefined',) * 5
 
 
 def test_equal_differences_make_a_gap():
   rows = [r._replace(value=1.0) if r.metric == 'accuracy' else r for r in _rows()]
   tables = {t.name: t for t in report.make_tables(results.index(rows))}
-  assert tables['table_1'].rows[0][4:] == ('+0.0',) + ('undefined',) * 3
-  assert tables['primary_endpoint'].rows[0][-3:] == ('undefined', '6', 'undefined')
+  assert tables['table_1'].rows[0][4:] == ('+0.0',) + ('undefined',) * 4
+  assert tables['primary_endpoint'].rows[0][-4:] == (
+      'undefined', '6', 'undefined', 'undefined')
 
 
 def test_table_3_is_gain_in_points_and_in_percent():
@@ -123,6 +124,31 @@ def test_a_seed_that_did_not_converge_is_named():
                if t.name == 'training')
   assert table.rows[0][5:] == ('3', 'none')
   assert table.rows[1][5:] == ('none', 'none')
+
+
+def test_a_mean_difference_of_zero_is_a_difference_of_zero():
+  rows = [
+      r._replace(value=0.5 + (0.0625 if r.seed else -0.0625) * (r.arm == 'none'))
+      if r.metric == 'accuracy' else r for r in _rows(num_seeds=2)
+  ]
+  actual = _compare(rows)
+  assert (actual.primary.mean_difference, actual.primary.p) == (0.0, 1.0)
+  assert actual.detectable > 0
+
+
+def test_a_seed_that_one_arm_has_not_run_is_no_pair_and_not_called_broken():
+  rows = [r for r in _rows() if r.arm != 'layer_norm' or r.seed < 4]
+  actual = _compare(rows)
+  assert (actual.primary.num_pairs, actual.left_out) == (4, ())
+
+
+def test_an_arm_of_which_no_seed_is_finite_makes_gaps():
+  rows = [r._replace(value=float('nan')) if r.arm == 'layer_norm' else r
+          for r in _rows()]
+  tables = {t.name: t for t in report.make_tables(results.index(rows))}
+  assert tables['training'].rows[2][2:5] == ('undefined',) * 3
+  assert tables['training'].rows[2][6] == '0, 1, 2, 3, 4, 5'
+  assert tables['primary_endpoint'].rows[0][-1] == 'undefined'
 
 
 def test_missing_arms_and_lengths_are_named():

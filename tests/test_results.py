@@ -29,7 +29,8 @@ def test_index_groups_by_arm_metric_and_length():
 
 @pytest.mark.parametrize('text, words', [
     ('a,b\n', 'does not begin with experiment,arm'),
-    ('experiment,arm,seed,length,metric,value\nretrieval,none,0,16,acc', 'line 2'),
+    ('experiment,arm,seed,length,metric,value\nretrieval,none,0,16,acc\n', 'line 2'),
+    ('experiment,arm,seed,length,metric,value\nr,none,0,16,accuracy,0.12', 'cut short'),
     ('experiment,arm,seed,length,metric,value\nr,none,0,16,accuracy,high\n', 'line 2'),
 ])
 def test_damaged_rows_are_named(tmp_path, text, words):

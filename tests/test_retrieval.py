@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from vvlen.models.retriever import Retriever
 from vvlen.tasks import retrieval
 
 B, MIN, MAX, C = 10_007, 3, 13, 7
@@ -125,3 +126,16 @@ def test_impossible_sizes_are_named(key, wrong):
   (value, *_) = wrong.values()
   with pytest.raises(ValueError, match=str(value)):
     _sample(key, **wrong)
+
+
+def test_data_and_weights_do_not_depend_on_x64(key):
+  draw = lambda: retrieval.sample(key, batch_size=3, min_length=2, max_length=5)
+  model = Retriever(width=7, norm='layer_norm', output_projection=True)
+  init = lambda batch: model.init(key, batch.query, batch.items, batch.mask)
+  batch = draw()
+  params = init(batch)
+  with jax.enable_x64(True):
+    chex.assert_trees_all_equal(draw(), batch)
+    wide = init(draw())
+  chex.assert_trees_all_equal_dtypes(wide, params)
+  chex.assert_trees_all_equal(wide, params)

@@ -126,3 +126,10 @@ def test_fit_is_least_squares():
   # Of a constant, the least-squares fit is the mean.
   fitted = temperature.fit([1.0, 2.0, 3.0], [2.0, 3.0, 7.0], degree=0)
   np.testing.assert_allclose(fitted, [4.0], rtol=1e-12)
+
+
+def test_bfloat16_logits_are_computed_in_float32():
+  logits = jnp.linspace(0.0, 8.0, 512).astype(jnp.bfloat16)
+  beta = adaptive_temperature(logits)
+  assert beta.dtype == jnp.float32
+  np.testing.assert_allclose(beta, adaptive_temperature(logits.astype(jnp.float32)))

@@ -29,8 +29,9 @@ class Comparison(NamedTuple):
   control_mean: np.ndarray  # [lengths]
   primary: PairedTest | None
   detectable: float  # the smallest primary difference this many pairs would show
+  detectable_by_length: tuple[float, ...]
   primary_means: tuple[float, float]  # treated, control
-  left_out: tuple[int, ...]  # seeds without a finite value in both arms
+  left_out: tuple[int, ...]  # seeds that are not finite in one of the arms
 
 
 def compare(
@@ -77,20 +78,13 @@ def compare(
     return {s: 100 * np.array([c.get(s, np.nan) for c in columns]) for s in seeds}
 
   one, other = values(treated), values(control)
-  everyone = sorted(one.keys() | other.keys())
-  seeds = [
-      s for s in everyone
-      if s in one and s in other and np.isfinite(one[s] + other[s]).all()
-  ]
+  # A seed that only one arm has yet is not a pair.
+  both = sorted(one.keys() & other.keys())
+  seeds = [s for s in both if np.isfinite(one[s] + other[s]).all()]
   a = np.array([one[s] for s in seeds]).reshape(len(seeds), len(lengths))
   b = np.array([other[s] for s in seeds]).reshape(len(seeds), len(lengths))
   by_length = tuple(_test(x, y) for x, y in zip(a.T, b.T, strict=True))
   endpoint_a, endpoint_b = a[:, beyond].mean(axis=1), b[:, beyond].mean(axis=1)
-  primary = _test(endpoint_a, endpoint_b)
-  detectable = np.nan
-  if primary is not None and np.isfinite(primary.t):
-    deviation = primary.mean_difference / primary.effect_size
-    detectable = smallest_detectable(deviation, len(seeds))
   return Comparison(
       treated=treated,
       control=control,
@@ -99,15 +93,26 @@ def compare(
       holm_p=holm([np.nan if t is None else t.p for t in by_length]),
       treated_mean=_mean(a),
       control_mean=_mean(b),
-      primary=primary,
-      detectable=detectable,
+      primary=_test(endpoint_a, endpoint_b),
+      detectable=_detectable(endpoint_a, endpoint_b),
+      detectable_by_length=tuple(
+          _detectable(x, y) for x, y in zip(a.T, b.T, strict=True)
+      ),
       primary_means=(float(_mean(endpoint_a)), float(_mean(endpoint_b))),
-      left_out=tuple(s for s in everyone if s not in seeds),
+      left_out=tuple(s for s in both if s not in seeds),
   )
 
 
 def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:
   return paired_t_test(treated, control) if len(treated) > 1 else None
+
+
+def _detectable(treated: np.ndarray, control: np.ndarray) -> float:
+  """Returns the smallest difference that these pairs would show; nan if undefined."""
+  test = _test(treated, control)
+  if test is None or not np.isfinite(test.t):
+    return np.nan
+  return smallest_detectable(float((treated - control).std(ddof=1)), test.num_pairs)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

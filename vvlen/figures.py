@@ -95,7 +95,8 @@ def histograms(samples: Samples) -> Figure:
     for component, axes in enumerate(row):
       columns = [arrays[f'components_{n}'][:, component] for n in lengths]
       everything = np.concatenate(columns)
-      low, high = np.quantile(everything[np.isfinite(everything)], (0.002, 0.998))
+      finite = everything[np.isfinite(everything)]
+      low, high = np.quantile(finite, (0.002, 0.998)) if finite.size else (0, 1)
       bins = np.linspace(low, high + 1e-9, 41)
       for length, values, shade in zip(lengths, columns, shades, strict=True):
         axes.hist(values, bins, density=True, histtype='stepfilled', alpha=0.35,
@@ -154,7 +155,8 @@ def attention(index: Index, samples: Samples, trained_up_to: int) -> Figure:
         axes.set_title(f'$2^{{{length.bit_length() - 1}}}$'
                        if length & (length - 1) == 0 else str(length))
       if column == 0:
-        axes.set_ylabel(f'{ARMS[arm][0]}\n32 sequences')
+        sequences = len(arrays[f'weights_{length}'])
+        axes.set_ylabel(f'{ARMS[arm][0]}\n{sequences} sequences')
       maps.append(axes)
   maps[-(len(lengths) + 1) // 2].set_xlabel(
       'items by priority, the highest on the left; columns: number of items N'
@@ -203,7 +205,9 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
       bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(spread[s])
                             for s in delta])
       notes.append(
-          f'{name}: bound $e^{{2\\delta}}\\sigma^2/N = 10^{{{bound:.0f}}}/N$'
+          f'{name}: bound $e^{{2\\delta}}\\sigma^2/N = 10^{{{bound:.0f}}}/N$, '
+          'too loose to draw' if bound > 3 else
+          f'{name}: bound $e^{{2\\delta}}\\sigma^2/N = {10**bound:.1f}/N$'
       )
   axes.set_yscale('log')
   axes.set(

@@ -4,7 +4,7 @@ Tables 1 and 3 of arXiv 2504.02827, the primary endpoint, and a table of trainin
 Each is written as Markdown to be read and as CSV to be used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import csv
 import io
 import json
@@ -12,14 +12,13 @@ import math
 from typing import NamedTuple
 
 from etils import epath
-import numpy as np
 
 from vvlen import figures, results
 from vvlen.comparison import compare, Comparison, not_converged
+from vvlen.plots import ADAPTATIONS, ARMS
 from vvlen.statistics import PairedTest
 
-NAMES = {'none': 'Baseline', 'standardize': 'std.', 'layer_norm': 'LN'}
-ADAPTATIONS = {'': '', '+adaptive': 'adaptive', '+fitted': 'fitted'}
+NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
 
 
 class Table(NamedTuple):
@@ -73,7 +72,10 @@ def _trained_up_to(path: epath.Path) -> int:
   """Returns the longest training length; 16 where no config.json tells."""
   if not path.exists():
     return 16
-  return json.loads(path.read_text())['config']['train']['max_length']
+  try:
+    return json.loads(path.read_text())['config']['train']['max_length']
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f'{path} is not the config.json of a run') from error
 
 
 def make_tables(index: results.Index, trained_up_to: int = 16) -> list[Table]:
@@ -113,7 +115,7 @@ def make_tables(index: results.Index, trained_up_to: int = 16) -> list[Table]:
 
 def _table_1(comparisons: Sequence[Comparison], trained_up_to: int) -> Table:
   header = ('adaptation', 'N', 'Baseline', '+ LN', 'difference [95 %]', 'effect', 'p',
-            'p Holm')
+            'p Holm', 'smallest detectable')
   rows = []
   for c in comparisons:
     adaptation = c.control.partition('+')[2] or 'none'
@@ -123,13 +125,14 @@ def _table_1(comparisons: Sequence[Comparison], trained_up_to: int) -> Table:
           adaptation, str(length), _number(c.control_mean[i], '.1f'),
           _number(c.treated_mean[i], '.1f'), _difference(test),
           _number(test and test.effect_size, '+.2f'), _p(test and test.p),
-          _p(c.holm_p[i]),
+          _p(c.holm_p[i]), _number(c.detectable_by_length[i], '.1f'),
       ))
   note = (
       f'Accuracy in %, mean over {_pairs(comparisons)}; trained on at most '
       f'{trained_up_to} items. Differences in points with 95 % intervals; effect: mean '
       'over standard deviation of the paired differences; p: paired two-sided t-test; '
-      'p Holm: corrected over the lengths of its block. undefined: all differences '
+      'p Holm: corrected over the lengths of its block; smallest detectable: as in '
+      'the table of the primary endpoint, uncorrected. undefined: all differences '
       f'are equal, or fewer than two pairs.{_left_out(comparisons)}'
   )
   title = 'Table 1. Accuracy by length, with and without LayerNorm after attention'
@@ -140,7 +143,8 @@ def _table_3(
     layer_norm: Comparison, standardized: Comparison, between: Comparison
 ) -> Table:
   header = ('N', 'Baseline', 'gain of std.', '% of Baseline', 'gain of LN',
-            '% of Baseline', 'LN − std. [95 %]', 'p', 'p Holm')
+            '% of Baseline', 'LN − std. [95 %]', 'effect', 'p', 'p Holm',
+            'smallest detectable')
   rows = []
   for i, length in enumerate(layer_norm.lengths):
     base = layer_norm.control_mean[i]
@@ -150,7 +154,11 @@ def _table_3(
       share = 100 * gain / comparison.control_mean[i]
       row += [_number(gain, '+.1f'), _number(share, '+.1f')]
     test = between.by_length[i]
-    row += [_difference(test), _p(test and test.p), _p(between.holm_p[i])]
+    row += [
+        _difference(test), _number(test and test.effect_size, '+.2f'),
+        _p(test and test.p), _p(between.holm_p[i]),
+        _number(between.detectable_by_length[i], '.1f'),
+    ]
     rows.append(tuple(row))
   note = (
       'Gain in accuracy over the Baseline in points and in % of the Baseline; mean '
@@ -163,7 +171,7 @@ def _table_3(
 
 def _primary_endpoint(comparisons: Sequence[Comparison], trained_up_to: int) -> Table:
   header = ('comparison', 'control', 'treated', 'difference [95 %]', 'effect', 't',
-            'p', 'pairs', 'smallest detectable')
+            'p', 'pairs', 'smallest detectable', 'at 5 %')
   rows = []
   for c in comparisons:
     test = c.primary
@@ -173,12 +181,12 @@ def _primary_endpoint(comparisons: Sequence[Comparison], trained_up_to: int) -> 
         _number(treated, '.2f'), _difference(test, digits=2),
         _number(test and test.effect_size, '+.2f'), _number(test and test.t, '+.2f'),
         _p(test and test.p), str(test.num_pairs if test else 0),
-        _number(c.detectable, '.2f'),
+        _number(c.detectable, '.2f'), _verdict(test),
     ))
   beyond = [n for n in comparisons[0].lengths if n > trained_up_to]
   note = (
       f'Mean accuracy over N = {beyond[0]} to {beyond[-1]}, in %, paired over seeds. '
-      'The first line is the primary endpoint, fixed before the run; the others are '
+      'LN − Baseline is the primary endpoint, fixed before the run; all else is '
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
       f'level.{_left_out(comparisons)}'
@@ -198,8 +206,10 @@ def _training(index: results.Index) -> Table:
     broken = [s for s, x in loss.items() if not math.isfinite(x)]
     behind = [s for s in not_converged(accuracy) if s not in broken]
     rows.append((
-        name, str(len(accuracy)), f'{np.nanmean(list(loss.values())):.4f}',
-        f'{100 * np.mean(values):.2f}', f'{100 * np.min(values):.2f}',
+        name, str(len(accuracy)),
+        _number(_finite_mean(loss.values()), '.4f'),
+        _number(100 * _finite_mean(accuracy.values()), '.2f'),
+        _number(100 * min(values, default=math.nan), '.2f'),
         _seeds(behind), _seeds(broken),
     ))
   header = ('arm', 'seeds', 'loss', 'accuracy', 'lowest accuracy',
@@ -244,7 +254,7 @@ def _pairs(comparisons: Sequence[Comparison]) -> str:
 
 def _left_out(comparisons: Sequence[Comparison]) -> str:
   seeds = sorted({s for c in comparisons for s in c.left_out})
-  return f' Left out, not finite in both arms: {_seeds(seeds)}.' if seeds else ''
+  return f' Left out, not finite in one of the arms: {_seeds(seeds)}.' if seeds else ''
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -258,6 +268,19 @@ def _difference(test: PairedTest | None, digits: int = 1) -> str:
   if math.isnan(test.ci_low):
     return mean
   return f'{mean} [{test.ci_low:+.{digits}f}, {test.ci_high:+.{digits}f}]'
+
+
+def _finite_mean(values: Iterable[float]) -> float:
+  finite = [x for x in values if math.isfinite(x)]
+  return sum(finite) / len(finite) if finite else math.nan
+
+
+def _verdict(test: PairedTest | None) -> str:
+  if test is None or math.isnan(test.p):
+    return 'undefined'
+  if test.p >= 0.05:
+    return 'no difference found'
+  return 'treated higher' if test.mean_difference > 0 else 'treated lower'
 
 
 def _number(value: float | None, form: str) -> str:

@@ -65,7 +65,10 @@ def read_rows(path: epath.PathLike) -> list[Row]:
   path = epath.Path(path)
   if not path.exists():
     return []
-  reader = csv.reader(io.StringIO(path.read_text()))
+  text = path.read_text()
+  if not text.endswith('\n'):
+    raise ValueError(f'{path} is cut short')
+  reader = csv.reader(io.StringIO(text))
   if next(reader, None) != list(Row._fields):
     raise ValueError(f'{path} does not begin with {",".join(Row._fields)}')
   rows = []
@@ -138,12 +141,19 @@ def claim(
           f'{workdir} holds another run ({"; ".join(differing)}). '
           'Choose another --workdir.'
       )
-  elif workdir.exists() and any(workdir.iterdir()):
+  elif _used(workdir):
     raise ValueError(
         f'{workdir} is not empty and holds no run. Choose another --workdir.'
     )
   stored = {'config': config, 'sessions': [*sessions, dict(session)]}
   write_text(path, json.dumps(stored, indent=2) + '\n')
+
+
+def _used(workdir: epath.Path) -> bool:
+  """Whether a folder holds more than a `claim` that was cut off."""
+  return workdir.exists() and any(
+      path.name != '.config.json.tmp' for path in workdir.iterdir()
+  )
 
 
 def finish(workdir: epath.PathLike, **facts: Any) -> None:
@@ -201,6 +211,8 @@ class Curves:
         line for line in self._lines
         if (line['arm'], line['first_seed']) == (arm, first_seed)
     ]
+    if not lines:
+      raise ValueError(f'{self._path} has no lines of {arm}, seeds from {first_seed}')
     late = [line[metric] for line in lines if line['step'] > 0.9 * lines[-1]['step']]
     return np.array(late, np.float64).mean(axis=0)
 

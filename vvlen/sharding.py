@@ -27,7 +27,7 @@ def check_divisible(num_seeds: int, mesh: Mesh, group_size: int) -> None:
   if num_seeds < 1 or num_seeds % (group_size * mesh.size):
     raise ValueError(
         f'{num_seeds} seeds at once are not a multiple of {mesh.size} devices x '
-        f'groups of {group_size}'
+        f'groups of {group_size}; change seeds_at_once or group_size'
     )
 
 

@@ -3,8 +3,9 @@
 The functions here are of one seed, to be mapped over seeds by
 `vvlen.sharding.over_seeds`. A chunk of test sequences is drawn, run and reduced
 before the next is drawn. It holds 2**14 items, or one sequence where that is
-longer, so a device needs about three times max(2**14, N) * width * 4 bytes: 25 MB
-up to N = 2**14 and 1.6 GB at N = 2**20, for a width of 128.
+longer, so a device needs about 1.2 * group_size * max(2**14, N) * width * 4 bytes (as
+measured): for a width of 128 and groups of one, 10 MB up to N = 2**14 and 0.6 GB at
+N = 2**20.
 
 Axes: S sequences, N items, C classes, d width of the attention output, K betas.
 """
@@ -169,9 +170,11 @@ def _measure_rows(
   """Returns the metrics of each sequence, [S]."""
   logits, sown = apply(params, batch.query, batch.items, temperature)
   log_probability = jax.nn.log_softmax(logits)
+  # Without this, a model of nan would seem to answer class 0.
+  finite = jnp.isfinite(logits).all(-1)
   weights, output = sown['attention_weights'], sown['normalized_output']
   return {
-      'accuracy': (logits.argmax(-1) == batch.target).astype(jnp.float32),
+      'accuracy': jnp.where(finite, logits.argmax(-1) == batch.target, jnp.nan),
       'loss': -_pick(log_probability, batch.target),
       'attention_entropy': attention_entropy(weights),
       'target_weight': _pick(weights, batch.target_index),

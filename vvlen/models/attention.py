@@ -7,6 +7,7 @@ are batch axes.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -57,20 +58,25 @@ def attend(
       logits are multiplied; None for 1. See `vvlen.models.temperature`.
 
   Returns:
-    The output [..., v], of the dtype of the values, and the attention weights
-    [..., n]. A row with no key attended gives zeros.
+    The output [..., v], of the dtype of the values where that is a float, and the
+    attention weights [..., n]. A row with no key attended gives zeros. What stands
+    in masked places does not matter as long as it is finite.
   """
+  query, keys, values = map(jnp.asarray, (query, keys, values))
   wide = jnp.promote_types(jnp.result_type(query, keys, values), jnp.float32)
-  logits = jnp.einsum(
-      '...d,...nd->...n', query, keys, preferred_element_type=wide
-  ) / query.shape[-1] ** 0.5
+  # Full float32 on accelerators too: at a length of 2**14 neighbours in priority
+  # differ by less than TF32 resolves, and these sums are bound by memory anyway.
+  einsum = functools.partial(
+      jnp.einsum, preferred_element_type=wide, precision=jax.lax.Precision.HIGHEST
+  )
+  logits = einsum('...d,...nd->...n', query, keys) / query.shape[-1] ** 0.5
   if temperature is not None:
     logits = logits * temperature(logits, mask)
   weights = masked_softmax(logits, mask)
-  output = jnp.einsum(
-      '...n,...nv->...v', weights, values, preferred_element_type=wide
-  )
-  return output.astype(values.dtype), weights
+  output = einsum('...n,...nv->...v', weights, values)
+  if jnp.issubdtype(values.dtype, jnp.floating):
+    output = output.astype(values.dtype)
+  return output, weights
 
 
 class Affine(NamedTuple):
@@ -139,9 +145,12 @@ class SingleHeadAttention(nn.Module):
     """
     d = self.features
     item_width = items.shape[-1] if items_map is None else items_map.bias.shape[-1]
-    w_q = self.param('query_kernel', self.kernel_init, (query.shape[-1], d))
-    w_k = self.param('key_kernel', self.kernel_init, (item_width, d))
-    w_v = self.param('value_kernel', self.kernel_init, (item_width, d))
+    kernel = lambda name, width: self.param(
+        name, self.kernel_init, (width, d), jnp.float32
+    )
+    w_q = kernel('query_kernel', query.shape[-1])
+    w_k = kernel('key_kernel', item_width)
+    w_v = kernel('value_kernel', item_width)
     query, items, w_q, w_k, w_v, items_map = _promote(
         (query, items, w_q, w_k, w_v, items_map), self.dtype
     )
@@ -169,8 +178,7 @@ class SingleHeadAttention(nn.Module):
     output = PostAttentionNorm(self.norm, self.epsilon, name='norm')(output)
     self.sow('intermediates', 'normalized_output', output)
     if self.output_projection:
-      w_o = self.param('output_kernel', self.kernel_init, (d, d))
-      output = output @ w_o.astype(output.dtype)
+      output = output @ kernel('output_kernel', d).astype(output.dtype)
     return output
 
 

@@ -64,8 +64,10 @@ class PostAttentionNorm(nn.Module):
     if self.kind == 'standardize':
       return standardize(x, epsilon=self.epsilon)
     features = x.shape[-1:]
-    scale = self.param('scale', nn.initializers.ones, features)
-    bias = self.param('bias', nn.initializers.zeros, features)
+    scale = self.param('scale', nn.initializers.ones, features, jnp.float32)
+    bias = self.param('bias', nn.initializers.zeros, features, jnp.float32)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+      x = x.astype(jnp.float32)
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     normalized = standardize(wide, epsilon=self.epsilon)
     scale, bias = (jnp.expand_dims(v, range(x.ndim - 1)) for v in (scale, bias))

@@ -79,8 +79,9 @@ class Retriever(nn.Module):
       items = nn.gelu(rows).reshape(*items.shape[:-1], self.width)
     items_map = Affine(
         self.param('item_output_kernel', self.kernel_init,
-                   (items.shape[-1], self.width)),
-        self.param('item_output_bias', nn.initializers.zeros, (self.width,)),
+                   (items.shape[-1], self.width), jnp.float32),
+        self.param('item_output_bias', nn.initializers.zeros, (self.width,),
+                   jnp.float32),
     )
     query = nn.gelu(dense(self.width, 'query_hidden')(query))
     query = dense(self.width, 'query_output')(query)

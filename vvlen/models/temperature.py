@@ -42,6 +42,8 @@ def adaptive_temperature(
   Returns:
     β [..., 1], at least 1.
   """
+  logits = jnp.asarray(logits)
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   entropy = attention_entropy(masked_softmax(logits, mask))[..., None]
   beta = jnp.polyval(jnp.asarray(coefficients, entropy.dtype), entropy)
   return jnp.where(entropy > _LEAST_ENTROPY, jnp.maximum(beta, 1.0), 1.0)

@@ -38,7 +38,7 @@ def sample(
   All numbers come from a single draw of 23-bit uniforms, since the random number
   generator is a tenth of a training step on a CPU. So each class and each length
   has its probability to within 2**-23, and at a length of a million one sequence
-  in ten has a tie for the highest priority (one in 500 at 2**14); the first of
+  in 16 has a tie for the highest priority (one in 1,000 at 2**14); the first of
   the tied items is the target.
 
   Args:
@@ -62,7 +62,7 @@ def sample(
     raise ValueError(
         f'need 1 <= min_length <= max_length: {min_length}, {max_length}'
     )
-  uniform = jax.random.uniform(key, (batch_size, 2 + 2 * max_length))
+  uniform = jax.random.uniform(key, (batch_size, 2 + 2 * max_length), jnp.float32)
   query, length, priority, classes = jnp.split(
       uniform, (1, 2, 2 + max_length), axis=1
   )
@@ -72,7 +72,8 @@ def sample(
   # Priorities are at least 0, so an item always beats padding.
   best = jnp.argmax(jnp.where(mask, priority, -1.0), axis=1)
   items = jnp.concatenate(
-      [priority[..., None], jax.nn.one_hot(classes, num_classes)], axis=-1
+      [priority[..., None], jax.nn.one_hot(classes, num_classes, dtype=jnp.float32)],
+      axis=-1,
   )
   target = jnp.take_along_axis(classes, best[:, None], axis=1)[:, 0]
   return Batch(query, items, mask, target, best.astype(jnp.int32))
@@ -85,11 +86,11 @@ def vocabulary(num_classes: int = 10, num_priorities: int = 257) -> jax.Array:
     Items [num_classes * num_priorities, 1 + C], for bounds that need all items.
   """
   priority, classes = jnp.meshgrid(
-      jnp.linspace(0.0, 1.0, num_priorities), jnp.arange(num_classes), indexing='ij'
+      jnp.linspace(0.0, 1.0, num_priorities, dtype=jnp.float32),
+      jnp.arange(num_classes), indexing='ij',
   )
-  return jnp.concatenate(
-      [priority.reshape(-1, 1), jax.nn.one_hot(classes.ravel(), num_classes)], axis=1
-  )
+  one_hot = jax.nn.one_hot(classes.ravel(), num_classes, dtype=jnp.float32)
+  return jnp.concatenate([priority.reshape(-1, 1), one_hot], axis=1)
 
 
 def _uniform_integer(uniform: jax.Array, count: int) -> jax.Array:

@@ -11,6 +11,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import orbax.checkpoint as ocp
 
+# Errors that say nothing of the files.
+_NOT_DAMAGE = (PermissionError, MemoryError, jax.errors.JaxRuntimeError)
+
 
 def save(folder: epath.PathLike, step: int, state: Any) -> None:
   """Saves `state` as the checkpoint of `step` and drops earlier ones.
@@ -57,6 +60,8 @@ def restore(
       return 0, None
     try:
       found = manager.item_metadata(step)
+    except _NOT_DAMAGE:
+      raise
     except Exception as error:
       raise ValueError(f'Damaged checkpoint {folder}/{step}. {mend}') from error
     if not jax.tree.leaves(found):
@@ -68,6 +73,8 @@ def restore(
     )
     try:
       state = manager.restore(step, args=ocp.args.StandardRestore(target))
+    except _NOT_DAMAGE:
+      raise
     except Exception as error:
       raise ValueError(f'Damaged checkpoint {folder}/{step}. {mend}') from error
   return step, state

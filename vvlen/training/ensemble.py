@@ -105,7 +105,8 @@ def train(
     trainer: from `make_trainer`.
     keys: [S] keys of the seeds, from `seed_keys`.
     num_steps: updates in all, a multiple of trainer.steps_per_call.
-    folder: where checkpoints go and are looked for; None for none.
+    folder: where checkpoints go and are looked for, for these keys alone; None for
+      none.
     save_every_seconds: the least time between two checkpoints. The state after the
       last update is always saved.
     on_progress: called with (steps made, metrics {name: [S]}) after each call of
@@ -127,6 +128,11 @@ def train(
   if folder is not None:
     like = jax.eval_shape(trainer.start, keys)
     step, state = checkpoint.restore(folder, like, trainer.mesh)
+  if step > num_steps or (num_steps - step) % trainer.steps_per_call:
+    raise ValueError(
+        f'The checkpoint in {folder} is of step {step}, from which calls of '
+        f'{trainer.steps_per_call} steps do not lead to {num_steps}'
+    )
   if state is None:
     state = trainer.start(keys)
   last_save = time.monotonic()
