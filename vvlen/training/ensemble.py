@@ -82,7 +82,8 @@ def make_trainer(
     return train_steps(problem, state, purpose_key(key, TRAIN), steps_per_call)
 
   return Trainer(
-      sharding.over_seeds(start, mesh, group_size),
+      # Not in groups: compiled for vmap, weights may differ in their last bit.
+      sharding.over_seeds(start, mesh),
       sharding.over_seeds(advance, mesh, group_size, donate=(0,)),
       steps_per_call,
       group_size,
