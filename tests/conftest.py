@@ -1,6 +1,5 @@
 """Makes JAX strict, and gives the tests eight CPU devices to shard over."""
 
-import os
 import pathlib
 
 import jax
@@ -16,11 +15,3 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 @pytest.fixture
 def key() -> jax.Array:
   return jax.random.key(0)
-
-
-@pytest.fixture
-def shared() -> pathlib.Path:
-  """The folder of reference data, where there is one."""
-  if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED is not set: no reference data')
-  return pathlib.Path(os.environ['VVLEN_SHARED'])
