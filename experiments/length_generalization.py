@@ -43,6 +43,8 @@ def main(config: Any, workdir: str) -> None:
       workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'],
   )
+  if extra := -config.num_seeds % train.seeds_at_once:
+    print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
 
   folder = epath.Path(workdir)
   rows = results.read_rows(folder / 'results.csv')
@@ -60,8 +62,8 @@ def main(config: Any, workdir: str) -> None:
     for first, arm in todo:
       rows = _merge(config, rows, run_block[arm](first, folder, curves, progress))
       results.write_rows(folder / 'results.csv', rows)
-  results.finish(workdir, finished=_run.now())
   report.show(workdir)
+  results.finish(workdir, finished=_run.now())
 
 
 def check(config: Any) -> None:

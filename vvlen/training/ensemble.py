@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from etils import epath
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 import numpy as np
 
@@ -30,9 +29,8 @@ OnProgress = Callable[[int, dict[str, np.ndarray]], None]
 def seed_keys(seed: int, first: int, count: int) -> jax.Array:
   """Returns the keys of seeds first .. first + count - 1, [count]."""
   root = jax.random.key(seed)
-  return jax.vmap(jax.random.fold_in, (None, 0))(
-      root, jnp.arange(first, first + count)
-  )
+  seeds = np.arange(first, first + count, dtype=np.uint32)
+  return jax.vmap(jax.random.fold_in, (None, 0))(root, seeds)
 
 
 def purpose_key(key: jax.Array, purpose: int) -> jax.Array:
