@@ -34,7 +34,9 @@ def run(main: Callable[[Any, str], None]) -> None:
   logging.set_verbosity(logging.FATAL)
   threading.excepthook = sys.unraisablehook = lambda _: None
   if {'-h', '--help'} & set(sys.argv):
-    print(sys.modules['__main__'].__doc__, flags.FLAGS.get_help(), sep='\n')
+    print(sys.modules['__main__'].__doc__, flags.FLAGS.module_help(__name__), '',
+          'The head of a config file lists its variants. Every field can be set, as '
+          'by\n--config.num_seeds=64.', sep='\n')
     return
   try:
     # ml_collections tells of unknown fields by AttributeError and KeyError, of wrong
@@ -60,9 +62,25 @@ def run(main: Callable[[Any, str], None]) -> None:
 def _fail(error: Exception) -> NoReturn:
   if os.environ.get('VVLEN_TRACEBACK'):
     raise error
-  print(f'Error: {" ".join(str(error).split())}', file=sys.stderr, flush=True)
+  print(f'Error: {_line(error)}', file=sys.stderr, flush=True)
   # At once: Orbax, cut off in a restore, would add complaints of its event loop.
   os._exit(2)
+
+
+def _line(error: Exception) -> str:
+  """Returns what an error says, in one line."""
+  text = str(error)
+  if isinstance(error, (AttributeError, KeyError)) and error.args:
+    # A KeyError's text is the repr of what it says; ml_collections wraps it.
+    says = getattr(error.args[0], 'args', error.args)[0]
+    text = f'config has no field {says}'
+  # ml_collections puts a whole traceback, or all attempts, before the cause.
+  where, traceback, cause = text.rpartition('Error whilst parsing config file:')
+  if traceback:
+    text = where + cause.strip().splitlines()[-1].partition(': ')[2]
+  elif 'Failed loading config file' in text:
+    text = f'config: {text.strip().splitlines()[-1].strip()}'
+  return ' '.join(text.split())
 
 
 def use_devices(num_groups: int) -> None:
@@ -105,7 +123,7 @@ def session() -> dict[str, Any]:
       'python': platform.python_version(),
       'versions': versions,
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': _processor(),
+      'processor': processor(),
   }
 
 
@@ -134,7 +152,8 @@ def _commit() -> str:
     return 'unknown'
 
 
-def _processor() -> str:
+def processor() -> str:
+  """Returns how many cores there are, and of what make."""
   try:
     with open('/proc/cpuinfo') as f:
       names = [line.split(':')[1] for line in f if line.startswith('model name')]

@@ -56,6 +56,8 @@ def main(config: Any, workdir: str) -> None:
       for arm in config.arms
       if any((arm, seed) not in done for seed in _block(config, first))
   ]
+  if not todo:
+    print('All seeds were trained and measured before. Making tables and figures.')
   run_block = {arm: _block_runner(config, arm, mesh) for arm in config.arms}
   total = len(todo) * train.seeds_at_once * train.num_steps
   with _run.Progress(total, 'seed-steps') as progress:
@@ -152,7 +154,7 @@ def _merge(
   ))
 
 
-def _problem(config: Any, model: Retriever) -> Problem:
+def problem(config: Any, model: Retriever) -> Problem:
   """Returns what is trained."""
   train = config.train
   sample = functools.partial(
@@ -183,7 +185,7 @@ def _block_runner(config: Any, arm: str, mesh: jax.sharding.Mesh):
   train, evaluate = config.train, config.evaluate
   model = Retriever(num_classes=config.task.num_classes, norm=arm, **config.model)
   trainer = ensemble.make_trainer(
-      _problem(config, model), steps_per_call=train.steps_per_call,
+      problem(config, model), steps_per_call=train.steps_per_call,
       group_size=train.group_size, mesh=mesh,
   )
   apply = lengths.make_apply(model)
@@ -211,6 +213,9 @@ def _block_runner(config: Any, arm: str, mesh: jax.sharding.Mesh):
       if reached is None:
         reached = step - train.steps_per_call
         progress.skip(reached * train.seeds_at_once)
+        if reached:
+          _run.console.print(f'{arm}, seeds {first} to {last}: resumed at step '
+                             f'{reached:,}', highlight=False)
       curves.add(arm, step, first, metrics)
       loss = metrics['loss'].mean()
       progress.show(

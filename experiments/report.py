@@ -5,12 +5,13 @@ python -m experiments.report --workdir=runs/quick
 
 import argparse
 import sys
+from typing import NoReturn
 
 from vvlen import report
 
 
 def show(workdir: str) -> None:
-  """Writes tables and figures, prints the main tables and the paths."""
+  """Writes tables and figures, prints the main tables."""
   main_tables, paths = report.write(workdir)
   print('', main_tables, *paths, sep='\n')
 
@@ -19,11 +20,16 @@ def main() -> None:
   """Reads the command line; wrong input ends with one line and exit code 2."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--workdir', required=True, help='folder of the run')
+  parser.error = _fail
   try:
     show(parser.parse_args().workdir)
   except (ValueError, OSError) as error:
-    print(f'Error: {" ".join(str(error).split())}', file=sys.stderr)
-    sys.exit(2)
+    _fail(error)
+
+
+def _fail(error: object) -> NoReturn:
+  print(f'Error: {" ".join(str(error).split())}', file=sys.stderr)
+  sys.exit(2)
 
 
 if __name__ == '__main__':

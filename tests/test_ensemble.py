@@ -299,7 +299,7 @@ def test_a_run_goes_on_with_fewer_devices(tmp_path):
 
 def _saved(tmp_path):
   folder = tmp_path / 'run'
-  checkpoint.save(folder, STEPS, _trained('regression'))
+  _train_there(folder)
   return folder
 
 
@@ -353,6 +353,15 @@ def test_a_checkpoint_of_another_run_is_named(other, tmp_path):
   with pytest.raises(ValueError, match=r'/run/50 is not of this run'):
     ensemble.train(_trainer('regression'), _keys(count=16), STEPS, folder=folder)
   # Nothing of it was lost.
+  chex.assert_trees_all_equal(
+      jax.device_get(_train_there(folder)), _trained('regression')
+  )
+
+
+def test_a_checkpoint_of_other_seeds_is_named_and_kept(tmp_path):
+  folder = _saved(tmp_path)
+  with pytest.raises(ValueError, match=r'/run/50 is of other seeds'):
+    ensemble.train(_trainer('regression'), _keys(first=8), STEPS, folder=folder)
   chex.assert_trees_all_equal(
       jax.device_get(_train_there(folder)), _trained('regression')
   )

@@ -1,5 +1,7 @@
 """Tests, tables and figures from rows made by hand."""
 
+import csv
+import io
 import math
 import subprocess
 import sys
@@ -88,42 +90,77 @@ def test_a_seed_that_is_not_finite_is_left_out_of_every_test_and_named():
   assert actual.left_out == (2,)
   assert actual.primary == pytest.approx(expected.primary)
   assert [t.num_pairs for t in actual.by_length] == [5, 5, 5]
-  table = next(t for t in report.make_tables(results.index(rows))
-               if t.name == 'primary_endpoint')
-  assert 'Left out, not finite in one of the arms: 2.' in table.note
+  table = _tables(rows)['primary_endpoint']
+  assert 'Left out, not finite in one of the arms: seed 2.' in table.note
+
+
+def _tables(rows):
+  return {t.name: t for t in report.make_tables(results.index(rows))}
+
+
+def _cells(table, row):
+  return {name: cell(table.records[row]) for name, cell in table.columns.items()}
 
 
 def test_one_pair_makes_a_gap_and_not_a_number():
-  tables = report.make_tables(results.index(_rows(num_seeds=1)))
-  table = next(t for t in tables if t.name == 'table_1')
-  assert table.rows[0][-5:] == ('undefined',) * 5
+  cells = _cells(_tables(_rows(num_seeds=1))['table_1'], 0)
+  assert {k for k, v in cells.items() if v == 'undefined'} == {
+      'difference [95 %]', 'effect', 'p', 'p Holm', 'smallest detectable'}
 
 
 def test_equal_differences_make_a_gap():
   rows = [r._replace(value=1.0) if r.metric == 'accuracy' else r for r in _rows()]
-  tables = {t.name: t for t in report.make_tables(results.index(rows))}
-  assert tables['table_1'].rows[0][4:] == ('+0.0',) + ('undefined',) * 4
-  assert tables['primary_endpoint'].rows[0][-4:] == (
-      'undefined', '6', 'undefined', 'undefined')
+  tables = _tables(rows)
+  assert list(_cells(tables['table_1'], 0).values())[4:] == (
+      ['0.0', '0.0'] + ['undefined'] * 4)
+  assert list(_cells(tables['primary_endpoint'], 0).values())[-4:] == [
+      'undefined', '6', 'undefined', 'undefined']
 
 
-def test_table_3_is_gain_in_points_and_in_percent():
+def test_table_3_tests_each_arm_against_each_other():
   rows = _rows()
-  table = next(t for t in report.make_tables(results.index(rows))
-               if t.name == 'table_3')
-  base, std = _column(rows, 'none', 64).mean(), _column(rows, 'standardize', 64).mean()
-  assert table.rows[2][0] == '64'
-  assert table.rows[2][2] == f'{100 * (std - base):+.1f}'
-  assert table.rows[2][3] == f'{100 * (std / base - 1):+.1f}'
+  table = _tables(rows)['table_3']
+  base, std = _column(rows, 'none', 64), _column(rows, 'standardize', 64)
+  expected = stats.ttest_rel(std, base)
+  cells = _cells(table, 2)
+  low, high = 100 * np.array(expected.confidence_interval(0.95))
+  assert (cells['comparison'], cells['N']) == ('std. − Baseline', '64')
+  assert cells['difference [95 %]'] == (
+      f'{100 * (std - base).mean():+.1f} [{low:+.1f}, {high:+.1f}]')
+  assert cells['% of control'] == f'{100 * (std.mean() / base.mean() - 1):+.1f}'
+  assert table.records[2]['p'] == pytest.approx(expected.pvalue)
+  assert [r['comparison'] for r in table.records[::3]] == [
+      'std. − Baseline', 'LN − Baseline', 'LN − std.']
+
+
+def test_csv_holds_numbers_in_full_precision():
+  table = _tables(_rows())['primary_endpoint']
+  lines = list(csv.DictReader(io.StringIO(report.to_csv(table))))
+  test = _compare(_rows()).primary
+  assert lines[0]['comparison'] == 'LN − Baseline'
+  assert float(lines[0]['difference']) == test.mean_difference
+  assert (float(lines[0]['ci_low']), float(lines[0]['p'])) == (test.ci_low, test.p)
+
+
+def test_few_pairs_are_called_few():
+  assert ' 6 pairs are few' in _tables(_rows())['primary_endpoint'].note
+  assert ' are few' not in _tables(_rows(num_seeds=20))['primary_endpoint'].note
+
+
+def test_a_difference_is_shown_with_a_minus_sign_and_never_as_minus_nothing():
+  rows = [r for r in _rows() if r.arm == 'none']
+  rows += [r._replace(arm='layer_norm', value=r.value - 1e-5 * r.seed) for r in rows]
+  cells = _cells(_tables(rows)['table_1'], 0)
+  assert cells['difference [95 %]'] == '0.0 [0.0, 0.0]'
+  assert cells['effect'].startswith('−')
 
 
 def test_a_seed_that_did_not_converge_is_named():
   rows = [r._replace(value=0.4) if (r.metric, r.seed, r.arm) ==
           ('training_accuracy', 3, 'none') else r for r in _rows()]
-  table = next(t for t in report.make_tables(results.index(rows))
-               if t.name == 'training')
-  assert table.rows[0][5:] == ('3', 'none')
-  assert table.rows[1][5:] == ('none', 'none')
+  table = _tables(rows)['training']
+  named = [(r['not_converged'], r['not_finite']) for r in table.records]
+  assert named == [('seed 3', 'none'), ('none', 'none'), ('none', 'none')]
 
 
 def test_a_mean_difference_of_zero_is_a_difference_of_zero():
@@ -145,10 +182,11 @@ def test_a_seed_that_one_arm_has_not_run_is_no_pair_and_not_called_broken():
 def test_an_arm_of_which_no_seed_is_finite_makes_gaps():
   rows = [r._replace(value=float('nan')) if r.arm == 'layer_norm' else r
           for r in _rows()]
-  tables = {t.name: t for t in report.make_tables(results.index(rows))}
-  assert tables['training'].rows[2][2:5] == ('undefined',) * 3
-  assert tables['training'].rows[2][6] == '0, 1, 2, 3, 4, 5'
-  assert tables['primary_endpoint'].rows[0][-1] == 'undefined'
+  tables = _tables(rows)
+  training = list(_cells(tables['training'], 2).values())
+  assert training[2:5] == ['undefined'] * 3
+  assert training[6] == 'seeds 0, 1, 2, 3, 4, 5'
+  assert tables['primary_endpoint'].records[0]['at_5_percent'] == 'undefined'
 
 
 def test_missing_arms_and_lengths_are_named():

@@ -9,7 +9,6 @@ from typing import Any
 
 from etils import epath
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -66,20 +65,19 @@ def accuracy(index: Index, trained_up_to: int) -> Figure:
   left, right = figure.subplots(1, 2)
   for arm in ARMS:
     for suffix in ADAPTATIONS:
-      lengths, values = plots.values(index, arm + suffix, 'accuracy')
-      base_lengths, base = plots.values(index, 'none' + suffix, 'accuracy')
       if suffix != '+fitted':
+        lengths, values = plots.values(index, arm + suffix, 'accuracy')
         plots.band(left, lengths, 100 * values, arm, suffix, fill=not suffix)
-      if arm != 'none' and lengths == base_lengths and values.shape == base.shape:
-        if not (arm == 'standardize' and suffix):
-          gain = 100 * (values - base)
-          plots.band(right, lengths, gain, arm, suffix, fill=not suffix)
+      if arm == 'layer_norm' or (arm == 'standardize' and not suffix):
+        lengths, gain = plots.gain(index, arm + suffix, 'none' + suffix, 'accuracy')
+        plots.band(right, lengths, 100 * gain, arm, suffix, fill=not suffix)
   right.axhline(0, color='black', linewidth=0.8)
   left.set(ylabel='accuracy (%)', ylim=(0, 101), title='Accuracy')
   right.set(ylabel='points', title='Gain over the Baseline, equally adapted')
   for axes in (left, right):
     plots.length_axis(axes, trained_up_to)
     axes.legend(fontsize=7)
+  _explain(figure, index)
   return figure
 
 
@@ -112,7 +110,8 @@ def histograms(samples: Samples) -> Figure:
   sequences = len(first[f'components_{lengths[0]}'])
   figure.legend(
       handles, labels, ncols=len(lengths), loc='outside lower center',
-      title=f'density over {sequences:,} sequences, seed 0', title_fontsize=8,
+      title=f'density over {sequences:,} sequences of seed 0; each panel has its own '
+            'scale', title_fontsize=8,
   )
   return figure
 
@@ -130,50 +129,48 @@ def output_moments(index: Index, trained_up_to: int) -> Figure:
   for axes in (left, right):
     plots.length_axis(axes, trained_up_to)
   left.legend()
+  _explain(figure, index)
   return figure
 
 
 def attention(index: Index, samples: Samples, trained_up_to: int) -> Figure:
   """Draws the weights on the 16 items of highest priority by length (Figure 4)."""
   lengths = _sample_lengths(samples, 'weights')
-  figure = Figure(figsize=(10.0, 3.6))
-  spec = figure.add_gridspec(
-      len(samples), len(lengths) + 1, width_ratios=[1] * len(lengths) + [4.5]
-  )
+  figure = Figure(figsize=(10.0, 3.4))
+  left, right = figure.subfigures(1, 2, width_ratios=[7, 3])
   norm = LogNorm(1e-4, 1, clip=True)
-  maps: list[Axes] = []
-  for row, (arm, arrays) in enumerate(samples.items()):
-    for column, length in enumerate(lengths):
-      axes = figure.add_subplot(spec[row, column])
+  grid = left.subplots(len(samples), len(lengths), squeeze=False)
+  for row, (arm, arrays) in zip(grid, samples.items(), strict=True):
+    for axes, length in zip(row, lengths, strict=True):
       picture: Any = axes.imshow(
           arrays[f'weights_{length}'], aspect='auto', norm=norm, cmap='magma',
           interpolation='nearest',
       )
       axes.set(xticks=[], yticks=[])
       axes.grid(False)
-      if row == 0:
-        axes.set_title(f'$2^{{{length.bit_length() - 1}}}$'
-                       if length & (length - 1) == 0 else str(length))
-      if column == 0:
-        sequences = len(arrays[f'weights_{length}'])
-        axes.set_ylabel(f'{ARMS[arm][0]}\n{sequences} sequences')
-      maps.append(axes)
-  maps[-(len(lengths) + 1) // 2].set_xlabel(
-      'items by priority, the highest on the left; columns: number of items N'
+    sequences = len(arrays[f'weights_{lengths[0]}'])
+    row[0].set_ylabel(f'{ARMS[arm][0]}\n{sequences} sequences')
+  for axes, length in zip(grid[0], lengths, strict=True):
+    power = length.bit_length() - 1
+    axes.set_title(f'$2^{{{power}}}$' if length == 2**power else str(length))
+  left.suptitle('number of items N', fontsize=8.5)
+  left.supxlabel(
+      'the 16 items of highest priority, the highest on the left; model of seed 0',
+      fontsize=8.5,
   )
-  figure.colorbar(picture, ax=maps, label='attention weight', pad=0.01, fraction=0.02)
-  for row, (metric, title) in enumerate((
-      ('attention_entropy', 'mean entropy (nats)'),
-      ('target_weight', 'mean weight of the target'),
-  )[:len(samples)]):
-    axes = figure.add_subplot(spec[row, len(lengths)])
+  left.colorbar(picture, ax=grid, label='attention weight', pad=0.01, fraction=0.02)
+  upper, lower = right.subplots(2, 1, sharex=True)
+  for axes, metric, title in (
+      (upper, 'attention_entropy', 'mean entropy (nats)'),
+      (lower, 'target_weight', 'mean weight of the target'),
+  ):
     for arm in ARMS:
       plots.band(axes, *plots.values(index, arm, metric), arm)
     axes.set_title(title)
     plots.length_axis(axes, trained_up_to)
-    if row == 0:
-      axes.set_xlabel('')
-      axes.legend(fontsize=7)
+  upper.set_xlabel('')
+  upper.legend(fontsize=7)
+  right.supxlabel(_bands(index).replace('; ', '\n'), fontsize=7.5)
   return figure
 
 
@@ -198,9 +195,6 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
       notes.append(f'{name}: slope {slope} from N = {last[0]:,} on')
     delta = index.get((arm, 'logit_range', None), {})
     if arm == 'none' and delta:
-      top = np.nanmedian(list(values[:, 0]))
-      axes.plot(lengths, top * lengths[0] / np.array(lengths), color='black',
-                linewidth=0.9, linestyle='-.', label='$\\propto 1/N$')
       spread = index[arm, 'value_variance', None]
       bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(spread[s])
                             for s in delta])
@@ -209,12 +203,18 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
           'too loose to draw' if bound > 3 else
           f'{name}: bound $e^{{2\\delta}}\\sigma^2/N = {10**bound:.1f}/N$'
       )
+  lengths, values = plots.values(index, 'none', 'component_variance')
+  if lengths:
+    top = np.nanmedian(values[:, 0])
+    axes.plot(lengths, top * lengths[0] / np.array(lengths), color='black',
+              linewidth=0.9, linestyle='-.', label='$\\propto 1/N$')
   axes.set_yscale('log')
   axes.set(
       title='Variance of a component of the attention output, one query',
       ylabel='variance over sequences',
   )
   plots.length_axis(axes, trained_up_to)
+  notes.append(_bands(index))
   figure.legend(
       loc='outside lower center', ncols=4, title='\n'.join(notes), title_fontsize=7.5,
   )
@@ -246,8 +246,21 @@ def learning_curves(curves: Curves) -> Figure:
            xlabel='step')
   plots.log_axis(left)
   right.set(title='Accuracy on the same', ylabel='%', xlabel='step')
+  for axes in (left, right):
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter('{x:,.0f}')
   left.legend(title='mean; thin: single seeds', title_fontsize=7)
   return figure
+
+
+def _explain(figure: Figure, index: Index) -> None:
+  figure.supxlabel(_bands(index), fontsize=7.5)
+
+
+def _bands(index: Index) -> str:
+  """Says what lines and bands are."""
+  seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
+  return f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean'
 
 
 def _sample_lengths(samples: Samples, kind: str) -> list[int]:

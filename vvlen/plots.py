@@ -70,6 +70,19 @@ def values(index: Index, arm: str, metric: str) -> tuple[list[int], np.ndarray]:
   return lengths, np.array(table).reshape(len(seeds), len(lengths))
 
 
+def gain(
+    index: Index, treated: str, control: str, metric: str
+) -> tuple[list[int], np.ndarray]:
+  """Returns lengths, and treated − control [seeds that both have, lengths]."""
+  lengths = [
+      n for n in values(index, treated, metric)[0] if (control, metric, n) in index
+  ]
+  pairs = [(index[treated, metric, n], index[control, metric, n]) for n in lengths]
+  seeds = sorted(set.intersection(*({*a} & {*b} for a, b in pairs)) if pairs else ())
+  table = [[a[seed] - b[seed] for a, b in pairs] for seed in seeds]
+  return lengths, np.array(table).reshape(len(seeds), len(lengths))
+
+
 def band(
     axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str,
     suffix: str = '', fill: bool = True,

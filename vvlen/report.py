@@ -1,15 +1,15 @@
 """Tables of length generalization, from results.csv alone. Runs without JAX.
 
 Tables 1 and 3 of arXiv 2504.02827, the primary endpoint, and a table of training.
-Each is written as Markdown to be read and as CSV to be used.
+Each is written as Markdown to be read and as CSV, in full precision, to be used.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import io
 import json
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -19,15 +19,18 @@ from vvlen.plots import ADAPTATIONS, ARMS
 from vvlen.statistics import PairedTest
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
+FEW_PAIRS = 20
+
+Record = Mapping[str, Any]
 
 
 class Table(NamedTuple):
-  """A table, its cells already text."""
+  """A table: what it is made of, and how that is shown."""
 
   name: str  # of the files
   title: str
-  header: tuple[str, ...]
-  rows: Sequence[tuple[str, ...]]
+  columns: Mapping[str, Callable[[Record], str]]  # header -> cell, of Markdown
+  records: Sequence[Record]  # one a row, plain values: the CSV
   note: str
 
 
@@ -55,7 +58,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   for table in tables:
     path = folder / 'tables' / f'{table.name}.md'
     results.write_text(path, markdown(table))
-    results.write_text(path.with_suffix('.csv'), _csv(table))
+    results.write_text(path.with_suffix('.csv'), to_csv(table))
     paths += [path, path.with_suffix('.csv')]
   paths += figures.write(
       folder / 'figures',
@@ -90,161 +93,192 @@ def make_tables(index: results.Index, trained_up_to: int = 16) -> list[Table]:
   """
   arms = {arm for arm, _, _ in index}
 
-  def pair(treated, control, suffix=''):
-    names = treated + suffix, control + suffix
-    if not arms.issuperset(names):
-      return None
-    return compare(index, *names, trained_up_to=trained_up_to)
+  def pairs(*names: tuple[str, str]) -> list[Comparison]:
+    return [
+        compare(index, treated, control, trained_up_to=trained_up_to)
+        for treated, control in names if arms.issuperset((treated, control))
+    ]
 
-  against_baseline = [
-      c for s in ADAPTATIONS if (c := pair('layer_norm', 'none', s)) is not None
-  ]
-  standardized = pair('standardize', 'none')
-  between = pair('layer_norm', 'standardize')
+  against_baseline = pairs(*(('layer_norm' + s, 'none' + s) for s in ADAPTATIONS))
+  gains = pairs(
+      ('standardize', 'none'), ('layer_norm', 'none'), ('layer_norm', 'standardize')
+  )
   tables = []
   if against_baseline:
-    tables.append(_table_1(against_baseline, trained_up_to))
-  if against_baseline and standardized and between:
-    tables.append(_table_3(against_baseline[0], standardized, between))
-  primary = [c for c in (*against_baseline, standardized, between) if c]
+    tables.append(_by_length(
+        'table_1',
+        'Table 1. Accuracy by length, with and without LayerNorm after attention',
+        against_baseline, trained_up_to,
+    ))
+  if len(gains) == 3:
+    tables.append(_by_length(
+        'table_3',
+        'Table 3. Gain of standardization and of LayerNorm over the Baseline',
+        gains, trained_up_to,
+    ))
+  others = [c for c in gains if (c.treated, c.control) != ('layer_norm', 'none')]
+  primary = against_baseline + others
   if primary:
     tables.append(_primary_endpoint(primary, trained_up_to))
   tables.append(_training(index))
   return tables
 
 
-def _table_1(comparisons: Sequence[Comparison], trained_up_to: int) -> Table:
-  header = ('adaptation', 'N', 'Baseline', '+ LN', 'difference [95 %]', 'effect', 'p',
-            'p Holm', 'smallest detectable')
-  rows = []
-  for c in comparisons:
-    adaptation = c.control.partition('+')[2] or 'none'
-    for i, length in enumerate(c.lengths):
-      test = c.by_length[i]
-      rows.append((
-          adaptation, str(length), _number(c.control_mean[i], '.1f'),
-          _number(c.treated_mean[i], '.1f'), _difference(test),
-          _number(test and test.effect_size, '+.2f'), _p(test and test.p),
-          _p(c.holm_p[i]), _number(c.detectable_by_length[i], '.1f'),
-      ))
+def _by_length(
+    name: str, title: str, comparisons: Sequence[Comparison], trained_up_to: int
+) -> Table:
+  """Makes a table of blocks, one a comparison, with a row for each length."""
+  records = [
+      {
+          'comparison': _title(c), 'length': length,
+          **_record(c.treated_mean[i], c.control_mean[i], c.by_length[i],
+                    c.detectable_by_length[i]),
+          'p_holm': float(c.holm_p[i]),
+      }
+      for c in comparisons for i, length in enumerate(c.lengths)
+  ]
+  columns = {
+      'comparison': lambda r: r['comparison'],
+      'N': lambda r: str(r['length']),
+      'control': lambda r: _number(r['control'], '.1f'),
+      'treated': lambda r: _number(r['treated'], '.1f'),
+      'difference [95 %]': _difference('.1f'),
+      '% of control': lambda r: _number(r['percent_of_control'], '+.1f'),
+      'effect': lambda r: _number(r['effect_size'], '+.2f'),
+      'p': lambda r: _p(r['p']),
+      'p Holm': lambda r: _p(r['p_holm']),
+      'smallest detectable': lambda r: _number(r['smallest_detectable'], '.1f'),
+  }
   note = (
       f'Accuracy in %, mean over {_pairs(comparisons)}; trained on at most '
-      f'{trained_up_to} items. Differences in points with 95 % intervals; effect: mean '
-      'over standard deviation of the paired differences; p: paired two-sided t-test; '
-      'p Holm: corrected over the lengths of its block; smallest detectable: as in '
-      'the table of the primary endpoint, uncorrected. undefined: all differences '
-      f'are equal, or fewer than two pairs.{_left_out(comparisons)}'
+      f'{trained_up_to} items. Differences, treated minus control, in points with '
+      '95 % intervals; effect: mean over standard deviation of the paired differences; '
+      'p: paired two-sided t-test; p Holm: corrected over the lengths of its '
+      'comparison; smallest detectable: as in the table of the primary endpoint, '
+      'uncorrected. undefined: all differences are equal, or fewer than two pairs.'
+      f'{_left_out(comparisons)}'
   )
-  title = 'Table 1. Accuracy by length, with and without LayerNorm after attention'
-  return Table('table_1', title, header, rows, note)
-
-
-def _table_3(
-    layer_norm: Comparison, standardized: Comparison, between: Comparison
-) -> Table:
-  header = ('N', 'Baseline', 'gain of std.', '% of Baseline', 'gain of LN',
-            '% of Baseline', 'LN − std. [95 %]', 'effect', 'p', 'p Holm',
-            'smallest detectable')
-  rows = []
-  for i, length in enumerate(layer_norm.lengths):
-    base = layer_norm.control_mean[i]
-    row = [str(length), f'{base:.1f}']
-    for comparison in (standardized, layer_norm):
-      gain = comparison.treated_mean[i] - comparison.control_mean[i]
-      share = 100 * gain / comparison.control_mean[i]
-      row += [_number(gain, '+.1f'), _number(share, '+.1f')]
-    test = between.by_length[i]
-    row += [
-        _difference(test), _number(test and test.effect_size, '+.2f'),
-        _p(test and test.p), _p(between.holm_p[i]),
-        _number(between.detectable_by_length[i], '.1f'),
-    ]
-    rows.append(tuple(row))
-  note = (
-      'Gain in accuracy over the Baseline in points and in % of the Baseline; mean '
-      f'over {_pairs([layer_norm, standardized, between])}. p: LN against std., '
-      f'as in Table 1.{_left_out([layer_norm, standardized, between])}'
-  )
-  title = 'Table 3. Gain of standardization and of LayerNorm over the Baseline'
-  return Table('table_3', title, header, rows, note)
+  return Table(name, title, columns, records, note)
 
 
 def _primary_endpoint(comparisons: Sequence[Comparison], trained_up_to: int) -> Table:
-  header = ('comparison', 'control', 'treated', 'difference [95 %]', 'effect', 't',
-            'p', 'pairs', 'smallest detectable', 'at 5 %')
-  rows = []
+  records = []
   for c in comparisons:
-    test = c.primary
     treated, control = c.primary_means
-    rows.append((
-        f'{_name(c.treated)} − {_name(c.control)}', _number(control, '.2f'),
-        _number(treated, '.2f'), _difference(test, digits=2),
-        _number(test and test.effect_size, '+.2f'), _number(test and test.t, '+.2f'),
-        _p(test and test.p), str(test.num_pairs if test else 0),
-        _number(c.detectable, '.2f'), _verdict(test),
-    ))
+    record = _record(treated, control, c.primary, c.detectable)
+    verdict = _verdict(record['p'], record['difference'])
+    records.append({'comparison': _title(c), **record, 'at_5_percent': verdict})
+  columns = {
+      'comparison': lambda r: r['comparison'],
+      'control': lambda r: _number(r['control'], '.2f'),
+      'treated': lambda r: _number(r['treated'], '.2f'),
+      'difference [95 %]': _difference('.2f'),
+      'effect': lambda r: _number(r['effect_size'], '+.2f'),
+      't': lambda r: _number(r['t'], '+.2f'),
+      'p': lambda r: _p(r['p']),
+      'pairs': lambda r: str(r['pairs']),
+      'smallest detectable': lambda r: _number(r['smallest_detectable'], '.2f'),
+      'at 5 %': lambda r: r['at_5_percent'],
+  }
   beyond = [n for n in comparisons[0].lengths if n > trained_up_to]
+  fewest = min(r['pairs'] for r in records)
+  few = (
+      f' {fewest} pairs are few: differences much below the smallest detectable one '
+      'would go unseen.' if fewest < FEW_PAIRS else ''
+  )
   note = (
       f'Mean accuracy over N = {beyond[0]} to {beyond[-1]}, in %, paired over seeds. '
       'LN − Baseline is the primary endpoint, fixed before the run; all else is '
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
-      f'level.{_left_out(comparisons)}'
+      f'level.{few}{_left_out(comparisons)}'
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
-  return Table('primary_endpoint', title, header, rows, note)
+  return Table('primary_endpoint', title, columns, records, note)
 
 
 def _training(index: results.Index) -> Table:
-  rows = []
+  records = []
   for arm, name in NAMES.items():
     accuracy = index.get((arm, 'training_accuracy', None))
     loss = index.get((arm, 'training_loss', None))
     if not accuracy or not loss:
       continue
-    values = [x for x in accuracy.values() if math.isfinite(x)]
     broken = [s for s, x in loss.items() if not math.isfinite(x)]
-    behind = [s for s in not_converged(accuracy) if s not in broken]
-    rows.append((
-        name, str(len(accuracy)),
-        _number(_finite_mean(loss.values()), '.4f'),
-        _number(100 * _finite_mean(accuracy.values()), '.2f'),
-        _number(100 * min(values, default=math.nan), '.2f'),
-        _seeds(behind), _seeds(broken),
-    ))
-  header = ('arm', 'seeds', 'loss', 'accuracy', 'lowest accuracy',
-            'seeds not converged', 'seeds not finite')
+    finite = [x for x in accuracy.values() if math.isfinite(x)]
+    records.append({
+        'arm': name, 'seeds': len(accuracy),
+        'loss': _finite_mean(loss.values()),
+        'accuracy': 100 * _finite_mean(accuracy.values()),
+        'lowest_accuracy': 100 * min(finite, default=math.nan),
+        'not_converged': _seeds(
+            s for s in not_converged(accuracy) if s not in broken
+        ),
+        'not_finite': _seeds(broken),
+    })
+  columns = {
+      'arm': lambda r: r['arm'],
+      'seeds': lambda r: str(r['seeds']),
+      'loss': lambda r: _number(r['loss'], '.4f'),
+      'accuracy': lambda r: _number(r['accuracy'], '.2f'),
+      'lowest accuracy': lambda r: _number(r['lowest_accuracy'], '.2f'),
+      'not converged': lambda r: r['not_converged'],
+      'not finite': lambda r: r['not_finite'],
+  }
   note = (
       'Over the last tenth of training, on batches not yet trained on: mean loss in '
-      'nats, accuracy in %. Not converged: more than 5 points below the median of the '
-      'arm; these stay in the tests. Not finite: left out of the tests.'
+      'nats, accuracy in %. Not converged: seeds more than 5 points below the median '
+      'of the arm; these stay in the tests. Not finite: seeds left out of the tests.'
   )
-  return Table('training', 'Training', header, rows, note)
+  return Table('training', 'Training', columns, records, note)
 
 
 def markdown(table: Table) -> str:
   """Returns a table as aligned Markdown with its title and note."""
-  cells = [table.header, *table.rows]
-  widths = [max(len(row[i]) for row in cells) for i in range(len(table.header))]
-  lines = [
+  body = [[cell(r) for cell in table.columns.values()] for r in table.records]
+  cells = [list(table.columns), *body]
+  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  header, *lines = [
       '| ' + ' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + ' |'
       for row in cells
   ]
   rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
-  body = '\n'.join([lines[0], rule, *lines[1:]])
-  return f'**{table.title}**\n\n{body}\n\n{table.note}\n'
+  text = '\n'.join([header, rule, *lines])
+  return f'**{table.title}**\n\n{text}\n\n{table.note}\n'
 
 
-def _csv(table: Table) -> str:
+def to_csv(table: Table) -> str:
+  """Returns the records of a table, numbers in full precision."""
   buffer = io.StringIO()
-  writer = csv.writer(buffer, lineterminator='\n')
-  writer.writerows([table.header, *table.rows])
+  fields = list(table.records[0]) if table.records else []
+  writer = csv.DictWriter(buffer, fields, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(table.records)
   return buffer.getvalue()
 
 
-def _name(arm: str) -> str:
-  base, plus, adaptation = arm.partition('+')
-  return f'{NAMES[base]}, {adaptation}' if plus else NAMES[base]
+def _record(
+    treated: float, control: float, test: PairedTest | None, detectable: float
+) -> dict[str, Any]:
+  """Returns one test as plain values, nan where it is undefined."""
+  test = test or PairedTest(*[math.nan] * 6, num_pairs=0)
+  return {
+      'control': float(control), 'treated': float(treated),
+      'difference': test.mean_difference, 'ci_low': test.ci_low,
+      'ci_high': test.ci_high,
+      'percent_of_control': 100 * float(treated - control) / float(control)
+                            if control else math.nan,
+      'effect_size': test.effect_size, 't': test.t, 'p': test.p,
+      'pairs': test.num_pairs, 'smallest_detectable': detectable,
+  }
+
+
+def _title(c: Comparison) -> str:
+  """Returns such as 'LN − Baseline, adaptive'."""
+  treated, _, adaptation = c.treated.partition('+')
+  control, _, _ = c.control.partition('+')
+  suffix = f', {adaptation}' if adaptation else ''
+  return f'{NAMES[treated]} − {NAMES[control]}{suffix}'
 
 
 def _pairs(comparisons: Sequence[Comparison]) -> str:
@@ -257,17 +291,12 @@ def _left_out(comparisons: Sequence[Comparison]) -> str:
   return f' Left out, not finite in one of the arms: {_seeds(seeds)}.' if seeds else ''
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-  return ', '.join(map(str, seeds)) or 'none'
-
-
-def _difference(test: PairedTest | None, digits: int = 1) -> str:
-  if test is None:
-    return 'undefined'
-  mean = f'{test.mean_difference:+.{digits}f}'
-  if math.isnan(test.ci_low):
-    return mean
-  return f'{mean} [{test.ci_low:+.{digits}f}, {test.ci_high:+.{digits}f}]'
+def _seeds(seeds: Iterable[int]) -> str:
+  """Returns such as 'seeds 3, 7'."""
+  numbers = ', '.join(map(str, seeds))
+  if not numbers:
+    return 'none'
+  return f'seeds {numbers}' if ',' in numbers else f'seed {numbers}'
 
 
 def _finite_mean(values: Iterable[float]) -> float:
@@ -275,19 +304,37 @@ def _finite_mean(values: Iterable[float]) -> float:
   return sum(finite) / len(finite) if finite else math.nan
 
 
-def _verdict(test: PairedTest | None) -> str:
-  if test is None or math.isnan(test.p):
+def _verdict(p: float, difference: float) -> str:
+  if math.isnan(p):
     return 'undefined'
-  if test.p >= 0.05:
+  if p >= 0.05:
     return 'no difference found'
-  return 'treated higher' if test.mean_difference > 0 else 'treated lower'
+  return 'treated higher' if difference > 0 else 'treated lower'
 
 
-def _number(value: float | None, form: str) -> str:
-  return 'undefined' if value is None or math.isnan(value) else format(value, form)
+def _difference(form: str) -> Callable[[Record], str]:
+  """Returns the cell of a difference and, where there is one, its interval."""
+
+  def cell(record: Record) -> str:
+    mean, low, high = (
+        _number(record[k], '+' + form) for k in ('difference', 'ci_low', 'ci_high')
+    )
+    return mean if math.isnan(record['ci_low']) else f'{mean} [{low}, {high}]'
+
+  return cell
 
 
-def _p(value: float | None) -> str:
-  if value is None or math.isnan(value):
+def _number(value: float, form: str) -> str:
+  """Formats a number, with a real minus sign and without −0.0."""
+  if math.isnan(value):
+    return 'undefined'
+  text = format(value, form)
+  if float(text) == 0:
+    text = text.lstrip('+-')
+  return text.replace('-', '−')
+
+
+def _p(value: float) -> str:
+  if math.isnan(value):
     return 'undefined'
   return '< .001' if value < 0.001 else f'{value:.3f}'.removeprefix('0')

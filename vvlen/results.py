@@ -132,6 +132,7 @@ def claim(
     old, new = _flatten(before), _flatten(config)
     differing = [
         f'{name}: {old.get(name)} there, {new.get(name)} here'
+        f'{" (may only grow)" if name in may_grow else ""}'
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name) and name not in may_differ
         and not (name in may_grow and new.get(name, 0) > old.get(name, 0))

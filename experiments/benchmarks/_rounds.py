@@ -33,10 +33,10 @@ def serve(measure: Callable[[], float], about: dict[str, Any]) -> None:
   asleep = time.process_time()
   for _ in sys.stdin:
     waiting = time.process_time() - asleep
-    watch = Watch()
+    awake = time.process_time()
     rate = measure()
-    _answer({'rate': rate, 'others': watch.others(), 'waiting': waiting})
     asleep = time.process_time()
+    _answer({'rate': rate, 'own': asleep - awake, 'waiting': waiting})
 
 
 def _answer(message: dict[str, Any]) -> None:
@@ -48,13 +48,17 @@ class Watch:
 
   def __init__(self):
     """Starts."""
-    self._start = time.perf_counter(), _busy_seconds(), time.process_time()
+    self._start = time.perf_counter(), _busy_seconds()
 
-  def others(self) -> float:
-    """Returns the share of all cores that others took; 0 where not known."""
-    start, busy, own = self._start
+  def others(self, own: float) -> float:
+    """Returns the share of all cores that others took; 0 where not known.
+
+    Args:
+      own: processor seconds that were not taken by others.
+    """
+    start, busy = self._start
     seconds = time.perf_counter() - start
-    others = _busy_seconds() - busy - (time.process_time() - own)
+    others = _busy_seconds() - busy - own
     return max(0.0, others) / seconds / (os.cpu_count() or 1)
 
 
@@ -70,42 +74,58 @@ def _busy_seconds() -> float:
 
 
 class Worker:
-  """A process that measures one of the things compared."""
+  """One of the things compared, in a process of its own, or in several at once."""
 
-  def __init__(self, module: str, arguments: Sequence[str]):
-    """Starts `python -m module *arguments` and waits until it is ready."""
-    self._process = subprocess.Popen(
-        [sys.executable, '-m', module, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        # Several processes may share one accelerator.
-        env=dict(os.environ, XLA_PYTHON_CLIENT_PREALLOCATE='false'),
-    )
+  def __init__(self, module: str, arguments: Sequence[str], processes: int = 1):
+    """Starts `python -m module *arguments` and waits until it is ready.
+
+    Args:
+      module: that serves.
+      arguments: of its command line.
+      processes: how many to start. Where there are several, each is bound to a core
+        of its own, they measure at the same time, and their rates are added.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if processes > 1 else []
+    self._processes = []
+    for i in range(processes):
+      bind = ['taskset', '--cpu-list', str(cores[i])] if cores else []
+      self._processes.append(subprocess.Popen(
+          [*bind, sys.executable, '-m', module, *arguments],
+          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+          # Several processes may share one accelerator.
+          env=dict(os.environ, XLA_PYTHON_CLIENT_PREALLOCATE='false'),
+      ))
     self.rates: list[float] = []
     self.waiting = 0.0  # processor seconds spent between measurements
-    self.about = self._read()
+    self.about = [_read(process) for process in self._processes][0]
 
   def measure(self) -> tuple[float, float]:
     """Returns a rate, and the share of the cores that others took meanwhile."""
-    self._process.stdin.write('go\n')
-    self._process.stdin.flush()
-    answer = self._read()
-    self.waiting += answer['waiting']
-    return answer['rate'], answer['others']
+    watch = Watch()
+    for process in self._processes:
+      process.stdin.write('go\n')
+      process.stdin.flush()
+    answers = [_read(process) for process in self._processes]
+    total = lambda name: sum(answer[name] for answer in answers)
+    self.waiting += total('waiting')
+    return total('rate'), watch.others(total('own'))
 
   def median(self) -> float:
     """Returns the median rate."""
     return statistics.median(self.rates)
 
   def close(self) -> None:
-    """Ends the process."""
-    self._process.stdin.close()
-    self._process.wait()
+    """Ends the processes."""
+    for process in self._processes:
+      process.stdin.close()
+      process.wait()
 
-  def _read(self) -> dict[str, Any]:
-    line = self._process.stdout.readline()
-    if not line:
-      raise RuntimeError(f'{self._process.args} ended with {self._process.wait()}')
-    return json.loads(line)
+
+def _read(process: subprocess.Popen) -> dict[str, Any]:
+  line = process.stdout.readline()
+  if not line:
+    raise RuntimeError(f'{process.args} ended with {process.wait()}')
+  return json.loads(line)
 
 
 def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def _result(
       'numpy_items_per_second': round(numpy),
       'largest_difference': workers['numpy'].about['largest_difference'],
       'device': evaluation[LENGTH]['device'],
-      'processor': _run._processor(),
+      'processor': _run.processor(),
       'versions': {'jax': jax.__version__, 'numpy': np.__version__},
   }
 
@@ -187,9 +187,10 @@ def _evaluate(length: int, num_sequences: int) -> dict[str, Any]:
     analysis = compiled.memory_analysis()
     buffers = max(buffers, analysis.temp_size_in_bytes if analysis else 0)
     start, watch = time.perf_counter(), _rounds.Watch()
+    own = time.process_time()
     sharding.fetch(compiled(params, keys, coefficients))
     seconds += time.perf_counter() - start
-    others = max(others, watch.others())
+    others = max(others, watch.others(time.process_time() - own))
   return {
       'peak_rss_gib': round(_peak_rss() / 2**30, 3),
       'peak_device_gib': _peak_device_gib(),
@@ -220,7 +221,7 @@ def _peak_device_gib() -> float | None:
 def _model(config: Any, arm: str, keys: jax.Array, mesh: Mesh):
   """Returns the `Apply` of an arm and the initial parameters of all seeds."""
   model = Retriever(num_classes=config.task.num_classes, norm=arm, **config.model)
-  problem = length_generalization._problem(config, model)
+  problem = length_generalization.problem(config, model)
   init = lambda key: problem.init(ensemble.purpose_key(key, ensemble.INIT))
   return lengths.make_apply(model), sharding.over_seeds(init, mesh)(keys)
 

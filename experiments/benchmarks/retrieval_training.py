@@ -5,6 +5,7 @@ Compares, in rounds that alternate between processes, updates of argmax retrieva
 
   experiment  as experiments train: 8 seeds, one device per core, one seed at a time
               on each; on a GPU 100 seeds by vmap
+  processes   the same seeds, shared out to a process per core, each as `experiment`
   vmap        the same seeds by vmap on a single device with all cores
   plain       as `experiment`, but forming the keys and values of every item
   torch       `torch_retrieval`, one seed with all cores; on a GPU also there
@@ -21,6 +22,7 @@ import argparse
 from collections.abc import Callable
 import importlib.util
 import itertools
+import os
 import statistics
 import time
 from typing import Any
@@ -37,7 +39,6 @@ from vvlen.models.retriever import Retriever
 from vvlen.training import ensemble
 
 MODULE = 'experiments.benchmarks.retrieval_training'
-STRATEGIES = ('experiment', 'vmap', 'plain')
 PEAK_SIZE = 2048
 
 
@@ -68,19 +69,23 @@ def main() -> None:
   parser.add_argument('--seconds', type=float, default=2.0, help='of one measurement')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
+  parser.add_argument('--processes', type=int, default=1, help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.worker is not None:
     _serve(args)
     return
 
   arguments = [f'--norm={args.norm}', f'--seconds={args.seconds}']
-  start = lambda name: _rounds.Worker(MODULE, [f'--worker={name}', *arguments])
+  start = lambda name, processes=1: _rounds.Worker(
+      MODULE, [f'--worker={name}', f'--processes={processes}', *arguments], processes
+  )
   print('Compiling.', flush=True)
   workers = {'experiment': start('experiment')}
   about = workers['experiment'].about
   names = ['plain', 'peak']
   if about['backend'] == 'cpu':  # elsewhere the experiment itself is by vmap
     names.insert(0, 'vmap')
+    workers['processes'] = start('processes', len(os.sched_getaffinity(0)))
   if importlib.util.find_spec('torch'):
     names.append('torch')
   else:
@@ -106,6 +111,7 @@ def _result(
       'seed_steps_per_second': round(rate['experiment'], 1),
       'torch_steps_per_second': round(torch, 1) if torch else None,
       'ratio': ratio('experiment'),
+      'processes_ratio': ratio('processes') if 'processes' in rate else None,
       'vmap_ratio': ratio('vmap'),
       'plain_ratio': ratio('plain'),
       'share_of_matrix_peak': round(rate['experiment'] * operations / rate['peak'], 3),
@@ -117,7 +123,7 @@ def _result(
           rate['experiment'] * about['state_bytes'] / 1e9, 2),
       'device': about['device'],
       'torch_device': workers['torch'].about['device'] if torch else None,
-      'processor': _run._processor(),
+      'processor': _run.processor(),
       'versions': {'jax': jax.__version__} | (
           {'torch': workers['torch'].about['version']} if torch else {}),
       'norm': norm,
@@ -148,7 +154,7 @@ def _serve(args: argparse.Namespace) -> None:
   elif args.worker == 'peak':
     advance, unit, about = _peak()
   else:
-    advance, unit, about = _trainer(args.worker, args.norm)
+    advance, unit, about = _trainer(args.worker, args.norm, args.processes)
 
   def rate():
     start = time.perf_counter()
@@ -163,11 +169,12 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _trainer(
-    strategy: str, norm: str
+    strategy: str, norm: str, processes: int
 ) -> tuple[Callable[[], None], int, dict[str, Any]]:
   """Returns a function that trains on, the seed-steps it makes, and its facts."""
   # Reading a platform's name starts it, so devices are set up before.
   config = config_file.get_config('cpu')
+  config.train.seeds_at_once //= processes
   if strategy != 'vmap':
     _run.use_devices(config.train.seeds_at_once)
   group = config.train.seeds_at_once if strategy == 'vmap' else 1
@@ -180,7 +187,7 @@ def _trainer(
       **config.model,
   )
   trainer = ensemble.make_trainer(
-      length_generalization._problem(config, model),
+      length_generalization.problem(config, model),
       steps_per_call=20, group_size=group, mesh=mesh,
   )
   seeds = config.train.seeds_at_once

@@ -104,8 +104,7 @@ def train(
     trainer: from `make_trainer`.
     keys: [S] keys of the seeds, from `seed_keys`.
     num_steps: updates in all, a multiple of trainer.steps_per_call.
-    folder: where checkpoints go and are looked for, for these keys alone; None for
-      none.
+    folder: where checkpoints go and are looked for; None for none.
     save_every_seconds: the least time between two checkpoints. The state after the
       last update is always saved.
     on_progress: called with (steps made, metrics {name: [S]}) after each call of
@@ -115,7 +114,8 @@ def train(
     The state after num_steps updates.
 
   Raises:
-    ValueError: if the sizes do not divide, or the checkpoint is not of this run.
+    ValueError: if the sizes do not divide, or the checkpoint is of another run or
+      of other seeds.
   """
   sharding.check_divisible(len(keys), trainer.mesh, trainer.group_size)
   if num_steps < 0 or num_steps % trainer.steps_per_call:
@@ -125,8 +125,7 @@ def train(
   keys = sharding.put(keys, trainer.mesh)
   step, state = 0, None
   if folder is not None:
-    like = jax.eval_shape(trainer.start, keys)
-    step, state = checkpoint.restore(folder, like, trainer.mesh)
+    step, state = _restore(trainer, keys, folder)
   if step > num_steps or (num_steps - step) % trainer.steps_per_call:
     raise ValueError(
         f'The checkpoint in {folder} is of step {step}, from which calls of '
@@ -143,6 +142,30 @@ def train(
       on_progress(step, metrics)
     due = time.monotonic() - last_save >= save_every_seconds
     if folder is not None and (due or step == num_steps):
-      checkpoint.save(folder, step, state)
+      checkpoint.save(folder, step, _Saved(jax.random.key_data(keys), state))
       last_save = time.monotonic()
   return state
+
+
+class _Saved(NamedTuple):
+  """What a checkpoint holds."""
+
+  keys: jax.Array  # [S, 2] uint32, data of the keys
+  state: TrainState
+
+
+def _restore(
+    trainer: Trainer, keys: jax.Array, folder: epath.PathLike
+) -> tuple[int, TrainState | None]:
+  """Returns step and state of the last checkpoint, (0, None) where there is none."""
+  like = jax.eval_shape(
+      lambda keys: _Saved(jax.random.key_data(keys), trainer.start(keys)), keys
+  )
+  step, saved = checkpoint.restore(folder, like, trainer.mesh)
+  if saved is None:
+    return 0, None
+  if not np.array_equal(*sharding.fetch((saved.keys, jax.random.key_data(keys)))):
+    raise ValueError(
+        f'The checkpoint {folder}/{step} is of other seeds. Choose another folder.'
+    )
+  return step, saved.state
