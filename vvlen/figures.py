@@ -137,7 +137,8 @@ def attention(index: Index, samples: Samples, trained_up_to: int) -> Figure:
   """Draws the weights on the 16 items of highest priority by length (Figure 4)."""
   lengths = _sample_lengths(samples, 'weights')
   figure = Figure(figsize=(10.0, 3.4))
-  left, right = figure.subfigures(1, 2, width_ratios=[7, 3])
+  halves: Any = figure.subfigures(1, 2, width_ratios=[7, 3])
+  left, right = halves
   norm = LogNorm(1e-4, 1, clip=True)
   grid = left.subplots(len(samples), len(lengths), squeeze=False)
   for row, (arm, arrays) in zip(grid, samples.items(), strict=True):

@@ -261,7 +261,8 @@ def _record(
     treated: float, control: float, test: PairedTest | None, detectable: float
 ) -> dict[str, Any]:
   """Returns one test as plain values, nan where it is undefined."""
-  test = test or PairedTest(*[math.nan] * 6, num_pairs=0)
+  nan = math.nan
+  test = test or PairedTest(nan, nan, nan, nan, nan, nan, 0)
   return {
       'control': float(control), 'treated': float(treated),
       'difference': test.mean_difference, 'ci_low': test.ci_low,

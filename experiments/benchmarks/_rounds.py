@@ -97,7 +97,7 @@ class Worker:
       ))
     self.rates: list[float] = []
     self.waiting = 0.0  # processor seconds spent between measurements
-    self.about = [_read(process) for process in self._processes][0]
+    self.about, *_ = [_read(process) for process in self._processes]
 
   def measure(self) -> tuple[float, float]:
     """Returns a rate, and the share of the cores that others took meanwhile."""
