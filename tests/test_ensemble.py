@@ -367,6 +367,30 @@ def test_a_checkpoint_of_other_seeds_is_named_and_kept(tmp_path):
   )
 
 
+@pytest.mark.parametrize('kind', [PermissionError, jax.errors.JaxRuntimeError])
+def test_an_error_that_says_nothing_of_the_files_is_no_damage(
+    kind, tmp_path, monkeypatch
+):
+  folder = _saved(tmp_path)
+
+  def refuse(*_, **__):
+    raise kind('not now')
+
+  monkeypatch.setattr(checkpoint.ocp.CheckpointManager, 'restore', refuse)
+  with pytest.raises(kind, match='not now'):
+    _train_there(folder)
+
+
+def test_a_checkpoint_that_could_not_be_saved_is_named(tmp_path, monkeypatch):
+
+  def fail(*_, **__):
+    raise ValueError('RESOURCE_EXHAUSTED\nand more')
+
+  monkeypatch.setattr(checkpoint.ocp.CheckpointManager, 'save', fail)
+  with pytest.raises(OSError, match=r'not save .*/run/50: RESOURCE_EXHAUSTED$'):
+    _saved(tmp_path)
+
+
 def test_what_a_cut_off_save_left_is_cleared_away(tmp_path):
   folder = _saved(tmp_path)
   left = folder / '60.orbax-checkpoint-tmp-17'

@@ -7,10 +7,21 @@ import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from configs.retrieval import get_config
+from experiments import _run as command_line
+from experiments import length_generalization
 from tests.conftest import ROOT
 from vvlen import results
+from vvlen.evaluation import distribution, lengths
+from vvlen.evaluation import measure as of_block
+from vvlen.models.retriever import Retriever
+from vvlen.tasks import retrieval
+from vvlen.training import ensemble
 
 pytestmark = pytest.mark.slow
 
@@ -245,3 +256,188 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
 def test_missing_flags_are_named():
   code, _, err = _run(_command('', '--config=configs/retrieval.py:smoke'))
   assert (code, err) == (2, 'Error: --workdir is missing\n')
+
+
+def _config(**fields):
+  """Returns the smoke configuration with fields, 'group__name', set."""
+  config = get_config('smoke')
+  for name, value in fields.items():
+    *groups, name = name.split('__')
+    group = config[groups[0]] if groups else config
+    with group.ignore_type():
+      group[name] = value
+  return config
+
+
+@pytest.mark.parametrize('fields, words', [
+    (dict(task__num_classes=0), 'task.num_classes must be positive: 0'),
+    (dict(model__width=0), 'model.width must be positive: 0'),
+    (dict(optimizer__learning_rate=0.0), 'learning_rate must be positive'),
+    (dict(optimizer__learning_rate=float('inf')), 'learning_rate must be finite'),
+    (dict(optimizer__l2=-1.0), 'l2 must be finite, not negative: -1'),
+    (dict(evaluate__weight_sequences=0), 'weight_sequences must be positive: 0'),
+    (dict(seed=2**32), 'config.seed must lie in 0'),
+    (dict(evaluate__fit_lengths=(0, 16)), 'fit_lengths must be positive integers'),
+    (dict(evaluate__histogram_lengths=(1.5,)), 'histogram_lengths must be positive'),
+    (dict(evaluate__fit_lengths=(1024,), evaluate__fit_sequences=100),
+     'evaluate.fit_sequences: 100 sequences of 1024'),
+    (dict(evaluate__histogram_lengths=(1024,), evaluate__histogram_sequences=100),
+     'evaluate.histogram_sequences: 100 sequences of 1024'),
+    (dict(evaluate__lengths=(1024,), evaluate__weight_sequences=100),
+     'evaluate.weight_sequences: 100 sequences of 1024'),
+    (dict(arms=()), 'config.arms must be distinct'),
+    (dict(arms=('none', 'none')), 'config.arms must be distinct'),
+])
+def test_a_configuration_that_cannot_run_is_named(fields, words):
+  length_generalization.check(_config())
+  with pytest.raises(ValueError, match=words):
+    length_generalization.check(_config(**fields))
+
+
+def test_rows_stand_in_the_order_of_arms_and_the_new_replace_the_old():
+  config = _config(arms=('standardize', 'none'))
+  rows = [
+      results.Row('retrieval', arm, seed, length, metric, 0.5)
+      for arm in ('standardize', 'standardize+fitted', 'none')
+      for seed in (2, 10)
+      for length, metric in ((None, 'loss'), (16, 'accuracy'), (16, 'loss'),
+                             (128, 'accuracy'))
+  ]
+  shuffled = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
+  old = [row._replace(value=0.1) for row in shuffled[3:]]
+  assert length_generalization._merge(config, old, shuffled[:9]) == [
+      row if row in shuffled[:9] else row._replace(value=0.1) for row in rows
+  ]
+
+
+def _small_problem(**fields):
+  config = _config(train__batch_size=64, task__num_classes=3, **fields)
+  model = Retriever(num_classes=3, width=4)
+  return length_generalization._problem(config, model)
+
+
+def test_l2_is_of_the_kernels_alone_and_added_before_adam():
+  problem = _small_problem(optimizer__l2=0.5, optimizer__learning_rate=0.25)
+  params = {'kernel': 2 * jnp.ones((2, 3)), 'bias': 2 * jnp.ones(3)}
+  state = problem.optimizer.init(params)
+  # Adam's first step is the learning rate times the sign of the gradient.
+  for gradient, kernel, bias in ((0.0, -0.25, 0.0), (-0.9, -0.25, 0.25),
+                                 (-1.1, 0.25, 0.25)):
+    gradients = jax.tree.map(lambda x, g=gradient: jnp.full_like(x, g), params)
+    updates, _ = problem.optimizer.update(gradients, state, params)
+    np.testing.assert_allclose(updates['kernel'], kernel, rtol=1e-4)
+    np.testing.assert_allclose(updates['bias'], bias, rtol=1e-4)
+
+
+def test_training_draws_all_its_lengths_and_padding_does_not_count(key):
+  problem = _small_problem(train__min_length=5, train__max_length=8)
+  batch = problem.sample(key)
+  assert batch.items.shape == (64, 8, 4)
+  assert set(np.asarray(batch.mask.sum(1)).tolist()) == {5, 6, 7, 8}
+  params = problem.init(key)
+  other = batch._replace(items=jnp.where(batch.mask[..., None], batch.items, 9.0))
+  loss, metrics = problem.loss(params, batch)
+  np.testing.assert_allclose(problem.loss(params, other)[0], loss, rtol=1e-5)
+  assert 0 < metrics['accuracy'] < 1
+  broken = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), params)
+  assert jnp.isnan(problem.loss(broken, batch)[1]['accuracy'])
+
+
+def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
+  # Seeds 0 and 1, then 2 and 3, of which 3 is not asked for.
+  config = _config(
+      seed=7, num_seeds=3, model__width=4, train__batch_size=8, train__num_steps=4,
+      train__steps_per_call=2, evaluate__lengths=(32,), evaluate__fit_lengths=(16,),
+      evaluate__num_sequences=16, evaluate__histogram_lengths=(16,))
+  mesh = jax.make_mesh((1,), ('seed',), devices=jax.devices()[:1],
+                       axis_types=(jax.sharding.AxisType.Auto,))
+  entropies = []
+
+  def fit(entropy, beta):
+    entropies.append(entropy)
+    return np.eye(5)[4]
+
+  monkeypatch.setattr(of_block.temperature, 'fit', fit)
+  run = length_generalization._block_runner(config, 'layer_norm', mesh)
+  curves = results.Curves(tmp_path / 'metrics.jsonl')
+  rows = []
+  with command_line.Progress(16, 'seed-steps') as progress:
+    for first in (0, 2):
+      rows += run(first, tmp_path, curves, progress)
+  index = results.index(rows)
+  assert {arm for arm, _, _ in index} == {
+      'layer_norm', 'layer_norm+adaptive', 'layer_norm+fitted'}
+  assert {tuple(values) for values in index.values()} == {(0, 1, 2)}
+
+  # The same by hand.
+  model = Retriever(num_classes=10, norm='layer_norm', **config.model)
+  problem = length_generalization._problem(config, model)
+  trainer = ensemble.make_trainer(problem, steps_per_call=2, mesh=mesh)
+  apply = lengths.make_apply(model)
+  sample = lambda key, num_sequences, length: retrieval.sample(
+      key, batch_size=num_sequences, min_length=length, max_length=length)
+  evaluate = jax.jit(lambda params, key: lengths.evaluate(
+      apply, sample, params, key, np.eye(5)[4].astype(np.float32), length=32,
+      num_sequences=16, fixed_query=np.array([0.5], np.float32))[''])
+  best_betas = jax.jit(lambda params, key: lengths.best_betas(
+      apply, sample, params, key, length=16, num_sequences=32))
+  late = []
+  for seed in range(3):
+    keys = ensemble.seed_keys(7, seed, 1)
+    state = ensemble.train(trainer, keys, 4, on_progress=lambda _, m: late.append(m))
+    params = jax.tree.map(lambda x: x[0], state.params)
+    test, validation = (ensemble.purpose_key(keys[0], purpose)
+                        for purpose in (ensemble.TEST, ensemble.VALIDATION))
+    for name, value in evaluate(params, test).items():
+      assert index['layer_norm', name, 32][seed] == pytest.approx(
+          float(value), rel=1e-4, abs=1e-6)
+    for name, values in late[-1].items():
+      assert index['layer_norm', f'training_{name}', None][seed] == pytest.approx(
+          values[0], rel=1e-5)
+    np.testing.assert_allclose(
+        entropies[seed], best_betas(params, validation)[0], rtol=1e-4)
+    if seed == 0:
+      shown = distribution.top_weights(
+          apply, sample, params, test, length=32, num_sequences=32, num_items=16)
+      samples = results.read_samples(tmp_path / 'samples')['layer_norm']
+      np.testing.assert_allclose(samples['weights_32'], shown, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def failing(monkeypatch):
+  """Returns a function that runs a main that raises, as from the command line."""
+  monkeypatch.setattr(command_line.logging, 'set_verbosity', lambda _: None)
+  for module, name in ((command_line.threading, 'excepthook'),
+                       (command_line.sys, 'unraisablehook')):
+    monkeypatch.setattr(module, name, getattr(module, name))
+  monkeypatch.setattr(command_line.os, '_exit', sys.exit)
+  monkeypatch.setattr(sys, 'argv', [
+      'main', f'--config={ROOT}/configs/retrieval.py:smoke', '--workdir=unused'])
+
+  def run(error):
+    def main(config, workdir):
+      raise error
+
+    command_line.run(main)
+
+  return run
+
+
+@pytest.mark.parametrize('kind', [
+    ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError,
+])
+def test_an_error_of_input_or_machine_is_one_line(failing, capsys, kind):
+  with pytest.raises(SystemExit) as left:
+    failing(kind('no more\n  memory'))
+  assert left.value.code == 2
+  assert capsys.readouterr() == ('', 'Error: no more memory\n')
+
+
+def test_a_bug_keeps_its_traceback_and_so_does_every_error_if_asked(
+    failing, monkeypatch
+):
+  with pytest.raises(TypeError):
+    failing(TypeError('a bug'))
+  monkeypatch.setenv('VVLEN_TRACEBACK', '1')
+  with pytest.raises(OSError, match='no disk'):
+    failing(OSError('no disk'))

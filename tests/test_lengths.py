@@ -93,6 +93,22 @@ def test_a_model_of_nan_has_no_accuracy(key):
     assert jnp.isnan(measured[suffix]['accuracy'])
 
 
+def test_a_sequence_with_a_class_of_nan_has_no_accuracy(key):
+  # The first of three sequences, whose largest finite logit is right.
+  logits = jnp.array([[0.0, 1.0, jnp.nan], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+  sown = {name: jnp.ones((3, 4)) for name in (
+      'attention_weights', 'attention_output', 'normalized_output')}
+  batch = retrieval.Batch(
+      jnp.zeros((3, 1)), jnp.zeros((3, 4, 1)), None, jnp.ones(3, int),
+      jnp.zeros(3, int))
+  measured = lambda rows: lengths.evaluate(
+      lambda *_: jax.tree.map(lambda x: x[rows], (logits, sown)),
+      lambda *_: jax.tree.map(lambda x: x[rows], batch), None, key, jnp.zeros(5),
+      length=4, num_sequences=len(logits[rows]), fixed_query=_QUERY)['']['accuracy']
+  assert jnp.isnan(measured(slice(3)))
+  assert measured(slice(1, 3)) == 0.5
+
+
 def test_arms_see_the_same_test_data_and_seeds_do_not(key):
   seen = lambda key: lengths.in_chunks(
       lambda batch: batch.items, _sample, key, 16, 8)
@@ -113,6 +129,8 @@ def test_chunks_differ_from_each_other(key):
   priorities = lengths.in_chunks(
       lambda batch: batch.items[..., 0], _sample, key, 2**13, 8)
   assert np.unique(priorities[:, :3]).size == 24
+  np.testing.assert_array_equal(
+      priorities, _all_sequences(key, 8, 2**13).items[..., 0])
 
 
 def test_sequences_that_do_not_divide_are_named():
@@ -141,6 +159,7 @@ def test_best_beta_is_the_one_with_the_most_probable_target(key):
   weights = probability(1.0)[1]
   np.testing.assert_allclose(
       entropy, -(weights * np.log(weights + 1e-9)).sum(-1), rtol=1e-4)
+  assert (lengths.BETAS[0], lengths.BETAS[-1]) == (1.0, 16.0)
   assert set(np.asarray(beta).tolist()) <= {np.float32(b) for b in lengths.BETAS}
 
 
@@ -169,6 +188,15 @@ def test_bound_of_proposition_1_holds_and_its_constants_are_those_of_the_items(k
     assert measured < bound
 
 
+def test_the_range_of_logits_is_finite_where_weights_underflow(key):
+  constants = jax.jit(lambda params: distribution.variance_bound(
+      _APPLY, params, retrieval.vocabulary(3), _QUERY))
+  ranges = [constants(_params(key, sharpness))['logit_range']
+            for sharpness in (1.0, 1000.0)]
+  assert ranges[1] > 200
+  np.testing.assert_allclose(ranges[1], 1000 * ranges[0], rtol=1e-2)
+
+
 def test_components_and_top_weights_are_those_of_the_model(key):
   params = _params(key, sharpness=5.0)
   arguments = dict(length=11, num_sequences=8)
@@ -186,23 +214,44 @@ def test_components_and_top_weights_are_those_of_the_model(key):
       np.take_along_axis(weights, order, axis=1), atol=1e-6)
 
 
-def test_a_block_is_measured_as_its_seeds_are(key):
+def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
   mesh = sharding.seed_mesh()
   keys = ensemble.seed_keys(0, 0, mesh.size)
   params = jax.vmap(_params)(keys)
+  fitted_to = []
+
+  def fit(entropy, beta):
+    """Returns the polynomial 2 for the first seed, 3 for the second, and so on."""
+    fitted_to.append((entropy, beta))
+    return np.array([0.0, 0.0, 0.0, 0.0, 1.0 + len(fitted_to)])
+
+  monkeypatch.setattr(measure.temperature, 'fit', fit)
   function = measure.make_measure(
-      _APPLY, _sample, lengths=(16, 32), num_sequences=16, fit_lengths=(16,),
+      _APPLY, _sample, lengths=(16, 32), num_sequences=16, fit_lengths=(8, 16),
       fit_sequences=32, fixed_query=_QUERY, vocabulary=retrieval.vocabulary(3),
       mesh=mesh)
   other_keys = ensemble.seed_keys(1, 0, mesh.size)
+  evaluate = jax.jit(functools.partial(
+      lengths.evaluate, _APPLY, _sample, length=32, num_sequences=16,
+      fixed_query=_QUERY))
+  bound = jax.jit(lambda params: distribution.variance_bound(
+      _APPLY, params, retrieval.vocabulary(3), _QUERY))
+  best_betas = [jax.jit(functools.partial(
+      lengths.best_betas, _APPLY, _sample, length=n, num_sequences=32))
+                for n in (8, 16)]
   measured = function(*(sharding.put(x, mesh) for x in (params, keys, other_keys)))
   for seed in (0, mesh.size - 1):
     own = jax.tree.map(lambda x, seed=seed: x[seed], params)
-    alone = lengths.evaluate(
-        _APPLY, _sample, own, keys[seed],
-        jnp.zeros(5), length=32, num_sequences=16, fixed_query=_QUERY)
-    for suffix in ('', '+adaptive'):
+    alone = evaluate(own, keys[seed], jnp.array([0.0, 0.0, 0.0, 0.0, 2.0 + seed]))
+    for suffix in lengths.ADAPTATIONS:
       for name, value in alone[suffix].items():
         np.testing.assert_allclose(measured[suffix, name, 32][seed], value, rtol=1e-4,
                                    atol=1e-6)
+    for name, value in bound(own).items():
+      np.testing.assert_allclose(measured['', name, None][seed], value, rtol=1e-3)
+    # Fitted to the validation data of all lengths, and of this seed alone.
+    entropies = [best(own, other_keys[seed])[0] for best in best_betas]
+    np.testing.assert_allclose(
+        fitted_to[seed][0], np.concatenate(entropies), rtol=1e-4)
+    assert set(fitted_to[seed][1]) <= {np.float32(b) for b in lengths.BETAS}
   assert {n for _, _, n in measured} == {16, 32, None}

@@ -18,7 +18,16 @@ _ROWS = [
 def test_rows_come_back_to_the_last_bit(tmp_path):
   results.write_rows(tmp_path / 'results.csv', _ROWS)
   assert repr(results.read_rows(tmp_path / 'results.csv')) == repr(_ROWS)
+  assert [p.name for p in tmp_path.iterdir()] == ['results.csv']
   assert results.read_rows(tmp_path / 'absent.csv') == []
+
+
+def test_numbers_of_numpy_are_plain_numbers_in_a_file(tmp_path):
+  path = tmp_path / 'made' / 'on the way' / 'results.csv'
+  results.write_rows(path, [_ROWS[0]._replace(value=np.float32(0.25))])
+  assert path.read_bytes().splitlines(keepends=True)[1:] == [
+      b'retrieval,none,0,16,accuracy,0.25\n'
+  ]
 
 
 def test_index_groups_by_arm_metric_and_length():
@@ -60,11 +69,30 @@ def test_claim_refuses_another_run_and_names_the_fields(tmp_path):
   results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'])
   before = (tmp_path / 'config.json').read_text()
   changed = {'num_seeds': 2, 'train': {'num_steps': 20, 'batch_size': 4}}
-  with pytest.raises(ValueError, match='num_steps: 10 there, 20 here'):
+  with pytest.raises(ValueError, match=r'\(train.num_steps: 10 there, 20 here\)'):
     results.claim(tmp_path, changed, {}, ['num_seeds'])
   with pytest.raises(ValueError, match='num_seeds: 2 there, 1 here'):
     results.claim(tmp_path, {**config, 'num_seeds': 1}, {}, ['num_seeds'])
   assert (tmp_path / 'config.json').read_text() == before
+
+
+@pytest.mark.parametrize('changed, words', [
+    ({'a': {'b': {'width': 3}}, 'c': {'width': 2}}, 'a.b.width: 1 there, 3 here'),
+    ({'a': {'b': {'width': 1}}, 'c': {'width': 3}}, 'c.width: 2 there, 3 here'),
+    ({'a': {'b': {'width': 1}}, 'c': {}}, 'c.width: 2 there, None here'),
+    ({'a': {'b': {'width': 1}}, 'c': {'width': 2, 'fold': True}},
+     'c.fold: None there, True here'),
+])
+def test_claim_compares_every_field_of_either_run(tmp_path, changed, words):
+  results.claim(tmp_path, {'a': {'b': {'width': 1}}, 'c': {'width': 2}}, {})
+  with pytest.raises(ValueError, match=rf'\({words}\)'):
+    results.claim(tmp_path, changed, {})
+
+
+def test_a_claim_that_was_cut_off_can_be_made_again(tmp_path):
+  (tmp_path / '.config.json.tmp').write_text('{"conf')
+  results.claim(tmp_path, {'width': 1}, {})
+  assert [p.name for p in tmp_path.iterdir()] == ['config.json']
 
 
 def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
@@ -87,8 +115,9 @@ def test_claim_refuses_a_folder_with_something_else(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
 
 
-def test_claim_refuses_a_damaged_config(tmp_path):
-  (tmp_path / 'config.json').write_text('{"config": ')
+@pytest.mark.parametrize('text', ['{"config": ', '{}', '[]'])
+def test_claim_refuses_a_damaged_config(tmp_path, text):
+  (tmp_path / 'config.json').write_text(text)
   with pytest.raises(ValueError, match=r'config.json is not the config.json of a run'):
     results.claim(tmp_path, {}, {})
 
@@ -97,22 +126,43 @@ def test_steps_made_again_replace_their_lines(tmp_path):
   path = tmp_path / 'metrics.jsonl'
   curves = results.Curves(path)
   for step in (10, 20, 30):
-    curves.add('none', step, 0, {'loss': np.array([step, np.nan])})
+    curves.add('none', step, 0, {'loss': np.array([step, np.nan, np.inf])})
   curves.add('none', 10, 8, {'loss': np.array([0.5])})
+  curves.add('layer_norm', 30, 0, {'loss': np.array([0.5])})
   # Resumed after step 10.
   resumed = results.Curves(path)
   resumed.add('none', 20, 0, {'loss': np.array([7.0, 8.0])})
   lines = results.read_curves(path)
-  assert [(x['first_seed'], x['step']) for x in lines] == [(0, 10), (8, 10), (0, 20)]
-  assert lines[0]['loss'] == [10.0, None]
-  assert lines[2]['loss'] == [7.0, 8.0]
+  assert [(x['arm'], x['first_seed'], x['step']) for x in lines] == [
+      ('none', 0, 10), ('none', 8, 10), ('layer_norm', 0, 30), ('none', 0, 20)
+  ]
+  assert lines[0]['loss'] == [10.0, None, None]
+  assert lines[3]['loss'] == [7.0, 8.0]
 
 
 def test_late_mean_is_over_the_last_tenth(tmp_path):
   curves = results.Curves(tmp_path / 'metrics.jsonl')
   for step in range(10, 201, 10):
     curves.add('none', step, 0, {'loss': np.array([step, 1.0])})
+  # Other blocks and arms are others.
+  curves.add('none', 200, 2, {'loss': np.array([7.0, 8.0])})
+  curves.add('layer_norm', 200, 0, {'loss': np.array([7.0, 8.0])})
   np.testing.assert_array_equal(curves.late_mean('none', 0, 'loss'), [195.0, 1.0])
+  with pytest.raises(ValueError, match='no lines of standardize, seeds from 0'):
+    curves.late_mean('standardize', 0, 'loss')
+
+
+def test_a_loss_that_was_not_finite_late_has_no_late_mean(tmp_path):
+  curves = results.Curves(tmp_path / 'metrics.jsonl')
+  for step, loss in ((191, np.inf), (200, 1.0)):
+    curves.add('none', step, 0, {'loss': np.array([loss, 1.0])})
+  np.testing.assert_array_equal(curves.late_mean('none', 0, 'loss'), [np.nan, 1.0])
+
+
+def test_damaged_curves_are_named(tmp_path):
+  (tmp_path / 'metrics.jsonl').write_text('{"arm": "none"}\n{"arm": ')
+  with pytest.raises(ValueError, match='not a file of JSON lines'):
+    results.Curves(tmp_path / 'metrics.jsonl')
 
 
 def test_samples_come_back(tmp_path):

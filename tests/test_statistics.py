@@ -32,12 +32,12 @@ def test_hand_worked_pairs():
   )
 
 
-@pytest.mark.parametrize('control', [
-    [0.0, 0.0, 0.0],
-    [0.8, 0.7, 0.6],  # 0.9 − 0.8 and 0.8 − 0.7 differ in their last bit
+@pytest.mark.parametrize('treated, control', [
+    ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0]),
+    ([0.9, 0.8, 0.7], [0.8, 0.7, 0.6]),  # differ in their last bits
+    ([90.3, 50.3, 6.3], [90.0, 50.0, 6.0]),
 ])
-def test_equal_differences_are_undefined_and_not_certain(control):
-  treated = np.array(control) + 0.1 if control[0] else np.ones(3)
+def test_equal_differences_are_undefined_and_not_certain(treated, control):
   actual = statistics.paired_t_test(treated, control)
   assert actual.mean_difference == pytest.approx(treated[0] - control[0])
   assert np.isnan([actual.t, actual.p, actual.ci_low, actual.effect_size]).all()
@@ -65,8 +65,11 @@ def test_holm_never_exceeds_one_and_keeps_a_single_test():
   np.testing.assert_allclose(statistics.holm([0.7, 0.9]), [1.0, 1.0])
   np.testing.assert_allclose(statistics.holm([0.04]), [0.04])
   assert statistics.holm([]).shape == (0,)
-  with pytest.raises(ValueError, match='0, 1'):
-    statistics.holm([1.5])
+  for outside in (1.5, -0.5):
+    with pytest.raises(ValueError, match='0, 1'):
+      statistics.holm([outside])
+  with pytest.raises(ValueError, match=r'\(1, 2\)'):
+    statistics.holm([[0.1, 0.2]])
 
 
 @pytest.mark.parametrize('num_pairs', [2, 3, 8, 32, 100])
@@ -78,14 +81,29 @@ def test_smallest_detectable_is_found_four_times_in_five(num_pairs):
   assert found.mean() == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.parametrize('power, alpha', [(0.8, 0.01), (0.06, 0.05)])
+def test_smallest_detectable_follows_power_and_level(power, alpha):
+  # At a power near the level, the wrong tail has its share.
+  difference = statistics.smallest_detectable(2.0, 10, power, alpha)
+  center, critical = difference * 10**0.5 / 2.0, stats.t.ppf(1 - alpha / 2, 9)
+  found = stats.nct.sf(critical, 9, center) + stats.nct.cdf(-critical, 9, center)
+  assert found == pytest.approx(power, rel=1e-6)
+
+
+def test_smallest_detectable_needs_two_pairs():
+  with pytest.raises(ValueError, match='at least two pairs: 1'):
+    statistics.smallest_detectable(1.0, 1)
+
+
 def test_smallest_detectable_of_the_specification():
   # "32 seeds see about 3 points at 80 % power" is for a spread of 6 points.
   assert statistics.smallest_detectable(6.0, 32) == pytest.approx(3.07, abs=0.01)
 
 
-def test_mean_interval_is_scipys_and_skips_nan():
+@pytest.mark.parametrize('odd', [np.nan, np.inf])
+def test_mean_interval_is_scipys_and_skips_what_is_not_finite(odd):
   values = np.random.default_rng(2).normal(size=(7, 3))
-  values[2, 1] = np.nan
+  values[2, 1] = odd
   mean, low, high = statistics.mean_interval(values)
   kept = np.delete(values[:, 1], 2)
   expected = stats.ttest_1samp(kept, 0.0).confidence_interval(0.95)

@@ -1,0 +1,65 @@
+"""How long does the README's first command take, the first time and the second?
+
+Runs `experiments.length_generalization --config=configs/retrieval.py:quick` twice,
+each in a new folder: once with an empty compilation cache, once with the cache that
+the first run filled.
+
+  python -m experiments.benchmarks.quick
+
+`first_seconds` and `second_seconds` are wall time of the whole command, tables and
+figures included; five minutes are allowed on two CPU cores.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import jax
+
+from experiments import _run
+from experiments.benchmarks import _rounds
+
+
+def main() -> None:
+  """Runs the command twice and prints JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--output', help='also write the JSON to this file')
+  args = parser.parse_args()
+  seconds, others = {}, {}
+  with tempfile.TemporaryDirectory() as folder:
+    for name in ('first', 'second'):
+      watch, own = _rounds.Watch(), _children_seconds()
+      start = time.perf_counter()
+      subprocess.run(
+          [sys.executable, '-m', 'experiments.length_generalization',
+           '--config=configs/retrieval.py:quick', f'--workdir={folder}/{name}'],
+          check=True,
+          env=dict(os.environ, JAX_COMPILATION_CACHE_DIR=f'{folder}/cache'),
+      )
+      seconds[name] = time.perf_counter() - start
+      others[name] = watch.others(_children_seconds() - own)
+    files = [p for p in pathlib.Path(folder, 'cache').rglob('*') if p.is_file()]
+    cached = sum(path.stat().st_size for path in files)
+  result = {
+      'first_seconds': round(seconds['first'], 1),
+      'second_seconds': round(seconds['second'], 1),
+      'within_five_minutes': seconds['first'] <= 300,
+      'taken_by_others': {name: round(share, 3) for name, share in others.items()},
+      'cache_megabytes': round(cached / 1e6, 1),
+      'processor': _run.processor(),
+      'versions': {'jax': jax.__version__},
+  }
+  _rounds.report(result, args.output)
+
+
+def _children_seconds() -> float:
+  times = os.times()
+  return times.children_user + times.children_system
+
+
+if __name__ == '__main__':
+  main()

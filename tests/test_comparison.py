@@ -1,0 +1,88 @@
+"""Comparisons of two arms against the same numbers by numpy and scipy."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vvlen import comparison, statistics
+
+_LENGTHS = (16, 32, 64)
+_TRAINED_UP_TO = 16
+
+
+def _accuracies(num_seeds=6):
+  """Returns treated and control, shares [seeds, lengths]."""
+  rng = np.random.default_rng(0)
+  spread = np.array([0.01, 0.02, 0.05])
+  treated = np.array([0.9, 0.6, 0.3]) + spread * rng.normal(size=(num_seeds, 3))
+  control = np.array([0.8, 0.6, 0.2]) + spread * rng.normal(size=(num_seeds, 3))
+  return treated, control
+
+
+def _compare(treated, control, metric='accuracy'):
+  """Compares two tables, the longest length being met first."""
+  index = {
+      (arm, metric, length): dict(enumerate(table[:, i]))
+      for i, length in reversed(list(enumerate(_LENGTHS)))
+      for arm, table in (('treated', treated), ('control', control))
+  }
+  return comparison.compare(
+      index, 'treated', 'control', trained_up_to=_TRAINED_UP_TO, metric=metric
+  )
+
+
+def test_each_length_is_tested_and_its_numbers_stand_in_order():
+  treated, control = _accuracies()
+  actual = _compare(treated, control)
+  assert actual.lengths == _LENGTHS
+  expected = stats.ttest_rel(treated, control)
+  np.testing.assert_allclose([t.t for t in actual.by_length], expected.statistic)
+  np.testing.assert_allclose(actual.holm_p, statistics.holm(expected.pvalue))
+  np.testing.assert_allclose(
+      [t.mean_difference for t in actual.by_length],
+      100 * (treated - control).mean(axis=0),
+  )
+  np.testing.assert_allclose(actual.treated_mean, 100 * treated.mean(axis=0))
+  np.testing.assert_allclose(actual.control_mean, 100 * control.mean(axis=0))
+
+
+def test_the_smallest_detectable_follows_the_spread_of_the_differences():
+  treated, control = _accuracies()
+  actual = _compare(treated, control)
+  difference = 100 * (treated - control)
+  expected = [
+      statistics.smallest_detectable(x.std(ddof=1), 6)
+      for x in (*difference.T, difference[:, 1:].mean(axis=1))
+  ]
+  np.testing.assert_allclose(
+      [*actual.detectable_by_length, actual.detectable], expected
+  )
+
+
+def test_another_metric_is_compared_as_accuracy_is():
+  treated, control = _accuracies()
+  actual = _compare(treated, control, metric='target_weight')
+  assert actual.primary == _compare(treated, control).primary
+
+
+@pytest.mark.parametrize('length', range(3))
+@pytest.mark.parametrize('arm', range(2))
+def test_a_seed_is_left_out_wherever_it_is_not_finite(arm, length):
+  tables = _accuracies()
+  tables[arm][2, length] = np.nan
+  actual = _compare(*tables)
+  assert actual.left_out == (2,)
+  others = np.arange(6) != 2
+  assert actual.primary == _compare(*(x[others] for x in tables)).primary
+
+
+def test_lengths_that_the_treated_arm_lacks_are_named():
+  index = {('treated', 'accuracy', 32): {0: 0.5}, ('control', 'accuracy', 32): {0: 0.5},
+           ('control', 'accuracy', 64): {0: 0.5}}
+  with pytest.raises(ValueError, match=r'no accuracy of treated at lengths \[64\]'):
+    comparison.compare(index, 'treated', 'control', trained_up_to=16)
+
+
+def test_seeds_more_than_five_points_below_the_median_did_not_converge():
+  accuracy = {0: 0.9, 1: 0.86, 2: 0.82, 3: 1.0, 4: 0.9, 5: float('nan'), 6: 0.1}
+  assert comparison.not_converged(accuracy) == [2, 5, 6]
