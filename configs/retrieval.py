@@ -7,9 +7,9 @@ Tables 1 and 3 and Figures 2-4 of arXiv 2504.02827, Proposition 1, with tests.
 
 variant   seeds  steps    cost
 (none)    100    100,000  the paper's scale, for a GPU
-cpu       32     40,000   about 70 minutes on two CPU cores
+cpu       32     40,000   65 to 100 minutes on two CPU cores
 quick     8      5,000    under 5 minutes on two CPU cores
-smoke     2      20       seconds; shows that it runs
+smoke     2      20       half a minute; shows that it runs
 """
 
 import ml_collections

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import Any, NoReturn
@@ -23,6 +25,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.')
 
 console = rich.console.Console()
+_locks: list[Any] = []  # open as long as the process lives
 
 
 def run(main: Callable[[Any, str], None]) -> None:
@@ -110,6 +113,24 @@ def use_devices(num_groups: int) -> None:
     jax.config.update('jax_default_matmul_precision', 'float32')
 
 
+def lock(workdir: str) -> None:
+  """Keeps other processes of this machine out of a folder until this one ends.
+
+  Raises:
+    ValueError: if another process is at work in it.
+  """
+  import fcntl  # not on Windows
+
+  # Not in the folder itself, which may be another run's, or gs://.
+  name = hashlib.sha256(os.path.realpath(workdir).encode()).hexdigest()[:16]
+  handle = open(os.path.join(tempfile.gettempdir(), f'vvlen-{name}.lock'), 'w')
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as error:
+    raise ValueError(f'another process is at work in {workdir}') from error
+  _locks.append(handle)
+
+
 def session() -> dict[str, Any]:
   """Describes this start of a run: when, by which code, on what."""
   versions = {
@@ -169,7 +190,7 @@ class Progress:
     """Starts at 0 of `total`; off a terminal, a line comes every so many seconds."""
     self._total, self._unit, self._every = total, unit, every
     self._first = self._done = 0
-    self._start = self._last = time.monotonic()
+    self._start, self._last = time.monotonic(), -every
     self._bar = None
     if console.is_terminal:
       self._bar = rich.progress.Progress(
@@ -218,4 +239,4 @@ class Progress:
 def _minutes(seconds: float) -> str:
   if seconds == float('inf'):
     return '?'
-  return f'{int(seconds // 60)}:{int(seconds % 60):02d} min'
+  return f'{int(seconds // 60)}:{int(seconds % 60):02d}'

@@ -39,6 +39,7 @@ def main(config: Any, workdir: str) -> None:
   _run.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  _run.lock(workdir)
   results.claim(
       workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'],
@@ -58,6 +59,12 @@ def main(config: Any, workdir: str) -> None:
   ]
   if not todo:
     print('All seeds were trained and measured before. Making tables and figures.')
+  else:
+    print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train and measure, '
+          f'{train.num_steps:,} steps each. Compiling first.', flush=True)
+  if todo and done and all((arm, 0) in done for arm in config.arms):
+    print('Seeds are added to results: p-values hold only if that was planned before '
+          'they were seen.')
   run_block = {arm: _block_runner(config, arm, mesh) for arm in config.arms}
   total = len(todo) * train.seeds_at_once * train.num_steps
   with _run.Progress(total, 'seed-steps') as progress:
@@ -93,6 +100,11 @@ def check(config: Any) -> None:
   for name, value in config.optimizer.items():
     if not 0 <= value < math.inf:
       raise ValueError(f'config.optimizer.{name} must be finite, not negative: {value}')
+  if not train.save_every_seconds >= 0:
+    raise ValueError(
+        'config.train.save_every_seconds must not be negative: '
+        f'{train.save_every_seconds}'
+    )
   if not 0 <= config.seed < 2**32:
     raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
   if train.min_length > train.max_length:
@@ -114,15 +126,6 @@ def check(config: Any) -> None:
     values = evaluate[name]
     if not values or any(not isinstance(n, int) or n < 1 for n in values):
       raise ValueError(f'config.evaluate.{name} must be positive integers: {values}')
-  for sequences, at in (
-      ('num_sequences', 'lengths'), ('fit_sequences', 'fit_lengths'),
-      ('histogram_sequences', 'histogram_lengths'), ('weight_sequences', 'lengths'),
-  ):
-    for length in evaluate[at]:
-      try:
-        lengths.chunk_size(evaluate[sequences], length)
-      except ValueError as error:
-        raise ValueError(f'config.evaluate.{sequences}: {error}') from error
   if max(evaluate.lengths) <= train.max_length:
     raise ValueError(
         'config.evaluate.lengths must go beyond config.train.max_length: '

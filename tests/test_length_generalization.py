@@ -125,6 +125,16 @@ def test_interrupted_by_hand_says_how_to_go_on(tmp_path):
   assert err == 'Interrupted. The same command resumes the run.\n'
 
 
+def test_a_second_process_is_kept_out_of_the_folder(tmp_path):
+  folder = tmp_path / 'run'
+  first = _start(_command(folder, *_SMALL))
+  _wait(first, (folder / 'metrics.jsonl').exists)
+  code, _, err = _run(_command(folder, *_SMALL))
+  assert (code, err) == (2, f'Error: another process is at work in {folder}\n')
+  assert first.communicate(timeout=120)[1] == ''
+  assert first.returncode == 0
+
+
 def test_adding_seeds_changes_nothing_and_compiles_nothing_twice(whole, tmp_path):
   grown = tmp_path / 'run'
   environment = {**os.environ, 'JAX_LOG_COMPILES': '1'}
@@ -234,8 +244,7 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path):
     (['--config.train.group_size=4'], 'seeds_at_once 2 must be a multiple'),
     (['--config.evaluate.lengths=()'], 'lengths must be positive integers'),
     (['--config.evaluate.lengths=(8,16)'], 'must go beyond config.train.max_length'),
-    (['--config.evaluate.lengths=(16,1024)', '--config.evaluate.num_sequences=100'],
-     '100 sequences of 1024 items'),
+    (['--config.train.save_every_seconds=nan'], 'save_every_seconds must not be'),
     (["--config.arms=('none','batch_norm')"], 'config.arms must be distinct'),
     (['--config.model.item_encoder=cnn'], "item_encoder must be of mlp, linear: 'cnn'"),
     (['--config=configs/retrieval.py:huge'], "not 'huge'"),
@@ -279,12 +288,6 @@ def _config(**fields):
     (dict(seed=2**32), 'config.seed must lie in 0'),
     (dict(evaluate__fit_lengths=(0, 16)), 'fit_lengths must be positive integers'),
     (dict(evaluate__histogram_lengths=(1.5,)), 'histogram_lengths must be positive'),
-    (dict(evaluate__fit_lengths=(1024,), evaluate__fit_sequences=100),
-     'evaluate.fit_sequences: 100 sequences of 1024'),
-    (dict(evaluate__histogram_lengths=(1024,), evaluate__histogram_sequences=100),
-     'evaluate.histogram_sequences: 100 sequences of 1024'),
-    (dict(evaluate__lengths=(1024,), evaluate__weight_sequences=100),
-     'evaluate.weight_sequences: 100 sequences of 1024'),
     (dict(arms=()), 'config.arms must be distinct'),
     (dict(arms=('none', 'none')), 'config.arms must be distinct'),
 ])

@@ -163,6 +163,33 @@ def test_a_seed_that_did_not_converge_is_named():
   assert named == [('seed 3', 'none'), ('none', 'none'), ('none', 'none')]
 
 
+def test_a_seed_is_held_against_the_best_arm():
+  rows = [r._replace(value=0.3) if (r.metric, r.arm) == ('training_accuracy', 'none')
+          else r for r in _rows()]
+  records = _tables(rows)['training'].records
+  assert [r['not_converged'] for r in records] == [
+      'seeds 0, 1, 2, 3, 4, 5', 'none', 'none']
+
+
+def test_models_that_have_learned_nothing_test_nothing():
+  rows = [r._replace(value=0.3) if r.metric == 'training_accuracy' else r
+          for r in _rows()]
+  assert 'No arm has learned' in _tables(rows)['primary_endpoint'].note
+  assert 'No arm has learned' not in _tables(_rows())['primary_endpoint'].note
+
+
+def test_a_run_that_is_not_finished_says_so(tmp_path):
+  results.write_rows(tmp_path / 'results.csv', _rows())
+  config = {'train': {'max_length': 16}, 'arms': _ARMS, 'num_seeds': 6}
+  results.claim(tmp_path / 'other', config, {})
+  (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
+  assert not report.write(tmp_path)[0].startswith('The run is not finished')
+  results.claim(tmp_path / 'other', config | {'num_seeds': 8}, {}, ['num_seeds'])
+  (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
+  assert report.write(tmp_path)[0].startswith(
+      'The run is not finished: none has 6 of 8 seeds, standardize')
+
+
 def test_a_mean_difference_of_zero_is_a_difference_of_zero():
   rows = [
       r._replace(value=0.5 + (0.0625 if r.seed else -0.0625) * (r.arm == 'none'))

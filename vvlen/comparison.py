@@ -120,15 +120,24 @@ def _mean(values: np.ndarray) -> np.ndarray:
   return values.mean(axis=0) if len(values) else np.full(values.shape[1:], np.nan)
 
 
-def not_converged(training_accuracy: dict[int, float]) -> Sequence[int]:
+def not_converged(
+    training_accuracy: dict[int, float], others: Sequence[dict[int, float]] = ()
+) -> Sequence[int]:
   """Returns the seeds that learned the training lengths far less well than others.
 
   Args:
-    training_accuracy: {seed: accuracy over the last tenth of training}.
+    training_accuracy: {seed: accuracy over the last tenth of training} of an arm.
+    others: the same of the other arms.
 
   Returns:
-    Seeds more than 5 points below the median, or without a finite value.
+    Seeds more than 5 points below the median of the best arm, or without a finite
+    value.
   """
+  best = max(median_accuracy(arm) for arm in (training_accuracy, *others))
+  return [s for s, x in training_accuracy.items() if not x >= best - 0.05]
+
+
+def median_accuracy(training_accuracy: dict[int, float]) -> float:
+  """Returns the median over seeds whose value is finite, 0 without any."""
   finite = [x for x in training_accuracy.values() if np.isfinite(x)]
-  median = np.median(finite) if finite else 0.0
-  return [s for s, x in training_accuracy.items() if not x >= median - 0.05]
+  return float(np.median(finite)) if finite else 0.0

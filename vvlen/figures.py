@@ -77,7 +77,7 @@ def accuracy(index: Index, trained_up_to: int) -> Figure:
   for axes in (left, right):
     plots.length_axis(axes, trained_up_to)
     axes.legend(fontsize=7)
-  _explain(figure, index)
+  _explain(figure, index, ' (of arms without adaptation)')
   return figure
 
 
@@ -128,7 +128,7 @@ def output_moments(index: Index, trained_up_to: int) -> Figure:
   plots.log_axis(right)
   for axes in (left, right):
     plots.length_axis(axes, trained_up_to)
-  left.legend()
+  right.legend(loc='upper right')
   _explain(figure, index)
   return figure
 
@@ -206,12 +206,13 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
       )
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
-    top = np.nanmedian(values[:, 0])
-    axes.plot(lengths, top * lengths[0] / np.array(lengths), color='black',
+    last = np.nanmedian(values[:, -1])
+    axes.plot(lengths, last * lengths[-1] / np.array(lengths), color='black',
               linewidth=0.9, linestyle='-.', label='$\\propto 1/N$')
   axes.set_yscale('log')
   axes.set(
-      title='Variance of a component of the attention output, one query',
+      title='Variance of a component of the attention output before the norm,\n'
+            'one query',
       ylabel='variance over sequences',
   )
   plots.length_axis(axes, trained_up_to)
@@ -254,14 +255,15 @@ def learning_curves(curves: Curves) -> Figure:
   return figure
 
 
-def _explain(figure: Figure, index: Index) -> None:
-  figure.supxlabel(_bands(index), fontsize=7.5)
+def _explain(figure: Figure, index: Index, except_for: str = '') -> None:
+  figure.supxlabel(_bands(index, except_for), fontsize=7.5)
 
 
-def _bands(index: Index) -> str:
+def _bands(index: Index, except_for: str = '') -> str:
   """Says what lines and bands are."""
   seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
-  return f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean'
+  return (f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean'
+          f'{except_for}; grey: training lengths')
 
 
 def _sample_lengths(samples: Samples, kind: str) -> list[int]:

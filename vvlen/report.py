@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vvlen import figures, results
-from vvlen.comparison import compare, Comparison, not_converged
+from vvlen.comparison import compare, Comparison, median_accuracy, not_converged
 from vvlen.plots import ADAPTATIONS, ARMS
 from vvlen.statistics import PairedTest
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
 FEW_PAIRS = 20
+_LEARNED = 0.9  # accuracy at the training lengths below which no test makes sense
 
 Record = Mapping[str, Any]
 
@@ -52,7 +53,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   if not rows:
     raise ValueError(f'{folder} has no results.csv with results')
   index = results.index(rows)
-  trained_up_to = _trained_up_to(folder / 'config.json')
+  trained_up_to, arms, num_seeds = _read_config(folder / 'config.json')
   tables = make_tables(index, trained_up_to)
   paths = []
   for table in tables:
@@ -68,15 +69,27 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       samples=results.read_samples(folder / 'samples'),
   )
   main = [t for t in tables if t.name in ('table_1', 'primary_endpoint')]
-  return '\n'.join(markdown(table) for table in main), paths
+  text = [markdown(table) for table in main]
+  missing = [
+      f'{arm} has {have} of {num_seeds} seeds'
+      for arm in arms
+      if (have := len(index.get((arm, 'training_loss', None), {}))) < num_seeds
+  ]
+  if missing:
+    text.insert(0, f'The run is not finished: {", ".join(missing)}.\n')
+  return '\n'.join(text), paths
 
 
-def _trained_up_to(path: epath.Path) -> int:
-  """Returns the longest training length; 16 where no config.json tells."""
+def _read_config(path: epath.Path) -> tuple[int, list[str], int]:
+  """Returns the longest training length, the arms and how many seeds were asked for.
+
+  Without a config.json: 16, none and 0.
+  """
   if not path.exists():
-    return 16
+    return 16, [], 0
   try:
-    return json.loads(path.read_text())['config']['train']['max_length']
+    config = json.loads(path.read_text())['config']
+    return config['train']['max_length'], config['arms'], config['num_seeds']
   except (ValueError, KeyError, TypeError) as error:
     raise ValueError(f'{path} is not the config.json of a run') from error
 
@@ -119,7 +132,11 @@ def make_tables(index: results.Index, trained_up_to: int = 16) -> list[Table]:
   others = [c for c in gains if (c.treated, c.control) != ('layer_norm', 'none')]
   primary = against_baseline + others
   if primary:
-    tables.append(_primary_endpoint(primary, trained_up_to))
+    learned = max(
+        (median_accuracy(index[arm, 'training_accuracy', None]) for arm in NAMES
+         if (arm, 'training_accuracy', None) in index), default=1.0,
+    )
+    tables.append(_primary_endpoint(primary, trained_up_to, learned))
   tables.append(_training(index))
   return tables
 
@@ -161,7 +178,9 @@ def _by_length(
   return Table(name, title, columns, records, note)
 
 
-def _primary_endpoint(comparisons: Sequence[Comparison], trained_up_to: int) -> Table:
+def _primary_endpoint(
+    comparisons: Sequence[Comparison], trained_up_to: int, learned: float
+) -> Table:
   records = []
   for c in comparisons:
     treated, control = c.primary_means
@@ -186,6 +205,9 @@ def _primary_endpoint(comparisons: Sequence[Comparison], trained_up_to: int) -> 
       f' {fewest} pairs are few: differences much below the smallest detectable one '
       'would go unseen.' if fewest < FEW_PAIRS else ''
   )
+  if learned < _LEARNED:
+    few += (f' No arm has learned the training lengths yet (accuracy there '
+            f'{100 * learned:.0f} %): nothing here is about length.')
   note = (
       f'Mean accuracy over N = {beyond[0]} to {beyond[-1]}, in %, paired over seeds. '
       'LN − Baseline is the primary endpoint, fixed before the run; all else is '
@@ -199,6 +221,7 @@ def _primary_endpoint(comparisons: Sequence[Comparison], trained_up_to: int) -> 
 
 def _training(index: results.Index) -> Table:
   records = []
+  arms = [index.get((arm, 'training_accuracy', None), {}) for arm in NAMES]
   for arm, name in NAMES.items():
     accuracy = index.get((arm, 'training_accuracy', None))
     loss = index.get((arm, 'training_loss', None))
@@ -212,7 +235,7 @@ def _training(index: results.Index) -> Table:
         'accuracy': 100 * _finite_mean(accuracy.values()),
         'lowest_accuracy': 100 * min(finite, default=math.nan),
         'not_converged': _seeds(
-            s for s in not_converged(accuracy) if s not in broken
+            s for s in not_converged(accuracy, arms) if s not in broken
         ),
         'not_finite': _seeds(broken),
     })
@@ -228,7 +251,7 @@ def _training(index: results.Index) -> Table:
   note = (
       'Over the last tenth of training, on batches not yet trained on: mean loss in '
       'nats, accuracy in %. Not converged: seeds more than 5 points below the median '
-      'of the arm; these stay in the tests. Not finite: seeds left out of the tests.'
+      'of the best arm; these stay in the tests. Not finite: seeds left out of the tests.'
   )
   return Table('training', 'Training', columns, records, note)
 

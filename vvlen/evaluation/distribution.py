@@ -28,7 +28,7 @@ def components(
     params: of one seed.
     key: of the test data.
     length: N.
-    num_sequences: S, a power of two.
+    num_sequences: S.
     num_components: how many of the d components.
 
   Returns:

@@ -67,16 +67,10 @@ def make_apply(model: Any) -> Apply:
 def chunk_size(num_sequences: int, length: int) -> int:
   """Returns how many sequences of a length are drawn and measured at once.
 
-  Raises:
-    ValueError: if `num_sequences` is not a multiple of that.
+  That is the largest divisor of num_sequences with at most 2**14 items, or 1.
   """
-  size = max(1, min(num_sequences, ITEMS_PER_CHUNK // length))
-  if num_sequences % size:
-    raise ValueError(
-        f'{num_sequences} sequences of {length} items do not divide into chunks of '
-        f'{size}; choose a power of two'
-    )
-  return size
+  most = max(1, min(num_sequences, ITEMS_PER_CHUNK // length))
+  return next(size for size in range(most, 0, -1) if num_sequences % size == 0)
 
 
 def in_chunks(
@@ -93,13 +87,10 @@ def in_chunks(
     sample: draws a batch.
     key: chunk c is drawn from fold_in(fold_in(key, length), c).
     length: N.
-    num_sequences: a power of two, or at most 2**14 / N.
+    num_sequences: best a power of two, which divides into large chunks.
 
   Returns:
     The rows of all chunks, [num_sequences, ...].
-
-  Raises:
-    ValueError: if the sequences cannot be divided into equal chunks.
   """
   per_chunk = chunk_size(num_sequences, length)
   key = jax.random.fold_in(key, length)
@@ -131,7 +122,7 @@ def evaluate(
     key: of the test data; models given the same key see the same sequences.
     coefficients: [5] of the fitted adaptive temperature.
     length: N.
-    num_sequences: a power of two.
+    num_sequences: S.
     fixed_query: the query for `component_variance`, without a batch axis.
 
   Returns:
@@ -200,7 +191,7 @@ def best_betas(
     params: of one seed.
     key: of the validation data, another than that of the test data.
     length: N.
-    num_sequences: a power of two.
+    num_sequences: S.
 
   Returns:
     The entropy of each row's attention [S], nats, and the β among `BETAS` that
