@@ -251,7 +251,7 @@ def _training(index: results.Index) -> Table:
   note = (
       'Over the last tenth of training, on batches not yet trained on: mean loss in '
       'nats, accuracy in %. Not converged: seeds more than 5 points below the median '
-      'of the best arm; these stay in the tests. Not finite: seeds left out of the tests.'
+      'of the best arm; these stay in the tests. Not finite: left out of the tests.'
   )
   return Table('training', 'Training', columns, records, note)
 
