@@ -316,7 +316,7 @@ def test_rows_stand_in_the_order_of_arms_and_the_new_replace_the_old():
 def _small_problem(**fields):
   config = _config(train__batch_size=64, task__num_classes=3, **fields)
   model = Retriever(num_classes=3, width=4)
-  return length_generalization._problem(config, model)
+  return length_generalization.problem(config, model)
 
 
 def test_l2_is_of_the_kernels_alone_and_added_before_adam():
@@ -374,7 +374,7 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
 
   # The same by hand.
   model = Retriever(num_classes=10, norm='layer_norm', **config.model)
-  problem = length_generalization._problem(config, model)
+  problem = length_generalization.problem(config, model)
   trainer = ensemble.make_trainer(problem, steps_per_call=2, mesh=mesh)
   apply = lengths.make_apply(model)
   sample = lambda key, num_sequences, length: retrieval.sample(
