@@ -22,7 +22,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       seed=0,
       num_seeds=100,  # pairs in the tests; may grow later
       arms=('none', 'standardize', 'layer_norm'),
-      task=dict(num_classes=10),
+      task=dict(name='retrieval', num_classes=10),
       model=dict(width=128, output_projection=False, item_encoder='mlp'),
       train=dict(
           batch_size=128,

@@ -14,7 +14,7 @@ import pytest
 
 from configs.retrieval import get_config
 from experiments import _run as command_line
-from experiments import length_generalization
+from experiments import _training, length_generalization
 from tests.conftest import ROOT
 from vvlen import results
 from vvlen.evaluation import distribution, lengths
@@ -308,15 +308,15 @@ def test_rows_stand_in_the_order_of_arms_and_the_new_replace_the_old():
   ]
   shuffled = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
   old = [row._replace(value=0.1) for row in shuffled[3:]]
-  assert length_generalization._merge(config, old, shuffled[:9]) == [
+  assert _training.merge(config.arms, old, shuffled[:9]) == [
       row if row in shuffled[:9] else row._replace(value=0.1) for row in rows
   ]
 
 
 def _small_problem(**fields):
-  config = _config(train__batch_size=64, task__num_classes=3, **fields)
-  model = Retriever(num_classes=3, width=4)
-  return length_generalization.problem(config, model)
+  config = _config(
+      train__batch_size=64, task__num_classes=3, model__width=4, **fields)
+  return _training.problem(config, 'none')
 
 
 def test_l2_is_of_the_kernels_alone_and_added_before_adam():
@@ -361,12 +361,12 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
     return np.eye(5)[4]
 
   monkeypatch.setattr(of_block.temperature, 'fit', fit)
-  run = length_generalization._block_runner(config, 'layer_norm', mesh)
+  run = _training.block_runner(config, 'layer_norm', mesh)
   curves = results.Curves(tmp_path / 'metrics.jsonl')
   rows = []
   with command_line.Progress(16, 'seed-steps') as progress:
     for first in (0, 2):
-      rows += run(first, tmp_path, curves, progress)
+      rows += run('retrieval', first, 4, tmp_path, curves, progress)
   index = results.index(rows)
   assert {arm for arm, _, _ in index} == {
       'layer_norm', 'layer_norm+adaptive', 'layer_norm+fitted'}
@@ -374,7 +374,7 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
 
   # The same by hand.
   model = Retriever(num_classes=10, norm='layer_norm', **config.model)
-  problem = length_generalization.problem(config, model)
+  problem = _training.problem(config, 'layer_norm')
   trainer = ensemble.make_trainer(problem, steps_per_call=2, mesh=mesh)
   apply = lengths.make_apply(model)
   sample = lambda key, num_sequences, length: retrieval.sample(
@@ -401,7 +401,8 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
         entropies[seed], best_betas(params, validation)[0], rtol=1e-4)
     if seed == 0:
       shown = distribution.top_weights(
-          apply, sample, params, test, length=32, num_sequences=32, num_items=16)
+          apply, sample, params, test, length=32, num_sequences=32, num_items=16,
+          order=lambda batch, weights: batch.items[..., 0])
       samples = results.read_samples(tmp_path / 'samples')['layer_norm']
       np.testing.assert_allclose(samples['weights_32'], shown, rtol=1e-4, atol=1e-6)
 

@@ -19,6 +19,11 @@ from vvlen.plots import ADAPTATIONS, ARMS
 from vvlen.results import Index
 from vvlen.statistics import mean_interval
 
+# What Figure 4 shows of the items.
+_ORDER = {
+    'retrieval': 'the 16 items of highest priority, the highest on the left',
+    'lookup': 'the item asked for, on the left, and the 15 others of most weight',
+}
 Curves = Sequence[Mapping[str, Any]]
 Samples = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -27,6 +32,7 @@ def write(
     folder: epath.PathLike,
     index: Index,
     *,
+    task: str = 'retrieval',
     trained_up_to: int,
     curves: Curves = (),
     samples: Samples | None = None,
@@ -36,6 +42,7 @@ def write(
   Args:
     folder: where to write.
     index: from `vvlen.results.index`.
+    task: 'retrieval' or 'lookup', which says in what order Figure 4 has its items.
     trained_up_to: the longest training length, marked in the figures.
     curves: from `vvlen.results.read_curves`.
     samples: from `vvlen.results.read_samples`.
@@ -53,7 +60,7 @@ def write(
     }
     if both:
       figures['figure_2'] = histograms(both)
-      figures['figure_4'] = attention(index, both, trained_up_to)
+      figures['figure_4'] = attention(index, both, trained_up_to, task)
     if curves:
       figures['learning_curves'] = learning_curves(curves)
     return plots.save(folder, figures)
@@ -133,8 +140,10 @@ def output_moments(index: Index, trained_up_to: int) -> Figure:
   return figure
 
 
-def attention(index: Index, samples: Samples, trained_up_to: int) -> Figure:
-  """Draws the weights on the 16 items of highest priority by length (Figure 4)."""
+def attention(
+    index: Index, samples: Samples, trained_up_to: int, task: str = 'retrieval'
+) -> Figure:
+  """Draws the weights on 16 items by length (Figure 4)."""
   lengths = _sample_lengths(samples, 'weights')
   figure = Figure(figsize=(10.0, 3.4))
   halves: Any = figure.subfigures(1, 2, width_ratios=[7, 3])
@@ -156,7 +165,7 @@ def attention(index: Index, samples: Samples, trained_up_to: int) -> Figure:
     axes.set_title(f'$2^{{{power}}}$' if length == 2**power else str(length))
   left.suptitle('number of items N', fontsize=8.5)
   left.supxlabel(
-      'the 16 items of highest priority, the highest on the left; model of seed 0',
+      _ORDER[task] + '; model of seed 0',
       fontsize=8.5,
   )
   left.colorbar(picture, ax=grid, label='attention weight', pad=0.01, fraction=0.02)

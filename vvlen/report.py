@@ -1,6 +1,7 @@
 """Tables of length generalization, from results.csv alone. Runs without JAX.
 
-Tables 1 and 3 of arXiv 2504.02827, the primary endpoint, and a table of training.
+Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, the primary
+endpoint, and a table of training.
 Each is written as Markdown to be read and as CSV, in full precision, to be used.
 """
 
@@ -19,6 +20,8 @@ from vvlen.plots import ADAPTATIONS, ARMS
 from vvlen.statistics import PairedTest
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
+# The paper's numbers of the tables of accuracy and of gain.
+TABLES = {'retrieval': ('1', '3'), 'lookup': ('2', '6')}
 FEW_PAIRS = 20
 _LEARNED = 0.9  # accuracy at the training lengths below which no test makes sense
 
@@ -54,7 +57,10 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     raise ValueError(f'{folder} has no results.csv with results')
   index = results.index(rows)
   trained_up_to, arms, num_seeds = _read_config(folder / 'config.json')
-  tables = make_tables(index, trained_up_to)
+  task = rows[0].experiment
+  if task not in TABLES:
+    raise ValueError(f'{folder} holds results of {task}, not of {", ".join(TABLES)}')
+  tables = make_tables(index, trained_up_to, task)
   paths = []
   for table in tables:
     path = folder / 'tables' / f'{table.name}.md'
@@ -64,11 +70,13 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   paths += figures.write(
       folder / 'figures',
       index,
+      task=task,
       trained_up_to=trained_up_to,
       curves=results.read_curves(folder / 'metrics.jsonl'),
       samples=results.read_samples(folder / 'samples'),
   )
-  main = [t for t in tables if t.name in ('table_1', 'primary_endpoint')]
+  accuracy, _ = TABLES[task]
+  main = [t for t in tables if t.name in (f'table_{accuracy}', 'primary_endpoint')]
   text = [markdown(table) for table in main]
   missing = [
       f'{arm} has {have} of {num_seeds} seeds'
@@ -94,17 +102,21 @@ def _read_config(path: epath.Path) -> tuple[int, list[str], int]:
     raise ValueError(f'{path} is not the config.json of a run') from error
 
 
-def make_tables(index: results.Index, trained_up_to: int = 16) -> list[Table]:
+def make_tables(
+    index: results.Index, trained_up_to: int = 16, task: str = 'retrieval'
+) -> list[Table]:
   """Makes all tables that the arms at hand allow.
 
   Args:
     index: from `vvlen.results.index`.
     trained_up_to: the longest training length.
+    task: 'retrieval' or 'lookup', which numbers the tables.
 
   Returns:
-    Tables 1 and 3, `primary_endpoint` and `training`.
+    Tables 1 and 3, or 2 and 6, `primary_endpoint` and `training`.
   """
   arms = {arm for arm, _, _ in index}
+  accuracy, gain = TABLES[task]
 
   def pairs(*names: tuple[str, str]) -> list[Comparison]:
     return [
@@ -119,14 +131,15 @@ def make_tables(index: results.Index, trained_up_to: int = 16) -> list[Table]:
   tables = []
   if against_baseline:
     tables.append(_by_length(
-        'table_1',
-        'Table 1. Accuracy by length, with and without LayerNorm after attention',
+        f'table_{accuracy}',
+        f'Table {accuracy}. Accuracy by length, with and without LayerNorm after '
+        'attention',
         against_baseline, trained_up_to,
     ))
   if len(gains) == 3:
     tables.append(_by_length(
-        'table_3',
-        'Table 3. Gain of standardization and of LayerNorm over the Baseline',
+        f'table_{gain}',
+        f'Table {gain}. Gain of standardization and of LayerNorm over the Baseline',
         gains, trained_up_to,
     ))
   others = [c for c in gains if (c.treated, c.control) != ('layer_norm', 'none')]
@@ -157,14 +170,14 @@ def _by_length(
   columns = {
       'comparison': lambda r: r['comparison'],
       'N': lambda r: str(r['length']),
-      'control': lambda r: _number(r['control'], '.1f'),
-      'treated': lambda r: _number(r['treated'], '.1f'),
-      'difference [95 %]': _difference('.1f'),
-      '% of control': lambda r: _number(r['percent_of_control'], '+.1f'),
-      'effect': lambda r: _number(r['effect_size'], '+.2f'),
-      'p': lambda r: _p(r['p']),
-      'p Holm': lambda r: _p(r['p_holm']),
-      'smallest detectable': lambda r: _number(r['smallest_detectable'], '.1f'),
+      'control': lambda r: number(r['control'], '.1f'),
+      'treated': lambda r: number(r['treated'], '.1f'),
+      'difference [95 %]': difference_cell('.1f'),
+      '% of control': lambda r: number(r['percent_of_control'], '+.1f'),
+      'effect': lambda r: number(r['effect_size'], '+.2f'),
+      'p': lambda r: p_value(r['p']),
+      'p Holm': lambda r: p_value(r['p_holm']),
+      'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
   }
   note = (
       f'Accuracy in %, mean over {_pairs(comparisons)}; trained on at most '
@@ -189,14 +202,14 @@ def _primary_endpoint(
     records.append({'comparison': _title(c), **record, 'at_5_percent': verdict})
   columns = {
       'comparison': lambda r: r['comparison'],
-      'control': lambda r: _number(r['control'], '.2f'),
-      'treated': lambda r: _number(r['treated'], '.2f'),
-      'difference [95 %]': _difference('.2f'),
-      'effect': lambda r: _number(r['effect_size'], '+.2f'),
-      't': lambda r: _number(r['t'], '+.2f'),
-      'p': lambda r: _p(r['p']),
+      'control': lambda r: number(r['control'], '.2f'),
+      'treated': lambda r: number(r['treated'], '.2f'),
+      'difference [95 %]': difference_cell('.2f'),
+      'effect': lambda r: number(r['effect_size'], '+.2f'),
+      't': lambda r: number(r['t'], '+.2f'),
+      'p': lambda r: p_value(r['p']),
       'pairs': lambda r: str(r['pairs']),
-      'smallest detectable': lambda r: _number(r['smallest_detectable'], '.2f'),
+      'smallest detectable': lambda r: number(r['smallest_detectable'], '.2f'),
       'at 5 %': lambda r: r['at_5_percent'],
   }
   beyond = [n for n in comparisons[0].lengths if n > trained_up_to]
@@ -242,9 +255,9 @@ def _training(index: results.Index) -> Table:
   columns = {
       'arm': lambda r: r['arm'],
       'seeds': lambda r: str(r['seeds']),
-      'loss': lambda r: _number(r['loss'], '.4f'),
-      'accuracy': lambda r: _number(r['accuracy'], '.2f'),
-      'lowest accuracy': lambda r: _number(r['lowest_accuracy'], '.2f'),
+      'loss': lambda r: number(r['loss'], '.4f'),
+      'accuracy': lambda r: number(r['accuracy'], '.2f'),
+      'lowest accuracy': lambda r: number(r['lowest_accuracy'], '.2f'),
       'not converged': lambda r: r['not_converged'],
       'not finite': lambda r: r['not_finite'],
   }
@@ -336,19 +349,19 @@ def _verdict(p: float, difference: float) -> str:
   return 'treated higher' if difference > 0 else 'treated lower'
 
 
-def _difference(form: str) -> Callable[[Record], str]:
+def difference_cell(form: str) -> Callable[[Record], str]:
   """Returns the cell of a difference and, where there is one, its interval."""
 
   def cell(record: Record) -> str:
     mean, low, high = (
-        _number(record[k], '+' + form) for k in ('difference', 'ci_low', 'ci_high')
+        number(record[k], '+' + form) for k in ('difference', 'ci_low', 'ci_high')
     )
     return mean if math.isnan(record['ci_low']) else f'{mean} [{low}, {high}]'
 
   return cell
 
 
-def _number(value: float, form: str) -> str:
+def number(value: float, form: str) -> str:
   """Formats a number, with a real minus sign and without −0.0."""
   if math.isnan(value):
     return 'undefined'
@@ -358,7 +371,8 @@ def _number(value: float, form: str) -> str:
   return text.replace('-', '−')
 
 
-def _p(value: float) -> str:
+def p_value(value: float) -> str:
+  """Formats a p-value as journals print it."""
   if math.isnan(value):
     return 'undefined'
   return '< .001' if value < 0.001 else f'{value:.3f}'.removeprefix('0')

@@ -35,12 +35,11 @@ from jax.sharding import Mesh
 import numpy as np
 
 from configs import retrieval as config_file
-from experiments import _run, length_generalization
+from experiments import _run, _tasks, _training
 from experiments.benchmarks import _rounds
 from vvlen import sharding
 from vvlen.evaluation import lengths
 from vvlen.models.norm import KINDS
-from vvlen.models.retriever import Retriever
 from vvlen.models.temperature import PUBLISHED
 from vvlen.tasks import retrieval
 from vvlen.training import ensemble
@@ -220,8 +219,8 @@ def _peak_device_gib() -> float | None:
 
 def _model(config: Any, arm: str, keys: jax.Array, mesh: Mesh):
   """Returns the `Apply` of an arm and the initial parameters of all seeds."""
-  model = Retriever(num_classes=config.task.num_classes, norm=arm, **config.model)
-  problem = length_generalization.problem(config, model)
+  model = _tasks.make_task(config).model(arm)
+  problem = _training.problem(config, arm)
   init = lambda key: problem.init(ensemble.purpose_key(key, ensemble.INIT))
   return lengths.make_apply(model), sharding.over_seeds(init, mesh)(keys)
 

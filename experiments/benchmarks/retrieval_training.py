@@ -31,11 +31,10 @@ import jax
 import jax.numpy as jnp
 
 from configs import retrieval as config_file
-from experiments import _run, length_generalization
+from experiments import _run, _training
 from experiments.benchmarks import _rounds
 from vvlen import sharding
 from vvlen.models.norm import KINDS
-from vvlen.models.retriever import Retriever
 from vvlen.training import ensemble
 
 MODULE = 'experiments.benchmarks.retrieval_training'
@@ -182,12 +181,10 @@ def _trainer(
     config = config_file.get_config('paper')
     group = config.train.group_size
   mesh = sharding.seed_mesh()
-  model = Retriever(
-      num_classes=config.task.num_classes, norm=norm, fold=strategy != 'plain',
-      **config.model,
-  )
+  with config.model.unlocked():
+    config.model.fold = strategy != 'plain'
   trainer = ensemble.make_trainer(
-      length_generalization.problem(config, model),
+      _training.problem(config, norm),
       steps_per_call=20, group_size=group, mesh=mesh,
   )
   seeds = config.train.seeds_at_once

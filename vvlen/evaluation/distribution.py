@@ -3,6 +3,9 @@
 Axes: S sequences, N items, M items of the vocabulary, d width.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -52,20 +55,30 @@ def top_weights(
     length: int,
     num_sequences: int,
     num_items: int,
+    order: Callable[[Any, jax.Array], jax.Array],
 ) -> jax.Array:
-  """Returns the attention weights on the items of highest priority.
+  """Returns the attention weights on the items that come first in some order.
 
-  The first feature of an item has to be its priority, as in
-  `vvlen.tasks.retrieval`. Arguments as in `components`.
+  Args:
+    apply: the model, as all that follows, as in `components`.
+    sample: the task.
+    params: of one seed.
+    key: of the test data.
+    length: N.
+    num_sequences: S.
+    num_items: how many of the N items.
+    order: (batch, weights [S, N]) -> [S, N], by which items are ordered, the
+      largest first, such as their priorities.
 
   Returns:
-    [S, num_items], the highest priority first (Figure 4 of arXiv 2504.02827).
+    [S, num_items] (Figure 4 of arXiv 2504.02827).
   """
 
   def measure(batch):
     _, sown = apply(params, batch.query, batch.items)
-    _, order = jax.lax.top_k(batch.items[..., 0], num_items)
-    return jnp.take_along_axis(sown['attention_weights'], order, axis=1)
+    weights = sown['attention_weights']
+    _, places = jax.lax.top_k(order(batch, weights), num_items)
+    return jnp.take_along_axis(weights, places, axis=1)
 
   return in_chunks(measure, sample, key, length, num_sequences)
 

@@ -107,7 +107,7 @@ def evaluate(
     sample: Sample,
     params: Params,
     key: jax.Array,
-    coefficients: jax.Array,
+    coefficients: jax.Array | None,
     *,
     length: int,
     num_sequences: int,
@@ -120,7 +120,7 @@ def evaluate(
     sample: the task.
     params: of one seed.
     key: of the test data; models given the same key see the same sequences.
-    coefficients: [5] of the fitted adaptive temperature.
+    coefficients: [5] of the fitted adaptive temperature, or None to leave it out.
     length: N.
     num_sequences: S.
     fixed_query: the query for `component_variance`, without a batch axis.
@@ -134,16 +134,18 @@ def evaluate(
     component of the attention output under one fixed query, averaged over the
     components (Proposition 1).
   """
-  temperatures = (
-      None,
-      adaptive_temperature,
-      functools.partial(adaptive_temperature, coefficients=coefficients),
-  )
+  temperatures: dict[str, Temperature | None] = {
+      '': None, '+adaptive': adaptive_temperature
+  }
+  if coefficients is not None:
+    temperatures['+fitted'] = functools.partial(
+        adaptive_temperature, coefficients=coefficients
+    )
 
   def measure(batch):
     rows = {
         suffix: _measure_rows(apply, params, batch, temperature)
-        for suffix, temperature in zip(ADAPTATIONS, temperatures, strict=True)
+        for suffix, temperature in temperatures.items()
     }
     fixed = jnp.broadcast_to(fixed_query, batch.query.shape)
     _, sown = apply(params, fixed, batch.items)

@@ -40,7 +40,8 @@ def make_measure(
     sample: the task.
     lengths: of the test sequences.
     num_sequences: test sequences a length.
-    fit_lengths: of the validation sequences that adaptive temperature is fitted to.
+    fit_lengths: of the validation sequences that adaptive temperature is fitted to;
+      none to leave '+fitted' out.
     fit_sequences: validation sequences a length.
     fixed_query: for Proposition 1, without a batch axis.
     vocabulary: [M, x] all items, for Proposition 1.
@@ -65,8 +66,8 @@ def make_measure(
     ))
 
   def metrics_at(length):
-    return over_seeds(lambda params, key, coefficients: at_length.evaluate(
-        apply, sample, params, key, coefficients,
+    return over_seeds(lambda params, key, *coefficients: at_length.evaluate(
+        apply, sample, params, key, *(coefficients or (None,)),
         length=length, num_sequences=num_sequences, fixed_query=fixed_query,
     ))
 
@@ -79,18 +80,20 @@ def make_measure(
   def measure(
       params: Params, test_keys: jax.Array, validation_keys: jax.Array
   ) -> Measured:
-    rows = [
-        sharding.fetch(best(params, validation_keys)) for best in best_betas.values()
-    ]
-    entropy, beta = (np.concatenate(x, axis=1) for x in zip(*rows, strict=True))
-    fitted = [temperature.fit(h, b) for h, b in zip(entropy, beta, strict=True)]
-    fitted = sharding.put(np.array(fitted, np.float32), mesh)
+    fitted = []
+    if best_betas:
+      rows = [
+          sharding.fetch(best(params, validation_keys)) for best in best_betas.values()
+      ]
+      entropy, beta = (np.concatenate(x, axis=1) for x in zip(*rows, strict=True))
+      by_seed = [temperature.fit(h, b) for h, b in zip(entropy, beta, strict=True)]
+      fitted = [sharding.put(np.array(by_seed, np.float32), mesh)]
     measured: dict[tuple[str, str, int | None], Any] = {
         ('', metric, None): values
         for metric, values in sharding.fetch(bound(params)).items()
     }
     for length, function in evaluate.items():
-      metrics = sharding.fetch(function(params, test_keys, fitted))
+      metrics = sharding.fetch(function(params, test_keys, *fitted))
       for suffix, values in metrics.items():
         measured |= {(suffix, name, length): x for name, x in values.items()}
     return measured

@@ -19,6 +19,8 @@ from vvlen.models.norm import PostAttentionNorm
 
 # (logits [..., n], mask [..., n] or None) -> β [..., 1]
 Temperature = Callable[[jax.Array, jax.Array | None], jax.Array]
+# attention output [..., d], before the norm -> what to put in its place
+Intervention = Callable[[jax.Array], jax.Array]
 
 
 def masked_softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -105,17 +107,19 @@ class SingleHeadAttention(nn.Module):
     norm: 'none', 'standardize' or 'layer_norm', applied to the output, before any
       output projection.
     output_projection: whether W_O follows the norm.
+    value_bias: whether the values have a bias.
     epsilon: of the norm.
     fold: False forms all keys and values, as papers write it; for comparison, the
       result is equal to rounding.
     dtype: of the matrix products; None follows inputs and parameters. Parameters,
       logits, softmax and norm are float32, or wider with the inputs.
-    kernel_init: of all projections, which have no biases.
+    kernel_init: of all projections, which have no other biases.
   """
 
   features: int
   norm: str = 'none'
   output_projection: bool = False
+  value_bias: bool = False
   epsilon: float = 1e-5
   fold: bool = True
   dtype: Any = None
@@ -129,6 +133,7 @@ class SingleHeadAttention(nn.Module):
       mask: jax.Array | None = None,
       temperature: Temperature | None = None,
       items_map: Affine | None = None,
+      intervention: Intervention | None = None,
   ) -> jax.Array:
     """Attends from the query to the items.
 
@@ -139,6 +144,8 @@ class SingleHeadAttention(nn.Module):
       temperature: as in `attend`.
       items_map: an affine map that the items still have to pass through, given
         here so that it is applied once a row and not once an item.
+      intervention: replaces the attention output, before the norm; for
+        experiments on trained models.
 
     Returns:
       The normalized output [..., d].
@@ -173,6 +180,15 @@ class SingleHeadAttention(nn.Module):
         items = _affine(items, items_map)
       output, weights = attend(query, items @ w_k, items @ w_v, mask, temperature)
 
+    if self.value_bias:
+      bias = self.param('value_bias', nn.initializers.zeros, (d,), jnp.float32)
+      # Weights sum to 1, or to 0 in a row with nothing to attend to.
+      total = weights.sum(-1, keepdims=True)
+      output = output + (total * jnp.expand_dims(bias, range(query.ndim - 1))).astype(
+          output.dtype
+      )
+    if intervention is not None:
+      output = intervention(output)
     self.sow('intermediates', 'attention_weights', weights)
     self.sow('intermediates', 'attention_output', output)
     output = PostAttentionNorm(self.norm, self.epsilon, name='norm')(output)

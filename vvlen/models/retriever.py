@@ -11,7 +11,12 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from vvlen.models.attention import Affine, SingleHeadAttention, Temperature
+from vvlen.models.attention import (
+    Affine,
+    Intervention,
+    SingleHeadAttention,
+    Temperature,
+)
 
 ITEM_ENCODERS = ('mlp', 'linear')
 
@@ -28,6 +33,8 @@ class Retriever(nn.Module):
     width: of every layer.
     norm: 'none', 'standardize' or 'layer_norm', right after attention.
     output_projection: whether a projection W_O follows the norm.
+    value_bias: whether the values of attention have a bias.
+    epsilon: of the norm.
     item_encoder: ψ_x: 'mlp' or 'linear'.
     fold: False applies ψ_x's last layer, W_K and W_V to every item. Equal to
       rounding, and many times the work.
@@ -39,6 +46,8 @@ class Retriever(nn.Module):
   width: int = 128
   norm: str = 'none'
   output_projection: bool = False
+  value_bias: bool = False
+  epsilon: float = 1e-5
   item_encoder: str = 'mlp'
   fold: bool = True
   dtype: Any = None
@@ -51,6 +60,7 @@ class Retriever(nn.Module):
       items: jax.Array,
       mask: jax.Array | None = None,
       temperature: Temperature | None = None,
+      intervention: Intervention | None = None,
   ) -> jax.Array:
     """Maps query [..., d_q] and items [..., n, x] to float32 logits [..., C].
 
@@ -59,6 +69,7 @@ class Retriever(nn.Module):
       items: [..., n, x].
       mask: [..., n] bool, True where there is an item; None for all.
       temperature: as in `vvlen.models.attention.attend`.
+      intervention: as in `vvlen.models.attention.SingleHeadAttention`.
 
     Returns:
       Class logits [..., C], float32 or wider.
@@ -66,33 +77,63 @@ class Retriever(nn.Module):
     Raises:
       ValueError: on an unknown `item_encoder` or `norm`.
     """
-    if self.item_encoder not in ITEM_ENCODERS:
-      raise ValueError(f'item_encoder must be mlp or linear: {self.item_encoder!r}')
-
-    def dense(features, name, dtype=self.dtype):
-      return nn.Dense(features, dtype=dtype, kernel_init=self.kernel_init, name=name)
-
     if self.item_encoder == 'mlp':
       # One matrix of all items: XLA's gradient of a product over two batch axes is
       # twenty times slower on a CPU.
-      rows = dense(self.width, 'item_hidden')(items.reshape(-1, items.shape[-1]))
+      rows = _dense(self, self.width, 'item_hidden')(
+          items.reshape(-1, items.shape[-1])
+      )
       items = nn.gelu(rows).reshape(*items.shape[:-1], self.width)
-    items_map = Affine(
-        self.param('item_output_kernel', self.kernel_init,
-                   (items.shape[-1], self.width), jnp.float32),
-        self.param('item_output_bias', nn.initializers.zeros, (self.width,),
+    return retrieve(self, query, items, mask, temperature, intervention)
+
+
+def retrieve(
+    module: Any,
+    query: jax.Array,
+    items: jax.Array,
+    mask: jax.Array | None,
+    temperature: Temperature | None,
+    intervention: Intervention | None,
+) -> jax.Array:
+  """Makes, within the compact method of `module`, all after ψ_x's first layer.
+
+  Args:
+    module: a linen module with the fields of `Retriever`; its parameters these
+      become.
+    query: features [..., d_q].
+    items: [..., n, x], ψ_x's hidden layer, or the features where ψ_x is linear.
+    mask: as all that follows, as in `Retriever`.
+    temperature: as above.
+    intervention: as above.
+
+  Returns:
+    Class logits [..., C], float32 or wider.
+
+  Raises:
+    ValueError: on an unknown `item_encoder` or `norm`.
+  """
+  if module.item_encoder not in ITEM_ENCODERS:
+    raise ValueError(f'item_encoder must be mlp or linear: {module.item_encoder!r}')
+  items_map = Affine(
+      module.param('item_output_kernel', module.kernel_init,
+                   (items.shape[-1], module.width), jnp.float32),
+      module.param('item_output_bias', nn.initializers.zeros, (module.width,),
                    jnp.float32),
-    )
-    query = nn.gelu(dense(self.width, 'query_hidden')(query))
-    query = dense(self.width, 'query_output')(query)
+  )
+  query = nn.gelu(_dense(module, module.width, 'query_hidden')(query))
+  query = _dense(module, module.width, 'query_output')(query)
+  output = SingleHeadAttention(
+      module.width, norm=module.norm, output_projection=module.output_projection,
+      value_bias=module.value_bias, epsilon=module.epsilon, fold=module.fold,
+      dtype=module.dtype, kernel_init=module.kernel_init, name='attention',
+  )(query, items, mask, temperature, items_map, intervention)
+  hidden = nn.gelu(_dense(module, module.width, 'head_hidden')(output))
+  wide = jnp.promote_types(hidden.dtype, jnp.float32)
+  # float32 whatever `dtype`, since the loss exponentiates these.
+  return _dense(module, module.num_classes, 'head_output', wide)(hidden)
 
-    output = SingleHeadAttention(
-        self.width, norm=self.norm, output_projection=self.output_projection,
-        fold=self.fold, dtype=self.dtype, kernel_init=self.kernel_init,
-        name='attention',
-    )(query, items, mask, temperature, items_map)
 
-    hidden = nn.gelu(dense(self.width, 'head_hidden')(output))
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
-    # float32 whatever `dtype`, since the loss exponentiates these.
-    return dense(self.num_classes, 'head_output', wide)(hidden)
+def _dense(module: Any, features: int, name: str, dtype: Any = None) -> nn.Dense:
+  return nn.Dense(
+      features, dtype=dtype or module.dtype, kernel_init=module.kernel_init, name=name
+  )

@@ -1,0 +1,183 @@
+"""Trains and measures a block of seeds of one arm, as a configuration says."""
+
+from collections.abc import Callable, Sequence
+import io
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments import _run, _tasks
+from vvlen import results, sharding
+from vvlen.evaluation import distribution, lengths
+from vvlen.evaluation.measure import make_measure
+from vvlen.training import ensemble
+from vvlen.training.step import Problem
+
+
+def problem(config: Any, arm: str) -> Problem:
+  """Returns what is trained."""
+  train, task = config.train, _tasks.make_task(config)
+  model = task.model(arm)
+
+  def sample(key):
+    return task.sample(
+        key, batch_size=train.batch_size, min_length=train.min_length,
+        max_length=train.max_length,
+    )
+
+  def init(key):
+    batch = sample(key)
+    return model.init(key, batch.query, batch.items, batch.mask)['params']
+
+  def loss(params, batch):
+    logits = model.apply({'params': params}, batch.query, batch.items, batch.mask)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.target)
+    hits = jnp.where(jnp.isfinite(losses), logits.argmax(-1) == batch.target, jnp.nan)
+    return losses.mean(), {'accuracy': hits.mean()}
+
+  return Problem(init, sample, loss, _optimizer(config.optimizer))
+
+
+def _optimizer(config: Any) -> optax.GradientTransformation:
+  """Returns Adam with L2 on the kernels, of which embeddings are none."""
+  is_kernel = lambda path, _: path[-1].key.endswith('kernel')
+  kernels = lambda params: jax.tree_util.tree_map_with_path(is_kernel, params)
+  if config.get('decoupled', False):
+    return optax.adamw(config.learning_rate, weight_decay=config.l2, mask=kernels)
+  return optax.chain(
+      optax.add_decayed_weights(config.l2, kernels), optax.adam(config.learning_rate)
+  )
+
+
+def blocks(config: Any) -> range:
+  """Returns the first seed of each block; blocks are trained whole."""
+  return range(0, config.num_seeds, config.train.seeds_at_once)
+
+
+def seeds_of(config: Any, first: int) -> range:
+  """Returns the seeds of a block that are asked for."""
+  return range(first, min(first + config.train.seeds_at_once, config.num_seeds))
+
+
+def block_runner(
+    config: Any, arm: str, mesh: jax.sharding.Mesh, samples: bool = True
+) -> Callable[..., list[results.Row]]:
+  """Returns the function that trains and measures a block of seeds of one arm.
+
+  Args:
+    config: with the fields task, model, train, optimizer and evaluate.
+    arm: a kind of norm.
+    mesh: the devices, with the axis 'seed'.
+    samples: whether to write what Figures 2 and 4 show of seed 0.
+
+  Returns:
+    A function of (experiment, first seed, number of steps, folder, curves,
+    progress, steps that progress does not count) to rows. It goes on from the
+    checkpoint in the folder.
+  """
+  train, evaluate = config.train, config.evaluate
+  task = _tasks.make_task(config)
+  trainer = ensemble.make_trainer(
+      problem(config, arm), steps_per_call=train.steps_per_call,
+      group_size=train.group_size, mesh=mesh,
+  )
+  apply = lengths.make_apply(task.model(arm))
+
+  def sample(key, num_sequences, length):
+    return task.sample(
+        key, batch_size=num_sequences, min_length=length, max_length=length
+    )
+
+  measure = make_measure(
+      apply, sample, lengths=evaluate.lengths, num_sequences=evaluate.num_sequences,
+      fit_lengths=evaluate.fit_lengths, fit_sequences=evaluate.fit_sequences,
+      fixed_query=task.fixed_query, mesh=mesh, group_size=train.group_size,
+      vocabulary=task.vocabulary(),
+  )
+
+  def run(experiment, first, num_steps, folder, curves, progress, since=0):
+    keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
+    name = f'{arm}, seeds {first} to {first + train.seeds_at_once - 1}'
+    reached = None
+
+    def on_progress(step, metrics):
+      nonlocal reached
+      if reached is None:
+        reached = step - train.steps_per_call
+        progress.skip((reached - since) * train.seeds_at_once)
+        if reached > since:
+          _run.console.print(f'{name}: resumed at step {reached:,}', highlight=False)
+      curves.add(arm, step, first, metrics)
+      loss = metrics['loss'].mean()
+      amount = (step - reached) * train.seeds_at_once
+      progress.show(f'{name}, loss {loss:.3f}', amount)
+      reached = step
+
+    last = first + train.seeds_at_once - 1
+    state = ensemble.train(
+        trainer, keys, num_steps, on_progress=on_progress,
+        save_every_seconds=train.save_every_seconds,
+        folder=folder / 'checkpoints' / arm / f'seeds_{first}_{last}',
+    )
+    if reached is None:
+      progress.skip((num_steps - since) * train.seeds_at_once)
+    progress.show(f'{name}, measuring')
+    test_keys, validation_keys = (
+        jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose)
+        for purpose in (ensemble.TEST, ensemble.VALIDATION)
+    )
+    measured = measure(
+        state.params, sharding.put(test_keys, mesh),
+        sharding.put(validation_keys, mesh),
+    )
+    for metric in ('loss', 'accuracy'):
+      measured['', f'training_{metric}', None] = curves.late_mean(arm, first, metric)
+    if samples and first == 0:
+      params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
+      path = folder / 'samples' / f'{arm}.npz'
+      _save_samples(config, task, apply, sample, params, test_keys[0], path)
+    return [
+        results.Row(
+            experiment, arm + suffix, seed, length, metric, values[seed - first]
+        )
+        for (suffix, metric, length), values in measured.items()
+        for seed in seeds_of(config, first)
+    ]
+
+  return run
+
+
+def _save_samples(config, task, apply, sample, params, key, path: epath.Path) -> None:
+  """Writes what Figures 2 and 4 show of seed 0: components and top weights."""
+  evaluate = config.evaluate
+  arrays = {}
+  for length in evaluate.histogram_lengths:
+    arrays[f'components_{length}'] = jax.jit(lambda params, key, length=length: (
+        distribution.components(
+            apply, sample, params, key, length=length, num_components=4,
+            num_sequences=evaluate.histogram_sequences)))(params, key)
+  for length in evaluate.lengths:
+    arrays[f'weights_{length}'] = jax.jit(lambda params, key, length=length: (
+        distribution.top_weights(
+            apply, sample, params, key, length=length,
+            num_items=min(16, length), order=task.order,
+            num_sequences=evaluate.weight_sequences)))(params, key)
+  buffer = io.BytesIO()
+  np.savez_compressed(buffer, **arrays)
+  results.write_bytes(path, buffer.getvalue())
+
+
+def merge(
+    arms: Sequence[str], rows: Sequence[results.Row], new: Sequence[results.Row]
+) -> list[results.Row]:
+  """Adds rows, in an order that does not depend on the order of computing."""
+  merged = {row[:-1]: row for row in (*rows, *new)}.values()
+  arms = list(arms)
+  return sorted(merged, key=lambda row: (
+      row.experiment, arms.index(row.arm.split('+')[0]), row.arm, row.seed,
+      row.length or 0, row.metric,
+  ))

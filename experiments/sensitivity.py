@@ -1,0 +1,121 @@
+r"""Under which choices does LayerNorm after attention help at longer inputs?
+
+Trains Baseline and LN in every cell of a grid, measures them along training, and
+tests the difference, paired by seed. A cell is a change of one configuration; its
+runs are those of `experiments.length_generalization` with that change.
+
+  python -m experiments.sensitivity --config=configs/sensitivity.py \
+      --workdir=runs/sensitivity [--config.run="('base','l2')"]
+
+All cells reach a step before any goes on to the next, so a run that is stopped has
+whole grids of fewer steps.
+"""
+
+from typing import Any
+
+from etils import epath
+import ml_collections
+
+from experiments import _run, _training, length_generalization
+from vvlen import plots, report, results, sensitivity, sharding
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs the cells, or what is left of them, and writes table and figure."""
+  cells = {name: cell_config(config, name) for name in names(config)}
+  train = config.base.train
+  _run.use_devices(train.seeds_at_once // train.group_size)
+  mesh = sharding.seed_mesh()
+  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  _run.lock(workdir)
+  folder = epath.Path(workdir)
+  # Cells may be added to a folder; each has a configuration of its own.
+  session = _run.session()
+  results.claim(folder, {'base': config.base.to_dict()}, session,
+                may_grow=['base.num_seeds'],
+                may_differ=['base.train.save_every_seconds'])
+  for name, cell in cells.items():
+    results.claim(folder / 'cells' / name, cell.to_dict(), session,
+                  may_grow=['num_seeds'], may_differ=['train.save_every_seconds'])
+
+  rows = results.read_rows(folder / 'results.csv')
+  done = {(row.experiment, row.arm, row.seed) for row in rows}
+  todo = [
+      (step, name, first, arm)
+      for step in config.at_steps
+      for name, cell in cells.items()
+      for first in _training.blocks(cell)
+      for arm in cell.arms
+      if any((f'{name}@{step}', arm, seed) not in done
+             for seed in _training.seeds_of(cell, first))
+  ]
+  before = {step: last for last, step in zip((0, *config.at_steps), config.at_steps,
+                                             strict=False)}
+  total = sum(step - before[step] for step, *_ in todo) * train.seeds_at_once
+  runners: dict[tuple[str, str], Any] = {}
+  with _run.Progress(total, 'seed-steps') as progress:
+    for step, name, first, arm in todo:
+      cell, place = cells[name], folder / 'cells' / name
+      if (name, arm) not in runners:
+        runners[name, arm] = _training.block_runner(cell, arm, mesh, samples=False)
+      new = runners[name, arm](
+          f'{name}@{step}', first, step, place,
+          results.Curves(place / 'metrics.jsonl'), progress, before[step],
+      )
+      rows = _training.merge(cell.arms, rows, new)
+      results.write_rows(folder / 'results.csv', rows)
+  _show(config, folder, rows)
+  results.finish(folder, finished=_run.now())
+
+
+def names(config: Any) -> tuple[str, ...]:
+  """Returns the cells to run; raises ValueError on those that there are not."""
+  chosen = tuple(config.run) or tuple(config.cells)
+  unknown = [name for name in chosen if name not in config.cells]
+  if unknown or not chosen:
+    raise ValueError(
+        f'config.run must be of {", ".join(config.cells)}: {", ".join(unknown)}'
+    )
+  return chosen
+
+
+def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
+  """Returns the configuration of one cell, checked."""
+  cell = config.base.copy_and_resolve_references()
+  with cell.unlocked():
+    cell.update(config.cells[name])
+  steps = config.at_steps
+  if not steps or list(steps) != sorted(set(steps)) or steps[0] < 1:
+    raise ValueError(f'config.at_steps must be positive and increase: {steps}')
+  cell.train.num_steps = steps[-1]
+  odd = [step for step in steps if step % cell.train.steps_per_call]
+  if odd:
+    raise ValueError(
+        f'config.at_steps {odd} are no multiples of base.train.steps_per_call '
+        f'{cell.train.steps_per_call}'
+    )
+  try:
+    length_generalization.check(cell)
+  except ValueError as error:
+    raise ValueError(f'cell {name}: {error}') from error
+  if not {'none', 'layer_norm'} <= set(cell.arms):
+    raise ValueError(f'cell {name}: needs the arms none and layer_norm: {cell.arms}')
+  return cell
+
+
+def _show(config: Any, folder: epath.Path, rows: list[results.Row]) -> None:
+  """Writes the table and the figure, and prints the table and the paths."""
+  cells = sensitivity.read_cells(
+      rows, tuple(config.cells), config.base.train.max_length
+  )
+  table = sensitivity.table(cells)
+  path = folder / 'tables' / 'sensitivity.md'
+  results.write_text(path, report.markdown(table))
+  results.write_text(path.with_suffix('.csv'), report.to_csv(table))
+  with plots.style():
+    paths = plots.save(folder / 'figures', {'sensitivity': sensitivity.figure(cells)})
+  print('', report.markdown(table), path, path.with_suffix('.csv'), *paths, sep='\n')
+
+
+if __name__ == '__main__':
+  _run.run(main)

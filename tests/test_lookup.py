@@ -1,0 +1,148 @@
+"""Dictionary lookup, and the retriever with learned embeddings."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from vvlen.models.dictionary import DictionaryRetriever
+from vvlen.models.norm import KINDS
+from vvlen.tasks import lookup
+
+K, C = 64, 5
+
+
+@functools.cache
+def _sampler(batch_size, min_length, max_length, num_keys=K):
+  return jax.jit(functools.partial(
+      lookup.sample, batch_size=batch_size, min_length=min_length,
+      max_length=max_length, num_keys=num_keys, num_values=C))
+
+
+@pytest.mark.parametrize('length, num_keys', [
+    (4, K), (5, K), (K, K), (1, 1), (16, 16384), (1024, 16384), (2048, 16384),
+])
+def test_no_key_comes_twice(key, length, num_keys):
+  keys = np.asarray(_sampler(16, 1, length, num_keys)(key).items[..., 0])
+  assert keys.shape == (16, length)
+  assert all(len(set(row)) == length for row in keys.tolist())
+  assert 0 <= keys.min() and keys.max() < num_keys
+
+
+@pytest.mark.parametrize('length, num_keys', [(2, 32), (3, 5), (8, 16)])
+def test_every_ordered_pair_of_keys_is_equally_likely(length, num_keys):
+  # (2, 32) draws again what came twice; the others permute.
+  keys = np.asarray(
+      lookup.distinct(jax.random.key(3), 30_000, length, num_keys))
+  for i, j in ((0, 1), (length - 1, 0)):
+    pairs = np.bincount(num_keys * keys[:, i] + keys[:, j], minlength=num_keys**2)
+    counts = pairs.reshape(num_keys, num_keys)
+    assert (np.diag(counts) == 0).all()
+    different = counts[~np.eye(num_keys, dtype=bool)]
+    assert stats.chisquare(different).pvalue > 1e-3
+
+
+def test_redrawing_and_permuting_have_the_same_law(monkeypatch):
+  # Which of the sets {a, b, c} of 6 keys: 20, each as likely.
+  monkeypatch.setattr(lookup, '_SPARSE', 1)
+  keys = np.sort(np.asarray(lookup.distinct(jax.random.key(5), 40_000, 3, 6)))
+  _, counts = np.unique(keys @ np.array([1, 6, 36]), return_counts=True)
+  assert counts.size == 20
+  assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_the_target_is_the_value_of_the_key_asked_for(key):
+  batch = jax.device_get(_sampler(512, 5, 16)(key))
+  rows = np.arange(512)
+  asked = batch.items[rows, batch.target_index]
+  np.testing.assert_array_equal(asked[:, 0], batch.query)
+  np.testing.assert_array_equal(asked[:, 1], batch.target)
+  lengths = batch.mask.sum(1)
+  assert batch.mask[rows, batch.target_index].all()
+  assert (batch.mask == (np.arange(16) < lengths[:, None])).all()
+  assert set(lengths.tolist()) == set(range(5, 17))
+  assert batch.items[..., 1].min() == 0 and batch.items[..., 1].max() == C - 1
+
+
+def test_lengths_places_and_values_are_uniform():
+  batch = jax.device_get(_sampler(20_000, 3, 4)(jax.random.key(1)))
+  lengths = batch.mask.sum(1)
+  cells = np.bincount(lengths * 4 + batch.target_index, minlength=20)
+  expected = np.r_[np.full(3, 1 / 6), np.full(4, 1 / 8)] * 20_000
+  assert stats.chisquare(np.r_[cells[12:15], cells[16:20]], expected).pvalue > 1e-3
+  assert stats.chisquare(np.bincount(batch.target)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize('sizes, words', [
+    (dict(max_length=65), '3, 65, 64'), (dict(min_length=0), '0, 8, 64'),
+    (dict(min_length=9), '9, 8, 64'), (dict(batch_size=0), 'positive: 0, 5'),
+    (dict(num_values=0), 'positive: 2, 0'),
+])
+def test_sizes_that_cannot_be_are_named(key, sizes, words):
+  good = dict(batch_size=2, min_length=3, max_length=8, num_keys=K, num_values=C)
+  with pytest.raises(ValueError, match=words):
+    lookup.sample(key, **good | sizes)
+
+
+def test_the_vocabulary_is_every_pair_once():
+  pairs = np.asarray(lookup.vocabulary(4, 3))
+  assert sorted(map(tuple, pairs.tolist())) == [(k, v) for k in range(4)
+                                                for v in range(3)]
+
+
+def _model(**fields):
+  return DictionaryRetriever(num_keys=K, num_classes=C, embedding_width=6, width=7,
+                             **fields)
+
+
+def _params(model, batch):
+  params = model.init(jax.random.key(0), batch.query, batch.items)['params']
+  rng = np.random.default_rng(0)
+  return jax.tree.map(  # biases too
+      lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32), params)
+
+
+# Fewer items than keys, which looks embeddings up, and more, which makes the table.
+@pytest.mark.parametrize('batch_size', [2, 16])
+@pytest.mark.parametrize('item_encoder', ['mlp', 'linear'])
+def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
+  batch = _sampler(batch_size, 5, 16)(key)
+  model = _model(norm='layer_norm', item_encoder=item_encoder)
+  plain = _model(norm='layer_norm', item_encoder=item_encoder, table=False, fold=False)
+  params = _params(model, batch)
+
+  def loss(params, model):
+    logits = model.apply({'params': params}, batch.query, batch.items, batch.mask)
+    return -jax.nn.log_softmax(logits)[jnp.arange(batch_size), batch.target].mean()
+
+  value, gradient = jax.value_and_grad(loss)(params, model)
+  expected, expected_gradient = jax.value_and_grad(loss)(params, plain)
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
+  chex.assert_trees_all_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_order_and_padding_change_nothing_and_the_query_does(key):
+  batch = _sampler(8, 5, 16)(key)
+  model = _model()
+  params = _params(model, batch)
+  apply = lambda *inputs: model.apply({'params': params}, *inputs)
+  logits = apply(batch.query, batch.items, batch.mask)
+  order = np.random.default_rng(0).permutation(16)
+  np.testing.assert_allclose(
+      apply(batch.query, batch.items[:, order], batch.mask[:, order]), logits,
+      rtol=1e-4, atol=1e-5)
+  other = jnp.where(batch.mask[..., None], batch.items, 0)
+  np.testing.assert_array_equal(apply(batch.query, other, batch.mask), logits)
+  assert abs(apply(batch.query[::-1], batch.items, batch.mask) - logits).max() > 1e-3
+
+
+def test_norms_share_their_initial_weights(key):
+  batch = _sampler(2, 5, 16)(key)
+  params = [_model(norm=norm).init(key, batch.query, batch.items)['params']
+            for norm in KINDS]
+  del params[2]['attention']['norm']
+  chex.assert_trees_all_equal(params[0], params[1], params[2])

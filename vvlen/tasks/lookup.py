@@ -1,0 +1,126 @@
+"""Dictionary lookup: name the value of one key among N (key, value) items.
+
+Axes: B sequences, N items, K keys, C values.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+# Up to K / 16 items, redrawing keys that came twice costs less than a permutation.
+_SPARSE = 16
+
+
+class Batch(NamedTuple):
+  """Sequences of one query and a dictionary, padded to N items."""
+
+  query: jax.Array  # [B] int32, the key asked for
+  items: jax.Array  # [B, N, 2] int32: key, value; no key twice, padding included
+  mask: jax.Array  # [B, N] bool, True where there is an item
+  target: jax.Array  # [B] int32, value of the key asked for
+  target_index: jax.Array  # [B] int32, which item that is
+
+
+def sample(
+    key: jax.Array,
+    *,
+    batch_size: int,
+    min_length: int,
+    max_length: int,
+    num_keys: int = 16384,
+    num_values: int = 10,
+) -> Batch:
+  """Draws sequences of dictionary lookup (arXiv 2504.02827 section 4).
+
+  Keys are drawn without replacement within a sequence, values and the place of the
+  key asked for uniformly, lengths uniformly on min_length..max_length, one
+  per sequence. A sequence of three items
+
+    key    7  2  9
+    value  1  0  4    asked for key 2 has the target 0.
+
+  All numbers but the keys drawn again come from a single draw of 23-bit uniforms,
+  so each probability is right to within 2**-23, and exactly where K is a power of 2.
+
+  Args:
+    key: a typed PRNG key.
+    batch_size: B.
+    min_length: the fewest items in a sequence, at least 1.
+    max_length: N, the padded size, at most K.
+    num_keys: K.
+    num_values: C.
+
+  Returns:
+    A `Batch`.
+
+  Raises:
+    ValueError: if a size is not positive, or the lengths are out of order or above
+      num_keys.
+  """
+  if batch_size < 1 or num_values < 1:
+    raise ValueError(
+        f'batch_size and num_values must be positive: {batch_size}, {num_values}'
+    )
+  if not 1 <= min_length <= max_length <= num_keys:
+    raise ValueError(
+        'need 1 <= min_length <= max_length <= num_keys: '
+        f'{min_length}, {max_length}, {num_keys}'
+    )
+  key, keys_key = jax.random.split(key)
+  uniform = jax.random.uniform(key, (batch_size, 2 + max_length), jnp.float32)
+  length, place, values = jnp.split(uniform, (1, 2), axis=1)
+  spread = max_length - min_length + 1
+  length = min_length + jnp.floor(length * spread).astype(jnp.int32)
+  place = jnp.floor(place * length).astype(jnp.int32)
+  keys = distinct(keys_key, batch_size, max_length, num_keys)
+  values = jnp.floor(values * num_values).astype(jnp.int32)
+  mask = jnp.arange(max_length)[None] < length
+  at_place = lambda x: jnp.take_along_axis(x, place, axis=1)[:, 0]
+  items = jnp.stack([keys, values], axis=-1)
+  return Batch(at_place(keys), items, mask, at_place(values), place[:, 0])
+
+
+def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.Array:
+  """Draws `count` distinct keys of 0..num_keys-1, uniformly, for each sequence.
+
+  Few keys: each is drawn by itself, and one that an earlier place has already is
+  drawn again until none is. Renaming the keys renames the outcome and changes
+  nothing else of this procedure, so all tuples of distinct keys are equally likely:
+  it is exact. Many keys: the first of a random permutation.
+
+  Returns:
+    Keys [batch_size, count] int32, in random order.
+  """
+  if count * _SPARSE > num_keys:
+    keys = jax.random.split(key, batch_size)
+    permute = lambda key: jax.random.permutation(key, num_keys)[:count]
+    return jax.vmap(permute)(keys).astype(jnp.int32)
+
+  def draw(number):
+    uniform = jax.random.uniform(
+        jax.random.fold_in(key, number), (batch_size, count), jnp.float32
+    )
+    return jnp.floor(uniform * num_keys).astype(jnp.int32)
+
+  earlier = jnp.tril(jnp.ones((count, count), bool), -1)
+
+  def repeated(keys):
+    return ((keys[:, :, None] == keys[:, None, :]) & earlier[None]).any(-1)
+
+  def again(state):
+    number, keys, wrong = state
+    keys = jnp.where(wrong, draw(number), keys)
+    return number + 1, keys, repeated(keys)
+
+  keys = draw(0)
+  state = (1, keys, repeated(keys))
+  return jax.lax.while_loop(lambda state: state[2].any(), again, state)[1]
+
+
+def vocabulary(num_keys: int = 16384, num_values: int = 10) -> jax.Array:
+  """Returns every pair of key and value, [num_keys * num_values, 2] int32."""
+  keys, values = jnp.meshgrid(
+      jnp.arange(num_keys), jnp.arange(num_values), indexing='ij'
+  )
+  return jnp.stack([keys.ravel(), values.ravel()], axis=-1)
