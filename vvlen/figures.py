@@ -125,7 +125,7 @@ def histograms(samples: Samples) -> Figure:
 
 def output_moments(index: Index, trained_up_to: int) -> Figure:
   """Draws mean and variance over the features of the output (Figure 3)."""
-  figure = Figure(figsize=(7.0, 2.7))
+  figure = Figure(figsize=(7.0, 2.9))
   left, right = figure.subplots(1, 2)
   for arm in ARMS:
     plots.band(left, *plots.values(index, arm, 'output_mean'), arm)
@@ -135,7 +135,8 @@ def output_moments(index: Index, trained_up_to: int) -> Figure:
   plots.log_axis(right)
   for axes in (left, right):
     plots.length_axis(axes, trained_up_to)
-  right.legend(loc='upper right')
+  figure.legend(*left.get_legend_handles_labels(), loc='outside upper center',
+                ncols=len(ARMS))
   _explain(figure, index)
   return figure
 

@@ -87,13 +87,21 @@ def band(
     axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str,
     suffix: str = '', fill: bool = True,
 ) -> None:
-  """Draws the mean over seeds, with a band for its interval."""
+  """Draws an arm in its own look; nothing where it has no values."""
   if not lengths:
     return
   name, colour, marker = ARMS[arm]
-  mean, low, high = mean_interval(table)
   label = f'{name}, {suffix[1:]}' if suffix else name
-  axes.plot(lengths, mean, color=colour, marker=marker, linestyle=ADAPTATIONS[suffix],
+  draw(axes, lengths, table, colour, marker, label, ADAPTATIONS[suffix], fill)
+
+
+def draw(
+    axes: Axes, lengths: Sequence[int], table: np.ndarray, colour: str, marker: str,
+    label: str, linestyle: str = '-', fill: bool = True,
+) -> None:
+  """Draws the mean of [seeds, lengths] over seeds, with a band for its interval."""
+  mean, low, high = mean_interval(table)
+  axes.plot(lengths, mean, color=colour, marker=marker, linestyle=linestyle,
             label=label)
   if fill:
     axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)

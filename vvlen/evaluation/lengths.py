@@ -41,8 +41,8 @@ class Batch(Protocol):
 
 # (key, number of sequences, length) -> batch, every sequence of that length
 Sample = Callable[[jax.Array, int, int], Batch]
-# (params, query, items, temperature) -> logits [S, C] and what attention sowed:
-# attention_weights [S, N], attention_output and normalized_output [S, d]
+# (params, query, items, temperature, intervention) -> logits [S, C] and what attention
+# sowed: attention_weights [S, N], attention_output and normalized_output [S, d]
 Apply = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
 
 
@@ -50,13 +50,14 @@ def make_apply(model: Any) -> Apply:
   """Returns the `Apply` of a linen model with a submodule `attention`.
 
   Args:
-    model: a linen module of (query, items, mask, temperature), such as
-      `vvlen.models.retriever.Retriever`.
+    model: a linen module of (query, items, mask, temperature, intervention), such
+      as `vvlen.models.retriever.Retriever`.
   """
 
-  def apply(params, query, items, temperature=None):
+  def apply(params, query, items, temperature=None, intervention=None):
     logits, state = model.apply(
-        {'params': params}, query, items, None, temperature, mutable='intermediates'
+        {'params': params}, query, items, None, temperature, intervention,
+        mutable='intermediates',
     )
     sown = state['intermediates']['attention']
     return logits, {name: value[0] for name, value in sown.items()}

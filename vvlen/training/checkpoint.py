@@ -29,6 +29,14 @@ def save(folder: epath.PathLike, step: int, state: Any) -> None:
     raise OSError(f'Could not save the checkpoint {folder}/{step}: {cause}') from error
 
 
+def last_step(folder: epath.PathLike) -> int:
+  """Returns the step of the last checkpoint, 0 where there is none."""
+  if not epath.Path(folder).exists():
+    return 0
+  with _manager(folder) as manager:
+    return manager.latest_step() or 0
+
+
 def restore(
     folder: epath.PathLike, like: Any, mesh: Mesh
 ) -> tuple[int, Any | None]:

@@ -1,0 +1,27 @@
+r"""Which change of the attention output restores accuracy at longer inputs?
+
+  python -m experiments.mechanism --config=configs/mechanism.py \
+      --config.trained=runs/retrieval --workdir=runs/mechanism
+
+measures all seeds of the folder named, about 20 seconds for 8 seeds of an arm on two
+CPU cores. The variant smoke measures three short lengths on few sequences.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+
+def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
+  """Returns the configuration of one variant."""
+  config = config_dict.create(
+      trained='',  # folder of a run of length_generalization, or a cell of sensitivity
+      arms=('none',),
+      lengths=tuple(2**k for k in range(4, 15)),
+      num_sequences=512,  # a length, a seed
+      moment_sequences=256,  # for mean, deviation and norm, of their own
+  )
+  if variant == 'smoke':
+    config.update(lengths=(16, 32, 64), num_sequences=64, moment_sequences=32)
+  elif variant != 'full':
+    raise ValueError(f'variant is full or smoke, not {variant!r}')
+  return config

@@ -1,0 +1,150 @@
+r"""Why does accuracy fall with length: vanishing variance, or dispersed attention?
+
+Freezes models that `experiments.length_generalization` or `experiments.sensitivity`
+has trained, changes their attention output at test time, and measures how much
+accuracy each change restores (`vvlen.evaluation.intervention`).
+
+  python -m experiments.mechanism --config=configs/mechanism.py \
+      --config.trained=runs/retrieval --workdir=runs/mechanism
+"""
+
+import json
+from typing import Any
+
+from etils import epath
+import jax
+import ml_collections
+
+from experiments import _run, _tasks, _training
+from vvlen import mechanism, plots, report, results, sharding
+from vvlen.evaluation import intervention
+from vvlen.evaluation.lengths import make_apply
+from vvlen.training import checkpoint, ensemble
+
+
+def main(config: Any, workdir: str) -> None:
+  """Measures all seeds, or those that are left, and writes table and figure."""
+  trained, facts = _read_trained(config)
+  train = trained.train
+  _run.use_devices(train.seeds_at_once // train.group_size)
+  mesh = sharding.seed_mesh()
+  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  _run.lock(workdir)
+  folder = epath.Path(workdir)
+  results.claim(folder, config.to_dict() | {'trained_config': facts}, _run.session())
+  rows = results.read_rows(folder / 'results.csv')
+  done = {(row.arm, row.seed) for row in rows}
+  todo = [
+      (arm, first) for arm in config.arms for first in _training.blocks(trained)
+      if any((arm, seed) not in done for seed in _training.seeds_of(trained, first))
+  ]
+  measure = {arm: _measure(config, trained, arm, mesh) for arm in config.arms}
+  total = len(todo) * train.seeds_at_once
+  with _run.Progress(total, 'seeds') as progress:
+    for arm, first in todo:
+      new = measure[arm](first)
+      rows = _training.merge(config.arms, rows, new)
+      results.write_rows(folder / 'results.csv', rows)
+      progress.show(f'{arm}, seeds from {first}', train.seeds_at_once)
+  _show(folder, rows, train.max_length)
+  results.finish(folder, finished=_run.now())
+
+
+def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
+  """Returns the configuration of the trained models."""
+  path = epath.Path(config.trained or '.') / 'config.json'
+  if not config.trained or not path.exists():
+    raise ValueError(
+        f'config.trained must be the folder of a trained run: {config.trained!r}'
+    )
+  try:
+    facts = json.loads(path.read_text())['config']
+    trained = ml_collections.ConfigDict(facts)
+    absent = set(config.arms) - set(trained.arms)
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(f'{path} is not the config.json of a run') from error
+  if absent or not config.arms:
+    raise ValueError(f'config.arms must be of {trained.arms}: {tuple(config.arms)}')
+  for name in ('num_sequences', 'moment_sequences'):
+    if config[name] < 2:
+      raise ValueError(f'config.{name} must be at least 2: {config[name]}')
+  if not config.lengths or min(config.lengths) < 1:
+    raise ValueError(f'config.lengths must be positive integers: {config.lengths}')
+  if max(config.lengths) <= trained.train.max_length:
+    raise ValueError(
+        f'config.lengths must go beyond {trained.train.max_length}: {config.lengths}'
+    )
+  return trained, facts
+
+
+def _measure(config: Any, trained: Any, arm: str, mesh: jax.sharding.Mesh):
+  """Returns the function that measures a block of seeds of one arm."""
+  task = _tasks.make_task(trained)
+  apply = make_apply(task.model(arm))
+  train = trained.train
+  trainer = ensemble.make_trainer(
+      _training.problem(trained, arm), steps_per_call=train.steps_per_call,
+      group_size=train.group_size, mesh=mesh,
+  )
+
+  def sample(key, num_sequences, length):
+    return task.sample(
+        key, batch_size=num_sequences, min_length=length, max_length=length
+    )
+
+  at_length = {
+      length: sharding.over_seeds(
+          lambda params, test_key, validation_key, length=length: (
+              intervention.intervene(
+                  apply, sample, params, test_key, validation_key, length=length,
+                  trained_up_to=train.max_length, num_sequences=config.num_sequences,
+                  moment_sequences=config.moment_sequences)),
+          mesh, train.group_size,
+      )
+      for length in config.lengths
+  }
+
+  def run(first):
+    keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
+    last = first + train.seeds_at_once - 1
+    place = epath.Path(config.trained) / f'checkpoints/{arm}/seeds_{first}_{last}'
+    step = checkpoint.last_step(place)
+    if step != train.num_steps:
+      raise ValueError(
+          f'{place} is trained to step {step} of {train.num_steps}; train it first'
+      )
+    state = ensemble.train(trainer, keys, train.num_steps, folder=place)
+    test_keys, validation_keys = (
+        sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh)
+        for purpose in (ensemble.TEST, ensemble.VALIDATION)
+    )
+    rows = []
+    for length, measure in at_length.items():
+      measured = sharding.fetch(measure(state.params, test_keys, validation_keys))
+      rows += [
+          results.Row(trained.task.name, arm + suffix, seed, length, metric,
+                      values[seed - first])
+          for suffix, metrics in measured.items()
+          for metric, values in metrics.items()
+          for seed in _training.seeds_of(trained, first)
+      ]
+    return rows
+
+  return run
+
+
+def _show(folder: epath.Path, rows: list[results.Row], trained_up_to: int) -> None:
+  """Writes the table and the figure, and prints the table and the paths."""
+  index = results.index(rows)
+  table = mechanism.table(index, trained_up_to)
+  path = folder / 'tables' / 'mechanism.md'
+  results.write_text(path, report.markdown(table))
+  results.write_text(path.with_suffix('.csv'), report.to_csv(table))
+  with plots.style():
+    drawn = {'mechanism': mechanism.figure(index, trained_up_to)}
+    paths = plots.save(folder / 'figures', drawn)
+  print('', report.markdown(table), path, path.with_suffix('.csv'), *paths, sep='\n')
+
+
+if __name__ == '__main__':
+  _run.run(main)

@@ -1,0 +1,195 @@
+"""Interventions on trained models, and what is told of them."""
+
+import functools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from vvlen import mechanism, plots, results
+from vvlen.evaluation import intervention, lengths
+from vvlen.models.retriever import Retriever
+from vvlen.tasks import retrieval
+
+
+def _sample(key, num_sequences, length):
+  return retrieval.sample(key, batch_size=num_sequences, min_length=length,
+                          max_length=length, num_classes=3)
+
+
+@functools.cache
+def _model(norm):
+  model = Retriever(num_classes=3, width=8, norm=norm)
+  batch = _sample(jax.random.key(0), 2, 5)
+  params = model.init(jax.random.key(1), batch.query, batch.items)['params']
+  # Sharp enough for weights to differ, and a bias that the mean shows.
+  params['attention']['query_kernel'] *= 5
+  params['item_output_bias'] += 1.0
+  return lengths.make_apply(model), params
+
+
+def _intervene(norm, length, trained_up_to=16, **sizes):
+  apply, params = _model(norm)
+  sizes = dict(num_sequences=64, moment_sequences=32) | sizes
+  return jax.jit(lambda params: intervention.intervene(
+      apply, _sample, params, jax.random.key(2), jax.random.key(3), length=length,
+      trained_up_to=trained_up_to, **sizes))(params)
+
+
+def _output(count=16):
+  return jnp.asarray(np.random.default_rng(0).normal(2.0, 3.0, (count, 8)), jnp.float32)
+
+
+def _moments(output):
+  return intervention.Moments(
+      output.mean(0), output.std(0), jnp.linalg.norm(output, axis=-1).mean())
+
+
+def test_interventions_to_its_own_moments_are_identities():
+  output = _output()
+  own = _moments(output)
+  norms = jnp.linalg.norm(output, axis=-1, keepdims=True)
+  np.testing.assert_allclose(intervention.rescale(output, norms), output, rtol=1e-6)
+  np.testing.assert_array_equal(intervention.recentre(output, own, own), output)
+  np.testing.assert_allclose(
+      intervention.match(output, own, own), output, rtol=1e-5, atol=1e-6)
+
+
+def test_interventions_bring_the_moments_they_promise():
+  output = _output()
+  now, then = _moments(output), _moments(3 * _output(9) - 1)
+  rescaled = intervention.rescale(output, then.norm)
+  np.testing.assert_allclose(jnp.linalg.norm(rescaled, axis=-1), then.norm, rtol=1e-5)
+  np.testing.assert_allclose(  # the direction stays
+      rescaled / then.norm,
+      output / jnp.linalg.norm(output, axis=-1, keepdims=True), rtol=1e-5)
+  recentred = intervention.recentre(output, now, then)
+  np.testing.assert_allclose(recentred.mean(0), then.mean, rtol=1e-4)
+  np.testing.assert_allclose(recentred.std(0), now.deviation, rtol=1e-4)
+  matched = intervention.match(output, now, then)
+  np.testing.assert_allclose(matched.mean(0), then.mean, rtol=1e-4)
+  np.testing.assert_allclose(matched.std(0), then.deviation, rtol=1e-4)
+
+
+def test_a_row_of_zeros_and_a_constant_component_stay_finite():
+  zeros = jnp.zeros((4, 8))
+  np.testing.assert_array_equal(intervention.rescale(zeros, jnp.ones(())), zeros)
+  then = _moments(_output())
+  matched = intervention.match(zeros + 1, _moments(zeros + 1), then)
+  np.testing.assert_allclose(
+      matched, jnp.broadcast_to(then.mean[None], (4, 8)), rtol=1e-5)
+
+
+def test_at_the_training_length_moments_change_nothing():
+  measured = _intervene('none', 16)
+  for name in ('recentred', 'standardized'):
+    np.testing.assert_allclose(measured[f'+{name}']['loss'], measured['']['loss'],
+                               rtol=1e-4)
+    assert measured[f'+{name}']['accuracy'] == measured['']['accuracy']
+
+
+def test_layer_norm_undoes_rescaling():
+  measured = _intervene('layer_norm', 64)
+  np.testing.assert_allclose(measured['+rescaled']['loss'], measured['']['loss'],
+                             rtol=1e-3)
+  baseline = _intervene('none', 64)
+  assert abs(baseline['+rescaled']['loss'] - baseline['']['loss']) > 1e-3
+
+
+def test_measurements_are_those_by_hand():
+  apply, params = _model('none')
+  measured = _intervene('none', 64, num_sequences=32)
+  draw = lambda key, count, n: jax.tree.map(  # as `in_chunks`, in one chunk
+      np.asarray, _sample(jax.random.fold_in(jax.random.fold_in(key, n), 0), count, n))
+  output = lambda batch: np.asarray(
+      apply(params, batch.query, batch.items)[1]['attention_output'])
+  then, now = (_moments(output(draw(jax.random.key(3), 32, n))) for n in (16, 64))
+  batch = draw(jax.random.key(2), 32, 64)
+  o, rows = output(batch), np.arange(32)
+  values = output(batch._replace(items=batch.items[rows, batch.target_index][:, None]))
+  changed = {
+      '': o, '+recentred': o - now.mean + then.mean,
+      '+rescaled': o * then.norm / np.linalg.norm(o, axis=1, keepdims=True),
+      '+standardized': (o - now.mean) / now.deviation * then.deviation + then.mean,
+      '+one_hot': values,
+  }
+  dense = lambda x, name: x @ params[name]['kernel'] + params[name]['bias'][None]
+  for suffix, x in changed.items():
+    logits = dense(jax.nn.gelu(dense(x, 'head_hidden')), 'head_output')
+    loss = -jax.nn.log_softmax(logits)[rows, batch.target].mean()
+    np.testing.assert_allclose(measured[suffix]['loss'], loss, rtol=1e-3)
+    assert measured[suffix]['accuracy'] == (logits.argmax(1) == batch.target).mean()
+  np.testing.assert_allclose(
+      measured['']['output_norm'], np.linalg.norm(o, axis=1).mean(), rtol=1e-4)
+
+
+def test_table_and_figure_say_what_is_restored():
+  rng = np.random.default_rng(0)
+  restored = {'': 0.0, '+rescaled': 0.0, '+recentred': 0.1, '+standardized': 0.1,
+              '+one_hot': 0.4}
+  rows = []
+  for suffix, more in restored.items():
+    for seed in range(6):
+      for length, base in ((16, 0.9), (64, 0.5)):
+        rows.append(results.Row('retrieval', 'none' + suffix, seed, length, 'accuracy',
+                                base + more * (length > 16) + rng.normal(0, 0.001)))
+  index = results.index(rows)
+  table = mechanism.table(index, 16)
+  shares = [r['restored_percent'] for r in table.records]
+  np.testing.assert_allclose(shares, [0, 25, 25, 100], atol=1)
+  with plots.style():
+    accuracy, _ = mechanism.figure(index, 16).axes
+  np.testing.assert_allclose(
+      [line.get_ydata()[1] for line in accuracy.lines], [50, 50, 60, 60, 90], atol=0.3)
+
+
+def _run(module, *arguments):
+  return subprocess.run([sys.executable, '-m', f'experiments.{module}', *arguments],
+                        cwd=ROOT, capture_output=True, text=True, timeout=300,
+                        check=False)
+
+
+@pytest.mark.parametrize('arguments, words', [
+    ((), "config.trained must be the folder of a trained run: ''"),
+    (('--config.trained=/nowhere',), "run: '/nowhere'"),
+    (('--config=configs/mechanism.py:fast',), "not 'fast'"),
+])
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
+  done = _run('mechanism', f'--workdir={tmp_path}/run',
+              '--config=configs/mechanism.py', *arguments)
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
+  assert words in done.stderr
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.slow
+def test_a_trained_run_is_measured_as_it_is(tmp_path, monkeypatch):
+  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path / 'cache'))
+  trained, workdir = tmp_path / 'trained', tmp_path / 'mechanism'
+  done = _run('length_generalization', '--config=configs/lookup.py:smoke',
+              "--config.arms=('none',)", '--config.model.width=8',
+              f'--workdir={trained}')
+  assert done.returncode == 0, done.stderr
+  before = {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()}
+  command = ('mechanism', '--config=configs/mechanism.py:smoke',
+             f'--config.trained={trained}', f'--workdir={workdir}')
+  done = _run(*command)
+  assert done.returncode == 0, done.stderr
+  assert '| all weight on the target ' in done.stdout
+  assert {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()} == before
+  plain = results.index(results.read_rows(trained / 'results.csv'))
+  index = results.index(results.read_rows(workdir / 'results.csv'))
+  for length in (16, 32, 64):  # the same models on the same sequences
+    expected = plain['none', 'accuracy', length]
+    assert index['none', 'accuracy', length] == pytest.approx(expected, abs=1e-6)
+  # A checkpoint that is not at its end is not taken for a trained model.
+  done = _run('mechanism', '--config=configs/mechanism.py:smoke',
+              "--config.arms=('layer_norm',)", f'--config.trained={trained}',
+              f'--workdir={tmp_path}/other')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert "config.arms must be of ('none',)" in done.stderr.replace('[', '(')

@@ -1,0 +1,100 @@
+"""What interventions on the attention output restore. Runs without JAX."""
+
+from matplotlib.figure import Figure
+import numpy as np
+
+from vvlen import plots
+from vvlen.comparison import compare
+from vvlen.plots import ARMS
+from vvlen.report import difference_cell, number, p_value, Table
+from vvlen.results import Index
+from vvlen.statistics import holm
+
+# Suffix of the arm's name -> what is done, colour (Okabe and Ito's), marker.
+INTERVENTIONS = {
+    'rescaled': ('norm as in training', '#E69F00', 's'),
+    'recentred': ('mean as in training', '#56B4E9', 'v'),
+    'standardized': ('mean and variance as in training', '#009E73', '^'),
+    'one_hot': ('all weight on the target', '#CC79A7', 'D'),
+}
+
+
+def table(index: Index, trained_up_to: int) -> Table:
+  """Returns, for each arm and intervention, what it changes beyond training.
+
+  Args:
+    index: from `vvlen.results.index`.
+    trained_up_to: the longest training length.
+
+  Returns:
+    One row an arm and intervention: the mean accuracy beyond the training lengths,
+    and the share of what was lost since the first length that is restored.
+  """
+  records = []
+  for arm in _arms(index):
+    comparisons = [
+        (done, compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to))
+        for name, (done, _, _) in INTERVENTIONS.items()
+    ]
+    tests = [c.primary for _, c in comparisons]
+    adjusted = holm([np.nan if t is None else t.p for t in tests])
+    for (done, c), test, p in zip(comparisons, tests, adjusted, strict=True):
+      treated, control = c.primary_means
+      lost = float(c.control_mean[0]) - control
+      nan = float('nan')
+      records.append({
+          'arm': ARMS[arm][0], 'intervention': done, 'control': control,
+          'treated': treated,
+          'difference': test.mean_difference if test else nan,
+          'ci_low': test.ci_low if test else nan,
+          'ci_high': test.ci_high if test else nan,
+          'restored_percent': 100 * (treated - control) / lost if lost > 0 else nan,
+          'p_holm': float(p), 'pairs': test.num_pairs if test else 0,
+          'smallest_detectable': c.detectable,
+      })
+  columns = {
+      'arm': lambda r: r['arm'],
+      'attention output': lambda r: r['intervention'],
+      'as it is': lambda r: number(r['control'], '.1f'),
+      'changed': lambda r: number(r['treated'], '.1f'),
+      'difference [95 %]': difference_cell('.2f'),
+      'restored %': lambda r: number(r['restored_percent'], '.1f'),
+      'p Holm': lambda r: p_value(r['p_holm']),
+      'pairs': lambda r: str(r['pairs']),
+      'smallest detectable': lambda r: number(r['smallest_detectable'], '.2f'),
+  }
+  note = (
+      'Accuracy in %, mean over the lengths beyond training, of models that are not '
+      'trained any further; paired over seeds. Restored: the difference in % of what '
+      'is lost from the shortest length on. p Holm: over the interventions of an arm.'
+  )
+  return Table('mechanism', 'Accuracy restored by changes of the attention output',
+               columns, records, note)
+
+
+def figure(index: Index, trained_up_to: int) -> Figure:
+  """Draws accuracy by length under each intervention, and the output's norm."""
+  arms = _arms(index)
+  drawn = Figure(figsize=(3.5 * (len(arms) + 1), 3.3))
+  *panels, last = drawn.subplots(1, len(arms) + 1)
+  for axes, arm in zip(panels, arms, strict=True):
+    lengths, values = plots.values(index, arm, 'accuracy')
+    plots.band(axes, lengths, 100 * values, arm)
+    for name, (done, colour, marker) in INTERVENTIONS.items():
+      lengths, values = plots.values(index, f'{arm}+{name}', 'accuracy')
+      plots.draw(axes, lengths, 100 * values, colour, marker, done)
+    axes.set(title=f'Accuracy, {ARMS[arm][0]}', ylabel='%', ylim=(0, 101))
+    plots.length_axis(axes, trained_up_to)
+  for arm in arms:
+    plots.band(last, *plots.values(index, arm, 'output_norm'), arm)
+  last.set(title='Norm of the attention output', ylabel='mean norm')
+  plots.log_axis(last)
+  plots.length_axis(last, trained_up_to)
+  drawn.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center',
+               ncols=2, title='bands: 95 % intervals of the mean over seeds',
+               title_fontsize=7.5)
+  return drawn
+
+
+def _arms(index: Index) -> list[str]:
+  return [arm for arm in ARMS if any(key[0] == arm for key in index)]
