@@ -125,6 +125,8 @@ def test_table_3_tests_each_arm_against_each_other():
   cells = _cells(table, 2)
   low, high = 100 * np.array(expected.confidence_interval(0.95))
   assert (cells['comparison'], cells['N']) == ('std. − Baseline', '64')
+  assert cells['control'] == f'{100 * base.mean():.1f}'
+  assert cells['treated'] == f'{100 * std.mean():.1f}'
   assert cells['difference [95 %]'] == (
       f'{100 * (std - base).mean():+.1f} [{low:+.1f}, {high:+.1f}]')
   assert cells['% of control'] == f'{100 * (std.mean() / base.mean() - 1):+.1f}'

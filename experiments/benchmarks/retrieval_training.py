@@ -1,7 +1,7 @@
 """How fast are many seeds trained, against one seed in plain PyTorch?
 
-Compares, in rounds that alternate between processes, updates of argmax retrieval
-(sizes of arXiv 2504.02827) per second, summed over seeds:
+Compares, in rounds that alternate between processes, updates of argmax retrieval or
+of dictionary lookup (sizes of arXiv 2504.02827) per second, summed over seeds:
 
   experiment  as experiments train: 8 seeds, one device per core, one seed at a time
               on each; on a GPU 100 seeds by vmap
@@ -9,9 +9,10 @@ Compares, in rounds that alternate between processes, updates of argmax retrieva
   vmap        the same seeds by vmap on a single device with all cores
   plain       as `experiment`, but forming the keys and values of every item
   torch       `torch_retrieval`, one seed with all cores; on a GPU also there
+  sampler     as `experiment`, but drawing batches only
   peak        one product of 2048 x 2048 float32 matrices at a time, all cores
 
-  python -m experiments.benchmarks.retrieval_training [--norm=layer_norm]
+  python -m experiments.benchmarks.retrieval_training [--task=lookup]
 
 Ratios are medians over rounds, divided by that of torch. Two floors say what is
 left to gain: the arithmetic of the matrix products, as a share of `peak`, and the
@@ -30,15 +31,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from configs import retrieval as config_file
+from configs import lookup, retrieval
 from experiments import _run, _training
 from experiments.benchmarks import _rounds
 from vvlen import sharding
+from vvlen.models.dictionary import DictionaryRetriever
 from vvlen.models.norm import KINDS
 from vvlen.training import ensemble
 
 MODULE = 'experiments.benchmarks.retrieval_training'
 PEAK_SIZE = 2048
+CONFIGS = {'retrieval': retrieval, 'lookup': lookup}
 
 
 def matrix_operations(config: Any) -> int:
@@ -50,19 +53,23 @@ def matrix_operations(config: Any) -> int:
   folded into the query), A, W_V and the first layer of the head. Backward has two
   for each, the gradients of its kernel and of its input. The rest: the items' first
   layer, forward and its kernel's gradient; attention's two sums, each with two
-  gradients; the head's last layer, likewise; the query's first layer.
+  gradients; the head's last layer, likewise; the query's first layer. In lookup, the
+  first layers, of keys, values and query, also have a gradient of their inputs.
   """
+  lookup_width = DictionaryRetriever.embedding_width
   b, n = config.train.batch_size, config.train.max_length
   d, c = config.model.width, config.task.num_classes
-  return 2 * (
-      21 * b * d * d + 2 * b * n * (1 + c) * d + 6 * b * n * d + 3 * b * d * c
-      + 2 * b * d
-  )
+  if config.task.name == 'lookup':
+    first = 3 * (b * n + c + b) * lookup_width * d
+  else:
+    first = 2 * b * n * (1 + c) * d + 2 * b * d
+  return 2 * (21 * b * d * d + first + 6 * b * n * d + 3 * b * d * c)
 
 
 def main() -> None:
   """Runs all workers, prints a table and, last, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--task', choices=CONFIGS, default='retrieval')
   parser.add_argument('--norm', choices=KINDS, default='layer_norm')
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--seconds', type=float, default=2.0, help='of one measurement')
@@ -74,14 +81,16 @@ def main() -> None:
     _serve(args)
     return
 
-  arguments = [f'--norm={args.norm}', f'--seconds={args.seconds}']
+  arguments = [
+      f'--task={args.task}', f'--norm={args.norm}', f'--seconds={args.seconds}'
+  ]
   start = lambda name, processes=1: _rounds.Worker(
       MODULE, [f'--worker={name}', f'--processes={processes}', *arguments], processes
   )
   print('Compiling.', flush=True)
   workers = {'experiment': start('experiment')}
   about = workers['experiment'].about
-  names = ['plain', 'peak']
+  names = ['plain', 'sampler', 'peak']
   if about['backend'] == 'cpu':  # elsewhere the experiment itself is by vmap
     names.insert(0, 'vmap')
     workers['processes'] = start('processes', len(os.sched_getaffinity(0)))
@@ -93,19 +102,19 @@ def main() -> None:
   print('Measuring; peak in operations, the others in (seed-)steps per second.',
         flush=True)
   rounds = _rounds.alternate(workers, args.rounds)
-  result = _result(args.norm, about, workers) | rounds
+  result = _result(args.task, args.norm, about, workers) | rounds
   _print_table(result)
   _rounds.report(result, args.output)
 
 
 def _result(
-    norm: str, about: dict[str, Any], workers: dict[str, _rounds.Worker]
+    task: str, norm: str, about: dict[str, Any], workers: dict[str, _rounds.Worker]
 ) -> dict[str, Any]:
   rate = {name: worker.median() for name, worker in workers.items()}
   rate.setdefault('vmap', rate['experiment'])
   torch = rate.get('torch')
   ratio = lambda name: round(rate[name] / torch, 2) if torch else None
-  operations = matrix_operations(config_file.get_config('cpu'))
+  operations = matrix_operations(CONFIGS[task].get_config('cpu'))
   return {
       'seed_steps_per_second': round(rate['experiment'], 1),
       'torch_steps_per_second': round(torch, 1) if torch else None,
@@ -113,6 +122,7 @@ def _result(
       'processes_ratio': ratio('processes') if 'processes' in rate else None,
       'vmap_ratio': ratio('vmap'),
       'plain_ratio': ratio('plain'),
+      'sampler_share_of_step': round(rate['experiment'] / rate['sampler'], 3),
       'share_of_matrix_peak': round(rate['experiment'] * operations / rate['peak'], 3),
       'matrix_operations_per_seed_step': operations,
       'matrix_gflops_per_second': round(rate['experiment'] * operations / 1e9, 1),
@@ -125,6 +135,7 @@ def _result(
       'processor': _run.processor(),
       'versions': {'jax': jax.__version__} | (
           {'torch': workers['torch'].about['version']} if torch else {}),
+      'task': task,
       'norm': norm,
       'num_seeds': about['num_seeds'],
   }
@@ -149,11 +160,11 @@ def _print_table(result: dict[str, Any]) -> None:
 def _serve(args: argparse.Namespace) -> None:
   """Runs one worker, until its standard input ends."""
   if args.worker == 'torch':
-    advance, unit, about = _torch(args.norm)
+    advance, unit, about = _torch(args.task, args.norm)
   elif args.worker == 'peak':
     advance, unit, about = _peak()
   else:
-    advance, unit, about = _trainer(args.worker, args.norm, args.processes)
+    advance, unit, about = _trainer(args)
 
   def rate():
     start = time.perf_counter()
@@ -168,32 +179,48 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _trainer(
-    strategy: str, norm: str, processes: int
+    args: argparse.Namespace,
 ) -> tuple[Callable[[], None], int, dict[str, Any]]:
   """Returns a function that trains on, the seed-steps it makes, and its facts."""
   # Reading a platform's name starts it, so devices are set up before.
-  config = config_file.get_config('cpu')
-  config.train.seeds_at_once //= processes
+  strategy, configs = args.worker, CONFIGS[args.task]
+  config = configs.get_config('cpu')
+  config.train.seeds_at_once //= args.processes
   if strategy != 'vmap':
     _run.use_devices(config.train.seeds_at_once)
   group = config.train.seeds_at_once if strategy == 'vmap' else 1
   if jax.default_backend() != 'cpu':
-    config = config_file.get_config('paper')
+    config = configs.get_config('paper')
     group = config.train.group_size
   mesh = sharding.seed_mesh()
   with config.model.unlocked():
     config.model.fold = strategy != 'plain'
+    if args.task == 'lookup':
+      config.model.table = strategy != 'plain'
+  problem = _training.problem(config, args.norm)
   trainer = ensemble.make_trainer(
-      _training.problem(config, norm),
-      steps_per_call=20, group_size=group, mesh=mesh,
+      problem, steps_per_call=20, group_size=group, mesh=mesh
   )
   seeds = config.train.seeds_at_once
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
   state = trainer.start(keys)
   num_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
 
+  def draw(key):
+    def body(total, step):
+      batch = problem.sample(jax.random.fold_in(key, step))
+      # All of the batch enters, or the compiler would leave it out.
+      return total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), None
+
+    return jax.lax.scan(body, 0.0, jnp.arange(trainer.steps_per_call))[0]
+
+  draw = sharding.over_seeds(draw, mesh, group)
+
   def advance():
     nonlocal state
+    if strategy == 'sampler':
+      sharding.fetch(draw(keys))
+      return
     state, metrics = trainer.advance(state, keys)
     sharding.fetch(metrics)  # as `ensemble.train` does
 
@@ -219,14 +246,14 @@ def _peak() -> tuple[Callable[[], None], int, dict[str, Any]]:
   return advance, 4 * 2 * PEAK_SIZE**3, {}
 
 
-def _torch(norm: str) -> tuple[Callable[[], None], int, dict[str, Any]]:
+def _torch(task: str, norm: str) -> tuple[Callable[[], None], int, dict[str, Any]]:
   """Returns a function that trains on in PyTorch, its steps, and its facts."""
   import torch
 
   from experiments.benchmarks import torch_retrieval
 
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
-  run = torch_retrieval.Run(norm, device)
+  run = torch_retrieval.Run(norm, device, task)
   run.advance(50)  # the first steps are slower
   about = {'device': device, 'version': torch.__version__}
   return lambda: run.advance(20), 20, about

@@ -1,12 +1,13 @@
-"""Yardstick: argmax retrieval in plain PyTorch, one seed, as papers train it.
+"""Yardstick: retrieval or lookup in plain PyTorch, one seed, as papers train it.
 
 What a researcher would write in an afternoon: keys and values of every item, one
 batch a step, Adam with its own kernels. Sizes of arXiv 2504.02827: width 128, 10
 classes, batches of 128 sequences of 5 to 16 items, padded to 16 and masked. All
 randomness comes from the device, no step waits for the host, and Adam is fused, so
-that vvlen is not compared with an avoidable slowness.
+that vvlen is not compared with an avoidable slowness. Lookup has 16,384 keys and
+embeddings of width 64.
 
-  python -m experiments.benchmarks.torch_retrieval [--steps=1000] [--device=cuda]
+  python -m experiments.benchmarks.torch_retrieval [--task=lookup] [--device=cuda]
 """
 
 import argparse
@@ -18,17 +19,23 @@ from torch import nn
 from torch.nn import functional as F
 
 WIDTH, CLASSES, BATCH, SHORTEST, LONGEST = 128, 10, 128, 5, 16
+KEYS, EMBEDDING = 16384, 64
+TASKS = ('retrieval', 'lookup')
 NORMS = ('none', 'standardize', 'layer_norm')
 
 
 class Retriever(nn.Module):
   """One attention head between three MLPs of Linear-GELU-Linear."""
 
-  def __init__(self, norm: str):
+  def __init__(self, norm: str, lookup: bool = False):
     """Builds the model with 'none', 'standardize' or 'layer_norm' after attention."""
     super().__init__()
-    self.encode_items = _mlp(1 + CLASSES, WIDTH)
-    self.encode_query = _mlp(1, WIDTH)
+    self.lookup = lookup
+    if lookup:
+      self.keys = nn.Embedding(KEYS, EMBEDDING)
+      self.values = nn.Embedding(CLASSES, EMBEDDING)
+    self.encode_items = _mlp(2 * EMBEDDING if lookup else 1 + CLASSES, WIDTH)
+    self.encode_query = _mlp(EMBEDDING if lookup else 1, WIDTH)
     self.to_query = nn.Linear(WIDTH, WIDTH, bias=False)
     self.to_key = nn.Linear(WIDTH, WIDTH, bias=False)
     self.to_value = nn.Linear(WIDTH, WIDTH, bias=False)
@@ -40,7 +47,13 @@ class Retriever(nn.Module):
   def forward(
       self, query: torch.Tensor, items: torch.Tensor, mask: torch.Tensor
   ) -> torch.Tensor:
-    """Maps query [B, 1], items [B, N, 1 + C] and mask [B, N] to logits [B, C]."""
+    """Maps query [B, 1], items [B, N, 1 + C] and mask [B, N] to logits [B, C].
+
+    In lookup, query is [B] and items [B, N, 2], of keys and values.
+    """
+    if self.lookup:
+      query = self.keys(query)
+      items = torch.cat([self.keys(items[..., 0]), self.values(items[..., 1])], -1)
     items = self.encode_items(items)
     query = self.to_query(self.encode_query(query))
     scores = torch.einsum('bd,bnd->bn', query, self.to_key(items)) / WIDTH**0.5
@@ -67,14 +80,26 @@ def sample(device: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
   return (query, items, mask), classes.gather(1, best)[:, 0]
 
 
+def sample_lookup(device: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+  """Draws one batch of dictionary lookup, as `sample`."""
+  length = torch.randint(SHORTEST, LONGEST + 1, (BATCH, 1), device=device)
+  mask = torch.arange(LONGEST, device=device) < length
+  keys = torch.rand(BATCH, KEYS, device=device).topk(LONGEST).indices
+  values = torch.randint(CLASSES, (BATCH, LONGEST), device=device)
+  place = (torch.rand(BATCH, 1, device=device) * length).long()
+  query = keys.gather(1, place)[:, 0]
+  return (query, torch.stack([keys, values], -1), mask), values.gather(1, place)[:, 0]
+
+
 class Run:
   """A model in training; `advance` goes on from where it stopped."""
 
-  def __init__(self, norm: str, device: str):
+  def __init__(self, norm: str, device: str, task: str = 'retrieval'):
     """Starts at step 0 on 'cpu' or 'cuda'."""
     torch.manual_seed(0)
     self._device = device
-    self._model = Retriever(norm).to(device)
+    self._sample = sample_lookup if task == 'lookup' else sample
+    self._model = Retriever(norm, task == 'lookup').to(device)
     self._optimizer = torch.optim.Adam(
         self._model.parameters(), lr=1e-3, weight_decay=1e-3, fused=True
     )
@@ -84,7 +109,7 @@ class Run:
     """Makes `steps` updates and returns the seconds they took."""
     start = time.perf_counter()
     for _ in range(steps):
-      inputs, target = sample(self._device)
+      inputs, target = self._sample(self._device)
       loss = F.cross_entropy(self._model(*inputs), target)
       self._optimizer.zero_grad()
       loss.backward()
@@ -93,9 +118,11 @@ class Run:
     return time.perf_counter() - start
 
 
-def train(steps: int, norm: str = 'layer_norm', device: str = 'cpu') -> float:
+def train(
+    steps: int, norm: str = 'layer_norm', device: str = 'cpu', task: str = 'retrieval'
+) -> float:
   """Trains one seed and returns the seconds of `steps` updates, warm-up apart."""
-  run = Run(norm, device)
+  run = Run(norm, device, task)
   run.advance(50)
   return run.advance(steps)
 
@@ -105,11 +132,13 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--steps', type=int, default=1000)
   parser.add_argument('--norm', choices=NORMS, default='layer_norm')
+  parser.add_argument('--task', choices=TASKS, default='retrieval')
   parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu')
   args = parser.parse_args()
-  rate = args.steps / train(args.steps, args.norm, args.device)
+  rate = args.steps / train(args.steps, args.norm, args.device, args.task)
   print(json.dumps({
       'torch_steps_per_second': round(rate, 1),
+      'task': args.task,
       'norm': args.norm,
       'device': args.device,
       'torch': torch.__version__,
