@@ -14,8 +14,11 @@ from experiments import _run, _tasks
 from vvlen import results, sharding
 from vvlen.evaluation import distribution, lengths
 from vvlen.evaluation.measure import make_measure
+from vvlen.tasks.sizes import growing_length
 from vvlen.training import ensemble
 from vvlen.training.step import Problem
+
+_GROWTH = 0.8  # the share of training during which lengths grow, where they do
 
 
 def problem(config: Any, arm: str) -> Problem:
@@ -23,14 +26,20 @@ def problem(config: Any, arm: str) -> Problem:
   train, task = config.train, _tasks.make_task(config)
   model = task.model(arm)
 
-  def sample(key):
+  def sample(key, step):
+    longest = None
+    if first := train.get('first_max_length'):
+      longest = growing_length(
+          step, first=first, last=train.max_length,
+          num_steps=int(_GROWTH * train.num_steps),
+      )
     return task.sample(
         key, batch_size=train.batch_size, min_length=train.min_length,
-        max_length=train.max_length,
+        max_length=train.max_length, longest=longest,
     )
 
   def init(key):
-    batch = sample(key)
+    batch = sample(key, 0)
     return model.init(key, batch.query, batch.items, batch.mask)['params']
 
   def loss(params, batch):

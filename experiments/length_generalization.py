@@ -53,11 +53,13 @@ def main(config: Any, workdir: str) -> None:
     print('Seeds are added to results: p-values hold only if that was planned before '
           'they were seen.')
   run_block = {arm: _training.block_runner(config, arm, mesh) for arm in config.arms}
+  growing = '_growing' if train.get('first_max_length') else ''
+  experiment = config.task.name + growing
   total = len(todo) * train.seeds_at_once * train.num_steps
   with _run.Progress(total, 'seed-steps') as progress:
     for first, arm in todo:
       new = run_block[arm](
-          config.task.name, first, train.num_steps, folder, curves, progress
+          experiment, first, train.num_steps, folder, curves, progress
       )
       rows = _training.merge(config.arms, rows, new)
       results.write_rows(folder / 'results.csv', rows)
@@ -101,6 +103,12 @@ def check(config: Any) -> None:
     raise ValueError(
         'config.train.min_length must not exceed max_length: '
         f'{train.min_length} > {train.max_length}'
+    )
+  first = train.get('first_max_length', train.min_length)
+  if not train.min_length <= first <= train.max_length:
+    raise ValueError(
+        'config.train.first_max_length must lie in min_length..max_length: '
+        f'{train.min_length}, {first}, {train.max_length}'
     )
   if train.num_steps % train.steps_per_call:
     raise ValueError(

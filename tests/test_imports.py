@@ -22,8 +22,11 @@ ALLOWED = {
     'plots': _FROM_RESULTS,
     'figures': _FROM_RESULTS,
     'report': _FROM_RESULTS,
+    'sensitivity': _FROM_RESULTS | {'report'},
+    'mechanism': _FROM_RESULTS | {'report'},
 }
-WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'figures', 'report')
+WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'figures', 'report',
+               'sensitivity', 'mechanism')
 
 
 def _module(path):

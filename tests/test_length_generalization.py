@@ -286,6 +286,9 @@ def _config(**fields):
     (dict(optimizer__l2=-1.0), 'l2 must be finite, not negative: -1'),
     (dict(evaluate__weight_sequences=0), 'weight_sequences must be positive: 0'),
     (dict(seed=2**32), 'config.seed must lie in 0'),
+    (dict(task__name='sorting'), "task.name must be of retrieval, lookup: 'sorting'"),
+    (dict(task__name='lookup', task__num_keys=63), '63 < 64'),
+    (dict(train__first_max_length=17), 'must lie in min_length..max_length: 5, 17, 16'),
     (dict(evaluate__fit_lengths=(0, 16)), 'fit_lengths must be positive integers'),
     (dict(evaluate__histogram_lengths=(1.5,)), 'histogram_lengths must be positive'),
     (dict(arms=()), 'config.arms must be distinct'),
@@ -344,6 +347,19 @@ def test_training_draws_all_its_lengths_and_padding_does_not_count(key):
   assert 0 < metrics['accuracy'] < 1
   broken = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), params)
   assert jnp.isnan(problem.loss(broken, batch)[1]['accuracy'])
+
+
+@pytest.mark.parametrize('name, table', [('retrieval', 4), ('lookup', 5)])
+def test_growing_lengths_make_tables_4_and_5(tmp_path, name, table):
+  folder = tmp_path / 'run'
+  code, out, err = _run(_command(
+      folder, *_SMALL[1:], f'--config=configs/{name}.py:smoke_growing',
+      '--config.evaluate.lengths=(16,32,64)'))
+  assert code == 0, err
+  assert f'**Table {table}. Accuracy by length' in out
+  assert 'Mean accuracy over N = 64 to 64' in out
+  assert (folder / f'tables/table_{table}.csv').exists()
+  assert not (folder / 'tables/table_3.md').exists()
 
 
 def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):

@@ -165,6 +165,19 @@ def test_a_seed_that_did_not_converge_is_named():
   assert named == [('seed 3', 'none'), ('none', 'none'), ('none', 'none')]
 
 
+@pytest.mark.parametrize('change, verdict', [
+    (0.05, 'treated higher'), (-0.05, 'treated lower'), (0.0, 'no difference found'),
+])
+def test_the_verdict_is_at_five_percent_and_has_a_side(change, verdict):
+  rng = np.random.default_rng(4)
+  rows = [r._replace(value=0.5 + change * (r.arm == 'layer_norm') + rng.normal(0, 0.01))
+          if r.metric == 'accuracy' else r for r in _rows()]
+  record = _tables(rows)['primary_endpoint'].records[0]
+  assert record['at_5_percent'] == verdict
+  assert change == 0 or record['p'] < 0.05
+  assert change or 0.05 < record['p'] < 0.5
+
+
 def test_a_seed_is_held_against_the_best_arm():
   rows = [r._replace(value=0.3) if (r.metric, r.arm) == ('training_accuracy', 'none')
           else r for r in _rows()]

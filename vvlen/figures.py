@@ -42,7 +42,7 @@ def write(
   Args:
     folder: where to write.
     index: from `vvlen.results.index`.
-    task: 'retrieval' or 'lookup', which says in what order Figure 4 has its items.
+    task: as in `vvlen.report.TABLES`, which says in what order Figure 4 has its items.
     trained_up_to: the longest training length, marked in the figures.
     curves: from `vvlen.results.read_curves`.
     samples: from `vvlen.results.read_samples`.
@@ -166,7 +166,7 @@ def attention(
     axes.set_title(f'$2^{{{power}}}$' if length == 2**power else str(length))
   left.suptitle('number of items N', fontsize=8.5)
   left.supxlabel(
-      _ORDER[task] + '; model of seed 0',
+      _ORDER[task.removesuffix('_growing')] + '; model of seed 0',
       fontsize=8.5,
   )
   left.colorbar(picture, ax=grid, label='attention weight', pad=0.01, fraction=0.02)

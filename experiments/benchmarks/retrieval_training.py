@@ -208,7 +208,7 @@ def _trainer(
 
   def draw(key):
     def body(total, step):
-      batch = problem.sample(jax.random.fold_in(key, step))
+      batch = problem.sample(jax.random.fold_in(key, step), step)
       # All of the batch enters, or the compiler would leave it out.
       return total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), None
 

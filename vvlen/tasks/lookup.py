@@ -8,6 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from vvlen.tasks.sizes import uniform_length
+
 # Up to K / 16 items, redrawing keys that came twice costs less than a permutation.
 _SPARSE = 16
 
@@ -30,6 +32,7 @@ def sample(
     max_length: int,
     num_keys: int = 16384,
     num_values: int = 10,
+    longest: jax.Array | int | None = None,
 ) -> Batch:
   """Draws sequences of dictionary lookup (arXiv 2504.02827 section 4).
 
@@ -50,6 +53,8 @@ def sample(
     max_length: N, the padded size, at most K.
     num_keys: K.
     num_values: C.
+    longest: the most items in a sequence, max_length if None. It may be traced, so
+      that lengths grow during training and nothing is compiled anew.
 
   Returns:
     A `Batch`.
@@ -70,8 +75,7 @@ def sample(
   key, keys_key = jax.random.split(key)
   uniform = jax.random.uniform(key, (batch_size, 2 + max_length), jnp.float32)
   length, place, values = jnp.split(uniform, (1, 2), axis=1)
-  spread = max_length - min_length + 1
-  length = min_length + jnp.floor(length * spread).astype(jnp.int32)
+  length = uniform_length(length, min_length, max_length, longest)
   place = jnp.floor(place * length).astype(jnp.int32)
   keys = distinct(keys_key, batch_size, max_length, num_keys)
   values = jnp.floor(values * num_values).astype(jnp.int32)

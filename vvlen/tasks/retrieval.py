@@ -8,6 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from vvlen.tasks.sizes import uniform_length
+
 
 class Batch(NamedTuple):
   """Sequences of one query and a set of items, padded to N items."""
@@ -26,6 +28,7 @@ def sample(
     min_length: int,
     max_length: int,
     num_classes: int = 10,
+    longest: jax.Array | int | None = None,
 ) -> Batch:
   """Draws sequences of argmax retrieval (arXiv 2504.02827 section 4).
 
@@ -47,6 +50,8 @@ def sample(
     min_length: the fewest items in a sequence, at least 1.
     max_length: N, the most items in a sequence and the padded size.
     num_classes: C.
+    longest: the most items in a sequence, max_length if None. It may be traced, so
+      that lengths grow during training and nothing is compiled anew.
 
   Returns:
     A `Batch`.
@@ -66,7 +71,7 @@ def sample(
   query, length, priority, classes = jnp.split(
       uniform, (1, 2, 2 + max_length), axis=1
   )
-  length = min_length + _uniform_integer(length, max_length - min_length + 1)
+  length = uniform_length(length, min_length, max_length, longest)
   classes = _uniform_integer(classes, num_classes)
   mask = jnp.arange(max_length)[None] < length
   # Priorities are at least 0, so an item always beats padding.

@@ -24,7 +24,7 @@ class Problem(NamedTuple):
   """What is trained: four pure functions."""
 
   init: Callable[[jax.Array], Params]  # key -> parameters
-  sample: Callable[[jax.Array], Batch]  # key -> batch
+  sample: Callable[[jax.Array, jax.Array], Batch]  # key, updates made -> batch
   loss: Callable[[Params, Batch], tuple[jax.Array, Metrics]]  # -> [], metrics []
   optimizer: optax.GradientTransformation
 
@@ -66,7 +66,7 @@ def train_steps(
   """
 
   def body(state, _):
-    batch = problem.sample(jax.random.fold_in(data_key, state.step))
+    batch = problem.sample(jax.random.fold_in(data_key, state.step), state.step)
     return train_step(problem, state, batch)
 
   state, metrics = jax.lax.scan(body, state, length=num_steps)
