@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen import comparison, figures, report, results
+from vvlen import comparison, figures, report, results, statistics
 from vvlen.results import Row
 
 _LENGTHS = (16, 32, 64)
@@ -131,6 +131,9 @@ def test_table_3_tests_each_arm_against_each_other():
       f'{100 * (std - base).mean():+.1f} [{low:+.1f}, {high:+.1f}]')
   assert cells['% of control'] == f'{100 * (std.mean() / base.mean() - 1):+.1f}'
   assert table.records[2]['p'] == pytest.approx(expected.pvalue)
+  np.testing.assert_allclose(  # over the lengths of one comparison
+      [r['p_holm'] for r in table.records[:3]],
+      statistics.holm([r['p'] for r in table.records[:3]]))
   assert [r['comparison'] for r in table.records[::3]] == [
       'std. − Baseline', 'LN − Baseline', 'LN − std.']
 
