@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen import comparison, figures, report, results, statistics
+from vvlen import comparison, figures, plots, report, results, statistics
 from vvlen.results import Row
 
 _LENGTHS = (16, 32, 64)
@@ -285,6 +285,40 @@ def test_the_same_rows_draw_the_same_files(workdir, tmp_path):
       tmp_path / name, index, trained_up_to=16)]
   once, again = draw('a'), draw('b')
   assert once == again
+
+
+def _lines(axes):
+  return {line.get_label(): np.asarray(line.get_ydata()) for line in axes.lines}
+
+
+def test_accuracy_and_gain_are_drawn_in_percent_and_paired_by_seed():
+  # LN lacks seeds 0 and 1, and std. has another order.
+  rows = [r for r in _rows() if r.arm != 'layer_norm' or r.seed > 1]
+  with plots.style():
+    left, right = figures.accuracy(results.index(rows[::-1]), 16).axes
+  mean = lambda arm, first: np.array([
+      100 * np.mean([r.value for r in rows if (r.arm, r.length, r.metric) == (
+          arm, n, 'accuracy') and r.seed >= first]) for n in _LENGTHS])
+  np.testing.assert_allclose(_lines(left)['LN'], mean('layer_norm', 2))
+  np.testing.assert_allclose(_lines(left)['Baseline'], mean('none', 0))
+  np.testing.assert_allclose(
+      _lines(right)['LN'], mean('layer_norm', 2) - mean('none', 2), atol=1e-9)
+  np.testing.assert_allclose(
+      _lines(right)['std.'], mean('standardize', 0) - mean('none', 0), atol=1e-9)
+
+
+def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings():
+  rows = []
+  for length in (2**k for k in range(4, 15)):
+    for seed, scale in ((0, 1.0), (1, 2.0)):
+      value = scale * (1.0 if length < 1024 else (1024 / length) ** 2)
+      rows.append(Row('retrieval', 'none', seed, length, 'component_variance', value))
+      rows.append(Row('retrieval', 'none', seed, length, 'accuracy', 0.5))
+  with plots.style():
+    figure = figures.component_variance(results.index(rows), 16)
+  title = figure.legends[0].get_title().get_text()
+  assert 'Baseline: slope −2.00 [−2.00, −2.00] from N = 1,024 on' in title
+  assert 'mean over 2 seeds' in title
 
 
 def test_report_of_an_empty_folder_is_one_line(tmp_path):
