@@ -15,8 +15,8 @@ from etils import epath
 import jax
 import ml_collections
 
-from experiments import _run, _tasks, _training
-from vvlen import mechanism, plots, report, results, sharding
+from experiments import _run, _tasks, _training, report
+from vvlen import results, sharding
 from vvlen.evaluation import intervention
 from vvlen.evaluation.lengths import make_apply
 from vvlen.training import checkpoint, ensemble
@@ -31,14 +31,18 @@ def main(config: Any, workdir: str) -> None:
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
   _run.lock(workdir)
   folder = epath.Path(workdir)
-  results.claim(folder, config.to_dict() | {'trained_config': facts}, _run.session())
+  step = _trained_step(config, trained)
+  results.claim(
+      folder, config.to_dict() | {'trained_config': facts, 'trained_step': step},
+      _run.session(),
+  )
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.arm, row.seed) for row in rows}
   todo = [
       (arm, first) for arm in config.arms for first in _training.blocks(trained)
       if any((arm, seed) not in done for seed in _training.seeds_of(trained, first))
   ]
-  measure = {arm: _measure(config, trained, arm, mesh) for arm in config.arms}
+  measure = {arm: _measure(config, trained, arm, step, mesh) for arm in config.arms}
   total = len(todo) * train.seeds_at_once
   with _run.Progress(total, 'seeds') as progress:
     for arm, first in todo:
@@ -46,7 +50,7 @@ def main(config: Any, workdir: str) -> None:
       rows = _training.merge(config.arms, rows, new)
       results.write_rows(folder / 'results.csv', rows)
       progress.show(f'{arm}, seeds from {first}', train.seeds_at_once)
-  _show(folder, rows, train.max_length)
+  report.show(workdir)
   results.finish(folder, finished=_run.now())
 
 
@@ -77,7 +81,27 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
   return trained, facts
 
 
-def _measure(config: Any, trained: Any, arm: str, mesh: jax.sharding.Mesh):
+def _trained_step(config: Any, trained: Any) -> int:
+  """Returns the step at which all models are, the last or an earlier one."""
+  steps = {
+      str(place): checkpoint.last_step(place)
+      for arm in config.arms for first in _training.blocks(trained)
+      for place in [_checkpoints(config, trained, arm, first)]
+  }
+  if len(set(steps.values())) > 1 or 0 in steps.values():
+    told = ', '.join(f'{place} at {step}' for place, step in steps.items())
+    raise ValueError(f'all models must be trained to the same step: {told}')
+  return next(iter(steps.values()))
+
+
+def _checkpoints(config: Any, trained: Any, arm: str, first: int) -> epath.Path:
+  last = first + trained.train.seeds_at_once - 1
+  return epath.Path(config.trained) / f'checkpoints/{arm}/seeds_{first}_{last}'
+
+
+def _measure(
+    config: Any, trained: Any, arm: str, step: int, mesh: jax.sharding.Mesh
+):
   """Returns the function that measures a block of seeds of one arm."""
   task = _tasks.make_task(trained)
   apply = make_apply(task.model(arm))
@@ -106,14 +130,8 @@ def _measure(config: Any, trained: Any, arm: str, mesh: jax.sharding.Mesh):
 
   def run(first):
     keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
-    last = first + train.seeds_at_once - 1
-    place = epath.Path(config.trained) / f'checkpoints/{arm}/seeds_{first}_{last}'
-    step = checkpoint.last_step(place)
-    if step != train.num_steps:
-      raise ValueError(
-          f'{place} is trained to step {step} of {train.num_steps}; train it first'
-      )
-    state = ensemble.train(trainer, keys, train.num_steps, folder=place)
+    place = _checkpoints(config, trained, arm, first)
+    state = ensemble.train(trainer, keys, step, folder=place)  # only restores
     test_keys, validation_keys = (
         sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh)
         for purpose in (ensemble.TEST, ensemble.VALIDATION)
@@ -131,19 +149,6 @@ def _measure(config: Any, trained: Any, arm: str, mesh: jax.sharding.Mesh):
     return rows
 
   return run
-
-
-def _show(folder: epath.Path, rows: list[results.Row], trained_up_to: int) -> None:
-  """Writes the table and the figure, and prints the table and the paths."""
-  index = results.index(rows)
-  table = mechanism.table(index, trained_up_to)
-  path = folder / 'tables' / 'mechanism.md'
-  results.write_text(path, report.markdown(table))
-  results.write_text(path.with_suffix('.csv'), report.to_csv(table))
-  with plots.style():
-    drawn = {'mechanism': mechanism.figure(index, trained_up_to)}
-    paths = plots.save(folder / 'figures', drawn)
-  print('', report.markdown(table), path, path.with_suffix('.csv'), *paths, sep='\n')
 
 
 if __name__ == '__main__':

@@ -4,16 +4,35 @@ python -m experiments.report --workdir=runs/quick
 """
 
 import argparse
+from collections.abc import Callable
+import json
 import sys
 from typing import NoReturn
 
-from vvlen import report
+from etils import epath
+
+from vvlen import mechanism, report, sensitivity
 
 
 def show(workdir: str) -> None:
   """Writes tables and figures, prints the main tables."""
-  main_tables, paths = report.write(workdir)
+  main_tables, paths = _writer(workdir)(workdir)
   print('', main_tables, *paths, sep='\n')
+
+
+def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
+  """Returns what writes the report of a folder, by its configuration."""
+  path = epath.Path(workdir) / 'config.json'
+  try:
+    config = json.loads(path.read_text())['config'] if path.exists() else {}
+    writers = [
+        writer for field, writer in (
+            ('base', sensitivity.write), ('trained_config', mechanism.write)
+        ) if field in config
+    ]
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f'{path} is not the config.json of a run') from error
+  return writers[0] if writers else report.write
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 from etils import epath
 import ml_collections
 
-from experiments import _run, _training, length_generalization
-from vvlen import plots, report, results, sensitivity, sharding
+from experiments import _run, _training, length_generalization, report
+from vvlen import results, sharding
 
 
 def main(config: Any, workdir: str) -> None:
@@ -64,7 +64,7 @@ def main(config: Any, workdir: str) -> None:
       )
       rows = _training.merge(cell.arms, rows, new)
       results.write_rows(folder / 'results.csv', rows)
-  _show(config, folder, rows)
+  report.show(workdir)
   results.finish(folder, finished=_run.now())
 
 
@@ -101,20 +101,6 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if not {'none', 'layer_norm'} <= set(cell.arms):
     raise ValueError(f'cell {name}: needs the arms none and layer_norm: {cell.arms}')
   return cell
-
-
-def _show(config: Any, folder: epath.Path, rows: list[results.Row]) -> None:
-  """Writes the table and the figure, and prints the table and the paths."""
-  cells = sensitivity.read_cells(
-      rows, tuple(config.cells), config.base.train.max_length
-  )
-  table = sensitivity.table(cells)
-  path = folder / 'tables' / 'sensitivity.md'
-  results.write_text(path, report.markdown(table))
-  results.write_text(path.with_suffix('.csv'), report.to_csv(table))
-  with plots.style():
-    paths = plots.save(folder / 'figures', {'sensitivity': sensitivity.figure(cells)})
-  print('', report.markdown(table), path, path.with_suffix('.csv'), *paths, sep='\n')
 
 
 if __name__ == '__main__':

@@ -187,9 +187,14 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, monkeypatch):
   for length in (16, 32, 64):  # the same models on the same sequences
     expected = plain['none', 'accuracy', length]
     assert index['none', 'accuracy', length] == pytest.approx(expected, abs=1e-6)
-  # A checkpoint that is not at its end is not taken for a trained model.
+  assert 'after 20 training steps' in done.stdout
   done = _run('mechanism', '--config=configs/mechanism.py:smoke',
               "--config.arms=('layer_norm',)", f'--config.trained={trained}',
               f'--workdir={tmp_path}/other')
   assert (done.returncode, done.stdout) == (2, '')
-  assert "config.arms must be of ('none',)" in done.stderr.replace('[', '(')
+  assert 'config.arms must be of' in done.stderr
+  # Neither are models that are not equally trained.
+  (trained / 'checkpoints/none/seeds_0_1/20').rename(tmp_path / 'away')
+  done = _run(*command[:-1], f'--workdir={tmp_path}/third')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert 'trained to the same step' in done.stderr and 'at 0' in done.stderr

@@ -39,7 +39,7 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
 
 def test_cells_are_tested_at_their_last_step_and_corrected_together():
   rows = _rows({'b': 0.2, 'a': 0.0, 'c': -0.1})
-  cells = sensitivity.read_cells(rows, ('a', 'b', 'c'), trained_up_to=16)
+  cells = sensitivity.read_cells(rows, trained_up_to=16)
   assert [(c.name, c.step) for c in cells] == [
       ('a', 10), ('a', 20), ('b', 10), ('b', 20), ('c', 10), ('c', 20)]
   expected = []
@@ -58,7 +58,7 @@ def test_cells_are_tested_at_their_last_step_and_corrected_together():
 
 def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   cells = sensitivity.read_cells(
-      _rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), ('a', 'b', 'c'), trained_up_to=16)
+      _rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), trained_up_to=16)
   table = sensitivity.table(cells)
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
@@ -91,7 +91,7 @@ def _sensitivity(workdir, *arguments):
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (["--config.run=('base','colour')"], 'config.run must be of base, l2'),
+    (["--config.run=('base','colour')"], 'config.run must be of base, classes_32'),
     (['--config.at_steps=(20,10)'], 'at_steps must be positive and increase'),
     (['--config.at_steps=(7,)'], '[7] are no multiples'),
     (['--config.cells.lookup.task.num_keys=8', "--config.run=('lookup',)"],

@@ -1,12 +1,22 @@
 """What interventions on the attention output restore. Runs without JAX."""
 
+import json
+
+from etils import epath
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import plots
+from vvlen import plots, results
 from vvlen.comparison import compare
 from vvlen.plots import ARMS
-from vvlen.report import difference_cell, number, p_value, Table
+from vvlen.report import (
+    difference_cell,
+    markdown,
+    number,
+    p_value,
+    Table,
+    write_table,
+)
 from vvlen.results import Index
 from vvlen.statistics import holm
 
@@ -17,6 +27,37 @@ INTERVENTIONS = {
     'standardized': ('mean and variance as in training', '#009E73', '^'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
 }
+
+
+def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+  """Writes table and figure of interventions into their folder.
+
+  Args:
+    workdir: a folder with the config.json and results.csv of
+      `experiments.mechanism`.
+
+  Returns:
+    The table as Markdown, and the paths written.
+
+  Raises:
+    ValueError: if there are no results, or they are damaged.
+  """
+  folder = epath.Path(workdir)
+  rows = results.read_rows(folder / 'results.csv')
+  if not rows:
+    raise ValueError(f'{folder} has no results.csv with results')
+  config = json.loads((folder / 'config.json').read_text())['config']
+  trained_up_to = config['trained_config']['train']['max_length']
+  index = results.index(rows)
+  made = table(index, trained_up_to)
+  made = made._replace(
+      title=f'{made.title}, after {config["trained_step"]:,} training steps'
+  )
+  with plots.style():
+    paths = plots.save(
+        folder / 'figures', {made.name: figure(index, trained_up_to)}
+    )
+  return markdown(made), [*write_table(folder, made), *paths]
 
 
 def table(index: Index, trained_up_to: int) -> Table:

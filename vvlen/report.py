@@ -67,10 +67,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   tables = make_tables(index, trained_up_to, task)
   paths = []
   for table in tables:
-    path = folder / 'tables' / f'{table.name}.md'
-    results.write_text(path, markdown(table))
-    results.write_text(path.with_suffix('.csv'), to_csv(table))
-    paths += [path, path.with_suffix('.csv')]
+    paths += write_table(folder, table)
   paths += figures.write(
       folder / 'figures',
       index,
@@ -271,6 +268,14 @@ def _training(index: results.Index) -> Table:
       'of the best arm; these stay in the tests. Not finite: left out of the tests.'
   )
   return Table('training', 'Training', columns, records, note)
+
+
+def write_table(folder: epath.Path, table: Table) -> list[epath.Path]:
+  """Writes tables/NAME.md and .csv, and returns the paths."""
+  path = folder / 'tables' / f'{table.name}.md'
+  results.write_text(path, markdown(table))
+  results.write_text(path.with_suffix('.csv'), to_csv(table))
+  return [path, path.with_suffix('.csv')]
 
 
 def markdown(table: Table) -> str:

@@ -5,14 +5,23 @@ without JAX.
 """
 
 from collections.abc import Iterable, Sequence
+import json
 from typing import NamedTuple
 
+from etils import epath
 from matplotlib.figure import Figure
 import numpy as np
 
 from vvlen import plots, results
 from vvlen.comparison import compare, Comparison
-from vvlen.report import difference_cell, number, p_value, Table
+from vvlen.report import (
+    difference_cell,
+    markdown,
+    number,
+    p_value,
+    Table,
+    write_table,
+)
 from vvlen.statistics import holm
 
 # What may explain a gain.
@@ -29,9 +38,32 @@ class Cell(NamedTuple):
   values: results.Index
 
 
+def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+  """Writes table and figure of a grid into its folder.
+
+  Args:
+    workdir: a folder with the config.json and results.csv of a grid.
+
+  Returns:
+    The table as Markdown, and the paths written.
+
+  Raises:
+    ValueError: if there are no results, or they are damaged.
+  """
+  folder = epath.Path(workdir)
+  rows = results.read_rows(folder / 'results.csv')
+  if not rows:
+    raise ValueError(f'{folder} has no results.csv with results')
+  config = json.loads((folder / 'config.json').read_text())['config']
+  cells = read_cells(rows, config['base']['train']['max_length'])
+  made = table(cells)
+  with plots.style():
+    paths = plots.save(folder / 'figures', {made.name: figure(cells)})
+  return markdown(made), [*write_table(folder, made), *paths]
+
+
 def read_cells(
     rows: Iterable[results.Row],
-    order: Sequence[str],
     trained_up_to: int,
     treated: str = 'layer_norm',
     control: str = 'none',
@@ -40,13 +72,12 @@ def read_cells(
 
   Args:
     rows: of all cells.
-    order: names of the cells, as they are to stand.
     trained_up_to: the longest training length.
     treated: an arm.
     control: an arm.
 
   Returns:
-    Cells in the given order, each from its first to its last step; p-values are
+    Cells by name, 'base' first, each from its first to its last step; p-values are
     corrected by Holm over the cells, each at its last step.
   """
   grouped: dict[tuple[str, int], list[results.Row]] = {}
@@ -54,7 +85,7 @@ def read_cells(
     name, _, at_step = row.experiment.rpartition('@')
     grouped.setdefault((name, int(at_step)), []).append(row)
   cells = []
-  for name, step in sorted(grouped, key=lambda k: (order.index(k[0]), k[1])):
+  for name, step in sorted(grouped, key=lambda k: (k[0] != 'base', k)):
     index = results.index(grouped[name, step])
     if (treated, 'training_loss', None) in index:
       comparison = compare(index, treated, control, trained_up_to=trained_up_to)
