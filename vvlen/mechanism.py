@@ -24,7 +24,7 @@ from vvlen.statistics import holm
 INTERVENTIONS = {
     'rescaled': ('norm as in training', '#E69F00', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
-    'standardized': ('mean and variance as in training', '#009E73', '^'),
+    'standardized': ('mean and variance as in training', '#D55E00', '^'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
 }
 
@@ -120,7 +120,7 @@ def figure(index: Index, trained_up_to: int) -> Figure:
   *panels, last = drawn.subplots(1, len(arms) + 1)
   for axes, arm in zip(panels, arms, strict=True):
     lengths, values = plots.values(index, arm, 'accuracy')
-    plots.band(axes, lengths, 100 * values, arm)
+    plots.draw(axes, lengths, 100 * values, 'black', 'o', 'as it is')
     for name, (done, colour, marker) in INTERVENTIONS.items():
       lengths, values = plots.values(index, f'{arm}+{name}', 'accuracy')
       plots.draw(axes, lengths, 100 * values, colour, marker, done)
@@ -131,8 +131,9 @@ def figure(index: Index, trained_up_to: int) -> Figure:
   last.set(title='Norm of the attention output', ylabel='mean norm')
   plots.log_axis(last)
   plots.length_axis(last, trained_up_to)
+  last.legend()
   drawn.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center',
-               ncols=2, title='bands: 95 % intervals of the mean over seeds',
+               ncols=3, title='bands: 95 % intervals of the mean over seeds',
                title_fontsize=7.5)
   return drawn
 
