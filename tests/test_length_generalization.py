@@ -337,7 +337,7 @@ def test_l2_is_of_the_kernels_alone_and_added_before_adam():
 
 def test_training_draws_all_its_lengths_and_padding_does_not_count(key):
   problem = _small_problem(train__min_length=5, train__max_length=8)
-  batch = problem.sample(key)
+  batch = problem.sample(key, 0)
   assert batch.items.shape == (64, 8, 4)
   assert set(np.asarray(batch.mask.sum(1)).tolist()) == {5, 6, 7, 8}
   params = problem.init(key)
@@ -353,7 +353,7 @@ def test_training_draws_all_its_lengths_and_padding_does_not_count(key):
 def test_growing_lengths_make_tables_4_and_5(tmp_path, name, table):
   folder = tmp_path / 'run'
   code, out, err = _run(_command(
-      folder, *_SMALL[1:], f'--config=configs/{name}.py:smoke_growing',
+      folder, f'--config=configs/{name}.py:smoke_growing', *_SMALL[1:],
       '--config.evaluate.lengths=(16,32,64)'))
   assert code == 0, err
   assert f'**Table {table}. Accuracy by length' in out
