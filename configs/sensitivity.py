@@ -5,9 +5,11 @@ r"""Does LayerNorm after attention help, and which choice of setting decides?
 
 variant   seeds  steps up to  cost
 (none)    100    100,000      for a GPU
-cpu       32     40,000       about 45 minutes a cell of retrieval on two CPU cores
+cpu       32     10,000       12 minutes a cell of retrieval on two CPU cores
 quick     8      2,000        five minutes for the cells base, l2 on two CPU cores
 smoke     2      20           seconds a cell
+
+The cells base, l2 and lookup are followed further, to 40,000 steps on a CPU.
 
 --config.run="('base','l2')" chooses cells; more may be added to the folder later.
 """
@@ -26,38 +28,47 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   base.evaluate.fit_lengths = ()
   with base.unlocked():
     base.optimizer.decoupled = False
+    base.task.informative_query = False
     base.model.update(value_bias=False, epsilon=1e-5, kernel_init='lecun_normal')
-  if variant != 'smoke':
-    base.evaluate.num_sequences = 512
-  task = lookup.get_config(variant).task
-  at_steps = {
-      'paper': (2_000, 5_000, 10_000, 20_000, 40_000, 100_000),
-      'cpu': (2_000, 5_000, 10_000, 20_000, 40_000),
-      'quick': (500, 1_000, 2_000),
-      'smoke': (10, 20),
-  }
   if variant == 'quick':
     base.num_seeds = 8
+  if variant != 'smoke':
     base.evaluate.num_sequences = 256
+  task = lookup.get_config(variant).task.to_dict()
+  all_arms = ('none', 'standardize', 'layer_norm')
   cells = dict(
-      base=dict(),
+      base=dict(arms=all_arms),
       l2=dict(optimizer=dict(l2=1e-3)),
       decoupled=dict(optimizer=dict(l2=1e-3, decoupled=True)),
       output_projection=dict(model=dict(output_projection=True)),
       linear_encoder=dict(model=dict(item_encoder='linear')),
+      linear_projection=dict(
+          model=dict(item_encoder='linear', output_projection=True)
+      ),
       value_bias=dict(model=dict(value_bias=True)),
-      width_64=dict(model=dict(width=64)),
-      width_256=dict(model=dict(width=256)),
-      classes_4=dict(task=dict(num_classes=4)),
-      classes_32=dict(task=dict(num_classes=32)),
+      epsilon=dict(model=dict(epsilon=1e-8)),
+      uniform_init=dict(model=dict(kernel_init='uniform')),
       rate_low=dict(optimizer=dict(learning_rate=3e-4)),
       rate_high=dict(optimizer=dict(learning_rate=3e-3)),
-      uniform_init=dict(model=dict(kernel_init='uniform')),
-      epsilon=dict(model=dict(epsilon=1e-8)),
-      lookup=dict(task=task.to_dict()),
-      lookup_l2=dict(task=task.to_dict(), optimizer=dict(l2=1e-3)),
+      classes_4=dict(task=dict(num_classes=4)),
+      classes_32=dict(task=dict(num_classes=32)),
+      informative_query=dict(task=dict(informative_query=True)),
+      range_32=dict(train=dict(max_length=32)),
+      width_64=dict(model=dict(width=64)),
+      width_256=dict(model=dict(width=256)),
+      lookup=dict(task=task, arms=all_arms),
+      lookup_l2=dict(task=task, optimizer=dict(l2=1e-3)),
   )
+  at_steps, along_training = {
+      'paper': ((10_000, 100_000), (2_000, 5_000, 20_000, 40_000)),
+      'cpu': ((5_000, 10_000), (2_000, 20_000, 40_000)),
+      'quick': ((1_000, 2_000), (500,)),
+      'smoke': ((20,), (10,)),
+  }[variant]
   return config_dict.create(
-      base=base, at_steps=at_steps[variant], cells=cells,
+      base=base,
+      cells=cells,  # what each changes of the base
+      at_steps=at_steps,  # when each is measured; trained up to the last
+      also_at={name: along_training for name in ('base', 'l2', 'lookup')},
       run=(),  # names of cells; all if none
   )

@@ -40,10 +40,15 @@ def make_task(config: Any) -> Task:
   task, fields = config.task, config.model.to_dict()
   fields['kernel_init'] = INITIALIZERS[fields.get('kernel_init', 'lecun_normal')]
   if task.name == 'retrieval':
+    informative = task.get('informative_query', False)
     return Task(
-        functools.partial(retrieval.sample, num_classes=task.num_classes),
+        functools.partial(
+            retrieval.sample, num_classes=task.num_classes,
+            informative_query=informative,
+        ),
         lambda norm: Retriever(num_classes=task.num_classes, norm=norm, **fields),
-        np.array([0.5], np.float32),  # the middle of the queries' range
+        # The middle of all queries, or of those for the highest priority.
+        np.array([0.75 if informative else 0.5], np.float32),
         functools.partial(retrieval.vocabulary, task.num_classes),
         lambda batch, weights: batch.items[..., 0],
     )

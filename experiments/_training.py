@@ -104,8 +104,8 @@ def block_runner(
   measure = make_measure(
       apply, sample, lengths=evaluate.lengths, num_sequences=evaluate.num_sequences,
       fit_lengths=evaluate.fit_lengths, fit_sequences=evaluate.fit_sequences,
-      fixed_query=task.fixed_query, mesh=mesh, group_size=train.group_size,
-      vocabulary=task.vocabulary(),
+      trained_up_to=train.max_length, fixed_query=task.fixed_query,
+      vocabulary=task.vocabulary(), mesh=mesh, group_size=train.group_size,
   )
 
   def run(experiment, first, num_steps, folder, curves, progress, since=0):

@@ -11,6 +11,7 @@ All cells reach a step before any goes on to the next, so a run that is stopped 
 whole grids of fewer steps.
 """
 
+import itertools
 from typing import Any
 
 from etils import epath
@@ -18,6 +19,7 @@ import ml_collections
 
 from experiments import _run, _training, length_generalization, report
 from vvlen import results, sharding
+from vvlen.models.norm import KINDS
 
 
 def main(config: Any, workdir: str) -> None:
@@ -36,33 +38,32 @@ def main(config: Any, workdir: str) -> None:
                 may_differ=['base.train.save_every_seconds'])
   for name, cell in cells.items():
     results.claim(folder / 'cells' / name, cell.to_dict(), session,
-                  may_grow=['num_seeds'], may_differ=['train.save_every_seconds'])
+                  may_grow=['num_seeds', 'train.num_steps'],
+                  may_differ=['train.save_every_seconds'])
 
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.experiment, row.arm, row.seed) for row in rows}
-  todo = [
-      (step, name, first, arm)
-      for step in config.at_steps
+  todo = sorted((  # sorting keeps the order of cells that are measured at a step
+      (before, step, name, first, arm)
       for name, cell in cells.items()
+      for before, step in itertools.pairwise((0, *steps(config, name)))
       for first in _training.blocks(cell)
       for arm in cell.arms
       if any((f'{name}@{step}', arm, seed) not in done
              for seed in _training.seeds_of(cell, first))
-  ]
-  before = {step: last for last, step in zip((0, *config.at_steps), config.at_steps,
-                                             strict=False)}
-  total = sum(step - before[step] for step, *_ in todo) * train.seeds_at_once
+  ), key=lambda item: item[1])
+  total = sum(step - before for before, step, *_ in todo) * train.seeds_at_once
   runners: dict[tuple[str, str], Any] = {}
   with _run.Progress(total, 'seed-steps') as progress:
-    for step, name, first, arm in todo:
+    for before, step, name, first, arm in todo:
       cell, place = cells[name], folder / 'cells' / name
       if (name, arm) not in runners:
         runners[name, arm] = _training.block_runner(cell, arm, mesh, samples=False)
       new = runners[name, arm](
           f'{name}@{step}', first, step, place,
-          results.Curves(place / 'metrics.jsonl'), progress, before[step],
+          results.Curves(place / 'metrics.jsonl'), progress, before,
       )
-      rows = _training.merge(cell.arms, rows, new)
+      rows = _training.merge(KINDS, rows, new)
       results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)
   results.finish(folder, finished=_run.now())
@@ -79,21 +80,29 @@ def names(config: Any) -> tuple[str, ...]:
   return chosen
 
 
+def steps(config: Any, name: str) -> list[int]:
+  """Returns the steps at which a cell is measured; raises ValueError on bad ones."""
+  when = sorted({*config.at_steps, *config.also_at.get(name, ())})
+  if not config.at_steps or when[0] < 1:
+    raise ValueError(f'config.at_steps and also_at must be positive: {when}')
+  return when
+
+
 def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, checked."""
   cell = config.base.copy_and_resolve_references()
   with cell.unlocked():
     cell.update(config.cells[name])
-  steps = config.at_steps
-  if not steps or list(steps) != sorted(set(steps)) or steps[0] < 1:
-    raise ValueError(f'config.at_steps must be positive and increase: {steps}')
-  cell.train.num_steps = steps[-1]
-  odd = [step for step in steps if step % cell.train.steps_per_call]
+  when = steps(config, name)
+  cell.train.num_steps = when[-1]
+  odd = [step for step in when if step % cell.train.steps_per_call]
   if odd:
     raise ValueError(
-        f'config.at_steps {odd} are no multiples of base.train.steps_per_call '
-        f'{cell.train.steps_per_call}'
+        f'cell {name}: steps {odd} are no multiples of config.base.train.'
+        f'steps_per_call {cell.train.steps_per_call}'
     )
+  if 'first_max_length' in cell.train:
+    raise ValueError(f'cell {name}: lengths cannot grow in a grid')
   try:
     length_generalization.check(cell)
   except ValueError as error:

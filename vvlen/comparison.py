@@ -31,6 +31,7 @@ class Comparison(NamedTuple):
   detectable: float  # the smallest primary difference this many pairs would show
   detectable_by_length: tuple[float, ...]
   primary_means: tuple[float, float]  # treated, control
+  primary_differences: dict[int, float]  # of each seed
   left_out: tuple[int, ...]  # seeds that are not finite in one of the arms
 
 
@@ -99,6 +100,9 @@ def compare(
           _detectable(x, y) for x, y in zip(a.T, b.T, strict=True)
       ),
       primary_means=(float(_mean(endpoint_a)), float(_mean(endpoint_b))),
+      primary_differences=dict(
+          zip(seeds, (endpoint_a - endpoint_b).tolist(), strict=True)
+      ),
       left_out=tuple(s for s in both if s not in seeds),
   )
 

@@ -358,14 +358,13 @@ def _verdict(p: float, difference: float) -> str:
   return 'treated higher' if difference > 0 else 'treated lower'
 
 
-def difference_cell(form: str) -> Callable[[Record], str]:
+def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
   """Returns the cell of a difference and, where there is one, its interval."""
+  names = [prefix + name for name in ('difference', 'ci_low', 'ci_high')]
 
   def cell(record: Record) -> str:
-    mean, low, high = (
-        number(record[k], '+' + form) for k in ('difference', 'ci_low', 'ci_high')
-    )
-    return mean if math.isnan(record['ci_low']) else f'{mean} [{low}, {high}]'
+    mean, low, high = (number(record[name], '+' + form) for name in names)
+    return mean if math.isnan(record[names[1]]) else f'{mean} [{low}, {high}]'
 
   return cell
 

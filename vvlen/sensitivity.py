@@ -4,16 +4,18 @@ A row's experiment is named 'cell@step': one setting, after so many steps. Runs
 without JAX.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import json
 from typing import NamedTuple
 
 from etils import epath
 from matplotlib.figure import Figure
 import numpy as np
+from scipy import stats
 
 from vvlen import plots, results
 from vvlen.comparison import compare, Comparison
+from vvlen.plots import ARMS
 from vvlen.report import (
     difference_cell,
     markdown,
@@ -22,24 +24,36 @@ from vvlen.report import (
     Table,
     write_table,
 )
-from vvlen.statistics import holm
+from vvlen.results import Row
+from vvlen.statistics import holm, paired_t_test, PairedTest
 
-# What may explain a gain.
-MECHANISM = ('target_weight', 'attention_entropy', 'output_variance')
+CONTROL, TREATED = 'none', ('layer_norm', 'standardize')
+# What may explain a gain: metric -> its name in figures.
+MECHANISM = {
+    'target_weight': 'weight of the target',
+    'output_norm': 'norm of the attention output',
+    'input_distance': 'distance of φ\'s input from training',
+}
+# The cells that differ in learning rate alone, and the name of their best.
+RATES, TUNED = ('base', 'rate_low', 'rate_high'), 'rate_tuned'
 
 
 class Cell(NamedTuple):
-  """One setting after so many steps."""
+  """One setting after so many steps, and one arm against the Baseline."""
 
   name: str
   step: int
   comparison: Comparison
-  holm_p: float  # over the cells at their last step; nan before
-  values: results.Index
+  against_base: PairedTest | None  # its differences − those of base at this step
+  mechanism: dict[tuple[str, str], float]  # (metric, arm) -> mean beyond training
+  last: bool  # of this cell's steps
+  # Corrected over the cells at their last step; nan before.
+  holm_p: float = np.nan
+  holm_p_against_base: float = np.nan
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
-  """Writes table and figure of a grid into its folder.
+  """Writes tables and figures of a grid into its folder.
 
   Args:
     workdir: a folder with the config.json and results.csv of a grid.
@@ -54,122 +68,272 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   rows = results.read_rows(folder / 'results.csv')
   if not rows:
     raise ValueError(f'{folder} has no results.csv with results')
-  config = json.loads((folder / 'config.json').read_text())['config']
-  cells = read_cells(rows, config['base']['train']['max_length'])
-  made = table(cells)
+  trained_up_to = {}
+  for path in sorted((folder / 'cells').glob('*/config.json')):
+    config = json.loads(path.read_text())['config']
+    trained_up_to[path.parent.name] = config['train']['max_length']
+  rows, chosen = with_tuned_rates(rows)
+  cells = [c for arm in TREATED for c in read_cells(rows, trained_up_to, arm)]
+  made = table(cells, chosen)
+  drawn = {made.name: figure(cells)}
+  if len({cell.name for cell in cells}) > 2:
+    drawn['sensitivity_mechanism'] = mechanism_figure(cells)
   with plots.style():
-    paths = plots.save(folder / 'figures', {made.name: figure(cells)})
+    paths = plots.save(folder / 'figures', drawn)
   return markdown(made), [*write_table(folder, made), *paths]
 
 
+def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+  """Adds a cell in which each arm has the learning rate that suits it best.
+
+  That is, at each step, the one of `RATES` with the lowest mean training loss: the
+  batches are new at every step, so it is in-distribution validation. Test lengths
+  have no say.
+
+  Returns:
+    The rows, those of `TUNED` among them; and {'arm@step': cell chosen}.
+  """
+  losses: dict[tuple[str, str, str], list[float]] = {}
+  for row in rows:
+    name, _, step = row.experiment.rpartition('@')
+    if row.metric == 'training_loss':
+      losses.setdefault((row.arm, step, name), []).append(row.value)
+  chosen = {}
+  for arm, step, _ in losses:
+    mean = {
+        name: np.mean(losses.get((arm, step, name), [np.nan])) for name in RATES
+    }
+    if all(np.isfinite(x) for x in mean.values()):
+      chosen[f'{arm}@{step}'] = min(mean, key=lambda name: mean[name])
+  tuned = []
+  for row in rows:
+    name, _, step = row.experiment.rpartition('@')
+    if chosen.get(f'{row.arm}@{step}') == name:
+      tuned.append(row._replace(experiment=f'{TUNED}@{step}'))
+  return [*rows, *tuned], chosen
+
+
 def read_cells(
-    rows: Iterable[results.Row],
-    trained_up_to: int,
+    rows: Iterable[Row],
+    trained_up_to: Mapping[str, int],
     treated: str = 'layer_norm',
-    control: str = 'none',
 ) -> list[Cell]:
-  """Compares two arms in each cell, at each step.
+  """Compares an arm with the Baseline in each cell, at each step.
 
   Args:
     rows: of all cells.
-    trained_up_to: the longest training length.
-    treated: an arm.
-    control: an arm.
+    trained_up_to: the longest training length of each cell, that of base where one
+      is not named.
+    treated: the arm.
 
   Returns:
     Cells by name, 'base' first, each from its first to its last step; p-values are
     corrected by Holm over the cells, each at its last step.
   """
-  grouped: dict[tuple[str, int], list[results.Row]] = {}
+  grouped: dict[tuple[str, int], list[Row]] = {}
   for row in rows:
     name, _, at_step = row.experiment.rpartition('@')
     grouped.setdefault((name, int(at_step)), []).append(row)
-  cells = []
+  compared = {}
   for name, step in sorted(grouped, key=lambda k: (k[0] != 'base', k)):
     index = results.index(grouped[name, step])
     if (treated, 'training_loss', None) in index:
-      comparison = compare(index, treated, control, trained_up_to=trained_up_to)
-      cells.append(Cell(name, step, comparison, np.nan, index))
-  last = {cell.name: i for i, cell in enumerate(cells)}
-  tests = [cells[i].comparison.primary for i in last.values()]
-  adjusted = holm([np.nan if test is None else test.p for test in tests])
-  for i, p in zip(last.values(), adjusted, strict=True):
-    cells[i] = cells[i]._replace(holm_p=float(p))
+      up_to = trained_up_to.get(name, trained_up_to.get('base', 16))
+      comparison = compare(index, treated, CONTROL, trained_up_to=up_to)
+      compared[name, step] = comparison, _mechanism(index, comparison, up_to)
+  last = {name: step for name, step in compared}
+  cells = []
+  for (name, step), (comparison, mechanism) in compared.items():
+    base, _ = compared.get(('base', step), (None, None))
+    against = None if name == 'base' or base is None else _against(comparison, base)
+    cells.append(
+        Cell(name, step, comparison, against, mechanism, step == last[name])
+    )
+  at_last = [i for i, cell in enumerate(cells) if cell.last]
+  for field, test in (
+      ('holm_p', lambda cell: cell.comparison.primary),
+      ('holm_p_against_base', lambda cell: cell.against_base),
+  ):
+    found = [test(cells[i]) for i in at_last]
+    adjusted = holm([np.nan if t is None else t.p for t in found])
+    for i, p in zip(at_last, adjusted, strict=True):
+      cells[i] = cells[i]._replace(**{field: float(p)})
   return cells
 
 
-def table(cells: Sequence[Cell]) -> Table:
-  """Returns one row a cell and step: the primary endpoint and what goes with it."""
+def _against(cell: Comparison, base: Comparison) -> PairedTest | None:
+  """Tests whether the difference is another than in base, paired over seeds."""
+  ours, theirs = cell.primary_differences, base.primary_differences
+  seeds = sorted(ours.keys() & theirs.keys())
+  if len(seeds) < 2:
+    return None
+  return paired_t_test([ours[s] for s in seeds], [theirs[s] for s in seeds])
+
+
+def _mechanism(
+    index: results.Index, comparison: Comparison, trained_up_to: int
+) -> dict[tuple[str, str], float]:
+  """Returns the mean, over seeds and lengths beyond training, of each metric."""
+  beyond = [n for n in comparison.lengths if n > trained_up_to]
+  seeds = comparison.primary_differences
+  means = {}
+  for metric in MECHANISM:
+    for arm in (comparison.control, comparison.treated):
+      columns = [index.get((arm, metric, n), {}) for n in beyond]
+      means[metric, arm] = float(np.mean(
+          [column.get(seed, np.nan) for column in columns for seed in seeds] or [np.nan]
+      ))
+  return means
+
+
+def table(cells: Sequence[Cell], chosen_rates: Mapping[str, str] | None = None) -> Table:
+  """Returns one row a cell, step and arm: the primary endpoint and what explains it."""
   records = []
+  nan = float('nan')
   for cell in cells:
-    c, test = cell.comparison, cell.comparison.primary
+    c, test, against = cell.comparison, cell.comparison.primary, cell.against_base
     treated, control = c.primary_means
-    nan = float('nan')
-    record = {
-        'cell': cell.name, 'step': cell.step, 'control': control, 'treated': treated,
+    records.append({
+        'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
+        'control': control, 'treated': treated,
         'difference': test.mean_difference if test else nan,
         'ci_low': test.ci_low if test else nan,
         'ci_high': test.ci_high if test else nan,
         'p': test.p if test else nan, 'p_holm': cell.holm_p,
+        'against_base_difference': against.mean_difference if against else nan,
+        'against_base_ci_low': against.ci_low if against else nan,
+        'against_base_ci_high': against.ci_high if against else nan,
+        'against_base_p': against.p if against else nan,
+        'against_base_p_holm': cell.holm_p_against_base,
         'pairs': test.num_pairs if test else 0,
         'smallest_detectable': c.detectable,
-    }
-    middle = c.lengths[len(c.lengths) // 2]
-    for metric in MECHANISM:
-      for arm in (c.control, c.treated):
-        values = list(cell.values.get((arm, metric, middle), {}).values())
-        record[f'{metric}_{arm}_{middle}'] = float(np.nanmean(values or [nan]))
-    records.append(record)
+    } | {
+        f'{metric}_{which}': cell.mechanism[metric, arm]
+        for metric in MECHANISM
+        for which, arm in (('control', c.control), ('treated', c.treated))
+    })
+  missing = lambda x: '' if np.isnan(x) else p_value(x)
+  both = lambda metric: lambda r: (
+      '' if np.isnan(r[f'{metric}_control']) else
+      f'{r[f"{metric}_control"]:.3g}, {r[f"{metric}_treated"]:.3g}'
+  )
   columns = {
       'cell': lambda r: r['cell'],
       'steps': lambda r: f'{r["step"]:,}',
+      'arm': lambda r: r['arm'],
       'Baseline': lambda r: number(r['control'], '.1f'),
-      'LN': lambda r: number(r['treated'], '.1f'),
-      'LN − Baseline [95 %]': difference_cell('.2f'),
+      'treated': lambda r: number(r['treated'], '.1f'),
+      'difference [95 %]': difference_cell('.2f'),
       'p': lambda r: p_value(r['p']),
-      'p Holm': lambda r: p_value(r['p_holm']) if r['p_holm'] == r['p_holm'] else '',
+      'p Holm': lambda r: missing(r['p_holm']),
+      'against base [95 %]': lambda r: (
+          '' if np.isnan(r['against_base_difference'])
+          else difference_cell('.2f', 'against_base_')(r)
+      ),
+      'its p Holm': lambda r: missing(r['against_base_p_holm']),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
+      'weight of target': both('target_weight'),
+      'output norm': both('output_norm'),
+      'input distance': both('input_distance'),
   }
   note = (
-      'Mean accuracy in % beyond the training lengths, paired over seeds. p Holm: over '
-      'the cells, each after its last step. The CSV also has, at the middle length, '
-      'the mean of what may explain a gain: weight of the target, entropy, output '
-      'variance.'
+      'Mean accuracy in % beyond the training lengths, paired over seeds; treated minus '
+      'Baseline. Against base: this difference minus that of base at the same step. '
+      'p Holm: over the cells, each after its last step. The last three columns: '
+      'Baseline, treated; means over the same lengths. Input distance: of φ\'s input '
+      'from that at the longest training length, 0 if nothing moves, 1 if all variance '
+      'vanishes.'
   )
+  if chosen_rates:
+    told = ', '.join(
+        f'{ARMS[arm][0]} {name} after {int(step):,} steps'
+        for key, name in chosen_rates.items()
+        for arm, _, step in [key.rpartition('@')]
+    )
+    note += (f' {TUNED}: each arm at the learning rate with the lowest loss on the '
+             f'training lengths: {told}.')
   return Table('sensitivity', 'LayerNorm − Baseline in every cell', columns, records,
                note)
 
 
 def figure(cells: Sequence[Cell]) -> Figure:
   """Draws the gain in each cell after its last step, and along training."""
-  last: dict[str, Cell] = {cell.name: cell for cell in cells}
-  drawn = Figure(figsize=(7.0, 1.6 + 0.32 * len(last)))
-  left, right = drawn.subplots(1, 2, width_ratios=[1, 1.1])
-  colours = {'helps': plots.ARMS['layer_norm'][1], 'hurts': '#D55E00', '': '#777777'}
-  for place, cell in enumerate(last.values()):
-    test = cell.comparison.primary
-    if test is None:
+  names = list(dict.fromkeys(cell.name for cell in cells))
+  drawn = Figure(figsize=(7.0, 1.6 + 0.26 * len(names)))
+  left, right = drawn.subplots(1, 2, width_ratios=[1.2, 1])
+  steps: dict[str, int] = {}
+  for cell in cells:
+    test, arm = cell.comparison.primary, cell.comparison.treated
+    if test is None or not cell.last:
       continue
-    found, mean = cell.holm_p < 0.05, test.mean_difference
-    verdict = ('helps' if mean > 0 else 'hurts') if found else ''
-    reach = [[mean - test.ci_low], [test.ci_high - mean]]
-    left.errorbar([mean], [place], xerr=reach, fmt='o', capsize=2,
-                  color=colours[verdict])
+    steps[cell.name] = cell.step
+    mean, main = test.mean_difference, arm == 'layer_norm'
+    left.errorbar(
+        [mean], [names.index(cell.name) + (0 if main else 0.3)], capsize=2,
+        xerr=[[mean - test.ci_low], [test.ci_high - mean]], color=ARMS[arm][1],
+        fmt=ARMS[arm][2],
+        markerfacecolor=ARMS[arm][1] if cell.holm_p < 0.05 else 'white',
+    )
   left.axvline(0, color='black', linewidth=0.8)
-  left.set(yticks=range(len(last)), xlabel='LN − Baseline (points)',
+  left.set(yticks=range(len(names)), xlabel='arm − Baseline (points)',
            title='After the last step')
-  left.set_yticklabels([f'{c.name}, {c.step:,}' for c in last.values()])
-  left.invert_yaxis()
-  for name in last:
-    own = [c for c in cells if c.name == name and c.comparison.primary is not None]
-    gains = [c.comparison.primary.mean_difference for c in own if c.comparison.primary]
-    right.plot([c.step for c in own], gains, marker='o', label=name)
+  left.set_yticklabels([f'{name}, {steps.get(name, 0):,}' for name in names])
+  left.set_ylim(len(names) - 0.4, -0.6)
+  followed = {
+      (cell.name, cell.comparison.treated): [] for cell in cells
+      if sum(c[:2] != cell[:2] and c.name == cell.name for c in cells) > 1
+  }
+  for cell in cells:
+    place = followed.get((cell.name, cell.comparison.treated))
+    if place is not None and cell.comparison.primary is not None:
+      place.append((cell.step, cell.comparison.primary))
+  styles = dict(zip(dict.fromkeys(name for name, _ in followed), '-|--|:|-.'.split('|'),
+                    strict=False))
+  for (name, arm), points in followed.items():
+    at = [step for step, _ in points]
+    gains = [test.mean_difference for _, test in points]
+    low, high = ([getattr(t, k) for _, t in points] for k in ('ci_low', 'ci_high'))
+    right.plot(at, gains, color=ARMS[arm][1], marker=ARMS[arm][2],
+               linestyle=styles.get(name, '-'), label=f'{name}, {ARMS[arm][0]}')
+    right.fill_between(at, low, high, color=ARMS[arm][1], alpha=0.12, linewidth=0)
   right.axhline(0, color='black', linewidth=0.8)
   right.set(xscale='log', xlabel='steps', ylabel='points', title='Along training')
-  right.legend(fontsize=7)
+  if followed:
+    right.legend(fontsize=7)
   drawn.supxlabel(
-      'lengths beyond training; left: 95 % intervals; green: LN helps, '
-      'red: hurts (p Holm < .05), grey: not found', fontsize=7.5,
+      'mean accuracy beyond the training lengths; 95 % intervals; filled: p Holm < .05 '
+      'over the cells', fontsize=7.5,
   )
+  return drawn
+
+
+def mechanism_figure(cells: Sequence[Cell]) -> Figure:
+  """Draws, over cells, the gain of LN against what LN changes in the attention."""
+  drawn = Figure(figsize=(7.0, 2.9))
+  last = [
+      cell for cell in cells if cell.last and cell.comparison.treated == 'layer_norm'
+      and cell.comparison.primary is not None and cell.name != TUNED
+  ]
+  for axes, (metric, title) in zip(
+      drawn.subplots(1, len(MECHANISM), sharey=True), MECHANISM.items(), strict=True
+  ):
+    change = [
+        cell.mechanism[metric, 'layer_norm'] - cell.mechanism[metric, CONTROL]
+        for cell in last
+    ]
+    gain = [cell.comparison.primary.mean_difference for cell in last]
+    axes.plot(change, gain, linestyle='', color=ARMS['layer_norm'][1],
+              marker=ARMS['layer_norm'][2])
+    for cell, x, y in zip(last, change, gain, strict=True):
+      axes.annotate(cell.name, (x, y), fontsize=5, xytext=(2, 2),
+                    textcoords='offset points')
+    known = np.isfinite(change)
+    if known.sum() > 2:
+      rank = stats.spearmanr(np.array(change)[known], np.array(gain)[known]).statistic
+      title += f'\nrank correlation {rank:+.2f}'
+    axes.axhline(0, color='black', linewidth=0.8)
+    axes.axvline(0, color='black', linewidth=0.8)
+    axes.set(xlabel='LN − Baseline', title=title)
+  drawn.axes[0].set_ylabel('gain of LN (points)')
   return drawn

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.evaluation.lengths import Apply, in_chunks, Params, Sample
+from vvlen.evaluation.moments import moments, Moments
 
 
 def components(
@@ -44,6 +45,38 @@ def components(
     return sown['normalized_output'][:, :num_components]
 
   return in_chunks(measure, sample, key, length, num_sequences)
+
+
+def moments_at(
+    apply: Apply,
+    sample: Sample,
+    params: Params,
+    key: jax.Array,
+    *,
+    length: int,
+    num_sequences: int,
+    of: str,
+) -> Moments:
+  """Returns the moments, over sequences, of the attention output at one length.
+
+  Args:
+    apply: the model, as all that follows, as in `components`.
+    sample: the task.
+    params: of one seed.
+    key: of validation data, not of the test data.
+    length: N.
+    num_sequences: S.
+    of: 'attention_output', before the norm, or 'normalized_output', after it.
+
+  Returns:
+    `Moments`.
+  """
+
+  def measure(batch):
+    _, sown = apply(params, batch.query, batch.items)
+    return sown[of]
+
+  return moments(in_chunks(measure, sample, key, length, num_sequences))
 
 
 def top_weights(

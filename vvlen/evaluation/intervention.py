@@ -20,52 +20,15 @@ Axes: S sequences, N items, d width of the attention output.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from vvlen.evaluation import distribution
 from vvlen.evaluation.lengths import Apply, in_chunks, Metrics, Params, Sample
+from vvlen.evaluation.moments import Moments
 
 NAMES = ('rescaled', 'recentred', 'standardized', 'one_hot')
-
-
-class Moments(NamedTuple):
-  """What the attention output of one model looks like at one length."""
-
-  mean: jax.Array  # [d], over sequences
-  deviation: jax.Array  # [d]
-  norm: jax.Array  # [], mean of |o|
-
-
-def moments(
-    apply: Apply, sample: Sample, params: Params, key: jax.Array, *, length: int,
-    num_sequences: int,
-) -> Moments:
-  """Measures the attention output at one length.
-
-  Args:
-    apply: the model, as for the other arguments in
-      `vvlen.evaluation.lengths.evaluate`.
-    sample: the task.
-    params: of one seed.
-    key: of validation data, not of the test data.
-    length: N.
-    num_sequences: S.
-
-  Returns:
-    Its `Moments`.
-  """
-
-  def measure(batch):
-    _, sown = apply(params, batch.query, batch.items)
-    return sown['attention_output']
-
-  output = in_chunks(measure, sample, key, length, num_sequences)
-  return Moments(
-      output.mean(axis=0), output.std(axis=0),
-      jnp.linalg.norm(output, axis=-1).mean(),
-  )
 
 
 def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
@@ -119,8 +82,9 @@ def intervene(
     `accuracy` and `loss`, nats, and '' also of `output_norm`, the norm of the
     attention output.
   """
-  at = lambda n: moments(
-      apply, sample, params, validation_key, length=n, num_sequences=moment_sequences
+  at = lambda n: distribution.moments_at(
+      apply, sample, params, validation_key, length=n,
+      num_sequences=moment_sequences, of='attention_output',
   )
   now, then = at(length), at(trained_up_to)
   changes: dict[str, Callable[[jax.Array], jax.Array] | None] = {

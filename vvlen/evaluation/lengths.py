@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from vvlen.evaluation.moments import distance, moments, Moments
 from vvlen.models.attention import Temperature
 from vvlen.models.temperature import adaptive_temperature, attention_entropy
 
@@ -113,6 +114,7 @@ def evaluate(
     length: int,
     num_sequences: int,
     fixed_query: jax.Array,
+    reference: Moments,
 ) -> dict[str, Metrics]:
   """Measures one model on sequences of one length.
 
@@ -125,15 +127,18 @@ def evaluate(
     length: N.
     num_sequences: S.
     fixed_query: the query for `component_variance`, without a batch axis.
+    reference: moments of the normalized output at the training lengths.
 
   Returns:
     For each of `ADAPTATIONS`, means over sequences of: `accuracy`; `loss`, nats;
     `attention_entropy`, nats; `target_weight`, the attention weight on the item
-    asked for; `output_mean` and `output_variance`, the mean and variance over the
-    d features of the normalized output (arXiv 2504.02827, Figure 3). Without
-    adaptation also `component_variance`, the variance over sequences of each
-    component of the attention output under one fixed query, averaged over the
-    components (Proposition 1).
+    asked for; `output_norm`, the norm of the attention output; `output_mean` and
+    `output_variance`, the mean and variance over the d features of the normalized
+    output (arXiv 2504.02827, Figure 3). Without adaptation also
+    `component_variance`, the variance over sequences of each component of the
+    attention output under one fixed query, averaged over the components
+    (Proposition 1), and `input_distance`, how far the normalized output, which is
+    the input of φ, has moved from `reference` (`vvlen.evaluation.moments.distance`).
   """
   temperatures: dict[str, Temperature | None] = {
       '': None, '+adaptive': adaptive_temperature
@@ -144,24 +149,24 @@ def evaluate(
     )
 
   def measure(batch):
-    rows = {
-        suffix: _measure_rows(apply, params, batch, temperature)
-        for suffix, temperature in temperatures.items()
-    }
+    rows, inputs = {}, {}
+    for suffix, temperature in temperatures.items():
+      rows[suffix], inputs[suffix] = _measure_rows(apply, params, batch, temperature)
     fixed = jnp.broadcast_to(fixed_query, batch.query.shape)
     _, sown = apply(params, fixed, batch.items)
-    return rows, sown['attention_output']
+    return rows, inputs[''], sown['attention_output']
 
-  rows, outputs = in_chunks(measure, sample, key, length, num_sequences)
+  rows, inputs, outputs = in_chunks(measure, sample, key, length, num_sequences)
   metrics = jax.tree.map(lambda x: x.mean(axis=0), rows)
   metrics['']['component_variance'] = outputs.var(axis=0, ddof=1).mean()
+  metrics['']['input_distance'] = distance(moments(inputs), reference)
   return metrics
 
 
 def _measure_rows(
     apply: Apply, params: Params, batch: Batch, temperature: Temperature | None
-) -> Metrics:
-  """Returns the metrics of each sequence, [S]."""
+) -> tuple[Metrics, jax.Array]:
+  """Returns the metrics [S] and the normalized output [S, d] of each sequence."""
   logits, sown = apply(params, batch.query, batch.items, temperature)
   log_probability = jax.nn.log_softmax(logits)
   # Without this, a model of nan would seem to answer class 0.
@@ -172,9 +177,10 @@ def _measure_rows(
       'loss': -_pick(log_probability, batch.target),
       'attention_entropy': attention_entropy(weights),
       'target_weight': _pick(weights, batch.target_index),
+      'output_norm': jnp.linalg.norm(sown['attention_output'], axis=-1),
       'output_mean': output.mean(-1),
       'output_variance': output.var(-1),
-  }
+  }, output
 
 
 def best_betas(

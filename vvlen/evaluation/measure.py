@@ -28,6 +28,7 @@ def make_measure(
     num_sequences: int,
     fit_lengths: Sequence[int],
     fit_sequences: int,
+    trained_up_to: int,
     fixed_query: jax.Array,
     vocabulary: jax.Array,
     mesh: Mesh,
@@ -43,6 +44,7 @@ def make_measure(
     fit_lengths: of the validation sequences that adaptive temperature is fitted to;
       none to leave '+fitted' out.
     fit_sequences: validation sequences a length.
+    trained_up_to: the longest training length, which `input_distance` starts from.
     fixed_query: for Proposition 1, without a batch axis.
     vocabulary: [M, x] all items, for Proposition 1.
     mesh: the devices, with the axis 'seed'.
@@ -66,13 +68,18 @@ def make_measure(
     ))
 
   def metrics_at(length):
-    return over_seeds(lambda params, key, *coefficients: at_length.evaluate(
-        apply, sample, params, key, *(coefficients or (None,)),
-        length=length, num_sequences=num_sequences, fixed_query=fixed_query,
+    return over_seeds(lambda params, key, then, *coefficients: at_length.evaluate(
+        apply, sample, params, key, *(coefficients or (None,)), length=length,
+        num_sequences=num_sequences, fixed_query=fixed_query, reference=then,
     ))
 
   best_betas = {n: betas_at(n) for n in fit_lengths}
   evaluate = {n: metrics_at(n) for n in lengths}
+  # Of validation data: the test data at this length would seem to be nearer.
+  reference = over_seeds(lambda params, key: distribution.moments_at(
+      apply, sample, params, key, length=trained_up_to,
+      num_sequences=num_sequences, of='normalized_output',
+  ))
   bound = over_seeds(lambda params: distribution.variance_bound(
       apply, params, vocabulary, fixed_query
   ))
@@ -92,8 +99,9 @@ def make_measure(
         ('', metric, None): values
         for metric, values in sharding.fetch(bound(params)).items()
     }
+    then = reference(params, validation_keys)
     for length, function in evaluate.items():
-      metrics = sharding.fetch(function(params, test_keys, *fitted))
+      metrics = sharding.fetch(function(params, test_keys, then, *fitted))
       for suffix, values in metrics.items():
         measured |= {(suffix, name, length): x for name, x in values.items()}
     return measured

@@ -14,10 +14,10 @@ from vvlen.tasks.sizes import uniform_length
 class Batch(NamedTuple):
   """Sequences of one query and a set of items, padded to N items."""
 
-  query: jax.Array  # [B, 1] float32, uniform on [0, 1), carries no information
+  query: jax.Array  # [B, 1] float32, uniform on [0, 1)
   items: jax.Array  # [B, N, 1 + C] float32: priority, then the class as a one-hot
   mask: jax.Array  # [B, N] bool, True where there is an item
-  target: jax.Array  # [B] int32, class of the item with the highest priority
+  target: jax.Array  # [B] int32, class of the item asked for
   target_index: jax.Array  # [B] int32, which item that is
 
 
@@ -28,6 +28,7 @@ def sample(
     min_length: int,
     max_length: int,
     num_classes: int = 10,
+    informative_query: bool = False,
     longest: jax.Array | int | None = None,
 ) -> Batch:
   """Draws sequences of argmax retrieval (arXiv 2504.02827 section 4).
@@ -50,6 +51,8 @@ def sample(
     min_length: the fewest items in a sequence, at least 1.
     max_length: N, the most items in a sequence and the padded size.
     num_classes: C.
+    informative_query: False, as in the paper: the query says nothing, and the highest
+      priority is asked for. True: a query below 1/2 asks for the lowest priority.
     longest: the most items in a sequence, max_length if None. It may be traced, so
       that lengths grow during training and nothing is compiled anew.
 
@@ -74,8 +77,11 @@ def sample(
   length = uniform_length(length, min_length, max_length, longest)
   classes = _uniform_integer(classes, num_classes)
   mask = jnp.arange(max_length)[None] < length
-  # Priorities are at least 0, so an item always beats padding.
-  best = jnp.argmax(jnp.where(mask, priority, -1.0), axis=1)
+  wanted = priority
+  if informative_query:
+    wanted = jnp.where(query < 0.5, 1.0 - priority, priority)
+  # `wanted` is at least 0, so an item always beats padding.
+  best = jnp.argmax(jnp.where(mask, wanted, -1.0), axis=1)
   items = jnp.concatenate(
       [priority[..., None], jax.nn.one_hot(classes, num_classes, dtype=jnp.float32)],
       axis=-1,
