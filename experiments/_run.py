@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from typing import Any, NoReturn
+import warnings
 
 from absl import flags, logging
 import jax
@@ -58,6 +59,8 @@ def run(main: Callable[[Any, str], None]) -> None:
   except (ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     _fail(error)
   except KeyboardInterrupt:
+    # A save that was cut off would warn, when it is deleted, that it never ran.
+    warnings.simplefilter('ignore', RuntimeWarning)
     print('Interrupted. The same command resumes the run.', file=sys.stderr)
     sys.exit(130)
 

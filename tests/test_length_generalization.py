@@ -407,7 +407,10 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
     params = jax.tree.map(lambda x: x[0], state.params)
     test, validation = (ensemble.purpose_key(keys[0], purpose)
                         for purpose in (ensemble.TEST, ensemble.VALIDATION))
-    for name, value in evaluate(params, test).items():
+    measured = evaluate(params, test)
+    absent = {m for _, m, n in index if n == 32} - measured.keys()
+    assert absent == {'input_distance'}  # tested with `make_measure`
+    for name, value in measured.items():
       assert index['layer_norm', name, 32][seed] == pytest.approx(
           float(value), rel=1e-4, abs=1e-6)
     for name, values in late[-1].items():

@@ -9,6 +9,7 @@ import pytest
 
 from vvlen import sharding
 from vvlen.evaluation import distribution, lengths, measure
+from vvlen.evaluation.moments import distance, Moments, moments
 from vvlen.models.retriever import Retriever
 from vvlen.models.temperature import adaptive_temperature
 from vvlen.tasks import retrieval
@@ -45,9 +46,11 @@ def test_metrics_are_means_over_all_sequences(key, length, num_sequences):
   # 2**11 items: four chunks of eight sequences.
   params = _params(key, sharpness=5.0)
   coefficients = jnp.array([0.0, 0.0, 0.0, 0.5, 1.0])
+  rng = np.random.default_rng(0)
+  then = Moments(rng.normal(size=8), rng.uniform(0.5, 1.0, 8), None)
   evaluate = jax.jit(functools.partial(
       lengths.evaluate, _APPLY, _sample, length=length, num_sequences=num_sequences,
-      fixed_query=_QUERY))
+      fixed_query=_QUERY, reference=then))
   measured = evaluate(params, key, coefficients)
   batch = _all_sequences(key, num_sequences, length)
   fitted = functools.partial(adaptive_temperature, coefficients=coefficients)
@@ -63,12 +66,18 @@ def test_metrics_are_means_over_all_sequences(key, length, num_sequences):
         'loss': -np.asarray(jax.nn.log_softmax(logits))[rows, batch.target].mean(),
         'attention_entropy': -(weights * np.log(weights + 1e-9)).sum(-1).mean(),
         'target_weight': weights[rows, batch.target_index].mean(),
+        'output_norm': np.linalg.norm(sown['attention_output'], axis=-1).mean(),
         'output_mean': output.mean(),
         'output_variance': output.var(-1).mean(),
     }
     for name, value in expected.items():
       np.testing.assert_allclose(measured[suffix][name], value, rtol=2e-4, atol=2e-6,
                                  err_msg=f'{suffix} {name}')
+    if not suffix:
+      shift, change = output.mean(0) - then.mean, output.std(0) - then.deviation
+      np.testing.assert_allclose(
+          measured['']['input_distance'],
+          (shift**2 + change**2).sum() / (then.deviation**2).sum(), rtol=1e-4)
   _, sown = _APPLY(params, jnp.full_like(batch.query, 0.5), batch.items)
   np.testing.assert_allclose(
       measured['']['component_variance'],
@@ -83,6 +92,20 @@ def test_variance_of_a_component_falls_as_one_over_n_under_uniform_weights(key):
   # Relative standard error of a variance of 4,096 sequences: about 2 % a component,
   # and the components share their sequences.
   np.testing.assert_allclose(at(4) / at(64), 16, rtol=0.15)
+
+
+def test_distance_is_in_units_of_the_variance_then():
+  rng = np.random.default_rng(0)
+  rows = rng.normal(2.0, 3.0, (512, 8))
+  then = moments(rows)
+  np.testing.assert_allclose(distance(then, then), 0)
+  vanished = jnp.broadcast_to(then.mean[None], rows.shape)
+  np.testing.assert_allclose(distance(moments(vanished), then), 1, rtol=1e-5)
+  np.testing.assert_allclose(
+      distance(moments(rows + rows.std(0)), then), 1, rtol=1e-5)
+  np.testing.assert_allclose(  # whatever the unit
+      distance(moments(5 * rows / 2), moments(5 * rows)), distance(moments(rows / 2),
+                                                                  then), rtol=1e-5)
 
 
 def test_a_model_of_nan_has_no_accuracy(key):
@@ -229,12 +252,14 @@ def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
   monkeypatch.setattr(measure.temperature, 'fit', fit)
   function = measure.make_measure(
       _APPLY, _sample, lengths=(16, 32), num_sequences=16, fit_lengths=(8, 16),
-      fit_sequences=32, fixed_query=_QUERY, vocabulary=retrieval.vocabulary(3),
-      mesh=mesh)
+      fit_sequences=32, trained_up_to=16, fixed_query=_QUERY,
+      vocabulary=retrieval.vocabulary(3), mesh=mesh)
   other_keys = ensemble.seed_keys(1, 0, mesh.size)
-  evaluate = jax.jit(functools.partial(
-      lengths.evaluate, _APPLY, _sample, length=32, num_sequences=16,
-      fixed_query=_QUERY))
+  evaluate = jax.jit(lambda params, key, coefficients, other_key: lengths.evaluate(
+      _APPLY, _sample, params, key, coefficients, length=32, num_sequences=16,
+      fixed_query=_QUERY, reference=distribution.moments_at(
+          _APPLY, _sample, params, other_key, length=16, num_sequences=16,
+          of='normalized_output')))
   bound = jax.jit(lambda params: distribution.variance_bound(
       _APPLY, params, retrieval.vocabulary(3), _QUERY))
   best_betas = [jax.jit(functools.partial(
@@ -243,7 +268,8 @@ def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
   measured = function(*(sharding.put(x, mesh) for x in (params, keys, other_keys)))
   for seed in (0, mesh.size - 1):
     own = jax.tree.map(lambda x, seed=seed: x[seed], params)
-    alone = evaluate(own, keys[seed], jnp.array([0.0, 0.0, 0.0, 0.0, 2.0 + seed]))
+    alone = evaluate(own, keys[seed], jnp.array([0.0, 0.0, 0.0, 0.0, 2.0 + seed]),
+                     other_keys[seed])
     for suffix in lengths.ADAPTATIONS:
       for name, value in alone[suffix].items():
         np.testing.assert_allclose(measured[suffix, name, 32][seed], value, rtol=1e-4,

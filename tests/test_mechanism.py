@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from vvlen import mechanism, plots, results
 from vvlen.evaluation import intervention, lengths
+from vvlen.evaluation.moments import Moments
 from vvlen.models.retriever import Retriever
 from vvlen.tasks import retrieval
 
@@ -45,7 +46,7 @@ def _output(count=16):
 
 
 def _moments(output):
-  return intervention.Moments(
+  return Moments(
       output.mean(0), output.std(0), jnp.linalg.norm(output, axis=-1).mean())
 
 

@@ -39,6 +39,19 @@ def test_target_is_the_class_of_the_item_with_the_highest_priority(batch):
     assert target == list(real[best][1:]).index(1.0)
 
 
+def test_an_informative_query_below_one_half_asks_for_the_lowest_priority(batch):
+  informed = jax.tree.map(
+      np.asarray, jax.jit(functools.partial(_sample, informative_query=True))(
+          jax.random.key(5)))
+  chex.assert_trees_all_equal(informed[:3], batch[:3])
+  for query, items, mask, target, index in zip(*informed, strict=True):
+    real = [item for item, there in zip(items, mask, strict=True) if there]
+    wanted = (max if query[0] >= 0.5 else min)(
+        range(len(real)), key=lambda i: real[i][0])
+    assert index == wanted
+    assert target == list(real[wanted][1:]).index(1.0)
+
+
 def test_padding_sometimes_has_the_highest_priority_and_never_wins(batch):
   anywhere = batch.items[..., 0].argmax(-1)
   assert (anywhere != batch.target_index).mean() > 0.2

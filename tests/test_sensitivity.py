@@ -39,7 +39,7 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
 
 def test_cells_are_tested_at_their_last_step_and_corrected_together():
   rows = _rows({'b': 0.2, 'a': 0.0, 'c': -0.1})
-  cells = sensitivity.read_cells(rows, trained_up_to=16)
+  cells = sensitivity.read_cells(rows, trained_up_to={'base': 16})
   assert [(c.name, c.step) for c in cells] == [
       ('a', 10), ('a', 20), ('b', 10), ('b', 20), ('c', 10), ('c', 20)]
   expected = []
@@ -58,18 +58,81 @@ def test_cells_are_tested_at_their_last_step_and_corrected_together():
 
 def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   cells = sensitivity.read_cells(
-      _rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), trained_up_to=16)
+      _rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), trained_up_to={'base': 16})
   table = sensitivity.table(cells)
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
-  assert last['b']['target_weight_layer_norm_32'] == 0.5
-  assert last['b']['target_weight_none_32'] == 0.25
+  assert last['b']['target_weight_treated'] == 0.5
+  assert last['b']['target_weight_control'] == 0.25
   with plots.style():
     left, right = sensitivity.figure(cells).axes
-  colours = [line.get_color() for line in left.lines if line.get_marker() == 'o']
-  assert colours == ['#777777', plots.ARMS['layer_norm'][1], '#D55E00']
+  points = [line for line in left.lines if line.get_marker() == '^']
+  np.testing.assert_allclose(
+      [line.get_xdata()[0] for line in points], [0, 20, -10], atol=2)
+  found = [line.get_markerfacecolor() != 'white' for line in points]
+  assert found == [False, True, True]
   assert [t.get_text() for t in left.get_yticklabels()] == ['a, 20', 'b, 20', 'c, 20']
   assert [list(line.get_xdata()) for line in right.lines[:3]] == [[10, 20]] * 3
+
+
+def test_a_cell_is_compared_with_base_at_the_same_step():
+  rows = _rows({'base': 0.1, 'a': 0.3}) + _rows({'late': 0.1}, steps=(40,))
+  cells = {(c.name, c.step): c
+           for c in sensitivity.read_cells(rows, trained_up_to={'base': 16})}
+  gain = {
+      (name, step): [
+          np.mean([r.value * (1 if r.arm == 'layer_norm' else -1) * 2 for r in rows
+                   if (r.experiment, r.seed, r.metric) == (f'{name}@{step}', seed,
+                                                           'accuracy')
+                   and r.length > 16]) for seed in range(6)]
+      for name in ('base', 'a') for step in (10, 20)}
+  for step in (10, 20):
+    expected = stats.ttest_rel(gain['a', step], gain['base', step])
+    assert cells['a', step].against_base.p == pytest.approx(expected.pvalue)
+    assert cells['a', step].against_base.mean_difference == pytest.approx(
+        100 * np.mean(np.subtract(gain['a', step], gain['base', step])))
+  assert cells['base', 20].against_base is cells['late', 40].against_base is None
+
+
+def test_each_cell_has_the_training_lengths_of_its_own():
+  rows = _rows({'base': 0.1, 'a': 0.3})
+  cells = sensitivity.read_cells(rows, trained_up_to={'base': 16, 'a': 32})
+  by_name = {c.name: c.comparison for c in cells}
+  assert by_name['base'].primary.mean_difference == pytest.approx(np.mean(
+      [t.mean_difference for t in by_name['base'].by_length[1:]]))
+  assert by_name['a'].primary == by_name['a'].by_length[2]
+
+
+def test_each_arm_has_the_rate_of_its_lowest_training_loss():
+  rows = _rows({'base': 0.1, 'rate_low': 0.2, 'rate_high': 0.3})
+  best = {'none': 'rate_low', 'layer_norm': 'rate_high'}
+  rows = [
+      row._replace(value=0.05) if row.metric == 'training_loss' and
+      row.experiment == f'{best[row.arm]}@20' else row for row in rows]
+  together, chosen = sensitivity.with_tuned_rates(rows)
+  assert {arm: chosen[f'{arm}@20'] for arm in best} == best
+  tuned = [row[1:] for row in together if row.experiment == 'rate_tuned@20']
+  assert tuned == [row[1:] for row in rows if row.experiment in (
+      'rate_low@20', 'rate_high@20') and best[row.arm] + '@20' == row.experiment]
+  # A rate at which a seed diverges is not chosen.
+  rows = [row._replace(value=np.nan) if row.metric == 'training_loss' and row.seed == 3
+          and row[:2] == ('rate_low@20', 'none') else row for row in rows]
+  assert sensitivity.with_tuned_rates(rows)[1]['none@20'] == 'base'
+  # Without one of the rates there is nothing to choose from.
+  assert sensitivity.with_tuned_rates(_rows({'base': 0.1, 'rate_low': 0.2}))[1] == {}
+
+
+def test_the_figure_of_the_mechanism_has_a_point_a_cell():
+  rows = [row._replace(value=0.45) if row[:2] + row[4:5] == (
+      'c@20', 'layer_norm', 'target_weight') else row
+          for row in _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})]
+  cells = sensitivity.read_cells(rows, trained_up_to={'base': 16})
+  with plots.style():
+    weight, norm, _ = sensitivity.mechanism_figure(cells).axes
+  np.testing.assert_allclose(weight.lines[0].get_xdata(), [0.25, 0.25, 0.2])
+  np.testing.assert_allclose(weight.lines[0].get_ydata(), [0, 20, -10], atol=2)
+  assert 'rank correlation +0.87' in weight.get_title()
+  assert np.isnan(norm.lines[0].get_xdata()).all()  # not measured
 
 
 def test_every_cell_is_a_change_of_the_base_that_can_run():
@@ -80,7 +143,8 @@ def test_every_cell_is_a_change_of_the_base_that_can_run():
     for name in experiment.names(config):
       cell = experiment.cell_config(config, name)
       assert (cell == experiment.cell_config(config, 'base')) == (name == 'base')
-      assert cell.train.num_steps == config.at_steps[-1]
+      followed = config.also_at.get(name, ())
+      assert cell.train.num_steps == max((*config.at_steps, *followed))
 
 
 def _sensitivity(workdir, *arguments):
@@ -92,11 +156,14 @@ def _sensitivity(workdir, *arguments):
 
 @pytest.mark.parametrize('arguments, words', [
     (["--config.run=('base','colour')"], 'config.run must be of base, classes_32'),
-    (['--config.at_steps=(20,10)'], 'at_steps must be positive and increase'),
-    (['--config.at_steps=(7,)'], '[7] are no multiples'),
+    (['--config.at_steps=()'], 'config.at_steps and also_at must be positive'),
+    (['--config.at_steps=(0,20)'], 'also_at must be positive: [0, 10, 20]'),
+    (['--config.at_steps=(7,)'], 'cell base: steps [7] are no multiples'),
+    (['--config.cells=()'], 'config.cells'),
     (['--config.cells.lookup.task.num_keys=8', "--config.run=('lookup',)"],
      'cell lookup: config.task.num_keys must not be less than any length: 8 < 64'),
-    (["--config.base.arms=('none',)"], 'cell base: needs the arms none and layer_norm'),
+    (["--config.base.arms=('none',)"],
+     'cell classes_32: needs the arms none and layer_norm'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _sensitivity(tmp_path / 'run', *arguments)

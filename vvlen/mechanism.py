@@ -131,7 +131,8 @@ def figure(index: Index, trained_up_to: int) -> Figure:
   last.set(title='Norm of the attention output', ylabel='mean norm')
   plots.log_axis(last)
   plots.length_axis(last, trained_up_to)
-  last.legend()
+  if last.lines:
+    last.legend()
   drawn.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center',
                ncols=3, title='bands: 95 % intervals of the mean over seeds',
                title_fontsize=7.5)

@@ -101,10 +101,12 @@ def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
   chosen = {}
   for arm, step, _ in losses:
     mean = {
-        name: np.mean(losses.get((arm, step, name), [np.nan])) for name in RATES
+        name: np.mean(losses[arm, step, name])
+        for name in RATES if (arm, step, name) in losses
     }
-    if all(np.isfinite(x) for x in mean.values()):
-      chosen[f'{arm}@{step}'] = min(mean, key=lambda name: mean[name])
+    finite = [name for name in mean if np.isfinite(mean[name])]
+    if len(mean) == len(RATES) and finite:
+      chosen[f'{arm}@{step}'] = min(finite, key=lambda name: mean[name])
   tuned = []
   for row in rows:
     name, _, step = row.experiment.rpartition('@')
@@ -150,14 +152,13 @@ def read_cells(
         Cell(name, step, comparison, against, mechanism, step == last[name])
     )
   at_last = [i for i, cell in enumerate(cells) if cell.last]
-  for field, test in (
-      ('holm_p', lambda cell: cell.comparison.primary),
-      ('holm_p_against_base', lambda cell: cell.against_base),
-  ):
-    found = [test(cells[i]) for i in at_last]
-    adjusted = holm([np.nan if t is None else t.p for t in found])
-    for i, p in zip(at_last, adjusted, strict=True):
-      cells[i] = cells[i]._replace(**{field: float(p)})
+  p_value_of = lambda test: np.nan if test is None else test.p
+  adjusted = holm([p_value_of(cells[i].comparison.primary) for i in at_last])
+  against_base = holm([p_value_of(cells[i].against_base) for i in at_last])
+  for i, p, p_against in zip(at_last, adjusted, against_base, strict=True):
+    cells[i] = cells[i]._replace(
+        holm_p=float(p), holm_p_against_base=float(p_against)
+    )
   return cells
 
 
@@ -186,7 +187,9 @@ def _mechanism(
   return means
 
 
-def table(cells: Sequence[Cell], chosen_rates: Mapping[str, str] | None = None) -> Table:
+def table(
+    cells: Sequence[Cell], chosen_rates: Mapping[str, str] | None = None
+) -> Table:
   """Returns one row a cell, step and arm: the primary endpoint and what explains it."""
   records = []
   nan = float('nan')
@@ -238,9 +241,9 @@ def table(cells: Sequence[Cell], chosen_rates: Mapping[str, str] | None = None) 
       'input distance': both('input_distance'),
   }
   note = (
-      'Mean accuracy in % beyond the training lengths, paired over seeds; treated minus '
-      'Baseline. Against base: this difference minus that of base at the same step. '
-      'p Holm: over the cells, each after its last step. The last three columns: '
+      'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
+      'minus Baseline. Against base: this difference minus that of base at the same '
+      'step. p Holm: over the cells, each after its last step. The last three columns: '
       'Baseline, treated; means over the same lengths. Input distance: of φ\'s input '
       'from that at the longest training length, 0 if nothing moves, 1 if all variance '
       'vanishes.'
@@ -280,14 +283,15 @@ def figure(cells: Sequence[Cell]) -> Figure:
            title='After the last step')
   left.set_yticklabels([f'{name}, {steps.get(name, 0):,}' for name in names])
   left.set_ylim(len(names) - 0.4, -0.6)
-  followed = {
-      (cell.name, cell.comparison.treated): [] for cell in cells
-      if sum(c[:2] != cell[:2] and c.name == cell.name for c in cells) > 1
-  }
+  steps_of = {n: {cell.step for cell in cells if cell.name == n} for n in names}
+  # All cells have the same few steps; those that have more are followed.
+  most = min(3, max((len(s) for s in steps_of.values()), default=0))
+  followed: dict[tuple[str, str], list[tuple[int, PairedTest]]] = {}
   for cell in cells:
-    place = followed.get((cell.name, cell.comparison.treated))
-    if place is not None and cell.comparison.primary is not None:
-      place.append((cell.step, cell.comparison.primary))
+    test = cell.comparison.primary
+    if test is not None and len(steps_of[cell.name]) >= most:
+      points = followed.setdefault((cell.name, cell.comparison.treated), [])
+      points.append((cell.step, test))
   styles = dict(zip(dict.fromkeys(name for name, _ in followed), '-|--|:|-.'.split('|'),
                     strict=False))
   for (name, arm), points in followed.items():
@@ -313,7 +317,7 @@ def mechanism_figure(cells: Sequence[Cell]) -> Figure:
   drawn = Figure(figsize=(7.0, 2.9))
   last = [
       cell for cell in cells if cell.last and cell.comparison.treated == 'layer_norm'
-      and cell.comparison.primary is not None and cell.name != TUNED
+      and cell.name != TUNED
   ]
   for axes, (metric, title) in zip(
       drawn.subplots(1, len(MECHANISM), sharey=True), MECHANISM.items(), strict=True
@@ -322,15 +326,17 @@ def mechanism_figure(cells: Sequence[Cell]) -> Figure:
         cell.mechanism[metric, 'layer_norm'] - cell.mechanism[metric, CONTROL]
         for cell in last
     ]
-    gain = [cell.comparison.primary.mean_difference for cell in last]
+    tests = [cell.comparison.primary for cell in last]
+    gain = [np.nan if test is None else test.mean_difference for test in tests]
     axes.plot(change, gain, linestyle='', color=ARMS['layer_norm'][1],
               marker=ARMS['layer_norm'][2])
     for cell, x, y in zip(last, change, gain, strict=True):
       axes.annotate(cell.name, (x, y), fontsize=5, xytext=(2, 2),
                     textcoords='offset points')
-    known = np.isfinite(change)
-    if known.sum() > 2:
-      rank = stats.spearmanr(np.array(change)[known], np.array(gain)[known]).statistic
+    both = np.array([change, gain])
+    both = both[:, np.isfinite(both).all(axis=0)]
+    if both.shape[1] > 2 and (np.ptp(both, axis=1) > 0).all():
+      rank = stats.spearmanr(*both).statistic
       title += f'\nrank correlation {rank:+.2f}'
     axes.axhline(0, color='black', linewidth=0.8)
     axes.axvline(0, color='black', linewidth=0.8)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.evaluation.lengths import Apply, in_chunks, Params, Sample
-from vvlen.evaluation.moments import moments, Moments
+from vvlen.evaluation.moments import Moments, moments
 
 
 def components(

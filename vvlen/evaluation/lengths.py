@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation.moments import distance, moments, Moments
+from vvlen.evaluation.moments import distance, Moments, moments
 from vvlen.models.attention import Temperature
 from vvlen.models.temperature import adaptive_temperature, attention_entropy
 
@@ -114,7 +114,7 @@ def evaluate(
     length: int,
     num_sequences: int,
     fixed_query: jax.Array,
-    reference: Moments,
+    reference: Moments | None = None,
 ) -> dict[str, Metrics]:
   """Measures one model on sequences of one length.
 
@@ -127,7 +127,8 @@ def evaluate(
     length: N.
     num_sequences: S.
     fixed_query: the query for `component_variance`, without a batch axis.
-    reference: moments of the normalized output at the training lengths.
+    reference: moments of the normalized output at the training lengths, or None to
+      leave `input_distance` out.
 
   Returns:
     For each of `ADAPTATIONS`, means over sequences of: `accuracy`; `loss`, nats;
@@ -159,7 +160,8 @@ def evaluate(
   rows, inputs, outputs = in_chunks(measure, sample, key, length, num_sequences)
   metrics = jax.tree.map(lambda x: x.mean(axis=0), rows)
   metrics['']['component_variance'] = outputs.var(axis=0, ddof=1).mean()
-  metrics['']['input_distance'] = distance(moments(inputs), reference)
+  if reference is not None:
+    metrics['']['input_distance'] = distance(moments(inputs), reference)
   return metrics
 
 
