@@ -9,7 +9,10 @@ of one row a key and one row a value:
 
 The table of values is always made. That of keys is made where a batch has more items
 than there are keys, as it has at long test lengths; else the keys' embeddings are
-looked up first.
+looked up first. Embeddings are trained by the same dense Adam as all else, though a
+batch touches an eighth of the keys: to keep the gradient as rows is three times slower,
+and to update these rows alone is another algorithm and hardly faster
+(`experiments.benchmarks.embedding_updates`).
 
 Axes: n items; leading axes are batch axes.
 """
@@ -81,7 +84,13 @@ class DictionaryRetriever(nn.Module):
     keys = embedding('key_embedding', self.num_keys)
     values = embedding('value_embedding', self.num_classes)
     key, value = items[..., 0], items[..., 1]
-    if self.item_encoder == 'mlp':
+    mlp = self.item_encoder == 'mlp'
+    table_of_keys = mlp and self.table and key.size > self.num_keys
+    # One look-up for all: the gradient of each is a whole table of embeddings.
+    indices = [query.ravel()] if table_of_keys else [query.ravel(), key.ravel()]
+    query, key_rows = jnp.split(keys[jnp.concatenate(indices)], [query.size])
+    query = query.reshape(*items.shape[:-2], -1)
+    if mlp:
       kernel = self.param(
           'item_hidden_kernel', self.kernel_init,
           (2 * self.embedding_width, self.width), jnp.float32,
@@ -90,18 +99,16 @@ class DictionaryRetriever(nn.Module):
           'item_hidden_bias', nn.initializers.zeros, (self.width,), jnp.float32
       ).astype(keys.dtype)
       of_key, of_value = jnp.split(kernel, 2)
-      if not self.table:
-        rows = jnp.concatenate([keys[key], values[value]], -1) @ kernel
-        rows = rows + jnp.expand_dims(bias, range(rows.ndim - 1))
+      if self.table:
+        rows = (keys @ of_key)[key.ravel()] if table_of_keys else key_rows @ of_key
+        rows = rows + (values @ of_value + bias[None])[value.ravel()]
       else:
-        if key.size > self.num_keys:
-          rows = (keys @ of_key)[key]
-        else:
-          # One matrix of all items: XLA's gradient of a product over two batch axes
-          # is twenty times slower on a CPU.
-          rows = (keys[key.ravel()] @ of_key).reshape(*key.shape, -1)
-        rows = rows + (values @ of_value + bias[None])[value]
-      items = nn.gelu(rows)
+        rows = jnp.concatenate([key_rows, values[value.ravel()]], -1) @ kernel
+        rows = rows + bias[None]
+      rows = nn.gelu(rows)
     else:
-      items = jnp.concatenate([keys[key], values[value]], -1)
-    return retrieve(self, keys[query], items, mask, temperature, intervention)
+      rows = jnp.concatenate([key_rows, values[value.ravel()]], -1)
+    # Up to here one matrix of all items: XLA's gradient of a product over two batch
+    # axes is twenty times slower on a CPU.
+    items = rows.reshape(*key.shape, -1)
+    return retrieve(self, query, items, mask, temperature, intervention)
