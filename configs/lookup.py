@@ -60,7 +60,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   elif variant == 'quick':
     config.num_seeds = 8
     config.train.update(num_steps=1_500, steps_per_call=100, **on_cpu)
-    config.evaluate.update(num_sequences=256, histogram_sequences=256)
+    config.evaluate.update(num_sequences=128, histogram_sequences=256)
   elif variant == 'smoke':
     config.num_seeds, config.task.num_keys = 2, 64
     config.train.update(num_steps=20, steps_per_call=5, seeds_at_once=2, group_size=1)

@@ -1,6 +1,7 @@
 """Dictionary lookup, and the retriever with learned embeddings."""
 
 import functools
+import math
 
 import chex
 import jax
@@ -24,7 +25,7 @@ def _sampler(batch_size, min_length, max_length, num_keys=K):
 
 
 @pytest.mark.parametrize('length, num_keys', [
-    (4, K), (5, K), (K, K), (1, 1), (16, 16384), (1024, 16384), (2048, 16384),
+    (4, K), (32, K), (K, K), (1, 1), (16, 16384), (2048, 16384), (16384, 16384),
 ])
 def test_no_key_comes_twice(key, length, num_keys):
   keys = np.asarray(_sampler(16, 1, length, num_keys)(key).items[..., 0])
@@ -33,9 +34,10 @@ def test_no_key_comes_twice(key, length, num_keys):
   assert 0 <= keys.min() and keys.max() < num_keys
 
 
-@pytest.mark.parametrize('length, num_keys', [(2, 32), (3, 5), (8, 16)])
+# The first two draw again what came twice, found by pairs and by a table; the others
+# permute.
+@pytest.mark.parametrize('length, num_keys', [(8, 16), (10, 20), (3, 5), (9, 16)])
 def test_every_ordered_pair_of_keys_is_equally_likely(length, num_keys):
-  # (2, 32) draws again what came twice; the others permute.
   keys = np.asarray(
       lookup.distinct(jax.random.key(3), 30_000, length, num_keys))
   for i, j in ((0, 1), (length - 1, 0)):
@@ -46,13 +48,19 @@ def test_every_ordered_pair_of_keys_is_equally_likely(length, num_keys):
     assert stats.chisquare(different).pvalue > 1e-3
 
 
-def test_redrawing_and_permuting_have_the_same_law(monkeypatch):
-  # Which of the sets {a, b, c} of 6 keys: 20, each as likely.
-  monkeypatch.setattr(lookup, '_SPARSE', 1)
-  keys = np.sort(np.asarray(lookup.distinct(jax.random.key(5), 40_000, 3, 6)))
-  _, counts = np.unique(keys @ np.array([1, 6, 36]), return_counts=True)
-  assert counts.size == 20
+@pytest.mark.parametrize('count, num_keys', [(3, 6), (4, 6)])
+def test_redrawing_and_permuting_draw_every_set_and_order_alike(count, num_keys):
+  keys = np.asarray(lookup.distinct(jax.random.key(5), 60_000, count, num_keys))
+  _, counts = np.unique(keys @ num_keys ** np.arange(count), return_counts=True)
+  assert counts.size == math.perm(num_keys, count)
   assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_table_finds_the_repetitions_that_pairs_find():
+  keys = jnp.asarray(np.random.default_rng(0).integers(0, 9, (50, 6)), jnp.int32)
+  by_hand = [[x in row[:i] for i, x in enumerate(row)] for row in keys.tolist()]
+  np.testing.assert_array_equal(lookup._repeated_pairs(keys, 9), by_hand)
+  np.testing.assert_array_equal(lookup._repeated_table(keys, 9), by_hand)
 
 
 def test_the_target_is_the_value_of_the_key_asked_for(key):

@@ -1,10 +1,10 @@
 """How long does the README's first command take, the first time and the second?
 
-Runs `experiments.length_generalization --config=configs/retrieval.py:quick` twice,
-each in a new folder: once with an empty compilation cache, once with the cache that
-the first run filled.
+Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or that
+of lookup, twice, each in a new folder: once with an empty compilation cache, once with
+the cache that the first run filled.
 
-  python -m experiments.benchmarks.quick
+  python -m experiments.benchmarks.quick [--task=lookup]
 
 `first_seconds` and `second_seconds` are wall time of the whole command, tables and
 figures included; five minutes are allowed on two CPU cores.
@@ -27,6 +27,7 @@ from experiments.benchmarks import _rounds
 def main() -> None:
   """Runs the command twice and prints JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--task', choices=('retrieval', 'lookup'), default='retrieval')
   parser.add_argument('--output', help='also write the JSON to this file')
   args = parser.parse_args()
   seconds, others = {}, {}
@@ -36,7 +37,7 @@ def main() -> None:
       start = time.perf_counter()
       subprocess.run(
           [sys.executable, '-m', 'experiments.length_generalization',
-           '--config=configs/retrieval.py:quick', f'--workdir={folder}/{name}'],
+           f'--config=configs/{args.task}.py:quick', f'--workdir={folder}/{name}'],
           check=True,
           env=dict(os.environ, JAX_COMPILATION_CACHE_DIR=f'{folder}/cache'),
       )
@@ -45,6 +46,7 @@ def main() -> None:
     files = [p for p in pathlib.Path(folder, 'cache').rglob('*') if p.is_file()]
     cached = sum(path.stat().st_size for path in files)
   result = {
+      'task': args.task,
       'first_seconds': round(seconds['first'], 1),
       'second_seconds': round(seconds['second'], 1),
       'within_five_minutes': seconds['first'] <= 300,

@@ -141,8 +141,9 @@ def evaluate(
     (Proposition 1), and `input_distance`, how far the normalized output, which is
     the input of φ, has moved from `reference` (`vvlen.evaluation.moments.distance`).
   """
-  temperatures: dict[str, Temperature | None] = {
-      '': None, '+adaptive': adaptive_temperature
+  temperatures: dict[str, Temperature] = {
+      '': lambda logits, mask: jnp.ones((*logits.shape[:-1], 1), logits.dtype),
+      '+adaptive': adaptive_temperature,
   }
   if coefficients is not None:
     temperatures['+fitted'] = functools.partial(
@@ -150,12 +151,24 @@ def evaluate(
     )
 
   def measure(batch):
-    rows, inputs = {}, {}
-    for suffix, temperature in temperatures.items():
-      rows[suffix], inputs[suffix] = _measure_rows(apply, params, batch, temperature)
+
+    def forward(index):
+      def temperature(logits, mask):
+        betas = [function(logits, mask) for function in temperatures.values()]
+        return jnp.stack(betas)[index]
+
+      return apply(params, batch.query, batch.items, temperature)
+
+    # vmap computes once what all temperatures share.
+    logits, sown = jax.vmap(forward)(jnp.arange(len(temperatures)))
+    every = jax.vmap(_measure_rows, (None, 0, 0))(batch, logits, sown)
+    rows = {
+        suffix: {name: values[i] for name, values in every.items()}
+        for i, suffix in enumerate(temperatures)
+    }
     fixed = jnp.broadcast_to(fixed_query, batch.query.shape)
-    _, sown = apply(params, fixed, batch.items)
-    return rows, inputs[''], sown['attention_output']
+    _, under_fixed = apply(params, fixed, batch.items)
+    return rows, sown['normalized_output'][0], under_fixed['attention_output']
 
   rows, inputs, outputs = in_chunks(measure, sample, key, length, num_sequences)
   metrics = jax.tree.map(lambda x: x.mean(axis=0), rows)
@@ -166,10 +179,9 @@ def evaluate(
 
 
 def _measure_rows(
-    apply: Apply, params: Params, batch: Batch, temperature: Temperature | None
-) -> tuple[Metrics, jax.Array]:
-  """Returns the metrics [S] and the normalized output [S, d] of each sequence."""
-  logits, sown = apply(params, batch.query, batch.items, temperature)
+    batch: Batch, logits: jax.Array, sown: dict[str, jax.Array]
+) -> Metrics:
+  """Returns the metrics of each sequence, [S]."""
   log_probability = jax.nn.log_softmax(logits)
   # Without this, a model of nan would seem to answer class 0.
   finite = jnp.isfinite(logits).all(-1)
@@ -182,7 +194,7 @@ def _measure_rows(
       'output_norm': jnp.linalg.norm(sown['attention_output'], axis=-1),
       'output_mean': output.mean(-1),
       'output_variance': output.var(-1),
-  }, output
+  }
 
 
 def best_betas(
@@ -217,7 +229,7 @@ def best_betas(
       return picked, attention_entropy(sown['attention_weights'])
 
     betas = jnp.array(BETAS)
-    picked, entropies = jax.lax.map(log_probability, betas)  # [K, S]
+    picked, entropies = jax.vmap(log_probability)(betas)  # [K, S]
     # The first of BETAS is 1: that row's entropy is the model's own.
     return entropies[0], betas[picked.argmax(axis=0)]
 

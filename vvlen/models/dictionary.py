@@ -84,13 +84,7 @@ class DictionaryRetriever(nn.Module):
     keys = embedding('key_embedding', self.num_keys)
     values = embedding('value_embedding', self.num_classes)
     key, value = items[..., 0], items[..., 1]
-    mlp = self.item_encoder == 'mlp'
-    table_of_keys = mlp and self.table and key.size > self.num_keys
-    # One look-up for all: the gradient of each is a whole table of embeddings.
-    indices = [query.ravel()] if table_of_keys else [query.ravel(), key.ravel()]
-    query, key_rows = jnp.split(keys[jnp.concatenate(indices)], [query.size])
-    query = query.reshape(*items.shape[:-2], -1)
-    if mlp:
+    if self.item_encoder == 'mlp':
       kernel = self.param(
           'item_hidden_kernel', self.kernel_init,
           (2 * self.embedding_width, self.width), jnp.float32,
@@ -100,15 +94,25 @@ class DictionaryRetriever(nn.Module):
       ).astype(keys.dtype)
       of_key, of_value = jnp.split(kernel, 2)
       if self.table:
-        rows = (keys @ of_key)[key.ravel()] if table_of_keys else key_rows @ of_key
-        rows = rows + (values @ of_value + bias[None])[value.ravel()]
+        if key.size > self.num_keys:
+          rows = (keys @ of_key)[key.ravel()]
+        else:
+          rows = keys[key.ravel()] @ of_key
+        # As a product: the gradient of a look-up adds row by row.
+        one_hot = jax.nn.one_hot(value.ravel(), self.num_classes, dtype=rows.dtype)
+        rows = rows + one_hot @ (values @ of_value + bias[None])
       else:
-        rows = jnp.concatenate([key_rows, values[value.ravel()]], -1) @ kernel
-        rows = rows + bias[None]
+        rows = _embed(keys, values, items) @ kernel + bias[None]
       rows = nn.gelu(rows)
     else:
-      rows = jnp.concatenate([key_rows, values[value.ravel()]], -1)
+      rows = _embed(keys, values, items)
     # Up to here one matrix of all items: XLA's gradient of a product over two batch
     # axes is twenty times slower on a CPU.
     items = rows.reshape(*key.shape, -1)
-    return retrieve(self, query, items, mask, temperature, intervention)
+    return retrieve(self, keys[query], items, mask, temperature, intervention)
+
+
+def _embed(keys: jax.Array, values: jax.Array, items: jax.Array) -> jax.Array:
+  """Returns [E_k(key_i), E_v(value_i)] of all items, one row each."""
+  key, value = items[..., 0].ravel(), items[..., 1].ravel()
+  return jnp.concatenate([keys[key], values[value]], -1)
