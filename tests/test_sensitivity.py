@@ -77,7 +77,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
 
 
 def test_a_cell_is_compared_with_base_at_the_same_step():
-  rows = _rows({'base': 0.1, 'a': 0.3}) + _rows({'late': 0.1}, steps=(40,))
+  rows = _rows({'base': 0.1, 'a': 0.3, 'b': 0.1}) + _rows({'late': 0.1}, steps=(40,))
   cells = {(c.name, c.step): c
            for c in sensitivity.read_cells(rows, trained_up_to={'base': 16})}
   gain = {
@@ -86,12 +86,15 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
                    if (r.experiment, r.seed, r.metric) == (f'{name}@{step}', seed,
                                                            'accuracy')
                    and r.length > 16]) for seed in range(6)]
-      for name in ('base', 'a') for step in (10, 20)}
+      for name in ('base', 'a', 'b') for step in (10, 20)}
   for step in (10, 20):
     expected = stats.ttest_rel(gain['a', step], gain['base', step])
     assert cells['a', step].against_base.p == pytest.approx(expected.pvalue)
     assert cells['a', step].against_base.mean_difference == pytest.approx(
         100 * np.mean(np.subtract(gain['a', step], gain['base', step])))
+  uncorrected = [stats.ttest_rel(gain[x, 20], gain['base', 20]).pvalue for x in 'ab']
+  np.testing.assert_allclose(
+      [cells[x, 20].holm_p_against_base for x in 'ab'], holm(uncorrected))
   assert cells['base', 20].against_base is cells['late', 40].against_base is None
 
 
