@@ -21,8 +21,8 @@ from ml_collections import config_dict
 
 def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
-  variant, growing, _ = variant.partition('growing')
-  variant = variant.removesuffix('_') or 'paper'
+  growing = variant.endswith('growing')
+  variant = variant.removesuffix('growing').removesuffix('_') or 'paper'
   config = config_dict.create(
       seed=0,
       num_seeds=100,  # pairs in the tests; may grow later

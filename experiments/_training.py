@@ -110,7 +110,8 @@ def block_runner(
 
   def run(experiment, first, num_steps, folder, curves, progress, since=0):
     keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-    name = f'{arm}, seeds {first} to {first + train.seeds_at_once - 1}'
+    last = first + train.seeds_at_once - 1
+    name = f'{experiment}, {arm}, seeds {first} to {last}'
     reached = None
 
     def on_progress(step, metrics):
@@ -126,7 +127,6 @@ def block_runner(
       progress.show(f'{name}, loss {loss:.3f}', amount)
       reached = step
 
-    last = first + train.seeds_at_once - 1
     state = ensemble.train(
         trainer, keys, num_steps, on_progress=on_progress,
         save_every_seconds=train.save_every_seconds,

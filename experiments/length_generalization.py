@@ -139,12 +139,23 @@ def check(config: Any) -> None:
     raise ValueError(
         f'config.task.name must be of {", ".join(_tasks.NAMES)}: {config.task.name!r}'
     )
-  longest = max(train.max_length, *evaluate.lengths, *evaluate.histogram_lengths)
+  longest = max(train.max_length, *evaluate.lengths, *evaluate.fit_lengths,
+                *evaluate.histogram_lengths)
   if config.task.name == 'lookup' and longest > config.task.num_keys:
     raise ValueError(
         'config.task.num_keys must not be less than any length: '
         f'{config.task.num_keys} < {longest}'
     )
+  if config.task.name == 'lookup' and config.task.get('informative_query'):
+    raise ValueError('config.task.informative_query is for retrieval: True')
+  initializer = config.model.get('kernel_init', 'lecun_normal')
+  if initializer not in _tasks.INITIALIZERS:
+    raise ValueError(
+        f'config.model.kernel_init must be of {", ".join(_tasks.INITIALIZERS)}: '
+        f'{initializer!r}'
+    )
+  if not 0 < config.model.get('epsilon', 1e-5) < math.inf:
+    raise ValueError(f'config.model.epsilon must be positive: {config.model.epsilon}')
   if config.model.item_encoder not in ITEM_ENCODERS:
     raise ValueError(
         f'config.model.item_encoder must be of {", ".join(ITEM_ENCODERS)}: '

@@ -34,8 +34,11 @@ def main(config: Any, workdir: str) -> None:
   step = _trained_step(config, trained)
   results.claim(
       folder, config.to_dict() | {'trained_config': facts, 'trained_step': step},
-      _run.session(),
+      _run.session(), may_grow=['trained_config.num_seeds'],
   )
+  # Training there would save and delete checkpoints meanwhile.
+  place = epath.Path(config.trained)
+  _run.lock(place.parent.parent if place.parent.name == 'cells' else place)
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.arm, row.seed) for row in rows}
   todo = [
@@ -72,8 +75,15 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
   for name in ('num_sequences', 'moment_sequences'):
     if config[name] < 2:
       raise ValueError(f'config.{name} must be at least 2: {config[name]}')
-  if not config.lengths or min(config.lengths) < 1:
+  if not config.lengths or any(
+      not isinstance(n, int) or n < 1 for n in config.lengths
+  ):
     raise ValueError(f'config.lengths must be positive integers: {config.lengths}')
+  if max(config.lengths) > trained.task.get('num_keys', max(config.lengths)):
+    raise ValueError(
+        f'config.lengths must not exceed the {trained.task.num_keys} keys of the '
+        f'trained models: {config.lengths}'
+    )
   if max(config.lengths) <= trained.train.max_length:
     raise ValueError(
         f'config.lengths must go beyond {trained.train.max_length}: {config.lengths}'

@@ -11,6 +11,7 @@ All cells reach a step before any goes on to the next, so a run that is stopped 
 whole grids of fewer steps.
 """
 
+from collections.abc import Iterator
 import itertools
 from typing import Any
 
@@ -72,27 +73,35 @@ def main(config: Any, workdir: str) -> None:
 def names(config: Any) -> tuple[str, ...]:
   """Returns the cells to run; raises ValueError on those that there are not."""
   chosen = tuple(config.run) or tuple(config.cells)
-  unknown = [name for name in chosen if name not in config.cells]
-  if unknown or not chosen:
-    raise ValueError(
-        f'config.run must be of {", ".join(config.cells)}: {", ".join(unknown)}'
-    )
+  for field, those in (('run', chosen), ('also_at', tuple(config.also_at))):
+    unknown = [name for name in those if name not in config.cells]
+    if unknown or not chosen:
+      raise ValueError(
+          f'config.{field} must be of {", ".join(config.cells)}: {", ".join(unknown)}'
+      )
   return chosen
 
 
 def steps(config: Any, name: str) -> list[int]:
   """Returns the steps at which a cell is measured; raises ValueError on bad ones."""
-  when = sorted({*config.at_steps, *config.also_at.get(name, ())})
-  if not config.at_steps or when[0] < 1:
-    raise ValueError(f'config.at_steps and also_at must be positive: {when}')
-  return when
+  when = (*config.at_steps, *config.also_at.get(name, ()))
+  if not config.at_steps or any(not isinstance(x, int) or x < 1 for x in when):
+    raise ValueError(f'config.at_steps and also_at must be positive integers: {when}')
+  return sorted(set(when))
 
 
 def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, checked."""
-  cell = config.base.copy_and_resolve_references()
-  with cell.unlocked():
-    cell.update(config.cells[name])
+  cell, change = config.base.copy_and_resolve_references(), config.cells[name]
+  known = {*_fields(cell), 'task.num_keys'}
+  unknown = [field for field in _fields(change) if field not in known]
+  if unknown:
+    raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')
+  try:
+    with cell.unlocked():
+      cell.update(change)
+  except TypeError as error:
+    raise ValueError(f'cell {name}: {error}') from error
   when = steps(config, name)
   cell.train.num_steps = when[-1]
   odd = [step for step in when if step % cell.train.steps_per_call]
@@ -107,9 +116,23 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
     length_generalization.check(cell)
   except ValueError as error:
     raise ValueError(f'cell {name}: {error}') from error
+  if cell.num_seeds % cell.train.seeds_at_once:
+    raise ValueError(
+        f'cell {name}: config.base.num_seeds {cell.num_seeds} must be a multiple of '
+        f'train.seeds_at_once {cell.train.seeds_at_once}'
+    )
   if not {'none', 'layer_norm'} <= set(cell.arms):
     raise ValueError(f'cell {name}: needs the arms none and layer_norm: {cell.arms}')
   return cell
+
+
+def _fields(tree: Any, prefix: str = '') -> Iterator[str]:
+  """Yields the names of the leaves of nested configurations, as 'train.max_length'."""
+  for name, value in tree.items():
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from _fields(value, f'{prefix}{name}.')
+    else:
+      yield prefix + name
 
 
 if __name__ == '__main__':

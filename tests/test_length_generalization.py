@@ -284,6 +284,8 @@ def _config(**fields):
     (dict(optimizer__learning_rate=0.0), 'learning_rate must be positive'),
     (dict(optimizer__learning_rate=float('inf')), 'learning_rate must be finite'),
     (dict(optimizer__l2=-1.0), 'l2 must be finite, not negative: -1'),
+    (dict(task__name='lookup', task__num_keys=64, evaluate__fit_lengths=(128,)),
+     'num_keys must not be less than any length: 64 < 128'),
     (dict(evaluate__weight_sequences=0), 'weight_sequences must be positive: 0'),
     (dict(seed=2**32), 'config.seed must lie in 0'),
     (dict(task__name='sorting'), "task.name must be of retrieval, lookup: 'sorting'"),
@@ -333,6 +335,33 @@ def test_l2_is_of_the_kernels_alone_and_added_before_adam():
     updates, _ = problem.optimizer.update(gradients, state, params)
     np.testing.assert_allclose(updates['kernel'], kernel, rtol=1e-4)
     np.testing.assert_allclose(updates['bias'], bias, rtol=1e-4)
+
+
+def test_decoupled_decay_is_of_the_kernels_and_does_not_meet_adam():
+  config = _config(optimizer__l2=0.5, optimizer__learning_rate=0.25)
+  with config.unlocked():
+    config.optimizer.decoupled = True
+  optimizer = _training.problem(config, 'none').optimizer
+  params = {'kernel': 2 * jnp.ones((2, 3)), 'bias': 2 * jnp.ones(3)}
+  for gradient, kernel, bias in ((0.0, -0.25, 0.0), (-0.9, 0.0, 0.25)):
+    gradients = jax.tree.map(lambda x, g=gradient: jnp.full_like(x, g), params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    # The rate times (the sign of the gradient + 0.5 of the kernel).
+    np.testing.assert_allclose(updates['kernel'], kernel, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(updates['bias'], bias, rtol=1e-4)
+
+
+def test_initial_kernels_are_those_of_their_name():
+  for name, largest in (('lecun_normal', None), ('uniform', 1 / 128**0.5)):
+    config = _config()
+    with config.unlocked():
+      config.model.kernel_init = name
+    problem = _training.problem(config, 'none')
+    kernel = np.asarray(problem.init(jax.random.key(0))['attention']['value_kernel'])
+    deviation = 128**-0.5 / (1 if largest is None else 3**0.5)
+    np.testing.assert_allclose(kernel.std(), deviation, rtol=0.05)
+    if largest is not None:
+      assert 0.99 * largest < np.abs(kernel).max() <= largest
 
 
 def test_training_draws_all_its_lengths_and_padding_does_not_count(key):

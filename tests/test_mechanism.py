@@ -142,6 +142,10 @@ def test_table_and_figure_say_what_is_restored():
   table = mechanism.table(index, 16)
   shares = [r['restored_percent'] for r in table.records]
   np.testing.assert_allclose(shares, [0, 25, 25, 100], atol=1)
+  by_length = mechanism.length_table(index, 16).records
+  assert [r['length'] for r in by_length] == [16, 64] * 4
+  np.testing.assert_allclose(
+      [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 40], atol=0.3)
   with plots.style():
     accuracy, _ = mechanism.figure(index, 16).axes
   np.testing.assert_allclose(
@@ -194,6 +198,12 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, monkeypatch):
               f'--workdir={tmp_path}/other')
   assert (done.returncode, done.stdout) == (2, '')
   assert 'config.arms must be of' in done.stderr
+  done = _run('mechanism', '--config=configs/mechanism.py:smoke',
+              '--config.lengths=(32,128)', f'--config.trained={trained}',
+              f'--workdir={tmp_path}/other')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert 'config.lengths must not exceed the 64 keys' in done.stderr
+  assert not (tmp_path / 'other').exists()
   # Neither are models that are not equally trained.
   (trained / 'checkpoints/none/seeds_0_1/20').rename(tmp_path / 'away')
   done = _run(*command[:-1], f'--workdir={tmp_path}/third')

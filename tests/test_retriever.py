@@ -88,7 +88,9 @@ def test_arms_draw_equal_initial_weights(key):
 def test_folding_changes_neither_values_nor_gradients(key, encoder):
   # In float64, where equal to rounding is equal to 1e-10.
   with jax.enable_x64(True):
-    model, params, _ = _build(norm='layer_norm', item_encoder=encoder)
+    model, params, _ = _build(
+        norm='layer_norm', item_encoder=encoder, value_bias=True)
+    params['attention']['value_bias'] = np.linspace(-1, 1, W)
     params, query, items = jax.tree.map(np.float64, (params, *_inputs()))
     mask = MASK & (np.arange(B) > 0)[:, None]
 

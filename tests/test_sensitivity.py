@@ -72,7 +72,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
       [line.get_xdata()[0] for line in points], [0, 20, -10], atol=2)
   found = [line.get_markerfacecolor() != 'white' for line in points]
   assert found == [False, True, True]
-  assert [t.get_text() for t in left.get_yticklabels()] == ['a, 20', 'b, 20', 'c, 20']
+  assert [t.get_text() for t in left.get_yticklabels()] == ['a', 'b', 'c']
   assert [list(line.get_xdata()) for line in right.lines[:3]] == [[10, 20]] * 3
 
 
@@ -89,13 +89,13 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
       for name in ('base', 'a', 'b') for step in (10, 20)}
   for step in (10, 20):
     expected = stats.ttest_rel(gain['a', step], gain['base', step])
-    assert cells['a', step].against_base.p == pytest.approx(expected.pvalue)
-    assert cells['a', step].against_base.mean_difference == pytest.approx(
+    assert cells['a', step].against_parent.p == pytest.approx(expected.pvalue)
+    assert cells['a', step].against_parent.mean_difference == pytest.approx(
         100 * np.mean(np.subtract(gain['a', step], gain['base', step])))
   uncorrected = [stats.ttest_rel(gain[x, 20], gain['base', 20]).pvalue for x in 'ab']
   np.testing.assert_allclose(
-      [cells[x, 20].holm_p_against_base for x in 'ab'], holm(uncorrected))
-  assert cells['base', 20].against_base is cells['late', 40].against_base is None
+      [cells[x, 20].holm_p_against_parent for x in 'ab'], holm(uncorrected))
+  assert cells['base', 20].against_parent is cells['late', 40].against_parent is None
 
 
 def test_each_cell_has_the_training_lengths_of_its_own():
@@ -105,6 +105,52 @@ def test_each_cell_has_the_training_lengths_of_its_own():
   assert by_name['base'].primary.mean_difference == pytest.approx(np.mean(
       [t.mean_difference for t in by_name['base'].by_length[1:]]))
   assert by_name['a'].primary == by_name['a'].by_length[2]
+
+
+def test_a_cell_is_compared_with_its_parent_at_lengths_beyond_both():
+  rows = _rows({'base': 0.1})
+  rows += [row._replace(experiment=row.experiment.replace('base', 'range'))
+           for row in rows]
+  # Both gain at N = 32 alone, which `range` was trained on.
+  rows = [row._replace(value=row.value + 0.2) if row.arm == 'layer_norm'
+          and row.metric == 'accuracy' and row.length == 32 else row for row in rows]
+  cells = sensitivity.read_cells(rows, {'base': 16, 'range': 32})
+  last = {c.name: c for c in cells if c.step == 20}
+  assert last['range'].against_parent.mean_difference == pytest.approx(0, abs=1e-9)
+  assert (last['base'].comparison.primary.mean_difference
+          > last['range'].comparison.primary.mean_difference + 5)
+
+
+def test_lookup_with_weight_decay_is_compared_with_lookup():
+  cells = sensitivity.read_cells(
+      _rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3}), {'base': 16})
+  last = {c.name: c.against_parent for c in cells if c.step == 20}
+  assert last['lookup'].mean_difference == pytest.approx(20, abs=2)
+  assert last['lookup_l2'].mean_difference == pytest.approx(10, abs=2)
+
+
+def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
+  # a has gone on, b has one step, c has begun with the next, d has but begun.
+  rows = [*_rows({'a': 0.1}, steps=(10, 20)), *_rows({'b': 0.1}, steps=(10,)),
+          *_rows({'c': 0.1}, steps=(10,)), *_rows({'c': 0.1}, (20,), num_seeds=3),
+          *_rows({'d': 0.1}, (10,), num_seeds=3)]
+  cells = sensitivity.read_cells(rows, {'base': 16})
+  assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
+  assert all(np.isnan(c.holm_p) != c.in_family for c in cells)
+  note = sensitivity.table(cells).note
+  assert 'after 10 steps' in note
+
+
+def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
+  rows = [row._replace(value=np.nan) if row.seed == 4 and row.arm == 'none' and
+          row.experiment == 'b@20' else row for row in _rows({'a': 0.1, 'b': 0.1})]
+  rows += [Row('a@20', arm, seed, None, 'training_accuracy', 0.95)
+           for arm in ('none', 'layer_norm') for seed in range(6)]
+  cells = sensitivity.read_cells(rows, {'base': 16})
+  assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
+  note = sensitivity.table(cells).note
+  assert 'Left out, not finite in one of the arms: seed 4.' in note
+  assert note.endswith('is about length: b.')
 
 
 def test_each_arm_has_the_rate_of_its_lowest_training_loss():
@@ -118,12 +164,16 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   tuned = [row[1:] for row in together if row.experiment == 'rate_tuned@20']
   assert tuned == [row[1:] for row in rows if row.experiment in (
       'rate_low@20', 'rate_high@20') and best[row.arm] + '@20' == row.experiment]
-  # A rate at which a seed diverges is not chosen.
-  rows = [row._replace(value=np.nan) if row.metric == 'training_loss' and row.seed == 3
-          and row[:2] in (('base@20', 'none'), ('rate_low@20', 'layer_norm')) else row
-          for row in rows]
-  chosen = sensitivity.with_tuned_rates(rows)[1]
-  assert (chosen['none@20'], chosen['layer_norm@20']) == ('rate_low', 'rate_high')
+  # A rate at which most seeds diverge is no choice, and one seed decides nothing.
+  fail = lambda rows, seeds: [
+      row._replace(value=np.nan) if row.metric == 'training_loss' and row.seed in seeds
+      and row[:2] == ('rate_low@20', 'none') else row for row in rows]
+  chosen_after = lambda rows: sensitivity.with_tuned_rates(rows)[1]['none@20']
+  assert chosen_after(fail(rows, (3,))) == 'rate_low'
+  assert chosen_after(fail(rows, range(4))) == 'base'
+  # With one rate for all arms, the cell would be another's.
+  same = [row for row in together if '10' in row.experiment]
+  assert not [row for row in same if row.experiment.startswith('rate_tuned')]
   # Without one of the rates there is nothing to choose from.
   assert sensitivity.with_tuned_rates(_rows({'base': 0.1, 'rate_low': 0.2}))[1] == {}
 
@@ -153,6 +203,29 @@ def test_every_cell_is_a_change_of_the_base_that_can_run():
       assert cell.train.num_steps == max((*config.at_steps, *followed))
 
 
+@pytest.mark.parametrize('change, words', [
+    (dict(optimizer=dict(learning_rte=0.1)), 'base has no optimizer.learning_rte'),
+    (dict(optimiser=dict(l2=0.1), seed=1), 'config.base has no optimiser.l2'),
+    (dict(model=dict(width='wide')), 'width'),
+    (dict(task=dict(name='lookup', num_keys=64, informative_query=True)),
+     'informative_query is for retrieval'),
+])
+def test_a_change_that_is_none_of_the_base_is_named(change, words):
+  config = config_file.get_config('smoke')
+  with config.unlocked():
+    config.cells.odd = change
+  with pytest.raises(ValueError, match=f'cell odd: .*{words}'):
+    experiment.cell_config(config, 'odd')
+
+
+def test_steps_of_a_cell_that_there_is_not_are_named():
+  config = config_file.get_config('smoke')
+  with config.unlocked():
+    config.also_at.colour = (5,)
+  with pytest.raises(ValueError, match=r'also_at must be of .*: colour'):
+    experiment.names(config)
+
+
 def _sensitivity(workdir, *arguments):
   return subprocess.run(
       [sys.executable, '-m', 'experiments.sensitivity', f'--workdir={workdir}',
@@ -163,9 +236,14 @@ def _sensitivity(workdir, *arguments):
 @pytest.mark.parametrize('arguments, words', [
     (["--config.run=('base','colour')"], 'config.run must be of base, classes_32'),
     (['--config.at_steps=()'], 'config.at_steps and also_at must be positive'),
-    (['--config.at_steps=(0,20)'], 'also_at must be positive: [0, 10, 20]'),
+    (['--config.at_steps=(0,20)'], 'also_at must be positive integers: (0, 20, 10)'),
     (['--config.at_steps=(7,)'], 'cell base: steps [7] are no multiples'),
+    (["--config.at_steps=('a',)"], "positive integers: ('a', 10)"),
     (['--config.cells=()'], 'config.cells'),
+    (['--config.base.model.kernel_init=foo'],
+     "config.model.kernel_init must be of lecun_normal, uniform: 'foo'"),
+    (['--config.base.model.epsilon=-1.0'], 'config.model.epsilon must be positive'),
+    (['--config.base.num_seeds=3'], 'num_seeds 3 must be a multiple of'),
     (['--config.cells.lookup.task.num_keys=8', "--config.run=('lookup',)"],
      'cell lookup: config.task.num_keys must not be less than any length: 8 < 64'),
     (["--config.base.arms=('none',)"],

@@ -71,3 +71,12 @@ def test_training_lengths_follow_the_schedule_and_compile_once(configs):
   trainer = ensemble.make_trainer(problem, steps_per_call=5, mesh=mesh)
   ensemble.train(trainer, ensemble.seed_keys(0, 0, 1), 20)
   assert trainer.advance._cache_size() == 1
+
+
+def test_only_variants_that_there_are_have_a_configuration():
+  for configs in (retrieval_config, lookup_config):
+    assert configs.get_config('growing').num_seeds == 100
+    assert configs.get_config('smoke_growing').train.first_max_length == 16
+    for variant in ('growing_smoke', 'smoke_growingly', 'fast'):
+      with pytest.raises(ValueError, match='variant is paper, cpu, quick or smoke'):
+        configs.get_config(variant)

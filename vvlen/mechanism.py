@@ -11,6 +11,7 @@ from vvlen.comparison import compare
 from vvlen.plots import ARMS
 from vvlen.report import (
     difference_cell,
+    left_out,
     markdown,
     number,
     p_value,
@@ -53,11 +54,13 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   made = made._replace(
       title=f'{made.title}, after {config["trained_step"]:,} training steps'
   )
+  by_length = length_table(index, trained_up_to)
   with plots.style():
     paths = plots.save(
         folder / 'figures', {made.name: figure(index, trained_up_to)}
     )
-  return markdown(made), [*write_table(folder, made), *paths]
+  paths = [*write_table(folder, made), *write_table(folder, by_length), *paths]
+  return markdown(made), paths
 
 
 def table(index: Index, trained_up_to: int) -> Table:
@@ -71,12 +74,13 @@ def table(index: Index, trained_up_to: int) -> Table:
     One row an arm and intervention: the mean accuracy beyond the training lengths,
     and the share of what was lost since the first length that is restored.
   """
-  records = []
+  records, compared = [], []
   for arm in _arms(index):
     comparisons = [
         (done, compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to))
         for name, (done, _, _) in INTERVENTIONS.items()
     ]
+    compared += [c for _, c in comparisons]
     tests = [c.primary for _, c in comparisons]
     adjusted = holm([np.nan if t is None else t.p for t in tests])
     for (done, c), test, p in zip(comparisons, tests, adjusted, strict=True):
@@ -108,9 +112,46 @@ def table(index: Index, trained_up_to: int) -> Table:
       'Accuracy in %, mean over the lengths beyond training, of models that are not '
       'trained any further; paired over seeds. Restored: the difference in % of what '
       'is lost from the shortest length on. p Holm: over the interventions of an arm.'
+      f'{left_out(compared)}'
   )
   return Table('mechanism', 'Accuracy restored by changes of the attention output',
                columns, records, note)
+
+
+def length_table(index: Index, trained_up_to: int) -> Table:
+  """Returns, for each arm, intervention and length, what it changes."""
+  records, compared = [], []
+  for arm in _arms(index):
+    for name, (done, _, _) in INTERVENTIONS.items():
+      c = compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to)
+      compared.append(c)
+      for i, length in enumerate(c.lengths):
+        test, nan = c.by_length[i], float('nan')
+        records.append({
+            'arm': ARMS[arm][0], 'intervention': done, 'length': length,
+            'control': float(c.control_mean[i]), 'treated': float(c.treated_mean[i]),
+            'difference': test.mean_difference if test else nan,
+            'ci_low': test.ci_low if test else nan,
+            'ci_high': test.ci_high if test else nan,
+            'p_holm': float(c.holm_p[i]), 'pairs': test.num_pairs if test else 0,
+        })
+  columns = {
+      'arm': lambda r: r['arm'],
+      'attention output': lambda r: r['intervention'],
+      'N': lambda r: str(r['length']),
+      'as it is': lambda r: number(r['control'], '.1f'),
+      'changed': lambda r: number(r['treated'], '.1f'),
+      'difference [95 %]': difference_cell('.1f'),
+      'p Holm': lambda r: p_value(r['p_holm']),
+      'pairs': lambda r: str(r['pairs']),
+  }
+  note = (
+      'Accuracy in %, paired over seeds. p Holm: over the lengths of an arm and an '
+      'intervention; undefined where all differences are equal.'
+      f'{left_out(compared)}'
+  )
+  return Table('mechanism_by_length', 'Accuracy restored at each length', columns,
+               records, note)
 
 
 def figure(index: Index, trained_up_to: int) -> Figure:

@@ -27,7 +27,7 @@ TABLES = {
     'retrieval_growing': ('4', None), 'lookup_growing': ('5', None),
 }
 FEW_PAIRS = 20
-_LEARNED = 0.9  # accuracy at the training lengths below which no test makes sense
+LEARNED = 0.9  # accuracy at the training lengths below which no test makes sense
 
 Record = Mapping[str, Any]
 
@@ -187,7 +187,7 @@ def _by_length(
       'p: paired two-sided t-test; p Holm: corrected over the lengths of its '
       'comparison; smallest detectable: as in the table of the primary endpoint, '
       'uncorrected. undefined: all differences are equal, or fewer than two pairs.'
-      f'{_left_out(comparisons)}'
+      f'{left_out(comparisons)}'
   )
   return Table(name, title, columns, records, note)
 
@@ -219,7 +219,7 @@ def _primary_endpoint(
       f' {fewest} pairs are few: differences much below the smallest detectable one '
       'would go unseen.' if fewest < FEW_PAIRS else ''
   )
-  if learned < _LEARNED:
+  if learned < LEARNED:
     few += (f' No arm has learned the training lengths yet (accuracy there '
             f'{100 * learned:.0f} %): nothing here is about length.')
   note = (
@@ -227,7 +227,7 @@ def _primary_endpoint(
       'LN − Baseline is the primary endpoint, fixed before the run; all else is '
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
-      f'level.{few}{_left_out(comparisons)}'
+      f'level.{few}{left_out(comparisons)}'
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
   return Table('primary_endpoint', title, columns, records, note)
@@ -332,7 +332,8 @@ def _pairs(comparisons: Sequence[Comparison]) -> str:
   return f'{" or ".join(map(str, counts)) or "fewer than two"} seeds'
 
 
-def _left_out(comparisons: Sequence[Comparison]) -> str:
+def left_out(comparisons: Iterable[Comparison]) -> str:
+  """Returns a sentence that names the seeds left out of tests, '' if there are none."""
   seeds = sorted({s for c in comparisons for s in c.left_out})
   return f' Left out, not finite in one of the arms: {_seeds(seeds)}.' if seeds else ''
 

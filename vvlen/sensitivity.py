@@ -14,10 +14,12 @@ import numpy as np
 from scipy import stats
 
 from vvlen import plots, results
-from vvlen.comparison import compare, Comparison
+from vvlen.comparison import compare, Comparison, median_accuracy
 from vvlen.plots import ARMS
 from vvlen.report import (
     difference_cell,
+    LEARNED,
+    left_out,
     markdown,
     number,
     p_value,
@@ -32,8 +34,10 @@ CONTROL, TREATED = 'none', ('layer_norm', 'standardize')
 MECHANISM = {
     'target_weight': 'weight of the target',
     'output_norm': 'norm of the attention output',
-    'input_distance': 'distance of φ\'s input from training',
+    'input_distance': 'distance of the normalized\noutput from training',
 }
+# A cell is compared with base, but those that change two things with one of them.
+PARENTS = {'lookup_l2': 'lookup', 'linear_projection': 'linear_encoder'}
 # The cells that differ in learning rate alone, and the name of their best.
 RATES, TUNED = ('base', 'rate_low', 'rate_high'), 'rate_tuned'
 
@@ -44,12 +48,13 @@ class Cell(NamedTuple):
   name: str
   step: int
   comparison: Comparison
-  against_base: PairedTest | None  # its differences − those of base at this step
+  # Its differences − those of its parent at this step, at lengths beyond both's.
+  against_parent: PairedTest | None
   mechanism: dict[tuple[str, str], float]  # (metric, arm) -> mean beyond training
-  last: bool  # of this cell's steps
-  # Corrected over the cells at their last step; nan before.
-  holm_p: float = np.nan
-  holm_p_against_base: float = np.nan
+  training_accuracy: tuple[float, float]  # medians over seeds: control, treated
+  in_family: bool  # of the tests that are corrected together
+  holm_p: float = np.nan  # over the family
+  holm_p_against_parent: float = np.nan
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -68,10 +73,22 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   rows = results.read_rows(folder / 'results.csv')
   if not rows:
     raise ValueError(f'{folder} has no results.csv with results')
-  trained_up_to = {}
+  trained_up_to, missing = {}, []
+  have: dict[tuple[str, str], set[int]] = {}
+  for row in rows:
+    have.setdefault((row.experiment, row.arm), set()).add(row.seed)
   for path in sorted((folder / 'cells').glob('*/config.json')):
-    config = json.loads(path.read_text())['config']
-    trained_up_to[path.parent.name] = config['train']['max_length']
+    name = path.parent.name
+    try:
+      config = json.loads(path.read_text())['config']
+      trained_up_to[name] = config['train']['max_length']
+      end, seeds = f'{name}@{config["train"]["num_steps"]}', config['num_seeds']
+      missing += [
+          f'{end} has {len(have.get((end, arm), ()))} of {seeds} seeds of {arm}'
+          for arm in config['arms'] if len(have.get((end, arm), ())) < seeds
+      ]
+    except (ValueError, KeyError, TypeError) as error:
+      raise ValueError(f'{path} is not the config.json of a run') from error
   rows, chosen = with_tuned_rates(rows)
   cells = [c for arm in TREATED for c in read_cells(rows, trained_up_to, arm)]
   made = table(cells, chosen)
@@ -80,7 +97,10 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     drawn['sensitivity_mechanism'] = mechanism_figure(cells)
   with plots.style():
     paths = plots.save(folder / 'figures', drawn)
-  return markdown(made), [*write_table(folder, made), *paths]
+  text = markdown(made)
+  if missing:
+    text = f'The grid is not finished: {", ".join(missing)}.\n\n{text}'
+  return text, [*write_table(folder, made), *paths]
 
 
 def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
@@ -93,24 +113,35 @@ def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
   Returns:
     The rows, those of `TUNED` among them; and {'arm@step': cell chosen}.
   """
-  losses: dict[tuple[str, str, str], list[float]] = {}
+  losses: dict[tuple[str, str, str], dict[int, float]] = {}
   for row in rows:
     name, _, step = row.experiment.rpartition('@')
-    if row.metric == 'training_loss':
-      losses.setdefault((row.arm, step, name), []).append(row.value)
+    if row.metric == 'training_loss' and name in RATES:
+      losses.setdefault((row.arm, step, name), {})[row.seed] = row.value
   chosen = {}
-  for arm, step, _ in losses:
-    mean = {
-        name: np.mean(losses[arm, step, name])
-        for name in RATES if (arm, step, name) in losses
+  for arm, step in dict.fromkeys((arm, step) for arm, step, _ in losses):
+    by_rate = {name: losses.get((arm, step, name), {}) for name in RATES}
+    finite = {
+        name: {s for s, x in values.items() if np.isfinite(x)}
+        for name, values in by_rate.items()
     }
-    finite = [name for name in mean if np.isfinite(mean[name])]
-    if len(mean) == len(RATES) and finite:
-      chosen[f'{arm}@{step}'] = min(finite, key=lambda name: mean[name])
+    # A rate at which most seeds fail is no choice; others share their seeds.
+    usable = [n for n in RATES if 2 * len(finite[n]) > len(by_rate[n])]
+    seeds = set.intersection(*(finite[n] for n in usable)) if usable else set()
+    if all(by_rate.values()) and seeds:
+      chosen[f'{arm}@{step}'] = min(
+          usable, key=lambda n: np.mean([by_rate[n][s] for s in seeds])
+      )
+  # With the same rate for all arms there is nothing new.
+  at = lambda step: {c for key, c in chosen.items() if key.endswith(f'@{step}')}
+  differ = {
+      step for _, step, _ in losses
+      if f'{CONTROL}@{step}' in chosen and len(at(step)) > 1
+  }
   tuned = []
   for row in rows:
     name, _, step = row.experiment.rpartition('@')
-    if chosen.get(f'{row.arm}@{step}') == name:
+    if step in differ and chosen.get(f'{row.arm}@{step}') == name:
       tuned.append(row._replace(experiment=f'{TUNED}@{step}'))
   return [*rows, *tuned], chosen
 
@@ -130,41 +161,72 @@ def read_cells(
 
   Returns:
     Cells by name, 'base' first, each from its first to its last step; p-values are
-    corrected by Holm over the cells, each at its last step.
+    corrected by Holm over the cells at the last step that all have.
   """
   grouped: dict[tuple[str, int], list[Row]] = {}
   for row in rows:
     name, _, at_step = row.experiment.rpartition('@')
     grouped.setdefault((name, int(at_step)), []).append(row)
-  compared = {}
+  up_to = lambda name: trained_up_to.get(name, trained_up_to.get('base', 16))
+  indices = {}
   for name, step in sorted(grouped, key=lambda k: (k[0] != 'base', k)):
     index = results.index(grouped[name, step])
     if (treated, 'training_loss', None) in index:
-      up_to = trained_up_to.get(name, trained_up_to.get('base', 16))
-      comparison = compare(index, treated, CONTROL, trained_up_to=up_to)
-      compared[name, step] = comparison, _mechanism(index, comparison, up_to)
-  last = {name: step for name, step in compared}
+      indices[name, step] = index
   cells = []
-  for (name, step), (comparison, mechanism) in compared.items():
-    base, _ = compared.get(('base', step), (None, None))
-    against = None if name == 'base' or base is None else _against(comparison, base)
-    cells.append(
-        Cell(name, step, comparison, against, mechanism, step == last[name])
-    )
-  at_last = [i for i, cell in enumerate(cells) if cell.last]
+  for (name, step), index in indices.items():
+    comparison = compare(index, treated, CONTROL, trained_up_to=up_to(name))
+    parent = PARENTS.get(name, 'base')
+    against = None
+    if name != parent and (parent, step) in indices:
+      beyond = max(up_to(name), up_to(parent))
+      against = _against(*(
+          compare(i, treated, CONTROL, trained_up_to=beyond)
+          for i in (index, indices[parent, step])
+      ))
+    learned = [
+        median_accuracy(index.get((arm, 'training_accuracy', None), {}))
+        for arm in (CONTROL, treated)
+    ]
+    cells.append(Cell(
+        name, step, comparison, against, _mechanism(index, comparison, up_to(name)),
+        (learned[0], learned[1]), in_family=False,
+    ))
+  members = _family(cells)
   p_value_of = lambda test: np.nan if test is None else test.p
-  adjusted = holm([p_value_of(cells[i].comparison.primary) for i in at_last])
-  against_base = holm([p_value_of(cells[i].against_base) for i in at_last])
-  for i, p, p_against in zip(at_last, adjusted, against_base, strict=True):
+  adjusted = holm([p_value_of(cells[i].comparison.primary) for i in members])
+  against_parent = holm([p_value_of(cells[i].against_parent) for i in members])
+  for i, p, p_against in zip(members, adjusted, against_parent, strict=True):
     cells[i] = cells[i]._replace(
-        holm_p=float(p), holm_p_against_base=float(p_against)
+        in_family=True, holm_p=float(p), holm_p_against_parent=float(p_against)
     )
   return cells
 
 
-def _against(cell: Comparison, base: Comparison) -> PairedTest | None:
-  """Tests whether the difference is another than in base, paired over seeds."""
-  ours, theirs = cell.primary_differences, base.primary_differences
+def _family(cells: Sequence[Cell]) -> list[int]:
+  """Returns which cells are tested together: all at the last step that all have.
+
+  A cell whose seeds are not all there at any step is left out; where cells share no
+  step, each is taken at its own last.
+  """
+  if not cells:
+    return []
+  seeds = [len(c.comparison.primary_differences) + len(c.comparison.left_out)
+           for c in cells]
+  whole: dict[str, dict[int, int]] = {}
+  for i, cell in enumerate(cells):
+    if seeds[i] == max(seeds):
+      whole.setdefault(cell.name, {})[cell.step] = i
+  common = set.intersection(*(set(places) for places in whole.values()))
+  return [
+      places[max(common)] if common else places[max(places)]
+      for places in whole.values()
+  ]
+
+
+def _against(cell: Comparison, parent: Comparison) -> PairedTest | None:
+  """Tests whether the difference is another than in its parent, paired over seeds."""
+  ours, theirs = cell.primary_differences, parent.primary_differences
   seeds = sorted(ours.keys() & theirs.keys())
   if len(seeds) < 2:
     return None
@@ -194,7 +256,7 @@ def table(
   records = []
   nan = float('nan')
   for cell in cells:
-    c, test, against = cell.comparison, cell.comparison.primary, cell.against_base
+    c, test, against = cell.comparison, cell.comparison.primary, cell.against_parent
     treated, control = c.primary_means
     records.append({
         'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
@@ -203,13 +265,15 @@ def table(
         'ci_low': test.ci_low if test else nan,
         'ci_high': test.ci_high if test else nan,
         'p': test.p if test else nan, 'p_holm': cell.holm_p,
-        'against_base_difference': against.mean_difference if against else nan,
-        'against_base_ci_low': against.ci_low if against else nan,
-        'against_base_ci_high': against.ci_high if against else nan,
-        'against_base_p': against.p if against else nan,
-        'against_base_p_holm': cell.holm_p_against_base,
+        'against_parent_difference': against.mean_difference if against else nan,
+        'against_parent_ci_low': against.ci_low if against else nan,
+        'against_parent_ci_high': against.ci_high if against else nan,
+        'against_parent_p': against.p if against else nan,
+        'against_parent_p_holm': cell.holm_p_against_parent,
         'pairs': test.num_pairs if test else 0,
         'smallest_detectable': c.detectable,
+        'training_accuracy_control': 100 * cell.training_accuracy[0],
+        'training_accuracy_treated': 100 * cell.training_accuracy[1],
     } | {
         f'{metric}_{which}': cell.mechanism[metric, arm]
         for metric in MECHANISM
@@ -229,25 +293,37 @@ def table(
       'difference [95 %]': difference_cell('.2f'),
       'p': lambda r: p_value(r['p']),
       'p Holm': lambda r: missing(r['p_holm']),
-      'against base [95 %]': lambda r: (
-          '' if np.isnan(r['against_base_difference'])
-          else difference_cell('.2f', 'against_base_')(r)
+      'against parent [95 %]': lambda r: (
+          '' if np.isnan(r['against_parent_difference'])
+          else difference_cell('.2f', 'against_parent_')(r)
       ),
-      'its p Holm': lambda r: missing(r['against_base_p_holm']),
+      'its p Holm': lambda r: missing(r['against_parent_p_holm']),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
+      'in training': both('training_accuracy'),
       'weight of target': both('target_weight'),
       'output norm': both('output_norm'),
-      'input distance': both('input_distance'),
+      'distance': both('input_distance'),
   }
+  parents = ', '.join(f'{parent} for {name}' for name, parent in PARENTS.items())
+  tested = sorted({cell.step for cell in cells if cell.in_family})
   note = (
       'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
-      'minus Baseline. Against base: this difference minus that of base at the same '
-      'step. p Holm: over the cells, each after its last step. The last three columns: '
-      'Baseline, treated; means over the same lengths. Input distance: of φ\'s input '
-      'from that at the longest training length, 0 if nothing moves, 1 if all variance '
-      'vanishes.'
+      'minus Baseline. Against parent: this difference minus that of base at the same '
+      f'step ({parents}). p Holm: over the cells, for each arm, after '
+      f'{", ".join(f"{step:,}" for step in tested)} steps; all else is uncorrected. '
+      'Smallest detectable: with a power of 80 % at the 5 % level. The last four '
+      'columns, Baseline and treated: median accuracy at the training lengths in %; '
+      'weight of the target; norm of the attention output; distance of the normalized '
+      'output from that at the longest training length (0 if nothing moves, 1 if all '
+      'variance vanishes); the last three are means over the lengths beyond training.'
+      f'{left_out(cell.comparison for cell in cells)}'
   )
+  odd = sorted({c.name for c in cells if c.in_family
+                and max(c.training_accuracy) < LEARNED})
+  if odd:
+    note += (f' Not learned at the training lengths, so that nothing there is about '
+             f'length: {", ".join(odd)}.')
   if chosen_rates:
     told = ', '.join(
         f'{ARMS[arm][0]} {name} after {int(step):,} steps'
@@ -256,21 +332,20 @@ def table(
     )
     note += (f' {TUNED}: each arm at the learning rate with the lowest loss on the '
              f'training lengths: {told}.')
-  return Table('sensitivity', 'LayerNorm − Baseline in every cell', columns, records,
+  return Table('sensitivity', 'Gain over the Baseline in every cell', columns, records,
                note)
 
 
 def figure(cells: Sequence[Cell]) -> Figure:
-  """Draws the gain in each cell after its last step, and along training."""
-  names = list(dict.fromkeys(cell.name for cell in cells))
+  """Draws the gain in each cell, all after as many steps, and along training."""
+  family = [cell for cell in cells if cell.in_family]
+  names = list(dict.fromkeys(cell.name for cell in family))
   drawn = Figure(figsize=(7.0, 1.6 + 0.26 * len(names)))
   left, right = drawn.subplots(1, 2, width_ratios=[1.2, 1])
-  steps: dict[str, int] = {}
-  for cell in cells:
+  for cell in family:
     test, arm = cell.comparison.primary, cell.comparison.treated
-    if test is None or not cell.last:
+    if test is None:
       continue
-    steps[cell.name] = cell.step
     mean, main = test.mean_difference, arm == 'layer_norm'
     left.errorbar(
         [mean], [names.index(cell.name) + (0 if main else 0.3)], capsize=2,
@@ -279,11 +354,12 @@ def figure(cells: Sequence[Cell]) -> Figure:
         markerfacecolor=ARMS[arm][1] if cell.holm_p < 0.05 else 'white',
     )
   left.axvline(0, color='black', linewidth=0.8)
+  steps = ' or '.join(f'{step:,}' for step in sorted({cell.step for cell in family}))
   left.set(yticks=range(len(names)), xlabel='arm − Baseline (points)',
-           title='After the last step')
-  left.set_yticklabels([f'{name}, {steps.get(name, 0):,}' for name in names])
+           title=f'After {steps} steps')
+  left.set_yticklabels(names)
   left.set_ylim(len(names) - 0.4, -0.6)
-  steps_of = {n: {cell.step for cell in cells if cell.name == n} for n in names}
+  steps_of = {c.name: {d.step for d in cells if d.name == c.name} for c in cells}
   # All cells have the same few steps; those that have more are followed.
   most = min(3, max((len(s) for s in steps_of.values()), default=0))
   followed: dict[tuple[str, str], list[tuple[int, PairedTest]]] = {}
@@ -315,31 +391,34 @@ def figure(cells: Sequence[Cell]) -> Figure:
 def mechanism_figure(cells: Sequence[Cell]) -> Figure:
   """Draws, over cells, the gain of LN against what LN changes in the attention."""
   drawn = Figure(figsize=(7.0, 2.9))
-  last = [
-      cell for cell in cells if cell.last and cell.comparison.treated == 'layer_norm'
-      and cell.name != TUNED
+  family = [
+      cell for cell in cells if cell.in_family and cell.name != TUNED
+      and cell.comparison.treated == 'layer_norm'
   ]
+  tests = [cell.comparison.primary for cell in family]
+  gain = [np.nan if test is None else test.mean_difference for test in tests]
   for axes, (metric, title) in zip(
       drawn.subplots(1, len(MECHANISM), sharey=True), MECHANISM.items(), strict=True
   ):
-    change = [
-        cell.mechanism[metric, 'layer_norm'] - cell.mechanism[metric, CONTROL]
-        for cell in last
-    ]
-    tests = [cell.comparison.primary for cell in last]
-    gain = [np.nan if test is None else test.mean_difference for test in tests]
+    pairs = np.array([
+        [cell.mechanism[metric, arm] for arm in ('layer_norm', CONTROL)]
+        for cell in family
+    ])
+    relative = metric == 'output_norm'  # its scale is another in each cell
+    change = np.log2(pairs[:, 0] / pairs[:, 1]) if relative else -np.diff(pairs)[:, 0]
     axes.plot(change, gain, linestyle='', color=ARMS['layer_norm'][1],
               marker=ARMS['layer_norm'][2])
-    for cell, x, y in zip(last, change, gain, strict=True):
+    for cell, x, y in zip(family, change, gain, strict=True):
       axes.annotate(cell.name, (x, y), fontsize=5, xytext=(2, 2),
                     textcoords='offset points')
     both = np.array([change, gain])
     both = both[:, np.isfinite(both).all(axis=0)]
     if both.shape[1] > 2 and (np.ptp(both, axis=1) > 0).all():
-      rank = stats.spearmanr(*both).statistic
-      title += f'\nrank correlation {rank:+.2f}'
+      title += f'\nrank correlation {stats.spearmanr(*both).statistic:+.2f}'
     axes.axhline(0, color='black', linewidth=0.8)
     axes.axvline(0, color='black', linewidth=0.8)
-    axes.set(xlabel='LN − Baseline', title=title)
+    axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline', title=title)
   drawn.axes[0].set_ylabel('gain of LN (points)')
+  drawn.supxlabel('a point a cell; cells share their seeds, so this describes and '
+                  'tests nothing', fontsize=7.5)
   return drawn

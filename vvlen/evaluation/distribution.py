@@ -126,7 +126,8 @@ def variance_bound(
   for one fixed query, items drawn independently and uniformly from a vocabulary,
   logits in an interval of width δ, and σ_j² the variance of component j of a value.
   (The paper asks for values of zero mean. Weights sum to 1, so subtracting the mean
-  value changes no variance.)
+  value changes no variance. Keys of dictionary lookup are drawn without replacement,
+  which is no longer independent where N comes near to their number.)
 
   Args:
     apply: the model.

@@ -14,7 +14,9 @@ disperse). Changing o alone tells them apart:
 μ, σ: mean and standard deviation of each component over sequences; r₀: the mean norm;
 ₀: at the longest training length. The first three leave the weights as they are and
 would restore accuracy if vanishing variance or the shift were to blame; the last
-undoes dispersion. All are applied before the norm of the model.
+shows what the layers after attention do with an item that stands out alone: it is the
+accuracy at N = 1, and does not tell whether they could read a dispersed output. All
+are applied before the norm of the model.
 
 Axes: S sequences, N items, d width of the attention output.
 """

@@ -127,8 +127,8 @@ def evaluate(
     length: N.
     num_sequences: S.
     fixed_query: the query for `component_variance`, without a batch axis.
-    reference: moments of the normalized output at the training lengths, or None to
-      leave `input_distance` out.
+    reference: moments of the normalized output at the longest training length, from
+      other sequences, or None to leave `input_distance` out.
 
   Returns:
     For each of `ADAPTATIONS`, means over sequences of: `accuracy`; `loss`, nats;
@@ -139,7 +139,8 @@ def evaluate(
     `component_variance`, the variance over sequences of each component of the
     attention output under one fixed query, averaged over the components
     (Proposition 1), and `input_distance`, how far the normalized output, which is
-    the input of φ, has moved from `reference` (`vvlen.evaluation.moments.distance`).
+    the input of φ or of W_O before it, has moved from `reference`
+    (`vvlen.evaluation.moments.distance`; about 3 / S where nothing has).
   """
   temperatures: dict[str, Temperature] = {
       '': lambda logits, mask: jnp.ones((*logits.shape[:-1], 1), logits.dtype),

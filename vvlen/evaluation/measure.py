@@ -80,9 +80,10 @@ def make_measure(
       apply, sample, params, key, length=trained_up_to,
       num_sequences=num_sequences, of='normalized_output',
   ))
-  bound = over_seeds(lambda params: distribution.variance_bound(
+  # A seed at a time, as the vocabulary may be many times a chunk of test sequences.
+  bound = sharding.over_seeds(lambda params: distribution.variance_bound(
       apply, params, vocabulary, fixed_query
-  ))
+  ), mesh, 1)
 
   def measure(
       params: Params, test_keys: jax.Array, validation_keys: jax.Array

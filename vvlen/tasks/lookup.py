@@ -40,8 +40,9 @@ def sample(
     key    7  2  9
     value  1  0  4    asked for key 2 has the target 0.
 
-  All numbers but the keys drawn again come from a single draw of 23-bit uniforms,
-  so each probability is right to within 2**-23, and exactly where K is a power of 2.
+  Lengths, places and values come from a single draw of 23-bit uniforms, keys from
+  draws of their own (`distinct`), so each probability is right to within 2**-23, and
+  exactly where the number of outcomes is a power of 2.
 
   Args:
     key: a typed PRNG key.
@@ -51,7 +52,8 @@ def sample(
     num_keys: K.
     num_values: C.
     longest: the most items in a sequence, max_length if None. It may be traced, so
-      that lengths grow during training and nothing is compiled anew.
+      that lengths grow during training and nothing is compiled anew; what lies
+      outside min_length..max_length is taken for the nearer of the two.
 
   Returns:
     A `Batch`.
@@ -87,7 +89,8 @@ def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.
 
   Each is drawn by itself, and one that an earlier place has already is drawn again
   until none is. Renaming the keys renames the outcome and changes nothing else of
-  this procedure, so all tuples of distinct keys are equally likely: it is exact. It
+  this procedure, so all tuples of distinct keys are equally likely: it is exact, as
+  far as a single draw is uniform. It
   takes more rounds the more keys there are; for above half of them, it is the first
   of a permutation.
 

@@ -54,7 +54,8 @@ def sample(
     informative_query: False, as in the paper: the query says nothing, and the highest
       priority is asked for. True: a query below 1/2 asks for the lowest priority.
     longest: the most items in a sequence, max_length if None. It may be traced, so
-      that lengths grow during training and nothing is compiled anew.
+      that lengths grow during training and nothing is compiled anew; what lies
+      outside min_length..max_length is taken for the nearer of the two.
 
   Returns:
     A `Batch`.
