@@ -139,6 +139,8 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
   assert all(np.isnan(c.holm_p) != c.in_family for c in cells)
   note = sensitivity.table(cells).note
   assert 'after 10 steps' in note
+  chosen = sensitivity.read_cells(rows, {'base': 16}, family=[('a', 20)])
+  assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
 
 
 def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():

@@ -4,7 +4,7 @@ A row's experiment is named 'cell@step': one setting, after so many steps. Runs
 without JAX.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import json
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from vvlen.report import (
 from vvlen.results import Row
 from vvlen.statistics import holm, paired_t_test, PairedTest
 
-CONTROL, TREATED = 'none', ('layer_norm', 'standardize')
+CONTROL = 'none'
 # What may explain a gain: metric -> its name in figures.
 MECHANISM = {
     'target_weight': 'weight of the target',
@@ -90,12 +90,14 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(f'{path} is not the config.json of a run') from error
   rows, chosen = with_tuned_rates(rows)
-  cells = [c for arm in TREATED for c in read_cells(rows, trained_up_to, arm)]
+  cells = read_cells(rows, trained_up_to, 'layer_norm')
+  family = [cell[:2] for cell in cells if cell.in_family]
+  cells += read_cells(rows, trained_up_to, 'standardize', family)
   made = table(cells, chosen)
-  drawn = {made.name: figure(cells)}
-  if len({cell.name for cell in cells}) > 2:
-    drawn['sensitivity_mechanism'] = mechanism_figure(cells)
   with plots.style():
+    drawn = {made.name: figure(cells)}
+    if len({cell.name for cell in cells}) > 2:
+      drawn['sensitivity_mechanism'] = mechanism_figure(cells)
     paths = plots.save(folder / 'figures', drawn)
   text = markdown(made)
   if missing:
@@ -150,6 +152,7 @@ def read_cells(
     rows: Iterable[Row],
     trained_up_to: Mapping[str, int],
     treated: str = 'layer_norm',
+    family: Collection[tuple[str, int]] | None = None,
 ) -> list[Cell]:
   """Compares an arm with the Baseline in each cell, at each step.
 
@@ -158,10 +161,11 @@ def read_cells(
     trained_up_to: the longest training length of each cell, that of base where one
       is not named.
     treated: the arm.
+    family: the (name, step) that are tested together, their p-values corrected by
+      Holm; None for all cells at the last step that all have.
 
   Returns:
-    Cells by name, 'base' first, each from its first to its last step; p-values are
-    corrected by Holm over the cells at the last step that all have.
+    Cells by name, 'base' first, each from its first to its last step.
   """
   grouped: dict[tuple[str, int], list[Row]] = {}
   for row in rows:
@@ -192,7 +196,10 @@ def read_cells(
         name, step, comparison, against, _mechanism(index, comparison, up_to(name)),
         (learned[0], learned[1]), in_family=False,
     ))
-  members = _family(cells)
+  if family is None:
+    members = _family(cells)
+  else:
+    members = [i for i, cell in enumerate(cells) if cell[:2] in family]
   p_value_of = lambda test: np.nan if test is None else test.p
   adjusted = holm([p_value_of(cells[i].comparison.primary) for i in members])
   against_parent = holm([p_value_of(cells[i].against_parent) for i in members])
@@ -379,6 +386,9 @@ def figure(cells: Sequence[Cell]) -> Figure:
     right.fill_between(at, low, high, color=ARMS[arm][1], alpha=0.12, linewidth=0)
   right.axhline(0, color='black', linewidth=0.8)
   right.set(xscale='log', xlabel='steps', ylabel='points', title='Along training')
+  ticks = sorted({step for points in followed.values() for step, _ in points})
+  right.set_xticks(ticks, [f'{tick:,}' for tick in ticks], rotation=30)
+  right.minorticks_off()
   if followed:
     right.legend(fontsize=7)
   drawn.supxlabel(
@@ -417,6 +427,7 @@ def mechanism_figure(cells: Sequence[Cell]) -> Figure:
       title += f'\nrank correlation {stats.spearmanr(*both).statistic:+.2f}'
     axes.axhline(0, color='black', linewidth=0.8)
     axes.axvline(0, color='black', linewidth=0.8)
+    axes.margins(0.2)
     axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline', title=title)
   drawn.axes[0].set_ylabel('gain of LN (points)')
   drawn.supxlabel('a point a cell; cells share their seeds, so this describes and '
