@@ -1,6 +1,6 @@
 """Trains and measures a block of seeds of one arm, as a configuration says."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import io
 from typing import Any
 
@@ -181,7 +181,7 @@ def _save_samples(config, task, apply, sample, params, key, path: epath.Path) ->
 
 
 def merge(
-    arms: Sequence[str], rows: Sequence[results.Row], new: Sequence[results.Row]
+    arms: Sequence[str], rows: Iterable[results.Row], new: Iterable[results.Row]
 ) -> list[results.Row]:
   """Adds rows, in an order that does not depend on the order of computing."""
   merged = {row[:-1]: row for row in (*rows, *new)}.values()

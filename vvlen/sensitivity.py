@@ -36,6 +36,8 @@ MECHANISM = {
     'output_norm': 'norm of the attention output',
     'input_distance': 'distance of the normalized\noutput from training',
 }
+# What a grid keeps of each model, besides its accuracy with adapted temperature.
+KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
 # A cell is compared with base, but those that change two things with one of them.
 PARENTS = {'lookup_l2': 'lookup', 'linear_projection': 'linear_encoder'}
 # The cells that differ in learning rate alone, and the name of their best.
@@ -103,6 +105,11 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   if missing:
     text = f'The grid is not finished: {", ".join(missing)}.\n\n{text}'
   return text, [*write_table(folder, made), *paths]
+
+
+def kept(row: Row) -> bool:
+  """Whether a grid keeps a row; all of a large one would be a hundred megabytes."""
+  return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in KEPT)
 
 
 def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
