@@ -72,10 +72,12 @@ def main(config: Any, workdir: str) -> None:
 
 def names(config: Any) -> tuple[str, ...]:
   """Returns the cells to run; raises ValueError on those that there are not."""
+  if not config.cells:
+    raise ValueError('config.cells is empty')
   chosen = tuple(config.run) or tuple(config.cells)
   for field, those in (('run', chosen), ('also_at', tuple(config.also_at))):
     unknown = [name for name in those if name not in config.cells]
-    if unknown or not chosen:
+    if unknown:
       raise ValueError(
           f'config.{field} must be of {", ".join(config.cells)}: {", ".join(unknown)}'
       )

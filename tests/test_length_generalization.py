@@ -233,20 +233,10 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path):
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (['--config.num_seeds=1'], 'num_seeds must be at least 2'),
     (['--config.train.num_steps=-20'], 'num_steps must be positive: -20'),
     (['--config.train.num_stepz=20'], 'num_stepz'),
     (['--config.train.num_steps=many'], 'many'),
     (['--config.train.num_steps=21'], '21 must be a multiple of steps_per_call 5'),
-    (['--config.seed=-1'], 'config.seed must lie in 0'),
-    (['--config.optimizer.l2=nan'], 'config.optimizer.l2 must be finite'),
-    (['--config.train.min_length=17'], 'must not exceed max_length: 17 > 16'),
-    (['--config.train.group_size=4'], 'seeds_at_once 2 must be a multiple'),
-    (['--config.evaluate.lengths=()'], 'lengths must be positive integers'),
-    (['--config.evaluate.lengths=(8,16)'], 'must go beyond config.train.max_length'),
-    (['--config.train.save_every_seconds=nan'], 'save_every_seconds must not be'),
-    (["--config.arms=('none','batch_norm')"], 'config.arms must be distinct'),
-    (['--config.model.item_encoder=cnn'], "item_encoder must be of mlp, linear: 'cnn'"),
     (['--config=configs/retrieval.py:huge'], "not 'huge'"),
     (['--config=configs/absent.py'], 'absent.py'),
     (['--speed=11'], 'speed'),
@@ -279,6 +269,16 @@ def _config(**fields):
 
 
 @pytest.mark.parametrize('fields, words', [
+    (dict(num_seeds=1), 'num_seeds must be at least 2'),
+    (dict(seed=-1), 'config.seed must lie in 0'),
+    (dict(optimizer__l2=float('nan')), 'config.optimizer.l2 must be finite'),
+    (dict(train__min_length=17), 'must not exceed max_length: 17 > 16'),
+    (dict(train__group_size=4), 'seeds_at_once 2 must be a multiple'),
+    (dict(evaluate__lengths=()), 'lengths must be positive integers'),
+    (dict(evaluate__lengths=(8, 16)), 'must go beyond config.train.max_length'),
+    (dict(train__save_every_seconds=float('nan')), 'save_every_seconds must not be'),
+    (dict(arms=('none', 'batch_norm')), 'config.arms must be distinct'),
+    (dict(model__item_encoder='cnn'), "item_encoder must be of mlp, linear: 'cnn'"),
     (dict(task__num_classes=0), 'task.num_classes must be positive: 0'),
     (dict(model__width=0), 'model.width must be positive: 0'),
     (dict(optimizer__learning_rate=0.0), 'learning_rate must be positive'),

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import ml_collections
 import numpy as np
 import pytest
 from scipy import stats
@@ -235,21 +236,33 @@ def _sensitivity(workdir, *arguments):
       cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.parametrize('fields, words', [
+    ({'at_steps': ()}, r'config.at_steps and also_at must be positive integers'),
+    ({'at_steps': (0, 20)}, r'positive integers: \(0, 20, 10\)'),
+    ({'at_steps': ('a',)}, r"positive integers: \('a', 10\)"),
+    ({'at_steps': (7,)}, r'cell base: steps \[7\] are no multiples'),
+    ({'base.model.kernel_init': 'foo'},
+     r"cell base: config.model.kernel_init must be of lecun_normal, uniform: 'foo'"),
+    ({'base.model.epsilon': -1.0}, r'config.model.epsilon must be positive'),
+    ({'base.num_seeds': 3}, r'num_seeds 3 must be a multiple of'),
+    ({'base.arms': ('none',)}, r'cell l2: needs the arms none and layer_norm'),
+    ({'cells': ml_collections.ConfigDict()}, r'config.cells is empty'),
+])
+def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, words):
+  config = config_file.get_config('smoke')
+  config.run = () if 'cells' in fields else ('base', 'l2')
+  with config.ignore_type():
+    config.update_from_flattened_dict(fields)
+  with pytest.raises(ValueError, match=words):
+    experiment.main(config, str(tmp_path / 'run'))
+  assert not (tmp_path / 'run').exists()
+
+
 @pytest.mark.parametrize('arguments, words', [
     (["--config.run=('base','colour')"], 'config.run must be of base, classes_32'),
-    (['--config.at_steps=()'], 'config.at_steps and also_at must be positive'),
-    (['--config.at_steps=(0,20)'], 'also_at must be positive integers: (0, 20, 10)'),
-    (['--config.at_steps=(7,)'], 'cell base: steps [7] are no multiples'),
-    (["--config.at_steps=('a',)"], "positive integers: ('a', 10)"),
-    (['--config.cells=()'], 'config.cells'),
-    (['--config.base.model.kernel_init=foo'],
-     "config.model.kernel_init must be of lecun_normal, uniform: 'foo'"),
-    (['--config.base.model.epsilon=-1.0'], 'config.model.epsilon must be positive'),
-    (['--config.base.num_seeds=3'], 'num_seeds 3 must be a multiple of'),
     (['--config.cells.lookup.task.num_keys=8', "--config.run=('lookup',)"],
      'cell lookup: config.task.num_keys must not be less than any length: 8 < 64'),
-    (["--config.base.arms=('none',)"],
-     'cell classes_32: needs the arms none and layer_norm'),
+    (['--config=configs/sensitivity.py:cpu_growing'], "not 'cpu_growing'"),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _sensitivity(tmp_path / 'run', *arguments)
