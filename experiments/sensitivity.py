@@ -19,7 +19,8 @@ from etils import epath
 import ml_collections
 
 from experiments import _run, _training, length_generalization, report
-from vvlen import results, sensitivity, sharding
+from vvlen import results, sharding
+from vvlen.cells import kept
 from vvlen.models.norm import KINDS
 
 
@@ -64,7 +65,7 @@ def main(config: Any, workdir: str) -> None:
           f'{name}@{step}', first, step, place,
           results.Curves(place / 'metrics.jsonl'), progress, before,
       )
-      rows = _training.merge(KINDS, rows, filter(sensitivity.kept, new))
+      rows = _training.merge(KINDS, rows, filter(kept, new))
       results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)
   results.finish(folder, finished=_run.now())

@@ -14,6 +14,7 @@ from configs import sensitivity as config_file
 from experiments import sensitivity as experiment
 from tests.conftest import ROOT
 from vvlen import plots, results, sensitivity
+from vvlen.cells import read_cells, with_tuned_rates
 from vvlen.results import Row
 from vvlen.statistics import holm
 
@@ -41,7 +42,7 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
 
 def test_cells_are_tested_at_their_last_step_and_corrected_together():
   rows = _rows({'b': 0.2, 'a': 0.0, 'c': -0.1})
-  cells = sensitivity.read_cells(rows, trained_up_to={'base': 16})
+  cells = read_cells(rows, trained_up_to={'base': 16})
   assert [(c.name, c.step) for c in cells] == [
       ('a', 10), ('a', 20), ('b', 10), ('b', 20), ('c', 10), ('c', 20)]
   expected = []
@@ -59,7 +60,7 @@ def test_cells_are_tested_at_their_last_step_and_corrected_together():
 
 
 def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
-  cells = sensitivity.read_cells(
+  cells = read_cells(
       _rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), trained_up_to={'base': 16})
   table = sensitivity.table(cells)
   last = {r['cell']: r for r in table.records if r['step'] == 20}
@@ -80,7 +81,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
 def test_a_cell_is_compared_with_base_at_the_same_step():
   rows = _rows({'base': 0.1, 'a': 0.3, 'b': 0.1}) + _rows({'late': 0.1}, steps=(40,))
   cells = {(c.name, c.step): c
-           for c in sensitivity.read_cells(rows, trained_up_to={'base': 16})}
+           for c in read_cells(rows, trained_up_to={'base': 16})}
   gain = {
       (name, step): [
           np.mean([r.value * (1 if r.arm == 'layer_norm' else -1) * 2 for r in rows
@@ -101,7 +102,7 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
 
 def test_each_cell_has_the_training_lengths_of_its_own():
   rows = _rows({'base': 0.1, 'a': 0.3})
-  cells = sensitivity.read_cells(rows, trained_up_to={'base': 16, 'a': 32})
+  cells = read_cells(rows, trained_up_to={'base': 16, 'a': 32})
   by_name = {c.name: c.comparison for c in cells}
   assert by_name['base'].primary.mean_difference == pytest.approx(np.mean(
       [t.mean_difference for t in by_name['base'].by_length[1:]]))
@@ -115,7 +116,7 @@ def test_a_cell_is_compared_with_its_parent_at_lengths_beyond_both():
   # Both gain at N = 32 alone, which `range` was trained on.
   rows = [row._replace(value=row.value + 0.2) if row.arm == 'layer_norm'
           and row.metric == 'accuracy' and row.length == 32 else row for row in rows]
-  cells = sensitivity.read_cells(rows, {'base': 16, 'range': 32})
+  cells = read_cells(rows, {'base': 16, 'range': 32})
   last = {c.name: c for c in cells if c.step == 20}
   assert last['range'].against_parent.mean_difference == pytest.approx(0, abs=1e-9)
   assert (last['base'].comparison.primary.mean_difference
@@ -123,7 +124,7 @@ def test_a_cell_is_compared_with_its_parent_at_lengths_beyond_both():
 
 
 def test_lookup_with_weight_decay_is_compared_with_lookup():
-  cells = sensitivity.read_cells(
+  cells = read_cells(
       _rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3}), {'base': 16})
   last = {c.name: c.against_parent for c in cells if c.step == 20}
   assert last['lookup'].mean_difference == pytest.approx(20, abs=2)
@@ -135,12 +136,12 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
   rows = [*_rows({'a': 0.1}, steps=(10, 20)), *_rows({'b': 0.1}, steps=(10,)),
           *_rows({'c': 0.1}, steps=(10,)), *_rows({'c': 0.1}, (20,), num_seeds=3),
           *_rows({'d': 0.1}, (10,), num_seeds=3)]
-  cells = sensitivity.read_cells(rows, {'base': 16})
+  cells = read_cells(rows, {'base': 16})
   assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
   assert all(np.isnan(c.holm_p) != c.in_family for c in cells)
   note = sensitivity.table(cells).note
   assert 'after 10 steps' in note
-  chosen = sensitivity.read_cells(rows, {'base': 16}, family=[('a', 20)])
+  chosen = read_cells(rows, {'base': 16}, family=[('a', 20)])
   assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
 
 
@@ -149,7 +150,7 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
           row.experiment == 'b@20' else row for row in _rows({'a': 0.1, 'b': 0.1})]
   rows += [Row('a@20', arm, seed, None, 'training_accuracy', 0.95)
            for arm in ('none', 'layer_norm') for seed in range(6)]
-  cells = sensitivity.read_cells(rows, {'base': 16})
+  cells = read_cells(rows, {'base': 16})
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
   note = sensitivity.table(cells).note
   assert 'Left out, not finite in one of the arms: seed 4.' in note
@@ -162,7 +163,7 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   rows = [
       row._replace(value=0.05) if row.metric == 'training_loss' and
       row.experiment == f'{best[row.arm]}@20' else row for row in rows]
-  together, chosen = sensitivity.with_tuned_rates(rows)
+  together, chosen = with_tuned_rates(rows)
   assert {arm: chosen[f'{arm}@20'] for arm in best} == best
   tuned = [row[1:] for row in together if row.experiment == 'rate_tuned@20']
   assert tuned == [row[1:] for row in rows if row.experiment in (
@@ -171,21 +172,21 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   fail = lambda rows, seeds: [
       row._replace(value=np.nan) if row.metric == 'training_loss' and row.seed in seeds
       and row[:2] == ('rate_low@20', 'none') else row for row in rows]
-  chosen_after = lambda rows: sensitivity.with_tuned_rates(rows)[1]['none@20']
+  chosen_after = lambda rows: with_tuned_rates(rows)[1]['none@20']
   assert chosen_after(fail(rows, (3,))) == 'rate_low'
   assert chosen_after(fail(rows, range(4))) == 'base'
   # With one rate for all arms, the cell would be another's.
   same = [row for row in together if '10' in row.experiment]
   assert not [row for row in same if row.experiment.startswith('rate_tuned')]
   # Without one of the rates there is nothing to choose from.
-  assert sensitivity.with_tuned_rates(_rows({'base': 0.1, 'rate_low': 0.2}))[1] == {}
+  assert with_tuned_rates(_rows({'base': 0.1, 'rate_low': 0.2}))[1] == {}
 
 
 def test_the_figure_of_the_mechanism_has_a_point_a_cell():
   rows = [row._replace(value=0.45) if row[:2] + row[4:5] == (
       'c@20', 'layer_norm', 'target_weight') else row
           for row in _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})]
-  cells = sensitivity.read_cells(rows, trained_up_to={'base': 16})
+  cells = read_cells(rows, trained_up_to={'base': 16})
   with plots.style():
     weight, norm, _ = sensitivity.mechanism_figure(cells).axes
   np.testing.assert_allclose(weight.lines[0].get_xdata(), [0.25, 0.25, 0.2])
