@@ -22,11 +22,12 @@ ALLOWED = {
     'plots': _FROM_RESULTS,
     'figures': _FROM_RESULTS,
     'report': _FROM_RESULTS,
-    'sensitivity': _FROM_RESULTS | {'report'},
+    'cells': _FROM_RESULTS,
+    'sensitivity': _FROM_RESULTS | {'cells', 'report'},
     'mechanism': _FROM_RESULTS | {'report'},
 }
 WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'figures', 'report',
-               'sensitivity', 'mechanism')
+               'cells', 'sensitivity', 'mechanism')
 
 
 def _module(path):
