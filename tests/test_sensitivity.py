@@ -278,13 +278,13 @@ def test_cells_equal_single_runs_and_may_be_added(tmp_path, monkeypatch):
   monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path / 'cache'))
   small = ('--config.base.model.width=8', '--config.base.train.batch_size=8',
            '--config.base.evaluate.lengths=(16,32)')
-  done = _sensitivity(tmp_path / 'grid', *small, "--config.run=('base',)")
+  done = _sensitivity(tmp_path / 'grid', *small, "--config.run=('epsilon',)")
   assert done.returncode == 0, done.stderr
-  base = results.read_rows(tmp_path / 'grid/results.csv')
-  done = _sensitivity(tmp_path / 'grid', *small, "--config.run=('base','l2')")
+  before = results.read_rows(tmp_path / 'grid/results.csv')
+  done = _sensitivity(tmp_path / 'grid', *small, "--config.run=('epsilon','l2')")
   assert done.returncode == 0, done.stderr
   rows = results.read_rows(tmp_path / 'grid/results.csv')
-  assert [r for r in rows if r.experiment.startswith('base@')] == base
+  assert [r for r in rows if r.experiment.startswith('epsilon@')] == before
   assert re.search(r'\| l2 +\| 20 ', done.stdout)
 
   # The cell l2 is retrieval's own configuration.
