@@ -11,7 +11,6 @@ All cells reach a step before any goes on to the next, so a run that is stopped 
 whole grids of fewer steps.
 """
 
-from collections.abc import Iterator
 import itertools
 from typing import Any
 
@@ -96,8 +95,8 @@ def steps(config: Any, name: str) -> list[int]:
 def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, checked."""
   cell, change = config.base.copy_and_resolve_references(), config.cells[name]
-  known = {*_fields(cell), 'task.num_keys'}
-  unknown = [field for field in _fields(change) if field not in known]
+  known = {*results.flatten(cell.to_dict()), 'task.num_keys'}
+  unknown = [x for x in results.flatten(change.to_dict()) if x not in known]
   if unknown:
     raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')
   try:
@@ -127,15 +126,6 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if not {'none', 'layer_norm'} <= set(cell.arms):
     raise ValueError(f'cell {name}: needs the arms none and layer_norm: {cell.arms}')
   return cell
-
-
-def _fields(tree: Any, prefix: str = '') -> Iterator[str]:
-  """Yields the names of the leaves of nested configurations, as 'train.max_length'."""
-  for name, value in tree.items():
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from _fields(value, f'{prefix}{name}.')
-    else:
-      yield prefix + name
 
 
 if __name__ == '__main__':

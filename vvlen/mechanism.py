@@ -10,6 +10,7 @@ from vvlen import plots, results
 from vvlen.comparison import compare
 from vvlen.plots import ARMS
 from vvlen.report import (
+    difference,
     difference_cell,
     left_out,
     markdown,
@@ -44,9 +45,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there are no results, or they are damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_rows(folder / 'results.csv')
-  if not rows:
-    raise ValueError(f'{folder} has no results.csv with results')
+  rows = results.read_run(folder)
   config = json.loads((folder / 'config.json').read_text())['config']
   trained_up_to = config['trained_config']['train']['max_length']
   index = results.index(rows)
@@ -90,9 +89,7 @@ def table(index: Index, trained_up_to: int) -> Table:
       records.append({
           'arm': ARMS[arm][0], 'intervention': done, 'control': control,
           'treated': treated,
-          'difference': test.mean_difference if test else nan,
-          'ci_low': test.ci_low if test else nan,
-          'ci_high': test.ci_high if test else nan,
+          **difference(test),
           'restored_percent': 100 * (treated - control) / lost if lost > 0 else nan,
           'p_holm': float(p), 'pairs': test.num_pairs if test else 0,
           'smallest_detectable': c.detectable,
@@ -126,13 +123,11 @@ def length_table(index: Index, trained_up_to: int) -> Table:
       c = compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to)
       compared.append(c)
       for i, length in enumerate(c.lengths):
-        test, nan = c.by_length[i], float('nan')
+        test = c.by_length[i]
         records.append({
             'arm': ARMS[arm][0], 'intervention': done, 'length': length,
             'control': float(c.control_mean[i]), 'treated': float(c.treated_mean[i]),
-            'difference': test.mean_difference if test else nan,
-            'ci_low': test.ci_low if test else nan,
-            'ci_high': test.ci_high if test else nan,
+            **difference(test),
             'p_holm': float(c.holm_p[i]), 'pairs': test.num_pairs if test else 0,
         })
   columns = {

@@ -28,6 +28,7 @@ TABLES = {
 }
 FEW_PAIRS = 20
 LEARNED = 0.9  # accuracy at the training lengths below which no test makes sense
+_DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 
 Record = Mapping[str, Any]
 
@@ -56,9 +57,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there is no results.csv, or it is damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_rows(folder / 'results.csv')
-  if not rows:
-    raise ValueError(f'{folder} has no results.csv with results')
+  rows = results.read_run(folder)
   index = results.index(rows)
   trained_up_to, arms, num_seeds = _read_config(folder / 'config.json')
   task = rows[0].experiment
@@ -310,8 +309,7 @@ def _record(
   test = test or PairedTest(nan, nan, nan, nan, nan, nan, 0)
   return {
       'control': float(control), 'treated': float(treated),
-      'difference': test.mean_difference, 'ci_low': test.ci_low,
-      'ci_high': test.ci_high,
+      **difference(test),
       'percent_of_control': 100 * float(treated - control) / float(control)
                             if control else math.nan,
       'effect_size': test.effect_size, 't': test.t, 'p': test.p,
@@ -359,9 +357,15 @@ def _verdict(p: float, difference: float) -> str:
   return 'treated higher' if difference > 0 else 'treated lower'
 
 
+def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
+  """Returns what `difference_cell` shows: a difference and its interval, or nan."""
+  values = (test.mean_difference, test.ci_low, test.ci_high) if test else 3 * [math.nan]
+  return dict(zip([prefix + name for name in _DIFFERENCE], values, strict=True))
+
+
 def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
   """Returns the cell of a difference and, where there is one, its interval."""
-  names = [prefix + name for name in ('difference', 'ci_low', 'ci_high')]
+  names = [prefix + name for name in _DIFFERENCE]
 
   def cell(record: Record) -> str:
     mean, low, high = (number(record[name], '+' + form) for name in names)

@@ -86,6 +86,14 @@ def read_rows(path: epath.PathLike) -> list[Row]:
 Index = dict[tuple[str, str, int | None], dict[int, float]]
 
 
+def read_run(folder: epath.PathLike) -> list[Row]:
+  """Returns the rows of a run's folder; raises ValueError if there are none."""
+  rows = read_rows(epath.Path(folder) / 'results.csv')
+  if not rows:
+    raise ValueError(f'{folder} has no results.csv with results')
+  return rows
+
+
 def index(rows: Iterable[Row]) -> Index:
   """Groups rows: {(arm, metric, length): {seed: value}}."""
   grouped: Index = {}
@@ -129,7 +137,7 @@ def claim(
       before, sessions = stored['config'], stored['sessions']
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(f'{path} is not the config.json of a run') from error
-    old, new = _flatten(before), _flatten(config)
+    old, new = flatten(before), flatten(config)
     differing = [
         f'{name}: {old.get(name)} there, {new.get(name)} here'
         f'{" (may only grow)" if name in may_grow else ""}'
@@ -165,12 +173,12 @@ def finish(workdir: epath.PathLike, **facts: Any) -> None:
   write_text(path, json.dumps(stored, indent=2) + '\n')
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   """Flattens nested dictionaries: {'a': {'b': 1}} -> {'a.b': 1}."""
   flat = {}
   for name, value in tree.items():
     if isinstance(value, Mapping):
-      flat.update(_flatten(value, f'{prefix}{name}.'))
+      flat.update(flatten(value, f'{prefix}{name}.'))
     else:
       flat[prefix + name] = value
   return flat

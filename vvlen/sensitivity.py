@@ -20,6 +20,7 @@ from vvlen.cells import (
 )
 from vvlen.plots import ARMS
 from vvlen.report import (
+    difference,
     difference_cell,
     LEARNED,
     left_out,
@@ -50,9 +51,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there are no results, or they are damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_rows(folder / 'results.csv')
-  if not rows:
-    raise ValueError(f'{folder} has no results.csv with results')
+  rows = results.read_run(folder)
   trained_up_to, missing = {}, []
   have: dict[tuple[str, str], set[int]] = {}
   for row in rows:
@@ -97,13 +96,9 @@ def table(
     records.append({
         'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
         'control': control, 'treated': treated,
-        'difference': test.mean_difference if test else nan,
-        'ci_low': test.ci_low if test else nan,
-        'ci_high': test.ci_high if test else nan,
+        **difference(test),
         'p': test.p if test else nan, 'p_holm': cell.holm_p,
-        'against_parent_difference': against.mean_difference if against else nan,
-        'against_parent_ci_low': against.ci_low if against else nan,
-        'against_parent_ci_high': against.ci_high if against else nan,
+        **difference(against, 'against_parent_'),
         'against_parent_p': against.p if against else nan,
         'against_parent_p_holm': cell.holm_p_against_parent,
         'pairs': test.num_pairs if test else 0,

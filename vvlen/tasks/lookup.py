@@ -90,9 +90,8 @@ def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.
   Each is drawn by itself, and one that an earlier place has already is drawn again
   until none is. Renaming the keys renames the outcome and changes nothing else of
   this procedure, so all tuples of distinct keys are equally likely: it is exact, as
-  far as a single draw is uniform. It
-  takes more rounds the more keys there are; for above half of them, it is the first
-  of a permutation.
+  far as a single draw is uniform. It takes more rounds the more keys there are; for
+  above half of them, it is the first of a permutation.
 
   Returns:
     Keys [batch_size, count] int32, in random order.
