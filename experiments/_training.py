@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 import io
-from typing import Any
+import json
+from typing import Any, NamedTuple
 
 from etils import epath
 import jax
@@ -52,14 +53,25 @@ def problem(config: Any, arm: str) -> Problem:
 
 
 def _optimizer(config: Any) -> optax.GradientTransformation:
-  """Returns Adam with L2 on the kernels, of which embeddings are none."""
+  """Returns Adam with weight decay on the kernels, of which embeddings are none.
+
+  The decay is added to the gradient (L2), or to Adam's step where it is decoupled.
+  The numbers are part of the optimizer's state, so that runs which differ in them
+  alone are one function of their states: `ensemble.train_together`.
+  """
   is_kernel = lambda path, _: path[-1].key.endswith('kernel')
   kernels = lambda params: jax.tree_util.tree_map_with_path(is_kernel, params)
-  if config.get('decoupled', False):
-    return optax.adamw(config.learning_rate, weight_decay=config.l2, mask=kernels)
-  return optax.chain(
-      optax.add_decayed_weights(config.l2, kernels), optax.adam(config.learning_rate)
-  )
+
+  def adam(learning_rate, l2, decoupled):
+    return optax.chain(
+        optax.add_decayed_weights(l2, kernels),
+        optax.scale_by_adam(),
+        optax.add_decayed_weights(decoupled, kernels),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+  decay = (0.0, config.l2) if config.get('decoupled', False) else (config.l2, 0.0)
+  return optax.inject_hyperparams(adam)(config.learning_rate, *decay)
 
 
 def blocks(config: Any) -> range:
@@ -72,28 +84,61 @@ def seeds_of(config: Any, first: int) -> range:
   return range(first, min(first + config.train.seeds_at_once, config.num_seeds))
 
 
+class Place(NamedTuple):
+  """Where the runs of one configuration are told of."""
+
+  experiment: str  # of their rows
+  folder: epath.Path  # of their checkpoints
+  curves: results.Curves
+
+
+def program(config: Any) -> str:
+  """Returns a name that runs share if they can be trained together.
+
+  They may differ in the numbers of the optimizer and in the initial weights.
+  """
+  fields = results.flatten(config.to_dict())
+  for name in ('arms', 'train.num_steps', 'model.kernel_init', 'optimizer.l2',
+               'optimizer.decoupled', 'optimizer.learning_rate'):
+    fields.pop(name, None)
+  return json.dumps(fields, sort_keys=True)
+
+
+def checkpoints(
+    folder: epath.PathLike, config: Any, arm: str, first: int
+) -> epath.Path:
+  """Returns where the checkpoints of a block of seeds of one arm are."""
+  last = first + config.train.seeds_at_once - 1
+  return epath.Path(folder) / f'checkpoints/{arm}/seeds_{first}_{last}'
+
+
 def block_runner(
-    config: Any, arm: str, mesh: jax.sharding.Mesh, samples: bool = True
+    configs: Sequence[Any], arm: str, mesh: jax.sharding.Mesh, samples: bool = True
 ) -> Callable[..., list[results.Row]]:
   """Returns the function that trains and measures a block of seeds of one arm.
 
   Args:
-    config: with the fields task, model, train, optimizer and evaluate.
+    configs: with the fields task, model, train, optimizer and evaluate. Where there
+      are several, of one `program`, they are trained as one ensemble.
     arm: a kind of norm.
     mesh: the devices, with the axis 'seed'.
     samples: whether to write what Figures 2 and 4 show of seed 0.
 
   Returns:
-    A function of (experiment, first seed, number of steps, folder, curves,
+    A function of (a `Place` for each configuration, first seed, number of steps,
     progress, steps that progress does not count) to rows. It goes on from the
-    checkpoint in the folder.
+    checkpoints in the folders.
   """
+  config = configs[0]
   train, evaluate = config.train, config.evaluate
   task = _tasks.make_task(config)
-  trainer = ensemble.make_trainer(
-      problem(config, arm), steps_per_call=train.steps_per_call,
-      group_size=train.group_size, mesh=mesh,
-  )
+  trainers = [
+      ensemble.make_trainer(
+          problem(c, arm), steps_per_call=train.steps_per_call,
+          group_size=train.group_size, mesh=mesh,
+      )
+      for c in configs
+  ]
   apply = lengths.make_apply(task.model(arm))
 
   def sample(key, num_sequences, length):
@@ -108,54 +153,60 @@ def block_runner(
       vocabulary=task.vocabulary(), mesh=mesh, group_size=train.group_size,
   )
 
-  def run(experiment, first, num_steps, folder, curves, progress, since=0):
+  def run(places, first, num_steps, progress, since=0):
     keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
     last = first + train.seeds_at_once - 1
-    name = f'{experiment}, {arm}, seeds {first} to {last}'
-    reached = None
+    names = ', '.join(place.experiment for place in places)
+    name = f'{names}, {arm}, seeds {first} to {last}'
+    reached, width = None, train.seeds_at_once * len(places)
 
     def on_progress(step, metrics):
       nonlocal reached
       if reached is None:
         reached = step - train.steps_per_call
-        progress.skip((reached - since) * train.seeds_at_once)
+        progress.skip((reached - since) * width)
         if reached > since:
           _run.console.print(f'{name}: resumed at step {reached:,}', highlight=False)
-      curves.add(arm, step, first, metrics)
-      loss = metrics['loss'].mean()
-      amount = (step - reached) * train.seeds_at_once
-      progress.show(f'{name}, loss {loss:.3f}', amount)
+      for place, part in zip(places, metrics, strict=True):
+        place.curves.add(arm, step, first, part)
+      loss = np.mean([part['loss'] for part in metrics])
+      progress.show(f'{name}, loss {loss:.3f}', (step - reached) * width)
       reached = step
 
-    state = ensemble.train(
-        trainer, keys, num_steps, on_progress=on_progress,
+    states = ensemble.train_together(
+        trainers, keys, num_steps, on_progress=on_progress,
         save_every_seconds=train.save_every_seconds,
-        folder=folder / 'checkpoints' / arm / f'seeds_{first}_{last}',
+        folders=[checkpoints(place.folder, config, arm, first) for place in places],
     )
     if reached is None:
-      progress.skip((num_steps - since) * train.seeds_at_once)
+      progress.skip((num_steps - since) * width)
     progress.show(f'{name}, measuring')
     test_keys, validation_keys = (
         jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose)
         for purpose in (ensemble.TEST, ensemble.VALIDATION)
     )
-    measured = measure(
-        state.params, sharding.put(test_keys, mesh),
-        sharding.put(validation_keys, mesh),
-    )
-    for metric in ('loss', 'accuracy'):
-      measured['', f'training_{metric}', None] = curves.late_mean(arm, first, metric)
-    if samples and first == 0:
-      params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
-      path = folder / 'samples' / f'{arm}.npz'
-      _save_samples(config, task, apply, sample, params, test_keys[0], path)
-    return [
-        results.Row(
-            experiment, arm + suffix, seed, length, metric, values[seed - first]
-        )
-        for (suffix, metric, length), values in measured.items()
-        for seed in seeds_of(config, first)
-    ]
+    rows = []
+    for place, state in zip(places, states, strict=True):
+      measured = measure(
+          state.params, sharding.put(test_keys, mesh),
+          sharding.put(validation_keys, mesh),
+      )
+      for metric in ('loss', 'accuracy'):
+        late = place.curves.late_mean(arm, first, metric)
+        measured['', f'training_{metric}', None] = late
+      if samples and first == 0:
+        params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
+        path = place.folder / 'samples' / f'{arm}.npz'
+        _save_samples(config, task, apply, sample, params, test_keys[0], path)
+      rows += [
+          results.Row(
+              place.experiment, arm + suffix, seed, length, metric,
+              values[seed - first],
+          )
+          for (suffix, metric, length), values in measured.items()
+          for seed in seeds_of(config, first)
+      ]
+    return rows
 
   return run
 

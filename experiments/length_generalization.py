@@ -52,15 +52,13 @@ def main(config: Any, workdir: str) -> None:
   if todo and done and all((arm, 0) in done for arm in config.arms):
     print('Seeds are added to results: p-values hold only if that was planned before '
           'they were seen.')
-  run_block = {arm: _training.block_runner(config, arm, mesh) for arm in config.arms}
+  run_block = {arm: _training.block_runner([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
-  experiment = config.task.name + growing
+  place = _training.Place(config.task.name + growing, folder, curves)
   total = len(todo) * train.seeds_at_once * train.num_steps
   with _run.Progress(total, 'seed-steps') as progress:
     for first, arm in todo:
-      new = run_block[arm](
-          experiment, first, train.num_steps, folder, curves, progress
-      )
+      new = run_block[arm]([place], first, train.num_steps, progress)
       rows = _training.merge(config.arms, rows, new)
       results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)

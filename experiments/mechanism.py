@@ -96,17 +96,12 @@ def _trained_step(config: Any, trained: Any) -> int:
   steps = {
       str(place): checkpoint.last_step(place)
       for arm in config.arms for first in _training.blocks(trained)
-      for place in [_checkpoints(config, trained, arm, first)]
+      for place in [_training.checkpoints(config.trained, trained, arm, first)]
   }
   if len(set(steps.values())) > 1 or 0 in steps.values():
     told = ', '.join(f'{place} at {step}' for place, step in steps.items())
     raise ValueError(f'all models must be trained to the same step: {told}')
   return next(iter(steps.values()))
-
-
-def _checkpoints(config: Any, trained: Any, arm: str, first: int) -> epath.Path:
-  last = first + trained.train.seeds_at_once - 1
-  return epath.Path(config.trained) / f'checkpoints/{arm}/seeds_{first}_{last}'
 
 
 def _measure(
@@ -140,7 +135,7 @@ def _measure(
 
   def run(first):
     keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
-    place = _checkpoints(config, trained, arm, first)
+    place = _training.checkpoints(config.trained, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
     test_keys, validation_keys = (
         sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh)

@@ -7,10 +7,13 @@ runs are those of `experiments.length_generalization` with that change.
   python -m experiments.sensitivity --config=configs/sensitivity.py \
       --workdir=runs/sensitivity [--config.run="('base','l2')"]
 
-All cells reach a step before any goes on to the next, so a run that is stopped has
-whole grids of fewer steps.
+Cells that differ only in the numbers of the optimizer and in the initial weights are
+trained as one ensemble; the others differ in shapes, data or the function itself. All
+cells reach a step before any goes on to the next, so a run that is stopped has whole
+grids of fewer steps.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 import itertools
 from typing import Any
 
@@ -21,6 +24,7 @@ from experiments import _run, _training, length_generalization, report
 from vvlen import results, sharding
 from vvlen.cells import kept
 from vvlen.models.norm import KINDS
+from vvlen.training import checkpoint
 
 
 def main(config: Any, workdir: str) -> None:
@@ -44,30 +48,57 @@ def main(config: Any, workdir: str) -> None:
 
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.experiment, row.arm, row.seed) for row in rows}
-  todo = sorted((  # sorting keeps the order of cells that are measured at a step
-      (before, step, name, first, arm)
-      for name, cell in cells.items()
-      for before, step in itertools.pairwise((0, *steps(config, name)))
-      for first in _training.blocks(cell)
-      for arm in cell.arms
-      if any((f'{name}@{step}', arm, seed) not in done
-             for seed in _training.seeds_of(cell, first))
-  ), key=lambda item: item[1])
-  total = sum(step - before for before, step, *_ in todo) * train.seeds_at_once
-  runners: dict[tuple[str, str], Any] = {}
+  todo = _schedule(config, cells, done)
+  total = train.seeds_at_once * sum(
+      (step - before) * len(chosen) for (step, before, *_), chosen in todo
+  )
+  runners: dict[tuple[Any, ...], Any] = {}
   with _run.Progress(total, 'seed-steps') as progress:
-    for before, step, name, first, arm in todo:
-      cell, place = cells[name], folder / 'cells' / name
-      if (name, arm) not in runners:
-        runners[name, arm] = _training.block_runner(cell, arm, mesh, samples=False)
-      new = runners[name, arm](
-          f'{name}@{step}', first, step, place,
-          results.Curves(place / 'metrics.jsonl'), progress, before,
-      )
-      rows = _training.merge(KINDS, rows, filter(kept, new))
-      results.write_rows(folder / 'results.csv', rows)
+    for (step, before, _, first, arm), chosen in todo:
+      for part in _at_one_step(folder, cells, chosen, arm, first):
+        if (part, arm) not in runners:
+          runners[part, arm] = _training.block_runner(
+              [cells[name] for name in part], arm, mesh, samples=False
+          )
+        places = [
+            _training.Place(
+                f'{name}@{step}', folder / 'cells' / name,
+                results.Curves(folder / 'cells' / name / 'metrics.jsonl'),
+            )
+            for name in part
+        ]
+        new = runners[part, arm](places, first, step, progress, before)
+        rows = _training.merge(KINDS, rows, filter(kept, new))
+        results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)
   results.finish(folder, finished=_run.now())
+
+
+def _schedule(
+    config: Any, cells: Mapping[str, Any], done: Collection[tuple[str, str, int]]
+) -> list[tuple[tuple[int, int, str, int, str], list[str]]]:
+  """Returns what is not done: (step, step before it, program, first, arm), cells."""
+  todo: dict[tuple[int, int, str, int, str], list[str]] = {}
+  for name, cell in cells.items():
+    program = _training.program(cell)
+    for before, step in itertools.pairwise((0, *steps(config, name))):
+      for first, arm in itertools.product(_training.blocks(cell), cell.arms):
+        seeds = _training.seeds_of(cell, first)
+        if any((f'{name}@{step}', arm, seed) not in done for seed in seeds):
+          todo.setdefault((step, before, program, first, arm), []).append(name)
+  return sorted(todo.items(), key=lambda item: item[0][0])
+
+
+def _at_one_step(
+    folder: epath.Path, cells: Mapping[str, Any], names: Sequence[str], arm: str,
+    first: int,
+) -> list[tuple[str, ...]]:
+  """Parts the cells of one program by the step that their checkpoints have reached."""
+  parts: dict[int, list[str]] = {}
+  for name in names:
+    place = _training.checkpoints(folder / 'cells' / name, cells[name], arm, first)
+    parts.setdefault(checkpoint.last_step(place), []).append(name)
+  return [tuple(part) for part in parts.values()]
 
 
 def names(config: Any) -> tuple[str, ...]:

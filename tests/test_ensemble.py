@@ -297,6 +297,48 @@ def test_a_run_goes_on_with_fewer_devices(tmp_path):
   _assert_close(jax.device_get(state), _trained('regression'))
 
 
+@functools.cache
+def _rated(rate, scale=1.0, group_size=1):
+  """Returns a trainer of the regression with its rate in its state."""
+  problem = _regression(optimizer=optax.inject_hyperparams(optax.adam)(rate))
+  init = lambda key: jax.tree.map(lambda x: scale * x, problem.init(key))
+  return ensemble.make_trainer(
+      problem._replace(init=init), steps_per_call=PER_CALL, group_size=group_size,
+      mesh=_trainer('regression', 2).mesh,
+  )
+
+
+def test_runs_of_one_function_train_together_bit_for_bit_as_alone():
+  trainers = [_rated(0.1), _rated(0.3), _rated(0.3, 2.0)]
+  alone = [ensemble.train(trainer, _keys(), STEPS) for trainer in trainers]
+  told = []
+  together = ensemble.train_together(
+      trainers, _keys(), STEPS, on_progress=lambda step, metrics: told.append(metrics)
+  )
+  chex.assert_trees_all_equal(*map(jax.device_get, (together, alone)))
+  single = []
+  ensemble.train(
+      trainers[2], _keys(), STEPS, on_progress=lambda _, metrics: single.append(metrics)
+  )
+  chex.assert_trees_all_equal([parts[2] for parts in told], single)
+  assert not np.allclose(alone[0].params['w'], alone[1].params['w'])
+  for x, y in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+    assert x.sharding == y.sharding
+
+
+def test_runs_trained_together_are_resumed_alone_and_the_reverse(tmp_path):
+  trainers, folders = [_rated(0.1), _rated(0.3)], [tmp_path / 'a', tmp_path / 'b']
+  ensemble.train_together(trainers, _keys(), 20, folders=folders)
+  for trainer, folder in zip(trainers, folders, strict=True):
+    ensemble.train(trainer, _keys(), 30, folder=folder)
+  together = ensemble.train_together(trainers, _keys(), STEPS, folders=folders)
+  alone = [ensemble.train(trainer, _keys(), STEPS) for trainer in trainers]
+  chex.assert_trees_all_equal(*map(jax.device_get, (together, alone)))
+  ensemble.train(trainers[0], _keys(), 2 * STEPS, folder=folders[0])
+  with pytest.raises(ValueError, match=r'a, .*b are of several steps: \[50, 100\]'):
+    ensemble.train_together(trainers, _keys(), 2 * STEPS, folders=folders)
+
+
 def _saved(tmp_path):
   folder = tmp_path / 'run'
   _train_there(folder)

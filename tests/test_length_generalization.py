@@ -407,12 +407,13 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
     return np.eye(5)[4]
 
   monkeypatch.setattr(of_block.temperature, 'fit', fit)
-  run = _training.block_runner(config, 'layer_norm', mesh)
-  curves = results.Curves(tmp_path / 'metrics.jsonl')
+  run = _training.block_runner([config], 'layer_norm', mesh)
+  place = _training.Place(
+      'retrieval', tmp_path, results.Curves(tmp_path / 'metrics.jsonl'))
   rows = []
   with command_line.Progress(16, 'seed-steps') as progress:
     for first in (0, 2):
-      rows += run('retrieval', first, 4, tmp_path, curves, progress)
+      rows += run([place], first, 4, progress)
   index = results.index(rows)
   assert {arm for arm, _, _ in index} == {
       'layer_norm', 'layer_norm+adaptive', 'layer_norm+fitted'}

@@ -1,5 +1,6 @@
 """The grid of choices: its table and figure, its cells, its bad input."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from scipy import stats
 
 from configs import retrieval
 from configs import sensitivity as config_file
+from experiments import _training
 from experiments import sensitivity as experiment
 from tests.conftest import ROOT
 from vvlen import plots, results, sensitivity
@@ -273,32 +275,58 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   assert not (tmp_path / 'run').exists()
 
 
+def test_cells_run_together_that_differ_in_numbers_and_first_weights():
+  config = config_file.get_config('smoke')
+  cells = {n: experiment.cell_config(config, n) for n in experiment.names(config)}
+  parts: dict[str, set[str]] = {}
+  for name, cell in cells.items():
+    parts.setdefault(_training.program(cell), set()).add(name)
+  together = [part for part in parts.values() if len(part) > 1]
+  assert sorted(map(sorted, together)) == [
+      ['base', 'decoupled', 'l2', 'rate_high', 'rate_low', 'uniform_init'],
+      ['lookup', 'lookup_l2'],
+  ]
+
+
+_ARMS = "=('none','layer_norm')"
+_SMALL = ('--config.base.model.width=8', '--config.base.train.batch_size=8',
+          '--config.base.evaluate.lengths=(16,32)')
+
+
+def _single(workdir, name, *arguments):
+  """Returns the rows of a single run of the settings of `_SMALL`."""
+  small = [argument.replace('config.base', 'config') for argument in _SMALL]
+  done = subprocess.run(
+      [sys.executable, '-m', 'experiments.length_generalization',
+       f'--workdir={workdir}', f'--config=configs/{name}.py:smoke', *small,
+       '--config.evaluate.fit_lengths=()', '--config.evaluate.histogram_lengths=(16,)',
+       f'--config.arms{_ARMS}', *arguments],
+      cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+  assert done.returncode == 0, done.stderr
+  return {r[1:-1]: r.value for r in results.read_rows(workdir / 'results.csv')}
+
+
 @pytest.mark.slow
 def test_cells_equal_single_runs_and_may_be_added(tmp_path, monkeypatch):
   monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path / 'cache'))
-  small = ('--config.base.model.width=8', '--config.base.train.batch_size=8',
-           '--config.base.evaluate.lengths=(16,32)')
-  done = _sensitivity(tmp_path / 'grid', *small, "--config.run=('epsilon',)")
+  # base and l2 train together.
+  arms = [f'--config.cells.{name}.arms{_ARMS}' for name in ('base', 'lookup')]
+  grid = functools.partial(_sensitivity, tmp_path / 'grid', *_SMALL, *arms)
+  done = grid("--config.run=('base','l2')")
   assert done.returncode == 0, done.stderr
+  assert re.search(r'\| l2 +\| 20 ', done.stdout)
   before = results.read_rows(tmp_path / 'grid/results.csv')
-  done = _sensitivity(tmp_path / 'grid', *small, "--config.run=('epsilon','l2')")
+  done = grid("--config.run=('base','lookup')")
   assert done.returncode == 0, done.stderr
   rows = results.read_rows(tmp_path / 'grid/results.csv')
-  assert [r for r in rows if r.experiment.startswith('epsilon@')] == before
-  assert re.search(r'\| l2 +\| 20 ', done.stdout)
+  assert [r for r in rows if not r.experiment.startswith('lookup@')] == before
 
-  # The cell l2 is retrieval's own configuration.
-  done = subprocess.run(
-      [sys.executable, '-m', 'experiments.length_generalization',
-       f'--workdir={tmp_path}/single', '--config=configs/retrieval.py:smoke',
-       '--config.model.width=8', '--config.train.batch_size=8',
-       '--config.evaluate.lengths=(16,32)', '--config.evaluate.histogram_lengths=(16,)',
-       "--config.arms=('none','layer_norm')"],
-      cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-  assert done.returncode == 0, done.stderr
-  alone = results.read_rows(tmp_path / 'single/results.csv')
-  single = {r[1:-1]: r.value for r in alone}
-  cell = {r[1:-1]: r.value for r in rows if r.experiment == 'l2@20'}
-  assert len(cell) > 40
-  for key, value in cell.items():
-    assert value == pytest.approx(single[key], rel=1e-5, abs=1e-7), key
+  single = {
+      'l2@20': _single(tmp_path / 'l2', 'retrieval'),
+      'lookup@10': _single(tmp_path / 'lookup', 'lookup', '--config.optimizer.l2=0.0',
+                           '--config.train.num_steps=10'),
+  }
+  for name, values in single.items():
+    cell = {r[1:-1]: r.value for r in rows if r.experiment == name}
+    assert len(cell) > 40
+    assert cell == {key: values[key] for key in cell}, name

@@ -1,10 +1,12 @@
 """Seeds as an axis: a function of one seed, mapped over seeds and devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import functools
 from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
@@ -66,6 +68,35 @@ def over_seeds(
       local, mesh=mesh, in_specs=_SEEDS, out_specs=_SEEDS, check_vma=False
   )
   return jax.jit(mapped, donate_argnums=donate)
+
+
+def interleave(trees: Sequence[Any]) -> Any:
+  """Joins trees of seeds so that what belongs to one seed stays on one device.
+
+  Args:
+    trees: R pytrees of arrays [S, ...], of the same shapes.
+
+  Returns:
+    A pytree of arrays [S·R, ...]; in row s·R + r is seed s of tree r.
+  """
+  return trees[0] if len(trees) == 1 else _interleave(trees)
+
+
+def deal(tree: Any, count: int) -> list[Any]:
+  """Undoes `interleave` of `count` trees."""
+  return [tree] if count == 1 else _deal(tree, count)
+
+
+@jax.jit
+def _interleave(trees):
+  join = lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:])
+  return jax.tree.map(join, *trees)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _deal(tree, count):
+  part = lambda x, r: x.reshape(-1, count, *x.shape[1:])[:, r]
+  return [jax.tree.map(functools.partial(part, r=r), tree) for r in range(count)]
 
 
 def put(tree: Any, mesh: Mesh) -> Any:

@@ -6,7 +6,7 @@ has the key fold_in(key(seed), i), so its weights and data do not depend on whic
 seeds are trained beside it, on how many there are, or on the devices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import time
 from typing import NamedTuple
 
@@ -117,34 +117,73 @@ def train(
     ValueError: if the sizes do not divide, or the checkpoint is of another run or
       of other seeds.
   """
-  sharding.check_divisible(len(keys), trainer.mesh, trainer.group_size)
+  each = None
+  if on_progress is not None:
+    each = lambda step, metrics: on_progress(step, metrics[0])
+  [state] = train_together(
+      [trainer], keys, num_steps, folders=None if folder is None else [folder],
+      save_every_seconds=save_every_seconds, on_progress=each,
+  )
+  return state
+
+
+def train_together(
+    trainers: Sequence[Trainer],
+    keys: jax.Array,
+    num_steps: int,
+    *,
+    folders: Sequence[epath.PathLike] | None = None,
+    save_every_seconds: float = 60.0,
+    on_progress: Callable[[int, list[dict[str, np.ndarray]]], None] | None = None,
+) -> list[TrainState]:
+  """Trains a block of seeds under each of several trainers, as one ensemble.
+
+  The trainers may start differently: from other weights, or with other numbers in
+  the state of the optimizer (optax.inject_hyperparams puts learning rates there).
+  What they do then is the same function of the state, and the first one's is run.
+
+  Args:
+    trainers: R of them, which agree in mesh, groups, steps and the shapes of states.
+    keys: [S] keys of the seeds; each trainer gets them all.
+    num_steps: as in `train`.
+    folders: R folders; what one trainer leaves there, `train` goes on with.
+    save_every_seconds: as in `train`.
+    on_progress: called with (steps made, R times metrics {name: [S]}).
+
+  Returns:
+    R states after num_steps updates.
+
+  Raises:
+    ValueError: as in `train`, or if the checkpoints are not all of the same step.
+  """
+  trainer, count = trainers[0], len(trainers)
+  sharding.check_divisible(count * len(keys), trainer.mesh, trainer.group_size)
+  sharding.check_divisible(len(keys), trainer.mesh, 1)
   if num_steps < 0 or num_steps % trainer.steps_per_call:
     raise ValueError(
         f'{num_steps} steps are not a multiple of {trainer.steps_per_call}'
     )
   keys = sharding.put(keys, trainer.mesh)
-  step, state = 0, None
-  if folder is not None:
-    step, state = _restore(trainer, keys, folder)
-  if step > num_steps or (num_steps - step) % trainer.steps_per_call:
-    raise ValueError(
-        f'The checkpoint in {folder} is of step {step}, from which calls of '
-        f'{trainer.steps_per_call} steps do not lead to {num_steps}'
-    )
-  if state is None:
-    state = trainer.start(keys)
+  step, states = _restore(trainers, keys, folders or [], num_steps)
+  states = states or [t.start(keys) for t in trainers]
+  state, row_keys = sharding.interleave(states), sharding.interleave([keys] * count)
   last_save = time.monotonic()
   while step < num_steps:
-    state, metrics = trainer.advance(state, keys)
+    state, metrics = trainer.advance(state, row_keys)
     step += trainer.steps_per_call
     metrics = sharding.fetch(metrics)  # waits for the devices
     if on_progress is not None:
-      on_progress(step, metrics)
+      on_progress(
+          step, [{name: m[r::count] for name, m in metrics.items()}
+                 for r in range(count)],
+      )
     due = time.monotonic() - last_save >= save_every_seconds
-    if folder is not None and (due or step == num_steps):
-      checkpoint.save(folder, step, _Saved(jax.random.key_data(keys), state))
+    if folders is not None and (due or step == num_steps):
+      data = jax.random.key_data(keys)
+      for folder, part in zip(folders, sharding.deal(state, count), strict=True):
+        checkpoint.save(folder, step, _Saved(data, part))
       last_save = time.monotonic()
-  return state
+  return sharding.deal(state, count)
 
 
 class _Saved(NamedTuple):
@@ -155,17 +194,36 @@ class _Saved(NamedTuple):
 
 
 def _restore(
-    trainer: Trainer, keys: jax.Array, folder: epath.PathLike
-) -> tuple[int, TrainState | None]:
-  """Returns step and state of the last checkpoint, (0, None) where there is none."""
+    trainers: Sequence[Trainer],
+    keys: jax.Array,
+    folders: Sequence[epath.PathLike],
+    num_steps: int,
+) -> tuple[int, list[TrainState]]:
+  """Returns step and states of the last checkpoints, (0, []) where there are none."""
   like = jax.eval_shape(
-      lambda keys: _Saved(jax.random.key_data(keys), trainer.start(keys)), keys
+      lambda keys: _Saved(jax.random.key_data(keys), trainers[0].start(keys)), keys
   )
-  step, saved = checkpoint.restore(folder, like, trainer.mesh)
-  if saved is None:
-    return 0, None
-  if not np.array_equal(*sharding.fetch((saved.keys, jax.random.key_data(keys)))):
+  expected = sharding.fetch(jax.random.key_data(keys))
+  step, steps, states = 0, set[int](), list[TrainState]()
+  for folder in folders:
+    step, saved = checkpoint.restore(folder, like, trainers[0].mesh)
+    steps.add(step)
+    if saved is None:
+      continue
+    if not np.array_equal(sharding.fetch(saved.keys), expected):
+      raise ValueError(
+          f'The checkpoint {folder}/{step} is of other seeds. Choose another folder.'
+      )
+    states.append(saved.state)
+  if len(steps) > 1:
     raise ValueError(
-        f'The checkpoint {folder}/{step} is of other seeds. Choose another folder.'
+        f'The checkpoints in {", ".join(map(str, folders))} are of several steps: '
+        f'{sorted(steps)}'
     )
-  return step, saved.state
+  per_call = trainers[0].steps_per_call
+  if step > num_steps or (num_steps - step) % per_call:
+    raise ValueError(
+        f'The checkpoint in {folders[0]} is of step {step}, from which calls of '
+        f'{per_call} steps do not lead to {num_steps}'
+    )
+  return step, states
