@@ -21,13 +21,14 @@ ALLOWED = {
     'comparison': _FROM_RESULTS,
     'plots': _FROM_RESULTS,
     'figures': _FROM_RESULTS,
-    'report': _FROM_RESULTS,
+    'tables': _FROM_RESULTS,
+    'report': _FROM_RESULTS | {'tables'},
     'cells': _FROM_RESULTS,
-    'sensitivity': _FROM_RESULTS | {'cells', 'report'},
-    'mechanism': _FROM_RESULTS | {'report'},
+    'sensitivity': _FROM_RESULTS | {'cells', 'tables'},
+    'mechanism': _FROM_RESULTS | {'tables'},
 }
-WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'figures', 'report',
-               'cells', 'sensitivity', 'mechanism')
+WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'figures', 'tables',
+               'report', 'cells', 'sensitivity', 'mechanism')
 
 
 def _module(path):

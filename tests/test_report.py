@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen import comparison, figures, plots, report, results, statistics
+from vvlen import comparison, figures, plots, report, results, statistics, tables
 from vvlen.results import Row
 
 _LENGTHS = (16, 32, 64)
@@ -140,7 +140,7 @@ def test_table_3_tests_each_arm_against_each_other():
 
 def test_csv_holds_numbers_in_full_precision():
   table = _tables(_rows())['primary_endpoint']
-  lines = list(csv.DictReader(io.StringIO(report.to_csv(table))))
+  lines = list(csv.DictReader(io.StringIO(tables.to_csv(table))))
   test = _compare(_rows()).primary
   assert lines[0]['comparison'] == 'LN − Baseline'
   assert float(lines[0]['difference']) == test.mean_difference

@@ -13,6 +13,9 @@ import numpy as np
 from vvlen.results import Index
 from vvlen.statistics import holm, paired_t_test, PairedTest, smallest_detectable
 
+# Accuracy at the training lengths, of the best arm, below which no test makes sense.
+LEARNED = 0.9
+
 
 class Comparison(NamedTuple):
   """Two arms, at each length and over all lengths beyond training.

@@ -9,18 +9,18 @@ import numpy as np
 from vvlen import plots, results
 from vvlen.comparison import compare
 from vvlen.plots import ARMS
-from vvlen.report import (
-    difference,
-    difference_cell,
-    left_out,
-    markdown,
-    number,
-    p_value,
-    Table,
-    write_table,
-)
 from vvlen.results import Index
 from vvlen.statistics import holm
+from vvlen.tables import (
+  difference,
+  difference_cell,
+  left_out,
+  markdown,
+  number,
+  p_value,
+  Table,
+  write_table,
+)
 
 # Suffix of the arm's name -> what is done, colour (Okabe and Ito's), marker.
 INTERVENTIONS = {

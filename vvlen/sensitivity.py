@@ -10,27 +10,27 @@ from scipy import stats
 
 from vvlen import plots, results
 from vvlen.cells import (
-    Cell,
-    CONTROL,
-    MECHANISM,
-    PARENTS,
-    read_cells,
-    TUNED,
-    with_tuned_rates,
+  Cell,
+  CONTROL,
+  MECHANISM,
+  PARENTS,
+  read_cells,
+  TUNED,
+  with_tuned_rates,
 )
+from vvlen.comparison import LEARNED
 from vvlen.plots import ARMS
-from vvlen.report import (
-    difference,
-    difference_cell,
-    LEARNED,
-    left_out,
-    markdown,
-    number,
-    p_value,
-    Table,
-    write_table,
-)
 from vvlen.statistics import PairedTest
+from vvlen.tables import (
+  difference,
+  difference_cell,
+  left_out,
+  markdown,
+  number,
+  p_value,
+  Table,
+  write_table,
+)
 
 TITLES = dict(zip(MECHANISM, (
     'weight of the target', 'norm of the attention output',

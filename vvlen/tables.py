@@ -1,0 +1,110 @@
+"""What a table is: records, which make its CSV, and how Markdown shows them.
+
+Runs without JAX.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import csv
+import io
+import math
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vvlen import results
+from vvlen.comparison import Comparison
+from vvlen.statistics import PairedTest
+
+_DIFFERENCE = ('difference', 'ci_low', 'ci_high')
+
+Record = Mapping[str, Any]
+
+
+class Table(NamedTuple):
+  """A table: what it is made of, and how that is shown."""
+
+  name: str  # of the files
+  title: str
+  columns: Mapping[str, Callable[[Record], str]]  # header -> cell, of Markdown
+  records: Sequence[Record]  # one a row, plain values: the CSV
+  note: str
+
+
+def write_table(folder: epath.Path, table: Table) -> list[epath.Path]:
+  """Writes tables/NAME.md and .csv, and returns the paths."""
+  path = folder / 'tables' / f'{table.name}.md'
+  results.write_text(path, markdown(table))
+  results.write_text(path.with_suffix('.csv'), to_csv(table))
+  return [path, path.with_suffix('.csv')]
+
+
+def markdown(table: Table) -> str:
+  """Returns a table as aligned Markdown with its title and note."""
+  body = [[cell(r) for cell in table.columns.values()] for r in table.records]
+  cells = [list(table.columns), *body]
+  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  header, *lines = [
+      '| ' + ' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + ' |'
+      for row in cells
+  ]
+  rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
+  text = '\n'.join([header, rule, *lines])
+  return f'**{table.title}**\n\n{text}\n\n{table.note}\n'
+
+
+def to_csv(table: Table) -> str:
+  """Returns the records of a table, numbers in full precision."""
+  buffer = io.StringIO()
+  fields = list(table.records[0]) if table.records else []
+  writer = csv.DictWriter(buffer, fields, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(table.records)
+  return buffer.getvalue()
+
+
+def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
+  """Returns what `difference_cell` shows: a difference and its interval, or nan."""
+  values = (test.mean_difference, test.ci_low, test.ci_high) if test else 3 * [math.nan]
+  return dict(zip([prefix + name for name in _DIFFERENCE], values, strict=True))
+
+
+def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
+  """Returns the cell of a difference and, where there is one, its interval."""
+  names = [prefix + name for name in _DIFFERENCE]
+
+  def cell(record: Record) -> str:
+    mean, low, high = (number(record[name], '+' + form) for name in names)
+    return mean if math.isnan(record[names[1]]) else f'{mean} [{low}, {high}]'
+
+  return cell
+
+
+def number(value: float, form: str) -> str:
+  """Formats a number, with a real minus sign and without −0.0."""
+  if math.isnan(value):
+    return 'undefined'
+  text = format(value, form)
+  if float(text) == 0:
+    text = text.lstrip('+-')
+  return text.replace('-', '−')
+
+
+def p_value(value: float) -> str:
+  """Formats a p-value as journals print it."""
+  if math.isnan(value):
+    return 'undefined'
+  return '< .001' if value < 0.001 else f'{value:.3f}'.removeprefix('0')
+
+
+def left_out(comparisons: Iterable[Comparison]) -> str:
+  """Returns a sentence that names the seeds left out of tests, '' if there are none."""
+  out = sorted({s for c in comparisons for s in c.left_out})
+  return f' Left out, not finite in one of the arms: {name_seeds(out)}.' if out else ''
+
+
+def name_seeds(seeds: Iterable[int]) -> str:
+  """Returns such as 'seeds 3, 7'."""
+  numbers = ', '.join(map(str, seeds))
+  if not numbers:
+    return 'none'
+  return f'seeds {numbers}' if ',' in numbers else f'seed {numbers}'
