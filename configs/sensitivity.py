@@ -9,7 +9,8 @@ cpu       32     10,000       12 minutes a cell of retrieval on two CPU cores
 quick     8      2,000        five minutes for the cells base, l2 on two CPU cores
 smoke     2      20           seconds a cell
 
-The cells base, l2 and lookup are followed further, to 40,000 steps on a CPU.
+The cells base and l2 of both tasks have all arms and are followed further, to 40,000
+steps on a CPU.
 
 --config.run="('base','l2')" chooses cells; more may be added to the folder later.
 """
@@ -40,7 +41,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   all_arms = ('none', 'standardize', 'layer_norm')
   cells = dict(
       base=dict(arms=all_arms),
-      l2=dict(optimizer=dict(l2=1e-3)),
+      l2=dict(optimizer=dict(l2=1e-3), arms=all_arms),
       # Decoupled decay is multiplied by the learning rate: after 10,000 steps of 1e-3
       # this one has taken away 1 - 1/e of a kernel, where 1e-3 would take 1 %.
       decoupled=dict(optimizer=dict(l2=0.1, decoupled=True)),
@@ -61,7 +62,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       width_64=dict(model=dict(width=64)),
       width_256=dict(model=dict(width=256)),
       lookup=dict(task=task, arms=all_arms),
-      lookup_l2=dict(task=task, optimizer=dict(l2=1e-3)),
+      lookup_l2=dict(task=task, optimizer=dict(l2=1e-3), arms=all_arms),
   )
   at_steps, along_training = {
       'paper': ((10_000, 100_000), (2_000, 5_000, 20_000, 40_000)),
@@ -73,6 +74,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       base=base,
       cells=cells,  # what each changes of the base
       at_steps=at_steps,  # when each is measured; trained up to the last
-      also_at={name: along_training for name in ('base', 'l2', 'lookup')},
+      also_at={
+          name: along_training for name in ('base', 'l2', 'lookup', 'lookup_l2')
+      },
       run=(),  # names of cells; all if none
   )

@@ -169,7 +169,8 @@ def block_runner(
           _run.console.print(f'{name}: resumed at step {reached:,}', highlight=False)
       for place, part in zip(places, metrics, strict=True):
         place.curves.add(arm, step, first, part)
-      loss = np.mean([part['loss'] for part in metrics])
+      losses = np.concatenate([part['loss'] for part in metrics])
+      loss = losses[np.isfinite(losses)].mean() if np.isfinite(losses).any() else np.nan
       progress.show(f'{name}, loss {loss:.3f}', (step - reached) * width)
       reached = step
 

@@ -31,14 +31,14 @@ def main(config: Any, workdir: str) -> None:
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
   _run.lock(workdir)
   folder = epath.Path(workdir)
+  # Training there would save and delete checkpoints meanwhile.
+  place = epath.Path(config.trained)
+  _run.lock(place.parent.parent if place.parent.name == 'cells' else place)
   step = _trained_step(config, trained)
   results.claim(
       folder, config.to_dict() | {'trained_config': facts, 'trained_step': step},
       _run.session(), may_grow=['trained_config.num_seeds'],
   )
-  # Training there would save and delete checkpoints meanwhile.
-  place = epath.Path(config.trained)
-  _run.lock(place.parent.parent if place.parent.name == 'cells' else place)
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.arm, row.seed) for row in rows}
   todo = [

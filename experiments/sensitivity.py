@@ -15,6 +15,7 @@ grids of fewer steps.
 
 from collections.abc import Collection, Mapping, Sequence
 import itertools
+import re
 from typing import Any
 
 from etils import epath
@@ -22,9 +23,14 @@ import ml_collections
 
 from experiments import _run, _training, length_generalization, report
 from vvlen import results, sharding
-from vvlen.cells import kept
+from vvlen.cells import kept, TUNED
 from vvlen.models.norm import KINDS
 from vvlen.training import checkpoint
+
+# Cells in one ensemble at most. It bounds memory, and what is lost to a crash.
+_TOGETHER = 8
+# What a cell may change, beside anything of task, model and optimizer.
+_CHANGES = ('arms', 'train.batch_size', 'train.min_length', 'train.max_length')
 
 
 def main(config: Any, workdir: str) -> None:
@@ -36,26 +42,30 @@ def main(config: Any, workdir: str) -> None:
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
   _run.lock(workdir)
   folder = epath.Path(workdir)
-  # Cells may be added to a folder; each has a configuration of its own.
-  session = _run.session()
-  results.claim(folder, {'base': config.base.to_dict()}, session,
-                may_grow=['base.num_seeds'],
-                may_differ=['base.train.save_every_seconds'])
-  for name, cell in cells.items():
-    results.claim(folder / 'cells' / name, cell.to_dict(), session,
-                  may_grow=['num_seeds', 'train.num_steps'],
-                  may_differ=['train.save_every_seconds'])
-
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.experiment, row.arm, row.seed) for row in rows}
   todo = _schedule(config, cells, done)
+  _check_reachable(folder, cells, todo)
+  # Cells and arms may be added to a folder; each cell has a configuration of its own.
+  session = _run.session()
+  claims = [(folder, {'base': config.base.to_dict()}, session,
+             ['base.num_seeds'], ['base.train.save_every_seconds', 'base.arms'])]
+  claims += [
+      (folder / 'cells' / name, cell.to_dict(), session,
+       ['num_seeds', 'train.num_steps'], ['train.save_every_seconds', 'arms'])
+      for name, cell in cells.items()
+  ]
+  for write in (results.claimed, results.claim):  # nothing is written if one is refused
+    for claim in claims:
+      write(*claim)
+
   total = train.seeds_at_once * sum(
       (step - before) * len(chosen) for (step, before, *_), chosen in todo
   )
   runners: dict[tuple[Any, ...], Any] = {}
   with _run.Progress(total, 'seed-steps') as progress:
     for (step, before, _, first, arm), chosen in todo:
-      for part in _at_one_step(folder, cells, chosen, arm, first):
+      for part in _ensembles(folder, cells, chosen, arm, first):
         if (part, arm) not in runners:
           runners[part, arm] = _training.block_runner(
               [cells[name] for name in part], arm, mesh, samples=False
@@ -89,16 +99,40 @@ def _schedule(
   return sorted(todo.items(), key=lambda item: item[0][0])
 
 
-def _at_one_step(
+def _reached(
+    folder: epath.Path, cells: Mapping[str, Any], name: str, arm: str, first: int
+) -> int:
+  """Returns the step of the last checkpoint of a block of seeds."""
+  return checkpoint.last_step(
+      _training.checkpoints(folder / 'cells' / name, cells[name], arm, first)
+  )
+
+
+def _check_reachable(
+    folder: epath.Path, cells: Mapping[str, Any], todo: Sequence[Any]
+) -> None:
+  """Raises ValueError where a cell is beyond a step at which it is to be measured."""
+  for (step, _, _, first, arm), chosen in todo:
+    for name in chosen:
+      if (reached := _reached(folder, cells, name, arm, first)) > step:
+        raise ValueError(
+            f'cell {name} is trained to step {reached} and cannot be measured at '
+            f'{step} any more'
+        )
+
+
+def _ensembles(
     folder: epath.Path, cells: Mapping[str, Any], names: Sequence[str], arm: str,
     first: int,
 ) -> list[tuple[str, ...]]:
-  """Parts the cells of one program by the step that their checkpoints have reached."""
+  """Parts the cells of one program by the step that they have reached, a few each."""
   parts: dict[int, list[str]] = {}
   for name in names:
-    place = _training.checkpoints(folder / 'cells' / name, cells[name], arm, first)
-    parts.setdefault(checkpoint.last_step(place), []).append(name)
-  return [tuple(part) for part in parts.values()]
+    parts.setdefault(_reached(folder, cells, name, arm, first), []).append(name)
+  return [
+      tuple(part[i : i + _TOGETHER])
+      for part in parts.values() for i in range(0, len(part), _TOGETHER)
+  ]
 
 
 def names(config: Any) -> tuple[str, ...]:
@@ -108,6 +142,10 @@ def names(config: Any) -> tuple[str, ...]:
   chosen = tuple(config.run) or tuple(config.cells)
   for field, those in (('run', chosen), ('also_at', tuple(config.also_at))):
     unknown = [name for name in those if name not in config.cells]
+    odd = [name for name in those if not re.fullmatch('[a-z0-9_]+', name)
+           or name == TUNED]
+    if odd:
+      raise ValueError(f'not the name of a cell, a-z, 0-9 and _: {", ".join(odd)}')
     if unknown:
       raise ValueError(
           f'config.{field} must be of {", ".join(config.cells)}: {", ".join(unknown)}'
@@ -127,9 +165,13 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, checked."""
   cell, change = config.base.copy_and_resolve_references(), config.cells[name]
   known = {*results.flatten(cell.to_dict()), 'task.num_keys'}
-  unknown = [x for x in results.flatten(change.to_dict()) if x not in known]
-  if unknown:
+  changed = results.flatten(change.to_dict())
+  if unknown := [x for x in changed if x not in known]:
     raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')
+  groups = ('task', 'model', 'optimizer')
+  if shared := [x for x in changed
+                if x not in _CHANGES and x.partition('.')[0] not in groups]:
+    raise ValueError(f'cell {name}: all cells share {", ".join(shared)}')
   try:
     with cell.unlocked():
       cell.update(change)

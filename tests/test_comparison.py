@@ -46,19 +46,6 @@ def test_each_length_is_tested_and_its_numbers_stand_in_order():
   np.testing.assert_allclose(actual.control_mean, 100 * control.mean(axis=0))
 
 
-def test_the_smallest_detectable_follows_the_spread_of_the_differences():
-  treated, control = _accuracies()
-  actual = _compare(treated, control)
-  difference = 100 * (treated - control)
-  expected = [
-      statistics.smallest_detectable(x.std(ddof=1), 6)
-      for x in (*difference.T, difference[:, 1:].mean(axis=1))
-  ]
-  np.testing.assert_allclose(
-      [*actual.detectable_by_length, actual.detectable], expected
-  )
-
-
 def test_another_metric_is_compared_as_accuracy_is():
   treated, control = _accuracies()
   actual = _compare(treated, control, metric='target_weight')

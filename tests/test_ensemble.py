@@ -308,13 +308,17 @@ def _rated(rate, scale=1.0, group_size=1):
   )
 
 
-def test_runs_of_one_function_train_together_bit_for_bit_as_alone():
-  trainers = [_rated(0.1), _rated(0.3), _rated(0.3, 2.0)]
+@pytest.mark.parametrize('group_size', [1, 4])
+def test_runs_of_one_function_train_together_bit_for_bit_as_alone(group_size):
+  trainers = [_rated(rate, scale, group_size)
+              for rate, scale in ((0.1, 1.0), (0.3, 1.0), (0.3, 2.0))]
   alone = [ensemble.train(trainer, _keys(), STEPS) for trainer in trainers]
+  compiled = trainers[0].advance._cache_size()
   told = []
   together = ensemble.train_together(
       trainers, _keys(), STEPS, on_progress=lambda step, metrics: told.append(metrics)
   )
+  assert trainers[0].advance._cache_size() == compiled + 1
   chex.assert_trees_all_equal(*map(jax.device_get, (together, alone)))
   single = []
   ensemble.train(
@@ -324,6 +328,13 @@ def test_runs_of_one_function_train_together_bit_for_bit_as_alone():
   assert not np.allclose(alone[0].params['w'], alone[1].params['w'])
   for x, y in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
     assert x.sharding == y.sharding
+
+
+def test_trainers_that_cannot_go_together_are_refused():
+  layouts = _rated(0.1, group_size=4), _trainer('regression', 2), _trainer('frozen', 2)
+  for other in layouts:
+    with pytest.raises(ValueError, match='trainers must agree in mesh, groups, steps'):
+      ensemble.train_together([_rated(0.1), other], _keys(), STEPS)
 
 
 def test_runs_trained_together_are_resumed_alone_and_the_reverse(tmp_path):

@@ -215,7 +215,7 @@ def test_a_mean_difference_of_zero_is_a_difference_of_zero():
   ]
   actual = _compare(rows)
   assert (actual.primary.mean_difference, actual.primary.p) == (0.0, 1.0)
-  assert actual.detectable > 0
+  assert statistics.detectable(actual.primary) > 0
 
 
 def test_a_seed_that_one_arm_has_not_run_is_no_pair_and_not_called_broken():

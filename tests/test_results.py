@@ -95,6 +95,15 @@ def test_a_claim_that_was_cut_off_can_be_made_again(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['config.json']
 
 
+def test_what_would_be_claimed_is_not_written(tmp_path):
+  stored = results.claimed(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
+  assert stored == {'config': {'width': 1}, 'sessions': [{'commit': 'a'}]}
+  assert not (tmp_path / 'run').exists()
+  results.claim(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
+  with pytest.raises(ValueError, match='width: 1 there, 2 here'):
+    results.claimed(tmp_path / 'run', {'width': 2}, {})
+
+
 def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
   config = {'num_seeds': 2, 'lengths': (1, 2), 'save': 1.0}
   results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'], ['save'])

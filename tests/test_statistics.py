@@ -95,6 +95,28 @@ def test_smallest_detectable_needs_two_pairs():
     statistics.smallest_detectable(1.0, 1)
 
 
+def test_what_a_test_could_have_missed_follows_from_the_test():
+  difference = np.random.default_rng(3).normal(0.3, 2.0, 12)
+  test = statistics.paired_t_test(difference, np.zeros(12))
+  for alpha in (0.05, 0.01):
+    assert statistics.detectable(test, alpha) == pytest.approx(
+        statistics.smallest_detectable(difference.std(ddof=1), 12, alpha=alpha))
+  assert np.isnan(statistics.detectable(None))
+  assert np.isnan(statistics.detectable(statistics.paired_t_test([1, 1], [0, 0])))
+
+
+def test_a_family_is_corrected_and_what_it_could_miss_is_of_its_level():
+  noise = np.random.default_rng(4).normal(0.5, 1.0, (3, 9))
+  tests = [statistics.paired_t_test(x, np.zeros(9)) for x in noise]
+  p, found = statistics.corrected([tests[0], None, *tests[1:]])
+  np.testing.assert_allclose(
+      p, statistics.holm([tests[0].p, np.nan, tests[1].p, tests[2].p]))
+  assert np.isnan(found[1])
+  np.testing.assert_allclose(
+      np.delete(found, 1),
+      [statistics.smallest_detectable(x.std(ddof=1), 9, alpha=0.05 / 3) for x in noise])
+
+
 def test_smallest_detectable_of_the_specification():
   # "32 seeds see about 3 points at 80 % power" is for a spread of 6 points.
   assert statistics.smallest_detectable(6.0, 32) == pytest.approx(3.07, abs=0.01)

@@ -12,15 +12,18 @@ import numpy as np
 from vvlen import results
 from vvlen.comparison import compare, Comparison, median_accuracy
 from vvlen.results import Row
-from vvlen.statistics import holm, paired_t_test, PairedTest
+from vvlen.statistics import corrected, detectable, paired_t_test, PairedTest
 
 CONTROL = 'none'
 # What may explain a gain.
 MECHANISM = ('target_weight', 'output_norm', 'input_distance')
 # What a grid keeps of each model, besides its accuracy with adapted temperature.
 KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
-# A cell is compared with base, but those that change two things with one of them.
-PARENTS = {'lookup_l2': 'lookup', 'linear_projection': 'linear_encoder'}
+# A cell is compared with base, but those that change two things with one of them, and
+# another task with none.
+PARENTS = {
+    'lookup': None, 'lookup_l2': 'lookup', 'linear_projection': 'linear_encoder',
+}
 # The cells that differ in learning rate alone, and the name of their best.
 RATES, TUNED = ('base', 'rate_low', 'rate_high'), 'rate_tuned'
 
@@ -36,6 +39,8 @@ class Cell(NamedTuple):
   mechanism: dict[tuple[str, str], float]  # (metric, arm) -> mean beyond training
   training_accuracy: tuple[float, float]  # medians over seeds: control, treated
   in_family: bool  # of the tests that are corrected together
+  detectable: float  # by the test at the level that it has in the family
+  detectable_against_parent: float
   holm_p: float = np.nan  # over the family
   holm_p_against_parent: float = np.nan
 
@@ -115,14 +120,14 @@ def read_cells(
   indices = {}
   for name, step in sorted(grouped, key=lambda k: (k[0] != 'base', k)):
     index = results.index(grouped[name, step])
-    if (treated, 'training_loss', None) in index:
+    if all((arm, 'training_loss', None) in index for arm in (treated, CONTROL)):
       indices[name, step] = index
   cells = []
   for (name, step), index in indices.items():
     comparison = compare(index, treated, CONTROL, trained_up_to=up_to(name))
     parent = PARENTS.get(name, 'base')
     against = None
-    if name != parent and (parent, step) in indices:
+    if parent and name != parent and (parent, step) in indices:
       beyond = max(up_to(name), up_to(parent))
       against = _against(*(
           compare(i, treated, CONTROL, trained_up_to=beyond)
@@ -135,17 +140,21 @@ def read_cells(
     cells.append(Cell(
         name, step, comparison, against, _mechanism(index, comparison, up_to(name)),
         (learned[0], learned[1]), in_family=False,
+        detectable=detectable(comparison.primary),
+        detectable_against_parent=detectable(against),
     ))
   if family is None:
     members = _family(cells)
   else:
     members = [i for i, cell in enumerate(cells) if cell[:2] in family]
-  p_value_of = lambda test: np.nan if test is None else test.p
-  adjusted = holm([p_value_of(cells[i].comparison.primary) for i in members])
-  against_parent = holm([p_value_of(cells[i].against_parent) for i in members])
-  for i, p, p_against in zip(members, adjusted, against_parent, strict=True):
+  own = corrected([cells[i].comparison.primary for i in members])
+  against_parent = corrected([cells[i].against_parent for i in members])
+  for i, p, found, p_against, found_against in zip(
+      members, *own, *against_parent, strict=True
+  ):
     cells[i] = cells[i]._replace(
-        in_family=True, holm_p=float(p), holm_p_against_parent=float(p_against)
+        in_family=True, holm_p=float(p), detectable=found,
+        holm_p_against_parent=float(p_against), detectable_against_parent=found_against,
     )
   return cells
 
@@ -154,7 +163,8 @@ def _family(cells: Sequence[Cell]) -> list[int]:
   """Returns which cells are tested together: all at the last step that all have.
 
   A cell whose seeds are not all there at any step is left out; where cells share no
-  step, each is taken at its own last.
+  step, each is taken at its own last. `TUNED`, which is there only at steps where
+  the arms differ in their best rate, has no say.
   """
   if not cells:
     return []
@@ -164,11 +174,11 @@ def _family(cells: Sequence[Cell]) -> list[int]:
   for i, cell in enumerate(cells):
     if seeds[i] == max(seeds):
       whole.setdefault(cell.name, {})[cell.step] = i
-  common = set.intersection(*(set(places) for places in whole.values()))
-  return [
-      places[max(common)] if common else places[max(places)]
-      for places in whole.values()
-  ]
+  own = [set(places) for name, places in whole.items() if name != TUNED]
+  common = set.intersection(*own) if own else set()
+  if not common:
+    return [places[max(places)] for places in whole.values()]
+  return [places[max(common)] for places in whole.values() if max(common) in places]
 
 
 def _against(cell: Comparison, parent: Comparison) -> PairedTest | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vvlen.results import Index
-from vvlen.statistics import holm, paired_t_test, PairedTest, smallest_detectable
+from vvlen.statistics import holm, paired_t_test, PairedTest
 
 # Accuracy at the training lengths, of the best arm, below which no test makes sense.
 LEARNED = 0.9
@@ -31,8 +31,6 @@ class Comparison(NamedTuple):
   treated_mean: np.ndarray  # [lengths], over the paired seeds
   control_mean: np.ndarray  # [lengths]
   primary: PairedTest | None
-  detectable: float  # the smallest primary difference this many pairs would show
-  detectable_by_length: tuple[float, ...]
   primary_means: tuple[float, float]  # treated, control
   primary_differences: dict[int, float]  # of each seed
   left_out: tuple[int, ...]  # seeds that are not finite in one of the arms
@@ -98,10 +96,6 @@ def compare(
       treated_mean=_mean(a),
       control_mean=_mean(b),
       primary=_test(endpoint_a, endpoint_b),
-      detectable=_detectable(endpoint_a, endpoint_b),
-      detectable_by_length=tuple(
-          _detectable(x, y) for x, y in zip(a.T, b.T, strict=True)
-      ),
       primary_means=(float(_mean(endpoint_a)), float(_mean(endpoint_b))),
       primary_differences=dict(
           zip(seeds, (endpoint_a - endpoint_b).tolist(), strict=True)
@@ -112,14 +106,6 @@ def compare(
 
 def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:
   return paired_t_test(treated, control) if len(treated) > 1 else None
-
-
-def _detectable(treated: np.ndarray, control: np.ndarray) -> float:
-  """Returns the smallest difference that these pairs would show; nan if undefined."""
-  test = _test(treated, control)
-  if test is None or not np.isfinite(test.t):
-    return np.nan
-  return smallest_detectable(float((treated - control).std(ddof=1)), test.num_pairs)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

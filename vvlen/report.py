@@ -21,7 +21,7 @@ from vvlen.comparison import (
     not_converged,
 )
 from vvlen.plots import ADAPTATIONS, ARMS
-from vvlen.statistics import PairedTest
+from vvlen.statistics import detectable, PairedTest
 from vvlen.tables import (
     difference,
     difference_cell,
@@ -161,8 +161,7 @@ def _by_length(
   records = [
       {
           'comparison': _title(c), 'length': length,
-          **_record(c.treated_mean[i], c.control_mean[i], c.by_length[i],
-                    c.detectable_by_length[i]),
+          **_record(c.treated_mean[i], c.control_mean[i], c.by_length[i]),
           'p_holm': float(c.holm_p[i]),
       }
       for c in comparisons for i, length in enumerate(c.lengths)
@@ -197,7 +196,7 @@ def _primary_endpoint(
   records = []
   for c in comparisons:
     treated, control = c.primary_means
-    record = _record(treated, control, c.primary, c.detectable)
+    record = _record(treated, control, c.primary)
     verdict = _verdict(record['p'], record['difference'])
     records.append({'comparison': _title(c), **record, 'at_5_percent': verdict})
   columns = {
@@ -270,7 +269,7 @@ def _training(index: results.Index) -> Table:
 
 
 def _record(
-    treated: float, control: float, test: PairedTest | None, detectable: float
+    treated: float, control: float, test: PairedTest | None
 ) -> dict[str, Any]:
   """Returns one test as plain values, nan where it is undefined."""
   nan = math.nan
@@ -281,7 +280,7 @@ def _record(
       'percent_of_control': 100 * float(treated - control) / float(control)
                             if control else math.nan,
       'effect_size': test.effect_size, 't': test.t, 'p': test.p,
-      'pairs': test.num_pairs, 'smallest_detectable': detectable,
+      'pairs': test.num_pairs, 'smallest_detectable': detectable(test),
   }
 
 

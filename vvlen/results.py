@@ -127,6 +127,18 @@ def claim(
     ValueError: if the folder holds a run with another configuration, naming the
       fields that differ, or holds files but no run.
   """
+  stored = claimed(workdir, config, session, may_grow, may_differ)
+  write_text(epath.Path(workdir) / 'config.json', json.dumps(stored, indent=2) + '\n')
+
+
+def claimed(
+    workdir: epath.PathLike,
+    config: Mapping[str, Any],
+    session: Mapping[str, Any],
+    may_grow: Sequence[str] = (),
+    may_differ: Sequence[str] = (),
+) -> dict[str, Any]:
+  """Returns what `claim` would write, or raises as it would; writes nothing."""
   workdir = epath.Path(workdir)
   path = workdir / 'config.json'
   config = json.loads(json.dumps(config))
@@ -154,8 +166,7 @@ def claim(
     raise ValueError(
         f'{workdir} is not empty and holds no run. Choose another --workdir.'
     )
-  stored = {'config': config, 'sessions': [*sessions, dict(session)]}
-  write_text(path, json.dumps(stored, indent=2) + '\n')
+  return {'config': config, 'sessions': [*sessions, dict(session)]}
 
 
 def _used(workdir: epath.Path) -> bool:

@@ -102,7 +102,8 @@ def table(
         'against_parent_p': against.p if against else nan,
         'against_parent_p_holm': cell.holm_p_against_parent,
         'pairs': test.num_pairs if test else 0,
-        'smallest_detectable': c.detectable,
+        'smallest_detectable': cell.detectable,
+        'against_parent_smallest_detectable': cell.detectable_against_parent,
         'training_accuracy_control': 100 * cell.training_accuracy[0],
         'training_accuracy_treated': 100 * cell.training_accuracy[1],
     } | {
@@ -131,23 +132,31 @@ def table(
       'its p Holm': lambda r: missing(r['against_parent_p_holm']),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
+      'against parent': lambda r: (
+          '' if np.isnan(r['against_parent_difference'])
+          else number(r['against_parent_smallest_detectable'], '.1f')
+      ),
       'in training': both('training_accuracy'),
       'weight of target': both('target_weight'),
       'output norm': both('output_norm'),
       'distance': both('input_distance'),
   }
-  parents = ', '.join(f'{parent} for {name}' for name, parent in PARENTS.items())
+  parents = ', '.join(
+      f'{parent or "none"} for {name}' for name, parent in PARENTS.items()
+  )
   tested = sorted({cell.step for cell in cells if cell.in_family})
   note = (
       'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
       'minus Baseline. Against parent: this difference minus that of base at the same '
       f'step ({parents}). p Holm: over the cells, for each arm, after '
       f'{", ".join(f"{step:,}" for step in tested)} steps; all else is uncorrected. '
-      'Smallest detectable: with a power of 80 % at the 5 % level. The last four '
-      'columns, Baseline and treated: median accuracy at the training lengths in %; '
-      'weight of the target; norm of the attention output; distance of the normalized '
-      'output from that at the longest training length (0 if nothing moves, 1 if all '
-      'variance vanishes); the last three are means over the lengths beyond training.'
+      'Smallest detectable, and the same against the parent: with a power of 80 %, at '
+      'the level of 5 % divided by the number of tests that are corrected together, '
+      'which are those with p Holm; 5 % elsewhere. The last four columns, Baseline and '
+      'treated: median accuracy at the training lengths in %; weight of the target; '
+      'norm of the attention output; distance of the normalized output from that at '
+      'the longest training length (0 if nothing moves, 1 if all variance vanishes); '
+      'the last three are means over the lengths beyond training.'
       f'{left_out(cell.comparison for cell in cells)}'
   )
   odd = sorted({c.name for c in cells if c.in_family

@@ -1,5 +1,6 @@
 """Paired comparison of two arms that share their seeds."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -126,6 +127,42 @@ def smallest_detectable(
     high *= 1.5
   noncentrality = optimize.brentq(missing, 0.0, high)
   return float(noncentrality * deviation / num_pairs**0.5)
+
+
+def detectable(test: PairedTest | None, alpha: float = 0.05) -> float:
+  """Returns the mean difference that a test would have found with a power of 80 %.
+
+  Args:
+    test: None for none.
+    alpha: its level; of one of a family of K, at most 0.05 / K, the level at which
+      Holm's method finds one whatever the others are.
+
+  Returns:
+    The difference, nan where the test is undefined.
+  """
+  if test is None or not np.isfinite(test.t):
+    return float('nan')
+  error = (test.ci_high - test.mean_difference) / stats.t.ppf(0.975, test.num_pairs - 1)
+  return smallest_detectable(
+      float(error * test.num_pairs**0.5), test.num_pairs, alpha=alpha
+  )
+
+
+def corrected(
+    tests: Sequence[PairedTest | None],
+) -> tuple[np.ndarray, list[float]]:
+  """Returns the p-values of a family by Holm, and what each test could have missed.
+
+  Args:
+    tests: [K]; None and tests that are undefined are not counted.
+
+  Returns:
+    Adjusted p-values [K], and the smallest `detectable` differences [K] at the level
+    of 5 % divided by the number of tests that are counted.
+  """
+  p = np.array([np.nan if test is None else test.p for test in tests])
+  alpha = 0.05 / max(int(np.isfinite(p).sum()), 1)
+  return holm(p), [detectable(test, alpha) for test in tests]
 
 
 def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,12 +7,12 @@ of one row a key and one row a value:
 
   W x_i + b = (E_k W_k)(key_i) + (E_v W_v + b)(value_i),   W = [W_k; W_v]
 
-The table of values is always made. That of keys is made where a batch has more items
-than there are keys, as it has at long test lengths; else the keys' embeddings are
-looked up first. Embeddings are trained by the same dense Adam as all else, though a
-batch touches an eighth of the keys: to keep the gradient as rows is three times slower,
-and to update these rows alone is another algorithm and hardly faster
-(`experiments.benchmarks.embedding_updates`).
+The table of values is always made. That of keys is made where a call has more items
+than there are keys, as has a training batch of up to 256 items; else, as in chunks of
+test sequences, the keys' embeddings are looked up first. Embeddings are trained by the
+same dense Adam as all else, though a batch touches an eighth of the keys: to keep the
+gradient as rows is three times slower, and to update these rows alone is another
+algorithm and hardly faster (`experiments.benchmarks.embedding_updates`).
 
 Axes: n items; leading axes are batch axes.
 """

@@ -74,7 +74,7 @@ def restore(
       raise ValueError(f'Damaged checkpoint {folder}/{step}. {mend}') from error
     if not jax.tree.leaves(found):
       raise ValueError(f'Damaged checkpoint {folder}/{step}. {mend}')
-    _check(found, like, f'{folder}/{step}', mend)
+    _check(found, like, f'{folder}/{step}')
     placement = NamedSharding(mesh, PartitionSpec('seed'))
     target = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placement), like
@@ -99,7 +99,7 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
   )
 
 
-def _check(found: Any, like: Any, name: str, mend: str) -> None:
+def _check(found: Any, like: Any, name: str) -> None:
   """Raises unless both trees hold arrays of the same shapes and dtypes.
 
   Orbax would cast a wrong dtype silently.
@@ -112,5 +112,6 @@ def _check(found: Any, like: Any, name: str, mend: str) -> None:
   if found != like:
     odd = sorted(set(found) ^ set(like))[0]
     raise ValueError(
-        f'The checkpoint {name} is not of this run: it differs in {odd}. {mend}'
+        f'The checkpoint {name} is not of this run: it differs in {odd}. '
+        'Choose another folder.'
     )

@@ -100,6 +100,9 @@ def train(
 ) -> TrainState:
   """Trains a block of seeds, resuming where its last checkpoint left it.
 
+  What is in the state goes on as it was saved, also numbers that an optimizer keeps
+  there, whatever the trainer would start with.
+
   Args:
     trainer: from `make_trainer`.
     keys: [S] keys of the seeds, from `seed_keys`.
@@ -140,7 +143,11 @@ def train_together(
 
   The trainers may start differently: from other weights, or with other numbers in
   the state of the optimizer (optax.inject_hyperparams puts learning rates there).
-  What they do then is the same function of the state, and the first one's is run.
+  What they do then must be one function of the state, and the first one's is run:
+  two of optax.sgd(0.1) and optax.sgd(0.2), whose rates are not in their states,
+  would both be trained at 0.1. With groups of one, each run is bit for bit that of
+  `train`; with larger ones, to rounding. There are S·R rows in groups of the same
+  size, so this saves compilations, and time where there are more devices than seeds.
 
   Args:
     trainers: R of them, which agree in mesh, groups, steps and the shapes of states.
@@ -154,11 +161,14 @@ def train_together(
     R states after num_steps updates.
 
   Raises:
-    ValueError: as in `train`, or if the checkpoints are not all of the same step.
+    ValueError: as in `train`, if the trainers disagree, or if the checkpoints are
+      not all of the same step.
   """
   trainer, count = trainers[0], len(trainers)
-  sharding.check_divisible(count * len(keys), trainer.mesh, trainer.group_size)
-  sharding.check_divisible(len(keys), trainer.mesh, 1)
+  sharding.check_divisible(len(keys), trainer.mesh, trainer.group_size)
+  shapes = [jax.eval_shape(t.start, keys) for t in trainers]
+  if any(t[2:] != trainer[2:] for t in trainers) or any(s != shapes[0] for s in shapes):
+    raise ValueError('trainers must agree in mesh, groups, steps and shapes of states')
   if num_steps < 0 or num_steps % trainer.steps_per_call:
     raise ValueError(
         f'{num_steps} steps are not a multiple of {trainer.steps_per_call}'
@@ -167,6 +177,7 @@ def train_together(
   step, states = _restore(trainers, keys, folders or [], num_steps)
   states = states or [t.start(keys) for t in trainers]
   state, row_keys = sharding.interleave(states), sharding.interleave([keys] * count)
+  del states  # one copy is enough
   last_save = time.monotonic()
   while step < num_steps:
     state, metrics = trainer.advance(state, row_keys)
