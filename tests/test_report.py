@@ -318,7 +318,10 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings():
     figure = figures.component_variance(results.index(rows), 16)
   title = figure.legends[0].get_title().get_text()
   assert 'Baseline: slope −2.00 [−2.00, −2.00] from N = 1,024 on' in title
-  assert 'mean over 2 seeds' in title
+  assert 'lines: geometric mean over 2 seeds' in title
+  line = _lines(figure.axes[0])['Baseline']
+  np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
+                                    and r.metric == 'component_variance'])
 
 
 def test_report_of_an_empty_folder_is_one_line(tmp_path):

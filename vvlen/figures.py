@@ -189,6 +189,7 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
   """Draws the variance of single components for one query (Proposition 1)."""
   figure = Figure(figsize=(4.8, 4.2))
   axes = figure.subplots()
+  axes.set_yscale('log')
   notes = []
   for arm, (name, _, _) in ARMS.items():
     lengths, values = plots.values(index, arm, 'component_variance')
@@ -219,14 +220,14 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
     last = np.nanmedian(values[:, -1])
     axes.plot(lengths, last * lengths[-1] / np.array(lengths), color='black',
               linewidth=0.9, linestyle='-.', label='$\\propto 1/N$')
-  axes.set_yscale('log')
   axes.set(
       title='Variance of a component of the attention output before the norm,\n'
             'one query',
       ylabel='variance over sequences',
   )
   plots.length_axis(axes, trained_up_to)
-  notes.append(_bands(index))
+  lines, bands = _bands(index).split('; ', 1)
+  notes += [lines.replace('mean', 'geometric mean'), bands]
   figure.legend(
       loc='outside lower center', ncols=4, title='\n'.join(notes), title_fontsize=7.5,
   )

@@ -99,8 +99,15 @@ def draw(
     axes: Axes, lengths: Sequence[int], table: np.ndarray, colour: str, marker: str,
     label: str, linestyle: str = '-', fill: bool = True,
 ) -> None:
-  """Draws the mean of [seeds, lengths] over seeds, with a band for its interval."""
-  mean, low, high = mean_interval(table)
+  """Draws the mean of [seeds, lengths] over seeds, with a band for its interval.
+
+  On an axis that is logarithmic already, the geometric mean.
+  """
+  if axes.get_yscale() == 'log':
+    with np.errstate(divide='ignore'):
+      mean, low, high = np.exp(mean_interval(np.log(table)))
+  else:
+    mean, low, high = mean_interval(table)
   axes.plot(lengths, mean, color=colour, marker=marker, linestyle=linestyle,
             label=label)
   if fill:
