@@ -148,6 +148,21 @@ def test_order_and_padding_change_nothing_and_the_query_does(key):
   assert abs(apply(batch.query[::-1], batch.items, batch.mask) - logits).max() > 1e-3
 
 
+@pytest.mark.parametrize('item_encoder', ['mlp', 'linear'])
+def test_a_model_reads_the_embeddings_of_its_keys_values_and_query_alone(item_encoder):
+  query, items = jnp.array([9]), jnp.array([[[3, 1], [5, 4]]])
+  model = _model(item_encoder=item_encoder)
+  params = model.init(jax.random.key(0), query, items)['params']
+
+  def logit(params):
+    return model.apply({'params': params}, query, items)[0, 0]
+
+  gradient = jax.grad(logit)(params)
+  for name, read in (('key_embedding', [3, 5, 9]), ('value_embedding', [1, 4])):
+    rows = np.flatnonzero(np.abs(gradient[name]).max(axis=1))
+    assert rows.tolist() == read, name
+
+
 def test_norms_share_their_initial_weights(key):
   batch = _sampler(2, 5, 16)(key)
   params = [_model(norm=norm).init(key, batch.query, batch.items)['params']
