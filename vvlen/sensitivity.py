@@ -257,7 +257,8 @@ def mechanism_figure(cells: Sequence[Cell]) -> Figure:
     both = np.array([change, gain])
     both = both[:, np.isfinite(both).all(axis=0)]
     if both.shape[1] > 2 and (np.ptp(both, axis=1) > 0).all():
-      title += f'\nrank correlation {stats.spearmanr(*both).statistic:+.2f}'
+      rank = number(stats.spearmanr(*both).statistic, '+.2f')
+      title += f'\nrank correlation {rank}'
     axes.axhline(0, color='black', linewidth=0.8)
     axes.axvline(0, color='black', linewidth=0.8)
     axes.margins(0.2)

@@ -147,7 +147,7 @@ def train_together(
   two of optax.sgd(0.1) and optax.sgd(0.2), whose rates are not in their states,
   would both be trained at 0.1. With groups of one, each run is bit for bit that of
   `train`; with larger ones, to rounding. There are S·R rows in groups of the same
-  size, so this saves compilations, and time where there are more devices than seeds.
+  size, so what this saves is compilations.
 
   Args:
     trainers: R of them, which agree in mesh, groups, steps and the shapes of states.
@@ -174,7 +174,7 @@ def train_together(
         f'{num_steps} steps are not a multiple of {trainer.steps_per_call}'
     )
   keys = sharding.put(keys, trainer.mesh)
-  step, states = _restore(trainers, keys, folders or [], num_steps)
+  step, states = _restore(trainer, shapes[0], keys, folders or [], num_steps)
   states = states or [t.start(keys) for t in trainers]
   state, row_keys = sharding.interleave(states), sharding.interleave([keys] * count)
   del states  # one copy is enough
@@ -205,19 +205,18 @@ class _Saved(NamedTuple):
 
 
 def _restore(
-    trainers: Sequence[Trainer],
+    trainer: Trainer,
+    shapes: TrainState,
     keys: jax.Array,
     folders: Sequence[epath.PathLike],
     num_steps: int,
 ) -> tuple[int, list[TrainState]]:
   """Returns step and states of the last checkpoints, (0, []) where there are none."""
-  like = jax.eval_shape(
-      lambda keys: _Saved(jax.random.key_data(keys), trainers[0].start(keys)), keys
-  )
+  like = _Saved(jax.eval_shape(jax.random.key_data, keys), shapes)
   expected = sharding.fetch(jax.random.key_data(keys))
   step, steps, states = 0, set[int](), list[TrainState]()
   for folder in folders:
-    step, saved = checkpoint.restore(folder, like, trainers[0].mesh)
+    step, saved = checkpoint.restore(folder, like, trainer.mesh)
     steps.add(step)
     if saved is None:
       continue
@@ -231,10 +230,9 @@ def _restore(
         f'The checkpoints in {", ".join(map(str, folders))} are of several steps: '
         f'{sorted(steps)}'
     )
-  per_call = trainers[0].steps_per_call
-  if step > num_steps or (num_steps - step) % per_call:
+  if step > num_steps or (num_steps - step) % trainer.steps_per_call:
     raise ValueError(
         f'The checkpoint in {folders[0]} is of step {step}, from which calls of '
-        f'{per_call} steps do not lead to {num_steps}'
+        f'{trainer.steps_per_call} steps do not lead to {num_steps}'
     )
   return step, states
