@@ -12,7 +12,9 @@ smoke     2      20           seconds a cell
 The cells base and l2 of both tasks have all arms and are followed further, to 40,000
 steps on a CPU.
 
---config.run="('base','l2')" chooses cells; more may be added to the folder later.
+--config.run="('base','l2')" chooses cells; more may be added to the folder later. A
+copy of this file may have other cells: each changes fields of task, model and
+optimizer, or arms, train.batch_size, train.min_length and train.max_length.
 """
 
 import ml_collections

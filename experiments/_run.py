@@ -1,6 +1,6 @@
 """What every experiment does around its science: flags, devices, errors, progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import datetime
 import hashlib
 import importlib.metadata
@@ -29,10 +29,14 @@ console = rich.console.Console()
 _locks: list[Any] = []  # open as long as the process lives
 
 
-def run(main: Callable[[Any, str], None]) -> None:
+def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   """Reads the command line and calls main(config, workdir).
 
   Wrong input ends with one line on standard error and exit code 2.
+
+  Args:
+    main: the experiment.
+    needs: fields that its configuration has.
   """
   # Orbax's threads log, and print tracebacks of, what the main thread raises again.
   logging.set_verbosity(logging.FATAL)
@@ -55,6 +59,11 @@ def run(main: Callable[[Any, str], None]) -> None:
     if not value:
       _fail(ValueError(f'--{name} is missing'))
   try:
+    # A config that failed to load says so when it is used.
+    if absent := [name for name in needs if name not in config]:
+      raise ValueError(
+          f'config has no {", ".join(absent)}: is it for another experiment?'
+      )
     main(config, workdir)
   except (ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     _fail(error)

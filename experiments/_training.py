@@ -20,6 +20,10 @@ from vvlen.training import ensemble
 from vvlen.training.step import Problem
 
 _GROWTH = 0.8  # the share of training during which lengths grow, where they do
+SEEDS_ADDED = (
+    'Seeds are added to results: p-values hold only if that was planned before they '
+    'were seen.'
+)
 
 
 def problem(config: Any, arm: str) -> Problem:

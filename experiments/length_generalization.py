@@ -1,8 +1,9 @@
 r"""Does LayerNorm right after attention help at lengths not seen in training?
 
 Trains every arm on the same seeds, measures each model at every length, and tests
-the differences, paired by seed. arXiv 2504.02827, Tables 1 and 3, Figures 2-4 and
-Proposition 1.
+the differences, paired by seed. arXiv 2504.02827, Figures 2-4, Proposition 1 and
+Tables 1 and 3; with configs/lookup.py Tables 2 and 6; with a variant whose name ends
+in growing, which trains on lengths that grow to 256, Tables 4 and 5.
 
   python -m experiments.length_generalization --config=configs/retrieval.py:quick \
       --workdir=runs/quick
@@ -27,7 +28,7 @@ def main(config: Any, workdir: str) -> None:
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
   _run.lock(workdir)
-  results.claim(
+  before = results.claim(
       workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'],
   )
@@ -49,9 +50,8 @@ def main(config: Any, workdir: str) -> None:
   else:
     print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train and measure, '
           f'{train.num_steps:,} steps each. Compiling first.', flush=True)
-  if todo and done and all((arm, 0) in done for arm in config.arms):
-    print('Seeds are added to results: p-values hold only if that was planned before '
-          'they were seen.')
+  if before and before['num_seeds'] < config.num_seeds:
+    print(_training.SEEDS_ADDED)
   run_block = {arm: _training.block_runner([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
   place = _training.Place(config.task.name + growing, folder, curves)
@@ -139,10 +139,16 @@ def check(config: Any) -> None:
     )
   longest = max(train.max_length, *evaluate.lengths, *evaluate.fit_lengths,
                 *evaluate.histogram_lengths)
-  if config.task.name == 'lookup' and longest > config.task.num_keys:
+  num_keys = config.task.get('num_keys')
+  if (config.task.name == 'lookup') != (num_keys is not None):
+    raise ValueError(
+        f'config.task.num_keys is for lookup, which needs it: {num_keys}, task '
+        f'{config.task.name}'
+    )
+  if num_keys is not None and longest > num_keys:
     raise ValueError(
         'config.task.num_keys must not be less than any length: '
-        f'{config.task.num_keys} < {longest}'
+        f'{num_keys} < {longest}'
     )
   if config.task.name == 'lookup' and config.task.get('informative_query'):
     raise ValueError('config.task.informative_query is for retrieval: True')
@@ -162,4 +168,4 @@ def check(config: Any) -> None:
 
 
 if __name__ == '__main__':
-  _run.run(main)
+  _run.run(main, needs=('task', 'model', 'train', 'optimizer', 'evaluate', 'arms'))

@@ -5,7 +5,7 @@ has trained, changes their attention output at test time, and measures how much
 accuracy each change restores (`vvlen.evaluation.intervention`).
 
   python -m experiments.mechanism --config=configs/mechanism.py \
-      --config.trained=runs/retrieval --workdir=runs/mechanism
+      --config.trained=runs/quick --workdir=runs/mechanism
 """
 
 import json
@@ -29,14 +29,19 @@ def main(config: Any, workdir: str) -> None:
   _run.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  folder, place = epath.Path(workdir), epath.Path(config.trained)
+  place = place.parent.parent if place.parent.name == 'cells' else place
+  if place == folder:
+    raise ValueError(f'{workdir} holds the trained models. Choose another --workdir.')
   _run.lock(workdir)
-  folder = epath.Path(workdir)
-  # Training there would save and delete checkpoints meanwhile.
-  place = epath.Path(config.trained)
-  _run.lock(place.parent.parent if place.parent.name == 'cells' else place)
+  _run.lock(place)  # training there would save and delete checkpoints meanwhile
   step = _trained_step(config, trained)
   results.claim(
-      folder, config.to_dict() | {'trained_config': facts, 'trained_step': step},
+      folder,
+      config.to_dict() | {
+          'trained': str(epath.Path(config.trained)),  # without a slash at its end
+          'trained_config': facts, 'trained_step': step,
+      },
       _run.session(), may_grow=['trained_config.num_seeds'],
   )
   rows = results.read_rows(folder / 'results.csv')
@@ -68,10 +73,13 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
     facts = json.loads(path.read_text())['config']
     trained = ml_collections.ConfigDict(facts)
     absent = set(config.arms) - set(trained.arms)
+    longest, num_keys = trained.train.max_length, trained.task.get('num_keys')
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(f'{path} is not the config.json of a run') from error
-  if absent or not config.arms:
-    raise ValueError(f'config.arms must be of {trained.arms}: {tuple(config.arms)}')
+  if absent or not config.arms or len(set(config.arms)) < len(config.arms):
+    raise ValueError(
+        f'config.arms must be distinct, of {trained.arms}: {tuple(config.arms)}'
+    )
   for name in ('num_sequences', 'moment_sequences'):
     if config[name] < 2:
       raise ValueError(f'config.{name} must be at least 2: {config[name]}')
@@ -79,15 +87,13 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
       not isinstance(n, int) or n < 1 for n in config.lengths
   ):
     raise ValueError(f'config.lengths must be positive integers: {config.lengths}')
-  if max(config.lengths) > trained.task.get('num_keys', max(config.lengths)):
+  if num_keys and max(config.lengths) > num_keys:
     raise ValueError(
-        f'config.lengths must not exceed the {trained.task.num_keys} keys of the '
+        f'config.lengths must not exceed the {num_keys} keys of the '
         f'trained models: {config.lengths}'
     )
-  if max(config.lengths) <= trained.train.max_length:
-    raise ValueError(
-        f'config.lengths must go beyond {trained.train.max_length}: {config.lengths}'
-    )
+  if max(config.lengths) <= longest:
+    raise ValueError(f'config.lengths must go beyond {longest}: {config.lengths}')
   return trained, facts
 
 
@@ -98,7 +104,9 @@ def _trained_step(config: Any, trained: Any) -> int:
       for arm in config.arms for first in _training.blocks(trained)
       for place in [_training.checkpoints(config.trained, trained, arm, first)]
   }
-  if len(set(steps.values())) > 1 or 0 in steps.values():
+  if not any(steps.values()):
+    raise ValueError(f'{config.trained} holds no checkpoints')
+  if len(set(steps.values())) > 1:
     told = ', '.join(f'{place} at {step}' for place, step in steps.items())
     raise ValueError(f'all models must be trained to the same step: {told}')
   return next(iter(steps.values()))
@@ -157,4 +165,4 @@ def _measure(
 
 
 if __name__ == '__main__':
-  _run.run(main)
+  _run.run(main, needs=('trained', 'arms', 'lengths'))

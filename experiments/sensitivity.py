@@ -55,9 +55,11 @@ def main(config: Any, workdir: str) -> None:
        ['num_seeds', 'train.num_steps'], ['train.save_every_seconds', 'arms'])
       for name, cell in cells.items()
   ]
-  for write in (results.claimed, results.claim):  # nothing is written if one is refused
-    for claim in claims:
-      write(*claim)
+  for claim in claims:  # nothing is written if one is refused
+    results.claimed(*claim)
+  earlier, *_ = [results.claim(*claim) for claim in claims]
+  if earlier and earlier['base']['num_seeds'] < config.base.num_seeds:
+    print(_training.SEEDS_ADDED)
 
   total = train.seeds_at_once * sum(
       (step - before) * len(chosen) for (step, before, *_), chosen in todo
@@ -157,7 +159,10 @@ def steps(config: Any, name: str) -> list[int]:
   """Returns the steps at which a cell is measured; raises ValueError on bad ones."""
   when = (*config.at_steps, *config.also_at.get(name, ()))
   if not config.at_steps or any(not isinstance(x, int) or x < 1 for x in when):
-    raise ValueError(f'config.at_steps and also_at must be positive integers: {when}')
+    raise ValueError(
+        'config.at_steps and also_at must be positive integers: '
+        f'{tuple(config.at_steps)}, {name}: {tuple(config.also_at.get(name, ()))}'
+    )
   return sorted(set(when))
 
 
@@ -182,8 +187,8 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   odd = [step for step in when if step % cell.train.steps_per_call]
   if odd:
     raise ValueError(
-        f'cell {name}: steps {odd} are no multiples of config.base.train.'
-        f'steps_per_call {cell.train.steps_per_call}'
+        f'cell {name}: steps {odd} of config.at_steps and also_at are no multiples '
+        f'of config.base.train.steps_per_call {cell.train.steps_per_call}'
     )
   if 'first_max_length' in cell.train:
     raise ValueError(f'cell {name}: lengths cannot grow in a grid')
@@ -202,4 +207,4 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
 
 
 if __name__ == '__main__':
-  _run.run(main)
+  _run.run(main, needs=('base', 'cells', 'at_steps', 'also_at', 'run'))

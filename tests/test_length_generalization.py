@@ -23,7 +23,7 @@ from vvlen.models.retriever import Retriever
 from vvlen.tasks import retrieval
 from vvlen.training import ensemble
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('fast_compilation')]
 
 # A run of seconds that saves after every call of the trainer.
 _SMALL = (
@@ -51,17 +51,8 @@ def _run(command, **options):
   return process.returncode, out, err
 
 
-@pytest.fixture(scope='module', autouse=True)
-def compilation_cache(tmp_path_factory):
-  """Lets the runs of this file share what they compile, with no one else."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path_factory.mktemp('cache')))
-    patch.delenv('XLA_FLAGS', raising=False)
-    yield
-
-
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, fast_compilation):
   """The folder of a small run of four seeds that nothing disturbed."""
   folder = tmp_path_factory.mktemp('whole') / 'run'
   code, _, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
@@ -142,8 +133,9 @@ def test_adding_seeds_changes_nothing_and_compiles_nothing_twice(whole, tmp_path
   assert code == 0
   compiled = log.count('Compiling jit(')
   two = {name: text.splitlines() for name, text in _contents(grown).items()}
-  code, _, log = _run(_command(grown, *_SMALL, '--config.num_seeds=4'))
+  code, out, log = _run(_command(grown, *_SMALL, '--config.num_seeds=4'))
   assert code == 0, log
+  assert 'Seeds are added to results: p-values hold only if' in out
   assert _contents(grown) == _contents(whole)
   four = {name: text.splitlines() for name, text in _contents(grown).items()}
   assert set(two['results.csv']) < set(four['results.csv'])
@@ -241,6 +233,7 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path):
     (['--config=configs/absent.py'], 'absent.py'),
     (['--speed=11'], 'speed'),
     (['quick'], "unknown argument 'quick'"),
+    (['--config=configs/mechanism.py'], 'config has no task, model, train, optimizer'),
     (['--workdir=/dev/null/run'], '/dev/null/run'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
@@ -290,6 +283,8 @@ def _config(**fields):
     (dict(seed=2**32), 'config.seed must lie in 0'),
     (dict(task__name='sorting'), "task.name must be of retrieval, lookup: 'sorting'"),
     (dict(task__name='lookup', task__num_keys=63), '63 < 64'),
+    (dict(task__name='lookup'), 'num_keys is for lookup, which needs it: None'),
+    (dict(task__num_keys=64), 'needs it: 64, task retrieval'),
     (dict(train__first_max_length=17), 'must lie in min_length..max_length: 5, 17, 16'),
     (dict(evaluate__fit_lengths=(0, 16)), 'fit_lengths must be positive integers'),
     (dict(evaluate__histogram_lengths=(1.5,)), 'histogram_lengths must be positive'),
@@ -472,7 +467,7 @@ def failing(monkeypatch):
     def main(config, workdir):
       raise error
 
-    command_line.run(main)
+    command_line.run(main, needs=('task', 'train'))
 
   return run
 

@@ -1,6 +1,7 @@
 """Interventions on trained models, and what is told of them."""
 
 import functools
+import json
 import subprocess
 import sys
 
@@ -149,7 +150,26 @@ def test_table_and_figure_say_what_is_restored():
   with plots.style():
     accuracy, _ = mechanism.figure(index, 16).axes
   np.testing.assert_allclose(
-      [line.get_ydata()[1] for line in accuracy.lines], [50, 50, 60, 60, 90], atol=0.3)
+      [line.get_ydata()[1] for line in accuracy.lines], [50, 60, 60, 90, 50], atol=0.3)
+  assert 'Not learned' not in table.note
+  halved = results.index(r._replace(value=r.value / 2) for r in rows)
+  assert mechanism.table(halved, 16).note.endswith(
+      'Not learned at the shortest length, so that nothing there is about length: '
+      'Baseline.')
+
+
+def test_a_damaged_folder_is_named(tmp_path):
+  config = {'config': {'trained_config': {'train': {'max_length': 16}},
+                       'trained_step': 20}}
+  row = results.Row('retrieval', 'other', 0, 16, 'accuracy', 0.5)
+  results.write_rows(tmp_path / 'results.csv', [row])
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(ValueError, match='no results of none, standardize, layer_norm'):
+    mechanism.write(tmp_path)
+  del config['config']['trained_step']
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(ValueError, match=r'config.json is not the config.json of a run'):
+    mechanism.write(tmp_path)
 
 
 def _run(module, *arguments):
@@ -162,6 +182,8 @@ def _run(module, *arguments):
     ((), "config.trained must be the folder of a trained run: ''"),
     (('--config.trained=/nowhere',), "run: '/nowhere'"),
     (('--config=configs/mechanism.py:fast',), "not 'fast'"),
+    (('--config=configs/lookup.py:smoke',),
+     'config has no trained, lengths: is it for another experiment?'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _run('mechanism', f'--workdir={tmp_path}/run',
@@ -173,8 +195,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
 
 
 @pytest.mark.slow
-def test_a_trained_run_is_measured_as_it_is(tmp_path, monkeypatch):
-  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path / 'cache'))
+def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   trained, workdir = tmp_path / 'trained', tmp_path / 'mechanism'
   done = _run('length_generalization', '--config=configs/lookup.py:smoke',
               "--config.arms=('none',)", '--config.model.width=8',
@@ -197,15 +218,27 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, monkeypatch):
               "--config.arms=('layer_norm',)", f'--config.trained={trained}',
               f'--workdir={tmp_path}/other')
   assert (done.returncode, done.stdout) == (2, '')
-  assert 'config.arms must be of' in done.stderr
+  assert 'config.arms must be distinct, of' in done.stderr
   done = _run('mechanism', '--config=configs/mechanism.py:smoke',
               '--config.lengths=(32,128)', f'--config.trained={trained}',
               f'--workdir={tmp_path}/other')
   assert (done.returncode, done.stdout) == (2, '')
   assert 'config.lengths must not exceed the 64 keys' in done.stderr
   assert not (tmp_path / 'other').exists()
+  refused = lambda *arguments: _run('mechanism', '--config=configs/mechanism.py:smoke',
+                                    *arguments).stderr
+  assert 'config.arms must be distinct' in refused(
+      "--config.arms=('none','none')", f'--config.trained={trained}',
+      f'--workdir={tmp_path}/other')
+  assert 'holds the trained models' in refused(
+      f'--config.trained={trained}/', f'--workdir={trained}')
+  assert f'{workdir / "config.json"} is not the config.json of a run' in refused(
+      f'--config.trained={workdir}', f'--workdir={tmp_path}/other')
+  # The same folder by another name, and nothing left to do.
+  done = _run(*command[:2], f'--config.trained={trained}/', command[3])
+  assert done.returncode == 0, done.stderr
   # Neither are models that are not equally trained.
   (trained / 'checkpoints/none/seeds_0_1/20').rename(tmp_path / 'away')
   done = _run(*command[:-1], f'--workdir={tmp_path}/third')
   assert (done.returncode, done.stdout) == (2, '')
-  assert 'trained to the same step' in done.stderr and 'at 0' in done.stderr
+  assert 'holds no checkpoints' in done.stderr

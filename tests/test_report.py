@@ -114,7 +114,7 @@ def test_equal_differences_make_a_gap():
   assert list(_cells(tables['table_1'], 0).values())[4:] == (
       ['0.0', '0.0'] + ['undefined'] * 4)
   assert list(_cells(tables['primary_endpoint'], 0).values())[-4:] == [
-      'undefined', '6', 'undefined', 'undefined']
+      'undefined', '0 of 6', 'undefined', 'undefined']
 
 
 def test_table_3_tests_each_arm_against_each_other():
@@ -177,6 +177,10 @@ def test_the_verdict_is_at_five_percent_and_has_a_side(change, verdict):
           if r.metric == 'accuracy' else r for r in _rows()]
   record = _tables(rows)['primary_endpoint'].records[0]
   assert record['at_5_percent'] == verdict
+  ahead = np.mean([_column(rows, 'layer_norm', n) - _column(rows, 'none', n)
+                   for n in (32, 64)], axis=0) > 0
+  assert record['treated_ahead'] == ahead.sum() == {0.05: 6, -0.05: 0}.get(
+      change, ahead.sum())
   assert change == 0 or record['p'] < 0.05
   assert change or 0.05 < record['p'] < 0.5
 
@@ -206,6 +210,12 @@ def test_a_run_that_is_not_finished_says_so(tmp_path):
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
   assert report.write(tmp_path)[0].startswith(
       'The run is not finished: none has 6 of 8 seeds, standardize')
+
+
+def test_without_its_configuration_training_lengths_are_an_assumption(tmp_path):
+  results.write_rows(tmp_path / 'results.csv', _rows())
+  assert report.write(tmp_path)[0].startswith(
+      'There is no config.json: it is assumed that training lengths end at 16.')
 
 
 def test_a_mean_difference_of_zero_is_a_difference_of_zero():
@@ -291,11 +301,35 @@ def _lines(axes):
   return {line.get_label(): np.asarray(line.get_ydata()) for line in axes.lines}
 
 
+def _index_of_trained(rows):
+  """Returns the index of the arms as they were trained."""
+  return results.index(r for r in rows if '+' not in r.arm)
+
+
+def test_a_column_for_each_temperature_compares_arms_that_have_it():
+  with plots.style():
+    axes = figures.accuracy(results.index(_rows()), 16).axes
+  upper, lower = axes[:len(axes) // 2], axes[len(axes) // 2:]
+  suffixes = [s for s in plots.ADAPTATIONS if any(r.arm == f'none{s}' for r in _rows())]
+  assert len(upper) == len(suffixes) > 1
+  for above, below, suffix in zip(upper, lower, suffixes, strict=True):
+    arms = {r.arm for r in _rows()}
+    names = {plots.ARMS[arm][0] for arm in plots.ARMS if arm + suffix in arms}
+    assert set(_lines(above)) & {'Baseline', 'std.', 'LN'} == names
+    mean = lambda arm, n: 100 * np.mean([
+        r.value for r in _rows() if r[:2] == ('retrieval', arm) and r.length == n
+        and r.metric == 'accuracy'])
+    one, other = 'layer_norm' + suffix, 'none' + suffix
+    np.testing.assert_allclose(
+        _lines(below)['LN'], [mean(one, n) - mean(other, n) for n in _LENGTHS],
+        atol=1e-9)
+
+
 def test_accuracy_and_gain_are_drawn_in_percent_and_paired_by_seed():
   # LN lacks seeds 0 and 1, and std. has another order.
   rows = [r for r in _rows() if r.arm != 'layer_norm' or r.seed > 1]
   with plots.style():
-    left, right = figures.accuracy(results.index(rows[::-1]), 16).axes
+    left, right = figures.accuracy(_index_of_trained(rows[::-1]), 16).axes
   mean = lambda arm, first: np.array([
       100 * np.mean([r.value for r in rows if (r.arm, r.length, r.metric) == (
           arm, n, 'accuracy') and r.seed >= first]) for n in _LENGTHS])
@@ -316,9 +350,10 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings():
       rows.append(Row('retrieval', 'none', seed, length, 'accuracy', 0.5))
   with plots.style():
     figure = figures.component_variance(results.index(rows), 16)
-  title = figure.legends[0].get_title().get_text()
-  assert 'Baseline: slope −2.00 [−2.00, −2.00] from N = 1,024 on' in title
-  assert 'lines: geometric mean over 2 seeds' in title
+  explained = figure.get_supxlabel()
+  assert 'slopes from N = 1,024 on:\nBaseline −2.00 [−2.00, −2.00]' in explained
+  assert 'lines: mean over 2 seeds' in explained
+  assert 'geometric mean' in figure.axes[0].get_ylabel()
   line = _lines(figure.axes[0])['Baseline']
   np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
                                     and r.metric == 'component_variance'])

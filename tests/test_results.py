@@ -41,9 +41,12 @@ def test_index_groups_by_arm_metric_and_length():
     ('experiment,arm,seed,length,metric,value\nretrieval,none,0,16,acc\n', 'line 2'),
     ('experiment,arm,seed,length,metric,value\nr,none,0,16,accuracy,0.12', 'cut short'),
     ('experiment,arm,seed,length,metric,value\nr,none,0,16,accuracy,high\n', 'line 2'),
+    ('experiment,arm,seed,length,metric,value\n' + 2 * 'r,none,0,16,accuracy,0.5\n',
+     'line 3 is there twice'),
+    ('\udcff', 'results.csv is not text'),
 ])
 def test_damaged_rows_are_named(tmp_path, text, words):
-  (tmp_path / 'results.csv').write_text(text)
+  (tmp_path / 'results.csv').write_bytes(text.encode(errors='surrogateescape'))
   with pytest.raises(ValueError, match=words):
     results.read_rows(tmp_path / 'results.csv')
 
@@ -96,7 +99,8 @@ def test_a_claim_that_was_cut_off_can_be_made_again(tmp_path):
 
 
 def test_what_would_be_claimed_is_not_written(tmp_path):
-  stored = results.claimed(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
+  before, stored = results.claimed(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
+  assert before is None
   assert stored == {'config': {'width': 1}, 'sessions': [{'commit': 'a'}]}
   assert not (tmp_path / 'run').exists()
   results.claim(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
@@ -106,9 +110,11 @@ def test_what_would_be_claimed_is_not_written(tmp_path):
 
 def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
   config = {'num_seeds': 2, 'lengths': (1, 2), 'save': 1.0}
-  results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'], ['save'])
+  before = results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'], ['save'])
+  assert before is None
   grown = {'num_seeds': 3, 'lengths': (1, 2), 'save': 2.0}
-  results.claim(tmp_path, grown, {'commit': 'b'}, ['num_seeds'], ['save'])
+  before = results.claim(tmp_path, grown, {'commit': 'b'}, ['num_seeds'], ['save'])
+  assert before == {'num_seeds': 2, 'lengths': [1, 2], 'save': 1.0}
   stored = json.loads((tmp_path / 'config.json').read_text())
   assert stored['config'] == {'num_seeds': 3, 'lengths': [1, 2], 'save': 2.0}
   assert stored['sessions'] == [{'commit': 'a'}, {'commit': 'b'}]

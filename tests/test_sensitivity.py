@@ -165,6 +165,43 @@ def test_the_tuned_rate_has_no_say_in_the_step_of_the_family():
       ('base', 20), ('rate_high', 20), ('rate_low', 20)]
 
 
+def _folder(path, rows, num_seeds):
+  """Makes the folder of a grid of six seeds a cell, but `num_seeds` asked for."""
+  results.write_rows(path / 'results.csv', rows)
+  session = {}
+  results.claim(path / 'as', {'base': {'num_seeds': num_seeds}}, session)
+  (path / 'as/config.json').rename(path / 'config.json')
+  for name in {r.experiment.split('@')[0] for r in rows}:
+    results.claim(path / 'cells' / name, dict(
+        train=dict(max_length=16, num_steps=20), num_seeds=6,
+        arms=('none', 'layer_norm')), session)
+  return path
+
+
+def test_cells_with_fewer_seeds_than_asked_are_named_and_not_tested(tmp_path):
+  rows = _rows({'base': 0.2, 'a': 0.2})
+  text, _ = sensitivity.write(_folder(tmp_path / 'whole', rows, 6))
+  assert 'not finished' not in text
+  more = [r._replace(seed=r.seed + 6) for r in rows if r.experiment.startswith('base')]
+  text, _ = sensitivity.write(_folder(tmp_path / 'grown', [*rows, *more], 12))
+  assert text.startswith(
+      'The grid is not finished: a@20 has 6 of 12 seeds of none, a@20 has 6 of 12 '
+      'seeds of layer_norm. Only cells with as many seeds as any are tested together.')
+
+
+def test_a_damaged_grid_is_named(tmp_path):
+  rows = _rows({'base': 0.2})
+  folder = _folder(tmp_path / 'odd', [*rows, rows[0]._replace(experiment='base')], 6)
+  with pytest.raises(ValueError, match=r"a row of no cell: \('base', 'none'"):
+    sensitivity.write(folder)
+  folder = _folder(tmp_path / 'one_arm', [r for r in rows if r.arm == 'none'], 6)
+  with pytest.raises(ValueError, match='no cell with results of Baseline and LN yet'):
+    sensitivity.write(folder)
+  (folder / 'config.json').write_text('{"config": {}}')
+  with pytest.raises(ValueError, match=r'config.json is not the config.json of a grid'):
+    sensitivity.write(folder)
+
+
 def test_a_cell_without_a_baseline_yet_waits():
   rows = _rows({'a': 0.1}) + [r for r in _rows({'b': 0.1}) if r.arm != 'none']
   assert {c.name for c in read_cells(rows, {'base': 16})} == {'a'}
@@ -227,6 +264,8 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
   np.testing.assert_allclose(weight.lines[0].get_xdata(), [0.25, 0.25, 0.2])
   np.testing.assert_allclose(weight.lines[0].get_ydata(), [0, 20, -10], atol=2)
   assert 'rank correlation +0.87' in weight.get_title()
+  assert [t.get_text() for t in weight.texts] == ['1', '2', '3']
+  assert weight.figure.get_supxlabel().startswith('1 a, 2 b, 3 c\n')
   assert np.isnan(norm.lines[0].get_xdata()).all()  # not measured
 
 
@@ -345,10 +384,11 @@ def _sensitivity(workdir, *arguments):
 
 
 @pytest.mark.parametrize('fields, words', [
-    ({'at_steps': ()}, r'config.at_steps and also_at must be positive integers'),
-    ({'at_steps': (0, 20)}, r'positive integers: \(0, 20, 10\)'),
-    ({'at_steps': ('a',)}, r"positive integers: \('a', 10\)"),
-    ({'at_steps': (7,)}, r'cell base: steps \[7\] are no multiples'),
+    ({'at_steps': ()}, r'positive integers: \(\), base: \(10,\)'),
+    ({'at_steps': (0, 20)}, r'positive integers: \(0, 20\), base: \(10,\)'),
+    ({'at_steps': ('a',)}, r"positive integers: \('a',\), base: \(10,\)"),
+    ({'at_steps': (7,)},
+     r'cell base: steps \[7\] of config.at_steps and also_at are no multiples'),
     ({'base.model.kernel_init': 'foo'},
      r"cell base: config.model.kernel_init must be of lecun_normal, uniform: 'foo'"),
     ({'base.model.epsilon': -1.0}, r'config.model.epsilon must be positive'),
@@ -371,6 +411,8 @@ def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, w
     (['--config.cells.lookup.task.num_keys=8', "--config.run=('lookup',)"],
      'cell lookup: config.task.num_keys must not be less than any length: 8 < 64'),
     (['--config=configs/sensitivity.py:cpu_growing'], "not 'cpu_growing'"),
+    (['--config=configs/lookup.py:smoke'],
+     'config has no base, cells, at_steps, also_at, run: is it for another'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _sensitivity(tmp_path / 'run', *arguments)
@@ -412,8 +454,7 @@ def _single(workdir, name, *arguments):
 
 
 @pytest.mark.slow
-def test_cells_equal_single_runs_and_may_be_added(tmp_path, monkeypatch):
-  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(tmp_path / 'cache'))
+def test_cells_equal_single_runs_and_may_be_added(tmp_path, fast_compilation):
   # base and l2 train together.
   arms = [f'--config.cells.{name}.arms{_ARMS}' for name in ('base', 'l2', 'lookup')]
   grid = functools.partial(_sensitivity, tmp_path / 'grid', *_SMALL, *arms)

@@ -24,6 +24,10 @@ _ORDER = {
     'retrieval': 'the 16 items of highest priority, the highest on the left',
     'lookup': 'the item asked for, on the left, and the 15 others of most weight',
 }
+# Suffix of an arm's name -> how its attention is sharpened.
+_TEMPERATURES = dict(zip(ADAPTATIONS, (
+    'As trained', 'Published\nadaptive temperature', 'Temperature fitted\nto each model'
+), strict=True))
 Curves = Sequence[Mapping[str, Any]]
 Samples = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -67,24 +71,33 @@ def write(
 
 
 def accuracy(index: Index, trained_up_to: int) -> Figure:
-  """Draws accuracy by length, and the gain over the Baseline, paired by seed."""
-  figure = Figure(figsize=(7.0, 2.9))
-  left, right = figure.subplots(1, 2)
-  for arm in ARMS:
-    for suffix in ADAPTATIONS:
-      if suffix != '+fitted':
-        lengths, values = plots.values(index, arm + suffix, 'accuracy')
-        plots.band(left, lengths, 100 * values, arm, suffix, fill=not suffix)
-      if arm == 'layer_norm' or (arm == 'standardize' and not suffix):
+  """Draws accuracy by length, and the gain over the Baseline, paired by seed.
+
+  A column for each temperature, in which all arms have the same one.
+  """
+  shown = [
+      (suffix, title) for suffix, title in _TEMPERATURES.items()
+      if any((arm + suffix, 'accuracy') == key[:2] for key in index for arm in ARMS)
+  ]
+  figure = Figure(figsize=(1.0 + 2.4 * len(shown), 4.4))
+  grid = figure.subplots(2, len(shown), sharex=True, sharey='row', squeeze=False)
+  for (upper, lower), (suffix, title) in zip(grid.T, shown, strict=True):
+    for arm in ARMS:
+      lengths, values = plots.values(index, arm + suffix, 'accuracy')
+      plots.band(upper, lengths, 100 * values, arm)
+      if arm != 'none':
         lengths, gain = plots.gain(index, arm + suffix, 'none' + suffix, 'accuracy')
-        plots.band(right, lengths, 100 * gain, arm, suffix, fill=not suffix)
-  right.axhline(0, color='black', linewidth=0.8)
-  left.set(ylabel='accuracy (%)', ylim=(0, 101), title='Accuracy')
-  right.set(ylabel='points', title='Gain over the Baseline, equally adapted')
-  for axes in (left, right):
-    plots.length_axis(axes, trained_up_to)
-    axes.legend(fontsize=7)
-  _explain(figure, index, ' (of arms without adaptation)')
+        plots.band(lower, lengths, 100 * gain, arm)
+    lower.axhline(0, color='black', linewidth=0.8)
+    upper.set(title=title, ylim=(0, 101))
+    for axes in (upper, lower):
+      plots.length_axis(axes, trained_up_to)
+    upper.set_xlabel('')
+  grid[0, 0].set_ylabel('accuracy (%)')
+  grid[1, 0].set_ylabel('gain over the Baseline\n(points)')
+  figure.legend(*grid[0, 0].get_legend_handles_labels(), ncols=len(ARMS),
+                loc='outside upper center')
+  _explain(figure, index)
   return figure
 
 
@@ -117,8 +130,10 @@ def histograms(samples: Samples) -> Figure:
   sequences = len(first[f'components_{lengths[0]}'])
   figure.legend(
       handles, labels, ncols=len(lengths), loc='outside lower center',
-      title=f'density over {sequences:,} sequences of seed 0; each panel has its own '
-            'scale', title_fontsize=8,
+      title='attention output after the norm (Baseline: has none), density over '
+            f'{sequences:,} sequences of seed 0;\n'
+            'each panel has a scale of its own, the middle 99.6 % of its values',
+      title_fontsize=7.5,
   )
   return figure
 
@@ -127,12 +142,14 @@ def output_moments(index: Index, trained_up_to: int) -> Figure:
   """Draws mean and variance over the features of the output (Figure 3)."""
   figure = Figure(figsize=(7.0, 2.9))
   left, right = figure.subplots(1, 2)
+  plots.log_axis(right)
   for arm in ARMS:
     plots.band(left, *plots.values(index, arm, 'output_mean'), arm)
     plots.band(right, *plots.values(index, arm, 'output_variance'), arm)
-  left.set(title='Global mean of the output', ylabel='mean over features')
-  right.set(title='Global variance of the output', ylabel='variance over features')
-  plots.log_axis(right)
+  left.set(title='Global mean of the output after the norm',
+           ylabel='mean over features')
+  right.set(title='Global variance of the same, geometric mean',
+            ylabel='variance over features')
   for axes in (left, right):
     plots.length_axis(axes, trained_up_to)
   figure.legend(*left.get_legend_handles_labels(), loc='outside upper center',
@@ -190,7 +207,7 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
   figure = Figure(figsize=(4.8, 4.2))
   axes = figure.subplots()
   axes.set_yscale('log')
-  notes = []
+  slopes_of, bound_of = {}, ''
   for arm, (name, _, _) in ARMS.items():
     lengths, values = plots.values(index, arm, 'component_variance')
     if not lengths:
@@ -204,33 +221,34 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
     if slopes:
       mean, low, high = mean_interval(slopes)
       slope = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
-      notes.append(f'{name}: slope {slope} from N = {last[0]:,} on')
+      slopes_of[name] = f'{name} {slope}'
     delta = index.get((arm, 'logit_range', None), {})
     if arm == 'none' and delta:
       spread = index[arm, 'value_variance', None]
       bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(spread[s])
                             for s in delta])
-      notes.append(
-          f'{name}: bound $e^{{2\\delta}}\\sigma^2/N = 10^{{{bound:.0f}}}/N$, '
-          'too loose to draw' if bound > 3 else
-          f'{name}: bound $e^{{2\\delta}}\\sigma^2/N = {10**bound:.1f}/N$'
+      bound_of = (
+          'bound of the Baseline $e^{2\\delta}\\sigma^2/N = '
+          + (f'10^{{{bound:.0f}}}/N$, too loose to draw' if bound > 3 else
+             f'{10**bound:.1f}/N$')
       )
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
-    last = np.nanmedian(values[:, -1])
-    axes.plot(lengths, last * lengths[-1] / np.array(lengths), color='black',
+    # Through the Baseline at the longest length.
+    end = np.exp(np.nanmean(np.log(np.where(values > 0, values, np.nan)[:, -1])))
+    axes.plot(lengths, end * lengths[-1] / np.array(lengths), color='black',
               linewidth=0.9, linestyle='-.', label='$\\propto 1/N$')
   axes.set(
-      title='Variance of a component of the attention output before the norm,\n'
-            'one query',
-      ylabel='variance over sequences',
+      title='Variance of a component of the attention\n'
+            'output before the norm, one query',
+      ylabel='variance over sequences, geometric mean',
   )
   plots.length_axis(axes, trained_up_to)
-  lines, bands = _bands(index).split('; ', 1)
-  notes += [lines.replace('mean', 'geometric mean'), bands]
-  figure.legend(
-      loc='outside lower center', ncols=4, title='\n'.join(notes), title_fontsize=7.5,
-  )
+  figure.legend(loc='outside upper center', ncols=4)
+  notes = [bound_of, _bands(index)]
+  if slopes_of:
+    notes = [f'slopes from N = {last[0]:,} on:', ', '.join(slopes_of.values()), *notes]
+  figure.supxlabel('\n'.join(filter(None, notes)), fontsize=6.5)
   return figure
 
 
@@ -247,7 +265,7 @@ def learning_curves(curves: Curves) -> Figure:
         own = [line for line in lines if line['first_seed'] == block]
         steps = [line['step'] for line in own]
         values = scale * np.array([line[metric] for line in own], float)
-        axes.plot(steps, values, color=colour, linewidth=0.4, alpha=0.3)
+        axes.plot(steps, values, color=colour, linewidth=0.4, alpha=0.25, zorder=1)
         every.append((steps, values))
       # A block still in training is left out of the mean.
       longest = max((steps for steps, _ in every), key=len, default=[])
@@ -255,10 +273,9 @@ def learning_curves(curves: Curves) -> Figure:
       if whole:
         mean = np.nanmean(np.concatenate(whole, axis=1), axis=1)
         axes.plot(longest, mean, color=colour, label=name)
-  left.set(title='Loss on new batches of the training lengths', ylabel='nats',
-           xlabel='step')
+  left.set(title='On the new batches of training', ylabel='loss (nats)', xlabel='step')
   plots.log_axis(left)
-  right.set(title='Accuracy on the same', ylabel='%', xlabel='step')
+  right.set(title='On the same', ylabel='accuracy (%)', xlabel='step')
   for axes in (left, right):
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter('{x:,.0f}')

@@ -6,7 +6,7 @@ from etils import epath
 from matplotlib.figure import Figure
 
 from vvlen import plots, results
-from vvlen.comparison import compare
+from vvlen.comparison import compare, LEARNED
 from vvlen.plots import ARMS
 from vvlen.results import Index
 from vvlen.statistics import corrected
@@ -45,12 +45,19 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """
   folder = epath.Path(workdir)
   rows = results.read_run(folder)
-  config = json.loads((folder / 'config.json').read_text())['config']
-  trained_up_to = config['trained_config']['train']['max_length']
+  path = folder / 'config.json'
+  try:
+    config = json.loads(path.read_text())['config']
+    trained_up_to = config['trained_config']['train']['max_length']
+    trained_step = config['trained_step']
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f'{path} is not the config.json of a run') from error
   index = results.index(rows)
+  if not _arms(index):
+    raise ValueError(f'{folder} has no results of {", ".join(ARMS)}')
   made = table(index, trained_up_to)
   made = made._replace(
-      title=f'{made.title}, after {config["trained_step"]:,} training steps'
+      title=f'{made.title}, after {trained_step:,} training steps'
   )
   by_length = length_table(index, trained_up_to)
   with plots.style():
@@ -112,6 +119,10 @@ def table(index: Index, trained_up_to: int) -> Table:
       'smallest detectable: with a power of 80 %, at 5 % divided by their number.'
       f'{left_out(compared)}'
   )
+  odd = {ARMS[c.control][0] for c in compared if c.control_mean[0] < 100 * LEARNED}
+  if odd:
+    note += (f' Not learned at the shortest length, so that nothing there is about '
+             f'length: {", ".join(sorted(odd))}.')
   return Table('mechanism', 'Accuracy restored by changes of the attention output',
                columns, records, note)
 
@@ -156,23 +167,25 @@ def figure(index: Index, trained_up_to: int) -> Figure:
   drawn = Figure(figsize=(3.5 * (len(arms) + 1), 3.3))
   *panels, last = drawn.subplots(1, len(arms) + 1)
   for axes, arm in zip(panels, arms, strict=True):
-    lengths, values = plots.values(index, arm, 'accuracy')
-    plots.draw(axes, lengths, 100 * values, 'black', 'o', 'as it is')
     for name, (done, colour, marker) in INTERVENTIONS.items():
       lengths, values = plots.values(index, f'{arm}+{name}', 'accuracy')
       plots.draw(axes, lengths, 100 * values, colour, marker, done)
-    axes.set(title=f'Accuracy, {ARMS[arm][0]}', ylabel='%', ylim=(0, 101))
+    lengths, values = plots.values(index, arm, 'accuracy')
+    plots.draw(axes, lengths, 100 * values, 'black', '', 'as it is', '--')
+    axes.set(title=ARMS[arm][0], ylabel='accuracy (%)', ylim=(0, 101))
     plots.length_axis(axes, trained_up_to)
+  plots.log_axis(last)
   for arm in arms:
     plots.band(last, *plots.values(index, arm, 'output_norm'), arm)
-  last.set(title='Norm of the attention output', ylabel='mean norm')
-  plots.log_axis(last)
+  last.set(title='Norm of the attention output', ylabel='geometric mean')
   plots.length_axis(last, trained_up_to)
   if last.lines:
     last.legend()
-  drawn.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center',
-               ncols=3, title='bands: 95 % intervals of the mean over seeds',
-               title_fontsize=7.5)
+  drawn.legend(
+      *panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=3,
+      title='bands: 95 % intervals of the mean over seeds; grey: training lengths',
+      title_fontsize=7.5,
+  )
   return drawn
 
 

@@ -85,6 +85,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   ]
   if missing:
     text.insert(0, f'The run is not finished: {", ".join(missing)}.\n')
+  if not arms:
+    text.insert(0, 'There is no config.json: it is assumed that training lengths end '
+                   f'at {trained_up_to}.\n')
   return '\n'.join(text), paths
 
 
@@ -198,7 +201,11 @@ def _primary_endpoint(
     treated, control = c.primary_means
     record = _record(treated, control, c.primary)
     verdict = _verdict(record['p'], record['difference'])
-    records.append({'comparison': _title(c), **record, 'at_5_percent': verdict})
+    records.append({
+        'comparison': _title(c), **record,
+        'treated_ahead': sum(d > 0 for d in c.primary_differences.values()),
+        'at_5_percent': verdict,
+    })
   columns = {
       'comparison': lambda r: r['comparison'],
       'control': lambda r: number(r['control'], '.2f'),
@@ -207,7 +214,7 @@ def _primary_endpoint(
       'effect': lambda r: number(r['effect_size'], '+.2f'),
       't': lambda r: number(r['t'], '+.2f'),
       'p': lambda r: p_value(r['p']),
-      'pairs': lambda r: str(r['pairs']),
+      'treated ahead': lambda r: f'{r["treated_ahead"]} of {r["pairs"]}',
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.2f'),
       'at 5 %': lambda r: r['at_5_percent'],
   }
@@ -225,7 +232,7 @@ def _primary_endpoint(
       'LN − Baseline is the primary endpoint, fixed before the run; all else is '
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
-      f'level.{few}{left_out(comparisons)}'
+      f'level. Treated ahead: in so many of the pairs.{few}{left_out(comparisons)}'
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
   return Table('primary_endpoint', title, columns, records, note)

@@ -60,26 +60,31 @@ def read_rows(path: epath.PathLike) -> list[Row]:
   """Reads what `write_rows` wrote; no file, no rows.
 
   Raises:
-    ValueError: if a line is not a row.
+    ValueError: if a line is not a row, or one of a number that an earlier line has.
   """
   path = epath.Path(path)
   if not path.exists():
     return []
-  text = path.read_text()
+  try:
+    text = path.read_text()
+  except UnicodeDecodeError as error:
+    raise ValueError(f'{path} is not text') from error
   if not text.endswith('\n'):
     raise ValueError(f'{path} is cut short')
   reader = csv.reader(io.StringIO(text))
   if next(reader, None) != list(Row._fields):
     raise ValueError(f'{path} does not begin with {",".join(Row._fields)}')
-  rows = []
+  rows: dict[tuple[Any, ...], Row] = {}
   for number, fields in enumerate(reader, 2):
     try:
       experiment, arm, seed, length, metric, value = fields
-      rows.append(Row(experiment, arm, int(seed), int(length) if length else None,
-                      metric, float(value)))
+      row = Row(experiment, arm, int(seed), int(length) if length else None, metric,
+                float(value))
     except ValueError as error:
       raise ValueError(f'{path} line {number} is not a row: {fields}') from error
-  return rows
+    if rows.setdefault(row[:-1], row) is not row:
+      raise ValueError(f'{path} line {number} is there twice: {fields}')
+  return list(rows.values())
 
 
 # (arm, metric, length) -> {seed: value}
@@ -109,7 +114,7 @@ def claim(
     session: Mapping[str, Any],
     may_grow: Sequence[str] = (),
     may_differ: Sequence[str] = (),
-) -> None:
+) -> dict[str, Any] | None:
   """Makes a folder the folder of this run, or raises if it is another's.
 
   Writes config.json: the configuration, and one entry of `session` (versions,
@@ -123,12 +128,16 @@ def claim(
       larger than at the last start.
     may_differ: names of fields that change nothing of the results.
 
+  Returns:
+    The configuration of the last start, None at the first.
+
   Raises:
     ValueError: if the folder holds a run with another configuration, naming the
       fields that differ, or holds files but no run.
   """
-  stored = claimed(workdir, config, session, may_grow, may_differ)
+  before, stored = claimed(workdir, config, session, may_grow, may_differ)
   write_text(epath.Path(workdir) / 'config.json', json.dumps(stored, indent=2) + '\n')
+  return before
 
 
 def claimed(
@@ -137,12 +146,12 @@ def claimed(
     session: Mapping[str, Any],
     may_grow: Sequence[str] = (),
     may_differ: Sequence[str] = (),
-) -> dict[str, Any]:
-  """Returns what `claim` would write, or raises as it would; writes nothing."""
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+  """Returns what `claim` would return and write, or raises; writes nothing."""
   workdir = epath.Path(workdir)
   path = workdir / 'config.json'
   config = json.loads(json.dumps(config))
-  sessions = []
+  before, sessions = None, []
   if path.exists():
     try:
       stored = json.loads(path.read_text())
@@ -166,7 +175,7 @@ def claimed(
     raise ValueError(
         f'{workdir} is not empty and holds no run. Choose another --workdir.'
     )
-  return {'config': config, 'sessions': [*sessions, dict(session)]}
+  return before, {'config': config, 'sessions': [*sessions, dict(session)]}
 
 
 def _used(workdir: epath.Path) -> bool:

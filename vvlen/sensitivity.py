@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import json
+import re
 
 from etils import epath
 from matplotlib.figure import Figure
@@ -52,7 +53,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """
   folder = epath.Path(workdir)
   rows = results.read_run(folder)
-  trained_up_to, missing = {}, []
+  if odd := [r for r in rows if not re.fullmatch(r'\w+@\d+', r.experiment)]:
+    raise ValueError(f'{folder / "results.csv"} has a row of no cell: {odd[0][:-1]}')
+  asked, trained_up_to, missing = _num_seeds(folder / 'config.json'), {}, []
   have: dict[tuple[str, str], set[int]] = {}
   for row in rows:
     have.setdefault((row.experiment, row.arm), set()).add(row.seed)
@@ -61,15 +64,17 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     try:
       config = json.loads(path.read_text())['config']
       trained_up_to[name] = config['train']['max_length']
-      end, seeds = f'{name}@{config["train"]["num_steps"]}', config['num_seeds']
+      end = f'{name}@{config["train"]["num_steps"]}'
       missing += [
-          f'{end} has {len(have.get((end, arm), ()))} of {seeds} seeds of {arm}'
-          for arm in config['arms'] if len(have.get((end, arm), ())) < seeds
+          f'{end} has {len(have.get((end, arm), ()))} of {asked} seeds of {arm}'
+          for arm in config['arms'] if len(have.get((end, arm), ())) < asked
       ]
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(f'{path} is not the config.json of a run') from error
   rows, chosen = with_tuned_rates(rows)
   cells = read_cells(rows, trained_up_to, 'layer_norm')
+  if not cells:
+    raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
   family = [cell[:2] for cell in cells if cell.in_family]
   cells += read_cells(rows, trained_up_to, 'standardize', family)
   made = table(cells, chosen)
@@ -80,8 +85,17 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     paths = plots.save(folder / 'figures', drawn)
   text = markdown(made)
   if missing:
-    text = f'The grid is not finished: {", ".join(missing)}.\n\n{text}'
+    text = (f'The grid is not finished: {", ".join(missing)}. Only cells with as many '
+            f'seeds as any are tested together.\n\n{text}')
   return text, [*write_table(folder, made), *paths]
+
+
+def _num_seeds(path: epath.Path) -> int:
+  """Returns how many seeds each cell of a grid is asked for."""
+  try:
+    return json.loads(path.read_text())['config']['base']['num_seeds']
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f'{path} is not the config.json of a grid') from error
 
 
 def table(
@@ -182,18 +196,23 @@ def figure(cells: Sequence[Cell]) -> Figure:
   names = list(dict.fromkeys(cell.name for cell in family))
   drawn = Figure(figsize=(7.0, 1.6 + 0.26 * len(names)))
   left, right = drawn.subplots(1, 2, width_ratios=[1.2, 1])
+  shown = set()
   for cell in family:
     test, arm = cell.comparison.primary, cell.comparison.treated
     if test is None:
       continue
     mean, main = test.mean_difference, arm == 'layer_norm'
+    label = '_' if arm in shown else ARMS[arm][0]  # with an underscore, none
+    shown.add(arm)
     left.errorbar(
-        [mean], [names.index(cell.name) + (0 if main else 0.3)], capsize=2,
+        label=label,
+        x=[mean], y=[names.index(cell.name) + (0 if main else 0.3)], capsize=2,
         xerr=[[mean - test.ci_low], [test.ci_high - mean]], color=ARMS[arm][1],
         fmt=ARMS[arm][2],
         markerfacecolor=ARMS[arm][1] if cell.holm_p < 0.05 else 'white',
     )
   left.axvline(0, color='black', linewidth=0.8)
+  left.legend(fontsize=7)
   steps = ' or '.join(f'{step:,}' for step in sorted({cell.step for cell in family}))
   left.set(yticks=range(len(names)), xlabel='arm − Baseline (points)',
            title=f'After {steps} steps')
@@ -223,7 +242,7 @@ def figure(cells: Sequence[Cell]) -> Figure:
   right.set_xticks(ticks, [f'{tick:,}' for tick in ticks], rotation=30)
   right.minorticks_off()
   if followed:
-    right.legend(fontsize=7)
+    right.legend(fontsize=7, loc='upper center', bbox_to_anchor=(0.5, -0.28), ncols=2)
   drawn.supxlabel(
       'mean accuracy beyond the training lengths; 95 % intervals; filled: p Holm < .05 '
       'over the cells', fontsize=7.5,
@@ -251,8 +270,8 @@ def mechanism_figure(cells: Sequence[Cell]) -> Figure:
     change = np.log2(pairs[:, 0] / pairs[:, 1]) if relative else -np.diff(pairs)[:, 0]
     axes.plot(change, gain, linestyle='', color=ARMS['layer_norm'][1],
               marker=ARMS['layer_norm'][2])
-    for cell, x, y in zip(family, change, gain, strict=True):
-      axes.annotate(cell.name, (x, y), fontsize=5, xytext=(2, 2),
+    for number_of, (x, y) in enumerate(zip(change, gain, strict=True), 1):
+      axes.annotate(str(number_of), (x, y), fontsize=7, xytext=(3, 2),
                     textcoords='offset points')
     both = np.array([change, gain])
     both = both[:, np.isfinite(both).all(axis=0)]
@@ -264,6 +283,10 @@ def mechanism_figure(cells: Sequence[Cell]) -> Figure:
     axes.margins(0.2)
     axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline', title=title)
   drawn.axes[0].set_ylabel('gain of LN (points)')
-  drawn.supxlabel('a point a cell; cells share their seeds, so this describes and '
-                  'tests nothing', fontsize=7.5)
+  names = [f'{i} {cell.name}' for i, cell in enumerate(family, 1)]
+  lines = [', '.join(names[i : i + 7]) for i in range(0, len(names), 7)]
+  drawn.supxlabel(
+      '\n'.join([*lines, 'Cells share their seeds: this describes and tests nothing.']),
+      fontsize=7.5,
+  )
   return drawn
