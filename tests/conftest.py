@@ -1,6 +1,7 @@
 """Makes JAX strict, and gives the tests eight CPU devices to shard over."""
 
 import pathlib
+import tempfile
 
 import jax
 import pytest
@@ -8,6 +9,10 @@ import pytest
 jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+# What two tests of this process have in common is compiled once.
+_cache = tempfile.TemporaryDirectory(prefix='vvlen_tests')
+jax.config.update('jax_compilation_cache_dir', _cache.name)
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.1)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -337,7 +337,7 @@ def _small_grid(monkeypatch):
 
 @pytest.mark.slow
 def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
   config = _small_grid(monkeypatch)
   experiment.main(config, str(tmp_path / 'whole'))
@@ -362,6 +362,19 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
   for name in ('results.csv', 'cells/base/metrics.jsonl', 'cells/l2/metrics.jsonl'):
     ours, theirs = ((tmp_path / run / name).read_text() for run in ('cut', 'whole'))
     assert sorted(ours.splitlines()) == sorted(theirs.splitlines()), name
+
+  # Seeds may be added, to all cells or to one.
+  config.run, config.base.num_seeds = ('base',), 4
+  before = results.read_rows(tmp_path / 'whole/results.csv')
+  capsys.readouterr()
+  experiment.main(config, str(tmp_path / 'whole'))
+  out = capsys.readouterr().out
+  assert _training.SEEDS_ADDED in out
+  assert 'l2@6 has 2 of 4 seeds of none' in out
+  after = results.read_rows(tmp_path / 'whole/results.csv')
+  assert [r for r in after if r.seed < 2] == before
+  assert {r.experiment for r in after if r.seed in (2, 3)} == {'base@4', 'base@6'}
+  config.run, config.base.num_seeds = ('base', 'l2'), 2
 
   # What is refused leaves the folder as it was.
   before = {p: p.read_bytes() for p in (tmp_path / 'cut').rglob('*') if p.is_file()}
