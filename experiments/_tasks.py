@@ -34,6 +34,12 @@ class Task(NamedTuple):
   # (batch, weights [S, N]) -> [S, N]: in Figure 4 the largest stands first
   order: Callable[[Any, jax.Array], jax.Array]
 
+  def sample_at(self, key: jax.Array, num_sequences: int, length: int) -> Any:
+    """Draws sequences of one length, for measuring."""
+    return self.sample(
+        key, batch_size=num_sequences, min_length=length, max_length=length
+    )
+
 
 def make_task(config: Any) -> Task:
   """Returns the task of a configuration, of which `task` and `model` are read."""

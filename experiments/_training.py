@@ -144,17 +144,12 @@ def block_runner(
       for c in configs
   ]
   apply = lengths.make_apply(task.model(arm))
-
-  def sample(key, num_sequences, length):
-    return task.sample(
-        key, batch_size=num_sequences, min_length=length, max_length=length
-    )
-
   measure = make_measure(
-      apply, sample, lengths=evaluate.lengths, num_sequences=evaluate.num_sequences,
-      fit_lengths=evaluate.fit_lengths, fit_sequences=evaluate.fit_sequences,
-      trained_up_to=train.max_length, fixed_query=task.fixed_query,
-      vocabulary=task.vocabulary(), mesh=mesh, group_size=train.group_size,
+      apply, task.sample_at, lengths=evaluate.lengths,
+      num_sequences=evaluate.num_sequences, fit_lengths=evaluate.fit_lengths,
+      fit_sequences=evaluate.fit_sequences, trained_up_to=train.max_length,
+      fixed_query=task.fixed_query, vocabulary=task.vocabulary(), mesh=mesh,
+      group_size=train.group_size,
   )
 
   def run(places, first, num_steps, progress, since=0):
@@ -186,23 +181,18 @@ def block_runner(
     if reached is None:
       progress.skip((num_steps - since) * width)
     progress.show(f'{name}, measuring')
-    test_keys, validation_keys = (
-        jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose)
-        for purpose in (ensemble.TEST, ensemble.VALIDATION)
-    )
+    test_keys, validation_keys = measuring_keys(keys, mesh)
     rows = []
     for place, state in zip(places, states, strict=True):
-      measured = measure(
-          state.params, sharding.put(test_keys, mesh),
-          sharding.put(validation_keys, mesh),
-      )
+      measured = measure(state.params, test_keys, validation_keys)
       for metric in ('loss', 'accuracy'):
         late = place.curves.late_mean(arm, first, metric)
         measured['', f'training_{metric}', None] = late
       if samples and first == 0:
         params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
         path = place.folder / 'samples' / f'{arm}.npz'
-        _save_samples(config, task, apply, sample, params, test_keys[0], path)
+        key = ensemble.purpose_key(keys[0], ensemble.TEST)
+        _save_samples(config, task, apply, params, key, path)
       rows += [
           results.Row(
               place.experiment, arm + suffix, seed, length, metric,
@@ -216,19 +206,30 @@ def block_runner(
   return run
 
 
-def _save_samples(config, task, apply, sample, params, key, path: epath.Path) -> None:
+def measuring_keys(
+    keys: jax.Array, mesh: jax.sharding.Mesh
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the keys [S] of test data and of validation data, on the mesh."""
+  test, validation = (
+      sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh)
+      for purpose in (ensemble.TEST, ensemble.VALIDATION)
+  )
+  return test, validation
+
+
+def _save_samples(config, task, apply, params, key, path: epath.Path) -> None:
   """Writes what Figures 2 and 4 show of seed 0: components and top weights."""
   evaluate = config.evaluate
   arrays = {}
   for length in evaluate.histogram_lengths:
     arrays[f'components_{length}'] = jax.jit(lambda params, key, length=length: (
         distribution.components(
-            apply, sample, params, key, length=length, num_components=4,
+            apply, task.sample_at, params, key, length=length, num_components=4,
             num_sequences=evaluate.histogram_sequences)))(params, key)
   for length in evaluate.lengths:
     arrays[f'weights_{length}'] = jax.jit(lambda params, key, length=length: (
         distribution.top_weights(
-            apply, sample, params, key, length=length,
+            apply, task.sample_at, params, key, length=length,
             num_items=min(16, length), order=task.order,
             num_sequences=evaluate.weight_sequences)))(params, key)
   buffer = io.BytesIO()

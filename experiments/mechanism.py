@@ -25,14 +25,14 @@ from vvlen.training import checkpoint, ensemble
 def main(config: Any, workdir: str) -> None:
   """Measures all seeds, or those that are left, and writes table and figure."""
   trained, facts = _read_trained(config)
-  train = trained.train
-  _run.use_devices(train.seeds_at_once // train.group_size)
-  mesh = sharding.seed_mesh()
-  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
   folder, place = epath.Path(workdir), epath.Path(config.trained)
   place = place.parent.parent if place.parent.name == 'cells' else place
   if place == folder:
     raise ValueError(f'{workdir} holds the trained models. Choose another --workdir.')
+  train = trained.train
+  _run.use_devices(train.seeds_at_once // train.group_size)
+  mesh = sharding.seed_mesh()
+  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
   _run.lock(workdir)
   _run.lock(place)  # training there would save and delete checkpoints meanwhile
   step = _trained_step(config, trained)
@@ -124,17 +124,13 @@ def _measure(
       group_size=train.group_size, mesh=mesh,
   )
 
-  def sample(key, num_sequences, length):
-    return task.sample(
-        key, batch_size=num_sequences, min_length=length, max_length=length
-    )
-
   at_length = {
       length: sharding.over_seeds(
           lambda params, test_key, validation_key, length=length: (
               intervention.intervene(
-                  apply, sample, params, test_key, validation_key, length=length,
-                  trained_up_to=train.max_length, num_sequences=config.num_sequences,
+                  apply, task.sample_at, params, test_key, validation_key,
+                  length=length, trained_up_to=train.max_length,
+                  num_sequences=config.num_sequences,
                   moment_sequences=config.moment_sequences)),
           mesh, train.group_size,
       )
@@ -145,10 +141,7 @@ def _measure(
     keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
     place = _training.checkpoints(config.trained, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
-    test_keys, validation_keys = (
-        sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh)
-        for purpose in (ensemble.TEST, ensemble.VALIDATION)
-    )
+    test_keys, validation_keys = _training.measuring_keys(keys, mesh)
     rows = []
     for length, measure in at_length.items():
       measured = sharding.fetch(measure(state.params, test_keys, validation_keys))

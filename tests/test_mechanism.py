@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import lookup as lookup_file
+from configs import mechanism as config_file
+from experiments import mechanism as experiment
 from tests.conftest import ROOT
 from vvlen import mechanism, plots, results
 from vvlen.evaluation import intervention, lengths
@@ -194,6 +197,15 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   assert not (tmp_path / 'run').exists()
 
 
+def test_models_that_are_not_equally_trained_are_named(monkeypatch):
+  steps = iter((20, 10))
+  monkeypatch.setattr(experiment.checkpoint, 'last_step', lambda _: next(steps))
+  config, trained = config_file.get_config('smoke'), lookup_file.get_config('smoke')
+  config.update(trained='runs/x', arms=('none', 'layer_norm'))
+  with pytest.raises(ValueError, match=r'same step: \S+none/seeds_0_1 at 20, \S+ at 10'):
+    experiment._trained_step(config, trained)
+
+
 @pytest.mark.slow
 def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   trained, workdir = tmp_path / 'trained', tmp_path / 'mechanism'
@@ -203,7 +215,7 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   assert done.returncode == 0, done.stderr
   before = {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()}
   command = ('mechanism', '--config=configs/mechanism.py:smoke',
-             f'--config.trained={trained}', f'--workdir={workdir}')
+             f'--config.trained={trained}/', f'--workdir={workdir}')
   done = _run(*command)
   assert done.returncode == 0, done.stderr
   assert '| all weight on the target ' in done.stdout
@@ -214,30 +226,22 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
     expected = plain['none', 'accuracy', length]
     assert index['none', 'accuracy', length] == pytest.approx(expected, abs=1e-6)
   assert 'after 20 training steps' in done.stdout
-  done = _run('mechanism', '--config=configs/mechanism.py:smoke',
-              "--config.arms=('layer_norm',)", f'--config.trained={trained}',
-              f'--workdir={tmp_path}/other')
-  assert (done.returncode, done.stdout) == (2, '')
-  assert 'config.arms must be distinct, of' in done.stderr
-  done = _run('mechanism', '--config=configs/mechanism.py:smoke',
-              '--config.lengths=(32,128)', f'--config.trained={trained}',
-              f'--workdir={tmp_path}/other')
-  assert (done.returncode, done.stdout) == (2, '')
-  assert 'config.lengths must not exceed the 64 keys' in done.stderr
+  claimed = json.loads((workdir / 'config.json').read_text())['config']
+  assert claimed['trained'] == str(trained)
+  other = str(tmp_path / 'other')
+  for place, folder, fields, words in (
+      (trained, other, {'arms': ('layer_norm',)}, 'arms must be distinct, of .*none'),
+      (trained, other, {'arms': ('none', 'none')}, 'config.arms must be distinct'),
+      (trained, other, {'lengths': (32, 128)}, 'must not exceed the 64 keys'),
+      (trained, other, {'lengths': (16,)}, 'lengths must go beyond 16'),
+      (trained, trained, {}, 'holds the trained models'),
+      (workdir, other, {}, 'mechanism/config.json is not the config.json of a run'),
+  ):
+    config = config_file.get_config('smoke')
+    config.update(trained=str(place), **fields)
+    with pytest.raises(ValueError, match=words):
+      experiment.main(config, str(folder))
   assert not (tmp_path / 'other').exists()
-  refused = lambda *arguments: _run('mechanism', '--config=configs/mechanism.py:smoke',
-                                    *arguments).stderr
-  assert 'config.arms must be distinct' in refused(
-      "--config.arms=('none','none')", f'--config.trained={trained}',
-      f'--workdir={tmp_path}/other')
-  assert 'holds the trained models' in refused(
-      f'--config.trained={trained}/', f'--workdir={trained}')
-  assert f'{workdir / "config.json"} is not the config.json of a run' in refused(
-      f'--config.trained={workdir}', f'--workdir={tmp_path}/other')
-  # The same folder by another name, and nothing left to do.
-  done = _run(*command[:2], f'--config.trained={trained}/', command[3])
-  assert done.returncode == 0, done.stderr
-  # Neither are models that are not equally trained.
   (trained / 'checkpoints/none/seeds_0_1/20').rename(tmp_path / 'away')
   done = _run(*command[:-1], f'--workdir={tmp_path}/third')
   assert (done.returncode, done.stdout) == (2, '')
