@@ -202,7 +202,8 @@ def test_models_that_are_not_equally_trained_are_named(monkeypatch):
   monkeypatch.setattr(experiment.checkpoint, 'last_step', lambda _: next(steps))
   config, trained = config_file.get_config('smoke'), lookup_file.get_config('smoke')
   config.update(trained='runs/x', arms=('none', 'layer_norm'))
-  with pytest.raises(ValueError, match=r'same step: \S+none/seeds_0_1 at 20, \S+ at 10'):
+  words = r'same step: \S+none/seeds_0_1 at 20, \S+ at 10'
+  with pytest.raises(ValueError, match=words):
     experiment._trained_step(config, trained)
 
 
