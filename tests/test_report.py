@@ -320,6 +320,7 @@ def test_a_column_for_each_temperature_compares_arms_that_have_it():
         r.value for r in _rows() if r[:2] == ('retrieval', arm) and r.length == n
         and r.metric == 'accuracy'])
     one, other = 'layer_norm' + suffix, 'none' + suffix
+    np.testing.assert_allclose(_lines(above)['LN'], [mean(one, n) for n in _LENGTHS])
     np.testing.assert_allclose(
         _lines(below)['LN'], [mean(one, n) - mean(other, n) for n in _LENGTHS],
         atol=1e-9)
@@ -355,6 +356,8 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings():
   assert 'lines: mean over 2 seeds' in explained
   assert 'geometric mean' in figure.axes[0].get_ylabel()
   line = _lines(figure.axes[0])['Baseline']
+  np.testing.assert_allclose(  # through its end
+      _lines(figure.axes[0])['$\\propto 1/N$'], line[-1] * 2.0 ** np.arange(10, -1, -1))
   np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
                                     and r.metric == 'component_variance'])
 
