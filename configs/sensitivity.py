@@ -41,6 +41,12 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     base.evaluate.num_sequences = 256
   task = lookup.get_config(variant).task.to_dict()
   all_arms = ('none', 'standardize', 'layer_norm')
+  at_steps, along_training = {
+      'paper': ((10_000, 100_000), (2_000, 5_000, 20_000, 40_000)),
+      'cpu': ((5_000, 10_000), (2_000, 20_000, 40_000)),
+      'quick': ((1_000, 2_000), (500,)),
+      'smoke': ((20,), (10,)),
+  }[variant]
   cells = dict(
       base=dict(arms=all_arms),
       l2=dict(optimizer=dict(l2=1e-3), arms=all_arms),
@@ -57,6 +63,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       uniform_init=dict(model=dict(kernel_init='uniform')),
       rate_low=dict(optimizer=dict(learning_rate=3e-4)),
       rate_high=dict(optimizer=dict(learning_rate=3e-3)),
+      # To 0 at the last step, so that what is measured before is of half a decay.
+      rate_decay=dict(optimizer=dict(decay_steps=at_steps[-1])),
       classes_4=dict(task=dict(num_classes=4)),
       classes_32=dict(task=dict(num_classes=32)),
       informative_query=dict(task=dict(informative_query=True)),
@@ -66,12 +74,6 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       lookup=dict(task=task, arms=all_arms),
       lookup_l2=dict(task=task, optimizer=dict(l2=1e-3), arms=all_arms),
   )
-  at_steps, along_training = {
-      'paper': ((10_000, 100_000), (2_000, 5_000, 20_000, 40_000)),
-      'cpu': ((5_000, 10_000), (2_000, 20_000, 40_000)),
-      'quick': ((1_000, 2_000), (500,)),
-      'smoke': ((20,), (10,)),
-  }[variant]
   return config_dict.create(
       base=base,
       cells=cells,  # what each changes of the base

@@ -74,8 +74,11 @@ def _optimizer(config: Any) -> optax.GradientTransformation:
         optax.scale_by_learning_rate(learning_rate),
     )
 
+  rate = config.learning_rate
+  if decay_steps := config.get('decay_steps', 0):
+    rate = optax.linear_schedule(rate, 0.0, decay_steps)
   decay = (0.0, config.l2) if config.get('decoupled', False) else (config.l2, 0.0)
-  return optax.inject_hyperparams(adam)(config.learning_rate, *decay)
+  return optax.inject_hyperparams(adam)(rate, *decay)
 
 
 def blocks(config: Any) -> range:

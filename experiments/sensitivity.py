@@ -29,6 +29,8 @@ from vvlen.training import checkpoint
 
 # Cells in one ensemble at most. It bounds memory, and what is lost to a crash.
 _TOGETHER = 8
+# Fields that the base may lack.
+_OPTIONAL = ('task.num_keys', 'optimizer.decay_steps')
 # What a cell may change, beside anything of task, model and optimizer.
 _CHANGES = ('arms', 'train.batch_size', 'train.min_length', 'train.max_length')
 
@@ -169,7 +171,7 @@ def steps(config: Any, name: str) -> list[int]:
 def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, checked."""
   cell, change = config.base.copy_and_resolve_references(), config.cells[name]
-  known = {*results.flatten(cell.to_dict()), 'task.num_keys'}
+  known = {*results.flatten(cell.to_dict()), *_OPTIONAL}
   changed = results.flatten(change.to_dict())
   if unknown := [x for x in changed if x not in known]:
     raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')

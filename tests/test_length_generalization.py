@@ -346,6 +346,20 @@ def test_decoupled_decay_is_of_the_kernels_and_does_not_meet_adam():
     np.testing.assert_allclose(updates['bias'], bias, rtol=1e-4)
 
 
+def test_a_rate_that_decays_is_zero_at_its_last_step():
+  config = _config(optimizer__learning_rate=0.25, optimizer__l2=0.0)
+  with config.unlocked():
+    config.optimizer.decay_steps = 4
+  optimizer = _training.problem(config, 'none').optimizer
+  params, steps = {'kernel': jnp.ones((2, 3))}, []
+  state = optimizer.init(params)
+  for _ in range(5):
+    updates, state = optimizer.update(params, state, params)
+    steps.append(-float(updates['kernel'][0, 0]))
+  # Adam's step on a gradient that stays is the rate.
+  np.testing.assert_allclose(steps, [0.25, 0.1875, 0.125, 0.0625, 0.0], rtol=1e-4)
+
+
 def test_initial_kernels_are_those_of_their_name():
   for name, largest in (('lecun_normal', None), ('uniform', 1 / 128**0.5)):
     config = _config()
