@@ -241,11 +241,11 @@ def figure(cells: Sequence[Cell]) -> Figure:
   ticks = sorted({step for points in followed.values() for step, _ in points})
   right.set_xticks(ticks, [f'{tick:,}' for tick in ticks], rotation=30)
   right.minorticks_off()
-  if followed:
-    right.legend(fontsize=7, loc='upper center', bbox_to_anchor=(0.5, -0.28), ncols=2)
-  drawn.supxlabel(
-      'mean accuracy beyond the training lengths; 95 % intervals; filled: p Holm < .05 '
-      'over the cells', fontsize=7.5,
+  drawn.legend(
+      *right.get_legend_handles_labels(), fontsize=7, ncols=4,
+      loc='outside lower center', title_fontsize=7.5,
+      title='mean accuracy beyond the training lengths; 95 % intervals; filled: '
+            'p Holm < .05 over the cells',
   )
   return drawn
 
