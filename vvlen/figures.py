@@ -283,15 +283,15 @@ def learning_curves(curves: Curves) -> Figure:
   return figure
 
 
-def _explain(figure: Figure, index: Index, except_for: str = '') -> None:
-  figure.supxlabel(_bands(index, except_for), fontsize=7.5)
+def _explain(figure: Figure, index: Index) -> None:
+  figure.supxlabel(_bands(index), fontsize=7.5)
 
 
-def _bands(index: Index, except_for: str = '') -> str:
+def _bands(index: Index) -> str:
   """Says what lines and bands are."""
   seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
-  return (f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean'
-          f'{except_for}; grey: training lengths')
+  return (f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean; '
+          'grey: training lengths')
 
 
 def _sample_lengths(samples: Samples, kind: str) -> list[int]:

@@ -25,8 +25,8 @@ ARMS = {
     'standardize': ('std.', '#E69F00', 's'),
     'layer_norm': ('LN', '#009E73', '^'),
 }
-# Suffix of an arm's name -> line style.
-ADAPTATIONS = {'': '-', '+adaptive': '--', '+fitted': ':'}
+# Suffixes of an arm's name, by the temperature of its attention.
+ADAPTATIONS = ('', '+adaptive', '+fitted')
 STYLE: Any = {  # matplotlib's rcParams
     'font.size': 8.5,
     'axes.titlesize': 8.5,
@@ -83,21 +83,17 @@ def gain(
   return lengths, np.array(table).reshape(len(seeds), len(lengths))
 
 
-def band(
-    axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str,
-    suffix: str = '', fill: bool = True,
-) -> None:
+def band(axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str) -> None:
   """Draws an arm in its own look; nothing where it has no values."""
   if not lengths:
     return
   name, colour, marker = ARMS[arm]
-  label = f'{name}, {suffix[1:]}' if suffix else name
-  draw(axes, lengths, table, colour, marker, label, ADAPTATIONS[suffix], fill)
+  draw(axes, lengths, table, colour, marker, name)
 
 
 def draw(
     axes: Axes, lengths: Sequence[int], table: np.ndarray, colour: str, marker: str,
-    label: str, linestyle: str = '-', fill: bool = True,
+    label: str, linestyle: str = '-',
 ) -> None:
   """Draws the mean of [seeds, lengths] over seeds, with a band for its interval.
 
@@ -110,8 +106,7 @@ def draw(
     mean, low, high = mean_interval(table)
   axes.plot(lengths, mean, color=colour, marker=marker, linestyle=linestyle,
             label=label)
-  if fill:
-    axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
+  axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def length_axis(axes: Axes, trained_up_to: int) -> None:
