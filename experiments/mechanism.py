@@ -8,7 +8,6 @@ accuracy each change restores (`vvlen.evaluation.intervention`).
       --config.trained=runs/quick --workdir=runs/mechanism
 """
 
-import json
 from typing import Any
 
 from etils import epath
@@ -69,13 +68,11 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
     raise ValueError(
         f'config.trained must be the folder of a trained run: {config.trained!r}'
     )
-  try:
-    facts = json.loads(path.read_text())['config']
+  with results.reading(path) as stored:
+    facts = stored['config']
     trained = ml_collections.ConfigDict(facts)
     absent = set(config.arms) - set(trained.arms)
     longest, num_keys = trained.train.max_length, trained.task.get('num_keys')
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ValueError(f'{path} is not the config.json of a run') from error
   if absent or not config.arms or len(set(config.arms)) < len(config.arms):
     raise ValueError(
         f'config.arms must be distinct, of {trained.arms}: {tuple(config.arms)}'

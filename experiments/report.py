@@ -5,13 +5,12 @@ python -m experiments.report --workdir=runs/quick
 
 import argparse
 from collections.abc import Callable
-import json
 import sys
 from typing import NoReturn
 
 from etils import epath
 
-from vvlen import mechanism, report, sensitivity
+from vvlen import mechanism, report, results, sensitivity
 
 
 def show(workdir: str) -> None:
@@ -23,16 +22,13 @@ def show(workdir: str) -> None:
 def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
   """Returns what writes the report of a folder, by its configuration."""
   path = epath.Path(workdir) / 'config.json'
-  try:
-    config = json.loads(path.read_text())['config'] if path.exists() else {}
-    writers = [
-        writer for field, writer in (
-            ('base', sensitivity.write), ('trained_config', mechanism.write)
-        ) if field in config
-    ]
-  except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(f'{path} is not the config.json of a run') from error
-  return writers[0] if writers else report.write
+  if not path.exists():
+    return report.write
+  with results.reading(path) as stored:
+    config = dict(stored['config'])
+  if 'base' in config:
+    return sensitivity.write
+  return mechanism.write if 'trained_config' in config else report.write
 
 
 def main() -> None:

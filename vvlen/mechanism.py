@@ -1,7 +1,5 @@
 """What interventions on the attention output restore. Runs without JAX."""
 
-import json
-
 from etils import epath
 from matplotlib.figure import Figure
 
@@ -45,13 +43,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """
   folder = epath.Path(workdir)
   rows = results.read_run(folder)
-  path = folder / 'config.json'
-  try:
-    config = json.loads(path.read_text())['config']
-    trained_up_to = config['trained_config']['train']['max_length']
-    trained_step = config['trained_step']
-  except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(f'{path} is not the config.json of a run') from error
+  with results.reading(folder / 'config.json') as stored:
+    trained_up_to = stored['config']['trained_config']['train']['max_length']
+    trained_step = stored['config']['trained_step']
   index = results.index(rows)
   if not _arms(index):
     raise ValueError(f'{folder} has no results of {", ".join(ARMS)}')

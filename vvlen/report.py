@@ -6,7 +6,6 @@ Each is written as Markdown to be read and as CSV, in full precision, to be used
 """
 
 from collections.abc import Iterable, Sequence
-import json
 import math
 from typing import Any
 
@@ -98,11 +97,9 @@ def _read_config(path: epath.Path) -> tuple[int, list[str], int]:
   """
   if not path.exists():
     return 16, [], 0
-  try:
-    config = json.loads(path.read_text())['config']
+  with results.reading(path) as stored:
+    config = stored['config']
     return config['train']['max_length'], config['arms'], config['num_seeds']
-  except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(f'{path} is not the config.json of a run') from error
 
 
 def make_tables(

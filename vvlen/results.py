@@ -4,7 +4,8 @@ Everything is written whole to a temporary file and then renamed, so a file is
 either complete or not there. Folders may be local or gs:// (etils.epath).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import csv
 import io
 import json
@@ -153,11 +154,8 @@ def claimed(
   config = json.loads(json.dumps(config))
   before, sessions = None, []
   if path.exists():
-    try:
-      stored = json.loads(path.read_text())
+    with reading(path) as stored:
       before, sessions = stored['config'], stored['sessions']
-    except (ValueError, KeyError, TypeError) as error:
-      raise ValueError(f'{path} is not the config.json of a run') from error
     old, new = flatten(before), flatten(config)
     differing = [
         f'{name}: {old.get(name)} there, {new.get(name)} here'
@@ -176,6 +174,19 @@ def claimed(
         f'{workdir} is not empty and holds no run. Choose another --workdir.'
     )
   return before, {'config': config, 'sessions': [*sessions, dict(session)]}
+
+
+@contextlib.contextmanager
+def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
+  """Gives what a config.json holds to the block that picks fields out of it.
+
+  Raises:
+    ValueError: if the file is damaged or lacks a field that the block reads.
+  """
+  try:
+    yield json.loads(path.read_text())
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(f'{path} is not the config.json of {of}') from error
 
 
 def _used(workdir: epath.Path) -> bool:

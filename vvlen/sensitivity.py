@@ -1,7 +1,6 @@
 """What a grid of choices tells: its table and figures. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
-import json
 import re
 
 from etils import epath
@@ -61,16 +60,14 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     have.setdefault((row.experiment, row.arm), set()).add(row.seed)
   for path in sorted((folder / 'cells').glob('*/config.json')):
     name = path.parent.name
-    try:
-      config = json.loads(path.read_text())['config']
+    with results.reading(path) as stored:
+      config = stored['config']
       trained_up_to[name] = config['train']['max_length']
       end = f'{name}@{config["train"]["num_steps"]}'
       missing += [
           f'{end} has {len(have.get((end, arm), ()))} of {asked} seeds of {arm}'
           for arm in config['arms'] if len(have.get((end, arm), ())) < asked
       ]
-    except (ValueError, KeyError, TypeError) as error:
-      raise ValueError(f'{path} is not the config.json of a run') from error
   rows, chosen = with_tuned_rates(rows)
   cells = read_cells(rows, trained_up_to, 'layer_norm')
   if not cells:
@@ -92,10 +89,8 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
 def _num_seeds(path: epath.Path) -> int:
   """Returns how many seeds each cell of a grid is asked for."""
-  try:
-    return json.loads(path.read_text())['config']['base']['num_seeds']
-  except (ValueError, KeyError, TypeError) as error:
-    raise ValueError(f'{path} is not the config.json of a grid') from error
+  with results.reading(path, of='a grid') as stored:
+    return stored['config']['base']['num_seeds']
 
 
 def table(
