@@ -258,8 +258,7 @@ def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
   evaluate = jax.jit(lambda params, key, coefficients, other_key: lengths.evaluate(
       _APPLY, _sample, params, key, coefficients, length=32, num_sequences=16,
       fixed_query=_QUERY, reference=distribution.moments_at(
-          _APPLY, _sample, params, other_key, length=16, num_sequences=16,
-          of='normalized_output')))
+          _APPLY, _sample, params, other_key, length=16, num_sequences=16)))
   bound = jax.jit(lambda params: distribution.variance_bound(
       _APPLY, params, retrieval.vocabulary(3), _QUERY))
   best_betas = [jax.jit(functools.partial(

@@ -80,6 +80,36 @@ def test_interventions_bring_the_moments_they_promise():
   np.testing.assert_allclose(matched.std(0), then.deviation, rtol=1e-4)
 
 
+def test_reweighting_adds_to_the_logit_of_one_item():
+  rng = np.random.default_rng(1)
+  logits, values = rng.normal(0, 2, (5, 12)), rng.normal(0, 1, (5, 12, 8))
+  target, rows = rng.integers(0, 12, 5), np.arange(5)
+
+  def attend(logits):
+    weights = np.asarray(jax.nn.softmax(jnp.asarray(logits, jnp.float32)))
+    return weights[rows, target], np.einsum('sn,snd->sd', weights, values)
+
+  weight, output = attend(logits)
+  for shift in (-1.5, 0.0, 3.0):
+    more = logits.copy()
+    more[rows, target] += shift
+    weight_then, expected = attend(more)
+    np.testing.assert_allclose(
+        intervention.reweight(output, weight, values[rows, target], jnp.float32(shift)),
+        expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        intervention.log_odds(weight_then), intervention.log_odds(weight) + shift,
+        rtol=1e-4, atol=1e-5)
+  ends = intervention.log_odds(jnp.array([0.0, 1.0]))
+  assert np.isfinite(ends).all()
+
+
+def test_a_single_item_is_the_target_alone():
+  measured = _intervene('none', 1)
+  for metric in ('accuracy', 'loss'):
+    assert measured['+one_hot'][metric] == measured[''][metric]
+
+
 def test_a_row_of_zeros_and_a_constant_component_stay_finite():
   zeros = jnp.zeros((4, 8))
   np.testing.assert_array_equal(intervention.rescale(zeros, jnp.ones(())), zeros)
@@ -91,7 +121,7 @@ def test_a_row_of_zeros_and_a_constant_component_stay_finite():
 
 def test_at_the_training_length_moments_change_nothing():
   measured = _intervene('none', 16)
-  for name in ('recentred', 'standardized'):
+  for name in ('recentred', 'standardized', 'reweighted'):
     np.testing.assert_allclose(measured[f'+{name}']['loss'], measured['']['loss'],
                                rtol=1e-4)
     assert measured[f'+{name}']['accuracy'] == measured['']['accuracy']
@@ -110,13 +140,20 @@ def test_measurements_are_those_by_hand():
   measured = _intervene('none', 64, num_sequences=32)
   draw = lambda key, count, n: jax.tree.map(  # as `in_chunks`, in one chunk
       np.asarray, _sample(jax.random.fold_in(jax.random.fold_in(key, n), 0), count, n))
-  output = lambda batch: np.asarray(
-      apply(params, batch.query, batch.items)[1]['attention_output'])
+  sown = lambda batch: apply(params, batch.query, batch.items)[1]
+  output = lambda batch: np.asarray(sown(batch)['attention_output'])
+  weight = lambda batch: np.asarray(sown(batch)['attention_weights'], np.float64)[
+      np.arange(32), batch.target_index]
+  odds = lambda batch: np.median(np.log(weight(batch) / (1 - weight(batch))))
   then, now = (_moments(output(draw(jax.random.key(3), 32, n))) for n in (16, 64))
   batch = draw(jax.random.key(2), 32, 64)
   o, rows = output(batch), np.arange(32)
   values = output(batch._replace(items=batch.items[rows, batch.target_index][:, None]))
+  more = np.expm1(odds(draw(jax.random.key(3), 32, 16))
+                  - odds(draw(jax.random.key(3), 32, 64)))
+  more *= weight(batch)[:, None]
   changed = {
+      '+reweighted': (o + more * values) / (1 + more),
       '': o, '+recentred': o - now.mean + then.mean,
       '+rescaled': o * then.norm / np.linalg.norm(o, axis=1, keepdims=True),
       '+standardized': (o - now.mean) / now.deviation * then.deviation + then.mean,
@@ -135,7 +172,7 @@ def test_measurements_are_those_by_hand():
 def test_table_and_figure_say_what_is_restored():
   rng = np.random.default_rng(0)
   restored = {'': 0.0, '+rescaled': 0.0, '+recentred': 0.1, '+standardized': 0.1,
-              '+one_hot': 0.4}
+              '+reweighted': 0.3, '+one_hot': 0.4}
   rows = []
   for suffix, more in restored.items():
     for seed in range(6):
@@ -145,20 +182,42 @@ def test_table_and_figure_say_what_is_restored():
   index = results.index(rows)
   table = mechanism.table(index, 16)
   shares = [r['restored_percent'] for r in table.records]
-  np.testing.assert_allclose(shares, [0, 25, 25, 100], atol=1)
+  np.testing.assert_allclose(shares, [0, 25, 25, 75, 100], atol=1)
   by_length = mechanism.length_table(index, 16).records
-  assert [r['length'] for r in by_length] == [16, 64] * 4
+  assert [r['length'] for r in by_length] == [16, 64] * 5
   np.testing.assert_allclose(
-      [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 40], atol=0.3)
+      [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 30, 0, 40],
+      atol=0.3)
   with plots.style():
     accuracy, _ = mechanism.figure(index, 16).axes
   np.testing.assert_allclose(
-      [line.get_ydata()[1] for line in accuracy.lines], [50, 60, 60, 90, 50], atol=0.3)
+      [line.get_ydata()[1] for line in accuracy.lines], [50, 60, 60, 80, 90, 50],
+      atol=0.3)
   assert 'Not learned' not in table.note
   halved = results.index(r._replace(value=r.value / 2) for r in rows)
   assert mechanism.table(halved, 16).note.endswith(
       'Not learned at the shortest length, so that nothing there is about length: '
       'Baseline.')
+
+
+def test_gain_is_told_as_it_is_and_under_interventions():
+  rng = np.random.default_rng(0)
+  left = {'': 0.05, '+rescaled': 0.05, '+recentred': 0.02, '+standardized': 0.0,
+          '+reweighted': -0.03, '+one_hot': 0.0}
+  rows = [
+      results.Row('retrieval', arm + suffix, seed, length, 'accuracy',
+                  0.6 + rng.normal(0, 0.001) + gain * (arm != 'none') * (length > 16))
+      for suffix, gain in left.items() for arm in ('none', 'layer_norm')
+      for seed in range(8) for length in (16, 64, 128)
+  ]
+  records = mechanism.gain_table(results.index(rows), 16).records
+  assert [r['arm'] for r in records] == ['LN'] * 6
+  np.testing.assert_allclose(
+      [r['difference'] for r in records], [5, 5, 2, 0, -3, 0], atol=0.2)
+  np.testing.assert_allclose(
+      [r['change_difference'] for r in records], [np.nan, 0, -3, -5, -8, -5], atol=0.3)
+  found = [r['change_p_holm'] < 0.001 for r in records]
+  assert found == [False, False, True, True, True, True]
 
 
 def test_a_damaged_folder_is_named(tmp_path):

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vvlen import results
-from vvlen.comparison import compare, Comparison, median_accuracy
+from vvlen.comparison import change, compare, Comparison, CONTROL, median_accuracy
 from vvlen.results import Row
-from vvlen.statistics import corrected, detectable, paired_t_test, PairedTest
+from vvlen.statistics import corrected, detectable, PairedTest
 
-CONTROL = 'none'
 # What may explain a gain.
 MECHANISM = ('target_weight', 'output_norm', 'input_distance')
 # What a grid keeps of each model, besides its accuracy with adapted temperature.
@@ -129,7 +128,7 @@ def read_cells(
     against = None
     if parent and name != parent and (parent, step) in indices:
       beyond = max(up_to(name), up_to(parent))
-      against = _against(*(
+      against = change(*(
           compare(i, treated, CONTROL, trained_up_to=beyond)
           for i in (index, indices[parent, step])
       ))
@@ -179,15 +178,6 @@ def _family(cells: Sequence[Cell]) -> list[int]:
   if not common:
     return [places[max(places)] for places in whole.values()]
   return [places[max(common)] for places in whole.values() if max(common) in places]
-
-
-def _against(cell: Comparison, parent: Comparison) -> PairedTest | None:
-  """Tests whether the difference is another than in its parent, paired over seeds."""
-  ours, theirs = cell.primary_differences, parent.primary_differences
-  seeds = sorted(ours.keys() & theirs.keys())
-  if len(seeds) < 2:
-    return None
-  return paired_t_test([ours[s] for s in seeds], [theirs[s] for s in seeds])
 
 
 def _mechanism(

@@ -13,6 +13,7 @@ import numpy as np
 from vvlen.results import Index
 from vvlen.statistics import holm, paired_t_test, PairedTest
 
+CONTROL = 'none'  # the arm that others are compared with, the Baseline
 # Accuracy at the training lengths, of the best arm, below which no test makes sense.
 LEARNED = 0.9
 
@@ -106,6 +107,18 @@ def compare(
 
 def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:
   return paired_t_test(treated, control) if len(treated) > 1 else None
+
+
+def change(comparison: Comparison, before: Comparison) -> PairedTest | None:
+  """Tests whether a difference is another than `before`, paired over seeds.
+
+  Returns:
+    The test of the primary endpoint's difference minus that before; None if fewer
+    than two seeds have both.
+  """
+  ours, theirs = comparison.primary_differences, before.primary_differences
+  seeds = sorted(ours.keys() & theirs.keys())
+  return _test(*(np.array([d[s] for s in seeds]) for d in (ours, theirs)))
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

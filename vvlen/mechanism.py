@@ -4,7 +4,7 @@ from etils import epath
 from matplotlib.figure import Figure
 
 from vvlen import plots, results
-from vvlen.comparison import compare, LEARNED
+from vvlen.comparison import change, compare, CONTROL, LEARNED
 from vvlen.plots import ARMS
 from vvlen.results import Index
 from vvlen.statistics import corrected
@@ -24,6 +24,7 @@ INTERVENTIONS = {
     'rescaled': ('norm as in training', '#E69F00', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
     'standardized': ('mean and variance as in training', '#D55E00', '^'),
+    'reweighted': ('weight of the target as in training', '#8C6D31', 'o'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
 }
 
@@ -53,13 +54,16 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   made = made._replace(
       title=f'{made.title}, after {trained_step:,} training steps'
   )
-  by_length = length_table(index, trained_up_to)
+  tables = [made]
+  if CONTROL in _arms(index) and len(_arms(index)) > 1:
+    tables.append(gain_table(index, trained_up_to))
   with plots.style():
     paths = plots.save(
         folder / 'figures', {made.name: figure(index, trained_up_to)}
     )
-  paths = [*write_table(folder, made), *write_table(folder, by_length), *paths]
-  return markdown(made), paths
+  for each in (length_table(index, trained_up_to), *reversed(tables)):
+    paths = [*write_table(folder, each), *paths]
+  return '\n'.join(map(markdown, tables)), paths
 
 
 def table(index: Index, trained_up_to: int) -> Table:
@@ -118,6 +122,61 @@ def table(index: Index, trained_up_to: int) -> Table:
     note += (f' Not learned at the shortest length, so that nothing there is about '
              f'length: {", ".join(sorted(odd))}.')
   return Table('mechanism', 'Accuracy restored by changes of the attention output',
+               columns, records, note)
+
+
+def gain_table(index: Index, trained_up_to: int) -> Table:
+  """Returns what is left of each arm's gain where both arms are changed alike.
+
+  Args:
+    index: from `vvlen.results.index`, with rows of the Baseline.
+    trained_up_to: the longest training length.
+
+  Returns:
+    One row an arm and intervention: its difference from the Baseline under that
+    intervention, and how it changes.
+  """
+  records, compared = [], []
+  for arm in _arms(index):
+    if arm == CONTROL:
+      continue
+    before, *after = (
+        compare(index, arm + suffix, CONTROL + suffix, trained_up_to=trained_up_to)
+        for suffix in ('', *(f'+{name}' for name in INTERVENTIONS))
+    )
+    compared += [before, *after]
+    changes = [change(c, before) for c in after]
+    nothing = ('as it is', before, None, float('nan'))
+    rows = zip((done for done, _, _ in INTERVENTIONS.values()), after, changes,
+               corrected(changes)[0], strict=True)
+    for done, c, test, p in (nothing, *rows):
+      treated, control = c.primary_means
+      records.append({
+          'arm': ARMS[arm][0], 'intervention': done, 'control': control,
+          'treated': treated, **difference(c.primary),
+          'p': c.primary.p if c.primary else float('nan'),
+          **difference(test, 'change_'), 'change_p_holm': float(p),
+          'pairs': c.primary.num_pairs if c.primary else 0,
+      })
+  changed = lambda cell: lambda r: '' if r['intervention'] == 'as it is' else cell(r)
+  columns = {
+      'arm': lambda r: r['arm'],
+      'attention output of both': lambda r: r['intervention'],
+      'Baseline': lambda r: number(r['control'], '.1f'),
+      'treated': lambda r: number(r['treated'], '.1f'),
+      'difference [95 %]': difference_cell('.2f'),
+      'p': lambda r: p_value(r['p']),
+      'its change [95 %]': changed(difference_cell('.2f', 'change_')),
+      'p Holm': changed(lambda r: p_value(r['change_p_holm'])),
+      'pairs': lambda r: str(r['pairs']),
+  }
+  note = (
+      'Accuracy in %, mean over the lengths beyond training; treated minus Baseline, '
+      'and that minus what it is without intervention; paired over seeds. p is '
+      'uncorrected; p Holm: of the changes, over the interventions of an arm.'
+      f'{left_out(compared)}'
+  )
+  return Table('mechanism_gain', 'What is left of the gain under interventions',
                columns, records, note)
 
 

@@ -11,14 +11,13 @@ from scipy import stats
 from vvlen import plots, results
 from vvlen.cells import (
   Cell,
-  CONTROL,
   MECHANISM,
   PARENTS,
   read_cells,
   TUNED,
   with_tuned_rates,
 )
-from vvlen.comparison import LEARNED
+from vvlen.comparison import CONTROL, LEARNED
 from vvlen.plots import ARMS
 from vvlen.statistics import PairedTest
 from vvlen.tables import (

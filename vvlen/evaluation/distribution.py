@@ -55,9 +55,8 @@ def moments_at(
     *,
     length: int,
     num_sequences: int,
-    of: str,
 ) -> Moments:
-  """Returns the moments, over sequences, of the attention output at one length.
+  """Returns the moments, over sequences, of the normalized output at one length.
 
   Args:
     apply: the model, as all that follows, as in `components`.
@@ -66,7 +65,6 @@ def moments_at(
     key: of validation data, not of the test data.
     length: N.
     num_sequences: S.
-    of: 'attention_output', before the norm, or 'normalized_output', after it.
 
   Returns:
     `Moments`.
@@ -74,7 +72,7 @@ def moments_at(
 
   def measure(batch):
     _, sown = apply(params, batch.query, batch.items)
-    return sown[of]
+    return sown['normalized_output']
 
   return moments(in_chunks(measure, sample, key, length, num_sequences))
 

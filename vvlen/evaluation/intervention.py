@@ -9,14 +9,17 @@ disperse). Changing o alone tells them apart:
   recentred     o ← o − μ_N + μ₀                          the mean as in training
   standardized  o ← (o − μ_N) / σ_N · σ₀ + μ₀             mean and variance of each
                                                           component as in training
-  one_hot       o ← the value of the item asked for       all weight on the target
+  reweighted    o ← (o + (e^c − 1) a v) / (1 + (e^c − 1) a)  the target's weight as in
+                c = λ₀ − λ_N                              training: c more in its logit
+  one_hot       o ← v                                     all weight on the target
 
 μ, σ: mean and standard deviation of each component over sequences; r₀: the mean norm;
-₀: at the longest training length. The first three leave the weights as they are and
-would restore accuracy if vanishing variance or the shift were to blame; the last
-shows what the layers after attention do with an item that stands out alone: it is the
-accuracy at N = 1, and does not tell whether they could read a dispersed output. All
-are applied before the norm of the model.
+a, v: weight and value of the item asked for; λ: the median over sequences of its
+log-odds ln a / (1 − a); ₀: at the longest training length. The first three leave the
+weights as they are, and restore what is lost to a changed scale, mean or spread of o,
+though no signal that has gone. The fourth raises the weight of the target alone; the
+other items are as many as before and keep their proportions. The last is the accuracy
+at N = 1. All are applied before the norm of the model.
 
 Axes: S sequences, N items, d width of the attention output.
 """
@@ -26,11 +29,16 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation import distribution
-from vvlen.evaluation.lengths import Apply, in_chunks, Metrics, Params, Sample
-from vvlen.evaluation.moments import Moments
-
-NAMES = ('rescaled', 'recentred', 'standardized', 'one_hot')
+from vvlen.evaluation.lengths import (
+  answers,
+  Apply,
+  in_chunks,
+  Metrics,
+  Params,
+  pick,
+  Sample,
+)
+from vvlen.evaluation.moments import Moments, moments
 
 
 def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
@@ -55,6 +63,33 @@ def match(output: jax.Array, now: Moments, then: Moments) -> jax.Array:
   )
   centred = output - _row(now.mean, output)
   return centred * _row(scale, output) + _row(then.mean, output)
+
+
+def reweight(
+    output: jax.Array, weight: jax.Array, value: jax.Array, shift: jax.Array
+) -> jax.Array:
+  """Returns the output with more, or less, weight on one item.
+
+  Args:
+    output: [..., d], the mean of all values, by the attention weights.
+    weight: [...], a, of the item, between 0 and 1.
+    value: [..., d], of the item.
+    shift: [], what is added to its logit.
+
+  Returns:
+    The output with that item's weight b, ln b / (1 − b) = ln a / (1 − a) + shift, and
+    1 − b shared by the others as they share 1 − a.
+  """
+  # e^shift times a, all else as it is: the weights then sum to 1 + (e^shift − 1) a.
+  more = (jnp.expm1(shift) * weight)[..., None]
+  return (output + more * value) / (1 + more)
+
+
+def log_odds(weight: jax.Array) -> jax.Array:
+  """Returns ln a / (1 − a) of weights a between 0 and 1, finite at both ends."""
+  info = jnp.finfo(weight.dtype)
+  weight = weight.clip(info.tiny, 1 - info.eps)
+  return jnp.log(weight) - jnp.log1p(-weight)
 
 
 def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
@@ -84,39 +119,37 @@ def intervene(
     `accuracy` and `loss`, nats, and '' also of `output_norm`, the norm of the
     attention output.
   """
-  at = lambda n: distribution.moments_at(
-      apply, sample, params, validation_key, length=n,
-      num_sequences=moment_sequences, of='attention_output',
-  )
-  now, then = at(length), at(trained_up_to)
-  changes: dict[str, Callable[[jax.Array], jax.Array] | None] = {
-      '': None,
-      '+rescaled': lambda o: rescale(o, then.norm),
-      '+recentred': lambda o: recentre(o, now, then),
-      '+standardized': lambda o: match(o, now, then),
-  }
 
-  def answers(batch, logits):
-    log_probability = jax.nn.log_softmax(logits)
-    picked = jnp.take_along_axis(log_probability, batch.target[:, None], axis=1)[:, 0]
-    right = logits.argmax(-1) == batch.target
-    # Without this, a model of nan would seem to answer class 0.
-    finite = jnp.isfinite(logits).all(-1)
-    return {'accuracy': jnp.where(finite, right, jnp.nan), 'loss': -picked}
+  def at(n):
+    def measure(batch):
+      _, sown = apply(params, batch.query, batch.items)
+      weight = pick(sown['attention_weights'], batch.target_index)
+      return sown['attention_output'], log_odds(weight)
+
+    outputs, odds = in_chunks(measure, sample, validation_key, n, moment_sequences)
+    return moments(outputs), jnp.median(odds)
+
+  (now, odds_now), (then, odds_then) = at(length), at(trained_up_to)
 
   def measure(batch):
-    rows = {}
-    for suffix, change in changes.items():
-      logits, sown = apply(params, batch.query, batch.items, None, change)
-      rows[suffix] = answers(batch, logits)
-      if not suffix:
-        norm = jnp.linalg.norm(sown['attention_output'], axis=-1)
-        rows[suffix]['output_norm'] = norm
+    as_it_is, sown = apply(params, batch.query, batch.items)
+    weight = pick(sown['attention_weights'], batch.target_index)
     # Attention to a single item returns its value.
     place = batch.target_index.reshape(-1, *[1] * (batch.items.ndim - 1))
     target = jnp.take_along_axis(batch.items, place, axis=1)
-    logits, _ = apply(params, batch.query, target)
-    rows['+one_hot'] = answers(batch, logits)
+    one_hot, alone = apply(params, batch.query, target)
+    value = alone['attention_output']
+    rows = {'': answers(batch, as_it_is), '+one_hot': answers(batch, one_hot)}
+    rows['']['output_norm'] = jnp.linalg.norm(sown['attention_output'], axis=-1)
+    changes: dict[str, Callable[[jax.Array], jax.Array]] = {
+        '+rescaled': lambda o: rescale(o, then.norm),
+        '+recentred': lambda o: recentre(o, now, then),
+        '+standardized': lambda o: match(o, now, then),
+        '+reweighted': lambda o: reweight(o, weight, value, odds_then - odds_now),
+    }
+    for suffix, change in changes.items():
+      logits, _ = apply(params, batch.query, batch.items, None, change)
+      rows[suffix] = answers(batch, logits)
     return rows
 
   rows = in_chunks(measure, sample, test_key, length, num_sequences)

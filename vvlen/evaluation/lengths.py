@@ -183,18 +183,32 @@ def _measure_rows(
     batch: Batch, logits: jax.Array, sown: dict[str, jax.Array]
 ) -> Metrics:
   """Returns the metrics of each sequence, [S]."""
-  log_probability = jax.nn.log_softmax(logits)
-  # Without this, a model of nan would seem to answer class 0.
-  finite = jnp.isfinite(logits).all(-1)
   weights, output = sown['attention_weights'], sown['normalized_output']
   return {
-      'accuracy': jnp.where(finite, logits.argmax(-1) == batch.target, jnp.nan),
-      'loss': -_pick(log_probability, batch.target),
+      **answers(batch, logits),
       'attention_entropy': attention_entropy(weights),
-      'target_weight': _pick(weights, batch.target_index),
+      'target_weight': pick(weights, batch.target_index),
       'output_norm': jnp.linalg.norm(sown['attention_output'], axis=-1),
       'output_mean': output.mean(-1),
       'output_variance': output.var(-1),
+  }
+
+
+def answers(batch: Batch, logits: jax.Array) -> Metrics:
+  """Returns whether each sequence is answered right, and its loss.
+
+  Args:
+    batch: S sequences.
+    logits: [S, C].
+
+  Returns:
+    `accuracy` [S], 0 or 1, nan where a logit is not finite; `loss` [S], nats.
+  """
+  # Without this, a model of nan would seem to answer class 0.
+  finite = jnp.isfinite(logits).all(-1)
+  return {
+      'accuracy': jnp.where(finite, logits.argmax(-1) == batch.target, jnp.nan),
+      'loss': -pick(jax.nn.log_softmax(logits), batch.target),
   }
 
 
@@ -226,7 +240,7 @@ def best_betas(
     def log_probability(beta):
       temperature = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
       logits, sown = apply(params, batch.query, batch.items, temperature)
-      picked = _pick(jax.nn.log_softmax(logits), batch.target)
+      picked = pick(jax.nn.log_softmax(logits), batch.target)
       return picked, attention_entropy(sown['attention_weights'])
 
     betas = jnp.array(BETAS)
@@ -237,6 +251,6 @@ def best_betas(
   return in_chunks(measure, sample, key, length, num_sequences)
 
 
-def _pick(table: jax.Array, index: jax.Array) -> jax.Array:
+def pick(table: jax.Array, index: jax.Array) -> jax.Array:
   """Returns table[s, index[s]]: [S, n], [S] -> [S]."""
   return jnp.take_along_axis(table, index[:, None], axis=1)[:, 0]

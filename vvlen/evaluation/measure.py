@@ -78,7 +78,7 @@ def make_measure(
   # Of validation data: the test data at this length would seem to be nearer.
   reference = over_seeds(lambda params, key: distribution.moments_at(
       apply, sample, params, key, length=trained_up_to,
-      num_sequences=num_sequences, of='normalized_output',
+      num_sequences=num_sequences,
   ))
   # A seed at a time, as the vocabulary may be many times a chunk of test sequences.
   bound = sharding.over_seeds(lambda params: distribution.variance_bound(
