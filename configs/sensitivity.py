@@ -84,5 +84,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       also_at={
           name: along_training for name in ('base', 'l2', 'lookup', 'lookup_l2')
       },
+      # Whose gain that of a cell is compared with: that of base, if of the same task,
+      # where nothing else is said.
+      against=dict(linear_projection='linear_encoder', lookup_l2='lookup'),
       run=(),  # names of cells; all if none
   )

@@ -50,8 +50,12 @@ def main(config: Any, workdir: str) -> None:
   _check_reachable(folder, cells, todo)
   # Cells and arms may be added to a folder; each cell has a configuration of its own.
   session = _run.session()
-  claims = [(folder, {'base': config.base.to_dict()}, session,
-             ['base.num_seeds'], ['base.train.save_every_seconds', 'base.arms'])]
+  against = config.against.to_dict()
+  claims = [(
+      folder, {'base': config.base.to_dict(), 'against': against}, session,
+      ['base.num_seeds'], ['base.train.save_every_seconds', 'base.arms',
+                           *(f'against.{name}' for name in config.cells)],
+  )]
   claims += [
       (folder / 'cells' / name, cell.to_dict(), session,
        ['num_seeds', 'train.num_steps'], ['train.save_every_seconds', 'arms'])
@@ -144,12 +148,17 @@ def names(config: Any) -> tuple[str, ...]:
   if not config.cells:
     raise ValueError('config.cells is empty')
   chosen = tuple(config.run) or tuple(config.cells)
-  for field, those in (('run', chosen), ('also_at', tuple(config.also_at))):
+  for field, those in (
+      ('run', chosen), ('also_at', tuple(config.also_at)),
+      ('against', tuple(config.against)), ('against', tuple(config.against.values())),
+  ):
     unknown = [name for name in those if name not in config.cells]
-    odd = [name for name in those if not re.fullmatch('[a-z0-9_]+', name)
-           or name == TUNED]
+    odd = [name for name in those if not isinstance(name, str)
+           or not re.fullmatch('[a-z0-9_]+', name) or name == TUNED]
     if odd:
-      raise ValueError(f'not the name of a cell, a-z, 0-9 and _: {", ".join(odd)}')
+      raise ValueError(
+          f'not the name of a cell, a-z, 0-9 and _: {", ".join(map(str, odd))}'
+      )
     if unknown:
       raise ValueError(
           f'config.{field} must be of {", ".join(config.cells)}: {", ".join(unknown)}'
@@ -209,4 +218,4 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
 
 
 if __name__ == '__main__':
-  _run.run(main, needs=('base', 'cells', 'at_steps', 'also_at', 'run'))
+  _run.run(main, needs=('base', 'cells', 'at_steps', 'also_at', 'against', 'run'))

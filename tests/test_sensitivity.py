@@ -16,12 +16,13 @@ from configs import sensitivity as config_file
 from experiments import _training
 from experiments import sensitivity as experiment
 from tests.conftest import ROOT
-from vvlen import plots, results, sensitivity
-from vvlen.cells import read_cells, with_tuned_rates
+from vvlen import plots, results, sensitivity, sensitivity_figures
+from vvlen.cells import read_cells, Setting, with_tuned_rates
 from vvlen.results import Row
 from vvlen.statistics import detectable, holm
 
 _LENGTHS = (16, 32, 64)
+_RATES = ('base', 'rate_low', 'rate_high')
 
 
 def _rows(gains, steps=(10, 20), num_seeds=6):
@@ -45,7 +46,7 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
 
 def test_cells_are_tested_at_their_last_step_and_corrected_together():
   rows = _rows({'b': 0.2, 'a': 0.0, 'c': -0.1})
-  cells = read_cells(rows, trained_up_to={'base': 16})
+  cells = read_cells(rows, {})
   assert [(c.name, c.step) for c in cells] == [
       ('a', 10), ('a', 20), ('b', 10), ('b', 20), ('c', 10), ('c', 20)]
   expected = []
@@ -63,28 +64,28 @@ def test_cells_are_tested_at_their_last_step_and_corrected_together():
 
 
 def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
-  cells = read_cells(
-      _rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), trained_up_to={'base': 16})
-  table = sensitivity.table(cells)
+  cells = read_cells(_rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), {})
+  table = sensitivity.table(cells, {})
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
   assert last['b']['target_weight_treated'] == 0.5
   assert last['b']['target_weight_control'] == 0.25
   with plots.style():
-    left, right = sensitivity.figure(cells).axes
+    left, right = sensitivity_figures.gains(cells, {}).axes
   points = [line for line in left.lines if line.get_marker() == '^']
-  np.testing.assert_allclose(
-      [line.get_xdata()[0] for line in points], [0, 20, -10], atol=2)
+  places = [(line.get_ydata()[0], line.get_xdata()[0]) for line in points]
+  np.testing.assert_allclose(places, [(1, 0), (0, 20), (2, -10)], atol=2)
   found = [line.get_markerfacecolor() != 'white' for line in points]
   assert found == [False, True, True]
-  assert [t.get_text() for t in left.get_yticklabels()] == ['a', 'b', 'c']
+  # The largest gain stands above.
+  assert [t.get_text() for t in left.get_yticklabels()] == ['b', 'a', 'c']
   assert [list(line.get_xdata()) for line in right.lines[:3]] == [[10, 20]] * 3
 
 
 def test_a_cell_is_compared_with_base_at_the_same_step():
   rows = _rows({'base': 0.1, 'a': 0.3, 'b': 0.1}) + _rows({'late': 0.1}, steps=(40,))
   cells = {(c.name, c.step): c
-           for c in read_cells(rows, trained_up_to={'base': 16})}
+           for c in read_cells(rows, {})}
   gain = {
       (name, step): [
           np.mean([r.value * (1 if r.arm == 'layer_norm' else -1) * 2 for r in rows
@@ -105,7 +106,7 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
 
 def test_each_cell_has_the_training_lengths_of_its_own():
   rows = _rows({'base': 0.1, 'a': 0.3})
-  cells = read_cells(rows, trained_up_to={'base': 16, 'a': 32})
+  cells = read_cells(rows, {'a': Setting(trained_up_to=32)})
   by_name = {c.name: c.comparison for c in cells}
   assert by_name['base'].primary.mean_difference == pytest.approx(np.mean(
       [t.mean_difference for t in by_name['base'].by_length[1:]]))
@@ -119,7 +120,7 @@ def test_a_cell_is_compared_with_its_parent_at_lengths_beyond_both():
   # Both gain at N = 32 alone, which `range` was trained on.
   rows = [row._replace(value=row.value + 0.2) if row.arm == 'layer_norm'
           and row.metric == 'accuracy' and row.length == 32 else row for row in rows]
-  cells = read_cells(rows, {'base': 16, 'range': 32})
+  cells = read_cells(rows, {'range': Setting(trained_up_to=32)})
   last = {c.name: c for c in cells if c.step == 20}
   assert last['range'].against_parent.mean_difference == pytest.approx(0, abs=1e-9)
   assert (last['base'].comparison.primary.mean_difference
@@ -127,8 +128,9 @@ def test_a_cell_is_compared_with_its_parent_at_lengths_beyond_both():
 
 
 def test_lookup_with_weight_decay_is_compared_with_lookup():
-  cells = read_cells(
-      _rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3}), {'base': 16})
+  settings = {'lookup': Setting('lookup', parent=None),
+              'lookup_l2': Setting('lookup', parent='lookup')}
+  cells = read_cells(_rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3}), settings)
   last = {c.name: c.against_parent for c in cells if c.step == 20}
   assert last['lookup'] is None  # another task
   assert last['lookup_l2'].mean_difference == pytest.approx(10, abs=2)
@@ -139,12 +141,12 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
   rows = [*_rows({'a': 0.1}, steps=(10, 20)), *_rows({'b': 0.1}, steps=(10,)),
           *_rows({'c': 0.1}, steps=(10,)), *_rows({'c': 0.1}, (20,), num_seeds=3),
           *_rows({'d': 0.1}, (10,), num_seeds=3)]
-  cells = read_cells(rows, {'base': 16})
+  cells = read_cells(rows, {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
   assert all(np.isnan(c.holm_p) != c.in_family for c in cells)
-  note = sensitivity.table(cells).note
+  note = sensitivity.table(cells, {}).note
   assert 'after 10 steps' in note
-  chosen = read_cells(rows, {'base': 16}, family=[('a', 20)])
+  chosen = read_cells(rows, {}, family=[('a', 20)])
   assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
 
 
@@ -157,15 +159,15 @@ def test_the_tuned_rate_has_no_say_in_the_step_of_the_family():
       row.experiment.split('@')[0] ==
       lowest.get((row.arm, int(row.experiment.split('@')[1])), 'base') else row
       for row in rows]
-  together, _ = with_tuned_rates(rows)
+  together, _ = with_tuned_rates(rows, _RATES)
   assert {r.experiment for r in together} - {r.experiment for r in rows} == {
       'rate_tuned@10'}
-  cells = read_cells(together, {'base': 16})
+  cells = read_cells(together, {})
   assert [c[:2] for c in cells if c.in_family] == [
       ('base', 20), ('rate_high', 20), ('rate_low', 20)]
 
 
-def _folder(path, rows, num_seeds):
+def _folder(path, rows, num_seeds, changes=()):
   """Makes the folder of a grid of six seeds a cell, but `num_seeds` asked for."""
   results.write_rows(path / 'results.csv', rows)
   session = {}
@@ -174,7 +176,8 @@ def _folder(path, rows, num_seeds):
   for name in {r.experiment.split('@')[0] for r in rows}:
     results.claim(path / 'cells' / name, dict(
         train=dict(max_length=16, num_steps=20), num_seeds=6,
-        arms=('none', 'layer_norm')), session)
+        task=dict(name='retrieval'), optimizer=dict(learning_rate=1e-3),
+        arms=('none', 'layer_norm')) | dict(changes).get(name, {}), session)
   return path
 
 
@@ -187,6 +190,26 @@ def test_cells_with_fewer_seeds_than_asked_are_named_and_not_tested(tmp_path):
   assert text.startswith(
       'The grid is not finished: a@20 has 6 of 12 seeds of none, a@20 has 6 of 12 '
       'seeds of layer_norm. Only cells with as many seeds as any are tested together.')
+
+
+def test_settings_are_those_of_the_cells_configurations(tmp_path):
+  names = ('base', 'low', 'decay', 'wide', 'other', 'other_low')
+  changes = {
+      'low': dict(optimizer=dict(learning_rate=1e-4)),
+      'decay': dict(optimizer=dict(learning_rate=1e-3, decay_steps=20)),
+      'wide': dict(model=dict(width=256), optimizer=dict(learning_rate=1e-4)),
+      'other': dict(task=dict(name='lookup'), train=dict(max_length=32, num_steps=20)),
+      'other_low': dict(task=dict(name='lookup'),
+                        optimizer=dict(learning_rate=1e-4)),
+  }
+  folder = _folder(tmp_path / 'run', _rows(dict.fromkeys(names, 0.1)), 6, changes)
+  settings, rates, ends = sensitivity._read_settings(folder, {'other_low': 'other'})
+  assert rates == ['base', 'decay', 'low']  # alone
+  parents = {name: setting.parent for name, setting in settings.items()}
+  assert parents == {'base': None, 'low': 'base', 'decay': 'base', 'wide': 'base',
+                     'other': None, 'other_low': 'other', 'rate_tuned': 'base'}
+  assert settings['other'][:2] == ('lookup', 32)
+  assert ends['wide@20'] == ['none', 'layer_norm']
 
 
 def test_a_damaged_grid_is_named(tmp_path):
@@ -204,11 +227,11 @@ def test_a_damaged_grid_is_named(tmp_path):
 
 def test_a_cell_without_a_baseline_yet_waits():
   rows = _rows({'a': 0.1}) + [r for r in _rows({'b': 0.1}) if r.arm != 'none']
-  assert {c.name for c in read_cells(rows, {'base': 16})} == {'a'}
+  assert {c.name for c in read_cells(rows, {})} == {'a'}
 
 
 def test_what_a_cell_could_have_missed_is_of_its_level_in_the_family():
-  cells = read_cells(_rows({'base': 0.1, 'a': 0.3, 'b': 0.1}), {'base': 16})
+  cells = read_cells(_rows({'base': 0.1, 'a': 0.3, 'b': 0.1}), {})
   for cell in cells:
     tests = ((cell.comparison.primary, cell.detectable, 3),
              (cell.against_parent, cell.detectable_against_parent, 2))
@@ -222,9 +245,9 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
           row.experiment == 'b@20' else row for row in _rows({'a': 0.1, 'b': 0.1})]
   rows += [Row('a@20', arm, seed, None, 'training_accuracy', 0.95)
            for arm in ('none', 'layer_norm') for seed in range(6)]
-  cells = read_cells(rows, {'base': 16})
+  cells = read_cells(rows, {})
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
-  note = sensitivity.table(cells).note
+  note = sensitivity.table(cells, {}).note
   assert 'Left out, not finite in one of the arms: seed 4.' in note
   assert note.endswith('is about length: b.')
 
@@ -235,7 +258,7 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   rows = [
       row._replace(value=0.05) if row.metric == 'training_loss' and
       row.experiment == f'{best[row.arm]}@20' else row for row in rows]
-  together, chosen = with_tuned_rates(rows)
+  together, chosen = with_tuned_rates(rows, _RATES)
   assert {arm: chosen[f'{arm}@20'] for arm in best} == best
   tuned = [row[1:] for row in together if row.experiment == 'rate_tuned@20']
   assert tuned == [row[1:] for row in rows if row.experiment in (
@@ -244,29 +267,56 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   fail = lambda rows, seeds: [
       row._replace(value=np.nan) if row.metric == 'training_loss' and row.seed in seeds
       and row[:2] == ('rate_low@20', 'none') else row for row in rows]
-  chosen_after = lambda rows: with_tuned_rates(rows)[1]['none@20']
+  chosen_after = lambda rows: with_tuned_rates(rows, _RATES)[1]['none@20']
   assert chosen_after(fail(rows, (3,))) == 'rate_low'
   assert chosen_after(fail(rows, range(4))) == 'base'
   # With one rate for all arms, the cell would be another's.
   same = [row for row in together if '10' in row.experiment]
   assert not [row for row in same if row.experiment.startswith('rate_tuned')]
-  # Without one of the rates there is nothing to choose from.
-  assert with_tuned_rates(_rows({'base': 0.1, 'rate_low': 0.2}))[1] == {}
+  # A rate that has fewer seeds yet is no choice, and base alone none at all.
+  fewer = [r for r in rows if not r.experiment.startswith('rate_low') or r.seed < 5]
+  assert chosen_after(fewer) == 'base'
+  assert with_tuned_rates(_rows({'base': 0.1, 'other': 0.2}), _RATES)[1] == {}
 
 
 def test_the_figure_of_the_mechanism_has_a_point_a_cell():
   rows = [row._replace(value=0.45) if row[:2] + row[4:5] == (
       'c@20', 'layer_norm', 'target_weight') else row
           for row in _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})]
-  cells = read_cells(rows, trained_up_to={'base': 16})
+  cells = read_cells(rows, {})
   with plots.style():
-    weight, norm, _ = sensitivity.mechanism_figure(cells).axes
-  np.testing.assert_allclose(weight.lines[0].get_xdata(), [0.25, 0.25, 0.2])
-  np.testing.assert_allclose(weight.lines[0].get_ydata(), [0, 20, -10], atol=2)
-  assert 'rank correlation +0.87' in weight.get_title()
-  assert [t.get_text() for t in weight.texts] == ['1', '2', '3']
-  assert weight.figure.get_supxlabel().startswith('1 a, 2 b, 3 c\n')
-  assert np.isnan(norm.lines[0].get_xdata()).all()  # not measured
+    drawn = sensitivity_figures.mechanism(cells, {})
+  above, below = drawn.axes[:3], drawn.axes[3:]
+  points = [line for line in above[0].lines if line.get_marker() == '^']
+  np.testing.assert_allclose(  # by their gain
+      [line.get_xdata()[0] for line in points], [0.25, 0.25, 0.2])
+  np.testing.assert_allclose(
+      [line.get_ydata()[0] for line in points], [20, 0, -10], atol=2)
+  # Those found are filled and named; what is not measured has no place.
+  assert [t.get_text() for t in above[0].texts] == ['b', 'c']
+  assert not above[1].texts
+  labels = [t.get_text().split()[0] for t in below[0].get_yticklabels()]
+  assert labels == ['b', 'a', 'c']
+
+
+def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
+  rows = []
+  for seed, gain in enumerate((0.05, 0.01, 0.08, 0.02, 0.07, 0.03)):
+    for arm in ('none', 'layer_norm'):
+      add = lambda metric, value, length, seed=seed, arm=arm: rows.append(
+          Row('base@10', arm, seed, length, metric, value))
+      add('training_loss', 0.1, None)
+      treated = arm == 'layer_norm'
+      for length in _LENGTHS:
+        add('accuracy', 0.5 + seed / 10 + gain * treated, length)
+        # At 16, which was trained on, it would turn the order round.
+        more = gain if length > 16 else -9 * gain
+        add('target_weight', 0.5 - seed / 20 + more * treated, length)
+        add('output_norm', (seed + 1.0) * (1 - gain * treated), length)
+  (cell,) = read_cells(rows, {})
+  assert cell.explained['target_weight'].rank == pytest.approx(1)
+  assert cell.explained['output_norm'].rank == pytest.approx(-1)  # of the ratio
+  assert np.isnan(cell.explained['input_distance'].rank)  # not measured
 
 
 def test_every_cell_is_a_change_of_the_base_that_can_run():
@@ -425,7 +475,7 @@ def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, w
      'cell lookup: config.task.num_keys must not be less than any length: 8 < 64'),
     (['--config=configs/sensitivity.py:cpu_growing'], "not 'cpu_growing'"),
     (['--config=configs/lookup.py:smoke'],
-     'config has no base, cells, at_steps, also_at, run: is it for another'),
+     'config has no base, cells, at_steps, also_at, against, run: is it for another'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _sensitivity(tmp_path / 'run', *arguments)
@@ -445,6 +495,7 @@ def test_cells_run_together_that_differ_in_numbers_and_first_weights():
   assert sorted(map(sorted, together)) == [
       ['base', 'decoupled', 'l2', 'rate_high', 'rate_low', 'uniform_init'],
       ['lookup', 'lookup_l2'],
+      ['rate_decay', 'rate_high_decay'],
   ]
 
 

@@ -10,21 +10,37 @@ from typing import NamedTuple
 import numpy as np
 
 from vvlen import results
-from vvlen.comparison import change, compare, Comparison, CONTROL, median_accuracy
+from vvlen.comparison import (
+  change,
+  compare,
+  Comparison,
+  CONTROL,
+  median_accuracy,
+  TREATED,
+)
 from vvlen.results import Row
-from vvlen.statistics import corrected, detectable, PairedTest
+from vvlen.statistics import (
+  corrected,
+  Correlation,
+  detectable,
+  PairedTest,
+  rank_correlation,
+)
 
 # What may explain a gain.
 MECHANISM = ('target_weight', 'output_norm', 'input_distance')
 # What a grid keeps of each model, besides its accuracy with adapted temperature.
 KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
-# A cell is compared with base, but those that change two things with one of them, and
-# another task with none.
-PARENTS = {
-    'lookup': None, 'lookup_l2': 'lookup', 'linear_projection': 'linear_encoder',
-}
-# The cells that differ in learning rate alone, and the name of their best.
-RATES, TUNED = ('base', 'rate_low', 'rate_high'), 'rate_tuned'
+# The cell in which each arm has the learning rate that suits it best.
+TUNED = 'rate_tuned'
+
+
+class Setting(NamedTuple):
+  """What tests need to know of a cell."""
+
+  task: str = ''
+  trained_up_to: int = 16  # the longest training length
+  parent: str | None = 'base'  # what its gain is compared with
 
 
 class Cell(NamedTuple):
@@ -36,6 +52,8 @@ class Cell(NamedTuple):
   # Its differences − those of its parent at this step, at lengths beyond both's.
   against_parent: PairedTest | None
   mechanism: dict[tuple[str, str], float]  # (metric, arm) -> mean beyond training
+  # metric -> over seeds, the correlation of what the arm changes in it with the gain
+  explained: dict[str, Correlation]
   training_accuracy: tuple[float, float]  # medians over seeds: control, treated
   in_family: bool  # of the tests that are corrected together
   detectable: float  # by the test at the level that it has in the family
@@ -49,12 +67,18 @@ def kept(row: Row) -> bool:
   return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in KEPT)
 
 
-def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+def with_tuned_rates(
+    rows: Sequence[Row], rates: Sequence[str]
+) -> tuple[list[Row], dict[str, str]]:
   """Adds a cell in which each arm has the learning rate that suits it best.
 
-  That is, at each step, the one of `RATES` with the lowest mean training loss: the
-  batches are new at every step, so it is in-distribution validation. Test lengths
-  have no say.
+  That is, at each step, the cell with the lowest mean training loss: the batches are
+  new at every step, so it is in-distribution validation. Test lengths have no say.
+
+  Args:
+    rows: of all cells.
+    rates: the cells to choose from, which differ in their learning rate alone; of
+      these only such as have both arms, and no fewer seeds than any, at the step.
 
   Returns:
     The rows, those of `TUNED` among them; and {'arm@step': cell chosen}.
@@ -62,19 +86,24 @@ def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
   losses: dict[tuple[str, str, str], dict[int, float]] = {}
   for row in rows:
     name, _, step = row.experiment.rpartition('@')
-    if row.metric == 'training_loss' and name in RATES:
+    if row.metric == 'training_loss' and name in rates:
       losses.setdefault((row.arm, step, name), {})[row.seed] = row.value
+  pairs = lambda name, step: min(
+      len(losses.get((arm, step, name), ())) for arm in (CONTROL, TREATED)
+  )
   chosen = {}
   for arm, step in dict.fromkeys((arm, step) for arm, step, _ in losses):
-    by_rate = {name: losses.get((arm, step, name), {}) for name in RATES}
+    most = max(pairs(name, step) for name in rates)
+    whole = [name for name in rates if most and pairs(name, step) == most]
+    by_rate = {name: losses.get((arm, step, name), {}) for name in whole}
     finite = {
         name: {s for s, x in values.items() if np.isfinite(x)}
         for name, values in by_rate.items()
     }
     # A rate at which most seeds fail is no choice; others share their seeds.
-    usable = [n for n in RATES if 2 * len(finite[n]) > len(by_rate[n])]
+    usable = [n for n in whole if 2 * len(finite[n]) > len(by_rate[n])]
     seeds = set.intersection(*(finite[n] for n in usable)) if usable else set()
-    if all(by_rate.values()) and seeds:
+    if len(whole) > 1 and all(by_rate.values()) and seeds:
       chosen[f'{arm}@{step}'] = min(
           usable, key=lambda n: np.mean([by_rate[n][s] for s in seeds])
       )
@@ -94,16 +123,15 @@ def with_tuned_rates(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
 
 def read_cells(
     rows: Iterable[Row],
-    trained_up_to: Mapping[str, int],
-    treated: str = 'layer_norm',
+    settings: Mapping[str, Setting],
+    treated: str = TREATED,
     family: Collection[tuple[str, int]] | None = None,
 ) -> list[Cell]:
   """Compares an arm with the Baseline in each cell, at each step.
 
   Args:
     rows: of all cells.
-    trained_up_to: the longest training length of each cell, that of base where one
-      is not named.
+    settings: of each cell, by name; `Setting()` where one is not there.
     treated: the arm.
     family: the (name, step) that are tested together, their p-values corrected by
       Holm; None for all cells at the last step that all have.
@@ -115,7 +143,8 @@ def read_cells(
   for row in rows:
     name, _, at_step = row.experiment.rpartition('@')
     grouped.setdefault((name, int(at_step)), []).append(row)
-  up_to = lambda name: trained_up_to.get(name, trained_up_to.get('base', 16))
+  setting = lambda name: settings.get(name, Setting())
+  up_to = lambda name: setting(name).trained_up_to
   indices = {}
   for name, step in sorted(grouped, key=lambda k: (k[0] != 'base', k)):
     index = results.index(grouped[name, step])
@@ -124,7 +153,7 @@ def read_cells(
   cells = []
   for (name, step), index in indices.items():
     comparison = compare(index, treated, CONTROL, trained_up_to=up_to(name))
-    parent = PARENTS.get(name, 'base')
+    parent = setting(name).parent
     against = None
     if parent and name != parent and (parent, step) in indices:
       beyond = max(up_to(name), up_to(parent))
@@ -136,8 +165,9 @@ def read_cells(
         median_accuracy(index.get((arm, 'training_accuracy', None), {}))
         for arm in (CONTROL, treated)
     ]
+    means, explained = _mechanism(index, comparison, up_to(name))
     cells.append(Cell(
-        name, step, comparison, against, _mechanism(index, comparison, up_to(name)),
+        name, step, comparison, against, means, explained,
         (learned[0], learned[1]), in_family=False,
         detectable=detectable(comparison.primary),
         detectable_against_parent=detectable(against),
@@ -182,15 +212,25 @@ def _family(cells: Sequence[Cell]) -> list[int]:
 
 def _mechanism(
     index: results.Index, comparison: Comparison, trained_up_to: int
-) -> dict[tuple[str, str], float]:
-  """Returns the mean, over seeds and lengths beyond training, of each metric."""
+) -> tuple[dict[tuple[str, str], float], dict[str, Correlation]]:
+  """Returns means beyond training of each metric, and how seeds' gains go with it."""
   beyond = [n for n in comparison.lengths if n > trained_up_to]
-  seeds = comparison.primary_differences
-  means = {}
+  gains = comparison.primary_differences
+  arms = (comparison.treated, comparison.control)
+  means: dict[tuple[str, str], float] = {}
+  explained = {}
   for metric in MECHANISM:
-    for arm in (comparison.control, comparison.treated):
-      columns = [index.get((arm, metric, n), {}) for n in beyond]
-      means[metric, arm] = float(np.mean(
-          [column.get(seed, np.nan) for column in columns for seed in seeds] or [np.nan]
-      ))
-  return means
+    by_seed = [
+        [np.mean([index.get((arm, metric, n), {}).get(s, np.nan) for n in beyond])
+         for s in gains]
+        for arm in arms
+    ]
+    means |= {
+        (metric, arm): float(np.mean(values)) if values else np.nan
+        for arm, values in zip(arms, by_seed, strict=True)
+    }
+    treated, control = np.array(by_seed)
+    # The scale of the norm differs between seeds: its ratio.
+    changed = treated / control if metric == 'output_norm' else treated - control
+    explained[metric] = rank_correlation(changed, list(gains.values()))
+  return means, explained

@@ -13,7 +13,8 @@ import numpy as np
 from vvlen.results import Index
 from vvlen.statistics import holm, paired_t_test, PairedTest
 
-CONTROL = 'none'  # the arm that others are compared with, the Baseline
+# The arms of the claim.
+CONTROL, TREATED = 'none', 'layer_norm'
 # Accuracy at the training lengths, of the best arm, below which no test makes sense.
 LEARNED = 0.9
 

@@ -1,25 +1,22 @@
-"""What a grid of choices tells: its table and figures. Runs without JAX."""
+"""What a grid of choices tells: its table. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 import re
 
 from etils import epath
-from matplotlib.figure import Figure
 import numpy as np
-from scipy import stats
 
-from vvlen import plots, results
+from vvlen import plots, results, sensitivity_figures
 from vvlen.cells import (
   Cell,
   MECHANISM,
-  PARENTS,
   read_cells,
+  Setting,
   TUNED,
   with_tuned_rates,
 )
-from vvlen.comparison import CONTROL, LEARNED
+from vvlen.comparison import LEARNED
 from vvlen.plots import ARMS
-from vvlen.statistics import PairedTest
 from vvlen.tables import (
   difference,
   difference_cell,
@@ -30,11 +27,6 @@ from vvlen.tables import (
   Table,
   write_table,
 )
-
-TITLES = dict(zip(MECHANISM, (
-    'weight of the target', 'norm of the attention output',
-    'distance of the normalized\noutput from training',
-), strict=True))
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -53,47 +45,70 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   rows = results.read_run(folder)
   if odd := [r for r in rows if not re.fullmatch(r'\w+@\d+', r.experiment)]:
     raise ValueError(f'{folder / "results.csv"} has a row of no cell: {odd[0][:-1]}')
-  asked, trained_up_to, missing = _num_seeds(folder / 'config.json'), {}, []
+  with results.reading(folder / 'config.json', of='a grid') as stored:
+    asked = stored['config']['base']['num_seeds']
+    against = stored['config'].get('against', {})
+  settings, rates, ends = _read_settings(folder, against)
+  rows, chosen = with_tuned_rates(rows, rates)
+  cells = read_cells(rows, settings)
+  if not cells:
+    raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
+  cells += read_cells(rows, settings, 'standardize', family=())
+  made = table(cells, settings, chosen)
+  with plots.style():
+    drawn = {made.name: sensitivity_figures.gains(cells, settings)}
+    if len({cell.name for cell in cells}) > 2:
+      drawn['sensitivity_mechanism'] = sensitivity_figures.mechanism(cells, settings)
+    paths = plots.save(folder / 'figures', drawn)
+  text = markdown(made)
   have: dict[tuple[str, str], set[int]] = {}
   for row in rows:
     have.setdefault((row.experiment, row.arm), set()).add(row.seed)
-  for path in sorted((folder / 'cells').glob('*/config.json')):
-    name = path.parent.name
-    with results.reading(path) as stored:
-      config = stored['config']
-      trained_up_to[name] = config['train']['max_length']
-      end = f'{name}@{config["train"]["num_steps"]}'
-      missing += [
-          f'{end} has {len(have.get((end, arm), ()))} of {asked} seeds of {arm}'
-          for arm in config['arms'] if len(have.get((end, arm), ())) < asked
-      ]
-  rows, chosen = with_tuned_rates(rows)
-  cells = read_cells(rows, trained_up_to, 'layer_norm')
-  if not cells:
-    raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
-  family = [cell[:2] for cell in cells if cell.in_family]
-  cells += read_cells(rows, trained_up_to, 'standardize', family)
-  made = table(cells, chosen)
-  with plots.style():
-    drawn = {made.name: figure(cells)}
-    if len({cell.name for cell in cells}) > 2:
-      drawn['sensitivity_mechanism'] = mechanism_figure(cells)
-    paths = plots.save(folder / 'figures', drawn)
-  text = markdown(made)
+  missing = [
+      f'{end} has {count} of {asked} seeds of {arm}'
+      for end, arms in ends.items() for arm in arms
+      for count in [len(have.get((end, arm), ()))] if count < asked
+  ]
   if missing:
     text = (f'The grid is not finished: {", ".join(missing)}. Only cells with as many '
             f'seeds as any are tested together.\n\n{text}')
   return text, [*write_table(folder, made), *paths]
 
 
-def _num_seeds(path: epath.Path) -> int:
-  """Returns how many seeds each cell of a grid is asked for."""
-  with results.reading(path, of='a grid') as stored:
-    return stored['config']['base']['num_seeds']
+def _read_settings(
+    folder: epath.Path, against: Mapping[str, str]
+) -> tuple[dict[str, Setting], list[str], dict[str, list[str]]]:
+  """Reads what the cells are.
+
+  Returns:
+    The setting of each cell; base and the cells that differ from it in their learning
+    rate alone; and {'cell@last step': arms}, what the grid is to have.
+  """
+  configs, settings, ends = {}, {}, {}
+  for path in sorted((folder / 'cells').glob('*/config.json')):
+    name = path.parent.name
+    with results.reading(path) as stored:
+      configs[name] = config = stored['config']
+      settings[name] = Setting(config['task']['name'], config['train']['max_length'])
+      ends[f'{name}@{config["train"]["num_steps"]}'] = config['arms']
+  base = settings.get('base', Setting())
+  for name, setting in settings.items():
+    parent = against.get(name, 'base' if setting.task == base.task else None)
+    settings[name] = setting._replace(parent=None if name == 'base' else parent)
+  settings[TUNED] = base._replace(parent='base')
+  free = ('optimizer.learning_rate', 'optimizer.decay_steps', 'arms', 'num_seeds',
+          'train.num_steps', 'train.save_every_seconds')
+  rest = lambda name: {
+      field: value for field, value in results.flatten(configs[name]).items()
+      if field not in free
+  }
+  rates = [n for n in configs if 'base' in configs and rest(n) == rest('base')]
+  return settings, rates, ends
 
 
 def table(
-    cells: Sequence[Cell], chosen_rates: Mapping[str, str] | None = None
+    cells: Sequence[Cell], settings: Mapping[str, Setting],
+    chosen_rates: Mapping[str, str] | None = None,
 ) -> Table:
   """Returns one row a cell, step and arm: the primary endpoint and what explains it."""
   records = []
@@ -118,6 +133,10 @@ def table(
         f'{metric}_{which}': cell.mechanism[metric, arm]
         for metric in MECHANISM
         for which, arm in (('control', c.control), ('treated', c.treated))
+    } | {
+        f'{metric}_{field}': value
+        for metric in MECHANISM
+        for field, value in cell.explained[metric]._asdict().items()
     })
   missing = lambda x: '' if np.isnan(x) else p_value(x)
   both = lambda metric: lambda r: (
@@ -150,20 +169,23 @@ def table(
       'distance': both('input_distance'),
   }
   parents = ', '.join(
-      f'{parent or "none"} for {name}' for name, parent in PARENTS.items()
+      f'{setting.parent or "none"} for {name}' for name, setting in settings.items()
+      if setting.parent != 'base' and name != 'base'
   )
+  parents = f' ({parents})' if parents else ''
   tested = sorted({cell.step for cell in cells if cell.in_family})
   note = (
       'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
       'minus Baseline. Against parent: this difference minus that of base at the same '
-      f'step ({parents}). p Holm: over the cells, for each arm, after '
+      f'step{parents}. p Holm: of LN, over the cells, after '
       f'{", ".join(f"{step:,}" for step in tested)} steps; all else is uncorrected. '
       'Smallest detectable, and the same against the parent: with a power of 80 %, at '
       'the level of 5 % divided by the number of tests that are corrected together, '
       'which are those with p Holm; 5 % elsewhere. The last four columns, Baseline and '
       'treated: median accuracy at the training lengths in %; weight of the target; '
-      'norm of the attention output; distance of the normalized output from that at '
-      'the longest training length (0 if nothing moves, 1 if all variance vanishes); '
+      'norm of the attention output; distance of the normalized output, before any '
+      'output projection, from that at the longest training length (0 if nothing '
+      'moves, 1 if all variance vanishes); '
       'the last three are means over the lengths beyond training.'
       f'{left_out(cell.comparison for cell in cells)}'
   )
@@ -182,105 +204,3 @@ def table(
              f'training lengths: {told}.')
   return Table('sensitivity', 'Gain over the Baseline in every cell', columns, records,
                note)
-
-
-def figure(cells: Sequence[Cell]) -> Figure:
-  """Draws the gain in each cell, all after as many steps, and along training."""
-  family = [cell for cell in cells if cell.in_family]
-  names = list(dict.fromkeys(cell.name for cell in family))
-  drawn = Figure(figsize=(7.0, 1.6 + 0.26 * len(names)))
-  left, right = drawn.subplots(1, 2, width_ratios=[1.2, 1])
-  shown = set()
-  for cell in family:
-    test, arm = cell.comparison.primary, cell.comparison.treated
-    if test is None:
-      continue
-    mean, main = test.mean_difference, arm == 'layer_norm'
-    label = '_' if arm in shown else ARMS[arm][0]  # with an underscore, none
-    shown.add(arm)
-    left.errorbar(
-        label=label,
-        x=[mean], y=[names.index(cell.name) + (0 if main else 0.3)], capsize=2,
-        xerr=[[mean - test.ci_low], [test.ci_high - mean]], color=ARMS[arm][1],
-        fmt=ARMS[arm][2],
-        markerfacecolor=ARMS[arm][1] if cell.holm_p < 0.05 else 'white',
-    )
-  left.axvline(0, color='black', linewidth=0.8)
-  left.legend(fontsize=7)
-  steps = ' or '.join(f'{step:,}' for step in sorted({cell.step for cell in family}))
-  left.set(yticks=range(len(names)), xlabel='arm − Baseline (points)',
-           title=f'After {steps} steps')
-  left.set_yticklabels(names)
-  left.set_ylim(len(names) - 0.4, -0.6)
-  steps_of = {c.name: {d.step for d in cells if d.name == c.name} for c in cells}
-  # All cells have the same few steps; those that have more are followed.
-  most = min(3, max((len(s) for s in steps_of.values()), default=0))
-  followed: dict[tuple[str, str], list[tuple[int, PairedTest]]] = {}
-  for cell in cells:
-    test = cell.comparison.primary
-    if test is not None and len(steps_of[cell.name]) >= most:
-      points = followed.setdefault((cell.name, cell.comparison.treated), [])
-      points.append((cell.step, test))
-  styles = dict(zip(dict.fromkeys(name for name, _ in followed), '-|--|:|-.'.split('|'),
-                    strict=False))
-  for (name, arm), points in followed.items():
-    at = [step for step, _ in points]
-    gains = [test.mean_difference for _, test in points]
-    low, high = ([getattr(t, k) for _, t in points] for k in ('ci_low', 'ci_high'))
-    right.plot(at, gains, color=ARMS[arm][1], marker=ARMS[arm][2],
-               linestyle=styles.get(name, '-'), label=f'{name}, {ARMS[arm][0]}')
-    right.fill_between(at, low, high, color=ARMS[arm][1], alpha=0.12, linewidth=0)
-  right.axhline(0, color='black', linewidth=0.8)
-  right.set(xscale='log', xlabel='steps', ylabel='points', title='Along training')
-  ticks = sorted({step for points in followed.values() for step, _ in points})
-  right.set_xticks(ticks, [f'{tick:,}' for tick in ticks], rotation=30)
-  right.minorticks_off()
-  drawn.legend(
-      *right.get_legend_handles_labels(), fontsize=7, ncols=4,
-      loc='outside lower center', title_fontsize=7.5,
-      title='mean accuracy beyond the training lengths; 95 % intervals; filled: '
-            'p Holm < .05 over the cells',
-  )
-  return drawn
-
-
-def mechanism_figure(cells: Sequence[Cell]) -> Figure:
-  """Draws, over cells, the gain of LN against what LN changes in the attention."""
-  drawn = Figure(figsize=(7.0, 2.9))
-  family = [
-      cell for cell in cells if cell.in_family and cell.name != TUNED
-      and cell.comparison.treated == 'layer_norm'
-  ]
-  tests = [cell.comparison.primary for cell in family]
-  gain = [np.nan if test is None else test.mean_difference for test in tests]
-  for axes, (metric, title) in zip(
-      drawn.subplots(1, len(TITLES), sharey=True), TITLES.items(), strict=True
-  ):
-    pairs = np.array([
-        [cell.mechanism[metric, arm] for arm in ('layer_norm', CONTROL)]
-        for cell in family
-    ])
-    relative = metric == 'output_norm'  # its scale is another in each cell
-    change = np.log2(pairs[:, 0] / pairs[:, 1]) if relative else -np.diff(pairs)[:, 0]
-    axes.plot(change, gain, linestyle='', color=ARMS['layer_norm'][1],
-              marker=ARMS['layer_norm'][2])
-    for number_of, (x, y) in enumerate(zip(change, gain, strict=True), 1):
-      axes.annotate(str(number_of), (x, y), fontsize=7, xytext=(3, 2),
-                    textcoords='offset points')
-    both = np.array([change, gain])
-    both = both[:, np.isfinite(both).all(axis=0)]
-    if both.shape[1] > 2 and (np.ptp(both, axis=1) > 0).all():
-      rank = number(stats.spearmanr(*both).statistic, '+.2f')
-      title += f'\nrank correlation {rank}'
-    axes.axhline(0, color='black', linewidth=0.8)
-    axes.axvline(0, color='black', linewidth=0.8)
-    axes.margins(0.2)
-    axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline', title=title)
-  drawn.axes[0].set_ylabel('gain of LN (points)')
-  names = [f'{i} {cell.name}' for i, cell in enumerate(family, 1)]
-  lines = [', '.join(names[i : i + 7]) for i in range(0, len(names), 7)]
-  drawn.supxlabel(
-      '\n'.join([*lines, 'Cells share their seeds: this describes and tests nothing.']),
-      fontsize=7.5,
-  )
-  return drawn

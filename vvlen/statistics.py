@@ -165,6 +165,40 @@ def corrected(
   return holm(p), [detectable(test, alpha) for test in tests]
 
 
+class Correlation(NamedTuple):
+  """Spearman's rank correlation and its 95 % interval."""
+
+  rank: float
+  ci_low: float
+  ci_high: float
+
+
+def rank_correlation(x: ArrayLike, y: ArrayLike) -> Correlation:
+  """Returns Spearman's ρ of pairs, nan where it is undefined.
+
+  The interval is that of Fisher's z = artanh ρ with the standard error
+  √((1 + ρ²/2) / (S − 3)) of Bonett and Wright (Psychometrika 65, 2000).
+
+  Args:
+    x: [S].
+    y: [S]; pairs that are not finite are left out.
+
+  Returns:
+    A `Correlation`, of nan if fewer than four pairs are left or all values of one
+    side are equal.
+  """
+  both = np.stack([np.asarray(x, float), np.asarray(y, float)])
+  both = both[:, np.isfinite(both).all(axis=0)]
+  count = both.shape[1]
+  if count < 4 or (np.ptp(both, axis=1) == 0).any():
+    return Correlation(np.nan, np.nan, np.nan)
+  rank = float(stats.spearmanr(*both).statistic)
+  reach = float(stats.norm.ppf(0.975)) * ((1 + rank**2 / 2) / (count - 3)) ** 0.5
+  with np.errstate(divide='ignore'):
+    z = np.arctanh(rank)
+  return Correlation(rank, float(np.tanh(z - reach)), float(np.tanh(z + reach)))
+
+
 def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns mean, low and high end of its 95 % interval, over the first axis.
 

@@ -1,0 +1,184 @@
+"""The figures of a grid of choices. Runs without JAX."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+import numpy as np
+
+from vvlen.cells import Cell, MECHANISM, Setting, TUNED
+from vvlen.comparison import CONTROL, TREATED
+from vvlen.plots import ARMS
+from vvlen.tables import number
+
+TITLES = dict(zip(MECHANISM, (
+    'weight of the target', 'norm of the attention output',
+    'distance of the normalized\noutput from training',
+), strict=True))
+_LINES: Any = ('-', '--', ':', '-.')
+
+
+def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
+  """Draws the gain in each cell, all after as many steps, and along training.
+
+  Args:
+    cells: of all arms.
+    settings: of the cells, by name; each task has a row of panels.
+
+  Returns:
+    The figure.
+  """
+  family = [cell for cell in cells if cell.in_family]
+  task_of = lambda cell: settings.get(cell.name, Setting()).task
+  tasks = list(dict.fromkeys(map(task_of, family)))
+  counts = [len({c.name for c in family if task_of(c) == task}) for task in tasks]
+  drawn = Figure(figsize=(7.0, 1.3 + 0.26 * sum(counts) + 0.7 * len(tasks)))
+  panels = drawn.subplots(
+      len(tasks), 2, squeeze=False, width_ratios=[1.2, 1],
+      height_ratios=[n + 1.5 for n in counts],
+  )
+  names: list[str] = []
+  for task, (left, right) in zip(tasks, panels, strict=True):
+    own = [cell for cell in cells if task_of(cell) == task]
+    _by_cell(left, own)
+    names += _along_training(right, own, len(names))
+    left.set_title(f'{task}, a{left.get_title()[1:]}' if task else left.get_title())
+  arms = [arm for arm in ARMS if any(c.comparison.treated == arm for c in cells)]
+  handles = [
+      Line2D([], [], color=ARMS[arm][1], marker=ARMS[arm][2], label=ARMS[arm][0],
+             markerfacecolor='white', linestyle='')
+      for arm in arms
+  ] + [
+      Line2D([], [], color='black', linestyle=_LINES[i % len(_LINES)], label=name)
+      for i, name in enumerate(names)
+  ]
+  drawn.legend(
+      handles=handles, fontsize=7, ncols=6, loc='outside lower center',
+      title_fontsize=7.5,
+      title='mean accuracy beyond the training lengths; 95 % intervals; filled: '
+            f'p Holm < .05 over the cells, of {ARMS[TREATED][0]}',
+  )
+  return drawn
+
+
+def _by_cell(axes: Axes, cells: Sequence[Cell]) -> None:
+  """Draws a line a cell, the largest gain above."""
+  family = [c for c in cells if c.in_family and c.comparison.primary]
+  order = sorted(family, key=lambda c: -_gain(c))
+  names = [cell.name for cell in order]
+  steps = {cell.name: cell.step for cell in family}
+  for cell in cells:
+    test, arm = cell.comparison.primary, cell.comparison.treated
+    if test is None or steps.get(cell.name) != cell.step:
+      continue
+    axes.errorbar(
+        x=[test.mean_difference],
+        y=[names.index(cell.name) + (0 if arm == TREATED else 0.3)],
+        xerr=[[test.mean_difference - test.ci_low],
+              [test.ci_high - test.mean_difference]],
+        color=ARMS[arm][1], fmt=ARMS[arm][2], capsize=2,
+        markerfacecolor=ARMS[arm][1] if cell.holm_p < 0.05 else 'white',
+    )
+  axes.axvline(0, color='black', linewidth=0.8)
+  axes.set_yticks(range(len(names)), names)
+  axes.set_ylim(len(names) - 0.4, -0.6)
+  after = ' or '.join(f'{step:,}' for step in sorted(set(steps.values())))
+  axes.set(xlabel='← hurts    arm − Baseline (points)    helps →',
+           title=f'After {after} steps')
+
+
+def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
+  """Draws the cells that are measured at the most steps; returns their names."""
+  steps_of = {c.name: {d.step for d in cells if d.name == c.name} for c in cells}
+  # All cells have the same few steps; those that have more are followed.
+  most = min(3, max(map(len, steps_of.values()), default=0))
+  names = [name for name, steps in steps_of.items() if len(steps) >= most]
+  ticks = set()
+  for i, name in enumerate(names):
+    for arm in ARMS:
+      points = [
+          (c.step, c.comparison.primary) for c in cells
+          if c.name == name and c.comparison.treated == arm and c.comparison.primary
+      ]
+      if not points:
+        continue
+      at = [step for step, _ in points]
+      ticks |= set(at)
+      axes.plot(
+          at, [test.mean_difference for _, test in points], color=ARMS[arm][1],
+          marker=ARMS[arm][2], linestyle=_LINES[(seen + i) % len(_LINES)],
+      )
+      axes.fill_between(
+          at, [test.ci_low for _, test in points],
+          [test.ci_high for _, test in points], color=ARMS[arm][1], alpha=0.12,
+          linewidth=0,
+      )
+  axes.axhline(0, color='black', linewidth=0.8)
+  axes.set(xscale='log', xlabel='steps', ylabel='points', title='Along training')
+  axes.set_xticks(sorted(ticks), [f'{tick:,}' for tick in sorted(ticks)], rotation=30)
+  axes.minorticks_off()
+  return names
+
+
+def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
+  """Draws the gain of LN against what LN changes, over cells and over seeds.
+
+  Args:
+    cells: of all arms.
+    settings: of the cells, by name; the upper row is of the task of base.
+
+  Returns:
+    The figure: above, a point a cell, those with p Holm < .05 named; below, for each
+    cell, the rank correlation over its seeds.
+  """
+  family = sorted((
+      cell for cell in cells if cell.in_family and cell.name != TUNED
+      and cell.comparison.treated == TREATED and cell.comparison.primary
+  ), key=lambda cell: -_gain(cell))
+  task = settings.get('base', Setting()).task
+  same = [cell for cell in family if settings.get(cell.name, Setting()).task == task]
+  drawn = Figure(figsize=(7.0, 3.9 + 0.19 * len(family)))
+  panels = drawn.subplots(2, len(TITLES), sharey='row',
+                          height_ratios=[2.2, 0.6 + 0.19 * len(family)])
+  for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
+    look = {'color': ARMS[TREATED][1], 'marker': ARMS[TREATED][2], 'linestyle': ''}
+    relative = metric == 'output_norm'  # its scale is another in each cell
+    for i, cell in enumerate(same):
+      treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
+      x = np.log2(treated / control) if relative else treated - control
+      found = cell.holm_p < 0.05
+      above.plot([x], [_gain(cell)], **look,
+                 markerfacecolor=look['color'] if found else 'white')
+      if found and np.isfinite(x):
+        above.annotate(cell.name, (x, _gain(cell)), fontsize=6,
+                       xytext=(4, 2 - 8 * (i % 2)), textcoords='offset points')
+    above.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline',
+              title=title)
+    above.margins(0.4, 0.2)
+    above.axhline(0, color='black', linewidth=0.8)
+    ranks = np.array([cell.explained[metric] for cell in family]).reshape(-1, 3)
+    below.errorbar(
+        ranks[:, 0], np.arange(len(family)), capsize=2, **look,
+        xerr=np.array([ranks[:, 0] - ranks[:, 1], ranks[:, 2] - ranks[:, 0]]),
+        markerfacecolor='white',
+    )
+    below.set(xlim=(-1, 1), xlabel='rank correlation')
+    for axes in (above, below):
+      axes.axvline(0, color='black', linewidth=0.8)
+  names = [f'{cell.name}  {number(_gain(cell), "+.1f")}' for cell in family]
+  panels[1, 0].set_yticks(range(len(names)), names)
+  panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
+  panels[0, 0].set_ylabel('gain of LN (points)')
+  drawn.supxlabel(
+      'above: a point a cell; below: over the seeds of a cell, of the change with the '
+      'gain, 95 % intervals.\nCells share their seeds: this describes and tests '
+      'nothing.', fontsize=7.5,
+  )
+  return drawn
+
+
+def _gain(cell: Cell) -> float:
+  test = cell.comparison.primary
+  return test.mean_difference if test else float('nan')
