@@ -21,7 +21,8 @@ from typing import Any
 from etils import epath
 import ml_collections
 
-from experiments import _run, _training, length_generalization, report
+from experiments import _run, _training, report
+from experiments._check import check
 from vvlen import results, sharding
 from vvlen.cells import kept, TUNED
 from vvlen.models.norm import KINDS
@@ -204,7 +205,7 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if 'first_max_length' in cell.train:
     raise ValueError(f'cell {name}: lengths cannot grow in a grid')
   try:
-    length_generalization.check(cell)
+    check(cell)
   except ValueError as error:
     raise ValueError(f'cell {name}: {error}') from error
   if cell.num_seeds % cell.train.seeds_at_once:

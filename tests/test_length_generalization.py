@@ -14,7 +14,8 @@ import pytest
 
 from configs.retrieval import get_config
 from experiments import _run as command_line
-from experiments import _training, length_generalization
+from experiments import _training
+from experiments._check import check
 from tests.conftest import ROOT
 from vvlen import results
 from vvlen.evaluation import distribution, lengths
@@ -290,11 +291,25 @@ def _config(**fields):
     (dict(evaluate__histogram_lengths=(1.5,)), 'histogram_lengths must be positive'),
     (dict(arms=()), 'config.arms must be distinct'),
     (dict(arms=('none', 'none')), 'config.arms must be distinct'),
+    (dict(model__depth=2), "unexpected keyword argument 'depth'"),
+    (dict(model__width='wide'), "config: '>' not supported"),
 ])
 def test_a_configuration_that_cannot_run_is_named(fields, words):
-  length_generalization.check(_config())
+  check(_config())
   with pytest.raises(ValueError, match=words):
-    length_generalization.check(_config(**fields))
+    check(_config(**fields))
+
+
+@pytest.mark.parametrize('field', [
+    'task.name', 'model.width', 'optimizer.l2', 'evaluate.weight_sequences',
+    'train.group_size', 'train', 'seed',
+])
+def test_a_configuration_that_lacks_a_field_is_named(field):
+  config = _config()
+  *groups, name = field.split('.')
+  del (config[groups[0]] if groups else config)[name]
+  with pytest.raises(ValueError, match=f'config lacks a field: .*{name}'):
+    check(config)
 
 
 def test_rows_stand_in_the_order_of_arms_and_the_new_replace_the_old():
