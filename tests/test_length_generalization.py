@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import lookup
 from configs.retrieval import get_config
 from experiments import _run as command_line
 from experiments import _training
@@ -332,6 +333,24 @@ def _small_problem(**fields):
   config = _config(
       train__batch_size=64, task__num_classes=3, model__width=4, **fields)
   return _training.problem(config, 'none')
+
+
+def test_decay_is_of_the_kernels_of_both_models_alone():
+  decayed = set()
+  for config in (_config(), lookup.get_config('smoke')):
+    config.optimizer.update(l2=0.5, learning_rate=0.25)
+    problem = _training.problem(config, 'layer_norm')
+    params = jax.tree.map(
+        lambda x: jnp.ones(x.shape), jax.eval_shape(problem.init, jax.random.key(0)))
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = problem.optimizer.update(
+        nothing, problem.optimizer.init(params), params)
+    for path, update in jax.tree_util.tree_leaves_with_path(updates):
+      is_kernel = path[-1].key.endswith('kernel')
+      assert (np.asarray(update) != 0).all() == is_kernel, path
+      decayed.add((path[-1].key, is_kernel))
+  assert {('key_embedding', False), ('value_embedding', False), ('kernel', True),
+          ('query_kernel', True), ('scale', False), ('bias', False)} <= decayed
 
 
 def test_l2_is_of_the_kernels_alone_and_added_before_adam():

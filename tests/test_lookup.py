@@ -48,6 +48,18 @@ def test_every_ordered_pair_of_keys_is_equally_likely(length, num_keys):
     assert stats.chisquare(different).pvalue > 1e-3
 
 
+@pytest.mark.parametrize('length, batch_size', [(16, 40_000), (2048, 4_000)])
+def test_pairs_of_many_keys_fall_into_all_ranges_alike(length, batch_size):
+  num_keys, ranges = 16384, 16
+  keys = np.asarray(lookup.distinct(jax.random.key(4), batch_size, length, num_keys))
+  size = num_keys // ranges
+  counts = np.bincount(ranges * (keys[:, 0] // size) + keys[:, -1] // size,
+                       minlength=ranges**2)
+  share = np.full((ranges, ranges), size**2) - size * np.eye(ranges)
+  expected = batch_size * share / (num_keys * (num_keys - 1))
+  assert stats.chisquare(counts, expected.ravel()).pvalue > 1e-3
+
+
 @pytest.mark.parametrize('count, num_keys', [(3, 6), (4, 6)])
 def test_redrawing_and_permuting_draw_every_set_and_order_alike(count, num_keys):
   keys = np.asarray(lookup.distinct(jax.random.key(5), 60_000, count, num_keys))
