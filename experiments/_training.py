@@ -27,7 +27,12 @@ SEEDS_ADDED = (
 
 
 def problem(config: Any, arm: str) -> Problem:
-  """Returns what is trained."""
+  """Returns what is trained.
+
+  Args:
+    config: with the fields task, model, train and optimizer.
+    arm: a kind of norm.
+  """
   train, task = config.train, _tasks.make_task(config)
   model = task.model(arm)
 

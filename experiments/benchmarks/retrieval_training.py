@@ -1,4 +1,4 @@
-"""How fast are many seeds trained, against one seed in plain PyTorch?
+r"""How fast are many seeds trained, against one seed in plain PyTorch?
 
 Compares, in rounds that alternate between processes, updates of argmax retrieval or
 of dictionary lookup (sizes of arXiv 2504.02827) per second, summed over seeds:
@@ -12,9 +12,11 @@ of dictionary lookup (sizes of arXiv 2504.02827) per second, summed over seeds:
   sampler     as `experiment`, but drawing batches only
   peak        one product of 2048 x 2048 float32 matrices at a time, all cores
 
-  python -m experiments.benchmarks.retrieval_training [--task=lookup]
+  python -m experiments.benchmarks.retrieval_training [--task=lookup] \
+      [--growing]
 
-Ratios are medians over rounds, divided by that of torch. Two floors say what is
+With --growing, sequences of 5 to 256 items, as at the end of training on lengths that
+grow. Ratios are medians over rounds, divided by that of torch. Two floors say what is
 left to gain: the arithmetic of the matrix products, as a share of `peak`, and the
 bytes of parameters and Adam's moments, all read and written by each update.
 """
@@ -70,6 +72,7 @@ def main() -> None:
   """Runs all workers, prints a table and, last, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--task', choices=CONFIGS, default='retrieval')
+  parser.add_argument('--growing', action='store_true', help='lengths up to 256')
   parser.add_argument('--norm', choices=KINDS, default='layer_norm')
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--seconds', type=float, default=2.0, help='of one measurement')
@@ -82,7 +85,8 @@ def main() -> None:
     return
 
   arguments = [
-      f'--task={args.task}', f'--norm={args.norm}', f'--seconds={args.seconds}'
+      f'--task={args.task}', f'--norm={args.norm}', f'--seconds={args.seconds}',
+      *(['--growing'] if args.growing else []),
   ]
   start = lambda name, processes=1: _rounds.Worker(
       MODULE, [f'--worker={name}', f'--processes={processes}', *arguments], processes
@@ -102,19 +106,27 @@ def main() -> None:
   print('Measuring; peak in operations, the others in (seed-)steps per second.',
         flush=True)
   rounds = _rounds.alternate(workers, args.rounds)
-  result = _result(args.task, args.norm, about, workers) | rounds
+  result = _result(args, about, workers) | rounds
   _print_table(result)
   _rounds.report(result, args.output)
 
 
+def _config(args: argparse.Namespace, variant: str = 'cpu') -> Any:
+  """Returns the configuration that is measured."""
+  config = CONFIGS[args.task].get_config(variant + args.growing * '_growing')
+  if args.growing:
+    config.train.first_max_length = config.train.max_length
+  return config
+
+
 def _result(
-    task: str, norm: str, about: dict[str, Any], workers: dict[str, _rounds.Worker]
+    args: argparse.Namespace, about: dict[str, Any], workers: dict[str, _rounds.Worker]
 ) -> dict[str, Any]:
   rate = {name: worker.median() for name, worker in workers.items()}
   rate.setdefault('vmap', rate['experiment'])
   torch = rate.get('torch')
   ratio = lambda name: round(rate[name] / torch, 2) if torch else None
-  operations = matrix_operations(CONFIGS[task].get_config('cpu'))
+  operations = matrix_operations(_config(args))
   return {
       'seed_steps_per_second': round(rate['experiment'], 1),
       'torch_steps_per_second': round(torch, 1) if torch else None,
@@ -135,8 +147,9 @@ def _result(
       'processor': _run.processor(),
       'versions': {'jax': jax.__version__} | (
           {'torch': workers['torch'].about['version']} if torch else {}),
-      'task': task,
-      'norm': norm,
+      'task': args.task,
+      'norm': args.norm,
+      'growing': args.growing,
       'num_seeds': about['num_seeds'],
   }
 
@@ -160,7 +173,7 @@ def _print_table(result: dict[str, Any]) -> None:
 def _serve(args: argparse.Namespace) -> None:
   """Runs one worker, until its standard input ends."""
   if args.worker == 'torch':
-    advance, unit, about = _torch(args.task, args.norm)
+    advance, unit, about = _torch(args)
   elif args.worker == 'peak':
     advance, unit, about = _peak()
   else:
@@ -183,14 +196,13 @@ def _trainer(
 ) -> tuple[Callable[[], None], int, dict[str, Any]]:
   """Returns a function that trains on, the seed-steps it makes, and its facts."""
   # Reading a platform's name starts it, so devices are set up before.
-  strategy, configs = args.worker, CONFIGS[args.task]
-  config = configs.get_config('cpu')
+  strategy, config = args.worker, _config(args)
   config.train.seeds_at_once //= args.processes
   if strategy != 'vmap':
     _run.use_devices(config.train.seeds_at_once)
   group = config.train.seeds_at_once if strategy == 'vmap' else 1
   if jax.default_backend() != 'cpu':
-    config = configs.get_config('paper')
+    config = _config(args, 'paper')
     group = config.train.group_size
   mesh = sharding.seed_mesh()
   with config.model.unlocked():
@@ -246,14 +258,18 @@ def _peak() -> tuple[Callable[[], None], int, dict[str, Any]]:
   return advance, 4 * 2 * PEAK_SIZE**3, {}
 
 
-def _torch(task: str, norm: str) -> tuple[Callable[[], None], int, dict[str, Any]]:
+def _torch(
+    args: argparse.Namespace,
+) -> tuple[Callable[[], None], int, dict[str, Any]]:
   """Returns a function that trains on in PyTorch, its steps, and its facts."""
   import torch
 
   from experiments.benchmarks import torch_retrieval
 
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
-  run = torch_retrieval.Run(norm, device, task)
+  run = torch_retrieval.Run(
+      args.norm, device, args.task, _config(args).train.max_length
+  )
   run.advance(50)  # the first steps are slower
   about = {'device': device, 'version': torch.__version__}
   return lambda: run.advance(20), 20, about

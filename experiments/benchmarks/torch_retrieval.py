@@ -11,6 +11,7 @@ embeddings of width 64.
 """
 
 import argparse
+import functools
 import json
 import time
 
@@ -68,24 +69,26 @@ def _mlp(inputs: int, outputs: int) -> nn.Module:
   )
 
 
-def sample(device: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+def sample(device: str, longest: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
   """Draws one batch: the inputs of `Retriever`, and the targets [B]."""
-  length = torch.randint(SHORTEST, LONGEST + 1, (BATCH, 1), device=device)
-  mask = torch.arange(LONGEST, device=device) < length
-  priority = torch.rand(BATCH, LONGEST, device=device)
-  classes = torch.randint(CLASSES, (BATCH, LONGEST), device=device)
+  length = torch.randint(SHORTEST, longest + 1, (BATCH, 1), device=device)
+  mask = torch.arange(longest, device=device) < length
+  priority = torch.rand(BATCH, longest, device=device)
+  classes = torch.randint(CLASSES, (BATCH, longest), device=device)
   items = torch.cat([priority[..., None], F.one_hot(classes, CLASSES).float()], -1)
   best = priority.masked_fill(~mask, -1.0).argmax(1, keepdim=True)
   query = torch.rand(BATCH, 1, device=device)
   return (query, items, mask), classes.gather(1, best)[:, 0]
 
 
-def sample_lookup(device: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+def sample_lookup(
+    device: str, longest: int
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
   """Draws one batch of dictionary lookup, as `sample`."""
-  length = torch.randint(SHORTEST, LONGEST + 1, (BATCH, 1), device=device)
-  mask = torch.arange(LONGEST, device=device) < length
-  keys = torch.rand(BATCH, KEYS, device=device).topk(LONGEST).indices
-  values = torch.randint(CLASSES, (BATCH, LONGEST), device=device)
+  length = torch.randint(SHORTEST, longest + 1, (BATCH, 1), device=device)
+  mask = torch.arange(longest, device=device) < length
+  keys = torch.rand(BATCH, KEYS, device=device).topk(longest).indices
+  values = torch.randint(CLASSES, (BATCH, longest), device=device)
   place = (torch.rand(BATCH, 1, device=device) * length).long()
   query = keys.gather(1, place)[:, 0]
   return (query, torch.stack([keys, values], -1), mask), values.gather(1, place)[:, 0]
@@ -94,11 +97,13 @@ def sample_lookup(device: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
 class Run:
   """A model in training; `advance` goes on from where it stopped."""
 
-  def __init__(self, norm: str, device: str, task: str = 'retrieval'):
+  def __init__(
+      self, norm: str, device: str, task: str = 'retrieval', longest: int = LONGEST
+  ):
     """Starts at step 0 on 'cpu' or 'cuda'."""
     torch.manual_seed(0)
-    self._device = device
-    self._sample = sample_lookup if task == 'lookup' else sample
+    draw = sample_lookup if task == 'lookup' else sample
+    self._sample = functools.partial(draw, device, longest)
     self._model = Retriever(norm, task == 'lookup').to(device)
     self._optimizer = torch.optim.Adam(
         self._model.parameters(), lr=1e-3, weight_decay=1e-3, fused=True
@@ -109,7 +114,7 @@ class Run:
     """Makes `steps` updates and returns the seconds they took."""
     start = time.perf_counter()
     for _ in range(steps):
-      inputs, target = self._sample(self._device)
+      inputs, target = self._sample()
       loss = F.cross_entropy(self._model(*inputs), target)
       self._optimizer.zero_grad()
       loss.backward()
