@@ -24,8 +24,8 @@ INTERVENTIONS = {
     'rescaled': ('norm as in training', '#E69F00', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
     'standardized': ('mean and variance as in training', '#D55E00', '^'),
-    'reweighted': ('weight of the target as in training', '#8C6D31', 'o'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
+    'reweighted': ('weight of the target as in training', '#8C6D31', 'o'),
 }
 
 
@@ -225,7 +225,7 @@ def figure(index: Index, trained_up_to: int) -> Figure:
       plots.draw(axes, lengths, 100 * values, colour, marker, done)
     lengths, values = plots.values(index, arm, 'accuracy')
     plots.draw(axes, lengths, 100 * values, 'black', '', 'as it is', '--')
-    axes.set(title=ARMS[arm][0], ylabel='accuracy (%)', ylim=(0, 101))
+    axes.set(title=ARMS[arm][0], ylabel='accuracy (%)', ylim=(0, 103))
     plots.length_axis(axes, trained_up_to)
   plots.log_axis(last)
   for arm in arms:
