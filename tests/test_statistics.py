@@ -134,3 +134,20 @@ def test_mean_interval_is_scipys_and_skips_what_is_not_finite(odd):
   )
   _, low, _ = statistics.mean_interval([[1.0]])
   assert np.isnan(low).all()
+
+
+def test_rank_correlation_has_an_interval_that_covers():
+  rng = np.random.default_rng(0)
+  covered = 0
+  for _ in range(400):
+    x = rng.normal(size=32)
+    y = np.exp(x + rng.normal(size=32))  # monotone: ranks alone matter
+    found = statistics.rank_correlation(x, y)
+    assert found.rank == pytest.approx(stats.spearmanr(x, y).statistic)
+    # Of normal pairs with correlation r, Spearman's is 6 / pi asin(r / 2).
+    covered += found.ci_low <= 6 / np.pi * np.arcsin(0.5**0.5 / 2) <= found.ci_high
+  assert 0.92 < covered / 400 < 0.98
+  nothing = statistics.rank_correlation([1, 2, 3, np.nan, 4], [1, 2, 3, 4, np.nan])
+  assert np.isnan(nothing).all()  # three pairs
+  assert np.isnan(statistics.rank_correlation([1, 1, 1, 1, 1], range(5))).all()
+  assert statistics.rank_correlation(range(5), range(5)) == pytest.approx((1, 1, 1))

@@ -42,6 +42,7 @@ TABLES = {
 }
 FEW_PAIRS = 20
 
+
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """Writes tables and figures of a run into its folder.
 
