@@ -73,3 +73,17 @@ def test_lengths_that_the_treated_arm_lacks_are_named():
 def test_seeds_more_than_five_points_below_the_median_did_not_converge():
   accuracy = {0: 0.9, 1: 0.86, 2: 0.82, 3: 1.0, 4: 0.9, 5: float('nan'), 6: 0.1}
   assert comparison.not_converged(accuracy) == [2, 5, 6]
+
+
+def test_a_change_is_paired_over_the_seeds_that_both_have():
+  treated, control = _accuracies(8)
+  after, before = _compare(treated, control), _compare(treated + 0.1, control)
+  del before.primary_differences[2], after.primary_differences[5]
+  left = [s for s in range(8) if s not in (2, 5)]
+  test = comparison.change(after, before)
+  assert (test.num_pairs, test.mean_difference) == (6, pytest.approx(-10))
+  after.primary_differences[0] += 1  # equal changes are no test
+  test = comparison.change(after, before)
+  expected = stats.ttest_rel([after.primary_differences[s] for s in left],
+                             [before.primary_differences[s] for s in left])
+  assert test.p == pytest.approx(expected.pvalue)

@@ -137,7 +137,8 @@ def test_layer_norm_undoes_rescaling():
 
 def test_measurements_are_those_by_hand():
   apply, params = _model('none')
-  measured = _intervene('none', 64, num_sequences=32)
+  # Of two items the target has a weight that differs most from that of 64.
+  measured = _intervene('none', 64, trained_up_to=2, num_sequences=32)
   draw = lambda key, count, n: jax.tree.map(  # as `in_chunks`, in one chunk
       np.asarray, _sample(jax.random.fold_in(jax.random.fold_in(key, n), 0), count, n))
   sown = lambda batch: apply(params, batch.query, batch.items)[1]
@@ -145,11 +146,11 @@ def test_measurements_are_those_by_hand():
   weight = lambda batch: np.asarray(sown(batch)['attention_weights'], np.float64)[
       np.arange(32), batch.target_index]
   odds = lambda batch: np.median(np.log(weight(batch) / (1 - weight(batch))))
-  then, now = (_moments(output(draw(jax.random.key(3), 32, n))) for n in (16, 64))
+  then, now = (_moments(output(draw(jax.random.key(3), 32, n))) for n in (2, 64))
   batch = draw(jax.random.key(2), 32, 64)
   o, rows = output(batch), np.arange(32)
   values = output(batch._replace(items=batch.items[rows, batch.target_index][:, None]))
-  more = np.expm1(odds(draw(jax.random.key(3), 32, 16))
+  more = np.expm1(odds(draw(jax.random.key(3), 32, 2))
                   - odds(draw(jax.random.key(3), 32, 64)))
   more *= weight(batch)[:, None]
   changed = {
@@ -163,7 +164,7 @@ def test_measurements_are_those_by_hand():
   for suffix, x in changed.items():
     logits = dense(jax.nn.gelu(dense(x, 'head_hidden')), 'head_output')
     loss = -jax.nn.log_softmax(logits)[rows, batch.target].mean()
-    np.testing.assert_allclose(measured[suffix]['loss'], loss, rtol=1e-3)
+    np.testing.assert_allclose(measured[suffix]['loss'], loss, rtol=1e-4)
     assert measured[suffix]['accuracy'] == (logits.argmax(1) == batch.target).mean()
   np.testing.assert_allclose(
       measured['']['output_norm'], np.linalg.norm(o, axis=1).mean(), rtol=1e-4)
@@ -206,7 +207,8 @@ def test_gain_is_told_as_it_is_and_under_interventions():
           '+reweighted': -0.03, '+one_hot': 0.0}
   rows = [
       results.Row('retrieval', arm + suffix, seed, length, 'accuracy',
-                  0.6 + rng.normal(0, 0.001) + gain * (arm != 'none') * (length > 16))
+                  0.6 + gain * (suffix == '+recentred') + rng.normal(0, 0.001)
+                  + gain * (arm != 'none') * (length > 16))
       for suffix, gain in left.items() for arm in ('none', 'layer_norm')
       for seed in range(8) for length in (16, 64, 128)
   ]

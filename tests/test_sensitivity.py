@@ -458,6 +458,8 @@ def _sensitivity(workdir, *arguments):
     ({'base.num_seeds': 3}, r'num_seeds 3 must be a multiple of'),
     ({'cells.l2.arms': ('none',)}, r'cell l2: needs the arms none and layer_norm'),
     ({'cells': ml_collections.ConfigDict()}, r'config.cells is empty'),
+    ({'run': (1,)}, 'not the name of a cell, a-z, 0-9 and _: 1'),
+    ({'against.lookup_l2': 'colour'}, 'config.against must be of .*: colour'),
 ])
 def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, words):
   config = config_file.get_config('smoke')
