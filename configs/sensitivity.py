@@ -64,10 +64,13 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       rate_low=dict(optimizer=dict(learning_rate=3e-4)),
       rate_high=dict(optimizer=dict(learning_rate=3e-3)),
       # To 0 at the last step, so that what is measured before is of half a decay.
-      rate_decay=dict(optimizer=dict(decay_steps=at_steps[-1])),
-      rate_high_decay=dict(
-          optimizer=dict(learning_rate=3e-3, decay_steps=at_steps[-1])
-      ),
+      **{
+          name: dict(optimizer=dict(learning_rate=rate, decay_steps=at_steps[-1]))
+          for name, rate in (
+              ('rate_low_decay', 3e-4), ('rate_decay', 1e-3),
+              ('rate_high_decay', 3e-3), ('rate_higher_decay', 1e-2),
+          )
+      },
       classes_4=dict(task=dict(num_classes=4)),
       classes_32=dict(task=dict(num_classes=32)),
       informative_query=dict(task=dict(informative_query=True)),

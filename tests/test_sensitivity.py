@@ -497,7 +497,7 @@ def test_cells_run_together_that_differ_in_numbers_and_first_weights():
   assert sorted(map(sorted, together)) == [
       ['base', 'decoupled', 'l2', 'rate_high', 'rate_low', 'uniform_init'],
       ['lookup', 'lookup_l2'],
-      ['rate_decay', 'rate_high_decay'],
+      ['rate_decay', 'rate_high_decay', 'rate_higher_decay', 'rate_low_decay'],
   ]
 
 
