@@ -65,13 +65,16 @@ def _optimizer(config: Any) -> optax.GradientTransformation:
   """Returns Adam with weight decay on the kernels, of which embeddings are none.
 
   The decay is added to the gradient (L2), or to Adam's step where it is decoupled.
-  The numbers are part of the optimizer's state, so that runs which differ in them
-  alone are one function of their states: `ensemble.train_together`.
+  The numbers, but not over how many steps the rate decays, are part of the optimizer's
+  state, so that runs which differ in them alone are one function of their states:
+  `ensemble.train_together`.
   """
   is_kernel = lambda path, _: path[-1].key.endswith('kernel')
   kernels = lambda params: jax.tree_util.tree_map_with_path(is_kernel, params)
 
   def adam(learning_rate, l2, decoupled):
+    if decay_steps := config.get('decay_steps', 0):
+      learning_rate = optax.linear_schedule(learning_rate, 0.0, decay_steps)
     return optax.chain(
         optax.add_decayed_weights(l2, kernels),
         optax.scale_by_adam(),
@@ -79,11 +82,8 @@ def _optimizer(config: Any) -> optax.GradientTransformation:
         optax.scale_by_learning_rate(learning_rate),
     )
 
-  rate = config.learning_rate
-  if decay_steps := config.get('decay_steps', 0):
-    rate = optax.linear_schedule(rate, 0.0, decay_steps)
   decay = (0.0, config.l2) if config.get('decoupled', False) else (config.l2, 0.0)
-  return optax.inject_hyperparams(adam)(rate, *decay)
+  return optax.inject_hyperparams(adam)(config.learning_rate, *decay)
 
 
 def blocks(config: Any) -> range:

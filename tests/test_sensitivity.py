@@ -487,6 +487,28 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   assert not (tmp_path / 'run').exists()
 
 
+def test_cells_that_run_together_are_one_function_of_their_states():
+  config = config_file.get_config('smoke')
+  parts: dict[str, list[ml_collections.ConfigDict]] = {}
+  for name in experiment.names(config):
+    cell = experiment.cell_config(config, name)
+    parts.setdefault(_training.program(cell), []).append(cell)
+  params = {'kernel': np.full((2, 3), 0.5, np.float32), 'bias': np.ones(3, np.float32)}
+  gradients = jax.tree.map(lambda x: 0.1 * x, params)
+  seen = set()
+  for part in parts.values():
+    shared, *_ = [_training.problem(cell, 'none').optimizer for cell in part]
+    for cell in part:
+      own = _training.problem(cell, 'none').optimizer
+      ours = theirs = own.init(params)
+      for _ in range(3):
+        expected, theirs = own.update(gradients, theirs, params)
+        actual, ours = shared.update(gradients, ours, params)
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
+      seen.add(float(actual['kernel'][0, 0]))
+  assert len(seen) > 6  # the numbers are not the same
+
+
 def test_cells_run_together_that_differ_in_numbers_and_first_weights():
   config = config_file.get_config('smoke')
   cells = {n: experiment.cell_config(config, n) for n in experiment.names(config)}
