@@ -24,11 +24,12 @@ ALLOWED = {
     'tables': _FROM_RESULTS,
     'report': _FROM_RESULTS | {'tables'},
     'cells': _FROM_RESULTS,
-    'sensitivity': _FROM_RESULTS | {'cells', 'tables'},
+    'sensitivity': _FROM_RESULTS | {'cells', 'sensitivity_figures', 'tables'},
+    'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables'},
     'mechanism': _FROM_RESULTS | {'tables'},
 }
 WITHOUT_JAX = ('statistics', 'results', 'comparison', 'plots', 'figures', 'tables',
-               'report', 'cells', 'sensitivity', 'mechanism')
+               'report', 'cells', 'sensitivity', 'sensitivity_figures', 'mechanism')
 
 
 def _module(path):

@@ -36,6 +36,7 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
             rows.append(Row(f'{cell}@{step}', arm, seed, length, metric, value)))
         for seed in range(num_seeds):
           add(seed, None, 'training_loss', 0.1)
+          add(seed, None, 'training_accuracy', 0.95)
           for length in _LENGTHS:
             value = 0.5 + gain * (arm == 'layer_norm') * step / 20
             add(seed, length, 'accuracy', value + rng.normal(0, 0.01))
@@ -242,14 +243,20 @@ def test_what_a_cell_could_have_missed_is_of_its_level_in_the_family():
 
 def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   rows = [row._replace(value=np.nan) if row.seed == 4 and row.arm == 'none' and
-          row.experiment == 'b@20' else row for row in _rows({'a': 0.1, 'b': 0.1})]
-  rows += [Row('a@20', arm, seed, None, 'training_accuracy', 0.95)
-           for arm in ('none', 'layer_norm') for seed in range(6)]
+          row.experiment == 'b@20' else row
+          for row in _rows({'a': 0.1, 'b': 0.1, 'c': 0.1})]
+  rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' and
+          row.experiment == 'b@20' else row for row in rows]
   cells = read_cells(rows, {})
+  assert [c[:2] for c in cells if c.in_family] == [('a', 20), ('c', 20)]
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
   note = sensitivity.table(cells, {}).note
   assert 'Left out, not finite in one of the arms: seed 4.' in note
-  assert note.endswith('is about length: b.')
+  assert note.endswith('and not tested with the others: b.')
+  # Where no cell has learned, as after a few steps, all are shown.
+  rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' else row
+          for row in rows]
+  assert sum(c.in_family for c in read_cells(rows, {})) == 3
 
 
 def test_each_arm_has_the_rate_of_its_lowest_training_loss():

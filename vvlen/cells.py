@@ -15,6 +15,7 @@ from vvlen.comparison import (
   compare,
   Comparison,
   CONTROL,
+  LEARNED,
   median_accuracy,
   TREATED,
 )
@@ -191,9 +192,10 @@ def read_cells(
 def _family(cells: Sequence[Cell]) -> list[int]:
   """Returns which cells are tested together: all at the last step that all have.
 
-  A cell whose seeds are not all there at any step is left out; where cells share no
-  step, each is taken at its own last. `TUNED`, which is there only at steps where
-  the arms differ in their best rate, has no say.
+  A cell whose seeds are not all there at any step is left out, and so is one that
+  neither arm has learned, if others are; where cells share no step, each is taken at
+  its own last. `TUNED`, which is there only at steps where the arms differ in their
+  best rate, has no say.
   """
   if not cells:
     return []
@@ -205,9 +207,13 @@ def _family(cells: Sequence[Cell]) -> list[int]:
       whole.setdefault(cell.name, {})[cell.step] = i
   own = [set(places) for name, places in whole.items() if name != TUNED]
   common = set.intersection(*own) if own else set()
-  if not common:
-    return [places[max(places)] for places in whole.values()]
-  return [places[max(common)] for places in whole.values() if max(common) in places]
+  if common:
+    step = max(common)
+    members = [places[step] for places in whole.values() if step in places]
+  else:
+    members = [places[max(places)] for places in whole.values()]
+  learned = [i for i in members if max(cells[i].training_accuracy) >= LEARNED]
+  return learned or members
 
 
 def _mechanism(

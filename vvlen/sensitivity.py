@@ -189,11 +189,11 @@ def table(
       'the last three are means over the lengths beyond training.'
       f'{left_out(cell.comparison for cell in cells)}'
   )
-  odd = sorted({c.name for c in cells if c.in_family
+  odd = sorted({c.name for c in cells if c.step in tested
                 and max(c.training_accuracy) < LEARNED})
   if odd:
     note += (f' Not learned at the training lengths, so that nothing there is about '
-             f'length: {", ".join(odd)}.')
+             f'length, and not tested with the others: {", ".join(odd)}.')
   if chosen_rates:
     told = ', '.join(
         f'{ARMS[arm][0]} {name} after {int(step):,} steps'

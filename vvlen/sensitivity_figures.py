@@ -164,7 +164,8 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
         xerr=np.array([ranks[:, 0] - ranks[:, 1], ranks[:, 2] - ranks[:, 0]]),
         markerfacecolor='white',
     )
-    below.set(xlim=(-1, 1), xlabel='rank correlation')
+    below.set(xlim=(-1, 1), xticks=(-1, 0, 1), xlabel='rank correlation')
+    above.locator_params(axis='x', nbins=4)
     for axes in (above, below):
       axes.axvline(0, color='black', linewidth=0.8)
   names = [f'{cell.name}  {number(_gain(cell), "+.1f")}' for cell in family]
