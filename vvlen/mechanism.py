@@ -1,5 +1,7 @@
 """What interventions on the attention output restore. Runs without JAX."""
 
+import functools
+
 from etils import epath
 from matplotlib.figure import Figure
 
@@ -9,6 +11,7 @@ from vvlen.plots import ARMS
 from vvlen.results import Index
 from vvlen.statistics import corrected
 from vvlen.tables import (
+  blank_without,
   difference,
   difference_cell,
   left_out,
@@ -158,7 +161,7 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
           **difference(test, 'change_'), 'change_p_holm': float(p),
           'pairs': c.primary.num_pairs if c.primary else 0,
       })
-  changed = lambda cell: lambda r: '' if r['intervention'] == 'as it is' else cell(r)
+  changed = functools.partial(blank_without, 'change_difference')
   columns = {
       'arm': lambda r: r['arm'],
       'attention output of both': lambda r: r['intervention'],

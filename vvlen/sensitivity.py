@@ -1,10 +1,10 @@
 """What a grid of choices tells: its table. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
+import functools
 import re
 
 from etils import epath
-import numpy as np
 
 from vvlen import plots, results, sensitivity_figures
 from vvlen.cells import (
@@ -18,6 +18,7 @@ from vvlen.cells import (
 from vvlen.comparison import LEARNED
 from vvlen.plots import ARMS
 from vvlen.tables import (
+  blank_without,
   difference,
   difference_cell,
   left_out,
@@ -114,15 +115,15 @@ def table(
   records = []
   nan = float('nan')
   for cell in cells:
-    c, test, against = cell.comparison, cell.comparison.primary, cell.against_parent
+    c, test, parent = cell.comparison, cell.comparison.primary, cell.against_parent
     treated, control = c.primary_means
     records.append({
         'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
         'control': control, 'treated': treated,
         **difference(test),
         'p': test.p if test else nan, 'p_holm': cell.holm_p,
-        **difference(against, 'against_parent_'),
-        'against_parent_p': against.p if against else nan,
+        **difference(parent, 'against_parent_'),
+        'against_parent_p': parent.p if parent else nan,
         'against_parent_p_holm': cell.holm_p_against_parent,
         'pairs': test.num_pairs if test else 0,
         'smallest_detectable': cell.detectable,
@@ -138,11 +139,11 @@ def table(
         for metric in MECHANISM
         for field, value in cell.explained[metric]._asdict().items()
     })
-  missing = lambda x: '' if np.isnan(x) else p_value(x)
-  both = lambda metric: lambda r: (
-      '' if np.isnan(r[f'{metric}_control']) else
+  p_holm = lambda field: blank_without(field, lambda r: p_value(r[field]))
+  against = functools.partial(blank_without, 'against_parent_difference')
+  both = lambda metric: blank_without(f'{metric}_control', lambda r: (
       f'{r[f"{metric}_control"]:.3g}, {r[f"{metric}_treated"]:.3g}'
-  )
+  ))
   columns = {
       'cell': lambda r: r['cell'],
       'steps': lambda r: f'{r["step"]:,}',
@@ -151,17 +152,13 @@ def table(
       'treated': lambda r: number(r['treated'], '.1f'),
       'difference [95 %]': difference_cell('.2f'),
       'p': lambda r: p_value(r['p']),
-      'p Holm': lambda r: missing(r['p_holm']),
-      'against parent [95 %]': lambda r: (
-          '' if np.isnan(r['against_parent_difference'])
-          else difference_cell('.2f', 'against_parent_')(r)
-      ),
-      'its p Holm': lambda r: missing(r['against_parent_p_holm']),
+      'p Holm': p_holm('p_holm'),
+      'against parent [95 %]': against(difference_cell('.2f', 'against_parent_')),
+      'its p Holm': p_holm('against_parent_p_holm'),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
-      'against parent': lambda r: (
-          '' if np.isnan(r['against_parent_difference'])
-          else number(r['against_parent_smallest_detectable'], '.1f')
+      'against parent': against(
+          lambda r: number(r['against_parent_smallest_detectable'], '.1f')
       ),
       'in training': both('training_accuracy'),
       'weight of target': both('target_weight'),

@@ -18,6 +18,9 @@ TITLES = dict(zip(MECHANISM, (
     'distance of the normalized\noutput from training',
 ), strict=True))
 _LINES: Any = ('-', '--', ':', '-.')
+_LOOK: Any = {
+    'color': ARMS[TREATED][1], 'marker': ARMS[TREATED][2], 'linestyle': '',
+}
 
 
 def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
@@ -31,9 +34,10 @@ def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
     The figure.
   """
   family = [cell for cell in cells if cell.in_family]
-  task_of = lambda cell: settings.get(cell.name, Setting()).task
-  tasks = list(dict.fromkeys(map(task_of, family)))
-  counts = [len({c.name for c in family if task_of(c) == task}) for task in tasks]
+  tasks = list(dict.fromkeys(_task(settings, c.name) for c in family))
+  counts = [
+      len({c.name for c in family if _task(settings, c.name) == task}) for task in tasks
+  ]
   drawn = Figure(figsize=(7.0, 1.3 + 0.26 * sum(counts) + 0.7 * len(tasks)))
   panels = drawn.subplots(
       len(tasks), 2, squeeze=False, width_ratios=[1.2, 1],
@@ -41,10 +45,9 @@ def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   )
   names: list[str] = []
   for task, (left, right) in zip(tasks, panels, strict=True):
-    own = [cell for cell in cells if task_of(cell) == task]
-    _by_cell(left, own)
+    own = [cell for cell in cells if _task(settings, cell.name) == task]
+    _by_cell(left, own, task)
     names += _along_training(right, own, len(names))
-    left.set_title(f'{task}, a{left.get_title()[1:]}' if task else left.get_title())
   arms = [arm for arm in ARMS if any(c.comparison.treated == arm for c in cells)]
   handles = [
       Line2D([], [], color=ARMS[arm][1], marker=ARMS[arm][2], label=ARMS[arm][0],
@@ -63,7 +66,7 @@ def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   return drawn
 
 
-def _by_cell(axes: Axes, cells: Sequence[Cell]) -> None:
+def _by_cell(axes: Axes, cells: Sequence[Cell], task: str) -> None:
   """Draws a line a cell, the largest gain above."""
   family = [c for c in cells if c.in_family and c.comparison.primary]
   order = sorted(family, key=lambda c: -_gain(c))
@@ -86,7 +89,7 @@ def _by_cell(axes: Axes, cells: Sequence[Cell]) -> None:
   axes.set_ylim(len(names) - 0.4, -0.6)
   after = ' or '.join(f'{step:,}' for step in sorted(set(steps.values())))
   axes.set(xlabel='← hurts    arm − Baseline (points)    helps →',
-           title=f'After {after} steps')
+           title=f'{task}, after {after} steps' if task else f'After {after} steps')
 
 
 def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
@@ -137,37 +140,15 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
       cell for cell in cells if cell.in_family and cell.name != TUNED
       and cell.comparison.treated == TREATED and cell.comparison.primary
   ), key=lambda cell: -_gain(cell))
-  task = settings.get('base', Setting()).task
-  same = [cell for cell in family if settings.get(cell.name, Setting()).task == task]
+  task = _task(settings, 'base')
+  same = [cell for cell in family if _task(settings, cell.name) == task]
   drawn = Figure(figsize=(7.0, 3.9 + 0.19 * len(family)))
   panels = drawn.subplots(2, len(TITLES), sharey='row',
                           height_ratios=[2.2, 0.6 + 0.19 * len(family)])
   for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
-    look = {'color': ARMS[TREATED][1], 'marker': ARMS[TREATED][2], 'linestyle': ''}
-    relative = metric == 'output_norm'  # its scale is another in each cell
-    for i, cell in enumerate(same):
-      treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
-      x = np.log2(treated / control) if relative else treated - control
-      found = cell.holm_p < 0.05
-      above.plot([x], [_gain(cell)], **look,
-                 markerfacecolor=look['color'] if found else 'white')
-      if found and np.isfinite(x):
-        above.annotate(cell.name, (x, _gain(cell)), fontsize=6,
-                       xytext=(4, 2 - 8 * (i % 2)), textcoords='offset points')
-    above.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline',
-              title=title)
-    above.margins(0.4, 0.2)
-    above.axhline(0, color='black', linewidth=0.8)
-    ranks = np.array([cell.explained[metric] for cell in family]).reshape(-1, 3)
-    below.errorbar(
-        ranks[:, 0], np.arange(len(family)), capsize=2, **look,
-        xerr=np.array([ranks[:, 0] - ranks[:, 1], ranks[:, 2] - ranks[:, 0]]),
-        markerfacecolor='white',
-    )
-    below.set(xlim=(-1, 1), xticks=(-1, 0, 1), xlabel='rank correlation')
-    above.locator_params(axis='x', nbins=4)
-    for axes in (above, below):
-      axes.axvline(0, color='black', linewidth=0.8)
+    _over_cells(above, same, metric)
+    _over_seeds(below, family, metric)
+    above.set_title(title)
   names = [f'{cell.name}  {number(_gain(cell), "+.1f")}' for cell in family]
   panels[1, 0].set_yticks(range(len(names)), names)
   panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
@@ -178,6 +159,41 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
       'nothing.', fontsize=7.5,
   )
   return drawn
+
+
+def _over_cells(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
+  """Draws the gain of each cell against what LN changes in a metric."""
+  relative = metric == 'output_norm'  # its scale is another in each cell
+  for i, cell in enumerate(cells):
+    treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
+    x = np.log2(treated / control) if relative else treated - control
+    found = cell.holm_p < 0.05
+    axes.plot([x], [_gain(cell)], **_LOOK,
+              markerfacecolor=_LOOK['color'] if found else 'white')
+    if found and np.isfinite(x):
+      axes.annotate(cell.name, (x, _gain(cell)), fontsize=6,
+                    xytext=(4, 2 - 8 * (i % 2)), textcoords='offset points')
+  axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline')
+  axes.margins(0.4, 0.2)
+  axes.axhline(0, color='black', linewidth=0.8)
+  axes.axvline(0, color='black', linewidth=0.8)
+  axes.locator_params(axis='x', nbins=4)
+
+
+def _over_seeds(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
+  """Draws, a line a cell, how seeds' gains go with what LN changes in a metric."""
+  ranks = np.array([cell.explained[metric] for cell in cells]).reshape(-1, 3)
+  axes.errorbar(
+      ranks[:, 0], np.arange(len(cells)), capsize=2, **_LOOK,
+      xerr=np.array([ranks[:, 0] - ranks[:, 1], ranks[:, 2] - ranks[:, 0]]),
+      markerfacecolor='white',
+  )
+  axes.axvline(0, color='black', linewidth=0.8)
+  axes.set(xlim=(-1, 1), xticks=(-1, 0, 1), xlabel='rank correlation')
+
+
+def _task(settings: Mapping[str, Setting], name: str) -> str:
+  return settings.get(name, Setting()).task
 
 
 def _gain(cell: Cell) -> float:

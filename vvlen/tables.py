@@ -79,6 +79,11 @@ def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
   return cell
 
 
+def blank_without(field: str, cell: Callable[[Record], str]) -> Callable[[Record], str]:
+  """Returns the cell, but '' for a record whose `field` is nan."""
+  return lambda record: '' if math.isnan(record[field]) else cell(record)
+
+
 def number(value: float, form: str) -> str:
   """Formats a number, with a real minus sign and without −0.0."""
   if math.isnan(value):
