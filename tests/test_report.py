@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen import comparison, figures, plots, report, results, statistics, tables
+from vvlen import (
+  comparison,
+  figures,
+  length_tables,
+  plots,
+  report,
+  results,
+  statistics,
+  tables,
+)
 from vvlen.results import Row
 
 _LENGTHS = (16, 32, 64)
@@ -95,7 +104,7 @@ def test_a_seed_that_is_not_finite_is_left_out_of_every_test_and_named():
 
 
 def _tables(rows):
-  return {t.name: t for t in report.make_tables(results.index(rows))}
+  return {t.name: t for t in length_tables.make_tables(results.index(rows))}
 
 
 def _cells(table, row):

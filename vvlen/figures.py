@@ -1,35 +1,28 @@
 """Figures of length generalization, from tidy rows. Runs without JAX.
 
-Figures 2 to 4 and Proposition 1 of arXiv 2504.02827, accuracy by length, and learning
-curves.
+Figure 3 and Proposition 1 of arXiv 2504.02827, accuracy by length, and learning curves;
+`sample_figures` has Figures 2 and 4.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etils import epath
-import matplotlib
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
-from vvlen import plots
+from vvlen import plots, sample_figures
 from vvlen.plots import ADAPTATIONS, ARMS
 from vvlen.results import Index
+from vvlen.sample_figures import Samples
 from vvlen.statistics import mean_interval
 
-# What Figure 4 shows of the items.
-_ORDER = {
-    'retrieval': 'the 16 items of highest priority, the highest on the left',
-    'lookup': 'the item asked for, on the left, and the 15 others of most weight',
-}
 # Suffix of an arm's name -> how its attention is sharpened.
 _TEMPERATURES = dict(zip(ADAPTATIONS, (
     'As trained', 'Published\nadaptive temperature', 'Temperature fitted\nto each model'
 ), strict=True))
 Curves = Sequence[Mapping[str, Any]]
-Samples = Mapping[str, Mapping[str, np.ndarray]]
 
 
 def write(
@@ -46,7 +39,7 @@ def write(
   Args:
     folder: where to write.
     index: from `vvlen.results.index`.
-    task: as in `vvlen.report.TABLES`, which says in what order Figure 4 has its items.
+    task: of `vvlen.length_tables.TABLES`; says in what order Figure 4 has its items.
     trained_up_to: the longest training length, marked in the figures.
     curves: from `vvlen.results.read_curves`.
     samples: from `vvlen.results.read_samples`.
@@ -63,8 +56,8 @@ def write(
         'proposition_1': component_variance(index, trained_up_to),
     }
     if both:
-      figures['figure_2'] = histograms(both)
-      figures['figure_4'] = attention(index, both, trained_up_to, task)
+      figures['figure_2'] = sample_figures.components(both)
+      figures['figure_4'] = sample_figures.weights(index, both, trained_up_to, task)
     if curves:
       figures['learning_curves'] = learning_curves(curves)
     return plots.save(folder, figures)
@@ -97,44 +90,7 @@ def accuracy(index: Index, trained_up_to: int) -> Figure:
   grid[1, 0].set_ylabel('gain over the Baseline\n(points)')
   figure.legend(*grid[0, 0].get_legend_handles_labels(), ncols=len(ARMS),
                 loc='outside upper center')
-  _explain(figure, index)
-  return figure
-
-
-def histograms(samples: Samples) -> Figure:
-  """Draws the distribution of single output components, by length (Figure 2)."""
-  lengths = _sample_lengths(samples, 'components')
-  first = next(iter(samples.values()))
-  count = first[f'components_{lengths[0]}'].shape[1]
-  figure = Figure(figsize=(7.0, 1.6 * len(samples) + 0.3))
-  grid = figure.subplots(len(samples), count, squeeze=False)
-  shades = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.85, len(lengths)))
-  for row, (arm, arrays) in zip(grid, samples.items(), strict=True):
-    for component, axes in enumerate(row):
-      columns = [arrays[f'components_{n}'][:, component] for n in lengths]
-      everything = np.concatenate(columns)
-      finite = everything[np.isfinite(everything)]
-      low, high = np.quantile(finite, (0.002, 0.998)) if finite.size else (0, 1)
-      bins = np.linspace(low, high + 1e-9, 41)
-      for length, values, shade in zip(lengths, columns, shades, strict=True):
-        axes.hist(values, bins, density=True, histtype='stepfilled', alpha=0.35,
-                  color=shade)
-        axes.hist(values, bins, density=True, histtype='step', color=shade,
-                  label=f'N = {length:,}', linewidth=0.9)
-      axes.set(yticks=[], title=f'{ARMS[arm][0]}, component {component}')
-      axes.xaxis.set_major_locator(MaxNLocator(3))
-      axes.xaxis.set_major_formatter('{x:.3g}')
-      axes.spines['left'].set_visible(False)
-      axes.grid(False)
-  handles, labels = grid[0, 0].get_legend_handles_labels()
-  sequences = len(first[f'components_{lengths[0]}'])
-  figure.legend(
-      handles, labels, ncols=len(lengths), loc='outside lower center',
-      title='attention output after the norm (Baseline: has none), density over '
-            f'{sequences:,} sequences of seed 0;\n'
-            'each panel has a scale of its own, the middle 99.6 % of its values',
-      title_fontsize=7.5,
-  )
+  figure.supxlabel(plots.caption(index), fontsize=7.5)
   return figure
 
 
@@ -154,51 +110,7 @@ def output_moments(index: Index, trained_up_to: int) -> Figure:
     plots.length_axis(axes, trained_up_to)
   figure.legend(*left.get_legend_handles_labels(), loc='outside upper center',
                 ncols=len(ARMS))
-  _explain(figure, index)
-  return figure
-
-
-def attention(
-    index: Index, samples: Samples, trained_up_to: int, task: str = 'retrieval'
-) -> Figure:
-  """Draws the weights on 16 items by length (Figure 4)."""
-  lengths = _sample_lengths(samples, 'weights')
-  figure = Figure(figsize=(10.0, 3.4))
-  halves: Any = figure.subfigures(1, 2, width_ratios=[7, 3])
-  left, right = halves
-  norm = LogNorm(1e-4, 1, clip=True)
-  grid = left.subplots(len(samples), len(lengths), squeeze=False)
-  for row, (arm, arrays) in zip(grid, samples.items(), strict=True):
-    for axes, length in zip(row, lengths, strict=True):
-      picture: Any = axes.imshow(
-          arrays[f'weights_{length}'], aspect='auto', norm=norm, cmap='magma',
-          interpolation='nearest',
-      )
-      axes.set(xticks=[], yticks=[])
-      axes.grid(False)
-    sequences = len(arrays[f'weights_{lengths[0]}'])
-    row[0].set_ylabel(f'{ARMS[arm][0]}\n{sequences} sequences')
-  for axes, length in zip(grid[0], lengths, strict=True):
-    power = length.bit_length() - 1
-    axes.set_title(f'$2^{{{power}}}$' if length == 2**power else str(length))
-  left.suptitle('number of items N', fontsize=8.5)
-  left.supxlabel(
-      _ORDER[task.removesuffix('_growing')] + '; model of seed 0',
-      fontsize=8.5,
-  )
-  left.colorbar(picture, ax=grid, label='attention weight', pad=0.01, fraction=0.02)
-  upper, lower = right.subplots(2, 1, sharex=True)
-  for axes, metric, title in (
-      (upper, 'attention_entropy', 'mean entropy (nats)'),
-      (lower, 'target_weight', 'mean weight of the target'),
-  ):
-    for arm in ARMS:
-      plots.band(axes, *plots.values(index, arm, metric), arm)
-    axes.set_title(title)
-    plots.length_axis(axes, trained_up_to)
-  upper.set_xlabel('')
-  upper.legend(fontsize=7)
-  right.supxlabel(_bands(index).replace('; ', '\n'), fontsize=7.5)
+  figure.supxlabel(plots.caption(index), fontsize=7.5)
   return figure
 
 
@@ -245,7 +157,7 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
   )
   plots.length_axis(axes, trained_up_to)
   figure.legend(loc='outside upper center', ncols=4)
-  notes = [bound_of, _bands(index)]
+  notes = [bound_of, plots.caption(index)]
   if slopes_of:
     notes = [f'slopes from N = {last[0]:,} on:', ', '.join(slopes_of.values()), *notes]
   figure.supxlabel('\n'.join(filter(None, notes)), fontsize=6.5)
@@ -281,21 +193,3 @@ def learning_curves(curves: Curves) -> Figure:
     axes.xaxis.set_major_formatter('{x:,.0f}')
   left.legend(title='mean; thin: single seeds', title_fontsize=7)
   return figure
-
-
-def _explain(figure: Figure, index: Index) -> None:
-  figure.supxlabel(_bands(index), fontsize=7.5)
-
-
-def _bands(index: Index) -> str:
-  """Says what lines and bands are."""
-  seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
-  return (f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean; '
-          'grey: training lengths')
-
-
-def _sample_lengths(samples: Samples, kind: str) -> list[int]:
-  names = next(iter(samples.values()))
-  return sorted(
-      int(name.rsplit('_', 1)[1]) for name in names if name.startswith(kind)
-  )

@@ -109,6 +109,13 @@ def draw(
   axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
+def caption(index: Index) -> str:
+  """Says what lines and bands are."""
+  seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
+  return (f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean; '
+          'grey: training lengths')
+
+
 def length_axis(axes: Axes, trained_up_to: int) -> None:
   """Doubles N from tick to tick and shades the training lengths."""
   axes.set_xscale('log', base=2)

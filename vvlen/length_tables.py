@@ -1,0 +1,250 @@
+"""Tables of length generalization, from tidy rows. Runs without JAX.
+
+Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, or 4 or 5 where
+lengths grow during training; the primary endpoint; and a table of training.
+"""
+
+from collections.abc import Iterable, Sequence
+import math
+from typing import Any
+
+from vvlen import results
+from vvlen.comparison import (
+    compare,
+    Comparison,
+    LEARNED,
+    median_accuracy,
+    not_converged,
+)
+from vvlen.plots import ADAPTATIONS, ARMS
+from vvlen.statistics import detectable, PairedTest
+from vvlen.tables import (
+    difference,
+    difference_cell,
+    left_out,
+    name_seeds,
+    number,
+    p_value,
+    Table,
+)
+
+NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
+# The paper's numbers of the tables of accuracy and of gain.
+# With lengths that grow during training there is no table of gain.
+TABLES = {
+    'retrieval': ('1', '3'), 'lookup': ('2', '6'),
+    'retrieval_growing': ('4', None), 'lookup_growing': ('5', None),
+}
+FEW_PAIRS = 20
+
+
+def make_tables(
+    index: results.Index, trained_up_to: int = 16, task: str = 'retrieval'
+) -> list[Table]:
+  """Makes all tables that the arms at hand allow.
+
+  Args:
+    index: from `vvlen.results.index`.
+    trained_up_to: the longest training length.
+    task: of `TABLES`, which numbers the tables.
+
+  Returns:
+    Tables 1 and 3, or 2 and 6, `primary_endpoint` and `training`.
+  """
+  arms = {arm for arm, _, _ in index}
+  accuracy, gain = TABLES[task]
+
+  def pairs(*names: tuple[str, str]) -> list[Comparison]:
+    return [
+        compare(index, treated, control, trained_up_to=trained_up_to)
+        for treated, control in names if arms.issuperset((treated, control))
+    ]
+
+  against_baseline = pairs(*(('layer_norm' + s, 'none' + s) for s in ADAPTATIONS))
+  gains = pairs(
+      ('standardize', 'none'), ('layer_norm', 'none'), ('layer_norm', 'standardize')
+  )
+  tables = []
+  if against_baseline:
+    tables.append(_by_length(
+        f'table_{accuracy}',
+        f'Table {accuracy}. Accuracy by length, with and without LayerNorm after '
+        'attention',
+        against_baseline, trained_up_to,
+    ))
+  if len(gains) == 3 and gain:
+    tables.append(_by_length(
+        f'table_{gain}',
+        f'Table {gain}. Gain of standardization and of LayerNorm over the Baseline',
+        gains, trained_up_to,
+    ))
+  others = [c for c in gains if (c.treated, c.control) != ('layer_norm', 'none')]
+  primary = against_baseline + others
+  if primary:
+    learned = max(
+        (median_accuracy(index[arm, 'training_accuracy', None]) for arm in NAMES
+         if (arm, 'training_accuracy', None) in index), default=1.0,
+    )
+    tables.append(_primary_endpoint(primary, trained_up_to, learned))
+  tables.append(_training(index))
+  return tables
+
+
+def _by_length(
+    name: str, title: str, comparisons: Sequence[Comparison], trained_up_to: int
+) -> Table:
+  """Makes a table of blocks, one a comparison, with a row for each length."""
+  records = [
+      {
+          'comparison': _title(c), 'length': length,
+          **_record(c.treated_mean[i], c.control_mean[i], c.by_length[i]),
+          'p_holm': float(c.holm_p[i]),
+      }
+      for c in comparisons for i, length in enumerate(c.lengths)
+  ]
+  columns = {
+      'comparison': lambda r: r['comparison'],
+      'N': lambda r: str(r['length']),
+      'control': lambda r: number(r['control'], '.1f'),
+      'treated': lambda r: number(r['treated'], '.1f'),
+      'difference [95 %]': difference_cell('.1f'),
+      '% of control': lambda r: number(r['percent_of_control'], '+.1f'),
+      'effect': lambda r: number(r['effect_size'], '+.2f'),
+      'p': lambda r: p_value(r['p']),
+      'p Holm': lambda r: p_value(r['p_holm']),
+      'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
+  }
+  note = (
+      f'Accuracy in %, mean over {_pairs(comparisons)}; trained on at most '
+      f'{trained_up_to} items. Differences, treated minus control, in points with '
+      '95 % intervals; effect: mean over standard deviation of the paired differences; '
+      'p: paired two-sided t-test; p Holm: corrected over the lengths of its '
+      'comparison; smallest detectable: as in the table of the primary endpoint, '
+      'uncorrected. undefined: all differences are equal, or fewer than two pairs.'
+      f'{left_out(comparisons)}'
+  )
+  return Table(name, title, columns, records, note)
+
+
+def _primary_endpoint(
+    comparisons: Sequence[Comparison], trained_up_to: int, learned: float
+) -> Table:
+  records = []
+  for c in comparisons:
+    treated, control = c.primary_means
+    record = _record(treated, control, c.primary)
+    verdict = _verdict(record['p'], record['difference'])
+    records.append({
+        'comparison': _title(c), **record,
+        'treated_ahead': sum(d > 0 for d in c.primary_differences.values()),
+        'at_5_percent': verdict,
+    })
+  columns = {
+      'comparison': lambda r: r['comparison'],
+      'control': lambda r: number(r['control'], '.2f'),
+      'treated': lambda r: number(r['treated'], '.2f'),
+      'difference [95 %]': difference_cell('.2f'),
+      'effect': lambda r: number(r['effect_size'], '+.2f'),
+      't': lambda r: number(r['t'], '+.2f'),
+      'p': lambda r: p_value(r['p']),
+      'treated ahead': lambda r: f'{r["treated_ahead"]} of {r["pairs"]}',
+      'smallest detectable': lambda r: number(r['smallest_detectable'], '.2f'),
+      'at 5 %': lambda r: r['at_5_percent'],
+  }
+  beyond = [n for n in comparisons[0].lengths if n > trained_up_to]
+  fewest = min(r['pairs'] for r in records)
+  few = (
+      f' {fewest} pairs are few: differences much below the smallest detectable one '
+      'would go unseen.' if fewest < FEW_PAIRS else ''
+  )
+  if learned < LEARNED:
+    few += (f' No arm has learned the training lengths yet (accuracy there '
+            f'{100 * learned:.0f} %): nothing here is about length.')
+  note = (
+      f'Mean accuracy over N = {beyond[0]} to {beyond[-1]}, in %, paired over seeds. '
+      'LN − Baseline is the primary endpoint, fixed before the run; all else is '
+      'secondary and uncorrected. Smallest detectable: the difference, in points, that '
+      'this number of pairs with this spread finds with a power of 80 % at the 5 % '
+      f'level. Treated ahead: in so many of the pairs.{few}{left_out(comparisons)}'
+  )
+  title = 'Primary endpoint. Mean accuracy beyond the training lengths'
+  return Table('primary_endpoint', title, columns, records, note)
+
+
+def _training(index: results.Index) -> Table:
+  records = []
+  arms = [index.get((arm, 'training_accuracy', None), {}) for arm in NAMES]
+  for arm, name in NAMES.items():
+    accuracy = index.get((arm, 'training_accuracy', None))
+    loss = index.get((arm, 'training_loss', None))
+    if not accuracy or not loss:
+      continue
+    broken = [s for s, x in loss.items() if not math.isfinite(x)]
+    finite = [x for x in accuracy.values() if math.isfinite(x)]
+    records.append({
+        'arm': name, 'seeds': len(accuracy),
+        'loss': _finite_mean(loss.values()),
+        'accuracy': 100 * _finite_mean(accuracy.values()),
+        'lowest_accuracy': 100 * min(finite, default=math.nan),
+        'not_converged': name_seeds(
+            s for s in not_converged(accuracy, arms) if s not in broken
+        ),
+        'not_finite': name_seeds(broken),
+    })
+  columns = {
+      'arm': lambda r: r['arm'],
+      'seeds': lambda r: str(r['seeds']),
+      'loss': lambda r: number(r['loss'], '.4f'),
+      'accuracy': lambda r: number(r['accuracy'], '.2f'),
+      'lowest accuracy': lambda r: number(r['lowest_accuracy'], '.2f'),
+      'not converged': lambda r: r['not_converged'],
+      'not finite': lambda r: r['not_finite'],
+  }
+  note = (
+      'Over the last tenth of training, on batches not yet trained on: mean loss in '
+      'nats, accuracy in %. Not converged: seeds more than 5 points below the median '
+      'of the best arm; these stay in the tests. Not finite: left out of the tests.'
+  )
+  return Table('training', 'Training', columns, records, note)
+
+
+def _record(
+    treated: float, control: float, test: PairedTest | None
+) -> dict[str, Any]:
+  """Returns one test as plain values, nan where it is undefined."""
+  nan = math.nan
+  test = test or PairedTest(nan, nan, nan, nan, nan, nan, 0)
+  return {
+      'control': float(control), 'treated': float(treated),
+      **difference(test),
+      'percent_of_control': 100 * float(treated - control) / float(control)
+                            if control else math.nan,
+      'effect_size': test.effect_size, 't': test.t, 'p': test.p,
+      'pairs': test.num_pairs, 'smallest_detectable': detectable(test),
+  }
+
+
+def _title(c: Comparison) -> str:
+  """Returns such as 'LN − Baseline, adaptive'."""
+  treated, _, adaptation = c.treated.partition('+')
+  control, _, _ = c.control.partition('+')
+  suffix = f', {adaptation}' if adaptation else ''
+  return f'{NAMES[treated]} − {NAMES[control]}{suffix}'
+
+
+def _pairs(comparisons: Sequence[Comparison]) -> str:
+  counts = sorted({t.num_pairs for c in comparisons for t in c.by_length if t})
+  return f'{" or ".join(map(str, counts)) or "fewer than two"} seeds'
+
+
+def _finite_mean(values: Iterable[float]) -> float:
+  finite = [x for x in values if math.isfinite(x)]
+  return sum(finite) / len(finite) if finite else math.nan
+
+
+def _verdict(p: float, difference: float) -> str:
+  if math.isnan(p):
+    return 'undefined'
+  if p >= 0.05:
+    return 'no difference found'
+  return 'treated higher' if difference > 0 else 'treated lower'
