@@ -1,6 +1,7 @@
 """Interventions on trained models, and what is told of them."""
 
 import functools
+import itertools
 import json
 import subprocess
 import sys
@@ -15,9 +16,12 @@ from configs import mechanism as config_file
 from experiments import mechanism as experiment
 from tests.conftest import ROOT
 from vvlen import mechanism, plots, results
+from vvlen.comparison import compare
 from vvlen.evaluation import intervention, lengths
 from vvlen.evaluation.moments import Moments
 from vvlen.models.retriever import Retriever
+from vvlen.statistics import detectable, holm
+from vvlen.tables import markdown
 from vvlen.tasks import retrieval
 
 
@@ -121,7 +125,7 @@ def test_a_row_of_zeros_and_a_constant_component_stay_finite():
 
 def test_at_the_training_length_moments_change_nothing():
   measured = _intervene('none', 16)
-  for name in ('recentred', 'standardized', 'reweighted'):
+  for name in ('recentred', 'standardized', 'vanished', 'reweighted'):
     np.testing.assert_allclose(measured[f'+{name}']['loss'], measured['']['loss'],
                                rtol=1e-4)
     assert measured[f'+{name}']['accuracy'] == measured['']['accuracy']
@@ -148,6 +152,7 @@ def test_measurements_are_those_by_hand():
   odds = lambda batch: np.median(np.log(weight(batch) / (1 - weight(batch))))
   then, now = (_moments(output(draw(jax.random.key(3), 32, n))) for n in (2, 64))
   batch = draw(jax.random.key(2), 32, 64)
+  short = draw(jax.random.key(2), 32, 2)
   o, rows = output(batch), np.arange(32)
   values = output(batch._replace(items=batch.items[rows, batch.target_index][:, None]))
   more = np.expm1(odds(draw(jax.random.key(3), 32, 2))
@@ -159,40 +164,71 @@ def test_measurements_are_those_by_hand():
       '+rescaled': o * then.norm / np.linalg.norm(o, axis=1, keepdims=True),
       '+standardized': (o - now.mean) / now.deviation * then.deviation + then.mean,
       '+one_hot': values,
+      '+vanished':
+          (output(short) - then.mean) / then.deviation * now.deviation + now.mean,
   }
   dense = lambda x, name: x @ params[name]['kernel'] + params[name]['bias'][None]
   for suffix, x in changed.items():
     logits = dense(jax.nn.gelu(dense(x, 'head_hidden')), 'head_output')
-    loss = -jax.nn.log_softmax(logits)[rows, batch.target].mean()
+    target = (short if suffix == '+vanished' else batch).target
+    loss = -jax.nn.log_softmax(logits)[rows, target].mean()
     np.testing.assert_allclose(measured[suffix]['loss'], loss, rtol=1e-4)
-    assert measured[suffix]['accuracy'] == (logits.argmax(1) == batch.target).mean()
+    assert measured[suffix]['accuracy'] == (logits.argmax(1) == target).mean()
+    np.testing.assert_allclose(
+        measured[suffix]['total_variance'], x.var(axis=0).sum(), rtol=1e-4)
   np.testing.assert_allclose(
       measured['']['output_norm'], np.linalg.norm(o, axis=1).mean(), rtol=1e-4)
+
+
+def _shown(table, text):
+  """Returns the row of a table, as Markdown, that has a cell with this text."""
+  lines = [line.strip('|').split('|') for line in markdown(table).splitlines()
+           if line.startswith('|')]
+  header, _, *rows = [[cell.strip() for cell in line] for line in lines]
+  row, = [row for row in rows if text in row]
+  return dict(zip(header, row, strict=True))
 
 
 def test_table_and_figure_say_what_is_restored():
   rng = np.random.default_rng(0)
   restored = {'': 0.0, '+rescaled': 0.0, '+recentred': 0.1, '+standardized': 0.1,
-              '+reweighted': 0.3, '+one_hot': 0.4}
+              '+vanished': 0.2, '+reweighted': 0.3, '+one_hot': 0.4}
   rows = []
   for suffix, more in restored.items():
     for seed in range(6):
       for length, base in ((16, 0.9), (64, 0.5)):
         rows.append(results.Row('retrieval', 'none' + suffix, seed, length, 'accuracy',
                                 base + more * (length > 16) + rng.normal(0, 0.001)))
+        variance = 8.0 if length == 16 else 2 + 20 * more
+        rows.append(results.Row('retrieval', 'none' + suffix, seed, length,
+                                'total_variance', variance * (seed + 1)))
   index = results.index(rows)
   table = mechanism.table(index, 16)
   shares = [r['restored_percent'] for r in table.records]
-  np.testing.assert_allclose(shares, [0, 25, 25, 100, 75], atol=1)
-  by_length = mechanism.length_table(index, 16).records
-  assert [r['length'] for r in by_length] == [16, 64] * 5
+  np.testing.assert_allclose(shares, [0, 25, 25, 50, 100, 75], atol=1)
+  # Relative to what it was, whatever the scale of a seed.
   np.testing.assert_allclose(
-      [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 40, 0, 30],
+      [(r['variance_control'], r['variance_treated']) for r in table.records],
+      [(0.25, x) for x in (0.25, 0.5, 0.5, 0.75, 1.25, 1)])
+  compared = [compare(index, f'none+{name}', 'none', trained_up_to=16).primary
+              for name in mechanism.INTERVENTIONS]
+  np.testing.assert_allclose(
+      [r['p_holm'] for r in table.records], holm([test.p for test in compared]))
+  np.testing.assert_allclose([r['smallest_detectable'] for r in table.records],
+                             [detectable(test, 0.05 / 6) for test in compared])
+  row = _shown(table, 'mean as in training')
+  assert (row['as it is'], row['changed'], row['restored %'], row['variance'],
+          row['p Holm'], row['pairs']) == (
+              '50.0', '60.0', '25.0', '0.25 → 0.50', '< .001', '6')
+  by_length = mechanism.length_table(index, 16).records
+  assert [r['length'] for r in by_length] == [16, 64] * 6
+  np.testing.assert_allclose(
+      [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 20, 0, 40, 0, 30],
       atol=0.3)
   with plots.style():
     accuracy, _ = mechanism.figure(index, 16).axes
   np.testing.assert_allclose(
-      [line.get_ydata()[1] for line in accuracy.lines], [50, 60, 60, 90, 80, 50],
+      [line.get_ydata()[1] for line in accuracy.lines], [50, 60, 60, 70, 90, 80, 50],
       atol=0.3)
   assert 'Not learned' not in table.note
   halved = results.index(r._replace(value=r.value / 2) for r in rows)
@@ -204,7 +240,7 @@ def test_table_and_figure_say_what_is_restored():
 def test_gain_is_told_as_it_is_and_under_interventions():
   rng = np.random.default_rng(0)
   left = {'': 0.05, '+rescaled': 0.05, '+recentred': 0.02, '+standardized': 0.0,
-          '+reweighted': -0.03, '+one_hot': 0.0}
+          '+vanished': 0.04, '+reweighted': -0.03, '+one_hot': 0.0}
   rows = [
       results.Row('retrieval', arm + suffix, seed, length, 'accuracy',
                   0.6 + gain * (suffix == '+recentred') + rng.normal(0, 0.001)
@@ -212,14 +248,18 @@ def test_gain_is_told_as_it_is_and_under_interventions():
       for suffix, gain in left.items() for arm in ('none', 'layer_norm')
       for seed in range(8) for length in (16, 64, 128)
   ]
-  records = mechanism.gain_table(results.index(rows), 16).records
-  assert [r['arm'] for r in records] == ['LN'] * 6
+  table = mechanism.gain_table(results.index(rows), 16)
+  records = table.records
+  row = _shown(table, 'as it is')
+  assert (row['Baseline'], row['treated']) == ('60.0', '65.0')
+  assert [r['arm'] for r in records] == ['LN'] * 7
   np.testing.assert_allclose(
-      [r['difference'] for r in records], [5, 5, 2, 0, 0, -3], atol=0.2)
+      [r['difference'] for r in records], [5, 5, 2, 0, 4, 0, -3], atol=0.2)
   np.testing.assert_allclose(
-      [r['change_difference'] for r in records], [np.nan, 0, -3, -5, -5, -8], atol=0.3)
+      [r['change_difference'] for r in records], [np.nan, 0, -3, -5, -1, -5, -8],
+      atol=0.3)
   found = [r['change_p_holm'] < 0.001 for r in records]
-  assert found == [False, False, True, True, True, True]
+  assert found == [False, False, True, True, True, True, True]
 
 
 def test_a_damaged_folder_is_named(tmp_path):
@@ -268,31 +308,36 @@ def test_models_that_are_not_equally_trained_are_named(monkeypatch):
     experiment._trained_step(config, trained)
 
 
+_ARMS = "--config.arms=('none','layer_norm')"
+
+
 @pytest.mark.slow
 def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   trained, workdir = tmp_path / 'trained', tmp_path / 'mechanism'
   done = _run('length_generalization', '--config=configs/lookup.py:smoke',
-              "--config.arms=('none',)", '--config.model.width=8',
+              _ARMS, '--config.model.width=8', '--config.num_seeds=4',
               f'--workdir={trained}')
   assert done.returncode == 0, done.stderr
   before = {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()}
   command = ('mechanism', '--config=configs/mechanism.py:smoke',
-             f'--config.trained={trained}/', f'--workdir={workdir}')
+             f'--config.trained={trained}/', _ARMS, f'--workdir={workdir}')
   done = _run(*command)
   assert done.returncode == 0, done.stderr
   assert '| all weight on the target ' in done.stdout
   assert {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()} == before
   plain = results.index(results.read_rows(trained / 'results.csv'))
   index = results.index(results.read_rows(workdir / 'results.csv'))
-  for length in (16, 32, 64):  # the same models on the same sequences
-    expected = plain['none', 'accuracy', length]
-    assert index['none', 'accuracy', length] == pytest.approx(expected, abs=1e-6)
+  # The same models on the same sequences, in two blocks of each arm.
+  for arm, length in itertools.product(('none', 'layer_norm'), (16, 32, 64)):
+    expected = plain[arm, 'accuracy', length]
+    assert expected.keys() == {0, 1, 2, 3}
+    assert index[arm, 'accuracy', length] == pytest.approx(expected, abs=1e-6)
   assert 'after 20 training steps' in done.stdout
   claimed = json.loads((workdir / 'config.json').read_text())['config']
   assert claimed['trained'] == str(trained)
   other = str(tmp_path / 'other')
   for place, folder, fields, words in (
-      (trained, other, {'arms': ('layer_norm',)}, 'arms must be distinct, of .*none'),
+      (trained, other, {'arms': ('standardize',)}, 'arms must be distinct, of .*none'),
       (trained, other, {'arms': ('none', 'none')}, 'config.arms must be distinct'),
       (trained, other, {'lengths': (32, 128)}, 'must not exceed the 64 keys'),
       (trained, other, {'lengths': (16,)}, 'lengths must go beyond 16'),
@@ -304,7 +349,7 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
     with pytest.raises(ValueError, match=words):
       experiment.main(config, str(folder))
   assert not (tmp_path / 'other').exists()
-  (trained / 'checkpoints/none/seeds_0_1/20').rename(tmp_path / 'away')
+  (trained / 'checkpoints').rename(tmp_path / 'away')
   done = _run(*command[:-1], f'--workdir={tmp_path}/third')
   assert (done.returncode, done.stdout) == (2, '')
   assert 'holds no checkpoints' in done.stderr

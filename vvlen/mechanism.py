@@ -4,6 +4,7 @@ import functools
 
 from etils import epath
 from matplotlib.figure import Figure
+import numpy as np
 
 from vvlen import plots, results
 from vvlen.comparison import change, compare, CONTROL, LEARNED
@@ -27,8 +28,9 @@ INTERVENTIONS = {
     'rescaled': ('norm as in training', '#E69F00', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
     'standardized': ('mean and variance as in training', '#D55E00', '^'),
+    'vanished': ('signal of training, mean and variance as at N', '#332288', 'o'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
-    'reweighted': ('weight of the target as in training', '#8C6D31', 'o'),
+    'reweighted': ('weight of the target as in training', '#8C6D31', '.'),
 }
 
 
@@ -99,6 +101,8 @@ def table(index: Index, trained_up_to: int) -> Table:
           'treated': treated,
           **difference(test),
           'restored_percent': 100 * (treated - control) / lost if lost > 0 else nan,
+          'variance_control': _variance(index, arm, c.control),
+          'variance_treated': _variance(index, arm, c.treated),
           'p_holm': float(p), 'pairs': test.num_pairs if test else 0,
           'smallest_detectable': found,
       })
@@ -109,6 +113,9 @@ def table(index: Index, trained_up_to: int) -> Table:
       'changed': lambda r: number(r['treated'], '.1f'),
       'difference [95 %]': difference_cell('.2f'),
       'restored %': lambda r: number(r['restored_percent'], '.1f'),
+      'variance': lambda r: ' → '.join(
+          number(r[f'variance_{which}'], '.2f') for which in ('control', 'treated')
+      ),
       'p Holm': lambda r: p_value(r['p_holm']),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.2f'),
@@ -116,7 +123,9 @@ def table(index: Index, trained_up_to: int) -> Table:
   note = (
       'Accuracy in %, mean over the lengths beyond training, of models that are not '
       'trained any further; paired over seeds. Restored: the difference in % of what '
-      'is lost from the shortest length on. p Holm: over the interventions of an arm; '
+      'is lost from the shortest length on. Variance: of the output, the sum over its '
+      'components, as it is and changed, relative to that at the shortest length, '
+      'geometric mean. p Holm: over the interventions of an arm; '
       'smallest detectable: with a power of 80 %, at 5 % divided by their number.'
       f'{left_out(compared)}'
   )
@@ -243,6 +252,22 @@ def figure(index: Index, trained_up_to: int) -> Figure:
       title_fontsize=7.5,
   )
   return drawn
+
+
+def _variance(index: Index, arm: str, changed: str) -> float:
+  """Returns an output's variance beyond the shortest length, relative to that there.
+
+  Args:
+    index: from `vvlen.results.index`.
+    arm: whose variance at the shortest length is 1.
+    changed: the same arm, with the suffix of an intervention.
+  """
+  lengths, own = plots.values(index, arm, 'total_variance')
+  if len(lengths) < 2:
+    return float('nan')
+  _, values = plots.values(index, changed, 'total_variance')
+  with np.errstate(divide='ignore', invalid='ignore'):
+    return float(np.exp(np.nanmean(np.log(values[:, 1:] / own[:, :1]))))
 
 
 def _arms(index: Index) -> list[str]:

@@ -1,14 +1,17 @@
 """Interventions on the attention output of a trained model, at test time.
 
 Accuracy falls with length N for one of two reasons, or for both: the attention
-output o leaves the range that the layers after it were trained on (its variance
+output o leaves the distribution that the layers after it were trained on (its variance
 vanishes, its mean shifts), or attention no longer finds the item (its weights
-disperse). Changing o alone tells them apart:
+disperse), and o tells less of it. Each is undone, or done, without the other:
 
   rescaled      o ← o · r₀ / |o|                          the norm as in training
   recentred     o ← o − μ_N + μ₀                          the mean as in training
   standardized  o ← (o − μ_N) / σ_N · σ₀ + μ₀             mean and variance of each
                                                           component as in training
+  vanished      o ← (o₀ − μ₀) / σ₀ · σ_N + μ_N             outputs o₀ of the longest
+                                                          training length, with mean
+                                                          and variance as at N
   reweighted    o ← (o + (e^c − 1) a v) / (1 + (e^c − 1) a)  the target's weight as in
                 c = λ₀ − λ_N                              training: c more in its logit
   one_hot       o ← v                                     all weight on the target
@@ -17,9 +20,12 @@ disperse). Changing o alone tells them apart:
 a, v: weight and value of the item asked for; λ: the median over sequences of its
 log-odds ln a / (1 − a); ₀: at the longest training length. The first three leave the
 weights as they are, and restore what is lost to a changed scale, mean or spread of o,
-though no signal that has gone. The fourth raises the weight of the target alone; the
-other items are as many as before and keep their proportions. The last is the accuracy
-at N = 1. All are applied before the norm of the model.
+though no signal that has gone. `vanished` is the counterpart of `standardized`: the
+signal is that of training, and what is lost is lost to mean and variance alone. The
+last two use the label, and with the weight of the target they bring back variance as
+well. With `reweighted` the other items are as many as before and keep their
+proportions; `one_hot` is the accuracy at N = 1. All are applied before the norm of the
+model.
 
 Axes: S sequences, N items, d width of the attention output.
 """
@@ -116,8 +122,8 @@ def intervene(
 
   Returns:
     {'': metrics, '+rescaled': metrics, …}, each the means over sequences of
-    `accuracy` and `loss`, nats, and '' also of `output_norm`, the norm of the
-    attention output.
+    `accuracy` and `loss`, nats, and `total_variance`, Σ_j σ_j² of the attention output
+    as changed; '' also has `output_norm`, the mean norm of it.
   """
 
   def at(n):
@@ -131,26 +137,41 @@ def intervene(
 
   (now, odds_now), (then, odds_then) = at(length), at(trained_up_to)
 
+  def row(batch, logits, output):
+    return answers(batch, logits) | {'output': output}
+
+  def changed(batch, output, change):
+    logits, _ = apply(params, batch.query, batch.items, None, change)
+    return row(batch, logits, change(output))
+
   def measure(batch):
     as_it_is, sown = apply(params, batch.query, batch.items)
+    output = sown['attention_output']
     weight = pick(sown['attention_weights'], batch.target_index)
     # Attention to a single item returns its value.
     place = batch.target_index.reshape(-1, *[1] * (batch.items.ndim - 1))
     target = jnp.take_along_axis(batch.items, place, axis=1)
     one_hot, alone = apply(params, batch.query, target)
     value = alone['attention_output']
-    rows = {'': answers(batch, as_it_is), '+one_hot': answers(batch, one_hot)}
-    rows['']['output_norm'] = jnp.linalg.norm(sown['attention_output'], axis=-1)
+    rows = {'': row(batch, as_it_is, output), '+one_hot': row(batch, one_hot, value)}
+    rows['']['output_norm'] = jnp.linalg.norm(output, axis=-1)
     changes: dict[str, Callable[[jax.Array], jax.Array]] = {
         '+rescaled': lambda o: rescale(o, then.norm),
         '+recentred': lambda o: recentre(o, now, then),
         '+standardized': lambda o: match(o, now, then),
         '+reweighted': lambda o: reweight(o, weight, value, odds_then - odds_now),
     }
-    for suffix, change in changes.items():
-      logits, _ = apply(params, batch.query, batch.items, None, change)
-      rows[suffix] = answers(batch, logits)
-    return rows
+    return rows | {
+        suffix: changed(batch, output, change) for suffix, change in changes.items()
+    }
+
+  def vanish(batch):
+    _, sown = apply(params, batch.query, batch.items)
+    return changed(batch, sown['attention_output'], lambda o: match(o, then, now))
 
   rows = in_chunks(measure, sample, test_key, length, num_sequences)
-  return jax.tree.map(lambda x: x.mean(axis=0), rows)
+  rows['+vanished'] = in_chunks(vanish, sample, test_key, trained_up_to, num_sequences)
+  variances = {s: {'total_variance': x.pop('output').var(axis=0).sum()}
+               for s, x in rows.items()}
+  return {s: {name: x.mean(axis=0) for name, x in metrics.items()} | variances[s]
+          for s, metrics in rows.items()}
