@@ -71,6 +71,12 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
               ('rate_high_decay', 3e-3), ('rate_higher_decay', 1e-2),
           )
       },
+      **{
+          name: dict(optimizer=dict(
+              l2=1e-3, learning_rate=rate, decay_steps=at_steps[-1]
+          ))
+          for name, rate in (('l2_rate_decay', 1e-3), ('l2_rate_high_decay', 3e-3))
+      },
       classes_4=dict(task=dict(num_classes=4)),
       classes_32=dict(task=dict(num_classes=32)),
       informative_query=dict(task=dict(informative_query=True)),
@@ -89,6 +95,9 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       },
       # Whose gain that of a cell is compared with: that of base, if of the same task,
       # where nothing else is said.
-      against=dict(linear_projection='linear_encoder', lookup_l2='lookup'),
+      against=dict(
+          linear_projection='linear_encoder', lookup_l2='lookup',
+          l2_rate_decay='rate_decay', l2_rate_high_decay='rate_high_decay',
+      ),
       run=(),  # names of cells; all if none
   )

@@ -16,7 +16,7 @@ grids of fewer steps.
 from collections.abc import Collection, Mapping, Sequence
 import itertools
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 import ml_collections
@@ -24,7 +24,7 @@ import ml_collections
 from experiments import _run, _training, report
 from experiments._check import check
 from vvlen import results, sharding
-from vvlen.cells import kept, TUNED
+from vvlen.cells import kept
 from vvlen.models.norm import KINDS
 from vvlen.training import checkpoint
 
@@ -34,6 +34,17 @@ _TOGETHER = 8
 _OPTIONAL = ('task.num_keys', 'optimizer.decay_steps')
 # What a cell may change, beside anything of task, model and optimizer.
 _CHANGES = ('arms', 'train.batch_size', 'train.min_length', 'train.max_length')
+
+
+class Stage(NamedTuple):
+  """A block of seeds of one arm, from one step to the next, in cells of a program."""
+
+  before: int
+  step: int
+  program: str  # of `_training.program`
+  first: int  # seed
+  arm: str
+  cells: tuple[str, ...]
 
 
 def main(config: Any, workdir: str) -> None:
@@ -64,16 +75,16 @@ def main(config: Any, workdir: str) -> None:
   ]
   for claim in claims:  # nothing is written if one is refused
     results.claimed(*claim)
-  earlier, *_ = [results.claim(*claim) for claim in claims]
-  if earlier and earlier['base']['num_seeds'] < config.base.num_seeds:
+  stored = [results.claim(*claim) for claim in claims]
+  if (earlier := stored[0]) and earlier['base']['num_seeds'] < config.base.num_seeds:
     print(_training.SEEDS_ADDED)
 
   total = train.seeds_at_once * sum(
-      (step - before) * len(chosen) for (step, before, *_), chosen in todo
+      (stage.step - stage.before) * len(stage.cells) for stage in todo
   )
   runners: dict[tuple[Any, ...], Any] = {}
   with _run.Progress(total, 'seed-steps') as progress:
-    for (step, before, _, first, arm), chosen in todo:
+    for before, step, _, first, arm, chosen in todo:
       for part in _ensembles(folder, cells, chosen, arm, first):
         if (part, arm) not in runners:
           runners[part, arm] = _training.block_runner(
@@ -95,8 +106,8 @@ def main(config: Any, workdir: str) -> None:
 
 def _schedule(
     config: Any, cells: Mapping[str, Any], done: Collection[tuple[str, str, int]]
-) -> list[tuple[tuple[int, int, str, int, str], list[str]]]:
-  """Returns what is not done: (step, step before it, program, first, arm), cells."""
+) -> list[Stage]:
+  """Returns what is not done, the earliest step first."""
   todo: dict[tuple[int, int, str, int, str], list[str]] = {}
   for name, cell in cells.items():
     program = _training.program(cell)
@@ -104,8 +115,9 @@ def _schedule(
       for first, arm in itertools.product(_training.blocks(cell), cell.arms):
         seeds = _training.seeds_of(cell, first)
         if any((f'{name}@{step}', arm, seed) not in done for seed in seeds):
-          todo.setdefault((step, before, program, first, arm), []).append(name)
-  return sorted(todo.items(), key=lambda item: item[0][0])
+          todo.setdefault((before, step, program, first, arm), []).append(name)
+  stages = [Stage(*key, tuple(names)) for key, names in todo.items()]
+  return sorted(stages, key=lambda stage: stage.step)
 
 
 def _reached(
@@ -118,10 +130,10 @@ def _reached(
 
 
 def _check_reachable(
-    folder: epath.Path, cells: Mapping[str, Any], todo: Sequence[Any]
+    folder: epath.Path, cells: Mapping[str, Any], todo: Sequence[Stage]
 ) -> None:
   """Raises ValueError where a cell is beyond a step at which it is to be measured."""
-  for (step, _, _, first, arm), chosen in todo:
+  for _, step, _, first, arm, chosen in todo:
     for name in chosen:
       if (reached := _reached(folder, cells, name, arm, first)) > step:
         raise ValueError(
@@ -155,7 +167,7 @@ def names(config: Any) -> tuple[str, ...]:
   ):
     unknown = [name for name in those if name not in config.cells]
     odd = [name for name in those if not isinstance(name, str)
-           or not re.fullmatch('[a-z0-9_]+', name) or name == TUNED]
+           or not re.fullmatch('[a-z0-9_]+', name)]
     if odd:
       raise ValueError(
           f'not the name of a cell, a-z, 0-9 and _: {", ".join(map(str, odd))}'
@@ -201,6 +213,11 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
     raise ValueError(
         f'cell {name}: steps {odd} of config.at_steps and also_at are no multiples '
         f'of config.base.train.steps_per_call {cell.train.steps_per_call}'
+    )
+  if (end := cell.optimizer.get('decay_steps', 0)) not in (0, when[-1]):
+    raise ValueError(
+        f'cell {name}: optimizer.decay_steps {end} must be the last step at which it '
+        f'is measured, {when[-1]}'
     )
   if 'first_max_length' in cell.train:
     raise ValueError(f'cell {name}: lengths cannot grow in a grid')

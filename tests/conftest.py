@@ -6,6 +6,8 @@ import tempfile
 import jax
 import pytest
 
+from vvlen.tables import markdown
+
 jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
@@ -31,3 +33,12 @@ def fast_compilation(tmp_path_factory):
 @pytest.fixture
 def key() -> jax.Array:
   return jax.random.key(0)
+
+
+def shown(table, text):
+  """Returns the row of a table, as Markdown, that has a cell with this text."""
+  lines = [line.strip('|').split('|') for line in markdown(table).splitlines()
+           if line.startswith('|')]
+  header, _, *rows = [[cell.strip() for cell in line] for line in lines]
+  row, = [row for row in rows if text in row]
+  return dict(zip(header, row, strict=True))

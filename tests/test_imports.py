@@ -26,14 +26,15 @@ ALLOWED = {
     'length_tables': _FROM_RESULTS | {'tables'},
     'report': _FROM_RESULTS | {'figures', 'length_tables', 'tables'},
     'cells': _FROM_RESULTS,
-    'sensitivity': _FROM_RESULTS | {'cells', 'sensitivity_figures', 'tables'},
-    'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables'},
+    'tuned': _FROM_RESULTS,
+    'sensitivity': _FROM_RESULTS | {'cells', 'sensitivity_figures', 'tables', 'tuned'},
+    'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables', 'tuned'},
     'mechanism': _FROM_RESULTS | {'tables'},
 }
 WITHOUT_JAX = (
     'statistics', 'results', 'comparison', 'plots', 'tables', 'length_tables',
-    'figures', 'sample_figures', 'report', 'cells', 'sensitivity',
-    'sensitivity_figures', 'mechanism',
+    'figures', 'sample_figures', 'report', 'cells', 'tuned',
+    'sensitivity', 'sensitivity_figures', 'mechanism',
 )
 
 

@@ -14,14 +14,13 @@ import pytest
 from configs import lookup as lookup_file
 from configs import mechanism as config_file
 from experiments import mechanism as experiment
-from tests.conftest import ROOT
+from tests.conftest import ROOT, shown
 from vvlen import mechanism, plots, results
 from vvlen.comparison import compare
 from vvlen.evaluation import intervention, lengths
 from vvlen.evaluation.moments import Moments
 from vvlen.models.retriever import Retriever
 from vvlen.statistics import detectable, holm
-from vvlen.tables import markdown
 from vvlen.tasks import retrieval
 
 
@@ -180,15 +179,6 @@ def test_measurements_are_those_by_hand():
       measured['']['output_norm'], np.linalg.norm(o, axis=1).mean(), rtol=1e-4)
 
 
-def _shown(table, text):
-  """Returns the row of a table, as Markdown, that has a cell with this text."""
-  lines = [line.strip('|').split('|') for line in markdown(table).splitlines()
-           if line.startswith('|')]
-  header, _, *rows = [[cell.strip() for cell in line] for line in lines]
-  row, = [row for row in rows if text in row]
-  return dict(zip(header, row, strict=True))
-
-
 def test_table_and_figure_say_what_is_restored():
   rng = np.random.default_rng(0)
   restored = {'': 0.0, '+rescaled': 0.0, '+recentred': 0.1, '+standardized': 0.1,
@@ -216,7 +206,7 @@ def test_table_and_figure_say_what_is_restored():
       [r['p_holm'] for r in table.records], holm([test.p for test in compared]))
   np.testing.assert_allclose([r['smallest_detectable'] for r in table.records],
                              [detectable(test, 0.05 / 6) for test in compared])
-  row = _shown(table, 'mean as in training')
+  row = shown(table, 'mean as in training')
   assert (row['as it is'], row['changed'], row['restored %'], row['variance'],
           row['p Holm'], row['pairs']) == (
               '50.0', '60.0', '25.0', '0.25 → 0.50', '< .001', '6')
@@ -250,7 +240,7 @@ def test_gain_is_told_as_it_is_and_under_interventions():
   ]
   table = mechanism.gain_table(results.index(rows), 16)
   records = table.records
-  row = _shown(table, 'as it is')
+  row = shown(table, 'as it is')
   assert (row['Baseline'], row['treated']) == ('60.0', '65.0')
   assert [r['arm'] for r in records] == ['LN'] * 7
   np.testing.assert_allclose(

@@ -15,11 +15,12 @@ from configs import retrieval
 from configs import sensitivity as config_file
 from experiments import _training
 from experiments import sensitivity as experiment
-from tests.conftest import ROOT
+from tests.conftest import ROOT, shown
 from vvlen import plots, results, sensitivity, sensitivity_figures
-from vvlen.cells import read_cells, Setting, with_tuned_rates
+from vvlen.cells import read_cells, Setting
 from vvlen.results import Row
 from vvlen.statistics import detectable, holm
+from vvlen.tuned import tune
 
 _LENGTHS = (16, 32, 64)
 _RATES = ('base', 'rate_low', 'rate_high')
@@ -96,13 +97,13 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
       for name in ('base', 'a', 'b') for step in (10, 20)}
   for step in (10, 20):
     expected = stats.ttest_rel(gain['a', step], gain['base', step])
-    assert cells['a', step].against_parent.p == pytest.approx(expected.pvalue)
-    assert cells['a', step].against_parent.mean_difference == pytest.approx(
+    assert cells['a', step].change.p == pytest.approx(expected.pvalue)
+    assert cells['a', step].change.mean_difference == pytest.approx(
         100 * np.mean(np.subtract(gain['a', step], gain['base', step])))
   uncorrected = [stats.ttest_rel(gain[x, 20], gain['base', 20]).pvalue for x in 'ab']
   np.testing.assert_allclose(
-      [cells[x, 20].holm_p_against_parent for x in 'ab'], holm(uncorrected))
-  assert cells['base', 20].against_parent is cells['late', 40].against_parent is None
+      [cells[x, 20].holm_p_change for x in 'ab'], holm(uncorrected))
+  assert cells['base', 20].change is cells['late', 40].change is None
 
 
 def test_each_cell_has_the_training_lengths_of_its_own():
@@ -114,7 +115,7 @@ def test_each_cell_has_the_training_lengths_of_its_own():
   assert by_name['a'].primary == by_name['a'].by_length[2]
 
 
-def test_a_cell_is_compared_with_its_parent_at_lengths_beyond_both():
+def test_cells_are_compared_with_each_other_at_lengths_beyond_both():
   rows = _rows({'base': 0.1})
   rows += [row._replace(experiment=row.experiment.replace('base', 'range'))
            for row in rows]
@@ -123,16 +124,16 @@ def test_a_cell_is_compared_with_its_parent_at_lengths_beyond_both():
           and row.metric == 'accuracy' and row.length == 32 else row for row in rows]
   cells = read_cells(rows, {'range': Setting(trained_up_to=32)})
   last = {c.name: c for c in cells if c.step == 20}
-  assert last['range'].against_parent.mean_difference == pytest.approx(0, abs=1e-9)
+  assert last['range'].change.mean_difference == pytest.approx(0, abs=1e-9)
   assert (last['base'].comparison.primary.mean_difference
           > last['range'].comparison.primary.mean_difference + 5)
 
 
 def test_lookup_with_weight_decay_is_compared_with_lookup():
-  settings = {'lookup': Setting('lookup', parent=None),
-              'lookup_l2': Setting('lookup', parent='lookup')}
+  settings = {'lookup': Setting('lookup', against=None),
+              'lookup_l2': Setting('lookup', against='lookup')}
   cells = read_cells(_rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3}), settings)
-  last = {c.name: c.against_parent for c in cells if c.step == 20}
+  last = {c.name: c.change for c in cells if c.step == 20}
   assert last['lookup'] is None  # another task
   assert last['lookup_l2'].mean_difference == pytest.approx(10, abs=2)
 
@@ -149,23 +150,6 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
   assert 'after 10 steps' in note
   chosen = read_cells(rows, {}, family=[('a', 20)])
   assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
-
-
-def test_the_tuned_rate_has_no_say_in_the_step_of_the_family():
-  # The arms differ in their best rate after 10 steps, but not after 20.
-  rows = _rows({'base': 0.1, 'rate_low': 0.2, 'rate_high': 0.3})
-  lowest = {('none', 10): 'rate_low', ('layer_norm', 10): 'rate_high'}
-  rows = [
-      row._replace(value=0.05) if row.metric == 'training_loss' and
-      row.experiment.split('@')[0] ==
-      lowest.get((row.arm, int(row.experiment.split('@')[1])), 'base') else row
-      for row in rows]
-  together, _ = with_tuned_rates(rows, _RATES)
-  assert {r.experiment for r in together} - {r.experiment for r in rows} == {
-      'rate_tuned@10'}
-  cells = read_cells(together, {})
-  assert [c[:2] for c in cells if c.in_family] == [
-      ('base', 20), ('rate_high', 20), ('rate_low', 20)]
 
 
 def _folder(path, rows, num_seeds, changes=()):
@@ -205,10 +189,10 @@ def test_settings_are_those_of_the_cells_configurations(tmp_path):
   }
   folder = _folder(tmp_path / 'run', _rows(dict.fromkeys(names, 0.1)), 6, changes)
   settings, rates, ends = sensitivity._read_settings(folder, {'other_low': 'other'})
-  assert rates == ['base', 'decay', 'low']  # alone
-  parents = {name: setting.parent for name, setting in settings.items()}
-  assert parents == {'base': None, 'low': 'base', 'decay': 'base', 'wide': 'base',
-                     'other': None, 'other_low': 'other', 'rate_tuned': 'base'}
+  assert rates == {'base': ['base', 'decay', 'low']}  # alone
+  against = {name: setting.against for name, setting in settings.items()}
+  assert against == {'base': None, 'low': 'base', 'decay': 'base', 'wide': 'base',
+                     'other': None, 'other_low': 'other'}
   assert settings['other'][:2] == ('lookup', 32)
   assert ends['wide@20'] == ['none', 'layer_norm']
 
@@ -235,7 +219,7 @@ def test_what_a_cell_could_have_missed_is_of_its_level_in_the_family():
   cells = read_cells(_rows({'base': 0.1, 'a': 0.3, 'b': 0.1}), {})
   for cell in cells:
     tests = ((cell.comparison.primary, cell.detectable, 3),
-             (cell.against_parent, cell.detectable_against_parent, 2))
+             (cell.change, cell.detectable_change, 2))
     for test, found, count in tests:
       expected = detectable(test, 0.05 / (count if cell.in_family else 1))
       assert found == pytest.approx(expected, nan_ok=True)
@@ -259,31 +243,99 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   assert sum(c.in_family for c in read_cells(rows, {})) == 3
 
 
+def _with_losses(rows, losses):
+  """Returns rows with other training losses: {(arm, cell): of each seed}."""
+  return [
+      row._replace(value=losses[row.arm, row.experiment.split('@')[0]][row.seed])
+      if row.metric == 'training_loss' else row for row in rows
+  ]
+
+
 def test_each_arm_has_the_rate_of_its_lowest_training_loss():
-  rows = _rows({'base': 0.1, 'rate_low': 0.2, 'rate_high': 0.3})
+  rows = _rows({'base': 0.1, 'rate_low': 0.2, 'rate_high': 0.3}, steps=(10, 20))
   best = {'none': 'rate_low', 'layer_norm': 'rate_high'}
-  rows = [
-      row._replace(value=0.05) if row.metric == 'training_loss' and
-      row.experiment == f'{best[row.arm]}@20' else row for row in rows]
-  together, chosen = with_tuned_rates(rows, _RATES)
-  assert {arm: chosen[f'{arm}@20'] for arm in best} == best
-  tuned = [row[1:] for row in together if row.experiment == 'rate_tuned@20']
-  assert tuned == [row[1:] for row in rows if row.experiment in (
-      'rate_low@20', 'rate_high@20') and best[row.arm] + '@20' == row.experiment]
-  # A rate at which most seeds diverge is no choice, and one seed decides nothing.
-  fail = lambda rows, seeds: [
-      row._replace(value=np.nan) if row.metric == 'training_loss' and row.seed in seeds
-      and row[:2] == ('rate_low@20', 'none') else row for row in rows]
-  chosen_after = lambda rows: with_tuned_rates(rows, _RATES)[1]['none@20']
-  assert chosen_after(fail(rows, (3,))) == 'rate_low'
-  assert chosen_after(fail(rows, range(4))) == 'base'
-  # With one rate for all arms, the cell would be another's.
-  same = [row for row in together if '10' in row.experiment]
-  assert not [row for row in same if row.experiment.startswith('rate_tuned')]
-  # A rate that has fewer seeds yet is no choice, and base alone none at all.
-  fewer = [r for r in rows if not r.experiment.startswith('rate_low') or r.seed < 5]
-  assert chosen_after(fewer) == 'base'
-  assert with_tuned_rates(_rows({'base': 0.1, 'other': 0.2}), _RATES)[1] == {}
+  losses = {(arm, cell): [0.05 if cell == best[arm] else 0.1] * 6
+            for arm in best for cell in _RATES}
+  rows = _with_losses(rows, losses)
+  earlier, last = tune(rows, _RATES, 16)
+  assert (earlier.step, last.step) == (10, 20)
+  assert last.chosen == best and last.sure == {'none': 1, 'layer_norm': 1}
+  assert last.rates == ('base', 'rate_high', 'rate_low') and last.num_seeds == 6
+  endpoints = [
+      [100 * np.mean([r.value for r in rows if r[:3] == (f'{best[arm]}@20', arm, seed)
+                      and r.metric == 'accuracy' and r.length > 16])
+       for seed in range(6)] for arm in ('layer_norm', 'none')
+  ]
+  np.testing.assert_allclose(last.means, np.mean(endpoints, axis=1))
+  gains = np.subtract(*endpoints)
+  assert last.mean_difference == pytest.approx(gains.mean())
+  # With a choice that is sure, the interval is that of a plain bootstrap.
+  plain = stats.bootstrap((gains,), np.mean, method='percentile', rng=1)
+  np.testing.assert_allclose(
+      (last.ci_low, last.ci_high), plain.confidence_interval, atol=0.05)
+
+
+def test_a_choice_that_is_chance_widens_the_interval():
+  # Two rates that train equally well, with endpoints ten points apart.
+  rows = _rows({'base': 0.1, 'rate_low': 0.1}, steps=(20,), num_seeds=32)
+  rows = [row._replace(value=row.value + 0.1) if row.metric == 'accuracy' and
+          row[:2] == ('rate_low@20', 'none') else row for row in rows]
+  noise = np.random.default_rng(3).normal(0, 0.01, 32)
+  losses = {('none', 'base'): 0.1 + noise, ('none', 'rate_low'): 0.1001 - noise,
+            ('layer_norm', 'base'): [0.1] * 32, ('layer_norm', 'rate_low'): [0.2] * 32}
+  losses['none', 'base'] -= noise.mean()
+  losses['none', 'rate_low'] += noise.mean()
+  tuned, = tune(_with_losses(rows, losses), _RATES, 16)
+  assert tuned.chosen == {'none': 'base', 'layer_norm': 'base'}
+  assert 0.4 < tuned.sure['none'] < 0.7 and tuned.sure['layer_norm'] == 1
+  assert tuned.mean_difference == pytest.approx(10, abs=1)
+  assert tuned.ci_low == pytest.approx(0, abs=1.5)
+  assert tuned.ci_high == pytest.approx(10, abs=1.5)
+
+
+def test_rates_that_cannot_be_chosen():
+  rows = _rows({'base': 0.1, 'rate_low': 0.2}, steps=(20,))
+  losses = {(arm, cell): [0.05 if cell == 'rate_low' else 0.1] * 6
+            for arm in ('none', 'layer_norm') for cell in _RATES}
+
+  def chosen(failed=(), rows=rows):
+    changed = losses | {('none', 'rate_low'): [np.nan if s in failed else 0.05
+                                               for s in range(6)]}
+    tuned = tune(_with_losses(rows, changed), _RATES, 16)
+    return [(t.chosen['none'], t.num_seeds) for t in tuned]
+
+  assert chosen() == [('rate_low', 6)]
+  # One that most seeds fail at is no choice, and one seed decides nothing.
+  assert chosen(failed=(3,)) == [('rate_low', 5)]
+  assert chosen(failed=range(3)) == chosen(failed=range(4)) == [('base', 6)]
+  # One that has fewer seeds yet is none either, and a single one is no choice.
+  assert not chosen(rows=[
+      r for r in rows if not r.experiment.startswith('rate_low') or r.seed < 5])
+  assert not chosen(rows=[r for r in rows if r.experiment.startswith('base')])
+
+
+def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
+  gains = {'base': 0.1, 'rate_low': 0.2, 'rate_high': 0.3}
+  rows = _with_losses(_rows(gains), {
+      (arm, cell): [0.05 if cell == 'rate_low' else 0.1] * 6
+      for arm in ('none', 'layer_norm') for cell in gains})
+  tuned = {'base': tune(rows, _RATES, 16)}
+  last = tuned['base'][-1]
+  assert last.means[0] > last.means[1] + 15
+  table = sensitivity.tuned_table(tuned)
+  row = shown(table, '20')
+  assert row.items() >= {
+      'rates of': 'base', 'of the Baseline': 'rate_low (100 %)', 'seeds': '6',
+      'of LN': 'rate_low (100 %)', 'LN': f'{last.means[0]:.1f}',
+      'Baseline': f'{last.means[1]:.1f}'}.items()
+  assert '(base: base, rate_high, rate_low)' in table.note
+  with plots.style():
+    left, _ = sensitivity_figures.gains(read_cells(rows, {}), {}, tuned).axes
+  assert [t.get_text() for t in left.get_yticklabels()] == [
+      'rate_high', 'rate_low', 'base', 'base, best rates']
+  places = [(line.get_ydata()[0], line.get_xdata()[0], line.get_markerfacecolor())
+            for line in left.lines if line.get_marker() == '^']
+  assert (3, last.mean_difference, 'white') in places
 
 
 def test_the_figure_of_the_mechanism_has_a_point_a_cell():
@@ -358,7 +410,7 @@ def test_a_change_that_is_none_of_the_base_is_named(change, words):
     experiment.cell_config(config, 'odd')
 
 
-@pytest.mark.parametrize('name', ['a@b', 'a/b', 'rate_tuned', 'A'])
+@pytest.mark.parametrize('name', ['a@b', 'a/b', 'A'])
 def test_names_that_results_could_not_hold_are_refused(name):
   config = config_file.get_config('smoke')
   with config.unlocked():
@@ -525,8 +577,9 @@ def test_cells_run_together_that_differ_in_numbers_and_first_weights():
   together = [part for part in parts.values() if len(part) > 1]
   assert sorted(map(sorted, together)) == [
       ['base', 'decoupled', 'l2', 'rate_high', 'rate_low', 'uniform_init'],
+      ['l2_rate_decay', 'l2_rate_high_decay', 'rate_decay', 'rate_high_decay',
+       'rate_higher_decay', 'rate_low_decay'],
       ['lookup', 'lookup_l2'],
-      ['rate_decay', 'rate_high_decay', 'rate_higher_decay', 'rate_low_decay'],
   ]
 
 

@@ -32,8 +32,6 @@ from vvlen.statistics import (
 MECHANISM = ('target_weight', 'output_norm', 'input_distance')
 # What a grid keeps of each model, besides its accuracy with adapted temperature.
 KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
-# The cell in which each arm has the learning rate that suits it best.
-TUNED = 'rate_tuned'
 
 
 class Setting(NamedTuple):
@@ -41,7 +39,7 @@ class Setting(NamedTuple):
 
   task: str = ''
   trained_up_to: int = 16  # the longest training length
-  parent: str | None = 'base'  # what its gain is compared with
+  against: str | None = 'base'  # the cell whose gain its own is compared with
 
 
 class Cell(NamedTuple):
@@ -50,76 +48,22 @@ class Cell(NamedTuple):
   name: str
   step: int
   comparison: Comparison
-  # Its differences − those of its parent at this step, at lengths beyond both's.
-  against_parent: PairedTest | None
+  # Its differences − those of `Setting.against` at this step, at lengths beyond both's.
+  change: PairedTest | None
   mechanism: dict[tuple[str, str], float]  # (metric, arm) -> mean beyond training
   # metric -> over seeds, the correlation of what the arm changes in it with the gain
   explained: dict[str, Correlation]
   training_accuracy: tuple[float, float]  # medians over seeds: control, treated
   in_family: bool  # of the tests that are corrected together
   detectable: float  # by the test at the level that it has in the family
-  detectable_against_parent: float
+  detectable_change: float
   holm_p: float = np.nan  # over the family
-  holm_p_against_parent: float = np.nan
+  holm_p_change: float = np.nan
 
 
 def kept(row: Row) -> bool:
   """Whether a grid keeps a row; all of a large one would be a hundred megabytes."""
   return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in KEPT)
-
-
-def with_tuned_rates(
-    rows: Sequence[Row], rates: Sequence[str]
-) -> tuple[list[Row], dict[str, str]]:
-  """Adds a cell in which each arm has the learning rate that suits it best.
-
-  That is, at each step, the cell with the lowest mean training loss: the batches are
-  new at every step, so it is in-distribution validation. Test lengths have no say.
-
-  Args:
-    rows: of all cells.
-    rates: the cells to choose from, which differ in their learning rate alone; of
-      these only such as have both arms, and no fewer seeds than any, at the step.
-
-  Returns:
-    The rows, those of `TUNED` among them; and {'arm@step': cell chosen}.
-  """
-  losses: dict[tuple[str, str, str], dict[int, float]] = {}
-  for row in rows:
-    name, _, step = row.experiment.rpartition('@')
-    if row.metric == 'training_loss' and name in rates:
-      losses.setdefault((row.arm, step, name), {})[row.seed] = row.value
-  pairs = lambda name, step: min(
-      len(losses.get((arm, step, name), ())) for arm in (CONTROL, TREATED)
-  )
-  chosen = {}
-  for arm, step in dict.fromkeys((arm, step) for arm, step, _ in losses):
-    most = max(pairs(name, step) for name in rates)
-    whole = [name for name in rates if most and pairs(name, step) == most]
-    by_rate = {name: losses.get((arm, step, name), {}) for name in whole}
-    finite = {
-        name: {s for s, x in values.items() if np.isfinite(x)}
-        for name, values in by_rate.items()
-    }
-    # A rate at which most seeds fail is no choice; others share their seeds.
-    usable = [n for n in whole if 2 * len(finite[n]) > len(by_rate[n])]
-    seeds = set.intersection(*(finite[n] for n in usable)) if usable else set()
-    if len(whole) > 1 and all(by_rate.values()) and seeds:
-      chosen[f'{arm}@{step}'] = min(
-          usable, key=lambda n: np.mean([by_rate[n][s] for s in seeds])
-      )
-  # With the same rate for all arms there is nothing new.
-  at = lambda step: {c for key, c in chosen.items() if key.endswith(f'@{step}')}
-  differ = {
-      step for _, step, _ in losses
-      if f'{CONTROL}@{step}' in chosen and len(at(step)) > 1
-  }
-  tuned = []
-  for row in rows:
-    name, _, step = row.experiment.rpartition('@')
-    if step in differ and chosen.get(f'{row.arm}@{step}') == name:
-      tuned.append(row._replace(experiment=f'{TUNED}@{step}'))
-  return [*rows, *tuned], chosen
 
 
 def read_cells(
@@ -154,13 +98,13 @@ def read_cells(
   cells = []
   for (name, step), index in indices.items():
     comparison = compare(index, treated, CONTROL, trained_up_to=up_to(name))
-    parent = setting(name).parent
-    against = None
-    if parent and name != parent and (parent, step) in indices:
-      beyond = max(up_to(name), up_to(parent))
-      against = change(*(
+    other = setting(name).against
+    changed = None
+    if other and name != other and (other, step) in indices:
+      beyond = max(up_to(name), up_to(other))
+      changed = change(*(
           compare(i, treated, CONTROL, trained_up_to=beyond)
-          for i in (index, indices[parent, step])
+          for i in (index, indices[other, step])
       ))
     learned = [
         median_accuracy(index.get((arm, 'training_accuracy', None), {}))
@@ -168,23 +112,21 @@ def read_cells(
     ]
     means, explained = _mechanism(index, comparison, up_to(name))
     cells.append(Cell(
-        name, step, comparison, against, means, explained,
+        name, step, comparison, changed, means, explained,
         (learned[0], learned[1]), in_family=False,
         detectable=detectable(comparison.primary),
-        detectable_against_parent=detectable(against),
+        detectable_change=detectable(changed),
     ))
   if family is None:
     members = _family(cells)
   else:
     members = [i for i, cell in enumerate(cells) if cell[:2] in family]
   own = corrected([cells[i].comparison.primary for i in members])
-  against_parent = corrected([cells[i].against_parent for i in members])
-  for i, p, found, p_against, found_against in zip(
-      members, *own, *against_parent, strict=True
-  ):
+  changes = corrected([cells[i].change for i in members])
+  for i, p, found, p_change, found_change in zip(members, *own, *changes, strict=True):
     cells[i] = cells[i]._replace(
         in_family=True, holm_p=float(p), detectable=found,
-        holm_p_against_parent=float(p_against), detectable_against_parent=found_against,
+        holm_p_change=float(p_change), detectable_change=found_change,
     )
   return cells
 
@@ -194,8 +136,7 @@ def _family(cells: Sequence[Cell]) -> list[int]:
 
   A cell whose seeds are not all there at any step is left out, and so is one that
   neither arm has learned, if others are; where cells share no step, each is taken at
-  its own last. `TUNED`, which is there only at steps where the arms differ in their
-  best rate, has no say.
+  its own last.
   """
   if not cells:
     return []
@@ -205,8 +146,7 @@ def _family(cells: Sequence[Cell]) -> list[int]:
   for i, cell in enumerate(cells):
     if seeds[i] == max(seeds):
       whole.setdefault(cell.name, {})[cell.step] = i
-  own = [set(places) for name, places in whole.items() if name != TUNED]
-  common = set.intersection(*own) if own else set()
+  common = set.intersection(*map(set, whole.values()))
   if common:
     step = max(common)
     members = [places[step] for places in whole.values() if step in places]

@@ -106,6 +106,14 @@ def compare(
   )
 
 
+def endpoint(index: Index, arm: str, trained_up_to: int) -> dict[int, float]:
+  """Returns the mean accuracy of each seed beyond the training lengths, in percent."""
+  columns = [values for (name, metric, length), values in index.items()
+             if (name, metric) == (arm, 'accuracy') and (length or 0) > trained_up_to]
+  seeds = sorted(set().union(*columns))
+  return {s: 100 * float(np.mean([c.get(s, np.nan) for c in columns])) for s in seeds}
+
+
 def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:
   return paired_t_test(treated, control) if len(treated) > 1 else None
 

@@ -1,4 +1,4 @@
-"""What a grid of choices tells: its table. Runs without JAX."""
+"""What a grid of choices tells: its tables. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 import functools
@@ -7,15 +7,8 @@ import re
 from etils import epath
 
 from vvlen import plots, results, sensitivity_figures
-from vvlen.cells import (
-  Cell,
-  MECHANISM,
-  read_cells,
-  Setting,
-  TUNED,
-  with_tuned_rates,
-)
-from vvlen.comparison import LEARNED
+from vvlen.cells import Cell, MECHANISM, read_cells, Setting
+from vvlen.comparison import CONTROL, LEARNED, TREATED
 from vvlen.plots import ARMS
 from vvlen.tables import (
   blank_without,
@@ -28,6 +21,7 @@ from vvlen.tables import (
   Table,
   write_table,
 )
+from vvlen.tuned import tune, Tuned
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -37,7 +31,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     workdir: a folder with the config.json and results.csv of a grid.
 
   Returns:
-    The table as Markdown, and the paths written.
+    The tables as Markdown, and the paths written.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -50,18 +44,21 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     asked = stored['config']['base']['num_seeds']
     against = stored['config'].get('against', {})
   settings, rates, ends = _read_settings(folder, against)
-  rows, chosen = with_tuned_rates(rows, rates)
   cells = read_cells(rows, settings)
   if not cells:
     raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
   cells += read_cells(rows, settings, 'standardize', family=())
-  made = table(cells, settings, chosen)
+  tuned = {name: tune(rows, group, settings[name].trained_up_to)
+           for name, group in rates.items()}
+  made = [table(cells, settings)]
+  if any(tuned.values()):
+    made.append(tuned_table(tuned))
   with plots.style():
-    drawn = {made.name: sensitivity_figures.gains(cells, settings)}
+    drawn = {'sensitivity': sensitivity_figures.gains(cells, settings, tuned)}
     if len({cell.name for cell in cells}) > 2:
       drawn['sensitivity_mechanism'] = sensitivity_figures.mechanism(cells, settings)
     paths = plots.save(folder / 'figures', drawn)
-  text = markdown(made)
+  text = '\n'.join(map(markdown, made))
   have: dict[tuple[str, str], set[int]] = {}
   for row in rows:
     have.setdefault((row.experiment, row.arm), set()).add(row.seed)
@@ -73,17 +70,23 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   if missing:
     text = (f'The grid is not finished: {", ".join(missing)}. Only cells with as many '
             f'seeds as any are tested together.\n\n{text}')
-  return text, [*write_table(folder, made), *paths]
+  return text, [*(path for each in made for path in write_table(folder, each)), *paths]
 
 
 def _read_settings(
     folder: epath.Path, against: Mapping[str, str]
-) -> tuple[dict[str, Setting], list[str], dict[str, list[str]]]:
+) -> tuple[dict[str, Setting], dict[str, list[str]], dict[str, list[str]]]:
   """Reads what the cells are.
 
+  Args:
+    folder: of a grid, with cells/NAME/config.json.
+    against: {cell: the cell whose gain its own is compared with}, where that is not
+      base.
+
   Returns:
-    The setting of each cell; base and the cells that differ from it in their learning
-    rate alone; and {'cell@last step': arms}, what the grid is to have.
+    The setting of each cell; {cell: cells that differ from it in their learning rate
+    alone, and it}, of each group of two or more named by base or its shortest name;
+    and {'cell@last step': arms}, what the grid is to have.
   """
   configs, settings, ends = {}, {}, {}
   for path in sorted((folder / 'cells').glob('*/config.json')):
@@ -94,40 +97,37 @@ def _read_settings(
       ends[f'{name}@{config["train"]["num_steps"]}'] = config['arms']
   base = settings.get('base', Setting())
   for name, setting in settings.items():
-    parent = against.get(name, 'base' if setting.task == base.task else None)
-    settings[name] = setting._replace(parent=None if name == 'base' else parent)
-  settings[TUNED] = base._replace(parent='base')
+    other = against.get(name, 'base' if setting.task == base.task else None)
+    settings[name] = setting._replace(against=None if name == 'base' else other)
   free = ('optimizer.learning_rate', 'optimizer.decay_steps', 'arms', 'num_seeds',
           'train.num_steps', 'train.save_every_seconds')
-  rest = lambda name: {
-      field: value for field, value in results.flatten(configs[name]).items()
-      if field not in free
-  }
-  rates = [n for n in configs if 'base' in configs and rest(n) == rest('base')]
+  groups: dict[str, list[str]] = {}
+  for name, config in configs.items():
+    rest = {f: x for f, x in results.flatten(config).items() if f not in free}
+    groups.setdefault(str(sorted(rest.items())), []).append(name)
+  leader = lambda group: min(group, key=lambda name: (name != 'base', len(name), name))
+  rates = {leader(group): group for group in groups.values() if len(group) > 1}
   return settings, rates, ends
 
 
-def table(
-    cells: Sequence[Cell], settings: Mapping[str, Setting],
-    chosen_rates: Mapping[str, str] | None = None,
-) -> Table:
+def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
   """Returns one row a cell, step and arm: the primary endpoint and what explains it."""
   records = []
   nan = float('nan')
   for cell in cells:
-    c, test, parent = cell.comparison, cell.comparison.primary, cell.against_parent
+    c, test, changed = cell.comparison, cell.comparison.primary, cell.change
     treated, control = c.primary_means
     records.append({
         'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
         'control': control, 'treated': treated,
         **difference(test),
         'p': test.p if test else nan, 'p_holm': cell.holm_p,
-        **difference(parent, 'against_parent_'),
-        'against_parent_p': parent.p if parent else nan,
-        'against_parent_p_holm': cell.holm_p_against_parent,
+        **difference(changed, 'change_'),
+        'change_p': changed.p if changed else nan,
+        'change_p_holm': cell.holm_p_change,
         'pairs': test.num_pairs if test else 0,
         'smallest_detectable': cell.detectable,
-        'against_parent_smallest_detectable': cell.detectable_against_parent,
+        'change_smallest_detectable': cell.detectable_change,
         'training_accuracy_control': 100 * cell.training_accuracy[0],
         'training_accuracy_treated': 100 * cell.training_accuracy[1],
     } | {
@@ -140,7 +140,7 @@ def table(
         for field, value in cell.explained[metric]._asdict().items()
     })
   p_holm = lambda field: blank_without(field, lambda r: p_value(r[field]))
-  against = functools.partial(blank_without, 'against_parent_difference')
+  change = functools.partial(blank_without, 'change_difference')
   both = lambda metric: blank_without(f'{metric}_control', lambda r: (
       f'{r[f"{metric}_control"]:.3g}, {r[f"{metric}_treated"]:.3g}'
   ))
@@ -153,30 +153,30 @@ def table(
       'difference [95 %]': difference_cell('.2f'),
       'p': lambda r: p_value(r['p']),
       'p Holm': p_holm('p_holm'),
-      'against parent [95 %]': against(difference_cell('.2f', 'against_parent_')),
-      'its p Holm': p_holm('against_parent_p_holm'),
+      'its change [95 %]': change(difference_cell('.2f', 'change_')),
+      'its p Holm': p_holm('change_p_holm'),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
-      'against parent': against(
-          lambda r: number(r['against_parent_smallest_detectable'], '.1f')
+      'of its change': change(
+          lambda r: number(r['change_smallest_detectable'], '.1f')
       ),
       'in training': both('training_accuracy'),
       'weight of target': both('target_weight'),
       'output norm': both('output_norm'),
       'distance': both('input_distance'),
   }
-  parents = ', '.join(
-      f'{setting.parent or "none"} for {name}' for name, setting in settings.items()
-      if setting.parent != 'base' and name != 'base'
+  others = ', '.join(
+      f'{setting.against or "none"} for {name}' for name, setting in settings.items()
+      if setting.against != 'base' and name != 'base'
   )
-  parents = f' ({parents})' if parents else ''
+  others = f' ({others})' if others else ''
   tested = sorted({cell.step for cell in cells if cell.in_family})
   note = (
       'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
-      'minus Baseline. Against parent: this difference minus that of base at the same '
-      f'step{parents}. p Holm: of LN, over the cells, after '
+      'minus Baseline. Its change: this difference minus that of base at the same '
+      f'step{others}. p Holm: of LN, over the cells, after '
       f'{", ".join(f"{step:,}" for step in tested)} steps; all else is uncorrected. '
-      'Smallest detectable, and the same against the parent: with a power of 80 %, at '
+      'Smallest detectable, and the same of the change: with a power of 80 %, at '
       'the level of 5 % divided by the number of tests that are corrected together, '
       'which are those with p Holm; 5 % elsewhere. The last four columns, Baseline and '
       'treated: median accuracy at the training lengths in %; weight of the target; '
@@ -191,13 +191,46 @@ def table(
   if odd:
     note += (f' Not learned at the training lengths, so that nothing there is about '
              f'length, and not tested with the others: {", ".join(odd)}.')
-  if chosen_rates:
-    told = ', '.join(
-        f'{ARMS[arm][0]} {name} after {int(step):,} steps'
-        for key, name in chosen_rates.items()
-        for arm, _, step in [key.rpartition('@')]
-    )
-    note += (f' {TUNED}: each arm at the learning rate with the lowest loss on the '
-             f'training lengths: {told}.')
   return Table('sensitivity', 'Gain over the Baseline in every cell', columns, records,
                note)
+
+
+def tuned_table(tuned: Mapping[str, Sequence[Tuned]]) -> Table:
+  """Returns one row a group of learning rates and step: each arm at its best rate.
+
+  Args:
+    tuned: {name of the group: from `tune`}.
+  """
+  records = [
+      {
+          'group': name, 'step': t.step, 'rates': ' '.join(t.rates),
+          'control_rate': t.chosen[CONTROL], 'control_sure': t.sure[CONTROL],
+          'treated_rate': t.chosen[TREATED], 'treated_sure': t.sure[TREATED],
+          'control': t.means[1], 'treated': t.means[0], 'difference': t.mean_difference,
+          'ci_low': t.ci_low, 'ci_high': t.ci_high, 'seeds': t.num_seeds,
+      }
+      for name, steps in tuned.items() for t in steps
+  ]
+  rate = lambda arm: lambda r: (
+      f'{r[f"{arm}_rate"]} ({number(100 * r[f"{arm}_sure"], ".0f")} %)'
+  )
+  columns = {
+      'rates of': lambda r: r['group'],
+      'steps': lambda r: f'{r["step"]:,}',
+      'of the Baseline': rate('control'),
+      'of LN': rate('treated'),
+      'Baseline': lambda r: number(r['control'], '.1f'),
+      'LN': lambda r: number(r['treated'], '.1f'),
+      'difference [95 %]': difference_cell('.2f'),
+      'seeds': lambda r: str(r['seeds']),
+  }
+  told = '; '.join(f'{name}: {", ".join(steps[-1].rates)}'
+                   for name, steps in tuned.items() if steps)
+  note = (
+      'Mean accuracy in % beyond the training lengths, each arm in the cell with the '
+      'lowest loss on the training lengths, of those that differ in their learning '
+      f'rate alone ({told}). Intervals: bootstrap over seeds, 10,000 samples; each '
+      'chooses anew, the cell named in so many per cent of them.'
+  )
+  return Table('tuned_rates', 'Gain where each arm has its best learning rate', columns,
+               records, note)

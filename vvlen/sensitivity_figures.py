@@ -8,10 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 import numpy as np
 
-from vvlen.cells import Cell, MECHANISM, Setting, TUNED
+from vvlen.cells import Cell, MECHANISM, Setting
 from vvlen.comparison import CONTROL, TREATED
 from vvlen.plots import ARMS
+from vvlen.statistics import PairedTest
 from vvlen.tables import number
+from vvlen.tuned import Tuned
 
 TITLES = dict(zip(MECHANISM, (
     'weight of the target', 'norm of the attention output',
@@ -23,12 +25,16 @@ _LOOK: Any = {
 }
 
 
-def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
+def gains(
+    cells: Sequence[Cell], settings: Mapping[str, Setting],
+    tuned: Mapping[str, Sequence[Tuned]] | None = None,
+) -> Figure:
   """Draws the gain in each cell, all after as many steps, and along training.
 
   Args:
     cells: of all arms.
     settings: of the cells, by name; each task has a row of panels.
+    tuned: {a cell: the gain where each arm has the best of its rates}.
 
   Returns:
     The figure.
@@ -36,17 +42,21 @@ def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   family = [cell for cell in cells if cell.in_family]
   tasks = list(dict.fromkeys(_task(settings, c.name) for c in family))
   counts = [
-      len({c.name for c in family if _task(settings, c.name) == task}) for task in tasks
+      len({name for name in (*(c.name for c in family), *(tuned or ()))
+           if _task(settings, name) == task}) + 1
+      for task in tasks
   ]
-  drawn = Figure(figsize=(7.0, 1.3 + 0.26 * sum(counts) + 0.7 * len(tasks)))
+  drawn = Figure(figsize=(7.0, 1.3 + 0.26 * sum(counts) + 0.5 * len(tasks)))
   panels = drawn.subplots(
       len(tasks), 2, squeeze=False, width_ratios=[1.2, 1],
-      height_ratios=[n + 1.5 for n in counts],
+      height_ratios=[n + 1 for n in counts],
   )
   names: list[str] = []
   for task, (left, right) in zip(tasks, panels, strict=True):
     own = [cell for cell in cells if _task(settings, cell.name) == task]
-    _by_cell(left, own, task)
+    best = {name: steps for name, steps in (tuned or {}).items()
+            if _task(settings, name) == task}
+    _by_cell(left, own, best, task)
     names += _along_training(right, own, len(names))
   arms = [arm for arm in ARMS if any(c.comparison.treated == arm for c in cells)]
   handles = [
@@ -66,22 +76,26 @@ def gains(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   return drawn
 
 
-def _by_cell(axes: Axes, cells: Sequence[Cell], task: str) -> None:
-  """Draws a line a cell, the largest gain above."""
+def _by_cell(
+    axes: Axes, cells: Sequence[Cell], tuned: Mapping[str, Sequence[Tuned]], task: str
+) -> None:
+  """Draws a line a cell, the largest gain above, and those of tuned rates below."""
   family = [c for c in cells if c.in_family and c.comparison.primary]
   order = sorted(family, key=lambda c: -_gain(c))
   names = [cell.name for cell in order]
   steps = {cell.name: cell.step for cell in family}
+  for name, at_steps in tuned.items():
+    for each in at_steps:
+      if steps.get(name) == each.step:
+        _interval(axes, len(names), each, markerfacecolor='white', **_LOOK)
+        names.append(f'{name}, best rates')
   for cell in cells:
     test, arm = cell.comparison.primary, cell.comparison.treated
     if test is None or steps.get(cell.name) != cell.step:
       continue
-    axes.errorbar(
-        x=[test.mean_difference],
-        y=[names.index(cell.name) + (0 if arm == TREATED else 0.3)],
-        xerr=[[test.mean_difference - test.ci_low],
-              [test.ci_high - test.mean_difference]],
-        color=ARMS[arm][1], fmt=ARMS[arm][2], capsize=2,
+    _interval(
+        axes, names.index(cell.name) + (0 if arm == TREATED else 0.3), test,
+        color=ARMS[arm][1], marker=ARMS[arm][2], linestyle='',
         markerfacecolor=ARMS[arm][1] if cell.holm_p < 0.05 else 'white',
     )
   axes.axvline(0, color='black', linewidth=0.8)
@@ -90,6 +104,15 @@ def _by_cell(axes: Axes, cells: Sequence[Cell], task: str) -> None:
   after = ' or '.join(f'{step:,}' for step in sorted(set(steps.values())))
   axes.set(xlabel='← hurts    arm − Baseline (points)    helps →',
            title=f'{task}, after {after} steps' if task else f'After {after} steps')
+
+
+def _interval(axes: Axes, y: float, of: PairedTest | Tuned, **look: Any) -> None:
+  """Draws a difference with its interval."""
+  middle = of.mean_difference
+  axes.errorbar(
+      x=[middle], y=[y], xerr=[[middle - of.ci_low], [of.ci_high - middle]], capsize=2,
+      **look,
+  )
 
 
 def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
@@ -137,7 +160,7 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
     cell, the rank correlation over its seeds.
   """
   family = sorted((
-      cell for cell in cells if cell.in_family and cell.name != TUNED
+      cell for cell in cells if cell.in_family
       and cell.comparison.treated == TREATED and cell.comparison.primary
   ), key=lambda cell: -_gain(cell))
   task = _task(settings, 'base')

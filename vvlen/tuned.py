@@ -1,0 +1,112 @@
+"""The gain where each arm has the learning rate that suits it best. Runs without JAX.
+
+  r(a) = argmin_r mean_s L(a, r, s)
+  gain = mean_s [A(LN, r(LN), s) − A(Baseline, r(Baseline), s)]
+
+over rates r and seeds s, which all rates share. L is the training loss: its batches are
+new at every step, so it is validation in distribution, and test lengths have no say. A
+is the mean accuracy beyond the training lengths. Where two rates do equally well in
+training, chance chooses, and the choice may move the gain by more than its standard
+error; so the interval is that of a bootstrap over seeds which chooses anew in every
+sample.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vvlen import results
+from vvlen.comparison import CONTROL, endpoint, TREATED
+from vvlen.results import Row
+
+_SAMPLES = 10_000
+
+
+class Tuned(NamedTuple):
+  """The gain of LN after so many steps, each arm at its own rate.
+
+  Accuracies and differences are in percent and points.
+  """
+
+  rates: tuple[str, ...]  # the cells that there were to choose from
+  step: int
+  chosen: Mapping[str, str]  # arm -> cell
+  sure: Mapping[str, float]  # arm -> share of the samples that choose this cell
+  means: tuple[float, float]  # treated, control
+  mean_difference: float
+  ci_low: float  # 95 %, percentiles of the bootstrap
+  ci_high: float
+  num_seeds: int
+
+
+def tune(rows: Sequence[Row], rates: Sequence[str], trained_up_to: int) -> list[Tuned]:
+  """Chooses the rate of each arm, at each step, and compares the arms.
+
+  Args:
+    rows: of a grid.
+    rates: cells that differ in their learning rate alone. At a step, those count that
+      have both arms and no fewer seeds than any; of an arm, those of whose seeds more
+      than half are finite.
+    trained_up_to: the longest training length.
+
+  Returns:
+    One entry for each step at which there are two rates or more, first step first.
+  """
+  grouped: dict[tuple[int, str], list[Row]] = {}
+  for row in rows:
+    name, _, at_step = row.experiment.rpartition('@')
+    if name in rates and row.arm in (CONTROL, TREATED):
+      grouped.setdefault((int(at_step), name), []).append(row)
+  steps: dict[int, dict[str, results.Index]] = {}
+  for step, name in sorted(grouped):
+    steps.setdefault(step, {})[name] = results.index(grouped[step, name])
+  made = [_tune(indices, step, trained_up_to) for step, indices in steps.items()]
+  return [tuned for tuned in made if tuned]
+
+
+def _tune(
+    indices: Mapping[str, results.Index], step: int, trained_up_to: int
+) -> Tuned | None:
+  """Chooses at one step, from {cell: its rows}; None if there is no choice."""
+  arms = (TREATED, CONTROL)
+  losses = {
+      (name, arm): index.get((arm, 'training_loss', None), {})
+      for name, index in indices.items() for arm in arms
+  }
+  count = lambda name: min(len(losses[name, arm]) for arm in arms)
+  most = max(map(count, indices))
+  whole = [name for name in indices if most and count(name) == most]
+  if len(whole) < 2:
+    return None
+  usable: dict[str, list[str]] = {arm: [] for arm in arms}
+  values: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+  for arm in arms:
+    for name in whole:
+      accuracy = endpoint(indices[name], arm, trained_up_to)
+      both = {s: (x, accuracy.get(s, np.nan)) for s, x in losses[name, arm].items()}
+      values[arm, name] = {s: x for s, x in both.items() if np.isfinite(x).all()}
+      # A rate at which most seeds fail is no choice; others share their seeds.
+      if 2 * len(values[arm, name]) > most:
+        usable[arm].append(name)
+  shared = [values[arm, name] for arm in arms for name in usable[arm]]
+  seeds = sorted(set.intersection(*map(set, shared))) if shared else []
+  if len(seeds) < 2 or not all(usable.values()):
+    return None
+  samples = np.random.default_rng(0).integers(len(seeds), size=(_SAMPLES, len(seeds)))
+  chosen, sure, means, drawn = {}, {}, [], []
+  for arm in arms:
+    loss, accuracy = np.moveaxis(np.array(
+        [[values[arm, name][s] for s in seeds] for name in usable[arm]]
+    ), -1, 0)  # [rates, seeds]
+    best = int(loss.mean(axis=1).argmin())
+    choices = loss[:, samples].mean(axis=-1).argmin(axis=0)  # [samples]
+    chosen[arm] = usable[arm][best]
+    sure[arm] = float((choices == best).mean())
+    means.append(float(accuracy[best].mean()))
+    drawn.append(accuracy[choices[:, None], samples].mean(axis=1))
+  low, high = np.quantile(drawn[0] - drawn[1], (0.025, 0.975))
+  return Tuned(
+      tuple(whole), step, chosen, sure, (means[0], means[1]), means[0] - means[1],
+      float(low), float(high), len(seeds),
+  )
