@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen.models.dictionary import DictionaryRetriever
+from vvlen.models.dictionary import DictionaryRetriever, with_key_rows
 from vvlen.models.retriever import Retriever
 from vvlen.tasks import lookup, retrieval
 
@@ -28,6 +28,8 @@ class Task(NamedTuple):
   sample: Callable[..., Any]
   # arm -> the model with that norm
   model: Callable[[str], nn.Module]
+  # Parameters -> the same, with what measuring needs to compute but once.
+  prepare: Callable[[Any], Any]
   # For Proposition 1: one query without a batch axis, and all items.
   fixed_query: np.ndarray
   vocabulary: Callable[[], jax.Array]
@@ -53,6 +55,7 @@ def make_task(config: Any) -> Task:
             informative_query=informative,
         ),
         lambda norm: Retriever(num_classes=task.num_classes, norm=norm, **fields),
+        lambda params: params,
         # The middle of all queries, or of those for the highest priority.
         np.array([0.75 if informative else 0.5], np.float32),
         functools.partial(retrieval.vocabulary, task.num_classes),
@@ -64,6 +67,7 @@ def make_task(config: Any) -> Task:
           lookup.sample, num_keys=task.num_keys, num_values=task.num_classes
       ),
       lambda norm: DictionaryRetriever(norm=norm, **sizes, **fields),
+      with_key_rows,
       np.zeros((), np.int32),
       functools.partial(lookup.vocabulary, task.num_keys, task.num_classes),
       lambda batch, weights: weights + 2 * jax.nn.one_hot(

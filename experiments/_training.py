@@ -152,6 +152,7 @@ def block_runner(
       for c in configs
   ]
   apply = lengths.make_apply(task.model(arm))
+  prepare = sharding.over_seeds(task.prepare, mesh, train.group_size)
   measure = make_measure(
       apply, task.sample_at, lengths=evaluate.lengths,
       num_sequences=evaluate.num_sequences, fit_lengths=evaluate.fit_lengths,
@@ -192,7 +193,7 @@ def block_runner(
     test_keys, validation_keys = measuring_keys(keys, mesh)
     rows = []
     for place, state in zip(places, states, strict=True):
-      measured = measure(state.params, test_keys, validation_keys)
+      measured = measure(prepare(state.params), test_keys, validation_keys)
       for metric in ('loss', 'accuracy'):
         late = place.curves.late_mean(arm, first, metric)
         measured['', f'training_{metric}', None] = late

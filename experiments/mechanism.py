@@ -116,6 +116,7 @@ def _measure(
   task = _tasks.make_task(trained)
   apply = make_apply(task.model(arm))
   train = trained.train
+  prepare = sharding.over_seeds(task.prepare, mesh, train.group_size)
   trainer = ensemble.make_trainer(
       _training.problem(trained, arm), steps_per_call=train.steps_per_call,
       group_size=train.group_size, mesh=mesh,
@@ -139,9 +140,10 @@ def _measure(
     place = _training.checkpoints(config.trained, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
     test_keys, validation_keys = _training.measuring_keys(keys, mesh)
+    params = prepare(state.params)
     rows = []
     for length, measure in at_length.items():
-      measured = sharding.fetch(measure(state.params, test_keys, validation_keys))
+      measured = sharding.fetch(measure(params, test_keys, validation_keys))
       rows += [
           results.Row(trained.task.name, arm + suffix, seed, length, metric,
                       values[seed - first])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen.models.dictionary import DictionaryRetriever
+from vvlen.models.dictionary import DictionaryRetriever, with_key_rows
 from vvlen.models.norm import KINDS
 from vvlen.tasks import lookup
 
@@ -66,6 +66,16 @@ def test_redrawing_and_permuting_draw_every_set_and_order_alike(count, num_keys)
   _, counts = np.unique(keys @ num_keys ** np.arange(count), return_counts=True)
   assert counts.size == math.perm(num_keys, count)
   assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_permutation_of_many_keys_keeps_no_order():
+  # Too few random bits leave keys that are alike in them in order.
+  count = 16384
+  keys = np.asarray(lookup.distinct(jax.random.key(6), 16, count, count))
+  ascents = (np.diff(keys, axis=1) > 0).sum(axis=1)
+  # Of a random permutation (count − 1) / 2, with variance (count + 1) / 12.
+  error = ((count + 1) / 12 / len(ascents)) ** 0.5
+  assert abs(ascents.mean() - (count - 1) / 2) < 4 * error
 
 
 def test_a_table_finds_the_repetitions_that_pairs_find():
@@ -143,6 +153,22 @@ def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
   expected, expected_gradient = jax.value_and_grad(loss)(params, plain)
   np.testing.assert_allclose(value, expected, rtol=1e-5)
   chex.assert_trees_all_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('item_encoder', ['mlp', 'linear'])
+def test_rows_of_keys_may_be_made_once(key, item_encoder):
+  batch = _sampler(3, 5, 16)(key)
+  model = _model(item_encoder=item_encoder)
+  params = _params(model, batch)
+  prepared = with_key_rows(params)
+  assert prepared.keys() - params.keys() == (
+      {'key_rows'} if item_encoder == 'mlp' else set())
+  logits = lambda params: model.apply(
+      {'params': params}, batch.query, batch.items, batch.mask)
+  np.testing.assert_allclose(logits(prepared), logits(params), rtol=1e-4, atol=1e-5)
+  if item_encoder == 'mlp':  # they are what is read
+    other = logits(prepared | {'key_rows': 2 * prepared['key_rows']})
+    assert np.abs(other - logits(params)).max() > 1e-3
 
 
 def test_order_and_padding_change_nothing_and_the_query_does(key):

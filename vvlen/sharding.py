@@ -82,9 +82,9 @@ def interleave(trees: Sequence[Any]) -> Any:
   return trees[0] if len(trees) == 1 else _interleave(trees)
 
 
-def deal(tree: Any, count: int) -> list[Any]:
+def separate(tree: Any, count: int) -> list[Any]:
   """Undoes `interleave` of `count` trees."""
-  return [tree] if count == 1 else _deal(tree, count)
+  return [tree] if count == 1 else _separate(tree, count)
 
 
 @jax.jit
@@ -94,7 +94,7 @@ def _interleave(trees):
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _deal(tree, count):
+def _separate(tree, count):
   part = lambda x, r: x.reshape(-1, count, *x.shape[1:])[:, r]
   return [jax.tree.map(functools.partial(part, r=r), tree) for r in range(count)]
 

@@ -191,10 +191,10 @@ def train_together(
     due = time.monotonic() - last_save >= save_every_seconds
     if folders is not None and (due or step == num_steps):
       data = jax.random.key_data(keys)
-      for folder, part in zip(folders, sharding.deal(state, count), strict=True):
+      for folder, part in zip(folders, sharding.separate(state, count), strict=True):
         checkpoint.save(folder, step, _Saved(data, part))
       last_save = time.monotonic()
-  return sharding.deal(state, count)
+  return sharding.separate(state, count)
 
 
 class _Saved(NamedTuple):
