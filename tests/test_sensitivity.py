@@ -66,22 +66,47 @@ def test_cells_are_tested_at_their_last_step_and_corrected_together():
 
 
 def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
-  cells = read_cells(_rows({'a': 0.0, 'b': 0.2, 'c': -0.1}), {})
+  rows = _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})
+  rows += [  # norm and distance of LN and of the Baseline, and accuracy in training
+      row._replace(metric=metric, value=value + (row.arm == 'layer_norm'))
+      for row in rows if row.metric == 'target_weight'
+      for metric, value in (('output_norm', 6.0), ('input_distance', 2.0))
+  ]
+  rows = [row._replace(value=0.97) if row.metric == 'training_accuracy' and
+          row.arm == 'layer_norm' else row for row in rows]
+  cells = read_cells(rows, {})
   table = sensitivity.table(cells, {})
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
   assert last['b']['target_weight_treated'] == 0.5
   assert last['b']['target_weight_control'] == 0.25
+  only = table._replace(records=[last['b']])
+  cell = next(c for c in cells if c[:2] == ('b', 20))
+  treated, control = cell.comparison.primary_means
+  assert treated > control + 15
+  assert shown(only, 'b').items() >= {
+      'steps': '20', 'arm': 'LN', 'Baseline': f'{control:.1f}',
+      'treated': f'{treated:.1f}', 'in training': '95, 97',
+      'weight of target': '0.25, 0.5', 'output norm': '6, 7', 'distance': '2, 3',
+      'p Holm': '< .001', 'pairs': '6',
+  }.items()
   with plots.style():
     left, right = sensitivity_figures.gains(cells, {}).axes
   points = [line for line in left.lines if line.get_marker() == '^']
   places = [(line.get_ydata()[0], line.get_xdata()[0]) for line in points]
   np.testing.assert_allclose(places, [(1, 0), (0, 20), (2, -10)], atol=2)
+  family = {c.name: c.comparison.primary for c in cells if c.step == 20}
+  bars = [bar.get_segments()[0] for bar in left.collections]
+  np.testing.assert_allclose(
+      [bar[:, 0] for bar in bars], [(test.ci_low, test.ci_high)
+                                    for test in family.values()])
   found = [line.get_markerfacecolor() != 'white' for line in points]
   assert found == [False, True, True]
   # The largest gain stands above.
   assert [t.get_text() for t in left.get_yticklabels()] == ['b', 'a', 'c']
   assert [list(line.get_xdata()) for line in right.lines[:3]] == [[10, 20]] * 3
+  np.testing.assert_allclose([line.get_ydata() for line in right.lines[:3]],
+                             [(0, 0), (10, 20), (-5, -10)], atol=2)
 
 
 def test_a_cell_is_compared_with_base_at_the_same_step():
@@ -376,6 +401,11 @@ def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
   assert cell.explained['target_weight'].rank == pytest.approx(1)
   assert cell.explained['output_norm'].rank == pytest.approx(-1)  # of the ratio
   assert np.isnan(cell.explained['input_distance'].rank)  # not measured
+  with plots.style():
+    below = sensitivity_figures.mechanism([cell._replace(in_family=True)], {}).axes[3:]
+  ranks = [[line.get_xdata()[0] for line in axes.lines if line.get_marker() == '^']
+           for axes in below]
+  np.testing.assert_allclose(ranks, [[1], [-1], [np.nan]])
 
 
 def test_every_cell_is_a_change_of_the_base_that_can_run():
@@ -408,6 +438,25 @@ def test_a_change_that_is_none_of_the_base_is_named(change, words):
     config.cells.odd = change
   with pytest.raises(ValueError, match=f'cell odd: .*{words}'):
     experiment.cell_config(config, 'odd')
+
+
+def test_a_rate_that_decays_must_end_with_training():
+  config = config_file.get_config('smoke')
+  config.at_steps = (10, 40)
+  with pytest.raises(ValueError, match=r'cell rate_decay: optimizer.decay_steps 20 must '
+                                       'be the last step at which it is measured, 40'):
+    experiment.cell_config(config, 'rate_decay')
+  config.cells.rate_decay.optimizer.decay_steps = 40
+  assert experiment.cell_config(config, 'rate_decay').train.num_steps == 40
+
+
+def test_an_ensemble_has_a_few_cells_at_most(tmp_path, monkeypatch):
+  monkeypatch.setattr(experiment, '_TOGETHER', 2)
+  config = config_file.get_config('smoke')
+  cells = {n: experiment.cell_config(config, n) for n in experiment.names(config)}
+  names = ('base', 'l2', 'decoupled', 'rate_low', 'rate_high')
+  parts = experiment._ensembles(tmp_path, cells, names, 'none', 0)
+  assert parts == [('base', 'l2'), ('decoupled', 'rate_low'), ('rate_high',)]
 
 
 @pytest.mark.parametrize('name', ['a@b', 'a/b', 'A'])
