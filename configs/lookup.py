@@ -16,61 +16,19 @@ grow to 256 during the first 80 % of training, sixteen times the work: Table 5.
 """
 
 import ml_collections
-from ml_collections import config_dict
+
+from configs import retrieval
 
 
 def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
-  """Returns the configuration of one variant."""
-  growing = variant.endswith('growing')
-  variant = variant.removesuffix('growing').removesuffix('_') or 'paper'
-  config = config_dict.create(
-      seed=0,
-      num_seeds=100,  # pairs in the tests; may grow later
-      arms=('none', 'standardize', 'layer_norm'),
-      task=dict(name='lookup', num_keys=16384, num_classes=10),
-      model=dict(width=128, output_projection=False, item_encoder='mlp'),
-      train=dict(
-          batch_size=128,
-          min_length=5,  # items in a sequence, uniform from min to max
-          max_length=16,
-          num_steps=20_000,
-          steps_per_call=1_000,  # learning curves have a point for each
-          seeds_at_once=100,  # trained together, shared out over the devices
-          group_size=100,  # of these, run as one by vmap; 1 on a CPU
-          save_every_seconds=60.0,  # at most this much is lost to a crash
-      ),
-      optimizer=dict(
-          learning_rate=1e-3,
-          l2=1e-3,  # times the kernels, no embeddings; added to the gradient
-      ),
-      evaluate=dict(
-          lengths=tuple(2**k for k in range(4, 15)),
-          num_sequences=1024,  # a length, a seed; shared by the seed's arms
-          fit_lengths=(16, 32, 64, 128, 256),  # of the fitted temperature
-          fit_sequences=256,
-          histogram_lengths=(16, 512, 16384),  # Figure 2
-          histogram_sequences=2048,
-          weight_sequences=32,  # Figure 4
-      ),
-  )
-  on_cpu = dict(seeds_at_once=8, group_size=1)
-  if variant == 'cpu':
-    config.num_seeds = 32
-    config.train.update(steps_per_call=500, **on_cpu)
-  elif variant == 'quick':
-    config.num_seeds = 8
-    config.train.update(num_steps=1_500, steps_per_call=100, **on_cpu)
+  """Returns the configuration of one variant, as that of retrieval but for these."""
+  config = retrieval.get_config(variant)
+  size = variant.removesuffix('growing').removesuffix('_')
+  with config.unlocked():
+    config.task.update(name='lookup', num_keys=64 if size == 'smoke' else 16384)
+  if size == 'quick':
+    config.train.update(num_steps=1_500, steps_per_call=100)
     config.evaluate.update(num_sequences=128, histogram_sequences=256)
-  elif variant == 'smoke':
-    config.num_seeds, config.task.num_keys = 2, 64
-    config.train.update(num_steps=20, steps_per_call=5, seeds_at_once=2, group_size=1)
-    config.evaluate.update(
-        lengths=(16, 32, 64), num_sequences=64, fit_lengths=(16, 32),
-        fit_sequences=32, histogram_lengths=(16, 64), histogram_sequences=64,
-    )
-  elif variant != 'paper':
-    raise ValueError(f'variant is paper, cpu, quick or smoke, not {variant!r}')
-  if growing:
-    config.train.first_max_length = config.train.max_length
-    config.train.max_length = 32 if variant == 'smoke' else 256
+  elif size != 'smoke':
+    config.train.num_steps = 20_000
   return config

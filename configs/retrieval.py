@@ -41,7 +41,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       ),
       optimizer=dict(
           learning_rate=1e-3,
-          l2=1e-3,  # times the kernels, added to the gradient before Adam
+          l2=1e-3,  # times the kernels, no embeddings; added to the gradient
       ),
       evaluate=dict(
           lengths=tuple(2**k for k in range(4, 15)),

@@ -8,6 +8,7 @@ accuracy each change restores (`vvlen.evaluation.intervention`).
       --config.trained=runs/quick --workdir=runs/mechanism
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from etils import epath
@@ -111,8 +112,8 @@ def _trained_step(config: Any, trained: Any) -> int:
 
 def _measure(
     config: Any, trained: Any, arm: str, step: int, mesh: jax.sharding.Mesh
-):
-  """Returns the function that measures a block of seeds of one arm."""
+) -> Callable[[int], list[results.Row]]:
+  """Returns the function that measures a block of one arm, by its first seed."""
   task = _tasks.make_task(trained)
   apply = make_apply(task.model(arm))
   train = trained.train

@@ -93,6 +93,12 @@ def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.
   far as a single draw is uniform. It takes more rounds the more keys there are; for
   above half of them, it is the first of a permutation.
 
+  Args:
+    key: of all sequences.
+    batch_size: B, sequences.
+    count: N, keys of each, at most `num_keys`.
+    num_keys: how many there are.
+
   Returns:
     Keys [batch_size, count] int32, in random order.
   """
