@@ -30,7 +30,6 @@ def _check(config: Any) -> None:
   positive = {
       'train': ('batch_size', 'min_length', 'num_steps', 'steps_per_call',
                 'seeds_at_once', 'group_size'),
-      'task': ('num_classes',),
       'model': ('width',),
       'optimizer': ('learning_rate',),
       'evaluate': ('num_sequences', 'fit_sequences', 'histogram_sequences',
@@ -42,6 +41,10 @@ def _check(config: Any) -> None:
         raise ValueError(
             f'config.{group}.{name} must be positive: {config[group][name]}'
         )
+  if not config.task.num_classes > 1:
+    raise ValueError(
+        f'config.task.num_classes must be at least 2: {config.task.num_classes}'
+    )
   for name, value in config.optimizer.items():
     if not 0 <= value < math.inf:
       raise ValueError(f'config.optimizer.{name} must be finite, not negative: {value}')

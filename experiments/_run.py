@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -151,7 +152,7 @@ def session() -> dict[str, Any]:
   }
   return {
       'started': now(),
-      'command': ' '.join(['python', '-m', *_module(), *sys.argv[1:]]),
+      'command': shlex.join(['python', '-m', *_module(), *sys.argv[1:]]),
       'commit': _commit(),
       'python': platform.python_version(),
       'versions': versions,

@@ -70,7 +70,10 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
         f'config.trained must be the folder of a trained run: {config.trained!r}'
     )
   with results.reading(path) as stored:
-    facts = stored['config']
+    facts = dict(stored['config'])
+  if 'base' in facts:
+    raise ValueError(f'{config.trained} is a grid: name a cell of it, as in cells/base')
+  with results.reading(path):
     trained = ml_collections.ConfigDict(facts)
     absent = set(config.arms) - set(trained.arms)
     longest, num_keys = trained.train.max_length, trained.task.get('num_keys')

@@ -40,6 +40,9 @@ def main() -> None:
     show(parser.parse_args().workdir)
   except (ValueError, OSError) as error:
     _fail(error)
+  except KeyboardInterrupt:
+    print('Interrupted.', file=sys.stderr)
+    sys.exit(130)
 
 
 def _fail(error: object) -> NoReturn:

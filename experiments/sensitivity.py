@@ -194,6 +194,8 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, checked."""
   cell, change = config.base.copy_and_resolve_references(), config.cells[name]
   known = {*results.flatten(cell.to_dict()), *_OPTIONAL}
+  if not isinstance(change, ml_collections.ConfigDict):
+    raise ValueError(f'cell {name}: must be the fields that it changes, not {change!r}')
   changed = results.flatten(change.to_dict())
   if unknown := [x for x in changed if x not in known]:
     raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')

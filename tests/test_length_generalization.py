@@ -43,7 +43,9 @@ def _command(workdir, *arguments):
 
 
 def _start(command, **options):
-  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE,
+  # A shell's background jobs ignore SIGINT, and so would what they start.
+  heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, preexec_fn=heed,
                           stderr=subprocess.PIPE, text=True, **options)
 
 

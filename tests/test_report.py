@@ -100,7 +100,7 @@ def test_a_seed_that_is_not_finite_is_left_out_of_every_test_and_named():
   assert actual.primary == pytest.approx(expected.primary)
   assert [t.num_pairs for t in actual.by_length] == [5, 5, 5]
   table = _tables(rows)['primary_endpoint']
-  assert 'Left out, not finite in one of the arms: seed 2.' in table.note
+  assert 'Left out, not there or not finite in one of the arms: seed 2.' in table.note
 
 
 def _tables(rows):

@@ -146,13 +146,13 @@ def test_steps_made_again_replace_their_lines(tmp_path):
   curves.add('layer_norm', 30, 0, {'loss': np.array([0.5])})
   # Resumed after step 10.
   resumed = results.Curves(path)
-  resumed.add('none', 20, 0, {'loss': np.array([7.0, 8.0])})
+  resumed.add('none', 20, 0, {'loss': np.array([7.0, 8.0, 9.0])})
   lines = results.read_curves(path)
   assert [(x['arm'], x['first_seed'], x['step']) for x in lines] == [
       ('none', 0, 10), ('none', 8, 10), ('layer_norm', 0, 30), ('none', 0, 20)
   ]
   assert lines[0]['loss'] == [10.0, None, None]
-  assert lines[3]['loss'] == [7.0, 8.0]
+  assert lines[3]['loss'] == [7.0, 8.0, 9.0]
 
 
 def test_late_mean_is_over_the_last_tenth(tmp_path):
@@ -174,18 +174,47 @@ def test_a_loss_that_was_not_finite_late_has_no_late_mean(tmp_path):
   np.testing.assert_array_equal(curves.late_mean('none', 0, 'loss'), [np.nan, 1.0])
 
 
-def test_damaged_curves_are_named(tmp_path):
-  (tmp_path / 'metrics.jsonl').write_text('{"arm": "none"}\n{"arm": ')
-  with pytest.raises(ValueError, match='not a file of JSON lines'):
-    results.Curves(tmp_path / 'metrics.jsonl')
+_LINE = '{"arm": "none", "step": 1, "first_seed": 0, "loss": [0.5, null]}\n'
+
+
+@pytest.mark.parametrize('second', [
+    '{"arm": ', '{}', '[]', '1', _LINE.replace('1', '"a"'),
+    _LINE.replace('[0.5, null]', '"low"'), _LINE.replace('[0.5, null]', '[0.5]'),
+    _LINE.replace('loss', 'accuracy').replace('[0.5, null]', '0.5'),
+])
+def test_damaged_curves_are_named(tmp_path, second):
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text(_LINE)
+  assert len(results.read_curves(path)) == 1
+  path.write_text(_LINE + second)
+  with pytest.raises(ValueError, match='jsonl line 2 is not a line of learning curves'):
+    results.Curves(path)
 
 
 def test_samples_come_back(tmp_path):
-  arrays = {'weights_16': np.arange(6.0).reshape(2, 3)}
+  arrays = {'weights_16': np.arange(6.0).reshape(2, 3),
+            'components_16': np.ones((4, 2))}
   np.savez(tmp_path / 'none.npz', **arrays)
   np.testing.assert_array_equal(
       results.read_samples(tmp_path)['none']['weights_16'], arrays['weights_16']
   )
-  (tmp_path / 'none.npz').write_bytes(b'PK')
-  with pytest.raises(ValueError, match='not a file of arrays'):
+  for damaged in (b'PK', b''):
+    (tmp_path / 'none.npz').write_bytes(damaged)
+    with pytest.raises(ValueError, match='not a file of arrays'):
+      results.read_samples(tmp_path)
+  np.savez(tmp_path / 'none.npz', other=np.ones(3))
+  with pytest.raises(ValueError, match='npz is not a file of arrays'):
     results.read_samples(tmp_path)
+
+
+@pytest.mark.parametrize('change', [
+    dict(experiment='lookup'), dict(arm='batch_norm'), dict(arm='batch_norm+adaptive'),
+])
+def test_rows_of_another_kind_of_run_are_named(tmp_path, change):
+  row = Row('retrieval', 'none+adaptive', 0, 16, 'accuracy', 0.5)
+  results.write_rows(tmp_path / 'results.csv', [row])
+  read = lambda: results.read_run(tmp_path, 'retrieval|toy', {'none', 'layer_norm'})
+  assert read() == [row]
+  results.write_rows(tmp_path / 'results.csv', [row, row._replace(**change)])
+  with pytest.raises(ValueError, match='a row of another kind of run'):
+    read()

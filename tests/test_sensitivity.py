@@ -225,7 +225,11 @@ def test_settings_are_those_of_the_cells_configurations(tmp_path):
 def test_a_damaged_grid_is_named(tmp_path):
   rows = _rows({'base': 0.2})
   folder = _folder(tmp_path / 'odd', [*rows, rows[0]._replace(experiment='base')], 6)
-  with pytest.raises(ValueError, match=r"a row of no cell: \('base', 'none'"):
+  with pytest.raises(ValueError, match=r"another kind of run: \('base', 'none'"):
+    sensitivity.write(folder)
+  folder = _folder(tmp_path / 'lost', rows, 6)
+  (folder / 'cells/base/config.json').unlink()
+  with pytest.raises(ValueError, match=r'lost has no cells/base/config.json'):
     sensitivity.write(folder)
   folder = _folder(tmp_path / 'one_arm', [r for r in rows if r.arm == 'none'], 6)
   with pytest.raises(ValueError, match='no cell with results of Baseline and LN yet'):
@@ -260,7 +264,7 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   assert [c[:2] for c in cells if c.in_family] == [('a', 20), ('c', 20)]
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
   note = sensitivity.table(cells, {}).note
-  assert 'Left out, not finite in one of the arms: seed 4.' in note
+  assert 'Left out, not there or not finite in one of the arms: seed 4.' in note
   assert note.endswith('and not tested with the others: b.')
   # Where no cell has learned, as after a few steps, all are shown.
   rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' else row
@@ -376,8 +380,8 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
       [line.get_xdata()[0] for line in points], [0.25, 0.25, 0.2])
   np.testing.assert_allclose(
       [line.get_ydata()[0] for line in points], [20, 0, -10], atol=2)
-  # Those found are filled and named; what is not measured has no place.
-  assert [t.get_text() for t in above[0].texts] == ['b', 'c']
+  # Those found are filled and numbered; what is not measured has no place.
+  assert [t.get_text() for t in above[0].texts] == ['1', '3']
   assert not above[1].texts
   labels = [t.get_text().split()[0] for t in below[0].get_yticklabels()]
   assert labels == ['b', 'a', 'c']

@@ -35,7 +35,7 @@ class Comparison(NamedTuple):
   primary: PairedTest | None
   primary_means: tuple[float, float]  # treated, control
   primary_differences: dict[int, float]  # of each seed
-  left_out: tuple[int, ...]  # seeds that are not finite in one of the arms
+  left_out: tuple[int, ...]  # seeds that one of the arms lacks, or that are not finite
 
 
 def compare(

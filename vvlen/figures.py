@@ -185,9 +185,10 @@ def learning_curves(curves: Curves) -> Figure:
       if whole:
         mean = np.nanmean(np.concatenate(whole, axis=1), axis=1)
         axes.plot(longest, mean, color=colour, label=name)
-  left.set(title='On the new batches of training', ylabel='loss (nats)', xlabel='step')
+  left.set(title='Training loss, of new batches', ylabel='loss (nats)', xlabel='step')
   plots.log_axis(left)
-  right.set(title='On the same', ylabel='accuracy (%)', xlabel='step')
+  right.set(title='Training accuracy, of the same', ylabel='accuracy (%)',
+            xlabel='step')
   for axes in (left, right):
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter('{x:,.0f}')

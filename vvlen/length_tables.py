@@ -137,6 +137,7 @@ def _primary_endpoint(
     records.append({
         'comparison': _title(c), **record,
         'treated_ahead': sum(d > 0 for d in c.primary_differences.values()),
+        'seeds': len(c.primary_differences),
         'at_5_percent': verdict,
     })
   columns = {
@@ -147,7 +148,7 @@ def _primary_endpoint(
       'effect': lambda r: number(r['effect_size'], '+.2f'),
       't': lambda r: number(r['t'], '+.2f'),
       'p': lambda r: p_value(r['p']),
-      'treated ahead': lambda r: f'{r["treated_ahead"]} of {r["pairs"]}',
+      'treated ahead': lambda r: f'{r["treated_ahead"]} of {r["seeds"]}',
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.2f'),
       'at 5 %': lambda r: r['at_5_percent'],
   }

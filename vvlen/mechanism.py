@@ -48,13 +48,11 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there are no results, or they are damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_run(folder)
+  rows = results.read_run(folder, r'\w+', ARMS)
   with results.reading(folder / 'config.json') as stored:
-    trained_up_to = stored['config']['trained_config']['train']['max_length']
-    trained_step = stored['config']['trained_step']
+    trained_up_to = int(stored['config']['trained_config']['train']['max_length'])
+    trained_step = int(stored['config']['trained_step'])
   index = results.index(rows)
-  if not _arms(index):
-    raise ValueError(f'{folder} has no results of {", ".join(ARMS)}')
   made = table(index, trained_up_to)
   made = made._replace(
       title=f'{made.title}, after {trained_step:,} training steps'
@@ -229,12 +227,17 @@ def length_table(index: Index, trained_up_to: int) -> Table:
 def figure(index: Index, trained_up_to: int) -> Figure:
   """Draws accuracy by length under each intervention, and the output's norm."""
   arms = _arms(index)
-  drawn = Figure(figsize=(3.5 * (len(arms) + 1), 3.3))
-  *panels, last = drawn.subplots(1, len(arms) + 1)
+  columns = 2 if len(arms) % 2 else 3
+  rows = (len(arms) + 1) // columns
+  drawn = Figure(figsize=(7.0, 2.6 * rows + 1.1))
+  *panels, last = drawn.subplots(rows, columns).ravel()
   for axes, arm in zip(panels, arms, strict=True):
     for name, (done, colour, marker) in INTERVENTIONS.items():
+      # All weight on the target lies on the weight of training, as does its norm on
+      # what it is.
+      linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
       lengths, values = plots.values(index, f'{arm}+{name}', 'accuracy')
-      plots.draw(axes, lengths, 100 * values, colour, marker, done)
+      plots.draw(axes, lengths, 100 * values, colour, marker, done, linestyle)
     lengths, values = plots.values(index, arm, 'accuracy')
     plots.draw(axes, lengths, 100 * values, 'black', '', 'as it is', '--')
     axes.set(title=ARMS[arm][0], ylabel='accuracy (%)', ylim=(0, 103))
@@ -242,12 +245,12 @@ def figure(index: Index, trained_up_to: int) -> Figure:
   plots.log_axis(last)
   for arm in arms:
     plots.band(last, *plots.values(index, arm, 'output_norm'), arm)
-  last.set(title='Norm of the attention output', ylabel='geometric mean')
+  last.set(title='Norm of the attention output', ylabel='norm, geometric mean')
   plots.length_axis(last, trained_up_to)
   if last.lines:
     last.legend()
   drawn.legend(
-      *panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=3,
+      *panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=2,
       title='bands: 95 % intervals of the mean over seeds; grey: training lengths',
       title_fontsize=7.5,
   )

@@ -93,7 +93,7 @@ def band(axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str) -> Non
 
 def draw(
     axes: Axes, lengths: Sequence[int], table: np.ndarray, colour: str, marker: str,
-    label: str, linestyle: str = '-',
+    label: str, linestyle: Any = '-',
 ) -> None:
   """Draws the mean of [seeds, lengths] over seeds, with a band for its interval.
 
@@ -112,8 +112,8 @@ def draw(
 def caption(index: Index) -> str:
   """Says what lines and bands are."""
   seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
-  return (f'lines: mean over {len(seeds)} seeds; bands: 95 % intervals of the mean; '
-          'grey: training lengths')
+  return (f'lines: mean over {len(seeds)} seeds, geometric on logarithmic axes; bands: '
+          'its 95 % intervals; grey: training lengths')
 
 
 def length_axis(axes: Axes, trained_up_to: int) -> None:

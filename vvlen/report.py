@@ -8,6 +8,7 @@ from etils import epath
 
 from vvlen import figures, results
 from vvlen.length_tables import make_tables, TABLES
+from vvlen.plots import ARMS
 from vvlen.tables import markdown, write_table
 
 
@@ -25,12 +26,12 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there is no results.csv, or it is damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_run(folder)
+  rows = results.read_run(folder, '|'.join(TABLES), ARMS)
   index = results.index(rows)
   trained_up_to, arms, num_seeds = _read_config(folder / 'config.json')
   task = rows[0].experiment
-  if task not in TABLES:
-    raise ValueError(f'{folder} holds results of {task}, not of {", ".join(TABLES)}')
+  if odd := {row.experiment for row in rows} - {task}:
+    raise ValueError(f'{folder} holds results of {task} and of {", ".join(odd)}')
   tables = make_tables(index, trained_up_to, task)
   paths = []
   for table in tables:
@@ -45,7 +46,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   )
   accuracy, _ = TABLES[task]
   main = [t for t in tables if t.name in (f'table_{accuracy}', 'primary_endpoint')]
-  text = [markdown(table) for table in main]
+  text = [markdown(table) for table in main or tables]
   missing = [
       f'{arm} has {have} of {num_seeds} seeds'
       for arm in arms
@@ -68,4 +69,7 @@ def _read_config(path: epath.Path) -> tuple[int, list[str], int]:
     return 16, [], 0
   with results.reading(path) as stored:
     config = stored['config']
-    return config['train']['max_length'], config['arms'], config['num_seeds']
+    return (
+        int(config['train']['max_length']), list(config['arms']),
+        int(config['num_seeds']),
+    )

@@ -4,12 +4,13 @@ Everything is written whole to a temporary file and then renamed, so a file is
 either complete or not there. Folders may be local or gs:// (etils.epath).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import csv
 import io
 import json
 import math
+import re
 from typing import Any, NamedTuple
 import zipfile
 
@@ -92,11 +93,27 @@ def read_rows(path: epath.PathLike) -> list[Row]:
 Index = dict[tuple[str, str, int | None], dict[int, float]]
 
 
-def read_run(folder: epath.PathLike) -> list[Row]:
-  """Returns the rows of a run's folder; raises ValueError if there are none."""
-  rows = read_rows(epath.Path(folder) / 'results.csv')
+def read_run(
+    folder: epath.PathLike, experiment: str, arms: Collection[str]
+) -> list[Row]:
+  """Returns the rows of a run's folder.
+
+  Args:
+    folder: with results.csv.
+    experiment: a regular expression that all their experiments match.
+    arms: of which all their arms are, but for a suffix such as '+adaptive'.
+
+  Raises:
+    ValueError: if there are none, or one of another run.
+  """
+  path = epath.Path(folder) / 'results.csv'
+  rows = read_rows(path)
   if not rows:
     raise ValueError(f'{folder} has no results.csv with results')
+  for row in rows:
+    if (not re.fullmatch(experiment, row.experiment)
+        or row.arm.partition('+')[0] not in arms):
+      raise ValueError(f'{path} has a row of another kind of run: {row[:-1]}')
   return rows
 
 
@@ -155,7 +172,7 @@ def claimed(
   before, sessions = None, []
   if path.exists():
     with reading(path) as stored:
-      before, sessions = stored['config'], stored['sessions']
+      before, sessions = stored['config'], [dict(s) for s in stored['sessions']]
     old, new = flatten(before), flatten(config)
     differing = [
         f'{name}: {old.get(name)} there, {new.get(name)} here'
@@ -215,6 +232,9 @@ def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   return flat
 
 
+_LINE = ('arm', 'step', 'first_seed')
+
+
 class Curves:
   """The learning curves of a run, kept in metrics.jsonl.
 
@@ -252,20 +272,39 @@ class Curves:
         if (line['arm'], line['first_seed']) == (arm, first_seed)
     ]
     if not lines:
-      raise ValueError(f'{self._path} has no lines of {arm}, seeds from {first_seed}')
+      raise ValueError(
+          f'{self._path} has no lines of {arm}, seeds from {first_seed}, though they '
+          'are trained: delete their checkpoints to train them again'
+      )
     late = [line[metric] for line in lines if line['step'] > 0.9 * lines[-1]['step']]
     return np.array(late, np.float64).mean(axis=0)
 
 
 def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
-  """Reads the lines that `Curves` wrote; no file, no lines."""
+  """Reads the lines that `Curves` wrote; no file, no lines.
+
+  Raises:
+    ValueError: if a line is none of these.
+  """
   path = epath.Path(path)
   if not path.exists():
     return []
+  lines: list[dict[str, Any]] = []
+  sizes: dict[tuple[Any, ...], tuple[int, ...]] = {}
   try:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-  except ValueError as error:
-    raise ValueError(f'{path} is not a file of JSON lines') from error
+    for text in path.read_text().splitlines():
+      line = json.loads(text)
+      block = line['arm'], int(line['first_seed'])
+      values = [line[name] for name in sorted(line.keys() - {*_LINE})]
+      shape = np.array(values, np.float64).shape  # [metrics, S]
+      if len(shape) != 2 or sizes.setdefault(block, shape) != shape:
+        raise ValueError('other metrics or seeds than in the line before')
+      lines.append(line | {'step': int(line['step'])})
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(
+        f'{path} line {len(lines) + 1} is not a line of learning curves'
+    ) from error
+  return lines
 
 
 def read_samples(folder: epath.PathLike) -> dict[str, dict[str, np.ndarray]]:
@@ -278,6 +317,9 @@ def read_samples(folder: epath.PathLike) -> dict[str, dict[str, np.ndarray]]:
     try:
       with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
         samples[path.stem] = dict(arrays)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+      for kind in ('components', 'weights'):
+        if not any(re.fullmatch(kind + r'_\d+', name) for name in samples[path.stem]):
+          raise ValueError(f'no {kind}')
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
       raise ValueError(f'{path} is not a file of arrays') from error
   return samples

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 import functools
-import re
 
 from etils import epath
 
@@ -37,13 +36,13 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there are no results, or they are damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_run(folder)
-  if odd := [r for r in rows if not re.fullmatch(r'\w+@\d+', r.experiment)]:
-    raise ValueError(f'{folder / "results.csv"} has a row of no cell: {odd[0][:-1]}')
+  rows = results.read_run(folder, r'\w+@\d+', ARMS)
   with results.reading(folder / 'config.json', of='a grid') as stored:
-    asked = stored['config']['base']['num_seeds']
-    against = stored['config'].get('against', {})
+    asked = int(stored['config']['base']['num_seeds'])
+    against = dict(stored['config'].get('against', {}))
   settings, rates, ends = _read_settings(folder, against)
+  if lost := {row.experiment.split('@')[0] for row in rows} - settings.keys():
+    raise ValueError(f'{folder} has no cells/{min(lost)}/config.json')
   cells = read_cells(rows, settings)
   if not cells:
     raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
@@ -93,8 +92,10 @@ def _read_settings(
     name = path.parent.name
     with results.reading(path) as stored:
       configs[name] = config = stored['config']
-      settings[name] = Setting(config['task']['name'], config['train']['max_length'])
-      ends[f'{name}@{config["train"]["num_steps"]}'] = config['arms']
+      settings[name] = Setting(
+          str(config['task']['name']), int(config['train']['max_length'])
+      )
+      ends[f'{name}@{int(config["train"]["num_steps"])}'] = list(config['arms'])
   base = settings.get('base', Setting())
   for name, setting in settings.items():
     other = against.get(name, 'base' if setting.task == base.task else None)
@@ -186,11 +187,11 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
       'the last three are means over the lengths beyond training.'
       f'{left_out(cell.comparison for cell in cells)}'
   )
-  odd = sorted({c.name for c in cells if c.step in tested
-                and max(c.training_accuracy) < LEARNED})
+  odd = [c for c in cells if c.step in tested and max(c.training_accuracy) < LEARNED]
   if odd:
+    out = '' if any(c.in_family for c in odd) else ', and not tested with the others'
     note += (f' Not learned at the training lengths, so that nothing there is about '
-             f'length, and not tested with the others: {", ".join(odd)}.')
+             f'length{out}: {", ".join(sorted({c.name for c in odd}))}.')
   return Table('sensitivity', 'Gain over the Baseline in every cell', columns, records,
                note)
 

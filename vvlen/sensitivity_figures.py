@@ -70,8 +70,8 @@ def gains(
   drawn.legend(
       handles=handles, fontsize=7, ncols=6, loc='outside lower center',
       title_fontsize=7.5,
-      title='mean accuracy beyond the training lengths; 95 % intervals; filled: '
-            f'p Holm < .05 over the cells, of {ARMS[TREATED][0]}',
+      title='mean accuracy beyond the training lengths; 95 % intervals, uncorrected; '
+            f'filled: p Holm < .05 over the cells, of {ARMS[TREATED][0]}',
   )
   return drawn
 
@@ -142,7 +142,8 @@ def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
           linewidth=0,
       )
   axes.axhline(0, color='black', linewidth=0.8)
-  axes.set(xscale='log', xlabel='steps', ylabel='points', title='Along training')
+  axes.set(xscale='log', xlabel='steps', ylabel='arm − Baseline (points)',
+           title='Along training')
   axes.set_xticks(sorted(ticks), [f'{tick:,}' for tick in sorted(ticks)], rotation=30)
   axes.minorticks_off()
   return names
@@ -156,15 +157,16 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
     settings: of the cells, by name; the upper row is of the task of base.
 
   Returns:
-    The figure: above, a point a cell, those with p Holm < .05 named; below, for each
-    cell, the rank correlation over its seeds.
+    The figure: above, a point a cell, those with p Holm < .05 numbered; below, for
+    each cell, the rank correlation over its seeds.
   """
   family = sorted((
       cell for cell in cells if cell.in_family
       and cell.comparison.treated == TREATED and cell.comparison.primary
   ), key=lambda cell: -_gain(cell))
   task = _task(settings, 'base')
-  same = [cell for cell in family if _task(settings, cell.name) == task]
+  same = {str(i): cell for i, cell in enumerate(family, 1)
+          if _task(settings, cell.name) == task}
   drawn = Figure(figsize=(7.0, 3.9 + 0.19 * len(family)))
   panels = drawn.subplots(2, len(TITLES), sharey='row',
                           height_ratios=[2.2, 0.6 + 0.19 * len(family)])
@@ -172,35 +174,36 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
     _over_cells(above, same, metric)
     _over_seeds(below, family, metric)
     above.set_title(title)
-  names = [f'{cell.name}  {number(_gain(cell), "+.1f")}' for cell in family]
+  names = [f'{cell.name}  {number(_gain(cell), "+.1f")}  {i}'
+           for i, cell in enumerate(family, 1)]
   panels[1, 0].set_yticks(range(len(names)), names)
   panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
   panels[0, 0].set_ylabel('gain of LN (points)')
   drawn.supxlabel(
-      'above: a point a cell; below: over the seeds of a cell, of the change with the '
-      'gain, 95 % intervals.\nCells share their seeds: this describes and tests '
-      'nothing.', fontsize=7.5,
+      'above: a point a cell, filled where p Holm < .05; below: a cell, its gain and '
+      'its number, and over its seeds,\nof the change with the gain, 95 % intervals. '
+      'Cells share their seeds: this describes and tests nothing.', fontsize=7,
   )
   return drawn
 
 
-def _over_cells(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
-  """Draws the gain of each cell against what LN changes in a metric."""
+def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
+  """Draws the gain of each cell, by its number, against what LN changes."""
   relative = metric == 'output_norm'  # its scale is another in each cell
-  for i, cell in enumerate(cells):
+  for label, cell in cells.items():
     treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
     x = np.log2(treated / control) if relative else treated - control
     found = cell.holm_p < 0.05
     axes.plot([x], [_gain(cell)], **_LOOK,
               markerfacecolor=_LOOK['color'] if found else 'white')
     if found and np.isfinite(x):
-      axes.annotate(cell.name, (x, _gain(cell)), fontsize=6,
-                    xytext=(4, 2 - 8 * (i % 2)), textcoords='offset points')
+      axes.annotate(label, (x, _gain(cell)), fontsize=6.5, textcoords='offset points',
+                    xytext=(4, 1 - 7 * (int(label) % 2)))
   axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline')
-  axes.margins(0.4, 0.2)
+  axes.margins(0.2, 0.15)
   axes.axhline(0, color='black', linewidth=0.8)
   axes.axvline(0, color='black', linewidth=0.8)
-  axes.locator_params(axis='x', nbins=4)
+  axes.locator_params(axis='x', nbins=3)
 
 
 def _over_seeds(axes: Axes, cells: Sequence[Cell], metric: str) -> None:

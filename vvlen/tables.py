@@ -104,7 +104,8 @@ def p_value(value: float) -> str:
 def left_out(comparisons: Iterable[Comparison]) -> str:
   """Returns a sentence that names the seeds left out of tests, '' if there are none."""
   out = sorted({s for c in comparisons for s in c.left_out})
-  return f' Left out, not finite in one of the arms: {name_seeds(out)}.' if out else ''
+  why = 'not there or not finite in one of the arms'
+  return f' Left out, {why}: {name_seeds(out)}.' if out else ''
 
 
 def name_seeds(seeds: Iterable[int]) -> str:
