@@ -211,7 +211,7 @@ def _trainer(
       config.model.table = strategy != 'plain'
   problem = _training.problem(config, args.norm)
   trainer = ensemble.make_trainer(
-      problem, steps_per_call=100, group_size=group, mesh=mesh
+      problem, steps_per_call=10 if args.growing else 100, group_size=group, mesh=mesh
   )
   seeds = config.train.seeds_at_once
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
