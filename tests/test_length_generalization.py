@@ -43,9 +43,7 @@ def _command(workdir, *arguments):
 
 
 def _start(command, **options):
-  # A shell's background jobs ignore SIGINT, and so would what they start.
-  heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
-  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, preexec_fn=heed,
+  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, **options)
 
 
@@ -112,7 +110,12 @@ def _wait(process, condition, pause=0.01):
 
 
 def test_interrupted_by_hand_says_how_to_go_on(tmp_path):
-  process = _start(_command(tmp_path / 'run', *_SMALL))
+  # A shell's background jobs ignore SIGINT, and so would what they start.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  try:
+    process = _start(_command(tmp_path / 'run', *_SMALL))
+  finally:
+    signal.signal(signal.SIGINT, before)
   _wait(process, (tmp_path / 'run/metrics.jsonl').exists)
   process.send_signal(signal.SIGINT)
   _, err = process.communicate(timeout=60)
@@ -276,7 +279,7 @@ def _config(**fields):
     (dict(train__save_every_seconds=float('nan')), 'save_every_seconds must not be'),
     (dict(arms=('none', 'batch_norm')), 'config.arms must be distinct'),
     (dict(model__item_encoder='cnn'), "item_encoder must be of mlp, linear: 'cnn'"),
-    (dict(task__num_classes=0), 'task.num_classes must be positive: 0'),
+    (dict(task__num_classes=1), 'task.num_classes must be at least 2: 1'),
     (dict(model__width=0), 'model.width must be positive: 0'),
     (dict(optimizer__learning_rate=0.0), 'learning_rate must be positive'),
     (dict(optimizer__learning_rate=float('inf')), 'learning_rate must be finite'),
