@@ -235,16 +235,17 @@ class Progress:
     self._done += amount
     now = time.monotonic()
     rate = (self._done - self._first) / max(now - self._start, 1e-9)
+    per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
     if self._bar:
       self._bar.update(
           self._task, description=what, completed=self._done,
-          rate=f'{rate:,.0f} {self._unit}/s',
+          rate=f'{per_second} {self._unit}/s',
       )
     elif now - self._last >= self._every:
       self._last = now
       left = (self._total - self._done) / rate if rate else float('inf')
       print(
-          f'{self._done / self._total:4.0%}  {what}  {rate:,.0f} {self._unit}/s  '
+          f'{self._done / self._total:4.0%}  {what}  {per_second} {self._unit}/s  '
           f'{_minutes(left)} left', flush=True,
       )
 
