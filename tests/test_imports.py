@@ -26,7 +26,7 @@ ALLOWED = {
     'length_tables': _FROM_RESULTS | {'tables'},
     'report': _FROM_RESULTS | {'figures', 'length_tables', 'tables'},
     'cells': _FROM_RESULTS,
-    'tuned': _FROM_RESULTS,
+    'tuned': _FROM_RESULTS | {'cells'},
     'sensitivity': _FROM_RESULTS | {'cells', 'sensitivity_figures', 'tables', 'tuned'},
     'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables', 'tuned'},
     'mechanism': _FROM_RESULTS | {'tables'},

@@ -66,6 +66,15 @@ def kept(row: Row) -> bool:
   return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in KEPT)
 
 
+def index_cells(rows: Iterable[Row]) -> dict[tuple[str, int], results.Index]:
+  """Groups the rows of a grid: {(cell, step): index of its rows}."""
+  grouped: dict[tuple[str, int], list[Row]] = {}
+  for row in rows:
+    name, _, step = row.experiment.rpartition('@')
+    grouped.setdefault((name, int(step)), []).append(row)
+  return {key: results.index(own) for key, own in grouped.items()}
+
+
 def read_cells(
     rows: Iterable[Row],
     settings: Mapping[str, Setting],
@@ -84,17 +93,13 @@ def read_cells(
   Returns:
     Cells by name, 'base' first, each from its first to its last step.
   """
-  grouped: dict[tuple[str, int], list[Row]] = {}
-  for row in rows:
-    name, _, at_step = row.experiment.rpartition('@')
-    grouped.setdefault((name, int(at_step)), []).append(row)
   setting = lambda name: settings.get(name, Setting())
   up_to = lambda name: setting(name).trained_up_to
-  indices = {}
-  for name, step in sorted(grouped, key=lambda k: (k[0] != 'base', k)):
-    index = results.index(grouped[name, step])
-    if all((arm, 'training_loss', None) in index for arm in (treated, CONTROL)):
-      indices[name, step] = index
+  every = index_cells(rows)
+  indices = {
+      key: every[key] for key in sorted(every, key=lambda k: (k[0] != 'base', k))
+      if all((arm, 'training_loss', None) in every[key] for arm in (treated, CONTROL))
+  }
   cells = []
   for (name, step), index in indices.items():
     comparison = compare(index, treated, CONTROL, trained_up_to=up_to(name))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vvlen import results
+from vvlen.cells import index_cells
 from vvlen.comparison import CONTROL, endpoint, TREATED
 from vvlen.results import Row
 
@@ -53,15 +54,11 @@ def tune(rows: Sequence[Row], rates: Sequence[str], trained_up_to: int) -> list[
   Returns:
     One entry for each step at which there are two rates or more, first step first.
   """
-  grouped: dict[tuple[int, str], list[Row]] = {}
-  for row in rows:
-    name, _, at_step = row.experiment.rpartition('@')
-    if name in rates and row.arm in (CONTROL, TREATED):
-      grouped.setdefault((int(at_step), name), []).append(row)
   steps: dict[int, dict[str, results.Index]] = {}
-  for step, name in sorted(grouped):
-    steps.setdefault(step, {})[name] = results.index(grouped[step, name])
-  made = [_tune(indices, step, trained_up_to) for step, indices in steps.items()]
+  for (name, step), index in sorted(index_cells(rows).items(), key=lambda x: x[0]):
+    if name in rates:
+      steps.setdefault(step, {})[name] = index
+  made = [_tune(steps[step], step, trained_up_to) for step in sorted(steps)]
   return [tuned for tuned in made if tuned]
 
 
