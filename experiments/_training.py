@@ -12,7 +12,8 @@ import numpy as np
 import optax
 
 from experiments import _run, _tasks
-from vvlen import results, sharding
+from vvlen import results, run_folder, sharding
+from vvlen.curves import Curves
 from vvlen.evaluation import distribution, lengths
 from vvlen.evaluation.measure import make_measure
 from vvlen.tasks.sizes import growing_length
@@ -101,7 +102,7 @@ class Place(NamedTuple):
 
   experiment: str  # of their rows
   folder: epath.Path  # of their checkpoints
-  curves: results.Curves
+  curves: Curves
 
 
 def program(config: Any) -> str:
@@ -109,7 +110,7 @@ def program(config: Any) -> str:
 
   They may differ in the numbers of the optimizer and in the initial weights.
   """
-  fields = results.flatten(config.to_dict())
+  fields = run_folder.flatten(config.to_dict())
   for name in ('arms', 'train.num_steps', 'model.kernel_init', 'optimizer.l2',
                'optimizer.decoupled', 'optimizer.learning_rate'):
     fields.pop(name, None)

@@ -15,7 +15,8 @@ from etils import epath
 
 from experiments import _run, _training, report
 from experiments._check import check
-from vvlen import results, sharding
+from vvlen import results, run_folder, sharding
+from vvlen.curves import Curves
 
 
 def main(config: Any, workdir: str) -> None:
@@ -26,7 +27,7 @@ def main(config: Any, workdir: str) -> None:
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
   _run.lock(workdir)
-  before = results.claim(
+  before = run_folder.claim(
       workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'],
   )
@@ -35,7 +36,7 @@ def main(config: Any, workdir: str) -> None:
 
   folder = epath.Path(workdir)
   rows = results.read_rows(folder / 'results.csv')
-  curves = results.Curves(folder / 'metrics.jsonl')
+  curves = Curves(folder / 'metrics.jsonl')
   done = {(row.arm, row.seed) for row in rows}
   todo = [
       (first, arm)
@@ -60,7 +61,7 @@ def main(config: Any, workdir: str) -> None:
       rows = _training.merge(config.arms, rows, new)
       results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)
-  results.finish(workdir, finished=_run.now())
+  run_folder.finish(workdir, finished=_run.now())
 
 
 if __name__ == '__main__':

@@ -16,7 +16,7 @@ import jax
 import ml_collections
 
 from experiments import _run, _tasks, _training, report
-from vvlen import results, sharding
+from vvlen import results, run_folder, sharding
 from vvlen.evaluation import intervention
 from vvlen.evaluation.lengths import make_apply
 from vvlen.training import checkpoint, ensemble
@@ -36,7 +36,7 @@ def main(config: Any, workdir: str) -> None:
   _run.lock(workdir)
   _run.lock(place)  # training there would save and delete checkpoints meanwhile
   step = _trained_step(config, trained)
-  results.claim(
+  run_folder.claim(
       folder,
       config.to_dict() | {
           'trained': str(epath.Path(config.trained)),  # without a slash at its end
@@ -59,7 +59,7 @@ def main(config: Any, workdir: str) -> None:
       results.write_rows(folder / 'results.csv', rows)
       progress.show(f'{arm}, seeds from {first}', train.seeds_at_once)
   report.show(workdir)
-  results.finish(folder, finished=_run.now())
+  run_folder.finish(folder, finished=_run.now())
 
 
 def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
@@ -69,11 +69,11 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
     raise ValueError(
         f'config.trained must be the folder of a trained run: {config.trained!r}'
     )
-  with results.reading(path) as stored:
+  with run_folder.reading(path) as stored:
     facts = dict(stored['config'])
   if 'base' in facts:
     raise ValueError(f'{config.trained} is a grid: name a cell of it, as in cells/base')
-  with results.reading(path):
+  with run_folder.reading(path):
     trained = ml_collections.ConfigDict(facts)
     absent = set(config.arms) - set(trained.arms)
     longest, num_keys = trained.train.max_length, trained.task.get('num_keys')

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from etils import epath
 
-from vvlen import mechanism, report, results, sensitivity
+from vvlen import mechanism, report, run_folder, sensitivity
 
 
 def show(workdir: str) -> None:
@@ -24,7 +24,7 @@ def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
   path = epath.Path(workdir) / 'config.json'
   if not path.exists():
     return report.write
-  with results.reading(path) as stored:
+  with run_folder.reading(path) as stored:
     config = dict(stored['config'])
   if 'base' in config:
     return sensitivity.write

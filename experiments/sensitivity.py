@@ -23,8 +23,9 @@ import ml_collections
 
 from experiments import _run, _training, report
 from experiments._check import check
-from vvlen import results, sharding
+from vvlen import results, run_folder, sharding
 from vvlen.cells import kept
+from vvlen.curves import Curves
 from vvlen.models.norm import KINDS
 from vvlen.training import checkpoint
 
@@ -74,8 +75,8 @@ def main(config: Any, workdir: str) -> None:
       for name, cell in cells.items()
   ]
   for claim in claims:  # nothing is written if one is refused
-    results.claimed(*claim)
-  stored = [results.claim(*claim) for claim in claims]
+    run_folder.claimed(*claim)
+  stored = [run_folder.claim(*claim) for claim in claims]
   if (earlier := stored[0]) and earlier['base']['num_seeds'] < config.base.num_seeds:
     print(_training.SEEDS_ADDED)
 
@@ -93,7 +94,7 @@ def main(config: Any, workdir: str) -> None:
         places = [
             _training.Place(
                 f'{name}@{step}', folder / 'cells' / name,
-                results.Curves(folder / 'cells' / name / 'metrics.jsonl'),
+                Curves(folder / 'cells' / name / 'metrics.jsonl'),
             )
             for name in part
         ]
@@ -101,7 +102,7 @@ def main(config: Any, workdir: str) -> None:
         rows = _training.merge(KINDS, rows, filter(kept, new))
         results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)
-  results.finish(folder, finished=_run.now())
+  run_folder.finish(folder, finished=_run.now())
 
 
 def _schedule(
@@ -193,10 +194,10 @@ def steps(config: Any, name: str) -> list[int]:
 def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, checked."""
   cell, change = config.base.copy_and_resolve_references(), config.cells[name]
-  known = {*results.flatten(cell.to_dict()), *_OPTIONAL}
+  known = {*run_folder.flatten(cell.to_dict()), *_OPTIONAL}
   if not isinstance(change, ml_collections.ConfigDict):
     raise ValueError(f'cell {name}: must be the fields that it changes, not {change!r}')
-  changed = results.flatten(change.to_dict())
+  changed = run_folder.flatten(change.to_dict())
   if unknown := [x for x in changed if x not in known]:
     raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')
   groups = ('task', 'model', 'optimizer')

@@ -18,22 +18,28 @@ ALLOWED = {
     'evaluation': {'models', 'objectives', 'theory', 'sharding'},
     'simulation': {'models', 'objectives', 'theory', 'sharding'},
     'results': _FROM_RESULTS,
+    'curves': {'results'},
+    'run_folder': {'results'},
     'comparison': _FROM_RESULTS,
     'plots': _FROM_RESULTS,
     'figures': _FROM_RESULTS | {'sample_figures'},
     'sample_figures': _FROM_RESULTS,
     'tables': _FROM_RESULTS,
     'length_tables': _FROM_RESULTS | {'tables'},
-    'report': _FROM_RESULTS | {'figures', 'length_tables', 'tables'},
+    'report': _FROM_RESULTS | {
+        'curves', 'figures', 'length_tables', 'run_folder', 'tables'
+    },
     'cells': _FROM_RESULTS,
     'tuned': _FROM_RESULTS | {'cells'},
-    'sensitivity': _FROM_RESULTS | {'cells', 'sensitivity_figures', 'tables', 'tuned'},
+    'sensitivity': _FROM_RESULTS | {
+        'cells', 'run_folder', 'sensitivity_figures', 'tables', 'tuned'
+    },
     'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables', 'tuned'},
-    'mechanism': _FROM_RESULTS | {'tables'},
+    'mechanism': _FROM_RESULTS | {'run_folder', 'tables'},
 }
 WITHOUT_JAX = (
-    'statistics', 'results', 'comparison', 'plots', 'tables', 'length_tables',
-    'figures', 'sample_figures', 'report', 'cells', 'tuned',
+    'statistics', 'results', 'curves', 'run_folder', 'comparison', 'plots', 'tables',
+    'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
     'sensitivity', 'sensitivity_figures', 'mechanism',
 )
 

@@ -19,6 +19,7 @@ from experiments import _training
 from experiments._check import check
 from tests.conftest import ROOT
 from vvlen import results
+from vvlen.curves import Curves
 from vvlen.evaluation import distribution, lengths
 from vvlen.evaluation import measure as of_block
 from vvlen.models.retriever import Retriever
@@ -457,7 +458,7 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
   monkeypatch.setattr(of_block.temperature, 'fit', fit)
   run = _training.block_runner([config], 'layer_norm', mesh)
   place = _training.Place(
-      'retrieval', tmp_path, results.Curves(tmp_path / 'metrics.jsonl'))
+      'retrieval', tmp_path, Curves(tmp_path / 'metrics.jsonl'))
   rows = []
   with command_line.Progress(16, 'seed-steps') as progress:
     for first in (0, 2):

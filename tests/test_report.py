@@ -17,9 +17,11 @@ from vvlen import (
   plots,
   report,
   results,
+  run_folder,
   statistics,
   tables,
 )
+from vvlen.curves import Curves
 from vvlen.results import Row
 
 _LENGTHS = (16, 32, 64)
@@ -212,10 +214,10 @@ def test_models_that_have_learned_nothing_test_nothing():
 def test_a_run_that_is_not_finished_says_so(tmp_path):
   results.write_rows(tmp_path / 'results.csv', _rows())
   config = {'train': {'max_length': 16}, 'arms': _ARMS, 'num_seeds': 6}
-  results.claim(tmp_path / 'other', config, {})
+  run_folder.claim(tmp_path / 'other', config, {})
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
   assert not report.write(tmp_path)[0].startswith('The run is not finished')
-  results.claim(tmp_path / 'other', config | {'num_seeds': 8}, {}, ['num_seeds'])
+  run_folder.claim(tmp_path / 'other', config | {'num_seeds': 8}, {}, ['num_seeds'])
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
   assert report.write(tmp_path)[0].startswith(
       'The run is not finished: none has 6 of 8 seeds, standardize')
@@ -266,7 +268,7 @@ def workdir(tmp_path_factory):
   """A folder as a run leaves it, made without any run."""
   folder = tmp_path_factory.mktemp('run')
   results.write_rows(folder / 'results.csv', _rows())
-  curves = results.Curves(folder / 'metrics.jsonl')
+  curves = Curves(folder / 'metrics.jsonl')
   rng = np.random.default_rng(0)
   (folder / 'samples').mkdir()
   for arm in _ARMS:

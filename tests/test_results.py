@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from vvlen import results
+from vvlen import results, run_folder
+from vvlen.curves import Curves, read_curves
 from vvlen.results import Row
 
 _ROWS = [
@@ -69,13 +70,13 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
 
 def test_claim_refuses_another_run_and_names_the_fields(tmp_path):
   config = {'num_seeds': 2, 'train': {'num_steps': 10, 'batch_size': 4}}
-  results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'])
+  run_folder.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'])
   before = (tmp_path / 'config.json').read_text()
   changed = {'num_seeds': 2, 'train': {'num_steps': 20, 'batch_size': 4}}
   with pytest.raises(ValueError, match=r'\(train.num_steps: 10 there, 20 here\)'):
-    results.claim(tmp_path, changed, {}, ['num_seeds'])
+    run_folder.claim(tmp_path, changed, {}, ['num_seeds'])
   with pytest.raises(ValueError, match='num_seeds: 2 there, 1 here'):
-    results.claim(tmp_path, {**config, 'num_seeds': 1}, {}, ['num_seeds'])
+    run_folder.claim(tmp_path, {**config, 'num_seeds': 1}, {}, ['num_seeds'])
   assert (tmp_path / 'config.json').read_text() == before
 
 
@@ -87,38 +88,38 @@ def test_claim_refuses_another_run_and_names_the_fields(tmp_path):
      'c.fold: None there, True here'),
 ])
 def test_claim_compares_every_field_of_either_run(tmp_path, changed, words):
-  results.claim(tmp_path, {'a': {'b': {'width': 1}}, 'c': {'width': 2}}, {})
+  run_folder.claim(tmp_path, {'a': {'b': {'width': 1}}, 'c': {'width': 2}}, {})
   with pytest.raises(ValueError, match=rf'\({words}\)'):
-    results.claim(tmp_path, changed, {})
+    run_folder.claim(tmp_path, changed, {})
 
 
 def test_a_claim_that_was_cut_off_can_be_made_again(tmp_path):
   (tmp_path / '.config.json.tmp').write_text('{"conf')
-  results.claim(tmp_path, {'width': 1}, {})
+  run_folder.claim(tmp_path, {'width': 1}, {})
   assert [p.name for p in tmp_path.iterdir()] == ['config.json']
 
 
 def test_what_would_be_claimed_is_not_written(tmp_path):
-  before, stored = results.claimed(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
+  before, stored = run_folder.claimed(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
   assert before is None
   assert stored == {'config': {'width': 1}, 'sessions': [{'commit': 'a'}]}
   assert not (tmp_path / 'run').exists()
-  results.claim(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
+  run_folder.claim(tmp_path / 'run', {'width': 1}, {'commit': 'a'})
   with pytest.raises(ValueError, match='width: 1 there, 2 here'):
-    results.claimed(tmp_path / 'run', {'width': 2}, {})
+    run_folder.claimed(tmp_path / 'run', {'width': 2}, {})
 
 
 def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
   config = {'num_seeds': 2, 'lengths': (1, 2), 'save': 1.0}
-  before = results.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'], ['save'])
+  before = run_folder.claim(tmp_path, config, {'commit': 'a'}, ['num_seeds'], ['save'])
   assert before is None
   grown = {'num_seeds': 3, 'lengths': (1, 2), 'save': 2.0}
-  before = results.claim(tmp_path, grown, {'commit': 'b'}, ['num_seeds'], ['save'])
+  before = run_folder.claim(tmp_path, grown, {'commit': 'b'}, ['num_seeds'], ['save'])
   assert before == {'num_seeds': 2, 'lengths': [1, 2], 'save': 1.0}
   stored = json.loads((tmp_path / 'config.json').read_text())
   assert stored['config'] == {'num_seeds': 3, 'lengths': [1, 2], 'save': 2.0}
   assert stored['sessions'] == [{'commit': 'a'}, {'commit': 'b'}]
-  results.finish(tmp_path, finished='now')
+  run_folder.finish(tmp_path, finished='now')
   stored = json.loads((tmp_path / 'config.json').read_text())
   assert stored['sessions'] == [{'commit': 'a'}, {'commit': 'b', 'finished': 'now'}]
 
@@ -126,7 +127,7 @@ def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
 def test_claim_refuses_a_folder_with_something_else(tmp_path):
   (tmp_path / 'thesis.tex').write_text('…')
   with pytest.raises(ValueError, match='not empty'):
-    results.claim(tmp_path, {}, {})
+    run_folder.claim(tmp_path, {}, {})
   assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
 
 
@@ -134,20 +135,20 @@ def test_claim_refuses_a_folder_with_something_else(tmp_path):
 def test_claim_refuses_a_damaged_config(tmp_path, text):
   (tmp_path / 'config.json').write_text(text)
   with pytest.raises(ValueError, match=r'config.json is not the config.json of a run'):
-    results.claim(tmp_path, {}, {})
+    run_folder.claim(tmp_path, {}, {})
 
 
 def test_steps_made_again_replace_their_lines(tmp_path):
   path = tmp_path / 'metrics.jsonl'
-  curves = results.Curves(path)
+  curves = Curves(path)
   for step in (10, 20, 30):
     curves.add('none', step, 0, {'loss': np.array([step, np.nan, np.inf])})
   curves.add('none', 10, 8, {'loss': np.array([0.5])})
   curves.add('layer_norm', 30, 0, {'loss': np.array([0.5])})
   # Resumed after step 10.
-  resumed = results.Curves(path)
+  resumed = Curves(path)
   resumed.add('none', 20, 0, {'loss': np.array([7.0, 8.0, 9.0])})
-  lines = results.read_curves(path)
+  lines = read_curves(path)
   assert [(x['arm'], x['first_seed'], x['step']) for x in lines] == [
       ('none', 0, 10), ('none', 8, 10), ('layer_norm', 0, 30), ('none', 0, 20)
   ]
@@ -156,7 +157,7 @@ def test_steps_made_again_replace_their_lines(tmp_path):
 
 
 def test_late_mean_is_over_the_last_tenth(tmp_path):
-  curves = results.Curves(tmp_path / 'metrics.jsonl')
+  curves = Curves(tmp_path / 'metrics.jsonl')
   for step in range(10, 201, 10):
     curves.add('none', step, 0, {'loss': np.array([step, 1.0])})
   # Other blocks and arms are others.
@@ -168,7 +169,7 @@ def test_late_mean_is_over_the_last_tenth(tmp_path):
 
 
 def test_a_loss_that_was_not_finite_late_has_no_late_mean(tmp_path):
-  curves = results.Curves(tmp_path / 'metrics.jsonl')
+  curves = Curves(tmp_path / 'metrics.jsonl')
   for step, loss in ((191, np.inf), (200, 1.0)):
     curves.add('none', step, 0, {'loss': np.array([loss, 1.0])})
   np.testing.assert_array_equal(curves.late_mean('none', 0, 'loss'), [np.nan, 1.0])
@@ -185,10 +186,10 @@ _LINE = '{"arm": "none", "step": 1, "first_seed": 0, "loss": [0.5, null]}\n'
 def test_damaged_curves_are_named(tmp_path, second):
   path = tmp_path / 'metrics.jsonl'
   path.write_text(_LINE)
-  assert len(results.read_curves(path)) == 1
+  assert len(read_curves(path)) == 1
   path.write_text(_LINE + second)
   with pytest.raises(ValueError, match='jsonl line 2 is not a line of learning curves'):
-    results.Curves(path)
+    Curves(path)
 
 
 def test_samples_come_back(tmp_path):

@@ -16,8 +16,8 @@ from configs import sensitivity as config_file
 from experiments import _training
 from experiments import sensitivity as experiment
 from tests.conftest import ROOT, shown
-from vvlen import plots, results, sensitivity, sensitivity_figures
-from vvlen.cells import read_cells, Setting
+from vvlen import plots, results, run_folder, sensitivity, sensitivity_figures
+from vvlen.cells import index_cells, read_cells, Setting
 from vvlen.results import Row
 from vvlen.statistics import detectable, holm
 from vvlen.tuned import tune
@@ -48,7 +48,7 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
 
 def test_cells_are_tested_at_their_last_step_and_corrected_together():
   rows = _rows({'b': 0.2, 'a': 0.0, 'c': -0.1})
-  cells = read_cells(rows, {})
+  cells = read_cells(index_cells(rows), {})
   assert [(c.name, c.step) for c in cells] == [
       ('a', 10), ('a', 20), ('b', 10), ('b', 20), ('c', 10), ('c', 20)]
   expected = []
@@ -74,7 +74,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   ]
   rows = [row._replace(value=0.97) if row.metric == 'training_accuracy' and
           row.arm == 'layer_norm' else row for row in rows]
-  cells = read_cells(rows, {})
+  cells = read_cells(index_cells(rows), {})
   table = sensitivity.table(cells, {})
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
@@ -112,7 +112,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
 def test_a_cell_is_compared_with_base_at_the_same_step():
   rows = _rows({'base': 0.1, 'a': 0.3, 'b': 0.1}) + _rows({'late': 0.1}, steps=(40,))
   cells = {(c.name, c.step): c
-           for c in read_cells(rows, {})}
+           for c in read_cells(index_cells(rows), {})}
   gain = {
       (name, step): [
           np.mean([r.value * (1 if r.arm == 'layer_norm' else -1) * 2 for r in rows
@@ -133,7 +133,7 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
 
 def test_each_cell_has_the_training_lengths_of_its_own():
   rows = _rows({'base': 0.1, 'a': 0.3})
-  cells = read_cells(rows, {'a': Setting(trained_up_to=32)})
+  cells = read_cells(index_cells(rows), {'a': Setting(trained_up_to=32)})
   by_name = {c.name: c.comparison for c in cells}
   assert by_name['base'].primary.mean_difference == pytest.approx(np.mean(
       [t.mean_difference for t in by_name['base'].by_length[1:]]))
@@ -147,7 +147,7 @@ def test_cells_are_compared_with_each_other_at_lengths_beyond_both():
   # Both gain at N = 32 alone, which `range` was trained on.
   rows = [row._replace(value=row.value + 0.2) if row.arm == 'layer_norm'
           and row.metric == 'accuracy' and row.length == 32 else row for row in rows]
-  cells = read_cells(rows, {'range': Setting(trained_up_to=32)})
+  cells = read_cells(index_cells(rows), {'range': Setting(trained_up_to=32)})
   last = {c.name: c for c in cells if c.step == 20}
   assert last['range'].change.mean_difference == pytest.approx(0, abs=1e-9)
   assert (last['base'].comparison.primary.mean_difference
@@ -157,7 +157,8 @@ def test_cells_are_compared_with_each_other_at_lengths_beyond_both():
 def test_lookup_with_weight_decay_is_compared_with_lookup():
   settings = {'lookup': Setting('lookup', against=None),
               'lookup_l2': Setting('lookup', against='lookup')}
-  cells = read_cells(_rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3}), settings)
+  rows = _rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3})
+  cells = read_cells(index_cells(rows), settings)
   last = {c.name: c.change for c in cells if c.step == 20}
   assert last['lookup'] is None  # another task
   assert last['lookup_l2'].mean_difference == pytest.approx(10, abs=2)
@@ -168,12 +169,12 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
   rows = [*_rows({'a': 0.1}, steps=(10, 20)), *_rows({'b': 0.1}, steps=(10,)),
           *_rows({'c': 0.1}, steps=(10,)), *_rows({'c': 0.1}, (20,), num_seeds=3),
           *_rows({'d': 0.1}, (10,), num_seeds=3)]
-  cells = read_cells(rows, {})
+  cells = read_cells(index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
   assert all(np.isnan(c.holm_p) != c.in_family for c in cells)
   note = sensitivity.table(cells, {}).note
   assert 'after 10 steps' in note
-  chosen = read_cells(rows, {}, family=[('a', 20)])
+  chosen = read_cells(index_cells(rows), {}, family=[('a', 20)])
   assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
 
 
@@ -181,10 +182,10 @@ def _folder(path, rows, num_seeds, changes=()):
   """Makes the folder of a grid of six seeds a cell, but `num_seeds` asked for."""
   results.write_rows(path / 'results.csv', rows)
   session = {}
-  results.claim(path / 'as', {'base': {'num_seeds': num_seeds}}, session)
+  run_folder.claim(path / 'as', {'base': {'num_seeds': num_seeds}}, session)
   (path / 'as/config.json').rename(path / 'config.json')
   for name in {r.experiment.split('@')[0] for r in rows}:
-    results.claim(path / 'cells' / name, dict(
+    run_folder.claim(path / 'cells' / name, dict(
         train=dict(max_length=16, num_steps=20), num_seeds=6,
         task=dict(name='retrieval'), optimizer=dict(learning_rate=1e-3),
         arms=('none', 'layer_norm')) | dict(changes).get(name, {}), session)
@@ -241,11 +242,11 @@ def test_a_damaged_grid_is_named(tmp_path):
 
 def test_a_cell_without_a_baseline_yet_waits():
   rows = _rows({'a': 0.1}) + [r for r in _rows({'b': 0.1}) if r.arm != 'none']
-  assert {c.name for c in read_cells(rows, {})} == {'a'}
+  assert {c.name for c in read_cells(index_cells(rows), {})} == {'a'}
 
 
 def test_what_a_cell_could_have_missed_is_of_its_level_in_the_family():
-  cells = read_cells(_rows({'base': 0.1, 'a': 0.3, 'b': 0.1}), {})
+  cells = read_cells(index_cells(_rows({'base': 0.1, 'a': 0.3, 'b': 0.1})), {})
   for cell in cells:
     tests = ((cell.comparison.primary, cell.detectable, 3),
              (cell.change, cell.detectable_change, 2))
@@ -260,7 +261,7 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
           for row in _rows({'a': 0.1, 'b': 0.1, 'c': 0.1})]
   rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' and
           row.experiment == 'b@20' else row for row in rows]
-  cells = read_cells(rows, {})
+  cells = read_cells(index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 20), ('c', 20)]
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
   note = sensitivity.table(cells, {}).note
@@ -269,7 +270,7 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   # Where no cell has learned, as after a few steps, all are shown.
   rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' else row
           for row in rows]
-  assert sum(c.in_family for c in read_cells(rows, {})) == 3
+  assert sum(c.in_family for c in read_cells(index_cells(rows), {})) == 3
 
 
 def _with_losses(rows, losses):
@@ -286,7 +287,7 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   losses = {(arm, cell): [0.05 if cell == best[arm] else 0.1] * 6
             for arm in best for cell in _RATES}
   rows = _with_losses(rows, losses)
-  earlier, last = tune(rows, _RATES, 16)
+  earlier, last = tune(index_cells(rows), _RATES, 16)
   assert (earlier.step, last.step) == (10, 20)
   assert last.chosen == best and last.sure == {'none': 1, 'layer_norm': 1}
   assert last.rates == ('base', 'rate_high', 'rate_low') and last.num_seeds == 6
@@ -314,7 +315,7 @@ def test_a_choice_that_is_chance_widens_the_interval():
             ('layer_norm', 'base'): [0.1] * 32, ('layer_norm', 'rate_low'): [0.2] * 32}
   losses['none', 'base'] -= noise.mean()
   losses['none', 'rate_low'] += noise.mean()
-  tuned, = tune(_with_losses(rows, losses), _RATES, 16)
+  tuned, = tune(index_cells(_with_losses(rows, losses)), _RATES, 16)
   assert tuned.chosen == {'none': 'base', 'layer_norm': 'base'}
   assert 0.4 < tuned.sure['none'] < 0.7 and tuned.sure['layer_norm'] == 1
   assert tuned.mean_difference == pytest.approx(10, abs=1)
@@ -330,7 +331,7 @@ def test_rates_that_cannot_be_chosen():
   def chosen(failed=(), rows=rows):
     changed = losses | {('none', 'rate_low'): [np.nan if s in failed else 0.05
                                                for s in range(6)]}
-    tuned = tune(_with_losses(rows, changed), _RATES, 16)
+    tuned = tune(index_cells(_with_losses(rows, changed)), _RATES, 16)
     return [(t.chosen['none'], t.num_seeds) for t in tuned]
 
   assert chosen() == [('rate_low', 6)]
@@ -348,7 +349,7 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
   rows = _with_losses(_rows(gains), {
       (arm, cell): [0.05 if cell == 'rate_low' else 0.1] * 6
       for arm in ('none', 'layer_norm') for cell in gains})
-  tuned = {'base': tune(rows, _RATES, 16)}
+  tuned = {'base': tune(index_cells(rows), _RATES, 16)}
   last = tuned['base'][-1]
   assert last.means[0] > last.means[1] + 15
   table = sensitivity.tuned_table(tuned)
@@ -358,8 +359,9 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
       'of LN': 'rate_low (100 %)', 'LN': f'{last.means[0]:.1f}',
       'Baseline': f'{last.means[1]:.1f}'}.items()
   assert '(base: base, rate_high, rate_low)' in table.note
+  cells = read_cells(index_cells(rows), {})
   with plots.style():
-    left, _ = sensitivity_figures.gains(read_cells(rows, {}), {}, tuned).axes
+    left, _ = sensitivity_figures.gains(cells, {}, tuned).axes
   assert [t.get_text() for t in left.get_yticklabels()] == [
       'rate_high', 'rate_low', 'base', 'base, best rates']
   places = [(line.get_ydata()[0], line.get_xdata()[0], line.get_markerfacecolor())
@@ -371,7 +373,7 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
   rows = [row._replace(value=0.45) if row[:2] + row[4:5] == (
       'c@20', 'layer_norm', 'target_weight') else row
           for row in _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})]
-  cells = read_cells(rows, {})
+  cells = read_cells(index_cells(rows), {})
   with plots.style():
     drawn = sensitivity_figures.mechanism(cells, {})
   above, below = drawn.axes[:3], drawn.axes[3:]
@@ -401,7 +403,7 @@ def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
         more = gain if length > 16 else -9 * gain
         add('target_weight', 0.5 - seed / 20 + more * treated, length)
         add('output_norm', (seed + 1.0) * (1 - gain * treated), length)
-  (cell,) = read_cells(rows, {})
+  (cell,) = read_cells(index_cells(rows), {})
   assert cell.explained['target_weight'].rank == pytest.approx(1)
   assert cell.explained['output_norm'].rank == pytest.approx(-1)  # of the ratio
   assert np.isnan(cell.explained['input_distance'].rank)  # not measured

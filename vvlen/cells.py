@@ -76,7 +76,7 @@ def index_cells(rows: Iterable[Row]) -> dict[tuple[str, int], results.Index]:
 
 
 def read_cells(
-    rows: Iterable[Row],
+    indices: Mapping[tuple[str, int], results.Index],
     settings: Mapping[str, Setting],
     treated: str = TREATED,
     family: Collection[tuple[str, int]] | None = None,
@@ -84,7 +84,7 @@ def read_cells(
   """Compares an arm with the Baseline in each cell, at each step.
 
   Args:
-    rows: of all cells.
+    indices: of all cells, from `index_cells`.
     settings: of each cell, by name; `Setting()` where one is not there.
     treated: the arm.
     family: the (name, step) that are tested together, their p-values corrected by
@@ -95,10 +95,9 @@ def read_cells(
   """
   setting = lambda name: settings.get(name, Setting())
   up_to = lambda name: setting(name).trained_up_to
-  every = index_cells(rows)
   indices = {
-      key: every[key] for key in sorted(every, key=lambda k: (k[0] != 'base', k))
-      if all((arm, 'training_loss', None) in every[key] for arm in (treated, CONTROL))
+      key: indices[key] for key in sorted(indices, key=lambda k: (k[0] != 'base', k))
+      if all((arm, 'training_loss', None) in indices[key] for arm in (treated, CONTROL))
   }
   cells = []
   for (name, step), index in indices.items():

@@ -41,7 +41,7 @@ def write(
     index: from `vvlen.results.index`.
     task: of `vvlen.length_tables.TABLES`; says in what order Figure 4 has its items.
     trained_up_to: the longest training length, marked in the figures.
-    curves: from `vvlen.results.read_curves`.
+    curves: from `vvlen.curves.read_curves`.
     samples: from `vvlen.results.read_samples`.
 
   Returns:

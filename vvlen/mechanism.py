@@ -6,7 +6,7 @@ from etils import epath
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import plots, results
+from vvlen import plots, results, run_folder
 from vvlen.comparison import change, compare, CONTROL, LEARNED
 from vvlen.plots import ARMS
 from vvlen.results import Index
@@ -49,7 +49,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """
   folder = epath.Path(workdir)
   rows = results.read_run(folder, r'\w+', ARMS)
-  with results.reading(folder / 'config.json') as stored:
+  with run_folder.reading(folder / 'config.json') as stored:
     trained_up_to = int(stored['config']['trained_config']['train']['max_length'])
     trained_step = int(stored['config']['trained_step'])
   index = results.index(rows)

@@ -6,7 +6,8 @@ written as Markdown to be read and as CSV, in full precision, to be used.
 
 from etils import epath
 
-from vvlen import figures, results
+from vvlen import figures, results, run_folder
+from vvlen.curves import read_curves
 from vvlen.length_tables import make_tables, TABLES
 from vvlen.plots import ARMS
 from vvlen.tables import markdown, write_table
@@ -41,7 +42,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       index,
       task=task,
       trained_up_to=trained_up_to,
-      curves=results.read_curves(folder / 'metrics.jsonl'),
+      curves=read_curves(folder / 'metrics.jsonl'),
       samples=results.read_samples(folder / 'samples'),
   )
   accuracy, _ = TABLES[task]
@@ -67,7 +68,7 @@ def _read_config(path: epath.Path) -> tuple[int, list[str], int]:
   """
   if not path.exists():
     return 16, [], 0
-  with results.reading(path) as stored:
+  with run_folder.reading(path) as stored:
     config = stored['config']
     return (
         int(config['train']['max_length']), list(config['arms']),

@@ -5,8 +5,8 @@ import functools
 
 from etils import epath
 
-from vvlen import plots, results, sensitivity_figures
-from vvlen.cells import Cell, MECHANISM, read_cells, Setting
+from vvlen import plots, results, run_folder, sensitivity_figures
+from vvlen.cells import Cell, index_cells, MECHANISM, read_cells, Setting
 from vvlen.comparison import CONTROL, LEARNED, TREATED
 from vvlen.plots import ARMS
 from vvlen.tables import (
@@ -37,17 +37,18 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """
   folder = epath.Path(workdir)
   rows = results.read_run(folder, r'\w+@\d+', ARMS)
-  with results.reading(folder / 'config.json', of='a grid') as stored:
+  with run_folder.reading(folder / 'config.json', of='a grid') as stored:
     asked = int(stored['config']['base']['num_seeds'])
     against = dict(stored['config'].get('against', {}))
   settings, rates, ends = _read_settings(folder, against)
   if lost := {row.experiment.split('@')[0] for row in rows} - settings.keys():
     raise ValueError(f'{folder} has no cells/{min(lost)}/config.json')
-  cells = read_cells(rows, settings)
+  indices = index_cells(rows)
+  cells = read_cells(indices, settings)
   if not cells:
     raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
-  cells += read_cells(rows, settings, 'standardize', family=())
-  tuned = {name: tune(rows, group, settings[name].trained_up_to)
+  cells += read_cells(indices, settings, 'standardize', family=())
+  tuned = {name: tune(indices, group, settings[name].trained_up_to)
            for name, group in rates.items()}
   made = [table(cells, settings)]
   if any(tuned.values()):
@@ -90,7 +91,7 @@ def _read_settings(
   configs, settings, ends = {}, {}, {}
   for path in sorted((folder / 'cells').glob('*/config.json')):
     name = path.parent.name
-    with results.reading(path) as stored:
+    with run_folder.reading(path) as stored:
       configs[name] = config = stored['config']
       settings[name] = Setting(
           str(config['task']['name']), int(config['train']['max_length'])
@@ -104,7 +105,7 @@ def _read_settings(
           'train.num_steps', 'train.save_every_seconds')
   groups: dict[str, list[str]] = {}
   for name, config in configs.items():
-    rest = {f: x for f, x in results.flatten(config).items() if f not in free}
+    rest = {f: x for f, x in run_folder.flatten(config).items() if f not in free}
     groups.setdefault(str(sorted(rest.items())), []).append(name)
   leader = lambda group: min(group, key=lambda name: (name != 'base', len(name), name))
   rates = {leader(group): group for group in groups.values() if len(group) > 1}

@@ -11,15 +11,13 @@ error; so the interval is that of a bootstrap over seeds which chooses anew in e
 sample.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from vvlen import results
-from vvlen.cells import index_cells
 from vvlen.comparison import CONTROL, endpoint, TREATED
-from vvlen.results import Row
 
 _SAMPLES = 10_000
 
@@ -41,11 +39,15 @@ class Tuned(NamedTuple):
   num_seeds: int
 
 
-def tune(rows: Sequence[Row], rates: Sequence[str], trained_up_to: int) -> list[Tuned]:
+def tune(
+    indices: Mapping[tuple[str, int], results.Index],
+    rates: Collection[str],
+    trained_up_to: int,
+) -> list[Tuned]:
   """Chooses the rate of each arm, at each step, and compares the arms.
 
   Args:
-    rows: of a grid.
+    indices: of a grid, from `vvlen.cells.index_cells`.
     rates: cells that differ in their learning rate alone. At a step, those count that
       have both arms and no fewer seeds than any; of an arm, those of whose seeds more
       than half are finite.
@@ -55,7 +57,7 @@ def tune(rows: Sequence[Row], rates: Sequence[str], trained_up_to: int) -> list[
     One entry for each step at which there are two rates or more, first step first.
   """
   steps: dict[int, dict[str, results.Index]] = {}
-  for (name, step), index in sorted(index_cells(rows).items(), key=lambda x: x[0]):
+  for (name, step), index in sorted(indices.items(), key=lambda x: x[0]):
     if name in rates:
       steps.setdefault(step, {})[name] = index
   made = [_tune(steps[step], step, trained_up_to) for step in sorted(steps)]

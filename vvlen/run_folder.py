@@ -1,0 +1,116 @@
+"""Whose folder it is: config.json, the configuration of the run that a folder holds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import json
+from typing import Any
+
+from etils import epath
+
+from vvlen.results import write_text
+
+
+def claim(
+    workdir: epath.PathLike,
+    config: Mapping[str, Any],
+    session: Mapping[str, Any],
+    may_grow: Sequence[str] = (),
+    may_differ: Sequence[str] = (),
+) -> dict[str, Any] | None:
+  """Makes a folder the folder of this run, or raises if it is another's.
+
+  Writes config.json: the configuration, and one entry of `session` (versions,
+  commit, machine) for each time that the run was started.
+
+  Args:
+    workdir: the folder; made where it is missing.
+    config: nested dictionaries of plain values.
+    session: plain values that describe this start.
+    may_grow: names of fields of `config`, such as 'train.num_steps', that may be
+      larger than at the last start.
+    may_differ: names of fields that change nothing of the results.
+
+  Returns:
+    The configuration of the last start, None at the first.
+
+  Raises:
+    ValueError: if the folder holds a run with another configuration, naming the
+      fields that differ, or holds files but no run.
+  """
+  before, stored = claimed(workdir, config, session, may_grow, may_differ)
+  write_text(epath.Path(workdir) / 'config.json', json.dumps(stored, indent=2) + '\n')
+  return before
+
+
+def claimed(
+    workdir: epath.PathLike,
+    config: Mapping[str, Any],
+    session: Mapping[str, Any],
+    may_grow: Sequence[str] = (),
+    may_differ: Sequence[str] = (),
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+  """Returns what `claim` would return and write, or raises; writes nothing."""
+  workdir = epath.Path(workdir)
+  path = workdir / 'config.json'
+  config = json.loads(json.dumps(config))
+  before, sessions = None, []
+  if path.exists():
+    with reading(path) as stored:
+      before, sessions = stored['config'], [dict(s) for s in stored['sessions']]
+    old, new = flatten(before), flatten(config)
+    differing = [
+        f'{name}: {old.get(name)} there, {new.get(name)} here'
+        f'{" (may only grow)" if name in may_grow else ""}'
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name) and name not in may_differ
+        and not (name in may_grow and new.get(name, 0) > old.get(name, 0))
+    ]
+    if differing:
+      raise ValueError(
+          f'{workdir} holds another run ({"; ".join(differing)}). '
+          'Choose another --workdir.'
+      )
+  elif _used(workdir):
+    raise ValueError(
+        f'{workdir} is not empty and holds no run. Choose another --workdir.'
+    )
+  return before, {'config': config, 'sessions': [*sessions, dict(session)]}
+
+
+@contextlib.contextmanager
+def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
+  """Gives what a config.json holds to the block that picks fields out of it.
+
+  Raises:
+    ValueError: if the file is damaged or lacks a field that the block reads.
+  """
+  try:
+    yield json.loads(path.read_text())
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(f'{path} is not the config.json of {of}') from error
+
+
+def _used(workdir: epath.Path) -> bool:
+  """Whether a folder holds more than a `claim` that was cut off."""
+  return workdir.exists() and any(
+      path.name != '.config.json.tmp' for path in workdir.iterdir()
+  )
+
+
+def finish(workdir: epath.PathLike, **facts: Any) -> None:
+  """Adds facts, such as the time, to the last session of a folder's config.json."""
+  path = epath.Path(workdir) / 'config.json'
+  stored = json.loads(path.read_text())
+  stored['sessions'][-1].update(facts)
+  write_text(path, json.dumps(stored, indent=2) + '\n')
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Flattens nested dictionaries: {'a': {'b': 1}} -> {'a.b': 1}."""
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, Mapping):
+      flat.update(flatten(value, f'{prefix}{name}.'))
+    else:
+      flat[prefix + name] = value
+  return flat
