@@ -12,7 +12,7 @@ quick     8      1,500    under 5 minutes on two CPU cores
 smoke     2      20       half a minute; shows that it runs
 
 A variant with _growing after its name (growing for the default) trains on lengths that
-grow to 256 during the first 80 % of training, sixteen times the work: Table 5.
+grow to 256 during the first 80 % of training, nine times the work: Table 5.
 """
 
 import ml_collections
