@@ -75,13 +75,8 @@ def compare(
   if not beyond:
     raise ValueError(f'no test length is above {trained_up_to}: {lengths}')
 
-  def values(arm: str) -> dict[int, np.ndarray]:
-    """Returns {seed: [lengths]}, in percent."""
-    columns = [index[arm, metric, n] for n in lengths]
-    seeds = sorted(set().union(*columns))
-    return {s: 100 * np.array([c.get(s, np.nan) for c in columns]) for s in seeds}
-
-  one, other = values(treated), values(control)
+  one = _by_seed(index, treated, metric, lengths)
+  other = _by_seed(index, control, metric, lengths)
   # A seed that only one arm has yet is not a pair.
   both = sorted(one.keys() & other.keys())
   seeds = [s for s in both if np.isfinite(one[s] + other[s]).all()]
@@ -108,10 +103,19 @@ def compare(
 
 def endpoint(index: Index, arm: str, trained_up_to: int) -> dict[int, float]:
   """Returns the mean accuracy of each seed beyond the training lengths, in percent."""
-  columns = [values for (name, metric, length), values in index.items()
-             if (name, metric) == (arm, 'accuracy') and (length or 0) > trained_up_to]
+  beyond = sorted(n for name, metric, n in index
+                  if (name, metric) == (arm, 'accuracy') and n and n > trained_up_to)
+  values = _by_seed(index, arm, 'accuracy', beyond)
+  return {seed: float(x.mean()) for seed, x in values.items()}
+
+
+def _by_seed(
+    index: Index, arm: str, metric: str, lengths: Sequence[int]
+) -> dict[int, np.ndarray]:
+  """Returns {seed: [lengths]} of a share, in percent; nan where a length lacks it."""
+  columns = [index[arm, metric, n] for n in lengths]
   seeds = sorted(set().union(*columns))
-  return {s: 100 * float(np.mean([c.get(s, np.nan) for c in columns])) for s in seeds}
+  return {s: 100 * np.array([c.get(s, np.nan) for c in columns]) for s in seeds}
 
 
 def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:
