@@ -12,7 +12,7 @@ from etils import epath
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator
 import numpy as np
 
 from vvlen import results
@@ -112,8 +112,8 @@ def draw(
 def caption(index: Index) -> str:
   """Says what lines and bands are."""
   seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
-  return (f'lines: mean over {len(seeds)} seeds, geometric on logarithmic axes; bands: '
-          'its 95 % intervals; grey: training lengths')
+  return (f'lines: mean over {len(seeds)} seeds; bands: its 95 % intervals; '
+          'grey: training lengths')
 
 
 def length_axis(axes: Axes, trained_up_to: int) -> None:
@@ -126,8 +126,12 @@ def length_axis(axes: Axes, trained_up_to: int) -> None:
 
 
 def log_axis(axes: Axes) -> None:
-  """Labels a logarithmic vertical axis at 1, 2 and 5 times powers of ten."""
+  """Labels a logarithmic vertical axis at 1, 2 and 5 times powers of ten.
+
+  Where it spans less than a factor of five, at all digits.
+  """
+  short = lambda: np.ptp(np.log(axes.get_ylim())) < np.log(5)
   axes.set_yscale('log')
   axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
   axes.yaxis.set_major_formatter('{x:g}')
-  axes.yaxis.set_minor_formatter(NullFormatter())
+  axes.yaxis.set_minor_formatter(lambda x, _: f'{x:g}' if short() else '')
