@@ -142,7 +142,7 @@ def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
           linewidth=0,
       )
   axes.axhline(0, color='black', linewidth=0.8)
-  axes.set(xscale='log', xlabel='steps', ylabel='arm − Baseline (points)',
+  axes.set(xscale='log', xlabel='steps', ylabel='arm − Baseline\n(points)',
            title='Along training')
   axes.set_xticks(sorted(ticks), [f'{tick:,}' for tick in sorted(ticks)], rotation=30)
   axes.minorticks_off()
