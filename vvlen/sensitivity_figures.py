@@ -215,7 +215,7 @@ def _over_seeds(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
       markerfacecolor='white',
   )
   axes.axvline(0, color='black', linewidth=0.8)
-  axes.set(xlim=(-1, 1), xticks=(-1, 0, 1), xlabel='rank correlation')
+  axes.set(xlim=(-1.05, 1.05), xticks=(-1, 0, 1), xlabel='rank correlation')
 
 
 def _task(settings: Mapping[str, Setting], name: str) -> str:
