@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vvlen.results import Index
+from vvlen.results import by_seed, Index
 from vvlen.statistics import holm, paired_t_test, PairedTest
 
 # The arms of the claim.
@@ -75,8 +75,10 @@ def compare(
   if not beyond:
     raise ValueError(f'no test length is above {trained_up_to}: {lengths}')
 
-  one = _by_seed(index, treated, metric, lengths)
-  other = _by_seed(index, control, metric, lengths)
+  one, other = (
+      {seed: 100 * x for seed, x in by_seed(index, arm, metric, lengths).items()}
+      for arm in (treated, control)
+  )
   # A seed that only one arm has yet is not a pair.
   both = sorted(one.keys() & other.keys())
   seeds = [s for s in both if np.isfinite(one[s] + other[s]).all()]
@@ -105,17 +107,8 @@ def endpoint(index: Index, arm: str, trained_up_to: int) -> dict[int, float]:
   """Returns the mean accuracy of each seed beyond the training lengths, in percent."""
   beyond = sorted(n for name, metric, n in index
                   if (name, metric) == (arm, 'accuracy') and n and n > trained_up_to)
-  values = _by_seed(index, arm, 'accuracy', beyond)
-  return {seed: float(x.mean()) for seed, x in values.items()}
-
-
-def _by_seed(
-    index: Index, arm: str, metric: str, lengths: Sequence[int]
-) -> dict[int, np.ndarray]:
-  """Returns {seed: [lengths]} of a share, in percent; nan where a length lacks it."""
-  columns = [index[arm, metric, n] for n in lengths]
-  seeds = sorted(set().union(*columns))
-  return {s: 100 * np.array([c.get(s, np.nan) for c in columns]) for s in seeds}
+  values = by_seed(index, arm, 'accuracy', beyond)
+  return {seed: float((100 * x).mean()) for seed, x in values.items()}
 
 
 def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:

@@ -64,10 +64,8 @@ def style() -> Any:
 def values(index: Index, arm: str, metric: str) -> tuple[list[int], np.ndarray]:
   """Returns the lengths of a metric, and its values [seeds, lengths]."""
   lengths = sorted(n for a, m, n in index if (a, m) == (arm, metric) and n is not None)
-  columns = [index[arm, metric, n] for n in lengths]
-  seeds = sorted(set().union(*columns))
-  table = [[column.get(seed, np.nan) for column in columns] for seed in seeds]
-  return lengths, np.array(table).reshape(len(seeds), len(lengths))
+  rows = [*results.by_seed(index, arm, metric, lengths).values()]
+  return lengths, np.array(rows).reshape(len(rows), len(lengths))
 
 
 def gain(

@@ -123,6 +123,15 @@ def index(rows: Iterable[Row]) -> Index:
   return grouped
 
 
+def by_seed(
+    index: Index, arm: str, metric: str, lengths: Iterable[int]
+) -> dict[int, np.ndarray]:
+  """Returns {seed: values [lengths]} of an arm; nan where a length lacks a seed."""
+  columns = [index[arm, metric, n] for n in lengths]
+  seeds = sorted(set().union(*columns))
+  return {s: np.array([c.get(s, np.nan) for c in columns]) for s in seeds}
+
+
 def read_samples(folder: epath.PathLike) -> dict[str, dict[str, np.ndarray]]:
   """Reads samples/*.npz: {arm: {name: array}}; no folder, nothing."""
   folder = epath.Path(folder)
