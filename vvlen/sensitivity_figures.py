@@ -180,9 +180,10 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
   panels[0, 0].set_ylabel('gain of LN (points)')
   drawn.supxlabel(
-      'above: a point a cell, filled where p Holm < .05; below: a cell, its gain and '
-      'its number, and over its seeds,\nof the change with the gain, 95 % intervals. '
-      'Cells share their seeds: this describes and tests nothing.', fontsize=7,
+      f'above: a point a cell of {task}, filled where p Holm < .05; below: a cell, its '
+      'gain and its number, and over its seeds,\nof the change with the gain, 95 % '
+      'intervals. Cells share their seeds: this describes and tests nothing.',
+      fontsize=7,
   )
   return drawn
 
