@@ -1,8 +1,8 @@
 """The tests of one claim, from tidy rows: primary and secondary endpoints.
 
-Fixed before any result was seen, one claim, one primary endpoint: the mean accuracy
-over all test lengths beyond the training lengths, treated minus control, paired over
-seeds, two-sided t-test at 5 %. Secondary: every length, Holm-corrected over them.
+One claim has one primary endpoint, the same for every run: the mean accuracy over
+all test lengths beyond the training lengths, treated minus control, paired over seeds,
+two-sided t-test at 5 %. Secondary: every length, Holm-corrected over them.
 """
 
 from collections.abc import Sequence
