@@ -1,27 +1,55 @@
 """What a configuration of `experiments.length_generalization` must be to run."""
 
+from collections.abc import Iterator
+import contextlib
 import math
 from typing import Any
 
 from experiments import _tasks, _training
 from vvlen.models.norm import KINDS
 from vvlen.models.retriever import ITEM_ENCODERS
+from vvlen.run_folder import flatten
+
+_REAL = ('model.epsilon', 'optimizer.l2', 'optimizer.learning_rate',
+         'train.save_every_seconds')
+# Beside anything of train.
+_WHOLE = ('evaluate.fit_sequences', 'evaluate.histogram_sequences',
+          'evaluate.num_sequences', 'evaluate.weight_sequences', 'model.width',
+          'num_seeds', 'optimizer.decay_steps', 'seed', 'task.num_classes',
+          'task.num_keys')
 
 
 def check(config: Any) -> None:
   """Raises ValueError on a configuration that cannot run."""
-  try:
+  with reading('config'):
     _check(config)
     for arm in config.arms:
       _training.problem(config, arm)
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+  """Names what lacks a field, or has a wrong one, for the block that reads it.
+
+  Raises:
+    ValueError: instead of AttributeError, KeyError and TypeError.
+  """
+  try:
+    yield
   except (KeyError, AttributeError) as error:
     # Their text says which field; ml_collections wraps it.
-    raise ValueError(f'config lacks a field: {error.args[0]}') from error
+    raise ValueError(f'{what} lacks a field: {error.args[0]}') from error
   except TypeError as error:
-    raise ValueError(f'config: {error}') from error
+    raise ValueError(f'{what}: {error}') from error
 
 
 def _check(config: Any) -> None:
+  for name, value in flatten(config.to_dict()).items():
+    if name in _REAL and not isinstance(value, (int, float)):
+      raise ValueError(f'config.{name} must be a number: {value!r}')
+    whole = name in _WHOLE or (name.startswith('train.') and name not in _REAL)
+    if whole and not isinstance(value, int):
+      raise ValueError(f'config.{name} must be a whole number: {value!r}')
   train, evaluate = config.train, config.evaluate
   if config.num_seeds < 2:
     raise ValueError(

@@ -16,6 +16,7 @@ import jax
 import ml_collections
 
 from experiments import _run, _tasks, _training, report
+from experiments._check import check
 from vvlen import results, run_folder, sharding
 from vvlen.evaluation import intervention
 from vvlen.evaluation.lengths import make_apply
@@ -77,6 +78,10 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
     trained = ml_collections.ConfigDict(facts)
     absent = set(config.arms) - set(trained.arms)
     longest, num_keys = trained.train.max_length, trained.task.get('num_keys')
+  try:
+    check(trained)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
   if absent or not config.arms or len(set(config.arms)) < len(config.arms):
     raise ValueError(
         f'config.arms must be distinct, of {trained.arms}: {tuple(config.arms)}'
@@ -161,4 +166,6 @@ def _measure(
 
 
 if __name__ == '__main__':
-  _run.run(main, needs=('trained', 'arms', 'lengths'))
+  _run.run(main, needs=(
+      'trained', 'arms', 'lengths', 'num_sequences', 'moment_sequences'
+  ))

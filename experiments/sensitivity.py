@@ -22,7 +22,7 @@ from etils import epath
 import ml_collections
 
 from experiments import _run, _training, report
-from experiments._check import check
+from experiments._check import check, reading
 from vvlen import results, run_folder, sharding
 from vvlen.cells import kept
 from vvlen.curves import Curves
@@ -50,8 +50,9 @@ class Stage(NamedTuple):
 
 def main(config: Any, workdir: str) -> None:
   """Runs the cells, or what is left of them, and writes table and figure."""
-  cells = {name: cell_config(config, name) for name in names(config)}
-  train = config.base.train
+  with reading('config'):
+    cells = {name: cell_config(config, name) for name in names(config)}
+    train = config.base.train
   _run.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
@@ -139,7 +140,7 @@ def _check_reachable(
       if (reached := _reached(folder, cells, name, arm, first)) > step:
         raise ValueError(
             f'cell {name} is trained to step {reached} and cannot be measured at '
-            f'{step} any more'
+            f'{step} any more. Choose later steps, or another --workdir.'
         )
 
 
@@ -161,7 +162,7 @@ def names(config: Any) -> tuple[str, ...]:
   """Returns the cells to run; raises ValueError on those that there are not."""
   if not config.cells:
     raise ValueError('config.cells is empty')
-  chosen = tuple(config.run) or tuple(config.cells)
+  chosen = tuple(config.run or config.cells)
   for field, those in (
       ('run', chosen), ('also_at', tuple(config.also_at)),
       ('against', tuple(config.against)), ('against', tuple(config.against.values())),

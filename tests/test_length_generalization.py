@@ -299,7 +299,10 @@ def _config(**fields):
     (dict(arms=()), 'config.arms must be distinct'),
     (dict(arms=('none', 'none')), 'config.arms must be distinct'),
     (dict(model__depth=2), "unexpected keyword argument 'depth'"),
-    (dict(model__width='wide'), "config: '>' not supported"),
+    (dict(model__width='wide'), "config.model.width must be a whole number: 'wide'"),
+    (dict(train__max_length=16.0), 'train.max_length must be a whole number: 16.0'),
+    (dict(optimizer__l2='x'), "config.optimizer.l2 must be a number: 'x'"),
+    (dict(task__num_classes=None), 'task.num_classes must be a whole number: None'),
 ])
 def test_a_configuration_that_cannot_run_is_named(fields, words):
   check(_config())

@@ -81,7 +81,7 @@ def test_a_permutation_of_many_keys_keeps_no_order():
 def test_a_table_finds_the_repetitions_that_pairs_find():
   keys = jnp.asarray(np.random.default_rng(0).integers(0, 9, (50, 6)), jnp.int32)
   by_hand = [[x in row[:i] for i, x in enumerate(row)] for row in keys.tolist()]
-  np.testing.assert_array_equal(lookup._repeated_pairs(keys, 9), by_hand)
+  np.testing.assert_array_equal(lookup._repeated_pairs(keys), by_hand)
   np.testing.assert_array_equal(lookup._repeated_table(keys, 9), by_hand)
 
 
@@ -116,6 +116,8 @@ def test_sizes_that_cannot_be_are_named(key, sizes, words):
   good = dict(batch_size=2, min_length=3, max_length=8, num_keys=K, num_values=C)
   with pytest.raises(ValueError, match=words):
     lookup.sample(key, **good | sizes)
+  with pytest.raises(ValueError, match='20 distinct keys of 8'):
+    lookup.distinct(key, 2, 20, 8)
 
 
 def test_the_vocabulary_is_every_pair_once():
@@ -207,3 +209,11 @@ def test_norms_share_their_initial_weights(key):
             for norm in KINDS]
   del params[2]['attention']['norm']
   chex.assert_trees_all_equal(params[0], params[1], params[2])
+
+
+def test_embeddings_begin_as_standard_normal(key):
+  batch = _sampler(2, 5, 16)(key)
+  model = DictionaryRetriever(num_keys=1024, num_classes=256)
+  params = model.init(key, batch.query, batch.items)['params']
+  for name in ('key_embedding', 'value_embedding'):
+    assert stats.kstest(np.asarray(params[name]).ravel(), 'norm').pvalue > 1e-3, name

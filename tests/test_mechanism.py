@@ -141,21 +141,22 @@ def test_layer_norm_undoes_rescaling():
 def test_measurements_are_those_by_hand():
   apply, params = _model('none')
   # Of two items the target has a weight that differs most from that of 64.
-  measured = _intervene('none', 64, trained_up_to=2, num_sequences=32)
+  measured = _intervene('none', 64, trained_up_to=2, num_sequences=32,
+                        moment_sequences=48)
   draw = lambda key, count, n: jax.tree.map(  # as `in_chunks`, in one chunk
       np.asarray, _sample(jax.random.fold_in(jax.random.fold_in(key, n), 0), count, n))
   sown = lambda batch: apply(params, batch.query, batch.items)[1]
   output = lambda batch: np.asarray(sown(batch)['attention_output'])
   weight = lambda batch: np.asarray(sown(batch)['attention_weights'], np.float64)[
-      np.arange(32), batch.target_index]
+      np.arange(len(batch.target)), batch.target_index]
   odds = lambda batch: np.median(np.log(weight(batch) / (1 - weight(batch))))
-  then, now = (_moments(output(draw(jax.random.key(3), 32, n))) for n in (2, 64))
+  then, now = (_moments(output(draw(jax.random.key(3), 48, n))) for n in (2, 64))
   batch = draw(jax.random.key(2), 32, 64)
   short = draw(jax.random.key(2), 32, 2)
   o, rows = output(batch), np.arange(32)
   values = output(batch._replace(items=batch.items[rows, batch.target_index][:, None]))
-  more = np.expm1(odds(draw(jax.random.key(3), 32, 2))
-                  - odds(draw(jax.random.key(3), 32, 64)))
+  more = np.expm1(odds(draw(jax.random.key(3), 48, 2))
+                  - odds(draw(jax.random.key(3), 48, 64)))
   more *= weight(batch)[:, None]
   changed = {
       '+reweighted': (o + more * values) / (1 + more),
@@ -278,7 +279,7 @@ def _run(module, *arguments):
     (('--config.trained=/nowhere',), "run: '/nowhere'"),
     (('--config=configs/mechanism.py:fast',), "not 'fast'"),
     (('--config=configs/lookup.py:smoke',),
-     'config has no trained, lengths: is it for another experiment?'),
+     'config has no trained, lengths, num_sequences, moment_sequences: is it for'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _run('mechanism', f'--workdir={tmp_path}/run',
@@ -297,6 +298,20 @@ def test_models_that_are_not_equally_trained_are_named(monkeypatch):
   words = r'same step: \S+none/seeds_0_1 at 20, \S+ at 10'
   with pytest.raises(ValueError, match=words):
     experiment._trained_step(config, trained)
+
+
+@pytest.mark.parametrize('change, words', [
+    (lambda facts: facts['train'].pop('seeds_at_once'), 'lacks a field: .*seeds_at'),
+    (lambda facts: facts['model'].update(depth=2), "keyword argument 'depth'"),
+])
+def test_models_whose_configuration_cannot_run_are_named(tmp_path, change, words):
+  facts = lookup_file.get_config('smoke').to_dict()
+  change(facts)
+  (tmp_path / 'config.json').write_text(json.dumps({'config': facts}))
+  config = config_file.get_config('smoke')
+  config.trained = str(tmp_path)
+  with pytest.raises(ValueError, match=f'{tmp_path}/config.json: config.*{words}'):
+    experiment._read_trained(config)
 
 
 _ARMS = "--config.arms=('none','layer_norm')"

@@ -104,9 +104,14 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   assert found == [False, True, True]
   # The largest gain stands above.
   assert [t.get_text() for t in left.get_yticklabels()] == ['b', 'a', 'c']
-  assert [list(line.get_xdata()) for line in right.lines[:3]] == [[10, 20]] * 3
-  np.testing.assert_allclose([line.get_ydata() for line in right.lines[:3]],
+  drawn, filled = right.lines[:6:2], right.lines[1:6:2]
+  assert [list(line.get_xdata()) for line in drawn] == [[10, 20]] * 3
+  np.testing.assert_allclose([line.get_ydata() for line in drawn],
                              [(0, 0), (10, 20), (-5, -10)], atol=2)
+  assert {line.get_markerfacecolor() for line in drawn} == {'white'}
+  # Only those of the family are tested, and a is not found.
+  assert [np.isfinite(line.get_ydata()).tolist() for line in filled] == [
+      [False, False], [False, True], [False, True]]
 
 
 def test_a_cell_is_compared_with_base_at_the_same_step():
@@ -267,6 +272,11 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   note = sensitivity.table(cells, {}).note
   assert 'Left out, not there or not finite in one of the arms: seed 4.' in note
   assert note.endswith('and not tested with the others: b.')
+  # One arm that has learned is enough.
+  rows = [row._replace(value=0.99) if row.metric == 'training_accuracy' and
+          row.experiment == 'b@20' and row.arm == 'layer_norm' else row
+          for row in rows]
+  assert sum(c.in_family for c in read_cells(index_cells(rows), {})) == 3
   # Where no cell has learned, as after a few steps, all are shown.
   rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' else row
           for row in rows]
@@ -430,6 +440,9 @@ def test_every_cell_is_a_change_of_the_base_that_can_run():
     (dict(optimizer=dict(learning_rte=0.1)), 'base has no optimizer.learning_rte'),
     (dict(optimiser=dict(l2=0.1), seed=1), 'config.base has no optimiser.l2'),
     (dict(model=dict(width='wide')), 'width'),
+    (dict(task=dict(name='lookup', num_keys='x')),
+     "config.task.num_keys must be a whole number: 'x'"),
+    (dict(optimizer=dict(l2=None)), 'config.optimizer.l2 must be a number: None'),
     (dict(task=dict(name='lookup', num_keys=64, informative_query=True)),
      'informative_query is for retrieval'),
     # Cells that could not be compared or run with the others.
@@ -573,6 +586,8 @@ def _sensitivity(workdir, *arguments):
     ({'cells.l2.arms': ('none',)}, r'cell l2: needs the arms none and layer_norm'),
     ({'cells': ml_collections.ConfigDict()}, r'config.cells is empty'),
     ({'run': (1,)}, 'not the name of a cell, a-z, 0-9 and _: 1'),
+    ({'run': 1}, "config: 'int' object is not iterable"),
+    ({'base.train': None}, 'config lacks a field: .*num_steps'),
     ({'against.lookup_l2': 'colour'}, 'config.against must be of .*: colour'),
 ])
 def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, words):

@@ -125,21 +125,21 @@ def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
   for i, name in enumerate(names):
     for arm in ARMS:
       points = [
-          (c.step, c.comparison.primary) for c in cells
+          (c.step, c.comparison.primary, c.holm_p < 0.05) for c in cells
           if c.name == name and c.comparison.treated == arm and c.comparison.primary
       ]
       if not points:
         continue
-      at = [step for step, _ in points]
+      at, tests, found = zip(*points, strict=True)
       ticks |= set(at)
-      axes.plot(
-          at, [test.mean_difference for _, test in points], color=ARMS[arm][1],
-          marker=ARMS[arm][2], linestyle=_LINES[(seen + i) % len(_LINES)],
-      )
+      look: Any = {'color': ARMS[arm][1], 'marker': ARMS[arm][2]}
+      gains = [test.mean_difference for test in tests]
+      axes.plot(at, gains, linestyle=_LINES[(seen + i) % len(_LINES)],
+                markerfacecolor='white', **look)
+      axes.plot(at, np.where(found, gains, np.nan), linestyle='', **look)
       axes.fill_between(
-          at, [test.ci_low for _, test in points],
-          [test.ci_high for _, test in points], color=ARMS[arm][1], alpha=0.12,
-          linewidth=0,
+          at, [test.ci_low for test in tests], [test.ci_high for test in tests],
+          color=ARMS[arm][1], alpha=0.12, linewidth=0,
       )
   axes.axhline(0, color='black', linewidth=0.8)
   axes.set(xscale='log', xlabel='steps', ylabel='arm − Baseline\n(points)',

@@ -116,16 +116,16 @@ def smallest_detectable(
   freedom = num_pairs - 1
   critical = stats.t.ppf(1 - alpha / 2, freedom)
 
-  def missing(noncentrality):
+  def excess(noncentrality):  # of power
     found = stats.nct.sf(critical, freedom, noncentrality)
     # P(T < −t_c), by symmetry; scipy's nct.cdf is nan far out in that tail.
     found += stats.nct.sf(critical, freedom, -noncentrality)
     return found - power
 
   high = 1.0
-  while missing(high) < 0:
+  while excess(high) < 0:
     high *= 1.5
-  noncentrality = optimize.brentq(missing, 0.0, high)
+  noncentrality = optimize.brentq(excess, 0.0, high)
   return float(noncentrality * deviation / num_pairs**0.5)
 
 

@@ -9,6 +9,7 @@ of dictionary lookup (sizes of arXiv 2504.02827) per second, summed over seeds:
   vmap        the same seeds by vmap on a single device with all cores
   plain       as `experiment`, but forming the keys and values of every item
   torch       `torch_retrieval`, one seed with all cores; on a GPU also there
+  redraw      the same with its faster sampler, for lookup
   sampler     as `experiment`, but drawing batches only
   peak        one product of 2048 x 2048 float32 matrices at a time, all cores
 
@@ -99,7 +100,7 @@ def main() -> None:
     names.insert(0, 'vmap')
     workers['processes'] = start('processes', len(os.sched_getaffinity(0)))
   if importlib.util.find_spec('torch'):
-    names.append('torch')
+    names += ['torch', *(['redraw'] if args.task == 'lookup' else [])]
   else:
     print('PyTorch is not installed: no ratios.')
   workers |= {name: start(name) for name in names}
@@ -134,6 +135,8 @@ def _result(
       'processes_ratio': ratio('processes') if 'processes' in rate else None,
       'vmap_ratio': ratio('vmap'),
       'plain_ratio': ratio('plain'),
+      'redraw_ratio': (
+          round(rate['experiment'] / rate['redraw'], 2) if 'redraw' in rate else None),
       'sampler_share_of_step': round(rate['experiment'] / rate['sampler'], 3),
       'share_of_matrix_peak': round(rate['experiment'] * operations / rate['peak'], 3),
       'matrix_operations_per_seed_step': operations,
@@ -172,7 +175,7 @@ def _print_table(result: dict[str, Any]) -> None:
 
 def _serve(args: argparse.Namespace) -> None:
   """Runs one worker, until its standard input ends."""
-  if args.worker == 'torch':
+  if args.worker in ('torch', 'redraw'):
     advance, unit, about = _torch(args)
   elif args.worker == 'peak':
     advance, unit, about = _peak()
@@ -268,7 +271,8 @@ def _torch(
 
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
   run = torch_retrieval.Run(
-      args.norm, device, args.task, _config(args).train.max_length
+      args.norm, device, args.task, _config(args).train.max_length,
+      redraw=args.worker == 'redraw',
   )
   run.advance(50)  # the first steps are slower
   about = {'device': device, 'version': torch.__version__}

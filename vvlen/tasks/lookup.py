@@ -3,6 +3,7 @@
 Axes: B sequences, N items, K keys, C values.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -101,13 +102,20 @@ def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.
 
   Returns:
     Keys [batch_size, count] int32, in random order.
+
+  Raises:
+    ValueError: if there are fewer keys than asked for.
   """
+  if not 0 <= count <= num_keys:
+    raise ValueError(f'{count} distinct keys of {num_keys} cannot be drawn')
   if 2 * count > num_keys:
     keys = jax.random.split(key, batch_size)
     return jax.vmap(lambda key: _permutation(key, num_keys)[:count])(keys)
   # Comparing all pairs costs N² operations, a table of who has which key K + N, of
   # which each is slower (measured on a CPU for K = 2**14: equal at N = 80).
-  repeated = _repeated_pairs if 4 * count**2 <= num_keys else _repeated_table
+  repeated = _repeated_pairs
+  if 4 * count**2 > num_keys:
+    repeated = functools.partial(_repeated_table, num_keys=num_keys)
 
   def draw(number):
     uniform = jax.random.uniform(
@@ -118,16 +126,15 @@ def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.
   def again(state):
     number, keys, wrong = state
     keys = jnp.where(wrong, draw(number), keys)
-    return number + 1, keys, repeated(keys, num_keys)
+    return number + 1, keys, repeated(keys)
 
   keys = draw(0)
-  state = (1, keys, repeated(keys, num_keys))
+  state = (1, keys, repeated(keys))
   return jax.lax.while_loop(lambda state: state[2].any(), again, state)[1]
 
 
-def _repeated_pairs(keys: jax.Array, num_keys: int) -> jax.Array:
+def _repeated_pairs(keys: jax.Array) -> jax.Array:
   """Returns which of the keys [B, N] an earlier place of their sequence has."""
-  del num_keys
   earlier = jnp.tril(jnp.ones(2 * keys.shape[1:], bool), -1)
   return ((keys[:, :, None] == keys[:, None, :]) & earlier[None]).any(-1)
 
