@@ -198,8 +198,9 @@ def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
     axes.plot([x], [_gain(cell)], **_LOOK,
               markerfacecolor=_LOOK['color'] if found else 'white')
     if found and np.isfinite(x):
+      side = 1 if int(label) % 2 else -1  # neighbours in gain, on different sides
       axes.annotate(label, (x, _gain(cell)), fontsize=6.5, textcoords='offset points',
-                    xytext=(4, 1 - 7 * (int(label) % 2)))
+                    xytext=(4 * side, -3), ha='left' if side > 0 else 'right')
   axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline')
   axes.margins(0.2, 0.15)
   axes.axhline(0, color='black', linewidth=0.8)
