@@ -8,7 +8,7 @@ Tables 1 and 3 and Figures 2-4 of arXiv 2504.02827, Proposition 1, with tests.
 variant   seeds  steps    cost
 (none)    100    100,000  the paper's scale, for a GPU
 cpu       32     40,000   65 to 100 minutes on two CPU cores
-quick     8      5,000    under 5 minutes on two CPU cores
+quick     8      3,000    under 5 minutes on two CPU cores
 smoke     2      20       half a minute; shows that it runs
 
 A variant with _growing after its name (growing for the default) trains on lengths that
@@ -59,8 +59,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     config.train.update(num_steps=40_000, steps_per_call=500, **on_cpu)
   elif variant == 'quick':
     config.num_seeds = 8
-    config.train.update(num_steps=5_000, steps_per_call=250, **on_cpu)
-    config.evaluate.update(num_sequences=512, histogram_sequences=512)
+    config.train.update(num_steps=3_000, steps_per_call=250, **on_cpu)
+    config.evaluate.update(num_sequences=256, histogram_sequences=512)
   elif variant == 'smoke':
     config.num_seeds = 2
     config.train.update(num_steps=20, steps_per_call=5, seeds_at_once=2, group_size=1)
