@@ -8,7 +8,7 @@ Tables 2 and 6 of arXiv 2504.02827, and the figures of retrieval for lookup.
 variant   seeds  steps    cost
 (none)    100    20,000   the paper's scale, for a GPU
 cpu       32     20,000   on two CPU cores
-quick     8      1,000    under 5 minutes on two CPU cores
+quick     8      1,000    under 5 minutes on two AMD EPYC cores
 smoke     2      20       half a minute; shows that it runs
 
 A variant with _growing after its name (growing for the default) trains on lengths that

@@ -8,7 +8,7 @@ Tables 1 and 3 and Figures 2-4 of arXiv 2504.02827, Proposition 1, with tests.
 variant   seeds  steps    cost
 (none)    100    100,000  the paper's scale, for a GPU
 cpu       32     40,000   65 to 100 minutes on two CPU cores
-quick     8      3,000    under 5 minutes on two CPU cores
+quick     8      3,000    4 to 7 minutes on two CPU cores
 smoke     2      20       half a minute; shows that it runs
 
 A variant with _growing after its name (growing for the default) trains on lengths that
