@@ -10,26 +10,34 @@ from vvlen.models.norm import KINDS
 from vvlen.models.retriever import ITEM_ENCODERS
 from vvlen.run_folder import flatten
 
-_REAL = ('model.epsilon', 'optimizer.l2', 'optimizer.learning_rate',
-         'train.save_every_seconds')
-# Beside anything of train.
-_WHOLE = ('evaluate.fit_sequences', 'evaluate.histogram_sequences',
-          'evaluate.num_sequences', 'evaluate.weight_sequences', 'model.width',
-          'num_seeds', 'optimizer.decay_steps', 'seed', 'task.num_classes',
-          'task.num_keys')
+_POSITIVE = {
+    'train': ('batch_size', 'min_length', 'num_steps', 'steps_per_call',
+              'seeds_at_once', 'group_size'),
+    'model': ('width',),
+    'optimizer': ('learning_rate',),
+    'evaluate': ('num_sequences', 'fit_sequences', 'histogram_sequences',
+                 'weight_sequences'),
+}
+_REAL = {'model.epsilon', 'optimizer.l2', 'optimizer.learning_rate',
+         'train.save_every_seconds'}
+_WHOLE = {
+    'num_seeds', 'optimizer.decay_steps', 'seed', 'task.num_classes', 'task.num_keys',
+    'train.first_max_length', 'train.max_length',
+    *(f'{group}.{name}' for group, names in _POSITIVE.items() for name in names),
+} - _REAL
 
 
 def check(config: Any) -> None:
   """Raises ValueError on a configuration that cannot run."""
-  with reading('config'):
+  with naming_fields():
     _check(config)
     for arm in config.arms:
       _training.problem(config, arm)
 
 
 @contextlib.contextmanager
-def reading(what: str) -> Iterator[None]:
-  """Names what lacks a field, or has a wrong one, for the block that reads it.
+def naming_fields() -> Iterator[None]:
+  """Names what a configuration lacks, or has wrong, for the block that reads it.
 
   Raises:
     ValueError: instead of AttributeError, KeyError and TypeError.
@@ -38,32 +46,23 @@ def reading(what: str) -> Iterator[None]:
     yield
   except (KeyError, AttributeError) as error:
     # Their text says which field; ml_collections wraps it.
-    raise ValueError(f'{what} lacks a field: {error.args[0]}') from error
+    raise ValueError(f'config lacks a field: {error.args[0]}') from error
   except TypeError as error:
-    raise ValueError(f'{what}: {error}') from error
+    raise ValueError(f'config: {error}') from error
 
 
 def _check(config: Any) -> None:
   for name, value in flatten(config.to_dict()).items():
     if name in _REAL and not isinstance(value, (int, float)):
       raise ValueError(f'config.{name} must be a number: {value!r}')
-    whole = name in _WHOLE or (name.startswith('train.') and name not in _REAL)
-    if whole and not isinstance(value, int):
+    if name in _WHOLE and not isinstance(value, int):
       raise ValueError(f'config.{name} must be a whole number: {value!r}')
   train, evaluate = config.train, config.evaluate
   if config.num_seeds < 2:
     raise ValueError(
         f'config.num_seeds must be at least 2, to test a difference: {config.num_seeds}'
     )
-  positive = {
-      'train': ('batch_size', 'min_length', 'num_steps', 'steps_per_call',
-                'seeds_at_once', 'group_size'),
-      'model': ('width',),
-      'optimizer': ('learning_rate',),
-      'evaluate': ('num_sequences', 'fit_sequences', 'histogram_sequences',
-                   'weight_sequences'),
-  }
-  for group, names in positive.items():
+  for group, names in _POSITIVE.items():
     for name in names:
       if not config[group][name] > 0:
         raise ValueError(

@@ -22,7 +22,7 @@ from etils import epath
 import ml_collections
 
 from experiments import _run, _training, report
-from experiments._check import check, reading
+from experiments._check import check, naming_fields
 from vvlen import results, run_folder, sharding
 from vvlen.cells import kept
 from vvlen.curves import Curves
@@ -50,7 +50,7 @@ class Stage(NamedTuple):
 
 def main(config: Any, workdir: str) -> None:
   """Runs the cells, or what is left of them, and writes table and figure."""
-  with reading('config'):
+  with naming_fields():
     cells = {name: cell_config(config, name) for name in names(config)}
     train = config.base.train
   _run.use_devices(train.seeds_at_once // train.group_size)
