@@ -9,7 +9,7 @@ variant   seeds  steps    cost
 (none)    100    20,000   the paper's scale, for a GPU
 cpu       32     20,000   on two CPU cores
 quick     8      1,000    under 5 minutes on two AMD EPYC cores
-smoke     2      20       half a minute; shows that it runs
+smoke     2      20       shows that it runs; two minutes, most of it compiling
 
 A variant with _growing after its name (growing for the default) trains on lengths that
 grow to 256 during the first 80 % of training, nine times the work: Table 5.

@@ -230,18 +230,27 @@ def measuring_keys(
 def _save_samples(config, task, apply, params, key, path: epath.Path) -> None:
   """Writes what Figures 2 and 4 show of seed 0: components and top weights."""
   evaluate = config.evaluate
-  arrays = {}
-  for length in evaluate.histogram_lengths:
-    arrays[f'components_{length}'] = jax.jit(lambda params, key, length=length: (
-        distribution.components(
-            apply, task.sample_at, params, key, length=length, num_components=4,
-            num_sequences=evaluate.histogram_sequences)))(params, key)
-  for length in evaluate.lengths:
-    arrays[f'weights_{length}'] = jax.jit(lambda params, key, length=length: (
-        distribution.top_weights(
-            apply, task.sample_at, params, key, length=length,
-            num_items=min(16, length), order=task.order,
-            num_sequences=evaluate.weight_sequences)))(params, key)
+
+  def at(function, length, **options):
+    return jax.jit(lambda params, key: function(
+        apply, task.sample_at, params, key, length=length, **options
+    ))
+
+  functions = {
+      f'components_{length}': at(
+          distribution.components, length, num_components=4,
+          num_sequences=evaluate.histogram_sequences,
+      )
+      for length in evaluate.histogram_lengths
+  } | {
+      f'weights_{length}': at(
+          distribution.top_weights, length, num_items=min(16, length),
+          order=task.order, num_sequences=evaluate.weight_sequences,
+      )
+      for length in evaluate.lengths
+  }
+  sharding.compile_together(functions.values(), params, key)
+  arrays = {name: function(params, key) for name, function in functions.items()}
   buffer = io.BytesIO()
   np.savez_compressed(buffer, **arrays)
   results.write_bytes(path, buffer.getvalue())

@@ -151,6 +151,7 @@ def _measure(
     test_keys, validation_keys = _training.measuring_keys(keys, mesh)
     params = prepare(state.params)
     rows = []
+    sharding.compile_together(at_length.values(), params, test_keys, validation_keys)
     for length, measure in at_length.items():
       measured = sharding.fetch(measure(params, test_keys, validation_keys))
       rows += [

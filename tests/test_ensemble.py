@@ -493,29 +493,46 @@ def test_a_seed_that_diverges_leaves_its_group_as_it_was():
   )
 
 
-def test_training_compiles_once(tmp_path):
-  compiled = []
+@pytest.fixture
+def compiled():
+  """A list that grows by one with each program that is compiled."""
+  events = []
 
   def listen(event, duration, **_):
     if event.endswith('backend_compile_duration'):
-      compiled.append(event)
+      events.append(event)
 
+  jax.monitoring.register_event_duration_secs_listener(listen)
+  yield events
+  jax.monitoring.clear_event_listeners()
+
+
+def test_training_compiles_once(tmp_path, compiled):
   trainer = ensemble.make_trainer(PROBLEMS['regression'], steps_per_call=PER_CALL)
   train = functools.partial(ensemble.train, trainer, folder=tmp_path)
   counts = []
-  jax.monitoring.register_event_duration_secs_listener(listen)
-  try:
-    # After the first call of `advance`, later calls and another block of seeds.
-    ensemble.train(
-        trainer, _keys(), STEPS,
-        on_progress=lambda step, metrics: counts.append(len(compiled)),
-    )
-    train(_keys(8), STEPS)
-    resumed = len(compiled)
-    train(_keys(8), 2 * STEPS)
-  finally:
-    jax.monitoring.clear_event_listeners()
+  # After the first call of `advance`, later calls and another block of seeds.
+  ensemble.train(
+      trainer, _keys(), STEPS,
+      on_progress=lambda step, metrics: counts.append(len(compiled)),
+  )
+  train(_keys(8), STEPS)
+  resumed = len(compiled)
+  train(_keys(8), 2 * STEPS)
   assert counts[0] > 0
   assert counts == [counts[0]] * 5
   assert trainer.start._cache_size() == trainer.advance._cache_size() == 1
   assert len(compiled) == resumed
+
+
+def test_what_was_compiled_together_is_not_compiled_again(compiled):
+  mesh = sharding.seed_mesh()
+  numbers = sharding.put(np.arange(16.0, dtype=np.float32), mesh)
+  functions = [
+      sharding.over_seeds(lambda x, power=power: x**power, mesh) for power in (2, 3, 4)
+  ]
+  sharding.compile_together(functions, numbers)
+  assert len(compiled) == 3
+  for power, function in zip((2, 3, 4), functions, strict=True):
+    np.testing.assert_allclose(function(numbers), np.arange(16.0) ** power, rtol=1e-6)
+  assert len(compiled) == 3

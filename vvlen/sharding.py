@@ -1,7 +1,9 @@
 """Seeds as an axis: a function of one seed, mapped over seeds and devices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 import functools
+import os
 from typing import Any
 
 import jax
@@ -68,6 +70,21 @@ def over_seeds(
       local, mesh=mesh, in_specs=_SEEDS, out_specs=_SEEDS, check_vma=False
   )
   return jax.jit(mapped, donate_argnums=donate)
+
+
+def compile_together(functions: Iterable[Any], *arguments: Any) -> None:
+  """Compiles several functions for the same arguments at once, one on each core.
+
+  A core compiles one program, so that alone they would be compiled one after another.
+  A later call with arguments of these shapes, on these devices, compiles nothing.
+
+  Args:
+    functions: jit-compiled, such as `over_seeds` returns.
+    arguments: of each.
+  """
+  lowered = [function.lower(*arguments) for function in functions]
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    list(pool.map(lambda program: program.compile(), lowered))
 
 
 def interleave(trees: Sequence[Any]) -> Any:

@@ -88,6 +88,8 @@ def make_measure(
   def measure(
       params: Params, test_keys: jax.Array, validation_keys: jax.Array
   ) -> Measured:
+    first = [*best_betas.values(), reference]
+    sharding.compile_together(first, params, validation_keys)
     fitted = []
     if best_betas:
       rows = [
@@ -101,6 +103,7 @@ def make_measure(
         for metric, values in sharding.fetch(bound(params)).items()
     }
     then = reference(params, validation_keys)
+    sharding.compile_together(evaluate.values(), params, test_keys, then, *fitted)
     for length, function in evaluate.items():
       metrics = sharding.fetch(function(params, test_keys, then, *fitted))
       for suffix, values in metrics.items():
