@@ -525,6 +525,20 @@ def test_training_compiles_once(tmp_path, compiled):
   assert len(compiled) == resumed
 
 
+def test_each_batch_is_drawn_for_its_own_step_also_after_a_restart(tmp_path):
+  sample = lambda key, step: jnp.float32(step)
+  loss = lambda params, step: (jnp.float32(0), {'step': step})
+  problem = PROBLEMS['regression']._replace(sample=sample, loss=loss)
+  trainer = ensemble.make_trainer(problem, steps_per_call=5)
+  means = []
+  for num_steps in (10, 20):
+    ensemble.train(
+        trainer, _keys(), num_steps, folder=tmp_path,
+        on_progress=lambda step, metrics: means.append(metrics['step']),
+    )
+  np.testing.assert_array_equal(np.array(means).T, [[2, 7, 12, 17]] * 8)
+
+
 def test_what_was_compiled_together_is_not_compiled_again(compiled):
   mesh = sharding.seed_mesh()
   numbers = sharding.put(np.arange(16.0, dtype=np.float32), mesh)

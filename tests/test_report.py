@@ -76,6 +76,18 @@ def test_primary_endpoint_is_the_mean_beyond_training():
       (100 * treated.mean(), 100 * control.mean()))
 
 
+@pytest.mark.parametrize('lengths, told', [
+    ((16, 32, 64), 'over N = 32 to 64,'),
+    ((16, 64, 256, 1024), 'over N = 64, 256, 1024,'),
+])
+def test_the_lengths_of_the_endpoint_are_told(lengths, told):
+  place = dict(zip(_LENGTHS, lengths, strict=False))
+  rows = [row._replace(length=place.get(row.length)) for row in _rows()]
+  if len(lengths) > 3:
+    rows += [r._replace(length=lengths[3]) for r in rows if r.length == lengths[2]]
+  assert told in _tables(rows)['primary_endpoint'].note
+
+
 def test_pairing_is_by_seed_and_not_by_order():
   rows = _rows()
   shuffled = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
@@ -353,9 +365,10 @@ def test_accuracy_and_gain_are_drawn_in_percent_and_paired_by_seed():
       _lines(right)['std.'], mean('standardize', 0) - mean('none', 0), atol=1e-9)
 
 
-def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings():
-  rows = []
-  for length in (2**k for k in range(4, 15)):
+@pytest.mark.parametrize('factor', [2, 4])
+def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings(factor):
+  rows, lengths = [], 16 * factor ** np.arange(1 + 10 // (factor // 2))
+  for length in lengths.tolist():
     for seed, scale in ((0, 1.0), (1, 2.0)):
       value = scale * (1.0 if length < 1024 else (1024 / length) ** 2)
       rows.append(Row('retrieval', 'none', seed, length, 'component_variance', value))
@@ -368,7 +381,7 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings():
   assert 'geometric mean' in figure.axes[0].get_ylabel()
   line = _lines(figure.axes[0])['Baseline']
   np.testing.assert_allclose(  # through its end
-      _lines(figure.axes[0])['$\\propto 1/N$'], line[-1] * 2.0 ** np.arange(10, -1, -1))
+      _lines(figure.axes[0])['$\\propto 1/N$'], line[-1] * lengths[-1] / lengths)
   np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
                                     and r.metric == 'component_variance'])
 

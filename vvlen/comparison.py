@@ -1,8 +1,8 @@
 """The tests of one claim, from tidy rows: primary and secondary endpoints.
 
 One claim has one primary endpoint, the same for every run: the mean accuracy over
-all test lengths beyond the training lengths, treated minus control, paired over seeds,
-two-sided t-test at 5 %. Secondary: every length, Holm-corrected over them.
+all test lengths of the run beyond its training lengths, treated minus control, paired
+over seeds, two-sided t-test at 5 %. Secondary: every length, Holm-corrected over them.
 """
 
 from collections.abc import Sequence

@@ -125,9 +125,9 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
     if not lengths:
       continue
     plots.band(axes, lengths, values, arm)
-    last = lengths[-5:]  # four doublings
+    last = [n for n in lengths if n >= lengths[-1] / 16]
     slopes = [
-        np.polyfit(np.log(last), np.log(v[-5:]), 1)[0]
+        np.polyfit(np.log(last), np.log(v[-len(last):]), 1)[0]
         for v in values if len(last) > 1 and np.isfinite(v).all() and (v > 0).all()
     ]
     if slopes:

@@ -5,6 +5,7 @@ lengths grow during training; the primary endpoint; and a table of training.
 """
 
 from collections.abc import Iterable, Sequence
+import itertools
 import math
 from typing import Any
 
@@ -162,7 +163,7 @@ def _primary_endpoint(
     few += (f' No arm has learned the training lengths yet (accuracy there '
             f'{100 * learned:.0f} %): nothing here is about length.')
   note = (
-      f'Mean accuracy over N = {beyond[0]} to {beyond[-1]}, in %, paired over seeds. '
+      f'Mean accuracy over N = {_span(beyond)}, in %, paired over seeds. '
       'LN − Baseline is the primary endpoint, fixed before the run; all else is '
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
@@ -170,6 +171,13 @@ def _primary_endpoint(
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
   return Table('primary_endpoint', title, columns, records, note)
+
+
+def _span(lengths: Sequence[int]) -> str:
+  """Returns '32 to 128' where lengths double, and '16, 64, 256' where they do not."""
+  if all(b == 2 * a for a, b in itertools.pairwise(lengths)):
+    return f'{lengths[0]} to {lengths[-1]}'
+  return ', '.join(map(str, lengths))
 
 
 def _training(index: results.Index) -> Table:

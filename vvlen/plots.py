@@ -1,7 +1,7 @@
 """The look of all figures, and the pieces they share. Runs without JAX.
 
 An arm has one colour and one marker everywhere; bands are 95 % intervals of the mean
-over seeds; lengths double from tick to tick.
+over seeds; the axis of lengths is logarithmic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -115,7 +115,7 @@ def caption(index: Index) -> str:
 
 
 def length_axis(axes: Axes, trained_up_to: int) -> None:
-  """Doubles N from tick to tick and shades the training lengths."""
+  """Makes the axis of N logarithmic and shades the training lengths."""
   axes.set_xscale('log', base=2)
   axes.set_xlabel('number of items N')
   low, high = axes.get_xlim()

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 import functools
-import os
 from typing import Any
 
 import jax
@@ -73,18 +72,23 @@ def over_seeds(
 
 
 def compile_together(functions: Iterable[Any], *arguments: Any) -> None:
-  """Compiles several functions for the same arguments at once, one on each core.
+  """Compiles several functions for the same arguments at once, where that is faster.
 
-  A core compiles one program, so that alone they would be compiled one after another.
-  A later call with arguments of these shapes, on these devices, compiles nothing.
+  A CPU core compiles one program, so that two cores compile two programs in the time
+  of one. A later call with arguments of these shapes, on these devices, compiles
+  nothing. Does nothing where there is an accelerator: its compiler times what it
+  compiles on the device, which should then do nothing else.
 
   Args:
     functions: jit-compiled, such as `over_seeds` returns.
     arguments: of each.
   """
-  lowered = [function.lower(*arguments) for function in functions]
-  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    list(pool.map(lambda program: program.compile(), lowered))
+  if jax.default_backend() != 'cpu':
+    return
+  with futures.ThreadPoolExecutor(jax.local_device_count()) as pool:
+    waiting = [pool.submit(f.lower(*arguments).compile) for f in functions]
+  for program in waiting:
+    program.result()
 
 
 def interleave(trees: Sequence[Any]) -> Any:

@@ -50,7 +50,7 @@ from vvlen.evaluation.moments import Moments, moments
 def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
   """Returns rows [..., d] of the given norm; a row of zeros stays as it is."""
   length = jnp.linalg.norm(output, axis=-1, keepdims=True)
-  return jnp.where(length > 0, output * norm / jnp.where(length > 0, length, 1), output)
+  return output * jnp.where(length > 0, norm / jnp.where(length > 0, length, 1), 1.0)
 
 
 def recentre(output: jax.Array, now: Moments, then: Moments) -> jax.Array:
@@ -67,8 +67,9 @@ def match(output: jax.Array, now: Moments, then: Moments) -> jax.Array:
   scale = jnp.where(
       constant, 1.0, then.deviation / jnp.where(constant, 1.0, now.deviation)
   )
+  # As a change of o, which is exactly none where the moments are equal.
   centred = output - _row(now.mean, output)
-  return centred * _row(scale, output) + _row(then.mean, output)
+  return recentre(output, now, then) + centred * _row(scale - 1.0, output)
 
 
 def reweight(
