@@ -3,7 +3,7 @@ r"""Which change of the attention output restores accuracy at longer inputs?
   python -m experiments.mechanism --config=configs/mechanism.py \
       --config.trained=runs/quick --workdir=runs/mechanism
 
-measures all seeds of the folder named, about 20 seconds for 8 seeds of an arm on two
+measures all seeds of the folder named, one to two minutes for 8 seeds of an arm on two
 CPU cores. The variant smoke measures three short lengths on few sequences.
 """
 

@@ -10,7 +10,7 @@ quick     8      2,000        five minutes for the cells base, l2 on two CPU cor
 smoke     2      20           seconds a cell
 
 The cells base and l2 of both tasks have all arms and are followed further, to 40,000
-steps on a CPU.
+steps on a CPU; quick has two arms.
 
 --config.run="('base','l2')" chooses cells; more may be added to the folder later. A
 copy of this file may have other cells: each changes fields of task, model and
@@ -35,12 +35,14 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     base.optimizer.decoupled = False
     base.task.informative_query = False
     base.model.update(value_bias=False, epsilon=1e-5, kernel_init='lecun_normal')
-  if variant == 'quick':
-    base.num_seeds = 8
+  all_arms = ('none', 'standardize', 'layer_norm')
   if variant != 'smoke':
     base.evaluate.num_sequences = 256
+  if variant == 'quick':
+    base.num_seeds, all_arms = 8, base.arms
+    base.evaluate.num_sequences = 64
+    base.evaluate.lengths = retrieval.get_config(variant).evaluate.lengths
   task = lookup.get_config(variant).task.to_dict()
-  all_arms = ('none', 'standardize', 'layer_norm')
   at_steps, along_training = {
       'paper': ((10_000, 100_000), (2_000, 5_000, 20_000, 40_000)),
       'cpu': ((5_000, 10_000), (2_000, 20_000, 40_000)),

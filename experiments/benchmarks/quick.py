@@ -1,10 +1,10 @@
 """How long does the README's first command take, the first time and the second?
 
 Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or that
-of lookup, twice, each in a new folder: once with an empty compilation cache, once with
-the cache that the first run filled.
+of lookup, or the README's quick grid, twice, each in a new folder: once with an empty
+compilation cache, once with the cache that the first run filled.
 
-  python -m experiments.benchmarks.quick [--task=lookup]
+  python -m experiments.benchmarks.quick [--config=lookup | --config=sensitivity]
 
 `first_seconds` and `second_seconds` are wall time of the whole command, tables and
 figures included; five minutes are allowed on two CPU cores.
@@ -23,11 +23,17 @@ import jax
 from experiments import _run
 from experiments.benchmarks import _rounds
 
+_COMMANDS = {
+    'retrieval': ['experiments.length_generalization'],
+    'lookup': ['experiments.length_generalization'],
+    'sensitivity': ['experiments.sensitivity', "--config.run=('base','l2')"],
+}
+
 
 def main() -> None:
   """Runs the command twice and prints JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--task', choices=('retrieval', 'lookup'), default='retrieval')
+  parser.add_argument('--config', choices=_COMMANDS, default='retrieval')
   parser.add_argument('--output', help='also write the JSON to this file')
   args = parser.parse_args()
   seconds, others = {}, {}
@@ -36,8 +42,8 @@ def main() -> None:
       watch, own = _rounds.Watch(), _children_seconds()
       start = time.perf_counter()
       subprocess.run(
-          [sys.executable, '-m', 'experiments.length_generalization',
-           f'--config=configs/{args.task}.py:quick', f'--workdir={folder}/{name}'],
+          [sys.executable, '-m', *_COMMANDS[args.config],
+           f'--config=configs/{args.config}.py:quick', f'--workdir={folder}/{name}'],
           check=True,
           env=dict(os.environ, JAX_COMPILATION_CACHE_DIR=f'{folder}/cache'),
       )
@@ -46,7 +52,7 @@ def main() -> None:
     files = [p for p in pathlib.Path(folder, 'cache').rglob('*') if p.is_file()]
     cached = sum(path.stat().st_size for path in files)
   result = {
-      'task': args.task,
+      'config': args.config,
       'first_seconds': round(seconds['first'], 1),
       'second_seconds': round(seconds['second'], 1),
       'within_five_minutes': seconds['first'] <= 300,
