@@ -6,7 +6,7 @@ r"""Does LayerNorm after attention help, and which choice of setting decides?
 variant   seeds  steps up to  cost
 (none)    100    100,000      for a GPU
 cpu       32     10,000       12 minutes a cell of retrieval on two CPU cores
-quick     8      2,000        five minutes for the cells base, l2 on two CPU cores
+quick     8      2,000        under 5 minutes for the cells base, l2 on two CPU cores
 smoke     2      20           seconds a cell
 
 The cells base and l2 of both tasks have all arms and are followed further, to 40,000

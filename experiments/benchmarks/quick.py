@@ -24,9 +24,9 @@ from experiments import _run
 from experiments.benchmarks import _rounds
 
 _COMMANDS = {
-    'retrieval': ['experiments.length_generalization'],
-    'lookup': ['experiments.length_generalization'],
-    'sensitivity': ['experiments.sensitivity', "--config.run=('base','l2')"],
+    'retrieval': ('length_generalization',),
+    'lookup': ('length_generalization',),
+    'sensitivity': ('sensitivity', "--config.run=('base','l2')"),
 }
 
 
@@ -36,14 +36,16 @@ def main() -> None:
   parser.add_argument('--config', choices=_COMMANDS, default='retrieval')
   parser.add_argument('--output', help='also write the JSON to this file')
   args = parser.parse_args()
+  module, *options = _COMMANDS[args.config]
   seconds, others = {}, {}
   with tempfile.TemporaryDirectory() as folder:
     for name in ('first', 'second'):
       watch, own = _rounds.Watch(), _children_seconds()
       start = time.perf_counter()
       subprocess.run(
-          [sys.executable, '-m', *_COMMANDS[args.config],
-           f'--config=configs/{args.config}.py:quick', f'--workdir={folder}/{name}'],
+          [sys.executable, '-m', f'experiments.{module}',
+           f'--config=configs/{args.config}.py:quick', *options,
+           f'--workdir={folder}/{name}'],
           check=True,
           env=dict(os.environ, JAX_COMPILATION_CACHE_DIR=f'{folder}/cache'),
       )
