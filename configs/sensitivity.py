@@ -36,12 +36,12 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     base.task.informative_query = False
     base.model.update(value_bias=False, epsilon=1e-5, kernel_init='lecun_normal')
   all_arms = ('none', 'standardize', 'layer_norm')
-  if variant != 'smoke':
-    base.evaluate.num_sequences = 256
   if variant == 'quick':
     base.num_seeds, all_arms = 8, base.arms
     base.evaluate.num_sequences = 64
     base.evaluate.lengths = retrieval.get_config(variant).evaluate.lengths
+  elif variant != 'smoke':
+    base.evaluate.num_sequences = 256
   task = lookup.get_config(variant).task.to_dict()
   at_steps, along_training = {
       'paper': ((10_000, 100_000), (2_000, 5_000, 20_000, 40_000)),
