@@ -365,6 +365,17 @@ def test_accuracy_and_gain_are_drawn_in_percent_and_paired_by_seed():
       _lines(right)['std.'], mean('standardize', 0) - mean('none', 0), atol=1e-9)
 
 
+@pytest.mark.parametrize('steps', [(10,), (10, 20)])
+def test_learning_curves_of_one_point_can_be_seen(steps):
+  curves = [{'arm': 'none', 'step': step, 'first_seed': 0, 'loss': [0.5, 0.3],
+             'accuracy': [0.5, 0.7]} for step in steps]
+  with plots.style():
+    for axes, mean in zip(figures.learning_curves(curves).axes, (0.4, 60), strict=True):
+      [line] = [x for x in axes.lines if x.get_label() == 'Baseline']
+      np.testing.assert_allclose(line.get_ydata(), mean)
+      assert line.get_marker() == ('o' if len(steps) == 1 else '')
+
+
 @pytest.mark.parametrize('factor', [2, 4])
 def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings(factor):
   rows, lengths = [], 16 * factor ** np.arange(1 + 10 // (factor // 2))

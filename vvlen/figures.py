@@ -184,7 +184,8 @@ def learning_curves(curves: Curves) -> Figure:
       whole = [values for steps, values in every if steps == longest]
       if whole:
         mean = np.nanmean(np.concatenate(whole, axis=1), axis=1)
-        axes.plot(longest, mean, color=colour, label=name)
+        alone = 'o' if len(longest) == 1 else ''  # a line of one point is not seen
+        axes.plot(longest, mean, color=colour, label=name, marker=alone)
   left.set(title='Training loss, of new batches', ylabel='loss (nats)', xlabel='step')
   plots.log_axis(left)
   right.set(title='Training accuracy, of the same', ylabel='accuracy (%)',
