@@ -30,9 +30,9 @@ ALLOWED = {
         'curves', 'figures', 'length_tables', 'run_folder', 'tables'
     },
     'cells': _FROM_RESULTS,
-    'tuned': _FROM_RESULTS | {'cells'},
+    'tuned': _FROM_RESULTS,
     'sensitivity': _FROM_RESULTS | {
-        'cells', 'run_folder', 'sensitivity_figures', 'tables', 'tuned'
+        'cells', 'curves', 'run_folder', 'sensitivity_figures', 'tables', 'tuned'
     },
     'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables', 'tuned'},
     'mechanism': _FROM_RESULTS | {'run_folder', 'tables'},

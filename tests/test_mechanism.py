@@ -20,7 +20,7 @@ from vvlen.comparison import compare
 from vvlen.evaluation import intervention, lengths
 from vvlen.evaluation.moments import Moments
 from vvlen.models.retriever import Retriever
-from vvlen.statistics import detectable, holm
+from vvlen.statistics import adjusted_test, detectable, holm
 from vvlen.tasks import retrieval
 
 
@@ -125,7 +125,7 @@ def test_a_row_of_zeros_and_a_constant_component_stay_finite():
 
 def test_at_the_training_length_moments_change_nothing():
   measured = _intervene('none', 16)
-  for name in ('recentred', 'standardized', 'vanished', 'reweighted'):
+  for name in ('recentred', 'standardized', 'reweighted', *mechanism.IMPOSED):
     np.testing.assert_allclose(measured[f'+{name}']['loss'], measured['']['loss'],
                                rtol=1e-4)
     assert measured[f'+{name}']['accuracy'] == measured['']['accuracy']
@@ -165,26 +165,28 @@ def test_measurements_are_those_by_hand():
       '+rescaled': o * then.norm / np.linalg.norm(o, axis=1, keepdims=True),
       '+standardized': (o - now.mean) / now.deviation * then.deviation + then.mean,
       '+one_hot': values,
+      '+shifted': output(short) - then.mean + now.mean,
+      '+shrunk':
+          (output(short) - then.mean) / then.deviation * now.deviation + then.mean,
       '+vanished':
           (output(short) - then.mean) / then.deviation * now.deviation + now.mean,
   }
   dense = lambda x, name: x @ params[name]['kernel'] + params[name]['bias'][None]
   for suffix, x in changed.items():
     logits = dense(jax.nn.gelu(dense(x, 'head_hidden')), 'head_output')
-    target = (short if suffix == '+vanished' else batch).target
+    target = (short if suffix[1:] in mechanism.IMPOSED else batch).target
     loss = -jax.nn.log_softmax(logits)[rows, target].mean()
     np.testing.assert_allclose(measured[suffix]['loss'], loss, rtol=1e-4)
     assert measured[suffix]['accuracy'] == (logits.argmax(1) == target).mean()
     np.testing.assert_allclose(
         measured[suffix]['total_variance'], x.var(axis=0).sum(), rtol=1e-4)
-  np.testing.assert_allclose(
-      measured['']['output_norm'], np.linalg.norm(o, axis=1).mean(), rtol=1e-4)
+  assert measured.keys() == changed.keys()
 
 
 def test_table_and_figure_say_what_is_restored():
   rng = np.random.default_rng(0)
   restored = {'': 0.0, '+rescaled': 0.0, '+recentred': 0.1, '+standardized': 0.1,
-              '+vanished': 0.2, '+reweighted': 0.3, '+one_hot': 0.4}
+              '+reweighted': 0.3, '+one_hot': 0.4, '+vanished': 0.2}
   rows = []
   for suffix, more in restored.items():
     for seed in range(6):
@@ -197,13 +199,13 @@ def test_table_and_figure_say_what_is_restored():
   index = results.index(rows)
   table = mechanism.table(index, 16)
   shares = [r['restored_percent'] for r in table.records]
-  np.testing.assert_allclose(shares, [0, 25, 25, 50, 100, 75], atol=1)
+  np.testing.assert_allclose(shares, [0, 25, 25, 75, 100, 50], atol=1)
   # Relative to what it was, whatever the scale of a seed.
   np.testing.assert_allclose(
       [(r['variance_control'], r['variance_treated']) for r in table.records],
-      [(0.25, x) for x in (0.25, 0.5, 0.5, 0.75, 1.25, 1)])
-  compared = [compare(index, f'none+{name}', 'none', trained_up_to=16).primary
-              for name in mechanism.INTERVENTIONS]
+      [(0.25, x) for x in (0.25, 0.5, 0.5, 1, 1.25, 0.75)])
+  compared = [compare(index, f'none{suffix}', 'none', trained_up_to=16).primary
+              for suffix in list(restored)[1:]]
   np.testing.assert_allclose(
       [r['p_holm'] for r in table.records], holm([test.p for test in compared]))
   np.testing.assert_allclose([r['smallest_detectable'] for r in table.records],
@@ -215,13 +217,16 @@ def test_table_and_figure_say_what_is_restored():
   by_length = mechanism.length_table(index, 16).records
   assert [r['length'] for r in by_length] == [16, 64] * 6
   np.testing.assert_allclose(
-      [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 20, 0, 40, 0, 30],
+      [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 30, 0, 40, 0, 20],
       atol=0.3)
   with plots.style():
-    accuracy, _ = mechanism.figure(index, 16).axes
+    changed, imposed, variance = mechanism.figure(index, 16).axes
   np.testing.assert_allclose(
-      [line.get_ydata()[1] for line in accuracy.lines], [50, 60, 60, 70, 90, 80, 50],
+      [line.get_ydata()[1] for line in changed.lines], [50, 60, 60, 80, 90, 50],
       atol=0.3)
+  np.testing.assert_allclose(
+      [line.get_ydata()[1] for line in imposed.lines], [70, 50], atol=0.3)
+  np.testing.assert_allclose(variance.lines[0].get_ydata(), [1, 0.25])
   assert 'Not learned' not in table.note
   halved = results.index(r._replace(value=r.value / 2) for r in rows)
   assert mechanism.table(halved, 16).note.endswith(
@@ -232,7 +237,7 @@ def test_table_and_figure_say_what_is_restored():
 def test_gain_is_told_as_it_is_and_under_interventions():
   rng = np.random.default_rng(0)
   left = {'': 0.05, '+rescaled': 0.05, '+recentred': 0.02, '+standardized': 0.0,
-          '+vanished': 0.04, '+reweighted': -0.03, '+one_hot': 0.0}
+          '+reweighted': -0.03, '+one_hot': 0.0, '+vanished': 0.04}
   rows = [
       results.Row('retrieval', arm + suffix, seed, length, 'accuracy',
                   0.6 + gain * (suffix == '+recentred') + rng.normal(0, 0.001)
@@ -246,12 +251,20 @@ def test_gain_is_told_as_it_is_and_under_interventions():
   assert (row['Baseline'], row['treated']) == ('60.0', '65.0')
   assert [r['arm'] for r in records] == ['LN'] * 7
   np.testing.assert_allclose(
-      [r['difference'] for r in records], [5, 5, 2, 0, 4, 0, -3], atol=0.2)
+      [r['difference'] for r in records], [5, 5, 2, 0, -3, 0, 4], atol=0.2)
   np.testing.assert_allclose(
-      [r['change_difference'] for r in records], [np.nan, 0, -3, -5, -1, -5, -8],
+      [r['change_difference'] for r in records], [np.nan, 0, -3, -5, -8, -5, -1],
       atol=0.3)
   found = [r['change_p_holm'] < 0.001 for r in records]
   assert found == [False, False, True, True, True, True, True]
+  before, after = (
+      compare(results.index(rows), 'layer_norm' + suffix, 'none' + suffix,
+              trained_up_to=16).primary_differences.values()
+      for suffix in ('', '+recentred'))
+  equal = adjusted_test(list(after), list(before))
+  assert (records[2]['equal_difference'], records[2]['equal_p']) == (
+      equal.mean_difference, equal.p)
+  assert np.isnan(records[0]['equal_difference'])
 
 
 def test_a_damaged_folder_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """The grid of choices: its table and figure, its cells, its bad input."""
 
 import functools
+import itertools
 import re
 import subprocess
 import sys
@@ -18,12 +19,14 @@ from experiments import sensitivity as experiment
 from tests.conftest import ROOT, shown
 from vvlen import plots, results, run_folder, sensitivity, sensitivity_figures
 from vvlen.cells import index_cells, read_cells, Setting
+from vvlen.curves import Curves
 from vvlen.results import Row
 from vvlen.statistics import detectable, holm
 from vvlen.tuned import tune
 
 _LENGTHS = (16, 32, 64)
 _RATES = ('base', 'rate_low', 'rate_high')
+_TWO = ('none', 'layer_norm')
 
 
 def _rows(gains, steps=(10, 20), num_seeds=6):
@@ -283,12 +286,13 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   assert sum(c.in_family for c in read_cells(index_cells(rows), {})) == 3
 
 
-def _with_losses(rows, losses):
-  """Returns rows with other training losses: {(arm, cell): of each seed}."""
-  return [
-      row._replace(value=losses[row.arm, row.experiment.split('@')[0]][row.seed])
-      if row.metric == 'training_loss' else row for row in rows
-  ]
+def _tune(rows, losses, step=20):
+  """Tunes cells with the losses {(arm, cell): of each seed}."""
+  at_step = {cell: index for (cell, at), index in index_cells(rows).items()
+             if at == step}
+  by_cell = {cell: {arm: dict(enumerate(losses[arm, cell])) for arm in _TWO}
+             for cell in at_step}
+  return tune(at_step, by_cell, step, 16)
 
 
 def test_each_arm_has_the_rate_of_its_lowest_training_loss():
@@ -296,23 +300,22 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   best = {'none': 'rate_low', 'layer_norm': 'rate_high'}
   losses = {(arm, cell): [0.05 if cell == best[arm] else 0.1] * 6
             for arm in best for cell in _RATES}
-  rows = _with_losses(rows, losses)
-  earlier, last = tune(index_cells(rows), _RATES, 16)
-  assert (earlier.step, last.step) == (10, 20)
-  assert last.chosen == best and last.sure == {'none': 1, 'layer_norm': 1}
-  assert last.rates == ('base', 'rate_high', 'rate_low') and last.num_seeds == 6
+  tuned = _tune(rows, losses)
+  assert tuned.step == 20
+  assert tuned.chosen == best and tuned.sure == {'none': 1, 'layer_norm': 1}
+  assert tuned.rates == ('base', 'rate_high', 'rate_low') and tuned.num_seeds == 6
   endpoints = [
       [100 * np.mean([r.value for r in rows if r[:3] == (f'{best[arm]}@20', arm, seed)
                       and r.metric == 'accuracy' and r.length > 16])
        for seed in range(6)] for arm in ('layer_norm', 'none')
   ]
-  np.testing.assert_allclose(last.means, np.mean(endpoints, axis=1))
+  np.testing.assert_allclose(tuned.means, np.mean(endpoints, axis=1))
   gains = np.subtract(*endpoints)
-  assert last.mean_difference == pytest.approx(gains.mean())
+  assert tuned.mean_difference == pytest.approx(gains.mean())
   # With a choice that is sure, the interval is that of a plain bootstrap.
   plain = stats.bootstrap((gains,), np.mean, method='percentile', rng=1)
   np.testing.assert_allclose(
-      (last.ci_low, last.ci_high), plain.confidence_interval, atol=0.05)
+      (tuned.ci_low, tuned.ci_high), plain.confidence_interval, atol=0.05)
 
 
 def test_a_choice_that_is_chance_widens_the_interval():
@@ -325,7 +328,7 @@ def test_a_choice_that_is_chance_widens_the_interval():
             ('layer_norm', 'base'): [0.1] * 32, ('layer_norm', 'rate_low'): [0.2] * 32}
   losses['none', 'base'] -= noise.mean()
   losses['none', 'rate_low'] += noise.mean()
-  tuned, = tune(index_cells(_with_losses(rows, losses)), _RATES, 16)
+  tuned = _tune(rows, losses)
   assert tuned.chosen == {'none': 'base', 'layer_norm': 'base'}
   assert 0.4 < tuned.sure['none'] < 0.7 and tuned.sure['layer_norm'] == 1
   assert tuned.mean_difference == pytest.approx(10, abs=1)
@@ -336,38 +339,37 @@ def test_a_choice_that_is_chance_widens_the_interval():
 def test_rates_that_cannot_be_chosen():
   rows = _rows({'base': 0.1, 'rate_low': 0.2}, steps=(20,))
   losses = {(arm, cell): [0.05 if cell == 'rate_low' else 0.1] * 6
-            for arm in ('none', 'layer_norm') for cell in _RATES}
+            for arm in _TWO for cell in _RATES}
 
   def chosen(failed=(), rows=rows):
     changed = losses | {('none', 'rate_low'): [np.nan if s in failed else 0.05
                                                for s in range(6)]}
-    tuned = tune(index_cells(_with_losses(rows, changed)), _RATES, 16)
-    return [(t.chosen['none'], t.num_seeds) for t in tuned]
+    tuned = _tune(rows, changed)
+    return tuned and (tuned.chosen['none'], tuned.num_seeds)
 
-  assert chosen() == [('rate_low', 6)]
+  assert chosen() == ('rate_low', 6)
   # One that most seeds fail at is no choice, and one seed decides nothing.
-  assert chosen(failed=(3,)) == [('rate_low', 5)]
-  assert chosen(failed=range(3)) == chosen(failed=range(4)) == [('base', 6)]
-  # One that has fewer seeds yet is none either, and a single one is no choice.
-  assert not chosen(rows=[
-      r for r in rows if not r.experiment.startswith('rate_low') or r.seed < 5])
-  assert not chosen(rows=[r for r in rows if r.experiment.startswith('base')])
+  assert chosen(failed=(3,)) == ('rate_low', 5)
+  assert chosen(failed=range(3)) == chosen(failed=range(4)) == ('base', 6)
+  # One whose seeds are not all measured yet is none either, nor is a single one.
+  assert chosen(rows=[
+      r for r in rows if not r.experiment.startswith('rate_low') or r.seed < 5]) is None
+  assert chosen(rows=[r for r in rows if r.experiment.startswith('base')]) is None
 
 
 def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
   gains = {'base': 0.1, 'rate_low': 0.2, 'rate_high': 0.3}
-  rows = _with_losses(_rows(gains), {
-      (arm, cell): [0.05 if cell == 'rate_low' else 0.1] * 6
-      for arm in ('none', 'layer_norm') for cell in gains})
-  tuned = {'base': tune(index_cells(rows), _RATES, 16)}
-  last = tuned['base'][-1]
-  assert last.means[0] > last.means[1] + 15
+  rows = _rows(gains)
+  best = _tune(rows, {(arm, cell): [0.05 if cell == 'rate_low' else 0.1] * 6
+                      for arm in _TWO for cell in gains})
+  tuned = {'base': best}
+  assert best.means[0] > best.means[1] + 15
   table = sensitivity.tuned_table(tuned)
   row = shown(table, '20')
   assert row.items() >= {
       'rates of': 'base', 'of the Baseline': 'rate_low (100 %)', 'seeds': '6',
-      'of LN': 'rate_low (100 %)', 'LN': f'{last.means[0]:.1f}',
-      'Baseline': f'{last.means[1]:.1f}'}.items()
+      'of LN': 'rate_low (100 %)', 'LN': f'{best.means[0]:.1f}',
+      'Baseline': f'{best.means[1]:.1f}'}.items()
   assert '(base: base, rate_high, rate_low)' in table.note
   cells = read_cells(index_cells(rows), {})
   with plots.style():
@@ -376,7 +378,24 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
       'rate_high', 'rate_low', 'base', 'base, best rates']
   places = [(line.get_ydata()[0], line.get_xdata()[0], line.get_markerfacecolor())
             for line in left.lines if line.get_marker() == '^']
-  assert (3, last.mean_difference, 'white') in places
+  assert (3, best.mean_difference, 'white') in places
+
+
+def test_rates_are_chosen_on_the_last_batches_of_training(tmp_path):
+  # rate_high is the best at the step of the tests, for the Baseline, and only there.
+  rates = {'base': 1e-3, 'rate_low': 3e-4, 'rate_high': 3e-3}
+  folder = _folder(tmp_path / 'run', _rows(dict.fromkeys(rates, 0.1)), 6, {
+      name: dict(optimizer=dict(learning_rate=rate)) for name, rate in rates.items()})
+  for cell in rates:
+    curves = Curves(folder / f'cells/{cell}/metrics.jsonl')
+    for arm, first, step in itertools.product(_TWO, (0, 3), (10, 19, 20, 30)):
+      loss = {'base': 0.5, 'rate_low': 0.1, 'rate_high': 0.3}[cell]
+      if (cell, arm, step) == ('rate_high', 'none', 20):
+        loss = 0.05
+      curves.add(arm, step, first, {'loss': np.full(3, loss)})
+  text, _ = sensitivity.write(folder)
+  row = next(x for x in text.splitlines() if x.startswith('| base') and '%' in x)
+  assert 'rate_high (100 %) | rate_low (100 %)' in re.sub(' +', ' ', row)
 
 
 def test_the_figure_of_the_mechanism_has_a_point_a_cell():

@@ -122,6 +122,29 @@ def test_smallest_detectable_of_the_specification():
   assert statistics.smallest_detectable(6.0, 32) == pytest.approx(3.07, abs=0.01)
 
 
+def test_a_difference_at_equal_accuracy_is_the_intercept_of_least_squares():
+  rng = np.random.default_rng(5)
+  before = rng.normal(2.0, 3.0, 20)
+  after = 0.4 + 0.7 * before + rng.normal(0, 0.5, 20)
+  found = statistics.adjusted_test(after, before)
+  design = np.stack([np.ones(20), before], axis=1)
+  solution, [squares], _, _ = np.linalg.lstsq(design, after)
+  error = np.sqrt(squares / 18 * np.linalg.inv(design.T @ design)[0, 0])
+  expected = stats.t(18, solution[0], error)
+  np.testing.assert_allclose(
+      (found.mean_difference, found.ci_low, found.ci_high),
+      (solution[0], *expected.interval(0.95)))
+  assert found.p == pytest.approx(2 * stats.t(18).sf(solution[0] / error))
+  assert found.num_pairs == 20
+  # To halve all differences does nothing to one arm more than to the other.
+  halved = statistics.adjusted_test(before / 2, before)
+  assert halved.mean_difference == pytest.approx(0, abs=1e-12)
+  assert statistics.adjusted_test([1, 2, 3], [1, 2, 4]) is None
+  assert statistics.adjusted_test([1, 2, 3, 4], [1, 1, 1, 1]) is None
+  same = statistics.adjusted_test([2, 2, 2, 2], [1, 2, 3, 4])
+  assert same.mean_difference == 2 and np.isnan(same.p)
+
+
 @pytest.mark.parametrize('odd', [np.nan, np.inf])
 def test_mean_interval_is_scipys_and_skips_what_is_not_finite(odd):
   values = np.random.default_rng(2).normal(size=(7, 3))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vvlen.results import by_seed, Index
-from vvlen.statistics import holm, paired_t_test, PairedTest
+from vvlen.statistics import adjusted_test, holm, paired_t_test, PairedTest
 
 # The arms of the claim.
 CONTROL, TREATED = 'none', 'layer_norm'
@@ -122,9 +122,19 @@ def change(comparison: Comparison, before: Comparison) -> PairedTest | None:
     The test of the primary endpoint's difference minus that before; None if fewer
     than two seeds have both.
   """
-  ours, theirs = comparison.primary_differences, before.primary_differences
-  seeds = sorted(ours.keys() & theirs.keys())
-  return _test(*(np.array([d[s] for s in seeds]) for d in (ours, theirs)))
+  return _test(*_shared(comparison, before))
+
+
+def change_at_equal(comparison: Comparison, before: Comparison) -> PairedTest | None:
+  """Tests whether a difference is zero where that before is, over the same seeds."""
+  return adjusted_test(*_shared(comparison, before))
+
+
+def _shared(*comparisons: Comparison) -> list[np.ndarray]:
+  """Returns the primary differences [S] of each, of the seeds that all have."""
+  differences = [c.primary_differences for c in comparisons]
+  seeds = sorted(set.intersection(*map(set, differences)))
+  return [np.array([d[s] for s in seeds]) for d in differences]
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Learning curves: metrics.jsonl, written while a run trains."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import json
 import math
 from typing import Any
@@ -56,6 +56,18 @@ class Curves:
       )
     late = [line[metric] for line in lines if line['step'] > 0.9 * lines[-1]['step']]
     return np.array(late, np.float64).mean(axis=0)
+
+
+def at_step(
+    lines: Iterable[Mapping[str, Any]], step: int, metric: str
+) -> dict[str, dict[int, float]]:
+  """Returns {arm: {seed: metric}}, means over the steps that end at this one."""
+  found: dict[str, dict[int, float]] = {}
+  for line in lines:
+    if line['step'] == step:
+      values = np.array(line[metric], np.float64).tolist()  # nan for None
+      found.setdefault(line['arm'], {}).update(enumerate(values, line['first_seed']))
+  return found
 
 
 def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:

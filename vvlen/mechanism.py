@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from vvlen import plots, results, run_folder
-from vvlen.comparison import change, compare, CONTROL, LEARNED
+from vvlen.comparison import change, change_at_equal, compare, CONTROL, LEARNED
 from vvlen.plots import ARMS
 from vvlen.results import Index
 from vvlen.statistics import corrected
@@ -23,15 +23,20 @@ from vvlen.tables import (
   write_table,
 )
 
-# Suffix of the arm's name -> what is done, colour (Okabe and Ito's), marker.
-INTERVENTIONS = {
+# Suffix of the arm's name -> what is done, colour (Okabe and Ito's, Tol's), marker.
+RESTORED = {
     'rescaled': ('norm as in training', '#E69F00', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
     'standardized': ('mean and variance as in training', '#D55E00', '^'),
-    'vanished': ('signal of training, mean and variance as at N', '#332288', 'o'),
-    'one_hot': ('all weight on the target', '#CC79A7', 'D'),
     'reweighted': ('weight of the target as in training', '#8C6D31', '.'),
+    'one_hot': ('all weight on the target', '#CC79A7', 'D'),
 }
+IMPOSED = {
+    'shifted': ('signal of training, mean as at N', '#117733', '<'),
+    'shrunk': ('signal of training, variance as at N', '#882255', '>'),
+    'vanished': ('signal of training, mean and variance as at N', '#332288', 'o'),
+}
+INTERVENTIONS = RESTORED | IMPOSED
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -84,7 +89,7 @@ def table(index: Index, trained_up_to: int) -> Table:
   for arm in _arms(index):
     comparisons = [
         (done, compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to))
-        for name, (done, _, _) in INTERVENTIONS.items()
+        for name, done in _done(index).items()
     ]
     compared += [c for _, c in comparisons]
     tests = [c.primary for _, c in comparisons]
@@ -152,23 +157,26 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
       continue
     before, *after = (
         compare(index, arm + suffix, CONTROL + suffix, trained_up_to=trained_up_to)
-        for suffix in ('', *(f'+{name}' for name in INTERVENTIONS))
+        for suffix in ('', *(f'+{name}' for name in _done(index)))
     )
     compared += [before, *after]
     changes = [change(c, before) for c in after]
     nothing = ('as it is', before, None, float('nan'))
-    rows = zip((done for done, _, _ in INTERVENTIONS.values()), after, changes,
-               corrected(changes)[0], strict=True)
+    rows = zip(_done(index).values(), after, changes, corrected(changes)[0],
+               strict=True)
     for done, c, test, p in (nothing, *rows):
+      equal = test and change_at_equal(c, before)
       treated, control = c.primary_means
       records.append({
           'arm': ARMS[arm][0], 'intervention': done, 'control': control,
           'treated': treated, **difference(c.primary),
           'p': c.primary.p if c.primary else float('nan'),
           **difference(test, 'change_'), 'change_p_holm': float(p),
+          **difference(equal, 'equal_'), 'equal_p': equal.p if equal else float('nan'),
           'pairs': c.primary.num_pairs if c.primary else 0,
       })
   changed = functools.partial(blank_without, 'change_difference')
+  at_equal = functools.partial(blank_without, 'equal_difference')
   columns = {
       'arm': lambda r: r['arm'],
       'attention output of both': lambda r: r['intervention'],
@@ -178,12 +186,18 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
       'p': lambda r: p_value(r['p']),
       'its change [95 %]': changed(difference_cell('.2f', 'change_')),
       'p Holm': changed(lambda r: p_value(r['change_p_holm'])),
+      'at equal accuracy [95 %]': at_equal(difference_cell('.2f', 'equal_')),
+      'its p': at_equal(lambda r: p_value(r['equal_p'])),
       'pairs': lambda r: str(r['pairs']),
   }
   note = (
       'Accuracy in %, mean over the lengths beyond training; treated minus Baseline, '
       'and that minus what it is without intervention; paired over seeds. p is '
-      'uncorrected; p Holm: of the changes, over the interventions of an arm.'
+      'uncorrected; p Holm: of the changes, over the interventions of an arm. An '
+      'intervention may make all differences between models smaller. At equal '
+      'accuracy: the difference that is left where, as it is, there would be none, by '
+      'least squares over the seeds; 0 if the intervention does the same to both arms. '
+      'Uncorrected.'
       f'{left_out(compared)}'
   )
   return Table('mechanism_gain', 'What is left of the gain under interventions',
@@ -194,7 +208,7 @@ def length_table(index: Index, trained_up_to: int) -> Table:
   """Returns, for each arm, intervention and length, what it changes."""
   records, compared = [], []
   for arm in _arms(index):
-    for name, (done, _, _) in INTERVENTIONS.items():
+    for name, done in _done(index).items():
       c = compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to)
       compared.append(c)
       for i, length in enumerate(c.lengths):
@@ -225,32 +239,42 @@ def length_table(index: Index, trained_up_to: int) -> Table:
 
 
 def figure(index: Index, trained_up_to: int) -> Figure:
-  """Draws accuracy by length under each intervention, and the output's norm."""
+  """Draws accuracy by length under each intervention, and the output's variance."""
   arms = _arms(index)
-  columns = 2 if len(arms) % 2 else 3
-  rows = (len(arms) + 1) // columns
-  drawn = Figure(figsize=(7.0, 2.6 * rows + 1.1))
-  *panels, last = drawn.subplots(rows, columns).ravel()
-  for axes, arm in zip(panels, arms, strict=True):
-    for name, (done, colour, marker) in INTERVENTIONS.items():
-      # All weight on the target lies on the weight of training, as does its norm on
-      # what it is.
-      linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
-      lengths, values = plots.values(index, f'{arm}+{name}', 'accuracy')
-      plots.draw(axes, lengths, 100 * values, colour, marker, done, linestyle)
-    lengths, values = plots.values(index, arm, 'accuracy')
-    plots.draw(axes, lengths, 100 * values, 'black', '', 'as it is', '--')
-    axes.set(title=ARMS[arm][0], ylabel='accuracy (%)', ylim=(0, 103))
-    plots.length_axis(axes, trained_up_to)
-  plots.log_axis(last)
-  for arm in arms:
-    plots.band(last, *plots.values(index, arm, 'output_norm'), arm)
-  last.set(title='Norm of the attention output', ylabel='norm, geometric mean')
-  plots.length_axis(last, trained_up_to)
-  if last.lines:
-    last.legend()
+  drawn = Figure(figsize=(7.0, 2.2 * len(arms) + 1.2))
+  panels = drawn.subplots(len(arms), 3, squeeze=False)
+  for (restored, imposed, variance), arm in zip(panels, arms, strict=True):
+    lengths, as_it_is = plots.values(index, arm, 'accuracy')
+    for axes, group in ((restored, RESTORED), (imposed, IMPOSED)):
+      for name, (done, colour, marker) in group.items():
+        # All weight on the target lies on the weight of training, as does its norm on
+        # what it is.
+        linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
+        at, values = plots.values(index, f'{arm}+{name}', 'accuracy')
+        if at:
+          plots.draw(axes, at, 100 * values, colour, marker, done, linestyle)
+      plots.draw(axes, lengths, 100 * as_it_is, 'black', '', 'as it is', '--')
+      axes.set(ylim=(0, 103))
+    restored.set(title=f'{ARMS[arm][0]}, changed', ylabel='accuracy (%)')
+    imposed.set(title=f'{ARMS[arm][0]}, signal of training')
+    lengths, total = plots.values(index, arm, 'total_variance')
+    variance.set_yscale('log')
+    plots.band(variance, lengths, total / total[:, :1], arm)
+    variance.set(title='Variance of the output,\nrelative to the shortest N')
+    for axes in (restored, imposed, variance):
+      plots.length_axis(axes, trained_up_to)
+      if arm != arms[-1]:
+        axes.set_xlabel('')
+    imposed.tick_params(labelleft=False)
+  handles, labels = [], []
+  for axes in panels[0, :2]:
+    more = zip(*axes.get_legend_handles_labels(), strict=True)
+    for handle, label in more:
+      if label not in labels:
+        handles.append(handle)
+        labels.append(label)
   drawn.legend(
-      *panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=2,
+      handles, labels, loc='outside lower center', ncols=2,
       title='bands: 95 % intervals of the mean over seeds; grey: training lengths',
       title_fontsize=7.5,
   )
@@ -271,6 +295,13 @@ def _variance(index: Index, arm: str, changed: str) -> float:
   _, values = plots.values(index, changed, 'total_variance')
   with np.errstate(divide='ignore', invalid='ignore'):
     return float(np.exp(np.nanmean(np.log(values[:, 1:] / own[:, :1]))))
+
+
+def _done(index: Index) -> dict[str, str]:
+  """Returns {name: what is done} of the interventions that were measured."""
+  suffixes = {arm.partition('+')[2] for arm, _, _ in index}
+  return {name: done for name, (done, _, _) in INTERVENTIONS.items()
+          if name in suffixes}
 
 
 def _arms(index: Index) -> list[str]:

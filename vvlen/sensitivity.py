@@ -8,6 +8,7 @@ from etils import epath
 from vvlen import plots, results, run_folder, sensitivity_figures
 from vvlen.cells import Cell, index_cells, MECHANISM, read_cells, Setting
 from vvlen.comparison import CONTROL, LEARNED, TREATED
+from vvlen.curves import at_step, read_curves
 from vvlen.plots import ARMS
 from vvlen.tables import (
   blank_without,
@@ -48,10 +49,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   if not cells:
     raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
   cells += read_cells(indices, settings, 'standardize', family=())
-  tuned = {name: tune(indices, group, settings[name].trained_up_to)
-           for name, group in rates.items()}
+  tuned = _tune(folder, indices, rates, cells, settings)
   made = [table(cells, settings)]
-  if any(tuned.values()):
+  if tuned:
     made.append(tuned_table(tuned))
   with plots.style():
     drawn = {'sensitivity': sensitivity_figures.gains(cells, settings, tuned)}
@@ -110,6 +110,27 @@ def _read_settings(
   leader = lambda group: min(group, key=lambda name: (name != 'base', len(name), name))
   rates = {leader(group): group for group in groups.values() if len(group) > 1}
   return settings, rates, ends
+
+
+def _tune(
+    folder: epath.Path, indices: Mapping[tuple[str, int], results.Index],
+    rates: Mapping[str, Sequence[str]], cells: Sequence[Cell],
+    settings: Mapping[str, Setting],
+) -> dict[str, Tuned]:
+  """Compares arms at their best rates, at the last step at which cells are tested."""
+  tested = [(cell.name, cell.step) for cell in cells if cell.in_family]
+  tuned = {}
+  for name, group in rates.items():
+    step = max((step for cell, step in tested if cell in group), default=0)
+    have = {cell: indices[cell, step] for cell in group if (cell, step) in indices}
+    losses = {
+        cell: at_step(read_curves(folder / f'cells/{cell}/metrics.jsonl'), step, 'loss')
+        for cell in have
+    }
+    found = tune(have, losses, step, settings[name].trained_up_to)
+    if found:
+      tuned[name] = found
+  return tuned
 
 
 def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
@@ -197,8 +218,8 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
                note)
 
 
-def tuned_table(tuned: Mapping[str, Sequence[Tuned]]) -> Table:
-  """Returns one row a group of learning rates and step: each arm at its best rate.
+def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
+  """Returns one row a group of learning rates: each arm at its best rate.
 
   Args:
     tuned: {name of the group: from `tune`}.
@@ -211,7 +232,7 @@ def tuned_table(tuned: Mapping[str, Sequence[Tuned]]) -> Table:
           'control': t.means[1], 'treated': t.means[0], 'difference': t.mean_difference,
           'ci_low': t.ci_low, 'ci_high': t.ci_high, 'seeds': t.num_seeds,
       }
-      for name, steps in tuned.items() for t in steps
+      for name, t in tuned.items()
   ]
   rate = lambda arm: lambda r: (
       f'{r[f"{arm}_rate"]} ({number(100 * r[f"{arm}_sure"], ".0f")} %)'
@@ -226,13 +247,12 @@ def tuned_table(tuned: Mapping[str, Sequence[Tuned]]) -> Table:
       'difference [95 %]': difference_cell('.2f'),
       'seeds': lambda r: str(r['seeds']),
   }
-  told = '; '.join(f'{name}: {", ".join(steps[-1].rates)}'
-                   for name, steps in tuned.items() if steps)
+  told = '; '.join(f'{name}: {", ".join(t.rates)}' for name, t in tuned.items())
   note = (
       'Mean accuracy in % beyond the training lengths, each arm in the cell with the '
-      'lowest loss on the training lengths, of those that differ in their learning '
-      f'rate alone ({told}). Intervals: bootstrap over seeds, 10,000 samples; each '
-      'chooses anew, the cell named in so many per cent of them.'
+      'lowest loss on the last batches of training, of those that differ in their '
+      f'learning rate alone ({told}). Intervals: bootstrap over seeds, 10,000 samples; '
+      'each chooses anew, the cell named in so many per cent of them.'
   )
   return Table('tuned_rates', 'Gain where each arm has its best learning rate', columns,
                records, note)

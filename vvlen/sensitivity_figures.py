@@ -11,7 +11,7 @@ import numpy as np
 from vvlen.cells import Cell, MECHANISM, Setting
 from vvlen.comparison import CONTROL, TREATED
 from vvlen.plots import ARMS
-from vvlen.statistics import PairedTest
+from vvlen.statistics import PairedTest, rank_correlation
 from vvlen.tables import number
 from vvlen.tuned import Tuned
 
@@ -27,7 +27,7 @@ _LOOK: Any = {
 
 def gains(
     cells: Sequence[Cell], settings: Mapping[str, Setting],
-    tuned: Mapping[str, Sequence[Tuned]] | None = None,
+    tuned: Mapping[str, Tuned] | None = None,
 ) -> Figure:
   """Draws the gain in each cell, all after as many steps, and along training.
 
@@ -54,7 +54,7 @@ def gains(
   names: list[str] = []
   for task, (left, right) in zip(tasks, panels, strict=True):
     own = [cell for cell in cells if _task(settings, cell.name) == task]
-    best = {name: steps for name, steps in (tuned or {}).items()
+    best = {name: each for name, each in (tuned or {}).items()
             if _task(settings, name) == task}
     _by_cell(left, own, best, task)
     names += _along_training(right, own, len(names))
@@ -67,40 +67,49 @@ def gains(
       Line2D([], [], color='black', linestyle=_LINES[i % len(_LINES)], label=name)
       for i, name in enumerate(names)
   ]
-  drawn.legend(
+  legend = drawn.legend(
       handles=handles, fontsize=7, ncols=6, loc='outside lower center',
       title_fontsize=7.5,
-      title='mean accuracy beyond the training lengths; 95 % intervals, uncorrected; '
-            f'filled: p Holm < .05 over the cells, of {ARMS[TREATED][0]}',
+      title='mean accuracy beyond the training lengths, of the Baseline in %; 95 % '
+            'intervals, uncorrected;\n'
+            f'filled, and {ARMS[TREATED][0]} helps (green) or hurts (red): '
+            'p Holm < .05 over the cells',
   )
+  legend.get_title().set_multialignment('center')
   return drawn
 
 
 def _by_cell(
-    axes: Axes, cells: Sequence[Cell], tuned: Mapping[str, Sequence[Tuned]], task: str
+    axes: Axes, cells: Sequence[Cell], tuned: Mapping[str, Tuned], task: str
 ) -> None:
   """Draws a line a cell, the largest gain above, and those of tuned rates below."""
   family = [c for c in cells if c.in_family and c.comparison.primary]
   order = sorted(family, key=lambda c: -_gain(c))
   names = [cell.name for cell in order]
   steps = {cell.name: cell.step for cell in family}
-  for name, at_steps in tuned.items():
-    for each in at_steps:
-      if steps.get(name) == each.step:
-        _interval(axes, len(names), each, markerfacecolor='white', **_LOOK)
-        names.append(f'{name}, best rates')
+  labels = [f'{c.name}   {number(c.comparison.primary_means[1], ".0f")}' for c in order]
+  for name, each in tuned.items():
+    _interval(axes, len(labels), each, markerfacecolor='white', **_LOOK)
+    labels.append(f'{name}, best rates   {number(each.means[1], ".0f")}')
+  if tuned:
+    axes.axhline(len(names) - 0.5, color='black', linewidth=0.5)
   for cell in cells:
     test, arm = cell.comparison.primary, cell.comparison.treated
     if test is None or steps.get(cell.name) != cell.step:
       continue
+    y, found = names.index(cell.name), cell.holm_p < 0.05
     _interval(
-        axes, names.index(cell.name) + (0 if arm == TREATED else 0.3), test,
+        axes, y + (0 if arm == TREATED else 0.3), test,
         color=ARMS[arm][1], marker=ARMS[arm][2], linestyle='',
-        markerfacecolor=ARMS[arm][1] if cell.holm_p < 0.05 else 'white',
+        markerfacecolor=ARMS[arm][1] if found else 'white',
     )
+    if found:
+      helps = test.mean_difference > 0
+      axes.axhspan(y - 0.5, y + 0.5, color='#d4efe3' if helps else '#fadfd0', zorder=0)
   axes.axvline(0, color='black', linewidth=0.8)
-  axes.set_yticks(range(len(names)), names)
-  axes.set_ylim(len(names) - 0.4, -0.6)
+  axes.set_yticks(range(len(labels)), labels)
+  axes.set_ylim(len(labels) - 0.4, -0.6)
+  axes.grid(visible=False, axis='y')
   after = ' or '.join(f'{step:,}' for step in sorted(set(steps.values())))
   axes.set(xlabel='← hurts    arm − Baseline (points)    helps →',
            title=f'{task}, after {after} steps' if task else f'After {after} steps')
@@ -173,7 +182,7 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
     _over_cells(above, same, metric)
     _over_seeds(below, family, metric)
-    above.set_title(title)
+    above.set_title(title, pad=14)
   names = [f'{cell.name}  {number(_gain(cell), "+.1f")}  {i}'
            for i, cell in enumerate(family, 1)]
   panels[1, 0].set_yticks(range(len(names)), names)
@@ -191,16 +200,24 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
 def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
   """Draws the gain of each cell, by its number, against what LN changes."""
   relative = metric == 'output_norm'  # its scale is another in each cell
-  for label, cell in cells.items():
+  changes = []
+  for cell in cells.values():
     treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
-    x = np.log2(treated / control) if relative else treated - control
+    changes.append(np.log2(treated / control) if relative else treated - control)
+  rank = rank_correlation(changes, [_gain(cell) for cell in cells.values()]).rank
+  if np.isfinite(rank):
+    axes.text(0.5, 1.02, f'rank correlation {number(rank, ".2f")}', fontsize=7,
+              ha='center', transform=axes.transAxes)
+  for (label, cell), x in zip(cells.items(), changes, strict=True):
     found = cell.holm_p < 0.05
     axes.plot([x], [_gain(cell)], **_LOOK,
               markerfacecolor=_LOOK['color'] if found else 'white')
     if found and np.isfinite(x):
-      side = 1 if int(label) % 2 else -1  # neighbours in gain, on different sides
+      # Neighbours in gain on different sides, above and below.
+      right, above = int(label) % 2 > 0, int(label) % 4 < 2
       axes.annotate(label, (x, _gain(cell)), fontsize=6.5, textcoords='offset points',
-                    xytext=(4 * side, -3), ha='left' if side > 0 else 'right')
+                    xytext=(4 if right else -4, 0 if above else -7),
+                    ha='left' if right else 'right')
   axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline')
   axes.margins(0.2, 0.15)
   axes.axhline(0, color='black', linewidth=0.8)

@@ -64,6 +64,34 @@ def paired_t_test(treated: ArrayLike, control: ArrayLike) -> PairedTest:
   )
 
 
+def adjusted_test(after: ArrayLike, before: ArrayLike) -> PairedTest | None:
+  """Tests whether a difference is zero where an earlier one would be.
+
+    D'_s = α + β D_s + ε_s,  t = α̂ / se(α̂),  S − 2 degrees of freedom
+
+  over pairs s, by least squares: the analysis of covariance of differences. Where a
+  change makes all differences smaller, by 1 − β, α tells whether it does more to one
+  arm than to the other. Noise in D makes β too small.
+
+  Args:
+    after: D' [S], treated − control, finite.
+    before: D [S], the same before the change.
+
+  Returns:
+    α as a `PairedTest`, whose effect size is nan; None if there are fewer than four
+    pairs or all D are equal.
+  """
+  before, after = np.asarray(before, float), np.asarray(after, float)
+  if before.size < 4 or np.ptp(before) == 0:
+    return None
+  fit, freedom = stats.linregress(before, after), before.size - 2
+  reach = float(stats.t.ppf(0.975, freedom)) * fit.intercept_stderr
+  mean = float(fit.intercept)
+  t = mean / fit.intercept_stderr if fit.intercept_stderr else float('nan')
+  return PairedTest(mean, mean - reach, mean + reach, float('nan'), t,
+                    float(2 * stats.t.sf(abs(t), freedom)), before.size)
+
+
 def holm(p: ArrayLike) -> np.ndarray:
   """Adjusts p-values of a family of tests, by Holm's step-down method.
 

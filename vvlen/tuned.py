@@ -3,21 +3,27 @@
   r(a) = argmin_r mean_s L(a, r, s)
   gain = mean_s [A(LN, r(LN), s) − A(Baseline, r(Baseline), s)]
 
-over rates r and seeds s, which all rates share. L is the training loss: its batches are
-new at every step, so it is validation in distribution, and test lengths have no say. A
-is the mean accuracy beyond the training lengths. Where two rates do equally well in
-training, chance chooses, and the choice may move the gain by more than its standard
-error; so the interval is that of a bootstrap over seeds which chooses anew in every
-sample. It describes: near such a tie no bootstrap promises to cover in 95 of 100 cases.
+over rates r and seeds s, which all rates share. L is the loss on the last batches of
+training, as many as one line of the learning curves tells of: all are new, and no rate
+has moved the weights much since, so that this is validation in distribution of the
+models that are measured; test lengths have no say. A is the mean accuracy beyond the
+training lengths. Where two rates do equally well in training, chance chooses, and the
+choice may move the gain by more than its standard error; so the interval is that of a
+bootstrap over seeds which chooses anew in every sample. It describes: near such a tie
+no bootstrap promises to cover in 95 of 100 cases.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 from vvlen import results
 from vvlen.comparison import CONTROL, endpoint, TREATED
+
+# arm -> seed -> training loss at the end
+Losses = Mapping[str, Mapping[int, float]]
 
 _SAMPLES = 10_000
 
@@ -40,54 +46,43 @@ class Tuned(NamedTuple):
 
 
 def tune(
-    indices: Mapping[tuple[str, int], results.Index],
-    rates: Collection[str],
+    indices: Mapping[str, results.Index],
+    losses: Mapping[str, Losses],
+    step: int,
     trained_up_to: int,
-) -> list[Tuned]:
-  """Chooses the rate of each arm, at each step, and compares the arms.
+) -> Tuned | None:
+  """Chooses the rate of each arm, and compares the arms.
 
   Args:
-    indices: of a grid, from `vvlen.cells.index_cells`.
-    rates: cells that differ in their learning rate alone. At a step, those count that
-      have both arms and no fewer seeds than any; of an arm, those of whose seeds more
-      than half are finite.
+    indices: the rows of cells that differ in their learning rate alone, by cell. Those
+      count that have both arms and no fewer seeds than any; of an arm, those of whose
+      seeds more than half are finite.
+    losses: of these cells.
+    step: at which both are measured, the last of each schedule.
     trained_up_to: the longest training length.
 
   Returns:
-    One entry for each step at which there are two rates or more, first step first.
+    The comparison; None if there are not two rates to choose from.
   """
-  steps: dict[int, dict[str, results.Index]] = {}
-  for (name, step), index in sorted(indices.items(), key=lambda x: x[0]):
-    if name in rates:
-      steps.setdefault(step, {})[name] = index
-  made = [_tune(steps[step], step, trained_up_to) for step in sorted(steps)]
-  return [tuned for tuned in made if tuned]
-
-
-def _tune(
-    indices: Mapping[str, results.Index], step: int, trained_up_to: int
-) -> Tuned | None:
-  """Chooses at one step, from {cell: its rows}; None if there is no choice."""
   arms = (TREATED, CONTROL)
-  losses = {
-      (name, arm): index.get((arm, 'training_loss', None), {})
-      for name, index in indices.items() for arm in arms
-  }
-  count = lambda name: min(len(losses[name, arm]) for arm in arms)
-  most = max(map(count, indices))
-  whole = [name for name in indices if most and count(name) == most]
+  values: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+  for name, index in indices.items():
+    for arm in arms:
+      accuracy = endpoint(index, arm, trained_up_to)
+      values[arm, name] = {s: (x, accuracy[s]) for s, x in losses[name].get(
+          arm, {}).items() if s in accuracy}
+  count = {name: min(len(values[arm, name]) for arm in arms) for name in indices}
+  most = max(count.values(), default=0)
+  whole = [name for name in sorted(count) if most and count[name] == most]
   if len(whole) < 2:
     return None
   usable: dict[str, list[str]] = {arm: [] for arm in arms}
-  values: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
-  for arm in arms:
-    for name in whole:
-      accuracy = endpoint(indices[name], arm, trained_up_to)
-      both = {s: (x, accuracy.get(s, np.nan)) for s, x in losses[name, arm].items()}
-      values[arm, name] = {s: x for s, x in both.items() if np.isfinite(x).all()}
-      # A rate at which most seeds fail is no choice; others share their seeds.
-      if 2 * len(values[arm, name]) > most:
-        usable[arm].append(name)
+  for arm, name in itertools.product(arms, whole):
+    finite = {s: x for s, x in values[arm, name].items() if np.isfinite(x).all()}
+    values[arm, name] = finite
+    # A rate at which most seeds fail is no choice; others share their seeds.
+    if 2 * len(finite) > most:
+      usable[arm].append(name)
   shared = [values[arm, name] for arm in arms for name in usable[arm]]
   seeds = sorted(set.intersection(*map(set, shared))) if shared else []
   if len(seeds) < 2 or not all(usable.values()):

@@ -9,9 +9,10 @@ disperse), and o tells less of it. Each is undone, or done, without the other:
   recentred     o ← o − μ_N + μ₀                          the mean as in training
   standardized  o ← (o − μ_N) / σ_N · σ₀ + μ₀             mean and variance of each
                                                           component as in training
-  vanished      o ← (o₀ − μ₀) / σ₀ · σ_N + μ_N             outputs o₀ of the longest
-                                                          training length, with mean
-                                                          and variance as at N
+  shifted       o ← o₀ − μ₀ + μ_N                         outputs o₀ of the longest
+                                                          training length, with the mean
+  shrunk        o ← (o₀ − μ₀) / σ₀ · σ_N + μ₀             as at N, with the variance
+  vanished      o ← (o₀ − μ₀) / σ₀ · σ_N + μ_N             as at N, with both
   reweighted    o ← (o + (e^c − 1) a v) / (1 + (e^c − 1) a)  the target's weight as in
                 c = λ₀ − λ_N                              training: c more in its logit
   one_hot       o ← v                                     all weight on the target
@@ -20,8 +21,8 @@ disperse), and o tells less of it. Each is undone, or done, without the other:
 a, v: weight and value of the item asked for; λ: the median over sequences of its
 log-odds ln a / (1 − a); ₀: at the longest training length. The first three leave the
 weights as they are, and restore what is lost to a changed scale, mean or spread of o,
-though no signal that has gone. `vanished` is the counterpart of `standardized`: the
-signal is that of training, and what is lost is lost to mean and variance alone. The
+though no signal that has gone. The next three are their counterparts: the signal is
+that of training, and what is lost is lost to the mean, to the variance, or to both. The
 last two use the label, and with the weight of the target they bring back variance as
 well. With `reweighted` the other items are as many as before and keep their
 proportions; `one_hot` is the accuracy at N = 1. All are applied before the norm of the
@@ -30,7 +31,7 @@ model.
 Axes: S sequences, N items, d width of the attention output.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +46,8 @@ from vvlen.evaluation.lengths import (
   Sample,
 )
 from vvlen.evaluation.moments import Moments, moments
+
+Changes = Mapping[str, Callable[[jax.Array], jax.Array]]
 
 
 def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
@@ -124,7 +127,7 @@ def intervene(
   Returns:
     {'': metrics, '+rescaled': metrics, …}, each the means over sequences of
     `accuracy` and `loss`, nats, and `total_variance`, Σ_j σ_j² of the attention output
-    as changed; '' also has `output_norm`, the mean norm of it.
+    as changed.
   """
 
   def at(n):
@@ -141,9 +144,12 @@ def intervene(
   def row(batch, logits, output):
     return answers(batch, logits) | {'output': output}
 
-  def changed(batch, output, change):
-    logits, _ = apply(params, batch.query, batch.items, None, change)
-    return row(batch, logits, change(output))
+  def changed(batch, output, changes: Changes):
+    rows = {}
+    for suffix, change in changes.items():
+      logits, _ = apply(params, batch.query, batch.items, None, change)
+      rows[suffix] = row(batch, logits, change(output))
+    return rows
 
   def measure(batch):
     as_it_is, sown = apply(params, batch.query, batch.items)
@@ -155,23 +161,24 @@ def intervene(
     one_hot, alone = apply(params, batch.query, target)
     value = alone['attention_output']
     rows = {'': row(batch, as_it_is, output), '+one_hot': row(batch, one_hot, value)}
-    rows['']['output_norm'] = jnp.linalg.norm(output, axis=-1)
-    changes: dict[str, Callable[[jax.Array], jax.Array]] = {
+    return rows | changed(batch, output, {
         '+rescaled': lambda o: rescale(o, then.norm),
         '+recentred': lambda o: recentre(o, now, then),
         '+standardized': lambda o: match(o, now, then),
         '+reweighted': lambda o: reweight(o, weight, value, odds_then - odds_now),
-    }
-    return rows | {
-        suffix: changed(batch, output, change) for suffix, change in changes.items()
-    }
+    })
 
-  def vanish(batch):
+  def impose(batch):
     _, sown = apply(params, batch.query, batch.items)
-    return changed(batch, sown['attention_output'], lambda o: match(o, then, now))
+    spread = now._replace(mean=then.mean)
+    return changed(batch, sown['attention_output'], {
+        '+shifted': lambda o: recentre(o, then, now),
+        '+shrunk': lambda o: match(o, then, spread),
+        '+vanished': lambda o: match(o, then, now),
+    })
 
   rows = in_chunks(measure, sample, test_key, length, num_sequences)
-  rows['+vanished'] = in_chunks(vanish, sample, test_key, trained_up_to, num_sequences)
+  rows |= in_chunks(impose, sample, test_key, trained_up_to, num_sequences)
   variances = {s: {'total_variance': x.pop('output').var(axis=0).sum()}
                for s, x in rows.items()}
   return {s: {name: x.mean(axis=0) for name, x in metrics.items()} | variances[s]
