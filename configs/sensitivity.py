@@ -7,14 +7,16 @@ variant   seeds  steps up to  cost
 (none)    100    100,000      for a GPU
 cpu       32     10,000       12 minutes a cell of retrieval on two CPU cores
 quick     8      2,000        under 5 minutes for the cells base, l2 on two CPU cores
-smoke     2      20           seconds a cell
+smoke     2      20           a minute a cell, most of it compilation
 
 The cells base and l2 of both tasks have all arms and are followed further, to 40,000
-steps on a CPU; quick has two arms.
+steps on a CPU, which takes 1 to 2 hours a cell, of lookup 3 to 5: choose fewer as in
+--config.also_at.base="(2000,)". quick has two arms.
 
---config.run="('base','l2')" chooses cells; more may be added to the folder later. A
-copy of this file may have other cells: each changes fields of task, model and
-optimizer, or arms, train.batch_size, train.min_length and train.max_length.
+--config.run="('base','l2')" chooses cells, of which all run where nothing is said; more
+may be added to the folder later. A copy of this file may have other cells: each changes
+fields of task, model and optimizer, or arms, train.batch_size, train.min_length and
+train.max_length.
 """
 
 import ml_collections

@@ -90,6 +90,9 @@ def _line(error: Exception) -> str:
     # A KeyError's text is the repr of what it says; ml_collections wraps it.
     says = getattr(error.args[0], 'args', error.args)[0]
     text = f'config has no field {says}'
+    fields = [arg.partition('=')[0] for arg in sys.argv[1:]]
+    own = [x for x in fields if any(f"'{part}'" in text for part in x.split('.'))]
+    text += f': {own[0]}' if own else ''
   # ml_collections puts a whole traceback, or all attempts, before the cause.
   where, traceback, cause = text.rpartition('Error whilst parsing config file:')
   if traceback:

@@ -624,6 +624,8 @@ def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, w
     (['--config.cells.lookup.task.num_keys=8', "--config.run=('lookup',)"],
      'cell lookup: config.task.num_keys must not be less than any length: 8 < 64'),
     (['--config=configs/sensitivity.py:cpu_growing'], "not 'cpu_growing'"),
+    (['--config.cells.base.optimizer.colour=3'],
+     "config has no field 'optimizer': --config.cells.base.optimizer.colour"),
     (['--config=configs/lookup.py:smoke'],
      'config has no base, cells, at_steps, also_at, against, run: is it for another'),
 ])

@@ -164,7 +164,7 @@ def _primary_endpoint(
             f'{100 * learned:.0f} %): nothing here is about length.')
   note = (
       f'Mean accuracy over N = {_span(beyond)}, in %, paired over seeds. '
-      'LN − Baseline is the primary endpoint, fixed before the run; all else is '
+      'LN − Baseline is the primary endpoint, the same for every run; all else is '
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
       f'level. Treated ahead: in so many of the pairs.{few}{left_out(comparisons)}'
