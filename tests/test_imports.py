@@ -35,12 +35,13 @@ ALLOWED = {
         'cells', 'curves', 'run_folder', 'sensitivity_figures', 'tables', 'tuned'
     },
     'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables', 'tuned'},
-    'mechanism': _FROM_RESULTS | {'run_folder', 'tables'},
+    'mechanism': _FROM_RESULTS | {'mechanism_figure', 'run_folder', 'tables'},
+    'mechanism_figure': _FROM_RESULTS,
 }
 WITHOUT_JAX = (
     'statistics', 'results', 'curves', 'run_folder', 'comparison', 'plots', 'tables',
     'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
-    'sensitivity', 'sensitivity_figures', 'mechanism',
+    'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure',
 )
 
 

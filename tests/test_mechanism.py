@@ -15,7 +15,7 @@ from configs import lookup as lookup_file
 from configs import mechanism as config_file
 from experiments import mechanism as experiment
 from tests.conftest import ROOT, shown
-from vvlen import mechanism, plots, results
+from vvlen import mechanism, mechanism_figure, plots, results
 from vvlen.comparison import compare
 from vvlen.evaluation import intervention, lengths
 from vvlen.evaluation.moments import Moments
@@ -125,7 +125,7 @@ def test_a_row_of_zeros_and_a_constant_component_stay_finite():
 
 def test_at_the_training_length_moments_change_nothing():
   measured = _intervene('none', 16)
-  for name in ('recentred', 'standardized', 'reweighted', *mechanism.IMPOSED):
+  for name in ('recentred', 'standardized', 'reweighted', *mechanism_figure.IMPOSED):
     np.testing.assert_allclose(measured[f'+{name}']['loss'], measured['']['loss'],
                                rtol=1e-4)
     assert measured[f'+{name}']['accuracy'] == measured['']['accuracy']
@@ -174,7 +174,7 @@ def test_measurements_are_those_by_hand():
   dense = lambda x, name: x @ params[name]['kernel'] + params[name]['bias'][None]
   for suffix, x in changed.items():
     logits = dense(jax.nn.gelu(dense(x, 'head_hidden')), 'head_output')
-    target = (short if suffix[1:] in mechanism.IMPOSED else batch).target
+    target = (short if suffix[1:] in mechanism_figure.IMPOSED else batch).target
     loss = -jax.nn.log_softmax(logits)[rows, target].mean()
     np.testing.assert_allclose(measured[suffix]['loss'], loss, rtol=1e-4)
     assert measured[suffix]['accuracy'] == (logits.argmax(1) == target).mean()
@@ -220,7 +220,7 @@ def test_table_and_figure_say_what_is_restored():
       [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 30, 0, 40, 0, 20],
       atol=0.3)
   with plots.style():
-    changed, imposed, variance = mechanism.figure(index, 16).axes
+    changed, imposed, variance = mechanism_figure.figure(index, 16).axes
   np.testing.assert_allclose(
       [line.get_ydata()[1] for line in changed.lines], [50, 60, 60, 80, 90, 50],
       atol=0.3)

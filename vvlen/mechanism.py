@@ -3,11 +3,11 @@
 import functools
 
 from etils import epath
-from matplotlib.figure import Figure
 import numpy as np
 
 from vvlen import plots, results, run_folder
 from vvlen.comparison import change, change_at_equal, compare, CONTROL, LEARNED
+from vvlen.mechanism_figure import arms_of, figure, INTERVENTIONS
 from vvlen.plots import ARMS
 from vvlen.results import Index
 from vvlen.statistics import corrected
@@ -22,21 +22,6 @@ from vvlen.tables import (
   Table,
   write_table,
 )
-
-# Suffix of the arm's name -> what is done, colour (Okabe and Ito's, Tol's), marker.
-RESTORED = {
-    'rescaled': ('norm as in training', '#E69F00', 's'),
-    'recentred': ('mean as in training', '#56B4E9', 'v'),
-    'standardized': ('mean and variance as in training', '#D55E00', '^'),
-    'reweighted': ('weight of the target as in training', '#8C6D31', '.'),
-    'one_hot': ('all weight on the target', '#CC79A7', 'D'),
-}
-IMPOSED = {
-    'shifted': ('signal of training, mean as at N', '#117733', '<'),
-    'shrunk': ('signal of training, variance as at N', '#882255', '>'),
-    'vanished': ('signal of training, mean and variance as at N', '#332288', 'o'),
-}
-INTERVENTIONS = RESTORED | IMPOSED
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -63,7 +48,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       title=f'{made.title}, after {trained_step:,} training steps'
   )
   tables = [made]
-  if CONTROL in _arms(index) and len(_arms(index)) > 1:
+  if CONTROL in arms_of(index) and len(arms_of(index)) > 1:
     tables.append(gain_table(index, trained_up_to))
   with plots.style():
     paths = plots.save(
@@ -86,7 +71,7 @@ def table(index: Index, trained_up_to: int) -> Table:
     and the share of what was lost since the first length that is restored.
   """
   records, compared = [], []
-  for arm in _arms(index):
+  for arm in arms_of(index):
     comparisons = [
         (done, compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to))
         for name, done in _done(index).items()
@@ -152,7 +137,7 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
     intervention, and how it changes.
   """
   records, compared = [], []
-  for arm in _arms(index):
+  for arm in arms_of(index):
     if arm == CONTROL:
       continue
     before, *after = (
@@ -207,7 +192,7 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
 def length_table(index: Index, trained_up_to: int) -> Table:
   """Returns, for each arm, intervention and length, what it changes."""
   records, compared = [], []
-  for arm in _arms(index):
+  for arm in arms_of(index):
     for name, done in _done(index).items():
       c = compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to)
       compared.append(c)
@@ -238,49 +223,6 @@ def length_table(index: Index, trained_up_to: int) -> Table:
                records, note)
 
 
-def figure(index: Index, trained_up_to: int) -> Figure:
-  """Draws accuracy by length under each intervention, and the output's variance."""
-  arms = _arms(index)
-  drawn = Figure(figsize=(7.0, 2.2 * len(arms) + 1.2))
-  panels = drawn.subplots(len(arms), 3, squeeze=False)
-  for (restored, imposed, variance), arm in zip(panels, arms, strict=True):
-    lengths, as_it_is = plots.values(index, arm, 'accuracy')
-    for axes, group in ((restored, RESTORED), (imposed, IMPOSED)):
-      for name, (done, colour, marker) in group.items():
-        # All weight on the target lies on the weight of training, as does its norm on
-        # what it is.
-        linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
-        at, values = plots.values(index, f'{arm}+{name}', 'accuracy')
-        if at:
-          plots.draw(axes, at, 100 * values, colour, marker, done, linestyle)
-      plots.draw(axes, lengths, 100 * as_it_is, 'black', '', 'as it is', '--')
-      axes.set(ylim=(0, 103))
-    restored.set(title=f'{ARMS[arm][0]}, changed', ylabel='accuracy (%)')
-    imposed.set(title=f'{ARMS[arm][0]}, signal of training')
-    lengths, total = plots.values(index, arm, 'total_variance')
-    variance.set_yscale('log')
-    plots.band(variance, lengths, total / total[:, :1], arm)
-    variance.set(title='Variance of the output,\nrelative to the shortest N')
-    for axes in (restored, imposed, variance):
-      plots.length_axis(axes, trained_up_to)
-      if arm != arms[-1]:
-        axes.set_xlabel('')
-    imposed.tick_params(labelleft=False)
-  handles, labels = [], []
-  for axes in panels[0, :2]:
-    more = zip(*axes.get_legend_handles_labels(), strict=True)
-    for handle, label in more:
-      if label not in labels:
-        handles.append(handle)
-        labels.append(label)
-  drawn.legend(
-      handles, labels, loc='outside lower center', ncols=2,
-      title='bands: 95 % intervals of the mean over seeds; grey: training lengths',
-      title_fontsize=7.5,
-  )
-  return drawn
-
-
 def _variance(index: Index, arm: str, changed: str) -> float:
   """Returns an output's variance beyond the shortest length, relative to that there.
 
@@ -302,7 +244,3 @@ def _done(index: Index) -> dict[str, str]:
   suffixes = {arm.partition('+')[2] for arm, _, _ in index}
   return {name: done for name, (done, _, _) in INTERVENTIONS.items()
           if name in suffixes}
-
-
-def _arms(index: Index) -> list[str]:
-  return [arm for arm in ARMS if any(key[0] == arm for key in index)]
