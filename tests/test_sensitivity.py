@@ -105,8 +105,13 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
                                     for test in family.values()])
   found = [line.get_markerfacecolor() != 'white' for line in points]
   assert found == [False, True, True]
-  # The largest gain stands above.
-  assert [t.get_text() for t in left.get_yticklabels()] == ['b', 'a', 'c']
+  # Behind those two, where it helps and where it hurts.
+  shades = {tuple(p.get_bbox().intervaly): p.get_facecolor()[:2] for p in left.patches}
+  assert {y: green > red for y, (red, green) in shades.items()} == {
+      (-0.5, 0.5): True, (1.5, 2.5): False}
+  # The largest gain stands above, with the accuracy of the Baseline.
+  labels = [t.get_text() for t in left.get_yticklabels()]
+  assert labels == ['b   50', 'a   51', 'c   50']
   drawn, filled = right.lines[:6:2], right.lines[1:6:2]
   assert [list(line.get_xdata()) for line in drawn] == [[10, 20]] * 3
   np.testing.assert_allclose([line.get_ydata() for line in drawn],
@@ -374,8 +379,10 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
   cells = read_cells(index_cells(rows), {})
   with plots.style():
     left, _ = sensitivity_figures.gains(cells, {}, tuned).axes
-  assert [t.get_text() for t in left.get_yticklabels()] == [
+  labels = [t.get_text().split('   ') for t in left.get_yticklabels()]
+  assert [name for name, _ in labels] == [
       'rate_high', 'rate_low', 'base', 'base, best rates']
+  assert labels[-1][1] == f'{best.means[1]:.0f}'
   places = [(line.get_ydata()[0], line.get_xdata()[0], line.get_markerfacecolor())
             for line in left.lines if line.get_marker() == '^']
   assert (3, best.mean_difference, 'white') in places
