@@ -10,7 +10,7 @@ quick     8      2,000        under 5 minutes for the cells base, l2 on two CPU 
 smoke     2      20           a minute a cell, most of it compilation
 
 The cells base and l2 of both tasks have all arms and are followed further, to 40,000
-steps on a CPU, which takes 1 to 2 hours a cell, of lookup 3 to 5: choose fewer as in
+steps on a CPU, which takes 1 to 2 hours a cell, of lookup 3 to 6: choose fewer as in
 --config.also_at.base="(2000,)". quick has two arms.
 
 --config.run="('base','l2')" chooses cells, of which all run where nothing is said; more
