@@ -96,7 +96,7 @@ def _check(config: Any) -> None:
   if train.num_steps % train.steps_per_call:
     raise ValueError(
         f'config.train.num_steps {train.num_steps} must be a multiple of '
-        f'steps_per_call {train.steps_per_call}'
+        f'config.train.steps_per_call {train.steps_per_call}'
     )
   if train.seeds_at_once % train.group_size:
     raise ValueError(

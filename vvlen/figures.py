@@ -140,7 +140,7 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
       bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(spread[s])
                             for s in delta])
       bound_of = (
-          'bound of the Baseline $e^{2\\delta}\\sigma^2/N = '
+          'bound of the Baseline, median over seeds: $e^{2\\delta}\\sigma^2/N = '
           + (f'10^{{{bound:.0f}}}/N$, too loose to draw' if bound > 3 else
              f'{10**bound:.1f}/N$')
       )

@@ -210,8 +210,9 @@ def _training(index: results.Index) -> Table:
       'not finite': lambda r: r['not_finite'],
   }
   note = (
-      'Over the last tenth of training, on batches not yet trained on: mean loss in '
-      'nats, accuracy in %. Not converged: seeds more than 5 points below the median '
+      'Over the last tenth of training, or the last line of the learning curves where '
+      'that is more, on batches not yet trained on: mean loss in nats, accuracy in %. '
+      'Not converged: seeds more than 5 points below the median '
       'of the best arm; these stay in the tests. Not finite: left out of the tests.'
   )
   return Table('training', 'Training', columns, records, note)

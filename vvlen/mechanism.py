@@ -114,7 +114,8 @@ def table(index: Index, trained_up_to: int) -> Table:
       'is lost from the shortest length on. Variance: of the output, the sum over its '
       'components, as it is and changed, relative to that at the shortest length, '
       'geometric mean. p Holm: over the interventions of an arm; '
-      'smallest detectable: with a power of 80 %, at 5 % divided by their number.'
+      'smallest detectable: with a power of 80 %, at 5 % divided by their number. '
+      'undefined: all differences are equal, as where a norm undoes a rescaling.'
       f'{left_out(compared)}'
   )
   odd = {ARMS[c.control][0] for c in compared if c.control_mean[0] < 100 * LEARNED}

@@ -73,7 +73,8 @@ def gains(
       title='mean accuracy beyond the training lengths, of the Baseline in %; 95 % '
             'intervals, uncorrected;\n'
             f'filled, and {ARMS[TREATED][0]} helps (green) or hurts (red): '
-            'p Holm < .05 over the cells',
+            'p Holm < .05 over the cells;\n'
+            'std. and what stands below a line are not tested',
   )
   legend.get_title().set_multialignment('center')
   return drawn
