@@ -39,6 +39,7 @@ def over_seeds(
     mesh: Mesh,
     group_size: int = 1,
     donate: tuple[int, ...] = (),
+    shared: int = 0,
 ) -> Callable[..., Any]:
   """Compiles a function of one seed into one over a leading axis of seeds.
 
@@ -54,21 +55,24 @@ def over_seeds(
       as it would be alone on such a mesh, bit for bit (on one device, as by the
       plain function under jit). On a CPU that is also the fastest.
     donate: positions of arguments whose memory the result may take.
+    shared: how many arguments, the first ones, are the same for all seeds.
 
   Returns:
-    A jit-compiled function whose arguments and results have a leading axis of
-    seeds, a multiple of the number of devices times group_size.
+    A jit-compiled function whose arguments, but for the shared, and results have a
+    leading axis of seeds, a multiple of the number of devices times group_size.
   """
 
-  def local(*arguments):
+  def local(same, own):
     batch = None if group_size == 1 else group_size
-    return jax.lax.map(lambda one: function(*one), arguments, batch_size=batch)
+    return jax.lax.map(lambda one: function(*same, *one), own, batch_size=batch)
 
   # check_vma off: a loop inside may start from constants, which are not sharded.
   mapped = jax.shard_map(
-      local, mesh=mesh, in_specs=_SEEDS, out_specs=_SEEDS, check_vma=False
+      local, mesh=mesh, in_specs=(PartitionSpec(), _SEEDS), out_specs=_SEEDS,
+      check_vma=False,
   )
-  return jax.jit(mapped, donate_argnums=donate)
+  run = lambda *arguments: mapped(arguments[:shared], arguments[shared:])
+  return jax.jit(run, donate_argnums=donate)
 
 
 def compile_together(functions: Iterable[Any], *arguments: Any) -> None:

@@ -1,0 +1,169 @@
+"""The causal stack without parameters, in which LayerNorm alone makes a recency bias.
+
+  Z = LN(X),   S = Z Zᵀ / √d,   A = softmax of S over keys j ≤ i,   X' = A Z + c X
+
+is one layer (arXiv 2509.21042, section 3): one head, no feed-forward, no positions. LN
+subtracts each row's mean and divides by its deviation; without it Z = X. Values are the
+normalized Z; the residual c adds the raw X. What the paper calls attention score, and
+shows in all its figures, is S, the logits before the softmax.
+
+Products are computed in full float32, or wider with the input: in TF32 or bfloat16 the
+effect, of a thousandth of the logits, is lost. At α = 0 and d ≥ 256 float32 does not
+resolve it either.
+
+Axes: n tokens, d width. Public functions take batch axes first; layers, which
+`vvlen.simulation` runs on many inputs at once, take them last, where the vector units
+of a processor run along them.
+"""
+
+import math
+from typing import NamedTuple
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from vvlen.models.norm import standardize
+
+# Up to this length of sum, and from this number of inputs on, sums of outer products
+# are several times as fast as XLA's products of many small matrices.
+_SHORT_SUM, _MANY = 16, 16
+
+
+class Layer(NamedTuple):
+  """What one layer computes. Batch axes, if any, are last."""
+
+  output: jax.Array  # X' [n, d, ...]
+  scores: jax.Array  # S [n, n, ...], 0 above the diagonal
+  weights: jax.Array  # A [n, n, ...]
+
+
+def causal_stack(
+    x: jax.Array,
+    num_layers: int,
+    layer_norm: bool = True,
+    residual: float | jax.Array = 0.0,
+    *,
+    epsilon: float = 0.0,
+    return_weights: bool = False,
+) -> jax.Array | tuple[jax.Array, jax.Array]:
+  """Returns the attention scores of every layer of the stack.
+
+  Args:
+    x: [..., n, d]; float64 is computed in float64, all else in float32.
+    num_layers: how many layers.
+    layer_norm: False for a stack without LayerNorm.
+    residual: c, the weight of the raw stream.
+    epsilon: added to the variance, inside the root of LayerNorm. With the default 0
+      a row whose entries are all equal gives nan.
+    return_weights: whether to return the attention weights too.
+
+  Returns:
+    The logits S [..., num_layers, n, n], 0 above the diagonal; with
+    `return_weights` (S, A), of the same shape.
+
+  Raises:
+    ValueError: if x has fewer than two axes or holds numbers that are not finite
+      (which a traced x does not tell), or num_layers is not positive.
+  """
+  layers = _run(x, num_layers, layer_norm, residual, epsilon)
+  return (layers.scores, layers.weights) if return_weights else layers.scores
+
+
+class CausalStack(nn.Module):
+  """The stack as a module of a larger model. It has no parameters.
+
+  Sows `attention_scores` and `attention_weights` [..., num_layers, n, n] into
+  `intermediates`.
+
+  Attributes:
+    num_layers, layer_norm, residual, epsilon: as in `causal_stack`.
+  """
+
+  num_layers: int
+  layer_norm: bool = True
+  residual: float = 0.0
+  epsilon: float = 0.0
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps x [..., n, d] to the X' of the last layer, of the same shape and dtype."""
+    layers = _run(x, self.num_layers, self.layer_norm, self.residual, self.epsilon)
+    self.sow('intermediates', 'attention_scores', layers.scores)
+    self.sow('intermediates', 'attention_weights', layers.weights)
+    dtype = jnp.asarray(x).dtype
+    floating = jnp.issubdtype(dtype, jnp.floating)
+    return layers.output.astype(dtype) if floating else layers.output
+
+
+def causal_layer(
+    x: jax.Array,
+    layer_norm: bool = True,
+    residual: float | jax.Array = 0.0,
+    epsilon: float = 0.0,
+) -> Layer:
+  """Runs one layer on x [n, d, ...]."""
+  z = standardize(x, axis=1, epsilon=epsilon) if layer_norm else x
+  output, scores, weights = self_attend(z, z, z)
+  return Layer(output + residual * x, scores, weights)
+
+
+def self_attend(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    width: int | jax.Array | None = None,
+    causal: bool = True,
+) -> Layer:
+  """Attends from every token to those up to it, without projections.
+
+  Args:
+    queries: [n, d, ...], float32 or float64, as all are.
+    keys: [n, d, ...].
+    values: [n, v, ...].
+    width: by whose root scores are divided; d if None.
+    causal: False attends to all tokens. Scores above the diagonal are 0 all the same.
+
+  Returns:
+    As `Layer`, the output being A V, [n, v, ...].
+  """
+  num_tokens, length = queries.shape[:2]
+  scale = jax.lax.rsqrt(jnp.asarray(length if width is None else width, queries.dtype))
+  scores = _product(queries, jnp.swapaxes(keys, 0, 1)) * scale
+  seen = jnp.tri(num_tokens, dtype=bool)
+  seen = jnp.expand_dims(jnp.tri(num_tokens, dtype=bool), range(2, scores.ndim))
+  weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf) if causal else scores, 1)
+  return Layer(_product(weights, values), jnp.where(seen, scores, 0.0), weights)
+
+
+def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
+  """Runs all layers on x [..., n, d]; scores and weights [..., num_layers, n, n]."""
+  x = jnp.asarray(x)
+  if x.ndim < 2 or 0 in x.shape[-2:]:
+    raise ValueError(f'x must be [..., n, d], n and d positive: {x.shape}')
+  if num_layers < 1:
+    raise ValueError(f'num_layers must be positive: {num_layers}')
+  x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  if not isinstance(x, jax.core.Tracer) and not jnp.isfinite(x).all():
+    raise ValueError('x has entries that are not finite')
+  residual = jnp.asarray(residual, x.dtype)
+
+  def step(x, _):
+    layer = causal_layer(x, layer_norm, residual, epsilon)
+    return layer.output, layer._replace(output=None)
+
+  x = jnp.moveaxis(x, (-2, -1), (0, 1))
+  output, layers = jax.lax.scan(step, x, length=num_layers)
+  scores, weights = (
+      jnp.moveaxis(each, (0, 1, 2), (-3, -2, -1))
+      for each in (layers.scores, layers.weights)
+  )
+  return Layer(jnp.moveaxis(output, (0, 1), (-2, -1)), scores, weights)
+
+
+def _product(x: jax.Array, y: jax.Array) -> jax.Array:
+  """Returns the matrix product of x [i, k, ...] and y [k, j, ...]: [i, j, ...]."""
+  length = x.shape[1]
+  if length > _SHORT_SUM or math.prod(x.shape[2:]) < _MANY:
+    return jnp.einsum('ik...,kj...->ij...', x, y, precision=jax.lax.Precision.HIGHEST)
+  return sum(x[:, k, None] * y[None, k] for k in range(length))

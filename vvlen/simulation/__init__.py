@@ -1,0 +1,183 @@
+"""Monte Carlo simulation of the causal stack on random tokens.
+
+Mean and standard error of the scores of every layer, mean attention weights, and how
+often a more recent token has the larger score (`vvlen.theory.ordering`), as in Figures
+1, 3 and 4 of arXiv 2509.21042.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen.models.causal_stack import causal_layer, Layer, self_attend
+from vvlen.simulation import chunks
+from vvlen.simulation.tokens import draw_factor, draw_tokens, factor_law
+from vvlen.theory import recency
+
+SAMPLERS = ('reduced', 'direct')
+
+
+class Recency(NamedTuple):
+  """What a simulation tells: means over simulations and their standard errors.
+
+  All are float64. Scores are logits, 0 above the diagonal.
+  """
+
+  mean: np.ndarray  # [layers, n, n], of scores
+  standard_error: np.ndarray  # [layers, n, n], of that mean
+  mean_weights: np.ndarray  # [layers, n, n]
+  recency_probability: np.ndarray  # [layers]
+  violation_rate: np.ndarray  # [layers]
+  recency_probability_error: np.ndarray  # [layers], standard error
+  violation_rate_error: np.ndarray  # [layers], standard error
+  num_simulations: int
+  totals: chunks.Totals  # from which a longer run continues
+
+
+def simulate_recency(
+    key: jax.Array,
+    *,
+    num_tokens: int = 10,
+    width: int = 64,
+    num_layers: int = 4,
+    num_simulations: int = 100_000,
+    anisotropy: float = 0.0,
+    layer_norm: bool = True,
+    residual: float = 0.0,
+    sampler: str = 'reduced',
+    dtype: Any = jnp.float32,
+    previous: chunks.Totals | None = None,
+    progress: chunks.Progress | None = None,
+) -> Recency:
+  """Simulates the stack on tokens of cosine α.
+
+  Both samplers have one law (`vvlen.simulation.tokens`). The cost of 'reduced' does not
+  depend on the width; 'direct' draws the tokens themselves and runs the stack on them.
+
+  Args:
+    key: a PRNG key.
+    num_tokens: n.
+    width: d.
+    num_layers: of the stack.
+    num_simulations: how many in all, those of `previous` among them.
+    anisotropy: α in [0, 1).
+    layer_norm: whether layers normalize.
+    residual: c, times the raw stream. In units of Z it is
+      `vvlen.theory.recency.residual_in_units_of_z`.
+    sampler: 'reduced', for n + 1 ≤ d (n ≤ d without LayerNorm), or 'direct'.
+    dtype: of the computation. float32 does not resolve the bias at α = 0 and d ≥ 256.
+    previous: `totals` of a shorter run with the same arguments.
+    progress: called with the number of simulations done, now and then.
+
+  Returns:
+    A `Recency`.
+
+  Raises:
+    ValueError: on sizes that are not positive, α outside [0, 1), a residual that is not
+      finite, an unknown sampler, more tokens than the reduced sampler serves, float64
+      without jax_enable_x64, or `previous` of another run.
+  """
+  recency.check(num_tokens, width, anisotropy, residual)
+  for name, value in (('num_layers', num_layers), ('num_simulations', num_simulations)):
+    recency.check_size(name, value)
+  if layer_norm and width < 2:
+    raise ValueError(f'LayerNorm needs a width of at least 2: {width}')
+  if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
+    raise ValueError(f'{jnp.dtype(dtype)} needs jax_enable_x64')
+  array = functools.partial(jnp.asarray, dtype=dtype)
+  if sampler == 'reduced':
+    law = factor_law(num_tokens, width, anisotropy, layer_norm)
+    simulation = chunks.Simulation(
+        draw_factor, _reduced(layer_norm), tuple(map(array, law)),
+        (array(width), array(residual)),
+    )
+    size = num_tokens**2
+  elif sampler == 'direct':
+    simulation = chunks.Simulation(
+        _direct_tokens(num_tokens, width), _direct(layer_norm), (array(anisotropy),),
+        (array(residual),),
+    )
+    size = num_tokens * max(num_tokens, width)
+  else:
+    raise ValueError(f'sampler must be of {", ".join(SAMPLERS)}: {sampler!r}')
+  settings = dict(
+      num_tokens=num_tokens, width=width, num_layers=num_layers, anisotropy=anisotropy,
+      layer_norm=layer_norm, residual=residual, sampler=sampler,
+      dtype=jnp.dtype(dtype).name,
+  )
+  return simulate(
+      key, simulation, num_layers=num_layers, num_simulations=num_simulations,
+      size=size, settings=settings, previous=previous, progress=progress,
+  )
+
+
+def simulate(
+    key: jax.Array,
+    simulation: chunks.Simulation,
+    *,
+    num_layers: int,
+    num_simulations: int,
+    size: int,
+    settings: dict[str, Any],
+    previous: chunks.Totals | None = None,
+    progress: chunks.Progress | None = None,
+) -> Recency:
+  """Simulates any stack of layers; `simulate_recency` is that of the paper.
+
+  Args:
+    key: a PRNG key.
+    simulation: how tokens are drawn, and the layer.
+    num_layers: how many, each as the one before.
+    num_simulations: how many in all.
+    size: numbers in the largest array of one simulation.
+    settings: plain values that, with the key, tell this run from others.
+    previous: `totals` of a shorter run.
+    progress: called with the number of simulations done.
+
+  Returns:
+    A `Recency`; batch axes that scores have, as of heads, stand behind theirs.
+
+  Raises:
+    ValueError: on `previous` of another run, or a longer one.
+  """
+  totals, all_moments = chunks.run(
+      key, simulation, num_layers=num_layers, num_simulations=num_simulations,
+      size=size, settings=settings, previous=previous, progress=progress,
+  )
+  mean = lambda name: all_moments[name].mean(num_simulations)
+  error = lambda name: all_moments[name].standard_error(num_simulations)
+  return Recency(
+      mean('scores'), error('scores'), mean('weights'), mean('recency_probability'),
+      mean('violation_rate'), error('recency_probability'), error('violation_rate'),
+      num_simulations, totals,
+  )
+
+
+@functools.cache
+def _reduced(layer_norm):
+  """Returns the layer for rows that only have the products of the tokens."""
+
+  def layer(x: jax.Array, width: jax.Array, residual: jax.Array) -> Layer:
+    # The rows' means are gone already.
+    z = x * jax.lax.rsqrt(jnp.square(x).sum(1, keepdims=True) / width)
+    z = z if layer_norm else x
+    attended = self_attend(z, z, z, width)
+    return attended._replace(output=attended.output + residual * x)
+
+  return layer
+
+
+@functools.cache
+def _direct(layer_norm):
+  return lambda x, residual: causal_layer(x, layer_norm, residual)
+
+
+@functools.cache
+def _direct_tokens(num_tokens, width):
+  return lambda key, count, anisotropy: draw_tokens(
+      key, count, num_tokens, width, anisotropy
+  )

@@ -1,0 +1,97 @@
+"""How often a more recent token has the larger attention score.
+
+Recency bias (arXiv 2509.21042, Definition 1) means S_ij > S_ik for all i ≥ j > k. How
+much of it there is, in scores that need not all obey, is told by two shares:
+
+  recency probability   of the triples k < j < i: those with S_ij > S_ik
+  violation rate        of the triples k < j ≤ i: those with S_ik ≥ S_ij
+
+Without any order the first is one half. The diagonal, a token's score with itself, is
+in the second alone.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Up to here all comparisons are written out, which is fastest, beyond they are a loop.
+_WRITTEN_OUT = 32
+
+
+class Order(NamedTuple):
+  """Shares of triples; nan where there is none."""
+
+  recency_probability: jax.Array
+  violation_rate: jax.Array
+
+
+def order(scores: jax.Array, seen: jax.Array | None = None) -> Order:
+  """Returns how the scores of each query are ordered.
+
+  Compares all pairs of keys: some n³/6 comparisons.
+
+  Args:
+    scores: [m, n, ...], row i being the i-th query. With m < n the queries are the
+      last m of n positions.
+    seen: [m, n, ...] bool, True where the query attends to the key; None for all.
+      Keys after the query never count.
+
+  Returns:
+    Two arrays [...], float32, a number for each batch axis, all queries together.
+
+  Raises:
+    ValueError: if there are more queries than keys.
+  """
+  num_queries, num_keys = scores.shape[:2]
+  if num_queries > num_keys:
+    raise ValueError(f'more queries than keys: {scores.shape}')
+  if seen is None and num_queries == num_keys <= _WRITTEN_OUT:
+    own, earlier = _all_in_order(scores)
+    own_pairs, pairs = (math.comb(num_keys, k) for k in (2, 3))
+  else:
+    seen = jnp.ones_like(scores, bool) if seen is None else seen
+    own, own_pairs, earlier, pairs = _seen_in_order(scores, seen)
+  return Order(earlier / pairs, 1 - (own + earlier) / (own_pairs + pairs))
+
+
+def _all_in_order(scores):
+  """Counts the pairs of keys k < j with S_ij > S_ik: of j = i, and of j < i."""
+  num_keys, *_ = scores.shape
+  both = jnp.zeros(scores.shape[2:], jnp.float32)
+  for j in range(1, num_keys):
+    rises = scores[j:, j : j + 1] > scores[j:, :j]
+    both += rises.astype(jnp.float32).sum((0, 1))
+  index = np.arange(num_keys)
+  before = np.expand_dims(np.tri(num_keys, k=-1, dtype=bool), (*range(2, scores.ndim),))
+  rises = (scores[index, index][:, None] > scores) & before
+  own = rises.astype(jnp.float32).sum((0, 1))
+  return own, both - own
+
+
+def _seen_in_order(scores, seen):
+  """As `_all_in_order`, each count followed by how many pairs there are."""
+  num_queries, num_keys = scores.shape[:2]
+  keys = jnp.expand_dims(jnp.arange(num_keys), range(1, scores.ndim - 1))
+
+  def count(row):
+    position, scores, seen = row  # [], [n, ...], [n, ...]
+    before = seen & (keys < position)
+    own_seen = jax.lax.dynamic_index_in_dim(seen, position, 0)
+    own_score = jax.lax.dynamic_index_in_dim(scores, position, 0)
+    # A comparison with nan is False.
+    others = jnp.where(before, scores, jnp.nan)
+    rises = (others[:, None] > others[None]) & (keys[:, None] > keys[None])
+    there = before.sum(0, dtype=jnp.float32)
+    return (
+        ((own_score > others) & own_seen).sum(0, dtype=jnp.float32),
+        there * own_seen[0],
+        rises.sum((0, 1), dtype=jnp.float32),
+        there * (there - 1) / 2,
+    )
+
+  positions = jnp.arange(num_keys - num_queries, num_keys)
+  counts = jax.lax.map(count, (positions, scores, seen))
+  return (count.sum(0) for count in counts)
