@@ -46,7 +46,8 @@ def recency_of_logits(
   logits = jnp.asarray(logits)
   if logits.ndim < 2 or logits.shape[-2] > logits.shape[-1]:
     raise ValueError(
-        f'logits must be [..., queries, keys], no more queries than keys: {logits.shape}'
+        'logits must be [..., queries, keys], no more queries than keys: '
+        f'{logits.shape}'
     )
   num_queries, num_keys = logits.shape[-2:]
   causal = jnp.tri(num_queries, num_keys, num_keys - num_queries, dtype=bool)

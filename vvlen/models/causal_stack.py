@@ -150,13 +150,13 @@ def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
 
   def step(x, _):
     layer = causal_layer(x, layer_norm, residual, epsilon)
-    return layer.output, layer._replace(output=None)
+    return layer.output, (layer.scores, layer.weights)
 
   x = jnp.moveaxis(x, (-2, -1), (0, 1))
   output, layers = jax.lax.scan(step, x, length=num_layers)
   scores, weights = (
       jnp.moveaxis(each, (0, 1, 2), (-3, -2, -1))
-      for each in (layers.scores, layers.weights)
+      for each in layers
   )
   return Layer(jnp.moveaxis(output, (0, 1), (-2, -1)), scores, weights)
 
@@ -166,4 +166,7 @@ def _product(x: jax.Array, y: jax.Array) -> jax.Array:
   length = x.shape[1]
   if length > _SHORT_SUM or math.prod(x.shape[2:]) < _MANY:
     return jnp.einsum('ik...,kj...->ij...', x, y, precision=jax.lax.Precision.HIGHEST)
-  return sum(x[:, k, None] * y[None, k] for k in range(length))
+  total = x[:, 0, None] * y[None, 0]
+  for k in range(1, length):
+    total += x[:, k, None] * y[None, k]
+  return total

@@ -6,7 +6,6 @@ often a more recent token has the larger score (`vvlen.theory.ordering`), as in 
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax

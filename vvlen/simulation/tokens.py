@@ -56,7 +56,8 @@ def draw_factor(
   for i in range(num_tokens):
     start = i * (i - 1) // 2
     zeros = jnp.zeros((num_tokens - i - 1, count), mixing.dtype)
-    rows.append(jnp.concatenate([normal[start : start + i], diagonal[i : i + 1], zeros]))
+    below = normal[start : start + i]
+    rows.append(jnp.concatenate([below, diagonal[i : i + 1], zeros]))
   return jnp.einsum(
       'ij,jks->iks', mixing, jnp.stack(rows), precision=jax.lax.Precision.HIGHEST
   )

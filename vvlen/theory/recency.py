@@ -110,7 +110,7 @@ def layer2_scores(
 def h(
     num_tokens: int, width: int, anisotropy: float = 0.0, residual: float = 0.0
 ) -> np.ndarray:
-  """Returns h(j) = M_jj^{−1/2}, by which logits of layer 2 depend on the key.
+  """Returns M_jj^{−1/2}, by which logits of layer 2 depend on the key j.
 
   Args:
     num_tokens: n.
