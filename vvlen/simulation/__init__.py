@@ -143,16 +143,16 @@ def simulate(
   Raises:
     ValueError: on `previous` of another run, or a longer one.
   """
-  totals, all_moments = chunks.run(
+  totals, whole = chunks.run(
       key, simulation, num_layers=num_layers, num_simulations=num_simulations,
       size=size, settings=settings, previous=previous, progress=progress,
   )
-  mean = lambda name: all_moments[name].mean(num_simulations)
-  error = lambda name: all_moments[name].standard_error(num_simulations)
+  mean = lambda name: totals.mean(name, num_simulations)
+  error = lambda name: totals.standard_error(name, num_simulations)
   return Recency(
       mean('scores'), error('scores'), mean('weights'), mean('recency_probability'),
       mean('violation_rate'), error('recency_probability'), error('violation_rate'),
-      num_simulations, totals,
+      num_simulations, whole,
   )
 
 

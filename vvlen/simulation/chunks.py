@@ -22,9 +22,10 @@ from vvlen import sharding
 from vvlen.models.causal_stack import Layer
 from vvlen.theory.ordering import order
 
-# Numbers that the largest array of a chunk has at most: 2 MiB, a core's own cache.
+# Numbers that the largest array of a chunk has at most: 2 MiB, a core's own cache. If
+# a hundred simulations are more, one is enough to fill its vector units.
 _CHUNK_NUMBERS = 2**19
-_CHUNK_SIZES = (2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
+_CHUNK_SIZES = (2000, 1000, 500, 200, 100, 1)
 # Chunks that a device computes in one call, and numbers that it then returns, at most.
 _CHUNKS_A_CALL = 10
 _NUMBERS_A_CALL = 2**24
@@ -46,31 +47,31 @@ class Simulation(NamedTuple):
   layer_arguments: tuple[Any, ...]
 
 
-class Moments(NamedTuple):
-  """Sums over chunks, of c simulations with mean m, float64."""
-
-  first: np.ndarray  # Σ c m
-  second: np.ndarray  # Σ c m²
-  within: np.ndarray  # Σ of the squared deviations from m within chunks
-
-  def mean(self, count: int) -> np.ndarray:
-    """Returns the mean over `count` simulations."""
-    return self.first / count
-
-  def standard_error(self, count: int) -> np.ndarray:
-    """Returns the standard error of that mean; nan of a single simulation."""
-    if count < 2:
-      return np.full_like(self.first, np.nan)
-    between = self.second - self.first**2 / count
-    return np.sqrt(np.maximum(self.within + between, 0) / (count - 1) / count)
-
-
 class Totals(NamedTuple):
-  """What the whole chunks of a run come to, and which run it is."""
+  """What the whole chunks of a run come to, and which run it is.
+
+  Of chunks of c simulations with mean m, `sums` has, float64, NAME.first Σ c m,
+  NAME.second Σ c m², and NAME.within, the squared deviations from m within chunks; of
+  weights the first alone.
+  """
 
   num_chunks: int
   run: str
-  moments: dict[str, Moments]
+  sums: dict[str, np.ndarray]
+
+  def mean(self, name: str, count: int) -> np.ndarray:
+    """Returns the mean of a statistic over `count` simulations."""
+    return self.sums[f'{name}.first'] / count
+
+  def standard_error(self, name: str, count: int) -> np.ndarray:
+    """Returns the standard error of that mean; nan of a single simulation."""
+    first, second, within = (
+        self.sums[f'{name}.{which}'] for which in ('first', 'second', 'within')
+    )
+    if count < 2:
+      return np.full_like(first, np.nan)
+    squares = within + second - first**2 / count
+    return np.sqrt(np.maximum(squares, 0) / (count - 1) / count)
 
 
 def run(
@@ -83,10 +84,10 @@ def run(
     settings: dict[str, Any],
     previous: Totals | None,
     progress: Progress | None,
-) -> tuple[Totals, dict[str, Moments]]:
-  """Returns totals of the whole chunks, and moments of all simulations.
+) -> tuple[Totals, Totals]:
+  """Returns totals of all simulations, and those of the whole chunks among them.
 
-  For the arguments see `vvlen.simulation.simulate`.
+  For the arguments see `vvlen.simulation.simulate`. `previous` is not changed.
   """
   chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == 1)
   seed = np.asarray(jax.random.key_data(key)).tolist()
@@ -94,18 +95,13 @@ def run(
   function = _chunk(simulation.draw, simulation.layer, num_layers, chunk)
   arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
   returned = jax.eval_shape(function, *arguments, 0, chunk)
-  zeros = {
-      name: Moments(*(np.zeros(mean.shape) for _ in Moments._fields))
-      for name, (mean, _) in returned.items()
-  }
-  whole = previous or Totals(0, identity, zeros)
-  if whole.run != identity:
-    raise ValueError(f'previous is of another run: {whole.run}; here {identity}')
-  if whole.num_chunks * chunk > num_simulations:
-    raise ValueError(
-        f'previous has {whole.num_chunks * chunk} simulations already: '
-        f'{num_simulations}'
-    )
+  if previous is None:
+    previous = Totals(0, identity, _zeros(returned))
+  if previous.run != identity:
+    raise ValueError(f'previous is of another run: {previous.run}; here {identity}')
+  done = previous.num_chunks * chunk
+  if done > num_simulations:
+    raise ValueError(f'previous has {done} simulations already: {num_simulations}')
   mesh = sharding.seed_mesh()
   group = 1 if jax.default_backend() == 'cpu' else _CHUNKS_AT_ONCE
   program = _program(function, mesh, group)
@@ -113,10 +109,12 @@ def run(
   a_call = _NUMBERS_A_CALL // (group * numbers_a_chunk)
   block = mesh.size * group * max(1, min(_CHUNKS_A_CALL, a_call))
 
-  moments, done = whole.moments, whole.num_chunks * chunk
+  first, last = previous.num_chunks, math.ceil(num_simulations / chunk)
+  copy = lambda sums: {name: values.copy() for name, values in sums.items()}
+  sums = copy(previous.sums)
+  whole = Totals(num_simulations // chunk, identity, sums)
   pending: collections.deque[Any] = collections.deque()
-  starts = range(whole.num_chunks, math.ceil(num_simulations / chunk), block)
-  for start in [*starts, None]:
+  for start in [*range(first, last, block), None]:
     if start is not None:
       numbers = np.arange(start, start + block)
       counts = np.clip(num_simulations - chunk * numbers, 0, chunk)
@@ -124,26 +122,35 @@ def run(
       pending.append((counts, program(*arguments, *own)))
     # One call is computed while the one before is added up.
     while pending and (len(pending) > 1 or start is None):
-      counts, stats = pending.popleft()
-      stats = sharding.fetch(stats)
+      counts, found = pending.popleft()
+      found = sharding.fetch(found)
       for i, count in enumerate(counts[counts > 0]):
-        moments = {
-            name: _add(moments[name], int(count), mean[i], within[i])
-            for name, (mean, within) in stats.items()
-        }
-        if count == chunk:
-          whole = Totals(whole.num_chunks + 1, identity, moments)
+        if count < chunk:
+          sums = copy(sums)  # the last one, which `whole` is without
+        _add(sums, int(count), {name: [x[i] for x in y] for name, y in found.items()})
         done += int(count)
       if progress is not None:
         progress(done)
-  return whole, moments
+  return Totals(last, identity, sums), whole
 
 
-def _add(total: Moments, count: int, mean: np.ndarray, within: np.ndarray) -> Moments:
-  mean = mean.astype(np.float64)
-  return Moments(
-      total.first + count * mean, total.second + count * mean**2, total.within + within
-  )
+def _zeros(returned):
+  names = ('first', 'second', 'within')
+  return {
+      f'{name}.{which}': np.zeros(values[0].shape)
+      for name, values in returned.items()
+      for which in (names if len(values) > 1 else names[:1])
+  }
+
+
+def _add(sums, count, found):
+  """Adds a chunk of `count` simulations, {name: (mean, within)}, to the sums."""
+  for name, (mean, *within) in found.items():
+    mean = mean.astype(np.float64)
+    sums[f'{name}.first'] += count * mean
+    if within:
+      sums[f'{name}.second'] += count * mean**2
+      sums[f'{name}.within'] += within[0]
 
 
 @functools.lru_cache(maxsize=64)
@@ -160,8 +167,9 @@ def _chunk(draw, layer, num_layers, size):
 
     def measure(found):
       scores, weights = found
-      each = {'scores': scores, 'weights': weights, **order(scores)._asdict()}
-      return {name: _moments(values, use) for name, values in each.items()}
+      each = {'scores': scores, **order(scores)._asdict()}
+      moments = {name: _moments(values, use) for name, values in each.items()}
+      return {**moments, 'weights': _moments(weights, use)[:1]}
 
     # In a loop of their own, or XLA would compute the scores anew for each statistic.
     return jax.lax.map(measure, jax.lax.scan(step, x, length=num_layers)[1])

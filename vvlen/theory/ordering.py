@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Up to here all comparisons are written out, which is fastest, beyond they are a loop.
-_WRITTEN_OUT = 32
+# Up to so many keys all comparisons are written out. Beyond, they are a loop over keys,
+# so many at once.
+_WRITTEN_OUT = 16
+_AT_ONCE = 8
 
 
 class Order(NamedTuple):
@@ -74,24 +76,32 @@ def _all_in_order(scores):
 def _seen_in_order(scores, seen):
   """As `_all_in_order`, each count followed by how many pairs there are."""
   num_queries, num_keys = scores.shape[:2]
-  keys = jnp.expand_dims(jnp.arange(num_keys), range(1, scores.ndim - 1))
+  behind = (*range(2, scores.ndim),)
+  keys = jnp.arange(num_keys)[None]
+  positions = jnp.arange(num_keys - num_queries, num_keys)[:, None]
+  before = seen & jnp.expand_dims(keys < positions, behind)
+  at_own = lambda x: jnp.take_along_axis(x, jnp.expand_dims(positions, behind), axis=1)
+  # A comparison with nan is False.
+  others = jnp.where(before, scores, jnp.nan)
+  own = ((at_own(scores) > others) & at_own(seen)).astype(jnp.float32)
+  there = before.astype(jnp.float32).sum(1)
 
-  def count(row):
-    position, scores, seen = row  # [], [n, ...], [n, ...]
-    before = seen & (keys < position)
-    own_seen = jax.lax.dynamic_index_in_dim(seen, position, 0)
-    own_score = jax.lax.dynamic_index_in_dim(scores, position, 0)
-    # A comparison with nan is False.
-    others = jnp.where(before, scores, jnp.nan)
-    rises = (others[:, None] > others[None]) & (keys[:, None] > keys[None])
-    there = before.sum(0, dtype=jnp.float32)
-    return (
-        ((own_score > others) & own_seen).sum(0, dtype=jnp.float32),
-        there * own_seen[0],
-        rises.sum((0, 1), dtype=jnp.float32),
-        there * (there - 1) / 2,
-    )
+  padding = [(0, 0), (0, -num_keys % _AT_ONCE), *((0, 0) for _ in behind)]
+  padded = jnp.pad(others, padding, constant_values=jnp.nan)
+  keys = jnp.expand_dims(keys, behind)
 
-  positions = jnp.arange(num_keys - num_queries, num_keys)
-  counts = jax.lax.map(count, (positions, scores, seen))
-  return (count.sum(0) for count in counts)
+  def count(block, rises):
+    first = _AT_ONCE * block
+    later = jax.lax.dynamic_slice_in_dim(padded, first, _AT_ONCE, axis=1)
+    for j in range(_AT_ONCE):
+      rise = (later[:, j : j + 1] > others) & (keys < first + j)
+      rises += rise.astype(jnp.float32)
+    return rises
+
+  rises = jax.lax.fori_loop(
+      0, padded.shape[1] // _AT_ONCE, count, jnp.zeros(scores.shape, jnp.float32)
+  )
+  return (
+      own.sum((0, 1)), (there * at_own(seen)[:, 0]).sum(0),
+      rises.sum((0, 1)), (there * (there - 1) / 2).sum(0),
+  )

@@ -1,0 +1,126 @@
+"""Layers like that of the causal stack, each with one thing changed.
+
+What arXiv 2509.21042 leaves out: RMSNorm, several heads, rotary positions, attention
+without the mask. Each is a layer in the sense of `vvlen.models.causal_stack`, with the
+batch axes last, to be simulated by `vvlen.simulation.simulate`.
+
+Axes: n tokens, d width, h heads.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.models.causal_stack import Layer, self_attend
+from vvlen.models.norm import standardize
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def rms_norm_layer(x: jax.Array, residual: jax.Array) -> Layer:
+  """One layer with RMSNorm, Z = X / √(mean of X² over a row); x [n, d, ...]."""
+  z = x * jax.lax.rsqrt(jnp.square(x).mean(1, keepdims=True))
+  attended = self_attend(z, z, z)
+  return attended._replace(output=attended.output + residual * x)
+
+
+def unmasked_layer(x: jax.Array, residual: jax.Array) -> Layer:
+  """One layer in which every token attends to all; x [n, d, ...]."""
+  z = standardize(x, axis=1, epsilon=0.0)
+  attended = self_attend(z, z, z, causal=False)
+  return attended._replace(output=attended.output + residual * x)
+
+
+class Heads(NamedTuple):
+  """Projections of h heads, each [d, h, d/h], orthogonal as [d, d] matrices."""
+
+  query: jax.Array
+  key: jax.Array
+  value: jax.Array
+
+
+def random_heads(key: jax.Array, width: int, num_heads: int, tied: bool) -> Heads:
+  """Returns random orthogonal projections, float32.
+
+  Args:
+    key: a PRNG key.
+    width: d, a multiple of the number of heads.
+    num_heads: h.
+    tied: whether queries and keys of a head have one projection, so that a token looks
+      most like itself. With one head this is the paper's stack, turned.
+
+  Raises:
+    ValueError: if the heads do not divide the width.
+  """
+  if num_heads < 1 or width % num_heads:
+    raise ValueError(f'{num_heads} heads do not divide a width of {width}')
+  query, other, value = (
+      jax.random.orthogonal(k, width).reshape(width, num_heads, -1)
+      for k in jax.random.split(key, 3)
+  )
+  return Heads(query, query if tied else other, value)
+
+
+def heads_layer(x: jax.Array, residual: jax.Array, heads: Heads) -> Layer:
+  """One layer of h heads: Σ_h softmax(Z Q_h (Z K_h)ᵀ / √(d/h)) Z V_h V_hᵀ + c X.
+
+  Args:
+    x: [n, d, ...].
+    residual: c.
+    heads: the projections.
+
+  Returns:
+    A layer whose scores and weights are [n, n, h, ...].
+  """
+  z = standardize(x, axis=1, epsilon=0.0)
+  query, key, value = (
+      jnp.einsum('dhk,nd...->nkh...', w, z, precision=_HIGHEST) for w in heads
+  )
+  attended = self_attend(query, key, value)
+  output = jnp.einsum(
+      'dhk,nkh...->nd...', heads.value, attended.output, precision=_HIGHEST
+  )
+  return attended._replace(output=output + residual * x)
+
+
+def rotary_layer(
+    x: jax.Array, residual: jax.Array, base: jax.Array, causal: bool = True
+) -> Layer:
+  """One layer with rotary positions: queries and keys are turned, values are not.
+
+  Args:
+    x: [n, d, ...], d even.
+    residual: c.
+    base: of the angles, base^{−2k/d} a position for the k-th pair of features.
+    causal: False attends to all tokens.
+  """
+  z = standardize(x, axis=1, epsilon=0.0)
+  turned = rotate(z, base)
+  attended = self_attend(turned, turned, z, causal=causal)
+  return attended._replace(output=attended.output + residual * x)
+
+
+def rotate(x: jax.Array, base: jax.Array) -> jax.Array:
+  """Turns features k and k + d/2 of the row at position i by i · base^{−2k/d}.
+
+  Args:
+    x: [n, d, ...], d even.
+    base: [].
+
+  Returns:
+    [n, d, ...]; the product of two rows depends on their distance alone.
+
+  Raises:
+    ValueError: if d is odd.
+  """
+  num_tokens, width = x.shape[:2]
+  if width % 2:
+    raise ValueError(f'rotary positions need an even width: {width}')
+  half = width // 2
+  rate = jnp.asarray(base, x.dtype) ** (-jnp.arange(half, dtype=x.dtype) / half)
+  angle = jnp.arange(num_tokens, dtype=x.dtype)[:, None] * rate[None]
+  angle = jnp.expand_dims(angle, (*range(2, x.ndim),))
+  cos, sin = jnp.cos(angle), jnp.sin(angle)
+  left, right = x[:, :half], x[:, half:]
+  return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=1)
