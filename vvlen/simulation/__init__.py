@@ -14,7 +14,7 @@ import numpy as np
 
 from vvlen.models.causal_stack import causal_layer, Layer, self_attend
 from vvlen.simulation import chunks
-from vvlen.simulation.tokens import draw_factor, draw_tokens, factor_law
+from vvlen.simulation.tokens import draw_factor, factor_law, tokens_of
 from vvlen.theory import recency
 
 SAMPLERS = ('reduced', 'direct')
@@ -97,7 +97,7 @@ def simulate_recency(
     size = num_tokens**2
   elif sampler == 'direct':
     simulation = chunks.Simulation(
-        _direct_tokens(num_tokens, width), _direct(layer_norm), (array(anisotropy),),
+        tokens_of(num_tokens, width), _direct(layer_norm), (array(anisotropy),),
         (array(residual),),
     )
     size = num_tokens * max(num_tokens, width)
@@ -173,10 +173,3 @@ def _reduced(layer_norm):
 @functools.cache
 def _direct(layer_norm):
   return lambda x, residual: causal_layer(x, layer_norm, residual)
-
-
-@functools.cache
-def _direct_tokens(num_tokens, width):
-  return lambda key, count, anisotropy: draw_tokens(
-      key, count, num_tokens, width, anisotropy
-  )

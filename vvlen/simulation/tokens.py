@@ -16,6 +16,8 @@ on d, and the law of all scores is the same.
 Axes: n tokens, d width; simulations are last.
 """
 
+from collections.abc import Callable
+import functools
 import math
 
 import jax
@@ -33,6 +35,14 @@ def draw_tokens(
   shared = jax.random.normal(shared_key, (1, width, count), dtype)
   mixed = own + jnp.sqrt(anisotropy / (1 - anisotropy)) * shared
   return mixed / math.sqrt(width)
+
+
+@functools.cache
+def tokens_of(num_tokens: int, width: int) -> Callable[..., jax.Array]:
+  """Returns `draw_tokens` of fixed sizes, (key, count, anisotropy) -> tokens."""
+  return lambda key, count, anisotropy: draw_tokens(
+      key, count, num_tokens, width, anisotropy
+  )
 
 
 def draw_factor(

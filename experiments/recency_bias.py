@@ -1,0 +1,189 @@
+r"""Does LayerNorm under a causal mask favour recent tokens? Simulates random tokens.
+
+Figures 1-5 of arXiv 2509.21042 and its later version, and what it leaves out.
+
+  python -m experiments.recency_bias --config=configs/recency.py:quick \
+      --workdir=runs/recency
+"""
+
+import contextlib
+import functools
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import _run, report
+from experiments._check import naming_fields
+from vvlen import recency_cells, results, run_folder
+from vvlen.models import stack_variants
+from vvlen.models.causal_stack import causal_layer
+from vvlen.recency_cells import Cell
+from vvlen.simulation import Recency, simulate, simulate_recency
+from vvlen.simulation.chunks import Simulation, Totals
+from vvlen.simulation.tokens import factor_law, tokens_of
+from vvlen.theory import recency
+
+_STEP = 1_000_000  # simulations at most that a crash loses
+_COUNTS = ('num_simulations', 'panels.num_simulations')
+_LAYERS = {
+    'causal': lambda x, residual: causal_layer(x, residual=residual),
+    'rms_norm': stack_variants.rms_norm_layer,
+    'unmasked': stack_variants.unmasked_layer,
+    'heads': stack_variants.heads_layer,
+    'rotary': stack_variants.rotary_layer,
+    'rotary_unmasked': functools.partial(stack_variants.rotary_layer, causal=False),
+}
+
+
+def main(config: Any, workdir: str) -> None:
+  """Simulates all cells, or what is left of them, and writes tables and figures."""
+  with naming_fields():
+    cells = recency_cells.make_cells(config.to_dict())
+    _check(config, cells)
+  folder = epath.Path(workdir)
+  _run.use_devices(64)
+  _run.lock(workdir)
+  run_folder.claim(folder, config.to_dict(), _run.session(), may_grow=_COUNTS)
+  rows = {
+      (row.experiment, row.arm, row.metric): row
+      for row in results.read_rows(folder / 'results.csv')
+  }
+  with _run.Progress(sum(c.num_simulations for c in cells), 'simulations') as progress:
+    for cell in cells:
+      done = rows.get((cell.group, cell.name, 'num_simulations'))
+      if done is not None and done.value == cell.num_simulations:
+        progress.skip(cell.num_simulations)
+        continue
+      for row in _run_cell(config, folder, cell, progress):
+        rows[row.experiment, row.arm, row.metric] = row
+      results.write_rows(folder / 'results.csv', rows.values())
+  report.show(workdir)
+  run_folder.finish(folder, finished=_run.now())
+
+
+def _check(config: Any, cells: list[Cell]) -> None:
+  """Raises ValueError on a configuration that cannot run."""
+  if not 0 <= config.seed < 2**32:
+    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
+  if len({(cell.group, cell.name) for cell in cells}) < len(cells):
+    raise ValueError('config has the same width, length or anisotropy twice')
+  for cell in cells:
+    with _naming(cell):
+      recency.check(cell.num_tokens, cell.width, cell.anisotropy, cell.residual)
+      for name in ('num_layers', 'num_simulations', 'num_heads'):
+        recency.check_size(name, getattr(cell, name))
+      if cell.width % cell.num_heads:
+        raise ValueError(f'{cell.num_heads} heads do not divide {cell.width}')
+      if cell.num_tokens < 3:
+        raise ValueError(f'there are no triples of {cell.num_tokens} tokens')
+      if cell.layer.startswith('rotary') and cell.width % 2:
+        raise ValueError(f'rotary positions need an even width: {cell.width}')
+      if _is_reduced(cell):
+        factor_law(cell.num_tokens, cell.width, cell.anisotropy, cell.layer_norm)
+
+@contextlib.contextmanager
+def _naming(cell: Cell):
+  """Says of which cell a ValueError is."""
+  try:
+    yield
+  except ValueError as error:
+    raise ValueError(f'config, {cell.group}, {cell.name}: {error}') from error
+
+
+def _run_cell(
+    config: Any, folder: epath.Path, cell: Cell, progress: _run.Progress
+) -> list[results.Row]:
+  """Simulates a cell, keeps its arrays and returns its rows."""
+  path = recency_cells.path_of(folder, cell)
+  paper = cell.group in recency_cells.PAPER
+  stored = recency_cells.read_arrays(path) if paper else {}
+  previous, done = None, int(stored.get('num_simulations', 0))
+  if done:
+    progress.skip(done)
+    sums = {n.removeprefix('sums.'): x for n, x in stored.items() if 'sums.' in n}
+    previous = Totals(int(stored['num_chunks']), str(stored['run']), sums)
+
+  def show(now):
+    nonlocal done
+    progress.show(f'{cell.group} {cell.name}', now - done)
+    done = now
+
+  # Of the long ones what is done is kept now and then.
+  first = _STEP * (done // _STEP + 1)
+  steps = range(first, cell.num_simulations, _STEP) if paper else ()
+  for count in [*steps, cell.num_simulations]:
+    found = _simulate(config, cell, count, previous, show)
+    previous = found.totals
+    if paper:
+      recency_cells.write_arrays(path, {
+          'mean': found.mean, 'standard_error': found.standard_error,
+          'mean_weights': found.mean_weights, 'num_simulations': count,
+          'num_chunks': previous.num_chunks, 'run': previous.run,
+          **{f'sums.{name}': x for name, x in previous.sums.items()},
+      })
+    elif cell.group != 'map':
+      last = lambda x: _over_heads(x[:, -1])
+      recency_cells.write_arrays(path, {
+          'last_row': last(found.mean), 'last_row_error': last(found.standard_error)})
+  measured = {'num_simulations': float(cell.num_simulations)}
+  for name in ('recency_probability', 'violation_rate'):
+    for suffix in ('', '_error'):
+      for layer, value in enumerate(_over_heads(getattr(found, name + suffix), 1), 1):
+        measured[f'{name}{suffix}_layer_{layer}'] = float(value)
+  return [
+      results.Row(cell.group, cell.name, config.seed, cell.num_tokens, metric, value)
+      for metric, value in measured.items()
+  ]
+
+
+def _is_reduced(cell: Cell) -> bool:
+  return cell.group in recency_cells.PAPER or cell.group == 'map'
+
+
+def _over_heads(values: np.ndarray, axes: int = 2) -> np.ndarray:
+  """Returns the mean over axes behind the first; of errors that is an upper bound."""
+  return values.reshape(*values.shape[:axes], -1).mean(-1)
+
+
+def _simulate(
+    config: Any, cell: Cell, count: int, previous: Totals | None, show: Any
+) -> Recency:
+  """Simulates a cell up to `count` simulations in all."""
+  key = jax.random.key(config.seed)  # the same for all, so that cells are paired
+  reduced = _is_reduced(cell)
+  if reduced or cell.group == 'depth':
+    # After many layers tokens differ by less than float32 resolves.
+    with jax.enable_x64(not reduced):
+      return simulate_recency(
+          key, num_tokens=cell.num_tokens, width=cell.width, residual=cell.residual,
+          num_layers=cell.num_layers, num_simulations=count, layer_norm=cell.layer_norm,
+          anisotropy=cell.anisotropy, sampler='reduced' if reduced else 'direct',
+          dtype=jnp.float32 if reduced else jnp.float64, previous=previous,
+          progress=show,
+      )
+  arguments: list[Any] = [jnp.float32(cell.residual)]
+  if cell.layer == 'heads':
+    arguments.append(stack_variants.random_heads(
+        jax.random.fold_in(key, 2**32 - 1), cell.width, cell.num_heads, cell.tied
+    ))
+  elif cell.layer.startswith('rotary'):
+    arguments.append(jnp.float32(config.positions.base))
+  simulation = Simulation(
+      tokens_of(cell.num_tokens, cell.width), _LAYERS[cell.layer],
+      (jnp.float32(cell.anisotropy),), tuple(arguments),
+  )
+  return simulate(
+      key, simulation, num_layers=cell.num_layers, num_simulations=count,
+      size=cell.num_tokens * max(cell.num_tokens * cell.num_heads, cell.width),
+      settings=cell._asdict(), progress=show,
+  )
+
+
+if __name__ == '__main__':
+  _run.run(main, needs=(
+      'num_simulations', 'anisotropies', 'panels', 'depth', 'norms', 'heads',
+      'positions', 'map',
+  ))

@@ -1,0 +1,189 @@
+"""What simulations of recency bias tell: tables and figures. Runs without JAX."""
+
+import math
+
+from etils import epath
+import numpy as np
+
+from vvlen import plots, recency_extensions, recency_figures, results, run_folder
+from vvlen.recency_cells import (
+  GROUPS,
+  make_cells,
+  path_of,
+  read_arrays,
+  setting,
+  Simulated,
+)
+from vvlen.tables import markdown, number, Table, write_table
+from vvlen.theory.recency import gram_recursion
+
+# Recency probability by layer, as printed in the later version of the paper.
+PUBLISHED = {
+    (16, 'noLN_a0_c0'): (0.5000, 0.5005, 0.0822, 0.0140),
+    (16, 'LN_a0_c0'): (0.5000, 0.5015, 0.5051, 0.5114),
+    (16, 'LN_a0.5_c0'): (0.5000, 0.6382, 0.8002, 0.9079),
+    (16, 'LN_a0.5_c1'): (0.5000, 0.5931, 0.6610, 0.7078),
+    (64, 'noLN_a0_c0'): (0.5000, 0.5000, 0.0069, 0.0001),
+    (64, 'LN_a0_c0'): (0.5000, 0.5000, 0.5000, 0.5000),
+    (64, 'LN_a0.5_c0'): (0.5000, 0.5544, 0.6274, 0.7073),
+    (64, 'LN_a0.5_c1'): (0.5000, 0.5457, 0.5791, 0.6053),
+}
+# Simulations of the published numbers, of which the standard error follows.
+_PUBLISHED_SIMULATIONS = 10_000_000
+
+
+def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+  """Writes tables and figures of `experiments.recency_bias` into its folder.
+
+  Args:
+    workdir: with config.json, results.csv and simulations/.
+
+  Returns:
+    The main tables as Markdown, and the paths written.
+
+  Raises:
+    ValueError: if there are no results, or they are damaged.
+  """
+  folder = epath.Path(workdir)
+  with run_folder.reading(folder / 'config.json') as stored:
+    config = stored['config']
+    cells = make_cells(config)
+  numbers: dict[tuple[str, str], dict[str, float]] = {}
+  for row in results.read_rows(folder / 'results.csv'):
+    numbers.setdefault((row.experiment, row.arm), {})[row.metric] = row.value
+  groups: dict[str, list[Simulated]] = {group: [] for group in GROUPS}
+  for cell in cells:
+    found = numbers.get((cell.group, cell.name))
+    if found is not None:
+      arrays = read_arrays(path_of(folder, cell))
+      groups[cell.group].append(Simulated(cell, found, arrays))
+  if not any(groups.values()):
+    raise ValueError(f'{folder} has no results.csv with results')
+  paths, main = [], []
+  with plots.style():
+    figures = recency_figures.make(config, groups) | recency_extensions.make(groups)
+    paths += plots.save(folder / 'figures', figures)
+  tables = [probability_table(groups['panels']), score_table(groups['figure_1'])]
+  for table in tables:
+    if table.records:
+      main.append(table)
+      paths = [*write_table(folder, table), *paths]
+  missing = len(cells) - sum(map(len, groups.values()))
+  text = [markdown(table) for table in main]
+  if missing:
+    text.insert(0, f'The run is not finished: {missing} of {len(cells)} simulations '
+                   'are missing.\n')
+  return '\n'.join(text), paths
+
+
+def probability_table(panels: list[Simulated]) -> Table:
+  """Returns recency probability and violation rate beside the published numbers."""
+  records = []
+  for simulated in panels:
+    cell = simulated.cell
+    published = PUBLISHED.get((cell.width, cell.name.partition('_')[2]))
+    measured = zip(*(
+        simulated.by_layer(name + suffix)
+        for name in ('recency_probability', 'violation_rate')
+        for suffix in ('', '_error')
+    ), strict=True)
+    for layer, (rp, error, violation, violation_error) in enumerate(measured):
+      theirs = published[layer] if published else math.nan
+      both = math.sqrt(1 + cell.num_simulations / _PUBLISHED_SIMULATIONS) * error
+      # A printed number is rounded to four digits.
+      off = max(0.0, abs(rp - theirs) - 5e-5) / both if both else math.nan
+      records.append({
+          'width': cell.width, 'setting': setting(cell), 'layer': layer + 1,
+          'recency_probability': float(rp), 'standard_error': float(error),
+          'published': theirs, 'difference_in_errors': off if published else math.nan,
+          'violation_rate': float(violation),
+          'violation_rate_error': float(violation_error),
+          'simulations': cell.num_simulations,
+      })
+  known = lambda name, form: lambda r: (
+      '' if math.isnan(r[name]) else number(r[name], form)
+  )
+  columns = {
+      'd': lambda r: str(r['width']),
+      'tokens': lambda r: r['setting'],
+      'layer': lambda r: str(r['layer']),
+      'recency probability': lambda r: (
+          f'{r["recency_probability"]:.4f} ± {r["standard_error"]:.4f}'),
+      'published': known('published', '.4f'),
+      'off by, in errors': known('difference_in_errors', '.1f'),
+      'violation rate': lambda r: (
+          f'{r["violation_rate"]:.4f} ± {r["violation_rate_error"]:.4f}'),
+      'simulations': lambda r: f'{r["simulations"]:,}',
+  }
+  note = (
+      'Recency probability: of all triples of tokens k < j < i, those in which the '
+      'logit of i with j is larger than that with k; one half if there is no order. '
+      'Violation rate: of the triples k < j ≤ i, those in which it is not. ±: standard '
+      'error. Published: 10,000,000 simulations, printed to four digits. Off by: '
+      'difference beyond that rounding, in standard errors of the difference.'
+  )
+  return Table('recency_probability', 'Recency probability by width, tokens and layer',
+               columns, records, note)
+
+
+def score_table(rows: list[Simulated]) -> Table:
+  """Returns how the mean logits of the last token rise, beside their limit."""
+  records = []
+  for simulated in rows:
+    cell, arrays = simulated.cell, simulated.arrays
+    limits = gram_recursion(
+        population_gram(cell.num_tokens, cell.anisotropy), cell.width, cell.num_layers,
+        cell.layer_norm, cell.residual,
+    )
+    for layer, (mean, error, limit) in enumerate(
+        zip(arrays['mean'], arrays['standard_error'], limits, strict=True), 1
+    ):
+      rise, both = neighbours(mean, error)
+      records.append({
+          'setting': setting(cell), 'layer': layer,
+          'oldest': float(mean[-1, 0]), 'oldest_error': float(error[-1, 0]),
+          'newest': float(mean[-1, -2]), 'newest_error': float(error[-1, -2]),
+          'limit_oldest': float(limit[-1, 0]), 'limit_newest': float(limit[-1, -2]),
+          'rising': int((rise > 0).sum()), 'neighbours': rise.size,
+          'clearly_rising': int((rise > 2 * both).sum()),
+          'clearly_falling': int((rise < -2 * both).sum()),
+      })
+  pair = lambda first, second, form: lambda r: (
+      f'{number(r[first], form)} → {number(r[second], form)}'
+  )
+  n = rows[0].cell.num_tokens if rows else 0
+  columns = {
+      'tokens': lambda r: r['setting'],
+      'layer': lambda r: str(r['layer']),
+      f'mean logit of token {n} with 1 → {n - 1}': pair('oldest', 'newest', '.5f'),
+      'standard errors': lambda r: f'{r["oldest_error"]:.5f}, {r["newest_error"]:.5f}',
+      'limit of large d': pair('limit_oldest', 'limit_newest', '.5f'),
+      'neighbours that rise': lambda r: f'{r["rising"]} of {r["neighbours"]}',
+      'clearly rise, fall': lambda r: f'{r["clearly_rising"]}, {r["clearly_falling"]}',
+  }
+  note = (
+      'Neighbours: the mean logits of a token with two earlier tokens that follow each '
+      'other, the later minus the earlier; clearly: by more than two standard errors, '
+      'of both added up. Limit: the closed forms (layers 1 and 2) and the Gram '
+      'recursion for tokens whose cosine is exactly the anisotropy. It is not what a '
+      'simulation has in the mean at finite d: logits of random tokens scatter, and a mean of '
+      'exponentials is not the exponential of a mean.'
+      + (f' d = {rows[0].cell.width}, {rows[0].cell.num_simulations:,} simulations.'
+         if rows else '')
+  )
+  return Table('scores', 'Mean logits of the last token with the oldest and the newest',
+               columns, records, note)
+
+
+def neighbours(mean: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns S_i,j+1 − S_ij for all j + 1 < i, and the sum of their standard errors."""
+  later = np.tri(len(mean), k=-1, dtype=bool)[:, 1:]
+  rise = mean[:, 1:] - mean[:, :-1]
+  both = error[:, 1:] + error[:, :-1]
+  return rise[later], both[later]
+
+
+def population_gram(num_tokens: int, anisotropy: float) -> np.ndarray:
+  """Returns the products that tokens of this cosine have in the mean."""
+  shared = anisotropy / (1 - anisotropy)
+  return np.eye(num_tokens) + shared
