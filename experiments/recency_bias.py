@@ -153,33 +153,33 @@ def _simulate(
 ) -> Recency:
   """Simulates a cell up to `count` simulations in all."""
   key = jax.random.key(config.seed)  # the same for all, so that cells are paired
-  reduced = _is_reduced(cell)
-  if reduced or cell.group == 'depth':
-    # After many layers tokens differ by less than float32 resolves.
-    with jax.enable_x64(not reduced):
+  # Deep, long and anisotropic ones end where tokens differ by less than float32 tells.
+  dtype = jnp.float32 if cell.group in recency_cells.PAPER else jnp.float64
+  with jax.enable_x64(dtype == jnp.float64):
+    if _is_reduced(cell) or cell.group == 'depth':
       return simulate_recency(
-          key, num_tokens=cell.num_tokens, width=cell.width, residual=cell.residual,
-          num_layers=cell.num_layers, num_simulations=count, layer_norm=cell.layer_norm,
-          anisotropy=cell.anisotropy, sampler='reduced' if reduced else 'direct',
-          dtype=jnp.float32 if reduced else jnp.float64, previous=previous,
-          progress=show,
+          key, num_tokens=cell.num_tokens, width=cell.width, num_layers=cell.num_layers,
+          num_simulations=count, anisotropy=cell.anisotropy, layer_norm=cell.layer_norm,
+          residual=cell.residual, sampler='reduced' if _is_reduced(cell) else 'direct',
+          dtype=dtype, previous=previous, progress=show,
       )
-  arguments: list[Any] = [jnp.float32(cell.residual)]
-  if cell.layer == 'heads':
-    arguments.append(stack_variants.random_heads(
-        jax.random.fold_in(key, 2**32 - 1), cell.width, cell.num_heads, cell.tied
-    ))
-  elif cell.layer.startswith('rotary'):
-    arguments.append(jnp.float32(config.positions.base))
-  simulation = Simulation(
-      tokens_of(cell.num_tokens, cell.width), _LAYERS[cell.layer],
-      (jnp.float32(cell.anisotropy),), tuple(arguments),
-  )
-  return simulate(
-      key, simulation, num_layers=cell.num_layers, num_simulations=count,
-      size=cell.num_tokens * max(cell.num_tokens * cell.num_heads, cell.width),
-      settings=cell._asdict(), progress=show,
-  )
+    arguments: list[Any] = [dtype(cell.residual)]
+    if cell.layer == 'heads':
+      arguments.append(stack_variants.random_heads(
+          jax.random.fold_in(key, 2**32 - 1), cell.width, cell.num_heads, cell.tied,
+          dtype,
+      ))
+    elif cell.layer.startswith('rotary'):
+      arguments.append(dtype(config.positions.base))
+    simulation = Simulation(
+        tokens_of(cell.num_tokens, cell.width), _LAYERS[cell.layer],
+        (dtype(cell.anisotropy),), tuple(arguments),
+    )
+    return simulate(
+        key, simulation, num_layers=cell.num_layers, num_simulations=count,
+        size=cell.num_tokens * max(cell.num_tokens * cell.num_heads, cell.width),
+        settings=cell._asdict(), progress=show,
+    )
 
 
 if __name__ == '__main__':

@@ -166,8 +166,8 @@ def score_table(rows: list[Simulated]) -> Table:
       'other, the later minus the earlier; clearly: by more than two standard errors, '
       'of both added up. Limit: the closed forms (layers 1 and 2) and the Gram '
       'recursion for tokens whose cosine is exactly the anisotropy. It is not what a '
-      'simulation has in the mean at finite d: logits of random tokens scatter, and a mean of '
-      'exponentials is not the exponential of a mean.'
+      'simulation has in the mean at finite d: logits of random tokens scatter, and a '
+      'mean of exponentials is not the exponential of a mean.'
       + (f' d = {rows[0].cell.width}, {rows[0].cell.num_simulations:,} simulations.'
          if rows else '')
   )

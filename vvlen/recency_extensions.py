@@ -73,8 +73,8 @@ def norms(found: Sequence[Simulated]) -> Figure:
   left.set(ylabel=_LABEL)
   left.legend(fontsize=6.5)
   right.axhline(0, color='black', linewidth=0.8)
-  right.set(xlabel='layer', ylabel='RMSNorm − LayerNorm, thousandths',
-            title='bars: two standard errors of\nindependent runs (these share draws)')
+  right.set(xlabel='layer', ylabel='difference, thousandths',
+            title='RMSNorm − LayerNorm')
   right.xaxis.set_major_locator(MaxNLocator(integer=True))
   return figure
 
@@ -135,13 +135,12 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
     axes.yaxis.set_major_formatter('{x:g}')
     fine = np.linspace(min(alphas), max(alphas), 200)[None]
     high = np.geomspace(min(widths), max(widths), 200)[:, None]
-    decades = np.arange(-12, 0)
+    decades = (-10, -8, -6, -4, -3, -2, -1)
     lines = axes.contour(
         fine[0], high[:, 0], -(1 - fine) * np.sqrt(high) / np.log(10), levels=decades,
         colors='white', linewidths=0.8, linestyles='-',
     )
-    axes.clabel(lines, [-1, -2, -3, -4, -6, -8, -10], fontsize=6.5,
-                fmt=lambda x: f'$10^{{{x:.0f}}}$')
+    axes.clabel(lines, fontsize=6.5, fmt=lambda x: f'$10^{{{x:.0f}}}$')
     axes.grid(False)
     axes.set(xlabel='anisotropy α', title=f'layer {layer}')
   panels[0].set_ylabel('width d')

@@ -56,7 +56,7 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
       axes.text(
           n + 0.4, 0.6,
           f'RP {probability[layer]:.4f}\n{low:.{digits}f} to {high:.{digits}f}\n'
-          f'± {error:.1g}'.replace('-', '−'),
+          f'± {error:.{digits + 1}f}'.replace('-', '−'),
           ha='right', va='top', fontsize=6,
       )
       axes.grid(False)

@@ -7,7 +7,7 @@ batch axes last, to be simulated by `vvlen.simulation.simulate`.
 Axes: n tokens, d width, h heads.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +40,10 @@ class Heads(NamedTuple):
   value: jax.Array
 
 
-def random_heads(key: jax.Array, width: int, num_heads: int, tied: bool) -> Heads:
-  """Returns random orthogonal projections, float32.
+def random_heads(
+    key: jax.Array, width: int, num_heads: int, tied: bool, dtype: Any = jnp.float32
+) -> Heads:
+  """Returns random orthogonal projections.
 
   Args:
     key: a PRNG key.
@@ -49,6 +51,7 @@ def random_heads(key: jax.Array, width: int, num_heads: int, tied: bool) -> Head
     num_heads: h.
     tied: whether queries and keys of a head have one projection, so that a token looks
       most like itself. With one head this is the paper's stack, turned.
+    dtype: float32 or float64.
 
   Raises:
     ValueError: if the heads do not divide the width.
@@ -56,7 +59,7 @@ def random_heads(key: jax.Array, width: int, num_heads: int, tied: bool) -> Head
   if num_heads < 1 or width % num_heads:
     raise ValueError(f'{num_heads} heads do not divide a width of {width}')
   query, other, value = (
-      jax.random.orthogonal(k, width).reshape(width, num_heads, -1)
+      jax.random.orthogonal(k, width, dtype=dtype).reshape(width, num_heads, -1)
       for k in jax.random.split(key, 3)
   )
   return Heads(query, query if tied else other, value)
