@@ -27,13 +27,14 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       anisotropies=(0.0, 0.2, 0.4, 0.6, 0.8),  # of Figures 2 to 5
       # The later version: Figure 1's rows at several widths, with recency probability.
       panels=dict(widths=(16, 64, 256, 1024), num_simulations=10_000_000),
-      # Beyond the paper, all at `width`, LayerNorm and this anisotropy.
+      # Beyond the paper: LayerNorm, and this anisotropy where no other is said.
       anisotropy=0.5,
       depth=dict(num_tokens=(8, 32, 128, 512), num_simulations=(20_000, 2_000, 200, 40),
                  num_layers=32),
       norms=dict(widths=(16, 64), num_simulations=100_000),
       heads=dict(num_heads=(1, 2, 4, 8, 16), num_simulations=20_000),
-      positions=dict(num_tokens=32, base=10_000.0, num_simulations=20_000),
+      positions=dict(anisotropies=(0.0, 0.5), num_tokens=32, base=10_000.0,
+                     num_simulations=20_000),
       map=dict(
           anisotropies=tuple(round(0.05 * i, 2) for i in range(20)),
           widths=(16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024),

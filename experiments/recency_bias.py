@@ -40,9 +40,7 @@ _LAYERS = {
 
 def main(config: Any, workdir: str) -> None:
   """Simulates all cells, or what is left of them, and writes tables and figures."""
-  with naming_fields():
-    cells = recency_cells.make_cells(config.to_dict())
-    _check(config, cells)
+  cells = _cells(config)
   folder = epath.Path(workdir)
   _run.use_devices(64)
   _run.lock(workdir)
@@ -64,8 +62,15 @@ def main(config: Any, workdir: str) -> None:
   run_folder.finish(folder, finished=_run.now())
 
 
-def _check(config: Any, cells: list[Cell]) -> None:
-  """Raises ValueError on a configuration that cannot run."""
+def _cells(config: Any) -> list[Cell]:
+  """Returns what is to be simulated, or raises ValueError if that cannot run."""
+  with naming_fields():
+    if len(config.depth.num_tokens) != len(config.depth.num_simulations):
+      raise ValueError(
+          'config.depth.num_simulations must have a number for each of num_tokens: '
+          f'{config.depth.num_simulations}, {config.depth.num_tokens}'
+      )
+    cells = recency_cells.make_cells(config.to_dict())
   if not 0 <= config.seed < 2**32:
     raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
   if len({(cell.group, cell.name) for cell in cells}) < len(cells):
@@ -83,6 +88,7 @@ def _check(config: Any, cells: list[Cell]) -> None:
         raise ValueError(f'rotary positions need an even width: {cell.width}')
       if _is_reduced(cell):
         factor_law(cell.num_tokens, cell.width, cell.anisotropy, cell.layer_norm)
+  return cells
 
 @contextlib.contextmanager
 def _naming(cell: Cell):

@@ -37,11 +37,19 @@ ALLOWED = {
     'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables', 'tuned'},
     'mechanism': _FROM_RESULTS | {'mechanism_figure', 'run_folder', 'tables'},
     'mechanism_figure': _FROM_RESULTS,
+    'recency': _FROM_RESULTS | {
+        'recency_cells', 'recency_extensions', 'recency_figures', 'run_folder', 'tables',
+        'theory',
+    },
+    'recency_cells': {'results'},
+    'recency_figures': {'recency_cells', 'theory'},
+    'recency_extensions': {'recency_cells'},
 }
 WITHOUT_JAX = (
     'statistics', 'results', 'curves', 'run_folder', 'comparison', 'plots', 'tables',
     'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
-    'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure',
+    'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
+    'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
 )
 
 

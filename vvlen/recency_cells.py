@@ -109,7 +109,7 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
           'layer': 'heads', 'num_heads': num_heads, 'tied': tied,
           'num_simulations': heads['num_simulations']}
   positions = config['positions']
-  for alpha in (0.0, config['anisotropy']):
+  for alpha in positions['anisotropies']:
     for layer in POSITIONS:
       yield 'positions', f'{layer}_a{alpha:g}', {
           'layer': layer, 'anisotropy': alpha, 'num_tokens': positions['num_tokens'],

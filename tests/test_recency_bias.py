@@ -1,0 +1,252 @@
+"""The experiment of recency bias: its cells, tables and figures, and the command."""
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from configs import recency as config_file
+from experiments import recency_bias as experiment
+from tests.conftest import ROOT, shown
+from vvlen import recency, recency_extensions, recency_figures, results
+from vvlen.recency_cells import Cell, make_cells, read_arrays, Simulated
+from vvlen.theory.recency import gram_recursion, h
+
+# Few and small cells, for runs that are about the run and not about its numbers.
+_FEW = tuple(f'--config.{field}=()' for field in (
+    'depth.num_tokens', 'depth.num_simulations', 'norms.widths', 'heads.num_heads',
+    'positions.anisotropies', 'map.widths'))
+_FEW += ('--config.anisotropies=(0.0,)', '--config.panels.widths=(16,)')
+
+
+def _command(workdir, *arguments, variant='smoke'):
+  return [sys.executable, '-m', 'experiments.recency_bias',
+          f'--config=configs/recency.py:{variant}', f'--workdir={workdir}', *arguments]
+
+
+def _run(*arguments, **options):
+  return subprocess.run(
+      _command(*arguments, **options), cwd=ROOT, capture_output=True, text=True,
+      timeout=600, check=False)
+
+
+def _simulated(rise=0.0, num_simulations=100, **fields):
+  fields = dict(group='panels', name='d16_LN_a0.5_c0', width=16, num_tokens=5,
+                num_layers=4, anisotropy=0.5) | fields
+  cell = Cell(num_simulations=num_simulations, **fields)
+  n = cell.num_tokens
+  mean = np.tril(3 + rise * np.arange(n) * np.ones((n, 1)))
+  np.fill_diagonal(mean, 8.0)
+  numbers = {}
+  for layer in range(1, 5):
+    numbers |= {f'recency_probability_layer_{layer}': 0.5 + layer / 100,
+                f'recency_probability_error_layer_{layer}': 0.001,
+                f'violation_rate_layer_{layer}': 0.3,
+                f'violation_rate_error_layer_{layer}': 0.002}
+  arrays = {'mean': np.stack(4 * [mean]), 'standard_error': np.full((4, n, n), 0.01),
+            'last_row': np.stack(4 * [mean[-1]]), 'num_simulations': num_simulations}
+  return Simulated(cell, numbers, arrays)
+
+
+def test_the_papers_rows_are_there():
+  cells = make_cells(config_file.get_config().to_dict())
+  assert len({(cell.group, cell.name) for cell in cells}) == len(cells)
+  of = lambda group: [cell for cell in cells if cell.group == group]
+  told = [(c.anisotropy, c.layer_norm, c.residual) for c in of('figure_1')]
+  assert told == [(0, False, 0), (0, True, 0), (0.5, True, 0), (0.5, True, 1)]
+  assert {c.num_simulations for c in of('figure_1')} == {100_000}
+  assert [c.anisotropy for c in of('figure_3')] == [0.2, 0.4, 0.6, 0.8]
+  assert [c.anisotropy for c in of('figure_4')] == [0, 0.2, 0.4, 0.6, 0.8]
+  assert {(c.residual, c.width, c.num_tokens) for c in of('figure_4')} == {(1, 64, 10)}
+  assert {c.width for c in of('panels')} == {16, 64, 256, 1024}
+  assert {c.num_simulations for c in of('panels')} == {10_000_000}
+  assert max(c.num_tokens for c in of('depth')) == 512
+  assert {c.num_layers for c in of('depth')} == {32}
+  assert {c.layer for c in of('positions')} == {
+      'causal', 'unmasked', 'rotary', 'rotary_unmasked'}
+
+
+def test_probabilities_stand_beside_the_published():
+  table = recency.probability_table([_simulated()])
+  row, = [r for r in table.records if r['layer'] == 2]
+  # Published: .6382, printed to four digits, of 10,000,000.
+  assert row['published'] == 0.6382
+  expected = (0.6382 - 0.52 - 5e-5) / (0.001 * np.sqrt(1 + 100 / 1e7))
+  assert row['difference_in_errors'] == pytest.approx(expected)
+  assert shown(table, '0.5200 ± 0.0010')['violation rate'] == '0.3000 ± 0.0020'
+  unpublished = recency.probability_table([_simulated(name='d256_x', width=256)])
+  assert shown(unpublished, '0.5200 ± 0.0010')['published'] == ''
+
+
+@pytest.mark.parametrize('rise, rising, clearly', [
+    (0.05, 6, (6, 0)), (0.03, 6, (0, 0)), (-0.05, 0, (0, 6)),
+])
+def test_neighbours_are_counted(rise, rising, clearly):
+  table = recency.score_table([_simulated(rise=rise)])
+  row = table.records[0]  # 5 tokens: 1 + 2 + 3 neighbours before the diagonal
+  assert (row['rising'], row['neighbours']) == (rising, 6)
+  assert (row['clearly_rising'], row['clearly_falling']) == clearly
+  assert (row['oldest'], row['newest']) == pytest.approx((3, 3 + 3 * rise))
+  limit = gram_recursion(np.eye(5) + 1, 16, 4)[0, -1]
+  assert (row['limit_oldest'], row['limit_newest']) == pytest.approx(
+      (limit[0], limit[3]))
+
+
+def test_heat_maps_show_logits_with_masked_entries_blank():
+  figure = recency_figures.heat_maps([_simulated(rise=0.1)])
+  panels = [axes for axes in figure.axes if axes.images]
+  assert len(panels) == 4
+  image = panels[1].images[0]
+  shown_entries = np.asarray(image.get_array().filled(np.nan))
+  np.testing.assert_array_equal(np.isnan(shown_entries), ~np.tri(5, dtype=bool))
+  # Colours end at the largest mean off the diagonal, which saturates.
+  assert image.get_clim() == pytest.approx((3.0, 3.3))
+  assert 'RP 0.5200' in panels[1].texts[0].get_text()
+  assert '100 simulations, n = 5, d = 16; masked entries blank' in (
+      figure.get_supxlabel())
+
+
+def test_curves_are_the_closed_form():
+  config = {'num_tokens': 7, 'width': 64, 'anisotropies': (0.0, 0.6, 0.8)}
+  for residual in (0.0, 1.0):
+    axes, = recency_figures.curves(config, residual).axes
+    for line, alpha in zip(axes.lines, config['anisotropies'], strict=True):
+      np.testing.assert_array_equal(line.get_ydata(), h(7, 64, alpha, residual))
+
+
+def test_the_map_has_each_width_and_anisotropy_in_its_place():
+  found = [
+      _simulated(group='map', name=f'{d} {a}', width=d, anisotropy=a)
+      for d in (16, 64) for a in (0.0, 0.3, 0.6)]
+  for i, s in enumerate(found):
+    s.numbers['recency_probability_layer_2'] = i / 10
+  figure = recency_extensions.over_anisotropy_and_width(found)
+  mesh = figure.axes[0].collections[0]
+  np.testing.assert_allclose(
+      np.ravel(mesh.get_array()), [0, 0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+@pytest.mark.parametrize('fields, words', [
+    ({'anisotropies': (0.0, 1.0)}, 'figure_3, LN_a1_c0: anisotropy must lie in [0, 1)'),
+    ({'panels.widths': (10,)}, 'd10_LN_a0_c0: sampler=\'reduced\' needs a width of at'),
+    ({'num_tokens': 2}, 'there are no triples of 2 tokens'),
+    ({'num_simulations': 0}, 'num_simulations must be a positive whole number: 0'),
+    ({'num_layers': -4}, 'num_layers must be a positive whole number: -4'),
+    ({'heads.num_heads': (3,)}, 'heads, h3_tied: 3 heads do not divide 64'),
+    ({'panels.widths': (16, 16)}, 'the same width, length or anisotropy twice'),
+    ({'width': 63, 'heads.num_heads': (1,)}, 'even width: 63'),
+    ({'depth.num_simulations': (1,)}, 'depth.num_simulations must have a number for'),
+    ({'seed': -1}, 'config.seed must lie in 0..2**32-1: -1'),
+])
+def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words):
+  config = config_file.get_config('smoke')
+  config.update_from_flattened_dict(fields)
+  with pytest.raises(ValueError, match=re.escape(words)):
+    experiment._cells(config)
+
+
+@pytest.mark.parametrize('arguments, words', [
+    (('--config.anisotropies=(0.0,1.0)',), 'anisotropy must lie in [0, 1)'),
+    (('--config=configs/recency.py:fast',), "not 'fast'"),
+    (('--config=configs/lookup.py:smoke',), 'is it for another experiment?'),
+])
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
+  done = _run(tmp_path / 'run', *arguments)
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
+  assert words in done.stderr
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory, fast_compilation):
+  """A whole run of smoke, and what it printed."""
+  workdir = tmp_path_factory.mktemp('whole') / 'run'
+  done = _run(workdir)
+  assert done.returncode == 0, done.stderr
+  return workdir, done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_simulates_every_cell_and_draws_every_figure(whole):
+  workdir, out = whole
+  config = config_file.get_config('smoke').to_dict()
+  rows = {(r.experiment, r.arm, r.metric): r
+          for r in results.read_rows(workdir / 'results.csv')}
+  cells = make_cells(config)
+  for cell, layer in itertools.chain.from_iterable(
+      [(c, i) for i in range(1, c.num_layers + 1)] for c in cells):
+    row = rows[cell.group, cell.name, f'recency_probability_layer_{layer}']
+    assert 0 <= row.value <= 1 and row.length == cell.num_tokens
+  # Tokens of any kind have no order in layer 1, but for rotary positions.
+  for cell in cells:
+    if not (cell.layer.startswith('rotary') and cell.anisotropy):
+      value, error = (
+          rows[cell.group, cell.name, f'recency_probability{x}_layer_1'].value
+          for x in ('', '_error'))
+      assert abs(value - 0.5) < 5 * error + 0.02, cell
+  figures = {path.stem for path in (workdir / 'figures').glob('*.png')}
+  assert figures == {
+      *(f'figure_{i}' for i in range(1, 6)), 'panels_d16', 'panels_d64', 'depth',
+      'norms', 'heads', 'positions', 'map'}
+  assert 'Recency probability by width' in out and str(workdir / 'figures') in out
+  claimed = json.loads((workdir / 'config.json').read_text())
+  assert claimed['sessions'][-1]['finished']
+
+
+@pytest.mark.slow
+def test_the_report_is_remade_from_the_folder(whole):
+  workdir, _ = whole
+  made = {p: p.read_bytes() for p in workdir.rglob('*.*') if p.parent.name in (
+      'figures', 'tables')}
+  done = subprocess.run(
+      [sys.executable, '-m', 'experiments.report', f'--workdir={workdir}'], cwd=ROOT,
+      capture_output=True, text=True, timeout=300, check=False)
+  assert done.returncode == 0, done.stderr
+  assert {p: p.read_bytes() for p in made} == made
+  path = workdir / 'simulations' / 'figure_1_LN_a0_c0.npz'
+  content = path.read_bytes()
+  path.write_bytes(content[:200])
+  with pytest.raises(ValueError, match=r'LN_a0_c0\.npz is not a file of arrays'):
+    recency.write(workdir)
+  path.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_or_grows_gives_what_one_run_gives(
+    tmp_path, fast_compilation):
+  more = '--config.num_simulations=5100', '--config.panels.num_simulations=2100'
+  done = _run(tmp_path / 'once', *_FEW, *more)
+  assert done.returncode == 0, done.stderr
+  table = (tmp_path / 'once' / 'results.csv').read_bytes()
+  # Killed when there is something to lose, and then started with more simulations.
+  process = subprocess.Popen(
+      _command(tmp_path / 'twice', *_FEW), cwd=ROOT, stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL)
+  until = time.monotonic() + 300
+  while not (tmp_path / 'twice' / 'results.csv').exists():
+    assert time.monotonic() < until and process.poll() is None
+    time.sleep(0.05)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  done = _run(tmp_path / 'twice', *_FEW, *more)
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'twice' / 'results.csv').read_bytes() == table
+  for path in (tmp_path / 'once' / 'simulations').iterdir():
+    twice = read_arrays(tmp_path / 'twice' / 'simulations' / path.name)
+    for name, values in read_arrays(path).items():
+      np.testing.assert_array_equal(values, twice[name])
+  for arguments, words in (
+      ((), 'num_simulations: 5100 there, 200 here (may only grow)'),
+      ((*more, '--config.seed=1'), 'seed: 0 there, 1 here'),
+  ):
+    done = _run(tmp_path / 'once', *_FEW, *arguments)
+    assert (done.returncode, done.stdout) == (2, '')
+    assert words in done.stderr and done.stderr.count('\n') == 1
+  assert (tmp_path / 'once' / 'results.csv').read_bytes() == table
