@@ -51,9 +51,20 @@ def test_modules_in_ones_own_code(number, name, shape):
   assert jax.numpy.isfinite(scope[name]).all()
 
 
-def test_any_problem_with_many_seeds():
+def test_recency_of_any_logits():
   scope = {}
   exec(compile(_EXAMPLES[2], 'README.md', 'exec'), scope)
+  assert scope['by_distance'].shape == (4, 32)
+  # Nothing in layer 1, a bias that grows from there on; near tokens score higher.
+  first, *later = np.asarray(scope['by_layer'])
+  assert abs(first - 0.5) < 0.02
+  assert (np.diff([first, *later]) > 0.05).all()
+  assert scope['by_distance'][3, 1] > scope['by_distance'][3, 31] + 1
+
+
+def test_any_problem_with_many_seeds():
+  scope = {}
+  exec(compile(_EXAMPLES[3], 'README.md', 'exec'), scope)
   # The faster of the two ends nearer, on every seed alike.
   assert scope['test'].num_pairs == 8 * jax.device_count()
   assert scope['test'].ci_high < 0
@@ -65,4 +76,4 @@ def test_any_problem_with_many_seeds():
 
 
 def test_every_example_is_tested():
-  assert len(_EXAMPLES) == 3
+  assert len(_EXAMPLES) == 4
