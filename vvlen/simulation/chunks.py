@@ -94,7 +94,7 @@ def run(
   identity = ', '.join(f'{k}={v}' for k, v in {**settings, 'key': seed}.items())
   function = _chunk(simulation.draw, simulation.layer, num_layers, chunk)
   arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
-  returned = jax.eval_shape(function, *arguments, 0, chunk)
+  returned = function.eval_shape(*arguments, 0, chunk)
   if previous is None:
     previous = Totals(0, identity, _zeros(returned))
   if previous.run != identity:
@@ -182,7 +182,7 @@ def _chunk(draw, layer, num_layers, size):
         arguments[-1] > 0, compute, lambda *_: nothing, *arguments
     )
 
-  return chunk
+  return jax.jit(chunk)  # traced once, also to know what it returns
 
 
 @functools.lru_cache(maxsize=64)
