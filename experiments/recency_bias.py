@@ -8,6 +8,7 @@ Figures 1-5 of arXiv 2509.21042 and its later version, and what it leaves out.
 
 import contextlib
 import functools
+import math
 from typing import Any
 
 from etils import epath
@@ -69,6 +70,16 @@ def _cells(config: Any) -> list[Cell]:
       raise ValueError(
           'config.depth.num_simulations must have a number for each of num_tokens: '
           f'{config.depth.num_simulations}, {config.depth.num_tokens}'
+      )
+    for values in (config.anisotropies, config.positions.anisotropies,
+                   config.map.anisotropies):
+      if not all(isinstance(value, (int, float)) for value in values):
+        raise ValueError(f'anisotropies must be numbers: {values}')
+    if not config.anisotropies:
+      raise ValueError('config.anisotropies is empty')
+    if not 0 < config.positions.base < math.inf:
+      raise ValueError(
+          f'config.positions.base must be positive: {config.positions.base}'
       )
     cells = recency_cells.make_cells(config.to_dict())
   if not 0 <= config.seed < 2**32:

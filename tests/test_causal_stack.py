@@ -315,8 +315,8 @@ def test_another_residual_is_not_compiled_anew():
     (1.0, 2, r'\(\)'),
     (np.ones((0, D)), 2, r'\(0, 7\)'),
     (np.ones((N, 0)), 2, r'\(5, 0\)'),
-    (_normal(N, D), 0, 'num_layers must be positive: 0'),
-    (_normal(N, D), -3, 'num_layers must be positive: -3'),
+    (_normal(N, D), 0, 'num_layers must be .*positive.*: 0'),
+    (_normal(N, D), -3, 'num_layers must be .*positive.*: -3'),
 ])
 def test_bad_input_is_named_in_one_line(x, num_layers, words):
   with pytest.raises(ValueError, match=words) as error:

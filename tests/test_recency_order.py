@@ -221,7 +221,7 @@ def test_integers_and_bfloat16_are_read_as_float32():
 @pytest.mark.parametrize('logits, words', [
     (np.zeros(3), r'\(3,\)'),
     (1.0, r'\(\)'),
-    (np.zeros((2, 4, 3)), r'no more queries than keys: \(2, 4, 3\)'),
+    (np.zeros((2, 4, 3)), r'no more queries than keys: .*\(2, 4, 3\)'),
     (np.array([[0.0, 9.0], [np.nan, 0.0]]), 'not finite'),
     (np.array([[0.0, 9.0], [0.0, np.inf]]), 'not finite'),
     (np.array([[-np.inf, 9.0], [0.0, 0.0]]), 'not finite'),

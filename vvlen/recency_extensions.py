@@ -66,8 +66,11 @@ def norms(found: Sequence[Simulated]) -> Figure:
           for suffix in ('', '_error')
       )
       layers = 1 + np.arange(len(values[0]))
-      right.errorbar(layers + 0.06 * i, 1e3 * (values[1] - values[0]),
-                     2e3 * np.hypot(*errors), color=_COLOURS[i], fmt=_MARKERS[i])
+      # Errors as if the two had been drawn apart, which are too wide.
+      right.errorbar(
+          layers + 0.06 * i, 1e3 * (values[1] - values[0]), 2e3 * np.hypot(*errors),
+          color=_COLOURS[i % 6], fmt=_MARKERS[i % 6],
+      )
   left.plot([], [], color='black', label='LayerNorm')
   left.plot([], [], color='black', linestyle=':', label='RMSNorm')
   left.set(ylabel=_LABEL)
@@ -125,8 +128,9 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   at = {(s.cell.width, s.cell.anisotropy): s.by_layer('recency_probability')
         for s in found}
   last = found[0].cell.num_layers
-  panels = figure.subplots(1, 2, sharey=True)
-  for axes, layer in zip(panels, (2, last), strict=True):
+  layers = sorted({min(2, last), last})
+  panels = figure.subplots(1, len(layers), sharey=True, squeeze=False)[0]
+  for axes, layer in zip(panels, layers, strict=True):
     nothing = np.full(last, np.nan)
     grid = [[at.get((d, a), nothing)[layer - 1] for a in alphas] for d in widths]
     mesh = axes.pcolormesh(alphas, widths, grid, vmin=0.5, vmax=1, cmap='viridis',

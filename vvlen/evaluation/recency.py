@@ -15,7 +15,10 @@ from vvlen.theory.ordering import order
 
 
 class RecencyOfLogits(NamedTuple):
-  """What logits [..., m, n] tell. Leading axes, such as of heads, are kept; float32."""
+  """Statistics of logits [..., m, n]. Leading axes, such as of heads, are kept.
+
+  Shares are float32; scores are float32, or float64 where the logits are.
+  """
 
   mean_score: jax.Array  # [..., n], by distance 0..n−1; nan where there is none
   recency_probability: jax.Array  # [...], one half without any order
@@ -27,12 +30,13 @@ def recency_of_logits(
 ) -> RecencyOfLogits:
   """Measures the recency bias of attention logits.
 
-  Compares all pairs of keys for each query: m n²/2 comparisons for each leading index,
-  one query at a time. Of long sequences pass some of the queries, the last m.
+  Compares every key with every other for each query: m n² comparisons for each leading
+  index. Call it under jit, and of long sequences pass some of the queries, the last m.
 
   Args:
-    logits: [..., m, n], before the softmax, of the last m of n positions. What stands
-      after a query's own position, or where the mask is False, does not matter.
+    logits: [..., m, n], before the softmax, of the last m of n positions, at best
+      float32: bfloat16 has ties, which count against recency. What stands after a
+      query's own position, or where the mask is False, does not matter.
     mask: [..., m, n] or [m, n] bool, True where the query attends; None for all up to
       its own position.
 
@@ -40,21 +44,30 @@ def recency_of_logits(
     The statistics, over all queries together.
 
   Raises:
-    ValueError: if there are more queries than keys, or a logit that counts is not
-      finite (which traced logits do not tell).
+    ValueError: on logits that are complex or have more queries than keys, a mask that
+      is not bool or has another shape, or a logit that counts and is not finite
+      (checked only outside jit).
   """
   logits = jnp.asarray(logits)
-  if logits.ndim < 2 or logits.shape[-2] > logits.shape[-1]:
+  if (logits.ndim < 2 or not 0 < logits.shape[-2] <= logits.shape[-1]
+      or jnp.issubdtype(logits.dtype, jnp.complexfloating)):
     raise ValueError(
-        'logits must be [..., queries, keys], no more queries than keys: '
-        f'{logits.shape}'
+        'logits must be real, [..., queries, keys], no more queries than keys: '
+        f'{logits.dtype}{logits.shape}'
     )
   num_queries, num_keys = logits.shape[-2:]
   causal = jnp.tri(num_queries, num_keys, num_keys - num_queries, dtype=bool)
   seen = jnp.broadcast_to(causal, logits.shape)
   if mask is not None:
+    mask = jnp.asarray(mask)
+    if mask.dtype != bool or mask.shape not in (logits.shape, logits.shape[-2:]):
+      raise ValueError(
+          f'mask must be bool, {logits.shape} or {logits.shape[-2:]}: '
+          f'{mask.dtype}{mask.shape}'
+      )
     seen &= jnp.broadcast_to(mask, logits.shape)
-  logits = jnp.where(seen, logits.astype(jnp.float32), 0.0)
+  wide = jnp.promote_types(logits.dtype, jnp.float32)
+  logits = jnp.where(seen, logits.astype(wide), 0.0)
   if not isinstance(logits, jax.core.Tracer) and not jnp.isfinite(logits).all():
     raise ValueError('logits has entries that are not finite')
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vvlen.models.norm import standardize
 
@@ -53,7 +54,7 @@ def causal_stack(
     x: [..., n, d]; float64 is computed in float64, all else in float32.
     num_layers: how many layers.
     layer_norm: False for a stack without LayerNorm.
-    residual: c, the weight of the raw stream.
+    residual: c [], the weight of the raw stream.
     epsilon: added to the variance, inside the root of LayerNorm. With the default 0
       a row whose entries are all equal gives nan.
     return_weights: whether to return the attention weights too.
@@ -63,8 +64,9 @@ def causal_stack(
     `return_weights` (S, A), of the same shape.
 
   Raises:
-    ValueError: if x has fewer than two axes or holds numbers that are not finite
-      (which a traced x does not tell), or num_layers is not positive.
+    ValueError: if x has fewer than two axes, is complex or of width 1, if x or the
+      residual is not finite (checked only outside jit), or num_layers is not a positive
+      whole number.
   """
   layers = _run(x, num_layers, layer_norm, residual, epsilon)
   return (layers.scores, layers.weights) if return_weights else layers.scores
@@ -130,7 +132,6 @@ def self_attend(
   num_tokens, length = queries.shape[:2]
   scale = jax.lax.rsqrt(jnp.asarray(length if width is None else width, queries.dtype))
   scores = _product(queries, jnp.swapaxes(keys, 0, 1)) * scale
-  seen = jnp.tri(num_tokens, dtype=bool)
   seen = jnp.expand_dims(jnp.tri(num_tokens, dtype=bool), range(2, scores.ndim))
   weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf) if causal else scores, 1)
   return Layer(_product(weights, values), jnp.where(seen, scores, 0.0), weights)
@@ -141,19 +142,26 @@ def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
   x = jnp.asarray(x)
   if x.ndim < 2 or 0 in x.shape[-2:]:
     raise ValueError(f'x must be [..., n, d], n and d positive: {x.shape}')
-  if num_layers < 1:
-    raise ValueError(f'num_layers must be positive: {num_layers}')
+  if layer_norm and x.shape[-1] == 1 and not epsilon:
+    raise ValueError(f'LayerNorm needs a width of at least 2: {x.shape}')
+  if jnp.issubdtype(x.dtype, jnp.complexfloating):
+    raise ValueError(f'x must be real: {x.dtype}')
+  if not isinstance(num_layers, (int, np.integer)) or num_layers < 1:
+    raise ValueError(f'num_layers must be a positive whole number: {num_layers!r}')
   x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  if not isinstance(x, jax.core.Tracer) and not jnp.isfinite(x).all():
-    raise ValueError('x has entries that are not finite')
   residual = jnp.asarray(residual, x.dtype)
+  if residual.ndim:
+    raise ValueError(f'residual must be a single number: {residual.shape}')
+  for name, value in (('x', x), ('residual', residual)):
+    if not isinstance(value, jax.core.Tracer) and not jnp.isfinite(value).all():
+      raise ValueError(f'{name} is not finite everywhere')
 
   def step(x, _):
     layer = causal_layer(x, layer_norm, residual, epsilon)
     return layer.output, (layer.scores, layer.weights)
 
   x = jnp.moveaxis(x, (-2, -1), (0, 1))
-  output, layers = jax.lax.scan(step, x, length=num_layers)
+  output, layers = jax.lax.scan(step, x, length=int(num_layers))
   scores, weights = (
       jnp.moveaxis(each, (0, 1, 2), (-3, -2, -1))
       for each in layers

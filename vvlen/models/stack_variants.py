@@ -19,17 +19,25 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def rms_norm_layer(x: jax.Array, residual: jax.Array) -> Layer:
-  """One layer with RMSNorm, Z = X / √(mean of X² over a row); x [n, d, ...]."""
+  """One layer with RMSNorm (arXiv 1910.07467), Z = X / √(mean of X² over a row).
+
+  Args:
+    x: [n, d, ...], float32 or float64; a row of zeros gives nan.
+    residual: c [].
+  """
   z = x * jax.lax.rsqrt(jnp.square(x).mean(1, keepdims=True))
-  attended = self_attend(z, z, z)
-  return attended._replace(output=attended.output + residual * x)
+  return _add_residual(self_attend(z, z, z), residual, x)
 
 
 def unmasked_layer(x: jax.Array, residual: jax.Array) -> Layer:
-  """One layer in which every token attends to all; x [n, d, ...]."""
+  """One layer with LayerNorm in which every token attends to all.
+
+  Args:
+    x: [n, d, ...], float32 or float64; a row without variance gives nan.
+    residual: c [].
+  """
   z = standardize(x, axis=1, epsilon=0.0)
-  attended = self_attend(z, z, z, causal=False)
-  return attended._replace(output=attended.output + residual * x)
+  return _add_residual(self_attend(z, z, z, causal=False), residual, x)
 
 
 class Heads(NamedTuple):
@@ -68,10 +76,13 @@ def random_heads(
 def heads_layer(x: jax.Array, residual: jax.Array, heads: Heads) -> Layer:
   """One layer of h heads: Σ_h softmax(Z Q_h (Z K_h)ᵀ / √(d/h)) Z V_h V_hᵀ + c X.
 
+  The heads of arXiv 1706.03762, with the transposed value projection as that of the
+  output, so that without mixing of tokens the layer gives Z itself.
+
   Args:
-    x: [n, d, ...].
-    residual: c.
-    heads: the projections.
+    x: [n, d, ...], float32 or float64.
+    residual: c [].
+    heads: the projections, of the width d.
 
   Returns:
     A layer whose scores and weights are [n, n, h, ...].
@@ -84,23 +95,31 @@ def heads_layer(x: jax.Array, residual: jax.Array, heads: Heads) -> Layer:
   output = jnp.einsum(
       'dhk,nkh...->nd...', heads.value, attended.output, precision=_HIGHEST
   )
-  return attended._replace(output=output + residual * x)
+  return _add_residual(attended._replace(output=output), residual, x)
 
 
 def rotary_layer(
     x: jax.Array, residual: jax.Array, base: jax.Array, causal: bool = True
 ) -> Layer:
-  """One layer with rotary positions: queries and keys are turned, values are not.
+  """One layer with rotary positions (arXiv 2104.09864).
+
+  Queries and keys are turned, values are not.
 
   Args:
-    x: [n, d, ...], d even.
-    residual: c.
-    base: of the angles, base^{−2k/d} a position for the k-th pair of features.
+    x: [n, d, ...], d even, float32 or float64.
+    residual: c [].
+    base: of the angles [], positive: base^{−2k/d} a position for the k-th pair.
     causal: False attends to all tokens.
+
+  Raises:
+    ValueError: if d is odd.
   """
   z = standardize(x, axis=1, epsilon=0.0)
   turned = rotate(z, base)
-  attended = self_attend(turned, turned, z, causal=causal)
+  return _add_residual(self_attend(turned, turned, z, causal=causal), residual, x)
+
+
+def _add_residual(attended: Layer, residual: jax.Array, x: jax.Array) -> Layer:
   return attended._replace(output=attended.output + residual * x)
 
 

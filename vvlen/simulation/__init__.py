@@ -21,7 +21,7 @@ SAMPLERS = ('reduced', 'direct')
 
 
 class Recency(NamedTuple):
-  """What a simulation tells: means over simulations and their standard errors.
+  """Means over simulations and their standard errors.
 
   All are float64. Scores are logits, 0 above the diagonal.
   """
@@ -34,7 +34,7 @@ class Recency(NamedTuple):
   recency_probability_error: np.ndarray  # [layers], standard error
   violation_rate_error: np.ndarray  # [layers], standard error
   num_simulations: int
-  totals: chunks.Totals  # from which a longer run continues
+  totals: chunks.Totals  # of the whole chunks, from which a longer run continues
 
 
 def simulate_recency(
@@ -49,7 +49,7 @@ def simulate_recency(
     residual: float = 0.0,
     sampler: str = 'reduced',
     dtype: Any = jnp.float32,
-    previous: chunks.Totals | None = None,
+    previous: Recency | chunks.Totals | None = None,
     progress: chunks.Progress | None = None,
 ) -> Recency:
   """Simulates the stack on tokens of cosine α.
@@ -68,8 +68,10 @@ def simulate_recency(
     residual: c, times the raw stream. In units of Z it is
       `vvlen.theory.recency.residual_in_units_of_z`.
     sampler: 'reduced', for n + 1 ≤ d (n ≤ d without LayerNorm), or 'direct'.
-    dtype: of the computation. float32 does not resolve the bias at α = 0 and d ≥ 256.
-    previous: `totals` of a shorter run with the same arguments.
+    dtype: of the computation, float32 or float64. float32 does not resolve the bias at
+      α = 0 and d ≥ 256, nor logits that differ by less than 1e-6 of the largest, as
+      those of many layers or of α close to 1.
+    previous: a shorter run with the same arguments, or its `totals`.
     progress: called with the number of simulations done, now and then.
 
   Returns:
@@ -77,16 +79,23 @@ def simulate_recency(
 
   Raises:
     ValueError: on sizes that are not positive, α outside [0, 1), a residual that is not
-      finite, an unknown sampler, more tokens than the reduced sampler serves, float64
-      without jax_enable_x64, or `previous` of another run.
+      finite, an unknown sampler, more tokens than the reduced sampler serves, another
+      dtype, float64 without jax_enable_x64, α that is 1 in this dtype, or `previous` of
+      another run.
   """
   recency.check(num_tokens, width, anisotropy, residual)
   for name, value in (('num_layers', num_layers), ('num_simulations', num_simulations)):
     recency.check_size(name, value)
   if layer_norm and width < 2:
     raise ValueError(f'LayerNorm needs a width of at least 2: {width}')
-  if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
-    raise ValueError(f'{jnp.dtype(dtype)} needs jax_enable_x64')
+  name = getattr(dtype, '__name__', str(dtype))  # of a type, a dtype or a string
+  if name not in ('float32', 'float64'):
+    raise ValueError(f'dtype must be float32 or float64: {dtype!r}')
+  dtype = np.dtype(name)
+  if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    raise ValueError('float64 needs jax_enable_x64')
+  if dtype.type(anisotropy) == 1:
+    raise ValueError(f'anisotropy is 1 in {name}: {anisotropy}')
   array = functools.partial(jnp.asarray, dtype=dtype)
   if sampler == 'reduced':
     law = factor_law(num_tokens, width, anisotropy, layer_norm)
@@ -104,9 +113,9 @@ def simulate_recency(
   else:
     raise ValueError(f'sampler must be of {", ".join(SAMPLERS)}: {sampler!r}')
   settings = dict(
-      num_tokens=num_tokens, width=width, num_layers=num_layers, anisotropy=anisotropy,
-      layer_norm=layer_norm, residual=residual, sampler=sampler,
-      dtype=jnp.dtype(dtype).name,
+      num_tokens=int(num_tokens), width=int(width), num_layers=int(num_layers),
+      anisotropy=float(anisotropy), layer_norm=bool(layer_norm),
+      residual=float(residual), sampler=sampler, dtype=name,
   )
   return simulate(
       key, simulation, num_layers=num_layers, num_simulations=num_simulations,
@@ -122,7 +131,7 @@ def simulate(
     num_simulations: int,
     size: int,
     settings: dict[str, Any],
-    previous: chunks.Totals | None = None,
+    previous: Recency | chunks.Totals | None = None,
     progress: chunks.Progress | None = None,
 ) -> Recency:
   """Simulates any stack of layers; `simulate_recency` is that of the paper.
@@ -134,15 +143,18 @@ def simulate(
     num_simulations: how many in all.
     size: numbers in the largest array of one simulation.
     settings: plain values that, with the key, tell this run from others.
-    previous: `totals` of a shorter run.
+    previous: a shorter run, or its `totals`.
     progress: called with the number of simulations done.
 
   Returns:
-    A `Recency`; batch axes that scores have, as of heads, stand behind theirs.
+    A `Recency`. Where a layer has scores [n, n, h] for a simulation, as that of h
+    heads, its means are [layers, n, n, h] and its shares [layers, h].
 
   Raises:
     ValueError: on `previous` of another run, or a longer one.
   """
+  if isinstance(previous, Recency):
+    previous = previous.totals
   totals, whole = chunks.run(
       key, simulation, num_layers=num_layers, num_simulations=num_simulations,
       size=size, settings=settings, previous=previous, progress=progress,
@@ -156,14 +168,15 @@ def simulate(
   )
 
 
+# Cached, as all functions that go into a `Simulation`.
 @functools.cache
 def _reduced(layer_norm):
   """Returns the layer for rows that only have the products of the tokens."""
 
   def layer(x: jax.Array, width: jax.Array, residual: jax.Array) -> Layer:
-    # The rows' means are gone already.
-    z = x * jax.lax.rsqrt(jnp.square(x).sum(1, keepdims=True) / width)
-    z = z if layer_norm else x
+    z = x
+    if layer_norm:  # the rows' means are gone already
+      z = x * jax.lax.rsqrt(jnp.square(x).sum(1, keepdims=True) / width)
     attended = self_attend(z, z, z, width)
     return attended._replace(output=attended.output + residual * x)
 

@@ -8,8 +8,7 @@ alone; between numbers of devices, means agree to 1e-6 of the largest score. Mem
 not depend on the number of simulations.
 """
 
-import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 import functools
 import math
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ from vvlen import sharding
 from vvlen.models.causal_stack import Layer
 from vvlen.theory.ordering import order
 
-# Numbers that the largest array of a chunk has at most: 2 MiB, a core's own cache. If
-# a hundred simulations are more, one is enough to fill its vector units.
+# Upper limit on the size of a chunk's largest array: 2 MiB, a core's own cache. If a
+# hundred simulations are more, one is enough to fill its vector units.
 _CHUNK_NUMBERS = 2**19
 _CHUNK_SIZES = (2000, 1000, 500, 200, 100, 1)
 # Chunks that a device computes in one call, and numbers that it then returns, at most.
@@ -38,7 +37,7 @@ Progress = Callable[[int], None]
 class Simulation(NamedTuple):
   """How tokens are drawn and what a layer does. Simulations are the last axis.
 
-  The functions must be the same objects in every run, lest all be compiled again.
+  The functions must be the same objects in every run, or every run compiles anew.
   """
 
   draw: Callable[..., jax.Array]  # (key, count, *draw_arguments) -> [n, d, ..., count]
@@ -91,7 +90,9 @@ def run(
   """
   chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == 1)
   seed = np.asarray(jax.random.key_data(key)).tolist()
-  identity = ', '.join(f'{k}={v}' for k, v in {**settings, 'key': seed}.items())
+  generator = jax.random.key_impl(key)
+  facts = {**settings, 'key': seed, 'generator': generator, 'chunk': chunk}
+  identity = ', '.join(f'{name}={value}' for name, value in facts.items())
   function = _chunk(simulation.draw, simulation.layer, num_layers, chunk)
   arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
   returned = function.eval_shape(*arguments, 0, chunk)
@@ -109,29 +110,40 @@ def run(
   a_call = _NUMBERS_A_CALL // (group * numbers_a_chunk)
   block = mesh.size * group * max(1, min(_CHUNKS_A_CALL, a_call))
 
-  first, last = previous.num_chunks, math.ceil(num_simulations / chunk)
-  copy = lambda sums: {name: values.copy() for name, values in sums.items()}
-  sums = copy(previous.sums)
-  whole = Totals(num_simulations // chunk, identity, sums)
-  pending: collections.deque[Any] = collections.deque()
-  for start in [*range(first, last, block), None]:
-    if start is not None:
-      numbers = np.arange(start, start + block)
-      counts = np.clip(num_simulations - chunk * numbers, 0, chunk)
-      own = sharding.put((numbers.astype(np.int32), counts.astype(np.int32)), mesh)
-      pending.append((counts, program(*arguments, *own)))
-    # One call is computed while the one before is added up.
-    while pending and (len(pending) > 1 or start is None):
-      counts, found = pending.popleft()
-      found = sharding.fetch(found)
-      for i, count in enumerate(counts[counts > 0]):
-        if count < chunk:
-          sums = copy(sums)  # the last one, which `whole` is without
-        _add(sums, int(count), {name: [x[i] for x in y] for name, y in found.items()})
-        done += int(count)
-      if progress is not None:
-        progress(done)
-  return Totals(last, identity, sums), whole
+
+  def call(start):
+    numbers = np.arange(start, start + block)
+    counts = np.clip(num_simulations - chunk * numbers, 0, chunk)
+    own = sharding.put((numbers.astype(np.int32), counts.astype(np.int32)), mesh)
+    return counts[counts > 0], program(*arguments, *own)
+
+  last = math.ceil(num_simulations / chunk)
+  sums = {name: values.copy() for name, values in previous.sums.items()}
+  whole = sums
+  for counts, found in _one_ahead(call, range(previous.num_chunks, last, block)):
+    found = sharding.fetch(found)
+    for i, count in enumerate(counts.tolist()):
+      if count < chunk:  # the last one
+        sums = {name: values.copy() for name, values in whole.items()}
+      _add(sums, count, {name: [x[i] for x in y] for name, y in found.items()})
+      done += count
+    if progress is not None:
+      progress(done)
+  return (
+      Totals(last, identity, sums), Totals(num_simulations // chunk, identity, whole)
+  )
+
+
+def _one_ahead(call: Callable[[int], Any], starts: Iterable[int]) -> Iterator[Any]:
+  """Yields what each call returns, the next one having been started."""
+  running = None
+  for start in starts:
+    following = call(start)
+    if running is not None:
+      yield running
+    running = following
+  if running is not None:
+    yield running
 
 
 def _zeros(returned):

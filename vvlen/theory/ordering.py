@@ -33,7 +33,7 @@ class Order(NamedTuple):
 def order(scores: jax.Array, seen: jax.Array | None = None) -> Order:
   """Returns how the scores of each query are ordered.
 
-  Compares all pairs of keys: some n³/6 comparisons.
+  Compares all pairs of keys: n³/6 comparisons, or m n² with a mask or many keys.
 
   Args:
     scores: [m, n, ...], row i being the i-th query. With m < n the queries are the

@@ -14,8 +14,8 @@ limit of large d, S is known. With r = √d, E = eʳ, F = e^{αr}, D_i = E + (i 
 
 M_ij does not depend on j, and M_jj falls with D_j, so S_ij rises with j: recent tokens
 are favoured. What depends on j is h(j) = M_jj^{−1/2} (arXiv 2509.21042, Theorem 1 and
-Propositions 2 and 3). Without LayerNorm, with b = 1/√d, there is no such bias
-(Proposition 1, α = c = 0):
+Propositions 2 and 3). Without LayerNorm, with b = 1/√d, there is no such bias in the
+limit (Proposition 1, α = c = 0); at finite d the mean logits rise in j very slightly:
 
   layer 2   S_ii = b (e^{2b} + i − 1) / (eᵇ + i − 1)²,   S_ij = b / (eᵇ + i − 1)
 
@@ -174,9 +174,7 @@ def exact_mean_layer1_score(width: int, anisotropy: float) -> float:
   if width < 2:
     raise ValueError(f'LayerNorm needs a width of at least 2: {width}')
   freedom = width - 1
-  ratio = math.exp(
-      special.gammaln((freedom + 1) / 2) - special.gammaln(freedom / 2)
-  )
+  ratio = special.poch(freedom / 2, 0.5)  # Γ((ν+1)/2) / Γ(ν/2), without cancelling
   series = special.hyp2f1(0.5, 0.5, (freedom + 2) / 2, anisotropy**2)
   return float(math.sqrt(width) * anisotropy * 2 / freedom * ratio**2 * series)
 
@@ -207,7 +205,8 @@ def gram_recursion(
     residual: c, times the raw stream, as in the stack.
 
   Returns:
-    [..., num_layers, n, n], 0 above the diagonal.
+    [..., num_layers, n, n], 0 above the diagonal. That G has no negative eigenvalue,
+    as products of rows have none, is not checked.
 
   Raises:
     ValueError: on a matrix that is not square, symmetric and finite or, with
@@ -257,6 +256,11 @@ def check(
   """Raises ValueError on sizes, α or c that no stack has."""
   check_size('num_tokens', num_tokens)
   check_size('width', width)
+  for name, value in (('anisotropy', anisotropy), ('residual', residual)):
+    try:
+      float(value)
+    except (TypeError, ValueError) as error:
+      raise ValueError(f'{name} must be a number: {value!r}') from error
   if not 0 <= anisotropy < 1:
     raise ValueError(
         f'anisotropy must lie in [0, 1), at 1 all tokens are equal: {anisotropy}'
