@@ -38,8 +38,8 @@ ALLOWED = {
     'mechanism': _FROM_RESULTS | {'mechanism_figure', 'run_folder', 'tables'},
     'mechanism_figure': _FROM_RESULTS,
     'recency': _FROM_RESULTS | {
-        'recency_cells', 'recency_extensions', 'recency_figures', 'run_folder', 'tables',
-        'theory',
+        'recency_cells', 'recency_extensions', 'recency_figures', 'run_folder',
+        'tables', 'theory',
     },
     'recency_cells': {'results'},
     'recency_figures': {'recency_cells', 'theory'},
