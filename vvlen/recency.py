@@ -108,11 +108,11 @@ def probability_table(panels: list[Simulated]) -> Table:
       'tokens': lambda r: r['setting'],
       'layer': lambda r: str(r['layer']),
       'recency probability': lambda r: (
-          f'{r["recency_probability"]:.4f} ± {r["standard_error"]:.4f}'),
+          f'{r["recency_probability"]:.5f} ± {r["standard_error"]:.5f}'),
       'published': known('published', '.4f'),
       'off by, in errors': known('difference_in_errors', '.1f'),
       'violation rate': lambda r: (
-          f'{r["violation_rate"]:.4f} ± {r["violation_rate_error"]:.4f}'),
+          f'{r["violation_rate"]:.5f} ± {r["violation_rate_error"]:.5f}'),
       'simulations': lambda r: f'{r["simulations"]:,}',
   }
   note = (

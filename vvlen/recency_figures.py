@@ -53,10 +53,11 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
           vmax=high, extent=(0.5, n + 0.5, n + 0.5, 0.5),
       )
       digits = int(np.clip(np.ceil(1 - np.log10(max(high - low, 1e-9))), 1, 6))
+      error_digits = int(np.clip(np.ceil(-np.log10(max(error, 1e-9))), 1, 9))
       axes.text(
           n + 0.4, 0.6,
           f'RP {probability[layer]:.4f}\n{low:.{digits}f} to {high:.{digits}f}\n'
-          f'± {error:.{digits + 1}f}'.replace('-', '−'),
+          f'± {error:.{error_digits}f}'.replace('-', '−'),
           ha='right', va='top', fontsize=6,
       )
       axes.grid(False)
