@@ -56,7 +56,7 @@ def causal_stack(
     layer_norm: False for a stack without LayerNorm.
     residual: c [], the weight of the raw stream.
     epsilon: added to the variance, inside the root of LayerNorm. With the default 0
-      a row whose entries are all equal gives nan.
+      a row of equal entries gives nan, or what rounding of its mean leaves.
     return_weights: whether to return the attention weights too.
 
   Returns:

@@ -187,7 +187,7 @@ def _chunk(draw, layer, num_layers, size):
     return jax.lax.map(measure, jax.lax.scan(step, x, length=num_layers)[1])
 
   def chunk(*arguments):
-    # Chunks that only fill up a call are not computed.
+    # Chunks that only fill up a call are not computed (on an accelerator they are).
     shapes = jax.eval_shape(compute, *arguments)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.cond(

@@ -124,5 +124,5 @@ def draw_chi(key: jax.Array, count: int, freedom: jax.Array) -> jax.Array:
 
   start = (0, jnp.zeros(shape, freedom.dtype), jnp.zeros(shape, bool))
   _, root, _ = jax.lax.while_loop(lambda state: ~state[2].all(), attempt, start)
-  uniform = jax.random.uniform(uniform_key, (1, count), freedom.dtype)
+  uniform = 1 - jax.random.uniform(uniform_key, (1, count), freedom.dtype)  # not 0
   return root * jnp.where(one, uniform, 1.0)

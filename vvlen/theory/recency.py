@@ -119,7 +119,7 @@ def h(
     residual: c, in units of Z, as in Figure 5 of the paper.
 
   Returns:
-    [n], for j = 1..n. It rises with j.
+    [n], for j = 1..n. It rises with j if c ≥ 0; infinite at j = 1 if c = −1.
 
   Raises:
     ValueError: as `layer2_scores`.
