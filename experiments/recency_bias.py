@@ -20,7 +20,6 @@ from experiments import _run, report
 from experiments._check import naming_fields
 from vvlen import recency_cells, results, run_folder
 from vvlen.models import stack_variants
-from vvlen.models.causal_stack import causal_layer
 from vvlen.recency_cells import Cell
 from vvlen.simulation import Recency, simulate, simulate_recency
 from vvlen.simulation.chunks import Simulation, Totals
@@ -30,7 +29,6 @@ from vvlen.theory import recency
 _STEP = 1_000_000  # simulations at most that a crash loses
 _COUNTS = ('num_simulations', 'panels.num_simulations')
 _LAYERS = {
-    'causal': lambda x, residual: causal_layer(x, residual=residual),
     'rms_norm': stack_variants.rms_norm_layer,
     'unmasked': stack_variants.unmasked_layer,
     'heads': stack_variants.heads_layer,
@@ -75,6 +73,11 @@ def _cells(config: Any) -> list[Cell]:
                    config.map.anisotropies):
       if not all(isinstance(value, (int, float)) for value in values):
         raise ValueError(f'anisotropies must be numbers: {values}')
+    if sum(value != 0 for value in config.positions.anisotropies) > 1:
+      raise ValueError(
+          'config.positions.anisotropies may have one that is not 0: '
+          f'{config.positions.anisotropies}'
+      )
     if not config.anisotropies:
       raise ValueError('config.anisotropies is empty')
     if not 0 < config.positions.base < math.inf:
@@ -97,7 +100,7 @@ def _cells(config: Any) -> list[Cell]:
         raise ValueError(f'there are no triples of {cell.num_tokens} tokens')
       if cell.layer.startswith('rotary') and cell.width % 2:
         raise ValueError(f'rotary positions need an even width: {cell.width}')
-      if _is_reduced(cell):
+      if cell.sampler == 'reduced':
         factor_law(cell.num_tokens, cell.width, cell.anisotropy, cell.layer_norm)
   return cells
 
@@ -156,10 +159,6 @@ def _run_cell(
   ]
 
 
-def _is_reduced(cell: Cell) -> bool:
-  return cell.group in recency_cells.PAPER or cell.group == 'map'
-
-
 def _over_heads(values: np.ndarray, axes: int = 2) -> np.ndarray:
   """Returns the mean over axes behind the first; of errors that is an upper bound."""
   return values.reshape(*values.shape[:axes], -1).mean(-1)
@@ -170,15 +169,14 @@ def _simulate(
 ) -> Recency:
   """Simulates a cell up to `count` simulations in all."""
   key = jax.random.key(config.seed)  # the same for all, so that cells are paired
-  # Deep, long and anisotropic ones end where tokens differ by less than float32 tells.
-  dtype = jnp.float32 if cell.group in recency_cells.PAPER else jnp.float64
-  with jax.enable_x64(dtype == jnp.float64):
-    if _is_reduced(cell) or cell.group == 'depth':
+  dtype = {'float32': jnp.float32, 'float64': jnp.float64}[cell.dtype]
+  with jax.enable_x64(cell.dtype == 'float64'):
+    if cell.layer == 'causal':
       return simulate_recency(
           key, num_tokens=cell.num_tokens, width=cell.width, num_layers=cell.num_layers,
           num_simulations=count, anisotropy=cell.anisotropy, layer_norm=cell.layer_norm,
-          residual=cell.residual, sampler='reduced' if _is_reduced(cell) else 'direct',
-          dtype=dtype, previous=previous, progress=show,
+          residual=cell.residual, sampler=cell.sampler, dtype=dtype, previous=previous,
+          progress=show,
       )
     arguments: list[Any] = [dtype(cell.residual)]
     if cell.layer == 'heads':
@@ -194,7 +192,6 @@ def _simulate(
     )
     return simulate(
         key, simulation, num_layers=cell.num_layers, num_simulations=count,
-        size=cell.num_tokens * max(cell.num_tokens * cell.num_heads, cell.width),
         settings=cell._asdict(), progress=show,
     )
 

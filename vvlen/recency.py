@@ -15,7 +15,7 @@ from vvlen.recency_cells import (
   Simulated,
 )
 from vvlen.tables import markdown, number, Table, write_table
-from vvlen.theory.recency import gram_recursion
+from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
 # Recency probability by layer, as printed in the later version of the paper.
 PUBLISHED = {
@@ -139,10 +139,14 @@ def score_table(rows: list[Simulated]) -> Table:
         zip(arrays['mean'], arrays['standard_error'], limits, strict=True), 1
     ):
       rise, both = neighbours(mean, error)
+      exact = math.nan
+      if layer == 1 and cell.layer_norm:
+        exact = exact_mean_layer1_score(cell.width, cell.anisotropy)
       records.append({
           'setting': setting(cell), 'layer': layer,
           'oldest': float(mean[-1, 0]), 'oldest_error': float(error[-1, 0]),
           'newest': float(mean[-1, -2]), 'newest_error': float(error[-1, -2]),
+          'exact': exact,
           'limit_oldest': float(limit[-1, 0]), 'limit_newest': float(limit[-1, -2]),
           'rising': int((rise > 0).sum()), 'neighbours': rise.size,
           'clearly_rising': int((rise > 2 * both).sum()),
@@ -157,6 +161,8 @@ def score_table(rows: list[Simulated]) -> Table:
       'layer': lambda r: str(r['layer']),
       f'mean logit of token {n} with 1 → {n - 1}': pair('oldest', 'newest', '.5f'),
       'standard errors': lambda r: f'{r["oldest_error"]:.5f}, {r["newest_error"]:.5f}',
+      'exact mean': lambda r: (
+          '' if math.isnan(r['exact']) else number(r['exact'], '.5f')),
       'limit of large d': pair('limit_oldest', 'limit_newest', '.5f'),
       'neighbours that rise': lambda r: f'{r["rising"]} of {r["neighbours"]}',
       'clearly rise, fall': lambda r: f'{r["clearly_rising"]}, {r["clearly_falling"]}',
@@ -164,10 +170,12 @@ def score_table(rows: list[Simulated]) -> Table:
   note = (
       'Neighbours: the mean logits of a token with two earlier tokens that follow each '
       'other, the later minus the earlier; clearly: by more than two standard errors, '
-      'of both added up. Limit: the closed forms (layers 1 and 2) and the Gram '
+      'of both added up. Exact mean: of layer 1 with LayerNorm at this d, the same for '
+      'all tokens. Limit: the closed forms (layers 1 and 2) and the Gram '
       'recursion for tokens whose cosine is exactly the anisotropy. It is not what a '
       'simulation has in the mean at finite d: logits of random tokens scatter, and a '
-      'mean of exponentials is not the exponential of a mean.'
+      'mean of exponentials is not the exponential of a mean. Without LayerNorm the '
+      'means of layer 2 rise very slightly at finite d, and the limit is flat.'
       + (f' d = {rows[0].cell.width}, {rows[0].cell.num_simulations:,} simulations.'
          if rows else '')
   )

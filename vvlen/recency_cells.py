@@ -42,6 +42,9 @@ class Cell(NamedTuple):
   layer: str = 'causal'  # or 'heads', 'rms_norm', or of POSITIONS
   num_heads: int = 1
   tied: bool = True  # of heads: queries and keys have one projection
+  sampler: str = 'direct'
+  # Deep, long or very anisotropic, tokens end up closer than float32 tells apart.
+  dtype: str = 'float64'
 
 
 class Simulated(NamedTuple):
@@ -77,18 +80,20 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
                                 strict=True)))
       for row in ROWS
   ]
+  paper = {'sampler': 'reduced', 'dtype': 'float32'}
   for name, row in rows:
-    yield 'figure_1', name, row
+    yield 'figure_1', name, {**row, **paper}
   for group, residual in (('figure_3', 0.0), ('figure_4', 1.0)):
     for alpha in config['anisotropies']:
       if alpha or residual:
         yield group, row_name(alpha, True, residual), {
-            'anisotropy': alpha, 'residual': residual}
+            **paper, 'anisotropy': alpha, 'residual': residual}
   panels = config['panels']
   for width in panels['widths']:
     for name, row in rows:
       yield 'panels', f'd{width}_{name}', {
-          **row, 'width': width, 'num_simulations': panels['num_simulations']}
+          **row, **paper, 'width': width,
+          'num_simulations': panels['num_simulations']}
   depth = config['depth']
   for n, count in zip(depth['num_tokens'], depth['num_simulations'], strict=True):
     for residual in (0.0, 1.0):
@@ -118,7 +123,7 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
   for width in grid['widths']:
     for alpha in grid['anisotropies']:
       yield 'map', f'd{width}_a{alpha:g}', {
-          'width': width, 'anisotropy': alpha,
+          'width': width, 'anisotropy': alpha, 'sampler': 'reduced',
           'num_simulations': grid['num_simulations']}
 
 

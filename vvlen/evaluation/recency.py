@@ -32,6 +32,8 @@ def recency_of_logits(
 
   Compares every key with every other for each query: m n² comparisons for each leading
   index. Call it under jit, and of long sequences pass some of the queries, the last m.
+  Where a model gives its attention weights alone, their logarithm serves: it differs by
+  a constant for each query, which changes the mean scores but neither share.
 
   Args:
     logits: [..., m, n], before the softmax, of the last m of n positions, at best

@@ -103,13 +103,11 @@ def simulate_recency(
         draw_factor, _reduced(layer_norm), tuple(map(array, law)),
         (array(width), array(residual)),
     )
-    size = num_tokens**2
   elif sampler == 'direct':
     simulation = chunks.Simulation(
         tokens_of(num_tokens, width), _direct(layer_norm), (array(anisotropy),),
         (array(residual),),
     )
-    size = num_tokens * max(num_tokens, width)
   else:
     raise ValueError(f'sampler must be of {", ".join(SAMPLERS)}: {sampler!r}')
   settings = dict(
@@ -119,7 +117,7 @@ def simulate_recency(
   )
   return simulate(
       key, simulation, num_layers=num_layers, num_simulations=num_simulations,
-      size=size, settings=settings, previous=previous, progress=progress,
+      settings=settings, previous=previous, progress=progress,
   )
 
 
@@ -129,7 +127,6 @@ def simulate(
     *,
     num_layers: int,
     num_simulations: int,
-    size: int,
     settings: dict[str, Any],
     previous: Recency | chunks.Totals | None = None,
     progress: chunks.Progress | None = None,
@@ -141,7 +138,6 @@ def simulate(
     simulation: how tokens are drawn, and the layer.
     num_layers: how many, each as the one before.
     num_simulations: how many in all.
-    size: numbers in the largest array of one simulation.
     settings: plain values that, with the key, tell this run from others.
     previous: a shorter run, or its `totals`.
     progress: called with the number of simulations done.
@@ -157,7 +153,7 @@ def simulate(
     previous = previous.totals
   totals, whole = chunks.run(
       key, simulation, num_layers=num_layers, num_simulations=num_simulations,
-      size=size, settings=settings, previous=previous, progress=progress,
+      settings=settings, previous=previous, progress=progress,
   )
   mean = lambda name: totals.mean(name, num_simulations)
   error = lambda name: totals.standard_error(name, num_simulations)

@@ -79,7 +79,6 @@ def run(
     *,
     num_layers: int,
     num_simulations: int,
-    size: int,
     settings: dict[str, Any],
     previous: Totals | None,
     progress: Progress | None,
@@ -88,13 +87,15 @@ def run(
 
   For the arguments see `vvlen.simulation.simulate`. `previous` is not changed.
   """
+  arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
+  arrays = jax.tree.leaves(_one(simulation.draw, simulation.layer).eval_shape(*arguments))
+  size = max(math.prod(x.shape) for x in arrays)
   chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == 1)
   seed = np.asarray(jax.random.key_data(key)).tolist()
   generator = jax.random.key_impl(key)
   facts = {**settings, 'key': seed, 'generator': generator, 'chunk': chunk}
   identity = ', '.join(f'{name}={value}' for name, value in facts.items())
   function = _chunk(simulation.draw, simulation.layer, num_layers, chunk)
-  arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
   returned = function.eval_shape(*arguments, 0, chunk)
   if previous is None:
     previous = Totals(0, identity, _zeros(returned))
@@ -163,6 +164,17 @@ def _add(sums, count, found):
     if within:
       sums[f'{name}.second'] += count * mean**2
       sums[f'{name}.within'] += within[0]
+
+
+@functools.lru_cache(maxsize=64)
+def _one(draw, layer):
+  """Returns a layer of one simulation, of which the shapes are wanted."""
+
+  def one(key, draw_arguments, layer_arguments):
+    x = draw(key, 1, *draw_arguments)
+    return x, layer(x, *layer_arguments)
+
+  return jax.jit(one)
 
 
 @functools.lru_cache(maxsize=64)
