@@ -5,6 +5,7 @@ import re
 
 import chex
 from flax import linen as nn
+from flax import nnx
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
@@ -400,3 +401,10 @@ def test_the_module_is_part_of_larger_ones(key):
     assert np.isfinite(each).all() and (np.asarray(each) != 0).any()
   for one, two in zip(*map(jax.tree.leaves, (plain, recomputed)), strict=True):
     np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+def test_the_module_works_in_nnx(key):
+  x = jax.random.normal(key, (2, 5, 7))
+  stack = nnx.bridge.ToNNX(CausalStack(3), rngs=nnx.Rngs(0))
+  nnx.bridge.lazy_init(stack, x)
+  np.testing.assert_array_equal(stack(x), CausalStack(3).apply({}, x))

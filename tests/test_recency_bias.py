@@ -16,7 +16,7 @@ from experiments import recency_bias as experiment
 from tests.conftest import ROOT, shown
 from vvlen import recency, recency_extensions, recency_figures, results
 from vvlen.recency_cells import Cell, make_cells, read_arrays, Simulated
-from vvlen.theory.recency import gram_recursion, h
+from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion, h
 
 # Few and small cells, for runs that are about the run and not about its numbers.
 _FEW = tuple(f'--config.{field}=()' for field in (
@@ -98,6 +98,12 @@ def test_neighbours_are_counted(rise, rising, clearly):
       (limit[0], limit[3]))
 
 
+def test_layer_1_stands_beside_its_exact_mean():
+  first, second, *_ = recency.score_table([_simulated()]).records
+  assert first['exact'] == exact_mean_layer1_score(16, 0.5)
+  assert np.isnan(second['exact'])
+
+
 def test_heat_maps_show_logits_with_masked_entries_blank():
   figure = recency_figures.heat_maps([_simulated(rise=0.1)])
   panels = [axes for axes in figure.axes if axes.images]
@@ -143,6 +149,10 @@ def test_the_map_has_each_width_and_anisotropy_in_its_place():
     ({'width': 63, 'heads.num_heads': (1,)}, 'even width: 63'),
     ({'depth.num_simulations': (1,)}, 'depth.num_simulations must have a number for'),
     ({'seed': -1}, 'config.seed must lie in 0..2**32-1: -1'),
+    ({'positions.base': 0.0}, 'config.positions.base must be positive: 0.0'),
+    ({'positions.anisotropies': (0.2, 0.5)}, 'may have one that is not 0: (0.2, 0.5)'),
+    ({'anisotropies': ('a',)}, "anisotropies must be numbers: ('a',)"),
+    ({'anisotropies': ()}, 'config.anisotropies is empty'),
 ])
 def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words):
   config = config_file.get_config('smoke')

@@ -230,3 +230,17 @@ def test_bad_logits_are_named_in_one_line(logits, words):
   with pytest.raises(ValueError, match=words) as error:
     recency_of_logits(logits)
   assert '\n' not in str(error.value)
+
+
+def test_differences_of_float64_are_told(key):
+  with jax.enable_x64(True):
+    row = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1 + 1e-12, 3.0]])
+    found = recency_of_logits(row)
+    assert found.recency_probability == 1 and found.mean_score.dtype == jnp.float64
+
+
+@pytest.mark.parametrize('mask', [
+    np.ones((3, 3), np.float32), np.ones((3, 2), bool), np.ones((5, 3, 3), bool)])
+def test_masks_of_another_kind_are_named(mask):
+  with pytest.raises(ValueError, match=r'mask must be bool, \(2, 3, 3\) or \(3, 3\)'):
+    recency_of_logits(jnp.ones((2, 3, 3)), mask)

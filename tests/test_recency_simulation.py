@@ -479,3 +479,22 @@ def test_as_many_tokens_as_dimensions_are_served_without_layer_norm(key):
   )
   # At width 2, Z is ±1.
   np.testing.assert_allclose(np.diagonal(found.mean[0]), 2**0.5, rtol=1e-6)
+
+
+def test_a_result_serves_as_previous_like_its_totals(key):
+  short = _small(key, num_simulations=2500)
+  by_result = _small(key, num_simulations=4500, previous=short)
+  _equal(by_result[:7], _small(key, num_simulations=4500, previous=short.totals)[:7])
+  # Numbers of another type are the same setting.
+  _small(key, num_simulations=4500, previous=short, residual=np.float64(0), width=64)
+
+
+@pytest.mark.parametrize('setting, words', [
+    ({'dtype': jnp.bfloat16}, 'dtype must be float32 or float64'),
+    ({'anisotropy': 1 - 1e-9}, 'anisotropy is 1 in float32'),
+    ({'anisotropy': 'half'}, "anisotropy must be a number: 'half'"),
+    ({'residual': None}, 'residual must be a number: None'),
+])
+def test_what_no_simulation_can_compute_is_named(key, setting, words):
+  with pytest.raises(ValueError, match=words):
+    _small(key, num_simulations=10, **setting)

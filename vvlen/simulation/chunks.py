@@ -88,8 +88,8 @@ def run(
   For the arguments see `vvlen.simulation.simulate`. `previous` is not changed.
   """
   arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
-  arrays = jax.tree.leaves(_one(simulation.draw, simulation.layer).eval_shape(*arguments))
-  size = max(math.prod(x.shape) for x in arrays)
+  one = _one(simulation.draw, simulation.layer).eval_shape(*arguments)
+  size = max(math.prod(x.shape) for x in jax.tree.leaves(one))
   chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == 1)
   seed = np.asarray(jax.random.key_data(key)).tolist()
   generator = jax.random.key_impl(key)
