@@ -7,13 +7,13 @@ import importlib.metadata
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from typing import Any, NoReturn
-import warnings
 
 from absl import flags, logging
 import jax
@@ -41,7 +41,8 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   """
   # Orbax's threads log, and print tracebacks of, what the main thread raises again.
   logging.set_verbosity(logging.FATAL)
-  threading.excepthook = sys.unraisablehook = lambda _: None
+  threading.excepthook = lambda _: None
+  sys.unraisablehook = _interrupt_again
   if {'-h', '--help'} & set(sys.argv):
     print(sys.modules['__main__'].__doc__, flags.FLAGS.module_help(__name__), '',
           'The head of a config file lists its variants. Every field can be set, as '
@@ -69,10 +70,16 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   except (ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     _fail(error)
   except KeyboardInterrupt:
-    # A save that was cut off would warn, when it is deleted, that it never ran.
-    warnings.simplefilter('ignore', RuntimeWarning)
-    print('Interrupted. The same command resumes the run.', file=sys.stderr)
-    sys.exit(130)
+    sys.stdout.flush()
+    print('Interrupted. The same command resumes the run.', file=sys.stderr, flush=True)
+    # At once: a save that was cut off would complain, and its threads may abort.
+    os._exit(130)
+
+
+def _interrupt_again(ignored: Any) -> None:
+  """Repeats an interrupt that came in a destructor, where exceptions are lost."""
+  if isinstance(ignored.exc_value, KeyboardInterrupt):
+    threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _fail(error: Exception) -> NoReturn:

@@ -36,6 +36,7 @@ _SMALL = (
     "--config.arms=('none','layer_norm')", '--config.evaluate.lengths=(16,32)',
     '--config.evaluate.histogram_lengths=(16,)',
 )
+_INTERRUPTED = 'Interrupted. The same command resumes the run.\n'
 
 
 def _command(workdir, *arguments):
@@ -120,8 +121,29 @@ def test_interrupted_by_hand_says_how_to_go_on(tmp_path):
   _wait(process, (tmp_path / 'run/metrics.jsonl').exists)
   process.send_signal(signal.SIGINT)
   _, err = process.communicate(timeout=60)
-  assert process.returncode == 130
-  assert err == 'Interrupted. The same command resumes the run.\n'
+  assert (process.returncode, err) == (130, _INTERRUPTED)
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost(tmp_path):
+  script = tmp_path / 'script.py'
+  script.write_text('''
+import sys, time
+from experiments import _run
+
+class Interrupted:
+  def __del__(self):
+    raise KeyboardInterrupt
+
+def main(config, workdir):
+  Interrupted()  # as Ctrl-C would be, if it came while an array is deleted
+  time.sleep(60)
+
+_run.run(main, needs=())
+''')
+  command = [sys.executable, str(script), '--config=configs/retrieval.py:smoke',
+             f'--workdir={tmp_path}']
+  code, _, err = _run(command, env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  assert (code, err) == (130, _INTERRUPTED)
 
 
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path):
