@@ -1,4 +1,3 @@
-import jax
 import numpy as np
 import pytest
 
@@ -8,14 +7,13 @@ from vvlen.simulation import simulate_recency
 SETTINGS = dict(num_tokens=5, width=12, num_layers=3, anisotropy=0.5)
 
 
-@pytest.mark.parametrize('dtype', ['float64', 'float32'])
+@pytest.mark.parametrize('dtype', numpy_recency.DTYPES)
 @pytest.mark.parametrize('sampler', ['reduced', 'direct'])
 def test_numpy_agrees_with_vvlen(sampler, dtype, key):
   rng = np.random.default_rng(0)
   parts = [
       numpy_recency.simulate(
-          rng, sampler=sampler, num_simulations=100, chunk=60,
-          dtype=recency_simulation.DTYPES[dtype], **SETTINGS,
+          rng, sampler=sampler, num_simulations=100, chunk=60, dtype=dtype, **SETTINGS
       )
       for _ in range(40)
   ]
@@ -45,6 +43,24 @@ def test_counts_of_rises_are_those_of_a_loop():
   assert numpy_recency.count_rises(scores) == (own, earlier)
 
 
+def _clock():
+  """Reads of a clock: a run of the fourth setting takes half a second, others one."""
+  now = 0.0
+  for run in range(3 * 12):
+    yield now
+    now += 0.5 if run // 3 == 3 else 1.0
+    yield now
+
+
+def test_the_fastest_settings_are_found(monkeypatch):
+  monkeypatch.setattr(numpy_recency.time, 'perf_counter', _clock().__next__)
+  about = numpy_recency.fastest(lambda **settings: None)
+  assert (about['chunk'], about['dtype']) == (500, 'float32')
+  times = about['microseconds_per_simulation']
+  assert times['float32'] == {'200': 50.0, '500': 25.0, '1000': 50.0, '2000': 50.0,
+                              '5000': 50.0, '20000': 50.0}
+
+
 def test_floors_count_triangles():
   # A product of two lower triangles, entry by entry.
   n = recency_simulation.NUM_TOKENS
@@ -55,4 +71,9 @@ def test_floors_count_triangles():
   assert floors['comparisons'] == layers * sum(
       j for i in range(n) for j in range(i + 1)
   )
-  assert jax.tree.all(jax.tree.map(lambda x: x >= 0, floors))
+  # A whole matrix has n³ products, a pair of triangles about a sixth of them.
+  assert floors['dense_multiply_adds'] == (2 * layers + 1) * n**3
+  direct = recency_simulation.floors('direct')
+  width = recency_simulation.WIDTH
+  assert direct['normals'] == (n + 1) * width  # of which one token's is shared
+  assert direct['comparisons'] == floors['comparisons']

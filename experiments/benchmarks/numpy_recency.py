@@ -6,10 +6,18 @@ by comparing chosen triples, products summed over outer products, Z @ Zᵀ of on
 same array (for which numpy takes BLAS's syrk, half as fast at such sizes).
 """
 
+from collections.abc import Callable
+import itertools
 import math
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
+
+# Tried in `fastest`, TRIALS times each.
+CHUNKS = (200, 500, 1000, 2000, 5000, 20_000)
+DTYPES = ('float64', 'float32')
+TRIALS = 3
 
 
 class Recency(NamedTuple):
@@ -32,10 +40,10 @@ def simulate(
     anisotropy: float,
     sampler: str,
     chunk: int,
-    dtype: Any = np.float64,
+    dtype: str = 'float64',
 ) -> Recency:
   """Simulates the stack; `chunk` simulations at once, sums of chunks in float64."""
-  n = num_tokens
+  n, dtype = num_tokens, np.dtype(dtype).type
   draw = {'reduced': draw_factor, 'direct': draw_tokens}[sampler]
   causal = np.tri(n, dtype=dtype)
   first, second, weight = np.zeros((3, num_layers, n, n))
@@ -74,6 +82,29 @@ def simulate(
       mean, np.sqrt(variance / num_simulations), weight / num_simulations,
       earlier / pairs, 1 - (own + earlier) / (own_pairs + pairs),
   )
+
+
+def fastest(simulate: Callable[..., Recency]) -> dict[str, Any]:
+  """Returns the chunk and dtype at which it is fastest here, and the times of all."""
+  count = max(CHUNKS)
+
+  def seconds(chunk, dtype):
+    start = time.perf_counter()
+    simulate(num_simulations=count, chunk=chunk, dtype=dtype)
+    return time.perf_counter() - start
+
+  tried = {
+      setting: min(seconds(*setting) for _ in range(TRIALS))
+      for setting in itertools.product(CHUNKS, DTYPES)
+  }
+  microseconds = {
+      dtype: {
+          str(chunk): round(tried[chunk, dtype] / count * 1e6, 2) for chunk in CHUNKS
+      }
+      for dtype in DTYPES
+  }
+  chunk, dtype = min(tried, key=tried.get)
+  return {'chunk': chunk, 'dtype': dtype, 'microseconds_per_simulation': microseconds}
 
 
 def draw_tokens(

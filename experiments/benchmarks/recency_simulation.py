@@ -11,8 +11,6 @@ and width 64 in 4 layers (Figures 1 and 3 of arXiv 2509.21042):
   *_processes        numpy in a process per core, their rates added
   drawing_reduced    as `reduced`, but only drawing its rows: the share of the time
   drawing_direct     that random numbers take
-  normals            only as many standard normals as `reduced` has numbers: 45 below
-                     the diagonal and 10 on it, by jax.random.normal
 
   python -m experiments.benchmarks.recency_simulation [--long]
 
@@ -24,7 +22,6 @@ of a million, and bytes per second, as a share of --bandwidth if that is given.
 import argparse
 from collections.abc import Callable
 import functools
-import itertools
 import math
 import os
 import resource
@@ -49,10 +46,6 @@ SAMPLERS = ('reduced', 'direct')
 # Of one measurement.
 SIMULATIONS = {'reduced': 100_000, 'direct': 20_000}
 LONG, SHORT = 10_000_000, 1_000_000
-# Tried in numpy.
-CHUNKS = (200, 500, 1000, 2000, 5000, 20_000)
-DTYPES = {'float64': np.float64, 'float32': np.float32}
-TRIALS = 3
 # Drawn at once where only drawing is measured, as in vvlen.simulation.chunks.
 DRAWN = {'reduced': 2000, 'direct': 500}
 DRAWN_TOGETHER_ON_ACCELERATOR = 64
@@ -100,7 +93,7 @@ def main() -> None:
   parser.add_argument('--sampler', choices=SAMPLERS, help=argparse.SUPPRESS)
   parser.add_argument('--simulations', type=int, help=argparse.SUPPRESS)
   parser.add_argument('--chunk', type=int, help=argparse.SUPPRESS)
-  parser.add_argument('--dtype', choices=DTYPES, help=argparse.SUPPRESS)
+  parser.add_argument('--dtype', choices=numpy_recency.DTYPES, help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.worker is not None:
     _serve(args)
@@ -126,7 +119,6 @@ def main() -> None:
         f'--dtype={numpy.about["dtype"]}', processes=len(os.sched_getaffinity(0)),
     )
     workers[f'drawing_{sampler}'] = start('drawing', sampler)
-  workers['normals'] = start('normals')
   print('Measuring, in simulations per second.', flush=True)
   rounds = _rounds.alternate(workers, args.rounds)
   result = _result(workers, long, args.bandwidth) | rounds
@@ -151,7 +143,6 @@ def _result(
       },
       'share_of_time_in_drawing': of_each(
           lambda s: round(rate[s] / rate[f'drawing_{s}'], 3)),
-      'share_of_time_in_normals': round(rate['reduced'] / rate['normals'], 3),
       'first_call_seconds': of_each(lambda s: about[s]['first_call_seconds']),
       'numpy_settings': of_each(lambda s: workers[f'numpy_{s}'].about),
       'floors': of_each(floors),
@@ -192,7 +183,7 @@ def _serve(args: argparse.Namespace) -> None:
   elif args.worker == 'vvlen':
     simulate, count, about = _vvlen(args.sampler)
   else:
-    simulate, count, about = _drawing(args.sampler, args.worker == 'normals')
+    simulate, count, about = _drawing(args.sampler)
 
   def rate():
     start = time.perf_counter()
@@ -241,9 +232,7 @@ def _long(count: int) -> dict[str, Any]:
   }
 
 
-def _drawing(
-    sampler: str, normals: bool
-) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
+def _drawing(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
   """Returns what draws without simulating, and for how many simulations."""
   _run.use_devices(64)
   key, chunk = jax.random.key(0), DRAWN[sampler]
@@ -254,10 +243,7 @@ def _drawing(
 
   def one(number):
     own = jax.random.fold_in(key, number)
-    if normals:
-      numbers = math.comb(NUM_TOKENS, 2) + NUM_TOKENS
-      drawn = jax.random.normal(own, (numbers, chunk))
-    elif sampler == 'reduced':
+    if sampler == 'reduced':
       drawn = tokens.draw_factor(own, chunk, *map(jax.numpy.asarray, law))
     else:
       anisotropy = jax.numpy.float32(ANISOTROPY)
@@ -278,37 +264,15 @@ def _numpy(
     args: argparse.Namespace,
 ) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
   """Returns the simulation in numpy, how many, and the settings it has."""
-  rng = np.random.default_rng(0)
-
-  def simulate(count, chunk, dtype):
-    return numpy_recency.simulate(
-        rng, sampler=args.sampler, num_simulations=count, chunk=chunk,
-        dtype=DTYPES[dtype], **SETTINGS,
-    )
-
-  def seconds(chunk, dtype):
-    start = time.perf_counter()
-    simulate(max(CHUNKS), chunk, dtype)
-    return time.perf_counter() - start
-
-  if args.chunk is not None:
-    about = {'chunk': args.chunk, 'dtype': args.dtype}
-  else:
-    tried = {
-        (chunk, dtype): min(seconds(chunk, dtype) for _ in range(TRIALS))
-        for chunk, dtype in itertools.product(CHUNKS, DTYPES)
-    }
-    chunk, dtype = min(tried, key=tried.get)
-    microseconds = lambda dtype: {
-        str(chunk): round(tried[chunk, dtype] / max(CHUNKS) * 1e6, 2)
-        for chunk in CHUNKS
-    }
-    about = {
-        'chunk': chunk,
-        'dtype': dtype,
-        'microseconds_per_simulation': {d: microseconds(d) for d in DTYPES},
-    }
-  run = functools.partial(simulate, chunk=about['chunk'], dtype=about['dtype'])
+  simulate = functools.partial(
+      numpy_recency.simulate, np.random.default_rng(0), sampler=args.sampler, **SETTINGS
+  )
+  about = {'chunk': args.chunk, 'dtype': args.dtype}
+  if args.chunk is None:
+    about = numpy_recency.fastest(simulate)
+  run = lambda count: simulate(
+      num_simulations=count, chunk=about['chunk'], dtype=about['dtype']
+  )
   return run, SIMULATIONS[args.sampler], about
 
 
