@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
+from vvlen.models import short_inputs
 from vvlen.models.causal_stack import causal_stack, CausalStack, self_attend
 from vvlen.sharding import seed_mesh
 from vvlen.theory import recency
@@ -284,6 +285,22 @@ def test_vmap_and_recomputation_change_nothing():
   )()
   assert np.isfinite(plain).all() and (np.asarray(plain) != 0).all()
   np.testing.assert_allclose(recomputed, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('width', [2, 16, 17, 40])
+def test_many_short_inputs_are_computed_as_each_alone(width):
+  x = _normal(33, N, width)
+  coefficients = _normal(L, N, N)
+  assert short_inputs.suits(np.moveaxis(x, 0, -1))
+  assert not short_inputs.suits(x[0])
+
+  def loss(x):
+    scores, weights = causal_stack(x, L, residual=0.5, return_weights=True)
+    return jnp.einsum('lij,...lij->', coefficients, scores + weights)
+
+  together = jax.jit(jax.value_and_grad(loss))(x)
+  alone = jax.jit(jax.value_and_grad(lambda x: jax.lax.map(loss, x).sum()))(x)
+  chex.assert_trees_all_close(together, alone, rtol=1e-4, atol=1e-4)
 
 
 def test_the_batch_may_be_sharded_over_devices():

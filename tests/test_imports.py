@@ -13,10 +13,10 @@ FILES = sorted((ROOT / 'vvlen').rglob('*.py'))
 # What each part of vvlen may import of vvlen, beside itself; others nothing.
 _FROM_RESULTS = {'comparison', 'plots', 'results', 'statistics'}
 ALLOWED = {
-    'models': {'sharding'},
+    'models': {'sharding', 'stages'},
     'training': {'sharding'},
     'evaluation': {'models', 'objectives', 'theory', 'sharding'},
-    'simulation': {'models', 'objectives', 'theory', 'sharding'},
+    'simulation': {'models', 'objectives', 'theory', 'sharding', 'stages'},
     'results': _FROM_RESULTS,
     'curves': {'results'},
     'run_folder': {'results'},

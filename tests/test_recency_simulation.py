@@ -18,7 +18,13 @@ from tests.conftest import ROOT
 from vvlen.evaluation.recency import recency_of_logits
 from vvlen.models.causal_stack import causal_stack
 from vvlen.simulation import chunks, SAMPLERS, simulate_recency
-from vvlen.simulation.tokens import draw_chi, draw_factor, draw_tokens, factor_law
+from vvlen.simulation.tokens import (
+    draw_factor,
+    draw_tokens,
+    factor_law,
+    polynomials_of,
+    roots_of_chi_square,
+)
 from vvlen.theory.recency import (
     exact_mean_layer1_score,
     gram_recursion,
@@ -94,22 +100,23 @@ def _equal(one, two):
 # Laws.
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
-def test_roots_of_chi_square_have_their_law(key, dtype):
-  degrees, count = np.array([1, 2, 3, 7, 63, 1023]), 30_000
+@pytest.mark.parametrize('dtype, rounding', [('float32', 3e-6), ('float64', 0.0)])
+def test_roots_of_chi_square_have_the_quantiles_of_their_normals(dtype, rounding):
+  degrees = np.array([1, 2, 3, 5, 7, 63, 1023])
+  allowed = np.array([4e-7, 5e-9, 2e-10, 2e-11, 1e-12, 1e-12, 1e-11])
+  x = np.linspace(-8.29, 8.29, 4001, dtype=dtype)
   with jax.enable_x64(dtype == 'float64'):
-    drawn = jax.jit(draw_chi, static_argnums=1)(key, count, degrees.astype(dtype))
-    assert drawn.dtype == dtype and drawn.shape == (6, count)
-  drawn = np.asarray(drawn, np.float64)
-  for row, degree in zip(drawn, degrees, strict=True):
-    assert stats.kstest(row, 'chi', args=(degree,)).pvalue > 1e-3, degree
-    _close(row.mean(), stats.chi.mean(degree), row.std() / count**0.5)
-    squares = row**2
-    _close(squares.mean(), degree, squares.std() / count**0.5, atol=1e-3)
-    deviations = (squares - degree) ** 2
-    _close(deviations.mean(), 2 * degree, deviations.std() / count**0.5, atol=1e-3)
-  correlation = np.corrcoef(drawn)[np.triu_indices(6, 1)]
-  assert (np.abs(correlation) < 5 / count**0.5).all()
+    polynomials = jnp.asarray(polynomials_of(degrees), dtype)
+    found = roots_of_chi_square(jnp.broadcast_to(x, (7, len(x))), polynomials)
+    assert found.dtype == dtype
+  x = x.astype(np.float64)
+  expected = np.stack([
+      np.where(x < 0, stats.chi.ppf(stats.norm.cdf(x), k),
+               stats.chi.isf(stats.norm.sf(x), k))
+      for k in degrees
+  ])
+  off = np.abs(np.asarray(found) - expected).max(1)
+  assert (off <= allowed + rounding * expected.max(1)).all(), off
 
 
 @pytest.mark.parametrize('width, layer_norm', [(6, True), (5, False)])
@@ -467,8 +474,8 @@ def test_bad_input_is_named_in_one_line(key, setting, words):
 
 
 def test_as_many_tokens_as_dimensions_are_served_without_layer_norm(key):
-  mixing, freedom = factor_law(16, 16, 0.5, layer_norm=False)
-  np.testing.assert_array_equal(freedom, np.arange(16, 0, -1))
+  mixing, polynomials = factor_law(16, 16, 0.5, layer_norm=False)
+  np.testing.assert_array_equal(polynomials, polynomials_of(np.arange(16, 0, -1)))
   gram = (np.eye(16) + 1) / 16
   np.testing.assert_allclose(mixing @ mixing.T, gram, rtol=1e-13)
   found = _small(key, width=3, layer_norm=False, num_simulations=7)

@@ -47,7 +47,7 @@ SAMPLERS = ('reduced', 'direct')
 SIMULATIONS = {'reduced': 100_000, 'direct': 20_000}
 LONG, SHORT = 10_000_000, 1_000_000
 # Drawn at once where only drawing is measured, as in vvlen.simulation.chunks.
-DRAWN = {'reduced': 2000, 'direct': 500}
+DRAWN = {'reduced': 1000, 'direct': 200}
 DRAWN_TOGETHER_ON_ACCELERATOR = 64
 
 

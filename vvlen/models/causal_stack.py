@@ -16,7 +16,7 @@ Axes: n tokens, d width. Public functions take batch axes first; layers, which
 of a processor run along them.
 """
 
-import math
+import functools
 from typing import NamedTuple
 
 from flax import linen as nn
@@ -24,11 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vvlen.models import short_inputs
 from vvlen.models.norm import standardize
-
-# Up to this length of sum, and from this number of inputs on, sums of outer products
-# are several times as fast as XLA's products of many small matrices.
-_SHORT_SUM, _MANY = 16, 16
 
 
 class Layer(NamedTuple):
@@ -129,12 +126,33 @@ def self_attend(
   Returns:
     As `Layer`, the output being A V, [n, v, ...].
   """
-  num_tokens, length = queries.shape[:2]
-  scale = jax.lax.rsqrt(jnp.asarray(length if width is None else width, queries.dtype))
-  scores = _product(queries, jnp.swapaxes(keys, 0, 1)) * scale
-  seen = jnp.expand_dims(jnp.tri(num_tokens, dtype=bool), range(2, scores.ndim))
+  length = queries.shape[1] if width is None else width
+  scale = jax.lax.rsqrt(jnp.asarray(length, queries.dtype))
+  if causal and short_inputs.suits(queries):
+    return _attend_short(queries, keys, values, scale)
+  return _attend(queries, keys, values, scale, causal)
+
+
+def _attend(queries, keys, values, scale, causal=True):
+  product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+  scores = product('ik...,jk...->ij...', queries, keys) * scale
+  seen = jnp.expand_dims(jnp.tri(len(queries), dtype=bool), range(2, scores.ndim))
   weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf) if causal else scores, 1)
-  return Layer(_product(weights, values), jnp.where(seen, scores, 0.0), weights)
+  output = product('ij...,jv...->iv...', weights, values)
+  return Layer(output, jnp.where(seen, scores, 0.0), weights)
+
+
+@jax.custom_jvp
+def _attend_short(queries, keys, values, scale):
+  scores = short_inputs.products(queries, keys) * scale
+  weights = short_inputs.softmax(scores)
+  return Layer(short_inputs.averages(weights, values), scores, weights)
+
+
+@_attend_short.defjvp
+def _(primals, tangents):
+  # Derivatives of sums that are written out would take long to compile.
+  return jax.jvp(_attend, primals, tangents)
 
 
 def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
@@ -167,14 +185,3 @@ def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
       for each in layers
   )
   return Layer(jnp.moveaxis(output, (0, 1), (-2, -1)), scores, weights)
-
-
-def _product(x: jax.Array, y: jax.Array) -> jax.Array:
-  """Returns the matrix product of x [i, k, ...] and y [k, j, ...]: [i, j, ...]."""
-  length = x.shape[1]
-  if length > _SHORT_SUM or math.prod(x.shape[2:]) < _MANY:
-    return jnp.einsum('ik...,kj...->ij...', x, y, precision=jax.lax.Precision.HIGHEST)
-  total = x[:, 0, None] * y[None, 0]
-  for k in range(1, length):
-    total += x[:, k, None] * y[None, k]
-  return total

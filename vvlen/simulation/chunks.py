@@ -19,12 +19,13 @@ import numpy as np
 
 from vvlen import sharding
 from vvlen.models.causal_stack import Layer
+from vvlen.stages import stage
 from vvlen.theory.ordering import order
 
-# Upper limit on the size of a chunk's largest array: 2 MiB, a core's own cache. If a
-# hundred simulations are more, one is enough to fill its vector units.
-_CHUNK_NUMBERS = 2**19
-_CHUNK_SIZES = (2000, 1000, 500, 200, 100, 1)
+# Upper limit on the size of a chunk's largest array: 512 KiB, of which a core's own
+# cache holds two. If twenty simulations are more, one is enough for vector units.
+_CHUNK_NUMBERS = 2**17
+_CHUNK_SIZES = (2000, 1000, 500, 200, 100, 50, 20, 1)
 # Chunks that a device computes in one call, and numbers that it then returns, at most.
 _CHUNKS_A_CALL = 10
 _NUMBERS_A_CALL = 2**24
@@ -186,17 +187,12 @@ def _chunk(draw, layer, num_layers, size):
     use = (jnp.arange(size) < count).astype(x.dtype)
 
     def step(x, _):
-      output, scores, weights = layer(x, *layer_arguments)
-      return output, (scores, weights)
-
-    def measure(found):
-      scores, weights = found
-      each = {'scores': scores, **order(scores)._asdict()}
+      x, scores, weights = layer(x, *layer_arguments)
+      each = {'scores': scores, **stage(order)(scores)._asdict()}
       moments = {name: _moments(values, use) for name, values in each.items()}
-      return {**moments, 'weights': _moments(weights, use)[:1]}
+      return x, {**moments, 'weights': _moments(weights, use)[:1]}
 
-    # In a loop of their own, or XLA would compute the scores anew for each statistic.
-    return jax.lax.map(measure, jax.lax.scan(step, x, length=num_layers)[1])
+    return jax.lax.scan(step, x, length=num_layers)[1]
 
   def chunk(*arguments):
     # Chunks that only fill up a call are not computed (on an accelerator they are).

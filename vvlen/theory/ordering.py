@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 # Up to so many keys all comparisons are written out. Beyond, they are a loop over keys,
 # so many at once.
@@ -62,15 +61,14 @@ def order(scores: jax.Array, seen: jax.Array | None = None) -> Order:
 def _all_in_order(scores):
   """Counts the pairs of keys k < j with S_ij > S_ik: of j = i, and of j < i."""
   num_keys, *_ = scores.shape
-  both = jnp.zeros(scores.shape[2:], jnp.float32)
-  for j in range(1, num_keys):
-    rises = scores[j:, j : j + 1] > scores[j:, :j]
-    both += rises.astype(jnp.float32).sum((0, 1))
-  index = np.arange(num_keys)
-  before = np.expand_dims(np.tri(num_keys, k=-1, dtype=bool), (*range(2, scores.ndim),))
-  rises = (scores[index, index][:, None] > scores) & before
-  own = rises.astype(jnp.float32).sum((0, 1))
-  return own, both - own
+  none = jnp.zeros(scores.shape[2:], jnp.float32)
+  rises = lambda i, j: sum(
+      ((scores[i, j] > scores[i, k]).astype(jnp.float32) for k in range(j)), none
+  )
+  # Sums of vectors along the batch, which a CPU computes in one loop.
+  own = sum((rises(i, i) for i in range(num_keys)), none)
+  earlier = sum((rises(i, j) for i in range(num_keys) for j in range(i)), none)
+  return own, earlier
 
 
 def _seen_in_order(scores, seen):

@@ -1,0 +1,91 @@
+"""Causal attention of many short inputs at once, in sums of vectors along the batch.
+
+XLA takes products of many small matrices one by one. On a CPU that is several times
+slower than sums of products of entries, each a vector over all inputs, of which nothing
+above the diagonal is computed.
+
+Axes: n tokens, d width; inputs are last.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.stages import stage
+
+# From so many inputs on, of so many tokens at most. Sums have so many terms at once.
+_INPUTS, _TOKENS, _TERMS = 16, 16, 16
+
+
+def suits(x: jax.Array) -> bool:
+  """Whether x [n, d, ...] is many short inputs."""
+  return len(x) <= _TOKENS and math.prod(x.shape[2:]) >= _INPUTS
+
+
+def products(x: jax.Array, y: jax.Array) -> jax.Array:
+  """Returns x_i · y_j for j ≤ i, 0 for the others.
+
+  Args:
+    x: [n, d, ...].
+    y: [n, d, ...].
+
+  Returns:
+    [n, n, ...].
+  """
+  num_tokens, width, *batch = x.shape
+  terms = min(width, _TERMS)
+  padding = [(0, 0), (0, -width % terms), *((0, 0) for _ in batch)]
+  x, y = (jnp.pad(a, padding) for a in (x, y))
+
+  def add(block, total):
+    part = lambda a: jax.lax.dynamic_slice_in_dim(a, terms * block, terms, axis=1)
+    return _add_products(total, part(x), part(y))
+
+  total = jnp.zeros((num_tokens, num_tokens, *batch), x.dtype)
+  return jax.lax.fori_loop(0, x.shape[1] // terms, add, total)
+
+
+@stage
+def _add_products(total, x, y):
+  products = lambda i: (x[i, k, None] * y[: i + 1, k] for k in range(x.shape[1]))
+  return _lower_rows(
+      [sum(products(i), total[i, : i + 1]) for i in range(len(x))]
+  )
+
+
+def _lower_rows(rows: Sequence[jax.Array]) -> jax.Array:
+  """Returns rows [1, ...], [2, ...] and so on as [n, n, ...], with zeros behind."""
+  fill = lambda row: [(0, len(rows) - len(row)), *((0, 0) for _ in row.shape[1:])]
+  return jnp.stack([jnp.pad(row, fill(row)) for row in rows])
+
+
+def softmax(scores: jax.Array) -> jax.Array:
+  """Returns the softmax of each row [n, n, ...] up to the diagonal, 0 behind it."""
+  seen = jnp.expand_dims(jnp.tri(len(scores), dtype=bool), range(2, scores.ndim))
+  masked = lambda x: jnp.where(seen, x, -jnp.inf)
+  largest = stage(lambda x: _over_keys(jnp.maximum, masked(x)))(scores)
+  powers = stage(lambda x, y: jnp.exp(masked(x - y)))(scores, largest[:, None])
+  inverse = stage(lambda x: 1 / _over_keys(jnp.add, x))(powers)
+  return stage(jnp.multiply)(powers, inverse[:, None])
+
+
+def _over_keys(function: Callable[..., jax.Array], x: jax.Array) -> jax.Array:
+  return functools.reduce(function, (x[:, k] for k in range(x.shape[1])))
+
+
+@stage
+def averages(weights: jax.Array, values: jax.Array) -> jax.Array:
+  """Returns Σ_{j ≤ i} A_ij v_j.
+
+  Args:
+    weights: A [n, n, ...].
+    values: [n, d, ...].
+
+  Returns:
+    [n, d, ...].
+  """
+  terms = lambda i: (weights[i, j, None] * values[j] for j in range(i + 1))
+  return jnp.stack([sum(terms(i)) for i in range(len(weights))])
