@@ -43,7 +43,7 @@ _PRINTED = {
     (64, 0.5, True, 0.0): (0.5000, 0.5544, 0.6274, 0.7073),
     (64, 0.5, True, 1.0): (0.5000, 0.5457, 0.5791, 0.6053),
 }
-_MANY = 40_000
+_MANY = 100_000
 # All small runs: few programs are compiled then.
 _small = functools.partial(simulate_recency, num_tokens=3, num_layers=2)
 _CHUNK = 2000
@@ -78,7 +78,8 @@ def _close(found, expected, error, expected_error=0.0, atol=2e-6):
 def _weights_error(width, anisotropy, layer_norm, residual):
   """The standard error of mean weights, of which only sums are kept."""
   rng = np.random.default_rng(0)
-  own, shared = rng.normal(size=(4000, 10, width)), rng.normal(size=(4000, 1, width))
+  count = 256_000 // width
+  own, shared = rng.normal(size=(count, 10, width)), rng.normal(size=(count, 1, width))
   x = (own + (anisotropy / (1 - anisotropy)) ** 0.5 * shared) / width**0.5
   x -= layer_norm * x.mean(-1, keepdims=True)
   gram = x @ np.swapaxes(x, -1, -2)
@@ -146,10 +147,25 @@ def test_products_of_rows_have_the_wishart_law(key, sampler, width, layer_norm):
 # The paper's numbers.
 
 
+_DIRECT = ('d16_noLN_a0', 'd16_LN_a0.5', 'd16_LN_a0.5_res',
+           'd64_LN_a0', 'd64_LN_a0.5', 'd64_LN_a0.5_res')
+_REDUCED = (
+    *_DIRECT, 'd16_LN_a0', 'd64_noLN_a0',
+    *(f'd{d}_LN_a0_res' for d in (16, 64)),
+    *(f'd{d}_LN_a{a}{residual}'
+      for d in (16, 64) for a in (0.2, 0.4, 0.8) for residual in ('', '_res')),
+    *(f'd1024_{x}' for x in ('noLN_a0', 'LN_a0', 'LN_a0.5', 'LN_a0.5_res')),
+)
+
+
+def test_the_reference_has_no_more_cases(reference):
+  assert sorted(_REDUCED) == sorted(json.loads(str(reference['meta_json'])))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('sampler', SAMPLERS)
-@pytest.mark.parametrize('name', ['d16_noLN_a0', 'd16_LN_a0.5', 'd16_LN_a0.5_res',
-                                  'd64_LN_a0', 'd64_LN_a0.5', 'd64_LN_a0.5_res'])
+@pytest.mark.parametrize('name, sampler', [
+    *((name, 'direct') for name in _DIRECT), *((name, 'reduced') for name in _REDUCED),
+])
 def test_both_samplers_agree_with_the_reference(reference, name, sampler):
   told = json.loads(str(reference['meta_json']))[name]
   setting = told['d'], told['alpha'], told['ln'], told['c']
@@ -169,7 +185,9 @@ def test_both_samplers_agree_with_the_reference(reference, name, sampler):
   # Errors are those of the reference, but for the number of simulations.
   ratio = found.standard_error / np.maximum(expected('se'), 1e-30) * smaller
   below = np.tril_indices(10, -1)
-  np.testing.assert_allclose(ratio[..., *below], 1.0, atol=0.15)
+  # At α = 0.8 those of later layers hang on a few simulations with one token apart.
+  layers = 2 if told['alpha'] == 0.8 else 4
+  np.testing.assert_allclose(ratio[:layers, *below], 1.0, atol=0.15)
 
 
 @pytest.mark.slow
