@@ -12,9 +12,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
+from vvlen.evaluation.recency import recency_of_logits
 from vvlen.models import short_inputs
-from vvlen.models.causal_stack import causal_stack, CausalStack, self_attend
+from vvlen.models.causal_stack import (
+    _run_layers,
+    causal_stack,
+    CausalStack,
+    self_attend,
+)
 from vvlen.sharding import seed_mesh
+from vvlen.stages import stage
 from vvlen.theory import recency
 
 # B inputs of N tokens of width D, L layers.
@@ -185,7 +192,20 @@ def test_attention_takes_any_width_and_any_values_and_may_see_later_tokens():
     np.testing.assert_allclose(layer.scores, np.tril(products), rtol=1e-12)
 
 
-# 17 inputs at once are computed by sums of outer products, one by products of matrices.
+@pytest.mark.parametrize('layer_norm', [True, False])
+def test_what_a_later_token_is_changes_no_bit(layer_norm):
+  x = _normal(20, 4, 3)
+  changed = x.copy()
+  changed[:, 3] = 1 + x[:, 0]
+  before, after = (
+      _stack(each, 3, layer_norm, residual=0.5, return_weights=True)
+      for each in (x, changed)
+  )
+  for one, two in zip(before, after, strict=True):
+    np.testing.assert_array_equal(one[..., :3, :], two[..., :3, :])
+    assert (np.asarray(one[..., 3, :]) != two[..., 3, :]).any()
+
+
 @pytest.mark.parametrize('copies', [1, 17])
 @pytest.mark.parametrize('layer_norm', [True, False])
 def test_no_score_depends_on_a_later_token(layer_norm, copies):
@@ -291,8 +311,7 @@ def test_vmap_and_recomputation_change_nothing():
 def test_many_short_inputs_are_computed_as_each_alone(width):
   x = _normal(33, N, width)
   coefficients = _normal(L, N, N)
-  assert short_inputs.suits(np.moveaxis(x, 0, -1))
-  assert not short_inputs.suits(x[0])
+  assert short_inputs.suits((N, width, 33)) and not short_inputs.suits((N, width))
 
   def loss(x):
     scores, weights = causal_stack(x, L, residual=0.5, return_weights=True)
@@ -311,6 +330,41 @@ def test_the_batch_may_be_sharded_over_devices():
   assert len(scores.sharding.device_set) == 8
   assert {s.data.shape for s in scores.addressable_shards} == {(2, 3, N, N)}
   np.testing.assert_allclose(scores, stack(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('shape', [(32, N, 40), (4, 20, 3)], ids=str)
+def test_it_works_on_a_mesh_of_explicit_axes_and_in_shard_map(shape):
+  x = _normal(*shape)
+  x = np.concatenate([x, x[::-1]]) if shape[0] == 32 else x
+  mesh = jax.make_mesh((2,), ('batch',), axis_types=(jax.sharding.AxisType.Explicit,))
+
+  def measure(x):
+    scores = causal_stack(x, 3)
+    return scores, recency_of_logits(scores)
+
+  expected = jax.jit(measure)(x)
+  with jax.set_mesh(mesh):
+    placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec('batch')))
+    explicit = jax.jit(measure)(placed)
+    mapped = jax.jit(jax.shard_map(
+        measure, in_specs=PartitionSpec('batch'), out_specs=PartitionSpec('batch')
+    ))(placed)
+  for found in (explicit, mapped):
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_stage_is_a_call_of_its_own_on_a_cpu():
+  compiled = jax.jit(lambda x: stage(jnp.exp)(x) + 1).lower(jnp.ones(8)).compile()
+  assert re.search(r' call\(', compiled.as_text())
+  inlined = jax.jit(lambda x: jax.jit(jnp.exp)(x) + 1).lower(jnp.ones(8)).compile()
+  assert not re.search(r' call\(', inlined.as_text())
+
+
+def test_outside_jit_it_is_compiled_once():
+  before = _run_layers._cache_size()
+  for residual in (0.0, 0.3):
+    causal_stack(_normal(N, 11), 2, residual=residual)
+  assert _run_layers._cache_size() == before + 1
 
 
 def test_another_residual_is_not_compiled_anew():

@@ -104,7 +104,7 @@ def _equal(one, two):
 @pytest.mark.parametrize('dtype, rounding', [('float32', 3e-6), ('float64', 0.0)])
 def test_roots_of_chi_square_have_the_quantiles_of_their_normals(dtype, rounding):
   degrees = np.array([1, 2, 3, 5, 7, 63, 1023])
-  allowed = np.array([4e-7, 5e-9, 2e-10, 2e-11, 1e-12, 1e-12, 1e-11])
+  allowed = np.array([4e-7, 5e-9, 2e-10, 1e-12, 1e-12, 1e-12, 1e-12])
   x = np.linspace(-8.29, 8.29, 4001, dtype=dtype)
   with jax.enable_x64(dtype == 'float64'):
     polynomials = jnp.asarray(polynomials_of(degrees), dtype)
@@ -352,7 +352,7 @@ def test_totals_of_another_run_are_refused(key):
     with pytest.raises(ValueError, match='previous is of another run') as error:
       _small(key, **{**same, **more, **other})
     assert '\n' not in str(error.value)
-  with pytest.raises(ValueError, match='previous is of another run'):
+  with pytest.raises(ValueError, match=r'run: key=\[0, 0\] there, key=\[0, 7\] here;'):
     _small(jax.random.key(7), **{**same, **more})
   with pytest.raises(ValueError, match='2000 simulations already: 1999'):
     _small(key, **{**same, **more, 'num_simulations': 1999})
@@ -437,6 +437,7 @@ def test_an_accelerator_computes_chunks_together(key, monkeypatch):
   )
   expected = run()
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  chunks._chunk.cache_clear()  # traced as for a CPU
   monkeypatch.setattr(chunks, '_CHUNKS_AT_ONCE', 3)
   monkeypatch.setattr(chunks, '_CHUNKS_A_CALL', 1)
   programs, seen = _recorded(monkeypatch), []
@@ -449,6 +450,30 @@ def test_an_accelerator_computes_chunks_together(key, monkeypatch):
   short = _small(key, num_simulations=_CHUNK, anisotropy=0.5)
   continued = run(previous=short.totals)
   np.testing.assert_allclose(continued.mean, expected.mean, rtol=0, atol=1e-5)
+  chunks._chunk.cache_clear()
+
+
+def test_an_accelerator_returns_no_more_than_its_limit(key, monkeypatch):
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(chunks, '_NUMBERS_A_CALL', 300)  # a chunk returns 70
+  chunks._chunk.cache_clear()
+  programs, seen = _recorded(monkeypatch), []
+  _small(key, num_simulations=40 * _CHUNK, anisotropy=0.5, progress=seen.append)
+  assert [group for _, group in programs] == [4]
+  assert seen == [32 * _CHUNK, 40 * _CHUNK]  # 8 devices
+  chunks._chunk.cache_clear()
+
+
+def test_short_inputs_are_never_too_few_for_vector_units(key, monkeypatch):
+  sizes, chunk = [], chunks._chunk
+  monkeypatch.setattr(
+      chunks, '_chunk', lambda *rest: sizes.append(rest[-1]) or chunk(*rest))
+  run = functools.partial(simulate_recency, key, num_simulations=1, num_layers=1,
+                          anisotropy=0.5)
+  run(num_tokens=10, width=1024, sampler='direct')
+  run(num_tokens=10, width=64)
+  run(num_tokens=160, width=161)
+  assert sizes == [20, 1000, 1]
 
 
 def test_float64_agrees_with_the_reference(key, reference):

@@ -15,9 +15,10 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 
 def stage(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a function of arrays, kept apart. Elsewhere than on a CPU it is as it was.
+  """Returns a function of arrays, kept apart. Without a CPU it is as it was.
 
-  Its derivatives are kept apart too, in ways that were not measured.
+  XLA inlines all calls (CallInliner) but those that have this attribute. Where it has
+  none, nothing is lost but time.
   """
 
   @jax.jit

@@ -128,7 +128,7 @@ def self_attend(
   """
   length = queries.shape[1] if width is None else width
   scale = jax.lax.rsqrt(jnp.asarray(length, queries.dtype))
-  if causal and short_inputs.suits(queries):
+  if causal and short_inputs.suits(queries.shape):
     return _attend_short(queries, keys, values, scale)
   return _attend(queries, keys, values, scale, causal)
 
@@ -151,7 +151,8 @@ def _attend_short(queries, keys, values, scale):
 
 @_attend_short.defjvp
 def _(primals, tangents):
-  # Derivatives of sums that are written out would take long to compile.
+  # Derivatives of sums that are written out would take long to compile. The values that
+  # come with derivatives are those of the plain form too, which differ by rounding.
   return jax.jvp(_attend, primals, tangents)
 
 
@@ -164,7 +165,8 @@ def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
     raise ValueError(f'LayerNorm needs a width of at least 2: {x.shape}')
   if jnp.issubdtype(x.dtype, jnp.complexfloating):
     raise ValueError(f'x must be real: {x.dtype}')
-  if not isinstance(num_layers, (int, np.integer)) or num_layers < 1:
+  whole = isinstance(num_layers, (int, np.integer)) and num_layers is not True
+  if not whole or num_layers < 1:
     raise ValueError(f'num_layers must be a positive whole number: {num_layers!r}')
   x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   residual = jnp.asarray(residual, x.dtype)
@@ -174,12 +176,17 @@ def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
     if not isinstance(value, jax.core.Tracer) and not jnp.isfinite(value).all():
       raise ValueError(f'{name} is not finite everywhere')
 
+  return _run_layers(x, int(num_layers), bool(layer_norm), residual, epsilon)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _run_layers(x, num_layers, layer_norm, residual, epsilon):
   def step(x, _):
     layer = causal_layer(x, layer_norm, residual, epsilon)
     return layer.output, (layer.scores, layer.weights)
 
   x = jnp.moveaxis(x, (-2, -1), (0, 1))
-  output, layers = jax.lax.scan(step, x, length=int(num_layers))
+  output, layers = jax.lax.scan(step, x, length=num_layers)
   scores, weights = (
       jnp.moveaxis(each, (0, 1, 2), (-3, -2, -1))
       for each in layers

@@ -17,12 +17,17 @@ import jax.numpy as jnp
 from vvlen.stages import stage
 
 # From so many inputs on, of so many tokens at most. Sums have so many terms at once.
-_INPUTS, _TOKENS, _TERMS = 16, 16, 16
+_INPUTS, TOKENS, _TERMS = 16, 16, 16
 
 
-def suits(x: jax.Array) -> bool:
-  """Whether x [n, d, ...] is many short inputs."""
-  return len(x) <= _TOKENS and math.prod(x.shape[2:]) >= _INPUTS
+def suits(shape: Sequence[int]) -> bool:
+  """Whether arrays [n, d, ...] of this shape are many short inputs.
+
+  Elsewhere than on a CPU they must be narrow too, so that a score is one sum.
+  """
+  num_tokens, width, *batch = shape
+  short = num_tokens <= TOKENS and math.prod(batch) >= _INPUTS
+  return short and (width <= _TERMS or jax.default_backend() == 'cpu')
 
 
 def products(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -35,25 +40,23 @@ def products(x: jax.Array, y: jax.Array) -> jax.Array:
   Returns:
     [n, n, ...].
   """
-  num_tokens, width, *batch = x.shape
+  width = x.shape[1]
   terms = min(width, _TERMS)
-  padding = [(0, 0), (0, -width % terms), *((0, 0) for _ in batch)]
+  padding = [(0, 0), (0, -width % terms), *((0, 0) for _ in x.shape[2:])]
   x, y = (jnp.pad(a, padding) for a in (x, y))
 
-  def add(block, total):
-    part = lambda a: jax.lax.dynamic_slice_in_dim(a, terms * block, terms, axis=1)
-    return _add_products(total, part(x), part(y))
+  def block(number):
+    part = lambda a: jax.lax.dynamic_slice_in_dim(a, terms * number, terms, axis=1)
+    return _short_products(part(x), part(y))
 
-  total = jnp.zeros((num_tokens, num_tokens, *batch), x.dtype)
-  return jax.lax.fori_loop(0, x.shape[1] // terms, add, total)
+  add = lambda number, total: total + block(number)
+  return jax.lax.fori_loop(1, x.shape[1] // terms, add, block(0))
 
 
 @stage
-def _add_products(total, x, y):
-  products = lambda i: (x[i, k, None] * y[: i + 1, k] for k in range(x.shape[1]))
-  return _lower_rows(
-      [sum(products(i), total[i, : i + 1]) for i in range(len(x))]
-  )
+def _short_products(x, y):
+  terms = lambda i: (x[i, k, None] * y[: i + 1, k] for k in range(x.shape[1]))
+  return _lower_rows([sum(terms(i)) for i in range(len(x))])
 
 
 def _lower_rows(rows: Sequence[jax.Array]) -> jax.Array:

@@ -96,6 +96,8 @@ def simulate_recency(
     raise ValueError('float64 needs jax_enable_x64')
   if dtype.type(anisotropy) == 1:
     raise ValueError(f'anisotropy is 1 in {name}: {anisotropy}')
+  if abs(float(residual)) > np.finfo(dtype).max:
+    raise ValueError(f'residual is not finite in {name}: {residual}')
   array = functools.partial(jnp.asarray, dtype=dtype)
   if sampler == 'reduced':
     law = factor_law(num_tokens, width, anisotropy, layer_norm)

@@ -11,6 +11,7 @@ not depend on the number of simulations.
 from collections.abc import Callable, Iterable, Iterator
 import functools
 import math
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -18,14 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from vvlen import sharding
+from vvlen.models import short_inputs
 from vvlen.models.causal_stack import Layer
 from vvlen.stages import stage
 from vvlen.theory.ordering import order
 
-# Upper limit on the size of a chunk's largest array: 512 KiB, of which a core's own
-# cache holds two. If twenty simulations are more, one is enough for vector units.
+# Upper limit on the size of a chunk's largest array: in float32 512 KiB, of which a
+# core's own cache holds two. Short inputs are never fewer than twenty, which is as many
+# as vector units need; of others one is enough.
 _CHUNK_NUMBERS = 2**17
 _CHUNK_SIZES = (2000, 1000, 500, 200, 100, 50, 20, 1)
+_FEW = 20
 # Chunks that a device computes in one call, and numbers that it then returns, at most.
 _CHUNKS_A_CALL = 10
 _NUMBERS_A_CALL = 2**24
@@ -89,9 +93,12 @@ def run(
   For the arguments see `vvlen.simulation.simulate`. `previous` is not changed.
   """
   arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
-  one = _one(simulation.draw, simulation.layer).eval_shape(*arguments)
-  size = max(math.prod(x.shape) for x in jax.tree.leaves(one))
-  chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == 1)
+  if not isinstance(key, jax.Array) or jax.random.key_data(key).ndim != 1:
+    raise ValueError(f'key must be one key of jax.random.key: {key!r}')
+  tokens, layer = _one(simulation.draw, simulation.layer).eval_shape(*arguments)
+  size = max(math.prod(x.shape) for x in jax.tree.leaves((tokens, layer)))
+  least = _FEW if tokens.shape[0] <= short_inputs.TOKENS else 1
+  chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == least)
   seed = np.asarray(jax.random.key_data(key)).tolist()
   generator = jax.random.key_impl(key)
   facts = {**settings, 'key': seed, 'generator': generator, 'chunk': chunk}
@@ -101,17 +108,21 @@ def run(
   if previous is None:
     previous = Totals(0, identity, _zeros(returned))
   if previous.run != identity:
-    raise ValueError(f'previous is of another run: {previous.run}; here {identity}')
+    facts_of = lambda run: set(re.split(r', (?=\w+=)', run))
+    there, here = facts_of(previous.run), facts_of(identity)
+    raise ValueError(
+        f'previous is of another run: {", ".join(sorted(there - here))} there, '
+        f'{", ".join(sorted(here - there))} here; start anew'
+    )
   done = previous.num_chunks * chunk
   if done > num_simulations:
     raise ValueError(f'previous has {done} simulations already: {num_simulations}')
   mesh = sharding.seed_mesh()
-  group = 1 if jax.default_backend() == 'cpu' else _CHUNKS_AT_ONCE
-  program = _program(function, mesh, group)
   numbers_a_chunk = sum(math.prod(x.shape) for x in jax.tree.leaves(returned))
-  a_call = _NUMBERS_A_CALL // (group * numbers_a_chunk)
-  block = mesh.size * group * max(1, min(_CHUNKS_A_CALL, a_call))
-
+  a_call = max(1, _NUMBERS_A_CALL // numbers_a_chunk)
+  group = 1 if jax.default_backend() == 'cpu' else min(_CHUNKS_AT_ONCE, a_call)
+  program = _program(function, mesh, group)
+  block = mesh.size * group * min(_CHUNKS_A_CALL, a_call // group)
 
   def call(start):
     numbers = np.arange(start, start + block)

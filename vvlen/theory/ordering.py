@@ -96,9 +96,8 @@ def _seen_in_order(scores, seen):
       rises += rise.astype(jnp.float32)
     return rises
 
-  rises = jax.lax.fori_loop(
-      0, padded.shape[1] // _AT_ONCE, count, jnp.zeros(scores.shape, jnp.float32)
-  )
+  # From the first block on, so that the sums are placed on devices as the scores are.
+  rises = jax.lax.fori_loop(1, padded.shape[1] // _AT_ONCE, count, count(0, 0.0))
   return (
       own.sum((0, 1)), (there * at_own(seen)[:, 0]).sum(0),
       rises.sum((0, 1)), (there * (there - 1) / 2).sum(0),
