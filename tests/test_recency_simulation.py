@@ -465,14 +465,19 @@ def test_an_accelerator_returns_no_more_than_its_limit(key, monkeypatch):
 
 
 def test_short_inputs_are_never_too_few_for_vector_units(key, monkeypatch):
-  sizes, chunk = [], chunks._chunk
-  monkeypatch.setattr(
-      chunks, '_chunk', lambda *rest: sizes.append(rest[-1]) or chunk(*rest))
-  run = functools.partial(simulate_recency, key, num_simulations=1, num_layers=1,
-                          anisotropy=0.5)
-  run(num_tokens=10, width=1024, sampler='direct')
-  run(num_tokens=10, width=64)
-  run(num_tokens=160, width=161)
+  sizes = []
+
+  def chunk(*rest):
+    sizes.append(rest[-1])
+    raise NotImplementedError
+
+  monkeypatch.setattr(chunks, '_chunk', chunk)
+  for setting in (
+      {'num_tokens': 10, 'width': 1024, 'sampler': 'direct'}, {'num_tokens': 10},
+      {'num_tokens': 160, 'width': 161},
+  ):
+    with pytest.raises(NotImplementedError):
+      simulate_recency(key, num_simulations=1, anisotropy=0.5, **{'width': 64, **setting})
   assert sizes == [20, 1000, 1]
 
 
