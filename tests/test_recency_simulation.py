@@ -477,7 +477,7 @@ def test_short_inputs_are_never_too_few_for_vector_units(key, monkeypatch):
       {'num_tokens': 160, 'width': 161},
   ):
     with pytest.raises(NotImplementedError):
-      simulate_recency(key, num_simulations=1, anisotropy=0.5, **{'width': 64, **setting})
+      simulate_recency(key, num_simulations=1, **{'width': 64, **setting})
   assert sizes == [20, 1000, 1]
 
 
