@@ -7,7 +7,7 @@ depth and length, RMSNorm, heads, rotary positions, the map over anisotropy and 
       --workdir=runs/recency
 
 variant   simulations a panel   cost
-(none)    100,000; 10,000,000   the paper's scale; 15 minutes on two CPU cores
+(none)    100,000; 10,000,000   the paper's scale; 16 minutes on two CPU cores
 quick     100,000               3 minutes on two CPU cores
 smoke     200                   shows that it runs; a minute, most of it compiling
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -24,7 +25,7 @@ def make(groups: Mapping[str, Sequence[Simulated]]) -> dict[str, Figure]:
 
 def depth(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability by layer and length; and how the logits rise."""
-  figure = Figure(figsize=(7.0, 2.9))
+  figure = Figure(figsize=(7.4, 3.1))
   *panels, last = figure.subplots(1, 3)
   for axes, residual in zip(panels, (0.0, 1.0), strict=True):
     own = [s for s in found if s.cell.residual == residual]
@@ -40,11 +41,15 @@ def depth(found: Sequence[Simulated]) -> Figure:
   n = longest.cell.num_tokens
   layers = [2**k for k in range(12) if 2**k <= longest.cell.num_layers]
   for i, layer in enumerate(layers):
-    last.plot(np.arange(1, n) / n, longest.arrays['last_row'][layer - 1, :-1],
+    last.plot(np.arange(1, n), longest.arrays['last_row'][layer - 1, :-1],
               color=_COLOURS[i % 6], label=f'layer {layer}')
-  last.set(title=f'last token, n = {n}, no residual', xlabel='j / n',
-           ylabel='mean logit')
+  last.set(title=f'token {n}, no residual', xlabel='token j', ylabel='mean logit')
+  last.set_xscale('log', base=2)
+  last.xaxis.set_major_formatter('{x:g}')
   last.legend(fontsize=6.5)
+  counts = dict(sorted((s.cell.num_tokens, s.cell.num_simulations) for s in found))
+  counts = ', '.join(f'{count:,} (n = {n})' for n, count in counts.items())
+  _describe(figure, found, f'simulations: {counts}')
   return figure
 
 
@@ -67,8 +72,9 @@ def norms(found: Sequence[Simulated]) -> Figure:
       )
       layers = 1 + np.arange(len(values[0]))
       # Errors as if the two had been drawn apart, which are too wide.
+      aside = 0.06 * (i - (len(settings) - 1) / 2)
       right.errorbar(
-          layers + 0.06 * i, 1e3 * (values[1] - values[0]), 2e3 * np.hypot(*errors),
+          layers + aside, 1e3 * (values[1] - values[0]), 2e3 * np.hypot(*errors),
           color=_COLOURS[i % 6], fmt=_MARKERS[i % 6],
       )
   left.plot([], [], color='black', label='LayerNorm')
@@ -79,6 +85,7 @@ def norms(found: Sequence[Simulated]) -> Figure:
   right.set(xlabel='layer', ylabel='difference, thousandths',
             title='RMSNorm − LayerNorm')
   right.xaxis.set_major_locator(MaxNLocator(integer=True))
+  _describe(figure, found, 'bars as if drawn apart')
   return figure
 
 
@@ -93,6 +100,7 @@ def heads(found: Sequence[Simulated]) -> Figure:
                    else 'queries and keys have two')
   panels[0].set_ylabel(_LABEL)
   panels[0].legend()
+  _describe(figure, found, 'h heads')
   return figure
 
 
@@ -108,15 +116,19 @@ def positions(found: Sequence[Simulated]) -> Figure:
       if not isotropic:
         for axes, at in zip(rows, (0, -1), strict=True):
           row = s.arrays['last_row'][at, :-1]
-          axes.plot(range(1, len(row) + 1), row, color=_COLOURS[i], label=label)
+          # Wide and pale, as one with the mask may lie upon it.
+          style = {'linewidth': 4, 'alpha': 0.4} if 'unmasked' in layer else {}
+          axes.plot(np.arange(1, len(row) + 1), row, color=_COLOURS[i], label=label,
+                    **style)
   anisotropy = max(s.cell.anisotropy for s in found)
   left.set(ylabel=_LABEL, title=f'α = {anisotropy:g}; dotted: α = 0')
   n, num_layers = found[0].cell.num_tokens, found[0].cell.num_layers
   for axes, at in zip(rows, (1, num_layers), strict=True):
     axes.set(title=f'last token of {n}, layer {at}', xlabel='token j',
              ylabel='mean logit')
-  figure.legend(*rows[0].get_legend_handles_labels(), loc='outside lower center',
+  figure.legend(*rows[0].get_legend_handles_labels(), loc='outside upper center',
                 ncols=4)
+  _describe(figure, found)
   return figure
 
 
@@ -144,13 +156,33 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
         fine[0], high[:, 0], -(1 - fine) * np.sqrt(high) / np.log(10), levels=decades,
         colors='white', linewidths=0.8, linestyles='-',
     )
-    axes.clabel(lines, fontsize=6.5, fmt=lambda x: f'$10^{{{x:.0f}}}$')
+    labels = axes.clabel(lines, fontsize=6.5, fmt=lambda x: f'$10^{{{x:.0f}}}$')
+    for drawn in (lines, *labels):
+      drawn.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground='0.3')])
     axes.grid(False)
     axes.set(xlabel='anisotropy α', title=f'layer {layer}')
   panels[0].set_ylabel('width d')
   figure.colorbar(mesh, ax=panels, label=_LABEL)
-  figure.supxlabel('white: lines of equal $e^{-(1-\\alpha)\\sqrt{d}}$', fontsize=7)
+  lines = 'white: lines of equal $e^{-(1-\\alpha)\\sqrt{d}}$'
+  _describe(figure, found, lines, bands='')
   return figure
+
+
+def _describe(
+    figure: Figure, found: Sequence[Simulated], *more: str,
+    bands: str = 'bands and bars: two standard errors',
+) -> None:
+  """Says below a figure what all its simulations have in common."""
+  common = lambda name, of, form='': [
+      f'{name}{value:{form}}' for value in {of(s.cell) for s in found}
+  ]
+  facts = [x for x in (
+      common('n = ', lambda c: c.num_tokens), common('d = ', lambda c: c.width),
+      common('α = ', lambda c: c.anisotropy, 'g'),
+      common('simulations: ', lambda c: c.num_simulations, ','),
+  ) if len(x) == 1]
+  text = '; '.join([', '.join(x for x, in facts), *more, *([bands] if bands else [])])
+  figure.supxlabel(text, fontsize=7)
 
 
 def _by_layer(

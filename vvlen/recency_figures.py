@@ -58,7 +58,7 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
           n + 0.4, 0.6,
           f'RP {probability[layer]:.4f}\n{low:.{digits}f} to {high:.{digits}f}\n'
           f'± {error:.{error_digits}f}'.replace('-', '−'),
-          ha='right', va='top', fontsize=6,
+          ha='right', va='top', fontsize=5.6,
       )
       axes.grid(False)
       axes.spines[['left', 'bottom']].set_visible(False)
@@ -99,7 +99,7 @@ def curves(config: Mapping[str, Any], residual: float) -> Figure:
     )
   axes.set(
       xlabel='token j', ylabel='h(j)',
-      title=f'Limit of large d at d = {width}'
+      title=f'closed form, layer 2, d = {width}'
             + (f', residual {residual:g} in units of Z' if residual else ''),
   )
   axes.legend()
