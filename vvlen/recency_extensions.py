@@ -48,8 +48,8 @@ def depth(found: Sequence[Simulated]) -> Figure:
   last.xaxis.set_major_formatter('{x:g}')
   last.legend(fontsize=6.5)
   counts = dict(sorted((s.cell.num_tokens, s.cell.num_simulations) for s in found))
-  counts = ', '.join(f'{count:,} (n = {n})' for n, count in counts.items())
-  _describe(figure, found, f'simulations: {counts}')
+  each = ', '.join(f'{count:,} (n = {n})' for n, count in counts.items())
+  _describe(figure, found, f'simulations: {each}')
   return figure
 
 
@@ -85,7 +85,7 @@ def norms(found: Sequence[Simulated]) -> Figure:
   right.set(xlabel='layer', ylabel='difference, thousandths',
             title='RMSNorm − LayerNorm')
   right.xaxis.set_major_locator(MaxNLocator(integer=True))
-  _describe(figure, found, 'bars as if drawn apart')
+  _describe(figure, found)
   return figure
 
 

@@ -9,7 +9,8 @@ shows in all its figures, is S, the logits before the softmax.
 
 Products are computed in full float32, or wider with the input: in TF32 or bfloat16 the
 effect, of a thousandth of the logits, is lost. At α = 0 and d ≥ 256 float32 does not
-resolve it either.
+resolve it either, nor what is left of differences between tokens after ten and more
+layers without a residual: it then looks like a bias to the oldest.
 
 Axes: n tokens, d width. Public functions take batch axes first; layers, which
 `vvlen.simulation` runs on many inputs at once, take them last, where the vector units

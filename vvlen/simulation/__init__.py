@@ -70,7 +70,8 @@ def simulate_recency(
     sampler: 'reduced', for n + 1 ≤ d (n ≤ d without LayerNorm), or 'direct'.
     dtype: of the computation, float32 or float64. float32 does not resolve the bias at
       α = 0 and d ≥ 256, nor logits that differ by less than 1e-6 of the largest, as
-      those of many layers or of α close to 1.
+      those of α close to 1, or of ten and more layers without a residual, which
+      then look like a bias to the oldest.
     previous: a shorter run with the same arguments, or its `totals`.
     progress: called with the number of simulations done, now and then.
 
