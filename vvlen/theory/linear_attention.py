@@ -1,0 +1,196 @@
+"""Causal linear attention that predicts mean, length or sum of bits, solved exactly.
+
+One layer without softmax, whose output is divided by the position k, reads bits x_1..x_k:
+
+  g(x_1..x_k) = (1/k) Σ_i A[x_k, x_i] = (A[a, 0] (k − c) + A[a, 1] c) / k
+
+with a = x_k the last bit, c the number of ones, and A a 2 × 2 table, what remains of
+embedding, queries, keys, values and head (arXiv 2506.11769, section 3). Trained on fair
+bits at lengths 1..n, each as likely as the others, it minimizes
+
+  Σ_{k ≤ n} E (g(x_1..x_k) − y)² / n,   y = c/k (mean), k (length) or c (sum).
+
+This is least squares, and g depends on (a, c, k) alone, where a is fair and c − a is
+binomial, of k − 1 bits: so n (n + 1) cases stand for 2ⁿ⁺¹ sequences, and the two rows
+of A are two problems of their own. With H = Σ_{i ≤ n} 1/i:
+
+  mean     A11 = A01 = 1, A10 = A00 = 0: no loss at any length
+  length   A11 = A00 = n/H,  A10 = A01 = n(n − 1)/(n − H) − n/H
+  sum      A11 = n/H,  A01 = n(n − 1)/(2(n − H)),  A10 = A01 − A11,  A00 = 0
+
+The paper has one number Γ in place of the table: in all of it (length, Γ = (n + 1)/2, with
+the loss (l − Γ)² at length l) or for every one that is read, A11 = A01 = Γ (sum,
+Γ = n(n + 3)/(2(n + H)), loss (l + 1)(l − Γ)²/(4l)). That is an optimum among such tables,
+not among all: a head of two dimensions or more can be any A. Either way the loss of
+length and sum grows as l², that of the mean stays 0.
+
+Errata of the paper, found by enumeration: in the loss of sum it prints (l + 1)/(2l) for
+(l + 1)/(4l); in Eq. 20 the derivative is (l + 1)/(2l) (Γ − l), and Eq. 21 has an "=" too
+many (its root is right). The growth as (l − n)² is asymptotic: at l = n the loss of
+length is ((n − 1)/2)², not 0. The constants of Theorem C.2 (Eq. 40) are not those of
+its text, so that it cannot be tested literally.
+
+All is numpy, float64.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+TASKS = ('mean', 'length', 'sum')
+
+# Of an array of targets or of predictions, elementwise.
+Transform = Callable[[np.ndarray], np.ndarray]
+
+
+class Fit(NamedTuple):
+  """The table that minimizes the training loss."""
+
+  table: np.ndarray  # [2, 2]; [a, b]: the last bit a attends to the bit b
+  train_loss: float  # in units of the encoded target, squared
+
+
+def fit(task: str, train_length: int, encode: Transform | None = None) -> Fit:
+  """Returns the ground truth of training: least squares over all bit strings.
+
+  Args:
+    task: 'mean', 'length' or 'sum'.
+    train_length: n; lengths 1..n are trained on.
+    encode: what is trained on in place of y, as in output reparameterization
+      (`vvlen.objectives.output_reparameterization`); None for y itself.
+
+  Returns:
+    A `Fit`. Where several tables are best, as for n = 1, that of the least norm.
+
+  Raises:
+    ValueError: on an unknown task or a length that is not positive.
+  """
+  table, squares = np.zeros((2, 2)), 0.0
+  _check(task, train_length)
+  for last in (0, 1):
+    cases = [_cases(task, k, last) for k in range(1, train_length + 1)]
+    features, target, probability = (np.concatenate(x) for x in zip(*cases, strict=True))
+    if encode is not None:
+      target = encode(target)
+    root = np.sqrt(probability)
+    table[last] = np.linalg.lstsq(features * root[:, None], target * root)[0]
+    squares += probability @ (features @ table[last] - target) ** 2
+  return Fit(table, float(squares / train_length))
+
+
+def loss(
+    table: np.ndarray, task: str, length: int, decode: Transform | None = None
+) -> float:
+  """Returns the mean squared error of a table over all bit strings of one length.
+
+  Args:
+    table: [2, 2], as of `fit`.
+    task: 'mean', 'length' or 'sum'.
+    length: l.
+    decode: undoes `encode` of `fit` on the prediction; None where there was none.
+
+  Returns:
+    E (g − y)², in units of y, squared.
+
+  Raises:
+    ValueError: on a table of another shape, an unknown task or a length that is not
+      positive.
+  """
+  table = np.asarray(table, float)
+  if table.shape != (2, 2):
+    raise ValueError(f'table must be [2, 2]: {table.shape}')
+  _check(task, length)
+  squares = 0.0
+  for last in (0, 1):
+    features, target, probability = _cases(task, length, last)
+    prediction = features @ table[last]
+    if decode is not None:
+      prediction = decode(prediction)
+    squares += probability @ (prediction - target) ** 2
+  return float(squares)
+
+
+def single_value(task: str, train_length: int) -> float:
+  """Returns the paper's Γ, the best single number; see `single_value_table`.
+
+  Args:
+    task: 'mean', 'length' or 'sum'.
+    train_length: n.
+
+  Raises:
+    ValueError: on an unknown task or a length that is not positive.
+  """
+  _check(task, train_length)
+  n = train_length
+  if task == 'mean':
+    return 1.0
+  if task == 'length':
+    return (n + 1) / 2
+  return n * (n + 3) / (2 * (n + _harmonic(n)))
+
+
+def single_value_table(task: str, value: float) -> np.ndarray:
+  """Returns the table [2, 2] of a single number: its pattern in the paper.
+
+  Args:
+    task: 'length', where every entry is that number, or 'mean' or 'sum', where each
+      one that is read adds it and a zero adds nothing.
+    value: Γ.
+
+  Raises:
+    ValueError: on an unknown task.
+  """
+  _check(task, 1)
+  return np.full((2, 2), value) * ([1.0, 1.0] if task == 'length' else [0.0, 1.0])
+
+
+def closed_form_table(task: str, train_length: int) -> np.ndarray:
+  """Returns the table [2, 2] of `fit` by the formulas above.
+
+  Args:
+    task: 'mean', 'length' or 'sum'.
+    train_length: n, at least 2: n = 1 leaves half of the table undetermined.
+
+  Raises:
+    ValueError: on an unknown task or a length below 2.
+  """
+  _check(task, train_length)
+  if train_length < 2:
+    raise ValueError(f'train_length must be at least 2: {train_length}')
+  n, total = train_length, _harmonic(train_length)
+  same, other = n / total, n * (n - 1) / (n - total)
+  if task == 'mean':
+    return np.array([[0.0, 1.0], [0.0, 1.0]])
+  if task == 'length':
+    return np.array([[same, other - same], [other - same, same]])
+  return np.array([[0.0, other / 2], [other / 2 - same, same]])
+
+
+def _cases(
+    task: str, length: int, last: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns shares of zeros and ones [l, 2], targets [l] and probabilities [l].
+
+  Of all numbers of ones that strings of a length and a last bit can have.
+  """
+  before = np.arange(length)  # ones before the last bit
+  ones = before + last
+  share = ones / length
+  target = {'mean': share, 'length': np.full(length, float(length)),
+            'sum': ones.astype(float)}[task]
+  probability = stats.binom.pmf(before, length - 1, 0.5) / 2
+  return np.stack([1 - share, share], axis=1), target, probability
+
+
+def _harmonic(n: int) -> float:
+  return float((1 / np.arange(1, n + 1)).sum())
+
+
+def _check(task: str, length: int) -> None:
+  if task not in TASKS:
+    raise ValueError(f'task must be of {", ".join(TASKS)}: {task!r}')
+  whole = isinstance(length, (int, np.integer)) and length is not True
+  if not whole or length < 1:
+    raise ValueError(f'lengths must be positive whole numbers: {length!r}')
