@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from etils import epath
 
-from vvlen import mechanism, recency, report, run_folder, sensitivity
+from vvlen import counting, mechanism, recency, report, run_folder, sensitivity
 
 
 def show(workdir: str) -> None:
@@ -28,6 +28,8 @@ def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
     config = dict(stored['config'])
   if 'base' in config:
     return sensitivity.write
+  if 'figures' in config:
+    return counting.write
   if 'panels' in config:
     return recency.write
   return mechanism.write if 'trained_config' in config else report.write

@@ -1,0 +1,164 @@
+r"""Which positions and which targets let a transformer count beyond its training lengths?
+
+Mean, length and sum of bits, trained on 1 to 10 of them and tested on up to 50: Figures
+1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and paired tests.
+
+  python -m experiments.counting --config=configs/counting.py:quick --workdir=runs/counting
+"""
+
+from collections.abc import Mapping
+import math
+from typing import Any
+
+from etils import epath
+
+from experiments import _counting, _run, _training, report
+from experiments._check import naming_fields
+from vvlen import results, run_folder, sharding
+from vvlen.counting_cells import all_cells, Cell, read_figures
+from vvlen.curves import Curves
+from vvlen.models.norm import KINDS as NORMS
+from vvlen.objectives.output_reparameterization import check_target
+from vvlen.tasks import counting
+
+# Random positions are drawn for a length, so that prefixes do not share a pass.
+_POSITIONS = ('none', 'learned', 'sinusoidal', 'alibi', 'rope')
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs the experiment, or what is left of it, and writes tables and figures."""
+  cells, train = check(config), config.train
+  _run.use_devices(train.seeds_at_once // train.group_size)
+  _check_targets(cells)  # JAX is set up by now
+  mesh = sharding.seed_mesh()
+  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  _run.lock(workdir)
+  before = run_folder.claim(
+      workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
+      may_differ=['train.save_every_seconds'],
+  )
+  if extra := -config.num_seeds % train.seeds_at_once:
+    print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
+  if before and before['num_seeds'] < config.num_seeds:
+    print(_training.SEEDS_ADDED)
+
+  folder = epath.Path(workdir)
+  rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
+  curves = Curves(folder / 'metrics.jsonl')
+  done = {(row.experiment, row.arm, row.seed) for row in rows.values()}
+  todo = {
+      cell: firsts for cell in cells
+      if (firsts := [
+          first for first in _training.blocks(config)
+          if any((cell.experiment, cell.arm, seed) not in done
+                 for seed in _training.seeds_of(config, first))
+      ])
+  }
+  total = train.seeds_at_once * train.num_steps * sum(map(len, todo.values()))
+  print(f'{len(todo)} of {len(cells)} models to train, {config.num_seeds} seeds of '
+        f'{train.num_steps:,} steps each. Compiling first.', flush=True)
+  with _run.Progress(total, 'seed-steps') as progress:
+    for cell, firsts in todo.items():
+      for first in firsts:
+        new = _counting.run_cell(config, cell, [first], mesh, folder, curves, progress)
+        rows |= {row[:-1]: row for row in new}
+        results.write_rows(folder / 'results.csv', _sorted(rows, cells))
+  report.show(workdir)
+  run_folder.finish(workdir, finished=_run.now())
+
+
+def _sorted(rows: Mapping[Any, results.Row], cells: list[Cell]) -> list[results.Row]:
+  """Returns rows in an order that does not depend on that of computing."""
+  place = {(cell.experiment, cell.arm): i for i, cell in enumerate(cells)}
+  return sorted(rows.values(), key=lambda row: (
+      place[row.experiment, row.arm], row.seed, row.length or 0, row.metric,
+  ))
+
+
+def check(config: Any) -> list[Cell]:
+  """Returns what is to be trained.
+
+  Raises:
+    ValueError: if that cannot run.
+  """
+  with naming_fields():
+    _check_numbers(config)
+    cells = all_cells(read_figures(config.figures.to_dict()))
+    for cell in cells:
+      _check_cell(config, cell)
+      _counting.make_model(config, cell)
+    if config.model.norm not in NORMS:
+      raise ValueError(f'config.model.norm must be of {", ".join(NORMS)}: '
+                       f'{config.model.norm!r}')
+  if not cells:
+    raise ValueError('config.figures is empty')
+  return cells
+
+
+def _check_numbers(config: Any) -> None:
+  whole = {
+      'num_seeds': 2, 'train.batch_size': 1, 'train.num_steps': 1,
+      'train.steps_per_call': 1, 'train.seeds_at_once': 1, 'train.group_size': 1,
+      'model.num_layers': 1, 'model.width': 1, 'model.num_heads': 1,
+      'model.mlp_factor': 1, 'evaluate.max_length': 2, 'evaluate.num_sequences': 2,
+  }
+  fields = run_folder.flatten(config.to_dict())
+  for name, least in whole.items():
+    value = fields[name]
+    if not isinstance(value, int) or value < least:
+      raise ValueError(f'config.{name} must be a whole number from {least} on: {value!r}')
+  for name in ('optimizer.learning_rate', 'optimizer.weight_decay',
+               'train.save_every_seconds'):
+    if not 0 <= fields[name] < math.inf:
+      raise ValueError(f'config.{name} must be finite, not negative: {fields[name]}')
+  if not fields['optimizer.learning_rate']:
+    raise ValueError('config.optimizer.learning_rate must be positive: 0')
+  if not 0 <= config.seed < 2**32:
+    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
+  for many, part in (('train.num_steps', 'train.steps_per_call'),
+                     ('train.seeds_at_once', 'train.group_size'),
+                     ('model.width', 'model.num_heads')):
+    if fields[many] % fields[part]:
+      raise ValueError(f'config.{many} {fields[many]} must be a multiple of '
+                       f'config.{part} {fields[part]}')
+
+
+def _check_cell(config: Any, cell: Cell) -> None:
+  if cell.task not in counting.TASKS or cell.counts not in counting.COUNTS:
+    raise ValueError(
+        f'config.figures: task must be of {", ".join(counting.TASKS)}, counts of '
+        f'{", ".join(counting.COUNTS)}: {cell.task!r}, {cell.counts!r}'
+    )
+  if cell.positions not in _POSITIONS:
+    raise ValueError(f'config.figures: positions must be of {", ".join(_POSITIONS)}: '
+                     f'{cell.positions!r}')
+  if cell.positions == 'rope' and config.model.width // config.model.num_heads % 2:
+    raise ValueError('config.model: rope needs an even width of heads: '
+                     f'{config.model.width} / {config.model.num_heads}')
+  if cell.reparameterization not in _counting.REPARAMETERIZATIONS:
+    raise ValueError(
+        'config.figures: reparameterizations must be of '
+        f'{", ".join(_counting.REPARAMETERIZATIONS)}: {cell.reparameterization!r}'
+    )
+  if not isinstance(cell.train_length, int) or cell.train_length < 1:
+    raise ValueError(
+        f'config.figures: train_lengths must be positive: {cell.train_length!r}'
+    )
+  if cell.train_length >= config.evaluate.max_length:
+    raise ValueError(
+        'config.evaluate.max_length must be beyond the training lengths: '
+        f'{config.evaluate.max_length}, {cell.train_length}'
+    )
+
+
+def _check_targets(cells: list[Cell]) -> None:
+  """Raises ValueError on a target without a reparameterization, such as 1/√0."""
+  for cell in cells:
+    try:
+      check_target(_counting.reparameterization(cell), float(cell.task == 'length'))
+    except ValueError as error:
+      raise ValueError(f'config.figures: {cell.task}, {cell.arm}: {error}') from error
+
+
+if __name__ == '__main__':
+  _run.run(main, needs=('figures', 'model', 'train', 'optimizer', 'evaluate'))

@@ -1,0 +1,251 @@
+"""What counting tells: its tables, of which the figures are drawn. Runs without JAX.
+
+A model's outcome is its mean squared error at each length. It spans many powers of ten,
+so models are compared by its logarithm: the endpoint of a comparison is the mean of
+log10 of the error over all lengths beyond training, treated minus control, paired over
+seeds, and shown as a factor. Tests are corrected by Holm over the lines of a figure.
+"""
+
+from collections.abc import Sequence
+import math
+from typing import Any
+
+from etils import epath
+import numpy as np
+
+from vvlen import counting_figures, plots, results, run_folder
+from vvlen.counting_cells import all_cells, Cell, FigureCells, read_figures
+from vvlen.results import by_seed, Index
+from vvlen.statistics import (
+    corrected,
+    mean_interval,
+    paired_t_test,
+    PairedTest,
+)
+from vvlen.tables import markdown, name_seeds, number, p_value, Table, write_table
+
+FLOOR = 1e-12  # of a squared error: below it there is but rounding
+_SHOWN = (10, 20, 35, 50)
+_RIGHT = 0.95
+# What the paper's figures show, read off by eye, beside which ours are set.
+_KNOWN = {
+    'figure_1a': 'The paper: about 1e-5 at 50 without positions. To answer 1/2 always is '
+                 'an error of 1/(4l), .005 at 50.',
+    'figure_1c': 'The paper: 1/√ is nearly perfect up to 35.',
+    'figure_6': 'To answer 1/2 always is an error of 1/12 + 1/(6l), .087 at 50.',
+}
+
+# experiment -> its rows, by (arm, metric, length)
+Indices = dict[str, Index]
+
+
+def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+  """Writes tables and figures of a run into its folder.
+
+  Args:
+    workdir: a folder with the config.json and results.csv of a run of counting.
+
+  Returns:
+    The tables as Markdown, and the paths written.
+
+  Raises:
+    ValueError: if there are no results, or they are damaged.
+  """
+  folder = epath.Path(workdir)
+  with run_folder.reading(folder / 'config.json', of='a run of counting') as stored:
+    config = dict(stored['config'])
+    figures = read_figures(config['figures'])
+    asked, longest = int(config['num_seeds']), int(config['evaluate']['max_length'])
+  cells = all_cells(figures)
+  rows = results.read_rows(folder / 'results.csv')
+  known = {(cell.experiment, cell.arm) for cell in cells}
+  if odd := [row for row in rows if (row.experiment, row.arm) not in known]:
+    raise ValueError(f'{folder}/results.csv has a row of another run: {odd[0][:-1]}')
+  indices: Indices = {
+      cell.experiment: results.index(r for r in rows if r.experiment == cell.experiment)
+      for cell in cells
+  }
+  have = {cell: _seeds(indices, cell) for cell in cells}
+  if not any(have.values()):
+    raise ValueError(f'{folder} has no results.csv with results')
+  shown = {
+      name: figure._replace(cells=tuple(c for c in figure.cells if have[c]))
+      for name, figure in figures.items()
+  }
+  shown = {name: figure for name, figure in shown.items() if figure.cells}
+  tables = [table(name, figure, indices, longest) for name, figure in shown.items()]
+  with plots.style():
+    drawn = {name: counting_figures.errors(figure, indices, longest)
+             for name, figure in shown.items()}
+    paths = plots.save(folder / 'figures', drawn)
+  text = '\n'.join(map(markdown, tables))
+  missing = [f'{cell.experiment}/{cell.arm} has {len(seeds)} of {asked} seeds'
+             for cell, seeds in have.items() if len(seeds) < asked]
+  if missing:
+    text = f'The run is not finished: {", ".join(missing)}.\n\n{text}'
+  return text, [*(path for each in tables for path in write_table(folder, each)), *paths]
+
+
+def table(
+    name: str, figure: FigureCells, indices: Indices, longest: int
+) -> Table:
+  """Makes the table of a figure: a row for each of its lines.
+
+  Args:
+    name: of the figure.
+    figure: its cells, all with results.
+    indices: of the experiments.
+    longest: the longest test length.
+  """
+  control = figure.control
+  tests = [
+      None if control in (None, cell) else compare(indices, cell, control)
+      for cell in figure.cells
+  ]
+  p_holm, detectable = corrected(tests)
+  lengths = [n for n in _SHOWN if n < longest] + [longest]
+  counted = figure.cells[0].task != 'mean'
+  records = [
+      _record(indices, cell, lengths, counted, test, p, least)
+      for cell, test, p, least in zip(
+          figure.cells, tests, p_holm, detectable, strict=True)
+  ]
+  columns: dict[str, Any] = {'model': lambda r: r['model']}
+  for n in lengths:
+    columns[f'l = {n}'] = _error_cell(f'error_{n}')
+  columns[f'median, l = {longest}'] = lambda r: _short(r['median_error'])
+  if counted:
+    columns['right up to'] = lambda r: str(r['right_up_to'])
+  if control is not None:
+    columns |= {
+        'factor beyond training [95 %]': _factor_cell,
+        'p Holm': lambda r: '' if r['model'] == _label(figure, control) else p_value(
+            r['p_holm']),
+        'smallest detectable': lambda r: '' if math.isnan(
+            r['smallest_detectable']) else f'×/÷ {r["smallest_detectable"]:.2g}',
+    }
+  for cell, record in zip(figure.cells, records, strict=True):
+    record['model'] = _label(figure, cell)
+  return Table(name, _title(name, figure), columns, records,
+               _note(name, figure, indices, counted))
+
+
+def compare(indices: Indices, treated: Cell, control: Cell) -> PairedTest | None:
+  """Tests log10 of the error beyond training, treated − control.
+
+  Returns:
+    The test, None if fewer than two seeds have finite errors in both.
+  """
+  one, other = (endpoint(indices, cell) for cell in (treated, control))
+  seeds = [s for s in one if s in other and math.isfinite(one[s] + other[s])]
+  if len(seeds) < 2:
+    return None
+  return paired_t_test([one[s] for s in seeds], [other[s] for s in seeds])
+
+
+def endpoint(indices: Indices, cell: Cell) -> dict[int, float]:
+  """Returns the mean of log10 of the error over lengths beyond training, by seed."""
+  index = indices[cell.experiment]
+  beyond = sorted(n for arm, metric, n in index if arm == cell.arm
+                  and metric == 'squared_error' and n > cell.train_length)
+  errors = by_seed(index, cell.arm, 'squared_error', beyond)
+  return {seed: float(np.log10(np.maximum(x, FLOOR)).mean())
+          for seed, x in errors.items()}
+
+
+def _seeds(indices: Indices, cell: Cell) -> set[int]:
+  index = indices[cell.experiment]
+  return {*index.get((cell.arm, 'squared_error', 1), ())}
+
+
+def _record(
+    indices: Indices, cell: Cell, lengths: Sequence[int], counted: bool,
+    test: PairedTest | None, p_holm: float, detectable: float,
+) -> dict[str, Any]:
+  index = indices[cell.experiment]
+  values = lambda metric, n: np.array([*index[cell.arm, metric, n].values()])
+  record: dict[str, Any] = {'model': '', 'seeds': len(_seeds(indices, cell))}
+  for n in lengths:
+    errors = np.log10(np.maximum(values('squared_error', n), FLOOR))
+    for name, value in zip(('', '_low', '_high'), mean_interval(errors), strict=True):
+      record[f'error_{n}{name}'] = 10 ** float(value)
+  median = values('median_squared_error', lengths[-1])
+  record['median_error'] = float(10 ** np.nanmean(np.log10(np.maximum(median, FLOOR))))
+  if counted:
+    record['right_up_to'] = _right_up_to(index, cell.arm)
+  nan = math.nan
+  power = lambda x: float(10**x)
+  record |= {
+      'factor': power(test.mean_difference) if test else nan,
+      'factor_low': power(test.ci_low) if test else nan,
+      'factor_high': power(test.ci_high) if test else nan,
+      'p': test.p if test else nan, 'p_holm': float(p_holm),
+      'smallest_detectable': power(detectable),
+  }
+  return record
+
+
+def _right_up_to(index: Index, arm: str) -> int:
+  """Returns the last length up to which 95 % of answers round to the target."""
+  lengths = sorted(n for a, metric, n in index if (a, metric) == (arm, 'accuracy') and n)
+  last = 0
+  for n in lengths:
+    if not np.mean([*index[arm, 'accuracy', n].values()]) >= _RIGHT:
+      break
+    last = n
+  return last
+
+
+def _label(figure: FigureCells, cell: Cell) -> str:
+  return counting_figures.label(figure.varied, cell)
+
+
+def _title(name: str, figure: FigureCells) -> str:
+  words = name.removeprefix('figure_').replace('_', ', ')
+  return f'Figure {words}. Mean squared error of the {counting_figures.what(figure)}'
+
+
+def _note(name: str, figure: FigureCells, indices: Indices, counted: bool) -> str:
+  seeds = sorted({len(_seeds(indices, cell)) for cell in figure.cells})
+  trained = sorted({cell.train_length for cell in figure.cells})
+  upto = '' if len(trained) > 1 else f', trained on 1 to {trained[0]} bits'
+  parts = [f'Geometric mean over {" or ".join(map(str, seeds))} seeds [95 %]{upto}. '
+           'Median: over strings of one length.']
+  if counted:
+    parts.append('Right up to: the last length up to which 95 % of answers round to '
+                 'the target.')
+  if figure.control is not None:
+    parts.append(
+        f'Factor: by which the error is that of {_label(figure, figure.control)}, '
+        'geometric mean over all lengths beyond training; p: paired two-sided t-test of '
+        'its logarithm, corrected over the lines; smallest detectable: the factor that '
+        'this test finds four times in five.'
+    )
+  broken = {
+      _label(figure, cell): [s for s, x in endpoint(indices, cell).items()
+                             if not math.isfinite(x)]
+      for cell in figure.cells
+  }
+  parts += [f'Not finite, and left out: {cell}, {name_seeds(s)}.'
+            for cell, s in broken.items() if s]
+  return ' '.join([*parts, *([_KNOWN[name]] if name in _KNOWN else [])])
+
+
+def _error_cell(field: str):
+  def cell(record):
+    low, high = record[f'{field}_low'], record[f'{field}_high']
+    middle = _short(record[field])
+    return middle if math.isnan(low) else f'{middle} [{_short(low)}, {_short(high)}]'
+  return cell
+
+
+def _factor_cell(record: dict[str, Any]) -> str:
+  if math.isnan(record['factor']):
+    return ''
+  ends = [record['factor_low'], record['factor_high']]
+  return f'{_short(record["factor"])} [{", ".join(map(_short, ends))}]'
+
+
+def _short(value: float) -> str:
+  """Formats a positive number to two digits."""
+  return number(value, '.2g' if 1e-3 <= value < 1e3 else '.1e')

@@ -1,0 +1,88 @@
+"""Figures of counting: error by length, a line a model. Runs without JAX."""
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+import numpy as np
+
+from vvlen import plots
+from vvlen.counting_cells import Cell, FigureCells
+from vvlen.results import Index
+
+_LABELS = {
+    'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
+    'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity', 'sqrt': '$\\sqrt{y}$',
+    'log': '$\\log y$', 'inverse_sqrt': '$1/\\sqrt{y}$',
+}
+_PLAIN = {'sqrt': '√y', 'log': 'log y', 'inverse_sqrt': '1/√y'}
+_LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
+          ('#56B4E9', 'v'))
+
+
+def label(varied: str, cell: Cell, plain: bool = True) -> str:
+  """Returns what a line is called; `plain` for tables."""
+  value = getattr(cell, varied)
+  if varied == 'train_length':
+    return f'1 to {value} bits'
+  return _PLAIN[value] if plain and value in _PLAIN else _LABELS[value]
+
+
+def what(figure: FigureCells) -> str:
+  """Returns what is told, such as 'mean of bits'."""
+  cell = figure.cells[0]
+  counts = ', number of ones uniform' if cell.counts == 'uniform' else ''
+  name = {'mean': 'mean of bits', 'length': 'number of bits', 'sum': 'sum of bits'}
+  return name[cell.task] + counts
+
+
+def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> Figure:
+  """Draws the squared error by length; with reparameterizations its median too.
+
+  Args:
+    figure: its cells, all with results.
+    indices: of the experiments, by (arm, metric, length).
+    longest: the longest test length.
+  """
+  metrics = {'squared_error': 'mean over strings'}
+  if figure.varied == 'reparameterization':
+    metrics['median_squared_error'] = 'median over strings'
+  drawn = Figure(figsize=(1.2 + 3.2 * len(metrics), 3.6))
+  row = drawn.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+  for axes, (metric, title) in zip(row, metrics.items(), strict=True):
+    axes.set_yscale('log')
+    for cell, (colour, marker) in zip(figure.cells, _LOOKS, strict=False):
+      index = indices[cell.experiment]
+      lengths, values = plots.values(index, cell.arm, metric)
+      plots.draw(axes, lengths, np.maximum(values, 1e-12), colour, '',
+                 label(figure.varied, cell, plain=False))
+      mark = [i for i, n in enumerate(lengths) if n % 5 == 0]
+      middle = axes.lines[-1].get_ydata()
+      axes.plot(np.array(lengths)[mark], np.asarray(middle)[mark], marker,
+                color=colour)
+      if figure.varied == 'train_length':
+        axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
+    _reference(axes, figure, longest)
+    axes.set(title=title, xlabel='number of bits l', xlim=(0, longest + 1))
+    if figure.varied != 'train_length':
+      axes.axvspan(0, figure.cells[0].train_length, color='#f1f1f1', zorder=0,
+                   linewidth=0)
+  row[0].set_ylabel('squared error')
+  drawn.suptitle(what(figure).capitalize(), fontsize=9)
+  drawn.legend(*row[0].get_legend_handles_labels(), ncols=3,
+               loc='outside upper center')
+  seeds = max(len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells)
+  grey = ('dotted: longest training length' if figure.varied == 'train_length'
+          else 'grey: training lengths')
+  drawn.supxlabel(f'geometric mean over {seeds} seeds; bands: its 95 % intervals; {grey}',
+                  fontsize=7)
+  return drawn
+
+
+def _reference(axes: Axes, figure: FigureCells, longest: int) -> None:
+  """Draws the error of answering 1/2 always, where the mean is asked for."""
+  cell, n = figure.cells[0], np.arange(1, longest + 1)
+  if cell.task == 'mean':
+    error = 1 / (4 * n) if cell.counts == 'fair' else 1 / 12 + 1 / (6 * n)
+    axes.plot(n, error, color='black', linewidth=0.9, linestyle='--',
+              label='answering ½ always')

@@ -1,0 +1,76 @@
+"""Attention of m tokens to n under any mask, with logits and weights to look at.
+
+  S = Q Kᵀ / √d − s (p_i − p_j),   A = softmax of S where the mask is True,   O = A V
+
+It holds [B, h, m, n]; `vvlen.models.causal_attention` has the causal one of long inputs.
+
+Axes: B sequences, m queries, n keys, h heads, k heads of keys and values, d width of a
+head.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen.models.attention import masked_softmax
+
+
+class Attended(NamedTuple):
+  """What attention computes."""
+
+  output: jax.Array  # [B, m, h, d], of the dtype of the values
+  logits: jax.Array  # [B, h, m, n], 0 where the mask is False, float32 or wider
+  weights: jax.Array  # [B, h, m, n], of the same dtype
+
+
+def masked_attention(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    mask: jax.Array,
+    *,
+    slopes: np.ndarray | None = None,
+    query_positions: jax.Array | None = None,
+    key_positions: jax.Array | None = None,
+) -> Attended:
+  """Attends under a mask.
+
+  Args:
+    queries: [B, m, h, d].
+    keys: [B, n, k, d]; k divides h, and h/k heads in a row share one of keys.
+    values: [B, n, k, d].
+    mask: [m, n] or [B, m, n] bool, True to attend. A query that attends to nothing
+      gets zeros.
+    slopes: s [h] of ALiBi; None for no such bias.
+    query_positions: p_i, [m] or [B, m], for ALiBi alone.
+    key_positions: p_j, [n] or [B, n], for ALiBi alone.
+
+  Returns:
+    An `Attended`. Logits, weights and sums are float32 for narrower inputs.
+
+  Raises:
+    ValueError: if the heads of keys do not divide those of queries.
+  """
+  (batch, length, heads, width), groups = queries.shape, keys.shape[2]
+  if heads % groups:
+    raise ValueError(f'{groups} heads of keys do not divide {heads} of queries')
+  wide = jnp.promote_types(jnp.result_type(queries, keys, values), jnp.float32)
+  einsum = functools.partial(
+      jnp.einsum, preferred_element_type=wide, precision=jax.lax.Precision.HIGHEST
+  )
+  queries = queries.reshape(batch, length, groups, heads // groups, width)
+  logits = einsum('bmkgd,bnkd->bkgmn', queries, keys) / width**0.5
+  logits = logits.reshape(batch, heads, length, -1)
+  if slopes is not None:
+    distance = query_positions[..., :, None] - key_positions[..., None, :]  # [.., m, n]
+    bias = jnp.asarray(slopes, wide)[:, None, None] * distance[..., None, :, :]
+    logits = logits - jnp.broadcast_to(bias, logits.shape)
+  mask = jnp.broadcast_to(mask[..., None, :, :], logits.shape)
+  weights = masked_softmax(logits, mask)
+  grouped = weights.reshape(batch, groups, heads // groups, length, -1)
+  output = einsum('bkgmn,bnkd->bmkgd', grouped, values)
+  output = output.reshape(batch, length, heads, width).astype(values.dtype)
+  return Attended(output, jnp.where(mask, logits, 0.0), weights)

@@ -1,0 +1,1 @@
+"""What is minimized: losses, and what they are computed of."""

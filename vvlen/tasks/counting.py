@@ -1,0 +1,126 @@
+"""Mean, length and sum of bits, one real number to be told of each string.
+
+A string of l bits is fed as BOS, bits, EOS, and read at EOS (arXiv 2506.11769, section 3).
+
+Axes: B sequences, N bits at most.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from vvlen.tasks.sizes import uniform_length
+
+TASKS = ('mean', 'length', 'sum')
+COUNTS = ('fair', 'uniform')
+# Tokens: the bits themselves, then
+BOS, EOS = 2, 3
+VOCAB_SIZE = 4
+
+
+class Batch(NamedTuple):
+  """Strings of bits, padded with EOS to N bits."""
+
+  tokens: jax.Array  # [B, N + 2] int32
+  end: jax.Array  # [B] int32, the place of EOS, l + 1
+  mask: jax.Array  # [B, N + 2] bool, True up to EOS
+  target: jax.Array  # [B] float32
+
+
+def sample(
+    key: jax.Array,
+    *,
+    batch_size: int,
+    min_length: int,
+    max_length: int,
+    task: str,
+    counts: str = 'fair',
+) -> Batch:
+  """Draws strings of bits, of lengths uniform on min_length..max_length.
+
+  Args:
+    key: a typed PRNG key.
+    batch_size: B.
+    min_length: the fewest bits, at least 1.
+    max_length: N, the most bits and the padded size.
+    task: 'mean', 'length' or 'sum', of the bits.
+    counts: 'fair', bits are independent, 0 or 1 with equal probability; or 'uniform',
+      their number of ones is uniform on 0..l, in any order with equal probability.
+      That is to draw θ uniformly and then bits with probability θ, as
+      ∫ θ^c (1 − θ)^{l−c} dθ = 1 / ((l + 1) C(l, c)).
+
+  Returns:
+    A `Batch`. Lengths and bits are of 23-bit uniforms.
+
+  Raises:
+    ValueError: on an unknown task or counts, sizes that are not positive or lengths out
+      of order.
+  """
+  _check(task, counts)
+  if batch_size < 1:
+    raise ValueError(f'batch_size must be positive: {batch_size}')
+  if not 1 <= min_length <= max_length:
+    raise ValueError(
+        f'need 1 <= min_length <= max_length: {min_length}, {max_length}'
+    )
+  uniform = jax.random.uniform(key, (batch_size, 2 + max_length), jnp.float32)
+  length, share, bits = jnp.split(uniform, (1, 2), axis=1)
+  length = uniform_length(length, min_length, max_length, None)
+  bits = (bits < (share if counts == 'uniform' else 0.5)).astype(jnp.int32)
+  return make_batch(bits, length[:, 0], task)
+
+
+def make_batch(bits: jax.Array, length: jax.Array, task: str) -> Batch:
+  """Makes a batch of the first bits of each string.
+
+  Args:
+    bits: [B, N] int32, 0 or 1; those behind the length do not matter.
+    length: l [B] int32, 1..N.
+    task: 'mean', 'length' or 'sum'.
+  """
+  place = jnp.arange(bits.shape[1])[None]
+  kept = place < length[:, None]
+  tokens = jnp.where(kept, bits, EOS)
+  edge = lambda token: jnp.full((len(bits), 1), token, jnp.int32)
+  tokens = jnp.concatenate([edge(BOS), tokens, edge(EOS)], axis=1)
+  mask = jnp.arange(tokens.shape[1])[None] <= length[:, None] + 1
+  ones = jnp.where(kept, bits, 0).sum(axis=1).astype(jnp.float32)
+  return Batch(tokens, length + 1, mask, target_of(ones, length, task))
+
+
+def target_of(ones: jax.Array, length: jax.Array, task: str) -> jax.Array:
+  """Returns the mean, length or sum of strings, float32, of the shape of `ones`."""
+  length = length.astype(jnp.float32)
+  if task == 'mean':
+    return ones / length
+  return jnp.broadcast_to(length, ones.shape) if task == 'length' else ones
+
+
+def all_strings(length: int) -> np.ndarray:
+  """Returns all strings of bits, [2^length, length] int32."""
+  return np.array([*itertools.product((0, 1), repeat=length)], np.int32)
+
+
+def string_probability(bits: np.ndarray, counts: str) -> np.ndarray:
+  """Returns the probability of strings, [..., l] -> [...] float64.
+
+  Args:
+    bits: 0 or 1.
+    counts: 'fair' or 'uniform', as in `sample`.
+  """
+  _check('mean', counts)
+  length = bits.shape[-1]
+  if counts == 'fair':
+    return np.full(bits.shape[:-1], 0.5**length)
+  return 1 / (length + 1) / special.comb(length, bits.sum(axis=-1))
+
+
+def _check(task: str, counts: str) -> None:
+  if task not in TASKS:
+    raise ValueError(f'task must be of {", ".join(TASKS)}: {task!r}')
+  if counts not in COUNTS:
+    raise ValueError(f'counts must be of {", ".join(COUNTS)}: {counts!r}')
