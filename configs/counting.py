@@ -2,10 +2,11 @@ r"""Mean, length and sum of bits: which positions and which targets carry furthe
 
 Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and tests.
 
-  python -m experiments.counting --config=configs/counting.py:quick --workdir=runs/counting
+  python -m experiments.counting --config=configs/counting.py:quick \
+      --workdir=runs/counting
 
 variant   seeds  layers x width, batch, steps  cost
-(none)    100    4 x 128, 256, 20,000          the paper's figures, for a GPU; not run yet
+(none)    100    4 x 128, 256, 20,000          the paper's, for a GPU; not run yet
 cpu       8      2 x 64, 64, 5,000             on two CPU cores
 quick     4      2 x 64, 64, 5,000             mean by three encodings, under 5 minutes
 smoke     2      2 x 16, 8, 20                 shows that it runs; most of it compiling
@@ -66,7 +67,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
                         seeds_at_once=8, group_size=1)
   if size == 'quick':
     config.num_seeds = config.train.seeds_at_once = 4
-    config.figures = dict(figure_1a=_figure('mean', positions=('none', 'alibi', 'rope')))
+    encodings = ('none', 'alibi', 'rope')
+    config.figures = dict(figure_1a=_figure('mean', positions=encodings))
   elif size == 'smoke':
     config.num_seeds = 2
     config.model.update(num_layers=2, width=16)

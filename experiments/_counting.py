@@ -48,7 +48,8 @@ def make_model(config: Any, cell: Cell) -> SequenceRegressor:
 
 def problem(config: Any, cell: Cell) -> Problem:
   """Returns what is trained: mean squared error of f(y), by AdamW, cosine."""
-  model, function, train = make_model(config, cell), reparameterization(cell), config.train
+  model, function = make_model(config, cell), reparameterization(cell)
+  train = config.train
   sample = functools.partial(
       counting.sample, batch_size=train.batch_size, min_length=1,
       max_length=cell.train_length, task=cell.task, counts=cell.counts,
@@ -123,7 +124,8 @@ def make_measure(
     measured = {}
     for length in range(1, longest + 1):
       exact = length <= few.shape[1]
-      bits = np.broadcast_to(few, (len(answer_few), *few.shape)) if exact else drawn.bits
+      all_few = np.broadcast_to(few, (len(answer_few), *few.shape))
+      bits = all_few if exact else drawn.bits
       answer = (answer_few if exact else drawn.answer)[:, :, length - 1].astype(float)
       bits = bits[:, :, :length]
       weight = counting.string_probability(bits, cell.counts) if exact else np.ones(
@@ -213,7 +215,9 @@ def run_cell(
     measured: dict[Any, np.ndarray] = measure(state.params, test_keys)
     measured['training_loss', None] = curves.late_mean(name, first, 'loss')
     rows += [
-        results.Row(cell.experiment, cell.arm, seed, length, metric, values[seed - first])
+        results.Row(
+            cell.experiment, cell.arm, seed, length, metric, values[seed - first]
+        )
         for (metric, length), values in measured.items()
         for seed in _training.seeds_of(config, first)
     ]

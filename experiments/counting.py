@@ -1,9 +1,10 @@
-r"""Which positions and which targets let a transformer count beyond its training lengths?
+r"""Which positions and targets let transformers count beyond the training lengths?
 
 Mean, length and sum of bits, trained on 1 to 10 of them and tested on up to 50: Figures
 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and paired tests.
 
-  python -m experiments.counting --config=configs/counting.py:quick --workdir=runs/counting
+  python -m experiments.counting --config=configs/counting.py:quick \
+      --workdir=runs/counting
 """
 
 from collections.abc import Mapping
@@ -106,7 +107,9 @@ def _check_numbers(config: Any) -> None:
   for name, least in whole.items():
     value = fields[name]
     if not isinstance(value, int) or value < least:
-      raise ValueError(f'config.{name} must be a whole number from {least} on: {value!r}')
+      raise ValueError(
+          f'config.{name} must be a whole number from {least} on: {value!r}'
+      )
   for name in ('optimizer.learning_rate', 'optimizer.weight_decay',
                'train.save_every_seconds'):
     if not 0 <= fields[name] < math.inf:

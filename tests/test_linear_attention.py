@@ -1,4 +1,4 @@
-"""Linear attention on bits against all bit strings, one by one, and the paper's numbers."""
+"""Linear attention against all strings of bits, one by one, and the paper's numbers."""
 
 import itertools
 import time

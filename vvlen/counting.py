@@ -29,8 +29,8 @@ _SHOWN = (10, 20, 35, 50)
 _RIGHT = 0.95
 # What the paper's figures show, read off by eye, beside which ours are set.
 _KNOWN = {
-    'figure_1a': 'The paper: about 1e-5 at 50 without positions. To answer 1/2 always is '
-                 'an error of 1/(4l), .005 at 50.',
+    'figure_1a': 'The paper: about 1e-5 at 50 without positions. To answer 1/2 always '
+                 'is an error of 1/(4l), .005 at 50.',
     'figure_1c': 'The paper: 1/√ is nearly perfect up to 35.',
     'figure_6': 'To answer 1/2 always is an error of 1/12 + 1/(6l), .087 at 50.',
 }
@@ -83,7 +83,8 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
              for cell, seeds in have.items() if len(seeds) < asked]
   if missing:
     text = f'The run is not finished: {", ".join(missing)}.\n\n{text}'
-  return text, [*(path for each in tables for path in write_table(folder, each)), *paths]
+  written = [path for each in tables for path in write_table(folder, each)]
+  return text, written + paths
 
 
 def table(
@@ -146,8 +147,8 @@ def compare(indices: Indices, treated: Cell, control: Cell) -> PairedTest | None
 def endpoint(indices: Indices, cell: Cell) -> dict[int, float]:
   """Returns the mean of log10 of the error over lengths beyond training, by seed."""
   index = indices[cell.experiment]
-  beyond = sorted(n for arm, metric, n in index if arm == cell.arm
-                  and metric == 'squared_error' and n > cell.train_length)
+  lengths, _ = plots.values(index, cell.arm, 'squared_error')
+  beyond = [n for n in lengths if n > cell.train_length]
   errors = by_seed(index, cell.arm, 'squared_error', beyond)
   return {seed: float(np.log10(np.maximum(x, FLOOR)).mean())
           for seed, x in errors.items()}
@@ -187,7 +188,7 @@ def _record(
 
 def _right_up_to(index: Index, arm: str) -> int:
   """Returns the last length up to which 95 % of answers round to the target."""
-  lengths = sorted(n for a, metric, n in index if (a, metric) == (arm, 'accuracy') and n)
+  lengths, _ = plots.values(index, arm, 'accuracy')
   last = 0
   for n in lengths:
     if not np.mean([*index[arm, 'accuracy', n].values()]) >= _RIGHT:
@@ -217,9 +218,9 @@ def _note(name: str, figure: FigureCells, indices: Indices, counted: bool) -> st
   if figure.control is not None:
     parts.append(
         f'Factor: by which the error is that of {_label(figure, figure.control)}, '
-        'geometric mean over all lengths beyond training; p: paired two-sided t-test of '
-        'its logarithm, corrected over the lines; smallest detectable: the factor that '
-        'this test finds four times in five.'
+        'geometric mean over all lengths beyond training; p: paired two-sided t-test '
+        'of its logarithm, corrected over the lines; smallest detectable: the factor '
+        'that this test finds four times in five.'
     )
   broken = {
       _label(figure, cell): [s for s, x in endpoint(indices, cell).items()

@@ -25,8 +25,8 @@ class Cell(NamedTuple):
   @property
   def arm(self) -> str:
     """Of its rows, such as none or none+sqrt."""
-    suffix = '' if self.reparameterization == IDENTITY else f'+{self.reparameterization}'
-    return self.positions + suffix
+    plain = self.reparameterization == IDENTITY
+    return self.positions + ('' if plain else f'+{self.reparameterization}')
 
 
 class FigureCells(NamedTuple):

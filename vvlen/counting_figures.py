@@ -71,11 +71,15 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
   drawn.suptitle(what(figure).capitalize(), fontsize=9)
   drawn.legend(*row[0].get_legend_handles_labels(), ncols=3,
                loc='outside upper center')
-  seeds = max(len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells)
+  seeds = max(
+      len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells
+  )
   grey = ('dotted: longest training length' if figure.varied == 'train_length'
           else 'grey: training lengths')
-  drawn.supxlabel(f'geometric mean over {seeds} seeds; bands: its 95 % intervals; {grey}',
-                  fontsize=7)
+  drawn.supxlabel(
+      f'geometric mean over {seeds} seeds; bands: its 95 % intervals; {grey}',
+      fontsize=7,
+  )
   return drawn
 
 

@@ -1,8 +1,8 @@
 """Counting in plain PyTorch, one seed: the yardstick of `counting_training`.
 
 What a researcher would write: a pre-LN transformer of nn.Linear layers and
-scaled_dot_product_attention, AdamW and a cosine schedule, on padded batches. Sizes, task,
-loss and optimizer are those of configs/counting.py:cpu, positions none.
+scaled_dot_product_attention, AdamW and a cosine schedule, on padded batches. Sizes,
+task, loss and optimizer are those of configs/counting.py:cpu, positions none.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A decoder's answers for all prefixes of its input, in one pass.
 
-Causal attention computes the states of a token's predecessors once, whatever follows. So
-to ask for an answer after each of N tokens, a model that is asked by a last token EOS
+Under causal attention the states of tokens do not depend on what follows them. So to
+ask for an answer after each of N tokens, a model that is asked by a last token EOS
 reads them once, with an EOS for each prefix:
 
   tokens     BOS x_1 … x_N  EOS_1 … EOS_N       positions  0 1 … N  2 … N + 1

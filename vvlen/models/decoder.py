@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from vvlen.models import positions as encodings
 from vvlen.models.causal_attention import causal_attention
-from vvlen.models.masked_attention import masked_attention
+from vvlen.models.masked_attention import Alibi, masked_attention
 from vvlen.models.norm import PostAttentionNorm
 
 
@@ -41,8 +41,8 @@ class Decoder(nn.Module):
       Rows of the table beyond the training lengths stay as they were drawn.
     norm: 'none', 'standardize' or 'layer_norm', right after attention, before W_O.
     implementation: of `vvlen.models.causal_attention`; None chooses.
-    dtype: of the matrix products; None follows the parameters, which are float32. Norms,
-      softmax and sums over the stream are float32.
+    dtype: of the matrix products; None follows the parameters, which are float32.
+      Norms, softmax and sums over the stream are float32.
   """
 
   vocab_size: int
@@ -74,8 +74,8 @@ class Decoder(nn.Module):
         sequences padded at the end need no mask.
       positions: [n] or [B, n]; 0..n − 1 if None, or drawn by the PRNG `positions` where
         they are random.
-      mask: [n, n] or [B, n, n] bool, True where a row attends to a column; each row must
-        to itself. None: causal.
+      mask: [n, n] or [B, n, n] bool, True where a row attends to a column. None:
+        causal.
       read_at: [m] or [B, m], the places of the tokens whose states are wanted: the last
         layer computes no others. None: all.
 
@@ -157,9 +157,10 @@ class Block(nn.Module):
     if read_at is not None:
       take = lambda table: jnp.take_along_axis(table, read_at[..., None], axis=1)
       x, z = take(x), take(z)
-      mask = jnp.arange(key.shape[1]) <= read_at[..., None] if mask is None else take(
-          jnp.broadcast_to(mask, (len(x), *mask.shape[-2:]))
-      )
+      if mask is None:
+        mask = jnp.arange(key.shape[1])[None, None] <= read_at[..., None]
+      else:
+        mask = take(jnp.broadcast_to(mask, (*key.shape[:2], key.shape[1])))
       query_positions = jnp.broadcast_to(positions, key.shape[:2])
       query_positions = jnp.take_along_axis(query_positions, read_at, axis=1)
     query = project('query', z)
@@ -178,10 +179,8 @@ class Block(nn.Module):
     else:
       if mask is None:
         mask = jnp.tri(x.shape[1], dtype=bool)
-      output, logits, weights = masked_attention(
-          query, key, value, mask, slopes=slopes, query_positions=query_positions,
-          key_positions=positions,
-      )
+      bias = None if slopes is None else Alibi(slopes, query_positions, positions)
+      output, logits, weights = masked_attention(query, key, value, mask, bias)
       self.sow('intermediates', 'attention_logits', logits)
       self.sow('intermediates', 'attention_weights', weights)
     output = PostAttentionNorm(self.norm, name='norm')(output)

@@ -2,7 +2,7 @@
 
   S = Q Kᵀ / √d − s (p_i − p_j),   A = softmax of S where the mask is True,   O = A V
 
-It holds [B, h, m, n]; `vvlen.models.causal_attention` has the causal one of long inputs.
+It holds [B, h, m, n]; long inputs are for `vvlen.models.causal_attention`.
 
 Axes: B sequences, m queries, n keys, h heads, k heads of keys and values, d width of a
 head.
@@ -13,9 +13,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from numpy.typing import ArrayLike
 
 from vvlen.models.attention import masked_softmax
+
+
+class Alibi(NamedTuple):
+  """A bias to near keys (arXiv 2108.12409)."""
+
+  slopes: ArrayLike  # s [h], `vvlen.models.positions.alibi_slopes`
+  query_positions: jax.Array  # p_i, [m] or [B, m]
+  key_positions: jax.Array  # p_j, [n] or [B, n]
 
 
 class Attended(NamedTuple):
@@ -31,10 +39,7 @@ def masked_attention(
     keys: jax.Array,
     values: jax.Array,
     mask: jax.Array,
-    *,
-    slopes: np.ndarray | None = None,
-    query_positions: jax.Array | None = None,
-    key_positions: jax.Array | None = None,
+    bias: Alibi | None = None,
 ) -> Attended:
   """Attends under a mask.
 
@@ -44,9 +49,7 @@ def masked_attention(
     values: [B, n, k, d].
     mask: [m, n] or [B, m, n] bool, True to attend. A query that attends to nothing
       gets zeros.
-    slopes: s [h] of ALiBi; None for no such bias.
-    query_positions: p_i, [m] or [B, m], for ALiBi alone.
-    key_positions: p_j, [n] or [B, n], for ALiBi alone.
+    bias: s and p; None for none.
 
   Returns:
     An `Attended`. Logits, weights and sums are float32 for narrower inputs.
@@ -65,12 +68,13 @@ def masked_attention(
   queries = queries.reshape(batch, length, groups, -1, width).transpose(0, 2, 3, 1, 4)
   keys, values = keys.swapaxes(1, 2), values.swapaxes(1, 2)
   logits = einsum('bkgmd,bknd->bkgmn', queries, keys) / width**0.5
-  if slopes is not None:
-    distance = query_positions[..., :, None] - key_positions[..., None, :]
-    distance = jnp.expand_dims(_batched(distance), (1, 2))  # [·, 1, 1, m, n]
-    slopes = jnp.asarray(slopes, wide).reshape(1, groups, -1, 1, 1)
+  if bias is not None:
+    own, others = map(jnp.atleast_2d, (bias.query_positions, bias.key_positions))
+    distance = (own[:, :, None] - others[:, None])[:, None, None]  # [·, 1, 1, m, n]
+    slopes = jnp.asarray(bias.slopes, wide).reshape(1, groups, -1, 1, 1)
     logits = logits - jnp.broadcast_to(slopes * distance.astype(wide), logits.shape)
-  mask = jnp.broadcast_to(jnp.expand_dims(_batched(mask), (1, 2)), logits.shape)
+  mask = jnp.expand_dims(mask, (1, 2) if mask.ndim == 3 else (0, 1, 2))
+  mask = jnp.broadcast_to(mask, logits.shape)
   weights = masked_softmax(logits, mask)
   output = einsum('bkgmn,bknd->bkgmd', weights, values).transpose(0, 3, 1, 2, 4)
   whole = (batch, heads, length, keys.shape[2])
@@ -79,7 +83,3 @@ def masked_attention(
       jnp.where(mask, logits, 0.0).reshape(whole), weights.reshape(whole),
   )
 
-
-def _batched(table: jax.Array) -> jax.Array:
-  """Returns [m, n] or [B, m, n] as [1 or B, m, n]."""
-  return table if table.ndim == 3 else table[None]

@@ -7,8 +7,8 @@ Token m has the position p_m, by default p_m = m = 0, 1, 2, …
   sinusoidal  PE(p, 2i) = sin(p / b^{2i/d}), PE(p, 2i + 1) = cos(p / b^{2i/d}) is added
               (arXiv 1706.03762, section 3.5)
   alibi       −s_h (p_i − p_j) is added to the logits of head h (arXiv 2108.12409)
-  rope        queries and keys are turned by p_m b^{−2i/d} in the plane of features i and
-              i + d/2 (arXiv 2104.09864; halves as in Llama), so that their product
+  rope        queries and keys are turned by p_m b^{−2i/d} in the plane of features i
+              and i + d/2 (arXiv 2104.09864; halves as in Llama), so that their product
               depends on p_i − p_j alone
   random      rope at sorted positions drawn without replacement from 0..max − 1 for
               each forward pass, in training and test (RandomPos, arXiv 2305.16843)
@@ -113,4 +113,5 @@ def _angles(positions, width, base, dtype):
     raise ValueError(f'these positions need an even width: {width}')
   positions = jnp.asarray(positions).astype(dtype)[..., None]
   rates = base ** (-np.arange(0, width, 2) / width)
-  return positions * jnp.expand_dims(jnp.asarray(rates, dtype), range(positions.ndim - 1))
+  rates = jnp.asarray(rates, dtype)
+  return positions * jnp.expand_dims(rates, range(positions.ndim - 1))

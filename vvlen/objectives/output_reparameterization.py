@@ -1,8 +1,8 @@
 """Output reparameterization: train on f(y), report f⁻¹ of the output (OutRep).
 
-arXiv 2506.11769, section 3: where y grows without bound, √y, log y or 1/√y grows less, or
-stays bounded, and so does what the model has to tell for longer inputs. Another bijection
-is three lines:
+arXiv 2506.11769, section 3: where y grows without bound, √y, log y or 1/√y grows
+less, or stays bounded, and so does what the model has to tell for longer inputs.
+Another bijection is three lines:
 
   CUBE_ROOT = Reparameterization(
       encode=lambda y: y ** (1 / 3), decode=lambda z: z**3

@@ -1,6 +1,7 @@
 """Mean, length and sum of bits, one real number to be told of each string.
 
-A string of l bits is fed as BOS, bits, EOS, and read at EOS (arXiv 2506.11769, section 3).
+A string of l bits is fed as BOS, bits, EOS and read at EOS (arXiv 2506.11769,
+section 3).
 
 Axes: B sequences, N bits at most.
 """

@@ -1,6 +1,6 @@
 """Causal linear attention that predicts mean, length or sum of bits, solved exactly.
 
-One layer without softmax, whose output is divided by the position k, reads bits x_1..x_k:
+One layer without softmax, whose output is divided by the position, reads x_1..x_k:
 
   g(x_1..x_k) = (1/k) Σ_i A[x_k, x_i] = (A[a, 0] (k − c) + A[a, 1] c) / k
 
@@ -18,15 +18,15 @@ of A are two problems of their own. With H = Σ_{i ≤ n} 1/i:
   length   A11 = A00 = n/H,  A10 = A01 = n(n − 1)/(n − H) − n/H
   sum      A11 = n/H,  A01 = n(n − 1)/(2(n − H)),  A10 = A01 − A11,  A00 = 0
 
-The paper has one number Γ in place of the table: in all of it (length, Γ = (n + 1)/2, with
-the loss (l − Γ)² at length l) or for every one that is read, A11 = A01 = Γ (sum,
-Γ = n(n + 3)/(2(n + H)), loss (l + 1)(l − Γ)²/(4l)). That is an optimum among such tables,
-not among all: a head of two dimensions or more can be any A. Either way the loss of
-length and sum grows as l², that of the mean stays 0.
+The paper has one number Γ in place of the table: in all of it (length, Γ = (n + 1)/2,
+with the loss (l − Γ)² at length l) or for every one that is read, A11 = A01 = Γ (sum,
+Γ = n(n + 3)/(2(n + H)), loss (l + 1)(l − Γ)²/(4l)). That is an optimum among such
+tables, not among all: a head of two dimensions or more can be any A. Either way the
+loss of length and sum grows as l², that of the mean stays 0.
 
 Errata of the paper, found by enumeration: in the loss of sum it prints (l + 1)/(2l) for
-(l + 1)/(4l); in Eq. 20 the derivative is (l + 1)/(2l) (Γ − l), and Eq. 21 has an "=" too
-many (its root is right). The growth as (l − n)² is asymptotic: at l = n the loss of
+(l + 1)/(4l); in Eq. 20 the derivative is (l + 1)/(2l) (Γ − l), and Eq. 21 has an "="
+too many (its root is right). The growth as (l − n)² is asymptotic: at l = n the loss of
 length is ((n − 1)/2)², not 0. The constants of Theorem C.2 (Eq. 40) are not those of
 its text, so that it cannot be tested literally.
 
@@ -71,7 +71,8 @@ def fit(task: str, train_length: int, encode: Transform | None = None) -> Fit:
   _check(task, train_length)
   for last in (0, 1):
     cases = [_cases(task, k, last) for k in range(1, train_length + 1)]
-    features, target, probability = (np.concatenate(x) for x in zip(*cases, strict=True))
+    columns = zip(*cases, strict=True)
+    features, target, probability = map(np.concatenate, columns)
     if encode is not None:
       target = encode(target)
     root = np.sqrt(probability)

@@ -1,0 +1,117 @@
+"""The tasks of counting, and reparameterized outputs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vvlen.objectives import output_reparameterization as outrep
+from vvlen.tasks import counting
+
+N = 6
+
+
+def _sample(key, batch_size=5000, **fields):
+  fields = {'min_length': 1, 'max_length': N, 'task': 'sum', **fields}
+  return jax.tree.map(np.asarray, counting.sample(key, batch_size=batch_size, **fields))
+
+
+@pytest.mark.parametrize('task', counting.TASKS)
+@pytest.mark.parametrize('counts', counting.COUNTS)
+def test_strings_and_their_targets(key, task, counts):
+  batch = _sample(key, 200, task=task, counts=counts)
+  for tokens, end, mask, target in zip(*batch, strict=True):
+    length = end - 1
+    assert tokens[0] == counting.BOS and tokens[end] == counting.EOS
+    bits = tokens[1:end]
+    assert set(bits) <= {0, 1} and len(bits) == length
+    assert mask.tolist() == [True] * (length + 2) + [False] * (N - length)
+    expected = {'mean': bits.mean(), 'length': length, 'sum': bits.sum()}[task]
+    np.testing.assert_allclose(target, expected, rtol=1e-6)
+
+
+def test_lengths_and_fair_bits_are_uniform(key):
+  batch = _sample(key, 20_000)
+  counts = np.bincount(batch.end - 1, minlength=N + 1)[1:]
+  error = 5 * (20_000 * (1 / N) * (1 - 1 / N)) ** 0.5
+  np.testing.assert_allclose(counts, 20_000 / N, atol=error)
+  # All strings of three bits are as likely.
+  three = batch.tokens[batch.end == 4, 1:4] @ [4, 2, 1]
+  share = np.bincount(three, minlength=8) / len(three)
+  np.testing.assert_allclose(share, 1 / 8, atol=5 * (7 / 64 / len(three)) ** 0.5)
+
+
+def test_uniform_counts_and_orders(key):
+  batch = _sample(key, 60_000, min_length=4, max_length=4, counts='uniform')
+  ones = batch.tokens[:, 1:5].sum(1)
+  share = np.bincount(ones, minlength=5) / len(ones)
+  np.testing.assert_allclose(share, 1 / 5, atol=5 * (4 / 25 / len(ones)) ** 0.5)
+  two = batch.tokens[ones == 2, 1:5] @ [8, 4, 2, 1]
+  orders = np.unique(two, return_counts=True)[1] / len(two)
+  assert len(orders) == 6
+  np.testing.assert_allclose(orders, 1 / 6, atol=5 * (5 / 36 / len(two)) ** 0.5)
+
+
+@pytest.mark.parametrize('counts', counting.COUNTS)
+def test_probabilities_of_strings(counts):
+  bits = counting.all_strings(5)
+  assert len({tuple(row) for row in bits.tolist()}) == 32
+  probability = counting.string_probability(bits, counts)
+  np.testing.assert_allclose(probability.sum(), 1)
+  if counts == 'uniform':
+    by_count = np.bincount(bits.sum(1), probability)
+    np.testing.assert_allclose(by_count, 1 / 6)
+
+
+def test_the_same_key_gives_the_same_bits_at_every_task(key):
+  one, other = (_sample(key, 50, task=task) for task in ('mean', 'length'))
+  np.testing.assert_array_equal(one.tokens, other.tokens)
+
+
+@pytest.mark.parametrize('function', [
+    outrep.IDENTITY, outrep.SQRT, outrep.LOG, outrep.INVERSE_SQRT,
+    outrep.shifted(outrep.LOG, 1.0), outrep.inverse_sqrt(0.01),
+    # As the docstring has it.
+    outrep.Reparameterization(
+        encode=lambda y: y ** (1 / 3), decode=lambda z: z**3
+    ),
+])
+def test_reparameterizations_undo_themselves(function):
+  y = jnp.array([0.02, 0.5, 1.0, 7.0, 50.0])
+  np.testing.assert_allclose(function.decode(function.encode(y)), y, rtol=2e-5)
+
+
+def test_reparameterizations_by_their_formulas():
+  y = np.array([1.0, 4.0, 25.0])
+  for function, expected in (
+      (outrep.SQRT, [1, 2, 5]), (outrep.LOG, np.log(y)),
+      (outrep.INVERSE_SQRT, [1, 0.5, 0.2]),
+      (outrep.shifted(outrep.SQRT, 11.0), np.sqrt(y + 11)),
+  ):
+    np.testing.assert_allclose(function.encode(jnp.asarray(y)), expected, rtol=1e-6)
+
+
+def test_outputs_without_an_inverse_are_clamped():
+  z = jnp.array([-3.0, 0.0, 1e-4])
+  np.testing.assert_allclose(outrep.INVERSE_SQRT.decode(z), 1e6, rtol=1e-5)
+  np.testing.assert_allclose(outrep.inverse_sqrt(0.1).decode(z), 100, rtol=1e-5)
+  np.testing.assert_array_equal(outrep.SQRT.decode(z)[:2], 0)
+
+
+@pytest.mark.parametrize('function', [outrep.LOG, outrep.INVERSE_SQRT])
+def test_zero_has_no_logarithm(function):
+  with pytest.raises(ValueError, match='target of 0'):
+    outrep.check_target(function, 0.0)
+  outrep.check_target(outrep.shifted(function, 1.0), 0.0)
+  outrep.check_target(outrep.SQRT, 0.0)
+
+
+@pytest.mark.parametrize('fields', [
+    {'task': 'median'}, {'counts': 'odd'}, {'min_length': 0}, {'min_length': 9},
+    {'batch_size': 0},
+])
+def test_bad_input(key, fields):
+  with pytest.raises(ValueError):
+    _sample(key, **fields)
+  with pytest.raises(ValueError):
+    outrep.inverse_sqrt(0.0)
