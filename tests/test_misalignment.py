@@ -29,8 +29,17 @@ def reference():
   return np.load(path)
 
 
-def _logits(key, length=L, dtype=jnp.float32):
-  return tuple(2 * jax.random.normal(key, (2, B, length, V), dtype))
+def _logits(length=L):
+  rng = np.random.default_rng(0)
+  return tuple(jnp.asarray(2 * rng.normal(size=(B, length, V)), jnp.float32)
+               for _ in range(2))
+
+
+def _exact(first, second):
+  """Returns SCE by its formula in numpy, float64."""
+  p, q = (np.exp(np.asarray(z, np.float64)) for z in (first, second))
+  p, q = (x / x.sum(-1, keepdims=True) for x in (p, q))
+  return -(q * np.log(p) + p * np.log(q)).sum(-1)
 
 
 def _case(reference, e):
@@ -45,7 +54,7 @@ def test_values_and_gradients_of_the_reference(reference, e):
     *case, e = _case(reference, e)
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
     value = lambda name: reference[f'e{e}_{name}']
-    total, terms = objective.two_window_loss(*case, e, reference['alpha'])
+    total, terms = jax.jit(objective.two_window_loss)(*case, e, reference['alpha'])
     close(total, value('total'))
     close(terms['cross_entropy_first'], value('ce1'))
     close(terms['cross_entropy_second'], value('ce2'))
@@ -56,7 +65,7 @@ def test_values_and_gradients_of_the_reference(reference, e):
     close(loss, value('sce_mean'))
     close(gradients[0], value('grad1'))
     close(gradients[1], value('grad2'))
-    found = objective.measures(*case[:2], e)
+    found = jax.jit(objective.measures)(*case[:2], e)
     for name, expected in {
         'sce': 'sce_per_token', 'half_sce': 'sce_half_mean', 'js': 'js',
         'kl_first_second': 'kl12', 'kl_second_first': 'kl21',
@@ -87,8 +96,8 @@ def test_a_value_by_hand():
 
 @pytest.mark.parametrize('length', [10, 11])
 @pytest.mark.parametrize('whole', [False, True])
-def test_rows_of_the_same_token_are_compared_at_every_offset(key, length, whole):
-  first, second = _logits(key, length)
+def test_rows_of_the_same_token_are_compared_at_every_offset(length, whole):
+  first, second = _logits(length)
   traces = []
 
   @jax.jit
@@ -99,17 +108,18 @@ def test_rows_of_the_same_token_are_compared_at_every_offset(key, length, whole)
   most = length - 1 if whole else length // 2 - 1
   for e in range(1, most + 1):
     one, two = _slices(length, e, whole)
-    expected = symmetric_cross_entropy(first[:, one], second[:, two]).mean()
-    found = loss(e), misalignment_loss(first, second, e, whole_overlap=whole)
-    np.testing.assert_allclose(found, [expected] * 2, rtol=1e-5)
+    expected = _exact(np.asarray(first)[:, one], np.asarray(second)[:, two]).mean()
+    np.testing.assert_allclose(loss(e), expected, rtol=1e-5)
   assert len(traces) == 1
+  outside_jit = misalignment_loss(first, second, most, whole_overlap=whole)
+  np.testing.assert_allclose(outside_jit, expected, rtol=1e-5)
   for e in (-1, 0, most + 1, length + 5):
     assert jnp.isnan(loss(e))
 
 
-def test_sce_is_at_least_the_entropies_and_lowers_them(key):
-  first, second = _logits(key)
-  found = objective.measures(first, second, 2)
+def test_sce_is_at_least_the_entropies_and_lowers_them():
+  first, second = _logits()
+  found = jax.jit(objective.measures)(first, second, 2)
   excess = found.kl_first_second + found.kl_second_first
   np.testing.assert_allclose(found.excess, excess, rtol=1e-5)
   assert found.sce >= found.entropy_first + found.entropy_second
@@ -118,16 +128,17 @@ def test_sce_is_at_least_the_entropies_and_lowers_them(key):
   log_p = jax.nn.log_softmax(first)
   p = jnp.exp(log_p)
   for divergence in DIVERGENCES[:3]:
-    gradient = jax.grad(lambda z, f=divergence: f(z, first).sum())(first)
+    of_first = lambda z, f=divergence: f(z, first).sum()
+    gradient = jax.jit(jax.grad(of_first))(first)
     mean = (p * log_p).sum(-1, keepdims=True)
     expected = -p * (log_p - mean) if divergence is symmetric_cross_entropy else 0 * p
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-def test_gradient_of_each_side(key):
-  first, second = _logits(key)
+def test_gradient_of_each_side():
+  first, second = _logits()
   p, q = jax.nn.softmax(first), jax.nn.softmax(second)
-  grads = lambda f: jax.grad(lambda *z: f(*z).sum(), (0, 1))(first, second)
+  grads = lambda f: jax.jit(jax.grad(lambda *z: f(*z).sum(), (0, 1)))(first, second)
 
   def by_formula(p, q):
     mean = (p * jnp.log(q)).sum(-1, keepdims=True)
@@ -143,18 +154,20 @@ def test_gradient_of_each_side(key):
 
 
 @pytest.mark.parametrize('divergence', DIVERGENCES)
-def test_vmap_and_bfloat16(key, divergence):
-  first, second = (z.astype(jnp.bfloat16) for z in _logits(key))
+def test_vmap_and_bfloat16(divergence):
+  first, second = (z.astype(jnp.bfloat16) for z in _logits())
   loss = lambda a, b, e: misalignment_loss(a, b, e, divergence=divergence)
-  found = jax.vmap(loss, (None, None, 0))(first, second, jnp.arange(1, 5))
+  offsets = np.arange(1, 5)
+  found = jax.jit(jax.vmap(loss, (None, None, 0)))(first, second, offsets)
   assert found.dtype == jnp.float32
   wide = first.astype(jnp.float32), second.astype(jnp.float32)
-  expected = [loss(*wide, e) for e in range(1, 5)]
+  one = jax.jit(loss)
+  expected = [one(*wide, e) for e in offsets]
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_nan_reaches_the_gradient_of_an_offset_outside(key):
-  gradient = jax.jit(jax.grad(misalignment_loss))(*_logits(key), 0)
+def test_nan_reaches_the_gradient_of_an_offset_outside():
+  gradient = jax.jit(jax.grad(misalignment_loss))(*_logits(), 0)
   assert jnp.isnan(gradient).any()
 
 
@@ -171,7 +184,7 @@ def test_offsets_are_uniform_on_the_four_ranges(key):
     assert (np.abs(counts - mean) < 5 * np.sqrt(mean)).all()
 
 
-def test_windows(key):
+def test_windows():
   tokens = jnp.arange(40).reshape(2, 20)
   windows = jax.jit(objective.two_windows, static_argnums=1)
   first, second = windows(tokens, 13, 7)
