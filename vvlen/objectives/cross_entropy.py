@@ -42,8 +42,7 @@ def token_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
   """
   logits = jnp.asarray(logits)
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  # By comparison, not by index: it needs no logits of another device where the
-  # vocabulary is sharded, and its gradient is no scatter.
+  # By comparison, not by index, whose gradient would be a scatter into [..., V].
   words = jnp.expand_dims(jnp.arange(logits.shape[-1]), range(logits.ndim - 1))
   hit = words == targets[..., None]
   known = (targets >= 0) & (targets < logits.shape[-1])
