@@ -101,7 +101,8 @@ def main() -> None:
       'memory_ratio': round(memory['chunked'] / memory['plain'], 4),
       'time_ratio': round(median['chunked'] / median['plain'], 3),
       # Where other programs take turns, the fastest round is the least disturbed.
-      'time_ratio_of_fastest': round(min(seconds['chunked']) / min(seconds['plain']), 3),
+      'time_ratio_of_fastest': round(
+          min(seconds['chunked']) / min(seconds['plain']), 3),
       'temporary_bytes': memory,
       'seconds': {name: float(f'{x:.4g}') for name, x in median.items()},
       'gflop_per_second': {
