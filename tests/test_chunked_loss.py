@@ -1,0 +1,231 @@
+"""Chunked losses are the plain losses, in values, gradients and sharding."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+import numpy as np
+import pytest
+
+from vvlen.objectives import misalignment as objective
+from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
+from vvlen.objectives.cross_entropy import next_token_cross_entropy, token_cross_entropy
+
+B, L, D, V = 2, 13, 5, 17
+
+
+def _inputs(dtype=np.float32, batch=B, vocabulary=V, length=L):
+  """Returns hidden states of both windows, embedding and tokens of both."""
+  rng = np.random.default_rng(0)
+  normal = lambda *shape: jnp.asarray(rng.normal(size=shape).astype(dtype))
+  hidden = normal(batch, length, D), normal(batch, length, D)
+  tokens = rng.integers(0, vocabulary, (2, batch, length), np.int32)
+  return (*hidden, normal(vocabulary, D)), tuple(map(jnp.asarray, tokens))
+
+
+def _plain(first, second, embedding, *rest, **kwargs):
+  logits = (
+      jnp.einsum('bld,vd->blv', h, embedding, preferred_element_type=(
+          jnp.promote_types(h.dtype, jnp.float32)))
+      for h in (first, second)
+  )
+  return objective.two_window_loss(*logits, *rest, **kwargs)
+
+
+def _gradients(loss, **kwargs):
+  """Returns a function of arrays to loss, metrics and gradients in arrays and α."""
+  of = lambda arrays, tokens, e, weight: loss(*arrays, *tokens, e, weight, **kwargs)
+  return jax.jit(jax.value_and_grad(of, (0, 3), has_aux=True))
+
+
+def _close(found, expected, tolerance):
+  for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    assert x.dtype == y.dtype and x.shape == y.shape
+    x, y = (np.asarray(v, np.float64) for v in (x, y))
+    np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max())
+
+
+@pytest.mark.parametrize('chunk_size', [1, 5, 13, 100])
+def test_two_windows_are_the_plain_loss(chunk_size):
+  with jax.enable_x64(True):
+    arrays, tokens = _inputs(np.float64)
+    chunked = _gradients(chunked_two_window_loss, chunk_size=chunk_size)
+    plain = _gradients(_plain)
+    for e in (1, 3, 5):
+      case = arrays, tokens, e, 0.3
+      _close(chunked(*case), plain(*case), 1e-12)
+    assert chunked._cache_size() == 1  # one program for all offsets
+
+
+@pytest.mark.parametrize('divergence, whole', [
+    (objective.symmetric_kl, True), (objective.jensen_shannon, False),
+    (objective.stop_gradient_cross_entropy, True),
+])
+def test_variants_are_the_plain_loss(divergence, whole):
+  with jax.enable_x64(True):
+    case = *_inputs(np.float64), 7 if whole else 4, 1.0
+    variant = dict(divergence=divergence, whole_overlap=whole)
+    found = _gradients(chunked_two_window_loss, chunk_size=6, **variant)(*case)
+    _close(found, _gradients(_plain, **variant)(*case), 1e-12)
+
+
+def test_float32_and_bfloat16():
+  case = *_inputs(), 3, 0.3
+  expected = _gradients(_plain)(*case)
+  _close(_gradients(chunked_two_window_loss, chunk_size=4)(*case), expected, 1e-5)
+  # In bfloat16 the loss is that of rounded inputs, its gradient right to its spacing.
+  rounded = tuple(x.astype(jnp.bfloat16) for x in case[0])
+  case = rounded, *case[1:]
+  (loss, terms), (gradients, of_weight) = _gradients(
+      chunked_two_window_loss, chunk_size=4)(*case)
+  wide = tuple(x.astype(jnp.float32) for x in rounded), *case[1:]
+  (expected, expected_terms), (exact, _) = _gradients(_plain)(*wide)
+  _close((loss, terms, of_weight), (
+      expected, expected_terms, terms['misalignment']), 1e-5)
+  for x, y in zip(gradients, exact, strict=True):
+    assert x.dtype == jnp.bfloat16
+    error = np.abs(x.astype(jnp.float32) - y).max() / np.abs(y).max()
+    assert error < 2**-7
+
+
+def test_many_small_gradients_are_summed_in_float32():
+  # Each of 4,096 rows adds the same to the embedding's gradient. In bfloat16, of eight
+  # bits, a sum stops growing at 256 equal terms.
+  hidden = jnp.ones((1, 4096, 1), jnp.bfloat16)
+  embedding = jnp.zeros((2, 1), jnp.bfloat16)
+  targets = jnp.zeros((1, 4096), jnp.int32)
+  gradient = jax.grad(
+      lambda e: chunked_cross_entropy(hidden, e, targets, chunk_size=1))(embedding)
+  np.testing.assert_array_equal(gradient, [[-0.5], [0.5]])
+
+
+@pytest.mark.parametrize('chunk_size', [5, 13])
+def test_cross_entropy_with_a_mask_is_the_plain_mean(chunk_size):
+  (hidden, _, embedding), (tokens, _) = _inputs()
+  mask = jnp.arange(B * L).reshape(B, L) % 3 > 0
+
+  def plain(hidden, embedding):
+    loss = token_cross_entropy(hidden @ embedding.T, tokens)
+    return (loss * mask).sum() / mask.sum()
+
+  targets = jnp.where(mask, tokens, -100)  # where masked, anything goes
+  chunked = lambda h, e: chunked_cross_entropy(
+      h, e, targets, mask, chunk_size=chunk_size)
+  found, expected = (
+      jax.jit(jax.value_and_grad(f, (0, 1)))(hidden, embedding)
+      for f in (chunked, plain)
+  )
+  _close(found, expected, 1e-5)
+
+
+def test_cross_entropy_of_next_tokens():
+  (hidden, _, embedding), (tokens, _) = _inputs()
+  expected = next_token_cross_entropy(hidden @ embedding.T, tokens)
+  found = chunked_cross_entropy(hidden[:, :-1], embedding, tokens[:, 1:])
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_vmap_remat_and_scan():
+  arrays, tokens = _inputs()
+  of = lambda arrays, e: chunked_two_window_loss(
+      *arrays, *tokens, e, 0.2, chunk_size=5)[0]
+  gradient = jax.jit(jax.value_and_grad(of))
+  negative = tuple(-x for x in arrays)
+  offsets, seeds = jnp.array([2, 5]), (arrays, negative)
+
+  @jax.jit
+  def found(arrays, stacked):
+    remat = jax.value_and_grad(jax.checkpoint(of))
+    return (
+        jax.vmap(jax.value_and_grad(of), (None, 0))(arrays, offsets),
+        jax.lax.map(lambda e: remat(arrays, e), offsets),
+        jax.vmap(remat, (0, None))(stacked, 3),
+    )
+
+  stack = lambda *trees: jax.tree.map(lambda *x: np.stack(x), *trees)
+  over_offsets = stack(*(gradient(arrays, e) for e in offsets))
+  over_seeds = stack(*(gradient(x, 3) for x in seeds))
+  expected = over_offsets, over_offsets, over_seeds
+  _close(found(arrays, stack(*seeds)), expected, 1e-5)
+
+
+def test_the_cotangent_scales_and_metrics_have_no_gradient():
+  arrays, tokens = _inputs()
+  loss = lambda arrays: chunked_two_window_loss(*arrays, *tokens, 2, 0.2)
+  scaled = lambda x: -3 * loss(x)[0] + loss(x)[1]['misalignment']
+  once = jax.jit(jax.grad(lambda x: loss(x)[0]))(arrays)
+  _close(jax.jit(jax.grad(scaled))(arrays), tuple(-3 * x for x in once), 1e-5)
+
+
+def test_products_are_three_with_gradients_and_one_without():
+  arrays, tokens = _inputs()
+  of = lambda arrays: chunked_two_window_loss(*arrays, *tokens, 2, 0.2, chunk_size=4)[0]
+  count = lambda f: len(re.findall(r'= dot_general', str(jax.make_jaxpr(f)(arrays))))
+  # And one for coefficients · terms.
+  assert count(of) == 1 + 1
+  assert count(jax.grad(of)) == 3 + 1
+
+
+def _arrays_in(text, *sizes):
+  """Returns the shapes in a program that have all these sizes."""
+  shapes = {tuple(map(int, s.split(','))) for s in re.findall(r'\[([\d,]+)\]', text)}
+  return [s for s in shapes if all(size in s for size in sizes)]
+
+
+def test_a_vocabulary_sharded_over_eight_devices():
+  batch, vocabulary, length, chunk = 2, 8 * 11, 29, 5
+  arrays, tokens = _inputs(batch=batch, vocabulary=vocabulary, length=length)
+  mesh = jax.make_mesh((2, 4), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+  put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
+  sharded = (*(put(h, 'data') for h in arrays[:2]), put(arrays[2], 'model'))
+  shared_tokens = tuple(put(x, 'data') for x in tokens)
+  step = _gradients(chunked_two_window_loss, chunk_size=chunk)
+  found = step(sharded, shared_tokens, 6, 0.3)
+  _, (gradients, _) = found
+  _close(found, _gradients(_plain)(arrays, tokens, 6, 0.3), 1e-5)
+  assert gradients[2].sharding.is_equivalent_to(sharded[2].sharding, 2)
+  assert gradients[0].sharding.is_equivalent_to(sharded[0].sharding, 3)
+  program = step.lower(sharded, shared_tokens, 6, 0.3).compile().as_text()
+  # No device has all of the vocabulary, neither of logits nor of the embedding.
+  assert _arrays_in(program, vocabulary // 4)
+  assert not _arrays_in(program, vocabulary)
+  assert not [line for line in program.splitlines()
+              if 'all-gather' in line and _arrays_in(line, vocabulary // 4)]
+
+
+def test_no_array_has_the_logits_of_all_rows():
+  arrays, tokens = _inputs(vocabulary=1009, length=101)
+  case = arrays, tokens, 6, 0.3
+  temporary = lambda f: f.lower(*case).compile().memory_analysis().temp_size_in_bytes
+  plain = temporary(_gradients(_plain))
+  chunked = _gradients(chunked_two_window_loss, chunk_size=4)
+  assert temporary(chunked) < plain / 10
+  found = [s for s in _arrays_in(chunked.lower(*case).as_text(), 1009) if 101 in s]
+  assert not found
+
+
+Z, E, T = jnp.zeros((B, L, D)), jnp.zeros((V, D)), jnp.zeros((B, L), jnp.int32)
+
+
+@pytest.mark.parametrize('call, said', [
+    (lambda: chunked_two_window_loss(Z, Z, E, T, T, 6, 0.1), '1..5 at length 13: 6'),
+    (lambda: chunked_two_window_loss(Z, Z[:, 1:], E, T, T, 1, 0.1), r'\(2, 12, 5\)'),
+    (lambda: chunked_two_window_loss(Z, Z, E, T, T[:, 1:], 1, 0.1), r'\(2, 12\)'),
+    (lambda: chunked_two_window_loss(Z, Z, E, T, T, 1, -1), '-1'),
+    (lambda: chunked_two_window_loss(Z, Z, E, T + V, T, 1, 0.1), 'vocabulary of 17'),
+    (lambda: chunked_two_window_loss(Z, Z, E.T, T, T, 1, 0.1), r'\(5, 17\)'),
+    (lambda: chunked_two_window_loss(Z, Z, E, T, T, 1, 0.1, chunk_size=0), ': 0'),
+    (lambda: chunked_cross_entropy(Z, E, T - 1), 'vocabulary of 17'),
+    (lambda: chunked_cross_entropy(Z, E, T, T[:, 1:] == 0), r'\(2, 12\)'),
+])
+def test_bad_input_is_named_before_anything_runs(call, said):
+  with pytest.raises(ValueError, match=said):
+    call()
+
+
+def test_an_offset_outside_gives_nan_where_it_is_traced():
+  step = _gradients(chunked_two_window_loss)
+  (loss, _), (gradients, _) = step(*_inputs(), 6, 0.3)
+  assert jnp.isnan(loss) and all(jnp.isnan(x).any() for x in gradients)

@@ -1,0 +1,261 @@
+"""Misalignment against the reference, by hand, and what must hold for any logits."""
+
+import functools
+import os
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vvlen.evaluation import misalignment as evaluation
+from vvlen.objectives import misalignment as objective
+from vvlen.objectives.cross_entropy import next_token_cross_entropy
+from vvlen.objectives.misalignment import misalignment_loss, symmetric_cross_entropy
+
+B, L, V = 3, 11, 7
+DIVERGENCES = (
+    symmetric_cross_entropy, objective.symmetric_kl, objective.jensen_shannon,
+    objective.stop_gradient_cross_entropy,
+)
+
+
+@pytest.fixture(scope='module')
+def reference():
+  if 'VVLEN_SHARED' not in os.environ:
+    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+  path = pathlib.Path(os.environ['VVLEN_SHARED'], 'reference', 'misalignment.npz')
+  return np.load(path)
+
+
+def _logits(length=L):
+  rng = np.random.default_rng(0)
+  return tuple(jnp.asarray(2 * rng.normal(size=(B, length, V)), jnp.float32)
+               for _ in range(2))
+
+
+def _exact(first, second):
+  """Returns SCE by its formula in numpy, float64."""
+  p, q = (np.exp(np.asarray(z, np.float64)) for z in (first, second))
+  p, q = (x / x.sum(-1, keepdims=True) for x in (p, q))
+  return -(q * np.log(p) + p * np.log(q)).sum(-1)
+
+
+def _case(reference, e):
+  tokens, length = reference['tokens'], int(reference['L'])
+  logits = (jnp.asarray(reference[f'e{e}_logits{i}']) for i in (1, 2))
+  return *logits, *objective.two_windows(jnp.asarray(tokens), length, e), e
+
+
+@pytest.mark.parametrize('e', [1, 2, 3])
+def test_values_and_gradients_of_the_reference(reference, e):
+  with jax.enable_x64(True):
+    *case, e = _case(reference, e)
+    close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
+    value = lambda name: reference[f'e{e}_{name}']
+    total, terms = jax.jit(objective.two_window_loss)(*case, e, reference['alpha'])
+    close(total, value('total'))
+    close(terms['cross_entropy_first'], value('ce1'))
+    close(terms['cross_entropy_second'], value('ce2'))
+    loss, gradients = jax.jit(jax.value_and_grad(misalignment_loss, (0, 1)))(
+        *case[:2], e
+    )
+    assert loss.dtype == jnp.float64
+    close(loss, value('sce_mean'))
+    close(gradients[0], value('grad1'))
+    close(gradients[1], value('grad2'))
+    found = jax.jit(objective.measures)(*case[:2], e)
+    for name, expected in {
+        'sce': 'sce_per_token', 'half_sce': 'sce_half_mean', 'js': 'js',
+        'kl_first_second': 'kl12', 'kl_second_first': 'kl21',
+        'entropy_first': 'entropy1', 'entropy_second': 'entropy2',
+    }.items():
+      close(getattr(found, name), value(expected).mean(), err_msg=name)
+    close(found.excess, found.sce - found.entropy_first - found.entropy_second)
+    rows = [z[:, s] for z, s in zip(case[:2], _slices(8, e), strict=True)]
+    likeliest = [np.asarray(z).argmax(-1) for z in rows]
+    close(found.top1_agreement, (likeliest[0] == likeliest[1]).mean())
+    # What the paper's text says, and what its code does, are other numbers.
+    whole = misalignment_loss(*case[:2], e, whole_overlap=True)
+    close(whole, value('sce_full_overlap_mean'))
+    for name in ('appE_typo', 'appE_dim0_literal', 'sce_full_overlap'):
+      assert abs(loss - value(f'{name}_mean')) > 0.05
+
+
+def _slices(length, e, whole=False):
+  start = 0 if whole else length // 2
+  return slice(start + e, length), slice(start, length - e)
+
+
+def test_a_value_by_hand():
+  p, q = jnp.log(jnp.array([2.0, 1, 1])), jnp.log(jnp.array([1.0, 2, 1]))
+  found = symmetric_cross_entropy(p + 3, q - 1)
+  np.testing.assert_allclose(found, 3.5 * np.log(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize('length', [10, 11])
+@pytest.mark.parametrize('whole', [False, True])
+def test_rows_of_the_same_token_are_compared_at_every_offset(length, whole):
+  first, second = _logits(length)
+  traces = []
+
+  @jax.jit
+  def loss(offset):
+    traces.append(offset)
+    return misalignment_loss(first, second, offset, whole_overlap=whole)
+
+  most = length - 1 if whole else length // 2 - 1
+  for e in range(1, most + 1):
+    one, two = _slices(length, e, whole)
+    expected = _exact(np.asarray(first)[:, one], np.asarray(second)[:, two]).mean()
+    np.testing.assert_allclose(loss(e), expected, rtol=1e-5)
+  assert len(traces) == 1
+  outside_jit = misalignment_loss(first, second, most, whole_overlap=whole)
+  np.testing.assert_allclose(outside_jit, expected, rtol=1e-5)
+  for e in (-1, 0, most + 1, length + 5):
+    assert jnp.isnan(loss(e))
+
+
+def test_sce_is_at_least_the_entropies_and_lowers_them():
+  first, second = _logits()
+  found = jax.jit(objective.measures)(first, second, 2)
+  excess = found.kl_first_second + found.kl_second_first
+  np.testing.assert_allclose(found.excess, excess, rtol=1e-5)
+  assert found.sce >= found.entropy_first + found.entropy_second
+  assert 0 <= found.js <= np.log(2)
+  # At p = q: SCE = 2 H, with the gradient −p ⊙ (log p − ⟨p, log p⟩); others have none.
+  log_p = jax.nn.log_softmax(first)
+  p = jnp.exp(log_p)
+  for divergence in DIVERGENCES[:3]:
+    of_first = lambda z, f=divergence: f(z, first).sum()
+    gradient = jax.jit(jax.grad(of_first))(first)
+    mean = (p * log_p).sum(-1, keepdims=True)
+    expected = -p * (log_p - mean) if divergence is symmetric_cross_entropy else 0 * p
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
+def test_gradient_of_each_side():
+  first, second = _logits()
+  p, q = jax.nn.softmax(first), jax.nn.softmax(second)
+  grads = lambda f: jax.jit(jax.grad(lambda *z: f(*z).sum(), (0, 1)))(first, second)
+
+  def by_formula(p, q):
+    mean = (p * jnp.log(q)).sum(-1, keepdims=True)
+    return (p - q) - p * (jnp.log(q) - mean)
+
+  found = grads(symmetric_cross_entropy)
+  np.testing.assert_allclose(found[0], by_formula(p, q), atol=1e-5)
+  np.testing.assert_allclose(found[1], by_formula(q, p), atol=1e-5)
+  # The first window has the longer context: it is the one that stays.
+  stopped = grads(objective.stop_gradient_cross_entropy)
+  np.testing.assert_array_equal(stopped[0], 0 * p)
+  np.testing.assert_array_equal(stopped[1], found[1])
+
+
+@pytest.mark.parametrize('divergence', DIVERGENCES)
+def test_vmap_and_bfloat16(divergence):
+  first, second = (z.astype(jnp.bfloat16) for z in _logits())
+  loss = lambda a, b, e: misalignment_loss(a, b, e, divergence=divergence)
+  offsets = np.arange(1, 5)
+  found = jax.jit(jax.vmap(loss, (None, None, 0)))(first, second, offsets)
+  assert found.dtype == jnp.float32
+  wide = first.astype(jnp.float32), second.astype(jnp.float32)
+  one = jax.jit(loss)
+  expected = [one(*wide, e) for e in offsets]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_nan_reaches_the_gradient_of_an_offset_outside():
+  gradient = jax.jit(jax.grad(misalignment_loss))(*_logits(), 0)
+  assert jnp.isnan(gradient).any()
+
+
+def test_offsets_are_uniform_on_the_four_ranges(key):
+  expected = {(0, 1 / 2): (1, 9), (0, 1 / 4): (1, 5), (1 / 4, 1 / 2): (5, 9),
+              (0, 1): (1, 20)}
+  for fractions, (lowest, highest) in expected.items():
+    assert objective.offset_range(21, fractions) == (lowest, highest)
+    sample = functools.partial(objective.sample_offset, length=21, range=fractions)
+    drawn = jax.jit(jax.vmap(sample))(jax.random.split(key, 4000))
+    values, counts = np.unique(drawn, return_counts=True)
+    np.testing.assert_array_equal(values, np.arange(lowest, highest + 1))
+    mean = 4000 / len(values)
+    assert (np.abs(counts - mean) < 5 * np.sqrt(mean)).all()
+
+
+def test_windows():
+  tokens = jnp.arange(40).reshape(2, 20)
+  windows = jax.jit(objective.two_windows, static_argnums=1)
+  first, second = windows(tokens, 13, 7)
+  np.testing.assert_array_equal(first, tokens[:, :13])
+  np.testing.assert_array_equal(second, tokens[:, 7:])
+  # Beyond the stream is no token, and the loss says so.
+  logits = jnp.zeros((2, 13, 40))
+  for e in (8, -1):
+    _, second = windows(tokens, 13, e)
+    assert jnp.isnan(jax.jit(next_token_cross_entropy)(logits, second))
+
+
+def _model(tokens):
+  """Predicts from a token, its position, and the mean of those so far."""
+  table = jnp.sin(jnp.arange(V * V, dtype=jnp.float32) ** 2).reshape(V, V)
+  count = jnp.arange(1, tokens.shape[1] + 1)[None, :, None]
+  return table[tokens] * jnp.cos(count) + 3 * table[tokens].cumsum(1) / count
+
+
+def test_a_model_is_measured_at_offsets_in_one_compilation(key):
+  tokens = jax.random.randint(key, (B, 20), 0, V)
+  traces = []
+  model = lambda tokens: traces.append(tokens) or _model(tokens)
+  offsets, found = evaluation.misalignment_over_offsets(model, tokens, L, key, 3)
+  assert len(traces) == 1 and len(set(offsets)) == 3
+  assert 1 <= offsets.min() and offsets.max() <= 4
+  for i, e in enumerate(offsets.tolist()):
+    one = evaluation.misalignment(_model, tokens[:, : L + e], L, e)
+    logits = _model(tokens[:, :L]), _model(tokens[:, e : L + e])
+    np.testing.assert_allclose(one.sce, misalignment_loss(*logits, e), rtol=1e-5)
+    for x, y in zip(one, found, strict=True):
+      np.testing.assert_allclose(x, y[i], rtol=1e-5)
+
+
+def test_a_model_that_sees_one_token_is_aligned(key):
+  tokens = jax.random.randint(key, (B, 2 * L), 0, V)
+  table = jax.random.normal(key, (V, V))
+  found = evaluation.misalignment(lambda x: table[x], tokens, L, 3)
+  np.testing.assert_allclose([found.excess, found.js], 0, atol=1e-6)
+  np.testing.assert_allclose(found.sce, 2 * found.entropy_first, rtol=1e-5)
+  np.testing.assert_allclose(found.top1_agreement, 1, rtol=1e-6)
+
+
+Z, T = jnp.zeros((B, L, V)), jnp.zeros((B, L), jnp.int32)
+
+
+@pytest.mark.parametrize('call, said', [
+    *[(lambda e=e: misalignment_loss(Z, Z, e), f'1..4 at length 11: {e}')
+      for e in (0, 5, -1, 1.5, True)],
+    (lambda: misalignment_loss(Z, Z, 11, whole_overlap=True), '1..10'),
+    (lambda: misalignment_loss(Z, Z, jnp.int32(5)), ': 5'),
+    (lambda: misalignment_loss(Z, Z, jnp.array([1])), 'offset'),
+    (lambda: misalignment_loss(Z, Z[:, 1:], 1), r'\(3, 10, 7\)'),
+    (lambda: misalignment_loss(Z, Z[..., 1:], 1), r'\(3, 11, 6\)'),
+    (lambda: objective.two_window_loss(Z, Z, T, T, 1, -0.1), '-0.1'),
+    (lambda: objective.two_window_loss(Z, Z, T, T, 1, np.nan), 'nan'),
+    (lambda: objective.two_window_loss(Z, Z, T, T[:, 1:], 1, 0.1), r'\(3, 10\)'),
+    (lambda: objective.two_window_loss(Z, Z, T, T + V, 1, 0.1), 'vocabulary of 7'),
+    (lambda: next_token_cross_entropy(Z, T - 1), 'vocabulary of 7'),
+    (lambda: next_token_cross_entropy(Z, T.astype(jnp.float32)), 'float32'),
+    (lambda: next_token_cross_entropy(Z[:, :1], T[:, :1]), 'next token'),
+    (lambda: objective.two_windows(T, 8, 4), 'offset 4'),
+    (lambda: objective.two_windows(T, 8, -1), 'offset -1'),
+    (lambda: objective.offset_range(11, (0.5, 0.25)), r'\(0.5, 0.25\)'),
+    (lambda: objective.offset_range(3), 'length 3'),
+    (lambda: evaluation.misalignment(_model, T, 8, 4), '8'),
+    (lambda: evaluation.misalignment(lambda x: Z, T, 8, 3), r'\(3, 11, 7\)'),
+    (lambda: evaluation.misalignment_at_offsets(_model, T, 8, []), 'no offsets'),
+    (lambda: evaluation.misalignment_over_offsets(
+        _model, T, 6, jax.random.key(0), 3), '1..2: 3'),
+])
+def test_bad_input_is_named_before_anything_runs(call, said):
+  with pytest.raises(ValueError, match=said):
+    call()

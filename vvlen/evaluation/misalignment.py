@@ -1,0 +1,157 @@
+"""Long-short misalignment of any model (arXiv 2506.11769, section 4).
+
+The model reads two windows of the same stream, the second some tokens further on, and
+its predictions for the same tokens are compared; see `vvlen.objectives.misalignment`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen.objectives.cross_entropy import check_tokens
+from vvlen.objectives.misalignment import (
+  check_two_windows,
+  Measures,
+  measures,
+  offset_range,
+  two_windows,
+)
+
+# tokens [B, L] -> logits [B, L, V]
+Apply = Callable[[jax.Array], jax.Array]
+
+# One program for all offsets.
+_measures = jax.jit(measures, static_argnames='whole_overlap')
+
+
+def misalignment(
+    apply_fn: Apply,
+    tokens: jax.Array,
+    length: int,
+    offset: int,
+    *,
+    whole_overlap: bool = False,
+) -> Measures:
+  """Returns the measures of misalignment at one offset.
+
+  Args:
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], under jit or not; it is
+      called twice.
+    tokens: [B, T] integers, T at least L + offset; what is beyond is not read.
+    length: L.
+    offset: e, in 1..L//2−1, or 1..L−1 with `whole_overlap`.
+    whole_overlap: compares all rows of the same token, as in
+      `vvlen.objectives.misalignment.misalignment_loss`.
+
+  Returns:
+    Scalars, means over batch and rows, float32 or float64.
+
+  Raises:
+    ValueError: if shapes do not fit or the offset is outside.
+  """
+  _check(tokens, length, [offset], whole_overlap)
+  first, second = (
+      _logits(apply_fn, window) for window in two_windows(tokens, length, offset)
+  )
+  check_two_windows(first.shape, second.shape, offset, whole_overlap)
+  return _measures(first, second, offset, whole_overlap=whole_overlap)
+
+
+def misalignment_at_offsets(
+    apply_fn: Apply,
+    tokens: jax.Array,
+    length: int,
+    offsets: Sequence[int],
+    *,
+    whole_overlap: bool = False,
+) -> Measures:
+  """Returns the measures of misalignment at several offsets.
+
+  Compiles the model once, and runs it once more than there are offsets.
+
+  Args:
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], that jit accepts.
+    tokens: [B, T] integers, T at least L + the largest offset.
+    length: L.
+    offsets: whole numbers, as all that follows, as in `misalignment`.
+    whole_overlap: compares all rows of the same token.
+
+  Returns:
+    Arrays [offsets], in their order.
+
+  Raises:
+    ValueError: if there are no offsets, or as `misalignment`.
+  """
+  _check(tokens, length, offsets, whole_overlap)
+  apply = jax.jit(apply_fn)
+  first = _logits(apply, tokens[:, :length])
+  found = []
+  for offset in offsets:
+    second = _logits(apply, two_windows(tokens, length, offset)[1])
+    found.append(_measures(first, second, offset, whole_overlap=whole_overlap))
+  return jax.tree.map(lambda *x: jnp.stack(x), *found)
+
+
+def misalignment_over_offsets(
+    apply_fn: Apply,
+    tokens: jax.Array,
+    length: int,
+    key: jax.Array,
+    num_offsets: int,
+    *,
+    range: tuple[float, float] = (0, 1 / 2),
+) -> tuple[np.ndarray, Measures]:
+  """Samples offsets and returns the measures of misalignment at each.
+
+  Args:
+    apply_fn: the model, as all that follows, as in `misalignment_at_offsets`.
+    tokens: [B, T] integers, T at least L + the highest offset of the range.
+    length: L.
+    key: typed; of the offsets.
+    num_offsets: how many, no two the same.
+    range: the ends as fractions of L, as in
+      `vvlen.objectives.misalignment.sample_offset`. Beyond 1/2 the whole overlap is
+      compared.
+
+  Returns:
+    Offsets, rising, [num_offsets], and measures, arrays [num_offsets].
+
+  Raises:
+    ValueError: if the range has fewer offsets, or as `misalignment`.
+  """
+  lowest, highest = offset_range(length, range)
+  if not 1 <= num_offsets <= highest - lowest + 1:
+    raise ValueError(f'num_offsets is not in 1..{highest - lowest + 1}: {num_offsets}')
+  _check(tokens, length, [highest], range[1] > 1 / 2)
+  drawn = jax.random.choice(
+      key, jnp.arange(lowest, highest + 1), (num_offsets,), replace=False
+  )
+  offsets = np.sort(np.asarray(drawn))
+  return offsets, misalignment_at_offsets(
+      apply_fn, tokens, length, offsets.tolist(), whole_overlap=range[1] > 1 / 2
+  )
+
+
+def _logits(apply_fn: Apply, tokens: jax.Array) -> jax.Array:
+  logits = jnp.asarray(apply_fn(tokens))
+  check_tokens(tokens, logits.shape)
+  return logits
+
+
+def _check(
+    tokens: jax.Array, length: int, offsets: Sequence[int], whole_overlap: bool
+) -> None:
+  """Checks all that can be wrong before the model runs."""
+  if not len(offsets):
+    raise ValueError('there are no offsets')
+  if tokens.ndim != 2:
+    raise ValueError(f'tokens must be [B, T]: {tokens.shape}')
+  for offset in offsets:
+    shape = (tokens.shape[0], length, 1)
+    check_two_windows(shape, shape, offset, whole_overlap)
+    if tokens.shape[1] < length + offset:
+      raise ValueError(
+          f'tokens {tokens.shape} are fewer than length {length} + offset {offset}'
+      )

@@ -1,0 +1,279 @@
+"""Losses from hidden states and the output embedding, without the logits of all rows.
+
+Logits are z = h Eᵀ, for hidden states h [rows, D] and an embedding E [V, D]. Of V =
+128,256 and 8,192 rows they are the largest thing in training, and a loss keeps several
+arrays of their size for its gradient. Here rows are taken a chunk at a time, and with
+the loss of a chunk its gradient g in the logits is computed at once:
+
+  ∂loss/∂h = g E    (of the chunk),    ∂loss/∂E = Σ over chunks of gᵀ h
+
+so that nothing of a chunk is kept and nothing computed twice: the backward pass
+multiplies by a number. That is three products of 2 · rows · V · D operations, as many
+as the plain loss needs, and a pass over the sum [V, D] per chunk, so chunks should not
+be small. The idea is known as cut or chunked cross-entropy (arXiv 2411.09009).
+
+The two windows of `vvlen.objectives.misalignment` are read side by side, row r + e (mod
+L) of the first with row r of the second, so that each row's logits are computed once:
+all rows have a next token or weight 0, and rows L//2 <= r < L − e are compared.
+
+Logits and sums are float32, for bfloat16 inputs too, or float64 with them; products
+take factors of the type of h and E, so g is rounded to bfloat16 where both are. Chunks
+are cut from positions, so that a batch stays where it is sharded; so does a vocabulary
+(E by its first axis, under jit, on a mesh of Auto axes): then maxima, sums and ∂loss/∂h
+of rows cross devices, logits do not. There are no second derivatives.
+"""
+
+from collections.abc import Callable
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.objectives.cross_entropy import check_tokens, token_cross_entropy
+from vvlen.objectives.misalignment import (
+  check_two_windows,
+  check_weight,
+  Divergence,
+  overlap_weights,
+  symmetric_cross_entropy,
+)
+
+# Of logits [..., c, V] and constants of a chunk, sums over its rows [K].
+_Terms = Callable[[jax.Array, Any], jax.Array]
+
+# Positions. On two CPU cores, chunks of 128 to 512 rows took less time than smaller
+# ones and than all rows at once (V = 32,000, D = 256), and at V = 128,256, D = 2,048
+# those of 2 x 128 rows take 8 % of the plain memory. On an accelerator that holds them
+# larger ones save passes over [V, D]; with a batch of 8 this is 2,048 rows already.
+CHUNK_SIZE = 128
+
+
+def chunked_cross_entropy(
+    hidden: jax.Array,
+    embedding: jax.Array,
+    targets: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+) -> jax.Array:
+  """Returns the mean of −log softmax(h Eᵀ)[y] over rows.
+
+  Args:
+    hidden: h [B, L, D].
+    embedding: E [V, D], the output embedding.
+    targets: y [B, L], integers in 0..V−1, of the same row: next tokens are shifted by
+      the caller. One outside, where it counts, gives nan, or, outside jit, an error.
+    mask: [B, L], True for rows that count; None for all. If none counts, nan.
+    chunk_size: positions at a time. Logits of [B, chunk_size, V] exist at once.
+
+  Returns:
+    A scalar in nats, float32 or float64, with gradients in h and E.
+
+  Raises:
+    ValueError: if shapes do not fit, chunk_size is not positive, or a target is not in
+      the vocabulary.
+  """
+  _check(hidden, embedding, chunk_size)
+  if mask is None:
+    mask = jnp.ones(targets.shape, bool)
+  if mask.shape != targets.shape:
+    raise ValueError(f'mask does not fit targets: {mask.shape}, {targets.shape}')
+  targets = jnp.where(mask, targets, 0)
+  check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))
+  return _cross_entropy(hidden, embedding, targets, mask, chunk_size)
+
+
+def chunked_two_window_loss(
+    hidden_first: jax.Array,
+    hidden_second: jax.Array,
+    embedding: jax.Array,
+    tokens_first: jax.Array,
+    tokens_second: jax.Array,
+    offset: int | jax.Array,
+    weight: float | jax.Array,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    divergence: Divergence = symmetric_cross_entropy,
+    whole_overlap: bool = False,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """Returns `two_window_loss` of the logits h Eᵀ, and its metrics.
+
+  Args:
+    hidden_first: h [B, L, D], of `tokens_first`.
+    hidden_second: h [B, L, D], of `tokens_second`.
+    embedding: E [V, D], the output embedding.
+    tokens_first: [B, L], as all that follows but for `chunk_size`, in
+      `vvlen.objectives.misalignment.two_window_loss`.
+    tokens_second: [B, L].
+    offset: e, traced or not; one program serves all.
+    weight: α.
+    chunk_size: positions at a time. Logits of [2, B, chunk_size, V] exist at once.
+    divergence: in place of SCE.
+    whole_overlap: compares all rows of the same token.
+
+  Returns:
+    The loss, a scalar, float32 or float64, with gradients in both h, E and α; and the
+    metrics, which have none.
+
+  Raises:
+    ValueError: as `two_window_loss`, or if shapes of hidden states and embedding do not
+      fit or chunk_size is not positive.
+  """
+  check_two_windows(hidden_first.shape, hidden_second.shape, offset, whole_overlap)
+  _check(hidden_first, embedding, chunk_size)
+  logits_shape = (*hidden_first.shape[:2], embedding.shape[0])
+  check_tokens(tokens_first, logits_shape)
+  check_tokens(tokens_second, logits_shape)
+  check_weight(weight)
+  return _two_windows(
+      (hidden_first, hidden_second), embedding, (tokens_first, tokens_second),
+      jnp.asarray(offset, jnp.int32), weight, chunk_size, divergence, whole_overlap,
+  )
+
+
+# Under jit, for else each call would compile its scan anew.
+@functools.partial(jax.jit, static_argnums=4)
+def _cross_entropy(hidden, embedding, targets, mask, chunk_size):
+  dtype = _wide(hidden, embedding)
+  weights = mask.astype(dtype) / mask.sum(dtype=dtype)
+  constants = tuple(_split(x, 1, chunk_size) for x in (targets, weights))
+  loss, _ = _over_chunks(
+      _cross_entropy_terms, _split(hidden, 1, chunk_size), embedding, constants,
+      jnp.ones(1, dtype),
+  )
+  return loss
+
+
+def _cross_entropy_terms(logits, constants):
+  targets, weights = constants
+  return (token_cross_entropy(logits, targets) * weights).sum()[None]
+
+
+@functools.partial(jax.jit, static_argnums=(5, 6, 7))
+def _two_windows(
+    hidden, embedding, tokens, offset, weight, chunk_size, divergence, whole_overlap
+):
+  batch, length, _ = hidden[0].shape
+  dtype = _wide(hidden[0], embedding)
+  # Row r + e (mod L) of the first window comes to r.
+  beside = lambda first, second: jnp.stack([jnp.roll(first, -offset, 1), second])
+  targets = beside(*(jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in tokens))
+  rows = jnp.arange(length)
+  has_next = jnp.where(rows < length - 1, 1 / (batch * (length - 1)), 0.0)
+  has_next = jnp.broadcast_to(has_next.astype(dtype), (batch, length))
+  compared = overlap_weights(
+      (rows + offset) % length, length, offset, whole_overlap, dtype
+  ) / batch
+  constants = (
+      _split(targets, 2, chunk_size),
+      _split(beside(has_next, has_next), 2, chunk_size),
+      _split(jnp.broadcast_to(compared, (batch, length)), 1, chunk_size),
+  )
+  half = jnp.asarray(0.5, dtype)
+  loss, terms = _over_chunks(
+      functools.partial(_two_window_terms, divergence),
+      _split(beside(*hidden), 2, chunk_size), embedding, constants,
+      jnp.stack([half, half, jnp.asarray(weight, dtype)]),
+  )
+  names = 'cross_entropy_first', 'cross_entropy_second', 'misalignment'
+  return loss, dict(zip(names, terms, strict=True))
+
+
+def _two_window_terms(divergence, logits, constants):
+  targets, has_next, compared = constants
+  first, second = (token_cross_entropy(logits, targets) * has_next).sum((1, 2))
+  divergent = (divergence(*logits) * compared).sum()
+  return jnp.stack([first, second, divergent])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _over_chunks(
+    terms_of: _Terms,
+    hidden: jax.Array,
+    embedding: jax.Array,
+    constants: Any,
+    coefficients: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """Sums terms over chunks; returns coefficients · terms, and terms without gradient.
+
+  Args:
+    terms_of: closes over nothing that is traced.
+    hidden: [chunks, ..., c, D].
+    embedding: [V, D].
+    constants: arrays [chunks, ...], without gradient.
+    coefficients: [K], of the type to sum in.
+  """
+
+  def add(total, chunk):
+    rows, constant = chunk
+    return total + terms_of(_logits(rows, embedding), constant), None
+
+  start = jnp.zeros_like(coefficients)
+  terms, _ = jax.lax.scan(add, start, (hidden, constants))
+  return coefficients @ terms, terms
+
+
+def _forward(terms_of, hidden, embedding, constants, coefficients):
+  """Computes the gradients along with the terms."""
+  factor = jnp.result_type(hidden, embedding)
+  product = functools.partial(jnp.einsum, preferred_element_type=coefficients.dtype)
+
+  def add(carry, chunk):
+    total, of_embedding = carry
+    rows, constant = chunk
+    terms, pull = jax.vjp(lambda z: terms_of(z, constant), _logits(rows, embedding))
+    of_logits = pull(coefficients)[0].astype(factor)
+    of_rows = product('...v,vd->...d', of_logits, embedding)
+    of_embedding += product('...v,...d->vd', of_logits, rows)
+    return (total + terms, of_embedding), of_rows.astype(rows.dtype)
+
+  zeros = jnp.zeros(embedding.shape, coefficients.dtype)
+  start = jnp.zeros_like(coefficients), zeros
+  (terms, of_embedding), of_hidden = jax.lax.scan(add, start, (hidden, constants))
+  gradients = of_hidden, of_embedding.astype(embedding.dtype), terms
+  return (coefficients @ terms, terms), gradients
+
+
+def _backward(terms_of, gradients, cotangents):
+  del terms_of
+  cotangent, _ = cotangents
+  of_hidden, of_embedding, terms = (
+      (cotangent * x).astype(x.dtype) for x in gradients
+  )
+  return of_hidden, of_embedding, None, terms
+
+
+_over_chunks.defvjp(_forward, _backward)
+
+
+def _logits(rows: jax.Array, embedding: jax.Array) -> jax.Array:
+  return jnp.einsum(
+      '...d,vd->...v', rows, embedding, preferred_element_type=_wide(rows, embedding)
+  )
+
+
+def _wide(hidden: jax.Array, embedding: jax.Array) -> jnp.dtype:
+  return jnp.promote_types(jnp.result_type(hidden, embedding), jnp.float32)
+
+
+def _split(x: jax.Array, axis: int, chunk_size: int) -> jax.Array:
+  """Cuts an axis into equal chunks, a new first axis, the last filled up with zeros."""
+  length = x.shape[axis]
+  number = math.ceil(length / chunk_size)
+  size = math.ceil(length / number)
+  fill = [(0, 0)] * x.ndim
+  fill[axis] = (0, number * size - length)
+  shape = (*x.shape[:axis], number, size, *x.shape[axis + 1 :])
+  return jnp.moveaxis(jnp.pad(x, fill).reshape(shape), axis, 0)
+
+
+def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
+  if hidden.ndim != 3 or embedding.ndim != 2 or hidden.shape[2] != embedding.shape[1]:
+    raise ValueError(
+        'hidden states [B, L, D] do not fit the embedding [V, D]: '
+        f'{hidden.shape}, {embedding.shape}'
+    )
+  if not isinstance(chunk_size, int) or chunk_size < 1:
+    raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')

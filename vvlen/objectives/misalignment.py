@@ -1,0 +1,373 @@
+"""Long-short misalignment: how far predictions drift apart between two contexts.
+
+One stream of L + e tokens is read by two windows, w1 = [0, L) and w2 = [e, L + e), each
+with positions from 0. Where both see more than L/2 tokens, rows that follow the same
+token are compared (arXiv 2506.11769, section 4):
+
+  w1[L//2 + e : L]  with  w2[L//2 : L − e],    e uniform on 1..L//2 − 1
+
+With p, q the softmax over the vocabulary of rows of w1 and w2, in nats,
+
+  SCE  = −Σ q log p − Σ p log q = H(p) + H(q) + KL(p‖q) + KL(q‖p)
+  loss = (CE₁ + CE₂)/2 + α SCE,    α in [0.1, 0.3]; α = 0 is the baseline
+
+CE being the mean over the L − 1 next tokens inside a window. Row for row, w1 has the
+longer context, by e tokens. The gradient of SCE in the logits of p,
+
+  (p − q) − p ⊙ (log q − ⟨p, log q⟩),
+
+is not zero at p = q: the loss also lowers entropy. The symmetric KL and Jensen–Shannon
+divergences do not; they and the stop-gradient on the longer context are our variants.
+
+Errata of the paper: the code of its Appendix E has an entropy of p for the second term
+of SCE, returns nothing, takes log_softmax without an axis (over the batch, for logits
+of three axes), and lets e = L/2 leave no rows and nan. Its text compares the whole
+overlap, w1[e : L] with w2[0 : L − e], its code the second half, which is the default
+here. Uniform e gives large gaps more weight than its Eq. 4 (a triangular law).
+
+A divergence is a function of logits (first [..., V], second [..., V]) -> [...], first
+being w1's; any may be passed. Logits are finite; those narrower than float32 are
+computed in float32, and float64 stays float64.
+"""
+
+from collections.abc import Callable
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.objectives.cross_entropy import check_tokens, next_token_cross_entropy
+
+# (logits of w1 [..., V], logits of w2 [..., V]) -> [...]
+Divergence = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def symmetric_cross_entropy(
+    logits_first: jax.Array, logits_second: jax.Array
+) -> jax.Array:
+  """Returns −Σ q log p − Σ p log q of logits [..., V], [...] in nats."""
+  log_p, log_q = _log_softmax(logits_first), _log_softmax(logits_second)
+  return -(jnp.exp(log_q) * log_p + jnp.exp(log_p) * log_q).sum(-1)
+
+
+def stop_gradient_cross_entropy(
+    logits_first: jax.Array, logits_second: jax.Array
+) -> jax.Array:
+  """Returns SCE of logits [..., V], without gradient in w1's, the longer context."""
+  return symmetric_cross_entropy(jax.lax.stop_gradient(logits_first), logits_second)
+
+
+def symmetric_kl(logits_first: jax.Array, logits_second: jax.Array) -> jax.Array:
+  """Returns KL(p‖q) + KL(q‖p) of logits [..., V], [...] in nats."""
+  log_p, log_q = _log_softmax(logits_first), _log_softmax(logits_second)
+  return ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(-1)
+
+
+def jensen_shannon(logits_first: jax.Array, logits_second: jax.Array) -> jax.Array:
+  """Returns (KL(p‖m) + KL(q‖m))/2, m = (p + q)/2, of logits [..., V], in nats."""
+  log_p, log_q = _log_softmax(logits_first), _log_softmax(logits_second)
+  log_m = jnp.logaddexp(log_p, log_q) - math.log(2)
+  p, q = jnp.exp(log_p), jnp.exp(log_q)
+  return (p * (log_p - log_m) + q * (log_q - log_m)).sum(-1) / 2
+
+
+class Measures(NamedTuple):
+  """All that is reported of two windows, since the paper's scale is not known.
+
+  Scalars, means over batch and rows; in nats but for the last.
+  """
+
+  sce: jax.Array
+  half_sce: jax.Array
+  kl_first_second: jax.Array  # KL(p‖q)
+  kl_second_first: jax.Array  # KL(q‖p)
+  js: jax.Array
+  excess: jax.Array  # SCE − H(p) − H(q), which is the symmetric KL
+  entropy_first: jax.Array
+  entropy_second: jax.Array
+  top1_agreement: jax.Array  # share of rows with the same likeliest token
+
+
+def measures(
+    logits_first: jax.Array,
+    logits_second: jax.Array,
+    offset: int | jax.Array,
+    *,
+    whole_overlap: bool = False,
+) -> Measures:
+  """Returns all measures of misalignment; arguments as in `misalignment_loss`."""
+  first, second, weights = _rows(logits_first, logits_second, offset, whole_overlap)
+  log_p, log_q = _log_softmax(first), _log_softmax(second)
+  p, q = jnp.exp(log_p), jnp.exp(log_q)
+  mean = lambda values: (values * weights[None]).sum(1).mean()
+  sce = mean(symmetric_cross_entropy(first, second))
+  return Measures(
+      sce=sce,
+      half_sce=sce / 2,
+      kl_first_second=mean((p * (log_p - log_q)).sum(-1)),
+      kl_second_first=mean((q * (log_q - log_p)).sum(-1)),
+      js=mean(jensen_shannon(first, second)),
+      # Not by subtraction: it is the small difference of large numbers.
+      excess=mean(symmetric_kl(first, second)),
+      entropy_first=mean(-(p * log_p).sum(-1)),
+      entropy_second=mean(-(q * log_q).sum(-1)),
+      top1_agreement=mean(first.argmax(-1) == second.argmax(-1)),
+  )
+
+
+def misalignment_loss(
+    logits_first: jax.Array,
+    logits_second: jax.Array,
+    offset: int | jax.Array,
+    *,
+    divergence: Divergence = symmetric_cross_entropy,
+    whole_overlap: bool = False,
+) -> jax.Array:
+  """Returns the mean divergence over batch and compared rows.
+
+  Shapes do not depend on the offset, so that under jit one program serves all.
+
+  Args:
+    logits_first: [B, L, V], of tokens[0 : L].
+    logits_second: [B, L, V], of tokens[offset : L + offset].
+    offset: e, a whole number in 1..L//2−1, or 1..L−1 with `whole_overlap`. One that
+      is traced and outside gives nan.
+    divergence: of rows.
+    whole_overlap: compares w1[e : L] with w2[0 : L−e], for offsets up to L−1.
+
+  Returns:
+    A scalar, float32 or float64.
+
+  Raises:
+    ValueError: if shapes do not fit or a concrete offset is outside.
+  """
+  first, second, weights = _rows(logits_first, logits_second, offset, whole_overlap)
+  return (divergence(first, second) * weights[None]).sum(1).mean()
+
+
+def two_window_loss(
+    logits_first: jax.Array,
+    logits_second: jax.Array,
+    tokens_first: jax.Array,
+    tokens_second: jax.Array,
+    offset: int | jax.Array,
+    weight: float | jax.Array,
+    *,
+    divergence: Divergence = symmetric_cross_entropy,
+    whole_overlap: bool = False,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """Returns (CE₁ + CE₂)/2 + α SCE.
+
+  `vvlen.objectives.chunked.chunked_two_window_loss` is the same from hidden states,
+  in far less memory.
+
+  Args:
+    logits_first: [B, L, V], of `tokens_first`.
+    logits_second: [B, L, V], of `tokens_second`.
+    tokens_first: [B, L], integers in 0..V−1.
+    tokens_second: [B, L], `offset` tokens further on in the same stream.
+    offset: e, as all that follows but for `weight`, in `misalignment_loss`.
+    weight: α, at least 0; α = 0 is the baseline.
+    divergence: in place of SCE.
+    whole_overlap: compares all rows of the same token.
+
+  Returns:
+    The loss, a scalar, and scalars without gradient: 'cross_entropy_first',
+    'cross_entropy_second' and 'misalignment', the mean divergence.
+
+  Raises:
+    ValueError: if shapes do not fit, or, where these are concrete, if the offset is
+      outside, α is negative or not finite, or a token is not in the vocabulary.
+  """
+  check_two_windows(logits_first.shape, logits_second.shape, offset, whole_overlap)
+  check_tokens(tokens_first, logits_first.shape)
+  check_tokens(tokens_second, logits_second.shape)
+  check_weight(weight)
+  terms = {
+      'cross_entropy_first': next_token_cross_entropy(logits_first, tokens_first),
+      'cross_entropy_second': next_token_cross_entropy(logits_second, tokens_second),
+      'misalignment': misalignment_loss(
+          logits_first, logits_second, offset, divergence=divergence,
+          whole_overlap=whole_overlap,
+      ),
+  }
+  first, second, divergent = terms.values()
+  loss = (first + second) / 2 + weight * divergent
+  return loss, jax.lax.stop_gradient(terms)
+
+
+def two_windows(
+    tokens: jax.Array, length: int, offset: int | jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the windows tokens[:, 0 : L] and tokens[:, offset : L + offset].
+
+  Args:
+    tokens: [B, T] integers, T at least L + offset. Where a traced offset goes beyond,
+      the second window has the smallest integer there is, for which embeddings
+      (`nn.Embed`) and the losses here give nan.
+    length: L.
+    offset: e; traced or not, one program serves all.
+
+  Returns:
+    Two arrays [B, L].
+
+  Raises:
+    ValueError: if tokens are not [B, T], or T is less than L, or less than L + offset
+      for a concrete offset, or that is negative.
+  """
+  end = length + (0 if _traced(offset) else int(offset))
+  if tokens.ndim != 2 or not length <= end <= tokens.shape[1]:
+    raise ValueError(
+        f'tokens {tokens.shape} are not [B, T >= {length} + offset]: offset {offset}'
+    )
+  offset = jnp.asarray(offset, jnp.int32)
+  # Negative places would count from the end.
+  places = jnp.arange(length) + jnp.where(offset < 0, tokens.shape[1], offset)
+  second = jnp.take(
+      tokens, places, axis=1, mode='fill', fill_value=jnp.iinfo(tokens.dtype).min
+  )
+  return tokens[:, :length], second
+
+
+def sample_offset(
+    key: jax.Array, length: int, range: tuple[float, float] = (0, 1 / 2)
+) -> jax.Array:
+  """Returns an offset e, uniform on a range of those that `length` allows.
+
+  Args:
+    key: typed.
+    length: L.
+    range: the ends as fractions of L. The paper's ablation has (0, 1/2), (0, 1/4),
+      (1/4, 1/2) and (0, 1), which needs `whole_overlap`; see `offset_range`.
+
+  Returns:
+    int32 [].
+
+  Raises:
+    ValueError: as `offset_range`.
+  """
+  lowest, highest = offset_range(length, range)
+  return jax.random.randint(key, (), lowest, highest + 1, jnp.int32)
+
+
+def offset_range(
+    length: int, range: tuple[float, float] = (0, 1 / 2)
+) -> tuple[int, int]:
+  """Returns the lowest and the highest offset of a range.
+
+  Args:
+    length: L.
+    range: the ends as fractions of L, rounded down to whole numbers and kept within
+      1..L//2−1, or within 1..L−1 if the second end is more than 1/2.
+
+  Returns:
+    Both are included.
+
+  Raises:
+    ValueError: if the ends are not 0 <= low < high <= 1, or no offset is left.
+  """
+  low, high = range
+  if not 0 <= low < high <= 1:
+    raise ValueError(f'range must be two rising fractions in 0..1: {range}')
+  most = _most(length, whole_overlap=high > 1 / 2)
+  lowest, highest = max(1, int(low * length)), min(most, int(high * length))
+  if lowest > highest:
+    raise ValueError(f'length {length} has no offset in the range {range}')
+  return lowest, highest
+
+
+def overlap_weights(
+    rows: jax.Array,
+    length: int,
+    offset: jax.Array,
+    whole_overlap: bool,
+    dtype: jnp.dtype,
+) -> jax.Array:
+  """Returns the weights of rows of w1 in the mean over compared rows.
+
+  Args:
+    rows: [R], numbers of rows in 0..L−1.
+    length: L.
+    offset: e, int32 []; traced or not, it is not checked here.
+    whole_overlap: as in `misalignment_loss`.
+    dtype: of the weights.
+
+  Returns:
+    [R], which sum to 1 over rows 0..L−1; 0 for rows that are not compared; all nan for
+    an offset outside.
+  """
+  start = 0 if whole_overlap else length // 2
+  share = 1 / jnp.asarray(length - start - offset, dtype)
+  valid = (offset >= 1) & (offset <= _most(length, whole_overlap))
+  share = jnp.where(valid, share, jnp.nan)
+  # nan * 0 is nan.
+  return jnp.where(rows - offset >= start, 1, 0).astype(dtype) * share
+
+
+def check_two_windows(
+    first: tuple[int, ...],
+    second: tuple[int, ...],
+    offset: int | jax.Array,
+    whole_overlap: bool,
+) -> None:
+  """Checks shapes [B, L, V or D] of two windows and a concrete offset.
+
+  Args:
+    first: shape of the first window's logits or hidden states.
+    second: of the second's.
+    offset: e.
+    whole_overlap: as in `misalignment_loss`.
+
+  Raises:
+    ValueError: if one does not fit.
+  """
+  if len(first) != 3 or tuple(first) != tuple(second):
+    raise ValueError(
+        f'windows must both be of the same three axes: {tuple(first)}, {tuple(second)}'
+    )
+  whole = jnp.issubdtype(jnp.result_type(offset), jnp.integer) and not jnp.ndim(offset)
+  most = _most(first[1], whole_overlap)
+  if not whole or not (_traced(offset) or 1 <= int(offset) <= most):
+    raise ValueError(
+        f'offset must be a whole number in 1..{most} at length {first[1]}: {offset}'
+    )
+
+
+def check_weight(weight: float | jax.Array) -> None:
+  """Raises ValueError unless α is traced, or a finite number that is not negative."""
+  if jnp.ndim(weight) or not (_traced(weight) or 0 <= float(weight) < math.inf):
+    raise ValueError(f'weight must be a number that is not negative: {weight}')
+
+
+def _rows(
+    first: jax.Array, second: jax.Array, offset: int | jax.Array, whole_overlap: bool
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns rows of both windows, side by side [B, R, V], and their weights [R]."""
+  check_two_windows(first.shape, second.shape, offset, whole_overlap)
+  length = first.shape[1]
+  offset = jnp.asarray(offset, jnp.int32)
+  start = 0 if whole_overlap else length // 2
+  rows = jnp.arange(start, length)
+  if whole_overlap:
+    second = jnp.take(second, (rows - offset) % length, axis=1)
+  else:
+    # From L//2 − e, which is 1 or more, to L − e: for no e is this moved to fit.
+    second = jax.lax.dynamic_slice_in_dim(second, start - offset, length - start, 1)
+  wide = jnp.promote_types(jnp.result_type(first, second), jnp.float32)
+  weights = overlap_weights(rows, length, offset, whole_overlap, wide)
+  return first[:, start:], second, weights
+
+
+def _log_softmax(logits: jax.Array) -> jax.Array:
+  logits = jnp.asarray(logits)
+  wide = jnp.promote_types(logits.dtype, jnp.float32)
+  return jax.nn.log_softmax(logits.astype(wide))
+
+
+def _most(length: int, whole_overlap: bool) -> int:
+  return length - 1 if whole_overlap else length // 2 - 1
+
+
+def _traced(x: object) -> bool:
+  return isinstance(x, jax.core.Tracer)
