@@ -6,6 +6,15 @@ The last term is ALiBi's (arXiv 2108.12409): m is the slope of a head, p are pos
 Queries may have more heads than keys and values: query head h then reads the key head
 h // (h's per key head), as in grouped-query attention (arXiv 2305.13245).
 
+Implementations:
+
+  plain    forms all logits at once; the only one that has second derivatives, or takes
+           some queries only
+  chunked  `vvlen.models.chunked_attention`: memory grows with n
+  cudnn    NVIDIA's, of float16 and bfloat16
+  splash   JAX's for TPUs; on a CPU it is interpreted, which is for tests alone. What it
+           multiplies in float32 the TPU rounds to bfloat16
+
 Axes: B sequences, n tokens, h query heads, k key heads, d width of a head.
 """
 
@@ -14,7 +23,16 @@ import functools
 import jax
 import jax.numpy as jnp
 
-IMPLEMENTATIONS = ('plain',)
+from vvlen.models.chunked_attention import chunked_attention
+
+IMPLEMENTATIONS = ('plain', 'chunked', 'cudnn', 'splash')
+
+# From so many tokens on all logits at once are slower than blocks of them. Measured on
+# a CPU, with gradients: 8 sequences of 256 take 53 ms against 59, 8 of 512 195 against
+# 106, one of 2048 1670 against 310.
+_LONG = 512
+# Tokens in a block of the splash kernel, the first that divides the padded length.
+_SPLASH_BLOCKS = (512, 256, 128)
 
 
 def causal_attention(
@@ -42,7 +60,9 @@ def causal_attention(
     query_index: [B, m] int, the place of each query among the keys, where only some
       are asked for; a query sees the keys j ≤ its place. None if there is one query for
       each key.
-    implementation: one of `IMPLEMENTATIONS`; None chooses.
+    implementation: one of `IMPLEMENTATIONS`; None chooses by length, dtype and device:
+      plain below 512 tokens and with `query_index`, above cudnn or splash for bfloat16
+      where they run, else chunked.
 
   Returns:
     The output [B, n, h, d], of the dtype of the values where that is a float.
@@ -54,11 +74,24 @@ def causal_attention(
   queries, keys, values, slopes, positions, query_index = _check(
       queries, keys, values, slopes, positions, query_index
   )
-  if implementation not in (None, *IMPLEMENTATIONS):
+  if implementation is None:
+    implementation = _choose(queries, keys, values, slopes, query_index)
+  elif implementation not in IMPLEMENTATIONS:
     raise ValueError(
         f'implementation must be one of {", ".join(IMPLEMENTATIONS)}: '
         f'{implementation!r}'
     )
+  refused = _refusal(implementation, queries, keys, values, slopes, query_index)
+  if refused is not None:
+    raise ValueError(f'implementation {implementation!r} {refused}')
+  if implementation == 'cudnn':
+    return jax.nn.dot_product_attention(
+        queries, keys, values, is_causal=True, implementation='cudnn'
+    )
+  if implementation == 'splash':
+    return _splash(queries, keys, values)
+  if implementation == 'chunked':
+    return _chunked(queries, keys, values, slopes, positions)
   return _plain(queries, keys, values, slopes, positions, query_index)
 
 
@@ -130,6 +163,43 @@ def _check(queries, keys, values, slopes, positions, query_index):
   return queries, keys, values, slopes, positions, query_index
 
 
+def _choose(queries, keys, values, slopes, query_index):
+  """Returns the name of the implementation that is fastest."""
+  if query_index is not None or queries.shape[1] < _LONG:
+    return 'plain'
+  kernel = {'gpu': 'cudnn', 'tpu': 'splash'}.get(jax.default_backend())
+  narrow = jnp.result_type(queries, keys, values).itemsize == 2
+  if kernel is None or not narrow:
+    return 'chunked'
+  refused = _refusal(kernel, queries, keys, values, slopes, query_index)
+  return kernel if refused is None else 'chunked'
+
+
+def _refusal(implementation, queries, keys, values, slopes, query_index):
+  """Returns why an implementation cannot do it, None if it can."""
+  if implementation == 'plain':
+    return None
+  if query_index is not None:
+    return 'takes no query_index'
+  if implementation == 'chunked':
+    return None
+  backend, width = jax.default_backend(), queries.shape[-1]
+  dtypes = {str(x.dtype) for x in (queries, keys, values)}
+  if implementation == 'cudnn' and backend != 'gpu':
+    return f'needs a GPU: {backend}'
+  if implementation == 'splash' and backend == 'gpu':
+    return f'needs a TPU, or a CPU to be interpreted on: {backend}'
+  if slopes is not None:
+    return 'has no ALiBi: slopes must be None'
+  known = {'float16', 'bfloat16'} if implementation == 'cudnn' else {
+      'float16', 'bfloat16', 'float32'}
+  if len(dtypes) > 1 or not dtypes <= known:
+    return f'needs one dtype of {", ".join(sorted(known))}: {", ".join(sorted(dtypes))}'
+  if implementation == 'cudnn' and (width % 8 or width > 128):
+    return f'needs a width that is a multiple of 8, up to 128: {width}'
+  return None
+
+
 def _floating(x):
   x = jnp.asarray(x)
   if jnp.issubdtype(x.dtype, jnp.complexfloating):
@@ -181,3 +251,40 @@ def _plain(queries, keys, values, slopes, positions, query_index):
   output = _product(wide)('bkgij,bkjd->bkgid', weights, values.swapaxes(1, 2))
   output = output.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
   return output.astype(values.dtype)
+
+
+def _chunked(queries, keys, values, slopes, positions):
+  batch, length, _, width = queries.shape
+  groups = (keys.shape[2], queries.shape[2] // keys.shape[2])
+  output = chunked_attention(
+      queries.reshape(batch, length, *groups, width).transpose(0, 2, 3, 1, 4),
+      keys.swapaxes(1, 2),
+      values.swapaxes(1, 2),
+      None if slopes is None else slopes.reshape(groups),
+      None if positions is None else jnp.atleast_2d(positions),
+  )
+  return output.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
+
+
+def _splash(queries, keys, values):
+  # Imported here, where it is needed: it takes a while.
+  from jax.experimental.pallas.ops.tpu import splash_attention
+
+  length, heads, width = queries.shape[1:]
+  # Padding stands after all tokens, where none of them looks.
+  padding = (0, -length % _SPLASH_BLOCKS[-1])
+  whole = length + padding[1]
+  block = next(x for x in _SPLASH_BLOCKS if whole % x == 0)
+  mask = splash_attention.CausalMask((whole, whole))
+  kernel = splash_attention.make_splash_mha_single_device(
+      splash_attention.MultiHeadMask([mask] * heads),
+      block_sizes=splash_attention.BlockSizes(
+          block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block,
+          block_q_dq=block, block_kv_dq=block,
+      ),
+      interpret=jax.default_backend() == 'cpu',
+  )
+  heads_first = lambda x: jnp.pad(x.swapaxes(1, 2), [(0, 0), (0, 0), padding, (0, 0)])
+  scaled = queries * jnp.asarray(width**-0.5, queries.dtype)
+  output = jax.vmap(kernel)(*map(heads_first, (scaled, keys, values)))
+  return output[:, :, :length].swapaxes(1, 2)
