@@ -105,14 +105,16 @@ def _forward(block, queries, keys, values, slopes, positions):
 
     state = largest, powers.sum(-1), average(powers, i)
     largest, total, output = jax.lax.fori_loop(0, i, add_keys, state)
-    output = (output / total[..., None]).astype(values.dtype)
-    return None, (output, largest + jnp.log(total))
+    return None, (output / total[..., None], largest + jnp.log(total))
 
   blocks = jnp.arange(queries.shape[-2] // block)
   _, (output, log_total) = jax.lax.scan(of_queries, None, blocks)
   output = _join(output, -2)
   log_total = _join(log_total, -1)
-  return output, (queries, keys, values, slopes, positions, output, log_total)
+  # The derivatives need the output as it was before rounding: in bfloat16 δ would be
+  # wrong by as much as the differences that it is subtracted from.
+  residuals = queries, keys, values, slopes, positions, output, log_total
+  return output.astype(values.dtype), residuals
 
 
 def _backward(block, residuals, gradient):
