@@ -173,8 +173,8 @@ def test_no_output_depends_on_later_tokens(implementation):
 
 
 @pytest.mark.parametrize('implementation', ['plain', 'chunked'])
-def test_large_logits_and_a_constant_added_to_all_of_a_row(implementation):
-  # Logits of thousands neither overflow nor underflow, and the last key, with the
+def test_large_logits_give_finite_values_and_gradients(implementation):
+  # Logits of up to 40,000 do not overflow, and the last key, with the
   # largest, has all the weight.
   queries = np.full((1, 200, 1, 4), 100.0, np.float32)
   keys = np.arange(200, dtype=np.float32).reshape(1, 200, 1, 1) * np.ones((1, 1, 1, 4))
