@@ -28,8 +28,8 @@ from vvlen.models.chunked_attention import chunked_attention
 IMPLEMENTATIONS = ('plain', 'chunked', 'cudnn', 'splash')
 
 # From so many tokens on all logits at once are slower than blocks of them. Measured on
-# a busy CPU, 4 heads, with gradients: 8 sequences of 256 take 53 ms against 59, 8 of 512
-# 195 against 106, one of 2048 1670 against 310.
+# a busy CPU, 4 heads, with gradients: 8 sequences of 256 take 53 ms against 59, 8 of
+# 512 195 against 106, one of 2048 1670 against 310.
 _LONG = 512
 # Tokens in a block of the splash kernel, the first that divides the padded length.
 _SPLASH_BLOCKS = (512, 256, 128)
