@@ -1,0 +1,194 @@
+"""Time and memory of causal attention over long inputs, with its gradient.
+
+Compares, in rounds that alternate between processes, at 2048, 8192 and 16,384 tokens of
+one sequence, 4 heads of width 64, values and gradients of queries, keys and values:
+
+  chunked   vvlen.models.causal_attention, in blocks
+  plain     the same, all logits at once, where they fit into --gib
+  torch     PyTorch's scaled_dot_product_attention, if it is installed
+  cudnn     NVIDIA's kernel, in bfloat16, on a GPU
+
+  python -m experiments.benchmarks.long_attention [--tokens=2048,8192]
+
+Rates are tokens per second. Memory is what the compiled program takes beside what goes
+in and out (XLA's memory analysis); PyTorch tells none on a CPU, on a GPU its peak.
+"""
+
+import argparse
+import importlib.util
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import _run
+from experiments.benchmarks import _rounds
+from vvlen.models.causal_attention import causal_attention
+
+MODULE = 'experiments.benchmarks.long_attention'
+TOKENS, HEADS, WIDTH = (2048, 8192, 16384), 4, 64
+IMPLEMENTATIONS = ('chunked', 'plain', 'torch', 'cudnn')
+
+
+def floors(length: int, itemsize: int = 4) -> dict[str, int]:
+  """Counts what value and gradient need at the least.
+
+  Two products of half a matrix for the value, five for the gradient, whose weights are
+  formed again. Bytes: q, k, v read and output and log-sum-exp written; for the gradient
+  those five and the output's gradient read, three gradients written.
+  """
+  one_product = length**2 * WIDTH * HEADS  # half of 2 n² d
+  entries = HEADS * length
+  return {
+      'operations': 2 * one_product + 5 * one_product,
+      'exponentials': 2 * entries * length // 2,
+      'bytes': itemsize * entries * (12 * WIDTH + 2),
+  }
+
+
+def plain_bytes(length: int) -> int:
+  """Returns what plain attention holds: three matrices of weights, in float32."""
+  return 3 * 4 * HEADS * length**2
+
+
+def main() -> None:
+  """Runs all workers, prints a table and, last, JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--rounds', type=int, default=3)
+  parser.add_argument('--tokens', default=','.join(map(str, TOKENS)))
+  parser.add_argument('--gib', type=float, default=8, help='memory plain may take')
+  parser.add_argument('--output', help='also write the JSON to this file')
+  parser.add_argument('--worker', choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  lengths = [int(x) for x in args.tokens.split(',')]
+  if args.worker is not None:
+    length, = lengths
+    attend, about = (_torch if args.worker == 'torch' else _jax)(args.worker, length)
+
+    def rate():
+      start = time.perf_counter()
+      attend()
+      return length / (time.perf_counter() - start)
+
+    attend()
+    _rounds.serve(rate, about)
+    return
+
+  result = {}
+  for length in lengths:
+    print(f'{length} tokens: compiling.', flush=True)
+    start = lambda name, length=length: _rounds.Worker(
+        MODULE, [f'--worker={name}', f'--tokens={length}']
+    )
+    workers = {'chunked': start('chunked')}
+    names = []
+    if plain_bytes(length) <= args.gib * 2**30:
+      names.append('plain')
+    if importlib.util.find_spec('torch') is not None:
+      names.append('torch')
+    # Asking JAX itself would take the GPU's memory from the workers.
+    if workers['chunked'].about['platform'] == 'gpu':
+      names.append('cudnn')
+    workers |= {name: start(name) for name in names}
+    rounds = _rounds.alternate(workers, args.rounds)
+    result[str(length)] = _result(workers, length) | rounds
+    _print_table(result[str(length)])
+  _rounds.report({
+      'tokens': result,
+      'settings': {'sequences': 1, 'heads': HEADS, 'width': WIDTH},
+      'processor': _run.processor(),
+      'versions': {'jax': jax.__version__, 'numpy': np.__version__},
+  }, args.output)
+
+
+def _result(workers: dict[str, _rounds.Worker], length: int) -> dict[str, Any]:
+  rate = {name: worker.median() for name, worker in workers.items()}
+  seconds = {name: length / x for name, x in rate.items()}
+  needed = floors(length)
+  return {
+      'ratio': {
+          name: round(rate['chunked'] / x, 2)
+          for name, x in rate.items() if name != 'chunked'
+      },
+      'seconds': {name: float(f'{x:.4g}') for name, x in seconds.items()},
+      'temporary_mib': {
+          name: worker.about['temporary_mib'] for name, worker in workers.items()
+      },
+      'floors': needed,
+      'operations_per_second': {
+          name: float(f'{needed["operations"] / x:.3g}') for name, x in seconds.items()
+      },
+      'about': {name: worker.about for name, worker in workers.items()},
+  }
+
+
+def _print_table(result: dict[str, Any]) -> None:
+  print(f'{"":10}{"seconds":>10}{"temporary MiB":>16}{"Gop / s":>10}')
+  for name, seconds in result['seconds'].items():
+    memory = result['temporary_mib'][name]
+    speed = result['operations_per_second'][name] / 1e9
+    print(f'{name:10}{seconds:10.4f}{"-" if memory is None else memory:>16}'
+          f'{speed:10.1f}')
+
+
+def _inputs(length: int) -> list[np.ndarray]:
+  rng = np.random.default_rng(0)
+  shape = (1, length, HEADS, WIDTH)
+  return [rng.standard_normal(shape, np.float32) for _ in range(3)]
+
+
+def _jax(implementation: str, length: int):
+  """Returns what attends once, and facts of what it compiled to."""
+  jax.config.update('jax_enable_compilation_cache', False)
+  dtype = jnp.bfloat16 if implementation == 'cudnn' else jnp.float32
+  inputs = [jnp.asarray(x, dtype) for x in _inputs(length)]
+
+  def loss(*inputs):
+    output = causal_attention(*inputs, implementation=implementation)
+    return output.astype(jnp.float32).sum()
+
+  start = time.perf_counter()
+  compiled = jax.jit(jax.value_and_grad(loss, (0, 1, 2))).lower(*inputs).compile()
+  memory = compiled.memory_analysis()
+  about = {
+      'compile_seconds': round(time.perf_counter() - start, 2),
+      'temporary_mib': round(memory.temp_size_in_bytes / 2**20, 1),
+      'dtype': jnp.dtype(dtype).name,
+      'platform': jax.default_backend(),
+      'device': jax.devices()[0].device_kind,
+  }
+  return lambda: jax.block_until_ready(compiled(*inputs)), about
+
+
+def _torch(_: str, length: int):
+  import torch
+
+  device = 'cuda' if torch.cuda.is_available() else 'cpu'
+  # Heads first, which is how PyTorch has them.
+  inputs = [
+      torch.tensor(x, device=device).transpose(1, 2).contiguous().requires_grad_()
+      for x in _inputs(length)
+  ]
+
+  def attend():
+    output = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
+    torch.autograd.grad(output.sum(), inputs)
+    if device == 'cuda':
+      torch.cuda.synchronize()
+
+  memory = None
+  if device == 'cuda':
+    before = torch.cuda.memory_allocated()
+    attend()
+    memory = round((torch.cuda.max_memory_allocated() - before) / 2**20, 1)
+  about = {
+      'temporary_mib': memory, 'dtype': 'float32', 'device': device,
+      'threads': torch.get_num_threads(), 'version': torch.__version__,
+  }
+  return attend, about
+
+
+if __name__ == '__main__':
+  main()
