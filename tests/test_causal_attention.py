@@ -9,8 +9,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from vvlen.models.causal_attention import attention_logits_and_weights, causal_attention
+from vvlen.models.causal_attention import causal_attention
 from vvlen.models.chunked_attention import chunked_attention
+from vvlen.models.masked_attention import Alibi, masked_attention
 from vvlen.sharding import seed_mesh
 
 # Sequences; tokens; query heads, key heads; width of a head.
@@ -66,33 +67,45 @@ def test_plain_is_numpy(slopes, positions):
   logits, weights, output = _exact(*inputs, **bias)
   found = causal_attention(*inputs, implementation='plain', **bias)
   np.testing.assert_allclose(found, output, rtol=1e-5, atol=1e-6)
-  found_logits, found_weights = attention_logits_and_weights(*inputs[:2], **bias)
-  np.testing.assert_allclose(found_logits, logits, rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(found_weights, weights, rtol=1e-5, atol=1e-7)
+  probed = masked_attention(*inputs, np.tri(N, dtype=bool), _alibi(slopes, positions))
+  np.testing.assert_allclose(probed.output, output, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(probed.logits, logits, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(probed.weights, weights, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize('slopes', [None, SLOPES], ids=['no_bias', 'alibi'])
 @pytest.mark.parametrize('positions', POSITIONS)
 def test_some_queries_give_the_rows_of_all(slopes, positions):
   queries, keys, values = _inputs()
-  bias = dict(slopes=slopes, positions=POSITIONS[positions])
+  positions = POSITIONS[positions]
   index = np.array([[6, 0, 3], [2, 2, 6]])
-  some = np.take_along_axis(queries, index[..., None, None], axis=1)
-  found = jax.jit(causal_attention)(some, keys, values, query_index=index, **bias)
-  rows = causal_attention(queries, keys, values, **bias)
-  rows = np.take_along_axis(np.asarray(rows), index[..., None, None], axis=1)
-  np.testing.assert_allclose(found, rows, rtol=1e-5, atol=1e-6)
+  take = lambda rows: np.take_along_axis(np.asarray(rows), index[..., None, None], 1)
+  mask = np.arange(N) <= index[..., None]
+  bias = _alibi(slopes, positions)
+  if bias is not None:
+    own = np.broadcast_to(bias.key_positions, (B, N))
+    bias = bias._replace(query_positions=np.take_along_axis(own, index, axis=1))
+  found = jax.jit(masked_attention)(take(queries), keys, values, mask, bias)
+  rows = causal_attention(queries, keys, values, slopes=slopes, positions=positions)
+  np.testing.assert_allclose(found.output, take(rows), rtol=1e-5, atol=1e-6)
 
 
 def test_a_query_that_sees_no_key_gives_zeros_and_finite_gradients():
   queries, keys, values = _inputs()
-  attend = functools.partial(causal_attention, query_index=np.array([[-1], [2]]))
+  mask = np.stack([np.zeros((1, N), bool), np.ones((1, N), bool)])
+  attend = lambda *inputs: masked_attention(*inputs, mask).output
   loss = lambda *inputs: jnp.sum(jnp.sin(attend(*inputs)))
   inputs = queries[:, :1], keys, values
   np.testing.assert_array_equal(attend(*inputs)[0], np.zeros((1, H, D)))
   for gradient in jax.jit(jax.grad(loss, (0, 1, 2)))(*inputs):
     assert np.isfinite(gradient).all()
     assert (np.asarray(gradient)[0] == 0).all() and np.asarray(gradient)[1].any()
+
+
+def _alibi(slopes, positions):
+  """Returns what `masked_attention` takes for a bias between the same tokens."""
+  positions = np.arange(N) if positions is None else positions
+  return None if slopes is None else Alibi(slopes, positions, positions)
 
 
 def _gradients(attend, *inputs):
@@ -257,8 +270,8 @@ def test_float64_stays_float64():
       ))(*inputs)
       assert output.dtype == jnp.float64
       np.testing.assert_allclose(output, exact, rtol=1e-12, atol=1e-14)
-    _, weights = attention_logits_and_weights(*inputs[:2])
-    assert weights.dtype == jnp.float64
+    probed = masked_attention(*inputs, np.tri(150, dtype=bool))
+    assert probed.weights.dtype == probed.logits.dtype == jnp.float64
 
 
 def test_vmap_recomputing_and_sharding_change_no_gradient():
@@ -317,12 +330,10 @@ def _taken(backend, monkeypatch, dtype=jnp.bfloat16, n=2048, **options):
 @pytest.mark.parametrize('backend, options, name', [
     ('cpu', {}, 'chunked'),
     ('cpu', {'n': 64}, 'plain'),
-    ('cpu', {'query_index': np.arange(2048)[None]}, 'plain'),
     ('gpu', {}, 'cudnn'),
     ('gpu', {'dtype': np.float32}, 'chunked'),
     ('gpu', {'slopes': np.ones(1)}, 'chunked'),
     ('gpu', {'width': 60}, 'chunked'),
-    ('gpu', {'query_index': np.arange(2048)[None]}, 'plain'),
     ('tpu', {}, 'splash'),
     ('tpu', {'width': 60}, 'splash'),
     ('tpu', {'dtype': np.float32}, 'chunked'),
@@ -336,8 +347,6 @@ def test_what_is_chosen(backend, options, name, monkeypatch):
     ({'implementation': 'flash'}, "one of plain, chunked, cudnn, splash: 'flash'"),
     ({'implementation': 'cudnn'}, "'cudnn' needs a GPU: cpu"),
     ({'implementation': 'splash', 'slopes': SLOPES}, "'splash' has no ALiBi"),
-    ({'implementation': 'chunked', 'query_index': np.zeros((B, N), int)},
-     "'chunked' takes no query_index"),
     ({'keys': np.zeros((B, N, 4, D))}, 'differ in shape'),
     ({'keys': np.zeros((B, N, 4, D)), 'values': np.zeros((B, N, 4, D))},
      '6 query heads are no multiple of 4 key heads'),
@@ -346,7 +355,6 @@ def test_what_is_chosen(backend, options, name, monkeypatch):
     ({'queries': np.zeros((B, N, H, D), complex)}, 'real numbers: complex64'),
     ({'slopes': np.ones(3)}, r'slopes must be \[6\]: \(3,\)'),
     ({'positions': np.ones(3)}, r'positions must be \[7\] or \[2, 7\]: \(3,\)'),
-    ({'query_index': np.zeros((B, N))}, r'query_index must be int \[2, 7\]: float32'),
 ])
 def test_what_cannot_be_done_is_told_in_one_line(change, told):
   arguments = dict(zip(('queries', 'keys', 'values'), _inputs(), strict=True)) | change

@@ -43,6 +43,10 @@ ALLOWED = {
     },
     'recency_cells': {'results'},
     'recency_figures': {'recency_cells', 'theory'},
+    'counting': _FROM_RESULTS | {
+        'counting_cells', 'counting_figures', 'run_folder', 'tables'
+    },
+    'counting_figures': _FROM_RESULTS | {'counting_cells'},
     'recency_extensions': {'recency_cells'},
 }
 WITHOUT_JAX = (
@@ -50,6 +54,7 @@ WITHOUT_JAX = (
     'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
+    'counting', 'counting_cells', 'counting_figures',
 )
 
 

@@ -8,8 +8,8 @@ h // (h's per key head), as in grouped-query attention (arXiv 2305.13245).
 
 Implementations:
 
-  plain    forms all logits at once; the only one that has second derivatives, or takes
-           some queries only
+  plain    `vvlen.models.masked_attention`, which forms all logits at once; the only one
+           that has second derivatives
   chunked  `vvlen.models.chunked_attention`: memory grows with n
   cudnn    NVIDIA's, of float16 and bfloat16
   splash   JAX's for TPUs; on a CPU it is interpreted, which is for tests alone. What it
@@ -18,12 +18,12 @@ Implementations:
 Axes: B sequences, n tokens, h query heads, k key heads, d width of a head.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from vvlen.models.chunked_attention import chunked_attention
+from vvlen.models.masked_attention import Alibi, masked_attention
 
 IMPLEMENTATIONS = ('plain', 'chunked', 'cudnn', 'splash')
 
@@ -40,9 +40,8 @@ def causal_attention(
     keys: jax.Array,
     values: jax.Array,
     *,
-    slopes: jax.Array | None = None,
-    positions: jax.Array | None = None,
-    query_index: jax.Array | None = None,
+    slopes: ArrayLike | None = None,
+    positions: ArrayLike | None = None,
     implementation: str | None = None,
 ) -> jax.Array:
   """Attends from every query to the keys up to its own place.
@@ -50,19 +49,16 @@ def causal_attention(
   Logits, weights and sums are float32 for narrower inputs.
 
   Args:
-    queries: [B, n, h, d], or [B, m, h, d] with `query_index`.
+    queries: [B, n, h, d].
     keys: [B, n, k, d]; k divides h.
     values: [B, n, k, d].
     slopes: [h], ALiBi's, positive for a bias to near keys; None for no bias. They are
       constants: no gradient reaches them.
     positions: [n] or [B, n], of the keys, in tokens, for the bias alone; 0, 1, … if
       None. Which keys are seen depends on their places, not on positions.
-    query_index: [B, m] int, the place of each query among the keys, where only some
-      are asked for; a query sees the keys j ≤ its place. None if there is one query for
-      each key.
     implementation: one of `IMPLEMENTATIONS`; None chooses by length, dtype and device:
-      plain below 512 tokens and with `query_index`, above cudnn or splash for bfloat16
-      where they run, else chunked.
+      plain below 512 tokens, above cudnn or splash for bfloat16 where they run, else
+      chunked.
 
   Returns:
     The output [B, n, h, d], of the dtype of the values where that is a float.
@@ -71,17 +67,17 @@ def causal_attention(
     ValueError: if shapes do not fit, or the implementation is unknown or cannot do
       what is asked.
   """
-  queries, keys, values, slopes, positions, query_index = _check(
-      queries, keys, values, slopes, positions, query_index
+  queries, keys, values, slopes, positions = _check(
+      queries, keys, values, slopes, positions
   )
   if implementation is None:
-    implementation = _choose(queries, keys, values, slopes, query_index)
+    implementation = _choose(queries, keys, values, slopes)
   elif implementation not in IMPLEMENTATIONS:
     raise ValueError(
         f'implementation must be one of {", ".join(IMPLEMENTATIONS)}: '
         f'{implementation!r}'
     )
-  refused = _refusal(implementation, queries, keys, values, slopes, query_index)
+  refused = _refusal(implementation, queries, keys, values, slopes)
   if refused is not None:
     raise ValueError(f'implementation {implementation!r} {refused}')
   if implementation == 'cudnn':
@@ -92,40 +88,10 @@ def causal_attention(
     return _splash(queries, keys, values)
   if implementation == 'chunked':
     return _chunked(queries, keys, values, slopes, positions)
-  return _plain(queries, keys, values, slopes, positions, query_index)
+  return _plain(queries, keys, values, slopes, positions)
 
 
-def attention_logits_and_weights(
-    queries: jax.Array,
-    keys: jax.Array,
-    *,
-    slopes: jax.Array | None = None,
-    positions: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
-  """Returns what the softmax takes and gives, for probes. Memory grows with n².
-
-  Args:
-    queries: [B, n, h, d].
-    keys: [B, n, k, d]; k divides h.
-    slopes: as in `causal_attention`, as are positions.
-    positions: [n] or [B, n].
-
-  Returns:
-    The logits, with ALiBi's bias, and the weights, both [B, h, n, n], 0 above the
-    diagonal, float32 or wider.
-
-  Raises:
-    ValueError: if shapes do not fit.
-  """
-  queries, keys, _, slopes, positions, _ = _check(
-      queries, keys, keys, slopes, positions, None
-  )
-  logits, weights, seen = _logits_and_weights(queries, keys, slopes, positions, None)
-  whole = (queries.shape[0], queries.shape[2], *logits.shape[-2:])
-  return jnp.where(seen, logits, 0.0).reshape(whole), weights.reshape(whole)
-
-
-def _check(queries, keys, values, slopes, positions, query_index):
+def _check(queries, keys, values, slopes, positions):
   """Returns the arguments as arrays, in floats where they are to be."""
   queries, keys, values = map(_floating, (queries, keys, values))
   for name, x in (('queries', queries), ('keys', keys), ('values', values)):
@@ -134,9 +100,7 @@ def _check(queries, keys, values, slopes, positions, query_index):
   if keys.shape != values.shape:
     raise ValueError(f'keys {keys.shape} and values {values.shape} differ in shape')
   batch, num_keys, key_heads, width = keys.shape
-  if (queries.shape[0], queries.shape[3]) != (batch, width) or (
-      query_index is None and queries.shape[1] != num_keys
-  ):
+  if (*queries.shape[:2], queries.shape[3]) != (batch, num_keys, width):
     raise ValueError(f'queries {queries.shape} do not fit keys {keys.shape}')
   if queries.shape[2] % key_heads:
     raise ValueError(
@@ -152,36 +116,24 @@ def _check(queries, keys, values, slopes, positions, query_index):
       raise ValueError(
           f'positions must be [{num_keys}] or [{batch}, {num_keys}]: {positions.shape}'
       )
-  if query_index is not None:
-    query_index = jnp.asarray(query_index)
-    whole = jnp.issubdtype(query_index.dtype, jnp.integer)
-    if query_index.shape != queries.shape[:2] or not whole:
-      raise ValueError(
-          f'query_index must be int [{batch}, {queries.shape[1]}]: '
-          f'{query_index.dtype} {query_index.shape}'
-      )
-  return queries, keys, values, slopes, positions, query_index
+  return queries, keys, values, slopes, positions
 
 
-def _choose(queries, keys, values, slopes, query_index):
+def _choose(queries, keys, values, slopes):
   """Returns the name of the implementation that is fastest."""
-  if query_index is not None or queries.shape[1] < _LONG:
+  if queries.shape[1] < _LONG:
     return 'plain'
   kernel = {'gpu': 'cudnn', 'tpu': 'splash'}.get(jax.default_backend())
   narrow = jnp.result_type(queries, keys, values).itemsize == 2
   if kernel is None or not narrow:
     return 'chunked'
-  refused = _refusal(kernel, queries, keys, values, slopes, query_index)
+  refused = _refusal(kernel, queries, keys, values, slopes)
   return kernel if refused is None else 'chunked'
 
 
-def _refusal(implementation, queries, keys, values, slopes, query_index):
+def _refusal(implementation, queries, keys, values, slopes):
   """Returns why an implementation cannot do it, None if it can."""
-  if implementation == 'plain':
-    return None
-  if query_index is not None:
-    return 'takes no query_index'
-  if implementation == 'chunked':
+  if implementation in ('plain', 'chunked'):
     return None
   backend, width = jax.default_backend(), queries.shape[-1]
   dtypes = {str(x.dtype) for x in (queries, keys, values)}
@@ -207,50 +159,13 @@ def _floating(x):
   return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
-def _product(dtype):
-  """Returns an einsum that sums in `dtype`, in full float32 on accelerators too."""
-  return functools.partial(
-      jnp.einsum, preferred_element_type=dtype, precision=jax.lax.Precision.HIGHEST
-  )
-
-
-def _logits_and_weights(queries, keys, slopes, positions, query_index):
-  """Returns logits and weights [B, k, g, m, n], and which keys are seen [·, m, n].
-
-  g are the query heads of a key head.
-  """
-  batch, num_queries, num_heads, width = queries.shape
-  num_keys, key_heads = keys.shape[1:3]
-  wide = jnp.promote_types(jnp.result_type(queries, keys), jnp.float32)
-  groups = (key_heads, num_heads // key_heads)
-  # Heads first: XLA on CPU is faster by a fifth than with tokens first.
-  queries = queries.reshape(batch, num_queries, *groups, width).transpose(0, 2, 3, 1, 4)
-  logits = _product(wide)('bkgid,bkjd->bkgij', queries, keys.swapaxes(1, 2))
-  logits = logits / width**0.5
-  places = jnp.arange(num_keys)
-  own = places[None] if query_index is None else query_index  # [1 or B, m]
-  if slopes is not None:
-    positions = jnp.atleast_2d(places if positions is None else positions)
-    if query_index is None:
-      from_positions = positions
-    else:
-      whole = jnp.broadcast_to(positions, (batch, num_keys))
-      from_positions = jnp.take_along_axis(whole, query_index, axis=1)
-    distance = (from_positions[:, :, None] - positions[:, None]).astype(wide)
-    slopes = slopes.astype(wide).reshape(1, *groups, 1, 1)
-    logits = logits - slopes * distance[:, None, None]
-  seen = (places[None, None] <= own[..., None])[:, None, None]
-  lowest = jnp.finfo(wide).min  # not −inf, which is NaN in a row that sees no key
-  weights = jax.nn.softmax(jnp.where(seen, logits, lowest))
-  return logits, jnp.where(seen, weights, 0.0), seen
-
-
-def _plain(queries, keys, values, slopes, positions, query_index):
-  _, weights, _ = _logits_and_weights(queries, keys, slopes, positions, query_index)
-  wide = jnp.promote_types(weights.dtype, values.dtype)
-  output = _product(wide)('bkgij,bkjd->bkgid', weights, values.swapaxes(1, 2))
-  output = output.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
-  return output.astype(values.dtype)
+def _plain(queries, keys, values, slopes, positions):
+  places = jnp.arange(queries.shape[1])
+  if positions is None:
+    positions = places
+  bias = None if slopes is None else Alibi(slopes, positions, positions)
+  mask = places[:, None] >= places[None]
+  return masked_attention(queries, keys, values, mask, bias).output
 
 
 def _chunked(queries, keys, values, slopes, positions):
