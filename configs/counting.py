@@ -76,7 +76,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
                         group_size=1)
     config.evaluate.update(max_length=12, num_sequences=40)
     config.figures = dict(
-        figure_1a=_figure('mean', positions=('none', 'rope')),
+        figure_1a=_figure('mean', positions=POSITIONS),
         figure_4_length=_figure('length', train_lengths=(5, 10)),
         figure_5=_figure('sum', reparameterizations=('identity', 'inverse_sqrt')),
     )

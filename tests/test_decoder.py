@@ -115,7 +115,7 @@ def test_reading_some_places_is_reading_all_and_picking(key, kind, norm):
 
 @pytest.mark.parametrize('kind', ['learned', 'alibi', 'rope'])
 def test_all_prefixes_in_one_pass_are_one_pass_each(key, kind):
-  decoder = Decoder(V, width=12, num_heads=2, positions=kind, max_positions=30)
+  decoder = Decoder(V, width=12, num_heads=2, positions=kind, max_positions=N + 2)
   model = SequenceRegressor(decoder)
   bits = jax.random.randint(key, (B, N), 0, 2)
   begin, end = 3, 4

@@ -86,7 +86,7 @@ class Decoder(nn.Module):
       ValueError: on unknown positions or norm, heads that do not divide the width, or
         more tokens than there are positions.
     """
-    _check(self, tokens)
+    _check(self, tokens, positions)
     batch, length = tokens.shape
     embedding = self.param('embedding', nn.initializers.normal(1.0),
                            (self.vocab_size, self.width), jnp.float32)
@@ -218,7 +218,7 @@ def layer_norm(name: str) -> nn.LayerNorm:
   return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=name)
 
 
-def _check(decoder: Decoder, tokens: jax.Array) -> None:
+def _check(decoder: Decoder, tokens: jax.Array, positions: jax.Array | None) -> None:
   kind = decoder.positions
   if kind not in encodings.KINDS:
     raise ValueError(f'positions must be of {", ".join(encodings.KINDS)}: {kind!r}')
@@ -228,7 +228,8 @@ def _check(decoder: Decoder, tokens: jax.Array) -> None:
     )
   if tokens.ndim != 2:
     raise ValueError(f'tokens must be [B, n]: {tokens.shape}')
-  if kind in ('learned', 'random') and tokens.shape[1] > decoder.max_positions:
+  bounded = kind in ('learned', 'random') and positions is None
+  if bounded and tokens.shape[1] > decoder.max_positions:
     raise ValueError(
         f'{tokens.shape[1]} tokens, but max_positions {decoder.max_positions}'
     )

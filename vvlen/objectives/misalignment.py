@@ -30,7 +30,6 @@ being w1's; any may be passed. Logits are finite; those narrower than float32 ar
 computed in float32, and float64 stays float64.
 """
 
-from collections.abc import Callable
 import math
 from typing import NamedTuple
 
@@ -38,39 +37,39 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.objectives.cross_entropy import check_tokens, next_token_cross_entropy
+from vvlen.objectives.divergences import (
+    Divergence,
+    jensen_shannon,
+    log_softmax,
+    stop_gradient_cross_entropy,
+    symmetric_cross_entropy,
+    symmetric_kl,
+)
+from vvlen.objectives.windows import (
+    highest_offset,
+    offset_range,
+    sample_offset,
+    two_windows,
+)
 
-# (logits of w1 [..., V], logits of w2 [..., V]) -> [...]
-Divergence = Callable[[jax.Array, jax.Array], jax.Array]
-
-
-def symmetric_cross_entropy(
-    logits_first: jax.Array, logits_second: jax.Array
-) -> jax.Array:
-  """Returns −Σ q log p − Σ p log q of logits [..., V], [...] in nats."""
-  log_p, log_q = _log_softmax(logits_first), _log_softmax(logits_second)
-  return -(jnp.exp(log_q) * log_p + jnp.exp(log_p) * log_q).sum(-1)
-
-
-def stop_gradient_cross_entropy(
-    logits_first: jax.Array, logits_second: jax.Array
-) -> jax.Array:
-  """Returns SCE of logits [..., V], without gradient in w1's, the longer context."""
-  return symmetric_cross_entropy(jax.lax.stop_gradient(logits_first), logits_second)
-
-
-def symmetric_kl(logits_first: jax.Array, logits_second: jax.Array) -> jax.Array:
-  """Returns KL(p‖q) + KL(q‖p) of logits [..., V], [...] in nats."""
-  log_p, log_q = _log_softmax(logits_first), _log_softmax(logits_second)
-  return ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(-1)
-
-
-def jensen_shannon(logits_first: jax.Array, logits_second: jax.Array) -> jax.Array:
-  """Returns (KL(p‖m) + KL(q‖m))/2, m = (p + q)/2, of logits [..., V], in nats."""
-  log_p, log_q = _log_softmax(logits_first), _log_softmax(logits_second)
-  log_m = jnp.logaddexp(log_p, log_q) - math.log(2)
-  p, q = jnp.exp(log_p), jnp.exp(log_q)
-  return (p * (log_p - log_m) + q * (log_q - log_m)).sum(-1) / 2
-
+# To be had from here, with what it is made of.
+__all__ = [
+  'Divergence',
+  'Measures',
+  'check_two_windows',
+  'check_weight',
+  'jensen_shannon',
+  'measures',
+  'misalignment_loss',
+  'offset_range',
+  'overlap_weights',
+  'sample_offset',
+  'stop_gradient_cross_entropy',
+  'symmetric_cross_entropy',
+  'symmetric_kl',
+  'two_window_loss',
+  'two_windows',
+]
 
 class Measures(NamedTuple):
   """All that is reported of two windows, since the paper's scale is not known.
@@ -98,7 +97,7 @@ def measures(
 ) -> Measures:
   """Returns all measures of misalignment; arguments as in `misalignment_loss`."""
   first, second, weights = _rows(logits_first, logits_second, offset, whole_overlap)
-  log_p, log_q = _log_softmax(first), _log_softmax(second)
+  log_p, log_q = log_softmax(first), log_softmax(second)
   p, q = jnp.exp(log_p), jnp.exp(log_q)
   mean = lambda values: (values * weights[None]).sum(1).mean()
   sce = mean(symmetric_cross_entropy(first, second))
@@ -197,86 +196,6 @@ def two_window_loss(
   return loss, jax.lax.stop_gradient(terms)
 
 
-def two_windows(
-    tokens: jax.Array, length: int, offset: int | jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """Returns the windows tokens[:, 0 : L] and tokens[:, offset : L + offset].
-
-  Args:
-    tokens: [B, T] integers, T at least L + offset. Where a traced offset goes beyond,
-      the second window has the smallest integer there is, for which embeddings
-      (`nn.Embed`) and the losses here give nan.
-    length: L.
-    offset: e; traced or not, one program serves all.
-
-  Returns:
-    Two arrays [B, L].
-
-  Raises:
-    ValueError: if tokens are not [B, T], or T is less than L, or less than L + offset
-      for a concrete offset, or that is negative.
-  """
-  end = length + (0 if _traced(offset) else int(offset))
-  if tokens.ndim != 2 or not length <= end <= tokens.shape[1]:
-    raise ValueError(
-        f'tokens {tokens.shape} are not [B, T >= {length} + offset]: offset {offset}'
-    )
-  offset = jnp.asarray(offset, jnp.int32)
-  # Negative places would count from the end.
-  places = jnp.arange(length) + jnp.where(offset < 0, tokens.shape[1], offset)
-  second = jnp.take(
-      tokens, places, axis=1, mode='fill', fill_value=jnp.iinfo(tokens.dtype).min
-  )
-  return tokens[:, :length], second
-
-
-def sample_offset(
-    key: jax.Array, length: int, range: tuple[float, float] = (0, 1 / 2)
-) -> jax.Array:
-  """Returns an offset e, uniform on a range of those that `length` allows.
-
-  Args:
-    key: typed.
-    length: L.
-    range: the ends as fractions of L. The paper's ablation has (0, 1/2), (0, 1/4),
-      (1/4, 1/2) and (0, 1), which needs `whole_overlap`; see `offset_range`.
-
-  Returns:
-    int32 [].
-
-  Raises:
-    ValueError: as `offset_range`.
-  """
-  lowest, highest = offset_range(length, range)
-  return jax.random.randint(key, (), lowest, highest + 1, jnp.int32)
-
-
-def offset_range(
-    length: int, range: tuple[float, float] = (0, 1 / 2)
-) -> tuple[int, int]:
-  """Returns the lowest and the highest offset of a range.
-
-  Args:
-    length: L.
-    range: the ends as fractions of L, rounded down to whole numbers and kept within
-      1..L//2−1, or within 1..L−1 if the second end is more than 1/2.
-
-  Returns:
-    Both are included.
-
-  Raises:
-    ValueError: if the ends are not 0 <= low < high <= 1, or no offset is left.
-  """
-  low, high = range
-  if not 0 <= low < high <= 1:
-    raise ValueError(f'range must be two rising fractions in 0..1: {range}')
-  most = _most(length, whole_overlap=high > 1 / 2)
-  lowest, highest = max(1, int(low * length)), min(most, int(high * length))
-  if lowest > highest:
-    raise ValueError(f'length {length} has no offset in the range {range}')
-  return lowest, highest
-
-
 def overlap_weights(
     rows: jax.Array,
     length: int,
@@ -299,7 +218,7 @@ def overlap_weights(
   """
   start = 0 if whole_overlap else length // 2
   share = 1 / jnp.asarray(length - start - offset, dtype)
-  valid = (offset >= 1) & (offset <= _most(length, whole_overlap))
+  valid = (offset >= 1) & (offset <= highest_offset(length, whole_overlap))
   share = jnp.where(valid, share, jnp.nan)
   # nan * 0 is nan.
   return jnp.where(rows - offset >= start, 1, 0).astype(dtype) * share
@@ -327,7 +246,7 @@ def check_two_windows(
         f'windows must both be of the same three axes: {tuple(first)}, {tuple(second)}'
     )
   whole = jnp.issubdtype(jnp.result_type(offset), jnp.integer) and not jnp.ndim(offset)
-  most = _most(first[1], whole_overlap)
+  most = highest_offset(first[1], whole_overlap)
   if not whole or not (_traced(offset) or 1 <= int(offset) <= most):
     raise ValueError(
         f'offset must be a whole number in 1..{most} at length {first[1]}: {offset}'
@@ -357,16 +276,6 @@ def _rows(
   wide = jnp.promote_types(jnp.result_type(first, second), jnp.float32)
   weights = overlap_weights(rows, length, offset, whole_overlap, wide)
   return first[:, start:], second, weights
-
-
-def _log_softmax(logits: jax.Array) -> jax.Array:
-  logits = jnp.asarray(logits)
-  wide = jnp.promote_types(logits.dtype, jnp.float32)
-  return jax.nn.log_softmax(logits.astype(wide))
-
-
-def _most(length: int, whole_overlap: bool) -> int:
-  return length - 1 if whole_overlap else length // 2 - 1
 
 
 def _traced(x: object) -> bool:

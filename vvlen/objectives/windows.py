@@ -1,0 +1,89 @@
+"""Two windows of one stream, the second some tokens further on (arXiv 2506.11769)."""
+
+import jax
+import jax.numpy as jnp
+
+
+def two_windows(
+    tokens: jax.Array, length: int, offset: int | jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the windows tokens[:, 0 : L] and tokens[:, offset : L + offset].
+
+  Args:
+    tokens: [B, T] integers, T at least L + offset. Where a traced offset goes beyond,
+      the second window has the smallest integer there is, for which embeddings
+      (`nn.Embed`) and the losses here give nan.
+    length: L.
+    offset: e; traced or not, one program serves all.
+
+  Returns:
+    Two arrays [B, L].
+
+  Raises:
+    ValueError: if tokens are not [B, T], or T is less than L, or less than L + offset
+      for a concrete offset, or that is negative.
+  """
+  end = length + (0 if isinstance(offset, jax.core.Tracer) else int(offset))
+  if tokens.ndim != 2 or not length <= end <= tokens.shape[1]:
+    raise ValueError(
+        f'tokens {tokens.shape} are not [B, T >= {length} + offset]: offset {offset}'
+    )
+  offset = jnp.asarray(offset, jnp.int32)
+  # Negative places would count from the end.
+  places = jnp.arange(length) + jnp.where(offset < 0, tokens.shape[1], offset)
+  second = jnp.take(
+      tokens, places, axis=1, mode='fill', fill_value=jnp.iinfo(tokens.dtype).min
+  )
+  return tokens[:, :length], second
+
+
+def sample_offset(
+    key: jax.Array, length: int, range: tuple[float, float] = (0, 1 / 2)
+) -> jax.Array:
+  """Returns an offset e, uniform on a range of those that `length` allows.
+
+  Args:
+    key: typed.
+    length: L.
+    range: the ends as fractions of L. The paper's ablation has (0, 1/2), (0, 1/4),
+      (1/4, 1/2) and (0, 1), which needs `whole_overlap`; see `offset_range`.
+
+  Returns:
+    int32 [].
+
+  Raises:
+    ValueError: as `offset_range`.
+  """
+  lowest, highest = offset_range(length, range)
+  return jax.random.randint(key, (), lowest, highest + 1, jnp.int32)
+
+
+def offset_range(
+    length: int, range: tuple[float, float] = (0, 1 / 2)
+) -> tuple[int, int]:
+  """Returns the lowest and the highest offset of a range.
+
+  Args:
+    length: L.
+    range: the ends as fractions of L, rounded down to whole numbers and kept within
+      1..L//2−1, or within 1..L−1 if the second end is more than 1/2.
+
+  Returns:
+    Both are included.
+
+  Raises:
+    ValueError: if the ends are not 0 <= low < high <= 1, or no offset is left.
+  """
+  low, high = range
+  if not 0 <= low < high <= 1:
+    raise ValueError(f'range must be two rising fractions in 0..1: {range}')
+  most = highest_offset(length, whole_overlap=high > 1 / 2)
+  lowest, highest = max(1, int(low * length)), min(most, int(high * length))
+  if lowest > highest:
+    raise ValueError(f'length {length} has no offset in the range {range}')
+  return lowest, highest
+
+
+def highest_offset(length: int, whole_overlap: bool) -> int:
+  """Returns the highest offset that leaves rows to compare."""
+  return length - 1 if whole_overlap else length // 2 - 1
