@@ -15,6 +15,7 @@ import numpy as np
 
 from vvlen import counting_figures, plots, results, run_folder
 from vvlen.counting_cells import all_cells, Cell, FigureCells, read_figures
+from vvlen.counting_figures import FLOOR
 from vvlen.results import by_seed, Index
 from vvlen.statistics import (
     corrected,
@@ -24,7 +25,6 @@ from vvlen.statistics import (
 )
 from vvlen.tables import markdown, name_seeds, number, p_value, Table, write_table
 
-FLOOR = 1e-12  # of a squared error: below it there is but rounding
 _SHOWN = (10, 20, 35, 50)
 _RIGHT = 0.95
 # What the paper's figures show, read off by eye, beside which ours are set.

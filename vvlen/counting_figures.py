@@ -10,6 +10,7 @@ from vvlen import plots
 from vvlen.counting_cells import Cell, FigureCells
 from vvlen.results import Index
 
+FLOOR = 1e-12  # of a squared error: below it there is but rounding
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
     'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity', 'sqrt': '$\\sqrt{y}$',
@@ -47,28 +48,28 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
   metrics = {'squared_error': 'mean over strings'}
   if figure.varied == 'reparameterization':
     metrics['median_squared_error'] = 'median over strings'
-  drawn = Figure(figsize=(1.2 + 3.2 * len(metrics), 3.6))
+  drawn = Figure(figsize=(1.2 + 3.0 * len(metrics), 3.6))
   row = drawn.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+  ends = []
   for axes, (metric, title) in zip(row, metrics.items(), strict=True):
     axes.set_yscale('log')
     for cell, (colour, marker) in zip(figure.cells, _LOOKS, strict=False):
-      index = indices[cell.experiment]
-      lengths, values = plots.values(index, cell.arm, metric)
-      plots.draw(axes, lengths, np.maximum(values, 1e-12), colour, '',
+      lengths, values = plots.values(indices[cell.experiment], cell.arm, metric)
+      plots.draw(axes, lengths, np.maximum(values, FLOOR), colour, marker,
                  label(figure.varied, cell, plain=False))
-      mark = [i for i, n in enumerate(lengths) if n % 5 == 0]
-      middle = axes.lines[-1].get_ydata()
-      axes.plot(np.array(lengths)[mark], np.asarray(middle)[mark], marker,
-                color=colour)
+      line = axes.lines[-1]
+      line.set_markevery([i for i, n in enumerate(lengths) if n % 5 == 0])
+      ends += [np.nanmin(line.get_ydata()), np.nanmax(line.get_ydata())]
       if figure.varied == 'train_length':
         axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
     _reference(axes, figure, longest)
-    axes.set(title=title, xlabel='number of bits l', xlim=(0, longest + 1))
     if figure.varied != 'train_length':
       axes.axvspan(0, figure.cells[0].train_length, color='#f1f1f1', zorder=0,
                    linewidth=0)
-  row[0].set_ylabel('squared error')
-  drawn.suptitle(what(figure).capitalize(), fontsize=9)
+    axes.set(title=f'{what(figure).capitalize()},\n{title}', xlabel='number of bits l',
+             xlim=(0, longest + 1))
+  # Bands of few seeds may be wider than what is to be seen.
+  row[0].set(ylabel='squared error', ylim=(min(ends) / 5, max(ends) * 5))
   drawn.legend(*row[0].get_legend_handles_labels(), ncols=3,
                loc='outside upper center')
   seeds = max(
@@ -78,7 +79,7 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
           else 'grey: training lengths')
   drawn.supxlabel(
       f'geometric mean over {seeds} seeds; bands: its 95 % intervals; {grey}',
-      fontsize=7,
+      fontsize=6.5,
   )
   return drawn
 

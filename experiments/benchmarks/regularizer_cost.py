@@ -1,0 +1,142 @@
+"""What does the misalignment term cost a step of training?
+
+A decoder is trained on two windows of one stream, with and without the term, by turns:
+
+  baseline  (CE₁ + CE₂)/2 over the same two windows, α = 0 known when it is compiled
+  aligned   the same plus α SCE, with the offset e drawn anew for every step
+
+from hidden states, in chunks (`vvlen.objectives.chunked`), and from all logits at once
+(`plain_...`). arXiv 2506.11769 states 3-5 % a step; its step counts imply 5.3-6.4 %.
+
+  python -m experiments.benchmarks.regularizer_cost
+"""
+
+import argparse
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments import _run
+from experiments.benchmarks import _rounds
+from vvlen.models.decoder import Decoder
+from vvlen.models.language_model import LanguageModel
+from vvlen.objectives import misalignment
+from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
+from vvlen.objectives.cross_entropy import next_token_cross_entropy
+
+
+def main() -> None:
+  """Measures all forms and prints JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--vocabulary', type=int, default=32_000)
+  parser.add_argument('--width', type=int, default=256)
+  parser.add_argument('--layers', type=int, default=4)
+  parser.add_argument('--length', type=int, default=128)
+  parser.add_argument('--batch', type=int, default=4)
+  parser.add_argument('--rounds', type=int, default=9)
+  parser.add_argument('--weight', type=float, default=0.1)
+  parser.add_argument('--output', help='also write the JSON to this file')
+  args = parser.parse_args()
+  model = LanguageModel(Decoder(
+      args.vocabulary, num_layers=args.layers, width=args.width, positions='rope'
+  ))
+  shape = args.batch, args.length + args.length // 2 - 1
+  tokens = jax.random.randint(jax.random.key(1), shape, 0, args.vocabulary)
+  params = jax.jit(model.init)(jax.random.key(0), tokens)['params']
+  optimizer = optax.adamw(1e-3)
+  steps = {name: _step(model, optimizer, loss, args)
+           for name, loss in _LOSSES.items()}
+  states = {name: (params, optimizer.init(params)) for name in steps}
+  seconds: dict[str, list[float]] = {name: [] for name in steps}
+  for number in range(args.rounds + 1):
+    for name, step in steps.items():
+      key = jax.random.fold_in(jax.random.key(2), number)
+      start = time.perf_counter()
+      states[name] = jax.block_until_ready(step(*states[name], tokens, key))
+      if number:  # the first compiles
+        seconds[name].append(time.perf_counter() - start)
+  median = {name: statistics.median(times) for name, times in seconds.items()}
+  over = lambda one, other: [
+      round(100 * (a / b - 1), 2)
+      for a, b in zip(seconds[one], seconds[other], strict=True)
+  ]
+  each = over('aligned', 'baseline')
+  result = {
+      'percent_more': round(statistics.median(each), 2),
+      'percent_more_by_round': each,
+      'plain_percent_more': round(
+          statistics.median(over('plain_aligned', 'plain_baseline')), 2),
+      'seconds': {name: round(x, 4) for name, x in median.items()},
+      'compilations': {name: step._cache_size() for name, step in steps.items()},
+      'vocabulary': args.vocabulary, 'width': args.width, 'layers': args.layers,
+      'length': args.length, 'batch': args.batch,
+      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'processor': _run.processor(), 'versions': {'jax': jax.__version__},
+  }
+  _rounds.report(result, args.output)
+
+
+def _step(model, optimizer, loss, args):
+  """Returns the compiled step of training: params, state, tokens, key -> the next."""
+
+  @jax.jit
+  def step(params, state, tokens, key):
+    offset = misalignment.sample_offset(key, args.length)
+    first, second = misalignment.two_windows(tokens, args.length, offset)
+
+    def of(params):
+      return loss(model, params, first, second, offset, args.weight)
+
+    updates, state = optimizer.update(jax.grad(of)(params), state, params)
+    return optax.apply_updates(params, updates), state
+
+  return step
+
+
+def _hidden(model, params, *windows):
+  apply = lambda x: model.apply({'params': params}, x, method='hidden')
+  return [apply(x) for x in windows]
+
+
+def _baseline(model, params, first, second, offset, weight):
+  del offset, weight
+  states = jnp.stack(_hidden(model, params, first, second))
+  targets = jnp.pad(jnp.stack([first, second])[:, :, 1:], ((0, 0), (0, 0), (0, 1)))
+  mask = jnp.arange(first.shape[1]) < first.shape[1] - 1
+  both = lambda x: x.reshape(-1, *x.shape[2:])
+  mask = jnp.broadcast_to(mask, both(targets).shape)
+  return chunked_cross_entropy(
+      both(states), params['output_embedding'], both(targets), mask
+  )
+
+
+def _aligned(model, params, first, second, offset, weight):
+  return chunked_two_window_loss(
+      *_hidden(model, params, first, second), params['output_embedding'], first, second,
+      offset, weight,
+  )[0]
+
+
+def _plain_baseline(model, params, first, second, offset, weight):
+  del offset, weight
+  logits = (model.apply({'params': params}, x) for x in (first, second))
+  losses = map(next_token_cross_entropy, logits, (first, second))
+  return sum(losses) / 2
+
+
+def _plain_aligned(model, params, first, second, offset, weight):
+  logits = (model.apply({'params': params}, x) for x in (first, second))
+  return misalignment.two_window_loss(*logits, first, second, offset, weight)[0]
+
+
+_LOSSES = {
+    'baseline': _baseline, 'aligned': _aligned, 'plain_baseline': _plain_baseline,
+    'plain_aligned': _plain_aligned,
+}
+
+
+if __name__ == '__main__':
+  main()
