@@ -44,12 +44,14 @@ ALLOWED = {
     'recency_cells': {'results'},
     'recency_figures': {'recency_cells', 'theory'},
     'recency_extensions': {'recency_cells'},
+    'linear_attention': _FROM_RESULTS | {'run_folder', 'tables', 'theory'},
 }
 WITHOUT_JAX = (
     'statistics', 'results', 'curves', 'run_folder', 'comparison', 'plots', 'tables',
     'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
+    'linear_attention', 'theory.linear_attention',
 )
 
 
