@@ -7,8 +7,8 @@ exact optimum, and models trained by gradient descent, which find the latter.
       --workdir=runs/linear_attention
 
 variant   seeds  training lengths, steps  cost
-(none)    8      5, 10 and 20, 2,000      COST on two CPU cores
-smoke     2      10, 600                  shows that it runs, 20 seconds
+(none)    8      5, 10 and 20, 2,000      a minute on two CPU cores
+smoke     2      10, 600                  shows that it runs, 15 seconds
 """
 
 import ml_collections

@@ -44,14 +44,17 @@ ALLOWED = {
     'recency_cells': {'results'},
     'recency_figures': {'recency_cells', 'theory'},
     'recency_extensions': {'recency_cells'},
-    'linear_attention': _FROM_RESULTS | {'run_folder', 'tables', 'theory'},
+    'linear_attention': _FROM_RESULTS | {
+        'linear_attention_figure', 'run_folder', 'tables', 'theory'
+    },
+    'linear_attention_figure': _FROM_RESULTS,
 }
 WITHOUT_JAX = (
     'statistics', 'results', 'curves', 'run_folder', 'comparison', 'plots', 'tables',
     'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
-    'linear_attention', 'theory.linear_attention',
+    'linear_attention', 'linear_attention_figure', 'theory.linear_attention',
 )
 
 

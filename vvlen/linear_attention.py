@@ -12,11 +12,9 @@ import math
 from typing import Any, NamedTuple
 
 from etils import epath
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import plots, results, run_folder
+from vvlen import linear_attention_figure, plots, results, run_folder
 from vvlen.results import Index
 from vvlen.statistics import mean_interval
 from vvlen.tables import markdown, name_seeds, Table, write_table
@@ -26,14 +24,6 @@ ENTRIES = ('table_00', 'table_01', 'table_10', 'table_11')
 _NAMES = {'exact': 'least squares', 'closed': 'closed form', 'single': "paper's Γ",
           'trained': 'trained'}
 _OUTREP = {'exact': 'y', 'sqrt': '√y', 'log': 'log y', 'inverse_sqrt': '1/√y'}
-_LOOKS = {  # label, colour, line
-    'exact': ('exact optimum', '#0072B2', '-'),
-    'single': ("paper's single Γ", '#E69F00', '--'),
-    'sqrt': ('exact on $\\sqrt{y}$', '#CC79A7', '-.'),
-    'log': ('exact on $\\log y$', '#56B4E9', (0, (4, 1, 1, 1, 1, 1))),
-    'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#777777', ':'),
-}
-_ZERO = 1e-20  # a loss below it is 0, to rounding
 
 
 class Setting(NamedTuple):
@@ -85,7 +75,11 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     tables.insert(2, reparameterization_table(indices, longest))
   lengths = sorted({setting.n for setting in settings})
   with plots.style():
-    drawn = {f'loss_{n}': losses(n, indices) for n in lengths}
+    drawn = {
+        f'loss_{n}': linear_attention_figure.losses(
+            n, {s.task: index for s, index in indices.items() if s.n == n})
+        for n in lengths
+    }
     paths = plots.save(folder / 'figures', drawn)
   text = '\n'.join(map(markdown, tables))
   missing = [
@@ -211,10 +205,12 @@ def reparameterization_table(indices: Indices, longest: int) -> Table:
       records += [
           {'n': setting.n, 'target': arm, 'length': k, 'loss': index[arm, 'loss', k][0],
            'ratio': index[arm, 'loss', k][0] / index['exact', 'loss', k][0]}
-          for k in lengths]
+          for k in lengths
+      ]
   columns: dict[str, Any] = {
       'n': lambda r: str(r['n']), 'f(y)': lambda r: _OUTREP[r['target']],
-      'l': lambda r: str(r['length']), 'loss of y': lambda r: _number(r['loss'], ',.1f'),
+      'l': lambda r: str(r['length']),
+      'loss of y': lambda r: _number(r['loss'], ',.1f'),
       'times that of f(y) = y': lambda r: _number(r['ratio'], '.3f'),
   }
   return Table(
@@ -260,60 +256,6 @@ def sampled_table(indices: Indices) -> Table:
   if far:
     note += f' The farthest is {far:.1f} standard errors away.'
   return Table('sampled', 'Drawn strings against all strings', columns, records, note)
-
-
-def losses(n: int, indices: Indices) -> Figure:
-  """Draws the loss against the length, a panel for each task.
-
-  Args:
-    n: the training length that is shown.
-    indices: of the settings.
-  """
-  shown = {s.task: index for s, index in indices.items() if s.n == n}
-  figure = Figure(figsize=(0.8 + 2.5 * max(len(shown), 2), 3.5))
-  panels = figure.subplots(1, len(shown), squeeze=False)[0]
-  entries: dict[str, Any] = {}
-  for axes, (task, index) in zip(panels, shown.items(), strict=True):
-    axes.set_yscale('log')
-    _panel(axes, index)
-    longest = max(k for _, metric, k in index if metric == 'loss' and k)
-    axes.axvspan(0, n, color='#f1f1f1', zorder=0, linewidth=0)
-    axes.set(title='number of bits' if task == 'length' else f'{task} of bits',
-             xlabel='number of bits l', xlim=(0, longest + 1))
-    entries |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-  panels[0].set_ylabel('mean squared error')
-  figure.legend([*entries.values()], [*entries], ncols=3, loc='outside upper center')
-  seeds = max((len(_trained(index)) for index in shown.values()), default=0)
-  figure.supxlabel(
-      f'trained on 1 to n = {n} bits (grey); trained by gradient descent: geometric '
-      f'mean over {seeds} seeds, bars: 95 % intervals', fontsize=7)
-  return figure
-
-
-def _panel(axes: Axes, index: Index) -> None:
-  """Draws the lines of a task; those that are 0 are told of instead."""
-  for arm, (label, colour, line) in _LOOKS.items():
-    if (arm, 'loss', 1) not in index:
-      continue
-    lengths, values = plots.values(index, arm, 'loss')
-    if values.max() < _ZERO:
-      continue
-    axes.plot(lengths, values[0], color=colour, linestyle=line, label=label)
-  if plots.values(index, 'exact', 'loss')[1].max() < _ZERO:
-    axes.text(0.97, 0.03, 'exact optimum and Γ = 1:\nno loss at any length',
-              transform=axes.transAxes, ha='right', va='bottom', fontsize=7.5)
-    axes.set_ylim(1e-18, 1)
-  lengths, values = plots.values(index, 'trained', 'loss')
-  if not lengths:
-    return
-  with np.errstate(divide='ignore'):
-    mean, low, high = np.exp(mean_interval(np.log(np.maximum(values, 1e-30))))
-  at = [i for i, k in enumerate(lengths) if k == 1 or k % 5 == 0]
-  axes.errorbar(
-      np.array(lengths)[at], mean[at], np.stack([mean - low, high - mean])[:, at],
-      color='black', marker='o', linestyle='', markerfacecolor='none', markersize=4,
-      elinewidth=0.8, label='trained by gradient descent',
-  )
 
 
 def _trained(index: Index) -> Mapping[int, float]:
