@@ -44,7 +44,8 @@ def losses(n: int, indices: Mapping[str, Index]) -> Figure:
   panels[0].set_ylabel('mean squared error')
   figure.legend(
       [*entries.values()], [*entries], ncols=6 if count > 2 else 2,
-      loc='outside upper center', title=f'Linear attention trained on 1 to n = {n} bits',
+      loc='outside upper center',
+      title=f'Linear attention trained on 1 to n = {n} bits',
   )
   seeds = max(len(plots.values(x, 'trained', 'loss')[1]) for x in indices.values())
   figure.supxlabel(
