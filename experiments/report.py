@@ -10,7 +10,15 @@ from typing import NoReturn
 
 from etils import epath
 
-from vvlen import counting, mechanism, recency, report, run_folder, sensitivity
+from vvlen import (
+    counting,
+    linear_attention,
+    mechanism,
+    recency,
+    report,
+    run_folder,
+    sensitivity,
+)
 
 
 def show(workdir: str) -> None:
@@ -32,6 +40,8 @@ def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
     return counting.write
   if 'panels' in config:
     return recency.write
+  if 'train_lengths' in config:
+    return linear_attention.write
   return mechanism.write if 'trained_config' in config else report.write
 
 

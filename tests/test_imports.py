@@ -48,6 +48,10 @@ ALLOWED = {
     },
     'counting_figures': _FROM_RESULTS | {'counting_cells'},
     'recency_extensions': {'recency_cells'},
+    'linear_attention': _FROM_RESULTS | {
+        'linear_attention_figure', 'run_folder', 'tables', 'theory'
+    },
+    'linear_attention_figure': _FROM_RESULTS,
 }
 WITHOUT_JAX = (
     'statistics', 'results', 'curves', 'run_folder', 'comparison', 'plots', 'tables',
@@ -55,6 +59,7 @@ WITHOUT_JAX = (
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
     'counting', 'counting_cells', 'counting_figures',
+    'linear_attention', 'linear_attention_figure', 'theory.linear_attention',
 )
 
 

@@ -250,5 +250,5 @@ def _factor_cell(record: dict[str, Any]) -> str:
 def _short(value: float) -> str:
   """Formats a positive number to two digits."""
   if 99.5 <= value < 1e5:
-    return number(value, ',.0f')
+    return f'{value:,.0f}'
   return number(value, '.2g' if 1e-3 <= value < 99.5 else '.1e')

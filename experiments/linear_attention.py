@@ -1,0 +1,298 @@
+r"""Does gradient descent find the best linear attention, and is it the paper's?
+
+Mean, length and sum of bits by one layer of linear attention, trained on 1 to n bits:
+the exact optimum, the single number Γ of arXiv 2506.11769 and trained models, at
+lengths up to 50; drawn strings against all; and the paper's formulas, corrected.
+
+  python -m experiments.linear_attention --config=configs/linear_attention.py \
+      --workdir=runs/linear_attention
+"""
+
+from collections.abc import Iterator, Mapping
+import math
+from typing import Any, NamedTuple
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments import _run, _training, report
+from experiments._check import naming_fields
+from vvlen import results, run_folder, sharding
+from vvlen.curves import Curves
+from vvlen.models import linear_attention as model_file
+from vvlen.tasks import counting
+from vvlen.theory import linear_attention as theory
+from vvlen.training import ensemble
+from vvlen.training.step import Problem
+
+_FLOOR = 1e-3  # of an output before the inverse of 1/√
+# What the exact optimum of length is trained on instead, and its inverse, in float64.
+_OUTREP = {
+    'sqrt': (np.sqrt, lambda z: np.maximum(z, 0) ** 2),
+    'log': (np.log, np.exp),
+    'inverse_sqrt': (lambda y: y**-0.5, lambda z: np.maximum(z, _FLOOR) ** -2.0),
+}
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs the experiment, or what is left of it, and writes tables and figures."""
+  check(config)
+  train = config.train
+  _run.use_devices(train.seeds_at_once // train.group_size)
+  mesh = sharding.seed_mesh()
+  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  _run.lock(workdir)
+  before = run_folder.claim(
+      workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
+      may_differ=['train.save_every_seconds'],
+  )
+  if extra := -config.num_seeds % train.seeds_at_once:
+    print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
+  if before and before['num_seeds'] < config.num_seeds:
+    print(_training.SEEDS_ADDED)
+
+  folder = epath.Path(workdir)
+  rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
+  done = {(row.experiment, row.arm, row.seed) for row in rows.values()}
+  cells = [(task, n) for task in config.tasks for n in config.train_lengths]
+  todo = [
+      (task, n, first) for task, n in cells for first in _training.blocks(config)
+      if any((_name(task, n), 'trained', seed) not in done
+             for seed in _training.seeds_of(config, first))
+  ]
+  new = [row for task, n in cells if (_name(task, n), 'exact', 0) not in done
+         for row in _exact_rows(config, task, n)]
+  rows = _write(folder, config, rows, new)
+  curves = Curves(folder / 'metrics.jsonl')
+  print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train, '
+        f'{train.num_steps:,} steps each. Compiling first.', flush=True)
+  total = len(todo) * train.seeds_at_once * train.num_steps
+  with _run.Progress(total, 'seed-steps') as progress:
+    for task, n, first in todo:
+      new = _train(config, task, n, first, mesh, folder, curves, progress)
+      rows = _write(folder, config, rows, new)
+  report.show(workdir)
+  run_folder.finish(workdir, finished=_run.now())
+
+
+def _name(task: str, n: int) -> str:
+  return f'{task}_{n}'
+
+
+def _write(
+    folder: epath.Path, config: Any, rows: Mapping[Any, results.Row],
+    new: list[results.Row],
+) -> dict[Any, results.Row]:
+  """Adds rows and writes all, in an order that is always the same."""
+  names = [_name(task, n) for task in config.tasks for n in config.train_lengths]
+  merged = {**rows, **{row[:-1]: row for row in new}}
+  results.write_rows(folder / 'results.csv', sorted(merged.values(), key=lambda row: (
+      names.index(row.experiment), row.arm, row.seed, row.length or 0, row.metric)))
+  return merged
+
+
+def _exact_rows(config: Any, task: str, n: int) -> list[results.Row]:
+  """Returns rows of what is exact, and of strings that are drawn; their seed is 0."""
+  name, lengths = _name(task, n), range(1, config.evaluate.max_length + 1)
+  exact = theory.fit(task, n).table
+  single = theory.single_value_table(task, theory.single_value(task, n))
+  rows = [row for arm, table in (('exact', exact), ('single', single))
+          for row in _table_rows(config, task, n, arm, 0, table)]
+  for length, mean, error in _sampled_losses(config, task, exact):
+    rows += [results.Row(name, 'exact', 0, length, 'sampled_loss', mean),
+             results.Row(name, 'exact', 0, length, 'sampled_loss_error', error)]
+  for arm, (encode, decode) in _OUTREP.items() if task == 'length' else ():
+    table = theory.fit(task, n, encode=encode).table
+    losses = [theory.loss(table, task, k, decode=decode) for k in lengths]
+    rows += [results.Row(name, arm, 0, k, 'loss', x)
+             for k, x in zip(lengths, losses, strict=True)]
+    rows.append(results.Row(name, arm, 0, None, 'training_loss', np.mean(losses[:n])))
+  return rows
+
+
+def _table_rows(
+    config: Any, task: str, n: int, arm: str, seed: int, table: np.ndarray
+) -> Iterator[results.Row]:
+  """Yields a table's entries, its loss over all strings of each length, and of 1..n."""
+  name = _name(task, n)
+  for (a, b), value in np.ndenumerate(table):
+    yield results.Row(name, arm, seed, None, f'table_{a}{b}', value)
+  losses = [theory.loss(table, task, k)
+            for k in range(1, config.evaluate.max_length + 1)]
+  for k, value in enumerate(losses, 1):
+    yield results.Row(name, arm, seed, k, 'loss', value)
+  yield results.Row(name, arm, seed, None, 'training_loss', np.mean(losses[:n]))
+
+
+def _sampled_losses(
+    config: Any, task: str, table: np.ndarray
+) -> Iterator[tuple[int, float, float]]:
+  """Yields length, mean and standard error of the loss over strings that are drawn.
+
+  By a `LinearAttention` that has this table. The shorter strings are the first bits of
+  the longer ones, and all tables see the same.
+  """
+  evaluate = config.evaluate
+  longest = max(evaluate.sampled_lengths)
+  bits = counting.sample(
+      ensemble.purpose_key(jax.random.key(config.seed), ensemble.TEST),
+      batch_size=evaluate.num_sequences, min_length=longest, max_length=longest,
+      task=task,
+  ).tokens[:, 1:-1]
+  params = model_file.from_table(jnp.asarray(table, jnp.float32))
+  apply = jax.jit(model_file.LinearAttention().apply)
+  for k in evaluate.sampled_lengths:
+    length = jnp.full(len(bits), k, jnp.int32)
+    answer = np.asarray(apply({'params': params}, bits, length), float)
+    squared = (answer - counting.make_batch(bits, length, task).target) ** 2
+    yield k, squared.mean(), squared.std(ddof=1) / len(squared) ** 0.5
+
+
+class Strings(NamedTuple):
+  """One string of each kind of 1..n bits, M = n (n + 1) of them, padded with zeros."""
+
+  bits: np.ndarray  # [M, n] int32
+  length: np.ndarray  # l [M] int32
+  weight: np.ndarray  # [M] float32, of all strings of that kind, C(l − 1, c) / (n 2^l)
+
+
+def strings_of(n: int) -> Strings:
+  """Returns a string for all with the same length, last bit and c ones before it.
+
+  The order of bits before the last changes neither answer nor target. So the weighted
+  loss, and its gradient, are those over all 2^(n + 1) − 2 strings of 1..n bits, each
+  length as likely as the others.
+  """
+  kinds = [(length, last, ones) for length in range(1, n + 1) for last in (0, 1)
+           for ones in range(length)]
+  bits, weight = np.zeros((len(kinds), n), np.int32), np.zeros(len(kinds))
+  for i, (length, last, ones) in enumerate(kinds):
+    bits[i, :ones], bits[i, length - 1] = 1, last
+    weight[i] = math.comb(length - 1, ones) / (n * 2**length)
+  length = np.array([kind[0] for kind in kinds], np.int32)
+  return Strings(bits, length, weight.astype(np.float32))
+
+
+def problem(config: Any, task: str, n: int) -> Problem:
+  """Returns what is trained: the expected loss over all strings of 1..n bits, by Adam.
+
+  Nothing is drawn, so that this is gradient descent without noise, and seeds differ in
+  their initial weights alone.
+  """
+  model, strings = model_file.LinearAttention(config.model.width), strings_of(n)
+  target = counting.make_batch(strings.bits, strings.length, task).target
+  batch = jax.tree.map(jnp.asarray, (strings, target))
+  rate = optax.cosine_decay_schedule(
+      config.optimizer.learning_rate, config.train.num_steps
+  )
+
+  def init(key):
+    return model.init(key, strings.bits[:1], strings.length[:1])['params']
+
+  def loss(params, batch):
+    strings, target = batch
+    answer = model.apply({'params': params}, strings.bits, strings.length)
+    return (strings.weight * jnp.square(answer - target)).sum(), {}
+
+  return Problem(init, lambda key, step: batch, loss, optax.adam(rate))
+
+
+def _train(
+    config: Any, task: str, n: int, first: int, mesh: jax.sharding.Mesh,
+    folder: epath.Path, curves: Curves, progress: _run.Progress,
+) -> list[results.Row]:
+  """Trains a block of seeds, from its checkpoint on, and returns their rows."""
+  train, name, trained = config.train, _name(task, n), problem(config, task, n)
+  trainer = ensemble.make_trainer(
+      trained, steps_per_call=train.steps_per_call, group_size=train.group_size,
+      mesh=mesh,
+  )
+  keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
+  reached = None
+
+  def on_progress(step, metrics):
+    nonlocal reached
+    if reached is None:
+      reached = step - train.steps_per_call
+      progress.skip(reached * train.seeds_at_once)
+    curves.add(name, step, first, metrics)
+    progress.show(f'{name}, seeds from {first}, loss {np.nanmean(metrics["loss"]):.3g}',
+                  (step - reached) * train.seeds_at_once)
+    reached = step
+
+  params = ensemble.train(
+      trainer, keys, train.num_steps,
+      folder=_training.checkpoints(folder, config, name, first),
+      save_every_seconds=train.save_every_seconds, on_progress=on_progress,
+  ).params
+  if reached is None:
+    progress.skip(train.num_steps * train.seeds_at_once)
+  tables = np.asarray(jax.vmap(model_file.table)(sharding.fetch(params)), float)
+  # By the model itself, on all strings, where what is exact has it of its table.
+  own_loss = lambda params: trained.loss(params, trained.sample(None, 0))[0]
+  losses = sharding.fetch(sharding.over_seeds(own_loss, mesh, train.group_size)(params))
+  rows = []
+  for seed in _training.seeds_of(config, first):
+    value = losses[seed - first]
+    own = results.Row(name, 'trained', seed, None, 'training_loss', value)
+    table = _table_rows(config, task, n, 'trained', seed, tables[seed - first])
+    rows += [own if row[:-1] == own[:-1] else row for row in table]
+  return rows
+
+
+def check(config: Any) -> None:
+  """Raises ValueError on a configuration that cannot run."""
+  with naming_fields():
+    _check(config)
+
+
+def _check(config: Any) -> None:
+  train, evaluate = config.train, config.evaluate
+  fields = run_folder.flatten(config.to_dict())
+  for name, least in {
+      'num_seeds': 2, 'model.width': 1, 'train.num_steps': 1,
+      'train.steps_per_call': 1, 'train.seeds_at_once': 1, 'train.group_size': 1,
+      'evaluate.max_length': 2, 'evaluate.num_sequences': 2,
+  }.items():
+    if not isinstance(fields[name], int) or fields[name] < least:
+      raise ValueError(
+          f'config.{name} must be a whole number from {least} on: {fields[name]!r}'
+      )
+  if not 0 < config.optimizer.learning_rate < math.inf:
+    raise ValueError('config.optimizer.learning_rate must be positive and finite: '
+                     f'{config.optimizer.learning_rate}')
+  if not 0 <= train.save_every_seconds:
+    raise ValueError('config.train.save_every_seconds must not be negative: '
+                     f'{train.save_every_seconds}')
+  if not 0 <= config.seed < 2**32:
+    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
+  for many, part in (('num_steps', 'steps_per_call'), ('seeds_at_once', 'group_size')):
+    if train[many] % train[part]:
+      raise ValueError(f'config.train.{many} {train[many]} must be a multiple of '
+                       f'config.train.{part} {train[part]}')
+  tasks, lengths = tuple(config.tasks), tuple(config.train_lengths)
+  if not tasks or set(tasks) - set(theory.TASKS) or len(set(tasks)) < len(tasks):
+    raise ValueError(
+        f'config.tasks must be distinct, of {", ".join(theory.TASKS)}: {tasks}'
+    )
+  for name, values in (('train_lengths', lengths),
+                       ('evaluate.sampled_lengths', tuple(evaluate.sampled_lengths))):
+    if not values or len(set(values)) < len(values) or any(
+        not isinstance(n, int) or n < 1 for n in values):
+      raise ValueError(
+          f'config.{name} must be distinct, positive whole numbers: {values}'
+      )
+  if max(lengths) >= evaluate.max_length:
+    raise ValueError('config.evaluate.max_length must be beyond the training lengths: '
+                     f'{evaluate.max_length}, {max(lengths)}')
+  if max(evaluate.sampled_lengths) > evaluate.max_length:
+    raise ValueError('config.evaluate.sampled_lengths must not exceed max_length: '
+                     f'{max(evaluate.sampled_lengths)}, {evaluate.max_length}')
+
+
+if __name__ == '__main__':
+  _run.run(main, needs=('tasks', 'train_lengths', 'model', 'train', 'optimizer',
+                        'evaluate'))
