@@ -62,9 +62,20 @@ def test_recency_of_any_logits():
   assert scope['by_distance'][3, 1] > scope['by_distance'][3, 31] + 1
 
 
-def test_any_problem_with_many_seeds():
+def test_misalignment_of_any_model():
   scope = {}
   exec(compile(_EXAMPLES[3], 'README.md', 'exec'), scope)
+  assert scope['offsets'].shape == scope['found'].sce.shape == (3,)
+  # A cross-entropy is at least an entropy.
+  found = scope['found']
+  assert (found.sce >= found.entropy_first + found.entropy_second - 1e-5).all()
+  norms = [float(abs(x).max()) for x in jax.tree.leaves(scope['gradients'])]
+  assert np.isfinite(norms).all() and min(norms) > 0
+
+
+def test_any_problem_with_many_seeds():
+  scope = {}
+  exec(compile(_EXAMPLES[4], 'README.md', 'exec'), scope)
   # The faster of the two ends nearer, on every seed alike.
   assert scope['test'].num_pairs == 8 * jax.device_count()
   assert scope['test'].ci_high < 0
@@ -76,4 +87,4 @@ def test_any_problem_with_many_seeds():
 
 
 def test_every_example_is_tested():
-  assert len(_EXAMPLES) == 4
+  assert len(_EXAMPLES) == 5

@@ -1,0 +1,237 @@
+"""The experiment of counting: training, measuring, tables, and the command itself."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import counting as config_file
+from experiments import _counting
+from experiments import counting as experiment
+from tests.conftest import ROOT, shown
+from vvlen import counting as report
+from vvlen import results, sharding
+from vvlen.counting_cells import all_cells, Cell, read_figures
+from vvlen.tasks import counting
+
+_CELL = Cell('sum', 'fair', 5, 'none', 'inverse_sqrt')
+
+
+def _config(**fields):
+  config = config_file.get_config('smoke')
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+def test_figures_are_cells_that_differ_in_one_thing():
+  config = config_file.get_config()
+  figures = read_figures(config.figures.to_dict())
+  assert list(figures) == ['figure_1a', 'figure_1b', 'figure_1c', 'figure_4_length',
+                           'figure_4_sum', 'figure_5', 'figure_6']
+  for figure in figures.values():
+    for field in Cell._fields:
+      values = {getattr(cell, field) for cell in figure.cells}
+      assert len(values) == (4 if field == figure.varied else 1)
+  assert len(all_cells(figures)) == 4 + 4 + 3 + 3 + 4 + 3 + 4  # shared ones once
+  controls = {name: f.control and f.control.arm for name, f in figures.items()}
+  assert controls['figure_4_sum'] is None
+  assert {*controls.values()} == {None, 'none'}
+
+
+def test_a_loss_is_that_of_the_reparameterized_target(key):
+  config = _config()
+  problem = _counting.problem(config, _CELL)
+  params, batch = problem.init(key), problem.sample(key, 0)
+  model = _counting.make_model(config, _CELL)
+  output = jax.jit(model.apply)({'params': params}, batch.tokens, batch.end[:, None])
+  expected = np.mean((np.asarray(output)[:, 0] - (batch.target + 1) ** -0.5) ** 2)
+  np.testing.assert_allclose(problem.loss(params, batch)[0], expected, rtol=1e-5)
+
+
+def test_answers_for_prefixes_are_decoded_answers_for_strings(key):
+  config = _config()
+  params = _counting.problem(config, _CELL).init(key)
+  model, function = _counting.make_model(config, _CELL), _counting.reparameterization(
+      _CELL)
+  bits = jax.random.randint(key, (7, 6), 0, 2)
+  found = jax.jit(lambda p, b: _counting.answer_prefixes(model, function, p, b))(
+      params, bits)
+  for length in (1, 4, 6):
+    batch = counting.make_batch(bits, jnp.full(7, length), 'sum')
+    output = model.apply({'params': params}, batch.tokens, batch.end[:, None])[:, 0]
+    expected = np.maximum(output, 1e-3) ** -2 - 1
+    np.testing.assert_allclose(found[:, length - 1], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize('counts', ['fair', 'uniform'])
+def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
+  # A model that answers 0.3 times the first bit, plus one half: its errors are known.
+  answer = lambda x: 0.5 + 0.3 * x[..., :1] + 0 * x
+  monkeypatch.setattr(
+      _counting, 'answer_prefixes', lambda model, function, params, bits: answer(bits))
+  config = _config(**{'evaluate.num_sequences': 4000})
+  cell = Cell('sum', counts, 5, 'none', 'identity')
+  mesh = sharding.seed_mesh()
+  keys = sharding.put(jax.random.split(key, mesh.size), mesh)
+  measured = _counting.make_measure(config, cell, mesh)(keys, keys)
+  for length in (1, 3, 10):
+    strings = np.array([*itertools.product((0, 1), repeat=length)])
+    chance = counting.string_probability(strings, counts)
+    squared = (0.5 + 0.3 * strings[:, 0] - strings.sum(1)) ** 2
+    np.testing.assert_allclose(
+        measured['squared_error', length], chance @ squared, rtol=1e-5)
+    np.testing.assert_allclose(
+        measured['accuracy', length], chance @ (squared < 0.25), rtol=1e-5)
+    # Half of the chance lies at or below the median.
+    median = measured['median_squared_error', length][0]
+    assert chance[squared <= median + 1e-6].sum() >= 0.5 - 1e-9
+    assert chance[squared < median - 1e-6].sum() < 0.5
+  # Beyond ten bits, over strings that are drawn: near what all would give.
+  error = measured['squared_error', 12]
+  near = measured['squared_error', 10] * (12 / 10) ** 2
+  np.testing.assert_allclose(error, near, rtol=0.3)
+  assert len({*error}) == mesh.size  # seeds have strings of their own
+
+
+def _indices(errors):
+  """Returns results in which an arm has these errors [seeds] at every length."""
+  rows = [
+      results.Row('length_10', arm, seed, length, metric, value)
+      for arm, values in errors.items() for seed, error in enumerate(values)
+      for length in (5, 10, 11, 12)
+      for metric, value in (
+          ('squared_error', error), ('median_squared_error', error),
+          ('accuracy', 0.96 if length < 11 else 0.9),
+      )
+  ]
+  return {'length_10': results.index(rows)}
+
+
+def test_factors_and_their_tests():
+  figure = read_figures(dict(f=dict(
+      task='length', counts='fair', positions=('none', 'rope'), train_lengths=(10,),
+      reparameterizations=('identity',))))['f']
+  indices = _indices({'none': [1e-4, 1e-3, 1e-2, 1e-3], 'rope': [1e-2, 1e-1, 10, 1e-1]})
+  row = shown(report.table('f', figure, indices, 12), 'RoPE')
+  # Ten to the mean of 2, 2, 3 and 2, with t = 9 on three degrees of freedom.
+  assert row['factor beyond training [95 %]'].startswith('178 [28, 1,')
+  assert row['p Holm'] == '.003'
+  assert row['l = 10'].startswith('0.18 [')
+  assert row['right up to'] == '10'
+  plain = shown(report.table('f', figure, indices, 12), 'no positions')
+  assert plain['factor beyond training [95 %]'] == plain['p Holm'] == ''
+  indices['length_10']['rope', 'squared_error', 11][2] = np.nan
+  table = report.table('f', figure, indices, 12)
+  assert 'Not finite, and left out: RoPE, seed 2.' in table.note
+
+
+@pytest.mark.parametrize('fields, words', [
+    ({'figures.figure_1a.task': 'median'}, "task must be of mean, length, sum"),
+    ({'figures.figure_1a.positions': ('none', 'fourier')}, "none, learned, sinusoidal"),
+    ({'figures.figure_1a.positions': ('none', 'none')}, 'positions must be distinct'),
+    ({'figures.figure_1a.train_lengths': (5, 10)}, 'figure_1a varies several things'),
+    ({'figures.figure_4_length.train_lengths': (0, 5)}, 'must be positive: 0'),
+    ({'figures.figure_5.reparameterizations': ('cube',)}, 'of identity, sqrt, log'),
+    ({'evaluate.max_length': 10}, 'must be beyond the training lengths: 10, 10'),
+    ({'model.num_heads': 3}, 'config.model.width 16 must be a multiple of'),
+    ({'model.norm': 'batch'}, 'config.model.norm must be of none, standardize'),
+    ({'optimizer.learning_rate': 0.0}, 'learning_rate must be positive'),
+    ({'num_seeds': 1}, 'config.num_seeds must be a whole number from 2 on: 1'),
+    ({'seed': -1}, 'config.seed must lie in 0..2**32-1: -1'),
+])
+def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words):
+  with pytest.raises(ValueError, match=re.escape(words)):
+    experiment.check(_config(**fields))
+
+
+@pytest.mark.parametrize('name, figures, seeds', [
+    ('paper', 7, 100), ('cpu', 7, 8), ('length', 3, 100), ('cpu_sum', 2, 8),
+    ('quick', 1, 4), ('smoke_sum', 1, 2),
+])
+def test_variants(name, figures, seeds):
+  config = config_file.get_config(name)
+  assert (len(config.figures), config.num_seeds) == (figures, seeds)
+  experiment.check(config)
+
+
+@pytest.mark.parametrize('name', ['fast', 'quick_length', 'cpu_median'])
+def test_unknown_variants(name):
+  with pytest.raises(ValueError):
+    config_file.get_config(name)
+
+
+def _run(workdir, *arguments):
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.counting',
+       '--config=configs/counting.py:smoke', f'--workdir={workdir}', *arguments],
+      cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+
+
+@pytest.mark.parametrize('argument, words', [
+    ("--config.figures.figure_4_length.reparameterizations=('identity', 'log')",
+     'varies several things'),
+    ("--config.figures.figure_1a.reparameterizations=('inverse_sqrt',)",
+     'mean, none+inverse_sqrt: a target of 0 is reparameterized to inf: shift it'),
+])
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, argument, words):
+  done = _run(tmp_path / 'run', argument)
+  assert (done.returncode, done.stdout) == (2, ''), done.stdout
+  assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
+  assert words in done.stderr
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory, fast_compilation):
+  """A whole run of smoke, and what it printed."""
+  workdir = tmp_path_factory.mktemp('whole') / 'run'
+  done = _run(workdir)
+  assert done.returncode == 0, done.stderr
+  return workdir, done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_writes_its_numbers_tables_and_figures(whole):
+  workdir, out = whole
+  for title in ('Figure 1a. ', 'Figure 4, length. ', 'Figure 5. '):
+    assert f'**{title}Mean squared error of the ' in out
+  rows = results.read_rows(workdir / 'results.csv')
+  by_arm = {(row.experiment, row.arm) for row in rows}
+  assert by_arm == {
+      *(('mean_10', arm) for arm in config_file.POSITIONS), ('length_5', 'none'),
+      ('length_10', 'none'), ('sum_10', 'none'), ('sum_10', 'none+inverse_sqrt'),
+  }
+  index = results.index(row for row in rows if row.experiment == 'mean_10')
+  for arm in config_file.POSITIONS:
+    assert {*index[arm, 'squared_error', 12]} == {0, 1}
+    assert all(x > 0 for x in index[arm, 'squared_error', 12].values())
+  made = {path.relative_to(workdir).as_posix() for path in workdir.rglob('*.*')}
+  for name in ('figure_1a', 'figure_4_length', 'figure_5'):
+    assert {f'figures/{name}.png', f'figures/{name}.pdf', f'tables/{name}.md',
+            f'tables/{name}.csv'} <= made
+  assert json.loads((workdir / 'config.json').read_text())['sessions'][-1]['finished']
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_and_grows_with_the_same_numbers(whole, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(whole[0], workdir)
+  rows = results.read_rows(workdir / 'results.csv')
+  # The first models are kept; of the others two seeds are read, one block is new.
+  results.write_rows(workdir / 'results.csv',
+                     [row for row in rows if row.experiment == 'mean_10'])
+  done = _run(workdir, '--config.num_seeds=3')
+  assert done.returncode == 0, done.stderr
+  grown = results.read_rows(workdir / 'results.csv')
+  assert {row.seed for row in grown} == {0, 1, 2}
+  assert [row for row in grown if row.seed < 2] == rows
+  done = _run(workdir, '--config.model.width=32')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert 'model.width: 16 there, 32 here' in done.stderr
