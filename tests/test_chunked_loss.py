@@ -163,9 +163,27 @@ def test_products_are_three_with_gradients_and_one_without():
   arrays, tokens = _inputs()
   of = lambda arrays: chunked_two_window_loss(*arrays, *tokens, 2, 0.2, chunk_size=4)[0]
   count = lambda f: len(re.findall(r'= dot_general', str(jax.make_jaxpr(f)(arrays))))
-  # And one for coefficients · terms.
-  assert count(of) == 1 + 1
-  assert count(jax.grad(of)) == 3 + 1
+  # For each window; and one for coefficients · terms.
+  assert count(of) == 2 * 1 + 1
+  assert count(jax.grad(of)) == 2 * 3 + 1
+
+
+def test_chunks_in_which_nothing_is_compared_are_spared_it():
+  arrays, tokens = _inputs(length=16)
+  seen = []
+
+  def noted(first, second):
+    jax.debug.callback(lambda: seen.append(1))
+    return objective.symmetric_kl(first, second)
+
+  # Of eight chunks of two rows, rows 8 to 15 − e are compared.
+  for e, chunks in ((1, 4), (4, 2), (7, 1)):
+    seen.clear()
+    loss, _ = chunked_two_window_loss(
+        *arrays, *tokens, e, 0.2, chunk_size=2, divergence=noted)
+    jax.block_until_ready(loss)
+    jax.effects_barrier()
+    assert len(seen) == chunks
 
 
 def _arrays_in(text, *sizes):

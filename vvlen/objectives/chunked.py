@@ -40,8 +40,8 @@ from vvlen.objectives.misalignment import (
   symmetric_cross_entropy,
 )
 
-# Of logits [..., c, V] and constants of a chunk, sums over its rows [K].
-_Terms = Callable[[jax.Array, Any], jax.Array]
+# Of a tuple of logits [B, c, V] and constants of a chunk, sums over its rows [K].
+_Terms = Callable[[tuple[jax.Array, ...], Any], jax.Array]
 
 # Positions. On two CPU cores, chunks of 128 to 512 rows took less time than smaller
 # ones and than all rows at once (V = 32,000, D = 256), and at V = 128,256, D = 2,048
@@ -139,8 +139,9 @@ def _cross_entropy(hidden, embedding, targets, mask, chunk_size):
   dtype = _wide(hidden, embedding)
   weights = mask.astype(dtype) / mask.sum(dtype=dtype)
   constants = tuple(_split(x, 1, chunk_size) for x in (targets, weights))
+  rows = (_split(hidden, 1, chunk_size),)
   loss, _ = _over_chunks(
-      _cross_entropy_terms, _split(hidden, 1, chunk_size), embedding, constants,
+      (_cross_entropy_terms,), rows, embedding, constants, _all_first(rows),
       jnp.ones(1, dtype),
   )
   return loss
@@ -148,7 +149,7 @@ def _cross_entropy(hidden, embedding, targets, mask, chunk_size):
 
 def _cross_entropy_terms(logits, constants):
   targets, weights = constants
-  return (token_cross_entropy(logits, targets) * weights).sum()[None]
+  return (token_cross_entropy(logits[0], targets) * weights).sum()[None]
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6, 7))
@@ -158,7 +159,8 @@ def _two_windows(
   batch, length, _ = hidden[0].shape
   dtype = _wide(hidden[0], embedding)
   # Row r + e (mod L) of the first window comes to r.
-  beside = lambda first, second: jnp.stack([jnp.roll(first, -offset, 1), second])
+  beside = lambda first, second: (jnp.roll(first, -offset, 1), second)
+  split = lambda arrays: tuple(_split(x, 1, chunk_size) for x in arrays)
   targets = beside(*(jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in tokens))
   rows = jnp.arange(length)
   has_next = jnp.where(rows < length - 1, 1 / (batch * (length - 1)), 0.0)
@@ -166,83 +168,116 @@ def _two_windows(
   compared = overlap_weights(
       (rows + offset) % length, length, offset, whole_overlap, dtype
   ) / batch
-  constants = (
-      _split(targets, 2, chunk_size),
-      _split(beside(has_next, has_next), 2, chunk_size),
-      _split(jnp.broadcast_to(compared, (batch, length)), 1, chunk_size),
-  )
+  [compared] = split([jnp.broadcast_to(compared, (batch, length))])
+  # Chunks in which nothing is compared are spared that; nan is not 0.
+  which = (compared != 0).any(axis=(1, 2)).astype(jnp.int32)
   half = jnp.asarray(0.5, dtype)
   loss, terms = _over_chunks(
-      functools.partial(_two_window_terms, divergence),
-      _split(beside(*hidden), 2, chunk_size), embedding, constants,
+      (_next_token_terms, functools.partial(_two_window_terms, divergence)),
+      split(beside(*hidden)), embedding,
+      (split(targets), split(beside(has_next, has_next)), compared), which,
       jnp.stack([half, half, jnp.asarray(weight, dtype)]),
   )
   names = 'cross_entropy_first', 'cross_entropy_second', 'misalignment'
   return loss, dict(zip(names, terms, strict=True))
 
 
+def _next_token_terms(logits, constants):
+  targets, has_next, _ = constants
+  terms = [
+      (token_cross_entropy(z, y) * share).sum()
+      for z, y, share in zip(logits, targets, has_next, strict=True)
+  ]
+  return jnp.stack([*terms, jnp.zeros_like(terms[0])])
+
+
 def _two_window_terms(divergence, logits, constants):
-  targets, has_next, compared = constants
-  first, second = (token_cross_entropy(logits, targets) * has_next).sum((1, 2))
-  divergent = (divergence(*logits) * compared).sum()
-  return jnp.stack([first, second, divergent])
+  divergent = (divergence(*logits) * constants[2]).sum()
+  return _next_token_terms(logits, constants).at[2].set(divergent)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _over_chunks(
-    terms_of: _Terms,
-    hidden: jax.Array,
+    functions: tuple[_Terms, ...],
+    hidden: tuple[jax.Array, ...],
     embedding: jax.Array,
     constants: Any,
+    which: jax.Array,
     coefficients: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
   """Sums terms over chunks; returns coefficients · terms, and terms without gradient.
 
   Args:
-    terms_of: closes over nothing that is traced.
-    hidden: [chunks, ..., c, D].
+    functions: of which each chunk has one. They close over nothing that is traced.
+    hidden: each [chunks, B, c, D].
     embedding: [V, D].
     constants: arrays [chunks, ...], without gradient.
+    which: [chunks] int32, the place of a chunk's function.
     coefficients: [K], of the type to sum in.
   """
 
   def add(total, chunk):
-    rows, constant = chunk
-    return total + terms_of(_logits(rows, embedding), constant), None
+    rows, constant, number = chunk
+    logits = tuple(_logits(x, embedding) for x in rows)
+    run = lambda function: lambda logits: function(logits, constant)
+    return total + _one_of(number, [run(f) for f in functions], logits), None
 
   start = jnp.zeros_like(coefficients)
-  terms, _ = jax.lax.scan(add, start, (hidden, constants))
+  terms, _ = jax.lax.scan(add, start, (hidden, constants, which))
   return coefficients @ terms, terms
 
 
-def _forward(terms_of, hidden, embedding, constants, coefficients):
+def _forward(functions, hidden, embedding, constants, which, coefficients):
   """Computes the gradients along with the terms."""
-  factor = jnp.result_type(hidden, embedding)
+  factor = jnp.result_type(*hidden, embedding)
   product = functools.partial(jnp.einsum, preferred_element_type=coefficients.dtype)
 
   def add(carry, chunk):
     total, of_embedding = carry
-    rows, constant = chunk
-    terms, pull = jax.vjp(lambda z: terms_of(z, constant), _logits(rows, embedding))
-    of_logits = pull(coefficients)[0].astype(factor)
-    of_rows = product('...v,vd->...d', of_logits, embedding)
-    of_embedding += product('...v,...d->vd', of_logits, rows)
-    return (total + terms, of_embedding), of_rows.astype(rows.dtype)
+    rows, constant, number = chunk
+
+    def gradients(function):
+      def run(logits):
+        terms, pull = jax.vjp(lambda z: function(z, constant), logits)
+        return terms, tuple(x.astype(factor) for x in pull(coefficients)[0])
+
+      return run
+
+    logits = tuple(_logits(x, embedding) for x in rows)
+    terms, of_logits = _one_of(number, [gradients(f) for f in functions], logits)
+    of_rows = tuple(
+        product('bcv,vd->bcd', x, embedding).astype(r.dtype)
+        for x, r in zip(of_logits, rows, strict=True)
+    )
+    for x, r in zip(of_logits, rows, strict=True):
+      of_embedding += product('bcv,bcd->vd', x, r)
+    return (total + terms, of_embedding), of_rows
 
   zeros = jnp.zeros(embedding.shape, coefficients.dtype)
   start = jnp.zeros_like(coefficients), zeros
-  (terms, of_embedding), of_hidden = jax.lax.scan(add, start, (hidden, constants))
+  (terms, of_embedding), of_hidden = jax.lax.scan(
+      add, start, (hidden, constants, which)
+  )
   gradients = of_hidden, of_embedding.astype(embedding.dtype), terms
   return (coefficients @ terms, terms), gradients
 
 
-def _backward(terms_of, gradients, cotangents):
-  del terms_of
+def _one_of(number, functions, argument):
+  if len(functions) == 1:
+    return functions[0](argument)
+  return jax.lax.switch(number, functions, argument)
+
+
+def _all_first(rows):
+  return jnp.zeros(len(rows[0]), jnp.int32)
+
+
+def _backward(functions, gradients, cotangents):
+  del functions
   cotangent, _ = cotangents
-  of_hidden, of_embedding, terms = (
-      (cotangent * x).astype(x.dtype) for x in gradients
-  )
-  return of_hidden, of_embedding, None, terms
+  scale = lambda x: (cotangent * x).astype(x.dtype)
+  of_hidden, of_embedding, terms = jax.tree.map(scale, gradients)
+  return of_hidden, of_embedding, None, None, terms
 
 
 _over_chunks.defvjp(_forward, _backward)

@@ -23,8 +23,34 @@ def symmetric_cross_entropy(
     logits_p: jax.Array, logits_q: jax.Array
 ) -> jax.Array:
   """Returns −Σ q log p − Σ p log q of logits [..., V], [...] in nats."""
-  log_p, log_q = log_softmax(logits_p), log_softmax(logits_q)
-  return -(jnp.exp(log_q) * log_p + jnp.exp(log_p) * log_q).sum(-1)
+  return _symmetric_cross_entropy(_wide(logits_p), _wide(logits_q))
+
+
+@jax.custom_jvp
+def _symmetric_cross_entropy(logits_p, logits_q):
+  return _cross_entropies(logits_p, logits_q)[0]
+
+
+@_symmetric_cross_entropy.defjvp
+def _(primals, tangents):
+  # ∂/∂z_p = p (1 + ⟨p, z_q⟩ − z_q) − q, which is the gradient above, as the constant of
+  # log q = z_q − log Σ exp z_q drops out.
+  logits_p, logits_q = primals
+  value, p, q, p_dot, q_dot = _cross_entropies(logits_p, logits_q)
+  of_p = p * (1 + p_dot - logits_q) - q
+  of_q = q * (1 + q_dot - logits_p) - p
+  return value, (of_p * tangents[0]).sum(-1) + (of_q * tangents[1]).sum(-1)
+
+
+def _cross_entropies(logits_p, logits_q):
+  """Returns SCE = lse_p + lse_q − ⟨p, z_q⟩ − ⟨q, z_p⟩, p, q and both products."""
+  total_p, total_q = (
+      jax.nn.logsumexp(z, axis=-1, keepdims=True) for z in (logits_p, logits_q)
+  )
+  p, q = jnp.exp(logits_p - total_p), jnp.exp(logits_q - total_q)
+  p_dot = (p * logits_q).sum(-1, keepdims=True)
+  q_dot = (q * logits_p).sum(-1, keepdims=True)
+  return (total_p + total_q - p_dot - q_dot)[..., 0], p, q, p_dot, q_dot
 
 
 def stop_gradient_cross_entropy(
@@ -50,6 +76,9 @@ def jensen_shannon(logits_p: jax.Array, logits_q: jax.Array) -> jax.Array:
 
 def log_softmax(logits: jax.Array) -> jax.Array:
   """Returns log softmax of logits [..., V], float32 or wider."""
+  return jax.nn.log_softmax(_wide(logits))
+
+
+def _wide(logits: jax.Array) -> jax.Array:
   logits = jnp.asarray(logits)
-  wide = jnp.promote_types(logits.dtype, jnp.float32)
-  return jax.nn.log_softmax(logits.astype(wide))
+  return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
