@@ -178,7 +178,7 @@ def _serve(args: argparse.Namespace) -> None:
   if args.worker in ('torch', 'redraw'):
     advance, unit, about = _torch(args)
   elif args.worker == 'peak':
-    advance, unit, about = _peak()
+    advance, unit, about = matrix_peak()
   else:
     advance, unit, about = _trainer(args)
 
@@ -248,7 +248,7 @@ def _trainer(
   return advance, seeds * trainer.steps_per_call, about
 
 
-def _peak() -> tuple[Callable[[], None], int, dict[str, Any]]:
+def matrix_peak() -> tuple[Callable[[], None], int, dict[str, Any]]:
   """Returns a function that multiplies matrices, its operations, and its facts."""
   x = jax.random.normal(jax.random.key(0), (PEAK_SIZE, PEAK_SIZE))
   product = jax.jit(jnp.dot)

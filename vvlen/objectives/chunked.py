@@ -23,10 +23,7 @@ are cut from positions, so that a batch stays where it is sharded; so does a voc
 of rows cross devices, logits do not. There are no second derivatives.
 """
 
-from collections.abc import Callable
 import functools
-import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +36,12 @@ from vvlen.objectives.misalignment import (
   overlap_weights,
   symmetric_cross_entropy,
 )
-
-# Of a tuple of logits [B, c, V] and constants of a chunk, sums over its rows [K].
-_Terms = Callable[[tuple[jax.Array, ...], Any], jax.Array]
+from vvlen.objectives.over_chunks import (
+    all_first,
+    over_chunks,
+    split_chunks,
+    wide_dtype,
+)
 
 # Positions. On two CPU cores, chunks of 128 to 512 rows took less time than smaller
 # ones and than all rows at once (V = 32,000, D = 256), and at V = 128,256, D = 2,048
@@ -136,12 +136,12 @@ def chunked_two_window_loss(
 # Under jit, for else each call would compile its scan anew.
 @functools.partial(jax.jit, static_argnums=4)
 def _cross_entropy(hidden, embedding, targets, mask, chunk_size):
-  dtype = _wide(hidden, embedding)
+  dtype = wide_dtype(hidden, embedding)
   weights = mask.astype(dtype) / mask.sum(dtype=dtype)
-  constants = tuple(_split(x, 1, chunk_size) for x in (targets, weights))
-  rows = (_split(hidden, 1, chunk_size),)
-  loss, _ = _over_chunks(
-      (_cross_entropy_terms,), rows, embedding, constants, _all_first(rows),
+  constants = tuple(split_chunks(x, 1, chunk_size) for x in (targets, weights))
+  rows = (split_chunks(hidden, 1, chunk_size),)
+  loss, _ = over_chunks(
+      (_cross_entropy_terms,), rows, embedding, constants, all_first(rows),
       jnp.ones(1, dtype),
   )
   return loss
@@ -157,10 +157,10 @@ def _two_windows(
     hidden, embedding, tokens, offset, weight, chunk_size, divergence, whole_overlap
 ):
   batch, length, _ = hidden[0].shape
-  dtype = _wide(hidden[0], embedding)
+  dtype = wide_dtype(hidden[0], embedding)
   # Row r + e (mod L) of the first window comes to r.
   beside = lambda first, second: (jnp.roll(first, -offset, 1), second)
-  split = lambda arrays: tuple(_split(x, 1, chunk_size) for x in arrays)
+  split = lambda arrays: tuple(split_chunks(x, 1, chunk_size) for x in arrays)
   targets = beside(*(jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in tokens))
   rows = jnp.arange(length)
   has_next = jnp.where(rows < length - 1, 1 / (batch * (length - 1)), 0.0)
@@ -172,7 +172,7 @@ def _two_windows(
   # Chunks in which nothing is compared are spared that; nan is not 0.
   which = (compared != 0).any(axis=(1, 2)).astype(jnp.int32)
   half = jnp.asarray(0.5, dtype)
-  loss, terms = _over_chunks(
+  loss, terms = over_chunks(
       (_next_token_terms, functools.partial(_two_window_terms, divergence)),
       split(beside(*hidden)), embedding,
       (split(targets), split(beside(has_next, has_next)), compared), which,
@@ -194,114 +194,6 @@ def _next_token_terms(logits, constants):
 def _two_window_terms(divergence, logits, constants):
   divergent = (divergence(*logits) * constants[2]).sum()
   return _next_token_terms(logits, constants).at[2].set(divergent)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _over_chunks(
-    functions: tuple[_Terms, ...],
-    hidden: tuple[jax.Array, ...],
-    embedding: jax.Array,
-    constants: Any,
-    which: jax.Array,
-    coefficients: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-  """Sums terms over chunks; returns coefficients · terms, and terms without gradient.
-
-  Args:
-    functions: of which each chunk has one. They close over nothing that is traced.
-    hidden: each [chunks, B, c, D].
-    embedding: [V, D].
-    constants: arrays [chunks, ...], without gradient.
-    which: [chunks] int32, the place of a chunk's function.
-    coefficients: [K], of the type to sum in.
-  """
-
-  def add(total, chunk):
-    rows, constant, number = chunk
-    logits = tuple(_logits(x, embedding) for x in rows)
-    run = lambda function: lambda logits: function(logits, constant)
-    return total + _one_of(number, [run(f) for f in functions], logits), None
-
-  start = jnp.zeros_like(coefficients)
-  terms, _ = jax.lax.scan(add, start, (hidden, constants, which))
-  return coefficients @ terms, terms
-
-
-def _forward(functions, hidden, embedding, constants, which, coefficients):
-  """Computes the gradients along with the terms."""
-  factor = jnp.result_type(*hidden, embedding)
-  product = functools.partial(jnp.einsum, preferred_element_type=coefficients.dtype)
-
-  def add(carry, chunk):
-    total, of_embedding = carry
-    rows, constant, number = chunk
-
-    def gradients(function):
-      def run(logits):
-        terms, pull = jax.vjp(lambda z: function(z, constant), logits)
-        return terms, tuple(x.astype(factor) for x in pull(coefficients)[0])
-
-      return run
-
-    logits = tuple(_logits(x, embedding) for x in rows)
-    terms, of_logits = _one_of(number, [gradients(f) for f in functions], logits)
-    of_rows = tuple(
-        product('bcv,vd->bcd', x, embedding).astype(r.dtype)
-        for x, r in zip(of_logits, rows, strict=True)
-    )
-    for x, r in zip(of_logits, rows, strict=True):
-      of_embedding += product('bcv,bcd->vd', x, r)
-    return (total + terms, of_embedding), of_rows
-
-  zeros = jnp.zeros(embedding.shape, coefficients.dtype)
-  start = jnp.zeros_like(coefficients), zeros
-  (terms, of_embedding), of_hidden = jax.lax.scan(
-      add, start, (hidden, constants, which)
-  )
-  gradients = of_hidden, of_embedding.astype(embedding.dtype), terms
-  return (coefficients @ terms, terms), gradients
-
-
-def _one_of(number, functions, argument):
-  if len(functions) == 1:
-    return functions[0](argument)
-  return jax.lax.switch(number, functions, argument)
-
-
-def _all_first(rows):
-  return jnp.zeros(len(rows[0]), jnp.int32)
-
-
-def _backward(functions, gradients, cotangents):
-  del functions
-  cotangent, _ = cotangents
-  scale = lambda x: (cotangent * x).astype(x.dtype)
-  of_hidden, of_embedding, terms = jax.tree.map(scale, gradients)
-  return of_hidden, of_embedding, None, None, terms
-
-
-_over_chunks.defvjp(_forward, _backward)
-
-
-def _logits(rows: jax.Array, embedding: jax.Array) -> jax.Array:
-  return jnp.einsum(
-      '...d,vd->...v', rows, embedding, preferred_element_type=_wide(rows, embedding)
-  )
-
-
-def _wide(hidden: jax.Array, embedding: jax.Array) -> jnp.dtype:
-  return jnp.promote_types(jnp.result_type(hidden, embedding), jnp.float32)
-
-
-def _split(x: jax.Array, axis: int, chunk_size: int) -> jax.Array:
-  """Cuts an axis into equal chunks, a new first axis, the last filled up with zeros."""
-  length = x.shape[axis]
-  number = math.ceil(length / chunk_size)
-  size = math.ceil(length / number)
-  fill = [(0, 0)] * x.ndim
-  fill[axis] = (0, number * size - length)
-  shape = (*x.shape[:axis], number, size, *x.shape[axis + 1 :])
-  return jnp.moveaxis(jnp.pad(x, fill).reshape(shape), axis, 0)
 
 
 def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:

@@ -1,0 +1,163 @@
+r"""How fast are many seeds trained to count, against one seed in plain PyTorch?
+
+Compares, in rounds that alternate between processes, updates of the mean of bits at the
+CPU size of configs/counting.py, per second, summed over seeds:
+
+  experiment  as the experiment trains: 8 seeds, one device per core, one at a time on
+              each; on a GPU 100 seeds by vmap
+  torch       `torch_counting`, one seed with all cores; on a GPU also there
+  peak        one product of 2048 x 2048 float32 matrices at a time, all cores
+
+  python -m experiments.benchmarks.counting_training
+
+The last layer is computed for EOS alone but for its keys and values; PyTorch's script,
+like a researcher's, computes it for all tokens. What bounds it is told by the share of
+`peak` that its matrix products take.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import statistics
+import time
+from typing import Any
+
+import jax
+
+from configs import counting
+from experiments import _counting, _run
+from experiments.benchmarks import _rounds
+from experiments.benchmarks.retrieval_training import matrix_peak
+from vvlen import sharding
+from vvlen.counting_cells import Cell
+from vvlen.training import ensemble
+
+MODULE = 'experiments.benchmarks.counting_training'
+CELL = Cell('mean', 'fair', 10, 'none', 'identity')
+
+
+def matrix_operations(config: Any) -> int:
+  """Counts floating-point operations in the matrix products of a seed's update.
+
+  Of B strings of n = N + 2 tokens, width d and MLP factor f: a layer has (4 + 2f) d²
+  multiplications a token forward, of the last layer 2 d² where only EOS is read,
+  whose own are the other (2 + 2f) d², and attention 2 n d a query. The head has d² + d
+  a string. Backward there are two products for each.
+  """
+  model, rows = config.model, config.train.batch_size
+  n, d, f = CELL.train_length + 2, model.width, model.mlp_factor
+  whole = (model.num_layers - 1) * n * ((4 + 2 * f) * d * d + 2 * n * d)
+  last = n * 2 * d * d + (2 + 2 * f) * d * d + 2 * n * d
+  return 3 * 2 * rows * (whole + last + d * d + d)
+
+
+def main() -> None:
+  """Runs all workers, prints a table and, last, JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--rounds', type=int, default=5)
+  parser.add_argument('--seconds', type=float, default=4.0, help='of one measurement')
+  parser.add_argument('--output', help='also write the JSON to this file')
+  parser.add_argument('--worker', help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.worker is not None:
+    _serve(args)
+    return
+  names = ['experiment', 'peak']
+  if importlib.util.find_spec('torch'):
+    names.append('torch')
+  else:
+    print('PyTorch is not installed: no ratio.')
+  print('Compiling.', flush=True)
+  workers = {
+      name: _rounds.Worker(MODULE, [f'--worker={name}', f'--seconds={args.seconds}'])
+      for name in names
+  }
+  print('Measuring; peak in operations, the others in (seed-)steps per second.',
+        flush=True)
+  rounds = _rounds.alternate(workers, args.rounds)
+  rate = {name: worker.median() for name, worker in workers.items()}
+  about, torch = workers['experiment'].about, rate.get('torch')
+  operations = matrix_operations(_config())
+  result = {
+      'seed_steps_per_second': round(rate['experiment'], 1),
+      'torch_steps_per_second': round(torch, 1) if torch else None,
+      'ratio': round(rate['experiment'] / torch, 2) if torch else None,
+      'share_of_matrix_peak': round(rate['experiment'] * operations / rate['peak'], 3),
+      'matrix_operations_per_seed_step': operations,
+      'device': about['device'], 'num_seeds': about['num_seeds'],
+      'processor': _run.processor(),
+      'versions': {'jax': jax.__version__} | (
+          {'torch': workers['torch'].about['version']} if torch else {}),
+  } | rounds
+  for name, rates in result['rounds'].items():
+    print(f'{name:12}{statistics.median(rates):16,.1f}{min(rates):16,.1f}'
+          f'{max(rates):16,.1f}')
+  _rounds.report(result, args.output)
+
+
+def _config() -> Any:
+  return counting.get_config('cpu')
+
+
+def _serve(args: argparse.Namespace) -> None:
+  """Runs one worker, until its standard input ends."""
+  advance, unit, about = {
+      'experiment': _trainer, 'peak': matrix_peak, 'torch': _torch
+  }[args.worker]()
+
+  def rate():
+    start = time.perf_counter()
+    for calls in itertools.count(1):
+      advance()
+      seconds = time.perf_counter() - start
+      if seconds >= args.seconds:
+        return calls * unit / seconds
+
+  advance()
+  _rounds.serve(rate, about)
+
+
+def _trainer():
+  """Returns a function that trains on, the seed-steps it makes, and its facts."""
+  config = _config()
+  _run.use_devices(config.train.seeds_at_once)
+  seeds = group = config.train.seeds_at_once
+  if jax.default_backend() != 'cpu':
+    seeds = group = counting.get_config().train.seeds_at_once
+  else:
+    group = 1
+  mesh = sharding.seed_mesh()
+  trainer = ensemble.make_trainer(
+      _counting.problem(config, CELL), steps_per_call=50, group_size=group, mesh=mesh
+  )
+  keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
+  state = trainer.start(keys)
+
+  def advance():
+    nonlocal state
+    state, metrics = trainer.advance(state, keys)
+    sharding.fetch(metrics)  # as `ensemble.train` does
+
+  device = f'{jax.device_count()} x {jax.devices()[0].device_kind}'
+  return advance, seeds * trainer.steps_per_call, {
+      'device': device, 'num_seeds': seeds}
+
+
+def _torch():
+  """Returns a function that trains on in PyTorch, its steps, and its facts."""
+  import torch
+
+  from experiments.benchmarks import torch_counting
+
+  config = _config()
+  device = 'cuda' if torch.cuda.is_available() else 'cpu'
+  sizes = {name: config.model[name]
+           for name in ('num_layers', 'width', 'num_heads', 'mlp_factor')}
+  run = torch_counting.Run(device, sizes, config.train.batch_size, CELL.train_length,
+                           config.train.num_steps)
+  run.advance(50)  # the first steps are slower
+  return lambda: run.advance(20), 20, {'device': device, 'version': torch.__version__}
+
+
+if __name__ == '__main__':
+  main()

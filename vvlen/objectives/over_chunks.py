@@ -1,0 +1,128 @@
+"""Sums over chunks of logits z = h Eᵀ, whose gradients are formed with them.
+
+`vvlen.objectives.chunked` tells what this is for: a chunk's logits, the terms of the
+loss that are made of them, and the gradient in h and E are computed together, a chunk
+at a time; the backward pass multiplies by a number.
+
+Axes: B sequences, c positions of a chunk, D width, V words, K terms.
+"""
+
+from collections.abc import Callable
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# Of a tuple of logits [B, c, V] and constants of a chunk, sums over its rows [K].
+Terms = Callable[[tuple[jax.Array, ...], Any], jax.Array]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def over_chunks(
+    functions: tuple[Terms, ...],
+    hidden: tuple[jax.Array, ...],
+    embedding: jax.Array,
+    constants: Any,
+    which: jax.Array,
+    coefficients: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """Sums terms over chunks; returns coefficients · terms, and terms without gradient.
+
+  Args:
+    functions: of which each chunk has one. They close over nothing that is traced.
+    hidden: each [chunks, B, c, D].
+    embedding: [V, D].
+    constants: arrays [chunks, ...], without gradient.
+    which: [chunks] int32, the place of a chunk's function.
+    coefficients: [K], of the type to sum in.
+  """
+
+  def add(total, chunk):
+    rows, constant, number = chunk
+    logits = tuple(_logits(x, embedding) for x in rows)
+    run = lambda function: lambda logits: function(logits, constant)
+    return total + _one_of(number, [run(f) for f in functions], logits), None
+
+  start = jnp.zeros_like(coefficients)
+  terms, _ = jax.lax.scan(add, start, (hidden, constants, which))
+  return coefficients @ terms, terms
+
+
+def _forward(functions, hidden, embedding, constants, which, coefficients):
+  """Computes the gradients along with the terms."""
+  factor = jnp.result_type(*hidden, embedding)
+  product = functools.partial(jnp.einsum, preferred_element_type=coefficients.dtype)
+
+  def add(carry, chunk):
+    total, of_embedding = carry
+    rows, constant, number = chunk
+
+    def gradients(function):
+      def run(logits):
+        terms, pull = jax.vjp(lambda z: function(z, constant), logits)
+        return terms, tuple(x.astype(factor) for x in pull(coefficients)[0])
+
+      return run
+
+    logits = tuple(_logits(x, embedding) for x in rows)
+    terms, of_logits = _one_of(number, [gradients(f) for f in functions], logits)
+    of_rows = tuple(
+        product('bcv,vd->bcd', x, embedding).astype(r.dtype)
+        for x, r in zip(of_logits, rows, strict=True)
+    )
+    for x, r in zip(of_logits, rows, strict=True):
+      of_embedding += product('bcv,bcd->vd', x, r)
+    return (total + terms, of_embedding), of_rows
+
+  zeros = jnp.zeros(embedding.shape, coefficients.dtype)
+  start = jnp.zeros_like(coefficients), zeros
+  (terms, of_embedding), of_hidden = jax.lax.scan(
+      add, start, (hidden, constants, which)
+  )
+  gradients = of_hidden, of_embedding.astype(embedding.dtype), terms
+  return (coefficients @ terms, terms), gradients
+
+
+def _one_of(number, functions, argument):
+  if len(functions) == 1:
+    return functions[0](argument)
+  return jax.lax.switch(number, functions, argument)
+
+
+def all_first(rows: tuple[jax.Array, ...]) -> jax.Array:
+  """Returns `which` of chunks that all have the first function."""
+  return jnp.zeros(len(rows[0]), jnp.int32)
+
+
+def _backward(functions, gradients, cotangents):
+  del functions
+  cotangent, _ = cotangents
+  scale = lambda x: (cotangent * x).astype(x.dtype)
+  of_hidden, of_embedding, terms = jax.tree.map(scale, gradients)
+  return of_hidden, of_embedding, None, None, terms
+
+
+over_chunks.defvjp(_forward, _backward)
+
+
+def _logits(rows: jax.Array, embedding: jax.Array) -> jax.Array:
+  wide = wide_dtype(rows, embedding)
+  return jnp.einsum('...d,vd->...v', rows, embedding, preferred_element_type=wide)
+
+
+def wide_dtype(hidden: jax.Array, embedding: jax.Array) -> jnp.dtype:
+  """Returns the type to sum in: float32, or float64 with the inputs."""
+  return jnp.promote_types(jnp.result_type(hidden, embedding), jnp.float32)
+
+
+def split_chunks(x: jax.Array, axis: int, chunk_size: int) -> jax.Array:
+  """Cuts an axis into equal chunks, a new first axis, the last filled up with zeros."""
+  length = x.shape[axis]
+  number = math.ceil(length / chunk_size)
+  size = math.ceil(length / number)
+  fill = [(0, 0)] * x.ndim
+  fill[axis] = (0, number * size - length)
+  shape = (*x.shape[:axis], number, size, *x.shape[axis + 1 :])
+  return jnp.moveaxis(jnp.pad(x, fill).reshape(shape), axis, 0)
