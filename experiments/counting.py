@@ -98,7 +98,7 @@ def check(config: Any) -> list[Cell]:
 
 def _check_numbers(config: Any) -> None:
   whole = {
-      'num_seeds': 2, 'train.batch_size': 1, 'train.num_steps': 1,
+      'num_seeds': 2, 'train.batch_size': 2, 'train.num_steps': 1,
       'train.steps_per_call': 1, 'train.seeds_at_once': 1, 'train.group_size': 1,
       'model.num_layers': 1, 'model.width': 1, 'model.num_heads': 1,
       'model.mlp_factor': 1, 'evaluate.max_length': 2, 'evaluate.num_sequences': 2,
@@ -118,6 +118,9 @@ def _check_numbers(config: Any) -> None:
     raise ValueError('config.optimizer.learning_rate must be positive: 0')
   if not 0 <= config.seed < 2**32:
     raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
+  if config.train.batch_size % 2:
+    raise ValueError('config.train.batch_size must be even, as strings share rows in '
+                     f'pairs: {config.train.batch_size}')
   for many, part in (('train.num_steps', 'train.steps_per_call'),
                      ('train.seeds_at_once', 'train.group_size'),
                      ('model.width', 'model.num_heads')):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vvlen.models.decoder import Decoder, SequenceRegressor
 from vvlen.objectives import output_reparameterization as outrep
 from vvlen.tasks import counting
 
@@ -39,6 +40,65 @@ def test_lengths_and_fair_bits_are_uniform(key):
   three = batch.tokens[batch.end == 4, 1:4] @ [4, 2, 1]
   share = np.bincount(three, minlength=8) / len(three)
   np.testing.assert_allclose(share, 1 / 8, atol=5 * (7 / 64 / len(three)) ** 0.5)
+
+
+def _packed(key, num_rows, **fields):
+  fields = {'min_length': 1, 'max_length': N, 'task': 'sum', **fields}
+  packed = counting.sample_packed(key, num_rows=num_rows, **fields)
+  return jax.tree.map(np.asarray, packed)
+
+
+@pytest.mark.parametrize('task', counting.TASKS)
+def test_packed_rows_hold_two_strings(key, task):
+  packed = _packed(key, 100, min_length=2, task=task)
+  for tokens, positions, mask, read_at, target in zip(*packed, strict=True):
+    end = read_at[0] + 1
+    assert 2 <= end - 2 <= N and len(tokens) == 2 + N + 4 == read_at[1] + 1
+    for string, part in enumerate((slice(end), slice(end, None))):
+      bits = tokens[part][1:-1]
+      assert tokens[part][0] == counting.BOS and tokens[part][-1] == counting.EOS
+      assert set(bits) <= {0, 1} and 2 <= len(bits) <= N
+      assert positions[part].tolist() == [*range(len(bits) + 2)]
+      expected = {'mean': bits.mean(), 'length': len(bits), 'sum': bits.sum()}[task]
+      np.testing.assert_allclose(target[string], expected, rtol=1e-6)
+      np.testing.assert_array_equal(mask[part, part], np.tri(len(bits) + 2, dtype=bool))
+    assert not mask[:end, end:].any() and not mask[end:, :end].any()
+
+
+@pytest.mark.parametrize('positions', ['none', 'learned', 'alibi', 'rope'])
+def test_a_packed_string_is_answered_as_if_alone(key, positions):
+  packed = _packed(key, 20, task='mean')
+  model = SequenceRegressor(Decoder(
+      counting.VOCAB_SIZE, width=16, positions=positions, max_positions=N + 2
+  ))
+  arguments = packed.tokens, packed.read_at, packed.positions, packed.mask
+  params = model.init(key, *arguments)
+  answer = jax.jit(model.apply)(params, *arguments)
+  assert answer.std() > 0.01
+  # The same strings, padded.
+  end = np.diff(packed.read_at, axis=1, prepend=-1).reshape(-1) - 1
+  tokens = np.full((40, N + 2), counting.EOS)
+  tokens[np.arange(N + 2) <= end[:, None]] = packed.tokens.reshape(-1)
+  alone = jax.jit(model.apply)(params, tokens, end[:, None])
+  np.testing.assert_allclose(answer.reshape(-1), alone[:, 0], atol=2e-6)
+
+
+def test_packed_strings_are_distributed_as_others(key):
+  packed = _packed(key, 20_000, counts='uniform')
+  length = np.diff(packed.read_at, axis=1, prepend=-1) - 2
+  for string in range(2):
+    counts = np.bincount(length[:, string], minlength=N + 1)[1:]
+    error = 5 * (20_000 * (1 / N) * (1 - 1 / N)) ** 0.5
+    np.testing.assert_allclose(counts, 20_000 / N, atol=error)
+    ones = packed.target[length[:, string] == 4, string].astype(int)
+    share = np.bincount(ones, minlength=5) / len(ones)
+    np.testing.assert_allclose(share, 1 / 5, atol=5 * (4 / 25 / len(ones)) ** 0.5)
+  # Their numbers of ones do not depend on each other but by their lengths.
+  both = packed.target[length[:, 0] == 3]
+  assert abs(np.corrcoef(both.T)[0, 1]) < 5 / len(both) ** 0.5
+  fair = _packed(key, 20_000)
+  share = fair.target.sum() / (20_000 * (N + 1))
+  assert abs(share - 0.5) < 5 * 0.5 / (20_000 * (N + 1)) ** 0.5
 
 
 def test_uniform_counts_and_orders(key):
@@ -113,5 +173,8 @@ def test_zero_has_no_logarithm(function):
 def test_bad_input(key, fields):
   with pytest.raises(ValueError):
     _sample(key, **fields)
+  num_rows = fields.pop('batch_size', 5)
+  with pytest.raises(ValueError):
+    _packed(key, num_rows, **fields)
   with pytest.raises(ValueError):
     outrep.inverse_sqrt(0.0)

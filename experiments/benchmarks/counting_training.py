@@ -10,8 +10,9 @@ CPU size of configs/counting.py, per second, summed over seeds:
 
   python -m experiments.benchmarks.counting_training
 
-The last layer is computed for EOS alone but for its keys and values; PyTorch's script,
-like a researcher's, computes it for all tokens. What bounds it is told by the share of
+Two strings share a row, so nothing is padded, and the last layer is computed for EOS
+alone but for its keys and values; PyTorch's script, like a researcher's, pads strings
+and computes all tokens. What bounds it is told by the share of
 `peak` that its matrix products take.
 """
 
@@ -39,16 +40,16 @@ CELL = Cell('mean', 'fair', 10, 'none', 'identity')
 def matrix_operations(config: Any) -> int:
   """Counts floating-point operations in the matrix products of a seed's update.
 
-  Of B strings of n = N + 2 tokens, width d and MLP factor f: a layer has (4 + 2f) d²
-  multiplications a token forward, of the last layer 2 d² where only EOS is read,
-  whose own are the other (2 + 2f) d², and attention 2 n d a query. The head has d² + d
-  a string. Backward there are two products for each.
+  Of B/2 rows of n = N + 5 tokens, width d and MLP factor f: a layer has (4 + 2f) d²
+  multiplications a token forward, of the last layer 2 d² where only the two EOS are
+  read, whose own are the other (2 + 2f) d², and attention 2 n d a query. The head has
+  d² + d a string. Backward there are two products for each.
   """
-  model, rows = config.model, config.train.batch_size
-  n, d, f = CELL.train_length + 2, model.width, model.mlp_factor
+  model, rows = config.model, config.train.batch_size // 2
+  n, d, f = CELL.train_length + 5, model.width, model.mlp_factor
   whole = (model.num_layers - 1) * n * ((4 + 2 * f) * d * d + 2 * n * d)
-  last = n * 2 * d * d + (2 + 2 * f) * d * d + 2 * n * d
-  return 3 * 2 * rows * (whole + last + d * d + d)
+  last = n * 2 * d * d + 2 * ((2 + 2 * f) * d * d + 2 * n * d)
+  return 3 * 2 * rows * (whole + last + 2 * (d * d + d))
 
 
 def main() -> None:
