@@ -50,8 +50,9 @@ def test_a_loss_is_that_of_the_reparameterized_target(key):
   problem = _counting.problem(config, _CELL)
   params, batch = problem.init(key), problem.sample(key, 0)
   model = _counting.make_model(config, _CELL)
-  output = jax.jit(model.apply)({'params': params}, batch.tokens, batch.end[:, None])
-  expected = np.mean((np.asarray(output)[:, 0] - (batch.target + 1) ** -0.5) ** 2)
+  output = jax.jit(model.apply)({'params': params}, batch.tokens, batch.read_at,
+                                batch.positions, batch.mask)
+  expected = np.mean((np.asarray(output) - (batch.target + 1) ** -0.5) ** 2)
   np.testing.assert_allclose(problem.loss(params, batch)[0], expected, rtol=1e-5)
 
 

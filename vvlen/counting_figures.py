@@ -62,7 +62,7 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
       ends += [np.nanmin(line.get_ydata()), np.nanmax(line.get_ydata())]
       if figure.varied == 'train_length':
         axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
-    _reference(axes, figure, longest)
+    ends += _reference(axes, figure, longest)
     if figure.varied != 'train_length':
       axes.axvspan(0, figure.cells[0].train_length, color='#f1f1f1', zorder=0,
                    linewidth=0)
@@ -84,10 +84,16 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
   return drawn
 
 
-def _reference(axes: Axes, figure: FigureCells, longest: int) -> None:
-  """Draws the error of answering 1/2 always, where the mean is asked for."""
+def _reference(axes: Axes, figure: FigureCells, longest: int) -> list[float]:
+  """Draws the error of answering 1/2 always, where the mean is asked for.
+
+  Returns:
+    What is to be seen of it: at the longest training length.
+  """
   cell, n = figure.cells[0], np.arange(1, longest + 1)
-  if cell.task == 'mean':
-    error = 1 / (4 * n) if cell.counts == 'fair' else 1 / 12 + 1 / (6 * n)
-    axes.plot(n, error, color='black', linewidth=0.9, linestyle='--',
-              label='answering ½ always')
+  if cell.task != 'mean':
+    return []
+  error = 1 / (4 * n) if cell.counts == 'fair' else 1 / 12 + 1 / (6 * n)
+  axes.plot(n, error, color='black', linewidth=0.9, linestyle='--',
+            label='answering ½ always')
+  return [error[cell.train_length - 1]]
