@@ -16,13 +16,14 @@ from vvlen.objectives.cross_entropy import next_token_cross_entropy, token_cross
 B, L, D, V = 2, 13, 5, 17
 
 
-def _inputs(dtype=np.float32, batch=B, vocabulary=V, length=L):
+def _inputs(dtype=np.float32, batch=B, vocabulary=V, length=L, width=D):
   """Returns hidden states of both windows, embedding and tokens of both."""
   rng = np.random.default_rng(0)
   normal = lambda *shape: jnp.asarray(rng.normal(size=shape).astype(dtype))
-  hidden = normal(batch, length, D), normal(batch, length, D)
+  hidden = normal(batch, length, width), normal(batch, length, width)
   tokens = rng.integers(0, vocabulary, (2, batch, length), np.int32)
-  return (*hidden, normal(vocabulary, D)), tuple(map(jnp.asarray, tokens))
+  embedding = normal(vocabulary, width) * (D / width) ** 0.5
+  return (*hidden, embedding), tuple(map(jnp.asarray, tokens))
 
 
 def _plain(first, second, embedding, *rest, **kwargs):
@@ -88,6 +89,14 @@ def test_float32_and_bfloat16():
     assert x.dtype == jnp.bfloat16
     error = np.abs(x.astype(jnp.float32) - y).max() / np.abs(y).max()
     assert error < 2**-7
+
+
+def test_columns_of_a_wide_embedding_are_summed_in_blocks():
+  with jax.enable_x64(True):
+    case = *_inputs(np.float64, width=768), 3, 0.3
+    step = _gradients(chunked_two_window_loss, chunk_size=4)
+    _close(step(*case), _gradients(_plain)(*case), 1e-12)
+    assert f'{V},256]' in step.lower(*case).compile().as_text()
 
 
 def test_many_small_gradients_are_summed_in_float32():
@@ -192,9 +201,11 @@ def _arrays_in(text, *sizes):
   return [s for s in shapes if all(size in s for size in sizes)]
 
 
-def test_a_vocabulary_sharded_over_eight_devices():
+@pytest.mark.parametrize('width', [D, 512])
+def test_a_vocabulary_sharded_over_eight_devices(width):
   batch, vocabulary, length, chunk = 2, 8 * 11, 29, 5
-  arrays, tokens = _inputs(batch=batch, vocabulary=vocabulary, length=length)
+  arrays, tokens = _inputs(batch=batch, vocabulary=vocabulary, length=length,
+                           width=width)
   mesh = jax.make_mesh((2, 4), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
   put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
   sharded = (*(put(h, 'data') for h in arrays[:2]), put(arrays[2], 'model'))
@@ -222,6 +233,20 @@ def test_no_array_has_the_logits_of_all_rows():
   assert temporary(chunked) < plain / 10
   found = [s for s in _arrays_in(chunked.lower(*case).as_text(), 1009) if 101 in s]
   assert not found
+
+
+@pytest.mark.parametrize('dtype, share', [(jnp.float32, 0.05), (jnp.bfloat16, 0.10)])
+def test_memory_with_a_large_vocabulary(dtype, share):
+  # Compiled, not run.
+  shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, dtype)
+  arrays = shape(1, 4096, 2048), shape(1, 4096, 2048), shape(128_256, 2048)
+  tokens = (jax.ShapeDtypeStruct((1, 4096), jnp.int32),) * 2
+
+  def temporary(loss):
+    analysis = _gradients(loss).lower(arrays, tokens, jnp.int32(512), 0.1).compile()
+    return analysis.memory_analysis().temp_size_in_bytes
+
+  assert temporary(chunked_two_window_loss) < share * temporary(_plain)
 
 
 Z, E, T = jnp.zeros((B, L, D)), jnp.zeros((V, D)), jnp.zeros((B, L), jnp.int32)

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 
 # Of a tuple of logits [B, c, V] and constants of a chunk, sums over its rows [K].
 Terms = Callable[[tuple[jax.Array, ...], Any], jax.Array]
+# Columns of the gradient in the embedding that are added at once, at the least.
+_COLUMNS = 256
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -72,9 +74,7 @@ def _forward(functions, hidden, embedding, constants, which, coefficients):
         product('bcv,vd->bcd', x, embedding).astype(r.dtype)
         for x, r in zip(of_logits, rows, strict=True)
     )
-    for x, r in zip(of_logits, rows, strict=True):
-      of_embedding += product('bcv,bcd->vd', x, r)
-    return (total + terms, of_embedding), of_rows
+    return (total + terms, _add_products(of_embedding, of_logits, rows)), of_rows
 
   zeros = jnp.zeros(embedding.shape, coefficients.dtype)
   start = jnp.zeros_like(coefficients), zeros
@@ -83,6 +83,21 @@ def _forward(functions, hidden, embedding, constants, which, coefficients):
   )
   gradients = of_hidden, of_embedding.astype(embedding.dtype), terms
   return (coefficients @ terms, terms), gradients
+
+
+def _add_products(total, of_logits, rows):
+  """Adds Σ gᵀ h [V, D] by blocks of columns: a product is as large as its block."""
+  blocks = math.gcd(total.shape[1], max(1, total.shape[1] // _COLUMNS))
+  size = total.shape[1] // blocks
+
+  def add(block, total):
+    cut = lambda x: jax.lax.dynamic_slice_in_dim(x, block * size, size, axis=-1)
+    part = cut(total)
+    for x, r in zip(of_logits, rows, strict=True):
+      part += jnp.einsum('bcv,bcd->vd', x, cut(r), preferred_element_type=total.dtype)
+    return jax.lax.dynamic_update_slice_in_dim(total, part, block * size, axis=1)
+
+  return add(0, total) if blocks == 1 else jax.lax.fori_loop(0, blocks, add, total)
 
 
 def _one_of(number, functions, argument):
