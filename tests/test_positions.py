@@ -86,6 +86,17 @@ def test_rope_against_transformers(key):
   )
 
 
+def test_alibi_against_transformers():
+  bloom = pytest.importorskip(
+      'transformers.models.bloom.modeling_bloom', reason='no transformers')
+  torch = pytest.importorskip('torch')
+  for heads in (1, 4, 6, 12, 40):
+    # Theirs is s · (place of the key): by row that of s · (difference of places).
+    bias = bloom.build_alibi_tensor(torch.ones(1, 3), heads, torch.float32)[:, 0]
+    np.testing.assert_allclose(
+        positions.alibi_slopes(heads)[:, None] * np.arange(3), bias, rtol=1e-6)
+
+
 def test_random_positions_are_a_sorted_sample(key):
   draw = jax.jit(jax.vmap(lambda k: positions.random_positions(k, 3, 6)))
   found = np.asarray(draw(jax.random.split(key, 4000)))
