@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 # Of all cores, taken by others: more than that and a round does not count.
-_BUSY = 0.05
+BUSY = 0.05
 
 
 def serve(measure: Callable[[], float], about: dict[str, Any]) -> None:
@@ -150,9 +150,9 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
     answers = {name: workers[name].measure() for name in names[first:] + names[:first]}
     rates = {name: answers[name][0] for name in names}
     others = max(share for _, share in answers.values())
-    (quiet if others <= _BUSY else busy).append((rates, others))
+    (quiet if others <= BUSY else busy).append((rates, others))
     told = ', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())
-    if others > _BUSY:
+    if others > BUSY:
       told += f' (not counted: others took {others:.0%} of the machine)'
     print(f'Round {len(quiet) + len(busy)}: {told}', flush=True)
   counted = quiet or busy[-rounds:]

@@ -1,10 +1,10 @@
 """How long does the README's first command take, the first time and the second?
 
 Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or that
-of lookup, or the README's quick grid, twice, each in a new folder: once with an empty
-compilation cache, once with the cache that the first run filled.
+of lookup, the README's quick grid, or counting, twice, each in a new folder: once with
+an empty compilation cache, once with the cache that the first run filled.
 
-  python -m experiments.benchmarks.quick [--config=lookup | --config=sensitivity]
+  python -m experiments.benchmarks.quick [--config=lookup|sensitivity|counting]
 
 `first_seconds` and `second_seconds` are wall time of the whole command, tables and
 figures included; five minutes are allowed on two CPU cores.
@@ -26,6 +26,7 @@ from experiments.benchmarks import _rounds
 _COMMANDS = {
     'retrieval': ('length_generalization',),
     'lookup': ('length_generalization',),
+    'counting': ('counting',),
     'sensitivity': ('sensitivity', "--config.run=('base','l2')"),
 }
 
