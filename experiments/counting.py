@@ -141,12 +141,16 @@ def _check_cell(config: Any, cell: Cell) -> None:
   if cell.positions == 'rope' and config.model.width // config.model.num_heads % 2:
     raise ValueError('config.model: rope needs an even width of heads: '
                      f'{config.model.width} / {config.model.num_heads}')
+  if cell.positions == 'sinusoidal' and config.model.width % 2:
+    raise ValueError('config.model: sinusoidal positions need an even width: '
+                     f'{config.model.width}')
   if cell.reparameterization not in _counting.REPARAMETERIZATIONS:
     raise ValueError(
         'config.figures: reparameterizations must be of '
         f'{", ".join(_counting.REPARAMETERIZATIONS)}: {cell.reparameterization!r}'
     )
-  if not isinstance(cell.train_length, int) or cell.train_length < 1:
+  # True is an int.
+  if type(cell.train_length) is not int or cell.train_length < 1:
     raise ValueError(
         f'config.figures: train_lengths must be positive: {cell.train_length!r}'
     )

@@ -154,6 +154,14 @@ def endpoint(indices: Indices, cell: Cell) -> dict[int, float]:
           for seed, x in errors.items()}
 
 
+def _broken(indices: Indices, cell: Cell) -> list[int]:
+  """Returns the seeds that have no finite error at some length."""
+  index = indices[cell.experiment]
+  lengths, _ = plots.values(index, cell.arm, 'squared_error')
+  errors = by_seed(index, cell.arm, 'squared_error', lengths)
+  return [seed for seed, x in errors.items() if not np.isfinite(x).all()]
+
+
 def _seeds(indices: Indices, cell: Cell) -> set[int]:
   index = indices[cell.experiment]
   return {*index.get((cell.arm, 'squared_error', 1), ())}
@@ -191,7 +199,8 @@ def _right_up_to(index: Index, arm: str) -> int:
   lengths, _ = plots.values(index, arm, 'accuracy')
   last = 0
   for n in lengths:
-    if not np.mean([*index[arm, 'accuracy', n].values()]) >= _RIGHT:
+    shares = np.array([*index[arm, 'accuracy', n].values()])
+    if not shares[np.isfinite(shares)].mean() >= _RIGHT:
       break
     last = n
   return last
@@ -222,11 +231,7 @@ def _note(name: str, figure: FigureCells, indices: Indices, counted: bool) -> st
         'of its logarithm, corrected over the lines; smallest detectable: the factor '
         'that this test finds four times in five.'
     )
-  broken = {
-      _label(figure, cell): [s for s, x in endpoint(indices, cell).items()
-                             if not math.isfinite(x)]
-      for cell in figure.cells
-  }
+  broken = {_label(figure, cell): _broken(indices, cell) for cell in figure.cells}
   parts += [f'Not finite, and left out: {cell}, {name_seeds(s)}.'
             for cell, s in broken.items() if s]
   return ' '.join([*parts, *([_KNOWN[name]] if name in _KNOWN else [])])

@@ -52,9 +52,12 @@ def misalignment(
     ValueError: if shapes do not fit or the offset is outside.
   """
   _check(tokens, length, [offset], whole_overlap)
-  first, second = (
-      _logits(apply_fn, window) for window in two_windows(tokens, length, offset)
-  )
+  windows = two_windows(tokens, length, offset)
+  try:
+    _check_model(apply_fn, windows)
+  except jax.errors.JAXTypeError:  # it cannot be traced
+    pass
+  first, second = (_logits(apply_fn, window) for window in windows)
   check_two_windows(first.shape, second.shape, offset, whole_overlap)
   return _measures(first, second, offset, whole_overlap=whole_overlap)
 
@@ -85,6 +88,7 @@ def misalignment_at_offsets(
     ValueError: if there are no offsets, or as `misalignment`.
   """
   _check(tokens, length, offsets, whole_overlap)
+  _check_model(apply_fn, [two_windows(tokens, length, e)[1] for e in (0, *offsets)])
   apply = jax.jit(apply_fn)
   first = _logits(apply, tokens[:, :length])
   found = []
@@ -138,6 +142,13 @@ def _logits(apply_fn: Apply, tokens: jax.Array) -> jax.Array:
   logits = jnp.asarray(apply_fn(tokens))
   check_tokens(tokens, logits.shape)
   return logits
+
+
+def _check_model(apply_fn: Apply, windows: Sequence[jax.Array]) -> None:
+  """Checks tokens against the model's vocabulary before it is compiled."""
+  logits = jax.eval_shape(apply_fn, windows[0])
+  for window in windows:
+    check_tokens(window, logits.shape)
 
 
 def _check(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from vvlen.models.chunked_attention import chunked_attention
-from vvlen.models.masked_attention import Alibi, masked_attention
+from vvlen.models.masked_attention import Alibi, floating, masked_attention
 
 IMPLEMENTATIONS = ('plain', 'chunked', 'cudnn', 'splash')
 
@@ -93,7 +93,7 @@ def causal_attention(
 
 def _check(queries, keys, values, slopes, positions):
   """Returns the arguments as arrays, in floats where they are to be."""
-  queries, keys, values = map(_floating, (queries, keys, values))
+  queries, keys, values = map(floating, (queries, keys, values))
   for name, x in (('queries', queries), ('keys', keys), ('values', values)):
     if x.ndim != 4 or 0 in x.shape:
       raise ValueError(f'{name} must be [B, n, heads, d], none of them 0: {x.shape}')
@@ -150,13 +150,6 @@ def _refusal(implementation, queries, keys, values, slopes):
   if implementation == 'cudnn' and (width % 8 or width > 128):
     return f'needs a width that is a multiple of 8, up to 128: {width}'
   return None
-
-
-def _floating(x):
-  x = jnp.asarray(x)
-  if jnp.issubdtype(x.dtype, jnp.complexfloating):
-    raise ValueError(f'attention needs real numbers: {x.dtype}')
-  return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
 def _plain(queries, keys, values, slopes, positions):

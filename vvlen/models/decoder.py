@@ -17,6 +17,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vvlen.models import positions as encodings
 from vvlen.models.causal_attention import causal_attention
@@ -66,31 +67,34 @@ class Decoder(nn.Module):
   ) -> jax.Array:
     """Returns hidden states.
 
-    Sows `attention_logits` and `attention_weights` [B, h, n, n] of each layer into
-    `intermediates` where these are mutable; attention is then not memory-efficient.
+    Sows `attention_logits` and `attention_weights` [B, h, n, n] of each layer, with
+    `read_at` [B, h, m, n] of the last, into `intermediates` where these are mutable;
+    attention is then not memory-efficient.
 
     Args:
       tokens: [B, n] int32. What follows a token does not change its hidden state, so
-        sequences padded at the end need no mask.
+        sequences padded at the end need no mask. One that is not in 0..V − 1 is nan, or
+        an error where it is concrete.
       positions: [n] or [B, n]; 0..n − 1 if None, or drawn by the PRNG `positions` where
-        they are random.
+        they are random, the same for all sequences. With a learned table they are
+        checked as tokens are.
       mask: [n, n] or [B, n, n] bool, True where a row attends to a column. None:
-        causal.
-      read_at: [m] or [B, m], the places of the tokens whose states are wanted: the last
-        layer computes no others. None: all.
+        causal. With a mask attention is not memory-efficient.
+      read_at: [m] or [B, m], the places of the tokens whose states are wanted, from the
+        end where negative: the last layer computes no others. None: all.
 
     Returns:
       [B, n, d], or [B, m, d] with `read_at`; float32 or wider.
 
     Raises:
-      ValueError: on unknown positions or norm, heads that do not divide the width, or
-        more tokens than there are positions.
+      ValueError: on unknown positions or norm, heads that do not divide the width,
+        more tokens than there are positions, or tokens outside the vocabulary.
     """
     _check(self, tokens, positions)
     batch, length = tokens.shape
     embedding = self.param('embedding', nn.initializers.normal(1.0),
                            (self.vocab_size, self.width), jnp.float32)
-    x = embedding[tokens]
+    x = _rows(embedding, tokens)
     if positions is None:
       positions = jnp.arange(length)
       if self.positions == 'random':
@@ -100,12 +104,13 @@ class Decoder(nn.Module):
     if self.positions == 'learned':
       table = self.param('position_embedding', nn.initializers.normal(1.0),
                          (self.max_positions, self.width), jnp.float32)
-      x = x + jnp.broadcast_to(table[positions], x.shape)
+      x = x + jnp.broadcast_to(_rows(table, positions), x.shape)
     elif self.positions == 'sinusoidal':
       added = encodings.sinusoidal(positions, self.width, dtype=x.dtype)
       x = x + jnp.broadcast_to(added, x.shape)
     if read_at is not None:
       read_at = jnp.broadcast_to(read_at, (batch, jnp.shape(read_at)[-1]))
+      read_at = jnp.where(read_at < 0, read_at + length, read_at)
     for layer in range(self.num_layers):
       last = layer == self.num_layers - 1
       x = Block(
@@ -218,6 +223,14 @@ def layer_norm(name: str) -> nn.LayerNorm:
   return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=name)
 
 
+def _rows(table: jax.Array, places: jax.Array) -> jax.Array:
+  """Returns rows of a table, nan where there is none."""
+  # Indices would be moved into the table.
+  return table.at[places].get(
+      mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
+  )
+
+
 def _check(decoder: Decoder, tokens: jax.Array, positions: jax.Array | None) -> None:
   kind = decoder.positions
   if kind not in encodings.KINDS:
@@ -226,10 +239,23 @@ def _check(decoder: Decoder, tokens: jax.Array, positions: jax.Array | None) -> 
     raise ValueError(
         f'{decoder.num_heads} heads do not divide a width of {decoder.width}'
     )
-  if tokens.ndim != 2:
-    raise ValueError(f'tokens must be [B, n]: {tokens.shape}')
+  if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+    raise ValueError(f'tokens must be integers [B, n]: {tokens.dtype} {tokens.shape}')
+  _check_places('tokens', tokens, decoder.vocab_size)
+  if kind == 'learned' and positions is not None:
+    _check_places('positions', positions, decoder.max_positions)
   bounded = kind in ('learned', 'random') and positions is None
   if bounded and tokens.shape[1] > decoder.max_positions:
     raise ValueError(
         f'{tokens.shape[1]} tokens, but max_positions {decoder.max_positions}'
     )
+
+
+def _check_places(name: str, places: jax.Array, size: int) -> None:
+  """Raises ValueError on places outside a table, where they can be known."""
+  known = not isinstance(places, jax.core.Tracer)
+  if known and getattr(places, 'is_fully_addressable', True) and np.size(places):
+    values = np.asarray(places)
+    lowest, highest = values.min(), values.max()
+    if lowest < 0 or highest >= size:
+      raise ValueError(f'{name} {lowest}..{highest} are not in 0..{size - 1}')

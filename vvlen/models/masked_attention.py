@@ -29,7 +29,7 @@ class Alibi(NamedTuple):
 class Attended(NamedTuple):
   """What attention computes."""
 
-  output: jax.Array  # [B, m, h, d], of the dtype of the values
+  output: jax.Array  # [B, m, h, d], of the dtype of the values where a float
   logits: jax.Array  # [B, h, m, n], 0 where the mask is False, float32 or wider
   weights: jax.Array  # [B, h, m, n], of the same dtype
 
@@ -55,11 +55,12 @@ def masked_attention(
     An `Attended`. Logits, weights and sums are float32 for narrower inputs.
 
   Raises:
-    ValueError: if the heads of keys do not divide those of queries.
+    ValueError: if shapes do not fit, or the heads of keys do not divide those of
+      queries.
   """
+  queries, keys, values = map(floating, (queries, keys, values))
+  _check(queries, keys, values, mask)
   (batch, length, heads, width), groups = queries.shape, keys.shape[2]
-  if heads % groups:
-    raise ValueError(f'{groups} heads of keys do not divide {heads} of queries')
   wide = jnp.promote_types(jnp.result_type(queries, keys, values), jnp.float32)
   einsum = functools.partial(
       jnp.einsum, preferred_element_type=wide, precision=jax.lax.Precision.HIGHEST
@@ -83,3 +84,25 @@ def masked_attention(
       jnp.where(mask, logits, 0.0).reshape(whole), weights.reshape(whole),
   )
 
+
+
+def floating(x: jax.Array) -> jax.Array:
+  """Returns an array of floats, float32 of integers."""
+  x = jnp.asarray(x)
+  if jnp.issubdtype(x.dtype, jnp.complexfloating):
+    raise ValueError(f'attention needs real numbers: {x.dtype}')
+  return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+
+
+def _check(queries, keys, values, mask):
+  if keys.shape != values.shape or keys.ndim != 4 or queries.ndim != 4:
+    raise ValueError('queries, keys and values must be [B, ., heads, d]: '
+                     f'{queries.shape}, {keys.shape}, {values.shape}')
+  (batch, length, heads, width), groups = queries.shape, keys.shape[2]
+  if (batch, width) != (keys.shape[0], keys.shape[3]):
+    raise ValueError(f'queries {queries.shape} do not fit keys {keys.shape}')
+  if heads % groups:
+    raise ValueError(f'{groups} heads of keys do not divide {heads} of queries')
+  if mask.shape not in ((length, keys.shape[1]), (batch, length, keys.shape[1])):
+    raise ValueError(f'mask {mask.shape} is not [{length}, {keys.shape[1]}], nor that '
+                     f'for each of {batch} sequences')

@@ -20,7 +20,8 @@ Logits and sums are float32, for bfloat16 inputs too, or float64 with them; prod
 take factors of the type of h and E, so g is rounded to bfloat16 where both are. Chunks
 are cut from positions, so that a batch stays where it is sharded; so does a vocabulary
 (E by its first axis, under jit, on a mesh of Auto axes): then maxima, sums and ∂loss/∂h
-of rows cross devices, logits do not. There are no second derivatives.
+of rows cross devices, logits do not. There are no second derivatives, and no forward
+mode. Under vmap over offsets all chunks are compared.
 """
 
 import functools
@@ -138,7 +139,10 @@ def chunked_two_window_loss(
 @functools.partial(jax.jit, static_argnums=4)
 def _cross_entropy(hidden, embedding, targets, mask, chunk_size):
   dtype = wide_dtype(hidden, embedding)
-  weights = mask.astype(dtype) / mask.sum(dtype=dtype)
+  count = mask.sum(dtype=dtype)
+  # Not by a quotient of 0 and 0, which XLA makes 0.
+  share = jnp.where(count > 0, 1 / count, jnp.nan)
+  weights = jnp.where(mask | (count == 0), share, jnp.zeros_like(share))
   constants = tuple(split_chunks(x, 1, chunk_size) for x in (targets, weights))
   rows = (split_chunks(hidden, 1, chunk_size),)
   loss, _ = over_chunks(
@@ -198,10 +202,15 @@ def _two_window_terms(divergence, logits, constants):
 
 
 def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
+  if jnp.float16 in (hidden.dtype, embedding.dtype):
+    raise ValueError('gradients in the logits of many rows are too small for float16: '
+                     'use bfloat16')
   if hidden.ndim != 3 or embedding.ndim != 2 or hidden.shape[2] != embedding.shape[1]:
     raise ValueError(
         'hidden states [B, L, D] do not fit the embedding [V, D]: '
         f'{hidden.shape}, {embedding.shape}'
     )
+  if 0 in hidden.shape or 0 in embedding.shape:
+    raise ValueError(f'nothing to learn from: {hidden.shape}, {embedding.shape}')
   if not isinstance(chunk_size, int) or chunk_size < 1:
     raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')

@@ -42,15 +42,28 @@ def token_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
   """
   logits = jnp.asarray(logits)
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  # Numbers of words do not fit into a narrow type: 256 is 0 in uint8.
+  targets = jnp.asarray(targets)
+  targets = targets.astype(jnp.promote_types(targets.dtype, jnp.int32))
   known = (targets >= 0) & (targets < logits.shape[-1])
   loss = _cross_entropy(logits, targets)
   return loss * jnp.where(known, 1.0, jnp.nan).astype(loss.dtype)
 
 
+def shifted(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns z − max z and log Σ exp(z − max z), [..., V] and [..., 1].
+
+  Softmax is exp of their difference. Logits of a model may have a common offset far
+  larger than their spread, to whose rounding z − log Σ exp z falls prey.
+  """
+  logits = logits - logits.max(axis=-1, keepdims=True)
+  return logits, jnp.log(jnp.exp(logits).sum(axis=-1, keepdims=True))
+
+
 @jax.custom_jvp
 def _cross_entropy(logits, targets):
-  chosen = jnp.where(_hits(logits, targets), logits, 0.0).sum(-1)
-  return jax.nn.logsumexp(logits, axis=-1) - chosen
+  logits, total = shifted(logits)
+  return total[..., 0] - jnp.where(_hits(logits, targets), logits, 0.0).sum(-1)
 
 
 @_cross_entropy.defjvp
@@ -58,7 +71,7 @@ def _(primals, tangents):
   # ∂/∂z = p − 1_y, written out: it then shares log Σ exp z with other losses of z, and
   # nothing more of the size of z is kept.
   logits, targets = primals
-  total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+  logits, total = shifted(logits)
   hits = _hits(logits, targets)
   chosen = jnp.where(hits, logits, 0.0).sum(-1)
   slope = jnp.exp(logits - total) - hits

@@ -15,6 +15,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from vvlen.objectives.cross_entropy import shifted
+
 # (logits of p [..., V], logits of q [..., V]) -> [...]
 Divergence = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -33,24 +35,22 @@ def _symmetric_cross_entropy(logits_p, logits_q):
 
 @_symmetric_cross_entropy.defjvp
 def _(primals, tangents):
-  # ∂/∂z_p = p (1 + ⟨p, z_q⟩ − z_q) − q, which is the gradient above, as the constant of
-  # log q = z_q − log Σ exp z_q drops out.
-  logits_p, logits_q = primals
-  value, p, q, p_dot, q_dot = _cross_entropies(logits_p, logits_q)
-  of_p = p * (1 + p_dot - logits_q) - q
-  of_q = q * (1 + q_dot - logits_p) - p
+  # ∂/∂z_p = p (1 + ⟨p, z_q⟩ − z_q) − q, which is the gradient above, as constants in
+  # z_q, such as log q = z_q − log Σ exp z_q has, drop out.
+  value, p, q, p_dot, q_dot, shifted_p, shifted_q = _cross_entropies(*primals)
+  of_p = p * (1 + p_dot - shifted_q) - q
+  of_q = q * (1 + q_dot - shifted_p) - p
   return value, (of_p * tangents[0]).sum(-1) + (of_q * tangents[1]).sum(-1)
 
 
 def _cross_entropies(logits_p, logits_q):
-  """Returns SCE = lse_p + lse_q − ⟨p, z_q⟩ − ⟨q, z_p⟩, p, q and both products."""
-  total_p, total_q = (
-      jax.nn.logsumexp(z, axis=-1, keepdims=True) for z in (logits_p, logits_q)
-  )
-  p, q = jnp.exp(logits_p - total_p), jnp.exp(logits_q - total_q)
-  p_dot = (p * logits_q).sum(-1, keepdims=True)
-  q_dot = (q * logits_p).sum(-1, keepdims=True)
-  return (total_p + total_q - p_dot - q_dot)[..., 0], p, q, p_dot, q_dot
+  """Returns SCE = lse_p + lse_q − ⟨p, z_q⟩ − ⟨q, z_p⟩, p, q, both products and z."""
+  (z_p, total_p), (z_q, total_q) = shifted(logits_p), shifted(logits_q)
+  p, q = jnp.exp(z_p - total_p), jnp.exp(z_q - total_q)
+  p_dot = (p * z_q).sum(-1, keepdims=True)
+  q_dot = (q * z_p).sum(-1, keepdims=True)
+  sce = (total_p + total_q - p_dot - q_dot)[..., 0]
+  return sce, p, q, p_dot, q_dot, z_p, z_q
 
 
 def stop_gradient_cross_entropy(

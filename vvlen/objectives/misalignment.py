@@ -131,7 +131,7 @@ def misalignment_loss(
     logits_first: [B, L, V], of tokens[0 : L].
     logits_second: [B, L, V], of tokens[offset : L + offset].
     offset: e, a whole number in 1..L//2−1, or 1..L−1 with `whole_overlap`. One that
-      is traced and outside gives nan.
+      is traced and outside gives nan, without a message.
     divergence: of rows.
     whole_overlap: compares w1[e : L] with w2[0 : L−e], for offsets up to L−1.
 
@@ -219,9 +219,8 @@ def overlap_weights(
   start = 0 if whole_overlap else length // 2
   share = 1 / jnp.asarray(length - start - offset, dtype)
   valid = (offset >= 1) & (offset <= highest_offset(length, whole_overlap))
-  share = jnp.where(valid, share, jnp.nan)
-  # nan * 0 is nan.
-  return jnp.where(rows - offset >= start, 1, 0).astype(dtype) * share
+  weights = jnp.where(rows - offset >= start, share, jnp.zeros_like(share))
+  return jnp.where(valid, weights, jnp.nan)
 
 
 def check_two_windows(
@@ -247,6 +246,8 @@ def check_two_windows(
     )
   whole = jnp.issubdtype(jnp.result_type(offset), jnp.integer) and not jnp.ndim(offset)
   most = highest_offset(first[1], whole_overlap)
+  if most < 1 or 0 in first:
+    raise ValueError(f'windows {tuple(first)} have no rows to compare')
   if not whole or not (_traced(offset) or 1 <= int(offset) <= most):
     raise ValueError(
         f'offset must be a whole number in 1..{most} at length {first[1]}: {offset}'

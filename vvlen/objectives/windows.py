@@ -11,18 +11,25 @@ def two_windows(
 
   Args:
     tokens: [B, T] integers, T at least L + offset. Where a traced offset goes beyond,
-      the second window has the smallest integer there is, for which embeddings
-      (`nn.Embed`) and the losses here give nan.
+      the second window has the smallest int32 there is, for which the losses here and
+      embeddings (`nn.Embed`, `vvlen.models.decoder`) give nan.
     length: L.
     offset: e; traced or not, one program serves all.
 
   Returns:
-    Two arrays [B, L].
+    Two arrays [B, L], int32 or wider.
 
   Raises:
-    ValueError: if tokens are not [B, T], or T is less than L, or less than L + offset
-      for a concrete offset, or that is negative.
+    ValueError: if tokens are not integers [B, T], T is less than L, or less than L +
+      offset for a concrete offset, or that is negative or not whole.
   """
+  whole = jnp.issubdtype(jnp.result_type(offset), jnp.integer) and not jnp.ndim(offset)
+  if not whole:
+    raise ValueError(f'offset must be a whole number: {offset}')
+  tokens = jnp.asarray(tokens)
+  if not jnp.issubdtype(tokens.dtype, jnp.integer):
+    raise ValueError(f'tokens must be integers: {tokens.dtype}')
+  tokens = tokens.astype(jnp.promote_types(tokens.dtype, jnp.int32))
   end = length + (0 if isinstance(offset, jax.core.Tracer) else int(offset))
   if tokens.ndim != 2 or not length <= end <= tokens.shape[1]:
     raise ValueError(
@@ -32,7 +39,7 @@ def two_windows(
   # Negative places would count from the end.
   places = jnp.arange(length) + jnp.where(offset < 0, tokens.shape[1], offset)
   second = jnp.take(
-      tokens, places, axis=1, mode='fill', fill_value=jnp.iinfo(tokens.dtype).min
+      tokens, places, axis=1, mode='fill', fill_value=jnp.iinfo(jnp.int32).min
   )
   return tokens[:, :length], second
 
@@ -46,7 +53,8 @@ def sample_offset(
     key: typed.
     length: L.
     range: the ends as fractions of L. The paper's ablation has (0, 1/2), (0, 1/4),
-      (1/4, 1/2) and (0, 1), which needs `whole_overlap`; see `offset_range`.
+      (1/4, 1/2) and (0, 1); see `offset_range`. Beyond 1/2 the losses need
+      `whole_overlap`, and are nan without.
 
   Returns:
     int32 [].

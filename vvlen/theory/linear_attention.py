@@ -65,7 +65,8 @@ def fit(task: str, train_length: int, encode: Transform | None = None) -> Fit:
     A `Fit`. Where several tables are best, as for n = 1, that of the least norm.
 
   Raises:
-    ValueError: on an unknown task or a length that is not positive.
+    ValueError: on an unknown task, a length that is not positive, or a target for which
+      `encode` is not finite, such as 1/√0.
   """
   table, squares = np.zeros((2, 2)), 0.0
   _check(task, train_length)
@@ -74,7 +75,10 @@ def fit(task: str, train_length: int, encode: Transform | None = None) -> Fit:
     columns = zip(*cases, strict=True)
     features, target, probability = map(np.concatenate, columns)
     if encode is not None:
-      target = encode(target)
+      with np.errstate(divide='ignore', invalid='ignore'):
+        target = encode(target)
+      if not np.isfinite(target).all():
+        raise ValueError(f'what is trained on is not finite for all {task}s of bits')
     root = np.sqrt(probability)
     table[last] = np.linalg.lstsq(features * root[:, None], target * root)[0]
     squares += probability @ (features @ table[last] - target) ** 2
