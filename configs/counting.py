@@ -11,6 +11,9 @@ cpu       8      2 x 64, 64, 5,000             on two CPU cores
 quick     4      2 x 64, 64, 4,000             mean by three encodings, some 4 minutes
 smoke     2      2 x 16, 8, 20                 shows that it runs; most of it compiling
 
+Strings are trained on in pairs of N + 1 bits (`vvlen.tasks.counting.sample_packed`): a
+length of 1 to N is as likely as any other, but those of a pair depend on each other.
+
 mean, length and sum leave out the other tasks; alone they are of the paper's scale, as
 cpu_length of the CPU's.
 """

@@ -370,3 +370,21 @@ def test_memory_at_16384_tokens():
   compiled = jax.jit(jax.value_and_grad(loss, (0, 1, 2))).lower(x, x, x).compile()
   # Queries, keys, values, output and each gradient are 16 MiB.
   assert compiled.memory_analysis().temp_size_in_bytes < 256 * 2**20
+
+
+def test_masked_attention_of_integers_and_what_does_not_fit():
+  values = np.array([2, 3])[None, :, None, None]
+  same = np.zeros((1, 2, 1, 1))
+  found = masked_attention(same, same, values, jnp.ones((2, 2), bool)).output
+  np.testing.assert_allclose(found[0, :, 0, 0], 2.5)
+  for change, told in (
+      ({'mask': jnp.ones((1, 1, 2, 2), bool)}, 'mask'),
+      ({'mask': jnp.ones((2, 3), bool)}, 'mask'),
+      ({'keys': same[:, :1]}, 'queries, keys and values'),
+      ({'queries': np.zeros((1, 2, 1, 3))}, 'do not fit keys'),
+      ({'keys': np.zeros((1, 2, 2, 1)), 'values': np.zeros((1, 2, 2, 1))}, '2 heads'),
+  ):
+    arguments = {'queries': same, 'keys': same, 'values': values,
+                 'mask': jnp.ones((2, 2), bool)} | change
+    with pytest.raises(ValueError, match=told):
+      masked_attention(**arguments)

@@ -1,5 +1,6 @@
 """Chunked losses are the plain losses, in values, gradients and sharding."""
 
+import functools
 import re
 
 import jax
@@ -129,6 +130,13 @@ def test_cross_entropy_with_a_mask_is_the_plain_mean(chunk_size):
   _close(found, expected, 1e-5)
 
 
+def test_a_mask_of_no_rows_gives_nan():
+  (hidden, _, embedding), (tokens, _) = _inputs()
+  loss = jax.jit(jax.value_and_grad(chunked_cross_entropy))
+  found, gradient = loss(hidden, embedding, tokens, jnp.zeros((B, L), bool))
+  assert jnp.isnan(found) and jnp.isnan(gradient).all()
+
+
 def test_cross_entropy_of_next_tokens():
   (hidden, _, embedding), (tokens, _) = _inputs()
   expected = next_token_cross_entropy(hidden @ embedding.T, tokens)
@@ -224,6 +232,20 @@ def test_a_vocabulary_sharded_over_eight_devices(width):
               if 'all-gather' in line and _arrays_in(line, vocabulary // 4)]
 
 
+def test_a_mesh_of_explicit_axes():
+  (hidden, _, embedding), (tokens, _) = _inputs(vocabulary=16)
+  mesh = jax.make_mesh((2, 4), ('data', 'model'))
+  loss = functools.partial(chunked_cross_entropy, chunk_size=4)
+  auto = jax.sharding.auto_axes(loss, out_sharding=P())
+  with jax.set_mesh(mesh):
+    put = lambda x, *axes: jax.device_put(x, NamedSharding(mesh, P(*axes)))
+    sharded = put(hidden, 'data'), put(embedding, 'model'), put(tokens, 'data')
+    found = jax.jit(jax.value_and_grad(auto, (0, 1)))(*sharded)
+  expected = jax.jit(jax.value_and_grad(loss, (0, 1)))(hidden, embedding, tokens)
+  _close(found, expected, 1e-5)
+  assert found[1][1].sharding.spec[0] == 'model'
+
+
 def test_no_array_has_the_logits_of_all_rows():
   arrays, tokens = _inputs(vocabulary=1009, length=101)
   case = arrays, tokens, 6, 0.3
@@ -262,6 +284,10 @@ Z, E, T = jnp.zeros((B, L, D)), jnp.zeros((V, D)), jnp.zeros((B, L), jnp.int32)
     (lambda: chunked_two_window_loss(Z, Z, E, T, T, 1, 0.1, chunk_size=0), ': 0'),
     (lambda: chunked_cross_entropy(Z, E, T - 1), 'vocabulary of 17'),
     (lambda: chunked_cross_entropy(Z, E, T, T[:, 1:] == 0), r'\(2, 12\)'),
+    (lambda: chunked_cross_entropy(Z[:0], E, T[:0]), 'nothing to learn from'),
+    (lambda: chunked_cross_entropy(Z.astype(jnp.float16), E, T), 'use bfloat16'),
+    (lambda: chunked_two_window_loss(
+        Z[:, :1], Z[:, :1], E, T[:, :1], T[:, :1], jnp.int32(1), 0.1), 'no rows'),
 ])
 def test_bad_input_is_named_before_anything_runs(call, said):
   with pytest.raises(ValueError, match=said):

@@ -20,6 +20,7 @@ from vvlen import counting as report
 from vvlen import results, sharding
 from vvlen.counting_cells import all_cells, Cell, read_figures
 from vvlen.tasks import counting
+from vvlen.training.step import init_state, train_steps
 
 _CELL = Cell('sum', 'fair', 5, 'none', 'inverse_sqrt')
 
@@ -102,13 +103,14 @@ def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
 
 
 def _indices(errors):
-  """Returns results in which an arm has these errors [seeds] at every length."""
+  """Returns results in which an arm has these errors [seeds], within training 1e-6."""
   rows = [
       results.Row('length_10', arm, seed, length, metric, value)
       for arm, values in errors.items() for seed, error in enumerate(values)
       for length in (5, 10, 11, 12)
       for metric, value in (
-          ('squared_error', error), ('median_squared_error', error),
+          ('squared_error', error if length > 10 else 1e-6),
+          ('median_squared_error', error),
           ('accuracy', 0.96 if length < 11 else 0.9),
       )
   ]
@@ -117,20 +119,55 @@ def _indices(errors):
 
 def test_factors_and_their_tests():
   figure = read_figures(dict(f=dict(
-      task='length', counts='fair', positions=('none', 'rope'), train_lengths=(10,),
-      reparameterizations=('identity',))))['f']
-  indices = _indices({'none': [1e-4, 1e-3, 1e-2, 1e-3], 'rope': [1e-2, 1e-1, 10, 1e-1]})
+      task='length', counts='fair', positions=('none', 'rope', 'alibi'),
+      train_lengths=(10,), reparameterizations=('identity',))))['f']
+  indices = _indices({
+      'none': [1e-4, 1e-3, 1e-2, 1e-3], 'rope': [1e-2, 1e-1, 10, 1e-1],
+      'alibi': [1e-4, 1e-2, 1e-2, 1e-2],
+  })
   row = shown(report.table('f', figure, indices, 12), 'RoPE')
   # Ten to the mean of 2, 2, 3 and 2, with t = 9 on three degrees of freedom.
   assert row['factor beyond training [95 %]'].startswith('178 [28, 1,')
-  assert row['p Holm'] == '.003'
-  assert row['l = 10'].startswith('0.18 [')
+  assert row['p Holm'] == '.006'  # twice .0029, the smaller of two
+  # Of 0, 1, 0 and 1: t = √3.
+  assert shown(report.table('f', figure, indices, 12), 'ALiBi')['p Holm'] == '.182'
+  assert row['l = 10'].startswith('1.0e−06') and row['l = 12'].startswith('0.18 [')
   assert row['right up to'] == '10'
   plain = shown(report.table('f', figure, indices, 12), 'no positions')
   assert plain['factor beyond training [95 %]'] == plain['p Holm'] == ''
   indices['length_10']['rope', 'squared_error', 11][2] = np.nan
   table = report.table('f', figure, indices, 12)
   assert 'Not finite, and left out: RoPE, seed 2.' in table.note
+  # One seed without an answer does not undo the others.
+  for length in (5, 10, 11, 12):
+    indices['length_10']['alibi', 'accuracy', length][0] = np.nan
+  indices['length_10']['alibi', 'squared_error', 5][0] = np.nan
+  table = report.table('f', figure, indices, 12)
+  assert shown(table, 'ALiBi')['right up to'] == '10'
+  assert 'ALiBi, seed 0.' in table.note
+
+
+def test_training_learns_the_mean_and_decays_kernels_alone(key):
+  config = config_file.get_config('cpu')
+  config.model.update(width=16, num_layers=1)
+  config.train.num_steps = 400
+  cell = Cell('mean', 'fair', 5, 'none', 'identity')
+  problem = _counting.problem(config, cell)
+  state = init_state(problem, key)
+  state, metrics = jax.jit(lambda s: train_steps(problem, s, key, 400))(state)
+  batch = problem.sample(jax.random.key(7), 0)
+  loss, _ = problem.loss(state.params, batch)
+  # To answer 1/2 always is an error of .114.
+  assert loss < 0.01 < metrics['loss']
+  # Without gradient the first update is the decay alone, rate × 0.01 × kernel.
+  start = init_state(problem, key)
+  zeros = jax.tree.map(jnp.zeros_like, start.params)
+  updates, _ = problem.optimizer.update(zeros, start.opt_state, start.params)
+  for (path, update), weights in zip(
+      jax.tree_util.tree_leaves_with_path(updates), jax.tree.leaves(start.params),
+      strict=True):
+    expected = -1e-5 * weights if path[-1].key == 'kernel' else 0 * weights
+    np.testing.assert_allclose(update, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize('fields, words', [
@@ -142,6 +179,10 @@ def test_factors_and_their_tests():
     ({'figures.figure_5.reparameterizations': ('cube',)}, 'of identity, sqrt, log'),
     ({'evaluate.max_length': 10}, 'must be beyond the training lengths: 10, 10'),
     ({'model.num_heads': 3}, 'config.model.width 16 must be a multiple of'),
+    ({'model.width': 15, 'model.num_heads': 1,
+      'figures.figure_1a.positions': ('none', 'sinusoidal')}, 'need an even width: 15'),
+    ({'figures.figure_4_length.train_lengths': (True, 5)}, 'must be positive: True'),
+    ({'train.batch_size': 7}, 'config.train.batch_size must be even'),
     ({'model.norm': 'batch'}, 'config.model.norm must be of none, standardize'),
     ({'optimizer.learning_rate': 0.0}, 'learning_rate must be positive'),
     ({'num_seeds': 1}, 'config.num_seeds must be a whole number from 2 on: 1'),

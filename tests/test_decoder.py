@@ -1,6 +1,7 @@
 """What the decoder promises, whatever its weights."""
 
 import functools
+import re
 
 import chex
 import jax
@@ -11,6 +12,7 @@ import pytest
 from vvlen.evaluation.prefixes import all_prefixes
 from vvlen.models import positions as encodings
 from vvlen.models.decoder import Decoder, SequenceRegressor
+from vvlen.models.language_model import LanguageModel
 
 B, N, V = 3, 7, 5
 FIXED = [kind for kind in encodings.KINDS if kind != 'random']
@@ -202,9 +204,74 @@ def test_random_positions_are_drawn_anew(key):
 def test_narrow_products_stay_near(key):
   model, params, tokens = _build(key, positions='rope')
   narrow = model.clone(dtype=jnp.bfloat16)
-  found = _apply(narrow, params, tokens)
+  found, wide = _apply(narrow, params, tokens), _apply(model, params, tokens)
   assert found.dtype == jnp.float32
-  np.testing.assert_allclose(found, _apply(model, params, tokens), atol=0.15)
+  np.testing.assert_allclose(found, wide, atol=0.15)
+  assert np.abs(found - wide).max() > 1e-4
+  program = str(jax.make_jaxpr(narrow.apply)(params, tokens))
+  products = re.findall(r':(\w+)\[[\d,]+\] = dot_general', program)
+  # Six matrices in each of two layers, and attention, whose sums are float32.
+  assert sum(kind == 'bf16' for kind in products) >= 12
+
+
+def test_long_inputs_take_little_memory():
+  model = Decoder(V, width=16, num_heads=4, num_layers=1, positions='alibi')
+  tokens = jax.ShapeDtypeStruct((1, 8192), jnp.int32)
+  params = jax.eval_shape(model.init, jax.random.key(0), tokens)
+  loss = lambda params, tokens: model.apply(params, tokens).sum()
+  program = jax.jit(jax.grad(loss)).lower(params, tokens).compile()
+  # All logits would be 1 GiB.
+  assert program.memory_analysis().temp_size_in_bytes < 2**27
+
+
+def test_the_implementation_and_positions_reach_attention(key):
+  model, params, tokens = _build(key, positions='alibi')
+  with pytest.raises(ValueError, match='fused'):
+    model.clone(implementation='fused').apply(params, tokens)
+  chunked = _apply(model.clone(implementation='chunked'), params, tokens)
+  np.testing.assert_allclose(chunked, _apply(model, params, tokens), atol=1e-5)
+  places = jnp.array([0, 3, 4, 8, 9, 15, 16])
+  found = _apply(model, params, tokens, positions=places)
+  by_mask = _apply(model, params, tokens, positions=places,
+                   mask=jnp.tri(N, dtype=bool))
+  np.testing.assert_allclose(found, by_mask, atol=1e-5)
+  assert np.abs(found - chunked).max() > 1e-3
+
+
+def test_places_count_from_the_end_where_negative(key):
+  model, params, tokens = _build(key)
+  all_places = _apply(model, params, tokens)
+  found = _apply(model, params, tokens, read_at=jnp.array([-1, 2, -N]))
+  np.testing.assert_allclose(found, all_places[:, jnp.array([N - 1, 2, 0])], atol=1e-5)
+
+
+def test_what_is_not_in_a_table_is_nan_or_an_error(key):
+  model, params, tokens = _build(key, positions='learned')
+  for bad in (V, -1):
+    outside = tokens.at[0, 3].set(bad)
+    with pytest.raises(ValueError, match=f'{bad}'):
+      model.apply(params, outside)
+    found = _apply(model, params, outside)
+    assert jnp.isnan(found[0, 3:]).all()
+    assert jnp.isfinite(found[1:]).all()
+  with pytest.raises(ValueError, match=r'positions 24\.\.30'):
+    model.apply(params, tokens, jnp.arange(N) + 24)
+  run = jax.jit(model.apply)
+  assert jnp.isnan(run(params, tokens, jnp.arange(N) + 24)[:, -1]).all()
+
+
+def test_logits_of_a_language_model_are_hidden_states_times_the_embedding(key):
+  tokens = jax.random.randint(key, (B, N), 0, V)
+  decoder = Decoder(V, width=12, num_heads=2, positions='learned')
+  for dtype, tolerance in ((None, 1e-6), (jnp.bfloat16, 0.05)):
+    model = LanguageModel(decoder.clone(dtype=dtype))
+    params = model.init(key, tokens)
+    for positions in (None, jnp.arange(N) + 3):
+      logits = model.apply(params, tokens, positions)
+      hidden = model.apply(params, tokens, positions, method='hidden')
+      embedding = params['params']['output_embedding']
+      assert logits.dtype == jnp.float32 and embedding.shape == (V, 12)
+      np.testing.assert_allclose(logits, hidden @ embedding.T, atol=tolerance)
 
 
 @pytest.mark.parametrize('fields, tokens', [

@@ -147,6 +147,8 @@ def test_it_takes_well_under_a_second():
 
 @pytest.mark.parametrize('call', [
     lambda: linear.fit('median', 10), lambda: linear.fit('mean', 0),
+    lambda: linear.fit('sum', 3, lambda y: y**-0.5),
+    lambda: linear.fit('mean', 3, np.log),
     lambda: linear.fit('mean', 2.5), lambda: linear.fit('mean', True),
     lambda: linear.loss(np.zeros(4), 'mean', 3),
     lambda: linear.loss(np.zeros((2, 2)), 'mean', -1),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from vvlen.evaluation import misalignment as evaluation
 from vvlen.objectives import misalignment as objective
@@ -117,7 +118,61 @@ def test_rows_of_the_same_token_are_compared_at_every_offset(length, whole):
     assert jnp.isnan(loss(e))
 
 
+@pytest.mark.parametrize('e', [1, 3, 4])
+def test_value_and_gradient_in_float64(e):
+  with jax.enable_x64(True):
+    first, second = (z.astype(np.float64) for z in _logits())
+    found, gradients = jax.jit(jax.value_and_grad(misalignment_loss, (0, 1)))(
+        first, second, e)
+  close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
+  own, other = slice(5 + e, L), slice(5, L - e)
+  z, y = np.asarray(first)[:, own], np.asarray(second)[:, other]
+  close(found, _exact(z, y).mean())
+  p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (z, y))
+
+  def expected(p, q, rows):
+    whole = np.zeros((B, L, V))
+    mean = (p * np.log(q)).sum(-1, keepdims=True)
+    whole[:, rows] = ((p - q) - p * (np.log(q) - mean)) / (B * (6 - e))
+    return whole
+
+  close(gradients[0], expected(p, q, own))
+  close(gradients[1], expected(q, p, other))
+
+
+@pytest.mark.parametrize('shift', [-1000.0, -100.0, 50.0])
+def test_a_common_offset_of_logits_changes_nothing(shift):
+  # Steps of 2^-13 survive in float32 at 1000.
+  first, second = (jnp.round(z * 2**13) / 2**13 for z in _logits())
+  tokens = jnp.zeros((B, L), jnp.int32)
+  loss = lambda a, b: objective.two_window_loss(a, b, tokens, tokens, 2, 0.3)[0]
+  both = jax.jit(jax.value_and_grad(loss, (0, 1)))
+  shifted, plain = both(first + shift, second - shift), both(first, second)
+  for x, y in zip(jax.tree.leaves(shifted), jax.tree.leaves(plain), strict=True):
+    np.testing.assert_allclose(x, y, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize('dtype, words', [
+    ('uint8', 256), ('uint8', 300), ('int8', 300), ('uint16', 65_536), ('int16', 50_000)
+])
+def test_narrow_tokens_of_a_vocabulary_beyond_their_type(dtype, words):
+  tokens = jnp.array([[0, 100, 7, 127]])
+  logits = jax.random.normal(jax.random.key(0), (1, 4, words))
+  loss = jax.jit(next_token_cross_entropy)
+  found = loss(logits, tokens.astype(dtype))
+  np.testing.assert_array_equal(found, loss(logits, tokens))
+  assert jnp.isfinite(found)
+
+
 def test_sce_is_at_least_the_entropies_and_lowers_them():
+  # Of every row, also of rows that are alike or nearly certain.
+  rng = np.random.default_rng(1)
+  rows = rng.normal(size=(60, V)) * np.repeat([0.1, 1, 30], 20)[:, None]
+  others = np.where(np.arange(60)[:, None] % 2, rows, rng.permutation(rows))
+  sce = symmetric_cross_entropy(*map(jnp.asarray, (rows, others)))
+  entropy = lambda z: stats.entropy(special.softmax(z, -1), axis=-1)
+  assert (sce >= entropy(rows) + entropy(others) - 1e-5).all()
+  np.testing.assert_allclose(sce[1::2], 2 * entropy(rows)[1::2], atol=1e-5)
   first, second = _logits()
   found = jax.jit(objective.measures)(first, second, 2)
   excess = found.kl_first_second + found.kl_second_first
@@ -195,6 +250,24 @@ def test_windows():
   for e in (8, -1):
     _, second = windows(tokens, 13, e)
     assert jnp.isnan(jax.jit(next_token_cross_entropy)(logits, second))
+    _, second = windows(tokens.astype(jnp.uint8), 13, e)
+    assert jnp.isnan(jax.jit(next_token_cross_entropy)(logits, second))
+
+
+def test_a_step_of_training_serves_all_offsets_by_one_program(key):
+  stream = jax.random.randint(key, (B, L + 4), 0, V)
+  table = jax.random.normal(key, (V, V))
+
+  @jax.jit
+  @jax.value_and_grad
+  def step(table, key):
+    e = objective.sample_offset(key, L)
+    first, second = objective.two_windows(stream, L, e)
+    return objective.two_window_loss(
+        table[first], table[second], first, second, e, 0.1)[0]
+
+  losses = {float(step(table, k)[0]) for k in jax.random.split(key, 20)}
+  assert len(losses) == 4 and step._cache_size() == 1
 
 
 def _model(tokens):
@@ -248,6 +321,9 @@ Z, T = jnp.zeros((B, L, V)), jnp.zeros((B, L), jnp.int32)
     (lambda: next_token_cross_entropy(Z[:, :1], T[:, :1]), 'next token'),
     (lambda: objective.two_windows(T, 8, 4), 'offset 4'),
     (lambda: objective.two_windows(T, 8, -1), 'offset -1'),
+    (lambda: objective.two_windows(T, 8, 1.5), 'whole number: 1.5'),
+    (lambda: jax.jit(misalignment_loss)(Z[:, :1], Z[:, :1], 1), 'no rows'),
+    (lambda: misalignment_loss(Z[:0], Z[:0], 1), 'no rows'),
     (lambda: objective.offset_range(11, (0.5, 0.25)), r'\(0.5, 0.25\)'),
     (lambda: objective.offset_range(3), 'length 3'),
     (lambda: evaluation.misalignment(_model, T, 8, 4), '8'),
@@ -259,3 +335,26 @@ Z, T = jnp.zeros((B, L, V)), jnp.zeros((B, L), jnp.int32)
 def test_bad_input_is_named_before_anything_runs(call, said):
   with pytest.raises(ValueError, match=said):
     call()
+
+
+def test_a_vocabulary_is_checked_before_the_model_runs():
+  tokens = T.at[0, 5].set(V)
+  for measured in (evaluation.misalignment, evaluation.misalignment_at_offsets):
+    runs = []
+
+    def model(tokens, runs=runs):
+      jax.debug.callback(lambda: runs.append(1))
+      return _model(tokens)
+
+    offsets = 1 if measured is evaluation.misalignment else [1]
+    with pytest.raises(ValueError, match='vocabulary of 7'):
+      measured(model, tokens, 8, offsets)
+    jax.effects_barrier()
+    assert not runs
+
+
+def test_a_model_that_cannot_be_traced_is_measured():
+  tokens = jnp.arange(B * L).reshape(B, L) % V
+  found = evaluation.misalignment(lambda x: np.eye(V)[np.asarray(x)], tokens, 8, 2)
+  expected = evaluation.misalignment(lambda x: jnp.eye(V)[x], tokens, 8, 2)
+  np.testing.assert_allclose(found.sce, expected.sce, rtol=1e-6)

@@ -75,10 +75,10 @@ def test_rope_against_transformers(key):
   torch = pytest.importorskip('torch')
   x = np.asarray(jax.random.normal(key, (1, 5, 2, 8)))
   places = np.arange(5)
-  rates = 10_000.0 ** (-np.arange(0, 8, 2) / 8)
-  angles = np.concatenate([places[:, None] * rates] * 2, axis=-1)[None]
-  cos, sin = (torch.tensor(f(angles), dtype=torch.float32) for f in (np.cos, np.sin))
+  config = llama.LlamaConfig(hidden_size=16, num_attention_heads=2)
   heads_first = torch.tensor(x).transpose(1, 2)
+  embedding = llama.LlamaRotaryEmbedding(config)
+  cos, sin = embedding(heads_first, torch.tensor(places)[None])
   expected, _ = llama.apply_rotary_pos_emb(heads_first, heads_first, cos, sin)
   np.testing.assert_allclose(
       positions.rotate(jnp.asarray(x), jnp.asarray(places)),

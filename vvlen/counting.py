@@ -224,6 +224,8 @@ def _note(name: str, figure: FigureCells, indices: Indices, counted: bool) -> st
   if counted:
     parts.append('Right up to: the last length up to which 95 % of answers round to '
                  'the target.')
+  if any(cell.positions == 'learned' for cell in figure.cells):
+    parts.append('Learned positions beyond training are as they were drawn at first.')
   if figure.control is not None:
     parts.append(
         f'Factor: by which the error is that of {_label(figure, figure.control)}, '

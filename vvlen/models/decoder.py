@@ -73,8 +73,8 @@ class Decoder(nn.Module):
 
     Args:
       tokens: [B, n] int32. What follows a token does not change its hidden state, so
-        sequences padded at the end need no mask. One that is not in 0..V − 1 is nan, or
-        an error where it is concrete.
+        sequences padded at the end need no mask. One that is not in 0..V − 1 makes its
+        sequence nan; where it is concrete, it is an error.
       positions: [n] or [B, n]; 0..n − 1 if None, or drawn by the PRNG `positions` where
         they are random, the same for all sequences. With a learned table they are
         checked as tokens are.

@@ -19,8 +19,9 @@ all rows have a next token or weight 0, and rows L//2 <= r < L − e are compare
 Logits and sums are float32, for bfloat16 inputs too, or float64 with them; products
 take factors of the type of h and E, so g is rounded to bfloat16 where both are. Chunks
 are cut from positions, so that a batch stays where it is sharded; so does a vocabulary
-(E by its first axis, under jit, on a mesh of Auto axes): then maxima, sums and ∂loss/∂h
-of rows cross devices, logits do not. There are no second derivatives, and no forward
+(E by its first axis, under jit): then maxima, sums and ∂loss/∂h of rows cross devices,
+logits do not. Where the axes of the mesh are Explicit, which is the default of
+`jax.make_mesh`, call jax.sharding.auto_axes(loss, out_sharding=PartitionSpec()). There are no second derivatives, and no forward
 mode. Under vmap over offsets all chunks are compared.
 """
 
