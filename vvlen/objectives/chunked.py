@@ -21,8 +21,10 @@ take factors of the type of h and E, so g is rounded to bfloat16 where both are.
 are cut from positions, so that a batch stays where it is sharded; so does a vocabulary
 (E by its first axis, under jit): then maxima, sums and ∂loss/∂h of rows cross devices,
 logits do not. Where the axes of the mesh are Explicit, which is the default of
-`jax.make_mesh`, call jax.sharding.auto_axes(loss, out_sharding=PartitionSpec()). There are no second derivatives, and no forward
-mode. Under vmap over offsets all chunks are compared.
+`jax.make_mesh`, call jax.sharding.auto_axes(loss, out_sharding=PartitionSpec()).
+
+There are no second derivatives, and no forward mode. Under vmap over offsets all chunks
+are compared.
 """
 
 import functools
