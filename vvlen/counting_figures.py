@@ -70,7 +70,7 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
              xlim=(0, longest + 1))
   # Bands of few seeds may be wider than what is to be seen.
   row[0].set(ylabel='squared error', ylim=(min(ends) / 5, max(ends) * 5))
-  drawn.legend(*row[0].get_legend_handles_labels(), ncols=3,
+  drawn.legend(*row[0].get_legend_handles_labels(), ncols=3 if len(row) == 1 else 5,
                loc='outside upper center')
   seeds = max(
       len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells

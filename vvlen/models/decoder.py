@@ -41,7 +41,8 @@ class Decoder(nn.Module):
     max_positions: rows of the learned table, or positions that 'random' draws from.
       Rows of the table beyond the training lengths stay as they were drawn.
     norm: 'none', 'standardize' or 'layer_norm', right after attention, before W_O.
-    implementation: of `vvlen.models.causal_attention`; None chooses.
+    implementation: of `vvlen.models.causal_attention`; None chooses: the fused kernels
+      of GPUs and TPUs are for bfloat16 and no ALiBi.
     dtype: of the matrix products; None follows the parameters, which are float32.
       Norms, softmax and sums over the stream are float32.
   """
