@@ -49,8 +49,9 @@ ALLOWED = {
     'counting_figures': _FROM_RESULTS | {'counting_cells'},
     'recency_extensions': {'recency_cells'},
     'linear_attention': _FROM_RESULTS | {
-        'linear_attention_figure', 'run_folder', 'tables', 'theory'
+        'linear_attention_figure', 'linear_attention_tables', 'run_folder', 'tables'
     },
+    'linear_attention_tables': _FROM_RESULTS | {'tables', 'theory'},
     'linear_attention_figure': _FROM_RESULTS,
 }
 WITHOUT_JAX = (
@@ -59,7 +60,8 @@ WITHOUT_JAX = (
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
     'counting', 'counting_cells', 'counting_figures',
-    'linear_attention', 'linear_attention_figure', 'theory.linear_attention',
+    'linear_attention', 'linear_attention_figure', 'linear_attention_tables',
+    'theory.linear_attention',
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 from configs import linear_attention as config_file
 from experiments import linear_attention as experiment
 from tests.conftest import ROOT, shown
-from vvlen import linear_attention as report
+from vvlen import linear_attention_tables as tables
 from vvlen import results, sharding
 from vvlen.models import linear_attention as model_file
 from vvlen.theory import linear_attention as theory
@@ -187,7 +187,7 @@ def test_a_run_writes_its_numbers_tables_and_figure(whole):
   assert index['exact', 'training_loss', None] == {0: pytest.approx(exact.train_loss)}
   assert {*index['trained', 'loss', 50]} == {0, 1}
   for seed in (0, 1):
-    trained = [index['trained', name, None][seed] for name in report.ENTRIES]
+    trained = [index['trained', name, None][seed] for name in tables.ENTRIES]
     np.testing.assert_allclose(trained, exact.table.ravel(), atol=2e-3)
     # Of the model, on strings; of its table, by the theory.
     losses = [index['trained', 'loss', k][seed] for k in range(1, 11)]
@@ -203,24 +203,24 @@ def test_a_run_writes_its_numbers_tables_and_figure(whole):
 def test_the_report_says_what_it_shows(whole):
   rows = results.read_rows(whole[0] / 'results.csv')
   indices = {
-      report.Setting(task, 10): results.index(
+      tables.Setting(task, 10): results.index(
           r for r in rows if r.experiment == f'{task}_10')
       for task in theory.TASKS
   }
-  table = report.errata_table(indices, 50)
+  table = tables.errata(indices, 50)
   assert shown(table, '(l + 1)/(2l)·(l − Γ)²')['over all strings'] == '515.744756'
   record, = [r for r in table.records if r['quantity'] == 'loss of Γ at l = n']
   assert record['all_strings'] == pytest.approx(4.5**2)
-  sampled = report.sampled_table(indices)
+  sampled = tables.sampled(indices)
   differences = {r['task']: r['difference_in_errors'] for r in sampled.records}
   assert abs(differences['length']) < 5 and abs(differences['sum']) < 5
   assert np.isnan(differences['mean'])  # of 0, rounding
-  decoded = [r['loss'] for r in report.reparameterization_table(indices, 50).records
+  decoded = [r['loss'] for r in tables.reparameterization(indices, 50).records
              if r['length'] == 50]
   np.testing.assert_allclose(decoded, [1909.4, 1934.0, 1960.4, 1985.9], atol=0.05)
   # A seed that is not finite is named, and does not enter the mean.
-  indices[report.Setting('sum', 10)]['trained', 'training_loss', None][1] = np.nan
-  table = report.optimum_table(indices, 50)
+  indices[tables.Setting('sum', 10)]['trained', 'training_loss', None][1] = np.nan
+  table = tables.optimum(indices, 50)
   assert 'Not finite, and left out: sum_10, seed 1.' in table.note
   record, = [r for r in table.records if (r['task'], r['table']) == ('sum', 'trained')]
   assert record['training_loss'] == pytest.approx(2.1334, abs=1e-3)
