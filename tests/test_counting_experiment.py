@@ -74,8 +74,8 @@ def test_answers_for_prefixes_are_decoded_answers_for_strings(key):
 
 @pytest.mark.parametrize('counts', ['fair', 'uniform'])
 def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
-  # A model that answers 0.3 times the first bit, plus one half: its errors are known.
-  answer = lambda x: 0.5 + 0.3 * x[..., :1] + 0 * x
+  # A model that answers by first bit and length: its errors are known.
+  answer = lambda x: 0.5 + 0.3 * x[..., :1] + 0.1 * jnp.arange(x.shape[-1])
   monkeypatch.setattr(
       _counting, 'answer_prefixes', lambda model, function, params, bits: answer(bits))
   config = _config(**{'evaluate.num_sequences': 4000})
@@ -86,7 +86,7 @@ def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
   for length in (1, 3, 10):
     strings = np.array([*itertools.product((0, 1), repeat=length)])
     chance = counting.string_probability(strings, counts)
-    squared = (0.5 + 0.3 * strings[:, 0] - strings.sum(1)) ** 2
+    squared = (0.4 + 0.1 * length + 0.3 * strings[:, 0] - strings.sum(1)) ** 2
     np.testing.assert_allclose(
         measured['squared_error', length], chance @ squared, rtol=1e-5)
     np.testing.assert_allclose(
@@ -159,15 +159,20 @@ def test_training_learns_the_mean_and_decays_kernels_alone(key):
   loss, _ = problem.loss(state.params, batch)
   # To answer 1/2 always is an error of .114.
   assert loss < 0.01 < metrics['loss']
-  # Without gradient the first update is the decay alone, rate × 0.01 × kernel.
-  start = init_state(problem, key)
-  zeros = jax.tree.map(jnp.zeros_like, start.params)
-  updates, _ = problem.optimizer.update(zeros, start.opt_state, start.params)
+  # Without gradient an update is the decay alone, rate × 0.01 × kernel; the rate comes
+  # down to 0 along a cosine.
+  params = init_state(problem, key).params
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  update = lambda opt_state, _: problem.optimizer.update(zeros, opt_state, params)[::-1]
+  _, updates = jax.lax.scan(update, problem.optimizer.init(params), length=401)
+  rate = 1e-3 * (1 + np.cos(np.pi * np.arange(401) / 400)) / 2
   for (path, update), weights in zip(
-      jax.tree_util.tree_leaves_with_path(updates), jax.tree.leaves(start.params),
+      jax.tree_util.tree_leaves_with_path(updates), jax.tree.leaves(params),
       strict=True):
-    expected = -1e-5 * weights if path[-1].key == 'kernel' else 0 * weights
-    np.testing.assert_allclose(update, expected, rtol=1e-5)
+    expected = -np.multiply.outer(0.01 * rate, weights)
+    np.testing.assert_allclose(
+        update, expected if path[-1].key == 'kernel' else 0 * expected, atol=1e-10,
+        rtol=1e-4)
 
 
 @pytest.mark.parametrize('fields, words', [
