@@ -75,7 +75,7 @@ def test_answers_for_prefixes_are_decoded_answers_for_strings(key):
 @pytest.mark.parametrize('counts', ['fair', 'uniform'])
 def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
   # A model that answers by first bit and length: its errors are known.
-  answer = lambda x: 0.5 + 0.3 * x[..., :1] + 0.1 * jnp.arange(x.shape[-1])
+  answer = lambda x: 0.5 + 0.3 * x[:, :1] + 0.1 * jnp.arange(x.shape[1])[None]
   monkeypatch.setattr(
       _counting, 'answer_prefixes', lambda model, function, params, bits: answer(bits))
   config = _config(**{'evaluate.num_sequences': 4000})
