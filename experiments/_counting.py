@@ -31,10 +31,9 @@ _STRINGS_AT_ONCE = 50  # when measuring
 
 
 def reparameterization(cell: Cell) -> Reparameterization:
-  """Returns what a cell is trained on; of a sum, f(y + 1), as y may be 0."""
+  """Returns what a cell is trained on."""
   function = REPARAMETERIZATIONS[cell.reparameterization]
-  plain = cell.reparameterization == 'identity'
-  return outrep.shifted(function, 1.0) if cell.task == 'sum' and not plain else function
+  return outrep.shifted(function, 1.0) if cell.shifted else function
 
 
 def make_model(config: Any, cell: Cell) -> SequenceRegressor:

@@ -57,7 +57,8 @@ def main(config: Any, workdir: str) -> None:
   }
   total = train.seeds_at_once * train.num_steps * sum(map(len, todo.values()))
   print(f'{len(todo)} of {len(cells)} models to train, {config.num_seeds} seeds of '
-        f'{train.num_steps:,} steps each. Compiling first.', flush=True)
+        f'{train.num_steps:,} steps each.{" Compiling first." if todo else ""}',
+        flush=True)
   with _run.Progress(total, 'seed-steps') as progress:
     for cell, firsts in todo.items():
       for first in firsts:
@@ -84,10 +85,12 @@ def check(config: Any) -> list[Cell]:
   """
   with naming_fields():
     _check_numbers(config)
-    cells = all_cells(read_figures(config.figures.to_dict()))
-    for cell in cells:
-      _check_cell(config, cell)
-      _counting.make_model(config, cell)
+    figures = read_figures(config.figures.to_dict())
+    for name, figure in figures.items():
+      for cell in figure.cells:
+        _check_cell(config, f'config.figures.{name}', cell)
+        _counting.make_model(config, cell)
+    cells = all_cells(figures)
     if config.model.norm not in NORMS:
       raise ValueError(f'config.model.norm must be of {", ".join(NORMS)}: '
                        f'{config.model.norm!r}')
@@ -129,14 +132,14 @@ def _check_numbers(config: Any) -> None:
                        f'config.{part} {fields[part]}')
 
 
-def _check_cell(config: Any, cell: Cell) -> None:
+def _check_cell(config: Any, name: str, cell: Cell) -> None:
   if cell.task not in counting.TASKS or cell.counts not in counting.COUNTS:
     raise ValueError(
-        f'config.figures: task must be of {", ".join(counting.TASKS)}, counts of '
+        f'{name}: task must be of {", ".join(counting.TASKS)}, counts of '
         f'{", ".join(counting.COUNTS)}: {cell.task!r}, {cell.counts!r}'
     )
   if cell.positions not in _POSITIONS:
-    raise ValueError(f'config.figures: positions must be of {", ".join(_POSITIONS)}: '
+    raise ValueError(f'{name}: positions must be of {", ".join(_POSITIONS)}: '
                      f'{cell.positions!r}')
   if cell.positions == 'rope' and config.model.width // config.model.num_heads % 2:
     raise ValueError('config.model: rope needs an even width of heads: '
@@ -146,13 +149,13 @@ def _check_cell(config: Any, cell: Cell) -> None:
                      f'{config.model.width}')
   if cell.reparameterization not in _counting.REPARAMETERIZATIONS:
     raise ValueError(
-        'config.figures: reparameterizations must be of '
+        f'{name}: reparameterizations must be of '
         f'{", ".join(_counting.REPARAMETERIZATIONS)}: {cell.reparameterization!r}'
     )
   # True is an int.
   if type(cell.train_length) is not int or cell.train_length < 1:
     raise ValueError(
-        f'config.figures: train_lengths must be positive: {cell.train_length!r}'
+        f'{name}: train_lengths must be positive whole numbers: {cell.train_length!r}'
     )
   if cell.train_length >= config.evaluate.max_length:
     raise ValueError(

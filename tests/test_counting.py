@@ -178,3 +178,5 @@ def test_bad_input(key, fields):
     _packed(key, num_rows, **fields)
   with pytest.raises(ValueError):
     outrep.inverse_sqrt(0.0)
+  with pytest.raises(ValueError):
+    counting.target_of(jnp.ones(3), jnp.full(3, 5), 'lenght')

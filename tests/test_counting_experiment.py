@@ -17,7 +17,7 @@ from experiments import _counting
 from experiments import counting as experiment
 from tests.conftest import ROOT, shown
 from vvlen import counting as report
-from vvlen import results, sharding
+from vvlen import counting_figures, results, sharding
 from vvlen.counting_cells import all_cells, Cell, read_figures
 from vvlen.tasks import counting
 from vvlen.training.step import init_state, train_steps
@@ -185,13 +185,16 @@ def test_training_learns_the_mean_and_decays_kernels_alone(key):
     ({'figures.figure_1a.positions': ('none', 'fourier')}, "none, learned, sinusoidal"),
     ({'figures.figure_1a.positions': ('none', 'none')}, 'positions must be distinct'),
     ({'figures.figure_1a.train_lengths': (5, 10)}, 'figure_1a varies several things'),
-    ({'figures.figure_4_length.train_lengths': (0, 5)}, 'must be positive: 0'),
+    ({'figures.figure_4_length.train_lengths': (0, 5)},
+     'figure_4_length: train_lengths must be positive whole numbers: 0'),
     ({'figures.figure_5.reparameterizations': ('cube',)}, 'of identity, sqrt, log'),
+    ({'figures.figure_4_length.train_lengths': (1, 2, 3, 4, 5, 6, 7, 8, 9)},
+     'more than 8 lines: 9'),
     ({'evaluate.max_length': 10}, 'must be beyond the training lengths: 10, 10'),
     ({'model.num_heads': 3}, 'config.model.width 16 must be a multiple of'),
     ({'model.width': 15, 'model.num_heads': 1,
       'figures.figure_1a.positions': ('none', 'sinusoidal')}, 'need an even width: 15'),
-    ({'figures.figure_4_length.train_lengths': (True, 5)}, 'must be positive: True'),
+    ({'figures.figure_4_length.train_lengths': (True, 5)}, 'numbers: True'),
     ({'train.batch_size': 7}, 'config.train.batch_size must be even'),
     ({'model.norm': 'batch'}, 'config.model.norm must be of none, standardize'),
     ({'optimizer.learning_rate': 0.0}, 'learning_rate must be positive'),
@@ -201,6 +204,45 @@ def test_training_learns_the_mean_and_decays_kernels_alone(key):
 def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words):
   with pytest.raises(ValueError, match=re.escape(words)):
     experiment.check(_config(**fields))
+
+
+@pytest.mark.filterwarnings('error')
+def test_arms_without_a_finite_error_leave_the_others_their_figure():
+  figure = read_figures(dict(f=dict(
+      task='length', counts='fair', positions=('none', 'rope'), train_lengths=(10,),
+      reparameterizations=('identity',))))['f']
+  for control, other in ((np.nan, 1e-2), (1e-2, np.nan), (np.nan, np.nan)):
+    indices = _indices({'none': [control, control], 'rope': [other, other]})
+    for length in (1, 5, 10):  # nowhere finite
+      for arm in ('none', 'rope'):
+        error = indices['length_10'][arm, 'squared_error', 12]
+        indices['length_10'][arm, 'squared_error', length] = error
+    table = report.table('f', figure, indices, 12)
+    assert [shown(table, arm)['l = 12'] == 'undefined'
+            for arm in ('no positions', 'RoPE')] == [*np.isnan([control, other])]
+    drawn = counting_figures.errors(figure, indices, 12)
+    assert len(drawn.axes[0].lines) == 2
+
+
+def test_what_is_said_goes_by_the_cells_not_by_the_name():
+  fields = dict(task='sum', counts='fair', positions=('none',), train_lengths=(10,),
+                reparameterizations=('identity', 'sqrt', 'log', 'inverse_sqrt'))
+  of_sum = read_figures(dict(figure_1a=fields))['figure_1a']
+  names = [counting_figures.label(of_sum.varied, cell) for cell in of_sum.cells]
+  # What a sum is trained on.
+  assert names == ['identity', '√(y + 1)', 'log (y + 1)', '1/√(y + 1)']
+  assert counting_figures.label(of_sum.varied, of_sum.cells[3], False) == (
+      '$1/\\sqrt{y + 1}$')
+  assert report._known(of_sum, 50) == []
+  fields.update(task='length')
+  [of_length] = read_figures(dict(f=fields)).values()
+  assert counting_figures.label(of_length.varied, of_length.cells[3]) == '1/√y'
+  assert report._known(of_length, 50) == ['The paper: 1/√y is nearly perfect up to 35.']
+  fields.update(task='mean', reparameterizations=('identity',))
+  [of_mean] = read_figures(dict(f=fields)).values()
+  assert report._known(of_mean, 50)[1].endswith('1/(4l), 0.005 at 50.')
+  assert report._known(of_mean, 20) == [
+      'To answer 1/2 always is an error of 1/(4l), 0.013 at 20.']
 
 
 @pytest.mark.parametrize('name, figures, seeds', [

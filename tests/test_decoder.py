@@ -278,10 +278,18 @@ def test_logits_of_a_language_model_are_hidden_states_times_the_embedding(key):
     ({'positions': 'fourier'}, (1, 3)), ({'num_heads': 5}, (1, 3)),
     ({'norm': 'batch'}, (1, 3)), ({'positions': 'learned', 'max_positions': 2}, (1, 3)),
     ({'positions': 'random', 'max_positions': 2}, (1, 3)), ({}, (3,)),
-    ({'positions': 'rope', 'num_heads': 4}, (1, 3)),
+    ({'positions': 'rope', 'num_heads': 4}, (1, 3)), ({'num_layers': 0}, (1, 3)),
 ])
 def test_bad_input(key, fields, tokens):
   model = Decoder(V, width=12, **{'num_heads': 2, **fields})
   with pytest.raises(ValueError):
     jax.eval_shape(model.init, {'params': key, 'positions': key},
                    jax.ShapeDtypeStruct(tokens, jnp.int32))
+
+
+@pytest.mark.parametrize('kind', encodings.KINDS)
+def test_positions_are_those_of_tokens(key, kind):
+  model = Decoder(V, width=12, num_heads=2, positions=kind)
+  keys = {'params': key, 'positions': key}
+  with pytest.raises(ValueError, match=r'positions \(4,\) are not'):
+    model.init(keys, jnp.zeros((2, 3), jnp.int32), jnp.arange(4))

@@ -298,7 +298,14 @@ def test_a_model_that_sees_one_token_is_aligned(key):
   found = evaluation.misalignment(lambda x: table[x], tokens, L, 3)
   np.testing.assert_allclose([found.excess, found.js], 0, atol=1e-6)
   np.testing.assert_allclose(found.sce, 2 * found.entropy_first, rtol=1e-5)
-  np.testing.assert_allclose(found.top1_agreement, 1, rtol=1e-6)
+  assert found.top1_agreement == 1  # a share, with no rounding beyond it
+  # Whatever integers the tokens are, the model gets the same.
+  narrow = tokens.astype(jnp.uint8)
+  far = lambda x: table[(x + 250) % V]
+  for one, other in zip(evaluation.misalignment_at_offsets(far, narrow, L, [1, 3]),
+                        evaluation.misalignment_at_offsets(far, tokens, L, [1, 3]),
+                        strict=True):
+    np.testing.assert_array_equal(one, other)
 
 
 Z, T = jnp.zeros((B, L, V)), jnp.zeros((B, L), jnp.int32)
@@ -308,12 +315,17 @@ Z, T = jnp.zeros((B, L, V)), jnp.zeros((B, L), jnp.int32)
     *[(lambda e=e: misalignment_loss(Z, Z, e), f'1..4 at length 11: {e}')
       for e in (0, 5, -1, 1.5, True)],
     (lambda: misalignment_loss(Z, Z, 11, whole_overlap=True), '1..10'),
-    (lambda: misalignment_loss(Z, Z, jnp.int32(5)), ': 5'),
+    (lambda: misalignment_loss(Z, Z, jnp.int32(5)), r'Array\(5'),
     (lambda: misalignment_loss(Z, Z, jnp.array([1])), 'offset'),
+    (lambda: misalignment_loss(Z, Z, '3'), "11: '3'"),
+    (lambda: misalignment_loss(Z, Z, 1, divergence=lambda p, q: (p - q).sum()),
+     r'\(3, 6, 7\) to \(\)'),
     (lambda: misalignment_loss(Z, Z[:, 1:], 1), r'\(3, 10, 7\)'),
     (lambda: misalignment_loss(Z, Z[..., 1:], 1), r'\(3, 11, 6\)'),
     (lambda: objective.two_window_loss(Z, Z, T, T, 1, -0.1), '-0.1'),
     (lambda: objective.two_window_loss(Z, Z, T, T, 1, np.nan), 'nan'),
+    (lambda: objective.two_window_loss(Z, Z, T, T, 1, '0.1'), "negative: '0.1'"),
+    (lambda: objective.two_window_loss(Z, Z, T, T, 1, None), 'negative: None'),
     (lambda: objective.two_window_loss(Z, Z, T, T[:, 1:], 1, 0.1), r'\(3, 10\)'),
     (lambda: objective.two_window_loss(Z, Z, T, T + V, 1, 0.1), 'vocabulary of 7'),
     (lambda: next_token_cross_entropy(Z, T - 1), 'vocabulary of 7'),
@@ -322,6 +334,8 @@ Z, T = jnp.zeros((B, L, V)), jnp.zeros((B, L), jnp.int32)
     (lambda: objective.two_windows(T, 8, 4), 'offset 4'),
     (lambda: objective.two_windows(T, 8, -1), 'offset -1'),
     (lambda: objective.two_windows(T, 8, 1.5), 'whole number: 1.5'),
+    (lambda: objective.two_windows(T, -3, 3), '-3'),
+    (lambda: objective.offset_range(16.5), 'whole number: 16.5'),
     (lambda: jax.jit(misalignment_loss)(Z[:, :1], Z[:, :1], 1), 'no rows'),
     (lambda: misalignment_loss(Z[:0], Z[:0], 1), 'no rows'),
     (lambda: objective.offset_range(11, (0.5, 0.25)), r'\(0.5, 0.25\)'),

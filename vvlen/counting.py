@@ -14,7 +14,14 @@ from etils import epath
 import numpy as np
 
 from vvlen import counting_figures, plots, results, run_folder
-from vvlen.counting_cells import all_cells, Cell, FigureCells, read_figures
+from vvlen.counting_cells import (
+    all_cells,
+    Cell,
+    FigureCells,
+    IDENTITY,
+    NO_POSITIONS,
+    read_figures,
+)
 from vvlen.counting_figures import FLOOR
 from vvlen.results import by_seed, Index
 from vvlen.statistics import (
@@ -27,13 +34,6 @@ from vvlen.tables import markdown, name_seeds, number, p_value, Table, write_tab
 
 _SHOWN = (10, 20, 35, 50)
 _RIGHT = 0.95
-# What the paper's figures show, read off by eye, beside which ours are set.
-_KNOWN = {
-    'figure_1a': 'The paper: about 1e-5 at 50 without positions. To answer 1/2 always '
-                 'is an error of 1/(4l), .005 at 50.',
-    'figure_1c': 'The paper: 1/√ is nearly perfect up to 35.',
-    'figure_6': 'To answer 1/2 always is an error of 1/12 + 1/(6l), .087 at 50.',
-}
 
 # experiment -> its rows, by (arm, metric, length)
 Indices = dict[str, Index]
@@ -117,18 +117,18 @@ def table(
   columns[f'median, l = {longest}'] = lambda r: _short(r['median_error'])
   if counted:
     columns['right up to'] = lambda r: str(r['right_up_to'])
-  if control is not None:
+  if control is not None and len(figure.cells) > 1:
     columns |= {
         'factor beyond training [95 %]': _factor_cell,
         'p Holm': lambda r: '' if r['model'] == _label(figure, control) else p_value(
             r['p_holm']),
         'smallest detectable': lambda r: '' if math.isnan(
-            r['smallest_detectable']) else f'×/÷ {r["smallest_detectable"]:.2g}',
+            r['smallest_detectable']) else f'×/÷ {_short(r["smallest_detectable"])}',
     }
   for cell, record in zip(figure.cells, records, strict=True):
     record['model'] = _label(figure, cell)
   return Table(name, _title(name, figure), columns, records,
-               _note(name, figure, indices, counted))
+               _note(figure, indices, counted, longest))
 
 
 def compare(indices: Indices, treated: Cell, control: Cell) -> PairedTest | None:
@@ -179,7 +179,8 @@ def _record(
     for name, value in zip(('', '_low', '_high'), mean_interval(errors), strict=True):
       record[f'error_{n}{name}'] = 10 ** float(value)
   median = values('median_squared_error', lengths[-1])
-  record['median_error'] = float(10 ** np.nanmean(np.log10(np.maximum(median, FLOOR))))
+  record['median_error'] = 10 ** float(
+      mean_interval(np.log10(np.maximum(median, FLOOR)))[0])
   if counted:
     record['right_up_to'] = _right_up_to(index, cell.arm)
   nan = math.nan
@@ -199,8 +200,8 @@ def _right_up_to(index: Index, arm: str) -> int:
   lengths, _ = plots.values(index, arm, 'accuracy')
   last = 0
   for n in lengths:
-    shares = np.array([*index[arm, 'accuracy', n].values()])
-    if not shares[np.isfinite(shares)].mean() >= _RIGHT:
+    share, _, _ = mean_interval([*index[arm, 'accuracy', n].values()])
+    if not share >= _RIGHT:
       break
     last = n
   return last
@@ -215,7 +216,7 @@ def _title(name: str, figure: FigureCells) -> str:
   return f'Figure {words}. Mean squared error of the {counting_figures.what(figure)}'
 
 
-def _note(name: str, figure: FigureCells, indices: Indices, counted: bool) -> str:
+def _note(figure: FigureCells, indices: Indices, counted: bool, longest: int) -> str:
   seeds = sorted({len(_seeds(indices, cell)) for cell in figure.cells})
   trained = sorted({cell.train_length for cell in figure.cells})
   upto = '' if len(trained) > 1 else f', trained on 1 to {trained[0]} bits'
@@ -226,7 +227,7 @@ def _note(name: str, figure: FigureCells, indices: Indices, counted: bool) -> st
                  'the target.')
   if any(cell.positions == 'learned' for cell in figure.cells):
     parts.append('Learned positions beyond training are as they were drawn at first.')
-  if figure.control is not None:
+  if figure.control is not None and len(figure.cells) > 1:
     parts.append(
         f'Factor: by which the error is that of {_label(figure, figure.control)}, '
         'geometric mean over all lengths beyond training; p: paired two-sided t-test '
@@ -236,7 +237,24 @@ def _note(name: str, figure: FigureCells, indices: Indices, counted: bool) -> st
   broken = {_label(figure, cell): _broken(indices, cell) for cell in figure.cells}
   parts += [f'Not finite, and left out: {cell}, {name_seeds(s)}.'
             for cell, s in broken.items() if s]
-  return ' '.join([*parts, *([_KNOWN[name]] if name in _KNOWN else [])])
+  return ' '.join([*parts, *_known(figure, longest)])
+
+
+def _known(figure: FigureCells, longest: int) -> list[str]:
+  """Says what the paper shows of these lines (read off by eye), and a simple error."""
+  parts = []
+  mean = Cell('mean', 'fair', 10, NO_POSITIONS, IDENTITY)
+  if mean in figure.cells and longest >= 50:
+    parts.append('The paper: about 1e-5 at 50 without positions.')
+  if mean._replace(task='length', reparameterization='inverse_sqrt') in figure.cells:
+    parts.append('The paper: 1/√y is nearly perfect up to 35.')
+  if figure.cells[0].task == 'mean':
+    fair = figure.cells[0].counts == 'fair'
+    formula = '1/(4l)' if fair else '1/12 + 1/(6l)'
+    error = 1 / (4 * longest) if fair else 1 / 12 + 1 / (6 * longest)
+    parts.append(f'To answer 1/2 always is an error of {formula}, {_short(error)} at '
+                 f'{longest}.')
+  return parts
 
 
 def _error_cell(field: str):

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 import itertools
+import re
 from typing import Any, NamedTuple
 
 IDENTITY, NO_POSITIONS = 'identity', 'none'
+MOST_LINES = 8  # of a figure
 
 
 class Cell(NamedTuple):
@@ -15,6 +17,11 @@ class Cell(NamedTuple):
   train_length: int
   positions: str
   reparameterization: str
+
+  @property
+  def shifted(self) -> bool:
+    """Whether f(y + 1) is trained on: a sum may be 0, where log and 1/√ are not."""
+    return self.task == 'sum' and self.reparameterization != IDENTITY
 
   @property
   def experiment(self) -> str:
@@ -49,7 +56,8 @@ def read_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, FigureCe
   """Returns what a configuration's field `figures` asks for.
 
   Raises:
-    ValueError: if a figure varies more than one thing, or has a value twice.
+    ValueError: if a figure varies more than one thing, has a value twice or more lines
+      than can be told apart, or its name is no file's.
   """
   return {name: _read_figure(name, figure) for name, figure in figures.items()}
 
@@ -57,12 +65,17 @@ def read_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, FigureCe
 def _read_figure(name: str, figure: Mapping[str, Any]) -> FigureCells:
   axes = {'train_length': figure['train_lengths'], 'positions': figure['positions'],
           'reparameterization': figure['reparameterizations']}
+  if not re.fullmatch(r'[A-Za-z0-9_-]+', name):
+    raise ValueError(f'config.figures: a name has letters, digits, _ and -: {name!r}')
   several = [field for field, values in axes.items() if len(values) > 1]
   if len(several) > 1:
     raise ValueError(f'config.figures.{name} varies several things: {several}')
   for field, values in axes.items():
     if not values or len(set(values)) < len(values):
       raise ValueError(f'config.figures.{name}: {field} must be distinct: {values}')
+    if len(values) > MOST_LINES:
+      raise ValueError(f'config.figures.{name} has more than {MOST_LINES} lines: '
+                       f'{len(values)}')
   cells = tuple(
       Cell(figure['task'], figure['counts'], *values)
       for values in itertools.product(*axes.values())

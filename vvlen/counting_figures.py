@@ -13,12 +13,10 @@ from vvlen.results import Index
 FLOOR = 1e-12  # of a squared error: below it there is but rounding
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
-    'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity', 'sqrt': '$\\sqrt{y}$',
-    'log': '$\\log y$', 'inverse_sqrt': '$1/\\sqrt{y}$',
+    'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity',
 }
-_PLAIN = {'sqrt': '√y', 'log': 'log y', 'inverse_sqrt': '1/√y'}
 _LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
-          ('#56B4E9', 'v'))
+          ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#F0E442', '*'))
 
 
 def label(varied: str, cell: Cell, plain: bool = True) -> str:
@@ -26,7 +24,13 @@ def label(varied: str, cell: Cell, plain: bool = True) -> str:
   value = getattr(cell, varied)
   if varied == 'train_length':
     return f'1 to {value} bits'
-  return _PLAIN[value] if plain and value in _PLAIN else _LABELS[value]
+  y, whole = ('y + 1', '(y + 1)') if cell.shifted else ('y', 'y')
+  functions = {'sqrt': f'√{whole}', 'log': f'log {whole}',
+               'inverse_sqrt': f'1/√{whole}'}
+  if not plain:
+    functions = {'sqrt': f'$\\sqrt{{{y}}}$', 'log': f'$\\log {whole}$',
+                 'inverse_sqrt': f'$1/\\sqrt{{{y}}}$'}
+  return (_LABELS | functions)[value]
 
 
 def what(figure: FigureCells) -> str:
@@ -53,23 +57,26 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
   ends = []
   for axes, (metric, title) in zip(row, metrics.items(), strict=True):
     axes.set_yscale('log')
-    for cell, (colour, marker) in zip(figure.cells, _LOOKS, strict=False):
+    looks = _LOOKS[: len(figure.cells)]
+    for cell, (colour, marker) in zip(figure.cells, looks, strict=True):
       lengths, values = plots.values(indices[cell.experiment], cell.arm, metric)
       plots.draw(axes, lengths, np.maximum(values, FLOOR), colour, marker,
                  label(figure.varied, cell, plain=False))
       line = axes.lines[-1]
       line.set_markevery([i for i, n in enumerate(lengths) if n % 5 == 0])
-      ends += [np.nanmin(line.get_ydata()), np.nanmax(line.get_ydata())]
+      ends += [y for y in line.get_ydata() if np.isfinite(y)]
       if figure.varied == 'train_length':
         axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
     ends += _reference(axes, figure, longest)
     if figure.varied != 'train_length':
       axes.axvspan(0, figure.cells[0].train_length, color='#f1f1f1', zorder=0,
                    linewidth=0)
-    axes.set(title=f'{what(figure).capitalize()},\n{title}', xlabel='number of bits l',
-             xlim=(0, longest + 1))
+    axes.set(title=f'{what(figure).capitalize()},\n{title}',
+             xlabel='number of bits $l$', xlim=(0, longest + 1))
   # Bands of few seeds may be wider than what is to be seen.
-  row[0].set(ylabel='squared error', ylim=(min(ends) / 5, max(ends) * 5))
+  row[0].set(ylabel='squared error')
+  if ends:
+    row[0].set_ylim(min(ends) / 5, max(ends) * 5)
   drawn.legend(*row[0].get_legend_handles_labels(), ncols=3 if len(row) == 1 else 5,
                loc='outside upper center')
   seeds = max(

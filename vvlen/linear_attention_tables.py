@@ -70,7 +70,7 @@ def optimum(indices: Indices, longest: int) -> Table:
       **{f'A{name[-2:]}': _interval_cell(name, '.6f') for name in ENTRIES},
       'training loss': _interval_cell('training_loss', ',.6f'),
       f'loss at {longest}': _interval_cell('test_loss', ',.6f'),
-      'largest |A − least squares|': lambda r: '' if r['table'] == 'exact' else _number(
+      'largest difference from least squares': lambda r: '' if r['table'] == 'exact' else _number(
           r['largest_difference'], '.1e'),
   }
   seeds = sorted({r['seeds'] for r in records if r['table'] == 'trained'})

@@ -90,7 +90,7 @@ def misalignment_at_offsets(
   _check(tokens, length, offsets, whole_overlap)
   _check_model(apply_fn, [two_windows(tokens, length, e)[1] for e in (0, *offsets)])
   apply = jax.jit(apply_fn)
-  first = _logits(apply, tokens[:, :length])
+  first = _logits(apply, two_windows(tokens, length, 0)[0])
   found = []
   for offset in offsets:
     second = _logits(apply, two_windows(tokens, length, offset)[1])

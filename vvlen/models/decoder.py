@@ -89,7 +89,8 @@ class Decoder(nn.Module):
 
     Raises:
       ValueError: on unknown positions or norm, heads that do not divide the width,
-        more tokens than there are positions, or tokens outside the vocabulary.
+        no layer, positions of another shape, more tokens than there are positions, or
+        tokens outside the vocabulary.
     """
     _check(self, tokens, positions)
     batch, length = tokens.shape
@@ -213,7 +214,13 @@ class SequenceRegressor(nn.Module):
       positions: jax.Array | None = None,
       mask: jax.Array | None = None,
   ) -> jax.Array:
-    """Maps tokens [B, n], read at the places [m] or [B, m], to numbers [B, m]."""
+    """Maps tokens [B, n], read at the places [m] or [B, m], to numbers [B, m].
+
+    Places [B], one a sequence, would be taken for [m]: read_at[:, None].
+
+    Raises:
+      ValueError: as `Decoder`.
+    """
     hidden = self.decoder(tokens, positions, mask, read_at)
     hidden = nn.gelu(nn.Dense(hidden.shape[-1], name='head_hidden')(hidden))
     return nn.Dense(1, name='head_output')(hidden)[..., 0]
@@ -240,9 +247,16 @@ def _check(decoder: Decoder, tokens: jax.Array, positions: jax.Array | None) -> 
     raise ValueError(
         f'{decoder.num_heads} heads do not divide a width of {decoder.width}'
     )
+  if decoder.num_layers < 1 or decoder.vocab_size < 1:
+    raise ValueError('num_layers and vocab_size must be positive: '
+                     f'{decoder.num_layers}, {decoder.vocab_size}')
   if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
     raise ValueError(f'tokens must be integers [B, n]: {tokens.dtype} {tokens.shape}')
   _check_places('tokens', tokens, decoder.vocab_size)
+  if positions is not None and jnp.shape(positions) not in (
+      tokens.shape, tokens.shape[1:]):
+    raise ValueError(f'positions {jnp.shape(positions)} are not those of tokens '
+                     f'{tokens.shape}')
   if kind == 'learned' and positions is not None:
     _check_places('positions', positions, decoder.max_positions)
   bounded = kind in ('learned', 'random') and positions is None

@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.objectives.cross_entropy import check_tokens, token_cross_entropy
+from vvlen.objectives.divergences import of_rows
 from vvlen.objectives.misalignment import (
   check_two_windows,
   check_weight,
@@ -70,21 +71,22 @@ def chunked_cross_entropy(
     embedding: E [V, D], the output embedding.
     targets: y [B, L], integers in 0..V−1, of the same row: next tokens are shifted by
       the caller. One outside, where it counts, gives nan, or, outside jit, an error.
-    mask: [B, L], True for rows that count; None for all. If none counts, nan.
+    mask: [B, L] bool, True for rows that count; None for all. If none counts, nan.
     chunk_size: positions at a time. Logits of [B, chunk_size, V] exist at once.
 
   Returns:
     A scalar in nats, float32 or float64, with gradients in h and E.
 
   Raises:
-    ValueError: if shapes do not fit, chunk_size is not positive, or a target is not in
-      the vocabulary.
+    ValueError: if shapes do not fit, the mask is not bool, chunk_size is not positive,
+      or a target is not in the vocabulary.
   """
   _check(hidden, embedding, chunk_size)
   if mask is None:
     mask = jnp.ones(targets.shape, bool)
-  if mask.shape != targets.shape:
-    raise ValueError(f'mask does not fit targets: {mask.shape}, {targets.shape}')
+  if mask.shape != targets.shape or mask.dtype != bool:
+    raise ValueError('mask must be bool, of the shape of targets: '
+                     f'{mask.dtype} {mask.shape}, {targets.shape}')
   targets = jnp.where(mask, targets, 0)
   check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))
   return _cross_entropy(hidden, embedding, targets, mask, chunk_size)
@@ -200,7 +202,7 @@ def _next_token_terms(logits, constants):
 
 
 def _two_window_terms(divergence, logits, constants):
-  divergent = (divergence(*logits) * constants[2]).sum()
+  divergent = (of_rows(divergence, *logits) * constants[2]).sum()
   return _next_token_terms(logits, constants).at[2].set(divergent)
 
 

@@ -21,6 +21,21 @@ from vvlen.objectives.cross_entropy import shifted
 Divergence = Callable[[jax.Array, jax.Array], jax.Array]
 
 
+def of_rows(
+    divergence: Divergence, logits_p: jax.Array, logits_q: jax.Array
+) -> jax.Array:
+  """Returns a divergence of logits [..., V], [...].
+
+  Raises:
+    ValueError: if it returns another shape, such as a sum over rows.
+  """
+  values = divergence(logits_p, logits_q)
+  if jnp.shape(values) != logits_p.shape[:-1]:
+    raise ValueError('divergence must map logits [..., V] to [...]: '
+                     f'{logits_p.shape} to {jnp.shape(values)}')
+  return values
+
+
 def symmetric_cross_entropy(
     logits_p: jax.Array, logits_q: jax.Array
 ) -> jax.Array:

@@ -35,18 +35,21 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vvlen.objectives.cross_entropy import check_tokens, next_token_cross_entropy
 from vvlen.objectives.divergences import (
     Divergence,
     jensen_shannon,
     log_softmax,
+    of_rows,
     stop_gradient_cross_entropy,
     symmetric_cross_entropy,
     symmetric_kl,
 )
 from vvlen.objectives.windows import (
     highest_offset,
+    is_whole,
     offset_range,
     sample_offset,
     two_windows,
@@ -111,7 +114,8 @@ def measures(
       excess=mean(symmetric_kl(first, second)),
       entropy_first=mean(-(p * log_p).sum(-1)),
       entropy_second=mean(-(q * log_q).sum(-1)),
-      top1_agreement=mean(first.argmax(-1) == second.argmax(-1)),
+      # Of what differs, so that full agreement is 1 without rounding.
+      top1_agreement=jnp.maximum(1 - mean(first.argmax(-1) != second.argmax(-1)), 0.0),
   )
 
 
@@ -139,10 +143,11 @@ def misalignment_loss(
     A scalar, float32 or float64.
 
   Raises:
-    ValueError: if shapes do not fit or a concrete offset is outside.
+    ValueError: if shapes do not fit, the divergence returns no [...] of [..., V], or a
+      concrete offset is outside.
   """
   first, second, weights = _rows(logits_first, logits_second, offset, whole_overlap)
-  return (divergence(first, second) * weights[None]).sum(1).mean()
+  return (of_rows(divergence, first, second) * weights[None]).sum(1).mean()
 
 
 def two_window_loss(
@@ -244,20 +249,21 @@ def check_two_windows(
     raise ValueError(
         f'windows must both be of the same three axes: {tuple(first)}, {tuple(second)}'
     )
-  whole = jnp.issubdtype(jnp.result_type(offset), jnp.integer) and not jnp.ndim(offset)
   most = highest_offset(first[1], whole_overlap)
   if most < 1 or 0 in first:
     raise ValueError(f'windows {tuple(first)} have no rows to compare')
-  if not whole or not (_traced(offset) or 1 <= int(offset) <= most):
+  if not is_whole(offset) or not (_traced(offset) or 1 <= int(offset) <= most):
     raise ValueError(
-        f'offset must be a whole number in 1..{most} at length {first[1]}: {offset}'
+        f'offset must be a whole number in 1..{most} at length {first[1]}: {offset!r}'
     )
 
 
 def check_weight(weight: float | jax.Array) -> None:
   """Raises ValueError unless α is traced, or a finite number that is not negative."""
-  if jnp.ndim(weight) or not (_traced(weight) or 0 <= float(weight) < math.inf):
-    raise ValueError(f'weight must be a number that is not negative: {weight}')
+  kinds = int, float, np.number, np.ndarray, jax.Array
+  one = isinstance(weight, kinds) and not jnp.ndim(weight)
+  if not one or not (_traced(weight) or 0 <= float(weight) < math.inf):
+    raise ValueError(f'weight must be finite and not negative: {weight!r}')
 
 
 def _rows(

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def two_windows(
@@ -23,15 +24,14 @@ def two_windows(
     ValueError: if tokens are not integers [B, T], T is less than L, or less than L +
       offset for a concrete offset, or that is negative or not whole.
   """
-  whole = jnp.issubdtype(jnp.result_type(offset), jnp.integer) and not jnp.ndim(offset)
-  if not whole:
-    raise ValueError(f'offset must be a whole number: {offset}')
+  if not is_whole(offset):
+    raise ValueError(f'offset must be a whole number: {offset!r}')
   tokens = jnp.asarray(tokens)
   if not jnp.issubdtype(tokens.dtype, jnp.integer):
     raise ValueError(f'tokens must be integers: {tokens.dtype}')
   tokens = tokens.astype(jnp.promote_types(tokens.dtype, jnp.int32))
   end = length + (0 if isinstance(offset, jax.core.Tracer) else int(offset))
-  if tokens.ndim != 2 or not length <= end <= tokens.shape[1]:
+  if tokens.ndim != 2 or not 0 < length <= end <= tokens.shape[1]:
     raise ValueError(
         f'tokens {tokens.shape} are not [B, T >= {length} + offset]: offset {offset}'
     )
@@ -80,8 +80,11 @@ def offset_range(
     Both are included.
 
   Raises:
-    ValueError: if the ends are not 0 <= low < high <= 1, or no offset is left.
+    ValueError: if the ends are not 0 <= low < high <= 1, no offset is left, or the
+      length is not whole.
   """
+  if not is_whole(length):
+    raise ValueError(f'length must be a whole number: {length!r}')
   low, high = range
   if not 0 <= low < high <= 1:
     raise ValueError(f'range must be two rising fractions in 0..1: {range}')
@@ -90,6 +93,13 @@ def offset_range(
   if lowest > highest:
     raise ValueError(f'length {length} has no offset in the range {range}')
   return lowest, highest
+
+
+def is_whole(x: object) -> bool:
+  """Whether x is one whole number, of Python, numpy or JAX, traced or not."""
+  if isinstance(x, np.ndarray | np.generic | jax.Array):
+    return jnp.issubdtype(x.dtype, jnp.integer) and not x.ndim
+  return isinstance(x, int) and not isinstance(x, bool)
 
 
 def highest_offset(length: int, whole_overlap: bool) -> int:

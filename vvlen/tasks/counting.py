@@ -27,8 +27,8 @@ class Batch(NamedTuple):
   """Strings of bits, padded with EOS to N bits."""
 
   tokens: jax.Array  # [B, N + 2] int32
-  end: jax.Array  # [B] int32, the place of EOS, l + 1
-  mask: jax.Array  # [B, N + 2] bool, True up to EOS
+  end: jax.Array  # [B] int32, the place of EOS, l + 1; a model reads at end[:, None]
+  mask: jax.Array  # [B, N + 2] bool, True up to EOS; of tokens, not of pairs
   target: jax.Array  # [B] float32
 
 
@@ -141,8 +141,11 @@ def make_batch(bits: jax.Array, length: jax.Array, task: str) -> Batch:
 
   Args:
     bits: [B, N] int32, 0 or 1; those behind the length do not matter.
-    length: l [B] int32, 1..N.
+    length: l [B] int32, in 1..N, which is not checked.
     task: 'mean', 'length' or 'sum'.
+
+  Raises:
+    ValueError: on an unknown task.
   """
   place = jnp.arange(bits.shape[1])[None]
   kept = place < length[:, None]
@@ -155,7 +158,17 @@ def make_batch(bits: jax.Array, length: jax.Array, task: str) -> Batch:
 
 
 def target_of(ones: jax.Array, length: jax.Array, task: str) -> jax.Array:
-  """Returns the mean, length or sum of strings, float32, of the shape of `ones`."""
+  """Returns the mean, length or sum of strings, float32, of the shape of `ones`.
+
+  Args:
+    ones: [...], how many bits are 1.
+    length: l [...] or what broadcasts to it.
+    task: 'mean', 'length' or 'sum'.
+
+  Raises:
+    ValueError: on an unknown task.
+  """
+  _check(task)
   length = length.astype(jnp.float32)
   if task == 'mean':
     return ones / length
@@ -173,15 +186,18 @@ def string_probability(bits: np.ndarray, counts: str) -> np.ndarray:
   Args:
     bits: 0 or 1.
     counts: 'fair' or 'uniform', as in `sample`.
+
+  Raises:
+    ValueError: on unknown counts.
   """
-  _check('mean', counts)
+  _check(counts=counts)
   length = bits.shape[-1]
   if counts == 'fair':
     return np.full(bits.shape[:-1], 0.5**length)
   return 1 / (length + 1) / special.comb(length, bits.sum(axis=-1))
 
 
-def _check(task: str, counts: str) -> None:
+def _check(task: str = 'mean', counts: str = 'fair') -> None:
   if task not in TASKS:
     raise ValueError(f'task must be of {", ".join(TASKS)}: {task!r}')
   if counts not in COUNTS:
