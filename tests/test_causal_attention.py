@@ -5,7 +5,7 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
@@ -304,11 +304,28 @@ def test_the_splash_kernel_is_plain():
 @pytest.mark.parametrize('width', [64, 80])
 def test_the_splash_kernel_lowers_for_a_tpu(monkeypatch, width):
   monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+  monkeypatch.setattr(jax, 'device_count', lambda: 1)
   shape = jax.ShapeDtypeStruct((1, 600, 2, width), jnp.bfloat16)
   loss = lambda *inputs: causal_attention(*inputs).astype(jnp.float32).sum()
   gradient = jax.jit(jax.grad(loss, (0, 1, 2)))
   exported = jax.export.export(gradient, platforms=['tpu'])(shape, shape, shape)
   assert exported.mlir_module().count('tpu_custom_call') >= 3
+
+
+def test_a_batch_on_several_tpus(monkeypatch):
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+  mesh = jax.make_mesh((jax.device_count(),), ('data',), axis_types=(AxisType.Auto,))
+  sharded = NamedSharding(mesh, PartitionSpec('data'))
+  shape = jax.ShapeDtypeStruct((jax.device_count(), 600, 2, 64), jnp.bfloat16,
+                               sharding=sharded)
+  loss = lambda *inputs: causal_attention(*inputs).astype(jnp.float32).sum()[None]
+  inside = jax.shard_map(loss, mesh=mesh, in_specs=PartitionSpec('data'),
+                         out_specs=PartitionSpec('data'), check_vma=False)
+  # XLA cannot share out the kernel; a shard_map does.
+  for f, kernels in ((loss, False), (inside, True)):
+    gradient = jax.jit(jax.grad(lambda *x, f=f: f(*x).sum(), (0, 1, 2)))
+    exported = jax.export.export(gradient, platforms=['tpu'])(shape, shape, shape)
+    assert ('tpu_custom_call' in exported.mlir_module()) == kernels
 
 
 def _taken(backend, monkeypatch, dtype=jnp.bfloat16, n=2048, **options):
@@ -318,6 +335,7 @@ def _taken(backend, monkeypatch, dtype=jnp.bfloat16, n=2048, **options):
   called = []
   note = lambda name: lambda queries, *_, **__: called.append(name) or queries
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  monkeypatch.setattr(jax, 'device_count', lambda: 1)
   monkeypatch.setattr(jax.nn, 'dot_product_attention', note('cudnn'))
   for name in ('plain', 'chunked', 'splash'):
     monkeypatch.setattr(module, f'_{name}', note(name))

@@ -92,6 +92,17 @@ def test_float32_and_bfloat16():
     assert error < 2**-7
 
 
+def test_products_of_two_types_are_of_the_wider():
+  (first, second, embedding), tokens = _inputs()
+  narrow = first.astype(jnp.bfloat16), second.astype(jnp.bfloat16), embedding
+  wide = *(x.astype(jnp.float32) for x in narrow[:2]), embedding
+  found = _gradients(chunked_two_window_loss)(narrow, tokens, 2, 0.3)
+  (loss, _), (gradients, _) = _gradients(_plain)(wide, tokens, 2, 0.3)
+  np.testing.assert_allclose(found[0][0], loss, rtol=1e-6)
+  np.testing.assert_allclose(found[1][0][2], gradients[2], rtol=1e-5, atol=1e-7)
+  assert [x.dtype for x in found[1][0]] == [x.dtype for x in narrow]
+
+
 def test_columns_of_a_wide_embedding_are_summed_in_blocks():
   with jax.enable_x64(True):
     case = *_inputs(np.float64, width=768), 3, 0.3

@@ -65,7 +65,8 @@ def test_packed_rows_hold_two_strings(key, task):
     assert not mask[:end, end:].any() and not mask[end:, :end].any()
 
 
-@pytest.mark.parametrize('positions', ['none', 'learned', 'alibi', 'rope'])
+@pytest.mark.parametrize(
+    'positions', ['none', 'learned', 'sinusoidal', 'alibi', 'rope'])
 def test_a_packed_string_is_answered_as_if_alone(key, positions):
   packed = _packed(key, 20, task='mean')
   model = SequenceRegressor(Decoder(

@@ -6,11 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
+from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from configs import counting as config_file
 from experiments import _counting
@@ -20,6 +23,7 @@ from vvlen import counting as report
 from vvlen import counting_figures, results, sharding
 from vvlen.counting_cells import all_cells, Cell, read_figures
 from vvlen.tasks import counting
+from vvlen.training import ensemble
 from vvlen.training.step import init_state, train_steps
 
 _CELL = Cell('sum', 'fair', 5, 'none', 'inverse_sqrt')
@@ -72,14 +76,16 @@ def test_answers_for_prefixes_are_decoded_answers_for_strings(key):
     np.testing.assert_allclose(found[:, length - 1], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize('counts', ['fair', 'uniform'])
-def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
+@pytest.mark.parametrize('task, counts', [
+    ('sum', 'fair'), ('sum', 'uniform'), ('mean', 'uniform'), ('length', 'fair'),
+])
+def test_errors_are_those_of_all_strings_one_by_one(key, task, counts, monkeypatch):
   # A model that answers by first bit and length: its errors are known.
   answer = lambda x: 0.5 + 0.3 * x[:, :1] + 0.1 * jnp.arange(x.shape[1])[None]
   monkeypatch.setattr(
       _counting, 'answer_prefixes', lambda model, function, params, bits: answer(bits))
   config = _config(**{'evaluate.num_sequences': 4000})
-  cell = Cell('sum', counts, 5, 'none', 'identity')
+  cell = Cell(task, counts, 5, 'none', 'identity')
   mesh = sharding.seed_mesh()
   keys = sharding.put(jax.random.split(key, mesh.size), mesh)
   measured = _counting.make_measure(config, cell, mesh)(keys, keys)
@@ -87,15 +93,18 @@ def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
   def errors(length):
     strings = np.array([*itertools.product((0, 1), repeat=length)])
     answers = 0.4 + 0.1 * length + 0.3 * strings[:, 0]
-    return (counting.string_probability(strings, counts),
-            (answers - strings.sum(axis=1)) ** 2)
+    target = {'sum': strings.sum(axis=1), 'mean': strings.mean(axis=1),
+              'length': length}[task]
+    return counting.string_probability(strings, counts), (answers - target) ** 2
 
   for length in (1, 3, 10):
     chance, squared = errors(length)
     np.testing.assert_allclose(
         measured['squared_error', length], chance @ squared, rtol=1e-5)
-    np.testing.assert_allclose(
-        measured['accuracy', length], chance @ (squared < 0.25), rtol=1e-5)
+    assert ('accuracy', length) in measured or task == 'mean'
+    if task != 'mean':
+      np.testing.assert_allclose(
+          measured['accuracy', length], chance @ (squared < 0.25), rtol=1e-5)
     # Half of the chance lies at or below the median.
     median = measured['median_squared_error', length][0]
     assert chance[squared <= median + 1e-6].sum() >= 0.5 - 1e-9
@@ -104,7 +113,43 @@ def test_errors_are_those_of_all_strings_one_by_one(key, counts, monkeypatch):
   error, (chance, squared) = measured['squared_error', 12], errors(12)
   deviation = np.sqrt(chance @ squared**2 - (chance @ squared) ** 2)
   np.testing.assert_allclose(error, chance @ squared, atol=5 * deviation / 4000**0.5)
-  assert len({*error}) == mesh.size  # seeds have strings of their own
+  # Seeds have strings of their own.
+  assert len({*error}) > (1 if task == 'length' else mesh.size - 1)
+
+
+@pytest.mark.parametrize('counts', ['fair', 'uniform'])
+def test_a_cell_is_trained_on_its_own_strings(key, counts):
+  cell = Cell('sum', counts, 7, 'alibi', 'sqrt')
+  config = _config(**{'model.norm': 'layer_norm'})
+  expected = counting.sample_packed(key, num_rows=4, min_length=1, max_length=7,
+                                    task='sum', counts=counts)
+  batch = _counting.problem(config, cell).sample(key, 0)
+  for x, y in zip(batch, expected, strict=True):
+    np.testing.assert_array_equal(x, y)
+  decoder = _counting.make_model(config, cell).decoder
+  assert decoder.positions == 'alibi' and decoder.max_positions == 14
+  for name, value in config.model.items():
+    assert getattr(decoder, name) == value
+
+
+def test_models_are_measured_on_strings_of_their_own(monkeypatch, tmp_path):
+  measured_with = []
+  monkeypatch.setattr(_counting.ensemble, 'make_trainer', lambda *_, **__: None)
+  monkeypatch.setattr(_counting.ensemble, 'train',
+                      lambda *_, **__: SimpleNamespace(params='trained'))
+  monkeypatch.setattr(_counting, 'make_measure', lambda *_: (
+      lambda params, keys: measured_with.append((params, keys)) or {}))
+  curves = SimpleNamespace(late_mean=lambda *_: np.zeros(8))
+  progress = SimpleNamespace(skip=lambda _: None)
+  config = _config(**{'train.seeds_at_once': 8})
+  _counting.run_cell(config, _CELL, [0], sharding.seed_mesh(), epath.Path(tmp_path),
+                     curves, progress)
+  [(params, keys)] = measured_with
+  assert params == 'trained'
+  seeds = ensemble.seed_keys(0, 0, 8)
+  own = [ensemble.purpose_key(seed, ensemble.TEST) for seed in seeds]
+  np.testing.assert_array_equal(
+      jax.random.key_data(keys), jax.random.key_data(jnp.stack(own)))
 
 
 def _indices(errors):
@@ -136,7 +181,16 @@ def test_factors_and_their_tests():
   assert row['p Holm'] == '.006'  # twice .0029, the smaller of two
   # Of 0, 1, 0 and 1: t = √3.
   assert shown(report.table('f', figure, indices, 12), 'ALiBi')['p Holm'] == '.182'
-  assert row['l = 10'].startswith('1.0e−06') and row['l = 12'].startswith('0.18 [')
+  # Of −2, −1, 1 and −1: 10 to the mean −3/4, ± 3.18 standard errors of .629.
+  assert row['l = 10'].startswith('1.0e−06') and row['l = 12'] == '0.18 [0.0018, 18]'
+  assert row['median, l = 12'] == '0.18'
+  # 4.03 standard deviations of ½ over √4: power .8 at level .05 / 2.
+  level = stats.t.ppf(1 - 0.05 / 4, 3)
+  record, = (r for r in report.table('f', figure, indices, 12).records
+             if r['model'] == 'RoPE')
+  shift = np.log10(record['smallest_detectable']) / 0.25
+  assert stats.nct.sf(level, 3, shift) + stats.nct.cdf(-level, 3, shift) == (
+      pytest.approx(0.8, abs=1e-3))
   assert row['right up to'] == '10'
   plain = shown(report.table('f', figure, indices, 12), 'no positions')
   assert plain['factor beyond training [95 %]'] == plain['p Holm'] == ''
@@ -222,6 +276,23 @@ def test_arms_without_a_finite_error_leave_the_others_their_figure():
             for arm in ('no positions', 'RoPE')] == [*np.isnan([control, other])]
     drawn = counting_figures.errors(figure, indices, 12)
     assert len(drawn.axes[0].lines) == 2
+
+
+@pytest.mark.parametrize('counts', ['fair', 'uniform'])
+def test_the_dashed_line_is_the_error_of_one_half(counts):
+  figure = read_figures(dict(f=dict(
+      task='mean', counts=counts, positions=('none',), train_lengths=(5,),
+      reparameterizations=('identity',))))['f']
+  cell, = figure.cells
+  rows = [results.Row(cell.experiment, 'none', seed, 1, 'squared_error', 0.1)
+          for seed in (0, 1)]
+  drawn = counting_figures.errors(figure, {cell.experiment: results.index(rows)}, 8)
+  lengths, errors = drawn.axes[0].lines[-1].get_data()
+  for length, error in zip(lengths, errors, strict=True):
+    strings = counting.all_strings(length)
+    expected = counting.string_probability(strings, counts) @ (
+        strings.mean(axis=1) - 0.5) ** 2
+    assert error == pytest.approx(expected)
 
 
 def test_what_is_said_goes_by_the_cells_not_by_the_name():

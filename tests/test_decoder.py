@@ -11,7 +11,7 @@ import pytest
 
 from vvlen.evaluation.prefixes import all_prefixes
 from vvlen.models import positions as encodings
-from vvlen.models.decoder import Decoder, SequenceRegressor
+from vvlen.models.decoder import Decoder, layer_norm, SequenceRegressor
 from vvlen.models.language_model import LanguageModel
 
 B, N, V = 3, 7, 5
@@ -115,7 +115,7 @@ def test_reading_some_places_is_reading_all_and_picking(key, kind, norm):
   np.testing.assert_allclose(shared, whole[:, 4:5], atol=2e-5)
 
 
-@pytest.mark.parametrize('kind', ['learned', 'alibi', 'rope'])
+@pytest.mark.parametrize('kind', ['learned', 'sinusoidal', 'alibi', 'rope'])
 def test_all_prefixes_in_one_pass_are_one_pass_each(key, kind):
   decoder = Decoder(V, width=12, num_heads=2, positions=kind, max_positions=N + 2)
   model = SequenceRegressor(decoder)
@@ -272,6 +272,19 @@ def test_logits_of_a_language_model_are_hidden_states_times_the_embedding(key):
       embedding = params['params']['output_embedding']
       assert logits.dtype == jnp.float32 and embedding.shape == (V, 12)
       np.testing.assert_allclose(logits, hidden @ embedding.T, atol=tolerance)
+      # As a loss of hidden states has it.
+      assert hidden.dtype == (dtype or jnp.float32)
+      product = jnp.einsum('bnd,vd->bnv', hidden, embedding.astype(hidden.dtype),
+                           preferred_element_type=jnp.float32)
+      np.testing.assert_array_equal(logits, product)
+
+
+def test_layer_norm_of_a_large_mean(key):
+  norm = layer_norm('norm')
+  x = 3000 + jax.random.normal(key, (1, 64))
+  found = norm.apply(norm.init(key, x), x)
+  x = np.asarray(x, np.float64)
+  np.testing.assert_allclose(found, (x - x.mean()) / np.sqrt(x.var() + 1e-5), atol=1e-3)
 
 
 @pytest.mark.parametrize('fields, tokens', [

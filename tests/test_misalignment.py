@@ -226,9 +226,9 @@ def test_nan_reaches_the_gradient_of_an_offset_outside():
   assert jnp.isnan(gradient).any()
 
 
-def test_offsets_are_uniform_on_the_four_ranges(key):
+def test_offsets_are_uniform_on_their_ranges(key):
   expected = {(0, 1 / 2): (1, 9), (0, 1 / 4): (1, 5), (1 / 4, 1 / 2): (5, 9),
-              (0, 1): (1, 20)}
+              (0, 1): (1, 20), (0, 3 / 4): (1, 15)}
   for fractions, (lowest, highest) in expected.items():
     assert objective.offset_range(21, fractions) == (lowest, highest)
     sample = functools.partial(objective.sample_offset, length=21, range=fractions)
@@ -245,8 +245,11 @@ def test_windows():
   first, second = windows(tokens, 13, 7)
   np.testing.assert_array_equal(first, tokens[:, :13])
   np.testing.assert_array_equal(second, tokens[:, 7:])
-  # Beyond the stream is no token, and the loss says so.
+  # Beyond the stream, or the vocabulary, is no token, and the loss says so.
   logits = jnp.zeros((2, 13, 40))
+  loss = jax.jit(next_token_cross_entropy)
+  np.testing.assert_allclose(loss(logits, first), np.log(40), rtol=1e-6)
+  assert jnp.isnan(loss(logits, first.at[0, 3].set(40)))
   for e in (8, -1):
     _, second = windows(tokens, 13, e)
     assert jnp.isnan(jax.jit(next_token_cross_entropy)(logits, second))
@@ -292,6 +295,36 @@ def test_a_model_is_measured_at_offsets_in_one_compilation(key):
       np.testing.assert_allclose(x, y[i], rtol=1e-5)
 
 
+def test_the_whole_overlap_of_a_model(key):
+  tokens = jax.random.randint(key, (B, 2 * L), 0, V)
+  logits = lambda e: (_model(tokens[:, :L]), _model(tokens[:, e : L + e]), e)
+  for e in (2, 9):
+    found = evaluation.misalignment(_model, tokens, L, e, whole_overlap=True)
+    expected = misalignment_loss(*logits(e), whole_overlap=True)
+    np.testing.assert_allclose(found.sce, expected, rtol=1e-5)
+  over = functools.partial(evaluation.misalignment_over_offsets, _model, tokens, L, key)
+  offsets, found = over(10, range=(0, 1))
+  assert offsets.tolist() == [*range(1, 11)]
+  expected = [misalignment_loss(*logits(e), whole_overlap=True) for e in range(1, 11)]
+  np.testing.assert_allclose(found.sce, expected, rtol=1e-5)
+  offsets, found = over(3, range=(1 / 4, 1 / 2))
+  assert offsets.tolist() == [2, 3, 4]
+  expected = [misalignment_loss(*logits(e)) for e in (2, 3, 4)]
+  np.testing.assert_allclose(found.sce, expected, rtol=1e-5)
+
+
+def test_weights_of_a_model_are_not_compiled_into_its_program(key):
+  table = jax.random.normal(key, (V, 300))
+  model = lambda x: jnp.tanh(table)[x] @ table.T
+  tokens = jax.random.randint(key, (B, L + 4), 0, V)
+  for form in (model, jax.jit(model)):
+    run, logits = evaluation._trace(form, tokens)
+    np.testing.assert_allclose(run(tokens), model(tokens), atol=1e-4)
+    assert logits.shape == (B, L + 4, V)
+  run, _ = evaluation._trace(model, tokens)
+  assert [x.shape for x in run.args[0]] == [table.shape]
+
+
 def test_a_model_that_sees_one_token_is_aligned(key):
   tokens = jax.random.randint(key, (B, 2 * L), 0, V)
   table = jax.random.normal(key, (V, V))
@@ -324,6 +357,7 @@ Z, T = jnp.zeros((B, L, V)), jnp.zeros((B, L), jnp.int32)
     (lambda: misalignment_loss(Z, Z[..., 1:], 1), r'\(3, 11, 6\)'),
     (lambda: objective.two_window_loss(Z, Z, T, T, 1, -0.1), '-0.1'),
     (lambda: objective.two_window_loss(Z, Z, T, T, 1, np.nan), 'nan'),
+    (lambda: objective.two_window_loss(Z, Z, T, T, 1, np.inf), 'inf'),
     (lambda: objective.two_window_loss(Z, Z, T, T, 1, '0.1'), "negative: '0.1'"),
     (lambda: objective.two_window_loss(Z, Z, T, T, 1, None), 'negative: None'),
     (lambda: objective.two_window_loss(Z, Z, T, T[:, 1:], 1, 0.1), r'\(3, 10\)'),

@@ -70,8 +70,8 @@ def optimum(indices: Indices, longest: int) -> Table:
       **{f'A{name[-2:]}': _interval_cell(name, '.6f') for name in ENTRIES},
       'training loss': _interval_cell('training_loss', ',.6f'),
       f'loss at {longest}': _interval_cell('test_loss', ',.6f'),
-      'largest difference from least squares': lambda r: '' if r['table'] == 'exact' else _number(
-          r['largest_difference'], '.1e'),
+      'largest difference from least squares': lambda r: (
+          '' if r['table'] == 'exact' else _number(r['largest_difference'], '.1e')),
   }
   seeds = sorted({r['seeds'] for r in records if r['table'] == 'trained'})
   note = ('A[a, b]: the last bit a attends to the bit b; trained on 1 to n fair bits, '

@@ -5,6 +5,7 @@ its predictions for the same tokens are compared; see `vvlen.objectives.misalign
 """
 
 from collections.abc import Callable, Sequence
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +38,8 @@ def misalignment(
   """Returns the measures of misalignment at one offset.
 
   Args:
-    apply_fn: the model, tokens [B, L] -> logits [B, L, V], under jit or not; it is
-      called twice.
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], under jit or not. It is
+      traced, where it can be, to check its vocabulary, and called twice.
     tokens: [B, T] integers, T at least L + offset; what is beyond is not read.
     length: L.
     offset: e, in 1..L//2−1, or 1..L−1 with `whole_overlap`.
@@ -72,7 +73,8 @@ def misalignment_at_offsets(
 ) -> Measures:
   """Returns the measures of misalignment at several offsets.
 
-  Compiles the model once, and runs it once more than there are offsets.
+  Traces and compiles the model once, its weights as arguments, and runs it once more
+  than there are offsets.
 
   Args:
     apply_fn: the model, tokens [B, L] -> logits [B, L, V], that jit accepts.
@@ -88,12 +90,14 @@ def misalignment_at_offsets(
     ValueError: if there are no offsets, or as `misalignment`.
   """
   _check(tokens, length, offsets, whole_overlap)
-  _check_model(apply_fn, [two_windows(tokens, length, e)[1] for e in (0, *offsets)])
-  apply = jax.jit(apply_fn)
-  first = _logits(apply, two_windows(tokens, length, 0)[0])
+  first, *others = (two_windows(tokens, length, e)[1] for e in (0, *offsets))
+  apply, logits = _trace(apply_fn, first)
+  for window in (first, *others):
+    check_tokens(window, logits.shape)
+  first = _logits(apply, first)
   found = []
-  for offset in offsets:
-    second = _logits(apply, two_windows(tokens, length, offset)[1])
+  for offset, window in zip(offsets, others, strict=True):
+    second = _logits(apply, window)
     found.append(_measures(first, second, offset, whole_overlap=whole_overlap))
   return jax.tree.map(lambda *x: jnp.stack(x), *found)
 
@@ -142,6 +146,16 @@ def _logits(apply_fn: Apply, tokens: jax.Array) -> jax.Array:
   logits = jnp.asarray(apply_fn(tokens))
   check_tokens(tokens, logits.shape)
   return logits
+
+
+def _trace(apply_fn: Apply, tokens: jax.Array) -> tuple[Apply, jax.ShapeDtypeStruct]:
+  """Returns a function under jit, and what its logits are."""
+  if hasattr(apply_fn, 'lower'):  # under jit already
+    return apply_fn, jax.eval_shape(apply_fn, tokens)
+  program, logits = jax.make_jaxpr(apply_fn, return_shape=True)(tokens)
+  # Weights that it closes over, as constants, would be compiled into the program.
+  run = jax.jit(lambda weights, x: jax.core.eval_jaxpr(program.jaxpr, weights, x)[0])
+  return functools.partial(run, program.consts), logits
 
 
 def _check_model(apply_fn: Apply, windows: Sequence[jax.Array]) -> None:

@@ -13,7 +13,8 @@ Implementations:
   chunked  `vvlen.models.chunked_attention`: memory grows with n
   cudnn    NVIDIA's, of float16 and bfloat16
   splash   JAX's for TPUs; on a CPU it is interpreted, which is for tests alone. What it
-           multiplies in float32 the TPU rounds to bfloat16
+           multiplies in float32 the TPU rounds to bfloat16. XLA cannot share it out
+           over devices: with several, call it inside jax.shard_map
 
 Axes: B sequences, n tokens, h query heads, k key heads, d width of a head.
 """
@@ -57,8 +58,8 @@ def causal_attention(
     positions: [n] or [B, n], of the keys, in tokens, for the bias alone; 0, 1, … if
       None. Which keys are seen depends on their places, not on positions.
     implementation: one of `IMPLEMENTATIONS`; None chooses by length, dtype and device:
-      plain below 512 tokens, above cudnn or splash for bfloat16 where they run, else
-      chunked.
+      plain below 512 tokens, above cudnn or splash for bfloat16 where they run (splash:
+      on one device, or inside shard_map over all axes of a mesh), else chunked.
 
   Returns:
     The output [B, n, h, d], of the dtype of the values where that is a float.
@@ -127,8 +128,17 @@ def _choose(queries, keys, values, slopes):
   narrow = jnp.result_type(queries, keys, values).itemsize == 2
   if kernel is None or not narrow:
     return 'chunked'
+  if kernel == 'splash' and not _on_one_device():
+    return 'chunked'
   refused = _refusal(kernel, queries, keys, values, slopes)
   return kernel if refused is None else 'chunked'
+
+
+def _on_one_device():
+  """Whether what is computed here is one device's, or its part in a shard_map."""
+  mesh = jax.sharding.get_abstract_mesh()
+  inside = bool(mesh.axis_names) and set(mesh.axis_names) == set(mesh.manual_axes)
+  return jax.device_count() == 1 or inside
 
 
 def _refusal(implementation, queries, keys, values, slopes):

@@ -45,6 +45,8 @@ class Decoder(nn.Module):
       of GPUs and TPUs are for bfloat16 and no ALiBi.
     dtype: of the matrix products; None follows the parameters, which are float32.
       Norms, softmax and sums over the stream are float32.
+
+  Under a mesh whose axes are Explicit call it through jax.sharding.auto_axes.
   """
 
   vocab_size: int

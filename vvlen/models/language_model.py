@@ -32,10 +32,9 @@ class LanguageModel(nn.Module):
   ) -> jax.Array:
     """Maps tokens [B, n] to logits [B, n, V], float32 or wider."""
     hidden = self.hidden(tokens, positions)
-    dtype = self.decoder.dtype or hidden.dtype
     wide = jnp.promote_types(hidden.dtype, jnp.float32)
     return jnp.einsum(
-        'bnd,vd->bnv', hidden.astype(dtype), self.output_embedding.astype(dtype),
+        'bnd,vd->bnv', hidden, self.output_embedding.astype(hidden.dtype),
         preferred_element_type=wide,
     )
 
@@ -44,6 +43,8 @@ class LanguageModel(nn.Module):
   ) -> jax.Array:
     """Maps tokens [B, n] to hidden states [B, n, d], for `vvlen.objectives.chunked`.
 
-    The logits are these times the parameter `output_embedding`, transposed.
+    They are of the decoder's `dtype`, if that is given. The logits are these times the
+    parameter `output_embedding`, cast to the same, transposed.
     """
-    return self.decoder(tokens, positions)
+    hidden = self.decoder(tokens, positions)
+    return hidden.astype(self.decoder.dtype or hidden.dtype)

@@ -77,7 +77,8 @@ __all__ = [
 class Measures(NamedTuple):
   """All that is reported of two windows, since the paper's scale is not known.
 
-  Scalars, means over batch and rows; in nats but for the last.
+  Scalars, means over batch and rows; in nats but for the last. In float32, with many
+  words, KL and JS have errors of some 1e-7; `excess` is right far below.
   """
 
   sce: jax.Array
