@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import _counting
-from experiments.benchmarks import chunked_loss, counting_training, regularizer_cost
+from experiments.benchmarks import (
+    _rounds,
+    chunked_loss,
+    counting_training,
+    regularizer_cost,
+)
 from vvlen.models.decoder import Decoder
 from vvlen.models.language_model import LanguageModel
 from vvlen.objectives import misalignment
@@ -60,3 +65,13 @@ def test_chunked_losses_are_measured_against_the_same_loss():
   expected, _ = chunked_loss.plain(*arrays)
   found, _ = chunked_loss.chunked_two_window_loss(*arrays, chunk_size=3)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_rounds_alternate_and_the_first_does_not_count():
+  calls = []
+  runs = {name: lambda i, name=name: calls.append((i, name)) for name in 'ab'}
+  seconds, about = _rounds.in_turns(runs, 3)
+  assert calls == [(0, 'b'), (0, 'a'), (1, 'a'), (1, 'b'), (2, 'b'), (2, 'a'),
+                   (3, 'a'), (3, 'b')]
+  counted = about['quiet_rounds'] or 3
+  assert {name: len(x) for name, x in seconds.items()} == {'a': counted, 'b': counted}

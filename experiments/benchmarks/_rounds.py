@@ -171,6 +171,38 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
   }
 
 
+def in_turns(
+    runs: dict[str, Callable[[int], Any]], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+  """Times functions by turns in this process, which they may keep busy all alike.
+
+  Args:
+    runs: by name, functions of the number of the round.
+    rounds: how many, beside a first one, which compiles. Those in which other programs
+      were busy do not count, unless all are.
+
+  Returns:
+    Seconds of the rounds that count, by name; and, for the result, how many rounds were
+    quiet and the most of the machine that others took in those that count.
+  """
+  seconds: dict[str, list[float]] = {name: [] for name in runs}
+  others = []
+  for number in range(rounds + 1):
+    watch, own = Watch(), time.process_time()
+    # Whoever goes first changes, lest one always follow the same neighbour.
+    for name in list(runs)[:: 1 if number % 2 else -1]:
+      start = time.perf_counter()
+      runs[name](number)
+      seconds[name].append(time.perf_counter() - start)
+    others.append(watch.others(time.process_time() - own))
+  quiet = [i for i in range(1, rounds + 1) if others[i] <= BUSY]
+  counted = quiet or range(1, rounds + 1)
+  return {name: [x[i] for i in counted] for name, x in seconds.items()}, {
+      'rounds_made': rounds, 'quiet_rounds': len(quiet),
+      'most_taken_by_others': round(max(others[i] for i in counted), 3),
+  }
+
+
 def report(result: dict[str, Any], output: str | None) -> None:
   """Prints the result as the last line, and writes it to a file if one is named."""
   if output is not None:

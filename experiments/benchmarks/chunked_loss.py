@@ -16,7 +16,6 @@ On an accelerator that holds the plain loss (26 GB), time at the full size:
 import argparse
 import functools
 import statistics
-import time
 from typing import Any
 
 import jax
@@ -85,13 +84,10 @@ def main() -> None:
       jax.tree.map(difference, results['chunked'], results['plain'])
   )
   del results
-  seconds: dict[str, list[float]] = {name: [] for name in steps}
-  for i in range(args.rounds):
-    # Whoever goes first changes, lest one always follow the same neighbour.
-    for name in list(steps)[:: 1 if i % 2 else -1]:
-      start = time.perf_counter()
-      jax.block_until_ready(steps[name](*arrays))
-      seconds[name].append(time.perf_counter() - start)
+  run = lambda step: lambda _: jax.block_until_ready(step(*arrays))
+  seconds, about = _rounds.in_turns(
+      {name: run(step) for name, step in steps.items()}, args.rounds
+  )
   median = {name: statistics.median(x) for name, x in seconds.items()}
   # Three products: logits, and the gradients in hidden states and embedding.
   operations = 3 * 2 * 2 * args.length * args.vocabulary * args.width
@@ -100,9 +96,6 @@ def main() -> None:
   _rounds.report({
       'memory_ratio': round(memory['chunked'] / memory['plain'], 4),
       'time_ratio': round(median['chunked'] / median['plain'], 3),
-      # Where other programs take turns, the fastest round is the least disturbed.
-      'time_ratio_of_fastest': round(
-          min(seconds['chunked']) / min(seconds['plain']), 3),
       'temporary_bytes': memory,
       'seconds': {name: float(f'{x:.4g}') for name, x in median.items()},
       'gflop_per_second': {
@@ -117,7 +110,7 @@ def main() -> None:
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
       'processor': _run.processor(),
       'versions': {'jax': jax.__version__},
-  }, args.output)
+  } | about, args.output)
 
 
 if __name__ == '__main__':

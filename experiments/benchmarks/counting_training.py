@@ -6,6 +6,7 @@ CPU size of configs/counting.py, per second, summed over seeds:
   experiment  as the experiment trains: 8 seeds, one device per core, one at a time on
               each; on a GPU 100 seeds by vmap
   torch       `torch_counting`, one seed with all cores; on a GPU also there
+  processes   the same, a process and a seed for each core; on a CPU
   peak        one product of 2048 x 2048 float32 matrices at a time, all cores
 
   python -m experiments.benchmarks.counting_training
@@ -19,6 +20,7 @@ and computes all tokens. What bounds it is told by the share of
 import argparse
 import importlib.util
 import itertools
+import os
 import statistics
 import time
 from typing import Any
@@ -63,26 +65,32 @@ def main() -> None:
   if args.worker is not None:
     _serve(args)
     return
-  names = ['experiment', 'peak']
+  print('Compiling.', flush=True)
+
+  def start(name, **options):
+    arguments = [f'--worker={name}', f'--seconds={args.seconds}']
+    return _rounds.Worker(MODULE, arguments, **options)
+
+  workers = {name: start(name) for name in ('experiment', 'peak')}
   if importlib.util.find_spec('torch'):
-    names.append('torch')
+    workers['torch'] = start('torch')
+    if workers['torch'].about['device'] == 'cpu' and (os.cpu_count() or 1) > 1:
+      workers['processes'] = start('torch', processes=os.cpu_count())
   else:
     print('PyTorch is not installed: no ratio.')
-  print('Compiling.', flush=True)
-  workers = {
-      name: _rounds.Worker(MODULE, [f'--worker={name}', f'--seconds={args.seconds}'])
-      for name in names
-  }
   print('Measuring; peak in operations, the others in (seed-)steps per second.',
         flush=True)
   rounds = _rounds.alternate(workers, args.rounds)
   rate = {name: worker.median() for name, worker in workers.items()}
   about, torch = workers['experiment'].about, rate.get('torch')
+  each = rate.get('processes')
   operations = matrix_operations(_config())
   result = {
       'seed_steps_per_second': round(rate['experiment'], 1),
       'torch_steps_per_second': round(torch, 1) if torch else None,
       'ratio': round(rate['experiment'] / torch, 2) if torch else None,
+      'torch_processes_steps_per_second': round(each, 1) if each else None,
+      'ratio_to_processes': round(rate['experiment'] / each, 2) if each else None,
       'share_of_matrix_peak': round(rate['experiment'] * operations / rate['peak'], 3),
       'matrix_operations_per_seed_step': operations,
       'device': about['device'], 'num_seeds': about['num_seeds'],

@@ -15,7 +15,6 @@ imply 5.3-6.4 %.
 
 import argparse
 import statistics
-import time
 
 import jax
 import jax.numpy as jnp
@@ -53,21 +52,17 @@ def main() -> None:
   steps = {name: _step(model, optimizer, loss, args)
            for name, loss in _LOSSES.items()}
   states = {name: (params, optimizer.init(params)) for name in steps}
-  seconds: dict[str, list[float]] = {name: [] for name in steps}
-  others = []
-  for number in range(args.rounds + 1):
-    key = jax.random.fold_in(jax.random.key(2), number)
-    watch, own = _rounds.Watch(), time.process_time()
-    # Whoever goes first changes, lest one always follow the same neighbour.
-    for name in list(steps)[:: 1 if number % 2 else -1]:
-      start = time.perf_counter()
+
+  def run(name):
+    def advance(number):
+      key = jax.random.fold_in(jax.random.key(2), number)
       states[name] = jax.block_until_ready(steps[name](*states[name], tokens, key))
-      seconds[name].append(time.perf_counter() - start)
-    others.append(watch.others(time.process_time() - own))
-  quiet = [i for i in range(1, args.rounds + 1) if others[i] <= _rounds.BUSY]
-  counted = quiet or range(1, args.rounds + 1)  # the first compiles
+
+    return advance
+
+  seconds, about = _rounds.in_turns({name: run(name) for name in steps}, args.rounds)
   over = lambda one, other: [
-      100 * (seconds[one][i] / seconds[other][i] - 1) for i in counted
+      100 * (x / y - 1) for x, y in zip(seconds[one], seconds[other], strict=True)
   ]
   each = over('aligned', 'baseline')
   plain = over('plain_aligned', 'plain_baseline')
@@ -78,17 +73,14 @@ def main() -> None:
       'plain_percent_more': round(statistics.median(plain), 2),
       'percent_more_by_round': [round(x, 1) for x in each],
       'seconds': {
-          name: round(statistics.median(times[i] for i in counted), 4)
-          for name, times in seconds.items()
+          name: round(statistics.median(times), 4) for name, times in seconds.items()
       },
-      'quiet_rounds': len(quiet),
-      'rounds': args.rounds,
       'compilations': {name: step._cache_size() for name, step in steps.items()},
       'vocabulary': args.vocabulary, 'width': args.width, 'layers': args.layers,
       'length': args.length, 'batch': args.batch,
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
       'processor': _run.processor(), 'versions': {'jax': jax.__version__},
-  }
+  } | about
   _rounds.report(result, args.output)
 
 
