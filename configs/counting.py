@@ -7,7 +7,7 @@ Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and tests.
 
 variant   seeds  layers x width, batch, steps  cost
 (none)    100    4 x 128, 256, 20,000          the paper's, for a GPU; not run yet
-cpu       8      2 x 64, 64, 5,000             on two CPU cores
+cpu       8      2 x 64, 64, 5,000             an hour or so on two CPU cores
 quick     4      2 x 64, 64, 4,000             mean by three encodings, some 4 minutes
 smoke     2      2 x 16, 8, 20                 shows that it runs; most of it compiling
 
