@@ -212,6 +212,14 @@ def test_chunks_in_which_nothing_is_compared_are_spared_it():
     jax.block_until_ready(loss)
     jax.effects_barrier()
     assert len(seen) == chunks
+  # With gradients by blocks of a chunk: one chunk of eight blocks of two rows.
+  for e, blocks in ((1, 4), (4, 2), (7, 1)):
+    seen.clear()
+    gradient = jax.grad(lambda x, e=e: chunked_two_window_loss(
+        *x, *tokens, e, 0.2, divergence=noted)[0])(arrays)
+    jax.block_until_ready(gradient)
+    jax.effects_barrier()
+    assert len(seen) == blocks
 
 
 def _arrays_in(text, *sizes):

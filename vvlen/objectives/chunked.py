@@ -14,7 +14,8 @@ be small. The idea is known as cut or chunked cross-entropy (arXiv 2411.09009).
 
 The two windows of `vvlen.objectives.misalignment` are read side by side, row r + e (mod
 L) of the first with row r of the second, so that each row's logits are computed once:
-all rows have a next token or weight 0, and rows L//2 <= r < L − e are compared.
+all rows have a next token or weight 0, and rows L//2 <= r < L − e are compared. Blocks
+of a chunk that has none of these are spared the comparison.
 
 Logits and sums are float32, for bfloat16 inputs too, or float64 with them; products
 take factors of the type of h and E, so g is rounded to bfloat16 where both are. Chunks
@@ -23,7 +24,7 @@ are cut from positions, so that a batch stays where it is sharded; so does a voc
 logits do not. Where the axes of the mesh are Explicit, which is the default of
 `jax.make_mesh`, call jax.sharding.auto_axes(loss, out_sharding=PartitionSpec()).
 
-There are no second derivatives, and no forward mode. Under vmap over offsets all chunks
+There are no second derivatives, and no forward mode. Under vmap over offsets all rows
 are compared.
 """
 
@@ -43,6 +44,7 @@ from vvlen.objectives.misalignment import (
 )
 from vvlen.objectives.over_chunks import (
     all_first,
+    num_blocks,
     over_chunks,
     split_chunks,
     wide_dtype,
@@ -179,8 +181,10 @@ def _two_windows(
       (rows + offset) % length, length, offset, whole_overlap, dtype
   ) / batch
   [compared] = split([jnp.broadcast_to(compared, (batch, length))])
-  # Chunks in which nothing is compared are spared that; nan is not 0.
-  which = (compared != 0).any(axis=(1, 2)).astype(jnp.int32)
+  # Blocks in which nothing is compared are spared that; nan is not 0.
+  blocks = num_blocks(compared.shape[-1])
+  which = compared.reshape(*compared.shape[:2], blocks, -1)
+  which = (which != 0).any(axis=(1, 3)).astype(jnp.int32)
   half = jnp.asarray(0.5, dtype)
   loss, terms = over_chunks(
       (_next_token_terms, functools.partial(_two_window_terms, divergence)),

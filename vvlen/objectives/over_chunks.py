@@ -4,6 +4,9 @@
 loss that are made of them, and the gradient in h and E are computed together, a chunk
 at a time; the backward pass multiplies by a number.
 
+What is done with logits but products, which want to be large, is done by blocks of a
+chunk: a block has its own function, and is more likely to fit into a cache.
+
 Axes: B sequences, c positions of a chunk, D width, V words, K terms.
 """
 
@@ -19,6 +22,8 @@ import jax.numpy as jnp
 Terms = Callable[[tuple[jax.Array, ...], Any], jax.Array]
 # Columns of the gradient in the embedding that are added at once, at the least.
 _COLUMNS = 256
+# Into so many blocks of positions a chunk is cut for what is done with its logits.
+_BLOCKS = 8
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -36,16 +41,16 @@ def over_chunks(
     functions: of which each chunk has one. They close over nothing that is traced.
     hidden: each [chunks, B, c, D].
     embedding: [V, D].
-    constants: arrays [chunks, ...], without gradient.
-    which: [chunks] int32, the place of a chunk's function.
+    constants: arrays [chunks, B, c], without gradient.
+    which: [chunks, blocks] int32, the places of its blocks' functions; `num_blocks`.
     coefficients: [K], of the type to sum in.
   """
 
   def add(total, chunk):
-    rows, constant, number = chunk
+    rows, constant, numbers = chunk
     logits = tuple(_logits(x, embedding) for x in rows)
-    run = lambda function: lambda logits: function(logits, constant)
-    return total + _one_of(number, [run(f) for f in functions], logits), None
+    last = numbers.max()
+    return total + _one_of(last, functions, logits, constant), None
 
   start = jnp.zeros_like(coefficients)
   terms, _ = jax.lax.scan(add, start, (hidden, constants, which))
@@ -59,17 +64,35 @@ def _forward(functions, hidden, embedding, constants, which, coefficients):
 
   def add(carry, chunk):
     total, of_embedding = carry
-    rows, constant, number = chunk
+    rows, constant, numbers = chunk
 
     def gradients(function):
-      def run(logits):
+      def run(logits, constant):
         terms, pull = jax.vjp(lambda z: function(z, constant), logits)
         return terms, tuple(x.astype(factor) for x in pull(coefficients)[0])
 
       return run
 
     logits = tuple(_logits(x, embedding) for x in rows)
-    terms, of_logits = _one_of(number, [gradients(f) for f in functions], logits)
+    size = logits[0].shape[1] // len(numbers)
+
+    def block(number, carry):
+      # The gradient takes the place of the logits.
+      terms, of_logits = carry
+      cut = lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
+      more, new = _one_of(
+          numbers[number], [gradients(f) for f in functions],
+          *jax.tree.map(cut, (logits, constant)),
+      )
+      put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(
+          x, part, number * size, axis=1
+      )
+      return terms + more, tuple(map(put, of_logits, new))
+
+    terms, of_logits = jax.lax.fori_loop(
+        0, len(numbers), block,
+        (jnp.zeros_like(total), tuple(x.astype(factor) for x in logits)),
+    )
     of_rows = tuple(
         product('bcv,vd->bcd', x, embedding).astype(r.dtype)
         for x, r in zip(of_logits, rows, strict=True)
@@ -100,15 +123,21 @@ def _add_products(total, of_logits, rows):
   return add(0, total) if blocks == 1 else jax.lax.fori_loop(0, blocks, add, total)
 
 
-def _one_of(number, functions, argument):
+def _one_of(number, functions, *arguments):
   if len(functions) == 1:
-    return functions[0](argument)
-  return jax.lax.switch(number, functions, argument)
+    return functions[0](*arguments)
+  return jax.lax.switch(number, functions, *arguments)
+
+
+def num_blocks(chunk_size: int) -> int:
+  """Returns how many blocks a chunk is cut into."""
+  return math.gcd(chunk_size, _BLOCKS)
 
 
 def all_first(rows: tuple[jax.Array, ...]) -> jax.Array:
   """Returns `which` of chunks that all have the first function."""
-  return jnp.zeros(len(rows[0]), jnp.int32)
+  chunks, _, size, _ = rows[0].shape
+  return jnp.zeros((chunks, num_blocks(size)), jnp.int32)
 
 
 def _backward(functions, gradients, cotangents):
