@@ -7,14 +7,16 @@ CPU size of configs/counting.py, per second, summed over seeds:
               each; on a GPU 100 seeds by vmap
   torch       `torch_counting`, one seed with all cores; on a GPU also there
   processes   the same, a process and a seed for each core; on a CPU
+  sampler     as `experiment`, but drawing batches only
+  products    as `experiment`, but the matrix products of its dense layers only
   peak        one product of 2048 x 2048 float32 matrices at a time, all cores
 
   python -m experiments.benchmarks.counting_training
 
 Two strings share a row, so nothing is padded, and the last layer is computed for EOS
 alone but for its keys and values; PyTorch's script, like a researcher's, pads strings
-and computes all tokens. What bounds it is told by the share of
-`peak` that its matrix products take.
+and computes all tokens. What bounds it is told by the shares of
+a step that `sampler` and `products` would take alone, and by that of `peak`.
 """
 
 import argparse
@@ -26,6 +28,8 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from configs import counting
 from experiments import _counting, _run
@@ -37,6 +41,7 @@ from vvlen.training import ensemble
 
 MODULE = 'experiments.benchmarks.counting_training'
 CELL = Cell('mean', 'fair', 10, 'none', 'identity')
+_STEPS = 50  # in one call
 
 
 def matrix_operations(config: Any) -> int:
@@ -71,7 +76,8 @@ def main() -> None:
     arguments = [f'--worker={name}', f'--seconds={args.seconds}']
     return _rounds.Worker(MODULE, arguments, **options)
 
-  workers = {name: start(name) for name in ('experiment', 'peak')}
+  workers = {name: start(name) for name in (
+      'experiment', 'sampler', 'products', 'peak')}
   if importlib.util.find_spec('torch'):
     workers['torch'] = start('torch')
     if workers['torch'].about['device'] == 'cpu' and (os.cpu_count() or 1) > 1:
@@ -92,6 +98,8 @@ def main() -> None:
       'torch_processes_steps_per_second': round(each, 1) if each else None,
       'ratio_to_processes': round(rate['experiment'] / each, 2) if each else None,
       'share_of_matrix_peak': round(rate['experiment'] * operations / rate['peak'], 3),
+      'drawing_share': round(rate['experiment'] / rate['sampler'], 3),
+      'products_share': round(rate['experiment'] / rate['products'], 3),
       'matrix_operations_per_seed_step': operations,
       'device': about['device'], 'num_seeds': about['num_seeds'],
       'processor': _run.processor(),
@@ -111,7 +119,8 @@ def _config() -> Any:
 def _serve(args: argparse.Namespace) -> None:
   """Runs one worker, until its standard input ends."""
   advance, unit, about = {
-      'experiment': _trainer, 'peak': matrix_peak, 'torch': _torch
+      'experiment': _trainer, 'peak': matrix_peak, 'torch': _torch,
+      'sampler': lambda: _part(_draw), 'products': lambda: _part(_products),
   }[args.worker]()
 
   def rate():
@@ -126,18 +135,22 @@ def _serve(args: argparse.Namespace) -> None:
   _rounds.serve(rate, about)
 
 
+def _sizes(config: Any) -> tuple[int, int]:
+  """Returns how many seeds are trained, and how many of them by vmap."""
+  _run.use_devices(config.train.seeds_at_once)
+  if jax.default_backend() == 'cpu':
+    return config.train.seeds_at_once, 1
+  return 2 * (counting.get_config().train.seeds_at_once,)
+
+
 def _trainer():
   """Returns a function that trains on, the seed-steps it makes, and its facts."""
   config = _config()
-  _run.use_devices(config.train.seeds_at_once)
-  seeds = group = config.train.seeds_at_once
-  if jax.default_backend() != 'cpu':
-    seeds = group = counting.get_config().train.seeds_at_once
-  else:
-    group = 1
+  seeds, group = _sizes(config)
   mesh = sharding.seed_mesh()
   trainer = ensemble.make_trainer(
-      _counting.problem(config, CELL), steps_per_call=50, group_size=group, mesh=mesh
+      _counting.problem(config, CELL), steps_per_call=_STEPS, group_size=group,
+      mesh=mesh,
   )
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
   state = trainer.start(keys)
@@ -150,6 +163,60 @@ def _trainer():
   device = f'{jax.device_count()} x {jax.devices()[0].device_kind}'
   return advance, seeds * trainer.steps_per_call, {
       'device': device, 'num_seeds': seeds}
+
+
+def _part(make):
+  """Returns what `_trainer` does, of a part of an update."""
+  config = _config()
+  seeds, group = _sizes(config)
+  mesh = sharding.seed_mesh()
+  run = sharding.over_seeds(make(config), mesh, group)
+  keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
+  return lambda: sharding.fetch(run(keys)), seeds * _STEPS, {}
+
+
+def _draw(config):
+  """Returns a function that draws batches."""
+  problem = _counting.problem(config, CELL)
+
+  def draw(key):
+    def body(total, step):
+      batch = problem.sample(jax.random.fold_in(key, step), step)
+      # All of the batch enters, or the compiler would leave it out.
+      return total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), None
+
+    return jax.lax.scan(body, 0.0, jnp.arange(_STEPS))[0]
+
+  return draw
+
+
+def _products(config):
+  """Returns a function that makes the products of dense layers, but of the head.
+
+  x W, and two of the same size for each: with a gradient g W, and of both xᵀ g. All W
+  keep lengths, so that numbers stay ordinary however often they are multiplied.
+  """
+  model = config.model
+  rows = config.train.batch_size // 2 * (CELL.train_length + 5)
+  square = np.linalg.qr(np.random.default_rng(0).normal(size=2 * (model.width,)))[0]
+  square = jnp.asarray(square, jnp.float32)
+  up = jnp.concatenate(model.mlp_factor * [square], axis=1) / model.mlp_factor**0.5
+  layer = [*4 * [square], up, up.T]
+  weights = [*(model.num_layers - 1) * layer, *2 * [square]]  # of the last, K and V
+
+  def run(key):
+    x, g = jax.random.normal(key, (2, rows, model.width))
+
+    def body(carry, _):
+      x, g, *totals = carry
+      for i, w in enumerate(weights):
+        x, y, g = x @ w, x, g @ w
+        totals[i] += y.T @ g
+      return (x, g, *totals), None
+
+    return jax.lax.scan(body, (x, g, *map(jnp.zeros_like, weights)), length=_STEPS)[0]
+
+  return run
 
 
 def _torch():
