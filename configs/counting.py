@@ -8,7 +8,7 @@ Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and tests.
 variant   seeds  layers x width, batch, steps  cost
 (none)    100    4 x 128, 256, 20,000          the paper's, for a GPU; not run yet
 cpu       8      2 x 64, 64, 5,000             an hour or so on two CPU cores
-quick     4      2 x 64, 64, 4,000             mean by three encodings, some 4 minutes
+quick     4      2 x 64, 64, 5,000             mean by three encodings, 2 to 5 minutes
 smoke     2      2 x 16, 8, 20                 shows that it runs; most of it compiling
 
 Strings are trained on in pairs of N + 1 bits (`vvlen.tasks.counting.sample_packed`): a
@@ -70,7 +70,6 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
                         seeds_at_once=8, group_size=1)
   if size == 'quick':
     config.num_seeds = config.train.seeds_at_once = 4
-    config.train.num_steps = 4_000
     encodings = ('none', 'alibi', 'rope')
     config.figures = dict(figure_1a=_figure('mean', positions=encodings))
   elif size == 'smoke':
