@@ -117,7 +117,7 @@ def table(
   columns[f'median, l = {longest}'] = lambda r: _short(r['median_error'])
   if counted:
     columns['right up to'] = lambda r: str(r['right_up_to'])
-  if control is not None and len(figure.cells) > 1:
+  if control is not None:
     columns |= {
         'factor beyond training [95 %]': _factor_cell,
         'p Holm': lambda r: '' if r['model'] == _label(figure, control) else p_value(
@@ -227,7 +227,7 @@ def _note(figure: FigureCells, indices: Indices, counted: bool, longest: int) ->
                  'the target.')
   if any(cell.positions == 'learned' for cell in figure.cells):
     parts.append('Learned positions beyond training are as they were drawn at first.')
-  if figure.control is not None and len(figure.cells) > 1:
+  if figure.control is not None:
     parts.append(
         f'Factor: by which the error is that of {_label(figure, figure.control)}, '
         'geometric mean over all lengths beyond training; p: paired two-sided t-test '

@@ -44,9 +44,9 @@ class FigureCells(NamedTuple):
 
   @property
   def control(self) -> Cell | None:
-    """The cell that the others are tested against, if there is one."""
+    """The cell that the others are tested against, if there are both."""
     plain = {'positions': NO_POSITIONS, 'reparameterization': IDENTITY}
-    if self.varied not in plain:
+    if self.varied not in plain or len(self.cells) < 2:
       return None
     found = (c for c in self.cells if getattr(c, self.varied) == plain[self.varied])
     return next(found, None)

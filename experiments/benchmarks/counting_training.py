@@ -34,7 +34,7 @@ import numpy as np
 from configs import counting
 from experiments import _counting, _run
 from experiments.benchmarks import _rounds
-from experiments.benchmarks.retrieval_training import matrix_peak
+from experiments.benchmarks.retrieval_training import drawing, matrix_peak
 from vvlen import sharding
 from vvlen.counting_cells import Cell
 from vvlen.training import ensemble
@@ -177,17 +177,7 @@ def _part(make):
 
 def _draw(config):
   """Returns a function that draws batches."""
-  problem = _counting.problem(config, CELL)
-
-  def draw(key):
-    def body(total, step):
-      batch = problem.sample(jax.random.fold_in(key, step), step)
-      # All of the batch enters, or the compiler would leave it out.
-      return total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), None
-
-    return jax.lax.scan(body, 0.0, jnp.arange(_STEPS))[0]
-
-  return draw
+  return drawing(_counting.problem(config, CELL), _STEPS)
 
 
 def _products(config):

@@ -41,6 +41,7 @@ from vvlen import sharding
 from vvlen.models.dictionary import DictionaryRetriever
 from vvlen.models.norm import KINDS
 from vvlen.training import ensemble
+from vvlen.training.step import Problem
 
 MODULE = 'experiments.benchmarks.retrieval_training'
 PEAK_SIZE = 2048
@@ -221,15 +222,7 @@ def _trainer(
   state = trainer.start(keys)
   num_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
 
-  def draw(key):
-    def body(total, step):
-      batch = problem.sample(jax.random.fold_in(key, step), step)
-      # All of the batch enters, or the compiler would leave it out.
-      return total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), None
-
-    return jax.lax.scan(body, 0.0, jnp.arange(trainer.steps_per_call))[0]
-
-  draw = sharding.over_seeds(draw, mesh, group)
+  draw = sharding.over_seeds(drawing(problem, trainer.steps_per_call), mesh, group)
 
   def advance():
     nonlocal state
@@ -246,6 +239,20 @@ def _trainer(
       'state_bytes': 2 * num_bytes // seeds,  # read and written
   }
   return advance, seeds * trainer.steps_per_call, about
+
+
+def drawing(problem: Problem, steps: int) -> Callable[[jax.Array], jax.Array]:
+  """Returns a function of a seed's key that draws the batches of so many steps."""
+
+  def draw(key):
+    def body(total, step):
+      batch = problem.sample(jax.random.fold_in(key, step), step)
+      # All of the batch enters, or the compiler would leave it out.
+      return total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), None
+
+    return jax.lax.scan(body, 0.0, jnp.arange(steps))[0]
+
+  return draw
 
 
 def matrix_peak() -> tuple[Callable[[], None], int, dict[str, Any]]:

@@ -55,7 +55,7 @@ def misalignment(
   _check(tokens, length, [offset], whole_overlap)
   windows = two_windows(tokens, length, offset)
   try:
-    _check_model(apply_fn, windows)
+    _check_tokens(windows, jax.eval_shape(apply_fn, windows[0]))
   except jax.errors.JAXTypeError:  # it cannot be traced
     pass
   first, second = (_logits(apply_fn, window) for window in windows)
@@ -92,8 +92,7 @@ def misalignment_at_offsets(
   _check(tokens, length, offsets, whole_overlap)
   first, *others = (two_windows(tokens, length, e)[1] for e in (0, *offsets))
   apply, logits = _trace(apply_fn, first)
-  for window in (first, *others):
-    check_tokens(window, logits.shape)
+  _check_tokens([first, *others], logits)
   first = _logits(apply, first)
   found = []
   for offset, window in zip(offsets, others, strict=True):
@@ -158,9 +157,10 @@ def _trace(apply_fn: Apply, tokens: jax.Array) -> tuple[Apply, jax.ShapeDtypeStr
   return functools.partial(run, program.consts), logits
 
 
-def _check_model(apply_fn: Apply, windows: Sequence[jax.Array]) -> None:
+def _check_tokens(
+    windows: Sequence[jax.Array], logits: jax.ShapeDtypeStruct
+) -> None:
   """Checks tokens against the model's vocabulary before it is compiled."""
-  logits = jax.eval_shape(apply_fn, windows[0])
   for window in windows:
     check_tokens(window, logits.shape)
 
