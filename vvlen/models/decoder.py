@@ -17,10 +17,10 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from vvlen.models import positions as encodings
 from vvlen.models.causal_attention import causal_attention
+from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.masked_attention import Alibi, masked_attention
 from vvlen.models.norm import PostAttentionNorm
 
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
     batch, length = tokens.shape
     embedding = self.param('embedding', nn.initializers.normal(1.0),
                            (self.vocab_size, self.width), jnp.float32)
-    x = _rows(embedding, tokens)
+    x = rows_of(embedding, tokens)
     if positions is None:
       positions = jnp.arange(length)
       if self.positions == 'random':
@@ -108,7 +108,7 @@ class Decoder(nn.Module):
     if self.positions == 'learned':
       table = self.param('position_embedding', nn.initializers.normal(1.0),
                          (self.max_positions, self.width), jnp.float32)
-      x = x + jnp.broadcast_to(_rows(table, positions), x.shape)
+      x = x + jnp.broadcast_to(rows_of(table, positions), x.shape)
     elif self.positions == 'sinusoidal':
       added = encodings.sinusoidal(positions, self.width, dtype=x.dtype)
       x = x + jnp.broadcast_to(added, x.shape)
@@ -233,14 +233,6 @@ def layer_norm(name: str) -> nn.LayerNorm:
   return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=name)
 
 
-def _rows(table: jax.Array, places: jax.Array) -> jax.Array:
-  """Returns rows of a table, nan where there is none."""
-  # Indices would be moved into the table.
-  return table.at[places].get(
-      mode='fill', fill_value=jnp.nan, wrap_negative_indices=False
-  )
-
-
 def _check(decoder: Decoder, tokens: jax.Array, positions: jax.Array | None) -> None:
   kind = decoder.positions
   if kind not in encodings.KINDS:
@@ -254,25 +246,15 @@ def _check(decoder: Decoder, tokens: jax.Array, positions: jax.Array | None) -> 
                      f'{decoder.num_layers}, {decoder.vocab_size}')
   if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
     raise ValueError(f'tokens must be integers [B, n]: {tokens.dtype} {tokens.shape}')
-  _check_places('tokens', tokens, decoder.vocab_size)
+  check_places('tokens', tokens, decoder.vocab_size)
   if positions is not None and jnp.shape(positions) not in (
       tokens.shape, tokens.shape[1:]):
     raise ValueError(f'positions {jnp.shape(positions)} are not those of tokens '
                      f'{tokens.shape}')
   if kind == 'learned' and positions is not None:
-    _check_places('positions', positions, decoder.max_positions)
+    check_places('positions', positions, decoder.max_positions)
   bounded = kind in ('learned', 'random') and positions is None
   if bounded and tokens.shape[1] > decoder.max_positions:
     raise ValueError(
         f'{tokens.shape[1]} tokens, but max_positions {decoder.max_positions}'
     )
-
-
-def _check_places(name: str, places: jax.Array, size: int) -> None:
-  """Raises ValueError on places outside a table, where they can be known."""
-  known = not isinstance(places, jax.core.Tracer)
-  if known and getattr(places, 'is_fully_addressable', True) and np.size(places):
-    values = np.asarray(places)
-    lowest, highest = values.min(), values.max()
-    if lowest < 0 or highest >= size:
-      raise ValueError(f'{name} {lowest}..{highest} are not in 0..{size - 1}')

@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vvlen.models.rope import turn
+
 KINDS = ('none', 'learned', 'sinusoidal', 'alibi', 'rope', 'random')
 BASE = 10_000.0
 
@@ -80,12 +82,8 @@ def rotate(x: jax.Array, positions: jax.Array, base: float = BASE) -> jax.Array:
     ValueError: if d is odd.
   """
   wide = jnp.promote_types(x.dtype, jnp.float32)
-  angles = _angles(positions, x.shape[-1], base, wide)[..., None, :]  # [..., n, 1, d/2]
-  angles = jnp.expand_dims(angles, range(x.ndim - angles.ndim))
-  cos, sin = jnp.cos(angles), jnp.sin(angles)
-  left, right = jnp.split(x.astype(wide), 2, axis=-1)
-  turned = [left * cos - right * sin, right * cos + left * sin]
-  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+  angles = _angles(positions, x.shape[-1], base, wide)
+  return turn(x, jnp.cos(angles), jnp.sin(angles))
 
 
 def random_positions(key: jax.Array, num_tokens: int, highest: int) -> jax.Array:
@@ -112,6 +110,5 @@ def _angles(positions, width, base, dtype):
   if width % 2:
     raise ValueError(f'these positions need an even width: {width}')
   positions = jnp.asarray(positions).astype(dtype)[..., None]
-  rates = base ** (-np.arange(0, width, 2) / width)
-  rates = jnp.asarray(rates, dtype)
+  rates = jnp.asarray(base ** (-np.arange(0, width, 2) / width), dtype)
   return positions * jnp.expand_dims(rates, range(positions.ndim - 1))

@@ -1,0 +1,92 @@
+"""Generation with a cache: what a model would say, token by token."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.llamas import llama, ROPES, V, variables_of
+from vvlen.models import generation
+from vvlen.models.generation import generate
+
+PROMPTS = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0]])
+LENGTHS = np.array([5, 3])
+
+
+@pytest.fixture(scope='module')
+def small():
+  model = llama(rope=ROPES['yarn'])
+  return model, variables_of(model)
+
+
+def _logits(small, tokens):
+  return small[0].apply(small[1], jnp.asarray([tokens]))[0]
+
+
+def test_greedy_tokens_are_the_likeliest_of_the_whole_model(small):
+  found = np.asarray(generate(*small, PROMPTS, 7, lengths=LENGTHS))
+  assert found.shape == (2, 7) and found.dtype == np.int32
+  for prompt, length, tokens in zip(PROMPTS, LENGTHS, found, strict=True):
+    whole = [*prompt[:length], *tokens]
+    likeliest = _logits(small, whole).argmax(-1)
+    np.testing.assert_array_equal(likeliest[length - 1:-1], tokens)
+
+
+def test_what_pads_a_prompt_does_not_matter(small):
+  padded = np.where(PROMPTS == 0, 17, PROMPTS)
+  np.testing.assert_array_equal(
+      generate(*small, PROMPTS, 6, lengths=LENGTHS),
+      generate(*small, padded, 6, lengths=LENGTHS),
+  )
+
+
+def test_tokens_are_drawn_from_the_softmax_by_temperature(small):
+  prompts = np.tile(PROMPTS[:1], (4000, 1))
+  drawn = generate(*small, prompts, 1, temperature=1.5, key=jax.random.key(3))
+  share = np.bincount(np.asarray(drawn)[:, 0], minlength=V) / 4000
+  expected = jax.nn.softmax(_logits(small, PROMPTS[0])[-1] / 1.5)
+  assert expected.max() < 0.9
+  np.testing.assert_allclose(share, expected, atol=5 * np.sqrt(0.25 / 4000))
+
+
+def test_a_key_gives_the_same_tokens_and_another_key_others(small):
+  draw = lambda seed: np.asarray(
+      generate(*small, PROMPTS, 30, temperature=3.0, key=jax.random.key(seed)))
+  np.testing.assert_array_equal(draw(0), draw(0))
+  assert (draw(0) != draw(1)).mean() > 0.2
+  # One token is not all of them.
+  assert len(set(draw(0)[0].tolist())) > 3
+
+
+def test_a_sequence_that_has_ended_repeats_its_end(small):
+  free = np.asarray(generate(*small, PROMPTS, 12, lengths=LENGTHS))
+  end = int(free[0, 4])
+  found = np.asarray(generate(*small, PROMPTS, 12, lengths=LENGTHS, end=end))
+  for row, other in zip(found, free, strict=True):
+    hits = np.flatnonzero(other == end)
+    last = hits[0] if hits.size else len(other)
+    np.testing.assert_array_equal(row[:last], other[:last])
+    assert (row[last:] == end).all()
+
+
+def test_a_second_call_compiles_nothing(small):
+  generate(*small, PROMPTS, 4)
+  before = generation._generate._cache_size()
+  generate(*small, PROMPTS + 1, 4)
+  assert generation._generate._cache_size() == before
+
+
+@pytest.mark.parametrize('arguments,says', [
+    ({'tokens': PROMPTS + 20}, 'tokens .* are not in 0..22'),
+    ({'tokens': PROMPTS[0]}, r'tokens must be \[B, n\]'),
+    ({'lengths': [0, 3]}, r'in 1..5: \[0, 3\]'),
+    ({'lengths': [6, 3]}, r'in 1..5: \[6, 3\]'),
+    ({'lengths': [3]}, r'lengths must be \[2\]'),
+    ({'num_tokens': 0}, 'num_tokens must be positive: 0'),
+    ({'temperature': -1.0}, 'temperature .*: -1.0'),
+    ({'temperature': 1.0}, 'needs a key'),
+])
+def test_wrong_arguments_are_refused(small, arguments, says):
+  arguments = {'tokens': PROMPTS, 'num_tokens': 2, **arguments}
+  with pytest.raises(ValueError, match=says):
+    generate(*small, **arguments)

@@ -1,0 +1,253 @@
+"""The Llama decoder: against a plain numpy one, its cache, and what it keeps."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.llamas import llama, ROPES, V, variables_of
+from vvlen.models import rope as rotary
+from vvlen.models.rope import Dynamic
+
+B, L = 2, 13
+
+
+@pytest.fixture
+def tokens(key):
+  return jax.random.randint(key, (B, L), 0, V)
+
+
+def _numpy_logits(model, variables, tokens):
+  """A Llama, loop by loop, in float64."""
+  p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
+  softmax = lambda z: np.exp(z - z.max()) / np.exp(z - z.max()).sum()
+  norm = lambda x, s: x / np.sqrt((x**2).mean(-1, keepdims=True) + model.epsilon) * s
+  heads, shared, width = model.num_heads, model.num_key_heads, model.head_width
+  result = []
+  for row in np.asarray(tokens):
+    x, n = p['embedding'][row], len(row)
+    rates, scale = rotary.rates(model.rope, width, n)
+
+    def turn(v, position, rates=rates, scale=scale):
+      left, right = v[:width // 2], v[width // 2:]
+      cos, sin = scale * np.cos(position * rates), scale * np.sin(position * rates)
+      return np.concatenate([left * cos - right * sin, right * cos + left * sin])
+
+    for i in range(model.num_layers):
+      layer = p[f'layer_{i}']
+
+      def apply(name, y, layer=layer):
+        return y @ layer[name]['kernel'].T + layer[name].get('bias', 0.0)
+
+      z = norm(x, layer['attention_norm']['scale'])
+      q, k, v = (apply(name, z).reshape(n, -1, width) for name in (
+          'query', 'key', 'value'))
+      output = np.zeros((n, heads, width))
+      for h in range(heads):
+        g = h // (heads // shared)
+        for a in range(n):
+          logits = np.array([turn(q[a, h], a) @ turn(k[b, g], b) for b in range(a + 1)])
+          output[a, h] = softmax(logits / np.sqrt(width)) @ v[:a + 1, g]
+      x = x + apply('output', output.reshape(n, -1))
+      z = norm(x, layer['mlp_norm']['scale'])
+      gate = apply('gate', z)
+      x = x + apply('down', gate / (1 + np.exp(-gate)) * apply('up', z))
+    table = p['embedding'] if model.tied else p['output_embedding']
+    result.append(norm(x, p['final_norm']['scale']) @ table.T)
+  return np.stack(result)
+
+
+@pytest.mark.parametrize('fields', [
+    {}, {'tied': False}, {'attention_bias': True, 'output_bias': True},
+    {'mlp_bias': True}, {'num_key_heads': 4}, {'num_key_heads': 1}, {'epsilon': 0.1},
+    *({'rope': rope} for rope in ROPES.values()),
+], ids=lambda x: '-'.join(map(str, x)))
+def test_logits_are_those_of_the_formula(tokens, fields):
+  model = llama(**fields)
+  variables = variables_of(model)
+  logits = model.apply(variables, tokens)
+  chex.assert_shape(logits, (B, L, V))
+  assert logits.dtype == jnp.float32
+  expected = _numpy_logits(model, variables, tokens)
+  np.testing.assert_allclose(logits, expected, atol=2e-4 * np.abs(expected).max())
+
+
+def test_float64_parameters_give_float64_logits(tokens):
+  with jax.enable_x64(True):
+    model = llama(rope=ROPES['yarn'])
+    variables = variables_of(model, dtype=jnp.float64)
+    logits = model.apply(variables, tokens)
+    assert logits.dtype == jnp.float64
+    np.testing.assert_allclose(logits, _numpy_logits(model, variables, tokens),
+                               rtol=1e-9, atol=1e-10)
+
+
+def test_bfloat16_multiplies_in_bfloat16_and_sums_in_float32(tokens):
+  model = llama()
+  variables = variables_of(model, scale=0.3)
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
+  exact = model.apply(jax.tree.map(lambda x: x.astype(jnp.float32), narrow), tokens)
+  logits = model.apply(narrow, tokens)
+  assert logits.dtype == jnp.float32
+  assert 1e-4 < np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
+  # The same with float32 parameters, from which training goes on.
+  masters = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
+  cast = model.clone(dtype=jnp.bfloat16).apply(masters, tokens)
+  assert np.abs(cast - exact).max() < 0.1 * np.abs(exact).max()
+  hidden = model.clone(dtype=jnp.bfloat16).apply(masters, tokens, method='hidden')
+  assert hidden.dtype == jnp.bfloat16
+
+
+def test_what_follows_a_token_does_not_change_its_logits(tokens):
+  model = llama()
+  variables = variables_of(model)
+  changed = tokens.at[:, 7:].set((tokens[:, 7:] + 1) % V)
+  logits, other = model.apply(variables, tokens), model.apply(variables, changed)
+  np.testing.assert_allclose(logits[:, :7], other[:, :7], atol=1e-5)
+  assert np.abs(logits[:, 7:] - other[:, 7:]).max() > 0.01
+
+
+def test_positions_count_by_their_distance(tokens):
+  model = llama()
+  variables = variables_of(model)
+  shifted = model.apply(variables, tokens, jnp.arange(L) + 100)
+  np.testing.assert_allclose(shifted, model.apply(variables, tokens), atol=1e-3)
+  stretched = model.apply(variables, tokens, 2 * jnp.arange(L))
+  assert np.abs(stretched - shifted).max() > 0.01
+  by_row = jnp.stack([jnp.arange(L), 2 * jnp.arange(L)])
+  np.testing.assert_allclose(
+      model.apply(variables, tokens, by_row)[1], stretched[1], atol=1e-4
+  )
+
+
+def test_dynamic_positions_go_by_the_last_of_those_given(tokens):
+  model = llama(rope=ROPES['dynamic'])
+  variables = variables_of(model)
+  given = model.apply(variables, tokens, jnp.arange(L))
+  np.testing.assert_allclose(given, model.apply(variables, tokens), atol=1e-4)
+
+
+def test_without_positions_a_first_layer_knows_no_order(tokens):
+  model = llama(rope=None, num_layers=1)
+  variables = variables_of(model)
+  shuffled = jnp.concatenate([tokens[:, :-1][:, ::-1], tokens[:, -1:]], axis=1)
+  last = lambda x: model.apply(variables, x)[:, -1]
+  np.testing.assert_allclose(last(tokens), last(shuffled), atol=1e-4)
+
+
+@pytest.mark.parametrize('kind', [*ROPES, None])
+def test_a_cache_changes_nothing(tokens, kind):
+  # Dynamic rates change with the length, and with them all states of earlier tokens,
+  # which a cache keeps as they were: exact are one layer, and any up to L₀ = 8.
+  model = llama(rope=ROPES.get(kind), attention_bias=True,
+                num_layers=1 if kind == 'dynamic' else 2)
+  _check_cache(model, tokens, steps=6)
+
+
+def test_a_cache_is_exact_with_dynamic_positions_up_to_the_original_length(tokens):
+  _check_cache(llama(rope=ROPES['dynamic']), tokens, steps=3)
+
+
+def _check_cache(model, tokens, steps):
+  variables = variables_of(model)
+  lengths = jnp.array([3, 5])
+  step = jax.jit(lambda x, cache: model.apply(variables, x, cache, method='step'))
+  read = jax.jit(lambda x: model.apply(variables, x, method='hidden'))
+  depends_on_length = isinstance(model.rope and model.rope.stretched, Dynamic)
+  whole = None if depends_on_length else read(tokens)
+  hidden, cache = model.apply(variables, tokens[:, :5], lengths, L, method='prefill')
+  for number in range(steps + 1):
+    for row, length in enumerate(lengths + number):
+      # After the prompt each row goes on with its own tokens.
+      if depends_on_length:
+        expected = read(tokens[row:row + 1, :length])[0, -1]
+      else:
+        expected = whole[row, length - 1]
+      np.testing.assert_allclose(hidden[row], expected, atol=3e-5, err_msg=str(number))
+    hidden, cache = step(tokens[jnp.arange(B), lengths + number], cache)
+  np.testing.assert_array_equal(cache.length, lengths + steps + 1)
+
+
+def test_remat_changes_no_gradient(tokens):
+  model = llama()
+  variables = variables_of(model)
+  loss = lambda v, m: (m.apply(v, tokens) ** 2).mean()
+  plain = jax.jit(jax.grad(loss), static_argnums=1)(variables, model)
+  remat = jax.jit(jax.grad(loss), static_argnums=1)(variables, model.clone(remat=True))
+  chex.assert_trees_all_close(plain, remat, rtol=1e-4, atol=1e-6)
+
+
+def test_remat_keeps_less_for_the_gradient(tokens):
+  def kept(model):
+    loss = lambda v: (model.apply(v, tokens, method='hidden') ** 2).mean()
+    _, vjp = jax.vjp(loss, variables_of(model))
+    return sum(x.size for x in jax.tree.leaves(vjp))
+
+  several = llama(num_layers=4)
+  assert kept(several.clone(remat=True)) < 0.4 * kept(several)
+
+
+def test_norm_after_attention_is_of_each_head(tokens):
+  model = llama(norm='standardize')
+  variables = variables_of(model)
+  assert not {'post_attention_norm'} & set(variables['params']['layer_0'])
+  plain = llama()
+  with_norm = variables_of(llama(norm='layer_norm'))['params']['layer_0']
+  assert with_norm['post_attention_norm']['scale'].shape == (6,)
+  # Values of each head scaled by a number change nothing after a norm.
+  scaled = jax.tree.map(lambda x: x, variables)
+  kernel = scaled['params']['layer_0']['value']['kernel']
+  scaled['params']['layer_0']['value']['kernel'] = 30 * kernel
+  big = jax.tree.map(lambda x: x, scaled)
+  big['params']['layer_0']['value']['kernel'] = 60 * kernel
+  np.testing.assert_allclose(
+      model.apply(scaled, tokens), model.apply(big, tokens), atol=2e-3
+  )
+  assert np.abs(plain.apply(scaled, tokens) - plain.apply(big, tokens)).max() > 0.05
+
+
+def test_sown_queries_and_keys_explain_the_output(tokens):
+  model = llama(rope=ROPES['llama3'])
+  variables = variables_of(model)
+  logits, kept = model.apply(variables, tokens, mutable='intermediates')
+  np.testing.assert_allclose(logits, model.apply(variables, tokens), atol=1e-5)
+  layer = kept['intermediates']['layer_1']
+  [queries], [keys], [output] = (
+      layer[name] for name in ('queries', 'keys', 'attention_output'))
+  chex.assert_shape([queries, output], (B, L, 4, 6))
+  chex.assert_shape(keys, (B, L, 2, 6))
+  # The first token attends to itself alone: its output is its value.
+  scores = np.einsum('bhd,bhd->bh', queries[:, 3], np.repeat(keys, 2, axis=2)[:, 1])
+  assert np.isfinite(scores).all() and np.abs(scores).max() > 0.01
+
+
+def test_tokens_outside_are_refused_or_nan(tokens):
+  model = llama()
+  variables = variables_of(model)
+  bad = tokens.at[0, 3].set(V)
+  with pytest.raises(ValueError, match=f'tokens .*{V} are not in 0..{V - 1}'):
+    model.apply(variables, bad)
+  logits = jax.jit(model.apply)(variables, bad)
+  assert np.isnan(logits[0, 3]).all() and np.isfinite(logits[1]).all()
+
+
+@pytest.mark.parametrize('fields,says', [
+    ({'num_key_heads': 3}, '3 heads of keys do not divide 4'),
+    ({'head_width': None, 'width': 13}, '4 heads do not divide a width of 13'),
+    ({'num_layers': 0}, 'num_layers must be positive: 0'),
+    ({'head_width': 5}, 'even width of heads: 5'),
+    ({'rope': ROPES['dynamic']._replace(stretched=Dynamic(2.0, 0))}, 'original_length'),
+])
+def test_sizes_that_make_no_model_are_refused(tokens, fields, says):
+  with pytest.raises(ValueError, match=says):
+    llama(**fields).init(jax.random.key(0), tokens)
+
+
+def test_shapes_that_do_not_fit_are_refused(tokens):
+  model = llama()
+  variables = variables_of(model)
+  with pytest.raises(ValueError, match=r'integers \[B, n\]'):
+    model.apply(variables, tokens[0])
+  with pytest.raises(ValueError, match='positions'):
+    model.apply(variables, tokens, jnp.arange(L + 1))

@@ -1,0 +1,141 @@
+"""One rule for every parameter, and the same numbers on every mesh."""
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+import optax
+import pytest
+
+from tests.llamas import llama, variables_of
+from vvlen import partition
+from vvlen.models.decoder import Decoder
+from vvlen.models.language_model import LanguageModel
+from vvlen.models.llama import abstract_params
+from vvlen.objectives.chunked import chunked_two_window_loss
+from vvlen.objectives.windows import two_windows
+from vvlen.training.step import TrainState
+
+# Of sizes that eight devices divide.
+EVEN = dict(vocab_size=24, width=16, mlp_width=24, num_heads=8, num_key_heads=8,
+            head_width=4)
+
+
+def _paths(params):
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  return {'/'.join(key.key for key in path): x for path, x in leaves}
+
+
+def _language_model(positions):
+  model = LanguageModel(Decoder(24, width=16, num_heads=2, positions=positions,
+                                norm='layer_norm'))
+  tokens = jax.ShapeDtypeStruct((1, 4), jnp.int32)
+  return jax.eval_shape(model.init, jax.random.key(0), tokens)['params']
+
+
+@pytest.mark.parametrize('params', [
+    abstract_params(llama(tied=False, attention_bias=True, output_bias=True,
+                          mlp_bias=True, norm='layer_norm')),
+    _language_model('learned'), _language_model('rope'),
+], ids=['llama', 'decoder-learned', 'decoder-rope'])
+def test_every_parameter_has_a_rule_and_every_matrix_is_cut(params):
+  for path, x in _paths(params).items():
+    axes = partition.rule_of(path)
+    assert len(axes) <= x.ndim, path
+    if x.ndim == 2 and 'position' not in path:
+      assert sorted(axes) == ['fsdp', 'tensor'], path
+    elif x.ndim == 1:
+      assert axes == (), path
+
+
+def test_heads_and_hidden_features_go_over_tensor():
+  # A tensor axis needs one sum over devices for attention and one for the MLP: what
+  # leads out of the stream is cut by its outputs, what leads back by its inputs.
+  for name in ('query', 'key', 'value', 'gate', 'up'):
+    assert partition.rule_of(f'layer_3/{name}/kernel')[0] == 'tensor'
+  for name in ('output', 'down'):
+    assert partition.rule_of(f'layer_3/{name}/kernel')[1] == 'tensor'
+  # Kernels of nn.Dense are the other way round.
+  for name in ('query', 'key', 'value', 'mlp_hidden'):
+    assert partition.rule_of(f'decoder/layer_3/{name}/kernel')[1] == 'tensor'
+  for name in ('output', 'mlp_output'):
+    assert partition.rule_of(f'decoder/layer_3/{name}/kernel')[0] == 'tensor'
+
+
+def test_a_parameter_without_a_rule_is_named():
+  with pytest.raises(ValueError, match="'layer_0/extra/kernel'"):
+    partition.rule_of('layer_0/extra/kernel')
+  with pytest.raises(ValueError, match="'embeddings'"):
+    partition.rule_of('embeddings')
+
+
+@pytest.mark.parametrize('sizes', [(8, 1, 1), (-1, 2, 2), (1, 8, 1), (2, -1, 1)])
+def test_a_mesh_is_of_all_devices(sizes):
+  mesh = partition.make_mesh(*sizes)
+  assert mesh.axis_names == ('data', 'fsdp', 'tensor') and mesh.size == 8
+  for size, axis in zip(sizes, mesh.axis_names, strict=True):
+    assert size in (-1, mesh.shape[axis])
+
+
+@pytest.mark.parametrize('sizes', [(1, 1, 1), (3, 1, 1), (-1, 3, 1), (-1, -1, 1),
+                                   (0, 8, 1), (-1, 16, 1), (-8, -1, 1)])
+def test_a_mesh_that_is_not_is_refused(sizes):
+  with pytest.raises(ValueError, match='the 8 devices there are'):
+    partition.make_mesh(*sizes)
+
+
+def test_a_mesh_that_does_not_divide_a_parameter_names_it():
+  with pytest.raises(ValueError, match=r'tensor of 2 .* embedding \(23, 12\)'):
+    partition.shardings(abstract_params(llama()), partition.make_mesh(4, 1, 2))
+
+
+def test_moments_of_an_optimizer_are_cut_as_their_parameters():
+  params = abstract_params(llama(**EVEN))
+  mesh = partition.make_mesh(2, 2, 2)
+  optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+  state = jax.eval_shape(lambda p: TrainState(
+      jnp.zeros((), jnp.int32), p, optimizer.init(p)), params)
+  found = partition.shardings_of_state(state, params, mesh)
+  rules = partition.shardings(params, mesh)
+  assert found.params == rules
+  adam = found.opt_state[1][0]
+  assert adam.mu == rules and adam.nu == rules
+  whole = NamedSharding(mesh, PartitionSpec())
+  assert found.step == whole and adam.count == whole
+
+
+@pytest.mark.parametrize('axes', [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)])
+@pytest.mark.parametrize('implementation', ['plain', 'chunked'])
+def test_a_step_is_the_same_on_every_mesh(key, axes, implementation):
+  model = llama(**EVEN, implementation=implementation)
+  params = variables_of(model)['params']
+  stream = jax.random.randint(key, (8, 14), 0, 24)
+
+  def loss(params, stream):
+    windows = two_windows(stream, 10, 3)
+    hidden = [model.apply({'params': params}, x, method='hidden') for x in windows]
+    return chunked_two_window_loss(
+        *hidden, params['embedding'], *windows, 3, 0.3, chunk_size=4)[0]
+
+  step = jax.jit(jax.value_and_grad(loss))
+  expected = step(params, stream)
+  mesh = partition.make_mesh(*axes)
+  shardings = partition.shardings(params, mesh)
+  with jax.set_mesh(mesh):
+    placed = jax.device_put(params, shardings)
+    rows = jax.device_put(stream, NamedSharding(mesh, partition.ROWS))
+    value, gradient = jax.jit(
+        jax.value_and_grad(loss), out_shardings=(None, shardings))(placed, rows)
+  np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+  chex.assert_trees_all_close(
+      jax.device_get(gradient), jax.device_get(expected[1]), rtol=2e-4, atol=2e-5)
+
+
+def test_rows_stay_on_their_devices():
+  mesh = partition.make_mesh(2, 2, 2)
+  with jax.set_mesh(mesh):
+    kept = jax.jit(partition.over_batch)(jnp.ones((8, 3)))
+  assert kept.sharding.spec == PartitionSpec(('data', 'fsdp'))
+  x = jnp.ones((3, 5))
+  assert partition.over_batch(x) is x  # no mesh, nothing to do

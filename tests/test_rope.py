@@ -1,0 +1,134 @@
+"""Rotary positions: rates of every kind, by formulas, by numbers of the papers."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vvlen.models import rope
+from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
+
+
+def _rates(stretched, width=8, length=1, base=10_000.0):
+  return rope.rates(Rope(base, stretched), width, length)
+
+
+def test_plain_rates_are_powers_of_the_base():
+  found, scale = _rates(None)
+  np.testing.assert_allclose(found, [1.0, 0.1, 0.01, 0.001], rtol=1e-12)
+  assert scale == 1
+
+
+def test_linear_divides_every_rate():
+  np.testing.assert_allclose(_rates(Linear(4.0))[0], _rates(None)[0] / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize('length,second', [
+    (512, 0.1), (1024, 0.05848035), (2048, 0.042529),
+])
+def test_dynamic_has_the_known_second_rate(length, second):
+  found, _ = _rates(Dynamic(4.0, 512), length=length)
+  np.testing.assert_allclose(found[1], second, rtol=1e-5)
+
+
+def test_dynamic_of_an_array_of_lengths_is_that_of_each():
+  lengths = [3, 512, 513, 2048]
+  together, _ = _rates(Dynamic(4.0, 512), length=jnp.asarray(lengths))
+  assert together.shape == (4, 4)
+  for row, length in zip(together, lengths, strict=True):
+    np.testing.assert_allclose(row, _rates(Dynamic(4.0, 512), length=length)[0], 2e-6)
+
+
+def test_yarn_leaves_fast_planes_and_slows_slow_ones_by_the_factor():
+  # Llama 2: d = 128, L₀ = 4096, planes up to 20 and from 46 on.
+  found, scale = _rates(Yarn(8.0, 4096), width=128)
+  ratio = found / _rates(None, width=128)[0]
+  np.testing.assert_allclose(ratio[:21], 1.0, rtol=1e-12)
+  np.testing.assert_allclose(ratio[46:], 1 / 8, rtol=1e-12)
+  assert (ratio[21:46] < 1).all() and (ratio[21:46] > 1 / 8).all()
+  np.testing.assert_allclose(np.diff(ratio[20:47]), (1 / 8 - 1) / 26, rtol=1e-9)
+  assert math.isclose(scale, 0.1 * math.log(8) + 1)
+
+
+def test_yarn_takes_a_scale_of_its_own_and_borders_that_are_not_rounded():
+  found, scale = _rates(Yarn(8.0, 4096, truncate=False, scale=1.5), width=128)
+  assert scale == 1.5
+  # Of β = 32 and 1: 20.94 and 45.03.
+  ratio = found / _rates(None, width=128)[0]
+  assert ratio[20] == 1 and ratio[21] < 1 and ratio[45] > 1 / 8
+  low, high = (128 * math.log(4096 / (2 * math.pi * b)) / (2 * math.log(1e4))
+               for b in (32, 1))
+  expected = 1 - 7 / 8 * (30 - low) / (high - low)
+  np.testing.assert_allclose(ratio[30], expected, rtol=1e-9)
+
+
+def test_yarn_without_stretching_changes_nothing():
+  found, scale = _rates(Yarn(1.0, 512))
+  np.testing.assert_allclose(found, _rates(None)[0], rtol=1e-12)
+  assert scale == 1
+
+
+def test_llama3_changes_by_wavelength():
+  # Llama 3.1: d = 128, base 500,000, factor 8, bands at wavelengths 2048 and 8192.
+  found, scale = _rates(Llama3(8.0, 8192), width=128, base=500_000.0)
+  plain = _rates(None, width=128, base=500_000.0)[0]
+  wavelength = 2 * np.pi / plain
+  fast, slow = wavelength < 2048, wavelength > 8192
+  np.testing.assert_allclose(found[fast], plain[fast], rtol=1e-12)
+  np.testing.assert_allclose(found[slow], plain[slow] / 8, rtol=1e-12)
+  between = ~fast & ~slow
+  assert between.sum() >= 3 and scale == 1
+  t = (8192 / wavelength[between] - 1) / 3
+  np.testing.assert_allclose(
+      found[between], t * plain[between] + (1 - t) * plain[between] / 8, rtol=1e-9
+  )
+
+
+def test_turned_queries_and_keys_know_their_distance_alone(key):
+  q, k = jax.random.normal(key, (2, 1, 1, 1, 8))
+  [rates, _] = _rates(Yarn(4.0, 16))
+
+  def product(at, other):
+    turned = []
+    for x, p in ((q, at), (k, other)):
+      angle = rope.angles(jnp.array([p]), rates)
+      turned.append(rope.turn(x, jnp.cos(angle), jnp.sin(angle)))
+    return (turned[0] * turned[1]).sum()
+
+  np.testing.assert_allclose(product(7, 3), product(104, 100), rtol=1e-4)
+  assert abs(product(7, 3) - product(7, 4)) > 1e-3
+
+
+def test_turning_is_a_rotation_of_features_half_a_head_apart():
+  x = jnp.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
+  angle = jnp.array([[np.pi / 6, 1.0]])
+  turned = rope.turn(x, jnp.cos(angle), jnp.sin(angle))[0, 0, 0]
+  np.testing.assert_allclose(turned, [math.sqrt(3) / 2, 0, 0.5, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize('positions,rates,shape', [
+    ((5,), (4,), (5, 4)), ((2, 5), (4,), (2, 5, 4)), ((5,), (2, 4), (2, 5, 4)),
+    ((2, 5), (2, 4), (2, 5, 4)),
+])
+def test_angles_are_of_each_row_where_positions_or_rates_are(positions, rates, shape):
+  p = np.arange(np.prod(positions)).reshape(positions)
+  w = 1.0 + np.arange(np.prod(rates)).reshape(rates)
+  found = rope.angles(jnp.asarray(p), w)
+  wide_p = np.broadcast_to(p, shape[:-1])[..., None]
+  wide_w = np.broadcast_to(w[..., None, :], shape)
+  np.testing.assert_allclose(found, wide_p * wide_w)
+
+
+@pytest.mark.parametrize('bad,says', [
+    (lambda: _rates(None, width=7), 'even width of heads: 7'),
+    (lambda: _rates(Linear(0.0)), 'factor of rotary positions must be positive: 0.0'),
+    (lambda: _rates(Dynamic(2.0, 0)), 'original_length .* positive: 0'),
+    (lambda: _rates(Dynamic(2.0, 8), width=2), 'wider than 2'),
+    (lambda: _rates(Llama3(8.0, 512, 4.0, 4.0)), 'less than high_frequency_factor'),
+    (lambda: _rates(None, base=float('inf')), 'base .* positive: inf'),
+])
+def test_numbers_that_make_no_positions_are_refused(bad, says):
+  with pytest.raises(ValueError, match=says):
+    bad()

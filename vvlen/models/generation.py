@@ -1,0 +1,99 @@
+"""Generates text under jit, greedily or by temperature, with a cache of what was read.
+
+Axes: B sequences, n tokens of the longest prompt, m new tokens, V words.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen.models.embedding import check_places
+from vvlen.models.llama_model import Llama
+
+
+def generate(
+    model: Llama,
+    variables: dict,
+    tokens: jax.Array,
+    num_tokens: int,
+    *,
+    lengths: jax.Array | None = None,
+    temperature: float = 0.0,
+    key: jax.Array | None = None,
+    end: int | None = None,
+) -> jax.Array:
+  """Returns what a model goes on with.
+
+  Compiles once for each shape of prompts and number of tokens.
+
+  Args:
+    model: what `vvlen.models.llama` loads, or one with its `prefill` and `step`.
+    variables: its own.
+    tokens: [B, n] integers, prompts, padded at the end with any tokens.
+    num_tokens: m.
+    lengths: [B], tokens of each prompt, 1..n; None: n.
+    temperature: 0 takes the likeliest token (the first of equals); else tokens are
+      drawn from softmax(logits / temperature).
+    key: typed, needed where tokens are drawn.
+    end: a token that ends a sequence, after which it is repeated; None: none.
+
+  Returns:
+    [B, m] int32.
+
+  Raises:
+    ValueError: if shapes do not fit, a token is not in the vocabulary, a length not in
+      1..n, the temperature negative, or there is no key to draw by.
+  """
+  tokens = jnp.asarray(tokens)
+  if tokens.ndim != 2 or not tokens.size:
+    raise ValueError(f'tokens must be [B, n], none of them 0: {tokens.shape}')
+  batch, longest = tokens.shape
+  given = np.full(batch, longest) if lengths is None else np.asarray(lengths)
+  if given.shape != (batch,) or given.min() < 1 or given.max() > longest:
+    raise ValueError(f'lengths must be [{batch}], in 1..{longest}: {given.tolist()}')
+  if num_tokens < 1:
+    raise ValueError(f'num_tokens must be positive: {num_tokens}')
+  if not temperature >= 0 or (temperature > 0 and key is None):
+    raise ValueError('temperature must not be negative, and needs a key where it is '
+                     f'positive: {temperature}')
+  check_places('tokens', tokens, model.vocab_size)
+  key = jax.random.key(0) if key is None else key
+  return _generate(model, num_tokens, temperature > 0, end, variables, tokens,
+                   jnp.asarray(given, jnp.int32), temperature, key)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _generate(model, num_tokens, drawn, end, variables, tokens, lengths, temperature,
+              key):
+  batch, longest = tokens.shape
+  apply = functools.partial(model.apply, variables)
+
+  def next_token(hidden, number):
+    logits = apply(hidden, method='logits')
+    if not drawn:
+      return logits.argmax(-1).astype(jnp.int32)
+    step_key = jax.random.fold_in(key, number)
+    return jax.random.categorical(step_key, logits / temperature).astype(jnp.int32)
+
+  def put(found, number, token, ended):
+    if end is not None:
+      token = jnp.where(ended, end, token)
+      ended |= token == end
+    return found.at[:, number].set(token), token, ended
+
+  def body(carry):
+    number, token, ended, cache, found = carry
+    hidden, cache = apply(token, cache, method='step')
+    found, token, ended = put(found, number, next_token(hidden, number), ended)
+    return number + 1, token, ended, cache, found
+
+  def goes_on(carry):
+    return (carry[0] < num_tokens) & ~carry[2].all()
+
+  hidden, cache = apply(tokens, lengths, longest + num_tokens, method='prefill')
+  found = jnp.full((batch, num_tokens), 0 if end is None else end, jnp.int32)
+  ended = jnp.zeros(batch, bool)
+  found, token, ended = put(found, 0, next_token(hidden, 0), ended)
+  return jax.lax.while_loop(goes_on, body, (1, token, ended, cache, found))[-1]

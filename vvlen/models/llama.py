@@ -1,0 +1,336 @@
+"""Loads and saves checkpoints of the Llama family in the layout of model hubs.
+
+A folder has config.json and either model.safetensors, or several such files and
+model.safetensors.index.json, which says which tensor is in which. Anything trained here
+can be saved so that others load it. Nothing is executed from files, nothing unpickled.
+"""
+
+import json
+import math
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen.models import safetensors_file
+from vvlen.models.llama_config import config_of, model_of
+from vvlen.models.llama_model import Llama
+from vvlen.models.safetensors_file import Tensor
+
+# A pytree of shardings like the parameters, one for all of them, or a function from the
+# parameters, as jax.ShapeDtypeStructs, to the pytree.
+Shardings = Any
+_ONE_FILE, _INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_SAVED_FILE_BYTES = 2**31  # at most, but for larger tensors
+
+# Names of parameters, layer by layer and of the rest, here and in the files.
+_LAYER = {
+    'attention_norm/scale': 'input_layernorm.weight',
+    'query/kernel': 'self_attn.q_proj.weight',
+    'query/bias': 'self_attn.q_proj.bias',
+    'key/kernel': 'self_attn.k_proj.weight',
+    'key/bias': 'self_attn.k_proj.bias',
+    'value/kernel': 'self_attn.v_proj.weight',
+    'value/bias': 'self_attn.v_proj.bias',
+    'output/kernel': 'self_attn.o_proj.weight',
+    'output/bias': 'self_attn.o_proj.bias',
+    'mlp_norm/scale': 'post_attention_layernorm.weight',
+    'gate/kernel': 'mlp.gate_proj.weight',
+    'gate/bias': 'mlp.gate_proj.bias',
+    'up/kernel': 'mlp.up_proj.weight',
+    'up/bias': 'mlp.up_proj.bias',
+    'down/kernel': 'mlp.down_proj.weight',
+    'down/bias': 'mlp.down_proj.bias',
+}
+_REST = {
+    'embedding': 'model.embed_tokens.weight',
+    'final_norm/scale': 'model.norm.weight',
+    'output_embedding': 'lm_head.weight',
+}
+
+
+def load_checkpoint(
+    folder: epath.PathLike, shardings: Shardings = None, *, dtype: Any = None
+) -> tuple[Llama, dict[str, Any]]:
+  """Loads a checkpoint, tensor by tensor straight to its devices.
+
+  Besides the model, the memory of about one tensor is needed at a time, of which each
+  process reads the rows that its devices hold.
+
+  Args:
+    folder: in hub layout, local or gs://; it needs no tokenizer.
+    shardings: a pytree of jax.sharding.Sharding like the parameters, or one for all of
+      them, or a function that maps the parameters, as jax.ShapeDtypeStructs, to such a
+      pytree, as functools.partial(vvlen.partition.shardings, mesh=mesh) does. None: the
+      default device.
+    dtype: of the parameters; None: as they are in the files, all of one dtype.
+
+  Returns:
+    The model and its variables: model.apply(variables, tokens [B, T]) are logits [B, T,
+    V], float32 or wider.
+
+  Raises:
+    FileNotFoundError: if a file is missing.
+    ValueError: if it is no such checkpoint, of another architecture, damaged, or its
+      tensors are not those of its config.json.
+  """
+  folder = epath.Path(folder)
+  model = read_model(folder)
+  tensors = _tensors(folder)
+  expected = abstract_params(model)
+  named = _named(expected)
+  _check_tensors(folder, model, named, tensors, dtype)
+  if dtype is None:
+    dtype = safetensors_file.DTYPES[tensors['model.embed_tokens.weight'].dtype]
+  expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), expected)
+  if callable(shardings):
+    shardings = shardings(expected)
+  if shardings is None:
+    shardings = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  if isinstance(shardings, jax.sharding.Sharding):
+    one = shardings
+    shardings = jax.tree.map(lambda _: one, expected)
+  elif set(shardings) == {'params'}:
+    shardings = shardings['params']
+  placed = _named(shardings)
+  if placed.keys() != named.keys():
+    odd = sorted(placed.keys() ^ named.keys())[0]
+    raise ValueError(f'shardings are not those of the parameters: {odd}')
+  loaded = {
+      path: _load(tensors[hub_name(path)], placed[path], np.dtype(dtype))
+      for path in named
+  }
+  return model, {'params': _nested(loaded)}
+
+
+def read_model(folder: epath.PathLike) -> Llama:
+  """Returns the model of a checkpoint, from its config.json alone.
+
+  Raises:
+    FileNotFoundError: if there is no config.json.
+    ValueError: as `load_checkpoint`, naming the file.
+  """
+  path = epath.Path(folder) / 'config.json'
+  if not path.exists():
+    raise FileNotFoundError(f'{folder} is not a checkpoint: it has no config.json')
+  config = _read_json(path)
+  try:
+    return model_of(config)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+
+
+def save_checkpoint(
+    folder: epath.PathLike,
+    model: Llama,
+    variables: dict[str, Any],
+    *,
+    like: epath.PathLike | None = None,
+) -> None:
+  """Saves a model in hub layout.
+
+  Where there are several processes all call it, and the first writes. Files are of at
+  most 2 GiB, of which one at a time is gathered on the host.
+
+  Args:
+    folder: made where it is missing; a checkpoint there is replaced.
+    model: of the published family: with rotary positions, without a norm after
+      attention.
+    variables: {'params': …}, as it is initialized or loaded.
+    like: a checkpoint whose other fields of config.json, such as the numbers of special
+      tokens, and whose tokenizer come along.
+
+  Raises:
+    ValueError: if the model is none of the family, or parameters differ in dtype.
+  """
+  folder = epath.Path(folder)
+  params = _named(variables['params'])
+  dtypes = {str(x.dtype) for x in params.values()}
+  if len(dtypes) > 1 or not dtypes <= set(map(str, safetensors_file.DTYPES.values())):
+    raise ValueError(f'parameters must be of one float dtype: {sorted(dtypes)}')
+  config = config_of(model, dtypes.pop())
+  others: list[epath.Path] = []
+  if like is not None:
+    source = epath.Path(like)
+    known = _read_json(source / 'config.json')
+    # Of the new style, beside which the older one would not count.
+    for name in ('rope_parameters', 'dtype'):
+      known.pop(name, None)
+    config = {**known, **config}
+    others = [path for path in source.iterdir() if path.is_file()
+              and ('token' in path.name or path.name == 'generation_config.json')]
+  first = jax.process_index() == 0
+  if first:
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder / _INDEX, *folder.glob('model*.safetensors')):
+      path.unlink(missing_ok=True)
+  groups = _groups(params)
+  where: dict[str, str] = {}
+  for number, paths in enumerate(groups, 1):
+    name = _ONE_FILE
+    if len(groups) > 1:
+      name = f'model-{number:05}-of-{len(groups):05}.safetensors'
+    arrays = {hub_name(path): _gather(params[path]) for path in paths}
+    where |= dict.fromkeys(arrays, name)
+    if first:
+      # Imported here, where it is needed.
+      from safetensors.numpy import save
+
+      (folder / name).write_bytes(save(arrays, metadata={'format': 'pt'}))
+  if not first:
+    return
+  if len(groups) > 1:
+    total = sum(x.size * x.dtype.itemsize for x in params.values())
+    index = {'metadata': {'total_size': total}, 'weight_map': where}
+    (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
+  for path in others:
+    (folder / path.name).write_bytes(path.read_bytes())
+  (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+
+
+def abstract_params(model: Llama) -> Any:
+  """Returns the parameters of a model as jax.ShapeDtypeStructs."""
+  tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  key = jax.eval_shape(jax.random.key, 0)
+  # One layer is traced; all have the same parameters.
+  params = jax.eval_shape(model.clone(num_layers=1).init, key, tokens)['params']
+  layers = {f'layer_{i}': params['layer_0'] for i in range(model.num_layers)}
+  return {**params, **layers}
+
+
+def hub_name(path: str) -> str:
+  """Returns a parameter's name in the files: 'layer_0/query/kernel' -> 'model.la…'."""
+  if path in _REST:
+    return _REST[path]
+  layer, _, rest = path.partition('/')
+  return f'model.layers.{layer.removeprefix("layer_")}.{_LAYER[rest]}'
+
+
+def _tensors(folder: epath.Path) -> dict[str, Tensor]:
+  """Returns where the tensors of a checkpoint are."""
+  index = folder / _INDEX
+  if not index.exists():
+    if not (folder / _ONE_FILE).exists():
+      raise FileNotFoundError(
+          f'{folder} is not a checkpoint: it has neither {_ONE_FILE} nor {_INDEX}'
+      )
+    return safetensors_file.read_header(folder / _ONE_FILE)
+  where = _read_json(index).get('weight_map')
+  if not isinstance(where, dict) or not where:
+    raise ValueError(f'{index} has no weight_map')
+  found: dict[str, Tensor] = {}
+  for name in sorted(set(map(str, where.values()))):
+    if epath.Path(name).name != name:
+      raise ValueError(f'{index} names a file that is not beside it: {name}')
+    if not (folder / name).exists():
+      raise FileNotFoundError(f'{folder} has no {name}, which {_INDEX} names')
+    found |= safetensors_file.read_header(folder / name)
+  for name, file in where.items():
+    if name not in found or found[name].path.name != file:
+      raise ValueError(f'{folder / str(file)} has no {name}, but {_INDEX} says so')
+  return found
+
+
+def _check_tensors(
+    folder: epath.Path,
+    model: Llama,
+    named: dict[str, Any],
+    tensors: dict[str, Tensor],
+    dtype: Any,
+) -> None:
+  """Raises ValueError unless the tensors are those of the model."""
+  wanted = {hub_name(path): x.shape for path, x in named.items()}
+  for name, shape in wanted.items():
+    if name not in tensors:
+      raise ValueError(f'{folder} has no {name}, which its config.json asks for')
+    if tensors[name].shape != shape:
+      raise ValueError(f'{tensors[name].path}: {name} is {tensors[name].shape}, but '
+                       f'config.json makes it {shape}')
+    if tensors[name].dtype not in safetensors_file.DTYPES:
+      raise ValueError(
+          f'{tensors[name].path}: {name} is {tensors[name].dtype}, which is not '
+          f'supported: must be of {", ".join(safetensors_file.DTYPES)}'
+      )
+  spare = {name for name in tensors if name not in wanted
+           and not name.endswith('rotary_emb.inv_freq')
+           and not (model.tied and name == _REST['output_embedding'])}
+  if spare:
+    raise ValueError(f'{folder} has {sorted(spare)[0]}, which is not of the model that '
+                     'its config.json describes')
+  kinds: dict[str, str] = {}
+  for name in wanted:
+    kinds.setdefault(tensors[name].dtype, name)
+  if len(kinds) > 1 and dtype is None:
+    (one, first), (other, second) = list(kinds.items())[:2]
+    raise ValueError(f'{folder}: {first} is {one}, {second} is {other}; say of which '
+                     'dtype all are to be: load_checkpoint(…, dtype=…)')
+
+
+def _load(
+    tensor: Tensor, sharding: jax.sharding.Sharding, dtype: np.dtype
+) -> jax.Array:
+  """Reads a tensor to its devices, of each the rows that it holds."""
+  held: dict[tuple[int, int], np.ndarray] = {}
+
+  def part(index):
+    rows, *others = index or (slice(None),)
+    first, end, _ = rows.indices(tensor.shape[0])
+    if (first, end) not in held:  # the rows before are not needed any more
+      held.clear()
+      held[first, end] = safetensors_file.read_rows(tensor, first, end - first)
+    return held[first, end][(slice(None), *others)].astype(dtype, copy=False)
+
+  return jax.make_array_from_callback(tensor.shape, sharding, part)
+
+
+def _gather(x: jax.Array) -> np.ndarray:
+  """Returns an array as numpy, from all processes."""
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(x, tiled=True)
+  return np.asarray(x)
+
+
+def _groups(params: dict[str, jax.Array]) -> list[list[str]]:
+  """Returns the paths of parameters, file by file."""
+  groups: list[list[str]] = [[]]
+  size = 0
+  for path, x in params.items():
+    bytes_ = math.prod(x.shape) * x.dtype.itemsize
+    if groups[-1] and size + bytes_ > _SAVED_FILE_BYTES:
+      groups.append([])
+      size = 0
+    groups[-1].append(path)
+    size += bytes_
+  return groups
+
+
+def _named(tree: Any) -> dict[str, Any]:
+  """Returns {'layer_0/query/kernel': leaf} of a nested tree."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {'/'.join(key.key for key in path): leaf for path, leaf in leaves}
+
+
+def _nested(named: dict[str, Any]) -> dict[str, Any]:
+  """Undoes `_named`."""
+  tree: dict[str, Any] = {}
+  for path, leaf in named.items():
+    *parents, last = path.split('/')
+    branch = tree
+    for name in parents:
+      branch = branch.setdefault(name, {})
+    branch[last] = leaf
+  return tree
+
+
+def _read_json(path: epath.Path) -> dict[str, Any]:
+  try:
+    found = json.loads(path.read_text())
+  except ValueError as error:
+    raise ValueError(f'{path} is not JSON') from error
+  if not isinstance(found, dict):
+    raise ValueError(f'{path} is not a JSON object')
+  return found

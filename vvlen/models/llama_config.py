@@ -1,0 +1,210 @@
+"""config.json of published checkpoints of the Llama family, in words of `Llama`.
+
+Both styles are read: `rope_theta`, `rope_scaling` and `torch_dtype` of older files, and
+`rope_parameters` and `dtype` of those that transformers 5 writes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vvlen.models.llama_model import check_model, Llama
+from vvlen.models.rope import check, Dynamic, Linear, Llama3, Rope, Yarn
+
+# What a file of this kind of model has where it says nothing.
+_FAMILIES: dict[str, dict[str, Any]] = {
+    'llama': {},
+    'mistral': {'head_dim': None},
+    # Queries, keys and values have a bias, the output has none.
+    'qwen2': {'attention_bias': True},
+}
+# Fields that would make another model of it, and the values that do not.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    'hidden_act': ('silu',),
+    'quantization_config': (None,),
+    'partial_rotary_factor': (None, 1, 1.0),
+    'use_sliding_window': (None, False),
+    'layer_types': (None,),
+}
+
+
+def model_of(config: Mapping[str, Any]) -> Llama:
+  """Returns the model that a config.json describes.
+
+  Raises:
+    ValueError: if the architecture is another, naming it, a field is missing or of a
+      wrong type, or the numbers make no model.
+  """
+  family = config.get('model_type')
+  if family not in _FAMILIES:
+    named = config.get('architectures') or [None]
+    raise ValueError(
+        f'model_type {family!r} (architecture {named[0]!r}) is not supported: must be '
+        f'of {", ".join(_FAMILIES)}'
+    )
+  for name, plain in _PLAIN.items():
+    value = config.get(name)
+    if name == 'layer_types' and value and set(value) == {'full_attention'}:
+      continue
+    if value not in plain and name in config:
+      raise ValueError(f'{name} {value!r} is not supported')
+  whole = lambda name, default=...: _number(config, name, int, default)
+  heads = whole('num_attention_heads')
+  max_length = whole('max_position_embeddings', 2048)
+  window = config.get('sliding_window')
+  if family == 'mistral' and window is not None and window < max_length:
+    raise ValueError(f'sliding_window {window} is not supported')
+  attention_bias = _flag(config, 'attention_bias', family == 'qwen2')
+  model = Llama(
+      vocab_size=whole('vocab_size'),
+      width=whole('hidden_size'),
+      mlp_width=whole('intermediate_size'),
+      num_layers=whole('num_hidden_layers'),
+      num_heads=heads,
+      num_key_heads=whole('num_key_value_heads', None) or heads,
+      head_width=whole('head_dim', None),
+      max_length=max_length,
+      rope=_rope(config, max_length),
+      epsilon=_number(config, 'rms_norm_eps', float, 1e-6),
+      attention_bias=attention_bias,
+      output_bias=attention_bias and family == 'llama',
+      mlp_bias=_flag(config, 'mlp_bias', False),
+      tied=_flag(config, 'tie_word_embeddings', False),
+  )
+  check_model(model)
+  return model
+
+
+def config_of(model: Llama, dtype: str) -> dict[str, Any]:
+  """Returns a config.json for a model, in the older style, which all readers know.
+
+  Args:
+    model: to be described.
+    dtype: of its parameters, such as 'bfloat16'.
+
+  Raises:
+    ValueError: if it is none of the published family.
+  """
+  if model.norm != 'none' or model.rope is None:
+    raise ValueError('a model with a norm after attention or without rotary positions '
+                     f'is none of the Llama family: {model.norm!r}, {model.rope}')
+  stretched = model.rope.stretched
+  if isinstance(stretched, Dynamic) and stretched.original_length != model.max_length:
+    raise ValueError('dynamic positions of the family are of max_length: '
+                     f'{stretched.original_length}, {model.max_length}')
+  biases = (model.attention_bias, model.output_bias)
+  family = 'qwen2' if biases == (True, False) else 'llama'
+  if biases == (False, True) or (family == 'qwen2' and model.mlp_bias):
+    raise ValueError('none of the family has these biases: attention_bias, output_bias '
+                     f'{biases}, mlp_bias {model.mlp_bias}')
+  own = {'attention_bias': model.attention_bias, 'mlp_bias': model.mlp_bias}
+  return {
+      'architectures': [{'llama': 'LlamaForCausalLM', 'qwen2': 'Qwen2ForCausalLM'}[
+          family]],
+      'model_type': family,
+      'vocab_size': model.vocab_size,
+      'hidden_size': model.width,
+      'intermediate_size': model.mlp_width,
+      'num_hidden_layers': model.num_layers,
+      'num_attention_heads': model.num_heads,
+      'num_key_value_heads': model.num_key_heads,
+      'head_dim': model.head_width or model.width // model.num_heads,
+      'hidden_act': 'silu',
+      'max_position_embeddings': model.max_length,
+      'rms_norm_eps': model.epsilon,
+      'tie_word_embeddings': model.tied,
+      'rope_theta': model.rope.base,
+      'rope_scaling': _scaling(model.rope),
+      'torch_dtype': dtype,
+      **(own if family == 'llama' else {}),
+  }
+
+
+def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
+  """Returns the rotary positions of a config.json of either style."""
+  found = config.get('rope_parameters') or config.get('rope_scaling') or {}
+  if not isinstance(found, Mapping):
+    raise ValueError(f'rope_parameters or rope_scaling is no object: {found!r}')
+  # Either style may have what the other has beside it.
+  found = {'rope_theta': config.get('rope_theta'), **found}
+  base = found['rope_theta']
+  base = 10_000.0 if base is None else _number(found, 'rope_theta', float)
+  kind = found.get('rope_type', found.get('type', 'default'))
+  real = lambda name, default=...: _number(found, name, float, default)
+  # Where it is beside the scaling, as in some older files.
+  original = found.get(
+      'original_max_position_embeddings',
+      config.get('original_max_position_embeddings'),
+  ) or max_length
+  original = _number({'original_max_position_embeddings': original},
+                     'original_max_position_embeddings', int)
+  if found.get('partial_rotary_factor', 1.0) != 1.0:
+    raise ValueError('partial_rotary_factor is not supported')
+  stretched: Linear | Dynamic | Yarn | Llama3 | None
+  if kind == 'default':
+    stretched = None
+  elif kind == 'linear':
+    stretched = Linear(real('factor'))
+  elif kind == 'dynamic':
+    stretched = Dynamic(real('factor'), max_length)
+  elif kind == 'yarn':
+    if found.get('mscale') and found.get('mscale_all_dim'):
+      raise ValueError('yarn with mscale and mscale_all_dim is not supported')
+    factor = real('factor', None) or max_length / original
+    stretched = Yarn(
+        factor, original, real('beta_fast', None) or 32.0,
+        real('beta_slow', None) or 1.0, _flag(found, 'truncate', True),
+        real('attention_factor', None),
+    )
+  elif kind == 'llama3':
+    stretched = Llama3(real('factor'), original, real('low_freq_factor'),
+                       real('high_freq_factor'))
+  else:
+    raise ValueError(f'rope type {kind!r} is not supported: must be of default, '
+                     'linear, dynamic, yarn, llama3')
+  rope = Rope(base, stretched)
+  check(rope)
+  return rope
+
+
+def _scaling(rope: Rope) -> dict[str, Any] | None:
+  """Returns `rope_scaling` of the older style."""
+  stretched = rope.stretched
+  if stretched is None:
+    return None
+  scaling: dict[str, Any] = {'factor': stretched.factor}
+  if isinstance(stretched, Linear):
+    return {'rope_type': 'linear', **scaling}
+  if isinstance(stretched, Dynamic):
+    return {'rope_type': 'dynamic', **scaling}
+  scaling['original_max_position_embeddings'] = stretched.original_length
+  if isinstance(stretched, Llama3):
+    return {'rope_type': 'llama3', **scaling,
+            'low_freq_factor': stretched.low_frequency_factor,
+            'high_freq_factor': stretched.high_frequency_factor}
+  scaling |= {'beta_fast': stretched.beta_fast, 'beta_slow': stretched.beta_slow,
+              'truncate': stretched.truncate}
+  if stretched.scale is not None:
+    scaling['attention_factor'] = stretched.scale
+  return {'rope_type': 'yarn', **scaling}
+
+
+def _number(
+    fields: Mapping[str, Any], name: str, kind: type, default: Any = ...
+) -> Any:
+  """Returns a number; `default` where it is missing or null, an error without one."""
+  value = fields.get(name)
+  if value is None:
+    if default is ...:
+      raise ValueError(f'{name} is missing')
+    return default
+  kinds = (int, float) if kind is float else (int,)
+  if isinstance(value, bool) or not isinstance(value, kinds):
+    raise ValueError(f'{name} must be a number of type {kind.__name__}: {value!r}')
+  return kind(value)
+
+
+def _flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
+  value = fields.get(name)
+  if value is not None and not isinstance(value, bool):
+    raise ValueError(f'{name} must be true or false: {value!r}')
+  return default if value is None else value

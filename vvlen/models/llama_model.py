@@ -1,0 +1,387 @@
+"""The transformer decoder of the Llama family (arXiv 2302.13971, 2407.21783).
+
+  x = E[token]
+  x = x + W_O norm(attention(RMSNorm(x))),   x = x + W_D (SiLU(W_G z) ∘ W_U z), z =
+  RMSNorm(x)                                                         in each layer
+  logits = E' RMSNorm(x)
+
+with rotary positions (`vvlen.models.rope`), heads of keys and values that several query
+heads share, and E' = E where tied. The norm right after attention is ours, 'none' in
+what is published (`vvlen.models.norm`).
+
+Kernels are [outputs, inputs], as in published files, which are then read as they are.
+
+Axes: B sequences, n tokens, V words, d width, h query heads, k key heads, w width of a
+head.
+"""
+
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+from vvlen.models import rope as rotary
+from vvlen.models.causal_attention import causal_attention
+from vvlen.models.embedding import check_places, rows_of
+from vvlen.models.kv_cache import append, attend_cached, Cache, store
+from vvlen.models.norm import PostAttentionNorm
+from vvlen.models.rope import Dynamic, Rope
+from vvlen.partition import over_batch
+
+# Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
+Turns = tuple[jax.Array, jax.Array] | None
+
+_INIT = nn.initializers.normal(0.02)
+
+
+class Llama(nn.Module):
+  """Tells the next token of each token.
+
+  Attributes:
+    vocab_size: V.
+    width: d.
+    mlp_width: hidden features of the MLP.
+    num_layers: how many layers.
+    num_heads: h.
+    num_key_heads: k, a divisor of h.
+    head_width: w; None: d / h.
+    max_length: tokens that the model was trained on, or is to be. Nothing is refused
+      beyond.
+    rope: rotary positions; None: none at all.
+    epsilon: of RMSNorm.
+    attention_bias: whether queries, keys and values have a bias.
+    output_bias: whether the projection after attention has one.
+    mlp_bias: whether the MLP's have.
+    tied: whether the output embedding is the input's.
+    norm: 'none', 'standardize' or 'layer_norm', of each head's output, right after
+      attention.
+    implementation: of `vvlen.models.causal_attention`; None chooses.
+    remat: whether a layer keeps nothing but its input for its gradient.
+    dtype: of the matrix products; None: that of the parameters, which are float32 where
+      they are drawn here. Norms, softmax, sums over the stream and logits are float32
+      or wider.
+  """
+
+  vocab_size: int
+  width: int
+  mlp_width: int
+  num_layers: int
+  num_heads: int
+  num_key_heads: int
+  head_width: int | None = None
+  max_length: int = 2048
+  rope: Rope | None = Rope()
+  epsilon: float = 1e-5
+  attention_bias: bool = False
+  output_bias: bool = False
+  mlp_bias: bool = False
+  tied: bool = True
+  norm: str = 'none'
+  implementation: str | None = None
+  remat: bool = False
+  dtype: Any = None
+
+  def setup(self):
+    """Names the parameters."""
+    check_model(self)
+    table = (self.vocab_size, self.width)
+    self.embedding = self.param('embedding', _INIT, table, jnp.float32)
+    if not self.tied:
+      self.output_embedding = self.param('output_embedding', _INIT, table, jnp.float32)
+    block = Block
+    if self.remat:
+      block = nn.remat(Block, methods=['__call__'])
+    self.layer = [
+        block(
+            width=self.width, mlp_width=self.mlp_width, num_heads=self.num_heads,
+            num_key_heads=self.num_key_heads, head_width=_head_width(self),
+            late_turn=isinstance(self.rope and self.rope.stretched, Dynamic),
+            epsilon=self.epsilon, attention_bias=self.attention_bias,
+            output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=self.norm,
+            implementation=self.implementation, dtype=self.dtype,
+        ) for _ in range(self.num_layers)
+    ]
+    self.final_norm = rms_norm(self.epsilon)
+
+  def __call__(
+      self, tokens: jax.Array, positions: jax.Array | None = None
+  ) -> jax.Array:
+    """Returns logits.
+
+    Sows `queries` [B, n, h, w] and `keys` [B, n, k, w], turned by their positions, and
+    `attention_output` [B, n, h, w], before the norm after attention, of each layer into
+    `intermediates` where these are mutable.
+
+    Args:
+      tokens: [B, n] integers. One that is not in 0..V − 1 makes its sequence nan; where
+        it is concrete, it is an error.
+      positions: [n] or [B, n]; 0..n − 1 if None. Which tokens are seen depends on their
+        places, not on positions.
+
+    Returns:
+      [B, n, V], float32 or wider.
+
+    Raises:
+      ValueError: if shapes do not fit or a token is not in the vocabulary.
+    """
+    return self.logits(self.hidden(tokens, positions))
+
+  def hidden(
+      self, tokens: jax.Array, positions: jax.Array | None = None
+  ) -> jax.Array:
+    """Returns hidden states [B, n, d], for `vvlen.objectives.chunked`.
+
+    They are of `dtype`, or that of the output embedding. Logits are these times it.
+    """
+    x = self._embed(tokens)
+    if positions is not None and jnp.shape(positions) not in (
+        tokens.shape, tokens.shape[1:]):
+      raise ValueError(f'positions {jnp.shape(positions)} are not those of tokens '
+                       f'{tokens.shape}')
+    length: Any = tokens.shape[1]
+    if positions is None:
+      positions = jnp.arange(length)
+    elif isinstance(self.rope and self.rope.stretched, Dynamic):
+      length = jnp.asarray(positions).max(-1) + 1
+    turns = self._turns(positions, length, x.dtype)
+    for layer in self.layer:
+      x = over_batch(layer(x, turns))
+    return self._finish(x)
+
+  def logits(self, hidden: jax.Array) -> jax.Array:
+    """Maps hidden states [..., d] to logits [..., V], float32 or wider."""
+    table = self.embedding if self.tied else self.output_embedding
+    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+    return jnp.einsum('...d,vd->...v', hidden, table.astype(hidden.dtype),
+                      preferred_element_type=wide)
+
+  def prefill(
+      self, tokens: jax.Array, lengths: jax.Array, capacity: int
+  ) -> tuple[jax.Array, Cache]:
+    """Reads prompts.
+
+    Args:
+      tokens: [B, n] integers, padded at the end with any tokens.
+      lengths: [B], how many of each row are its prompt, at least 1.
+      capacity: tokens that the cache has room for, at least n.
+
+    Returns:
+      Hidden states [B, d] of the last token of each prompt, and the cache.
+    """
+    x = self._embed(tokens)
+    turns = self._turns(jnp.arange(tokens.shape[1]), lengths, x.dtype)
+    keys, values = [], []
+    for layer in self.layer:
+      x, key, value = layer.prefill(x, turns)
+      keys.append(store(key, capacity))
+      values.append(store(value, capacity))
+    last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
+    cache = Cache(tuple(keys), tuple(values), jnp.asarray(lengths, jnp.int32))
+    return self._finish(last), cache
+
+  def step(self, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+    """Reads one token more of each row.
+
+    Args:
+      tokens: [B] integers.
+      cache: with room for one more; where a row has none, its last token is lost.
+
+    Returns:
+      Hidden states [B, d], and the cache with them.
+    """
+    x = self._embed(tokens[:, None])[:, 0]
+    length = cache.length + 1
+    places = cache.length[:, None]
+    own = self._turns(places, length, x.dtype)
+    held = None
+    if isinstance(self.rope and self.rope.stretched, Dynamic):
+      # Rates change with the length: keys are kept as they are, and all turned anew.
+      # The states that they were made of keep to the rates of their time.
+      held = self._turns(jnp.arange(cache.keys[0].shape[2]), length, x.dtype)
+    keys, values = [], []
+    for layer, key, value in zip(self.layer, cache.keys, cache.values, strict=True):
+      x, key, value = layer.step(x, own, held, key, value, cache.length)
+      keys.append(key)
+      values.append(value)
+    return self._finish(x), Cache(tuple(keys), tuple(values), length)
+
+  def _embed(self, tokens):
+    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+      raise ValueError(f'tokens must be integers [B, n]: {tokens.dtype} {tokens.shape}')
+    check_places('tokens', tokens, self.vocab_size)
+    x = rows_of(self.embedding, tokens)
+    return over_batch(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+
+  def _turns(self, positions, length, dtype):
+    """Returns cosine and sine of the angles, [n, w/2] or [B, n, w/2]; None for none."""
+    if self.rope is None:
+      return None
+    rates, scale = rotary.rates(self.rope, _head_width(self), length)
+    angles = rotary.angles(positions, rates, dtype)
+    return jnp.cos(angles) * scale, jnp.sin(angles) * scale
+
+  def _finish(self, x):
+    table = self.embedding if self.tied else self.output_embedding
+    return self.final_norm(x).astype(self.dtype or table.dtype)
+
+
+class Block(nn.Module):
+  """One layer.
+
+  Attributes:
+    late_turn: whether a cache holds keys that are not turned yet.
+    others: as in `Llama`.
+  """
+
+  width: int
+  mlp_width: int
+  num_heads: int
+  num_key_heads: int
+  head_width: int
+  late_turn: bool = False
+  epsilon: float = 1e-5
+  attention_bias: bool = False
+  output_bias: bool = False
+  mlp_bias: bool = False
+  norm: str = 'none'
+  implementation: str | None = None
+  dtype: Any = None
+
+  def setup(self):
+    """Names the parameters."""
+    def project(features, bias):
+      return Projection(features, bias, self.dtype)
+
+    self.attention_norm = rms_norm(self.epsilon)
+    self.query = project(self.num_heads * self.head_width, self.attention_bias)
+    self.key = project(self.num_key_heads * self.head_width, self.attention_bias)
+    self.value = project(self.num_key_heads * self.head_width, self.attention_bias)
+    self.post_attention_norm = PostAttentionNorm(self.norm)
+    self.output = project(self.width, self.output_bias)
+    self.mlp_norm = rms_norm(self.epsilon)
+    self.gate = project(self.mlp_width, self.mlp_bias)
+    self.up = project(self.mlp_width, self.mlp_bias)
+    self.down = project(self.width, self.mlp_bias)
+
+  def __call__(self, x: jax.Array, turns: Turns) -> jax.Array:
+    """Maps the stream x [B, n, d] to [B, n, d]."""
+    return self._read(x, turns)[0]
+
+  def prefill(
+      self, x: jax.Array, turns: Turns
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the stream, and keys and values [B, n, k, w] for a cache."""
+    return self._read(x, turns)
+
+  def step(
+      self,
+      x: jax.Array,
+      own: Turns,
+      held: Turns,
+      keys: jax.Array,
+      values: jax.Array,
+      length: jax.Array,
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Reads one token more of each row.
+
+    Args:
+      x: [B, d], the stream of the token.
+      own: of the token, [B, 1, w/2].
+      held: of all places of the cache, [B, T, w/2], where they are turned late.
+      keys: [B, k, T, w], held of the tokens before.
+      values: [B, k, T, w].
+      length: [B], how many are held.
+
+    Returns:
+      The stream [B, d], and keys and values with the token's.
+    """
+    query, key, value = self._project(x[:, None])
+    query = _turn(query, own)
+    if not self.late_turn:
+      key = _turn(key, own)
+    keys, values = append(keys, key[:, 0], length), append(values, value[:, 0], length)
+    seen = keys
+    if self.late_turn:
+      seen = _turn(keys.swapaxes(1, 2), held).swapaxes(1, 2)
+    output = attend_cached(query[:, 0], seen, values, length + 1)
+    return self._after(x, output), keys, values
+
+  def _read(self, x, turns):
+    query, key, value = self._project(x)
+    turned_query, turned_key = _turn(query, turns), _turn(key, turns)
+    output = causal_attention(
+        turned_query, turned_key, value, implementation=self.implementation
+    )
+    if self.is_mutable_collection('intermediates'):
+      self.sow('intermediates', 'queries', turned_query)
+      self.sow('intermediates', 'keys', turned_key)
+      self.sow('intermediates', 'attention_output', output)
+    return self._after(x, output), key if self.late_turn else turned_key, value
+
+  def _project(self, x):
+    """Maps the stream [B, n, d] to queries, keys and values [B, n, heads, w]."""
+    z = self.attention_norm(x)
+    heads = lambda y: y.reshape(*x.shape[:-1], -1, self.head_width)
+    return heads(self.query(z)), heads(self.key(z)), heads(self.value(z))
+
+  def _after(self, x, output):
+    """Returns the stream after attention [..., h, w] and the MLP."""
+    output = self.post_attention_norm(output).reshape(*x.shape[:-1], -1)
+    x = x + self.output(output)
+    z = self.mlp_norm(x)
+    return x + self.down(nn.silu(self.gate(z)) * self.up(z))
+
+
+class Projection(nn.Module):
+  """A matrix, kept as [outputs, inputs].
+
+  Attributes:
+    features: outputs.
+    use_bias: whether there is a bias.
+    dtype: of the product; None: that of the kernel.
+  """
+
+  features: int
+  use_bias: bool = False
+  dtype: Any = None
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [..., inputs] to [..., outputs], of the dtype of the product."""
+    kernel = self.param('kernel', _INIT, (self.features, x.shape[-1]), jnp.float32)
+    dtype = self.dtype or kernel.dtype
+    # One matrix of all tokens: XLA's gradient of a product over two batch axes is many
+    # times slower on a CPU.
+    rows = x.reshape(-1, x.shape[-1]).astype(dtype)
+    y = jax.lax.dot_general(rows, kernel.astype(dtype), (((1,), (1,)), ((), ())))
+    if self.use_bias:
+      bias = self.param('bias', nn.initializers.zeros, (self.features,), jnp.float32)
+      y = y + bias.astype(dtype)[None]
+    return y.reshape(*x.shape[:-1], self.features)
+
+
+def rms_norm(epsilon: float) -> nn.RMSNorm:
+  """Returns RMSNorm, in float32 or wider."""
+  return nn.RMSNorm(epsilon=epsilon)
+
+
+def _turn(x, turns):
+  return x if turns is None else rotary.turn(x, *turns)
+
+
+def _head_width(model: Llama) -> int:
+  return model.head_width or model.width // model.num_heads
+
+
+def check_model(model: Llama) -> None:
+  """Raises ValueError on sizes that make no model."""
+  for name in ('vocab_size', 'width', 'mlp_width', 'num_layers', 'num_heads',
+               'num_key_heads', 'max_length'):
+    if getattr(model, name) < 1:
+      raise ValueError(f'{name} must be positive: {getattr(model, name)}')
+  if model.num_heads % model.num_key_heads:
+    raise ValueError(f'{model.num_key_heads} heads of keys do not divide '
+                     f'{model.num_heads} of queries')
+  if model.head_width is None and model.width % model.num_heads:
+    raise ValueError(f'{model.num_heads} heads do not divide a width of {model.width}')

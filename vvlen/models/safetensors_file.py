@@ -1,0 +1,114 @@
+"""Reads tensors, or some rows of them, out of safetensors files, local or gs://.
+
+A file is the length of its header in 8 bytes, the header, JSON, with dtype, shape and
+place of each tensor, and their bytes, row by row (github.com/huggingface/safetensors).
+The library that goes with the format maps a file into memory and knows local ones only;
+here a tensor's rows are read where a device is to have them. Nothing is executed.
+"""
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from etils import epath
+import ml_dtypes
+import numpy as np
+
+DTYPES = {
+    'F64': np.dtype(np.float64), 'F32': np.dtype(np.float32),
+    'F16': np.dtype(np.float16), 'BF16': np.dtype(ml_dtypes.bfloat16),
+}
+_ALIGNED = 64  # bytes; a CPU device takes such memory over without a copy
+_LONGEST_HEADER = 100_000_000  # as in the library
+
+
+class Tensor(NamedTuple):
+  """Where a tensor is."""
+
+  path: epath.Path
+  name: str
+  dtype: str  # as the file has it, such as 'BF16'
+  shape: tuple[int, ...]
+  start: int  # byte of the file
+
+
+def read_header(path: epath.PathLike) -> dict[str, Tensor]:
+  """Returns what tensors a file has, by name.
+
+  Raises:
+    FileNotFoundError: if there is no file.
+    ValueError: if it is none of this format, or cut short.
+  """
+  path = epath.Path(path)
+  size = path.stat().length
+  with path.open('rb') as file:
+    start = file.read(8)
+    length = int.from_bytes(start, 'little')
+    if len(start) < 8 or length > _LONGEST_HEADER:
+      raise ValueError(f'{path} is not a safetensors file')
+    header = file.read(length)
+  if len(header) < length:
+    raise ValueError(f'{path} is cut short, or not a safetensors file')
+  try:
+    fields = json.loads(header)
+    fields.pop('__metadata__', None)
+    tensors = [_tensor(path, 8 + length, name, x) for name, x in fields.items()]
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(f'{path} is not a safetensors file: damaged header') from error
+  end = 8 + length
+  for tensor, bytes_ in sorted(tensors, key=lambda x: (x[0].start, x[1])):
+    if tensor.start != end:
+      raise ValueError(f'{path} is damaged: {tensor.name} is not where the last ends')
+    end += bytes_
+  if size != end:
+    what = 'cut short' if size < end else 'longer than its header says'
+    raise ValueError(f'{path} is {what}: {size} bytes, not {end}')
+  return {tensor.name: tensor for tensor, _ in tensors}
+
+
+def read_rows(
+    tensor: Tensor, first: int = 0, count: int | None = None
+) -> np.ndarray:
+  """Reads rows first .. first + count − 1 of the first axis, all that follow if None.
+
+  Returns:
+    An array that starts at a multiple of 64 bytes.
+
+  Raises:
+    OSError: if it could not be read.
+    ValueError: if the dtype is none of `DTYPES`, or the file ends before.
+  """
+  if tensor.dtype not in DTYPES:
+    raise ValueError(f'{tensor.path}: {tensor.name} is {tensor.dtype}, which is not '
+                     f'supported: must be of {", ".join(DTYPES)}')
+  dtype = DTYPES[tensor.dtype]
+  shape, row = tensor.shape, math.prod(tensor.shape[1:]) * dtype.itemsize
+  if shape:
+    shape = (shape[0] - first if count is None else count, *shape[1:])
+  size = math.prod(shape) * dtype.itemsize
+  memory = np.empty(size + _ALIGNED, np.uint8)
+  begin = -memory.ctypes.data % _ALIGNED
+  memory = memory[begin:begin + size]
+  with tensor.path.open('rb') as file:
+    file.seek(tensor.start + first * row)
+    done = 0
+    while done < size:
+      read = file.readinto(memory[done:])
+      if not read:
+        raise ValueError(f'{tensor.path} is cut short in {tensor.name}')
+      done += read
+  return memory.view(dtype).reshape(shape)
+
+
+def _tensor(
+    path: epath.Path, data: int, name: str, fields: dict[str, Any]
+) -> tuple[Tensor, int]:
+  """Returns a tensor of the header and how many bytes it has."""
+  shape, (start, end) = tuple(fields['shape']), fields['data_offsets']
+  whole = lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 0
+  if not all(map(whole, (*shape, start, end))) or end < start:
+    raise ValueError(f'{name} has no shape or place')
+  dtype = fields['dtype']
+  if dtype in DTYPES and end - start != math.prod(shape) * DTYPES[dtype].itemsize:
+    raise ValueError(f'{name} is not as long as its shape')
+  return Tensor(path, name, dtype, shape, data + start), end - start
