@@ -1,1 +1,1 @@
-"""Synthetic tasks: pure samplers that draw a batch on the device."""
+"""Tasks: pure samplers that draw a batch on the device, and text through Grain."""
