@@ -139,6 +139,19 @@ def over_batch(x: jax.Array) -> jax.Array:
   For what stands between the layers of a model, so that XLA gathers weights and not
   rows. Does nothing without a mesh that has these axes (jax.set_mesh).
   """
+  return _constrain(x, ('data', 'fsdp'))
+
+
+def gathered(table: jax.Array) -> jax.Array:
+  """Gathers the rows of an embedding [V, d], which stays cut by words over `tensor`.
+
+  So that looking words up leaves each device the rows of its own batch. Does nothing
+  without a mesh that has this axis.
+  """
+  return _constrain(table, ('tensor',))
+
+
+def _constrain(x, names):
   mesh = jax.sharding.get_abstract_mesh()
-  axes = tuple(name for name in ('data', 'fsdp') if name in mesh.auto_axes)
+  axes = tuple(name for name in names if name in mesh.auto_axes)
   return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x

@@ -129,6 +129,11 @@ def put(tree: Any, mesh: Mesh) -> Any:
   return jax.device_put(tree, NamedSharding(mesh, _SEEDS))
 
 
+def whole(mesh: Mesh) -> NamedSharding:
+  """Returns the sharding of what every device of the mesh has all of."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
 def fetch(tree: Any) -> Any:
   """Returns arrays with a leading axis of seeds as numpy, on every process."""
   if jax.process_count() > 1:

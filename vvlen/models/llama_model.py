@@ -27,7 +27,7 @@ from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kv_cache import append, attend_cached, Cache, store
 from vvlen.models.norm import PostAttentionNorm
 from vvlen.models.rope import Dynamic, Rope
-from vvlen.partition import over_batch
+from vvlen.partition import gathered, over_batch
 
 # Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
 Turns = tuple[jax.Array, jax.Array] | None
@@ -210,7 +210,7 @@ class Llama(nn.Module):
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
       raise ValueError(f'tokens must be integers [B, n]: {tokens.dtype} {tokens.shape}')
     check_places('tokens', tokens, self.vocab_size)
-    x = rows_of(self.embedding, tokens)
+    x = rows_of(gathered(self.embedding), tokens)
     return over_batch(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
   def _turns(self, positions, length, dtype):
@@ -385,3 +385,8 @@ def check_model(model: Llama) -> None:
                      f'{model.num_heads} of queries')
   if model.head_width is None and model.width % model.num_heads:
     raise ValueError(f'{model.num_heads} heads do not divide a width of {model.width}')
+
+
+def output_table(model: Llama, params: Any) -> jax.Array:
+  """Returns the output embedding [V, d], for `vvlen.objectives.chunked`."""
+  return params['embedding' if model.tied else 'output_embedding']

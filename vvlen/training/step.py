@@ -24,7 +24,7 @@ class Problem(NamedTuple):
   """What is trained: four pure functions."""
 
   init: Callable[[jax.Array], Params]  # key -> parameters
-  sample: Callable[[jax.Array, jax.Array], Batch]  # key, updates made -> batch
+  sample: Callable[..., Batch]  # key, updates made, data if there are -> batch
   loss: Callable[[Params, Batch], tuple[jax.Array, Metrics]]  # -> [], metrics []
   optimizer: optax.GradientTransformation
 
@@ -57,16 +57,24 @@ def train_step(
 
 
 def train_steps(
-    problem: Problem, state: TrainState, data_key: jax.Array, num_steps: int
+    problem: Problem, state: TrainState, data_key: jax.Array, num_steps: int, *data: Any
 ) -> tuple[TrainState, Metrics]:
   """Makes `num_steps` updates, on batches drawn from fold_in(data_key, step).
+
+  Args:
+    problem: what is trained.
+    state: before them.
+    data_key: of all batches.
+    num_steps: how many.
+    *data: what `problem.sample` gets beside key and step, such as a text.
 
   Returns:
     The state after them, and the mean of each metric over them.
   """
 
   def body(state, _):
-    batch = problem.sample(jax.random.fold_in(data_key, state.step), state.step)
+    key = jax.random.fold_in(data_key, state.step)
+    batch = problem.sample(key, state.step, *data)
     return train_step(problem, state, batch)
 
   state, metrics = jax.lax.scan(body, state, length=num_steps)
