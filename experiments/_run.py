@@ -109,7 +109,7 @@ def _line(error: Exception) -> str:
   return ' '.join(text.split())
 
 
-def use_devices(num_groups: int) -> None:
+def use_devices(num_groups: int | None = None) -> None:
   """Makes every CPU core a JAX device, where the CPU is what there is.
 
   A core that trains its own seeds never waits for another, which is faster than
@@ -117,12 +117,15 @@ def use_devices(num_groups: int) -> None:
   before JAX is used.
 
   Args:
-    num_groups: groups of seeds, to be shared equally by the devices.
+    num_groups: groups of seeds, to be shared equally by the devices; None: the devices
+      share something else, and JAX_NUM_CPU_DEVICES may say how many there are.
   """
   affinity = getattr(os, 'sched_getaffinity', None)
   cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-  devices = max(d for d in range(1, cores + 1) if num_groups % d == 0)
-  jax.config.update('jax_num_cpu_devices', devices)
+  if num_groups is not None:
+    cores = max(d for d in range(1, cores + 1) if num_groups % d == 0)
+  if num_groups is not None or 'JAX_NUM_CPU_DEVICES' not in os.environ:
+    jax.config.update('jax_num_cpu_devices', cores)
   # Each device then is one thread.
   flag = '--xla_cpu_multi_thread_eigen=false'
   os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'.strip()

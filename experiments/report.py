@@ -11,6 +11,7 @@ from typing import NoReturn
 from etils import epath
 
 from vvlen import (
+    alignment,
     counting,
     linear_attention,
     mechanism,
@@ -36,6 +37,8 @@ def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
     config = dict(stored['config'])
   if 'base' in config:
     return sensitivity.write
+  if 'control' in config:
+    return alignment.write
   if 'figures' in config:
     return counting.write
   if 'panels' in config:

@@ -48,6 +48,10 @@ ALLOWED = {
     },
     'counting_figures': _FROM_RESULTS | {'counting_cells'},
     'recency_extensions': {'recency_cells'},
+    'alignment': _FROM_RESULTS | {
+        'alignment_figures', 'curves', 'run_folder', 'tables'
+    },
+    'alignment_figures': _FROM_RESULTS,
     'linear_attention': _FROM_RESULTS | {
         'linear_attention_figure', 'linear_attention_tables', 'run_folder', 'tables'
     },
@@ -60,6 +64,7 @@ WITHOUT_JAX = (
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
     'counting', 'counting_cells', 'counting_figures',
+    'alignment', 'alignment_figures',
     'linear_attention', 'linear_attention_figure', 'linear_attention_tables',
     'theory.linear_attention', 'tasks.documents', 'tasks.tokenizers', 'tasks.text',
 )

@@ -46,7 +46,7 @@ def _make(kind='Llama', seed=0, **fields):
       config.rope_parameters = {'rope_theta': 10_000.0, **scaling}
   model = getattr(transformers, f'{kind}ForCausalLM')(config).eval()
   with torch.no_grad():
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
       if parameter.ndim == 1:
         parameter.add_(0.3 * torch.randn(parameter.shape))
   return model

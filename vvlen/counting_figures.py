@@ -15,8 +15,6 @@ _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
     'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity',
 }
-_LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
-          ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#F0E442', '*'))
 
 
 def label(varied: str, cell: Cell, plain: bool = True) -> str:
@@ -57,7 +55,7 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
   ends = []
   for axes, (metric, title) in zip(row, metrics.items(), strict=True):
     axes.set_yscale('log')
-    looks = _LOOKS[: len(figure.cells)]
+    looks = plots.LOOKS[: len(figure.cells)]
     for cell, (colour, marker) in zip(figure.cells, looks, strict=True):
       lengths, values = plots.values(indices[cell.experiment], cell.arm, metric)
       plots.draw(axes, lengths, np.maximum(values, FLOOR), colour, marker,

@@ -25,6 +25,9 @@ ARMS = {
     'standardize': ('std.', '#E69F00', 's'),
     'layer_norm': ('LN', '#009E73', '^'),
 }
+# Colours and markers of other lines, in their order.
+LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
+         ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#F0E442', '*'))
 # Suffixes of an arm's name, by the temperature of its attention.
 ADAPTATIONS = ('', '+adaptive', '+fitted')
 STYLE: Any = {  # matplotlib's rcParams

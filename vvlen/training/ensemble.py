@@ -7,8 +7,9 @@ seeds are trained beside it, on how many there are, or on the devices.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 import jax
@@ -57,6 +58,7 @@ def make_trainer(
     steps_per_call: int,
     group_size: int = 1,
     mesh: Mesh | None = None,
+    data: Any = None,
 ) -> Trainer:
   """Builds the functions that train a block of seeds; they compile when called.
 
@@ -67,6 +69,8 @@ def make_trainer(
       would run alone on such a mesh, bit for bit, and is the fastest on a CPU; on
       an accelerator as many as fit.
     mesh: with the axis 'seed'; all devices if None.
+    data: a pytree of arrays, such as a text, that all seeds draw their batches from: a
+      third argument of `problem.sample`, whole on every device. None for none.
 
   Returns:
     A `Trainer`.
@@ -76,13 +80,20 @@ def make_trainer(
   def start(key):
     return init_state(problem, purpose_key(key, INIT))
 
-  def advance(state, key):
-    return train_steps(problem, state, purpose_key(key, TRAIN), steps_per_call)
+  def advance(*arguments):
+    *shared, state, key = arguments
+    train_key = purpose_key(key, TRAIN)
+    return train_steps(problem, state, train_key, steps_per_call, *shared)
+
+  count = 0 if data is None else 1
+  run = sharding.over_seeds(advance, mesh, group_size, (count,), shared=count)
+  if data is not None:
+    run = functools.partial(run, jax.device_put(data, sharding.whole(mesh)))
 
   return Trainer(
       # Not in groups: compiled for vmap, weights may differ in their last bit.
       sharding.over_seeds(start, mesh),
-      sharding.over_seeds(advance, mesh, group_size, donate=(0,)),
+      run,
       steps_per_call,
       group_size,
       mesh,

@@ -1,0 +1,117 @@
+r"""Does aligning short and long contexts carry language models to longer ones?
+
+Our experiments of section 5 beside Tables 2, 6, 7, 9 and 10 of arXiv 2506.11769.
+
+  python -m experiments.language_model --config=configs/lm.py:quick \
+      --workdir=runs/lm
+
+variant     seeds  layers x width, L, batch, steps  cost
+(none)      5      4 x 256, 128, 32, 10,000         the paper's three ablations; a GPU's
+                                                    work, not run yet
+cpu         5      2 x 128, 64, 16, 4,000           the same on two CPU cores, hours
+quick       4      2 x 128, 64, 16, 1,000           α of 0 and 0.1, a few minutes
+smoke       2      1 x 16, 8, 4, 8                  shows that it runs
+finetune    1      of a checkpoint, one seed at a time, over a mesh of all devices
+
+Without config.text the corpus is the sources of the Python standard library, which
+differ by version: results are not to be compared across versions.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+HALF = (0.0, 0.5)
+
+
+def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
+  """Returns the configuration of one variant."""
+  config = config_dict.create(
+      seed=0,
+      num_seeds=5,  # may grow later
+      control='alpha_0',
+      # α, offsets as fractions of L, and steps as a share of train.num_steps.
+      arms=dict(
+          alpha_0=_arm(0.0),
+          alpha_0_1=_arm(0.1),
+          alpha_0_3=_arm(0.3),
+          alpha_0_5=_arm(0.5),
+          alpha_1=_arm(1.0),
+          offsets_quarter=_arm(0.1, offsets=(0.0, 0.25)),
+          offsets_second_quarter=_arm(0.1, offsets=(0.25, 0.5)),
+          offsets_whole=_arm(0.1, offsets=(0.0, 1.0)),
+          # As many steps as the control takes the time of, as the paper has it.
+          equal_time=_arm(0.1, steps=0.95),
+      ),
+      checkpoint='',  # a folder to go on from; then all of `model` is its own
+      text=dict(
+          path='',  # a file, a folder or a .jsonl; '': the standard library's sources
+          tokenizer='',  # a tokenizer.json or its folder; '': checkpoint's, or bytes
+          within_documents=False,  # whether no window has tokens of two documents
+          held_out=0.05,  # the share that is kept for evaluation
+      ),
+      model=dict(
+          num_layers=4, width=256, mlp_width=688, num_heads=4, num_key_heads=4,
+          norm='none', rope_base=10_000.0, tied=True,
+      ),
+      train=dict(
+          max_length=128,  # L; streams are twice as long
+          batch_size=32,  # streams
+          num_steps=10_000,
+          steps_per_call=250,  # learning curves have a point for each
+          seeds_at_once=5,  # trained together; 0: one at a time, over config.mesh
+          group_size=5,  # of these, run as one by vmap; 1 on a CPU
+          save_every_seconds=60.0,
+          save_every_steps=500,  # of seeds one at a time
+          parts=1,  # of a batch, one after another, where memory is short
+          dtype='float32',  # of the matrix products; the masters are float32
+          remat=False,
+      ),
+      mesh=dict(data=-1, fsdp=1, tensor=1),
+      optimizer=dict(
+          learning_rate=1e-3, warmup_steps=100, weight_decay=0.1, clip_norm=1.0,
+          final_rate=0.1,
+      ),
+      evaluate=dict(
+          every_steps=2_500,
+          lengths=(1, 2, 4, 8),  # times L
+          num_segments=64,  # of held-out text, as long as the longest, for each seed
+          offsets=(0.125, 0.25, 0.375),  # times the length
+      ),
+  )
+  small = dict(num_layers=2, width=128, mlp_width=344, num_heads=4, num_key_heads=4)
+  if variant in ('cpu', 'quick'):
+    config.model.update(small)
+    config.train.update(max_length=64, batch_size=16, num_steps=4_000, group_size=1)
+    config.evaluate.every_steps = 1_000
+  if variant == 'quick':
+    config.num_seeds = config.train.seeds_at_once = 4
+    config.arms = {name: config.arms[name] for name in ('alpha_0', 'alpha_0_1')}
+    config.train.num_steps = 1_000
+    config.evaluate.every_steps = 500
+  elif variant == 'smoke':
+    config.num_seeds = config.train.seeds_at_once = 2
+    config.arms = {n: config.arms[n] for n in ('alpha_0', 'alpha_0_1', 'offsets_whole')}
+    config.model.update(num_layers=1, width=16, mlp_width=24, num_heads=2,
+                        num_key_heads=1)
+    config.train.update(max_length=8, batch_size=4, num_steps=8, steps_per_call=2,
+                        group_size=1, save_every_steps=4)
+    config.optimizer.warmup_steps = 2
+    config.evaluate.update(every_steps=4, lengths=(1, 2, 4), num_segments=4)
+  elif variant == 'finetune':
+    config.num_seeds = 2
+    config.arms = {name: config.arms[name] for name in ('alpha_0', 'alpha_0_1')}
+    config.train.update(max_length=512, batch_size=8, num_steps=200, seeds_at_once=0,
+                        save_every_steps=50, steps_per_call=10)
+    config.optimizer.update(learning_rate=2e-5, warmup_steps=6, weight_decay=0.0)
+    config.evaluate.update(every_steps=50, num_segments=16)
+  elif variant not in ('full', 'cpu'):
+    raise ValueError(
+        f'variant is full, cpu, quick, smoke or finetune, not {variant!r}'
+    )
+  return config
+
+
+def _arm(
+    weight: float, offsets: tuple[float, float] = HALF, steps: float = 1.0
+) -> dict[str, object]:
+  return dict(weight=weight, offsets=offsets, steps=steps)

@@ -1,0 +1,217 @@
+"""What `experiments.language_model` trains and measures, as a configuration says."""
+
+from collections.abc import Callable
+import math
+import platform
+from typing import Any, NamedTuple
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen import results
+from vvlen.models import llama
+from vvlen.models.llama_model import Llama, output_table
+from vvlen.models.rope import Rope
+from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
+from vvlen.objectives.misalignment import measures
+from vvlen.objectives.windows import offset_range, sample_offset, two_windows
+from vvlen.tasks import documents, tokenizers
+from vvlen.tasks.tokenizers import Tokenizer
+from vvlen.training import optimizer
+from vvlen.training.step import Problem
+
+_WORDS = 8  # the vocabulary of a new model is a multiple
+# Of `vvlen.objectives.misalignment.Measures`, those that go to results.csv.
+MEASURES = ('sce', 'excess', 'js', 'entropy_first', 'top1_agreement')
+
+
+class Text(NamedTuple):
+  """A text, in tokens."""
+
+  documents: list[np.ndarray]  # to train on, each [n] int32
+  held_out: np.ndarray  # [n] int32, all documents after each other
+  tokenizer: Tokenizer
+  facts: dict[str, Any]  # plain values, for config.json
+
+
+def read_text(config: Any) -> Text:
+  """Reads, splits and encodes the text of a configuration.
+
+  Raises:
+    ValueError: if it is empty, binary or too short for one window.
+    OSError: if it cannot be read.
+  """
+  text = config.text
+  if text.path:
+    whole = documents.read_documents([text.path])
+  else:
+    whole = documents.standard_library()
+  tokenizer = _tokenizer(config)
+  train, held_out = documents.split(whole, text.held_out, config.seed)
+  encoded = [tokenizer.encode(x) for x in train]
+  stream = join([tokenizer.encode(x) for x in held_out], tokenizer.begin)
+  longest = max(config.evaluate.lengths) * config.train.max_length
+  if len(stream) < longest:
+    raise ValueError(
+        f'the held-out text has {len(stream)} tokens, fewer than the longest window of '
+        f'{longest}: give more text, or a larger config.text.held_out'
+    )
+  facts = {
+      'text': text.path or f'sources of Python {platform.python_version()}',
+      'text_sha256': documents.fingerprint(whole),
+      'documents': len(whole),
+      'tokens': sum(map(len, encoded)) + len(stream),
+      'held_out_tokens': len(stream),
+  }
+  return Text(encoded, stream, tokenizer, facts)
+
+
+def join(parts: list[np.ndarray], begin: int | None) -> np.ndarray:
+  """Returns documents after each other, each after `begin`, [n] int32."""
+  first = np.array([] if begin is None else [begin], np.int32)
+  return np.concatenate([x for part in parts for x in (first, part)], dtype=np.int32)
+
+
+def _tokenizer(config: Any) -> Tokenizer:
+  where = config.text.tokenizer
+  if not where and config.checkpoint:
+    if (epath.Path(config.checkpoint) / 'tokenizer.json').exists():
+      where = config.checkpoint
+  return tokenizers.load_tokenizer(where) if where else tokenizers.byte_tokenizer()
+
+
+def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
+  """Returns the model, of the checkpoint where there is one."""
+  if config.checkpoint:
+    model = llama.read_model(config.checkpoint)
+    tokenizers.check_vocabulary(tokenizer, model.vocab_size)
+  else:
+    fields = config.model.to_dict()
+    rope = Rope(fields.pop('rope_base'))
+    # Some words more, which no token is, so that meshes divide them.
+    vocab_size = math.ceil(tokenizer.vocab_size / _WORDS) * _WORDS
+    model = Llama(vocab_size=vocab_size, rope=rope,
+                  max_length=config.train.max_length, **fields)
+  return model.clone(remat=config.train.remat)
+
+
+class Batch(NamedTuple):
+  """Streams, of each of which two windows are read."""
+
+  streams: jax.Array  # [B, T] int32
+  offset: jax.Array  # e, [] int32
+  weight: jax.Array  # α, [] float32: of the data, so that arms share a program
+
+
+def stream_length(config: Any) -> int:
+  """Returns T, the same for all arms, so that they read the same text."""
+  longest = max(
+      offset_range(config.train.max_length, tuple(arm.offsets))[1]
+      for arm in config.arms.values()
+  )
+  return config.train.max_length + longest
+
+
+def make_loss(config: Any, arm: Any, model: Llama) -> Callable[..., Any]:
+  """Returns the loss of an arm: (params, Batch) -> ([], metrics)."""
+  length, dtype = config.train.max_length, jnp.dtype(config.train.dtype)
+
+  def loss(params, batch):
+    params = optimizer.cast_floating(params, dtype)
+    windows = two_windows(batch.streams, length, batch.offset)
+    hidden = [model.apply({'params': params}, x, method='hidden') for x in windows]
+    value, terms = chunked_two_window_loss(
+        *hidden, output_table(model, params), *windows, batch.offset, batch.weight,
+        whole_overlap=arm.offsets[1] > 1 / 2,
+    )
+    first, second, misalignment = terms.values()
+    return value, {'cross_entropy': (first + second) / 2, 'misalignment': misalignment}
+
+  return loss
+
+
+def make_optimizer(config: Any, num_steps: int) -> Any:
+  """Returns AdamW, whose rate ends at the last step."""
+  return optimizer.adamw(num_steps=num_steps, **config.optimizer.to_dict())
+
+
+def draw_offset(config: Any, arm: Any, key: jax.Array) -> jax.Array:
+  """Draws e; arms of the same range draw the same."""
+  return sample_offset(key, config.train.max_length, tuple(arm.offsets))
+
+
+def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
+  """Returns what an ensemble of seeds trains; `sample` takes (text [n], α).
+
+  Streams begin anywhere in the text, each place as likely as any other.
+  """
+  size = stream_length(config)
+
+  def sample(key, step, data):
+    text, weight = data
+    place_key, offset_key = jax.random.split(key)
+    starts = jax.random.randint(
+        place_key, (config.train.batch_size, 1), 0, len(text) - size + 1)
+    streams = text[starts + jnp.arange(size)[None]].astype(jnp.int32)
+    return Batch(streams, draw_offset(config, arm, offset_key), weight)
+
+  def init(key):
+    return model.init(key, jnp.zeros((1, 2), jnp.int32))['params']
+
+  return Problem(init, sample, make_loss(config, arm, model),
+                 make_optimizer(config, num_steps))
+
+
+def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:
+  """Draws what a seed is tested on, [segments, longest length] int32."""
+  longest = max(config.evaluate.lengths) * config.train.max_length
+  starts = jax.random.randint(
+      key, (config.evaluate.num_segments, 1), 0, len(text) - longest + 1)
+  return text[starts + jnp.arange(longest)[None]].astype(jnp.int32)
+
+
+def evaluate(
+    config: Any, model: Llama, params: Any, segments: jax.Array
+) -> dict[str, dict[int, jax.Array]]:
+  """Measures a model on segments of text [K, n], all at once.
+
+  Returns:
+    {metric: {length: []}}: `nll`, the mean over blocks of this length of the mean over
+    all their tokens but the first, nats a token; and of two windows of it, means over
+    config.evaluate.offsets, the measures of misalignment, where the segments are long
+    enough for the second.
+  """
+  size = segments.shape[1]
+  table = output_table(model, params)
+  apply = lambda x: model.apply({'params': params}, x)
+  found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in MEASURES}}
+  for times in config.evaluate.lengths:
+    length = times * config.train.max_length
+    blocks = segments[:, :size // length * length].reshape(-1, length)
+    hidden = model.apply({'params': params}, blocks, method='hidden')
+    has_next = jnp.broadcast_to(jnp.arange(length) < length - 1, blocks.shape)
+    found['nll'][length] = chunked_cross_entropy(
+        hidden, table, jnp.roll(blocks, -1, axis=1), has_next)
+    offsets = [int(share * length) for share in config.evaluate.offsets]
+    if length + max(offsets) > size:
+      continue
+    first = apply(segments[:, :length])
+    pairs = [
+        measures(first, apply(segments[:, e:length + e]), e) for e in offsets
+    ]
+    means = jax.tree.map(lambda *x: jnp.stack(x).mean(), *pairs)
+    for name in MEASURES:
+      found[name][length] = getattr(means, name)
+  return found
+
+
+def rows_of(
+    arm: str, seed: int, measured: dict[str, dict[int, float]]
+) -> list[results.Row]:
+  """Returns what was measured as rows."""
+  return [
+      results.Row('language_model', arm, seed, length, metric, float(value))
+      for metric, by_length in measured.items() for length, value in by_length.items()
+  ]

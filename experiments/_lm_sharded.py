@@ -1,0 +1,195 @@
+"""Trains one language model at a time, over a mesh of all devices."""
+
+import functools
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments import _language_model, _run
+from experiments._language_model import Batch, Text
+from vvlen import partition, results
+from vvlen.curves import Curves
+from vvlen.models import llama
+from vvlen.models.llama_model import Llama
+from vvlen.tasks import text as packing
+from vvlen.training import ensemble, loop, optimizer
+from vvlen.training.step import TrainState
+
+_OFFSETS = 4  # a purpose of a seed's key, beside those of `ensemble`
+
+
+def run_seed(
+    config: Any,
+    name: str,
+    seed: int,
+    model: Llama,
+    text: Text,
+    mesh: jax.sharding.Mesh,
+    folder: epath.Path,
+    progress: _run.Progress,
+) -> list[results.Row]:
+  """Trains and measures one seed of an arm, from its checkpoint on.
+
+  Where there are several processes all call it, and the first tells of it.
+
+  Args:
+    config: as of configs/lm.py.
+    name: of the arm.
+    seed: which shares its weights and the order of its text with those of other arms.
+    model: what is trained.
+    text: which it reads.
+    mesh: of `vvlen.partition.make_mesh`.
+    folder: of the run. The model is saved there, in hub layout.
+    progress: counts steps.
+  """
+  train, arm = config.train, config.arms[name]
+  total = num_steps(config, arm)
+  [key] = ensemble.seed_keys(config.seed, seed, 1)
+  tells = jax.process_index() == 0
+  curves = Curves(folder / 'metrics.jsonl')
+  evaluations = Curves(folder / 'evaluations.jsonl')
+  place = loop.place_rows(mesh, partition.ROWS[0])
+  measure = _measure(config, model, key, text, place, mesh)
+  reached, measured = 0, {}
+
+  def on_metrics(step, metrics):
+    nonlocal reached
+    if not reached:
+      reached = max(0, step - train.steps_per_call)
+      progress.skip(reached)
+    if tells:
+      curves.add(name, step, seed, {k: np.array([x]) for k, x in metrics.items()})
+    progress.show(f'{name}, seed {seed}, loss {metrics["loss"]:.3f}', step - reached)
+    reached = step
+
+  def evaluate(step, state):
+    nonlocal measured
+    measured = measure(state.params)
+    if tells:
+      evaluations.add(name, step, seed, {
+          f'{metric}_{length}': np.array([value])
+          for metric, values in measured.items() for length, value in values.items()
+      })
+
+  offsets = ensemble.purpose_key(key, _OFFSETS)
+  with jax.set_mesh(mesh):
+    state = _start(config, model, mesh, key, total)
+    state = loop.train(
+        _make_step(config, arm, model, total, state), state,
+        _batches(config, seed, text), total,
+        place=lambda rows: (place(rows), offsets, np.float32(arm.weight)),
+        folder=folder / 'checkpoints' / name / f'seed_{seed}',
+        meta={'text': text.facts['text_sha256']},
+        save_every_steps=train.save_every_steps,
+        metrics_every_steps=train.steps_per_call,
+        evaluate_every_steps=config.evaluate.every_steps,
+        on_metrics=on_metrics, evaluate=evaluate,
+    )
+    llama.save_checkpoint(
+        folder / 'models' / f'{name}_{seed}', model, {'params': state.params},
+        like=config.checkpoint or None,
+    )
+  if not tells:
+    return []
+  late = {
+      f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
+      for metric in ('loss', 'cross_entropy', 'misalignment')
+  }
+  return _language_model.rows_of(name, seed, {**measured, **late})
+
+
+def num_steps(config: Any, arm: Any) -> int:
+  """Returns the steps of an arm."""
+  return max(1, round(arm.steps * config.train.num_steps))
+
+
+def check(config: Any, mesh: jax.sharding.Mesh) -> None:
+  """Raises ValueError if the mesh does not divide batches and segments."""
+  ways = mesh.shape['data'] * mesh.shape['fsdp']
+  for name, size in (
+      ('train.batch_size / train.parts', config.train.batch_size / config.train.parts),
+      ('evaluate.num_segments', config.evaluate.num_segments),
+  ):
+    if size % ways:
+      raise ValueError(f'config.{name} {size:g} is not a multiple of the {ways} '
+                       'devices of the mesh axes data x fsdp')
+
+
+def _start(config, model, mesh, key, total):
+  """Returns the state before the first step, on the mesh."""
+  masters = model.clone(dtype=None)
+  abstract = llama.abstract_params(masters)
+  shardings = partition.shardings(abstract, mesh)
+  if config.checkpoint:
+    found = llama.load_checkpoint(config.checkpoint, shardings, dtype=jnp.float32)
+    params = found[1]['params']
+  else:
+    init = lambda k: masters.init(k, jnp.zeros((1, 2), jnp.int32))['params']
+    params = jax.jit(init, out_shardings=shardings)(
+        ensemble.purpose_key(key, ensemble.INIT))
+  update = _language_model.make_optimizer(config, total)
+  shapes = jax.eval_shape(update.init, params)
+  placed = partition.shardings_of_state(shapes, abstract, mesh)
+  opt_state = jax.jit(update.init, out_shardings=placed)(params)
+  zero = jax.device_put(jnp.zeros((), jnp.int32), jax.sharding.NamedSharding(
+      mesh, jax.sharding.PartitionSpec()))
+  return TrainState(zero, params, opt_state)
+
+
+def _make_step(config, arm, model, total, like):
+  """Returns the compiled step, of (state, (streams, key of offsets, α)).
+
+  The next state is placed as `like` is.
+  """
+  loss = _language_model.make_loss(config, arm, model)
+  update = _language_model.make_optimizer(config, total)
+
+  def step(state, batch):
+    streams, offsets, weight = batch
+    offset_key = jax.random.fold_in(offsets, state.step)
+    offset = _language_model.draw_offset(config, arm, offset_key)
+    of_part = lambda params, part: loss(params, Batch(part, offset, weight))
+    (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
+        state.params, streams)
+    updates, opt_state = update.update(gradients, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
+    return TrainState(state.step + 1, params, opt_state), told
+
+  where = jax.tree.map(lambda x: x.sharding, like)
+  return jax.jit(step, donate_argnums=0, out_shardings=(where, None))
+
+
+def _batches(config, seed, text):
+  """Returns the iterator over this process's rows of the streams, from the first on."""
+  blocks = packing.pack(
+      text.documents, _language_model.stream_length(config),
+      begin=text.tokenizer.begin, within_documents=config.text.within_documents,
+  )
+  return packing.batches(
+      blocks, config.train.batch_size, config.seed + seed,
+      process_index=jax.process_index(), process_count=jax.process_count(),
+  )
+
+
+def _measure(config, model, key, text, place, mesh):
+  """Returns parameters -> {metric: {length: float}}."""
+  test_key = ensemble.purpose_key(key, ensemble.TEST)
+  held_out = jnp.asarray(text.held_out)
+  segments = np.asarray(_language_model.draw_segments(config, test_key, held_out))
+  # As many segments at once as there are rows of devices.
+  at_once = mesh.shape['data'] * mesh.shape['fsdp']
+  parts = segments.reshape(-1, at_once, segments.shape[1])
+  count, index = jax.process_count(), jax.process_index()
+  own = np.split(parts, count, axis=1)[index]
+  run = jax.jit(functools.partial(_language_model.evaluate, config, model))
+
+  def measure(params):
+    found = [jax.device_get(run(params, place(part))) for part in own]
+    return jax.tree.map(lambda *x: float(np.mean(x)), *found)
+
+  return measure

@@ -1,0 +1,121 @@
+"""Trains language models of all seeds at once: an ensemble, for small ones."""
+
+import functools
+import math
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import _language_model, _run, _training
+from experiments._language_model import Text
+from vvlen import results, sharding
+from vvlen.curves import Curves
+from vvlen.models.llama import save_checkpoint
+from vvlen.models.llama_model import Llama
+from vvlen.training import checkpoint, ensemble
+
+_SEGMENTS_AT_ONCE = 8  # when measuring
+
+
+def num_steps(config: Any, arm: Any) -> int:
+  """Returns the steps of an arm, whole calls of them."""
+  calls = round(arm.steps * config.train.num_steps / config.train.steps_per_call)
+  return max(calls, 1) * config.train.steps_per_call
+
+
+def run_arm(
+    config: Any,
+    name: str,
+    firsts: list[int],
+    model: Llama,
+    text: Text,
+    mesh: jax.sharding.Mesh,
+    folder: epath.Path,
+    progress: _run.Progress,
+) -> list[results.Row]:
+  """Trains and measures blocks of seeds of an arm, from their checkpoints on.
+
+  Args:
+    config: as of configs/lm.py.
+    name: of the arm.
+    firsts: the first seed of each block.
+    model: what is trained.
+    text: which it reads.
+    mesh: the devices, with the axis 'seed'.
+    folder: of the run. Models of seed 0 are saved there, in hub layout.
+    progress: counts seed-steps.
+  """
+  train, arm = config.train, config.arms[name]
+  total = num_steps(config, arm)
+  curves = Curves(folder / 'metrics.jsonl')
+  evaluations = Curves(folder / 'evaluations.jsonl')
+  # The narrowest type, for it is held by every device.
+  narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
+  stream = _language_model.join(text.documents, text.tokenizer.begin).astype(narrow)
+  trainer = ensemble.make_trainer(
+      _language_model.problem(config, arm, model, total),
+      data=(stream, np.float32(arm.weight)),
+      steps_per_call=train.steps_per_call, group_size=train.group_size, mesh=mesh,
+  )
+  measure = functools.partial(
+      _measure(config, model, mesh), jax.device_put(
+          jnp.asarray(text.held_out.astype(narrow)), sharding.whole(mesh))
+  )
+  rows = []
+  for first in firsts:
+    keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
+    test_keys, _ = _training.measuring_keys(keys, mesh)
+    where = _training.checkpoints(folder, config, name, first)
+    done = reached = checkpoint.last_step(where)
+    progress.skip(done * train.seeds_at_once)
+
+    def on_progress(step, metrics, first=first):
+      nonlocal reached
+      curves.add(name, step, first, metrics)
+      loss = np.nanmean(metrics['loss'])
+      progress.show(f'{name}, seeds from {first}, loss {loss:.3f}',
+                    (step - reached) * train.seeds_at_once)
+      reached = step
+
+    every = config.evaluate.every_steps
+    for stop in [*range(every, total, every), total]:
+      if stop < done:
+        continue
+      state = ensemble.train(
+          trainer, keys, stop, folder=where, on_progress=on_progress,
+          save_every_seconds=train.save_every_seconds,
+      )
+      measured = sharding.fetch(measure(state.params, test_keys))
+      flat = {f'{metric}_{length}': values for metric, by_length in measured.items()
+              for length, values in by_length.items()}
+      evaluations.add(name, stop, first, flat)
+    if first == 0:
+      own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
+      save_checkpoint(folder / 'models' / name, model, {'params': own})
+    late = {f'training_{metric}': curves.late_mean(name, first, metric)
+            for metric in ('loss', 'cross_entropy', 'misalignment')}
+    for seed in _training.seeds_of(config, first):
+      place = seed - first
+      rows += _language_model.rows_of(name, seed, {
+          **{metric: {length: x[place] for length, x in by_length.items()}
+             for metric, by_length in measured.items()},
+          **{metric: {None: values[place]} for metric, values in late.items()},
+      })
+  return rows
+
+
+def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:
+  """Returns (held-out text [n], parameters, test keys) -> {metric: {length: [S]}}."""
+  at_once = math.gcd(config.evaluate.num_segments, _SEGMENTS_AT_ONCE)
+
+  def one(text, params, key):
+    segments = _language_model.draw_segments(config, key, text)
+    parts = segments.reshape(-1, at_once, segments.shape[1])
+    several = jax.lax.map(
+        lambda part: _language_model.evaluate(config, model, params, part), parts)
+    return jax.tree.map(lambda x: x.mean(0), several)
+
+  return sharding.over_seeds(one, mesh, config.train.group_size, shared=1)

@@ -1,0 +1,403 @@
+"""The experiment of language models: training, measuring, tables, and the command."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from configs import lm as config_file
+from experiments import _language_model, _lm_together
+from tests.conftest import ROOT, shown
+from vvlen import alignment, results, sharding
+from vvlen.models.llama import load_checkpoint
+from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
+from vvlen.tasks.tokenizers import byte_tokenizer
+from vvlen.training import ensemble
+
+TEXT = 'It was the best of times, it was the worst of times, '
+
+
+def _config(**fields):
+  config = config_file.get_config('smoke')
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+@pytest.fixture(scope='module')
+def text_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp('text') / 'text.txt'
+  lines = [f'{i} {TEXT[i % 20:]}\n' for i in range(200)]
+  path.write_text(''.join(lines))
+  return path
+
+
+def _model(config):
+  return _language_model.make_model(config, byte_tokenizer())
+
+
+def _problem(config, arm, model=None):
+  return _language_model.problem(config, config.arms[arm], model or _model(config), 8)
+
+
+def test_arms_share_weights_and_text_and_those_of_a_range_their_offsets(key):
+  config = _config()
+  stream = jnp.arange(500) % 250
+  problems = [_problem(config, arm) for arm in config.arms]
+  params = [problem.init(key) for problem in problems]
+  chex.assert_trees_all_equal(*params)
+  plain, aligned, whole = [p.sample(key, 3, (stream, 0.1)) for p in problems]
+  chex.assert_trees_all_equal(plain, aligned)
+  np.testing.assert_array_equal(plain.streams, whole.streams)
+  offsets = [[int(p.sample(jax.random.key(i), 3, (stream, 0.1)).offset)
+              for i in range(60)] for p in problems]
+  assert {*offsets[0]} == {1, 2, 3} and {*offsets[2]} == set(range(1, 8))
+
+
+def test_streams_begin_anywhere_in_the_text(key):
+  config = _config(**{'train.batch_size': 3000})
+  size = _language_model.stream_length(config)
+  assert size == 8 + 7
+  stream = jnp.arange(size + 2)
+  batch = _problem(config, 'alpha_0').sample(key, 0, (stream, 0.0))
+  np.testing.assert_array_equal(np.diff(batch.streams, axis=1), 1)
+  starts = np.bincount(np.asarray(batch.streams)[:, 0], minlength=3)
+  assert starts.size == 3 and starts.min() > 900
+
+
+@pytest.mark.parametrize('arm', ['alpha_0', 'alpha_0_1', 'offsets_whole'])
+def test_the_loss_is_that_of_two_windows(key, arm):
+  config = _config()
+  model, fields = _model(config), config.arms[arm]
+  problem = _problem(config, arm, model)
+  params = jax.tree.map(lambda x: 20 * x, problem.init(key))
+  stream = jax.random.randint(key, (100,), 0, 257)
+  batch = problem.sample(key, 0, (stream, jnp.float32(fields.weight)))
+  loss, metrics = problem.loss(params, batch)
+  windows = two_windows(batch.streams, 8, batch.offset)
+  logits = [model.apply({'params': params}, x) for x in windows]
+  expected, terms = two_window_loss(
+      *logits, *windows, int(batch.offset), fields.weight,
+      whole_overlap=arm == 'offsets_whole')
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  np.testing.assert_allclose(metrics['misalignment'], terms['misalignment'], rtol=1e-5)
+  plain = (terms['cross_entropy_first'] + terms['cross_entropy_second']) / 2
+  np.testing.assert_allclose(metrics['cross_entropy'], plain, rtol=1e-5)
+
+
+def test_bfloat16_is_that_of_products_and_masters_stay_float32(key):
+  config = _config(**{'train.dtype': 'bfloat16'})
+  problem, exact = _problem(config, 'alpha_0_1'), _problem(_config(), 'alpha_0_1')
+  params = jax.tree.map(lambda x: 20 * x, problem.init(key))
+  batch = problem.sample(key, 0, (jnp.arange(100), jnp.float32(0.1)))
+  (loss, _), gradient = jax.value_and_grad(problem.loss, has_aux=True)(params, batch)
+  assert {x.dtype for x in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
+  other = exact.loss(params, batch)[0]
+  assert 1e-5 < abs(loss / other - 1) < 0.02
+
+
+def test_what_is_measured_is_what_the_library_measures(key):
+  config = _config(**{'evaluate.lengths': (1, 2, 4)})
+  model = _model(config)
+  params = jax.tree.map(lambda x: 20 * x, _problem(config, 'alpha_0').init(key))
+  segments = jax.random.randint(key, (3, 32), 0, 257)
+  found = _language_model.evaluate(config, model, params, segments)
+  logits = lambda x: model.apply({'params': params}, x)
+  for length in (8, 16, 32):
+    blocks = np.asarray(segments).reshape(-1, length)
+    log_p = jax.nn.log_softmax(logits(blocks)[:, :-1])
+    nll = -np.take_along_axis(np.asarray(log_p), blocks[:, 1:, None], axis=2)
+    np.testing.assert_allclose(found['nll'][length], nll.mean(), rtol=1e-5)
+  assert found['sce'].keys() == {8, 16}  # no room for a second window of 32
+  several = [measures(logits(segments[:, :16]), logits(segments[:, e:16 + e]), e)
+             for e in (2, 4, 6)]
+  for name in _language_model.MEASURES:
+    expected = np.mean([getattr(x, name) for x in several])
+    np.testing.assert_allclose(found[name][16], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_seeds_are_tested_on_text_of_their_own_that_arms_share(key):
+  config = _config(**{'evaluate.num_segments': 4})
+  model, mesh = _model(config), sharding.seed_mesh()
+  keys = sharding.put(jax.random.split(key, mesh.size), mesh)
+  params = jax.vmap(_problem(config, 'alpha_0').init)(jnp.stack([key] * mesh.size))
+  held = jax.device_put(jax.random.randint(key, (300,), 0, 257), sharding.whole(mesh))
+  measured = _lm_together._measure(config, model, mesh)(
+      held, sharding.put(params, mesh), keys)
+  assert len({*np.asarray(measured['nll'][32]).tolist()}) == mesh.size
+  segments = _language_model.draw_segments(config, keys[2], held)
+  one = _language_model.evaluate(
+      config, model, jax.tree.map(lambda x: x[2], params), segments)
+  np.testing.assert_allclose(measured['nll'][32][2], one['nll'][32], rtol=1e-5)
+  np.testing.assert_allclose(measured['js'][8][2], one['js'][8], rtol=1e-3, atol=1e-7)
+
+
+def test_a_model_is_read_of_a_text_without_its_held_out_part(text_file):
+  config = _config(**{'text.path': str(text_file), 'text.held_out': 0.25})
+  text = _language_model.read_text(config)
+  whole = text_file.read_bytes()
+  trained = bytes(np.concatenate(text.documents).astype(np.uint8))
+  held = bytes(text.held_out[1:].astype(np.uint8))  # after the token that begins
+  assert trained + held == whole and text.held_out[0] == 256
+  assert 0.2 < len(held) / len(whole) < 0.3
+  assert text.facts['tokens'] == len(whole) + 1
+
+
+# The command.
+
+
+def _command(*arguments, **options):
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.language_model',
+       '--config=configs/lm.py:smoke', *arguments],
+      cwd=ROOT, capture_output=True, text=True, timeout=600, **options)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory, fast_compilation, text_file):
+  """A finished run, all seeds at once."""
+  folder = tmp_path_factory.mktemp('run') / 'together'
+  done = _command(f'--workdir={folder}', f'--config.text.path={text_file}')
+  assert done.returncode == 0, done.stderr
+  return folder, done.stdout
+
+
+def test_a_run_leaves_what_it_says(run):
+  folder, said = run
+  for name in ('alpha.md', 'alpha.csv', 'offsets.md'):
+    assert f'{folder}/tables/{name}' in said
+    assert (folder / 'tables' / name).stat().st_size
+  for name in ('alpha', 'offsets', 'evaluations'):
+    assert (folder / 'figures' / f'{name}.png').read_bytes()[:4] == b'\x89PNG'
+  rows = results.read_rows(folder / 'results.csv')
+  assert {row.arm for row in rows} == {'alpha_0', 'alpha_0_1', 'offsets_whole'}
+  assert {row.seed for row in rows} == {0, 1}
+  assert {r.length for r in rows if r.metric == 'nll'} == {8, 16, 32}
+  assert all(np.isfinite(row.value) for row in rows)
+  stored = json.loads((folder / 'config.json').read_text())['sessions'][0]
+  assert len(stored['text_sha256']) == 64 and stored['tokens'] > 5000
+
+
+def test_evaluations_are_made_on_the_way(run):
+  text = (run[0] / 'evaluations.jsonl').read_text()
+  lines = [json.loads(line) for line in text.splitlines()]
+  assert [(x['arm'], x['step']) for x in lines] == [
+      (arm, step) for arm in ('alpha_0', 'alpha_0_1', 'offsets_whole')
+      for step in (4, 8)]
+  rows = results.index(results.read_rows(run[0] / 'results.csv'))
+  last = lines[3]
+  assert last['nll_32'] == [rows['alpha_0_1', 'nll', 32][seed] for seed in (0, 1)]
+
+
+def test_saved_models_are_those_that_were_measured(run, text_file):
+  folder, _ = run
+  model, variables = load_checkpoint(folder / 'models' / 'alpha_0_1')
+  config = _config(**{'text.path': str(text_file)})
+  text = _language_model.read_text(config)
+  key = ensemble.purpose_key(ensemble.seed_keys(0, 0, 1)[0], ensemble.TEST)
+  segments = _language_model.draw_segments(config, key, jnp.asarray(text.held_out))
+  found = _language_model.evaluate(config, model, variables['params'], segments)
+  rows = results.index(results.read_rows(folder / 'results.csv'))
+  np.testing.assert_allclose(
+      found['nll'][32], rows['alpha_0_1', 'nll', 32][0], rtol=1e-5)
+
+
+def test_a_finished_run_trains_no_more_and_a_lost_row_is_measured_again(run, text_file):
+  folder, _ = run
+  before = (folder / 'results.csv').read_bytes()
+  again = _command(f'--workdir={folder}', f'--config.text.path={text_file}')
+  assert '0 of 3 trainings to do' in again.stdout
+  assert (folder / 'results.csv').read_bytes() == before
+  lines = before.splitlines(keepends=True)
+  (folder / 'results.csv').write_bytes(
+      b''.join(x for x in lines if b'alpha_0_1' not in x))
+  again = _command(f'--workdir={folder}', f'--config.text.path={text_file}')
+  assert '1 of 3 trainings to do' in again.stdout
+  assert (folder / 'results.csv').read_bytes() == before
+
+
+def test_a_report_is_remade_without_jax(run, tmp_path):
+  shutil.copytree(run[0], tmp_path / 'copy', ignore=shutil.ignore_patterns('checkp*'))
+  for name in ('tables', 'figures'):
+    shutil.rmtree(tmp_path / 'copy' / name)
+  program = (
+      'import sys; sys.modules["jax"] = None\n'
+      f'from experiments import report; report.show({str(tmp_path / "copy")!r})'
+  )
+  done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, timeout=120,
+                        capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  for path in run[0].glob('[tf][ai]*/*'):
+    copy = tmp_path / 'copy' / path.relative_to(run[0])
+    assert copy.read_bytes() == path.read_bytes(), path
+
+
+SHARDED = ('--config.train.seeds_at_once=0', '--config.train.batch_size=8',
+           '--config.evaluate.num_segments=8', '--config.num_seeds=2')
+
+
+def _rows(folder):
+  with (folder / 'results.csv').open() as f:
+    return {tuple(row[:5]): float(row[5]) for row in list(csv.reader(f))[1:]}
+
+
+@pytest.fixture(scope='module')
+def alone(tmp_path_factory, fast_compilation, text_file):
+  """A finished run, one seed after another, on one device."""
+  folder = tmp_path_factory.mktemp('run') / 'alone'
+  done = _command(f'--workdir={folder}', f'--config.text.path={text_file}', *SHARDED,
+                  env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1'})
+  assert done.returncode == 0, done.stderr
+  return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mesh', [(4, 2, 1), (2, 2, 2)])
+def test_eight_devices_train_as_one(alone, tmp_path, text_file, mesh):
+  axes = [f'--config.mesh.{name}={size}'
+          for name, size in zip(('data', 'fsdp', 'tensor'), mesh, strict=True)]
+  done = _command(f'--workdir={tmp_path}/many', f'--config.text.path={text_file}',
+                  *SHARDED, *axes, '--config.train.parts=1',
+                  env={**os.environ, 'JAX_NUM_CPU_DEVICES': '8'})
+  assert done.returncode == 0, done.stderr
+  one, many = _rows(alone), _rows(tmp_path / 'many')
+  assert one.keys() == many.keys()
+  for name, value in one.items():
+    np.testing.assert_allclose(
+        value, many[name], rtol=1e-5, atol=1e-6, err_msg=str(name))
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_if_it_had_not_been(alone, tmp_path, text_file):
+  arguments = [
+      sys.executable, '-m', 'experiments.language_model',
+      '--config=configs/lm.py:smoke',
+      f'--workdir={tmp_path}/killed', f'--config.text.path={text_file}', *SHARDED,
+      '--config.train.save_every_steps=1',
+  ]
+  environment = {**os.environ, 'JAX_NUM_CPU_DEVICES': '1'}
+  process = subprocess.Popen(arguments, cwd=ROOT, env=environment,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  checkpoints = tmp_path / 'killed' / 'checkpoints' / 'alpha_0_1' / 'seed_0'
+  deadline = time.monotonic() + 300
+  while time.monotonic() < deadline and not any(
+      path.name.isdigit() and int(path.name) >= 2 for path in checkpoints.glob('*')):
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  assert process.wait() == -signal.SIGKILL
+  assert not list(checkpoints.glob('8'))
+  done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True,
+                        text=True, timeout=600)
+  assert done.returncode == 0, done.stderr
+  assert _rows(tmp_path / 'killed') == _rows(alone)
+
+
+@pytest.mark.parametrize('arguments,says', [
+    (['--config.train.max_length=2'], 'config.train.max_length must be .* from 4 on'),
+    (['--config.text.path=/nowhere.txt'], '/nowhere.txt'),
+    (['--config.arms.alpha_0.weight=-1.0'], 'weight must be finite and not negative'),
+    (['--config.arms.alpha_0.offsets=(0.5, 0.2)'], 'range must be two rising'),
+    (['--config.control=beta'], "config.control 'beta' is none of config.arms"),
+    (['--config.train.num_steps=7'], 'num_steps 7 must be a multiple of'),
+    (['--config.train.dtype=float16'], 'float32 or bfloat16'),
+    (['--config.model.num_heads=3'], '1 heads|3 heads'),
+    (['--config.model.norm=batch'], 'config.model.norm must be of none'),
+    (['--config.checkpoint=/nowhere'], '/nowhere is not a checkpoint'),
+    (['--config.train.seeds_at_once=0', '--config.mesh.data=3'],
+     'a mesh of data 3 .* does not have the'),
+    (['--config.evaluate.lengths=(2, 1)'], 'rising multiples'),
+    (['--config.num_seeds=1'], 'num_seeds must be a whole number from 2 on: 1'),
+])
+def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
+  given = [] if any('text.path' in x for x in arguments) else [
+      f'--config.text.path={text_file}']
+  done = _command(f'--workdir={tmp_path}/run', *given, *arguments)
+  assert done.returncode == 2, done.stdout + done.stderr
+  [line] = done.stderr.splitlines()
+  assert line.startswith('Error: ')
+  assert re.search(says, line), line
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('content,says', [
+    (b'', 'empty|no text'), (b'\x00\x01\x02' * 999, 'binary|NUL'),
+    (b'short', 'no held-out text is left'), (b'\xff\xfe' * 3000, 'UTF-8'),
+])
+def test_a_text_that_is_none_is_told(content, says, tmp_path):
+  path = tmp_path / 'bad.txt'
+  path.write_bytes(content)
+  done = _command(f'--workdir={tmp_path}/run', f'--config.text.path={path}')
+  assert done.returncode == 2
+  [line] = done.stderr.splitlines()
+  assert re.search(says, line), line
+
+
+def test_a_run_of_another_configuration_is_refused(run, text_file):
+  done = _command(f'--workdir={run[0]}', f'--config.text.path={text_file}',
+                  '--config.optimizer.learning_rate=0.5')
+  assert done.returncode == 2
+  assert 'optimizer.learning_rate: 0.001 there, 0.5 here' in done.stderr
+
+
+# The report.
+
+
+def _run_of(*arms, control='a'):
+  return alignment.Run({arm.name: arm for arm in arms}, control, 8, (1, 4, 8), 3)
+
+
+def test_families_are_of_arms_that_differ_in_one_thing():
+  arm = lambda name, weight=0.1, offsets=(0, 0.5), steps=1.0: alignment.Arm(
+      name, weight, offsets, steps)
+  arms = [arm('a', 0.0), arm('b'), arm('c', 0.3), arm('d', offsets=(0, 0.25)),
+          arm('e', offsets=(0, 1.0)), arm('f', steps=0.9)]
+  run = _run_of(*arms)
+  names = lambda found: [
+      (f.name, f.control.name, [x.name for x in f.others]) for f in found]
+  assert names(alignment.families(run, set('abcdef'))) == [
+      ('alpha', 'a', ['b', 'c']), ('offsets', 'b', ['d', 'e']),
+      ('equal_time', 'a', ['f'])]
+  assert names(alignment.families(run, set('ab'))) == [('alpha', 'a', ['b'])]
+  assert alignment.families(run, set('bc')) == []
+
+
+def test_a_table_has_the_tests_of_its_endpoint():
+  rng = np.random.default_rng(0)
+  weights = {'a': 0.0, 'b': 0.1, 'c': 0.3}
+  arms = [alignment.Arm(name, x, (0, 0.5), 1.0) for name, x in weights.items()]
+  run = _run_of(*arms)
+  nll = {(arm.name, n): 2 + rng.random(3) for arm in arms for n in (8, 32, 64)}
+  rows = [results.Row('language_model', name, seed, n, 'nll', float(values[seed]))
+          for (name, n), values in nll.items() for seed in range(3)]
+  for arm in arms:
+    rows += [results.Row('language_model', arm.name, seed, n, metric, 1.0)
+             for seed in range(3)
+             for metric, n in (('sce', 8), ('excess', 8),
+                               ('training_cross_entropy', None))]
+  [family] = alignment.families(run, {'a', 'b', 'c'})
+  found = alignment.table(family, run, results.index(rows))
+  p = [stats.ttest_rel(nll[name, 32], nll['a', 32]).pvalue for name in 'bc']
+  row = shown(found, 'α = 0.1')
+  record = found.records[1]
+  np.testing.assert_allclose(record['p'], p[0])
+  # By Holm: the smaller of two times two, the other at least that.
+  smaller = min(1, 2 * min(p))
+  expected = [smaller, smaller] if p[0] == p[1] else [
+      smaller if x == min(p) else max(x, smaller) for x in p]
+  np.testing.assert_allclose([r['p_holm'] for r in found.records[1:]], expected)
+  difference = np.mean(nll['b', 32] - nll['a', 32])
+  np.testing.assert_allclose(record['difference'], difference)
+  np.testing.assert_allclose(record['ppl_4'], np.exp(nll['b', 32].mean()))
+  assert row['perplexity at 4 L'].startswith(f'{np.exp(nll["b", 32].mean()):.2f} [')
+  assert shown(found, 'α = 0')['p'] == ''

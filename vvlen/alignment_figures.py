@@ -1,0 +1,95 @@
+"""Figures of language models with and without alignment. Runs without JAX."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from matplotlib.figure import Figure
+import numpy as np
+
+from vvlen import plots
+from vvlen.results import Index
+
+
+def label(arm: Any) -> str:
+  """Returns what an arm is called, an `alignment.Arm`, by what is unlike the others."""
+  parts = [f'α = {arm.weight:g}']
+  if arm.offsets != (0, 0.5):
+    parts.append(f'e / L in {arm.offsets[0]:g}..{arm.offsets[1]:g}')
+  if arm.steps != 1:
+    parts.append(f'{arm.steps:g} of the steps')
+  return ', '.join(parts)
+
+
+def by_length(family: Any, run: Any, index: Index) -> Figure:
+  """Draws perplexity by length, as it is and as a ratio to the control's.
+
+  Args:
+    family: an `alignment.Family`.
+    run: an `alignment.Run`.
+    index: of its rows.
+  """
+  figure = Figure(figsize=(7.0, 3.2))
+  plain, ratio = figure.subplots(1, 2)
+  plots.log_axis(plain)
+  arms = (family.control, *family.others)
+  for arm, (colour, marker) in zip(arms, plots.LOOKS[:len(arms)], strict=True):
+    name = label(arm)
+    lengths, nll = plots.values(index, arm.name, 'nll')
+    plots.draw(plain, lengths, np.exp(nll), colour, marker, name)
+    lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
+    if arm is not family.control and len(change):
+      plots.draw(ratio, lengths, 100 * np.expm1(change), colour, marker, name)
+  ratio.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
+  for axes in (plain, ratio):
+    axes.set_xscale('log', base=2)
+    ticks = [m * run.length for m in run.multiples]
+    axes.set_xticks(ticks, [f'{m} L' if m > 1 else 'L' for m in run.multiples])
+    axes.minorticks_off()
+    axes.set_xlabel(f'length of context, L = {run.length} tokens')
+  plain.set(ylabel='perplexity', title='Perplexity')
+  ratio.set(ylabel='change of perplexity, %',
+            title=f'against {label(family.control)}')
+  plots.log_axis(plain)
+  figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 4),
+                loc='outside upper center')
+  seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
+  figure.supxlabel(
+      f'geometric mean over {seeds} seeds; bands: its 95 % intervals, right of the '
+      'paired ratio', fontsize=6.5)
+  return figure
+
+
+def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
+  """Draws perplexity and misalignment in the course of training, an arm a line.
+
+  Args:
+    run: an `alignment.Run`.
+    lines: of evaluations.jsonl, as `vvlen.curves` reads them.
+  """
+  lines = list(lines)
+  panels = {f'nll_{m * run.length}': f'perplexity at {m} L' if m > 1 else
+            'perplexity at L' for m in (run.multiples[0], run.multiples[-1])}
+  panels[f'excess_{run.length}'] = 'SCE − entropies at L, nats'
+  figure = Figure(figsize=(7.6, 3.1))
+  row = figure.subplots(1, len(panels))
+  names = [name for name in run.arms if any(line['arm'] == name for line in lines)]
+  for axes, (metric, title) in zip(row, panels.items(), strict=True):
+    axes.set_yscale('log')
+    for i, name in enumerate(names):
+      colour, marker = plots.LOOKS[i % len(plots.LOOKS)]
+      steps = sorted({line['step'] for line in lines if line['arm'] == name})
+      table = [
+          np.concatenate([np.array(line[metric], float) for line in lines
+                          if (line['arm'], line['step']) == (name, step)])
+          for step in steps
+      ]
+      most = max(map(len, table))
+      filled = np.array([np.pad(x, (0, most - len(x)), constant_values=np.nan)
+                         for x in table]).T
+      values = np.exp(filled) if metric.startswith('nll') else filled
+      plots.draw(axes, steps, values, colour, marker, label(run.arms[name]))
+    plots.log_axis(axes)
+    axes.set(title=title, xlabel='steps')
+  figure.legend(*row[0].get_legend_handles_labels(), ncols=4,
+                loc='outside upper center')
+  return figure
