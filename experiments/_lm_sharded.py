@@ -11,7 +11,7 @@ import optax
 
 from experiments import _language_model, _run
 from experiments._language_model import Batch, Text
-from vvlen import partition, results
+from vvlen import partition, results, sharding
 from vvlen.curves import Curves
 from vvlen.models import llama
 from vvlen.models.llama_model import Llama
@@ -34,7 +34,7 @@ def run_seed(
 ) -> list[results.Row]:
   """Trains and measures one seed of an arm, from its checkpoint on.
 
-  Where there are several processes all call it, and the first tells of it.
+  Where there are several processes all call it, and the first writes.
 
   Args:
     config: as of configs/lm.py.
@@ -49,9 +49,9 @@ def run_seed(
   train, arm = config.train, config.arms[name]
   total = num_steps(config, arm)
   [key] = ensemble.seed_keys(config.seed, seed, 1)
-  tells = jax.process_index() == 0
-  curves = Curves(folder / 'metrics.jsonl')
-  evaluations = Curves(folder / 'evaluations.jsonl')
+  writes = jax.process_index() == 0
+  curves = Curves(folder / 'metrics.jsonl', writes)
+  evaluations = Curves(folder / 'evaluations.jsonl', writes)
   place = loop.place_rows(mesh, partition.ROWS[0])
   measure = _measure(config, model, key, text, place, mesh)
   reached, measured = 0, {}
@@ -61,21 +61,20 @@ def run_seed(
     if not reached:
       reached = max(0, step - train.steps_per_call)
       progress.skip(reached)
-    if tells:
-      curves.add(name, step, seed, {k: np.array([x]) for k, x in metrics.items()})
+    curves.add(name, step, seed, {k: np.array([x]) for k, x in metrics.items()})
     progress.show(f'{name}, seed {seed}, loss {metrics["loss"]:.3f}', step - reached)
     reached = step
 
   def evaluate(step, state):
     nonlocal measured
     measured = measure(state.params)
-    if tells:
-      evaluations.add(name, step, seed, {
-          f'{metric}_{length}': np.array([value])
-          for metric, values in measured.items() for length, value in values.items()
-      })
+    evaluations.add(name, step, seed, {
+        f'{metric}_{length}': np.array([value])
+        for metric, values in measured.items() for length, value in values.items()
+    })
 
-  offsets = ensemble.purpose_key(key, _OFFSETS)
+  # As numpy, which is the same on all processes.
+  offsets = np.asarray(jax.random.key_data(ensemble.purpose_key(key, _OFFSETS)))
   with jax.set_mesh(mesh):
     state = _start(config, model, mesh, key, total)
     state = loop.train(
@@ -93,8 +92,6 @@ def run_seed(
         folder / 'models' / f'{name}_{seed}', model, {'params': state.params},
         like=config.checkpoint or None,
     )
-  if not tells:
-    return []
   late = {
       f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
       for metric in ('loss', 'cross_entropy', 'misalignment')
@@ -135,13 +132,12 @@ def _start(config, model, mesh, key, total):
   shapes = jax.eval_shape(update.init, params)
   placed = partition.shardings_of_state(shapes, abstract, mesh)
   opt_state = jax.jit(update.init, out_shardings=placed)(params)
-  zero = jax.device_put(jnp.zeros((), jnp.int32), jax.sharding.NamedSharding(
-      mesh, jax.sharding.PartitionSpec()))
+  zero = jax.device_put(np.zeros((), np.int32), sharding.whole(mesh))
   return TrainState(zero, params, opt_state)
 
 
 def _make_step(config, arm, model, total, like):
-  """Returns the compiled step, of (state, (streams, key of offsets, α)).
+  """Returns the compiled step, of (state, (streams, data of the key of offsets, α)).
 
   The next state is placed as `like` is.
   """
@@ -150,7 +146,7 @@ def _make_step(config, arm, model, total, like):
 
   def step(state, batch):
     streams, offsets, weight = batch
-    offset_key = jax.random.fold_in(offsets, state.step)
+    offset_key = jax.random.fold_in(jax.random.wrap_key_data(offsets), state.step)
     offset = _language_model.draw_offset(config, arm, offset_key)
     of_part = lambda params, part: loss(params, Batch(part, offset, weight))
     (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(

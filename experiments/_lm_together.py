@@ -50,8 +50,9 @@ def run_arm(
   """
   train, arm = config.train, config.arms[name]
   total = num_steps(config, arm)
-  curves = Curves(folder / 'metrics.jsonl')
-  evaluations = Curves(folder / 'evaluations.jsonl')
+  writes = jax.process_index() == 0
+  curves = Curves(folder / 'metrics.jsonl', writes)
+  evaluations = Curves(folder / 'evaluations.jsonl', writes)
   # The narrowest type, for it is held by every device.
   narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
   stream = _language_model.join(text.documents, text.tokenizer.begin).astype(narrow)

@@ -17,14 +17,23 @@ from typing import Any, NoReturn
 
 from absl import flags, logging
 import jax
+from jax.experimental import multihost_utils
 from ml_collections import config_flags
+import numpy as np
 import rich.console
 import rich.progress
+
+from vvlen.training.preemption import Preempted
 
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/, which is run as Python; :variant selects.'
 )
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://.')
+_DISTRIBUTED = flags.DEFINE_bool(
+    'distributed', False, 'One of several processes, each with devices of its own, of '
+    'one run. On clusters that JAX knows it finds the others; elsewhere the variables '
+    'JAX_COORDINATOR_ADDRESS (host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID say.'
+)
 
 console = rich.console.Console()
 _locks: list[Any] = []  # open as long as the process lives
@@ -66,14 +75,57 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
       raise ValueError(
           f'config has no {", ".join(absent)}: is it for another experiment?'
       )
+    if _DISTRIBUTED.value:
+      _join_processes()
     main(config, workdir)
   except (ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     _fail(error)
+  except Preempted as told:
+    sys.stdout.flush()
+    print(f'{told}. The same command resumes the run.', file=sys.stderr, flush=True)
+    os._exit(143)  # as of SIGTERM
   except KeyboardInterrupt:
     sys.stdout.flush()
     print('Interrupted. The same command resumes the run.', file=sys.stderr, flush=True)
     # At once: a save that was cut off would complain, and its threads may abort.
     os._exit(130)
+
+
+def _join_processes() -> None:
+  """Makes this process one of several; the first alone speaks."""
+  names = 'JAX_COORDINATOR_ADDRESS', 'JAX_NUM_PROCESSES', 'JAX_PROCESS_ID'
+  given = [os.environ[name] for name in names if name in os.environ]
+  if len(given) not in (0, 3):
+    raise ValueError(f'of {", ".join(names)} set all or none')
+  if given and not all(x.isdigit() for x in given[1:]):
+    raise ValueError(f'JAX_NUM_PROCESSES and JAX_PROCESS_ID must be numbers: {given}')
+  arguments = (given[0], *map(int, given[1:])) if given else ()
+  jax.distributed.initialize(*arguments)
+  # Where it is given, devices of a CPU are to be set up yet: they are not asked for.
+  if int(given[2]) if given else jax.process_index():
+    sys.stdout = open(os.devnull, 'w')
+    console.quiet = True
+
+
+def first_of_processes(function: Callable[[], Any]) -> Any:
+  """Calls a function in the first process; where it fails, all fail.
+
+  Returns:
+    What it returns, in the first process, None in others.
+  """
+  result, error = None, None
+  if jax.process_index() == 0:
+    try:
+      result = function()
+    except (ValueError, OSError) as raised:
+      error = raised
+  if jax.process_count() > 1:
+    failed = multihost_utils.broadcast_one_to_all(np.int32(error is not None))
+    if failed and error is None:
+      raise ValueError('the first process has failed, and says why')
+  if error is not None:
+    raise error
+  return result
 
 
 def _interrupt_again(ignored: Any) -> None:

@@ -45,16 +45,7 @@ def main(config: Any, workdir: str) -> None:
     mesh = partition.make_mesh(**config.mesh.to_dict())
     _lm_sharded.check(config, mesh)
   folder, first = epath.Path(workdir), jax.process_index() == 0
-  if first:
-    _run.lock(workdir)
-    before = run_folder.claim(
-        workdir, config.to_dict(), {**_run.session(), **text.facts},
-        may_grow=['num_seeds'],
-        may_differ=['train.save_every_seconds', 'train.save_every_steps', 'mesh.data',
-                    'mesh.fsdp', 'mesh.tensor'],
-    )
-    if before and before['num_seeds'] < config.num_seeds:
-      print(_training.SEEDS_ADDED)
+  _run.first_of_processes(lambda: _claim(config, workdir, text.facts))
   rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
   done = {(row.arm, row.seed) for row in rows.values()}
   blocks = _training.blocks(config) if together else range(config.num_seeds)
@@ -82,6 +73,18 @@ def main(config: Any, workdir: str) -> None:
   if first:
     report.show(workdir)
     run_folder.finish(workdir, finished=_run.now())
+
+
+def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
+  """Makes the folder this run's, or raises."""
+  _run.lock(workdir)
+  before = run_folder.claim(
+      workdir, config.to_dict(), {**_run.session(), **facts}, may_grow=['num_seeds'],
+      may_differ=['train.save_every_seconds', 'train.save_every_steps', 'mesh.data',
+                  'mesh.fsdp', 'mesh.tensor'],
+  )
+  if before and before['num_seeds'] < config.num_seeds:
+    print(_training.SEEDS_ADDED)
 
 
 def _sorted(config: Any, rows: dict[Any, results.Row]) -> list[results.Row]:

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import optax
 
-from vvlen.training import loop, optimizer
+from vvlen.training import loop, optimizer, preemption
 from vvlen.training.step import TrainState
 
 BLOCKS, BATCH, LENGTH, VOCABULARY, WIDTH = 48, 8, 5, 16, 8
@@ -137,7 +137,7 @@ def main(options) -> None:
         folder=options['folder'], save_every_steps=options['save_every_steps'],
         metrics_every_steps=2, on_metrics=lambda *x: told.append(x),
     )
-  except loop.Preempted as error:
+  except preemption.Preempted as error:
     answer['preempted'] = str(error)
   if options['processes'] > 1:
     answer['refused'] = _refused()

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -301,6 +302,86 @@ def test_a_killed_run_ends_as_if_it_had_not_been(alone, tmp_path, text_file):
                         text=True, timeout=600)
   assert done.returncode == 0, done.stderr
   assert _rows(tmp_path / 'killed') == _rows(alone)
+
+
+def _port():
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    return s.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_and_one_goes_on(alone, tmp_path, text_file):
+  folder, port = tmp_path / 'two', _port()
+  arguments = [
+      sys.executable, '-m', 'experiments.language_model',
+      '--config=configs/lm.py:smoke', f'--workdir={folder}', *SHARDED,
+      f'--config.text.path={text_file}', '--config.mesh.fsdp=2',
+      '--config.mesh.tensor=2',
+  ]
+  workers = [
+      subprocess.Popen(
+          [*arguments, '--distributed'], cwd=ROOT, stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT, text=True, env={
+              **os.environ, 'JAX_NUM_CPU_DEVICES': '4', 'JAX_NUM_PROCESSES': '2',
+              'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+              'JAX_PROCESS_ID': str(number),
+          })
+      for number in range(2)
+  ]
+  said = [worker.communicate(timeout=900)[0] for worker in workers]
+  assert [worker.returncode for worker in workers] == [0, 0], said
+  assert 'alpha.md' in said[0] and 'alpha.md' not in said[1]
+  one, two = _rows(alone), _rows(folder)
+  assert one.keys() == two.keys()
+  for name, value in one.items():
+    np.testing.assert_allclose(
+        value, two[name], rtol=1e-5, atol=1e-6, err_msg=str(name))
+  # From its last checkpoint one process measures again, on a mesh of one device.
+  lines = (folder / 'results.csv').read_text().splitlines(keepends=True)
+  (folder / 'results.csv').write_text(''.join(x for x in lines if 'alpha_0_1' not in x))
+  mesh = ['--config.mesh.fsdp=1', '--config.mesh.tensor=1']
+  done = subprocess.run(
+      [*arguments, *mesh], cwd=ROOT, capture_output=True, text=True, timeout=600,
+      env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1'})
+  assert done.returncode == 0, done.stderr
+  assert '2 of 6 trainings to do' in done.stdout
+  again = _rows(folder)
+  for name, value in two.items():
+    np.testing.assert_allclose(value, again[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('together', [True, False])
+def test_a_run_that_is_told_to_stop_saves_and_goes_on(
+    request, tmp_path, text_file, together
+):
+  whole, _ = request.getfixturevalue('run') if together else (
+      request.getfixturevalue('alone'), None)
+  arguments = [
+      sys.executable, '-m', 'experiments.language_model',
+      '--config=configs/lm.py:smoke', f'--workdir={tmp_path}/told',
+      f'--config.text.path={text_file}', *(() if together else SHARDED),
+  ]
+  environment = dict(os.environ)
+  if not together:
+    environment['JAX_NUM_CPU_DEVICES'] = '1'
+  process = subprocess.Popen(arguments, cwd=ROOT, env=environment, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  # While the second arm is compiled and trained.
+  second = tmp_path / 'told' / 'results.csv'
+  deadline = time.monotonic() + 300
+  while time.monotonic() < deadline and not second.exists():
+    time.sleep(0.02)
+  process.send_signal(signal.SIGTERM)
+  _, complaint = process.communicate(timeout=300)
+  assert process.returncode == 143, complaint
+  [line] = complaint.splitlines()
+  assert re.search(r'Told to stop after step \d+ of 8, saved.* resumes the run', line)
+  done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True,
+                        text=True, timeout=600)
+  assert done.returncode == 0, done.stderr
+  assert _rows(tmp_path / 'told') == _rows(whole)
 
 
 @pytest.mark.parametrize('arguments,says', [

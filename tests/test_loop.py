@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests import conftest, loop_worker
-from vvlen.training import checkpoint, loop
+from vvlen.training import checkpoint, loop, preemption
 
 # Orbax leaves coroutines behind when what it reads is damaged.
 pytestmark = pytest.mark.filterwarnings(
@@ -360,12 +360,13 @@ def test_sigterm_saves_and_the_former_handler_is_back(tmp_path):
       os.kill(os.getpid(), signal.SIGTERM)
 
     # Told after step 3, when step 4 is on its way.
-    with pytest.raises(loop.Preempted, match=f'step 4 of 10, saved in {tmp_path}'):
+    says = f'step 4 of 10, saved in {tmp_path}'
+    with pytest.raises(preemption.Preempted, match=says):
       _train(folder=tmp_path, metrics_every_steps=3, on_metrics=told)
     assert _steps(tmp_path) == [4]
     assert signal.getsignal(signal.SIGTERM) is handler
     _assert_equal(_train(folder=tmp_path), _uninterrupted()[0])
-    with pytest.raises(loop.Preempted, match='after step 4 of 10, not saved'):
+    with pytest.raises(preemption.Preempted, match='after step 4 of 10, not saved'):
       _train(metrics_every_steps=3, on_metrics=told)
     assert noted == []
     # A signal too late for any step is handed on, not lost.
@@ -379,7 +380,7 @@ def test_sigterm_saves_and_the_former_handler_is_back(tmp_path):
 def test_a_run_that_is_to_stop_does_not_evaluate_first(tmp_path):
   evaluated = []
   evaluate = lambda step, _: evaluated.append(step)
-  with pytest.raises(loop.Preempted):
+  with pytest.raises(preemption.Preempted):
     _train(
         folder=tmp_path, metrics_every_steps=1, evaluate_every_steps=2,
         on_metrics=lambda *_: os.kill(os.getpid(), signal.SIGTERM), evaluate=evaluate,

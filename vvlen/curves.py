@@ -20,8 +20,9 @@ class Curves:
     {"arm": …, "step": …, "first_seed": …, "loss": [S numbers], …}
   """
 
-  def __init__(self, path: epath.PathLike):
-    self._path = epath.Path(path)
+  def __init__(self, path: epath.PathLike, writes: bool = True):
+    """Reads what is there; of several processes that keep the same, one writes."""
+    self._path, self._writes = epath.Path(path), writes
     self._lines: list[dict[str, Any]] = read_curves(path)
 
   def add(
@@ -40,8 +41,8 @@ class Curves:
     self._lines.append(
         {'arm': arm, 'step': step, 'first_seed': first_seed, **plain}
     )
-    text = ''.join(json.dumps(line) + '\n' for line in self._lines)
-    write_text(self._path, text)
+    if self._writes:
+      write_text(self._path, ''.join(json.dumps(x) + '\n' for x in self._lines))
 
   def late_mean(self, arm: str, first_seed: int, metric: str) -> np.ndarray:
     """Returns the mean of a metric over the last tenth of the steps, [S]."""

@@ -287,7 +287,7 @@ def _load(
 
 def _gather(x: jax.Array) -> np.ndarray:
   """Returns an array as numpy, from all processes."""
-  if jax.process_count() > 1:
+  if not x.is_fully_addressable:
     from jax.experimental import multihost_utils
 
     return multihost_utils.process_allgather(x, tiled=True)

@@ -18,6 +18,7 @@ import numpy as np
 
 from vvlen import sharding
 from vvlen.training import checkpoint
+from vvlen.training.preemption import Preempted, watching_for_preemption
 from vvlen.training.step import init_state, Metrics, Problem, train_steps, TrainState
 
 # What a seed's key is used for: purpose_key(key, TEST), and so on.
@@ -130,6 +131,7 @@ def train(
   Raises:
     ValueError: if the sizes do not divide, or the checkpoint is of another run or
       of other seeds.
+    Preempted: after SIGTERM, once the call under way is done and its state saved.
   """
   each = None
   if on_progress is not None:
@@ -174,6 +176,7 @@ def train_together(
   Raises:
     ValueError: as in `train`, if the trainers disagree, or if the checkpoints are
       not all of the same step.
+    Preempted: as in `train`.
   """
   trainer, count = trainers[0], len(trainers)
   sharding.check_divisible(len(keys), trainer.mesh, trainer.group_size)
@@ -190,21 +193,26 @@ def train_together(
   state, row_keys = sharding.interleave(states), sharding.interleave([keys] * count)
   del states  # one copy is enough
   last_save = time.monotonic()
-  while step < num_steps:
-    state, metrics = trainer.advance(state, row_keys)
-    step += trainer.steps_per_call
-    metrics = sharding.fetch(metrics)  # waits for the devices
-    if on_progress is not None:
-      on_progress(
-          step, [{name: m[r::count] for name, m in metrics.items()}
-                 for r in range(count)],
-      )
-    due = time.monotonic() - last_save >= save_every_seconds
-    if folders is not None and (due or step == num_steps):
-      data = jax.random.key_data(keys)
-      for folder, part in zip(folders, sharding.separate(state, count), strict=True):
-        checkpoint.save(folder, step, _Saved(data, part))
-      last_save = time.monotonic()
+  with watching_for_preemption() as preempted:
+    while step < num_steps:
+      state, metrics = trainer.advance(state, row_keys)
+      step += trainer.steps_per_call
+      metrics = sharding.fetch(metrics)  # waits for the devices
+      if on_progress is not None:
+        on_progress(
+            step, [{name: m[r::count] for name, m in metrics.items()}
+                   for r in range(count)],
+        )
+      stop = preempted(step)
+      due = time.monotonic() - last_save >= save_every_seconds
+      if folders is not None and (due or stop or step == num_steps):
+        data = jax.random.key_data(keys)
+        for folder, part in zip(folders, sharding.separate(state, count), strict=True):
+          checkpoint.save(folder, step, _Saved(data, part))
+        last_save = time.monotonic()
+      if stop:
+        where = 'not saved' if folders is None else 'saved'
+        raise Preempted(f'Told to stop after step {step} of {num_steps}, {where}')
   return sharding.separate(state, count)
 
 

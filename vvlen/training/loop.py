@@ -6,10 +6,7 @@ are then. All processes run the loop alike.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-import contextlib
 import json
-import signal
-import threading
 from typing import Any
 import zlib
 
@@ -20,13 +17,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from vvlen.training import checkpoint
+from vvlen.training.preemption import Preempted, watching_for_preemption
 from vvlen.training.step import Batch, Metrics
 
 State = Any  # a pytree of jax.Array; state.step is [] int32, the updates made
-
-
-class Preempted(Exception):
-  """The run was told to stop, and says whether it could save its state."""
 
 
 def place_rows(
@@ -152,7 +146,7 @@ def train(
 
   if evaluate is not None and due(evaluate_every_steps):
     evaluate(made, state)
-  with _watching_for_preemption() as preempted:
+  with watching_for_preemption() as preempted:
     while made < num_steps:
       batch = place(_next(batches, made, num_steps))
       state, metrics = step(state, batch)
@@ -237,26 +231,3 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
   except TypeError as error:
     raise ValueError(f'A checkpoint cannot hold {value!r}: {error}') from error
-
-
-@contextlib.contextmanager
-def _watching_for_preemption() -> Iterator[Callable[[int], bool]]:
-  """Yields what says whether to stop after a step, to all processes alike.
-
-  Where jax.distributed runs, it has a handler of SIGTERM and agrees between processes
-  on the step. Where it does not, SIGTERM is noted until the block ends.
-  """
-  if jax.distributed.is_initialized():
-    yield multihost_utils.reached_preemption_sync_point
-    return
-  if threading.current_thread() is not threading.main_thread():
-    yield lambda made: False  # Signals are the main thread's.
-    return
-  noted: list[int] = []
-  former = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
-  try:
-    yield lambda made: bool(noted)
-  finally:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL if former is None else former)
-  if noted:  # It came too late for a step.
-    signal.raise_signal(signal.SIGTERM)
