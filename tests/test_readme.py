@@ -6,12 +6,15 @@ import shlex
 import subprocess
 import sys
 
+import chex
 import jax
 import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.llamas import llama, V, variables_of
 from vvlen import results
+from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.training import ensemble
 
 _README = (ROOT / 'README.md').read_text()
@@ -86,5 +89,17 @@ def test_any_problem_with_many_seeds():
     np.testing.assert_allclose(error, start * (1 - 2 * rate) ** 50, rtol=0.5)
 
 
+def test_llamas_of_the_hub(tmp_path):
+  model = llama()
+  save_checkpoint(tmp_path / 'llama', model, variables_of(model))
+  scope = {}
+  example = _EXAMPLES[5].replace('path/to', str(tmp_path))
+  exec(compile(example, 'README.md', 'exec'), scope)
+  assert scope['logits'].shape == (1, 4, V) and scope['more'].shape == (1, 8)
+  longer, variables = load_checkpoint(tmp_path / 'longer')
+  assert longer == scope['longer']
+  chex.assert_trees_all_equal(variables, scope['variables'])
+
+
 def test_every_example_is_tested():
-  assert len(_EXAMPLES) == 5
+  assert len(_EXAMPLES) == 6

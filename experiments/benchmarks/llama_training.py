@@ -1,0 +1,205 @@
+"""How many tokens a second does a Llama train, beside transformers?
+
+Loss and gradients of 8 sequences of 512 tokens, 4 layers of width 256, 32,000 words,
+float32, the same model, tokens and loss in both; in turns, a process each. vvlen on one
+device a core, over which the rows are shared out, as its experiments do, and on one
+device; transformers as it is, with PyTorch's fused attention.
+
+  python -m experiments.benchmarks.llama_training    # needs PyTorch and transformers
+
+  python -m experiments.benchmarks.llama_training --large
+
+is for an accelerator: a Llama of the shape of Llama 3.2 1B with random weights, 8,192
+tokens, bfloat16, with the misalignment term; its operations as a share of the measured
+peak of matrix products, and its memory.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+import numpy as np
+
+from experiments import _run
+from experiments.benchmarks import _rounds
+from vvlen import partition, sharding
+from vvlen.models.llama_model import Llama, output_table
+from vvlen.models.rope import Llama3, Rope
+from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
+from vvlen.objectives.windows import two_windows
+
+SMALL = dict(vocab_size=32_000, width=256, mlp_width=688, num_layers=4, num_heads=4,
+             num_key_heads=4)
+# Of Llama 3.2 1B.
+LARGE = dict(vocab_size=128_256, width=2048, mlp_width=8192, num_layers=16,
+             num_heads=32, num_key_heads=8, rope=Rope(500_000.0, Llama3(32.0, 8192)))
+ROWS, LENGTH, LONG = 8, 512, 8192
+_PEAK_SIZE = 8192  # of the square matrices whose product is the peak
+
+
+def tokens() -> np.ndarray:
+  """Returns what is trained on, [rows, length] int32."""
+  rng = np.random.default_rng(0)
+  return rng.integers(0, SMALL['vocab_size'], (ROWS, LENGTH)).astype(np.int32)
+
+
+def serve_vvlen(all_cores: bool) -> None:
+  """Measures tokens a second, one step at a time."""
+  if all_cores:
+    _run.use_devices()
+  mesh = partition.make_mesh(data=-1)
+  model, rows = Llama(**SMALL), tokens()
+
+  def loss(params, x):
+    hidden = model.apply({'params': params}, x, method='hidden')
+    has_next = jnp.broadcast_to(jnp.arange(LENGTH) < LENGTH - 1, x.shape)
+    return chunked_cross_entropy(
+        hidden, output_table(model, params), jnp.roll(x, -1, axis=1), has_next)
+
+  with jax.set_mesh(mesh):
+    params = jax.jit(model.init, out_shardings=sharding.whole(mesh))(
+        jax.random.key(0), rows[:, :2])['params']
+    placed = jax.device_put(rows, NamedSharding(mesh, partition.ROWS))
+    step = jax.jit(jax.value_and_grad(loss))
+    first = float(jax.block_until_ready(step(params, placed))[0])
+
+    def measure():
+      start = time.perf_counter()
+      jax.block_until_ready(step(params, placed))
+      return ROWS * LENGTH / (time.perf_counter() - start)
+
+    _rounds.serve(measure, {'loss': first, 'version': jax.__version__})
+
+
+def serve_transformers() -> None:
+  """Measures tokens a second, one step at a time."""
+  import torch
+  import transformers
+
+  config = transformers.LlamaConfig(
+      vocab_size=SMALL['vocab_size'], hidden_size=SMALL['width'],
+      intermediate_size=SMALL['mlp_width'], num_hidden_layers=SMALL['num_layers'],
+      num_attention_heads=SMALL['num_heads'], tie_word_embeddings=True,
+      num_key_value_heads=SMALL['num_key_heads'], use_cache=False,
+  )
+  torch.manual_seed(0)
+  model = transformers.LlamaForCausalLM(config).train()
+  rows = torch.tensor(tokens(), dtype=torch.long)
+
+  def step():
+    model.zero_grad(set_to_none=True)
+    loss = model(rows, labels=rows).loss
+    loss.backward()
+    return loss.item()
+
+  first = step()
+
+  def measure():
+    start = time.perf_counter()
+    step()
+    return ROWS * LENGTH / (time.perf_counter() - start)
+
+  _rounds.serve(measure, {'loss': first, 'version': transformers.__version__,
+                          'torch': torch.__version__})
+
+
+def compare(args: argparse.Namespace) -> None:
+  """Lets the three measure in turn."""
+  workers = {
+      name: _rounds.Worker('experiments.benchmarks.llama_training', [f'--serve={name}'])
+      for name in ('vvlen', 'vvlen_one_device', 'transformers')
+  }
+  about = {name: worker.about for name, worker in workers.items()}
+  told = _rounds.alternate(workers, args.rounds)
+  rates = {name: worker.median() for name, worker in workers.items()}
+  for name, rate in rates.items():
+    print(f'{name:18} {rate:9,.0f} tokens/s')
+  _rounds.report({
+      'ratio': round(rates['vvlen'] / rates['transformers'], 3),
+      'ratio_one_device': round(rates['vvlen_one_device'] / rates['transformers'], 3),
+      'tokens_per_second': {name: round(x, 1) for name, x in rates.items()},
+      'model': SMALL, 'rows': ROWS, 'length': LENGTH, 'about': about,
+      'processor': _run.processor(),
+  } | told, args.output)
+
+
+def operations(count: int) -> float:
+  """Returns what a step on `count` windows of `LONG` tokens asks for, in operations.
+
+  Two for each weight of a product and token, in the forward pass, and of attention
+  half a matrix of logits and of sums; twice as many in the backward pass.
+  """
+  width, heads, keys = (LARGE[x] for x in ('width', 'num_heads', 'num_key_heads'))
+  head = width // heads
+  layer = 2 * width * width + 2 * width * keys * head + 3 * width * LARGE['mlp_width']
+  weights = LARGE['num_layers'] * layer + LARGE['vocab_size'] * width
+  attention = LARGE['num_layers'] * 2 * LONG * width  # per token, half of 4 n d
+  return 3 * count * LONG * (2 * weights + attention)
+
+
+def large(args: argparse.Namespace) -> None:
+  """Measures the large model on an accelerator."""
+  if jax.default_backend() == 'cpu':
+    print('The large model needs an accelerator: not run.')
+    _rounds.report({'not_run': 'needs an accelerator'}, args.output)
+    return
+  model = Llama(**LARGE, max_length=LONG, remat=True, dtype=jnp.bfloat16)
+  key = jax.random.key(0)
+  stream = jax.random.randint(key, (1, LONG + LONG // 2 - 1), 0, LARGE['vocab_size'])
+  params = jax.jit(model.init)(key, stream[:, :2])['params']
+
+  def loss(params, offset):
+    cast = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    windows = two_windows(stream, LONG, offset)
+    hidden = [model.apply({'params': cast}, x, method='hidden') for x in windows]
+    return chunked_two_window_loss(
+        *hidden, output_table(model, cast), *windows, offset, 0.1, chunk_size=1024)[0]
+
+  step = jax.jit(jax.value_and_grad(loss))
+  a = jax.random.normal(key, (_PEAK_SIZE, _PEAK_SIZE), jnp.bfloat16)
+  product = jax.jit(lambda a: a @ a)
+  seconds, about = _rounds.in_turns({
+      'step': lambda i: jax.block_until_ready(step(params, jnp.int32(100 + i))),
+      'product': lambda _: jax.block_until_ready([product(a) for _ in range(10)]),
+  }, args.rounds)
+  median = {name: statistics.median(x) for name, x in seconds.items()}
+  peak = 10 * 2 * _PEAK_SIZE**3 / median['product']
+  rate = operations(2) / median['step']
+  memory: Any = jax.devices()[0].memory_stats() or {}
+  print(f'{2 * LONG / median["step"]:,.0f} tokens/s, {rate / peak:.1%} of the peak')
+  _rounds.report({
+      'share_of_peak': round(rate / peak, 4), 'tflop_per_second': round(rate / 1e12, 1),
+      'peak_tflop_per_second': round(peak / 1e12, 1),
+      'tokens_per_second': round(2 * LONG / median['step']),
+      'peak_bytes': memory.get('peak_bytes_in_use'),
+      'seconds': {name: float(f'{x:.4g}') for name, x in median.items()},
+      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'versions': {'jax': jax.__version__},
+  } | about, args.output)
+
+
+def main() -> None:
+  """Measures, and prints a table and, last, JSON."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--large', action='store_true', help='on an accelerator')
+  parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--output', help='also write the JSON to this file')
+  parser.add_argument('--serve', help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.serve == 'transformers':
+    serve_transformers()
+  elif args.serve:
+    serve_vvlen(all_cores=args.serve == 'vvlen')
+  elif args.large:
+    large(args)
+  else:
+    compare(args)
+
+
+if __name__ == '__main__':
+  sys.exit(main())
