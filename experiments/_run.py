@@ -77,6 +77,8 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
       )
     if _DISTRIBUTED.value:
       _join_processes()
+    else:
+      signal.signal(signal.SIGTERM, _stop)
     main(config, workdir)
   except (ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     _fail(error)
@@ -89,6 +91,11 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     print('Interrupted. The same command resumes the run.', file=sys.stderr, flush=True)
     # At once: a save that was cut off would complain, and its threads may abort.
     os._exit(130)
+
+
+def _stop(*_: Any) -> NoReturn:
+  """Ends a run that is told to, where training does not see to it itself."""
+  raise Preempted('Told to stop')
 
 
 def _join_processes() -> None:

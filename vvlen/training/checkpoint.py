@@ -124,7 +124,7 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
   options = ocp.CheckpointManagerOptions(
       max_to_keep=1, enable_async_checkpointing=False
   )
-  return ocp.CheckpointManager(
+  manager = ocp.CheckpointManager(
       epath.Path(folder).resolve(),
       options=options,
       item_handlers={
@@ -132,6 +132,10 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
           'meta': ocp.JsonCheckpointHandler(),
       },
   )
+  # It would tell jax.distributed of its step, for the sake of a log; a SIGTERM that
+  # came during the save would then wait for a step counted as checkpoints are.
+  manager.reached_preemption = lambda step: False  # type: ignore[method-assign]
+  return manager
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ def train(
     metrics_every_steps: between two calls of `on_metrics`.
     evaluate_every_steps: between two calls of `evaluate`; None for the last only.
     on_metrics: called with (updates made, {name: mean over the steps since the last
-      call}), also before the state is evaluated and saved.
+      call}), also before the state is evaluated and at the end.
     evaluate: called with (updates made, state), before the state is saved and once
       more when a run goes on from, or ended at, such a step. Its state's memory is
       taken when it returns.
@@ -123,21 +123,20 @@ def train(
     if every is not None and every < 1:
       raise ValueError(f'{name}_every_steps must be positive: {every}')
   made = int(state.step)
+  waiting: list[Metrics] = []  # of steps that were not told of
   if folder is not None:
     meta = _as_json(meta or {})
     _position(batches)
-    made, state = _resume(folder, made, state, batches, meta)
+    made, state, waiting = _resume(folder, made, state, batches, meta)
   if made > num_steps:
     raise ValueError(f'The run is at step {made} already, beyond {num_steps}')
 
   def due(every):
     return made == num_steps or (every and made and made % every == 0)
 
-  waiting: list[Metrics] = []
-
   def tell():
-    fetched = jax.device_get(waiting)
-    waiting.clear()
+    nonlocal waiting
+    fetched, waiting = jax.device_get(waiting), []
     if fetched and on_metrics is not None:
       on_metrics(made, {
           name: float(np.mean([np.float64(m[name]) for m in fetched]))
@@ -159,8 +158,11 @@ def train(
         tell()
         evaluate(made, state)
       if folder is not None and (due(save_every_steps) or stop):
-        tell()
-        beside = {'batches': _position(batches), 'meta': meta}
+        if made % metrics_every_steps == 0:
+          tell()
+        # The others wait in the checkpoint: what is told does not depend on saving.
+        waiting = [_floats(m) for m in jax.device_get(waiting)]
+        beside = {'batches': _position(batches), 'meta': meta, 'metrics': waiting}
         checkpoint.save(folder, made, state, beside)
       if stop:
         where = 'not saved' if folder is None else f'saved in {folder}'
@@ -178,14 +180,14 @@ def _next(batches: Iterator[Batch], made: int, num_steps: int) -> Batch:
 
 def _resume(
     folder: epath.PathLike, made: int, state: State, batches: Any, meta: dict[str, Any]
-) -> tuple[int, State]:
+) -> tuple[int, State, list[Metrics]]:
   """Returns step and state of the last checkpoint and moves `batches` there.
 
-  Where there is none, those given are returned.
+  Where there is none, those given are returned. And the metrics that were not told of.
   """
   step = checkpoint.last_step(folder)
   if not step:
-    return made, state
+    return made, state, []
   beside = checkpoint.read_meta(folder) or {}
   if not beside.keys() >= {'batches', 'meta'}:
     raise ValueError(
@@ -205,7 +207,11 @@ def _resume(
   jax.tree.map(lambda x: x.delete(), state)  # There may be no room for two.
   _, state = checkpoint.restore(folder, like)
   batches.set_state(beside['batches'])
-  return step, state
+  return step, state, beside.get('metrics', [])
+
+
+def _floats(metrics: Metrics) -> Metrics:
+  return {name: float(x) for name, x in metrics.items()}  # type: ignore[misc]
 
 
 def _position(batches: Any) -> Any:
