@@ -14,6 +14,7 @@ from vvlen import (
     alignment,
     counting,
     linear_attention,
+    measurements,
     mechanism,
     recency,
     report,
@@ -35,6 +36,8 @@ def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
     return report.write
   with run_folder.reading(path) as stored:
     config = dict(stored['config'])
+  if 'inputs' in config:
+    return measurements.write
   if 'base' in config:
     return sensitivity.write
   if 'control' in config:

@@ -15,7 +15,7 @@ _FROM_RESULTS = {'comparison', 'plots', 'results', 'statistics'}
 ALLOWED = {
     'models': {'partition', 'sharding', 'stages'},
     'training': {'partition', 'sharding'},
-    'evaluation': {'models', 'objectives', 'theory', 'sharding'},
+    'evaluation': {'models', 'objectives', 'partition', 'theory', 'sharding'},
     'simulation': {'models', 'objectives', 'theory', 'sharding', 'stages'},
     'results': _FROM_RESULTS,
     'curves': {'results'},
@@ -52,6 +52,10 @@ ALLOWED = {
         'alignment_figures', 'curves', 'run_folder', 'tables'
     },
     'alignment_figures': _FROM_RESULTS,
+    'measurements': _FROM_RESULTS | {
+        'measurements_figures', 'measurements_rows', 'run_folder', 'tables'
+    },
+    'measurements_figures': _FROM_RESULTS | {'measurements_rows'},
     'linear_attention': _FROM_RESULTS | {
         'linear_attention_figure', 'linear_attention_tables', 'run_folder', 'tables'
     },
@@ -64,7 +68,8 @@ WITHOUT_JAX = (
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
     'counting', 'counting_cells', 'counting_figures',
-    'alignment', 'alignment_figures',
+    'alignment', 'alignment_figures', 'measurements', 'measurements_figures',
+    'measurements_rows',
     'linear_attention', 'linear_attention_figure', 'linear_attention_tables',
     'theory.linear_attention', 'tasks.documents', 'tasks.tokenizers', 'tasks.text',
 )

@@ -11,6 +11,7 @@ import pytest
 from scipy import special, stats
 
 from vvlen.evaluation import misalignment as evaluation
+from vvlen.evaluation.programs import program_of
 from vvlen.objectives import misalignment as objective
 from vvlen.objectives.cross_entropy import next_token_cross_entropy
 from vvlen.objectives.misalignment import misalignment_loss, symmetric_cross_entropy
@@ -318,11 +319,23 @@ def test_weights_of_a_model_are_not_compiled_into_its_program(key):
   model = lambda x: jnp.tanh(table)[x] @ table.T
   tokens = jax.random.randint(key, (B, L + 4), 0, V)
   for form in (model, jax.jit(model)):
-    run, logits = evaluation._trace(form, tokens)
+    run, logits = program_of(form, tokens)
     np.testing.assert_allclose(run(tokens), model(tokens), atol=1e-4)
     assert logits.shape == (B, L + 4, V)
-  run, _ = evaluation._trace(model, tokens)
+  run, _ = program_of(model, tokens)
   assert [x.shape for x in run.args[0]] == [table.shape]
+
+
+def test_sequences_told_apart_have_the_mean_of_all(key):
+  tokens = jax.random.randint(key, (B, 2 * L), 0, V)
+  at = lambda tokens, **options: evaluation.misalignment_at_offsets(
+      _model, tokens, L, [1, 4], **options)
+  apart = at(tokens, by_sequence=True)
+  for values, mean in zip(apart, at(tokens), strict=True):
+    assert values.shape == (2, B)
+    np.testing.assert_allclose(values.mean(1), mean, rtol=1e-5, atol=1e-6)
+  for i in range(B):
+    np.testing.assert_allclose(apart.sce[:, i], at(tokens[i : i + 1]).sce, rtol=1e-5)
 
 
 def test_a_model_that_sees_one_token_is_aligned(key):

@@ -4,13 +4,14 @@ The model reads two windows of the same stream, the second some tokens further o
 its predictions for the same tokens are compared; see `vvlen.objectives.misalignment`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vvlen.evaluation.programs import Apply, program_of
 from vvlen.objectives.cross_entropy import check_tokens
 from vvlen.objectives.misalignment import (
   check_two_windows,
@@ -20,11 +21,14 @@ from vvlen.objectives.misalignment import (
   two_windows,
 )
 
-# tokens [B, L] -> logits [B, L, V]
-Apply = Callable[[jax.Array], jax.Array]
-
 # One program for all offsets.
 _measures = jax.jit(measures, static_argnames='whole_overlap')
+
+
+@functools.partial(jax.jit, static_argnames='whole_overlap')
+def _measures_by_sequence(first, second, offset, whole_overlap):
+  one = lambda p, q: measures(p[None], q[None], offset, whole_overlap=whole_overlap)
+  return jax.vmap(one)(first, second)
 
 
 def misalignment(
@@ -70,6 +74,7 @@ def misalignment_at_offsets(
     offsets: Sequence[int],
     *,
     whole_overlap: bool = False,
+    by_sequence: bool = False,
 ) -> Measures:
   """Returns the measures of misalignment at several offsets.
 
@@ -82,22 +87,24 @@ def misalignment_at_offsets(
     length: L.
     offsets: whole numbers, as all that follows, as in `misalignment`.
     whole_overlap: compares all rows of the same token.
+    by_sequence: whether to tell sequences apart.
 
   Returns:
-    Arrays [offsets], in their order.
+    Arrays [offsets], in their order, or [offsets, B], means over rows alone.
 
   Raises:
     ValueError: if there are no offsets, or as `misalignment`.
   """
   _check(tokens, length, offsets, whole_overlap)
   first, *others = (two_windows(tokens, length, e)[1] for e in (0, *offsets))
-  apply, logits = _trace(apply_fn, first)
+  apply, logits = program_of(apply_fn, first)
   _check_tokens([first, *others], logits)
   first = _logits(apply, first)
+  measure = _measures_by_sequence if by_sequence else _measures
   found = []
   for offset, window in zip(offsets, others, strict=True):
     second = _logits(apply, window)
-    found.append(_measures(first, second, offset, whole_overlap=whole_overlap))
+    found.append(measure(first, second, offset, whole_overlap=whole_overlap))
   return jax.tree.map(lambda *x: jnp.stack(x), *found)
 
 
@@ -145,16 +152,6 @@ def _logits(apply_fn: Apply, tokens: jax.Array) -> jax.Array:
   logits = jnp.asarray(apply_fn(tokens))
   check_tokens(tokens, logits.shape)
   return logits
-
-
-def _trace(apply_fn: Apply, tokens: jax.Array) -> tuple[Apply, jax.ShapeDtypeStruct]:
-  """Returns a function under jit, and what its logits are."""
-  if hasattr(apply_fn, 'lower'):  # under jit already
-    return apply_fn, jax.eval_shape(apply_fn, tokens)
-  program, logits = jax.make_jaxpr(apply_fn, return_shape=True)(tokens)
-  # Weights that it closes over, as constants, would be compiled into the program.
-  run = jax.jit(lambda weights, x: jax.core.eval_jaxpr(program.jaxpr, weights, x)[0])
-  return functools.partial(run, program.consts), logits
 
 
 def _check_tokens(

@@ -1,0 +1,117 @@
+"""Parts of what `experiments.measure` measures, and lengths, bins and rows of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vvlen import results
+from vvlen.models.llama_model import Llama
+
+_LOGITS_AT_ONCE = 2**28  # 1 GiB in float32
+
+
+class Subject(NamedTuple):
+  """What is measured."""
+
+  model: Llama
+  stream: np.ndarray  # tokens of the text [N] int32
+  vocab_size: int  # of the tokenizer
+  begin: int | None  # its BOS
+  length: int  # L
+
+
+class Cell(NamedTuple):
+  """A part of the measurements."""
+
+  name: str  # another one for each
+  work: int  # tokens times layers
+  rows: Callable[[dict[str, Any]], list[results.Row]]  # of the variables
+
+
+def row(arm: str, length: int | None, metric: str, value: Any) -> results.Row:
+  """Returns a row; there is one seed."""
+  return results.Row('measure', arm, 0, length, metric, float(value))
+
+
+def interval(
+    config: Any, arm: str, length: int | None, metric: str, values: np.ndarray
+) -> list[results.Row]:
+  """Returns rows of the mean over sequences, and of its 95 % interval.
+
+  That is of percentiles, by bootstrap: it stays where values can be.
+
+  Args:
+    config: says how many samples of sequences, and their seed.
+    arm: of the rows.
+    length: of the rows.
+    metric: of the mean; those of the interval end in _low and _high.
+    values: [S].
+  """
+  count = len(values)
+  drawn = np.random.default_rng(config.seed).multinomial(
+      count, np.full(count, 1 / count), config.num_resamples
+  )
+  low, high = np.quantile(drawn @ np.asarray(values, float) / count, (0.025, 0.975))
+  return [row(arm, length, metric, np.mean(values)),
+          row(arm, length, metric + '_low', low),
+          row(arm, length, metric + '_high', high)]
+
+
+def spaced(stream: np.ndarray, length: int, count: int) -> np.ndarray:
+  """Returns sequences [S, length] that are spread over a text and do not overlap.
+
+  S is `count`, or as many as there are.
+  """
+  count = min(count, len(stream) // length)
+  if count < 2:
+    raise ValueError(
+        f'the text has {len(stream):,} tokens, fewer than two sequences of {length:,}: '
+        'give more text, a larger config.num_characters, or a smaller config.length'
+    )
+  starts = np.linspace(0, len(stream) - length, count).astype(int)
+  return stream[starts[:, None] + np.arange(length)]
+
+
+def octaves(shortest: int, longest: float, section: str) -> list[int]:
+  """Returns shortest, 2 shortest, 4 shortest … up to `longest`."""
+  lengths = [shortest * 2**i for i in range(64) if shortest * 2**i <= longest]
+  if len(lengths) < 2:
+    raise ValueError(f'config.{section}.shortest and longest leave fewer than two '
+                     f'lengths: {shortest} up to {longest:g} tokens')
+  return lengths
+
+
+def bins(first: int, end: int) -> list[tuple[int, int]]:
+  """Cuts first..end − 1 at each number up to 8, then twice in an octave.
+
+  Returns:
+    For each bin its first number, and the one after its last.
+  """
+  wide = (x << i for i in range(64) for x in (8, 12))
+  edges = [*range(first, 8), *wide]
+  edges = sorted(x for x in edges if first <= x < end)
+  return list(zip(edges, [*edges[1:], end], strict=True))
+
+
+def times(length: int, factors: Sequence[float], name: str, least: int) -> list[int]:
+  """Returns multiples of L as whole numbers, rising."""
+  lengths = sorted({round(factor * length) for factor in factors})
+  if not lengths or lengths[0] < least:
+    raise ValueError(f'config.{name} must make windows of at least {least} tokens: '
+                     f'{tuple(factors)} x {length}')
+  return lengths
+
+
+def layers_of(config: Any, section: str, model: Llama) -> list[int]:
+  layers = list(config[section].layers) or list(range(model.num_layers))
+  for layer in layers:
+    if not isinstance(layer, int) or not 0 <= layer < model.num_layers:
+      raise ValueError(f'config.{section}.layers: the model has layers 0 to '
+                       f'{model.num_layers - 1}, not {layer!r}')
+  return layers
+
+
+def at_once(config: Any, model: Llama) -> int:
+  """Returns tokens to read at once where there are logits."""
+  return min(config.tokens_at_once, max(1, _LOGITS_AT_ONCE // model.vocab_size))

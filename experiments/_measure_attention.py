@@ -1,0 +1,138 @@
+"""What `experiments.measure` measures of attention: output, weights and logits."""
+
+from collections.abc import Iterator
+import functools
+from typing import Any
+
+import numpy as np
+
+from experiments import _measure
+from experiments._measure import Cell, interval, row, Subject
+from vvlen.evaluation import attention_by_length, output_spread, probe
+
+_RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
+
+
+def spread(config: Any, subject: Subject) -> Iterator[Cell]:
+  """Yields a cell for each curve of Figure 1 in each layer."""
+  own, model, size = config.spread, subject.model, subject.vocab_size
+  lengths = _measure.octaves(own.shortest, subject.length * own.longest, 'spread')
+  text = _measure.spaced(subject.stream, lengths[-1], own.num_sequences)
+  drawn = np.random.default_rng([config.seed, _RANDOM])
+  random = drawn.integers(size, size=text.shape, dtype=np.int32)
+  drawn = np.random.default_rng([config.seed, _QUERIES])
+  queries = drawn.choice(size, min(size, own.num_queries), replace=False).tolist()
+  conditions = {'random': (model, random), 'text': (model, text)}
+  if model.rope is not None:
+    # Without positions first, as in the paper.
+    conditions = {'random_nope': (model.clone(rope=None), random)} | conditions
+
+  def measure(condition, layer, reading, variables):
+    looked_at, sequences = conditions[condition]
+    arm = f'{condition}/{reading}/layer_{layer}'
+    outputs_of = functools.partial(
+        output_spread.spread_by_length, probe.probe_layer(looked_at, variables, layer),
+        sequences, lengths, separately=probe.reads_ahead(looked_at, lengths[-1]),
+        tokens_at_once=config.tokens_at_once,
+    )
+    tokens = queries if reading == 'fixed' else [None]
+    by_query = [outputs_of(token) for token in tokens]
+    outputs = np.concatenate(by_query, axis=-1)
+    resamples = {'num_resamples': config.num_resamples, 'seed': config.seed}
+    found = output_spread.slope(lengths, outputs, **resamples)
+    of_each = [output_spread.slope(lengths, x, num_resamples=0)[0] for x in by_query]
+    single = output_spread.standard_deviation(outputs)
+    rows = [row(arm, None, 'num_sequences', len(sequences)),
+            row(arm, None, 'num_queries', len(tokens)),
+            row(arm, None, 'slope_least', min(of_each)),
+            row(arm, None, 'slope_most', max(of_each))]
+    for end, value in zip(('', '_low', '_high'), found, strict=True):
+      rows.append(row(arm, None, f'slope{end}', value))
+    low, high = np.quantile(
+        output_spread.resampled_deviations(outputs, *resamples.values()),
+        (0.025, 0.975), axis=0)
+    for metric, values in (('std', single.mean(-1)), ('std_low', low),
+                           ('std_high', high)):
+      rows += [row(arm, n, metric, x) for n, x in zip(lengths, values, strict=True)]
+    # Some of the first query, from all heads.
+    for i in np.linspace(0, by_query[0].shape[2] - 1, own.num_components).astype(int):
+      rows += [row(arm, n, f'std_component_{i}', x)
+               for n, x in zip(lengths, single[:, i], strict=True)]
+    return rows
+
+  for layer in _measure.layers_of(config, 'spread', model):
+    for condition in conditions:
+      for reading in ('as_it_is', 'fixed'):
+        passes = len(queries) * 2 if reading == 'fixed' else 1
+        yield Cell(f'spread, {condition}, {reading}, layer {layer}',
+                   passes * text.size * (layer + 1),
+                   functools.partial(measure, condition, layer, reading))
+
+
+def entropy(config: Any, subject: Subject) -> Iterator[Cell]:
+  """Yields a cell for each order of the tokens, with all layers and lengths."""
+  own, model = config.entropy, subject.model
+  layers = _measure.layers_of(config, 'entropy', model)
+  lengths = _measure.octaves(own.shortest, subject.length * own.longest, 'entropy')
+  orders = _orders(config, subject, lengths[-1], own.num_sequences)
+
+  def measure(order, variables):
+    found = attention_by_length.entropy_by_length(
+        probe.probe_layers(model, variables, layers), orders[order], lengths,
+        separately=probe.reads_ahead(model, lengths[-1]),
+        tokens_at_once=config.tokens_at_once,
+    )
+    rows = []
+    for i, layer in enumerate(layers):
+      for j, n in enumerate(lengths):
+        arm, by_head = f'{order}/layer_{layer}', found[:, i, :, j]
+        rows += interval(config, arm, n, 'entropy', by_head.mean(1))
+        rows += [row(f'{arm}/head_{h}', n, 'entropy', x)
+                 for h, x in enumerate(by_head.mean(0))]
+      rows.append(row(arm, lengths[-1], 'num_sequences', len(found)))
+    return rows
+
+  for order, sequences in orders.items():
+    yield Cell(f'entropy, {order}', sequences.size * (max(layers) + 1),
+               functools.partial(measure, order))
+
+
+def recency(config: Any, subject: Subject) -> Iterator[Cell]:
+  """Yields a cell for each order of the tokens, with all layers."""
+  own, model = config.recency, subject.model
+  layers = _measure.layers_of(config, 'recency', model)
+  if not 2 < own.num_tokens or not 1 <= own.num_queries <= own.num_tokens:
+    raise ValueError('config.recency.num_tokens must be at least 3, num_queries from 1 '
+                     f'to it: {own.num_tokens}, {own.num_queries}')
+  orders = _orders(config, subject, own.num_tokens, own.num_sequences)
+
+  def measure(order, variables):
+    found = attention_by_length.recency_by_layer(
+        probe.probe_layers(model, variables, layers), orders[order], own.num_queries,
+        tokens_at_once=config.tokens_at_once,
+    )
+    rows = []
+    for i, layer in enumerate(layers):
+      arm = f'{order}/layer_{layer}'
+      for name in ('recency_probability', 'violation_rate'):
+        by_head = getattr(found, name)[:, i]
+        rows += interval(config, arm, own.num_tokens, name, by_head.mean(1))
+        rows += [row(f'{arm}/head_{h}', own.num_tokens, name, x)
+                 for h, x in enumerate(by_head.mean(0))]
+      for h, scores in enumerate(found.mean_score[:, i].mean(0)):
+        rows += [row(f'{arm}/head_{h}', low, 'logit_at', scores[low:high].mean())
+                 for low, high in _measure.bins(0, own.num_tokens)]
+    return rows
+
+  for order, sequences in orders.items():
+    yield Cell(f'recency, {order}', sequences.size * (max(layers) + 1),
+               functools.partial(measure, order))
+
+
+def _orders(
+    config: Any, subject: Subject, length: int, count: int
+) -> dict[str, np.ndarray]:
+  """Returns sequences of the text, and the same with their tokens in another order."""
+  text = _measure.spaced(subject.stream, length, count)
+  seed = [config.seed, _ORDER, length]
+  return {'text': text, 'shuffled': attention_by_length.shuffled(text, seed)}

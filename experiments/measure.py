@@ -1,0 +1,223 @@
+r"""What does a checkpoint do beyond the lengths of its training? Trains nothing.
+
+  python -m experiments.measure --checkpoint=DIR --text=FILE --workdir=runs/measure
+
+The checkpoint is of the Llama family, in hub layout. The text may be a file, a folder
+or a .jsonl file, local or gs://; without one it is Python's standard library. It is
+encoded by the checkpoint's tokenizer.json, or, where it has none and the vocabulary has
+room, as bytes. --config is configs/measure.py unless said otherwise. Measured are:
+
+  perplexity    by length of context, in blocks and in sliding windows, and by position
+  misalignment  of two windows of the same text, by length and offset, on all scales
+  Figure 1      of arXiv 2504.02827: the spread of attention outputs over sequences, by
+                length: random tokens without and with positions, and text, with the
+                last token, whose query it is, as it is and held fixed
+  recency       attention logits by distance, and the recency probability
+  entropy       of attention weights by length
+
+The last two of text and of the same tokens in random order, as positions have a bias of
+their own. The same command again computes what is missing and makes the report.
+"""
+
+import functools
+import hashlib
+import math
+import os
+import platform
+import re
+import sys
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import _measure, _measure_attention, _measure_predictions, _run, report
+from experiments._check import naming_fields
+from experiments._measure import Subject
+from vvlen import partition, results, run_folder
+from vvlen.models import llama
+from vvlen.models.llama_model import Llama
+from vvlen.tasks import documents, tokenizers
+from vvlen.tasks.tokenizers import Tokenizer
+
+_PARTS = (
+    _measure_predictions.perplexity, _measure_predictions.misalignment,
+    _measure_attention.spread, _measure_attention.entropy, _measure_attention.recency,
+)
+_CONFIG = os.path.join('configs', 'measure.py')
+_EDGE = 2**16  # bytes at both ends of a file, by which its content is known
+# Paths are known by their content; the others change results by rounding alone.
+_MAY_DIFFER = ('checkpoint', 'text', 'tokens_at_once', 'mesh.data', 'mesh.fsdp',
+               'mesh.tensor')
+_LEAST = {
+    'seed': 0, 'length': 0, 'num_characters': 1, 'tokens_at_once': 1,
+    'perplexity.num_windows': 1, 'misalignment.num_sequences': 2,
+    'spread.shortest': 1, 'spread.num_sequences': 2, 'spread.num_queries': 1,
+    'spread.num_components': 0, 'num_resamples': 1, 'entropy.shortest': 1,
+    'entropy.num_sequences': 2, 'recency.num_tokens': 3, 'recency.num_queries': 1,
+    'recency.num_sequences': 2,
+}
+
+
+def main(config: Any, workdir: str) -> None:
+  """Measures what is not in the folder yet, and writes tables and figures."""
+  with naming_fields():
+    check(config)
+  _run.use_devices()
+  folder, first = epath.Path(workdir), jax.process_index() == 0
+  model = llama.read_model(config.checkpoint)
+  subject, facts = read_subject(config, model)
+  with naming_fields():
+    cells = [cell for part in _PARTS for cell in part(config, subject)]
+  mesh = partition.make_mesh(**config.mesh.to_dict())
+  if first:
+    _run.lock(workdir)
+  run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(cells)}},
+         {**_run.session(), 'text': config.text or _library()})
+  run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER)
+  rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
+  done = {row.arm for row in rows.values() if row.metric == 'done'}
+  todo = [cell for cell in cells if cell.name not in done]
+  variables = _load(config, mesh) if todo else {}
+  if first:
+    run_folder.claim(workdir, *run, may_differ=_MAY_DIFFER)
+  print(f'{len(subject.stream):,} tokens of text. {len(todo)} of {len(cells)} '
+        f'measurements to make.{" Compiling first." if todo else ""}', flush=True)
+  with (_run.Progress(sum(cell.work for cell in todo), 'tokens x layers') as progress,
+        jax.set_mesh(mesh)):
+    for cell in todo:
+      progress.show(cell.name)
+      new = [*cell.rows(variables), _measure.row(cell.name, None, 'done', 1)]
+      progress.show(cell.name, cell.work)
+      rows |= {row[:-1]: row for row in new}
+      if first:
+        results.write_rows(folder / 'results.csv', sorted(
+            rows.values(), key=lambda row: (row.arm, row.metric, row.length or 0)))
+  if first:
+    report.show(workdir)
+    run_folder.finish(workdir, finished=_run.now())
+
+
+def check(config: Any) -> None:
+  """Raises ValueError on a configuration that cannot run, whatever the checkpoint."""
+  fields = run_folder.flatten(config.to_dict())
+  for name, least in _LEAST.items():
+    if type(fields[name]) is not int or fields[name] < least:
+      raise ValueError(
+          f'config.{name} must be a whole number from {least} on: {fields[name]!r}'
+      )
+  for name in ('perplexity.stride', 'spread.longest', 'entropy.longest'):
+    if not 0 < fields[name] < math.inf:
+      raise ValueError(f'config.{name} must be positive: {fields[name]}')
+  if fields['perplexity.stride'] > 1:
+    raise ValueError(f'config.perplexity.stride must not exceed 1, a whole window: '
+                     f'{fields["perplexity.stride"]}')
+  for name in ('perplexity.lengths', 'misalignment.lengths', 'misalignment.offsets'):
+    if not fields[name] or not all(0 < x < math.inf for x in fields[name]):
+      raise ValueError(f'config.{name} must be positive: {tuple(fields[name])}')
+  if any(type(e) is not int for e in fields['misalignment.offsets']):
+    raise ValueError('config.misalignment.offsets must be whole numbers: '
+                     f'{tuple(fields["misalignment.offsets"])}')
+  if config.dtype not in ('', 'float32', 'bfloat16'):
+    raise ValueError('config.dtype must be float32 or bfloat16, or none: '
+                     f'{config.dtype!r}')
+  if not config.checkpoint:
+    raise ValueError('--checkpoint is missing')
+
+
+def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
+  """Returns what is to be measured, and what of it belongs to the configuration.
+
+  Raises:
+    ValueError: if the text is empty or binary, or there is no tokenizer for the model.
+    OSError: if something cannot be read.
+  """
+  folder = epath.Path(config.checkpoint)
+  tokenizer = read_tokenizer(folder, model)
+  if config.text:
+    whole = documents.read_documents([config.text])
+  else:
+    whole = documents.standard_library()
+  read = beginning(whole, config.num_characters)
+  begin = [] if tokenizer.begin is None else [tokenizer.begin]
+  parts = [part for text in read for part in (begin, tokenizer.encode(text))]
+  stream = np.concatenate(parts, dtype=np.int32)
+  length = config.length or model.max_length
+  facts = {
+      'checkpoint_sha256': fingerprint(folder), 'text_sha256':
+      documents.fingerprint(read), 'text_tokens': len(stream), 'length': length,
+      'vocab_size': tokenizer.vocab_size,
+  }
+  return Subject(model, stream, tokenizer.vocab_size, tokenizer.begin, length), facts
+
+
+def read_tokenizer(folder: epath.Path, model: Llama) -> Tokenizer:
+  """Returns the tokenizer of a checkpoint; bytes, if it has none and they fit.
+
+  Raises:
+    ValueError: if they do not, or it has more tokens than the model.
+  """
+  if (folder / 'tokenizer.json').exists():
+    tokenizer = tokenizers.load_tokenizer(folder)
+    tokenizers.check_vocabulary(tokenizer, model.vocab_size)
+    return tokenizer
+  tokenizer = tokenizers.byte_tokenizer()
+  if model.vocab_size < tokenizer.vocab_size:
+    raise ValueError(
+        f'{folder} has no tokenizer.json, and {model.vocab_size} tokens are too few '
+        f'for bytes, which need {tokenizer.vocab_size}'
+    )
+  print(f'{folder} has no tokenizer.json: the text is read as bytes.', flush=True)
+  return tokenizer
+
+
+def beginning(whole: list[str], num_characters: int) -> list[str]:
+  """Returns the first documents, the last of which may be cut."""
+  read = []
+  for text in whole:
+    read.append(text[:num_characters])
+    num_characters -= len(text)
+    if num_characters <= 0:
+      break
+  return read
+
+
+def fingerprint(folder: epath.Path) -> str:
+  """Returns the SHA-256 of config.json, and of names, sizes and ends of the weights."""
+  digest = hashlib.sha256((folder / 'config.json').read_bytes())
+  for path in sorted(folder.glob('*.safetensors'), key=str):
+    size = path.stat().length
+    digest.update(f'{path.name} {size}'.encode())
+    with path.open('rb') as file:
+      digest.update(file.read(_EDGE))
+      file.seek(max(0, size - _EDGE))
+      digest.update(file.read(_EDGE))
+  return digest.hexdigest()
+
+
+def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
+  shardings = functools.partial(partition.shardings, mesh=mesh)
+  dtype = {'': None, 'float32': jnp.float32, 'bfloat16': jnp.bfloat16}[config.dtype]
+  return llama.load_checkpoint(config.checkpoint, shardings, dtype=dtype)[1]
+
+
+def _library() -> str:
+  return f'the standard library of Python {platform.python_version()}'
+
+
+def full_arguments(arguments: list[str]) -> list[str]:
+  """Writes --checkpoint and --text as fields of the config, which may be left out."""
+  names, full = '|'.join(('checkpoint', 'text')), []
+  for argument in arguments:
+    full.append(re.sub(rf'^--?({names})(?==|$)', r'--config.\1', argument))
+  if not any(re.match(r'--?config(=|$)', argument) for argument in full):
+    full.insert(0, f'--config={_CONFIG}')
+  return full
+
+
+if __name__ == '__main__':
+  sys.argv[1:] = full_arguments(sys.argv[1:])
+  _run.run(main, needs=('checkpoint', 'text', 'perplexity', 'misalignment', 'spread',
+                        'entropy', 'recency'))

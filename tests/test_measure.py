@@ -1,0 +1,401 @@
+"""`experiments.measure`: its numbers are those of the functions; what it refuses."""
+
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+from etils import epath
+import jax
+import numpy as np
+import pytest
+
+from configs import measure as config_file
+from experiments import _measure, _measure_attention, _measure_predictions, measure
+from tests.conftest import ROOT
+from tests.llamas import llama, ROPES, variables_of
+from vvlen import measurements, results
+from vvlen.evaluation import output_spread, perplexity
+from vvlen.evaluation.misalignment import misalignment
+from vvlen.evaluation.probe import probe_layer
+from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.tasks.tokenizers import byte_tokenizer
+
+WORDS = 'a model reads what is written and tells what comes next to it of all'.split()
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+  """A tiny model of bytes, with random weights."""
+  folder = tmp_path_factory.mktemp('checkpoint')
+  model = llama(vocab_size=264, rope=ROPES['default'])
+  save_checkpoint(folder, model, variables_of(model))
+  return folder
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+  path = tmp_path_factory.mktemp('text') / 'text.txt'
+  words = np.random.default_rng(0).choice(WORDS, 600)
+  path.write_text(' '.join(words))
+  return path
+
+
+def _run(workdir, *arguments, config='configs/measure.py:smoke', **options):
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.measure',
+       *([f'--config={config}'] if config else []), f'--workdir={workdir}', *arguments],
+      cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
+      **options)
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory, fast_compilation, checkpoint, text):
+  """A whole run of smoke, and what it printed."""
+  workdir = tmp_path_factory.mktemp('whole') / 'run'
+  done = _run(workdir, f'--checkpoint={checkpoint}', f'--text={text}')
+  assert done.returncode == 0, done.stderr
+  return workdir, done.stdout
+
+
+def _values(workdir):
+  rows = results.read_rows(workdir / 'results.csv')
+  assert {(row.experiment, row.seed) for row in rows} == {('measure', 0)}
+  return {(row.arm, row.metric, row.length): row.value for row in rows}
+
+
+def test_a_run_writes_tables_and_figures(whole):
+  workdir, out = whole
+  made = {path.relative_to(workdir).as_posix() for path in workdir.rglob('*.*')}
+  for name in ('perplexity', 'misalignment', 'figure_1', 'recency', 'entropy'):
+    assert {f'tables/{name}.md', f'tables/{name}.csv'} <= made
+    assert (workdir / 'tables' / f'{name}.md').read_text() in out
+  for name in ('perplexity', 'nll_by_position', 'misalignment', 'figure_1',
+               'logits_by_distance', 'entropy'):
+    assert {f'figures/{name}.png', f'figures/{name}.pdf'} <= made
+    assert str(workdir / 'figures' / f'{name}.png') in out
+  assert 'has no tokenizer.json: the text is read as bytes.' in out
+  stored = json.loads((workdir / 'config.json').read_text())
+  assert stored['sessions'][-1]['finished'] and len(stored['sessions']) == 1
+  inputs = stored['config']['inputs']
+  assert inputs['length'] == 16 and inputs['vocab_size'] == 257
+  assert inputs['text_tokens'] == len(_stream(whole))
+  assert len(inputs['text_sha256']) == len(inputs['checkpoint_sha256']) == 64
+
+
+def _stream(whole):
+  """Tokens of the text as the run had them: BOS and its bytes."""
+  config = json.loads((whole[0] / 'config.json').read_text())['config']
+  text = pathlib.Path(config['text']).read_text()
+  tokenizer = byte_tokenizer()
+  return np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
+
+
+def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
+  values, stream = _values(whole[0]), _stream(whole)
+  model, variables = load_checkpoint(checkpoint)
+  apply = functools.partial(jax.jit(model.apply), variables)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+  read = stream[: 4 * 32]  # four windows of the longest, 2 L
+  for length in (8, 16, 32):
+    close(values['block', 'nll', length], perplexity.block_nll(apply, read, length))
+    assert values['sliding', 'stride', length] == length // 2
+    close(values['sliding', 'nll', length],
+          perplexity.sliding_nll(apply, read, length, length // 2))
+    by_position = perplexity.nll_by_position(apply, read, length)
+    assert values['block', 'scored', length] == by_position.size * len(read) // length
+    close(values[f'block_{length}', 'nll_after', 3], by_position[2])
+    if length > 8:  # 8 to 11 tokens before it, or up to the last
+      close(values[f'block_{length}', 'nll_after', 8], by_position[7:11].mean())
+  streams = _measure.spaced(stream, 16 + 4, 4)
+  found = misalignment(apply, streams, 16, 4)
+  for name, value in found._asdict().items():
+    close(values['offset_4', name, 16], value)
+    low, high = (values['offset_4', name + end, 16] for end in ('_low', '_high'))
+    assert low <= values['offset_4', name, 16] <= high
+  assert ('offset_4', 'sce', 8) not in values  # not below half of the length
+  # Text, its last token as it is.
+  sequences = _measure.spaced(stream, 16, 12)
+  outputs = output_spread.spread_by_length(
+      probe_layer(model, variables, 0), sequences, [2, 4, 8, 16])
+  slope = output_spread.slope([2, 4, 8, 16], outputs, num_resamples=50)
+  arm = 'text/as_it_is/layer_0'
+  close([values[arm, f'slope{end}', None] for end in ('', '_low', '_high')], slope)
+  close(values[arm, 'std', 8], outputs[:, 2].std(0).mean())
+  close(values[arm, 'std_component_23', 8], outputs[:, 2, 23].std())
+  # The whole table of what there is.
+  for order in ('text', 'shuffled'):
+    for layer in (0, 1):
+      arm = f'{order}/layer_{layer}'
+      for n in (2, 4, 8, 16, 32):
+        heads = [values[f'{arm}/head_{h}', 'entropy', n] for h in range(4)]
+        close(values[arm, 'entropy', n], np.mean(heads))
+        assert 0 <= values[arm, 'entropy', n] <= np.log(n) + 1e-6
+      heads = [values[f'{arm}/head_{h}', 'recency_probability', 16] for h in range(4)]
+      close(values[arm, 'recency_probability', 16], np.mean(heads))
+
+
+def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
+  values, stream = _values(whole[0]), _stream(whole)
+  model, variables = load_checkpoint(checkpoint)
+  config = config_file.get_config('smoke')
+  subject = _measure.Subject(model, stream, 257, 256, 16)
+  queries = np.random.default_rng([0, _measure_attention._QUERIES]).choice(
+      257, 2, replace=False)
+  random = np.random.default_rng([0, _measure_attention._RANDOM]).integers(
+      257, size=(12, 16))
+  cells = [*_measure_attention.spread(config, subject)]
+  assert len(cells) == 6 == len({cell.name for cell in cells})
+  without = probe_layer(model.clone(rope=None), variables, 0)
+  both = [output_spread.spread_by_length(without, random, [2, 4, 8, 16], int(q))
+          for q in queries]
+  slopes = [output_spread.slope([2, 4, 8, 16], x, num_resamples=0)[0] for x in both]
+  arm = 'random_nope/fixed/layer_0'
+  np.testing.assert_allclose(
+      values[arm, 'std', 16], np.mean([x[:, 3].std(0).mean() for x in both]), rtol=1e-4)
+  np.testing.assert_allclose(
+      [values[arm, 'slope_least', None], values[arm, 'slope_most', None]],
+      [min(slopes), max(slopes)], rtol=1e-3)
+
+
+def test_windows_may_begin_with_bos(whole, checkpoint):
+  model, variables = load_checkpoint(checkpoint)
+  stream = _stream(whole)[1:]
+  config = config_file.get_config('smoke')
+  config.perplexity.begin = True
+  subject = _measure.Subject(model, stream, 257, 256, 16)
+  cells = {cell.name: cell for cell in _measure_predictions.perplexity(config, subject)}
+  found = {row.metric: row for row in cells['blocks of 8'].rows(variables)
+           if row.arm == 'block'}
+  apply, read = functools.partial(model.apply, variables), stream[:128]
+  expected = perplexity.block_nll(apply, read, 8, begin=256)
+  np.testing.assert_allclose(found['nll'].value, expected, rtol=1e-5)
+  assert found['scored'].value == 128 // 7 * 7
+  sliding, _ = cells['sliding windows of 8'].rows(variables)
+  expected = perplexity.sliding_nll(apply, read, 8, 4, begin=256)
+  np.testing.assert_allclose(sliding.value, expected, rtol=1e-5)
+  with pytest.raises(ValueError, match='the tokenizer has no BOS'):
+    [*_measure_predictions.perplexity(config, subject._replace(begin=None))]
+
+
+def test_a_report_is_made_again_without_jax_and_is_the_same(whole, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(whole[0], workdir)
+  shutil.rmtree(workdir / 'tables')
+  shutil.rmtree(workdir / 'figures')
+  program = (
+      'import sys; sys.modules["jax"] = None\n'
+      f'sys.argv = ["report", "--workdir={workdir}"]\n'
+      'from experiments import report; report.main()')
+  done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, check=False,
+                        capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr
+  expected = whole[1][whole[1].index('\n**Loss'):].replace(str(whole[0]), str(workdir))
+  assert done.stdout == expected
+  for path in whole[0].rglob('*.*'):
+    if path.is_file():
+      again = workdir / path.relative_to(whole[0])
+      assert again.read_bytes() == path.read_bytes(), path
+
+
+def test_a_run_goes_on_where_it_was_and_refuses_another(
+    whole, tmp_path, checkpoint, text):
+  workdir = tmp_path / 'run'
+  arguments = (f'--checkpoint={checkpoint}', f'--text={text}')
+  shutil.copytree(whole[0], workdir)
+  path = workdir / 'results.csv'
+  before = path.read_bytes()
+  rows = [row for row in results.read_rows(path)
+          if row.arm not in ('sliding windows of 16', 'sliding')]
+  results.write_rows(path, rows)
+  text_of, _ = measurements.write(workdir)
+  assert text_of.startswith('The run is not finished: 1 of ')
+  # Wherever the same checkpoint and text are.
+  moved = tmp_path / 'moved'
+  shutil.copytree(checkpoint, moved)
+  done = _run(workdir, f'--checkpoint={moved}', arguments[1])
+  assert done.returncode == 0, done.stderr
+  assert '1 of 18 measurements to make' in done.stdout
+  kept = {row[:-1]: row for row in results.read_rows(path)}
+  for row in results.read_rows(whole[0] / 'results.csv'):
+    if (row.arm, row.length) in (('sliding', 8), ('sliding', 32)):
+      assert row[:-1] not in kept  # these were not made again
+    else:
+      assert kept.pop(row[:-1]) == row
+  assert not kept
+  path.write_bytes(before)
+  other = tmp_path / 'other.txt'
+  other.write_text(text.read_text()[::-1])
+  model = llama(vocab_size=264, rope=ROPES['default'])
+  save_checkpoint(moved, model, variables_of(model, seed=1))
+  for changed, name in (((arguments[0], f'--text={other}'), 'text_sha256'),
+                        ((f'--checkpoint={moved}', arguments[1]), 'checkpoint_sha256'),
+                        ((*arguments, '--config.seed=1'), 'seed')):
+    done = _run(workdir, *changed)
+    assert (done.returncode, done.stderr.count('\n')) == (2, 1)
+    assert 'holds another run (' in done.stderr and f'{name}: ' in done.stderr
+    assert path.read_bytes() == before
+
+
+def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text):
+  workdir = tmp_path / 'run'
+  shutil.copytree(whole[0], workdir)
+  done = _run(workdir, f'--checkpoint={checkpoint}', '--text', str(text))
+  assert done.returncode == 0, done.stderr
+  assert '0 of 18 measurements to make' in done.stdout
+  assert (workdir / 'results.csv').read_bytes() == (
+      whole[0] / 'results.csv').read_bytes()
+
+
+def _no_tokenizer(folder):
+  model = llama(vocab_size=200, rope=ROPES['default'])
+  save_checkpoint(folder, model, variables_of(model))
+
+
+def _other_tokenizer(folder):
+  import tokenizers
+
+  model = llama(vocab_size=264, rope=ROPES['default'])
+  save_checkpoint(folder, model, variables_of(model))
+  vocabulary = {f'w{i}': i for i in range(300)}
+  tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token='w0')).save(
+      str(folder / 'tokenizer.json'))
+
+
+def _cut_off(folder):
+  model = llama(vocab_size=264, rope=ROPES['default'])
+  save_checkpoint(folder, model, variables_of(model))
+  path = folder / 'model.safetensors'
+  path.write_bytes(path.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize('make, arguments, words', [
+    (None, ['--checkpoint='], '--checkpoint is missing'),
+    (None, ['--checkpoint=/nowhere'], '/nowhere is not a checkpoint'),
+    (None, ['--text=/nowhere'], '/nowhere: no such file or folder'),
+    (None, ['--config.num_characters=9'], 'fewer than the longest window, of 32'),
+    (None, ['--config.spread.layers=(0, 2)'], 'the model has layers 0 to 1, not 2'),
+    (None, ['--config.entropy.layers=(-1,)'], 'the model has layers 0 to 1, not -1'),
+    (None, ['--config.length=1'], 'windows of at least 2 tokens'),
+    (None, ['--config.misalignment.offsets=(9,)'], 'has none below half of 8: (9,)'),
+    (None, ['--config.perplexity.stride=1.5'], 'stride must not exceed 1'),
+    (None, ['--config.nonsense=1'], 'nonsense'),
+    (_no_tokenizer, [], '200 tokens are too few for bytes, which need 257'),
+    (_other_tokenizer, [], 'the tokenizer has 300 tokens, the model 264'),
+    (_cut_off, [], 'model.safetensors'),
+])
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path, checkpoint, text, fast_compilation, make, arguments, words):
+  if make is not None:
+    checkpoint = tmp_path / 'other'
+    make(checkpoint)
+  given = {x.partition('=')[0] for x in arguments}
+  usual = [x for x in (f'--checkpoint={checkpoint}', f'--text={text}')
+           if x.partition('=')[0] not in given]
+  done = _run(tmp_path / 'run', *usual, *arguments)
+  assert done.returncode == 2, done.stderr
+  assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
+  assert words in done.stderr
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('content, words', [
+    (b'', 'has no text'), (b'a\0b', 'is not a text file: byte 1 is NUL'),
+    (b'\xff\xfe\x00', 'is not'),
+])
+def test_text_that_is_none_is_told(tmp_path, checkpoint, content, words):
+  path = tmp_path / 'text.txt'
+  path.write_bytes(content)
+  config = config_file.get_config('smoke')
+  config.update(checkpoint=str(checkpoint), text=str(path))
+  model, _ = load_checkpoint(checkpoint)
+  with pytest.raises(ValueError, match=words):
+    measure.read_subject(config, model)
+
+
+@pytest.mark.parametrize('fields, words', [
+    ({'seed': -1}, 'config.seed must be a whole number from 0 on: -1'),
+    ({'recency.num_sequences': 1}, 'num_sequences must be a whole number from 2 on: 1'),
+    ({'spread.longest': 0.0}, 'config.spread.longest must be positive: 0.0'),
+    ({'perplexity.lengths': ()}, 'config.perplexity.lengths must be positive: ()'),
+    ({'misalignment.lengths': (-1.0,)}, 'alignment.lengths must be positive: (-1.0,)'),
+    ({'misalignment.offsets': (1.5,)}, 'offsets must be whole numbers: (1.5,)'),
+    ({'dtype': 'int8'}, "config.dtype must be float32 or bfloat16, or none: 'int8'"),
+])
+def test_a_configuration_that_cannot_run_is_told(fields, words):
+  config = config_file.get_config()
+  config.update_from_flattened_dict({'checkpoint': 'x', **fields})
+  with pytest.raises(ValueError, match=re.escape(words)):
+    measure.check(config)
+
+
+def test_arguments_may_be_short():
+  full = measure.full_arguments(['--checkpoint=a', '-text', 'b', '--workdir=c'])
+  assert full == ['--config=configs/measure.py', '--config.checkpoint=a',
+                  '--config.text', 'b', '--workdir=c']
+  assert measure.full_arguments(['--config=x:smoke', '--text=y']) == [
+      '--config=x:smoke', '--config.text=y']
+  assert measure.full_arguments(['--config', 'x'])[0] == '--config'
+  assert measure.full_arguments(['--checkpoints=a'])[1] == '--checkpoints=a'
+
+
+def test_sequences_are_spread_over_the_text_and_do_not_overlap():
+  stream = np.arange(100)
+  found = _measure.spaced(stream, 10, 4)
+  assert found[:, 0].tolist() == [0, 30, 60, 90]
+  np.testing.assert_array_equal(found, found[:, :1] + np.arange(10))
+  assert _measure.spaced(stream, 30, 50)[:, 0].tolist() == [0, 35, 70]
+  with pytest.raises(ValueError, match='100 tokens, fewer than two sequences of 51'):
+    _measure.spaced(stream, 51, 2)
+
+
+def test_bins_are_of_each_number_and_then_of_half_octaves():
+  assert _measure.bins(0, 20) == [
+      (0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (8, 12),
+      (12, 16), (16, 20)]
+  assert _measure.bins(1, 3) == [(1, 2), (2, 3)]
+  assert _measure.bins(1, 49)[-2:] == [(32, 48), (48, 49)]
+
+
+def test_the_first_characters_may_end_within_a_document():
+  assert measure.beginning(['abc', 'def', 'ghi'], 5) == ['abc', 'de']
+  assert measure.beginning(['abc', 'def'], 3) == ['abc']
+  assert measure.beginning(['abc', 'def'], 99) == ['abc', 'def']
+
+
+def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path):
+  shutil.copytree(checkpoint, tmp_path / 'same')
+  before = measure.fingerprint(epath.Path(checkpoint))
+  assert measure.fingerprint(epath.Path(tmp_path / 'same')) == before
+  path = tmp_path / 'same' / 'model.safetensors'
+  content = bytearray(path.read_bytes())
+  content[-1] ^= 1
+  path.write_bytes(content)
+  assert measure.fingerprint(epath.Path(tmp_path / 'same')) != before
+
+
+@pytest.mark.slow
+def test_a_real_model_shows_what_is_known_of_it(tmp_path):
+  if 'VVLEN_SHARED' not in os.environ:
+    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+  data = pathlib.Path(os.environ['VVLEN_SHARED'], 'data')
+  # Compiled as usual: what `fast_compilation` makes would run for minutes.
+  usual = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
+  done = _run(tmp_path / 'run', f'--checkpoint={data / "stories260K"}',
+              f'--text={data / "big.txt"}', config=None, env=usual)
+  assert done.returncode == 0, done.stderr
+  values = _values(tmp_path / 'run')
+  slope = lambda arm: values[f'{arm}/layer_0', 'slope', None]
+  assert slope('random_nope/as_it_is') == pytest.approx(-0.12, abs=0.03)
+  assert slope('random/as_it_is') == pytest.approx(0.04, abs=0.03)
+  assert slope('text/as_it_is') == pytest.approx(-0.02, abs=0.03)
+  assert slope('random_nope/fixed') == pytest.approx(-0.42, abs=0.06)
+  loss = lambda arm, times: values[arm, 'nll', times * 512]
+  assert min(loss('block', times) for times in (1, 2, 4)) > 3.3
+  assert loss('block', 8) > loss('block', 1) + 0.5
+  assert loss('sliding', 8) > loss('block', 8)
+  assert values['text/layer_4', 'recency_probability', 256] > 0.6

@@ -1,0 +1,123 @@
+"""What a probe sees is what the model computes there, and nothing behind it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.llamas import llama, ROPES, V, variables_of
+from vvlen import partition
+from vvlen.evaluation.probe import look, probe_layer, probe_layers, reads_ahead
+from vvlen.models.masked_attention import masked_attention
+from vvlen.models.rope import Rope
+
+B, N = 3, 11
+
+
+def _tokens(key, length=N):
+  return jax.random.randint(key, (B, length), 0, V)
+
+
+@pytest.mark.parametrize('rope', [None, *ROPES])
+def test_a_probe_sees_what_the_whole_model_computes(key, rope):
+  model = llama(rope=rope and ROPES[rope], num_layers=3)
+  variables, tokens = variables_of(model), _tokens(key)
+  _, state = model.apply(variables, tokens, mutable=['intermediates'])
+  probes = probe_layers(model, variables, [2, 0, 1])(tokens)
+  for layer, probe in zip([2, 0, 1], probes, strict=True):
+    sown = state['intermediates'][f'layer_{layer}']
+    for name, x in (('queries', probe.queries), ('keys', probe.keys),
+                    ('attention_output', probe.output)):
+      np.testing.assert_allclose(x, sown[name][0], rtol=1e-5, atol=1e-5)
+    one = probe_layer(model, variables, layer)(tokens)
+    np.testing.assert_allclose(one.output, probe.output, rtol=1e-5, atol=1e-5)
+  assert probes[0].queries.shape == (B, N, 4, 6)
+  assert probes[0].keys.shape == (B, N, 2, 6)
+
+
+def test_its_queries_and_keys_make_its_output(key):
+  model = llama()
+  variables, tokens = variables_of(model), _tokens(key)
+  probe = probe_layer(model, variables, 0)(tokens)
+  own = variables['params']['layer_0']
+  x = variables['params']['embedding'][tokens]
+  z = x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+  z = z * own['attention_norm']['scale'][None, None]
+  values = (z @ own['value']['kernel'].T).reshape(B, N, 2, 6)
+  mask = jnp.tri(N, dtype=bool)
+  expected = masked_attention(probe.queries, probe.keys, values, mask).output
+  np.testing.assert_allclose(probe.output, expected, rtol=1e-4, atol=1e-5)
+
+
+def _operations(model, layers, tokens):
+  variables = variables_of(model)
+  program = look.lower(model, layers, variables, tokens).compile()
+  return program.cost_analysis()['flops']
+
+
+def test_what_is_behind_the_layer_is_not_computed(key):
+  tokens = _tokens(key)
+  shallow, deep = llama(num_layers=1), llama(num_layers=6)
+  assert _operations(deep, (0,), tokens) == _operations(shallow, (0,), tokens)
+  costs = [_operations(deep, (i,), tokens) for i in range(3)]
+  # Neither the MLP of the layer itself.
+  assert _operations(llama(mlp_width=999), (0,), tokens) == costs[0]
+  # A layer more is a layer more.
+  np.testing.assert_allclose(costs[2] - costs[1], costs[1] - costs[0], rtol=0.02)
+  # Several in one pass cost what the highest does.
+  assert _operations(deep, (0, 2, 1), tokens) < 1.05 * costs[2]
+
+
+def test_other_weights_are_another_argument_of_the_same_program(key):
+  model, tokens = llama(mlp_width=7), _tokens(key)
+  before = look._cache_size()
+  found = [probe_layer(model, variables_of(model, seed), 1)(tokens) for seed in (0, 1)]
+  assert look._cache_size() == before + 1
+  assert not np.allclose(found[0].output, found[1].output)
+
+
+def test_a_probe_over_devices(key):
+  model = llama()
+  variables = variables_of(model)
+  tokens = jax.random.randint(key, (8, N), 0, V)
+  expected = probe_layer(model, variables, 1)(tokens)
+  mesh = partition.make_mesh(data=8)
+  with jax.set_mesh(mesh):
+    placed = jax.device_put(variables, jax.NamedSharding(mesh, jax.P()))
+    found = probe_layer(model, placed, 1)(tokens)
+    assert len(found.output.sharding.device_set) == 8
+    assert not found.output.sharding.is_fully_replicated
+  np.testing.assert_allclose(found.output, expected.output, rtol=1e-5, atol=1e-6)
+
+
+def test_only_dynamic_positions_read_ahead():
+  others = [rope for name, rope in ROPES.items() if name != 'dynamic']
+  assert not any(reads_ahead(llama(rope=rope), 10**6) for rope in (*others, None))
+  dynamic = llama(rope=ROPES['dynamic'])
+  assert not reads_ahead(dynamic, 8) and reads_ahead(dynamic, 9)
+
+
+def test_a_prefix_is_seen_alike_unless_the_model_reads_ahead(key):
+  tokens = _tokens(key)
+  for rope, alike in (('default', True), ('yarn', True), ('dynamic', False)):
+    model = llama(rope=ROPES[rope])
+    probe = probe_layer(model, variables_of(model), 1)
+    short, long = probe(tokens[:, :7]).output, probe(tokens).output[:, :7]
+    assert np.allclose(short, long, atol=1e-5) == alike, rope
+
+
+def test_what_it_refuses(key):
+  model = llama(rope=Rope(1e4))
+  variables = variables_of(model)
+  for layers in ([2], [-1], [0, 5]):
+    with pytest.raises(ValueError, match=rf'layer must be in 0..1: {layers[-1]}'):
+      probe_layers(model, variables, layers)
+  with pytest.raises(ValueError, match='there are no layers to look at'):
+    probe_layers(model, variables, [])
+  probe = probe_layer(model, variables, 0)
+  with pytest.raises(ValueError, match=f'tokens 0..{V} are not in the vocabulary'):
+    probe(jnp.array([[0, V]]))
+  with pytest.raises(ValueError, match='tokens must be integers'):
+    probe(jnp.zeros((1, 3)))
+  with pytest.raises(ValueError, match='do not fit'):
+    probe(jnp.zeros(3, int))

@@ -1,0 +1,167 @@
+"""How the attention output of a language model spreads over sequences, by length.
+
+Proposition 1 of arXiv 2504.02827: for a fixed query and tokens drawn independently, the
+variance over sequences of a component of the attention output falls at least as 1/N,
+its standard deviation as N^−½. The figure of it (Figure 1 there) takes a trained model,
+whose query is that of the last token, and so of another one in each sequence. Both can
+be measured here: the last token as it is, or replaced by the same one everywhere.
+
+Axes: S sequences, N tokens, D components: heads times their width.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from vvlen import sharding
+from vvlen.evaluation.probe import Probe
+from vvlen.evaluation.programs import batches
+
+# Tokens of the sequences that a model reads at once.
+_TOKENS_AT_ONCE = 16_384
+# Standard deviations of samples that are computed at once.
+_VALUES_AT_ONCE = 2**23
+
+
+def spread_by_length(
+    probe: Callable[[jax.Array], Probe],
+    sequences: np.ndarray,
+    lengths: Sequence[int],
+    last_token: int | None = None,
+    *,
+    separately: bool = False,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
+) -> np.ndarray:
+  """Returns the attention output at the last token of sequences of several lengths.
+
+  Args:
+    probe: as `vvlen.evaluation.probe.probe_layer` returns, of a causal model.
+    sequences: [S, n] integers. Of each, the first N tokens are taken for length N.
+    lengths: N, each in 1..n.
+    last_token: takes the place of the N-th token, so that all have the same query;
+      None: tokens stay as they are, and one pass over the longest serves for all.
+    separately: does without that, with a pass for each length, for models that
+      `vvlen.evaluation.probe.reads_ahead`.
+    tokens_at_once: about so many tokens are read at once, at least a sequence.
+
+  Returns:
+    [S, lengths, D], float32 or wider, heads one after the other, before the output
+    projection.
+
+  Raises:
+    ValueError: if a length is not in 1..n, or sequences are not [S, n].
+  """
+  sequences = np.asarray(sequences)
+  if sequences.ndim != 2:
+    raise ValueError(f'sequences must be [S, n]: {sequences.shape}')
+  lengths = [int(n) for n in lengths]
+  if not lengths or not 1 <= min(lengths) <= max(lengths) <= sequences.shape[1]:
+    raise ValueError(f'lengths must be in 1..{sequences.shape[1]}: {lengths}')
+  if last_token is None and not separately:
+    return _at_ends(probe, sequences[:, : max(lengths)], lengths, tokens_at_once)
+  found = []
+  for n in lengths:
+    cut = sequences[:, :n].copy()
+    if last_token is not None:
+      cut[:, -1] = last_token
+    found.append(_at_ends(probe, cut, [n], tokens_at_once))
+  return np.concatenate(found, axis=1)
+
+
+def _at_ends(probe, sequences, lengths, tokens_at_once):
+  """Returns outputs at places N − 1, [S, lengths, D]."""
+  ends, found = np.array(lengths) - 1, []
+  for tokens, new in batches(sequences, tokens_at_once):
+    output = probe(tokens).output[:, ends]
+    found.append(sharding.fetch(output.reshape(*output.shape[:2], -1))[:new])
+  both = np.concatenate(found)
+  return both.astype(np.promote_types(both.dtype, np.float32), copy=False)
+
+
+class Slope(NamedTuple):
+  """How a standard deviation changes with length: as N to the power of `slope`."""
+
+  slope: float
+  low: float  # 95 % interval, by bootstrap over sequences
+  high: float
+
+
+def standard_deviation(outputs: np.ndarray) -> np.ndarray:
+  """Returns the standard deviation over sequences [S, …], with S below the root."""
+  return np.asarray(outputs, np.float64).std(axis=0)
+
+
+def slope(
+    lengths: Sequence[int],
+    outputs: np.ndarray,
+    *,
+    num_resamples: int = 1000,
+    seed: int = 0,
+) -> Slope:
+  """Returns the slope of log standard deviation against log N.
+
+    σ(N) = mean over components of the standard deviation over sequences
+    slope: of the line through (log N, log σ(N)) by least squares
+
+  Args:
+    lengths: [K] N, at least two different ones.
+    outputs: [S, K, D], of `spread_by_length`; of several queries, say, D may be all
+      their components.
+    num_resamples: samples of S sequences, drawn with replacement, of the percentiles
+      2.5 and 97.5 of whose slopes the interval is made; all lengths of a sequence
+      come along with it. 0 for no interval: nan.
+    seed: of the samples.
+
+  Returns:
+    A `Slope`; nan where a standard deviation is 0.
+
+  Raises:
+    ValueError: if shapes do not fit, or there are fewer than two lengths or sequences.
+  """
+  outputs = np.asarray(outputs, np.float64)
+  if outputs.ndim != 3 or outputs.shape[1] != len(lengths):
+    raise ValueError(f'outputs must be [S, {len(lengths)}, D]: {outputs.shape}')
+  if len(set(lengths)) < 2 or len(outputs) < 2:
+    raise ValueError('a slope needs two lengths and two sequences: '
+                     f'{len(set(lengths))}, {len(outputs)}')
+  log_length = np.log(np.asarray(lengths, np.float64))
+  centred = log_length - log_length.mean()
+  with np.errstate(divide='ignore', invalid='ignore'):
+    # Means over components, of the sequences at hand first, then of samples of them.
+    means = np.concatenate([
+        standard_deviation(outputs).mean(-1)[None],
+        resampled_deviations(outputs, num_resamples, seed),
+    ])
+    slopes = np.log(means) @ centred / (centred**2).sum()
+  slopes[~np.isfinite(slopes)] = np.nan
+  if not num_resamples:
+    return Slope(float(slopes[0]), np.nan, np.nan)
+  low, high = np.quantile(slopes[1:], (0.025, 0.975))
+  return Slope(float(slopes[0]), float(low), float(high))
+
+
+def resampled_deviations(
+    outputs: np.ndarray, num_resamples: int, seed: int
+) -> np.ndarray:
+  """Returns σ(N) of samples of sequences, drawn with replacement, [resamples, K].
+
+  Args:
+    outputs: [S, K, D].
+    num_resamples: how many samples, of S sequences each.
+    seed: of the samples, which do not depend on `outputs`.
+  """
+  count, num_lengths, width = np.shape(outputs)
+  drawn = np.random.default_rng(seed).multinomial(
+      count, np.full(count, 1 / count), num_resamples
+  )
+  # About the mean, so that squares do not cancel.
+  values = (outputs - np.mean(outputs, 0)).reshape(count, -1)
+  squares, found = values**2, []
+  step = max(1, _VALUES_AT_ONCE // values.shape[1])
+  for share in np.split(drawn / count, range(step, num_resamples, step)):
+    variance = np.maximum(share @ squares - (share @ values) ** 2, 0)
+    deviation = np.sqrt(variance).reshape(-1, num_lengths, width)
+    found.append(deviation.mean(-1))
+  return np.concatenate(found)

@@ -1,0 +1,172 @@
+"""Loss by length of context, the logarithm of perplexity, of any language model.
+
+A text of N tokens is read in windows of L, each with positions from 0. Scored is what a
+window tells of its own tokens, −log p(x_i | x_0 … x_{i−1}) in nats:
+
+  blocks    windows that do not overlap; every token but the first is scored
+  sliding   a window every s tokens, of which the last s are scored, and of the first
+            one every token but its first: each has at least L − s tokens before it
+
+What is left at the end of the text, shorter than a window or than s, is dropped. With
+`begin`, such as BOS, each window is that token and L − 1 of the text, all of which may
+be scored: a window never holds more than L. Means are over tokens, in float64 of
+float32 losses. State L, s and `begin` with every number.
+
+Axes: W windows, L tokens of a window, V words.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen import sharding
+from vvlen.evaluation.programs import Apply, batches, program_of
+from vvlen.objectives.cross_entropy import check_tokens, token_cross_entropy
+
+# Tokens of the windows that a model reads at once.
+_TOKENS_AT_ONCE = 8192
+
+
+def block_nll(
+    apply_fn: Apply,
+    tokens: np.ndarray | jax.Array,
+    length: int,
+    *,
+    begin: int | None = None,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
+) -> float:
+  """Returns the mean loss of blocks of one length.
+
+  Args:
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], under jit or not. It is
+      compiled once for a length, its weights as arguments; see
+      `vvlen.evaluation.programs.program_of` for how to compile it once for all calls.
+    tokens: [N] integers, N at least L, or L − 1 with `begin`.
+    length: L, at least 2.
+    begin: the token to put before each block; None for none.
+    tokens_at_once: about so many tokens are read at once, at least a window. Their
+      logits, float32, are what takes the most memory.
+
+  Returns:
+    Nats per scored token; perplexity is its exponential.
+
+  Raises:
+    ValueError: if tokens are not integers [N] of the vocabulary, are fewer than one
+      window, or the length is less than 2.
+  """
+  by_position = nll_by_position(
+      apply_fn, tokens, length, begin=begin, tokens_at_once=tokens_at_once
+  )
+  return float(by_position.mean())
+
+
+def nll_by_position(
+    apply_fn: Apply,
+    tokens: np.ndarray | jax.Array,
+    length: int,
+    *,
+    begin: int | None = None,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
+) -> np.ndarray:
+  """Returns the mean loss of blocks by position; arguments as in `block_nll`.
+
+  Returns:
+    [L − 1] float64, of tokens that have 1, 2, … L − 1 before them in their window.
+    Their mean is `block_nll`.
+  """
+  losses = _losses(apply_fn, tokens, length, None, begin, tokens_at_once)
+  total: Any = 0.0
+  count = 0
+  for some in losses:
+    total, count = total + some.sum(0), count + len(some)
+  return total / count
+
+
+def sliding_nll(
+    apply_fn: Apply,
+    tokens: np.ndarray | jax.Array,
+    window: int,
+    stride: int,
+    *,
+    begin: int | None = None,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
+) -> float:
+  """Returns the mean loss of a sliding window.
+
+  Args:
+    apply_fn: as all that is not told of here, as in `block_nll`.
+    tokens: [N] integers.
+    window: L.
+    stride: s, in 1..L − 1.
+    begin: the token to put before each window.
+    tokens_at_once: tokens that are read at once.
+
+  Returns:
+    Nats per scored token: there are (L − 1) + (W − 1) s of them in W windows.
+
+  Raises:
+    ValueError: if the stride is outside, or as `block_nll`.
+  """
+  if not 1 <= stride < window:
+    raise ValueError(f'stride must be in 1..{window - 1}: {stride}')
+  losses = _losses(apply_fn, tokens, window, stride, begin, tokens_at_once)
+  total, count = 0.0, 0
+  for some in losses:
+    scored = [some[:, -stride:]]
+    if not count:
+      scored.append(some[0, :-stride])  # of the first window the others too
+    total += sum(x.sum() for x in scored)
+    count += sum(x.size for x in scored)
+  return float(total / count)
+
+
+def _losses(
+    apply_fn: Apply,
+    tokens: np.ndarray | jax.Array,
+    length: int,
+    stride: int | None,
+    begin: int | None,
+    tokens_at_once: int,
+) -> Iterator[np.ndarray]:
+  """Yields losses of all but the first token of windows, [some, L − 1] float64.
+
+  Windows come one every `stride` tokens of the text; None: without overlap.
+  """
+  tokens = np.asarray(tokens)
+  if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+    raise ValueError(f'tokens must be integers [N]: {tokens.dtype} {tokens.shape}')
+  if length < 2:
+    raise ValueError(f'the length of a window must be at least 2: {length}')
+  of_text = length - (begin is not None)
+  if tokens.size < of_text:
+    raise ValueError(f'the text has {tokens.size} tokens, fewer than the {of_text} of '
+                     'a window')
+  # A view: windows that overlap take no memory.
+  windows = np.lib.stride_tricks.sliding_window_view(tokens, of_text)
+  windows = windows[::stride or of_text]
+  apply = None
+  for some, new in batches(windows, tokens_at_once, begin):
+    if apply is None:
+      apply, logits_shape = _program(apply_fn, some)
+      known: Any = np.append(tokens, tokens[:1] if begin is None else begin)[None]
+      check_tokens(known, (*known.shape, logits_shape[-1]))
+      check_tokens(some, logits_shape)
+    losses = sharding.fetch(_of_logits(jnp.asarray(apply(some)), some))
+    yield losses[:new].astype(np.float64)
+
+
+def _program(apply_fn: Apply, windows: jax.Array) -> tuple[Apply, tuple[int, ...]]:
+  """Returns the model, under jit where it can be, and the shape of its logits."""
+  try:
+    apply, logits = program_of(apply_fn, windows)
+    return apply, logits.shape
+  except jax.errors.JAXTypeError:  # it cannot be traced
+    return apply_fn, np.shape(apply_fn(windows))
+
+
+@jax.jit
+def _of_logits(logits, windows):
+  return token_cross_entropy(logits[:, :-1], windows[:, 1:])

@@ -1,0 +1,90 @@
+"""What attention reads and writes, inside a Llama that may be someone else's.
+
+Axes: B sequences, n tokens, h query heads, k key heads, w width of a head.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.models.llama_model import Llama
+from vvlen.models.rope import Dynamic
+from vvlen.objectives.cross_entropy import check_tokens
+
+
+class Probe(NamedTuple):
+  """Attention of one layer."""
+
+  queries: jax.Array  # [B, n, h, w], turned by their positions
+  keys: jax.Array  # [B, n, k, w], turned too
+  output: jax.Array  # [B, n, h, w], before the output projection
+
+
+def probe_layer(
+    model: Llama, variables: dict[str, Any], layer: int
+) -> Callable[[jax.Array], Probe]:
+  """Returns a function that looks at one layer; see `probe_layers`."""
+  probe = probe_layers(model, variables, [layer])
+  return lambda tokens: probe(tokens)[0]
+
+
+def probe_layers(
+    model: Llama, variables: dict[str, Any], layers: Sequence[int]
+) -> Callable[[jax.Array], list[Probe]]:
+  """Returns a function that looks at some layers in one pass.
+
+  It is compiled, once for all that have the same model and layers, with the weights as
+  arguments. What is behind the attention of the highest of the layers is not computed.
+
+  Args:
+    model: the Llama.
+    variables: its own.
+    layers: from 0 on, in any order.
+
+  Returns:
+    A function of tokens [B, n] to a `Probe` of each layer, in their order.
+
+  Raises:
+    ValueError: if the model does not have one of the layers; or, of the function, if
+      tokens are not integers [B, n] of its vocabulary.
+  """
+  for layer in layers:
+    if not 0 <= layer < model.num_layers:
+      raise ValueError(f'layer must be in 0..{model.num_layers - 1}: {layer}')
+  if not layers:
+    raise ValueError('there are no layers to look at')
+  asked = tuple(layers)
+
+  def probe(tokens: jax.Array) -> list[Probe]:
+    tokens = jnp.asarray(tokens)
+    check_tokens(tokens, (*tokens.shape, model.vocab_size))
+    return look(model, asked, variables, tokens)
+
+  return probe
+
+
+def reads_ahead(model: Llama, length: int) -> bool:
+  """Whether tokens of an input are seen otherwise where more follow, up to `length`.
+
+  So it is with dynamic rotary positions, whose rates depend on the length of the input.
+  Of other models one pass over n tokens serves for all shorter inputs too.
+  """
+  stretched = model.rope and model.rope.stretched
+  return isinstance(stretched, Dynamic) and length > stretched.original_length
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def look(
+    model: Llama, layers: tuple[int, ...], variables: dict[str, Any], tokens: jax.Array
+) -> list[Probe]:
+  """Returns a `Probe` of each layer; see `probe_layers`."""
+  upto = model.clone(num_layers=max(layers) + 1)
+  _, state = upto.apply(
+      variables, tokens, method='hidden', mutable=['intermediates']
+  )
+  # What is not returned XLA does not compute: the end of the highest layer.
+  sown = [state['intermediates'][f'layer_{i}'] for i in layers]
+  return [Probe(x['queries'][0], x['keys'][0], x['attention_output'][0]) for x in sown]

@@ -1,0 +1,72 @@
+"""Models as programs that are compiled once, and rows of tokens for them to read."""
+
+from collections.abc import Callable, Iterator
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vvlen import partition
+
+# tokens [B, L] -> logits [B, L, V]
+Apply = Callable[[jax.Array], jax.Array]
+
+
+def program_of(
+    apply_fn: Apply, tokens: jax.Array
+) -> tuple[Apply, jax.ShapeDtypeStruct]:
+  """Returns a model under jit, and what its logits are.
+
+  Args:
+    apply_fn: tokens [B, L] -> logits [B, L, V], that jit accepts. What is under jit
+      already, such as functools.partial(jax.jit(model.apply), variables), stays as it
+      is, and is compiled once for all that call it. Of others, weights that they close
+      over become arguments of the program; as constants they would be compiled into it.
+    tokens: such as it will be called with.
+
+  Returns:
+    The program, and the logits as jax.ShapeDtypeStruct.
+  """
+  inner = apply_fn.func if isinstance(apply_fn, functools.partial) else apply_fn
+  if hasattr(inner, 'lower'):
+    return apply_fn, jax.eval_shape(apply_fn, tokens)
+  program, logits = jax.make_jaxpr(apply_fn, return_shape=True)(tokens)
+  run = jax.jit(lambda weights, x: jax.core.eval_jaxpr(program.jaxpr, weights, x)[0])
+  return functools.partial(run, program.consts), logits
+
+
+def batches(
+    rows: np.ndarray, tokens_at_once: int, begin: int | None = None
+) -> Iterator[tuple[jax.Array, int]]:
+  """Yields rows of tokens, some at a time, always as many.
+
+  Their number is a multiple of the devices that share rows of a batch, where there is a
+  mesh of `vvlen.partition` (jax.set_mesh).
+
+  Args:
+    rows: [W, n] integers, W at least 1. A view of windows that overlap will do.
+    tokens_at_once: about so many tokens, at least a row.
+    begin: a token to put before each row; None for none.
+
+  Yields:
+    Tokens [B, n], or [B, n + 1], int32, and how many of their rows are new: the last
+    row comes again where there are no more.
+
+  Raises:
+    ValueError: if `tokens_at_once` is not positive.
+  """
+  if tokens_at_once < 1:
+    raise ValueError(f'tokens_at_once must be positive: {tokens_at_once}')
+  first = np.array([] if begin is None else [begin], np.int32)
+  count, length = rows.shape
+  mesh = jax.sharding.get_abstract_mesh()
+  ways = math.prod(mesh.shape.get(axis, 1) for axis in partition.ROWS[0])
+  size = min(count, max(1, tokens_at_once // (length + first.size)))
+  size = math.ceil(size / ways) * ways
+  for start in range(0, count, size):
+    some = rows[np.minimum(np.arange(start, start + size), count - 1)]
+    before = np.broadcast_to(first, (size, first.size))
+    tokens = np.concatenate([before, some], axis=1)
+    yield jnp.asarray(tokens, jnp.int32), min(size, count - start)

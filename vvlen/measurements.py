@@ -1,0 +1,280 @@
+"""What was measured of a checkpoint: tables and figures. Runs without JAX."""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+from etils import epath
+
+from vvlen import measurements_figures, plots, results, run_folder
+from vvlen.measurements_rows import (
+  CONDITIONS,
+  layers_of,
+  lengths_of,
+  offsets_of,
+  ORDERS,
+  READINGS,
+  spread_arms,
+  Values,
+)
+from vvlen.tables import markdown, number, Record, Table, write_table
+
+_SCALES = {
+    'sce': 'SCE', 'half_sce': 'SCE/2', 'excess': 'excess',
+    'kl_first_second': 'KL(long‖short)', 'kl_second_first': 'KL(short‖long)',
+    'js': 'JS', 'entropy_first': 'entropy, long', 'entropy_second': 'entropy, short',
+    'top1_agreement': 'top-1 agreement',
+}
+_ENDS = ('', '_low', '_high')  # of a mean, and its interval
+_SHOWN = ('sce', 'excess', 'kl_first_second', 'kl_second_first', 'js', 'top1_agreement')
+
+
+def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+  """Writes tables and figures of `experiments.measure` into its folder.
+
+  Args:
+    workdir: with config.json and results.csv.
+
+  Returns:
+    The tables as Markdown, and the paths written.
+
+  Raises:
+    ValueError: if there are no results, or they are damaged.
+  """
+  folder = epath.Path(workdir)
+  with run_folder.reading(folder / 'config.json', of='measurements') as stored:
+    config = stored['config']
+    length, asked = (int(config['inputs'][x]) for x in ('length', 'measurements'))
+    begin = bool(config['perplexity']['begin'])
+  path = folder / 'results.csv'
+  values: Values = {}
+  for row in results.read_rows(path):
+    if row.experiment != 'measure':
+      raise ValueError(f'{path} has a row of another kind of run: {row[:-1]}')
+    values[row.arm, row.metric, row.length] = row.value
+  if not values:
+    raise ValueError(f'{folder} has no results.csv with results')
+  made = [perplexity(values, length, begin), spread(values), misalignment(values),
+          recency(values), entropy(values)]
+  made = [table for table in made if table.records]
+  with plots.style():
+    figures = measurements_figures.make(values, length)
+    paths = plots.save(folder / 'figures', figures)
+  text = '\n'.join(map(markdown, made))
+  done = sum(metric == 'done' for _, metric, _ in values)
+  if done < asked:
+    text = (f'The run is not finished: {asked - done} of {asked} measurements are '
+            f'missing.\n\n{text}')
+  return text, [*(p for table in made for p in write_table(folder, table)), *paths]
+
+
+def perplexity(values: Values, length: int, begin: bool) -> Table:
+  """Makes the table of loss and perplexity by length of window.
+
+  Args:
+    values: of the run.
+    length: L.
+    begin: whether each window began with BOS.
+  """
+  records = []
+  for n in lengths_of(values, 'block', 'nll'):
+    block, sliding = (
+        values.get((arm, 'nll', n), math.nan) for arm in ('block', 'sliding'))
+    records.append({
+        'tokens': n, 'times_trained': n / length, 'block_nll': block,
+        'block_perplexity': math.exp(block), 'sliding_nll': sliding,
+        'sliding_perplexity': math.exp(sliding),
+        'stride': values.get(('sliding', 'stride', n), math.nan),
+        'scored_in_blocks': values['block', 'scored', n],
+    })
+  columns = {
+      'window': lambda r: f'{r["tokens"]:,}',
+      'times L': lambda r: f'{r["times_trained"]:g}',
+      'loss, blocks': lambda r: number(r['block_nll'], '.4f'),
+      'perplexity, blocks': lambda r: number(r['block_perplexity'], '.3f'),
+      'stride': lambda r: _count(r['stride']),
+      'loss, sliding': lambda r: number(r['sliding_nll'], '.4f'),
+      'perplexity, sliding': lambda r: number(r['sliding_perplexity'], '.3f'),
+      'tokens scored in blocks': lambda r: _count(r['scored_in_blocks']),
+  }
+  note = (
+      'Loss: mean over tokens in nats (natural logarithm), of the same text in all '
+      'rows; perplexity: its exponential. Positions begin at 0 in each window. Blocks: '
+      'windows that do not overlap, the first token of each not scored. Sliding: a '
+      'window every stride tokens, of which the last stride are scored, so that each '
+      'has at least window − stride before it. Each window begins with '
+      f'{"BOS, which is one of its tokens" if begin else "text, without BOS"}. '
+      f'L = {length:,}.'
+  )
+  return Table('perplexity', 'Loss and perplexity by length of context', columns,
+               records, note)
+
+
+def spread(values: Values) -> Table:
+  """Makes the table of slopes of Figure 1 of arXiv 2504.02827."""
+  records: list[dict[str, Any]] = []
+  for condition, reading, layer in spread_arms(values):
+    arm = f'{condition}/{reading}/layer_{layer}'
+    lengths = lengths_of(values, arm, 'std')
+    at = lambda metric, n=None, arm=arm: values[arm, metric, n]
+    records.append({
+        'layer': layer, 'condition': condition, 'last_token': reading,
+        'slope': at('slope'), 'slope_low': at('slope_low'),
+        'slope_high': at('slope_high'), 'slope_least': at('slope_least'),
+        'slope_most': at('slope_most'), 'shortest': lengths[0], 'longest': lengths[-1],
+        'std_shortest': at('std', lengths[0]), 'std_longest': at('std', lengths[-1]),
+        'sequences': at('num_sequences'), 'queries': at('num_queries'),
+    })
+  columns: dict[str, Any] = {
+      'layer': lambda r: str(r['layer']),
+      'sequences of': lambda r: CONDITIONS[r['condition']],
+      'last token': lambda r: READINGS[r['last_token']],
+      'slope [95 %]': _with_interval('slope', '.3f'),
+      'single tokens': lambda r: '' if r['last_token'] == 'as_it_is' else (
+          f'{number(r["slope_least"], ".3f")} to {number(r["slope_most"], ".3f")}'),
+      'standard deviation': lambda r: (
+          f'{number(r["std_shortest"], ".4f")} → {number(r["std_longest"], ".4f")}'),
+      'N': lambda r: f'{r["shortest"]} → {r["longest"]:,}',
+  }
+  counts = {(int(r['sequences']), int(r['queries'])) for r in records}
+  sizes = ', '.join(
+      f'{a} sequences' + (f', {b} last tokens held fixed' if b > 1 else '')
+      for a, b in sorted(counts) if b > 1 or len(counts) == 1)
+  note = (
+      'Standard deviation over sequences (divided by their number) of each component '
+      'of the attention output at the last of N tokens, heads side by side, before the '
+      'output projection; mean over components. Slope: of its logarithm against log N, '
+      'by least squares; interval: percentiles of a bootstrap over sequences. '
+      'Proposition 1 of arXiv 2504.02827 has it fall as N^−½ in the end, or faster, '
+      'for independent tokens and a query that is the same in all sequences: so the '
+      'last token held fixed, one after another (mean over them; the range of their '
+      f'slopes). Random tokens: uniform over the vocabulary. {sizes}.'
+  )
+  return Table('figure_1', 'Spread of the attention output by length', columns, records,
+               note)
+
+
+def misalignment(values: Values) -> Table:
+  """Makes the table of all scales of misalignment, by length and offset."""
+  records = []
+  for offset in offsets_of(values):
+    arm = f'offset_{offset}'
+    for n in lengths_of(values, arm, 'sce'):
+      record: dict[str, Any] = {'length': n, 'offset': offset}
+      for name in _SCALES:
+        for end in _ENDS:
+          record[name + end] = values[arm, name + end, n]
+      records.append(record | {'sequences': values[arm, 'num_sequences', n]})
+  records.sort(key=lambda r: (r['length'], r['offset']))
+  columns = {
+      'window': lambda r: f'{r["length"]:,}', 'offset': lambda r: str(r['offset']),
+      **{_SCALES[name]: _with_interval(name, '.4f' if name != 'top1_agreement' else
+                                       '.3f') for name in _SHOWN},
+  }
+  sequences = ' or '.join(sorted({f'{r["sequences"]:.0f}' for r in records}))
+  note = (
+      'Two windows of one text, the second by the offset further on, compared where '
+      'they tell of the same token with more than half a window before it (arXiv '
+      '2506.11769, section 4). Long: the first, with more before that token. In nats, '
+      'but the last. SCE = −Σ q log p − Σ p log q = entropies + excess; excess = '
+      'KL(long‖short) + KL(short‖long). Top-1 agreement: share of tokens of which both '
+      f'have the same likeliest. Mean over {sequences} sequences [95 %: percentiles of '
+      'a bootstrap over them]. The CSV has SCE/2 and both entropies too.'
+  )
+  return Table('misalignment', 'Long-short misalignment', columns, records, note)
+
+
+def recency(values: Values) -> Table:
+  """Makes the table of recency probabilities of text and of shuffled text."""
+  records = []
+  for layer in layers_of(values, 'recency_probability'):
+    record: dict[str, Any] = {'layer': layer}
+    for order in ORDERS:
+      arm = f'{order}/layer_{layer}'
+      lengths = lengths_of(values, arm, 'recency_probability')
+      n = lengths[0] if lengths else None
+      heads = [x for (a, metric, _), x in values.items()
+               if a.startswith(f'{arm}/head_') and metric == 'recency_probability']
+      record |= {
+          f'{order}_{name}{end}': values.get((arm, name + end, n), math.nan)
+          for name in ('recency_probability', 'violation_rate')
+          for end in _ENDS
+      }
+      record |= {f'{order}_lowest_head': min(heads, default=math.nan),
+                 f'{order}_highest_head': max(heads, default=math.nan)}
+    records.append(record)
+  columns = {'layer': lambda r: str(r['layer'])}
+  for order, name in ORDERS.items():
+    columns |= {
+        f'recency probability, {name}': _with_interval(
+            f'{order}_recency_probability', '.3f'),
+        f'heads, {name}': _pair(f'{order}_lowest_head', f'{order}_highest_head'),
+        f'violation rate, {name}': _with_interval(f'{order}_violation_rate', '.3f'),
+    }
+  note = (
+      'Of attention logits, the last tokens of a sequence with all before them. '
+      'Recency probability: of pairs of earlier tokens, those of which the more recent '
+      'has the larger logit; one half without any order. Violation rate: of pairs up '
+      'to the token itself, those of which it has not. Mean over heads [95 %: '
+      'percentiles of a bootstrap over sequences], and the range of heads. Shuffled: '
+      'the same tokens in random order. What differs is of the text; what both have is '
+      'of the rotary positions, which have a bias of their own, and from layer 1 on of '
+      'the causal mask as well.'
+  )
+  return Table('recency', 'Recency of attention logits', columns, records, note)
+
+
+def entropy(values: Values) -> Table:
+  """Makes the table of the entropy of attention weights, by length."""
+  layers = layers_of(values, 'entropy')
+  lengths = sorted({n for (a, metric, n) in values if metric == 'entropy' and n})
+  records: list[dict[str, Any]] = []
+  for layer in layers:
+    for order in ORDERS:
+      record: dict[str, Any] = {'layer': layer, 'order': order}
+      for n in lengths:
+        for end in _ENDS:
+          key = (f'{order}/layer_{layer}', f'entropy{end}', n)
+          record[f'entropy{end}_{n}'] = values.get(key, math.nan)
+      records.append(record)
+  columns: dict[str, Any] = {
+      'layer': lambda r: str(r['layer']), 'tokens': lambda r: ORDERS[r['order']],
+      **{f'N = {n:,} ({math.log(n):.2f})': _give_or_take(n)
+         for n in lengths},
+  }
+  note = (
+      'Entropy in nats of the attention weights of the last of N tokens, in brackets '
+      'log N, which uniform weights have. Mean over heads and sequences ± half of the '
+      '95 % interval (bootstrap over sequences). Shuffled: the same tokens in random '
+      'order.'
+  )
+  return Table('entropy', 'Entropy of attention weights by length', columns, records,
+               note)
+
+
+def _with_interval(name: str, form: str) -> Callable[[Record], str]:
+  """Returns the cell of a mean and its interval."""
+
+  def cell(record: Record) -> str:
+    mean, low, high = (number(record[name + end], form) for end in _ENDS)
+    return f'{mean} [{low}, {high}]'
+
+  return cell
+
+
+def _give_or_take(n: int) -> Callable[[Record], str]:
+  """Returns the cell of an entropy at N, ± half of its interval."""
+
+  def cell(record: Record) -> str:
+    half = (record[f'entropy_high_{n}'] - record[f'entropy_low_{n}']) / 2
+    return f'{number(record[f"entropy_{n}"], ".2f")} ± {number(half, ".2f")}'
+
+  return cell
+
+
+def _count(value: float) -> str:
+  return '' if math.isnan(value) else f'{value:,.0f}'
+
+
+def _pair(first: str, second: str) -> Callable[[Record], str]:
+  return lambda r: f'{number(r[first], ".3f")} to {number(r[second], ".3f")}'

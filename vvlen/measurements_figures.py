@@ -1,0 +1,271 @@
+"""The figures of what was measured of a checkpoint. Runs without JAX."""
+
+from collections.abc import Iterator
+import math
+import re
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+import numpy as np
+
+from vvlen import plots
+from vvlen.measurements_rows import (
+  components_of,
+  CONDITIONS,
+  curve,
+  lengths_of,
+  offsets_of,
+  ORDERS,
+  READINGS,
+  spread_arms,
+  Values,
+)
+
+_ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
+_ENDS = ('', '_low', '_high')  # of a mean, and its interval
+_ENOUGH = 300  # tokens of which a mean is drawn
+_MISALIGNMENT = {
+    'sce': 'SCE, nats', 'excess': 'excess over entropies, nats',
+    'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement',
+}
+
+
+def make(values: Values, length: int) -> dict[str, Figure]:
+  """Returns the figures of what there is, by the names of their files.
+
+  Args:
+    values: of the run.
+    length: L, which is marked.
+  """
+  made = {
+      'figure_1': spread(values), 'perplexity': perplexity(values, length),
+      'nll_by_position': by_position(values, length),
+      'misalignment': misalignment(values), 'logits_by_distance': logits(values),
+      'entropy': entropy(values, length),
+  }
+  return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def spread(values: Values) -> Figure | None:
+  """Draws Figure 1: standard deviation by length, a row of panels for each layer."""
+  arms = spread_arms(values)
+  if not arms:
+    return None
+  layers = sorted({layer for *_, layer in arms})
+  figure = Figure(figsize=(7.2, 0.7 + 2.7 * len(layers)))
+  grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
+  seen: list[float] = []
+  for condition, reading, layer in arms:
+    axes = grid[layers.index(layer)][[*READINGS].index(reading)]
+    arm = f'{condition}/{reading}/layer_{layer}'
+    colour, marker = plots.LOOKS[[*CONDITIONS].index(condition)]
+    lengths, deviation = curve(values, arm, 'std')
+    slope, low, high = (values[arm, f'slope{end}', None] for end in _ENDS)
+    label = f'{CONDITIONS[condition]}: {slope:+.2f} [{low:+.2f}, {high:+.2f}]'
+    axes.plot(lengths, deviation, color=colour, marker=marker,
+              label=label.replace('-', '−'))
+    axes.fill_between(lengths, curve(values, arm, 'std_low')[1],
+                      curve(values, arm, 'std_high')[1], color=colour, alpha=0.18,
+                      linewidth=0)
+    for component in components_of(values):
+      axes.plot(lengths, curve(values, arm, f'std_component_{component}')[1],
+                color=colour, linewidth=0.5, alpha=0.5)
+    seen += [deviation.min(), deviation.max()]
+  for layer, line in zip(layers, grid, strict=True):
+    for axes, reading in zip(line, READINGS.values(), strict=True):
+      _guide(axes)
+      axes.set_xscale('log', base=2)
+      plots.log_axis(axes)
+      axes.set_title(f'layer {layer}, last token {reading}')
+      axes.legend(title='slope [95 %]', fontsize=6.5, title_fontsize=6.5,
+                  loc='upper center', bbox_to_anchor=(0.5, -0.2))
+      axes.set(xlabel='tokens N', ylim=(min(seen) / 3, max(seen) * 2.5))
+    line[0].set_ylabel('standard deviation over sequences')
+  names = ', '.join(map(str, components_of(values)))
+  figure.supxlabel('bold: mean over components, with 95 % interval'
+                   + (f'; thin: components {names}, of the first token that is held '
+                      'fixed' if names else ''), fontsize=6.5)
+  return figure
+
+
+def _guide(axes: Axes) -> None:
+  """Draws the N^−½ of Proposition 1 from the highest of the means on."""
+  lines = [line for line in axes.lines if line.get_marker() != 'None']
+  x = np.asarray(lines[0].get_xdata(), float)
+  top = max(float(np.asarray(line.get_ydata())[0]) for line in lines)
+  axes.plot(x, top * (x / x[0]) ** -0.5, color='black', linewidth=0.9, linestyle=':',
+            label='$N^{-1/2}$')
+
+
+def perplexity(values: Values, length: int) -> Figure | None:
+  """Draws loss by length of window, in blocks and sliding."""
+  if not lengths_of(values, 'block', 'nll'):
+    return None
+  figure = Figure(figsize=(4.2, 3.0))
+  axes = figure.subplots()
+  for (arm, name), (colour, marker) in zip(
+      (('block', 'blocks'), ('sliding', 'sliding window')), plots.LOOKS, strict=False):
+    lengths, loss = curve(values, arm, 'nll')
+    axes.plot(lengths, loss, color=colour, marker=marker, label=name)
+  axes.set_xscale('log', base=2)
+  _mark(axes, length)
+  axes.set(xlabel='tokens in the window', ylabel='loss, nats a token')
+  log = lambda x: np.log(np.maximum(x, 1e-9))  # matplotlib tries 0 too
+  other = axes.secondary_yaxis('right', functions=(np.exp, log))
+  other.set_ylabel('perplexity')
+  axes.legend()
+  return figure
+
+
+def by_position(values: Values, length: int) -> Figure | None:
+  """Draws loss by how many tokens are before it, a line for each length of window."""
+  windows = lengths_of(values, 'block', 'nll')
+  if not windows:
+    return None
+  figure = Figure(figsize=(5.2, 3.3))
+  axes = figure.subplots()
+  for window, colour in zip(windows, _shades(len(windows)), strict=True):
+    before, loss = curve(values, f'block_{window}', 'nll_after')
+    enough = curve(values, f'block_{window}', 'scored')[1] >= _ENOUGH
+    first = int(enough.argmax())
+    axes.step([*before[first:], window], [*loss[first:], loss[-1]], where='post',
+              color=colour, label=f'{window:,}')
+  axes.set_xscale('log', base=2)
+  _mark(axes, length)
+  axes.set(xlabel='tokens before it in the window', ylabel='loss, nats a token')
+  figure.legend(title='window', loc='outside right center')
+  figure.supxlabel(f'means over positions up to the next step, of {_ENOUGH} tokens or '
+                   'more where the text has them', fontsize=6.5)
+  return figure
+
+
+def misalignment(values: Values) -> Figure | None:
+  """Draws scales of misalignment by offset, a line for each length."""
+  offsets = offsets_of(values)
+  if not offsets:
+    return None
+  windows = sorted(
+      {n for e in offsets for n in lengths_of(values, f'offset_{e}', 'sce')})
+  figure = Figure(figsize=(6.6, 4.6))
+  for axes, (metric, name) in zip(
+      figure.subplots(2, 2).flat, _MISALIGNMENT.items(), strict=True):
+    for window, colour in zip(windows, _shades(len(windows)), strict=True):
+      there = [e for e in offsets if (f'offset_{e}', metric, window) in values]
+      mean, low, high = (
+          [values[f'offset_{e}', metric + end, window] for e in there]
+          for end in _ENDS)
+      axes.plot(there, mean, color=colour, marker='o', label=f'{window:,}')
+      axes.fill_between(there, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xscale('log', base=2)
+    if metric in ('excess', 'js'):
+      axes.set_yscale('log')
+    axes.set(xlabel='offset of the windows, tokens', ylabel=name)
+  figure.legend(*axes.get_legend_handles_labels(), title='window',
+                loc='outside right center')
+  return figure
+
+
+def logits(values: Values) -> Figure | None:
+  """Draws attention logits by distance, a panel for each layer."""
+  figure, panels = _panels(values, 'logit_at')
+  for layer, axes in panels.items():
+    shares = []
+    for order, heads in _by_order(values, layer, 'logit_at'):
+      arm = f'{order}/layer_{layer}'
+      n, = lengths_of(values, arm, 'recency_probability')
+      distance = np.array([*lengths_of(values, heads[0], 'logit_at'), n])
+      middle = (distance[:-1] + distance[1:] - 1) / 2
+      of_heads = np.array([curve(values, head, 'logit_at')[1] for head in heads])
+      # A logarithmic axis has no 0, the distance of a token to itself.
+      _heads_and_mean(axes, np.maximum(middle, 0.5), of_heads, order)
+      shares.append(f'{values[arm, "recency_probability", n]:.3f}')
+    ends = [4**i for i in range(10) if 4**i <= distance[-1]]
+    axes.set_xscale('log', base=2)
+    axes.set_xticks([0.5, *ends], ['self', *map(str, ends)])
+    axes.set_title(f'layer {layer}: RP {", ".join(shares)}')
+  return _finish(figure, panels, 'attention logit',
+                 'distance, tokens; RP: recency probability of ' +
+                 ', '.join(ORDERS.values()))
+
+
+def entropy(values: Values, length: int) -> Figure | None:
+  """Draws the entropy of attention weights by length, a panel for each layer."""
+  figure, panels = _panels(values, 'entropy')
+  for layer, axes in panels.items():
+    for order, heads in _by_order(values, layer, 'entropy'):
+      arm = f'{order}/layer_{layer}'
+      lengths = lengths_of(values, arm, 'entropy')
+      of_heads = np.array([curve(values, head, 'entropy')[1] for head in heads])
+      _heads_and_mean(axes, lengths, of_heads, order)
+      axes.fill_between(lengths, curve(values, arm, 'entropy_low')[1],
+                        curve(values, arm, 'entropy_high')[1],
+                        color=_ORDER_LOOKS[order][0], alpha=0.2, linewidth=0)
+    axes.plot(lengths, np.log(lengths), color='black', linestyle='--', linewidth=0.9,
+              label='uniform weights, log N')
+    axes.set_xscale('log', base=2)
+    _mark(axes, length)
+    axes.set_title(f'layer {layer}')
+  return _finish(figure, panels, 'entropy of attention weights, nats', 'tokens N')
+
+
+def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
+  """Returns a figure with a panel for each layer of which heads have a metric."""
+  found = (re.fullmatch(r'(?:text|shuffled)/layer_(\d+)/head_\d+', arm)
+           for arm, name, _ in values if name == metric)
+  layers = sorted({int(match[1]) for match in found if match})
+  columns = 3 if len(layers) in (5, 6, 9) else min(max(len(layers), 2), 4)
+  lines = max(1, math.ceil(len(layers) / columns))
+  figure = Figure(figsize=(0.8 + 2.1 * columns, 1.1 + 1.75 * lines))
+  grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat
+  for axes in grid[len(layers):]:
+    axes.remove()
+  for axes in grid[max(0, len(layers) - columns):]:  # nothing is below
+    axes.tick_params(labelbottom=True)
+  return figure, dict(zip(layers, grid, strict=False))
+
+
+def _heads_and_mean(axes: Axes, x: Any, of_heads: np.ndarray, order: str) -> None:
+  """Draws [heads, points], thin, and their mean."""
+  colour, line = _ORDER_LOOKS[order]
+  axes.plot(x, of_heads.T, color=colour, linewidth=0.5, alpha=0.35)
+  axes.plot(x, of_heads.mean(0), color=colour, linewidth=1.8, linestyle=line,
+            label=ORDERS[order])
+
+
+def _finish(
+    figure: Figure, panels: dict[int, Axes], y: str, x: str
+) -> Figure | None:
+  """Adds legend and labels; None, where there are no panels."""
+  if not panels:
+    return None
+  handles = next(iter(panels.values())).get_legend_handles_labels()
+  figure.legend(*handles, ncols=3, loc='outside upper center', title_fontsize=7,
+                title='bold: mean over heads; thin: single heads')
+  figure.supxlabel(x, fontsize=8.5)
+  figure.supylabel(y, fontsize=8.5)
+  return figure
+
+
+def _by_order(
+    values: Values, layer: int, metric: str
+) -> Iterator[tuple[str, list[str]]]:
+  """Yields each order with the arms of its heads."""
+  for order in ORDERS:
+    start = f'{order}/layer_{layer}/head_'
+    heads = {arm for arm, name, _ in values if name == metric and arm.startswith(start)}
+    if heads:
+      yield order, sorted(heads)
+
+
+def _mark(axes: Axes, length: int) -> None:
+  """Draws a line at L."""
+  axes.axvline(length, color='#777777', linewidth=0.9, linestyle=':')
+  axes.annotate('L', (length, 1), xycoords=('data', 'axes fraction'), xytext=(2, -8),
+                textcoords='offset points', fontsize=7, color='#555555')
+
+
+def _shades(count: int) -> list[Any]:
+  """Returns colours of lines that have an order."""
+  return [*colormaps['viridis'](np.linspace(0, 0.88, count))]
