@@ -36,26 +36,25 @@ def spread(config: Any, subject: Subject) -> Iterator[Cell]:
         tokens_at_once=config.tokens_at_once,
     )
     tokens = queries if reading == 'fixed' else [None]
-    by_query = [outputs_of(token) for token in tokens]
-    outputs = np.concatenate(by_query, axis=-1)
-    resamples = {'num_resamples': config.num_resamples, 'seed': config.seed}
-    found = output_spread.slope(lengths, outputs, **resamples)
-    of_each = [output_spread.slope(lengths, x, num_resamples=0)[0] for x in by_query]
-    single = output_spread.standard_deviation(outputs)
+    outputs = np.stack([outputs_of(token) for token in tokens])
+    samples = (config.num_resamples, config.seed)
+    found = output_spread.slope(
+        lengths, outputs, num_resamples=samples[0], seed=samples[1])
+    of_each = [output_spread.slope(lengths, x, num_resamples=0)[0] for x in outputs]
     rows = [row(arm, None, 'num_sequences', len(sequences)),
             row(arm, None, 'num_queries', len(tokens)),
             row(arm, None, 'slope_least', min(of_each)),
             row(arm, None, 'slope_most', max(of_each))]
     for end, value in zip(('', '_low', '_high'), found, strict=True):
       rows.append(row(arm, None, f'slope{end}', value))
-    low, high = np.quantile(
-        output_spread.resampled_deviations(outputs, *resamples.values()),
-        (0.025, 0.975), axis=0)
-    for metric, values in (('std', single.mean(-1)), ('std_low', low),
-                           ('std_high', high)):
-      rows += [row(arm, n, metric, x) for n, x in zip(lengths, values, strict=True)]
+    mean, *others = output_spread.deviations(outputs, *samples)
+    ends = np.quantile(others, (0.025, 0.975), axis=0)
+    for end, values in zip(('', '_low', '_high'), (mean, *ends), strict=True):
+      rows += [row(arm, n, f'std{end}', x)
+               for n, x in zip(lengths, values, strict=True)]
+    single = outputs[0].std(axis=0)
     # Some of the first query, from all heads.
-    for i in np.linspace(0, by_query[0].shape[2] - 1, own.num_components).astype(int):
+    for i in np.linspace(0, single.shape[1] - 1, own.num_components).astype(int):
       rows += [row(arm, n, f'std_component_{i}', x)
                for n, x in zip(lengths, single[:, i], strict=True)]
     return rows

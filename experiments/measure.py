@@ -72,17 +72,15 @@ def main(config: Any, workdir: str) -> None:
   with naming_fields():
     cells = [cell for part in _PARTS for cell in part(config, subject)]
   mesh = partition.make_mesh(**config.mesh.to_dict())
-  if first:
-    _run.lock(workdir)
   run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(cells)}},
          {**_run.session(), 'text': config.text or _library()})
-  run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER)
+  _run.first_of_processes(lambda: _lock(workdir, run))
   rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
   done = {row.arm for row in rows.values() if row.metric == 'done'}
   todo = [cell for cell in cells if cell.name not in done]
   variables = _load(config, mesh) if todo else {}
-  if first:
-    run_folder.claim(workdir, *run, may_differ=_MAY_DIFFER)
+  _run.first_of_processes(
+      lambda: run_folder.claim(workdir, *run, may_differ=_MAY_DIFFER))
   print(f'{len(subject.stream):,} tokens of text. {len(todo)} of {len(cells)} '
         f'measurements to make.{" Compiling first." if todo else ""}', flush=True)
   with (_run.Progress(sum(cell.work for cell in todo), 'tokens x layers') as progress,
@@ -98,6 +96,12 @@ def main(config: Any, workdir: str) -> None:
   if first:
     report.show(workdir)
     run_folder.finish(workdir, finished=_run.now())
+
+
+def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
+  """Keeps others out of the folder, or raises if it is another run's."""
+  _run.lock(workdir)
+  run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER)
 
 
 def check(config: Any) -> None:

@@ -337,6 +337,13 @@ def test_what_a_cut_off_save_left_is_cleared_away(first, tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ['10']
 
 
+def test_a_checkpoint_is_never_left_unsaved_without_a_word(tmp_path):
+  checkpoint.save(tmp_path, 3, _toy().state)
+  with pytest.raises(OSError, match=r'Could not save the checkpoint .*/3: '):
+    checkpoint.save(tmp_path, 3, _toy().state)
+  assert _steps(tmp_path) == [3]
+
+
 def test_a_save_leaves_the_agreement_on_preemption_alone(tmp_path, monkeypatch):
   asked = []
   monkeypatch.setattr(
@@ -510,7 +517,7 @@ def test_a_process_that_is_told_to_stop_saves_and_ends_well(tmp_path):
 # The axis that lies across the processes is data, and then fsdp.
 @pytest.mark.parametrize('shape', [(2, 2, 2), (1, 4, 2)])
 def test_two_processes_train_as_one(shape, tmp_path):
-  _train(4, (4, 2, 1), folder=tmp_path / 'begun')
+  _train(4, (4, 2, 1), folder=tmp_path / 'begun', metrics_every_steps=2)
   answers = {}
   for name in ('run', 'begun'):
     # One run from its start; one goes on from a checkpoint of one process.

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from tests.llamas import llama, ROPES, V, variables_of
-from vvlen.evaluation.output_spread import (
-  resampled_deviations,
-  slope,
-  spread_by_length,
-  standard_deviation,
-)
+from vvlen.evaluation.output_spread import deviations, slope, spread_by_length
 from vvlen.evaluation.probe import Probe, probe_layer
 from vvlen.models.llama import load_checkpoint
 
@@ -39,7 +34,7 @@ def test_uniform_weights_on_independent_tokens_fall_as_the_root_of_n():
   assert found.low < -0.5 < found.high and found.high - found.low < 0.05
   values = np.asarray(_means(np.arange(V)[:, None]).output)[:, 0].reshape(V, -1)
   expected = values.std(0)[None] / np.sqrt(lengths)[:, None]
-  np.testing.assert_allclose(standard_deviation(outputs), expected, rtol=0.15)
+  np.testing.assert_allclose(outputs.std(0), expected, rtol=0.15)
 
 
 def test_heads_come_one_after_the_other_and_rows_stay_apart():
@@ -100,7 +95,7 @@ def test_a_power_law_has_its_power_as_slope(power):
 def test_it_is_the_mean_deviation_that_is_fitted_by_least_squares():
   outputs = np.random.default_rng(0).normal(size=(9, 3, 5)) * np.arange(1, 6)
   deviation = outputs.std(axis=0, ddof=0).mean(axis=1)
-  np.testing.assert_allclose(standard_deviation(outputs).mean(1), deviation)
+  np.testing.assert_allclose(deviations(outputs, 0, 0), deviation[None])
   expected = np.polyfit(np.log([2, 8, 20]), np.log(deviation), 1)[0]
   found = slope([2, 8, 20], outputs, num_resamples=0)
   np.testing.assert_allclose(found.slope, expected)
@@ -109,7 +104,8 @@ def test_it_is_the_mean_deviation_that_is_fitted_by_least_squares():
 
 def test_samples_are_of_whole_sequences_with_replacement():
   outputs = np.random.default_rng(0).normal(loc=1e4, size=(6, 2, 3))
-  found = resampled_deviations(outputs, 40, seed=3)
+  whole, *found = deviations(outputs, 40, seed=3)
+  np.testing.assert_allclose(whole, outputs.std(axis=0).mean(-1))
   counts = np.random.default_rng(3).multinomial(6, [1 / 6] * 6, 40)
   expected = [np.repeat(outputs, c, axis=0).std(axis=0).mean(-1) for c in counts]
   np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -118,6 +114,23 @@ def test_samples_are_of_whole_sequences_with_replacement():
   interval = slope([4, 9], outputs, num_resamples=40, seed=3)
   np.testing.assert_allclose(interval[1:], [low, high])
   assert slope([4, 9], outputs, num_resamples=40, seed=4)[1:] != interval[1:]
+
+
+def test_of_several_queries_the_mean_of_their_slopes_is_told():
+  outputs = np.random.default_rng(0).normal(size=(4, 9, 3, 5))
+  outputs *= np.array([1, 10, 0.1, 3])[:, None, None, None]
+  each = [slope([2, 8, 20], x, num_resamples=30) for x in outputs]
+  both = slope([2, 8, 20], outputs, num_resamples=30)
+  np.testing.assert_allclose(both.slope, np.mean([x.slope for x in each]))
+  # Samples are the same for all, so that what they share does not average out.
+  samples = [deviations(x, 30, 0)[1:] for x in outputs]
+  slopes = [[np.polyfit(np.log([2, 8, 20]), np.log(y), 1)[0] for y in x]
+            for x in samples]
+  np.testing.assert_allclose(
+      both[1:], np.quantile(np.mean(slopes, axis=0), [0.025, 0.975]))
+  np.testing.assert_allclose(
+      deviations(outputs, 0, 0)[0],
+      np.exp(np.log(outputs.std(1).mean(-1)).mean(0)))
 
 
 def test_an_interval_covers_as_often_as_it_says():
@@ -172,7 +185,7 @@ def test_the_curves_of_a_real_model_are_those_of_the_reference(
   lengths = arrays['std_lengths'].tolist()
   outputs = spread_by_length(probe_layer(model, variables, 0), sequences, lengths)
   np.testing.assert_allclose(outputs, arrays[f'std_output_{curve}'], atol=1e-4)
-  deviation = standard_deviation(outputs)
+  deviation = outputs.std(axis=0)
   for component, values in expected['std_ddof0'].items():
     if component.isdigit():
       np.testing.assert_allclose(deviation[:, int(component)], values, rtol=1e-4)

@@ -13,6 +13,7 @@ import pytest
 from tests.llamas import llama, V, variables_of
 from vvlen import partition
 from vvlen.evaluation.perplexity import block_nll, nll_by_position, sliding_nll
+from vvlen.evaluation.programs import program_of
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
 from vvlen.objectives.cross_entropy import token_cross_entropy
@@ -146,6 +147,7 @@ def test_a_model_may_be_under_jit_or_not_and_is_traced_once():
               lambda x: np.asarray(table)[np.asarray(x)]):
     found = block_nll(run, text, 8, tokens_at_once=16)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert program_of(jitted, jnp.zeros((2, 8), int))[0] is jitted
   traces.clear()
   for scale in (1, 2):  # other weights, the same program
     block_nll(functools.partial(jitted.func, scale * table), text, 8,

@@ -146,9 +146,10 @@ def spread(values: Values) -> Table:
       'output projection; mean over components. Slope: of its logarithm against log N, '
       'by least squares; interval: percentiles of a bootstrap over sequences. '
       'Proposition 1 of arXiv 2504.02827 has it fall as N^−½ in the end, or faster, '
-      'for independent tokens and a query that is the same in all sequences: so the '
-      'last token held fixed, one after another (mean over them; the range of their '
-      f'slopes). Random tokens: uniform over the vocabulary. {sizes}.'
+      'for independent tokens and a query that is the same in all sequences. So with '
+      'the last token held fixed, one token after another: the mean of their slopes, '
+      'the range of them, and the geometric mean of their standard deviations. Random '
+      f'tokens: uniform over the vocabulary. {sizes}.'
   )
   return Table('figure_1', 'Spread of the attention output by length', columns, records,
                note)

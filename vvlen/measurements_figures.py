@@ -54,7 +54,7 @@ def spread(values: Values) -> Figure | None:
   if not arms:
     return None
   layers = sorted({layer for *_, layer in arms})
-  figure = Figure(figsize=(7.2, 0.7 + 2.7 * len(layers)))
+  figure = Figure(figsize=(7.2, 0.5 + 3.1 * len(layers)))
   grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
   seen: list[float] = []
   for condition, reading, layer in arms:
@@ -80,9 +80,9 @@ def spread(values: Values) -> Figure | None:
       plots.log_axis(axes)
       axes.set_title(f'layer {layer}, last token {reading}')
       axes.legend(title='slope [95 %]', fontsize=6.5, title_fontsize=6.5,
-                  loc='upper center', bbox_to_anchor=(0.5, -0.2))
+                  loc='upper center', bbox_to_anchor=(0.5, -0.24))
       axes.set(xlabel='tokens N', ylim=(min(seen) / 3, max(seen) * 2.5))
-    line[0].set_ylabel('standard deviation over sequences')
+  figure.supylabel('standard deviation over sequences', fontsize=8.5)
   names = ', '.join(map(str, components_of(values)))
   figure.supxlabel('bold: mean over components, with 95 % interval'
                    + (f'; thin: components {names}, of the first token that is held '

@@ -88,11 +88,6 @@ class Slope(NamedTuple):
   high: float
 
 
-def standard_deviation(outputs: np.ndarray) -> np.ndarray:
-  """Returns the standard deviation over sequences [S, …], with S below the root."""
-  return np.asarray(outputs, np.float64).std(axis=0)
-
-
 def slope(
     lengths: Sequence[int],
     outputs: np.ndarray,
@@ -107,8 +102,8 @@ def slope(
 
   Args:
     lengths: [K] N, at least two different ones.
-    outputs: [S, K, D], of `spread_by_length`; of several queries, say, D may be all
-      their components.
+    outputs: [S, K, D], of `spread_by_length`; or [Q, S, K, D], of Q last tokens of the
+      same sequences, the mean of whose slopes is told.
     num_resamples: samples of S sequences, drawn with replacement, of the percentiles
       2.5 and 97.5 of whose slopes the interval is made; all lengths of a sequence
       come along with it. 0 for no interval: nan.
@@ -120,48 +115,57 @@ def slope(
   Raises:
     ValueError: if shapes do not fit, or there are fewer than two lengths or sequences.
   """
-  outputs = np.asarray(outputs, np.float64)
-  if outputs.ndim != 3 or outputs.shape[1] != len(lengths):
-    raise ValueError(f'outputs must be [S, {len(lengths)}, D]: {outputs.shape}')
-  if len(set(lengths)) < 2 or len(outputs) < 2:
+  if np.ndim(outputs) not in (3, 4) or np.shape(outputs)[-2] != len(lengths):
+    raise ValueError(
+        f'outputs must be [S, {len(lengths)}, D]: {np.shape(outputs)}'
+    )
+  if len(set(lengths)) < 2 or np.shape(outputs)[-3] < 2:
     raise ValueError('a slope needs two lengths and two sequences: '
-                     f'{len(set(lengths))}, {len(outputs)}')
+                     f'{len(set(lengths))}, {np.shape(outputs)[-3]}')
   log_length = np.log(np.asarray(lengths, np.float64))
   centred = log_length - log_length.mean()
   with np.errstate(divide='ignore', invalid='ignore'):
-    # Means over components, of the sequences at hand first, then of samples of them.
-    means = np.concatenate([
-        standard_deviation(outputs).mean(-1)[None],
-        resampled_deviations(outputs, num_resamples, seed),
-    ])
-    slopes = np.log(means) @ centred / (centred**2).sum()
-  slopes[~np.isfinite(slopes)] = np.nan
+    slopes = np.log(deviations(outputs, num_resamples, seed)) @ centred
+  slopes = np.where(np.isfinite(slopes), slopes / (centred**2).sum(), np.nan)
   if not num_resamples:
     return Slope(float(slopes[0]), np.nan, np.nan)
   low, high = np.quantile(slopes[1:], (0.025, 0.975))
   return Slope(float(slopes[0]), float(low), float(high))
 
 
-def resampled_deviations(
-    outputs: np.ndarray, num_resamples: int, seed: int
-) -> np.ndarray:
-  """Returns σ(N) of samples of sequences, drawn with replacement, [resamples, K].
+def deviations(outputs: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
+  """Returns σ(N) of the sequences, and of samples of them.
 
   Args:
-    outputs: [S, K, D].
-    num_resamples: how many samples, of S sequences each.
+    outputs: [S, K, D], or [Q, S, K, D], of which the geometric mean over Q is taken:
+      its slope is the mean of theirs.
+    num_resamples: R, samples of S sequences, drawn with replacement.
     seed: of the samples, which do not depend on `outputs`.
+
+  Returns:
+    [1 + R, K] float64, the sequences as they are first.
   """
-  count, num_lengths, width = np.shape(outputs)
+  outputs = np.asarray(outputs)
+  if outputs.ndim == 3:
+    outputs = outputs[None]
+  count = outputs.shape[1]
   drawn = np.random.default_rng(seed).multinomial(
       count, np.full(count, 1 / count), num_resamples
   )
+  shares = np.concatenate([np.full((1, count), 1 / count), drawn / count])
+  with np.errstate(divide='ignore'):
+    return np.exp(np.mean([np.log(_deviations(x, shares)) for x in outputs], axis=0))
+
+
+def _deviations(outputs, shares):
+  """Returns σ(N) where sequences have these shares [R, S], [R, K]."""
+  count, num_lengths, width = outputs.shape
+  outputs = np.asarray(outputs, np.float64)
   # About the mean, so that squares do not cancel.
-  values = (outputs - np.mean(outputs, 0)).reshape(count, -1)
+  values = (outputs - outputs.mean(0)).reshape(count, -1)
   squares, found = values**2, []
   step = max(1, _VALUES_AT_ONCE // values.shape[1])
-  for share in np.split(drawn / count, range(step, num_resamples, step)):
+  for share in np.split(shares, range(step, len(shares), step)):
     variance = np.maximum(share @ squares - (share @ values) ** 2, 0)
-    deviation = np.sqrt(variance).reshape(-1, num_lengths, width)
-    found.append(deviation.mean(-1))
+    found.append(np.sqrt(variance).reshape(-1, num_lengths, width).mean(-1))
   return np.concatenate(found)

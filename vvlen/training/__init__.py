@@ -1,1 +1,1 @@
-"""Training of any number of seeds at once."""
+"""Training of any number of seeds at once, and of one model over many devices."""
