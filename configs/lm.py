@@ -8,8 +8,8 @@ Our experiments of section 5 beside Tables 2, 6, 7, 9 and 10 of arXiv 2506.11769
 variant     seeds  layers x width, L, batch, steps  cost
 (none)      5      4 x 256, 128, 32, 10,000         the paper's three ablations; a GPU's
                                                     work, not run yet
-cpu         6      2 x 128, 64, 16, 3,000           the same on two CPU cores, hours
-quick       4      2 x 128, 64, 16, 600             α of 0 and 0.1, a few minutes
+cpu         6      2 x 128, 64, 16, 2,000           the same on two CPU cores, 80 minutes
+quick       4      2 x 128, 64, 16, 600             α of 0 and 0.1, 4 minutes
 smoke       2      1 x 16, 8, 4, 8                  shows that it runs
 finetune    1      of a checkpoint, one seed at a time, over a mesh of all devices
 
@@ -83,8 +83,8 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
   if variant in ('cpu', 'quick'):
     config.model.update(small)
     config.num_seeds = 6
-    config.train.update(max_length=64, batch_size=16, num_steps=3_000,
-                        steps_per_call=50, seeds_at_once=2, group_size=1)
+    config.train.update(max_length=64, batch_size=16, num_steps=2_000,
+                        steps_per_call=50, seeds_at_once=6, group_size=1)
     config.evaluate.every_steps = 1_000
   if variant == 'quick':
     config.num_seeds = config.train.seeds_at_once = 4
