@@ -8,7 +8,7 @@ Our experiments of section 5 beside Tables 2, 6, 7, 9 and 10 of arXiv 2506.11769
 variant     seeds  layers x width, L, batch, steps  cost
 (none)      5      4 x 256, 128, 32, 10,000         the paper's three ablations; a GPU's
                                                     work, not run yet
-cpu         6      2 x 128, 64, 16, 2,000           the same on two CPU cores, 80 minutes
+cpu         6      2 x 128, 64, 16, 2,000           the same on two cores, 80 minutes
 quick       4      2 x 128, 64, 16, 600             α of 0 and 0.1, 4 minutes
 smoke       2      1 x 16, 8, 4, 8                  shows that it runs
 finetune    1      of a checkpoint, one seed at a time, over a mesh of all devices

@@ -12,6 +12,7 @@ import optax
 from experiments import _language_model, _run
 from experiments._language_model import Batch, Text
 from vvlen import partition, results, sharding
+from vvlen.board import Board
 from vvlen.curves import Curves
 from vvlen.models import llama
 from vvlen.models.llama_model import Llama
@@ -50,8 +51,9 @@ def run_seed(
   total = num_steps(config, arm)
   [key] = ensemble.seed_keys(config.seed, seed, 1)
   writes = jax.process_index() == 0
-  curves = Curves(folder / 'metrics.jsonl', writes)
-  evaluations = Curves(folder / 'evaluations.jsonl', writes)
+  board = Board(folder / 'tensorboard')
+  curves = Curves(folder / 'metrics.jsonl', writes, board)
+  evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
   place = loop.place_rows(mesh, partition.ROWS[0])
   measure = _measure(config, model, key, text, place, mesh)
   reached, measured = 0, {}

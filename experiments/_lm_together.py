@@ -12,6 +12,7 @@ import numpy as np
 from experiments import _language_model, _run, _training
 from experiments._language_model import Text
 from vvlen import results, sharding
+from vvlen.board import Board
 from vvlen.curves import Curves
 from vvlen.models.llama import save_checkpoint
 from vvlen.models.llama_model import Llama
@@ -51,8 +52,9 @@ def run_arm(
   train, arm = config.train, config.arms[name]
   total = num_steps(config, arm)
   writes = jax.process_index() == 0
-  curves = Curves(folder / 'metrics.jsonl', writes)
-  evaluations = Curves(folder / 'evaluations.jsonl', writes)
+  board = Board(folder / 'tensorboard')
+  curves = Curves(folder / 'metrics.jsonl', writes, board)
+  evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
   # The narrowest type, for it is held by every device.
   narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
   stream = _language_model.join(text.documents, text.tokenizer.begin).astype(narrow)

@@ -18,7 +18,7 @@ ALLOWED = {
     'evaluation': {'models', 'objectives', 'partition', 'theory', 'sharding'},
     'simulation': {'models', 'objectives', 'theory', 'sharding', 'stages'},
     'results': _FROM_RESULTS,
-    'curves': {'results'},
+    'curves': {'board', 'results'},
     'run_folder': {'results'},
     'comparison': _FROM_RESULTS,
     'plots': _FROM_RESULTS,
@@ -63,8 +63,8 @@ ALLOWED = {
     'linear_attention_figure': _FROM_RESULTS,
 }
 WITHOUT_JAX = (
-    'statistics', 'results', 'curves', 'run_folder', 'comparison', 'plots', 'tables',
-    'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
+    'statistics', 'results', 'board', 'curves', 'run_folder', 'comparison', 'plots',
+    'tables', 'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
     'counting', 'counting_cells', 'counting_figures',

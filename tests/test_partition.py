@@ -1,15 +1,19 @@
 """One rule for every parameter, and the same numbers on every mesh."""
 
+import functools
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import optax
 import pytest
 
 from tests.llamas import llama, variables_of
 from vvlen import partition
+from vvlen.models.causal_attention import causal_attention
 from vvlen.models.decoder import Decoder
 from vvlen.models.language_model import LanguageModel
 from vvlen.models.llama import abstract_params
@@ -105,8 +109,11 @@ def test_moments_of_an_optimizer_are_cut_as_their_parameters():
   assert found.step == whole and adam.count == whole
 
 
-@pytest.mark.parametrize('axes', [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)])
-@pytest.mark.parametrize('implementation', ['plain', 'chunked'])
+@pytest.mark.parametrize('implementation, axes', [
+    *itertools.product(('plain', 'chunked'),
+                       [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)]),
+    ('splash', (2, 2, 2)),
+])
 def test_a_step_is_the_same_on_every_mesh(key, axes, implementation):
   model = llama(**EVEN, implementation=implementation)
   params = variables_of(model)['params']
@@ -139,3 +146,40 @@ def test_rows_stay_on_their_devices():
   assert kept.sharding.spec == PartitionSpec(('data', 'fsdp'))
   x = jnp.ones((3, 5))
   assert partition.over_batch(x) is x  # no mesh, nothing to do
+
+
+@pytest.mark.parametrize('rows, key_heads, apart', [
+    (4, 2, (2, 1)),  # each device its rows and heads
+    (3, 2, (3, 2)), (4, 1, (4, 1)),  # what the mesh does not divide
+])
+def test_devices_attend_by_their_own_rows_and_heads(rows, key_heads, apart):
+  seen = []
+
+  def attend(queries, keys, values):
+    seen.append((keys.shape[0], keys.shape[2]))
+    return causal_attention(queries, keys, values)
+
+  shapes = (rows, 6, 4, 3), (rows, 6, key_heads, 3), (rows, 6, key_heads, 3)
+  inputs = [jax.random.normal(jax.random.key(i), x) for i, x in enumerate(shapes)]
+  mesh = jax.make_mesh((2, 1, 2), partition.AXES, axis_types=(AxisType.Auto,) * 3,
+                       devices=jax.devices()[:4])
+  with jax.set_mesh(mesh):
+    found = jax.jit(functools.partial(partition.over_heads, attend))(*inputs)
+  assert seen == [apart]
+  np.testing.assert_allclose(found, causal_attention(*inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_on_several_tpus_attends_by_their_kernel(monkeypatch):
+  model = llama(**EVEN | {'head_width': 64}, dtype=jnp.bfloat16)
+  mesh = partition.make_mesh(2, 2, 2)
+  params = abstract_params(model)
+  placed = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(
+      x.shape, x.dtype, sharding=where), params, partition.shardings(params, mesh))
+  tokens = jax.ShapeDtypeStruct(
+      (4, 600), jnp.int32, sharding=NamedSharding(mesh, partition.ROWS))
+  loss = lambda params, x: model.apply({'params': params}, x).sum()
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+  with jax.set_mesh(mesh):
+    exported = jax.export.export(
+        jax.jit(jax.grad(loss)), platforms=['tpu'])(placed, tokens)
+  assert exported.mlir_module().count('tpu_custom_call') >= 3

@@ -8,6 +8,7 @@ from typing import Any
 from etils import epath
 import numpy as np
 
+from vvlen.board import Board
 from vvlen.results import write_text
 
 _LINE = ('arm', 'step', 'first_seed')
@@ -20,9 +21,18 @@ class Curves:
     {"arm": …, "step": …, "first_seed": …, "loss": [S numbers], …}
   """
 
-  def __init__(self, path: epath.PathLike, writes: bool = True):
-    """Reads what is there; of several processes that keep the same, one writes."""
+  def __init__(
+      self, path: epath.PathLike, writes: bool = True, board: Board | None = None
+  ):
+    """Reads what is there; of several processes that keep the same, one writes.
+
+    Args:
+      path: of the file.
+      writes: whether this process writes.
+      board: also shows the curves, each the mean over seeds, by the name of the file.
+    """
     self._path, self._writes = epath.Path(path), writes
+    self._board = board
     self._lines: list[dict[str, Any]] = read_curves(path)
 
   def add(
@@ -43,6 +53,8 @@ class Curves:
     )
     if self._writes:
       write_text(self._path, ''.join(json.dumps(x) + '\n' for x in self._lines))
+      if self._board:
+        self._board.add(f'{arm}_{first_seed}', step, self._path.stem, metrics)
 
   def late_mean(self, arm: str, first_seed: int, metric: str) -> np.ndarray:
     """Returns the mean of a metric over the last tenth of the steps, [S]."""

@@ -12,6 +12,7 @@ and `tensor`, over which heads, hidden features of MLPs and words are computed a
 Kernels of `vvlen.models.decoder`, as of all nn.Dense, are [inputs, outputs].
 """
 
+from collections.abc import Callable
 import re
 from typing import Any
 
@@ -149,6 +150,36 @@ def gathered(table: jax.Array) -> jax.Array:
   without a mesh that has this axis.
   """
   return _constrain(table, ('tensor',))
+
+
+def over_heads(
+    attend: Callable[..., jax.Array],
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+) -> jax.Array:
+  """Returns attend(queries, keys, values), each device by its own rows and heads.
+
+  XLA cannot share out the attention kernels of TPUs itself. Calls `attend` as it is
+  without a mesh that has the three axes (jax.set_mesh), and where they do not divide
+  rows and heads.
+
+  Args:
+    attend: to [B, n, h, d], and of each row and key head apart.
+    queries: [B, n, h, d].
+    keys: [B, n, k, d].
+    values: [B, n, k, d].
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if not set(AXES) <= set(mesh.auto_axes) or mesh.size == 1:
+    return attend(queries, keys, values)
+  rows = mesh.shape['data'] * mesh.shape['fsdp']
+  if queries.shape[0] % rows or keys.shape[2] % mesh.shape['tensor']:
+    return attend(queries, keys, values)
+  spec = PartitionSpec(ROWS[0], None, 'tensor')
+  # What a kernel varies over is not known to JAX.
+  apart = jax.shard_map(attend, in_specs=spec, out_specs=spec, check_vma=False)
+  return apart(queries, keys, values)
 
 
 def _constrain(x, names):

@@ -15,6 +15,7 @@ Axes: B sequences, n tokens, V words, d width, h query heads, k key heads, w wid
 head.
 """
 
+import functools
 from typing import Any
 
 from flax import linen as nn
@@ -27,7 +28,7 @@ from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kv_cache import append, attend_cached, Cache, store
 from vvlen.models.norm import PostAttentionNorm
 from vvlen.models.rope import Dynamic, Rope
-from vvlen.partition import gathered, over_batch
+from vvlen.partition import gathered, over_batch, over_heads
 
 # Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
 Turns = tuple[jax.Array, jax.Array] | None
@@ -310,9 +311,8 @@ class Block(nn.Module):
   def _read(self, x, turns):
     query, key, value = self._project(x)
     turned_query, turned_key = _turn(query, turns), _turn(key, turns)
-    output = causal_attention(
-        turned_query, turned_key, value, implementation=self.implementation
-    )
+    attend = functools.partial(causal_attention, implementation=self.implementation)
+    output = over_heads(attend, turned_query, turned_key, value)
     if self.is_mutable_collection('intermediates'):
       self.sow('intermediates', 'queries', turned_query)
       self.sow('intermediates', 'keys', turned_key)
