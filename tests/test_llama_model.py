@@ -149,6 +149,15 @@ def test_a_cache_is_exact_with_dynamic_positions_up_to_the_original_length(token
   _check_cache(llama(rope=ROPES['dynamic']), tokens, steps=3)
 
 
+def test_dynamic_positions_of_a_prompt_go_by_its_own_length(tokens):
+  model = llama(rope=ROPES['dynamic'])  # of more than 8 tokens changes with their number
+  variables = variables_of(model)
+  hidden, _ = model.apply(variables, tokens, jnp.array([9, 12]), L, method='prefill')
+  for row, length in enumerate((9, 12)):
+    alone = model.apply(variables, tokens[row:row + 1, :length], method='hidden')
+    np.testing.assert_allclose(hidden[row], alone[0, -1], atol=3e-5)
+
+
 def _check_cache(model, tokens, steps):
   variables = variables_of(model)
   lengths = jnp.array([3, 5])
