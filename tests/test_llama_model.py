@@ -150,7 +150,7 @@ def test_a_cache_is_exact_with_dynamic_positions_up_to_the_original_length(token
 
 
 def test_dynamic_positions_of_a_prompt_go_by_its_own_length(tokens):
-  model = llama(rope=ROPES['dynamic'])  # of more than 8 tokens changes with their number
+  model = llama(rope=ROPES['dynamic'])  # changes beyond 8 tokens
   variables = variables_of(model)
   hidden, _ = model.apply(variables, tokens, jnp.array([9, 12]), L, method='prefill')
   for row, length in enumerate((9, 12)):

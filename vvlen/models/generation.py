@@ -80,7 +80,7 @@ def _generate(model, num_tokens, drawn, end, variables, tokens, lengths, tempera
   def put(found, number, token, ended):
     if end is not None:
       token = jnp.where(ended, end, token)
-      ended |= token == end
+      ended = token == end
     return found.at[:, number].set(token), token, ended
 
   def body(carry):

@@ -277,8 +277,7 @@ def _load(
   def part(index):
     rows, *others = index or (slice(None),)
     first, end, _ = rows.indices(tensor.shape[0])
-    if (first, end) not in held:  # the rows before are not needed any more
-      held.clear()
+    if (first, end) not in held:
       held[first, end] = safetensors_file.read_rows(tensor, first, end - first)
     return held[first, end][(slice(None), *others)].astype(dtype, copy=False)
 
