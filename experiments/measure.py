@@ -4,8 +4,8 @@ r"""What does a checkpoint do beyond the lengths of its training? Trains nothing
 
 The checkpoint is of the Llama family, in hub layout. The text may be a file, a folder
 or a .jsonl file, local or gs://; without one it is Python's standard library. It is
-encoded by the checkpoint's tokenizer.json, or, where it has none and the vocabulary has
-room, as bytes. --config is configs/measure.py unless said otherwise. Measured are:
+encoded by the checkpoint's tokenizer.json, or, where it has none and the vocabulary is
+that of bytes, as bytes. --config is configs/measure.py unless said otherwise. Measured:
 
   perplexity    by length of context, in blocks and in sliding windows, and by position
   misalignment  of two windows of the same text, by length and offset, on all scales
@@ -47,7 +47,9 @@ _PARTS = (
     _measure_attention.spread, _measure_attention.entropy, _measure_attention.recency,
 )
 _CONFIG = os.path.join('configs', 'measure.py')
-_EDGE = 2**16  # bytes at both ends of a file, by which its content is known
+_PIECE = 2**24  # bytes of a file that are in memory at once
+# Words that no byte is: `experiments.language_model` makes vocabularies multiples of 8.
+_SPARE = 7
 # Paths are known by their content; the others change results by rounding alone.
 _MAY_DIFFER = ('checkpoint', 'text', 'tokens_at_once', 'mesh.data', 'mesh.fsdp',
                'mesh.tensor')
@@ -158,20 +160,23 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
 
 
 def read_tokenizer(folder: epath.Path, model: Llama) -> Tokenizer:
-  """Returns the tokenizer of a checkpoint; bytes, if it has none and they fit.
+  """Returns the tokenizer of a checkpoint; bytes, if it has none and they are its words.
+
+  They are where its vocabulary has the size of theirs, or up to _SPARE more.
 
   Raises:
-    ValueError: if they do not, or it has more tokens than the model.
+    ValueError: if it has not, or the tokenizer has more tokens than the model.
   """
   if (folder / 'tokenizer.json').exists():
     tokenizer = tokenizers.load_tokenizer(folder)
     tokenizers.check_vocabulary(tokenizer, model.vocab_size)
     return tokenizer
   tokenizer = tokenizers.byte_tokenizer()
-  if model.vocab_size < tokenizer.vocab_size:
+  if not 0 <= model.vocab_size - tokenizer.vocab_size <= _SPARE:
     raise ValueError(
-        f'{folder} has no tokenizer.json, and {model.vocab_size} tokens are too few '
-        f'for bytes, which need {tokenizer.vocab_size}'
+        f'{folder} has no tokenizer.json, and its vocabulary of {model.vocab_size} is '
+        f'not that of bytes, {tokenizer.vocab_size} to {tokenizer.vocab_size + _SPARE}:'
+        ' put its tokenizer.json into the folder'
     )
   print(f'{folder} has no tokenizer.json: the text is read as bytes.', flush=True)
   return tokenizer
@@ -189,15 +194,20 @@ def beginning(whole: list[str], num_characters: int) -> list[str]:
 
 
 def fingerprint(folder: epath.Path) -> str:
-  """Returns the SHA-256 of config.json, and of names, sizes and ends of the weights."""
-  digest = hashlib.sha256((folder / 'config.json').read_bytes())
-  for path in sorted(folder.glob('*.safetensors'), key=str):
-    size = path.stat().length
-    digest.update(f'{path.name} {size}'.encode())
+  """Returns the SHA-256 of all bytes that a checkpoint and its tokenizer are made of.
+
+  They are config.json, the tokenizer's files that `read_tokenizer` reads, and all
+  weights, each with its name and size, read in pieces.
+  """
+  tokenizer = ('tokenizer.json', 'tokenizer_config.json')
+  paths = [folder / 'config.json', *sorted(folder.glob('*.safetensors'), key=str),
+           *(path for name in tokenizer if (path := folder / name).exists())]
+  digest = hashlib.sha256()
+  for path in paths:
+    digest.update(f'{path.name} {path.stat().length}\n'.encode())
     with path.open('rb') as file:
-      digest.update(file.read(_EDGE))
-      file.seek(max(0, size - _EDGE))
-      digest.update(file.read(_EDGE))
+      while piece := file.read(_PIECE):
+        digest.update(piece)
   return digest.hexdigest()
 
 

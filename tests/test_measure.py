@@ -254,7 +254,7 @@ def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text)
 
 
 def _no_tokenizer(folder):
-  model = llama(vocab_size=200, rope=ROPES['default'])
+  model = llama(vocab_size=512, rope=ROPES['default'])
   save_checkpoint(folder, model, variables_of(model))
 
 
@@ -286,7 +286,8 @@ def _cut_off(folder):
     (None, ['--config.misalignment.offsets=(9,)'], 'has none below half of 8: (9,)'),
     (None, ['--config.perplexity.stride=1.5'], 'stride must not exceed 1'),
     (None, ['--config.nonsense=1'], 'nonsense'),
-    (_no_tokenizer, [], '200 tokens are too few for bytes, which need 257'),
+    (_no_tokenizer, [], 'its vocabulary of 512 is not that of bytes, 257 to 264: put '
+     'its tokenizer.json into the folder'),
     (_other_tokenizer, [], 'the tokenizer has 300 tokens, the model 264'),
     (_cut_off, [], 'model.safetensors'),
 ])
@@ -369,15 +370,38 @@ def test_the_first_characters_may_end_within_a_document():
   assert measure.beginning(['abc', 'def'], 99) == ['abc', 'def']
 
 
-def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path):
+def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path, monkeypatch):
   shutil.copytree(checkpoint, tmp_path / 'same')
+  same = epath.Path(tmp_path / 'same')
   before = measure.fingerprint(epath.Path(checkpoint))
-  assert measure.fingerprint(epath.Path(tmp_path / 'same')) == before
+  assert measure.fingerprint(same) == before
+  monkeypatch.setattr(measure, '_PIECE', 1000)
+  assert measure.fingerprint(same) == before
   path = tmp_path / 'same' / 'model.safetensors'
-  content = bytearray(path.read_bytes())
-  content[-1] ^= 1
+  content = bytearray(path.read_bytes() + bytes(2**19))
   path.write_bytes(content)
-  assert measure.fingerprint(epath.Path(tmp_path / 'same')) != before
+  before = measure.fingerprint(same)
+  for place in (0, len(content) // 2, -1):
+    content[place] ^= 1
+    path.write_bytes(content)
+    assert measure.fingerprint(same) != before
+    content[place] ^= 1
+  path.write_bytes(content)
+  assert measure.fingerprint(same) == before
+  for name in ('tokenizer.json', 'tokenizer_config.json'):
+    (tmp_path / 'same' / name).write_text('{}')
+    assert measure.fingerprint(same) != before
+    (tmp_path / 'same' / name).unlink()
+
+
+def test_only_models_of_bytes_do_without_a_tokenizer(tmp_path):
+  read = lambda size: measure.read_tokenizer(
+      epath.Path(tmp_path), llama(vocab_size=size))
+  for size in (257, 264):
+    assert read(size).vocab_size == 257
+  for size in (200, 256, 265, 32_000):
+    with pytest.raises(ValueError, match=f'its vocabulary of {size} is not that of by'):
+      read(size)
 
 
 @pytest.mark.slow
