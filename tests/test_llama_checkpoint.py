@@ -208,8 +208,13 @@ def test_what_a_config_leaves_out_is_that_of_its_family():
   assert not (model.attention_bias or model.output_bias or model.mlp_bias)
   with_bias = model_of({**least, 'attention_bias': True})
   assert with_bias.attention_bias and with_bias.output_bias
-  qwen = model_of({**least, 'model_type': 'qwen2', 'sliding_window': 4096})
+  qwen = model_of({**least, 'model_type': 'qwen2', 'num_key_value_heads': 1,
+                   'sliding_window': 4096})
   assert qwen.attention_bias and not qwen.output_bias
+  for family in ('llama', 'qwen2', 'mistral'):
+    null = model_of({**least, 'model_type': family, 'num_key_value_heads': None,
+                     'sliding_window': None})
+    assert null.num_key_heads == 3
   older = {'type': 'linear', 'factor': 4}
   assert model_of({**least, 'rope_scaling': older}).rope == Rope(1e4, Linear(4.0))
 
@@ -248,7 +253,11 @@ def test_published_rope_scalings_are_read():
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'positive: -1.0'),
     ({'rope_scaling': 3}, 'is no object: 3'),
-    ({'model_type': 'mistral', 'sliding_window': 4}, 'sliding_window 4 is not supp'),
+    ({'model_type': 'mistral', 'sliding_window': 4},
+     'sliding_window 4 is not supported: .* set it to null in config.json'),
+    ({'model_type': 'mistral', 'sliding_window': 4096}, 'window 4096 is not supported'),
+    ({'model_type': 'mistral', 'sliding_window': '4'}, "window '4' is not supported"),
+    ({'model_type': 'mistral'}, 'window 4096, as it is where it is missing, is not'),
     ({'hidden_size': 16}, r'embed_tokens.weight is \(23, 12\), but .* \(23, 16\)'),
     ({'intermediate_size': 11}, r'\(12, 10\), but config.json makes it \(12, 11\)'),
     ({'num_hidden_layers': 3}, 'has no model.layers.2.* asks for'),

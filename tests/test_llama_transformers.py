@@ -10,6 +10,7 @@ import pytest
 from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.models.llama_config import model_of
 
 torch = pytest.importorskip('torch', reason='compares with PyTorch')
 transformers = pytest.importorskip('transformers', reason='compares with transformers')
@@ -78,6 +79,25 @@ def test_what_transformers_saves_has_its_logits_here(tmp_path, kind, fields):
       model.apply(variables, jnp.asarray(TOKENS)), expected,
       atol=1e-5 * np.abs(expected).max(), rtol=1e-4,
   )
+
+
+@pytest.mark.parametrize('kind', ['Llama', 'Mistral', 'Qwen2'])
+def test_what_a_config_leaves_out_is_what_transformers_takes(kind):
+  theirs = getattr(transformers, f'{kind}Config')
+  least = {'vocab_size': V, 'hidden_size': 64, 'intermediate_size': 20,
+           'num_hidden_layers': 2, 'num_attention_heads': 32}
+  for fields in ({}, {'num_key_value_heads': 16}):
+    expected = theirs(**least, **fields, sliding_window=None)
+    model = model_of({'model_type': kind.lower(), 'sliding_window': None, **least,
+                      **fields})
+    assert model.max_length == expected.max_position_embeddings
+    assert model.num_key_heads == expected.num_key_value_heads
+    assert model.epsilon == expected.rms_norm_eps
+    assert model.tied == expected.tie_word_embeddings
+  window = getattr(theirs(), 'sliding_window', None)
+  if window is not None:
+    with pytest.raises(ValueError, match=f'sliding_window {window}, as it is where it'):
+      model_of({'model_type': kind.lower(), **least})
 
 
 def test_several_files_of_transformers_are_read(tmp_path):

@@ -10,12 +10,16 @@ from typing import Any
 from vvlen.models.llama_model import check_model, Llama
 from vvlen.models.rope import check, Dynamic, Linear, Llama3, Rope, Yarn
 
-# What a file of this kind of model has where it says nothing.
+# What transformers takes, of each family, where a file does not have the field; as many
+# heads of keys as of queries where it is None.
 _FAMILIES: dict[str, dict[str, Any]] = {
-    'llama': {},
-    'mistral': {'head_dim': None},
+    'llama': {'max_position_embeddings': 2048, 'num_key_value_heads': None,
+              'attention_bias': False},
+    'mistral': {'max_position_embeddings': 131_072, 'num_key_value_heads': 8,
+                'attention_bias': False, 'sliding_window': 4096},
     # Queries, keys and values have a bias, the output has none.
-    'qwen2': {'attention_bias': True},
+    'qwen2': {'max_position_embeddings': 32_768, 'num_key_value_heads': 32,
+              'attention_bias': True},
 }
 # Fields that would make another model of it, and the values that do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -47,20 +51,29 @@ def model_of(config: Mapping[str, Any]) -> Llama:
       continue
     if value not in plain and name in config:
       raise ValueError(f'{name} {value!r} is not supported')
+  defaults = _FAMILIES[family]
+  window = config.get('sliding_window', defaults.get('sliding_window'))
+  if family == 'mistral' and window is not None:
+    missing = '' if 'sliding_window' in config else ', as it is where it is missing,'
+    raise ValueError(
+        f'sliding_window {window!r}{missing} is not supported: if full attention is '
+        'wanted, set it to null in config.json'
+    )
   whole = lambda name, default=...: _number(config, name, int, default)
   heads = whole('num_attention_heads')
-  max_length = whole('max_position_embeddings', 2048)
-  window = config.get('sliding_window')
-  if family == 'mistral' and window is not None and window < max_length:
-    raise ValueError(f'sliding_window {window} is not supported')
-  attention_bias = _flag(config, 'attention_bias', family == 'qwen2')
+  max_length = whole('max_position_embeddings', defaults['max_position_embeddings'])
+  # Null is as many as of queries in every family.
+  key_heads = config.get('num_key_value_heads', defaults['num_key_value_heads'])
+  key_heads = _number({'num_key_value_heads': key_heads}, 'num_key_value_heads', int,
+                      heads)
+  attention_bias = _flag(config, 'attention_bias', defaults['attention_bias'])
   model = Llama(
       vocab_size=whole('vocab_size'),
       width=whole('hidden_size'),
       mlp_width=whole('intermediate_size'),
       num_layers=whole('num_hidden_layers'),
       num_heads=heads,
-      num_key_heads=whole('num_key_value_heads', None) or heads,
+      num_key_heads=key_heads,
       head_width=whole('head_dim', None),
       max_length=max_length,
       rope=_rope(config, max_length),
