@@ -19,9 +19,11 @@ from vvlen.models import llama as checkpoints
 from vvlen.models import safetensors_file
 from vvlen.models.llama import load_checkpoint, read_model, save_checkpoint
 from vvlen.models.llama_config import config_of, model_of
+from vvlen.models.llama_model import check_model
 from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
 
 TOKENS = jnp.arange(14).reshape(2, 7)
+_DEEP = '[' * 100_000
 
 
 @pytest.fixture
@@ -248,10 +250,31 @@ def test_published_rope_scalings_are_read():
     ({'hidden_act': 'gelu'}, "hidden_act 'gelu' is not supported"),
     ({'quantization_config': {'bits': 4}}, 'quantization_config .* is not supported'),
     ({'num_key_value_heads': 3}, '3 heads of keys do not divide 4'),
-    ({'num_hidden_layers': 0}, 'num_layers must be positive: 0'),
+    ({'num_hidden_layers': 0}, 'num_hidden_layers must be positive .*: 0'),
+    ({'vocab_size': 2**31}, 'vocab_size must be positive and at most .*: 2147483648'),
+    ({'head_dim': 0}, 'head_dim must be positive .*: 0'),
+    ({'num_key_value_heads': 0}, 'num_key_value_heads must be positive .*: 0'),
+    ({'rms_norm_eps': float('nan')}, 'rms_norm_eps must be positive and finite: nan'),
+    ({'rms_norm_eps': float('inf')}, 'rms_norm_eps must be positive and finite: inf'),
+    ({'rms_norm_eps': -1e-6}, 'rms_norm_eps must be positive and finite: -1e-06'),
+    ({'rms_norm_eps': 10**400}, 'rms_norm_eps must be positive and finite: 1000'),
+    ({'model_type': ['llama']}, r"model_type \['llama'\] .* is not supported"),
+    ({'model_type': 'x', 'architectures': {'a': 1}}, r"\(architecture {'a': 1}\) is"),
+    ({'model_type': 'x', 'architectures': 7}, r'\(architecture 7\) is not supported'),
+    ({'model_type': 'x', 'architectures': 'Gpt'}, r"\(architecture 'Gpt'\) is not"),
+    ({'layer_types': 5}, 'layer_types 5 is not supported'),
+    ({'layer_types': [['a']]}, r"layer_types \[\['a'\]\] is not supported"),
+    ({'layer_types': ['sliding_attention']}, 'layer_types .* is not supported'),
+    ({'rope_theta': -1.0}, 'rope_theta must be positive and finite: -1.0'),
+    ({'rope_theta': 1.0, 'rope_scaling': {'rope_type': 'yarn', 'factor': 2.0}},
+     'config.json: base of yarn positions must be more than 1: 1.0'),
+    ({'rope_scaling': {'rope_type': 'yarn', 'original_max_position_embeddings': 0}},
+     'original_max_position_embeddings must be positive .*: 0'),
+    ({'rope_scaling': {'rope_type': 'yarn', 'factor': 0}}, 'factor must be pos.*: 0'),
+    ({'rope_scaling': {'rope_type': 'yarn', 'beta_fast': 0}}, 'beta_fast must be pos'),
     ({'rope_scaling': {'rope_type': 'longrope'}}, "rope type 'longrope' is not supp"),
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
-    ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'positive: -1.0'),
+    ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
     ({'rope_scaling': 3}, 'is no object: 3'),
     ({'model_type': 'mistral', 'sliding_window': 4},
      'sliding_window 4 is not supported: .* set it to null in config.json'),
@@ -261,6 +284,9 @@ def test_published_rope_scalings_are_read():
     ({'hidden_size': 16}, r'embed_tokens.weight is \(23, 12\), but .* \(23, 16\)'),
     ({'intermediate_size': 11}, r'\(12, 10\), but config.json makes it \(12, 11\)'),
     ({'num_hidden_layers': 3}, 'has no model.layers.2.* asks for'),
+    ({'num_hidden_layers': 2**30}, '21 tensors, too few for the 1073741824 layers'),
+    ({'vocab_size': 2**31 - 1, 'hidden_size': 2**31 - 2},
+     r'embed_tokens.weight is \(23, 12\), but config.json'),
     ({'num_hidden_layers': 1}, 'has model.layers.1.*, which is not of the model'),
     ({'vocab_size': 24}, r'\(23, 12\), but config.json makes it \(24, 12\)'),
     ({'mlp_bias': True}, 'has no model.layers.0.mlp.*bias'),
@@ -270,6 +296,17 @@ def test_what_config_json_has_wrong_is_told_in_one_line(saved, fields, says):
   with pytest.raises(ValueError, match=says) as raised:
     load_checkpoint(saved[0])
   assert '\n' not in str(raised.value) and str(saved[0]) in str(raised.value)
+
+
+@pytest.mark.parametrize('fields,says', [
+    ({'head_width': 0}, 'head_width must be positive: 0'),
+    ({'epsilon': 0.0}, 'epsilon must be positive and finite: 0.0'),
+    ({'epsilon': float('nan')}, 'epsilon must be positive and finite: nan'),
+    ({'epsilon': float('inf')}, 'epsilon must be positive and finite: inf'),
+])
+def test_numbers_that_make_no_model_are_refused(fields, says):
+  with pytest.raises(ValueError, match=says):
+    check_model(llama(**fields))
 
 
 def _cut(path, count):
@@ -286,6 +323,10 @@ def _flip_header(path):
     (lambda f: (f / 'config.json').unlink(), FileNotFoundError, 'has no config.json'),
     (lambda f: (f / 'config.json').write_text('{'), ValueError, 'is not JSON'),
     (lambda f: (f / 'config.json').write_text('[]'), ValueError, 'not a JSON object'),
+    (lambda f: (f / 'config.json').write_text(_DEEP), ValueError,
+     'config.json is nested too deeply'),
+    (lambda f: (f / 'model.safetensors.index.json').write_text(_DEEP), ValueError,
+     'index.json is nested too deeply'),
     (lambda f: (f / 'model.safetensors').unlink(), FileNotFoundError, 'has neither'),
     (lambda f: _cut(f / 'model.safetensors', 0), ValueError, 'not a safetensors file'),
     (lambda f: _cut(f / 'model.safetensors', 100), ValueError, 'is cut short'),
@@ -321,6 +362,7 @@ def test_headers_that_lie_are_refused(tmp_path):
       ({'a': {'dtype': 'F32'}}, 'damaged header'),
       (['a'], 'damaged header'),
       (b'\xff\xfe', 'damaged header'),
+      (_DEEP.encode(), 'x.safetensors is not a safetensors file: damaged header'),
   ]:
     write(wrong)
     with pytest.raises(ValueError, match=says):

@@ -128,6 +128,7 @@ def test_angles_are_of_each_row_where_positions_or_rates_are(positions, rates, s
     (lambda: _rates(Dynamic(2.0, 8), width=2), 'wider than 2'),
     (lambda: _rates(Llama3(8.0, 512, 4.0, 4.0)), 'less than high_frequency_factor'),
     (lambda: _rates(None, base=float('inf')), 'base .* positive: inf'),
+    (lambda: _rates(Yarn(2.0, 8), base=1.0), 'base of yarn .* more than 1: 1.0'),
 ])
 def test_numbers_that_make_no_positions_are_refused(bad, says):
   with pytest.raises(ValueError, match=says):

@@ -79,6 +79,9 @@ def load_checkpoint(
   folder = epath.Path(folder)
   model = read_model(folder)
   tensors = _tensors(folder)
+  if model.num_layers > len(tensors):
+    raise ValueError(f'{folder} has {len(tensors)} tensors, too few for the '
+                     f'{model.num_layers} layers that its config.json asks for')
   expected = abstract_params(model)
   named = _named(expected)
   _check_tensors(folder, model, named, tensors, dtype)
@@ -118,6 +121,8 @@ def read_model(folder: epath.PathLike) -> Llama:
   config = _read_json(path)
   try:
     return model_of(config)
+  except RecursionError as error:
+    raise ValueError(f'{path} is nested too deeply') from error
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 
@@ -328,6 +333,8 @@ def _nested(named: dict[str, Any]) -> dict[str, Any]:
 def _read_json(path: epath.Path) -> dict[str, Any]:
   try:
     found = json.loads(path.read_text())
+  except RecursionError as error:
+    raise ValueError(f'{path} is nested too deeply') from error
   except ValueError as error:
     raise ValueError(f'{path} is not JSON') from error
   if not isinstance(found, dict):

@@ -5,6 +5,7 @@ Both styles are read: `rope_theta`, `rope_scaling` and `torch_dtype` of older fi
 """
 
 from collections.abc import Mapping
+import sys
 from typing import Any
 
 from vvlen.models.llama_model import check_model, Llama
@@ -27,8 +28,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     'quantization_config': (None,),
     'partial_rotary_factor': (None, 1, 1.0),
     'use_sliding_window': (None, False),
-    'layer_types': (None,),
 }
+_LARGEST = 2**31 - 1  # of a size
 
 
 def model_of(config: Mapping[str, Any]) -> Llama:
@@ -39,18 +40,20 @@ def model_of(config: Mapping[str, Any]) -> Llama:
       wrong type, or the numbers make no model.
   """
   family = config.get('model_type')
-  if family not in _FAMILIES:
-    named = config.get('architectures') or [None]
+  if not isinstance(family, str) or family not in _FAMILIES:
+    named = config.get('architectures')
+    named = named[0] if isinstance(named, list) and named else named
     raise ValueError(
-        f'model_type {family!r} (architecture {named[0]!r}) is not supported: must be '
+        f'model_type {family!r} (architecture {named!r}) is not supported: must be '
         f'of {", ".join(_FAMILIES)}'
     )
   for name, plain in _PLAIN.items():
-    value = config.get(name)
-    if name == 'layer_types' and value and set(value) == {'full_attention'}:
-      continue
-    if value not in plain and name in config:
-      raise ValueError(f'{name} {value!r} is not supported')
+    if name in config and config[name] not in plain:
+      raise ValueError(f'{name} {config[name]!r} is not supported')
+  layers = config.get('layer_types')
+  if layers is not None and not (
+      isinstance(layers, list) and all(x == 'full_attention' for x in layers)):
+    raise ValueError(f'layer_types {layers!r} is not supported')
   defaults = _FAMILIES[family]
   window = config.get('sliding_window', defaults.get('sliding_window'))
   if family == 'mistral' and window is not None:
@@ -144,12 +147,9 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
   kind = found.get('rope_type', found.get('type', 'default'))
   real = lambda name, default=...: _number(found, name, float, default)
   # Where it is beside the scaling, as in some older files.
-  original = found.get(
-      'original_max_position_embeddings',
-      config.get('original_max_position_embeddings'),
-  ) or max_length
-  original = _number({'original_max_position_embeddings': original},
-                     'original_max_position_embeddings', int)
+  name = 'original_max_position_embeddings'
+  original = _number(config, name, int, max_length)
+  original = _number(found, name, int, original)
   if found.get('partial_rotary_factor', 1.0) != 1.0:
     raise ValueError('partial_rotary_factor is not supported')
   stretched: Linear | Dynamic | Yarn | Llama3 | None
@@ -162,10 +162,9 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
   elif kind == 'yarn':
     if found.get('mscale') and found.get('mscale_all_dim'):
       raise ValueError('yarn with mscale and mscale_all_dim is not supported')
-    factor = real('factor', None) or max_length / original
     stretched = Yarn(
-        factor, original, real('beta_fast', None) or 32.0,
-        real('beta_slow', None) or 1.0, _flag(found, 'truncate', True),
+        real('factor', max_length / original), original, real('beta_fast', 32.0),
+        real('beta_slow', 1.0), _flag(found, 'truncate', True),
         real('attention_factor', None),
     )
   elif kind == 'llama3':
@@ -204,7 +203,11 @@ def _scaling(rope: Rope) -> dict[str, Any] | None:
 def _number(
     fields: Mapping[str, Any], name: str, kind: type, default: Any = ...
 ) -> Any:
-  """Returns a number; `default` where it is missing or null, an error without one."""
+  """Returns a number; `default` where it is missing or null, an error without one.
+
+  All of a config.json's that are read must be positive: ints up to 2³¹ − 1, floats
+  finite.
+  """
   value = fields.get(name)
   if value is None:
     if default is ...:
@@ -213,6 +216,9 @@ def _number(
   kinds = (int, float) if kind is float else (int,)
   if isinstance(value, bool) or not isinstance(value, kinds):
     raise ValueError(f'{name} must be a number of type {kind.__name__}: {value!r}')
+  if not 0 < value <= (sys.float_info.max if kind is float else _LARGEST):
+    limit = 'finite' if kind is float else f'at most {_LARGEST}'
+    raise ValueError(f'{name} must be positive and {limit}: {value!r}')
   return kind(value)
 
 

@@ -16,6 +16,7 @@ head.
 """
 
 import functools
+import math
 from typing import Any
 
 from flax import linen as nn
@@ -380,6 +381,10 @@ def check_model(model: Llama) -> None:
                'num_key_heads', 'max_length'):
     if getattr(model, name) < 1:
       raise ValueError(f'{name} must be positive: {getattr(model, name)}')
+  if model.head_width is not None and model.head_width < 1:
+    raise ValueError(f'head_width must be positive: {model.head_width}')
+  if not 0 < model.epsilon < math.inf:
+    raise ValueError(f'epsilon must be positive and finite: {model.epsilon}')
   if model.num_heads % model.num_key_heads:
     raise ValueError(f'{model.num_key_heads} heads of keys do not divide '
                      f'{model.num_heads} of queries')

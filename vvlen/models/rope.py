@@ -114,6 +114,8 @@ def check(rope: Rope) -> None:
   for name, value in numbers.items():
     if not 0 < value < math.inf:
       raise ValueError(f'{name} of rotary positions must be positive: {value!r}')
+  if isinstance(rope.stretched, Yarn) and rope.base <= 1:
+    raise ValueError(f'base of yarn positions must be more than 1: {rope.base!r}')
   if isinstance(rope.stretched, Llama3):
     low, high = rope.stretched[2:]
     if low >= high:

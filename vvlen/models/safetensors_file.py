@@ -53,7 +53,7 @@ def read_header(path: epath.PathLike) -> dict[str, Tensor]:
     fields = json.loads(header)
     fields.pop('__metadata__', None)
     tensors = [_tensor(path, 8 + length, name, x) for name, x in fields.items()]
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
     raise ValueError(f'{path} is not a safetensors file: damaged header') from error
   end = 8 + length
   for tensor, bytes_ in sorted(tensors, key=lambda x: (x[0].start, x[1])):
