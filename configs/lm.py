@@ -11,10 +11,13 @@ variant     seeds  layers x width, L, batch, steps  cost
 cpu         6      2 x 128, 64, 16, 2,000           the same on two cores, 80 minutes
 quick       4      2 x 128, 64, 16, 600             α of 0 and 0.1, 4 minutes
 smoke       2      1 x 16, 8, 4, 8                  shows that it runs
-finetune    1      of a checkpoint, one seed at a time, over a mesh of all devices
+finetune    2      of config.checkpoint, one seed at a time, over a mesh of all devices
 
-Without config.text the corpus is the sources of the Python standard library, which
-differ by version: results are not to be compared across versions.
+Where config.train.seeds_at_once is positive, seeds are trained together, on windows
+that begin anywhere in the text; where it is 0, one at a time, on blocks of it in an
+order of the seed's own, from Grain. Without config.text.path the corpus is the sources
+of the Python standard library, which differ by version: results are not to be compared
+across versions.
 """
 
 import ml_collections
@@ -39,15 +42,16 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           offsets_quarter=_arm(0.1, offsets=(0.0, 0.25)),
           offsets_second_quarter=_arm(0.1, offsets=(0.25, 0.5)),
           offsets_whole=_arm(0.1, offsets=(0.0, 1.0)),
-          # The paper's share, 190 steps for 200: here the term costs no time to speak
-          # of (experiments/benchmarks/regularizer_cost.py).
+          # The paper's share for as much time, 190 steps for 200; here the term costs
+          # no time to speak of (experiments/benchmarks/regularizer_cost.py).
           equal_time=_arm(0.1, steps=0.95),
       ),
-      checkpoint='',  # a folder to go on from; then all of `model` is its own
+      checkpoint='',  # a folder to go on from, for seeds one at a time
       text=dict(
           path='',  # a file, a folder or a .jsonl; '': the standard library's sources
           tokenizer='',  # a tokenizer.json or its folder; '': checkpoint's, or bytes
-          within_documents=False,  # whether no window has tokens of two documents
+          # Whether no window has tokens of two documents, for seeds one at a time.
+          within_documents=False,
           held_out=0.05,  # the share that is kept for evaluation
       ),
       model=dict(
@@ -63,11 +67,11 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           group_size=5,  # of these, run as one by vmap; 1 on a CPU
           save_every_seconds=60.0,
           save_every_steps=500,  # of seeds one at a time
-          parts=1,  # of a batch, one after another, where memory is short
+          parts=1,  # of a batch, one after another, of seeds one at a time
           dtype='float32',  # of the matrix products; the masters are float32
           remat=False,
       ),
-      mesh=dict(data=-1, fsdp=1, tensor=1),
+      mesh=dict(data=-1, fsdp=1, tensor=1),  # of seeds one at a time
       optimizer=dict(
           learning_rate=1e-3, warmup_steps=100, weight_decay=0.1, clip_norm=1.0,
           final_rate=0.1,
@@ -101,6 +105,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.optimizer.warmup_steps = 2
     config.evaluate.update(every_steps=4, lengths=(1, 2, 4), num_segments=4)
   elif variant == 'finetune':
+    del config.model  # it is the checkpoint's
     config.num_seeds = 2
     config.arms = {name: config.arms[name] for name in ('alpha_0', 'alpha_0_1')}
     config.train.update(max_length=512, batch_size=8, num_steps=200, seeds_at_once=0,

@@ -1,6 +1,7 @@
 """What `experiments.language_model` trains and measures, as a configuration says."""
 
 from collections.abc import Callable
+import hashlib
 import math
 import platform
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ class Text(NamedTuple):
 def read_text(config: Any) -> Text:
   """Reads, splits and encodes the text of a configuration.
 
+  Every process holds all of it, as text while it is encoded and as tokens after.
+
   Raises:
     ValueError: if it is empty, binary or too short for one window.
     OSError: if it cannot be read.
@@ -48,7 +51,8 @@ def read_text(config: Any) -> Text:
     whole = documents.read_documents([text.path])
   else:
     whole = documents.standard_library()
-  tokenizer = _tokenizer(config)
+  path = _tokenizer_path(config)
+  tokenizer = tokenizers.load_tokenizer(path) if path else tokenizers.byte_tokenizer()
   train, held_out = documents.split(whole, text.held_out, config.seed)
   encoded = [tokenizer.encode(x) for x in train]
   stream = join([tokenizer.encode(x) for x in held_out], tokenizer.begin)
@@ -61,6 +65,8 @@ def read_text(config: Any) -> Text:
   facts = {
       'text': text.path or f'sources of Python {platform.python_version()}',
       'text_sha256': documents.fingerprint(whole),
+      'tokenizer_sha256': hashlib.sha256(
+          path.read_bytes() if path else b'bytes').hexdigest(),
       'documents': len(whole),
       'tokens': sum(map(len, encoded)) + len(stream),
       'held_out_tokens': len(stream),
@@ -74,12 +80,13 @@ def join(parts: list[np.ndarray], begin: int | None) -> np.ndarray:
   return np.concatenate([x for part in parts for x in (first, part)], dtype=np.int32)
 
 
-def _tokenizer(config: Any) -> Tokenizer:
-  where = config.text.tokenizer
-  if not where and config.checkpoint:
-    if (epath.Path(config.checkpoint) / 'tokenizer.json').exists():
-      where = config.checkpoint
-  return tokenizers.load_tokenizer(where) if where else tokenizers.byte_tokenizer()
+def _tokenizer_path(config: Any) -> epath.Path | None:
+  """Returns the tokenizer.json of a configuration; None for bytes."""
+  if config.text.tokenizer:
+    path = epath.Path(config.text.tokenizer)
+    return path / 'tokenizer.json' if path.is_dir() else path
+  path = epath.Path(config.checkpoint) / 'tokenizer.json'
+  return path if config.checkpoint and path.exists() else None
 
 
 def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
@@ -95,6 +102,32 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
     model = Llama(vocab_size=vocab_size, rope=rope,
                   max_length=config.train.max_length, **fields)
   return model.clone(remat=config.train.remat)
+
+
+def save_model(
+    config: Any, folder: epath.Path, model: Llama, params: dict[str, Any]
+) -> None:
+  """Saves a model in hub layout, with the tokenizer that it was trained with.
+
+  Where there are several processes all call it, and the first writes.
+  """
+  llama.save_checkpoint(folder, model, {'params': params},
+                        like=config.checkpoint or None)
+  if config.text.tokenizer and jax.process_index() == 0:
+    source = _tokenizer_path(config)
+    for old in folder.glob('*token*'):
+      old.unlink()
+    for name in (source.name, 'tokenizer_config.json'):
+      path = source.parent / name
+      if path.exists():
+        (folder / ('tokenizer.json' if path == source else name)).write_bytes(
+            path.read_bytes())
+
+
+def num_steps(config: Any, arm: Any) -> int:
+  """Returns the steps of an arm; of seeds trained together, whole calls of them."""
+  each = config.train.steps_per_call if config.train.seeds_at_once else 1
+  return max(1, round(arm.steps * config.train.num_steps / each)) * each
 
 
 class Batch(NamedTuple):

@@ -48,7 +48,7 @@ def run_seed(
     progress: counts steps.
   """
   train, arm = config.train, config.arms[name]
-  total = num_steps(config, arm)
+  total = _language_model.num_steps(config, arm)
   [key] = ensemble.seed_keys(config.seed, seed, 1)
   writes = jax.process_index() == 0
   board = Board(folder / 'tensorboard')
@@ -90,20 +90,13 @@ def run_seed(
         evaluate_every_steps=config.evaluate.every_steps,
         on_metrics=on_metrics, evaluate=evaluate,
     )
-    llama.save_checkpoint(
-        folder / 'models' / f'{name}_{seed}', model, {'params': state.params},
-        like=config.checkpoint or None,
-    )
+    _language_model.save_model(
+        config, folder / 'models' / f'{name}_{seed}', model, state.params)
   late = {
       f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
       for metric in ('loss', 'cross_entropy', 'misalignment')
   }
   return _language_model.rows_of(name, seed, {**measured, **late})
-
-
-def num_steps(config: Any, arm: Any) -> int:
-  """Returns the steps of an arm."""
-  return max(1, round(arm.steps * config.train.num_steps))
 
 
 def check(config: Any, mesh: jax.sharding.Mesh) -> None:

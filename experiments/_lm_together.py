@@ -14,17 +14,10 @@ from experiments._language_model import Text
 from vvlen import results, sharding
 from vvlen.board import Board
 from vvlen.curves import Curves
-from vvlen.models.llama import save_checkpoint
 from vvlen.models.llama_model import Llama
 from vvlen.training import checkpoint, ensemble
 
 _SEGMENTS_AT_ONCE = 8  # when measuring
-
-
-def num_steps(config: Any, arm: Any) -> int:
-  """Returns the steps of an arm, whole calls of them."""
-  calls = round(arm.steps * config.train.num_steps / config.train.steps_per_call)
-  return max(calls, 1) * config.train.steps_per_call
 
 
 def run_arm(
@@ -50,7 +43,7 @@ def run_arm(
     progress: counts seed-steps.
   """
   train, arm = config.train, config.arms[name]
-  total = num_steps(config, arm)
+  total = _language_model.num_steps(config, arm)
   writes = jax.process_index() == 0
   board = Board(folder / 'tensorboard')
   curves = Curves(folder / 'metrics.jsonl', writes, board)
@@ -97,7 +90,7 @@ def run_arm(
       evaluations.add(name, stop, first, flat)
     if first == 0:
       own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
-      save_checkpoint(folder / 'models' / name, model, {'params': own})
+      _language_model.save_model(config, folder / 'models' / name, model, own)
     late = {f'training_{metric}': curves.late_mean(name, first, metric)
             for metric in ('loss', 'cross_entropy', 'misalignment')}
     for seed in _training.seeds_of(config, first):

@@ -36,7 +36,7 @@ def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
     return report.write
   with run_folder.reading(path) as stored:
     config = dict(stored['config'])
-  if 'inputs' in config:
+  if 'spread' in config:
     return measurements.write
   if 'base' in config:
     return sensitivity.write

@@ -19,12 +19,13 @@ import pytest
 from scipy import stats
 
 from configs import lm as config_file
-from experiments import _language_model, _lm_together
+from experiments import _language_model, _lm_check, _lm_together
 from tests.conftest import ROOT, shown
 from vvlen import alignment, results, sharding
 from vvlen.models.llama import load_checkpoint
 from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
-from vvlen.tasks.tokenizers import byte_tokenizer
+from vvlen.statistics import detectable, paired_t_test
+from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
 from vvlen.training import ensemble
 
 TEXT = 'It was the best of times, it was the worst of times, '
@@ -186,7 +187,7 @@ def test_a_run_leaves_what_it_says(run):
   assert {row.seed for row in rows} == {0, 1}
   assert {r.length for r in rows if r.metric == 'nll'} == {8, 16, 32}
   assert all(np.isfinite(row.value) for row in rows)
-  stored = json.loads((folder / 'config.json').read_text())['sessions'][0]
+  stored = json.loads((folder / 'config.json').read_text())['config']['inputs']
   assert len(stored['text_sha256']) == 64 and stored['tokens'] > 5000
 
 
@@ -244,7 +245,7 @@ def test_a_report_is_remade_without_jax(run, tmp_path):
     assert copy.read_bytes() == path.read_bytes(), path
 
 
-SHARDED = ('--config.train.seeds_at_once=0', '--config.train.batch_size=8',
+SHARDED = ('--config.train.seeds_at_once=0', '--config.train.batch_size=16',
            '--config.evaluate.num_segments=8', '--config.num_seeds=2')
 
 
@@ -269,7 +270,7 @@ def test_eight_devices_train_as_one(alone, tmp_path, text_file, mesh):
   axes = [f'--config.mesh.{name}={size}'
           for name, size in zip(('data', 'fsdp', 'tensor'), mesh, strict=True)]
   done = _command(f'--workdir={tmp_path}/many', f'--config.text.path={text_file}',
-                  *SHARDED, *axes, '--config.train.parts=1',
+                  *SHARDED, *axes, '--config.train.parts=2',
                   env={**os.environ, 'JAX_NUM_CPU_DEVICES': '8'})
   assert done.returncode == 0, done.stderr
   one, many = _rows(alone), _rows(tmp_path / 'many')
@@ -394,10 +395,21 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(
     (['--config.train.dtype=float16'], 'float32 or bfloat16'),
     (['--config.model.num_heads=3'], '1 heads|3 heads'),
     (['--config.model.norm=batch'], 'config.model.norm must be of none'),
-    (['--config.checkpoint=/nowhere'], '/nowhere is not a checkpoint'),
+    (['--config.checkpoint=/nowhere', '--config.train.seeds_at_once=0'],
+     '/nowhere is not a checkpoint'),
     (['--config.train.seeds_at_once=0', '--config.mesh.data=3'],
      'a mesh of data 3 .* does not have the'),
-    (['--config.evaluate.lengths=(2, 1)'], 'rising multiples'),
+    (['--config.evaluate.lengths=(2, 1)'], 'rising whole multiples'),
+    (['--config.evaluate.lengths=(1, 1.5)'], 'rising whole multiples'),
+    (['--config.evaluate.offsets=()'], 'config.evaluate.offsets must not be empty'),
+    (['--config.optimizer.learning_rate=-1.0'], 'config.optimizer: .*-1.0'),
+    (['--config.optimizer.warmup_steps=9'], 'config.optimizer: .*9'),
+    (['--config.model.rope_base=-1.0'], 'config.model: base .*-1.0'),
+    (['--config.checkpoint=/nowhere'], 'config.checkpoint .*seeds_at_once=0'),
+    (['--config.text.within_documents=True'], 'text.within_documents .*seeds_at_once'),
+    (['--config.train.parts=2'], 'config.train.parts 2 .*seeds_at_once=0'),
+    (['--config.mesh.fsdp=2'], 'config.mesh.fsdp 2 .*seeds_at_once=0'),
+    (['--config.arms.alpha_0_1.weight=0.0'], 'arm alpha_0_1 is compared with none'),
     (['--config.num_seeds=1'], 'num_seeds must be a whole number from 2 on: 1'),
 ])
 def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
@@ -411,6 +423,14 @@ def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
   assert not (tmp_path / 'run').exists()
 
 
+def test_to_fine_tune_needs_a_checkpoint():
+  config = config_file.get_config('finetune')
+  with pytest.raises(ValueError, match='config.checkpoint is missing'):
+    _lm_check.check(config)
+  config.checkpoint = 'folder'
+  _lm_check.check(config)
+
+
 @pytest.mark.parametrize('content,says', [
     (b'', 'empty|no text'), (b'\x00\x01\x02' * 999, 'binary|NUL'),
     (b'short', 'no held-out text is left'), (b'\xff\xfe' * 3000, 'UTF-8'),
@@ -422,6 +442,39 @@ def test_a_text_that_is_none_is_told(content, says, tmp_path):
   assert done.returncode == 2
   [line] = done.stderr.splitlines()
   assert re.search(says, line), line
+
+
+def test_a_text_that_has_changed_is_refused(run, text_file, tmp_path):
+  other = tmp_path / 'other.txt'
+  shutil.copy(text_file, other)
+  same = _command(f'--workdir={run[0]}', f'--config.text.path={other}')
+  assert same.returncode == 0 and '0 of 3 trainings' in same.stdout
+  other.write_text(text_file.read_text().replace('best', 'rest', 1))
+  done = _command(f'--workdir={run[0]}', f'--config.text.path={other}')
+  assert done.returncode == 2
+  [line] = done.stderr.splitlines()
+  assert 'holds another run' in line and 'inputs.text_sha256' in line
+
+
+def test_a_model_is_saved_with_the_tokenizer_that_it_was_trained_with(tmp_path, key):
+  tokenizers = pytest.importorskip('tokenizers')
+  library = tokenizers.Tokenizer(tokenizers.models.WordLevel(
+      {'<s>': 0, 'worst': 1, 'best': 2, '?': 3}, unk_token='?'))
+  (tmp_path / 'own').mkdir()
+  library.save(str(tmp_path / 'own/words.json'))
+  (tmp_path / 'own/tokenizer_config.json').write_text('{"bos_token": "<s>"}')
+  config = _config(**{'text.tokenizer': str(tmp_path / 'own/words.json')})
+  tokenizer = load_tokenizer(tmp_path / 'own/words.json')
+  model = _language_model.make_model(config, tokenizer)
+  params = model.init(key, jnp.zeros((1, 2), jnp.int32))['params']
+  (tmp_path / 'saved').mkdir()
+  (tmp_path / 'saved/tokenizer_config.json').write_text('{"bos_token": "another"}')
+  for _ in range(2):
+    _language_model.save_model(config, tmp_path / 'saved', model, params)
+  saved = load_tokenizer(tmp_path / 'saved')
+  assert (saved.begin, saved.vocab_size) == (0, 4)
+  assert saved.encode('best').tolist() == [2]
+  load_checkpoint(tmp_path / 'saved')
 
 
 def test_a_run_of_another_configuration_is_refused(run, text_file):
@@ -451,11 +504,15 @@ def test_families_are_of_arms_that_differ_in_one_thing():
       ('equal_time', 'a', ['f'])]
   assert names(alignment.families(run, set('ab'))) == [('alpha', 'a', ['b'])]
   assert alignment.families(run, set('bc')) == []
+  alignment.check(run)
+  for odd in (arm('g', 0.0), arm('g', 0.7, (0, 0.25)), arm('a2', 0.3)):
+    with pytest.raises(ValueError, match='is compared with none'):
+      alignment.check(_run_of(*arms, odd))
 
 
 def test_a_table_has_the_tests_of_its_endpoint():
   rng = np.random.default_rng(0)
-  weights = {'a': 0.0, 'b': 0.1, 'c': 0.3}
+  weights = {'a': 0.0, 'b': 0.1, 'c': 0.3, 'd': 1.0}
   arms = [alignment.Arm(name, x, (0, 0.5), 1.0) for name, x in weights.items()]
   run = _run_of(*arms)
   nll = {(arm.name, n): 2 + rng.random(3) for arm in arms for n in (8, 32, 64)}
@@ -466,17 +523,23 @@ def test_a_table_has_the_tests_of_its_endpoint():
              for seed in range(3)
              for metric, n in (('sce', 8), ('excess', 8),
                                ('training_cross_entropy', None))]
-  [family] = alignment.families(run, {'a', 'b', 'c'})
+  [family] = alignment.families(run, set('abcd'))
   found = alignment.table(family, run, results.index(rows))
-  p = [stats.ttest_rel(nll[name, 32], nll['a', 32]).pvalue for name in 'bc']
+  p = [stats.ttest_rel(nll[name, 32], nll['a', 32]).pvalue for name in 'bcd']
   row = shown(found, 'α = 0.1')
   record = found.records[1]
-  np.testing.assert_allclose(record['p'], p[0])
-  # By Holm: the smaller of two times two, the other at least that.
-  smaller = min(1, 2 * min(p))
-  expected = [smaller, smaller] if p[0] == p[1] else [
-      smaller if x == min(p) else max(x, smaller) for x in p]
-  np.testing.assert_allclose([r['p_holm'] for r in found.records[1:]], expected)
+  np.testing.assert_allclose([r['p'] for r in found.records[1:]], p)
+  # α = 0.1 is the primary endpoint. Of the others, by Holm: the smaller of two times
+  # two, the other at least that.
+  assert row['p Holm'] == 'primary' and np.isnan(record['p_holm'])
+  smaller = min(1, 2 * min(p[1:]))
+  np.testing.assert_allclose(
+      [r['p_holm'] for r in found.records[2:]],
+      [smaller if x == min(p[1:]) else max(x, smaller) for x in p[1:]])
+  tests = [paired_t_test(nll[name, 32], nll['a', 32]) for name in 'bc']
+  np.testing.assert_allclose(
+      [r['smallest_detectable'] for r in found.records[1:3]],
+      [detectable(tests[0]), detectable(tests[1], 0.05 / 2)])
   difference = np.mean(nll['b', 32] - nll['a', 32])
   np.testing.assert_allclose(record['difference'], difference)
   np.testing.assert_allclose(record['ppl_4'], np.exp(nll['b', 32].mean()))

@@ -3,7 +3,9 @@
 Loss and gradients of 8 sequences of 512 tokens, 4 layers of width 256, 32,000 words,
 float32, the same model, tokens and loss in both; in turns, a process each. vvlen on one
 device a core, over which the rows are shared out, as its experiments do, and on one
-device; transformers as it is, with PyTorch's fused attention.
+device; transformers as it is, with PyTorch's fused attention. The floor is the
+arithmetic of the matrix products, told as a share of what one large product at a time
+does.
 
   python -m experiments.benchmarks.llama_training    # needs PyTorch and transformers
 
@@ -27,6 +29,7 @@ import numpy as np
 
 from experiments import _run
 from experiments.benchmarks import _rounds
+from experiments.benchmarks.retrieval_training import matrix_peak
 from vvlen import partition, sharding
 from vvlen.models.llama_model import Llama, output_table
 from vvlen.models.rope import Llama3, Rope
@@ -108,38 +111,54 @@ def serve_transformers() -> None:
                           'torch': torch.__version__})
 
 
+def serve_peak() -> None:
+  """Measures operations a second of large products of matrices."""
+  advance, of_all, about = matrix_peak()
+  advance()
+
+  def measure():
+    start = time.perf_counter()
+    advance()
+    return of_all / (time.perf_counter() - start)
+
+  _rounds.serve(measure, about)
+
+
 def compare(args: argparse.Namespace) -> None:
-  """Lets the three measure in turn."""
+  """Lets all measure in turn."""
   workers = {
       name: _rounds.Worker('experiments.benchmarks.llama_training', [f'--serve={name}'])
-      for name in ('vvlen', 'vvlen_one_device', 'transformers')
+      for name in ('vvlen', 'vvlen_one_device', 'transformers', 'peak')
   }
-  about = {name: worker.about for name, worker in workers.items()}
+  about = {name: worker.about for name, worker in workers.items() if worker.about}
   told = _rounds.alternate(workers, args.rounds)
   rates = {name: worker.median() for name, worker in workers.items()}
+  peak = rates.pop('peak')
   for name, rate in rates.items():
     print(f'{name:18} {rate:9,.0f} tokens/s')
   _rounds.report({
       'ratio': round(rates['vvlen'] / rates['transformers'], 3),
       'ratio_one_device': round(rates['vvlen_one_device'] / rates['transformers'], 3),
       'tokens_per_second': {name: round(x, 1) for name, x in rates.items()},
+      'share_of_matrix_peak': round(
+          rates['vvlen'] * operations(SMALL, LENGTH) / peak, 3),
       'model': SMALL, 'rows': ROWS, 'length': LENGTH, 'about': about,
       'processor': _run.processor(),
   } | told, args.output)
 
 
-def operations(count: int) -> float:
-  """Returns what a step on `count` windows of `LONG` tokens asks for, in operations.
+def operations(shape: dict[str, Any], length: int) -> float:
+  """Returns what the loss of a token and its gradients ask for, in operations.
 
-  Two for each weight of a product and token, in the forward pass, and of attention
-  half a matrix of logits and of sums; twice as many in the backward pass.
+  Two for each weight of a product in the forward pass, and of attention half a matrix
+  of logits and of sums; twice as many in the backward pass.
   """
-  width, heads, keys = (LARGE[x] for x in ('width', 'num_heads', 'num_key_heads'))
+  width, heads, keys = (shape[x] for x in ('width', 'num_heads', 'num_key_heads'))
   head = width // heads
-  layer = 2 * width * width + 2 * width * keys * head + 3 * width * LARGE['mlp_width']
-  weights = LARGE['num_layers'] * layer + LARGE['vocab_size'] * width
-  attention = LARGE['num_layers'] * 2 * LONG * width  # per token, half of 4 n d
-  return 3 * count * LONG * (2 * weights + attention)
+  layer = 2 * width * width + 2 * width * keys * head + 3 * width * shape['mlp_width']
+  weights = shape['num_layers'] * layer + shape['vocab_size'] * width
+  attention = shape['num_layers'] * 2 * length * width  # half of 4 n d
+  return 3 * (2 * weights + attention)
 
 
 def large(args: argparse.Namespace) -> None:
@@ -169,7 +188,7 @@ def large(args: argparse.Namespace) -> None:
   }, args.rounds)
   median = {name: statistics.median(x) for name, x in seconds.items()}
   peak = 10 * 2 * _PEAK_SIZE**3 / median['product']
-  rate = operations(2) / median['step']
+  rate = 2 * LONG * operations(LARGE, LONG) / median['step']
   memory: Any = jax.devices()[0].memory_stats() or {}
   print(f'{2 * LONG / median["step"]:,.0f} tokens/s, {rate / peak:.1%} of the peak')
   _rounds.report({
@@ -193,6 +212,8 @@ def main() -> None:
   args = parser.parse_args()
   if args.serve == 'transformers':
     serve_transformers()
+  elif args.serve == 'peak':
+    serve_peak()
   elif args.serve:
     serve_vvlen(all_cores=args.serve == 'vvlen')
   elif args.large:
