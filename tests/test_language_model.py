@@ -425,7 +425,7 @@ def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
 
 def test_to_fine_tune_needs_a_checkpoint():
   config = config_file.get_config('finetune')
-  with pytest.raises(ValueError, match='config.checkpoint is missing'):
+  with pytest.raises(ValueError, match='checkpoint is missing'):
     _lm_check.check(config)
   config.checkpoint = 'folder'
   _lm_check.check(config)
