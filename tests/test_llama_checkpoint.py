@@ -369,6 +369,14 @@ def test_headers_that_lie_are_refused(tmp_path):
       safetensors_file.read_header(path)
 
 
+_MISNAMED = [
+    ('../x.safetensors', "'../x.safetensors'"), ('/x.safetensors', "'/x.safetensors'"),
+    ('..', "'..'"), ('', "''"), ('config.json', "'config.json'"), (None, 'None'),
+    (7, '7'), (['x.safetensors'], r"\['x.safetensors'\]"),
+    ('a\0.safetensors', r"'a\\x00.safetensors'"),
+]
+
+
 def test_files_that_an_index_misnames_are_told(sharded):
   folder, *_ = sharded
   index = folder / 'model.safetensors.index.json'
@@ -376,7 +384,8 @@ def test_files_that_an_index_misnames_are_told(sharded):
   files = sorted(set(good['weight_map'].values()))
   for change, error, says in [
       (lambda m: m.update(extra=files[0]), ValueError, f'{files[0]} has no extra'),
-      (lambda m: m.update(extra='../x.safetensors'), ValueError, 'not beside it'),
+      *((lambda m, name=name: m.update(extra=name), ValueError, f'not beside.*: {says}')
+        for name, says in _MISNAMED),
       (lambda m: m.clear(), ValueError, 'has no weight_map'),
       (lambda m: m.update({k: files[0] for k in m}), ValueError, f'{files[0]} has no '),
   ]:
@@ -388,6 +397,16 @@ def test_files_that_an_index_misnames_are_told(sharded):
   index.write_text(json.dumps(good))
   (folder / files[1]).unlink()
   with pytest.raises(FileNotFoundError, match=f'has no {files[1]}'):
+    load_checkpoint(folder)
+
+
+def test_a_tensor_that_is_in_two_files_is_told(sharded):
+  folder, *_ = sharded
+  first, second, *_ = sorted(folder.glob('*.safetensors'))
+  later = safetensors.load_file(second)
+  name = next(iter(later))
+  safetensors.save_file({**safetensors.load_file(first), name: 2 * later[name]}, first)
+  with pytest.raises(ValueError, match=f'{name} in .*{first.name} .*{second.name}'):
     load_checkpoint(folder)
 
 

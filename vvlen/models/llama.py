@@ -17,39 +17,13 @@ import numpy as np
 from vvlen.models import safetensors_file
 from vvlen.models.llama_config import config_of, model_of
 from vvlen.models.llama_model import Llama
-from vvlen.models.safetensors_file import Tensor
+from vvlen.models.llama_names import hub_name, named, nested, REST
+from vvlen.models.safetensors_file import INDEX, ONE_FILE, read_json, Tensor
 
 # A pytree of shardings like the parameters, one for all of them, or a function from the
 # parameters, as jax.ShapeDtypeStructs, to the pytree.
 Shardings = Any
-_ONE_FILE, _INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _SAVED_FILE_BYTES = 2**31  # at most, but for larger tensors
-
-# Names of parameters, layer by layer and of the rest, here and in the files.
-_LAYER = {
-    'attention_norm/scale': 'input_layernorm.weight',
-    'query/kernel': 'self_attn.q_proj.weight',
-    'query/bias': 'self_attn.q_proj.bias',
-    'key/kernel': 'self_attn.k_proj.weight',
-    'key/bias': 'self_attn.k_proj.bias',
-    'value/kernel': 'self_attn.v_proj.weight',
-    'value/bias': 'self_attn.v_proj.bias',
-    'output/kernel': 'self_attn.o_proj.weight',
-    'output/bias': 'self_attn.o_proj.bias',
-    'mlp_norm/scale': 'post_attention_layernorm.weight',
-    'gate/kernel': 'mlp.gate_proj.weight',
-    'gate/bias': 'mlp.gate_proj.bias',
-    'up/kernel': 'mlp.up_proj.weight',
-    'up/bias': 'mlp.up_proj.bias',
-    'down/kernel': 'mlp.down_proj.weight',
-    'down/bias': 'mlp.down_proj.bias',
-}
-_REST = {
-    'embedding': 'model.embed_tokens.weight',
-    'final_norm/scale': 'model.norm.weight',
-    'output_embedding': 'lm_head.weight',
-}
-
 
 def load_checkpoint(
     folder: epath.PathLike, shardings: Shardings = None, *, dtype: Any = None
@@ -78,13 +52,13 @@ def load_checkpoint(
   """
   folder = epath.Path(folder)
   model = read_model(folder)
-  tensors = _tensors(folder)
+  tensors = safetensors_file.read_headers(folder)
   if model.num_layers > len(tensors):
     raise ValueError(f'{folder} has {len(tensors)} tensors, too few for the '
                      f'{model.num_layers} layers that its config.json asks for')
   expected = abstract_params(model)
-  named = _named(expected)
-  _check_tensors(folder, model, named, tensors, dtype)
+  parameters = named(expected)
+  _check_tensors(folder, model, parameters, tensors, dtype)
   if dtype is None:
     dtype = safetensors_file.DTYPES[tensors['model.embed_tokens.weight'].dtype]
   expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), expected)
@@ -97,15 +71,15 @@ def load_checkpoint(
     shardings = jax.tree.map(lambda _: one, expected)
   elif set(shardings) == {'params'}:
     shardings = shardings['params']
-  placed = _named(shardings)
-  if placed.keys() != named.keys():
-    odd = sorted(placed.keys() ^ named.keys())[0]
+  placed = named(shardings)
+  if placed.keys() != parameters.keys():
+    odd = sorted(placed.keys() ^ parameters.keys())[0]
     raise ValueError(f'shardings are not those of the parameters: {odd}')
   loaded = {
       path: _load(tensors[hub_name(path)], placed[path], np.dtype(dtype))
-      for path in named
+      for path in parameters
   }
-  return model, {'params': _nested(loaded)}
+  return model, {'params': nested(loaded)}
 
 
 def read_model(folder: epath.PathLike) -> Llama:
@@ -118,7 +92,7 @@ def read_model(folder: epath.PathLike) -> Llama:
   path = epath.Path(folder) / 'config.json'
   if not path.exists():
     raise FileNotFoundError(f'{folder} is not a checkpoint: it has no config.json')
-  config = _read_json(path)
+  config = read_json(path)
   try:
     return model_of(config)
   except RecursionError as error:
@@ -151,7 +125,7 @@ def save_checkpoint(
     ValueError: if the model is none of the family, or parameters differ in dtype.
   """
   folder = epath.Path(folder)
-  params = _named(variables['params'])
+  params = named(variables['params'])
   dtypes = {str(x.dtype) for x in params.values()}
   if len(dtypes) > 1 or not dtypes <= set(map(str, safetensors_file.DTYPES.values())):
     raise ValueError(f'parameters must be of one float dtype: {sorted(dtypes)}')
@@ -159,7 +133,7 @@ def save_checkpoint(
   others: list[epath.Path] = []
   if like is not None:
     source = epath.Path(like)
-    known = _read_json(source / 'config.json')
+    known = read_json(source / 'config.json')
     # Of the new style, beside which the older one would not count.
     for name in ('rope_parameters', 'dtype'):
       known.pop(name, None)
@@ -169,12 +143,12 @@ def save_checkpoint(
   first = jax.process_index() == 0
   if first:
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (folder / _INDEX, *folder.glob('model*.safetensors')):
+    for path in (folder / INDEX, *folder.glob('model*.safetensors')):
       path.unlink(missing_ok=True)
   groups = _groups(params)
   where: dict[str, str] = {}
   for number, paths in enumerate(groups, 1):
-    name = _ONE_FILE
+    name = ONE_FILE
     if len(groups) > 1:
       name = f'model-{number:05}-of-{len(groups):05}.safetensors'
     arrays = {hub_name(path): _gather(params[path]) for path in paths}
@@ -189,7 +163,7 @@ def save_checkpoint(
   if len(groups) > 1:
     total = sum(x.size * x.dtype.itemsize for x in params.values())
     index = {'metadata': {'total_size': total}, 'weight_map': where}
-    (folder / _INDEX).write_text(json.dumps(index, indent=2) + '\n')
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + '\n')
   for path in others:
     (folder / path.name).write_bytes(path.read_bytes())
   (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
@@ -205,48 +179,15 @@ def abstract_params(model: Llama) -> Any:
   return {**params, **layers}
 
 
-def hub_name(path: str) -> str:
-  """Returns a parameter's name in the files: 'layer_0/query/kernel' -> 'model.la…'."""
-  if path in _REST:
-    return _REST[path]
-  layer, _, rest = path.partition('/')
-  return f'model.layers.{layer.removeprefix("layer_")}.{_LAYER[rest]}'
-
-
-def _tensors(folder: epath.Path) -> dict[str, Tensor]:
-  """Returns where the tensors of a checkpoint are."""
-  index = folder / _INDEX
-  if not index.exists():
-    if not (folder / _ONE_FILE).exists():
-      raise FileNotFoundError(
-          f'{folder} is not a checkpoint: it has neither {_ONE_FILE} nor {_INDEX}'
-      )
-    return safetensors_file.read_header(folder / _ONE_FILE)
-  where = _read_json(index).get('weight_map')
-  if not isinstance(where, dict) or not where:
-    raise ValueError(f'{index} has no weight_map')
-  found: dict[str, Tensor] = {}
-  for name in sorted(set(map(str, where.values()))):
-    if epath.Path(name).name != name:
-      raise ValueError(f'{index} names a file that is not beside it: {name}')
-    if not (folder / name).exists():
-      raise FileNotFoundError(f'{folder} has no {name}, which {_INDEX} names')
-    found |= safetensors_file.read_header(folder / name)
-  for name, file in where.items():
-    if name not in found or found[name].path.name != file:
-      raise ValueError(f'{folder / str(file)} has no {name}, but {_INDEX} says so')
-  return found
-
-
 def _check_tensors(
     folder: epath.Path,
     model: Llama,
-    named: dict[str, Any],
+    parameters: dict[str, Any],
     tensors: dict[str, Tensor],
     dtype: Any,
 ) -> None:
   """Raises ValueError unless the tensors are those of the model."""
-  wanted = {hub_name(path): x.shape for path, x in named.items()}
+  wanted = {hub_name(path): x.shape for path, x in parameters.items()}
   for name, shape in wanted.items():
     if name not in tensors:
       raise ValueError(f'{folder} has no {name}, which its config.json asks for')
@@ -260,7 +201,7 @@ def _check_tensors(
       )
   spare = {name for name in tensors if name not in wanted
            and not name.endswith('rotary_emb.inv_freq')
-           and not (model.tied and name == _REST['output_embedding'])}
+           and not (model.tied and name == REST['output_embedding'])}
   if spare:
     raise ValueError(f'{folder} has {sorted(spare)[0]}, which is not of the model that '
                      'its config.json describes')
@@ -310,33 +251,3 @@ def _groups(params: dict[str, jax.Array]) -> list[list[str]]:
     groups[-1].append(path)
     size += bytes_
   return groups
-
-
-def _named(tree: Any) -> dict[str, Any]:
-  """Returns {'layer_0/query/kernel': leaf} of a nested tree."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {'/'.join(key.key for key in path): leaf for path, leaf in leaves}
-
-
-def _nested(named: dict[str, Any]) -> dict[str, Any]:
-  """Undoes `_named`."""
-  tree: dict[str, Any] = {}
-  for path, leaf in named.items():
-    *parents, last = path.split('/')
-    branch = tree
-    for name in parents:
-      branch = branch.setdefault(name, {})
-    branch[last] = leaf
-  return tree
-
-
-def _read_json(path: epath.Path) -> dict[str, Any]:
-  try:
-    found = json.loads(path.read_text())
-  except RecursionError as error:
-    raise ValueError(f'{path} is nested too deeply') from error
-  except ValueError as error:
-    raise ValueError(f'{path} is not JSON') from error
-  if not isinstance(found, dict):
-    raise ValueError(f'{path} is not a JSON object')
-  return found

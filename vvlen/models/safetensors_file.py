@@ -4,10 +4,14 @@ A file is the length of its header in 8 bytes, the header, JSON, with dtype, sha
 place of each tensor, and their bytes, row by row (github.com/huggingface/safetensors).
 The library that goes with the format maps a file into memory and knows local ones only;
 here a tensor's rows are read where a device is to have them. Nothing is executed.
+
+A checkpoint is one such file, model.safetensors, or several, beside which
+model.safetensors.index.json says in its weight_map which tensor is in which.
 """
 
 import json
 import math
+import re
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -18,6 +22,8 @@ DTYPES = {
     'F64': np.dtype(np.float64), 'F32': np.dtype(np.float32),
     'F16': np.dtype(np.float16), 'BF16': np.dtype(ml_dtypes.bfloat16),
 }
+ONE_FILE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_FILE_NAME = re.compile(r'[^./\\\0][^/\\\0]*\.safetensors')
 _ALIGNED = 64  # bytes; a CPU device takes such memory over without a copy
 _LONGEST_HEADER = 100_000_000  # as in the library
 
@@ -64,6 +70,60 @@ def read_header(path: epath.PathLike) -> dict[str, Tensor]:
     what = 'cut short' if size < end else 'longer than its header says'
     raise ValueError(f'{path} is {what}: {size} bytes, not {end}')
   return {tensor.name: tensor for tensor, _ in tensors}
+
+
+def read_headers(folder: epath.PathLike) -> dict[str, Tensor]:
+  """Returns what tensors a checkpoint has, by name, of one file or of several.
+
+  Raises:
+    FileNotFoundError: if there is no file, or not one that the index names.
+    ValueError: if the index or a file is damaged, or a tensor is in two files.
+  """
+  folder = epath.Path(folder)
+  index = folder / INDEX
+  if not index.exists():
+    if not (folder / ONE_FILE).exists():
+      raise FileNotFoundError(
+          f'{folder} is not a checkpoint: it has neither {ONE_FILE} nor {INDEX}'
+      )
+    return read_header(folder / ONE_FILE)
+  where = read_json(index).get('weight_map')
+  if not isinstance(where, dict) or not where:
+    raise ValueError(f'{index} has no weight_map')
+  for file in where.values():
+    if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
+      raise ValueError(f'{index} names a file that is not beside it, or no .safetensors'
+                       f' file: {file!r}')
+  found: dict[str, Tensor] = {}
+  for file in sorted(set(where.values())):
+    if not (folder / file).exists():
+      raise FileNotFoundError(f'{folder} has no {file}, which {INDEX} names')
+    for name, tensor in read_header(folder / file).items():
+      if name in found:
+        raise ValueError(f'{folder} has {name} in two files: '
+                         f'{found[name].path.name} and {file}')
+      found[name] = tensor
+  for name, file in where.items():
+    if name not in found or found[name].path.name != file:
+      raise ValueError(f'{folder / file} has no {name}, but {INDEX} says so')
+  return found
+
+
+def read_json(path: epath.Path) -> dict[str, Any]:
+  """Reads a JSON object.
+
+  Raises:
+    ValueError: if it is none, naming the file.
+  """
+  try:
+    found = json.loads(path.read_text())
+  except RecursionError as error:
+    raise ValueError(f'{path} is nested too deeply') from error
+  except ValueError as error:
+    raise ValueError(f'{path} is not JSON') from error
+  if not isinstance(found, dict):
+    raise ValueError(f'{path} is not a JSON object')
+  return found
 
 
 def read_rows(

@@ -1,0 +1,56 @@
+"""Names of the parameters of `Llama`, here and in the files of model hubs."""
+
+from typing import Any
+
+import jax
+
+# Of a layer, and of the rest.
+_LAYER = {
+    'attention_norm/scale': 'input_layernorm.weight',
+    'query/kernel': 'self_attn.q_proj.weight',
+    'query/bias': 'self_attn.q_proj.bias',
+    'key/kernel': 'self_attn.k_proj.weight',
+    'key/bias': 'self_attn.k_proj.bias',
+    'value/kernel': 'self_attn.v_proj.weight',
+    'value/bias': 'self_attn.v_proj.bias',
+    'output/kernel': 'self_attn.o_proj.weight',
+    'output/bias': 'self_attn.o_proj.bias',
+    'mlp_norm/scale': 'post_attention_layernorm.weight',
+    'gate/kernel': 'mlp.gate_proj.weight',
+    'gate/bias': 'mlp.gate_proj.bias',
+    'up/kernel': 'mlp.up_proj.weight',
+    'up/bias': 'mlp.up_proj.bias',
+    'down/kernel': 'mlp.down_proj.weight',
+    'down/bias': 'mlp.down_proj.bias',
+}
+REST = {
+    'embedding': 'model.embed_tokens.weight',
+    'final_norm/scale': 'model.norm.weight',
+    'output_embedding': 'lm_head.weight',
+}
+
+
+def hub_name(path: str) -> str:
+  """Returns a parameter's name in the files: 'layer_0/query/kernel' -> 'model.la…'."""
+  if path in REST:
+    return REST[path]
+  layer, _, rest = path.partition('/')
+  return f'model.layers.{layer.removeprefix("layer_")}.{_LAYER[rest]}'
+
+
+def named(tree: Any) -> dict[str, Any]:
+  """Returns {'layer_0/query/kernel': leaf} of a nested tree."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {'/'.join(key.key for key in path): leaf for path, leaf in leaves}
+
+
+def nested(leaves: dict[str, Any]) -> dict[str, Any]:
+  """Undoes `named`."""
+  tree: dict[str, Any] = {}
+  for path, leaf in leaves.items():
+    *parents, last = path.split('/')
+    branch = tree
+    for name in parents:
+      branch = branch.setdefault(name, {})
+    branch[last] = leaf
+  return tree
