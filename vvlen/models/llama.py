@@ -30,8 +30,8 @@ def load_checkpoint(
 ) -> tuple[Llama, dict[str, Any]]:
   """Loads a checkpoint, tensor by tensor straight to its devices.
 
-  Besides the model, the memory of about one tensor is needed at a time, of which each
-  process reads the rows that its devices hold.
+  Each process reads the rows that its devices hold, each once. Besides the model, that
+  takes the memory of one tensor on the host at most; with a cast, of one and its cast.
 
   Args:
     folder: in hub layout, local or gs://; it needs no tokenizer.
@@ -76,7 +76,8 @@ def load_checkpoint(
     odd = sorted(placed.keys() ^ parameters.keys())[0]
     raise ValueError(f'shardings are not those of the parameters: {odd}')
   loaded = {
-      path: _load(tensors[hub_name(path)], placed[path], np.dtype(dtype))
+      path: safetensors_file.read_to_devices(
+          tensors[hub_name(path)], placed[path], np.dtype(dtype))
       for path in parameters
   }
   return model, {'params': nested(loaded)}
@@ -212,22 +213,6 @@ def _check_tensors(
     (one, first), (other, second) = list(kinds.items())[:2]
     raise ValueError(f'{folder}: {first} is {one}, {second} is {other}; say of which '
                      'dtype all are to be: load_checkpoint(…, dtype=…)')
-
-
-def _load(
-    tensor: Tensor, sharding: jax.sharding.Sharding, dtype: np.dtype
-) -> jax.Array:
-  """Reads a tensor to its devices, of each the rows that it holds."""
-  held: dict[tuple[int, int], np.ndarray] = {}
-
-  def part(index):
-    rows, *others = index or (slice(None),)
-    first, end, _ = rows.indices(tensor.shape[0])
-    if (first, end) not in held:
-      held[first, end] = safetensors_file.read_rows(tensor, first, end - first)
-    return held[first, end][(slice(None), *others)].astype(dtype, copy=False)
-
-  return jax.make_array_from_callback(tensor.shape, sharding, part)
 
 
 def _gather(x: jax.Array) -> np.ndarray:

@@ -15,6 +15,7 @@ import re
 from typing import Any, NamedTuple
 
 from etils import epath
+import jax
 import ml_dtypes
 import numpy as np
 
@@ -145,10 +146,8 @@ def read_rows(
   shape, row = tensor.shape, math.prod(tensor.shape[1:]) * dtype.itemsize
   if shape:
     shape = (shape[0] - first if count is None else count, *shape[1:])
-  size = math.prod(shape) * dtype.itemsize
-  memory = np.empty(size + _ALIGNED, np.uint8)
-  begin = -memory.ctypes.data % _ALIGNED
-  memory = memory[begin:begin + size]
+  array = _empty(shape, dtype)
+  memory, size = array.reshape(-1).view(np.uint8), array.nbytes
   with tensor.path.open('rb') as file:
     file.seek(tensor.start + first * row)
     done = 0
@@ -157,7 +156,59 @@ def read_rows(
       if not read:
         raise ValueError(f'{tensor.path} is cut short in {tensor.name}')
       done += read
-  return memory.view(dtype).reshape(shape)
+  return array
+
+
+def read_to_devices(
+    tensor: Tensor, sharding: jax.sharding.Sharding, dtype: np.dtype
+) -> jax.Array:
+  """Reads a tensor to its devices, each row that this process is to hold once.
+
+  One range of rows is on the host at a time, and of it one part that is cut by columns
+  or cast. A range that a CPU device holds as it is in the file is not copied.
+
+  Args:
+    tensor: of at least one axis.
+    sharding: of the array.
+    dtype: of the array.
+
+  Raises:
+    OSError: if it could not be read.
+    ValueError: as `read_rows`.
+  """
+  devices = sharding.addressable_devices_indices_map(tensor.shape)
+  # {(first, end) of rows: {(first, end) along each other axis: devices}}
+  ranges: dict[tuple[int, ...], dict[tuple, list[jax.Device]]] = {}
+  for device, index in devices.items():
+    whole = (slice(None),) * len(tensor.shape)
+    cuts = tuple(cut.indices(size)[:2] for cut, size in zip(
+        index or whole, tensor.shape, strict=True))
+    ranges.setdefault(cuts[0], {}).setdefault(cuts[1:], []).append(device)
+  placed: dict[jax.Device, jax.Array] = {}
+  for (first, end), parts in sorted(ranges.items()):
+    held = read_rows(tensor, first, end - first)
+    for others, holders in parts.items():
+      part = held[(slice(None), *(slice(*cut) for cut in others))]
+      if part.shape != held.shape or part.dtype != dtype:
+        copy = _empty(part.shape, dtype)
+        copy[...] = part
+        part = copy
+      for device in holders:
+        on = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        placed[device] = jax.device_put(part, on)
+      # The host's memory is free for the next part when all have it.
+      jax.block_until_ready([placed[device] for device in holders])
+    del held, part
+  return jax.make_array_from_single_device_arrays(
+      tensor.shape, sharding, [placed[device] for device in devices], dtype=dtype)
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  """Returns an array that starts at a multiple of `_ALIGNED`, with any values."""
+  size = math.prod(shape) * dtype.itemsize
+  memory = np.empty(size + _ALIGNED, np.uint8)
+  begin = -memory.ctypes.data % _ALIGNED
+  return memory[begin:begin + size].view(dtype).reshape(shape)
 
 
 def _tensor(
