@@ -1,14 +1,15 @@
 """Parts of what `experiments.measure` measures, and lengths, bins and rows of them."""
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from vvlen import results
-from vvlen.models.llama_model import Llama
-
-_LOGITS_AT_ONCE = 2**28  # 1 GiB in float32
+from vvlen.evaluation.programs import Hidden
+from vvlen.models.llama_model import Llama, output_table
 
 
 class Subject(NamedTuple):
@@ -112,6 +113,9 @@ def layers_of(config: Any, section: str, model: Llama) -> list[int]:
   return layers
 
 
-def at_once(config: Any, model: Llama) -> int:
-  """Returns tokens to read at once where there are logits."""
-  return min(config.tokens_at_once, max(1, _LOGITS_AT_ONCE // model.vocab_size))
+def hidden_of(model: Llama) -> Callable[[dict[str, Any]], Hidden]:
+  """Returns what makes `Hidden` of variables, compiled once for all calls."""
+  states = jax.jit(functools.partial(model.apply, method='hidden'))
+  return lambda variables: Hidden(
+      functools.partial(states, variables), output_table(model, variables['params'])
+  )

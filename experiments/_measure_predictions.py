@@ -31,12 +31,11 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
   begin = subject.begin if own.begin else None
   if own.begin and begin is None:
     raise ValueError('config.perplexity.begin: the tokenizer has no BOS')
-  at_once = _measure.at_once(config, subject.model)
-  options: Any = {'begin': begin, 'tokens_at_once': at_once}
-  apply = jax.jit(subject.model.apply)
+  options: Any = {'begin': begin, 'tokens_at_once': config.tokens_at_once}
+  model_of = _measure.hidden_of(subject.model)
 
   def block(length, variables):
-    model = functools.partial(apply, variables)
+    model = model_of(variables)
     nll = nll_of.nll_by_position(model, text, length, **options)
     arm = f'block_{length}'
     windows = len(text) // (length - (begin is not None))
@@ -48,7 +47,7 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
     return rows
 
   def sliding(length, stride, variables):
-    model = functools.partial(apply, variables)
+    model = model_of(variables)
     nll = nll_of.sliding_nll(model, text, length, stride, **options)
     return [row('sliding', length, 'nll', nll),
             row('sliding', length, 'stride', stride)]
@@ -64,13 +63,12 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
 def misalignment(config: Any, subject: Subject) -> Iterator[Cell]:
   """Yields a cell for each length, with all offsets."""
   own = config.misalignment
-  apply = jax.jit(subject.model.apply)
+  model_of = _measure.hidden_of(subject.model)
 
   def measure(length, offsets, variables):
     streams = _measure.spaced(subject.stream, length + max(offsets), own.num_sequences)
-    model, found = functools.partial(apply, variables), []
-    at_once = _measure.at_once(config, subject.model)
-    for tokens, new in programs.batches(streams, at_once):
+    model, found = model_of(variables), []
+    for tokens, new in programs.batches(streams, config.tokens_at_once):
       one = evaluation.misalignment_at_offsets(
           model, tokens, length, offsets, by_sequence=True
       )

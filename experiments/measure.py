@@ -160,7 +160,7 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
 
 
 def read_tokenizer(folder: epath.Path, model: Llama) -> Tokenizer:
-  """Returns the tokenizer of a checkpoint; bytes, if it has none and they are its words.
+  """Returns the tokenizer of a checkpoint; bytes, if it has none and has their words.
 
   They are where its vocabulary has the size of theirs, or up to _SPARE more.
 

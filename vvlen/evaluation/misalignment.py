@@ -2,6 +2,10 @@
 
 The model reads two windows of the same stream, the second some tokens further on, and
 its predictions for the same tokens are compared; see `vvlen.objectives.misalignment`.
+
+A model is a function from tokens to logits, of which those of two windows are held,
+float32, and several arrays of their size to compare them; or `Hidden`: of that no more
+logits exist at once than `vvlen.evaluation.programs.chunk_size` says, twice.
 """
 
 from collections.abc import Sequence
@@ -11,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen.evaluation.programs import Apply, program_of
+from vvlen.evaluation.programs import Apply, chunk_size, Hidden, Model, program_of
+from vvlen.objectives.chunked_rows import measures_of_hidden
 from vvlen.objectives.cross_entropy import check_tokens
 from vvlen.objectives.misalignment import (
   check_two_windows,
@@ -32,7 +37,7 @@ def _measures_by_sequence(first, second, offset, whole_overlap):
 
 
 def misalignment(
-    apply_fn: Apply,
+    apply_fn: Model,
     tokens: jax.Array,
     length: int,
     offset: int,
@@ -42,8 +47,8 @@ def misalignment(
   """Returns the measures of misalignment at one offset.
 
   Args:
-    apply_fn: the model, tokens [B, L] -> logits [B, L, V], under jit or not. It is
-      traced, where it can be, to check its vocabulary, and called twice.
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, under jit or
+      not. It is traced, where it can be, to check its vocabulary, and called twice.
     tokens: [B, T] integers, T at least L + offset; what is beyond is not read.
     length: L.
     offset: e, in 1..L//2−1, or 1..L−1 with `whole_overlap`.
@@ -58,17 +63,18 @@ def misalignment(
   """
   _check(tokens, length, [offset], whole_overlap)
   windows = two_windows(tokens, length, offset)
+  run = apply_fn.states if isinstance(apply_fn, Hidden) else apply_fn
   try:
-    _check_tokens(windows, jax.eval_shape(apply_fn, windows[0]))
+    _check_tokens(apply_fn, windows, jax.eval_shape(run, windows[0]))
   except jax.errors.JAXTypeError:  # it cannot be traced
     pass
-  first, second = (_logits(apply_fn, window) for window in windows)
+  first, second = (_outputs(apply_fn, run, window) for window in windows)
   check_two_windows(first.shape, second.shape, offset, whole_overlap)
-  return _measures(first, second, offset, whole_overlap=whole_overlap)
+  return _compare(apply_fn, first, second, offset, whole_overlap)
 
 
 def misalignment_at_offsets(
-    apply_fn: Apply,
+    apply_fn: Model,
     tokens: jax.Array,
     length: int,
     offsets: Sequence[int],
@@ -82,7 +88,8 @@ def misalignment_at_offsets(
   than there are offsets.
 
   Args:
-    apply_fn: the model, tokens [B, L] -> logits [B, L, V], that jit accepts.
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, that jit
+      accepts.
     tokens: [B, T] integers, T at least L + the largest offset.
     length: L.
     offsets: whole numbers, as all that follows, as in `misalignment`.
@@ -97,19 +104,19 @@ def misalignment_at_offsets(
   """
   _check(tokens, length, offsets, whole_overlap)
   first, *others = (two_windows(tokens, length, e)[1] for e in (0, *offsets))
-  apply, logits = program_of(apply_fn, first)
-  _check_tokens([first, *others], logits)
-  first = _logits(apply, first)
-  measure = _measures_by_sequence if by_sequence else _measures
+  run = apply_fn.states if isinstance(apply_fn, Hidden) else apply_fn
+  run, outputs = program_of(run, first)
+  _check_tokens(apply_fn, [first, *others], outputs)
+  first = _outputs(apply_fn, run, first)
   found = []
   for offset, window in zip(offsets, others, strict=True):
-    second = _logits(apply, window)
-    found.append(measure(first, second, offset, whole_overlap=whole_overlap))
+    second = _outputs(apply_fn, run, window)
+    found.append(_compare(apply_fn, first, second, offset, whole_overlap, by_sequence))
   return jax.tree.map(lambda *x: jnp.stack(x), *found)
 
 
 def misalignment_over_offsets(
-    apply_fn: Apply,
+    apply_fn: Model,
     tokens: jax.Array,
     length: int,
     key: jax.Array,
@@ -148,18 +155,45 @@ def misalignment_over_offsets(
   )
 
 
-def _logits(apply_fn: Apply, tokens: jax.Array) -> jax.Array:
-  logits = jnp.asarray(apply_fn(tokens))
-  check_tokens(tokens, logits.shape)
-  return logits
+def _compare(
+    model: Model,
+    first: jax.Array,
+    second: jax.Array,
+    offset: int,
+    whole_overlap: bool,
+    by_sequence: bool = False,
+) -> Measures:
+  """Returns the measures of what a model returned of two windows."""
+  if not isinstance(model, Hidden):
+    measure = _measures_by_sequence if by_sequence else _measures
+    return measure(first, second, offset, whole_overlap=whole_overlap)
+  size = chunk_size(first.shape[0], first.shape[1], len(model.embedding))
+  return measures_of_hidden(
+      first, second, model.embedding, offset, whole_overlap=whole_overlap,
+      by_sequence=by_sequence, chunk_size=size,
+  )
+
+
+def _outputs(model: Model, run: Apply, tokens: jax.Array) -> jax.Array:
+  """Returns logits or hidden states of a window."""
+  outputs = jnp.asarray(run(tokens))
+  check_tokens(tokens, _logits_shape(model, outputs.shape))
+  return outputs
 
 
 def _check_tokens(
-    windows: Sequence[jax.Array], logits: jax.ShapeDtypeStruct
+    model: Model, windows: Sequence[jax.Array], outputs: jax.ShapeDtypeStruct
 ) -> None:
   """Checks tokens against the model's vocabulary before it is compiled."""
   for window in windows:
-    check_tokens(window, logits.shape)
+    check_tokens(window, _logits_shape(model, outputs.shape))
+
+
+def _logits_shape(model: Model, shape: tuple[int, ...]) -> tuple[int, ...]:
+  """Returns the shape of logits, of that of what a model returns."""
+  if isinstance(model, Hidden):
+    return (*shape[:-1], len(model.embedding))
+  return shape
 
 
 def _check(

@@ -12,10 +12,14 @@ What is left at the end of the text, shorter than a window or than s, is dropped
 be scored: a window never holds more than L. Means are over tokens, in float64 of
 float32 losses. State L, s and `begin` with every number.
 
+A model is a function from tokens to logits, or `Hidden`: of that no more logits exist
+at once than `vvlen.evaluation.programs.chunk_size` says, however long a window is.
+
 Axes: W windows, L tokens of a window, V words.
 """
 
 from collections.abc import Iterator
+import functools
 from typing import Any
 
 import jax
@@ -23,7 +27,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from vvlen import sharding
-from vvlen.evaluation.programs import Apply, batches, program_of
+from vvlen.evaluation.programs import (
+  Apply,
+  batches,
+  chunk_size,
+  Hidden,
+  Model,
+  program_of,
+)
+from vvlen.objectives.chunked_rows import token_losses
 from vvlen.objectives.cross_entropy import check_tokens, token_cross_entropy
 
 # Tokens of the windows that a model reads at once.
@@ -31,7 +43,7 @@ _TOKENS_AT_ONCE = 8192
 
 
 def block_nll(
-    apply_fn: Apply,
+    apply_fn: Model,
     tokens: np.ndarray | jax.Array,
     length: int,
     *,
@@ -41,14 +53,15 @@ def block_nll(
   """Returns the mean loss of blocks of one length.
 
   Args:
-    apply_fn: the model, tokens [B, L] -> logits [B, L, V], under jit or not. It is
-      compiled once for a length, its weights as arguments; see
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, under jit or
+      not. It is compiled once for a length, its weights as arguments; see
       `vvlen.evaluation.programs.program_of` for how to compile it once for all calls.
     tokens: [N] integers, N at least L, or L − 1 with `begin`.
     length: L, at least 2.
     begin: the token to put before each block; None for none.
-    tokens_at_once: about so many tokens are read at once, at least a window. Their
-      logits, float32, are what takes the most memory.
+    tokens_at_once: about so many tokens are read at once, at least a window. What takes
+      the most memory is their logits, float32, but of `Hidden` at most 512 MiB of them,
+      or those of a position, and some arrays of that size to compute their losses.
 
   Returns:
     Nats per scored token; perplexity is its exponential.
@@ -64,7 +77,7 @@ def block_nll(
 
 
 def nll_by_position(
-    apply_fn: Apply,
+    apply_fn: Model,
     tokens: np.ndarray | jax.Array,
     length: int,
     *,
@@ -86,7 +99,7 @@ def nll_by_position(
 
 
 def sliding_nll(
-    apply_fn: Apply,
+    apply_fn: Model,
     tokens: np.ndarray | jax.Array,
     window: int,
     stride: int,
@@ -124,7 +137,7 @@ def sliding_nll(
 
 
 def _losses(
-    apply_fn: Apply,
+    apply_fn: Model,
     tokens: np.ndarray | jax.Array,
     length: int,
     stride: int | None,
@@ -147,22 +160,33 @@ def _losses(
   # A view: windows that overlap take no memory.
   windows = np.lib.stride_tricks.sliding_window_view(tokens, of_text)
   windows = windows[::stride or of_text]
-  apply = None
+  losses_of = None
   for some, new in batches(windows, tokens_at_once, begin):
-    if apply is None:
-      apply, logits_shape = _program(apply_fn, some)
+    if losses_of is None:
+      losses_of, logits_shape = _program(apply_fn, some)
       known: Any = np.append(tokens, tokens[:1] if begin is None else begin)[None]
       check_tokens(known, (*known.shape, logits_shape[-1]))
       check_tokens(some, logits_shape)
-    losses = sharding.fetch(_of_logits(jnp.asarray(apply(some)), some))
-    yield losses[:new].astype(np.float64)
+    yield sharding.fetch(losses_of(some))[:new].astype(np.float64)
 
 
-def _program(apply_fn: Apply, windows: jax.Array) -> tuple[Apply, tuple[int, ...]]:
-  """Returns the model, under jit where it can be, and the shape of its logits."""
+def _program(model: Model, windows: jax.Array) -> tuple[Apply, tuple[int, ...]]:
+  """Returns the losses of windows as a program, and the shape of the logits."""
+  if not isinstance(model, Hidden):
+    apply, shape = _outputs(model, windows)
+    return lambda x: _of_logits(jnp.asarray(apply(x)), x), shape
+  states, shape = _outputs(model.states, windows)
+  embedding = model.embedding
+  size = chunk_size(windows.shape[0], windows.shape[1], len(embedding))
+  losses_of = lambda x: _of_hidden(jnp.asarray(states(x)), embedding, x, size)
+  return losses_of, (*shape[:-1], len(embedding))
+
+
+def _outputs(apply_fn: Apply, windows: jax.Array) -> tuple[Apply, tuple[int, ...]]:
+  """Returns a function, under jit where it can be, and the shape of what it returns."""
   try:
-    apply, logits = program_of(apply_fn, windows)
-    return apply, logits.shape
+    apply, outputs = program_of(apply_fn, windows)
+    return apply, outputs.shape
   except jax.errors.JAXTypeError:  # it cannot be traced
     return apply_fn, np.shape(apply_fn(windows))
 
@@ -170,3 +194,8 @@ def _program(apply_fn: Apply, windows: jax.Array) -> tuple[Apply, tuple[int, ...
 @jax.jit
 def _of_logits(logits, windows):
   return token_cross_entropy(logits[:, :-1], windows[:, 1:])
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _of_hidden(hidden, embedding, windows, size):
+  return token_losses(hidden[:, :-1], embedding, windows[:, 1:], chunk_size=size)

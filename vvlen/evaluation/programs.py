@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +13,49 @@ from vvlen import partition
 
 # tokens [B, L] -> logits [B, L, V]
 Apply = Callable[[jax.Array], jax.Array]
+# Logits that exist at once, where a model is given by its hidden states: 512 MiB.
+_LOGITS_AT_ONCE = 2**27
+
+
+class Hidden(NamedTuple):
+  """A model by its hidden states: its logits h Eᵀ need never be held all at once.
+
+  Of a model of `vvlen.models` with variables {'params': params}:
+
+    states = jax.jit(functools.partial(model.apply, method='hidden'))
+    Hidden(functools.partial(states, variables), output_table(model, params))
+  """
+
+  states: Apply  # tokens [B, L] -> h [B, L, D]
+  embedding: jax.Array  # E [V, D], the output embedding
+
+
+Model = Apply | Hidden
+
+
+def chunk_size(batch: int, length: int, vocab_size: int) -> int:
+  """Returns how many positions of hidden states to make logits of at once.
+
+  So many that logits [B, chunk, V] are at most 2²⁷ numbers, or those of one position.
+  """
+  return min(length, max(1, _LOGITS_AT_ONCE // (batch * vocab_size)))
 
 
 def program_of(
     apply_fn: Apply, tokens: jax.Array
 ) -> tuple[Apply, jax.ShapeDtypeStruct]:
-  """Returns a model under jit, and what its logits are.
+  """Returns a model under jit, and of what shape its logits are.
 
   Args:
-    apply_fn: tokens [B, L] -> logits [B, L, V], that jit accepts. What is under jit
-      already, such as functools.partial(jax.jit(model.apply), variables), stays as it
-      is, and is compiled once for all that call it. Of others, weights that they close
-      over become arguments of the program; as constants they would be compiled into it.
+    apply_fn: tokens [B, L] -> logits [B, L, V], or hidden states, that jit accepts.
+      What is under jit already, such as functools.partial(jax.jit(model.apply),
+      variables), stays as it is, and is compiled once for all that call it. Of others,
+      weights that they close over become arguments of the program; as constants they
+      would be compiled into it.
     tokens: such as it will be called with.
 
   Returns:
-    The program, and the logits as jax.ShapeDtypeStruct.
+    The program, and what it returns, as jax.ShapeDtypeStruct.
   """
   inner = apply_fn.func if isinstance(apply_fn, functools.partial) else apply_fn
   if hasattr(inner, 'lower'):

@@ -31,7 +31,6 @@ computed in float32, and float64 stays float64.
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,12 +40,12 @@ from vvlen.objectives.cross_entropy import check_tokens, next_token_cross_entrop
 from vvlen.objectives.divergences import (
     Divergence,
     jensen_shannon,
-    log_softmax,
     of_rows,
     stop_gradient_cross_entropy,
     symmetric_cross_entropy,
     symmetric_kl,
 )
+from vvlen.objectives.measures import mean_over_rows, Measures, measures_of_rows
 from vvlen.objectives.windows import (
     highest_offset,
     is_whole,
@@ -61,6 +60,7 @@ __all__ = [
   'Measures',
   'check_two_windows',
   'check_weight',
+  'compared_rows',
   'jensen_shannon',
   'measures',
   'misalignment_loss',
@@ -74,23 +74,6 @@ __all__ = [
   'two_windows',
 ]
 
-class Measures(NamedTuple):
-  """All that is reported of two windows, since the paper's scale is not known.
-
-  Scalars, means over batch and rows; in nats but for the last. In float32, with many
-  words, KL and JS have errors of some 1e-7; `excess` is right far below.
-  """
-
-  sce: jax.Array
-  half_sce: jax.Array
-  kl_first_second: jax.Array  # KL(p‖q)
-  kl_second_first: jax.Array  # KL(q‖p)
-  js: jax.Array
-  excess: jax.Array  # SCE − H(p) − H(q), which is the symmetric KL
-  entropy_first: jax.Array
-  entropy_second: jax.Array
-  top1_agreement: jax.Array  # share of rows with the same likeliest token
-
 
 def measures(
     logits_first: jax.Array,
@@ -99,25 +82,21 @@ def measures(
     *,
     whole_overlap: bool = False,
 ) -> Measures:
-  """Returns all measures of misalignment; arguments as in `misalignment_loss`."""
-  first, second, weights = _rows(logits_first, logits_second, offset, whole_overlap)
-  log_p, log_q = log_softmax(first), log_softmax(second)
-  p, q = jnp.exp(log_p), jnp.exp(log_q)
-  mean = lambda values: (values * weights[None]).sum(1).mean()
-  sce = mean(symmetric_cross_entropy(first, second))
-  return Measures(
-      sce=sce,
-      half_sce=sce / 2,
-      kl_first_second=mean((p * (log_p - log_q)).sum(-1)),
-      kl_second_first=mean((q * (log_q - log_p)).sum(-1)),
-      js=mean(jensen_shannon(first, second)),
-      # Not by subtraction: it is the small difference of large numbers.
-      excess=mean(symmetric_kl(first, second)),
-      entropy_first=mean(-(p * log_p).sum(-1)),
-      entropy_second=mean(-(q * log_q).sum(-1)),
-      # Of what differs, so that full agreement is 1 without rounding.
-      top1_agreement=jnp.maximum(1 - mean(first.argmax(-1) != second.argmax(-1)), 0.0),
-  )
+  """Returns all measures of misalignment, scalars, means over batch and rows.
+
+  `vvlen.objectives.chunked_rows.measures_of_hidden` has the same of hidden states, in
+  far less memory.
+
+  Args:
+    logits_first: [B, L, V], as all that follows, as in `misalignment_loss`.
+    logits_second: [B, L, V].
+    offset: e.
+    whole_overlap: compares all rows of the same token.
+  """
+  first, second, weights = compared_rows(
+      logits_first, logits_second, offset, whole_overlap)
+  means = mean_over_rows(measures_of_rows(first, second), weights)
+  return jax.tree.map(lambda x: x.mean(), means)
 
 
 def misalignment_loss(
@@ -147,7 +126,8 @@ def misalignment_loss(
     ValueError: if shapes do not fit, the divergence returns no [...] of [..., V], or a
       concrete offset is outside.
   """
-  first, second, weights = _rows(logits_first, logits_second, offset, whole_overlap)
+  first, second, weights = compared_rows(
+      logits_first, logits_second, offset, whole_overlap)
   return (of_rows(divergence, first, second) * weights[None]).sum(1).mean()
 
 
@@ -267,10 +247,23 @@ def check_weight(weight: float | jax.Array) -> None:
     raise ValueError(f'weight must be finite and not negative: {weight!r}')
 
 
-def _rows(
+def compared_rows(
     first: jax.Array, second: jax.Array, offset: int | jax.Array, whole_overlap: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns rows of both windows, side by side [B, R, V], and their weights [R]."""
+  """Returns rows of both windows, side by side, and their weights in a mean.
+
+  Args:
+    first: logits [B, L, V], or hidden states [B, L, D].
+    second: the same of the second window.
+    offset: e.
+    whole_overlap: as in `misalignment_loss`.
+
+  Returns:
+    [B, R, V or D] of each window, and weights [R], which sum to 1.
+
+  Raises:
+    ValueError: as `check_two_windows`.
+  """
   check_two_windows(first.shape, second.shape, offset, whole_overlap)
   length = first.shape[1]
   offset = jnp.asarray(offset, jnp.int32)

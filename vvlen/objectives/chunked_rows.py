@@ -1,0 +1,146 @@
+"""Values of single rows from hidden states, without the logits of all rows.
+
+Logits are z = h Eᵀ, as in `vvlen.objectives.chunked`, which sums a loss for training.
+Here is what evaluation needs, the loss of each row and the measures of two windows: a
+chunk of positions at a time, of which logits [B, chunk_size, V] exist, twice for two
+windows, and what is computed of them; of other positions there are numbers [B, L].
+
+Not for training: a gradient would keep what each chunk computes. Batches stay where
+they are sharded, and so does a vocabulary, as in `vvlen.objectives.chunked`.
+
+Axes: B sequences, L positions, D width, V words.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vvlen.objectives.chunked import CHUNK_SIZE
+from vvlen.objectives.cross_entropy import check_tokens, token_cross_entropy
+from vvlen.objectives.measures import mean_over_rows, Measures, measures_of_rows
+from vvlen.objectives.misalignment import check_two_windows, compared_rows
+from vvlen.objectives.over_chunks import split_chunks
+
+
+def token_losses(
+    hidden: jax.Array,
+    embedding: jax.Array,
+    targets: jax.Array,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+) -> jax.Array:
+  """Returns −log softmax(h Eᵀ)[y] of each row.
+
+  Args:
+    hidden: h [B, L, D].
+    embedding: E [V, D], the output embedding; factors of the product are of the type
+      of h, sums are float32 or wider.
+    targets: y [B, L], integers in 0..V−1, of the same row: next tokens are shifted by
+      the caller. One outside gives nan, or, outside jit, an error.
+    chunk_size: positions at a time. Logits of [B, chunk_size, V] exist at once.
+
+  Returns:
+    [B, L] in nats, float32 or float64.
+
+  Raises:
+    ValueError: if shapes do not fit, chunk_size is not positive, or a target is not in
+      the vocabulary.
+  """
+  _check(hidden, embedding, chunk_size)
+  check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))
+  return _token_losses(hidden, embedding, targets, chunk_size)
+
+
+def measures_of_hidden(
+    hidden_first: jax.Array,
+    hidden_second: jax.Array,
+    embedding: jax.Array,
+    offset: int | jax.Array,
+    *,
+    whole_overlap: bool = False,
+    by_sequence: bool = False,
+    chunk_size: int = CHUNK_SIZE,
+) -> Measures:
+  """Returns `vvlen.objectives.misalignment.measures` of the logits h Eᵀ.
+
+  Args:
+    hidden_first: h [B, L, D], of tokens[0 : L].
+    hidden_second: h [B, L, D], of tokens[offset : L + offset].
+    embedding: E [V, D], the output embedding, as in `token_losses`.
+    offset: e, traced or not, as in `vvlen.objectives.misalignment.misalignment_loss`.
+    whole_overlap: compares all rows of the same token.
+    by_sequence: whether to tell sequences apart.
+    chunk_size: positions at a time. Logits of [2, B, chunk_size, V] exist at once.
+
+  Returns:
+    Scalars, or [B] by sequence, float32 or float64.
+
+  Raises:
+    ValueError: if shapes do not fit, chunk_size is not positive, or a concrete offset
+      is outside.
+  """
+  check_two_windows(hidden_first.shape, hidden_second.shape, offset, whole_overlap)
+  _check(hidden_first, embedding, chunk_size)
+  offset = jnp.asarray(offset, jnp.int32)
+  found = _measures(
+      hidden_first, hidden_second, embedding, offset, whole_overlap, chunk_size)
+  return found if by_sequence else jax.tree.map(lambda x: x.mean(), found)
+
+
+# Under jit, for else each call would compile its loop anew.
+@functools.partial(jax.jit, static_argnums=3)
+def _token_losses(hidden, embedding, targets, chunk_size):
+  return _over_chunks(token_cross_entropy, (hidden,), embedding, (targets,), chunk_size)
+
+
+@functools.partial(jax.jit, static_argnums=(4, 5))
+def _measures(first, second, embedding, offset, whole_overlap, chunk_size):
+  first, second, weights = compared_rows(first, second, offset, whole_overlap)
+  rows = _over_chunks(measures_of_rows, (first, second), embedding, (), chunk_size)
+  return mean_over_rows(rows, weights)
+
+
+def _over_chunks(
+    function: Callable[..., Any],
+    hidden: tuple[jax.Array, ...],
+    embedding: jax.Array,
+    others: tuple[jax.Array, ...],
+    chunk_size: int,
+) -> Any:
+  """Returns what a function has of each row: of logits [B, c, V], and others [B, c].
+
+  Args:
+    function: (*logits, *others) -> a pytree of [B, c].
+    hidden: each [B, R, D].
+    embedding: [V, D].
+    others: each [B, R].
+    chunk_size: c.
+  """
+  table = embedding.astype(hidden[0].dtype)
+  wide = jnp.promote_types(table.dtype, jnp.float32)
+  logits = functools.partial(jnp.einsum, 'bcd,vd->bcv', preferred_element_type=wide)
+
+  def chunk(rows):
+    of_hidden, of_others = rows
+    return function(*(logits(x, table) for x in of_hidden), *of_others)
+
+  split = lambda arrays: tuple(split_chunks(x, 1, chunk_size) for x in arrays)
+  found = jax.lax.map(chunk, (split(hidden), split(others)))
+  size = hidden[0].shape[1]
+  join = lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, :size]
+  return jax.tree.map(join, found)
+
+
+def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
+  if hidden.ndim != 3 or embedding.ndim != 2 or hidden.shape[2] != embedding.shape[1]:
+    raise ValueError(
+        'hidden states [B, L, D] do not fit the embedding [V, D]: '
+        f'{hidden.shape}, {embedding.shape}'
+    )
+  if 0 in hidden.shape or 0 in embedding.shape:
+    raise ValueError(f'nothing to measure: {hidden.shape}, {embedding.shape}')
+  if not isinstance(chunk_size, int) or chunk_size < 1:
+    raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')
