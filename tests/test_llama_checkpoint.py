@@ -404,6 +404,29 @@ def test_tensors_that_change_nothing_are_passed_over(saved):
   chex.assert_trees_all_equal(load_checkpoint(folder)[1], variables)
 
 
+def test_an_output_embedding_of_a_tied_model_must_be_that_of_the_input(
+    tmp_path, monkeypatch
+):
+  monkeypatch.setattr(safetensors_file, '_COMPARED', 100)  # two rows
+  model = llama()
+  variables = variables_of(model)
+  save_checkpoint(tmp_path, model, variables)
+  table = np.asarray(variables['params']['embedding'])
+
+  def load_with(output):
+    _edit_tensors(tmp_path, lambda x: x.update({'lm_head.weight': output}))
+    return load_checkpoint(tmp_path)[1]
+
+  chex.assert_trees_all_equal(load_with(table), variables)
+  last = table.copy()
+  last[-1, -1] += 1
+  for other in (last, table[:-1], table.astype(np.float16), table.astype(np.int8)):
+    with pytest.raises(ValueError, match=(
+        r'model.safetensors: lm_head.weight differs from model.embed_tokens.weight, '
+    )):
+      load_with(other)
+
+
 def test_fields_and_tokenizer_of_another_checkpoint_come_along(saved, tmp_path):
   folder, model, variables = saved
   _edit(folder, bos_token_id=7, rope_parameters={'rope_theta': 3.0}, dtype='float16')

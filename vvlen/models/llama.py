@@ -32,6 +32,8 @@ def load_checkpoint(
 
   Each process reads the rows that its devices hold, each once. Besides the model, that
   takes the memory of one tensor on the host at most; with a cast, of one and its cast.
+  Where the output embedding is tied and in the files nevertheless, both are read before
+  and compared.
 
   Args:
     folder: in hub layout, local or gs://; it needs no tokenizer.
@@ -206,6 +208,10 @@ def _check_tensors(
   if spare:
     raise ValueError(f'{folder} has {sorted(spare)[0]}, which is not of the model that '
                      'its config.json describes')
+  table, output = (tensors.get(REST[x]) for x in ('embedding', 'output_embedding'))
+  if model.tied and table and output and not safetensors_file.same(table, output):
+    raise ValueError(f'{output.path}: {output.name} differs from {table.name}, but '
+                     'config.json ties the two')
   kinds: dict[str, str] = {}
   for name in wanted:
     kinds.setdefault(tensors[name].dtype, name)

@@ -26,6 +26,7 @@ DTYPES = {
 ONE_FILE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _FILE_NAME = re.compile(r'[^./\\\0][^/\\\0]*\.safetensors')
 _ALIGNED = 64  # bytes; a CPU device takes such memory over without a copy
+_COMPARED = 2**24  # bytes of each of two tensors at a time
 _LONGEST_HEADER = 100_000_000  # as in the library
 
 
@@ -201,6 +202,29 @@ def read_to_devices(
     del held, part
   return jax.make_array_from_single_device_arrays(
       tensor.shape, sharding, [placed[device] for device in devices], dtype=dtype)
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+  """Tells whether two tensors are the same, bit by bit, a few rows at a time.
+
+  Args:
+    one: of at least one axis.
+    other: any.
+
+  Raises:
+    OSError: if one could not be read.
+    ValueError: as `read_rows`.
+  """
+  if (one.dtype, one.shape) != (other.dtype, other.shape):
+    return False
+  row = math.prod(one.shape[1:]) * DTYPES[one.dtype].itemsize
+  step = max(1, _COMPARED // max(1, row))
+  for first in range(0, one.shape[0], step):
+    count = min(step, one.shape[0] - first)
+    left, right = (read_rows(x, first, count).view(np.uint8) for x in (one, other))
+    if not np.array_equal(left, right):
+      return False
+  return True
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
