@@ -1,11 +1,14 @@
 """Checkpoints in hub layout: what is saved is loaded, and what is wrong is told."""
 
+import contextlib
 import functools
 import json
 import weakref
 
 import chex
+from etils import epath
 import jax
+from jax.experimental import multihost_utils
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 import ml_dtypes
@@ -103,6 +106,85 @@ def test_a_checkpoint_that_is_replaced_leaves_nothing_behind(sharded, monkeypatc
   names = {path.name for path in folder.iterdir()}
   assert names == {'config.json', 'model.safetensors'}
   chex.assert_trees_all_equal(load_checkpoint(folder)[1], doubled)
+
+
+class _Killed(Exception):
+  """Stands for the end of a process."""
+
+
+def _kill_after(patch, steps):
+  """Lets a process end in its next change of the disk after so many, half done."""
+  paths, left = type(epath.Path()), [steps]
+
+  def count(name):
+    real = getattr(paths, name)
+
+    def counted(path, *arguments, **keywords):
+      left[0] -= 1
+      if left[0] < 0:
+        if name.startswith('write'):
+          real(path, arguments[0][:len(arguments[0]) // 2])
+        raise _Killed
+      return real(path, *arguments, **keywords)
+
+    return counted
+
+  for name in ('write_bytes', 'write_text', 'unlink', 'replace'):
+    patch.setattr(paths, name, count(name))
+
+
+@pytest.mark.parametrize('sizes', [(2000, 2**31), (2**31, 2000), (2000, 2000)])
+def test_saving_that_is_cut_off_leaves_one_checkpoint_or_none(
+    saved, tmp_path, monkeypatch, sizes
+):
+  like = saved[0]
+  (like / 'tokenizer.json').write_text('{}')
+  model = llama(num_layers=1)
+  new_model = model.clone(epsilon=0.5)
+  states = {'old': (model, variables_of(model)),
+            'new': (new_model, variables_of(new_model, seed=1))}
+
+  def save(folder, name, size):
+    monkeypatch.setattr(checkpoints, '_SAVED_FILE_BYTES', size)
+    save_checkpoint(folder, *states[name], like=like)
+
+  def state_of(folder):
+    try:
+      model, variables = load_checkpoint(folder)
+    except (FileNotFoundError, ValueError) as error:
+      assert '\n' not in str(error)
+      return 'none'
+    found = [name for name, (known, values) in states.items() if known == model and all(
+        jax.tree.leaves(jax.tree.map(np.array_equal, variables, values)))]
+    return found[0] if found else 'parts of both'
+
+  met = []
+  while met[-1:] != ['new'] and len(met) < 100:
+    folder = tmp_path / str(len(met))
+    save(folder, 'old', sizes[0])
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Killed):
+      _kill_after(patch, len(met))
+      save(folder, 'new', sizes[1])
+    met.append(state_of(folder))
+  order = {'old': 0, 'none': 1, 'new': 2}
+  assert set(met) == set(order) and met == sorted(met, key=order.__getitem__)
+  # What was left is not in the way.
+  whole = {path.name for path in folder.iterdir()}
+  folder = tmp_path / str(met.index('none') - 1)
+  assert list(folder.glob('.*'))
+  save(folder, 'new', sizes[1])
+  assert {path.name for path in folder.iterdir()} == whole
+  assert state_of(folder) == 'new'
+
+
+def test_processes_but_the_first_write_nothing_and_wait(tmp_path, monkeypatch):
+  waited = []
+  monkeypatch.setattr(jax, 'process_index', lambda: 1)
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(multihost_utils, 'sync_global_devices', waited.append)
+  model = llama()
+  save_checkpoint(tmp_path / 'x', model, variables_of(model))
+  assert waited == ['save_checkpoint'] and not (tmp_path / 'x').exists()
 
 
 @pytest.mark.parametrize('axes', [(8, 1, 1), (2, 2, 2), (1, 4, 2), (1, 1, 8)])

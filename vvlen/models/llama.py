@@ -113,8 +113,13 @@ def save_checkpoint(
 ) -> None:
   """Saves a model in hub layout.
 
-  Where there are several processes all call it, and the first writes. Files are of at
-  most 2 GiB, of which one at a time is gathered on the host.
+  Where there are several processes all call it, the first writes, and all return when
+  it has. Files are of at most 2 GiB, or of one tensor that is larger. The first process
+  has the memory of one on the host, and of it serialized; the others that of a tensor.
+
+  New files are written beside the old, which takes the room of both, and then put in
+  their place. Who is killed in between leaves the old checkpoint, or a folder without
+  config.json, which is none; never parts of both.
 
   Args:
     folder: made where it is missing; a checkpoint there is replaced.
@@ -141,35 +146,50 @@ def save_checkpoint(
     for name in ('rope_parameters', 'dtype'):
       known.pop(name, None)
     config = {**known, **config}
-    others = [path for path in source.iterdir() if path.is_file()
+    others = [path for path in source.iterdir()
+              if path.is_file() and not path.name.startswith('.')
               and ('token' in path.name or path.name == 'generation_config.json')]
   first = jax.process_index() == 0
+  names: list[str] = []
+
+  def write(name: str, content: bytes) -> None:
+    names.append(name)
+    _part(folder, name).write_bytes(content)
+
   if first:
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (folder / INDEX, *folder.glob('model*.safetensors')):
-      path.unlink(missing_ok=True)
+    for left in folder.glob(_part(folder, '*').name):
+      left.unlink()
   groups = _groups(params)
   where: dict[str, str] = {}
   for number, paths in enumerate(groups, 1):
     name = ONE_FILE
     if len(groups) > 1:
       name = f'model-{number:05}-of-{len(groups):05}.safetensors'
-    arrays = {hub_name(path): _gather(params[path]) for path in paths}
+    arrays = {}
+    for path in paths:
+      array = _gather(params[path])
+      if first:
+        arrays[hub_name(path)] = array
     where |= dict.fromkeys(arrays, name)
     if first:
       # Imported here, where it is needed.
       from safetensors.numpy import save
 
-      (folder / name).write_bytes(save(arrays, metadata={'format': 'pt'}))
-  if not first:
-    return
-  if len(groups) > 1:
-    total = sum(x.size * x.dtype.itemsize for x in params.values())
-    index = {'metadata': {'total_size': total}, 'weight_map': where}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + '\n')
-  for path in others:
-    (folder / path.name).write_bytes(path.read_bytes())
-  (folder / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+      write(name, save(arrays, metadata={'format': 'pt'}))
+  if first:
+    if len(groups) > 1:
+      total = sum(x.size * x.dtype.itemsize for x in params.values())
+      index = {'metadata': {'total_size': total}, 'weight_map': where}
+      write(INDEX, json.dumps(index, indent=2).encode() + b'\n')
+    for other in others:
+      write(other.name, other.read_bytes())
+    write('config.json', json.dumps(config, indent=2).encode() + b'\n')
+    _replace(folder, names)
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices('save_checkpoint')
 
 
 def abstract_params(model: Llama) -> Any:
@@ -221,13 +241,30 @@ def _check_tensors(
                      'dtype all are to be: load_checkpoint(…, dtype=…)')
 
 
+def _part(folder: epath.Path, name: str) -> epath.Path:
+  """Returns where a file is written before it is put in its place."""
+  return folder / f'.{name}.part'
+
+
+def _replace(folder: epath.Path, names: list[str]) -> None:
+  """Puts files that are written in the place of a checkpoint; config.json is last.
+
+  Without its config.json a folder is no checkpoint, whatever else is in it.
+  """
+  (folder / 'config.json').unlink(missing_ok=True)
+  for path in (folder / INDEX, *folder.glob('model*.safetensors')):
+    path.unlink(missing_ok=True)
+  for name in names:
+    _part(folder, name).replace(folder / name)
+
+
 def _gather(x: jax.Array) -> np.ndarray:
   """Returns an array as numpy, from all processes."""
   if not x.is_fully_addressable:
     from jax.experimental import multihost_utils
 
-    return multihost_utils.process_allgather(x, tiled=True)
-  return np.asarray(x)
+    x = multihost_utils.process_allgather(x, tiled=True)
+  return np.ascontiguousarray(x)
 
 
 def _groups(params: dict[str, jax.Array]) -> list[list[str]]:
