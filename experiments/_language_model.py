@@ -16,7 +16,7 @@ from vvlen.models import llama
 from vvlen.models.llama_model import Llama, output_table
 from vvlen.models.rope import Rope
 from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
-from vvlen.objectives.misalignment import measures
+from vvlen.objectives.chunked_rows import measures_of_hidden
 from vvlen.objectives.windows import offset_range, sample_offset, two_windows
 from vvlen.tasks import documents, tokenizers
 from vvlen.tasks.tokenizers import Tokenizer
@@ -218,21 +218,21 @@ def evaluate(
   """
   size = segments.shape[1]
   table = output_table(model, params)
-  apply = lambda x: model.apply({'params': params}, x)
+  read = lambda x: model.apply({'params': params}, x, method='hidden')
   found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in MEASURES}}
   for times in config.evaluate.lengths:
     length = times * config.train.max_length
     blocks = segments[:, :size // length * length].reshape(-1, length)
-    hidden = model.apply({'params': params}, blocks, method='hidden')
     has_next = jnp.broadcast_to(jnp.arange(length) < length - 1, blocks.shape)
     found['nll'][length] = chunked_cross_entropy(
-        hidden, table, jnp.roll(blocks, -1, axis=1), has_next)
+        read(blocks), table, jnp.roll(blocks, -1, axis=1), has_next)
     offsets = [int(share * length) for share in config.evaluate.offsets]
     if length + max(offsets) > size:
       continue
-    first = apply(segments[:, :length])
+    first = read(segments[:, :length])
     pairs = [
-        measures(first, apply(segments[:, e:length + e]), e) for e in offsets
+        measures_of_hidden(first, read(segments[:, e:length + e]), table, e)
+        for e in offsets
     ]
     means = jax.tree.map(lambda *x: jnp.stack(x).mean(), *pairs)
     for name in MEASURES:

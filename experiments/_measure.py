@@ -36,11 +36,17 @@ def row(arm: str, length: int | None, metric: str, value: Any) -> results.Row:
 
 
 def interval(
-    config: Any, arm: str, length: int | None, metric: str, values: np.ndarray
+    config: Any,
+    arm: str,
+    length: int | None,
+    metric: str,
+    values: np.ndarray,
+    weights: np.ndarray | None = None,
 ) -> list[results.Row]:
   """Returns rows of the mean over sequences, and of its 95 % interval.
 
-  That is of percentiles, by bootstrap: it stays where values can be.
+  That is of percentiles, by bootstrap: it stays where values can be. As many values are
+  always drawn alike. One alone has no interval.
 
   Args:
     config: says how many samples of sequences, and their seed.
@@ -48,15 +54,46 @@ def interval(
     length: of the rows.
     metric: of the mean; those of the interval end in _low and _high.
     values: [S].
+    weights: [S], of values in the mean, such as how many tokens they are of; None: all
+      alike.
   """
   count = len(values)
+  if weights is None:
+    weights = np.ones(count)
+  sums = np.asarray(values, float) * weights
+  rows = [row(arm, length, metric, sums.sum() / weights.sum())]
+  if count < 2:
+    return rows
   drawn = np.random.default_rng(config.seed).multinomial(
       count, np.full(count, 1 / count), config.num_resamples
   )
-  low, high = np.quantile(drawn @ np.asarray(values, float) / count, (0.025, 0.975))
-  return [row(arm, length, metric, np.mean(values)),
-          row(arm, length, metric + '_low', low),
+  with np.errstate(invalid='ignore'):  # of samples without weight
+    means = (drawn @ sums) / (drawn @ weights)
+  low, high = np.nanquantile(means, (0.025, 0.975))
+  return [*rows, row(arm, length, metric + '_low', low),
           row(arm, length, metric + '_high', high)]
+
+
+def by_piece(
+    sums: np.ndarray, counts: np.ndarray, places: np.ndarray, size: int, pieces: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Joins windows of a text that are in the same piece of it.
+
+  Args:
+    sums: of losses of the scored tokens of each window, [W].
+    counts: of these tokens, [W].
+    places: of the middle of them in the text, [W], which says to which piece a window
+      belongs that is in two.
+    size: tokens of a piece.
+    pieces: P, how many there are.
+
+  Returns:
+    Mean losses [P], 0 where nothing is scored, and tokens that are scored [P].
+  """
+  piece = np.minimum(places // size, pieces - 1).astype(int)
+  total = np.bincount(piece, sums, pieces)
+  scored = np.bincount(piece, counts, pieces)
+  return total / np.maximum(scored, 1), scored
 
 
 def spaced(stream: np.ndarray, length: int, count: int) -> np.ndarray:

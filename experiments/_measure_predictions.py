@@ -16,7 +16,11 @@ from vvlen.evaluation import programs
 
 
 def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
-  """Yields a cell for the blocks, and one for the sliding windows, of each length."""
+  """Yields a cell for the blocks, and one for the sliding windows, of each length.
+
+  Intervals are over pieces of the text as long as the longest window, which are the
+  same for all: blocks next to each other are not independent.
+  """
   own = config.perplexity
   lengths = _measure.times(subject.length, own.lengths, 'perplexity.lengths', 2)
   longest = lengths[-1]
@@ -35,21 +39,30 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
   model_of = _measure.hidden_of(subject.model)
 
   def block(length, variables):
-    model = model_of(variables)
-    nll = nll_of.nll_by_position(model, text, length, **options)
-    arm = f'block_{length}'
-    windows = len(text) // (length - (begin is not None))
-    rows = [row('block', length, 'nll', nll.mean()),
-            row('block', length, 'scored', windows * len(nll))]
+    losses = nll_of.block_losses(model_of(variables), text, length, **options)
+    arm, of_text = f'block_{length}', length - (begin is not None)
+    middles = of_text * (np.arange(len(losses)) + 0.5)
+
+    def rows_of(arm, n, metric, low, high):
+      """Returns rows of tokens with `low` to `high` − 1 before them in the window."""
+      some = losses[:, low - 1 : high - 1]
+      counts = np.full(len(some), high - low)
+      pieces = _measure.by_piece(some.sum(1), counts, middles, longest, most)
+      return [*interval(config, arm, n, metric, *pieces),
+              row(arm, n, 'scored', some.size)]
+
+    rows = [*rows_of('block', length, 'nll', 1, length),
+            row('block', length, 'pieces', most)]
     for low, high in _measure.bins(1, length):
-      rows += [row(arm, low, 'nll_after', nll[low - 1 : high - 1].mean()),
-               row(arm, low, 'scored', windows * (high - low))]
+      rows += rows_of(arm, low, 'nll_after', low, high)
     return rows
 
   def sliding(length, stride, variables):
-    model = model_of(variables)
-    nll = nll_of.sliding_nll(model, text, length, stride, **options)
-    return [row('sliding', length, 'nll', nll),
+    sums, counts = nll_of.sliding_sums(
+        model_of(variables), text, length, stride, **options)
+    ends = length - (begin is not None) + stride * np.arange(len(sums))
+    pieces = _measure.by_piece(sums, counts, ends - counts / 2, longest, most)
+    return [*interval(config, 'sliding', length, 'nll', *pieces),
             row('sliding', length, 'stride', stride)]
 
   for length in lengths:

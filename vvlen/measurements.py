@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from etils import epath
+from scipy import stats
 
 from vvlen import measurements_figures, plots, results, run_folder
 from vvlen.measurements_rows import (
@@ -78,23 +79,24 @@ def perplexity(values: Values, length: int, begin: bool) -> Table:
   """
   records = []
   for n in lengths_of(values, 'block', 'nll'):
-    block, sliding = (
-        values.get((arm, 'nll', n), math.nan) for arm in ('block', 'sliding'))
-    records.append({
-        'tokens': n, 'times_trained': n / length, 'block_nll': block,
-        'block_perplexity': math.exp(block), 'sliding_nll': sliding,
-        'sliding_perplexity': math.exp(sliding),
+    record: dict[str, Any] = {'tokens': n, 'times_trained': n / length}
+    for arm in ('block', 'sliding'):
+      for end in _ENDS:
+        loss = values.get((arm, f'nll{end}', n), math.nan)
+        record |= {f'{arm}_nll{end}': loss, f'{arm}_perplexity{end}': math.exp(loss)}
+    records.append(record | {
         'stride': values.get(('sliding', 'stride', n), math.nan),
         'scored_in_blocks': values['block', 'scored', n],
+        'pieces': values.get(('block', 'pieces', n), math.nan),
     })
   columns = {
       'window': lambda r: f'{r["tokens"]:,}',
       'times L': lambda r: f'{r["times_trained"]:g}',
-      'loss, blocks': lambda r: number(r['block_nll'], '.4f'),
-      'perplexity, blocks': lambda r: number(r['block_perplexity'], '.3f'),
+      'loss, blocks [95 %]': _with_interval('block_nll', '.4f'),
+      'perplexity, blocks [95 %]': _with_interval('block_perplexity', '.3f'),
       'stride': lambda r: _count(r['stride']),
-      'loss, sliding': lambda r: number(r['sliding_nll'], '.4f'),
-      'perplexity, sliding': lambda r: number(r['sliding_perplexity'], '.3f'),
+      'loss, sliding [95 %]': _with_interval('sliding_nll', '.4f'),
+      'perplexity, sliding [95 %]': _with_interval('sliding_perplexity', '.3f'),
       'tokens scored in blocks': lambda r: _count(r['scored_in_blocks']),
   }
   note = (
@@ -104,10 +106,23 @@ def perplexity(values: Values, length: int, begin: bool) -> Table:
       'window every stride tokens, of which the last stride are scored, so that each '
       'has at least window − stride before it. Each window begins with '
       f'{"BOS, which is one of its tokens" if begin else "text, without BOS"}. '
-      f'L = {length:,}.'
+      f'L = {length:,}.{_of_pieces(records)}'
   )
   return Table('perplexity', 'Loss and perplexity by length of context', columns,
                records, note)
+
+
+def _of_pieces(records: list[dict[str, Any]]) -> str:
+  """Returns the words on intervals of perplexity."""
+  pieces = max((r['pieces'] for r in records), default=math.nan)
+  if not pieces > 1:
+    return ' The text has too few windows for intervals.'
+  # Of percentiles, which narrow: ± 1.96 standard deviations divided by their number.
+  covered = 2 * stats.t.cdf(1.96 * math.sqrt(1 - 1 / pieces), pieces - 1) - 1
+  return (f' [95 %]: percentiles of a bootstrap over {pieces:.0f} pieces of the text, '
+          'each as long as the longest window; the same samples of them in all rows, '
+          'whose differences may be surer than the intervals look. Such an interval of '
+          f'{pieces:.0f} normal values covers their mean in {covered:.0%} of cases.')
 
 
 def spread(values: Values) -> Table:
@@ -254,11 +269,11 @@ def entropy(values: Values) -> Table:
 
 
 def _with_interval(name: str, form: str) -> Callable[[Record], str]:
-  """Returns the cell of a mean and its interval."""
+  """Returns the cell of a mean and its interval, if it has one."""
 
   def cell(record: Record) -> str:
     mean, low, high = (number(record[name + end], form) for end in _ENDS)
-    return f'{mean} [{low}, {high}]'
+    return mean if math.isnan(record[f'{name}_low']) else f'{mean} [{low}, {high}]'
 
   return cell
 

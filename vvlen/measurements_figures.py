@@ -25,6 +25,7 @@ from vvlen.measurements_rows import (
 
 _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
 _ENDS = ('', '_low', '_high')  # of a mean, and its interval
+_PIECES = '95 % over pieces of the text'
 _ENOUGH = 300  # tokens of which a mean is drawn
 _MISALIGNMENT = {
     'sce': 'SCE, nats', 'excess': 'excess over entropies, nats',
@@ -109,6 +110,7 @@ def perplexity(values: Values, length: int) -> Figure | None:
       (('block', 'blocks'), ('sliding', 'sliding window')), plots.LOOKS, strict=False):
     lengths, loss = curve(values, arm, 'nll')
     axes.plot(lengths, loss, color=colour, marker=marker, label=name)
+    _band(axes, values, arm, 'nll')
   axes.set_xscale('log', base=2)
   _mark(axes, length)
   axes.set(xlabel='tokens in the window', ylabel='loss, nats a token')
@@ -116,6 +118,7 @@ def perplexity(values: Values, length: int) -> Figure | None:
   other = axes.secondary_yaxis('right', functions=(np.exp, log))
   other.set_ylabel('perplexity')
   axes.legend()
+  figure.supxlabel(_PIECES, fontsize=6.5)
   return figure
 
 
@@ -132,13 +135,31 @@ def by_position(values: Values, length: int) -> Figure | None:
     first = int(enough.argmax())
     axes.step([*before[first:], window], [*loss[first:], loss[-1]], where='post',
               color=colour, label=f'{window:,}')
+    _band(axes, values, f'block_{window}', 'nll_after', before[first], window)
   axes.set_xscale('log', base=2)
   _mark(axes, length)
   axes.set(xlabel='tokens before it in the window', ylabel='loss, nats a token')
   figure.legend(title='window', loc='outside right center')
   figure.supxlabel(f'means over positions up to the next step, of {_ENOUGH} tokens or '
-                   'more where the text has them', fontsize=6.5)
+                   f'more where the text has them; {_PIECES}', fontsize=6.5)
   return figure
+
+
+def _band(
+    axes: Axes, values: Values, arm: str, metric: str, first: int = 0, end: int = 0
+) -> None:
+  """Fills the interval of the line that was drawn last, from `first` on, if it has one.
+
+  With `end` it is one of steps, and goes on to there.
+  """
+  low, high = (curve(values, arm, metric + end)[1] for end in _ENDS[1:])
+  places = lengths_of(values, arm, f'{metric}_low')
+  skipped = sum(x < first for x in places)
+  x, low, high = places[skipped:], low[skipped:], high[skipped:]
+  if end and x:
+    x, low, high = [*x, end], np.append(low, low[-1]), np.append(high, high[-1])
+  axes.fill_between(x, low, high, color=axes.lines[-1].get_color(), alpha=0.15,
+                    linewidth=0, step='post' if end else None)
 
 
 def misalignment(values: Values) -> Figure | None:

@@ -98,6 +98,23 @@ def nll_by_position(
   return total / count
 
 
+def block_losses(
+    apply_fn: Model,
+    tokens: np.ndarray | jax.Array,
+    length: int,
+    *,
+    begin: int | None = None,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
+) -> np.ndarray:
+  """Returns the losses of all scored tokens of blocks; arguments as in `block_nll`.
+
+  Returns:
+    [W, L − 1] float64. The mean over windows is `nll_by_position`.
+  """
+  losses = _losses(apply_fn, tokens, length, None, begin, tokens_at_once)
+  return np.concatenate([*losses])
+
+
 def sliding_nll(
     apply_fn: Model,
     tokens: np.ndarray | jax.Array,
@@ -123,17 +140,38 @@ def sliding_nll(
   Raises:
     ValueError: if the stride is outside, or as `block_nll`.
   """
+  total, count = sliding_sums(
+      apply_fn, tokens, window, stride, begin=begin, tokens_at_once=tokens_at_once
+  )
+  return float(total.sum() / count.sum())
+
+
+def sliding_sums(
+    apply_fn: Model,
+    tokens: np.ndarray | jax.Array,
+    window: int,
+    stride: int,
+    *,
+    begin: int | None = None,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns what each sliding window adds to `sliding_nll`; arguments as there.
+
+  Returns:
+    The sum of the losses of its scored tokens, [W] float64, and their number, [W].
+  """
   if not 1 <= stride < window:
     raise ValueError(f'stride must be in 1..{window - 1}: {stride}')
   losses = _losses(apply_fn, tokens, window, stride, begin, tokens_at_once)
-  total, count = 0.0, 0
+  sums: list[float] = []
   for some in losses:
-    scored = [some[:, -stride:]]
-    if not count:
-      scored.append(some[0, :-stride])  # of the first window the others too
-    total += sum(x.sum() for x in scored)
-    count += sum(x.size for x in scored)
-  return float(total / count)
+    if not sums:  # of the first window the others too
+      sums.append(some[0].sum())
+      some = some[1:]
+    sums += some[:, -stride:].sum(1).tolist()
+  counts = np.full(len(sums), stride)
+  counts[0] = window - 1
+  return np.array(sums), counts
 
 
 def _losses(
