@@ -139,6 +139,57 @@ def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
       close(values[arm, 'recency_probability', 16], np.mean(heads))
 
 
+def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint):
+  values, stream = _values(whole[0]), _stream(whole)
+  model, variables = load_checkpoint(checkpoint)
+  apply = functools.partial(jax.jit(model.apply), variables)
+  # Four pieces of 32 tokens, as long as the longest window, of all lengths.
+  drawn = np.random.default_rng(0).multinomial(4, [1 / 4] * 4, 50)
+  pieces = stream[: 4 * 32].reshape(4, 32)
+
+  def check(arm, metric, length, means, weights):
+    found = [values[arm, metric + end, length] for end in ('', '_low', '_high')]
+    of_samples = drawn @ (means * weights) / (drawn @ weights)
+    expected = [np.average(means, weights=weights),
+                *np.quantile(of_samples, (0.025, 0.975))]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert found[1] < found[0] < found[2]
+
+  ones = np.ones(4)
+  for length in (8, 16, 32):
+    assert values['block', 'pieces', length] == 4
+    by_position = np.array(
+        [perplexity.nll_by_position(apply, x, length) for x in pieces])
+    check('block', 'nll', length, by_position.mean(1), ones)
+    check(f'block_{length}', 'nll_after', 3, by_position[:, 2], ones)
+    # Where a sliding window scores, what is before it may be of another piece.
+    sums, counts = perplexity.sliding_sums(apply, stream[:128], length, length // 2)
+    last = length + length // 2 * np.arange(len(sums)) - 1  # which it scores
+    of_pieces = [[x[last // 32 == p].sum() for x in (sums, counts)] for p in range(4)]
+    total, scored = np.array(of_pieces).T
+    check('sliding', 'nll', length, total / scored, scored)
+    assert scored.tolist() == [31, 32, 32, 32]
+  table = (whole[0] / 'tables' / 'perplexity.md').read_text()
+  for arm, metric in (('block', 'loss, blocks'), ('sliding', 'loss, sliding')):
+    low, high = (values[arm, f'nll{end}', 16] for end in ('_low', '_high'))
+    assert f'{metric} [95 %]' in table and f'[{low:.4f}, {high:.4f}]' in table
+  assert 'over 4 pieces of the text, each as long as the longest window' in table
+  assert 'covers their mean in 81% of cases' in table
+
+
+def test_windows_that_are_in_two_pieces_belong_to_one():
+  sums, counts = np.arange(1.0, 6.0), np.full(5, 2)
+  means, scored = _measure.by_piece(sums, counts, np.array([1, 9, 10, 29, 31]), 10, 3)
+  np.testing.assert_allclose(means, [3 / 4, 3 / 2, 9 / 4])
+  assert scored.tolist() == [4, 2, 4]
+  config = config_file.get_config('smoke')
+  # One piece alone says nothing of others, and a piece may have nothing to say.
+  [row] = _measure.interval(config, 'a', 1, 'nll', means[:1], scored[:1])
+  assert row.value == 3 / 4
+  rows = _measure.interval(config, 'a', 1, 'nll', np.array([2.0, 0]), np.array([3, 0]))
+  assert [row.value for row in rows] == [2, 2, 2]
+
+
 def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
   values, stream = _values(whole[0]), _stream(whole)
   model, variables = load_checkpoint(checkpoint)

@@ -25,7 +25,7 @@ from vvlen.measurements_rows import (
 
 _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
 _ENDS = ('', '_low', '_high')  # of a mean, and its interval
-_PIECES = '95 % over pieces of the text'
+_PIECES = 'bands: 95 % intervals, over pieces of the text'
 _ENOUGH = 300  # tokens of which a mean is drawn
 _MISALIGNMENT = {
     'sce': 'SCE, nats', 'excess': 'excess over entropies, nats',
@@ -118,7 +118,8 @@ def perplexity(values: Values, length: int) -> Figure | None:
   other = axes.secondary_yaxis('right', functions=(np.exp, log))
   other.set_ylabel('perplexity')
   axes.legend()
-  figure.supxlabel(_PIECES, fontsize=6.5)
+  if _has_bands(values):
+    figure.supxlabel(_PIECES, fontsize=6.5)
   return figure
 
 
@@ -141,8 +142,13 @@ def by_position(values: Values, length: int) -> Figure | None:
   axes.set(xlabel='tokens before it in the window', ylabel='loss, nats a token')
   figure.legend(title='window', loc='outside right center')
   figure.supxlabel(f'means over positions up to the next step, of {_ENOUGH} tokens or '
-                   f'more where the text has them; {_PIECES}', fontsize=6.5)
+                   'more where the text has them'
+                   + (f'\n{_PIECES}' if _has_bands(values) else ''), fontsize=6.5)
   return figure
+
+
+def _has_bands(values: Values) -> bool:
+  return bool(lengths_of(values, 'block', 'nll_low'))
 
 
 def _band(
