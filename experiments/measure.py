@@ -19,6 +19,8 @@ The last two of text and of the same tokens in random order, as positions have a
 their own. The same command again computes what is missing and makes the report.
 """
 
+from collections.abc import Callable
+import contextlib
 import functools
 import hashlib
 import math
@@ -41,6 +43,7 @@ from vvlen.models import llama
 from vvlen.models.llama_model import Llama
 from vvlen.tasks import documents, tokenizers
 from vvlen.tasks.tokenizers import Tokenizer
+from vvlen.training.preemption import Preempted, watching_for_preemption
 
 _PARTS = (
     _measure_predictions.perplexity, _measure_predictions.misalignment,
@@ -86,8 +89,10 @@ def main(config: Any, workdir: str) -> None:
   print(f'{len(subject.stream):,} tokens of text. {len(todo)} of {len(cells)} '
         f'measurements to make.{" Compiling first." if todo else ""}', flush=True)
   with (_run.Progress(sum(cell.work for cell in todo), 'tokens x layers') as progress,
-        jax.set_mesh(mesh)):
-    for cell in todo:
+        jax.set_mesh(mesh), _watching() as told_to_stop):
+    for made, cell in enumerate(todo):
+      if told_to_stop(made):
+        raise Preempted(f'Told to stop after {made} of {len(todo)} measurements')
       progress.show(cell.name)
       new = [*cell.rows(variables), _measure.row(cell.name, None, 'done', 1)]
       progress.show(cell.name, cell.work)
@@ -98,6 +103,16 @@ def main(config: Any, workdir: str) -> None:
   if first:
     report.show(workdir)
     run_folder.finish(workdir, finished=_run.now())
+
+
+def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
+  """Yields what says, between measurements, whether to stop, to all processes alike.
+
+  A process that is not one of several stops at once, as `_run.run` sees to.
+  """
+  if jax.distributed.is_initialized():
+    return watching_for_preemption()
+  return contextlib.nullcontext(lambda made: False)
 
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -6,8 +6,11 @@ import os
 import pathlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
 
 from etils import epath
 import jax
@@ -302,6 +305,38 @@ def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text)
   assert '0 of 18 measurements to make' in done.stdout
   assert (workdir / 'results.csv').read_bytes() == (
       whole[0] / 'results.csv').read_bytes()
+
+
+@pytest.mark.slow
+def test_one_of_several_processes_stops_between_measurements_and_goes_on(
+    whole, tmp_path, checkpoint, text):
+  with socket.socket() as free:
+    free.bind(('localhost', 0))
+    port = free.getsockname()[1]
+  alone = {'JAX_COORDINATOR_ADDRESS': f'localhost:{port}', 'JAX_NUM_PROCESSES': '1',
+           'JAX_PROCESS_ID': '0'}
+  arguments = [
+      sys.executable, '-m', 'experiments.measure', '--distributed',
+      '--config=configs/measure.py:smoke', f'--workdir={tmp_path}/told',
+      f'--checkpoint={checkpoint}', f'--text={text}']
+  options = {'cwd': ROOT, 'env': {**os.environ, **alone}, 'text': True}
+  process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             **options)
+  stored = tmp_path / 'told' / 'results.csv'
+  deadline = time.monotonic() + 200
+  while time.monotonic() < deadline and not stored.exists():
+    time.sleep(0.02)
+  process.send_signal(signal.SIGTERM)
+  _, complaint = process.communicate(timeout=300)
+  assert process.returncode == 143, complaint
+  told = [line for line in complaint.splitlines() if 'Told to stop' in line]
+  [count] = re.fullmatch(r'Told to stop after (\d+) of 18 measurements\. The same '
+                         r'command resumes the run\.', *told).groups()
+  done = subprocess.run(arguments, capture_output=True, timeout=300, check=False,
+                        **options)
+  assert done.returncode == 0, done.stderr
+  assert f'{18 - int(count)} of 18 measurements to make' in done.stdout
+  assert _values(tmp_path / 'told') == _values(whole[0])
 
 
 def _no_tokenizer(folder):
