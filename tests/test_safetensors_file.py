@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
+from tests.llamas import DEEP
 from vvlen import partition
 from vvlen.models import safetensors_file
-
-_DEEP = '[' * 100_000
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_headers_that_lie_are_refused(tmp_path):
       ({'a': {'dtype': 'F32'}}, 'damaged header'),
       (['a'], 'damaged header'),
       (b'\xff\xfe', 'damaged header'),
-      (_DEEP.encode(), 'x.safetensors is not a safetensors file: damaged header'),
+      (DEEP.encode(), 'x.safetensors is not a safetensors file: damaged header'),
   ]:
     write(wrong)
     with pytest.raises(ValueError, match=says):

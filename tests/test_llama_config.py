@@ -1,0 +1,138 @@
+"""config.json of the Llama family: both styles, what is left out, what is wrong."""
+
+import json
+
+import pytest
+
+from tests.llamas import edit, llama, ROPES, save_llama
+from vvlen.models.llama import load_checkpoint
+from vvlen.models.llama_config import config_of, model_of
+from vvlen.models.llama_model import check_model
+from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """A checkpoint of one file, its model and variables."""
+  return save_llama(tmp_path / 'one', tied=False)
+
+
+@pytest.mark.parametrize('style', ['older', 'newer'])
+@pytest.mark.parametrize('kind', ROPES)
+def test_both_styles_of_config_say_the_same(style, kind):
+  rope = ROPES[kind]
+  model = llama(rope=rope)
+  config = json.loads(json.dumps(config_of(model, 'float32')))
+  if style == 'newer':
+    scaling = config.pop('rope_scaling') or {'rope_type': 'default'}
+    config['rope_parameters'] = {'rope_theta': config.pop('rope_theta'), **scaling}
+    config['dtype'] = config.pop('torch_dtype')
+  assert model_of(config) == model
+
+
+def test_what_a_config_leaves_out_is_that_of_its_family():
+  least = {'vocab_size': 5, 'hidden_size': 12, 'intermediate_size': 7,
+           'num_hidden_layers': 2, 'num_attention_heads': 3, 'model_type': 'llama'}
+  model = model_of(least)
+  assert model.num_key_heads == 3 and model.epsilon == 1e-6 and not model.tied
+  assert model.rope == Rope(1e4) and model.head_width is None
+  assert not (model.attention_bias or model.output_bias or model.mlp_bias)
+  with_bias = model_of({**least, 'attention_bias': True})
+  assert with_bias.attention_bias and with_bias.output_bias
+  qwen = model_of({**least, 'model_type': 'qwen2', 'num_key_value_heads': 1,
+                   'sliding_window': 4096})
+  assert qwen.attention_bias and not qwen.output_bias
+  for family in ('llama', 'qwen2', 'mistral'):
+    null = model_of({**least, 'model_type': family, 'num_key_value_heads': None,
+                     'sliding_window': None})
+    assert null.num_key_heads == 3
+  older = {'type': 'linear', 'factor': 4}
+  assert model_of({**least, 'rope_scaling': older}).rope == Rope(1e4, Linear(4.0))
+
+
+def test_published_rope_scalings_are_read():
+  least = {'vocab_size': 5, 'hidden_size': 128, 'intermediate_size': 7, 'model_type':
+           'llama', 'num_hidden_layers': 2, 'num_attention_heads': 1,
+           'max_position_embeddings': 131072}
+  read = lambda **fields: model_of({**least, **fields}).rope
+  # Llama 3.2 1B
+  assert read(rope_theta=500000.0, rope_scaling={
+      'factor': 32.0, 'high_freq_factor': 4.0, 'low_freq_factor': 1.0,
+      'original_max_position_embeddings': 8192, 'rope_type': 'llama3'
+  }) == Rope(5e5, Llama3(32.0, 8192, 1.0, 4.0))
+  # Yarn-Llama-2-7b-128k
+  assert read(rope_scaling={
+      'factor': 32.0, 'original_max_position_embeddings': 4096, 'type': 'yarn',
+      'finetuned': True}) == Rope(1e4, Yarn(32.0, 4096))
+  assert read(rope_scaling={'type': 'dynamic', 'factor': 2.0}) == Rope(
+      1e4, Dynamic(2.0, 131072))
+
+
+@pytest.mark.parametrize('fields,says', [
+    ({'model_type': 'gpt2', 'architectures': ['GPT2LMHeadModel']},
+     "model_type 'gpt2' .*'GPT2LMHeadModel'.* is not supported: must be of llama"),
+    ({'model_type': ...}, 'model_type None .* is not supported'),
+    ({'hidden_size': ...}, 'config.json: hidden_size is missing'),
+    ({'hidden_size': '12'}, "hidden_size must be a number of type int: '12'"),
+    ({'hidden_size': True}, 'hidden_size must be a number of type int: True'),
+    ({'tie_word_embeddings': 1}, 'tie_word_embeddings must be true or false: 1'),
+    ({'hidden_act': 'gelu'}, "hidden_act 'gelu' is not supported"),
+    ({'quantization_config': {'bits': 4}}, 'quantization_config .* is not supported'),
+    ({'num_key_value_heads': 3}, '3 heads of keys do not divide 4'),
+    ({'num_hidden_layers': 0}, 'num_hidden_layers must be positive .*: 0'),
+    ({'vocab_size': 2**31}, 'vocab_size must be positive and at most .*: 2147483648'),
+    ({'head_dim': 0}, 'head_dim must be positive .*: 0'),
+    ({'num_key_value_heads': 0}, 'num_key_value_heads must be positive .*: 0'),
+    ({'rms_norm_eps': float('nan')}, 'rms_norm_eps must be positive and finite: nan'),
+    ({'rms_norm_eps': float('inf')}, 'rms_norm_eps must be positive and finite: inf'),
+    ({'rms_norm_eps': -1e-6}, 'rms_norm_eps must be positive and finite: -1e-06'),
+    ({'rms_norm_eps': 10**400}, 'rms_norm_eps must be positive and finite: 1000'),
+    ({'model_type': ['llama']}, r"model_type \['llama'\] .* is not supported"),
+    ({'model_type': 'x', 'architectures': {'a': 1}}, r"\(architecture {'a': 1}\) is"),
+    ({'model_type': 'x', 'architectures': 7}, r'\(architecture 7\) is not supported'),
+    ({'model_type': 'x', 'architectures': 'Gpt'}, r"\(architecture 'Gpt'\) is not"),
+    ({'layer_types': 5}, 'layer_types 5 is not supported'),
+    ({'layer_types': [['a']]}, r"layer_types \[\['a'\]\] is not supported"),
+    ({'layer_types': ['sliding_attention']}, 'layer_types .* is not supported'),
+    ({'rope_theta': -1.0}, 'rope_theta must be positive and finite: -1.0'),
+    ({'rope_theta': 1.0, 'rope_scaling': {'rope_type': 'yarn', 'factor': 2.0}},
+     'config.json: base of yarn positions must be more than 1: 1.0'),
+    ({'rope_scaling': {'rope_type': 'yarn', 'original_max_position_embeddings': 0}},
+     'original_max_position_embeddings must be positive .*: 0'),
+    ({'rope_scaling': {'rope_type': 'yarn', 'factor': 0}}, 'factor must be pos.*: 0'),
+    ({'rope_scaling': {'rope_type': 'yarn', 'beta_fast': 0}}, 'beta_fast must be pos'),
+    ({'rope_scaling': {'rope_type': 'longrope'}}, "rope type 'longrope' is not supp"),
+    ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
+    ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
+    ({'rope_scaling': 3}, 'is no object: 3'),
+    ({'model_type': 'mistral', 'sliding_window': 4},
+     'sliding_window 4 is not supported: .* set it to null in config.json'),
+    ({'model_type': 'mistral', 'sliding_window': 4096}, 'window 4096 is not supported'),
+    ({'model_type': 'mistral', 'sliding_window': '4'}, "window '4' is not supported"),
+    ({'model_type': 'mistral'}, 'window 4096, as it is where it is missing, is not'),
+    ({'hidden_size': 16}, r'embed_tokens.weight is \(23, 12\), but .* \(23, 16\)'),
+    ({'intermediate_size': 11}, r'\(12, 10\), but config.json makes it \(12, 11\)'),
+    ({'num_hidden_layers': 3}, 'has no model.layers.2.* asks for'),
+    ({'num_hidden_layers': 2**30}, '21 tensors, too few for the 1073741824 layers'),
+    ({'vocab_size': 2**31 - 1, 'hidden_size': 2**31 - 2},
+     r'embed_tokens.weight is \(23, 12\), but config.json'),
+    ({'num_hidden_layers': 1}, 'has model.layers.1.*, which is not of the model'),
+    ({'vocab_size': 24}, r'\(23, 12\), but config.json makes it \(24, 12\)'),
+    ({'mlp_bias': True}, 'has no model.layers.0.mlp.*bias'),
+])
+def test_what_config_json_has_wrong_is_told_in_one_line(saved, fields, says):
+  edit(saved[0], **fields)
+  with pytest.raises(ValueError, match=says) as raised:
+    load_checkpoint(saved[0])
+  assert '\n' not in str(raised.value) and str(saved[0]) in str(raised.value)
+
+
+@pytest.mark.parametrize('fields,says', [
+    ({'head_width': 0}, 'head_width must be positive: 0'),
+    ({'epsilon': 0.0}, 'epsilon must be positive and finite: 0.0'),
+    ({'epsilon': float('nan')}, 'epsilon must be positive and finite: nan'),
+    ({'epsilon': float('inf')}, 'epsilon must be positive and finite: inf'),
+])
+def test_numbers_that_make_no_model_are_refused(fields, says):
+  with pytest.raises(ValueError, match=says):
+    check_model(llama(**fields))
