@@ -52,7 +52,13 @@ def read_text(config: Any) -> Text:
   else:
     whole = documents.standard_library()
   path = _tokenizer_path(config)
-  tokenizer = tokenizers.load_tokenizer(path) if path else tokenizers.byte_tokenizer()
+  if path:
+    tokenizer = tokenizers.load_tokenizer(path)
+  elif config.checkpoint:
+    model = llama.read_model(config.checkpoint)
+    tokenizer = tokenizers.tokenizer_of(config.checkpoint, model.vocab_size)
+  else:
+    tokenizer = tokenizers.byte_tokenizer()
   train, held_out = documents.split(whole, text.held_out, config.seed)
   encoded = [tokenizer.encode(x) for x in train]
   stream = join([tokenizer.encode(x) for x in held_out], tokenizer.begin)

@@ -42,7 +42,6 @@ from vvlen import partition, results, run_folder
 from vvlen.models import llama
 from vvlen.models.llama_model import Llama
 from vvlen.tasks import documents, tokenizers
-from vvlen.tasks.tokenizers import Tokenizer
 from vvlen.training.preemption import Preempted, watching_for_preemption
 
 _PARTS = (
@@ -51,8 +50,6 @@ _PARTS = (
 )
 _CONFIG = os.path.join('configs', 'measure.py')
 _PIECE = 2**24  # bytes of a file that are in memory at once
-# Words that no byte is: `experiments.language_model` makes vocabularies multiples of 8.
-_SPARE = 7
 # Paths are known by their content; the others change results by rounding alone.
 _MAY_DIFFER = ('checkpoint', 'text', 'tokens_at_once', 'mesh.data', 'mesh.fsdp',
                'mesh.tensor')
@@ -156,7 +153,9 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
     OSError: if something cannot be read.
   """
   folder = epath.Path(config.checkpoint)
-  tokenizer = read_tokenizer(folder, model)
+  tokenizer = tokenizers.tokenizer_of(folder, model.vocab_size)
+  if not (folder / 'tokenizer.json').exists():
+    print(f'{folder} has no tokenizer.json: the text is read as bytes.', flush=True)
   if config.text:
     whole = documents.read_documents([config.text])
   else:
@@ -174,29 +173,6 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
   return Subject(model, stream, tokenizer.vocab_size, tokenizer.begin, length), facts
 
 
-def read_tokenizer(folder: epath.Path, model: Llama) -> Tokenizer:
-  """Returns the tokenizer of a checkpoint; bytes, if it has none and has their words.
-
-  They are where its vocabulary has the size of theirs, or up to _SPARE more.
-
-  Raises:
-    ValueError: if it has not, or the tokenizer has more tokens than the model.
-  """
-  if (folder / 'tokenizer.json').exists():
-    tokenizer = tokenizers.load_tokenizer(folder)
-    tokenizers.check_vocabulary(tokenizer, model.vocab_size)
-    return tokenizer
-  tokenizer = tokenizers.byte_tokenizer()
-  if not 0 <= model.vocab_size - tokenizer.vocab_size <= _SPARE:
-    raise ValueError(
-        f'{folder} has no tokenizer.json, and its vocabulary of {model.vocab_size} is '
-        f'not that of bytes, {tokenizer.vocab_size} to {tokenizer.vocab_size + _SPARE}:'
-        ' put its tokenizer.json into the folder'
-    )
-  print(f'{folder} has no tokenizer.json: the text is read as bytes.', flush=True)
-  return tokenizer
-
-
 def beginning(whole: list[str], num_characters: int) -> list[str]:
   """Returns the first documents, the last of which may be cut."""
   read = []
@@ -211,7 +187,7 @@ def beginning(whole: list[str], num_characters: int) -> list[str]:
 def fingerprint(folder: epath.Path) -> str:
   """Returns the SHA-256 of all bytes that a checkpoint and its tokenizer are made of.
 
-  They are config.json, the tokenizer's files that `read_tokenizer` reads, and all
+  They are config.json, the tokenizer's files that `tokenizer_of` reads, and all
   weights, each with its name and size, read in pieces.
   """
   tokenizer = ('tokenizer.json', 'tokenizer_config.json')

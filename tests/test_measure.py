@@ -480,16 +480,6 @@ def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path, monkeypatch)
     (tmp_path / 'same' / name).unlink()
 
 
-def test_only_models_of_bytes_do_without_a_tokenizer(tmp_path):
-  read = lambda size: measure.read_tokenizer(
-      epath.Path(tmp_path), llama(vocab_size=size))
-  for size in (257, 264):
-    assert read(size).vocab_size == 257
-  for size in (200, 256, 265, 32_000):
-    with pytest.raises(ValueError, match=f'its vocabulary of {size} is not that of by'):
-      read(size)
-
-
 @pytest.mark.slow
 def test_a_real_model_shows_what_is_known_of_it(tmp_path):
   if 'VVLEN_SHARED' not in os.environ:

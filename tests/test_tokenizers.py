@@ -8,7 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from vvlen.tasks.tokenizers import byte_tokenizer, check_vocabulary, load_tokenizer
+from vvlen.tasks.tokenizers import (
+    byte_tokenizer,
+    check_vocabulary,
+    load_tokenizer,
+    tokenizer_of,
+)
 
 TEXTS = (
     'plain', '', ' Zwölf\r\n\n\tBoxkämpfer  jagen ', '漢字🙂\x00\u2028', '<s>a</s>',
@@ -169,3 +174,15 @@ def test_tokens_of_a_real_model_against_the_reference(shared):
   assert expected[0] == tokenizer.begin and len(expected) > 30_000
   np.testing.assert_array_equal(tokens[:len(expected) - 1], expected[1:])
   assert tokenizer.decode(tokens) == text
+
+
+def test_only_models_of_bytes_do_without_a_tokenizer(tmp_path):
+  for size in (257, 264):
+    assert tokenizer_of(tmp_path, size).vocab_size == 257
+  for size in (200, 256, 265, 32_000):
+    with pytest.raises(ValueError, match=f'its vocabulary of {size} is not that of by'):
+      tokenizer_of(tmp_path, size)
+  folder = _file(tmp_path)
+  assert tokenizer_of(folder, 21).vocab_size == 21
+  with pytest.raises(ValueError, match='the tokenizer has 21 tokens, the model 20'):
+    tokenizer_of(folder, 20)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from etils import epath
 import numpy as np
 
+_SPARE = 7  # words of a model of bytes that no byte is, at most
+
 
 class Tokenizer(NamedTuple):
   """From text to tokens and back."""
@@ -81,6 +83,35 @@ def load_tokenizer(path: epath.PathLike) -> Tokenizer:
   # Not how many there are, as there may be gaps.
   highest = max([*library.get_vocab().values(), -1 if begin is None else begin])
   return Tokenizer(encode, decode, highest + 1, begin)
+
+
+def tokenizer_of(checkpoint: epath.PathLike, vocab_size: int) -> Tokenizer:
+  """Returns the tokenizer of a checkpoint; bytes, if it has none and has their words.
+
+  They are where its vocabulary has the size of theirs, or up to 7 more, for meshes to
+  divide it.
+
+  Args:
+    checkpoint: a folder, local or gs://.
+    vocab_size: of its model.
+
+  Raises:
+    ValueError: if it has not, or the tokenizer has more tokens than the model.
+  """
+  folder = epath.Path(checkpoint)
+  if (folder / 'tokenizer.json').exists():
+    tokenizer = load_tokenizer(folder)
+    check_vocabulary(tokenizer, vocab_size)
+    return tokenizer
+  tokenizer = byte_tokenizer()
+  highest = tokenizer.vocab_size + _SPARE
+  if not tokenizer.vocab_size <= vocab_size <= highest:
+    raise ValueError(
+        f'{folder} has no tokenizer.json, and its vocabulary of {vocab_size} is not '
+        f'that of bytes, {tokenizer.vocab_size} to {highest}: put its tokenizer.json '
+        'into the folder'
+    )
+  return tokenizer
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
