@@ -21,7 +21,7 @@ def label(arm: Any) -> str:
 
 
 def by_length(family: Any, run: Any, index: Index) -> Figure:
-  """Draws perplexity by length, as it is and as a ratio to the control's.
+  """Draws perplexity by length, as it is and its logarithm less the control's.
 
   Args:
     family: an `alignment.Family`.
@@ -29,7 +29,7 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
     index: of its rows.
   """
   figure = Figure(figsize=(7.0, 3.2))
-  plain, ratio = figure.subplots(1, 2)
+  plain, difference = figure.subplots(1, 2)
   plots.log_axis(plain)
   arms = (family.control, *family.others)
   for arm, (colour, marker) in zip(arms, plots.LOOKS[:len(arms)], strict=True):
@@ -38,24 +38,24 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
     plots.draw(plain, lengths, np.exp(nll), colour, marker, name)
     lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
     if arm is not family.control and len(change):
-      plots.draw(ratio, lengths, 100 * np.expm1(change), colour, marker, name)
-  ratio.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
-  for axes in (plain, ratio):
+      plots.draw(difference, lengths, change, colour, marker, name)
+  difference.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
+  for axes in (plain, difference):
     axes.set_xscale('log', base=2)
     ticks = [m * run.length for m in run.multiples]
     axes.set_xticks(ticks, [f'{m} L' if m > 1 else 'L' for m in run.multiples])
     axes.minorticks_off()
     axes.set_xlabel(f'length of context, L = {run.length} tokens')
   plain.set(ylabel='perplexity', title='Perplexity')
-  ratio.set(ylabel='change of perplexity, %',
-            title=f'against {label(family.control)}')
+  difference.set(ylabel='Δ log perplexity, nats a token',
+                 title=f'against {label(family.control)}')
   plots.log_axis(plain)
   figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 4),
                 loc='outside upper center')
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
   figure.supxlabel(
-      f'geometric mean over {seeds} seeds; bands: its 95 % intervals, right of the '
-      'paired ratio', fontsize=6.5)
+      f'geometric mean over {seeds} seeds, right the mean difference, paired; bands: '
+      '95 % intervals', fontsize=6.5)
   return figure
 
 
