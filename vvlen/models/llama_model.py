@@ -15,7 +15,6 @@ Axes: B sequences, n tokens, V words, d width, h query heads, k key heads, w wid
 head.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -24,17 +23,11 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.models import rope as rotary
-from vvlen.models.causal_attention import causal_attention
 from vvlen.models.embedding import check_places, rows_of
-from vvlen.models.kv_cache import append, attend_cached, Cache, store
-from vvlen.models.norm import PostAttentionNorm
+from vvlen.models.kv_cache import Cache, store
+from vvlen.models.llama_block import Block, INIT, rms_norm
 from vvlen.models.rope import Dynamic, Rope
-from vvlen.partition import gathered, over_batch, over_heads
-
-# Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
-Turns = tuple[jax.Array, jax.Array] | None
-
-_INIT = nn.initializers.normal(0.02)
+from vvlen.partition import gathered, over_batch
 
 
 class Llama(nn.Module):
@@ -88,9 +81,9 @@ class Llama(nn.Module):
     """Names the parameters."""
     check_model(self)
     table = (self.vocab_size, self.width)
-    self.embedding = self.param('embedding', _INIT, table, jnp.float32)
+    self.embedding = self.param('embedding', INIT, table, jnp.float32)
     if not self.tied:
-      self.output_embedding = self.param('output_embedding', _INIT, table, jnp.float32)
+      self.output_embedding = self.param('output_embedding', INIT, table, jnp.float32)
     block = Block
     if self.remat:
       block = nn.remat(Block, methods=['__call__'])
@@ -226,149 +219,6 @@ class Llama(nn.Module):
   def _finish(self, x):
     table = self.embedding if self.tied else self.output_embedding
     return self.final_norm(x).astype(self.dtype or table.dtype)
-
-
-class Block(nn.Module):
-  """One layer.
-
-  Attributes:
-    late_turn: whether a cache holds keys that are not turned yet.
-    others: as in `Llama`.
-  """
-
-  width: int
-  mlp_width: int
-  num_heads: int
-  num_key_heads: int
-  head_width: int
-  late_turn: bool = False
-  epsilon: float = 1e-5
-  attention_bias: bool = False
-  output_bias: bool = False
-  mlp_bias: bool = False
-  norm: str = 'none'
-  implementation: str | None = None
-  dtype: Any = None
-
-  def setup(self):
-    """Names the parameters."""
-    def project(features, bias):
-      return Projection(features, bias, self.dtype)
-
-    self.attention_norm = rms_norm(self.epsilon)
-    self.query = project(self.num_heads * self.head_width, self.attention_bias)
-    self.key = project(self.num_key_heads * self.head_width, self.attention_bias)
-    self.value = project(self.num_key_heads * self.head_width, self.attention_bias)
-    self.post_attention_norm = PostAttentionNorm(self.norm)
-    self.output = project(self.width, self.output_bias)
-    self.mlp_norm = rms_norm(self.epsilon)
-    self.gate = project(self.mlp_width, self.mlp_bias)
-    self.up = project(self.mlp_width, self.mlp_bias)
-    self.down = project(self.width, self.mlp_bias)
-
-  def __call__(self, x: jax.Array, turns: Turns) -> jax.Array:
-    """Maps the stream x [B, n, d] to [B, n, d]."""
-    return self._read(x, turns)[0]
-
-  def prefill(
-      self, x: jax.Array, turns: Turns
-  ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the stream, and keys and values [B, n, k, w] for a cache."""
-    return self._read(x, turns)
-
-  def step(
-      self,
-      x: jax.Array,
-      own: Turns,
-      held: Turns,
-      keys: jax.Array,
-      values: jax.Array,
-      length: jax.Array,
-  ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Reads one token more of each row.
-
-    Args:
-      x: [B, d], the stream of the token.
-      own: of the token, [B, 1, w/2].
-      held: of all places of the cache, [B, T, w/2], where they are turned late.
-      keys: [B, k, T, w], held of the tokens before.
-      values: [B, k, T, w].
-      length: [B], how many are held.
-
-    Returns:
-      The stream [B, d], and keys and values with the token's.
-    """
-    query, key, value = self._project(x[:, None])
-    query = _turn(query, own)
-    if not self.late_turn:
-      key = _turn(key, own)
-    keys, values = append(keys, key[:, 0], length), append(values, value[:, 0], length)
-    seen = keys
-    if self.late_turn:
-      seen = _turn(keys.swapaxes(1, 2), held).swapaxes(1, 2)
-    output = attend_cached(query[:, 0], seen, values, length + 1)
-    return self._after(x, output), keys, values
-
-  def _read(self, x, turns):
-    query, key, value = self._project(x)
-    turned_query, turned_key = _turn(query, turns), _turn(key, turns)
-    attend = functools.partial(causal_attention, implementation=self.implementation)
-    output = over_heads(attend, turned_query, turned_key, value)
-    if self.is_mutable_collection('intermediates'):
-      self.sow('intermediates', 'queries', turned_query)
-      self.sow('intermediates', 'keys', turned_key)
-      self.sow('intermediates', 'attention_output', output)
-    return self._after(x, output), key if self.late_turn else turned_key, value
-
-  def _project(self, x):
-    """Maps the stream [B, n, d] to queries, keys and values [B, n, heads, w]."""
-    z = self.attention_norm(x)
-    heads = lambda y: y.reshape(*x.shape[:-1], -1, self.head_width)
-    return heads(self.query(z)), heads(self.key(z)), heads(self.value(z))
-
-  def _after(self, x, output):
-    """Returns the stream after attention [..., h, w] and the MLP."""
-    output = self.post_attention_norm(output).reshape(*x.shape[:-1], -1)
-    x = x + self.output(output)
-    z = self.mlp_norm(x)
-    return x + self.down(nn.silu(self.gate(z)) * self.up(z))
-
-
-class Projection(nn.Module):
-  """A matrix, kept as [outputs, inputs].
-
-  Attributes:
-    features: outputs.
-    use_bias: whether there is a bias.
-    dtype: of the product; None: that of the kernel.
-  """
-
-  features: int
-  use_bias: bool = False
-  dtype: Any = None
-
-  @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [..., inputs] to [..., outputs], of the dtype of the product."""
-    kernel = self.param('kernel', _INIT, (self.features, x.shape[-1]), jnp.float32)
-    dtype = self.dtype or kernel.dtype
-    # One matrix of all tokens: XLA's gradient of a product over two batch axes is many
-    # times slower on a CPU.
-    rows = x.reshape(-1, x.shape[-1]).astype(dtype)
-    y = jax.lax.dot_general(rows, kernel.astype(dtype), (((1,), (1,)), ((), ())))
-    if self.use_bias:
-      bias = self.param('bias', nn.initializers.zeros, (self.features,), jnp.float32)
-      y = y + bias.astype(dtype)[None]
-    return y.reshape(*x.shape[:-1], self.features)
-
-
-def rms_norm(epsilon: float) -> nn.RMSNorm:
-  """Returns RMSNorm, in float32 or wider."""
-  return nn.RMSNorm(epsilon=epsilon)
-
-
-def _turn(x, turns):
-  return x if turns is None else rotary.turn(x, *turns)
 
 
 def _head_width(model: Llama) -> int:
