@@ -1,6 +1,8 @@
 """Safetensors files: read as the library reads them, to devices, and checked."""
 
 import json
+import threading
+import time
 import tracemalloc
 
 import jax
@@ -13,7 +15,7 @@ from safetensors import numpy as safetensors
 
 from tests.llamas import DEEP
 from vvlen import partition
-from vvlen.models import safetensors_file
+from vvlen.models import loading, safetensors_file
 
 
 @pytest.fixture
@@ -62,7 +64,8 @@ def test_each_byte_is_read_once_and_held_briefly(tensor, reads, axes, dtype):
   sharding = NamedSharding(partition.make_mesh(*axes), spec)
   tracemalloc.start()
   try:
-    loaded = safetensors_file.read_to_devices(tensor, sharding, np.dtype(dtype))
+    loaded = loading.read_to_devices(
+        {'x': tensor}, {'x': sharding}, np.dtype(dtype))['x']
     peak = tracemalloc.get_traced_memory()[1]
   finally:
     tracemalloc.stop()
@@ -80,10 +83,51 @@ def test_a_device_takes_over_what_is_read_for_it_alone(tensor, reads):
   rows = NamedSharding(partition.make_mesh(8), PartitionSpec('data'))
   for sharding in (jax.sharding.SingleDeviceSharding(jax.devices()[3]), rows):
     reads.clear()
-    loaded = safetensors_file.read_to_devices(tensor, sharding, values.dtype)
+    loaded = loading.read_to_devices(
+        {'x': tensor}, {'x': sharding}, values.dtype)['x']
     np.testing.assert_array_equal(loaded, values)
     assert {x.data.unsafe_buffer_pointer() for x in loaded.addressable_shards} == {
         address for address, _ in reads}
+
+
+def test_together_tensors_take_the_room_of_the_largest(tmp_path, monkeypatch):
+  values = {name: np.full(size, i, np.float32) for i, (name, size) in enumerate(
+      {'a': 64, 'b': 128, 'c': 64, 'd': 64, 'e': 32, 'f': 32}.items())}
+  safetensors.save_file(values, tmp_path / 'x.safetensors')
+  tensors = safetensors_file.read_header(tmp_path / 'x.safetensors')
+  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  real, lock, held = loading._read, threading.Lock(), []
+  most = []
+
+  def slow(tensor, *rest):
+    with lock:
+      held.append(tensor.shape[0])
+      most.append((sum(held), len(held)))
+    time.sleep(0.1)
+    with lock:
+      held.remove(tensor.shape[0])
+    return real(tensor, *rest)
+
+  monkeypatch.setattr(loading, '_read', slow)
+  monkeypatch.setattr(loading, '_READERS', 4)
+  dtype = np.dtype(np.float32)
+  loaded = loading.read_to_devices(tensors, dict.fromkeys(tensors, one), dtype)
+  sizes, together = zip(*most, strict=True)
+  assert max(sizes) == 128 and max(together) > 1 and len(most) == 6
+  assert list(loaded) == list(tensors)
+  for name, expected in values.items():
+    np.testing.assert_array_equal(loaded[name], expected)
+
+
+def test_of_several_tensors_one_that_fails_ends_all(tmp_path, monkeypatch):
+  values = {name: np.zeros(8, np.float32) for name in 'abcdefgh'}
+  path = tmp_path / 'x.safetensors'
+  safetensors.save_file(values, path)
+  tensors = safetensors_file.read_header(path)
+  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  path.write_bytes(path.read_bytes()[:-4])
+  with pytest.raises(ValueError, match='is cut short in h'):
+    loading.read_to_devices(tensors, dict.fromkeys(tensors, one), np.dtype(np.float32))
 
 
 def test_headers_that_lie_are_refused(tmp_path):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen.models import safetensors_file
+from vvlen.models import loading, safetensors_file
 from vvlen.models.llama_config import config_of, model_of
 from vvlen.models.llama_model import Llama
 from vvlen.models.llama_names import hub_name, named, nested, REST
@@ -30,8 +30,9 @@ def load_checkpoint(
 ) -> tuple[Llama, dict[str, Any]]:
   """Loads a checkpoint, tensor by tensor straight to its devices.
 
-  Each process reads the rows that its devices hold, each once. Besides the model, that
-  takes the memory of one tensor on the host at most; with a cast, of one and its cast.
+  Each process reads the rows that its devices hold, each once, some tensors at a time.
+  Besides the model, that takes the memory of the largest tensor on the host at most;
+  with a cast, of that and its cast.
   Where the output embedding is tied and in the files nevertheless, both are read before
   and compared.
 
@@ -62,7 +63,7 @@ def load_checkpoint(
   parameters = named(expected)
   _check_tensors(folder, model, parameters, tensors, dtype)
   if dtype is None:
-    dtype = safetensors_file.DTYPES[tensors['model.embed_tokens.weight'].dtype]
+    dtype = safetensors_file.dtype_of(tensors['model.embed_tokens.weight'])
   expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), expected)
   if callable(shardings):
     shardings = shardings(expected)
@@ -77,11 +78,8 @@ def load_checkpoint(
   if placed.keys() != parameters.keys():
     odd = sorted(placed.keys() ^ parameters.keys())[0]
     raise ValueError(f'shardings are not those of the parameters: {odd}')
-  loaded = {
-      path: safetensors_file.read_to_devices(
-          tensors[hub_name(path)], placed[path], np.dtype(dtype))
-      for path in parameters
-  }
+  loaded = loading.read_to_devices(
+      {path: tensors[hub_name(path)] for path in parameters}, placed, np.dtype(dtype))
   return model, {'params': nested(loaded)}
 
 
@@ -217,11 +215,7 @@ def _check_tensors(
     if tensors[name].shape != shape:
       raise ValueError(f'{tensors[name].path}: {name} is {tensors[name].shape}, but '
                        f'config.json makes it {shape}')
-    if tensors[name].dtype not in safetensors_file.DTYPES:
-      raise ValueError(
-          f'{tensors[name].path}: {name} is {tensors[name].dtype}, which is not '
-          f'supported: must be of {", ".join(safetensors_file.DTYPES)}'
-      )
+    safetensors_file.dtype_of(tensors[name])
   spare = {name for name in tensors if name not in wanted
            and not name.endswith('rotary_emb.inv_freq')
            and not (model.tied and name == REST['output_embedding'])}

@@ -15,7 +15,6 @@ import re
 from typing import Any, NamedTuple
 
 from etils import epath
-import jax
 import ml_dtypes
 import numpy as np
 
@@ -128,6 +127,18 @@ def read_json(path: epath.Path) -> dict[str, Any]:
   return found
 
 
+def dtype_of(tensor: Tensor) -> np.dtype:
+  """Returns the dtype of a tensor.
+
+  Raises:
+    ValueError: if it is none of `DTYPES`.
+  """
+  if tensor.dtype not in DTYPES:
+    raise ValueError(f'{tensor.path}: {tensor.name} is {tensor.dtype}, which is not '
+                     f'supported: must be of {", ".join(DTYPES)}')
+  return DTYPES[tensor.dtype]
+
+
 def read_rows(
     tensor: Tensor, first: int = 0, count: int | None = None
 ) -> np.ndarray:
@@ -140,14 +151,11 @@ def read_rows(
     OSError: if it could not be read.
     ValueError: if the dtype is none of `DTYPES`, or the file ends before.
   """
-  if tensor.dtype not in DTYPES:
-    raise ValueError(f'{tensor.path}: {tensor.name} is {tensor.dtype}, which is not '
-                     f'supported: must be of {", ".join(DTYPES)}')
-  dtype = DTYPES[tensor.dtype]
+  dtype = dtype_of(tensor)
   shape, row = tensor.shape, math.prod(tensor.shape[1:]) * dtype.itemsize
   if shape:
     shape = (shape[0] - first if count is None else count, *shape[1:])
-  array = _empty(shape, dtype)
+  array = empty(shape, dtype)
   memory, size = array.reshape(-1).view(np.uint8), array.nbytes
   with tensor.path.open('rb') as file:
     file.seek(tensor.start + first * row)
@@ -160,48 +168,12 @@ def read_rows(
   return array
 
 
-def read_to_devices(
-    tensor: Tensor, sharding: jax.sharding.Sharding, dtype: np.dtype
-) -> jax.Array:
-  """Reads a tensor to its devices, each row that this process is to hold once.
-
-  One range of rows is on the host at a time, and of it one part that is cut by columns
-  or cast. A range that a CPU device holds as it is in the file is not copied.
-
-  Args:
-    tensor: of at least one axis.
-    sharding: of the array.
-    dtype: of the array.
-
-  Raises:
-    OSError: if it could not be read.
-    ValueError: as `read_rows`.
-  """
-  devices = sharding.addressable_devices_indices_map(tensor.shape)
-  # {(first, end) of rows: {(first, end) along each other axis: devices}}
-  ranges: dict[tuple[int, ...], dict[tuple, list[jax.Device]]] = {}
-  for device, index in devices.items():
-    whole = (slice(None),) * len(tensor.shape)
-    cuts = tuple(cut.indices(size)[:2] for cut, size in zip(
-        index or whole, tensor.shape, strict=True))
-    ranges.setdefault(cuts[0], {}).setdefault(cuts[1:], []).append(device)
-  placed: dict[jax.Device, jax.Array] = {}
-  for (first, end), parts in sorted(ranges.items()):
-    held = read_rows(tensor, first, end - first)
-    for others, holders in parts.items():
-      part = held[(slice(None), *(slice(*cut) for cut in others))]
-      if part.shape != held.shape or part.dtype != dtype:
-        copy = _empty(part.shape, dtype)
-        copy[...] = part
-        part = copy
-      for device in holders:
-        on = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        placed[device] = jax.device_put(part, on)
-      # The host's memory is free for the next part when all have it.
-      jax.block_until_ready([placed[device] for device in holders])
-    del held, part
-  return jax.make_array_from_single_device_arrays(
-      tensor.shape, sharding, [placed[device] for device in devices], dtype=dtype)
+def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  """Returns an array that starts at a multiple of 64 bytes, with any values."""
+  size = math.prod(shape) * dtype.itemsize
+  memory = np.empty(size + _ALIGNED, np.uint8)
+  begin = -memory.ctypes.data % _ALIGNED
+  return memory[begin:begin + size].view(dtype).reshape(shape)
 
 
 def same(one: Tensor, other: Tensor) -> bool:
@@ -217,7 +189,7 @@ def same(one: Tensor, other: Tensor) -> bool:
   """
   if (one.dtype, one.shape) != (other.dtype, other.shape):
     return False
-  row = math.prod(one.shape[1:]) * DTYPES[one.dtype].itemsize
+  row = math.prod(one.shape[1:]) * dtype_of(one).itemsize
   step = max(1, _COMPARED // max(1, row))
   for first in range(0, one.shape[0], step):
     count = min(step, one.shape[0] - first)
@@ -225,14 +197,6 @@ def same(one: Tensor, other: Tensor) -> bool:
     if not np.array_equal(left, right):
       return False
   return True
-
-
-def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-  """Returns an array that starts at a multiple of `_ALIGNED`, with any values."""
-  size = math.prod(shape) * dtype.itemsize
-  memory = np.empty(size + _ALIGNED, np.uint8)
-  begin = -memory.ctypes.data % _ALIGNED
-  return memory[begin:begin + size].view(dtype).reshape(shape)
 
 
 def _tensor(
