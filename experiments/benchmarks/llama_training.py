@@ -167,7 +167,7 @@ def large(args: argparse.Namespace) -> None:
     print('The large model needs an accelerator: not run.')
     _rounds.report({'not_run': 'needs an accelerator'}, args.output)
     return
-  model = Llama(**LARGE, max_length=LONG, remat=True, dtype=jnp.bfloat16)
+  model = Llama(**LARGE, max_length=LONG, dtype=jnp.bfloat16)
   key = jax.random.key(0)
   stream = jax.random.randint(key, (1, LONG + LONG // 2 - 1), 0, LARGE['vocab_size'])
   params = jax.jit(model.init)(key, stream[:, :2])['params']

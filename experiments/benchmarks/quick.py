@@ -1,10 +1,11 @@
 """How long does the README's first command take, the first time and the second?
 
 Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or that
-of lookup, the README's quick grid, or counting, twice, each in a new folder: once with
-an empty compilation cache, once with the cache that the first run filled.
+of lookup, the README's quick grid, counting, or language models, twice, each in a new
+folder: once with an empty compilation cache, once with the cache that the first run
+filled.
 
-  python -m experiments.benchmarks.quick [--config=lookup|sensitivity|counting]
+  python -m experiments.benchmarks.quick [--config=lookup|sensitivity|counting|lm]
 
 `first_seconds` and `second_seconds` are wall time of the whole command, tables and
 figures included; five minutes are allowed on two CPU cores.
@@ -27,6 +28,7 @@ _COMMANDS = {
     'retrieval': ('length_generalization',),
     'lookup': ('length_generalization',),
     'counting': ('counting',),
+    'lm': ('language_model',),
     'sensitivity': ('sensitivity', "--config.run=('base','l2')"),
 }
 
