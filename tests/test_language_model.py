@@ -67,6 +67,17 @@ def test_arms_share_weights_and_text_and_those_of_a_range_their_offsets(key):
   assert {*offsets[0]} == {1, 2, 3} and {*offsets[2]} == set(range(1, 8))
 
 
+def test_an_arm_of_equal_time_has_its_share_of_steps_in_whole_calls():
+  config = config_file.get_config('cpu')
+  steps = {name: _language_model.num_steps(config, arm)
+           for name, arm in config.arms.items()}
+  assert steps.pop('equal_time') == 1900 and set(steps.values()) == {2000}
+  config.train.num_steps = 90  # 85.5 of equal time, of calls of 50
+  assert _language_model.num_steps(config, config.arms.equal_time) == 100
+  config.train.seeds_at_once = 0
+  assert _language_model.num_steps(config, config.arms.equal_time) == 86
+
+
 def test_streams_begin_anywhere_in_the_text(key):
   config = _config(**{'train.batch_size': 3000})
   size = _language_model.stream_length(config)
