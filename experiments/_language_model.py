@@ -115,8 +115,13 @@ def save_model(
 ) -> None:
   """Saves a model in hub layout, with the tokenizer that it was trained with.
 
-  Where there are several processes all call it, and the first writes.
+  Where there are several processes all call it, and the first writes. A model with a
+  norm after attention, which that layout has not, is not saved, and a line says so.
   """
+  if model.norm != 'none':
+    if jax.process_index() == 0:
+      print(f'Not saved as {folder}: hub layout has no norm after attention.')
+    return
   llama.save_checkpoint(folder, model, {'params': params},
                         like=config.checkpoint or None)
   if config.text.tokenizer and jax.process_index() == 0:

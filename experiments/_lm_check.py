@@ -92,6 +92,9 @@ def _check_evaluation(config: Any) -> None:
       type(x) is int and x >= 1 for x in lengths):
     raise ValueError(
         f'config.evaluate.lengths must be rising whole multiples: {lengths}')
+  if lengths[0] != 1 or len(lengths) < 2:
+    raise ValueError('config.evaluate.lengths must be 1 and at least one more: '
+                     f'{lengths}')
   if not config.evaluate.offsets:
     raise ValueError('config.evaluate.offsets must not be empty')
   for share in config.evaluate.offsets:

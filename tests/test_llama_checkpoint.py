@@ -7,6 +7,7 @@ import weakref
 
 import chex
 from etils import epath
+from etils.epath import testing
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
@@ -16,8 +17,7 @@ import pytest
 
 from tests.llamas import edit, llama, ROPES, save_llama, V, variables_of
 from vvlen import partition
-from vvlen.models import llama as checkpoints
-from vvlen.models import safetensors_file
+from vvlen.models import llama_saving, safetensors_file
 from vvlen.models.llama import load_checkpoint, read_model, save_checkpoint
 from vvlen.models.rope import Dynamic, Rope
 
@@ -33,7 +33,7 @@ def saved(tmp_path):
 @pytest.fixture
 def sharded(tmp_path, monkeypatch):
   """A checkpoint of several files."""
-  monkeypatch.setattr(checkpoints, '_SAVED_FILE_BYTES', 2000)
+  monkeypatch.setattr(llama_saving, '_FILE_BYTES', 2000)
   return save_llama(tmp_path / 'several', tied=False)
 
 
@@ -76,7 +76,7 @@ def test_several_files_are_as_good_as_one(saved, sharded):
 
 def test_a_checkpoint_that_is_replaced_leaves_nothing_behind(sharded, monkeypatch):
   folder, model, variables = sharded
-  monkeypatch.setattr(checkpoints, '_SAVED_FILE_BYTES', 2**31)
+  monkeypatch.setattr(llama_saving, '_FILE_BYTES', 2**31)
   doubled = jax.tree.map(lambda x: 2 * x, variables)
   save_checkpoint(folder, model, doubled)
   names = {path.name for path in folder.iterdir()}
@@ -121,7 +121,7 @@ def test_saving_that_is_cut_off_leaves_one_checkpoint_or_none(
             'new': (new_model, variables_of(new_model, seed=1))}
 
   def save(folder, name, size):
-    monkeypatch.setattr(checkpoints, '_SAVED_FILE_BYTES', size)
+    monkeypatch.setattr(llama_saving, '_FILE_BYTES', size)
     save_checkpoint(folder, *states[name], like=like)
 
   def state_of(folder):
@@ -231,6 +231,60 @@ def test_at_most_one_tensor_is_on_the_host(sharded, monkeypatch):
   _, loaded = load_checkpoint(folder, dtype=jnp.bfloat16)
   sizes = sorted(4 * x.size for x in jax.tree.leaves(loaded))
   assert max(most) <= sizes[-1]
+
+
+class _AsTensorFlow:
+  """A file with no more than files of TensorFlow have."""
+
+  def __init__(self, file):
+    self._file = file
+    self.read, self.seek, self.write = file.read, file.seek, file.write
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._file.close()
+
+
+def test_a_checkpoint_of_a_bucket(sharded, tmp_path, monkeypatch):
+  folder, model, variables = sharded
+  there = lambda x: str(x).replace('gs://bucket', str(tmp_path))
+  back = lambda x: str(x).replace(str(tmp_path), 'gs://bucket')
+
+  def mapped(function, *paths, **fields):
+    # One that was mapped comes again where a function calls another.
+    assert str(paths[0]).startswith(('gs://bucket', str(tmp_path)))
+    return function(*map(there, paths), **fields)
+
+  def opened(function, path, *rest):
+    file = mapped(function, path, *rest)
+    return _AsTensorFlow(file) if rest[:1] == ('rb',) else file
+
+  names = ('exists', 'isdir', 'listdir', 'makedirs', 'mkdir', 'remove', 'stat',
+           'replace', 'rename')
+  with testing.mock_epath(
+      open=opened, glob=lambda function, *x: [*map(back, mapped(function, *x))],
+      **dict.fromkeys(names, mapped)):
+    monkeypatch.setattr(safetensors_file, '_PIECE', 100)
+    found, loaded = load_checkpoint(f'gs://bucket/{folder.name}')
+    assert found == model
+    chex.assert_trees_all_equal(loaded, variables)
+    like = f'gs://bucket/{folder.name}'
+    save_checkpoint('gs://bucket/saved', model, loaded, like=like)
+    chex.assert_trees_all_equal(load_checkpoint('gs://bucket/saved')[1], variables)
+  assert not list((tmp_path / 'saved').glob('.*'))
+
+
+@pytest.mark.parametrize('arguments,says', [
+    ({'dtype': 'int8'}, 'dtype must be floating: int8'),
+    ({'dtype': 'floaty'}, "dtype must be one of numbers: 'floaty'"),
+    ({'dtype': 'float64'}, 'float64 needs jax_enable_x64'),
+    ({'shardings': jax.devices()}, 'shardings must be like the parameters: .*list'),
+])
+def test_what_parameters_cannot_be_is_told(saved, arguments, says):
+  with pytest.raises(ValueError, match=says):
+    load_checkpoint(saved[0], **arguments)
 
 
 def test_fields_and_tokenizer_of_another_checkpoint_come_along(saved, tmp_path):

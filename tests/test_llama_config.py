@@ -1,6 +1,7 @@
 """config.json of the Llama family: both styles, what is left out, what is wrong."""
 
 import json
+import math
 
 import pytest
 
@@ -66,6 +67,22 @@ def test_published_rope_scalings_are_read():
       'finetuned': True}) == Rope(1e4, Yarn(32.0, 4096))
   assert read(rope_scaling={'type': 'dynamic', 'factor': 2.0}) == Rope(
       1e4, Dynamic(2.0, 131072))
+
+
+def test_two_names_and_nulls_say_the_same():
+  config = config_of(llama(), 'float32')
+  yarn = {'rope_type': 'yarn', 'factor': 40.0, 'mscale': 1.0, 'mscale_all_dim': 0.5,
+          'original_max_position_embeddings': 8}
+  assert model_of({**config, 'hidden_act': 'swish'}) == model_of(config)
+  plain = {'rope_type': 'default', 'partial_rotary_factor': None}
+  assert model_of({**config, 'rope_scaling': plain}) == model_of(config)
+  scale = lambda **fields: model_of(
+      {**config, 'rope_scaling': {**yarn, **fields}}).rope.stretched.scale
+  expected = (1 + 0.1 * math.log(40)) / (1 + 0.05 * math.log(40))
+  assert scale() == pytest.approx(expected, rel=1e-12)
+  assert scale(attention_factor=1.5) == 1.5
+  assert scale(mscale_all_dim=0) is None and scale(mscale=None) is None
+  assert scale(factor=0.5) == 1
 
 
 @pytest.mark.parametrize('fields,says', [

@@ -11,8 +11,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 from tests.llamas import DEEP, edit_tensors, llama, save_llama, variables_of
-from vvlen.models import llama as checkpoints
-from vvlen.models import safetensors_file
+from vvlen.models import llama_saving, safetensors_file
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 
 
@@ -25,7 +24,7 @@ def saved(tmp_path):
 @pytest.fixture
 def sharded(tmp_path, monkeypatch):
   """A checkpoint of several files."""
-  monkeypatch.setattr(checkpoints, '_SAVED_FILE_BYTES', 2000)
+  monkeypatch.setattr(llama_saving, '_FILE_BYTES', 2000)
   return save_llama(tmp_path / 'several', tied=False)
 
 

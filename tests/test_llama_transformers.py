@@ -30,6 +30,8 @@ _SCALINGS = {
     'yarn_whole': {'rope_type': 'yarn', 'factor': 2.0, 'truncate': False,
                    'original_max_position_embeddings': 8, 'attention_factor': 1.3,
                    'beta_fast': 4.0, 'beta_slow': 0.5},
+    'yarn_mscale': {'rope_type': 'yarn', 'factor': 8.0, 'mscale': 1.0,
+                    'mscale_all_dim': 0.4, 'original_max_position_embeddings': 8},
     'llama3': {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0,
                'high_freq_factor': 4.0, 'original_max_position_embeddings': 8},
 }

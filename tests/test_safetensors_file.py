@@ -119,15 +119,48 @@ def test_together_tensors_take_the_room_of_the_largest(tmp_path, monkeypatch):
     np.testing.assert_array_equal(loaded[name], expected)
 
 
+def test_a_large_tensor_is_read_in_its_turn(tmp_path, monkeypatch):
+  sizes = {'a': 32, 'b': 128, **{f'c{i}': 32 for i in range(12)}}
+  safetensors.save_file({name: np.zeros(size, np.float32) for name, size in
+                         sizes.items()}, tmp_path / 'x.safetensors')
+  tensors = safetensors_file.read_header(tmp_path / 'x.safetensors')
+  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  real, begun = loading._read, []
+
+  def slow(tensor, *rest):
+    begun.append(tensor.name)
+    time.sleep(0.03)
+    return real(tensor, *rest)
+
+  monkeypatch.setattr(loading, '_read', slow)
+  monkeypatch.setattr(loading, '_READERS', 4)
+  loading.read_to_devices(
+      {name: tensors[name] for name in sizes}, dict.fromkeys(sizes, one),
+      np.dtype(np.float32))
+  # The readers that are there with it may come before.
+  assert begun.index('b') <= 3 and len(begun) == 14
+
+
 def test_of_several_tensors_one_that_fails_ends_all(tmp_path, monkeypatch):
   values = {name: np.zeros(8, np.float32) for name in 'abcdefgh'}
   path = tmp_path / 'x.safetensors'
   safetensors.save_file(values, path)
   tensors = safetensors_file.read_header(path)
   one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  path.write_bytes(path.read_bytes()[:-4])
-  with pytest.raises(ValueError, match='is cut short in h'):
+  tried = []
+  real = loading._read
+
+  def fail(tensor, *rest):
+    tried.append(tensor.name)
+    if tensor.name == 'b':
+      raise OSError('the disk is gone')
+    return real(tensor, *rest)
+
+  monkeypatch.setattr(loading, '_read', fail)
+  monkeypatch.setattr(loading, '_READERS', 2)
+  with pytest.raises(OSError, match='the disk is gone'):
     loading.read_to_devices(tensors, dict.fromkeys(tensors, one), np.dtype(np.float32))
+  assert len(tried) < 8
 
 
 def test_headers_that_lie_are_refused(tmp_path):

@@ -37,6 +37,8 @@ def test_bytes_beside_the_alphabet():
   assert (tokenizer.begin, tokenizer.vocab_size) == (256, 257)
   # Half of a character.
   assert tokenizer.decode([*b'a', *'é'.encode()[:1], *b'b']) == 'a\ufffdb'
+  # Words that a model has beside bytes.
+  assert tokenizer.decode([259, *b'ab', 263]) == 'ab'
 
 
 def _file(folder, config=None, special=(), **fields):

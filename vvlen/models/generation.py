@@ -26,7 +26,11 @@ def generate(
 ) -> jax.Array:
   """Returns what a model goes on with.
 
-  Compiles once for each shape of prompts and number of tokens.
+  Compiles once for each shape of prompts and number of tokens. With dynamic rotary
+  positions, whose rates change with the length, keys in the cache are turned anew at
+  each token, while the states that they were made of are of the rates of their time:
+  beyond the length of training other tokens may be found than without a cache, and
+  than by transformers, which leaves keys as they were turned.
 
   Args:
     model: what `vvlen.models.llama` loads, or one with its `prefill` and `step`.
@@ -43,22 +47,27 @@ def generate(
     [B, m] int32.
 
   Raises:
-    ValueError: if shapes do not fit, a token is not in the vocabulary, a length not in
-      1..n, the temperature negative, or there is no key to draw by.
+    ValueError: if shapes do not fit, a token or `end` is not in the vocabulary, a
+      length not an integer in 1..n, the temperature negative, or there is no key to
+      draw by.
   """
   tokens = jnp.asarray(tokens)
   if tokens.ndim != 2 or not tokens.size:
     raise ValueError(f'tokens must be [B, n], none of them 0: {tokens.shape}')
   batch, longest = tokens.shape
   given = np.full(batch, longest) if lengths is None else np.asarray(lengths)
-  if given.shape != (batch,) or given.min() < 1 or given.max() > longest:
-    raise ValueError(f'lengths must be [{batch}], in 1..{longest}: {given.tolist()}')
+  if (given.shape != (batch,) or not np.issubdtype(given.dtype, np.integer)
+      or given.min() < 1 or given.max() > longest):
+    raise ValueError(f'lengths must be [{batch}] integers in 1..{longest}: '
+                     f'{given.tolist()}')
   if num_tokens < 1:
     raise ValueError(f'num_tokens must be positive: {num_tokens}')
   if not temperature >= 0 or (temperature > 0 and key is None):
     raise ValueError('temperature must not be negative, and needs a key where it is '
                      f'positive: {temperature}')
   check_places('tokens', tokens, model.vocab_size)
+  if end is not None and not 0 <= end < model.vocab_size:
+    raise ValueError(f'end must lie in 0..{model.vocab_size - 1}: {end}')
   key = jax.random.key(0) if key is None else key
   return _generate(model, num_tokens, temperature > 0, end, variables, tokens,
                    jnp.asarray(given, jnp.int32), temperature, key)

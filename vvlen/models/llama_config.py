@@ -5,6 +5,7 @@ Both styles are read: `rope_theta`, `rope_scaling` and `torch_dtype` of older fi
 """
 
 from collections.abc import Mapping
+import math
 import sys
 from typing import Any
 
@@ -24,7 +25,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 }
 # Fields that would make another model of it, and the values that do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-    'hidden_act': ('silu',),
+    'hidden_act': ('silu', 'swish'),  # two names of one
     'quantization_config': (None,),
     'partial_rotary_factor': (None, 1, 1.0),
     'use_sliding_window': (None, False),
@@ -150,7 +151,7 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
   name = 'original_max_position_embeddings'
   original = _number(config, name, int, max_length)
   original = _number(found, name, int, original)
-  if found.get('partial_rotary_factor', 1.0) != 1.0:
+  if found.get('partial_rotary_factor') not in _PLAIN['partial_rotary_factor']:
     raise ValueError('partial_rotary_factor is not supported')
   stretched: Linear | Dynamic | Yarn | Llama3 | None
   if kind == 'default':
@@ -160,12 +161,15 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
   elif kind == 'dynamic':
     stretched = Dynamic(real('factor'), max_length)
   elif kind == 'yarn':
-    if found.get('mscale') and found.get('mscale_all_dim'):
-      raise ValueError('yarn with mscale and mscale_all_dim is not supported')
+    factor = real('factor', max_length / original)
+    scale = real('attention_factor', None)
+    if scale is None and found.get('mscale') and found.get('mscale_all_dim'):
+      one, other = (1 + 0.1 * real(name) * math.log(max(factor, 1.0))
+                    for name in ('mscale', 'mscale_all_dim'))
+      scale = one / other
     stretched = Yarn(
-        real('factor', max_length / original), original, real('beta_fast', 32.0),
-        real('beta_slow', 1.0), _flag(found, 'truncate', True),
-        real('attention_factor', None),
+        factor, original, real('beta_fast', 32.0), real('beta_slow', 1.0),
+        _flag(found, 'truncate', True), scale,
     )
   elif kind == 'llama3':
     stretched = Llama3(real('factor'), original, real('low_freq_factor'),

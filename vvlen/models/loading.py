@@ -1,5 +1,6 @@
 """Reads tensors of safetensors files straight to their devices, several at a time."""
 
+import collections
 from collections.abc import Iterator
 import concurrent.futures
 import contextlib
@@ -26,7 +27,8 @@ def read_to_devices(
 
   What is read and not placed yet is no more than the largest range of rows that a
   device holds, or, of each tensor that is cut by columns or cast, that and its copy. A
-  range that a CPU device holds as it is in the file is not copied.
+  range that a CPU device holds as it is in the file is not copied. Once one could not
+  be read, only those are read on that were begun.
 
   Args:
     tensors: by name, each of at least one axis.
@@ -97,18 +99,24 @@ def _read(
 
 
 class _Room:
-  """Bytes that threads share."""
+  """Bytes that threads share, first come, first served."""
 
   def __init__(self, size: int):
     self._free = size
+    self._waiting: collections.deque[object] = collections.deque()
     self._changed = threading.Condition()
 
   @contextlib.contextmanager
   def taken(self, size: int) -> Iterator[None]:
     """Waits for `size` bytes, no more than there are, and gives them back after."""
+    own = object()
     with self._changed:
-      self._changed.wait_for(lambda: self._free >= size)
+      self._waiting.append(own)
+      self._changed.wait_for(
+          lambda: self._waiting[0] is own and self._free >= size)
+      self._waiting.popleft()
       self._free -= size
+      self._changed.notify_all()
     try:
       yield
     finally:

@@ -26,6 +26,7 @@ ONE_FILE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _FILE_NAME = re.compile(r'[^./\\\0][^/\\\0]*\.safetensors')
 _ALIGNED = 64  # bytes; a CPU device takes such memory over without a copy
 _COMPARED = 2**24  # bytes of each of two tensors at a time
+_PIECE = 2**24  # bytes at a time, for files of a network keep a copy of what is read
 _LONGEST_HEADER = 100_000_000  # as in the library
 
 
@@ -161,7 +162,13 @@ def read_rows(
     file.seek(tensor.start + first * row)
     done = 0
     while done < size:
-      read = file.readinto(memory[done:])
+      piece = memory[done:done + _PIECE]
+      if hasattr(file, 'readinto'):
+        read = file.readinto(piece)
+      else:  # as TensorFlow's of a bucket
+        content = file.read(len(piece))
+        read = len(content)
+        piece[:read] = np.frombuffer(content, np.uint8)
       if not read:
         raise ValueError(f'{tensor.path} is cut short in {tensor.name}')
       done += read

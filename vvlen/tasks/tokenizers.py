@@ -22,7 +22,8 @@ class Tokenizer(NamedTuple):
 def byte_tokenizer() -> Tokenizer:
   """Returns a tokenizer whose tokens are the bytes of UTF-8, with 256 to begin.
 
-  Bytes that are not UTF-8, such as a part of a character, are decoded as '�'.
+  Bytes that are not UTF-8, such as a part of a character, are decoded as '�'. Tokens
+  from 256 on, which the words of a model may have besides, are left out.
   """
   begin = 256
 
@@ -30,7 +31,7 @@ def byte_tokenizer() -> Tokenizer:
     return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
   def decode(tokens: Sequence[int]) -> str:
-    return bytes(int(x) for x in tokens if x != begin).decode(errors='replace')
+    return bytes(int(x) for x in tokens if x < begin).decode(errors='replace')
 
   return Tokenizer(encode, decode, vocab_size=257, begin=begin)
 

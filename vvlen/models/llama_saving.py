@@ -1,0 +1,157 @@
+"""Saves checkpoints of the Llama family in the layout of model hubs.
+
+`vvlen.models.llama` has `save_checkpoint` too, beside `load_checkpoint`.
+"""
+
+from collections.abc import Iterator
+import itertools
+import json
+import math
+from typing import Any
+
+from etils import epath
+import jax
+import numpy as np
+
+from vvlen.models import safetensors_file
+from vvlen.models.llama_config import config_of
+from vvlen.models.llama_model import Llama
+from vvlen.models.llama_names import hub_name, named
+from vvlen.models.safetensors_file import INDEX, ONE_FILE, read_json
+
+_FILE_BYTES = 2**31  # at most, but for larger tensors
+
+
+def save_checkpoint(
+    folder: epath.PathLike,
+    model: Llama,
+    variables: dict[str, Any],
+    *,
+    like: epath.PathLike | None = None,
+) -> None:
+  """Saves a model in hub layout.
+
+  Where there are several processes all call it, the first writes, and all return when
+  it has. Files are of at most 2 GiB, or of one tensor that is larger. The first process
+  has the memory of one on the host, and of it serialized; the others that of a tensor.
+
+  New files are written beside the old, which takes the room of both, and then put in
+  their place. Who is killed in between leaves the old checkpoint, or a folder without
+  config.json, which is none; never parts of both.
+
+  Args:
+    folder: made where it is missing; a checkpoint there is replaced.
+    model: of the published family: with rotary positions, without a norm after
+      attention.
+    variables: {'params': …}, as it is initialized or loaded.
+    like: a checkpoint whose other fields of config.json, such as the numbers of special
+      tokens, and whose tokenizer come along.
+
+  Raises:
+    ValueError: if the model is none of the family, or parameters differ in dtype.
+  """
+  folder = epath.Path(folder)
+  params = named(variables['params'])
+  dtypes = {str(x.dtype) for x in params.values()}
+  if len(dtypes) > 1 or not dtypes <= set(map(str, safetensors_file.DTYPES.values())):
+    raise ValueError(f'parameters must be of one float dtype: {sorted(dtypes)}')
+  config = config_of(model, dtypes.pop())
+  others: list[epath.Path] = []
+  if like is not None:
+    source = epath.Path(like)
+    known = read_json(source / 'config.json')
+    # Of the new style, beside which the older one would not count.
+    for name in ('rope_parameters', 'dtype'):
+      known.pop(name, None)
+    config = {**known, **config}
+    others = [path for path in source.iterdir()
+              if path.is_file() and not path.name.startswith('.')
+              and ('token' in path.name or path.name == 'generation_config.json')]
+  files = _files(params)
+  arrays = ((file, hub_name(path), _gather(params[path]))
+            for file, paths in files.items() for path in paths)
+  if jax.process_index() == 0:
+    texts = {'config.json': config}
+    if len(files) > 1:
+      total = sum(x.size * x.dtype.itemsize for x in params.values())
+      where = {hub_name(path): file for file, paths in files.items() for path in paths}
+      texts[INDEX] = {'metadata': {'total_size': total}, 'weight_map': where}
+    _write(folder, arrays, texts, others)
+  else:
+    for _ in arrays:  # to gather takes all processes
+      pass
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices('save_checkpoint')
+
+
+def _write(
+    folder: epath.Path,
+    arrays: Iterator[tuple[str, str, np.ndarray]],
+    texts: dict[str, Any],
+    others: list[epath.Path],
+) -> None:
+  """Writes files beside a checkpoint, and puts them in its place.
+
+  Args:
+    folder: of the checkpoint.
+    arrays: (file, name, array), file by file.
+    texts: JSON, by file.
+    others: files to copy.
+  """
+  # Imported here, where it is needed.
+  from safetensors.numpy import save
+
+  folder.mkdir(parents=True, exist_ok=True)
+  for left in folder.glob(_part(folder, '*').name):
+    left.unlink()
+  names: list[str] = []
+
+  def write(name: str, content: bytes) -> None:
+    names.append(name)
+    _part(folder, name).write_bytes(content)
+
+  for file, held in itertools.groupby(arrays, key=lambda x: x[0]):
+    write(file, save({name: x for _, name, x in held}, metadata={'format': 'pt'}))
+  for path in others:
+    write(path.name, path.read_bytes())
+  for name, content in texts.items():
+    write(name, json.dumps(content, indent=2).encode() + b'\n')
+  # Without its config.json a folder is no checkpoint, whatever else is in it.
+  (folder / 'config.json').unlink(missing_ok=True)
+  for path in (folder / INDEX, *folder.glob('model*.safetensors')):
+    path.unlink(missing_ok=True)
+  for name in sorted(names, key=lambda x: x == 'config.json'):
+    _part(folder, name).replace(folder / name)
+
+
+def _part(folder: epath.Path, name: str) -> epath.Path:
+  """Returns where a file is written before it is put in its place."""
+  return folder / f'.{name}.part'
+
+
+def _gather(x: jax.Array) -> np.ndarray:
+  """Returns an array as numpy, from all processes."""
+  if not x.is_fully_addressable:
+    from jax.experimental import multihost_utils
+
+    x = multihost_utils.process_allgather(x, tiled=True)
+  return np.ascontiguousarray(x)
+
+
+def _files(params: dict[str, jax.Array]) -> dict[str, list[str]]:
+  """Returns the paths of parameters, by the file that they go to."""
+  groups: list[list[str]] = [[]]
+  size = 0
+  for path, x in params.items():
+    bytes_ = math.prod(x.shape) * x.dtype.itemsize
+    if groups[-1] and size + bytes_ > _FILE_BYTES:
+      groups.append([])
+      size = 0
+    groups[-1].append(path)
+    size += bytes_
+  if len(groups) == 1:
+    return {ONE_FILE: groups[0]}
+  return {f'model-{i:05}-of-{len(groups):05}.safetensors': paths
+          for i, paths in enumerate(groups, 1)}
