@@ -19,14 +19,14 @@ import pytest
 from scipy import stats
 
 from configs import lm as config_file
-from experiments import _language_model, _lm_check, _lm_together
+from experiments import _language_model, _lm_check, _lm_sharded, _lm_together
 from tests.conftest import ROOT, shown
-from vvlen import alignment, results, sharding
+from vvlen import alignment, partition, results, sharding
 from vvlen.models.llama import load_checkpoint
 from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
 from vvlen.statistics import detectable, paired_t_test
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
-from vvlen.training import ensemble
+from vvlen.training import ensemble, loop
 
 TEXT = 'It was the best of times, it was the worst of times, '
 
@@ -154,6 +154,90 @@ def test_seeds_are_tested_on_text_of_their_own_that_arms_share(key):
       config, model, jax.tree.map(lambda x: x[2], params), segments)
   np.testing.assert_allclose(measured['nll'][32][2], one['nll'][32], rtol=1e-5)
   np.testing.assert_allclose(measured['js'][8][2], one['js'][8], rtol=1e-3, atol=1e-7)
+
+
+# One seed at a time.
+
+
+def _alone(text_file, **fields):
+  """Returns a configuration, its text, model and mesh of all devices."""
+  config = _config(**{'text.path': str(text_file), 'train.seeds_at_once': 0,
+                      'train.batch_size': 8, 'evaluate.num_segments': 8, **fields})
+  text = _language_model.read_text(config)
+  return config, text, _language_model.make_model(config, text.tokenizer), (
+      partition.make_mesh(data=-1))
+
+
+def test_a_seed_alone_begins_with_the_weights_of_the_ensemble(text_file):
+  config, _, model, mesh = _alone(text_file)
+  [key] = ensemble.seed_keys(config.seed, 1, 1)
+  with jax.set_mesh(mesh):
+    state = _lm_sharded._start(config, model, mesh, key, 8)
+  expected = _problem(config, 'alpha_0', model).init(
+      ensemble.purpose_key(key, ensemble.INIT))
+  chex.assert_trees_all_close(state.params, expected, atol=1e-7)
+  assert int(state.step) == 0
+
+
+def test_a_step_is_that_of_its_loss_with_an_offset_of_its_own(text_file, key):
+  config, text, model, mesh = _alone(text_file)
+  arm, offsets = config.arms.alpha_0_1, []
+  loss = jax.jit(_language_model.make_loss(config, arm, model))
+  place = loop.place_rows(mesh, partition.ROWS[0])
+  data = np.asarray(jax.random.key_data(key))
+  rows = next(_lm_sharded._batches(config, 0, text))
+  with jax.set_mesh(mesh):
+    state = _lm_sharded._start(config, model, mesh, key, 8)
+    step = _lm_sharded._make_step(config, arm, model, 8, state)
+    for i in range(6):
+      offset = _language_model.draw_offset(config, arm, jax.random.fold_in(key, i))
+      offsets.append(int(offset))
+      batch = _language_model.Batch(place(rows), offset, jnp.float32(0.1))
+      expected = loss(state.params, batch)[0]
+      state, metrics = step(state, (place(rows), data, np.float32(0.1)))
+      np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-5)
+  assert int(state.step) == 6 and len(set(offsets)) > 1
+
+
+def test_each_seed_reads_blocks_in_an_order_of_its_own(text_file, tmp_path):
+  config, text, _, _ = _alone(text_file)
+
+  def read(seed):
+    batches = _lm_sharded._batches(config, seed, text)
+    return np.concatenate([next(batches) for _ in range(4)])
+
+  reads = [read(seed) for seed in (0, 0, 1)]
+  np.testing.assert_array_equal(reads[0], reads[1])
+  assert not np.array_equal(reads[0], reads[2])
+  assert reads[0].shape == (32, _language_model.stream_length(config))
+  folder = tmp_path / 'documents'
+  folder.mkdir()
+  for i in range(40):
+    (folder / f'{i:02}.txt').write_text(f'{i % 10}' * 40)
+  mixed = {}
+  for within in (False, True):
+    config, text, _, _ = _alone(
+        text_file, **{'text.path': str(folder), 'text.within_documents': within,
+                      'evaluate.lengths': (1, 2)})
+    rows = next(_lm_sharded._batches(config, 0, text))
+    digits = [{*row.tolist()} - {text.tokenizer.begin} for row in rows]
+    mixed[within] = any(len(x) > 1 for x in digits)
+  assert mixed == {False: True, True: False}
+
+
+def test_a_seed_alone_is_measured_on_all_segments_of_the_ensemble(text_file):
+  config, text, model, mesh = _alone(text_file, **{'evaluate.num_segments': 16})
+  [key] = ensemble.seed_keys(config.seed, 1, 1)
+  params = _problem(config, 'alpha_0', model).init(key)
+  with jax.set_mesh(mesh):
+    place = loop.place_rows(mesh, partition.ROWS[0])
+    found = _lm_sharded._measure(config, model, key, text, place, mesh)(params)
+  segments = _language_model.draw_segments(
+      config, ensemble.purpose_key(key, ensemble.TEST), jnp.asarray(text.held_out))
+  expected = _language_model.evaluate(config, model, params, segments)
+  for metric in ('nll', 'sce', 'js'):
+    for length, value in expected[metric].items():
+      np.testing.assert_allclose(found[metric][length], value, rtol=1e-4, atol=1e-7)
 
 
 def test_a_model_is_read_of_a_text_without_its_held_out_part(text_file):
@@ -432,6 +516,26 @@ def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
   assert line.startswith('Error: ')
   assert re.search(says, line), line
   assert not (tmp_path / 'run').exists()
+
+
+def test_lengths_are_the_trained_one_and_longer_ones():
+  for lengths in ((2, 4), (1,)):
+    with pytest.raises(ValueError, match='must be 1 and at least one more'):
+      _lm_check.check(_config(**{'evaluate.lengths': lengths}))
+
+
+def test_a_norm_after_attention_is_trained_and_its_models_not_saved(
+    tmp_path, text_file):
+  done = _command(
+      f'--workdir={tmp_path}', f'--config.text.path={text_file}',
+      '--config.model.norm=layer_norm', '--config.evaluate.lengths=(1, 2)',
+      '--config.train.num_steps=4')
+  assert done.returncode == 0, done.stderr
+  assert 'hub layout has no norm after attention' in done.stdout
+  assert not (tmp_path / 'models').exists()
+  rows = results.read_rows(tmp_path / 'results.csv')
+  assert {r.length for r in rows if r.metric == 'nll'} == {8, 16}
+  assert (tmp_path / 'tables/alpha.md').exists()
 
 
 def test_to_fine_tune_needs_a_checkpoint():
