@@ -1,6 +1,7 @@
 """What benchmarks compare is the same, and what they count is there."""
 
 import argparse
+import json
 import math
 
 import jax
@@ -14,6 +15,7 @@ from experiments.benchmarks import (
     counting_training,
     regularizer_cost,
 )
+from tests.conftest import ROOT
 from vvlen.models.decoder import Decoder
 from vvlen.models.language_model import LanguageModel
 from vvlen.objectives import misalignment
@@ -58,6 +60,17 @@ def test_the_regularizer_is_measured_against_no_weight(key):
     expected, _ = misalignment.two_window_loss(*logits, first, second, 2, weight)
     np.testing.assert_allclose(found[kind], expected, rtol=1e-5)
     np.testing.assert_allclose(found[f'plain_{kind}'], expected, rtol=1e-5)
+
+
+def test_the_regularizer_is_told_against_the_fastest_step_without_it():
+  # README.md has these of what is published.
+  folder = ROOT / 'experiments/results/benchmarks'
+  found = [
+      regularizer_cost.more_than_fastest(
+          json.loads((folder / f'{name}.json').read_text())['seconds'])
+      for name in ('regularizer_cost', 'regularizer_cost_small')
+  ]
+  np.testing.assert_allclose(found, [4.7, 6.4], atol=0.06)
 
 
 def test_chunked_losses_are_measured_against_the_same_loss():

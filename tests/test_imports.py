@@ -49,9 +49,13 @@ ALLOWED = {
     'counting_figures': _FROM_RESULTS | {'counting_cells'},
     'recency_extensions': {'recency_cells'},
     'alignment': _FROM_RESULTS | {
-        'alignment_figures', 'curves', 'run_folder', 'tables'
+        'alignment_figures', 'alignment_tables', 'curves', 'run_folder', 'tables'
     },
     'alignment_figures': _FROM_RESULTS,
+    'alignment_paper': set(),
+    'alignment_tables': _FROM_RESULTS | {
+        'alignment_figures', 'alignment_paper', 'tables'
+    },
     'measurements': _FROM_RESULTS | {
         'measurements_figures', 'measurements_rows', 'run_folder', 'tables'
     },
@@ -68,8 +72,8 @@ WITHOUT_JAX = (
     'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
     'counting', 'counting_cells', 'counting_figures',
-    'alignment', 'alignment_figures', 'measurements', 'measurements_figures',
-    'measurements_rows',
+    'alignment', 'alignment_figures', 'alignment_paper', 'alignment_tables',
+    'measurements', 'measurements_figures', 'measurements_rows',
     'linear_attention', 'linear_attention_figure', 'linear_attention_tables',
     'theory.linear_attention', 'tasks.documents', 'tasks.tokenizers', 'tasks.text',
 )

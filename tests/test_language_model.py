@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -21,10 +22,17 @@ from scipy import stats
 from configs import lm as config_file
 from experiments import _language_model, _lm_check, _lm_sharded, _lm_together
 from tests.conftest import ROOT, shown
-from vvlen import alignment, partition, results, sharding
+from vvlen import (
+    alignment,
+    alignment_paper,
+    alignment_tables,
+    partition,
+    results,
+    sharding,
+)
 from vvlen.models.llama import load_checkpoint
 from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
-from vvlen.statistics import detectable, paired_t_test
+from vvlen.statistics import detectable, holm, paired_t_test
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
 from vvlen.training import ensemble, loop
 
@@ -272,7 +280,7 @@ def run(tmp_path_factory, fast_compilation, text_file):
 
 def test_a_run_leaves_what_it_says(run):
   folder, said = run
-  for name in ('alpha.md', 'alpha.csv', 'offsets.md'):
+  for name in ('alpha.md', 'alpha.csv', 'alpha_by_length.md', 'offsets.md'):
     assert f'{folder}/tables/{name}' in said
     assert (folder / 'tables' / name).stat().st_size
   for name in ('alpha', 'offsets', 'evaluations'):
@@ -639,7 +647,7 @@ def test_a_table_has_the_tests_of_its_endpoint():
              for metric, n in (('sce', 8), ('excess', 8),
                                ('training_cross_entropy', None))]
   [family] = alignment.families(run, set('abcd'))
-  found = alignment.table(family, run, results.index(rows))
+  found = alignment_tables.by_arm(family, run, results.index(rows))
   p = [stats.ttest_rel(nll[name, 32], nll['a', 32]).pvalue for name in 'bcd']
   row = shown(found, 'α = 0.1')
   record = found.records[1]
@@ -660,3 +668,69 @@ def test_a_table_has_the_tests_of_its_endpoint():
   np.testing.assert_allclose(record['ppl_4'], np.exp(nll['b', 32].mean()))
   assert row['perplexity at 4 L'].startswith(f'{np.exp(nll["b", 32].mean()):.2f} [')
   assert shown(found, 'α = 0')['p'] == ''
+
+
+def _three_arms():
+  """Returns a family of three arms, its run, and values {(metric, arm, n): [3]}."""
+  rng = np.random.default_rng(1)
+  arms = [alignment.Arm(name, x, (0, 0.5), 1.0)
+          for name, x in (('a', 0.0), ('b', 0.1), ('c', 0.3))]
+  run = _run_of(*arms)
+  values = {(metric, arm.name, n): rng.random(3) for metric in ('nll', 'excess', 'sce')
+            for arm in arms for n in (8, 32, 64) if (metric, n) not in (
+                ('excess', 64), ('sce', 64))}
+  [family] = alignment.families(run, set('abc'))
+  rows = [results.Row('language_model', arm, seed, n, metric, float(x[seed]))
+          for (metric, arm, n), x in values.items() for seed in range(3)]
+  return family, run, values, results.index(rows)
+
+
+def test_other_lengths_and_misalignment_are_tested_each_quantity_by_itself():
+  family, run, values, index = _three_arms()
+  found = alignment_tables.by_length(family, run, index)
+  at = {(r['length'], r['arm']): r for r in found.records}
+  # Log perplexity at 4 L is the primary endpoint's, of another table.
+  for metric, lengths in (('nll', (8, 64)), ('excess', (8, 32)), ('sce', (8, 32))):
+    cells = [(n, arm) for n in lengths for arm in 'bc']
+    p = [stats.ttest_rel(values[metric, arm, n], values[metric, 'a', n]).pvalue
+         for n, arm in cells]
+    np.testing.assert_allclose([at[cell][f'{metric}_p'] for cell in cells], p)
+    np.testing.assert_allclose([at[cell][f'{metric}_p_holm'] for cell in cells],
+                               holm(p))
+    tested = {cell for cell, r in at.items() if r[f'{metric}_tested']}
+    assert tested == set(cells)
+    n, arm = cells[1]
+    difference = np.mean(values[metric, arm, n] - values[metric, 'a', n])
+    np.testing.assert_allclose(at[n, arm][f'{metric}_difference'], difference)
+  first, *_, last = [list(r) for r in _cells(found)]
+  assert first[:2] == ['L', 'α = 0'] and last[:2] == ['8 L', 'α = 0.3']
+  assert first[2] == first[3] == '' and set(last[4:]) == {''}
+  assert first[4].startswith(f'{values["excess", "a", 8].mean():.4f} [')
+
+
+def _cells(table):
+  return [[cell(r) for cell in table.columns.values()] for r in table.records]
+
+
+def test_the_paper_stands_below_the_tables_in_all_its_settings():
+  note = alignment_paper.note('alpha')
+  for setting, rows in alignment_paper.ALPHA.items():
+    assert f'{setting}: α = 0 {rows["0"][0]:.2f} / ' in note
+  assert 'EABF: α = 0 6.89 / 6.52 / 6.01; 0.1 6.92 / 6.43 / 5.91; 0.5 7.14 /' in note
+  assert 'up to L/4 6.77 / 6.29 / 5.81;' in alignment_paper.note('offsets')
+  assert 'CLEX on PG19 8.92 / 7.89 / 7.45, 9.02 / 8.01 / 7.39;' in (
+      alignment_paper.note('equal_time'))
+  assert alignment_paper.note('another') == ''
+  family, run, _, index = _three_arms()
+  assert note in alignment_tables.by_arm(family, run, index).note
+
+
+def test_the_numbers_of_the_paper_are_those_of_the_spec():
+  if 'VVLEN_SHARED' not in os.environ:
+    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+  folder = pathlib.Path(os.environ['VVLEN_SHARED'], 'spec')
+  spec = (folder / '3_long_short_alignment.md').read_text()
+  for rows in (*alignment_paper.ALPHA.values(), alignment_paper.OFFSETS,
+               alignment_paper.EQUAL_TIME):
+    for steps in rows.values():
+      assert '/'.join(f'{x:.2f}' for x in steps) in spec

@@ -21,16 +21,17 @@ def label(arm: Any) -> str:
 
 
 def by_length(family: Any, run: Any, index: Index) -> Figure:
-  """Draws perplexity by length, as it is and its logarithm less the control's.
+  """Draws perplexity by length, its logarithm less the control's, and misalignment.
 
   Args:
     family: an `alignment.Family`.
     run: an `alignment.Run`.
     index: of its rows.
   """
-  figure = Figure(figsize=(7.0, 3.2))
-  plain, difference = figure.subplots(1, 2)
-  plots.log_axis(plain)
+  figure = Figure(figsize=(9.0, 3.2))
+  plain, difference, excess = figure.subplots(1, 3)
+  plots.log_axis(plain)  # of these two, geometric means
+  plots.log_axis(excess)
   arms = (family.control, *family.others)
   for arm, (colour, marker) in zip(arms, plots.LOOKS[:len(arms)], strict=True):
     name = label(arm)
@@ -39,8 +40,11 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
     lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
     if arm is not family.control and len(change):
       plots.draw(difference, lengths, change, colour, marker, name)
+    lengths, apart = plots.values(index, arm.name, 'excess')
+    if lengths:
+      plots.draw(excess, lengths, apart, colour, marker, name)
   difference.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
-  for axes in (plain, difference):
+  for axes in (plain, difference, excess):
     axes.set_xscale('log', base=2)
     ticks = [m * run.length for m in run.multiples]
     axes.set_xticks(ticks, [f'{m} L' if m > 1 else 'L' for m in run.multiples])
@@ -49,13 +53,15 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   plain.set(ylabel='perplexity', title='Perplexity')
   difference.set(ylabel='Δ log perplexity, nats a token',
                  title=f'against {label(family.control)}')
+  excess.set(ylabel='SCE − entropies, nats', title='Misalignment')
   plots.log_axis(plain)
+  plots.log_axis(excess)
   figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 4),
                 loc='outside upper center')
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
   figure.supxlabel(
-      f'geometric mean over {seeds} seeds, right the mean difference, paired; bands: '
-      '95 % intervals', fontsize=6.5)
+      f'geometric mean over {seeds} seeds, in the middle the mean difference, paired; '
+      'bands: 95 % intervals', fontsize=6.5)
   return figure
 
 
@@ -87,7 +93,8 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
       filled = np.array([np.pad(x, (0, most - len(x)), constant_values=np.nan)
                          for x in table]).T
       values = np.exp(filled) if metric.startswith('nll') else filled
-      plots.draw(axes, steps, values, colour, marker, label(run.arms[name]))
+      plots.draw(axes, steps, values, colour, marker, label(run.arms[name]),
+                 '-' if i < len(plots.LOOKS) else '--')
     plots.log_axis(axes)
     axes.set(title=title, xlabel='steps')
   figure.legend(*row[0].get_legend_handles_labels(), ncols=4,

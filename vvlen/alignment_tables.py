@@ -1,0 +1,221 @@
+"""Tables of language models with and without alignment. Runs without JAX.
+
+`by_arm` has the primary endpoint of a run; `by_length`, what is secondary: perplexity
+at other lengths, and misalignment. A family is an `alignment.Family`, a run an
+`alignment.Run`.
+"""
+
+from collections.abc import Callable, Sequence
+import math
+from typing import Any
+
+from vvlen import alignment_paper
+from vvlen.alignment_figures import label
+from vvlen.results import Index
+from vvlen.statistics import (
+    corrected,
+    detectable,
+    holm,
+    mean_interval,
+    paired_t_test,
+    PairedTest,
+)
+from vvlen.tables import (
+    difference,
+    difference_cell,
+    number,
+    p_value,
+    Record,
+    Table,
+)
+
+_ENDPOINT = 4  # times L
+# Of `by_length`, and how they are shown; of nll the difference alone.
+_MEASURES = {'nll': 'log perplexity', 'excess': 'SCE − entropies', 'sce': 'SCE'}
+
+Cell = Callable[[Record], str]
+
+
+def endpoint(run: Any) -> int:
+  """Returns the length of the primary endpoint."""
+  multiple = _ENDPOINT if _ENDPOINT in run.multiples else run.multiples[-1]
+  return multiple * run.length
+
+
+def compare(
+    index: Index, arm: str, control: str, length: int, metric: str = 'nll'
+) -> PairedTest | None:
+  """Tests a metric at a length, arm − control, over seeds.
+
+  Args:
+    index: of the rows of a run.
+    arm: its name.
+    control: that of the other.
+    length: of context, in tokens.
+    metric: 'nll' is the logarithm of perplexity.
+
+  Returns:
+    The test; None if fewer than two seeds have finite values in both.
+  """
+  one, other = (index.get((name, metric, length), {}) for name in (arm, control))
+  seeds = [s for s in one if s in other and math.isfinite(one[s] + other[s])]
+  if len(seeds) < 2:
+    return None
+  return paired_t_test([one[s] for s in seeds], [other[s] for s in seeds])
+
+
+def by_arm(family: Any, run: Any, index: Index) -> Table:
+  """Makes the table of a family: a row an arm, its control first."""
+  arms, at = (family.control, *family.others), endpoint(run)
+  tests = [compare(index, arm.name, family.control.name, at) for arm in family.others]
+  primary = [arm.name == family.primary for arm in family.others]
+  p_holm, least = corrected(
+      [None if first else test for test, first in zip(tests, primary, strict=True)])
+  least = [detectable(test) if first else x
+           for test, first, x in zip(tests, primary, least, strict=True)]
+  none: tuple[Any, ...] = (None, math.nan, math.nan)
+  records = [
+      _record(arm, family, run, index, *compared) for arm, compared in zip(
+          arms, [none, *zip(tests, p_holm, least, strict=True)], strict=True)
+  ]
+  columns: dict[str, Cell] = {'arm': lambda r: r['label']}
+  for multiple in run.multiples:
+    columns[f'perplexity at {_times(multiple)}'] = _interval(f'ppl_{multiple}', '.2f')
+  columns |= {
+      'SCE': _interval('sce', '.3f'),
+      'SCE − entropies': _interval('excess', '.3f'),
+      'training loss, CE': _interval('training_cross_entropy', '.3f'),
+      f'Δ log perplexity at {_times(at // run.length)} [95 %]': _where(
+          'tested', difference_cell('.4f')),
+      'p': _where('tested', lambda r: p_value(r['p'])),
+      'p Holm': _where(
+          'tested', lambda r: 'primary' if r['primary'] else p_value(r['p_holm'])),
+      'smallest detectable': _where(
+          'tested', lambda r: number(r['smallest_detectable'], '.4f')),
+  }
+  return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
+               _note(family, run, index))
+
+
+def _record(
+    arm: Any, family: Any, run: Any, index: Index, test: PairedTest | None,
+    p_holm: float, least: float,
+) -> dict[str, Any]:
+  record: dict[str, Any] = {
+      'arm': arm.name, 'label': label(arm),
+      'seeds': len(index[arm.name, 'nll', run.length]),
+      'primary': arm.name == family.primary,
+  }
+  for multiple in run.multiples:
+    values = _mean(index, arm.name, 'nll', multiple * run.length, f'ppl_{multiple}')
+    record |= {name: math.exp(x) for name, x in values.items()}
+  record |= _mean(index, arm.name, 'sce', run.length)
+  record |= _mean(index, arm.name, 'excess', run.length)
+  record |= _mean(index, arm.name, 'training_cross_entropy', None)
+  return record | difference(test) | {
+      'p': test.p if test else math.nan, 'p_holm': float(p_holm),
+      'smallest_detectable': float(least), 'tested': test is not None,
+  }
+
+
+def by_length(family: Any, run: Any, index: Index) -> Table:
+  """Makes the table of what is secondary: a row a length and arm, controls first.
+
+  Of each quantity by itself, tests are corrected by Holm over all rows; that of the
+  primary endpoint's length is in `by_arm`.
+  """
+  control = family.control.name
+  records: list[dict[str, Any]] = [
+      {'length': multiple * run.length, 'multiple': multiple, 'arm': arm.name,
+       'label': label(arm)}
+      for multiple in run.multiples for arm in (family.control, *family.others)
+  ]
+  for metric in _MEASURES:
+    tests = [
+        None if r['arm'] == control or (metric, r['length']) == ('nll', endpoint(run))
+        else compare(index, r['arm'], control, r['length'], metric) for r in records
+    ]
+    p = [test.p if test else math.nan for test in tests]
+    for record, test, one, of_all in zip(records, tests, p, holm(p), strict=True):
+      record |= _mean(index, record['arm'], metric, record['length'])
+      record |= difference(test, f'{metric}_') | {
+          f'{metric}_p': one, f'{metric}_p_holm': float(of_all),
+          f'{metric}_tested': test is not None,
+      }
+  columns: dict[str, Cell] = {
+      'length': lambda r: _times(r['multiple']), 'arm': lambda r: r['label']}
+  for metric, name in _MEASURES.items():
+    if metric != 'nll':
+      columns[f'{name} [95 %]'] = _interval(metric, '.4f')
+    tested = f'{metric}_tested'
+    columns[f'Δ {name} [95 %]'] = _where(tested, difference_cell('.4f', f'{metric}_'))
+    columns[f'p, Holm: {name}'] = _where(tested, _two_p(metric))
+  primary = _times(endpoint(run) // run.length)
+  note = (
+      f'{_seeds((family.control, *family.others), run, index)}. Nats. Log perplexity: '
+      f'that at {primary} is in table {family.name}. SCE of two windows of this '
+      'length, where the segments of text have room for both; SCE − entropies is '
+      f'their symmetric KL. Δ: minus {control}; p: paired two-sided t-test, all '
+      'secondary; Holm over this table, each quantity by itself.'
+  )
+  return Table(f'{family.name}_by_length', f'{family.title}, by length of context. '
+               f'L = {run.length}', columns, records, note)
+
+
+def _two_p(metric: str) -> Cell:
+  return lambda r: f'{p_value(r[f"{metric}_p"])}, {p_value(r[f"{metric}_p_holm"])}'
+
+
+def _times(multiple: int) -> str:
+  return f'{multiple} L' if multiple > 1 else 'L'
+
+
+def _mean(
+    index: Index, arm: str, metric: str, length: int | None, field: str = ''
+) -> dict[str, float]:
+  """Returns a metric's mean over seeds and the ends of its interval, nan for none."""
+  values = [*index.get((arm, metric, length), {}).values()] or [math.nan]
+  return {f'{field or metric}{suffix}': float(x) for suffix, x in
+          zip(('', '_low', '_high'), mean_interval(values), strict=True)}
+
+
+def _interval(field: str, form: str) -> Cell:
+  def cell(record: Record) -> str:
+    values = [record[field + suffix] for suffix in ('', '_low', '_high')]
+    if math.isnan(values[0]):
+      return ''
+    middle, low, high = (number(x, form) for x in values)
+    return middle if math.isnan(values[1]) else f'{middle} [{low}, {high}]'
+  return cell
+
+
+def _where(field: str, cell: Cell) -> Cell:
+  return lambda record: cell(record) if record[field] else ''
+
+
+def _seeds(arms: Sequence[Any], run: Any, index: Index) -> str:
+  counts = sorted({len(index[arm.name, 'nll', run.length]) for arm in arms})
+  return f'{" or ".join(map(str, counts))} seeds [95 %]'
+
+
+def _note(family: Any, run: Any, index: Index) -> str:
+  arms = (family.control, *family.others)
+  parts = [
+      f'{_seeds(arms, run, index)}. Perplexity: of blocks of held-out text that do not '
+      'overlap, natural base, the first token of a block not scored; geometric mean '
+      'over seeds. Blocks begin without BOS; the token that begins a document of the '
+      'text (256, of bytes), where the tokenizer has one, is read and scored like any '
+      'other. SCE of two windows of L, nats. Δ: of nats a token, minus '
+      f'{family.control.name}; p: paired two-sided t-test; Holm over this table'
+      f'{", but for the primary endpoint" if family.primary else ""}. Smallest '
+      'detectable: what that test finds four times in five. Other lengths, and '
+      f'misalignment: table {family.name}_by_length.'
+  ]
+  lengths = [m * run.length for m in run.multiples]
+  broken = sorted({
+      seed for arm in arms for n in lengths
+      for seed, x in index.get((arm.name, 'nll', n), {}).items() if not math.isfinite(x)
+  })
+  if broken:
+    parts.append(f'Not finite, and left out: seeds {", ".join(map(str, broken))}.')
+  return ' '.join([*parts, alignment_paper.note(family.name)]).strip()
