@@ -128,7 +128,8 @@ def test_of_several_queries_the_mean_of_their_slopes_is_told():
   slopes = [[np.polyfit(np.log([2, 8, 20]), np.log(y), 1)[0] for y in x]
             for x in samples]
   counts = np.random.default_rng([0, 1]).multinomial(4, [1 / 4] * 4, 30)
-  means = [np.repeat(x, c).mean() for x, c in zip(np.array(slopes).T, counts)]
+  means = [np.repeat(x, c).mean() for x, c in zip(
+      np.array(slopes).T, counts, strict=True)]
   np.testing.assert_allclose(both[1:], np.quantile(means, [0.025, 0.975]))
   np.testing.assert_allclose(
       deviations(outputs, 0, 0)[0],
