@@ -113,7 +113,7 @@ def perplexity(
       'perplexity, sliding [95 %]': interval_cell('sliding_perplexity', '.3f'),
       'tokens scored in blocks': lambda r: _count(r['scored_in_blocks']),
   }
-  for name in ('sliding', 'blocks'):
+  for name in ('blocks', 'sliding'):
     arm = name.removesuffix('s')
     cell = blank_without(f'{arm}_ratio', interval_cell(f'{arm}_ratio', '.3f'))
     columns[f'÷ perplexity at L, {name} [95 %]'] = cell
@@ -136,9 +136,9 @@ def _of_pieces(records: list[dict[str, Any]]) -> str:
   if not pieces > 1:
     return ' The text has too few windows for intervals.'
   return (f' [95 %]: percentiles of a bootstrap over {pieces:.0f} pieces of the text, '
-          'each as long as the longest window. Pieces differ more than lengths do, so '
-          'that the quotient of two lengths, of the same pieces in each sample, is '
-          f'surer than either. Such an interval of {pieces:.0f} normal values covers '
+          'each as long as the longest window, of which a sample has the same at all '
+          'lengths: what pieces have in common at two lengths is not in the interval '
+          f'of their quotient. Such an interval of {pieces:.0f} normal values covers '
           f'their mean in {percentiles_cover(pieces):.0%} of cases.')
 
 
