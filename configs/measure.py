@@ -43,6 +43,7 @@ def get_config(variant: str = 'whole') -> ml_collections.ConfigDict:
       ),
       spread=dict(  # of the attention output over sequences
           layers=(0,),  # none: all
+          heads=(),  # of which there are curves of their own; none: all
           shortest=8,  # tokens; then 16, 32, …
           longest=1.0,  # times L
           num_sequences=200,

@@ -10,6 +10,7 @@ import numpy as np
 from vvlen import results
 from vvlen.evaluation.programs import Hidden
 from vvlen.models.llama_model import Llama, output_table
+from vvlen.statistics import resampled_means
 
 
 class Subject(NamedTuple):
@@ -57,18 +58,12 @@ def interval(
     weights: [S], of values in the mean, such as how many tokens they are of; None: all
       alike.
   """
-  count = len(values)
   if weights is None:
-    weights = np.ones(count)
-  sums = np.asarray(values, float) * weights
-  rows = [row(arm, length, metric, sums.sum() / weights.sum())]
-  if count < 2:
+    weights = np.ones(len(values))
+  mean, *means = resampled_means(values, weights, config.num_resamples, config.seed)
+  rows = [row(arm, length, metric, mean)]
+  if len(values) < 2:
     return rows
-  drawn = np.random.default_rng(config.seed).multinomial(
-      count, np.full(count, 1 / count), config.num_resamples
-  )
-  with np.errstate(invalid='ignore'):  # of samples without weight
-    means = (drawn @ sums) / (drawn @ weights)
   low, high = np.nanquantile(means, (0.025, 0.975))
   return [*rows, row(arm, length, metric + '_low', low),
           row(arm, length, metric + '_high', high)]
@@ -142,12 +137,21 @@ def times(length: int, factors: Sequence[float], name: str, least: int) -> list[
 
 
 def layers_of(config: Any, section: str, model: Llama) -> list[int]:
-  layers = list(config[section].layers) or list(range(model.num_layers))
-  for layer in layers:
-    if not isinstance(layer, int) or not 0 <= layer < model.num_layers:
-      raise ValueError(f'config.{section}.layers: the model has layers 0 to '
-                       f'{model.num_layers - 1}, not {layer!r}')
-  return layers
+  return _chosen(config, section, 'layers', model.num_layers)
+
+
+def heads_of(config: Any, section: str, model: Llama) -> list[int]:
+  return _chosen(config, section, 'heads', model.num_heads)
+
+
+def _chosen(config: Any, section: str, name: str, count: int) -> list[int]:
+  """Returns what is asked for of `count` layers or heads, all where nothing is."""
+  chosen = list(config[section][name]) or list(range(count))
+  for one in chosen:
+    if type(one) is not int or not 0 <= one < count:
+      raise ValueError(f'config.{section}.{name}: the model has {name} 0 to '
+                       f'{count - 1}, not {one!r}')
+  return chosen
 
 
 def hidden_of(model: Llama) -> Callable[[dict[str, Any]], Hidden]:

@@ -8,15 +8,17 @@ import numpy as np
 
 from experiments import _measure
 from experiments._measure import Cell, interval, row, Subject
+from vvlen import results
 from vvlen.evaluation import attention_by_length, output_spread, probe
 
 _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 
 
 def spread(config: Any, subject: Subject) -> Iterator[Cell]:
-  """Yields a cell for each curve of Figure 1 in each layer."""
+  """Yields a cell for each curve of Figure 1 in each layer, with those of heads."""
   own, model, size = config.spread, subject.model, subject.vocab_size
   lengths = _measure.octaves(own.shortest, subject.length * own.longest, 'spread')
+  heads = _measure.heads_of(config, 'spread', model)
   text = _measure.spaced(subject.stream, lengths[-1], own.num_sequences)
   drawn = np.random.default_rng([config.seed, _RANDOM])
   random = drawn.integers(size, size=text.shape, dtype=np.int32)
@@ -37,21 +39,13 @@ def spread(config: Any, subject: Subject) -> Iterator[Cell]:
     )
     tokens = queries if reading == 'fixed' else [None]
     outputs = np.stack([outputs_of(token) for token in tokens])
-    samples = (config.num_resamples, config.seed)
-    found = output_spread.slope(
-        lengths, outputs, num_resamples=samples[0], seed=samples[1])
-    of_each = [output_spread.slope(lengths, x, num_resamples=0)[0] for x in outputs]
     rows = [row(arm, None, 'num_sequences', len(sequences)),
             row(arm, None, 'num_queries', len(tokens)),
-            row(arm, None, 'slope_least', min(of_each)),
-            row(arm, None, 'slope_most', max(of_each))]
-    for end, value in zip(('', '_low', '_high'), found, strict=True):
-      rows.append(row(arm, None, f'slope{end}', value))
-    mean, *others = output_spread.deviations(outputs, *samples)
-    ends = np.quantile(others, (0.025, 0.975), axis=0)
-    for end, values in zip(('', '_low', '_high'), (mean, *ends), strict=True):
-      rows += [row(arm, n, f'std{end}', x)
-               for n, x in zip(lengths, values, strict=True)]
+            *_slopes(config, arm, lengths, outputs)]
+    width = outputs.shape[-1] // model.num_heads
+    for head in heads:
+      own_part = outputs[..., head * width : (head + 1) * width]
+      rows += _slopes(config, f'{arm}/head_{head}', lengths, own_part)
     single = outputs[0].std(axis=0)
     # Some of the first query, from all heads.
     for i in np.linspace(0, single.shape[1] - 1, own.num_components).astype(int):
@@ -66,6 +60,23 @@ def spread(config: Any, subject: Subject) -> Iterator[Cell]:
         yield Cell(f'spread, {condition}, {reading}, layer {layer}',
                    passes * text.size * (layer + 1),
                    functools.partial(measure, condition, layer, reading))
+
+
+def _slopes(
+    config: Any, arm: str, lengths: list[int], outputs: np.ndarray
+) -> list[results.Row]:
+  """Returns rows of the slope and of the curve of [Q, S, lengths, components]."""
+  of_each = [output_spread.slope(lengths, x, num_resamples=0)[0] for x in outputs]
+  rows = [row(arm, None, 'slope_least', min(of_each)),
+          row(arm, None, 'slope_most', max(of_each))]
+  found = output_spread.deviations(outputs, config.num_resamples, config.seed)
+  ends = np.quantile(found[1:], (0.025, 0.975), axis=0)
+  for end, slope, curve in zip(
+      ('', '_low', '_high'), output_spread.fit(lengths, found), (found[0], *ends),
+      strict=True):
+    rows.append(row(arm, None, f'slope{end}', slope))
+    rows += [row(arm, n, f'std{end}', x) for n, x in zip(lengths, curve, strict=True)]
+  return rows
 
 
 def entropy(config: Any, subject: Subject) -> Iterator[Cell]:

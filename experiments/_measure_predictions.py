@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments import _measure
 from experiments._measure import Cell, interval, row, Subject
-from vvlen import sharding
+from vvlen import results, sharding
 from vvlen.evaluation import misalignment as evaluation
 from vvlen.evaluation import perplexity as nll_of
 from vvlen.evaluation import programs
@@ -49,7 +49,8 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
       counts = np.full(len(some), high - low)
       pieces = _measure.by_piece(some.sum(1), counts, middles, longest, most)
       return [*interval(config, arm, n, metric, *pieces),
-              row(arm, n, 'scored', some.size)]
+              row(arm, n, 'scored', some.size),
+              *(_of_pieces(arm, n, *pieces) if arm == 'block' else ())]
 
     rows = [*rows_of('block', length, 'nll', 1, length),
             row('block', length, 'pieces', most)]
@@ -63,7 +64,8 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
     ends = length - (begin is not None) + stride * np.arange(len(sums))
     pieces = _measure.by_piece(sums, counts, ends - counts / 2, longest, most)
     return [*interval(config, 'sliding', length, 'nll', *pieces),
-            row('sliding', length, 'stride', stride)]
+            row('sliding', length, 'stride', stride),
+            *_of_pieces('sliding', length, *pieces)]
 
   for length in lengths:
     stride = min(length - 1, max(1, round(own.stride * length)))
@@ -71,6 +73,15 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
     yield Cell(f'blocks of {length}', work, functools.partial(block, length))
     yield Cell(f'sliding windows of {length}', work * length // stride,
                functools.partial(sliding, length, stride))
+
+
+def _of_pieces(
+    arm: str, length: int, losses: np.ndarray, scored: np.ndarray
+) -> Iterator[results.Row]:
+  """Yields mean loss and scored tokens of each piece, to compare lengths by."""
+  for i, (loss, count) in enumerate(zip(losses, scored, strict=True)):
+    yield row(f'{arm}/piece_{i}', length, 'nll', loss)
+    yield row(f'{arm}/piece_{i}', length, 'scored', count)
 
 
 def misalignment(config: Any, subject: Subject) -> Iterator[Cell]:

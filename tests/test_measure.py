@@ -21,7 +21,7 @@ from configs import measure as config_file
 from experiments import _measure, _measure_attention, _measure_predictions, measure
 from tests.conftest import ROOT
 from tests.llamas import llama, ROPES, variables_of
-from vvlen import measurements, results
+from vvlen import measurements, measurements_spread, results
 from vvlen.evaluation import output_spread, perplexity
 from vvlen.evaluation.misalignment import misalignment
 from vvlen.evaluation.probe import probe_layer
@@ -74,11 +74,12 @@ def _values(workdir):
 def test_a_run_writes_tables_and_figures(whole):
   workdir, out = whole
   made = {path.relative_to(workdir).as_posix() for path in workdir.rglob('*.*')}
-  for name in ('perplexity', 'misalignment', 'figure_1', 'recency', 'entropy'):
+  for name in ('perplexity', 'misalignment', 'figure_1', 'figure_1_heads', 'recency',
+               'entropy'):
     assert {f'tables/{name}.md', f'tables/{name}.csv'} <= made
     assert (workdir / 'tables' / f'{name}.md').read_text() in out
   for name in ('perplexity', 'nll_by_position', 'misalignment', 'figure_1',
-               'logits_by_distance', 'entropy'):
+               'figure_1_heads', 'logits_by_distance', 'entropy'):
     assert {f'figures/{name}.png', f'figures/{name}.pdf'} <= made
     assert str(workdir / 'figures' / f'{name}.png') in out
   assert 'has no tokenizer.json: the text is read as bytes.' in out
@@ -172,6 +173,25 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
     total, scored = np.array(of_pieces).T
     check('sliding', 'nll', length, total / scored, scored)
     assert scored.tolist() == [31, 32, 32, 32]
+  # Of the quotient of perplexities too, sample by sample.
+  table = measurements.perplexity(values, 16, False, (50, 0)).records
+  for arm in ('block', 'sliding'):
+    of_samples = {}
+    for length in (16, 32):
+      parts = np.array([[values[f'{arm}/piece_{i}', name, length] for i in range(4)]
+                        for name in ('nll', 'scored')])
+      of_samples[length] = drawn @ parts.prod(0) / (drawn @ parts[1])
+      mean = np.average(parts[0], weights=parts[1])
+      np.testing.assert_allclose(mean, values[arm, 'nll', length])
+    ratio = np.exp(values[arm, 'nll', 32] - values[arm, 'nll', 16])
+    ends = np.exp(np.quantile(of_samples[32] - of_samples[16], (0.025, 0.975)))
+    names = [f'{arm}_ratio{end}' for end in ('', '_low', '_high')]
+    np.testing.assert_allclose([table[2][name] for name in names], [ratio, *ends])
+    assert table[1][names[0]] == 1 and np.isnan(table[1][names[1]])
+  alone = {key: x for key, x in values.items() if key[0] == 'block'}
+  table = measurements.perplexity(alone, 16, False, (50, 0)).records
+  assert table[2]['block_ratio'] > 0 and np.isnan(table[2]['block_ratio_low'])
+  assert np.isnan(table[2]['sliding_ratio'])
   table = (whole[0] / 'tables' / 'perplexity.md').read_text()
   for arm, metric in (('block', 'loss, blocks'), ('sliding', 'loss, sliding')):
     low, high = (values[arm, f'nll{end}', 16] for end in ('_low', '_high'))
@@ -216,6 +236,83 @@ def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
   np.testing.assert_allclose(
       [values[arm, 'slope_least', None], values[arm, 'slope_most', None]],
       [min(slopes), max(slopes)], rtol=1e-3)
+
+
+@pytest.mark.parametrize('condition', ['random_nope', 'random', 'text'])
+@pytest.mark.parametrize('reading', ['as_it_is', 'fixed'])
+def test_a_head_has_the_spread_of_its_components(
+    whole, checkpoint, condition, reading):
+  values, lengths = _values(whole[0]), np.array([2, 4, 8, 16])
+  model, variables = load_checkpoint(checkpoint)
+  if condition == 'random_nope':
+    model = model.clone(rope=None)
+  if condition == 'text':
+    sequences = _measure.spaced(_stream(whole), 16, 12)
+  else:
+    sequences = np.random.default_rng([0, 0]).integers(257, size=(12, 16))
+  queries = np.random.default_rng([0, 1]).choice(257, 2, replace=False)
+  probe = probe_layer(model, variables, 0)
+  of_tokens = []  # [Q, S, lengths, heads, w]
+  for query in queries if reading == 'fixed' else [None]:
+    ends = []
+    for n in lengths:
+      cut = sequences[:, :n].copy()
+      if query is not None:
+        cut[:, -1] = query
+      ends.append(np.asarray(probe(cut).output)[:, -1])
+    of_tokens.append(np.stack(ends, axis=1))
+  outputs = np.array(of_tokens, float)
+  samples = np.random.default_rng(0).multinomial(12, [1 / 12] * 12, 50)
+  tokens = np.random.default_rng([0, 1]).multinomial(
+      len(outputs), [1 / len(outputs)] * len(outputs), 50)
+
+  def curve(head, sequences, tokens):
+    """Mean over a head's components, geometric mean over tokens."""
+    deviation = outputs[..., head, :][tokens][:, sequences].std(1).mean(-1)
+    return np.exp(np.log(deviation).mean(0))
+
+  slope = lambda curve: np.polyfit(np.log(lengths), np.log(curve), 1)[0]
+  everything = slice(None), slice(None)
+  for head in range(4):
+    arm = f'{condition}/{reading}/layer_0/head_{head}'
+    drawn = [curve(head, np.repeat(np.arange(12), a),
+                   np.repeat(np.arange(len(outputs)), b))
+             for a, b in zip(samples, tokens, strict=True)]
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=1e-4)
+    close([values[arm, 'std', n] for n in lengths], curve(head, *everything))
+    close(values[arm, 'slope', None], slope(curve(head, *everything)))
+    for end, share in (('_low', 0.025), ('_high', 0.975)):
+      close([values[arm, 'std' + end, n] for n in lengths],
+            np.quantile(drawn, share, axis=0))
+      close(values[arm, f'slope{end}', None],
+            np.quantile([slope(x) for x in drawn], share))
+    each = [slope(curve(head, slice(None), [q])) for q in range(len(outputs))]
+    close([values[arm, f'slope_{x}', None] for x in ('least', 'most')],
+          [min(each), max(each)])
+
+
+def test_heads_may_be_chosen_and_their_table_shows_those(whole, checkpoint):
+  model, variables = load_checkpoint(checkpoint)
+  config = config_file.get_config('smoke')
+  config.spread.heads = (2,)
+  subject = _measure.Subject(model, _stream(whole), 257, 256, 16)
+  *_, cell = _measure_attention.spread(config, subject)  # text, held fixed
+  found = {(row.arm, row.metric, row.length): row.value for row in cell.rows(variables)}
+  expected = _values(whole[0])
+  for key, value in found.items():
+    np.testing.assert_allclose(value, expected[key], rtol=1e-3, atol=1e-4)
+  assert {arm for arm, *_ in found} == {
+      'text/fixed/layer_0', 'text/fixed/layer_0/head_2'}
+  table = measurements_spread.by_head(found)
+  [record] = table.records
+  assert (record['layer'], record['last_token'], record['head']) == (0, 'fixed', 2)
+  assert record['text_slope'] == found['text/fixed/layer_0/head_2', 'slope', None]
+  # Of a whole run each kind of last token has all heads, in their order.
+  records = measurements_spread.by_head(expected).records
+  assert [(r['last_token'], r['head']) for r in records] == [
+      (x, h) for x in ('as_it_is', 'fixed') for h in range(4)]
+  assert records[5]['random_nope_slope_low'] == expected[
+      'random_nope/fixed/layer_0/head_1', 'slope_low', None]
 
 
 def test_windows_may_begin_with_bos(whole, checkpoint):
@@ -339,6 +436,41 @@ def test_one_of_several_processes_stops_between_measurements_and_goes_on(
   assert _values(tmp_path / 'told') == _values(whole[0])
 
 
+@pytest.mark.slow
+def test_two_processes_measure_as_one(whole, tmp_path, checkpoint, text):
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    port = free.getsockname()[1]
+  folder = tmp_path / 'two'
+  # Each of the four devices has a quarter of most parameters.
+  arguments = [
+      sys.executable, '-m', 'experiments.measure', '--distributed',
+      '--config=configs/measure.py:smoke', f'--workdir={folder}',
+      f'--checkpoint={checkpoint}', f'--text={text}', '--config.mesh.data=1',
+      '--config.mesh.fsdp=2', '--config.mesh.tensor=2',
+  ]
+  workers = [
+      subprocess.Popen(
+          arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+          text=True, env={
+              **os.environ, 'JAX_NUM_CPU_DEVICES': '2', 'JAX_NUM_PROCESSES': '2',
+              'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+              'JAX_PROCESS_ID': str(number),
+          })
+      for number in range(2)
+  ]
+  said = [worker.communicate(timeout=900)[0] for worker in workers]
+  assert [worker.returncode for worker in workers] == [0, 0], said
+  assert 'figure_1.md' in said[0] and 'figure_1.md' not in said[1]
+  device = json.loads((folder / 'config.json').read_text())['sessions'][0]['device']
+  assert device.startswith('4 x')
+  one, two = _values(whole[0]), _values(folder)
+  assert one.keys() == two.keys()
+  for name, value in one.items():
+    np.testing.assert_allclose(
+        two[name], value, rtol=1e-4, atol=1e-5, err_msg=str(name))
+
+
 def _no_tokenizer(folder):
   model = llama(vocab_size=512, rope=ROPES['default'])
   save_checkpoint(folder, model, variables_of(model))
@@ -368,6 +500,7 @@ def _cut_off(folder):
     (None, ['--config.num_characters=9'], 'fewer than the longest window, of 32'),
     (None, ['--config.spread.layers=(0, 2)'], 'the model has layers 0 to 1, not 2'),
     (None, ['--config.entropy.layers=(-1,)'], 'the model has layers 0 to 1, not -1'),
+    (None, ['--config.spread.heads=(1, 4)'], 'the model has heads 0 to 3, not 4'),
     (None, ['--config.length=1'], 'windows of at least 2 tokens'),
     (None, ['--config.misalignment.offsets=(9,)'], 'has none below half of 8: (9,)'),
     (None, ['--config.perplexity.stride=1.5'], 'stride must not exceed 1'),

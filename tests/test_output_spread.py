@@ -122,12 +122,15 @@ def test_of_several_queries_the_mean_of_their_slopes_is_told():
   each = [slope([2, 8, 20], x, num_resamples=30) for x in outputs]
   both = slope([2, 8, 20], outputs, num_resamples=30)
   np.testing.assert_allclose(both.slope, np.mean([x.slope for x in each]))
-  # Samples are the same for all, so that what they share does not average out.
+  # Samples are the same for all, so that what they share does not average out; of the
+  # last tokens too, as others may have other slopes.
   samples = [deviations(x, 30, 0)[1:] for x in outputs]
   slopes = [[np.polyfit(np.log([2, 8, 20]), np.log(y), 1)[0] for y in x]
             for x in samples]
-  np.testing.assert_allclose(
-      both[1:], np.quantile(np.mean(slopes, axis=0), [0.025, 0.975]))
+  counts = np.random.default_rng([0, 1]).multinomial(4, [1 / 4] * 4, 30)
+  means = [np.repeat(x, c).mean() for x, c in zip(
+      np.array(slopes).T, counts, strict=True)]
+  np.testing.assert_allclose(both[1:], np.quantile(means, [0.025, 0.975]))
   np.testing.assert_allclose(
       deviations(outputs, 0, 0)[0],
       np.exp(np.log(outputs.std(1).mean(-1)).mean(0)))
@@ -143,9 +146,30 @@ def test_an_interval_covers_as_often_as_it_says():
   assert 88 <= covered <= 100
 
 
+def test_intervals_tell_of_other_last_tokens():
+  # Each token has a slope of its own, the same in all sequences.
+  drawn = np.random.default_rng(0).normal(size=(40, 1, 4))
+  lengths, slopes = np.array([4, 16, 64]), np.linspace(-1, 0, 6)
+  outputs = np.stack([drawn * lengths[:, None] ** x for x in slopes])
+  found = slope(lengths, outputs)
+  np.testing.assert_allclose(found.slope, -0.5)
+  reach = 1.96 * slopes.std() / 6**0.5
+  np.testing.assert_allclose(found[1:], [-0.5 - reach, -0.5 + reach], atol=0.04)
+  one = slope(lengths, outputs[:1])
+  np.testing.assert_allclose(one, slope(lengths, outputs[0]))
+  np.testing.assert_allclose(one, [-1] * 3)
+
+
 def test_no_spread_has_no_slope():
   outputs = np.ones((5, 2, 3))
   assert np.isnan(slope([1, 2], outputs, num_resamples=3)).all()
+  # Samples without the last token that has none have a spread.
+  other = np.random.default_rng(0).normal(size=(5, 2, 3))
+  found = deviations(np.stack([outputs, other]), 30, 0)
+  without = np.random.default_rng([0, 1]).multinomial(2, [1 / 2] * 2, 30)[:, 0] == 0
+  assert found[0].tolist() == [0, 0] and 0 < without.sum() < 30
+  np.testing.assert_array_equal((found[1:] > 0).all(1), without)
+  np.testing.assert_allclose(found[1:][without], deviations(other, 30, 0)[1:][without])
 
 
 def test_what_it_refuses():

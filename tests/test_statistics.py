@@ -174,3 +174,28 @@ def test_rank_correlation_has_an_interval_that_covers():
   assert np.isnan(nothing).all()  # three pairs
   assert np.isnan(statistics.rank_correlation([1, 1, 1, 1, 1], range(5))).all()
   assert statistics.rank_correlation(range(5), range(5)) == pytest.approx((1, 1, 1))
+
+
+def test_means_of_samples_are_of_the_same_draws():
+  values, weights = [1.0, 5, 2, 9], [1, 0, 3, 2]
+  found = statistics.resampled_means(values, weights, 200, seed=3)
+  drawn = np.random.default_rng(3).multinomial(4, [1 / 4] * 4, 200)
+  expected = [np.average(np.repeat(values, x), weights=np.repeat(weights, x))
+              if np.repeat(weights, x).any() else np.nan for x in drawn]
+  np.testing.assert_allclose(found, [25 / 6, *expected])
+  assert np.isnan(found).any()
+  # What two things differ by in all values, they differ by in all samples.
+  other = statistics.resampled_means(np.add(values, 0.5), weights, 200, seed=3)
+  np.testing.assert_allclose(other - found, np.where(np.isnan(found), np.nan, 0.5))
+
+
+def test_intervals_of_percentiles_cover_less_where_values_are_few():
+  rng = np.random.default_rng(0)
+  inside = []
+  for i in range(400):
+    _, *means = statistics.resampled_means(rng.normal(size=8), np.ones(8), 300, i)
+    low, high = np.quantile(means, (0.025, 0.975))
+    inside.append(low < 0 < high)
+  covered = statistics.percentiles_cover(8)
+  assert 0.88 < covered < 0.9 < statistics.percentiles_cover(80) < 0.95
+  np.testing.assert_allclose(np.mean(inside), covered, atol=0.04)

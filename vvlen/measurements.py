@@ -5,20 +5,27 @@ import math
 from typing import Any
 
 from etils import epath
-from scipy import stats
+import numpy as np
 
-from vvlen import measurements_figures, plots, results, run_folder
-from vvlen.measurements_rows import (
-  CONDITIONS,
-  layers_of,
-  lengths_of,
-  offsets_of,
-  ORDERS,
-  READINGS,
-  spread_arms,
-  Values,
+from vvlen import (
+    measurements_figures,
+    measurements_spread,
+    plots,
+    results,
+    run_folder,
 )
-from vvlen.tables import markdown, number, Record, Table, write_table
+from vvlen.measurements_rows import layers_of, lengths_of, offsets_of, ORDERS, Values
+from vvlen.statistics import percentiles_cover, resampled_means
+from vvlen.tables import (
+    blank_without,
+    ENDS,
+    interval_cell,
+    markdown,
+    number,
+    Record,
+    Table,
+    write_table,
+)
 
 _SCALES = {
     'sce': 'SCE', 'half_sce': 'SCE/2', 'excess': 'excess',
@@ -26,7 +33,6 @@ _SCALES = {
     'js': 'JS', 'entropy_first': 'entropy, long', 'entropy_second': 'entropy, short',
     'top1_agreement': 'top-1 agreement',
 }
-_ENDS = ('', '_low', '_high')  # of a mean, and its interval
 _SHOWN = ('sce', 'excess', 'kl_first_second', 'kl_second_first', 'js', 'top1_agreement')
 
 
@@ -47,6 +53,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     config = stored['config']
     length, asked = (int(config['inputs'][x]) for x in ('length', 'measurements'))
     begin = bool(config['perplexity']['begin'])
+    samples = int(config['num_resamples']), int(config['seed'])
   path = folder / 'results.csv'
   values: Values = {}
   for row in results.read_rows(path):
@@ -55,8 +62,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     values[row.arm, row.metric, row.length] = row.value
   if not values:
     raise ValueError(f'{folder} has no results.csv with results')
-  made = [perplexity(values, length, begin), spread(values), misalignment(values),
-          recency(values), entropy(values)]
+  made = [perplexity(values, length, begin, samples),
+          measurements_spread.slopes(values), measurements_spread.by_head(values),
+          misalignment(values), recency(values), entropy(values)]
   made = [table for table in made if table.records]
   with plots.style():
     figures = measurements_figures.make(values, length)
@@ -69,21 +77,27 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   return text, [*(p for table in made for p in write_table(folder, table)), *paths]
 
 
-def perplexity(values: Values, length: int, begin: bool) -> Table:
+def perplexity(
+    values: Values, length: int, begin: bool, samples: tuple[int, int]
+) -> Table:
   """Makes the table of loss and perplexity by length of window.
 
   Args:
     values: of the run.
     length: L.
     begin: whether each window began with BOS.
+    samples: how many of the pieces of the text, and their seed, of the intervals of
+      perplexity at a length divided by that at L.
   """
   records = []
   for n in lengths_of(values, 'block', 'nll'):
     record: dict[str, Any] = {'tokens': n, 'times_trained': n / length}
     for arm in ('block', 'sliding'):
-      for end in _ENDS:
+      for end in ENDS:
         loss = values.get((arm, f'nll{end}', n), math.nan)
         record |= {f'{arm}_nll{end}': loss, f'{arm}_perplexity{end}': math.exp(loss)}
+      for end, ratio in zip(ENDS, _ratio(values, arm, n, length, samples), strict=True):
+        record[f'{arm}_ratio{end}'] = ratio
     records.append(record | {
         'stride': values.get(('sliding', 'stride', n), math.nan),
         'scored_in_blocks': values['block', 'scored', n],
@@ -92,13 +106,17 @@ def perplexity(values: Values, length: int, begin: bool) -> Table:
   columns = {
       'window': lambda r: f'{r["tokens"]:,}',
       'times L': lambda r: f'{r["times_trained"]:g}',
-      'loss, blocks [95 %]': _with_interval('block_nll', '.4f'),
-      'perplexity, blocks [95 %]': _with_interval('block_perplexity', '.3f'),
+      'loss, blocks [95 %]': interval_cell('block_nll', '.4f'),
+      'perplexity, blocks [95 %]': interval_cell('block_perplexity', '.3f'),
       'stride': lambda r: _count(r['stride']),
-      'loss, sliding [95 %]': _with_interval('sliding_nll', '.4f'),
-      'perplexity, sliding [95 %]': _with_interval('sliding_perplexity', '.3f'),
+      'loss, sliding [95 %]': interval_cell('sliding_nll', '.4f'),
+      'perplexity, sliding [95 %]': interval_cell('sliding_perplexity', '.3f'),
       'tokens scored in blocks': lambda r: _count(r['scored_in_blocks']),
   }
+  for name in ('blocks', 'sliding'):
+    arm = name.removesuffix('s')
+    cell = blank_without(f'{arm}_ratio', interval_cell(f'{arm}_ratio', '.3f'))
+    columns[f'÷ perplexity at L, {name} [95 %]'] = cell
   note = (
       'Loss: mean over tokens in nats (natural logarithm), of the same text in all '
       'rows; perplexity: its exponential. Positions begin at 0 in each window. Blocks: '
@@ -117,57 +135,31 @@ def _of_pieces(records: list[dict[str, Any]]) -> str:
   pieces = max((r['pieces'] for r in records), default=math.nan)
   if not pieces > 1:
     return ' The text has too few windows for intervals.'
-  # Of percentiles, which narrow: ± 1.96 standard deviations divided by their number.
-  covered = 2 * stats.t.cdf(1.96 * math.sqrt(1 - 1 / pieces), pieces - 1) - 1
   return (f' [95 %]: percentiles of a bootstrap over {pieces:.0f} pieces of the text, '
-          'each as long as the longest window; the same samples of them in all rows, '
-          'whose differences may be surer than the intervals look. Such an interval of '
-          f'{pieces:.0f} normal values covers their mean in {covered:.0%} of cases.')
+          'each as long as the longest window, of which a sample has the same at all '
+          'lengths: what pieces have in common at two lengths is not in the interval '
+          f'of their quotient. Such an interval of {pieces:.0f} normal values covers '
+          f'their mean in {percentiles_cover(pieces):.0%} of cases.')
 
 
-def spread(values: Values) -> Table:
-  """Makes the table of slopes of Figure 1 of arXiv 2504.02827."""
-  records: list[dict[str, Any]] = []
-  for condition, reading, layer in spread_arms(values):
-    arm = f'{condition}/{reading}/layer_{layer}'
-    lengths = lengths_of(values, arm, 'std')
-    at = lambda metric, n=None, arm=arm: values[arm, metric, n]
-    records.append({
-        'layer': layer, 'condition': condition, 'last_token': reading,
-        'slope': at('slope'), 'slope_low': at('slope_low'),
-        'slope_high': at('slope_high'), 'slope_least': at('slope_least'),
-        'slope_most': at('slope_most'), 'shortest': lengths[0], 'longest': lengths[-1],
-        'std_shortest': at('std', lengths[0]), 'std_longest': at('std', lengths[-1]),
-        'sequences': at('num_sequences'), 'queries': at('num_queries'),
-    })
-  columns: dict[str, Any] = {
-      'layer': lambda r: str(r['layer']),
-      'sequences of': lambda r: CONDITIONS[r['condition']],
-      'last token': lambda r: READINGS[r['last_token']],
-      'slope [95 %]': _with_interval('slope', '.3f'),
-      'single tokens': lambda r: '' if r['last_token'] == 'as_it_is' else (
-          f'{number(r["slope_least"], ".3f")} to {number(r["slope_most"], ".3f")}'),
-      'standard deviation': lambda r: (
-          f'{number(r["std_shortest"], ".4f")} → {number(r["std_longest"], ".4f")}'),
-      'N': lambda r: f'{r["shortest"]} → {r["longest"]:,}',
-  }
-  counts = {(int(r['sequences']), int(r['queries'])) for r in records}
-  sizes = ', '.join(
-      f'{a} sequences' + (f', {b} last tokens held fixed' if b > 1 else '')
-      for a, b in sorted(counts) if b > 1 or len(counts) == 1)
-  note = (
-      'Standard deviation over sequences (divided by their number) of each component '
-      'of the attention output at the last of N tokens, heads side by side, before the '
-      'output projection; mean over components. Slope: of its logarithm against log N, '
-      'by least squares; interval: percentiles of a bootstrap over sequences. '
-      'Proposition 1 of arXiv 2504.02827 has it fall as N^−½ in the end, or faster, '
-      'for independent tokens and a query that is the same in all sequences. So with '
-      'the last token held fixed, one token after another: the mean of their slopes, '
-      'the range of them, and the geometric mean of their standard deviations. Random '
-      f'tokens: uniform over the vocabulary. {sizes}.'
-  )
-  return Table('figure_1', 'Spread of the attention output by length', columns, records,
-               note)
+def _ratio(
+    values: Values, arm: str, n: int, length: int, samples: tuple[int, int]
+) -> tuple[float, float, float]:
+  """Returns perplexity at n divided by that at L, and its interval, or nan."""
+  nan = math.nan
+  if not {(arm, 'nll', n), (arm, 'nll', length)} <= values.keys():
+    return nan, nan, nan
+  ratio = math.exp(values[arm, 'nll', n] - values[arm, 'nll', length])
+  found = []
+  for there in (n, length):
+    pieces = [f'{arm}/piece_{i}' for i in range(int(values['block', 'pieces', n]))]
+    keys = [[(x, name, there) for x in pieces] for name in ('nll', 'scored')]
+    if n == length or len(pieces) < 2 or not {*keys[0], *keys[1]} <= values.keys():
+      return ratio, nan, nan
+    losses, scored = ([values[key] for key in one] for one in keys)
+    found.append(resampled_means(losses, scored, *samples)[1:])
+  low, high = np.exp(np.nanquantile(found[0] - found[1], (0.025, 0.975)))
+  return ratio, float(low), float(high)
 
 
 def misalignment(values: Values) -> Table:
@@ -178,13 +170,13 @@ def misalignment(values: Values) -> Table:
     for n in lengths_of(values, arm, 'sce'):
       record: dict[str, Any] = {'length': n, 'offset': offset}
       for name in _SCALES:
-        for end in _ENDS:
+        for end in ENDS:
           record[name + end] = values[arm, name + end, n]
       records.append(record | {'sequences': values[arm, 'num_sequences', n]})
   records.sort(key=lambda r: (r['length'], r['offset']))
   columns = {
       'window': lambda r: f'{r["length"]:,}', 'offset': lambda r: str(r['offset']),
-      **{_SCALES[name]: _with_interval(name, '.4f' if name != 'top1_agreement' else
+      **{_SCALES[name]: interval_cell(name, '.4f' if name != 'top1_agreement' else
                                        '.3f') for name in _SHOWN},
   }
   sequences = ' or '.join(sorted({f'{r["sequences"]:.0f}' for r in records}))
@@ -214,7 +206,7 @@ def recency(values: Values) -> Table:
       record |= {
           f'{order}_{name}{end}': values.get((arm, name + end, n), math.nan)
           for name in ('recency_probability', 'violation_rate')
-          for end in _ENDS
+          for end in ENDS
       }
       record |= {f'{order}_lowest_head': min(heads, default=math.nan),
                  f'{order}_highest_head': max(heads, default=math.nan)}
@@ -222,10 +214,10 @@ def recency(values: Values) -> Table:
   columns = {'layer': lambda r: str(r['layer'])}
   for order, name in ORDERS.items():
     columns |= {
-        f'recency probability, {name}': _with_interval(
+        f'recency probability, {name}': interval_cell(
             f'{order}_recency_probability', '.3f'),
         f'heads, {name}': _pair(f'{order}_lowest_head', f'{order}_highest_head'),
-        f'violation rate, {name}': _with_interval(f'{order}_violation_rate', '.3f'),
+        f'violation rate, {name}': interval_cell(f'{order}_violation_rate', '.3f'),
     }
   note = (
       'Of attention logits, the last tokens of a sequence with all before them. '
@@ -249,7 +241,7 @@ def entropy(values: Values) -> Table:
     for order in ORDERS:
       record: dict[str, Any] = {'layer': layer, 'order': order}
       for n in lengths:
-        for end in _ENDS:
+        for end in ENDS:
           key = (f'{order}/layer_{layer}', f'entropy{end}', n)
           record[f'entropy{end}_{n}'] = values.get(key, math.nan)
       records.append(record)
@@ -266,16 +258,6 @@ def entropy(values: Values) -> Table:
   )
   return Table('entropy', 'Entropy of attention weights by length', columns, records,
                note)
-
-
-def _with_interval(name: str, form: str) -> Callable[[Record], str]:
-  """Returns the cell of a mean and its interval, if it has one."""
-
-  def cell(record: Record) -> str:
-    mean, low, high = (number(record[name + end], form) for end in _ENDS)
-    return mean if math.isnan(record[f'{name}_low']) else f'{mean} [{low}, {high}]'
-
-  return cell
 
 
 def _give_or_take(n: int) -> Callable[[Record], str]:

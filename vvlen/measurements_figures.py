@@ -10,18 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import plots
-from vvlen.measurements_rows import (
-  components_of,
-  CONDITIONS,
-  curve,
-  lengths_of,
-  offsets_of,
-  ORDERS,
-  READINGS,
-  spread_arms,
-  Values,
-)
+from vvlen import measurements_spread, plots
+from vvlen.measurements_rows import curve, lengths_of, offsets_of, ORDERS, Values
 
 _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
 _ENDS = ('', '_low', '_high')  # of a mean, and its interval
@@ -41,63 +31,14 @@ def make(values: Values, length: int) -> dict[str, Figure]:
     length: L, which is marked.
   """
   made = {
-      'figure_1': spread(values), 'perplexity': perplexity(values, length),
+      'figure_1': measurements_spread.curves(values),
+      'figure_1_heads': measurements_spread.slopes_by_head(values),
+      'perplexity': perplexity(values, length),
       'nll_by_position': by_position(values, length),
       'misalignment': misalignment(values), 'logits_by_distance': logits(values),
       'entropy': entropy(values, length),
   }
   return {name: figure for name, figure in made.items() if figure is not None}
-
-
-def spread(values: Values) -> Figure | None:
-  """Draws Figure 1: standard deviation by length, a row of panels for each layer."""
-  arms = spread_arms(values)
-  if not arms:
-    return None
-  layers = sorted({layer for *_, layer in arms})
-  figure = Figure(figsize=(7.2, 0.5 + 3.1 * len(layers)))
-  grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
-  seen: list[float] = []
-  for condition, reading, layer in arms:
-    axes = grid[layers.index(layer)][[*READINGS].index(reading)]
-    arm = f'{condition}/{reading}/layer_{layer}'
-    colour, marker = plots.LOOKS[[*CONDITIONS].index(condition)]
-    lengths, deviation = curve(values, arm, 'std')
-    slope, low, high = (values[arm, f'slope{end}', None] for end in _ENDS)
-    label = f'{CONDITIONS[condition]}: {slope:+.2f} [{low:+.2f}, {high:+.2f}]'
-    axes.plot(lengths, deviation, color=colour, marker=marker,
-              label=label.replace('-', '−'))
-    axes.fill_between(lengths, curve(values, arm, 'std_low')[1],
-                      curve(values, arm, 'std_high')[1], color=colour, alpha=0.18,
-                      linewidth=0)
-    for component in components_of(values):
-      axes.plot(lengths, curve(values, arm, f'std_component_{component}')[1],
-                color=colour, linewidth=0.5, alpha=0.5)
-    seen += [deviation.min(), deviation.max()]
-  for layer, line in zip(layers, grid, strict=True):
-    for axes, reading in zip(line, READINGS.values(), strict=True):
-      _guide(axes)
-      axes.set_xscale('log', base=2)
-      plots.log_axis(axes)
-      axes.set_title(f'layer {layer}, last token {reading}')
-      axes.legend(title='slope [95 %]', fontsize=6.5, title_fontsize=6.5,
-                  loc='upper center', bbox_to_anchor=(0.5, -0.24))
-      axes.set(xlabel='tokens N', ylim=(min(seen) / 3, max(seen) * 2.5))
-  figure.supylabel('standard deviation over sequences', fontsize=8.5)
-  names = ', '.join(map(str, components_of(values)))
-  figure.supxlabel('bold: mean over components, with 95 % interval'
-                   + (f'; thin: components {names}, of the first token that is held '
-                      'fixed' if names else ''), fontsize=6.5)
-  return figure
-
-
-def _guide(axes: Axes) -> None:
-  """Draws the N^−½ of Proposition 1 from the highest of the means on."""
-  lines = [line for line in axes.lines if line.get_marker() != 'None']
-  x = np.asarray(lines[0].get_xdata(), float)
-  top = max(float(np.asarray(line.get_ydata())[0]) for line in lines)
-  axes.plot(x, top * (x / x[0]) ** -0.5, color='black', linewidth=0.9, linestyle=':',
-            label='$N^{-1/2}$')
 
 
 def perplexity(values: Values, length: int) -> Figure | None:

@@ -1,9 +1,10 @@
 """Rows of what was measured of a checkpoint, by name. Runs without JAX.
 
-A row's arm says of what it is: 'block' and 'sliding' windows of perplexity, 'block_T'
-by position in windows of T tokens, 'offset_e' of misalignment, of Figure 1
-'condition/reading/layer_i', of entropy and recency 'order/layer_i', and a head of it
-'order/layer_i/head_j'. That of metric 'done' names a part that is complete.
+A row's arm says of what it is: 'block' and 'sliding' windows of perplexity, with
+'block/piece_i' and 'sliding/piece_i' of pieces of the text, 'block_T' by position in
+windows of T tokens, 'offset_e' of misalignment, of Figure 1
+'condition/reading/layer_i', of entropy and recency 'order/layer_i', and a head of
+either with '/head_j' at its end. That of metric 'done' names a part that is complete.
 """
 
 import re
@@ -41,6 +42,13 @@ def spread_arms(values: Values) -> list[tuple[str, str, int]]:
   arms = [(match[1], match[2], int(match[3])) for match in found if match]
   order = lambda arm: (arm[2], [*READINGS].index(arm[1]), [*CONDITIONS].index(arm[0]))
   return sorted(arms, key=order)
+
+
+def heads_of(values: Values, arm: str) -> list[int]:
+  """Returns the heads of an arm of Figure 1 that have curves of their own."""
+  found = (re.fullmatch(rf'{re.escape(arm)}/head_(\d+)', name)
+           for name, metric, _ in values if metric == 'slope')
+  return sorted(int(match[1]) for match in found if match)
 
 
 def offsets_of(values: Values) -> list[int]:

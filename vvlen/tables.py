@@ -17,6 +17,7 @@ from vvlen.statistics import PairedTest
 
 _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 
+ENDS = ('', '_low', '_high')  # of the names of a mean, and of its interval
 Record = Mapping[str, Any]
 
 
@@ -75,6 +76,16 @@ def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
   def cell(record: Record) -> str:
     mean, low, high = (number(record[name], '+' + form) for name in names)
     return mean if math.isnan(record[names[1]]) else f'{mean} [{low}, {high}]'
+
+  return cell
+
+
+def interval_cell(name: str, form: str) -> Callable[[Record], str]:
+  """Returns the cell of `name` and, if it has one, its interval, _low to _high."""
+
+  def cell(record: Record) -> str:
+    mean, low, high = (number(record[name + end], form) for end in ENDS)
+    return mean if math.isnan(record[f'{name}_low']) else f'{mean} [{low}, {high}]'
 
   return cell
 

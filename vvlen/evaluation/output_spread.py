@@ -84,7 +84,7 @@ class Slope(NamedTuple):
   """How a standard deviation changes with length: as N to the power of `slope`."""
 
   slope: float
-  low: float  # 95 % interval, by bootstrap over sequences
+  low: float  # 95 % interval, by bootstrap over sequences, and last tokens
   high: float
 
 
@@ -104,9 +104,9 @@ def slope(
     lengths: [K] N, at least two different ones.
     outputs: [S, K, D], of `spread_by_length`; or [Q, S, K, D], of Q last tokens of the
       same sequences, the mean of whose slopes is told.
-    num_resamples: samples of S sequences, drawn with replacement, of the percentiles
-      2.5 and 97.5 of whose slopes the interval is made; all lengths of a sequence
-      come along with it. 0 for no interval: nan.
+    num_resamples: samples of S sequences and Q last tokens, drawn with replacement, of
+      the percentiles 2.5 and 97.5 of whose slopes the interval is made; all lengths
+      of a sequence come along with it. 0 for no interval: nan.
     seed: of the samples.
 
   Returns:
@@ -122,24 +122,35 @@ def slope(
   if len(set(lengths)) < 2 or np.shape(outputs)[-3] < 2:
     raise ValueError('a slope needs two lengths and two sequences: '
                      f'{len(set(lengths))}, {np.shape(outputs)[-3]}')
+  return fit(lengths, deviations(outputs, num_resamples, seed))
+
+
+def fit(lengths: Sequence[int], found: np.ndarray) -> Slope:
+  """Returns the slope of what `deviations` returns, and its interval.
+
+  Args:
+    lengths: [K] N, at least two different ones.
+    found: [1 + R, K], all of the sequences first; R = 0 for no interval: nan.
+  """
   log_length = np.log(np.asarray(lengths, np.float64))
   centred = log_length - log_length.mean()
   with np.errstate(divide='ignore', invalid='ignore'):
-    slopes = np.log(deviations(outputs, num_resamples, seed)) @ centred
+    slopes = np.log(found) @ centred
   slopes = np.where(np.isfinite(slopes), slopes / (centred**2).sum(), np.nan)
-  if not num_resamples:
+  if len(slopes) == 1:
     return Slope(float(slopes[0]), np.nan, np.nan)
   low, high = np.quantile(slopes[1:], (0.025, 0.975))
   return Slope(float(slopes[0]), float(low), float(high))
 
 
 def deviations(outputs: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
-  """Returns σ(N) of the sequences, and of samples of them.
+  """Returns σ(N) of the sequences, and of samples of them and of last tokens.
 
   Args:
     outputs: [S, K, D], or [Q, S, K, D], of which the geometric mean over Q is taken:
       its slope is the mean of theirs.
-    num_resamples: R, samples of S sequences, drawn with replacement.
+    num_resamples: R, samples of S sequences, drawn with replacement, the same for all
+      of Q; with each a sample of Q, so that what it tells is of other last tokens too.
     seed: of the samples, which do not depend on `outputs`.
 
   Returns:
@@ -148,13 +159,22 @@ def deviations(outputs: np.ndarray, num_resamples: int, seed: int) -> np.ndarray
   outputs = np.asarray(outputs)
   if outputs.ndim == 3:
     outputs = outputs[None]
-  count = outputs.shape[1]
-  drawn = np.random.default_rng(seed).multinomial(
-      count, np.full(count, 1 / count), num_resamples
-  )
-  shares = np.concatenate([np.full((1, count), 1 / count), drawn / count])
-  with np.errstate(divide='ignore'):
-    return np.exp(np.mean([np.log(_deviations(x, shares)) for x in outputs], axis=0))
+  num_queries, count = outputs.shape[:2]
+  shares = _shares(count, num_resamples, seed)
+  of_queries = _shares(num_queries, num_resamples, [seed, 1]).T[..., None]
+  logs = np.zeros((len(shares), outputs.shape[2]))
+  with np.errstate(divide='ignore', invalid='ignore'):
+    for x, share in zip(outputs, of_queries, strict=True):
+      # 0 times the logarithm of 0 would be nan.
+      logs += np.where(share > 0, share * np.log(_deviations(x, shares)), 0)
+  return np.exp(logs)
+
+
+def _shares(count, num_resamples, seed):
+  """Returns shares of `count` things, all alike and then of samples, [1 + R, count]."""
+  alike = np.full(count, 1 / count)
+  drawn = np.random.default_rng(seed).multinomial(count, alike, num_resamples)
+  return np.concatenate([alike[None], drawn / count])
 
 
 def _deviations(outputs, shares):

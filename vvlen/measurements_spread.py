@@ -1,0 +1,221 @@
+"""Figure 1 of arXiv 2504.02827, of a checkpoint: tables and figures. Runs without JAX.
+
+The spread of the attention output over sequences, by length, of all components and of
+those of each head.
+"""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+import numpy as np
+
+from vvlen import plots
+from vvlen.measurements_rows import (
+    components_of,
+    CONDITIONS,
+    curve,
+    heads_of,
+    lengths_of,
+    READINGS,
+    spread_arms,
+    Values,
+)
+from vvlen.statistics import percentiles_cover
+from vvlen.tables import ENDS, interval_cell, number, Record, Table
+
+_OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',
+             'std_shortest', 'std_longest')
+
+
+def slopes(values: Values) -> Table:
+  """Makes the table of slopes, of the mean over all components."""
+  records: list[dict[str, Any]] = []
+  for condition, reading, layer in spread_arms(values):
+    arm = f'{condition}/{reading}/layer_{layer}'
+    lengths = lengths_of(values, arm, 'std')
+    at = lambda metric, n=None, arm=arm: values[arm, metric, n]
+    records.append({
+        'layer': layer, 'condition': condition, 'last_token': reading,
+        'slope': at('slope'), 'slope_low': at('slope_low'),
+        'slope_high': at('slope_high'), 'slope_least': at('slope_least'),
+        'slope_most': at('slope_most'), 'shortest': lengths[0], 'longest': lengths[-1],
+        'std_shortest': at('std', lengths[0]), 'std_longest': at('std', lengths[-1]),
+        'sequences': at('num_sequences'), 'queries': at('num_queries'),
+    })
+  columns: dict[str, Any] = {
+      'layer': lambda r: str(r['layer']),
+      'sequences of': lambda r: CONDITIONS[r['condition']],
+      'last token': lambda r: READINGS[r['last_token']],
+      'slope [95 %]': interval_cell('slope', '.3f'),
+      'single tokens': lambda r: '' if r['last_token'] == 'as_it_is' else (
+          f'{number(r["slope_least"], ".3f")} to {number(r["slope_most"], ".3f")}'),
+      'standard deviation': lambda r: (
+          f'{number(r["std_shortest"], ".4f")} → {number(r["std_longest"], ".4f")}'),
+      'N': lambda r: f'{r["shortest"]} → {r["longest"]:,}',
+  }
+  note = (
+      'Standard deviation over sequences (divided by their number) of each component '
+      'of the attention output at the last of N tokens, heads side by side, before the '
+      'output projection; mean over components. Slope: of its logarithm against log N, '
+      'by least squares; interval: percentiles of a bootstrap over sequences. '
+      'Proposition 1 of arXiv 2504.02827 has it fall as N^−½ in the end, or faster, '
+      'for independent tokens and a query that is the same in all sequences. So with '
+      'the last token held fixed, one token after another: the mean of their slopes, '
+      'the range of them, and the geometric mean of their standard deviations; the '
+      'bootstrap is over these tokens as well. Random tokens: uniform over the '
+      f'vocabulary. {_sizes(records)}'
+  )
+  return Table('figure_1', 'Spread of the attention output by length', columns, records,
+               note)
+
+
+def _sizes(records: list[dict[str, Any]]) -> str:
+  """Returns the words on numbers of sequences and of last tokens held fixed."""
+  counts = {(int(r['sequences']), int(r['queries'])) for r in records}
+  sizes = ', '.join(
+      f'{a} sequences' + (f', {b} last tokens held fixed' if b > 1 else '')
+      for a, b in sorted(counts) if b > 1 or len(counts) == 1)
+  queries = max((b for _, b in counts), default=0)
+  return f'{sizes}.' + (
+      f' An interval over {queries} normal values covers their mean in '
+      f'{percentiles_cover(queries):.0%} of cases.' if queries > 1 else '')
+
+
+def by_head(values: Values) -> Table:
+  """Makes the table of slopes by head, a row for each head and kind of last token."""
+  found: dict[tuple[int, str, int], dict[str, Any]] = {}
+  shown = [x for x in CONDITIONS if any(x == arm[0] for arm in spread_arms(values))]
+  for condition, reading, layer in spread_arms(values):
+    of_all = f'{condition}/{reading}/layer_{layer}'
+    for head in heads_of(values, of_all):
+      arm = f'{of_all}/head_{head}'
+      lengths = lengths_of(values, arm, 'std')
+      record = found.setdefault((layer, reading, head), {
+          'layer': layer, 'last_token': reading, 'head': head,
+          'shortest': lengths[0], 'longest': lengths[-1],
+          **{f'{x}_{name}': math.nan for x in shown for name in _OF_HEADS},
+      })
+      own = {name: values[arm, name, None] for name in _OF_HEADS[:-2]}
+      own |= {'std_shortest': values[arm, 'std', lengths[0]],
+              'std_longest': values[arm, 'std', lengths[-1]]}
+      record |= {f'{condition}_{name}': value for name, value in own.items()}
+  order = lambda key: (key[0], [*READINGS].index(key[1]), key[2])
+  records = [found[key] for key in sorted(found, key=order)]
+  columns: dict[str, Any] = {
+      'layer': lambda r: str(r['layer']),
+      'last token': lambda r: READINGS[r['last_token']],
+      'head': lambda r: str(r['head']),
+  }
+  for x in shown:
+    columns[f'slope, {CONDITIONS[x]} [95 %]'] = interval_cell(f'{x}_slope', '.2f')
+    columns[f'std, {CONDITIONS[x]}'] = _change(x)
+  ends = ' or '.join(sorted({f'{r["shortest"]} → {r["longest"]:,}' for r in records}))
+  note = (
+      'As in the table of all components, of those of one head: mean over components '
+      'of the standard deviation over sequences, here at the shortest and the longest '
+      f'N, {ends}; the slope of its logarithm against log N, with the bootstrap over '
+      'sequences and, where they were held fixed, last tokens. The CSV has the range '
+      'of single tokens too.'
+  )
+  return Table('figure_1_heads', 'Spread of the attention output by head', columns,
+               records, note)
+
+
+def _change(condition: str) -> Callable[[Record], str]:
+  """Returns the cell of the standard deviation at the shortest and the longest N."""
+  first, last = (f'{condition}_std_{end}' for end in ('shortest', 'longest'))
+  return lambda r: f'{number(r[first], "#.2g")} → {number(r[last], "#.2g")}'
+
+
+def curves(values: Values) -> Figure | None:
+  """Draws Figure 1: standard deviation by length, a row of panels for each layer."""
+  arms = spread_arms(values)
+  if not arms:
+    return None
+  layers = sorted({layer for *_, layer in arms})
+  figure = Figure(figsize=(7.2, 0.5 + 3.1 * len(layers)))
+  grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
+  seen: list[float] = []
+  for condition, reading, layer in arms:
+    axes = grid[layers.index(layer)][[*READINGS].index(reading)]
+    arm = f'{condition}/{reading}/layer_{layer}'
+    colour, marker = plots.LOOKS[[*CONDITIONS].index(condition)]
+    lengths, deviation = curve(values, arm, 'std')
+    slope, low, high = (values[arm, f'slope{end}', None] for end in ENDS)
+    label = f'{CONDITIONS[condition]}: {slope:+.2f} [{low:+.2f}, {high:+.2f}]'
+    axes.plot(lengths, deviation, color=colour, marker=marker,
+              label=label.replace('-', '−'))
+    axes.fill_between(lengths, curve(values, arm, 'std_low')[1],
+                      curve(values, arm, 'std_high')[1], color=colour, alpha=0.18,
+                      linewidth=0)
+    for component in components_of(values):
+      axes.plot(lengths, curve(values, arm, f'std_component_{component}')[1],
+                color=colour, linewidth=0.5, alpha=0.5)
+    seen += [deviation.min(), deviation.max()]
+  for layer, line in zip(layers, grid, strict=True):
+    for axes, reading in zip(line, READINGS.values(), strict=True):
+      _guide(axes)
+      axes.set_xscale('log', base=2)
+      plots.log_axis(axes)
+      axes.set_title(f'layer {layer}, last token {reading}')
+      axes.legend(title='slope [95 %]', fontsize=6.5, title_fontsize=6.5,
+                  loc='upper center', bbox_to_anchor=(0.5, -0.24))
+      axes.set(xlabel='tokens N', ylim=(min(seen) / 3, max(seen) * 2.5))
+  figure.supylabel('standard deviation over sequences', fontsize=8.5)
+  names = ', '.join(map(str, components_of(values)))
+  figure.supxlabel('bold: mean over components, with 95 % interval'
+                   + (f'; thin: components {names}, of the first token that is held '
+                      'fixed' if names else ''), fontsize=6.5)
+  return figure
+
+
+def slopes_by_head(values: Values) -> Figure | None:
+  """Draws the slope of each head with its interval, a row of panels for each layer."""
+  arms = [(arm, heads) for arm in spread_arms(values)
+          if (heads := heads_of(values, '{}/{}/layer_{}'.format(*arm)))]
+  if not arms:
+    return None
+  layers = sorted({layer for (*_, layer), _ in arms})
+  figure = Figure(figsize=(7.2, 0.9 + 2.2 * len(layers)))
+  grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
+  for (condition, reading, layer), heads in arms:
+    axes = grid[layers.index(layer)][[*READINGS].index(reading)]
+    place = [*CONDITIONS].index(condition)
+    mean, low, high = (
+        np.array([values[f'{condition}/{reading}/layer_{layer}/head_{h}',
+                         f'slope{end}', None] for h in heads]) for end in ENDS)
+    colour, marker = plots.LOOKS[place]
+    x = np.arange(len(heads)) + 0.22 * (place - 1)
+    axes.vlines(x, low, high, color=colour, linewidth=1.2)
+    axes.plot(x, mean, color=colour, marker=marker, markersize=4, linestyle='none',
+              label=CONDITIONS[condition])
+    some = np.arange(0, len(heads), 1 + len(heads) // 17)
+    axes.set_xticks(some, [str(heads[i]) for i in some])
+  for layer, line in zip(layers, grid, strict=True):
+    for axes, reading in zip(line, READINGS.values(), strict=True):
+      axes.axhline(-0.5, color='black', linewidth=0.9, linestyle=':',
+                   label='$N^{-1/2}$')
+      axes.axhline(0, color='#777777', linewidth=0.6)
+      axes.grid(axis='x', visible=False)
+      axes.set_title(f'layer {layer}, last token {reading}')
+      axes.set_xlabel('head')
+  handles = {name: handle for line in grid for axes in line for handle, name in
+             zip(*axes.get_legend_handles_labels(), strict=True)}
+  figure.legend(handles.values(), handles, ncols=4, loc='outside upper center')
+  figure.supylabel('slope of log std against log N', fontsize=8.5)
+  figure.supxlabel('lines: 95 % intervals', fontsize=6.5)
+  return figure
+
+
+def _guide(axes: Axes) -> None:
+  """Draws the N^−½ of Proposition 1 from the highest of the means on."""
+  lines = [line for line in axes.lines if line.get_marker() != 'None']
+  x = np.asarray(lines[0].get_xdata(), float)
+  top = max(float(np.asarray(line.get_ydata())[0]) for line in lines)
+  axes.plot(x, top * (x / x[0]) ** -0.5, color='black', linewidth=0.9, linestyle=':',
+            label='$N^{-1/2}$')
+
+
