@@ -56,7 +56,7 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   excess.set(ylabel='SCE − entropies, nats', title='Misalignment')
   plots.log_axis(plain)
   plots.log_axis(excess)
-  figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 4),
+  figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 5),
                 loc='outside upper center')
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
   figure.supxlabel(
