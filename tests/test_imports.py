@@ -57,9 +57,13 @@ ALLOWED = {
         'alignment_figures', 'alignment_paper', 'tables'
     },
     'measurements': _FROM_RESULTS | {
-        'measurements_figures', 'measurements_rows', 'run_folder', 'tables'
+        'measurements_figures', 'measurements_rows', 'measurements_spread',
+        'run_folder', 'tables'
     },
-    'measurements_figures': _FROM_RESULTS | {'measurements_rows'},
+    'measurements_figures': _FROM_RESULTS | {
+        'measurements_rows', 'measurements_spread'
+    },
+    'measurements_spread': _FROM_RESULTS | {'measurements_rows', 'tables'},
     'linear_attention': _FROM_RESULTS | {
         'linear_attention_figure', 'linear_attention_tables', 'run_folder', 'tables'
     },
@@ -73,7 +77,7 @@ WITHOUT_JAX = (
     'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
     'counting', 'counting_cells', 'counting_figures',
     'alignment', 'alignment_figures', 'alignment_paper', 'alignment_tables',
-    'measurements', 'measurements_figures', 'measurements_rows',
+    'measurements', 'measurements_figures', 'measurements_rows', 'measurements_spread',
     'linear_attention', 'linear_attention_figure', 'linear_attention_tables',
     'theory.linear_attention', 'tasks.documents', 'tasks.tokenizers', 'tasks.text',
 )
