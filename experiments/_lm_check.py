@@ -13,7 +13,7 @@ from vvlen.tasks.tokenizers import byte_tokenizer
 
 # Whole numbers, and the least that each may be.
 _LEAST = {
-    'num_seeds': 2, 'seed': 0, 'train.max_length': 4, 'train.batch_size': 1,
+    'num_seeds': 1, 'seed': 0, 'train.max_length': 4, 'train.batch_size': 1,
     'train.num_steps': 1, 'train.steps_per_call': 1, 'train.seeds_at_once': 0,
     'train.group_size': 1, 'train.save_every_steps': 1, 'train.parts': 1,
     'evaluate.every_steps': 1, 'evaluate.num_segments': 1, 'optimizer.warmup_steps': 0,

@@ -17,7 +17,7 @@ from vvlen.curves import Curves
 from vvlen.models import llama
 from vvlen.models.llama_model import Llama
 from vvlen.tasks import text as packing
-from vvlen.training import ensemble, loop, optimizer
+from vvlen.training import checkpoint, ensemble, loop, optimizer
 from vvlen.training.step import TrainState
 
 _OFFSETS = 4  # a purpose of a seed's key, beside those of `ensemble`
@@ -79,11 +79,14 @@ def run_seed(
   offsets = np.asarray(jax.random.key_data(ensemble.purpose_key(key, _OFFSETS)))
   with jax.set_mesh(mesh):
     state = _start(config, model, mesh, key, total)
+    where = folder / 'checkpoints' / name / f'seed_{seed}'
+    if config.checkpoint and not checkpoint.last_step(where):
+      evaluate(0, state)  # what it was before
     state = loop.train(
         _make_step(config, arm, model, total, state), state,
         _batches(config, seed, text), total,
         place=lambda rows: (place(rows), offsets, np.float32(arm.weight)),
-        folder=folder / 'checkpoints' / name / f'seed_{seed}',
+        folder=where,
         meta={'text': text.facts['text_sha256']},
         save_every_steps=train.save_every_steps,
         metrics_every_steps=train.steps_per_call,
@@ -91,7 +94,7 @@ def run_seed(
         on_metrics=on_metrics, evaluate=evaluate,
     )
     _language_model.save_model(
-        config, folder / 'models' / f'{name}_{seed}', model, state.params)
+        config, folder / 'models' / name / f'seed_{seed}', model, state.params)
   late = {
       f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
       for metric in ('loss', 'cross_entropy', 'misalignment')
@@ -99,8 +102,11 @@ def run_seed(
   return _language_model.rows_of(name, seed, {**measured, **late})
 
 
-def check(config: Any, mesh: jax.sharding.Mesh) -> None:
-  """Raises ValueError if the mesh does not divide batches and segments."""
+def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
+  """Raises ValueError if the mesh does not divide batches, segments and the model.
+
+  And as `llama.load_checkpoint` if the checkpoint to go on from is not whole.
+  """
   ways = mesh.shape['data'] * mesh.shape['fsdp']
   for name, size in (
       ('train.batch_size / train.parts', config.train.batch_size / config.train.parts),
@@ -109,6 +115,9 @@ def check(config: Any, mesh: jax.sharding.Mesh) -> None:
     if size % ways:
       raise ValueError(f'config.{name} {size:g} is not a multiple of the {ways} '
                        'devices of the mesh axes data x fsdp')
+  partition.shardings(llama.abstract_params(model), mesh)
+  if config.checkpoint:
+    llama.check_checkpoint(config.checkpoint, dtype=jnp.float32)
 
 
 def _start(config, model, mesh, key, total):

@@ -90,7 +90,8 @@ def run_arm(
       evaluations.add(name, stop, first, flat)
     if first == 0:
       own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
-      _language_model.save_model(config, folder / 'models' / name, model, own)
+      _language_model.save_model(
+          config, folder / 'models' / name / 'seed_0', model, own)
     late = {f'training_{metric}': curves.late_mean(name, first, metric)
             for metric in ('loss', 'cross_entropy', 'misalignment')}
     for seed in _training.seeds_of(config, first):

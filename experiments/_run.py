@@ -177,13 +177,16 @@ def use_devices(num_groups: int | None = None) -> None:
 
   Args:
     num_groups: groups of seeds, to be shared equally by the devices; None: the devices
-      share something else, and JAX_NUM_CPU_DEVICES may say how many there are.
+      share something else, and JAX_NUM_CPU_DEVICES may say how many there are, or
+      --xla_force_host_platform_device_count in XLA_FLAGS.
   """
   affinity = getattr(os, 'sched_getaffinity', None)
   cores = len(affinity(0)) if affinity else os.cpu_count() or 1
   if num_groups is not None:
     cores = max(d for d in range(1, cores + 1) if num_groups % d == 0)
-  if num_groups is not None or 'JAX_NUM_CPU_DEVICES' not in os.environ:
+  given = 'JAX_NUM_CPU_DEVICES' in os.environ or (
+      'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''))
+  if num_groups is not None or not given:
     jax.config.update('jax_num_cpu_devices', cores)
   # Each device then is one thread.
   flag = '--xla_cpu_multi_thread_eigen=false'

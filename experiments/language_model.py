@@ -13,6 +13,7 @@ from etils import epath
 import jax
 
 from experiments import (
+    _checkpoint,
     _language_model,
     _lm_check,
     _lm_sharded,
@@ -39,7 +40,7 @@ def main(config: Any, workdir: str) -> None:
     sharding.check_divisible(config.train.seeds_at_once, mesh, config.train.group_size)
   else:
     mesh = partition.make_mesh(**config.mesh.to_dict())
-    _lm_sharded.check(config, mesh)
+    _lm_sharded.check(config, model, mesh)
   folder, first = epath.Path(workdir), jax.process_index() == 0
   _run.first_of_processes(lambda: _claim(config, workdir, text.facts))
   rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
@@ -74,13 +75,15 @@ def main(config: Any, workdir: str) -> None:
 def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
   """Makes the folder this run's, or raises."""
   _run.lock(workdir)
-  # A text and a tokenizer are known by what they are, not where.
+  # Text, tokenizer and checkpoint are known by what they are, not where.
+  if config.checkpoint:
+    facts = {**facts, 'checkpoint_sha256': _checkpoint.fingerprint(config.checkpoint)}
   run = {**config.to_dict(), 'inputs': facts}
   before = run_folder.claim(
       workdir, run, _run.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds', 'train.save_every_steps', 'mesh.data',
-                  'mesh.fsdp', 'mesh.tensor', 'text.path', 'text.tokenizer',
-                  'inputs.text'],
+                  'mesh.fsdp', 'mesh.tensor', 'checkpoint', 'text.path',
+                  'text.tokenizer', 'inputs.text'],
   )
   if before and before['num_seeds'] < config.num_seeds:
     print(_training.SEEDS_ADDED)

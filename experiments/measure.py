@@ -22,7 +22,6 @@ their own. The same command again computes what is missing and makes the report.
 from collections.abc import Callable
 import contextlib
 import functools
-import hashlib
 import math
 import os
 import platform
@@ -37,6 +36,7 @@ import numpy as np
 
 from experiments import _measure, _measure_attention, _measure_predictions, _run, report
 from experiments._check import naming_fields
+from experiments._checkpoint import fingerprint
 from experiments._measure import Subject
 from vvlen import partition, results, run_folder
 from vvlen.models import llama
@@ -49,7 +49,6 @@ _PARTS = (
     _measure_attention.spread, _measure_attention.entropy, _measure_attention.recency,
 )
 _CONFIG = os.path.join('configs', 'measure.py')
-_PIECE = 2**24  # bytes of a file that are in memory at once
 # Paths are known by their content; the others change results by rounding alone.
 _MAY_DIFFER = ('checkpoint', 'text', 'tokens_at_once', 'mesh.data', 'mesh.fsdp',
                'mesh.tensor')
@@ -182,24 +181,6 @@ def beginning(whole: list[str], num_characters: int) -> list[str]:
     if num_characters <= 0:
       break
   return read
-
-
-def fingerprint(folder: epath.Path) -> str:
-  """Returns the SHA-256 of all bytes that a checkpoint and its tokenizer are made of.
-
-  They are config.json, the tokenizer's files that `tokenizer_of` reads, and all
-  weights, each with its name and size, read in pieces.
-  """
-  tokenizer = ('tokenizer.json', 'tokenizer_config.json')
-  paths = [folder / 'config.json', *sorted(folder.glob('*.safetensors'), key=str),
-           *(path for name in tokenizer if (path := folder / name).exists())]
-  digest = hashlib.sha256()
-  for path in paths:
-    digest.update(f'{path.name} {path.stat().length}\n'.encode())
-    with path.open('rb') as file:
-      while piece := file.read(_PIECE):
-        digest.update(piece)
-  return digest.hexdigest()
 
 
 def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:

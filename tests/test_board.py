@@ -30,7 +30,7 @@ def test_curves_are_shown_as_means_over_seeds_by_arm(tmp_path):
     curves.add('none', step, 0, {'loss': np.array([step, step + 1.0])})
   evaluations.add('none', 20, 0, {'nll_8': np.array([3.0]), 'lost': np.array([np.nan])})
   curves.add('layer_norm', 10, 8, {'loss': np.array([np.nan, 4.0, np.inf])})
-  assert {p.name for p in (tmp_path / 'board').iterdir()} == {'none_0', 'layer_norm_8'}
+  assert {p.name for p in (tmp_path / 'board').iterdir()} == {'none', 'layer_norm'}
   assert _read(tmp_path / 'board/none_0') == {
       'metrics/loss': [(10, 10.5), (20, 20.5)], 'evaluations/nll_8': [(20, 3.0)]
   }

@@ -22,6 +22,7 @@ from scipy import stats
 from configs import lm as config_file
 from experiments import _language_model, _lm_check, _lm_sharded, _lm_together
 from tests.conftest import ROOT, shown
+from tests.llamas import save_llama
 from vvlen import (
     alignment,
     alignment_paper,
@@ -307,7 +308,7 @@ def test_evaluations_are_made_on_the_way(run):
 
 def test_saved_models_are_those_that_were_measured(run, text_file):
   folder, _ = run
-  model, variables = load_checkpoint(folder / 'models' / 'alpha_0_1')
+  model, variables = load_checkpoint(folder / 'models' / 'alpha_0_1' / 'seed_0')
   config = _config(**{'text.path': str(text_file)})
   text = _language_model.read_text(config)
   key = ensemble.purpose_key(ensemble.seed_keys(0, 0, 1)[0], ensemble.TEST)
@@ -513,7 +514,10 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(
     (['--config.train.parts=2'], 'config.train.parts 2 .*seeds_at_once=0'),
     (['--config.mesh.fsdp=2'], 'config.mesh.fsdp 2 .*seeds_at_once=0'),
     (['--config.arms.alpha_0_1.weight=0.0'], 'arm alpha_0_1 is compared with none'),
-    (['--config.num_seeds=1'], 'num_seeds must be a whole number from 2 on: 1'),
+    (['--config.num_seeds=0'], 'num_seeds must be a whole number from 1 on: 0'),
+    (['--config.train.seeds_at_once=0', '--config.mesh.tensor=2',
+      '--config.mesh.data=1', '--config.model.mlp_width=5',
+      '--config.model.norm=none'], 'does not divide the parameter'),
 ])
 def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
   given = [] if any('text.path' in x for x in arguments) else [
@@ -565,6 +569,39 @@ def test_a_text_that_is_none_is_told(content, says, tmp_path):
   assert done.returncode == 2
   [line] = done.stderr.splitlines()
   assert re.search(says, line), line
+
+
+def test_a_checkpoint_is_measured_first_and_known_by_its_bytes(tmp_path, text_file):
+  folder, *_ = save_llama(tmp_path / 'llama', vocab_size=264)
+
+  def go_on(workdir, source):
+    return _command(
+        f'--workdir={tmp_path / workdir}', f'--config.text.path={text_file}',
+        f'--config.checkpoint={source}', '--config.train.seeds_at_once=0',
+        '--config.num_seeds=1')
+
+  done = go_on('run', folder)
+  assert done.returncode == 0, done.stderr
+  lines = [json.loads(line) for line in
+           (tmp_path / 'run/evaluations.jsonl').read_text().splitlines()]
+  assert [(line['arm'], line['step']) for line in lines] == [
+      (arm, step) for arm in ('alpha_0', 'alpha_0_1', 'offsets_whole')
+      for step in (0, 4, 8)]
+  before = {tuple(line['nll_8']) for line in lines if line['step'] == 0}
+  assert len(before) == 1 and len({tuple(line['nll_8']) for line in lines}) > 3
+  assert (tmp_path / 'run/models/alpha_0_1/seed_0/config.json').exists()
+  # The same elsewhere, another in its place, and one that is cut short.
+  same = shutil.copytree(folder, tmp_path / 'same')
+  done = go_on('run', same)
+  assert done.returncode == 0 and '0 of 3 trainings' in done.stdout
+  weights = same / 'model.safetensors'
+  weights.write_bytes(weights.read_bytes()[:-1] + b'?')
+  done = go_on('run', same)
+  assert done.returncode == 2 and 'inputs.checkpoint_sha256' in done.stderr
+  weights.write_bytes(weights.read_bytes()[:-1])
+  done = go_on('new', same)
+  assert done.returncode == 2 and 'is cut short' in done.stderr
+  assert not (tmp_path / 'new').exists()
 
 
 def test_a_text_that_has_changed_is_refused(run, text_file, tmp_path):

@@ -89,6 +89,8 @@ def test_two_names_and_nulls_say_the_same():
     ({'model_type': 'gpt2', 'architectures': ['GPT2LMHeadModel']},
      "model_type 'gpt2' .*'GPT2LMHeadModel'.* is not supported: must be of llama"),
     ({'model_type': ...}, 'model_type None .* is not supported'),
+    ({'architectures': ['MixtralForCausalLM']},
+     "architecture 'MixtralForCausalLM' is not supported, or none of"),
     ({'hidden_size': ...}, 'config.json: hidden_size is missing'),
     ({'hidden_size': '12'}, "hidden_size must be a number of type int: '12'"),
     ({'hidden_size': True}, 'hidden_size must be a number of type int: True'),

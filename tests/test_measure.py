@@ -18,7 +18,13 @@ import numpy as np
 import pytest
 
 from configs import measure as config_file
-from experiments import _measure, _measure_attention, _measure_predictions, measure
+from experiments import (
+    _checkpoint,
+    _measure,
+    _measure_attention,
+    _measure_predictions,
+    measure,
+)
 from tests.conftest import ROOT
 from tests.llamas import llama, ROPES, variables_of
 from vvlen import measurements, measurements_spread, results
@@ -592,24 +598,24 @@ def test_the_first_characters_may_end_within_a_document():
 def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path, monkeypatch):
   shutil.copytree(checkpoint, tmp_path / 'same')
   same = epath.Path(tmp_path / 'same')
-  before = measure.fingerprint(epath.Path(checkpoint))
-  assert measure.fingerprint(same) == before
-  monkeypatch.setattr(measure, '_PIECE', 1000)
-  assert measure.fingerprint(same) == before
+  before = _checkpoint.fingerprint(epath.Path(checkpoint))
+  assert _checkpoint.fingerprint(same) == before
+  monkeypatch.setattr(_checkpoint, '_PIECE', 1000)
+  assert _checkpoint.fingerprint(same) == before
   path = tmp_path / 'same' / 'model.safetensors'
   content = bytearray(path.read_bytes() + bytes(2**19))
   path.write_bytes(content)
-  before = measure.fingerprint(same)
+  before = _checkpoint.fingerprint(same)
   for place in (0, len(content) // 2, -1):
     content[place] ^= 1
     path.write_bytes(content)
-    assert measure.fingerprint(same) != before
+    assert _checkpoint.fingerprint(same) != before
     content[place] ^= 1
   path.write_bytes(content)
-  assert measure.fingerprint(same) == before
+  assert _checkpoint.fingerprint(same) == before
   for name in ('tokenizer.json', 'tokenizer_config.json'):
     (tmp_path / 'same' / name).write_text('{}')
-    assert measure.fingerprint(same) != before
+    assert _checkpoint.fingerprint(same) != before
     (tmp_path / 'same' / name).unlink()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from tests.llamas import llama, V, variables_of
+from tests.llamas import llama, variables_of
 from vvlen import results
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.training import ensemble
@@ -90,14 +90,14 @@ def test_any_problem_with_many_seeds():
 
 
 def test_llamas_of_the_hub(tmp_path):
-  model = llama()
+  model = llama(vocab_size=257)  # of bytes
   save_checkpoint(tmp_path / 'llama', model, variables_of(model))
   scope = {}
   example = _EXAMPLES[5].replace('path/to', str(tmp_path))
   exec(compile(example, 'README.md', 'exec'), scope)
-  assert scope['logits'].shape == (1, 4, V) and scope['more'].shape == (1, 8)
+  assert scope['logits'].shape == (1, 16, 257) and scope['more'].shape == (1, 8)
   longer, variables = load_checkpoint(tmp_path / 'longer')
-  assert longer == scope['longer']
+  assert longer == scope['longer'] and longer.max_length == 4 * model.max_length
   chex.assert_trees_all_equal(variables, scope['variables'])
 
 

@@ -195,7 +195,8 @@ def _where(field: str, cell: Cell) -> Cell:
 
 def _seeds(arms: Sequence[Any], run: Any, index: Index) -> str:
   counts = sorted({len(index[arm.name, 'nll', run.length]) for arm in arms})
-  return f'{" or ".join(map(str, counts))} seeds [95 %]'
+  what = 'seed' if counts == [1] else 'seeds'
+  return f'{" or ".join(map(str, counts))} {what} [95 %]'
 
 
 def _note(family: Any, run: Any, index: Index) -> str:

@@ -54,7 +54,7 @@ class Curves:
     if self._writes:
       write_text(self._path, ''.join(json.dumps(x) + '\n' for x in self._lines))
       if self._board:
-        self._board.add(f'{arm}_{first_seed}', step, self._path.stem, metrics)
+        self._board.add(f'{arm}/seed_{first_seed}', step, self._path.stem, metrics)
 
   def late_mean(self, arm: str, first_seed: int, metric: str) -> np.ndarray:
     """Returns the mean of a metric over the last tenth of the steps, [S]."""

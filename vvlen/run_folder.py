@@ -9,6 +9,8 @@ from etils import epath
 
 from vvlen.results import write_text
 
+_NAMED = 5  # fields that differ, in a message
+
 
 def claim(
     workdir: epath.PathLike,
@@ -66,6 +68,8 @@ def claimed(
         and not (name in may_grow and new.get(name, 0) > old.get(name, 0))
     ]
     if differing:
+      more = len(differing) - _NAMED
+      differing[_NAMED:] = [f'and {more} fields more'] if more > 0 else []
       raise ValueError(
           f'{workdir} holds another run ({"; ".join(differing)}). '
           'Choose another --workdir.'

@@ -54,19 +54,10 @@ def load_checkpoint(
       tensors are not those of its config.json, or of float64 where jax_enable_x64 is
       not set.
   """
-  folder = epath.Path(folder)
-  model = read_model(folder)
-  tensors = safetensors_file.read_headers(folder)
-  if model.num_layers > len(tensors):
-    raise ValueError(f'{folder} has {len(tensors)} tensors, too few for the '
-                     f'{model.num_layers} layers that its config.json asks for')
-  expected = abstract_params(model)
-  parameters = named(expected)
-  _check_tensors(folder, model, parameters, tensors, dtype)
-  if dtype is None:
-    dtype = safetensors_file.dtype_of(tensors['model.embed_tokens.weight'])
-  dtype = _float_dtype(dtype)
-  expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), expected)
+  model, tensors, dtype = _whole(epath.Path(folder), dtype)
+  parameters = named(abstract_params(model))
+  expected = nested({
+      path: jax.ShapeDtypeStruct(x.shape, dtype) for path, x in parameters.items()})
   if callable(shardings):
     shardings = shardings(expected)
   if shardings is None:
@@ -104,6 +95,31 @@ def read_model(folder: epath.PathLike) -> Llama:
     raise ValueError(f'{path} is nested too deeply') from error
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
+
+
+def check_checkpoint(folder: epath.PathLike, *, dtype: Any = None) -> None:
+  """Raises what `load_checkpoint` would, but for tensors that cannot be read."""
+  _whole(epath.Path(folder), dtype)
+
+
+def _whole(
+    folder: epath.Path, dtype: Any
+) -> tuple[Llama, dict[str, Tensor], np.dtype]:
+  """Returns the model of a checkpoint, its tensors and the dtype that is asked for.
+
+  Raises:
+    FileNotFoundError: as `load_checkpoint`.
+    ValueError: as `load_checkpoint`.
+  """
+  model = read_model(folder)
+  tensors = safetensors_file.read_headers(folder)
+  if model.num_layers > len(tensors):
+    raise ValueError(f'{folder} has {len(tensors)} tensors, too few for the '
+                     f'{model.num_layers} layers that its config.json asks for')
+  _check_tensors(folder, model, named(abstract_params(model)), tensors, dtype)
+  if dtype is None:
+    dtype = safetensors_file.dtype_of(tensors['model.embed_tokens.weight'])
+  return model, tensors, _float_dtype(dtype)
 
 
 def abstract_params(model: Llama) -> Any:

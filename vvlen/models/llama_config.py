@@ -63,6 +63,11 @@ def model_of(config: Mapping[str, Any]) -> Llama:
         f'sliding_window {window!r}{missing} is not supported: if full attention is '
         'wanted, set it to null in config.json'
     )
+  named = config.get('architectures')
+  if isinstance(named, list) and named and not any(
+      str(x).lower().startswith(family) for x in named):
+    raise ValueError(f'architecture {named[0]!r} is not supported, or none of '
+                     f'model_type {family!r}')
   whole = lambda name, default=...: _number(config, name, int, default)
   heads = whole('num_attention_heads')
   max_length = whole('max_position_embeddings', defaults['max_position_embeddings'])
