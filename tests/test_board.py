@@ -31,10 +31,10 @@ def test_curves_are_shown_as_means_over_seeds_by_arm(tmp_path):
   evaluations.add('none', 20, 0, {'nll_8': np.array([3.0]), 'lost': np.array([np.nan])})
   curves.add('layer_norm', 10, 8, {'loss': np.array([np.nan, 4.0, np.inf])})
   assert {p.name for p in (tmp_path / 'board').iterdir()} == {'none', 'layer_norm'}
-  assert _read(tmp_path / 'board/none_0') == {
+  assert _read(tmp_path / 'board/none/seed_0') == {
       'metrics/loss': [(10, 10.5), (20, 20.5)], 'evaluations/nll_8': [(20, 3.0)]
   }
-  assert _read(tmp_path / 'board/layer_norm_8') == {'metrics/loss': [(10, 4.0)]}
+  assert _read(tmp_path / 'board/layer_norm/seed_8') == {'metrics/loss': [(10, 4.0)]}
 
 
 def test_of_several_processes_one_writes(tmp_path):
