@@ -150,7 +150,8 @@ def test_what_is_measured_is_what_the_library_measures(key):
 
 
 def test_seeds_are_tested_on_text_of_their_own_that_arms_share(key):
-  config = _config(**{'evaluate.num_segments': 4})
+  # Of which eight are read at once.
+  config = _config(**{'evaluate.num_segments': 16})
   model, mesh = _model(config), sharding.seed_mesh()
   keys = sharding.put(jax.random.split(key, mesh.size), mesh)
   params = jax.vmap(_problem(config, 'alpha_0').init)(jnp.stack([key] * mesh.size))
@@ -304,6 +305,11 @@ def test_evaluations_are_made_on_the_way(run):
   rows = results.index(results.read_rows(run[0] / 'results.csv'))
   last = lines[3]
   assert last['nll_32'] == [rows['alpha_0_1', 'nll', 32][seed] for seed in (0, 1)]
+  text = (run[0] / 'metrics.jsonl').read_text()
+  last = [json.loads(line) for line in text.splitlines()][-1]  # of the last tenth
+  found = rows['offsets_whole', 'training_cross_entropy', None]
+  assert last['cross_entropy'] == pytest.approx([found[0], found[1]])
+  assert found[0] != found[1]
 
 
 def test_saved_models_are_those_that_were_measured(run, text_file):
