@@ -5,12 +5,16 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from vvlen import results
+from vvlen import results, sharding
+from vvlen.evaluation import programs
 from vvlen.evaluation.programs import Hidden
 from vvlen.models.llama_model import Llama, output_table
 from vvlen.statistics import resampled_means
+
+_FIRST = 32  # tokens that are read to see whether a model works
 
 
 class Subject(NamedTuple):
@@ -34,6 +38,29 @@ class Cell(NamedTuple):
 def row(arm: str, length: int | None, metric: str, value: Any) -> results.Row:
   """Returns a row; there is one seed."""
   return results.Row('measure', arm, 0, length, metric, float(value))
+
+
+def check_finite(
+    checkpoint: str, subject: Subject, variables: dict[str, Any]
+) -> None:
+  """Raises ValueError if weights, or logits of the text's first tokens, are not finite.
+
+  Weights too: the first tokens do not use all of them.
+  """
+  paths, leaves = zip(*jax.tree_util.tree_leaves_with_path(variables['params']),
+                      strict=True)
+  ok = jax.jit(lambda xs: jnp.stack([jnp.isfinite(x).all() for x in xs]))
+  bad = [jax.tree_util.keystr(path, simple=True, separator='/') for path, fine in
+         zip(paths, sharding.fetch(ok(leaves)), strict=True) if not fine]
+  (tokens, _), = programs.batches(subject.stream[None, :_FIRST], _FIRST)
+  logits = jax.jit(lambda v, x: jnp.isfinite(subject.model.apply(v, x)).all())
+  fine = bool(sharding.fetch(logits(variables, tokens)))
+  weights = ', '.join(bad[:3]) + (f' and {len(bad) - 3} more' if bad[3:] else '')
+  if not fine:
+    raise ValueError(f'{checkpoint}: the model\'s logits are not finite'
+                     + (f', nor are its weights: {weights}' if bad else ''))
+  if bad:
+    raise ValueError(f'{checkpoint}: weights of the model are not finite: {weights}')
 
 
 def interval(

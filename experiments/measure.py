@@ -80,6 +80,9 @@ def main(config: Any, workdir: str) -> None:
   done = {row.arm for row in rows.values() if row.metric == 'done'}
   todo = [cell for cell in cells if cell.name not in done]
   variables = _load(config, mesh) if todo else {}
+  if todo:
+    with jax.set_mesh(mesh):
+      _measure.check_finite(config.checkpoint, subject, variables)
   _run.first_of_processes(
       lambda: run_folder.claim(workdir, *run, may_differ=_MAY_DIFFER))
   print(f'{len(subject.stream):,} tokens of text. {len(todo)} of {len(cells)} '

@@ -26,7 +26,7 @@ from experiments import (
     measure,
 )
 from tests.conftest import ROOT
-from tests.llamas import llama, ROPES, variables_of
+from tests.llamas import edit_tensors, llama, ROPES, variables_of
 from vvlen import measurements, measurements_spread, results
 from vvlen.evaluation import output_spread, perplexity
 from vvlen.evaluation.misalignment import misalignment
@@ -499,6 +499,22 @@ def _cut_off(folder):
   path.write_bytes(path.read_bytes()[:-40])
 
 
+def _one_nan(folder, tied=True):
+  model = llama(vocab_size=264, rope=ROPES['default'], tied=tied)
+  save_checkpoint(folder, model, variables_of(model))
+
+  def change(tensors):
+    tensors['model.embed_tokens.weight'][200, 3] = np.nan
+
+  edit_tensors(folder, change)
+
+
+def _too_large(folder):
+  model = llama(vocab_size=264, rope=ROPES['default'])
+  save_checkpoint(folder, model, variables_of(model))
+  edit_tensors(folder, lambda tensors: tensors['model.norm.weight'].fill(3e38))
+
+
 @pytest.mark.parametrize('make, arguments, words', [
     (None, ['--checkpoint='], '--checkpoint is missing'),
     (None, ['--checkpoint=/nowhere'], '/nowhere is not a checkpoint'),
@@ -515,6 +531,11 @@ def _cut_off(folder):
      'its tokenizer.json into the folder'),
     (_other_tokenizer, [], 'the tokenizer has 300 tokens, the model 264'),
     (_cut_off, [], 'model.safetensors'),
+    (_one_nan, [], "/other: the model's logits are not finite, nor are its weights: "
+     'embedding'),
+    (functools.partial(_one_nan, tied=False), [],  # of a token that is not at the start
+     '/other: weights of the model are not finite: embedding'),
+    (_too_large, [], "/other: the model's logits are not finite\n"),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(
     tmp_path, checkpoint, text, fast_compilation, make, arguments, words):
@@ -529,6 +550,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   assert words in done.stderr
   assert not (tmp_path / 'run').exists()
+
+
+def test_results_without_a_finite_loss_are_told(whole, tmp_path):
+  shutil.copy(whole[0] / 'config.json', tmp_path)
+  rows = results.read_rows(whole[0] / 'results.csv')
+  results.write_rows(tmp_path / 'results.csv', [
+      row._replace(value=float('nan')) if row.metric == 'nll' else row for row in rows])
+  with pytest.raises(ValueError, match=r"results.csv: no loss is finite: the model's"):
+    measurements.write(tmp_path)
 
 
 @pytest.mark.parametrize('content, words', [

@@ -62,6 +62,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     values[row.arm, row.metric, row.length] = row.value
   if not values:
     raise ValueError(f'{folder} has no results.csv with results')
+  losses = [values['block', 'nll', n] for n in lengths_of(values, 'block', 'nll')]
+  if losses and not np.isfinite(losses).any():
+    raise ValueError(f'{path}: no loss is finite: the model\'s logits are not finite')
   made = [perplexity(values, length, begin, samples),
           measurements_spread.slopes(values), measurements_spread.by_head(values),
           misalignment(values), recency(values), entropy(values)]
