@@ -11,7 +11,7 @@ variant   cost
 smoke     shows that it runs
 
 Lengths are in units of L, the tokens that the model was trained on as its config.json
-has it. Where that is far more than can be read, say --config.length=4096.
+has it. Where windows, of up to 8 L, are more than can be read: --config.length=2048.
 """
 
 import ml_collections

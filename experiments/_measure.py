@@ -181,6 +181,19 @@ def _chosen(config: Any, section: str, name: str, count: int) -> list[int]:
   return chosen
 
 
+def longest_window(config: Any, length: int) -> int:
+  """Returns how many tokens the longest window of a configuration has at L."""
+  factors = (*config.perplexity.lengths, *config.misalignment.lengths,
+             config.spread.longest, config.entropy.longest)
+  return max(round(max(factors) * length), config.recency.num_tokens)
+
+
+def scored(config: Any, subject: Subject) -> int:
+  """Returns how many tokens perplexity reads: whole windows, from the first on."""
+  longest = round(max(config.perplexity.lengths) * subject.length)
+  return min(config.perplexity.num_windows, len(subject.stream) // longest) * longest
+
+
 def hidden_of(model: Llama) -> Callable[[dict[str, Any]], Hidden]:
   """Returns what makes `Hidden` of variables, compiled once for all calls."""
   states = jax.jit(functools.partial(model.apply, method='hidden'))

@@ -27,11 +27,11 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
   if len(subject.stream) < longest:
     raise ValueError(
         f'the text has {len(subject.stream):,} tokens, fewer than the longest window, '
-        f'of {longest:,}: give more text, a larger config.num_characters, or other '
-        'config.perplexity.lengths'
+        f'of {longest:,}: give more text, a larger config.num_characters, a smaller '
+        'config.length, or other config.perplexity.lengths'
     )
-  most = min(own.num_windows, len(subject.stream) // longest)
-  text = subject.stream[: most * longest]
+  text = subject.stream[: _measure.scored(config, subject)]
+  most = len(text) // longest
   begin = subject.begin if own.begin else None
   if own.begin and begin is None:
     raise ValueError('config.perplexity.begin: the tokenizer has no BOS')

@@ -49,6 +49,7 @@ _PARTS = (
     _measure_attention.spread, _measure_attention.entropy, _measure_attention.recency,
 )
 _CONFIG = os.path.join('configs', 'measure.py')
+_LONG = 16_384  # tokens in a window of which one may not have thought
 # Paths are known by their content; the others change results by rounding alone.
 _MAY_DIFFER = ('checkpoint', 'text', 'tokens_at_once', 'mesh.data', 'mesh.fsdp',
                'mesh.tensor')
@@ -79,14 +80,17 @@ def main(config: Any, workdir: str) -> None:
   rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
   done = {row.arm for row in rows.values() if row.metric == 'done'}
   todo = [cell for cell in cells if cell.name not in done]
+  print(long_windows(config, subject.length) if todo else '', end='', flush=True)
   variables = _load(config, mesh) if todo else {}
   if todo:
     with jax.set_mesh(mesh):
       _measure.check_finite(config.checkpoint, subject, variables)
   _run.first_of_processes(
       lambda: run_folder.claim(workdir, *run, may_differ=_MAY_DIFFER))
-  print(f'{len(subject.stream):,} tokens of text. {len(todo)} of {len(cells)} '
-        f'measurements to make.{" Compiling first." if todo else ""}', flush=True)
+  print(f'{len(subject.stream):,} tokens of text, of which perplexity reads the first '
+        f'{_measure.scored(config, subject):,}, the others sequences spread over all. '
+        f'{len(todo)} of {len(cells)} measurements to make.'
+        f'{" Compiling first." if todo else ""}', flush=True)
   with (_run.Progress(sum(cell.work for cell in todo), 'tokens x layers') as progress,
         jax.set_mesh(mesh), _watching() as told_to_stop):
     for made, cell in enumerate(todo):
@@ -173,6 +177,15 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
       'vocab_size': tokenizer.vocab_size,
   }
   return Subject(model, stream, tokenizer.vocab_size, tokenizer.begin, length), facts
+
+
+def long_windows(config: Any, length: int) -> str:
+  """Returns a line on windows that are long because L is of config.json, or ''."""
+  longest = _measure.longest_window(config, length)
+  if config.length or longest <= _LONG:
+    return ''
+  return (f'The longest window has {longest:,} tokens, as L is {length:,} in '
+          'config.json; --config.length=2048 measures shorter ones.\n')
 
 
 def beginning(whole: list[str], num_characters: int) -> list[str]:

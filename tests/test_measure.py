@@ -89,6 +89,8 @@ def test_a_run_writes_tables_and_figures(whole):
     assert {f'figures/{name}.png', f'figures/{name}.pdf'} <= made
     assert str(workdir / 'figures' / f'{name}.png') in out
   assert 'has no tokenizer.json: the text is read as bytes.' in out
+  assert (f'\n{len(_stream(whole)):,} tokens of text, of which perplexity reads the '
+          'first 128, the others sequences spread over all. 18 of 18 measurements to make.') in out
   stored = json.loads((workdir / 'config.json').read_text())
   assert stored['sessions'][-1]['finished'] and len(stored['sessions']) == 1
   inputs = stored['config']['inputs']
@@ -589,6 +591,18 @@ def test_a_configuration_that_cannot_run_is_told(fields, words):
   config.update_from_flattened_dict({'checkpoint': 'x', **fields})
   with pytest.raises(ValueError, match=re.escape(words)):
     measure.check(config)
+
+
+def test_long_windows_of_a_large_length_are_told():
+  config = config_file.get_config()
+  assert measure.long_windows(config, 2048) == ''
+  assert measure.long_windows(config, 131_072) == (
+      'The longest window has 1,048,576 tokens, as L is 131,072 in config.json; '
+      '--config.length=2048 measures shorter ones.\n')
+  config.perplexity.lengths = (1.0,)
+  assert 'has 524,288 tokens' in measure.long_windows(config, 131_072)  # of entropy
+  config.length = 131_072
+  assert measure.long_windows(config, 131_072) == ''
 
 
 def test_arguments_may_be_short():
