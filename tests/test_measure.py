@@ -27,7 +27,7 @@ from experiments import (
 )
 from tests.conftest import ROOT
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
-from vvlen import measurements, measurements_spread, results
+from vvlen import measurements, measurements_figures, measurements_spread, results
 from vvlen.evaluation import output_spread, perplexity
 from vvlen.evaluation.misalignment import misalignment
 from vvlen.evaluation.probe import probe_layer
@@ -89,8 +89,9 @@ def test_a_run_writes_tables_and_figures(whole):
     assert {f'figures/{name}.png', f'figures/{name}.pdf'} <= made
     assert str(workdir / 'figures' / f'{name}.png') in out
   assert 'has no tokenizer.json: the text is read as bytes.' in out
-  assert (f'\n{len(_stream(whole)):,} tokens of text, of which perplexity reads the '
-          'first 128, the others sequences spread over all. 18 of 18 measurements to make.') in out
+  read = f'{len(_stream(whole)):,} tokens of text, of which perplexity reads the first '
+  assert (f'\n{read}128, the others sequences spread over all. 18 of 18 measurements '
+          'to make.') in out
   stored = json.loads((workdir / 'config.json').read_text())
   assert stored['sessions'][-1]['finished'] and len(stored['sessions']) == 1
   inputs = stored['config']['inputs']
@@ -552,6 +553,20 @@ def test_bad_input_is_one_line_and_exit_code_2(
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   assert words in done.stderr
   assert not (tmp_path / 'run').exists()
+
+
+def test_figures_say_what_their_bands_are(whole):
+  figures = measurements_figures.make(_values(whole[0]), 16)
+  of_sequences = 'bands: 95 % intervals, by bootstrap over them'
+  assert of_sequences in figures['misalignment'].get_supxlabel()
+  for name, words in (('entropy', 'bands: 95 % intervals of the mean over heads'),
+                      ('logits_by_distance', 'of text, of shuffled; where both')):
+    assert words in figures[name].legends[0].get_title().get_text()
+  assert '(on the right, of the first token' in figures['figure_1'].get_supxlabel()
+  slope = re.compile(r'.*: (0|[+−]\d)\.\d{3} \[.*\.\d{3}, .*\.\d{3}\]')
+  for axes in figures['figure_1'].axes:
+    *labels, guide = axes.get_legend_handles_labels()[1]
+    assert guide.startswith('$') and all(map(slope.fullmatch, labels))
 
 
 def test_results_without_a_finite_loss_are_told(whole, tmp_path):

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 import numpy as np
 
 from vvlen import plots
@@ -59,9 +61,8 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 5),
                 loc='outside upper center')
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
-  figure.supxlabel(
-      f'geometric mean over {seeds} seeds, in the middle the mean difference, paired; '
-      'bands: 95 % intervals', fontsize=6.5)
+  figure.supxlabel(_lines(seeds, ', in the middle the mean difference, paired'),
+                   fontsize=6.5)
   return figure
 
 
@@ -79,6 +80,7 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
   figure = Figure(figsize=(7.6, 3.1))
   row = figure.subplots(1, len(panels))
   names = [name for name in run.arms if any(line['arm'] == name for line in lines)]
+  seeds = 0
   for axes, (metric, title) in zip(row, panels.items(), strict=True):
     axes.set_yscale('log')
     for i, name in enumerate(names):
@@ -90,6 +92,7 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
           for step in steps
       ]
       most = max(map(len, table))
+      seeds = max(seeds, most)
       filled = np.array([np.pad(x, (0, most - len(x)), constant_values=np.nan)
                          for x in table]).T
       values = np.exp(filled) if metric.startswith('nll') else filled
@@ -97,6 +100,29 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
                  '-' if i < len(plots.LOOKS) else '--')
     plots.log_axis(axes)
     axes.set(title=title, xlabel='steps')
+    _step_ticks(axes, sorted({line['step'] for line in lines}))
   figure.legend(*row[0].get_legend_handles_labels(), ncols=4,
                 loc='outside upper center')
+  figure.supxlabel(_lines(seeds), fontsize=6.5)
   return figure
+
+
+def _lines(seeds: int, more: str = '') -> str:
+  """Says what lines and bands are."""
+  if seeds == 1:
+    return 'one seed, so without intervals'
+  return f'geometric mean over {seeds} seeds{more}; bands: 95 % intervals'
+
+
+def _step_ticks(axes: Axes, steps: list[int]) -> None:
+  """Labels steps that were evaluated, if they are few and apart, or round numbers."""
+  apart = (steps[-1] - steps[0]) / 5
+  kept = [steps[-1]]
+  for step in reversed(steps[:-1]):
+    if kept[-1] - step >= apart:
+      kept.append(step)
+  if len(steps) <= 6 and kept[-1] == steps[0]:
+    axes.set_xticks(kept)
+  else:
+    axes.xaxis.set_major_locator(
+        MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))

@@ -132,6 +132,8 @@ def misalignment(values: Values) -> Figure | None:
     axes.set(xlabel='offset of the windows, tokens', ylabel=name)
   figure.legend(*axes.get_legend_handles_labels(), title='window',
                 loc='outside right center')
+  figure.supxlabel('means over sequences of the text; bands: 95 % intervals, by '
+                   'bootstrap over them', fontsize=6.5)
   return figure
 
 
@@ -153,9 +155,9 @@ def logits(values: Values) -> Figure | None:
     axes.set_xscale('log', base=2)
     axes.set_xticks([0.5, *ends], ['self', *map(str, ends)])
     axes.set_title(f'layer {layer}: RP {", ".join(shares)}')
-  return _finish(figure, panels, 'attention logit',
-                 'distance, tokens; RP: recency probability of ' +
-                 ', '.join(ORDERS.values()))
+  return _finish(figure, panels, 'attention logit', 'distance, tokens',
+                 'RP: recency probability of text, of shuffled; where both have the '
+                 'same logits, the dashes are on the line')
 
 
 def entropy(values: Values, length: int) -> Figure | None:
@@ -175,7 +177,9 @@ def entropy(values: Values, length: int) -> Figure | None:
     axes.set_xscale('log', base=2)
     _mark(axes, length)
     axes.set_title(f'layer {layer}')
-  return _finish(figure, panels, 'entropy of attention weights, nats', 'tokens N')
+  return _finish(figure, panels, 'entropy of attention weights, nats', 'tokens N',
+                 'bands: 95 % intervals of the mean over heads, by bootstrap over '
+                 'sequences')
 
 
 def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
@@ -197,20 +201,22 @@ def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
 def _heads_and_mean(axes: Axes, x: Any, of_heads: np.ndarray, order: str) -> None:
   """Draws [heads, points], thin, and their mean."""
   colour, line = _ORDER_LOOKS[order]
-  axes.plot(x, of_heads.T, color=colour, linewidth=0.5, alpha=0.35)
-  axes.plot(x, of_heads.mean(0), color=colour, linewidth=1.8, linestyle=line,
-            label=ORDERS[order])
+  axes.plot(x, of_heads.T, color=colour, linewidth=0.6, alpha=0.5, linestyle=line)
+  axes.plot(x, of_heads.mean(0), color=colour, linewidth=2.2 if line == '-' else 1.2,
+            linestyle=line, label=ORDERS[order])
 
 
 def _finish(
-    figure: Figure, panels: dict[int, Axes], y: str, x: str
+    figure: Figure, panels: dict[int, Axes], y: str, x: str, note: str
 ) -> Figure | None:
-  """Adds legend and labels; None, where there are no panels."""
+  """Adds legend, labels and a note; None, where there are no panels."""
   if not panels:
     return None
   handles = next(iter(panels.values())).get_legend_handles_labels()
-  figure.legend(*handles, ncols=3, loc='outside upper center', title_fontsize=7,
-                title='bold: mean over heads; thin: single heads')
+  legend = figure.legend(
+      *handles, ncols=3, loc='outside upper center', title_fontsize=7,
+      title=f'bold: mean over heads; thin: single heads\n{note}')
+  legend.get_title().set_multialignment('center')
   figure.supxlabel(x, fontsize=8.5)
   figure.supylabel(y, fontsize=8.5)
   return figure

@@ -144,10 +144,10 @@ def curves(values: Values) -> Figure | None:
     arm = f'{condition}/{reading}/layer_{layer}'
     colour, marker = plots.LOOKS[[*CONDITIONS].index(condition)]
     lengths, deviation = curve(values, arm, 'std')
-    slope, low, high = (values[arm, f'slope{end}', None] for end in ENDS)
-    label = f'{CONDITIONS[condition]}: {slope:+.2f} [{low:+.2f}, {high:+.2f}]'
+    slope, low, high = (
+        number(values[arm, f'slope{end}', None], '+.3f') for end in ENDS)
     axes.plot(lengths, deviation, color=colour, marker=marker,
-              label=label.replace('-', '−'))
+              label=f'{CONDITIONS[condition]}: {slope} [{low}, {high}]')
     axes.fill_between(lengths, curve(values, arm, 'std_low')[1],
                       curve(values, arm, 'std_high')[1], color=colour, alpha=0.18,
                       linewidth=0)
@@ -167,8 +167,8 @@ def curves(values: Values) -> Figure | None:
   figure.supylabel('standard deviation over sequences', fontsize=8.5)
   names = ', '.join(map(str, components_of(values)))
   figure.supxlabel('bold: mean over components, with 95 % interval'
-                   + (f'; thin: components {names}, of the first token that is held '
-                      'fixed' if names else ''), fontsize=6.5)
+                   + (f'; thin: components {names} (on the right, of the first token '
+                      'that is held fixed)' if names else ''), fontsize=6.5)
   return figure
 
 

@@ -6,13 +6,14 @@ over seeds; the axis of lengths is logarithmic.
 
 from collections.abc import Mapping, Sequence
 import io
+import math
 from typing import Any
 
 from etils import epath
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 import numpy as np
 
 from vvlen import results
@@ -127,12 +128,35 @@ def length_axis(axes: Axes, trained_up_to: int) -> None:
 
 
 def log_axis(axes: Axes) -> None:
-  """Labels a logarithmic vertical axis at 1, 2 and 5 times powers of ten.
-
-  Where it spans less than a factor of five, at all digits.
-  """
-  short = lambda: np.ptp(np.log(axes.get_ylim())) < np.log(5)
+  """Makes a vertical axis logarithmic, with four labels or more."""
   axes.set_yscale('log')
-  axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+  axes.yaxis.set_major_locator(_Logarithmic())
   axes.yaxis.set_major_formatter('{x:g}')
-  axes.yaxis.set_minor_formatter(lambda x, _: f'{x:g}' if short() else '')
+  axes.yaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
+  axes.yaxis.set_minor_formatter('')
+
+
+class _Logarithmic(Locator):
+  """Ticks at 1, 2 and 5 times powers of ten, fewer or more where that suits better."""
+
+  def __call__(self) -> list[float]:
+    assert self.axis is not None
+    return log_ticks(*self.axis.get_view_interval())
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+  """Returns four to ten round numbers from `low` to `high`, both positive."""
+  first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+  for digits in ((1, 2, 5), (1, 3), (1,), (1, 1.5, 2, 3, 5, 7)):
+    ticks = [float(f'{digit}e{power}') for power in range(first, last + 1)
+             for digit in digits]
+    ticks = [x for x in ticks if low <= x <= high]
+    if 4 <= len(ticks) <= 10:
+      return ticks
+  if high / low < 10:  # nearly linear
+    locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=4)
+    return [float(f'{x:.6g}') for x in locator.tick_values(low, high)
+            if low <= x <= high]
+  step = -(-(last - first) // 8)
+  return [float(f'1e{power}') for power in range(first, last + 1, step)
+          if low <= float(f'1e{power}') <= high]

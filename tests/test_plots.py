@@ -1,0 +1,71 @@
+"""Axes of figures: labels that are round, enough and where the data are."""
+
+import numpy as np
+import pytest
+
+from vvlen import alignment, alignment_figures, plots
+
+
+@pytest.mark.parametrize('low, high, expected', [
+    (5, 13.5, [6, 8, 10, 12]),
+    (0.0085, 0.019, [0.01, 0.012, 0.014, 0.016, 0.018]),
+    (4, 16, [5, 7, 10, 15]),
+    (3.9, 110, [5, 10, 20, 50, 100]),
+    (9.9, 10.1, [9.9, 9.95, 10, 10.05]),
+    (1e-9, 1e3, [1e-9, 1e-7, 1e-5, 1e-3, 0.1, 10, 1e3]),
+])
+def test_a_logarithmic_axis_has_labels_at_round_numbers(low, high, expected):
+  assert plots.log_ticks(low, high) == expected
+
+
+def test_a_logarithmic_axis_never_has_few_or_many_labels():
+  rng = np.random.default_rng(0)
+  for _ in range(2_000):
+    low = 10 ** rng.uniform(-9, 5)
+    high = low * np.exp(10 ** rng.uniform(-1.5, 1.4))
+    ticks = plots.log_ticks(low, high)
+    assert 4 <= len(ticks) <= 10, (low, high, ticks)
+    assert ticks == sorted(set(ticks)) and low <= ticks[0] and ticks[-1] <= high
+
+
+def _by_step(steps, seeds=3):
+  """The figure of two arms, the second of which ends earlier."""
+  arms = {name: alignment.Arm(name, weight, (0, 0.5), 1)
+          for name, weight in (('a', 0.0), ('b', 0.1))}
+  run = alignment.Run(arms, 'a', 64, (1, 8), seeds)
+  rng = np.random.default_rng(0)
+  values = lambda: rng.uniform(0.009, 0.018, seeds).tolist()
+  lines = [{'arm': arm, 'step': step, 'nll_64': values(), 'nll_512': values(),
+            'excess_64': values()}
+           for arm, own in (('a', steps), ('b', steps[:-1])) for step in own]
+  figure = alignment_figures.by_step(run, lines)
+  figure.draw_without_rendering()
+  return figure
+
+
+@pytest.mark.parametrize('steps, expected', [
+    ([0, 1000, 2000], [0, 1000, 2000]),
+    ([1000, 1900, 2000], [1000, 2000]),
+    ([12, 25], [12, 25]),
+    ([25], [25]),
+    ([0, 10, 90, 190, 200], None),
+    (list(range(0, 2001, 100)), [0, 500, 1000, 1500, 2000]),
+    (list(range(1, 9)), None),
+])
+def test_steps_are_labelled_where_models_were_evaluated_or_at_whole_numbers(
+    steps, expected):
+  for axes in _by_step(steps).axes:
+    low, high = axes.get_xlim()
+    ticks = sorted(x for x in axes.get_xticks() if low <= x <= high)
+    assert axes.get_xscale() == 'linear' and ticks
+    assert all(x == int(x) for x in ticks)
+    assert expected is None or ticks == expected
+
+
+def test_the_course_of_training_says_seeds_and_bands():
+  words = _by_step([1, 2]).get_supxlabel()
+  assert words == 'geometric mean over 3 seeds; bands: 95 % intervals'
+  assert _by_step([1, 2], seeds=1).get_supxlabel() == 'one seed, so without intervals'
+  labels = [label.get_text() for axes in _by_step([1, 2]).axes
+            for label in axes.get_yticklabels()]
+  assert '0.015' in labels
