@@ -141,7 +141,7 @@ class _Logarithmic(Locator):
 
   def __call__(self) -> list[float]:
     assert self.axis is not None
-    return log_ticks(*self.axis.get_view_interval())
+    return log_ticks(*sorted(self.axis.get_view_interval()))
 
 
 def log_ticks(low: float, high: float) -> list[float]:
