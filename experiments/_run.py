@@ -136,9 +136,10 @@ def first_of_processes(function: Callable[[], Any]) -> Any:
 
 
 def _interrupt_again(ignored: Any) -> None:
-  """Repeats an interrupt that came in a destructor, where exceptions are lost."""
-  if isinstance(ignored.exc_value, KeyboardInterrupt):
-    threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+  """Repeats a signal that came in a destructor, where exceptions are lost."""
+  for kind, number in ((KeyboardInterrupt, signal.SIGINT), (Preempted, signal.SIGTERM)):
+    if isinstance(ignored.exc_value, kind):
+      threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
 
 
 def _fail(error: Exception) -> NoReturn:

@@ -552,6 +552,37 @@ def failing(monkeypatch):
   return run
 
 
+_SIGNALLED = """
+import signal, sys, time
+from experiments import _run
+from vvlen.training.preemption import Preempted
+
+sys.unraisablehook = _run._interrupt_again
+signal.signal(signal.SIGTERM, _run._stop)
+
+class Dying:
+  def __del__(self):
+    signal.raise_signal(signal.{})
+
+try:
+  try:
+    Dying()
+    time.sleep(9)
+  except Exception:
+    print('lost in a library')
+except (KeyboardInterrupt, Preempted) as told:
+  print(type(told).__name__)
+"""
+
+
+@pytest.mark.parametrize('name,raised', [
+    ('SIGTERM', 'Preempted'), ('SIGINT', 'KeyboardInterrupt')])
+def test_a_signal_is_not_lost_where_exceptions_are(name, raised):
+  out = subprocess.run([sys.executable, '-c', _SIGNALLED.format(name)], cwd=ROOT,
+                       capture_output=True, text=True, timeout=100)
+  assert out.stdout == f'{raised}\n', out.stderr
+
+
 @pytest.mark.parametrize('kind', [
     ValueError, OSError, MemoryError, jax.errors.JaxRuntimeError,
 ])

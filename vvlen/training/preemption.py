@@ -12,8 +12,11 @@ from jax.experimental import multihost_utils
 _calls = itertools.count(1)  # of this process, which all processes make alike
 
 
-class Preempted(Exception):
-  """The run was told to stop, and says whether it could save its state."""
+class Preempted(BaseException):
+  """The run was told to stop, and says whether it could save its state.
+
+  No Exception, as KeyboardInterrupt is none: libraries catch these, and go on.
+  """
 
 
 @contextlib.contextmanager
