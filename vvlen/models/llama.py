@@ -54,10 +54,9 @@ def load_checkpoint(
       tensors are not those of its config.json, or of float64 where jax_enable_x64 is
       not set.
   """
-  model, tensors, dtype = _whole(epath.Path(folder), dtype)
-  parameters = named(abstract_params(model))
-  expected = nested({
-      path: jax.ShapeDtypeStruct(x.shape, dtype) for path, x in parameters.items()})
+  model, tensors, parameters = _whole(epath.Path(folder), dtype)
+  dtype = next(iter(parameters.values())).dtype
+  expected = nested(parameters)
   if callable(shardings):
     shardings = shardings(expected)
   if shardings is None:
@@ -104,8 +103,10 @@ def check_checkpoint(folder: epath.PathLike, *, dtype: Any = None) -> None:
 
 def _whole(
     folder: epath.Path, dtype: Any
-) -> tuple[Llama, dict[str, Tensor], np.dtype]:
-  """Returns the model of a checkpoint, its tensors and the dtype that is asked for.
+) -> tuple[Llama, dict[str, Tensor], dict[str, jax.ShapeDtypeStruct]]:
+  """Returns the model of a checkpoint, the tensors of its files and its parameters.
+
+  The latter by path, of the dtype that they are to have.
 
   Raises:
     FileNotFoundError: as `load_checkpoint`.
@@ -116,10 +117,13 @@ def _whole(
   if model.num_layers > len(tensors):
     raise ValueError(f'{folder} has {len(tensors)} tensors, too few for the '
                      f'{model.num_layers} layers that its config.json asks for')
-  _check_tensors(folder, model, named(abstract_params(model)), tensors, dtype)
+  parameters = named(abstract_params(model))
+  _check_tensors(folder, model, parameters, tensors, dtype)
   if dtype is None:
     dtype = safetensors_file.dtype_of(tensors['model.embed_tokens.weight'])
-  return model, tensors, _float_dtype(dtype)
+  dtype = _float_dtype(dtype)
+  return model, tensors, {
+      path: jax.ShapeDtypeStruct(x.shape, dtype) for path, x in parameters.items()}
 
 
 def abstract_params(model: Llama) -> Any:
