@@ -72,7 +72,7 @@ def _slopes(
   found = output_spread.deviations(outputs, config.num_resamples, config.seed)
   ends = np.quantile(found[1:], (0.025, 0.975), axis=0)
   for end, slope, curve in zip(
-      ('', '_low', '_high'), output_spread.fit(lengths, found), (found[0], *ends),
+      results.ENDS, output_spread.fit(lengths, found), (found[0], *ends),
       strict=True):
     rows.append(row(arm, None, f'slope{end}', slope))
     rows += [row(arm, n, f'std{end}', x) for n, x in zip(lengths, curve, strict=True)]

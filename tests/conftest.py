@@ -1,6 +1,9 @@
 """Makes JAX strict, and gives the tests eight CPU devices to shard over."""
 
+import os
 import pathlib
+import socket
+import subprocess
 import tempfile
 
 import jax
@@ -33,6 +36,30 @@ def fast_compilation(tmp_path_factory):
 @pytest.fixture
 def key() -> jax.Array:
   return jax.random.key(0)
+
+
+def free_port():
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    return free.getsockname()[1]
+
+
+def run_two_processes(arguments, num_devices):
+  """Runs a command as two processes of one run, and returns what each of them says."""
+  port = free_port()
+  workers = [
+      subprocess.Popen(
+          [*arguments, '--distributed'], cwd=ROOT, stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT, text=True, env={
+              **os.environ, 'JAX_NUM_CPU_DEVICES': str(num_devices),
+              'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+              'JAX_NUM_PROCESSES': '2', 'JAX_PROCESS_ID': str(number),
+          })
+      for number in range(2)
+  ]
+  said = [worker.communicate(timeout=900)[0] for worker in workers]
+  assert [worker.returncode for worker in workers] == [0, 0], said
+  return said
 
 
 def shown(table, text):

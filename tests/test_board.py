@@ -54,5 +54,7 @@ def test_without_tensorboard_only_the_file_is_written(tmp_path, monkeypatch):
   assert len(read_curves(tmp_path / 'metrics.jsonl')) == 1
 
 
-def test_elsewhere_than_on_this_machine_nothing_is_written():
+def test_elsewhere_than_on_this_machine_nothing_is_written(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   Board('gs://bucket/run').add('none', 10, 'metrics', {'loss': np.array([1.0])})
+  assert not list(tmp_path.iterdir())

@@ -7,7 +7,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from scipy import stats
 
 from configs import lm as config_file
 from experiments import _language_model, _lm_check, _lm_sharded, _lm_together
-from tests.conftest import ROOT, shown
+from tests.conftest import ROOT, run_two_processes, shown
 from tests.llamas import save_llama
 from vvlen import (
     alignment,
@@ -415,33 +414,16 @@ def test_a_killed_run_ends_as_if_it_had_not_been(alone, tmp_path, text_file):
   assert _rows(tmp_path / 'killed') == _rows(alone)
 
 
-def _port():
-  with socket.socket() as s:
-    s.bind(('127.0.0.1', 0))
-    return s.getsockname()[1]
-
-
 @pytest.mark.slow
 def test_two_processes_train_as_one_and_one_goes_on(alone, tmp_path, text_file):
-  folder, port = tmp_path / 'two', _port()
+  folder = tmp_path / 'two'
   arguments = [
       sys.executable, '-m', 'experiments.language_model',
       '--config=configs/lm.py:smoke', f'--workdir={folder}', *SHARDED,
       f'--config.text.path={text_file}', '--config.mesh.fsdp=2',
       '--config.mesh.tensor=2',
   ]
-  workers = [
-      subprocess.Popen(
-          [*arguments, '--distributed'], cwd=ROOT, stdout=subprocess.PIPE,
-          stderr=subprocess.STDOUT, text=True, env={
-              **os.environ, 'JAX_NUM_CPU_DEVICES': '4', 'JAX_NUM_PROCESSES': '2',
-              'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
-              'JAX_PROCESS_ID': str(number),
-          })
-      for number in range(2)
-  ]
-  said = [worker.communicate(timeout=900)[0] for worker in workers]
-  assert [worker.returncode for worker in workers] == [0, 0], said
+  said = run_two_processes(arguments, num_devices=4)
   assert 'alpha.md' in said[0] and 'alpha.md' not in said[1]
   one, two = _rows(alone), _rows(folder)
   assert one.keys() == two.keys()

@@ -7,7 +7,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ from experiments import (
     _measure_predictions,
     measure,
 )
-from tests.conftest import ROOT
+from tests.conftest import free_port, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
 from vvlen import measurements, measurements_figures, measurements_spread, results
 from vvlen.evaluation import output_spread, perplexity
@@ -416,11 +415,8 @@ def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text)
 @pytest.mark.slow
 def test_one_of_several_processes_stops_between_measurements_and_goes_on(
     whole, tmp_path, checkpoint, text):
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    port = free.getsockname()[1]
-  alone = {'JAX_COORDINATOR_ADDRESS': f'localhost:{port}', 'JAX_NUM_PROCESSES': '1',
-           'JAX_PROCESS_ID': '0'}
+  alone = {'JAX_COORDINATOR_ADDRESS': f'localhost:{free_port()}',
+           'JAX_NUM_PROCESSES': '1', 'JAX_PROCESS_ID': '0'}
   arguments = [
       sys.executable, '-m', 'experiments.measure', '--distributed',
       '--config=configs/measure.py:smoke', f'--workdir={tmp_path}/told',
@@ -447,29 +443,15 @@ def test_one_of_several_processes_stops_between_measurements_and_goes_on(
 
 @pytest.mark.slow
 def test_two_processes_measure_as_one(whole, tmp_path, checkpoint, text):
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    port = free.getsockname()[1]
   folder = tmp_path / 'two'
   # Each of the four devices has a quarter of most parameters.
   arguments = [
-      sys.executable, '-m', 'experiments.measure', '--distributed',
+      sys.executable, '-m', 'experiments.measure',
       '--config=configs/measure.py:smoke', f'--workdir={folder}',
       f'--checkpoint={checkpoint}', f'--text={text}', '--config.mesh.data=1',
       '--config.mesh.fsdp=2', '--config.mesh.tensor=2',
   ]
-  workers = [
-      subprocess.Popen(
-          arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-          text=True, env={
-              **os.environ, 'JAX_NUM_CPU_DEVICES': '2', 'JAX_NUM_PROCESSES': '2',
-              'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
-              'JAX_PROCESS_ID': str(number),
-          })
-      for number in range(2)
-  ]
-  said = [worker.communicate(timeout=900)[0] for worker in workers]
-  assert [worker.returncode for worker in workers] == [0, 0], said
+  said = run_two_processes(arguments, num_devices=2)
   assert 'figure_1.md' in said[0] and 'figure_1.md' not in said[1]
   device = json.loads((folder / 'config.json').read_text())['sessions'][0]['device']
   assert device.startswith('4 x')

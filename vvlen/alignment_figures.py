@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 import numpy as np
 
 from vvlen import plots
@@ -20,6 +20,11 @@ def label(arm: Any) -> str:
   if arm.steps != 1:
     parts.append(f'{arm.steps:g} of the steps')
   return ', '.join(parts)
+
+
+def times(multiple: int) -> str:
+  """Returns the name of a multiple of the training length."""
+  return f'{multiple} L' if multiple > 1 else 'L'
 
 
 def by_length(family: Any, run: Any, index: Index) -> Figure:
@@ -49,15 +54,13 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   for axes in (plain, difference, excess):
     axes.set_xscale('log', base=2)
     ticks = [m * run.length for m in run.multiples]
-    axes.set_xticks(ticks, [f'{m} L' if m > 1 else 'L' for m in run.multiples])
-    axes.minorticks_off()
+    axes.set_xticks(ticks, [times(m) for m in run.multiples])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f'length of context, L = {run.length} tokens')
   plain.set(ylabel='perplexity', title='Perplexity')
   difference.set(ylabel='Δ log perplexity, nats a token',
                  title=f'against {label(family.control)}')
   excess.set(ylabel='SCE − entropies, nats', title='Misalignment')
-  plots.log_axis(plain)
-  plots.log_axis(excess)
   figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 5),
                 loc='outside upper center')
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
@@ -74,15 +77,15 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
     lines: of evaluations.jsonl, as `vvlen.curves` reads them.
   """
   lines = list(lines)
-  panels = {f'nll_{m * run.length}': f'perplexity at {m} L' if m > 1 else
-            'perplexity at L' for m in (run.multiples[0], run.multiples[-1])}
+  panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'
+            for m in (run.multiples[0], run.multiples[-1])}
   panels[f'excess_{run.length}'] = 'SCE − entropies at L, nats'
   figure = Figure(figsize=(7.6, 3.1))
   row = figure.subplots(1, len(panels))
   names = [name for name in run.arms if any(line['arm'] == name for line in lines)]
   seeds = 0
   for axes, (metric, title) in zip(row, panels.items(), strict=True):
-    axes.set_yscale('log')
+    plots.log_axis(axes)  # geometric means
     for i, name in enumerate(names):
       colour, marker = plots.LOOKS[i % len(plots.LOOKS)]
       steps = sorted({line['step'] for line in lines if line['arm'] == name})
@@ -98,7 +101,6 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
       values = np.exp(filled) if metric.startswith('nll') else filled
       plots.draw(axes, steps, values, colour, marker, label(run.arms[name]),
                  '-' if i < len(plots.LOOKS) else '--')
-    plots.log_axis(axes)
     axes.set(title=title, xlabel='steps')
     _step_ticks(axes, sorted({line['step'] for line in lines}))
   figure.legend(*row[0].get_legend_handles_labels(), ncols=4,

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from vvlen import alignment_paper
-from vvlen.alignment_figures import label
-from vvlen.results import Index
+from vvlen.alignment_figures import label, times
+from vvlen.results import ENDS, Index
 from vvlen.statistics import (
     corrected,
     detectable,
@@ -21,8 +21,10 @@ from vvlen.statistics import (
     PairedTest,
 )
 from vvlen.tables import (
+    blank_without,
     difference,
     difference_cell,
+    interval_cell,
     number,
     p_value,
     Record,
@@ -80,12 +82,12 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
   ]
   columns: dict[str, Cell] = {'arm': lambda r: r['label']}
   for multiple in run.multiples:
-    columns[f'perplexity at {_times(multiple)}'] = _interval(f'ppl_{multiple}', '.2f')
+    columns[f'perplexity at {times(multiple)}'] = _interval(f'ppl_{multiple}', '.2f')
   columns |= {
       'SCE': _interval('sce', '.3f'),
       'SCE − entropies': _interval('excess', '.3f'),
       'training loss, CE': _interval('training_cross_entropy', '.3f'),
-      f'Δ log perplexity at {_times(at // run.length)} [95 %]': _where(
+      f'Δ log perplexity at {times(at // run.length)} [95 %]': _where(
           'tested', difference_cell('.4f')),
       'p': _where('tested', lambda r: p_value(r['p'])),
       'p Holm': _where(
@@ -143,14 +145,14 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
           f'{metric}_tested': test is not None,
       }
   columns: dict[str, Cell] = {
-      'length': lambda r: _times(r['multiple']), 'arm': lambda r: r['label']}
+      'length': lambda r: times(r['multiple']), 'arm': lambda r: r['label']}
   for metric, name in _MEASURES.items():
     if metric != 'nll':
       columns[f'{name} [95 %]'] = _interval(metric, '.4f')
     tested = f'{metric}_tested'
     columns[f'Δ {name} [95 %]'] = _where(tested, difference_cell('.4f', f'{metric}_'))
     columns[f'p, Holm: {name}'] = _where(tested, _two_p(metric))
-  primary = _times(endpoint(run) // run.length)
+  primary = times(endpoint(run) // run.length)
   note = (
       f'{_seeds((family.control, *family.others), run, index)}. Nats. Log perplexity: '
       f'that at {primary} is in table {family.name}. SCE of two windows of this '
@@ -166,27 +168,17 @@ def _two_p(metric: str) -> Cell:
   return lambda r: f'{p_value(r[f"{metric}_p"])}, {p_value(r[f"{metric}_p_holm"])}'
 
 
-def _times(multiple: int) -> str:
-  return f'{multiple} L' if multiple > 1 else 'L'
-
-
 def _mean(
     index: Index, arm: str, metric: str, length: int | None, field: str = ''
 ) -> dict[str, float]:
   """Returns a metric's mean over seeds and the ends of its interval, nan for none."""
   values = [*index.get((arm, metric, length), {}).values()] or [math.nan]
   return {f'{field or metric}{suffix}': float(x) for suffix, x in
-          zip(('', '_low', '_high'), mean_interval(values), strict=True)}
+          zip(ENDS, mean_interval(values), strict=True)}
 
 
 def _interval(field: str, form: str) -> Cell:
-  def cell(record: Record) -> str:
-    values = [record[field + suffix] for suffix in ('', '_low', '_high')]
-    if math.isnan(values[0]):
-      return ''
-    middle, low, high = (number(x, form) for x in values)
-    return middle if math.isnan(values[1]) else f'{middle} [{low}, {high}]'
-  return cell
+  return blank_without(field, interval_cell(field, form))
 
 
 def _where(field: str, cell: Cell) -> Cell:

@@ -176,7 +176,7 @@ def _record(
   record: dict[str, Any] = {'model': '', 'seeds': len(_seeds(indices, cell))}
   for n in lengths:
     errors = np.log10(np.maximum(values('squared_error', n), FLOOR))
-    for name, value in zip(('', '_low', '_high'), mean_interval(errors), strict=True):
+    for name, value in zip(results.ENDS, mean_interval(errors), strict=True):
       record[f'error_{n}{name}'] = 10 ** float(value)
   median = values('median_squared_error', lengths[-1])
   record['median_error'] = 10 ** float(

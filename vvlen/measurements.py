@@ -15,10 +15,10 @@ from vvlen import (
     run_folder,
 )
 from vvlen.measurements_rows import layers_of, lengths_of, offsets_of, ORDERS, Values
+from vvlen.results import ENDS
 from vvlen.statistics import percentiles_cover, resampled_means
 from vvlen.tables import (
     blank_without,
-    ENDS,
     interval_cell,
     markdown,
     number,

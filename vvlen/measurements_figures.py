@@ -12,9 +12,9 @@ import numpy as np
 
 from vvlen import measurements_spread, plots
 from vvlen.measurements_rows import curve, lengths_of, offsets_of, ORDERS, Values
+from vvlen.results import ENDS
 
 _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
-_ENDS = ('', '_low', '_high')  # of a mean, and its interval
 _PIECES = 'bands: 95 % intervals, over pieces of the text'
 _ENOUGH = 300  # tokens of which a mean is drawn
 _MISALIGNMENT = {
@@ -99,7 +99,7 @@ def _band(
 
   With `end` it is one of steps, and goes on to there.
   """
-  low, high = (curve(values, arm, metric + end)[1] for end in _ENDS[1:])
+  low, high = (curve(values, arm, metric + end)[1] for end in ENDS[1:])
   places = lengths_of(values, arm, f'{metric}_low')
   skipped = sum(x < first for x in places)
   x, low, high = places[skipped:], low[skipped:], high[skipped:]
@@ -123,7 +123,7 @@ def misalignment(values: Values) -> Figure | None:
       there = [e for e in offsets if (f'offset_{e}', metric, window) in values]
       mean, low, high = (
           [values[f'offset_{e}', metric + end, window] for e in there]
-          for end in _ENDS)
+          for end in ENDS)
       axes.plot(there, mean, color=colour, marker='o', label=f'{window:,}')
       axes.fill_between(there, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale('log', base=2)

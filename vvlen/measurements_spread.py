@@ -23,8 +23,9 @@ from vvlen.measurements_rows import (
     spread_arms,
     Values,
 )
+from vvlen.results import ENDS
 from vvlen.statistics import percentiles_cover
-from vvlen.tables import ENDS, interval_cell, number, Record, Table
+from vvlen.tables import interval_cell, number, Record, Table
 
 _OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',
              'std_shortest', 'std_longest')
@@ -217,5 +218,3 @@ def _guide(axes: Axes) -> None:
   top = max(float(np.asarray(line.get_ydata())[0]) for line in lines)
   axes.plot(x, top * (x / x[0]) ** -0.5, color='black', linewidth=0.9, linestyle=':',
             label='$N^{-1/2}$')
-
-

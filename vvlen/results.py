@@ -14,6 +14,8 @@ import zipfile
 from etils import epath
 import numpy as np
 
+ENDS = ('', '_low', '_high')  # of the metrics of a mean, and of its interval
+
 
 class Row(NamedTuple):
   """One measured number."""

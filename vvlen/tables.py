@@ -17,7 +17,6 @@ from vvlen.statistics import PairedTest
 
 _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 
-ENDS = ('', '_low', '_high')  # of the names of a mean, and of its interval
 Record = Mapping[str, Any]
 
 
@@ -84,7 +83,7 @@ def interval_cell(name: str, form: str) -> Callable[[Record], str]:
   """Returns the cell of `name` and, if it has one, its interval, _low to _high."""
 
   def cell(record: Record) -> str:
-    mean, low, high = (number(record[name + end], form) for end in ENDS)
+    mean, low, high = (number(record[name + end], form) for end in results.ENDS)
     return mean if math.isnan(record[f'{name}_low']) else f'{mean} [{low}, {high}]'
 
   return cell

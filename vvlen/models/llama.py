@@ -32,9 +32,8 @@ def load_checkpoint(
 
   Each process reads the rows that its devices hold, each once, some tensors at a time.
   Besides the model, that takes the memory of the largest tensor on the host at most;
-  with a cast, of that and its cast.
-  Where the output embedding is tied and in the files nevertheless, both are read before
-  and compared.
+  with a cast, of that and its cast. Where the output embedding is tied and in the files
+  nevertheless, both are read before and compared.
 
   Args:
     folder: in hub layout, local or gs://; it needs no tokenizer.
@@ -151,7 +150,7 @@ def _check_tensors(
     if tensors[name].shape != shape:
       raise ValueError(f'{tensors[name].path}: {name} is {tensors[name].shape}, but '
                        f'config.json makes it {shape}')
-    safetensors_file.dtype_of(tensors[name])
+    safetensors_file.dtype_of(tensors[name])  # or it raises
   spare = {name for name in tensors if name not in wanted
            and not name.endswith('rotary_emb.inv_freq')
            and not (model.tied and name == REST['output_embedding'])}
