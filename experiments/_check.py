@@ -18,6 +18,7 @@ _POSITIVE = {
     'evaluate': ('num_sequences', 'fit_sequences', 'histogram_sequences',
                  'weight_sequences'),
 }
+L2_ON = ('kernels', 'all')  # parameters that weight decay acts on
 _REAL = {'model.epsilon', 'optimizer.l2', 'optimizer.learning_rate',
          'train.save_every_seconds'}
 _WHOLE = {
@@ -73,8 +74,18 @@ def _check(config: Any) -> None:
         f'config.task.num_classes must be at least 2: {config.task.num_classes}'
     )
   for name, value in config.optimizer.items():
-    if not 0 <= value < math.inf:
+    if name != 'l2_on' and not 0 <= value < math.inf:
       raise ValueError(f'config.optimizer.{name} must be finite, not negative: {value}')
+  if (l2_on := config.optimizer.get('l2_on', 'kernels')) not in L2_ON:
+    raise ValueError(
+        f'config.optimizer.l2_on must be of {", ".join(L2_ON)}: {l2_on!r}'
+    )
+  ends = train.get('averaged_at', ())
+  if any(not isinstance(end, int) or not 0 < end <= train.num_steps for end in ends):
+    raise ValueError(
+        'config.train.averaged_at must be steps, up to num_steps '
+        f'{train.num_steps}: {tuple(ends)}'
+    )
   if not train.save_every_seconds >= 0:
     raise ValueError(
         'config.train.save_every_seconds must not be negative: '

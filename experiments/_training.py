@@ -18,6 +18,7 @@ from vvlen.evaluation import distribution, lengths
 from vvlen.evaluation.measure import make_measure
 from vvlen.tasks.sizes import growing_length
 from vvlen.training import ensemble
+from vvlen.training.averaging import averaged
 from vvlen.training.step import Problem
 
 _GROWTH = 0.8  # the share of training during which lengths grow, where they do
@@ -59,27 +60,33 @@ def problem(config: Any, arm: str) -> Problem:
     hits = jnp.where(jnp.isfinite(losses), logits.argmax(-1) == batch.target, jnp.nan)
     return losses.mean(), {'accuracy': hits.mean()}
 
-  return Problem(init, sample, loss, _optimizer(config.optimizer))
+  optimizer = _optimizer(config.optimizer)
+  if ends := train.get('averaged_at', ()):
+    optimizer = averaged(optimizer, ends)
+  return Problem(init, sample, loss, optimizer)
 
 
 def _optimizer(config: Any) -> optax.GradientTransformation:
   """Returns Adam with weight decay on the kernels, of which embeddings are none.
 
+  Where `config.l2_on` is 'all', it is on all parameters, as PyTorch's
+  `Adam(weight_decay=…)` has it: embeddings, biases, and scale and shift of LayerNorm.
   The decay is added to the gradient (L2), or to Adam's step where it is decoupled.
   The numbers, but not over how many steps the rate decays, are part of the optimizer's
   state, so that runs which differ in them alone are one function of their states:
   `ensemble.train_together`.
   """
-  is_kernel = lambda path, _: path[-1].key.endswith('kernel')
-  kernels = lambda params: jax.tree_util.tree_map_with_path(is_kernel, params)
+  every = config.get('l2_on', 'kernels') == 'all'
+  decays = lambda path, _: every or path[-1].key.endswith('kernel')
+  mask = lambda params: jax.tree_util.tree_map_with_path(decays, params)
 
   def adam(learning_rate, l2, decoupled):
     if decay_steps := config.get('decay_steps', 0):
       learning_rate = optax.linear_schedule(learning_rate, 0.0, decay_steps)
     return optax.chain(
-        optax.add_decayed_weights(l2, kernels),
+        optax.add_decayed_weights(l2, mask),
         optax.scale_by_adam(),
-        optax.add_decayed_weights(decoupled, kernels),
+        optax.add_decayed_weights(decoupled, mask),
         optax.scale_by_learning_rate(learning_rate),
     )
 
@@ -195,6 +202,10 @@ def block_runner(
     rows = []
     for place, state in zip(places, states, strict=True):
       measured = measure(prepare(state.params), test_keys, validation_keys)
+      if num_steps in train.get('averaged_at', ()):
+        mean = measure(prepare(state.opt_state.mean), test_keys, validation_keys)
+        measured |= {('+averaged' + suffix, metric, length): values
+                     for (suffix, metric, length), values in mean.items()}
       for metric in ('loss', 'accuracy'):
         late = place.curves.late_mean(arm, first, metric)
         measured['', f'training_{metric}', None] = late

@@ -51,7 +51,10 @@ def main(config: Any, workdir: str) -> None:
       (arm, first) for arm in config.arms for first in _training.blocks(trained)
       if any((arm, seed) not in done for seed in _training.seeds_of(trained, first))
   ]
-  measure = {arm: _measure(config, trained, arm, step, mesh) for arm in config.arms}
+  measure = {
+      arm: block_measurer(config, trained, config.trained, arm, step, mesh)
+      for arm in config.arms
+  }
   total = len(todo) * train.seeds_at_once
   with _run.Progress(total, 'seeds') as progress:
     for arm, first in todo:
@@ -118,10 +121,20 @@ def _trained_step(config: Any, trained: Any) -> int:
   return next(iter(steps.values()))
 
 
-def _measure(
-    config: Any, trained: Any, arm: str, step: int, mesh: jax.sharding.Mesh
+def block_measurer(
+    config: Any, trained: Any, folder: epath.PathLike, arm: str, step: int,
+    mesh: jax.sharding.Mesh,
 ) -> Callable[[int], list[results.Row]]:
-  """Returns the function that measures a block of one arm, by its first seed."""
+  """Returns the function that measures a block of one arm, by its first seed.
+
+  Args:
+    config: with the fields lengths, num_sequences and moment_sequences.
+    trained: the configuration of the trained models.
+    folder: that holds their checkpoints.
+    arm: of theirs.
+    step: at which they are.
+    mesh: the devices, with the axis 'seed'.
+  """
   task = _tasks.make_task(trained)
   apply = make_apply(task.model(arm))
   train = trained.train
@@ -146,7 +159,7 @@ def _measure(
 
   def run(first):
     keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
-    place = _training.checkpoints(config.trained, trained, arm, first)
+    place = _training.checkpoints(folder, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
     test_keys, validation_keys = _training.measuring_keys(keys, mesh)
     params = prepare(state.params)

@@ -1,0 +1,150 @@
+"""Runs the cells of a family, block of seeds by block of seeds."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from etils import epath
+import ml_collections
+
+from experiments import _run, _training, mechanism
+from experiments.vanishing_variance import family, report
+from vvlen import results, run_folder, sharding
+from vvlen.cells import kept
+from vvlen.curves import Curves
+from vvlen.training import checkpoint
+
+
+class Block(NamedTuple):
+  """Some seeds of one arm of one cell, and the steps at which they lack rows."""
+
+  cell: str
+  first: int  # seed
+  arm: str
+  steps: tuple[int, ...]
+  reached: int  # the step of the checkpoint to go on from
+  interventions: bool  # whether those are to be measured after the last step
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs the blocks that are left, and writes tables and figures."""
+  cells, chosen = family.cell_configs(config), family.chosen(config)
+  train = config.base.train
+  _run.use_devices(train.seeds_at_once // train.group_size)
+  mesh = sharding.seed_mesh()
+  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  _run.lock(workdir)
+  folder, known = epath.Path(workdir), family.facts(config)
+  run_folder.claim(
+      folder,
+      {'study': 'vanishing_variance', 'digest': family.digest(known), **known},
+      _run.session(),
+  )
+  todo = [
+      block for name in chosen for block in _blocks(config, cells[name], name, folder)
+  ]
+  for name in sorted({block.cell for block in todo if block.interventions}):
+    _claim_interventions(config.mechanism, cells[name], _intervened(folder, name))
+  total = sum(
+      train.seeds_at_once * (block.steps[-1] - block.reached)
+      for block in todo if block.steps
+  )
+  compiled: dict[tuple[str, str], tuple[Any, Any]] = {}
+  with _run.Progress(total, 'seed-steps') as progress:
+    for block in todo:
+      cell, key = cells[block.cell], (block.cell, block.arm)
+      if key not in compiled:
+        compiled[key] = (
+            _training.block_runner([cell], block.arm, mesh, samples=False),
+            mechanism.block_measurer(
+                config.mechanism, cell, folder / 'cells' / block.cell, block.arm,
+                cell.train.num_steps, mesh,
+            ),
+        )
+      train_block, intervene = compiled[key]
+      _train(block, cell, train_block, folder, progress)
+      if block.interventions:
+        progress.show(f'{block.cell}, {block.arm}, interventions')
+        path = _intervened(folder, block.cell) / 'results.csv'
+        _add(path, cell.arms, intervene(block.first))
+  report.show(workdir)
+  run_folder.finish(folder, finished=_run.now())
+
+
+def _blocks(
+    config: Any, cell: Any, name: str, folder: epath.Path
+) -> list[Block]:
+  """Returns what is left of a cell; blocks that miss nothing are left out."""
+  rows = results.read_rows(folder / 'results.csv')
+  done = {(row.experiment, row.arm, row.seed) for row in rows}
+  changed = results.read_rows(_intervened(folder, name) / 'results.csv')
+  intervened = {(row.arm, row.seed) for row in changed}
+  steps = tuple(cell.train.averaged_at)
+  left = []
+  for first in _training.blocks(cell):
+    for arm in cell.arms:
+      seeds = _training.seeds_of(cell, first)
+      missing = tuple(
+          step for step in steps
+          if any((f'{name}@{step}', arm, seed) not in done for seed in seeds)
+      )
+      interventions = name in config.mechanism.cells and any(
+          (arm, seed) not in intervened for seed in seeds
+      )
+      if not missing and not interventions:
+        continue
+      reached = checkpoint.last_step(
+          _training.checkpoints(folder / 'cells' / name, cell, arm, first)
+      )
+      # All rows of a block are of one training. Where its checkpoint is elsewhere, it
+      # starts again, and all its rows are replaced.
+      measured = [step for step in steps if step not in missing]
+      if reached < max(measured, default=0) or (missing and reached > missing[0]):
+        missing, reached = steps, 0
+      left.append(Block(name, first, arm, missing, reached, interventions))
+  return left
+
+
+def _train(
+    block: Block, cell: ml_collections.ConfigDict, run: Any, folder: epath.Path,
+    progress: _run.Progress,
+) -> None:
+  """Trains a block to each of its steps, and writes what is measured there."""
+  home = folder / 'cells' / block.cell
+  if block.steps and not block.reached:
+    checkpoints = _training.checkpoints(home, cell, block.arm, block.first)
+    if checkpoints.exists():
+      checkpoints.rmtree()
+  for before, step in zip((block.reached, *block.steps), block.steps, strict=False):
+    place = _training.Place(
+        f'{block.cell}@{step}', home, Curves(home / 'metrics.jsonl')
+    )
+    new = run([place], block.first, step, progress, before)
+    _add(folder / 'results.csv', cell.arms, filter(kept, new))
+
+
+def _claim_interventions(
+    config: Any, cell: ml_collections.ConfigDict, folder: epath.Path
+) -> None:
+  """Makes a folder that of the interventions on one cell."""
+  trained = cell.to_dict()
+  for name in family.MACHINE:
+    trained['train'].pop(name)
+  facts = {name: value for name, value in config.to_dict().items() if name != 'cells'}
+  run_folder.claim(
+      folder,
+      facts | {
+          'arms': list(cell.arms), 'trained_config': trained,
+          'trained_step': cell.train.num_steps,
+      },
+      _run.session(),
+  )
+
+
+def _intervened(folder: epath.Path, name: str) -> epath.Path:
+  return folder / 'mechanism' / name
+
+
+def _add(path: epath.Path, arms: Sequence[str], new: Iterable[results.Row]) -> None:
+  """Adds rows to a file, in place of those that it has of the same number."""
+  rows = _training.merge(arms, results.read_rows(path), new)
+  results.write_rows(path, rows)
