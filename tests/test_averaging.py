@@ -1,5 +1,7 @@
 """Averaged weights are the mean of the weights that training went through."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,5 +57,5 @@ def test_a_share_of_less_than_a_step_is_one_step():
 
 @pytest.mark.parametrize('ends', [(), (0,), (20, 10), (10, 10), (19, 20)])
 def test_steps_that_cannot_be_averaged_are_named(ends):
-  with pytest.raises(ValueError, match=str(ends).replace('(', r'\(').replace(')', r'\)')):
+  with pytest.raises(ValueError, match=re.escape(str(ends))):
     averaged(optax.sgd(0.1), ends, share=0.2)

@@ -8,7 +8,6 @@ from typing import Any
 import ml_collections
 
 from experiments._check import check
-from vvlen import run_folder
 
 # What a machine may choose; the results are the same to rounding.
 MACHINE = ('save_every_seconds', 'seeds_at_once', 'group_size', 'steps_per_call')
