@@ -18,10 +18,13 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       arms=('none',),
       lengths=tuple(2**k for k in range(4, 15)),
       num_sequences=512,  # a length, a seed
-      moment_sequences=256,  # for mean, deviation and norm, of their own
+      moment_sequences=4096,  # others, for moments, and for readers to be fitted to
+      select_sequences=1024,  # others, to choose the penalty of readers by
   )
   if variant == 'smoke':
-    config.update(lengths=(16, 32, 64), num_sequences=64, moment_sequences=32)
+    config.update(
+        lengths=(16, 32, 64), num_sequences=64, moment_sequences=32, select_sequences=32
+    )
   elif variant != 'full':
     raise ValueError(f'variant is full or smoke, not {variant!r}')
   return config

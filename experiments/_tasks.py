@@ -35,6 +35,8 @@ class Task(NamedTuple):
   vocabulary: Callable[[], jax.Array]
   # (batch, weights [S, N]) -> [S, N]: in Figure 4 the largest stands first
   order: Callable[[Any, jax.Array], jax.Array]
+  # batch -> [S, N] int, the class that each item stands for
+  item_class: Callable[[Any], jax.Array]
 
   def sample_at(self, key: jax.Array, num_sequences: int, length: int) -> Any:
     """Draws sequences of one length, for measuring."""
@@ -60,6 +62,7 @@ def make_task(config: Any) -> Task:
         np.array([0.75 if informative else 0.5], np.float32),
         functools.partial(retrieval.vocabulary, task.num_classes),
         lambda batch, weights: batch.items[..., 0],
+        lambda batch: batch.items[..., 1:].argmax(-1),
     )
   sizes = dict(num_keys=task.num_keys, num_classes=task.num_classes)
   return Task(
@@ -73,4 +76,5 @@ def make_task(config: Any) -> Task:
       lambda batch, weights: weights + 2 * jax.nn.one_hot(
           batch.target_index, weights.shape[-1], dtype=jnp.float32
       ),
+      lambda batch: batch.items[..., 1],
   )

@@ -89,7 +89,7 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
     raise ValueError(
         f'config.arms must be distinct, of {trained.arms}: {tuple(config.arms)}'
     )
-  for name in ('num_sequences', 'moment_sequences'):
+  for name in ('num_sequences', 'moment_sequences', 'select_sequences'):
     if config[name] < 2:
       raise ValueError(f'config.{name} must be at least 2: {config[name]}')
   if not config.lengths or any(
@@ -128,7 +128,7 @@ def block_measurer(
   """Returns the function that measures a block of one arm, by its first seed.
 
   Args:
-    config: with the fields lengths, num_sequences and moment_sequences.
+    config: with the fields lengths, num_sequences, moment_sequences and select_sequences.
     trained: the configuration of the trained models.
     folder: that holds their checkpoints.
     arm: of theirs.
@@ -151,7 +151,9 @@ def block_measurer(
                   apply, task.sample_at, params, test_key, validation_key,
                   length=length, trained_up_to=train.max_length,
                   num_sequences=config.num_sequences,
-                  moment_sequences=config.moment_sequences)),
+                  moment_sequences=config.moment_sequences,
+                  select_sequences=config.select_sequences,
+                  item_class=task.item_class)),
           mesh, train.group_size,
       )
       for length in config.lengths
@@ -181,5 +183,6 @@ def block_measurer(
 
 if __name__ == '__main__':
   _run.run(main, needs=(
-      'trained', 'arms', 'lengths', 'num_sequences', 'moment_sequences'
+      'trained', 'arms', 'lengths', 'num_sequences', 'moment_sequences',
+      'select_sequences',
   ))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import linalg
 
 from configs import lookup as lookup_file
 from configs import mechanism as config_file
@@ -17,7 +18,7 @@ from experiments import mechanism as experiment
 from tests.conftest import ROOT, shown
 from vvlen import mechanism, mechanism_figure, plots, results
 from vvlen.comparison import compare
-from vvlen.evaluation import intervention, lengths
+from vvlen.evaluation import intervention, lengths, reader
 from vvlen.evaluation.moments import Moments
 from vvlen.models.retriever import Retriever
 from vvlen.statistics import adjusted_test, detectable, holm
@@ -42,10 +43,15 @@ def _model(norm):
 
 def _intervene(norm, length, trained_up_to=16, **sizes):
   apply, params = _model(norm)
-  sizes = dict(num_sequences=64, moment_sequences=32) | sizes
+  sizes = dict(
+      num_sequences=64, moment_sequences=32, select_sequences=16) | sizes
   return jax.jit(lambda params: intervention.intervene(
       apply, _sample, params, jax.random.key(2), jax.random.key(3), length=length,
-      trained_up_to=trained_up_to, **sizes))(params)
+      trained_up_to=trained_up_to, item_class=_item_class, **sizes))(params)
+
+
+def _item_class(batch):
+  return batch.items[..., 1:].argmax(-1)
 
 
 def _output(count=16):
@@ -125,7 +131,8 @@ def test_a_row_of_zeros_and_a_constant_component_stay_finite():
 
 def test_at_the_training_length_moments_change_nothing():
   measured = _intervene('none', 16)
-  for name in ('recentred', 'standardized', 'reweighted', *mechanism_figure.IMPOSED):
+  for name in ('recentred', 'standardized', 'covariance', 'reweighted',
+               *mechanism_figure.IMPOSED):
     np.testing.assert_allclose(measured[f'+{name}']['loss'], measured['']['loss'],
                                rtol=1e-4)
     assert measured[f'+{name}']['accuracy'] == measured['']['accuracy']
@@ -171,7 +178,29 @@ def test_measurements_are_those_by_hand():
       '+vanished':
           (output(short) - then.mean) / then.deviation * now.deviation + now.mean,
   }
+  whole = output(draw(jax.random.key(3), 48, 64)), output(draw(jax.random.key(3), 48, 2))
+  root_now, root_then = (
+      linalg.sqrtm(np.cov(x.astype(float).T, ddof=0)).real for x in whole)
+  changed['+covariance'] = (
+      (o - now.mean) @ linalg.inv(root_now) @ root_then + then.mean
+  ).astype(np.float32)
   dense = lambda x, name: x @ params[name]['kernel'] + params[name]['bias'][None]
+  fit = draw(jax.random.key(3), 48, 64)
+  select = draw(jax.random.fold_in(jax.random.key(3), 1), 16, 64)
+  weights = np.asarray(sown(batch)['attention_weights'])
+  votes = np.array([
+      np.bincount(classes, w, minlength=3)
+      for classes, w in zip(_item_class(batch), weights, strict=True)])
+  read = {'+attended_class': np.log(votes)}
+  for suffix, weakest in (('+refit', 1e-5), ('+refit_strong', 1e-2)):
+    fitted = reader.refit(
+        output(fit), fit.target, output(select), select.target, 3, weakest)
+    read[suffix] = reader.read(fitted, o)
+  for suffix, logits in read.items():
+    loss = -jax.nn.log_softmax(logits)[rows, batch.target].mean()
+    np.testing.assert_allclose(measured[suffix]['loss'], loss, rtol=1e-2)
+    assert measured[suffix]['accuracy'] == (logits.argmax(1) == batch.target).mean()
+    assert measured[suffix]['total_variance'] == measured['']['total_variance']
   for suffix, x in changed.items():
     logits = dense(jax.nn.gelu(dense(x, 'head_hidden')), 'head_output')
     target = (short if suffix[1:] in mechanism_figure.IMPOSED else batch).target
@@ -180,7 +209,7 @@ def test_measurements_are_those_by_hand():
     assert measured[suffix]['accuracy'] == (logits.argmax(1) == target).mean()
     np.testing.assert_allclose(
         measured[suffix]['total_variance'], x.var(axis=0).sum(), rtol=1e-4)
-  assert measured.keys() == changed.keys()
+  assert measured.keys() == changed.keys() | read.keys()
 
 
 def test_table_and_figure_say_what_is_restored():
@@ -293,7 +322,7 @@ def _run(module, *arguments):
     (('--config.trained=/nowhere',), "run: '/nowhere'"),
     (('--config=configs/mechanism.py:fast',), "not 'fast'"),
     (('--config=configs/lookup.py:smoke',),
-     'config has no trained, lengths, num_sequences, moment_sequences: is it for'),
+     'config has no trained, lengths, num_sequences, moment_sequences, select_sequences: is'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _run('mechanism', f'--workdir={tmp_path}/run',

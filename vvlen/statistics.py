@@ -177,20 +177,92 @@ def smallest_detectable(
   """
   if num_pairs < 2:
     raise ValueError(f'a test needs at least two pairs: {num_pairs}')
-  freedom = num_pairs - 1
-  critical = stats.t.ppf(1 - alpha / 2, freedom)
-
-  def excess(noncentrality):  # of power
-    found = stats.nct.sf(critical, freedom, noncentrality)
-    # P(T < −t_c), by symmetry; scipy's nct.cdf is nan far out in that tail.
-    found += stats.nct.sf(critical, freedom, -noncentrality)
-    return found - power
-
+  excess = lambda noncentrality: _found(noncentrality, num_pairs - 1, alpha) - power
   high = 1.0
   while excess(high) < 0:
     high *= 1.5
   noncentrality = optimize.brentq(excess, 0.0, high)
   return float(noncentrality * deviation / num_pairs**0.5)
+
+
+def power_to_find(
+    deviation: float, num_pairs: int, effect: float, alpha: float = 0.05
+) -> float:
+  """Returns how often a paired t-test would find a mean difference of this size.
+
+  Args:
+    deviation: standard deviation of the differences, positive.
+    num_pairs: S, at least 2.
+    effect: the mean difference, in the same unit.
+    alpha: level of the two-sided test.
+
+  Returns:
+    A probability.
+
+  Raises:
+    ValueError: if there are fewer than two pairs.
+  """
+  if num_pairs < 2:
+    raise ValueError(f'a test needs at least two pairs: {num_pairs}')
+  return _found(effect * num_pairs**0.5 / deviation, num_pairs - 1, alpha)
+
+
+def _found(noncentrality: float, freedom: int, alpha: float) -> float:
+  """Returns the probability that |T| exceeds its critical value, T noncentral t."""
+  critical = stats.t.ppf(1 - alpha / 2, freedom)
+  found = stats.nct.sf(critical, freedom, noncentrality)
+  # P(T < −t_c), by symmetry; scipy's nct.cdf is nan far out in that tail.
+  return float(found + stats.nct.sf(critical, freedom, -noncentrality))
+
+
+def at_level(test: PairedTest, alpha: float) -> PairedTest:
+  """Returns a test with the interval of another level, 1 − alpha.
+
+  With alpha = .05 / K, the intervals of K tests cover all their means with 95 %
+  (Bonferroni), and one excludes 0 where K p < .05.
+  """
+  freedom = test.num_pairs - 1
+  error = (test.ci_high - test.mean_difference) / stats.t.ppf(0.975, freedom)
+  reach = float(stats.t.ppf(1 - alpha / 2, freedom) * error)
+  mean = test.mean_difference
+  return test._replace(ci_low=mean - reach, ci_high=mean + reach)
+
+
+class Ratio(NamedTuple):
+  """A ratio and its 95 % interval."""
+
+  ratio: float
+  ci_low: float
+  ci_high: float
+
+
+def deviation_ratio(x: ArrayLike, y: ArrayLike) -> Ratio:
+  """Returns sd(x) / sd(y) of paired values, with Pitman's interval.
+
+    (sd_x / sd_y)² · (K ± √(K² − 1)),   K = 1 + 2 (1 − r²) t² / (S − 2)
+
+  with the correlation r of the pairs and t the 97.5 % point of Student's t with S − 2
+  degrees of freedom: exact for pairs that are jointly normal (Pitman, Biometrika 31,
+  1939).
+
+  Args:
+    x: [S].
+    y: [S].
+
+  Returns:
+    A `Ratio`; of nan if there are fewer than four pairs or one side does not vary.
+  """
+  x, y = np.asarray(x, float), np.asarray(y, float)
+  if x.size < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    return Ratio(np.nan, np.nan, np.nan)
+  squared = float(x.var(ddof=1) / y.var(ddof=1))
+  r = float(np.corrcoef(x, y)[0, 1])
+  t = float(stats.t.ppf(0.975, x.size - 2))
+  k = 1 + 2 * (1 - r**2) * t**2 / (x.size - 2)
+  reach = max(k**2 - 1, 0.0) ** 0.5
+  return Ratio(
+      squared**0.5, (squared * (k - reach)) ** 0.5, (squared * (k + reach)) ** 0.5
+  )
 
 
 def detectable(test: PairedTest | None, alpha: float = 0.05) -> float:

@@ -1,14 +1,17 @@
 """Interventions on the attention output of a trained model, at test time.
 
-Accuracy falls with length N for one of two reasons, or for both: the attention
-output o leaves the distribution that the layers after it were trained on (its variance
-vanishes, its mean shifts), or attention no longer finds the item (its weights
-disperse), and o tells less of it. Each is undone, or done, without the other:
+Accuracy falls with length N for one of three reasons, or several: the attention output
+o leaves the distribution that the layers after it were trained on (its variance
+vanishes, its mean shifts, its axes turn); those layers read o in a way that no longer
+fits; or attention no longer finds the item (its weights disperse), and o tells less of
+it, however it is read. Each is undone, or done, without the others:
 
   rescaled      o ← o · r₀ / |o|                          the norm as in training
   recentred     o ← o − μ_N + μ₀                          the mean as in training
   standardized  o ← (o − μ_N) / σ_N · σ₀ + μ₀             mean and variance of each
                                                           component as in training
+  covariance    o ← Σ₀^½ Σ_N^−½ (o − μ_N) + μ₀            mean and covariance as in
+                                                          training
   shifted       o ← o₀ − μ₀ + μ_N                         outputs o₀ of the longest
                                                           training length, with the mean
   shrunk        o ← (o₀ − μ₀) / σ₀ · σ_N + μ₀             as at N, with the variance
@@ -17,25 +20,37 @@ disperse), and o tells less of it. Each is undone, or done, without the other:
                 c = λ₀ − λ_N                              training: c more in its logit
   one_hot       o ← v                                     all weight on the target
 
-μ, σ: mean and standard deviation of each component over sequences; r₀: the mean norm;
-a, v: weight and value of the item asked for; λ: the median over sequences of its
-log-odds ln a / (1 − a); ₀: at the longest training length. The first three leave the
-weights as they are, and restore what is lost to a changed scale, mean or spread of o,
-though no signal that has gone. The next three are their counterparts: the signal is
-that of training, and what is lost is lost to the mean, to the variance, or to both. The
-last two use the label, and with the weight of the target they bring back variance as
-well. With `reweighted` the other items are as many as before and keep their
-proportions; `one_hot` is the accuracy at N = 1. All are applied before the norm of the
-model.
+μ, σ, Σ: mean and standard deviation of each component, and covariance, over sequences;
+r₀: the mean norm; a, v: weight and value of the item asked for; λ: the median over
+sequences of its log-odds ln a / (1 − a); ₀: at the longest training length. The first
+four leave the weights as they are, and restore what is lost to a changed scale, mean
+or spread of o. The next three are their counterparts: the z-scores (o − μ) / σ of the
+components are those of training, and what is lost is lost to the mean, to the variance,
+or to both. The last two use the label, and with the weight of the target they bring
+back variance as well. With `reweighted` the other items are as many as before and keep
+their proportions; `one_hot` is the accuracy at N = 1. All are applied before the norm
+of the model, and read by the model's own layers, as they were trained. Three others do
+without these layers:
+
+  refit           a linear reader of o, fitted at N (`vvlen.evaluation.reader`): what
+                  can be read off o, were the reader trained at N
+  refit_strong    the same of those principal axes alone whose deviation is a hundredth
+                  of the largest, or more
+  attended_class  argmax_c of the sum of a_i over items i of class c: what the attention
+                  weights tell, before any value is formed
+
+What `refit` answers beyond the model is lost to the reader, not to attention.
 
 Axes: S sequences, N items, d width of the attention output.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from vvlen.evaluation.axes import match_covariance, principal_axes, WEAKEST
 from vvlen.evaluation.lengths import (
   answers,
   Apply,
@@ -46,8 +61,14 @@ from vvlen.evaluation.lengths import (
   Sample,
 )
 from vvlen.evaluation.moments import Moments, moments
+from vvlen.evaluation.reader import read, refit
+
+# The share of the largest deviation from which on `refit_strong` reads an axis.
+STRONG = 1e-2
 
 Changes = Mapping[str, Callable[[jax.Array], jax.Array]]
+# batch -> class of each item [S, N] int
+ItemClass = Callable[[Any], jax.Array]
 
 
 def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
@@ -102,6 +123,26 @@ def log_odds(weight: jax.Array) -> jax.Array:
   return jnp.log(weight) - jnp.log1p(-weight)
 
 
+def class_weights(
+    weights: jax.Array, classes: jax.Array, num_classes: int
+) -> jax.Array:
+  """Returns the logarithm of the attention weight on each class.
+
+  Args:
+    weights: [S, N].
+    classes: [S, N] int, of each item.
+    num_classes: C.
+
+  Returns:
+    [S, C], finite where a class has no weight.
+  """
+  one_hot = jax.nn.one_hot(classes, num_classes, dtype=weights.dtype)
+  votes = jnp.einsum(
+      'sn,snc->sc', weights, one_hot, precision=jax.lax.Precision.HIGHEST
+  )
+  return jnp.log(jnp.maximum(votes, jnp.finfo(votes.dtype).tiny))
+
+
 def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
   return jnp.expand_dims(vector, range(like.ndim - 1))
 
@@ -109,7 +150,8 @@ def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
 def intervene(
     apply: Apply, sample: Sample, params: Params, test_key: jax.Array,
     validation_key: jax.Array, *, length: int, trained_up_to: int,
-    num_sequences: int, moment_sequences: int,
+    num_sequences: int, moment_sequences: int, select_sequences: int,
+    item_class: ItemClass,
 ) -> dict[str, Metrics]:
   """Measures one model on one length, as it is and under each intervention.
 
@@ -118,11 +160,15 @@ def intervene(
     sample: the task.
     params: of one seed.
     test_key: the same as for `lengths.evaluate`, for the same sequences.
-    validation_key: for moments; at a length, other sequences than those tested.
+    validation_key: for moments and readers; at a length, other sequences than those
+      tested.
     length: N.
     trained_up_to: the length to whose moments the output is brought.
     num_sequences: S.
-    moment_sequences: sequences that moments are measured on.
+    moment_sequences: sequences that moments are measured on, and readers fitted to;
+      many times d.
+    select_sequences: others, by which the penalty of readers is chosen.
+    item_class: the class that each item stands for.
 
   Returns:
     {'': metrics, '+rescaled': metrics, …}, each the means over sequences of
@@ -130,16 +176,29 @@ def intervene(
     as changed.
   """
 
-  def at(n):
+  def outputs(key, n, count):
     def measure(batch):
-      _, sown = apply(params, batch.query, batch.items)
+      logits, sown = apply(params, batch.query, batch.items)
       weight = pick(sown['attention_weights'], batch.target_index)
-      return sown['attention_output'], log_odds(weight)
+      return sown['attention_output'], log_odds(weight), batch.target, logits
 
-    outputs, odds = in_chunks(measure, sample, validation_key, n, moment_sequences)
-    return moments(outputs), jnp.median(odds)
+    return in_chunks(measure, sample, key, n, count)
 
-  (now, odds_now), (then, odds_then) = at(length), at(trained_up_to)
+  def at(n):
+    output, odds, target, _ = outputs(validation_key, n, moment_sequences)
+    return output, target, moments(output), principal_axes(output), jnp.median(odds)
+
+  output_now, target_now, now, axes_now, odds_now = at(length)
+  _, _, then, axes_then, odds_then = at(trained_up_to)
+  apart, _, apart_target, logits = outputs(
+      jax.random.fold_in(validation_key, 1), length, select_sequences
+  )
+  readers = {
+      suffix: refit(
+          output_now, target_now, apart, apart_target, logits.shape[-1], weakest
+      )
+      for suffix, weakest in (('+refit', WEAKEST), ('+refit_strong', STRONG))
+  }
 
   def row(batch, logits, output):
     return answers(batch, logits) | {'output': output}
@@ -153,18 +212,26 @@ def intervene(
 
   def measure(batch):
     as_it_is, sown = apply(params, batch.query, batch.items)
-    output = sown['attention_output']
-    weight = pick(sown['attention_weights'], batch.target_index)
+    output, weights = sown['attention_output'], sown['attention_weights']
+    weight = pick(weights, batch.target_index)
     # Attention to a single item returns its value.
     place = batch.target_index.reshape(-1, *[1] * (batch.items.ndim - 1))
     target = jnp.take_along_axis(batch.items, place, axis=1)
     one_hot, alone = apply(params, batch.query, target)
     value = alone['attention_output']
-    rows = {'': row(batch, as_it_is, output), '+one_hot': row(batch, one_hot, value)}
+    votes = class_weights(weights, item_class(batch), as_it_is.shape[-1])
+    rows = {
+        '': row(batch, as_it_is, output),
+        '+one_hot': row(batch, one_hot, value),
+        '+attended_class': row(batch, votes, output),
+    }
+    rows |= {suffix: row(batch, read(reader, output), output)
+             for suffix, reader in readers.items()}
     return rows | changed(batch, output, {
         '+rescaled': lambda o: rescale(o, then.norm),
         '+recentred': lambda o: recentre(o, now, then),
         '+standardized': lambda o: match(o, now, then),
+        '+covariance': lambda o: match_covariance(o, axes_now, axes_then),
         '+reweighted': lambda o: reweight(o, weight, value, odds_then - odds_now),
     })
 
