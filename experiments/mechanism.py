@@ -128,7 +128,8 @@ def block_measurer(
   """Returns the function that measures a block of one arm, by its first seed.
 
   Args:
-    config: with the fields lengths, num_sequences, moment_sequences and select_sequences.
+    config: with the fields lengths, num_sequences, moment_sequences and
+      select_sequences.
     trained: the configuration of the trained models.
     folder: that holds their checkpoints.
     arm: of theirs.

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from etils import epath
 
+from experiments.vanishing_variance import report as vanishing_variance
 from vvlen import (
     alignment,
     counting,
@@ -36,6 +37,8 @@ def _writer(workdir: str) -> Callable[..., tuple[str, list[epath.Path]]]:
     return report.write
   with run_folder.reading(path) as stored:
     config = dict(stored['config'])
+  if config.get('study') == 'vanishing_variance':
+    return vanishing_variance.write
   if 'spread' in config:
     return measurements.write
   if 'base' in config:

@@ -136,7 +136,7 @@ def test_models_import_downwards_only():
 def test_reports_are_made_without_jax():
   modules = ', '.join(f'vvlen.{name}' for name in WITHOUT_JAX)
   program = (
-      f'import sys, vvlen, {modules}\n'
+      f'import sys, vvlen, experiments.report, {modules}\n'
       "print(*{'jax', 'jaxlib', 'flax', 'optax', 'orbax'} & set(sys.modules))"
   )
   run = subprocess.run(

@@ -398,6 +398,44 @@ def test_l2_is_of_the_kernels_alone_and_added_before_adam():
     np.testing.assert_allclose(updates['bias'], bias, rtol=1e-4)
 
 
+def _with_decay_of_all():
+  config = _config(optimizer__l2=0.3, optimizer__learning_rate=0.01)
+  with config.unlocked():
+    config.optimizer.l2_on = 'all'
+  return _training.problem(config, 'layer_norm')
+
+
+def test_l2_on_all_is_of_every_parameter():
+  problem = _with_decay_of_all()
+  params = jax.tree.map(
+      lambda x: jnp.ones(x.shape), jax.eval_shape(problem.init, jax.random.key(0)))
+  nothing = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = problem.optimizer.update(nothing, problem.optimizer.init(params), params)
+  for path, update in jax.tree_util.tree_leaves_with_path(updates):
+    assert (np.asarray(update) < 0).all(), path
+
+
+def test_l2_on_all_is_the_weight_decay_of_torch():
+  torch = pytest.importorskip('torch', reason='torch is the oracle')
+  rng = np.random.default_rng(0)
+  shapes = {'kernel': (3, 4), 'bias': (4,), 'scale': (4,), 'embedding': (5, 2)}
+  params = {name: rng.normal(size=x).astype(np.float32) for name, x in shapes.items()}
+  theirs = {name: torch.tensor(x, requires_grad=True) for name, x in params.items()}
+  adam = torch.optim.Adam(theirs.values(), lr=0.01, weight_decay=0.3)
+  optimizer = _with_decay_of_all().optimizer
+  state = optimizer.init(params)
+  for _ in range(20):
+    gradients = {
+        name: rng.normal(size=x).astype(np.float32) for name, x in shapes.items()}
+    for name, x in theirs.items():
+      x.grad = torch.tensor(gradients[name])
+    adam.step()
+    updates, state = optimizer.update(gradients, state, params)
+    params = jax.tree.map(lambda x, u: x + u, params, updates)
+  for name, x in theirs.items():
+    np.testing.assert_allclose(params[name], x.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_decoupled_decay_is_of_the_kernels_and_does_not_meet_adam():
   config = _config(optimizer__l2=0.5, optimizer__learning_rate=0.25)
   with config.unlocked():

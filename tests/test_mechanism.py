@@ -178,7 +178,7 @@ def test_measurements_are_those_by_hand():
       '+vanished':
           (output(short) - then.mean) / then.deviation * now.deviation + now.mean,
   }
-  whole = output(draw(jax.random.key(3), 48, 64)), output(draw(jax.random.key(3), 48, 2))
+  whole = [output(draw(jax.random.key(3), 48, n)) for n in (64, 2)]
   root_now, root_then = (
       linalg.sqrtm(np.cov(x.astype(float).T, ddof=0)).real for x in whole)
   changed['+covariance'] = (
@@ -322,7 +322,7 @@ def _run(module, *arguments):
     (('--config.trained=/nowhere',), "run: '/nowhere'"),
     (('--config=configs/mechanism.py:fast',), "not 'fast'"),
     (('--config=configs/lookup.py:smoke',),
-     'config has no trained, lengths, num_sequences, moment_sequences, select_sequences: is'),
+     'config has no trained, lengths, num_sequences, moment_sequences, select_seq'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
   done = _run('mechanism', f'--workdir={tmp_path}/run',

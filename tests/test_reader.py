@@ -1,4 +1,4 @@
-"""Readers of outputs whose readable information is known, and covariances that match."""
+"""Readers of outputs whose readable information is known; covariances that match."""
 
 import functools
 
@@ -90,9 +90,8 @@ def test_the_reader_has_the_least_penalized_loss():
   logits = np.asarray(read(reader, jnp.asarray(output)), float)
   kernel = found.x[:-_CLASSES].reshape(-1, _CLASSES)
   expected = white @ kernel + found.x[-_CLASSES:]
-  np.testing.assert_allclose(
-      logits - logits.mean(1, keepdims=True), expected - expected.mean(1, keepdims=True),
-      atol=5e-3)
+  centre = lambda x: x - x.mean(1, keepdims=True)
+  np.testing.assert_allclose(centre(logits), centre(expected), atol=5e-3)
 
 
 def test_the_penalty_is_chosen_on_other_sequences():
@@ -118,14 +117,16 @@ def test_whitened_outputs_are_uncorrelated():
 
 def test_the_covariance_becomes_that_of_training():
   rng = np.random.default_rng(0)
-  now = jnp.asarray(rng.normal(size=(500, 6)) @ rng.normal(size=(6, 6)) + 3, jnp.float32)
-  then = jnp.asarray(rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6)), jnp.float32)
+  draw = lambda count: rng.normal(size=(count, 6)) @ rng.normal(size=(6, 6))
+  now = jnp.asarray(draw(500) + 3, jnp.float32)
+  then = jnp.asarray(draw(400), jnp.float32)
   changed = match_covariance(now, principal_axes(now), principal_axes(then))
   np.testing.assert_allclose(changed.mean(0), then.mean(0), atol=1e-4)
   np.testing.assert_allclose(np.cov(changed.T, ddof=0), np.cov(then.T, ddof=0),
                              rtol=1e-3, atol=1e-3)
   root = lambda x: linalg.sqrtm(np.cov(np.asarray(x, float).T, ddof=0)).real
-  expected = (np.asarray(now) - np.asarray(now).mean(0)) @ linalg.inv(root(now)) @ root(then)
-  np.testing.assert_allclose(changed - then.mean(0)[None], expected, rtol=1e-2, atol=1e-2)
+  centred = np.asarray(now) - np.asarray(now).mean(0)
+  expected = centred @ linalg.inv(root(now)) @ root(then) + np.asarray(then).mean(0)
+  np.testing.assert_allclose(changed, expected, rtol=1e-2, atol=1e-2)
   same = match_covariance(now, principal_axes(now), principal_axes(now))
   np.testing.assert_allclose(same, now, rtol=1e-3, atol=1e-3)

@@ -11,25 +11,33 @@ RESTORED = {
     'rescaled': ('norm as in training', '#E69F00', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
     'standardized': ('mean and variance as in training', '#D55E00', '^'),
+    'covariance': ('mean and covariance as in training', '#F0E442', 'P'),
     'reweighted': ('weight of the target as in training', '#8C6D31', '.'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
 }
 IMPOSED = {
-    'shifted': ('signal of training, mean as at N', '#117733', '<'),
-    'shrunk': ('signal of training, variance as at N', '#882255', '>'),
-    'vanished': ('signal of training, mean and variance as at N', '#332288', 'o'),
+    'shifted': ('z-scores of training, mean as at N', '#117733', '<'),
+    'shrunk': ('z-scores of training, variance as at N', '#882255', '>'),
+    'vanished': ('z-scores of training, mean and variance as at N', '#332288', 'o'),
 }
-INTERVENTIONS = RESTORED | IMPOSED
+READ = {
+    'refit': ('linear reader fitted at N', '#0072B2', 's'),
+    'refit_strong': ('the same, of strong axes alone', '#AA4499', 'v'),
+    'attended_class': ('class with most attention weight', '#999999', 'X'),
+}
+INTERVENTIONS = RESTORED | IMPOSED | READ
 
 
 def figure(index: Index, trained_up_to: int) -> Figure:
   """Draws accuracy by length under each intervention, and the output's variance."""
   arms = arms_of(index)
-  drawn = Figure(figsize=(7.0, 2.2 * len(arms) + 1.2))
-  panels = drawn.subplots(len(arms), 3, squeeze=False)
-  for (restored, imposed, variance), arm in zip(panels, arms, strict=True):
+  # Older results lack readers.
+  groups = [RESTORED, IMPOSED] + [READ] * any('+refit' in key[0] for key in index)
+  drawn = Figure(figsize=(1.0 + 2.0 * (len(groups) + 1), 2.2 * len(arms) + 1.2))
+  panels = drawn.subplots(len(arms), len(groups) + 1, squeeze=False)
+  for (*changed, variance), arm in zip(panels, arms, strict=True):
     lengths, as_it_is = plots.values(index, arm, 'accuracy')
-    for axes, group in ((restored, RESTORED), (imposed, IMPOSED)):
+    for axes, group in zip(changed, groups, strict=True):
       for name, (done, colour, marker) in group.items():
         # All weight on the target lies on the weight of training, as does its norm on
         # what it is.
@@ -39,19 +47,22 @@ def figure(index: Index, trained_up_to: int) -> Figure:
           plots.draw(axes, at, 100 * values, colour, marker, done, linestyle)
       plots.draw(axes, lengths, 100 * as_it_is, 'black', '', 'as it is', '--')
       axes.set(ylim=(0, 103))
-    restored.set(title=f'{ARMS[arm][0]}, changed', ylabel='accuracy (%)')
-    imposed.set(title=f'{ARMS[arm][0]}, signal of training')
+    titles = ('changed', 'z-scores of training', 'read otherwise')
+    for axes, title in zip(changed, titles, strict=False):
+      axes.set_title(f'{ARMS[arm][0]}, {title}')
+    changed[0].set_ylabel('accuracy (%)')
     lengths, total = plots.values(index, arm, 'total_variance')
     variance.set_yscale('log')
     plots.band(variance, lengths, total / total[:, :1], arm)
     variance.set(title='Variance of the output,\nrelative to the shortest N')
-    for axes in (restored, imposed, variance):
+    for axes in (*changed, variance):
       plots.length_axis(axes, trained_up_to)
       if arm != arms[-1]:
         axes.set_xlabel('')
-    imposed.tick_params(labelleft=False)
+    for axes in changed[1:]:
+      axes.tick_params(labelleft=False)
   named = {
-      label: handle for axes in panels[0, :2]
+      label: handle for axes in panels[0, :-1]
       for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
   }
   drawn.legend(

@@ -215,15 +215,20 @@ def _found(noncentrality: float, freedom: int, alpha: float) -> float:
   return float(found + stats.nct.sf(critical, freedom, -noncentrality))
 
 
+def spread(test: PairedTest) -> float:
+  """Returns the standard deviation of the differences of a test."""
+  reach = stats.t.ppf(0.975, test.num_pairs - 1)
+  return float((test.ci_high - test.mean_difference) / reach * test.num_pairs**0.5)
+
+
 def at_level(test: PairedTest, alpha: float) -> PairedTest:
   """Returns a test with the interval of another level, 1 − alpha.
 
   With alpha = .05 / K, the intervals of K tests cover all their means with 95 %
   (Bonferroni), and one excludes 0 where K p < .05.
   """
-  freedom = test.num_pairs - 1
-  error = (test.ci_high - test.mean_difference) / stats.t.ppf(0.975, freedom)
-  reach = float(stats.t.ppf(1 - alpha / 2, freedom) * error)
+  error = spread(test) / test.num_pairs**0.5
+  reach = float(stats.t.ppf(1 - alpha / 2, test.num_pairs - 1)) * error
   mean = test.mean_difference
   return test._replace(ci_low=mean - reach, ci_high=mean + reach)
 
@@ -278,10 +283,7 @@ def detectable(test: PairedTest | None, alpha: float = 0.05) -> float:
   """
   if test is None or not np.isfinite(test.t):
     return float('nan')
-  error = (test.ci_high - test.mean_difference) / stats.t.ppf(0.975, test.num_pairs - 1)
-  return smallest_detectable(
-      float(error * test.num_pairs**0.5), test.num_pairs, alpha=alpha
-  )
+  return smallest_detectable(spread(test), test.num_pairs, alpha=alpha)
 
 
 def corrected(

@@ -1,6 +1,5 @@
 """The cells of a family, checked, and what the family is known by."""
 
-import hashlib
 import json
 import re
 from typing import Any
@@ -43,12 +42,6 @@ def facts(config: Any) -> dict[str, Any]:
     for name in MACHINE:
       part.get('train', {}).pop(name, None)
   return plain
-
-
-def digest(family: dict[str, Any]) -> str:
-  """Returns the SHA-256 of a family's `facts`."""
-  text = json.dumps(family, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _cell_config(config: Any, name: str) -> ml_collections.ConfigDict:

@@ -1,5 +1,120 @@
-"""What a family of runs tells: its tables and figure. Runs without JAX."""
+"""What a family of runs tells: its tables and figures. Runs without JAX."""
+
+import hashlib
+import json
+from typing import Any
+
+from etils import epath
+
+from experiments.vanishing_variance import effects, figures, tables
+from vvlen import mechanism, plots, results, run_folder
+from vvlen.comparison import CONTROL, TREATED
+from vvlen.plots import ARMS
+from vvlen.results import Index
+from vvlen.tables import markdown, write_table
+
+_NAMED = ('study', 'digest')  # fields beside those of the family
 
 
-def show(workdir):
+def show(workdir: epath.PathLike) -> None:
   """Writes tables and figures, prints the main table."""
+  text, paths = write(workdir)
+  print('', text, *paths, sep='\n')
+
+
+def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+  """Writes tables and figures of a family into its folder.
+
+  Args:
+    workdir: a folder with the config.json and results.csv of
+      `experiments.vanishing_variance`.
+
+  Returns:
+    The main table as Markdown, and the paths written.
+
+  Raises:
+    ValueError: if there are no results, they are damaged, or they are of another
+      family than config.json says.
+  """
+  folder = epath.Path(workdir)
+  family = read_family(folder)
+  cells, claim = effects.read_cells(family), effects.read_claim(family)
+  rows = results.read_run(folder, r'\w+@\d+', ARMS)
+  indices = effects.index_rows(rows)
+  if odd := [f'{name}@{step}' for name, step in indices
+             if name not in cells or step not in cells[name].steps]:
+    raise ValueError(f'{folder} has rows of what the family has not: {min(odd)}')
+  found = {
+      (name, suffix): [
+          effect for step in cell.steps
+          if (effect := effects.effect(indices, cell, step, claim, suffix)) is not None
+      ]
+      for name, cell in cells.items() for suffix in tables.SUFFIXES
+  }
+  contrasts = effects.contrasts(cells)
+  tests = {
+      suffix: [(each, effects.contrast_test(each, indices, cells, claim, suffix))
+               for each in contrasts]
+      for suffix in ('', '+averaged')
+  }
+  made = [
+      tables.main_table(cells, found, claim),
+      tables.along_table(cells, found),
+      tables.contrast_table(tests, claim.level / len(contrasts)),
+      tables.averaging_table(found),
+  ]
+  changed = _interventions(folder, list(cells))
+  with plots.style():
+    drawn = {'verdicts': figures.verdicts(cells, found, claim)}
+    if averaging := figures.averaging(found, cells):
+      drawn['averaged_weights'] = averaging
+    if changed:
+      made += [tables.parts_table(changed, cells),
+               tables.parts_gain_table(
+                   changed, cells, claim.level, len(family['mechanism']['cells']))]
+      drawn['where_lost'] = figures.where_lost(changed, cells)
+    paths = plots.save(folder / 'figures', drawn)
+  for name in changed:
+    paths += mechanism.write(folder / 'mechanism' / name)[1]
+  written = [path for each in made for path in write_table(folder, each)]
+  return markdown(made[0]), [*written, *paths]
+
+
+def read_family(folder: epath.Path) -> dict[str, Any]:
+  """Returns the family whose results a folder holds.
+
+  Raises:
+    ValueError: if config.json is damaged, or says another family than the one that
+      the results were made with.
+  """
+  path = folder / 'config.json'
+  if not path.exists():
+    raise ValueError(f'{folder} has no config.json')
+  with run_folder.reading(path, of='a family') as stored:
+    config = dict(stored['config'])
+    digest, family = config['digest'], {
+        name: value for name, value in config.items() if name not in _NAMED
+    }
+  if digest_of(family) != digest:
+    raise ValueError(
+        f'{path} was changed after its results were made: its family has the digest '
+        f'{digest_of(family)[:12]}, the results are of {digest[:12]}'
+    )
+  return family
+
+
+def digest_of(family: dict[str, Any]) -> str:
+  """Returns the SHA-256 of what defines a family."""
+  return hashlib.sha256(json.dumps(family, sort_keys=True).encode()).hexdigest()
+
+
+def _interventions(folder: epath.Path, names: list[str]) -> dict[str, Index]:
+  """Returns the rows of the cells whose interventions are measured in both arms."""
+  indices = {}
+  for name in names:
+    path = folder / 'mechanism' / name / 'results.csv'
+    index = results.index(results.read_rows(path))
+    if all((arm + '+refit', 'accuracy', n) in index for arm in (CONTROL, TREATED)
+           for a, _, n in index if a == arm):
+      indices[name] = index
+  return {name: index for name, index in indices.items() if index}

@@ -36,7 +36,7 @@ def main(config: Any, workdir: str) -> None:
   folder, known = epath.Path(workdir), family.facts(config)
   run_folder.claim(
       folder,
-      {'study': 'vanishing_variance', 'digest': family.digest(known), **known},
+      {'study': 'vanishing_variance', 'digest': report.digest_of(known), **known},
       _run.session(),
   )
   todo = [

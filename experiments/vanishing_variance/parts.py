@@ -1,0 +1,93 @@
+"""What of the accuracy that is lost with length is lost where. Runs without JAX.
+
+With the accuracy A as it is, R of a linear reader fitted at N, and S with mean and
+variance of each component as in training (`vvlen.evaluation.intervention`), at length N
+and at the longest training length, 0:
+
+  lost      =  A_0 − A_N  =  weights' + reader's
+  weights'  =  R_0 − R_N                    no linear reader of the output gets it back
+  reader's  = (R_N − A_N) − (R_0 − A_0)     a reader fitted at N would get it back
+  scale's   = (S_N − A_N) − (S_0 − A_0)     of the reader's: mean and variance would
+
+The paper's claim is of the last two: attention still tells the answer, but its output
+has shrunk away from what the layers after it were trained on.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vvlen.results import by_seed, Index
+from vvlen.statistics import paired_t_test, PairedTest
+
+NAMES = ('lost', 'readers', 'scales', 'covariances', 'weights')
+
+
+class Parts(NamedTuple):
+  """Parts of what one arm loses, in points."""
+
+  seeds: tuple[int, ...]
+  lengths: tuple[int, ...]  # beyond the training lengths
+  accuracy: np.ndarray  # [seeds, 1 + lengths], at the training length first
+  lost: np.ndarray  # [seeds, lengths], as are all that follow
+  weights: np.ndarray
+  readers: np.ndarray
+  scales: np.ndarray
+  covariances: np.ndarray  # as the scale's, of the whole covariance
+
+
+def parts(index: Index, arm: str, trained_up_to: int) -> Parts:
+  """Returns the parts of each seed whose accuracies are all finite.
+
+  Raises:
+    ValueError: if the training length is not among the lengths, or an intervention is
+      missing.
+  """
+  lengths = sorted(n for a, m, n in index if (a, m) == (arm, 'accuracy') and n)
+  beyond = [n for n in lengths if n > trained_up_to]
+  if trained_up_to not in lengths or not beyond:
+    raise ValueError(f'{arm} needs the lengths {trained_up_to} and beyond: {lengths}')
+  at = [trained_up_to, *beyond]
+  tables = []
+  for suffix in ('', '+refit', '+standardized', '+covariance'):
+    if (arm + suffix, 'accuracy', trained_up_to) not in index:
+      raise ValueError(f'there are no rows of {arm + suffix}')
+    tables.append(by_seed(index, arm + suffix, 'accuracy', at))
+  seeds = tuple(sorted(
+      seed for seed in set.intersection(*map(set, tables))
+      if all(np.isfinite(table[seed]).all() for table in tables)
+  ))
+  a, r, s, c = (
+      100 * np.array([table[seed] for seed in seeds]).reshape(len(seeds), len(at))
+      for table in tables
+  )
+  more = lambda x: (x - a)[:, 1:] - (x - a)[:, :1]
+  return Parts(
+      seeds, tuple(beyond), a, lost=a[:, :1] - a[:, 1:], weights=r[:, :1] - r[:, 1:],
+      readers=more(r), scales=more(s), covariances=more(c),
+  )
+
+
+def mean_test(values: np.ndarray) -> PairedTest | None:
+  """Returns the mean over seeds of their mean over lengths [seeds, lengths]."""
+  own = values.mean(axis=1)
+  return paired_t_test(own, np.zeros_like(own)) if len(own) > 1 else None
+
+
+def difference(treated: Parts, control: Parts, name: str) -> PairedTest | None:
+  """Tests whether an arm loses another part than the other, paired over seeds."""
+  seeds = sorted(set(treated.seeds) & set(control.seeds))
+  if len(seeds) < 2:
+    return None
+  one, other = (
+      getattr(each, name)[[each.seeds.index(s) for s in seeds]].mean(axis=1)
+      for each in (treated, control)
+  )
+  return paired_t_test(one, other)
+
+
+def shares(each: Parts, names: Sequence[str] = NAMES) -> dict[str, float]:
+  """Returns parts as shares of what is lost, means over seeds and lengths."""
+  lost = each.lost.mean()
+  return {name: float(getattr(each, name).mean() / lost) for name in names}

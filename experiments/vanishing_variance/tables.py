@@ -1,0 +1,342 @@
+"""The tables of a family of runs. Runs without JAX."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.vanishing_variance import effects, parts
+from experiments.vanishing_variance.effects import Cell, Claim, Contrast, Effect
+from vvlen.comparison import CONTROL, TREATED
+from vvlen.plots import ARMS
+from vvlen.results import Index
+from vvlen.statistics import at_level, PairedTest, Ratio, spread
+from vvlen.tables import (
+  difference,
+  difference_cell,
+  left_out,
+  number,
+  p_value,
+  Table,
+)
+
+# (cell, suffix of its arms) -> effect after each step
+Effects = Mapping[tuple[str, str], Sequence[Effect]]
+_NAN = float('nan')
+
+
+def setting(cell: Cell) -> str:
+  """Says in words what a cell is."""
+  decay = 'no weight decay'
+  if cell.l2:
+    on = 'all parameters' if cell.l2_on == 'all' else 'kernels'
+    decay = f'L2 {cell.l2:g} on {on}'
+  rate = f'{cell.learning_rate:g}' + (' to 0' if cell.decays else '')
+  more = ', output projection' if cell.output_projection else ''
+  lengths = f', lengths growing to {cell.trained_up_to}' if cell.grows else ''
+  return f'{cell.task}{lengths}, {decay}, rate {rate}{more}'
+
+
+def verdict_words(effect: Effect | None, claim: Claim) -> str:
+  """Says in words what a cell shows."""
+  if effect is None:
+    return 'not run'
+  points = f'{claim.equivalence:g} point{"s" if claim.equivalence != 1 else ""}'
+  words = {
+      effects.AHEAD: 'LN ahead', effects.BEHIND: 'LN behind',
+      effects.AHEAD_LITTLE: f'LN ahead, by less than {points}',
+      effects.BEHIND_LITTLE: f'LN behind, by less than {points}',
+      effects.EQUAL: f'equal within {points}', effects.OPEN: 'no difference found',
+      'not finished': f'{len(effect.comparison.primary_differences)} of '
+                      f'{effect.cell.num_seeds} seeds so far',
+  }
+  return words.get(effect.verdict, effect.verdict)
+
+
+def main_table(cells: Mapping[str, Cell], found: Effects, claim: Claim) -> Table:
+  """Returns a row a cell: the primary endpoint after its last step."""
+  records, comparisons = [], []
+  for cell in cells.values():
+    measured = found.get((cell.name, ''), ())
+    last = measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
+    record: dict[str, Any] = {
+        'cell': cell.name, 'setting': setting(cell), 'steps': cell.steps[-1],
+        'verdict': verdict_words(last, claim),
+    }
+    records.append(record | _numbers(last))
+    if last is not None:
+      comparisons.append(last.comparison)
+  columns = {
+      'cell': lambda r: r['cell'],
+      'setting': lambda r: r['setting'],
+      'steps': lambda r: f'{r["steps"]:,}',
+      'Baseline': lambda r: _number(r['control'], '.1f'),
+      'LN − Baseline [95 %]': _difference,
+      'p': lambda r: '' if np.isnan(r['p']) else p_value(r['p']),
+      'seeds': lambda r: str(r['seeds'] or ''),
+      'spread': lambda r: _number(r['spread'], '.1f'),
+      'power': lambda r: _number(100 * r['power'], '.0f'),
+      'verdict': lambda r: r['verdict'],
+  }
+  lengths = 'the test lengths beyond the training lengths, up to 2^14'
+  note = (
+      f'Mean accuracy in % over {lengths}; LN minus Baseline in points, paired over '
+      f'seeds. Intervals and p are corrected over the {claim.num_tests} cells '
+      '(Bonferroni). Spread: standard deviation of the difference over seeds. Power: '
+      f'how often, in %, a difference of {claim.equivalence:g} point would be found. '
+      'Family, seeds and endpoint were fixed before the first run.'
+      f'{left_out(comparisons)}'
+  )
+  return Table('verdicts', 'Does LayerNorm after attention help at longer inputs?',
+               columns, records, note)
+
+
+def _numbers(effect: Effect | None) -> dict[str, Any]:
+  """Returns the numbers of an effect, nan where it has none."""
+  test = effect.corrected if effect else None
+  treated, control = effect.comparison.primary_means if effect else (_NAN, _NAN)
+  return {
+      'control': control, 'treated': treated,
+      **difference(test), 'p': test.p if test else _NAN,
+      'p_uncorrected': effect.test.p if effect and effect.test else _NAN,
+      'seeds': effect.test.num_pairs if effect and effect.test else 0,
+      'spread': spread(test) if test else _NAN,
+      'power': effect.power if effect else _NAN,
+      'smallest_detectable': effect.detectable if effect else _NAN,
+      'training_accuracy_control':
+          100 * effect.training_accuracy[0] if effect else _NAN,
+      'training_accuracy_treated':
+          100 * effect.training_accuracy[1] if effect else _NAN,
+  }
+
+
+def along_table(cells: Mapping[str, Cell], found: Effects) -> Table:
+  """Returns a row a cell and step: weights as they are, averaged, and with adaptive."""
+  records = []
+  for cell in cells.values():
+    for plain in found.get((cell.name, ''), ()):
+      record: dict[str, Any] = {'cell': cell.name, 'step': plain.step}
+      for suffix, name in SUFFIXES.items():
+        other = next((e for e in found.get((cell.name, suffix), ())
+                      if e.step == plain.step), None)
+        control = other.comparison.primary_means[1] if other else _NAN
+        record |= {f'control_{name}': control,
+                   **difference(other.test if other else None, f'{name}_')}
+      record |= {
+          'seeds': plain.test.num_pairs if plain.test else 0,
+          'training_accuracy_control': 100 * plain.training_accuracy[0],
+          'training_accuracy_treated': 100 * plain.training_accuracy[1],
+      }
+      records.append(record)
+  columns: dict[str, Any] = {
+      'cell': lambda r: r['cell'], 'steps': lambda r: f'{r["step"]:,}',
+  }
+  for name, title in (('plain', 'as they are'), ('averaged', 'averaged'),
+                      ('adaptive', 'adaptive temperature')):
+    columns[f'Baseline, {title}'] = (
+        lambda r, name=name: _number(r[f'control_{name}'], '.1f'))
+    columns[f'LN − Baseline, {title}'] = (
+        lambda r, name=name: '' if np.isnan(r[f'{name}_difference'])
+        else difference_cell('.2f', f'{name}_')(r))
+  columns['seeds'] = lambda r: str(r['seeds'])
+  columns['in training'] = lambda r: (
+      f'{r["training_accuracy_control"]:.1f}, {r["training_accuracy_treated"]:.1f}'
+  )
+  note = (
+      'Mean accuracy in % beyond the training lengths; differences in points with 95 % '
+      'intervals, uncorrected. Averaged: the mean of the weights over the last tenth '
+      'of the steps. In training: median accuracy at the training lengths over the '
+      'last tenth of the steps, Baseline and LN.'
+  )
+  return Table('along_training', 'The effect of LN along training', columns, records,
+               note)
+
+
+# Suffix of the arms -> name of its columns.
+SUFFIXES = {
+    '': 'plain', '+averaged': 'averaged', '+adaptive': 'adaptive',
+    '+averaged+adaptive': 'averaged_adaptive',
+}
+
+
+def contrast_table(
+    tests: Mapping[str, Sequence[tuple[Contrast, PairedTest | None]]], level: float
+) -> Table:
+  """Returns a row a contrast: what changes the effect of LN, and by how much.
+
+  Args:
+    tests: {suffix of the arms: contrasts and their tests}, of the same contrasts.
+    level: of one test, corrected over those of weights as they are.
+  """
+  records = []
+  for row in zip(*tests.values(), strict=True):
+    contrast = row[0][0]
+    record: dict[str, Any] = {'contrast': contrast.name, 'unit': contrast.unit}
+    for suffix, (_, test) in zip(tests, row, strict=True):
+      name = SUFFIXES[suffix]
+      wide = at_level(test, level) if test and np.isfinite(test.t) else None
+      record |= {
+          **difference(wide, f'{name}_'),
+          f'{name}_p': min(1.0, test.p * 0.05 / level) if wide and test else _NAN,
+          f'{name}_seeds': test.num_pairs if test else 0,
+      }
+    records.append(record)
+  columns: dict[str, Any] = {
+      'what changes the effect of LN': lambda r: r['contrast'],
+      'unit': lambda r: r['unit'],
+  }
+  for suffix in tests:
+    name, title = SUFFIXES[suffix], 'averaged' if suffix else 'as they are'
+    columns[f'{title} [95 %]'] = (
+        lambda r, name=name: 'not run' if np.isnan(r[f'{name}_difference'])
+        else difference_cell('.2f', f'{name}_')(r))
+    columns[f'p, {title}'] = (
+        lambda r, name=name: '' if np.isnan(r[f'{name}_p']) else p_value(r[f'{name}_p'])
+    )
+  columns['seeds'] = lambda r: str(r['plain_seeds'] or '')
+  note = (
+      'Changes of LN − Baseline, in points of mean accuracy beyond the training '
+      'lengths: linear combinations of the differences of one seed, means over the '
+      'seeds that all cells share, with intervals of Student\'s t. Intervals and p are '
+      f'corrected over the {len(records)} rows (Bonferroni), for weights as they are '
+      'and averaged over the last tenth of the steps. Twice the steps: the slope of a '
+      'least-squares line in the logarithm of the steps. Lookup, and growing lengths, '
+      'are trained for 20,000 steps, retrieval with a decaying rate for 100,000.'
+  )
+  return Table('what_changes_it', 'What changes the effect of LN', columns, records,
+               note)
+
+
+def averaging_table(found: Effects) -> Table:
+  """Returns a row a cell: what averaging the weights does."""
+  records = []
+  for (name, suffix), plain in found.items():
+    averaged = found.get((name, '+averaged'), ())
+    if suffix or not plain or not averaged or plain[-1].step != averaged[-1].step:
+      continue
+    one, other = averaged[-1], plain[-1]
+    ratio: Ratio = effects.spread_ratio(one, other)
+    records.append({
+        'cell': name, 'step': other.step,
+        'control': other.comparison.primary_means[1],
+        'control_averaged': one.comparison.primary_means[1],
+        'treated': other.comparison.primary_means[0],
+        'treated_averaged': one.comparison.primary_means[0],
+        **difference(effects.change(one, other), 'change_'),
+        'ratio': ratio.ratio, 'ratio_low': ratio.ci_low, 'ratio_high': ratio.ci_high,
+    })
+  arrow = lambda field: lambda r: (
+      f'{number(r[field], ".1f")} → {number(r[field + "_averaged"], ".1f")}'
+  )
+  columns = {
+      'cell': lambda r: r['cell'], 'steps': lambda r: f'{r["step"]:,}',
+      'Baseline': arrow('control'), 'LN': arrow('treated'),
+      'change of LN − Baseline [95 %]': lambda r: (
+          '' if np.isnan(r['change_difference'])
+          else difference_cell('.2f', 'change_')(r)),
+      'spread, as a share [95 %]': lambda r: '' if np.isnan(r['ratio']) else (
+          f'{r["ratio"]:.2f} [{r["ratio_low"]:.2f}, {r["ratio_high"]:.2f}]'),
+  }
+  note = (
+      'Mean accuracy in % beyond the training lengths, of the weights as they are → '
+      'averaged over the last tenth of the steps. Spread: standard deviation over '
+      'seeds of LN − Baseline with averaged weights, as a share of that with weights '
+      'as they are, with Pitman\'s interval. Uncorrected.'
+  )
+  return Table('averaged_weights', 'What averaging the weights changes', columns,
+               records, note)
+
+
+def parts_table(
+    indices: Mapping[str, Index], cells: Mapping[str, Cell]
+) -> Table:
+  """Returns a row a cell and arm: where accuracy is lost with length."""
+  records = []
+  for name, index in indices.items():
+    for arm in (CONTROL, TREATED):
+      found = parts.parts(index, arm, cells[name].trained_up_to)
+      record: dict[str, Any] = {
+          'cell': name, 'arm': ARMS[arm][0], 'seeds': len(found.seeds),
+          'at_training_length': found.accuracy[:, 0].mean(),
+      }
+      for part in parts.NAMES:
+        record |= difference(parts.mean_test(getattr(found, part)), f'{part}_')
+      records.append(record)
+  columns: dict[str, Any] = {
+      'cell': lambda r: r['cell'], 'arm': lambda r: r['arm'],
+      'at the training length': lambda r: number(r['at_training_length'], '.1f'),
+  }
+  for part, title in _PART_TITLES.items():
+    columns[title] = lambda r, part=part: (
+        '' if np.isnan(r[f'{part}_difference'])
+        else difference_cell('.1f', f'{part}_')(r).replace('+', ''))
+  columns['seeds'] = lambda r: str(r['seeds'])
+  note = (
+      'Points of accuracy lost from the longest training length on, mean over the '
+      'longer lengths, with 95 % intervals over seeds, uncorrected. The weights\': no '
+      'linear reader of the attention output gets it back, fitted at that length. The '
+      'reader\'s: such a reader would; lost = the weights\' + the reader\'s. Of the '
+      'reader\'s, the scale\'s: mean and variance of each component as in training '
+      'would get it back; the covariance\'s: mean and whole covariance would.'
+  )
+  return Table('parts', 'Where accuracy is lost with length', columns, records, note)
+
+
+_PART_TITLES = {
+    'lost': 'lost [95 %]', 'weights': 'the weights\'', 'readers': 'the reader\'s',
+    'scales': 'of it the scale\'s', 'covariances': 'the covariance\'s',
+}
+
+
+def parts_gain_table(
+    indices: Mapping[str, Index], cells: Mapping[str, Cell], level: float, count: int
+) -> Table:
+  """Returns a row a cell: whether LN loses less, and where.
+
+  Args:
+    indices: rows of interventions, by cell.
+    cells: of the family.
+    level: of all tests of a column together.
+    count: how many cells are to be tested.
+  """
+  records = []
+  for name, index in indices.items():
+    control, treated = (
+        parts.parts(index, arm, cells[name].trained_up_to) for arm in (CONTROL, TREATED)
+    )
+    pairs = len(set(control.seeds) & set(treated.seeds))
+    record: dict[str, Any] = {'cell': name, 'seeds': pairs}
+    for part in parts.NAMES:
+      test = parts.difference(treated, control, part)
+      wide = at_level(test, level / count) if test and np.isfinite(test.t) else None
+      record |= difference(wide, f'{part}_')
+      record[f'{part}_p'] = min(1.0, test.p * count) if wide and test else _NAN
+    records.append(record)
+  columns: dict[str, Any] = {'cell': lambda r: r['cell']}
+  for part, title in _PART_TITLES.items():
+    title = title.replace(' [95 %]', '')
+    columns[f'{title} [95 %]'] = lambda r, part=part: (
+        '' if np.isnan(r[f'{part}_difference'])
+        else difference_cell('.1f', f'{part}_')(r))
+    if part == 'readers':
+      columns['p of the reader\'s'] = lambda r: (
+          '' if np.isnan(r['readers_p']) else p_value(r['readers_p']))
+  columns['seeds'] = lambda r: str(r['seeds'])
+  note = (
+      'What LN loses minus what the Baseline loses, in points, paired over seeds: '
+      'below 0 LN loses less. The paper\'s claim is that LN lessens the part of the '
+      f'reader. Intervals and p of a column are corrected over the {count} cells '
+      '(Bonferroni).'
+  )
+  return Table('parts_gain', 'Does LN lessen what is lost, and where?', columns,
+               records, note)
+
+
+def _number(value: float, form: str) -> str:
+  return '' if np.isnan(value) else number(value, form)
+
+
+def _difference(record: Mapping[str, Any]) -> str:
+  if np.isnan(record['difference']):
+    return ''
+  return difference_cell('.2f')(record)
