@@ -100,7 +100,7 @@ def _numbers(effect: Effect | None) -> dict[str, Any]:
       **difference(test), 'p': test.p if test else _NAN,
       'p_uncorrected': effect.test.p if effect and effect.test else _NAN,
       'seeds': effect.test.num_pairs if effect and effect.test else 0,
-      'spread': spread(test) if test else _NAN,
+      'spread': spread(effect.test) if effect and effect.test else _NAN,
       'power': effect.power if effect else _NAN,
       'smallest_detectable': effect.detectable if effect else _NAN,
       'training_accuracy_control':
