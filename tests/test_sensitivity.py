@@ -21,7 +21,7 @@ from vvlen import plots, results, run_folder, sensitivity, sensitivity_figures
 from vvlen.cells import index_cells, read_cells, Setting
 from vvlen.curves import Curves
 from vvlen.results import Row
-from vvlen.statistics import detectable, holm
+from vvlen.statistics import detectable, holm, holm_levels
 from vvlen.tuned import tune
 
 _LENGTHS = (16, 32, 64)
@@ -64,8 +64,14 @@ def test_cells_are_tested_at_their_last_step_and_corrected_together():
     }
     expected.append(stats.ttest_rel(endpoint['layer_norm'], endpoint['none']).pvalue)
   np.testing.assert_allclose(
-      [c.holm_p for c in cells if c.step == 20], holm(expected), rtol=1e-6)
-  assert np.isnan([c.holm_p for c in cells if c.step == 10]).all()
+      [c.holm.p for c in cells if c.step == 20], holm(expected), rtol=1e-6)
+  # The intervals are of the levels at which Holm decides.
+  for cell, level in zip(
+      [c for c in cells if c.step == 20], holm_levels(expected), strict=True):
+    differences = list(cell.comparison.primary_differences.values())
+    wide = stats.ttest_1samp(differences, 0).confidence_interval(1 - level)
+    assert (cell.holm.ci_low, cell.holm.ci_high) == pytest.approx(tuple(wide))
+  assert all(c.holm is None and not c.found for c in cells if c.step == 10)
 
 
 def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
@@ -91,14 +97,15 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
       'steps': '20', 'arm': 'LN', 'Baseline': f'{control:.1f}',
       'treated': f'{treated:.1f}', 'in training': '95, 97',
       'weight of target': '0.25, 0.5', 'output norm': '6, 7', 'distance': '2, 3',
-      'p Holm': '< .001', 'pairs': '6',
+      'p': '< .001 *', 'pairs': '6',
+      'difference [95 %]': '{:+.2f} [{:+.2f}, {:+.2f}]'.format(*cell.holm),
   }.items()
   with plots.style():
     left, right = sensitivity_figures.gains(cells, {}).axes
   points = [line for line in left.lines if line.get_marker() == '^']
   places = [(line.get_ydata()[0], line.get_xdata()[0]) for line in points]
   np.testing.assert_allclose(places, [(1, 0), (0, 20), (2, -10)], atol=2)
-  family = {c.name: c.comparison.primary for c in cells if c.step == 20}
+  family = {c.name: c.holm for c in cells if c.step == 20}
   bars = [bar.get_segments()[0] for bar in left.collections]
   np.testing.assert_allclose(
       [bar[:, 0] for bar in bars], [(test.ci_low, test.ci_high)
@@ -140,7 +147,7 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
         100 * np.mean(np.subtract(gain['a', step], gain['base', step])))
   uncorrected = [stats.ttest_rel(gain[x, 20], gain['base', 20]).pvalue for x in 'ab']
   np.testing.assert_allclose(
-      [cells[x, 20].holm_p_change for x in 'ab'], holm(uncorrected))
+      [cells[x, 20].holm_change.p for x in 'ab'], holm(uncorrected))
   assert cells['base', 20].change is cells['late', 40].change is None
 
 
@@ -184,7 +191,7 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
           *_rows({'d': 0.1}, (10,), num_seeds=3)]
   cells = read_cells(index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
-  assert all(np.isnan(c.holm_p) != c.in_family for c in cells)
+  assert all((c.holm is not None) == c.in_family for c in cells)
   note = sensitivity.table(cells, {}).note
   assert 'after 10 steps' in note
   chosen = read_cells(index_cells(rows), {}, family=[('a', 20)])

@@ -61,6 +61,22 @@ def test_holm_hand_worked():
   np.testing.assert_allclose(actual, [0.06, 0.04, np.nan, 0.06, 0.06])
 
 
+def test_intervals_at_the_levels_of_holm_agree_with_its_p():
+  p = [0.03, 0.01, np.nan, 0.011, 0.5]
+  # 4 · .01 < .05, 3 · .011 < .05, 2 · .03 not: there it ends.
+  np.testing.assert_allclose(
+      statistics.holm_levels(p), [0.025, 0.0125, np.nan, 0.05 / 3, 0.025])
+  rng = np.random.default_rng(0)
+  for _ in range(200):
+    tests = [statistics.paired_t_test(rng.normal(m, 1, 6), np.zeros(6))
+             for m in (0, 0.5, 1, 1.5, 2)]
+    p = [test.p for test in tests]
+    for test, own, level in zip(
+        tests, statistics.holm(p), statistics.holm_levels(p), strict=True):
+      wide = statistics.at_level(test, level)
+      assert (own < 0.05) == (wide.ci_low > 0 or wide.ci_high < 0)
+
+
 def test_holm_never_exceeds_one_and_keeps_a_single_test():
   np.testing.assert_allclose(statistics.holm([0.7, 0.9]), [1.0, 1.0])
   np.testing.assert_allclose(statistics.holm([0.04]), [0.04])

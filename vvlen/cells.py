@@ -21,9 +21,12 @@ from vvlen.comparison import (
 )
 from vvlen.results import Row
 from vvlen.statistics import (
+  at_level,
   corrected,
   Correlation,
   detectable,
+  holm,
+  holm_levels,
   PairedTest,
   rank_correlation,
 )
@@ -57,8 +60,14 @@ class Cell(NamedTuple):
   in_family: bool  # of the tests that are corrected together
   detectable: float  # by the test at the level that it has in the family
   detectable_change: float
-  holm_p: float = np.nan  # over the family
-  holm_p_change: float = np.nan
+  # By Holm over the family, p and the interval of the level at which it is tested.
+  holm: PairedTest | None = None
+  holm_change: PairedTest | None = None
+
+  @property
+  def found(self) -> bool:
+    """Whether the difference is found, p < .05 by Holm over the family."""
+    return self.holm is not None and self.holm.p < 0.05
 
 
 def kept(row: Row) -> bool:
@@ -125,14 +134,27 @@ def read_cells(
     members = _family(cells)
   else:
     members = [i for i, cell in enumerate(cells) if cell[:2] in family]
-  own = corrected([cells[i].comparison.primary for i in members])
-  changes = corrected([cells[i].change for i in members])
-  for i, p, found, p_change, found_change in zip(members, *own, *changes, strict=True):
+  own = [cells[i].comparison.primary for i in members]
+  changes = [cells[i].change for i in members]
+  for i, test, found, change_, found_change in zip(
+      members, _by_holm(own), corrected(own)[1], _by_holm(changes),
+      corrected(changes)[1], strict=True
+  ):
     cells[i] = cells[i]._replace(
-        in_family=True, holm_p=float(p), detectable=found,
-        holm_p_change=float(p_change), detectable_change=found_change,
+        in_family=True, holm=test, detectable=found, holm_change=change_,
+        detectable_change=found_change,
     )
   return cells
+
+
+def _by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
+  """Returns tests with p and interval corrected; those undefined as they are."""
+  p = [np.nan if test is None else test.p for test in tests]
+  return [
+      test if test is None or np.isnan(own)
+      else at_level(test, level)._replace(p=float(own))
+      for test, own, level in zip(tests, holm(p), holm_levels(p), strict=True)
+  ]
 
 
 def _family(cells: Sequence[Cell]) -> list[int]:

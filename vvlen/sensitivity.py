@@ -143,11 +143,12 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
     records.append({
         'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
         'control': control, 'treated': treated,
-        **difference(test),
-        'p': test.p if test else nan, 'p_holm': cell.holm_p,
+        **difference(test), 'p': test.p if test else nan,
+        **difference(cell.holm, 'holm_'), 'p_holm': cell.holm.p if cell.holm else nan,
         **difference(changed, 'change_'),
         'change_p': changed.p if changed else nan,
-        'change_p_holm': cell.holm_p_change,
+        **difference(cell.holm_change, 'change_holm_'),
+        'change_p_holm': cell.holm_change.p if cell.holm_change else nan,
         'pairs': test.num_pairs if test else 0,
         'smallest_detectable': cell.detectable,
         'change_smallest_detectable': cell.detectable_change,
@@ -162,7 +163,12 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
         for metric in MECHANISM
         for field, value in cell.explained[metric]._asdict().items()
     })
-  p_holm = lambda field: blank_without(field, lambda r: p_value(r[field]))
+  # What is tested in the family shows interval and p of its correction.
+  shown = lambda prefix: lambda r: difference_cell(
+      '.2f', f'{prefix}holm_' if r[f'{prefix}p_holm'] >= 0 else prefix)(r)
+  p_shown = lambda prefix: lambda r: (
+      f'{p_value(r[f"{prefix}p_holm"])} *' if r[f'{prefix}p_holm'] >= 0
+      else p_value(r[f'{prefix}p']))
   change = functools.partial(blank_without, 'change_difference')
   both = lambda metric: blank_without(f'{metric}_control', lambda r: (
       f'{r[f"{metric}_control"]:.3g}, {r[f"{metric}_treated"]:.3g}'
@@ -173,11 +179,10 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
       'arm': lambda r: r['arm'],
       'Baseline': lambda r: number(r['control'], '.1f'),
       'treated': lambda r: number(r['treated'], '.1f'),
-      'difference [95 %]': difference_cell('.2f'),
-      'p': lambda r: p_value(r['p']),
-      'p Holm': p_holm('p_holm'),
-      'its change [95 %]': change(difference_cell('.2f', 'change_')),
-      'its p Holm': p_holm('change_p_holm'),
+      'difference [95 %]': shown(''),
+      'p': p_shown(''),
+      'its change [95 %]': change(shown('change_')),
+      'its p': change(p_shown('change_')),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
       'of its change': change(
@@ -197,11 +202,12 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
   note = (
       'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
       'minus Baseline. Its change: this difference minus that of base at the same '
-      f'step{others}. p Holm: of LN, over the cells, after '
-      f'{", ".join(f"{step:,}" for step in tested)} steps; all else is uncorrected. '
+      f'step{others}. *: p, and the interval beside it, are corrected by Holm over the '
+      f'cells, of LN after {", ".join(f"{step:,}" for step in tested)} steps; all else '
+      'is uncorrected. '
       'Smallest detectable, and the same of the change: with a power of 80 %, at '
       'the level of 5 % divided by the number of tests that are corrected together, '
-      'which are those with p Holm; 5 % elsewhere. The last four columns, Baseline and '
+      'which are those with a *; 5 % elsewhere. The last four columns, Baseline and '
       'treated: median accuracy at the training lengths in %; weight of the target; '
       'norm of the attention output; distance of the normalized output, before any '
       'output projection, from that at the longest training length (0 if nothing '

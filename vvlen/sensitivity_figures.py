@@ -71,9 +71,9 @@ def gains(
       handles=handles, fontsize=7, ncols=6, loc='outside lower center',
       title_fontsize=7.5,
       title='mean accuracy beyond the training lengths, of the Baseline in %; 95 % '
-            'intervals, uncorrected;\n'
-            f'filled, and {ARMS[TREATED][0]} helps (green) or hurts (red): '
-            'p Holm < .05 over the cells;\n'
+            f'intervals, of {ARMS[TREATED][0]} on the left\ncorrected by Holm over the '
+            'cells, others uncorrected; filled, and it helps (green) or hurts (red): '
+            'p Holm < .05;\n'
             'std. and what stands below a line are not tested',
   )
   legend.get_title().set_multialignment('center')
@@ -98,9 +98,9 @@ def _by_cell(
     test, arm = cell.comparison.primary, cell.comparison.treated
     if test is None or steps.get(cell.name) != cell.step:
       continue
-    y, found = names.index(cell.name), cell.holm_p < 0.05
+    y, found = names.index(cell.name), cell.found
     _interval(
-        axes, y + (0 if arm == TREATED else 0.3), test,
+        axes, y + (0 if arm == TREATED else 0.3), cell.holm or test,
         color=ARMS[arm][1], marker=ARMS[arm][2], linestyle='',
         markerfacecolor=ARMS[arm][1] if found else 'white',
     )
@@ -135,7 +135,7 @@ def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
   for i, name in enumerate(names):
     for arm in ARMS:
       points = [
-          (c.step, c.comparison.primary, c.holm_p < 0.05) for c in cells
+          (c.step, c.comparison.primary, c.found) for c in cells
           if c.name == name and c.comparison.treated == arm and c.comparison.primary
       ]
       if not points:
@@ -210,7 +210,7 @@ def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
     axes.text(0.5, 1.02, f'rank correlation {number(rank, ".2f")}', fontsize=7,
               ha='center', transform=axes.transAxes)
   for (label, cell), x in zip(cells.items(), changes, strict=True):
-    found = cell.holm_p < 0.05
+    found = cell.found
     axes.plot([x], [_gain(cell)], **_LOOK,
               markerfacecolor=_LOOK['color'] if found else 'white')
     if found and np.isfinite(x):

@@ -155,6 +155,34 @@ def holm(p: ArrayLike) -> np.ndarray:
   return adjusted
 
 
+def holm_levels(p: ArrayLike, level: float = 0.05) -> np.ndarray:
+  """Returns the level at which Holm's method decides each test.
+
+    level / (K − k + 1)   for the k-th smallest p, up to the first that is not found,
+                          whose level is also that of all larger p
+
+  The interval of a test at its level excludes 0 where its p, adjusted by `holm`, is
+  below `level`. Such intervals belong to the tests; they do not cover all means
+  together.
+
+  Args:
+    p: [K]; nan is an undefined test, stays nan and is not counted in K.
+    level: of all tests together.
+
+  Returns:
+    Levels [K], in the order of p.
+  """
+  p = np.asarray(p, float)
+  levels = np.full(p.shape, np.nan)
+  order = [i for i in np.argsort(p, kind='stable') if not np.isnan(p[i])]
+  own = level / max(len(order), 1)
+  for k, i in enumerate(order):
+    if k == 0 or p[order[k - 1]] < own:
+      own = level / (len(order) - k)
+    levels[i] = own
+  return levels
+
+
 def smallest_detectable(
     deviation: float, num_pairs: int, power: float = 0.8, alpha: float = 0.05
 ) -> float:
