@@ -9,9 +9,14 @@ import ml_collections
 from experiments import _run, _training, mechanism
 from experiments.vanishing_variance import family, report
 from vvlen import results, run_folder, sharding
-from vvlen.cells import kept
 from vvlen.curves import Curves
 from vvlen.training import checkpoint
+
+_KEPT = (
+    'training_accuracy', 'training_loss', 'target_weight', 'attention_entropy',
+    'output_norm', 'output_mean', 'output_variance', 'component_variance',
+    'input_distance',
+)
 
 
 class Block(NamedTuple):
@@ -104,6 +109,11 @@ def _blocks(
   return left
 
 
+def _kept(row: results.Row) -> bool:
+  """Whether a row is kept: accuracy, and of weights as they are what figures show."""
+  return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in _KEPT)
+
+
 def _train(
     block: Block, cell: ml_collections.ConfigDict, run: Any, folder: epath.Path,
     progress: _run.Progress,
@@ -119,7 +129,7 @@ def _train(
         f'{block.cell}@{step}', home, Curves(home / 'metrics.jsonl')
     )
     new = run([place], block.first, step, progress, before)
-    _add(folder / 'results.csv', cell.arms, filter(kept, new))
+    _add(folder / 'results.csv', cell.arms, filter(_kept, new))
 
 
 def _claim_interventions(
