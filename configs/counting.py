@@ -6,7 +6,7 @@ Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and tests.
       --workdir=runs/counting
 
 variant   seeds  layers x width, batch, steps  cost
-(none)    100    4 x 128, 256, 20,000          the paper's, for a GPU; not run yet
+(none)    100    4 x 128, 256, 20,000          for a GPU; not run yet
 cpu       8      2 x 64, 64, 5,000             an hour or so on two CPU cores
 quick     4      2 x 64, 64, 5,000             mean by three encodings, 2 to 5 minutes
 smoke     2      2 x 16, 8, 20                 shows that it runs; most of it compiling
@@ -14,8 +14,8 @@ smoke     2      2 x 16, 8, 20                 shows that it runs; most of it co
 Strings are trained on in pairs of N + 1 bits (`vvlen.tasks.counting.sample_packed`): a
 length of 1 to N is as likely as any other, but those of a pair depend on each other.
 
-mean, length and sum leave out the other tasks; alone they are of the paper's scale, as
-cpu_length of the CPU's.
+mean, length and sum leave out the other tasks; alone they are of the default's sizes,
+as cpu_length of the CPU's. The paper tells neither sizes nor optimizer.
 """
 
 import ml_collections

@@ -244,11 +244,14 @@ def now() -> str:
 
 def _module() -> list[str]:
   spec = getattr(sys.modules['__main__'], '__spec__', None)
-  return [spec.name] if spec else [sys.argv[0]]
+  return [spec.name.removesuffix('.__main__')] if spec else [sys.argv[0]]
 
 
 def _commit() -> str:
-  """Returns the git commit of the code, with '+' if it was changed since."""
+  """Returns the git commit of the code, with '+' if it was changed since.
+
+  Results are no code: a run may write its own folder of them.
+  """
   here = os.path.dirname(os.path.abspath(__file__))
 
   def git(*arguments):
@@ -257,7 +260,9 @@ def _commit() -> str:
     ).stdout.strip()
 
   try:
-    return git('rev-parse', 'HEAD') + ('+' if git('status', '--porcelain') else '')
+    return git('rev-parse', 'HEAD') + (
+        '+' if git('status', '--porcelain', '--', ':/', ':!/experiments/results') else ''
+    )
   except (OSError, subprocess.CalledProcessError):
     return 'unknown'
 

@@ -103,3 +103,13 @@ def test_llamas_of_the_hub(tmp_path):
 
 def test_every_example_is_tested():
   assert len(_EXAMPLES) == 6
+
+
+@pytest.mark.parametrize('path', sorted(
+    [ROOT / 'README.md', *(ROOT / 'docs').glob('*.md'),
+     *(ROOT / 'experiments/results').glob('*/README.md')],
+), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_figures_are_there(path):
+  links = re.findall(r'\]\(([^)#]+)[^)]*\)', path.read_text())
+  local = [link for link in links if not link.startswith(('http', 'mailto'))]
+  assert [link for link in local if not (path.parent / link).exists()] == []
