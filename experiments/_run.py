@@ -260,9 +260,8 @@ def _commit() -> str:
     ).stdout.strip()
 
   try:
-    return git('rev-parse', 'HEAD') + (
-        '+' if git('status', '--porcelain', '--', ':/', ':!/experiments/results') else ''
-    )
+    changed = git('status', '--porcelain', '--', ':/', ':!/experiments/results')
+    return git('rev-parse', 'HEAD') + ('+' if changed else '')
   except (OSError, subprocess.CalledProcessError):
     return 'unknown'
 

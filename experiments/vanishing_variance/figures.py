@@ -61,10 +61,11 @@ def _by_cell(
     measured = found.get((cell.name, ''), ())
     last = measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
     words, colour = verdict_words(last, claim), _OPEN
-    if last is not None and last.complete and last.corrected is not None:
+    if last is not None and last.corrected is not None:
       test, colour = last.corrected, _COLOURS.get(last.verdict, _OPEN)
-      axes.errorbar(
+      axes.errorbar(  # hollow where seeds are still missing
           x=[test.mean_difference], y=[y], color=colour, marker='o', capsize=2,
+          markerfacecolor=colour if last.complete else 'white',
           xerr=[[test.mean_difference - test.ci_low],
                 [test.ci_high - test.mean_difference]],
       )
@@ -99,6 +100,8 @@ def _along(axes: Axes, cells: Mapping[str, Cell], found: Effects) -> None:
                       color=colour, alpha=0.15, linewidth=0)
   steps = sorted({step for cell in followed for step in cell.steps})
   axes.set(xscale='log', xlabel='steps', title='Retrieval, constant rate')
+  if steps:
+    axes.set_xlim(steps[0] / 1.2, steps[-1] * 1.2)
   axes.set_xticks(steps, [f'{step // 1000}k' for step in steps])
   axes.minorticks_off()
   if axes.get_legend_handles_labels()[0]:
