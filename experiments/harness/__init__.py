@@ -1,0 +1,1 @@
+"""What every experiment does around its science."""

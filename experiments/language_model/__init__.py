@@ -1,0 +1,1 @@
+"""Language models with and without the misalignment term (arXiv 2506.11769)."""

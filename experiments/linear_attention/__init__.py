@@ -1,0 +1,1 @@
+"""Linear attention that counts bits (arXiv 2506.11769)."""

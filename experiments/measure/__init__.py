@@ -1,0 +1,1 @@
+"""Measures a checkpoint beyond the lengths of its training."""

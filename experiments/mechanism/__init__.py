@@ -1,0 +1,1 @@
+"""Interventions on the attention output of trained models."""

@@ -1,0 +1,1 @@
+"""The recency bias of LayerNorm (arXiv 2509.21042)."""

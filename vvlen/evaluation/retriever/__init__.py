@@ -1,0 +1,1 @@
+"""What a trained retriever does at any length (`vvlen.models.retriever`)."""

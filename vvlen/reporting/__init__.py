@@ -1,0 +1,1 @@
+"""From results to tables and figures, and whose folder it is; knows no paper. Runs without JAX."""
