@@ -2,7 +2,7 @@ r"""Does aligning short and long contexts carry language models to longer ones?
 
 Our experiments of section 5 beside Tables 2, 6, 7, 9 and 10 of arXiv 2506.11769.
 
-  python -m experiments.language_model --config=configs/lm.py:quick \
+  python -m experiments.language_model --config=configs/language_model.py:quick \
       --workdir=runs/lm
 
 variant     seeds  layers x width, L, batch, steps  cost

@@ -3,7 +3,7 @@ r"""The recency bias of LayerNorm under a causal mask, without any training.
 Figures 1-5 of arXiv 2509.21042, its later version's panels, and what it leaves out:
 depth and length, RMSNorm, heads, rotary positions, the map over anisotropy and width.
 
-  python -m experiments.recency_bias --config=configs/recency.py:quick \
+  python -m experiments.recency_bias --config=configs/recency_bias.py:quick \
       --workdir=runs/recency
 
 variant   simulations a panel   cost

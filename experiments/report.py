@@ -10,18 +10,16 @@ from typing import NoReturn
 
 from etils import epath
 
+from experiments.counting import report as counting
+from experiments.language_model import report as alignment
+from experiments.length_generalization import report
+from experiments.linear_attention import report as linear_attention
+from experiments.measure import report as measurements
+from experiments.mechanism import report as mechanism
+from experiments.recency_bias import report as recency
+from experiments.sensitivity import report as sensitivity
 from experiments.vanishing_variance import report as vanishing_variance
-from vvlen import (
-    alignment,
-    counting,
-    linear_attention,
-    measurements,
-    mechanism,
-    recency,
-    report,
-    run_folder,
-    sensitivity,
-)
+from vvlen.reporting import run_folder
 
 
 def show(workdir: str) -> None:

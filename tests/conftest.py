@@ -9,7 +9,7 @@ import tempfile
 import jax
 import pytest
 
-from vvlen.tables import markdown
+from vvlen.reporting.tables import markdown
 
 jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)

@@ -15,7 +15,7 @@ from vvlen.evaluation.attention_by_length import (
 )
 from vvlen.evaluation.probe import Probe, probe_layers
 from vvlen.evaluation.recency import recency_of_logits
-from vvlen.models.masked_attention import masked_attention
+from vvlen.models.kernels.dense import masked_attention
 
 B, N, H, K, W = 3, 9, 6, 2, 4  # six heads of queries share two of keys
 

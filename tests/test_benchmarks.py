@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import _counting
 from experiments.benchmarks import (
-    _rounds,
-    chunked_loss,
-    counting_training,
-    regularizer_cost,
+  _rounds,
+  chunked_loss,
+  counting_training,
+  regularizer_cost,
 )
+from experiments.counting import training
 from tests.conftest import ROOT
 from vvlen.models.decoder import Decoder
 from vvlen.models.language_model import LanguageModel
@@ -39,7 +39,7 @@ def _operations(jaxpr):
 
 def test_operations_of_counting_are_those_of_its_program(key):
   config = counting_training._config()
-  problem = _counting.problem(config, counting_training.CELL)
+  problem = training.problem(config, counting_training.CELL)
   params, batch = jax.eval_shape(problem.init, key), problem.sample(key, 0)
   gradient = jax.grad(lambda params: problem.loss(params, batch)[0])
   found = _operations(jax.make_jaxpr(gradient)(params).jaxpr)

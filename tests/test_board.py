@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from vvlen.board import Board
-from vvlen.curves import Curves, read_curves
+from vvlen.reporting.board import Board
+from vvlen.reporting.curves import Curves, read_curves
 
 
 def _read(folder):

@@ -9,9 +9,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from vvlen.models.causal_attention import causal_attention
-from vvlen.models.chunked_attention import chunked_attention
-from vvlen.models.masked_attention import Alibi, masked_attention
+from vvlen.models.kernels.blockwise import chunked_attention
+from vvlen.models.kernels.causal import causal_attention
+from vvlen.models.kernels.dense import Alibi, masked_attention
 from vvlen.sharding import seed_mesh
 
 # Sequences; tokens; query heads, key heads; width of a head.
@@ -330,7 +330,7 @@ def test_a_batch_on_several_tpus(monkeypatch):
 
 def _taken(backend, monkeypatch, dtype=jnp.bfloat16, n=2048, **options):
   """Returns the names of what `causal_attention` would call, without calling it."""
-  from vvlen.models import causal_attention as module
+  from vvlen.models.kernels import causal as module
 
   called = []
   note = lambda name: lambda queries, *_, **__: called.append(name) or queries

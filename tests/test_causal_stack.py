@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from vvlen.evaluation.recency import recency_of_logits
-from vvlen.models import short_inputs
 from vvlen.models.causal_stack import (
-    _run_layers,
-    causal_stack,
-    CausalStack,
-    self_attend,
+  _run_layers,
+  causal_stack,
+  CausalStack,
+  self_attend,
 )
+from vvlen.models.kernels import short as short_inputs
+from vvlen.models.kernels.stages import stage
 from vvlen.sharding import seed_mesh
-from vvlen.stages import stage
 from vvlen.theory import recency
 
 # B inputs of N tokens of width D, L layers.

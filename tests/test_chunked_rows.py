@@ -11,7 +11,7 @@ from tests.llamas import llama, variables_of
 from vvlen.evaluation import misalignment as evaluation
 from vvlen.evaluation import perplexity, programs
 from vvlen.evaluation.programs import Hidden
-from vvlen.models.llama_model import output_table
+from vvlen.models.llama.model import output_table
 from vvlen.objectives.chunked_rows import measures_of_hidden, token_losses
 from vvlen.objectives.cross_entropy import token_cross_entropy
 from vvlen.objectives.misalignment import measures

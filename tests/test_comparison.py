@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen import comparison, statistics
+from vvlen import statistics
+from vvlen.reporting import endpoints as comparison
 
 _LENGTHS = (16, 32, 64)
 _TRAINED_UP_TO = 16

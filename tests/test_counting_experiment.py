@@ -16,12 +16,13 @@ import pytest
 from scipy import stats
 
 from configs import counting as config_file
-from experiments import _counting
-from experiments import counting as experiment
+from experiments.counting import figures as counting_figures
+from experiments.counting import report, training
+from experiments.counting import run as experiment
+from experiments.counting.cells import all_cells, Cell, read_figures
 from tests.conftest import ROOT, shown
-from vvlen import counting as report
-from vvlen import counting_figures, results, sharding
-from vvlen.counting_cells import all_cells, Cell, read_figures
+from vvlen import sharding
+from vvlen.reporting import results
 from vvlen.tasks import counting
 from vvlen.training import ensemble
 from vvlen.training.step import init_state, train_steps
@@ -52,9 +53,9 @@ def test_figures_are_cells_that_differ_in_one_thing():
 
 def test_a_loss_is_that_of_the_reparameterized_target(key):
   config = _config()
-  problem = _counting.problem(config, _CELL)
+  problem = training.problem(config, _CELL)
   params, batch = problem.init(key), problem.sample(key, 0)
-  model = _counting.make_model(config, _CELL)
+  model = training.make_model(config, _CELL)
   output = jax.jit(model.apply)({'params': params}, batch.tokens, batch.read_at,
                                 batch.positions, batch.mask)
   expected = np.mean((np.asarray(output) - (batch.target + 1) ** -0.5) ** 2)
@@ -63,11 +64,11 @@ def test_a_loss_is_that_of_the_reparameterized_target(key):
 
 def test_answers_for_prefixes_are_decoded_answers_for_strings(key):
   config = _config()
-  params = _counting.problem(config, _CELL).init(key)
-  model, function = _counting.make_model(config, _CELL), _counting.reparameterization(
+  params = training.problem(config, _CELL).init(key)
+  model, function = training.make_model(config, _CELL), training.reparameterization(
       _CELL)
   bits = jax.random.randint(key, (7, 6), 0, 2)
-  found = jax.jit(lambda p, b: _counting.answer_prefixes(model, function, p, b))(
+  found = jax.jit(lambda p, b: training.answer_prefixes(model, function, p, b))(
       params, bits)
   for length in (1, 4, 6):
     batch = counting.make_batch(bits, jnp.full(7, length), 'sum')
@@ -83,12 +84,12 @@ def test_errors_are_those_of_all_strings_one_by_one(key, task, counts, monkeypat
   # A model that answers by first bit and length: its errors are known.
   answer = lambda x: 0.5 + 0.3 * x[:, :1] + 0.1 * jnp.arange(x.shape[1])[None]
   monkeypatch.setattr(
-      _counting, 'answer_prefixes', lambda model, function, params, bits: answer(bits))
+      training, 'answer_prefixes', lambda model, function, params, bits: answer(bits))
   config = _config(**{'evaluate.num_sequences': 4000})
   cell = Cell(task, counts, 5, 'none', 'identity')
   mesh = sharding.seed_mesh()
   keys = sharding.put(jax.random.split(key, mesh.size), mesh)
-  measured = _counting.make_measure(config, cell, mesh)(keys, keys)
+  measured = training.make_measure(config, cell, mesh)(keys, keys)
 
   def errors(length):
     strings = np.array([*itertools.product((0, 1), repeat=length)])
@@ -123,10 +124,10 @@ def test_a_cell_is_trained_on_its_own_strings(key, counts):
   config = _config(**{'model.norm': 'layer_norm'})
   expected = counting.sample_packed(key, num_rows=4, min_length=1, max_length=7,
                                     task='sum', counts=counts)
-  batch = _counting.problem(config, cell).sample(key, 0)
+  batch = training.problem(config, cell).sample(key, 0)
   for x, y in zip(batch, expected, strict=True):
     np.testing.assert_array_equal(x, y)
-  decoder = _counting.make_model(config, cell).decoder
+  decoder = training.make_model(config, cell).decoder
   assert decoder.positions == 'alibi' and decoder.max_positions == 14
   for name, value in config.model.items():
     assert getattr(decoder, name) == value
@@ -134,15 +135,15 @@ def test_a_cell_is_trained_on_its_own_strings(key, counts):
 
 def test_models_are_measured_on_strings_of_their_own(monkeypatch, tmp_path):
   measured_with = []
-  monkeypatch.setattr(_counting.ensemble, 'make_trainer', lambda *_, **__: None)
-  monkeypatch.setattr(_counting.ensemble, 'train',
+  monkeypatch.setattr(training.ensemble, 'make_trainer', lambda *_, **__: None)
+  monkeypatch.setattr(training.ensemble, 'train',
                       lambda *_, **__: SimpleNamespace(params='trained'))
-  monkeypatch.setattr(_counting, 'make_measure', lambda *_: (
+  monkeypatch.setattr(training, 'make_measure', lambda *_: (
       lambda params, keys: measured_with.append((params, keys)) or {}))
   curves = SimpleNamespace(late_mean=lambda *_: np.zeros(8))
   progress = SimpleNamespace(skip=lambda _: None)
   config = _config(**{'train.seeds_at_once': 8})
-  _counting.run_cell(config, _CELL, [0], sharding.seed_mesh(), epath.Path(tmp_path),
+  training.run_cell(config, _CELL, [0], sharding.seed_mesh(), epath.Path(tmp_path),
                      curves, progress)
   [(params, keys)] = measured_with
   assert params == 'trained'
@@ -211,7 +212,7 @@ def test_training_learns_the_mean_and_decays_kernels_alone(key):
   config.model.update(width=16, num_layers=1)
   config.train.num_steps = 400
   cell = Cell('mean', 'fair', 5, 'none', 'identity')
-  problem = _counting.problem(config, cell)
+  problem = training.problem(config, cell)
   state = init_state(problem, key)
   state, metrics = jax.jit(lambda s: train_steps(problem, s, key, 400))(state)
   batch = problem.sample(jax.random.key(7), 0)

@@ -8,79 +8,29 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FILES = sorted((ROOT / 'vvlen').rglob('*.py'))
-
-# What each part of vvlen may import of vvlen, beside itself; others nothing.
-_FROM_RESULTS = {'comparison', 'plots', 'results', 'statistics'}
-ALLOWED = {
-    'models': {'partition', 'sharding', 'stages'},
-    'training': {'partition', 'sharding'},
-    'evaluation': {'models', 'objectives', 'partition', 'theory', 'sharding'},
-    'simulation': {'models', 'objectives', 'theory', 'sharding', 'stages'},
-    'results': _FROM_RESULTS,
-    'curves': {'board', 'results'},
-    'run_folder': {'results'},
-    'comparison': _FROM_RESULTS,
-    'plots': _FROM_RESULTS,
-    'figures': _FROM_RESULTS | {'sample_figures'},
-    'sample_figures': _FROM_RESULTS,
-    'tables': _FROM_RESULTS,
-    'length_tables': _FROM_RESULTS | {'tables'},
-    'report': _FROM_RESULTS | {
-        'curves', 'figures', 'length_tables', 'run_folder', 'tables'
-    },
-    'cells': _FROM_RESULTS,
-    'tuned': _FROM_RESULTS,
-    'sensitivity': _FROM_RESULTS | {
-        'cells', 'curves', 'run_folder', 'sensitivity_figures', 'tables', 'tuned'
-    },
-    'sensitivity_figures': _FROM_RESULTS | {'cells', 'tables', 'tuned'},
-    'mechanism': _FROM_RESULTS | {'mechanism_figure', 'run_folder', 'tables'},
-    'mechanism_figure': _FROM_RESULTS,
-    'recency': _FROM_RESULTS | {
-        'recency_cells', 'recency_extensions', 'recency_figures', 'run_folder',
-        'tables', 'theory',
-    },
-    'recency_cells': {'results'},
-    'recency_figures': {'recency_cells', 'theory'},
-    'counting': _FROM_RESULTS | {
-        'counting_cells', 'counting_figures', 'run_folder', 'tables'
-    },
-    'counting_figures': _FROM_RESULTS | {'counting_cells'},
-    'recency_extensions': {'recency_cells'},
-    'alignment': _FROM_RESULTS | {
-        'alignment_figures', 'alignment_tables', 'curves', 'run_folder', 'tables'
-    },
-    'alignment_figures': _FROM_RESULTS,
-    'alignment_paper': set(),
-    'alignment_tables': _FROM_RESULTS | {
-        'alignment_figures', 'alignment_paper', 'tables'
-    },
-    'measurements': _FROM_RESULTS | {
-        'measurements_figures', 'measurements_rows', 'measurements_spread',
-        'run_folder', 'tables'
-    },
-    'measurements_figures': _FROM_RESULTS | {
-        'measurements_rows', 'measurements_spread'
-    },
-    'measurements_spread': _FROM_RESULTS | {'measurements_rows', 'tables'},
-    'linear_attention': _FROM_RESULTS | {
-        'linear_attention_figure', 'linear_attention_tables', 'run_folder', 'tables'
-    },
-    'linear_attention_tables': _FROM_RESULTS | {'tables', 'theory'},
-    'linear_attention_figure': _FROM_RESULTS,
-}
-WITHOUT_JAX = (
-    'statistics', 'results', 'board', 'curves', 'run_folder', 'comparison', 'plots',
-    'tables', 'length_tables', 'figures', 'sample_figures', 'report', 'cells', 'tuned',
-    'sensitivity', 'sensitivity_figures', 'mechanism', 'mechanism_figure', 'recency',
-    'recency_cells', 'recency_extensions', 'recency_figures', 'theory.recency',
-    'counting', 'counting_cells', 'counting_figures',
-    'alignment', 'alignment_figures', 'alignment_paper', 'alignment_tables',
-    'measurements', 'measurements_figures', 'measurements_rows', 'measurements_spread',
-    'linear_attention', 'linear_attention_figure', 'linear_attention_tables',
-    'theory.linear_attention', 'tasks.documents', 'tasks.tokenizers', 'tasks.text',
+FILES = sorted(
+    path for top in ('vvlen', 'experiments') for path in (ROOT / top).rglob('*.py')
 )
+
+# What each room of vvlen may import of vvlen, beside itself.
+ROOMS: dict[str, set[str]] = {
+    'statistics': set(), 'tasks': set(), 'objectives': set(), 'theory': set(),
+    'sharding': set(),
+    'models': {'sharding'},
+    'training': {'sharding'},
+    'reporting': {'statistics'},
+    'evaluation': {'models', 'objectives', 'theory', 'sharding'},
+    'simulation': {'models', 'objectives', 'theory', 'sharding'},
+}
+# A study may import the harness; these are built on another study.
+BUILT_ON = {
+    'sensitivity': {'length_generalization'},
+    'mechanism': {'length_generalization'},
+    'vanishing_variance': {'length_generalization', 'mechanism'},
+}
+# What no study imports: they serve all of them.
+FOR_ALL = {'benchmarks', 'report'}
+NOT_IN_LIBRARY = {'absl', 'configs', 'experiments', 'ml_collections', 'tests'}
 
 
 def _module(path):
@@ -108,35 +58,55 @@ def _imports(path):
 
 @pytest.mark.parametrize('path', FILES, ids=_module)
 def test_each_module_imports_what_its_place_allows(path):
-  part = [*_module(path).split('.'), '__init__'][1]
-  allowed = [f'vvlen.{name}' for name in {part} | ALLOWED.get(part, set())]
+  top, room, *_ = [*_module(path).split('.'), '', '']
   for name in _imports(path):
-    top = name.split('.')[0]
-    assert top not in {'absl', 'configs', 'experiments', 'ml_collections', 'tests'}
+    other, other_room, *_ = [*name.split('.'), '', '']
     if top == 'vvlen':
-      assert any(f'{name}.'.startswith(f'{a}.') for a in allowed), name
+      assert other not in NOT_IN_LIBRARY, name
+      if room and other == 'vvlen':
+        assert other_room in ROOMS[room] | {room}, name
+    elif other == 'experiments' and room not in FOR_ALL:
+      allowed = {room, 'harness'} | BUILT_ON.get(room, set())
+      # The end of a run makes its report, whatever the study.
+      assert other_room in allowed or name == 'experiments.report', name
+
+
+def test_the_harness_knows_no_study():
+  for path in (ROOT / 'experiments/harness').glob('*.py'):
+    studies = {n for n in _imports(path) if n.startswith('experiments.')}
+    assert all(n.startswith('experiments.harness') for n in studies), studies
 
 
 def test_reading_finds_imports_that_are_there():
-  measure = _imports(ROOT / 'vvlen' / 'evaluation' / 'measure.py')
-  assert {'vvlen.sharding', 'vvlen.models.temperature', 'jax'} <= measure
+  ensemble = _imports(ROOT / 'vvlen/evaluation/retriever/ensemble.py')
+  assert {'vvlen.sharding', 'vvlen.models.temperature', 'jax'} <= ensemble
 
 
-def test_models_import_downwards_only():
-  below = {
-      _module(path): {n for n in _imports(path) if n.startswith('vvlen.models.')}
-      for path in FILES if 'models' in path.parts
-  }
-  while below:  # Take away what rests on nothing, until nothing is left.
-    bottom = {name for name, needed in below.items() if not needed & set(below)}
-    assert bottom, f'a circle of imports: {sorted(below)}'
-    below = {name: x for name, x in below.items() if name not in bottom}
+def test_imports_go_in_no_circle():
+  for room in ROOMS:
+    below = {
+        _module(path): {
+            n for n in _imports(path)
+            if n.startswith(f'vvlen.{room}.') and path.name != '__init__.py'
+        }
+        for path in FILES if _module(path).startswith(f'vvlen.{room}.')
+    }
+    while below:  # Take away what rests on nothing, until nothing is left.
+      bottom = {name for name, needed in below.items() if not needed & set(below)}
+      assert bottom, f'a circle of imports: {sorted(below)}'
+      below = {name: x for name, x in below.items() if name not in bottom}
 
 
 def test_reports_are_made_without_jax():
-  modules = ', '.join(f'vvlen.{name}' for name in WITHOUT_JAX)
+  told = ('report', 'tables', 'figures', 'paper', 'cells')
+  modules = sorted(
+      name for name in MODULES
+      if name.startswith('vvlen.reporting') or name == 'vvlen.statistics'
+      or (name.startswith('experiments.') and name.split('.')[-1] in told)
+  )
+  assert len(modules) > 20
   program = (
-      f'import sys, vvlen, experiments.report, {modules}\n'
+      f'import sys, vvlen, {", ".join(modules)}\n'
       "print(*{'jax', 'jaxlib', 'flax', 'optax', 'orbax'} & set(sys.modules))"
   )
   run = subprocess.run(

@@ -18,20 +18,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from configs import lm as config_file
-from experiments import _language_model, _lm_check, _lm_sharded, _lm_together
+from configs import language_model as config_file
+from experiments.language_model import check, sharded, together, training
+from experiments.language_model import paper as alignment_paper
+from experiments.language_model import report as alignment
+from experiments.language_model import tables as alignment_tables
 from tests.conftest import ROOT, run_two_processes, shown
 from tests.llamas import save_llama
-from vvlen import (
-    alignment,
-    alignment_paper,
-    alignment_tables,
-    partition,
-    results,
-    sharding,
-)
+from vvlen import sharding
 from vvlen.models.llama import load_checkpoint
 from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
+from vvlen.reporting import results
+from vvlen.sharding import mesh as partition
 from vvlen.statistics import detectable, holm, paired_t_test
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
 from vvlen.training import ensemble, loop
@@ -54,11 +52,11 @@ def text_file(tmp_path_factory):
 
 
 def _model(config):
-  return _language_model.make_model(config, byte_tokenizer())
+  return training.make_model(config, byte_tokenizer())
 
 
 def _problem(config, arm, model=None):
-  return _language_model.problem(config, config.arms[arm], model or _model(config), 8)
+  return training.problem(config, config.arms[arm], model or _model(config), 8)
 
 
 def test_arms_share_weights_and_text_and_those_of_a_range_their_offsets(key):
@@ -77,18 +75,18 @@ def test_arms_share_weights_and_text_and_those_of_a_range_their_offsets(key):
 
 def test_an_arm_of_equal_time_has_its_share_of_steps_in_whole_calls():
   config = config_file.get_config('cpu')
-  steps = {name: _language_model.num_steps(config, arm)
+  steps = {name: training.num_steps(config, arm)
            for name, arm in config.arms.items()}
   assert steps.pop('equal_time') == 1900 and set(steps.values()) == {2000}
   config.train.num_steps = 90  # 85.5 of equal time, of calls of 50
-  assert _language_model.num_steps(config, config.arms.equal_time) == 100
+  assert training.num_steps(config, config.arms.equal_time) == 100
   config.train.seeds_at_once = 0
-  assert _language_model.num_steps(config, config.arms.equal_time) == 86
+  assert training.num_steps(config, config.arms.equal_time) == 86
 
 
 def test_streams_begin_anywhere_in_the_text(key):
   config = _config(**{'train.batch_size': 3000})
-  size = _language_model.stream_length(config)
+  size = training.stream_length(config)
   assert size == 8 + 7
   stream = jnp.arange(size + 2)
   batch = _problem(config, 'alpha_0').sample(key, 0, (stream, 0.0))
@@ -133,7 +131,7 @@ def test_what_is_measured_is_what_the_library_measures(key):
   model = _model(config)
   params = jax.tree.map(lambda x: 20 * x, _problem(config, 'alpha_0').init(key))
   segments = jax.random.randint(key, (3, 32), 0, 257)
-  found = _language_model.evaluate(config, model, params, segments)
+  found = training.evaluate(config, model, params, segments)
   logits = lambda x: model.apply({'params': params}, x)
   for length in (8, 16, 32):
     blocks = np.asarray(segments).reshape(-1, length)
@@ -143,7 +141,7 @@ def test_what_is_measured_is_what_the_library_measures(key):
   assert found['sce'].keys() == {8, 16}  # no room for a second window of 32
   several = [measures(logits(segments[:, :16]), logits(segments[:, e:16 + e]), e)
              for e in (2, 4, 6)]
-  for name in _language_model.MEASURES:
+  for name in training.MEASURES:
     expected = np.mean([getattr(x, name) for x in several])
     np.testing.assert_allclose(found[name][16], expected, rtol=1e-4, atol=1e-6)
 
@@ -155,11 +153,11 @@ def test_seeds_are_tested_on_text_of_their_own_that_arms_share(key):
   keys = sharding.put(jax.random.split(key, mesh.size), mesh)
   params = jax.vmap(_problem(config, 'alpha_0').init)(jnp.stack([key] * mesh.size))
   held = jax.device_put(jax.random.randint(key, (300,), 0, 257), sharding.whole(mesh))
-  measured = _lm_together._measure(config, model, mesh)(
+  measured = together._measure(config, model, mesh)(
       held, sharding.put(params, mesh), keys)
   assert len({*np.asarray(measured['nll'][32]).tolist()}) == mesh.size
-  segments = _language_model.draw_segments(config, keys[2], held)
-  one = _language_model.evaluate(
+  segments = training.draw_segments(config, keys[2], held)
+  one = training.evaluate(
       config, model, jax.tree.map(lambda x: x[2], params), segments)
   np.testing.assert_allclose(measured['nll'][32][2], one['nll'][32], rtol=1e-5)
   np.testing.assert_allclose(measured['js'][8][2], one['js'][8], rtol=1e-3, atol=1e-7)
@@ -172,8 +170,8 @@ def _alone(text_file, **fields):
   """Returns a configuration, its text, model and mesh of all devices."""
   config = _config(**{'text.path': str(text_file), 'train.seeds_at_once': 0,
                       'train.batch_size': 8, 'evaluate.num_segments': 8, **fields})
-  text = _language_model.read_text(config)
-  return config, text, _language_model.make_model(config, text.tokenizer), (
+  text = training.read_text(config)
+  return config, text, training.make_model(config, text.tokenizer), (
       partition.make_mesh(data=-1))
 
 
@@ -181,7 +179,7 @@ def test_a_seed_alone_begins_with_the_weights_of_the_ensemble(text_file):
   config, _, model, mesh = _alone(text_file)
   [key] = ensemble.seed_keys(config.seed, 1, 1)
   with jax.set_mesh(mesh):
-    state = _lm_sharded._start(config, model, mesh, key, 8)
+    state = sharded._start(config, model, mesh, key, 8)
   expected = _problem(config, 'alpha_0', model).init(
       ensemble.purpose_key(key, ensemble.INIT))
   chex.assert_trees_all_close(state.params, expected, atol=1e-7)
@@ -191,17 +189,17 @@ def test_a_seed_alone_begins_with_the_weights_of_the_ensemble(text_file):
 def test_a_step_is_that_of_its_loss_with_an_offset_of_its_own(text_file, key):
   config, text, model, mesh = _alone(text_file)
   arm, offsets = config.arms.alpha_0_1, []
-  loss = jax.jit(_language_model.make_loss(config, arm, model))
+  loss = jax.jit(training.make_loss(config, arm, model))
   place = loop.place_rows(mesh, partition.ROWS[0])
   data = np.asarray(jax.random.key_data(key))
-  rows = next(_lm_sharded._batches(config, 0, text))
+  rows = next(sharded._batches(config, 0, text))
   with jax.set_mesh(mesh):
-    state = _lm_sharded._start(config, model, mesh, key, 8)
-    step = _lm_sharded._make_step(config, arm, model, 8, state)
+    state = sharded._start(config, model, mesh, key, 8)
+    step = sharded._make_step(config, arm, model, 8, state)
     for i in range(6):
-      offset = _language_model.draw_offset(config, arm, jax.random.fold_in(key, i))
+      offset = training.draw_offset(config, arm, jax.random.fold_in(key, i))
       offsets.append(int(offset))
-      batch = _language_model.Batch(place(rows), offset, jnp.float32(0.1))
+      batch = training.Batch(place(rows), offset, jnp.float32(0.1))
       expected = loss(state.params, batch)[0]
       state, metrics = step(state, (place(rows), data, np.float32(0.1)))
       np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-5)
@@ -212,13 +210,13 @@ def test_each_seed_reads_blocks_in_an_order_of_its_own(text_file, tmp_path):
   config, text, _, _ = _alone(text_file)
 
   def read(seed):
-    batches = _lm_sharded._batches(config, seed, text)
+    batches = sharded._batches(config, seed, text)
     return np.concatenate([next(batches) for _ in range(4)])
 
   reads = [read(seed) for seed in (0, 0, 1)]
   np.testing.assert_array_equal(reads[0], reads[1])
   assert not np.array_equal(reads[0], reads[2])
-  assert reads[0].shape == (32, _language_model.stream_length(config))
+  assert reads[0].shape == (32, training.stream_length(config))
   folder = tmp_path / 'documents'
   folder.mkdir()
   for i in range(40):
@@ -228,7 +226,7 @@ def test_each_seed_reads_blocks_in_an_order_of_its_own(text_file, tmp_path):
     config, text, _, _ = _alone(
         text_file, **{'text.path': str(folder), 'text.within_documents': within,
                       'evaluate.lengths': (1, 2)})
-    rows = next(_lm_sharded._batches(config, 0, text))
+    rows = next(sharded._batches(config, 0, text))
     digits = [{*row.tolist()} - {text.tokenizer.begin} for row in rows]
     mixed[within] = any(len(x) > 1 for x in digits)
   assert mixed == {False: True, True: False}
@@ -240,10 +238,10 @@ def test_a_seed_alone_is_measured_on_all_segments_of_the_ensemble(text_file):
   params = _problem(config, 'alpha_0', model).init(key)
   with jax.set_mesh(mesh):
     place = loop.place_rows(mesh, partition.ROWS[0])
-    found = _lm_sharded._measure(config, model, key, text, place, mesh)(params)
-  segments = _language_model.draw_segments(
+    found = sharded._measure(config, model, key, text, place, mesh)(params)
+  segments = training.draw_segments(
       config, ensemble.purpose_key(key, ensemble.TEST), jnp.asarray(text.held_out))
-  expected = _language_model.evaluate(config, model, params, segments)
+  expected = training.evaluate(config, model, params, segments)
   for metric in ('nll', 'sce', 'js'):
     for length, value in expected[metric].items():
       np.testing.assert_allclose(found[metric][length], value, rtol=1e-4, atol=1e-7)
@@ -251,7 +249,7 @@ def test_a_seed_alone_is_measured_on_all_segments_of_the_ensemble(text_file):
 
 def test_a_model_is_read_of_a_text_without_its_held_out_part(text_file):
   config = _config(**{'text.path': str(text_file), 'text.held_out': 0.25})
-  text = _language_model.read_text(config)
+  text = training.read_text(config)
   whole = text_file.read_bytes()
   trained = bytes(np.concatenate(text.documents).astype(np.uint8))
   held = bytes(text.held_out[1:].astype(np.uint8))  # after the token that begins
@@ -266,7 +264,7 @@ def test_a_model_is_read_of_a_text_without_its_held_out_part(text_file):
 def _command(*arguments, **options):
   return subprocess.run(
       [sys.executable, '-m', 'experiments.language_model',
-       '--config=configs/lm.py:smoke', *arguments],
+       '--config=configs/language_model.py:smoke', *arguments],
       cwd=ROOT, capture_output=True, text=True, timeout=600, **options)
 
 
@@ -315,10 +313,10 @@ def test_saved_models_are_those_that_were_measured(run, text_file):
   folder, _ = run
   model, variables = load_checkpoint(folder / 'models' / 'alpha_0_1' / 'seed_0')
   config = _config(**{'text.path': str(text_file)})
-  text = _language_model.read_text(config)
+  text = training.read_text(config)
   key = ensemble.purpose_key(ensemble.seed_keys(0, 0, 1)[0], ensemble.TEST)
-  segments = _language_model.draw_segments(config, key, jnp.asarray(text.held_out))
-  found = _language_model.evaluate(config, model, variables['params'], segments)
+  segments = training.draw_segments(config, key, jnp.asarray(text.held_out))
+  found = training.evaluate(config, model, variables['params'], segments)
   rows = results.index(results.read_rows(folder / 'results.csv'))
   np.testing.assert_allclose(
       found['nll'][32], rows['alpha_0_1', 'nll', 32][0], rtol=1e-5)
@@ -393,7 +391,7 @@ def test_eight_devices_train_as_one(alone, tmp_path, text_file, mesh):
 def test_a_killed_run_ends_as_if_it_had_not_been(alone, tmp_path, text_file):
   arguments = [
       sys.executable, '-m', 'experiments.language_model',
-      '--config=configs/lm.py:smoke',
+      '--config=configs/language_model.py:smoke',
       f'--workdir={tmp_path}/killed', f'--config.text.path={text_file}', *SHARDED,
       '--config.train.save_every_steps=1',
   ]
@@ -419,7 +417,7 @@ def test_two_processes_train_as_one_and_one_goes_on(alone, tmp_path, text_file):
   folder = tmp_path / 'two'
   arguments = [
       sys.executable, '-m', 'experiments.language_model',
-      '--config=configs/lm.py:smoke', f'--workdir={folder}', *SHARDED,
+      '--config=configs/language_model.py:smoke', f'--workdir={folder}', *SHARDED,
       f'--config.text.path={text_file}', '--config.mesh.fsdp=2',
       '--config.mesh.tensor=2',
   ]
@@ -453,7 +451,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(
       request.getfixturevalue('alone'), None)
   arguments = [
       sys.executable, '-m', 'experiments.language_model',
-      '--config=configs/lm.py:smoke', f'--workdir={tmp_path}/told',
+      '--config=configs/language_model.py:smoke', f'--workdir={tmp_path}/told',
       f'--config.text.path={text_file}', *(() if together else SHARDED),
   ]
   environment = dict(os.environ)
@@ -521,7 +519,7 @@ def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
 def test_lengths_are_the_trained_one_and_longer_ones():
   for lengths in ((2, 4), (1,)):
     with pytest.raises(ValueError, match='must be 1 and at least one more'):
-      _lm_check.check(_config(**{'evaluate.lengths': lengths}))
+      check.check(_config(**{'evaluate.lengths': lengths}))
 
 
 def test_a_norm_after_attention_is_trained_and_its_models_not_saved(
@@ -541,9 +539,9 @@ def test_a_norm_after_attention_is_trained_and_its_models_not_saved(
 def test_to_fine_tune_needs_a_checkpoint():
   config = config_file.get_config('finetune')
   with pytest.raises(ValueError, match='checkpoint is missing'):
-    _lm_check.check(config)
+    check.check(config)
   config.checkpoint = 'folder'
-  _lm_check.check(config)
+  check.check(config)
 
 
 @pytest.mark.parametrize('content,says', [
@@ -613,12 +611,12 @@ def test_a_model_is_saved_with_the_tokenizer_that_it_was_trained_with(tmp_path, 
   (tmp_path / 'own/tokenizer_config.json').write_text('{"bos_token": "<s>"}')
   config = _config(**{'text.tokenizer': str(tmp_path / 'own/words.json')})
   tokenizer = load_tokenizer(tmp_path / 'own/words.json')
-  model = _language_model.make_model(config, tokenizer)
+  model = training.make_model(config, tokenizer)
   params = model.init(key, jnp.zeros((1, 2), jnp.int32))['params']
   (tmp_path / 'saved').mkdir()
   (tmp_path / 'saved/tokenizer_config.json').write_text('{"bos_token": "another"}')
   for _ in range(2):
-    _language_model.save_model(config, tmp_path / 'saved', model, params)
+    training.save_model(config, tmp_path / 'saved', model, params)
   saved = load_tokenizer(tmp_path / 'saved')
   assert (saved.begin, saved.vocab_size) == (0, 4)
   assert saved.encode('best').tolist() == [2]

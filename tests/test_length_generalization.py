@@ -14,15 +14,15 @@ import pytest
 
 from configs import lookup
 from configs.retrieval import get_config
-from experiments import _run as command_line
-from experiments import _training
-from experiments._check import check
+from experiments.harness import command_line, seed_blocks
+from experiments.length_generalization import training
+from experiments.length_generalization.check import check
 from tests.conftest import ROOT
-from vvlen import results
-from vvlen.curves import Curves
-from vvlen.evaluation import distribution, lengths
-from vvlen.evaluation import measure as of_block
+from vvlen.evaluation.retriever import distribution, lengths
+from vvlen.evaluation.retriever import ensemble as of_block
 from vvlen.models.retriever import Retriever
+from vvlen.reporting import results
+from vvlen.reporting.curves import Curves
 from vvlen.tasks import retrieval
 from vvlen.training import ensemble
 
@@ -356,7 +356,7 @@ def test_rows_stand_in_the_order_of_arms_and_the_new_replace_the_old():
   ]
   shuffled = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
   old = [row._replace(value=0.1) for row in shuffled[3:]]
-  assert _training.merge(config.arms, old, shuffled[:9]) == [
+  assert seed_blocks.merge(config.arms, old, shuffled[:9]) == [
       row if row in shuffled[:9] else row._replace(value=0.1) for row in rows
   ]
 
@@ -364,14 +364,14 @@ def test_rows_stand_in_the_order_of_arms_and_the_new_replace_the_old():
 def _small_problem(**fields):
   config = _config(
       train__batch_size=64, task__num_classes=3, model__width=4, **fields)
-  return _training.problem(config, 'none')
+  return training.problem(config, 'none')
 
 
 def test_decay_is_of_the_kernels_of_both_models_alone():
   decayed = set()
   for config in (_config(), lookup.get_config('smoke')):
     config.optimizer.update(l2=0.5, learning_rate=0.25)
-    problem = _training.problem(config, 'layer_norm')
+    problem = training.problem(config, 'layer_norm')
     params = jax.tree.map(
         lambda x: jnp.ones(x.shape), jax.eval_shape(problem.init, jax.random.key(0)))
     nothing = jax.tree.map(jnp.zeros_like, params)
@@ -402,7 +402,7 @@ def _with_decay_of_all():
   config = _config(optimizer__l2=0.3, optimizer__learning_rate=0.01)
   with config.unlocked():
     config.optimizer.l2_on = 'all'
-  return _training.problem(config, 'layer_norm')
+  return training.problem(config, 'layer_norm')
 
 
 def test_l2_on_all_is_of_every_parameter():
@@ -440,7 +440,7 @@ def test_decoupled_decay_is_of_the_kernels_and_does_not_meet_adam():
   config = _config(optimizer__l2=0.5, optimizer__learning_rate=0.25)
   with config.unlocked():
     config.optimizer.decoupled = True
-  optimizer = _training.problem(config, 'none').optimizer
+  optimizer = training.problem(config, 'none').optimizer
   params = {'kernel': 2 * jnp.ones((2, 3)), 'bias': 2 * jnp.ones(3)}
   for gradient, kernel, bias in ((0.0, -0.25, 0.0), (-0.9, 0.0, 0.25)):
     gradients = jax.tree.map(lambda x, g=gradient: jnp.full_like(x, g), params)
@@ -454,7 +454,7 @@ def test_a_rate_that_decays_is_zero_at_its_last_step():
   config = _config(optimizer__learning_rate=0.25, optimizer__l2=0.0)
   with config.unlocked():
     config.optimizer.decay_steps = 4
-  optimizer = _training.problem(config, 'none').optimizer
+  optimizer = training.problem(config, 'none').optimizer
   params, steps = {'kernel': jnp.ones((2, 3))}, []
   state = optimizer.init(params)
   for _ in range(5):
@@ -469,7 +469,7 @@ def test_initial_kernels_are_those_of_their_name():
     config = _config()
     with config.unlocked():
       config.model.kernel_init = name
-    problem = _training.problem(config, 'none')
+    problem = training.problem(config, 'none')
     kernel = np.asarray(problem.init(jax.random.key(0))['attention']['value_kernel'])
     deviation = 128**-0.5 / (1 if largest is None else 3**0.5)
     np.testing.assert_allclose(kernel.std(), deviation, rtol=0.05)
@@ -520,8 +520,8 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
     return np.eye(5)[4]
 
   monkeypatch.setattr(of_block.temperature, 'fit', fit)
-  run = _training.block_runner([config], 'layer_norm', mesh)
-  place = _training.Place(
+  run = training.block_runner([config], 'layer_norm', mesh)
+  place = seed_blocks.Place(
       'retrieval', tmp_path, Curves(tmp_path / 'metrics.jsonl'))
   rows = []
   with command_line.Progress(16, 'seed-steps') as progress:
@@ -534,7 +534,7 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
 
   # The same by hand.
   model = Retriever(num_classes=10, norm='layer_norm', **config.model)
-  problem = _training.problem(config, 'layer_norm')
+  problem = training.problem(config, 'layer_norm')
   trainer = ensemble.make_trainer(problem, steps_per_call=2, mesh=mesh)
   apply = lengths.make_apply(model)
   sample = lambda key, num_sequences, length: retrieval.sample(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from vvlen import sharding
-from vvlen.evaluation import distribution, lengths, measure
-from vvlen.evaluation.moments import distance, Moments, moments
+from vvlen.evaluation.retriever import distribution, lengths
+from vvlen.evaluation.retriever import ensemble as measure
+from vvlen.evaluation.retriever.moments import distance, Moments, moments
 from vvlen.models.retriever import Retriever
 from vvlen.models.temperature import adaptive_temperature
 from vvlen.tasks import retrieval

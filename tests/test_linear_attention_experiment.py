@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from configs import linear_attention as config_file
-from experiments import linear_attention as experiment
+from experiments.linear_attention import run as experiment
+from experiments.linear_attention import tables
 from tests.conftest import ROOT, shown
-from vvlen import linear_attention_tables as tables
-from vvlen import results, sharding
+from vvlen import sharding
 from vvlen.models import linear_attention as model_file
+from vvlen.reporting import results
 from vvlen.theory import linear_attention as theory
 from vvlen.training import ensemble
 

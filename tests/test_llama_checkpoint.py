@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from tests.llamas import edit, llama, ROPES, save_llama, V, variables_of
-from vvlen import partition
-from vvlen.models import llama_saving, safetensors_file
 from vvlen.models.llama import load_checkpoint, read_model, save_checkpoint
+from vvlen.models.llama import safetensors as safetensors_file
+from vvlen.models.llama import saving as llama_saving
 from vvlen.models.rope import Dynamic, Rope
+from vvlen.sharding import mesh as partition
 
 TOKENS = jnp.arange(14).reshape(2, 7)
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.llamas import edit, llama, ROPES, save_llama
 from vvlen.models.llama import load_checkpoint
-from vvlen.models.llama_config import config_of, model_of
-from vvlen.models.llama_model import check_model
+from vvlen.models.llama.config import config_of, model_of
+from vvlen.models.llama.model import check_model
 from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
 
 

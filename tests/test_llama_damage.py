@@ -11,8 +11,9 @@ import pytest
 from safetensors import numpy as safetensors
 
 from tests.llamas import DEEP, edit_tensors, llama, save_llama, variables_of
-from vvlen.models import llama_saving, safetensors_file
 from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.models.llama import safetensors as safetensors_file
+from vvlen.models.llama import saving as llama_saving
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
-from vvlen.models.llama_config import model_of
+from vvlen.models.llama.config import model_of
 
 torch = pytest.importorskip('torch', reason='compares with PyTorch')
 transformers = pytest.importorskip('transformers', reason='compares with transformers')

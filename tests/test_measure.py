@@ -17,20 +17,20 @@ import numpy as np
 import pytest
 
 from configs import measure as config_file
-from experiments import (
-    _checkpoint,
-    _measure,
-    _measure_attention,
-    _measure_predictions,
-    measure,
-)
+from experiments.harness import fingerprint
+from experiments.measure import attention, pieces, predictions
+from experiments.measure import figures as measurements_figures
+from experiments.measure import report as measurements
+from experiments.measure import run as measure
+from experiments.measure import spread as measurements_spread
 from tests.conftest import free_port, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
-from vvlen import measurements, measurements_figures, measurements_spread, results
-from vvlen.evaluation import output_spread, perplexity
+from vvlen.evaluation import attention_spread as output_spread
+from vvlen.evaluation import perplexity
 from vvlen.evaluation.misalignment import misalignment
 from vvlen.evaluation.probe import probe_layer
 from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.reporting import results
 from vvlen.tasks.tokenizers import byte_tokenizer
 
 WORDS = 'a model reads what is written and tells what comes next to it of all'.split()
@@ -123,7 +123,7 @@ def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
     close(values[f'block_{length}', 'nll_after', 3], by_position[2])
     if length > 8:  # 8 to 11 tokens before it, or up to the last
       close(values[f'block_{length}', 'nll_after', 8], by_position[7:11].mean())
-  streams = _measure.spaced(stream, 16 + 4, 4)
+  streams = pieces.spaced(stream, 16 + 4, 4)
   found = misalignment(apply, streams, 16, 4)
   for name, value in found._asdict().items():
     close(values['offset_4', name, 16], value)
@@ -131,7 +131,7 @@ def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
     assert low <= values['offset_4', name, 16] <= high
   assert ('offset_4', 'sce', 8) not in values  # not below half of the length
   # Text, its last token as it is.
-  sequences = _measure.spaced(stream, 16, 12)
+  sequences = pieces.spaced(stream, 16, 12)
   outputs = output_spread.spread_by_length(
       probe_layer(model, variables, 0), sequences, [2, 4, 8, 16])
   slope = output_spread.slope([2, 4, 8, 16], outputs, num_resamples=50)
@@ -210,14 +210,14 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
 
 def test_windows_that_are_in_two_pieces_belong_to_one():
   sums, counts = np.arange(1.0, 6.0), np.full(5, 2)
-  means, scored = _measure.by_piece(sums, counts, np.array([1, 9, 10, 29, 31]), 10, 3)
+  means, scored = pieces.by_piece(sums, counts, np.array([1, 9, 10, 29, 31]), 10, 3)
   np.testing.assert_allclose(means, [3 / 4, 3 / 2, 9 / 4])
   assert scored.tolist() == [4, 2, 4]
   config = config_file.get_config('smoke')
   # One piece alone says nothing of others, and a piece may have nothing to say.
-  [row] = _measure.interval(config, 'a', 1, 'nll', means[:1], scored[:1])
+  [row] = pieces.interval(config, 'a', 1, 'nll', means[:1], scored[:1])
   assert row.value == 3 / 4
-  rows = _measure.interval(config, 'a', 1, 'nll', np.array([2.0, 0]), np.array([3, 0]))
+  rows = pieces.interval(config, 'a', 1, 'nll', np.array([2.0, 0]), np.array([3, 0]))
   assert [row.value for row in rows] == [2, 2, 2]
 
 
@@ -225,12 +225,12 @@ def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
   values, stream = _values(whole[0]), _stream(whole)
   model, variables = load_checkpoint(checkpoint)
   config = config_file.get_config('smoke')
-  subject = _measure.Subject(model, stream, 257, 256, 16)
-  queries = np.random.default_rng([0, _measure_attention._QUERIES]).choice(
+  subject = pieces.Subject(model, stream, 257, 256, 16)
+  queries = np.random.default_rng([0, attention._QUERIES]).choice(
       257, 2, replace=False)
-  random = np.random.default_rng([0, _measure_attention._RANDOM]).integers(
+  random = np.random.default_rng([0, attention._RANDOM]).integers(
       257, size=(12, 16))
-  cells = [*_measure_attention.spread(config, subject)]
+  cells = [*attention.spread(config, subject)]
   assert len(cells) == 6 == len({cell.name for cell in cells})
   without = probe_layer(model.clone(rope=None), variables, 0)
   both = [output_spread.spread_by_length(without, random, [2, 4, 8, 16], int(q))
@@ -255,7 +255,7 @@ def test_a_head_has_the_spread_of_its_components(
   if condition == 'random_nope':
     model = model.clone(rope=None)
   if condition == 'text':
-    sequences = _measure.spaced(_stream(whole), 16, 12)
+    sequences = pieces.spaced(_stream(whole), 16, 12)
   else:
     sequences = np.random.default_rng([0, 0]).integers(257, size=(12, 16))
   queries = np.random.default_rng([0, 1]).choice(257, 2, replace=False)
@@ -303,8 +303,8 @@ def test_heads_may_be_chosen_and_their_table_shows_those(whole, checkpoint):
   model, variables = load_checkpoint(checkpoint)
   config = config_file.get_config('smoke')
   config.spread.heads = (2,)
-  subject = _measure.Subject(model, _stream(whole), 257, 256, 16)
-  *_, cell = _measure_attention.spread(config, subject)  # text, held fixed
+  subject = pieces.Subject(model, _stream(whole), 257, 256, 16)
+  *_, cell = attention.spread(config, subject)  # text, held fixed
   found = {(row.arm, row.metric, row.length): row.value for row in cell.rows(variables)}
   expected = _values(whole[0])
   for key, value in found.items():
@@ -328,8 +328,8 @@ def test_windows_may_begin_with_bos(whole, checkpoint):
   stream = _stream(whole)[1:]
   config = config_file.get_config('smoke')
   config.perplexity.begin = True
-  subject = _measure.Subject(model, stream, 257, 256, 16)
-  cells = {cell.name: cell for cell in _measure_predictions.perplexity(config, subject)}
+  subject = pieces.Subject(model, stream, 257, 256, 16)
+  cells = {cell.name: cell for cell in predictions.perplexity(config, subject)}
   found = {row.metric: row for row in cells['blocks of 8'].rows(variables)
            if row.arm == 'block'}
   apply, read = functools.partial(model.apply, variables), stream[:128]
@@ -340,7 +340,7 @@ def test_windows_may_begin_with_bos(whole, checkpoint):
   expected = perplexity.sliding_nll(apply, read, 8, 4, begin=256)
   np.testing.assert_allclose(sliding.value, expected, rtol=1e-5)
   with pytest.raises(ValueError, match='the tokenizer has no BOS'):
-    [*_measure_predictions.perplexity(config, subject._replace(begin=None))]
+    [*predictions.perplexity(config, subject._replace(begin=None))]
 
 
 def test_a_report_is_made_again_without_jax_and_is_the_same(whole, tmp_path):
@@ -614,20 +614,20 @@ def test_arguments_may_be_short():
 
 def test_sequences_are_spread_over_the_text_and_do_not_overlap():
   stream = np.arange(100)
-  found = _measure.spaced(stream, 10, 4)
+  found = pieces.spaced(stream, 10, 4)
   assert found[:, 0].tolist() == [0, 30, 60, 90]
   np.testing.assert_array_equal(found, found[:, :1] + np.arange(10))
-  assert _measure.spaced(stream, 30, 50)[:, 0].tolist() == [0, 35, 70]
+  assert pieces.spaced(stream, 30, 50)[:, 0].tolist() == [0, 35, 70]
   with pytest.raises(ValueError, match='100 tokens, fewer than two sequences of 51'):
-    _measure.spaced(stream, 51, 2)
+    pieces.spaced(stream, 51, 2)
 
 
 def test_bins_are_of_each_number_and_then_of_half_octaves():
-  assert _measure.bins(0, 20) == [
+  assert pieces.bins(0, 20) == [
       (0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (8, 12),
       (12, 16), (16, 20)]
-  assert _measure.bins(1, 3) == [(1, 2), (2, 3)]
-  assert _measure.bins(1, 49)[-2:] == [(32, 48), (48, 49)]
+  assert pieces.bins(1, 3) == [(1, 2), (2, 3)]
+  assert pieces.bins(1, 49)[-2:] == [(32, 48), (48, 49)]
 
 
 def test_the_first_characters_may_end_within_a_document():
@@ -639,24 +639,24 @@ def test_the_first_characters_may_end_within_a_document():
 def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path, monkeypatch):
   shutil.copytree(checkpoint, tmp_path / 'same')
   same = epath.Path(tmp_path / 'same')
-  before = _checkpoint.fingerprint(epath.Path(checkpoint))
-  assert _checkpoint.fingerprint(same) == before
-  monkeypatch.setattr(_checkpoint, '_PIECE', 1000)
-  assert _checkpoint.fingerprint(same) == before
+  before = fingerprint.fingerprint(epath.Path(checkpoint))
+  assert fingerprint.fingerprint(same) == before
+  monkeypatch.setattr(fingerprint, '_PIECE', 1000)
+  assert fingerprint.fingerprint(same) == before
   path = tmp_path / 'same' / 'model.safetensors'
   content = bytearray(path.read_bytes() + bytes(2**19))
   path.write_bytes(content)
-  before = _checkpoint.fingerprint(same)
+  before = fingerprint.fingerprint(same)
   for place in (0, len(content) // 2, -1):
     content[place] ^= 1
     path.write_bytes(content)
-    assert _checkpoint.fingerprint(same) != before
+    assert fingerprint.fingerprint(same) != before
     content[place] ^= 1
   path.write_bytes(content)
-  assert _checkpoint.fingerprint(same) == before
+  assert fingerprint.fingerprint(same) == before
   for name in ('tokenizer.json', 'tokenizer_config.json'):
     (tmp_path / 'same' / name).write_text('{}')
-    assert _checkpoint.fingerprint(same) != before
+    assert fingerprint.fingerprint(same) != before
     (tmp_path / 'same' / name).unlink()
 
 

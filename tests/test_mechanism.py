@@ -14,13 +14,15 @@ from scipy import linalg
 
 from configs import lookup as lookup_file
 from configs import mechanism as config_file
-from experiments import mechanism as experiment
+from experiments.mechanism import figures as mechanism_figure
+from experiments.mechanism import report as mechanism
+from experiments.mechanism import run as experiment
 from tests.conftest import ROOT, shown
-from vvlen import mechanism, mechanism_figure, plots, results
-from vvlen.comparison import compare
-from vvlen.evaluation import intervention, lengths, reader
-from vvlen.evaluation.moments import Moments
+from vvlen.evaluation.retriever import intervention, lengths, reader
+from vvlen.evaluation.retriever.moments import Moments
 from vvlen.models.retriever import Retriever
+from vvlen.reporting import plots, results
+from vvlen.reporting.endpoints import compare
 from vvlen.statistics import adjusted_test, detectable, holm
 from vvlen.tasks import retrieval
 

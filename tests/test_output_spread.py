@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.llamas import llama, ROPES, V, variables_of
-from vvlen.evaluation.output_spread import deviations, slope, spread_by_length
+from vvlen.evaluation.attention_spread import deviations, slope, spread_by_length
 from vvlen.evaluation.probe import Probe, probe_layer
 from vvlen.models.llama import load_checkpoint
 

@@ -12,13 +12,13 @@ import optax
 import pytest
 
 from tests.llamas import llama, variables_of
-from vvlen import partition
-from vvlen.models.causal_attention import causal_attention
 from vvlen.models.decoder import Decoder
+from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.language_model import LanguageModel
 from vvlen.models.llama import abstract_params
 from vvlen.objectives.chunked import chunked_two_window_loss
 from vvlen.objectives.windows import two_windows
+from vvlen.sharding import mesh as partition
 from vvlen.training.step import TrainState
 
 # Of sizes that eight devices divide.

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tests.llamas import llama, V, variables_of
-from vvlen import partition
 from vvlen.evaluation.perplexity import block_nll, nll_by_position, sliding_nll
 from vvlen.evaluation.programs import program_of
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
 from vvlen.objectives.cross_entropy import token_cross_entropy
+from vvlen.sharding import mesh as partition
 
 W = 5  # words of the models here
 

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from vvlen import alignment, alignment_figures, plots
+from experiments.language_model import figures as alignment_figures
+from experiments.language_model import report as alignment
+from vvlen.reporting import plots
 
 
 @pytest.mark.parametrize('low, high, expected', [

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.llamas import llama, ROPES, V, variables_of
-from vvlen import partition
 from vvlen.evaluation.probe import look, probe_layer, probe_layers, reads_ahead
-from vvlen.models.masked_attention import masked_attention
+from vvlen.models.kernels.dense import masked_attention
 from vvlen.models.rope import Rope
+from vvlen.sharding import mesh as partition
 
 B, N = 3, 11
 

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from scipy import linalg, optimize
 
-from vvlen.evaluation.axes import match_covariance, principal_axes, WEAKEST, whiten
-from vvlen.evaluation.reader import read, refit
+from vvlen.evaluation.retriever.axes import (
+    match_covariance,
+    principal_axes,
+    WEAKEST,
+    whiten,
+)
+from vvlen.evaluation.retriever.reader import read, refit
 
 _CLASSES = 4
 

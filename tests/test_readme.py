@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.llamas import llama, variables_of
-from vvlen import results
 from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.reporting import results
 from vvlen.training import ensemble
 
 _README = (ROOT / 'README.md').read_text()

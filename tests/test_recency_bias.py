@@ -11,11 +11,14 @@ import time
 import numpy as np
 import pytest
 
-from configs import recency as config_file
-from experiments import recency_bias as experiment
+from configs import recency_bias as config_file
+from experiments.recency_bias import extensions as recency_extensions
+from experiments.recency_bias import figures as recency_figures
+from experiments.recency_bias import report as recency
+from experiments.recency_bias import run as experiment
+from experiments.recency_bias.cells import Cell, make_cells, read_arrays, Simulated
 from tests.conftest import ROOT, shown
-from vvlen import recency, recency_extensions, recency_figures, results
-from vvlen.recency_cells import Cell, make_cells, read_arrays, Simulated
+from vvlen.reporting import results
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion, h
 
 # Few and small cells, for runs that are about the run and not about its numbers.
@@ -27,7 +30,8 @@ _FEW += ('--config.anisotropies=(0.0,)', '--config.panels.widths=(16,)')
 
 def _command(workdir, *arguments, variant='smoke'):
   return [sys.executable, '-m', 'experiments.recency_bias',
-          f'--config=configs/recency.py:{variant}', f'--workdir={workdir}', *arguments]
+          f'--config=configs/recency_bias.py:{variant}', f'--workdir={workdir}',
+          *arguments]
 
 
 def _run(*arguments, **options):
@@ -163,7 +167,7 @@ def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words)
 
 @pytest.mark.parametrize('arguments, words', [
     (('--config.anisotropies=(0.0,1.0)',), 'anisotropy must lie in [0, 1)'),
-    (('--config=configs/recency.py:fast',), "not 'fast'"),
+    (('--config=configs/recency_bias.py:fast',), "not 'fast'"),
     (('--config=configs/lookup.py:smoke',), 'is it for another experiment?'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):

@@ -10,19 +10,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vvlen import (
-  comparison,
-  figures,
-  length_tables,
-  plots,
-  report,
-  results,
-  run_folder,
-  statistics,
-  tables,
-)
-from vvlen.curves import Curves
-from vvlen.results import Row
+from experiments.length_generalization import figures, report
+from experiments.length_generalization import tables as length_tables
+from vvlen import statistics
+from vvlen.reporting import endpoints as comparison
+from vvlen.reporting import plots, results, run_folder, tables
+from vvlen.reporting.curves import Curves
+from vvlen.reporting.results import Row
 
 _LENGTHS = (16, 32, 64)
 _ARMS = ('none', 'standardize', 'layer_norm')

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from vvlen import results, run_folder
-from vvlen.curves import Curves, read_curves
-from vvlen.results import Row
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import Curves, read_curves
+from vvlen.reporting.results import Row
 
 _ROWS = [
     Row('retrieval', 'none', 0, 16, 'accuracy', 0.1 + 0.2),

@@ -14,8 +14,9 @@ import pytest
 from safetensors import numpy as safetensors
 
 from tests.llamas import DEEP
-from vvlen import partition
-from vvlen.models import loading, safetensors_file
+from vvlen.models.llama import loading
+from vvlen.models.llama import safetensors as safetensors_file
+from vvlen.sharding import mesh as partition
 
 
 @pytest.fixture

@@ -14,15 +14,18 @@ from scipy import stats
 
 from configs import retrieval
 from configs import sensitivity as config_file
-from experiments import _training
-from experiments import sensitivity as experiment
+from experiments.harness import seed_blocks
+from experiments.length_generalization import training
+from experiments.sensitivity import figures as sensitivity_figures
+from experiments.sensitivity import report as sensitivity
+from experiments.sensitivity import run as experiment
+from experiments.sensitivity.cells import index_cells, read_cells, Setting
+from experiments.sensitivity.tuned import tune
 from tests.conftest import ROOT, shown
-from vvlen import plots, results, run_folder, sensitivity, sensitivity_figures
-from vvlen.cells import index_cells, read_cells, Setting
-from vvlen.curves import Curves
-from vvlen.results import Row
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.curves import Curves
+from vvlen.reporting.results import Row
 from vvlen.statistics import detectable, holm, holm_levels
-from vvlen.tuned import tune
 
 _LENGTHS = (16, 32, 64)
 _RATES = ('base', 'rate_low', 'rate_high')
@@ -579,7 +582,7 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
   capsys.readouterr()
   experiment.main(config, str(tmp_path / 'whole'))
   out = capsys.readouterr().out
-  assert _training.SEEDS_ADDED in out
+  assert seed_blocks.SEEDS_ADDED in out
   assert 'l2@6 has 2 of 4 seeds of none' in out
   after = results.read_rows(tmp_path / 'whole/results.csv')
   assert [r for r in after if r.seed < 2] == before
@@ -656,14 +659,14 @@ def test_cells_that_run_together_are_one_function_of_their_states():
   parts: dict[str, list[ml_collections.ConfigDict]] = {}
   for name in experiment.names(config):
     cell = experiment.cell_config(config, name)
-    parts.setdefault(_training.program(cell), []).append(cell)
+    parts.setdefault(training.program(cell), []).append(cell)
   params = {'kernel': np.full((2, 3), 0.5, np.float32), 'bias': np.ones(3, np.float32)}
   gradients = jax.tree.map(lambda x: 0.1 * x, params)
   seen = set()
   for part in parts.values():
-    shared, *_ = [_training.problem(cell, 'none').optimizer for cell in part]
+    shared, *_ = [training.problem(cell, 'none').optimizer for cell in part]
     for cell in part:
-      own = _training.problem(cell, 'none').optimizer
+      own = training.problem(cell, 'none').optimizer
       ours = theirs = own.init(params)
       for _ in range(3):
         expected, theirs = own.update(gradients, theirs, params)
@@ -678,7 +681,7 @@ def test_cells_run_together_that_differ_in_numbers_and_first_weights():
   cells = {n: experiment.cell_config(config, n) for n in experiment.names(config)}
   parts: dict[str, set[str]] = {}
   for name, cell in cells.items():
-    parts.setdefault(_training.program(cell), set()).add(name)
+    parts.setdefault(training.program(cell), set()).add(name)
   together = [part for part in parts.values() if len(part) > 1]
   assert sorted(map(sorted, together)) == [
       ['base', 'decoupled', 'l2', 'rate_high', 'rate_low', 'uniform_init'],

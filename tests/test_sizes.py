@@ -9,9 +9,9 @@ import pytest
 
 from configs import lookup as lookup_config
 from configs import retrieval as retrieval_config
-from experiments import _training
+from experiments.length_generalization import training
 from vvlen.tasks import lookup, retrieval
-from vvlen.tasks.sizes import growing_length, uniform_length
+from vvlen.tasks.lengths import growing_length, uniform_length
 from vvlen.training import ensemble
 
 
@@ -56,7 +56,7 @@ def test_a_traced_longest_draws_as_a_fixed_one_and_compiles_once(sample, key):
 def test_training_lengths_follow_the_schedule_and_compile_once(configs):
   config = configs.get_config('smoke_growing')
   config.model.width, config.train.batch_size = 4, 64
-  problem = _training.problem(config, 'none')
+  problem = training.problem(config, 'none')
   key = jax.random.key(0)
   draw = jax.jit(problem.sample)
   # 20 steps; from 16 to 32 over the first 16 of them.

@@ -19,7 +19,7 @@ from experiments.vanishing_variance import (
   tables,
 )
 from tests.conftest import ROOT, shown
-from vvlen import plots, results
+from vvlen.reporting import plots, results
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
 
 LENGTHS = (16, 32, 64)

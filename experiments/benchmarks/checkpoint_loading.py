@@ -21,15 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.flax import save_file
 
-from experiments import _run
 from experiments.benchmarks import _rounds
-from vvlen.models.llama import (
-  abstract_params,
-  hub_name,
-  load_checkpoint,
-  save_checkpoint,
-)
-from vvlen.models.llama_model import Llama
+from experiments.harness import machine
+from vvlen.models.llama import abstract_params, load_checkpoint, save_checkpoint
+from vvlen.models.llama.model import Llama
+from vvlen.models.llama.names import hub_name
 
 MODEL = Llama(vocab_size=32_000, width=1024, mlp_width=4096, num_layers=26,
               num_heads=16, num_key_heads=8, tied=False)
@@ -110,7 +106,7 @@ def main() -> None:
       'ratio': round(ratio, 3), 'bytes': size, 'files': _FILES,
       'bytes_beside_the_model': beside, 'largest_tensor_bytes': largest,
       'seconds': {name: float(f'{x:.4g}') for name, x in median.items()},
-      'processor': _run.processor(), 'versions': {'jax': jax.__version__},
+      'processor': machine.processor(), 'versions': {'jax': jax.__version__},
   } | about, args.output)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import _run
 from experiments.benchmarks import _rounds
+from experiments.harness import machine
 from vvlen.objectives.chunked import CHUNK_SIZE, chunked_two_window_loss
 from vvlen.objectives.misalignment import two_window_loss
 
@@ -108,7 +108,7 @@ def main() -> None:
       'chunk_size': args.chunk_size,
       'rounds': {k: [float(f'{x:.4g}') for x in v] for k, v in seconds.items()},
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__},
   } | about, args.output)
 

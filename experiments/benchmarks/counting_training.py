@@ -32,11 +32,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import counting
-from experiments import _counting, _run
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.retrieval_training import drawing, matrix_peak
+from experiments.counting import training
+from experiments.counting.cells import Cell
+from experiments.harness import machine
 from vvlen import sharding
-from vvlen.counting_cells import Cell
 from vvlen.training import ensemble
 
 MODULE = 'experiments.benchmarks.counting_training'
@@ -102,7 +103,7 @@ def main() -> None:
       'products_share': round(rate['experiment'] / rate['products'], 3),
       'matrix_operations_per_seed_step': operations,
       'device': about['device'], 'num_seeds': about['num_seeds'],
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__} | (
           {'torch': workers['torch'].about['version']} if torch else {}),
   } | rounds
@@ -137,7 +138,7 @@ def _serve(args: argparse.Namespace) -> None:
 
 def _sizes(config: Any) -> tuple[int, int]:
   """Returns how many seeds are trained, and how many of them by vmap."""
-  _run.use_devices(config.train.seeds_at_once)
+  machine.use_devices(config.train.seeds_at_once)
   if jax.default_backend() == 'cpu':
     return config.train.seeds_at_once, 1
   return 2 * (counting.get_config().train.seeds_at_once,)
@@ -149,7 +150,7 @@ def _trainer():
   seeds, group = _sizes(config)
   mesh = sharding.seed_mesh()
   trainer = ensemble.make_trainer(
-      _counting.problem(config, CELL), steps_per_call=_STEPS, group_size=group,
+      training.problem(config, CELL), steps_per_call=_STEPS, group_size=group,
       mesh=mesh,
   )
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
@@ -177,7 +178,7 @@ def _part(make):
 
 def _draw(config):
   """Returns a function that draws batches."""
-  return drawing(_counting.problem(config, CELL), _STEPS)
+  return drawing(training.problem(config, CELL), _STEPS)
 
 
 def _products(config):

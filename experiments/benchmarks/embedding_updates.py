@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments import _run
 from experiments.benchmarks import _rounds
+from experiments.harness import machine
 from vvlen.sharding import over_seeds, put, seed_mesh
 
 NUM_KEYS, WIDTH, ROWS = 16384, 64, 128 * 17
@@ -90,7 +90,7 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--output', help='also write the JSON to this file')
   args = parser.parse_args()
-  _run.use_devices(64)
+  machine.use_devices(64)
   mesh = seed_mesh()
 
   def start(key):
@@ -119,7 +119,7 @@ def main() -> None:
           name: float(f'{change(name):.2g}') for name in ('sparse', 'lazy')
       },
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__, 'optax': optax.__version__},
       'rounds': {k: [round(x, 3) for x in v] for k, v in milliseconds.items()},
   }, args.output)

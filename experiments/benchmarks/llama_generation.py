@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import _run
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.llama_training import SMALL
+from experiments.harness import machine
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
-from vvlen.models.llama_model import Llama
+from vvlen.models.llama.model import Llama
 
 _PROMPT, _TOKENS = 32, 256
 _MAX_LENGTH = 512
@@ -99,7 +99,7 @@ def main() -> None:
     size = sum(x.stat().st_size for x in pathlib.Path(folder).glob('*.safetensors'))
   _rounds.report({
       'model': SMALL, 'model_bytes': size, 'prompt': _PROMPT, 'tokens': _TOKENS,
-      'processor': _run.processor(),
+      'processor': machine.processor(),
   } | results, args.output)
 
 

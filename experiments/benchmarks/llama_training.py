@@ -27,14 +27,15 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 import numpy as np
 
-from experiments import _run
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.retrieval_training import matrix_peak
-from vvlen import partition, sharding
-from vvlen.models.llama_model import Llama, output_table
+from experiments.harness import machine
+from vvlen import sharding
+from vvlen.models.llama.model import Llama, output_table
 from vvlen.models.rope import Llama3, Rope
 from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
 from vvlen.objectives.windows import two_windows
+from vvlen.sharding import mesh as partition
 
 SMALL = dict(vocab_size=32_000, width=256, mlp_width=688, num_layers=4, num_heads=4,
              num_key_heads=4)
@@ -54,7 +55,7 @@ def tokens() -> np.ndarray:
 def serve_vvlen(all_cores: bool) -> None:
   """Measures tokens a second, one step at a time."""
   if all_cores:
-    _run.use_devices()
+    machine.use_devices()
   mesh = partition.make_mesh(data=-1)
   model, rows = Llama(**SMALL), tokens()
 
@@ -143,7 +144,7 @@ def compare(args: argparse.Namespace) -> None:
       'share_of_matrix_peak': round(
           rates['vvlen'] * operations(SMALL, LENGTH) / peak, 3),
       'model': SMALL, 'rows': ROWS, 'length': LENGTH, 'about': about,
-      'processor': _run.processor(),
+      'processor': machine.processor(),
   } | told, args.output)
 
 

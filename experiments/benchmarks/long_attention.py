@@ -3,7 +3,7 @@
 Compares, in rounds that alternate between processes, at 2048, 8192 and 16,384 tokens of
 one sequence, 4 heads of width 64, values and gradients of queries, keys and values:
 
-  chunked   vvlen.models.causal_attention, in blocks
+  chunked   vvlen.models.kernels.causal, in blocks
   plain     the same, all logits at once, where they fit into --gib
   torch     PyTorch's scaled_dot_product_attention, if it is installed
   cudnn     NVIDIA's kernel, in bfloat16, on a GPU
@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import _run
 from experiments.benchmarks import _rounds
-from vvlen.models.causal_attention import causal_attention
+from experiments.harness import machine
+from vvlen.models.kernels.causal import causal_attention
 
 MODULE = 'experiments.benchmarks.long_attention'
 TOKENS, HEADS, WIDTH = (2048, 8192, 16384), 4, 64
@@ -98,7 +98,7 @@ def main() -> None:
   _rounds.report({
       'tokens': result,
       'settings': {'sequences': 1, 'heads': HEADS, 'width': WIDTH},
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__, 'numpy': np.__version__},
   }, args.output)
 

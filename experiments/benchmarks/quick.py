@@ -21,8 +21,8 @@ import time
 
 import jax
 
-from experiments import _run
 from experiments.benchmarks import _rounds
+from experiments.harness import machine
 
 _COMMANDS = {
     'retrieval': ('length_generalization',),
@@ -63,7 +63,7 @@ def main() -> None:
       'within_five_minutes': seconds['first'] <= 300,
       'taken_by_others': {name: round(share, 3) for name, share in others.items()},
       'cache_megabytes': round(cached / 1e6, 1),
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__},
   }
   _rounds.report(result, args.output)

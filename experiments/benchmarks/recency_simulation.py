@@ -32,8 +32,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import _run
 from experiments.benchmarks import _rounds, numpy_recency
+from experiments.harness import machine
 from vvlen import sharding
 from vvlen.simulation import simulate_recency, tokens
 
@@ -150,7 +150,7 @@ def _result(
           lambda s: float(f'{rate[s] * floors(s)["multiply_adds"]:.3g}')),
       'long': {str(count): _of_long(x, bandwidth) for count, x in long.items()},
       'device': about['reduced']['device'],
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__, 'numpy': np.__version__},
       'settings': SETTINGS,
   }
@@ -196,7 +196,7 @@ def _serve(args: argparse.Namespace) -> None:
 
 def _vvlen(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
   """Returns what simulates so many, how many to, and facts of the first call."""
-  _run.use_devices(64)
+  machine.use_devices(64)
   jax.config.update('jax_enable_compilation_cache', False)
   key = jax.random.key(0)
   simulate = lambda count: simulate_recency(
@@ -234,7 +234,7 @@ def _long(count: int) -> dict[str, Any]:
 
 def _drawing(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
   """Returns what draws without simulating, and for how many simulations."""
-  _run.use_devices(64)
+  machine.use_devices(64)
   key, chunk = jax.random.key(0), DRAWN[sampler]
   law = tuple(
       np.asarray(x, np.float32)

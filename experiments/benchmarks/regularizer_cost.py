@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments import _run
 from experiments.benchmarks import _rounds
+from experiments.harness import machine
 from vvlen.models.decoder import Decoder
 from vvlen.models.language_model import LanguageModel
 from vvlen.objectives import misalignment
@@ -80,7 +80,7 @@ def main() -> None:
       'vocabulary': args.vocabulary, 'width': args.width, 'layers': args.layers,
       'length': args.length, 'batch': args.batch,
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': _run.processor(), 'versions': {'jax': jax.__version__},
+      'processor': machine.processor(), 'versions': {'jax': jax.__version__},
   } | about
   _rounds.report(result, args.output)
 

@@ -35,10 +35,11 @@ from jax.sharding import Mesh
 import numpy as np
 
 from configs import retrieval as config_file
-from experiments import _run, _tasks, _training
 from experiments.benchmarks import _rounds
+from experiments.harness import machine
+from experiments.length_generalization import tasks, training
 from vvlen import sharding
-from vvlen.evaluation import lengths
+from vvlen.evaluation.retriever import lengths
 from vvlen.models.norm import KINDS
 from vvlen.models.temperature import PUBLISHED
 from vvlen.tasks import retrieval
@@ -117,7 +118,7 @@ def _result(
       'numpy_items_per_second': round(numpy),
       'largest_difference': workers['numpy'].about['largest_difference'],
       'device': evaluation[LENGTH]['device'],
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__, 'numpy': np.__version__},
   }
 
@@ -160,7 +161,7 @@ def _evaluate(length: int, num_sequences: int) -> dict[str, Any]:
   """Evaluates all arms at one length and returns memory and time."""
   config = config_file.get_config('cpu')
   seeds = config.train.seeds_at_once
-  _run.use_devices(seeds)
+  machine.use_devices(seeds)
   # Compiling counts towards the peak, so nothing is to come from the cache.
   jax.config.update('jax_enable_compilation_cache', False)
   mesh = sharding.seed_mesh()
@@ -219,8 +220,8 @@ def _peak_device_gib() -> float | None:
 
 def _model(config: Any, arm: str, keys: jax.Array, mesh: Mesh):
   """Returns the `Apply` of an arm and the initial parameters of all seeds."""
-  model = _tasks.make_task(config).model(arm)
-  problem = _training.problem(config, arm)
+  model = tasks.make_task(config).model(arm)
+  problem = training.problem(config, arm)
   init = lambda key: problem.init(ensemble.purpose_key(key, ensemble.INIT))
   return lengths.make_apply(model), sharding.over_seeds(init, mesh)(keys)
 
@@ -234,7 +235,7 @@ def _sample(key: jax.Array, num_sequences: int, length: int) -> retrieval.Batch:
 def _forward() -> tuple[Callable[[], None], int, dict[str, Any]]:
   """Returns vvlen's forward pass, the items it reads, and its facts."""
   config = config_file.get_config('cpu')
-  _run.use_devices(config.train.seeds_at_once)
+  machine.use_devices(config.train.seeds_at_once)
   mesh = sharding.seed_mesh()
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, mesh.size), mesh)
   apply, params = _model(config, 'layer_norm', keys, mesh)

@@ -35,8 +35,9 @@ import jax
 import jax.numpy as jnp
 
 from configs import lookup, retrieval
-from experiments import _run, _training
 from experiments.benchmarks import _rounds
+from experiments.harness import machine
+from experiments.length_generalization import training
 from vvlen import sharding
 from vvlen.models.dictionary import DictionaryRetriever
 from vvlen.models.norm import KINDS
@@ -148,7 +149,7 @@ def _result(
           rate['experiment'] * about['state_bytes'] / 1e9, 2),
       'device': about['device'],
       'torch_device': workers['torch'].about['device'] if torch else None,
-      'processor': _run.processor(),
+      'processor': machine.processor(),
       'versions': {'jax': jax.__version__} | (
           {'torch': workers['torch'].about['version']} if torch else {}),
       'task': args.task,
@@ -203,7 +204,7 @@ def _trainer(
   strategy, config = args.worker, _config(args)
   config.train.seeds_at_once //= args.processes
   if strategy != 'vmap':
-    _run.use_devices(config.train.seeds_at_once)
+    machine.use_devices(config.train.seeds_at_once)
   group = config.train.seeds_at_once if strategy == 'vmap' else 1
   if jax.default_backend() != 'cpu':
     config = _config(args, 'paper')
@@ -213,7 +214,7 @@ def _trainer(
     config.model.fold = strategy != 'plain'
     if args.task == 'lookup':
       config.model.table = strategy != 'plain'
-  problem = _training.problem(config, args.norm)
+  problem = training.problem(config, args.norm)
   trainer = ensemble.make_trainer(
       problem, steps_per_call=10 if args.growing else 100, group_size=group, mesh=mesh
   )

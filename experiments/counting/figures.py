@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import plots
-from vvlen.counting_cells import Cell, FigureCells
-from vvlen.results import Index
+from experiments.counting.cells import Cell, FigureCells
+from vvlen.reporting import plots
+from vvlen.reporting.results import Index
 
 FLOOR = 1e-12  # of a squared error: below it there is but rounding
 _LABELS = {

@@ -13,24 +13,32 @@ from typing import Any
 from etils import epath
 import numpy as np
 
-from vvlen import counting_figures, plots, results, run_folder
-from vvlen.counting_cells import (
-    all_cells,
-    Cell,
-    FigureCells,
-    IDENTITY,
-    NO_POSITIONS,
-    read_figures,
+from experiments.counting import figures
+from experiments.counting.cells import (
+  all_cells,
+  Cell,
+  FigureCells,
+  IDENTITY,
+  NO_POSITIONS,
+  read_figures,
 )
-from vvlen.counting_figures import FLOOR
-from vvlen.results import by_seed, Index
+from experiments.counting.figures import FLOOR
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.results import by_seed, Index
+from vvlen.reporting.tables import (
+  markdown,
+  name_seeds,
+  number,
+  p_value,
+  Table,
+  write_table,
+)
 from vvlen.statistics import (
-    corrected,
-    mean_interval,
-    paired_t_test,
-    PairedTest,
+  corrected,
+  mean_interval,
+  paired_t_test,
+  PairedTest,
 )
-from vvlen.tables import markdown, name_seeds, number, p_value, Table, write_table
 
 _SHOWN = (10, 20, 35, 50)
 _RIGHT = 0.95
@@ -75,7 +83,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   shown = {name: figure for name, figure in shown.items() if figure.cells}
   tables = [table(name, figure, indices, longest) for name, figure in shown.items()]
   with plots.style():
-    drawn = {name: counting_figures.errors(figure, indices, longest)
+    drawn = {name: figures.errors(figure, indices, longest)
              for name, figure in shown.items()}
     paths = plots.save(folder / 'figures', drawn)
   text = '\n'.join(map(markdown, tables))
@@ -208,12 +216,12 @@ def _right_up_to(index: Index, arm: str) -> int:
 
 
 def _label(figure: FigureCells, cell: Cell) -> str:
-  return counting_figures.label(figure.varied, cell)
+  return figures.label(figure.varied, cell)
 
 
 def _title(name: str, figure: FigureCells) -> str:
   words = name.removeprefix('figure_').replace('_', ', ')
-  return f'Figure {words}. Mean squared error of the {counting_figures.what(figure)}'
+  return f'Figure {words}. Mean squared error of the {figures.what(figure)}'
 
 
 def _note(figure: FigureCells, indices: Indices, counted: bool, longest: int) -> str:

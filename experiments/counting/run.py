@@ -1,10 +1,6 @@
-r"""Which positions and targets let transformers count beyond the training lengths?
+"""Which positions and targets let transformers count beyond the training lengths?
 
-Mean, length and sum of bits, trained on 1 to 10 of them and tested on up to 50: Figures
-1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and paired tests.
-
-  python -m experiments.counting --config=configs/counting.py:quick \
-      --workdir=runs/counting
+The command line is in `__main__`.
 """
 
 from collections.abc import Mapping
@@ -13,13 +9,17 @@ from typing import Any
 
 from etils import epath
 
-from experiments import _counting, _run, _training, report
-from experiments._check import naming_fields
-from vvlen import results, run_folder, sharding
-from vvlen.counting_cells import all_cells, Cell, read_figures
-from vvlen.curves import Curves
+from experiments import report
+from experiments.counting import training
+from experiments.counting.cells import all_cells, Cell, read_figures
+from experiments.harness import machine, seed_blocks
+from experiments.harness.fields import naming_fields
+from experiments.harness.progress import Progress
+from vvlen import sharding
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 
 # Random positions are drawn for a length, so that prefixes do not share a pass.
@@ -29,19 +29,19 @@ _POSITIONS = ('none', 'learned', 'sinusoidal', 'alibi', 'rope')
 def main(config: Any, workdir: str) -> None:
   """Runs the experiment, or what is left of it, and writes tables and figures."""
   cells, train = check(config), config.train
-  _run.use_devices(train.seeds_at_once // train.group_size)
+  machine.use_devices(train.seeds_at_once // train.group_size)
   _check_targets(cells)  # JAX is set up by now
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  _run.lock(workdir)
+  machine.lock(workdir)
   before = run_folder.claim(
-      workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
+      workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'],
   )
   if extra := -config.num_seeds % train.seeds_at_once:
     print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
   if before and before['num_seeds'] < config.num_seeds:
-    print(_training.SEEDS_ADDED)
+    print(seed_blocks.SEEDS_ADDED)
 
   folder = epath.Path(workdir)
   rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
@@ -50,23 +50,23 @@ def main(config: Any, workdir: str) -> None:
   todo = {
       cell: firsts for cell in cells
       if (firsts := [
-          first for first in _training.blocks(config)
+          first for first in seed_blocks.first_seeds(config)
           if any((cell.experiment, cell.arm, seed) not in done
-                 for seed in _training.seeds_of(config, first))
+                 for seed in seed_blocks.seeds_of(config, first))
       ])
   }
   total = train.seeds_at_once * train.num_steps * sum(map(len, todo.values()))
   print(f'{len(todo)} of {len(cells)} models to train, {config.num_seeds} seeds of '
         f'{train.num_steps:,} steps each.{" Compiling first." if todo else ""}',
         flush=True)
-  with _run.Progress(total, 'seed-steps') as progress:
+  with Progress(total, 'seed-steps') as progress:
     for cell, firsts in todo.items():
       for first in firsts:
-        new = _counting.run_cell(config, cell, [first], mesh, folder, curves, progress)
+        new = training.run_cell(config, cell, [first], mesh, folder, curves, progress)
         rows |= {row[:-1]: row for row in new}
         results.write_rows(folder / 'results.csv', _sorted(rows, cells))
   report.show(workdir)
-  run_folder.finish(workdir, finished=_run.now())
+  run_folder.finish(workdir, finished=machine.now())
 
 
 def _sorted(rows: Mapping[Any, results.Row], cells: list[Cell]) -> list[results.Row]:
@@ -89,7 +89,7 @@ def check(config: Any) -> list[Cell]:
     for name, figure in figures.items():
       for cell in figure.cells:
         _check_cell(config, f'config.figures.{name}', cell)
-        _counting.make_model(config, cell)
+        training.make_model(config, cell)
     cells = all_cells(figures)
     if config.model.norm not in NORMS:
       raise ValueError(f'config.model.norm must be of {", ".join(NORMS)}: '
@@ -147,10 +147,10 @@ def _check_cell(config: Any, name: str, cell: Cell) -> None:
   if cell.positions == 'sinusoidal' and config.model.width % 2:
     raise ValueError('config.model: sinusoidal positions need an even width: '
                      f'{config.model.width}')
-  if cell.reparameterization not in _counting.REPARAMETERIZATIONS:
+  if cell.reparameterization not in training.REPARAMETERIZATIONS:
     raise ValueError(
         f'{name}: reparameterizations must be of '
-        f'{", ".join(_counting.REPARAMETERIZATIONS)}: {cell.reparameterization!r}'
+        f'{", ".join(training.REPARAMETERIZATIONS)}: {cell.reparameterization!r}'
     )
   # True is an int.
   if type(cell.train_length) is not int or cell.train_length < 1:
@@ -168,10 +168,6 @@ def _check_targets(cells: list[Cell]) -> None:
   """Raises ValueError on a target without a reparameterization, such as 1/√0."""
   for cell in cells:
     try:
-      check_target(_counting.reparameterization(cell), float(cell.task == 'length'))
+      check_target(training.reparameterization(cell), float(cell.task == 'length'))
     except ValueError as error:
       raise ValueError(f'config.figures: {cell.task}, {cell.arm}: {error}') from error
-
-
-if __name__ == '__main__':
-  _run.run(main, needs=('figures', 'model', 'train', 'optimizer', 'evaluate'))

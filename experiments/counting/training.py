@@ -10,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import _run, _training
-from vvlen import results, sharding
-from vvlen.counting_cells import Cell
-from vvlen.curves import Curves
+from experiments.counting.cells import Cell
+from experiments.harness import seed_blocks
+from experiments.harness.progress import Progress
+from vvlen import sharding
 from vvlen.evaluation.prefixes import all_prefixes
 from vvlen.models.decoder import Decoder, SequenceRegressor
 from vvlen.objectives import output_reparameterization as outrep
 from vvlen.objectives.output_reparameterization import Reparameterization
+from vvlen.reporting import results
+from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 from vvlen.training import ensemble
 from vvlen.training.step import Problem
@@ -168,7 +170,7 @@ def run_cell(
     mesh: jax.sharding.Mesh,
     folder: epath.Path,
     curves: Curves,
-    progress: _run.Progress,
+    progress: Progress,
 ) -> list[results.Row]:
   """Trains and measures blocks of seeds of a cell, from their checkpoints on.
 
@@ -208,12 +210,12 @@ def run_cell(
 
     state = ensemble.train(
         trainer, keys, train.num_steps,
-        folder=_training.checkpoints(folder, config, name, first),
+        folder=seed_blocks.checkpoints(folder, config, name, first),
         save_every_seconds=train.save_every_seconds, on_progress=on_progress,
     )
     if reached is None:
       progress.skip(train.num_steps * train.seeds_at_once)
-    test_keys, _ = _training.measuring_keys(keys, mesh)
+    test_keys, _ = seed_blocks.measuring_keys(keys, mesh)
     measured: dict[Any, np.ndarray] = measure(state.params, test_keys)
     measured['training_loss', None] = curves.late_mean(name, first, 'loss')
     rows += [
@@ -221,6 +223,6 @@ def run_cell(
             cell.experiment, cell.arm, seed, length, metric, values[seed - first]
         )
         for (metric, length), values in measured.items()
-        for seed in _training.seeds_of(config, first)
+        for seed in seed_blocks.seeds_of(config, first)
     ]
   return rows

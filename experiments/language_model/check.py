@@ -3,12 +3,13 @@
 import math
 from typing import Any
 
-from experiments import _language_model
-from vvlen import alignment, run_folder
+from experiments.language_model import report as alignment
+from experiments.language_model import training
 from vvlen.models import rope
-from vvlen.models.llama_model import check_model
+from vvlen.models.llama.model import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.windows import offset_range
+from vvlen.reporting import run_folder
 from vvlen.tasks.tokenizers import byte_tokenizer
 
 # Whole numbers, and the least that each may be.
@@ -49,8 +50,8 @@ def check(config: Any) -> None:
                      f'{config.train.dtype!r}')
   for arm in config.arms.values():
     try:
-      _language_model.make_optimizer(
-          config, _language_model.num_steps(config, arm))
+      training.make_optimizer(
+          config, training.num_steps(config, arm))
     except ValueError as error:
       raise ValueError(f'config.optimizer: {error}') from error
 
@@ -64,7 +65,7 @@ def _check_model(config: Any) -> None:
     raise ValueError(f'config.model.norm must be of {", ".join(NORMS)}: '
                      f'{config.model.norm!r}')
   try:
-    model = _language_model.make_model(config, byte_tokenizer())
+    model = training.make_model(config, byte_tokenizer())
     check_model(model)
     rope.check(model.rope)
   except ValueError as error:

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 import numpy as np
 
-from vvlen import plots
-from vvlen.results import Index
+from vvlen.reporting import plots
+from vvlen.reporting.results import Index
 
 
 def label(arm: Any) -> str:
@@ -74,7 +74,7 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
 
   Args:
     run: an `alignment.Run`.
-    lines: of evaluations.jsonl, as `vvlen.curves` reads them.
+    lines: of evaluations.jsonl, as `vvlen.reporting.curves` reads them.
   """
   lines = list(lines)
   panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vvlen import alignment_figures, alignment_tables, plots, results, run_folder
-from vvlen.curves import read_curves
-from vvlen.tables import markdown, write_table
+from experiments.language_model import figures, tables
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.curves import read_curves
+from vvlen.reporting.tables import markdown, write_table
 
 EXPERIMENT = 'language_model'
 _PRIMARY = 0.1  # α
@@ -69,13 +70,13 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
   present = families(run, {name for name, seeds in have.items() if seeds})
   tables = [make(family, run, index) for family in present
-            for make in (alignment_tables.by_arm, alignment_tables.by_length)]
+            for make in (tables.by_arm, tables.by_length)]
   evaluations = read_curves(folder / 'evaluations.jsonl')
   with plots.style():
-    drawn = {family.name: alignment_figures.by_length(family, run, index)
+    drawn = {family.name: figures.by_length(family, run, index)
              for family in present}
     if evaluations:
-      drawn['evaluations'] = alignment_figures.by_step(run, evaluations)
+      drawn['evaluations'] = figures.by_step(run, evaluations)
     paths = plots.save(folder / 'figures', drawn)
   text = '\n'.join(map(markdown, tables))
   missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
@@ -124,7 +125,7 @@ def check(run: Run) -> None:
 
 
 def read_run(config: Mapping[str, Any]) -> Run:
-  """Returns what a configuration says, as of configs/lm.py."""
+  """Returns what a configuration says, as of configs/language_model.py."""
   arms = {
       name: Arm(name, float(arm['weight']),
                 (float(arm['offsets'][0]), float(arm['offsets'][1])),

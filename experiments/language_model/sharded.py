@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import _language_model, _run
-from experiments._language_model import Batch, Text
-from vvlen import partition, results, sharding
-from vvlen.board import Board
-from vvlen.curves import Curves
+from experiments.harness.progress import Progress
+from experiments.language_model import training
+from experiments.language_model.training import Batch, Text
+from vvlen import sharding
 from vvlen.models import llama
-from vvlen.models.llama_model import Llama
+from vvlen.models.llama.model import Llama
+from vvlen.reporting import results
+from vvlen.reporting.board import Board
+from vvlen.reporting.curves import Curves
+from vvlen.sharding import mesh as partition
 from vvlen.tasks import text as packing
 from vvlen.training import checkpoint, ensemble, loop, optimizer
 from vvlen.training.step import TrainState
@@ -31,24 +34,24 @@ def run_seed(
     text: Text,
     mesh: jax.sharding.Mesh,
     folder: epath.Path,
-    progress: _run.Progress,
+    progress: Progress,
 ) -> list[results.Row]:
   """Trains and measures one seed of an arm, from its checkpoint on.
 
   Where there are several processes all call it, and the first writes.
 
   Args:
-    config: as of configs/lm.py.
+    config: as of configs/language_model.py.
     name: of the arm.
     seed: which shares its weights and the order of its text with those of other arms.
     model: what is trained.
     text: which it reads.
-    mesh: of `vvlen.partition.make_mesh`.
+    mesh: of `vvlen.sharding.mesh.make_mesh`.
     folder: of the run. The model is saved there, in hub layout.
     progress: counts steps.
   """
   train, arm = config.train, config.arms[name]
-  total = _language_model.num_steps(config, arm)
+  total = training.num_steps(config, arm)
   [key] = ensemble.seed_keys(config.seed, seed, 1)
   writes = jax.process_index() == 0
   board = Board(folder / 'tensorboard')
@@ -93,13 +96,13 @@ def run_seed(
         evaluate_every_steps=config.evaluate.every_steps,
         on_metrics=on_metrics, evaluate=evaluate,
     )
-    _language_model.save_model(
+    training.save_model(
         config, folder / 'models' / name / f'seed_{seed}', model, state.params)
   late = {
       f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
       for metric in ('loss', 'cross_entropy', 'misalignment')
   }
-  return _language_model.rows_of(name, seed, {**measured, **late})
+  return training.rows_of(name, seed, {**measured, **late})
 
 
 def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
@@ -132,7 +135,7 @@ def _start(config, model, mesh, key, total):
     init = lambda k: masters.init(k, jnp.zeros((1, 2), jnp.int32))['params']
     params = jax.jit(init, out_shardings=shardings)(
         ensemble.purpose_key(key, ensemble.INIT))
-  update = _language_model.make_optimizer(config, total)
+  update = training.make_optimizer(config, total)
   shapes = jax.eval_shape(update.init, params)
   placed = partition.shardings_of_state(shapes, abstract, mesh)
   opt_state = jax.jit(update.init, out_shardings=placed)(params)
@@ -145,13 +148,13 @@ def _make_step(config, arm, model, total, like):
 
   The next state is placed as `like` is.
   """
-  loss = _language_model.make_loss(config, arm, model)
-  update = _language_model.make_optimizer(config, total)
+  loss = training.make_loss(config, arm, model)
+  update = training.make_optimizer(config, total)
 
   def step(state, batch):
     streams, offsets, weight = batch
     offset_key = jax.random.fold_in(jax.random.wrap_key_data(offsets), state.step)
-    offset = _language_model.draw_offset(config, arm, offset_key)
+    offset = training.draw_offset(config, arm, offset_key)
     of_part = lambda params, part: loss(params, Batch(part, offset, weight))
     (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
         state.params, streams)
@@ -167,7 +170,7 @@ def _make_step(config, arm, model, total, like):
 def _batches(config, seed, text):
   """Returns the iterator over this process's rows of the streams, from the first on."""
   blocks = packing.pack(
-      text.documents, _language_model.stream_length(config),
+      text.documents, training.stream_length(config),
       begin=text.tokenizer.begin, within_documents=config.text.within_documents,
   )
   return packing.batches(
@@ -180,13 +183,13 @@ def _measure(config, model, key, text, place, mesh):
   """Returns parameters -> {metric: {length: float}}."""
   test_key = ensemble.purpose_key(key, ensemble.TEST)
   held_out = jnp.asarray(text.held_out)
-  segments = np.asarray(_language_model.draw_segments(config, test_key, held_out))
+  segments = np.asarray(training.draw_segments(config, test_key, held_out))
   # As many segments at once as there are rows of devices.
   at_once = mesh.shape['data'] * mesh.shape['fsdp']
   parts = segments.reshape(-1, at_once, segments.shape[1])
   count, index = jax.process_count(), jax.process_index()
   own = np.split(parts, count, axis=1)[index]
-  run = jax.jit(functools.partial(_language_model.evaluate, config, model))
+  run = jax.jit(functools.partial(training.evaluate, config, model))
 
   def measure(params):
     found = [jax.device_get(run(params, place(part))) for part in own]

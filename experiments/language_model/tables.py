@@ -9,26 +9,26 @@ from collections.abc import Callable, Sequence
 import math
 from typing import Any
 
-from vvlen import alignment_paper
-from vvlen.alignment_figures import label, times
-from vvlen.results import ENDS, Index
-from vvlen.statistics import (
-    corrected,
-    detectable,
-    holm,
-    mean_interval,
-    paired_t_test,
-    PairedTest,
+from experiments.language_model import paper
+from experiments.language_model.figures import label, times
+from vvlen.reporting.results import ENDS, Index
+from vvlen.reporting.tables import (
+  blank_without,
+  difference,
+  difference_cell,
+  interval_cell,
+  number,
+  p_value,
+  Record,
+  Table,
 )
-from vvlen.tables import (
-    blank_without,
-    difference,
-    difference_cell,
-    interval_cell,
-    number,
-    p_value,
-    Record,
-    Table,
+from vvlen.statistics import (
+  corrected,
+  detectable,
+  holm,
+  mean_interval,
+  paired_t_test,
+  PairedTest,
 )
 
 _ENDPOINT = 4  # times L
@@ -211,4 +211,4 @@ def _note(family: Any, run: Any, index: Index) -> str:
   })
   if broken:
     parts.append(f'Not finite, and left out: seeds {", ".join(map(str, broken))}.')
-  return ' '.join([*parts, alignment_paper.note(family.name)]).strip()
+  return ' '.join([*parts, paper.note(family.name)]).strip()

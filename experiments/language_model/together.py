@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import _language_model, _run, _training
-from experiments._language_model import Text
-from vvlen import results, sharding
-from vvlen.board import Board
-from vvlen.curves import Curves
-from vvlen.models.llama_model import Llama
+from experiments.harness import seed_blocks
+from experiments.harness.progress import Progress
+from experiments.language_model import training
+from experiments.language_model.training import Text
+from vvlen import sharding
+from vvlen.models.llama.model import Llama
+from vvlen.reporting import results
+from vvlen.reporting.board import Board
+from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint, ensemble
 
 _SEGMENTS_AT_ONCE = 8  # when measuring
@@ -28,12 +31,12 @@ def run_arm(
     text: Text,
     mesh: jax.sharding.Mesh,
     folder: epath.Path,
-    progress: _run.Progress,
+    progress: Progress,
 ) -> list[results.Row]:
   """Trains and measures blocks of seeds of an arm, from their checkpoints on.
 
   Args:
-    config: as of configs/lm.py.
+    config: as of configs/language_model.py.
     name: of the arm.
     firsts: the first seed of each block.
     model: what is trained.
@@ -43,16 +46,16 @@ def run_arm(
     progress: counts seed-steps.
   """
   train, arm = config.train, config.arms[name]
-  total = _language_model.num_steps(config, arm)
+  total = training.num_steps(config, arm)
   writes = jax.process_index() == 0
   board = Board(folder / 'tensorboard')
   curves = Curves(folder / 'metrics.jsonl', writes, board)
   evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
   # The narrowest type, for it is held by every device.
   narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
-  stream = _language_model.join(text.documents, text.tokenizer.begin).astype(narrow)
+  stream = training.join(text.documents, text.tokenizer.begin).astype(narrow)
   trainer = ensemble.make_trainer(
-      _language_model.problem(config, arm, model, total),
+      training.problem(config, arm, model, total),
       data=(stream, np.float32(arm.weight)),
       steps_per_call=train.steps_per_call, group_size=train.group_size, mesh=mesh,
   )
@@ -63,8 +66,8 @@ def run_arm(
   rows = []
   for first in firsts:
     keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-    test_keys, _ = _training.measuring_keys(keys, mesh)
-    where = _training.checkpoints(folder, config, name, first)
+    test_keys, _ = seed_blocks.measuring_keys(keys, mesh)
+    where = seed_blocks.checkpoints(folder, config, name, first)
     done = reached = checkpoint.last_step(where)
     progress.skip(done * train.seeds_at_once)
 
@@ -90,13 +93,13 @@ def run_arm(
       evaluations.add(name, stop, first, flat)
     if first == 0:
       own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
-      _language_model.save_model(
+      training.save_model(
           config, folder / 'models' / name / 'seed_0', model, own)
     late = {f'training_{metric}': curves.late_mean(name, first, metric)
             for metric in ('loss', 'cross_entropy', 'misalignment')}
-    for seed in _training.seeds_of(config, first):
+    for seed in seed_blocks.seeds_of(config, first):
       place = seed - first
-      rows += _language_model.rows_of(name, seed, {
+      rows += training.rows_of(name, seed, {
           **{metric: {length: x[place] for length, x in by_length.items()}
              for metric, by_length in measured.items()},
           **{metric: {None: values[place]} for metric, values in late.items()},
@@ -109,10 +112,10 @@ def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:
   at_once = math.gcd(config.evaluate.num_segments, _SEGMENTS_AT_ONCE)
 
   def one(text, params, key):
-    segments = _language_model.draw_segments(config, key, text)
+    segments = training.draw_segments(config, key, text)
     parts = segments.reshape(-1, at_once, segments.shape[1])
     several = jax.lax.map(
-        lambda part: _language_model.evaluate(config, model, params, part), parts)
+        lambda part: training.evaluate(config, model, params, part), parts)
     return jax.tree.map(lambda x: x.mean(0), several)
 
   return sharding.over_seeds(one, mesh, config.train.group_size, shared=1)

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen import results
 from vvlen.models import llama
-from vvlen.models.llama_model import Llama, output_table
+from vvlen.models.llama.model import Llama, output_table
 from vvlen.models.rope import Rope
 from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
 from vvlen.objectives.chunked_rows import measures_of_hidden
 from vvlen.objectives.windows import offset_range, sample_offset, two_windows
+from vvlen.reporting import results
 from vvlen.tasks import documents, tokenizers
 from vvlen.tasks.tokenizers import Tokenizer
 from vvlen.training import optimizer

@@ -1,14 +1,13 @@
 """What a configuration of `experiments.length_generalization` must be to run."""
 
-from collections.abc import Iterator
-import contextlib
 import math
 from typing import Any
 
-from experiments import _tasks, _training
+from experiments.harness.fields import naming_fields
+from experiments.length_generalization import tasks, training
 from vvlen.models.norm import KINDS
 from vvlen.models.retriever import ITEM_ENCODERS
-from vvlen.run_folder import flatten
+from vvlen.reporting.run_folder import flatten
 
 _POSITIVE = {
     'train': ('batch_size', 'min_length', 'num_steps', 'steps_per_call',
@@ -33,23 +32,7 @@ def check(config: Any) -> None:
   with naming_fields():
     _check(config)
     for arm in config.arms:
-      _training.problem(config, arm)
-
-
-@contextlib.contextmanager
-def naming_fields() -> Iterator[None]:
-  """Names what a configuration lacks, or has wrong, for the block that reads it.
-
-  Raises:
-    ValueError: instead of AttributeError, KeyError and TypeError.
-  """
-  try:
-    yield
-  except (KeyError, AttributeError) as error:
-    # Their text says which field; ml_collections wraps it.
-    raise ValueError(f'config lacks a field: {error.args[0]}') from error
-  except TypeError as error:
-    raise ValueError(f'config: {error}') from error
+      training.problem(config, arm)
 
 
 def _check(config: Any) -> None:
@@ -129,9 +112,9 @@ def _check(config: Any) -> None:
   arms = config.arms
   if not arms or set(arms) - set(KINDS) or len(set(arms)) < len(arms):
     raise ValueError(f'config.arms must be distinct, of {", ".join(KINDS)}: {arms}')
-  if config.task.name not in _tasks.NAMES:
+  if config.task.name not in tasks.NAMES:
     raise ValueError(
-        f'config.task.name must be of {", ".join(_tasks.NAMES)}: {config.task.name!r}'
+        f'config.task.name must be of {", ".join(tasks.NAMES)}: {config.task.name!r}'
     )
   longest = max(train.max_length, *evaluate.lengths, *evaluate.fit_lengths,
                 *evaluate.histogram_lengths)
@@ -149,9 +132,9 @@ def _check(config: Any) -> None:
   if config.task.name == 'lookup' and config.task.get('informative_query'):
     raise ValueError('config.task.informative_query is for retrieval: True')
   initializer = config.model.get('kernel_init', 'lecun_normal')
-  if initializer not in _tasks.INITIALIZERS:
+  if initializer not in tasks.INITIALIZERS:
     raise ValueError(
-        f'config.model.kernel_init must be of {", ".join(_tasks.INITIALIZERS)}: '
+        f'config.model.kernel_init must be of {", ".join(tasks.INITIALIZERS)}: '
         f'{initializer!r}'
     )
   if not 0 < config.model.get('epsilon', 1e-5) < math.inf:

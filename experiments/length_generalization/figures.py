@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
-from vvlen import plots, sample_figures
-from vvlen.plots import ADAPTATIONS, ARMS
-from vvlen.results import Index
-from vvlen.sample_figures import Samples
+from experiments.length_generalization import sample_figures
+from experiments.length_generalization.sample_figures import Samples
+from vvlen.reporting import plots
+from vvlen.reporting.plots import ADAPTATIONS, ARMS
+from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
 # Suffix of an arm's name -> how its attention is sharpened.
@@ -38,11 +39,12 @@ def write(
 
   Args:
     folder: where to write.
-    index: from `vvlen.results.index`.
-    task: of `vvlen.length_tables.TABLES`; says in what order Figure 4 has its items.
+    index: from `vvlen.reporting.results.index`.
+    task: of `experiments.length_generalization.tables.TABLES`; says in what order
+      Figure 4 has its items.
     trained_up_to: the longest training length, marked in the figures.
-    curves: from `vvlen.curves.read_curves`.
-    samples: from `vvlen.results.read_samples`.
+    curves: from `vvlen.reporting.curves.read_curves`.
+    samples: from `vvlen.reporting.results.read_samples`.
 
   Returns:
     The paths written.

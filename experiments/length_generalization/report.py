@@ -6,11 +6,12 @@ written as Markdown to be read and as CSV, in full precision, to be used.
 
 from etils import epath
 
-from vvlen import figures, results, run_folder
-from vvlen.curves import read_curves
-from vvlen.length_tables import make_tables, TABLES
-from vvlen.plots import ARMS
-from vvlen.tables import markdown, write_table
+from experiments.length_generalization import figures
+from experiments.length_generalization.tables import make_tables, TABLES
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import read_curves
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.tables import markdown, write_table
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:

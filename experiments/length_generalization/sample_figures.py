@@ -12,16 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
-from vvlen import plots
-from vvlen.plots import ARMS
-from vvlen.results import Index
+from vvlen.reporting import plots
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import Index
 
 # What Figure 4 shows of the items.
 _ORDER = {
     'retrieval': 'the 16 items of highest priority, the highest on the left',
     'lookup': 'the item asked for, on the left, and the 15 others of most weight',
 }
-# Arm -> the arrays of `vvlen.results.read_samples`.
+# Arm -> the arrays of `vvlen.reporting.results.read_samples`.
 Samples = Mapping[str, Mapping[str, np.ndarray]]
 
 

@@ -9,25 +9,25 @@ import itertools
 import math
 from typing import Any
 
-from vvlen import results
-from vvlen.comparison import (
-    compare,
-    Comparison,
-    LEARNED,
-    median_accuracy,
-    not_converged,
+from vvlen.reporting import results
+from vvlen.reporting.endpoints import (
+  compare,
+  Comparison,
+  LEARNED,
+  median_accuracy,
+  not_converged,
 )
-from vvlen.plots import ADAPTATIONS, ARMS
+from vvlen.reporting.plots import ADAPTATIONS, ARMS
+from vvlen.reporting.tables import (
+  difference,
+  difference_cell,
+  left_out,
+  name_seeds,
+  number,
+  p_value,
+  Table,
+)
 from vvlen.statistics import detectable, PairedTest
-from vvlen.tables import (
-    difference,
-    difference_cell,
-    left_out,
-    name_seeds,
-    number,
-    p_value,
-    Table,
-)
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
 # The paper's numbers of the tables of accuracy and of gain.
@@ -45,7 +45,7 @@ def make_tables(
   """Makes all tables that the arms at hand allow.
 
   Args:
-    index: from `vvlen.results.index`.
+    index: from `vvlen.reporting.results.index`.
     trained_up_to: the longest training length.
     task: of `TABLES`, which numbers the tables.
 

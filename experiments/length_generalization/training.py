@@ -1,9 +1,9 @@
 """Trains and measures a block of seeds of one arm, as a configuration says."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 import io
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from etils import epath
 import jax
@@ -11,21 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import _run, _tasks
-from vvlen import results, run_folder, sharding
-from vvlen.curves import Curves
-from vvlen.evaluation import distribution, lengths
-from vvlen.evaluation.measure import make_measure
-from vvlen.tasks.sizes import growing_length
+from experiments.harness import seed_blocks
+from experiments.harness.progress import console
+from experiments.length_generalization import tasks
+from vvlen import sharding
+from vvlen.evaluation.retriever import distribution, lengths
+from vvlen.evaluation.retriever.ensemble import make_measure
+from vvlen.reporting import results, run_folder
+from vvlen.tasks.lengths import growing_length
 from vvlen.training import ensemble
 from vvlen.training.averaging import averaged
 from vvlen.training.step import Problem
 
 _GROWTH = 0.8  # the share of training during which lengths grow, where they do
-SEEDS_ADDED = (
-    'Seeds are added to results: p-values hold only if that was planned before they '
-    'were seen.'
-)
 
 
 def problem(config: Any, arm: str) -> Problem:
@@ -35,7 +33,7 @@ def problem(config: Any, arm: str) -> Problem:
     config: with the fields task, model, train and optimizer.
     arm: a kind of norm.
   """
-  train, task = config.train, _tasks.make_task(config)
+  train, task = config.train, tasks.make_task(config)
   model = task.model(arm)
 
   def sample(key, step):
@@ -94,24 +92,6 @@ def _optimizer(config: Any) -> optax.GradientTransformation:
   return optax.inject_hyperparams(adam)(config.learning_rate, *decay)
 
 
-def blocks(config: Any) -> range:
-  """Returns the first seed of each block; blocks are trained whole."""
-  return range(0, config.num_seeds, config.train.seeds_at_once)
-
-
-def seeds_of(config: Any, first: int) -> range:
-  """Returns the seeds of a block that are asked for."""
-  return range(first, min(first + config.train.seeds_at_once, config.num_seeds))
-
-
-class Place(NamedTuple):
-  """Where the runs of one configuration are told of."""
-
-  experiment: str  # of their rows
-  folder: epath.Path  # of their checkpoints
-  curves: Curves
-
-
 def program(config: Any) -> str:
   """Returns a name that runs share if they can be trained together.
 
@@ -122,14 +102,6 @@ def program(config: Any) -> str:
                'optimizer.decoupled', 'optimizer.learning_rate'):
     fields.pop(name, None)
   return json.dumps(fields, sort_keys=True)
-
-
-def checkpoints(
-    folder: epath.PathLike, config: Any, arm: str, first: int
-) -> epath.Path:
-  """Returns where the checkpoints of a block of seeds of one arm are."""
-  last = first + config.train.seeds_at_once - 1
-  return epath.Path(folder) / f'checkpoints/{arm}/seeds_{first}_{last}'
 
 
 def block_runner(
@@ -151,7 +123,7 @@ def block_runner(
   """
   config = configs[0]
   train, evaluate = config.train, config.evaluate
-  task = _tasks.make_task(config)
+  task = tasks.make_task(config)
   trainers = [
       ensemble.make_trainer(
           problem(c, arm), steps_per_call=train.steps_per_call,
@@ -182,7 +154,7 @@ def block_runner(
         reached = step - train.steps_per_call
         progress.skip((reached - since) * width)
         if reached > since:
-          _run.console.print(f'{name}: resumed at step {reached:,}', highlight=False)
+          console.print(f'{name}: resumed at step {reached:,}', highlight=False)
       for place, part in zip(places, metrics, strict=True):
         place.curves.add(arm, step, first, part)
       losses = np.concatenate([part['loss'] for part in metrics])
@@ -193,12 +165,13 @@ def block_runner(
     states = ensemble.train_together(
         trainers, keys, num_steps, on_progress=on_progress,
         save_every_seconds=train.save_every_seconds,
-        folders=[checkpoints(place.folder, config, arm, first) for place in places],
+        folders=[seed_blocks.checkpoints(place.folder, config, arm, first)
+                 for place in places],
     )
     if reached is None:
       progress.skip((num_steps - since) * width)
     progress.show(f'{name}, measuring')
-    test_keys, validation_keys = measuring_keys(keys, mesh)
+    test_keys, validation_keys = seed_blocks.measuring_keys(keys, mesh)
     rows = []
     for place, state in zip(places, states, strict=True):
       measured = measure(prepare(state.params), test_keys, validation_keys)
@@ -220,22 +193,11 @@ def block_runner(
               values[seed - first],
           )
           for (suffix, metric, length), values in measured.items()
-          for seed in seeds_of(config, first)
+          for seed in seed_blocks.seeds_of(config, first)
       ]
     return rows
 
   return run
-
-
-def measuring_keys(
-    keys: jax.Array, mesh: jax.sharding.Mesh
-) -> tuple[jax.Array, jax.Array]:
-  """Returns the keys [S] of test data and of validation data, on the mesh."""
-  test, validation = (
-      sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh)
-      for purpose in (ensemble.TEST, ensemble.VALIDATION)
-  )
-  return test, validation
 
 
 def _save_samples(config, task, apply, params, key, path: epath.Path) -> None:
@@ -267,13 +229,3 @@ def _save_samples(config, task, apply, params, key, path: epath.Path) -> None:
   results.write_bytes(path, buffer.getvalue())
 
 
-def merge(
-    arms: Sequence[str], rows: Iterable[results.Row], new: Iterable[results.Row]
-) -> list[results.Row]:
-  """Adds rows, in an order that does not depend on the order of computing."""
-  merged = {row[:-1]: row for row in (*rows, *new)}.values()
-  arms = list(arms)
-  return sorted(merged, key=lambda row: (
-      row.experiment, arms.index(row.arm.split('+')[0]), row.arm, row.seed,
-      row.length or 0, row.metric,
-  ))

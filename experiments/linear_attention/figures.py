@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import plots
-from vvlen.results import Index
+from vvlen.reporting import plots
+from vvlen.reporting.results import Index
 
 _LOOKS = {  # label, colour, line
     'exact': ('exact optimum', '#0072B2', '-'),

@@ -2,10 +2,10 @@
 
 from etils import epath
 
-from vvlen import linear_attention_figure, plots, results, run_folder
-from vvlen import linear_attention_tables as tables
-from vvlen.linear_attention_tables import Indices, Setting
-from vvlen.tables import markdown, write_table
+from experiments.linear_attention import figures, tables
+from experiments.linear_attention.tables import Indices, Setting
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.tables import markdown, write_table
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -42,7 +42,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   lengths = sorted({setting.n for setting in settings})
   with plots.style():
     drawn = {
-        f'loss_{n}': linear_attention_figure.losses(
+        f'loss_{n}': figures.losses(
             n, {s.task: index for s, index in indices.items() if s.n == n})
         for n in lengths
     }

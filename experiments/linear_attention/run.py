@@ -1,11 +1,6 @@
-r"""Does gradient descent find the best linear attention, and is it the paper's?
+"""Does gradient descent find the best linear attention, and is it the paper's?
 
-Mean, length and sum of bits by one layer of linear attention, trained on 1 to n bits:
-the exact optimum, the single number Γ of arXiv 2506.11769 and trained models, at
-lengths up to 50; drawn strings against all; and the paper's formulas, corrected.
-
-  python -m experiments.linear_attention --config=configs/linear_attention.py \
-      --workdir=runs/linear_attention
+The command line is in `__main__`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import _run, _training, report
-from experiments._check import naming_fields
-from vvlen import results, run_folder, sharding
-from vvlen.curves import Curves
+from experiments import report
+from experiments.harness import machine, seed_blocks
+from experiments.harness.fields import naming_fields
+from experiments.harness.progress import Progress
+from vvlen import sharding
 from vvlen.models import linear_attention as model_file
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 from vvlen.theory import linear_attention as theory
 from vvlen.training import ensemble
@@ -41,27 +39,27 @@ def main(config: Any, workdir: str) -> None:
   """Runs the experiment, or what is left of it, and writes tables and figures."""
   check(config)
   train = config.train
-  _run.use_devices(train.seeds_at_once // train.group_size)
+  machine.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  _run.lock(workdir)
+  machine.lock(workdir)
   before = run_folder.claim(
-      workdir, config.to_dict(), _run.session(), may_grow=['num_seeds'],
+      workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'],
   )
   if extra := -config.num_seeds % train.seeds_at_once:
     print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
   if before and before['num_seeds'] < config.num_seeds:
-    print(_training.SEEDS_ADDED)
+    print(seed_blocks.SEEDS_ADDED)
 
   folder = epath.Path(workdir)
   rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
   done = {(row.experiment, row.arm, row.seed) for row in rows.values()}
   cells = [(task, n) for task in config.tasks for n in config.train_lengths]
   todo = [
-      (task, n, first) for task, n in cells for first in _training.blocks(config)
+      (task, n, first) for task, n in cells for first in seed_blocks.first_seeds(config)
       if any((_name(task, n), 'trained', seed) not in done
-             for seed in _training.seeds_of(config, first))
+             for seed in seed_blocks.seeds_of(config, first))
   ]
   new = [row for task, n in cells if (_name(task, n), 'exact', 0) not in done
          for row in _exact_rows(config, task, n)]
@@ -70,12 +68,12 @@ def main(config: Any, workdir: str) -> None:
   print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train, '
         f'{train.num_steps:,} steps each. Compiling first.', flush=True)
   total = len(todo) * train.seeds_at_once * train.num_steps
-  with _run.Progress(total, 'seed-steps') as progress:
+  with Progress(total, 'seed-steps') as progress:
     for task, n, first in todo:
       new = _train(config, task, n, first, mesh, folder, curves, progress)
       rows = _write(folder, config, rows, new)
   report.show(workdir)
-  run_folder.finish(workdir, finished=_run.now())
+  run_folder.finish(workdir, finished=machine.now())
 
 
 def _name(task: str, n: int) -> str:
@@ -202,7 +200,7 @@ def problem(config: Any, task: str, n: int) -> Problem:
 
 def _train(
     config: Any, task: str, n: int, first: int, mesh: jax.sharding.Mesh,
-    folder: epath.Path, curves: Curves, progress: _run.Progress,
+    folder: epath.Path, curves: Curves, progress: Progress,
 ) -> list[results.Row]:
   """Trains a block of seeds, from its checkpoint on, and returns their rows."""
   train, name, trained = config.train, _name(task, n), problem(config, task, n)
@@ -225,7 +223,7 @@ def _train(
 
   params = ensemble.train(
       trainer, keys, train.num_steps,
-      folder=_training.checkpoints(folder, config, name, first),
+      folder=seed_blocks.checkpoints(folder, config, name, first),
       save_every_seconds=train.save_every_seconds, on_progress=on_progress,
   ).params
   if reached is None:
@@ -235,7 +233,7 @@ def _train(
   own_loss = lambda params: trained.loss(params, trained.sample(None, 0))[0]
   losses = sharding.fetch(sharding.over_seeds(own_loss, mesh, train.group_size)(params))
   rows = []
-  for seed in _training.seeds_of(config, first):
+  for seed in seed_blocks.seeds_of(config, first):
     value = losses[seed - first]
     own = results.Row(name, 'trained', seed, None, 'training_loss', value)
     table = _table_rows(config, task, n, 'trained', seed, tables[seed - first])
@@ -291,8 +289,3 @@ def _check(config: Any) -> None:
   if max(evaluate.sampled_lengths) > evaluate.max_length:
     raise ValueError('config.evaluate.sampled_lengths must not exceed max_length: '
                      f'{max(evaluate.sampled_lengths)}, {evaluate.max_length}')
-
-
-if __name__ == '__main__':
-  _run.run(main, needs=('tasks', 'train_lengths', 'model', 'train', 'optimizer',
-                        'evaluate'))

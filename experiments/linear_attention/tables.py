@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vvlen.results import Index
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import name_seeds, Table
 from vvlen.statistics import mean_interval
-from vvlen.tables import name_seeds, Table
 from vvlen.theory import linear_attention as theory
 
 ENTRIES = ('table_00', 'table_01', 'table_10', 'table_11')

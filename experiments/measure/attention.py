@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments import _measure
-from experiments._measure import Cell, interval, row, Subject
-from vvlen import results
-from vvlen.evaluation import attention_by_length, output_spread, probe
+from experiments.measure import pieces
+from experiments.measure.pieces import Cell, interval, row, Subject
+from vvlen.evaluation import attention_by_length, probe
+from vvlen.evaluation import attention_spread as output_spread
+from vvlen.reporting import results
 
 _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 
@@ -17,9 +18,9 @@ _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 def spread(config: Any, subject: Subject) -> Iterator[Cell]:
   """Yields a cell for each curve of Figure 1 in each layer, with those of heads."""
   own, model, size = config.spread, subject.model, subject.vocab_size
-  lengths = _measure.octaves(own.shortest, subject.length * own.longest, 'spread')
-  heads = _measure.heads_of(config, 'spread', model)
-  text = _measure.spaced(subject.stream, lengths[-1], own.num_sequences)
+  lengths = pieces.octaves(own.shortest, subject.length * own.longest, 'spread')
+  heads = pieces.heads_of(config, 'spread', model)
+  text = pieces.spaced(subject.stream, lengths[-1], own.num_sequences)
   drawn = np.random.default_rng([config.seed, _RANDOM])
   random = drawn.integers(size, size=text.shape, dtype=np.int32)
   drawn = np.random.default_rng([config.seed, _QUERIES])
@@ -53,7 +54,7 @@ def spread(config: Any, subject: Subject) -> Iterator[Cell]:
                for n, x in zip(lengths, single[:, i], strict=True)]
     return rows
 
-  for layer in _measure.layers_of(config, 'spread', model):
+  for layer in pieces.layers_of(config, 'spread', model):
     for condition in conditions:
       for reading in ('as_it_is', 'fixed'):
         passes = len(queries) * 2 if reading == 'fixed' else 1
@@ -82,8 +83,8 @@ def _slopes(
 def entropy(config: Any, subject: Subject) -> Iterator[Cell]:
   """Yields a cell for each order of the tokens, with all layers and lengths."""
   own, model = config.entropy, subject.model
-  layers = _measure.layers_of(config, 'entropy', model)
-  lengths = _measure.octaves(own.shortest, subject.length * own.longest, 'entropy')
+  layers = pieces.layers_of(config, 'entropy', model)
+  lengths = pieces.octaves(own.shortest, subject.length * own.longest, 'entropy')
   orders = _orders(config, subject, lengths[-1], own.num_sequences)
 
   def measure(order, variables):
@@ -110,7 +111,7 @@ def entropy(config: Any, subject: Subject) -> Iterator[Cell]:
 def recency(config: Any, subject: Subject) -> Iterator[Cell]:
   """Yields a cell for each order of the tokens, with all layers."""
   own, model = config.recency, subject.model
-  layers = _measure.layers_of(config, 'recency', model)
+  layers = pieces.layers_of(config, 'recency', model)
   if not 2 < own.num_tokens or not 1 <= own.num_queries <= own.num_tokens:
     raise ValueError('config.recency.num_tokens must be at least 3, num_queries from 1 '
                      f'to it: {own.num_tokens}, {own.num_queries}')
@@ -131,7 +132,7 @@ def recency(config: Any, subject: Subject) -> Iterator[Cell]:
                  for h, x in enumerate(by_head.mean(0))]
       for h, scores in enumerate(found.mean_score[:, i].mean(0)):
         rows += [row(f'{arm}/head_{h}', low, 'logit_at', scores[low:high].mean())
-                 for low, high in _measure.bins(0, own.num_tokens)]
+                 for low, high in pieces.bins(0, own.num_tokens)]
     return rows
 
   for order, sequences in orders.items():
@@ -143,6 +144,6 @@ def _orders(
     config: Any, subject: Subject, length: int, count: int
 ) -> dict[str, np.ndarray]:
   """Returns sequences of the text, and the same with their tokens in another order."""
-  text = _measure.spaced(subject.stream, length, count)
+  text = pieces.spaced(subject.stream, length, count)
   seed = [config.seed, _ORDER, length]
   return {'text': text, 'shuffled': attention_by_length.shuffled(text, seed)}

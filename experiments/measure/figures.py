@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import measurements_spread, plots
-from vvlen.measurements_rows import curve, lengths_of, offsets_of, ORDERS, Values
-from vvlen.results import ENDS
+from experiments.measure import spread
+from experiments.measure.rows import curve, lengths_of, offsets_of, ORDERS, Values
+from vvlen.reporting import plots
+from vvlen.reporting.results import ENDS
 
 _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
 _PIECES = 'bands: 95 % intervals, over pieces of the text'
@@ -31,8 +32,8 @@ def make(values: Values, length: int) -> dict[str, Figure]:
     length: L, which is marked.
   """
   made = {
-      'figure_1': measurements_spread.curves(values),
-      'figure_1_heads': measurements_spread.slopes_by_head(values),
+      'figure_1': spread.curves(values),
+      'figure_1_heads': spread.slopes_by_head(values),
       'perplexity': perplexity(values, length),
       'nll_by_position': by_position(values, length),
       'misalignment': misalignment(values), 'logits_by_distance': logits(values),

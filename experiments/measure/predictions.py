@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import _measure
-from experiments._measure import Cell, interval, row, Subject
-from vvlen import results, sharding
+from experiments.measure import pieces
+from experiments.measure.pieces import Cell, interval, row, Subject
+from vvlen import sharding
 from vvlen.evaluation import misalignment as evaluation
 from vvlen.evaluation import perplexity as nll_of
 from vvlen.evaluation import programs
+from vvlen.reporting import results
 
 
 def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
@@ -22,7 +23,7 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
   same for all: blocks next to each other are not independent.
   """
   own = config.perplexity
-  lengths = _measure.times(subject.length, own.lengths, 'perplexity.lengths', 2)
+  lengths = pieces.times(subject.length, own.lengths, 'perplexity.lengths', 2)
   longest = lengths[-1]
   if len(subject.stream) < longest:
     raise ValueError(
@@ -30,13 +31,13 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
         f'of {longest:,}: give more text, a larger config.num_characters, a smaller '
         'config.length, or other config.perplexity.lengths'
     )
-  text = subject.stream[: _measure.scored(config, subject)]
+  text = subject.stream[: pieces.scored(config, subject)]
   most = len(text) // longest
   begin = subject.begin if own.begin else None
   if own.begin and begin is None:
     raise ValueError('config.perplexity.begin: the tokenizer has no BOS')
   options: Any = {'begin': begin, 'tokens_at_once': config.tokens_at_once}
-  model_of = _measure.hidden_of(subject.model)
+  model_of = pieces.hidden_of(subject.model)
 
   def block(length, variables):
     losses = nll_of.block_losses(model_of(variables), text, length, **options)
@@ -47,14 +48,14 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
       """Returns rows of tokens with `low` to `high` − 1 before them in the window."""
       some = losses[:, low - 1 : high - 1]
       counts = np.full(len(some), high - low)
-      pieces = _measure.by_piece(some.sum(1), counts, middles, longest, most)
-      return [*interval(config, arm, n, metric, *pieces),
+      parts = pieces.by_piece(some.sum(1), counts, middles, longest, most)
+      return [*interval(config, arm, n, metric, *parts),
               row(arm, n, 'scored', some.size),
-              *(_of_pieces(arm, n, *pieces) if arm == 'block' else ())]
+              *(_of_pieces(arm, n, *parts) if arm == 'block' else ())]
 
     rows = [*rows_of('block', length, 'nll', 1, length),
             row('block', length, 'pieces', most)]
-    for low, high in _measure.bins(1, length):
+    for low, high in pieces.bins(1, length):
       rows += rows_of(arm, low, 'nll_after', low, high)
     return rows
 
@@ -62,10 +63,10 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
     sums, counts = nll_of.sliding_sums(
         model_of(variables), text, length, stride, **options)
     ends = length - (begin is not None) + stride * np.arange(len(sums))
-    pieces = _measure.by_piece(sums, counts, ends - counts / 2, longest, most)
-    return [*interval(config, 'sliding', length, 'nll', *pieces),
+    parts = pieces.by_piece(sums, counts, ends - counts / 2, longest, most)
+    return [*interval(config, 'sliding', length, 'nll', *parts),
             row('sliding', length, 'stride', stride),
-            *_of_pieces('sliding', length, *pieces)]
+            *_of_pieces('sliding', length, *parts)]
 
   for length in lengths:
     stride = min(length - 1, max(1, round(own.stride * length)))
@@ -87,10 +88,10 @@ def _of_pieces(
 def misalignment(config: Any, subject: Subject) -> Iterator[Cell]:
   """Yields a cell for each length, with all offsets."""
   own = config.misalignment
-  model_of = _measure.hidden_of(subject.model)
+  model_of = pieces.hidden_of(subject.model)
 
   def measure(length, offsets, variables):
-    streams = _measure.spaced(subject.stream, length + max(offsets), own.num_sequences)
+    streams = pieces.spaced(subject.stream, length + max(offsets), own.num_sequences)
     model, found = model_of(variables), []
     for tokens, new in programs.batches(streams, config.tokens_at_once):
       one = evaluation.misalignment_at_offsets(
@@ -104,12 +105,12 @@ def misalignment(config: Any, subject: Subject) -> Iterator[Cell]:
         rows += interval(config, f'offset_{e}', length, name, by_sequence)
     return rows
 
-  for length in _measure.times(subject.length, own.lengths, 'misalignment.lengths', 4):
+  for length in pieces.times(subject.length, own.lengths, 'misalignment.lengths', 4):
     offsets = [e for e in own.offsets if e <= length // 2 - 1]
     if not offsets:
       raise ValueError(f'config.misalignment.offsets has none below half of {length}: '
                        f'{tuple(own.offsets)}')
-    _measure.spaced(subject.stream, length + max(offsets), own.num_sequences)
+    pieces.spaced(subject.stream, length + max(offsets), own.num_sequences)
     work = own.num_sequences * length * (1 + len(offsets)) * subject.model.num_layers
     yield Cell(f'misalignment at {length}', work,
                functools.partial(measure, length, offsets))

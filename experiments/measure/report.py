@@ -7,25 +7,20 @@ from typing import Any
 from etils import epath
 import numpy as np
 
-from vvlen import (
-    measurements_figures,
-    measurements_spread,
-    plots,
-    results,
-    run_folder,
+from experiments.measure import figures, spread
+from experiments.measure.rows import layers_of, lengths_of, offsets_of, ORDERS, Values
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.results import ENDS
+from vvlen.reporting.tables import (
+  blank_without,
+  interval_cell,
+  markdown,
+  number,
+  Record,
+  Table,
+  write_table,
 )
-from vvlen.measurements_rows import layers_of, lengths_of, offsets_of, ORDERS, Values
-from vvlen.results import ENDS
 from vvlen.statistics import percentiles_cover, resampled_means
-from vvlen.tables import (
-    blank_without,
-    interval_cell,
-    markdown,
-    number,
-    Record,
-    Table,
-    write_table,
-)
 
 _SCALES = {
     'sce': 'SCE', 'half_sce': 'SCE/2', 'excess': 'excess',
@@ -66,12 +61,11 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   if losses and not np.isfinite(losses).any():
     raise ValueError(f'{path}: no loss is finite: the model\'s logits are not finite')
   made = [perplexity(values, length, begin, samples),
-          measurements_spread.slopes(values), measurements_spread.by_head(values),
+          spread.slopes(values), spread.by_head(values),
           misalignment(values), recency(values), entropy(values)]
   made = [table for table in made if table.records]
   with plots.style():
-    figures = measurements_figures.make(values, length)
-    paths = plots.save(folder / 'figures', figures)
+    paths = plots.save(folder / 'figures', figures.make(values, length))
   text = '\n'.join(map(markdown, made))
   done = sum(metric == 'done' for _, metric, _ in values)
   if done < asked:

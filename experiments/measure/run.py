@@ -1,22 +1,6 @@
-r"""What does a checkpoint do beyond the lengths of its training? Trains nothing.
+"""What does a checkpoint do beyond the lengths of its training? Trains nothing.
 
-  python -m experiments.measure --checkpoint=DIR --text=FILE --workdir=runs/measure
-
-The checkpoint is of the Llama family, in hub layout. The text may be a file, a folder
-or a .jsonl file, local or gs://; without one it is Python's standard library. It is
-encoded by the checkpoint's tokenizer.json, or, where it has none and the vocabulary is
-that of bytes, as bytes. --config is configs/measure.py unless said otherwise. Measured:
-
-  perplexity    by length of context, in blocks and in sliding windows, and by position
-  misalignment  of two windows of the same text, by length and offset, on all scales
-  Figure 1      of arXiv 2504.02827: the spread of attention outputs over sequences, by
-                length: random tokens without and with positions, and text, with the
-                last token, whose query it is, as it is and held fixed
-  recency       attention logits by distance, and the recency probability
-  entropy       of attention weights by length
-
-The last two of text and of the same tokens in random order, as positions have a bias of
-their own. The same command again computes what is missing and makes the report.
+The command line is in `__main__`.
 """
 
 from collections.abc import Callable
@@ -26,7 +10,6 @@ import math
 import os
 import platform
 import re
-import sys
 from typing import Any
 
 from etils import epath
@@ -34,19 +17,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import _measure, _measure_attention, _measure_predictions, _run, report
-from experiments._check import naming_fields
-from experiments._checkpoint import fingerprint
-from experiments._measure import Subject
-from vvlen import partition, results, run_folder
+from experiments import report
+from experiments.harness import machine
+from experiments.harness.fields import naming_fields
+from experiments.harness.fingerprint import fingerprint
+from experiments.harness.processes import first_of_processes
+from experiments.harness.progress import Progress
+from experiments.measure import attention, pieces, predictions
+from experiments.measure.pieces import Subject
 from vvlen.models import llama
-from vvlen.models.llama_model import Llama
+from vvlen.models.llama.model import Llama
+from vvlen.reporting import results, run_folder
+from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
 from vvlen.training.preemption import Preempted, watching_for_preemption
 
 _PARTS = (
-    _measure_predictions.perplexity, _measure_predictions.misalignment,
-    _measure_attention.spread, _measure_attention.entropy, _measure_attention.recency,
+    predictions.perplexity, predictions.misalignment,
+    attention.spread, attention.entropy, attention.recency,
 )
 _CONFIG = os.path.join('configs', 'measure.py')
 _LONG = 16_384  # tokens in a window of which one may not have thought
@@ -67,7 +55,7 @@ def main(config: Any, workdir: str) -> None:
   """Measures what is not in the folder yet, and writes tables and figures."""
   with naming_fields():
     check(config)
-  _run.use_devices()
+  machine.use_devices()
   folder, first = epath.Path(workdir), jax.process_index() == 0
   model = llama.read_model(config.checkpoint)
   subject, facts = read_subject(config, model)
@@ -75,8 +63,8 @@ def main(config: Any, workdir: str) -> None:
     cells = [cell for part in _PARTS for cell in part(config, subject)]
   mesh = partition.make_mesh(**config.mesh.to_dict())
   run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(cells)}},
-         {**_run.session(), 'text': config.text or _library()})
-  _run.first_of_processes(lambda: _lock(workdir, run))
+         {**machine.session(), 'text': config.text or _library()})
+  first_of_processes(lambda: _lock(workdir, run))
   rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
   done = {row.arm for row in rows.values() if row.metric == 'done'}
   todo = [cell for cell in cells if cell.name not in done]
@@ -84,20 +72,20 @@ def main(config: Any, workdir: str) -> None:
   variables = _load(config, mesh) if todo else {}
   if todo:
     with jax.set_mesh(mesh):
-      _measure.check_finite(config.checkpoint, subject, variables)
-  _run.first_of_processes(
+      pieces.check_finite(config.checkpoint, subject, variables)
+  first_of_processes(
       lambda: run_folder.claim(workdir, *run, may_differ=_MAY_DIFFER))
   print(f'{len(subject.stream):,} tokens of text, of which perplexity reads the first '
-        f'{_measure.scored(config, subject):,}, the others sequences spread over all. '
+        f'{pieces.scored(config, subject):,}, the others sequences spread over all. '
         f'{len(todo)} of {len(cells)} measurements to make.'
         f'{" Compiling first." if todo else ""}', flush=True)
-  with (_run.Progress(sum(cell.work for cell in todo), 'tokens x layers') as progress,
+  with (Progress(sum(cell.work for cell in todo), 'tokens x layers') as progress,
         jax.set_mesh(mesh), _watching() as told_to_stop):
     for made, cell in enumerate(todo):
       if told_to_stop(made):
         raise Preempted(f'Told to stop after {made} of {len(todo)} measurements')
       progress.show(cell.name)
-      new = [*cell.rows(variables), _measure.row(cell.name, None, 'done', 1)]
+      new = [*cell.rows(variables), pieces.row(cell.name, None, 'done', 1)]
       progress.show(cell.name, cell.work)
       rows |= {row[:-1]: row for row in new}
       if first:
@@ -105,13 +93,13 @@ def main(config: Any, workdir: str) -> None:
             rows.values(), key=lambda row: (row.arm, row.metric, row.length or 0)))
   if first:
     report.show(workdir)
-    run_folder.finish(workdir, finished=_run.now())
+    run_folder.finish(workdir, finished=machine.now())
 
 
 def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
   """Yields what says, between measurements, whether to stop, to all processes alike.
 
-  A process that is not one of several stops at once, as `_run.run` sees to.
+  A process that is not one of several stops at once, as `command_line.run` sees to.
   """
   if jax.distributed.is_initialized():
     return watching_for_preemption()
@@ -120,7 +108,7 @@ def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
   """Keeps others out of the folder, or raises if it is another run's."""
-  _run.lock(workdir)
+  machine.lock(workdir)
   run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER)
 
 
@@ -181,7 +169,7 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
 
 def long_windows(config: Any, length: int) -> str:
   """Returns a line on windows that are long because L is of config.json, or ''."""
-  longest = _measure.longest_window(config, length)
+  longest = pieces.longest_window(config, length)
   if config.length or longest <= _LONG:
     return ''
   return (f'The longest window has {longest:,} tokens, as L is {length:,} in '
@@ -217,9 +205,3 @@ def full_arguments(arguments: list[str]) -> list[str]:
   if not any(re.match(r'--?config(=|$)', argument) for argument in full):
     full.insert(0, f'--config={_CONFIG}')
   return full
-
-
-if __name__ == '__main__':
-  sys.argv[1:] = full_arguments(sys.argv[1:])
-  _run.run(main, needs=('checkpoint', 'text', 'perplexity', 'misalignment', 'spread',
-                        'entropy', 'recency'))

@@ -12,20 +12,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen import plots
-from vvlen.measurements_rows import (
-    components_of,
-    CONDITIONS,
-    curve,
-    heads_of,
-    lengths_of,
-    READINGS,
-    spread_arms,
-    Values,
+from experiments.measure.rows import (
+  components_of,
+  CONDITIONS,
+  curve,
+  heads_of,
+  lengths_of,
+  READINGS,
+  spread_arms,
+  Values,
 )
-from vvlen.results import ENDS
+from vvlen.reporting import plots
+from vvlen.reporting.results import ENDS
+from vvlen.reporting.tables import interval_cell, number, Record, Table
 from vvlen.statistics import percentiles_cover
-from vvlen.tables import interval_cell, number, Record, Table
 
 _OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',
              'std_shortest', 'std_longest')

@@ -2,9 +2,9 @@
 
 from matplotlib.figure import Figure
 
-from vvlen import plots
-from vvlen.plots import ARMS
-from vvlen.results import Index
+from vvlen.reporting import plots
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import Index
 
 # Suffix of the arm's name -> what is done, colour (Okabe and Ito's, Tol's), marker.
 RESTORED = {

@@ -5,13 +5,12 @@ import functools
 from etils import epath
 import numpy as np
 
-from vvlen import plots, results, run_folder
-from vvlen.comparison import change, change_at_equal, compare, CONTROL, LEARNED
-from vvlen.mechanism_figure import arms_of, figure, INTERVENTIONS
-from vvlen.plots import ARMS
-from vvlen.results import Index
-from vvlen.statistics import corrected
-from vvlen.tables import (
+from experiments.mechanism.figures import arms_of, figure, INTERVENTIONS
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.endpoints import change, change_at_equal, compare, CONTROL, LEARNED
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import (
   blank_without,
   difference,
   difference_cell,
@@ -22,6 +21,7 @@ from vvlen.tables import (
   Table,
   write_table,
 )
+from vvlen.statistics import corrected
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -63,7 +63,7 @@ def table(index: Index, trained_up_to: int) -> Table:
   """Returns, for each arm and intervention, what it changes beyond training.
 
   Args:
-    index: from `vvlen.results.index`.
+    index: from `vvlen.reporting.results.index`.
     trained_up_to: the longest training length.
 
   Returns:
@@ -130,7 +130,7 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
   """Returns what is left of each arm's gain where both arms are changed alike.
 
   Args:
-    index: from `vvlen.results.index`, with rows of the Baseline.
+    index: from `vvlen.reporting.results.index`, with rows of the Baseline.
     trained_up_to: the longest training length.
 
   Returns:
@@ -228,7 +228,7 @@ def _variance(index: Index, arm: str, changed: str) -> float:
   """Returns an output's variance beyond the shortest length, relative to that there.
 
   Args:
-    index: from `vvlen.results.index`.
+    index: from `vvlen.reporting.results.index`.
     arm: whose variance at the shortest length is 1.
     changed: the same arm, with the suffix of an intervention.
   """

@@ -1,11 +1,6 @@
-r"""Why does accuracy fall with length: vanishing variance, or dispersed attention?
+"""Why does accuracy fall with length: vanishing variance, or dispersed attention?
 
-Freezes models that `experiments.length_generalization` or `experiments.sensitivity`
-has trained, changes their attention output at test time, and measures how much
-accuracy each change restores (`vvlen.evaluation.intervention`).
-
-  python -m experiments.mechanism --config=configs/mechanism.py \
-      --config.trained=runs/quick --workdir=runs/mechanism
+The command line is in `__main__`.
 """
 
 from collections.abc import Callable
@@ -15,11 +10,15 @@ from etils import epath
 import jax
 import ml_collections
 
-from experiments import _run, _tasks, _training, report
-from experiments._check import check
-from vvlen import results, run_folder, sharding
-from vvlen.evaluation import intervention
-from vvlen.evaluation.lengths import make_apply
+from experiments import report
+from experiments.harness import machine, seed_blocks
+from experiments.harness.progress import Progress
+from experiments.length_generalization import tasks, training
+from experiments.length_generalization.check import check
+from vvlen import sharding
+from vvlen.evaluation.retriever import intervention
+from vvlen.evaluation.retriever.lengths import make_apply
+from vvlen.reporting import results, run_folder
 from vvlen.training import checkpoint, ensemble
 
 
@@ -31,11 +30,11 @@ def main(config: Any, workdir: str) -> None:
   if place == folder:
     raise ValueError(f'{workdir} holds the trained models. Choose another --workdir.')
   train = trained.train
-  _run.use_devices(train.seeds_at_once // train.group_size)
+  machine.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  _run.lock(workdir)
-  _run.lock(place)  # training there would save and delete checkpoints meanwhile
+  machine.lock(workdir)
+  machine.lock(place)  # training there would save and delete checkpoints meanwhile
   step = _trained_step(config, trained)
   run_folder.claim(
       folder,
@@ -43,27 +42,27 @@ def main(config: Any, workdir: str) -> None:
           'trained': str(epath.Path(config.trained)),  # without a slash at its end
           'trained_config': facts, 'trained_step': step,
       },
-      _run.session(), may_grow=['trained_config.num_seeds'],
+      machine.session(), may_grow=['trained_config.num_seeds'],
   )
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.arm, row.seed) for row in rows}
   todo = [
-      (arm, first) for arm in config.arms for first in _training.blocks(trained)
-      if any((arm, seed) not in done for seed in _training.seeds_of(trained, first))
+      (arm, first) for arm in config.arms for first in seed_blocks.first_seeds(trained)
+      if any((arm, seed) not in done for seed in seed_blocks.seeds_of(trained, first))
   ]
   measure = {
       arm: block_measurer(config, trained, config.trained, arm, step, mesh)
       for arm in config.arms
   }
   total = len(todo) * train.seeds_at_once
-  with _run.Progress(total, 'seeds') as progress:
+  with Progress(total, 'seeds') as progress:
     for arm, first in todo:
       new = measure[arm](first)
-      rows = _training.merge(config.arms, rows, new)
+      rows = seed_blocks.merge(config.arms, rows, new)
       results.write_rows(folder / 'results.csv', rows)
       progress.show(f'{arm}, seeds from {first}', train.seeds_at_once)
   report.show(workdir)
-  run_folder.finish(folder, finished=_run.now())
+  run_folder.finish(folder, finished=machine.now())
 
 
 def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
@@ -110,8 +109,8 @@ def _trained_step(config: Any, trained: Any) -> int:
   """Returns the step at which all models are, the last or an earlier one."""
   steps = {
       str(place): checkpoint.last_step(place)
-      for arm in config.arms for first in _training.blocks(trained)
-      for place in [_training.checkpoints(config.trained, trained, arm, first)]
+      for arm in config.arms for first in seed_blocks.first_seeds(trained)
+      for place in [seed_blocks.checkpoints(config.trained, trained, arm, first)]
   }
   if not any(steps.values()):
     raise ValueError(f'{config.trained} holds no checkpoints')
@@ -136,12 +135,12 @@ def block_measurer(
     step: at which they are.
     mesh: the devices, with the axis 'seed'.
   """
-  task = _tasks.make_task(trained)
+  task = tasks.make_task(trained)
   apply = make_apply(task.model(arm))
   train = trained.train
   prepare = sharding.over_seeds(task.prepare, mesh, train.group_size)
   trainer = ensemble.make_trainer(
-      _training.problem(trained, arm), steps_per_call=train.steps_per_call,
+      training.problem(trained, arm), steps_per_call=train.steps_per_call,
       group_size=train.group_size, mesh=mesh,
   )
 
@@ -162,9 +161,9 @@ def block_measurer(
 
   def run(first):
     keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
-    place = _training.checkpoints(folder, trained, arm, first)
+    place = seed_blocks.checkpoints(folder, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
-    test_keys, validation_keys = _training.measuring_keys(keys, mesh)
+    test_keys, validation_keys = seed_blocks.measuring_keys(keys, mesh)
     params = prepare(state.params)
     rows = []
     sharding.compile_together(at_length.values(), params, test_keys, validation_keys)
@@ -175,15 +174,8 @@ def block_measurer(
                       values[seed - first])
           for suffix, metrics in measured.items()
           for metric, values in metrics.items()
-          for seed in _training.seeds_of(trained, first)
+          for seed in seed_blocks.seeds_of(trained, first)
       ]
     return rows
 
   return run
-
-
-if __name__ == '__main__':
-  _run.run(main, needs=(
-      'trained', 'arms', 'lengths', 'num_sequences', 'moment_sequences',
-      'select_sequences',
-  ))

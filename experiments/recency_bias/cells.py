@@ -11,7 +11,7 @@ import zipfile
 from etils import epath
 import numpy as np
 
-from vvlen import results
+from vvlen.reporting import results
 
 # The rows of Figure 1: anisotropy, LayerNorm, residual.
 ROWS = ((0.0, False, 0.0), (0.0, True, 0.0), (0.5, True, 0.0), (0.5, True, 1.0))
@@ -61,7 +61,7 @@ class Simulated(NamedTuple):
 
 
 def make_cells(config: Mapping[str, Any]) -> list[Cell]:
-  """Returns the cells of a configuration (`configs/recency.py`), in order."""
+  """Returns the cells of a configuration (`configs/recency_bias.py`), in order."""
   return [
       Cell(group, name, **{**_common(config), **settings})
       for group, name, settings in _settings(config)

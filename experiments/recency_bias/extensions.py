@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
-from vvlen.recency_cells import POSITIONS, Simulated
+from experiments.recency_bias.cells import POSITIONS, Simulated
 
 # Okabe and Ito's colours.
 _COLOURS = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9')

@@ -8,7 +8,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 import numpy as np
 
-from vvlen.recency_cells import setting, Simulated
+from experiments.recency_bias.cells import setting, Simulated
 from vvlen.theory.recency import h
 
 _COLOURS = 'viridis'

@@ -5,8 +5,8 @@ import math
 from etils import epath
 import numpy as np
 
-from vvlen import plots, recency_extensions, recency_figures, results, run_folder
-from vvlen.recency_cells import (
+from experiments.recency_bias import extensions, figures
+from experiments.recency_bias.cells import (
   GROUPS,
   make_cells,
   path_of,
@@ -14,7 +14,8 @@ from vvlen.recency_cells import (
   setting,
   Simulated,
 )
-from vvlen.tables import markdown, number, Table, write_table
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.tables import markdown, number, Table, write_table
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
 # Recency probability by layer, as printed in the later version of the paper.
@@ -61,8 +62,8 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     raise ValueError(f'{folder} has no results.csv with results')
   paths, main = [], []
   with plots.style():
-    figures = recency_figures.make(config, groups) | recency_extensions.make(groups)
-    paths += plots.save(folder / 'figures', figures)
+    drawn = figures.make(config, groups) | extensions.make(groups)
+    paths += plots.save(folder / 'figures', drawn)
   tables = [probability_table(groups['panels']), score_table(groups['figure_1'])]
   for table in tables:
     if table.records:

@@ -1,9 +1,6 @@
-r"""Does LayerNorm under a causal mask favour recent tokens? Simulates random tokens.
+"""Does LayerNorm under a causal mask favour recent tokens? Simulates random tokens.
 
-Figures 1-5 of arXiv 2509.21042 and its later version, and what it leaves out.
-
-  python -m experiments.recency_bias --config=configs/recency.py:quick \
-      --workdir=runs/recency
+The command line is in `__main__`.
 """
 
 import contextlib
@@ -16,11 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import _run, report
-from experiments._check import naming_fields
-from vvlen import recency_cells, results, run_folder
+from experiments import report
+from experiments.harness import machine
+from experiments.harness.fields import naming_fields
+from experiments.harness.progress import Progress
+from experiments.recency_bias import cells as recency_cells
+from experiments.recency_bias.cells import Cell
 from vvlen.models import stack_variants
-from vvlen.recency_cells import Cell
+from vvlen.reporting import results, run_folder
 from vvlen.simulation import Recency, simulate, simulate_recency
 from vvlen.simulation.chunks import Simulation, Totals
 from vvlen.simulation.tokens import factor_law, tokens_of
@@ -41,14 +41,14 @@ def main(config: Any, workdir: str) -> None:
   """Simulates all cells, or what is left of them, and writes tables and figures."""
   cells = _cells(config)
   folder = epath.Path(workdir)
-  _run.use_devices(64)
-  _run.lock(workdir)
-  run_folder.claim(folder, config.to_dict(), _run.session(), may_grow=_COUNTS)
+  machine.use_devices(64)
+  machine.lock(workdir)
+  run_folder.claim(folder, config.to_dict(), machine.session(), may_grow=_COUNTS)
   rows = {
       (row.experiment, row.arm, row.metric): row
       for row in results.read_rows(folder / 'results.csv')
   }
-  with _run.Progress(sum(c.num_simulations for c in cells), 'simulations') as progress:
+  with Progress(sum(c.num_simulations for c in cells), 'simulations') as progress:
     for cell in cells:
       done = rows.get((cell.group, cell.name, 'num_simulations'))
       if done is not None and done.value == cell.num_simulations:
@@ -58,7 +58,7 @@ def main(config: Any, workdir: str) -> None:
         rows[row.experiment, row.arm, row.metric] = row
       results.write_rows(folder / 'results.csv', rows.values())
   report.show(workdir)
-  run_folder.finish(folder, finished=_run.now())
+  run_folder.finish(folder, finished=machine.now())
 
 
 def _cells(config: Any) -> list[Cell]:
@@ -114,7 +114,7 @@ def _naming(cell: Cell):
 
 
 def _run_cell(
-    config: Any, folder: epath.Path, cell: Cell, progress: _run.Progress
+    config: Any, folder: epath.Path, cell: Cell, progress: Progress
 ) -> list[results.Row]:
   """Simulates a cell, keeps its arrays and returns its rows."""
   path = recency_cells.path_of(folder, cell)
@@ -194,10 +194,3 @@ def _simulate(
         key, simulation, num_layers=cell.num_layers, num_simulations=count,
         settings=cell._asdict(), progress=show,
     )
-
-
-if __name__ == '__main__':
-  _run.run(main, needs=(
-      'num_simulations', 'anisotropies', 'panels', 'depth', 'norms', 'heads',
-      'positions', 'map',
-  ))

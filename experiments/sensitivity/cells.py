@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vvlen import results
-from vvlen.comparison import (
-  change,
-  compare,
-  Comparison,
-  CONTROL,
-  LEARNED,
-  median_accuracy,
-  TREATED,
+from vvlen.reporting import results
+from vvlen.reporting.endpoints import (
+    change,
+    compare,
+    Comparison,
+    CONTROL,
+    LEARNED,
+    median_accuracy,
+    TREATED,
 )
-from vvlen.results import Row
+from vvlen.reporting.results import Row
 from vvlen.statistics import (
   at_level,
   corrected,

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 import numpy as np
 
-from vvlen.cells import Cell, MECHANISM, Setting
-from vvlen.comparison import CONTROL, TREATED
-from vvlen.plots import ARMS
+from experiments.sensitivity.cells import Cell, MECHANISM, Setting
+from experiments.sensitivity.tuned import Tuned
+from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.tables import number
 from vvlen.statistics import PairedTest, rank_correlation
-from vvlen.tables import number
-from vvlen.tuned import Tuned
 
 TITLES = dict(zip(MECHANISM, (
     'weight of the target', 'norm of the attention output',

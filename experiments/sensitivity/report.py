@@ -5,12 +5,20 @@ import functools
 
 from etils import epath
 
-from vvlen import plots, results, run_folder, sensitivity_figures
-from vvlen.cells import Cell, index_cells, MECHANISM, read_cells, Setting
-from vvlen.comparison import CONTROL, LEARNED, TREATED
-from vvlen.curves import at_step, read_curves
-from vvlen.plots import ARMS
-from vvlen.tables import (
+from experiments.sensitivity import figures
+from experiments.sensitivity.cells import (
+  Cell,
+  index_cells,
+  MECHANISM,
+  read_cells,
+  Setting,
+)
+from experiments.sensitivity.tuned import tune, Tuned
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.curves import at_step, read_curves
+from vvlen.reporting.endpoints import CONTROL, LEARNED, TREATED
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.tables import (
   blank_without,
   difference,
   difference_cell,
@@ -21,7 +29,6 @@ from vvlen.tables import (
   Table,
   write_table,
 )
-from vvlen.tuned import tune, Tuned
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -54,9 +61,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   if tuned:
     made.append(tuned_table(tuned))
   with plots.style():
-    drawn = {'sensitivity': sensitivity_figures.gains(cells, settings, tuned)}
+    drawn = {'sensitivity': figures.gains(cells, settings, tuned)}
     if len({cell.name for cell in cells}) > 2:
-      drawn['sensitivity_mechanism'] = sensitivity_figures.mechanism(cells, settings)
+      drawn['sensitivity_mechanism'] = figures.mechanism(cells, settings)
     paths = plots.save(folder / 'figures', drawn)
   text = '\n'.join(map(markdown, made))
   have: dict[tuple[str, str], set[int]] = {}

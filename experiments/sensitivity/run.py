@@ -1,16 +1,6 @@
-r"""Under which choices does LayerNorm after attention help at longer inputs?
+"""Under which choices does LayerNorm after attention help at longer inputs?
 
-Trains Baseline and LN in every cell of a grid, measures them along training, and
-tests the difference, paired by seed. A cell is a change of one configuration; its
-runs are those of `experiments.length_generalization` with that change.
-
-  python -m experiments.sensitivity --config=configs/sensitivity.py \
-      --workdir=runs/sensitivity [--config.run="('base','l2')"]
-
-Cells that differ only in the numbers of the optimizer and in the initial weights are
-trained as one ensemble; the others differ in shapes, data or the function itself. All
-cells reach a step before any goes on to the next, so a run that is stopped has whole
-grids of fewer steps.
+The command line is in `__main__`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,12 +11,17 @@ from typing import Any, NamedTuple
 from etils import epath
 import ml_collections
 
-from experiments import _run, _training, report
-from experiments._check import check, naming_fields
-from vvlen import results, run_folder, sharding
-from vvlen.cells import kept
-from vvlen.curves import Curves
+from experiments import report
+from experiments.harness import machine, seed_blocks
+from experiments.harness.fields import naming_fields
+from experiments.harness.progress import Progress
+from experiments.length_generalization import training
+from experiments.length_generalization.check import check
+from experiments.sensitivity.cells import kept
+from vvlen import sharding
 from vvlen.models.norm import KINDS
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint
 
 # Cells in one ensemble at most. It bounds memory, and what is lost to a crash.
@@ -42,7 +37,7 @@ class Stage(NamedTuple):
 
   before: int
   step: int
-  program: str  # of `_training.program`
+  program: str  # of `training.program`
   first: int  # seed
   arm: str
   cells: tuple[str, ...]
@@ -53,17 +48,17 @@ def main(config: Any, workdir: str) -> None:
   with naming_fields():
     cells = {name: cell_config(config, name) for name in names(config)}
     train = config.base.train
-  _run.use_devices(train.seeds_at_once // train.group_size)
+  machine.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  _run.lock(workdir)
+  machine.lock(workdir)
   folder = epath.Path(workdir)
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.experiment, row.arm, row.seed) for row in rows}
   todo = _schedule(config, cells, done)
   _check_reachable(folder, cells, todo)
   # Cells and arms may be added to a folder; each cell has a configuration of its own.
-  session = _run.session()
+  session = machine.session()
   against = config.against.to_dict()
   claims = [(
       folder, {'base': config.base.to_dict(), 'against': against}, session,
@@ -79,31 +74,31 @@ def main(config: Any, workdir: str) -> None:
     run_folder.claimed(*claim)
   stored = [run_folder.claim(*claim) for claim in claims]
   if (earlier := stored[0]) and earlier['base']['num_seeds'] < config.base.num_seeds:
-    print(_training.SEEDS_ADDED)
+    print(seed_blocks.SEEDS_ADDED)
 
   total = train.seeds_at_once * sum(
       (stage.step - stage.before) * len(stage.cells) for stage in todo
   )
   runners: dict[tuple[Any, ...], Any] = {}
-  with _run.Progress(total, 'seed-steps') as progress:
+  with Progress(total, 'seed-steps') as progress:
     for before, step, _, first, arm, chosen in todo:
       for part in _ensembles(folder, cells, chosen, arm, first):
         if (part, arm) not in runners:
-          runners[part, arm] = _training.block_runner(
+          runners[part, arm] = training.block_runner(
               [cells[name] for name in part], arm, mesh, samples=False
           )
         places = [
-            _training.Place(
+            seed_blocks.Place(
                 f'{name}@{step}', folder / 'cells' / name,
                 Curves(folder / 'cells' / name / 'metrics.jsonl'),
             )
             for name in part
         ]
         new = runners[part, arm](places, first, step, progress, before)
-        rows = _training.merge(KINDS, rows, filter(kept, new))
+        rows = seed_blocks.merge(KINDS, rows, filter(kept, new))
         results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)
-  run_folder.finish(folder, finished=_run.now())
+  run_folder.finish(folder, finished=machine.now())
 
 
 def _schedule(
@@ -112,10 +107,10 @@ def _schedule(
   """Returns what is not done, the earliest step first."""
   todo: dict[tuple[int, int, str, int, str], list[str]] = {}
   for name, cell in cells.items():
-    program = _training.program(cell)
+    program = training.program(cell)
     for before, step in itertools.pairwise((0, *steps(config, name))):
-      for first, arm in itertools.product(_training.blocks(cell), cell.arms):
-        seeds = _training.seeds_of(cell, first)
+      for first, arm in itertools.product(seed_blocks.first_seeds(cell), cell.arms):
+        seeds = seed_blocks.seeds_of(cell, first)
         if any((f'{name}@{step}', arm, seed) not in done for seed in seeds):
           todo.setdefault((before, step, program, first, arm), []).append(name)
   stages = [Stage(*key, tuple(names)) for key, names in todo.items()]
@@ -127,7 +122,7 @@ def _reached(
 ) -> int:
   """Returns the step of the last checkpoint of a block of seeds."""
   return checkpoint.last_step(
-      _training.checkpoints(folder / 'cells' / name, cells[name], arm, first)
+      seed_blocks.checkpoints(folder / 'cells' / name, cells[name], arm, first)
   )
 
 
@@ -237,7 +232,3 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if not {'none', 'layer_norm'} <= set(cell.arms):
     raise ValueError(f'cell {name}: needs the arms none and layer_norm: {cell.arms}')
   return cell
-
-
-if __name__ == '__main__':
-  _run.run(main, needs=('base', 'cells', 'at_steps', 'also_at', 'against', 'run'))

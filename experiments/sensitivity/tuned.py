@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vvlen import results
-from vvlen.comparison import CONTROL, endpoint, TREATED
+from vvlen.reporting import results
+from vvlen.reporting.endpoints import CONTROL, endpoint, TREATED
 
 # arm -> seed -> training loss at the end
 Losses = Mapping[str, Mapping[int, float]]

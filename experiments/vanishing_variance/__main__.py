@@ -12,8 +12,8 @@ that: the folder without them can be moved to another machine, where the run goe
 with the next block.
 """
 
-from experiments import _run
+from experiments.harness import command_line
 from experiments.vanishing_variance.run import main
 
 if __name__ == '__main__':
-  _run.run(main, needs=('base', 'cells', 'claim', 'mechanism', 'run'))
+  command_line.run(main, needs=('base', 'cells', 'claim', 'mechanism', 'run'))

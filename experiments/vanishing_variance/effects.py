@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vvlen import results
-from vvlen.comparison import compare, Comparison, LEARNED, median_accuracy
-from vvlen.results import Row
+from vvlen.reporting import results
+from vvlen.reporting.endpoints import compare, Comparison, LEARNED, median_accuracy
+from vvlen.reporting.results import Row
 from vvlen.statistics import (
   at_level,
   detectable,

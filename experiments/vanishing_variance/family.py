@@ -6,7 +6,7 @@ from typing import Any
 
 import ml_collections
 
-from experiments._check import check
+from experiments.length_generalization.check import check
 
 # What a machine may choose; the results are the same to rounding.
 MACHINE = ('save_every_seconds', 'seeds_at_once', 'group_size', 'steps_per_call')

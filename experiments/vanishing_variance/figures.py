@@ -11,11 +11,11 @@ import numpy as np
 from experiments.vanishing_variance import effects, parts
 from experiments.vanishing_variance.effects import Cell, Claim, Effect
 from experiments.vanishing_variance.tables import Effects, setting, verdict_words
-from vvlen import plots
-from vvlen.comparison import CONTROL, TREATED
-from vvlen.plots import ARMS
-from vvlen.results import Index
-from vvlen.tables import number
+from vvlen.reporting import plots
+from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import number
 
 _UP, _DOWN, _EQUAL, _OPEN = '#009E73', '#D55E00', '#0072B2', '#8a8a8a'
 _COLOURS = {

@@ -1,8 +1,8 @@
 """What of the accuracy that is lost with length is lost where. Runs without JAX.
 
 With the accuracy A as it is, R of a linear reader fitted at N, and S with mean and
-variance of each component as in training (`vvlen.evaluation.intervention`), at length N
-and at the longest training length, 0:
+variance of each component as in training (`vvlen.evaluation.retriever.intervention`),
+at length N and at the longest training length, 0:
 
   lost      =  A_0 − A_N  =  weights' + reader's
   weights'  =  R_0 − R_N                    no linear reader of the output gets it back
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vvlen.results import by_seed, Index
+from vvlen.reporting.results import by_seed, Index
 from vvlen.statistics import paired_t_test, PairedTest
 
 NAMES = ('lost', 'readers', 'scales', 'covariances', 'weights')

@@ -6,12 +6,13 @@ from typing import Any
 
 from etils import epath
 
+from experiments.mechanism import report as mechanism
 from experiments.vanishing_variance import effects, figures, tables
-from vvlen import mechanism, plots, results, run_folder
-from vvlen.comparison import CONTROL, TREATED
-from vvlen.plots import ARMS
-from vvlen.results import Index
-from vvlen.tables import markdown, write_table
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import markdown, write_table
 
 _NAMED = ('study', 'digest')  # fields beside those of the family
 

@@ -6,10 +6,14 @@ from typing import Any, NamedTuple
 from etils import epath
 import ml_collections
 
-from experiments import _run, _training, mechanism
+from experiments.harness import machine, seed_blocks
+from experiments.harness.progress import Progress
+from experiments.length_generalization import training
+from experiments.mechanism import run as mechanism
 from experiments.vanishing_variance import family, report
-from vvlen import results, run_folder, sharding
-from vvlen.curves import Curves
+from vvlen import sharding
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint
 
 _KEPT = (
@@ -34,15 +38,15 @@ def main(config: Any, workdir: str) -> None:
   """Runs the blocks that are left, and writes tables and figures."""
   cells, chosen = family.cell_configs(config), family.chosen(config)
   train = config.base.train
-  _run.use_devices(train.seeds_at_once // train.group_size)
+  machine.use_devices(train.seeds_at_once // train.group_size)
   mesh = sharding.seed_mesh()
   sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  _run.lock(workdir)
+  machine.lock(workdir)
   folder, known = epath.Path(workdir), family.facts(config)
   run_folder.claim(
       folder,
       {'study': 'vanishing_variance', 'digest': report.digest_of(known), **known},
-      _run.session(),
+      machine.session(),
   )
   todo = [
       block for name in chosen for block in _blocks(config, cells[name], name, folder)
@@ -54,12 +58,12 @@ def main(config: Any, workdir: str) -> None:
       for block in todo if block.steps
   )
   compiled: dict[tuple[str, str], tuple[Any, Any]] = {}
-  with _run.Progress(total, 'seed-steps') as progress:
+  with Progress(total, 'seed-steps') as progress:
     for block in todo:
       cell, key = cells[block.cell], (block.cell, block.arm)
       if key not in compiled:
         compiled[key] = (
-            _training.block_runner([cell], block.arm, mesh, samples=False),
+            training.block_runner([cell], block.arm, mesh, samples=False),
             mechanism.block_measurer(
                 config.mechanism, cell, folder / 'cells' / block.cell, block.arm,
                 cell.train.num_steps, mesh,
@@ -72,7 +76,7 @@ def main(config: Any, workdir: str) -> None:
         path = _intervened(folder, block.cell) / 'results.csv'
         _add(path, cell.arms, intervene(block.first))
   report.show(workdir)
-  run_folder.finish(folder, finished=_run.now())
+  run_folder.finish(folder, finished=machine.now())
 
 
 def _blocks(
@@ -85,9 +89,9 @@ def _blocks(
   intervened = {(row.arm, row.seed) for row in changed}
   steps = tuple(cell.train.averaged_at)
   left = []
-  for first in _training.blocks(cell):
+  for first in seed_blocks.first_seeds(cell):
     for arm in cell.arms:
-      seeds = _training.seeds_of(cell, first)
+      seeds = seed_blocks.seeds_of(cell, first)
       missing = tuple(
           step for step in steps
           if any((f'{name}@{step}', arm, seed) not in done for seed in seeds)
@@ -98,7 +102,7 @@ def _blocks(
       if not missing and not interventions:
         continue
       reached = checkpoint.last_step(
-          _training.checkpoints(folder / 'cells' / name, cell, arm, first)
+          seed_blocks.checkpoints(folder / 'cells' / name, cell, arm, first)
       )
       # All rows of a block are of one training. Where its checkpoint is elsewhere, it
       # starts again, and all its rows are replaced.
@@ -116,16 +120,16 @@ def _kept(row: results.Row) -> bool:
 
 def _train(
     block: Block, cell: ml_collections.ConfigDict, run: Any, folder: epath.Path,
-    progress: _run.Progress,
+    progress: Progress,
 ) -> None:
   """Trains a block to each of its steps, and writes what is measured there."""
   home = folder / 'cells' / block.cell
   if block.steps and not block.reached:
-    checkpoints = _training.checkpoints(home, cell, block.arm, block.first)
+    checkpoints = seed_blocks.checkpoints(home, cell, block.arm, block.first)
     if checkpoints.exists():
       checkpoints.rmtree()
   for before, step in zip((block.reached, *block.steps), block.steps, strict=False):
-    place = _training.Place(
+    place = seed_blocks.Place(
         f'{block.cell}@{step}', home, Curves(home / 'metrics.jsonl')
     )
     new = run([place], block.first, step, progress, before)
@@ -146,7 +150,7 @@ def _claim_interventions(
           'arms': list(cell.arms), 'trained_config': trained,
           'trained_step': cell.train.num_steps,
       },
-      _run.session(),
+      machine.session(),
   )
 
 
@@ -156,5 +160,5 @@ def _intervened(folder: epath.Path, name: str) -> epath.Path:
 
 def _add(path: epath.Path, arms: Sequence[str], new: Iterable[results.Row]) -> None:
   """Adds rows to a file, in place of those that it has of the same number."""
-  rows = _training.merge(arms, results.read_rows(path), new)
+  rows = seed_blocks.merge(arms, results.read_rows(path), new)
   results.write_rows(path, rows)

@@ -7,11 +7,10 @@ import numpy as np
 
 from experiments.vanishing_variance import effects, parts
 from experiments.vanishing_variance.effects import Cell, Claim, Contrast, Effect
-from vvlen.comparison import CONTROL, TREATED
-from vvlen.plots import ARMS
-from vvlen.results import Index
-from vvlen.statistics import at_level, PairedTest, Ratio, spread
-from vvlen.tables import (
+from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import (
   difference,
   difference_cell,
   left_out,
@@ -19,6 +18,7 @@ from vvlen.tables import (
   p_value,
   Table,
 )
+from vvlen.statistics import at_level, PairedTest, Ratio, spread
 
 # (cell, suffix of its arms) -> effect after each step
 Effects = Mapping[tuple[str, str], Sequence[Effect]]

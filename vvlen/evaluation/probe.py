@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from vvlen.models.llama_model import Llama
+from vvlen.models.llama.model import Llama
 from vvlen.models.rope import Dynamic
 from vvlen.objectives.cross_entropy import check_tokens
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen import partition
+from vvlen.sharding import mesh as partition
 
 # tokens [B, L] -> logits [B, L, V]
 Apply = Callable[[jax.Array], jax.Array]
@@ -71,7 +71,7 @@ def batches(
   """Yields rows of tokens, some at a time, always as many.
 
   Their number is a multiple of the devices that share rows of a batch, where there is a
-  mesh of `vvlen.partition` (jax.set_mesh).
+  mesh of `vvlen.sharding.mesh` (jax.set_mesh).
 
   Args:
     rows: [W, n] integers, W at least 1. A view of windows that overlap will do.

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen.models import short_inputs
+from vvlen.models.kernels import short as short_inputs
 from vvlen.models.norm import standardize
 
 

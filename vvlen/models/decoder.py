@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.models import positions as encodings
-from vvlen.models.causal_attention import causal_attention
 from vvlen.models.embedding import check_places, rows_of
-from vvlen.models.masked_attention import Alibi, masked_attention
+from vvlen.models.kernels.causal import causal_attention
+from vvlen.models.kernels.dense import Alibi, masked_attention
 from vvlen.models.norm import PostAttentionNorm
 
 
@@ -41,7 +41,7 @@ class Decoder(nn.Module):
     max_positions: rows of the learned table, or positions that 'random' draws from.
       Rows of the table beyond the training lengths stay as they were drawn.
     norm: 'none', 'standardize' or 'layer_norm', right after attention, before W_O.
-    implementation: of `vvlen.models.causal_attention`; None chooses: the fused kernels
+    implementation: of `vvlen.models.kernels.causal`; None chooses: the fused kernels
       of GPUs and TPUs are for bfloat16 and no ALiBi.
     dtype: of the matrix products; None follows the parameters, which are float32.
       Norms, softmax and sums over the stream are float32.

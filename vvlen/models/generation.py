@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vvlen.models.embedding import check_places
-from vvlen.models.llama_model import Llama
+from vvlen.models.llama.model import Llama
 
 
 def generate(

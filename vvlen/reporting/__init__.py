@@ -1,1 +1,1 @@
-"""From results to tables and figures, and whose folder it is; knows no paper. Runs without JAX."""
+"""From results to tables and figures; knows no paper, and runs without JAX."""

@@ -8,8 +8,8 @@ from typing import Any
 from etils import epath
 import numpy as np
 
-from vvlen.board import Board
-from vvlen.results import write_text
+from vvlen.reporting.board import Board
+from vvlen.reporting.results import write_text
 
 _LINE = ('arm', 'step', 'first_seed')
 

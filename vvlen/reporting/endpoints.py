@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vvlen.results import by_seed, Index
+from vvlen.reporting.results import by_seed, Index
 from vvlen.statistics import adjusted_test, holm, paired_t_test, PairedTest
 
 # The arms of the claim.
@@ -49,7 +49,7 @@ def compare(
   """Tests treated against control.
 
   Args:
-    index: from `vvlen.results.index`.
+    index: from `vvlen.reporting.results.index`.
     treated: name of an arm.
     control: name of an arm.
     trained_up_to: the longest training length; longer ones enter the primary

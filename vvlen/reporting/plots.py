@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 import numpy as np
 
-from vvlen import results
-from vvlen.results import Index
+from vvlen.reporting import results
+from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
 # Okabe and Ito's colours, told apart by readers with any colour vision.

@@ -7,7 +7,7 @@ from typing import Any
 
 from etils import epath
 
-from vvlen.results import write_text
+from vvlen.reporting.results import write_text
 
 _NAMED = 5  # fields that differ, in a message
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vvlen import results
-from vvlen.comparison import Comparison
+from vvlen.reporting import results
+from vvlen.reporting.endpoints import Comparison
 from vvlen.statistics import PairedTest
 
 _DIFFERENCE = ('difference', 'ci_low', 'ci_high')

@@ -26,7 +26,7 @@ ROWS = PartitionSpec(('data', 'fsdp'))
 
 _IN, _OUT = ('tensor', 'fsdp'), ('fsdp', 'tensor')
 # The end of a parameter's path -> the axes of the mesh; the first that fits. Of
-# `vvlen.models.llama_model`, then of `vvlen.models.decoder`.
+# `vvlen.models.llama.model`, then of `vvlen.models.decoder`.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r'layer_\d+/(query|key|value|gate|up)/kernel', _IN),
     (r'layer_\d+/(output|down)/kernel', _OUT),

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from vvlen import sharding
-from vvlen.models import short_inputs
 from vvlen.models.causal_stack import Layer
-from vvlen.stages import stage
+from vvlen.models.kernels import short as short_inputs
+from vvlen.models.kernels.stages import stage
 from vvlen.theory.ordering import order
 
 # Upper limit on the size of a chunk's largest array: in float32 512 KiB, of which a

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from vvlen.stages import stage
+from vvlen.models.kernels.stages import stage
 
 # Just above the largest that jax.random.normal returns, in float64.
 _LARGEST_NORMAL = 8.3

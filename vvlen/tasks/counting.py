@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from vvlen.tasks.sizes import uniform_length
+from vvlen.tasks.lengths import uniform_length
 
 TASKS = ('mean', 'length', 'sum')
 COUNTS = ('fair', 'uniform')

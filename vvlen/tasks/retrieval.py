@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from vvlen.tasks.sizes import uniform_length
+from vvlen.tasks.lengths import uniform_length
 
 
 class Batch(NamedTuple):

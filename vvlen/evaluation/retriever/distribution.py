@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation.lengths import Apply, in_chunks, Params, Sample
-from vvlen.evaluation.moments import Moments, moments
+from vvlen.evaluation.retriever.lengths import Apply, in_chunks, Params, Sample
+from vvlen.evaluation.retriever.moments import Moments, moments
 
 
 def components(
@@ -27,7 +27,7 @@ def components(
 
   Args:
     apply: the model of one seed, as for the other arguments in
-      `vvlen.evaluation.lengths.evaluate`.
+      `vvlen.evaluation.retriever.lengths.evaluate`.
     sample: the task.
     params: of one seed.
     key: of the test data.

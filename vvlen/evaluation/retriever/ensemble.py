@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 import numpy as np
 
 from vvlen import sharding
-from vvlen.evaluation import distribution
-from vvlen.evaluation import lengths as at_length
-from vvlen.evaluation.lengths import Apply, Params, Sample
+from vvlen.evaluation.retriever import distribution
+from vvlen.evaluation.retriever import lengths as at_length
+from vvlen.evaluation.retriever.lengths import Apply, Params, Sample
 from vvlen.models import temperature
 
 # (suffix of the arm, metric, length or None) -> one value a seed [S]

@@ -32,8 +32,8 @@ their proportions; `one_hot` is the accuracy at N = 1. All are applied before th
 of the model, and read by the model's own layers, as they were trained. Three others do
 without these layers:
 
-  refit           a linear reader of o, fitted at N (`vvlen.evaluation.reader`): what
-                  can be read off o, were the reader trained at N
+  refit           a linear reader of o, fitted at N (in `reader.py` beside this file):
+                  what can be read off o, were the reader trained at N
   refit_strong    the same of those principal axes alone whose deviation is a hundredth
                   of the largest, or more
   attended_class  argmax_c of the sum of a_i over items i of class c: what the attention
@@ -50,18 +50,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation.axes import match_covariance, principal_axes, WEAKEST
-from vvlen.evaluation.lengths import (
-  answers,
-  Apply,
-  in_chunks,
-  Metrics,
-  Params,
-  pick,
-  Sample,
+from vvlen.evaluation.retriever.axes import match_covariance, principal_axes, WEAKEST
+from vvlen.evaluation.retriever.lengths import (
+    answers,
+    Apply,
+    in_chunks,
+    Metrics,
+    Params,
+    pick,
+    Sample,
 )
-from vvlen.evaluation.moments import Moments, moments
-from vvlen.evaluation.reader import read, refit
+from vvlen.evaluation.retriever.moments import Moments, moments
+from vvlen.evaluation.retriever.reader import read, refit
 
 # The share of the largest deviation from which on `refit_strong` reads an axis.
 STRONG = 1e-2

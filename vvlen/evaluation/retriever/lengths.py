@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation.moments import distance, Moments, moments
+from vvlen.evaluation.retriever.moments import distance, Moments, moments
 from vvlen.models.attention import Temperature
 from vvlen.models.temperature import adaptive_temperature, attention_entropy
 
@@ -140,7 +140,7 @@ def evaluate(
     attention output under one fixed query, averaged over the components
     (Proposition 1), and `input_distance`, how far the normalized output, which is
     the input of φ or of W_O before it, has moved from `reference`
-    (`vvlen.evaluation.moments.distance`; about 3 / S where nothing has).
+    (`vvlen.evaluation.retriever.moments.distance`; about 3 / S where nothing has).
   """
   temperatures: dict[str, Temperature] = {
       '': lambda logits, mask: jnp.ones((*logits.shape[:-1], 1), logits.dtype),

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vvlen.evaluation.axes import principal_axes, PrincipalAxes, whiten
+from vvlen.evaluation.retriever.axes import principal_axes, PrincipalAxes, whiten
 
 PENALTIES = tuple(10.0**k for k in range(-6, -1))
 _MOST_STEPS = 200

@@ -8,9 +8,9 @@ h // (h's per key head), as in grouped-query attention (arXiv 2305.13245).
 
 Implementations:
 
-  plain    `vvlen.models.masked_attention`, which forms all logits at once; the only one
+  plain    `vvlen.models.kernels.dense`, which forms all logits at once; the only one
            that has second derivatives
-  chunked  `vvlen.models.chunked_attention`: memory grows with n
+  chunked  `vvlen.models.kernels.blockwise`: memory grows with n
   cudnn    NVIDIA's, of float16 and bfloat16
   splash   JAX's for TPUs; on a CPU it is interpreted, which is for tests alone. What it
            multiplies in float32 the TPU rounds to bfloat16. XLA cannot share it out
@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from vvlen.models.chunked_attention import chunked_attention
-from vvlen.models.masked_attention import Alibi, floating, masked_attention
+from vvlen.models.kernels.blockwise import chunked_attention
+from vvlen.models.kernels.dense import Alibi, floating, masked_attention
 
 IMPLEMENTATIONS = ('plain', 'chunked', 'cudnn', 'splash')
 

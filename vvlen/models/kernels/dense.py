@@ -2,7 +2,7 @@
 
   S = Q Kᵀ / √d − s (p_i − p_j),   A = softmax of S where the mask is True,   O = A V
 
-It holds [B, h, m, n]; long inputs are for `vvlen.models.causal_attention`.
+It holds [B, h, m, n]; long inputs are for `vvlen.models.kernels.causal`.
 
 Axes: B sequences, m queries, n keys, h heads, k heads of keys and values, d width of a
 head.

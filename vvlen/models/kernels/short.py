@@ -14,7 +14,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from vvlen.stages import stage
+from vvlen.models.kernels.stages import stage
 
 # From so many inputs on, of so many tokens at most. Sums have so many terms at once.
 _INPUTS, TOKENS, _TERMS = 16, 16, 16

@@ -3,7 +3,7 @@
   x = x + W_O norm(attention(RMSNorm(x))),   x = x + W_D (SiLU(W_G z) ∘ W_U z), z =
   RMSNorm(x)
 
-as in `vvlen.models.llama_model`, with its axes: B sequences, n tokens, d width, h query
+as in `vvlen.models.llama.model`, with its axes: B sequences, n tokens, d width, h query
 heads, k key heads, w width of a head. T: places of a cache.
 """
 
@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.models import rope as rotary
-from vvlen.models.causal_attention import causal_attention
+from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kv_cache import append, attend_cached
 from vvlen.models.norm import PostAttentionNorm
-from vvlen.partition import over_heads
+from vvlen.sharding.mesh import over_heads
 
 # Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
 Turns = tuple[jax.Array, jax.Array] | None

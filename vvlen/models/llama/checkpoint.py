@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen.models import loading, safetensors_file
-from vvlen.models.llama_config import model_of
-from vvlen.models.llama_model import Llama
-from vvlen.models.llama_names import hub_name, named, nested, REST
-from vvlen.models.llama_saving import save_checkpoint as save_checkpoint
-from vvlen.models.safetensors_file import read_json, Tensor
+from vvlen.models.llama import loading
+from vvlen.models.llama import safetensors as safetensors_file
+from vvlen.models.llama.config import model_of
+from vvlen.models.llama.model import Llama
+from vvlen.models.llama.names import hub_name, named, nested, REST
+from vvlen.models.llama.safetensors import read_json, Tensor
+from vvlen.models.llama.saving import save_checkpoint as save_checkpoint
 
 # A pytree of shardings like the parameters, one for all of them, or a function from the
 # parameters, as jax.ShapeDtypeStructs, to the pytree.
@@ -39,8 +40,8 @@ def load_checkpoint(
     folder: in hub layout, local or gs://; it needs no tokenizer.
     shardings: a pytree of jax.sharding.Sharding like the parameters, or one for all of
       them, or a function that maps the parameters, as jax.ShapeDtypeStructs, to such a
-      pytree, as functools.partial(vvlen.partition.shardings, mesh=mesh) does. None: the
-      default device.
+      pytree, as functools.partial(vvlen.sharding.mesh.shardings, mesh=mesh) does.
+      None: the default device.
     dtype: of the parameters; None: as they are in the files, all of one dtype.
 
   Returns:

@@ -9,7 +9,7 @@ import math
 import sys
 from typing import Any
 
-from vvlen.models.llama_model import check_model, Llama
+from vvlen.models.llama.model import check_model, Llama
 from vvlen.models.rope import check, Dynamic, Linear, Llama3, Rope, Yarn
 
 # What transformers takes, of each family, where a file does not have the field; as many

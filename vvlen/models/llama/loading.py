@@ -11,8 +11,8 @@ import threading
 import jax
 import numpy as np
 
-from vvlen.models import safetensors_file
-from vvlen.models.safetensors_file import Tensor
+from vvlen.models.llama import safetensors as safetensors_file
+from vvlen.models.llama.safetensors import Tensor
 
 # One a core, to copy out of the system's cache; of a network several are faster.
 _READERS = min(8, os.cpu_count() or 1)

@@ -25,9 +25,9 @@ import jax.numpy as jnp
 from vvlen.models import rope as rotary
 from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kv_cache import Cache, store
-from vvlen.models.llama_block import Block, INIT, rms_norm
+from vvlen.models.llama.block import Block, INIT, rms_norm
 from vvlen.models.rope import Dynamic, Rope
-from vvlen.partition import gathered, over_batch
+from vvlen.sharding.mesh import gathered, over_batch
 
 
 class Llama(nn.Module):
@@ -51,7 +51,7 @@ class Llama(nn.Module):
     tied: whether the output embedding is the input's.
     norm: 'none', 'standardize' or 'layer_norm', of each head's output, right after
       attention.
-    implementation: of `vvlen.models.causal_attention`; None chooses.
+    implementation: of `vvlen.models.kernels.causal`; None chooses.
     remat: whether a layer keeps nothing but its input for its gradient.
     dtype: of the matrix products; None: that of the parameters, which are float32 where
       they are drawn here. Norms, softmax, sums over the stream and logits are float32

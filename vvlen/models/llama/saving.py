@@ -13,11 +13,11 @@ from etils import epath
 import jax
 import numpy as np
 
-from vvlen.models import safetensors_file
-from vvlen.models.llama_config import config_of
-from vvlen.models.llama_model import Llama
-from vvlen.models.llama_names import hub_name, named
-from vvlen.models.safetensors_file import INDEX, ONE_FILE, read_json
+from vvlen.models.llama import safetensors as safetensors_file
+from vvlen.models.llama.config import config_of
+from vvlen.models.llama.model import Llama
+from vvlen.models.llama.names import hub_name, named
+from vvlen.models.llama.safetensors import INDEX, ONE_FILE, read_json
 
 _FILE_BYTES = 2**31  # at most, but for larger tensors
 

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen import results, sharding
+from vvlen import sharding
 from vvlen.evaluation import programs
 from vvlen.evaluation.programs import Hidden
-from vvlen.models.llama_model import Llama, output_table
+from vvlen.models.llama.model import Llama, output_table
+from vvlen.reporting import results
 from vvlen.statistics import resampled_means
 
 _FIRST = 32  # tokens that are read to see whether a model works

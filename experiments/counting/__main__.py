@@ -1,0 +1,14 @@
+r"""Which positions and targets let transformers count beyond the training lengths?
+
+Mean, length and sum of bits, trained on 1 to 10 of them and tested on up to 50: Figures
+1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and paired tests.
+
+  python -m experiments.counting --config=configs/counting.py:quick \
+      --workdir=runs/counting
+"""
+
+from experiments.counting.run import main
+from experiments.harness import command_line
+
+if __name__ == '__main__':
+  command_line.run(main, needs=('figures', 'model', 'train', 'optimizer', 'evaluate'))

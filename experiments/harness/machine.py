@@ -1,0 +1,123 @@
+"""The machine of a run: devices, locks, and the description of each start."""
+
+import datetime
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import jax
+
+_locks: list[Any] = []  # open as long as the process lives
+
+
+def use_devices(num_groups: int | None = None) -> None:
+  """Makes every CPU core a JAX device, where the CPU is what there is.
+
+  A core that trains its own seeds never waits for another, which is faster than
+  two cores on one small matrix product. Has no effect on accelerators. Call it
+  before JAX is used.
+
+  Args:
+    num_groups: groups of seeds, to be shared equally by the devices; None: the devices
+      share something else, and JAX_NUM_CPU_DEVICES may say how many there are, or
+      --xla_force_host_platform_device_count in XLA_FLAGS.
+  """
+  affinity = getattr(os, 'sched_getaffinity', None)
+  cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+  if num_groups is not None:
+    cores = max(d for d in range(1, cores + 1) if num_groups % d == 0)
+  given = 'JAX_NUM_CPU_DEVICES' in os.environ or (
+      'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''))
+  if num_groups is not None or not given:
+    jax.config.update('jax_num_cpu_devices', cores)
+  # Each device then is one thread.
+  flag = '--xla_cpu_multi_thread_eigen=false'
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'.strip()
+  if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+    cache = os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache'))
+    jax.config.update('jax_compilation_cache_dir', f'{cache}/vvlen')
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+  if jax.default_backend() != 'cpu':
+    # float32 products in float32, not in TF32 or bfloat16.
+    jax.config.update('jax_default_matmul_precision', 'float32')
+
+
+def lock(workdir: str) -> None:
+  """Keeps other processes of this machine out of a folder until this one ends.
+
+  Raises:
+    ValueError: if another process is at work in it.
+  """
+  import fcntl  # not on Windows
+
+  # Not in the folder itself, which may be another run's, or gs://.
+  name = hashlib.sha256(os.path.realpath(workdir).encode()).hexdigest()[:16]
+  handle = open(os.path.join(tempfile.gettempdir(), f'vvlen-{name}.lock'), 'w')
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as error:
+    raise ValueError(f'another process is at work in {workdir}') from error
+  _locks.append(handle)
+
+
+def session() -> dict[str, Any]:
+  """Describes this start of a run: when, by which code, on what."""
+  versions = {
+      name: importlib.metadata.version(name)
+      for name in ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'orbax-checkpoint')
+  }
+  return {
+      'started': now(),
+      'command': shlex.join(['python', '-m', *_module(), *sys.argv[1:]]),
+      'commit': _commit(),
+      'python': platform.python_version(),
+      'versions': versions,
+      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'processor': processor(),
+  }
+
+
+def now() -> str:
+  """Returns the time, UTC, to the second."""
+  return datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds')
+
+
+def _module() -> list[str]:
+  spec = getattr(sys.modules['__main__'], '__spec__', None)
+  return [spec.name.removesuffix('.__main__')] if spec else [sys.argv[0]]
+
+
+def _commit() -> str:
+  """Returns the git commit of the code, with '+' if it was changed since.
+
+  Results are no code: a run may write its own folder of them.
+  """
+  here = os.path.dirname(os.path.abspath(__file__))
+
+  def git(*arguments):
+    return subprocess.run(
+        ['git', '-C', here, *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+  try:
+    changed = git('status', '--porcelain', '--', ':/', ':!/experiments/results')
+    return git('rev-parse', 'HEAD') + ('+' if changed else '')
+  except (OSError, subprocess.CalledProcessError):
+    return 'unknown'
+
+
+def processor() -> str:
+  """Returns how many cores there are, and of what make."""
+  try:
+    with open('/proc/cpuinfo') as f:
+      names = [line.split(':')[1] for line in f if line.startswith('model name')]
+  except OSError:
+    names = []
+  return f'{os.cpu_count()} x {names[0].strip() if names else platform.processor()}'

@@ -1,0 +1,15 @@
+"""Llamas, and models of their architecture, in and out of the layout of hubs."""
+
+from vvlen.models.llama.checkpoint import (
+    abstract_params,
+    check_checkpoint,
+    load_checkpoint,
+    read_model,
+)
+from vvlen.models.llama.model import Llama
+from vvlen.models.llama.saving import save_checkpoint
+
+__all__ = [
+    'Llama', 'abstract_params', 'check_checkpoint', 'load_checkpoint', 'read_model',
+    'save_checkpoint',
+]
