@@ -520,13 +520,13 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
     return np.eye(5)[4]
 
   monkeypatch.setattr(of_block.temperature, 'fit', fit)
-  run = training.block_runner([config], 'layer_norm', mesh)
+  arm = training.make_arm([config], 'layer_norm', mesh)
   place = seed_blocks.Place(
       'retrieval', tmp_path, Curves(tmp_path / 'metrics.jsonl'))
   rows = []
   with command_line.Progress(16, 'seed-steps') as progress:
     for first in (0, 2):
-      rows += run([place], first, 4, progress)
+      rows += training.run_block(arm, [place], first, 4, progress)
   index = results.index(rows)
   assert {arm for arm, _, _ in index} == {
       'layer_norm', 'layer_norm+adaptive', 'layer_norm+fitted'}

@@ -156,6 +156,34 @@ def test_steps_made_again_replace_their_lines(tmp_path):
   assert lines[3]['loss'] == [7.0, 8.0, 9.0]
 
 
+def test_lines_are_appended_and_a_cut_one_is_made_again(tmp_path, monkeypatch):
+  path = tmp_path / 'metrics.jsonl'
+  curves = Curves(path)
+  curves.add('none', 10, 0, {'loss': np.array([1.0])})
+  monkeypatch.setattr('vvlen.reporting.curves.write_text', None)  # not again
+  curves.add('none', 20, 0, {'loss': np.array([2.0])})
+  monkeypatch.undo()
+  whole = path.read_text()
+  path.write_text(whole[:-5])  # killed in the middle of a line
+  assert [line['step'] for line in read_curves(path)] == [10]
+  resumed = Curves(path)
+  resumed.add('none', 20, 0, {'loss': np.array([2.0])})
+  resumed.add('none', 30, 0, {'loss': np.array([3.0])})
+  assert path.read_text().startswith(whole)
+  assert [line['step'] for line in read_curves(path)] == [10, 20, 30]
+
+
+def test_where_nothing_can_be_appended_lines_wait_for_flush(tmp_path):
+  path = tmp_path / 'metrics.jsonl'
+  waiting = Curves(path)
+  waiting._appends = False  # as of a bucket
+  for step in (10, 20):
+    waiting.add('none', step, 0, {'loss': np.array([1.0])})
+  assert not path.exists()
+  waiting.flush()
+  assert [line['step'] for line in read_curves(path)] == [10, 20]
+
+
 def test_late_mean_is_over_the_last_tenth(tmp_path):
   curves = Curves(tmp_path / 'metrics.jsonl')
   for step in range(10, 201, 10):

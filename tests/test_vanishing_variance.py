@@ -179,9 +179,8 @@ def test_growing_lengths_are_compared_at_lengths_beyond_both():
 def _write(folder, facts, rows):
   results.write_rows(folder / 'results.csv', rows)
   (folder / 'config.json').write_text(json.dumps({
-      'config': {'study': 'vanishing_variance', 'digest': report.digest_of(facts)}
-                | facts,
-      'sessions': [{}],
+      'study': 'vanishing_variance',
+      'config': {'digest': report.digest_of(facts)} | facts, 'sessions': [{}],
   }))
 
 

@@ -5,7 +5,8 @@ of lookup, the README's quick grid, counting, or language models, twice, each in
 folder: once with an empty compilation cache, once with the cache that the first run
 filled.
 
-  python -m experiments.benchmarks.quick [--config=lookup|sensitivity|counting|lm]
+  python -m experiments.benchmarks.quick \
+      [--config=lookup|sensitivity|counting|language_model]
 
 `first_seconds` and `second_seconds` are wall time of the whole command, tables and
 figures included; five minutes are allowed on two CPU cores.
@@ -28,7 +29,7 @@ _COMMANDS = {
     'retrieval': ('length_generalization',),
     'lookup': ('length_generalization',),
     'counting': ('counting',),
-    'lm': ('language_model',),
+    'language_model': ('language_model',),
     'sensitivity': ('sensitivity', "--config.run=('base','l2')"),
 }
 

@@ -62,9 +62,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   folder = epath.Path(workdir)
   with run_folder.reading(folder / 'config.json', of='a run of counting') as stored:
     config = dict(stored['config'])
-    figures = read_figures(config['figures'])
+    planned = read_figures(config['figures'])
     asked, longest = int(config['num_seeds']), int(config['evaluate']['max_length'])
-  cells = all_cells(figures)
+  cells = all_cells(planned)
   rows = results.read_rows(folder / 'results.csv')
   known = {(cell.experiment, cell.arm) for cell in cells}
   if odd := [row for row in rows if (row.experiment, row.arm) not in known]:
@@ -78,7 +78,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     raise ValueError(f'{folder} has no results.csv with results')
   shown = {
       name: figure._replace(cells=tuple(c for c in figure.cells if have[c]))
-      for name, figure in figures.items()
+      for name, figure in planned.items()
   }
   shown = {name: figure for name, figure in shown.items() if figure.cells}
   tables = [table(name, figure, indices, longest) for name, figure in shown.items()]

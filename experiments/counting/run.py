@@ -36,7 +36,7 @@ def main(config: Any, workdir: str) -> None:
   machine.lock(workdir)
   before = run_folder.claim(
       workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
-      may_differ=['train.save_every_seconds'],
+      may_differ=['train.save_every_seconds'], study='counting',
   )
   if extra := -config.num_seeds % train.seeds_at_once:
     print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')

@@ -13,6 +13,7 @@ import optax
 from experiments.counting.cells import Cell
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
+from experiments.harness.train import train_block
 from vvlen import sharding
 from vvlen.evaluation.prefixes import all_prefixes
 from vvlen.models.decoder import Decoder, SequenceRegressor
@@ -195,26 +196,12 @@ def run_cell(
   rows = []
   for first in firsts:
     keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-    reached = None
-
-    def on_progress(step, metrics, first=first):
-      nonlocal reached
-      if reached is None:
-        reached = step - train.steps_per_call
-        progress.skip(reached * train.seeds_at_once)
-      curves.add(name, step, first, metrics)
-      loss = np.nanmean(metrics['loss'])
-      progress.show(f'{name}, seeds from {first}, loss {loss:.2g}',
-                    (step - reached) * train.seeds_at_once)
-      reached = step
-
-    state = ensemble.train(
-        trainer, keys, train.num_steps,
-        folder=seed_blocks.checkpoints(folder, config, name, first),
-        save_every_seconds=train.save_every_seconds, on_progress=on_progress,
+    [state] = train_block(
+        [trainer], keys, train.num_steps, name=f'{name}, seeds from {first}', arm=name,
+        first=first, folders=[seed_blocks.checkpoints(folder, config, name, first)],
+        curves=[curves], progress=progress,
+        save_every_seconds=train.save_every_seconds,
     )
-    if reached is None:
-      progress.skip(train.num_steps * train.seeds_at_once)
     test_keys, _ = seed_blocks.measuring_keys(keys, mesh)
     measured: dict[Any, np.ndarray] = measure(state.params, test_keys)
     measured['training_loss', None] = curves.late_mean(name, first, 'loss')

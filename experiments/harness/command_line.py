@@ -48,7 +48,7 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     # ml_collections tells of unknown fields by AttributeError and KeyError, of wrong
     # types by TypeError, and a config file may raise what it likes.
     rest = flags.FLAGS(sys.argv)[1:]
-    config, workdir = _CONFIG.value, _WORKDIR.value
+    config, workdir = _CONFIG.value, _WORKDIR.value or ''
   except Exception as error:
     _fail(error)
   if rest:

@@ -20,8 +20,10 @@ def join_processes() -> None:
     raise ValueError(f'of {", ".join(names)} set all or none')
   if given and not all(x.isdigit() for x in given[1:]):
     raise ValueError(f'JAX_NUM_PROCESSES and JAX_PROCESS_ID must be numbers: {given}')
-  arguments = (given[0], *map(int, given[1:])) if given else ()
-  jax.distributed.initialize(*arguments)
+  if given:
+    jax.distributed.initialize(given[0], int(given[1]), int(given[2]))
+  else:
+    jax.distributed.initialize()
   # Where it is given, devices of a CPU are to be set up yet: they are not asked for.
   if int(given[2]) if given else jax.process_index():
     sys.stdout = open(os.devnull, 'w')

@@ -67,7 +67,7 @@ def _check_model(config: Any) -> None:
   try:
     model = training.make_model(config, byte_tokenizer())
     check_model(model)
-    rope.check(model.rope)
+    rope.check(model.rope)  # type: ignore[arg-type]
   except ValueError as error:
     raise ValueError(f'config.model: {error}') from error
 

@@ -77,6 +77,7 @@ def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
       may_differ=['train.save_every_seconds', 'train.save_every_steps', 'mesh.data',
                   'mesh.fsdp', 'mesh.tensor', 'checkpoint', 'text.path',
                   'text.tokenizer', 'inputs.text'],
+      study='language_model',
   )
   if before and before['num_seeds'] < config.num_seeds:
     print(seed_blocks.SEEDS_ADDED)

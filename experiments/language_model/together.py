@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
+from experiments.harness.train import train_block
 from experiments.language_model import training
 from experiments.language_model.training import Text
 from vvlen import sharding
@@ -68,29 +69,22 @@ def run_arm(
     keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
     test_keys, _ = seed_blocks.measuring_keys(keys, mesh)
     where = seed_blocks.checkpoints(folder, config, name, first)
-    done = reached = checkpoint.last_step(where)
-    progress.skip(done * train.seeds_at_once)
-
-    def on_progress(step, metrics, first=first):
-      nonlocal reached
-      curves.add(name, step, first, metrics)
-      loss = np.nanmean(metrics['loss'])
-      progress.show(f'{name}, seeds from {first}, loss {loss:.3f}',
-                    (step - reached) * train.seeds_at_once)
-      reached = step
-
+    done, since = checkpoint.last_step(where), 0
     every = config.evaluate.every_steps
     for stop in [*range(every, total, every), total]:
       if stop < done:
         continue
-      state = ensemble.train(
-          trainer, keys, stop, folder=where, on_progress=on_progress,
-          save_every_seconds=train.save_every_seconds,
+      [state] = train_block(
+          [trainer], keys, stop, name=f'{name}, seeds from {first}', arm=name,
+          first=first, folders=[where], curves=[curves], progress=progress,
+          save_every_seconds=train.save_every_seconds, since=since,
       )
+      since = stop
       measured = sharding.fetch(measure(state.params, test_keys))
       flat = {f'{metric}_{length}': values for metric, by_length in measured.items()
               for length, values in by_length.items()}
       evaluations.add(name, stop, first, flat)
+      evaluations.flush()
     if first == 0:
       own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
       training.save_model(

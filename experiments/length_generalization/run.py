@@ -27,7 +27,7 @@ def main(config: Any, workdir: str) -> None:
   machine.lock(workdir)
   before = run_folder.claim(
       workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
-      may_differ=['train.save_every_seconds'],
+      may_differ=['train.save_every_seconds'], study='length_generalization',
   )
   if extra := -config.num_seeds % train.seeds_at_once:
     print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
@@ -49,13 +49,15 @@ def main(config: Any, workdir: str) -> None:
           f'{train.num_steps:,} steps each. Compiling first.', flush=True)
   if before and before['num_seeds'] < config.num_seeds:
     print(seed_blocks.SEEDS_ADDED)
-  run_block = {arm: training.block_runner([config], arm, mesh) for arm in config.arms}
+  arms = {arm: training.make_arm([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
   place = seed_blocks.Place(config.task.name + growing, folder, curves)
   total = len(todo) * train.seeds_at_once * train.num_steps
   with Progress(total, 'seed-steps') as progress:
     for first, arm in todo:
-      new = run_block[arm]([place], first, train.num_steps, progress)
+      new = training.run_block(
+          arms[arm], [place], first, train.num_steps, progress
+      )
       rows = seed_blocks.merge(config.arms, rows, new)
       results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 import io
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 import jax
@@ -12,7 +12,8 @@ import numpy as np
 import optax
 
 from experiments.harness import seed_blocks
-from experiments.harness.progress import console
+from experiments.harness.progress import Progress
+from experiments.harness.train import train_block
 from experiments.length_generalization import tasks
 from vvlen import sharding
 from vvlen.evaluation.retriever import distribution, lengths
@@ -104,10 +105,24 @@ def program(config: Any) -> str:
   return json.dumps(fields, sort_keys=True)
 
 
-def block_runner(
+class Arm(NamedTuple):
+  """What is compiled for one arm of a configuration, or of several of one `program`."""
+
+  config: Any  # the first one
+  arm: str  # a kind of norm
+  mesh: jax.sharding.Mesh
+  task: tasks.Task
+  trainers: Sequence[ensemble.Trainer]  # one a configuration
+  apply: lengths.Apply
+  # (parameters, keys of test data, keys of validation data) -> Measured
+  measure: Callable[..., Any]
+  samples: bool  # whether to write what Figures 2 and 4 show of seed 0
+
+
+def make_arm(
     configs: Sequence[Any], arm: str, mesh: jax.sharding.Mesh, samples: bool = True
-) -> Callable[..., list[results.Row]]:
-  """Returns the function that trains and measures a block of seeds of one arm.
+) -> Arm:
+  """Returns what trains and measures one arm; it compiles when it is first used.
 
   Args:
     configs: with the fields task, model, train, optimizer and evaluate. Where there
@@ -115,11 +130,6 @@ def block_runner(
     arm: a kind of norm.
     mesh: the devices, with the axis 'seed'.
     samples: whether to write what Figures 2 and 4 show of seed 0.
-
-  Returns:
-    A function of (a `Place` for each configuration, first seed, number of steps,
-    progress, steps that progress does not count) to rows. It goes on from the
-    checkpoints in the folders.
   """
   config = configs[0]
   train, evaluate = config.train, config.evaluate
@@ -141,72 +151,74 @@ def block_runner(
       group_size=train.group_size,
   )
 
-  def run(places, first, num_steps, progress, since=0):
-    keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-    last = first + train.seeds_at_once - 1
-    names = ', '.join(place.experiment for place in places)
-    name = f'{names}, {arm}, seeds {first} to {last}'
-    reached, width = None, train.seeds_at_once * len(places)
-
-    def on_progress(step, metrics):
-      nonlocal reached
-      if reached is None:
-        reached = step - train.steps_per_call
-        progress.skip((reached - since) * width)
-        if reached > since:
-          console.print(f'{name}: resumed at step {reached:,}', highlight=False)
-      for place, part in zip(places, metrics, strict=True):
-        place.curves.add(arm, step, first, part)
-      losses = np.concatenate([part['loss'] for part in metrics])
-      loss = losses[np.isfinite(losses)].mean() if np.isfinite(losses).any() else np.nan
-      progress.show(f'{name}, loss {loss:.3f}', (step - reached) * width)
-      reached = step
-
-    states = ensemble.train_together(
-        trainers, keys, num_steps, on_progress=on_progress,
-        save_every_seconds=train.save_every_seconds,
-        folders=[seed_blocks.checkpoints(place.folder, config, arm, first)
-                 for place in places],
-    )
-    if reached is None:
-      progress.skip((num_steps - since) * width)
-    progress.show(f'{name}, measuring')
-    test_keys, validation_keys = seed_blocks.measuring_keys(keys, mesh)
-    rows = []
-    for place, state in zip(places, states, strict=True):
-      measured = measure(prepare(state.params), test_keys, validation_keys)
-      if num_steps in train.get('averaged_at', ()):
-        mean = measure(prepare(state.opt_state.mean), test_keys, validation_keys)
-        measured |= {('+averaged' + suffix, metric, length): values
-                     for (suffix, metric, length), values in mean.items()}
-      for metric in ('loss', 'accuracy'):
-        late = place.curves.late_mean(arm, first, metric)
-        measured['', f'training_{metric}', None] = late
-      if samples and first == 0:
-        params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
-        path = place.folder / 'samples' / f'{arm}.npz'
-        key = ensemble.purpose_key(keys[0], ensemble.TEST)
-        _save_samples(config, task, apply, params, key, path)
-      rows += [
-          results.Row(
-              place.experiment, arm + suffix, seed, length, metric,
-              values[seed - first],
-          )
-          for (suffix, metric, length), values in measured.items()
-          for seed in seed_blocks.seeds_of(config, first)
-      ]
-    return rows
-
-  return run
+  return Arm(
+      config, arm, mesh, task, trainers, apply,
+      lambda params, *keys: measure(prepare(params), *keys), samples,
+  )
 
 
-def _save_samples(config, task, apply, params, key, path: epath.Path) -> None:
+def run_block(
+    arm: Arm, places: Sequence[seed_blocks.Place], first: int, num_steps: int,
+    progress: Progress, since: int = 0,
+) -> list[results.Row]:
+  """Trains a block of seeds of one arm, from its checkpoints on, and measures it.
+
+  Args:
+    arm: from `make_arm`.
+    places: one a configuration of it.
+    first: seed of the block.
+    num_steps: updates in all.
+    progress: counts seed-steps.
+    since: the step from which it counts this call.
+
+  Returns:
+    Rows of all seeds that the configuration asks for.
+  """
+  config, train = arm.config, arm.config.train
+  keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
+  names = ', '.join(place.experiment for place in places)
+  name = f'{names}, {arm.arm}, seeds {first} to {first + train.seeds_at_once - 1}'
+  states = train_block(
+      arm.trainers, keys, num_steps, name=name, arm=arm.arm, first=first,
+      folders=[seed_blocks.checkpoints(place.folder, config, arm.arm, first)
+               for place in places],
+      curves=[place.curves for place in places], progress=progress,
+      save_every_seconds=train.save_every_seconds, since=since,
+  )
+  progress.show(f'{name}, measuring')
+  test_keys, validation_keys = seed_blocks.measuring_keys(keys, arm.mesh)
+  rows = []
+  for place, state in zip(places, states, strict=True):
+    measured = arm.measure(state.params, test_keys, validation_keys)
+    if num_steps in train.get('averaged_at', ()):
+      mean = arm.measure(state.opt_state.mean, test_keys, validation_keys)
+      measured |= {('+averaged' + suffix, metric, length): values
+                   for (suffix, metric, length), values in mean.items()}
+    for metric in ('loss', 'accuracy'):
+      late = place.curves.late_mean(arm.arm, first, metric)
+      measured['', f'training_{metric}', None] = late
+    if arm.samples and first == 0:
+      params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
+      key = ensemble.purpose_key(keys[0], ensemble.TEST)
+      _save_samples(arm, params, key, place.folder / 'samples' / f'{arm.arm}.npz')
+    rows += [
+        results.Row(
+            place.experiment, arm.arm + suffix, seed, length, metric,
+            values[seed - first],
+        )
+        for (suffix, metric, length), values in measured.items()
+        for seed in seed_blocks.seeds_of(config, first)
+    ]
+  return rows
+
+
+def _save_samples(arm: Arm, params: Any, key: jax.Array, path: epath.Path) -> None:
   """Writes what Figures 2 and 4 show of seed 0: components and top weights."""
-  evaluate = config.evaluate
+  evaluate, task = arm.config.evaluate, arm.task
 
   def at(function, length, **options):
     return jax.jit(lambda params, key: function(
-        apply, task.sample_at, params, key, length=length, **options
+        arm.apply, task.sample_at, params, key, length=length, **options
     ))
 
   functions = {

@@ -17,6 +17,7 @@ from experiments import report
 from experiments.harness import machine, seed_blocks
 from experiments.harness.fields import naming_fields
 from experiments.harness.progress import Progress
+from experiments.harness.train import train_block
 from vvlen import sharding
 from vvlen.models import linear_attention as model_file
 from vvlen.reporting import results, run_folder
@@ -45,7 +46,7 @@ def main(config: Any, workdir: str) -> None:
   machine.lock(workdir)
   before = run_folder.claim(
       workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
-      may_differ=['train.save_every_seconds'],
+      may_differ=['train.save_every_seconds'], study='linear_attention',
   )
   if extra := -config.num_seeds % train.seeds_at_once:
     print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
@@ -209,25 +210,12 @@ def _train(
       mesh=mesh,
   )
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-  reached = None
-
-  def on_progress(step, metrics):
-    nonlocal reached
-    if reached is None:
-      reached = step - train.steps_per_call
-      progress.skip(reached * train.seeds_at_once)
-    curves.add(name, step, first, metrics)
-    progress.show(f'{name}, seeds from {first}, loss {np.nanmean(metrics["loss"]):.3g}',
-                  (step - reached) * train.seeds_at_once)
-    reached = step
-
-  params = ensemble.train(
-      trainer, keys, train.num_steps,
-      folder=seed_blocks.checkpoints(folder, config, name, first),
-      save_every_seconds=train.save_every_seconds, on_progress=on_progress,
-  ).params
-  if reached is None:
-    progress.skip(train.num_steps * train.seeds_at_once)
+  [state] = train_block(
+      [trainer], keys, train.num_steps, name=f'{name}, seeds from {first}', arm=name,
+      first=first, folders=[seed_blocks.checkpoints(folder, config, name, first)],
+      curves=[curves], progress=progress, save_every_seconds=train.save_every_seconds,
+  )
+  params = state.params
   tables = np.asarray(jax.vmap(model_file.table)(sharding.fetch(params)), float)
   # By the model itself, on all strings, where what is exact has it of its table.
   own_loss = lambda params: trained.loss(params, trained.sample(None, 0))[0]

@@ -74,7 +74,8 @@ def main(config: Any, workdir: str) -> None:
     with jax.set_mesh(mesh):
       pieces.check_finite(config.checkpoint, subject, variables)
   first_of_processes(
-      lambda: run_folder.claim(workdir, *run, may_differ=_MAY_DIFFER))
+      lambda: run_folder.claim(
+          workdir, *run, may_differ=_MAY_DIFFER, study='measure'))
   print(f'{len(subject.stream):,} tokens of text, of which perplexity reads the first '
         f'{pieces.scored(config, subject):,}, the others sequences spread over all. '
         f'{len(todo)} of {len(cells)} measurements to make.'
@@ -109,7 +110,7 @@ def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
   """Keeps others out of the folder, or raises if it is another run's."""
   machine.lock(workdir)
-  run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER)
+  run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER, study='measure')
 
 
 def check(config: Any) -> None:

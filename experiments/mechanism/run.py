@@ -43,6 +43,7 @@ def main(config: Any, workdir: str) -> None:
           'trained_config': facts, 'trained_step': step,
       },
       machine.session(), may_grow=['trained_config.num_seeds'],
+      study='mechanism',
   )
   rows = results.read_rows(folder / 'results.csv')
   done = {(row.arm, row.seed) for row in rows}

@@ -43,7 +43,10 @@ def main(config: Any, workdir: str) -> None:
   folder = epath.Path(workdir)
   machine.use_devices(64)
   machine.lock(workdir)
-  run_folder.claim(folder, config.to_dict(), machine.session(), may_grow=_COUNTS)
+  run_folder.claim(
+      folder, config.to_dict(), machine.session(), may_grow=_COUNTS,
+      study='recency_bias',
+  )
   rows = {
       (row.experiment, row.arm, row.metric): row
       for row in results.read_rows(folder / 'results.csv')

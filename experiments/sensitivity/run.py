@@ -64,10 +64,12 @@ def main(config: Any, workdir: str) -> None:
       folder, {'base': config.base.to_dict(), 'against': against}, session,
       ['base.num_seeds'], ['base.train.save_every_seconds', 'base.arms',
                            *(f'against.{name}' for name in config.cells)],
+      'sensitivity',
   )]
   claims += [
       (folder / 'cells' / name, cell.to_dict(), session,
-       ['num_seeds', 'train.num_steps'], ['train.save_every_seconds', 'arms'])
+       ['num_seeds', 'train.num_steps'], ['train.save_every_seconds', 'arms'],
+       'length_generalization')
       for name, cell in cells.items()
   ]
   for claim in claims:  # nothing is written if one is refused
@@ -79,12 +81,12 @@ def main(config: Any, workdir: str) -> None:
   total = train.seeds_at_once * sum(
       (stage.step - stage.before) * len(stage.cells) for stage in todo
   )
-  runners: dict[tuple[Any, ...], Any] = {}
+  arms: dict[tuple[Any, ...], training.Arm] = {}
   with Progress(total, 'seed-steps') as progress:
     for before, step, _, first, arm, chosen in todo:
       for part in _ensembles(folder, cells, chosen, arm, first):
-        if (part, arm) not in runners:
-          runners[part, arm] = training.block_runner(
+        if (part, arm) not in arms:
+          arms[part, arm] = training.make_arm(
               [cells[name] for name in part], arm, mesh, samples=False
           )
         places = [
@@ -94,7 +96,9 @@ def main(config: Any, workdir: str) -> None:
             )
             for name in part
         ]
-        new = runners[part, arm](places, first, step, progress, before)
+        new = training.run_block(
+            arms[part, arm], places, first, step, progress, before
+        )
         rows = seed_blocks.merge(KINDS, rows, filter(kept, new))
         results.write_rows(folder / 'results.csv', rows)
   report.show(workdir)

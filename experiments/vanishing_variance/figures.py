@@ -89,11 +89,11 @@ def _along(axes: Axes, cells: Mapping[str, Cell], found: Effects) -> None:
   """Draws the cells that are measured at several steps."""
   followed = [cell for cell in cells.values() if len(cell.steps) > 1]
   for cell, (colour, marker) in zip(followed, plots.LOOKS, strict=False):
-    points = [e for e in found.get((cell.name, ''), ()) if e.complete and e.test]
+    points = [(e.step, e.test) for e in found.get((cell.name, ''), ())
+              if e.complete and e.test]
     if not points:
       continue
-    at = [e.step for e in points]
-    tests = [e.test for e in points]
+    at, tests = zip(*points, strict=True)
     axes.plot(at, [t.mean_difference for t in tests], color=colour, marker=marker,
               label=_short(cell).removeprefix('retrieval, '))
     axes.fill_between(at, [t.ci_low for t in tests], [t.ci_high for t in tests],

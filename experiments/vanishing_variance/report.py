@@ -14,8 +14,6 @@ from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import markdown, write_table
 
-_NAMED = ('study', 'digest')  # fields beside those of the family
-
 
 def show(workdir: epath.PathLike) -> None:
   """Writes tables and figures, prints the main table."""
@@ -92,10 +90,8 @@ def read_family(folder: epath.Path) -> dict[str, Any]:
   if not path.exists():
     raise ValueError(f'{folder} has no config.json')
   with run_folder.reading(path, of='a family') as stored:
-    config = dict(stored['config'])
-    digest, family = config['digest'], {
-        name: value for name, value in config.items() if name not in _NAMED
-    }
+    family = dict(stored['config'])
+    digest = family.pop('digest')
   if digest_of(family) != digest:
     raise ValueError(
         f'{path} was changed after its results were made: its family has the digest '

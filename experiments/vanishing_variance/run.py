@@ -45,8 +45,8 @@ def main(config: Any, workdir: str) -> None:
   folder, known = epath.Path(workdir), family.facts(config)
   run_folder.claim(
       folder,
-      {'study': 'vanishing_variance', 'digest': report.digest_of(known), **known},
-      machine.session(),
+      {'digest': report.digest_of(known), **known},
+      machine.session(), study='vanishing_variance',
   )
   todo = [
       block for name in chosen for block in _blocks(config, cells[name], name, folder)
@@ -57,20 +57,20 @@ def main(config: Any, workdir: str) -> None:
       train.seeds_at_once * (block.steps[-1] - block.reached)
       for block in todo if block.steps
   )
-  compiled: dict[tuple[str, str], tuple[Any, Any]] = {}
+  compiled: dict[tuple[str, str], tuple[training.Arm, Any]] = {}
   with Progress(total, 'seed-steps') as progress:
     for block in todo:
       cell, key = cells[block.cell], (block.cell, block.arm)
       if key not in compiled:
         compiled[key] = (
-            training.block_runner([cell], block.arm, mesh, samples=False),
+            training.make_arm([cell], block.arm, mesh, samples=False),
             mechanism.block_measurer(
                 config.mechanism, cell, folder / 'cells' / block.cell, block.arm,
                 cell.train.num_steps, mesh,
             ),
         )
-      train_block, intervene = compiled[key]
-      _train(block, cell, train_block, folder, progress)
+      arm, intervene = compiled[key]
+      _train(block, cell, arm, folder, progress)
       if block.interventions:
         progress.show(f'{block.cell}, {block.arm}, interventions')
         path = _intervened(folder, block.cell) / 'results.csv'
@@ -119,8 +119,8 @@ def _kept(row: results.Row) -> bool:
 
 
 def _train(
-    block: Block, cell: ml_collections.ConfigDict, run: Any, folder: epath.Path,
-    progress: Progress,
+    block: Block, cell: ml_collections.ConfigDict, arm: training.Arm,
+    folder: epath.Path, progress: Progress,
 ) -> None:
   """Trains a block to each of its steps, and writes what is measured there."""
   home = folder / 'cells' / block.cell
@@ -132,7 +132,7 @@ def _train(
     place = seed_blocks.Place(
         f'{block.cell}@{step}', home, Curves(home / 'metrics.jsonl')
     )
-    new = run([place], block.first, step, progress, before)
+    new = training.run_block(arm, [place], block.first, step, progress, before)
     _add(folder / 'results.csv', cell.arms, filter(_kept, new))
 
 
@@ -150,7 +150,7 @@ def _claim_interventions(
           'arms': list(cell.arms), 'trained_config': trained,
           'trained_step': cell.train.num_steps,
       },
-      machine.session(),
+      machine.session(), study='mechanism',
   )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 import json
 import math
+import os
 from typing import Any
 
 from etils import epath
@@ -19,6 +20,9 @@ class Curves:
 
   A line holds one arm, one step and one block of seeds:
     {"arm": …, "step": …, "first_seed": …, "loss": [S numbers], …}
+
+  On this machine a line is appended as it is added. Elsewhere, as in a bucket, where
+  nothing can be appended, the file is written anew by `flush`.
   """
 
   def __init__(
@@ -33,17 +37,22 @@ class Curves:
     """
     self._path, self._writes = epath.Path(path), writes
     self._board = board
+    self._appends = '://' not in os.fspath(self._path)
     self._lines: list[dict[str, Any]] = read_curves(path)
+    # Whether the file has something else than the lines: a line that was cut off.
+    self._stale = self._path.exists() and not self._path.read_text().endswith('\n')
 
   def add(
       self, arm: str, step: int, first_seed: int, metrics: Mapping[str, np.ndarray]
   ) -> None:
     """Adds a line; lines that a resumed run makes again are replaced."""
-    self._lines = [
+    kept = [
         line for line in self._lines
         if (line['arm'], line['first_seed']) != (arm, first_seed)
         or line['step'] < step
     ]
+    self._stale |= len(kept) < len(self._lines)
+    self._lines = kept
     plain = {
         name: [float(x) if math.isfinite(x) else None for x in values]
         for name, values in metrics.items()
@@ -51,10 +60,22 @@ class Curves:
     self._lines.append(
         {'arm': arm, 'step': step, 'first_seed': first_seed, **plain}
     )
-    if self._writes:
+    if self._writes and self._appends and not self._stale:
+      self._path.parent.mkdir(parents=True, exist_ok=True)
+      with self._path.open('a') as file:
+        file.write(json.dumps(self._lines[-1]) + '\n')
+    else:
+      self._stale = True
+      if self._appends:
+        self.flush()
+    if self._writes and self._board:
+      self._board.add(f'{arm}/seed_{first_seed}', step, self._path.stem, metrics)
+
+  def flush(self) -> None:
+    """Writes the file where it lacks lines; call it before a checkpoint is saved."""
+    if self._writes and self._stale:
       write_text(self._path, ''.join(json.dumps(x) + '\n' for x in self._lines))
-      if self._board:
-        self._board.add(f'{arm}/seed_{first_seed}', step, self._path.stem, metrics)
+      self._stale = False
 
   def late_mean(self, arm: str, first_seed: int, metric: str) -> np.ndarray:
     """Returns the mean of a metric over the last tenth of the steps, [S]."""
@@ -86,6 +107,8 @@ def at_step(
 def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
   """Reads the lines that `Curves` wrote; no file, no lines.
 
+  A last line without its end, as a run leaves it that is killed, is left out.
+
   Raises:
     ValueError: if a line is none of these.
   """
@@ -95,7 +118,8 @@ def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
   lines: list[dict[str, Any]] = []
   sizes: dict[tuple[Any, ...], tuple[int, ...]] = {}
   try:
-    for text in path.read_text().splitlines():
+    *whole, _ = path.read_text().split('\n')
+    for text in whole:
       line = json.loads(text)
       block = line['arm'], int(line['first_seed'])
       values = [line[name] for name in sorted(line.keys() - {*_LINE})]

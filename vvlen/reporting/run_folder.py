@@ -18,6 +18,7 @@ def claim(
     session: Mapping[str, Any],
     may_grow: Sequence[str] = (),
     may_differ: Sequence[str] = (),
+    study: str = '',
 ) -> dict[str, Any] | None:
   """Makes a folder the folder of this run, or raises if it is another's.
 
@@ -31,6 +32,7 @@ def claim(
     may_grow: names of fields of `config`, such as 'train.num_steps', that may be
       larger than at the last start.
     may_differ: names of fields that change nothing of the results.
+    study: which experiment it is, so that its report can be found.
 
   Returns:
     The configuration of the last start, None at the first.
@@ -39,7 +41,7 @@ def claim(
     ValueError: if the folder holds a run with another configuration, naming the
       fields that differ, or holds files but no run.
   """
-  before, stored = claimed(workdir, config, session, may_grow, may_differ)
+  before, stored = claimed(workdir, config, session, may_grow, may_differ, study)
   write_text(epath.Path(workdir) / 'config.json', json.dumps(stored, indent=2) + '\n')
   return before
 
@@ -50,6 +52,7 @@ def claimed(
     session: Mapping[str, Any],
     may_grow: Sequence[str] = (),
     may_differ: Sequence[str] = (),
+    study: str = '',
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
   """Returns what `claim` would return and write, or raises; writes nothing."""
   workdir = epath.Path(workdir)
@@ -59,6 +62,11 @@ def claimed(
   if path.exists():
     with reading(path) as stored:
       before, sessions = stored['config'], [dict(s) for s in stored['sessions']]
+      other = stored.get('study', study)
+    if study and other != study:
+      raise ValueError(
+          f'{workdir} holds a run of {other}, not of {study}. Choose another --workdir.'
+      )
     old, new = flatten(before), flatten(config)
     differing = [
         f'{name}: {old.get(name)} there, {new.get(name)} here'
@@ -78,7 +86,8 @@ def claimed(
     raise ValueError(
         f'{workdir} is not empty and holds no run. Choose another --workdir.'
     )
-  return before, {'config': config, 'sessions': [*sessions, dict(session)]}
+  named = {'study': study} if study else {}
+  return before, {**named, 'config': config, 'sessions': [*sessions, dict(session)]}
 
 
 @contextlib.contextmanager

@@ -109,6 +109,7 @@ def train(
     folder: epath.PathLike | None = None,
     save_every_seconds: float = 60.0,
     on_progress: OnProgress | None = None,
+    before_save: Callable[[], None] | None = None,
 ) -> TrainState:
   """Trains a block of seeds, resuming where its last checkpoint left it.
 
@@ -124,6 +125,8 @@ def train(
       last update is always saved.
     on_progress: called with (steps made, metrics {name: [S]}) after each call of
       `advance`, before the state is saved.
+    before_save: called before each checkpoint, so that what `on_progress` tells of is
+      written when the training that it tells of is.
 
   Returns:
     The state after num_steps updates.
@@ -138,7 +141,7 @@ def train(
     each = lambda step, metrics: on_progress(step, metrics[0])
   [state] = train_together(
       [trainer], keys, num_steps, folders=None if folder is None else [folder],
-      save_every_seconds=save_every_seconds, on_progress=each,
+      save_every_seconds=save_every_seconds, on_progress=each, before_save=before_save,
   )
   return state
 
@@ -151,6 +154,7 @@ def train_together(
     folders: Sequence[epath.PathLike] | None = None,
     save_every_seconds: float = 60.0,
     on_progress: Callable[[int, list[dict[str, np.ndarray]]], None] | None = None,
+    before_save: Callable[[], None] | None = None,
 ) -> list[TrainState]:
   """Trains a block of seeds under each of several trainers, as one ensemble.
 
@@ -169,6 +173,7 @@ def train_together(
     folders: R folders; what one trainer leaves there, `train` goes on with.
     save_every_seconds: as in `train`.
     on_progress: called with (steps made, R times metrics {name: [S]}).
+    before_save: as in `train`.
 
   Returns:
     R states after num_steps updates.
@@ -206,6 +211,8 @@ def train_together(
       stop = preempted(step)
       due = time.monotonic() - last_save >= save_every_seconds
       if folders is not None and (due or stop or step == num_steps):
+        if before_save is not None:
+          before_save()
         data = jax.random.key_data(keys)
         for folder, part in zip(folders, sharding.separate(state, count), strict=True):
           checkpoint.save(folder, step, _Saved(data, part))
