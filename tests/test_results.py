@@ -215,7 +215,7 @@ def test_damaged_curves_are_named(tmp_path, second):
   path = tmp_path / 'metrics.jsonl'
   path.write_text(_LINE)
   assert len(read_curves(path)) == 1
-  path.write_text(_LINE + second)
+  path.write_text(_LINE + second.rstrip('\n') + '\n')
   with pytest.raises(ValueError, match='jsonl line 2 is not a line of learning curves'):
     Curves(path)
 
