@@ -69,7 +69,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   index = results.index(rows)
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
   present = families(run, {name for name, seeds in have.items() if seeds})
-  tables = [make(family, run, index) for family in present
+  made = [make(family, run, index) for family in present
             for make in (tables.by_arm, tables.by_length)]
   evaluations = read_curves(folder / 'evaluations.jsonl')
   with plots.style():
@@ -78,12 +78,12 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     if evaluations:
       drawn['evaluations'] = figures.by_step(run, evaluations)
     paths = plots.save(folder / 'figures', drawn)
-  text = '\n'.join(map(markdown, tables))
+  text = '\n'.join(map(markdown, made))
   missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
              for name, seeds in have.items() if seeds < run.num_seeds]
   if missing:
     text = f'The run is not finished: {", ".join(missing)}.\n\n{text}'
-  return text, [path for each in tables for path in write_table(folder, each)] + paths
+  return text, [path for each in made for path in write_table(folder, each)] + paths
 
 
 def families(run: Run, there: set[str]) -> list[Family]:
