@@ -3,22 +3,24 @@
 The command line is in `__main__`.
 """
 
-from collections.abc import Mapping
+import functools
 import math
 from typing import Any
 
-from etils import epath
-
-from experiments import report
 from experiments.counting import training
 from experiments.counting.cells import all_cells, Cell, read_figures
-from experiments.harness import machine, seed_blocks
+from experiments.harness import seed_blocks
 from experiments.harness.fields import naming_fields
-from experiments.harness.progress import Progress
-from vvlen import sharding
+from experiments.harness.run_loop import (
+  claim_for_seeds,
+  Job,
+  read_rows,
+  run_jobs,
+  seed_devices,
+)
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
-from vvlen.reporting import results, run_folder
+from vvlen.reporting import run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 
@@ -29,52 +31,27 @@ _POSITIONS = ('none', 'learned', 'sinusoidal', 'alibi', 'rope')
 def main(config: Any, workdir: str) -> None:
   """Runs the experiment, or what is left of it, and writes tables and figures."""
   cells, train = check(config), config.train
-  machine.use_devices(train.seeds_at_once // train.group_size)
+  mesh = seed_devices(train)
   _check_targets(cells)  # JAX is set up by now
-  mesh = sharding.seed_mesh()
-  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  machine.lock(workdir)
-  before = run_folder.claim(
-      workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
-      may_differ=['train.save_every_seconds'], study='counting',
-  )
-  if extra := -config.num_seeds % train.seeds_at_once:
-    print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
-  if before and before['num_seeds'] < config.num_seeds:
-    print(seed_blocks.SEEDS_ADDED)
-
-  folder = epath.Path(workdir)
-  rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
+  folder = claim_for_seeds(config, workdir, 'counting')
   curves = Curves(folder / 'metrics.jsonl')
-  done = {(row.experiment, row.arm, row.seed) for row in rows.values()}
-  todo = {
-      cell: firsts for cell in cells
-      if (firsts := [
-          first for first in seed_blocks.first_seeds(config)
-          if any((cell.experiment, cell.arm, seed) not in done
-                 for seed in seed_blocks.seeds_of(config, first))
-      ])
-  }
-  total = train.seeds_at_once * train.num_steps * sum(map(len, todo.values()))
-  print(f'{len(todo)} of {len(cells)} models to train, {config.num_seeds} seeds of '
-        f'{train.num_steps:,} steps each.{" Compiling first." if todo else ""}',
-        flush=True)
-  with Progress(total, 'seed-steps') as progress:
-    for cell, firsts in todo.items():
-      for first in firsts:
-        new = training.run_cell(config, cell, [first], mesh, folder, curves, progress)
-        rows |= {row[:-1]: row for row in new}
-        results.write_rows(folder / 'results.csv', _sorted(rows, cells))
-  report.show(workdir)
-  run_folder.finish(workdir, finished=machine.now())
-
-
-def _sorted(rows: Mapping[Any, results.Row], cells: list[Cell]) -> list[results.Row]:
-  """Returns rows in an order that does not depend on that of computing."""
+  done = {(row.experiment, row.arm, row.seed) for row in read_rows(folder).values()}
+  todo = [
+      (cell, first) for cell in cells for first in seed_blocks.first_seeds(config)
+      if any((cell.experiment, cell.arm, seed) not in done
+             for seed in seed_blocks.seeds_of(config, first))
+  ]
+  print(f'{len({cell for cell, _ in todo})} of {len(cells)} models to train, '
+        f'{config.num_seeds} seeds of {train.num_steps:,} steps each.'
+        f'{" Compiling first." if todo else ""}', flush=True)
+  jobs = [
+      Job(train.seeds_at_once * train.num_steps, functools.partial(
+          training.run_cell, config, cell, [first], mesh, folder, curves))
+      for cell, first in todo
+  ]
   place = {(cell.experiment, cell.arm): i for i, cell in enumerate(cells)}
-  return sorted(rows.values(), key=lambda row: (
-      place[row.experiment, row.arm], row.seed, row.length or 0, row.metric,
-  ))
+  run_jobs(folder, jobs, 'seed-steps', lambda row: (
+      place[row.experiment, row.arm], row.seed, row.length or 0, row.metric))
 
 
 def check(config: Any) -> list[Cell]:

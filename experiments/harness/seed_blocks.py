@@ -1,6 +1,6 @@
 """Blocks of seeds, which are trained together: where they are kept, and their rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -59,8 +59,13 @@ def merge(
 ) -> list[results.Row]:
   """Adds rows, in an order that does not depend on the order of computing."""
   merged = {row[:-1]: row for row in (*rows, *new)}.values()
-  arms = list(arms)
-  return sorted(merged, key=lambda row: (
-      row.experiment, arms.index(row.arm.split('+')[0]), row.arm, row.seed,
+  return sorted(merged, key=order(arms))
+
+
+def order(arms: Sequence[str]) -> Callable[[results.Row], Any]:
+  """Returns what rows of these arms are sorted by."""
+  place = {arm: i for i, arm in enumerate(arms)}
+  return lambda row: (
+      row.experiment, place[row.arm.split('+')[0]], row.arm, row.seed,
       row.length or 0, row.metric,
-  ))
+  )

@@ -3,19 +3,18 @@
 The command line is in `__main__`.
 """
 
+import functools
 from typing import Any
 
 from etils import epath
-import jax
 
-from experiments import report
 from experiments.harness import fingerprint, machine, seed_blocks
 from experiments.harness.fields import naming_fields
 from experiments.harness.processes import first_of_processes
-from experiments.harness.progress import Progress
+from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
 from experiments.language_model import check, sharded, training
-from vvlen import sharding
-from vvlen.reporting import results, run_folder
+from experiments.language_model.together import run_arm
+from vvlen.reporting import run_folder
 from vvlen.sharding import mesh as partition
 
 
@@ -24,20 +23,18 @@ def main(config: Any, workdir: str) -> None:
   with naming_fields():
     check.check(config)
   together = config.train.seeds_at_once > 0
-  machine.use_devices(
-      config.train.seeds_at_once // config.train.group_size if together else None)
+  if together:
+    mesh = seed_devices(config.train)
+  else:
+    machine.use_devices()
   text = training.read_text(config)
   model = training.make_model(config, text.tokenizer)
-  if together:
-    mesh = sharding.seed_mesh()
-    sharding.check_divisible(config.train.seeds_at_once, mesh, config.train.group_size)
-  else:
+  if not together:
     mesh = partition.make_mesh(**config.mesh.to_dict())
     sharded.check(config, model, mesh)
-  folder, first = epath.Path(workdir), jax.process_index() == 0
+  folder = epath.Path(workdir)
   first_of_processes(lambda: _claim(config, workdir, text.facts))
-  rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
-  done = {(row.arm, row.seed) for row in rows.values()}
+  done = {(row.arm, row.seed) for row in read_rows(folder).values()}
   blocks = seed_blocks.first_seeds(config) if together else range(config.num_seeds)
   at_once = config.train.seeds_at_once if together else 1
   todo = [
@@ -45,24 +42,17 @@ def main(config: Any, workdir: str) -> None:
       if any((name, seed) not in done
              for seed in range(block, min(block + at_once, config.num_seeds)))
   ]
-  total = at_once * sum(
-      training.num_steps(config, config.arms[name]) for name, _ in todo)
   print(f'{len(todo)} of {len(config.arms) * len(blocks)} trainings to do. '
         f'{"Compiling first." if todo else ""}', flush=True)
-  with Progress(total, 'seed-steps') as progress:
-    for name, block in todo:
-      if together:
-        new = together.run_arm(
-            config, name, [block], model, text, mesh, folder, progress)
-      else:
-        new = sharded.run_seed(
-            config, name, block, model, text, mesh, folder, progress)
-      rows |= {row[:-1]: row for row in new}
-      if first:
-        results.write_rows(folder / 'results.csv', _sorted(config, rows))
-  if first:
-    report.show(workdir)
-    run_folder.finish(workdir, finished=machine.now())
+  arms = list(config.arms)
+  jobs = [
+      Job(at_once * training.num_steps(config, config.arms[name]), functools.partial(
+          run_arm if together else sharded.run_seed,
+          config, name, [block] if together else block, model, text, mesh, folder))
+      for name, block in todo
+  ]
+  run_jobs(folder, jobs, 'seed-steps', lambda row: (
+      arms.index(row.arm), row.seed, row.length or 0, row.metric))
 
 
 def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
@@ -81,10 +71,3 @@ def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
   )
   if before and before['num_seeds'] < config.num_seeds:
     print(seed_blocks.SEEDS_ADDED)
-
-
-def _sorted(config: Any, rows: dict[Any, results.Row]) -> list[results.Row]:
-  """Returns rows in an order that does not depend on that of computing."""
-  arms = list(config.arms)
-  return sorted(rows.values(), key=lambda row: (
-      arms.index(row.arm), row.seed, row.length or 0, row.metric))

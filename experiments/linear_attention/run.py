@@ -3,7 +3,8 @@
 The command line is in `__main__`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -13,10 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import report
-from experiments.harness import machine, seed_blocks
+from experiments.harness import seed_blocks
 from experiments.harness.fields import naming_fields
 from experiments.harness.progress import Progress
+from experiments.harness.run_loop import (
+  claim_for_seeds,
+  Job,
+  read_rows,
+  run_jobs,
+  seed_devices,
+)
 from experiments.harness.train import train_block
 from vvlen import sharding
 from vvlen.models import linear_attention as model_file
@@ -39,58 +46,34 @@ _OUTREP = {
 def main(config: Any, workdir: str) -> None:
   """Runs the experiment, or what is left of it, and writes tables and figures."""
   check(config)
-  train = config.train
-  machine.use_devices(train.seeds_at_once // train.group_size)
-  mesh = sharding.seed_mesh()
-  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
-  machine.lock(workdir)
-  before = run_folder.claim(
-      workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
-      may_differ=['train.save_every_seconds'], study='linear_attention',
-  )
-  if extra := -config.num_seeds % train.seeds_at_once:
-    print(f'Seeds are trained {train.seeds_at_once} at once, {extra} more than asked.')
-  if before and before['num_seeds'] < config.num_seeds:
-    print(seed_blocks.SEEDS_ADDED)
-
-  folder = epath.Path(workdir)
-  rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
-  done = {(row.experiment, row.arm, row.seed) for row in rows.values()}
+  train, mesh = config.train, seed_devices(config.train)
+  folder = claim_for_seeds(config, workdir, 'linear_attention')
+  curves = Curves(folder / 'metrics.jsonl')
+  done = {(row.experiment, row.arm, row.seed) for row in read_rows(folder).values()}
   cells = [(task, n) for task in config.tasks for n in config.train_lengths]
   todo = [
       (task, n, first) for task, n in cells for first in seed_blocks.first_seeds(config)
       if any((_name(task, n), 'trained', seed) not in done
              for seed in seed_blocks.seeds_of(config, first))
   ]
-  new = [row for task, n in cells if (_name(task, n), 'exact', 0) not in done
-         for row in _exact_rows(config, task, n)]
-  rows = _write(folder, config, rows, new)
-  curves = Curves(folder / 'metrics.jsonl')
+  exact = [(task, n) for task, n in cells if (_name(task, n), 'exact', 0) not in done]
   print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train, '
         f'{train.num_steps:,} steps each. Compiling first.', flush=True)
-  total = len(todo) * train.seeds_at_once * train.num_steps
-  with Progress(total, 'seed-steps') as progress:
-    for task, n, first in todo:
-      new = _train(config, task, n, first, mesh, folder, curves, progress)
-      rows = _write(folder, config, rows, new)
-  report.show(workdir)
-  run_folder.finish(workdir, finished=machine.now())
+  jobs = [
+      Job(0, lambda _, task=task, n=n: _exact_rows(config, task, n))
+      for task, n in exact
+  ] + [
+      Job(train.seeds_at_once * train.num_steps, functools.partial(
+          _train, config, task, n, first, mesh, folder, curves))
+      for task, n, first in todo
+  ]
+  names = [_name(task, n) for task, n in cells]
+  run_jobs(folder, jobs, 'seed-steps', lambda row: (
+      names.index(row.experiment), row.arm, row.seed, row.length or 0, row.metric))
 
 
 def _name(task: str, n: int) -> str:
   return f'{task}_{n}'
-
-
-def _write(
-    folder: epath.Path, config: Any, rows: Mapping[Any, results.Row],
-    new: list[results.Row],
-) -> dict[Any, results.Row]:
-  """Adds rows and writes all, in an order that is always the same."""
-  names = [_name(task, n) for task in config.tasks for n in config.train_lengths]
-  merged = {**rows, **{row[:-1]: row for row in new}}
-  results.write_rows(folder / 'results.csv', sorted(merged.values(), key=lambda row: (
-      names.index(row.experiment), row.arm, row.seed, row.length or 0, row.metric)))
-  return merged
 
 
 def _exact_rows(config: Any, task: str, n: int) -> list[results.Row]:

@@ -4,15 +4,15 @@ The command line is in `__main__`.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Any
 
 from etils import epath
 import jax
 import ml_collections
 
-from experiments import report
 from experiments.harness import machine, seed_blocks
-from experiments.harness.progress import Progress
+from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check
 from vvlen import sharding
@@ -30,9 +30,7 @@ def main(config: Any, workdir: str) -> None:
   if place == folder:
     raise ValueError(f'{workdir} holds the trained models. Choose another --workdir.')
   train = trained.train
-  machine.use_devices(train.seeds_at_once // train.group_size)
-  mesh = sharding.seed_mesh()
-  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  mesh = seed_devices(train)
   machine.lock(workdir)
   machine.lock(place)  # training there would save and delete checkpoints meanwhile
   step = _trained_step(config, trained)
@@ -45,25 +43,23 @@ def main(config: Any, workdir: str) -> None:
       machine.session(), may_grow=['trained_config.num_seeds'],
       study='mechanism',
   )
-  rows = results.read_rows(folder / 'results.csv')
-  done = {(row.arm, row.seed) for row in rows}
-  todo = [
-      (arm, first) for arm in config.arms for first in seed_blocks.first_seeds(trained)
-      if any((arm, seed) not in done for seed in seed_blocks.seeds_of(trained, first))
-  ]
+  done = {(row.arm, row.seed) for row in read_rows(folder).values()}
   measure = {
       arm: block_measurer(config, trained, config.trained, arm, step, mesh)
       for arm in config.arms
   }
-  total = len(todo) * train.seeds_at_once
-  with Progress(total, 'seeds') as progress:
-    for arm, first in todo:
-      new = measure[arm](first)
-      rows = seed_blocks.merge(config.arms, rows, new)
-      results.write_rows(folder / 'results.csv', rows)
-      progress.show(f'{arm}, seeds from {first}', train.seeds_at_once)
-  report.show(workdir)
-  run_folder.finish(folder, finished=machine.now())
+
+  def rows_of(arm, first, progress):
+    rows = measure[arm](first)
+    progress.show(f'{arm}, seeds from {first}', train.seeds_at_once)
+    return rows
+
+  jobs = [
+      Job(train.seeds_at_once, functools.partial(rows_of, arm, first))
+      for arm in config.arms for first in seed_blocks.first_seeds(trained)
+      if any((arm, seed) not in done for seed in seed_blocks.seeds_of(trained, first))
+  ]
+  run_jobs(folder, jobs, 'seeds', seed_blocks.order(config.arms))
 
 
 def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import report
 from experiments.harness import machine
 from experiments.harness.fields import naming_fields
 from experiments.harness.progress import Progress
+from experiments.harness.run_loop import Job, read_rows, run_jobs
 from experiments.recency_bias import cells as recency_cells
 from experiments.recency_bias.cells import Cell
 from vvlen.models import stack_variants
@@ -47,21 +47,15 @@ def main(config: Any, workdir: str) -> None:
       folder, config.to_dict(), machine.session(), may_grow=_COUNTS,
       study='recency_bias',
   )
-  rows = {
-      (row.experiment, row.arm, row.metric): row
-      for row in results.read_rows(folder / 'results.csv')
+  done = {
+      (row.experiment, row.arm): row.value for row in read_rows(folder).values()
+      if row.metric == 'num_simulations'
   }
-  with Progress(sum(c.num_simulations for c in cells), 'simulations') as progress:
-    for cell in cells:
-      done = rows.get((cell.group, cell.name, 'num_simulations'))
-      if done is not None and done.value == cell.num_simulations:
-        progress.skip(cell.num_simulations)
-        continue
-      for row in _run_cell(config, folder, cell, progress):
-        rows[row.experiment, row.arm, row.metric] = row
-      results.write_rows(folder / 'results.csv', rows.values())
-  report.show(workdir)
-  run_folder.finish(folder, finished=machine.now())
+  jobs = [
+      Job(cell.num_simulations, functools.partial(_run_cell, config, folder, cell))
+      for cell in cells if done.get((cell.group, cell.name)) != cell.num_simulations
+  ]
+  run_jobs(folder, jobs, 'simulations')
 
 
 def _cells(config: Any) -> list[Cell]:

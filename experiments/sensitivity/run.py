@@ -15,10 +15,10 @@ from experiments import report
 from experiments.harness import machine, seed_blocks
 from experiments.harness.fields import naming_fields
 from experiments.harness.progress import Progress
+from experiments.harness.run_loop import seed_devices
 from experiments.length_generalization import training
 from experiments.length_generalization.check import check
 from experiments.sensitivity.cells import kept
-from vvlen import sharding
 from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import Curves
@@ -48,9 +48,7 @@ def main(config: Any, workdir: str) -> None:
   with naming_fields():
     cells = {name: cell_config(config, name) for name in names(config)}
     train = config.base.train
-  machine.use_devices(train.seeds_at_once // train.group_size)
-  mesh = sharding.seed_mesh()
-  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  mesh = seed_devices(train)
   machine.lock(workdir)
   folder = epath.Path(workdir)
   rows = results.read_rows(folder / 'results.csv')

@@ -8,10 +8,10 @@ import ml_collections
 
 from experiments.harness import machine, seed_blocks
 from experiments.harness.progress import Progress
+from experiments.harness.run_loop import seed_devices
 from experiments.length_generalization import training
 from experiments.mechanism import run as mechanism
 from experiments.vanishing_variance import family, report
-from vvlen import sharding
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint
@@ -38,9 +38,7 @@ def main(config: Any, workdir: str) -> None:
   """Runs the blocks that are left, and writes tables and figures."""
   cells, chosen = family.cell_configs(config), family.chosen(config)
   train = config.base.train
-  machine.use_devices(train.seeds_at_once // train.group_size)
-  mesh = sharding.seed_mesh()
-  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  mesh = seed_devices(train)
   machine.lock(workdir)
   folder, known = epath.Path(workdir), family.facts(config)
   run_folder.claim(
