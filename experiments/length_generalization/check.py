@@ -112,7 +112,7 @@ def _check(config: Any) -> None:
   arms = config.arms
   if not arms or set(arms) - set(KINDS) or len(set(arms)) < len(arms):
     raise ValueError(f'config.arms must be distinct, of {", ".join(KINDS)}: {arms}')
-  if config.task.name not in tasks.NAMES:
+  if config.task.name not in tasks.NAMES and ':' not in config.task.name:
     raise ValueError(
         f'config.task.name must be of {", ".join(tasks.NAMES)}: {config.task.name!r}'
     )

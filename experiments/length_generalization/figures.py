@@ -30,7 +30,6 @@ def write(
     folder: epath.PathLike,
     index: Index,
     *,
-    task: str = 'retrieval',
     trained_up_to: int,
     curves: Curves = (),
     samples: Samples | None = None,
@@ -40,8 +39,6 @@ def write(
   Args:
     folder: where to write.
     index: from `vvlen.reporting.results.index`.
-    task: of `experiments.length_generalization.tables.TABLES`; says in what order
-      Figure 4 has its items.
     trained_up_to: the longest training length, marked in the figures.
     curves: from `vvlen.reporting.curves.read_curves`.
     samples: from `vvlen.reporting.results.read_samples`.
@@ -59,7 +56,7 @@ def write(
     }
     if both:
       figures['figure_2'] = sample_figures.components(both)
-      figures['figure_4'] = sample_figures.weights(index, both, trained_up_to, task)
+      figures['figure_4'] = sample_figures.weights(index, both, trained_up_to)
     if curves:
       figures['learning_curves'] = learning_curves(curves)
     return plots.save(folder, figures)

@@ -7,7 +7,7 @@ written as Markdown to be read and as CSV, in full precision, to be used.
 from etils import epath
 
 from experiments.length_generalization import figures
-from experiments.length_generalization.tables import make_tables, TABLES
+from experiments.length_generalization.tables import main_table, make_tables
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import read_curves
 from vvlen.reporting.plots import ARMS
@@ -28,7 +28,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there is no results.csv, or it is damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_run(folder, '|'.join(TABLES), ARMS)
+  rows = results.read_run(folder, r'\w+', ARMS)
   index = results.index(rows)
   trained_up_to, arms, num_seeds = _read_config(folder / 'config.json')
   task = rows[0].experiment
@@ -41,13 +41,11 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   paths += figures.write(
       folder / 'figures',
       index,
-      task=task,
       trained_up_to=trained_up_to,
       curves=read_curves(folder / 'metrics.jsonl'),
       samples=results.read_samples(folder / 'samples'),
   )
-  accuracy, _ = TABLES[task]
-  main = [t for t in tables if t.name in (f'table_{accuracy}', 'primary_endpoint')]
+  main = [t for t in tables if t.name in (main_table(task), 'primary_endpoint')]
   text = [markdown(table) for table in main or tables]
   missing = [
       f'{arm} has {have} of {num_seeds} seeds'

@@ -14,7 +14,7 @@ from experiments.harness.run_loop import (
   run_jobs,
   seed_devices,
 )
-from experiments.length_generalization import training
+from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check
 from vvlen.reporting.curves import Curves
 
@@ -39,7 +39,7 @@ def main(config: Any, workdir: str) -> None:
   arms = {arm: training.make_arm([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
   place = seed_blocks.Place(
-      config.task.name + growing, folder, Curves(folder / 'metrics.jsonl')
+      tasks.make_task(config).name + growing, folder, Curves(folder / 'metrics.jsonl')
   )
   jobs = [
       Job(train.seeds_at_once * train.num_steps, functools.partial(

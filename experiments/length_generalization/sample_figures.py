@@ -16,11 +16,6 @@ from vvlen.reporting import plots
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 
-# What Figure 4 shows of the items.
-_ORDER = {
-    'retrieval': 'the 16 items of highest priority, the highest on the left',
-    'lookup': 'the item asked for, on the left, and the 15 others of most weight',
-}
 # Arm -> the arrays of `vvlen.reporting.results.read_samples`.
 Samples = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -62,9 +57,7 @@ def components(samples: Samples) -> Figure:
   return figure
 
 
-def weights(
-    index: Index, samples: Samples, trained_up_to: int, task: str = 'retrieval'
-) -> Figure:
+def weights(index: Index, samples: Samples, trained_up_to: int) -> Figure:
   """Draws the weights on 16 items by length (Figure 4)."""
   lengths = _lengths(samples, 'weights')
   figure = Figure(figsize=(10.0, 3.4))
@@ -86,10 +79,9 @@ def weights(
     power = length.bit_length() - 1
     axes.set_title(f'$2^{{{power}}}$' if length == 2**power else str(length))
   left.suptitle('number of items N', fontsize=8.5)
-  left.supxlabel(
-      _ORDER[task.removesuffix('_growing')] + '; model of seed 0',
-      fontsize=8.5,
-  )
+  # What the task says of the items that are shown, and of their order.
+  words = str(next(iter(samples.values())).get('shown_items', '16 items'))
+  left.supxlabel(f'{words}; model of seed 0', fontsize=8.5)
   left.colorbar(picture, ax=grid, label='attention weight', pad=0.01, fraction=0.02)
   upper, lower = right.subplots(2, 1, sharex=True)
   for axes, metric, title in (

@@ -30,7 +30,7 @@ from vvlen.reporting.tables import (
 from vvlen.statistics import detectable, PairedTest
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
-# The paper's numbers of the tables of accuracy and of gain.
+# The paper's numbers of the tables of accuracy and of gain; other tasks have none.
 # With lengths that grow during training there is no table of gain.
 TABLES = {
     'retrieval': ('1', '3'), 'lookup': ('2', '6'),
@@ -47,13 +47,14 @@ def make_tables(
   Args:
     index: from `vvlen.reporting.results.index`.
     trained_up_to: the longest training length.
-    task: of `TABLES`, which numbers the tables.
+    task: as rows name it; `TABLES` has the numbers of the paper's.
 
   Returns:
-    Tables 1 and 3, or 2 and 6, `primary_endpoint` and `training`.
+    Tables 1 and 3, or 2 and 6, or `accuracy` and `gain` of a task that the paper has
+    not, `primary_endpoint` and `training`.
   """
   arms = {arm for arm, _, _ in index}
-  accuracy, gain = TABLES[task]
+  accuracy, gain = TABLES.get(task, ('', ''))
 
   def pairs(*names: tuple[str, str]) -> list[Comparison]:
     return [
@@ -68,15 +69,16 @@ def make_tables(
   tables = []
   if against_baseline:
     tables.append(_by_length(
-        f'table_{accuracy}',
-        f'Table {accuracy}. Accuracy by length, with and without LayerNorm after '
-        'attention',
+        main_table(task),
+        (f'Table {accuracy}. ' if accuracy else '')
+        + 'Accuracy by length, with and without LayerNorm after attention',
         against_baseline, trained_up_to,
     ))
-  if len(gains) == 3 and gain:
+  if len(gains) == 3 and gain is not None:
     tables.append(_by_length(
-        f'table_{gain}',
-        f'Table {gain}. Gain of standardization and of LayerNorm over the Baseline',
+        f'table_{gain}' if gain else 'gain',
+        (f'Table {gain}. ' if gain else '')
+        + 'Gain of standardization and of LayerNorm over the Baseline',
         gains, trained_up_to,
     ))
   others = [c for c in gains if (c.treated, c.control) != ('layer_norm', 'none')]
@@ -89,6 +91,12 @@ def make_tables(
     tables.append(_primary_endpoint(primary, trained_up_to, learned))
   tables.append(_training(index))
   return tables
+
+
+def main_table(task: str) -> str:
+  """Returns the name of the table of accuracy."""
+  accuracy, _ = TABLES.get(task, ('', ''))
+  return f'table_{accuracy}' if accuracy else 'accuracy'
 
 
 def _by_length(

@@ -237,7 +237,7 @@ def _save_samples(arm: Arm, params: Any, key: jax.Array, path: epath.Path) -> No
   sharding.compile_together(functions.values(), params, key)
   arrays = {name: function(params, key) for name, function in functions.items()}
   buffer = io.BytesIO()
-  np.savez_compressed(buffer, **arrays)
+  np.savez_compressed(buffer, shown_items=np.array(task.shown_items), **arrays)
   results.write_bytes(path, buffer.getvalue())
 
 
