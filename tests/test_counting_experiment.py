@@ -136,8 +136,8 @@ def test_a_cell_is_trained_on_its_own_strings(key, counts):
 def test_models_are_measured_on_strings_of_their_own(monkeypatch, tmp_path):
   measured_with = []
   monkeypatch.setattr(training.ensemble, 'make_trainer', lambda *_, **__: None)
-  monkeypatch.setattr(training.ensemble, 'train',
-                      lambda *_, **__: SimpleNamespace(params='trained'))
+  monkeypatch.setattr(training, 'train_block',
+                      lambda *_, **__: [SimpleNamespace(params='trained')])
   monkeypatch.setattr(training, 'make_measure', lambda *_: (
       lambda params, keys: measured_with.append((params, keys)) or {}))
   curves = SimpleNamespace(late_mean=lambda *_: np.zeros(8))
