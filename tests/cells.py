@@ -1,0 +1,44 @@
+"""What tables must show, computed from made-up numbers by numpy and scipy."""
+
+import types
+
+import numpy as np
+from scipy import stats
+
+from vvlen.statistics import smallest_detectable
+
+
+def cells(table):
+  """Returns the rows of a table as they are shown."""
+  return [{name: cell(r) for name, cell in table.columns.items()}
+          for r in table.records]
+
+
+def text(value, form):
+  return format(value, form).replace('-', '−')
+
+
+def interval(middle, low, high, form):
+  return f'{text(middle, form)} [{text(low, form)}, {text(high, form)}]'
+
+
+def p_of(value):
+  return '< .001' if value < 0.001 else f'{value:.3f}'.lstrip('0')
+
+
+def mean_of(values):
+  """Returns a mean over seeds with its 95 % interval."""
+  return np.mean(values), *stats.t.interval(
+      0.95, len(values) - 1, np.mean(values), stats.sem(values))
+
+
+def paired(treated, control):
+  """Returns a paired t-test by scipy, and all that is told of it."""
+  difference = np.subtract(treated, control)
+  test, deviation = stats.ttest_1samp(difference, 0), difference.std(ddof=1)
+  return types.SimpleNamespace(
+      mean=difference.mean(), interval=(difference.mean(), *test.confidence_interval()),
+      effect=difference.mean() / deviation, t=test.statistic, p=test.pvalue,
+      ahead=(difference > 0).sum(), difference=difference,
+      least=lambda tests=1: smallest_detectable(
+          deviation, difference.size, alpha=0.05 / tests))
