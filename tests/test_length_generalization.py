@@ -15,6 +15,7 @@ import pytest
 from configs import lookup
 from configs.retrieval import get_config
 from experiments.harness import command_line, seed_blocks
+from experiments.harness.progress import Progress
 from experiments.length_generalization import training
 from experiments.length_generalization.check import check
 from tests.conftest import ROOT
@@ -128,7 +129,7 @@ def test_an_interrupt_in_a_destructor_is_not_lost(tmp_path):
   script = tmp_path / 'script.py'
   script.write_text('''
 import sys, time
-from experiments import _run
+from experiments.harness import command_line
 
 class Interrupted:
   def __del__(self):
@@ -138,7 +139,7 @@ def main(config, workdir):
   Interrupted()  # as Ctrl-C would be, if it came while an array is deleted
   time.sleep(60)
 
-_run.run(main, needs=())
+command_line.run(main, needs=())
 ''')
   command = [sys.executable, str(script), '--config=configs/retrieval.py:smoke',
              f'--workdir={tmp_path}']
@@ -524,7 +525,7 @@ def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
   place = seed_blocks.Place(
       'retrieval', tmp_path, Curves(tmp_path / 'metrics.jsonl'))
   rows = []
-  with command_line.Progress(16, 'seed-steps') as progress:
+  with Progress(16, 'seed-steps') as progress:
     for first in (0, 2):
       rows += training.run_block(arm, [place], first, 4, progress)
   index = results.index(rows)
@@ -592,11 +593,11 @@ def failing(monkeypatch):
 
 _SIGNALLED = """
 import signal, sys, time
-from experiments import _run
+from experiments.harness import command_line
 from vvlen.training.preemption import Preempted
 
-sys.unraisablehook = _run._interrupt_again
-signal.signal(signal.SIGTERM, _run._stop)
+sys.unraisablehook = command_line._interrupt_again
+signal.signal(signal.SIGTERM, command_line._stop)
 
 class Dying:
   def __del__(self):
