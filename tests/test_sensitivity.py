@@ -535,9 +535,8 @@ def _small_grid(monkeypatch):
   """Returns a grid of two cells, and lets it run in this process."""
   mesh = jax.make_mesh((2,), ('seed',), devices=jax.devices()[:2],
                        axis_types=(jax.sharding.AxisType.Auto,))
-  monkeypatch.setattr(experiment._run, 'use_devices', lambda count: None)
-  monkeypatch.setattr(experiment._run, 'lock', lambda folder: None)
-  monkeypatch.setattr(experiment.sharding, 'seed_mesh', lambda: mesh)
+  monkeypatch.setattr(experiment, 'seed_devices', lambda train: mesh)
+  monkeypatch.setattr(experiment.machine, 'lock', lambda folder: None)
   config = config_file.get_config('smoke')
   config.run, config.at_steps = ('base', 'l2'), (4, 6)
   config.also_at = {}
