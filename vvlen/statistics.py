@@ -9,7 +9,7 @@ from scipy import optimize, stats
 
 
 class PairedTest(NamedTuple):
-  """Whether treated − control has mean zero."""
+  """A test of whether treated − control has mean zero."""
 
   mean_difference: float
   ci_low: float  # 95 % interval of the mean difference
@@ -25,9 +25,9 @@ def paired_t_test(treated: ArrayLike, control: ArrayLike) -> PairedTest:
 
     t = mean(D) √S / sd(D),  S − 1 degrees of freedom
 
-  Differences that are all equal, to rounding, leave t undefined, as when both arms
-  are right on every seed. Everything but their mean is then nan, so that a table
-  shows a gap and not a certainty.
+  If all differences are equal up to rounding, as when both arms are right on every
+  seed, t is undefined. Everything but their mean and number is then nan, so that a
+  table shows a gap and not a certainty.
 
   Args:
     treated: [S].
@@ -42,7 +42,7 @@ def paired_t_test(treated: ArrayLike, control: ArrayLike) -> PairedTest:
   """
   treated, control = np.asarray(treated, float), np.asarray(control, float)
   if treated.ndim != 1 or treated.shape != control.shape:
-    raise ValueError(f'need two [S]: {treated.shape} and {control.shape}')
+    raise ValueError(f'need two arrays [S]: {treated.shape} and {control.shape}')
   if treated.size < 2:
     raise ValueError(f'a test needs at least two pairs: {treated.size}')
   difference = treated - control
@@ -65,16 +65,16 @@ def paired_t_test(treated: ArrayLike, control: ArrayLike) -> PairedTest:
 
 
 def adjusted_test(after: ArrayLike, before: ArrayLike) -> PairedTest | None:
-  """Tests whether a difference is zero where an earlier one would be.
+  """Tests whether a difference is zero after a change where it was zero before.
 
     D'_s = α + β D_s + ε_s,  t = α̂ / se(α̂),  S − 2 degrees of freedom
 
-  over pairs s, by least squares: the analysis of covariance of differences. Where a
-  change makes all differences smaller, by 1 − β, α tells whether it does more to one
-  arm than to the other. Noise in D makes β too small.
+  over pairs s, by least squares: an analysis of covariance of differences. If the
+  change scales all differences by β, then α measures whether it does more to one arm
+  than to the other. Noise in D makes the estimate of β too small.
 
   Args:
-    after: D' [S], treated − control, finite.
+    after: D' [S], treated − control after the change, finite.
     before: D [S], the same before the change.
 
   Returns:
@@ -95,10 +95,10 @@ def adjusted_test(after: ArrayLike, before: ArrayLike) -> PairedTest | None:
 def resampled_means(
     values: ArrayLike, weights: ArrayLike, num_resamples: int, seed: int
 ) -> np.ndarray:
-  """Returns the weighted mean of values, and of samples of them with replacement.
+  """Returns weighted means of values and of bootstrap samples of them.
 
-  As many values are always drawn alike, so that means of the same things can be
-  compared sample by sample.
+  Which of the S values are drawn depends only on S, R and the seed, so means of
+  different values of the same S items can be compared sample by sample.
 
   Args:
     values: [S].
@@ -107,7 +107,7 @@ def resampled_means(
     seed: of the samples.
 
   Returns:
-    [1 + R], of all values first; nan without weight.
+    [1 + R], the mean of all values first; nan where the weights sum to 0.
   """
   weights = np.asarray(weights, float)
   sums, count = np.asarray(values, float) * weights, len(weights)
@@ -120,10 +120,10 @@ def resampled_means(
 
 
 def percentiles_cover(count: float) -> float:
-  """Returns how often an interval of percentiles covers the mean of normal values.
+  """Returns how often a bootstrap's percentile interval covers the mean of normals.
 
-  That of 95 % of a bootstrap over `count` of them, from two on: ± 1.96 standard
-  deviations divided by their number, which is narrow where they are few.
+  For the 95 % interval over `count` values, at least two: ± 1.96 standard errors, whose
+  variance is divided by count and not count − 1, which is too narrow for few values.
   """
   return float(2 * stats.t.cdf(1.96 * (1 - 1 / count) ** 0.5, count - 1) - 1)
 
@@ -158,16 +158,16 @@ def holm(p: ArrayLike) -> np.ndarray:
 def holm_levels(p: ArrayLike, level: float = 0.05) -> np.ndarray:
   """Returns the level at which Holm's method decides each test.
 
-    level / (K − k + 1)   for the k-th smallest p, up to the first that is not found,
-                          whose level is also that of all larger p
+    level / (K − k + 1)   for the k-th smallest p, up to the first that is not
+                          significant, whose level is also that of all larger p
 
   The interval of a test at its level excludes 0 where its p, adjusted by `holm`, is
-  below `level`. Such intervals belong to the tests; they do not cover all means
-  together.
+  below `level`. These intervals agree with the tests; they are not a confidence region
+  for all means together.
 
   Args:
     p: [K]; nan is an undefined test, stays nan and is not counted in K.
-    level: of all tests together.
+    level: the error rate of all tests together.
 
   Returns:
     Levels [K], in the order of p.
@@ -186,15 +186,15 @@ def holm_levels(p: ArrayLike, level: float = 0.05) -> np.ndarray:
 def smallest_detectable(
     deviation: float, num_pairs: int, power: float = 0.8, alpha: float = 0.05
 ) -> float:
-  """Returns the mean difference that a paired t-test would have found.
+  """Returns the mean difference that a paired t-test would have detected.
 
-  That is the one which a two-sided test at level `alpha` finds significant with
-  probability `power`, T being noncentral t with noncentrality difference √S / sd.
+  A two-sided test at level `alpha` finds this difference significant with probability
+  `power`; T is noncentral t with noncentrality difference · √S / sd.
 
   Args:
     deviation: standard deviation of the differences, not negative.
     num_pairs: S, at least 2.
-    power: probability of finding it.
+    power: probability that the test detects the difference.
     alpha: level of the test.
 
   Returns:
@@ -216,7 +216,7 @@ def smallest_detectable(
 def power_to_find(
     deviation: float, num_pairs: int, effect: float, alpha: float = 0.05
 ) -> float:
-  """Returns how often a paired t-test would find a mean difference of this size.
+  """Returns how often a paired t-test would detect a mean difference of this size.
 
   Args:
     deviation: standard deviation of the differences, positive.
@@ -250,10 +250,10 @@ def spread(test: PairedTest) -> float:
 
 
 def at_level(test: PairedTest, alpha: float) -> PairedTest:
-  """Returns a test with the interval of another level, 1 − alpha.
+  """Returns a test with its interval at the level 1 − alpha.
 
-  With alpha = .05 / K, the intervals of K tests cover all their means with 95 %
-  (Bonferroni), and one excludes 0 where K p < .05.
+  With alpha = .05 / K, the intervals of K tests cover all their means with a
+  probability of at least 95 % (Bonferroni), and an interval excludes 0 where K p < .05.
   """
   error = spread(test) / test.num_pairs**0.5
   reach = float(stats.t.ppf(1 - alpha / 2, test.num_pairs - 1)) * error
@@ -283,7 +283,7 @@ def deviation_ratio(x: ArrayLike, y: ArrayLike) -> Ratio:
     y: [S].
 
   Returns:
-    A `Ratio`; of nan if there are fewer than four pairs or one side does not vary.
+    A `Ratio`, all nan if there are fewer than four pairs or one side does not vary.
   """
   x, y = np.asarray(x, float), np.asarray(y, float)
   if x.size < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -299,15 +299,15 @@ def deviation_ratio(x: ArrayLike, y: ArrayLike) -> Ratio:
 
 
 def detectable(test: PairedTest | None, alpha: float = 0.05) -> float:
-  """Returns the mean difference that a test would have found with a power of 80 %.
+  """Returns the mean difference that a test would have detected with a power of 80 %.
 
   Args:
-    test: None for none.
-    alpha: its level; of one of a family of K, at most 0.05 / K, the level at which
-      Holm's method finds one whatever the others are.
+    test: a test, or None if there is none.
+    alpha: its level; in a family of K tests at most 0.05 / K, at which Holm's method
+      finds the difference whatever the other tests are.
 
   Returns:
-    The difference, nan where the test is undefined.
+    The difference, nan if there is no test or it is undefined.
   """
   if test is None or not np.isfinite(test.t):
     return float('nan')
@@ -317,7 +317,7 @@ def detectable(test: PairedTest | None, alpha: float = 0.05) -> float:
 def corrected(
     tests: Sequence[PairedTest | None],
 ) -> tuple[np.ndarray, list[float]]:
-  """Returns the p-values of a family by Holm, and what each test could have missed.
+  """Returns Holm's p-values of a family of tests, and what each could have missed.
 
   Args:
     tests: [K]; None and tests that are undefined are not counted.
@@ -350,7 +350,7 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> Correlation:
     y: [S]; pairs that are not finite are left out.
 
   Returns:
-    A `Correlation`, of nan if fewer than four pairs are left or all values of one
+    A `Correlation`, all nan if fewer than four pairs are left or all values of one
     side are equal.
   """
   both = np.stack([np.asarray(x, float), np.asarray(y, float)])
@@ -366,10 +366,10 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> Correlation:
 
 
 def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns mean, low and high end of its 95 % interval, over the first axis.
+  """Returns the mean over the first axis, and both ends of its 95 % interval.
 
   Args:
-    values: [S, ...], one entry a seed; nan entries are left out.
+    values: [S, ...], one entry per seed; entries that are not finite are left out.
 
   Returns:
     Three arrays [...]; the ends are nan where fewer than two values are left.

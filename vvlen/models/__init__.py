@@ -1,1 +1,1 @@
-"""Flax linen modules and the pure functions beneath them."""
+"""Flax linen modules and the pure functions that they use."""

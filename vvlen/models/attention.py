@@ -8,48 +8,20 @@ are batch axes.
 
 from collections.abc import Callable
 import functools
-from typing import Any, NamedTuple
+import sys
+from typing import Any
 
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from vvlen.models.norm import PostAttentionNorm
+from vvlen.models.masked_softmax import broadcast_mask, masked_softmax
+from vvlen.models.norm import Norm, norm_within
 
 # (logits [..., n], mask [..., n] or None) -> β [..., 1]
 Temperature = Callable[[jax.Array, jax.Array | None], jax.Array]
-# attention output [..., d], before the norm -> what to put in its place
-Intervention = Callable[[jax.Array], jax.Array]
-
-
-def masked_softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-  """Softmax over the last axis; masked entries, and rows without any, are 0.
-
-  Args:
-    logits: [..., n], float32 or wider.
-    mask: [..., n] bool, True where there is an item; None for all.
-
-  Returns:
-    Weights [..., n]. Values and gradients are finite in every row.
-  """
-  return jax.nn.softmax(logits) if mask is None else _masked_softmax(logits, mask)
-
-
-@jax.custom_jvp
-def _masked_softmax(logits, mask):
-  # The lowest finite number, not −inf, which is NaN in a row that is all masked.
-  logits = jnp.where(mask, logits, jnp.finfo(logits.dtype).min)
-  return jnp.where(mask, jax.nn.softmax(logits), 0.0)
-
-
-@_masked_softmax.defjvp
-def _(primals, tangents):
-  # dA = A (dS − Σ A dS). XLA on a CPU takes 25 µs for this sum, derived from the
-  # quotient 600, for [32, 4, 15, 15].
-  weights = _masked_softmax(*primals)
-  mean = (weights * tangents[0]).sum(axis=-1, keepdims=True)
-  return weights, weights * (tangents[0] - mean)
 
 
 def attend(
@@ -67,23 +39,34 @@ def attend(
     query: [..., d].
     keys: [..., n, d].
     values: [..., n, v].
-    mask: [..., n] bool, True to attend; None for all.
-    temperature: maps the scaled logits and the mask to β [..., 1], by which the
-      logits are multiplied; None for 1. See `vvlen.models.temperature`.
+    mask: bool, True to attend, broadcastable to [..., n]; None attends to all items.
+    temperature: maps the scaled logits and the mask, both [..., n], to β [..., 1], by
+      which the logits are multiplied; None for β = 1. See `vvlen.models.temperature`.
 
   Returns:
-    The output [..., v], of the dtype of the values where that is a float, and the
-    attention weights [..., n]. A row with no key attended gives zeros. What stands
-    in masked places does not matter as long as it is finite.
+    The output [..., v], of the dtype of the values if that is a float, and the
+    attention weights [..., n], both zero in rows whose items are all masked. Masked
+    items do not affect the result as long as they are finite.
+
+  Raises:
+    ValueError: if shapes do not fit, for example because there are several queries, or
+      if the mask is not bool.
   """
   query, keys, values = map(jnp.asarray, (query, keys, values))
+  check_axes(query=query, keys=keys, values=values)
+  if query.shape[-1] != keys.shape[-1]:
+    raise ValueError(
+        f'query {query.shape} and keys {keys.shape} differ in their last axis'
+    )
   wide = jnp.promote_types(jnp.result_type(query, keys, values), jnp.float32)
-  # Full float32 on accelerators too: at a length of 2**14 neighbours in priority
-  # differ by less than TF32 resolves, and these sums are bound by memory anyway.
+  # Full float32 on accelerators too: among 2**14 items, adjacent priorities differ by
+  # less than TF32 resolves, and memory limits the speed of these sums anyway.
   einsum = functools.partial(
       jnp.einsum, preferred_element_type=wide, precision=jax.lax.Precision.HIGHEST
   )
   logits = einsum('...d,...nd->...n', query, keys) / query.shape[-1] ** 0.5
+  if mask is not None:
+    mask = broadcast_mask(mask, logits.shape)
   if temperature is not None:
     logits = logits * temperature(logits, mask)
   weights = masked_softmax(logits, mask)
@@ -93,49 +76,70 @@ def attend(
   return output, weights
 
 
-class Affine(NamedTuple):
-  """The map x -> x @ kernel + bias."""
-
-  kernel: jax.Array  # [x, h]
-  bias: jax.Array  # [h]
+def check_axes(query: jax.Array, **items: jax.Array) -> None:
+  """Raises ValueError if a query [..., d] and arrays [..., n, ·] do not fit."""
+  shapes = {name: x.shape for name, x in items.items()}
+  for name, shape in shapes.items():
+    if not query.ndim or len(shape) < 2:
+      raise ValueError(f'query must be [..., d] and {name} [..., n, d]: '
+                       f'{query.shape}, {shape}')
+    if query.ndim >= len(shape):
+      raise ValueError(
+          f'query {query.shape} has too many axes for {name} {shape}: it must be '
+          'one query, [..., d]. For several, use jax.vmap or '
+          'vvlen.models.kernels.dense.masked_attention'
+      )
+  if len({shape[-2] for shape in shapes.values()}) > 1:
+    raise ValueError(f'{" and ".join(shapes)} differ in the number of items: '
+                     f'{", ".join(map(str, shapes.values()))}')
+  try:
+    np.broadcast_shapes(query.shape[:-1], *(shape[:-2] for shape in shapes.values()))
+  except ValueError:
+    raise ValueError(
+        f'leading axes of query and {", ".join(shapes)} do not fit: '
+        f'{", ".join(map(str, (query.shape, *shapes.values())))}'
+    ) from None
 
 
 class SingleHeadAttention(nn.Module):
   """One head, one query: o = norm(softmax(W_Q q · W_K h / √d) W_V h) [W_O].
 
-  Because there is a single query, no key and no value is ever formed:
+  Because there is a single query, keys and values are never computed:
 
     q·(W_K h_i) = (W_Kᵀ q)·h_i   and   Σ a_i W_V h_i = W_V Σ a_i h_i,
 
-  so the work over the n items is one dot product and one weighted sum. Where the
-  items are themselves h_i = A x_i + b, the same holds of A, and b, which shifts
-  all logits of a row alike, drops out of the weights.
+  so each item costs one dot product and one term of a weighted sum; computing its key
+  and value would cost d times as much. Results differ by rounding only.
 
   Sows `attention_weights` [..., n], `attention_output` [..., d] (before the norm)
   and `normalized_output` [..., d] (after it) into `intermediates`.
 
   Attributes:
     features: d, the width of queries, keys, values and output.
-    norm: 'none', 'standardize' or 'layer_norm', applied to the output, before any
-      output projection.
-    output_projection: whether W_O follows the norm.
-    value_bias: whether the values have a bias.
-    epsilon: of the norm.
-    fold: False forms all keys and values, as papers write it; for comparison, the
-      result is equal to rounding.
-    dtype: of the matrix products; None follows inputs and parameters. Parameters,
-      logits, softmax and norm are float32, or wider with the inputs.
-    kernel_init: of all projections, which have no other biases.
+    norm: applied to the output, before W_O if there is one: 'none', 'standardize',
+      'layer_norm', a linen module or a function.
+    output_projection: whether a projection W_O follows the norm.
+    value_bias: whether the values have a bias; no other projection has one.
+    epsilon: of a norm given by name.
+    dtype: of the matrix products; None follows inputs and parameters. Logits, softmax
+      and norm are float32, or wider if the inputs are.
+    param_dtype: of the parameters, except those of a norm given as a module.
+    precision: of the projections; None is JAX's default. `attend` always uses the
+      highest.
+    kernel_init: of all projections.
+    bias_init: of the bias of the values.
   """
 
   features: int
-  norm: str = 'none'
+  norm: Norm = 'none'
   output_projection: bool = False
   value_bias: bool = False
   epsilon: float = 1e-5
-  fold: bool = True
   dtype: Any = None
+  param_dtype: Any = jnp.float32
+  precision: jax.lax.PrecisionLike = None
   kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+  bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
   @nn.compact
   def __call__(
@@ -144,79 +148,136 @@ class SingleHeadAttention(nn.Module):
       items: jax.Array,
       mask: jax.Array | None = None,
       temperature: Temperature | None = None,
-      items_map: Affine | None = None,
-      intervention: Intervention | None = None,
   ) -> jax.Array:
     """Attends from the query to the items.
 
     Args:
       query: [..., d_q].
       items: [..., n, x].
-      mask: [..., n] bool, True to attend; None for all.
+      mask: bool, True to attend, broadcastable to [..., n]; None attends to all items.
       temperature: as in `attend`.
-      items_map: an affine map that the items still have to pass through, given
-        here so that it is applied once a row and not once an item.
-      intervention: replaces the attention output, before the norm; for
-        experiments on trained models.
 
     Returns:
       The normalized output [..., d].
+
+    Raises:
+      ValueError: as `attend`, or if the norm is unknown.
     """
-    d = self.features
-    item_width = items.shape[-1] if items_map is None else items_map.bias.shape[-1]
-    kernel = lambda name, width: self.param(
-        name, self.kernel_init, (width, d), jnp.float32
+    check_axes(query=query, items=items)
+    kernels = projections(self, query.shape[-1], items.shape[-1])
+    query, items, w_q, w_k, w_v = promote_dtype(
+        query, items, *kernels, dtype=self.dtype
     )
-    w_q = kernel('query_kernel', query.shape[-1])
-    w_k = kernel('key_kernel', item_width)
-    w_v = kernel('value_kernel', item_width)
-    query, items, w_q, w_k, w_v, items_map = _promote(
-        (query, items, w_q, w_k, w_v, items_map), self.dtype
-    )
+    dot = functools.partial(jnp.matmul, precision=self.precision)
+    query = dot(dot(query, w_q), w_k.T)
+    # `attend` divides by the root of this query's width; it should be the root of d.
+    query = query * (query.shape[-1] / self.features) ** 0.5
+    output, weights = attend(query, items, items, mask, temperature)
+    return finish(self, add_value_bias(self, dot(output, w_v), weights), weights)
 
-    query = query @ w_q
-    if self.fold:
-      query = query @ w_k.T
-      if items_map is not None:
-        query = query @ items_map.kernel.T
-      # `attend` divides by the root of this query's width; the root of d is meant.
-      query = query * (query.shape[-1] / d) ** 0.5
-      output, weights = attend(query, items, items, mask, temperature)
-      if items_map is not None:
-        # Weights sum to 1, or to 0 in a row with nothing to attend to.
-        total = weights.sum(-1, keepdims=True).astype(output.dtype)
-        output = _affine(output, items_map, total)
-      output = output @ w_v
-    else:
-      if items_map is not None:
-        items = _affine(items, items_map)
-      output, weights = attend(query, items @ w_k, items @ w_v, mask, temperature)
 
-    if self.value_bias:
-      bias = self.param('value_bias', nn.initializers.zeros, (d,), jnp.float32)
-      # Weights sum to 1, or to 0 in a row with nothing to attend to.
-      total = weights.sum(-1, keepdims=True)
-      output = output + (total * jnp.expand_dims(bias, range(query.ndim - 1))).astype(
-          output.dtype
-      )
-    if intervention is not None:
-      output = intervention(output)
-    self.sow('intermediates', 'attention_weights', weights)
-    self.sow('intermediates', 'attention_output', output)
-    output = PostAttentionNorm(self.norm, self.epsilon, name='norm')(output)
-    self.sow('intermediates', 'normalized_output', output)
-    if self.output_projection:
-      output = output @ kernel('output_kernel', d).astype(output.dtype)
+def projections(
+    module: Any, query_width: int, item_width: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Creates the parameters W_Q, W_K and W_V; called in the compact method of `module`.
+
+  Args:
+    module: a linen module with the fields of `SingleHeadAttention`.
+    query_width: number of inputs of W_Q.
+    item_width: number of inputs of W_K and W_V.
+
+  Returns:
+    The kernels of W_Q, W_K and W_V, each [inputs, d].
+  """
+  return tuple(
+      module.param(name, module.kernel_init, (width, module.features),
+                   module.param_dtype)
+      for name, width in (('query_kernel', query_width), ('key_kernel', item_width),
+                          ('value_kernel', item_width))
+  )
+
+
+def add_value_bias(
+    module: Any, output: jax.Array, weights: jax.Array
+) -> jax.Array:
+  """Adds the bias of the values to the output [..., d] if `module` has `value_bias`."""
+  if not module.value_bias:
     return output
+  bias = module.param('value_bias', module.bias_init, (module.features,),
+                      module.param_dtype)
+  # Weights sum to 1, or to 0 in a row whose items are all masked.
+  total = weights.sum(-1, keepdims=True)
+  bias = jnp.expand_dims(bias, range(output.ndim - 1))
+  return output + (total * bias).astype(output.dtype)
 
 
-def _affine(x: jax.Array, to: Affine, share: jax.Array | float = 1.0) -> jax.Array:
-  """Returns x @ kernel + share * bias."""
-  bias = jnp.expand_dims(to.bias, range(x.ndim - 1))
-  return x @ to.kernel + share * bias
+def finish(module: Any, output: jax.Array, weights: jax.Array) -> jax.Array:
+  """Sows, normalizes and projects the attention output [..., d] of `module`."""
+  module.sow('intermediates', 'attention_weights', weights)
+  module.sow('intermediates', 'attention_output', output)
+  norm = norm_within(
+      module, module.norm, epsilon=module.epsilon, param_dtype=module.param_dtype
+  )
+  output = norm(output)
+  module.sow('intermediates', 'normalized_output', output)
+  if module.output_projection:
+    kernel = module.param('output_kernel', module.kernel_init,
+                          (module.features, module.features), module.param_dtype)
+    output = jnp.matmul(
+        output, kernel.astype(output.dtype), precision=module.precision
+    )
+  return output
 
 
-def _promote(tree: Any, dtype: Any) -> Any:
-  """Casts all arrays of a tree to `dtype`, or to their common one if None."""
-  leaves, structure = jax.tree.flatten(tree)
-  return jax.tree.unflatten(structure, promote_dtype(*leaves, dtype=dtype))
+def post_norm_attention(
+    norm: Callable[[jax.Array], jax.Array]
+) -> Callable[..., jax.Array]:
+  """Returns an `attention_fn` that normalizes each head's output, before W_O.
+
+    nn.MultiHeadDotProductAttention(
+        num_heads, attention_fn=post_norm_attention(PostAttentionNorm('layer_norm')))
+
+  computes o = norm(softmax(q·Kᵀ / √d) V) for each head, between its projections, as in
+  arXiv 2504.02827 and `vvlen.models.decoder`. Masks, dropout, dtype, precision and all
+  other options work as in `nn.dot_product_attention` or, inside
+  `nnx.MultiHeadAttention`, as in `nnx.dot_product_attention`.
+
+  Args:
+    norm: maps [..., n, h, d] to the same shape, over the last axis; one of
+      - for `nn.MultiHeadDotProductAttention`, a linen module such as
+        `PostAttentionNorm`. Each attention module gets its own copy, whose parameters
+        are named `norm`.
+      - for `nnx.MultiHeadAttention`, an NNX module such as `nnx.LayerNorm` of d
+        features. Its parameters are under `attention_fn/norm`.
+      - for both, a function without parameters, such as
+        `vvlen.models.norm.standardize`.
+
+  Returns:
+    A function that maps queries [..., n, h, d], keys [..., m, h, d], values
+    [..., m, h, d] and the options of `nn.dot_product_attention` to [..., n, h, d].
+
+  Raises:
+    ValueError: when the returned function is called, if NNX calls it and the norm is a
+      linen module, or the reverse: the norm's parameters would not be trained.
+  """
+  # If flax.nnx was never imported, the norm cannot be one of its modules.
+  nnx = sys.modules.get('flax.nnx')
+  if nnx is not None and isinstance(norm, nnx.Module):
+    from vvlen.models.nnx_attention import PostNormAttention
+    return PostNormAttention(norm)
+
+  # linen passes only the options that are in the signature.
+  @functools.wraps(nn.dot_product_attention)
+  def attention_fn(*arrays, **options):
+    if 'is_causal' in options:  # NNX always passes it, linen never
+      if isinstance(norm, nn.Module):
+        raise ValueError('nnx.MultiHeadAttention needs an NNX norm, such as '
+                         f'nnx.LayerNorm: {norm}')
+      from flax import nnx
+      return norm(nnx.dot_product_attention(*arrays, **options))
+    output = nn.dot_product_attention(*arrays, **options)
+    # A copy made here belongs to the attention module, wherever the norm was created.
+    own = norm.copy(name='norm') if isinstance(norm, nn.Module) else norm
+    return own(output)
+
+  return attention_fn

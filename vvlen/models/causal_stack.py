@@ -1,20 +1,23 @@
-"""The causal stack without parameters, in which LayerNorm alone makes a recency bias.
+"""A causal stack without parameters, in which LayerNorm alone causes a recency bias.
+
+One layer (arXiv 2509.21042, section 3) is
 
   Z = LN(X),   S = Z Zᵀ / √d,   A = softmax of S over keys j ≤ i,   X' = A Z + c X
 
-is one layer (arXiv 2509.21042, section 3): one head, no feed-forward, no positions. LN
-subtracts each row's mean and divides by its deviation; without it Z = X. Values are the
-normalized Z; the residual c adds the raw X. What the paper calls attention score, and
-shows in all its figures, is S, the logits before the softmax.
+with one head, no feed-forward part and no positions. LN subtracts each row's mean and
+divides by its standard deviation; without LN, Z = X. Values are the normalized Z; the
+residual, of weight c, adds the raw X. The paper's attention scores, shown in all its
+figures, are S, the logits before the softmax.
 
-Products are computed in full float32, or wider with the input: in TF32 or bfloat16 the
-effect, of a thousandth of the logits, is lost. At α = 0 and d ≥ 256 float32 does not
-resolve it either, nor what is left of differences between tokens after ten and more
-layers without a residual: it then looks like a bias to the oldest.
+Products are computed in full float32, or wider if the input is: the effect is about a
+thousandth of the logits and is lost in TF32 or bfloat16. Float32 is also too coarse for
+the effect at α = 0 and d ≥ 256, and for the small differences between tokens that
+remain after ten or more layers without a residual: the scores then appear to be biased
+to the oldest tokens.
 
 Axes: n tokens, d width. Public functions take batch axes first; layers, which
-`vvlen.simulation` runs on many inputs at once, take them last, where the vector units
-of a processor run along them.
+`vvlen.simulation` runs on many inputs at once, take them last, so that the vector units
+of a processor work on many inputs at once.
 """
 
 import functools
@@ -30,11 +33,19 @@ from vvlen.models.norm import standardize
 
 
 class Layer(NamedTuple):
-  """What one layer computes. Batch axes, if any, are last."""
+  """The results of one layer. Batch axes, if any, are last."""
 
   output: jax.Array  # X' [n, d, ...]
   scores: jax.Array  # S [n, n, ...], 0 above the diagonal
   weights: jax.Array  # A [n, n, ...]
+
+
+class Stack(NamedTuple):
+  """The scores and weights of all layers, and the output of the last."""
+
+  scores: jax.Array  # S [..., num_layers, n, n], 0 above the diagonal
+  weights: jax.Array  # A [..., num_layers, n, n]
+  output: jax.Array  # X' of the last layer [..., n, d]
 
 
 def causal_stack(
@@ -44,34 +55,32 @@ def causal_stack(
     residual: float | jax.Array = 0.0,
     *,
     epsilon: float = 0.0,
-    return_weights: bool = False,
-) -> jax.Array | tuple[jax.Array, jax.Array]:
+) -> jax.Array:
   """Returns the attention scores of every layer of the stack.
 
   Args:
-    x: [..., n, d]; float64 is computed in float64, all else in float32.
-    num_layers: how many layers.
-    layer_norm: False for a stack without LayerNorm.
-    residual: c [], the weight of the raw stream.
-    epsilon: added to the variance, inside the root of LayerNorm. With the default 0
-      a row of equal entries gives nan, or what rounding of its mean leaves.
-    return_weights: whether to return the attention weights too.
+    x: [..., n, d]; float64 is computed in float64, every other dtype in float32.
+    num_layers: number of layers.
+    layer_norm: whether there is LayerNorm; without it, Z = X.
+    residual: c [], the weight of X in the output of a layer.
+    epsilon: added to the variance, inside the root of LayerNorm. With the default 0,
+      a row of equal entries gives nan, or amplified rounding errors of its mean.
 
   Returns:
-    The logits S [..., num_layers, n, n], 0 above the diagonal; with
-    `return_weights` (S, A), of the same shape.
+    The logits S [..., num_layers, n, n], 0 above the diagonal. `run_stack` returns
+    weights and output too.
 
   Raises:
-    ValueError: if x has fewer than two axes, is complex or of width 1, if x or the
-      residual is not finite (checked only outside jit), or num_layers is not a positive
-      whole number.
+    ValueError: if x has fewer than two axes or an empty one of them, is complex, or is
+      of width 1 with LayerNorm and epsilon 0; if x or the residual is not finite
+      (checked only outside jit); if the residual is not a single number; or if
+      num_layers is not a positive whole number.
   """
-  layers = _run(x, num_layers, layer_norm, residual, epsilon)
-  return (layers.scores, layers.weights) if return_weights else layers.scores
+  return run_stack(x, num_layers, layer_norm, residual, epsilon=epsilon).scores
 
 
 class CausalStack(nn.Module):
-  """The stack as a module of a larger model. It has no parameters.
+  """`causal_stack` as a module for larger models. It has no parameters.
 
   Sows `attention_scores` and `attention_weights` [..., num_layers, n, n] into
   `intermediates`.
@@ -87,13 +96,17 @@ class CausalStack(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps x [..., n, d] to the X' of the last layer, of the same shape and dtype."""
-    layers = _run(x, self.num_layers, self.layer_norm, self.residual, self.epsilon)
-    self.sow('intermediates', 'attention_scores', layers.scores)
-    self.sow('intermediates', 'attention_weights', layers.weights)
+    """Maps x [..., n, d] to X' of the last layer, of the shape and dtype of x.
+
+    Integers give float32.
+    """
+    stack = run_stack(x, self.num_layers, self.layer_norm, self.residual,
+                      epsilon=self.epsilon)
+    self.sow('intermediates', 'attention_scores', stack.scores)
+    self.sow('intermediates', 'attention_weights', stack.weights)
     dtype = jnp.asarray(x).dtype
     floating = jnp.issubdtype(dtype, jnp.floating)
-    return layers.output.astype(dtype) if floating else layers.output
+    return stack.output.astype(dtype) if floating else stack.output
 
 
 def causal_layer(
@@ -102,7 +115,7 @@ def causal_layer(
     residual: float | jax.Array = 0.0,
     epsilon: float = 0.0,
 ) -> Layer:
-  """Runs one layer on x [n, d, ...]."""
+  """Runs one layer on x [n, d, ...]; other arguments are as in `causal_stack`."""
   z = standardize(x, axis=1, epsilon=epsilon) if layer_norm else x
   output, scores, weights = self_attend(z, z, z)
   return Layer(output + residual * x, scores, weights)
@@ -115,17 +128,18 @@ def self_attend(
     width: int | jax.Array | None = None,
     causal: bool = True,
 ) -> Layer:
-  """Attends from every token to those up to it, without projections.
+  """Attends from every token to itself and all earlier ones, without projections.
 
   Args:
-    queries: [n, d, ...], float32 or float64, as all are.
-    keys: [n, d, ...].
-    values: [n, v, ...].
-    width: by whose root scores are divided; d if None.
-    causal: False attends to all tokens. Scores above the diagonal are 0 all the same.
+    queries: [n, d, ...], float32 or float64.
+    keys: [n, d, ...], of the same dtype.
+    values: [n, v, ...], of the same dtype.
+    width: scores are divided by its root; d if None.
+    causal: False attends to all tokens, but still returns scores that are 0 above the
+      diagonal.
 
   Returns:
-    As `Layer`, the output being A V, [n, v, ...].
+    A `Layer` whose output is A V, [n, v, ...].
   """
   length = queries.shape[1] if width is None else width
   scale = jax.lax.rsqrt(jnp.asarray(length, queries.dtype))
@@ -152,13 +166,20 @@ def _attend_short(queries, keys, values, scale):
 
 @_attend_short.defjvp
 def _(primals, tangents):
-  # Derivatives of sums that are written out would take long to compile. The values that
-  # come with derivatives are those of the plain form too, which differ by rounding.
+  # Derivatives of sums written out term by term would take long to compile, so those of
+  # the plain form are taken, and with them its values, which differ by rounding.
   return jax.jvp(_attend, primals, tangents)
 
 
-def _run(x, num_layers, layer_norm, residual, epsilon) -> Layer:
-  """Runs all layers on x [..., n, d]; scores and weights [..., num_layers, n, n]."""
+def run_stack(
+    x: jax.Array,
+    num_layers: int,
+    layer_norm: bool = True,
+    residual: float | jax.Array = 0.0,
+    *,
+    epsilon: float = 0.0,
+) -> Stack:
+  """Returns scores, weights and output; arguments and errors as in `causal_stack`."""
   x = jnp.asarray(x)
   if x.ndim < 2 or 0 in x.shape[-2:]:
     raise ValueError(f'x must be [..., n, d], n and d positive: {x.shape}')
@@ -192,4 +213,4 @@ def _run_layers(x, num_layers, layer_norm, residual, epsilon):
       jnp.moveaxis(each, (0, 1, 2), (-3, -2, -1))
       for each in layers
   )
-  return Layer(jnp.moveaxis(output, (0, 1), (-2, -1)), scores, weights)
+  return Stack(scores, weights, jnp.moveaxis(output, (0, 1), (-2, -1)))

@@ -1,4 +1,4 @@
-"""Generates text under jit, greedily or by temperature, with a cache of what was read.
+"""Generates text under jit, greedily or by sampling, with a cache of keys and values.
 
 Axes: B sequences, n tokens of the longest prompt, m new tokens, V words.
 """
@@ -24,36 +24,38 @@ def generate(
     key: jax.Array | None = None,
     end: int | None = None,
 ) -> jax.Array:
-  """Returns what a model goes on with.
+  """Returns the tokens with which a model continues prompts.
 
-  Compiles once for each shape of prompts and number of tokens. With dynamic rotary
-  positions, whose rates change with the length, keys in the cache are turned anew at
-  each token, while the states that they were made of are of the rates of their time:
-  beyond the length of training other tokens may be found than without a cache, and
-  than by transformers, which leaves keys as they were turned.
+  Compiles once for each shape of prompts and number of tokens. The rates of dynamic
+  rotary positions change with the length, so all keys in the cache are rotated again
+  for each new token. The hidden states from which they were computed still reflect the
+  rates of earlier lengths: beyond the training length, tokens may differ from those
+  generated without a cache, and from those of the transformers library, which does not
+  rotate keys again.
 
   Args:
-    model: what `vvlen.models.llama` loads, or one with its `prefill` and `step`.
-    variables: its own.
-    tokens: [B, n] integers, prompts, padded at the end with any tokens.
+    model: a `vvlen.models.llama.Llama`, or another module with its methods `prefill`,
+      `step` and `logits`.
+    variables: of the model.
+    tokens: [B, n] integers, the prompts, padded at the end with any tokens.
     num_tokens: m.
-    lengths: [B], tokens of each prompt, 1..n; None: n.
-    temperature: 0 takes the likeliest token (the first of equals); else tokens are
-      drawn from softmax(logits / temperature).
-    key: typed, needed where tokens are drawn.
-    end: a token that ends a sequence, after which it is repeated; None: none.
+    lengths: [B] integers in 1..n, the number of tokens of each prompt; None: n.
+    temperature: 0 takes the most probable token, the first of several; otherwise tokens
+      are drawn from softmax(logits / temperature).
+    key: a typed PRNG key; required if the temperature is positive.
+    end: the token that ends a sequence and then fills its row; None: there is none.
 
   Returns:
     [B, m] int32.
 
   Raises:
-    ValueError: if shapes do not fit, a token or `end` is not in the vocabulary, a
-      length not an integer in 1..n, the temperature negative, or there is no key to
-      draw by.
+    ValueError: if shapes do not fit, num_tokens is not positive, a token or `end` is
+      not in the vocabulary, a length is not an integer in 1..n, the temperature is
+      negative, or it is positive and there is no key.
   """
   tokens = jnp.asarray(tokens)
   if tokens.ndim != 2 or not tokens.size:
-    raise ValueError(f'tokens must be [B, n], none of them 0: {tokens.shape}')
+    raise ValueError(f'tokens must be [B, n], B and n positive: {tokens.shape}')
   batch, longest = tokens.shape
   given = np.full(batch, longest) if lengths is None else np.asarray(lengths)
   if (given.shape != (batch,) or not np.issubdtype(given.dtype, np.integer)
@@ -63,7 +65,7 @@ def generate(
   if num_tokens < 1:
     raise ValueError(f'num_tokens must be positive: {num_tokens}')
   if not temperature >= 0 or (temperature > 0 and key is None):
-    raise ValueError('temperature must not be negative, and needs a key where it is '
+    raise ValueError('temperature must not be negative, and needs a key if it is '
                      f'positive: {temperature}')
   check_places('tokens', tokens, model.vocab_size)
   if end is not None and not 0 <= end < model.vocab_size:

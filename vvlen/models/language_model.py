@@ -1,4 +1,4 @@
-"""A language model: the decoder and its output embedding.
+"""A language model: a decoder and an output embedding.
 
 Axes: B sequences, n tokens, V words, d width.
 """
@@ -11,20 +11,21 @@ from vvlen.models.decoder import Decoder
 
 
 class LanguageModel(nn.Module):
-  """Tells the next token of each token.
+  """Predicts the next token at each position.
 
   Attributes:
-    decoder: the `Decoder`. Its words are those of the output embedding, [V, d], whose
-      entries have a variance of 1/d, so that logits begin with that of 1.
+    decoder: the `Decoder`, with V words. The entries of the output embedding [V, d]
+      are initialized with a variance of 1/d, so that initial logits have a variance
+      of 1.
   """
 
   decoder: Decoder
 
   def setup(self):
-    """Names the output embedding, which `hidden` leaves out."""
+    """Creates the output embedding, which `hidden` does not use."""
     self.output_embedding = self.param(
         'output_embedding', nn.initializers.normal(self.decoder.width**-0.5),
-        (self.decoder.vocab_size, self.decoder.width), jnp.float32,
+        (self.decoder.vocab_size, self.decoder.width), self.decoder.param_dtype,
     )
 
   def __call__(
@@ -35,7 +36,7 @@ class LanguageModel(nn.Module):
     wide = jnp.promote_types(hidden.dtype, jnp.float32)
     return jnp.einsum(
         'bnd,vd->bnv', hidden, self.output_embedding.astype(hidden.dtype),
-        preferred_element_type=wide,
+        preferred_element_type=wide, precision=self.decoder.precision,
     )
 
   def hidden(
@@ -43,8 +44,8 @@ class LanguageModel(nn.Module):
   ) -> jax.Array:
     """Maps tokens [B, n] to hidden states [B, n, d], for `vvlen.objectives.chunked`.
 
-    They are of the decoder's `dtype`, if that is given. The logits are these times the
-    parameter `output_embedding`, cast to the same, transposed.
+    They have the decoder's `dtype`, if that is given. The logits are their product with
+    the transpose of the parameter `output_embedding`, cast to the same dtype.
     """
     hidden = self.decoder(tokens, positions)
     return hidden.astype(self.decoder.dtype or hidden.dtype)

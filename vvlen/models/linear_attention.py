@@ -1,13 +1,13 @@
-"""Causal linear attention on bits, its output divided by the position.
+"""Causal linear attention on bits, with its output divided by the position.
 
-Bits x_1..x_k as one-hot vectors, queries and keys of a few dimensions, scalar values,
-no softmax (arXiv 2506.11769, section 3):
+Bits x_1..x_k are one-hot vectors, queries and keys have a few dimensions, values are
+scalars, and there is no softmax (arXiv 2506.11769, section 3):
 
   g(x_1..x_k) = (1/k) Σ_{i ≤ k} (q_{x_k} · k_{x_i}) v_{x_i} = (1/k) Σ_i A[x_k, x_i]
   A[a, b] = (q_a · k_b) v_b
 
-g depends on A alone. With two dimensions or more A can be any 2 × 2 table, with one
-only of rank 1. `vvlen.theory.linear_attention` has the best A.
+g depends on A alone. With two dimensions or more, A can be any 2 × 2 table; with one, A
+has rank 1. `vvlen.theory.linear_attention` computes the best A.
 
 Axes: B strings, N bits at most, d width.
 """
@@ -23,44 +23,46 @@ class LinearAttention(nn.Module):
   """One layer of linear attention, read at the last bit of each string."""
 
   width: int = 2  # d, of queries and keys
-  dtype: Any = jnp.float32  # of weights, sums and the answer
+  dtype: Any = jnp.float32  # of products, sums and the answer
+  param_dtype: Any = jnp.float32
+  precision: Any = jax.lax.Precision.HIGHEST  # the sums are compared with float64
 
   @nn.compact
   def __call__(self, bits: jax.Array, length: jax.Array) -> jax.Array:
     """Returns the answer for each string.
 
     Args:
-      bits: [B, N] int32, 0 or 1; those behind the length do not matter.
+      bits: [B, N] int32, 0 or 1; bits after the first k are ignored.
       length: k [B] int32, 1..N.
 
     Returns:
       g [B], of `dtype`, in units of the target.
     """
     dense = lambda features, name: nn.Dense(
-        features, use_bias=False, dtype=self.dtype, param_dtype=self.dtype,
-        precision=jax.lax.Precision.HIGHEST, name=name,
+        features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype,
+        precision=self.precision, name=name,
     )
     one_hot = jax.nn.one_hot(bits, 2, dtype=self.dtype)  # [B, N, 2]
     last = jnp.take_along_axis(one_hot, (length - 1)[:, None, None], axis=1)[:, 0]
     query = dense(self.width, 'query')(last)
-    # What is 0 has the key 0 and the value 0.
+    # A zero vector has the key 0 and the value 0, so it adds nothing to the sum.
     kept = jnp.arange(bits.shape[1])[None] < length[:, None]
     one_hot = jnp.where(kept[..., None], one_hot, 0.0)
     keys, values = dense(self.width, 'key')(one_hot), dense(1, 'value')(one_hot)[..., 0]
     total = jnp.einsum(
-        'bd,bnd,bn->b', query, keys, values, precision=jax.lax.Precision.HIGHEST
+        'bd,bnd,bn->b', query, keys, values, precision=self.precision
     )
     return total / length.astype(self.dtype)
 
 
 def table(params: Any) -> jax.Array:
-  """Returns what a `LinearAttention` computes with: A [2, 2], of its dtype.
+  """Returns the table A [2, 2] of a `LinearAttention`, of the dtype of its parameters.
 
   Args:
-    params: of one model, without the key 'params' around them.
+    params: of one model, without the outer key 'params'.
 
   Returns:
-    A[a, b]: the last bit a attends to the bit b.
+    A; A[a, b] is what a bit b adds to the sum over i if the last bit is a.
   """
   query, key = params['query']['kernel'], params['key']['kernel']
   scores = jnp.matmul(query, key.T, precision=jax.lax.Precision.HIGHEST)
@@ -79,7 +81,7 @@ def from_table(table: jax.Array) -> Any:
     The parameters, of the dtype of the table.
 
   Raises:
-    ValueError: on a table of another shape.
+    ValueError: if the table has another shape.
   """
   table = jnp.asarray(table)
   if table.shape != (2, 2):

@@ -1,15 +1,15 @@
-"""How a decoder tells one place from another: positional encodings.
+"""Positional encodings of the decoder.
 
 Token m has the position p_m, by default p_m = m = 0, 1, 2, …
 
-  none        nothing but the causal mask (NoPE)
+  none        only the causal mask (NoPE)
   learned     row p_m of a trained table is added to the embedding
   sinusoidal  PE(p, 2i) = sin(p / b^{2i/d}), PE(p, 2i + 1) = cos(p / b^{2i/d}) is added
               (arXiv 1706.03762, section 3.5)
   alibi       −s_h (p_i − p_j) is added to the logits of head h (arXiv 2108.12409)
-  rope        queries and keys are turned by p_m b^{−2i/d} in the plane of features i
-              and i + d/2 (arXiv 2104.09864; halves as in Llama), so that their product
-              depends on p_i − p_j alone
+  rope        queries and keys are rotated by p_m b^{−2i/d} in the plane of features i
+              and i + d/2, paired as in Llama (arXiv 2104.09864), so that positions
+              affect their product through p_i − p_j alone
   random      rope at sorted positions drawn without replacement from 0..max − 1 for
               each forward pass, in training and test (RandomPos, arXiv 2305.16843)
 
@@ -54,11 +54,11 @@ def sinusoidal(
 def alibi_slopes(num_heads: int) -> np.ndarray:
   """Returns the slopes s_h of ALiBi, [h] float64.
 
-  2^{−8k/h} for k = 1..h where h is a power of two; else those of the power of two
-  below, followed by every other one of the power of two above.
+  They are 2^{−8k/h}, k = 1..h, if h is a power of two. Otherwise they are the slopes of
+  the power of two below h, followed by every other slope of the power of two above.
 
   Raises:
-    ValueError: if there is no head.
+    ValueError: if num_heads is not positive.
   """
   if num_heads < 1:
     raise ValueError(f'num_heads must be positive: {num_heads}')
@@ -68,7 +68,7 @@ def alibi_slopes(num_heads: int) -> np.ndarray:
 
 
 def rotate(x: jax.Array, positions: jax.Array, base: float = BASE) -> jax.Array:
-  """Turns queries or keys by their positions (RoPE).
+  """Rotates queries or keys by their positions (RoPE).
 
   Args:
     x: [..., n, h, d], d even.
@@ -76,7 +76,7 @@ def rotate(x: jax.Array, positions: jax.Array, base: float = BASE) -> jax.Array:
     base: b.
 
   Returns:
-    An array of the shape and dtype of x; narrower than float32 is turned in float32.
+    An array of the shape and dtype of x, computed in float32 or wider.
 
   Raises:
     ValueError: if d is odd.
@@ -92,7 +92,7 @@ def random_positions(key: jax.Array, num_tokens: int, highest: int) -> jax.Array
   Args:
     key: a typed PRNG key.
     num_tokens: n.
-    highest: how many positions there are, at least the longest length ever tested.
+    highest: number of positions, at least the longest length of any test.
 
   Returns:
     [n] int32, increasing.
@@ -101,7 +101,7 @@ def random_positions(key: jax.Array, num_tokens: int, highest: int) -> jax.Array
     ValueError: if there are fewer positions than tokens.
   """
   if not 0 < num_tokens <= highest:
-    raise ValueError(f'{num_tokens} positions cannot be drawn of {highest}')
+    raise ValueError(f'cannot draw {num_tokens} positions from {highest}')
   return jnp.sort(jax.random.permutation(key, highest)[:num_tokens])
 
 

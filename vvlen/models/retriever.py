@@ -5,53 +5,66 @@
 Axes: n items, x features of an item, C classes; leading axes are batch axes.
 """
 
+from collections.abc import Callable
+import functools
 from typing import Any
 
 from flax import linen as nn
+from flax.linen.dtypes import promote_dtype
 import jax
 import jax.numpy as jnp
 
 from vvlen.models.attention import (
-    Affine,
-    Intervention,
-    SingleHeadAttention,
+    add_value_bias,
+    attend,
+    finish,
+    projections,
     Temperature,
 )
+from vvlen.models.norm import Norm
 
 ITEM_ENCODERS = ('mlp', 'linear')
+# attention output [..., d], before the norm -> what to put in its place
+Intervention = Callable[[jax.Array], jax.Array]
 
 
 class Retriever(nn.Module):
-  """Reads a set of items with one query and names a class.
+  """Classifies a set of items given one query.
 
-  ψ_x, ψ_q and φ are Linear-GELU-Linear (the tanh form of GELU). No positions, no
-  residual. Every parameter has a name of its own, so models that differ in `norm`
-  draw the same initial weights from the same key: comparisons are paired.
+  ψ_x, ψ_q and φ are Linear-GELU-Linear (with the tanh form of GELU). There are no
+  positions and no residual. Every parameter has a name of its own, so models that
+  differ in `norm` draw the same initial weights from the same key, and comparisons are
+  paired.
 
   Attributes:
     num_classes: C.
     width: of every layer.
-    norm: 'none', 'standardize' or 'layer_norm', right after attention.
+    norm: right after attention: 'none', 'standardize', 'layer_norm', a linen module
+      or a function.
     output_projection: whether a projection W_O follows the norm.
     value_bias: whether the values of attention have a bias.
-    epsilon: of the norm.
-    item_encoder: ψ_x: 'mlp' or 'linear'.
-    fold: False applies ψ_x's last layer, W_K and W_V to every item. Equal to
-      rounding, and many times the work.
+    epsilon: of a norm given by name.
+    item_encoder: ψ_x, 'mlp' or 'linear'.
     dtype: of the matrix products; None follows the inputs.
+    param_dtype: of the parameters.
+    precision: of the matrix products, except those of `attend`, which always uses the
+      highest.
     kernel_init: of every kernel.
+    bias_init: of every bias.
   """
 
   num_classes: int = 10
   width: int = 128
-  norm: str = 'none'
+  norm: Norm = 'none'
   output_projection: bool = False
   value_bias: bool = False
   epsilon: float = 1e-5
   item_encoder: str = 'mlp'
-  fold: bool = True
   dtype: Any = None
+  param_dtype: Any = jnp.float32
+  precision: jax.lax.PrecisionLike = None
   kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+  bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
   @nn.compact
   def __call__(
@@ -62,24 +75,25 @@ class Retriever(nn.Module):
       temperature: Temperature | None = None,
       intervention: Intervention | None = None,
   ) -> jax.Array:
-    """Maps query [..., d_q] and items [..., n, x] to float32 logits [..., C].
+    """Maps query [..., d_q] and items [..., n, x] to class logits [..., C].
 
     Args:
       query: [..., d_q].
       items: [..., n, x].
       mask: [..., n] bool, True where there is an item; None for all.
       temperature: as in `vvlen.models.attention.attend`.
-      intervention: as in `vvlen.models.attention.SingleHeadAttention`.
+      intervention: maps the attention output [..., d], before the norm, to an array
+        that replaces it; for experiments on trained models.
 
     Returns:
       Class logits [..., C], float32 or wider.
 
     Raises:
-      ValueError: on an unknown `item_encoder` or `norm`.
+      ValueError: if `item_encoder` or `norm` is unknown.
     """
     if self.item_encoder == 'mlp':
-      # One matrix of all items: XLA's gradient of a product over two batch axes is
-      # twenty times slower on a CPU.
+      # All items as rows of one matrix: with two batch axes, XLA's gradient of a
+      # product is twenty times slower on a CPU.
       rows = _dense(self, self.width, 'item_hidden')(
           items.reshape(-1, items.shape[-1])
       )
@@ -95,45 +109,108 @@ def retrieve(
     temperature: Temperature | None,
     intervention: Intervention | None,
 ) -> jax.Array:
-  """Makes, within the compact method of `module`, all after ψ_x's first layer.
+  """Computes all layers after ψ_x's first; called in the compact method of `module`.
 
   Args:
-    module: a linen module with the fields of `Retriever`; its parameters these
-      become.
+    module: a linen module with the fields of `Retriever`, which gets the parameters.
     query: features [..., d_q].
-    items: [..., n, x], ψ_x's hidden layer, or the features where ψ_x is linear.
-    mask: as all that follows, as in `Retriever`.
-    temperature: as above.
-    intervention: as above.
+    items: [..., n, x], ψ_x's hidden layer, or the features if ψ_x is linear.
+    mask: as in `Retriever`.
+    temperature: as in `Retriever`.
+    intervention: as in `Retriever`.
 
   Returns:
     Class logits [..., C], float32 or wider.
 
   Raises:
-    ValueError: on an unknown `item_encoder` or `norm`.
+    ValueError: if `item_encoder` or `norm` is unknown.
   """
   if module.item_encoder not in ITEM_ENCODERS:
-    raise ValueError(f'item_encoder must be mlp or linear: {module.item_encoder!r}')
-  items_map = Affine(
-      module.param('item_output_kernel', module.kernel_init,
-                   (items.shape[-1], module.width), jnp.float32),
-      module.param('item_output_bias', nn.initializers.zeros, (module.width,),
-                   jnp.float32),
-  )
+    raise ValueError(
+        f'item_encoder must be one of mlp, linear: {module.item_encoder!r}')
+  kernel = module.param('item_output_kernel', module.kernel_init,
+                        (items.shape[-1], module.width), module.param_dtype)
+  bias = module.param('item_output_bias', module.bias_init, (module.width,),
+                      module.param_dtype)
   query = nn.gelu(_dense(module, module.width, 'query_hidden')(query))
   query = _dense(module, module.width, 'query_output')(query)
-  output = SingleHeadAttention(
+  output = RetrieverAttention(
       module.width, norm=module.norm, output_projection=module.output_projection,
-      value_bias=module.value_bias, epsilon=module.epsilon, fold=module.fold,
-      dtype=module.dtype, kernel_init=module.kernel_init, name='attention',
-  )(query, items, mask, temperature, items_map, intervention)
+      value_bias=module.value_bias, epsilon=module.epsilon, dtype=module.dtype,
+      param_dtype=module.param_dtype, precision=module.precision,
+      kernel_init=module.kernel_init, bias_init=module.bias_init, name='attention',
+  )(query, items, kernel, bias, mask, temperature, intervention)
   hidden = nn.gelu(_dense(module, module.width, 'head_hidden')(output))
   wide = jnp.promote_types(hidden.dtype, jnp.float32)
-  # float32 whatever `dtype`, since the loss exponentiates these.
+  # float32 or wider whatever `dtype` is, since the loss exponentiates logits.
   return _dense(module, module.num_classes, 'head_output', wide)(hidden)
+
+
+class RetrieverAttention(nn.Module):
+  """`vvlen.models.attention.SingleHeadAttention` over the items h_i = A x_i + b.
+
+  The h_i are never computed either: q·(A x_i) = (Aᵀ q)·x_i; b adds the same number to
+  all logits of a row, so the weights do not depend on it; and Σ a_i (A x_i + b) =
+  A Σ a_i x_i + b.
+
+  Attributes are as in `SingleHeadAttention`.
+  """
+
+  features: int
+  norm: Norm = 'none'
+  output_projection: bool = False
+  value_bias: bool = False
+  epsilon: float = 1e-5
+  dtype: Any = None
+  param_dtype: Any = jnp.float32
+  precision: jax.lax.PrecisionLike = None
+  kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+  bias_init: nn.initializers.Initializer = nn.initializers.zeros
+
+  @nn.compact
+  def __call__(
+      self,
+      query: jax.Array,
+      items: jax.Array,
+      kernel: jax.Array,
+      bias: jax.Array,
+      mask: jax.Array | None = None,
+      temperature: Temperature | None = None,
+      intervention: Intervention | None = None,
+  ) -> jax.Array:
+    """Returns the normalized output [..., d].
+
+    Args:
+      query: [..., d_q].
+      items: x_i [..., n, x].
+      kernel: Aᵀ [x, h], h the width of the h_i.
+      bias: b [h].
+      mask: as in `Retriever`.
+      temperature: as in `Retriever`.
+      intervention: as in `Retriever`.
+    """
+    kernels = projections(self, query.shape[-1], bias.shape[-1])
+    query, items, w_q, w_k, w_v, kernel, bias = promote_dtype(
+        query, items, *kernels, kernel, bias, dtype=self.dtype
+    )
+    dot = functools.partial(jnp.matmul, precision=self.precision)
+    query = dot(dot(dot(query, w_q), w_k.T), kernel.T)
+    # `attend` divides by the root of this query's width; it should be the root of d.
+    query = query * (query.shape[-1] / self.features) ** 0.5
+    output, weights = attend(query, items, items, mask, temperature)
+    # Weights sum to 1, or to 0 in a row whose items are all masked.
+    total = weights.sum(-1, keepdims=True).astype(output.dtype)
+    bias = jnp.expand_dims(bias, range(output.ndim - 1))
+    output = dot(dot(output, kernel) + total * bias, w_v)
+    output = add_value_bias(self, output, weights)
+    if intervention is not None:
+      output = intervention(output)
+    return finish(self, output, weights)
 
 
 def _dense(module: Any, features: int, name: str, dtype: Any = None) -> nn.Dense:
   return nn.Dense(
-      features, dtype=dtype or module.dtype, kernel_init=module.kernel_init, name=name
+      features, dtype=dtype or module.dtype, param_dtype=module.param_dtype,
+      precision=module.precision, kernel_init=module.kernel_init,
+      bias_init=module.bias_init, name=name,
   )

@@ -1,17 +1,17 @@
-"""Rotary positions of the Llama family, and how they are stretched to longer inputs.
+"""Rotary positions of the Llama family, and their extensions to longer inputs.
 
-Queries and keys are turned by p ω_i in the plane of features i and i + d/2 (RoPE, arXiv
-2104.09864; halves as in Llama), with rates ω_i = b^{−2i/d}, i = 0..d/2 − 1. For inputs
-longer than the L₀ tokens of training, rates are changed. With s the factor:
+Queries and keys are rotated by p ω_i in the plane of features i and i + d/2, paired as
+in Llama (RoPE, arXiv 2104.09864), with rates ω_i = b^{−2i/d}, i = 0..d/2 − 1. For
+inputs longer than the L₀ tokens of training, the rates are changed. With a factor s:
 
   Linear   ω_i / s (position interpolation, arXiv 2306.15595)
   Dynamic  base b (s n / L₀ − (s − 1))^{d/(d−2)} for inputs of n > L₀ tokens (dynamic
            NTK)
-  Yarn     ω_i (1 − r_i) + ω_i / s · r_i, r_i = clip((i − low)/(high − low), 0, 1), low
-           and high being d ln(L₀ / 2πβ) / (2 ln b) with β = β_fast and β_slow; cosine
-           and sine times 0.1 ln s + 1, at all lengths (arXiv 2309.00071)
-  Llama3   ω_i where the wavelength λ_i = 2π / ω_i < L₀ / h, ω_i / s where λ_i > L₀ / l,
-           between them t ω_i + (1 − t) ω_i / s, t = (L₀ / λ_i − l) / (h − l)
+  Yarn     ω_i (1 − r_i) + ω_i / s · r_i, r_i = clip((i − low)/(high − low), 0, 1);
+           low and high are d ln(L₀ / 2πβ) / (2 ln b) for β = β_fast and β_slow; cosine
+           and sine are multiplied by 0.1 ln s + 1 at all lengths (arXiv 2309.00071)
+  Llama3   ω_i if the wavelength λ_i = 2π / ω_i < L₀ / h, ω_i / s if λ_i > L₀ / l,
+           and between them t ω_i + (1 − t) ω_i / s, t = (L₀ / λ_i − l) / (h − l)
 
 Axes: B sequences, n tokens, h heads, d width of a head.
 """
@@ -32,25 +32,25 @@ class Linear(NamedTuple):
 
 
 class Dynamic(NamedTuple):
-  """Dynamic NTK: nothing changes up to L₀ tokens."""
+  """Dynamic NTK: rates change only for inputs of more than L₀ tokens."""
 
   factor: float  # s
   original_length: int  # L₀
 
 
 class Yarn(NamedTuple):
-  """Turns slow planes slower, and all by a little less spread logits."""
+  """YaRN: reduces the rates of slow planes, and scales all logits up."""
 
   factor: float  # s
   original_length: int  # L₀
-  beta_fast: float = 32.0  # turns within L₀ from which on a plane is left alone
-  beta_slow: float = 1.0  # turns up to which it is slowed by s
-  truncate: bool = True  # low and high are rounded outwards
+  beta_fast: float = 32.0  # planes with at least this many turns in L₀ keep their rate
+  beta_slow: float = 1.0  # rates of planes with at most so many turns are divided by s
+  truncate: bool = True  # whether low is rounded down and high rounded up
   scale: float | None = None  # of cosine and sine; None: 0.1 ln s + 1
 
 
 class Llama3(NamedTuple):
-  """As in Llama 3.1: slow planes are slowed, fast ones left alone."""
+  """As in Llama 3.1: the rates of slow planes are reduced, those of fast ones kept."""
 
   factor: float  # s
   original_length: int  # L₀
@@ -68,20 +68,20 @@ class Rope(NamedTuple):
 def rates(
     rope: Rope, width: int, length: int | jax.Array
 ) -> tuple[np.ndarray | jax.Array, float]:
-  """Returns how far each plane turns from one position to the next.
+  """Returns the angle by which each plane is rotated from one position to the next.
 
   Args:
-    rope: what kind.
+    rope: the base and the extension.
     width: d, even, and more than 2 for Dynamic.
-    length: n, tokens of the input, which Dynamic alone asks for: a number, or an array
-      [...], traced or not.
+    length: n, tokens of the input, used by Dynamic alone: a number, or an array [...],
+      traced or not.
 
   Returns:
-    ω [d/2] in radians, float64; of Dynamic with an array of lengths [..., d/2], float32
-    or wider. And the factor of cosine and sine.
+    The rates ω [d/2] in radians, float64, and the factor of cosine and sine. For
+    Dynamic with an array of lengths, ω is [..., d/2] and float32 or wider.
 
   Raises:
-    ValueError: if the width is odd, or a factor or length is not positive.
+    ValueError: if the width is odd, or too small for Dynamic, or as `check`.
   """
   if width < 2 or width % 2:
     raise ValueError(f'rotary positions need an even width of heads: {width}')
@@ -106,14 +106,19 @@ def rates(
 
 
 def check(rope: Rope) -> None:
-  """Raises ValueError on numbers that make no rotary positions."""
+  """Raises ValueError unless all numbers define rotary positions.
+
+  They must be positive and finite, the base of Yarn more than 1, and the
+  low_frequency_factor of Llama3 less than its high_frequency_factor.
+  """
   numbers = {'base': rope.base}
   if rope.stretched is not None:
     known = rope.stretched._asdict()
     numbers |= {n: x for n, x in known.items() if n != 'truncate' and x is not None}
   for name, value in numbers.items():
     if not 0 < value < math.inf:
-      raise ValueError(f'{name} of rotary positions must be positive: {value!r}')
+      raise ValueError(
+          f'{name} of rotary positions must be positive and finite: {value!r}')
   if isinstance(rope.stretched, Yarn) and rope.base <= 1:
     raise ValueError(f'base of yarn positions must be more than 1: {rope.base!r}')
   if isinstance(rope.stretched, Llama3):
@@ -126,7 +131,7 @@ def check(rope: Rope) -> None:
 def angles(
     positions: jax.Array, rates: ArrayLike, dtype: Any = jnp.float32
 ) -> jax.Array:
-  """Returns p ω.
+  """Returns the angles p ω.
 
   Args:
     positions: p [n] or [B, n].
@@ -134,7 +139,7 @@ def angles(
     dtype: float32 or float64.
 
   Returns:
-    [n, d/2], or [B, n, d/2] if either has B.
+    [n, d/2], or [B, n, d/2] if positions or rates have the axis B.
   """
   positions = jnp.asarray(positions).astype(dtype)[..., None]
   rates = jnp.asarray(rates, dtype)[..., None, :]
@@ -144,15 +149,15 @@ def angles(
 
 
 def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Turns queries or keys.
+  """Rotates queries or keys.
 
   Args:
     x: [..., n, h, d], d even.
-    cos: of the angles, [n, d/2], or with the batch axes of x.
-    sin: of the angles, of the same shape.
+    cos: cosine of the angles, [n, d/2], or [..., n, d/2] with the batch axes of x.
+    sin: sine of the angles, of the same shape.
 
   Returns:
-    An array of the shape and dtype of x; narrower than float32 is turned in float32.
+    An array of the shape and dtype of x, computed in float32 or wider.
   """
   wide = jnp.promote_types(x.dtype, jnp.float32)
   lift = lambda a: jnp.expand_dims(a[..., None, :], range(x.ndim - a.ndim - 1))
@@ -181,7 +186,7 @@ def _yarn(plain, base, yarn):
   width = 2 * plain.size
 
   def plane_of(turns):
-    """Returns the plane, a fraction, that makes so many turns within L₀."""
+    """Returns the plane, as a real number, that makes this many turns in L₀ tokens."""
     ratio = yarn.original_length / (2 * math.pi * turns)
     return width * math.log(ratio) / (2 * math.log(base))
 

@@ -1,8 +1,9 @@
-"""Layers like that of the causal stack, each with one thing changed.
+"""Variants of the causal stack's layer, each with one change.
 
-What arXiv 2509.21042 leaves out: RMSNorm, several heads, rotary positions, attention
-without the mask. Each is a layer in the sense of `vvlen.models.causal_stack`, with the
-batch axes last, to be simulated by `vvlen.simulation.simulate`.
+The changes, which arXiv 2509.21042 does not study, are RMSNorm, several heads, rotary
+positions, and attention without the mask. Each variant returns a `Layer` of
+`vvlen.models.causal_stack`, with batch axes last, and can be simulated by
+`vvlen.simulation.simulate`.
 
 Axes: n tokens, d width, h heads.
 """
@@ -30,10 +31,10 @@ def rms_norm_layer(x: jax.Array, residual: jax.Array) -> Layer:
 
 
 def unmasked_layer(x: jax.Array, residual: jax.Array) -> Layer:
-  """One layer with LayerNorm in which every token attends to all.
+  """One layer with LayerNorm in which every token attends to all tokens.
 
   Args:
-    x: [n, d, ...], float32 or float64; a row without variance gives nan.
+    x: [n, d, ...], float32 or float64; a row of equal entries gives nan.
     residual: c [].
   """
   z = standardize(x, axis=1, epsilon=0.0)
@@ -57,12 +58,13 @@ def random_heads(
     key: a PRNG key.
     width: d, a multiple of the number of heads.
     num_heads: h.
-    tied: whether queries and keys of a head have one projection, so that a token looks
-      most like itself. With one head this is the paper's stack, turned.
+    tied: whether the queries and keys of a head share one projection, so that a token's
+      query is most similar to its own key. With one head this is the paper's stack:
+      the orthogonal projections cancel.
     dtype: float32 or float64.
 
   Raises:
-    ValueError: if the heads do not divide the width.
+    ValueError: if the number of heads does not divide the width.
   """
   if num_heads < 1 or width % num_heads:
     raise ValueError(f'{num_heads} heads do not divide a width of {width}')
@@ -76,8 +78,8 @@ def random_heads(
 def heads_layer(x: jax.Array, residual: jax.Array, heads: Heads) -> Layer:
   """One layer of h heads: Σ_h softmax(Z Q_h (Z K_h)ᵀ / √(d/h)) Z V_h V_hᵀ + c X.
 
-  The heads of arXiv 1706.03762, with the transposed value projection as that of the
-  output, so that without mixing of tokens the layer gives Z itself.
+  The heads are those of arXiv 1706.03762. The output projection is the transposed value
+  projection, so that a token that attends to itself alone gets its own row of Z.
 
   Args:
     x: [n, d, ...], float32 or float64.
@@ -85,7 +87,7 @@ def heads_layer(x: jax.Array, residual: jax.Array, heads: Heads) -> Layer:
     heads: the projections, of the width d.
 
   Returns:
-    A layer whose scores and weights are [n, n, h, ...].
+    A `Layer` whose scores and weights are [n, n, h, ...].
   """
   z = standardize(x, axis=1, epsilon=0.0)
   query, key, value = (
@@ -103,12 +105,12 @@ def rotary_layer(
 ) -> Layer:
   """One layer with rotary positions (arXiv 2104.09864).
 
-  Queries and keys are turned, values are not.
+  Queries and keys are rotated, values are not.
 
   Args:
     x: [n, d, ...], d even, float32 or float64.
     residual: c [].
-    base: of the angles [], positive: base^{−2k/d} a position for the k-th pair.
+    base: [], positive; the k-th pair is rotated by base^{−2k/d} per position.
     causal: False attends to all tokens.
 
   Raises:
@@ -124,14 +126,15 @@ def _add_residual(attended: Layer, residual: jax.Array, x: jax.Array) -> Layer:
 
 
 def rotate(x: jax.Array, base: jax.Array) -> jax.Array:
-  """Turns features k and k + d/2 of the row at position i by i · base^{−2k/d}.
+  """Rotates features k and k + d/2 of the row at position i by i · base^{−2k/d}.
 
   Args:
     x: [n, d, ...], d even.
-    base: [].
+    base: [], positive.
 
   Returns:
-    [n, d, ...]; the product of two rows depends on their distance alone.
+    [n, d, ...]. Of the positions of two rows, only their difference affects the product
+    of the rows.
 
   Raises:
     ValueError: if d is odd.

@@ -1,4 +1,4 @@
-"""Adaptive temperature: sharpen attention where it has grown too spread out.
+"""Adaptive temperature: sharpens attention that is too spread out.
 
   H = −Σ p ln(p + 1e-9),   p = softmax(logits)
   β = max(polynomial(H), 1) where H > 0.5, else 1
@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vvlen.models.attention import masked_softmax
+from vvlen.models.masked_softmax import masked_softmax
 
-# Degree 4, highest first. Above 1 only for 0.849 < H < 5.945 nats: beyond about 382
-# equally attended items it changes nothing.
+# Coefficients of degree 4 to 0. The polynomial exceeds 1 only for 0.849 < H < 5.945
+# nats: with more than about 382 equally attended items, β is 1.
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
 _LEAST_ENTROPY = 0.5  # nats
 
@@ -36,8 +36,8 @@ def adaptive_temperature(
 
   Args:
     logits: [..., n], scaled by 1/√d.
-    mask: [..., n] bool, True where there is an item; padding does not enter H.
-    coefficients: of the polynomial in H, highest degree first; `fit` makes them.
+    mask: [..., n] bool, True where there is an item; others do not count in H.
+    coefficients: of the polynomial in H, highest degree first, as `fit` returns them.
 
   Returns:
     β [..., 1], at least 1.
@@ -50,7 +50,7 @@ def adaptive_temperature(
 
 
 def fit(entropy: ArrayLike, beta: ArrayLike, degree: int = 4) -> np.ndarray:
-  """Least-squares polynomial from entropies to the betas that served best.
+  """Fits a polynomial by least squares that maps entropies to the best β.
 
   Args:
     entropy: [R] nats, one per row of attention.
@@ -58,9 +58,9 @@ def fit(entropy: ArrayLike, beta: ArrayLike, degree: int = 4) -> np.ndarray:
     degree: of the polynomial.
 
   Returns:
-    Coefficients [degree + 1], highest first, float64. Rows whose entropy is below
-    0.5, where β is 1 anyway, are left out; with fewer rows than coefficients, or
-    entropies that do not determine them, the polynomial is the constant 1.
+    Coefficients [degree + 1], highest degree first, float64. Rows with an entropy of at
+    most 0.5, where β is 1 anyway, and rows whose β is not finite are left out. If the
+    rest do not determine the coefficients, the polynomial is the constant 1.
   """
   entropy, beta = np.asarray(entropy, np.float64), np.asarray(beta, np.float64)
   rows = (entropy > _LEAST_ENTROPY) & np.isfinite(beta)

@@ -1,1 +1,1 @@
-"""What is minimized: losses, and what they are computed of."""
+"""Losses, and the windows, divergences and measures that they are made of."""

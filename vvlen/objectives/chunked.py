@@ -1,31 +1,33 @@
 """Losses from hidden states and the output embedding, without the logits of all rows.
 
-Logits are z = h Eᵀ, for hidden states h [rows, D] and an embedding E [V, D]. Of V =
-128,256 and 8,192 rows they are the largest thing in training, and a loss keeps several
-arrays of their size for its gradient. Here rows are taken a chunk at a time, and with
-the loss of a chunk its gradient g in the logits is computed at once:
+Logits are z = h Eᵀ, for hidden states h [rows, D] and an embedding E [V, D]. With V =
+128,256 and 8,192 rows they are the largest array in training, and a loss keeps several
+arrays of their size for its gradient. Here rows are taken a chunk at a time, and the
+gradient g in the logits of a chunk is computed together with the loss:
 
   ∂loss/∂h = g E    (of the chunk),    ∂loss/∂E = Σ over chunks of gᵀ h
 
-so that nothing of a chunk is kept and nothing computed twice: the backward pass
-multiplies by a number. That is three products of 2 · rows · V · D operations, as many
-as the plain loss needs, and a pass over the sum [V, D] per chunk, so chunks should not
-be small. The idea is known as cut or chunked cross-entropy (arXiv 2411.09009).
+So nothing of a chunk is kept and nothing is computed twice: the backward pass only
+multiplies by a number. The cost is three products of 2 · rows · V · D operations, as
+many as the plain loss needs, and for each chunk a pass over the sum [V, D], so chunks
+should not be small. The idea is known as cut or chunked cross-entropy (arXiv
+2411.09009).
 
-The two windows of `vvlen.objectives.misalignment` are read side by side, row r + e (mod
-L) of the first with row r of the second, so that each row's logits are computed once:
-all rows have a next token or weight 0, and rows L//2 <= r < L − e are compared. Blocks
-of a chunk that has none of these are spared the comparison.
+Of two windows of one stream, [0, L) and [e, L + e), row r + e (mod L) of the first is
+taken together with row r of the second, so that each row's logits are computed once.
+All rows enter the cross-entropy, those without a next token with weight 0; rows
+L//2 <= r < L − e are also compared (0 <= r < L − e with `whole_overlap`). Blocks of a
+chunk without such rows skip the comparison.
 
-Logits and sums are float32, for bfloat16 inputs too, or float64 with them; products
-take factors of the type of h and E, so g is rounded to bfloat16 where both are. Chunks
-are cut from positions, so that a batch stays where it is sharded; so does a vocabulary
-(E by its first axis, under jit): then maxima, sums and ∂loss/∂h of rows cross devices,
-logits do not. Where the axes of the mesh are Explicit, which is the default of
+Logits and sums are float32, also for bfloat16 inputs, or float64 for float64 inputs.
+Factors of products have the dtype of h and E, so g is rounded to bfloat16 if both are.
+Chunks are cut along positions, so a batch stays sharded as it is. So does a vocabulary
+(E sharded along its first axis, under jit): then maxima, sums and ∂loss/∂h of rows
+cross devices, but logits do not. If the axes of the mesh are Explicit, the default of
 `jax.make_mesh`, call jax.sharding.auto_axes(loss, out_sharding=PartitionSpec()).
 
-There are no second derivatives, and no forward mode. Under vmap over offsets all rows
-are compared.
+Second derivatives and forward mode are not supported. Under vmap over offsets, the
+comparison is computed for all rows.
 """
 
 import functools
@@ -50,11 +52,11 @@ from vvlen.objectives.over_chunks import (
     wide_dtype,
 )
 
-# Positions. On two CPU cores, chunks of 128 to 512 rows took less time than smaller
-# ones and than all rows at once (V = 32,000, D = 256), and at V = 128,256, D = 2,048
-# those of 2 x 128 rows take 4 % of the plain memory (bfloat16: 8 %). On an accelerator
-# that holds them larger ones save passes over [V, D]; with a batch of 8 this is 2,048
-# rows already.
+# In positions. On two CPU cores, chunks of 128 to 512 rows were faster than smaller
+# ones and than all rows at once (V = 32,000, D = 256); at V = 128,256, D = 2,048,
+# chunks of 2 x 128 rows take 4 % of the memory of the plain loss (bfloat16: 8 %). On an
+# accelerator with enough memory, larger chunks save passes over [V, D]; but with two
+# windows and a batch of 8, 128 positions are 2,048 rows already.
 CHUNK_SIZE = 128
 
 
@@ -71,10 +73,11 @@ def chunked_cross_entropy(
   Args:
     hidden: h [B, L, D].
     embedding: E [V, D], the output embedding.
-    targets: y [B, L], integers in 0..V−1, of the same row: next tokens are shifted by
-      the caller. One outside, where it counts, gives nan, or, outside jit, an error.
-    mask: [B, L] bool, True for rows that count; None for all. If none counts, nan.
-    chunk_size: positions at a time. Logits of [B, chunk_size, V] exist at once.
+    targets: y [B, L], integers in 0..V−1, the target of each row: the caller shifts the
+      tokens. A target that counts and is outside gives nan, or, outside jit, an error.
+    mask: [B, L] bool, True for rows that count; None for all. If none counts, the
+      result is nan.
+    chunk_size: positions per chunk; logits [B, chunk_size, V] exist at once.
 
   Returns:
     A scalar in nats, float32 or float64, with gradients in h and E.
@@ -113,22 +116,22 @@ def chunked_two_window_loss(
     hidden_first: h [B, L, D], of `tokens_first`.
     hidden_second: h [B, L, D], of `tokens_second`.
     embedding: E [V, D], the output embedding.
-    tokens_first: [B, L], as all that follows but for `chunk_size`, in
-      `vvlen.objectives.misalignment.two_window_loss`.
-    tokens_second: [B, L].
-    offset: e, traced or not; one program serves all.
-    weight: α.
-    chunk_size: positions at a time. Logits of [2, B, chunk_size, V] exist at once.
-    divergence: in place of SCE.
-    whole_overlap: compares all rows of the same token.
+    tokens_first: [B, L], integers in 0..V−1.
+    tokens_second: [B, L], `offset` tokens further on in the same stream.
+    offset: e, in 1..L//2−1, or 1..L−1 with `whole_overlap`; a traced offset outside
+      gives nan. Under jit one program serves all offsets.
+    weight: α, finite and at least 0.
+    chunk_size: positions per chunk; logits [2, B, chunk_size, V] exist at once.
+    divergence: of rows, in place of SCE.
+    whole_overlap: compares rows [e, L) of the first window with [0, L−e) of the second.
 
   Returns:
-    The loss, a scalar, float32 or float64, with gradients in both h, E and α; and the
-    metrics, which have none.
+    The loss, a scalar, float32 or float64, with gradients in both h, in E and in α; and
+    the metrics of `two_window_loss`, without gradients.
 
   Raises:
-    ValueError: as `two_window_loss`, or if shapes of hidden states and embedding do not
-      fit or chunk_size is not positive.
+    ValueError: as in `two_window_loss`, or if shapes of hidden states and embedding do
+      not fit or chunk_size is not positive.
   """
   check_two_windows(hidden_first.shape, hidden_second.shape, offset, whole_overlap)
   _check(hidden_first, embedding, chunk_size)
@@ -142,12 +145,12 @@ def chunked_two_window_loss(
   )
 
 
-# Under jit, for else each call would compile its scan anew.
+# Under jit, because otherwise each call would compile its scan again.
 @functools.partial(jax.jit, static_argnums=4)
 def _cross_entropy(hidden, embedding, targets, mask, chunk_size):
   dtype = wide_dtype(hidden, embedding)
   count = mask.sum(dtype=dtype)
-  # Not by a quotient of 0 and 0, which XLA makes 0.
+  # nan is written out: XLA would turn the quotient 0 / 0 into 0.
   share = jnp.where(count > 0, 1 / count, jnp.nan)
   weights = jnp.where(mask | (count == 0), share, jnp.zeros_like(share))
   constants = tuple(split_chunks(x, 1, chunk_size) for x in (targets, weights))
@@ -170,7 +173,7 @@ def _two_windows(
 ):
   batch, length, _ = hidden[0].shape
   dtype = wide_dtype(hidden[0], embedding)
-  # Row r + e (mod L) of the first window comes to r.
+  # Moves row r + e (mod L) of the first window to row r.
   beside = lambda first, second: (jnp.roll(first, -offset, 1), second)
   split = lambda arrays: tuple(split_chunks(x, 1, chunk_size) for x in arrays)
   targets = beside(*(jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in tokens))
@@ -181,7 +184,7 @@ def _two_windows(
       (rows + offset) % length, length, offset, whole_overlap, dtype
   ) / batch
   [compared] = split([jnp.broadcast_to(compared, (batch, length))])
-  # Blocks in which nothing is compared are spared that; nan is not 0.
+  # Blocks whose weights are all 0 skip the comparison; weights of nan do not.
   blocks = num_blocks(compared.shape[-1])
   which = compared.reshape(*compared.shape[:2], blocks, -1)
   which = (which != 0).any(axis=(1, 3)).astype(jnp.int32)
@@ -220,6 +223,6 @@ def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
         f'{hidden.shape}, {embedding.shape}'
     )
   if 0 in hidden.shape or 0 in embedding.shape:
-    raise ValueError(f'nothing to learn from: {hidden.shape}, {embedding.shape}')
+    raise ValueError(f'an axis has length 0: {hidden.shape}, {embedding.shape}')
   if not isinstance(chunk_size, int) or chunk_size < 1:
     raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')

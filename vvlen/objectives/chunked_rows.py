@@ -1,12 +1,14 @@
-"""Values of single rows from hidden states, without the logits of all rows.
+"""Losses and measures of each row from hidden states, without the logits of all rows.
 
-Logits are z = h Eᵀ, as in `vvlen.objectives.chunked`, which sums a loss for training.
-Here is what evaluation needs, the loss of each row and the measures of two windows: a
-chunk of positions at a time, of which logits [B, chunk_size, V] exist, twice for two
-windows, and what is computed of them; of other positions there are numbers [B, L].
+Logits are z = h Eᵀ. Training needs a loss summed over rows, which is in
+`vvlen.objectives.chunked`; evaluation needs the loss of each row, and the measures of
+two windows. Positions are taken a chunk at a time: only the logits [B, chunk_size, V]
+of one chunk (two with two windows) and arrays computed from them exist at once; of the
+other positions, only results [B, L] are kept.
 
-Not for training: a gradient would keep what each chunk computes. Batches stay where
-they are sharded, and so does a vocabulary, as in `vvlen.objectives.chunked`.
+Not for training: a gradient would keep what each chunk computes. Chunks are cut along
+positions, so a batch stays sharded as it is, and so does a vocabulary (E sharded along
+its first axis, under jit).
 
 Axes: B sequences, L positions, D width, V words.
 """
@@ -36,11 +38,11 @@ def token_losses(
 
   Args:
     hidden: h [B, L, D].
-    embedding: E [V, D], the output embedding; factors of the product are of the type
-      of h, sums are float32 or wider.
-    targets: y [B, L], integers in 0..V−1, of the same row: next tokens are shifted by
-      the caller. One outside gives nan, or, outside jit, an error.
-    chunk_size: positions at a time. Logits of [B, chunk_size, V] exist at once.
+    embedding: E [V, D], the output embedding, cast to the dtype of h; logits and sums
+      are float32 or wider.
+    targets: y [B, L], integers in 0..V−1, the target of each row: the caller shifts the
+      tokens. A target outside gives nan, or, outside jit, an error.
+    chunk_size: positions per chunk; logits [B, chunk_size, V] exist at once.
 
   Returns:
     [B, L] in nats, float32 or float64.
@@ -70,17 +72,18 @@ def measures_of_hidden(
     hidden_first: h [B, L, D], of tokens[0 : L].
     hidden_second: h [B, L, D], of tokens[offset : L + offset].
     embedding: E [V, D], the output embedding, as in `token_losses`.
-    offset: e, traced or not, as in `vvlen.objectives.misalignment.misalignment_loss`.
-    whole_overlap: compares all rows of the same token.
-    by_sequence: whether to tell sequences apart.
-    chunk_size: positions at a time. Logits of [2, B, chunk_size, V] exist at once.
+    offset: e, in 1..L//2−1, or 1..L−1 with `whole_overlap`; a traced offset outside
+      gives nan.
+    whole_overlap: compares rows [e, L) of the first window with [0, L−e) of the second.
+    by_sequence: whether to return the measures of each sequence, not their means.
+    chunk_size: positions per chunk; logits [2, B, chunk_size, V] exist at once.
 
   Returns:
-    Scalars, or [B] by sequence, float32 or float64.
+    Scalars, or [B] with `by_sequence`, float32 or float64.
 
   Raises:
     ValueError: if shapes do not fit, chunk_size is not positive, or a concrete offset
-      is outside.
+      is out of range.
   """
   check_two_windows(hidden_first.shape, hidden_second.shape, offset, whole_overlap)
   _check(hidden_first, embedding, chunk_size)
@@ -90,7 +93,7 @@ def measures_of_hidden(
   return found if by_sequence else jax.tree.map(lambda x: x.mean(), found)
 
 
-# Under jit, for else each call would compile its loop anew.
+# Under jit, because otherwise each call would compile its loop again.
 @functools.partial(jax.jit, static_argnums=3)
 def _token_losses(hidden, embedding, targets, chunk_size):
   return _over_chunks(token_cross_entropy, (hidden,), embedding, (targets,), chunk_size)
@@ -110,10 +113,10 @@ def _over_chunks(
     others: tuple[jax.Array, ...],
     chunk_size: int,
 ) -> Any:
-  """Returns what a function has of each row: of logits [B, c, V], and others [B, c].
+  """Applies a function to rows, chunk by chunk; returns its pytree, of [B, R].
 
   Args:
-    function: (*logits, *others) -> a pytree of [B, c].
+    function: (*logits [B, c, V], *others [B, c]) -> a pytree of [B, c].
     hidden: each [B, R, D].
     embedding: [V, D].
     others: each [B, R].
@@ -141,6 +144,6 @@ def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
         f'{hidden.shape}, {embedding.shape}'
     )
   if 0 in hidden.shape or 0 in embedding.shape:
-    raise ValueError(f'nothing to measure: {hidden.shape}, {embedding.shape}')
+    raise ValueError(f'an axis has length 0: {hidden.shape}, {embedding.shape}')
   if not isinstance(chunk_size, int) or chunk_size < 1:
     raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')

@@ -14,9 +14,9 @@ def next_token_cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
   """Returns the mean cross-entropy of the L − 1 next tokens inside a window.
 
   Args:
-    logits: [B, L, V]; narrower floats than float32 are computed in float32.
-    tokens: [B, L], integers in 0..V−1. One outside, where it is a target, gives nan,
-      or, outside jit, an error.
+    logits: [B, L, V]; dtypes narrower than float32 are computed in float32.
+    tokens: [B, L], integers in 0..V−1. A target outside gives nan; outside jit, any
+      token outside is an error.
 
   Returns:
     A scalar in nats, float32 or float64.
@@ -34,15 +34,15 @@ def token_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
   """Returns −log softmax(z)[y] of each row, in nats.
 
   Args:
-    logits: z [..., V]; narrower floats than float32 are computed in float32.
-    targets: y [...], integers. One that is not in 0..V−1 gives nan.
+    logits: z [..., V]; dtypes narrower than float32 are computed in float32.
+    targets: y [...], integers. A target that is not in 0..V−1 gives nan.
 
   Returns:
     [...], float32 or float64.
   """
   logits = jnp.asarray(logits)
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  # Numbers of words do not fit into a narrow type: 256 is 0 in uint8.
+  # Indices of words may not fit into a narrow dtype: 256 is 0 in uint8.
   targets = jnp.asarray(targets)
   targets = targets.astype(jnp.promote_types(targets.dtype, jnp.int32))
   known = (targets >= 0) & (targets < logits.shape[-1])
@@ -53,8 +53,8 @@ def token_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 def shifted(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns z − max z and log Σ exp(z − max z), [..., V] and [..., 1].
 
-  Softmax is exp of their difference. Logits of a model may have a common offset far
-  larger than their spread, to whose rounding z − log Σ exp z falls prey.
+  Softmax is exp of their difference. Logits may have a common offset far larger than
+  their spread; rounding of that offset would then spoil z − log Σ exp z.
   """
   logits = logits - logits.max(axis=-1, keepdims=True)
   return logits, jnp.log(jnp.exp(logits).sum(axis=-1, keepdims=True))
@@ -68,8 +68,8 @@ def _cross_entropy(logits, targets):
 
 @_cross_entropy.defjvp
 def _(primals, tangents):
-  # ∂/∂z = p − 1_y, written out: it then shares log Σ exp z with other losses of z, and
-  # nothing more of the size of z is kept.
+  # ∂/∂z = p − 1_y, written out, so that it shares log Σ exp z with other losses of z
+  # and keeps no other array of the size of z.
   logits, targets = primals
   logits, total = shifted(logits)
   hits = _hits(logits, targets)
@@ -79,14 +79,14 @@ def _(primals, tangents):
 
 
 def _hits(logits, targets):
-  """Returns where y is, [..., V] bool."""
+  """Returns which word is y, [..., V] bool."""
   # By comparison, not by index, whose gradient would be a scatter into [..., V].
   words = jnp.expand_dims(jnp.arange(logits.shape[-1]), range(logits.ndim - 1))
   return words == targets[..., None]
 
 
 def check_tokens(tokens: jax.Array, logits_shape: tuple[int, ...]) -> None:
-  """Checks tokens against logits, their values only where they can be known.
+  """Checks tokens against logits; their values only if they are known (not traced).
 
   Args:
     tokens: [B, L].

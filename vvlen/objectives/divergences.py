@@ -6,7 +6,7 @@ With p and q their softmax, in nats:
 
 Its gradient in the logits of p, (p − q) − p ⊙ (log q − ⟨p, log q⟩), is not zero at p =
 q: as a loss it also lowers entropy. The symmetric KL and Jensen–Shannon divergences do
-not. Narrower logits are computed in float32, and float64 stays float64.
+not. Logits narrower than float32 are computed in float32, and float64 stays float64.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,10 @@ Divergence = Callable[[jax.Array, jax.Array], jax.Array]
 def of_rows(
     divergence: Divergence, logits_p: jax.Array, logits_q: jax.Array
 ) -> jax.Array:
-  """Returns a divergence of logits [..., V], [...].
+  """Returns the divergence of each row of logits [..., V], [...].
 
   Raises:
-    ValueError: if it returns another shape, such as a sum over rows.
+    ValueError: if `divergence` returns another shape, such as a sum over rows.
   """
   values = divergence(logits_p, logits_q)
   if jnp.shape(values) != logits_p.shape[:-1]:
@@ -50,8 +50,8 @@ def _symmetric_cross_entropy(logits_p, logits_q):
 
 @_symmetric_cross_entropy.defjvp
 def _(primals, tangents):
-  # ∂/∂z_p = p (1 + ⟨p, z_q⟩ − z_q) − q, which is the gradient above, as constants in
-  # z_q, such as log q = z_q − log Σ exp z_q has, drop out.
+  # ∂/∂z_p = p (1 + ⟨p, z_q⟩ − z_q) − q. This is (p − q) − p ⊙ (log q − ⟨p, log q⟩), as
+  # log q differs from z_q by a constant, which cancels.
   value, p, q, p_dot, q_dot, shifted_p, shifted_q = _cross_entropies(*primals)
   of_p = p * (1 + p_dot - shifted_q) - q
   of_q = q * (1 + q_dot - shifted_p) - p
@@ -59,7 +59,10 @@ def _(primals, tangents):
 
 
 def _cross_entropies(logits_p, logits_q):
-  """Returns SCE = lse_p + lse_q − ⟨p, z_q⟩ − ⟨q, z_p⟩, p, q, both products and z."""
+  """Returns SCE, p, q, both products and shifted z.
+
+  SCE = lse_p + lse_q − ⟨p, z_q⟩ − ⟨q, z_p⟩.
+  """
   (z_p, total_p), (z_q, total_q) = shifted(logits_p), shifted(logits_q)
   p, q = jnp.exp(z_p - total_p), jnp.exp(z_q - total_q)
   p_dot = (p * z_q).sum(-1, keepdims=True)
@@ -71,7 +74,7 @@ def _cross_entropies(logits_p, logits_q):
 def stop_gradient_cross_entropy(
     logits_p: jax.Array, logits_q: jax.Array
 ) -> jax.Array:
-  """Returns SCE of logits [..., V], without gradient in p, that of longer context."""
+  """Returns SCE of logits [..., V], with no gradient in p, the longer context."""
   return symmetric_cross_entropy(jax.lax.stop_gradient(logits_p), logits_q)
 
 

@@ -1,4 +1,4 @@
-"""What is reported of two windows' predictions: measures of rows, and their means.
+"""Measures of how the predictions of two windows differ: of rows, and their means.
 
 Axes: B sequences, R rows, V words.
 """
@@ -17,11 +17,11 @@ from vvlen.objectives.divergences import (
 
 
 class Measures(NamedTuple):
-  """All that is reported of two windows, since the paper's scale is not known.
+  """Measures of two windows; several, as the scale in the paper is not specified.
 
-  Means over rows, and over the batch or of each sequence; in nats but for the last. In
-  float32, with many words, KL and JS have errors of some 1e-7; `excess` is right far
-  below.
+  Means over rows, of the batch or of each sequence; in nats, except `top1_agreement`.
+  In float32, with a large vocabulary, KL and JS have errors of about 1e-7; `excess` is
+  accurate far below that.
   """
 
   sce: jax.Array
@@ -38,8 +38,8 @@ class Measures(NamedTuple):
 def measures_of_rows(first: jax.Array, second: jax.Array) -> Measures:
   """Returns the measures of each row of logits [B, R, V], each [B, R].
 
-  Of their agreement it is whether they differ, so that full agreement is 1 without
-  rounding: `mean_over_rows` sets that right.
+  All are float except `top1_agreement`, which is bool: whether both rows have the same
+  likeliest token.
   """
   log_p, log_q = log_softmax(first), log_softmax(second)
   p, q = jnp.exp(log_p), jnp.exp(log_q)
@@ -54,11 +54,13 @@ def measures_of_rows(first: jax.Array, second: jax.Array) -> Measures:
       excess=symmetric_kl(first, second),
       entropy_first=-(p * log_p).sum(-1),
       entropy_second=-(q * log_q).sum(-1),
-      top1_agreement=first.argmax(-1) != second.argmax(-1),
+      top1_agreement=first.argmax(-1) == second.argmax(-1),
   )
 
 
 def mean_over_rows(rows: Measures, weights: jax.Array) -> Measures:
   """Returns means [B] of `measures_of_rows` [B, R], by weights [R]."""
-  means = jax.tree.map(lambda x: (x * weights[None]).sum(1), rows)
-  return means._replace(top1_agreement=jnp.maximum(1 - means.top1_agreement, 0.0))
+  mean = lambda x: (x * weights[None]).sum(1)
+  # From the share of rows that differ, so that full agreement is 1 without rounding.
+  agreement = jnp.maximum(1 - mean(~rows.top1_agreement), 0.0)
+  return jax.tree.map(mean, rows)._replace(top1_agreement=agreement)

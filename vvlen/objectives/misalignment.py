@@ -11,23 +11,24 @@ With p, q the softmax over the vocabulary of rows of w1 and w2, in nats,
   SCE  = −Σ q log p − Σ p log q = H(p) + H(q) + KL(p‖q) + KL(q‖p)
   loss = (CE₁ + CE₂)/2 + α SCE,    α in [0.1, 0.3]; α = 0 is the baseline
 
-CE being the mean over the L − 1 next tokens inside a window. Row for row, w1 has the
-longer context, by e tokens. The gradient of SCE in the logits of p,
+CE being the mean over the L − 1 next tokens inside a window. In each pair of rows, w1
+has the longer context, by e tokens. The gradient of SCE in the logits of p,
 
   (p − q) − p ⊙ (log q − ⟨p, log q⟩),
 
 is not zero at p = q: the loss also lowers entropy. The symmetric KL and Jensen–Shannon
 divergences do not; they and the stop-gradient on the longer context are our variants.
 
-Errata of the paper: the code of its Appendix E has an entropy of p for the second term
-of SCE, returns nothing, takes log_softmax without an axis (over the batch, for logits
-of three axes), and lets e = L/2 leave no rows and nan. Its text compares the whole
-overlap, w1[e : L] with w2[0 : L − e], its code the second half, which is the default
-here. Uniform e gives large gaps more weight than its Eq. 4 (a triangular law).
+Errata of the paper: the code of its Appendix E has the entropy of p as the second term
+of SCE, returns nothing, calls log_softmax without an axis (for logits of three axes,
+this is over the batch), and allows e = L/2, which leaves no rows and gives nan. Its
+text compares the whole overlap, w1[e : L] with w2[0 : L − e], but its code only the
+second half, which is the default here. Uniform e gives large gaps more weight than its
+Eq. 4 (a triangular law).
 
-A divergence is a function of logits (first [..., V], second [..., V]) -> [...], first
-being w1's; any may be passed. Logits are finite; those narrower than float32 are
-computed in float32, and float64 stays float64.
+Any divergence may be passed: a function of logits (first [..., V], second [..., V]) ->
+[...], first being w1's. Logits must be finite; those narrower than float32 are computed
+in float32, and float64 stays float64.
 """
 
 import math
@@ -54,7 +55,7 @@ from vvlen.objectives.windows import (
     two_windows,
 )
 
-# To be had from here, with what it is made of.
+# Defined here, or re-exported from divergences, measures and windows.
 __all__ = [
   'Divergence',
   'Measures',
@@ -84,14 +85,17 @@ def measures(
 ) -> Measures:
   """Returns all measures of misalignment, scalars, means over batch and rows.
 
-  `vvlen.objectives.chunked_rows.measures_of_hidden` has the same of hidden states, in
-  far less memory.
+  `vvlen.objectives.chunked_rows.measures_of_hidden` computes the same from hidden
+  states, in far less memory.
 
   Args:
-    logits_first: [B, L, V], as all that follows, as in `misalignment_loss`.
-    logits_second: [B, L, V].
-    offset: e.
-    whole_overlap: compares all rows of the same token.
+    logits_first: [B, L, V], of tokens[0 : L].
+    logits_second: [B, L, V], of tokens[offset : L + offset].
+    offset: e, as in `misalignment_loss`.
+    whole_overlap: compares all rows of the same token, w1[e : L] with w2[0 : L−e].
+
+  Raises:
+    ValueError: if shapes do not fit, or a concrete offset is out of range.
   """
   first, second, weights = compared_rows(
       logits_first, logits_second, offset, whole_overlap)
@@ -109,22 +113,22 @@ def misalignment_loss(
 ) -> jax.Array:
   """Returns the mean divergence over batch and compared rows.
 
-  Shapes do not depend on the offset, so that under jit one program serves all.
+  Shapes do not depend on the offset, so that under jit one program serves all offsets.
 
   Args:
     logits_first: [B, L, V], of tokens[0 : L].
     logits_second: [B, L, V], of tokens[offset : L + offset].
-    offset: e, a whole number in 1..L//2−1, or 1..L−1 with `whole_overlap`. One that
-      is traced and outside gives nan, without a message.
-    divergence: of rows.
+    offset: e, a whole number in 1..L//2−1, or 1..L−1 with `whole_overlap`. A traced
+      offset outside gives nan, without a message.
+    divergence: of rows, from logits [..., V] of both windows to [...].
     whole_overlap: compares w1[e : L] with w2[0 : L−e], for offsets up to L−1.
 
   Returns:
     A scalar, float32 or float64.
 
   Raises:
-    ValueError: if shapes do not fit, the divergence returns no [...] of [..., V], or a
-      concrete offset is outside.
+    ValueError: if shapes do not fit, the divergence does not map [..., V] to [...], or
+      a concrete offset is out of range.
   """
   first, second, weights = compared_rows(
       logits_first, logits_second, offset, whole_overlap)
@@ -144,26 +148,26 @@ def two_window_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Returns (CE₁ + CE₂)/2 + α SCE.
 
-  `vvlen.objectives.chunked.chunked_two_window_loss` is the same from hidden states,
-  in far less memory.
+  `vvlen.objectives.chunked.chunked_two_window_loss` computes the same from hidden
+  states, in far less memory.
 
   Args:
     logits_first: [B, L, V], of `tokens_first`.
     logits_second: [B, L, V], of `tokens_second`.
     tokens_first: [B, L], integers in 0..V−1.
     tokens_second: [B, L], `offset` tokens further on in the same stream.
-    offset: e, as all that follows but for `weight`, in `misalignment_loss`.
+    offset: e, as in `misalignment_loss`.
     weight: α, at least 0; α = 0 is the baseline.
-    divergence: in place of SCE.
-    whole_overlap: compares all rows of the same token.
+    divergence: of rows, in place of SCE.
+    whole_overlap: compares all rows of the same token, w1[e : L] with w2[0 : L−e].
 
   Returns:
     The loss, a scalar, and scalars without gradient: 'cross_entropy_first',
     'cross_entropy_second' and 'misalignment', the mean divergence.
 
   Raises:
-    ValueError: if shapes do not fit, or, where these are concrete, if the offset is
-      outside, α is negative or not finite, or a token is not in the vocabulary.
+    ValueError: if shapes do not fit; or, of values that are not traced, if the offset
+      is out of range, α is negative or not finite, or a token is not in the vocabulary.
   """
   check_two_windows(logits_first.shape, logits_second.shape, offset, whole_overlap)
   check_tokens(tokens_first, logits_first.shape)
@@ -192,15 +196,15 @@ def overlap_weights(
   """Returns the weights of rows of w1 in the mean over compared rows.
 
   Args:
-    rows: [R], numbers of rows in 0..L−1.
+    rows: [R], indices of rows, in 0..L−1.
     length: L.
-    offset: e, int32 []; traced or not, it is not checked here.
+    offset: e, int32 [], traced or not; not checked here.
     whole_overlap: as in `misalignment_loss`.
     dtype: of the weights.
 
   Returns:
-    [R], which sum to 1 over rows 0..L−1; 0 for rows that are not compared; all nan for
-    an offset outside.
+    [R]: over rows 0..L−1 they sum to 1; 0 for rows that are not compared; all nan if
+    the offset is out of range.
   """
   start = 0 if whole_overlap else length // 2
   share = 1 / jnp.asarray(length - start - offset, dtype)
@@ -219,16 +223,17 @@ def check_two_windows(
 
   Args:
     first: shape of the first window's logits or hidden states.
-    second: of the second's.
+    second: the same of the second window.
     offset: e.
     whole_overlap: as in `misalignment_loss`.
 
   Raises:
-    ValueError: if one does not fit.
+    ValueError: if the shapes differ, have other axes, leave no rows to compare, or the
+      offset is out of range.
   """
   if len(first) != 3 or tuple(first) != tuple(second):
     raise ValueError(
-        f'windows must both be of the same three axes: {tuple(first)}, {tuple(second)}'
+        f'windows must have one shape, of three axes: {tuple(first)}, {tuple(second)}'
     )
   most = highest_offset(first[1], whole_overlap)
   if most < 1 or 0 in first:
@@ -250,7 +255,7 @@ def check_weight(weight: float | jax.Array) -> None:
 def compared_rows(
     first: jax.Array, second: jax.Array, offset: int | jax.Array, whole_overlap: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns rows of both windows, side by side, and their weights in a mean.
+  """Returns rows of both windows that follow the same token, and their weights.
 
   Args:
     first: logits [B, L, V], or hidden states [B, L, D].
@@ -259,10 +264,11 @@ def compared_rows(
     whole_overlap: as in `misalignment_loss`.
 
   Returns:
-    [B, R, V or D] of each window, and weights [R], which sum to 1.
+    [B, R, V or D] of each window, and weights [R] of a mean over them, which sum to 1;
+    rows that are not compared have weight 0.
 
   Raises:
-    ValueError: as `check_two_windows`.
+    ValueError: as in `check_two_windows`.
   """
   check_two_windows(first.shape, second.shape, offset, whole_overlap)
   length = first.shape[1]
@@ -272,7 +278,7 @@ def compared_rows(
   if whole_overlap:
     second = jnp.take(second, (rows - offset) % length, axis=1)
   else:
-    # From L//2 − e, which is 1 or more, to L − e: for no e is this moved to fit.
+    # Rows L//2 − e to L − e. As L//2 − e >= 1, dynamic_slice never moves the slice.
     second = jax.lax.dynamic_slice_in_dim(second, start - offset, length - start, 1)
   wide = jnp.promote_types(jnp.result_type(first, second), jnp.float32)
   weights = overlap_weights(rows, length, offset, whole_overlap, wide)

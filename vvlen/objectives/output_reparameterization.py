@@ -1,8 +1,8 @@
 """Output reparameterization: train on f(y), report f⁻¹ of the output (OutRep).
 
-arXiv 2506.11769, section 3: where y grows without bound, √y, log y or 1/√y grows
-less, or stays bounded, and so does what the model has to tell for longer inputs.
-Another bijection is three lines:
+arXiv 2506.11769, section 3: where y grows without bound with the length of the input,
+√y and log y grow more slowly and 1/√y stays bounded, and so does the output that the
+model has to reach for longer inputs. Another bijection takes three lines:
 
   CUBE_ROOT = Reparameterization(
       encode=lambda y: y ** (1 / 3), decode=lambda z: z**3
@@ -25,7 +25,7 @@ class Reparameterization(NamedTuple):
 
 
 IDENTITY = Reparameterization(lambda y: y, lambda z: z)
-# An output below 0 is taken for 0.
+# Outputs below 0 count as 0.
 SQRT = Reparameterization(jnp.sqrt, lambda z: jnp.square(jnp.maximum(z, 0.0)))
 # An output above 88 overflows float32.
 LOG = Reparameterization(jnp.log, jnp.exp)
@@ -35,8 +35,8 @@ def inverse_sqrt(floor: float = 1e-3) -> Reparameterization:
   """Returns f(y) = 1/√y, with the inverse 1 / max(z, floor)².
 
   Args:
-    floor: positive; an output below it, a negative one above all, is taken for it, so
-      that nothing above floor⁻² is reported.
+    floor: positive; outputs z below it, such as negative ones, count as floor, so that
+      no reported value exceeds floor⁻².
 
   Raises:
     ValueError: if the floor is not positive.
@@ -50,14 +50,14 @@ INVERSE_SQRT = inverse_sqrt()
 
 
 def shifted(function: Reparameterization, by: float) -> Reparameterization:
-  """Returns f(y + by), as for a sum, which may be 0, with log and 1/√."""
+  """Returns f(y + by): for log or 1/√ of a target that may be 0, such as a sum."""
   return Reparameterization(
       lambda y: function.encode(y + by), lambda z: function.decode(z) - by
   )
 
 
 def check_target(function: Reparameterization, lowest: float) -> None:
-  """Raises ValueError unless f and f⁻¹ are finite at the lowest target there is."""
+  """Raises ValueError unless f and f⁻¹ are finite at the lowest target."""
   there = function.encode(jnp.float32(lowest))
   back = function.decode(there)
   if not (math.isfinite(there) and math.isfinite(back)):

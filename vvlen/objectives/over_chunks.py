@@ -1,11 +1,12 @@
-"""Sums over chunks of logits z = h Eᵀ, whose gradients are formed with them.
+"""Sums over chunks of logits z = h Eᵀ, with their gradients in the same pass.
 
-`vvlen.objectives.chunked` tells what this is for: a chunk's logits, the terms of the
-loss that are made of them, and the gradient in h and E are computed together, a chunk
-at a time; the backward pass multiplies by a number.
+The logits of all rows would be the largest array in training. So the logits of a chunk,
+the terms of the loss computed from them, and the gradients in h and E are computed
+together, a chunk at a time; the backward pass only multiplies by a number.
 
-What is done with logits but products, which want to be large, is done by blocks of a
-chunk: a block has its own function, and is more likely to fit into a cache.
+Products are of whole chunks, as large products are efficient. All other operations on
+logits are done by blocks of a chunk: each block has its own function, and is more
+likely to fit into a cache.
 
 Axes: B sequences, c positions of a chunk, D width, V words, K terms.
 """
@@ -18,11 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# Of a tuple of logits [B, c, V] and constants of a chunk, sums over its rows [K].
+# (tuple of logits [B, c, V], constants of a chunk) -> sums over its rows [K]
 Terms = Callable[[tuple[jax.Array, ...], Any], jax.Array]
-# Columns of the gradient in the embedding that are added at once, at the least.
+# The least number of columns of the gradient in the embedding to add at once.
 _COLUMNS = 256
-# Into so many blocks of positions a chunk is cut for what is done with its logits.
+# The most blocks of positions that a chunk is cut into.
 _BLOCKS = 8
 
 
@@ -38,12 +39,14 @@ def over_chunks(
   """Sums terms over chunks; returns coefficients · terms, and terms without gradient.
 
   Args:
-    functions: of which each chunk has one. They close over nothing that is traced.
+    functions: each block has one of them. They must not close over traced values.
     hidden: each [chunks, B, c, D].
     embedding: [V, D].
     constants: arrays [chunks, B, c], without gradient.
-    which: [chunks, blocks] int32, the places of its blocks' functions; `num_blocks`.
-    coefficients: [K], of the type to sum in.
+    which: [chunks, blocks] int32, the index of each block's function, with as many
+      blocks as `num_blocks` returns. Without a gradient, a whole chunk has the function
+      of the largest index.
+    coefficients: [K], in the dtype to sum in.
   """
 
   def add(total, chunk):
@@ -77,7 +80,7 @@ def _forward(functions, hidden, embedding, constants, which, coefficients):
     size = logits[0].shape[1] // len(numbers)
 
     def block(number, carry):
-      # The gradient takes the place of the logits.
+      # The gradient overwrites the logits.
       terms, of_logits = carry
       cut = lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
       more, new = _one_of(
@@ -109,7 +112,7 @@ def _forward(functions, hidden, embedding, constants, which, coefficients):
 
 
 def _add_products(total, of_logits, rows):
-  """Adds Σ gᵀ h [V, D] by blocks of columns: a product is as large as its block."""
+  """Adds Σ gᵀ h [V, D] in blocks of columns, so that no product is as large as that."""
   blocks = math.gcd(total.shape[1], max(1, total.shape[1] // _COLUMNS))
   size = total.shape[1] // blocks
 
@@ -135,7 +138,7 @@ def num_blocks(chunk_size: int) -> int:
 
 
 def all_first(rows: tuple[jax.Array, ...]) -> jax.Array:
-  """Returns `which` of chunks that all have the first function."""
+  """Returns a `which` that gives every block the first function."""
   chunks, _, size, _ = rows[0].shape
   return jnp.zeros((chunks, num_blocks(size)), jnp.int32)
 
@@ -157,12 +160,12 @@ def _logits(rows: jax.Array, embedding: jax.Array) -> jax.Array:
 
 
 def wide_dtype(hidden: jax.Array, embedding: jax.Array) -> jnp.dtype:
-  """Returns the type to sum in: float32, or float64 with the inputs."""
+  """Returns the dtype to sum in: float64 if an input is float64, else float32."""
   return jnp.promote_types(jnp.result_type(hidden, embedding), jnp.float32)
 
 
 def split_chunks(x: jax.Array, axis: int, chunk_size: int) -> jax.Array:
-  """Cuts an axis into equal chunks, a new first axis, the last filled up with zeros."""
+  """Cuts an axis into equal chunks along a new first axis; zeros fill up the last."""
   length = x.shape[axis]
   number = math.ceil(length / chunk_size)
   size = math.ceil(length / number)

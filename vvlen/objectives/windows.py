@@ -12,17 +12,17 @@ def two_windows(
 
   Args:
     tokens: [B, T] integers, T at least L + offset. Where a traced offset goes beyond,
-      the second window has the smallest int32 there is, for which the losses here and
+      the second window holds the smallest int32, for which the losses here and
       embeddings (`nn.Embed`, `vvlen.models.decoder`) give nan.
     length: L.
-    offset: e; traced or not, one program serves all.
+    offset: e, traced or not; under jit one program serves all offsets.
 
   Returns:
     Two arrays [B, L], int32 or wider.
 
   Raises:
-    ValueError: if tokens are not integers [B, T], T is less than L, or less than L +
-      offset for a concrete offset, or that is negative or not whole.
+    ValueError: if tokens are not integers [B, T], T is less than L, the offset is not a
+      whole number, or a concrete offset is negative or more than T − L.
   """
   if not is_whole(offset):
     raise ValueError(f'offset must be a whole number: {offset!r}')
@@ -47,20 +47,20 @@ def two_windows(
 def sample_offset(
     key: jax.Array, length: int, range: tuple[float, float] = (0, 1 / 2)
 ) -> jax.Array:
-  """Returns an offset e, uniform on a range of those that `length` allows.
+  """Draws an offset e, uniform on the whole numbers of `offset_range`.
 
   Args:
-    key: typed.
+    key: a typed PRNG key.
     length: L.
     range: the ends as fractions of L. The paper's ablation has (0, 1/2), (0, 1/4),
-      (1/4, 1/2) and (0, 1); see `offset_range`. Beyond 1/2 the losses need
-      `whole_overlap`, and are nan without.
+      (1/4, 1/2) and (0, 1). Beyond 1/2 the losses need `whole_overlap`, and are nan
+      without it.
 
   Returns:
     int32 [].
 
   Raises:
-    ValueError: as `offset_range`.
+    ValueError: as in `offset_range`.
   """
   lowest, highest = offset_range(length, range)
   return jax.random.randint(key, (), lowest, highest + 1, jnp.int32)
@@ -77,7 +77,7 @@ def offset_range(
       1..L//2−1, or within 1..L−1 if the second end is more than 1/2.
 
   Returns:
-    Both are included.
+    (lowest, highest), both included.
 
   Raises:
     ValueError: if the ends are not 0 <= low < high <= 1, no offset is left, or the
@@ -87,7 +87,7 @@ def offset_range(
     raise ValueError(f'length must be a whole number: {length!r}')
   low, high = range
   if not 0 <= low < high <= 1:
-    raise ValueError(f'range must be two rising fractions in 0..1: {range}')
+    raise ValueError(f'range must be two increasing fractions in 0..1: {range}')
   most = highest_offset(length, whole_overlap=high > 1 / 2)
   lowest, highest = max(1, int(low * length)), min(most, int(high * length))
   if lowest > highest:

@@ -34,7 +34,7 @@ class Recency(NamedTuple):
   recency_probability_error: np.ndarray  # [layers], standard error
   violation_rate_error: np.ndarray  # [layers], standard error
   num_simulations: int
-  totals: chunks.Totals  # of the whole chunks, from which a longer run continues
+  totals: chunks.Totals  # of the complete chunks, from which a longer run resumes
 
 
 def simulate_recency(
@@ -54,33 +54,34 @@ def simulate_recency(
 ) -> Recency:
   """Simulates the stack on tokens of cosine α.
 
-  Both samplers have one law (`vvlen.simulation.tokens`). The cost of 'reduced' does not
-  depend on the width; 'direct' draws the tokens themselves and runs the stack on them.
+  Both samplers give scores of the same distribution (`vvlen.simulation.tokens`). The
+  cost of 'reduced' does not depend on the width; 'direct' draws the tokens themselves
+  and runs the stack on them.
 
   Args:
     key: a PRNG key.
     num_tokens: n.
     width: d.
     num_layers: of the stack.
-    num_simulations: how many in all, those of `previous` among them.
+    num_simulations: the number of simulations, including those of `previous`.
     anisotropy: α in [0, 1).
     layer_norm: whether layers normalize.
-    residual: c, times the raw stream. In units of Z it is
-      `vvlen.theory.recency.residual_in_units_of_z`.
+    residual: c, the factor of the raw stream that each layer adds.
+      `vvlen.theory.recency.residual_in_units_of_z` converts it to units of Z.
     sampler: 'reduced', for n + 1 ≤ d (n ≤ d without LayerNorm), or 'direct'.
     dtype: of the computation, float32 or float64. float32 does not resolve the bias at
-      α = 0 and d ≥ 256, nor logits that differ by less than 1e-6 of the largest, as
-      those of α close to 1, or of ten and more layers without a residual, which
-      then look like a bias to the oldest.
+      α = 0 and d ≥ 256, nor logits that differ by less than 1e-6 of the largest. Such
+      logits, from α close to 1 or from ten and more layers without a residual, then
+      look like a bias to the oldest tokens.
     previous: a shorter run with the same arguments, or its `totals`.
-    progress: called with the number of simulations done, now and then.
+    progress: called from time to time with the number of simulations done.
 
   Returns:
     A `Recency`.
 
   Raises:
     ValueError: on sizes that are not positive, α outside [0, 1), a residual that is not
-      finite, an unknown sampler, more tokens than the reduced sampler serves, another
+      finite, an unknown sampler, more tokens than the reduced sampler supports, another
       dtype, float64 without jax_enable_x64, α that is 1 in this dtype, or `previous` of
       another run.
   """
@@ -112,7 +113,7 @@ def simulate_recency(
         (array(residual),),
     )
   else:
-    raise ValueError(f'sampler must be of {", ".join(SAMPLERS)}: {sampler!r}')
+    raise ValueError(f'sampler must be one of {", ".join(SAMPLERS)}: {sampler!r}')
   settings = dict(
       num_tokens=int(num_tokens), width=int(width), num_layers=int(num_layers),
       anisotropy=float(anisotropy), layer_norm=bool(layer_norm),
@@ -134,23 +135,23 @@ def simulate(
     previous: Recency | chunks.Totals | None = None,
     progress: chunks.Progress | None = None,
 ) -> Recency:
-  """Simulates any stack of layers; `simulate_recency` is that of the paper.
+  """Simulates any stack of layers; `simulate_recency` simulates that of the paper.
 
   Args:
     key: a PRNG key.
     simulation: how tokens are drawn, and the layer.
-    num_layers: how many, each as the one before.
-    num_simulations: how many in all.
-    settings: plain values that, with the key, tell this run from others.
+    num_layers: the number of layers, all the same.
+    num_simulations: the number of simulations, including those of `previous`.
+    settings: plain values that, with the key, identify the run.
     previous: a shorter run, or its `totals`.
     progress: called with the number of simulations done.
 
   Returns:
-    A `Recency`. Where a layer has scores [n, n, h] for a simulation, as that of h
-    heads, its means are [layers, n, n, h] and its shares [layers, h].
+    A `Recency`. If a layer has scores [n, n, h] per simulation, as one of h heads has,
+    means are [layers, n, n, h] and shares [layers, h].
 
   Raises:
-    ValueError: on `previous` of another run, or a longer one.
+    ValueError: if `previous` is of another run, or longer.
   """
   if isinstance(previous, Recency):
     previous = previous.totals
@@ -167,14 +168,14 @@ def simulate(
   )
 
 
-# Cached, as all functions that go into a `Simulation`.
+# Cached, because a `Simulation` with a new function would be compiled again.
 @functools.cache
 def _reduced(layer_norm):
-  """Returns the layer for rows that only have the products of the tokens."""
+  """Returns the layer for `draw_factor`'s rows, which have the tokens' products."""
 
   def layer(x: jax.Array, width: jax.Array, residual: jax.Array) -> Layer:
     z = x
-    if layer_norm:  # the rows' means are gone already
+    if layer_norm:  # the products are of tokens minus their means already
       z = x * jax.lax.rsqrt(jnp.square(x).sum(1, keepdims=True) / width)
     attended = self_attend(z, z, z, width)
     return attended._replace(output=attended.output + residual * x)

@@ -1,11 +1,11 @@
 """Simulations in chunks of fixed size, summed up so that a run can be extended.
 
-Chunk i is drawn from `fold_in(key, i)`: what is drawn depends neither on the number of
-devices nor on how many simulations there are in all. Within a chunk, moments are taken
-on the device, in two passes; chunks are added one by one, in float64. A longer run that
-starts from the totals of a shorter one gives, bit for bit, what it would have given
-alone; between numbers of devices, means agree to 1e-6 of the largest score. Memory does
-not depend on the number of simulations.
+Chunk i is drawn from `fold_in(key, i)`: its tokens depend neither on the number of
+devices nor on the number of simulations. Within a chunk, moments are computed on the
+device, in two passes; chunks are added one by one, in float64. A run that resumes from
+the totals of a shorter one gives, bit for bit, the same result as one that starts from
+nothing; on different numbers of devices, means agree to 1e-6 of the largest score.
+Memory does not depend on the number of simulations.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,16 +24,16 @@ from vvlen.models.kernels import short as short_inputs
 from vvlen.models.kernels.stages import stage
 from vvlen.theory.ordering import order
 
-# Upper limit on the size of a chunk's largest array: in float32 512 KiB, of which a
-# core's own cache holds two. Short inputs are never fewer than twenty, which is as many
-# as vector units need; of others one is enough.
+# Upper limit on the numbers in a chunk's largest array. In float32 they take 512 KiB,
+# and a core's own cache holds two such arrays. Vector units need at least twenty
+# simulations of short inputs in a chunk; of longer inputs one is enough.
 _CHUNK_NUMBERS = 2**17
 _CHUNK_SIZES = (2000, 1000, 500, 200, 100, 50, 20, 1)
 _FEW = 20
-# Chunks that a device computes in one call, and numbers that it then returns, at most.
+# The most chunks that a device computes, and numbers that it returns, in one call.
 _CHUNKS_A_CALL = 10
 _NUMBERS_A_CALL = 2**24
-# Chunks that an accelerator computes at once. A core of a CPU takes one by one.
+# Chunks that an accelerator computes at once. A CPU core computes one after the other.
 _CHUNKS_AT_ONCE = 64
 
 Progress = Callable[[int], None]
@@ -42,7 +42,7 @@ Progress = Callable[[int], None]
 class Simulation(NamedTuple):
   """How tokens are drawn and what a layer does. Simulations are the last axis.
 
-  The functions must be the same objects in every run, or every run compiles anew.
+  The functions must be the same objects in every run, or every run compiles again.
   """
 
   draw: Callable[..., jax.Array]  # (key, count, *draw_arguments) -> [n, d, ..., count]
@@ -52,11 +52,11 @@ class Simulation(NamedTuple):
 
 
 class Totals(NamedTuple):
-  """What the whole chunks of a run come to, and which run it is.
+  """Sums over the chunks of a run, and which run it is.
 
-  Of chunks of c simulations with mean m, `sums` has, float64, NAME.first Σ c m,
-  NAME.second Σ c m², and NAME.within, the squared deviations from m within chunks; of
-  weights the first alone.
+  For chunks of c simulations with mean m, `sums` has, in float64, NAME.first = Σ c m,
+  NAME.second = Σ c m², and NAME.within, the sum of squared deviations from m within
+  chunks; for weights it has NAME.first only.
   """
 
   num_chunks: int
@@ -68,7 +68,7 @@ class Totals(NamedTuple):
     return self.sums[f'{name}.first'] / count
 
   def standard_error(self, name: str, count: int) -> np.ndarray:
-    """Returns the standard error of that mean; nan of a single simulation."""
+    """Returns the standard error of that mean; nan for a single simulation."""
     first, second, within = (
         self.sums[f'{name}.{which}'] for which in ('first', 'second', 'within')
     )
@@ -88,9 +88,9 @@ def run(
     previous: Totals | None,
     progress: Progress | None,
 ) -> tuple[Totals, Totals]:
-  """Returns totals of all simulations, and those of the whole chunks among them.
+  """Returns totals of all simulations, and totals of the complete chunks among them.
 
-  For the arguments see `vvlen.simulation.simulate`. `previous` is not changed.
+  Arguments are those of `vvlen.simulation.simulate`. `previous` is not changed.
   """
   arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
   if not isinstance(key, jax.Array) or jax.random.key_data(key).ndim != 1:
@@ -111,8 +111,8 @@ def run(
     facts_of = lambda run: set(re.split(r', (?=\w+=)', run))
     there, here = facts_of(previous.run), facts_of(identity)
     raise ValueError(
-        f'previous is of another run: {", ".join(sorted(there - here))} there, '
-        f'{", ".join(sorted(here - there))} here; start anew'
+        f'previous is of another run: it has {", ".join(sorted(there - here))}, this '
+        f'run has {", ".join(sorted(here - there))}; start without it'
     )
   done = previous.num_chunks * chunk
   if done > num_simulations:
@@ -148,7 +148,7 @@ def run(
 
 
 def _one_ahead(call: Callable[[int], Any], starts: Iterable[int]) -> Iterator[Any]:
-  """Yields what each call returns, the next one having been started."""
+  """Yields what each call returns, after starting the next call."""
   running = None
   for start in starts:
     following = call(start)
@@ -180,7 +180,7 @@ def _add(sums, count, found):
 
 @functools.lru_cache(maxsize=64)
 def _one(draw, layer):
-  """Returns a layer of one simulation, of which the shapes are wanted."""
+  """Returns a function that draws and computes one simulation, for its shapes."""
 
   def one(key, draw_arguments, layer_arguments):
     x = draw(key, 1, *draw_arguments)
@@ -206,7 +206,7 @@ def _chunk(draw, layer, num_layers, size):
     return jax.lax.scan(step, x, length=num_layers)[1]
 
   def chunk(*arguments):
-    # Chunks that only fill up a call are not computed (on an accelerator they are).
+    # Chunks that only pad a call are not computed (but on an accelerator they are).
     shapes = jax.eval_shape(compute, *arguments)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.cond(
@@ -222,7 +222,7 @@ def _program(chunk, mesh, group):
 
 
 def _moments(values: jax.Array, use: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns mean and sum of squared deviations over the last axis, of those in use."""
+  """Returns mean and sum of squared deviations of those in use, over the last axis."""
   total = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
   mean = total(values, use) / use.sum()
   return mean, total(jnp.square(values - mean[..., None]), use)

@@ -1,17 +1,17 @@
-"""Random tokens with a given cosine between them: two samplers of one law.
+"""Random tokens with a given cosine: two samplers that give scores of the same law.
 
   x_i = ε_i + √(α / (1 − α)) u,   ε_i and the shared u from N(0, I/d)
 
 Two such tokens have the cosine α, the anisotropy, in the limit of large d (arXiv
-2509.21042, section 4). `draw_tokens` draws them as they are, n×d normals.
+2509.21042, section 4). `draw_tokens` draws them directly, from (n + 1)×d normals.
 
-The stack sees its input through the products of its rows alone, with LayerNorm through
-those of its rows minus their means. That Gram matrix is Wishart, with d − 1 degrees of
+The stack depends on its input only through the products of its rows; with LayerNorm,
+of its rows minus their means. That Gram matrix is Wishart, with d − 1 degrees of
 freedom (d without LayerNorm) and scale (I + α / (1 − α) 11ᵀ) / d. `draw_factor` draws
-n×n rows that have it: C L, where C Cᵀ is the scale and L is Bartlett's factor, lower
-triangular, with standard normals below the diagonal and, on it in row i, the root of a
-χ² with d − i degrees of freedom (d − i + 1 without LayerNorm). Its cost does not depend
-on d, and the law of all scores is the same.
+n×n rows with such a Gram matrix: C L, where C Cᵀ is the scale and L is Bartlett's
+factor, lower triangular, with standard normals below the diagonal and, on the diagonal
+in row i, the root of a χ² with d − i degrees of freedom (d − i + 1 without LayerNorm).
+Its cost does not depend on d, and the law of all scores is the same.
 
 Axes: n tokens, d width; simulations are last.
 """
@@ -28,7 +28,7 @@ from scipy import special
 
 from vvlen.models.kernels.stages import stage
 
-# Just above the largest that jax.random.normal returns, in float64.
+# Just above the largest number that jax.random.normal returns in float64.
 _LARGEST_NORMAL = 8.3
 _DEGREE = 48
 
@@ -58,9 +58,9 @@ def draw_factor(
 
   Args:
     key: a PRNG key.
-    count: of simulations.
+    count: the number of simulations.
     mixing: C [n, n], from `factor_law`.
-    polynomials: of the diagonal [n, 49], from there too.
+    polynomials: [n, 49], for the diagonal of L, from `factor_law`.
   """
   num_tokens = len(mixing)
   shape = num_tokens * (num_tokens + 1) // 2, count
@@ -82,15 +82,15 @@ def factor_law(
   """Returns the arguments `mixing` and `polynomials` of `draw_factor`, float64.
 
   Raises:
-    ValueError: if the Gram matrix of so many tokens has no full rank.
+    ValueError: if the Gram matrix of so many tokens does not have full rank.
   """
   freedom = width - int(layer_norm) - np.arange(num_tokens, dtype=np.float64)
   if freedom[-1] < 1:
     least = num_tokens + int(layer_norm)
     raise ValueError(
         f"sampler='reduced' needs a width of at least {least} for {num_tokens} tokens"
-        f"{' with LayerNorm' if layer_norm else ''}: {width}; sampler='direct' serves "
-        'any'
+        f"{' with LayerNorm' if layer_norm else ''}: {width}; sampler='direct' "
+        'supports any'
     )
   scale = np.eye(num_tokens) + anisotropy / (1 - anisotropy)
   return np.linalg.cholesky(scale / width), polynomials_of(freedom)
@@ -102,12 +102,12 @@ def polynomials_of(freedom: np.ndarray) -> np.ndarray:
   x ↦ F⁻¹(Φ(x)), F being the distribution function of that root, is so smooth that a
   polynomial is within 4e-7 of it with one degree of freedom, 5e-9 with two, 2e-10 with
   three and 1e-12 from five to 10⁵, at all x that a normal variable of float64 takes.
-  (With one degree it may be as much below 0, which products do not see.) There is no
-  loop, as rejection has.
+  (With one degree it may be that far below 0; the sign cancels in products of rows.)
+  Unlike rejection sampling, it needs no loop.
 
   Args:
-    freedom: [n], degrees of freedom, at least 1. From 10⁶ on the inverses that scipy
-      has are good to 4e-9 and worse.
+    freedom: [n], degrees of freedom, at least 1. From 10⁶ on, scipy's inverses are
+      accurate to 4e-9 or worse.
 
   Returns:
     [n, 49], float64: coefficients of Chebyshev polynomials of x / 8.3.
@@ -115,7 +115,7 @@ def polynomials_of(freedom: np.ndarray) -> np.ndarray:
   nodes = np.polynomial.chebyshev.chebpts1(2 * _DEGREE)
   x = nodes * _LARGEST_NORMAL
   half = freedom[:, None] / 2
-  # From the nearer tail, lest digits be lost.
+  # From the nearer tail, so that no digits are lost.
   square = 2 * np.where(
       x < 0, special.gammaincinv(half, special.ndtr(x)),
       special.gammainccinv(half, special.ndtr(-x)),
@@ -140,8 +140,8 @@ def roots_of_chi_square(normal: jax.Array, polynomials: jax.Array) -> jax.Array:
 
 
 def _normal(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-  # A chunk is whole on its device, so its numbers need not be made in parts, and none
-  # of the generator's words is spent on that: half the time. The numbers do not depend
-  # on how this flag is set outside.
+  # A chunk is drawn on one device, so its random numbers need not be partitionable,
+  # which would take twice the time. As the flag is set here, the numbers do not depend
+  # on how it is set outside.
   with jax.threefry_partitionable(False):
     return stage(lambda key: jax.random.normal(key, shape, dtype))(key)

@@ -1,6 +1,6 @@
-"""Mean, length and sum of bits, one real number to be told of each string.
+"""The mean, length or sum of a string of bits: one real number to predict.
 
-A string of l bits is fed as BOS, bits, EOS and read at EOS (arXiv 2506.11769,
+The input of a model is BOS, l bits, EOS; its output is read at EOS (arXiv 2506.11769,
 section 3).
 
 Axes: B sequences, N bits at most.
@@ -18,7 +18,7 @@ from vvlen.tasks.lengths import uniform_length
 
 TASKS = ('mean', 'length', 'sum')
 COUNTS = ('fair', 'uniform')
-# Tokens: the bits themselves, then
+# Tokens 0 and 1 are the bits.
 BOS, EOS = 2, 3
 VOCAB_SIZE = 4
 
@@ -27,8 +27,8 @@ class Batch(NamedTuple):
   """Strings of bits, padded with EOS to N bits."""
 
   tokens: jax.Array  # [B, N + 2] int32
-  end: jax.Array  # [B] int32, the place of EOS, l + 1; a model reads at end[:, None]
-  mask: jax.Array  # [B, N + 2] bool, True up to EOS; of tokens, not of pairs
+  end: jax.Array  # [B] int32, position of EOS, l + 1: `read_at` is end[:, None]
+  mask: jax.Array  # [B, N + 2] bool, True up to EOS; one per token, not per pair
   target: jax.Array  # [B] float32
 
 
@@ -41,21 +41,21 @@ def sample(
     task: str,
     counts: str = 'fair',
 ) -> Batch:
-  """Draws strings of bits, of lengths uniform on min_length..max_length.
+  """Draws strings of bits whose lengths are uniform on min_length..max_length.
 
   Args:
     key: a typed PRNG key.
     batch_size: B.
     min_length: the fewest bits, at least 1.
     max_length: N, the most bits and the padded size.
-    task: 'mean', 'length' or 'sum', of the bits.
-    counts: 'fair', bits are independent, 0 or 1 with equal probability; or 'uniform',
-      their number of ones is uniform on 0..l, in any order with equal probability.
-      That is to draw θ uniformly and then bits with probability θ, as
+    task: the target: 'mean', 'length' or 'sum' of the bits.
+    counts: 'fair': bits are independent, 0 or 1 with equal probability. 'uniform': the
+      number c of ones is uniform on 0..l, and all orders are equally likely. This
+      equals drawing θ uniformly and then each bit as 1 with probability θ, since
       ∫ θ^c (1 − θ)^{l−c} dθ = 1 / ((l + 1) C(l, c)).
 
   Returns:
-    A `Batch`. Lengths and bits are of 23-bit uniforms.
+    A `Batch`. Lengths and bits are computed from 23-bit uniforms.
 
   Raises:
     ValueError: on an unknown task or counts, sizes that are not positive or lengths out
@@ -71,12 +71,12 @@ def sample(
 
 
 class Packed(NamedTuple):
-  """Strings of bits two to a row, nothing padded: inputs of `vvlen.models.decoder`."""
+  """Two strings of bits per row, without padding: inputs of `vvlen.models.decoder`."""
 
   tokens: jax.Array  # [R, n] int32
   positions: jax.Array  # [R, n] int32, from 0 in each string
   mask: jax.Array  # [R, n, n] bool, causal within a string
-  read_at: jax.Array  # [R, 2] int32, the places of both EOS
+  read_at: jax.Array  # [R, 2] int32, columns of `tokens` that hold EOS
   target: jax.Array  # [R, 2] float32
 
 
@@ -89,26 +89,26 @@ def sample_packed(
     task: str,
     counts: str = 'fair',
 ) -> Packed:
-  """Draws strings of bits in pairs that fill a row.
+  """Draws pairs of strings of bits; each pair fills one row.
 
-  A string of l bits shares its row with one of min_length + max_length − l, so that a
-  row has n = min_length + max_length + 4 tokens. Each string is distributed as those of
-  `sample`; the lengths of a pair depend on each other, all else does not. Of 1 to N
-  bits that is (N + 5) / (2N + 4) of the tokens of padded strings, 5/8 at N = 10.
+  A string of l bits shares its row with one of min_length + max_length − l bits, so a
+  row has n = min_length + max_length + 4 tokens. Each string has the distribution of
+  `sample`; of a pair, only the lengths depend on each other. For lengths 1..N, a pair
+  has N + 5 tokens, where two padded strings have 2N + 4: 5/8 as many at N = 10.
 
   Args:
     key: a typed PRNG key.
-    num_rows: R, half as many as strings.
+    num_rows: R, half the number of strings.
     min_length: the fewest bits, at least 1.
     max_length: the most bits.
-    task: as of `sample`.
-    counts: as of `sample`.
+    task: as in `sample`.
+    counts: as in `sample`.
 
   Returns:
     A `Packed`.
 
   Raises:
-    ValueError: as `sample`.
+    ValueError: as in `sample`.
   """
   _check(task, counts)
   _check_sizes(num_rows, min_length, max_length)
@@ -137,11 +137,11 @@ def sample_packed(
 
 
 def make_batch(bits: jax.Array, length: jax.Array, task: str) -> Batch:
-  """Makes a batch of the first bits of each string.
+  """Makes a batch from the first l bits of each row.
 
   Args:
-    bits: [B, N] int32, 0 or 1; those behind the length do not matter.
-    length: l [B] int32, in 1..N, which is not checked.
+    bits: [B, N] int32, 0 or 1; those after the first l are ignored.
+    length: l [B] int32, in 1..N (not checked).
     task: 'mean', 'length' or 'sum'.
 
   Raises:
@@ -158,11 +158,11 @@ def make_batch(bits: jax.Array, length: jax.Array, task: str) -> Batch:
 
 
 def target_of(ones: jax.Array, length: jax.Array, task: str) -> jax.Array:
-  """Returns the mean, length or sum of strings, float32, of the shape of `ones`.
+  """Returns the mean, length or sum of strings, float32, in the shape of `ones`.
 
   Args:
-    ones: [...], how many bits are 1.
-    length: l [...] or what broadcasts to it.
+    ones: [...], the number of ones.
+    length: l, an array that broadcasts to [...].
     task: 'mean', 'length' or 'sum'.
 
   Raises:
@@ -176,15 +176,15 @@ def target_of(ones: jax.Array, length: jax.Array, task: str) -> jax.Array:
 
 
 def all_strings(length: int) -> np.ndarray:
-  """Returns all strings of bits, [2^length, length] int32."""
+  """Returns all strings of `length` bits, [2^length, length] int32."""
   return np.array([*itertools.product((0, 1), repeat=length)], np.int32)
 
 
 def string_probability(bits: np.ndarray, counts: str) -> np.ndarray:
-  """Returns the probability of strings, [..., l] -> [...] float64.
+  """Returns the probability of strings among those of length l, [...] float64.
 
   Args:
-    bits: 0 or 1.
+    bits: [..., l], 0 or 1.
     counts: 'fair' or 'uniform', as in `sample`.
 
   Raises:
@@ -199,9 +199,9 @@ def string_probability(bits: np.ndarray, counts: str) -> np.ndarray:
 
 def _check(task: str = 'mean', counts: str = 'fair') -> None:
   if task not in TASKS:
-    raise ValueError(f'task must be of {", ".join(TASKS)}: {task!r}')
+    raise ValueError(f'task must be one of {", ".join(TASKS)}: {task!r}')
   if counts not in COUNTS:
-    raise ValueError(f'counts must be of {", ".join(COUNTS)}: {counts!r}')
+    raise ValueError(f'counts must be one of {", ".join(COUNTS)}: {counts!r}')
 
 
 def _check_sizes(count: int, min_length: int, max_length: int) -> None:

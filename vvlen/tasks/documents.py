@@ -1,6 +1,7 @@
-"""Documents: text files, local or gs://, and Python's own library as text at hand.
+"""Documents: text files, local or gs://, or the sources of Python's standard library.
 
-Text stays as it is in its file, line ends included, but for a byte order mark.
+Text is kept as it is in its file, line endings included; only a byte order mark is
+removed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ import sysconfig
 from etils import epath
 import numpy as np
 
-# Folders of the standard library that hold tests, or what is not of it.
+# Folders that are skipped in the standard library: tests, IDLE, installed packages.
 _LEFT_OUT = {
     'site-packages', 'dist-packages', 'test', 'tests', 'idlelib', 'lib2to3',
     '__pycache__',
@@ -22,17 +23,17 @@ def read_documents(paths: Sequence[epath.PathLike]) -> list[str]:
   """Reads documents from files and folders.
 
   Args:
-    paths: local or gs://, each a file, which is one document; a .jsonl file, each line
-      of which is an object with the document as its string `text`; or a folder, of
-      which all files below are read, sorted by their path, but for hidden ones.
+    paths: local or gs://. A file is one document; but a .jsonl file has one document
+      per line, each an object whose field `text` is a string. Of a folder, all files
+      below it are read, sorted by path; hidden files and folders are skipped.
 
   Returns:
-    The documents, in order. What is blank in a folder or a .jsonl file is left out.
+    The documents, in order. Blank ones are left out.
 
   Raises:
     FileNotFoundError: if there is no such file or folder.
-    ValueError: if a path has nothing but blank text, or a file is not UTF-8, or a line
-      of a .jsonl file is not as above.
+    ValueError: if a path has only blank text, a file has a NUL byte or is not UTF-8, or
+      a line of a .jsonl file is not such an object.
   """
   documents = []
   for path in map(epath.Path, paths):
@@ -47,13 +48,13 @@ def read_documents(paths: Sequence[epath.PathLike]) -> list[str]:
 
 
 def standard_library() -> list[str]:
-  """Returns the sources of Python's standard library, a document a file.
+  """Returns the sources of Python's standard library, one document per file.
 
-  They are sorted by path. Tests, packages that were installed later, and files that
-  are blank or not UTF-8 are left out.
+  They are sorted by path. Tests, IDLE, lib2to3, installed packages, and files that are
+  blank or not UTF-8 are left out.
 
   Raises:
-    ValueError: if this Python has no sources.
+    ValueError: if this Python comes without its sources.
   """
   folder = epath.Path(sysconfig.get_paths()['stdlib'])
   documents = []
@@ -66,12 +67,12 @@ def standard_library() -> list[str]:
       documents.append(text.removeprefix('\ufeff'))
   documents = [text for text in documents if text.strip()]
   if not documents:
-    raise ValueError(f'{folder} has no sources of Python\'s library: name text files')
+    raise ValueError(f'{folder} has no sources of Python: name text files instead')
   return documents
 
 
 def fingerprint(documents: Sequence[str]) -> str:
-  """Returns the SHA-256 of documents and where they end, 64 hexadecimal digits."""
+  """Returns the SHA-256 of documents and their lengths, 64 hexadecimal digits."""
   digest = hashlib.sha256()
   for text in documents:
     content = text.encode()
@@ -84,13 +85,14 @@ def split(
 ) -> tuple[list[str], list[str]]:
   """Splits documents into those for training and those held out.
 
-  Documents stay whole: in random order, each is held out that still fits in the
-  fraction, the shortest if none does. A single one is cut and its end held out.
+  Documents stay whole. In random order, each document that still fits into the fraction
+  is held out; if none fits, the shortest is. A single document is cut, and its end is
+  held out.
 
   Args:
     documents: at least one.
-    fraction: of all characters, how many to hold out at most.
-    seed: of the order.
+    fraction: share of all characters to hold out at most, between 0 and 1.
+    seed: of the random order.
 
   Returns:
     The documents for training and those held out, both in the random order.
@@ -117,7 +119,7 @@ def split(
   for part, name in ((training, 'training'), (held_out, 'held-out')):
     if not any(text.strip() for text in part):
       raise ValueError(
-          f'no {name} text is left if a share of {fraction} is held out: '
+          f'no {name} text is left when a share of {fraction} is held out: '
           f'{len(documents)} documents, {sum(map(len, documents))} characters'
       )
   return training, held_out
@@ -134,8 +136,8 @@ def _files(
 
   Args:
     folder: where to look.
-    left_out: tells by its name whether to leave out a file or a whole folder, beside
-      hidden ones.
+    left_out: from the name of a file or folder, whether to skip it. Hidden ones are
+      always skipped.
   """
 
   def below(place: epath.Path) -> Iterator[epath.Path]:
@@ -147,7 +149,7 @@ def _files(
 
 
 def _read(path: epath.Path) -> list[str]:
-  """Returns the documents of a file, blank ones too."""
+  """Returns the documents of a file, including blank ones."""
   content = path.read_bytes()
   if (place := content.find(b'\0')) >= 0:
     raise ValueError(f'{path} is not a text file: byte {place} is NUL')
@@ -158,7 +160,7 @@ def _read(path: epath.Path) -> list[str]:
   text = text.removeprefix('\ufeff')
   if path.suffix != '.jsonl':
     return [text]
-  # Not splitlines: JSON may hold other line separators in a string.
+  # Not splitlines, which splits also at separators that a JSON string may contain.
   lines = enumerate(text.split('\n'), 1)
   return [_of_line(path, n, line) for n, line in lines if line.strip()]
 
@@ -181,10 +183,10 @@ def _of_line(path: epath.Path, number: int, line: str) -> str:
 
 
 def _cut(text: str, fraction: float) -> int:
-  """Returns where to cut a text so that about a fraction of it is behind.
+  """Returns where to cut a text so that about a fraction of it comes after the cut.
 
-  That is at the nearest line break, unless it would change the shorter part by more
-  than a half.
+  The cut is at the nearest line break, unless that would change the length of the
+  shorter part by more than half.
   """
   place = round((1 - fraction) * len(text))
   after = text.find('\n', place) + 1 or len(text)

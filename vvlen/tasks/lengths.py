@@ -1,4 +1,4 @@
-"""How long sequences are, and how lengths grow during training."""
+"""Lengths of sequences: uniform ones, and a limit that grows during training."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ def uniform_length(
     uniform: any shape, float32.
     shortest: the least length.
     padded: the size that batches are padded to.
-    longest: the greatest length; `padded` if None. It may be traced, and one outside
-      shortest..padded is taken for the nearer of the two.
+    longest: the greatest length, clipped to shortest..padded; `padded` if None. It may
+      be traced.
 
   Returns:
     An int32 array of the shape of `uniform`.
@@ -28,7 +28,7 @@ def growing_length(
 ) -> jax.Array:
   """Returns the greatest length at a step: linear from `first` to `last`, then `last`.
 
-  Tables 4 and 5 of arXiv 2504.02827 let lengths grow gradually during training.
+  In Tables 4 and 5 of arXiv 2504.02827, lengths grow gradually during training.
 
   Args:
     step: [] int, updates made.

@@ -19,7 +19,7 @@ class Batch(NamedTuple):
   items: jax.Array  # [B, N, 2] int32: key, value; no key twice, padding included
   mask: jax.Array  # [B, N] bool, True where there is an item
   target: jax.Array  # [B] int32, value of the key asked for
-  target_index: jax.Array  # [B] int32, which item that is
+  target_index: jax.Array  # [B] int32, index of the item with that key
 
 
 def sample(
@@ -34,16 +34,16 @@ def sample(
 ) -> Batch:
   """Draws sequences of dictionary lookup (arXiv 2504.02827 section 4).
 
-  Keys are drawn without replacement within a sequence, values and the place of the
-  key asked for uniformly, lengths uniformly on min_length..max_length, one
-  per sequence. A sequence of three items
+  Within a sequence, keys are drawn without replacement; values, and the item whose key
+  is asked for, are uniform. Each sequence has its own length, uniform on
+  min_length..max_length. With three items
 
     key    7  2  9
-    value  1  0  4    asked for key 2 has the target 0.
+    value  1  0  4    the query 2 has the target 0.
 
   Lengths, places and values come from a single draw of 23-bit uniforms, keys from
-  draws of their own (`distinct`), so each probability is right to within 2**-23, and
-  exactly where the number of outcomes is a power of 2.
+  separate draws (`distinct`). So each probability is right to within 2**-23, and exact
+  where the number of outcomes is a power of 2.
 
   Args:
     key: a typed PRNG key.
@@ -52,16 +52,15 @@ def sample(
     max_length: N, the padded size, at most K.
     num_keys: K.
     num_values: C.
-    longest: the most items in a sequence, max_length if None. It may be traced, so
-      that lengths grow during training and nothing is compiled anew; what lies
-      outside min_length..max_length is taken for the nearer of the two.
+    longest: the most items in a sequence, clipped to min_length..max_length;
+      max_length if None. It may be traced, so that lengths can grow during training
+      without compiling again.
 
   Returns:
     A `Batch`.
 
   Raises:
-    ValueError: if a size is not positive, or the lengths are out of order or above
-      num_keys.
+    ValueError: if a size is not positive, or not min_length <= max_length <= num_keys.
   """
   if batch_size < 1 or num_values < 1:
     raise ValueError(
@@ -88,31 +87,31 @@ def sample(
 def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.Array:
   """Draws `count` distinct keys of 0..num_keys-1, uniformly, for each sequence.
 
-  Each is drawn by itself, and one that an earlier place has already is drawn again
-  until none is. Renaming the keys renames the outcome and changes nothing else of
-  this procedure, so all tuples of distinct keys are equally likely: it is exact, as
-  far as a single draw is uniform. It takes more rounds the more keys there are; for
-  above half of them, it is the first of a permutation.
+  Keys are drawn independently; those that an earlier place of the sequence already has
+  are drawn again, until all are distinct. The procedure treats all keys alike (renaming
+  the keys only renames its outcome), so all tuples of distinct keys are equally likely,
+  as far as a single draw is uniform. The number of rounds grows with `count`; above
+  num_keys / 2, the first `count` entries of a random permutation are taken instead.
 
   Args:
-    key: of all sequences.
-    batch_size: B, sequences.
-    count: N, keys of each, at most `num_keys`.
-    num_keys: how many there are.
+    key: a typed PRNG key, for all sequences.
+    batch_size: B, the number of sequences.
+    count: N, keys per sequence, at most `num_keys`.
+    num_keys: K, the number of keys to choose from.
 
   Returns:
-    Keys [batch_size, count] int32, in random order.
+    Keys [B, N] int32, in random order.
 
   Raises:
-    ValueError: if there are fewer keys than asked for.
+    ValueError: if `count` is not in 0..num_keys.
   """
   if not 0 <= count <= num_keys:
-    raise ValueError(f'{count} distinct keys of {num_keys} cannot be drawn')
+    raise ValueError(f'cannot draw {count} distinct keys from {num_keys}')
   if 2 * count > num_keys:
     keys = jax.random.split(key, batch_size)
     return jax.vmap(lambda key: _permutation(key, num_keys)[:count])(keys)
-  # Comparing all pairs costs N² operations, a table of who has which key K + N, of
-  # which each is slower (measured on a CPU for K = 2**14: equal at N = 80).
+  # Comparing all pairs takes N² operations; a table of the first place of each key
+  # takes K + N slower ones (on a CPU, K = 2**14: equally fast at N = 80).
   repeated = _repeated_pairs
   if 4 * count**2 > num_keys:
     repeated = functools.partial(_repeated_table, num_keys=num_keys)
@@ -134,7 +133,7 @@ def distinct(key: jax.Array, batch_size: int, count: int, num_keys: int) -> jax.
 
 
 def _repeated_pairs(keys: jax.Array) -> jax.Array:
-  """Returns which of the keys [B, N] an earlier place of their sequence has."""
+  """Returns which keys [B, N] occur earlier in their sequence too, [B, N] bool."""
   earlier = jnp.tril(jnp.ones(2 * keys.shape[1:], bool), -1)
   return ((keys[:, :, None] == keys[:, None, :]) & earlier[None]).any(-1)
 
@@ -153,10 +152,11 @@ def _repeated_table(keys: jax.Array, num_keys: int) -> jax.Array:
 def _permutation(key: jax.Array, count: int) -> jax.Array:
   """Returns a random permutation of 0..count-1, int32.
 
-  Sorts by random bits, of which a word has room for a few beside the place, several
-  times over: a sort of words alone is fourteen times faster on a CPU than
-  jax.random.permutation. Together the bits are 23 more than would number all pairs,
-  so any two are alike with a probability below 2**-24.
+  Sorts by random bits: each 32-bit word holds a place and, in front of it, as many
+  random bits as fit, so the sort is repeated with new bits until each place has had
+  2 * place_bits + 23 of them. There are fewer than 2**(2 * place_bits - 1) pairs, so
+  the probability that any two places tie is below 2**-24. Sorting plain words is
+  fourteen times faster on a CPU than jax.random.permutation.
   """
   place_bits = max(1, (count - 1).bit_length())
   rounds = -(-(2 * place_bits + 23) // (32 - place_bits))

@@ -18,7 +18,7 @@ class Batch(NamedTuple):
   items: jax.Array  # [B, N, 1 + C] float32: priority, then the class as a one-hot
   mask: jax.Array  # [B, N] bool, True where there is an item
   target: jax.Array  # [B] int32, class of the item asked for
-  target_index: jax.Array  # [B] int32, which item that is
+  target_index: jax.Array  # [B] int32, index of that item
 
 
 def sample(
@@ -33,17 +33,17 @@ def sample(
 ) -> Batch:
   """Draws sequences of argmax retrieval (arXiv 2504.02827 section 4).
 
-  Priorities and query are uniform on [0, 1), classes uniform on 0..C-1, lengths
-  uniform on min_length..max_length, one per sequence. A sequence of three items
+  Priorities and queries are uniform on [0, 1), classes uniform on 0..C-1. Each sequence
+  has its own length, uniform on min_length..max_length. The three items
 
     priority  .2  .9  .5
-    class      7   4   1      has the target 4.
+    class      7   4   1      have the target 4.
 
-  All numbers come from a single draw of 23-bit uniforms, since the random number
-  generator is a tenth of a training step on a CPU. So each class and each length
-  has its probability to within 2**-23, and at a length of a million one sequence
-  in 16 has a tie for the highest priority (one in 1,000 at 2**14); the first of
-  the tied items is the target.
+  All numbers come from a single draw of 23-bit uniforms, since drawing random numbers
+  takes a tenth of a training step on a CPU. So probabilities of classes and lengths are
+  right to within 2**-23, and one sequence in 16 has a tie for the highest priority at a
+  length of a million (one in 1,000 at 2**14); the first of the tied items is the
+  target.
 
   Args:
     key: a typed PRNG key.
@@ -51,17 +51,18 @@ def sample(
     min_length: the fewest items in a sequence, at least 1.
     max_length: N, the most items in a sequence and the padded size.
     num_classes: C.
-    informative_query: False, as in the paper: the query says nothing, and the highest
-      priority is asked for. True: a query below 1/2 asks for the lowest priority.
-    longest: the most items in a sequence, max_length if None. It may be traced, so
-      that lengths grow during training and nothing is compiled anew; what lies
-      outside min_length..max_length is taken for the nearer of the two.
+    informative_query: False, as in the paper: the query carries no information, and the
+      target has the highest priority. True: with a query below 1/2, the target has the
+      lowest priority.
+    longest: the most items in a sequence, clipped to min_length..max_length;
+      max_length if None. It may be traced, so that lengths can grow during training
+      without compiling again.
 
   Returns:
     A `Batch`.
 
   Raises:
-    ValueError: if a size is not positive or the lengths are out of order.
+    ValueError: if a size is not positive or min_length > max_length.
   """
   if batch_size < 1 or num_classes < 1:
     raise ValueError(
@@ -95,7 +96,7 @@ def vocabulary(num_classes: int = 10, num_priorities: int = 257) -> jax.Array:
   """Returns every class at evenly spaced priorities on [0, 1].
 
   Returns:
-    Items [num_classes * num_priorities, 1 + C], for bounds that need all items.
+    Items [C * num_priorities, 1 + C] float32, for bounds that hold over all items.
   """
   priority, classes = jnp.meshgrid(
       jnp.linspace(0.0, 1.0, num_priorities, dtype=jnp.float32),

@@ -1,4 +1,4 @@
-"""Text for language models: tokens in blocks of one length, in batches through Grain.
+"""Text for language models: tokens cut into blocks of one length, batched by Grain.
 
 Axes: N blocks.
 """
@@ -19,21 +19,22 @@ def pack(
     begin: int | None,
     within_documents: bool = False,
 ) -> np.ndarray:
-  """Cuts documents in blocks that do not overlap.
+  """Cuts documents into blocks that do not overlap.
 
   Args:
-    documents_tokens: each [n], integers.
-    length: of a block.
+    documents_tokens: tokens of each document, [n] integers.
+    length: tokens per block.
     begin: the token to put before each document, if any.
-    within_documents: whether each document is cut by itself, so that no block has
-      tokens of two, and what is left at its end is dropped. Otherwise they are joined
-      and cut together, and only what is left at the end of the last one is dropped.
+    within_documents: True: each document is cut by itself, so no block has tokens of
+      two documents, and the tokens left over at the end of each are dropped. False:
+      documents are joined and then cut, and tokens are left over only at the very end.
 
   Returns:
     [N, length] int32, N at least 1, in the order of the text.
 
   Raises:
-    ValueError: if there is not a single block, or the length is not positive.
+    ValueError: if there are too few tokens for one block, or the length is not
+      positive.
   """
   if length < 1:
     raise ValueError(f'the length of a window must be positive: {length}')
@@ -61,22 +62,22 @@ def batches(
 ) -> 'grain.DatasetIterator':
   """Returns an iterator over batches of blocks, in random order.
 
-  Each epoch has all blocks once, in another order; a batch may begin in one and end in
-  the next. The rows of a batch are the same whatever the number of processes: process
-  p of n has rows p, p + n, ... of each.
+  Each epoch has every block once, in a new order; a batch may begin in one epoch and
+  end in the next. The rows of a batch do not depend on the number of processes: process
+  p of n has rows p, p + n, ... of each batch.
 
-  `get_state()` is a dictionary for JSON that tells how many batches were taken;
-  `set_state()` of an iterator made in the same way goes on from there, as does one of
-  another number of processes.
+  `get_state()` of the iterator returns a dictionary, which JSON can hold, with the
+  number of batches taken. `set_state()` resumes there, in an iterator made with the
+  same arguments, or for another number of processes.
 
   Args:
     blocks: [N, length], the same in each process.
     batch_size: rows of a batch over all processes.
-    seed: of the order, not negative.
-    process_index: p, whose rows to return, as `jax.process_index()`.
-    process_count: n, as `jax.process_count()`.
-    num_epochs: after how many epochs to stop, leaving out a last batch that is not
-      full; None goes on for ever.
+    seed: of the random order, not negative.
+    process_index: p, the process whose rows to return, such as `jax.process_index()`.
+    process_count: n, such as `jax.process_count()`.
+    num_epochs: the number of epochs; a last batch that is not full is dropped. None
+      repeats epochs without end.
 
   Returns:
     An iterator over [batch_size / process_count, length] arrays.
@@ -91,7 +92,8 @@ def batches(
     raise ValueError(f'process {process_index} is not one of {process_count}')
   if batch_size < 1 or batch_size % process_count:
     raise ValueError(
-        f'a batch of {batch_size} windows does not divide by {process_count} processes'
+        f'a batch of {batch_size} windows cannot be shared equally by '
+        f'{process_count} processes'
     )
   if len(blocks) < batch_size:
     raise ValueError(
@@ -102,11 +104,11 @@ def batches(
   if num_epochs is not None and num_epochs < 1:
     raise ValueError(f'the number of epochs must be positive: {num_epochs}')
   rows = grain.MapDataset.source(blocks).seed(seed).shuffle().repeat(num_epochs)
-  # Whole batches, so that each process has as many. Sliced after they are repeated, as
-  # an epoch of N rows may not divide by the number of processes.
+  # Whole batches, so that all processes have equally many. Sliced after repeating,
+  # because the rows of one epoch need not be a multiple of the number of processes.
   rows = rows[:len(rows) // batch_size * batch_size][process_index::process_count]
   batched = rows.batch(batch_size // process_count, drop_remainder=True)
-  # One thread reads two batches ahead. That takes it some 50 µs a row, of which more
-  # threads would only take turns.
+  # One thread reads two batches ahead, at some 50 µs per row; more threads would only
+  # take turns.
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
   return iter(batched.to_iter_dataset(options))

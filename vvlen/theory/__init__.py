@@ -1,1 +1,1 @@
-"""What can be known of the effects without training or sampling."""
+"""What is known about the effects without training or sampling."""

@@ -4,33 +4,34 @@ One layer without softmax, whose output is divided by the position, reads x_1..x
 
   g(x_1..x_k) = (1/k) Σ_i A[x_k, x_i] = (A[a, 0] (k − c) + A[a, 1] c) / k
 
-with a = x_k the last bit, c the number of ones, and A a 2 × 2 table, what remains of
-embedding, queries, keys, values and head (arXiv 2506.11769, section 3). Trained on fair
-bits at lengths 1..n, each as likely as the others, it minimizes
+with a = x_k the last bit, c the number of ones, and A a 2 × 2 table, to which
+embedding, queries, keys, values and head reduce (arXiv 2506.11769, section 3). Trained
+on fair bits, at lengths uniform on 1..n, it minimizes
 
   Σ_{k ≤ n} E (g(x_1..x_k) − y)² / n,   y = c/k (mean), k (length) or c (sum).
 
-This is least squares, and g depends on (a, c, k) alone, where a is fair and c − a is
-binomial, of k − 1 bits: so n (n + 1) cases stand for 2ⁿ⁺¹ sequences, and the two rows
-of A are two problems of their own. With H = Σ_{i ≤ n} 1/i:
+This is a least-squares problem. g depends only on (a, c, k), where a is a fair bit and
+c − a is binomial over k − 1 bits: so n (n + 1) cases stand for 2ⁿ⁺¹ sequences, and the
+two rows of A are separate problems. With H = Σ_{i ≤ n} 1/i:
 
   mean     A11 = A01 = 1, A10 = A00 = 0: no loss at any length
   length   A11 = A00 = n/H,  A10 = A01 = n(n − 1)/(n − H) − n/H
   sum      A11 = n/H,  A01 = n(n − 1)/(2(n − H)),  A10 = A01 − A11,  A00 = 0
 
-The paper has one number Γ in place of the table: in all of it (length, Γ = (n + 1)/2,
-with the loss (l − Γ)² at length l) or for every one that is read, A11 = A01 = Γ (sum,
-Γ = n(n + 3)/(2(n + H)), loss (l + 1)(l − Γ)²/(4l)). That is an optimum among such
-tables, not among all: a head of two dimensions or more can be any A. Either way the
-loss of length and sum grows as l², that of the mean stays 0.
+The paper has a single number Γ in place of the table. For length, every entry is
+Γ = (n + 1)/2, and the loss at length l is (l − Γ)². For sum, bits of 1 add
+Γ = n(n + 3)/(2(n + H)) and bits of 0 add nothing (A11 = A01 = Γ, A10 = A00 = 0), and
+the loss is (l + 1)(l − Γ)²/(4l). These are optimal among such tables, not among all:
+with a head of two or more dimensions, A can be any table. Either way the losses of
+length and sum grow as l², and that of the mean stays 0.
 
-Errata of the paper, found by enumeration: in the loss of sum it prints (l + 1)/(2l) for
-(l + 1)/(4l); in Eq. 20 the derivative is (l + 1)/(2l) (Γ − l), and Eq. 21 has an "="
-too many (its root is right). The growth as (l − n)² is asymptotic: at l = n the loss of
-length is ((n − 1)/2)², not 0. The constants of Theorem C.2 (Eq. 40) are not those of
-its text, so that it cannot be tested literally.
+Errata of the paper, found by enumeration: the factor (l + 1)/(2l) in the loss of sum
+should be (l + 1)/(4l); the derivative in Eq. 20 should be (l + 1)/(2l) (Γ − l); Eq. 21
+has one "=" too many (its root is right). The growth as (l − n)² is asymptotic: at l = n
+the loss of length is ((n − 1)/2)², not 0. The constants of Theorem C.2 (Eq. 40) differ
+from those of its text, so the theorem cannot be tested literally.
 
-All is numpy, float64.
+Everything is numpy, float64.
 """
 
 from collections.abc import Callable
@@ -41,28 +42,28 @@ from scipy import stats
 
 TASKS = ('mean', 'length', 'sum')
 
-# Of an array of targets or of predictions, elementwise.
+# An elementwise function of an array of targets or predictions.
 Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Fit(NamedTuple):
   """The table that minimizes the training loss."""
 
-  table: np.ndarray  # [2, 2]; [a, b]: the last bit a attends to the bit b
+  table: np.ndarray  # [2, 2], A; A[a, b]: the last bit a attends to a bit b
   train_loss: float  # in units of the encoded target, squared
 
 
 def fit(task: str, train_length: int, encode: Transform | None = None) -> Fit:
-  """Returns the ground truth of training: least squares over all bit strings.
+  """Returns the table that training should find: least squares over all bit strings.
 
   Args:
     task: 'mean', 'length' or 'sum'.
     train_length: n; lengths 1..n are trained on.
-    encode: what is trained on in place of y, as in output reparameterization
-      (`vvlen.objectives.output_reparameterization`); None for y itself.
+    encode: maps y to the target to train on, as in output reparameterization
+      (`vvlen.objectives.output_reparameterization`); None to train on y itself.
 
   Returns:
-    A `Fit`. Where several tables are best, as for n = 1, that of the least norm.
+    A `Fit`. If several tables are optimal, as for n = 1, the one of least norm.
 
   Raises:
     ValueError: on an unknown task, a length that is not positive, or a target for which
@@ -78,7 +79,7 @@ def fit(task: str, train_length: int, encode: Transform | None = None) -> Fit:
       with np.errstate(divide='ignore', invalid='ignore'):
         target = encode(target)
       if not np.isfinite(target).all():
-        raise ValueError(f'what is trained on is not finite for all {task}s of bits')
+        raise ValueError(f'the encoded target is not finite for every {task} of bits')
     root = np.sqrt(probability)
     table[last] = np.linalg.lstsq(features * root[:, None], target * root)[0]
     squares += probability @ (features @ table[last] - target) ** 2
@@ -91,10 +92,10 @@ def loss(
   """Returns the mean squared error of a table over all bit strings of one length.
 
   Args:
-    table: [2, 2], as of `fit`.
+    table: [2, 2], as in `Fit`.
     task: 'mean', 'length' or 'sum'.
     length: l.
-    decode: undoes `encode` of `fit` on the prediction; None where there was none.
+    decode: the inverse of the `encode` passed to `fit`; None if there was none.
 
   Returns:
     E (g − y)², in units of y, squared.
@@ -118,7 +119,7 @@ def loss(
 
 
 def single_value(task: str, train_length: int) -> float:
-  """Returns the paper's Γ, the best single number; see `single_value_table`.
+  """Returns the paper's Γ, the best single number in place of the table.
 
   Args:
     task: 'mean', 'length' or 'sum'.
@@ -137,11 +138,11 @@ def single_value(task: str, train_length: int) -> float:
 
 
 def single_value_table(task: str, value: float) -> np.ndarray:
-  """Returns the table [2, 2] of a single number: its pattern in the paper.
+  """Returns the table [2, 2] that a single number stands for in the paper.
 
   Args:
-    task: 'length', where every entry is that number, or 'mean' or 'sum', where each
-      one that is read adds it and a zero adds nothing.
+    task: 'length': every entry is Γ. 'mean' or 'sum': bits of 1 add Γ, and bits of 0
+      add nothing.
     value: Γ.
 
   Raises:
@@ -152,7 +153,7 @@ def single_value_table(task: str, value: float) -> np.ndarray:
 
 
 def closed_form_table(task: str, train_length: int) -> np.ndarray:
-  """Returns the table [2, 2] of `fit` by the formulas above.
+  """Returns the table [2, 2] of `fit` from the closed forms above.
 
   Args:
     task: 'mean', 'length' or 'sum'.
@@ -178,7 +179,7 @@ def _cases(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns shares of zeros and ones [l, 2], targets [l] and probabilities [l].
 
-  Of all numbers of ones that strings of a length and a last bit can have.
+  One case for each number of ones that strings of this length and last bit can have.
   """
   before = np.arange(length)  # ones before the last bit
   ones = before + last
@@ -195,7 +196,7 @@ def _harmonic(n: int) -> float:
 
 def _check(task: str, length: int) -> None:
   if task not in TASKS:
-    raise ValueError(f'task must be of {", ".join(TASKS)}: {task!r}')
+    raise ValueError(f'task must be one of {", ".join(TASKS)}: {task!r}')
   whole = isinstance(length, (int, np.integer)) and length is not True
   if not whole or length < 1:
     raise ValueError(f'lengths must be positive whole numbers: {length!r}')

@@ -1,13 +1,13 @@
 """How often a more recent token has the larger attention score.
 
-Recency bias (arXiv 2509.21042, Definition 1) means S_ij > S_ik for all i ≥ j > k. How
-much of it there is, in scores that need not all obey, is told by two shares:
+Recency bias (arXiv 2509.21042, Definition 1) means S_ij > S_ik for all i ≥ j > k. Two
+shares measure how far given scores obey this:
 
   recency probability   of the triples k < j < i: those with S_ij > S_ik
   violation rate        of the triples k < j ≤ i: those with S_ik ≥ S_ij
 
-Without any order the first is one half. The diagonal, a token's score with itself, is
-in the second alone.
+For scores in random order the recency probability is one half. The diagonal, a token's
+score with itself, enters the violation rate only.
 """
 
 import math
@@ -16,14 +16,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Up to so many keys all comparisons are written out. Beyond, they are a loop over keys,
-# so many at once.
+# Up to _WRITTEN_OUT keys, all comparisons are unrolled; beyond, they are a loop over
+# keys, _AT_ONCE keys at a time.
 _WRITTEN_OUT = 16
 _AT_ONCE = 8
 
 
 class Order(NamedTuple):
-  """Shares of triples; nan where there is none."""
+  """Shares of triples; nan if there are no triples."""
 
   recency_probability: jax.Array
   violation_rate: jax.Array
@@ -41,7 +41,7 @@ def order(scores: jax.Array, seen: jax.Array | None = None) -> Order:
       Keys after the query never count.
 
   Returns:
-    Two arrays [...], float32, a number for each batch axis, all queries together.
+    Two arrays [...], float32: shares over all queries, for each index of the last axes.
 
   Raises:
     ValueError: if there are more queries than keys.
@@ -59,7 +59,7 @@ def order(scores: jax.Array, seen: jax.Array | None = None) -> Order:
 
 
 def _all_in_order(scores):
-  """Counts the pairs of keys k < j with S_ij > S_ik: of j = i, and of j < i."""
+  """Counts the pairs of keys k < j with S_ij > S_ik: those of j = i, and of j < i."""
   num_keys, *_ = scores.shape
   none = jnp.zeros(scores.shape[2:], jnp.float32)
   rises = lambda i, j: sum(
@@ -72,7 +72,7 @@ def _all_in_order(scores):
 
 
 def _seen_in_order(scores, seen):
-  """As `_all_in_order`, each count followed by how many pairs there are."""
+  """As `_all_in_order`, each count followed by the number of all such pairs."""
   num_queries, num_keys = scores.shape[:2]
   behind = (*range(2, scores.ndim),)
   keys = jnp.arange(num_keys)[None]
@@ -96,7 +96,7 @@ def _seen_in_order(scores, seen):
       rises += rise.astype(jnp.float32)
     return rises
 
-  # From the first block on, so that the sums are placed on devices as the scores are.
+  # The loop starts from the sums of block 0, so that they are sharded as the scores.
   rises = jax.lax.fori_loop(1, padded.shape[1] // _AT_ONCE, count, count(0, 0.0))
   return (
       own.sum((0, 1)), (there * at_own(seen)[:, 0]).sum(0),

@@ -19,12 +19,12 @@ limit (Proposition 1, α = c = 0); at finite d the mean logits rise in j very sl
 
   layer 2   S_ii = b (e^{2b} + i − 1) / (eᵇ + i − 1)²,   S_ij = b / (eᵇ + i − 1)
 
-Two traps. These are not the means of a simulation: logits of random tokens have a
+Two warnings. These are not the means of a simulation: logits of random tokens have a
 standard deviation of about 1 − α² at any width, and a mean of exponentials is not the
-exponential of a mean. (At α = 0, d = 64, layer 2: 0.0027 here, 0.0043 simulated.) And
-c counts in units of Z here, where the stack adds the raw X: `residual_in_units_of_z`.
+exponential of a mean. (At α = 0, d = 64, layer 2: 0.0027 here, 0.0043 simulated.) And c
+is in units of Z here, but the stack adds the raw X; `residual_in_units_of_z` converts.
 
-All is numpy, float64. Scores above the diagonal are 0.
+Everything is numpy, float64. Scores above the diagonal are 0.
 """
 
 import math
@@ -43,8 +43,8 @@ def layer1_scores(
     num_tokens: n.
     width: d.
     anisotropy: α in [0, 1), the cosine of any two tokens.
-    layer_norm: without it, logits are the tokens' own products, 1 / (1 − α) / √d with
-      themselves and α / (1 − α) / √d with each other.
+    layer_norm: False: logits are products of the raw tokens, 1 / (1 − α) / √d on the
+      diagonal and α / (1 − α) / √d below it.
 
   Returns:
     [n, n], 0 above the diagonal.
@@ -76,7 +76,7 @@ def layer2_scores(
     anisotropy: α in [0, 1).
     residual: c, in units of Z. For a stack that adds c times the raw X, pass
       `residual_in_units_of_z(c, width, anisotropy)`.
-    layer_norm: without it, α = c = 0 is all that is known.
+    layer_norm: False supports only α = c = 0.
 
   Returns:
     [n, n], 0 above the diagonal.
@@ -90,7 +90,7 @@ def layer2_scores(
   if not layer_norm:
     if anisotropy or residual:
       raise ValueError(
-          'without layer_norm, layer 2 is known for anisotropy = residual = 0 only: '
+          'without layer_norm, layer 2 supports only anisotropy = residual = 0: '
           f'{anisotropy}, {residual}'
       )
     b = 1 / math.sqrt(width)
@@ -110,7 +110,7 @@ def layer2_scores(
 def h(
     num_tokens: int, width: int, anisotropy: float = 0.0, residual: float = 0.0
 ) -> np.ndarray:
-  """Returns M_jj^{−1/2}, by which logits of layer 2 depend on the key j.
+  """Returns M_jj^{−1/2}, the factor of the logits of layer 2 that depends on key j.
 
   Args:
     num_tokens: n.
@@ -122,7 +122,8 @@ def h(
     [n], for j = 1..n. It rises with j if c ≥ 0; infinite at j = 1 if c = −1.
 
   Raises:
-    ValueError: as `layer2_scores`.
+    ValueError: on sizes that are not positive, α outside [0, 1), or a residual that is
+      not finite.
   """
   check(num_tokens, width, anisotropy, residual)
   own, other = _weights(num_tokens, width, anisotropy)
@@ -136,11 +137,11 @@ def h(
 
 
 def residual_in_units_of_z(residual: float, width: int, anisotropy: float) -> float:
-  """Returns c / √(d (1 − α)): what c times the raw input is in units of Z.
+  """Returns c / √(d (1 − α)): the factor c of the raw input, converted to units of Z.
 
-  A token has the squared norm 1 / (1 − α), its row of Z has d. So the simulation's
-  c = 1 is 0.1768 at d = 64, α = 0.5. That holds in layer 1; for deeper ones, where
-  the stream has grown, there is `gram_recursion`.
+  A token has the squared norm 1 / (1 − α), and its row of Z has d. So c = 1 in the
+  simulation is 0.1768 at d = 64, α = 0.5. This holds in layer 1; for deeper layers,
+  where the stream has grown, use `gram_recursion`.
 
   Args:
     residual: c, times the raw stream.
@@ -160,8 +161,8 @@ def exact_mean_layer1_score(width: int, anisotropy: float) -> float:
 
     E[S_ij] = r α (2/ν) (Γ((ν+1)/2) / Γ(ν/2))² ₂F₁(½, ½; (ν+2)/2; α²),   ν = d − 1
 
-  The mean of the sample correlation of two normal variables that correlate with α,
-  over ν degrees of freedom, times r = √d.
+  This is r = √d times the mean of the sample correlation, with ν degrees of freedom, of
+  two normal variables whose correlation is α.
 
   Args:
     width: d, at least 2.
@@ -188,7 +189,7 @@ def gram_recursion(
 ) -> np.ndarray:
   """Returns the logits of any input, at any depth, from its Gram matrix.
 
-  The stack sees its input through products of rows alone. With G = X Xᵀ,
+  The stack depends on its input only through products of rows. With G = X Xᵀ,
 
     Ĝ_ij = d G_ij / √(G_ii G_jj),   S = Ĝ / √d,   A = causal softmax of S,
     B = A + c diag(√(G_ii / d)),    G' = B Ĝ Bᵀ;
@@ -196,17 +197,17 @@ def gram_recursion(
   without LayerNorm Ĝ = G and B = A + c I. Exact to rounding.
 
   Args:
-    gram: G [..., n, n], symmetric. With LayerNorm, of the rows of X minus each row's
-      mean. For the limit of the simulation's tokens: 1 / (1 − α) on the diagonal and
-      α / (1 − α) beside it.
+    gram: G [..., n, n], symmetric. With LayerNorm, G is that of the rows of X minus
+      each row's mean. The limit for the simulation's tokens is 1 / (1 − α) on the
+      diagonal and α / (1 − α) off it.
     width: d.
     num_layers: how many layers.
     layer_norm: whether each layer normalizes.
     residual: c, times the raw stream, as in the stack.
 
   Returns:
-    [..., num_layers, n, n], 0 above the diagonal. That G has no negative eigenvalue,
-    as products of rows have none, is not checked.
+    [..., num_layers, n, n], 0 above the diagonal. G must have no negative eigenvalue,
+    as no Gram matrix has one; this is not checked.
 
   Raises:
     ValueError: on a matrix that is not square, symmetric and finite or, with
@@ -243,7 +244,7 @@ def gram_recursion(
 def _weights(num_tokens: int, width: int, anisotropy: float) -> tuple[np.ndarray, ...]:
   """Returns the attention weights of layer 1: E / D_i and F / D_i, each [n].
 
-  Divided by E, which overflows from d = 503,800 on.
+  Numerator and denominator are divided by E, which overflows from d = 503,800 on.
   """
   ratio = math.exp((anisotropy - 1) * math.sqrt(width))  # F / E
   total = 1 + np.arange(num_tokens) * ratio
@@ -253,7 +254,7 @@ def _weights(num_tokens: int, width: int, anisotropy: float) -> tuple[np.ndarray
 def check(
     num_tokens: int, width: int, anisotropy: float, residual: float = 0.0
 ) -> None:
-  """Raises ValueError on sizes, α or c that no stack has."""
+  """Raises ValueError on sizes that are not positive, α outside [0, 1), or a bad c."""
   check_size('num_tokens', num_tokens)
   check_size('width', width)
   for name, value in (('anisotropy', anisotropy), ('residual', residual)):

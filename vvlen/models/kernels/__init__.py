@@ -1,1 +1,1 @@
-"""The forms of causal attention: all logits at once, in blocks, and of short inputs."""
+"""Implementations of attention: all logits at once, in blocks, and for short inputs."""

@@ -1,33 +1,39 @@
-"""Causal attention in blocks, whose memory grows with n and not with n².
+"""Causal attention in blocks, with memory that grows like n, not n².
 
-The softmax is taken online: for a block of queries, blocks of keys j come one by one,
-and the largest logit m so far, the sum l of e^(s − m) and the output u are corrected by
+The softmax is computed online: for a block of queries, blocks of keys j are processed
+one by one, and the largest logit m so far, the sum l of e^(s − m) and the unnormalized
+output u are updated by
 
-  m' = max(m, max s_j),  l' = e^(m − m') l + Σ e^(s_j − m'),  u' = e^(m − m') u + …,
+  m' = max(m, max s_j),  l' = e^(m − m') l + Σ e^(s_j − m'),
+  u' = e^(m − m') u + Σ e^(s_j − m') v_j,
 
-so that o = u / l (arXiv 1805.02867, 2112.05682). Only o and L = m + log l are kept. The
-derivatives form the weights of a block again, a_ij = e^(s_ij − L_i), and with
-δ_i = do_i·o_i (arXiv 2205.14135, 2307.08691)
+so that finally o = u / l (arXiv 1805.02867, 2112.05682). Only o and L = m + log l are
+kept. The backward pass computes the weights of each block again, a_ij = e^(s_ij − L_i),
+and with δ_i = do_i·o_i (arXiv 2205.14135, 2307.08691)
 
   dv_j = Σ_i a_ij do_i,   ds_ij = a_ij (do_i·v_j − δ_i),
   dq_i = Σ_j ds_ij k_j / √d,   dk_j = Σ_i ds_ij q_i / √d.
 
-Blocks above the diagonal are never computed. What is needed at the least, in terms of
-B sequences, h heads, n tokens and width d: two products of half a matrix, 2 B h n² d
-operations (4 n² d / 2 a head), and five, 2.5 times as many, for the derivatives; B h n²
-/ 2 exponentials in each; and reading q, k, v and writing o, L: (4 d + 1) B h n numbers,
-and (8 d + 1) B h n for the derivatives.
+Blocks above the diagonal are never computed. Lower bounds of the cost for B sequences,
+h heads, n tokens and width d are, forward and backward:
 
-Axes: B sequences, k key heads, g query heads of a key head, n tokens, d width.
+  operations   2 B h n² d, two products of half a matrix; 5 B h n² d, five products
+  exponentials B h n² / 2; the same
+  numbers that (4 d + 1) B h n, reading q, k, v and writing o, L; (8 d + 1) B h n
+  are moved
+
+Axes: B sequences, h query heads, k key heads, g = h / k, n tokens, d width. Inside this
+file heads precede tokens: [B, k, g, n, d] and [B, k, n, d].
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
-# Tokens in a block. On a CPU, of two cores, 128 was the fastest or within noise of it
-# at lengths of 512 to 4096; elsewhere there are more processors to keep busy.
+# Tokens per block. On a CPU with two cores, 128 was the fastest, or within noise of it,
+# at lengths of 512 to 4096; accelerators have more processors to keep busy.
 _BLOCK_ON_CPU, _BLOCK = 128, 512
 
 
@@ -35,40 +41,47 @@ def chunked_attention(
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
-    slopes: jax.Array | None = None,
-    positions: jax.Array | None = None,
+    slopes: ArrayLike | None = None,
+    positions: ArrayLike | None = None,
     block: int | None = None,
 ) -> jax.Array:
-  """Attends from every token to those up to it.
+  """Attends from every token to itself and all earlier ones.
 
-  Has first derivatives in reverse mode alone; none to slopes and positions.
+  Only first derivatives in reverse mode are defined; those with respect to slopes and
+  positions are zero. Arguments are not checked.
 
   Args:
-    queries: [B, k, g, n, d].
-    keys: [B, k, n, d].
-    values: [B, k, n, d].
-    slopes: [k, g], ALiBi's; None for no bias.
-    positions: [1, n] or [B, n], of the keys; 0, 1, … if None.
-    block: tokens in a block; None chooses. n may be any length.
+    queries: [B, n, h, d].
+    keys: [B, n, k, d]; k divides h.
+    values: [B, n, k, d].
+    slopes: [h], ALiBi's; None for no bias.
+    positions: [n] or [B, n], of the tokens, for the bias alone; 0, 1, … if None.
+    block: tokens per block, which need not divide n; None chooses by device.
 
   Returns:
-    The output [B, k, g, n, d], of the dtype of the values. Logits, weights and sums
-    are float32, or wider with the inputs.
+    The output [B, n, h, d], of the dtype of the values. Logits, weights and sums are
+    float32, or wider if the inputs are.
   """
-  length = queries.shape[-2]
+  shape, key_heads = queries.shape, keys.shape[2]
+  batch, length, _, width = shape
+  queries = queries.reshape(batch, length, key_heads, -1, width)
+  queries = queries.transpose(0, 2, 3, 1, 4)
+  keys, values = keys.swapaxes(1, 2), values.swapaxes(1, 2)
   if block is None:
     block = _BLOCK_ON_CPU if jax.default_backend() == 'cpu' else _BLOCK
   block = min(block, length)
   if slopes is None:
     positions = None
-  elif positions is None:
-    positions = jnp.arange(length)[None]
-  # Padding stands after all tokens, where none of them looks.
+  else:
+    slopes = jnp.asarray(slopes).reshape(key_heads, -1)
+    positions = jnp.arange(length) if positions is None else positions
+    positions = jnp.atleast_2d(jnp.asarray(positions))
+  # Padding comes after all tokens, so none of them attends to it.
   if length % block:
     queries, keys, values = (_pad(x, -2, block) for x in (queries, keys, values))
     positions = None if positions is None else _pad(positions, -1, block)
   output = _attend(block, queries, keys, values, slopes, positions)
-  return output[..., :length, :]
+  return output[..., :length, :].transpose(0, 3, 1, 2, 4).reshape(shape)
 
 
 def _pad(x, axis, block):
@@ -111,8 +124,8 @@ def _forward(block, queries, keys, values, slopes, positions):
   _, (output, log_total) = jax.lax.scan(of_queries, None, blocks)
   output = _join(output, -2)
   log_total = _join(log_total, -1)
-  # The derivatives need the output as it was before rounding: in bfloat16 δ would be
-  # wrong by as much as the differences that it is subtracted from.
+  # The derivatives need the output before it is rounded: from a bfloat16 output, the
+  # error of δ would be as large as the differences do·v − δ.
   residuals = queries, keys, values, slopes, positions, output, log_total
   return output.astype(values.dtype), residuals
 
@@ -131,7 +144,7 @@ def _backward(block, residuals, gradient):
 
     def add_keys(j, state, diagonal=False):
       dq, dk, dv = state
-      # Entries above the diagonal have the lowest of all logits: e^… = 0.
+      # Logits above the diagonal are the lowest finite number, so their weight is 0.
       weights = jnp.exp(logits(i, j, diagonal) - own_total)
       dweights = product('bkgid,bkjd->bkgij', do, _take(values, j, block))
       ds = weights * (dweights - own_delta)
@@ -162,7 +175,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _logits(block, queries, keys, slopes, positions):
-  """Returns a function: block of queries, block of keys, whether the same -> logits."""
+  """Returns a function of (query block, key block, whether both are one) -> logits."""
   product = _product(queries, keys)
   scale = queries.shape[-1] ** -0.5
 
@@ -182,7 +195,7 @@ def _logits(block, queries, keys, slopes, positions):
 
 
 def _product(*arrays):
-  """Returns an einsum that sums in float32 or wider, in full float32 everywhere."""
+  """Returns an einsum that computes in full float32 on all devices, or wider."""
   wide = jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
   return functools.partial(
       jnp.einsum, preferred_element_type=wide, precision=jax.lax.Precision.HIGHEST
@@ -194,14 +207,14 @@ def _take(x, i, block, axis=-2):
 
 
 def _add(x, i, part):
-  """Adds to a block of tokens of x [..., n, d]."""
+  """Returns x [..., n, d] with `part` added to its block i of tokens."""
   block = part.shape[-2]
   total = _take(x, i, block) + part
   return jax.lax.dynamic_update_slice_in_dim(x, total, i * block, -2)
 
 
 def _join(x, axis):
-  """Puts blocks, of the first axis of x, one behind the other along `axis`."""
+  """Concatenates blocks, which are the first axis of x, along `axis`."""
   x = jnp.moveaxis(x, 0, axis - 1)
   shape = list(x.shape)
   shape[axis - 1 : x.ndim + axis + 1] = [-1]

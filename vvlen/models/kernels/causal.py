@@ -1,20 +1,20 @@
-"""Causal attention of many heads, in the form that is fastest where it runs.
+"""Causal attention with many heads, by the fastest implementation for the device.
 
   o_i = Σ_{j ≤ i} a_ij v_j,   a_i = softmax over j ≤ i of q_i·k_j / √d − m (p_i − p_j)
 
 The last term is ALiBi's (arXiv 2108.12409): m is the slope of a head, p are positions.
-Queries may have more heads than keys and values: query head h then reads the key head
-h // (h's per key head), as in grouped-query attention (arXiv 2305.13245).
+As in grouped-query attention (arXiv 2305.13245), queries may have more heads than keys
+and values: then consecutive groups of h/k query heads share one key head.
 
 Implementations:
 
-  plain    `vvlen.models.kernels.dense`, which forms all logits at once; the only one
-           that has second derivatives
-  chunked  `vvlen.models.kernels.blockwise`: memory grows with n
-  cudnn    NVIDIA's, of float16 and bfloat16
-  splash   JAX's for TPUs; on a CPU it is interpreted, which is for tests alone. What it
-           multiplies in float32 the TPU rounds to bfloat16. XLA cannot share it out
-           over devices: with several, call it inside jax.shard_map
+  plain    `vvlen.models.kernels.dense`: computes all logits at once; the only one with
+           second derivatives
+  chunked  `vvlen.models.kernels.blockwise`: memory grows like n
+  cudnn    NVIDIA's, for float16 and bfloat16
+  splash   JAX's for TPUs; on a CPU it is interpreted, for tests only. The TPU rounds
+           the factors of its float32 products to bfloat16. XLA cannot partition it: on
+           several devices, call it inside jax.shard_map
 
 Axes: B sequences, n tokens, h query heads, k key heads, d width of a head.
 """
@@ -28,11 +28,11 @@ from vvlen.models.kernels.dense import Alibi, floating, masked_attention
 
 IMPLEMENTATIONS = ('plain', 'chunked', 'cudnn', 'splash')
 
-# From so many tokens on all logits at once are slower than blocks of them. Measured on
-# a busy CPU, 4 heads, with gradients: 8 sequences of 256 take 53 ms against 59, 8 of
-# 512 195 against 106, one of 2048 1670 against 310.
+# From this length on, 'chunked' is faster than 'plain'. On a busy CPU, with 4 heads and
+# gradients, 'plain' and 'chunked' took 53 and 59 ms for 8 sequences of 256 tokens, 195
+# and 106 ms for 8 of 512, and 1670 and 310 ms for one of 2048.
 _LONG = 512
-# Tokens in a block of the splash kernel, the first that divides the padded length.
+# Tokens per block of the splash kernel; the first that divides the padded length.
 _SPLASH_BLOCKS = (512, 256, 128)
 
 
@@ -45,7 +45,7 @@ def causal_attention(
     positions: ArrayLike | None = None,
     implementation: str | None = None,
 ) -> jax.Array:
-  """Attends from every query to the keys up to its own place.
+  """Attends from every token to itself and all earlier ones.
 
   Logits, weights and sums are float32 for narrower inputs.
 
@@ -54,19 +54,20 @@ def causal_attention(
     keys: [B, n, k, d]; k divides h.
     values: [B, n, k, d].
     slopes: [h], ALiBi's, positive for a bias to near keys; None for no bias. They are
-      constants: no gradient reaches them.
-    positions: [n] or [B, n], of the keys, in tokens, for the bias alone; 0, 1, … if
-      None. Which keys are seen depends on their places, not on positions.
+      constants: their gradient is zero.
+    positions: [n] or [B, n], of the tokens, for the bias alone; 0, 1, … if None. The
+      causal mask depends on the order of tokens in the array, not on positions.
     implementation: one of `IMPLEMENTATIONS`; None chooses by length, dtype and device:
-      plain below 512 tokens, above cudnn or splash for bfloat16 where they run (splash:
-      on one device, or inside shard_map over all axes of a mesh), else chunked.
+      'plain' below 512 tokens; from 512 on 'cudnn' or 'splash' for 16-bit floats where
+      they run ('splash' on one device, or inside shard_map over all axes of a mesh),
+      otherwise 'chunked'.
 
   Returns:
-    The output [B, n, h, d], of the dtype of the values where that is a float.
+    The output [B, n, h, d], of the dtype of the values if that is a float.
 
   Raises:
-    ValueError: if shapes do not fit, or the implementation is unknown or cannot do
-      what is asked.
+    ValueError: if shapes do not fit, the inputs are complex, or the implementation is
+      unknown or does not support these inputs or this device.
   """
   queries, keys, values, slopes, positions = _check(
       queries, keys, values, slopes, positions
@@ -88,16 +89,16 @@ def causal_attention(
   if implementation == 'splash':
     return _splash(queries, keys, values)
   if implementation == 'chunked':
-    return _chunked(queries, keys, values, slopes, positions)
+    return chunked_attention(queries, keys, values, slopes, positions)
   return _plain(queries, keys, values, slopes, positions)
 
 
 def _check(queries, keys, values, slopes, positions):
-  """Returns the arguments as arrays, in floats where they are to be."""
+  """Returns the arguments as arrays; queries, keys and values as floats."""
   queries, keys, values = map(floating, (queries, keys, values))
   for name, x in (('queries', queries), ('keys', keys), ('values', values)):
     if x.ndim != 4 or 0 in x.shape:
-      raise ValueError(f'{name} must be [B, n, heads, d], none of them 0: {x.shape}')
+      raise ValueError(f'{name} must be [B, n, heads, d], all positive: {x.shape}')
   if keys.shape != values.shape:
     raise ValueError(f'keys {keys.shape} and values {values.shape} differ in shape')
   batch, num_keys, key_heads, width = keys.shape
@@ -105,7 +106,7 @@ def _check(queries, keys, values, slopes, positions):
     raise ValueError(f'queries {queries.shape} do not fit keys {keys.shape}')
   if queries.shape[2] % key_heads:
     raise ValueError(
-        f'{queries.shape[2]} query heads are no multiple of {key_heads} key heads'
+        f'{queries.shape[2]} query heads are not a multiple of {key_heads} key heads'
     )
   if slopes is not None:
     slopes = jax.lax.stop_gradient(jnp.asarray(slopes))
@@ -135,14 +136,14 @@ def _choose(queries, keys, values, slopes):
 
 
 def _on_one_device():
-  """Whether what is computed here is one device's, or its part in a shard_map."""
+  """Whether there is one device, or this runs inside a shard_map over all axes."""
   mesh = jax.sharding.get_abstract_mesh()
   inside = bool(mesh.axis_names) and set(mesh.axis_names) == set(mesh.manual_axes)
   return jax.device_count() == 1 or inside
 
 
 def _refusal(implementation, queries, keys, values, slopes):
-  """Returns why an implementation cannot do it, None if it can."""
+  """Returns why an implementation does not support the inputs; None if it does."""
   if implementation in ('plain', 'chunked'):
     return None
   backend, width = jax.default_backend(), queries.shape[-1]
@@ -150,13 +151,14 @@ def _refusal(implementation, queries, keys, values, slopes):
   if implementation == 'cudnn' and backend != 'gpu':
     return f'needs a GPU: {backend}'
   if implementation == 'splash' and backend == 'gpu':
-    return f'needs a TPU, or a CPU to be interpreted on: {backend}'
+    return f'needs a TPU, or a CPU, where it is interpreted: {backend}'
   if slopes is not None:
-    return 'has no ALiBi: slopes must be None'
+    return 'does not support ALiBi: slopes must be None'
   known = {'float16', 'bfloat16'} if implementation == 'cudnn' else {
       'float16', 'bfloat16', 'float32'}
   if len(dtypes) > 1 or not dtypes <= known:
-    return f'needs one dtype of {", ".join(sorted(known))}: {", ".join(sorted(dtypes))}'
+    return (f'needs one dtype, {" or ".join(sorted(known))}: '
+            f'{", ".join(sorted(dtypes))}')
   if implementation == 'cudnn' and (width % 8 or width > 128):
     return f'needs a width that is a multiple of 8, up to 128: {width}'
   return None
@@ -171,25 +173,12 @@ def _plain(queries, keys, values, slopes, positions):
   return masked_attention(queries, keys, values, mask, bias).output
 
 
-def _chunked(queries, keys, values, slopes, positions):
-  batch, length, _, width = queries.shape
-  groups = (keys.shape[2], queries.shape[2] // keys.shape[2])
-  output = chunked_attention(
-      queries.reshape(batch, length, *groups, width).transpose(0, 2, 3, 1, 4),
-      keys.swapaxes(1, 2),
-      values.swapaxes(1, 2),
-      None if slopes is None else slopes.reshape(groups),
-      None if positions is None else jnp.atleast_2d(positions),
-  )
-  return output.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
-
-
 def _splash(queries, keys, values):
-  # Imported here, where it is needed: it takes a while.
+  # Imported only when needed, since the import is slow.
   from jax.experimental.pallas.ops.tpu import splash_attention
 
   length, heads, width = queries.shape[1:]
-  # Padding stands after all tokens, where none of them looks.
+  # Padding comes after all tokens, so none of them attends to it.
   padding = (0, -length % _SPLASH_BLOCKS[-1])
   whole = length + padding[1]
   block = next(x for x in _SPLASH_BLOCKS if whole % x == 0)

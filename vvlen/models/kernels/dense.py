@@ -1,11 +1,10 @@
-"""Attention of m tokens to n under any mask, with logits and weights to look at.
+"""Attention of m queries to n keys under any mask; returns logits and weights too.
 
   S = Q Kᵀ / √d − s (p_i − p_j),   A = softmax of S where the mask is True,   O = A V
 
-It holds [B, h, m, n]; long inputs are for `vvlen.models.kernels.causal`.
+It holds arrays [B, h, m, n]; for long inputs use `vvlen.models.kernels.causal`.
 
-Axes: B sequences, m queries, n keys, h heads, k heads of keys and values, d width of a
-head.
+Axes: B sequences, m queries, n keys, h query heads, k key heads, d width of a head.
 """
 
 import functools
@@ -15,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
-from vvlen.models.attention import masked_softmax
+from vvlen.models.masked_softmax import bool_mask, masked_softmax
 
 
 class Alibi(NamedTuple):
-  """A bias to near keys (arXiv 2108.12409)."""
+  """ALiBi, a bias to near keys (arXiv 2108.12409)."""
 
   slopes: ArrayLike  # s [h], `vvlen.models.positions.alibi_slopes`
   query_positions: jax.Array  # p_i, [m] or [B, m]
@@ -27,9 +26,9 @@ class Alibi(NamedTuple):
 
 
 class Attended(NamedTuple):
-  """What attention computes."""
+  """The results of `masked_attention`."""
 
-  output: jax.Array  # [B, m, h, d], of the dtype of the values where a float
+  output: jax.Array  # [B, m, h, d], of the dtype of the values if that is a float
   logits: jax.Array  # [B, h, m, n], 0 where the mask is False, float32 or wider
   weights: jax.Array  # [B, h, m, n], of the same dtype
 
@@ -45,27 +44,29 @@ def masked_attention(
 
   Args:
     queries: [B, m, h, d].
-    keys: [B, n, k, d]; k divides h, and h/k heads in a row share one of keys.
+    keys: [B, n, k, d]; k divides h, and each key head serves h/k consecutive query
+      heads.
     values: [B, n, k, d].
-    mask: [m, n] or [B, m, n] bool, True to attend. A query that attends to nothing
-      gets zeros.
-    bias: s and p; None for none.
+    mask: [m, n] or [B, m, n] bool, True to attend. The output and weights of a query
+      whose keys are all masked are zero.
+    bias: ALiBi's slopes s and positions p; None for no bias.
 
   Returns:
     An `Attended`. Logits, weights and sums are float32 for narrower inputs.
 
   Raises:
-    ValueError: if shapes do not fit, or the heads of keys do not divide those of
-      queries.
+    ValueError: if shapes do not fit, k does not divide h, the inputs are complex, or
+      the mask is not bool.
   """
   queries, keys, values = map(floating, (queries, keys, values))
-  _check(queries, keys, values, mask)
+  _check(queries, keys, values)
   (batch, length, heads, width), groups = queries.shape, keys.shape[2]
+  mask = check_mask(mask, batch, length, keys.shape[1])
   wide = jnp.promote_types(jnp.result_type(queries, keys, values), jnp.float32)
   einsum = functools.partial(
       jnp.einsum, preferred_element_type=wide, precision=jax.lax.Precision.HIGHEST
   )
-  # Heads first: XLA on a CPU is faster by a fifth than with tokens first.
+  # With heads before tokens, XLA on a CPU is a fifth faster.
   queries = queries.reshape(batch, length, groups, -1, width).transpose(0, 2, 3, 1, 4)
   keys, values = keys.swapaxes(1, 2), values.swapaxes(1, 2)
   logits = einsum('bkgmd,bknd->bkgmn', queries, keys) / width**0.5
@@ -85,24 +86,39 @@ def masked_attention(
   )
 
 
+def check_mask(
+    mask: ArrayLike, batch: int, num_queries: int, num_keys: int
+) -> jax.Array:
+  """Returns a mask of m queries and n keys, [m, n] or [B, m, n], as an array.
+
+  Raises:
+    ValueError: if it has another shape or is not bool.
+  """
+  mask, one = bool_mask(mask), (num_queries, num_keys)
+  if mask.shape not in (one, (batch, *one)):
+    raise ValueError(f'mask {mask.shape} must be [{num_queries}, {num_keys}], or that '
+                     f'for each of {batch} sequences')
+  return mask
+
 
 def floating(x: jax.Array) -> jax.Array:
-  """Returns an array of floats, float32 of integers."""
+  """Returns an array of floats; integers become float32.
+
+  Raises:
+    ValueError: if the array is complex.
+  """
   x = jnp.asarray(x)
   if jnp.issubdtype(x.dtype, jnp.complexfloating):
     raise ValueError(f'attention needs real numbers: {x.dtype}')
   return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
-def _check(queries, keys, values, mask):
+def _check(queries, keys, values):
   if keys.shape != values.shape or keys.ndim != 4 or queries.ndim != 4:
-    raise ValueError('queries, keys and values must be [B, ., heads, d]: '
+    raise ValueError('queries, keys and values must be [B, ·, heads, d]: '
                      f'{queries.shape}, {keys.shape}, {values.shape}')
-  (batch, length, heads, width), groups = queries.shape, keys.shape[2]
+  (batch, _, heads, width), groups = queries.shape, keys.shape[2]
   if (batch, width) != (keys.shape[0], keys.shape[3]):
     raise ValueError(f'queries {queries.shape} do not fit keys {keys.shape}')
   if heads % groups:
-    raise ValueError(f'{groups} heads of keys do not divide {heads} of queries')
-  if mask.shape not in ((length, keys.shape[1]), (batch, length, keys.shape[1])):
-    raise ValueError(f'mask {mask.shape} is not [{length}, {keys.shape[1]}], nor that '
-                     f'for each of {batch} sequences')
+    raise ValueError(f'{groups} key heads do not divide {heads} query heads')

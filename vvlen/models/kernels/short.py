@@ -1,10 +1,10 @@
-"""Causal attention of many short inputs at once, in sums of vectors along the batch.
+"""Causal attention for many short inputs at once, vectorized over the inputs.
 
-XLA takes products of many small matrices one by one. On a CPU that is several times
-slower than sums of products of entries, each a vector over all inputs, of which nothing
-above the diagonal is computed.
+XLA computes products of many small matrices one by one. On a CPU it is several times
+faster to write each product as sums of products of entries, where each entry is a
+vector over all inputs, and nothing above the diagonal is computed.
 
-Axes: n tokens, d width; inputs are last.
+Axes: n tokens, d width; the axis of inputs is last.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,15 @@ import jax.numpy as jnp
 
 from vvlen.models.kernels.stages import stage
 
-# From so many inputs on, of so many tokens at most. Sums have so many terms at once.
+# Used from this many inputs on, if they have at most this many tokens. A sum over d is
+# computed this many terms at a time.
 _INPUTS, TOKENS, _TERMS = 16, 16, 16
 
 
 def suits(shape: Sequence[int]) -> bool:
-  """Whether arrays [n, d, ...] of this shape are many short inputs.
+  """Returns whether arrays [n, d, ...] of this shape hold many short inputs.
 
-  Elsewhere than on a CPU they must be narrow too, so that a score is one sum.
+  On other devices than a CPU, d must be small too, so that a score is a single sum.
   """
   num_tokens, width, *batch = shape
   short = num_tokens <= TOKENS and math.prod(batch) >= _INPUTS
@@ -31,7 +32,7 @@ def suits(shape: Sequence[int]) -> bool:
 
 
 def products(x: jax.Array, y: jax.Array) -> jax.Array:
-  """Returns x_i · y_j for j ≤ i, 0 for the others.
+  """Returns x_i · y_j for j ≤ i, and 0 for j > i.
 
   Args:
     x: [n, d, ...].
@@ -60,13 +61,13 @@ def _short_products(x, y):
 
 
 def _lower_rows(rows: Sequence[jax.Array]) -> jax.Array:
-  """Returns rows [1, ...], [2, ...] and so on as [n, n, ...], with zeros behind."""
+  """Stacks rows [1, ...], [2, ...], ..., padded with zeros at the end: [n, n, ...]."""
   fill = lambda row: [(0, len(rows) - len(row)), *((0, 0) for _ in row.shape[1:])]
   return jnp.stack([jnp.pad(row, fill(row)) for row in rows])
 
 
 def softmax(scores: jax.Array) -> jax.Array:
-  """Returns the softmax of each row [n, n, ...] up to the diagonal, 0 behind it."""
+  """Returns the softmax of each row of [n, n, ...] up to the diagonal, 0 after it."""
   seen = jnp.expand_dims(jnp.tri(len(scores), dtype=bool), range(2, scores.ndim))
   masked = lambda x: jnp.where(seen, x, -jnp.inf)
   largest = stage(lambda x: _over_keys(jnp.maximum, masked(x)))(scores)

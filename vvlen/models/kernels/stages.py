@@ -1,9 +1,10 @@
-"""Functions that XLA keeps apart on a CPU, so that what they return is computed once.
+"""Functions that XLA compiles separately on a CPU, so that results are computed once.
 
-XLA fuses what is elementwise into each of its users: entries of a product are computed
-anew for each statistic of them, and exponentials of a softmax for each sum. What a
-stage returns is in memory and read from there. `jax.lax.optimization_barrier` also
-keeps apart what is within, entry by entry: twice the time, or twenty times.
+XLA fuses elementwise operations into each operation that uses them: entries of a
+product are computed again for each of their statistics, and exponentials of a softmax
+for each sum. The result of a stage is stored in memory and read from there.
+`jax.lax.optimization_barrier` also separates the entries within a stage, which takes
+two to twenty times as long.
 """
 
 from collections.abc import Callable
@@ -15,15 +16,15 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 
 def stage(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a function of arrays, kept apart. Without a CPU it is as it was.
+  """Returns the function of arrays, compiled separately on a CPU, unchanged elsewhere.
 
-  XLA inlines all calls (CallInliner) but those that have this attribute. Where it has
-  none, nothing is lost but time.
+  XLA (CallInliner) inlines every call, except calls with the attribute
+  inlineable='false'. If a version of XLA ignores it, only speed is lost.
   """
 
   @jax.jit
   def compiled(*arguments):
-    with set_xla_metadata(inlineable='true'):  # what it is made of
+    with set_xla_metadata(inlineable='true'):  # the calls within it
       return function(*arguments)
 
   @functools.wraps(function)

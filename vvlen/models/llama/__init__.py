@@ -1,4 +1,4 @@
-"""Llamas, and models of their architecture, in and out of the layout of hubs."""
+"""Llama and models of its architecture; loads and saves checkpoints in hub layout."""
 
 from vvlen.models.llama.checkpoint import (
     abstract_params,

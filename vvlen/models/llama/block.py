@@ -3,8 +3,10 @@
   x = x + W_O norm(attention(RMSNorm(x))),   x = x + W_D (SiLU(W_G z) ∘ W_U z), z =
   RMSNorm(x)
 
-as in `vvlen.models.llama.model`, with its axes: B sequences, n tokens, d width, h query
-heads, k key heads, w width of a head. T: places of a cache.
+as in `vvlen.models.llama.model`.
+
+Axes: B sequences, n tokens, d width, h query heads, k key heads, w width of a head, T
+places of a cache.
 """
 
 import functools
@@ -30,7 +32,7 @@ class Block(nn.Module):
   """One layer.
 
   Attributes:
-    late_turn: whether a cache holds keys that are not turned yet.
+    late_turn: whether the cache holds keys before their rotation.
     others: as in `Llama`.
   """
 
@@ -49,7 +51,7 @@ class Block(nn.Module):
   dtype: Any = None
 
   def setup(self):
-    """Names the parameters."""
+    """Creates the layers and names their parameters."""
     def project(features, bias):
       return Projection(features, bias, self.dtype)
 
@@ -65,13 +67,13 @@ class Block(nn.Module):
     self.down = project(self.width, self.mlp_bias)
 
   def __call__(self, x: jax.Array, turns: Turns) -> jax.Array:
-    """Maps the stream x [B, n, d] to [B, n, d]."""
+    """Maps the residual stream x [B, n, d] to [B, n, d]."""
     return self._read(x, turns)[0]
 
   def prefill(
       self, x: jax.Array, turns: Turns
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the stream, and keys and values [B, n, k, w] for a cache."""
+    """Returns the residual stream, and keys and values [B, n, k, w] for a cache."""
     return self._read(x, turns)
 
   def step(
@@ -83,18 +85,19 @@ class Block(nn.Module):
       values: jax.Array,
       length: jax.Array,
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Reads one token more of each row.
+    """Reads one more token per row.
 
     Args:
-      x: [B, d], the stream of the token.
-      own: of the token, [B, 1, w/2].
-      held: of all places of the cache, [B, T, w/2], where they are turned late.
-      keys: [B, k, T, w], held of the tokens before.
-      values: [B, k, T, w].
-      length: [B], how many are held.
+      x: [B, d], the residual stream at the token.
+      own: cosine and sine for the token, each [B, 1, w/2].
+      held: with late_turn, cosine and sine for all places of the cache, each
+        [B, T, w/2].
+      keys: [B, k, T, w], the keys of earlier tokens.
+      values: [B, k, T, w], the values of earlier tokens.
+      length: [B], number of earlier tokens in the cache.
 
     Returns:
-      The stream [B, d], and keys and values with the token's.
+      The residual stream [B, d], and keys and values including the token's.
     """
     query, key, value = self._project(x[:, None])
     query = _turn(query, own)
@@ -119,13 +122,13 @@ class Block(nn.Module):
     return self._after(x, output), key if self.late_turn else turned_key, value
 
   def _project(self, x):
-    """Maps the stream [B, n, d] to queries, keys and values [B, n, heads, w]."""
+    """Maps the stream x [B, n, d] to queries, keys and values [B, n, heads, w]."""
     z = self.attention_norm(x)
     heads = lambda y: y.reshape(*x.shape[:-1], -1, self.head_width)
     return heads(self.query(z)), heads(self.key(z)), heads(self.value(z))
 
   def _after(self, x, output):
-    """Returns the stream after attention [..., h, w] and the MLP."""
+    """Adds attention's output [..., h, w], then the MLP's, to the stream x [..., d]."""
     output = self.post_attention_norm(output).reshape(*x.shape[:-1], -1)
     x = x + self.output(output)
     z = self.mlp_norm(x)
@@ -133,10 +136,10 @@ class Block(nn.Module):
 
 
 class Projection(nn.Module):
-  """A matrix, kept as [outputs, inputs].
+  """A linear map of the last axis, with a kernel [inputs, outputs].
 
   Attributes:
-    features: outputs.
+    features: number of outputs.
     use_bias: whether there is a bias.
     dtype: of the product; None: that of the kernel.
   """
@@ -148,20 +151,27 @@ class Projection(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """Maps [..., inputs] to [..., outputs], of the dtype of the product."""
-    kernel = self.param('kernel', INIT, (self.features, x.shape[-1]), jnp.float32)
+    kernel = self.param('kernel', _kernel_init, (x.shape[-1], self.features),
+                        jnp.float32)
     dtype = self.dtype or kernel.dtype
-    # One matrix of all tokens: XLA's gradient of a product over two batch axes is many
-    # times slower on a CPU.
+    # All tokens as rows of one matrix: with two batch axes, XLA's gradient of a product
+    # is many times slower on a CPU.
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
-    y = jax.lax.dot_general(rows, kernel.astype(dtype), (((1,), (1,)), ((), ())))
+    y = rows @ kernel.astype(dtype)
     if self.use_bias:
       bias = self.param('bias', nn.initializers.zeros, (self.features,), jnp.float32)
       y = y + bias.astype(dtype)[None]
     return y.reshape(*x.shape[:-1], self.features)
 
 
+def _kernel_init(key, shape, dtype):
+  # Drawn as [outputs, inputs]: the initial weights of a seed are those of earlier
+  # versions, whose kernels were so.
+  return INIT(key, shape[::-1], dtype).T
+
+
 def rms_norm(epsilon: float) -> nn.RMSNorm:
-  """Returns RMSNorm, in float32 or wider."""
+  """Returns RMSNorm, computed in float32 or wider."""
   return nn.RMSNorm(epsilon=epsilon)
 
 

@@ -1,8 +1,9 @@
 """Loads checkpoints of the Llama family in the layout of model hubs, and saves them.
 
-A folder has config.json and either model.safetensors, or several such files and
-model.safetensors.index.json, which says which tensor is in which. Anything trained here
-can be saved so that others load it. Nothing is executed from files, nothing unpickled.
+A folder has config.json and either model.safetensors, or several .safetensors files and
+model.safetensors.index.json, which lists the file of each tensor. Models trained here
+can be saved so that other libraries load them. No code in files is executed, and
+nothing is unpickled.
 """
 
 from collections.abc import Mapping
@@ -17,42 +18,43 @@ from vvlen.models.llama import loading
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama.config import model_of
 from vvlen.models.llama.model import Llama
-from vvlen.models.llama.names import hub_name, named, nested, REST
+from vvlen.models.llama.names import hub_name, is_transposed, named, nested, REST
 from vvlen.models.llama.safetensors import read_json, Tensor
 from vvlen.models.llama.saving import save_checkpoint as save_checkpoint
 
-# A pytree of shardings like the parameters, one for all of them, or a function from the
-# parameters, as jax.ShapeDtypeStructs, to the pytree.
+# A pytree of shardings with the structure of the parameters, one sharding for all, or a
+# function that maps the parameters, as jax.ShapeDtypeStructs, to such a pytree.
 Shardings = Any
 
 
 def load_checkpoint(
     folder: epath.PathLike, shardings: Shardings = None, *, dtype: Any = None
 ) -> tuple[Llama, dict[str, Any]]:
-  """Loads a checkpoint, tensor by tensor straight to its devices.
+  """Loads a checkpoint, reading its tensors directly to their devices.
 
-  Each process reads the rows that its devices hold, each once, some tensors at a time.
-  Besides the model, that takes the memory of the largest tensor on the host at most;
-  with a cast, of that and its cast. Where the output embedding is tied and in the files
-  nevertheless, both are read before and compared.
+  Each process reads the rows that its devices hold, each row once, several tensors at a
+  time. Besides the model, this needs host memory for at most the largest tensor and, if
+  tensors are cast, its cast copy. If the embeddings are tied but the files contain the
+  output embedding too, both are first read and compared.
 
   Args:
     folder: in hub layout, local or gs://; it needs no tokenizer.
-    shardings: a pytree of jax.sharding.Sharding like the parameters, or one for all of
-      them, or a function that maps the parameters, as jax.ShapeDtypeStructs, to such a
-      pytree, as functools.partial(vvlen.sharding.mesh.shardings, mesh=mesh) does.
-      None: the default device.
-    dtype: of the parameters; None: as they are in the files, all of one dtype.
+    shardings: a pytree of jax.sharding.Sharding with the structure of the parameters,
+      or one sharding for all, or a function that maps the parameters, as
+      jax.ShapeDtypeStructs, to such a pytree, for example
+      functools.partial(vvlen.sharding.mesh.shardings, mesh=mesh). None: the default
+      device.
+    dtype: of the parameters; None: that of the files, which must then be one for all.
 
   Returns:
-    The model and its variables: model.apply(variables, tokens [B, T]) are logits [B, T,
-    V], float32 or wider.
+    The model and its variables: model.apply(variables, tokens [B, n]) returns logits
+    [B, n, V], float32 or wider.
 
   Raises:
     FileNotFoundError: if a file is missing.
-    ValueError: if it is no such checkpoint, of another architecture, damaged, its
-      tensors are not those of its config.json, or of float64 where jax_enable_x64 is
-      not set.
+    ValueError: if the folder is not such a checkpoint, its architecture is not
+      supported, it is damaged, its tensors do not match its config.json, shardings do
+      not match the parameters, or parameters are float64 without jax_enable_x64.
   """
   model, tensors, parameters = _whole(epath.Path(folder), dtype)
   dtype = next(iter(parameters.values())).dtype
@@ -65,15 +67,17 @@ def load_checkpoint(
     one = shardings
     shardings = jax.tree.map(lambda _: one, expected)
   elif not isinstance(shardings, Mapping):
-    raise ValueError(f'shardings must be like the parameters: {type(shardings)}')
+    raise ValueError('shardings must have the structure of the parameters: '
+                     f'{type(shardings)}')
   elif set(shardings) == {'params'}:
     shardings = shardings['params']
   placed = named(shardings)
   if placed.keys() != parameters.keys():
     odd = sorted(placed.keys() ^ parameters.keys())[0]
-    raise ValueError(f'shardings are not those of the parameters: {odd}')
+    raise ValueError(f'shardings do not match the parameters: {odd}')
   loaded = loading.read_to_devices(
-      {path: tensors[hub_name(path)] for path in parameters}, placed, dtype)
+      {path: tensors[hub_name(path)] for path in parameters}, placed, dtype,
+      transposed=set(filter(is_transposed, parameters)))
   return model, {'params': nested(loaded)}
 
 
@@ -97,26 +101,30 @@ def read_model(folder: epath.PathLike) -> Llama:
 
 
 def check_checkpoint(folder: epath.PathLike, *, dtype: Any = None) -> None:
-  """Raises what `load_checkpoint` would, but for tensors that cannot be read."""
+  """Raises the errors of `load_checkpoint`, without reading the contents of tensors.
+
+  Only tied embeddings that are both in the files are read, to be compared.
+  """
   _whole(epath.Path(folder), dtype)
 
 
 def _whole(
     folder: epath.Path, dtype: Any
 ) -> tuple[Llama, dict[str, Tensor], dict[str, jax.ShapeDtypeStruct]]:
-  """Returns the model of a checkpoint, the tensors of its files and its parameters.
+  """Returns a checkpoint's model, the tensors in its files, and the model's parameters.
 
-  The latter by path, of the dtype that they are to have.
+  The parameters are shapes by path, with the dtype in which they will be loaded.
 
   Raises:
     FileNotFoundError: as `load_checkpoint`.
     ValueError: as `load_checkpoint`.
   """
+  folder = folder.expanduser()
   model = read_model(folder)
   tensors = safetensors_file.read_headers(folder)
   if model.num_layers > len(tensors):
     raise ValueError(f'{folder} has {len(tensors)} tensors, too few for the '
-                     f'{model.num_layers} layers that its config.json asks for')
+                     f'{model.num_layers} layers in its config.json')
   parameters = named(abstract_params(model))
   _check_tensors(folder, model, parameters, tensors, dtype)
   if dtype is None:
@@ -130,7 +138,7 @@ def abstract_params(model: Llama) -> Any:
   """Returns the parameters of a model as jax.ShapeDtypeStructs."""
   tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   key = jax.eval_shape(jax.random.key, 0)
-  # One layer is traced; all have the same parameters.
+  # Only one layer is traced, since all have the same parameters.
   params = jax.eval_shape(model.clone(num_layers=1).init, key, tokens)['params']
   layers = {f'layer_{i}': params['layer_0'] for i in range(model.num_layers)}
   return {**params, **layers}
@@ -143,42 +151,43 @@ def _check_tensors(
     tensors: dict[str, Tensor],
     dtype: Any,
 ) -> None:
-  """Raises ValueError unless the tensors are those of the model."""
-  wanted = {hub_name(path): x.shape for path, x in parameters.items()}
+  """Raises ValueError unless the tensors match the model's parameters."""
+  wanted = {hub_name(path): x.shape[::-1] if is_transposed(path) else x.shape
+            for path, x in parameters.items()}
   for name, shape in wanted.items():
     if name not in tensors:
-      raise ValueError(f'{folder} has no {name}, which its config.json asks for')
+      raise ValueError(f'{folder} has no {name}, which its config.json requires')
     if tensors[name].shape != shape:
       raise ValueError(f'{tensors[name].path}: {name} is {tensors[name].shape}, but '
-                       f'config.json makes it {shape}')
-    safetensors_file.dtype_of(tensors[name])  # or it raises
+                       f'config.json requires {shape}')
+    safetensors_file.dtype_of(tensors[name])  # raises if it is not supported
   spare = {name for name in tensors if name not in wanted
            and not name.endswith('rotary_emb.inv_freq')
            and not (model.tied and name == REST['output_embedding'])}
   if spare:
-    raise ValueError(f'{folder} has {sorted(spare)[0]}, which is not of the model that '
-                     'its config.json describes')
+    raise ValueError(f'{folder} has {sorted(spare)[0]}, which is not part of the model '
+                     'that its config.json describes')
   table, output = (tensors.get(REST[x]) for x in ('embedding', 'output_embedding'))
   if model.tied and table and output and not safetensors_file.same(table, output):
     raise ValueError(f'{output.path}: {output.name} differs from {table.name}, but '
-                     'config.json ties the two')
+                     'config.json says that the two are tied')
   kinds: dict[str, str] = {}
   for name in wanted:
     kinds.setdefault(tensors[name].dtype, name)
   if len(kinds) > 1 and dtype is None:
     (one, first), (other, second) = list(kinds.items())[:2]
-    raise ValueError(f'{folder}: {first} is {one}, {second} is {other}; say of which '
-                     'dtype all are to be: load_checkpoint(…, dtype=…)')
+    raise ValueError(f'{folder}: {first} is {one}, {second} is {other}; choose one '
+                     'dtype for all: load_checkpoint(…, dtype=…)')
 
 
 def _float_dtype(dtype: Any) -> np.dtype:
-  """Returns what parameters may be of, or raises ValueError."""
+  """Returns a dtype of parameters, or raises ValueError if it cannot be one."""
   try:
     found = np.dtype(dtype)
   except TypeError as error:
-    raise ValueError(f'dtype must be one of numbers: {dtype!r}') from error
+    raise ValueError(f'unknown dtype: {dtype!r}') from error
   if not jnp.issubdtype(found, jnp.floating):
-    raise ValueError(f'dtype must be floating: {found}')
+    raise ValueError(f'dtype must be a floating-point dtype: {found}')
   if jax.dtypes.canonicalize_dtype(found) != found:
     raise ValueError(f'{found} needs jax_enable_x64, or load_checkpoint(…, dtype=…)')
   return found

@@ -1,7 +1,7 @@
-"""config.json of published checkpoints of the Llama family, in words of `Llama`.
+"""Converts between config.json of the Llama family and the attributes of `Llama`.
 
-Both styles are read: `rope_theta`, `rope_scaling` and `torch_dtype` of older files, and
-`rope_parameters` and `dtype` of those that transformers 5 writes.
+Both styles are read: older files with `rope_theta`, `rope_scaling` and `torch_dtype`,
+and those of transformers 5 with `rope_parameters` and `dtype`.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from typing import Any
 from vvlen.models.llama.model import check_model, Llama
 from vvlen.models.rope import check, Dynamic, Linear, Llama3, Rope, Yarn
 
-# What transformers takes, of each family, where a file does not have the field; as many
-# heads of keys as of queries where it is None.
+# Defaults of the transformers library for each family, used if a file lacks the field.
+# num_key_value_heads None: as many key heads as query heads.
 _FAMILIES: dict[str, dict[str, Any]] = {
     'llama': {'max_position_embeddings': 2048, 'num_key_value_heads': None,
               'attention_bias': False},
@@ -23,22 +23,22 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     'qwen2': {'max_position_embeddings': 32_768, 'num_key_value_heads': 32,
               'attention_bias': True},
 }
-# Fields that would make another model of it, and the values that do not.
+# Fields that can change the architecture, and the only values that are supported.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-    'hidden_act': ('silu', 'swish'),  # two names of one
+    'hidden_act': ('silu', 'swish'),  # two names of the same function
     'quantization_config': (None,),
     'partial_rotary_factor': (None, 1, 1.0),
     'use_sliding_window': (None, False),
 }
-_LARGEST = 2**31 - 1  # of a size
+_LARGEST = 2**31 - 1  # the largest allowed integer
 
 
 def model_of(config: Mapping[str, Any]) -> Llama:
   """Returns the model that a config.json describes.
 
   Raises:
-    ValueError: if the architecture is another, naming it, a field is missing or of a
-      wrong type, or the numbers make no model.
+    ValueError: if the architecture is not supported, naming it, if a field is missing
+      or of a wrong type, or if the sizes do not define a model.
   """
   family = config.get('model_type')
   if not isinstance(family, str) or family not in _FAMILIES:
@@ -46,7 +46,7 @@ def model_of(config: Mapping[str, Any]) -> Llama:
     named = named[0] if isinstance(named, list) and named else named
     raise ValueError(
         f'model_type {family!r} (architecture {named!r}) is not supported: must be '
-        f'of {", ".join(_FAMILIES)}'
+        f'one of {", ".join(_FAMILIES)}'
     )
   for name, plain in _PLAIN.items():
     if name in config and config[name] not in plain:
@@ -58,20 +58,20 @@ def model_of(config: Mapping[str, Any]) -> Llama:
   defaults = _FAMILIES[family]
   window = config.get('sliding_window', defaults.get('sliding_window'))
   if family == 'mistral' and window is not None:
-    missing = '' if 'sliding_window' in config else ', as it is where it is missing,'
+    missing = '' if 'sliding_window' in config else ', the default,'
     raise ValueError(
-        f'sliding_window {window!r}{missing} is not supported: if full attention is '
-        'wanted, set it to null in config.json'
+        f'sliding_window {window!r}{missing} is not supported: for full attention, set '
+        'it to null in config.json'
     )
   named = config.get('architectures')
   if isinstance(named, list) and named and not any(
       str(x).lower().startswith(family) for x in named):
-    raise ValueError(f'architecture {named[0]!r} is not supported, or none of '
+    raise ValueError(f'architecture {named[0]!r} is not supported, or is not one of '
                      f'model_type {family!r}')
   whole = lambda name, default=...: _number(config, name, int, default)
   heads = whole('num_attention_heads')
   max_length = whole('max_position_embeddings', defaults['max_position_embeddings'])
-  # Null is as many as of queries in every family.
+  # In every family, null means as many key heads as query heads.
   key_heads = config.get('num_key_value_heads', defaults['num_key_value_heads'])
   key_heads = _number({'num_key_value_heads': key_heads}, 'num_key_value_heads', int,
                       heads)
@@ -97,27 +97,27 @@ def model_of(config: Mapping[str, Any]) -> Llama:
 
 
 def config_of(model: Llama, dtype: str) -> dict[str, Any]:
-  """Returns a config.json for a model, in the older style, which all readers know.
+  """Returns a model's config.json, in the older style, which all libraries read.
 
   Args:
-    model: to be described.
+    model: of the Llama family.
     dtype: of its parameters, such as 'bfloat16'.
 
   Raises:
-    ValueError: if it is none of the published family.
+    ValueError: if the model has no equivalent in the published family.
   """
   if model.norm != 'none' or model.rope is None:
     raise ValueError('a model with a norm after attention or without rotary positions '
-                     f'is none of the Llama family: {model.norm!r}, {model.rope}')
+                     f'is not of the Llama family: {model.norm!r}, {model.rope}')
   stretched = model.rope.stretched
   if isinstance(stretched, Dynamic) and stretched.original_length != model.max_length:
-    raise ValueError('dynamic positions of the family are of max_length: '
-                     f'{stretched.original_length}, {model.max_length}')
+    raise ValueError('in the Llama family, original_length of dynamic positions equals '
+                     f'max_length: {stretched.original_length}, {model.max_length}')
   biases = (model.attention_bias, model.output_bias)
   family = 'qwen2' if biases == (True, False) else 'llama'
   if biases == (False, True) or (family == 'qwen2' and model.mlp_bias):
-    raise ValueError('none of the family has these biases: attention_bias, output_bias '
-                     f'{biases}, mlp_bias {model.mlp_bias}')
+    raise ValueError('no model of the Llama family has these biases: attention_bias, '
+                     f'output_bias {biases}, mlp_bias {model.mlp_bias}')
   own = {'attention_bias': model.attention_bias, 'mlp_bias': model.mlp_bias}
   return {
       'architectures': [{'llama': 'LlamaForCausalLM', 'qwen2': 'Qwen2ForCausalLM'}[
@@ -145,14 +145,15 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
   """Returns the rotary positions of a config.json of either style."""
   found = config.get('rope_parameters') or config.get('rope_scaling') or {}
   if not isinstance(found, Mapping):
-    raise ValueError(f'rope_parameters or rope_scaling is no object: {found!r}')
-  # Either style may have what the other has beside it.
+    raise ValueError(
+        f'rope_parameters or rope_scaling must be an object: {found!r}')
+  # rope_theta may be inside or outside this object, in either style.
   found = {'rope_theta': config.get('rope_theta'), **found}
   base = found['rope_theta']
   base = 10_000.0 if base is None else _number(found, 'rope_theta', float)
   kind = found.get('rope_type', found.get('type', 'default'))
   real = lambda name, default=...: _number(found, name, float, default)
-  # Where it is beside the scaling, as in some older files.
+  # Some older files have this field outside the object.
   name = 'original_max_position_embeddings'
   original = _number(config, name, int, max_length)
   original = _number(found, name, int, original)
@@ -180,7 +181,7 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
     stretched = Llama3(real('factor'), original, real('low_freq_factor'),
                        real('high_freq_factor'))
   else:
-    raise ValueError(f'rope type {kind!r} is not supported: must be of default, '
+    raise ValueError(f'rope type {kind!r} is not supported: must be one of default, '
                      'linear, dynamic, yarn, llama3')
   rope = Rope(base, stretched)
   check(rope)
@@ -188,7 +189,7 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
 
 
 def _scaling(rope: Rope) -> dict[str, Any] | None:
-  """Returns `rope_scaling` of the older style."""
+  """Returns the field `rope_scaling` of the older style."""
   stretched = rope.stretched
   if stretched is None:
     return None
@@ -212,10 +213,10 @@ def _scaling(rope: Rope) -> dict[str, Any] | None:
 def _number(
     fields: Mapping[str, Any], name: str, kind: type, default: Any = ...
 ) -> Any:
-  """Returns a number; `default` where it is missing or null, an error without one.
+  """Returns a number; if it is missing or null, `default`, or an error without one.
 
-  All of a config.json's that are read must be positive: ints up to 2³¹ − 1, floats
-  finite.
+  All numbers that are read from a config.json must be positive; ints at most 2³¹ − 1,
+  floats finite.
   """
   value = fields.get(name)
   if value is None:

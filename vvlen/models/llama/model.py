@@ -5,11 +5,12 @@
   RMSNorm(x)                                                         in each layer
   logits = E' RMSNorm(x)
 
-with rotary positions (`vvlen.models.rope`), heads of keys and values that several query
-heads share, and E' = E where tied. The norm right after attention is ours, 'none' in
-what is published (`vvlen.models.norm`).
+with rotary positions (`vvlen.models.rope`), key heads that each serve several query
+heads, and E' = E if tied. Published models have no norm right after attention; it is an
+addition of vvlen (`vvlen.models.norm`).
 
-Kernels are [outputs, inputs], as in published files, which are then read as they are.
+Kernels are [inputs, outputs], as everywhere in Flax. In files of model hubs they are
+[outputs, inputs]: they are transposed when they are read and written.
 
 Axes: B sequences, n tokens, V words, d width, h query heads, k key heads, w width of a
 head.
@@ -31,31 +32,30 @@ from vvlen.sharding.mesh import gathered, over_batch
 
 
 class Llama(nn.Module):
-  """Tells the next token of each token.
+  """Predicts the next token at each position.
 
   Attributes:
     vocab_size: V.
     width: d.
-    mlp_width: hidden features of the MLP.
-    num_layers: how many layers.
+    mlp_width: number of hidden features of the MLP.
+    num_layers: number of layers.
     num_heads: h.
     num_key_heads: k, a divisor of h.
     head_width: w; None: d / h.
-    max_length: tokens that the model was trained on, or is to be. Nothing is refused
-      beyond.
-    rope: rotary positions; None: none at all.
+    max_length: number of tokens of training inputs; longer inputs are allowed.
+    rope: rotary positions; None: no positions.
     epsilon: of RMSNorm.
-    attention_bias: whether queries, keys and values have a bias.
-    output_bias: whether the projection after attention has one.
-    mlp_bias: whether the MLP's have.
-    tied: whether the output embedding is the input's.
-    norm: 'none', 'standardize' or 'layer_norm', of each head's output, right after
-      attention.
-    implementation: of `vvlen.models.kernels.causal`; None chooses.
-    remat: whether a layer keeps nothing but its input for its gradient.
-    dtype: of the matrix products; None: that of the parameters, which are float32 where
-      they are drawn here. Norms, softmax, sums over the stream and logits are float32
-      or wider.
+    attention_bias: whether the projections to queries, keys and values have a bias.
+    output_bias: whether the projection after attention has a bias.
+    mlp_bias: whether the projections of the MLP have a bias.
+    tied: whether the output embedding is the input embedding.
+    norm: of each head's output, right after attention: 'none', 'standardize' or
+      'layer_norm'.
+    implementation: one of `vvlen.models.kernels.causal.IMPLEMENTATIONS`; None chooses.
+    remat: whether a layer keeps only its input for the backward pass and computes all
+      else again.
+    dtype: of the matrix products; None: that of the parameters, which are initialized
+      in float32. Norms, softmax, the residual stream and logits are float32 or wider.
   """
 
   vocab_size: int
@@ -78,7 +78,7 @@ class Llama(nn.Module):
   dtype: Any = None
 
   def setup(self):
-    """Names the parameters."""
+    """Creates the layers and names their parameters."""
     check_model(self)
     table = (self.vocab_size, self.width)
     self.embedding = self.param('embedding', INIT, table, jnp.float32)
@@ -104,21 +104,22 @@ class Llama(nn.Module):
   ) -> jax.Array:
     """Returns logits.
 
-    Sows `queries` [B, n, h, w] and `keys` [B, n, k, w], turned by their positions, and
-    `attention_output` [B, n, h, w], before the norm after attention, of each layer into
-    `intermediates` where these are mutable.
+    If the collection `intermediates` is mutable, each layer sows `queries` [B, n, h, w]
+    and `keys` [B, n, k, w], rotated by their positions, and `attention_output` [B, n,
+    h, w], before the norm after attention, into it.
 
     Args:
-      tokens: [B, n] integers. One that is not in 0..V − 1 makes its sequence nan; where
-        it is concrete, it is an error.
-      positions: [n] or [B, n]; 0..n − 1 if None. Which tokens are seen depends on their
-        places, not on positions.
+      tokens: [B, n] integers in 0..V − 1: others raise an error outside jit, and make
+        their sequence nan inside.
+      positions: [n] or [B, n]; 0..n − 1 if None. The causal mask depends on the order
+        of tokens in the array, not on positions.
 
     Returns:
       [B, n, V], float32 or wider.
 
     Raises:
-      ValueError: if shapes do not fit or a token is not in the vocabulary.
+      ValueError: if shapes do not fit, a token is not in the vocabulary, or as
+        `check_model`.
     """
     return self.logits(self.hidden(tokens, positions))
 
@@ -127,12 +128,13 @@ class Llama(nn.Module):
   ) -> jax.Array:
     """Returns hidden states [B, n, d], for `vvlen.objectives.chunked`.
 
-    They are of `dtype`, or that of the output embedding. Logits are these times it.
+    They have the attribute `dtype` if that is given, otherwise the dtype of the output
+    embedding. Logits are their product with the transpose of `output_table`.
     """
     x = self._embed(tokens)
     if positions is not None and jnp.shape(positions) not in (
         tokens.shape, tokens.shape[1:]):
-      raise ValueError(f'positions {jnp.shape(positions)} are not those of tokens '
+      raise ValueError(f'positions {jnp.shape(positions)} do not fit tokens '
                        f'{tokens.shape}')
     length: Any = tokens.shape[1]
     if positions is None:
@@ -154,12 +156,12 @@ class Llama(nn.Module):
   def prefill(
       self, tokens: jax.Array, lengths: jax.Array, capacity: int
   ) -> tuple[jax.Array, Cache]:
-    """Reads prompts.
+    """Reads prompts into a cache.
 
     Args:
       tokens: [B, n] integers, padded at the end with any tokens.
-      lengths: [B], how many of each row are its prompt, at least 1.
-      capacity: tokens that the cache has room for, at least n.
+      lengths: [B] integers, number of tokens of each prompt, at least 1.
+      capacity: number of tokens that the cache has room for, at least n.
 
     Returns:
       Hidden states [B, d] of the last token of each prompt, and the cache.
@@ -176,14 +178,14 @@ class Llama(nn.Module):
     return self._finish(last), cache
 
   def step(self, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-    """Reads one token more of each row.
+    """Reads one more token per row.
 
     Args:
       tokens: [B] integers.
-      cache: with room for one more; where a row has none, its last token is lost.
+      cache: with room for one more token; in a full row, the last token is overwritten.
 
     Returns:
-      Hidden states [B, d], and the cache with them.
+      Hidden states [B, d], and the cache with the new tokens.
     """
     x = self._embed(tokens[:, None])[:, 0]
     length = cache.length + 1
@@ -191,8 +193,9 @@ class Llama(nn.Module):
     own = self._turns(places, length, x.dtype)
     held = None
     if isinstance(self.rope and self.rope.stretched, Dynamic):
-      # Rates change with the length: keys are kept as they are, and all turned anew.
-      # The states that they were made of keep to the rates of their time.
+      # Rates change with the length, so keys are stored before their rotation, and all
+      # are rotated again. The hidden states from which they were computed still reflect
+      # the rates of earlier lengths.
       held = self._turns(jnp.arange(cache.keys[0].shape[2]), length, x.dtype)
     keys, values = [], []
     for layer, key, value in zip(self.layer, cache.keys, cache.values, strict=True):
@@ -209,7 +212,7 @@ class Llama(nn.Module):
     return over_batch(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
   def _turns(self, positions, length, dtype):
-    """Returns cosine and sine of the angles, [n, w/2] or [B, n, w/2]; None for none."""
+    """Returns cosine and sine of the angles, [n, w/2] or [B, n, w/2], or None."""
     if self.rope is None:
       return None
     rates, scale = rotary.rates(self.rope, _head_width(self), length)
@@ -226,7 +229,7 @@ def _head_width(model: Llama) -> int:
 
 
 def check_model(model: Llama) -> None:
-  """Raises ValueError on sizes that make no model."""
+  """Raises ValueError unless the sizes of a model are positive and fit each other."""
   for name in ('vocab_size', 'width', 'mlp_width', 'num_layers', 'num_heads',
                'num_key_heads', 'max_length'):
     if getattr(model, name) < 1:
@@ -236,8 +239,8 @@ def check_model(model: Llama) -> None:
   if not 0 < model.epsilon < math.inf:
     raise ValueError(f'epsilon must be positive and finite: {model.epsilon}')
   if model.num_heads % model.num_key_heads:
-    raise ValueError(f'{model.num_key_heads} heads of keys do not divide '
-                     f'{model.num_heads} of queries')
+    raise ValueError(f'{model.num_key_heads} key heads do not divide '
+                     f'{model.num_heads} query heads')
   if model.head_width is None and model.width % model.num_heads:
     raise ValueError(f'{model.num_heads} heads do not divide a width of {model.width}')
 

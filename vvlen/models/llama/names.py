@@ -1,10 +1,10 @@
-"""Names of the parameters of `Llama`, here and in the files of model hubs."""
+"""Names of the parameters of `Llama`, and their names in checkpoints of model hubs."""
 
 from typing import Any
 
 import jax
 
-# Of a layer, and of the rest.
+# Parameters of a layer; REST has all others.
 _LAYER = {
     'attention_norm/scale': 'input_layernorm.weight',
     'query/kernel': 'self_attn.q_proj.weight',
@@ -31,15 +31,23 @@ REST = {
 
 
 def hub_name(path: str) -> str:
-  """Returns a parameter's name in the files: 'layer_0/query/kernel' -> 'model.la…'."""
+  """Returns a parameter's name in hub layout.
+
+  For example, 'layer_0/query/kernel' gives 'model.layers.0.self_attn.q_proj.weight'.
+  """
   if path in REST:
     return REST[path]
   layer, _, rest = path.partition('/')
   return f'model.layers.{layer.removeprefix("layer_")}.{_LAYER[rest]}'
 
 
+def is_transposed(path: str) -> bool:
+  """Whether files hold a parameter transposed: kernels, as [outputs, inputs]."""
+  return path.endswith('/kernel')
+
+
 def named(tree: Any) -> dict[str, Any]:
-  """Returns {'layer_0/query/kernel': leaf} of a nested tree."""
+  """Flattens a nested dictionary, with paths such as 'layer_0/query/kernel' as keys."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {'/'.join(key.key for key in path): leaf for path, leaf in leaves}
 

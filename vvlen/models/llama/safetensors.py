@@ -1,12 +1,13 @@
-"""Reads tensors, or some rows of them, out of safetensors files, local or gs://.
+"""Reads tensors, or some of their rows, from safetensors files, local or gs://.
 
-A file is the length of its header in 8 bytes, the header, JSON, with dtype, shape and
-place of each tensor, and their bytes, row by row (github.com/huggingface/safetensors).
-The library that goes with the format maps a file into memory and knows local ones only;
-here a tensor's rows are read where a device is to have them. Nothing is executed.
+A file consists of the length of its header in 8 bytes; the header, JSON with the dtype,
+shape and place of each tensor; and the bytes of the tensors, row by row
+(github.com/huggingface/safetensors). The format's own library maps local files into
+memory; this module can also read a few rows at a time, and from buckets. No code in
+files is executed.
 
-A checkpoint is one such file, model.safetensors, or several, beside which
-model.safetensors.index.json says in its weight_map which tensor is in which.
+A checkpoint is one such file, model.safetensors, or several of them and
+model.safetensors.index.json, whose weight_map lists the file of each tensor.
 """
 
 import json
@@ -24,28 +25,28 @@ DTYPES = {
 }
 ONE_FILE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _FILE_NAME = re.compile(r'[^./\\\0][^/\\\0]*\.safetensors')
-_ALIGNED = 64  # bytes; a CPU device takes such memory over without a copy
-_COMPARED = 2**24  # bytes of each of two tensors at a time
-_PIECE = 2**24  # bytes at a time, for files of a network keep a copy of what is read
-_LONGEST_HEADER = 100_000_000  # as in the library
+_ALIGNED = 64  # bytes; a CPU device uses memory aligned like this without a copy
+_COMPARED = 2**24  # bytes of each of two tensors that are compared at a time
+_PIECE = 2**24  # bytes that are read at a time: readers of buckets keep a copy of them
+_LONGEST_HEADER = 100_000_000  # bytes, as in the format's own library
 
 
 class Tensor(NamedTuple):
-  """Where a tensor is."""
+  """The dtype, shape and place of a tensor."""
 
   path: epath.Path
   name: str
-  dtype: str  # as the file has it, such as 'BF16'
+  dtype: str  # as in the file, such as 'BF16'
   shape: tuple[int, ...]
-  start: int  # byte of the file
+  start: int  # its first byte in the file
 
 
 def read_header(path: epath.PathLike) -> dict[str, Tensor]:
-  """Returns what tensors a file has, by name.
+  """Returns the tensors in a file, by name.
 
   Raises:
     FileNotFoundError: if there is no file.
-    ValueError: if it is none of this format, or cut short.
+    ValueError: if it is not a safetensors file, or is damaged.
   """
   path = epath.Path(path)
   size = path.stat().length
@@ -66,7 +67,8 @@ def read_header(path: epath.PathLike) -> dict[str, Tensor]:
   end = 8 + length
   for tensor, bytes_ in sorted(tensors, key=lambda x: (x[0].start, x[1])):
     if tensor.start != end:
-      raise ValueError(f'{path} is damaged: {tensor.name} is not where the last ends')
+      raise ValueError(f'{path} is damaged: {tensor.name} does not start where the '
+                       'tensor before it ends')
     end += bytes_
   if size != end:
     what = 'cut short' if size < end else 'longer than its header says'
@@ -75,10 +77,10 @@ def read_header(path: epath.PathLike) -> dict[str, Tensor]:
 
 
 def read_headers(folder: epath.PathLike) -> dict[str, Tensor]:
-  """Returns what tensors a checkpoint has, by name, of one file or of several.
+  """Returns the tensors in a checkpoint of one or several files, by name.
 
   Raises:
-    FileNotFoundError: if there is no file, or not one that the index names.
+    FileNotFoundError: if there is no file, or one that the index names is missing.
     ValueError: if the index or a file is damaged, or a tensor is in two files.
   """
   folder = epath.Path(folder)
@@ -94,8 +96,8 @@ def read_headers(folder: epath.PathLike) -> dict[str, Tensor]:
     raise ValueError(f'{index} has no weight_map')
   for file in where.values():
     if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
-      raise ValueError(f'{index} names a file that is not beside it, or no .safetensors'
-                       f' file: {file!r}')
+      raise ValueError(f'{index} names a file that is not a .safetensors file in the '
+                       f'same folder: {file!r}')
   found: dict[str, Tensor] = {}
   for file in sorted(set(where.values())):
     if not (folder / file).exists():
@@ -107,7 +109,7 @@ def read_headers(folder: epath.PathLike) -> dict[str, Tensor]:
       found[name] = tensor
   for name, file in where.items():
     if name not in found or found[name].path.name != file:
-      raise ValueError(f'{folder / file} has no {name}, but {INDEX} says so')
+      raise ValueError(f'{folder / file} has no {name}, but {INDEX} says that it has')
   return found
 
 
@@ -115,7 +117,7 @@ def read_json(path: epath.Path) -> dict[str, Any]:
   """Reads a JSON object.
 
   Raises:
-    ValueError: if it is none, naming the file.
+    ValueError: if the file is not a JSON object, naming it.
   """
   try:
     found = json.loads(path.read_text())
@@ -129,28 +131,28 @@ def read_json(path: epath.Path) -> dict[str, Any]:
 
 
 def dtype_of(tensor: Tensor) -> np.dtype:
-  """Returns the dtype of a tensor.
+  """Returns the NumPy dtype of a tensor.
 
   Raises:
-    ValueError: if it is none of `DTYPES`.
+    ValueError: if it is not one of `DTYPES`.
   """
   if tensor.dtype not in DTYPES:
     raise ValueError(f'{tensor.path}: {tensor.name} is {tensor.dtype}, which is not '
-                     f'supported: must be of {", ".join(DTYPES)}')
+                     f'supported: must be one of {", ".join(DTYPES)}')
   return DTYPES[tensor.dtype]
 
 
 def read_rows(
     tensor: Tensor, first: int = 0, count: int | None = None
 ) -> np.ndarray:
-  """Reads rows first .. first + count − 1 of the first axis, all that follow if None.
+  """Reads the rows first..first + count − 1, or all from `first` on if count is None.
 
   Returns:
-    An array that starts at a multiple of 64 bytes.
+    An array [count, ...] whose memory starts at a multiple of 64 bytes.
 
   Raises:
-    OSError: if it could not be read.
-    ValueError: if the dtype is none of `DTYPES`, or the file ends before.
+    OSError: if the file could not be read.
+    ValueError: if the dtype is not one of `DTYPES`, or the file is too short.
   """
   dtype = dtype_of(tensor)
   shape, row = tensor.shape, math.prod(tensor.shape[1:]) * dtype.itemsize
@@ -165,7 +167,7 @@ def read_rows(
       piece = memory[done:done + _PIECE]
       if hasattr(file, 'readinto'):
         read = file.readinto(piece)
-      else:  # as TensorFlow's of a bucket
+      else:  # such as TensorFlow's readers of buckets
         content = file.read(len(piece))
         read = len(content)
         piece[:read] = np.frombuffer(content, np.uint8)
@@ -176,7 +178,7 @@ def read_rows(
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-  """Returns an array that starts at a multiple of 64 bytes, with any values."""
+  """Returns an uninitialized array whose memory starts at a multiple of 64 bytes."""
   size = math.prod(shape) * dtype.itemsize
   memory = np.empty(size + _ALIGNED, np.uint8)
   begin = -memory.ctypes.data % _ALIGNED
@@ -184,11 +186,11 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-  """Tells whether two tensors are the same, bit by bit, a few rows at a time.
+  """Returns whether two tensors are equal bit by bit; reads a few rows at a time.
 
   Args:
-    one: of at least one axis.
-    other: any.
+    one: a tensor with at least one axis.
+    other: any tensor.
 
   Raises:
     OSError: if one could not be read.
@@ -209,12 +211,12 @@ def same(one: Tensor, other: Tensor) -> bool:
 def _tensor(
     path: epath.Path, data: int, name: str, fields: dict[str, Any]
 ) -> tuple[Tensor, int]:
-  """Returns a tensor of the header and how many bytes it has."""
+  """Returns one tensor of a header, and its number of bytes."""
   shape, (start, end) = tuple(fields['shape']), fields['data_offsets']
   whole = lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 0
   if not all(map(whole, (*shape, start, end))) or end < start:
-    raise ValueError(f'{name} has no shape or place')
+    raise ValueError(f'{name} has no valid shape or place')
   dtype = fields['dtype']
   if dtype in DTYPES and end - start != math.prod(shape) * DTYPES[dtype].itemsize:
-    raise ValueError(f'{name} is not as long as its shape')
+    raise ValueError(f'the number of bytes of {name} does not match its shape')
   return Tensor(path, name, dtype, shape, data + start), end - start

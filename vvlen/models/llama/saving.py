@@ -1,6 +1,6 @@
 """Saves checkpoints of the Llama family in the layout of model hubs.
 
-`vvlen.models.llama` has `save_checkpoint` too, beside `load_checkpoint`.
+`save_checkpoint` can be imported from `vvlen.models.llama`, like `load_checkpoint`.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ import numpy as np
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama.config import config_of
 from vvlen.models.llama.model import Llama
-from vvlen.models.llama.names import hub_name, named
+from vvlen.models.llama.names import hub_name, is_transposed, named
 from vvlen.models.llama.safetensors import INDEX, ONE_FILE, read_json
 
-_FILE_BYTES = 2**31  # at most, but for larger tensors
+_FILE_BYTES = 2**31  # limit per file, except for a single larger tensor
 
 
 def save_checkpoint(
@@ -31,36 +31,37 @@ def save_checkpoint(
 ) -> None:
   """Saves a model in hub layout.
 
-  Where there are several processes all call it, the first writes, and all return when
-  it has. Files are of at most 2 GiB, or of one tensor that is larger. The first process
-  has the memory of one on the host, and of it serialized; the others that of a tensor.
+  If there are several processes, all must call it; the first writes, and all return
+  when it is done. A file has at most 2 GiB, unless a single tensor is larger. On the
+  host, the first process needs memory for one file and its serialized form, the others
+  for one tensor.
 
-  New files are written beside the old, which takes the room of both, and then put in
-  their place. Who is killed in between leaves the old checkpoint, or a folder without
-  config.json, which is none; never parts of both.
+  New files are first written beside the old ones, so the disk must have room for both,
+  and then replace them. If the process is killed before it is done, the folder has the
+  old checkpoint, or no config.json and thus no checkpoint; never parts of both.
 
   Args:
-    folder: made where it is missing; a checkpoint there is replaced.
+    folder: created if it is missing; a checkpoint in it is replaced.
     model: of the published family: with rotary positions, without a norm after
       attention.
-    variables: {'params': …}, as it is initialized or loaded.
-    like: a checkpoint whose other fields of config.json, such as the numbers of special
-      tokens, and whose tokenizer come along.
+    variables: {'params': …}, as initialized or loaded.
+    like: a checkpoint whose tokenizer is copied, and whose config.json provides fields
+      that the model does not define, such as the ids of special tokens.
 
   Raises:
-    ValueError: if the model is none of the family, or parameters differ in dtype.
+    ValueError: if the model is not of the family, or parameters differ in dtype.
   """
   folder = epath.Path(folder)
   params = named(variables['params'])
   dtypes = {str(x.dtype) for x in params.values()}
   if len(dtypes) > 1 or not dtypes <= set(map(str, safetensors_file.DTYPES.values())):
-    raise ValueError(f'parameters must be of one float dtype: {sorted(dtypes)}')
+    raise ValueError(f'parameters must have the same float dtype: {sorted(dtypes)}')
   config = config_of(model, dtypes.pop())
   others: list[epath.Path] = []
   if like is not None:
     source = epath.Path(like)
     known = read_json(source / 'config.json')
-    # Of the new style, beside which the older one would not count.
+    # In a file that has these newer fields, the older ones, written here, are ignored.
     for name in ('rope_parameters', 'dtype'):
       known.pop(name, None)
     config = {**known, **config}
@@ -68,7 +69,7 @@ def save_checkpoint(
               if path.is_file() and not path.name.startswith('.')
               and ('token' in path.name or path.name == 'generation_config.json')]
   files = _files(params)
-  arrays = ((file, hub_name(path), _gather(params[path]))
+  arrays = ((file, hub_name(path), _gather(params[path], is_transposed(path)))
             for file, paths in files.items() for path in paths)
   if jax.process_index() == 0:
     texts = {'config.json': config}
@@ -78,7 +79,7 @@ def save_checkpoint(
       texts[INDEX] = {'metadata': {'total_size': total}, 'weight_map': where}
     _write(folder, arrays, texts, others)
   else:
-    for _ in arrays:  # to gather takes all processes
+    for _ in arrays:  # all processes must take part in gathering
       pass
   if jax.process_count() > 1:
     from jax.experimental import multihost_utils
@@ -92,15 +93,15 @@ def _write(
     texts: dict[str, Any],
     others: list[epath.Path],
 ) -> None:
-  """Writes files beside a checkpoint, and puts them in its place.
+  """Writes files beside a checkpoint, then replaces it by them.
 
   Args:
     folder: of the checkpoint.
-    arrays: (file, name, array), file by file.
-    texts: JSON, by file.
+    arrays: (file, name, array), ordered by file.
+    texts: contents of JSON files, by file.
     others: files to copy.
   """
-  # Imported here, where it is needed.
+  # Imported only when needed.
   from safetensors.numpy import save
 
   folder.mkdir(parents=True, exist_ok=True)
@@ -127,21 +128,22 @@ def _write(
 
 
 def _part(folder: epath.Path, name: str) -> epath.Path:
-  """Returns where a file is written before it is put in its place."""
+  """Returns the path at which a file is written before it is moved to its place."""
   return folder / f'.{name}.part'
 
 
-def _gather(x: jax.Array) -> np.ndarray:
-  """Returns an array as numpy, from all processes."""
+def _gather(x: jax.Array, transposed: bool) -> np.ndarray:
+  """Gathers an array from all processes; returns it, or its transpose, in NumPy."""
   if not x.is_fully_addressable:
     from jax.experimental import multihost_utils
 
     x = multihost_utils.process_allgather(x, tiled=True)
-  return np.ascontiguousarray(x)
+  array = np.asarray(x)
+  return np.ascontiguousarray(array.T if transposed else array)
 
 
 def _files(params: dict[str, jax.Array]) -> dict[str, list[str]]:
-  """Returns the paths of parameters, by the file that they go to."""
+  """Returns {file: paths of the parameters that are saved in it}."""
   groups: list[list[str]] = [[]]
   size = 0
   for path, x in params.items():
