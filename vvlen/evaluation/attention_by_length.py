@@ -1,15 +1,16 @@
 r"""Attention weights of a language model by length, and its logits by distance.
 
-For the query of the last of N tokens, and one head,
+For one head, and the query of the last of N tokens,
 
   s_j = q_{N−1}·k_j / √w,   a = softmax(s),   H(N) = −Σ_j a_j log a_j
 
-in nats; uniform weights have H = log N. Of a causal model one pass over n tokens serves
-for all N up to n. Query head i reads key head i // (query heads of a key head).
+in nats; uniform weights have H = log N. With a causal model, one pass over n tokens
+gives H(N) for all N up to n. Query head i reads key head i // (h / k).
 
 Logits are compared by distance and by order (`vvlen.evaluation.recency`), for the last
 m of n tokens. Rotary positions have a bias of their own, which is measured together
-with that of the tokens: compare with the same tokens in another order, `shuffled`.
+with that of the tokens; to separate them, `shuffled` gives the same tokens in random
+order.
 
 Axes: S sequences, n tokens, h query heads, k key heads, w width of a head.
 """
@@ -26,17 +27,17 @@ from vvlen.evaluation.probe import Probe
 from vvlen.evaluation.programs import batches
 from vvlen.evaluation.recency import recency_of_logits, RecencyOfLogits
 
-# Tokens of the sequences that a model reads at once.
+# The approximate number of tokens that a model reads at once.
 _TOKENS_AT_ONCE = 8192
 
-# tokens [B, n] -> a Probe for each of some layers
+# tokens [B, n] -> a Probe of each layer that was asked for
 Look = Callable[[jax.Array], list[Probe]]
 
 
 def logits_of_last(
     queries: jax.Array, keys: jax.Array, num_queries: int
 ) -> jax.Array:
-  """Returns the logits of the last tokens with all, s [B, h, m, n].
+  """Returns the logits of the last m queries with all keys, s [B, h, m, n].
 
   Args:
     queries: [B, n, h, w].
@@ -44,16 +45,16 @@ def logits_of_last(
     num_queries: m, in 1..n.
 
   Returns:
-    float32 or wider. What stands after a query's own place it does not see.
+    float32 or wider. No mask is applied: ignore entries after a query's own position.
 
   Raises:
-    ValueError: if shapes do not fit, or m is outside.
+    ValueError: if shapes do not fit, or m is not in 1..n.
   """
   batch, length, heads, width = queries.shape
   if keys.shape[:2] != (batch, length) or keys.shape[3] != width:
     raise ValueError(f'queries {queries.shape} do not fit keys {keys.shape}')
   if heads % keys.shape[2]:
-    raise ValueError(f'{keys.shape[2]} heads of keys do not divide {heads} of queries')
+    raise ValueError(f'{keys.shape[2]} key heads do not divide {heads} query heads')
   if not 1 <= num_queries <= length:
     raise ValueError(f'num_queries must be in 1..{length}: {num_queries}')
   last = queries[:, length - num_queries :]
@@ -85,15 +86,15 @@ def entropy_by_length(
     separately: bool = False,
     tokens_at_once: int = _TOKENS_AT_ONCE,
 ) -> np.ndarray:
-  """Returns the entropy of the weights of the N-th token of each sequence.
+  """Returns the entropy of the attention weights of the N-th token of each sequence.
 
   Args:
     look: as `vvlen.evaluation.probe.probe_layers` returns.
     sequences: [S, n] integers.
     lengths: N, each in 1..n.
-    separately: makes a pass for each length, for models that
-      `vvlen.evaluation.probe.reads_ahead`.
-    tokens_at_once: about so many tokens are read at once, at least a sequence.
+    separately: makes one pass per length, for models for which
+      `vvlen.evaluation.probe.reads_ahead` is true.
+    tokens_at_once: approximate number of tokens read at once; at least one sequence.
 
   Returns:
     [S, layers, h, lengths], nats.
@@ -123,13 +124,13 @@ def recency_by_layer(
 ) -> RecencyOfLogits:
   """Returns how the logits of the last m tokens fall with distance, and their order.
 
-  There are S h m n² comparisons in each layer: n of some hundreds, and a smaller m.
+  There are S h m n² comparisons in each layer: choose n of a few hundred and a small m.
 
   Args:
     look: as `vvlen.evaluation.probe.probe_layers` returns.
     sequences: [S, n] integers.
     num_queries: m, in 1..n.
-    tokens_at_once: about so many tokens are read at once, at least a sequence.
+    tokens_at_once: approximate number of tokens read at once; at least one sequence.
 
   Returns:
     Arrays [S, layers, h, …] as in `vvlen.evaluation.recency.recency_of_logits`:

@@ -2,9 +2,9 @@
 
 Proposition 1 of arXiv 2504.02827: for a fixed query and tokens drawn independently, the
 variance over sequences of a component of the attention output falls at least as 1/N,
-its standard deviation as N^−½. The figure of it (Figure 1 there) takes a trained model,
-whose query is that of the last token, and so of another one in each sequence. Both can
-be measured here: the last token as it is, or replaced by the same one everywhere.
+its standard deviation as N^−½. Figure 1 there shows a trained model, whose query is
+that of the last token, and so differs between sequences. Both can be measured here:
+with the last token as it is, or replaced by the same token in all sequences.
 
 Axes: S sequences, N tokens, D components: heads times their width.
 """
@@ -19,9 +19,9 @@ from vvlen import sharding
 from vvlen.evaluation.probe import Probe
 from vvlen.evaluation.programs import batches
 
-# Tokens of the sequences that a model reads at once.
+# The approximate number of tokens that a model reads at once.
 _TOKENS_AT_ONCE = 16_384
-# Standard deviations of samples that are computed at once.
+# Standard deviations of bootstrap samples that are computed at once.
 _VALUES_AT_ONCE = 2**23
 
 
@@ -40,11 +40,11 @@ def spread_by_length(
     probe: as `vvlen.evaluation.probe.probe_layer` returns, of a causal model.
     sequences: [S, n] integers. Of each, the first N tokens are taken for length N.
     lengths: N, each in 1..n.
-    last_token: takes the place of the N-th token, so that all have the same query;
-      None: tokens stay as they are, and one pass over the longest serves for all.
-    separately: does without that, with a pass for each length, for models that
-      `vvlen.evaluation.probe.reads_ahead`.
-    tokens_at_once: about so many tokens are read at once, at least a sequence.
+    last_token: replaces the N-th token, so that all sequences have the same query. None
+      keeps the tokens, so that one pass over the longest length gives all lengths.
+    separately: makes one pass per length even so, for models for which
+      `vvlen.evaluation.probe.reads_ahead` is true.
+    tokens_at_once: approximate number of tokens read at once; at least one sequence.
 
   Returns:
     [S, lengths, D], float32 or wider, heads one after the other, before the output
@@ -102,11 +102,11 @@ def slope(
 
   Args:
     lengths: [K] N, at least two different ones.
-    outputs: [S, K, D], of `spread_by_length`; or [Q, S, K, D], of Q last tokens of the
-      same sequences, the mean of whose slopes is told.
-    num_resamples: samples of S sequences and Q last tokens, drawn with replacement, of
-      the percentiles 2.5 and 97.5 of whose slopes the interval is made; all lengths
-      of a sequence come along with it. 0 for no interval: nan.
+    outputs: [S, K, D], from `spread_by_length`; or [Q, S, K, D], from Q last tokens and
+      the same sequences, for which the mean of the Q slopes is returned.
+    num_resamples: the number of bootstrap samples of S sequences (each with all its
+      lengths) and Q last tokens. The interval is from the percentile 2.5 to 97.5 of
+      their slopes. 0 for no interval: nan.
     seed: of the samples.
 
   Returns:
@@ -130,7 +130,8 @@ def fit(lengths: Sequence[int], found: np.ndarray) -> Slope:
 
   Args:
     lengths: [K] N, at least two different ones.
-    found: [1 + R, K], all of the sequences first; R = 0 for no interval: nan.
+    found: [1 + R, K]: row 0 of all sequences, the others of R bootstrap samples of
+      them. With R = 0 the interval is nan.
   """
   log_length = np.log(np.asarray(lengths, np.float64))
   centred = log_length - log_length.mean()
@@ -144,17 +145,18 @@ def fit(lengths: Sequence[int], found: np.ndarray) -> Slope:
 
 
 def deviations(outputs: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
-  """Returns σ(N) of the sequences, and of samples of them and of last tokens.
+  """Returns σ(N) of all sequences, and of bootstrap samples of them and of last tokens.
 
   Args:
-    outputs: [S, K, D], or [Q, S, K, D], of which the geometric mean over Q is taken:
-      its slope is the mean of theirs.
-    num_resamples: R, samples of S sequences, drawn with replacement, the same for all
-      of Q; with each a sample of Q, so that what it tells is of other last tokens too.
-    seed: of the samples, which do not depend on `outputs`.
+    outputs: [S, K, D], or [Q, S, K, D], for which the geometric mean of σ over Q is
+      returned: its slope is the mean of the Q slopes.
+    num_resamples: R, the number of samples of S sequences, drawn with replacement, the
+      same for all Q last tokens. With each, Q last tokens are sampled too, so that
+      intervals hold for other last tokens.
+    seed: of the samples, which do not depend on the values of `outputs`.
 
   Returns:
-    [1 + R, K] float64, the sequences as they are first.
+    [1 + R, K] float64; all sequences first.
   """
   outputs = np.asarray(outputs)
   if outputs.ndim == 3:
@@ -171,17 +173,17 @@ def deviations(outputs: np.ndarray, num_resamples: int, seed: int) -> np.ndarray
 
 
 def _shares(count, num_resamples, seed):
-  """Returns shares of `count` things, all alike and then of samples, [1 + R, count]."""
+  """Returns shares of `count` items: equal ones, then of R samples, [1 + R, count]."""
   alike = np.full(count, 1 / count)
   drawn = np.random.default_rng(seed).multinomial(count, alike, num_resamples)
   return np.concatenate([alike[None], drawn / count])
 
 
 def _deviations(outputs, shares):
-  """Returns σ(N) where sequences have these shares [R, S], [R, K]."""
+  """Returns σ(N) [R, K] of sequences weighted by shares [R, S]."""
   count, num_lengths, width = outputs.shape
   outputs = np.asarray(outputs, np.float64)
-  # About the mean, so that squares do not cancel.
+  # Centred, so that the difference of squares below loses no digits.
   values = (outputs - outputs.mean(0)).reshape(count, -1)
   squares, found = values**2, []
   step = max(1, _VALUES_AT_ONCE // values.shape[1])

@@ -3,9 +3,9 @@
 The model reads two windows of the same stream, the second some tokens further on, and
 its predictions for the same tokens are compared; see `vvlen.objectives.misalignment`.
 
-A model is a function from tokens to logits, of which those of two windows are held,
-float32, and several arrays of their size to compare them; or `Hidden`: of that no more
-logits exist at once than `vvlen.evaluation.programs.chunk_size` says, twice.
+A model is a function from tokens to logits: then the float32 logits of two windows
+exist at once, and several arrays of their size. Or it is `Hidden`: then logits exist
+only for a chunk of positions, `vvlen.evaluation.programs.chunk_size`, of both windows.
 """
 
 from collections.abc import Sequence
@@ -48,18 +48,19 @@ def misalignment(
 
   Args:
     apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, under jit or
-      not. It is traced, where it can be, to check its vocabulary, and called twice.
-    tokens: [B, T] integers, T at least L + offset; what is beyond is not read.
+      not. It is traced, if it can be, to check tokens against its vocabulary, and
+      called twice.
+    tokens: [B, T] integers, T at least L + offset; tokens beyond are not read.
     length: L.
     offset: e, in 1..L//2−1, or 1..L−1 with `whole_overlap`.
-    whole_overlap: compares all rows of the same token, as in
-      `vvlen.objectives.misalignment.misalignment_loss`.
+    whole_overlap: compares all rows of the same token, not only those with L//2 tokens
+      or more before them in both windows.
 
   Returns:
     Scalars, means over batch and rows, float32 or float64.
 
   Raises:
-    ValueError: if shapes do not fit or the offset is outside.
+    ValueError: if shapes do not fit or the offset is out of range.
   """
   _check(tokens, length, [offset], whole_overlap)
   windows = two_windows(tokens, length, offset)
@@ -84,23 +85,24 @@ def misalignment_at_offsets(
 ) -> Measures:
   """Returns the measures of misalignment at several offsets.
 
-  Traces and compiles the model once, its weights as arguments, and runs it once more
-  than there are offsets.
+  Traces and compiles the model once, with its weights as arguments, and runs it
+  len(offsets) + 1 times.
 
   Args:
-    apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, that jit
-      accepts.
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`; jit must accept
+      it.
     tokens: [B, T] integers, T at least L + the largest offset.
     length: L.
-    offsets: whole numbers, as all that follows, as in `misalignment`.
+    offsets: whole numbers in 1..L//2−1, or 1..L−1 with `whole_overlap`.
     whole_overlap: compares all rows of the same token.
-    by_sequence: whether to tell sequences apart.
+    by_sequence: whether to return the measures of each sequence.
 
   Returns:
-    Arrays [offsets], in their order, or [offsets, B], means over rows alone.
+    Arrays [offsets], in their order; with `by_sequence` [offsets, B], means over rows
+    only.
 
   Raises:
-    ValueError: if there are no offsets, or as `misalignment`.
+    ValueError: if there are no offsets, or as in `misalignment`.
   """
   _check(tokens, length, offsets, whole_overlap)
   first, *others = (two_windows(tokens, length, e)[1] for e in (0, *offsets))
@@ -127,24 +129,24 @@ def misalignment_over_offsets(
   """Samples offsets and returns the measures of misalignment at each.
 
   Args:
-    apply_fn: the model, as all that follows, as in `misalignment_at_offsets`.
+    apply_fn: the model, as in `misalignment_at_offsets`.
     tokens: [B, T] integers, T at least L + the highest offset of the range.
     length: L.
-    key: typed; of the offsets.
-    num_offsets: how many, no two the same.
-    range: the ends as fractions of L, as in
-      `vvlen.objectives.misalignment.sample_offset`. Beyond 1/2 the whole overlap is
-      compared.
+    key: a typed PRNG key, for the offsets.
+    num_offsets: the number of offsets, all different.
+    range: of offsets; its ends as fractions of L. If the second is more than 1/2, the
+      whole overlap is compared.
 
   Returns:
-    Offsets, rising, [num_offsets], and measures, arrays [num_offsets].
+    Offsets [num_offsets], in increasing order, and their measures, arrays
+    [num_offsets].
 
   Raises:
-    ValueError: if the range has fewer offsets, or as `misalignment`.
+    ValueError: if the range has fewer offsets, or as in `misalignment`.
   """
   lowest, highest = offset_range(length, range)
   if not 1 <= num_offsets <= highest - lowest + 1:
-    raise ValueError(f'num_offsets is not in 1..{highest - lowest + 1}: {num_offsets}')
+    raise ValueError(f'num_offsets must be in 1..{highest - lowest + 1}: {num_offsets}')
   _check(tokens, length, [highest], range[1] > 1 / 2)
   drawn = jax.random.choice(
       key, jnp.arange(lowest, highest + 1), (num_offsets,), replace=False
@@ -163,7 +165,7 @@ def _compare(
     whole_overlap: bool,
     by_sequence: bool = False,
 ) -> Measures:
-  """Returns the measures of what a model returned of two windows."""
+  """Returns the measures of what a model returned for two windows."""
   if not isinstance(model, Hidden):
     measure = _measures_by_sequence if by_sequence else _measures
     return measure(first, second, offset, whole_overlap=whole_overlap)
@@ -184,13 +186,13 @@ def _outputs(model: Model, run: Apply, tokens: jax.Array) -> jax.Array:
 def _check_tokens(
     model: Model, windows: Sequence[jax.Array], outputs: jax.ShapeDtypeStruct
 ) -> None:
-  """Checks tokens against the model's vocabulary before it is compiled."""
+  """Checks tokens against the vocabulary of a model before the model is compiled."""
   for window in windows:
     check_tokens(window, _logits_shape(model, outputs.shape))
 
 
 def _logits_shape(model: Model, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Returns the shape of logits, of that of what a model returns."""
+  """Returns the shape of logits, given the shape of what a model returns."""
   if isinstance(model, Hidden):
     return (*shape[:-1], len(model.embedding))
   return shape
@@ -199,7 +201,7 @@ def _logits_shape(model: Model, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _check(
     tokens: jax.Array, length: int, offsets: Sequence[int], whole_overlap: bool
 ) -> None:
-  """Checks all that can be wrong before the model runs."""
+  """Checks all that can be checked before the model runs."""
   if not len(offsets):
     raise ValueError('there are no offsets')
   if tokens.ndim != 2:

@@ -1,19 +1,19 @@
-"""Loss by length of context, the logarithm of perplexity, of any language model.
+"""The loss of any language model by length of context: the logarithm of perplexity.
 
-A text of N tokens is read in windows of L, each with positions from 0. Scored is what a
-window tells of its own tokens, −log p(x_i | x_0 … x_{i−1}) in nats:
+A text of N tokens is read in windows of L tokens, each with positions from 0. The loss
+of a token is −log p(x_i | x_0 … x_{i−1}) in nats, given those before it in its window:
 
   blocks    windows that do not overlap; every token but the first is scored
-  sliding   a window every s tokens, of which the last s are scored, and of the first
-            one every token but its first: each has at least L − s tokens before it
+  sliding   a window every s tokens; its last s tokens are scored, each with at least
+            L − s tokens before it; of the first window, all but the first token are
 
-What is left at the end of the text, shorter than a window or than s, is dropped. With
-`begin`, such as BOS, each window is that token and L − 1 of the text, all of which may
-be scored: a window never holds more than L. Means are over tokens, in float64 of
-float32 losses. State L, s and `begin` with every number.
+Tokens left over at the end of the text, too few for a window or for s, are dropped.
+With `begin`, such as BOS, each window is that token and L − 1 tokens of the text, all
+of which may be scored: a window never has more than L tokens. Means are over tokens, in
+float64 of float32 losses. Report L, s and `begin` with every number.
 
-A model is a function from tokens to logits, or `Hidden`: of that no more logits exist
-at once than `vvlen.evaluation.programs.chunk_size` says, however long a window is.
+A model is a function from tokens to logits, or `Hidden`, whose logits exist only for
+`vvlen.evaluation.programs.chunk_size` positions at once, however long a window is.
 
 Axes: W windows, L tokens of a window, V words.
 """
@@ -38,7 +38,7 @@ from vvlen.evaluation.programs import (
 from vvlen.objectives.chunked_rows import token_losses
 from vvlen.objectives.cross_entropy import check_tokens, token_cross_entropy
 
-# Tokens of the windows that a model reads at once.
+# The approximate number of tokens that a model reads at once.
 _TOKENS_AT_ONCE = 8192
 
 
@@ -54,14 +54,14 @@ def block_nll(
 
   Args:
     apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, under jit or
-      not. It is compiled once for a length, its weights as arguments; see
-      `vvlen.evaluation.programs.program_of` for how to compile it once for all calls.
+      not. It is compiled once per call, with its weights as arguments; a function that
+      is under jit already is compiled only once for all calls of one length.
     tokens: [N] integers, N at least L, or L − 1 with `begin`.
     length: L, at least 2.
     begin: the token to put before each block; None for none.
-    tokens_at_once: about so many tokens are read at once, at least a window. What takes
-      the most memory is their logits, float32, but of `Hidden` at most 512 MiB of them,
-      or those of a position, and some arrays of that size to compute their losses.
+    tokens_at_once: approximate number of tokens read at once; at least one window.
+      Most memory is taken by their float32 logits and some arrays of that size for the
+      losses; with `Hidden`, by at most 512 MiB of logits, or those of one position.
 
   Returns:
     Nats per scored token; perplexity is its exponential.
@@ -87,8 +87,8 @@ def nll_by_position(
   """Returns the mean loss of blocks by position; arguments as in `block_nll`.
 
   Returns:
-    [L − 1] float64, of tokens that have 1, 2, … L − 1 before them in their window.
-    Their mean is `block_nll`.
+    [L − 1] float64, of tokens with 1, 2, … L − 1 tokens before them in their window.
+    The mean is `block_nll`.
   """
   losses = _losses(apply_fn, tokens, length, None, begin, tokens_at_once)
   total: Any = 0.0
@@ -127,18 +127,18 @@ def sliding_nll(
   """Returns the mean loss of a sliding window.
 
   Args:
-    apply_fn: as all that is not told of here, as in `block_nll`.
-    tokens: [N] integers.
+    apply_fn: the model, as in `block_nll`.
+    tokens: [N] integers, as in `block_nll`.
     window: L.
     stride: s, in 1..L − 1.
-    begin: the token to put before each window.
-    tokens_at_once: tokens that are read at once.
+    begin: the token to put before each window; None for none.
+    tokens_at_once: as in `block_nll`.
 
   Returns:
-    Nats per scored token: there are (L − 1) + (W − 1) s of them in W windows.
+    Nats per scored token; W windows have (L − 1) + (W − 1) s scored tokens.
 
   Raises:
-    ValueError: if the stride is outside, or as `block_nll`.
+    ValueError: if the stride is not in 1..L − 1, or as in `block_nll`.
   """
   total, count = sliding_sums(
       apply_fn, tokens, window, stride, begin=begin, tokens_at_once=tokens_at_once
@@ -155,7 +155,7 @@ def sliding_sums(
     begin: int | None = None,
     tokens_at_once: int = _TOKENS_AT_ONCE,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns what each sliding window adds to `sliding_nll`; arguments as there.
+  """Returns what each sliding window adds to `sliding_nll`, for the same arguments.
 
   Returns:
     The sum of the losses of its scored tokens, [W] float64, and their number, [W].
@@ -165,7 +165,7 @@ def sliding_sums(
   losses = _losses(apply_fn, tokens, window, stride, begin, tokens_at_once)
   sums: list[float] = []
   for some in losses:
-    if not sums:  # of the first window the others too
+    if not sums:  # of the first window, all losses count
       sums.append(some[0].sum())
       some = some[1:]
     sums += some[:, -stride:].sum(1).tolist()
@@ -184,7 +184,7 @@ def _losses(
 ) -> Iterator[np.ndarray]:
   """Yields losses of all but the first token of windows, [some, L − 1] float64.
 
-  Windows come one every `stride` tokens of the text; None: without overlap.
+  A window begins every `stride` tokens of the text; None: windows do not overlap.
   """
   tokens = np.asarray(tokens)
   if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
@@ -209,7 +209,7 @@ def _losses(
 
 
 def _program(model: Model, windows: jax.Array) -> tuple[Apply, tuple[int, ...]]:
-  """Returns the losses of windows as a program, and the shape of the logits."""
+  """Returns a function from windows to their losses, and the shape of the logits."""
   if not isinstance(model, Hidden):
     apply, shape = _outputs(model, windows)
     return lambda x: _of_logits(jnp.asarray(apply(x)), x), shape
@@ -221,7 +221,7 @@ def _program(model: Model, windows: jax.Array) -> tuple[Apply, tuple[int, ...]]:
 
 
 def _outputs(apply_fn: Apply, windows: jax.Array) -> tuple[Apply, tuple[int, ...]]:
-  """Returns a function, under jit where it can be, and the shape of what it returns."""
+  """Returns a function, under jit if it can be, and the shape of what it returns."""
   try:
     apply, outputs = program_of(apply_fn, windows)
     return apply, outputs.shape

@@ -1,13 +1,13 @@
 """A decoder's answers for all prefixes of its input, in one pass.
 
-Under causal attention the states of tokens do not depend on what follows them. So to
-ask for an answer after each of N tokens, a model that is asked by a last token EOS
-reads them once, with an EOS for each prefix:
+Under causal attention, the states of tokens do not depend on later tokens. So if a
+model answers at a last token EOS, it can answer after each of N tokens in one pass,
+with one EOS for each prefix:
 
   tokens     BOS x_1 … x_N  EOS_1 … EOS_N       positions  0 1 … N  2 … N + 1
 
-where EOS_l attends to BOS, x_1 … x_l and itself. That is exact, and 2N + 1 tokens in
-place of the N (N + 5) / 2 of N inputs.
+where EOS_l attends to BOS, x_1 … x_l and itself. The answers are exact, from 2N + 1
+tokens in place of the N (N + 5) / 2 tokens of N separate inputs.
 """
 
 from typing import NamedTuple
@@ -17,16 +17,16 @@ import jax.numpy as jnp
 
 
 class Prefixes(NamedTuple):
-  """What `vvlen.models.decoder` is called with."""
+  """Arguments of `vvlen.models.decoder`."""
 
   tokens: jax.Array  # [B, 2N + 1] int32
   positions: jax.Array  # [2N + 1] int32
   mask: jax.Array  # [2N + 1, 2N + 1] bool
-  read_at: jax.Array  # [N] int32, the places of EOS_1 … EOS_N
+  read_at: jax.Array  # [N] int32, the columns of EOS_1 … EOS_N
 
 
 def all_prefixes(tokens: jax.Array, begin: int, end: int) -> Prefixes:
-  """Returns the input that asks for all prefixes.
+  """Returns the input that makes a decoder answer for all prefixes.
 
   Args:
     tokens: x [B, N] int32.

@@ -1,4 +1,4 @@
-"""What attention reads and writes, inside a Llama that may be someone else's.
+"""Queries, keys and outputs of the attention of any Llama, such as a published one.
 
 Axes: B sequences, n tokens, h query heads, k key heads, w width of a head.
 """
@@ -18,15 +18,15 @@ from vvlen.objectives.cross_entropy import check_tokens
 class Probe(NamedTuple):
   """Attention of one layer."""
 
-  queries: jax.Array  # [B, n, h, w], turned by their positions
-  keys: jax.Array  # [B, n, k, w], turned too
+  queries: jax.Array  # [B, n, h, w], rotated by their positions
+  keys: jax.Array  # [B, n, k, w], rotated too
   output: jax.Array  # [B, n, h, w], before the output projection
 
 
 def probe_layer(
     model: Llama, variables: dict[str, Any], layer: int
 ) -> Callable[[jax.Array], Probe]:
-  """Returns a function that looks at one layer; see `probe_layers`."""
+  """Returns a function of tokens [B, n] to the `Probe` of one layer."""
   probe = probe_layers(model, variables, [layer])
   return lambda tokens: probe(tokens)[0]
 
@@ -34,22 +34,22 @@ def probe_layer(
 def probe_layers(
     model: Llama, variables: dict[str, Any], layers: Sequence[int]
 ) -> Callable[[jax.Array], list[Probe]]:
-  """Returns a function that looks at some layers in one pass.
+  """Returns a function that probes several layers in one pass.
 
-  It is compiled, once for all that have the same model and layers, with the weights as
-  arguments. What is behind the attention of the highest of the layers is not computed.
+  It is compiled once for each model and choice of layers, with the weights as
+  arguments. Nothing after the attention of the highest of the layers is computed.
 
   Args:
     model: the Llama.
-    variables: its own.
-    layers: from 0 on, in any order.
+    variables: the variables of the model.
+    layers: indices of layers, from 0 on, in any order.
 
   Returns:
-    A function of tokens [B, n] to a `Probe` of each layer, in their order.
+    A function of tokens [B, n] to a `Probe` of each layer, in the order of `layers`. It
+    raises ValueError if tokens are not integers [B, n] of the vocabulary.
 
   Raises:
-    ValueError: if the model does not have one of the layers; or, of the function, if
-      tokens are not integers [B, n] of its vocabulary.
+    ValueError: if there are no layers, or the model does not have one of them.
   """
   for layer in layers:
     if not 0 <= layer < model.num_layers:
@@ -67,10 +67,10 @@ def probe_layers(
 
 
 def reads_ahead(model: Llama, length: int) -> bool:
-  """Whether tokens of an input are seen otherwise where more follow, up to `length`.
+  """Whether states of tokens depend on how many tokens follow, up to `length` in all.
 
-  So it is with dynamic rotary positions, whose rates depend on the length of the input.
-  Of other models one pass over n tokens serves for all shorter inputs too.
+  They do with dynamic rotary positions, whose rates depend on the length of the input.
+  With other models, one pass over n tokens gives the states of all shorter inputs too.
   """
   stretched = model.rope and model.rope.stretched
   return isinstance(stretched, Dynamic) and length > stretched.original_length
@@ -85,6 +85,6 @@ def look(
   _, state = upto.apply(
       variables, tokens, method='hidden', mutable=['intermediates']
   )
-  # What is not returned XLA does not compute: the end of the highest layer.
+  # XLA does not compute what is not returned, such as the end of the highest layer.
   sown = [state['intermediates'][f'layer_{i}'] for i in layers]
   return [Probe(x['queries'][0], x['keys'][0], x['attention_output'][0]) for x in sown]

@@ -1,4 +1,4 @@
-"""Models as programs that are compiled once, and rows of tokens for them to read."""
+"""Compiles a model once, and cuts rows of tokens into batches for it."""
 
 from collections.abc import Callable, Iterator
 import functools
@@ -13,14 +13,14 @@ from vvlen.sharding import mesh as partition
 
 # tokens [B, L] -> logits [B, L, V]
 Apply = Callable[[jax.Array], jax.Array]
-# Logits that exist at once, where a model is given by its hidden states: 512 MiB.
+# The most logits that exist at once if a model is given by its hidden states: 512 MiB.
 _LOGITS_AT_ONCE = 2**27
 
 
 class Hidden(NamedTuple):
-  """A model by its hidden states: its logits h Eᵀ need never be held all at once.
+  """A model given by its hidden states, so that not all logits h Eᵀ exist at once.
 
-  Of a model of `vvlen.models` with variables {'params': params}:
+  For a model of `vvlen.models` with variables {'params': params}:
 
     states = jax.jit(functools.partial(model.apply, method='hidden'))
     Hidden(functools.partial(states, variables), output_table(model, params))
@@ -34,9 +34,9 @@ Model = Apply | Hidden
 
 
 def chunk_size(batch: int, length: int, vocab_size: int) -> int:
-  """Returns how many positions of hidden states to make logits of at once.
+  """Returns the number of positions whose logits to compute at once, a chunk.
 
-  So many that logits [B, chunk, V] are at most 2²⁷ numbers, or those of one position.
+  It is the largest for which logits [B, chunk, V] are at most 2²⁷ numbers, but not 0.
   """
   return min(length, max(1, _LOGITS_AT_ONCE // (batch * vocab_size)))
 
@@ -44,15 +44,15 @@ def chunk_size(batch: int, length: int, vocab_size: int) -> int:
 def program_of(
     apply_fn: Apply, tokens: jax.Array
 ) -> tuple[Apply, jax.ShapeDtypeStruct]:
-  """Returns a model under jit, and of what shape its logits are.
+  """Returns a model under jit, and the shape of what it returns.
 
   Args:
-    apply_fn: tokens [B, L] -> logits [B, L, V], or hidden states, that jit accepts.
-      What is under jit already, such as functools.partial(jax.jit(model.apply),
-      variables), stays as it is, and is compiled once for all that call it. Of others,
-      weights that they close over become arguments of the program; as constants they
-      would be compiled into it.
-    tokens: such as it will be called with.
+    apply_fn: tokens [B, L] -> logits [B, L, V], or hidden states; jit must accept it.
+      A function that is under jit already, such as functools.partial(jax.jit(
+      model.apply), variables), is returned as it is, and compiled once for all callers.
+      The weights that other functions close over become arguments of the program;
+      otherwise they would be compiled into it as constants.
+    tokens: an example of the tokens that it will be called with.
 
   Returns:
     The program, and what it returns, as jax.ShapeDtypeStruct.
@@ -68,19 +68,19 @@ def program_of(
 def batches(
     rows: np.ndarray, tokens_at_once: int, begin: int | None = None
 ) -> Iterator[tuple[jax.Array, int]]:
-  """Yields rows of tokens, some at a time, always as many.
+  """Yields rows of tokens in batches of equal size.
 
-  Their number is a multiple of the devices that share rows of a batch, where there is a
-  mesh of `vvlen.sharding.mesh` (jax.set_mesh).
+  With a mesh of `vvlen.sharding.mesh` (jax.set_mesh), the size is a multiple of the
+  number of devices that rows are sharded over.
 
   Args:
-    rows: [W, n] integers, W at least 1. A view of windows that overlap will do.
-    tokens_at_once: about so many tokens, at least a row.
+    rows: [W, n] integers, W at least 1; may be a view of windows that overlap.
+    tokens_at_once: the approximate number of tokens per batch; at least one row.
     begin: a token to put before each row; None for none.
 
   Yields:
-    Tokens [B, n], or [B, n + 1], int32, and how many of their rows are new: the last
-    row comes again where there are no more.
+    Tokens [B, n], or [B, n + 1] with `begin`, int32, and the number of rows that are
+    new: the last batch is filled up with copies of the last row.
 
   Raises:
     ValueError: if `tokens_at_once` is not positive.

@@ -1,9 +1,9 @@
-"""Does a model favour recent tokens? From the attention logits of any model.
+"""Does a model favour recent tokens? Measured on the attention logits of any model.
 
 The statistics of `vvlen.simulation` on given logits: how the mean score falls with
 distance, and how often the more recent of two keys has the larger score (arXiv
-2509.21042, Definition 1). Positions with a bias of their own, such as rotary ones, are
-measured together with it: compare with the model's scores in another order of tokens.
+2509.21042, Definition 1). If positions have a bias of their own, as rotary ones do, it
+is included: to separate it, compare with the scores of the same tokens in random order.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class RecencyOfLogits(NamedTuple):
   Shares are float32; scores are float32, or float64 where the logits are.
   """
 
-  mean_score: jax.Array  # [..., n], by distance 0..n−1; nan where there is none
+  mean_score: jax.Array  # [..., n], by distance 0..n−1; nan if it does not occur
   recency_probability: jax.Array  # [...], one half without any order
   violation_rate: jax.Array  # [...]
 
@@ -31,16 +31,16 @@ def recency_of_logits(
   """Measures the recency bias of attention logits.
 
   Compares every key with every other for each query: m n² comparisons for each leading
-  index. Call it under jit, and of long sequences pass some of the queries, the last m.
-  Where a model gives its attention weights alone, their logarithm serves: it differs by
-  a constant for each query, which changes the mean scores but neither share.
+  index. Call it under jit, and for long sequences pass the last m queries only. If a
+  model returns only its attention weights, pass their logarithm: it differs by a
+  constant for each query, which changes the mean scores but neither share.
 
   Args:
-    logits: [..., m, n], before the softmax, of the last m of n positions, at best
-      float32: bfloat16 has ties, which count against recency. What stands after a
-      query's own position, or where the mask is False, does not matter.
-    mask: [..., m, n] or [m, n] bool, True where the query attends; None for all up to
-      its own position.
+    logits: [..., m, n], before the softmax, of the last m of n positions, preferably
+      float32: bfloat16 has ties, which count against recency. Entries after a query's
+      own position, or where the mask is False, are ignored.
+    mask: [..., m, n] or [m, n] bool, True where the query attends; None: it attends to
+      all keys up to its own position.
 
   Returns:
     The statistics, over all queries together.

@@ -11,15 +11,15 @@ import numpy as np
 class Board:
   """Adds points to the curves that `tensorboard --logdir=FOLDER` shows.
 
-  Each arm and block of seeds is a run of TensorBoard. What a resumed run does again is
-  there twice, with the same values. Without the package tensorboard, and in a folder
-  that is not local, nothing is written.
+  Each arm and block of seeds is a run of TensorBoard. Points of steps that a resumed
+  run repeats are there twice, with the same values. Nothing is written if the package
+  tensorboard is not installed, or the folder is not local.
   """
 
   def __init__(self, folder: epath.PathLike):
-    """Writes under a folder, which is made with the first point."""
+    """Writes below `folder`, which is created with the first point."""
     self._folder = epath.Path(folder)
-    self._run = ''  # that is written now
+    self._run = ''  # the run that is written now
     self._writer: Any = None
     self._library: Any = None
     if '://' not in os.fspath(self._folder):
@@ -32,7 +32,7 @@ class Board:
   def add(
       self, run: str, step: int, kind: str, metrics: Mapping[str, np.ndarray]
   ) -> None:
-    """Adds `kind/metric` at a step, each the mean over the finite of its values [S]."""
+    """Adds `kind/metric` at a step: the mean over the finite values of those [S]."""
     if self._library is None:
       return
     if run != self._run:

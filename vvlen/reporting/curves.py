@@ -21,31 +21,31 @@ class Curves:
   A line holds one arm, one step and one block of seeds:
     {"arm": …, "step": …, "first_seed": …, "loss": [S numbers], …}
 
-  On this machine a line is appended as it is added. Elsewhere, as in a bucket, where
-  nothing can be appended, the file is written anew by `flush`.
+  In a local file, a line is appended when it is added. In a bucket, where nothing can
+  be appended, `flush` writes the whole file again.
   """
 
   def __init__(
       self, path: epath.PathLike, writes: bool = True, board: Board | None = None
   ):
-    """Reads what is there; of several processes that keep the same, one writes.
+    """Reads the lines that are there; of several processes, only one should write.
 
     Args:
       path: of the file.
       writes: whether this process writes.
-      board: also shows the curves, each the mean over seeds, by the name of the file.
+      board: also gets the curves, as means over seeds, under the name of the file.
     """
     self._path, self._writes = epath.Path(path), writes
     self._board = board
     self._appends = '://' not in os.fspath(self._path)
     self._lines: list[dict[str, Any]] = read_curves(path)
-    # Whether the file has something else than the lines: a line that was cut off.
+    # Whether the file differs from the lines: here, if its last line was cut off.
     self._stale = self._path.exists() and not self._path.read_text().endswith('\n')
 
   def add(
       self, arm: str, step: int, first_seed: int, metrics: Mapping[str, np.ndarray]
   ) -> None:
-    """Adds a line; lines that a resumed run makes again are replaced."""
+    """Adds a line; lines of steps that a resumed run repeats are replaced."""
     kept = [
         line for line in self._lines
         if (line['arm'], line['first_seed']) != (arm, first_seed)
@@ -72,7 +72,7 @@ class Curves:
       self._board.add(f'{arm}/seed_{first_seed}', step, self._path.stem, metrics)
 
   def flush(self) -> None:
-    """Writes the file where it lacks lines; call it before a checkpoint is saved."""
+    """Writes the file if it differs from the lines; call it before a checkpoint."""
     if self._writes and self._stale:
       write_text(self._path, ''.join(json.dumps(x) + '\n' for x in self._lines))
       self._stale = False
@@ -95,7 +95,7 @@ class Curves:
 def at_step(
     lines: Iterable[Mapping[str, Any]], step: int, metric: str
 ) -> dict[str, dict[int, float]]:
-  """Returns {arm: {seed: metric}}, means over the steps that end at this one."""
+  """Returns {arm: {seed: metric}} at a step, means since the line before."""
   found: dict[str, dict[int, float]] = {}
   for line in lines:
     if line['step'] == step:
@@ -105,12 +105,12 @@ def at_step(
 
 
 def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
-  """Reads the lines that `Curves` wrote; no file, no lines.
+  """Reads the lines that `Curves` wrote; returns no lines if there is no file.
 
-  A last line without its end, as a run leaves it that is killed, is left out.
+  An incomplete last line, as a killed run may leave it, is left out.
 
   Raises:
-    ValueError: if a line is none of these.
+    ValueError: if another line is not one that `Curves` writes.
   """
   path = epath.Path(path)
   if not path.exists():
@@ -127,7 +127,8 @@ def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
       if len(shape) != 2 or sizes.setdefault(block, shape) != shape:
         raise ValueError('other metrics or seeds than in the line before')
       lines.append(line | {'step': int(line['step'])})
-  except (ValueError, KeyError, TypeError) as error:
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
+          OverflowError) as error:
     raise ValueError(
         f'{path} line {len(lines) + 1} is not a line of learning curves'
     ) from error

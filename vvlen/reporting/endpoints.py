@@ -15,7 +15,7 @@ from vvlen.statistics import adjusted_test, holm, paired_t_test, PairedTest
 
 # The arms of the claim.
 CONTROL, TREATED = 'none', 'layer_norm'
-# Accuracy at the training lengths, of the best arm, below which no test makes sense.
+# If the best arm's accuracy at the training lengths is lower, no test makes sense.
 LEARNED = 0.9
 
 
@@ -35,7 +35,7 @@ class Comparison(NamedTuple):
   primary: PairedTest | None
   primary_means: tuple[float, float]  # treated, control
   primary_differences: dict[int, float]  # of each seed
-  left_out: tuple[int, ...]  # seeds that one of the arms lacks, or that are not finite
+  left_out: tuple[int, ...]  # seeds with a value that is missing or not finite
 
 
 def compare(
@@ -58,7 +58,7 @@ def compare(
 
   Returns:
     A `Comparison`. Seeds with a value that is not finite, in either arm at any
-    length, are left out of all tests and named.
+    length, are left out of all tests and listed in `left_out`.
 
   Raises:
     ValueError: if an arm has no rows, or none beyond the training lengths.
@@ -116,17 +116,17 @@ def _test(treated: np.ndarray, control: np.ndarray) -> PairedTest | None:
 
 
 def change(comparison: Comparison, before: Comparison) -> PairedTest | None:
-  """Tests whether a difference is another than `before`, paired over seeds.
+  """Tests whether a difference has changed from that of `before`, paired over seeds.
 
   Returns:
-    The test of the primary endpoint's difference minus that before; None if fewer
+    The test of the primary endpoint's difference minus that of `before`; None if fewer
     than two seeds have both.
   """
   return _test(*_shared(comparison, before))
 
 
 def change_at_equal(comparison: Comparison, before: Comparison) -> PairedTest | None:
-  """Tests whether a difference is zero where that before is, over the same seeds."""
+  """Tests whether a difference is zero where that of `before` is, over shared seeds."""
   return adjusted_test(*_shared(comparison, before))
 
 
@@ -145,7 +145,7 @@ def _mean(values: np.ndarray) -> np.ndarray:
 def not_converged(
     training_accuracy: dict[int, float], others: Sequence[dict[int, float]] = ()
 ) -> Sequence[int]:
-  """Returns the seeds that learned the training lengths far less well than others.
+  """Returns the seeds that learned the training lengths much worse than others.
 
   Args:
     training_accuracy: {seed: accuracy over the last tenth of training} of an arm.

@@ -99,7 +99,7 @@ def draw(
 ) -> None:
   """Draws the mean of [seeds, lengths] over seeds, with a band for its interval.
 
-  On an axis that is logarithmic already, the geometric mean.
+  If the axis is logarithmic already, the mean is geometric.
   """
   if axes.get_yscale() == 'log':
     with np.errstate(divide='ignore'):
@@ -112,7 +112,7 @@ def draw(
 
 
 def caption(index: Index) -> str:
-  """Says what lines and bands are."""
+  """Returns text that says what lines and bands are."""
   seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
   return (f'lines: mean over {len(seeds)} seeds; bands: its 95 % intervals; '
           'grey: training lengths')

@@ -1,7 +1,7 @@
-"""The numbers that a run leaves in its folder: tidy rows, and samples.
+"""The numbers that a run writes into its folder: tidy rows, and samples.
 
-Everything is written whole to a temporary file and then renamed, so a file is
-either complete or not there. Folders may be local or gs:// (etils.epath).
+Every file is written to a temporary file first and then renamed, so it is either
+complete or not there. Folders may be local or gs:// (etils.epath).
 """
 
 from collections.abc import Collection, Iterable
@@ -9,23 +9,37 @@ import csv
 import io
 import re
 from typing import Any, NamedTuple
-import zipfile
 
 from etils import epath
 import numpy as np
 
-ENDS = ('', '_low', '_high')  # of the metrics of a mean, and of its interval
+ENDS = ('', '_low', '_high')  # suffixes of a mean, and of the ends of its interval
 
 
 class Row(NamedTuple):
-  """One measured number."""
+  """One measured number. Fields that do not apply to it are None."""
 
   experiment: str
   arm: str
   seed: int
-  length: int | None  # None where the number is not of one length
+  length: int | None
   metric: str
   value: float
+  # A file has these columns only if a row has a value in them.
+  step: int | None = None
+  layer: int | None = None
+  head: int | None = None
+  offset: int | None = None
+  component: int | None = None
+
+  @property
+  def key(self) -> tuple[Any, ...]:
+    """All fields except the value: they identify the row."""
+    return (*self[:_VALUE], *self[_VALUE + 1:])
+
+
+_VALUE = Row._fields.index('value')
+_ALWAYS, _OPTIONAL = Row._fields[: _VALUE + 1], Row._fields[_VALUE + 1:]
 
 
 def write_text(path: epath.PathLike, text: str) -> None:
@@ -48,20 +62,23 @@ def write_bytes(path: epath.PathLike, content: bytes) -> None:
 
 def write_rows(path: epath.PathLike, rows: Iterable[Row]) -> None:
   """Writes rows as CSV, from which `read_rows` reads the same numbers."""
+  rows = list(rows)
+  columns = [*_ALWAYS, *(name for name in _OPTIONAL
+                         if any(getattr(row, name) is not None for row in rows))]
   buffer = io.StringIO()
-  writer = csv.writer(buffer, lineterminator='\n')
-  writer.writerow(Row._fields)
+  writer = csv.DictWriter(buffer, columns, extrasaction='ignore', lineterminator='\n')
+  writer.writeheader()
   for row in rows:
     # csv writes None as nothing and a float with as many digits as it has.
-    writer.writerow(row._replace(value=float(row.value)))
+    writer.writerow(row._replace(value=float(row.value))._asdict())
   write_text(path, buffer.getvalue())
 
 
 def read_rows(path: epath.PathLike) -> list[Row]:
-  """Reads what `write_rows` wrote; no file, no rows.
+  """Reads what `write_rows` wrote; returns no rows if there is no file.
 
   Raises:
-    ValueError: if a line is not a row, or one of a number that an earlier line has.
+    ValueError: if a line is not a row, or has the key of an earlier row.
   """
   path = epath.Path(path)
   if not path.exists():
@@ -73,19 +90,27 @@ def read_rows(path: epath.PathLike) -> list[Row]:
   if not text.endswith('\n'):
     raise ValueError(f'{path} is cut short')
   reader = csv.reader(io.StringIO(text))
-  if next(reader, None) != list(Row._fields):
-    raise ValueError(f'{path} does not begin with {",".join(Row._fields)}')
+  columns = next(reader, [])
+  # Optional columns in their order, each once.
+  if columns != [*_ALWAYS, *(name for name in _OPTIONAL if name in columns)]:
+    raise ValueError(f'{path} does not begin with {",".join(_ALWAYS)}, then any of '
+                     f'{", ".join(_OPTIONAL)} in this order')
   rows: dict[tuple[Any, ...], Row] = {}
   for number, fields in enumerate(reader, 2):
     try:
-      experiment, arm, seed, length, metric, value = fields
-      row = Row(experiment, arm, int(seed), int(length) if length else None, metric,
-                float(value))
+      experiment, arm, seed, length, metric, value, *others = fields
+      own = zip(columns[len(_ALWAYS):], map(_whole, others), strict=True)
+      row = Row(experiment, arm, int(seed), _whole(length), metric, float(value),
+                **dict(own))
     except ValueError as error:
       raise ValueError(f'{path} line {number} is not a row: {fields}') from error
-    if rows.setdefault(row[:-1], row) is not row:
+    if rows.setdefault(row.key, row) is not row:
       raise ValueError(f'{path} line {number} is there twice: {fields}')
   return list(rows.values())
+
+
+def _whole(text: str) -> int | None:
+  return int(text) if text else None
 
 
 # (arm, metric, length) -> {seed: value}
@@ -99,11 +124,11 @@ def read_run(
 
   Args:
     folder: with results.csv.
-    experiment: a regular expression that all their experiments match.
-    arms: of which all their arms are, but for a suffix such as '+adaptive'.
+    experiment: a regular expression that the experiment of every row must match.
+    arms: the arms that rows may have, each also with a suffix such as '+adaptive'.
 
   Raises:
-    ValueError: if there are none, or one of another run.
+    ValueError: if there are no rows, or one has another experiment or arm.
   """
   path = epath.Path(folder) / 'results.csv'
   rows = read_rows(path)
@@ -112,7 +137,7 @@ def read_run(
   for row in rows:
     if (not re.fullmatch(experiment, row.experiment)
         or row.arm.partition('+')[0] not in arms):
-      raise ValueError(f'{path} has a row of another kind of run: {row[:-1]}')
+      raise ValueError(f'{path} has a row of another kind of run: {row.key}')
   return rows
 
 
@@ -125,6 +150,20 @@ def index(rows: Iterable[Row]) -> Index:
   return grouped
 
 
+def index_cells(rows: Iterable[Row]) -> dict[tuple[str, int], Index]:
+  """Groups rows of several cells, the column experiment: {(cell, step): index}.
+
+  Raises:
+    ValueError: if a row has no step.
+  """
+  grouped: dict[tuple[str, int], list[Row]] = {}
+  for row in rows:
+    if row.step is None:
+      raise ValueError(f'a row of a cell has no step: {row.key}')
+    grouped.setdefault((row.experiment, row.step), []).append(row)
+  return {key: index(own) for key, own in grouped.items()}
+
+
 def by_seed(
     index: Index, arm: str, metric: str, lengths: Iterable[int]
 ) -> dict[int, np.ndarray]:
@@ -135,18 +174,29 @@ def by_seed(
 
 
 def read_samples(folder: epath.PathLike) -> dict[str, dict[str, np.ndarray]]:
-  """Reads samples/*.npz: {arm: {name: array}}; no folder, nothing."""
+  """Reads samples/*.npz: {arm: {name: array}}, empty if there is no folder."""
   folder = epath.Path(folder)
   if not folder.exists():
     return {}
   samples = {}
   for path in sorted(folder.glob('*.npz')):
-    try:
-      with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-        samples[path.stem] = dict(arrays)
-      for kind in ('components', 'weights'):
-        if not any(re.fullmatch(kind + r'_\d+', name) for name in samples[path.stem]):
-          raise ValueError(f'no {kind}')
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-      raise ValueError(f'{path} is not a file of arrays') from error
+    samples[path.stem] = read_arrays(path)
+    for kind in ('components', 'weights'):
+      if not any(re.fullmatch(kind + r'_\d+', name) for name in samples[path.stem]):
+        raise ValueError(f'{path} is not a file of arrays of samples: no {kind}')
   return samples
+
+
+def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
+  """Reads an .npz: {name: array}.
+
+  Raises:
+    ValueError: if it is damaged.
+    OSError: if it cannot be read.
+  """
+  content = epath.Path(path).read_bytes()
+  try:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+      return dict(arrays)
+  except Exception as error:  # zipfile, zlib and numpy raise many kinds.
+    raise ValueError(f'{path} is not a file of arrays') from error

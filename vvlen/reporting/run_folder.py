@@ -1,4 +1,4 @@
-"""Whose folder it is: config.json, the configuration of the run that a folder holds."""
+"""Which run owns a folder: config.json, the configuration of the run in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
@@ -20,19 +20,19 @@ def claim(
     may_differ: Sequence[str] = (),
     study: str = '',
 ) -> dict[str, Any] | None:
-  """Makes a folder the folder of this run, or raises if it is another's.
+  """Claims a folder for this run, or raises if it holds another run.
 
   Writes config.json: the configuration, and one entry of `session` (versions,
   commit, machine) for each time that the run was started.
 
   Args:
-    workdir: the folder; made where it is missing.
+    workdir: the folder; created if it is missing.
     config: nested dictionaries of plain values.
     session: plain values that describe this start.
     may_grow: names of fields of `config`, such as 'train.num_steps', that may be
       larger than at the last start.
-    may_differ: names of fields that change nothing of the results.
-    study: which experiment it is, so that its report can be found.
+    may_differ: names of fields that do not affect the results.
+    study: the name of the experiment, by which its report is found.
 
   Returns:
     The configuration of the last start, None at the first.
@@ -62,22 +62,22 @@ def claimed(
   if path.exists():
     with reading(path) as stored:
       before, sessions = stored['config'], [dict(s) for s in stored['sessions']]
-      other = stored.get('study', study)
+      other, old = stored.get('study', study), flatten(before)
     if study and other != study:
       raise ValueError(
           f'{workdir} holds a run of {other}, not of {study}. Choose another --workdir.'
       )
-    old, new = flatten(before), flatten(config)
+    new = flatten(config)
     differing = [
         f'{name}: {old.get(name)} there, {new.get(name)} here'
         f'{" (may only grow)" if name in may_grow else ""}'
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name) and name not in may_differ
-        and not (name in may_grow and new.get(name, 0) > old.get(name, 0))
+        and not (name in may_grow and _grows(old.get(name, 0), new.get(name, 0)))
     ]
     if differing:
       more = len(differing) - _NAMED
-      differing[_NAMED:] = [f'and {more} fields more'] if more > 0 else []
+      differing[_NAMED:] = [f'and {more} more fields'] if more > 0 else []
       raise ValueError(
           f'{workdir} holds another run ({"; ".join(differing)}). '
           'Choose another --workdir.'
@@ -90,21 +90,27 @@ def claimed(
   return before, {**named, 'config': config, 'sessions': [*sessions, dict(session)]}
 
 
+def _grows(old: Any, new: Any) -> bool:
+  numbers = all(isinstance(x, (int, float)) for x in (old, new))
+  return numbers and new > old
+
+
 @contextlib.contextmanager
 def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
-  """Gives what a config.json holds to the block that picks fields out of it.
+  """Yields the content of a config.json to a block that reads fields of it.
 
   Raises:
     ValueError: if the file is damaged or lacks a field that the block reads.
   """
   try:
     yield json.loads(path.read_text())
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError,
+          OverflowError) as error:
     raise ValueError(f'{path} is not the config.json of {of}') from error
 
 
 def _used(workdir: epath.Path) -> bool:
-  """Whether a folder holds more than a `claim` that was cut off."""
+  """Whether a folder holds more than what a `claim` that was cut off leaves."""
   return workdir.exists() and any(
       path.name != '.config.json.tmp' for path in workdir.iterdir()
   )

@@ -1,4 +1,4 @@
-"""What a table is: records, which make its CSV, and how Markdown shows them.
+"""Tables: records, which are written as CSV, and columns that show them in Markdown.
 
 Runs without JAX.
 """
@@ -21,12 +21,12 @@ Record = Mapping[str, Any]
 
 
 class Table(NamedTuple):
-  """A table: what it is made of, and how that is shown."""
+  """Records, and how Markdown shows them."""
 
   name: str  # of the files
   title: str
-  columns: Mapping[str, Callable[[Record], str]]  # header -> cell, of Markdown
-  records: Sequence[Record]  # one a row, plain values: the CSV
+  columns: Mapping[str, Callable[[Record], str]]  # header -> cell, in Markdown
+  records: Sequence[Record]  # one per row, of plain values, as in the CSV
   note: str
 
 
@@ -119,7 +119,7 @@ def left_out(comparisons: Iterable[Comparison]) -> str:
 
 
 def name_seeds(seeds: Iterable[int]) -> str:
-  """Returns such as 'seeds 3, 7'."""
+  """Returns text such as 'seeds 3, 7', or 'none'."""
   numbers = ', '.join(map(str, seeds))
   if not numbers:
     return 'none'

@@ -1,4 +1,4 @@
-"""Which device has what: of many seeds, and of one model over several axes."""
+"""Placement on devices: of many seeds, and of one model over the axes of a mesh."""
 
 from vvlen.sharding.seeds import (
     check_divisible,

@@ -1,15 +1,14 @@
-"""How a language model is shared out over devices: one mesh, and one rule a parameter.
+"""How a language model is sharded over devices: one mesh, and one rule per parameter.
 
-The mesh has three axes. Rows of a batch go over `data` and `fsdp`; parameters, and what
-an optimizer keeps of each, over `fsdp`, which gathers a layer's when it is computed,
-and `tensor`, over which heads, hidden features of MLPs and words are computed apart:
+The mesh has three axes. Rows of a batch are sharded over `data` and `fsdp`. Parameters,
+and the optimizer's moments of them, are sharded over two axes: `fsdp`, over which the
+parameters of a layer are gathered when it is computed, and `tensor`, each device of
+which computes its own heads, hidden features of MLPs and words:
 
-  embedding, output_embedding [V, d]            (tensor, fsdp)
-  kernels [outputs, inputs] that lead out of the stream   (tensor, fsdp)
-  kernels that lead back                        (fsdp, tensor)
-  scales and biases                             whole on every device
-
-Kernels of `vvlen.models.decoder`, as of all nn.Dense, are [inputs, outputs].
+  embedding, output_embedding [V, d]                       (tensor, fsdp)
+  kernels [inputs, outputs] that read the residual stream  (fsdp, tensor)
+  kernels [inputs, outputs] that write to it               (tensor, fsdp)
+  scales and biases                                        replicated
 """
 
 from collections.abc import Callable
@@ -21,19 +20,19 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 AXES = ('data', 'fsdp', 'tensor')
-# Over which the rows of a batch are shared out.
+# How the rows of a batch are sharded.
 ROWS = PartitionSpec(('data', 'fsdp'))
 
-_IN, _OUT = ('tensor', 'fsdp'), ('fsdp', 'tensor')
-# The end of a parameter's path -> the axes of the mesh; the first that fits. Of
-# `vvlen.models.llama.model`, then of `vvlen.models.decoder`.
+_READS, _WRITES = ('fsdp', 'tensor'), ('tensor', 'fsdp')
+# A pattern of a parameter's path -> its axes of the mesh; the first match counts. First
+# for `vvlen.models.llama.model`, then for `vvlen.models.decoder`.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r'layer_\d+/(query|key|value|gate|up)/kernel', _IN),
-    (r'layer_\d+/(output|down)/kernel', _OUT),
-    (r'(output_)?embedding', _IN),
-    (r'decoder/layer_\d+/(query|key|value|mlp_hidden)/kernel', _OUT),
-    (r'decoder/layer_\d+/(output|mlp_output)/kernel', _IN),
-    (r'decoder/embedding', _IN),
+    (r'layer_\d+/(query|key|value|gate|up)/kernel', _READS),
+    (r'layer_\d+/(output|down)/kernel', _WRITES),
+    (r'(output_)?embedding', ('tensor', 'fsdp')),
+    (r'decoder/layer_\d+/(query|key|value|mlp_hidden)/kernel', _READS),
+    (r'decoder/layer_\d+/(output|mlp_output)/kernel', _WRITES),
+    (r'decoder/embedding', ('tensor', 'fsdp')),
     (r'decoder/position_embedding', (None, 'fsdp')),
     (r'.*/(scale|bias)', ()),
 )
@@ -43,12 +42,13 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
   """Returns a mesh of all devices of all processes.
 
   Args:
-    data: devices that hold the same parameters; -1: all that are left.
-    fsdp: over which each parameter is cut.
-    tensor: over which each layer is.
+    data: the number of copies of the parameters. One of the three sizes may be -1, for
+      all devices that are left.
+    fsdp: the number of devices over which parameters are stored in parts.
+    tensor: the number of devices over which each layer is computed in parts.
 
   Raises:
-    ValueError: if their product is not the number of devices.
+    ValueError: if the product of the sizes is not the number of devices.
   """
   sizes, count = [data, fsdp, tensor], jax.device_count()
   if sizes.count(-1) == 1:
@@ -58,15 +58,15 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
   if min(sizes) < 1 or int(np.prod(sizes)) != count:
     wanted = ' x '.join(f'{n} {s}' for n, s in zip(
         AXES, (data, fsdp, tensor), strict=True))
-    raise ValueError(f'a mesh of {wanted} does not have the {count} devices there are')
+    raise ValueError(f'a mesh of {wanted} does not fit the number of devices, {count}')
   return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
 def rule_of(path: str) -> tuple[str | None, ...]:
-  """Returns the axes of a parameter, such as 'layer_0/query/kernel'.
+  """Returns the mesh axes of the parameter at a path, such as 'layer_0/query/kernel'.
 
   Raises:
-    ValueError: if no rule is made for it.
+    ValueError: if no rule matches.
   """
   for pattern, axes in RULES:
     if re.fullmatch(pattern, path):
@@ -78,11 +78,12 @@ def shardings(params: Any, mesh: Mesh) -> Any:
   """Returns the sharding of each parameter.
 
   Args:
-    params: of one of the models above, nested by name: arrays or ShapeDtypeStructs.
-    mesh: of `make_mesh`.
+    params: parameters of a model in `RULES`, arrays or ShapeDtypeStructs in nested
+      dictionaries.
+    mesh: from `make_mesh`.
 
   Returns:
-    A NamedSharding for each.
+    The same tree, with a NamedSharding for each parameter.
 
   Raises:
     ValueError: if an axis of the mesh does not divide a parameter, or there is no rule
@@ -104,14 +105,15 @@ def shardings(params: Any, mesh: Mesh) -> Any:
 
 
 def shardings_of_state(state: Any, params: Any, mesh: Mesh) -> Any:
-  """Returns the sharding of all that training changes.
+  """Returns the sharding of a training state: parameters and all that goes with them.
 
   Args:
     state: a pytree of arrays or ShapeDtypeStructs, such as `vvlen.training.step`'s
-      TrainState. What stands in it for parameters, as moments of an optimizer do, has
-      their names and shapes and is shared out alike; all else is whole everywhere.
+      TrainState. An entry whose path ends in the path of a parameter and that has its
+      shape, such as a moment of an optimizer, is sharded as the parameter; all other
+      entries are replicated.
     params: as in `shardings`.
-    mesh: of `make_mesh`.
+    mesh: from `make_mesh`.
   """
   rules = shardings(params, mesh)
   by_path = {
@@ -135,19 +137,19 @@ def shardings_of_state(state: Any, params: Any, mesh: Mesh) -> Any:
 
 
 def over_batch(x: jax.Array) -> jax.Array:
-  """Keeps the rows of x [B, ...] on the devices of `data` and `fsdp`.
+  """Keeps the rows of x [B, ...] sharded over `data` and `fsdp`.
 
-  For what stands between the layers of a model, so that XLA gathers weights and not
+  For activations between the layers of a model, so that XLA gathers weights and not
   rows. Does nothing without a mesh that has these axes (jax.set_mesh).
   """
   return _constrain(x, ('data', 'fsdp'))
 
 
 def gathered(table: jax.Array) -> jax.Array:
-  """Gathers the rows of an embedding [V, d], which stays cut by words over `tensor`.
+  """Gathers the columns of an embedding [V, d]; its words stay sharded over `tensor`.
 
-  So that looking words up leaves each device the rows of its own batch. Does nothing
-  without a mesh that has this axis.
+  Then a lookup of words leaves each device with the rows of its own batch. Does nothing
+  without a mesh that has the axis `tensor` (jax.set_mesh).
   """
   return _constrain(table, ('tensor',))
 
@@ -158,14 +160,14 @@ def over_heads(
     keys: jax.Array,
     values: jax.Array,
 ) -> jax.Array:
-  """Returns attend(queries, keys, values), each device by its own rows and heads.
+  """Returns attend(queries, keys, values); each device computes its own rows and heads.
 
-  XLA cannot share out the attention kernels of TPUs itself. Calls `attend` as it is
-  without a mesh that has the three axes (jax.set_mesh), and where they do not divide
-  rows and heads.
+  XLA cannot shard the attention kernels of TPUs by itself. Without a mesh that has the
+  three axes (jax.set_mesh), and where they do not divide rows and heads, `attend` is
+  called directly.
 
   Args:
-    attend: to [B, n, h, d], and of each row and key head apart.
+    attend: returns [B, n, h, d]; it must treat rows and key heads independently.
     queries: [B, n, h, d].
     keys: [B, n, k, d].
     values: [B, n, k, d].
@@ -177,7 +179,7 @@ def over_heads(
   if queries.shape[0] % rows or keys.shape[2] % mesh.shape['tensor']:
     return attend(queries, keys, values)
   spec = PartitionSpec(ROWS[0], None, 'tensor')
-  # What a kernel varies over is not known to JAX.
+  # check_vma off: JAX does not know over which axes the result of a kernel varies.
   apart = jax.shard_map(attend, in_specs=spec, out_specs=spec, check_vma=False)
   return apart(queries, keys, values)
 

@@ -43,22 +43,22 @@ def over_seeds(
 ) -> Callable[..., Any]:
   """Compiles a function of one seed into one over a leading axis of seeds.
 
-  The seeds are shared out over the devices of the mesh. Each device runs its seeds
-  in groups of `group_size`: one after the other, the seeds of a group together by
-  vmap. Nothing crosses devices, and what a group computes does not depend on how
-  many other groups there are.
+  The seeds are divided among the devices of the mesh. Each device runs its seeds in
+  groups of `group_size`: groups one after the other, the seeds of a group together by
+  vmap. Nothing crosses devices, and the result of a group does not depend on how many
+  other groups there are.
 
   Args:
     function: of arrays that belong to one seed, returning a pytree of arrays.
     mesh: with the axis 'seed'.
-    group_size: seeds to a group. 1 does without vmap: each seed is then computed
-      as it would be alone on such a mesh, bit for bit (on one device, as by the
-      plain function under jit). On a CPU that is also the fastest.
-    donate: positions of arguments whose memory the result may take.
-    shared: how many arguments, the first ones, are the same for all seeds.
+    group_size: seeds per group. 1 uses no vmap: each seed is then computed, bit for
+      bit, as it would be alone on such a mesh (on one device, as by the plain function
+      under jit). On a CPU that is also the fastest.
+    donate: positions of arguments whose memory the result may reuse.
+    shared: the number of arguments, counted from the first, that all seeds share.
 
   Returns:
-    A jit-compiled function whose arguments, but for the shared, and results have a
+    A jit-compiled function. Its arguments, except those shared, and its results have a
     leading axis of seeds, a multiple of the number of devices times group_size.
   """
 
@@ -76,16 +76,16 @@ def over_seeds(
 
 
 def compile_together(functions: Iterable[Any], *arguments: Any) -> None:
-  """Compiles several functions for the same arguments at once, where that is faster.
+  """Compiles several functions for the same arguments in parallel, on a CPU.
 
-  A CPU core compiles one program, so that two cores compile two programs in the time
-  of one. A later call with arguments of these shapes, on these devices, compiles
-  nothing. Does nothing where there is an accelerator: its compiler times what it
-  compiles on the device, which should then do nothing else.
+  A CPU core compiles one program at a time, so two cores compile two programs in the
+  time of one. A later call with arguments of these shapes, on these devices, compiles
+  nothing. Does nothing on an accelerator: its compiler times programs on the device,
+  which should then do nothing else.
 
   Args:
-    functions: jit-compiled, such as `over_seeds` returns.
-    arguments: of each.
+    functions: jit-compiled functions, such as `over_seeds` returns.
+    arguments: the arguments of every function.
   """
   if jax.default_backend() != 'cpu':
     return
@@ -102,7 +102,7 @@ def interleave(trees: Sequence[Any]) -> Any:
     trees: R pytrees of arrays [S, ...], of the same shapes.
 
   Returns:
-    A pytree of arrays [S·R, ...]; in row s·R + r is seed s of tree r.
+    A pytree of arrays [S·R, ...]; row s·R + r is seed s of tree r.
   """
   return trees[0] if len(trees) == 1 else _interleave(trees)
 
@@ -130,7 +130,7 @@ def put(tree: Any, mesh: Mesh) -> Any:
 
 
 def whole(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of what every device of the mesh has all of."""
+  """Returns the sharding that replicates an array on all devices of the mesh."""
   return NamedSharding(mesh, PartitionSpec())
 
 

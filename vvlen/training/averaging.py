@@ -2,8 +2,8 @@
 
   mean(t) = 1 / (t − s)  Σ_{i = s + 1 .. t} θ_i,      s = t − round(share · t)
 
-where θ_i are the weights after update i. At a constant learning rate the weights move
-about as long as they are trained; their mean does not (Polyak and Juditsky, SIAM J.
+where θ_i are the weights after update i. At a constant learning rate the weights keep
+fluctuating, but their mean settles (Polyak and Juditsky, SIAM J.
 Control Optim. 30, 1992; of the last steps alone: Jain et al., JMLR 18, 2018).
 """
 
@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-SHARE = 0.1  # of all steps, the last ones
+SHARE = 0.1  # the share of the last steps among all steps
 
 
 class Averaged(NamedTuple):
   """The state of an optimizer that keeps the mean of the weights."""
 
   step: jax.Array  # [] int32, updates made
-  mean: Any  # like the weights; those of the start before the first of `ends`' steps
+  mean: Any  # like the weights; the initial weights until the first average begins
   inner: optax.OptState
 
 
@@ -33,19 +33,19 @@ def averaged(
 ) -> optax.GradientTransformation:
   """Makes an optimizer keep the mean of the weights over the last steps before `ends`.
 
-  What it does to the weights stays as it is.
+  The updates of the weights do not change.
 
   Args:
-    optimizer: whose updates are added to the weights.
+    optimizer: the optimizer to extend; its updates are added to the weights.
     ends: t, increasing numbers of steps; after step t the state holds mean(t).
-    share: of the t steps, those that the mean is over; at least one.
+    share: the share of the t steps to average over; at least one step.
 
   Returns:
     An optimizer with the state `Averaged`. Its `update` needs the weights.
 
   Raises:
-    ValueError: if `ends` are not positive and increasing, or the steps of one reach
-      back to those of the one before it.
+    ValueError: if `ends` are not positive and increasing, or the averaged steps of two
+      of them overlap.
   """
   counts = [max(round(share * end), 1) for end in ends]
   firsts = [end - count for end, count in zip(ends, counts, strict=True)]
@@ -64,11 +64,11 @@ def averaged(
   def update(gradients, state, params=None):
     updates, inner = optimizer.update(gradients, state.inner, params)
     step = state.step + 1
-    # How many weights the mean is over, after this update; 0 outside of these steps.
+    # The number of weights in the mean after this update; 0 outside of these steps.
     count = jnp.where((after < step) & (step <= until), step - after, 0).sum()
 
     weight = jnp.where(count > 0, 1 / jnp.maximum(count, 1), 0.0)
-    # Not under a condition: XLA on a CPU would copy the mean in each step.
+    # Not under lax.cond, with which XLA on a CPU would copy the mean in each step.
     mean = jax.tree.map(
         lambda m, new: m + weight.astype(m.dtype) * (new - m),
         state.mean, optax.apply_updates(params, updates),

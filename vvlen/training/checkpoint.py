@@ -1,8 +1,8 @@
 """Saves and restores the state of a run, with Orbax.
 
 One folder holds the checkpoints of one run, named by step; only the last is kept.
-A save that was cut off leaves the checkpoint before it as the last one. Where there
-are several processes, all of them call each function, on one folder that all see.
+After a save that was cut off, the checkpoint before it is still the last one. With
+several processes, all must call each function, on one folder that all can access.
 """
 
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import orbax.checkpoint as ocp
 
-# Errors that say nothing of the files.
+# Errors that do not mean damaged files.
 _NOT_DAMAGE = (PermissionError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 def save(
     folder: epath.PathLike, step: int, state: Any, meta: dict[str, Any] | None = None
 ) -> None:
-  """Saves `state` as the checkpoint of `step`; drops earlier and cut-off ones.
+  """Saves `state` as the checkpoint of `step`; deletes earlier and cut-off ones.
 
   Args:
-    folder: of the run; made where it is missing.
-    step: of the checkpoint, larger than those before.
-    state: a pytree of jax.Array, each process having a part of it.
-    meta: what JSON can hold, kept beside the state; that of the first process.
+    folder: of the run; created if it is missing.
+    step: the step of the checkpoint, larger than that of earlier ones.
+    state: a pytree of jax.Array, of which each process holds a part.
+    meta: values that JSON can hold, saved beside the state by the first process.
 
   Raises:
-    OSError: if it could not be written; earlier checkpoints are as they were.
+    OSError: if it could not be written; earlier checkpoints are unchanged.
   """
   items = {'default': ocp.args.StandardSave(state)}
   if meta is not None:
@@ -47,9 +47,9 @@ def save(
 
 
 def last_step(folder: epath.PathLike) -> int:
-  """Returns the step of the last checkpoint, 0 where there is none.
+  """Returns the step of the last checkpoint, 0 if there is none.
 
-  All processes get what the first one sees.
+  All processes return what the first one finds.
   """
   step = 0
   if jax.process_index() == 0 and epath.Path(folder).exists():
@@ -80,10 +80,10 @@ def restore(
 
   Args:
     folder: as given to `save`.
-    like: a pytree of jax.ShapeDtypeStruct, the state that is expected. Each says by
-      its sharding where it goes, unless there is a mesh.
-    mesh: the devices to place all of it on, shared out along a leading axis of seeds.
-      As with shardings, they may differ from those that it was saved from.
+    like: a pytree of jax.ShapeDtypeStruct, the expected state. Without `mesh`, their
+      shardings are those of the restored arrays.
+    mesh: with the axis 'seed', over which the first axis of every array is sharded.
+      Here, and in `like`, devices may differ from those that saved the state.
 
   Returns:
     The step and the state, or (0, None) where there is no checkpoint.
@@ -114,7 +114,7 @@ def restore(
 
 
 def _clear(folder: epath.PathLike) -> None:
-  """Removes what saves that were cut off have left."""
+  """Removes the files of saves that were cut off."""
   if jax.process_index() == 0 and epath.Path(folder).exists():
     for path in epath.Path(folder).glob('*orbax-checkpoint-tmp*'):
       path.rmtree()
@@ -132,15 +132,16 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
           'meta': ocp.JsonCheckpointHandler(),
       },
   )
-  # It would tell jax.distributed of its step, for the sake of a log; a SIGTERM that
-  # came during the save would then wait for a step counted as checkpoints are.
+  # The manager would report its step to jax.distributed, only to log it. Preemption
+  # counts calls, not steps (`watching_for_preemption`), so a SIGTERM that came during
+  # the save would then wait for the call whose number is that step.
   manager.reached_preemption = lambda step: False  # type: ignore[method-assign]
   return manager
 
 
 @contextlib.contextmanager
 def _naming_damage(folder: epath.PathLike, step: int) -> Iterator[None]:
-  """Turns what goes wrong in reading a checkpoint into one clear ValueError."""
+  """Turns errors from reading a checkpoint into one clear ValueError."""
   try:
     yield
   except _NOT_DAMAGE:

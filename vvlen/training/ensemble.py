@@ -1,13 +1,14 @@
 """Trains many seeds at once.
 
-A block of seeds is trained together: shared out over the devices of a mesh, and on
-each device run in groups of fixed size (`vvlen.sharding.over_seeds`). Seed i always
+A block of seeds is trained together: divided among the devices of a mesh, and run on
+each device in groups of fixed size (`vvlen.sharding.over_seeds`). Seed i always
 has the key fold_in(key(seed), i), so its weights and data do not depend on which
-seeds are trained beside it, on how many there are, or on the devices.
+other seeds are trained, on how many there are, or on the devices.
 """
 
 from collections.abc import Callable, Sequence
 import functools
+import operator
 import time
 from typing import Any, NamedTuple
 
@@ -29,7 +30,22 @@ OnProgress = Callable[[int, dict[str, np.ndarray]], None]
 
 
 def seed_keys(seed: int, first: int, count: int) -> jax.Array:
-  """Returns the keys of seeds first .. first + count - 1, [count]."""
+  """Returns the keys of seeds first .. first + count - 1, [count].
+
+  Args:
+    seed: of the run, in [0, 2³²): JAX would use only the last 32 bits of other numbers,
+      so two different seeds could give the same run.
+    first: the first seed, not negative.
+    count: the number of seeds; first + count is at most 2³².
+
+  Raises:
+    ValueError: for numbers outside these ranges.
+  """
+  seed, first, count = map(operator.index, (seed, first, count))
+  if not 0 <= seed < 2**32:
+    raise ValueError(f'seed must be in 0..2**32-1: {seed}')
+  if first < 0 or count < 0 or first + count > 2**32:
+    raise ValueError(f'seeds must be in 0..2**32-1: {first} to {first + count - 1}')
   root = jax.random.key(seed)
   seeds = np.arange(first, first + count, dtype=np.uint32)
   return jax.vmap(jax.random.fold_in, (None, 0))(root, seeds)
@@ -65,13 +81,14 @@ def make_trainer(
 
   Args:
     problem: init, sample, loss and optimizer.
-    steps_per_call: updates between two looks at the metrics.
+    steps_per_call: updates per call of `advance`, over which metrics are averaged.
     group_size: seeds that a device runs together by vmap. 1 runs each seed as it
       would run alone on such a mesh, bit for bit, and is the fastest on a CPU; on
-      an accelerator as many as fit.
+      an accelerator, choose as many as fit into memory.
     mesh: with the axis 'seed'; all devices if None.
-    data: a pytree of arrays, such as a text, that all seeds draw their batches from: a
-      third argument of `problem.sample`, whole on every device. None for none.
+    data: a pytree of arrays, such as a text, that all seeds draw their batches from:
+      the third argument of `problem.sample`, replicated on all devices. None if
+      `problem.sample` has no third argument.
 
   Returns:
     A `Trainer`.
@@ -92,7 +109,7 @@ def make_trainer(
     run = functools.partial(run, jax.device_put(data, sharding.whole(mesh)))
 
   return Trainer(
-      # Not in groups: compiled for vmap, weights may differ in their last bit.
+      # In groups of one: under vmap, weights may differ in their last bit.
       sharding.over_seeds(start, mesh),
       run,
       steps_per_call,
@@ -111,30 +128,31 @@ def train(
     on_progress: OnProgress | None = None,
     before_save: Callable[[], None] | None = None,
 ) -> TrainState:
-  """Trains a block of seeds, resuming where its last checkpoint left it.
+  """Trains a block of seeds, resuming from its last checkpoint.
 
-  What is in the state goes on as it was saved, also numbers that an optimizer keeps
-  there, whatever the trainer would start with.
+  A resumed run continues with the whole saved state, including numbers that an
+  optimizer keeps there, such as learning rates, even if the trainer now has others.
 
   Args:
     trainer: from `make_trainer`.
     keys: [S] keys of the seeds, from `seed_keys`.
     num_steps: updates in all, a multiple of trainer.steps_per_call.
-    folder: where checkpoints go and are looked for; None for none.
+    folder: where checkpoints are saved and looked for; None to save none.
     save_every_seconds: the least time between two checkpoints. The state after the
       last update is always saved.
     on_progress: called with (steps made, metrics {name: [S]}) after each call of
       `advance`, before the state is saved.
-    before_save: called before each checkpoint, so that what `on_progress` tells of is
-      written when the training that it tells of is.
+    before_save: called before each checkpoint is saved: to write to disk what
+      `on_progress` reported, which must not be lost once its training is saved.
 
   Returns:
     The state after num_steps updates.
 
   Raises:
-    ValueError: if the sizes do not divide, or the checkpoint is of another run or
-      of other seeds.
-    Preempted: after SIGTERM, once the call under way is done and its state saved.
+    ValueError: if the devices and groups do not divide the seeds, or steps_per_call the
+      steps, if save_every_seconds is negative or nan, or if the checkpoint is of
+      another run or of other seeds.
+    Preempted: after SIGTERM, when the call under way is done and its state is saved.
   """
   each = None
   if on_progress is not None:
@@ -160,17 +178,18 @@ def train_together(
 
   The trainers may start differently: from other weights, or with other numbers in
   the state of the optimizer (optax.inject_hyperparams puts learning rates there).
-  What they do then must be one function of the state, and the first one's is run:
-  two of optax.sgd(0.1) and optax.sgd(0.2), whose rates are not in their states,
-  would both be trained at 0.1. With groups of one, each run is bit for bit that of
-  `train`; with larger ones, to rounding. There are S·R rows in groups of the same
-  size, so what this saves is compilations.
+  Then the `advance` of the first trainer is run for all, so all must be the same
+  function of the state: trainers with optax.sgd(0.1) and optax.sgd(0.2), whose rates
+  are not in their states, would both be trained at 0.1. With groups of one, each run
+  equals that of `train` bit for bit; with larger groups, up to rounding. The S·R rows
+  run in groups of the same size, so this saves compilations only.
 
   Args:
-    trainers: R of them, which agree in mesh, groups, steps and the shapes of states.
+    trainers: R trainers that agree in mesh, group_size, steps_per_call and the shapes
+      of their states.
     keys: [S] keys of the seeds; each trainer gets them all.
     num_steps: as in `train`.
-    folders: R folders; what one trainer leaves there, `train` goes on with.
+    folders: R folders, one per trainer; `train` can resume from each.
     save_every_seconds: as in `train`.
     on_progress: called with (steps made, R times metrics {name: [S]}).
     before_save: as in `train`.
@@ -188,6 +207,8 @@ def train_together(
   shapes = [jax.eval_shape(t.start, keys) for t in trainers]
   if any(t[2:] != trainer[2:] for t in trainers) or any(s != shapes[0] for s in shapes):
     raise ValueError('trainers must agree in mesh, groups, steps and shapes of states')
+  if not save_every_seconds >= 0:  # nan is not, and would mean never
+    raise ValueError(f'save_every_seconds must not be negative: {save_every_seconds}')
   if num_steps < 0 or num_steps % trainer.steps_per_call:
     raise ValueError(
         f'{num_steps} steps are not a multiple of {trainer.steps_per_call}'
@@ -253,12 +274,12 @@ def _restore(
     states.append(saved.state)
   if len(steps) > 1:
     raise ValueError(
-        f'The checkpoints in {", ".join(map(str, folders))} are of several steps: '
+        f'The checkpoints in {", ".join(map(str, folders))} are of different steps: '
         f'{sorted(steps)}'
     )
   if step > num_steps or (num_steps - step) % trainer.steps_per_call:
     raise ValueError(
         f'The checkpoint in {folders[0]} is of step {step}, from which calls of '
-        f'{trainer.steps_per_call} steps do not lead to {num_steps}'
+        f'{trainer.steps_per_call} steps do not reach {num_steps}'
     )
   return step, states

@@ -1,8 +1,8 @@
 """Trains one model over a mesh, on one process or many, from an iterator of batches.
 
-The caller compiles the step; the loop feeds it, tells what came of it, and keeps a
-checkpoint from which the same run goes on, on as many devices and processes as there
-are then. All processes run the loop alike.
+The caller compiles the step; the loop feeds it batches, reports its metrics, and saves
+checkpoints from which the run can resume, on any number of devices and processes. All
+processes run the same loop.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,16 +26,19 @@ State = Any  # a pytree of jax.Array; state.step is [] int32, the updates made
 def place_rows(
     mesh: Mesh, axes: str | Sequence[str]
 ) -> Callable[[Batch], Batch]:
-  """Returns what makes one global batch of the rows that each process has read.
+  """Returns a function that joins the rows of all processes into one global batch.
 
   Args:
     mesh: of the training.
-    axes: the names of the axes that the rows are shared out over. Between them they
-      must tell the processes apart.
+    axes: the names of the axes that rows are sharded over. No two processes may have
+      devices for the same rows.
 
   Returns:
     A function from a pytree of numpy arrays [B / processes, ...] to one of jax.Array
-    [B, ...]. It raises ValueError for rows that cannot be shared out equally.
+    [B, ...]. It raises ValueError for rows that cannot be divided equally.
+
+  Raises:
+    ValueError: if two processes have devices for the same rows.
   """
   axes = (axes,) if isinstance(axes, str) else tuple(axes)
   sharding = NamedSharding(mesh, PartitionSpec(axes))
@@ -43,15 +46,15 @@ def place_rows(
   ways_here = int(np.prod([mesh.local_mesh.shape[axis] for axis in axes]))
   if ways != ways_here * jax.process_count():
     raise ValueError(
-        f'The axes {axes} share out rows over {ways} groups of devices, {ways_here} '
+        f'The axes {axes} shard rows over {ways} groups of devices, {ways_here} '
         f'of them on each of {jax.process_count()} processes: their rows overlap'
     )
 
   def one(rows):
     if len(rows) % ways_here:
       raise ValueError(
-          f'{len(rows)} rows of a process do not divide over {ways_here} groups of '
-          f'devices, the axes {axes}; change the batch size or the mesh'
+          f'{len(rows)} rows of a process cannot be divided among {ways_here} groups '
+          f'of devices, the axes {axes}; change the batch size or the mesh'
       )
     shape = (len(rows) * jax.process_count(), *rows.shape[1:])
     return jax.make_array_from_process_local_data(sharding, rows, shape)
@@ -73,40 +76,46 @@ def train(
     evaluate_every_steps: int | None = None,
     on_metrics: Callable[[int, dict[str, float]], None] | None = None,
     evaluate: Callable[[int, State], None] | None = None,
+    before_save: Callable[[], None] | None = None,
 ) -> State:
-  """Trains up to `num_steps` updates, going on from the checkpoint where there is one.
+  """Trains up to `num_steps` updates, resuming from the last checkpoint if any.
 
-  The devices are kept busy: metrics are fetched when the next step is on its way, and
-  the next batch is made while they compute.
+  The devices are kept busy: metrics are fetched after the next step was dispatched, and
+  the next batch is made while the devices compute.
 
-  A run that was killed and goes on from its checkpoint tells the same metrics and
-  evaluations again as far as it repeats steps, and ends in the same state, bit for
-  bit on the same devices.
+  A run that was killed and resumes from its checkpoint repeats the steps after it and
+  reports the same metrics and evaluations of them again. It ends in the same state, bit
+  for bit on the same devices.
 
   Args:
     step: (state, batch) -> (next state, metrics {name: []}), compiled by the caller.
-      It may take the memory of the state, and should return one placed alike.
-    state: before the first step, on the devices of its mesh. Its memory is taken, also
-      for a state that is restored in its place and with its shardings.
-    batches: gives this process's rows of each batch as numpy. With a folder it must
-      have get_state and set_state, as a grain.DatasetIterator has, whose state is
-      the same on all processes: the one state that is saved restores any number of
-      them. {'next_index': batches read}, which Grain gives for a MapDataset, is such.
-    num_steps: updates in all, those made before counted.
-    place: from what `batches` gives to global arrays; see `place_rows`.
-    folder: where checkpoints go and are looked for, seen by all processes; None for
-      none.
-    meta: what JSON can hold, and the run be known by: a checkpoint with another is
-      refused. The place in the batches means something only for the same text, seed
-      and batch size.
-    save_every_steps: between two checkpoints. The last state is always saved.
-    metrics_every_steps: between two calls of `on_metrics`.
-    evaluate_every_steps: between two calls of `evaluate`; None for the last only.
+      It may donate the state, and should return one with the same shardings.
+    state: the state before the first step, on the devices of its mesh. Its memory is
+      reused, also for a restored state, which gets its shardings.
+    batches: an iterator over this process's rows of each batch, as numpy. With a folder
+      it must have get_state and set_state, as a grain.DatasetIterator has, and its
+      state must be the same on all processes: one state is saved, and restores any
+      number of processes. The state of a Grain MapDataset, {'next_index': batches
+      read}, is an example.
+    num_steps: the number of updates, including those made before resuming.
+    place: makes global arrays from a batch of `batches`; see `place_rows`.
+    folder: where checkpoints are saved and looked for, one that all processes can
+      access; None to save none.
+    meta: values that JSON can hold and that identify the run: a checkpoint with other
+      values is refused. Include the text, the seed and the batch size, as a position in
+      the batches has no meaning without them.
+    save_every_steps: steps between two checkpoints. The last state is always saved.
+    metrics_every_steps: steps between two calls of `on_metrics`.
+    evaluate_every_steps: steps between two calls of `evaluate`; None to call it only
+      at the end.
     on_metrics: called with (updates made, {name: mean over the steps since the last
       call}), also before the state is evaluated and at the end.
-    evaluate: called with (updates made, state), before the state is saved and once
-      more when a run goes on from, or ended at, such a step. Its state's memory is
-      taken when it returns.
+    evaluate: called with (updates made, state), before the state is saved, and again
+      when a run resumes from, or had ended at, such a step. The memory of the state may
+      be reused when it has returned.
+    before_save: called before each checkpoint is saved: to write to disk what
+      `on_metrics` and `evaluate` reported, which must not be lost once its training is
+      saved.
 
   Returns:
     The state after num_steps updates.
@@ -115,15 +124,15 @@ def train(
     ValueError: for impossible numbers, batches that end too early, or a checkpoint
       that is damaged, of another run or beyond num_steps.
     OSError: if a checkpoint could not be saved.
-    Preempted: after SIGTERM to any of the processes, once the step under way is made
-      and its state saved, on all of them.
+    Preempted: on all processes, after SIGTERM to any of them, when the step under way
+      is made and its state is saved.
   """
   for name, every in (('save', save_every_steps), ('metrics', metrics_every_steps),
                       ('evaluate', evaluate_every_steps)):
-    if every is not None and every < 1:
+    if every is not None and not every >= 1:  # nor nan, which would mean never
       raise ValueError(f'{name}_every_steps must be positive: {every}')
   made = int(state.step)
-  waiting: list[Metrics] = []  # of steps that were not told of
+  waiting: list[Metrics] = []  # of steps that are not reported yet
   if folder is not None:
     meta = _as_json(meta or {})
     _position(batches)
@@ -150,7 +159,7 @@ def train(
       batch = place(_next(batches, made, num_steps))
       state, metrics = step(state, batch)
       if made % metrics_every_steps == 0:
-        tell()  # Not before this step was sent off, for the devices would wait.
+        tell()  # Only after this step was dispatched, or the devices would wait.
       waiting.append(metrics)
       made += 1
       stop = preempted(made)
@@ -160,8 +169,10 @@ def train(
       if folder is not None and (due(save_every_steps) or stop):
         if made % metrics_every_steps == 0:
           tell()
-        # The others wait in the checkpoint: what is told does not depend on saving.
+        # The others go into the checkpoint, so that saving does not change reports.
         waiting = [_floats(m) for m in jax.device_get(waiting)]
+        if before_save is not None:
+          before_save()
         beside = {'batches': _position(batches), 'meta': meta, 'metrics': waiting}
         checkpoint.save(folder, made, state, beside)
       if stop:
@@ -181,9 +192,9 @@ def _next(batches: Iterator[Batch], made: int, num_steps: int) -> Batch:
 def _resume(
     folder: epath.PathLike, made: int, state: State, batches: Any, meta: dict[str, Any]
 ) -> tuple[int, State, list[Metrics]]:
-  """Returns step and state of the last checkpoint and moves `batches` there.
+  """Returns step, state and unreported metrics of the last checkpoint.
 
-  Where there is none, those given are returned. And the metrics that were not told of.
+  Moves `batches` to that step. Without a checkpoint, returns the given step and state.
   """
   step = checkpoint.last_step(folder)
   if not step:
@@ -215,10 +226,10 @@ def _floats(metrics: Metrics) -> Metrics:
 
 
 def _position(batches: Any) -> Any:
-  """Returns the state of the iterator, as JSON, after a look whether it will do."""
+  """Returns the state of the iterator as JSON, after checking that it can be saved."""
   if not hasattr(batches, 'get_state') or not hasattr(batches, 'set_state'):
     raise ValueError(
-        f'Batches that can be gone on with have get_state and set_state: {batches}'
+        f'Batches that can be resumed have get_state and set_state: {batches}'
     )
   position = _as_json(batches.get_state())
   if jax.process_count() > 1:
@@ -226,7 +237,7 @@ def _position(batches: Any) -> Any:
     digests = multihost_utils.process_allgather(np.uint32(digest))
     if len(set(digests.tolist())) > 1:
       raise ValueError(
-          'The iterators of the processes differ in their states, of which one alone '
+          'The iterators of the processes differ in their states, but only one state '
           f'is saved; here it is {position}'
       )
   return position

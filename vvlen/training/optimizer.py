@@ -1,4 +1,4 @@
-"""The optimizer of language models, gradients in parts, and compute dtypes."""
+"""The optimizer of language models, gradient accumulation, and compute dtypes."""
 
 from collections.abc import Callable
 import math
@@ -19,15 +19,17 @@ def warmup_cosine(
     *,
     warmup_steps: int = 0,
     final_rate: float = 0.0,
-) -> Callable[[jax.typing.ArrayLike], jax.Array]:
-  """Returns the rate of the update that follows `count` of them, c.
+) -> optax.Schedule:
+  """Returns a learning rate as a function of c, the number of updates made before.
 
   rate(c) = learning_rate · (c + 1) / warmup_steps          for c < warmup_steps, then
   rate(c) = learning_rate · (f + (1 − f) · (1 + cos πx) / 2),
       x = (c − warmup_steps) / (num_steps − warmup_steps), f = final_rate.
 
-  So the last update of the warm-up, and the one after it, have the full rate; f is
-  reached when all steps are made, and stays. No update has a rate of 0.
+  So the last update of the warm-up, and the one after it, have the full rate. The rate
+  falls to f · learning_rate at c = num_steps and then stays; with num_steps updates,
+  none has a rate of 0. (`optax.warmup_cosine_decay_schedule` starts at a given rate and
+  reaches the full one an update later.)
 
   Args:
     learning_rate: the largest rate.
@@ -49,14 +51,11 @@ def warmup_cosine(
   )
   _require(0 <= final_rate <= 1, 'final_rate must be in [0, 1]', final_rate)
 
-  def rate(count):
-    count = jnp.asarray(count, jnp.float32)
-    done = jnp.clip((count - warmup_steps) / (num_steps - warmup_steps), 0, 1)
-    cosine = final_rate + (1 - final_rate) * (1 + jnp.cos(jnp.pi * done)) / 2
-    warm = (count + 1) / max(warmup_steps, 1)
-    return learning_rate * jnp.where(count < warmup_steps, warm, cosine)
-
-  return rate
+  warm = max(warmup_steps, 1)
+  rising = optax.linear_schedule(learning_rate / warm, learning_rate, warm - 1)
+  falling = optax.cosine_decay_schedule(
+      learning_rate, num_steps - warmup_steps, alpha=final_rate)
+  return optax.join_schedules((rising, falling), (warmup_steps,))
 
 
 def adamw(
@@ -70,21 +69,21 @@ def adamw(
     b1: float = 0.9,
     b2: float = 0.95,
 ) -> optax.GradientTransformation:
-  """Returns AdamW as language models are trained with it.
+  """Returns AdamW in the form used to train language models.
 
-  In this order: the gradient is scaled down to `clip_norm`, Adam makes a step of it,
-  weight_decay times the parameter is added where that has two axes or more, and the
-  sum is scaled by the rate of `warmup_cosine`. By that rule, kernels and embeddings
-  decay; biases, the scales of norms and other vectors do not. Layers that are stacked
-  along an axis of their own make matrices of vectors: those would decay.
+  In this order: the gradient is scaled down to `clip_norm`; Adam turns it into a step;
+  weight_decay times the parameter is added if the parameter has two axes or more; and
+  the sum is scaled by the rate of `warmup_cosine`. So kernels and embeddings decay;
+  biases, the scales of norms and other vectors do not. If layers are stacked along an
+  axis of their own, their vectors are stored as matrices and would decay.
 
   Args:
     learning_rate: the largest rate.
     num_steps: updates in all.
-    warmup_steps: of them with a rate that grows linearly.
+    warmup_steps: the number of first updates, over which the rate grows linearly.
     weight_decay: decoupled: per update, a parameter shrinks by weight_decay · rate.
-    clip_norm: the largest norm of all gradients together; None for any.
-    final_rate: the fraction of learning_rate that the cosine leads to.
+    clip_norm: the largest norm of all gradients together; None to clip nothing.
+    final_rate: the fraction of learning_rate that the cosine ends at.
     b1: decay of the mean of gradients.
     b2: decay of the mean of their squares.
 
@@ -103,30 +102,26 @@ def adamw(
   _require(0 <= b2 < 1, 'b2 must be in [0, 1)', b2)
   matrices = lambda params: jax.tree.map(lambda x: x.ndim >= 2, params)
   clip = () if clip_norm is None else (optax.clip_by_global_norm(clip_norm),)
-  return optax.chain(
-      *clip,
-      optax.scale_by_adam(b1, b2),
-      optax.add_decayed_weights(weight_decay, matrices),
-      optax.scale_by_learning_rate(rate),
-  )
+  adam = optax.adamw(rate, b1, b2, weight_decay=weight_decay, mask=matrices)
+  return optax.chain(*clip, adam)
 
 
 def accumulate(
     loss: Loss, num_parts: int
 ) -> Callable[[Params, Batch], tuple[tuple[jax.Array, Metrics], Params]]:
-  """Returns the gradient of `loss`, computed in equal parts of the batch, in turn.
+  """Returns a function for the gradient of `loss`, one equal part of a batch at a time.
 
-  The memory of activations is that of one part. For a loss and metrics that are means
-  over the rows of the batch, all results are those of the whole batch to rounding;
-  for others, a mean over tokens of which rows count unequally many among them, they
-  are the means over the parts.
+  Activations take the memory of one part. If the loss and the metrics are means over
+  the rows of the batch, all results are those of the whole batch, up to rounding.
+  Otherwise results are means over the parts: for instance, if the loss is a mean over
+  tokens and rows have different numbers of tokens.
 
-  Part i consists of the rows i, i + num_parts, i + 2·num_parts, ..., so that rows that
-  are shared out over devices stay where they are.
+  Part i consists of the rows i, i + num_parts, i + 2·num_parts, ..., so that rows
+  sharded over devices stay where they are.
 
   Args:
     loss: (params, batch) -> ([], metrics {name: []}).
-    num_parts: how many; each device's rows should be a multiple.
+    num_parts: the number of parts; it should divide the number of rows on each device.
 
   Returns:
     A function (params, batch of arrays [B, ...]) -> ((loss, metrics), gradients), as
@@ -160,10 +155,10 @@ def accumulate(
 
 
 def cast_floating(tree: Any, dtype: jax.typing.DTypeLike) -> Any:
-  """Returns a pytree with its floating arrays cast and the others as they are.
+  """Returns a pytree with its floating arrays cast and the others unchanged.
 
-  loss(cast_floating(params, jnp.bfloat16), batch) computes in bfloat16 what is
-  differentiated with respect to float32 parameters, in float32.
+  loss(cast_floating(params, jnp.bfloat16), batch) computes in bfloat16, but its
+  gradient with respect to float32 `params` is float32.
   """
   cast = lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
   return jax.tree.map(cast, tree)

@@ -1,4 +1,4 @@
-"""Lets training end well when its machine is to be taken away: SIGTERM."""
+"""Lets training save and stop when its machine is about to be taken away (SIGTERM)."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -9,29 +9,29 @@ import threading
 import jax
 from jax.experimental import multihost_utils
 
-_calls = itertools.count(1)  # of this process, which all processes make alike
+_calls = itertools.count(1)  # in this process; all processes make the same calls
 
 
 class Preempted(BaseException):
-  """The run was told to stop, and says whether it could save its state.
+  """The run was told to stop; the message says whether its state was saved.
 
-  No Exception, as KeyboardInterrupt is none: libraries catch these, and go on.
+  Like KeyboardInterrupt it is no Exception, because libraries catch these and continue.
   """
 
 
 @contextlib.contextmanager
 def watching_for_preemption() -> Iterator[Callable[[int], bool]]:
-  """Yields what says whether to stop after a step, to all processes alike.
+  """Yields a function that says, after a step, whether all processes should stop.
 
-  Where jax.distributed runs, it has a handler of SIGTERM and agrees between processes
-  on the step. Where it does not, SIGTERM is noted until the block ends.
+  If jax.distributed is initialized, it handles SIGTERM and makes the processes agree on
+  the step. If not, this process records SIGTERM until the block ends.
   """
   if jax.distributed.is_initialized():
-    # By a number that never falls, as steps do from one run to the next.
+    # Calls are counted, as the number must never fall; steps fall when a run begins.
     yield lambda made: multihost_utils.reached_preemption_sync_point(next(_calls))
     return
   if threading.current_thread() is not threading.main_thread():
-    yield lambda made: False  # Signals are the main thread's.
+    yield lambda made: False  # Only the main thread can handle signals.
     return
   noted: list[int] = []
   former = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
@@ -39,5 +39,5 @@ def watching_for_preemption() -> Iterator[Callable[[int], bool]]:
     yield lambda made: bool(noted)
   finally:
     signal.signal(signal.SIGTERM, signal.SIG_DFL if former is None else former)
-  if noted:  # It came too late for a step.
+  if noted:  # It may have come too late to stop after a step.
     signal.raise_signal(signal.SIGTERM)

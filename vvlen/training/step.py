@@ -13,7 +13,7 @@ Metrics = dict[str, jax.Array]
 
 
 class TrainState(NamedTuple):
-  """All that changes during training, and nothing that does not."""
+  """Everything that changes during training, and nothing else."""
 
   step: jax.Array  # [] int32, updates made
   params: Params
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
   """What is trained: four pure functions."""
 
   init: Callable[[jax.Array], Params]  # key -> parameters
-  sample: Callable[..., Batch]  # key, updates made, data if there are -> batch
+  sample: Callable[..., Batch]  # (key, updates made, data if there is any) -> batch
   loss: Callable[[Params, Batch], tuple[jax.Array, Metrics]]  # -> [], metrics []
   optimizer: optax.GradientTransformation
 
@@ -44,7 +44,7 @@ def train_step(
 
   Returns:
     The next state, and the metrics of the parameters before the update, `loss`
-    among them. As no batch comes twice, they measure data not trained on.
+    among them. If no batch is repeated, they measure data not trained on.
   """
   (loss, metrics), gradients = jax.value_and_grad(problem.loss, has_aux=True)(
       state.params, batch
@@ -63,13 +63,13 @@ def train_steps(
 
   Args:
     problem: what is trained.
-    state: before them.
-    data_key: of all batches.
-    num_steps: how many.
-    *data: what `problem.sample` gets beside key and step, such as a text.
+    state: the state before these updates.
+    data_key: the key of all batches.
+    num_steps: the number of updates.
+    *data: arguments of `problem.sample` after key and step, such as a text.
 
   Returns:
-    The state after them, and the mean of each metric over them.
+    The state after these updates, and the mean of each metric over them.
   """
 
   def body(state, _):

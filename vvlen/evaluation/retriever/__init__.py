@@ -1,1 +1,1 @@
-"""What a trained retriever does at any length (`vvlen.models.retriever`)."""
+"""Measurements of a trained retriever (`vvlen.models.retriever`) at any length."""

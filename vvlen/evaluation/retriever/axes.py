@@ -15,12 +15,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# In float32 an output of some ten deviations has rounding errors of 1e-6 of one.
+# In float32, an output of about ten deviations has a rounding error of 1e-6 deviations.
 WEAKEST = 1e-5
 
 
 class PrincipalAxes(NamedTuple):
-  """Where outputs lie: mean, directions and deviations."""
+  """Mean, principal directions and deviations of outputs."""
 
   mean: jax.Array  # [d], μ
   directions: jax.Array  # [d, k], V
@@ -58,7 +58,7 @@ def match_covariance(
 ) -> jax.Array:
   """Returns μ_then + Σ_then^½ Σ_now^−½ (o − μ_now), [..., d].
 
-  Both roots are symmetric. Of what lies along axes that are left out, nothing remains.
+  Both roots are symmetric. Components of o along axes that are left out are dropped.
   """
   white = _product(whiten(output, now), now.directions.T)
   coloured = _product(white, then.directions) * jnp.expand_dims(

@@ -1,4 +1,4 @@
-"""What the attention output looks like: single components, weights, and the bound.
+"""Distribution of the attention output: components, moments, weights, and the bound.
 
 Axes: S sequences, N items, M items of the vocabulary, d width.
 """
@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation.retriever.lengths import Apply, in_chunks, Params, Sample
+from vvlen.evaluation.retriever.lengths import Apply, in_chunks, Sample, Variables
 from vvlen.evaluation.retriever.moments import Moments, moments
 
 
 def components(
     apply: Apply,
     sample: Sample,
-    params: Params,
+    variables: Variables,
     key: jax.Array,
     *,
     length: int,
@@ -26,10 +26,9 @@ def components(
   """Returns the first components of the normalized attention output.
 
   Args:
-    apply: the model of one seed, as for the other arguments in
-      `vvlen.evaluation.retriever.lengths.evaluate`.
+    apply: the model, as `vvlen.evaluation.retriever.lengths.make_apply` returns it.
     sample: the task.
-    params: of one seed.
+    variables: of one seed.
     key: of the test data.
     length: N.
     num_sequences: S.
@@ -41,7 +40,7 @@ def components(
   """
 
   def measure(batch):
-    _, sown = apply(params, batch.query, batch.items)
+    _, sown = apply(variables, batch.query, batch.items)
     return sown['normalized_output'][:, :num_components]
 
   return in_chunks(measure, sample, key, length, num_sequences)
@@ -50,7 +49,7 @@ def components(
 def moments_at(
     apply: Apply,
     sample: Sample,
-    params: Params,
+    variables: Variables,
     key: jax.Array,
     *,
     length: int,
@@ -59,9 +58,9 @@ def moments_at(
   """Returns the moments, over sequences, of the normalized output at one length.
 
   Args:
-    apply: the model, as all that follows, as in `components`.
+    apply: the model, as in `components`.
     sample: the task.
-    params: of one seed.
+    variables: of one seed.
     key: of validation data, not of the test data.
     length: N.
     num_sequences: S.
@@ -71,7 +70,7 @@ def moments_at(
   """
 
   def measure(batch):
-    _, sown = apply(params, batch.query, batch.items)
+    _, sown = apply(variables, batch.query, batch.items)
     return sown['normalized_output']
 
   return moments(in_chunks(measure, sample, key, length, num_sequences))
@@ -80,7 +79,7 @@ def moments_at(
 def top_weights(
     apply: Apply,
     sample: Sample,
-    params: Params,
+    variables: Variables,
     key: jax.Array,
     *,
     length: int,
@@ -91,22 +90,22 @@ def top_weights(
   """Returns the attention weights on the items that come first in some order.
 
   Args:
-    apply: the model, as all that follows, as in `components`.
+    apply: the model, as in `components`.
     sample: the task.
-    params: of one seed.
+    variables: of one seed.
     key: of the test data.
     length: N.
     num_sequences: S.
     num_items: how many of the N items.
-    order: (batch, weights [S, N]) -> [S, N], by which items are ordered, the
-      largest first, such as their priorities.
+    order: (batch, weights [S, N]) -> [S, N], values by which to sort the items, largest
+      first, such as their priorities.
 
   Returns:
     [S, num_items] (Figure 4 of arXiv 2504.02827).
   """
 
   def measure(batch):
-    _, sown = apply(params, batch.query, batch.items)
+    _, sown = apply(variables, batch.query, batch.items)
     weights = sown['attention_weights']
     _, places = jax.lax.top_k(order(batch, weights), num_items)
     return jnp.take_along_axis(weights, places, axis=1)
@@ -115,7 +114,7 @@ def top_weights(
 
 
 def variance_bound(
-    apply: Apply, params: Params, vocabulary: jax.Array, fixed_query: jax.Array
+    apply: Apply, variables: Variables, vocabulary: jax.Array, fixed_query: jax.Array
 ) -> dict[str, jax.Array]:
   """Measures the two constants of Proposition 1 of arXiv 2504.02827.
 
@@ -123,26 +122,26 @@ def variance_bound(
 
   for one fixed query, items drawn independently and uniformly from a vocabulary,
   logits in an interval of width δ, and σ_j² the variance of component j of a value.
-  (The paper asks for values of zero mean. Weights sum to 1, so subtracting the mean
-  value changes no variance. Keys of dictionary lookup are drawn without replacement,
-  which is no longer independent where N comes near to their number.)
+  (The paper assumes values of zero mean. Weights sum to 1, so subtracting the mean
+  value changes no variance. Keys of dictionary lookup are drawn without replacement, so
+  items are not independent if N is close to the number of keys.)
 
   Args:
     apply: the model.
-    params: of one seed.
+    variables: of one seed.
     vocabulary: [M, x], all items.
     fixed_query: the query, without a batch axis.
 
   Returns:
     `logit_range`, δ, and `value_variance`, the mean over j of σ_j².
   """
-  # Logits are read off the weights. Cooled by 64, none of these underflows.
+  # Logits are computed from weights: of logits divided by 64, so that none underflows.
   cool = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), 1 / 64)
-  _, whole = apply(params, fixed_query[None], vocabulary[None], cool)
+  _, whole = apply(variables, fixed_query[None], vocabulary[None], cool)
   logits = 64 * jnp.log(whole['attention_weights'][0])
   # Attention to a single item returns its value.
   queries = jnp.broadcast_to(fixed_query, (len(vocabulary), *fixed_query.shape))
-  _, single = apply(params, queries, vocabulary[:, None])
+  _, single = apply(variables, queries, vocabulary[:, None])
   return {
       'logit_range': logits.max() - logits.min(),
       'value_variance': single['attention_output'].var(axis=0).mean(),

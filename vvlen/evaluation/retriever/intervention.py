@@ -1,10 +1,10 @@
 """Interventions on the attention output of a trained model, at test time.
 
-Accuracy falls with length N for one of three reasons, or several: the attention output
-o leaves the distribution that the layers after it were trained on (its variance
-vanishes, its mean shifts, its axes turn); those layers read o in a way that no longer
-fits; or attention no longer finds the item (its weights disperse), and o tells less of
-it, however it is read. Each is undone, or done, without the others:
+Accuracy may fall with length N for three reasons: the attention output o leaves the
+distribution that the layers after it were trained on (its variance vanishes, its mean
+shifts, its axes turn); those layers read o in a way that no longer fits; or attention
+no longer finds the item (its weights disperse), so that o has less information on it,
+however it is read. Each intervention undoes, or causes, one of these alone:
 
   rescaled      o ← o · r₀ / |o|                          the norm as in training
   recentred     o ← o − μ_N + μ₀                          the mean as in training
@@ -12,34 +12,33 @@ it, however it is read. Each is undone, or done, without the others:
                                                           component as in training
   covariance    o ← Σ₀^½ Σ_N^−½ (o − μ_N) + μ₀            mean and covariance as in
                                                           training
-  shifted       o ← o₀ − μ₀ + μ_N                         outputs o₀ of the longest
-                                                          training length, with the mean
-  shrunk        o ← (o₀ − μ₀) / σ₀ · σ_N + μ₀             as at N, with the variance
-  vanished      o ← (o₀ − μ₀) / σ₀ · σ_N + μ_N             as at N, with both
+  shifted       o ← o₀ − μ₀ + μ_N                         o₀ with the mean at N
+  shrunk        o ← (o₀ − μ₀) / σ₀ · σ_N + μ₀             o₀ with the variance at N
+  vanished      o ← (o₀ − μ₀) / σ₀ · σ_N + μ_N            o₀ with both
   reweighted    o ← (o + (e^c − 1) a v) / (1 + (e^c − 1) a)  the target's weight as in
-                c = λ₀ − λ_N                              training: c more in its logit
+                c = λ₀ − λ_N                              training: c added to its logit
   one_hot       o ← v                                     all weight on the target
 
 μ, σ, Σ: mean and standard deviation of each component, and covariance, over sequences;
 r₀: the mean norm; a, v: weight and value of the item asked for; λ: the median over
 sequences of its log-odds ln a / (1 − a); ₀: at the longest training length. The first
-four leave the weights as they are, and restore what is lost to a changed scale, mean
-or spread of o. The next three are their counterparts: the z-scores (o − μ) / σ of the
-components are those of training, and what is lost is lost to the mean, to the variance,
-or to both. The last two use the label, and with the weight of the target they bring
-back variance as well. With `reweighted` the other items are as many as before and keep
-their proportions; `one_hot` is the accuracy at N = 1. All are applied before the norm
-of the model, and read by the model's own layers, as they were trained. Three others do
-without these layers:
+four leave the attention weights as they are, and restore the accuracy that was lost to
+a changed scale, mean or spread of o. The next three are their counterparts: z-scores
+(o − μ) / σ of the components are those of training, so any loss of accuracy comes from
+the mean, from the variance, or from both. The last two use the label, and by changing
+the weight of the target they also bring back variance. With `reweighted` the other
+items are as many as before and keep their proportions; `one_hot` is the accuracy at
+N = 1. All are applied before the norm of the model, and read by the model's own trained
+layers. Three others do not use these layers:
 
   refit           a linear reader of o, fitted at N (in `reader.py` beside this file):
-                  what can be read off o, were the reader trained at N
-  refit_strong    the same of those principal axes alone whose deviation is a hundredth
-                  of the largest, or more
-  attended_class  argmax_c of the sum of a_i over items i of class c: what the attention
-                  weights tell, before any value is formed
+                  what a reader trained at N can read from o
+  refit_strong    the same, from only those principal axes whose deviation is at least a
+                  hundredth of the largest
+  attended_class  argmax_c of the sum of a_i over items i of class c: the answer of the
+                  attention weights alone, without values
 
-What `refit` answers beyond the model is lost to the reader, not to attention.
+Accuracy that `refit` has and the model lacks is lost by its layers, not by attention.
 
 Axes: S sequences, N items, d width of the attention output.
 """
@@ -52,18 +51,18 @@ import jax.numpy as jnp
 
 from vvlen.evaluation.retriever.axes import match_covariance, principal_axes, WEAKEST
 from vvlen.evaluation.retriever.lengths import (
-    answers,
-    Apply,
-    in_chunks,
-    Metrics,
-    Params,
-    pick,
-    Sample,
+  answers,
+  Apply,
+  in_chunks,
+  Metrics,
+  pick,
+  Sample,
+  Variables,
 )
 from vvlen.evaluation.retriever.moments import Moments, moments
 from vvlen.evaluation.retriever.reader import read, refit
 
-# The share of the largest deviation from which on `refit_strong` reads an axis.
+# `refit_strong` reads axes whose deviation is at least this share of the largest.
 STRONG = 1e-2
 
 Changes = Mapping[str, Callable[[jax.Array], jax.Array]]
@@ -91,7 +90,7 @@ def match(output: jax.Array, now: Moments, then: Moments) -> jax.Array:
   scale = jnp.where(
       constant, 1.0, then.deviation / jnp.where(constant, 1.0, now.deviation)
   )
-  # As a change of o, which is exactly none where the moments are equal.
+  # Written as a change of o, which is exactly 0 if the moments are equal.
   centred = output - _row(now.mean, output)
   return recentre(output, now, then) + centred * _row(scale - 1.0, output)
 
@@ -103,15 +102,15 @@ def reweight(
 
   Args:
     output: [..., d], the mean of all values, by the attention weights.
-    weight: [...], a, of the item, between 0 and 1.
-    value: [..., d], of the item.
+    weight: [...], a, the attention weight of the item, between 0 and 1.
+    value: [..., d], the value of the item.
     shift: [], what is added to its logit.
 
   Returns:
-    The output with that item's weight b, ln b / (1 − b) = ln a / (1 − a) + shift, and
-    1 − b shared by the others as they share 1 − a.
+    The output if the item has the weight b, ln b / (1 − b) = ln a / (1 − a) + shift,
+    and the other items share 1 − b in the proportions in which they share 1 − a.
   """
-  # e^shift times a, all else as it is: the weights then sum to 1 + (e^shift − 1) a.
+  # With a e^shift in place of a, the weights sum to 1 + (e^shift − 1) a.
   more = (jnp.expm1(shift) * weight)[..., None]
   return (output + more * value) / (1 + more)
 
@@ -134,7 +133,7 @@ def class_weights(
     num_classes: C.
 
   Returns:
-    [S, C], finite where a class has no weight.
+    [S, C], finite even if a class has no weight.
   """
   one_hot = jax.nn.one_hot(classes, num_classes, dtype=weights.dtype)
   votes = jnp.einsum(
@@ -148,26 +147,26 @@ def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def intervene(
-    apply: Apply, sample: Sample, params: Params, test_key: jax.Array,
+    apply: Apply, sample: Sample, variables: Variables, test_key: jax.Array,
     validation_key: jax.Array, *, length: int, trained_up_to: int,
     num_sequences: int, moment_sequences: int, select_sequences: int,
     item_class: ItemClass,
 ) -> dict[str, Metrics]:
-  """Measures one model on one length, as it is and under each intervention.
+  """Measures one model at one length, unchanged and under each intervention.
 
   Args:
     apply: the model.
     sample: the task.
-    params: of one seed.
-    test_key: the same as for `lengths.evaluate`, for the same sequences.
-    validation_key: for moments and readers; at a length, other sequences than those
-      tested.
+    variables: of one seed.
+    test_key: of the test data; that of `lengths.evaluate` gives the same sequences.
+    validation_key: of the sequences for moments and readers, other than those tested.
     length: N.
-    trained_up_to: the length to whose moments the output is brought.
+    trained_up_to: the longest training length, ₀.
     num_sequences: S.
-    moment_sequences: sequences that moments are measured on, and readers fitted to;
-      many times d.
-    select_sequences: others, by which the penalty of readers is chosen.
+    moment_sequences: the number of sequences that moments are measured on, and readers
+      fitted to; many times d.
+    select_sequences: the number of further sequences, by which the penalty of readers
+      is chosen.
     item_class: the class that each item stands for.
 
   Returns:
@@ -178,7 +177,7 @@ def intervene(
 
   def outputs(key, n, count):
     def measure(batch):
-      logits, sown = apply(params, batch.query, batch.items)
+      logits, sown = apply(variables, batch.query, batch.items)
       weight = pick(sown['attention_weights'], batch.target_index)
       return sown['attention_output'], log_odds(weight), batch.target, logits
 
@@ -206,18 +205,18 @@ def intervene(
   def changed(batch, output, changes: Changes):
     rows = {}
     for suffix, change in changes.items():
-      logits, _ = apply(params, batch.query, batch.items, None, change)
+      logits, _ = apply(variables, batch.query, batch.items, None, change)
       rows[suffix] = row(batch, logits, change(output))
     return rows
 
   def measure(batch):
-    as_it_is, sown = apply(params, batch.query, batch.items)
+    as_it_is, sown = apply(variables, batch.query, batch.items)
     output, weights = sown['attention_output'], sown['attention_weights']
     weight = pick(weights, batch.target_index)
     # Attention to a single item returns its value.
     place = batch.target_index.reshape(-1, *[1] * (batch.items.ndim - 1))
     target = jnp.take_along_axis(batch.items, place, axis=1)
-    one_hot, alone = apply(params, batch.query, target)
+    one_hot, alone = apply(variables, batch.query, target)
     value = alone['attention_output']
     votes = class_weights(weights, item_class(batch), as_it_is.shape[-1])
     rows = {
@@ -236,7 +235,7 @@ def intervene(
     })
 
   def impose(batch):
-    _, sown = apply(params, batch.query, batch.items)
+    _, sown = apply(variables, batch.query, batch.items)
     spread = now._replace(mean=then.mean)
     return changed(batch, sown['attention_output'], {
         '+shifted': lambda o: recentre(o, then, now),

@@ -1,7 +1,7 @@
 """Accuracy and attention of a trained model at any length, in bounded memory.
 
-The functions here are of one seed, to be mapped over seeds by
-`vvlen.sharding.over_seeds`. A chunk of test sequences is drawn, run and reduced
+The functions here are for one seed; `vvlen.sharding.over_seeds` maps them over
+seeds. A chunk of test sequences is drawn, run and reduced
 before the next is drawn. It holds 2**14 items, or one sequence where that is
 longer, so a device needs about 1.2 * group_size * max(2**14, N) * width * 4 bytes (as
 measured): for a width of 128 and groups of one, 10 MB up to N = 2**14 and 0.6 GB at
@@ -22,17 +22,17 @@ from vvlen.models.attention import Temperature
 from vvlen.models.temperature import adaptive_temperature, attention_entropy
 
 ITEMS_PER_CHUNK = 2**14
-# Where `best_betas` looks for the inverse temperature that serves a row best.
+# The inverse temperatures among which `best_betas` finds the best for each sequence.
 BETAS = tuple(2.0 ** (k / 8) for k in range(33))  # 1 to 16
 # The changes of the attention weights at test time, as suffixes of an arm's name.
 ADAPTATIONS = ('', '+adaptive', '+fitted')
 
-Params = Any
+Variables = Any  # of a linen module: its parameters, and tables made of them
 Metrics = dict[str, jax.Array]
 
 
 class Batch(Protocol):
-  """What the tasks draw."""
+  """The fields of a task's batch that are used here."""
 
   query: jax.Array  # [S, ...]
   items: jax.Array  # [S, N, ...]
@@ -42,8 +42,9 @@ class Batch(Protocol):
 
 # (key, number of sequences, length) -> batch, every sequence of that length
 Sample = Callable[[jax.Array, int, int], Batch]
-# (params, query, items, temperature, intervention) -> logits [S, C] and what attention
-# sowed: attention_weights [S, N], attention_output and normalized_output [S, d]
+# (variables, query, items, temperature, intervention) -> logits [S, C] and what
+# attention sowed: attention_weights [S, N], attention_output and normalized_output,
+# both [S, d]
 Apply = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
 
 
@@ -55,9 +56,9 @@ def make_apply(model: Any) -> Apply:
       as `vvlen.models.retriever.Retriever`.
   """
 
-  def apply(params, query, items, temperature=None, intervention=None):
+  def apply(variables, query, items, temperature=None, intervention=None):
     logits, state = model.apply(
-        {'params': params}, query, items, None, temperature, intervention,
+        variables, query, items, None, temperature, intervention,
         mutable='intermediates',
     )
     sown = state['intermediates']['attention']
@@ -82,14 +83,14 @@ def in_chunks(
     length: int,
     num_sequences: int,
 ) -> Any:
-  """Draws sequences chunk by chunk and collects what `measure` says of each.
+  """Draws sequences chunk by chunk and collects what `measure` returns for each.
 
   Args:
     measure: of a batch; returns a pytree of arrays [S, ...], one row a sequence.
     sample: draws a batch.
     key: chunk c is drawn from fold_in(fold_in(key, length), c).
     length: N.
-    num_sequences: best a power of two, which divides into large chunks.
+    num_sequences: preferably a power of two, which divides into large chunks.
 
   Returns:
     The rows of all chunks, [num_sequences, ...].
@@ -107,7 +108,7 @@ def in_chunks(
 def evaluate(
     apply: Apply,
     sample: Sample,
-    params: Params,
+    variables: Variables,
     key: jax.Array,
     coefficients: jax.Array | None,
     *,
@@ -121,7 +122,7 @@ def evaluate(
   Args:
     apply: the model.
     sample: the task.
-    params: of one seed.
+    variables: of one seed.
     key: of the test data; models given the same key see the same sequences.
     coefficients: [5] of the fitted adaptive temperature, or None to leave it out.
     length: N.
@@ -140,7 +141,7 @@ def evaluate(
     attention output under one fixed query, averaged over the components
     (Proposition 1), and `input_distance`, how far the normalized output, which is
     the input of φ or of W_O before it, has moved from `reference`
-    (`vvlen.evaluation.retriever.moments.distance`; about 3 / S where nothing has).
+    (`vvlen.evaluation.retriever.moments.distance`; about 3 / S if nothing moved).
   """
   temperatures: dict[str, Temperature] = {
       '': lambda logits, mask: jnp.ones((*logits.shape[:-1], 1), logits.dtype),
@@ -158,7 +159,7 @@ def evaluate(
         betas = [function(logits, mask) for function in temperatures.values()]
         return jnp.stack(betas)[index]
 
-      return apply(params, batch.query, batch.items, temperature)
+      return apply(variables, batch.query, batch.items, temperature)
 
     # vmap computes once what all temperatures share.
     logits, sown = jax.vmap(forward)(jnp.arange(len(temperatures)))
@@ -168,7 +169,7 @@ def evaluate(
         for i, suffix in enumerate(temperatures)
     }
     fixed = jnp.broadcast_to(fixed_query, batch.query.shape)
-    _, under_fixed = apply(params, fixed, batch.items)
+    _, under_fixed = apply(variables, fixed, batch.items)
     return rows, sown['normalized_output'][0], under_fixed['attention_output']
 
   rows, inputs, outputs = in_chunks(measure, sample, key, length, num_sequences)
@@ -195,7 +196,7 @@ def _measure_rows(
 
 
 def answers(batch: Batch, logits: jax.Array) -> Metrics:
-  """Returns whether each sequence is answered right, and its loss.
+  """Returns whether each sequence is answered correctly, and its loss.
 
   Args:
     batch: S sequences.
@@ -204,7 +205,7 @@ def answers(batch: Batch, logits: jax.Array) -> Metrics:
   Returns:
     `accuracy` [S], 0 or 1, nan where a logit is not finite; `loss` [S], nats.
   """
-  # Without this, a model of nan would seem to answer class 0.
+  # Without this, a model whose logits are nan would seem to answer class 0.
   finite = jnp.isfinite(logits).all(-1)
   return {
       'accuracy': jnp.where(finite, logits.argmax(-1) == batch.target, jnp.nan),
@@ -215,31 +216,32 @@ def answers(batch: Batch, logits: jax.Array) -> Metrics:
 def best_betas(
     apply: Apply,
     sample: Sample,
-    params: Params,
+    variables: Variables,
     key: jax.Array,
     *,
     length: int,
     num_sequences: int,
 ) -> tuple[jax.Array, jax.Array]:
-  """Finds the inverse temperature that serves each validation sequence best.
+  """Finds the inverse temperature that is best for each validation sequence.
 
   Args:
     apply: the model.
     sample: the task.
-    params: of one seed.
-    key: of the validation data, another than that of the test data.
+    variables: of one seed.
+    key: of the validation data, different from that of the test data.
     length: N.
     num_sequences: S.
 
   Returns:
     The entropy of each row's attention [S], nats, and the β among `BETAS` that
-    maximizes the probability of its target [S]. For `temperature.fit`.
+    maximizes the probability of its target [S]: the arguments of
+    `vvlen.models.temperature.fit`.
   """
 
   def measure(batch):
     def log_probability(beta):
       temperature = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
-      logits, sown = apply(params, batch.query, batch.items, temperature)
+      logits, sown = apply(variables, batch.query, batch.items, temperature)
       picked = pick(jax.nn.log_softmax(logits), batch.target)
       return picked, attention_entropy(sown['attention_weights'])
 

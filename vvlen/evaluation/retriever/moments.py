@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 
 class Moments(NamedTuple):
-  """What the attention output of one model looks like at one length."""
+  """Moments of the attention output of one model at one length."""
 
   mean: jax.Array  # [d], over sequences
   deviation: jax.Array  # [d]
@@ -30,16 +30,16 @@ def distance(now: Moments, then: Moments) -> jax.Array:
 
     F = Σ_j [(μ_j − μ'_j)² + (σ_j − σ'_j)²] / Σ_j σ'_j²
 
-  The squared Fréchet distance of two Gaussians of independent components, in units
-  of the variance then. 0 if nothing moves; 1 if all variance vanishes, or if the mean
-  shifts by one standard deviation.
+  The squared Fréchet distance between two Gaussians of independent components, in units
+  of the total variance of `then`. 0 if nothing moves; 1 if all variance vanishes, or if
+  the mean shifts by one standard deviation.
 
   Args:
     now: μ, σ.
     then: μ', σ'.
 
   Returns:
-    [], not negative; nan or infinite if there was no variance then.
+    [], not negative; nan or infinite if `then` has no variance.
   """
   moved = (now.mean - then.mean) ** 2 + (now.deviation - then.deviation) ** 2
   return moved.sum() / (then.deviation**2).sum()

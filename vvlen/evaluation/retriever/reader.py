@@ -1,12 +1,13 @@
-"""A linear reader, fitted to the outputs of a frozen model: what can be read off them.
+"""A linear reader, fitted to the outputs of a frozen model: what can be read from them.
 
   p(c | o) = softmax(Wᵀ w + b)_c,   w = the outputs o, whitened (`axes.whiten`)
   W, b minimize   − mean ln p(target | o)  +  λ/2 ‖W‖²
 
 by limited-memory BFGS, until the gradient has vanished: the loss is convex. λ is
-chosen among several by the loss on other sequences. Whitened, because outputs of
-attention over a set of items lie in few directions, whose deviations differ by a factor
-of a thousand and more; without it, what the weak ones tell is not found.
+chosen among several by the loss on other sequences. Outputs are whitened, because
+outputs of attention over a set of items lie in few directions, whose deviations differ
+by a factor of a thousand or more; without whitening, information in weak directions is
+not found.
 
 Axes: S sequences, d width of the output, k principal axes, C classes.
 """
@@ -22,7 +23,7 @@ from vvlen.evaluation.retriever.axes import principal_axes, PrincipalAxes, white
 
 PENALTIES = tuple(10.0**k for k in range(-6, -1))
 _MOST_STEPS = 200
-_SMALL = 1e-4  # norm of a gradient that has vanished
+_SMALL = 1e-4  # a gradient of smaller norm counts as vanished
 
 
 class Reader(NamedTuple):
@@ -43,7 +44,7 @@ def refit(
     select_target: jax.Array, num_classes: int,
     weakest: float, penalties: Sequence[float] = PENALTIES,
 ) -> Reader:
-  """Fits a reader under each penalty and returns the one that reads best.
+  """Fits a reader under each penalty and returns the best.
 
   Args:
     output: [S, d] float32 or wider, to fit to.
@@ -56,7 +57,7 @@ def refit(
     penalties: λ.
 
   Returns:
-    The `Reader` with the least cross-entropy on the sequences to choose by.
+    The `Reader` with the least cross-entropy on the sequences of `select_output`.
   """
   axes = principal_axes(output, weakest)
   white, select = whiten(output, axes), whiten(select_output, axes)
