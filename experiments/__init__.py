@@ -1,1 +1,1 @@
-"""Runnable experiments; only they read a ConfigDict."""
+"""Runnable experiments; no other code reads a ConfigDict."""

@@ -1,1 +1,1 @@
-"""What every experiment does around its science."""
+"""The parts that all experiments share: command line, devices, run loop, progress."""

@@ -1,17 +1,17 @@
-"""What a published checkpoint is known by."""
+"""Identifies a published checkpoint by its content."""
 
 import hashlib
 
 from etils import epath
 
-_PIECE = 2**24  # bytes at a time
+_PIECE = 2**24  # bytes read at a time
 
 
 def fingerprint(folder: epath.PathLike) -> str:
-  """Returns the SHA-256 of all bytes that a checkpoint and its tokenizer are made of.
+  """Returns the SHA-256 of all files of a checkpoint and its tokenizer.
 
-  They are config.json, the tokenizer's files that `tokenizer_of` reads, and all
-  weights, each with its name and size, read in pieces.
+  These are config.json, all weights, and the files of the tokenizer that
+  `tokenizer_of` reads, each preceded by its name and size.
   """
   folder = epath.Path(folder)
   tokenizer = ('tokenizer.json', 'tokenizer_config.json')

@@ -1,4 +1,4 @@
-"""The machine of a run: devices, locks, and the description of each start."""
+"""Devices, locks, and a description of the machine for each start of a run."""
 
 import datetime
 import hashlib
@@ -13,20 +13,20 @@ from typing import Any
 
 import jax
 
-_locks: list[Any] = []  # open as long as the process lives
+_locks: list[Any] = []  # files that stay open until the process ends
 
 
 def use_devices(num_groups: int | None = None) -> None:
-  """Makes every CPU core a JAX device, where the CPU is what there is.
+  """Makes every CPU core a JAX device, if there is no accelerator.
 
   A core that trains its own seeds never waits for another, which is faster than
   two cores on one small matrix product. Has no effect on accelerators. Call it
   before JAX is used.
 
   Args:
-    num_groups: groups of seeds, to be shared equally by the devices; None: the devices
-      share something else, and JAX_NUM_CPU_DEVICES may say how many there are, or
-      --xla_force_host_platform_device_count in XLA_FLAGS.
+    num_groups: groups of seeds, to be divided equally among the devices. None if the
+      devices share something else; their number may then be set by JAX_NUM_CPU_DEVICES
+      or by --xla_force_host_platform_device_count in XLA_FLAGS.
   """
   affinity = getattr(os, 'sched_getaffinity', None)
   cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -36,7 +36,7 @@ def use_devices(num_groups: int | None = None) -> None:
       'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''))
   if num_groups is not None or not given:
     jax.config.update('jax_num_cpu_devices', cores)
-  # Each device then is one thread.
+  # So that each device has one thread.
   flag = '--xla_cpu_multi_thread_eigen=false'
   os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'.strip()
   if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
@@ -45,19 +45,19 @@ def use_devices(num_groups: int | None = None) -> None:
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
   if jax.default_backend() != 'cpu':
-    # float32 products in float32, not in TF32 or bfloat16.
+    # Products of float32 are computed in float32, not in TF32 or bfloat16.
     jax.config.update('jax_default_matmul_precision', 'float32')
 
 
 def lock(workdir: str) -> None:
-  """Keeps other processes of this machine out of a folder until this one ends.
+  """Locks a folder against other processes of this machine until this one ends.
 
   Raises:
-    ValueError: if another process is at work in it.
+    ValueError: if another process has locked it.
   """
-  import fcntl  # not on Windows
+  import fcntl  # not available on Windows
 
-  # Not in the folder itself, which may be another run's, or gs://.
+  # The lock is not in the folder, which may belong to another run or be on gs://.
   name = hashlib.sha256(os.path.realpath(workdir).encode()).hexdigest()[:16]
   handle = open(os.path.join(tempfile.gettempdir(), f'vvlen-{name}.lock'), 'w')
   try:
@@ -68,7 +68,7 @@ def lock(workdir: str) -> None:
 
 
 def session() -> dict[str, Any]:
-  """Describes this start of a run: when, by which code, on what."""
+  """Describes this start of a run: time, command, versions and hardware."""
   versions = {
       name: importlib.metadata.version(name)
       for name in ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'orbax-checkpoint')
@@ -85,7 +85,7 @@ def session() -> dict[str, Any]:
 
 
 def now() -> str:
-  """Returns the time, UTC, to the second."""
+  """Returns the UTC time to the second, in ISO format."""
   return datetime.datetime.now(datetime.UTC).isoformat('T', 'seconds')
 
 
@@ -95,9 +95,9 @@ def _module() -> list[str]:
 
 
 def _commit() -> str:
-  """Returns the git commit of the code, with '+' if it was changed since.
+  """Returns the git commit of the code, with '+' if files were changed since.
 
-  Results are no code: a run may write its own folder of them.
+  Changes in experiments/results do not count: a run may write its results there.
   """
   here = os.path.dirname(os.path.abspath(__file__))
 
@@ -114,7 +114,7 @@ def _commit() -> str:
 
 
 def processor() -> str:
-  """Returns how many cores there are, and of what make."""
+  """Returns the number and the model of the CPU cores."""
   try:
     with open('/proc/cpuinfo') as f:
       names = [line.split(':')[1] for line in f if line.startswith('model name')]

@@ -1,7 +1,8 @@
-"""Several processes of one run."""
+"""Runs with several processes."""
 
 from collections.abc import Callable
 import os
+import re
 import sys
 from typing import Any
 
@@ -13,28 +14,47 @@ from experiments.harness.progress import console
 
 
 def join_processes() -> None:
-  """Makes this process one of several; the first alone speaks."""
+  """Makes this process one of several of a run; only the first one prints."""
   names = 'JAX_COORDINATOR_ADDRESS', 'JAX_NUM_PROCESSES', 'JAX_PROCESS_ID'
   given = [os.environ[name] for name in names if name in os.environ]
   if len(given) not in (0, 3):
-    raise ValueError(f'of {", ".join(names)} set all or none')
-  if given and not all(x.isdigit() for x in given[1:]):
-    raise ValueError(f'JAX_NUM_PROCESSES and JAX_PROCESS_ID must be numbers: {given}')
+    raise ValueError(f'set all or none of {", ".join(names)}')
   if given:
+    _check(*given)
     jax.distributed.initialize(given[0], int(given[1]), int(given[2]))
   else:
-    jax.distributed.initialize()
-  # Where it is given, devices of a CPU are to be set up yet: they are not asked for.
+    try:
+      jax.distributed.initialize()
+    except ValueError as error:  # JAX knows no cluster that this process belongs to
+      raise ValueError(
+          '--distributed: no cluster was found that JAX knows. Set '
+          f'{", ".join(names)}, or run without --distributed'
+      ) from error
+  # jax.process_index() sets up the devices, which must wait for `machine.use_devices`
+  # if there are CPUs; so the id is read from the environment if it is given.
   if int(given[2]) if given else jax.process_index():
     sys.stdout = open(os.devnull, 'w')
     console.quiet = True
 
 
+def _check(address: str, count: str, number: str) -> None:
+  """Raises ValueError unless the environment variables describe a process of a run."""
+  port = re.fullmatch(r'(?:[^\s:/]+|\[[0-9A-Fa-f:.]+\]):([0-9]+)', address)
+  if not port or not 1 <= int(port[1]) <= 65535:
+    raise ValueError('JAX_COORDINATOR_ADDRESS must be a host and a port up to 65535, '
+                     f'such as 10.0.0.2:8476: {address!r}')
+  if not re.fullmatch('[0-9]{1,9}', count) or not int(count):
+    raise ValueError(f'JAX_NUM_PROCESSES must be a number of at least 1: {count!r}')
+  if not re.fullmatch('[0-9]{1,9}', number) or int(number) >= int(count):
+    raise ValueError('JAX_PROCESS_ID must be a number below JAX_NUM_PROCESSES, '
+                     f'{count}: {number!r}')
+
+
 def first_of_processes(function: Callable[[], Any]) -> Any:
-  """Calls a function in the first process; where it fails, all fail.
+  """Calls a function in the first process; if it fails, all processes fail.
 
   Returns:
-    What it returns, in the first process, None in others.
+    The value of the function in the first process, None in the others.
   """
   result, error = None, None
   if jax.process_index() == 0:
@@ -45,7 +65,7 @@ def first_of_processes(function: Callable[[], Any]) -> Any:
   if jax.process_count() > 1:
     failed = multihost_utils.broadcast_one_to_all(np.int32(error is not None))
     if failed and error is None:
-      raise ValueError('the first process has failed, and says why')
+      raise ValueError('the first process failed; its message says why')
   if error is not None:
     raise error
   return result

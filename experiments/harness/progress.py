@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of a run: a bar on a terminal, otherwise a line from time to time."""
 
 import time
 
@@ -9,10 +9,10 @@ console = rich.console.Console()
 
 
 class Progress:
-  """A progress bar with rate and time left; off a terminal, a line now and then."""
+  """A progress bar with rate and remaining time; lines if not on a terminal."""
 
   def __init__(self, total: int, unit: str, every: float = 30.0):
-    """Starts at 0 of `total`; off a terminal, a line comes every so many seconds."""
+    """Starts at 0 of `total`; lines are printed every `every` seconds."""
     self._total, self._unit, self._every = total, unit, every
     self._first = self._done = 0
     self._start, self._last = time.monotonic(), -every
@@ -38,12 +38,12 @@ class Progress:
       self._bar.stop()
 
   def skip(self, amount: int) -> None:
-    """Counts what an earlier start of the run has done, which took no time now."""
+    """Adds work of an earlier start of the run, which does not count for the rate."""
     self._done += amount
     self._first += amount
 
   def show(self, what: str, amount: int = 0) -> None:
-    """Says what is being done, `amount` more being done by now."""
+    """Adds `amount` of finished work, and shows `what` is being done now."""
     self._done += amount
     now = time.monotonic()
     rate = (self._done - self._first) / max(now - self._start, 1e-9)
@@ -56,8 +56,9 @@ class Progress:
     elif now - self._last >= self._every:
       self._last = now
       left = (self._total - self._done) / rate if rate else float('inf')
+      share = self._done / self._total if self._total else 1.0
       print(
-          f'{self._done / self._total:4.0%}  {what}  {per_second} {self._unit}/s  '
+          f'{share:4.0%}  {what}  {per_second} {self._unit}/s  '
           f'{_minutes(left)} left', flush=True,
       )
 

@@ -1,4 +1,4 @@
-"""Blocks of seeds, which are trained together: where they are kept, and their rows."""
+"""Blocks of seeds that are trained together: their checkpoints, keys and rows."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,33 +12,34 @@ from vvlen.reporting.curves import Curves
 from vvlen.training import ensemble
 
 SEEDS_ADDED = (
-    'Seeds are added to results: p-values hold only if that was planned before they '
-    'were seen.'
+    'Seeds are added to results: p-values are valid only if that was planned before '
+    'the results were seen.'
 )
 
 
 def first_seeds(config: Any) -> range:
-  """Returns the first seed of each block; blocks are trained whole."""
+  """Returns the first seed of each block; the last block may exceed num_seeds."""
   return range(0, config.num_seeds, config.train.seeds_at_once)
 
 
 def seeds_of(config: Any, first: int) -> range:
-  """Returns the seeds of a block that are asked for."""
+  """Returns the seeds of a block that are below num_seeds."""
   return range(first, min(first + config.train.seeds_at_once, config.num_seeds))
 
 
 class Place(NamedTuple):
-  """Where the runs of one configuration are told of."""
+  """Where the results of one configuration are stored."""
 
-  experiment: str  # of their rows
-  folder: epath.Path  # of their checkpoints
+  experiment: str  # column of the rows
+  folder: epath.Path  # of the checkpoints
   curves: Curves
+  step: int | None = None  # column of the rows
 
 
 def checkpoints(
     folder: epath.PathLike, config: Any, arm: str, first: int
 ) -> epath.Path:
-  """Returns where the checkpoints of a block of seeds of one arm are."""
+  """Returns the folder of the checkpoints of a block of seeds of one arm."""
   last = first + config.train.seeds_at_once - 1
   return epath.Path(folder) / f'checkpoints/{arm}/seeds_{first}_{last}'
 
@@ -57,15 +58,15 @@ def measuring_keys(
 def merge(
     arms: Sequence[str], rows: Iterable[results.Row], new: Iterable[results.Row]
 ) -> list[results.Row]:
-  """Adds rows, in an order that does not depend on the order of computing."""
-  merged = {row[:-1]: row for row in (*rows, *new)}.values()
+  """Adds or replaces rows; their order does not depend on the order of computing."""
+  merged = {row.key: row for row in (*rows, *new)}.values()
   return sorted(merged, key=order(arms))
 
 
 def order(arms: Sequence[str]) -> Callable[[results.Row], Any]:
-  """Returns what rows of these arms are sorted by."""
+  """Returns the sort key of the rows of these arms."""
   place = {arm: i for i, arm in enumerate(arms)}
   return lambda row: (
-      row.experiment, place[row.arm.split('+')[0]], row.arm, row.seed,
+      row.experiment, row.step or 0, place[row.arm.split('+')[0]], row.arm, row.seed,
       row.length or 0, row.metric,
   )

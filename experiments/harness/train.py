@@ -1,4 +1,4 @@
-"""Trains a block of seeds and says how far it is."""
+"""Trains a block of seeds and shows its progress."""
 
 from collections.abc import Sequence
 
@@ -29,20 +29,20 @@ def train_block(
   """Trains a block of seeds under each of several trainers, as one ensemble.
 
   It resumes from the checkpoints in the folders (`ensemble.train_together`). Learning
-  curves are written before the checkpoints that they lead to.
+  curves are written before each checkpoint, so that none are lost when it is resumed.
 
   Args:
-    trainers: R of them.
-    keys: [S] of the seeds.
-    num_steps: updates in all.
-    name: of what is trained, for people.
-    arm: of the lines of the curves.
-    first: seed, of these lines.
-    folders: R, of the checkpoints.
-    curves: R.
+    trainers: R trainers.
+    keys: [S] keys of the seeds.
+    num_steps: total number of updates.
+    name: of the training, for messages.
+    arm: for the lines of the learning curves.
+    first: the first seed, for these lines.
+    folders: R folders of checkpoints.
+    curves: R learning curves.
     progress: counts seed-steps.
     save_every_seconds: the least time between two checkpoints.
-    since: the step from which `progress` counts this call.
+    since: the step at which `progress` stands before this call.
 
   Returns:
     R states after num_steps updates.

@@ -1,0 +1,95 @@
+"""Reports errors: input and machine errors in one line, bugs with a traceback.
+
+Runs without JAX.
+"""
+
+import linecache
+import os
+import pathlib
+import re
+import sys
+import traceback
+from types import TracebackType
+from typing import NoReturn
+
+import vvlen
+
+# JAX's words for errors caused by the machine's limits or by another process.
+_OF_MACHINE = re.compile(
+    '(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)'
+    '|out of memory|connection (closed|reset|refused)', re.IGNORECASE)
+# The packages `vvlen` and `experiments`.
+_OURS = tuple(f'{folder}{os.sep}' for folder in (
+    pathlib.Path(vvlen.__file__).resolve().parent,
+    pathlib.Path(__file__).resolve().parents[1]))
+_BUG = (
+    'This is a bug in vvlen, unless the traceback above ends in your own code. Please '
+    'report it, with all lines above, as an issue in the repository from which you got '
+    'vvlen. The same command resumes the run.'
+)
+
+
+def leave(error: Exception) -> NoReturn:
+  """Ends the process: one line and exit code 2, or a bug's traceback and exit code 1.
+
+  If the environment variable VVLEN_TRACEBACK is set, every error has its traceback.
+  """
+  if os.environ.get('VVLEN_TRACEBACK'):
+    raise error
+  if not is_bug(error):
+    refuse(error)
+  sys.stdout.flush()
+  traceback.print_exception(error)
+  print(_BUG, file=sys.stderr, flush=True)
+  os._exit(1)
+
+
+def refuse(error: Exception) -> NoReturn:
+  """Ends the process with one line and exit code 2."""
+  if os.environ.get('VVLEN_TRACEBACK'):
+    raise error
+  sys.stdout.flush()
+  print(f'Error: {in_one_line(error)}', file=sys.stderr, flush=True)
+  # At once: an interrupted restore of Orbax would print errors of its event loop.
+  os._exit(2)
+
+
+def in_one_line(error: Exception) -> str:
+  """Returns the message of an error in one line."""
+  text = ' '.join(str(error).split())
+  if isinstance(error, MemoryError) or 'out of memory' in text.lower():
+    text = (f'{text or "out of memory"}. Smaller batches, models or lengths need less '
+            'memory.')
+  return text or f'{type(error).__name__} without a message'
+
+
+def is_bug(error: Exception) -> bool:
+  """Whether an error that ended a run is a bug, not an error of input or machine.
+
+  A ValueError raised by a `raise` statement of vvlen is an error of the input. One
+  raised by Python or a library ("not enough values to unpack", shapes that do not fit)
+  is a bug: we passed wrong arguments. An OSError of a subclass, or with the system's
+  error number, is an error of the machine, and so is a JAX error whose message is about
+  memory or another process.
+  """
+  if isinstance(error, MemoryError):
+    return False
+  if isinstance(error, OSError) and (error.errno is not None
+                                     or type(error) is not OSError):
+    return False
+  if isinstance(error, ValueError | OSError):
+    return not _is_raised_by_us(error.__traceback__)
+  jax = sys.modules.get('jax')
+  return not (jax and isinstance(error, jax.errors.JaxRuntimeError)
+              and _OF_MACHINE.search(str(error)))
+
+
+def _is_raised_by_us(last: TracebackType | None) -> bool:
+  """Whether a traceback ends in a `raise` statement of vvlen or experiments."""
+  while last is not None and last.tb_next is not None:
+    last = last.tb_next
+  if last is None:
+    return False
+  path = os.path.realpath(last.tb_frame.f_code.co_filename)
+  statement = linecache.getline(path, last.tb_lineno).strip()
+  return path.startswith(_OURS) and statement.startswith('raise ')

@@ -1,0 +1,52 @@
+"""Paths given on a command line, local or in a bucket. Runs without JAX."""
+
+import importlib.util
+import os
+import re
+from typing import Any
+
+from vvlen.reporting import run_folder
+
+# Prefix of a path -> (the library that opens it, how to install it).
+_BUCKETS = {
+    'gs': ('gcsfs', 'the extra gcs, as in: pip install ".[gcs]"'),
+    's3': ('s3fs', 'a library: pip install s3fs'),
+}
+
+
+def usable(path: str, name: str) -> str:
+  """Returns a path with `~` expanded, after checking that it can be opened.
+
+  Args:
+    path: as given by the user.
+    name: of the flag or field that holds it, for messages.
+
+  Raises:
+    ValueError: if the home folder does not exist, or the bucket is not supported.
+  """
+  bucket = re.match(r'([A-Za-z][A-Za-z0-9+.-]*)://', path)
+  if bucket:
+    if bucket[1] not in _BUCKETS:
+      raise ValueError(f'{name} must be local or begin with gs://: {path!r}')
+    library, installed_by = _BUCKETS[bucket[1]]
+    if not all(map(importlib.util.find_spec, ('fsspec', library))):
+      raise ValueError(f'{name} {path!r} needs {installed_by}')
+  written_out = os.path.expanduser(path)
+  if written_out.startswith('~'):
+    raise ValueError(f'{name}: the home folder does not exist: {path!r}')
+  return written_out
+
+
+def make_usable(config: Any) -> None:
+  """Replaces the paths among the fields of a configuration by `usable` ones.
+
+  Text that begins with `~` or contains :// is taken to be a path.
+
+  Raises:
+    ValueError: as `usable`; the message names the field.
+  """
+  config.update_from_flattened_dict({
+      name: usable(value, f'config.{name}')
+      for name, value in run_folder.flatten(config.to_dict()).items()
+      if isinstance(value, str) and (value.startswith('~') or '://' in value)
+  })
