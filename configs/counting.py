@@ -1,4 +1,4 @@
-r"""Mean, length and sum of bits: which positions and which targets carry further?
+r"""Mean, length and sum of bits: which positions and targets generalize to longer ones?
 
 Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and tests.
 
@@ -8,14 +8,15 @@ Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and tests.
 variant   seeds  layers x width, batch, steps  cost
 (none)    100    4 x 128, 256, 20,000          for a GPU; not run yet
 cpu       8      2 x 64, 64, 5,000             an hour or so on two CPU cores
-quick     4      2 x 64, 64, 5,000             mean by three encodings, 2 to 5 minutes
-smoke     2      2 x 16, 8, 20                 shows that it runs; most of it compiling
+quick     4      2 x 64, 64, 5,000             mean, three encodings, 2 to 5 minutes
+smoke     2      2 x 16, 8, 20                 checks that it runs; mostly compiling
 
-Strings are trained on in pairs of N + 1 bits (`vvlen.tasks.counting.sample_packed`): a
-length of 1 to N is as likely as any other, but those of a pair depend on each other.
+Models are trained on pairs of strings that have N + 1 bits together
+(`vvlen.tasks.counting.sample_packed`): all lengths from 1 to N are equally likely, but
+the two lengths of a pair depend on each other.
 
-mean, length and sum leave out the other tasks; alone they are of the default's sizes,
-as cpu_length of the CPU's. The paper tells neither sizes nor optimizer.
+The variants mean, length and sum run one task at the default's sizes; cpu_length runs
+length at the sizes of cpu, and so on. The paper reports neither sizes nor optimizer.
 """
 
 import ml_collections
@@ -49,18 +50,18 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       train=dict(
           batch_size=256,  # strings, two to a row (`vvlen.tasks.counting`)
           num_steps=20_000,
-          steps_per_call=500,  # learning curves have a point for each
-          seeds_at_once=100,  # trained together, shared out over the devices
-          group_size=100,  # of these, run as one by vmap; 1 on a CPU
+          steps_per_call=500,  # learning curves have one point per call
+          seeds_at_once=100,  # trained together, divided among the devices
+          group_size=100,  # seeds in one vmap; 1 on a CPU
           save_every_seconds=60.0,  # at most this much is lost to a crash
       ),
       optimizer=dict(
-          learning_rate=1e-3,  # to 0 at the last step, along a cosine
-          weight_decay=0.01,  # decoupled, times the kernels
+          learning_rate=1e-3,  # decays to 0 at the last step, by a cosine schedule
+          weight_decay=0.01,  # decoupled, on kernels alone
       ),
       evaluate=dict(
-          max_length=50,  # every length from 1 up to it
-          num_sequences=2000,  # a seed, shared by its arms; all strings up to 10 bits
+          max_length=50,  # all lengths from 1 to this one are tested
+          num_sequences=2000,  # per seed, shared by its arms; all strings up to 10 bits
       ),
   )
   if size in ('cpu', 'quick'):
@@ -84,8 +85,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
         figure_5=_figure('sum', reparameterizations=('identity', 'inverse_sqrt')),
     )
   elif size not in ('paper', 'cpu'):
-    raise ValueError(f'variant is paper, cpu, quick or smoke, a task, or both as in '
-                     f'cpu_length, not {variant!r}')
+    raise ValueError(f'variant must be paper, cpu, quick or smoke, a task, or both as '
+                     f'in cpu_length: {variant!r}')
   if task:
     config.figures = {n: f for n, f in config.figures.items() if f.task == task}
     if not config.figures:
@@ -100,6 +101,6 @@ def _figure(
     reparameterizations: tuple[str, ...] = ('identity',),
     train_lengths: tuple[int, ...] = (10,),
 ) -> dict[str, object]:
-  """Returns one figure, of which one field has several values: its lines."""
+  """Returns one figure; the field that has several values gives it its lines."""
   return dict(task=task, counts=counts, positions=positions,
               reparameterizations=reparameterizations, train_lengths=train_lengths)

@@ -1,6 +1,6 @@
 r"""Dictionary lookup: does LayerNorm after attention help at longer inputs?
 
-Tables 2 and 6 of arXiv 2504.02827, and the figures of retrieval for lookup.
+Tables 2 and 6 of arXiv 2504.02827, and the same figures as for retrieval.
 
   python -m experiments.length_generalization --config=configs/lookup.py:quick \
       --workdir=runs/lookup_quick
@@ -9,10 +9,10 @@ variant   seeds  steps    cost
 (none)    100    20,000   the paper's scale, for a GPU
 cpu       32     20,000   on two CPU cores
 quick     8      500      under 5 minutes on two CPU cores
-smoke     2      20       shows that it runs; two minutes, most of it compiling
+smoke     2      20       checks that it runs; two minutes, mostly compiling
 
-A variant with _growing after its name (growing for the default) trains on lengths that
-grow to 256 during the first 80 % of training, nine times the work: Table 5.
+Any variant with the suffix _growing (growing alone for the default) trains on lengths
+that grow to 256 during the first 80 % of training: Table 5, at nine times the work.
 """
 
 import ml_collections
@@ -21,7 +21,7 @@ from configs import retrieval
 
 
 def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
-  """Returns the configuration of one variant, as that of retrieval but for these."""
+  """Returns the configuration of one variant: that of retrieval with some changes."""
   config = retrieval.get_config(variant)
   size = variant.removesuffix('growing').removesuffix('_')
   with config.unlocked():

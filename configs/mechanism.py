@@ -3,8 +3,8 @@ r"""Which change of the attention output restores accuracy at longer inputs?
   python -m experiments.mechanism --config=configs/mechanism.py \
       --config.trained=runs/quick --workdir=runs/mechanism
 
-measures all seeds of the folder named, about 70 seconds for 8 seeds of an arm on two
-AMD EPYC cores. The variant smoke measures three short lengths on few sequences.
+Measures all seeds of the folder config.trained; about 70 seconds for 8 seeds of one arm
+on two AMD EPYC cores. The variant smoke measures three short lengths on few sequences.
 """
 
 import ml_collections
@@ -17,14 +17,14 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       trained='',  # folder of a run of length_generalization, or a cell of sensitivity
       arms=('none',),
       lengths=tuple(2**k for k in range(4, 15)),
-      num_sequences=512,  # a length, a seed
-      moment_sequences=4096,  # others, for moments, and for readers to be fitted to
-      select_sequences=1024,  # others, to choose the penalty of readers by
+      num_sequences=512,  # per length and seed
+      moment_sequences=4096,  # separate ones, for moments and for fitting readers
+      select_sequences=1024,  # separate ones, to choose the penalty of readers
   )
   if variant == 'smoke':
     config.update(
         lengths=(16, 32, 64), num_sequences=64, moment_sequences=32, select_sequences=32
     )
   elif variant != 'full':
-    raise ValueError(f'variant is full or smoke, not {variant!r}')
+    raise ValueError(f'variant must be full or smoke: {variant!r}')
   return config

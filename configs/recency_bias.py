@@ -1,15 +1,16 @@
 r"""The recency bias of LayerNorm under a causal mask, without any training.
 
-Figures 1-5 of arXiv 2509.21042, its later version's panels, and what it leaves out:
-depth and length, RMSNorm, heads, rotary positions, the map over anisotropy and width.
+Figures 1-5 of arXiv 2509.21042, the panels of its later version, and what the paper
+leaves out: depth and length, RMSNorm, heads, rotary positions, and a map over
+anisotropy and width.
 
   python -m experiments.recency_bias --config=configs/recency_bias.py:quick \
       --workdir=runs/recency
 
-variant   simulations a panel   cost
+variant   simulations per panel cost
 (none)    100,000; 10,000,000   the paper's scale; 16 minutes on two CPU cores
 quick     100,000               3 minutes on two CPU cores
-smoke     200                   shows that it runs; a minute, most of it compiling
+smoke     200                   checks that it runs; a minute, mostly compiling
 """
 
 import ml_collections
@@ -27,7 +28,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       anisotropies=(0.0, 0.2, 0.4, 0.6, 0.8),  # of Figures 2 to 5
       # The later version: Figure 1's rows at several widths, with recency probability.
       panels=dict(widths=(16, 64, 256, 1024), num_simulations=10_000_000),
-      # Beyond the paper: LayerNorm, and this anisotropy where no other is said.
+      # Beyond the paper: with LayerNorm, and with this anisotropy unless given below.
       anisotropy=0.5,
       depth=dict(num_tokens=(8, 32, 128, 512), num_simulations=(20_000, 2_000, 200, 40),
                  num_layers=32),
@@ -57,5 +58,5 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     config.positions.update(num_tokens=12, num_simulations=20)
     config.map.update(anisotropies=(0.0, 0.5), widths=(16, 64), num_simulations=20)
   elif variant != 'paper':
-    raise ValueError(f'variant is paper, quick or smoke, not {variant!r}')
+    raise ValueError(f'variant must be paper, quick or smoke: {variant!r}')
   return config

@@ -1,6 +1,6 @@
 r"""Argmax retrieval: does LayerNorm after attention help at longer inputs?
 
-Tables 1 and 3 and Figures 2-4 of arXiv 2504.02827, Proposition 1, with tests.
+Tables 1 and 3, Figures 2-4 and Proposition 1 of arXiv 2504.02827, with tests.
 
   python -m experiments.length_generalization --config=configs/retrieval.py:quick \
       --workdir=runs/quick
@@ -9,10 +9,10 @@ variant   seeds  steps    cost
 (none)    100    100,000  the paper's scale, for a GPU
 cpu       32     40,000   65 to 100 minutes on two CPU cores
 quick     8      2,000    under 5 minutes on two CPU cores
-smoke     2      20       shows that it runs; a minute, most of it compiling
+smoke     2      20       checks that it runs; a minute, mostly compiling
 
-A variant with _growing after its name (growing for the default) trains on lengths that
-grow to 256 during the first 80 % of training, 14 times the work: Table 4.
+Any variant with the suffix _growing (growing alone for the default) trains on lengths
+that grow to 256 during the first 80 % of training: Table 4, at 14 times the work.
 """
 
 import ml_collections
@@ -31,22 +31,22 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       model=dict(width=128, output_projection=False, item_encoder='mlp'),
       train=dict(
           batch_size=128,
-          min_length=5,  # items in a sequence, uniform from min to max
+          min_length=5,  # items per sequence, uniform from min_length to max_length
           max_length=16,
           num_steps=100_000,
-          steps_per_call=1_000,  # learning curves have a point for each
-          seeds_at_once=100,  # trained together, shared out over the devices
-          group_size=100,  # of these, run as one by vmap; 1 on a CPU
+          steps_per_call=1_000,  # learning curves have one point per call
+          seeds_at_once=100,  # trained together, divided among the devices
+          group_size=100,  # seeds in one vmap; 1 on a CPU
           save_every_seconds=60.0,  # at most this much is lost to a crash
       ),
       optimizer=dict(
           learning_rate=1e-3,
-          l2=1e-3,  # times the kernels, no embeddings; added to the gradient
+          l2=1e-3,  # on kernels, not embeddings; l2 x kernel is added to the gradient
       ),
       evaluate=dict(
           lengths=tuple(2**k for k in range(4, 15)),
-          num_sequences=1024,  # a length, a seed; shared by the seed's arms
-          fit_lengths=(16, 32, 64, 128, 256),  # of the fitted temperature
+          num_sequences=1024,  # per length and seed, the same for all arms
+          fit_lengths=(16, 32, 64, 128, 256),  # to fit the temperature at
           fit_sequences=256,
           histogram_lengths=(16, 512, 16384),  # Figure 2
           histogram_sequences=2048,
@@ -72,7 +72,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
         fit_sequences=32, histogram_lengths=(16, 64), histogram_sequences=64,
     )
   elif variant != 'paper':
-    raise ValueError(f'variant is paper, cpu, quick or smoke, not {variant!r}')
+    raise ValueError(f'variant must be paper, cpu, quick or smoke: {variant!r}')
   if growing:
     config.train.first_max_length = config.train.max_length
     config.train.max_length = 32 if variant == 'smoke' else 256

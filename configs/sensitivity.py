@@ -1,20 +1,20 @@
-r"""Does LayerNorm after attention help, and which choice of setting decides?
+r"""Does LayerNorm after attention help, and on which settings does that depend?
 
   python -m experiments.sensitivity --config=configs/sensitivity.py:cpu \
       --workdir=runs/sensitivity
 
 variant   seeds  steps up to  cost
 (none)    100    100,000      for a GPU
-cpu       32     10,000       12 minutes a cell of retrieval on two CPU cores
+cpu       32     10,000       12 minutes per cell of retrieval on two CPU cores
 quick     8      2,000        under 5 minutes for the cells base, l2 on two CPU cores
-smoke     2      20           a minute a cell, most of it compilation
+smoke     2      20           a minute per cell, mostly compiling
 
-The cells base and l2 of both tasks have all arms and are followed further, to 40,000
-steps on a CPU, which takes 1 to 2 hours a cell, of lookup 3 to 6: choose fewer as in
---config.also_at.base="(2000,)". quick has two arms.
+The cells base and l2 of both tasks have all arms (two in quick) and are trained longer,
+in the variant cpu to 40,000 steps, which takes 1 to 2 hours per cell, or 3 to 6 for
+lookup. Choose fewer steps as by --config.also_at.base="(2000,)".
 
---config.run="('base','l2')" chooses cells, of which all run where nothing is said; more
-may be added to the folder later. A copy of this file may have other cells: each changes
+--config.run="('base','l2')" chooses cells; without it, all are run. More cells can be
+added to the folder later. A copy of this file may define other cells: each changes
 fields of task, model and optimizer, or arms, train.batch_size, train.min_length and
 train.max_length.
 """
@@ -28,7 +28,7 @@ from configs import lookup, retrieval
 def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
   if variant not in ('paper', 'cpu', 'quick', 'smoke'):
-    raise ValueError(f'variant is paper, cpu, quick or smoke, not {variant!r}')
+    raise ValueError(f'variant must be paper, cpu, quick or smoke: {variant!r}')
   base = retrieval.get_config('cpu' if variant == 'quick' else variant)
   base.arms = ('none', 'layer_norm')
   base.optimizer.l2 = 0.0
@@ -54,8 +54,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   cells = dict(
       base=dict(arms=all_arms),
       l2=dict(optimizer=dict(l2=1e-3), arms=all_arms),
-      # Decoupled decay is multiplied by the learning rate: after 10,000 steps of 1e-3
-      # this one has taken away 1 - 1/e of a kernel, where 1e-3 would take 1 %.
+      # Decoupled decay is multiplied by the learning rate: 0.1 shrinks a kernel by
+      # 1 - 1/e in 10,000 steps at rate 1e-3, while 1e-3 would shrink it by 1 %.
       decoupled=dict(optimizer=dict(l2=0.1, decoupled=True)),
       output_projection=dict(model=dict(output_projection=True)),
       linear_encoder=dict(model=dict(item_encoder='linear')),
@@ -67,7 +67,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       uniform_init=dict(model=dict(kernel_init='uniform')),
       rate_low=dict(optimizer=dict(learning_rate=3e-4)),
       rate_high=dict(optimizer=dict(learning_rate=3e-3)),
-      # To 0 at the last step, so that what is measured before is of half a decay.
+      # The rate reaches 0 at the last step: earlier measurements are in mid-decay.
       **{
           name: dict(optimizer=dict(learning_rate=rate, decay_steps=at_steps[-1]))
           for name, rate in (
@@ -92,16 +92,16 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   )
   return config_dict.create(
       base=base,
-      cells=cells,  # what each changes of the base
-      at_steps=at_steps,  # when each is measured; trained up to the last
+      cells=cells,  # what each one changes in base
+      at_steps=at_steps,  # when each cell is measured; the last one ends training
       also_at={
           name: along_training for name in ('base', 'l2', 'lookup', 'lookup_l2')
       },
-      # Whose gain that of a cell is compared with: that of base, if of the same task,
-      # where nothing else is said.
+      # {cell: the cell whose gain it is compared with}; cells that are not listed are
+      # compared with base, if they have the same task.
       against=dict(
           linear_projection='linear_encoder', lookup_l2='lookup',
           l2_rate_decay='rate_decay', l2_rate_high_decay='rate_high_decay',
       ),
-      run=(),  # names of cells; all if none
+      run=(),  # names of cells; (): all
   )

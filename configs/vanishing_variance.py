@@ -1,19 +1,19 @@
-r"""The claim of arXiv 2504.02827, settled: LayerNorm after attention at longer inputs.
+r"""Tests whether LayerNorm after attention helps at longer inputs (arXiv 2504.02827).
 
-A family of settings, fixed before any of its runs was looked at: cells, seeds, primary
-endpoint, correction, and the smallest effect of interest.
+A family of settings that was fixed before any of its results were seen: cells, seeds,
+primary endpoint, correction, and the smallest effect of interest.
 
   python -m experiments.vanishing_variance --config=configs/vanishing_variance.py \
       --workdir=experiments/results/vanishing_variance
 
 variant   cost
-(none)    some ten hours on two CPU cores, resumable block by block
-smoke     shows that it runs; some minutes, most of it compiling
+(none)    about ten hours on two CPU cores; resumes after the last block of seeds
+smoke     checks that it runs; a few minutes, mostly compiling
 
---config.run="('base',)" chooses cells; all are run where nothing is said. The primary
-endpoint of a cell is the mean accuracy over the test lengths beyond training, 2^5 to
-2^14 (2^9 to 2^14 where lengths grow to 256), LN minus Baseline, paired over seeds,
-after the last of its steps, of the weights as they are then.
+--config.run="('base',)" chooses cells; without it, all are run. The primary endpoint of
+a cell is LN minus Baseline, paired over seeds, in mean accuracy over the test lengths
+beyond training: 2^5 to 2^14 (2^9 to 2^14 if lengths grow to 256). It is measured after
+the last step, with the final weights, not averaged ones.
 """
 
 import ml_collections
@@ -25,9 +25,9 @@ from configs import lookup, retrieval
 def get_config(variant: str = 'family') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
   if variant not in ('family', 'smoke'):
-    raise ValueError(f'variant is family or smoke, not {variant!r}')
+    raise ValueError(f'variant must be family or smoke: {variant!r}')
   base = retrieval.get_config('smoke' if variant == 'smoke' else 'cpu')
-  base.seed = 1  # no weights or data of earlier runs
+  base.seed = 1  # weights and data are new, not those of earlier runs
   base.arms = ('none', 'layer_norm')
   base.evaluate.fit_lengths = ()
   if variant != 'smoke':
@@ -35,7 +35,7 @@ def get_config(variant: str = 'family') -> ml_collections.ConfigDict:
     base.evaluate.num_sequences = 512
   task = lookup.get_config('smoke' if variant == 'smoke' else 'cpu').task.to_dict()
 
-  # The learning rate is 1e-3, constant, where nothing else is said.
+  # The learning rate is 1e-3 and constant unless `decays`.
   def cell(at_steps, num_seeds=32, l2=0.0, l2_on='kernels', decays=False, **changes):
     if variant == 'smoke':
       at_steps, num_seeds = [10 * (i + 1) for i in range(len(at_steps))], 2
@@ -68,7 +68,7 @@ def get_config(variant: str = 'family') -> ml_collections.ConfigDict:
   )
   return config_dict.create(
       base=base,
-      cells=cells,  # what each changes of the base; it is measured at averaged_at
+      cells=cells,  # what each one changes in base; measured at train.averaged_at
       claim=dict(
           control='none', treated='layer_norm', metric='accuracy',
           level=0.05, correction='bonferroni',  # over the cells, at their last step
@@ -81,5 +81,5 @@ def get_config(variant: str = 'family') -> ml_collections.ConfigDict:
           moment_sequences=64 if variant == 'smoke' else 4096,
           select_sequences=64 if variant == 'smoke' else 1024,
       ),
-      run=(),  # names of cells; all if none
+      run=(),  # names of cells; (): all
   )

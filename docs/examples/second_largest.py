@@ -1,4 +1,4 @@
-"""A task of one's own: name the class of the item with the second highest priority.
+"""A custom task: predict the class of the item with the second highest priority.
 
 python -m experiments.length_generalization --config=configs/retrieval.py:quick \
       --config.task.name=docs/examples/second_largest.py:make_task --workdir=runs/second
@@ -14,7 +14,7 @@ from vvlen.tasks import retrieval
 
 
 def make_task(task, model):
-  """Returns the task, from the fields `task` and `model` of the configuration."""
+  """Returns the task; both arguments are fields of the configuration, as dicts."""
   classes = task['num_classes']
 
   def sample(key, **sizes):

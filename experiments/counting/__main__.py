@@ -1,7 +1,7 @@
 r"""Which positions and targets let transformers count beyond the training lengths?
 
-Mean, length and sum of bits, trained on 1 to 10 of them and tested on up to 50: Figures
-1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and paired tests.
+Trains on mean, length or sum of 1 to 10 bits (up to 40 in Figure 4) and tests on up to
+50 bits: Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and paired tests.
 
   python -m experiments.counting --config=configs/counting.py:quick \
       --workdir=runs/counting

@@ -1,4 +1,4 @@
-"""What is trained for the figures of counting. Runs without JAX."""
+"""The models behind the figures of counting. Runs without JAX."""
 
 from collections.abc import Mapping
 import itertools
@@ -6,10 +6,10 @@ import re
 from typing import Any, NamedTuple
 
 IDENTITY, NO_POSITIONS = 'identity', 'none'
-MOST_LINES = 8  # of a figure
+MOST_LINES = 8  # in one figure
 
 
-class Cell(NamedTuple):
+class Setup(NamedTuple):
   """One model, trained on one task."""
 
   task: str  # 'mean', 'length' or 'sum'
@@ -20,31 +20,31 @@ class Cell(NamedTuple):
 
   @property
   def shifted(self) -> bool:
-    """Whether f(y + 1) is trained on: a sum may be 0, where log and 1/√ are not."""
+    """Whether the target is f(y + 1): a sum y may be 0, where log and 1/√ fail."""
     return self.task == 'sum' and self.reparameterization != IDENTITY
 
   @property
   def experiment(self) -> str:
-    """Of its rows in results.csv, such as length_10 or mean_uniform_10."""
+    """The column experiment of its rows, such as length_10 or mean_uniform_10."""
     uniform = '_uniform' if self.counts == 'uniform' else ''
     return f'{self.task}{uniform}_{self.train_length}'
 
   @property
   def arm(self) -> str:
-    """Of its rows, such as none or none+sqrt."""
+    """The column arm of its rows, such as none or none+sqrt."""
     plain = self.reparameterization == IDENTITY
     return self.positions + ('' if plain else f'+{self.reparameterization}')
 
 
-class FigureCells(NamedTuple):
-  """The lines of a figure, which differ in one thing."""
+class FigureSetups(NamedTuple):
+  """The lines of a figure, which differ in one field."""
 
-  varied: str  # field of `Cell`
-  cells: tuple[Cell, ...]
+  varied: str  # the field of `Setup` in which they differ
+  cells: tuple[Setup, ...]
 
   @property
-  def control(self) -> Cell | None:
-    """The cell that the others are tested against, if there are both."""
+  def control(self) -> Setup | None:
+    """The cell that the others are tested against; None if there is no pair to test."""
     plain = {'positions': NO_POSITIONS, 'reparameterization': IDENTITY}
     if self.varied not in plain or len(self.cells) < 2:
       return None
@@ -52,37 +52,36 @@ class FigureCells(NamedTuple):
     return next(found, None)
 
 
-def read_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, FigureCells]:
-  """Returns what a configuration's field `figures` asks for.
+def read_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, FigureSetups]:
+  """Returns the figures of a configuration, from its field `figures`.
 
   Raises:
-    ValueError: if a figure varies more than one thing, has a value twice or more lines
-      than can be told apart, or its name is no file's.
+    ValueError: if a figure varies more than one field, has more lines than can be
+      distinguished, or its name cannot be that of a file.
   """
   return {name: _read_figure(name, figure) for name, figure in figures.items()}
 
 
-def _read_figure(name: str, figure: Mapping[str, Any]) -> FigureCells:
+def _read_figure(name: str, figure: Mapping[str, Any]) -> FigureSetups:
   axes = {'train_length': figure['train_lengths'], 'positions': figure['positions'],
           'reparameterization': figure['reparameterizations']}
   if not re.fullmatch(r'[A-Za-z0-9_-]+', name):
-    raise ValueError(f'config.figures: a name has letters, digits, _ and -: {name!r}')
+    raise ValueError('config.figures: a name must consist of letters, digits, _ and '
+                     f'-: {name!r}')
   several = [field for field, values in axes.items() if len(values) > 1]
   if len(several) > 1:
-    raise ValueError(f'config.figures.{name} varies several things: {several}')
-  for field, values in axes.items():
-    if not values or len(set(values)) < len(values):
-      raise ValueError(f'config.figures.{name}: {field} must be distinct: {values}')
+    raise ValueError(f'config.figures.{name} must vary only one field: {several}')
+  for values in axes.values():
     if len(values) > MOST_LINES:
       raise ValueError(f'config.figures.{name} has more than {MOST_LINES} lines: '
                        f'{len(values)}')
   cells = tuple(
-      Cell(figure['task'], figure['counts'], *values)
+      Setup(figure['task'], figure['counts'], *values)
       for values in itertools.product(*axes.values())
   )
-  return FigureCells(several[0] if several else 'positions', cells)
+  return FigureSetups(several[0] if several else 'positions', cells)
 
 
-def all_cells(figures: Mapping[str, FigureCells]) -> list[Cell]:
+def all_cells(figures: Mapping[str, FigureSetups]) -> list[Setup]:
   """Returns all cells of all figures, each once."""
   return list(dict.fromkeys(cell for f in figures.values() for cell in f.cells))

@@ -1,4 +1,4 @@
-"""Figures of counting: error by length, a line a model. Runs without JAX."""
+"""Figures of counting: error by length, one line per model. Runs without JAX."""
 
 from collections.abc import Mapping
 
@@ -6,19 +6,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.counting.cells import Cell, FigureCells
+from experiments.counting.cells import FigureSetups, Setup
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
-FLOOR = 1e-12  # of a squared error: below it there is but rounding
+FLOOR = 1e-12  # smaller squared errors are rounding and are raised to it
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
     'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity',
 }
 
 
-def label(varied: str, cell: Cell, plain: bool = True) -> str:
-  """Returns what a line is called; `plain` for tables."""
+def label(varied: str, cell: Setup, plain: bool = True) -> str:
+  """Returns the label of a line: plain text for tables, or with LaTeX for figures."""
   value = getattr(cell, varied)
   if varied == 'train_length':
     return f'1 to {value} bits'
@@ -31,20 +31,20 @@ def label(varied: str, cell: Cell, plain: bool = True) -> str:
   return (_LABELS | functions)[value]
 
 
-def what(figure: FigureCells) -> str:
-  """Returns what is told, such as 'mean of bits'."""
+def what(figure: FigureSetups) -> str:
+  """Returns the quantity that models answer, such as 'mean of bits'."""
   cell = figure.cells[0]
   counts = ', number of ones uniform' if cell.counts == 'uniform' else ''
   name = {'mean': 'mean of bits', 'length': 'number of bits', 'sum': 'sum of bits'}
   return name[cell.task] + counts
 
 
-def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> Figure:
-  """Draws the squared error by length; with reparameterizations its median too.
+def errors(figure: FigureSetups, indices: Mapping[str, Index], longest: int) -> Figure:
+  """Draws the squared error by length; for reparameterizations its median too.
 
   Args:
-    figure: its cells, all with results.
-    indices: of the experiments, by (arm, metric, length).
+    figure: with cells that all have results.
+    indices: {experiment: its rows, by (arm, metric, length)}.
     longest: the longest test length.
   """
   metrics = {'squared_error': 'mean over strings'}
@@ -71,7 +71,7 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
                    linewidth=0)
     axes.set(title=f'{what(figure).capitalize()},\n{title}',
              xlabel='number of bits $l$', xlim=(0, longest + 1))
-  # Bands of few seeds may be wider than what is to be seen.
+  # The limits come from the means: with few seeds, bands may be very wide.
   row[0].set(ylabel='squared error')
   if ends:
     row[0].set_ylim(min(ends) / 5, max(ends) * 5)
@@ -89,11 +89,11 @@ def errors(figure: FigureCells, indices: Mapping[str, Index], longest: int) -> F
   return drawn
 
 
-def _reference(axes: Axes, figure: FigureCells, longest: int) -> list[float]:
-  """Draws the error of answering 1/2 always, where the mean is asked for.
+def _reference(axes: Axes, figure: FigureSetups, longest: int) -> list[float]:
+  """Draws the error of always answering 1/2, if the task is the mean.
 
   Returns:
-    What is to be seen of it: at the longest training length.
+    Values that the vertical axis must show: that at the longest training length.
   """
   cell, n = figure.cells[0], np.arange(1, longest + 1)
   if cell.task != 'mean':

@@ -1,9 +1,9 @@
-"""What counting tells: its tables, of which the figures are drawn. Runs without JAX.
+"""Writes the tables and figures of counting. Runs without JAX.
 
-A model's outcome is its mean squared error at each length. It spans many powers of ten,
-so models are compared by its logarithm: the endpoint of a comparison is the mean of
-log10 of the error over all lengths beyond training, treated minus control, paired over
-seeds, and shown as a factor. Tests are corrected by Holm over the lines of a figure.
+The outcome of a model is its mean squared error at each length. Errors span many powers
+of ten, so models are compared by their logarithm: the endpoint is the mean of log10 of
+the error over all lengths beyond training, treated minus control, paired over seeds,
+and is shown as a factor. Tests are corrected by Holm over the lines of a figure.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ import numpy as np
 from experiments.counting import figures
 from experiments.counting.cells import (
   all_cells,
-  Cell,
-  FigureCells,
+  FigureSetups,
   IDENTITY,
   NO_POSITIONS,
   read_figures,
+  Setup,
 )
 from experiments.counting.figures import FLOOR
 from vvlen.reporting import plots, results, run_folder
@@ -51,7 +51,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """Writes tables and figures of a run into its folder.
 
   Args:
-    workdir: a folder with the config.json and results.csv of a run of counting.
+    workdir: a folder with config.json and results.csv of a run of counting.
 
   Returns:
     The tables as Markdown, and the paths written.
@@ -68,7 +68,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   rows = results.read_rows(folder / 'results.csv')
   known = {(cell.experiment, cell.arm) for cell in cells}
   if odd := [row for row in rows if (row.experiment, row.arm) not in known]:
-    raise ValueError(f'{folder}/results.csv has a row of another run: {odd[0][:-1]}')
+    raise ValueError(f'{folder}/results.csv has a row of another run: {odd[0].key}')
   indices: Indices = {
       cell.experiment: results.index(r for r in rows if r.experiment == cell.experiment)
       for cell in cells
@@ -96,14 +96,14 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
 
 def table(
-    name: str, figure: FigureCells, indices: Indices, longest: int
+    name: str, figure: FigureSetups, indices: Indices, longest: int
 ) -> Table:
-  """Makes the table of a figure: a row for each of its lines.
+  """Makes the table of a figure, a row for each of its lines.
 
   Args:
     name: of the figure.
-    figure: its cells, all with results.
-    indices: of the experiments.
+    figure: with cells that all have results.
+    indices: of all experiments.
     longest: the longest test length.
   """
   control = figure.control
@@ -139,11 +139,11 @@ def table(
                _note(figure, indices, counted, longest))
 
 
-def compare(indices: Indices, treated: Cell, control: Cell) -> PairedTest | None:
+def compare(indices: Indices, treated: Setup, control: Setup) -> PairedTest | None:
   """Tests log10 of the error beyond training, treated − control.
 
   Returns:
-    The test, None if fewer than two seeds have finite errors in both.
+    The test; None if fewer than two seeds have finite errors in both cells.
   """
   one, other = (endpoint(indices, cell) for cell in (treated, control))
   seeds = [s for s in one if s in other and math.isfinite(one[s] + other[s])]
@@ -152,8 +152,8 @@ def compare(indices: Indices, treated: Cell, control: Cell) -> PairedTest | None
   return paired_t_test([one[s] for s in seeds], [other[s] for s in seeds])
 
 
-def endpoint(indices: Indices, cell: Cell) -> dict[int, float]:
-  """Returns the mean of log10 of the error over lengths beyond training, by seed."""
+def endpoint(indices: Indices, cell: Setup) -> dict[int, float]:
+  """Returns {seed: mean of log10 of the error over lengths beyond training}."""
   index = indices[cell.experiment]
   lengths, _ = plots.values(index, cell.arm, 'squared_error')
   beyond = [n for n in lengths if n > cell.train_length]
@@ -162,21 +162,21 @@ def endpoint(indices: Indices, cell: Cell) -> dict[int, float]:
           for seed, x in errors.items()}
 
 
-def _broken(indices: Indices, cell: Cell) -> list[int]:
-  """Returns the seeds that have no finite error at some length."""
+def _broken(indices: Indices, cell: Setup) -> list[int]:
+  """Returns the seeds whose error is not finite at some length."""
   index = indices[cell.experiment]
   lengths, _ = plots.values(index, cell.arm, 'squared_error')
   errors = by_seed(index, cell.arm, 'squared_error', lengths)
   return [seed for seed, x in errors.items() if not np.isfinite(x).all()]
 
 
-def _seeds(indices: Indices, cell: Cell) -> set[int]:
+def _seeds(indices: Indices, cell: Setup) -> set[int]:
   index = indices[cell.experiment]
   return {*index.get((cell.arm, 'squared_error', 1), ())}
 
 
 def _record(
-    indices: Indices, cell: Cell, lengths: Sequence[int], counted: bool,
+    indices: Indices, cell: Setup, lengths: Sequence[int], counted: bool,
     test: PairedTest | None, p_holm: float, detectable: float,
 ) -> dict[str, Any]:
   index = indices[cell.experiment]
@@ -215,16 +215,16 @@ def _right_up_to(index: Index, arm: str) -> int:
   return last
 
 
-def _label(figure: FigureCells, cell: Cell) -> str:
+def _label(figure: FigureSetups, cell: Setup) -> str:
   return figures.label(figure.varied, cell)
 
 
-def _title(name: str, figure: FigureCells) -> str:
+def _title(name: str, figure: FigureSetups) -> str:
   words = name.removeprefix('figure_').replace('_', ', ')
   return f'Figure {words}. Mean squared error of the {figures.what(figure)}'
 
 
-def _note(figure: FigureCells, indices: Indices, counted: bool, longest: int) -> str:
+def _note(figure: FigureSetups, indices: Indices, counted: bool, longest: int) -> str:
   seeds = sorted({len(_seeds(indices, cell)) for cell in figure.cells})
   trained = sorted({cell.train_length for cell in figure.cells})
   upto = '' if len(trained) > 1 else f', trained on 1 to {trained[0]} bits'
@@ -234,10 +234,11 @@ def _note(figure: FigureCells, indices: Indices, counted: bool, longest: int) ->
     parts.append('Right up to: the last length up to which 95 % of answers round to '
                  'the target.')
   if any(cell.positions == 'learned' for cell in figure.cells):
-    parts.append('Learned positions beyond training are as they were drawn at first.')
+    parts.append('Learned positions beyond the training lengths keep their initial '
+                 'values.')
   if figure.control is not None:
     parts.append(
-        f'Factor: by which the error is that of {_label(figure, figure.control)}, '
+        f'Factor: the error divided by that of {_label(figure, figure.control)}, '
         'geometric mean over all lengths beyond training; p: paired two-sided t-test '
         'of its logarithm, corrected over the lines; smallest detectable: the factor '
         'that this test finds four times in five.'
@@ -248,10 +249,10 @@ def _note(figure: FigureCells, indices: Indices, counted: bool, longest: int) ->
   return ' '.join([*parts, *_known(figure, longest)])
 
 
-def _known(figure: FigureCells, longest: int) -> list[str]:
-  """Says what the paper shows of these lines (read off by eye), and a simple error."""
+def _known(figure: FigureSetups, longest: int) -> list[str]:
+  """Returns notes on the paper's values (read off its figures) and a trivial error."""
   parts = []
-  mean = Cell('mean', 'fair', 10, NO_POSITIONS, IDENTITY)
+  mean = Setup('mean', 'fair', 10, NO_POSITIONS, IDENTITY)
   if mean in figure.cells and longest >= 50:
     parts.append('The paper: about 1e-5 at 50 without positions.')
   if mean._replace(task='length', reparameterization='inverse_sqrt') in figure.cells:

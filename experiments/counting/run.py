@@ -4,13 +4,12 @@ The command line is in `__main__`.
 """
 
 import functools
-import math
 from typing import Any
 
 from experiments.counting import training
-from experiments.counting.cells import all_cells, Cell, read_figures
-from experiments.harness import seed_blocks
-from experiments.harness.fields import naming_fields
+from experiments.counting.cells import all_cells, read_figures, Setup
+from experiments.harness import fields, seed_blocks
+from experiments.harness.fields import one_of, optional, or_none, real, several, whole
 from experiments.harness.run_loop import (
   claim_for_seeds,
   Job,
@@ -18,21 +17,43 @@ from experiments.harness.run_loop import (
   run_jobs,
   seed_devices,
 )
+from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
-from vvlen.reporting import run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 
-# Random positions are drawn for a length, so that prefixes do not share a pass.
+# Without random positions: they are drawn per length, so the prefixes of a string
+# could not be evaluated in one forward pass.
 _POSITIONS = ('none', 'learned', 'sinusoidal', 'alibi', 'rope')
+_FIELDS = {
+    **fields.SEED_BLOCKS,
+    'figures.*.task': one_of(counting.TASKS),
+    'figures.*.counts': one_of(counting.COUNTS),
+    'figures.*.positions': several(one_of(_POSITIONS), once=True),
+    'figures.*.reparameterizations':
+        several(one_of(tuple(training.REPARAMETERIZATIONS)), once=True),
+    'figures.*.train_lengths': several(whole(least=1), once=True),
+    'model.num_layers': whole(least=1),
+    'model.width': fields.width(),
+    'model.num_heads': whole(least=1),
+    'model.mlp_factor': fields.width(),
+    'model.norm': one_of(NORMS),
+    'model.implementation': optional(or_none(one_of(IMPLEMENTATIONS))),
+    'model.dtype': optional(one_of(fields.DTYPES)),
+    'train.batch_size': whole(least=2),
+    'optimizer.weight_decay': real(least=0),
+    # Twice as many tokens are read, with a few more.
+    'evaluate.max_length': whole(least=2, most=2**24),
+    'evaluate.num_sequences': whole(least=2),
+}
 
 
 def main(config: Any, workdir: str) -> None:
-  """Runs the experiment, or what is left of it, and writes tables and figures."""
+  """Runs or resumes the experiment, and writes tables and figures."""
   cells, train = check(config), config.train
   mesh = seed_devices(train)
-  _check_targets(cells)  # JAX is set up by now
+  _check_targets(cells)  # uses JAX, whose devices are set up by now
   folder = claim_for_seeds(config, workdir, 'counting')
   curves = Curves(folder / 'metrics.jsonl')
   done = {(row.experiment, row.arm, row.seed) for row in read_rows(folder).values()}
@@ -44,9 +65,15 @@ def main(config: Any, workdir: str) -> None:
   print(f'{len({cell for cell, _ in todo})} of {len(cells)} models to train, '
         f'{config.num_seeds} seeds of {train.num_steps:,} steps each.'
         f'{" Compiling first." if todo else ""}', flush=True)
+
+  @functools.lru_cache(maxsize=1)  # the blocks of a cell follow one another
+  def programs(cell):
+    return training.make_programs(config, cell, mesh)
+
   jobs = [
-      Job(train.seeds_at_once * train.num_steps, functools.partial(
-          training.run_cell, config, cell, [first], mesh, folder, curves))
+      Job(train.seeds_at_once * train.num_steps,
+          lambda progress, cell=cell, first=first: training.run_block(
+              config, cell, programs(cell), first, folder, curves, progress))
       for cell, first in todo
   ]
   place = {(cell.experiment, cell.arm): i for i, cell in enumerate(cells)}
@@ -54,86 +81,36 @@ def main(config: Any, workdir: str) -> None:
       place[row.experiment, row.arm], row.seed, row.length or 0, row.metric))
 
 
-def check(config: Any) -> list[Cell]:
-  """Returns what is to be trained.
+def check(config: Any) -> list[Setup]:
+  """Returns the models of a configuration.
 
   Raises:
-    ValueError: if that cannot run.
+    ValueError: if the configuration cannot be run.
   """
-  with naming_fields():
-    _check_numbers(config)
-    figures = read_figures(config.figures.to_dict())
-    for name, figure in figures.items():
-      for cell in figure.cells:
-        _check_cell(config, f'config.figures.{name}', cell)
-        training.make_model(config, cell)
-    cells = all_cells(figures)
-    if config.model.norm not in NORMS:
-      raise ValueError(f'config.model.norm must be of {", ".join(NORMS)}: '
-                       f'{config.model.norm!r}')
+  fields.check(config, _FIELDS)
+  fields.check_multiples(
+      config, *fields.MULTIPLES, ('model.width', 'model.num_heads'))
+  if config.train.batch_size % 2:
+    raise ValueError('config.train.batch_size must be even, because two strings share '
+                     f'a row: {config.train.batch_size}')
+  if not fields.width().fits(config.model.width * config.model.mlp_factor):
+    raise ValueError('config.model.width times config.model.mlp_factor must be at most '
+                     f'2**24: {config.model.width} x {config.model.mlp_factor}')
+  cells = all_cells(read_figures(config.figures.to_dict()))
   if not cells:
     raise ValueError('config.figures is empty')
+  for cell in cells:
+    _check_cell(config, cell)
   return cells
 
 
-def _check_numbers(config: Any) -> None:
-  whole = {
-      'num_seeds': 2, 'train.batch_size': 2, 'train.num_steps': 1,
-      'train.steps_per_call': 1, 'train.seeds_at_once': 1, 'train.group_size': 1,
-      'model.num_layers': 1, 'model.width': 1, 'model.num_heads': 1,
-      'model.mlp_factor': 1, 'evaluate.max_length': 2, 'evaluate.num_sequences': 2,
-  }
-  fields = run_folder.flatten(config.to_dict())
-  for name, least in whole.items():
-    value = fields[name]
-    if not isinstance(value, int) or value < least:
-      raise ValueError(
-          f'config.{name} must be a whole number from {least} on: {value!r}'
-      )
-  for name in ('optimizer.learning_rate', 'optimizer.weight_decay',
-               'train.save_every_seconds'):
-    if not 0 <= fields[name] < math.inf:
-      raise ValueError(f'config.{name} must be finite, not negative: {fields[name]}')
-  if not fields['optimizer.learning_rate']:
-    raise ValueError('config.optimizer.learning_rate must be positive: 0')
-  if not 0 <= config.seed < 2**32:
-    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
-  if config.train.batch_size % 2:
-    raise ValueError('config.train.batch_size must be even, as strings share rows in '
-                     f'pairs: {config.train.batch_size}')
-  for many, part in (('train.num_steps', 'train.steps_per_call'),
-                     ('train.seeds_at_once', 'train.group_size'),
-                     ('model.width', 'model.num_heads')):
-    if fields[many] % fields[part]:
-      raise ValueError(f'config.{many} {fields[many]} must be a multiple of '
-                       f'config.{part} {fields[part]}')
-
-
-def _check_cell(config: Any, name: str, cell: Cell) -> None:
-  if cell.task not in counting.TASKS or cell.counts not in counting.COUNTS:
-    raise ValueError(
-        f'{name}: task must be of {", ".join(counting.TASKS)}, counts of '
-        f'{", ".join(counting.COUNTS)}: {cell.task!r}, {cell.counts!r}'
-    )
-  if cell.positions not in _POSITIONS:
-    raise ValueError(f'{name}: positions must be of {", ".join(_POSITIONS)}: '
-                     f'{cell.positions!r}')
+def _check_cell(config: Any, cell: Setup) -> None:
   if cell.positions == 'rope' and config.model.width // config.model.num_heads % 2:
-    raise ValueError('config.model: rope needs an even width of heads: '
+    raise ValueError('config.model: rope needs heads of even width: '
                      f'{config.model.width} / {config.model.num_heads}')
   if cell.positions == 'sinusoidal' and config.model.width % 2:
     raise ValueError('config.model: sinusoidal positions need an even width: '
                      f'{config.model.width}')
-  if cell.reparameterization not in training.REPARAMETERIZATIONS:
-    raise ValueError(
-        f'{name}: reparameterizations must be of '
-        f'{", ".join(training.REPARAMETERIZATIONS)}: {cell.reparameterization!r}'
-    )
-  # True is an int.
-  if type(cell.train_length) is not int or cell.train_length < 1:
-    raise ValueError(
-        f'{name}: train_lengths must be positive whole numbers: {cell.train_length!r}'
-    )
   if cell.train_length >= config.evaluate.max_length:
     raise ValueError(
         'config.evaluate.max_length must be beyond the training lengths: '
@@ -141,8 +118,8 @@ def _check_cell(config: Any, name: str, cell: Cell) -> None:
     )
 
 
-def _check_targets(cells: list[Cell]) -> None:
-  """Raises ValueError on a target without a reparameterization, such as 1/√0."""
+def _check_targets(cells: list[Setup]) -> None:
+  """Raises ValueError if a target cannot be reparameterized, such as 0 by 1/√y."""
   for cell in cells:
     try:
       check_target(training.reparameterization(cell), float(cell.task == 'length'))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.counting.cells import Cell
+from experiments.counting.cells import Setup
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.train import train_block
@@ -29,18 +29,18 @@ REPARAMETERIZATIONS = {
     'identity': outrep.IDENTITY, 'sqrt': outrep.SQRT, 'log': outrep.LOG,
     'inverse_sqrt': outrep.INVERSE_SQRT,
 }
-_ALL_STRINGS = 10  # bits, up to which all strings are tested
-_STRINGS_AT_ONCE = 50  # when measuring
+_ALL_STRINGS = 10  # bits; up to this length, all strings are tested
+_STRINGS_AT_ONCE = 50  # in one batch when measuring
 
 
-def reparameterization(cell: Cell) -> Reparameterization:
-  """Returns what a cell is trained on."""
+def reparameterization(cell: Setup) -> Reparameterization:
+  """Returns the function f whose value f(y) is the training target of a cell."""
   function = REPARAMETERIZATIONS[cell.reparameterization]
   return outrep.shifted(function, 1.0) if cell.shifted else function
 
 
-def make_model(config: Any, cell: Cell) -> SequenceRegressor:
-  """Returns the model of a cell; learned positions have a row for each test length."""
+def make_model(config: Any, cell: Setup) -> SequenceRegressor:
+  """Returns the model of a cell; learned positions reach to the longest test length."""
   longest = max(cell.train_length, config.evaluate.max_length)
   return SequenceRegressor(Decoder(
       counting.VOCAB_SIZE, positions=cell.positions, max_positions=longest + 2,
@@ -48,11 +48,11 @@ def make_model(config: Any, cell: Cell) -> SequenceRegressor:
   ))
 
 
-def problem(config: Any, cell: Cell) -> Problem:
-  """Returns what is trained: mean squared error of f(y), by AdamW, cosine."""
+def problem(config: Any, cell: Setup) -> Problem:
+  """Returns the problem to train: squared error of f(y), AdamW with cosine decay."""
   model, function = make_model(config, cell), reparameterization(cell)
   train = config.train
-  # In pairs that fill a row: an update then takes three quarters of the time.
+  # Two strings fill a row without padding, so an update takes a quarter less time.
   sample = functools.partial(
       counting.sample_packed, num_rows=train.batch_size // 2, min_length=1,
       max_length=cell.train_length, task=cell.task, counts=cell.counts,
@@ -78,16 +78,16 @@ def problem(config: Any, cell: Cell) -> Problem:
 
 
 class Answers(NamedTuple):
-  """What a seed answers for all prefixes of strings of bits."""
+  """The answers of a seed to all prefixes of strings of bits."""
 
   bits: np.ndarray  # [B, N] int32
-  answer: np.ndarray  # [B, N] of the prefixes of 1..N bits, decoded
+  answer: np.ndarray  # [B, N], decoded, to the prefixes of 1..N bits
 
 
 def answer_prefixes(
     model: SequenceRegressor, function: Reparameterization, params: Any, bits: jax.Array
 ) -> jax.Array:
-  """Returns the decoded answers for all prefixes, [B, N] -> [B, N] float32."""
+  """Returns the decoded answers to all prefixes, [B, N] -> [B, N] float32."""
 
   def one(bits):
     asked = all_prefixes(bits[None], counting.BOS, counting.EOS)
@@ -99,16 +99,16 @@ def answer_prefixes(
 
 
 def make_measure(
-    config: Any, cell: Cell, mesh: jax.sharding.Mesh
+    config: Any, cell: Setup, mesh: jax.sharding.Mesh
 ) -> Callable[[Any, jax.Array], dict[tuple[str, int], np.ndarray]]:
   """Builds the function that measures a block of seeds.
 
   Returns:
-    A function of (parameters, test keys), with a leading axis of seeds, to {(metric,
-    length): [S]}: mean and median over strings of the squared error of the target, and
-    the share of answers that round to it, but for means.
-    Up to 10 bits over all strings, by their probability; for more over as many as
-    config.evaluate.num_sequences says, of which those of all lengths are prefixes.
+    A function (parameters, test keys) -> {(metric, length): [S]}; both arguments have a
+    leading axis of S seeds. The metrics are mean and median over strings of the squared
+    error and, except for the task 'mean', the share of answers that round to the
+    target. Up to 10 bits they are over all strings, weighted by their probability;
+    beyond, over prefixes of config.evaluate.num_sequences random strings.
   """
   model, function = make_model(config, cell), reparameterization(cell)
   longest = config.evaluate.max_length
@@ -148,14 +148,14 @@ def make_measure(
 
 
 def _target(bits: np.ndarray, task: str) -> np.ndarray:
-  """Returns the targets of strings [..., l], [...] float64."""
+  """Returns the targets of strings, [..., l] -> [...] float64."""
   ones, length = bits.sum(axis=-1), bits.shape[-1]
   return {'mean': ones / length, 'length': np.full(ones.shape, float(length)),
           'sum': ones.astype(float)}[task]
 
 
 def _median(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-  """Returns the least value that half of the weight does not exceed: [S, B] -> [S]."""
+  """Returns the weighted median of each row, [S, B] -> [S]; nan if a value is nan."""
   order = np.argsort(values, axis=1)
   values, weight = (np.take_along_axis(x, order, axis=1) for x in (values, weight))
   share = weight.cumsum(axis=1) / weight.sum(axis=1, keepdims=True)
@@ -164,52 +164,60 @@ def _median(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
   return np.where(np.isnan(values).any(axis=1), np.nan, median)
 
 
-def run_cell(
-    config: Any,
-    cell: Cell,
-    firsts: list[int],
-    mesh: jax.sharding.Mesh,
-    folder: epath.Path,
-    curves: Curves,
-    progress: Progress,
-) -> list[results.Row]:
-  """Trains and measures blocks of seeds of a cell, from their checkpoints on.
+class Programs(NamedTuple):
+  """What the blocks of seeds of a cell share, each compiled when first called."""
 
-  Args:
-    config: as of configs/counting.py.
-    cell: what is trained.
-    firsts: the first seed of each block.
-    mesh: the devices, with the axis 'seed'.
-    folder: of the run.
-    curves: of the run.
-    progress: counts seed-steps.
+  trainer: ensemble.Trainer
+  measure: Callable[[Any, jax.Array], dict[tuple[str, int], np.ndarray]]
 
-  Returns:
-    Rows of all lengths, and `training_loss`, of f(y).
-  """
-  train, name = config.train, f'{cell.experiment}/{cell.arm}'
+
+def make_programs(config: Any, cell: Setup, mesh: jax.sharding.Mesh) -> Programs:
+  """Builds the functions that train and measure blocks of seeds of a cell."""
+  train = config.train
   trainer = ensemble.make_trainer(
       problem(config, cell), steps_per_call=train.steps_per_call,
       group_size=train.group_size, mesh=mesh,
   )
-  measure = make_measure(config, cell, mesh)
-  rows = []
-  for first in firsts:
-    keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-    [state] = train_block(
-        [trainer], keys, train.num_steps, name=f'{name}, seeds from {first}', arm=name,
-        first=first, folders=[seed_blocks.checkpoints(folder, config, name, first)],
-        curves=[curves], progress=progress,
-        save_every_seconds=train.save_every_seconds,
-    )
-    test_keys, _ = seed_blocks.measuring_keys(keys, mesh)
-    measured: dict[Any, np.ndarray] = measure(state.params, test_keys)
-    measured['training_loss', None] = curves.late_mean(name, first, 'loss')
-    rows += [
-        results.Row(
-            cell.experiment, cell.arm, seed, length, metric, values[seed - first]
-        )
-        for (metric, length), values in measured.items()
-        for seed in seed_blocks.seeds_of(config, first)
-    ]
-  return rows
+  return Programs(trainer, make_measure(config, cell, mesh))
+
+
+def run_block(
+    config: Any,
+    cell: Setup,
+    programs: Programs,
+    first: int,
+    folder: epath.Path,
+    curves: Curves,
+    progress: Progress,
+) -> list[results.Row]:
+  """Trains and measures a block of seeds of a cell, resuming from its checkpoint.
+
+  Args:
+    config: as in configs/counting.py.
+    cell: what to train.
+    programs: of the cell.
+    first: the first seed of the block.
+    folder: of the run.
+    curves: the learning curves of the run.
+    progress: counts seed-steps.
+
+  Returns:
+    Rows of the metrics at all lengths, and of `training_loss`, that of f(y).
+  """
+  train, name = config.train, f'{cell.experiment}/{cell.arm}'
+  keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
+  [state] = train_block(
+      [programs.trainer], keys, train.num_steps, name=f'{name}, seeds from {first}',
+      arm=name, first=first,
+      folders=[seed_blocks.checkpoints(folder, config, name, first)],
+      curves=[curves], progress=progress, save_every_seconds=train.save_every_seconds,
+  )
+  test_keys, _ = seed_blocks.measuring_keys(keys, programs.trainer.mesh)
+  measured: dict[Any, np.ndarray] = programs.measure(state.params, test_keys)
+  measured['training_loss', None] = curves.late_mean(name, first, 'loss')
+  return [
+      results.Row(
+          cell.experiment, cell.arm, seed, length, metric, values[seed - first])
+      for (metric, length), values in measured.items()
+      for seed in seed_blocks.seeds_of(config, first)
+  ]

@@ -1,27 +1,80 @@
-"""What a configuration of `experiments.language_model` must be to run."""
+"""Checks configurations of `experiments.language_model`."""
 
-import math
 from typing import Any
 
-from experiments.language_model import report as alignment
-from experiments.language_model import training
-from vvlen.models import rope
+from experiments.harness import fields
+from experiments.harness.fields import (
+    flag,
+    one_of,
+    optional,
+    or_none,
+    real,
+    several,
+    text,
+    whole,
+)
+from experiments.language_model import report, training
+from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.llama.model import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.windows import offset_range
 from vvlen.reporting import run_folder
 from vvlen.tasks.tokenizers import byte_tokenizer
 
-# Whole numbers, and the least that each may be.
-_LEAST = {
-    'num_seeds': 1, 'seed': 0, 'train.max_length': 4, 'train.batch_size': 1,
-    'train.num_steps': 1, 'train.steps_per_call': 1, 'train.seeds_at_once': 0,
-    'train.group_size': 1, 'train.save_every_steps': 1, 'train.parts': 1,
-    'evaluate.every_steps': 1, 'evaluate.num_segments': 1, 'optimizer.warmup_steps': 0,
-    'model.num_layers': 1, 'model.width': 1, 'model.mlp_width': 1,
-    'model.num_heads': 1, 'model.num_key_heads': 1,
+_FIELDS = {
+    'seed': fields.seed(),
+    'num_seeds': whole(least=1),
+    'control': text('name'),
+    'arms.*.weight': real(least=0),
+    'arms.*.offsets': several(real(least=0, most=1), 2, 2, rising=True),
+    'arms.*.steps': real(above=0, most=10),
+    'checkpoint': text(),
+    'text.path': text(),
+    'text.tokenizer': text(),
+    'text.within_documents': flag(),
+    'text.held_out': real(above=0, below=1),
+    'train.max_length': whole(least=4),
+    'train.batch_size': whole(least=1),
+    'train.num_steps': whole(least=1),
+    'train.steps_per_call': whole(least=1),
+    'train.seeds_at_once': whole(least=0),
+    'train.group_size': whole(least=1),
+    'train.save_every_seconds': real(least=0),
+    'train.save_every_steps': whole(least=1),
+    'train.parts': whole(least=1),
+    'train.dtype': one_of(fields.DTYPES),
+    'train.remat': flag(),
+    **fields.MESH,
+    'optimizer.learning_rate': real(above=0),
+    'optimizer.warmup_steps': whole(least=0),
+    'optimizer.weight_decay': real(least=0),
+    'optimizer.clip_norm': or_none(real(above=0)),
+    'optimizer.final_rate': real(least=0, most=1),
+    'optimizer.b1': optional(real(least=0, below=1)),
+    'optimizer.b2': optional(real(least=0, below=1)),
+    'evaluate.every_steps': whole(least=1),
+    'evaluate.lengths': several(whole(least=1), rising=True),
+    'evaluate.num_segments': whole(least=1),
+    'evaluate.offsets': several(real(above=0, most=1)),
 }
-# Of seeds one at a time alone, and what they are where seeds are trained together.
+# Fields of a new model; a checkpoint has its own.
+_MODEL = {
+    'model.num_layers': whole(least=1),
+    'model.width': fields.width(),
+    'model.mlp_width': fields.width(),
+    'model.num_heads': whole(least=1),
+    'model.num_key_heads': whole(least=1),
+    'model.head_width': optional(or_none(whole(least=1))),
+    'model.norm': one_of(NORMS),
+    'model.rope_base': real(above=0),
+    'model.epsilon': optional(real(above=0)),
+    'model.attention_bias': optional(flag()),
+    'model.output_bias': optional(flag()),
+    'model.mlp_bias': optional(flag()),
+    'model.tied': optional(flag()),
+    'model.implementation': optional(or_none(one_of(IMPLEMENTATIONS))),
+}
+# Fields that need seeds one at a time -> values allowed if seeds train together.
 _ALONE: dict[str, tuple[Any, ...]] = {
     'checkpoint': ('',), 'text.within_documents': (False,), 'train.parts': (1,),
     'mesh.data': (-1, 1), 'mesh.fsdp': (1,), 'mesh.tensor': (1,),
@@ -29,81 +82,62 @@ _ALONE: dict[str, tuple[Any, ...]] = {
 
 
 def check(config: Any) -> None:
-  """Raises ValueError on a configuration that cannot run."""
-  fields = run_folder.flatten(config.to_dict())
-  for name, least in _LEAST.items():
-    if name.startswith('model.') and 'model' not in config:
-      continue
-    value = fields[name]
-    if type(value) is not int or value < least:
-      raise ValueError(
-          f'config.{name} must be a whole number from {least} on: {value!r}')
-  for name, plain in _ALONE.items():
-    if config.train.seeds_at_once and fields[name] not in plain:
-      raise ValueError(f'config.{name} {fields[name]!r} is for seeds one at a time: '
-                       '--config.train.seeds_at_once=0')
+  """Raises ValueError if a configuration cannot be run."""
+  fields.check(config, _FIELDS | (_MODEL if 'model' in config else {}))
+  flat, together = run_folder.flatten(config.to_dict()), config.train.seeds_at_once > 0
+  if together:
+    for name, plain in _ALONE.items():
+      if flat[name] not in plain:
+        raise ValueError(f'config.{name} {flat[name]!r} is only supported for seeds '
+                         'one at a time, with --config.train.seeds_at_once=0')
+    fields.check_multiples(
+        config, *fields.MULTIPLES, ('evaluate.every_steps', 'train.steps_per_call'))
+  elif config.seed + config.num_seeds > 2**32:
+    raise ValueError('config.seed + num_seeds must not exceed 2**32: '
+                     f'{config.seed} + {config.num_seeds}')
   _check_model(config)
   _check_arms(config)
   _check_evaluation(config)
-  if config.train.dtype not in ('float32', 'bfloat16'):
-    raise ValueError('config.train.dtype must be float32 or bfloat16: '
-                     f'{config.train.dtype!r}')
-  for arm in config.arms.values():
-    try:
-      training.make_optimizer(
-          config, training.num_steps(config, arm))
-    except ValueError as error:
-      raise ValueError(f'config.optimizer: {error}') from error
 
 
 def _check_model(config: Any) -> None:
   if config.checkpoint:
     return
   if 'model' not in config:
-    raise ValueError('config.checkpoint is missing: a folder to go on from')
-  if config.model.norm not in NORMS:
-    raise ValueError(f'config.model.norm must be of {", ".join(NORMS)}: '
-                     f'{config.model.norm!r}')
+    raise ValueError('config.checkpoint is missing: the folder of a model to train')
   try:
-    model = training.make_model(config, byte_tokenizer())
-    check_model(model)
-    rope.check(model.rope)  # type: ignore[arg-type]
+    check_model(training.make_model(config, byte_tokenizer()))
   except ValueError as error:
     raise ValueError(f'config.model: {error}') from error
 
 
 def _check_arms(config: Any) -> None:
   if config.control not in config.arms:
-    raise ValueError(f'config.control {config.control!r} is none of config.arms')
+    raise ValueError(f'config.control {config.control!r} is not one of config.arms')
   for name, arm in config.arms.items():
     if not name.replace('_', '').isalnum():
-      raise ValueError(f'config.arms: a name has letters, digits and _: {name!r}')
-    offset_range(config.train.max_length, tuple(arm.offsets))
-    if not 0 <= arm.weight < math.inf:
-      raise ValueError(f'config.arms.{name}.weight must be finite and not negative: '
-                       f'{arm.weight}')
-    if not 0 < arm.steps <= 10:
-      raise ValueError(f'config.arms.{name}.steps must lie in 0..10: {arm.steps}')
-  alignment.check(alignment.read_run(config.to_dict()))
+      raise ValueError('config.arms: a name must consist of letters, digits and _: '
+                       f'{name!r}')
+    try:
+      offset_range(config.train.max_length, tuple(arm.offsets))
+    except ValueError as error:
+      raise ValueError(f'config.arms.{name}.offsets: {error}') from error
+    num_steps = training.num_steps(config, arm)
+    if config.optimizer.warmup_steps >= num_steps:
+      raise ValueError('config.optimizer.warmup_steps must be less than the steps of '
+                       f'{name}, {num_steps}: {config.optimizer.warmup_steps}')
+  report.check(report.read_run(config.to_dict()))
 
 
 def _check_evaluation(config: Any) -> None:
-  length, lengths = config.train.max_length, list(config.evaluate.lengths)
-  if not lengths or sorted(set(lengths)) != lengths or not all(
-      type(x) is int and x >= 1 for x in lengths):
-    raise ValueError(
-        f'config.evaluate.lengths must be rising whole multiples: {lengths}')
+  length, lengths = config.train.max_length, config.evaluate.lengths
   if lengths[0] != 1 or len(lengths) < 2:
-    raise ValueError('config.evaluate.lengths must be 1 and at least one more: '
+    raise ValueError('config.evaluate.lengths must have 1 and at least one more: '
                      f'{lengths}')
-  if not config.evaluate.offsets:
-    raise ValueError('config.evaluate.offsets must not be empty')
+  if lengths[-1] * length > fields.INT32:
+    raise ValueError('config.evaluate.lengths times config.train.max_length must not '
+                     f'exceed 2**31-1: {lengths[-1]}, {length}')
   for share in config.evaluate.offsets:
     if not 1 <= int(share * length) <= length // 2 - 1:
-      raise ValueError('config.evaluate.offsets must be shares of the length that '
-                       f'leave 1..{length // 2 - 1} of {length}: {share}')
-  for name, steps in (('train.num_steps', config.train.num_steps),
-                      ('evaluate.every_steps', config.evaluate.every_steps)):
-    if config.train.seeds_at_once and steps % config.train.steps_per_call:
-      raise ValueError(f'config.{name} {steps} must be a multiple of '
-                       f'config.train.steps_per_call {config.train.steps_per_call}')
+      raise ValueError('config.evaluate.offsets times the length must be in '
+                       f'1..{length // 2 - 1} for a length of {length}: {share}')

@@ -13,7 +13,7 @@ from vvlen.reporting.results import Index
 
 
 def label(arm: Any) -> str:
-  """Returns what an arm is called, an `alignment.Arm`, by what is unlike the others."""
+  """Returns the label of a `report.Arm`: α, and what differs from the default."""
   parts = [f'α = {arm.weight:g}']
   if arm.offsets != (0, 0.5):
     parts.append(f'e / L in {arm.offsets[0]:g}..{arm.offsets[1]:g}')
@@ -28,16 +28,16 @@ def times(multiple: int) -> str:
 
 
 def by_length(family: Any, run: Any, index: Index) -> Figure:
-  """Draws perplexity by length, its logarithm less the control's, and misalignment.
+  """Draws perplexity by length, the change of its logarithm, and misalignment.
 
   Args:
-    family: an `alignment.Family`.
-    run: an `alignment.Run`.
-    index: of its rows.
+    family: a `report.Family`.
+    run: a `report.Run`.
+    index: of the rows of the run.
   """
   figure = Figure(figsize=(9.0, 3.2))
   plain, difference, excess = figure.subplots(1, 3)
-  plots.log_axis(plain)  # of these two, geometric means
+  plots.log_axis(plain)  # both show geometric means
   plots.log_axis(excess)
   arms = (family.control, *family.others)
   for arm, (colour, marker) in zip(arms, plots.LOOKS[:len(arms)], strict=True):
@@ -70,11 +70,11 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
 
 
 def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
-  """Draws perplexity and misalignment in the course of training, an arm a line.
+  """Draws perplexity and misalignment during training, one line per arm.
 
   Args:
-    run: an `alignment.Run`.
-    lines: of evaluations.jsonl, as `vvlen.reporting.curves` reads them.
+    run: a `report.Run`.
+    lines: of evaluations.jsonl, from `vvlen.reporting.curves.read_curves`.
   """
   lines = list(lines)
   panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'
@@ -110,14 +110,14 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
 
 
 def _lines(seeds: int, more: str = '') -> str:
-  """Says what lines and bands are."""
+  """Describes lines and bands."""
   if seeds == 1:
     return 'one seed, so without intervals'
   return f'geometric mean over {seeds} seeds{more}; bands: 95 % intervals'
 
 
 def _step_ticks(axes: Axes, steps: list[int]) -> None:
-  """Labels steps that were evaluated, if they are few and apart, or round numbers."""
+  """Labels the evaluated steps if they are few and well apart, else round numbers."""
   apart = (steps[-1] - steps[0]) / 5
   kept = [steps[-1]]
   for step in reversed(steps[:-1]):

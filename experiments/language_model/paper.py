@@ -1,7 +1,8 @@
-"""What arXiv 2506.11769 prints of perplexity, to set beside ours. Runs without JAX.
+"""Perplexities printed in arXiv 2506.11769, to compare with ours. Runs without JAX.
 
-Single runs, Llama-2-7B, after 50, 100 and 200 steps; with CLEX trained at L = 4,096 and
-measured at 8,192. All that our copy of its Tables 2, 3 and 6 has, and Tables 7, 9, 10.
+Single runs of Llama-2-7B after 50, 100 and 200 steps; CLEX is trained at L = 4,096 and
+measured at 8,192. From Tables 7, 9 and 10, and from Tables 2, 3 and 6 as far as our
+copy of the paper has them.
 """
 
 from collections.abc import Mapping
@@ -24,12 +25,12 @@ ALPHA: Mapping[str, Mapping[str, Steps]] = {
         '0': (6.89, 6.52, 6.01), '0.1': (6.92, 6.43, 5.91), '0.5': (7.14, 6.78, 6.34),
     },
 }
-# range of e -> the same; LongQLoRA, α = 0.1.
+# range of e -> perplexity after 50, 100 and 200 steps; LongQLoRA, α = 0.1.
 OFFSETS: Mapping[str, Steps] = {
     'e up to L/2': (6.72, 6.39, 5.77), 'up to L/4': (6.77, 6.29, 5.81),
     'L/4 to L/2': (6.82, 6.47, 5.94), 'up to L': (15.65, 13.59, 12.52),
 }
-# setting -> the same at α = 0.1 after 47, 95 and 190 steps.
+# setting -> perplexity at α = 0.1 after 47, 95 and 190 steps.
 EQUAL_TIME: Mapping[str, Steps] = {
     'CLEX on RedPajama-Book': (6.92, 6.27, 5.91), 'CLEX on PG19': (9.02, 8.01, 7.39),
     'LongQLoRA': (6.79, 6.42, 5.74), 'EABF': (7.01, 6.48, 5.86),
@@ -38,7 +39,7 @@ _SINGLE = 'perplexity after 50 / 100 / 200 steps, single runs'
 
 
 def note(family: str) -> str:
-  """Returns what the paper has for a family of arms, '' if nothing."""
+  """Returns the paper's results for a family of arms; '' if it has none."""
   if family == 'alpha':
     settings = '. '.join(f'{name}: {_rows(rows, "α = ")}' for name, rows in
                          ALPHA.items())

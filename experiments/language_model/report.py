@@ -1,10 +1,10 @@
-"""What aligning contexts does to language models: tables of a run. Runs without JAX.
+"""Writes the tables and figures of language models. Runs without JAX.
 
-The outcome is perplexity at multiples of the training length L. Seeds and arms are
-compared by its logarithm, nats a token: the primary endpoint is that at 4 L (the
-longest, where there is no 4 L), α = 0.1 minus 0, paired over seeds, two-sided t-test at
-5 %. Other arms are secondary: corrected by Holm over those of a table. So are other
-lengths, and misalignment at each, in tables of their own.
+The outcome is perplexity at multiples of the training length L, compared by its
+logarithm, in nats per token. The primary endpoint is that at 4 L (or at the longest
+length, if 4 L is not measured), α = 0.1 minus α = 0, paired over seeds, with a
+two-sided t-test at 5 %. Everything else is secondary and corrected by Holm: other arms
+over their table; other lengths, and misalignment at each length, in separate tables.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _PRIMARY = 0.1  # α
 
 
 class Arm(NamedTuple):
-  """How an arm is trained."""
+  """The settings of an arm."""
 
   name: str
   weight: float  # α
@@ -31,17 +31,17 @@ class Arm(NamedTuple):
 
 
 class Family(NamedTuple):
-  """Arms that differ in one thing from their control."""
+  """Arms that differ in one setting from their control."""
 
   name: str  # of its table and figure
   title: str
   control: Arm
   others: tuple[Arm, ...]
-  primary: str = ''  # the arm of the primary endpoint, if it is of this family
+  primary: str = ''  # the arm of the primary endpoint, if this family has it
 
 
 class Run(NamedTuple):
-  """What a folder says of a run."""
+  """What the report needs to know about a run, from its config.json."""
 
   arms: dict[str, Arm]
   control: str
@@ -54,7 +54,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """Writes tables and figures of a run into its folder.
 
   Args:
-    workdir: a folder with the config.json and results.csv of language models.
+    workdir: a folder with config.json and results.csv of language models.
 
   Returns:
     The tables as Markdown, and the paths written.
@@ -87,10 +87,11 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
 
 def families(run: Run, there: set[str]) -> list[Family]:
-  """Returns the families of arms that a run has results of.
+  """Returns the families of the arms in `there`.
 
-  Arms that differ from the control in α alone; in the range of offsets alone from one
-  of these; and in steps.
+  They are: arms that differ from the control only in α; arms that differ from the
+  control, or from one of those, only in the range of offsets; and arms that differ
+  from the control in the number of steps.
   """
   arms = {name: arm for name, arm in run.arms.items() if name in there}
   if run.control not in arms:
@@ -115,17 +116,17 @@ def families(run: Run, there: set[str]) -> list[Family]:
 
 
 def check(run: Run) -> None:
-  """Raises ValueError unless each arm stands in a table, and in one row of it alone."""
+  """Raises ValueError unless each arm belongs to a family."""
   found = families(run, set(run.arms))
   shown = {arm.name for family in found for arm in (family.control, *family.others)}
   for name in run.arms:
     if name not in shown:
-      raise ValueError(f'arm {name} is compared with none: it must differ from the '
-                       'control, or from an arm that differs in α, in one thing')
+      raise ValueError(f'arm {name} has nothing to be compared with: it must differ in '
+                       'one field from the control or from an arm with another α')
 
 
 def read_run(config: Mapping[str, Any]) -> Run:
-  """Returns what a configuration says, as of configs/language_model.py."""
+  """Returns the `Run` of a configuration, as in configs/language_model.py."""
   arms = {
       name: Arm(name, float(arm['weight']),
                 (float(arm['offsets'][0]), float(arm['offsets'][1])),

@@ -1,4 +1,4 @@
-"""Does aligning short and long contexts carry language models to longer ones?
+"""Does aligning short and long contexts help language models at longer ones?
 
 The command line is in `__main__`.
 """
@@ -9,46 +9,51 @@ from typing import Any
 from etils import epath
 
 from experiments.harness import fingerprint, machine, seed_blocks
-from experiments.harness.fields import naming_fields
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
-from experiments.language_model import check, sharded, training
-from experiments.language_model.together import run_arm
+from experiments.language_model import check, sharded, together, training
 from vvlen.reporting import run_folder
 from vvlen.sharding import mesh as partition
 
 
 def main(config: Any, workdir: str) -> None:
-  """Runs the experiment, or what is left of it, and writes tables and figures."""
-  with naming_fields():
-    check.check(config)
-  together = config.train.seeds_at_once > 0
-  if together:
+  """Runs or resumes the experiment, and writes tables and figures."""
+  check.check(config)
+  in_blocks = config.train.seeds_at_once > 0
+  if in_blocks:
     mesh = seed_devices(config.train)
   else:
     machine.use_devices()
   text = training.read_text(config)
   model = training.make_model(config, text.tokenizer)
-  if not together:
+  if not in_blocks:
     mesh = partition.make_mesh(**config.mesh.to_dict())
     sharded.check(config, model, mesh)
   folder = epath.Path(workdir)
   first_of_processes(lambda: _claim(config, workdir, text.facts))
   done = {(row.arm, row.seed) for row in read_rows(folder).values()}
-  blocks = seed_blocks.first_seeds(config) if together else range(config.num_seeds)
-  at_once = config.train.seeds_at_once if together else 1
+  blocks = seed_blocks.first_seeds(config) if in_blocks else range(config.num_seeds)
+  at_once = config.train.seeds_at_once if in_blocks else 1
   todo = [
       (name, block) for name in config.arms for block in blocks
       if any((name, seed) not in done
              for seed in range(block, min(block + at_once, config.num_seeds)))
   ]
-  print(f'{len(todo)} of {len(config.arms) * len(blocks)} trainings to do. '
+  print(f'{len(todo)} of {len(config.arms) * len(blocks)} training runs to do. '
         f'{"Compiling first." if todo else ""}', flush=True)
   arms = list(config.arms)
+  if in_blocks:
+    # The blocks of an arm follow one another.
+    programs = functools.lru_cache(maxsize=1)(lambda name: together.make_programs(
+        config, name, model, text, mesh))
+    train = lambda name, first: lambda progress: together.run_block(
+        config, name, model, programs(name), first, folder, progress)
+  else:
+    shared = sharded.Programs(config, model, mesh)
+    train = lambda name, seed: functools.partial(
+        sharded.run_seed, config, name, seed, model, text, mesh, shared, folder)
   jobs = [
-      Job(at_once * training.num_steps(config, config.arms[name]), functools.partial(
-          run_arm if together else sharded.run_seed,
-          config, name, [block] if together else block, model, text, mesh, folder))
+      Job(at_once * training.num_steps(config, config.arms[name]), train(name, block))
       for name, block in todo
   ]
   run_jobs(folder, jobs, 'seed-steps', lambda row: (
@@ -56,9 +61,9 @@ def main(config: Any, workdir: str) -> None:
 
 
 def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
-  """Makes the folder this run's, or raises."""
+  """Claims the folder for this run; raises ValueError if it belongs to another."""
   machine.lock(workdir)
-  # Text, tokenizer and checkpoint are known by what they are, not where.
+  # Text, tokenizer and checkpoint are identified by their content, not their path.
   if config.checkpoint:
     facts = {**facts, 'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
   run = {**config.to_dict(), 'inputs': facts}

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.harness import finite
 from experiments.harness.progress import Progress
 from experiments.language_model import training
 from experiments.language_model.training import Batch, Text
@@ -23,7 +24,46 @@ from vvlen.tasks import text as packing
 from vvlen.training import checkpoint, ensemble, loop, optimizer
 from vvlen.training.step import TrainState
 
-_OFFSETS = 4  # a purpose of a seed's key, beside those of `ensemble`
+_OFFSETS = 4  # a purpose of a seed's key, in addition to those in `ensemble`
+
+
+class Programs:
+  """Compiled programs that arms and seeds share, each compiled when first called.
+
+  α and the keys of seeds are arguments of the programs. Arms need different programs of
+  a step only if they differ in the range of offsets or in the number of steps, which
+  determines the learning rate.
+  """
+
+  def __init__(self, config: Any, model: Llama, mesh: jax.sharding.Mesh):
+    """Prepares the programs of a configuration and a model on a mesh."""
+    self._config, self._model = config, model
+    masters = model.clone(dtype=None)
+    abstract = llama.abstract_params(masters)
+    self.shardings = partition.shardings(abstract, mesh)
+    # The optimizer's state has the same structure for any number of steps.
+    update = training.make_optimizer(config, config.train.num_steps)
+    states = partition.shardings_of_state(
+        jax.eval_shape(update.init, abstract), abstract, mesh)
+    self._where = TrainState(sharding.whole(mesh), self.shardings, states)
+    init = lambda key: masters.init(key, jnp.zeros((1, 2), jnp.int32))['params']
+    self.init = jax.jit(init, out_shardings=self.shardings)
+    self.init_optimizer = jax.jit(update.init, out_shardings=states)
+    self.evaluate = jax.jit(functools.partial(training.evaluate, config, model))
+    self._steps: dict[Any, Any] = {}
+
+  def step(self, arm: Any) -> Any:
+    """Returns the step of an arm: (state, batch) -> (next state, metrics).
+
+    The batch is (streams, key data for offsets, α). The next state has the shardings
+    of the state.
+    """
+    kind = tuple(arm.offsets), training.num_steps(self._config, arm)
+    if kind not in self._steps:
+      self._steps[kind] = jax.jit(
+          functools.partial(_step, self._config, arm, self._model), donate_argnums=0,
+          out_shardings=(self._where, None))
+    return self._steps[kind]
 
 
 def run_seed(
@@ -33,21 +73,23 @@ def run_seed(
     model: Llama,
     text: Text,
     mesh: jax.sharding.Mesh,
+    programs: Programs,
     folder: epath.Path,
     progress: Progress,
 ) -> list[results.Row]:
-  """Trains and measures one seed of an arm, from its checkpoint on.
+  """Trains and measures one seed of an arm, resuming from its checkpoint.
 
-  Where there are several processes all call it, and the first writes.
+  If there are several processes, all must call it; the first one writes.
 
   Args:
-    config: as of configs/language_model.py.
+    config: as in configs/language_model.py.
     name: of the arm.
-    seed: which shares its weights and the order of its text with those of other arms.
-    model: what is trained.
-    text: which it reads.
-    mesh: of `vvlen.sharding.mesh.make_mesh`.
-    folder: of the run. The model is saved there, in hub layout.
+    seed: has the same initial weights and order of the text in all arms.
+    model: the model to train.
+    text: the text to train on.
+    mesh: from `vvlen.sharding.mesh.make_mesh`.
+    programs: for this configuration, model and mesh.
+    folder: of the run. The trained model is saved there, in hub layout.
     progress: counts steps.
   """
   train, arm = config.train, config.arms[name]
@@ -58,7 +100,7 @@ def run_seed(
   curves = Curves(folder / 'metrics.jsonl', writes, board)
   evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
   place = loop.place_rows(mesh, partition.ROWS[0])
-  measure = _measure(config, model, key, text, place, mesh)
+  measure = _measure(config, programs, key, text, place, mesh)
   reached, measured = 0, {}
 
   def on_metrics(step, metrics):
@@ -78,15 +120,19 @@ def run_seed(
         for metric, values in measured.items() for length, value in values.items()
     })
 
-  # As numpy, which is the same on all processes.
+  def flush():
+    curves.flush()
+    evaluations.flush()
+
+  # A numpy array, which is the same in all processes.
   offsets = np.asarray(jax.random.key_data(ensemble.purpose_key(key, _OFFSETS)))
   with jax.set_mesh(mesh):
-    state = _start(config, model, mesh, key, total)
+    state = _start(config, programs, mesh, key)
     where = folder / 'checkpoints' / name / f'seed_{seed}'
     if config.checkpoint and not checkpoint.last_step(where):
-      evaluate(0, state)  # what it was before
+      evaluate(0, state)  # the checkpoint before training
     state = loop.train(
-        _make_step(config, arm, model, total, state), state,
+        programs.step(arm), state,
         _batches(config, seed, text), total,
         place=lambda rows: (place(rows), offsets, np.float32(arm.weight)),
         folder=where,
@@ -94,8 +140,9 @@ def run_seed(
         save_every_steps=train.save_every_steps,
         metrics_every_steps=train.steps_per_call,
         evaluate_every_steps=config.evaluate.every_steps,
-        on_metrics=on_metrics, evaluate=evaluate,
+        on_metrics=on_metrics, evaluate=evaluate, before_save=flush,
     )
+    flush()
     training.save_model(
         config, folder / 'models' / name / f'seed_{seed}', model, state.params)
   late = {
@@ -108,7 +155,8 @@ def run_seed(
 def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
   """Raises ValueError if the mesh does not divide batches, segments and the model.
 
-  And as `llama.load_checkpoint` if the checkpoint to go on from is not whole.
+  Also raises the errors of `llama.load_checkpoint` if a checkpoint is incomplete, and
+  ValueError if its weights are not finite.
   """
   ways = mesh.shape['data'] * mesh.shape['fsdp']
   for name, size in (
@@ -118,57 +166,45 @@ def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
     if size % ways:
       raise ValueError(f'config.{name} {size:g} is not a multiple of the {ways} '
                        'devices of the mesh axes data x fsdp')
-  partition.shardings(llama.abstract_params(model), mesh)
+  shardings = partition.shardings(llama.abstract_params(model.clone(dtype=None)), mesh)
   if config.checkpoint:
-    llama.check_checkpoint(config.checkpoint, dtype=jnp.float32)
+    variables = llama.load_checkpoint(
+        config.checkpoint, shardings, dtype=jnp.float32)[1]
+    if bad := finite.bad_weights(variables['params']):
+      raise ValueError(
+          f'{config.checkpoint}: weights of the model are not finite: {bad}')
 
 
-def _start(config, model, mesh, key, total):
+def _start(config, programs, mesh, key):
   """Returns the state before the first step, on the mesh."""
-  masters = model.clone(dtype=None)
-  abstract = llama.abstract_params(masters)
-  shardings = partition.shardings(abstract, mesh)
   if config.checkpoint:
-    found = llama.load_checkpoint(config.checkpoint, shardings, dtype=jnp.float32)
+    found = llama.load_checkpoint(
+        config.checkpoint, programs.shardings, dtype=jnp.float32)
     params = found[1]['params']
   else:
-    init = lambda k: masters.init(k, jnp.zeros((1, 2), jnp.int32))['params']
-    params = jax.jit(init, out_shardings=shardings)(
-        ensemble.purpose_key(key, ensemble.INIT))
-  update = training.make_optimizer(config, total)
-  shapes = jax.eval_shape(update.init, params)
-  placed = partition.shardings_of_state(shapes, abstract, mesh)
-  opt_state = jax.jit(update.init, out_shardings=placed)(params)
+    params = programs.init(ensemble.purpose_key(key, ensemble.INIT))
   zero = jax.device_put(np.zeros((), np.int32), sharding.whole(mesh))
-  return TrainState(zero, params, opt_state)
+  return TrainState(zero, params, programs.init_optimizer(params))
 
 
-def _make_step(config, arm, model, total, like):
-  """Returns the compiled step, of (state, (streams, data of the key of offsets, α)).
-
-  The next state is placed as `like` is.
-  """
+def _step(config, arm, model, state, batch):
+  """Makes an update, with α from the batch, not from the arm."""
+  streams, offsets, weight = batch
+  update = training.make_optimizer(config, training.num_steps(config, arm))
   loss = training.make_loss(config, arm, model)
-  update = training.make_optimizer(config, total)
-
-  def step(state, batch):
-    streams, offsets, weight = batch
-    offset_key = jax.random.fold_in(jax.random.wrap_key_data(offsets), state.step)
-    offset = training.draw_offset(config, arm, offset_key)
-    of_part = lambda params, part: loss(params, Batch(part, offset, weight))
-    (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
-        state.params, streams)
-    updates, opt_state = update.update(gradients, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
-    return TrainState(state.step + 1, params, opt_state), told
-
-  where = jax.tree.map(lambda x: x.sharding, like)
-  return jax.jit(step, donate_argnums=0, out_shardings=(where, None))
+  offset_key = jax.random.fold_in(jax.random.wrap_key_data(offsets), state.step)
+  offset = training.draw_offset(config, arm, offset_key)
+  of_part = lambda params, part: loss(params, Batch(part, offset, weight))
+  (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
+      state.params, streams)
+  updates, opt_state = update.update(gradients, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
+  return TrainState(state.step + 1, params, opt_state), told
 
 
 def _batches(config, seed, text):
-  """Returns the iterator over this process's rows of the streams, from the first on."""
+  """Returns an iterator over this process's rows of the batches, from the first one."""
   blocks = packing.pack(
       text.documents, training.stream_length(config),
       begin=text.tokenizer.begin, within_documents=config.text.within_documents,
@@ -179,20 +215,19 @@ def _batches(config, seed, text):
   )
 
 
-def _measure(config, model, key, text, place, mesh):
-  """Returns parameters -> {metric: {length: float}}."""
+def _measure(config, programs, key, text, place, mesh):
+  """Returns a function: parameters -> {metric: {length: float}}."""
   test_key = ensemble.purpose_key(key, ensemble.TEST)
   held_out = jnp.asarray(text.held_out)
   segments = np.asarray(training.draw_segments(config, test_key, held_out))
-  # As many segments at once as there are rows of devices.
+  # Each batch has one segment for each device of the axes data x fsdp.
   at_once = mesh.shape['data'] * mesh.shape['fsdp']
   parts = segments.reshape(-1, at_once, segments.shape[1])
   count, index = jax.process_count(), jax.process_index()
   own = np.split(parts, count, axis=1)[index]
-  run = jax.jit(functools.partial(training.evaluate, config, model))
 
   def measure(params):
-    found = [jax.device_get(run(params, place(part))) for part in own]
+    found = [jax.device_get(programs.evaluate(params, place(part))) for part in own]
     return jax.tree.map(lambda *x: float(np.mean(x)), *found)
 
   return measure

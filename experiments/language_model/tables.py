@@ -1,8 +1,8 @@
 """Tables of language models with and without alignment. Runs without JAX.
 
-`by_arm` has the primary endpoint of a run; `by_length`, what is secondary: perplexity
-at other lengths, and misalignment. A family is an `alignment.Family`, a run an
-`alignment.Run`.
+`by_arm` has the primary endpoint of a run; `by_length` has secondary endpoints:
+perplexity at other lengths, and misalignment. Arguments named family and run are a
+`report.Family` and a `report.Run`.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,11 +31,11 @@ from vvlen.statistics import (
   PairedTest,
 )
 
-_ENDPOINT = 4  # times L
-# Of `by_length`, and how they are shown; of nll the difference alone.
+_ENDPOINT = 4  # in units of L
+# Metrics in `by_length` -> their titles; of nll only the difference is shown.
 _MEASURES = {'nll': 'log perplexity', 'excess': 'SCE − entropies', 'sce': 'SCE'}
 
-Cell = Callable[[Record], str]
+CellText = Callable[[Record], str]
 
 
 def endpoint(run: Any) -> int:
@@ -51,13 +51,13 @@ def compare(
 
   Args:
     index: of the rows of a run.
-    arm: its name.
-    control: that of the other.
+    arm: name of an arm.
+    control: name of the arm that it is compared with.
     length: of context, in tokens.
-    metric: 'nll' is the logarithm of perplexity.
+    metric: such as 'nll', the logarithm of perplexity.
 
   Returns:
-    The test; None if fewer than two seeds have finite values in both.
+    The test; None if fewer than two seeds have finite values in both arms.
   """
   one, other = (index.get((name, metric, length), {}) for name in (arm, control))
   seeds = [s for s in one if s in other and math.isfinite(one[s] + other[s])]
@@ -67,7 +67,7 @@ def compare(
 
 
 def by_arm(family: Any, run: Any, index: Index) -> Table:
-  """Makes the table of a family: a row an arm, its control first."""
+  """Makes the table of a family, a row per arm, the control first."""
   arms, at = (family.control, *family.others), endpoint(run)
   tests = [compare(index, arm.name, family.control.name, at) for arm in family.others]
   primary = [arm.name == family.primary for arm in family.others]
@@ -80,7 +80,7 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
       _record(arm, family, run, index, *compared) for arm, compared in zip(
           arms, [none, *zip(tests, p_holm, least, strict=True)], strict=True)
   ]
-  columns: dict[str, Cell] = {'arm': lambda r: r['label']}
+  columns: dict[str, CellText] = {'arm': lambda r: r['label']}
   for multiple in run.multiples:
     columns[f'perplexity at {times(multiple)}'] = _interval(f'ppl_{multiple}', '.2f')
   columns |= {
@@ -121,10 +121,10 @@ def _record(
 
 
 def by_length(family: Any, run: Any, index: Index) -> Table:
-  """Makes the table of what is secondary: a row a length and arm, controls first.
+  """Makes the table of secondary endpoints, a row per length and arm, controls first.
 
-  Of each quantity by itself, tests are corrected by Holm over all rows; that of the
-  primary endpoint's length is in `by_arm`.
+  Tests are corrected by Holm over all rows, separately for each metric. Perplexity at
+  the length of the primary endpoint is tested in `by_arm` instead.
   """
   control = family.control.name
   records: list[dict[str, Any]] = [
@@ -144,7 +144,7 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
           f'{metric}_p': one, f'{metric}_p_holm': float(of_all),
           f'{metric}_tested': test is not None,
       }
-  columns: dict[str, Cell] = {
+  columns: dict[str, CellText] = {
       'length': lambda r: times(r['multiple']), 'arm': lambda r: r['label']}
   for metric, name in _MEASURES.items():
     if metric != 'nll':
@@ -164,24 +164,24 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
                f'L = {run.length}', columns, records, note)
 
 
-def _two_p(metric: str) -> Cell:
+def _two_p(metric: str) -> CellText:
   return lambda r: f'{p_value(r[f"{metric}_p"])}, {p_value(r[f"{metric}_p_holm"])}'
 
 
 def _mean(
     index: Index, arm: str, metric: str, length: int | None, field: str = ''
 ) -> dict[str, float]:
-  """Returns a metric's mean over seeds and the ends of its interval, nan for none."""
+  """Returns a metric's mean over seeds and the ends of its interval; nan if unknown."""
   values = [*index.get((arm, metric, length), {}).values()] or [math.nan]
   return {f'{field or metric}{suffix}': float(x) for suffix, x in
           zip(ENDS, mean_interval(values), strict=True)}
 
 
-def _interval(field: str, form: str) -> Cell:
+def _interval(field: str, form: str) -> CellText:
   return blank_without(field, interval_cell(field, form))
 
 
-def _where(field: str, cell: Cell) -> Cell:
+def _where(field: str, cell: CellText) -> CellText:
   return lambda record: cell(record) if record[field] else ''
 
 

@@ -1,8 +1,9 @@
-"""Trains language models of all seeds at once: an ensemble, for small ones."""
+"""Trains the language models of several seeds as an ensemble; for small models."""
 
+from collections.abc import Callable
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 import jax
@@ -21,88 +22,98 @@ from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint, ensemble
 
-_SEGMENTS_AT_ONCE = 8  # when measuring
+_SEGMENTS_AT_ONCE = 8  # in one batch when measuring
 
 
-def run_arm(
+class Programs(NamedTuple):
+  """What the blocks of seeds of an arm share, each compiled when first called."""
+
+  trainer: ensemble.Trainer
+  # (parameters, keys [S]) -> {metric: {length: [S]}}
+  measure: Callable[[Any, jax.Array], dict[str, dict[int, jax.Array]]]
+
+
+def make_programs(
+    config: Any, name: str, model: Llama, text: Text, mesh: jax.sharding.Mesh
+) -> Programs:
+  """Builds the functions that train and measure blocks of seeds of an arm."""
+  train, arm = config.train, config.arms[name]
+  # The narrowest dtype, because every device holds the whole text.
+  narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
+  stream = training.join(text.documents, text.tokenizer.begin).astype(narrow)
+  trainer = ensemble.make_trainer(
+      training.problem(config, arm, model, training.num_steps(config, arm)),
+      data=(stream, np.float32(arm.weight)),
+      steps_per_call=train.steps_per_call, group_size=train.group_size, mesh=mesh,
+  )
+  held_out = jax.device_put(
+      jnp.asarray(text.held_out.astype(narrow)), sharding.whole(mesh))
+  return Programs(
+      trainer, functools.partial(_measure(config, model, mesh), held_out))
+
+
+def run_block(
     config: Any,
     name: str,
-    firsts: list[int],
     model: Llama,
-    text: Text,
-    mesh: jax.sharding.Mesh,
+    programs: Programs,
+    first: int,
     folder: epath.Path,
     progress: Progress,
 ) -> list[results.Row]:
-  """Trains and measures blocks of seeds of an arm, from their checkpoints on.
+  """Trains and measures a block of seeds of an arm, resuming from its checkpoint.
 
   Args:
-    config: as of configs/language_model.py.
+    config: as in configs/language_model.py.
     name: of the arm.
-    firsts: the first seed of each block.
-    model: what is trained.
-    text: which it reads.
-    mesh: the devices, with the axis 'seed'.
-    folder: of the run. Models of seed 0 are saved there, in hub layout.
+    model: the model to train.
+    programs: of the arm.
+    first: the first seed of the block.
+    folder: of the run. The model of seed 0 is saved there, in hub layout.
     progress: counts seed-steps.
   """
-  train, arm = config.train, config.arms[name]
-  total = training.num_steps(config, arm)
+  train, total = config.train, training.num_steps(config, config.arms[name])
   writes = jax.process_index() == 0
   board = Board(folder / 'tensorboard')
   curves = Curves(folder / 'metrics.jsonl', writes, board)
   evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
-  # The narrowest type, for it is held by every device.
-  narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
-  stream = training.join(text.documents, text.tokenizer.begin).astype(narrow)
-  trainer = ensemble.make_trainer(
-      training.problem(config, arm, model, total),
-      data=(stream, np.float32(arm.weight)),
-      steps_per_call=train.steps_per_call, group_size=train.group_size, mesh=mesh,
-  )
-  measure = functools.partial(
-      _measure(config, model, mesh), jax.device_put(
-          jnp.asarray(text.held_out.astype(narrow)), sharding.whole(mesh))
-  )
+  keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
+  test_keys, _ = seed_blocks.measuring_keys(keys, programs.trainer.mesh)
+  where = seed_blocks.checkpoints(folder, config, name, first)
+  done, since = checkpoint.last_step(where), 0
+  every = config.evaluate.every_steps
+  for stop in [*range(every, total, every), total]:
+    if stop < done:
+      continue
+    [state] = train_block(
+        [programs.trainer], keys, stop, name=f'{name}, seeds from {first}', arm=name,
+        first=first, folders=[where], curves=[curves], progress=progress,
+        save_every_seconds=train.save_every_seconds, since=since,
+    )
+    since = stop
+    measured = sharding.fetch(programs.measure(state.params, test_keys))
+    flat = {f'{metric}_{length}': values for metric, by_length in measured.items()
+            for length, values in by_length.items()}
+    evaluations.add(name, stop, first, flat)
+    evaluations.flush()
+  if first == 0:
+    own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
+    training.save_model(config, folder / 'models' / name / 'seed_0', model, own)
+  late = {f'training_{metric}': curves.late_mean(name, first, metric)
+          for metric in ('loss', 'cross_entropy', 'misalignment')}
   rows = []
-  for first in firsts:
-    keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-    test_keys, _ = seed_blocks.measuring_keys(keys, mesh)
-    where = seed_blocks.checkpoints(folder, config, name, first)
-    done, since = checkpoint.last_step(where), 0
-    every = config.evaluate.every_steps
-    for stop in [*range(every, total, every), total]:
-      if stop < done:
-        continue
-      [state] = train_block(
-          [trainer], keys, stop, name=f'{name}, seeds from {first}', arm=name,
-          first=first, folders=[where], curves=[curves], progress=progress,
-          save_every_seconds=train.save_every_seconds, since=since,
-      )
-      since = stop
-      measured = sharding.fetch(measure(state.params, test_keys))
-      flat = {f'{metric}_{length}': values for metric, by_length in measured.items()
-              for length, values in by_length.items()}
-      evaluations.add(name, stop, first, flat)
-      evaluations.flush()
-    if first == 0:
-      own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
-      training.save_model(
-          config, folder / 'models' / name / 'seed_0', model, own)
-    late = {f'training_{metric}': curves.late_mean(name, first, metric)
-            for metric in ('loss', 'cross_entropy', 'misalignment')}
-    for seed in seed_blocks.seeds_of(config, first):
-      place = seed - first
-      rows += training.rows_of(name, seed, {
-          **{metric: {length: x[place] for length, x in by_length.items()}
-             for metric, by_length in measured.items()},
-          **{metric: {None: values[place]} for metric, values in late.items()},
-      })
+  for seed in seed_blocks.seeds_of(config, first):
+    place = seed - first
+    rows += training.rows_of(name, seed, {
+        **{metric: {length: x[place] for length, x in by_length.items()}
+           for metric, by_length in measured.items()},
+        **{metric: {None: values[place]} for metric, values in late.items()},
+    })
   return rows
 
 
 def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:
-  """Returns (held-out text [n], parameters, test keys) -> {metric: {length: [S]}}."""
+  """Returns (held-out text [n], parameters, keys [S]) -> {metric: {length: [S]}}."""
   at_once = math.gcd(config.evaluate.num_segments, _SEGMENTS_AT_ONCE)
 
   def one(text, params, key):

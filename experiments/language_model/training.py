@@ -1,4 +1,4 @@
-"""What `experiments.language_model` trains and measures, as a configuration says."""
+"""Text, model, loss and evaluation of `experiments.language_model`."""
 
 from collections.abc import Callable
 import hashlib
@@ -23,28 +23,28 @@ from vvlen.tasks.tokenizers import Tokenizer
 from vvlen.training import optimizer
 from vvlen.training.step import Problem
 
-_WORDS = 8  # the vocabulary of a new model is a multiple
-# Of `vvlen.objectives.misalignment.Measures`, those that go to results.csv.
+_WORDS = 8  # the vocabulary size of a new model is a multiple of it
+# Fields of `vvlen.objectives.misalignment.Measures` that are written to results.csv.
 MEASURES = ('sce', 'excess', 'js', 'entropy_first', 'top1_agreement')
 
 
 class Text(NamedTuple):
   """A text, in tokens."""
 
-  documents: list[np.ndarray]  # to train on, each [n] int32
-  held_out: np.ndarray  # [n] int32, all documents after each other
+  documents: list[np.ndarray]  # training documents, each [n] int32
+  held_out: np.ndarray  # [n] int32, all held-out documents joined
   tokenizer: Tokenizer
-  facts: dict[str, Any]  # plain values, for config.json
+  facts: dict[str, Any]  # plain values that identify the text, for config.json
 
 
 def read_text(config: Any) -> Text:
   """Reads, splits and encodes the text of a configuration.
 
-  Every process holds all of it, as text while it is encoded and as tokens after.
+  Every process holds the whole text until it is encoded, and then all its tokens.
 
   Raises:
-    ValueError: if it is empty, binary or too short for one window.
-    OSError: if it cannot be read.
+    ValueError: if the text is empty, binary or too short for one window.
+    OSError: if the text cannot be read.
   """
   text = config.text
   if text.path:
@@ -66,7 +66,7 @@ def read_text(config: Any) -> Text:
   if len(stream) < longest:
     raise ValueError(
         f'the held-out text has {len(stream)} tokens, fewer than the longest window of '
-        f'{longest}: give more text, or a larger config.text.held_out'
+        f'{longest}: use more text, or a larger config.text.held_out'
     )
   facts = {
       'text': text.path or f'sources of Python {platform.python_version()}',
@@ -81,13 +81,13 @@ def read_text(config: Any) -> Text:
 
 
 def join(parts: list[np.ndarray], begin: int | None) -> np.ndarray:
-  """Returns documents after each other, each after `begin`, [n] int32."""
+  """Joins documents, each after the token `begin` unless None, [n] int32."""
   first = np.array([] if begin is None else [begin], np.int32)
   return np.concatenate([x for part in parts for x in (first, part)], dtype=np.int32)
 
 
 def _tokenizer_path(config: Any) -> epath.Path | None:
-  """Returns the tokenizer.json of a configuration; None for bytes."""
+  """Returns the path of the tokenizer.json; None if the text is read as bytes."""
   if config.text.tokenizer:
     path = epath.Path(config.text.tokenizer)
     return path / 'tokenizer.json' if path.is_dir() else path
@@ -96,14 +96,14 @@ def _tokenizer_path(config: Any) -> epath.Path | None:
 
 
 def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
-  """Returns the model, of the checkpoint where there is one."""
+  """Returns the model of config.checkpoint if given, else that of config.model."""
   if config.checkpoint:
     model = llama.read_model(config.checkpoint)
     tokenizers.check_vocabulary(tokenizer, model.vocab_size)
   else:
     fields = config.model.to_dict()
     rope = Rope(fields.pop('rope_base'))
-    # Some words more, which no token is, so that meshes divide them.
+    # Unused words at the end make the size divisible by the axes of meshes.
     vocab_size = math.ceil(tokenizer.vocab_size / _WORDS) * _WORDS
     model = Llama(vocab_size=vocab_size, rope=rope,
                   max_length=config.train.max_length, **fields)
@@ -115,12 +115,13 @@ def save_model(
 ) -> None:
   """Saves a model in hub layout, with the tokenizer that it was trained with.
 
-  Where there are several processes all call it, and the first writes. A model with a
-  norm after attention, which that layout has not, is not saved, and a line says so.
+  If there are several processes, all must call it; the first one writes. Hub layout
+  does not support a norm after attention: such a model is not saved, but reported.
   """
   if model.norm != 'none':
     if jax.process_index() == 0:
-      print(f'Not saved as {folder}: hub layout has no norm after attention.')
+      print(f'Not saved as {folder}: hub layout does not support a norm after '
+            'attention.')
     return
   llama.save_checkpoint(folder, model, {'params': params},
                         like=config.checkpoint or None)
@@ -136,21 +137,21 @@ def save_model(
 
 
 def num_steps(config: Any, arm: Any) -> int:
-  """Returns the steps of an arm; of seeds trained together, whole calls of them."""
+  """Returns the steps of an arm; a multiple of steps_per_call for seeds together."""
   each = config.train.steps_per_call if config.train.seeds_at_once else 1
   return max(1, round(arm.steps * config.train.num_steps / each)) * each
 
 
 class Batch(NamedTuple):
-  """Streams, of each of which two windows are read."""
+  """Streams of tokens; the loss reads two windows of each."""
 
   streams: jax.Array  # [B, T] int32
   offset: jax.Array  # e, [] int32
-  weight: jax.Array  # α, [] float32: of the data, so that arms share a program
+  weight: jax.Array  # α, [] float32; part of the batch, so that arms share a program
 
 
 def stream_length(config: Any) -> int:
-  """Returns T, the same for all arms, so that they read the same text."""
+  """Returns T, the length of streams. It is the same for all arms, as is their text."""
   longest = max(
       offset_range(config.train.max_length, tuple(arm.offsets))[1]
       for arm in config.arms.values()
@@ -159,7 +160,7 @@ def stream_length(config: Any) -> int:
 
 
 def make_loss(config: Any, arm: Any, model: Llama) -> Callable[..., Any]:
-  """Returns the loss of an arm: (params, Batch) -> ([], metrics)."""
+  """Returns the loss of an arm: (params, Batch) -> (loss [], metrics)."""
   length, dtype = config.train.max_length, jnp.dtype(config.train.dtype)
 
   def loss(params, batch):
@@ -177,19 +178,19 @@ def make_loss(config: Any, arm: Any, model: Llama) -> Callable[..., Any]:
 
 
 def make_optimizer(config: Any, num_steps: int) -> Any:
-  """Returns AdamW, whose rate ends at the last step."""
+  """Returns AdamW, whose learning rate schedule ends at the last step."""
   return optimizer.adamw(num_steps=num_steps, **config.optimizer.to_dict())
 
 
 def draw_offset(config: Any, arm: Any, key: jax.Array) -> jax.Array:
-  """Draws e; arms of the same range draw the same."""
+  """Draws the offset e; arms with the same range get the same offsets."""
   return sample_offset(key, config.train.max_length, tuple(arm.offsets))
 
 
 def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
-  """Returns what an ensemble of seeds trains; `sample` takes (text [n], α).
+  """Returns the problem for an ensemble of seeds; `sample` takes data (text [n], α).
 
-  Streams begin anywhere in the text, each place as likely as any other.
+  Streams begin anywhere in the text, with equal probability.
   """
   size = stream_length(config)
 
@@ -209,7 +210,7 @@ def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
 
 
 def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:
-  """Draws what a seed is tested on, [segments, longest length] int32."""
+  """Draws the test data of a seed, [segments, longest length] int32."""
   longest = max(config.evaluate.lengths) * config.train.max_length
   starts = jax.random.randint(
       key, (config.evaluate.num_segments, 1), 0, len(text) - longest + 1)
@@ -219,13 +220,13 @@ def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:
 def evaluate(
     config: Any, model: Llama, params: Any, segments: jax.Array
 ) -> dict[str, dict[int, jax.Array]]:
-  """Measures a model on segments of text [K, n], all at once.
+  """Measures a model on segments of text [K, n], in one batch.
 
   Returns:
-    {metric: {length: []}}: `nll`, the mean over blocks of this length of the mean over
-    all their tokens but the first, nats a token; and of two windows of it, means over
-    config.evaluate.offsets, the measures of misalignment, where the segments are long
-    enough for the second.
+    {metric: {length: []}}. `nll` is the mean loss in nats per token over blocks of this
+    length; the first token of a block is not scored. The `MEASURES` of misalignment are
+    of two windows of this length, means over config.evaluate.offsets; they are missing
+    at lengths for which the segments are too short for the second window.
   """
   size = segments.shape[1]
   table = output_table(model, params)
@@ -254,7 +255,7 @@ def evaluate(
 def rows_of(
     arm: str, seed: int, measured: dict[str, dict[int, float]]
 ) -> list[results.Row]:
-  """Returns what was measured as rows."""
+  """Returns the rows of measured values."""
   return [
       results.Row('language_model', arm, seed, length, metric, float(value))
       for metric, by_length in measured.items() for length, value in by_length.items()

@@ -1,1 +1,1 @@
-"""Retrieval and lookup at lengths not seen in training (arXiv 2504.02827)."""
+"""Retrieval and lookup beyond the training lengths (arXiv 2504.02827)."""

@@ -1,81 +1,77 @@
-"""What a configuration of `experiments.length_generalization` must be to run."""
+"""Checks configurations of `experiments.length_generalization`."""
 
-import math
 from typing import Any
 
-from experiments.harness.fields import naming_fields
+from experiments.harness import fields
+from experiments.harness.fields import (
+  anything,
+  flag,
+  one_of,
+  optional,
+  real,
+  several,
+  text,
+  whole,
+)
 from experiments.length_generalization import tasks, training
 from vvlen.models.norm import KINDS
 from vvlen.models.retriever import ITEM_ENCODERS
-from vvlen.reporting.run_folder import flatten
 
-_POSITIVE = {
-    'train': ('batch_size', 'min_length', 'num_steps', 'steps_per_call',
-              'seeds_at_once', 'group_size'),
-    'model': ('width',),
-    'optimizer': ('learning_rate',),
-    'evaluate': ('num_sequences', 'fit_sequences', 'histogram_sequences',
-                 'weight_sequences'),
-}
 L2_ON = ('kernels', 'all')  # parameters that weight decay acts on
-_REAL = {'model.epsilon', 'optimizer.l2', 'optimizer.learning_rate',
-         'train.save_every_seconds'}
-_WHOLE = {
-    'num_seeds', 'optimizer.decay_steps', 'seed', 'task.num_classes', 'task.num_keys',
-    'train.first_max_length', 'train.max_length',
-    *(f'{group}.{name}' for group, names in _POSITIVE.items() for name in names),
-} - _REAL
+FIELDS = {
+    **fields.SEED_BLOCKS,
+    'arms': several(one_of(KINDS), once=True),
+    'task.name': text(),
+    'model.width': fields.width(),
+    'model.item_encoder': one_of(ITEM_ENCODERS),
+    'model.output_projection': optional(flag()),
+    'model.value_bias': optional(flag()),
+    'model.epsilon': optional(real(above=0)),
+    'model.kernel_init': optional(one_of(tuple(tasks.INITIALIZERS))),
+    'model.dtype': optional(one_of(fields.DTYPES)),
+    'train.batch_size': whole(least=1),
+    'train.min_length': whole(least=1),
+    'train.max_length': whole(least=1),
+    'train.first_max_length': optional(whole(least=1)),
+    'train.averaged_at': optional(several(whole(least=1), least=0)),
+    'optimizer.l2': real(least=0),
+    'optimizer.l2_on': optional(one_of(L2_ON)),
+    'optimizer.decoupled': optional(flag()),
+    'optimizer.decay_steps': optional(whole(least=0)),
+    'evaluate.lengths': several(whole(least=1, most=2**24)),
+    'evaluate.num_sequences': whole(least=1),
+    'evaluate.fit_lengths': several(whole(least=1), least=0),  # (): none is fitted
+    'evaluate.fit_sequences': whole(least=1),
+    'evaluate.histogram_lengths': several(whole(least=1)),
+    'evaluate.histogram_sequences': whole(least=1),
+    'evaluate.weight_sequences': whole(least=1),
+}
+
+
+def table_of(config: Any) -> dict[str, fields.Kind]:
+  """Returns the table of what the fields of a configuration must be.
+
+  Where `task.name` names a function of the user, any fields of `task` and `model` are
+  allowed, but `model.kernel_init` must be one of `tasks.INITIALIZERS`.
+  """
+  name = str(fields.at(config, 'task.name'))
+  if ':' not in name:
+    return {**tasks.FIELDS.get(name, {'task.*': anything()}), **FIELDS}
+  own = {field: kind for field, kind in FIELDS.items()
+         if not field.startswith('model.') or field == 'model.kernel_init'}
+  return {'task.*': anything(), 'model.*': anything(), **own}
 
 
 def check(config: Any) -> None:
-  """Raises ValueError on a configuration that cannot run."""
-  with naming_fields():
-    _check(config)
-    for arm in config.arms:
-      training.problem(config, arm)
-
-
-def _check(config: Any) -> None:
-  for name, value in flatten(config.to_dict()).items():
-    if name in _REAL and not isinstance(value, (int, float)):
-      raise ValueError(f'config.{name} must be a number: {value!r}')
-    if name in _WHOLE and not isinstance(value, int):
-      raise ValueError(f'config.{name} must be a whole number: {value!r}')
+  """Raises ValueError if a configuration cannot be run."""
+  fields.check(config, table_of(config))
+  fields.check_multiples(config, *fields.MULTIPLES)
   train, evaluate = config.train, config.evaluate
-  if config.num_seeds < 2:
+  if any(end > train.num_steps for end in train.get('averaged_at', ())):
     raise ValueError(
-        f'config.num_seeds must be at least 2, to test a difference: {config.num_seeds}'
+        'config.train.averaged_at must not exceed config.train.num_steps '
+        f'{train.num_steps}: {tuple(train.averaged_at)}'
     )
-  for group, names in _POSITIVE.items():
-    for name in names:
-      if not config[group][name] > 0:
-        raise ValueError(
-            f'config.{group}.{name} must be positive: {config[group][name]}'
-        )
-  if not config.task.num_classes > 1:
-    raise ValueError(
-        f'config.task.num_classes must be at least 2: {config.task.num_classes}'
-    )
-  for name, value in config.optimizer.items():
-    if name != 'l2_on' and not 0 <= value < math.inf:
-      raise ValueError(f'config.optimizer.{name} must be finite, not negative: {value}')
-  if (l2_on := config.optimizer.get('l2_on', 'kernels')) not in L2_ON:
-    raise ValueError(
-        f'config.optimizer.l2_on must be of {", ".join(L2_ON)}: {l2_on!r}'
-    )
-  ends = train.get('averaged_at', ())
-  if any(not isinstance(end, int) or not 0 < end <= train.num_steps for end in ends):
-    raise ValueError(
-        'config.train.averaged_at must be steps, up to num_steps '
-        f'{train.num_steps}: {tuple(ends)}'
-    )
-  if not train.save_every_seconds >= 0:
-    raise ValueError(
-        'config.train.save_every_seconds must not be negative: '
-        f'{train.save_every_seconds}'
-    )
-  if not 0 <= config.seed < 2**32:
-    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
   if train.min_length > train.max_length:
     raise ValueError(
         'config.train.min_length must not exceed max_length: '
@@ -87,60 +83,19 @@ def _check(config: Any) -> None:
         'config.train.first_max_length must lie in min_length..max_length: '
         f'{train.min_length}, {first}, {train.max_length}'
     )
-  if train.num_steps % train.steps_per_call:
-    raise ValueError(
-        f'config.train.num_steps {train.num_steps} must be a multiple of '
-        f'config.train.steps_per_call {train.steps_per_call}'
-    )
-  if train.seeds_at_once % train.group_size:
-    raise ValueError(
-        f'config.train.seeds_at_once {train.seeds_at_once} must be a multiple of '
-        f'group_size {train.group_size}'
-    )
-  for name in ('lengths', 'fit_lengths', 'histogram_lengths'):
-    values = evaluate[name]
-    optional = name == 'fit_lengths'  # without them nothing is fitted
-    if not (values or optional) or any(
-        not isinstance(n, int) or n < 1 for n in values
-    ):
-      raise ValueError(f'config.evaluate.{name} must be positive integers: {values}')
   if max(evaluate.lengths) <= train.max_length:
     raise ValueError(
         'config.evaluate.lengths must go beyond config.train.max_length: '
         f'{evaluate.lengths}, {train.max_length}'
     )
-  arms = config.arms
-  if not arms or set(arms) - set(KINDS) or len(set(arms)) < len(arms):
-    raise ValueError(f'config.arms must be distinct, of {", ".join(KINDS)}: {arms}')
-  if config.task.name not in tasks.NAMES and ':' not in config.task.name:
-    raise ValueError(
-        f'config.task.name must be of {", ".join(tasks.NAMES)}: {config.task.name!r}'
-    )
   longest = max(train.max_length, *evaluate.lengths, *evaluate.fit_lengths,
                 *evaluate.histogram_lengths)
-  num_keys = config.task.get('num_keys')
-  if (config.task.name == 'lookup') != (num_keys is not None):
+  most = tasks.make_task(config).max_length
+  if most is not None and longest > most:
     raise ValueError(
-        f'config.task.num_keys is for lookup, which needs it: {num_keys}, task '
-        f'{config.task.name}'
+        f'lengths in config.train and config.evaluate go up to {longest}, but a '
+        f'sequence of this task has at most {most} items'
+        f'{": task.num_keys" if "num_keys" in config.task else ""}'
     )
-  if num_keys is not None and longest > num_keys:
-    raise ValueError(
-        'config.task.num_keys must not be less than any length: '
-        f'{num_keys} < {longest}'
-    )
-  if config.task.name == 'lookup' and config.task.get('informative_query'):
-    raise ValueError('config.task.informative_query is for retrieval: True')
-  initializer = config.model.get('kernel_init', 'lecun_normal')
-  if initializer not in tasks.INITIALIZERS:
-    raise ValueError(
-        f'config.model.kernel_init must be of {", ".join(tasks.INITIALIZERS)}: '
-        f'{initializer!r}'
-    )
-  if not 0 < config.model.get('epsilon', 1e-5) < math.inf:
-    raise ValueError(f'config.model.epsilon must be positive: {config.model.epsilon}')
-  if config.model.item_encoder not in ITEM_ENCODERS:
-    raise ValueError(
-        f'config.model.item_encoder must be of {", ".join(ITEM_ENCODERS)}: '
-        f'{config.model.item_encoder!r}'
-    )
+  for arm in config.arms:
+    training.problem(config, arm)  # raises if averaging intervals overlap

@@ -1,7 +1,7 @@
 """Figures of length generalization, from tidy rows. Runs without JAX.
 
-Figure 3 and Proposition 1 of arXiv 2504.02827, accuracy by length, and learning curves;
-`sample_figures` has Figures 2 and 4.
+Figure 3 and Proposition 1 of arXiv 2504.02827, accuracy by length, and learning curves.
+Figures 2 and 4 are in `sample_figures`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from vvlen.reporting.plots import ADAPTATIONS, ARMS
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
-# Suffix of an arm's name -> how its attention is sharpened.
+# Suffix of an arm's name -> title of its panel: the temperature of attention.
 _TEMPERATURES = dict(zip(ADAPTATIONS, (
     'As trained', 'Published\nadaptive temperature', 'Temperature fitted\nto each model'
 ), strict=True))
@@ -34,7 +34,7 @@ def write(
     curves: Curves = (),
     samples: Samples | None = None,
 ) -> list[epath.Path]:
-  """Draws every figure that the data at hand allow.
+  """Draws all figures for which there is data.
 
   Args:
     folder: where to write.
@@ -65,7 +65,7 @@ def write(
 def accuracy(index: Index, trained_up_to: int) -> Figure:
   """Draws accuracy by length, and the gain over the Baseline, paired by seed.
 
-  A column for each temperature, in which all arms have the same one.
+  Each column of panels is for one temperature, used by all arms.
   """
   shown = [
       (suffix, title) for suffix, title in _TEMPERATURES.items()
@@ -94,7 +94,7 @@ def accuracy(index: Index, trained_up_to: int) -> Figure:
 
 
 def output_moments(index: Index, trained_up_to: int) -> Figure:
-  """Draws mean and variance over the features of the output (Figure 3)."""
+  """Draws mean and variance of the output over its features (Figure 3)."""
   figure = Figure(figsize=(7.0, 2.9))
   left, right = figure.subplots(1, 2)
   plots.log_axis(right)
@@ -114,7 +114,7 @@ def output_moments(index: Index, trained_up_to: int) -> Figure:
 
 
 def component_variance(index: Index, trained_up_to: int) -> Figure:
-  """Draws the variance of single components for one query (Proposition 1)."""
+  """Draws the variance of single output components for one query (Proposition 1)."""
   figure = Figure(figsize=(4.8, 4.2))
   axes = figure.subplots()
   axes.set_yscale('log')
@@ -164,7 +164,7 @@ def component_variance(index: Index, trained_up_to: int) -> Figure:
 
 
 def learning_curves(curves: Curves) -> Figure:
-  """Draws loss and accuracy along training, a thin line a seed."""
+  """Draws loss and accuracy during training, with a thin line per seed."""
   figure = Figure(figsize=(7.0, 2.7))
   left, right = figure.subplots(1, 2)
   for arm, (name, colour, _) in ARMS.items():
@@ -178,12 +178,12 @@ def learning_curves(curves: Curves) -> Figure:
         values = scale * np.array([line[metric] for line in own], float)
         axes.plot(steps, values, color=colour, linewidth=0.4, alpha=0.25, zorder=1)
         every.append((steps, values))
-      # A block still in training is left out of the mean.
+      # The mean leaves out blocks that are still in training.
       longest = max((steps for steps, _ in every), key=len, default=[])
       whole = [values for steps, values in every if steps == longest]
       if whole:
         mean = np.nanmean(np.concatenate(whole, axis=1), axis=1)
-        alone = 'o' if len(longest) == 1 else ''  # a line of one point is not seen
+        alone = 'o' if len(longest) == 1 else ''  # a line of one point is invisible
         axes.plot(longest, mean, color=colour, label=name, marker=alone)
   left.set(title='Training loss, of new batches', ylabel='loss (nats)', xlabel='step')
   plots.log_axis(left)

@@ -1,7 +1,7 @@
-"""What a run of length generalization tells: its tables and figures. Runs without JAX.
+"""Writes the tables and figures of a run of length generalization. Runs without JAX.
 
-From results.csv alone, but for Figures 2 and 4 and the learning curves. A table is
-written as Markdown to be read and as CSV, in full precision, to be used.
+They are made from results.csv alone, except Figures 2 and 4 and the learning curves.
+Each table is written as Markdown, and as CSV in full precision.
 """
 
 from etils import epath
@@ -19,7 +19,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
   Args:
     workdir: a folder with results.csv; config.json, metrics.jsonl and samples/ are
-      used where they are there.
+      used if they exist.
 
   Returns:
     The main tables as Markdown, and the paths written.
@@ -61,9 +61,9 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
 
 def _read_config(path: epath.Path) -> tuple[int, list[str], int]:
-  """Returns the longest training length, the arms and how many seeds were asked for.
+  """Returns the longest training length, the arms, and the number of seeds requested.
 
-  Without a config.json: 16, none and 0.
+  Without a config.json they are 16, [] and 0.
   """
   if not path.exists():
     return 16, [], 0

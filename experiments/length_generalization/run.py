@@ -1,4 +1,4 @@
-"""Does LayerNorm right after attention help at lengths not seen in training?
+"""Does LayerNorm right after attention help beyond the training lengths?
 
 The command line is in `__main__`.
 """
@@ -20,8 +20,9 @@ from vvlen.reporting.curves import Curves
 
 
 def main(config: Any, workdir: str) -> None:
-  """Runs the experiment, or what is left of it, and writes tables and figures."""
+  """Runs or resumes the experiment, and writes tables and figures."""
   check(config)
+  config = tasks.identified(config)
   train, mesh = config.train, seed_devices(config.train)
   folder = claim_for_seeds(config, workdir, 'length_generalization')
   done = {(row.arm, row.seed) for row in read_rows(folder).values()}
@@ -32,7 +33,7 @@ def main(config: Any, workdir: str) -> None:
       if any((arm, seed) not in done for seed in seed_blocks.seeds_of(config, first))
   ]
   if not todo:
-    print('All seeds were trained and measured before. Making tables and figures.')
+    print('All seeds are already trained and measured. Making tables and figures.')
   else:
     print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train and measure, '
           f'{train.num_steps:,} steps each. Compiling first.', flush=True)

@@ -1,4 +1,4 @@
-"""Figures of single outputs and weights, from the samples of one model of each arm.
+"""Figures of single outputs and weights, sampled from one model of each arm.
 
 Figures 2 and 4 of arXiv 2504.02827. Runs without JAX.
 """
@@ -16,7 +16,7 @@ from vvlen.reporting import plots
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 
-# Arm -> the arrays of `vvlen.reporting.results.read_samples`.
+# Arm -> its arrays, from `vvlen.reporting.results.read_samples`.
 Samples = Mapping[str, Mapping[str, np.ndarray]]
 
 
@@ -49,16 +49,16 @@ def components(samples: Samples) -> Figure:
   sequences = len(first[f'components_{lengths[0]}'])
   figure.legend(
       handles, labels, ncols=len(lengths), loc='outside lower center',
-      title='attention output after the norm (Baseline: has none), density over '
+      title='attention output after the norm (the Baseline has no norm), density over '
             f'{sequences:,} sequences of seed 0;\n'
-            'each panel has a scale of its own, the middle 99.6 % of its values',
+            'each panel shows the middle 99.6 % of its values',
       title_fontsize=7.5,
   )
   return figure
 
 
 def weights(index: Index, samples: Samples, trained_up_to: int) -> Figure:
-  """Draws the weights on 16 items by length (Figure 4)."""
+  """Draws the attention weights on 16 items, by length (Figure 4)."""
   lengths = _lengths(samples, 'weights')
   figure = Figure(figsize=(10.0, 3.4))
   halves: Any = figure.subfigures(1, 2, width_ratios=[7, 3])
@@ -79,7 +79,7 @@ def weights(index: Index, samples: Samples, trained_up_to: int) -> Figure:
     power = length.bit_length() - 1
     axes.set_title(f'$2^{{{power}}}$' if length == 2**power else str(length))
   left.suptitle('number of items N', fontsize=8.5)
-  # What the task says of the items that are shown, and of their order.
+  # The task's description of the items shown and of their order.
   words = str(next(iter(samples.values())).get('shown_items', '16 items'))
   left.supxlabel(f'{words}; model of seed 0', fontsize=8.5)
   left.colorbar(picture, ax=grid, label='attention weight', pad=0.01, fraction=0.02)

@@ -1,7 +1,7 @@
 """Tables of length generalization, from tidy rows. Runs without JAX.
 
-Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, or 4 or 5 where
-lengths grow during training; the primary endpoint; and a table of training.
+Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, or Table 4 or 5 if
+lengths grow during training; the primary endpoint; and a table about training.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,8 +30,9 @@ from vvlen.reporting.tables import (
 from vvlen.statistics import detectable, PairedTest
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
-# The paper's numbers of the tables of accuracy and of gain; other tasks have none.
-# With lengths that grow during training there is no table of gain.
+# Task -> the paper's numbers of its tables of accuracy and of gain. With lengths that
+# grow during training the paper has no table of gain; tasks that are not in the paper
+# are not listed.
 TABLES = {
     'retrieval': ('1', '3'), 'lookup': ('2', '6'),
     'retrieval_growing': ('4', None), 'lookup_growing': ('5', None),
@@ -42,16 +43,16 @@ FEW_PAIRS = 20
 def make_tables(
     index: results.Index, trained_up_to: int = 16, task: str = 'retrieval'
 ) -> list[Table]:
-  """Makes all tables that the arms at hand allow.
+  """Makes all tables for which the arms have results.
 
   Args:
     index: from `vvlen.reporting.results.index`.
     trained_up_to: the longest training length.
-    task: as rows name it; `TABLES` has the numbers of the paper's.
+    task: as in the column experiment; `TABLES` lists those of the paper.
 
   Returns:
-    Tables 1 and 3, or 2 and 6, or `accuracy` and `gain` of a task that the paper has
-    not, `primary_endpoint` and `training`.
+    The tables of accuracy and of gain, with the paper's numbers if the task is in the
+    paper, else named `accuracy` and `gain`; `primary_endpoint`; and `training`.
   """
   arms = {arm for arm, _, _ in index}
   accuracy, gain = TABLES.get(task, ('', ''))
@@ -102,7 +103,7 @@ def main_table(task: str) -> str:
 def _by_length(
     name: str, title: str, comparisons: Sequence[Comparison], trained_up_to: int
 ) -> Table:
-  """Makes a table of blocks, one a comparison, with a row for each length."""
+  """Makes a table with a block per comparison, and in it a row per length."""
   records = [
       {
           'comparison': _title(c), 'length': length,
@@ -128,8 +129,9 @@ def _by_length(
       f'{trained_up_to} items. Differences, treated minus control, in points with '
       '95 % intervals; effect: mean over standard deviation of the paired differences; '
       'p: paired two-sided t-test; p Holm: corrected over the lengths of its '
-      'comparison; smallest detectable: as in the table of the primary endpoint, '
-      'uncorrected. undefined: all differences are equal, or fewer than two pairs.'
+      'comparison; smallest detectable: the difference that this test would find with '
+      'a power of 80 % at the 5 % level, uncorrected. undefined: all differences are '
+      'equal, or fewer than two pairs.'
       f'{left_out(comparisons)}'
   )
   return Table(name, title, columns, records, note)
@@ -175,7 +177,8 @@ def _primary_endpoint(
       'LN − Baseline is the primary endpoint, the same for every run; all else is '
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
-      f'level. Treated ahead: in so many of the pairs.{few}{left_out(comparisons)}'
+      'level. Treated ahead: the pairs in which the treated arm is ahead.'
+      f'{few}{left_out(comparisons)}'
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
   return Table('primary_endpoint', title, columns, records, note)
@@ -218,8 +221,9 @@ def _training(index: results.Index) -> Table:
       'not finite': lambda r: r['not_finite'],
   }
   note = (
-      'Over the last tenth of training, or the last line of the learning curves where '
-      'that is more, on batches not yet trained on: mean loss in nats, accuracy in %. '
+      'Means over the last tenth of training, or over the last line of the learning '
+      'curves if it covers more steps, on batches not yet trained on: loss in nats, '
+      'accuracy in %. '
       'Not converged: seeds more than 5 points below the median '
       'of the best arm; these stay in the tests. Not finite: left out of the tests.'
   )
@@ -243,7 +247,7 @@ def _record(
 
 
 def _title(c: Comparison) -> str:
-  """Returns such as 'LN − Baseline, adaptive'."""
+  """Returns the title of a comparison, such as 'LN − Baseline, adaptive'."""
   treated, _, adaptation = c.treated.partition('+')
   control, _, _ = c.control.partition('+')
   suffix = f', {adaptation}' if adaptation else ''

@@ -1,4 +1,4 @@
-"""Trains and measures a block of seeds of one arm, as a configuration says."""
+"""Trains and measures a block of seeds of one arm, according to a configuration."""
 
 from collections.abc import Callable, Sequence
 import io
@@ -24,11 +24,11 @@ from vvlen.training import ensemble
 from vvlen.training.averaging import averaged
 from vvlen.training.step import Problem
 
-_GROWTH = 0.8  # the share of training during which lengths grow, where they do
+_GROWTH = 0.8  # share of training during which lengths grow, if they grow
 
 
 def problem(config: Any, arm: str) -> Problem:
-  """Returns what is trained.
+  """Returns initialization, data, loss and optimizer of one arm.
 
   Args:
     config: with the fields task, model, train and optimizer.
@@ -66,14 +66,14 @@ def problem(config: Any, arm: str) -> Problem:
 
 
 def _optimizer(config: Any) -> optax.GradientTransformation:
-  """Returns Adam with weight decay on the kernels, of which embeddings are none.
+  """Returns Adam with weight decay on kernels, but not on embeddings.
 
-  Where `config.l2_on` is 'all', it is on all parameters, as PyTorch's
-  `Adam(weight_decay=…)` has it: embeddings, biases, and scale and shift of LayerNorm.
-  The decay is added to the gradient (L2), or to Adam's step where it is decoupled.
-  The numbers, but not over how many steps the rate decays, are part of the optimizer's
-  state, so that runs which differ in them alone are one function of their states:
-  `ensemble.train_together`.
+  If `config.l2_on` is 'all', the decay is on all parameters, as in PyTorch's
+  `Adam(weight_decay=…)`: embeddings, biases, and scale and shift of LayerNorm too.
+  It is added to the gradient (L2), or to Adam's step if `config.decoupled`. Learning
+  rate and decay are part of the optimizer's state, so that runs that differ only in
+  these numbers share one compiled program (`ensemble.train_together`); the number of
+  steps over which the rate decays is not.
   """
   every = config.get('l2_on', 'kernels') == 'all'
   decays = lambda path, _: every or path[-1].key.endswith('kernel')
@@ -94,9 +94,10 @@ def _optimizer(config: Any) -> optax.GradientTransformation:
 
 
 def program(config: Any) -> str:
-  """Returns a name that runs share if they can be trained together.
+  """Returns a string that is equal for configurations that can be trained together.
 
-  They may differ in the numbers of the optimizer and in the initial weights.
+  These may differ in learning rate and weight decay, in the initial weights, in their
+  arms and in the number of steps.
   """
   fields = run_folder.flatten(config.to_dict())
   for name in ('arms', 'train.num_steps', 'model.kernel_init', 'optimizer.l2',
@@ -106,30 +107,30 @@ def program(config: Any) -> str:
 
 
 class Arm(NamedTuple):
-  """What is compiled for one arm of a configuration, or of several of one `program`."""
+  """One arm of a configuration, or of several with the same `program`, compiled."""
 
   config: Any  # the first one
   arm: str  # a kind of norm
   mesh: jax.sharding.Mesh
   task: tasks.Task
-  trainers: Sequence[ensemble.Trainer]  # one a configuration
+  trainers: Sequence[ensemble.Trainer]  # one per configuration
   apply: lengths.Apply
   # (parameters, keys of test data, keys of validation data) -> Measured
   measure: Callable[..., Any]
-  samples: bool  # whether to write what Figures 2 and 4 show of seed 0
+  samples: bool  # whether to write the data of Figures 2 and 4, from seed 0
 
 
 def make_arm(
     configs: Sequence[Any], arm: str, mesh: jax.sharding.Mesh, samples: bool = True
 ) -> Arm:
-  """Returns what trains and measures one arm; it compiles when it is first used.
+  """Prepares training and measuring of one arm; compiles when first used.
 
   Args:
-    configs: with the fields task, model, train, optimizer and evaluate. Where there
-      are several, of one `program`, they are trained as one ensemble.
+    configs: with the fields task, model, train, optimizer and evaluate. Several must
+      have the same `program`, and are trained as one ensemble.
     arm: a kind of norm.
     mesh: the devices, with the axis 'seed'.
-    samples: whether to write what Figures 2 and 4 show of seed 0.
+    samples: whether to write the data of Figures 2 and 4, from seed 0.
   """
   config = configs[0]
   train, evaluate = config.train, config.evaluate
@@ -161,18 +162,18 @@ def run_block(
     arm: Arm, places: Sequence[seed_blocks.Place], first: int, num_steps: int,
     progress: Progress, since: int = 0,
 ) -> list[results.Row]:
-  """Trains a block of seeds of one arm, from its checkpoints on, and measures it.
+  """Trains a block of seeds of one arm, resuming from checkpoints, and measures it.
 
   Args:
     arm: from `make_arm`.
-    places: one a configuration of it.
-    first: seed of the block.
-    num_steps: updates in all.
+    places: one per configuration of `arm`.
+    first: the first seed of the block.
+    num_steps: total number of updates.
     progress: counts seed-steps.
-    since: the step from which it counts this call.
+    since: the step at which `progress` stands before this call.
 
   Returns:
-    Rows of all seeds that the configuration asks for.
+    Rows of those seeds of the block that are below `config.num_seeds`.
   """
   config, train = arm.config, arm.config.train
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
@@ -198,13 +199,14 @@ def run_block(
       late = place.curves.late_mean(arm.arm, first, metric)
       measured['', f'training_{metric}', None] = late
     if arm.samples and first == 0:
-      params = jax.tree.map(lambda x: x[0], sharding.fetch(state.params))
+      variables = {
+          'params': jax.tree.map(lambda x: x[0], sharding.fetch(state.params))}
       key = ensemble.purpose_key(keys[0], ensemble.TEST)
-      _save_samples(arm, params, key, place.folder / 'samples' / f'{arm.arm}.npz')
+      _save_samples(arm, variables, key, place.folder / 'samples' / f'{arm.arm}.npz')
     rows += [
         results.Row(
             place.experiment, arm.arm + suffix, seed, length, metric,
-            values[seed - first],
+            values[seed - first], place.step,
         )
         for (suffix, metric, length), values in measured.items()
         for seed in seed_blocks.seeds_of(config, first)
@@ -212,13 +214,15 @@ def run_block(
   return rows
 
 
-def _save_samples(arm: Arm, params: Any, key: jax.Array, path: epath.Path) -> None:
-  """Writes what Figures 2 and 4 show of seed 0: components and top weights."""
+def _save_samples(
+    arm: Arm, variables: Any, key: jax.Array, path: epath.Path
+) -> None:
+  """Writes the data of Figures 2 and 4, from seed 0: components and top weights."""
   evaluate, task = arm.config.evaluate, arm.task
 
   def at(function, length, **options):
-    return jax.jit(lambda params, key: function(
-        arm.apply, task.sample_at, params, key, length=length, **options
+    return jax.jit(lambda variables, key: function(
+        arm.apply, task.sample_at, variables, key, length=length, **options
     ))
 
   functions = {
@@ -234,8 +238,8 @@ def _save_samples(arm: Arm, params: Any, key: jax.Array, path: epath.Path) -> No
       )
       for length in evaluate.lengths
   }
-  sharding.compile_together(functions.values(), params, key)
-  arrays = {name: function(params, key) for name, function in functions.items()}
+  sharding.compile_together(functions.values(), variables, key)
+  arrays = {name: function(variables, key) for name, function in functions.items()}
   buffer = io.BytesIO()
   np.savez_compressed(buffer, shown_items=np.array(task.shown_items), **arrays)
   results.write_bytes(path, buffer.getvalue())

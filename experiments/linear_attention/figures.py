@@ -1,4 +1,4 @@
-"""The figure of linear attention: loss by length, a panel a task. Runs without JAX."""
+"""The figure of linear attention: loss by length and task. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,17 +17,17 @@ _LOOKS = {  # label, colour, line
     'log': ('exact on $\\log y$', '#56B4E9', (0, (4, 1, 1, 1, 1, 1))),
     'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#777777', ':'),
 }
-_ZERO = 1e-20  # a loss below it is 0, to rounding
+_ZERO = 1e-20  # smaller losses are 0 up to rounding
 
 
 def losses(n: int, indices: Mapping[str, Index]) -> Figure:
-  """Draws the loss against the length, a panel for each task.
+  """Draws loss against length, a panel for each task.
 
-  Of length there is a panel more, of ratios to the exact optimum beyond n.
+  The task 'length' has a second panel: losses beyond n divided by the exact optimum's.
 
   Args:
     n: the training length that is shown.
-    indices: of the tasks, by (arm, metric, length).
+    indices: {task: its rows, by (arm, metric, length)}.
   """
   count = len(indices) + ('length' in indices)
   figure = Figure(figsize=(0.8 + 2.3 * max(count, 2), 3.5))
@@ -55,7 +55,7 @@ def losses(n: int, indices: Mapping[str, Index]) -> Figure:
 
 
 def _panel(axes: Axes, index: Index) -> list[int]:
-  """Draws the losses of a task, tells of those that are 0; returns the lengths."""
+  """Draws the losses of a task, with a note if they are 0; returns the lengths."""
   axes.set_yscale('log')
   lengths, exact = plots.values(index, 'exact', 'loss')
   for arm, (label, colour, line) in _LOOKS.items():
@@ -76,7 +76,7 @@ def _panel(axes: Axes, index: Index) -> list[int]:
 
 
 def _ratios(axes: Axes, index: Index, lengths: Sequence[int]) -> None:
-  """Draws the losses of length divided by that of the exact optimum."""
+  """Draws the losses of the task 'length', divided by that of the exact optimum."""
   at = lambda arm: np.array([index[arm, 'loss', k][0] for k in lengths])
   for arm, (_, colour, line) in _LOOKS.items():
     axes.plot(lengths, at(arm) / at('exact'), color=colour, linestyle=line)

@@ -1,4 +1,4 @@
-"""Writes what linear attention on bits tells: tables and figures. Runs without JAX."""
+"""Writes the tables and figures of linear attention on bits. Runs without JAX."""
 
 from etils import epath
 
@@ -12,8 +12,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """Writes tables and figures of a run into its folder.
 
   Args:
-    workdir: a folder with the config.json and results.csv of a run of
-      linear_attention.
+    workdir: a folder with config.json and results.csv of a run of linear_attention.
 
   Returns:
     The tables as Markdown, and the paths written.
@@ -30,7 +29,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   rows = results.read_rows(folder / 'results.csv')
   names = {setting.name for setting in settings}
   if odd := [row for row in rows if row.experiment not in names]:
-    raise ValueError(f'{folder}/results.csv has a row of another run: {odd[0][:-1]}')
+    raise ValueError(f'{folder}/results.csv has a row of another run: {odd[0].key}')
   indices: Indices = {s: results.index(r for r in rows if r.experiment == s.name)
                       for s in settings}
   if not all(('exact', 'loss', longest) in index for index in indices.values()):

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.harness import seed_blocks
-from experiments.harness.fields import naming_fields
+from experiments.harness import fields, seed_blocks
+from experiments.harness.fields import one_of, several, whole
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import (
   claim_for_seeds,
@@ -27,24 +27,34 @@ from experiments.harness.run_loop import (
 from experiments.harness.train import train_block
 from vvlen import sharding
 from vvlen.models import linear_attention as model_file
-from vvlen.reporting import results, run_folder
+from vvlen.reporting import results
 from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 from vvlen.theory import linear_attention as theory
 from vvlen.training import ensemble
 from vvlen.training.step import Problem
 
-_FLOOR = 1e-3  # of an output before the inverse of 1/√
-# What the exact optimum of length is trained on instead, and its inverse, in float64.
+_FLOOR = 1e-3  # smaller outputs are raised to it before 1/√ is inverted
+# Reparameterizations of the target of length: (function, its inverse), in float64.
 _OUTREP = {
     'sqrt': (np.sqrt, lambda z: np.maximum(z, 0) ** 2),
     'log': (np.log, np.exp),
     'inverse_sqrt': (lambda y: y**-0.5, lambda z: np.maximum(z, _FLOOR) ** -2.0),
 }
 
+_FIELDS = {
+    **fields.SEED_BLOCKS,
+    'tasks': several(one_of(theory.TASKS), once=True),
+    'train_lengths': several(whole(least=1), once=True),
+    'model.width': fields.width(),
+    'evaluate.max_length': whole(least=2, most=2**16),  # a row for each length
+    'evaluate.sampled_lengths': several(whole(least=1), once=True),
+    'evaluate.num_sequences': whole(least=2),
+}
+
 
 def main(config: Any, workdir: str) -> None:
-  """Runs the experiment, or what is left of it, and writes tables and figures."""
+  """Runs or resumes the experiment, and writes tables and figures."""
   check(config)
   train, mesh = config.train, seed_devices(config.train)
   folder = claim_for_seeds(config, workdir, 'linear_attention')
@@ -77,7 +87,7 @@ def _name(task: str, n: int) -> str:
 
 
 def _exact_rows(config: Any, task: str, n: int) -> list[results.Row]:
-  """Returns rows of what is exact, and of strings that are drawn; their seed is 0."""
+  """Returns rows, with seed 0, of exact tables and of losses over random strings."""
   name, lengths = _name(task, n), range(1, config.evaluate.max_length + 1)
   exact = theory.fit(task, n).table
   single = theory.single_value_table(task, theory.single_value(task, n))
@@ -98,7 +108,7 @@ def _exact_rows(config: Any, task: str, n: int) -> list[results.Row]:
 def _table_rows(
     config: Any, task: str, n: int, arm: str, seed: int, table: np.ndarray
 ) -> Iterator[results.Row]:
-  """Yields a table's entries, its loss over all strings of each length, and of 1..n."""
+  """Yields rows of a table's entries, its loss by length, and its mean loss on 1..n."""
   name = _name(task, n)
   for (a, b), value in np.ndenumerate(table):
     yield results.Row(name, arm, seed, None, f'table_{a}{b}', value)
@@ -112,10 +122,10 @@ def _table_rows(
 def _sampled_losses(
     config: Any, task: str, table: np.ndarray
 ) -> Iterator[tuple[int, float, float]]:
-  """Yields length, mean and standard error of the loss over strings that are drawn.
+  """Yields length, mean and standard error of the loss over random strings.
 
-  By a `LinearAttention` that has this table. The shorter strings are the first bits of
-  the longer ones, and all tables see the same.
+  The strings are answered by a `LinearAttention` with this table. Shorter strings are
+  the first bits of longer ones, and all tables are tested on the same strings.
   """
   evaluate = config.evaluate
   longest = max(evaluate.sampled_lengths)
@@ -134,19 +144,19 @@ def _sampled_losses(
 
 
 class Strings(NamedTuple):
-  """One string of each kind of 1..n bits, M = n (n + 1) of them, padded with zeros."""
+  """One string of each kind of 1..n bits, M = n (n + 1) strings, padded with zeros."""
 
   bits: np.ndarray  # [M, n] int32
   length: np.ndarray  # l [M] int32
-  weight: np.ndarray  # [M] float32, of all strings of that kind, C(l − 1, c) / (n 2^l)
+  weight: np.ndarray  # [M] float32, probability of the kind: C(l − 1, c) / (n 2^l)
 
 
 def strings_of(n: int) -> Strings:
-  """Returns a string for all with the same length, last bit and c ones before it.
+  """Returns one string per length l, last bit, and number c of ones before that bit.
 
-  The order of bits before the last changes neither answer nor target. So the weighted
-  loss, and its gradient, are those over all 2^(n + 1) − 2 strings of 1..n bits, each
-  length as likely as the others.
+  The order of the bits before the last changes neither answer nor target. So the
+  weighted loss and its gradient equal those over all 2^(n + 1) − 2 strings of 1..n
+  bits, with all lengths equally likely.
   """
   kinds = [(length, last, ones) for length in range(1, n + 1) for last in (0, 1)
            for ones in range(length)]
@@ -159,10 +169,10 @@ def strings_of(n: int) -> Strings:
 
 
 def problem(config: Any, task: str, n: int) -> Problem:
-  """Returns what is trained: the expected loss over all strings of 1..n bits, by Adam.
+  """Returns the problem to train: expected loss over all strings of 1..n bits, Adam.
 
-  Nothing is drawn, so that this is gradient descent without noise, and seeds differ in
-  their initial weights alone.
+  The data are not random: gradients have no noise, and seeds differ only in their
+  initial weights.
   """
   model, strings = model_file.LinearAttention(config.model.width), strings_of(n)
   target = counting.make_batch(strings.bits, strings.length, task).target
@@ -186,7 +196,7 @@ def _train(
     config: Any, task: str, n: int, first: int, mesh: jax.sharding.Mesh,
     folder: epath.Path, curves: Curves, progress: Progress,
 ) -> list[results.Row]:
-  """Trains a block of seeds, from its checkpoint on, and returns their rows."""
+  """Trains a block of seeds, resuming from its checkpoint, and returns their rows."""
   train, name, trained = config.train, _name(task, n), problem(config, task, n)
   trainer = ensemble.make_trainer(
       trained, steps_per_call=train.steps_per_call, group_size=train.group_size,
@@ -200,7 +210,7 @@ def _train(
   )
   params = state.params
   tables = np.asarray(jax.vmap(model_file.table)(sharding.fetch(params)), float)
-  # By the model itself, on all strings, where what is exact has it of its table.
+  # The training loss as the model itself computes it; exact arms use their table.
   own_loss = lambda params: trained.loss(params, trained.sample(None, 0))[0]
   losses = sharding.fetch(sharding.over_seeds(own_loss, mesh, train.group_size)(params))
   rows = []
@@ -208,55 +218,18 @@ def _train(
     value = losses[seed - first]
     own = results.Row(name, 'trained', seed, None, 'training_loss', value)
     table = _table_rows(config, task, n, 'trained', seed, tables[seed - first])
-    rows += [own if row[:-1] == own[:-1] else row for row in table]
+    rows += [own if row.key == own.key else row for row in table]
   return rows
 
 
 def check(config: Any) -> None:
-  """Raises ValueError on a configuration that cannot run."""
-  with naming_fields():
-    _check(config)
-
-
-def _check(config: Any) -> None:
-  train, evaluate = config.train, config.evaluate
-  fields = run_folder.flatten(config.to_dict())
-  for name, least in {
-      'num_seeds': 2, 'model.width': 1, 'train.num_steps': 1,
-      'train.steps_per_call': 1, 'train.seeds_at_once': 1, 'train.group_size': 1,
-      'evaluate.max_length': 2, 'evaluate.num_sequences': 2,
-  }.items():
-    if not isinstance(fields[name], int) or fields[name] < least:
-      raise ValueError(
-          f'config.{name} must be a whole number from {least} on: {fields[name]!r}'
-      )
-  if not 0 < config.optimizer.learning_rate < math.inf:
-    raise ValueError('config.optimizer.learning_rate must be positive and finite: '
-                     f'{config.optimizer.learning_rate}')
-  if not 0 <= train.save_every_seconds:
-    raise ValueError('config.train.save_every_seconds must not be negative: '
-                     f'{train.save_every_seconds}')
-  if not 0 <= config.seed < 2**32:
-    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
-  for many, part in (('num_steps', 'steps_per_call'), ('seeds_at_once', 'group_size')):
-    if train[many] % train[part]:
-      raise ValueError(f'config.train.{many} {train[many]} must be a multiple of '
-                       f'config.train.{part} {train[part]}')
-  tasks, lengths = tuple(config.tasks), tuple(config.train_lengths)
-  if not tasks or set(tasks) - set(theory.TASKS) or len(set(tasks)) < len(tasks):
-    raise ValueError(
-        f'config.tasks must be distinct, of {", ".join(theory.TASKS)}: {tasks}'
-    )
-  for name, values in (('train_lengths', lengths),
-                       ('evaluate.sampled_lengths', tuple(evaluate.sampled_lengths))):
-    if not values or len(set(values)) < len(values) or any(
-        not isinstance(n, int) or n < 1 for n in values):
-      raise ValueError(
-          f'config.{name} must be distinct, positive whole numbers: {values}'
-      )
-  if max(lengths) >= evaluate.max_length:
+  """Raises ValueError if a configuration cannot be run."""
+  fields.check(config, _FIELDS)
+  fields.check_multiples(config, *fields.MULTIPLES)
+  evaluate, longest = config.evaluate, max(config.train_lengths)
+  if longest >= evaluate.max_length:
     raise ValueError('config.evaluate.max_length must be beyond the training lengths: '
-                     f'{evaluate.max_length}, {max(lengths)}')
+                     f'{evaluate.max_length}, {longest}')
   if max(evaluate.sampled_lengths) > evaluate.max_length:
     raise ValueError('config.evaluate.sampled_lengths must not exceed max_length: '
                      f'{max(evaluate.sampled_lengths)}, {evaluate.max_length}')

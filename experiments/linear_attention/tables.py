@@ -1,10 +1,9 @@
 """The tables of linear attention on bits. Runs without JAX.
 
-For each task and each training length n there are four 2 × 2 tables A: of least
-squares over all strings, of its closed form, of the paper's single number Γ, and of
-models trained by gradient descent; `vvlen.theory.linear_attention` has the formulas. A
-loss is the mean squared error over all strings of a length, in units of the target,
-squared.
+For each task and training length n, four 2 × 2 tables A are compared: that of least
+squares over all strings, its closed form, that of the paper's single number Γ, and that
+of models trained by gradient descent. `vvlen.theory.linear_attention` has the formulas.
+Losses are mean squared errors over all strings of a length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,14 @@ _OUTREP = {'exact': 'y', 'sqrt': '√y', 'log': 'log y', 'inverse_sqrt': '1/√y
 
 
 class Setting(NamedTuple):
-  """What is told, and on how many bits at most it is trained."""
+  """A task and the largest number of bits in training."""
 
   task: str
   n: int
 
   @property
   def name(self) -> str:
-    """Returns the experiment of its rows."""
+    """Returns the value of the column experiment."""
     return f'{self.task}_{self.n}'
 
 
@@ -44,7 +43,7 @@ def optimum(indices: Indices, longest: int) -> Table:
   """Makes the table of the four tables A of each setting.
 
   Args:
-    indices: of the settings.
+    indices: of all settings.
     longest: the longest test length.
   """
   records: list[dict[str, Any]] = []
@@ -92,10 +91,10 @@ def optimum(indices: Indices, longest: int) -> Table:
 
 
 def errata(indices: Indices, longest: int) -> Table:
-  """Makes the table of the paper's formulas beside what holds over all strings.
+  """Makes the table of the paper's formulas, next to exact values over all strings.
 
   Args:
-    indices: of the settings.
+    indices: of all settings.
     longest: the longest test length.
   """
   records = []
@@ -145,7 +144,7 @@ def reparameterization(indices: Indices, longest: int) -> Table:
   """Makes the table of the exact optimum of length under reparameterized targets.
 
   Args:
-    indices: of the settings, those of length among them.
+    indices: of all settings; those of the task 'length' are used.
     longest: the longest test length.
   """
   records = []
@@ -172,10 +171,10 @@ def reparameterization(indices: Indices, longest: int) -> Table:
 
 
 def sampled(indices: Indices) -> Table:
-  """Makes the table of losses over drawn strings beside those over all strings.
+  """Makes the table of losses over random strings, next to those over all strings.
 
   Args:
-    indices: of the settings.
+    indices: of all settings.
   """
   records = []
   for setting, index in indices.items():
@@ -184,7 +183,8 @@ def sampled(indices: Indices) -> Table:
     for k in lengths:
       found, error, exact = (index['exact', metric, k][0] for metric in (
           'sampled_loss', 'sampled_loss_error', 'loss'))
-      # Of the mean, and of one bit, all strings have the same loss, to rounding.
+      # For the task 'mean', and for single bits, all strings have the same loss up to
+      # rounding.
       varies = error > 1e-6 * max(found, 1e-6)
       records.append({
           'task': setting.task, 'n': setting.n, 'length': k, 'all_strings': exact,
@@ -209,19 +209,19 @@ def sampled(indices: Indices) -> Table:
 
 
 def trained_loss(index: Index) -> Mapping[int, float]:
-  """Returns {seed: training loss} of what is trained."""
+  """Returns {seed: training loss} of the trained models."""
   return index.get(('trained', 'training_loss', None), {})
 
 
 def _values(index: Index, arm: str, metrics: Sequence[str]) -> np.ndarray:
-  """Returns values [seeds, metrics] that are not of one length."""
+  """Returns [seeds, metrics], for metrics that do not depend on a length."""
   return np.stack([[*index[arm, name, None].values()] for name in metrics], axis=1)
 
 
 def _arm_values(
     setting: Setting, index: Index, arm: str, longest: int
 ) -> np.ndarray | None:
-  """Returns entries, training loss and loss at the longest [seeds, 6]; None if none."""
+  """Returns entries, training loss and loss at `longest`, [seeds, 6]; None if none."""
   if arm == 'closed':
     if setting.n < 2:
       return None
@@ -238,14 +238,14 @@ def _arm_values(
 
 
 def _number(value: float, form: str) -> str:
-  """Formats a number, with a real minus sign; commas may part its thousands."""
+  """Formats a number, with a real minus sign instead of a hyphen."""
   text = 'undefined' if math.isnan(value) else format(value, form)
   zero = text.strip('+-0.,') == ''
   return text.lstrip('+-') if zero else text.replace('-', '−')
 
 
 def _interval_cell(name: str, form: str):
-  """Returns the cell of a mean with half of its interval, where there is one."""
+  """Returns a cell function: the mean ± half of its interval, if it has one."""
   def cell(record):
     middle, high = record[name], record[f'{name}_high']
     text = _number(middle, form)

@@ -1,1 +1,1 @@
-"""Measures a checkpoint beyond the lengths of its training."""
+"""Measures a checkpoint beyond its training length."""

@@ -1,22 +1,22 @@
-r"""What does a checkpoint do beyond the lengths of its training? Trains nothing.
+r"""How does a checkpoint behave beyond its training length? Trains nothing.
 
   python -m experiments.measure --checkpoint=DIR --text=FILE --workdir=runs/measure
 
-The checkpoint is of the Llama family, in hub layout. The text may be a file, a folder
-or a .jsonl file, local or gs://; without one it is Python's standard library. It is
-encoded by the checkpoint's tokenizer.json, or, where it has none and the vocabulary is
-that of bytes, as bytes. --config is configs/measure.py unless said otherwise. Measured:
+The checkpoint is of the Llama family, in hub layout. The text is a file, a folder or a
+.jsonl file, local or gs://; by default it is the source code of Python's standard
+library. It is encoded by the checkpoint's tokenizer.json; without one, as bytes, if the
+vocabulary is that of bytes. --config is configs/measure.py by default. Measures:
 
   perplexity    by length of context, in blocks and in sliding windows, and by position
-  misalignment  of two windows of the same text, by length and offset, on all scales
+  misalignment  of two windows of the same text, by length and offset, by all measures
   Figure 1      of arXiv 2504.02827: the spread of attention outputs over sequences, by
-                length: random tokens without and with positions, and text, with the
-                last token, whose query it is, as it is and held fixed
+                length, for random tokens without and with positions and for text; the
+                last token, which gives the query, is as it is or held fixed
   recency       attention logits by distance, and the recency probability
   entropy       of attention weights by length
 
-The last two of text and of the same tokens in random order, as positions have a bias of
-their own. The same command again computes what is missing and makes the report.
+The last two are measured on text and on the same tokens in random order, because
+positions cause a bias too. The same command resumes a run and writes its report.
 """
 
 import sys
@@ -28,5 +28,6 @@ if __name__ == '__main__':
   sys.argv[1:] = full_arguments(sys.argv[1:])
   command_line.run(
       main, needs=('checkpoint', 'text', 'perplexity', 'misalignment', 'spread',
-                   'entropy', 'recency')
+                   'entropy', 'recency'),
+      processes=True,
   )

@@ -1,4 +1,4 @@
-"""What `experiments.measure` measures of attention: output, weights and logits."""
+"""Measurements of attention outputs, weights and logits of a checkpoint."""
 
 from collections.abc import Iterator
 import functools
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from experiments.measure import pieces
-from experiments.measure.pieces import Cell, interval, row, Subject
+from experiments.measure.pieces import interval, Piece, row, Subject
+from experiments.measure.rows import Part, spread_part
 from vvlen.evaluation import attention_by_length, probe
 from vvlen.evaluation import attention_spread as output_spread
 from vvlen.reporting import results
@@ -15,8 +16,8 @@ from vvlen.reporting import results
 _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 
 
-def spread(config: Any, subject: Subject) -> Iterator[Cell]:
-  """Yields a cell for each curve of Figure 1 in each layer, with those of heads."""
+def spread(config: Any, subject: Subject) -> Iterator[Piece]:
+  """Yields a cell for each curve of Figure 1 and layer, with its curves of heads."""
   own, model, size = config.spread, subject.model, subject.vocab_size
   lengths = pieces.octaves(own.shortest, subject.length * own.longest, 'spread')
   heads = pieces.heads_of(config, 'spread', model)
@@ -32,7 +33,7 @@ def spread(config: Any, subject: Subject) -> Iterator[Cell]:
 
   def measure(condition, layer, reading, variables):
     looked_at, sequences = conditions[condition]
-    arm = f'{condition}/{reading}/layer_{layer}'
+    part = spread_part(condition, reading, layer)
     outputs_of = functools.partial(
         output_spread.spread_by_length, probe.probe_layer(looked_at, variables, layer),
         sequences, lengths, separately=probe.reads_ahead(looked_at, lengths[-1]),
@@ -40,17 +41,17 @@ def spread(config: Any, subject: Subject) -> Iterator[Cell]:
     )
     tokens = queries if reading == 'fixed' else [None]
     outputs = np.stack([outputs_of(token) for token in tokens])
-    rows = [row(arm, None, 'num_sequences', len(sequences)),
-            row(arm, None, 'num_queries', len(tokens)),
-            *_slopes(config, arm, lengths, outputs)]
+    rows = [row(part, None, 'num_sequences', len(sequences)),
+            row(part, None, 'num_queries', len(tokens)),
+            *_slopes(config, part, lengths, outputs)]
     width = outputs.shape[-1] // model.num_heads
     for head in heads:
       own_part = outputs[..., head * width : (head + 1) * width]
-      rows += _slopes(config, f'{arm}/head_{head}', lengths, own_part)
+      rows += _slopes(config, part._replace(head=head), lengths, own_part)
     single = outputs[0].std(axis=0)
-    # Some of the first query, from all heads.
+    # A few components, spread over all heads, with the first query.
     for i in np.linspace(0, single.shape[1] - 1, own.num_components).astype(int):
-      rows += [row(arm, n, f'std_component_{i}', x)
+      rows += [row(part._replace(component=int(i)), n, 'std', x)
                for n, x in zip(lengths, single[:, i], strict=True)]
     return rows
 
@@ -58,29 +59,29 @@ def spread(config: Any, subject: Subject) -> Iterator[Cell]:
     for condition in conditions:
       for reading in ('as_it_is', 'fixed'):
         passes = len(queries) * 2 if reading == 'fixed' else 1
-        yield Cell(f'spread, {condition}, {reading}, layer {layer}',
+        yield Piece(f'spread, {condition}, {reading}, layer {layer}',
                    passes * text.size * (layer + 1),
                    functools.partial(measure, condition, layer, reading))
 
 
 def _slopes(
-    config: Any, arm: str, lengths: list[int], outputs: np.ndarray
+    config: Any, part: Part, lengths: list[int], outputs: np.ndarray
 ) -> list[results.Row]:
-  """Returns rows of the slope and of the curve of [Q, S, lengths, components]."""
+  """Returns rows of slope and curve of outputs [Q, S, lengths, components]."""
   of_each = [output_spread.slope(lengths, x, num_resamples=0)[0] for x in outputs]
-  rows = [row(arm, None, 'slope_least', min(of_each)),
-          row(arm, None, 'slope_most', max(of_each))]
+  rows = [row(part, None, 'slope_least', min(of_each)),
+          row(part, None, 'slope_most', max(of_each))]
   found = output_spread.deviations(outputs, config.num_resamples, config.seed)
   ends = np.quantile(found[1:], (0.025, 0.975), axis=0)
   for end, slope, curve in zip(
       results.ENDS, output_spread.fit(lengths, found), (found[0], *ends),
       strict=True):
-    rows.append(row(arm, None, f'slope{end}', slope))
-    rows += [row(arm, n, f'std{end}', x) for n, x in zip(lengths, curve, strict=True)]
+    rows.append(row(part, None, f'slope{end}', slope))
+    rows += [row(part, n, f'std{end}', x) for n, x in zip(lengths, curve, strict=True)]
   return rows
 
 
-def entropy(config: Any, subject: Subject) -> Iterator[Cell]:
+def entropy(config: Any, subject: Subject) -> Iterator[Piece]:
   """Yields a cell for each order of the tokens, with all layers and lengths."""
   own, model = config.entropy, subject.model
   layers = pieces.layers_of(config, 'entropy', model)
@@ -96,25 +97,22 @@ def entropy(config: Any, subject: Subject) -> Iterator[Cell]:
     rows = []
     for i, layer in enumerate(layers):
       for j, n in enumerate(lengths):
-        arm, by_head = f'{order}/layer_{layer}', found[:, i, :, j]
-        rows += interval(config, arm, n, 'entropy', by_head.mean(1))
-        rows += [row(f'{arm}/head_{h}', n, 'entropy', x)
+        part, by_head = Part(order, layer), found[:, i, :, j]
+        rows += interval(config, part, n, 'entropy', by_head.mean(1))
+        rows += [row(part._replace(head=h), n, 'entropy', x)
                  for h, x in enumerate(by_head.mean(0))]
-      rows.append(row(arm, lengths[-1], 'num_sequences', len(found)))
+      rows.append(row(part, lengths[-1], 'num_sequences', len(found)))
     return rows
 
   for order, sequences in orders.items():
-    yield Cell(f'entropy, {order}', sequences.size * (max(layers) + 1),
+    yield Piece(f'entropy, {order}', sequences.size * (max(layers) + 1),
                functools.partial(measure, order))
 
 
-def recency(config: Any, subject: Subject) -> Iterator[Cell]:
+def recency(config: Any, subject: Subject) -> Iterator[Piece]:
   """Yields a cell for each order of the tokens, with all layers."""
   own, model = config.recency, subject.model
   layers = pieces.layers_of(config, 'recency', model)
-  if not 2 < own.num_tokens or not 1 <= own.num_queries <= own.num_tokens:
-    raise ValueError('config.recency.num_tokens must be at least 3, num_queries from 1 '
-                     f'to it: {own.num_tokens}, {own.num_queries}')
   orders = _orders(config, subject, own.num_tokens, own.num_sequences)
 
   def measure(order, variables):
@@ -124,26 +122,26 @@ def recency(config: Any, subject: Subject) -> Iterator[Cell]:
     )
     rows = []
     for i, layer in enumerate(layers):
-      arm = f'{order}/layer_{layer}'
+      part = Part(order, layer)
       for name in ('recency_probability', 'violation_rate'):
         by_head = getattr(found, name)[:, i]
-        rows += interval(config, arm, own.num_tokens, name, by_head.mean(1))
-        rows += [row(f'{arm}/head_{h}', own.num_tokens, name, x)
+        rows += interval(config, part, own.num_tokens, name, by_head.mean(1))
+        rows += [row(part._replace(head=h), own.num_tokens, name, x)
                  for h, x in enumerate(by_head.mean(0))]
       for h, scores in enumerate(found.mean_score[:, i].mean(0)):
-        rows += [row(f'{arm}/head_{h}', low, 'logit_at', scores[low:high].mean())
+        rows += [row(part._replace(head=h), low, 'logit_at', scores[low:high].mean())
                  for low, high in pieces.bins(0, own.num_tokens)]
     return rows
 
   for order, sequences in orders.items():
-    yield Cell(f'recency, {order}', sequences.size * (max(layers) + 1),
+    yield Piece(f'recency, {order}', sequences.size * (max(layers) + 1),
                functools.partial(measure, order))
 
 
 def _orders(
     config: Any, subject: Subject, length: int, count: int
 ) -> dict[str, np.ndarray]:
-  """Returns sequences of the text, and the same with their tokens in another order."""
+  """Returns sequences of the text, and the same sequences with shuffled tokens."""
   text = pieces.spaced(subject.stream, length, count)
   seed = [config.seed, _ORDER, length]
   return {'text': text, 'shuffled': attention_by_length.shuffled(text, seed)}

@@ -1,8 +1,7 @@
-"""The figures of what was measured of a checkpoint. Runs without JAX."""
+"""The figures of a checkpoint's measurements. Runs without JAX."""
 
 from collections.abc import Iterator
 import math
-import re
 from typing import Any
 
 from matplotlib import colormaps
@@ -11,13 +10,22 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from experiments.measure import spread
-from experiments.measure.rows import curve, lengths_of, offsets_of, ORDERS, Values
+from experiments.measure.rows import (
+  curve,
+  heads_of,
+  layers_of,
+  lengths_of,
+  offsets_of,
+  ORDERS,
+  Part,
+  Values,
+)
 from vvlen.reporting import plots
 from vvlen.reporting.results import ENDS
 
 _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
 _PIECES = 'bands: 95 % intervals, over pieces of the text'
-_ENOUGH = 300  # tokens of which a mean is drawn
+_ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
     'sce': 'SCE, nats', 'excess': 'excess over entropies, nats',
     'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement',
@@ -25,10 +33,10 @@ _MISALIGNMENT = {
 
 
 def make(values: Values, length: int) -> dict[str, Figure]:
-  """Returns the figures of what there is, by the names of their files.
+  """Returns {name of the file: figure} for all measurements that have results.
 
   Args:
-    values: of the run.
+    values: the values of the run.
     length: L, which is marked.
   """
   made = {
@@ -43,7 +51,7 @@ def make(values: Values, length: int) -> dict[str, Figure]:
 
 
 def perplexity(values: Values, length: int) -> Figure | None:
-  """Draws loss by length of window, in blocks and sliding."""
+  """Draws loss by length of window, for blocks and for sliding windows."""
   if not lengths_of(values, 'block', 'nll'):
     return None
   figure = Figure(figsize=(4.2, 3.0))
@@ -66,7 +74,7 @@ def perplexity(values: Values, length: int) -> Figure | None:
 
 
 def by_position(values: Values, length: int) -> Figure | None:
-  """Draws loss by how many tokens are before it, a line for each length of window."""
+  """Draws loss by position in the window, a line for each length of window."""
   windows = lengths_of(values, 'block', 'nll')
   if not windows:
     return None
@@ -96,9 +104,9 @@ def _has_bands(values: Values) -> bool:
 def _band(
     axes: Axes, values: Values, arm: str, metric: str, first: int = 0, end: int = 0
 ) -> None:
-  """Fills the interval of the line that was drawn last, from `first` on, if it has one.
+  """Fills the interval around the last line drawn, if there is one, from `first` on.
 
-  With `end` it is one of steps, and goes on to there.
+  If `end` is given, the line is a step function that ends there.
   """
   low, high = (curve(values, arm, metric + end)[1] for end in ENDS[1:])
   places = lengths_of(values, arm, f'{metric}_low')
@@ -111,19 +119,20 @@ def _band(
 
 
 def misalignment(values: Values) -> Figure | None:
-  """Draws scales of misalignment by offset, a line for each length."""
+  """Draws measures of misalignment by offset, a line for each length."""
   offsets = offsets_of(values)
   if not offsets:
     return None
+  parts = {e: Part('misalignment', offset=e) for e in offsets}
   windows = sorted(
-      {n for e in offsets for n in lengths_of(values, f'offset_{e}', 'sce')})
+      {n for part in parts.values() for n in lengths_of(values, part, 'sce')})
   figure = Figure(figsize=(6.6, 4.6))
   for axes, (metric, name) in zip(
       figure.subplots(2, 2).flat, _MISALIGNMENT.items(), strict=True):
     for window, colour in zip(windows, _shades(len(windows)), strict=True):
-      there = [e for e in offsets if (f'offset_{e}', metric, window) in values]
+      there = [e for e in offsets if (parts[e], metric, window) in values]
       mean, low, high = (
-          [values[f'offset_{e}', metric + end, window] for e in there]
+          [values[parts[e], metric + end, window] for e in there]
           for end in ENDS)
       axes.plot(there, mean, color=colour, marker='o', label=f'{window:,}')
       axes.fill_between(there, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -144,14 +153,14 @@ def logits(values: Values) -> Figure | None:
   for layer, axes in panels.items():
     shares = []
     for order, heads in _by_order(values, layer, 'logit_at'):
-      arm = f'{order}/layer_{layer}'
-      n, = lengths_of(values, arm, 'recency_probability')
+      part = Part(order, layer)
+      n, = lengths_of(values, part, 'recency_probability')
       distance = np.array([*lengths_of(values, heads[0], 'logit_at'), n])
       middle = (distance[:-1] + distance[1:] - 1) / 2
       of_heads = np.array([curve(values, head, 'logit_at')[1] for head in heads])
-      # A logarithmic axis has no 0, the distance of a token to itself.
+      # The distance of a token to itself, 0, is drawn at 0.5 on the logarithmic axis.
       _heads_and_mean(axes, np.maximum(middle, 0.5), of_heads, order)
-      shares.append(f'{values[arm, "recency_probability", n]:.3f}')
+      shares.append(f'{values[part, "recency_probability", n]:.3f}')
     ends = [4**i for i in range(10) if 4**i <= distance[-1]]
     axes.set_xscale('log', base=2)
     axes.set_xticks([0.5, *ends], ['self', *map(str, ends)])
@@ -166,12 +175,12 @@ def entropy(values: Values, length: int) -> Figure | None:
   figure, panels = _panels(values, 'entropy')
   for layer, axes in panels.items():
     for order, heads in _by_order(values, layer, 'entropy'):
-      arm = f'{order}/layer_{layer}'
-      lengths = lengths_of(values, arm, 'entropy')
+      part = Part(order, layer)
+      lengths = lengths_of(values, part, 'entropy')
       of_heads = np.array([curve(values, head, 'entropy')[1] for head in heads])
       _heads_and_mean(axes, lengths, of_heads, order)
-      axes.fill_between(lengths, curve(values, arm, 'entropy_low')[1],
-                        curve(values, arm, 'entropy_high')[1],
+      axes.fill_between(lengths, curve(values, part, 'entropy_low')[1],
+                        curve(values, part, 'entropy_high')[1],
                         color=_ORDER_LOOKS[order][0], alpha=0.2, linewidth=0)
     axes.plot(lengths, np.log(lengths), color='black', linestyle='--', linewidth=0.9,
               label='uniform weights, log N')
@@ -184,10 +193,9 @@ def entropy(values: Values, length: int) -> Figure | None:
 
 
 def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
-  """Returns a figure with a panel for each layer of which heads have a metric."""
-  found = (re.fullmatch(r'(?:text|shuffled)/layer_(\d+)/head_\d+', arm)
-           for arm, name, _ in values if name == metric)
-  layers = sorted({int(match[1]) for match in found if match})
+  """Returns a figure, and {layer: panel} for layers whose heads have the metric."""
+  layers = [layer for layer in layers_of(values, metric)
+            if any(heads_of(values, Part(order, layer), metric) for order in ORDERS)]
   columns = 3 if len(layers) in (5, 6, 9) else min(max(len(layers), 2), 4)
   lines = max(1, math.ceil(len(layers) / columns))
   figure = Figure(figsize=(0.8 + 2.1 * columns, 1.1 + 1.75 * lines))
@@ -200,7 +208,7 @@ def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
 
 
 def _heads_and_mean(axes: Axes, x: Any, of_heads: np.ndarray, order: str) -> None:
-  """Draws [heads, points], thin, and their mean."""
+  """Draws thin lines for the heads, [heads, points], and a bold one for their mean."""
   colour, line = _ORDER_LOOKS[order]
   axes.plot(x, of_heads.T, color=colour, linewidth=0.6, alpha=0.5, linestyle=line)
   axes.plot(x, of_heads.mean(0), color=colour, linewidth=2.2 if line == '-' else 1.2,
@@ -210,7 +218,7 @@ def _heads_and_mean(axes: Axes, x: Any, of_heads: np.ndarray, order: str) -> Non
 def _finish(
     figure: Figure, panels: dict[int, Axes], y: str, x: str, note: str
 ) -> Figure | None:
-  """Adds legend, labels and a note; None, where there are no panels."""
+  """Adds legend, labels and a note; returns None if there are no panels."""
   if not panels:
     return None
   handles = next(iter(panels.values())).get_legend_handles_labels()
@@ -225,22 +233,22 @@ def _finish(
 
 def _by_order(
     values: Values, layer: int, metric: str
-) -> Iterator[tuple[str, list[str]]]:
-  """Yields each order with the arms of its heads."""
+) -> Iterator[tuple[str, list[Part]]]:
+  """Yields (order of tokens, its heads in a layer that have the metric)."""
   for order in ORDERS:
-    start = f'{order}/layer_{layer}/head_'
-    heads = {arm for arm, name, _ in values if name == metric and arm.startswith(start)}
+    part = Part(order, layer)
+    heads = heads_of(values, part, metric)
     if heads:
-      yield order, sorted(heads)
+      yield order, [part._replace(head=h) for h in heads]
 
 
 def _mark(axes: Axes, length: int) -> None:
-  """Draws a line at L."""
+  """Marks L with a vertical line."""
   axes.axvline(length, color='#777777', linewidth=0.9, linestyle=':')
   axes.annotate('L', (length, 1), xycoords=('data', 'axes fraction'), xytext=(2, -8),
                 textcoords='offset points', fontsize=7, color='#555555')
 
 
 def _shades(count: int) -> list[Any]:
-  """Returns colours of lines that have an order."""
+  """Returns colours for ordered lines."""
   return [*colormaps['viridis'](np.linspace(0, 0.88, count))]

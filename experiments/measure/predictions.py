@@ -1,4 +1,4 @@
-"""What `experiments.measure` measures of predictions: perplexity and misalignment."""
+"""Measurements of predictions of a checkpoint: perplexity and misalignment."""
 
 from collections.abc import Iterator
 import functools
@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from experiments.measure import pieces
-from experiments.measure.pieces import Cell, interval, row, Subject
+from experiments.measure.pieces import interval, Piece, row, Subject
+from experiments.measure.rows import Part
 from vvlen import sharding
 from vvlen.evaluation import misalignment as evaluation
 from vvlen.evaluation import perplexity as nll_of
@@ -16,11 +17,11 @@ from vvlen.evaluation import programs
 from vvlen.reporting import results
 
 
-def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
-  """Yields a cell for the blocks, and one for the sliding windows, of each length.
+def perplexity(config: Any, subject: Subject) -> Iterator[Piece]:
+  """Yields two cells for each length: blocks and sliding windows.
 
-  Intervals are over pieces of the text as long as the longest window, which are the
-  same for all: blocks next to each other are not independent.
+  Intervals are over pieces of the text that are as long as the longest window, for all
+  lengths: neighbouring blocks are not independent.
   """
   own = config.perplexity
   lengths = pieces.times(subject.length, own.lengths, 'perplexity.lengths', 2)
@@ -28,14 +29,14 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
   if len(subject.stream) < longest:
     raise ValueError(
         f'the text has {len(subject.stream):,} tokens, fewer than the longest window, '
-        f'of {longest:,}: give more text, a larger config.num_characters, a smaller '
+        f'of {longest:,}: use more text, a larger config.num_characters, a smaller '
         'config.length, or other config.perplexity.lengths'
     )
   text = subject.stream[: pieces.scored(config, subject)]
   most = len(text) // longest
   begin = subject.begin if own.begin else None
   if own.begin and begin is None:
-    raise ValueError('config.perplexity.begin: the tokenizer has no BOS')
+    raise ValueError('config.perplexity.begin must be False: the tokenizer has no BOS')
   options: Any = {'begin': begin, 'tokens_at_once': config.tokens_at_once}
   model_of = pieces.hidden_of(subject.model)
 
@@ -45,7 +46,7 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
     middles = of_text * (np.arange(len(losses)) + 0.5)
 
     def rows_of(arm, n, metric, low, high):
-      """Returns rows of tokens with `low` to `high` − 1 before them in the window."""
+      """Returns rows for tokens after `low` to `high` − 1 others in the window."""
       some = losses[:, low - 1 : high - 1]
       counts = np.full(len(some), high - low)
       parts = pieces.by_piece(some.sum(1), counts, middles, longest, most)
@@ -71,22 +72,22 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Cell]:
   for length in lengths:
     stride = min(length - 1, max(1, round(own.stride * length)))
     work = len(text) * subject.model.num_layers
-    yield Cell(f'blocks of {length}', work, functools.partial(block, length))
-    yield Cell(f'sliding windows of {length}', work * length // stride,
+    yield Piece(f'blocks of {length}', work, functools.partial(block, length))
+    yield Piece(f'sliding windows of {length}', work * length // stride,
                functools.partial(sliding, length, stride))
 
 
 def _of_pieces(
     arm: str, length: int, losses: np.ndarray, scored: np.ndarray
 ) -> Iterator[results.Row]:
-  """Yields mean loss and scored tokens of each piece, to compare lengths by."""
+  """Yields mean loss and number of scored tokens of each piece, to compare lengths."""
   for i, (loss, count) in enumerate(zip(losses, scored, strict=True)):
     yield row(f'{arm}/piece_{i}', length, 'nll', loss)
     yield row(f'{arm}/piece_{i}', length, 'scored', count)
 
 
-def misalignment(config: Any, subject: Subject) -> Iterator[Cell]:
-  """Yields a cell for each length, with all offsets."""
+def misalignment(config: Any, subject: Subject) -> Iterator[Piece]:
+  """Yields a cell for each length, which measures all offsets."""
   own = config.misalignment
   model_of = pieces.hidden_of(subject.model)
 
@@ -99,18 +100,20 @@ def misalignment(config: Any, subject: Subject) -> Iterator[Cell]:
       )
       found.append(jax.tree.map(lambda x, new=new: x[:, :new], sharding.fetch(one)))
     both = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *found)
-    rows = [row(f'offset_{e}', length, 'num_sequences', len(streams)) for e in offsets]
+    parts = [Part('misalignment', offset=e) for e in offsets]
+    rows = [row(part, length, 'num_sequences', len(streams)) for part in parts]
     for name, values in both._asdict().items():
-      for e, by_sequence in zip(offsets, values, strict=True):
-        rows += interval(config, f'offset_{e}', length, name, by_sequence)
+      for part, by_sequence in zip(parts, values, strict=True):
+        rows += interval(config, part, length, name, by_sequence)
     return rows
 
   for length in pieces.times(subject.length, own.lengths, 'misalignment.lengths', 4):
     offsets = [e for e in own.offsets if e <= length // 2 - 1]
     if not offsets:
-      raise ValueError(f'config.misalignment.offsets has none below half of {length}: '
+      raise ValueError('config.misalignment.offsets must have one below half of the '
+                       f'length {length}: '
                        f'{tuple(own.offsets)}')
     pieces.spaced(subject.stream, length + max(offsets), own.num_sequences)
     work = own.num_sequences * length * (1 + len(offsets)) * subject.model.num_layers
-    yield Cell(f'misalignment at {length}', work,
+    yield Piece(f'misalignment at {length}', work,
                functools.partial(measure, length, offsets))

@@ -1,4 +1,4 @@
-"""What was measured of a checkpoint: tables and figures. Runs without JAX."""
+"""Writes the tables and figures of a checkpoint. Runs without JAX."""
 
 from collections.abc import Callable
 import math
@@ -8,7 +8,16 @@ from etils import epath
 import numpy as np
 
 from experiments.measure import figures, spread
-from experiments.measure.rows import layers_of, lengths_of, offsets_of, ORDERS, Values
+from experiments.measure.rows import (
+  heads_of,
+  key_of,
+  layers_of,
+  lengths_of,
+  offsets_of,
+  ORDERS,
+  Part,
+  Values,
+)
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
@@ -32,10 +41,10 @@ _SHOWN = ('sce', 'excess', 'kl_first_second', 'kl_second_first', 'js', 'top1_agr
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
-  """Writes tables and figures of `experiments.measure` into its folder.
+  """Writes tables and figures of a run into its folder.
 
   Args:
-    workdir: with config.json and results.csv.
+    workdir: a folder with config.json and results.csv of `experiments.measure`.
 
   Returns:
     The tables as Markdown, and the paths written.
@@ -53,8 +62,8 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   values: Values = {}
   for row in results.read_rows(path):
     if row.experiment != 'measure':
-      raise ValueError(f'{path} has a row of another kind of run: {row[:-1]}')
-    values[row.arm, row.metric, row.length] = row.value
+      raise ValueError(f'{path} has a row of another kind of run: {row.key}')
+    values[key_of(row)] = row.value
   if not values:
     raise ValueError(f'{folder} has no results.csv with results')
   losses = [values['block', 'nll', n] for n in lengths_of(values, 'block', 'nll')]
@@ -80,11 +89,11 @@ def perplexity(
   """Makes the table of loss and perplexity by length of window.
 
   Args:
-    values: of the run.
+    values: the values of the run.
     length: L.
     begin: whether each window began with BOS.
-    samples: how many of the pieces of the text, and their seed, of the intervals of
-      perplexity at a length divided by that at L.
+    samples: (number of bootstrap samples, seed) for the intervals of perplexity at a
+      length divided by that at L.
   """
   records = []
   for n in lengths_of(values, 'block', 'nll'):
@@ -128,7 +137,7 @@ def perplexity(
 
 
 def _of_pieces(records: list[dict[str, Any]]) -> str:
-  """Returns the words on intervals of perplexity."""
+  """Returns sentences on the intervals of perplexity."""
   pieces = max((r['pieces'] for r in records), default=math.nan)
   if not pieces > 1:
     return ' The text has too few windows for intervals.'
@@ -142,7 +151,7 @@ def _of_pieces(records: list[dict[str, Any]]) -> str:
 def _ratio(
     values: Values, arm: str, n: int, length: int, samples: tuple[int, int]
 ) -> tuple[float, float, float]:
-  """Returns perplexity at n divided by that at L, and its interval, or nan."""
+  """Returns perplexity at n divided by that at L, and its interval; nan if unknown."""
   nan = math.nan
   if not {(arm, 'nll', n), (arm, 'nll', length)} <= values.keys():
     return nan, nan, nan
@@ -160,16 +169,16 @@ def _ratio(
 
 
 def misalignment(values: Values) -> Table:
-  """Makes the table of all scales of misalignment, by length and offset."""
+  """Makes the table of all measures of misalignment, by length and offset."""
   records = []
   for offset in offsets_of(values):
-    arm = f'offset_{offset}'
-    for n in lengths_of(values, arm, 'sce'):
+    part = Part('misalignment', offset=offset)
+    for n in lengths_of(values, part, 'sce'):
       record: dict[str, Any] = {'length': n, 'offset': offset}
       for name in _SCALES:
         for end in ENDS:
-          record[name + end] = values[arm, name + end, n]
-      records.append(record | {'sequences': values[arm, 'num_sequences', n]})
+          record[name + end] = values[part, name + end, n]
+      records.append(record | {'sequences': values[part, 'num_sequences', n]})
   records.sort(key=lambda r: (r['length'], r['offset']))
   columns = {
       'window': lambda r: f'{r["length"]:,}', 'offset': lambda r: str(r['offset']),
@@ -195,13 +204,13 @@ def recency(values: Values) -> Table:
   for layer in layers_of(values, 'recency_probability'):
     record: dict[str, Any] = {'layer': layer}
     for order in ORDERS:
-      arm = f'{order}/layer_{layer}'
-      lengths = lengths_of(values, arm, 'recency_probability')
+      part, name = Part(order, layer), 'recency_probability'
+      lengths = lengths_of(values, part, name)
       n = lengths[0] if lengths else None
-      heads = [x for (a, metric, _), x in values.items()
-               if a.startswith(f'{arm}/head_') and metric == 'recency_probability']
+      heads = [values[part._replace(head=h), name, n]
+               for h in heads_of(values, part, name)]
       record |= {
-          f'{order}_{name}{end}': values.get((arm, name + end, n), math.nan)
+          f'{order}_{name}{end}': values.get((part, name + end, n), math.nan)
           for name in ('recency_probability', 'violation_rate')
           for end in ENDS
       }
@@ -239,7 +248,7 @@ def entropy(values: Values) -> Table:
       record: dict[str, Any] = {'layer': layer, 'order': order}
       for n in lengths:
         for end in ENDS:
-          key = (f'{order}/layer_{layer}', f'entropy{end}', n)
+          key = (Part(order, layer), f'entropy{end}', n)
           record[f'entropy{end}_{n}'] = values.get(key, math.nan)
       records.append(record)
   columns: dict[str, Any] = {
@@ -258,7 +267,7 @@ def entropy(values: Values) -> Table:
 
 
 def _give_or_take(n: int) -> Callable[[Record], str]:
-  """Returns the cell of an entropy at N, ± half of its interval."""
+  """Returns a cell function: the entropy at N ± half of its interval."""
 
   def cell(record: Record) -> str:
     half = (record[f'entropy_high_{n}'] - record[f'entropy_low_{n}']) / 2

@@ -1,4 +1,4 @@
-"""What does a checkpoint do beyond the lengths of its training? Trains nothing.
+"""How does a checkpoint behave beyond its training length? Trains nothing.
 
 The command line is in `__main__`.
 """
@@ -6,7 +6,6 @@ The command line is in `__main__`.
 from collections.abc import Callable
 import contextlib
 import functools
-import math
 import os
 import platform
 import re
@@ -17,13 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import report
 from experiments.harness import machine
-from experiments.harness.fields import naming_fields
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
-from experiments.harness.progress import Progress
+from experiments.harness.run_loop import Job, read_rows, run_jobs
 from experiments.measure import attention, pieces, predictions
+from experiments.measure.check import check
 from experiments.measure.pieces import Subject
 from vvlen.models import llama
 from vvlen.models.llama.model import Llama
@@ -37,36 +35,26 @@ _PARTS = (
     attention.spread, attention.entropy, attention.recency,
 )
 _CONFIG = os.path.join('configs', 'measure.py')
-_LONG = 16_384  # tokens in a window of which one may not have thought
-# Paths are known by their content; the others change results by rounding alone.
+_LONG = 16_384  # tokens; longer windows are pointed out to the user
+# Files are identified by their content, not their path; the other fields change
+# results only by rounding.
 _MAY_DIFFER = ('checkpoint', 'text', 'tokens_at_once', 'mesh.data', 'mesh.fsdp',
                'mesh.tensor')
-_LEAST = {
-    'seed': 0, 'length': 0, 'num_characters': 1, 'tokens_at_once': 1,
-    'perplexity.num_windows': 1, 'misalignment.num_sequences': 2,
-    'spread.shortest': 1, 'spread.num_sequences': 2, 'spread.num_queries': 1,
-    'spread.num_components': 0, 'num_resamples': 1, 'entropy.shortest': 1,
-    'entropy.num_sequences': 2, 'recency.num_tokens': 3, 'recency.num_queries': 1,
-    'recency.num_sequences': 2,
-}
 
 
 def main(config: Any, workdir: str) -> None:
-  """Measures what is not in the folder yet, and writes tables and figures."""
-  with naming_fields():
-    check(config)
+  """Runs or resumes the measurements, and writes tables and figures."""
+  check(config)
   machine.use_devices()
-  folder, first = epath.Path(workdir), jax.process_index() == 0
+  folder = epath.Path(workdir)
   model = llama.read_model(config.checkpoint)
   subject, facts = read_subject(config, model)
-  with naming_fields():
-    cells = [cell for part in _PARTS for cell in part(config, subject)]
+  cells = [cell for part in _PARTS for cell in part(config, subject)]
   mesh = partition.make_mesh(**config.mesh.to_dict())
   run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(cells)}},
          {**machine.session(), 'text': config.text or _library()})
   first_of_processes(lambda: _lock(workdir, run))
-  rows = {row[:-1]: row for row in results.read_rows(folder / 'results.csv')}
-  done = {row.arm for row in rows.values() if row.metric == 'done'}
+  done = {row.arm for row in read_rows(folder).values() if row.metric == 'done'}
   todo = [cell for cell in cells if cell.name not in done]
   print(long_windows(config, subject.length) if todo else '', end='', flush=True)
   variables = _load(config, mesh) if todo else {}
@@ -76,31 +64,37 @@ def main(config: Any, workdir: str) -> None:
   first_of_processes(
       lambda: run_folder.claim(
           workdir, *run, may_differ=_MAY_DIFFER, study='measure'))
-  print(f'{len(subject.stream):,} tokens of text, of which perplexity reads the first '
-        f'{pieces.scored(config, subject):,}, the others sequences spread over all. '
-        f'{len(todo)} of {len(cells)} measurements to make.'
+  print(f'{len(subject.stream):,} tokens of text: perplexity reads the first '
+        f'{pieces.scored(config, subject):,}, other measurements all of it. '
+        f'{len(todo)} of {len(cells)} measurements to do.'
         f'{" Compiling first." if todo else ""}', flush=True)
-  with (Progress(sum(cell.work for cell in todo), 'tokens x layers') as progress,
-        jax.set_mesh(mesh), _watching() as told_to_stop):
-    for made, cell in enumerate(todo):
+  with jax.set_mesh(mesh), _watching() as told_to_stop:
+
+    def rows_of(made, cell, progress):
       if told_to_stop(made):
         raise Preempted(f'Told to stop after {made} of {len(todo)} measurements')
       progress.show(cell.name)
-      new = [*cell.rows(variables), pieces.row(cell.name, None, 'done', 1)]
+      rows = [*cell.rows(variables), pieces.row(cell.name, None, 'done', 1)]
       progress.show(cell.name, cell.work)
-      rows |= {row[:-1]: row for row in new}
-      if first:
-        results.write_rows(folder / 'results.csv', sorted(
-            rows.values(), key=lambda row: (row.arm, row.metric, row.length or 0)))
-  if first:
-    report.show(workdir)
-    run_folder.finish(workdir, finished=machine.now())
+      return rows
+
+    jobs = [Job(cell.work, functools.partial(rows_of, made, cell))
+            for made, cell in enumerate(todo)]
+    run_jobs(folder, jobs, 'tokens x layers',
+             _order)
+
+
+def _order(row: results.Row) -> tuple[Any, ...]:
+  """Returns the sort key of a row."""
+  columns = row.layer, row.head, row.offset, row.component, row.length
+  return row.arm, row.metric, *(-1 if x is None else x for x in columns)
 
 
 def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
-  """Yields what says, between measurements, whether to stop, to all processes alike.
+  """Yields a function: number of finished measurements -> whether to stop.
 
-  A process that is not one of several stops at once, as `command_line.run` sees to.
+  It returns the same in all processes. A single process does not need it: it stops at
+  once, because `command_line.run` raises `Preempted` when the signal arrives.
   """
   if jax.distributed.is_initialized():
     return watching_for_preemption()
@@ -108,44 +102,17 @@ def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
 
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
-  """Keeps others out of the folder, or raises if it is another run's."""
+  """Locks the folder; raises ValueError if it belongs to another run."""
   machine.lock(workdir)
   run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER, study='measure')
 
 
-def check(config: Any) -> None:
-  """Raises ValueError on a configuration that cannot run, whatever the checkpoint."""
-  fields = run_folder.flatten(config.to_dict())
-  for name, least in _LEAST.items():
-    if type(fields[name]) is not int or fields[name] < least:
-      raise ValueError(
-          f'config.{name} must be a whole number from {least} on: {fields[name]!r}'
-      )
-  for name in ('perplexity.stride', 'spread.longest', 'entropy.longest'):
-    if not 0 < fields[name] < math.inf:
-      raise ValueError(f'config.{name} must be positive: {fields[name]}')
-  if fields['perplexity.stride'] > 1:
-    raise ValueError(f'config.perplexity.stride must not exceed 1, a whole window: '
-                     f'{fields["perplexity.stride"]}')
-  for name in ('perplexity.lengths', 'misalignment.lengths', 'misalignment.offsets'):
-    if not fields[name] or not all(0 < x < math.inf for x in fields[name]):
-      raise ValueError(f'config.{name} must be positive: {tuple(fields[name])}')
-  if any(type(e) is not int for e in fields['misalignment.offsets']):
-    raise ValueError('config.misalignment.offsets must be whole numbers: '
-                     f'{tuple(fields["misalignment.offsets"])}')
-  if config.dtype not in ('', 'float32', 'bfloat16'):
-    raise ValueError('config.dtype must be float32 or bfloat16, or none: '
-                     f'{config.dtype!r}')
-  if not config.checkpoint:
-    raise ValueError('--checkpoint is missing')
-
-
 def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
-  """Returns what is to be measured, and what of it belongs to the configuration.
+  """Returns the model and text to measure, and facts that identify them in config.json.
 
   Raises:
     ValueError: if the text is empty or binary, or there is no tokenizer for the model.
-    OSError: if something cannot be read.
+    OSError: if a file cannot be read.
   """
   folder = epath.Path(config.checkpoint)
   tokenizer = tokenizers.tokenizer_of(folder, model.vocab_size)
@@ -169,16 +136,16 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
 
 
 def long_windows(config: Any, length: int) -> str:
-  """Returns a line on windows that are long because L is of config.json, or ''."""
+  """Returns a hint if windows are long because of L in config.json, else ''."""
   longest = pieces.longest_window(config, length)
   if config.length or longest <= _LONG:
     return ''
-  return (f'The longest window has {longest:,} tokens, as L is {length:,} in '
-          'config.json; --config.length=2048 measures shorter ones.\n')
+  return (f'The longest window has {longest:,} tokens, because L is {length:,} '
+          'in config.json; --config.length=2048 measures shorter ones.\n')
 
 
 def beginning(whole: list[str], num_characters: int) -> list[str]:
-  """Returns the first documents, the last of which may be cut."""
+  """Returns the first `num_characters` of all documents; the last one may be cut."""
   read = []
   for text in whole:
     read.append(text[:num_characters])
@@ -199,7 +166,7 @@ def _library() -> str:
 
 
 def full_arguments(arguments: list[str]) -> list[str]:
-  """Writes --checkpoint and --text as fields of the config, which may be left out."""
+  """Writes --checkpoint and --text as fields of the config; adds a missing --config."""
   names, full = '|'.join(('checkpoint', 'text')), []
   for argument in arguments:
     full.append(re.sub(rf'^--?({names})(?==|$)', r'--config.\1', argument))

@@ -1,7 +1,7 @@
 """Figure 1 of arXiv 2504.02827, of a checkpoint: tables and figures. Runs without JAX.
 
-The spread of the attention output over sequences, by length, of all components and of
-those of each head.
+The spread of the attention output over sequences, by length, for all components and
+for those of each head.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from experiments.measure.rows import (
   lengths_of,
   READINGS,
   spread_arms,
+  spread_part,
   Values,
 )
 from vvlen.reporting import plots
@@ -32,12 +33,12 @@ _OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',
 
 
 def slopes(values: Values) -> Table:
-  """Makes the table of slopes, of the mean over all components."""
+  """Makes the table of slopes of the mean over all components."""
   records: list[dict[str, Any]] = []
   for condition, reading, layer in spread_arms(values):
-    arm = f'{condition}/{reading}/layer_{layer}'
-    lengths = lengths_of(values, arm, 'std')
-    at = lambda metric, n=None, arm=arm: values[arm, metric, n]
+    part = spread_part(condition, reading, layer)
+    lengths = lengths_of(values, part, 'std')
+    at = lambda metric, n=None, part=part: values[part, metric, n]
     records.append({
         'layer': layer, 'condition': condition, 'last_token': reading,
         'slope': at('slope'), 'slope_low': at('slope_low'),
@@ -62,11 +63,12 @@ def slopes(values: Values) -> Table:
       'of the attention output at the last of N tokens, heads side by side, before the '
       'output projection; mean over components. Slope: of its logarithm against log N, '
       'by least squares; interval: percentiles of a bootstrap over sequences. '
-      'Proposition 1 of arXiv 2504.02827 has it fall as N^−½ in the end, or faster, '
-      'for independent tokens and a query that is the same in all sequences. So with '
-      'the last token held fixed, one token after another: the mean of their slopes, '
-      'the range of them, and the geometric mean of their standard deviations; the '
-      'bootstrap is over these tokens as well. Random tokens: uniform over the '
+      'Proposition 1 of arXiv 2504.02827 says that it falls at least as fast as N^−½ '
+      'for large N, if tokens are independent and all sequences have the same query. '
+      'To have that, the last token is held fixed, to one token after another: shown '
+      'are the mean and the range of their slopes and the geometric mean of their '
+      'standard deviations, and the bootstrap is over these tokens too. Random tokens: '
+      'uniform over the '
       f'vocabulary. {_sizes(records)}'
   )
   return Table('figure_1', 'Spread of the attention output by length', columns, records,
@@ -74,7 +76,7 @@ def slopes(values: Values) -> Table:
 
 
 def _sizes(records: list[dict[str, Any]]) -> str:
-  """Returns the words on numbers of sequences and of last tokens held fixed."""
+  """Returns sentences on the numbers of sequences and of fixed last tokens."""
   counts = {(int(r['sequences']), int(r['queries'])) for r in records}
   sizes = ', '.join(
       f'{a} sequences' + (f', {b} last tokens held fixed' if b > 1 else '')
@@ -86,22 +88,22 @@ def _sizes(records: list[dict[str, Any]]) -> str:
 
 
 def by_head(values: Values) -> Table:
-  """Makes the table of slopes by head, a row for each head and kind of last token."""
+  """Makes the table of slopes by head, a row per layer, last token and head."""
   found: dict[tuple[int, str, int], dict[str, Any]] = {}
   shown = [x for x in CONDITIONS if any(x == arm[0] for arm in spread_arms(values))]
   for condition, reading, layer in spread_arms(values):
-    of_all = f'{condition}/{reading}/layer_{layer}'
-    for head in heads_of(values, of_all):
-      arm = f'{of_all}/head_{head}'
-      lengths = lengths_of(values, arm, 'std')
+    of_all = spread_part(condition, reading, layer)
+    for head in heads_of(values, of_all, 'slope'):
+      part = of_all._replace(head=head)
+      lengths = lengths_of(values, part, 'std')
       record = found.setdefault((layer, reading, head), {
           'layer': layer, 'last_token': reading, 'head': head,
           'shortest': lengths[0], 'longest': lengths[-1],
           **{f'{x}_{name}': math.nan for x in shown for name in _OF_HEADS},
       })
-      own = {name: values[arm, name, None] for name in _OF_HEADS[:-2]}
-      own |= {'std_shortest': values[arm, 'std', lengths[0]],
-              'std_longest': values[arm, 'std', lengths[-1]]}
+      own = {name: values[part, name, None] for name in _OF_HEADS[:-2]}
+      own |= {'std_shortest': values[part, 'std', lengths[0]],
+              'std_longest': values[part, 'std', lengths[-1]]}
       record |= {f'{condition}_{name}': value for name, value in own.items()}
   order = lambda key: (key[0], [*READINGS].index(key[1]), key[2])
   records = [found[key] for key in sorted(found, key=order)]
@@ -115,18 +117,17 @@ def by_head(values: Values) -> Table:
     columns[f'std, {CONDITIONS[x]}'] = _change(x)
   ends = ' or '.join(sorted({f'{r["shortest"]} → {r["longest"]:,}' for r in records}))
   note = (
-      'As in the table of all components, of those of one head: mean over components '
-      'of the standard deviation over sequences, here at the shortest and the longest '
-      f'N, {ends}; the slope of its logarithm against log N, with the bootstrap over '
-      'sequences and, where they were held fixed, last tokens. The CSV has the range '
-      'of single tokens too.'
+      'Standard deviation over sequences of each component of one head, mean over the '
+      f'components of the head, at the shortest and the longest N, {ends}. Slope: of '
+      'its logarithm against log N. Intervals: bootstrap over sequences, and over last '
+      'tokens where these were held fixed. The CSV has the range of single tokens too.'
   )
   return Table('figure_1_heads', 'Spread of the attention output by head', columns,
                records, note)
 
 
 def _change(condition: str) -> Callable[[Record], str]:
-  """Returns the cell of the standard deviation at the shortest and the longest N."""
+  """Returns a cell function: standard deviation at the shortest and the longest N."""
   first, last = (f'{condition}_std_{end}' for end in ('shortest', 'longest'))
   return lambda r: f'{number(r[first], "#.2g")} → {number(r[last], "#.2g")}'
 
@@ -142,18 +143,18 @@ def curves(values: Values) -> Figure | None:
   seen: list[float] = []
   for condition, reading, layer in arms:
     axes = grid[layers.index(layer)][[*READINGS].index(reading)]
-    arm = f'{condition}/{reading}/layer_{layer}'
+    part = spread_part(condition, reading, layer)
     colour, marker = plots.LOOKS[[*CONDITIONS].index(condition)]
-    lengths, deviation = curve(values, arm, 'std')
+    lengths, deviation = curve(values, part, 'std')
     slope, low, high = (
-        number(values[arm, f'slope{end}', None], '+.3f') for end in ENDS)
+        number(values[part, f'slope{end}', None], '+.3f') for end in ENDS)
     axes.plot(lengths, deviation, color=colour, marker=marker,
               label=f'{CONDITIONS[condition]}: {slope} [{low}, {high}]')
-    axes.fill_between(lengths, curve(values, arm, 'std_low')[1],
-                      curve(values, arm, 'std_high')[1], color=colour, alpha=0.18,
+    axes.fill_between(lengths, curve(values, part, 'std_low')[1],
+                      curve(values, part, 'std_high')[1], color=colour, alpha=0.18,
                       linewidth=0)
     for component in components_of(values):
-      axes.plot(lengths, curve(values, arm, f'std_component_{component}')[1],
+      axes.plot(lengths, curve(values, part._replace(component=component), 'std')[1],
                 color=colour, linewidth=0.5, alpha=0.5)
     seen += [deviation.min(), deviation.max()]
   for layer, line in zip(layers, grid, strict=True):
@@ -176,7 +177,7 @@ def curves(values: Values) -> Figure | None:
 def slopes_by_head(values: Values) -> Figure | None:
   """Draws the slope of each head with its interval, a row of panels for each layer."""
   arms = [(arm, heads) for arm in spread_arms(values)
-          if (heads := heads_of(values, '{}/{}/layer_{}'.format(*arm)))]
+          if (heads := heads_of(values, spread_part(*arm), 'slope'))]
   if not arms:
     return None
   layers = sorted({layer for (*_, layer), _ in arms})
@@ -186,7 +187,7 @@ def slopes_by_head(values: Values) -> Figure | None:
     axes = grid[layers.index(layer)][[*READINGS].index(reading)]
     place = [*CONDITIONS].index(condition)
     mean, low, high = (
-        np.array([values[f'{condition}/{reading}/layer_{layer}/head_{h}',
+        np.array([values[spread_part(condition, reading, layer, head=h),
                          f'slope{end}', None] for h in heads]) for end in ENDS)
     colour, marker = plots.LOOKS[place]
     x = np.arange(len(heads)) + 0.22 * (place - 1)
@@ -212,7 +213,7 @@ def slopes_by_head(values: Values) -> Figure | None:
 
 
 def _guide(axes: Axes) -> None:
-  """Draws the N^−½ of Proposition 1 from the highest of the means on."""
+  """Draws the N^−½ of Proposition 1, starting at the highest mean."""
   lines = [line for line in axes.lines if line.get_marker() != 'None']
   x = np.asarray(lines[0].get_xdata(), float)
   top = max(float(np.asarray(line.get_ydata())[0]) for line in lines)

@@ -1,8 +1,8 @@
 r"""Why does accuracy fall with length: vanishing variance, or dispersed attention?
 
-Freezes models that `experiments.length_generalization` or `experiments.sensitivity`
-has trained, changes their attention output at test time, and measures how much
-accuracy each change restores (`vvlen.evaluation.retriever.intervention`).
+Takes models trained by `experiments.length_generalization` or
+`experiments.sensitivity`, changes their attention output at test time, and measures how
+much accuracy each change restores (`vvlen.evaluation.retriever.intervention`).
 
   python -m experiments.mechanism --config=configs/mechanism.py \
       --config.trained=runs/quick --workdir=runs/mechanism

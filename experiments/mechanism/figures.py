@@ -6,7 +6,7 @@ from vvlen.reporting import plots
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 
-# Suffix of the arm's name -> what is done, colour (Okabe and Ito's, Tol's), marker.
+# Suffix of the arm's name -> (label, colour of Okabe and Ito or Tol, marker).
 RESTORED = {
     'rescaled': ('norm as in training', '#E69F00', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
@@ -29,9 +29,9 @@ INTERVENTIONS = RESTORED | IMPOSED | READ
 
 
 def figure(index: Index, trained_up_to: int) -> Figure:
-  """Draws accuracy by length under each intervention, and the output's variance."""
+  """Draws accuracy by length under each intervention, and variance of the output."""
   arms = arms_of(index)
-  # Older results lack readers.
+  # Older results have no linear readers.
   groups = [RESTORED, IMPOSED] + [READ] * any('+refit' in key[0] for key in index)
   drawn = Figure(figsize=(1.0 + 2.0 * (len(groups) + 1), 2.2 * len(arms) + 1.2))
   panels = drawn.subplots(len(arms), len(groups) + 1, squeeze=False)
@@ -39,8 +39,8 @@ def figure(index: Index, trained_up_to: int) -> Figure:
     lengths, as_it_is = plots.values(index, arm, 'accuracy')
     for axes, group in zip(changed, groups, strict=True):
       for name, (done, colour, marker) in group.items():
-        # All weight on the target lies on the weight of training, as does its norm on
-        # what it is.
+        # These two lines nearly coincide with others ('reweighted', and the unchanged
+        # model), so they are dashed.
         linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
         at, values = plots.values(index, f'{arm}+{name}', 'accuracy')
         if at:
@@ -74,5 +74,5 @@ def figure(index: Index, trained_up_to: int) -> Figure:
 
 
 def arms_of(index: Index) -> list[str]:
-  """Returns the arms that have results, without interventions, Baseline first."""
+  """Returns the trained arms that have results, Baseline first."""
   return [arm for arm in ARMS if any(key[0] == arm for key in index)]

@@ -1,4 +1,4 @@
-"""What interventions on the attention output restore. Runs without JAX."""
+"""Writes the tables and the figure of interventions. Runs without JAX."""
 
 import functools
 
@@ -25,14 +25,13 @@ from vvlen.statistics import corrected
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
-  """Writes table and figure of interventions into their folder.
+  """Writes the tables and the figure of a run into its folder.
 
   Args:
-    workdir: a folder with the config.json and results.csv of
-      `experiments.mechanism`.
+    workdir: a folder with config.json and results.csv of `experiments.mechanism`.
 
   Returns:
-    The table as Markdown, and the paths written.
+    The main tables as Markdown, and the paths written.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -60,15 +59,15 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
 
 def table(index: Index, trained_up_to: int) -> Table:
-  """Returns, for each arm and intervention, what it changes beyond training.
+  """Returns the table of what each intervention changes beyond training.
 
   Args:
     index: from `vvlen.reporting.results.index`.
     trained_up_to: the longest training length.
 
   Returns:
-    One row an arm and intervention: the mean accuracy beyond the training lengths,
-    and the share of what was lost since the first length that is restored.
+    A table with a row per arm and intervention: mean accuracy beyond the training
+    lengths, and the percentage restored of the accuracy lost since the first length.
   """
   records, compared = [], []
   for arm in arms_of(index):
@@ -127,15 +126,15 @@ def table(index: Index, trained_up_to: int) -> Table:
 
 
 def gain_table(index: Index, trained_up_to: int) -> Table:
-  """Returns what is left of each arm's gain where both arms are changed alike.
+  """Returns the table of each arm's gain if both arms have the same intervention.
 
   Args:
     index: from `vvlen.reporting.results.index`, with rows of the Baseline.
     trained_up_to: the longest training length.
 
   Returns:
-    One row an arm and intervention: its difference from the Baseline under that
-    intervention, and how it changes.
+    A table with a row per arm and intervention: the difference from the Baseline under
+    that intervention, and how much it differs from that without intervention.
   """
   records, compared = [], []
   for arm in arms_of(index):
@@ -191,7 +190,7 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
 
 
 def length_table(index: Index, trained_up_to: int) -> Table:
-  """Returns, for each arm, intervention and length, what it changes."""
+  """Returns the table of what each intervention changes, by length."""
   records, compared = [], []
   for arm in arms_of(index):
     for name, done in _done(index).items():
@@ -225,12 +224,12 @@ def length_table(index: Index, trained_up_to: int) -> Table:
 
 
 def _variance(index: Index, arm: str, changed: str) -> float:
-  """Returns an output's variance beyond the shortest length, relative to that there.
+  """Returns the geometric mean of an output's relative variance at longer lengths.
 
   Args:
     index: from `vvlen.reporting.results.index`.
-    arm: whose variance at the shortest length is 1.
-    changed: the same arm, with the suffix of an intervention.
+    arm: the variance is relative to that of this arm at the shortest length.
+    changed: the arm whose variance is returned: `arm`, or it with an intervention.
   """
   lengths, own = plots.values(index, arm, 'total_variance')
   if len(lengths) < 2:
@@ -241,7 +240,7 @@ def _variance(index: Index, arm: str, changed: str) -> float:
 
 
 def _done(index: Index) -> dict[str, str]:
-  """Returns {name: what is done} of the interventions that were measured."""
+  """Returns {name: label} of the interventions that were measured."""
   suffixes = {arm.partition('+')[2] for arm, _, _ in index}
   return {name: done for name, (done, _, _) in INTERVENTIONS.items()
           if name in suffixes}

@@ -3,7 +3,7 @@
 The command line is in `__main__`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any
 
@@ -11,19 +11,30 @@ from etils import epath
 import jax
 import ml_collections
 
-from experiments.harness import machine, seed_blocks
+from experiments.harness import fields, machine, seed_blocks
+from experiments.harness.fields import one_of, several, text, whole
 from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check
 from vvlen import sharding
 from vvlen.evaluation.retriever import intervention
 from vvlen.evaluation.retriever.lengths import make_apply
+from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
 from vvlen.training import checkpoint, ensemble
 
+# The fields that `block_measurer` reads.
+MEASURED = {
+    'lengths': several(whole(least=1)),
+    'num_sequences': whole(least=2),
+    'moment_sequences': whole(least=2),
+    'select_sequences': whole(least=2),
+}
+_FIELDS = {'trained': text(), 'arms': several(one_of(KINDS), once=True), **MEASURED}
+
 
 def main(config: Any, workdir: str) -> None:
-  """Measures all seeds, or those that are left, and writes table and figure."""
+  """Measures all seeds that are not measured yet, and writes tables and a figure."""
   trained, facts = _read_trained(config)
   folder, place = epath.Path(workdir), epath.Path(config.trained)
   place = place.parent.parent if place.parent.name == 'cells' else place
@@ -32,12 +43,12 @@ def main(config: Any, workdir: str) -> None:
   train = trained.train
   mesh = seed_devices(train)
   machine.lock(workdir)
-  machine.lock(place)  # training there would save and delete checkpoints meanwhile
+  machine.lock(place)  # training there would change checkpoints while they are read
   step = _trained_step(config, trained)
   run_folder.claim(
       folder,
       config.to_dict() | {
-          'trained': str(epath.Path(config.trained)),  # without a slash at its end
+          'trained': str(epath.Path(config.trained)),  # without a trailing slash
           'trained_config': facts, 'trained_step': step,
       },
       machine.session(), may_grow=['trained_config.num_seeds'],
@@ -63,7 +74,8 @@ def main(config: Any, workdir: str) -> None:
 
 
 def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
-  """Returns the configuration of the trained models."""
+  """Returns the configuration of the trained models, also as plain values."""
+  fields.check(config, _FIELDS)
   path = epath.Path(config.trained or '.') / 'config.json'
   if not config.trained or not path.exists():
     raise ValueError(
@@ -71,39 +83,42 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
     )
   with run_folder.reading(path) as stored:
     facts = dict(stored['config'])
-  if 'base' in facts:
-    raise ValueError(f'{config.trained} is a grid: name a cell of it, as in cells/base')
-  with run_folder.reading(path):
     trained = ml_collections.ConfigDict(facts)
-    absent = set(config.arms) - set(trained.arms)
-    longest, num_keys = trained.train.max_length, trained.task.get('num_keys')
+  if 'base' in facts:
+    raise ValueError(f'{config.trained} is a grid: give a cell of it, as cells/base')
   try:
     check(trained)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
-  if absent or not config.arms or len(set(config.arms)) < len(config.arms):
+  if set(config.arms) - set(trained.arms):
     raise ValueError(
-        f'config.arms must be distinct, of {trained.arms}: {tuple(config.arms)}'
-    )
-  for name in ('num_sequences', 'moment_sequences', 'select_sequences'):
-    if config[name] < 2:
-      raise ValueError(f'config.{name} must be at least 2: {config[name]}')
-  if not config.lengths or any(
-      not isinstance(n, int) or n < 1 for n in config.lengths
-  ):
-    raise ValueError(f'config.lengths must be positive integers: {config.lengths}')
-  if num_keys and max(config.lengths) > num_keys:
-    raise ValueError(
-        f'config.lengths must not exceed the {num_keys} keys of the '
-        f'trained models: {config.lengths}'
-    )
-  if max(config.lengths) <= longest:
-    raise ValueError(f'config.lengths must go beyond {longest}: {config.lengths}')
+        f'config.arms must be one or more of {trained.arms}: {tuple(config.arms)}')
+  check_lengths(config.lengths, trained, 'config.lengths')
   return trained, facts
 
 
+def check_lengths(lengths: Sequence[int], trained: Any, field: str) -> None:
+  """Raises ValueError unless lengths suit the models and go beyond their training.
+
+  Args:
+    lengths: in items.
+    trained: the configuration of the trained models.
+    field: the name of the field that holds the lengths, for messages.
+  """
+  task, longest = tasks.make_task(trained), trained.train.max_length
+  if task.item_class is None:
+    raise ValueError(
+        f'the task {task.name} has no item_class, which interventions on attention need'
+    )
+  if task.max_length is not None and max(lengths) > task.max_length:
+    raise ValueError(f'{field} must not exceed {task.max_length}, the most items of a '
+                     f'sequence of {task.name}: {lengths}')
+  if max(lengths) <= longest:
+    raise ValueError(f'{field} must go beyond {longest}: {lengths}')
+
+
 def _trained_step(config: Any, trained: Any) -> int:
-  """Returns the step at which all models are, the last or an earlier one."""
+  """Returns the step of the checkpoints, which must be the same for all models."""
   steps = {
       str(place): checkpoint.last_step(place)
       for arm in config.arms for first in seed_blocks.first_seeds(trained)
@@ -121,15 +136,15 @@ def block_measurer(
     config: Any, trained: Any, folder: epath.PathLike, arm: str, step: int,
     mesh: jax.sharding.Mesh,
 ) -> Callable[[int], list[results.Row]]:
-  """Returns the function that measures a block of one arm, by its first seed.
+  """Returns a function: first seed of a block of one arm -> rows of its measurement.
 
   Args:
     config: with the fields lengths, num_sequences, moment_sequences and
       select_sequences.
     trained: the configuration of the trained models.
-    folder: that holds their checkpoints.
-    arm: of theirs.
-    step: at which they are.
+    folder: of the trained run, with its checkpoints.
+    arm: one of its arms.
+    step: at which its checkpoints are.
     mesh: the devices, with the axis 'seed'.
   """
   task = tasks.make_task(trained)
@@ -143,9 +158,9 @@ def block_measurer(
 
   at_length = {
       length: sharding.over_seeds(
-          lambda params, test_key, validation_key, length=length: (
+          lambda variables, test_key, validation_key, length=length: (
               intervention.intervene(
-                  apply, task.sample_at, params, test_key, validation_key,
+                  apply, task.sample_at, variables, test_key, validation_key,
                   length=length, trained_up_to=train.max_length,
                   num_sequences=config.num_sequences,
                   moment_sequences=config.moment_sequences,
@@ -161,13 +176,13 @@ def block_measurer(
     place = seed_blocks.checkpoints(folder, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
     test_keys, validation_keys = seed_blocks.measuring_keys(keys, mesh)
-    params = prepare(state.params)
+    variables = prepare(state.params)
     rows = []
-    sharding.compile_together(at_length.values(), params, test_keys, validation_keys)
+    sharding.compile_together(at_length.values(), variables, test_keys, validation_keys)
     for length, measure in at_length.items():
-      measured = sharding.fetch(measure(params, test_keys, validation_keys))
+      measured = sharding.fetch(measure(variables, test_keys, validation_keys))
       rows += [
-          results.Row(trained.task.name, arm + suffix, seed, length, metric,
+          results.Row(task.name, arm + suffix, seed, length, metric,
                       values[seed - first])
           for suffix, metrics in measured.items()
           for metric, values in metrics.items()

@@ -1,6 +1,7 @@
 r"""Does LayerNorm under a causal mask favour recent tokens? Simulates random tokens.
 
-Figures 1-5 of arXiv 2509.21042 and its later version, and what it leaves out.
+Reproduces Figures 1-5 of arXiv 2509.21042 and of its later version, and extends them
+to depth, RMSNorm, heads, rotary positions, and a map over anisotropy and width.
 
   python -m experiments.recency_bias --config=configs/recency_bias.py:quick \
       --workdir=runs/recency

@@ -1,24 +1,23 @@
-"""What is simulated for each figure of recency bias, and what is kept of it.
+"""The simulations for each figure of recency bias, and their files of arrays.
 
-Runs without JAX. A cell is one simulation; cells of a group make one figure.
+Runs without JAX. A cell is one simulation; the cells of a group make one figure.
 """
 
 from collections.abc import Iterator, Mapping
 import io
 from typing import Any, NamedTuple
-import zipfile
 
 from etils import epath
 import numpy as np
 
 from vvlen.reporting import results
 
-# The rows of Figure 1: anisotropy, LayerNorm, residual.
+# The rows of Figure 1: (anisotropy, LayerNorm, residual).
 ROWS = ((0.0, False, 0.0), (0.0, True, 0.0), (0.5, True, 0.0), (0.5, True, 1.0))
-# Groups that are the paper's. More simulations may be added to them later.
+# Groups of the paper. Their numbers of simulations may be increased later.
 PAPER = ('figure_1', 'figure_3', 'figure_4', 'panels')
 GROUPS = (*PAPER, 'depth', 'norms', 'heads', 'positions', 'map')
-# layer of `vvlen.models` -> what it is called
+# Settings.layer -> its label in figures
 POSITIONS = {
     'causal': 'mask',
     'unmasked': 'neither',
@@ -27,8 +26,8 @@ POSITIONS = {
 }
 
 
-class Cell(NamedTuple):
-  """One simulation."""
+class Settings(NamedTuple):
+  """The settings of one simulation."""
 
   group: str
   name: str
@@ -39,31 +38,33 @@ class Cell(NamedTuple):
   anisotropy: float
   residual: float = 0.0
   layer_norm: bool = True
-  layer: str = 'causal'  # or 'heads', 'rms_norm', or of POSITIONS
+  layer: str = 'causal'  # or 'heads', 'rms_norm', or a key of POSITIONS
   num_heads: int = 1
-  tied: bool = True  # of heads: queries and keys have one projection
+  tied: bool = True  # whether queries and keys of a head share one projection
   sampler: str = 'direct'
-  # Deep, long or very anisotropic, tokens end up closer than float32 tells apart.
+  # In deep stacks, or if there are many or very anisotropic tokens, tokens become so
+  # similar that float32 cannot tell them apart.
   dtype: str = 'float64'
 
 
 class Simulated(NamedTuple):
-  """A cell and what was found."""
+  """A cell and its results."""
 
-  cell: Cell
-  numbers: Mapping[str, float]  # metric -> value, of results.csv
+  cell: Settings
+  # (metric, layer or None) -> value, from results.csv
+  numbers: Mapping[tuple[str, int | None], float]
   arrays: Mapping[str, np.ndarray]
 
   def by_layer(self, metric: str) -> np.ndarray:
-    """Returns a metric [layers]."""
+    """Returns the values of a metric, [layers]."""
     layers = range(1, self.cell.num_layers + 1)
-    return np.array([self.numbers[f'{metric}_layer_{layer}'] for layer in layers])
+    return np.array([self.numbers[metric, layer] for layer in layers])
 
 
-def make_cells(config: Mapping[str, Any]) -> list[Cell]:
-  """Returns the cells of a configuration (`configs/recency_bias.py`), in order."""
+def make_cells(config: Mapping[str, Any]) -> list[Settings]:
+  """Returns the cells of a configuration (configs/recency_bias.py), in order."""
   return [
-      Cell(group, name, **{**_common(config), **settings})
+      Settings(group, name, **{**_common(config), **settings})
       for group, name, settings in _settings(config)
   ]
 
@@ -74,7 +75,7 @@ def _common(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-  """Yields group, name, and the fields that are not the configuration's own."""
+  """Yields group, name, and the fields of `Settings` that differ from `_common`."""
   rows = [
       (row_name(*row), dict(zip(('anisotropy', 'layer_norm', 'residual'), row,
                                 strict=True)))
@@ -128,40 +129,29 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 
 def row_name(anisotropy: float, layer_norm: bool, residual: float) -> str:
-  """Returns such as 'LN_a0.5_c1'."""
+  """Returns the name of a row of Figure 1, such as 'LN_a0.5_c1'."""
   return f'{"LN" if layer_norm else "noLN"}_a{anisotropy:g}_c{residual:g}'
 
 
-def path_of(folder: epath.PathLike, cell: Cell) -> epath.Path:
-  """Returns where the arrays of a cell are."""
+def path_of(folder: epath.PathLike, cell: Settings) -> epath.Path:
+  """Returns the path of the arrays of a cell."""
   return epath.Path(folder) / 'simulations' / f'{cell.group}_{cell.name}.npz'
 
 
 def write_arrays(path: epath.PathLike, arrays: Mapping[str, Any]) -> None:
-  """Writes arrays, or leaves the file as it was."""
+  """Writes arrays; if writing fails, an existing file is left unchanged."""
   buffer = io.BytesIO()
   np.savez_compressed(buffer, **arrays)
   results.write_bytes(path, buffer.getvalue())
 
 
 def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
-  """Reads arrays; no file, nothing.
-
-  Raises:
-    ValueError: if the file is damaged.
-  """
-  path = epath.Path(path)
-  if not path.exists():
-    return {}
-  try:
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-      return dict(arrays)
-  except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-    raise ValueError(f'{path} is not a file of arrays') from error
+  """Reads arrays by `results.read_arrays`; returns {} if there is no file."""
+  return results.read_arrays(path) if epath.Path(path).exists() else {}
 
 
-def setting(cell: Cell) -> str:
-  """Returns what the tokens and the layer of a row of Figure 1 are, in words."""
+def setting(cell: Settings) -> str:
+  """Describes norm, anisotropy and residual of a cell in words."""
   norm = 'LayerNorm' if cell.layer_norm else 'no LayerNorm'
   residual = ', residual' if cell.residual else ''
   return f'{norm}, α = {cell.anisotropy:g}{residual}'

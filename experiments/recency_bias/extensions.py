@@ -1,4 +1,4 @@
-"""Figures of recency bias beyond the paper: what it leaves out. Runs without JAX."""
+"""Figures of recency bias that extend the paper. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,14 +17,14 @@ _LABEL = 'recency probability'
 
 
 def make(groups: Mapping[str, Sequence[Simulated]]) -> dict[str, Figure]:
-  """Returns the figures of the groups that have results, by name."""
+  """Returns {name: figure} for the groups that have results."""
   drawn = {'depth': depth, 'norms': norms, 'heads': heads, 'positions': positions,
            'map': over_anisotropy_and_width}
   return {name: draw(groups[name]) for name, draw in drawn.items() if groups[name]}
 
 
 def depth(found: Sequence[Simulated]) -> Figure:
-  """Draws recency probability by layer and length; and how the logits rise."""
+  """Draws recency probability by layer and length, and mean logits by token."""
   figure = Figure(figsize=(7.4, 3.1))
   *panels, last = figure.subplots(1, 3)
   for axes, residual in zip(panels, (0.0, 1.0), strict=True):
@@ -54,7 +54,7 @@ def depth(found: Sequence[Simulated]) -> Figure:
 
 
 def norms(found: Sequence[Simulated]) -> Figure:
-  """Draws RMSNorm beside LayerNorm, and the difference of the two."""
+  """Draws RMSNorm and LayerNorm, and their difference."""
   figure = Figure(figsize=(6.4, 2.9))
   left, right = figure.subplots(1, 2)
   settings = list(dict.fromkeys((s.cell.width, s.cell.residual) for s in found))
@@ -71,7 +71,7 @@ def norms(found: Sequence[Simulated]) -> Figure:
           for suffix in ('', '_error')
       )
       layers = 1 + np.arange(len(values[0]))
-      # Errors as if the two had been drawn apart, which are too wide.
+      # As if the two were independent; they share tokens, so the bars are too wide.
       aside = 0.06 * (i - (len(settings) - 1) / 2)
       right.errorbar(
           layers + aside, 1e3 * (values[1] - values[0]), 2e3 * np.hypot(*errors),
@@ -105,7 +105,7 @@ def heads(found: Sequence[Simulated]) -> Figure:
 
 
 def positions(found: Sequence[Simulated]) -> Figure:
-  """Draws the mask's bias and that of rotary positions, alone and together."""
+  """Draws the biases of the mask and of rotary positions, alone and together."""
   figure = Figure(figsize=(7.0, 3.1))
   left, *rows = figure.subplots(1, 3)
   for i, (layer, label) in enumerate(POSITIONS.items()):
@@ -116,7 +116,7 @@ def positions(found: Sequence[Simulated]) -> Figure:
       if not isotropic:
         for axes, at in zip(rows, (0, -1), strict=True):
           row = s.arrays['last_row'][at, :-1]
-          # Wide and pale, as one with the mask may lie upon it.
+          # Wide and pale, as the line with the mask may cover it.
           style = {'linewidth': 4, 'alpha': 0.4} if 'unmasked' in layer else {}
           axes.plot(np.arange(1, len(row) + 1), row, color=_COLOURS[i], label=label,
                     **style)
@@ -172,7 +172,7 @@ def _describe(
     figure: Figure, found: Sequence[Simulated], *more: str,
     bands: str = 'bands and bars: two standard errors',
 ) -> None:
-  """Says below a figure what all its simulations have in common."""
+  """Writes the settings that all simulations of a figure share below it."""
   common = lambda name, of, form='': [
       f'{name}{value:{form}}' for value in {of(s.cell) for s in found}
   ]
@@ -189,7 +189,7 @@ def _by_layer(
     axes: Axes, s: Simulated, i: int, label: str, linestyle: str = '-',
     marker: bool = True,
 ) -> None:
-  """Draws recency probability by layer, with two standard errors."""
+  """Draws recency probability by layer, with a band of two standard errors."""
   values, error = (s.by_layer(f'recency_probability{x}') for x in ('', '_error'))
   layers = np.arange(1, len(values) + 1)
   axes.plot(layers, values, color=_COLOURS[i % 6], linestyle=linestyle, label=label,

@@ -1,4 +1,4 @@
-"""Figures 1 to 5 of arXiv 2509.21042 and its later version's panels. Without JAX."""
+"""Figures 1-5 of arXiv 2509.21042, panels of its later version. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _COLOURS = 'viridis'
 def make(
     config: Mapping[str, Any], groups: Mapping[str, Sequence[Simulated]]
 ) -> dict[str, Figure]:
-  """Returns the figures, by the names of their files."""
+  """Returns {name of the file: figure}."""
   figures = {
       f'figure_{number}': curves(config, residual)
       for number, residual in ((2, 0.0), (5, 1.0))
@@ -34,8 +34,8 @@ def make(
 def heat_maps(rows: Sequence[Simulated]) -> Figure:
   """Draws the mean logits of every layer, a row of panels for each setting.
 
-  Entries above the diagonal are blank. The colours of a panel end at its largest mean
-  off the diagonal, so that the diagonal, larger by far, does not hide the rest.
+  Entries above the diagonal are blank. The colour scale of a panel ends at the largest
+  mean off the diagonal: the diagonal is much larger and would hide the differences.
   """
   cell = rows[0].cell
   figure = Figure(figsize=(1.55 * cell.num_layers + 1.1, 1.5 * len(rows) + 0.9))
@@ -86,7 +86,7 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
 
 
 def curves(config: Mapping[str, Any], residual: float) -> Figure:
-  """Draws h(j), by which logits of layer 2 depend on the key, for each anisotropy."""
+  """Draws h(j), the dependence of layer-2 logits on the key j, for each anisotropy."""
   figure = Figure(figsize=(4.2, 3.0))
   axes = figure.subplots()
   n, width = config['num_tokens'], config['width']

@@ -1,4 +1,4 @@
-"""What simulations of recency bias tell: tables and figures. Runs without JAX."""
+"""Writes the tables and figures of recency bias. Runs without JAX."""
 
 import math
 
@@ -11,6 +11,7 @@ from experiments.recency_bias.cells import (
   make_cells,
   path_of,
   read_arrays,
+  row_name,
   setting,
   Simulated,
 )
@@ -18,7 +19,8 @@ from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.tables import markdown, number, Table, write_table
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
-# Recency probability by layer, as printed in the later version of the paper.
+# (width, row of Figure 1) -> recency probability by layer, as printed in the later
+# version of the paper.
 PUBLISHED = {
     (16, 'noLN_a0_c0'): (0.5000, 0.5005, 0.0822, 0.0140),
     (16, 'LN_a0_c0'): (0.5000, 0.5015, 0.5051, 0.5114),
@@ -29,15 +31,15 @@ PUBLISHED = {
     (64, 'LN_a0.5_c0'): (0.5000, 0.5544, 0.6274, 0.7073),
     (64, 'LN_a0.5_c1'): (0.5000, 0.5457, 0.5791, 0.6053),
 }
-# Simulations of the published numbers, of which the standard error follows.
+# The published numbers are of as many simulations; their standard error follows.
 _PUBLISHED_SIMULATIONS = 10_000_000
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
-  """Writes tables and figures of `experiments.recency_bias` into its folder.
+  """Writes tables and figures of a run into its folder.
 
   Args:
-    workdir: with config.json, results.csv and simulations/.
+    workdir: a folder with config.json, results.csv and simulations/.
 
   Returns:
     The main tables as Markdown, and the paths written.
@@ -49,9 +51,10 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   with run_folder.reading(folder / 'config.json') as stored:
     config = stored['config']
     cells = make_cells(config)
-  numbers: dict[tuple[str, str], dict[str, float]] = {}
+  numbers: dict[tuple[str, str], dict[tuple[str, int | None], float]] = {}
   for row in results.read_rows(folder / 'results.csv'):
-    numbers.setdefault((row.experiment, row.arm), {})[row.metric] = row.value
+    own = numbers.setdefault((row.experiment, row.arm), {})
+    own[row.metric, row.layer] = row.value
   groups: dict[str, list[Simulated]] = {group: [] for group in GROUPS}
   for cell in cells:
     found = numbers.get((cell.group, cell.name))
@@ -78,11 +81,12 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
 
 def probability_table(panels: list[Simulated]) -> Table:
-  """Returns recency probability and violation rate beside the published numbers."""
+  """Returns recency probability and violation rate, next to the published numbers."""
   records = []
   for simulated in panels:
     cell = simulated.cell
-    published = PUBLISHED.get((cell.width, cell.name.partition('_')[2]))
+    row = row_name(cell.anisotropy, cell.layer_norm, cell.residual)
+    published = PUBLISHED.get((cell.width, row))
     measured = zip(*(
         simulated.by_layer(name + suffix)
         for name in ('recency_probability', 'violation_rate')
@@ -91,7 +95,7 @@ def probability_table(panels: list[Simulated]) -> Table:
     for layer, (rp, error, violation, violation_error) in enumerate(measured):
       theirs = published[layer] if published else math.nan
       both = math.sqrt(1 + cell.num_simulations / _PUBLISHED_SIMULATIONS) * error
-      # A printed number is rounded to four digits.
+      # Printed numbers are rounded to four digits.
       off = max(0.0, abs(rp - theirs) - 5e-5) / both if both else math.nan
       records.append({
           'width': cell.width, 'setting': setting(cell), 'layer': layer + 1,
@@ -128,7 +132,7 @@ def probability_table(panels: list[Simulated]) -> Table:
 
 
 def score_table(rows: list[Simulated]) -> Table:
-  """Returns how the mean logits of the last token rise, beside their limit."""
+  """Returns the mean logits of the last token, next to their limit for large d."""
   records = []
   for simulated in rows:
     cell, arrays = simulated.cell, simulated.arrays
@@ -185,7 +189,7 @@ def score_table(rows: list[Simulated]) -> Table:
 
 
 def neighbours(mean: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns S_i,j+1 − S_ij for all j + 1 < i, and the sum of their standard errors."""
+  """Returns S_i,j+1 − S_ij for all j + 1 < i, and the two standard errors added up."""
   later = np.tri(len(mean), k=-1, dtype=bool)[:, 1:]
   rise = mean[:, 1:] - mean[:, :-1]
   both = error[:, 1:] + error[:, :-1]
@@ -193,6 +197,6 @@ def neighbours(mean: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def population_gram(num_tokens: int, anisotropy: float) -> np.ndarray:
-  """Returns the products that tokens of this cosine have in the mean."""
+  """Returns the expected Gram matrix [n, n] of tokens of this anisotropy."""
   shared = anisotropy / (1 - anisotropy)
   return np.eye(num_tokens) + shared

@@ -3,9 +3,7 @@
 The command line is in `__main__`.
 """
 
-import contextlib
 import functools
-import math
 from typing import Any
 
 from etils import epath
@@ -13,20 +11,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.harness import machine
-from experiments.harness.fields import naming_fields
+from experiments.harness import fields, machine
+from experiments.harness.fields import real, several, whole
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, read_rows, run_jobs
 from experiments.recency_bias import cells as recency_cells
-from experiments.recency_bias.cells import Cell
+from experiments.recency_bias.cells import Settings
 from vvlen.models import stack_variants
 from vvlen.reporting import results, run_folder
 from vvlen.simulation import Recency, simulate, simulate_recency
 from vvlen.simulation.chunks import Simulation, Totals
 from vvlen.simulation.tokens import factor_law, tokens_of
-from vvlen.theory import recency
 
-_STEP = 1_000_000  # simulations at most that a crash loses
+_SIMULATIONS = whole(least=1, most=2**53)  # counted in float64
+_TOKENS = whole(least=3, why='because triples are compared')
+_WIDTH = whole(least=2, why='because of LayerNorm')
+_ANISOTROPY = real(least=0, below=1, why='because at 1 all tokens are equal')
+_FIELDS = {
+    'seed': fields.seed(),
+    'num_simulations': _SIMULATIONS,
+    'num_tokens': _TOKENS,
+    'width': _WIDTH,
+    'num_layers': whole(least=1),
+    'anisotropies': several(_ANISOTROPY, once=True),
+    'anisotropy': _ANISOTROPY,
+    'panels.widths': several(_WIDTH, once=True, least=0),
+    'panels.num_simulations': _SIMULATIONS,
+    'depth.num_tokens': several(_TOKENS, once=True, least=0),
+    'depth.num_simulations': several(_SIMULATIONS, least=0),
+    'depth.num_layers': whole(least=1),
+    'norms.widths': several(_WIDTH, once=True, least=0),
+    'norms.num_simulations': _SIMULATIONS,
+    'heads.num_heads': several(whole(least=1), once=True, least=0),
+    'heads.num_simulations': _SIMULATIONS,
+    'positions.anisotropies': several(_ANISOTROPY, once=True, least=0),
+    'positions.num_tokens': _TOKENS,
+    'positions.base': real(above=0),
+    'positions.num_simulations': _SIMULATIONS,
+    'map.anisotropies': several(_ANISOTROPY, once=True, least=0),
+    'map.widths': several(_WIDTH, once=True, least=0),
+    'map.num_simulations': _SIMULATIONS,
+}
+_STEP = 1_000_000  # simulations; a crash loses no more than that
 _COUNTS = ('num_simulations', 'panels.num_simulations')
 _LAYERS = {
     'rms_norm': stack_variants.rms_norm_layer,
@@ -38,7 +64,7 @@ _LAYERS = {
 
 
 def main(config: Any, workdir: str) -> None:
-  """Simulates all cells, or what is left of them, and writes tables and figures."""
+  """Runs or resumes all simulations, and writes tables and figures."""
   cells = _cells(config)
   folder = epath.Path(workdir)
   machine.use_devices(64)
@@ -58,62 +84,45 @@ def main(config: Any, workdir: str) -> None:
   run_jobs(folder, jobs, 'simulations')
 
 
-def _cells(config: Any) -> list[Cell]:
-  """Returns what is to be simulated, or raises ValueError if that cannot run."""
-  with naming_fields():
-    if len(config.depth.num_tokens) != len(config.depth.num_simulations):
-      raise ValueError(
-          'config.depth.num_simulations must have a number for each of num_tokens: '
-          f'{config.depth.num_simulations}, {config.depth.num_tokens}'
-      )
-    for values in (config.anisotropies, config.positions.anisotropies,
-                   config.map.anisotropies):
-      if not all(isinstance(value, (int, float)) for value in values):
-        raise ValueError(f'anisotropies must be numbers: {values}')
-    if sum(value != 0 for value in config.positions.anisotropies) > 1:
-      raise ValueError(
-          'config.positions.anisotropies may have one that is not 0: '
-          f'{config.positions.anisotropies}'
-      )
-    if not config.anisotropies:
-      raise ValueError('config.anisotropies is empty')
-    if not 0 < config.positions.base < math.inf:
-      raise ValueError(
-          f'config.positions.base must be positive: {config.positions.base}'
-      )
-    cells = recency_cells.make_cells(config.to_dict())
-  if not 0 <= config.seed < 2**32:
-    raise ValueError(f'config.seed must lie in 0..2**32-1: {config.seed}')
-  if len({(cell.group, cell.name) for cell in cells}) < len(cells):
-    raise ValueError('config has the same width, length or anisotropy twice')
+def _cells(config: Any) -> list[Settings]:
+  """Returns the cells; raises ValueError if the configuration cannot be run."""
+  fields.check(config, _FIELDS)
+  if len(config.depth.num_tokens) != len(config.depth.num_simulations):
+    raise ValueError(
+        'config.depth.num_simulations must have a number for each of num_tokens: '
+        f'{config.depth.num_simulations}, {config.depth.num_tokens}'
+    )
+  if sum(value != 0 for value in config.positions.anisotropies) > 1:
+    raise ValueError(
+        'config.positions.anisotropies may have only one value that is not 0: '
+        f'{config.positions.anisotropies}'
+    )
+  cells = recency_cells.make_cells(config.to_dict())
   for cell in cells:
-    with _naming(cell):
-      recency.check(cell.num_tokens, cell.width, cell.anisotropy, cell.residual)
-      for name in ('num_layers', 'num_simulations', 'num_heads'):
-        recency.check_size(name, getattr(cell, name))
-      if cell.width % cell.num_heads:
-        raise ValueError(f'{cell.num_heads} heads do not divide {cell.width}')
-      if cell.num_tokens < 3:
-        raise ValueError(f'there are no triples of {cell.num_tokens} tokens')
-      if cell.layer.startswith('rotary') and cell.width % 2:
-        raise ValueError(f'rotary positions need an even width: {cell.width}')
-      if cell.sampler == 'reduced':
-        factor_law(cell.num_tokens, cell.width, cell.anisotropy, cell.layer_norm)
+    try:
+      _check_cell(cell)
+    except ValueError as error:
+      raise ValueError(f'config, {cell.group}, {cell.name}: {error}') from error
+  if len({(cell.group, cell.name) for cell in cells}) < len(cells):
+    raise ValueError('config has anisotropies that are equal to six digits')
   return cells
 
-@contextlib.contextmanager
-def _naming(cell: Cell):
-  """Says of which cell a ValueError is."""
-  try:
-    yield
-  except ValueError as error:
-    raise ValueError(f'config, {cell.group}, {cell.name}: {error}') from error
+
+def _check_cell(cell: Settings) -> None:
+  if np.dtype(cell.dtype).type(cell.anisotropy) == 1:
+    raise ValueError(f'anisotropy is 1 in {cell.dtype}: {cell.anisotropy}')
+  if cell.width % cell.num_heads:
+    raise ValueError(f'{cell.num_heads} heads do not divide a width of {cell.width}')
+  if cell.layer.startswith('rotary') and cell.width % 2:
+    raise ValueError(f'rotary positions need an even width: {cell.width}')
+  if cell.sampler == 'reduced':
+    factor_law(cell.num_tokens, cell.width, cell.anisotropy, cell.layer_norm)
 
 
 def _run_cell(
-    config: Any, folder: epath.Path, cell: Cell, progress: Progress
+    config: Any, folder: epath.Path, cell: Settings, progress: Progress
 ) -> list[results.Row]:
-  """Simulates a cell, keeps its arrays and returns its rows."""
+  """Simulates a cell, writes its arrays and returns its rows."""
   path = recency_cells.path_of(folder, cell)
   paper = cell.group in recency_cells.PAPER
   stored = recency_cells.read_arrays(path) if paper else {}
@@ -128,7 +137,7 @@ def _run_cell(
     progress.show(f'{cell.group} {cell.name}', now - done)
     done = now
 
-  # Of the long ones what is done is kept now and then.
+  # Groups of the paper save their sums after every _STEP simulations.
   first = _STEP * (done // _STEP + 1)
   steps = range(first, cell.num_simulations, _STEP) if paper else ()
   for count in [*steps, cell.num_simulations]:
@@ -145,27 +154,29 @@ def _run_cell(
       last = lambda x: _over_heads(x[:, -1])
       recency_cells.write_arrays(path, {
           'last_row': last(found.mean), 'last_row_error': last(found.standard_error)})
-  measured = {'num_simulations': float(cell.num_simulations)}
+  measured: dict[tuple[str, int | None], float] = {
+      ('num_simulations', None): cell.num_simulations}
   for name in ('recency_probability', 'violation_rate'):
     for suffix in ('', '_error'):
       for layer, value in enumerate(_over_heads(getattr(found, name + suffix), 1), 1):
-        measured[f'{name}{suffix}_layer_{layer}'] = float(value)
+        measured[name + suffix, layer] = float(value)
   return [
-      results.Row(cell.group, cell.name, config.seed, cell.num_tokens, metric, value)
-      for metric, value in measured.items()
+      results.Row(cell.group, cell.name, config.seed, cell.num_tokens, metric, value,
+                  layer=layer)
+      for (metric, layer), value in measured.items()
   ]
 
 
 def _over_heads(values: np.ndarray, axes: int = 2) -> np.ndarray:
-  """Returns the mean over axes behind the first; of errors that is an upper bound."""
+  """Averages over all but the first `axes` axes; bounds standard errors from above."""
   return values.reshape(*values.shape[:axes], -1).mean(-1)
 
 
 def _simulate(
-    config: Any, cell: Cell, count: int, previous: Totals | None, show: Any
+    config: Any, cell: Settings, count: int, previous: Totals | None, show: Any
 ) -> Recency:
-  """Simulates a cell up to `count` simulations in all."""
-  key = jax.random.key(config.seed)  # the same for all, so that cells are paired
+  """Simulates a cell until it has `count` simulations in total."""
+  key = jax.random.key(config.seed)  # the same for all cells, so they are paired
   dtype = {'float32': jnp.float32, 'float64': jnp.float64}[cell.dtype]
   with jax.enable_x64(cell.dtype == 'float64'):
     if cell.layer == 'causal':

@@ -1,1 +1,1 @@
-"""A grid of choices that arXiv 2504.02827 leaves open."""
+"""A grid of settings that arXiv 2504.02827 leaves open."""

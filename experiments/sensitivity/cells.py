@@ -1,10 +1,9 @@
-"""The cells of a grid: in each, one arm against the Baseline, tested together.
+"""Compares an arm with the Baseline in each cell of a grid; tests cells together.
 
-A row's experiment is named 'cell@step': one setting, after so many steps. Runs
-without JAX.
+The column experiment holds the name of the cell. Runs without JAX.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,57 +30,48 @@ from vvlen.statistics import (
   rank_correlation,
 )
 
-# What may explain a gain.
+# Metrics that may explain a gain.
 MECHANISM = ('target_weight', 'output_norm', 'input_distance')
-# What a grid keeps of each model, besides its accuracy with adapted temperature.
+# Metrics that a grid keeps, besides accuracy with adapted temperature.
 KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
 
 
 class Setting(NamedTuple):
-  """What tests need to know of a cell."""
+  """What tests need to know about a cell."""
 
   task: str = ''
   trained_up_to: int = 16  # the longest training length
-  against: str | None = 'base'  # the cell whose gain its own is compared with
+  against: str | None = 'base'  # the cell with whose gain its gain is compared
 
 
 class Cell(NamedTuple):
-  """One setting after so many steps, and one arm against the Baseline."""
+  """One arm compared with the Baseline, in one setting after `step` steps."""
 
   name: str
   step: int
   comparison: Comparison
-  # Its differences − those of `Setting.against` at this step, at lengths beyond both's.
+  # Its gain − that of `Setting.against` at this step, beyond both training lengths.
   change: PairedTest | None
   mechanism: dict[tuple[str, str], float]  # (metric, arm) -> mean beyond training
-  # metric -> over seeds, the correlation of what the arm changes in it with the gain
+  # metric -> correlation over seeds of its change by the arm with the gain
   explained: dict[str, Correlation]
   training_accuracy: tuple[float, float]  # medians over seeds: control, treated
-  in_family: bool  # of the tests that are corrected together
-  detectable: float  # by the test at the level that it has in the family
+  in_family: bool  # whether it is one of the tests that are corrected together
+  detectable: float  # smallest detectable difference, at the level in the family
   detectable_change: float
-  # By Holm over the family, p and the interval of the level at which it is tested.
+  # The same tests with p corrected by Holm over the family, intervals at Holm's level.
   holm: PairedTest | None = None
   holm_change: PairedTest | None = None
 
   @property
   def found(self) -> bool:
-    """Whether the difference is found, p < .05 by Holm over the family."""
+    """Whether the difference is significant: p < .05 by Holm over the family."""
     return self.holm is not None and self.holm.p < 0.05
 
 
 def kept(row: Row) -> bool:
-  """Whether a grid keeps a row; all of a large one would be a hundred megabytes."""
+  """Whether to keep a row: all rows of a large grid would be a hundred megabytes."""
   return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in KEPT)
-
-
-def index_cells(rows: Iterable[Row]) -> dict[tuple[str, int], results.Index]:
-  """Groups the rows of a grid: {(cell, step): index of its rows}."""
-  grouped: dict[tuple[str, int], list[Row]] = {}
-  for row in rows:
-    name, _, step = row.experiment.rpartition('@')
-    grouped.setdefault((name, int(step)), []).append(row)
-  return {key: results.index(own) for key, own in grouped.items()}
 
 
 def read_cells(
@@ -93,14 +83,14 @@ def read_cells(
   """Compares an arm with the Baseline in each cell, at each step.
 
   Args:
-    indices: of all cells, from `index_cells`.
-    settings: of each cell, by name; `Setting()` where one is not there.
+    indices: of all cells, from `results.index_cells`.
+    settings: {name: setting} of the cells; `Setting()` for names that it lacks.
     treated: the arm.
-    family: the (name, step) that are tested together, their p-values corrected by
-      Holm; None for all cells at the last step that all have.
+    family: the (name, step) that are tested together, with p-values corrected by
+      Holm; None for all cells at the last step that they share.
 
   Returns:
-    Cells by name, 'base' first, each from its first to its last step.
+    Cells sorted by name, 'base' first, and by step.
   """
   setting = lambda name: settings.get(name, Setting())
   up_to = lambda name: setting(name).trained_up_to
@@ -148,7 +138,7 @@ def read_cells(
 
 
 def _by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
-  """Returns tests with p and interval corrected; those undefined as they are."""
+  """Returns tests with corrected p and interval; undefined ones are not changed."""
   p = [np.nan if test is None else test.p for test in tests]
   return [
       test if test is None or np.isnan(own)
@@ -158,11 +148,11 @@ def _by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
 
 
 def _family(cells: Sequence[Cell]) -> list[int]:
-  """Returns which cells are tested together: all at the last step that all have.
+  """Returns which cells are tested together: all cells at the last step they share.
 
-  A cell whose seeds are not all there at any step is left out, and so is one that
-  neither arm has learned, if others are; where cells share no step, each is taken at
-  its own last.
+  Cells that have fewer seeds than others at every step are left out. Cells that
+  neither arm has learned are left out if some other cell was learned. If cells share
+  no step, each is tested at its own last one.
   """
   if not cells:
     return []
@@ -185,7 +175,7 @@ def _family(cells: Sequence[Cell]) -> list[int]:
 def _mechanism(
     index: results.Index, comparison: Comparison, trained_up_to: int
 ) -> tuple[dict[tuple[str, str], float], dict[str, Correlation]]:
-  """Returns means beyond training of each metric, and how seeds' gains go with it."""
+  """Returns each metric's mean beyond training, and its correlation with the gain."""
   beyond = [n for n in comparison.lengths if n > trained_up_to]
   gains = comparison.primary_differences
   arms = (comparison.treated, comparison.control)
@@ -202,7 +192,7 @@ def _mechanism(
         for arm, values in zip(arms, by_seed, strict=True)
     }
     treated, control = np.array(by_seed)
-    # The scale of the norm differs between seeds: its ratio.
+    # The scale of the norm differs between seeds, so its ratio is compared.
     changed = treated / control if metric == 'output_norm' else treated - control
     explained[metric] = rank_correlation(changed, list(gains.values()))
   return means, explained

@@ -1,4 +1,4 @@
-"""The figures of a grid of choices. Runs without JAX."""
+"""The figures of a grid of settings. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,12 +29,12 @@ def gains(
     cells: Sequence[Cell], settings: Mapping[str, Setting],
     tuned: Mapping[str, Tuned] | None = None,
 ) -> Figure:
-  """Draws the gain in each cell, all after as many steps, and along training.
+  """Draws the gain in each cell, after equally many steps and during training.
 
   Args:
     cells: of all arms.
-    settings: of the cells, by name; each task has a row of panels.
-    tuned: {a cell: the gain where each arm has the best of its rates}.
+    settings: {name of a cell: setting}; each task has a row of panels.
+    tuned: {name of a cell: the gain if each arm has its best learning rate}.
 
   Returns:
     The figure.
@@ -83,7 +83,7 @@ def gains(
 def _by_cell(
     axes: Axes, cells: Sequence[Cell], tuned: Mapping[str, Tuned], task: str
 ) -> None:
-  """Draws a line a cell, the largest gain above, and those of tuned rates below."""
+  """Draws one line per cell, in descending order of gain, then those of tuned rates."""
   family = [c for c in cells if c.in_family and c.comparison.primary]
   order = sorted(family, key=lambda c: -_gain(c))
   names = [cell.name for cell in order]
@@ -126,9 +126,9 @@ def _interval(axes: Axes, y: float, of: PairedTest | Tuned, **look: Any) -> None
 
 
 def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
-  """Draws the cells that are measured at the most steps; returns their names."""
+  """Draws the cells that are measured at many steps, and returns their names."""
   steps_of = {c.name: {d.step for d in cells if d.name == c.name} for c in cells}
-  # All cells have the same few steps; those that have more are followed.
+  # All cells share a few steps; those that have more are drawn.
   most = min(3, max(map(len, steps_of.values()), default=0))
   names = [name for name, steps in steps_of.items() if len(steps) >= most]
   ticks = set()
@@ -164,11 +164,11 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
 
   Args:
     cells: of all arms.
-    settings: of the cells, by name; the upper row is of the task of base.
+    settings: {name of a cell: setting}; the upper row shows the task of base.
 
   Returns:
-    The figure: above, a point a cell, those with p Holm < .05 numbered; below, for
-    each cell, the rank correlation over its seeds.
+    The figure: above, a point per cell, numbered if p Holm < .05; below, for each
+    cell, the rank correlation over its seeds.
   """
   family = sorted((
       cell for cell in cells if cell.in_family
@@ -199,8 +199,8 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
 
 
 def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
-  """Draws the gain of each cell, by its number, against what LN changes."""
-  relative = metric == 'output_norm'  # its scale is another in each cell
+  """Draws the gain of each cell, with its number, against the change by LN."""
+  relative = metric == 'output_norm'  # its scale differs between cells
   changes = []
   for cell in cells.values():
     treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
@@ -214,7 +214,7 @@ def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
     axes.plot([x], [_gain(cell)], **_LOOK,
               markerfacecolor=_LOOK['color'] if found else 'white')
     if found and np.isfinite(x):
-      # Neighbours in gain on different sides, above and below.
+      # Cells of similar gain get their numbers on different sides.
       right, above = int(label) % 2 > 0, int(label) % 4 < 2
       axes.annotate(label, (x, _gain(cell)), fontsize=6.5, textcoords='offset points',
                     xytext=(4 if right else -4, 0 if above else -7),
@@ -227,7 +227,7 @@ def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
 
 
 def _over_seeds(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
-  """Draws, a line a cell, how seeds' gains go with what LN changes in a metric."""
+  """Draws, per cell, the correlation over seeds of a metric's change with the gain."""
   ranks = np.array([cell.explained[metric] for cell in cells]).reshape(-1, 3)
   axes.errorbar(
       ranks[:, 0], np.arange(len(cells)), capsize=2, **_LOOK,

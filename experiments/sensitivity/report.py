@@ -1,4 +1,4 @@
-"""What a grid of choices tells: its tables. Runs without JAX."""
+"""Writes the tables and figures of a grid of settings. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 import functools
@@ -8,7 +8,6 @@ from etils import epath
 from experiments.sensitivity import figures
 from experiments.sensitivity.cells import (
   Cell,
-  index_cells,
   MECHANISM,
   read_cells,
   Setting,
@@ -35,7 +34,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   """Writes tables and figures of a grid into its folder.
 
   Args:
-    workdir: a folder with the config.json and results.csv of a grid.
+    workdir: a folder with config.json and results.csv of a grid.
 
   Returns:
     The tables as Markdown, and the paths written.
@@ -44,14 +43,14 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     ValueError: if there are no results, or they are damaged.
   """
   folder = epath.Path(workdir)
-  rows = results.read_run(folder, r'\w+@\d+', ARMS)
+  rows = results.read_run(folder, r'\w+', ARMS)
   with run_folder.reading(folder / 'config.json', of='a grid') as stored:
     asked = int(stored['config']['base']['num_seeds'])
     against = dict(stored['config'].get('against', {}))
   settings, rates, ends = _read_settings(folder, against)
-  if lost := {row.experiment.split('@')[0] for row in rows} - settings.keys():
+  if lost := {row.experiment for row in rows} - settings.keys():
     raise ValueError(f'{folder} has no cells/{min(lost)}/config.json')
-  indices = index_cells(rows)
+  indices = results.index_cells(rows)
   cells = read_cells(indices, settings)
   if not cells:
     raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
@@ -66,13 +65,13 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       drawn['sensitivity_mechanism'] = figures.mechanism(cells, settings)
     paths = plots.save(folder / 'figures', drawn)
   text = '\n'.join(map(markdown, made))
-  have: dict[tuple[str, str], set[int]] = {}
+  have: dict[tuple[str, int | None, str], set[int]] = {}
   for row in rows:
-    have.setdefault((row.experiment, row.arm), set()).add(row.seed)
+    have.setdefault((row.experiment, row.step, row.arm), set()).add(row.seed)
   missing = [
-      f'{end} has {count} of {asked} seeds of {arm}'
-      for end, arms in ends.items() for arm in arms
-      for count in [len(have.get((end, arm), ()))] if count < asked
+      f'{name}@{step} has {count} of {asked} seeds of {arm}'
+      for (name, step), arms in ends.items() for arm in arms
+      for count in [len(have.get((name, step, arm), ()))] if count < asked
   ]
   if missing:
     text = (f'The grid is not finished: {", ".join(missing)}. Only cells with as many '
@@ -82,18 +81,20 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
 
 def _read_settings(
     folder: epath.Path, against: Mapping[str, str]
-) -> tuple[dict[str, Setting], dict[str, list[str]], dict[str, list[str]]]:
-  """Reads what the cells are.
+) -> tuple[
+    dict[str, Setting], dict[str, list[str]], dict[tuple[str, int], list[str]]
+]:
+  """Reads the settings of the cells.
 
   Args:
     folder: of a grid, with cells/NAME/config.json.
-    against: {cell: the cell whose gain its own is compared with}, where that is not
+    against: {cell: the cell with whose gain its gain is compared}, if that is not
       base.
 
   Returns:
-    The setting of each cell; {cell: cells that differ from it in their learning rate
-    alone, and it}, of each group of two or more named by base or its shortest name;
-    and {'cell@last step': arms}, what the grid is to have.
+    {cell: setting}; the groups of two or more cells that differ only in learning rate,
+    as {name of the group: cells}, where the name is base or the shortest of its cells;
+    and {(cell, last step): arms} of the finished grid.
   """
   configs, settings, ends = {}, {}, {}
   for path in sorted((folder / 'cells').glob('*/config.json')):
@@ -103,7 +104,7 @@ def _read_settings(
       settings[name] = Setting(
           str(config['task']['name']), int(config['train']['max_length'])
       )
-      ends[f'{name}@{int(config["train"]["num_steps"])}'] = list(config['arms'])
+      ends[name, int(config['train']['num_steps'])] = list(config['arms'])
   base = settings.get('base', Setting())
   for name, setting in settings.items():
     other = against.get(name, 'base' if setting.task == base.task else None)
@@ -124,7 +125,7 @@ def _tune(
     rates: Mapping[str, Sequence[str]], cells: Sequence[Cell],
     settings: Mapping[str, Setting],
 ) -> dict[str, Tuned]:
-  """Compares arms at their best rates, at the last step at which cells are tested."""
+  """Compares arms at their best learning rates, at the last step that is tested."""
   tested = [(cell.name, cell.step) for cell in cells if cell.in_family]
   tuned = {}
   for name, group in rates.items():
@@ -141,7 +142,7 @@ def _tune(
 
 
 def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
-  """Returns one row a cell, step and arm: the primary endpoint and what explains it."""
+  """Returns the table of primary endpoints, a row per cell, step and arm."""
   records = []
   nan = float('nan')
   for cell in cells:
@@ -170,7 +171,7 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
         for metric in MECHANISM
         for field, value in cell.explained[metric]._asdict().items()
     })
-  # What is tested in the family shows interval and p of its correction.
+  # Tests of the family are shown with their corrected interval and p.
   shown = lambda prefix: lambda r: difference_cell(
       '.2f', f'{prefix}holm_' if r[f'{prefix}p_holm'] >= 0 else prefix)(r)
   p_shown = lambda prefix: lambda r: (
@@ -232,10 +233,10 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
 
 
 def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
-  """Returns one row a group of learning rates: each arm at its best rate.
+  """Returns the table of gains with each arm at its best learning rate.
 
   Args:
-    tuned: {name of the group: from `tune`}.
+    tuned: {name of a group of learning rates: result of `tune`}.
   """
   records = [
       {
@@ -265,7 +266,8 @@ def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
       'Mean accuracy in % beyond the training lengths, each arm in the cell with the '
       'lowest loss on the last batches of training, of those that differ in their '
       f'learning rate alone ({told}). Intervals: bootstrap over seeds, 10,000 samples; '
-      'each chooses anew, the cell named in so many per cent of them.'
+      'in each sample the best cell is chosen again; in brackets, how often it is this '
+      'one.'
   )
   return Table('tuned_rates', 'Gain where each arm has its best learning rate', columns,
                records, note)

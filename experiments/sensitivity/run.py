@@ -1,9 +1,10 @@
-"""Under which choices does LayerNorm after attention help at longer inputs?
+"""Under which settings does LayerNorm after attention help at longer inputs?
 
 The command line is in `__main__`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import functools
 import itertools
 import re
 from typing import Any, NamedTuple
@@ -11,55 +12,64 @@ from typing import Any, NamedTuple
 from etils import epath
 import ml_collections
 
-from experiments import report
-from experiments.harness import machine, seed_blocks
-from experiments.harness.fields import naming_fields
+from experiments.harness import fields, machine, seed_blocks
+from experiments.harness.fields import group, several, text, whole
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import seed_devices
-from experiments.length_generalization import training
-from experiments.length_generalization.check import check
+from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
+from experiments.length_generalization import tasks, training
+from experiments.length_generalization.check import check as check_cell
+from experiments.length_generalization.check import table_of
 from experiments.sensitivity.cells import kept
 from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint
 
-# Cells in one ensemble at most. It bounds memory, and what is lost to a crash.
+# The most cells in one ensemble; bounds memory and the work that a crash loses.
 _TOGETHER = 8
 # Fields that the base may lack.
 _OPTIONAL = ('task.num_keys', 'optimizer.decay_steps')
-# What a cell may change, beside anything of task, model and optimizer.
+# Fields that a cell may change, besides all of task, model and optimizer.
 _CHANGES = ('arms', 'train.batch_size', 'train.min_length', 'train.max_length')
+
+_FIELDS = {
+    'base': group(),
+    'cells.*': group(),
+    'at_steps': several(whole(least=1)),
+    'also_at.*': several(whole(least=1), least=0),
+    'against.*': text('name'),
+    'run': several(text('name'), least=0),
+}
 
 
 class Stage(NamedTuple):
-  """A block of seeds of one arm, from one step to the next, in cells of a program."""
+  """Training of a block of seeds of one arm between two steps, in similar cells."""
 
   before: int
   step: int
-  program: str  # of `training.program`
-  first: int  # seed
+  program: str  # from `training.program`, the same for all cells
+  first: int  # first seed
   arm: str
   cells: tuple[str, ...]
 
 
 def main(config: Any, workdir: str) -> None:
-  """Runs the cells, or what is left of them, and writes table and figure."""
-  with naming_fields():
-    cells = {name: cell_config(config, name) for name in names(config)}
-    train = config.base.train
+  """Runs or resumes the cells, and writes tables and figures."""
+  cells, train = check(config), config.base.train
+  cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   mesh = seed_devices(train)
   machine.lock(workdir)
   folder = epath.Path(workdir)
-  rows = results.read_rows(folder / 'results.csv')
-  done = {(row.experiment, row.arm, row.seed) for row in rows}
+  done = {(row.experiment, row.step, row.arm, row.seed)
+          for row in read_rows(folder).values()}
   todo = _schedule(config, cells, done)
   _check_reachable(folder, cells, todo)
-  # Cells and arms may be added to a folder; each cell has a configuration of its own.
+  # Cells and arms may be added later, so each cell has its own config.json.
   session = machine.session()
   against = config.against.to_dict()
   claims = [(
-      folder, {'base': config.base.to_dict(), 'against': against}, session,
+      folder, {'base': tasks.identified(config.base).to_dict(), 'against': against},
+      session,
       ['base.num_seeds'], ['base.train.save_every_seconds', 'base.arms',
                            *(f'against.{name}' for name in config.cells)],
       'sensitivity',
@@ -70,50 +80,55 @@ def main(config: Any, workdir: str) -> None:
        'length_generalization')
       for name, cell in cells.items()
   ]
-  for claim in claims:  # nothing is written if one is refused
+  for claim in claims:  # checks all before writing any
     run_folder.claimed(*claim)
   stored = [run_folder.claim(*claim) for claim in claims]
   if (earlier := stored[0]) and earlier['base']['num_seeds'] < config.base.num_seeds:
     print(seed_blocks.SEEDS_ADDED)
 
-  total = train.seeds_at_once * sum(
-      (stage.step - stage.before) * len(stage.cells) for stage in todo
-  )
-  arms: dict[tuple[Any, ...], training.Arm] = {}
-  with Progress(total, 'seed-steps') as progress:
-    for before, step, _, first, arm, chosen in todo:
-      for part in _ensembles(folder, cells, chosen, arm, first):
-        if (part, arm) not in arms:
-          arms[part, arm] = training.make_arm(
-              [cells[name] for name in part], arm, mesh, samples=False
-          )
-        places = [
-            seed_blocks.Place(
-                f'{name}@{step}', folder / 'cells' / name,
-                Curves(folder / 'cells' / name / 'metrics.jsonl'),
-            )
-            for name in part
-        ]
-        new = training.run_block(
-            arms[part, arm], places, first, step, progress, before
+  @functools.cache  # compiled once for all blocks of seeds
+  def make_arm(names, arm):
+    return training.make_arm([cells[name] for name in names], arm, mesh, samples=False)
+
+  jobs = [
+      Job(train.seeds_at_once * (stage.step - stage.before) * len(stage.cells),
+          functools.partial(_run_stage, make_arm, cells, folder, stage))
+      for stage in todo
+  ]
+  run_jobs(folder, jobs, 'seed-steps', seed_blocks.order(KINDS))
+
+
+def _run_stage(
+    make_arm: Callable[[tuple[str, ...], str], training.Arm],
+    cells: Mapping[str, Any], folder: epath.Path, stage: Stage, progress: Progress,
+) -> Iterator[results.Row]:
+  """Trains the cells of a stage to its step, and yields their rows there."""
+  for part in _ensembles(folder, cells, stage.cells, stage.arm, stage.first):
+    places = [
+        seed_blocks.Place(
+            name, folder / 'cells' / name,
+            Curves(folder / 'cells' / name / 'metrics.jsonl'), stage.step,
         )
-        rows = seed_blocks.merge(KINDS, rows, filter(kept, new))
-        results.write_rows(folder / 'results.csv', rows)
-  report.show(workdir)
-  run_folder.finish(folder, finished=machine.now())
+        for name in part
+    ]
+    yield from filter(kept, training.run_block(
+        make_arm(part, stage.arm), places, stage.first, stage.step, progress,
+        stage.before,
+    ))
 
 
 def _schedule(
-    config: Any, cells: Mapping[str, Any], done: Collection[tuple[str, str, int]]
+    config: Any, cells: Mapping[str, Any],
+    done: Collection[tuple[str, int | None, str, int]],
 ) -> list[Stage]:
-  """Returns what is not done, the earliest step first."""
+  """Returns the stages that are not finished, the earliest step first."""
   todo: dict[tuple[int, int, str, int, str], list[str]] = {}
   for name, cell in cells.items():
     program = training.program(cell)
     for before, step in itertools.pairwise((0, *steps(config, name))):
       for first, arm in itertools.product(seed_blocks.first_seeds(cell), cell.arms):
         seeds = seed_blocks.seeds_of(cell, first)
-        if any((f'{name}@{step}', arm, seed) not in done for seed in seeds):
+        if any((name, step, arm, seed) not in done for seed in seeds):
           todo.setdefault((before, step, program, first, arm), []).append(name)
   stages = [Stage(*key, tuple(names)) for key, names in todo.items()]
   return sorted(stages, key=lambda stage: stage.step)
@@ -131,13 +146,13 @@ def _reached(
 def _check_reachable(
     folder: epath.Path, cells: Mapping[str, Any], todo: Sequence[Stage]
 ) -> None:
-  """Raises ValueError where a cell is beyond a step at which it is to be measured."""
+  """Raises ValueError if a cell is trained beyond a step to be measured."""
   for _, step, _, first, arm, chosen in todo:
     for name in chosen:
       if (reached := _reached(folder, cells, name, arm, first)) > step:
         raise ValueError(
-            f'cell {name} is trained to step {reached} and cannot be measured at '
-            f'{step} any more. Choose later steps, or another --workdir.'
+            f'cell {name} is already trained to step {reached} and cannot be measured '
+            f'at step {step}. Choose later steps, or another --workdir.'
         )
 
 
@@ -145,7 +160,7 @@ def _ensembles(
     folder: epath.Path, cells: Mapping[str, Any], names: Sequence[str], arm: str,
     first: int,
 ) -> list[tuple[str, ...]]:
-  """Parts the cells of one program by the step that they have reached, a few each."""
+  """Groups cells of one program by the step that they have reached, a few in each."""
   parts: dict[int, list[str]] = {}
   for name in names:
     parts.setdefault(_reached(folder, cells, name, arm, first), []).append(name)
@@ -155,53 +170,53 @@ def _ensembles(
   ]
 
 
+def check(config: Any) -> dict[str, ml_collections.ConfigDict]:
+  """Returns the configurations of the cells to run.
+
+  Raises:
+    ValueError: if one cannot be run.
+  """
+  fields.check(config, _FIELDS)
+  fields.check(config.base, table_of(config.base), 'config.base')
+  return {name: cell_config(config, name) for name in names(config)}
+
+
 def names(config: Any) -> tuple[str, ...]:
-  """Returns the cells to run; raises ValueError on those that there are not."""
+  """Returns the names of the cells to run; raises ValueError for unknown names."""
   if not config.cells:
     raise ValueError('config.cells is empty')
+  if odd := [name for name in config.cells if not re.fullmatch('[a-z0-9_]+', name)]:
+    raise ValueError('config.cells: a name must consist of a-z, 0-9 and _: '
+                     f'{", ".join(odd)}')
   chosen = tuple(config.run or config.cells)
   for field, those in (
       ('run', chosen), ('also_at', tuple(config.also_at)),
       ('against', tuple(config.against)), ('against', tuple(config.against.values())),
   ):
-    unknown = [name for name in those if name not in config.cells]
-    odd = [name for name in those if not isinstance(name, str)
-           or not re.fullmatch('[a-z0-9_]+', name)]
-    if odd:
+    if unknown := [name for name in those if name not in config.cells]:
       raise ValueError(
-          f'not the name of a cell, a-z, 0-9 and _: {", ".join(map(str, odd))}'
-      )
-    if unknown:
-      raise ValueError(
-          f'config.{field} must be of {", ".join(config.cells)}: {", ".join(unknown)}'
+          f'config.{field} must be one or more of {", ".join(config.cells)}: '
+          f'{", ".join(unknown)}'
       )
   return chosen
 
 
 def steps(config: Any, name: str) -> list[int]:
-  """Returns the steps at which a cell is measured; raises ValueError on bad ones."""
-  when = (*config.at_steps, *config.also_at.get(name, ()))
-  if not config.at_steps or any(not isinstance(x, int) or x < 1 for x in when):
-    raise ValueError(
-        'config.at_steps and also_at must be positive integers: '
-        f'{tuple(config.at_steps)}, {name}: {tuple(config.also_at.get(name, ()))}'
-    )
-  return sorted(set(when))
+  """Returns the steps at which a cell is measured."""
+  return sorted({*config.at_steps, *config.also_at.get(name, ())})
 
 
 def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
-  """Returns the configuration of one cell, checked."""
+  """Returns the configuration of one cell, after checking it."""
   cell, change = config.base.copy_and_resolve_references(), config.cells[name]
   known = {*run_folder.flatten(cell.to_dict()), *_OPTIONAL}
-  if not isinstance(change, ml_collections.ConfigDict):
-    raise ValueError(f'cell {name}: must be the fields that it changes, not {change!r}')
   changed = run_folder.flatten(change.to_dict())
   if unknown := [x for x in changed if x not in known]:
     raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')
   groups = ('task', 'model', 'optimizer')
   if shared := [x for x in changed
                 if x not in _CHANGES and x.partition('.')[0] not in groups]:
-    raise ValueError(f'cell {name}: all cells share {", ".join(shared)}')
+    raise ValueError(f'cell {name}: all cells must share {", ".join(shared)}')
   try:
     with cell.unlocked():
       cell.update(change)
@@ -212,18 +227,18 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   odd = [step for step in when if step % cell.train.steps_per_call]
   if odd:
     raise ValueError(
-        f'cell {name}: steps {odd} of config.at_steps and also_at are no multiples '
+        f'cell {name}: steps {odd} of config.at_steps and also_at are not multiples '
         f'of config.base.train.steps_per_call {cell.train.steps_per_call}'
     )
   if (end := cell.optimizer.get('decay_steps', 0)) not in (0, when[-1]):
     raise ValueError(
-        f'cell {name}: optimizer.decay_steps {end} must be the last step at which it '
-        f'is measured, {when[-1]}'
+        f'cell {name}: optimizer.decay_steps {end} must be 0 or the last step at which '
+        f'the cell is measured, {when[-1]}'
     )
   if 'first_max_length' in cell.train:
-    raise ValueError(f'cell {name}: lengths cannot grow in a grid')
+    raise ValueError(f'cell {name}: train.first_max_length is not supported in a grid')
   try:
-    check(cell)
+    check_cell(cell)
   except ValueError as error:
     raise ValueError(f'cell {name}: {error}') from error
   if cell.num_seeds % cell.train.seeds_at_once:
@@ -232,5 +247,5 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
         f'train.seeds_at_once {cell.train.seeds_at_once}'
     )
   if not {'none', 'layer_norm'} <= set(cell.arms):
-    raise ValueError(f'cell {name}: needs the arms none and layer_norm: {cell.arms}')
+    raise ValueError(f'cell {name}: arms must have none and layer_norm: {cell.arms}')
   return cell

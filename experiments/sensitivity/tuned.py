@@ -1,16 +1,16 @@
-"""The gain where each arm has the learning rate that suits it best. Runs without JAX.
+"""The gain if each arm has its best learning rate. Runs without JAX.
 
   r(a) = argmin_r mean_s L(a, r, s)
   gain = mean_s [A(LN, r(LN), s) − A(Baseline, r(Baseline), s)]
 
-over rates r and seeds s, which all rates share. L is the loss on the last batches of
-training, as many as one line of the learning curves tells of: all are new, and no rate
-has moved the weights much since, so that this is validation in distribution of the
-models that are measured; test lengths have no say. A is the mean accuracy beyond the
-training lengths. Where two rates do equally well in training, chance chooses, and the
-choice may move the gain by more than its standard error; so the interval is that of a
-bootstrap over seeds which chooses anew in every sample. It describes: near such a tie
-no bootstrap promises to cover in 95 of 100 cases.
+for rates r and seeds s, which all rates share. A is the mean accuracy beyond the
+training lengths. L is the loss on the last batches of training, those of the last line
+of the learning curves. These batches are new, and the weights change little while they
+are read, so L is an in-distribution validation loss of the measured models; test
+lengths are not used to choose. If two rates train equally well, the choice between them
+is random and may change the gain by more than its standard error. Therefore the
+interval is from a bootstrap over seeds that repeats the choice in every sample. It is
+descriptive: near such a tie, no bootstrap guarantees a coverage of 95 %.
 """
 
 from collections.abc import Mapping
@@ -29,15 +29,15 @@ _SAMPLES = 10_000
 
 
 class Tuned(NamedTuple):
-  """The gain of LN after so many steps, each arm at its own rate.
+  """The gain of LN after `step` steps, each arm at its best learning rate.
 
   Accuracies and differences are in percent and points.
   """
 
-  rates: tuple[str, ...]  # the cells that there were to choose from
+  rates: tuple[str, ...]  # the cells to choose from
   step: int
   chosen: Mapping[str, str]  # arm -> cell
-  sure: Mapping[str, float]  # arm -> share of the samples that choose this cell
+  sure: Mapping[str, float]  # arm -> share of bootstrap samples that choose this cell
   means: tuple[float, float]  # treated, control
   mean_difference: float
   ci_low: float  # 95 %, percentiles of the bootstrap
@@ -51,18 +51,18 @@ def tune(
     step: int,
     trained_up_to: int,
 ) -> Tuned | None:
-  """Chooses the rate of each arm, and compares the arms.
+  """Chooses the learning rate of each arm, and compares the arms.
 
   Args:
-    indices: the rows of cells that differ in their learning rate alone, by cell. Those
-      count that have both arms and no fewer seeds than any; of an arm, those of whose
-      seeds more than half are finite.
-    losses: of these cells.
-    step: at which both are measured, the last of each schedule.
+    indices: {cell: rows}, for cells that differ only in learning rate. A cell is used
+      if it has both arms and no fewer seeds than other cells, and for an arm if more
+      than half of the seeds are finite.
+    losses: {cell: arm -> seed -> training loss}.
+    step: at which the cells are measured, the last step of each schedule.
     trained_up_to: the longest training length.
 
   Returns:
-    The comparison; None if there are not two rates to choose from.
+    The comparison; None if there are fewer than two rates or two seeds.
   """
   arms = (TREATED, CONTROL)
   values: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
@@ -80,7 +80,7 @@ def tune(
   for arm, name in itertools.product(arms, whole):
     finite = {s: x for s, x in values[arm, name].items() if np.isfinite(x).all()}
     values[arm, name] = finite
-    # A rate at which most seeds fail is no choice; others share their seeds.
+    # A rate at which half of the seeds fail or more is not used; others share seeds.
     if 2 * len(finite) > most:
       usable[arm].append(name)
   shared = [values[arm, name] for arm in arms for name in usable[arm]]

@@ -1,1 +1,1 @@
-"""Does LayerNorm after attention help at longer inputs? A family, fixed beforehand."""
+"""Does LayerNorm after attention help at longer inputs? A predefined set of runs."""

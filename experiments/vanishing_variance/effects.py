@@ -2,10 +2,10 @@
 
   D[c, t, s] = A(LN) − A(Baseline)
 
-in points: mean accuracy A beyond the training lengths of seed s, in cell c after t
-steps. Seeds share weights and data between arms and between cells, so everything is a
-mean over seeds of a linear combination of the D of one seed, with the interval of
-Student's t: paired differences on the design, with no model of how seeds or cells vary.
+in points, where A is the mean accuracy beyond the training lengths of seed s in cell c
+after t steps. A seed has the same initial weights and data in all arms and cells, so
+every estimate is a mean over seeds of a linear combination of the D of one seed, with
+the interval of Student's t. No assumption is made about how seeds or cells vary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,6 @@ import numpy as np
 
 from vvlen.reporting import results
 from vvlen.reporting.endpoints import compare, Comparison, LEARNED, median_accuracy
-from vvlen.reporting.results import Row
 from vvlen.statistics import (
   at_level,
   detectable,
@@ -33,7 +32,7 @@ EQUAL, OPEN = 'equal', 'not found'
 
 
 class Claim(NamedTuple):
-  """What is tested, as it was fixed beforehand."""
+  """The claim that is tested, as it was fixed beforehand."""
 
   control: str
   treated: str
@@ -43,8 +42,8 @@ class Claim(NamedTuple):
   num_tests: int  # cells in the family
 
 
-class Cell(NamedTuple):
-  """What the report needs to know of a cell."""
+class Setting(NamedTuple):
+  """What the report needs to know about a cell."""
 
   name: str
   task: str
@@ -60,17 +59,17 @@ class Cell(NamedTuple):
 
 
 class Effect(NamedTuple):
-  """LN against Baseline in one cell after so many steps."""
+  """LN compared with Baseline in one cell after `step` steps."""
 
-  cell: Cell
+  cell: Setting
   step: int
   comparison: Comparison
   test: PairedTest | None  # uncorrected
-  corrected: PairedTest | None  # its interval and p by Bonferroni over the family
-  power: float  # to find the smallest effect of interest, corrected
-  detectable: float  # four times in five, corrected
+  corrected: PairedTest | None  # with interval and p by Bonferroni over the family
+  power: float  # to detect the smallest effect of interest, at the corrected level
+  detectable: float  # smallest effect with a power of 80 %, at the corrected level
   training_accuracy: tuple[float, float]  # medians over seeds: control, treated
-  complete: bool  # whether all seeds are there
+  complete: bool  # whether all seeds have results
   verdict: str
 
 
@@ -82,14 +81,14 @@ class Contrast(NamedTuple):
   unit: str = 'points'
 
 
-def read_cells(family: Mapping[str, Any]) -> dict[str, Cell]:
-  """Returns the cells of a family, by name, in the order in which they are told."""
+def read_cells(family: Mapping[str, Any]) -> dict[str, Setting]:
+  """Returns {name: cell} of a family, in the order of the report."""
   cells = {}
   for name in sorted(family['cells'], key=_place):
     field = lambda path, default=None, change=family['cells'][name]: _field(
         (change, family['base']), path, default
     )
-    cells[name] = Cell(
+    cells[name] = Setting(
         name=name, task=field('task.name'),
         trained_up_to=int(field('train.max_length')),
         num_seeds=int(field('num_seeds')), steps=tuple(field('train.averaged_at')),
@@ -109,7 +108,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def _field(parts: Iterable[Mapping[str, Any]], path: str, default: Any) -> Any:
-  """Returns the first value that is there under a path such as 'train.max_length'."""
+  """Returns the first value found at a path such as 'train.max_length'."""
   for part in parts:
     value: Any = part
     for name in path.split('.'):
@@ -120,7 +119,7 @@ def _field(parts: Iterable[Mapping[str, Any]], path: str, default: Any) -> Any:
 
 
 def read_claim(family: Mapping[str, Any]) -> Claim:
-  """Returns what a family tests."""
+  """Returns the claim of a family."""
   claim = family['claim']
   return Claim(
       claim['control'], claim['treated'], claim['metric'], float(claim['level']),
@@ -128,30 +127,21 @@ def read_claim(family: Mapping[str, Any]) -> Claim:
   )
 
 
-def index_rows(rows: Iterable[Row]) -> dict[tuple[str, int], results.Index]:
-  """Groups rows: {(cell, step): index of its rows}."""
-  grouped: dict[tuple[str, int], list[Row]] = {}
-  for row in rows:
-    name, _, step = row.experiment.rpartition('@')
-    grouped.setdefault((name, int(step)), []).append(row)
-  return {key: results.index(own) for key, own in grouped.items()}
-
-
 def effect(
-    indices: Mapping[tuple[str, int], results.Index], cell: Cell, step: int,
+    indices: Mapping[tuple[str, int], results.Index], cell: Setting, step: int,
     claim: Claim, suffix: str = '',
 ) -> Effect | None:
-  """Compares the arms of a cell.
+  """Compares the arms of a cell after one of its steps.
 
   Args:
-    indices: from `index_rows`.
-    cell: which.
+    indices: from `results.index_cells`.
+    cell: the cell.
     step: one of its steps.
-    claim: what is tested.
-    suffix: of both arms, such as '+averaged'.
+    claim: the claim that is tested.
+    suffix: added to the names of both arms, such as '+averaged'.
 
   Returns:
-    The `Effect`, None where an arm has no rows.
+    The `Effect`; None if an arm has no rows.
   """
   index = indices.get((cell.name, step), {})
   arms = (claim.control + suffix, claim.treated + suffix)
@@ -184,22 +174,25 @@ def verdict(
     corrected: PairedTest | None, equivalence: float, learned: Sequence[float],
     complete: bool = True,
 ) -> str:
-  """Says what an interval shows.
+  """Returns what a confidence interval shows.
 
   Args:
-    corrected: with an interval of the corrected level.
+    corrected: a test with its interval at the corrected level.
     equivalence: the smallest effect of interest.
     learned: accuracy at the training lengths, of each arm.
-    complete: whether all seeds are there.
+    complete: whether all seeds have results.
 
   Returns:
-    AHEAD or BEHIND where the interval excludes 0, …_LITTLE where it also lies within
-    ± equivalence; EQUAL where it lies there and holds 0; OPEN otherwise. 'not
-    finished' without all seeds, 'not learned' where an arm did not learn the
+    AHEAD or BEHIND if the interval excludes 0, AHEAD_LITTLE or BEHIND_LITTLE if it also
+    lies within ± equivalence; EQUAL if it lies within ± equivalence and contains 0;
+    OPEN otherwise. 'not finished' if seeds are missing; 'undefined' if there is no
+    test, as when all differences are equal; 'not learned' if an arm did not learn the
     training lengths.
   """
-  if not complete or corrected is None:
+  if not complete:
     return 'not finished'
+  if corrected is None:
+    return 'undefined'
   if min(learned) < LEARNED:
     return 'not learned'
   low, high = corrected.ci_low, corrected.ci_high
@@ -211,8 +204,8 @@ def verdict(
   return EQUAL if within else OPEN
 
 
-def contrasts(cells: Mapping[str, Cell]) -> list[Contrast]:
-  """Returns what the effect of LN is compared by: steps, decay, schedule, task."""
+def contrasts(cells: Mapping[str, Setting]) -> list[Contrast]:
+  """Returns contrasts of the effect of LN: over steps, decay, schedule, task."""
   made = []
   for cell in cells.values():
     if len(cell.steps) > 1:
@@ -254,14 +247,15 @@ def contrasts(cells: Mapping[str, Cell]) -> list[Contrast]:
 
 def contrast_test(
     contrast: Contrast, indices: Mapping[tuple[str, int], results.Index],
-    cells: Mapping[str, Cell], claim: Claim, suffix: str = '',
+    cells: Mapping[str, Setting], claim: Claim, suffix: str = '',
 ) -> PairedTest | None:
   """Tests whether a contrast is 0, over the seeds that all its cells have.
 
-  Lengths are those beyond the training lengths of all its cells.
+  Uses the lengths beyond the training lengths of all its cells.
 
   Returns:
-    The test, uncorrected; None where a cell is not finished.
+    The test, uncorrected; None if a cell is not finished, or fewer than two seeds are
+    shared.
   """
   beyond = max(cells[name].trained_up_to for name, _ in contrast.weights)
   by_seed = []
@@ -281,14 +275,14 @@ def contrast_test(
 
 
 def spread_ratio(averaged: Effect, plain: Effect) -> Ratio:
-  """Returns by what averaging weights changes the spread of D over seeds."""
+  """Returns the ratio by which averaging weights changes the spread of D over seeds."""
   one, other = (e.comparison.primary_differences for e in (averaged, plain))
   seeds = sorted(one.keys() & other.keys())
   return deviation_ratio([one[s] for s in seeds], [other[s] for s in seeds])
 
 
 def change(one: Effect, other: Effect) -> PairedTest | None:
-  """Tests whether one effect is another than the other, over the seeds of both."""
+  """Tests whether two effects differ, one − other, over the seeds that both have."""
   a, b = (e.comparison.primary_differences for e in (one, other))
   seeds = sorted(a.keys() & b.keys())
   if len(seeds) < 2:

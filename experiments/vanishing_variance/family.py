@@ -1,4 +1,4 @@
-"""The cells of a family, checked, and what the family is known by."""
+"""Checks the cells of a family, and returns the fields that define the family."""
 
 import json
 import re
@@ -6,53 +6,83 @@ from typing import Any
 
 import ml_collections
 
-from experiments.length_generalization.check import check
+from experiments.harness import fields
+from experiments.harness.fields import group, one_of, real, several, text
+from experiments.length_generalization import tasks
+from experiments.length_generalization.check import check, table_of
+from experiments.mechanism.run import check_lengths, MEASURED
 
-# What a machine may choose; the results are the same to rounding.
+# Fields that may differ between machines; they change results by rounding alone.
 MACHINE = ('save_every_seconds', 'seeds_at_once', 'group_size', 'steps_per_call')
+
+_FIELDS = {
+    'base': group(),
+    'cells.*': group(),
+    # The words of tables and figures are of these arms and of this metric.
+    'claim.control': one_of(('none',)),
+    'claim.treated': one_of(('layer_norm',)),
+    'claim.metric': one_of(('accuracy',)),
+    'claim.level': real(above=0, below=1),
+    'claim.correction': one_of(('bonferroni',)),
+    'claim.equivalence': real(above=0),
+    'mechanism.cells': several(text('name'), least=0, once=True),
+    **{f'mechanism.{name}': kind for name, kind in MEASURED.items()},
+    'run': several(text('name'), least=0),
+}
 
 
 def cell_configs(config: Any) -> dict[str, ml_collections.ConfigDict]:
   """Returns the whole configuration of each cell.
 
   Raises:
-    ValueError: if one cannot run, naming cell and field.
+    ValueError: if one cannot be run; the message names cell and field.
   """
+  fields.check(config, _FIELDS)
+  fields.check(config.base, table_of(config.base), 'config.base')
   if not config.cells:
     raise ValueError('config.cells is empty')
-  return {name: _cell_config(config, name) for name in config.cells}
+  cells = {name: _cell_config(config, name) for name in config.cells}
+  chosen(config)
+  for name in config.mechanism.cells:
+    try:
+      check_lengths(config.mechanism.lengths, cells[name], 'config.mechanism.lengths')
+    except ValueError as error:
+      raise ValueError(f'cell {name}: {error}') from error
+  return cells
 
 
 def chosen(config: Any) -> tuple[str, ...]:
   """Returns the names of the cells to run; raises ValueError on unknown ones."""
   names = tuple(config.run or config.cells)
   for field, those in (('run', names), ('mechanism.cells', config.mechanism.cells)):
-    if unknown := [str(name) for name in those if name not in config.cells]:
+    if unknown := [name for name in those if name not in config.cells]:
       raise ValueError(
-          f'config.{field} must be of {", ".join(config.cells)}: {", ".join(unknown)}'
+          f'config.{field} must be one or more of {", ".join(config.cells)}: '
+          f'{", ".join(unknown)}'
       )
   return names
 
 
 def facts(config: Any) -> dict[str, Any]:
-  """Returns the fields that define the family: all but what a machine may choose."""
+  """Returns the fields that define the family: all but `run` and `MACHINE`."""
   plain = json.loads(json.dumps(config.to_dict()))
   del plain['run']
   for part in (plain['base'], *plain['cells'].values()):
     for name in MACHINE:
       part.get('train', {}).pop(name, None)
+    if 'name' in part.get('task', {}):
+      part['task'] |= tasks.identity(part['task']['name'])
   return plain
 
 
 def _cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if not re.fullmatch('[a-z0-9_]+', name):
-    raise ValueError(f'not the name of a cell, a-z, 0-9 and _: {name!r}')
-  cell, change = config.base.copy_and_resolve_references(), config.cells[name]
-  if not isinstance(change, ml_collections.ConfigDict):
-    raise ValueError(f'cell {name}: must be the fields that it changes, not {change!r}')
+    raise ValueError(
+        f'config.cells: a name must consist of a-z, 0-9 and _: {name}')
+  cell = config.base.copy_and_resolve_references()
   try:
     with cell.unlocked():
-      cell.update(change)
+      cell.update(config.cells[name])
   except TypeError as error:
     raise ValueError(f'cell {name}: {error}') from error
   try:
@@ -67,7 +97,7 @@ def _cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
     )
   if odd := [step for step in steps if step % cell.train.steps_per_call]:
     raise ValueError(
-        f'cell {name}: train.averaged_at {odd} are no multiples of '
+        f'cell {name}: train.averaged_at {odd} must be multiples of '
         f'train.steps_per_call {cell.train.steps_per_call}'
     )
   if set(cell.arms) != {claim.control, claim.treated}:

@@ -9,8 +9,8 @@ from matplotlib.patches import Patch
 import numpy as np
 
 from experiments.vanishing_variance import effects, parts
-from experiments.vanishing_variance.effects import Cell, Claim, Effect
-from experiments.vanishing_variance.tables import Effects, setting, verdict_words
+from experiments.vanishing_variance.effects import Claim, Effect, Setting
+from experiments.vanishing_variance.tables import Effects, verdict_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
@@ -29,8 +29,8 @@ _PARTS = (
 )
 
 
-def verdicts(cells: Mapping[str, Cell], found: Effects, claim: Claim) -> Figure:
-  """Draws the effect of LN in each cell after its last step, and along training."""
+def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figure:
+  """Draws the effect of LN in each cell, after its last step and during training."""
   drawn = Figure(figsize=(7.0, 1.3 + 0.36 * len(cells)))
   left, right = drawn.subplots(1, 2, width_ratios=[1.25, 1])
   for axes, vertical in ((left, False), (right, True)):
@@ -51,9 +51,9 @@ def verdicts(cells: Mapping[str, Cell], found: Effects, claim: Claim) -> Figure:
 
 
 def _by_cell(
-    axes: Axes, cells: Mapping[str, Cell], found: Effects, claim: Claim
+    axes: Axes, cells: Mapping[str, Setting], found: Effects, claim: Claim
 ) -> None:
-  """Draws a line a cell."""
+  """Draws one line per cell."""
   labels = []
   for y, cell in enumerate(cells.values()):
     steps = number(cell.steps[-1] / 1000, '.0f')
@@ -78,15 +78,20 @@ def _by_cell(
            title='After the last step')
 
 
-def _short(cell: Cell) -> str:
-  words = setting(cell).replace('L2 0.001', 'L2').replace('no weight decay', 'no L2')
-  head, *rest = words.split(', ')
-  return f'{head}, {", ".join(rest)}'.replace(', rate 0.001', '').replace(
-      ', rate 0.003 to 0', ', decaying rate').replace('lengths growing', 'growing')
+def _short(cell: Setting) -> str:
+  """Describes the setting of a cell in words that fit into a figure."""
+  where = 'all parameters' if cell.l2_on == 'all' else 'kernels'
+  words = [
+      cell.task, f'growing to {cell.trained_up_to}' if cell.grows else '',
+      f'L2 on {where}' if cell.l2 else 'no L2',
+      'decaying rate' if cell.decays else '',
+      'output projection' if cell.output_projection else '',
+  ]
+  return ', '.join(word for word in words if word)
 
 
-def _along(axes: Axes, cells: Mapping[str, Cell], found: Effects) -> None:
-  """Draws the cells that are measured at several steps."""
+def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
+  """Draws the effect of LN by step, for cells that are measured at several steps."""
   followed = [cell for cell in cells.values() if len(cell.steps) > 1]
   for cell, (colour, marker) in zip(followed, plots.LOOKS, strict=False):
     points = [(e.step, e.test) for e in found.get((cell.name, ''), ())
@@ -108,8 +113,8 @@ def _along(axes: Axes, cells: Mapping[str, Cell], found: Effects) -> None:
     axes.legend(fontsize=6.5, loc='best')
 
 
-def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Cell]) -> Figure:
-  """Draws where accuracy is lost, by length: a pair of bars for the two arms."""
+def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Figure:
+  """Draws the parts of the lost accuracy by length, a bar for each of the two arms."""
   drawn = Figure(figsize=(7.0, 2.3 * -(-len(indices) // 2) + 0.9))
   panels = drawn.subplots(-(-len(indices) // 2), 2, squeeze=False, sharey=True)
   for axes in panels.flat[len(indices):]:
@@ -137,7 +142,7 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Cell]) -> Figur
 
 
 def _bars(axes: Axes, found: parts.Parts, shift: float, hatched: bool) -> None:
-  """Draws the stacked parts of one arm, a bar a length."""
+  """Draws the stacked parts of one arm, one bar per length."""
   at = np.arange(len(found.lengths))
   values = {
       'weights': found.weights, 'rest': found.readers - found.scales,
@@ -157,9 +162,9 @@ def _bars(axes: Axes, found: parts.Parts, shift: float, hatched: bool) -> None:
   axes.set_xlabel('number of items N')
 
 
-def averaging(found: Effects, cells: Mapping[str, Cell]) -> Figure | None:
-  """Draws LN − Baseline of each seed, with weights as they are and averaged."""
-  pairs: list[tuple[Cell, Effect, Effect]] = [
+def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
+  """Draws LN − Baseline for each seed, with weights as they are and averaged."""
+  pairs: list[tuple[Setting, Effect, Effect]] = [
       (cell, plain[-1], averaged[-1])
       for cell in cells.values()
       for plain, averaged in [(found.get((cell.name, ''), ()),

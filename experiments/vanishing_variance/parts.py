@@ -1,16 +1,19 @@
-"""What of the accuracy that is lost with length is lost where. Runs without JAX.
+"""Attributes lost accuracy to attention weights or to later layers. Runs without JAX.
 
-With the accuracy A as it is, R of a linear reader fitted at N, and S with mean and
-variance of each component as in training (`vvlen.evaluation.retriever.intervention`),
-at length N and at the longest training length, 0:
+A is the accuracy of the unchanged model; R that of a linear reader of the attention
+output, fitted at length N; S that of the model if mean and variance of each component
+of the attention output are restored to those of training
+(`vvlen.evaluation.retriever.intervention`). Index N is the test length, index 0 the
+longest training length.
 
   lost      =  A_0 − A_N  =  weights' + reader's
-  weights'  =  R_0 − R_N                    no linear reader of the output gets it back
-  reader's  = (R_N − A_N) − (R_0 − A_0)     a reader fitted at N would get it back
-  scale's   = (S_N − A_N) − (S_0 − A_0)     of the reader's: mean and variance would
+  weights'  =  R_0 − R_N                    no linear reader of the output regains it
+  reader's  = (R_N − A_N) − (R_0 − A_0)     a reader fitted at N regains it
+  scale's   = (S_N − A_N) − (S_0 − A_0)     part of the reader's: regained by restoring
+                                            mean and variance
 
-The paper's claim is of the last two: attention still tells the answer, but its output
-has shrunk away from what the layers after it were trained on.
+The paper's claim is about the last two: the attention output still determines the
+answer, but it has shrunk away from what the layers after it were trained on.
 """
 
 from collections.abc import Sequence
@@ -25,20 +28,20 @@ NAMES = ('lost', 'readers', 'scales', 'covariances', 'weights')
 
 
 class Parts(NamedTuple):
-  """Parts of what one arm loses, in points."""
+  """Parts of the accuracy that one arm loses, in points."""
 
   seeds: tuple[int, ...]
   lengths: tuple[int, ...]  # beyond the training lengths
-  accuracy: np.ndarray  # [seeds, 1 + lengths], at the training length first
-  lost: np.ndarray  # [seeds, lengths], as are all that follow
+  accuracy: np.ndarray  # [seeds, 1 + lengths]; the first is the training length
+  lost: np.ndarray  # [seeds, lengths], like all fields below
   weights: np.ndarray
   readers: np.ndarray
   scales: np.ndarray
-  covariances: np.ndarray  # as the scale's, of the whole covariance
+  covariances: np.ndarray  # like scales, but restoring the whole covariance
 
 
 def parts(index: Index, arm: str, trained_up_to: int) -> Parts:
-  """Returns the parts of each seed whose accuracies are all finite.
+  """Returns the parts for each seed whose accuracies are all finite.
 
   Raises:
     ValueError: if the training length is not among the lengths, or an intervention is
@@ -70,13 +73,13 @@ def parts(index: Index, arm: str, trained_up_to: int) -> Parts:
 
 
 def mean_test(values: np.ndarray) -> PairedTest | None:
-  """Returns the mean over seeds of their mean over lengths [seeds, lengths]."""
+  """Tests whether the mean of [seeds, lengths] is 0; None for fewer than two seeds."""
   own = values.mean(axis=1)
   return paired_t_test(own, np.zeros_like(own)) if len(own) > 1 else None
 
 
 def difference(treated: Parts, control: Parts, name: str) -> PairedTest | None:
-  """Tests whether an arm loses another part than the other, paired over seeds."""
+  """Tests whether two arms differ in one part, treated − control, paired by seed."""
   seeds = sorted(set(treated.seeds) & set(control.seeds))
   if len(seeds) < 2:
     return None
@@ -88,6 +91,6 @@ def difference(treated: Parts, control: Parts, name: str) -> PairedTest | None:
 
 
 def shares(each: Parts, names: Sequence[str] = NAMES) -> dict[str, float]:
-  """Returns parts as shares of what is lost, means over seeds and lengths."""
+  """Returns the means of parts over seeds and lengths, as shares of the mean loss."""
   lost = each.lost.mean()
   return {name: float(getattr(each, name).mean() / lost) for name in names}

@@ -1,4 +1,4 @@
-"""What a family of runs tells: its tables and figures. Runs without JAX."""
+"""Writes the tables and figures of a family of runs. Runs without JAX."""
 
 import hashlib
 import json
@@ -7,18 +7,12 @@ from typing import Any
 from etils import epath
 
 from experiments.mechanism import report as mechanism
-from experiments.vanishing_variance import effects, figures, tables
+from experiments.vanishing_variance import effects, figures, parts_tables, tables
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import markdown, write_table
-
-
-def show(workdir: epath.PathLike) -> None:
-  """Writes tables and figures, prints the main table."""
-  text, paths = write(workdir)
-  print('', text, *paths, sep='\n')
 
 
 def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
@@ -32,17 +26,16 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     The main table as Markdown, and the paths written.
 
   Raises:
-    ValueError: if there are no results, they are damaged, or they are of another
-      family than config.json says.
+    ValueError: if there are no results, if they are damaged, or if they belong to
+      another family than config.json describes.
   """
   folder = epath.Path(workdir)
   family = read_family(folder)
   cells, claim = effects.read_cells(family), effects.read_claim(family)
-  rows = results.read_run(folder, r'\w+@\d+', ARMS)
-  indices = effects.index_rows(rows)
-  if odd := [f'{name}@{step}' for name, step in indices
+  indices = results.index_cells(results.read_run(folder, r'\w+', ARMS))
+  if odd := [f'{name} at step {step}' for name, step in indices
              if name not in cells or step not in cells[name].steps]:
-    raise ValueError(f'{folder} has rows of what the family has not: {min(odd)}')
+    raise ValueError(f'{folder} has rows that are not of its family: {min(odd)}')
   found = {
       (name, suffix): [
           effect for step in cell.steps
@@ -68,8 +61,8 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     if averaging := figures.averaging(found, cells):
       drawn['averaged_weights'] = averaging
     if changed:
-      made += [tables.parts_table(changed, cells),
-               tables.parts_gain_table(
+      made += [parts_tables.table(changed, cells),
+               parts_tables.gain_table(
                    changed, cells, claim.level, len(family['mechanism']['cells']))]
       drawn['where_lost'] = figures.where_lost(changed, cells)
     paths = plots.save(folder / 'figures', drawn)
@@ -83,8 +76,7 @@ def read_family(folder: epath.Path) -> dict[str, Any]:
   """Returns the family whose results a folder holds.
 
   Raises:
-    ValueError: if config.json is damaged, or says another family than the one that
-      the results were made with.
+    ValueError: if config.json is damaged, or was changed after the results were made.
   """
   path = folder / 'config.json'
   if not path.exists():
@@ -101,17 +93,19 @@ def read_family(folder: epath.Path) -> dict[str, Any]:
 
 
 def digest_of(family: dict[str, Any]) -> str:
-  """Returns the SHA-256 of what defines a family."""
+  """Returns the SHA-256 of the fields that define a family."""
   return hashlib.sha256(json.dumps(family, sort_keys=True).encode()).hexdigest()
 
 
 def _interventions(folder: epath.Path, names: list[str]) -> dict[str, Index]:
-  """Returns the rows of the cells whose interventions are measured in both arms."""
+  """Returns {cell: rows} of the cells with interventions measured in both arms."""
   indices = {}
   for name in names:
     path = folder / 'mechanism' / name / 'results.csv'
     index = results.index(results.read_rows(path))
-    if all((arm + '+refit', 'accuracy', n) in index for arm in (CONTROL, TREATED)
-           for a, _, n in index if a == arm):
+    lengths = {arm: {n for a, _, n in index if a == arm and n is not None}
+               for arm in (CONTROL, TREATED)}
+    if all(lengths[arm] and all((arm + '+refit', 'accuracy', n) in index
+                                for n in lengths[arm]) for arm in lengths):
       indices[name] = index
-  return {name: index for name, index in indices.items() if index}
+  return indices

@@ -1,6 +1,7 @@
-"""Runs the cells of a family, block of seeds by block of seeds."""
+"""Runs the cells of a family, one block of seeds after the other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+import functools
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -8,10 +9,11 @@ import ml_collections
 
 from experiments.harness import machine, seed_blocks
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import seed_devices
-from experiments.length_generalization import training
+from experiments.harness.run_loop import Job, run_jobs, seed_devices
+from experiments.length_generalization import tasks, training
 from experiments.mechanism import run as mechanism
 from experiments.vanishing_variance import family, report
+from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint
@@ -24,19 +26,20 @@ _KEPT = (
 
 
 class Block(NamedTuple):
-  """Some seeds of one arm of one cell, and the steps at which they lack rows."""
+  """A block of seeds of one arm of one cell, and the steps still to be measured."""
 
   cell: str
-  first: int  # seed
+  first: int  # first seed
   arm: str
   steps: tuple[int, ...]
-  reached: int  # the step of the checkpoint to go on from
-  interventions: bool  # whether those are to be measured after the last step
+  reached: int  # step of the checkpoint from which training resumes
+  interventions: bool  # whether interventions are still to be measured
 
 
 def main(config: Any, workdir: str) -> None:
-  """Runs the blocks that are left, and writes tables and figures."""
+  """Runs or resumes the family, and writes tables and figures."""
   cells, chosen = family.cell_configs(config), family.chosen(config)
+  cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   train = config.base.train
   mesh = seed_devices(train)
   machine.lock(workdir)
@@ -51,38 +54,34 @@ def main(config: Any, workdir: str) -> None:
   ]
   for name in sorted({block.cell for block in todo if block.interventions}):
     _claim_interventions(config.mechanism, cells[name], _intervened(folder, name))
-  total = sum(
-      train.seeds_at_once * (block.steps[-1] - block.reached)
-      for block in todo if block.steps
-  )
-  compiled: dict[tuple[str, str], tuple[training.Arm, Any]] = {}
-  with Progress(total, 'seed-steps') as progress:
-    for block in todo:
-      cell, key = cells[block.cell], (block.cell, block.arm)
-      if key not in compiled:
-        compiled[key] = (
-            training.make_arm([cell], block.arm, mesh, samples=False),
-            mechanism.block_measurer(
-                config.mechanism, cell, folder / 'cells' / block.cell, block.arm,
-                cell.train.num_steps, mesh,
-            ),
-        )
-      arm, intervene = compiled[key]
-      _train(block, cell, arm, folder, progress)
-      if block.interventions:
-        progress.show(f'{block.cell}, {block.arm}, interventions')
-        path = _intervened(folder, block.cell) / 'results.csv'
-        _add(path, cell.arms, intervene(block.first))
-  report.show(workdir)
-  run_folder.finish(folder, finished=machine.now())
+
+  @functools.cache  # compiled once for all blocks
+  def make_arm(name, arm):
+    return training.make_arm([cells[name]], arm, mesh, samples=False)
+
+  @functools.cache
+  def make_measurer(name, arm):
+    cell = cells[name]
+    return mechanism.block_measurer(
+        config.mechanism, cell, folder / 'cells' / name, arm, cell.train.num_steps, mesh
+    )
+
+  jobs = []
+  for block in todo:
+    for before, step in zip((block.reached, *block.steps), block.steps, strict=False):
+      jobs.append(Job(train.seeds_at_once * (step - before), functools.partial(
+          _train, make_arm, block, folder, before, step)))
+    if block.interventions:
+      jobs.append(Job(0, functools.partial(_intervene, make_measurer, block, folder)))
+  run_jobs(folder, jobs, 'seed-steps', seed_blocks.order(KINDS))
 
 
 def _blocks(
     config: Any, cell: Any, name: str, folder: epath.Path
 ) -> list[Block]:
-  """Returns what is left of a cell; blocks that miss nothing are left out."""
+  """Returns the blocks of a cell that are not finished."""
   rows = results.read_rows(folder / 'results.csv')
-  done = {(row.experiment, row.arm, row.seed) for row in rows}
+  done = {(row.experiment, row.step, row.arm, row.seed) for row in rows}
   changed = results.read_rows(_intervened(folder, name) / 'results.csv')
   intervened = {(row.arm, row.seed) for row in changed}
   steps = tuple(cell.train.averaged_at)
@@ -92,7 +91,7 @@ def _blocks(
       seeds = seed_blocks.seeds_of(cell, first)
       missing = tuple(
           step for step in steps
-          if any((f'{name}@{step}', arm, seed) not in done for seed in seeds)
+          if any((name, step, arm, seed) not in done for seed in seeds)
       )
       interventions = name in config.mechanism.cells and any(
           (arm, seed) not in intervened for seed in seeds
@@ -102,8 +101,9 @@ def _blocks(
       reached = checkpoint.last_step(
           seed_blocks.checkpoints(folder / 'cells' / name, cell, arm, first)
       )
-      # All rows of a block are of one training. Where its checkpoint is elsewhere, it
-      # starts again, and all its rows are replaced.
+      # All rows of a block must come from one training run. If its checkpoint is before
+      # the last measured step, or beyond the first missing one, training starts again
+      # and all rows are replaced.
       measured = [step for step in steps if step not in missing]
       if reached < max(measured, default=0) or (missing and reached > missing[0]):
         missing, reached = steps, 0
@@ -112,32 +112,43 @@ def _blocks(
 
 
 def _kept(row: results.Row) -> bool:
-  """Whether a row is kept: accuracy, and of weights as they are what figures show."""
+  """Whether to keep a row: accuracy always, other metrics only of the plain arms."""
   return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in _KEPT)
 
 
 def _train(
-    block: Block, cell: ml_collections.ConfigDict, arm: training.Arm,
-    folder: epath.Path, progress: Progress,
-) -> None:
-  """Trains a block to each of its steps, and writes what is measured there."""
-  home = folder / 'cells' / block.cell
-  if block.steps and not block.reached:
-    checkpoints = seed_blocks.checkpoints(home, cell, block.arm, block.first)
+    make_arm: Callable[[str, str], training.Arm], block: Block, folder: epath.Path,
+    before: int, step: int, progress: Progress,
+) -> list[results.Row]:
+  """Trains a block from one step to another, and returns its rows there."""
+  home, trained = folder / 'cells' / block.cell, make_arm(block.cell, block.arm)
+  if not before:  # a block that starts again
+    checkpoints = seed_blocks.checkpoints(home, trained.config, block.arm, block.first)
     if checkpoints.exists():
       checkpoints.rmtree()
-  for before, step in zip((block.reached, *block.steps), block.steps, strict=False):
-    place = seed_blocks.Place(
-        f'{block.cell}@{step}', home, Curves(home / 'metrics.jsonl')
-    )
-    new = training.run_block(arm, [place], block.first, step, progress, before)
-    _add(folder / 'results.csv', cell.arms, filter(_kept, new))
+  place = seed_blocks.Place(
+      block.cell, home, Curves(home / 'metrics.jsonl'), step
+  )
+  new = training.run_block(trained, [place], block.first, step, progress, before)
+  return [row for row in new if _kept(row)]
+
+
+def _intervene(
+    make_measurer: Callable[[str, str], Callable[[int], Iterable[results.Row]]],
+    block: Block, folder: epath.Path, progress: Progress,
+) -> tuple[()]:
+  """Measures interventions on a trained block, and adds rows to those of its cell."""
+  progress.show(f'{block.cell}, {block.arm}, interventions')
+  path = _intervened(folder, block.cell) / 'results.csv'
+  new = make_measurer(block.cell, block.arm)(block.first)
+  results.write_rows(path, seed_blocks.merge(KINDS, results.read_rows(path), new))
+  return ()
 
 
 def _claim_interventions(
     config: Any, cell: ml_collections.ConfigDict, folder: epath.Path
 ) -> None:
-  """Makes a folder that of the interventions on one cell."""
+  """Claims a folder for the interventions on one cell."""
   trained = cell.to_dict()
   for name in family.MACHINE:
     trained['train'].pop(name)
@@ -154,9 +165,3 @@ def _claim_interventions(
 
 def _intervened(folder: epath.Path, name: str) -> epath.Path:
   return folder / 'mechanism' / name
-
-
-def _add(path: epath.Path, arms: Sequence[str], new: Iterable[results.Row]) -> None:
-  """Adds rows to a file, in place of those that it has of the same number."""
-  rows = seed_blocks.merge(arms, results.read_rows(path), new)
-  results.write_rows(path, rows)

@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.vanishing_variance import effects, parts
-from experiments.vanishing_variance.effects import Cell, Claim, Contrast, Effect
-from vvlen.reporting.endpoints import CONTROL, TREATED
-from vvlen.reporting.plots import ARMS
-from vvlen.reporting.results import Index
+from experiments.vanishing_variance import effects
+from experiments.vanishing_variance.effects import Claim, Contrast, Effect, Setting
 from vvlen.reporting.tables import (
   difference,
   difference_cell,
@@ -20,13 +17,13 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import at_level, PairedTest, Ratio, spread
 
-# (cell, suffix of its arms) -> effect after each step
+# (cell, suffix of the arms) -> the effect after each step
 Effects = Mapping[tuple[str, str], Sequence[Effect]]
 _NAN = float('nan')
 
 
-def setting(cell: Cell) -> str:
-  """Says in words what a cell is."""
+def setting(cell: Setting) -> str:
+  """Describes the setting of a cell in words."""
   decay = 'no weight decay'
   if cell.l2:
     on = 'all parameters' if cell.l2_on == 'all' else 'kernels'
@@ -38,7 +35,7 @@ def setting(cell: Cell) -> str:
 
 
 def verdict_words(effect: Effect | None, claim: Claim) -> str:
-  """Says in words what a cell shows."""
+  """Describes the verdict on a cell in words."""
   if effect is None:
     return 'not run'
   points = f'{claim.equivalence:g} point{"s" if claim.equivalence != 1 else ""}'
@@ -53,8 +50,8 @@ def verdict_words(effect: Effect | None, claim: Claim) -> str:
   return words.get(effect.verdict, effect.verdict)
 
 
-def main_table(cells: Mapping[str, Cell], found: Effects, claim: Claim) -> Table:
-  """Returns a row a cell: the primary endpoint after its last step."""
+def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Table:
+  """Returns the table of primary endpoints after the last step, a row per cell."""
   records, comparisons = [], []
   for cell in cells.values():
     measured = found.get((cell.name, ''), ())
@@ -78,7 +75,9 @@ def main_table(cells: Mapping[str, Cell], found: Effects, claim: Claim) -> Table
       'power': lambda r: _number(100 * r['power'], '.0f'),
       'verdict': lambda r: r['verdict'],
   }
-  lengths = 'the test lengths beyond the training lengths, up to 2^14'
+  longest = max((n for e in comparisons for n in e.lengths), default=None)
+  lengths = 'the test lengths beyond the training lengths' + (
+      f', up to {longest:,}' if longest else '')
   note = (
       f'Mean accuracy in % over {lengths}; LN minus Baseline in points, paired over '
       f'seeds. Intervals and p are corrected over the {claim.num_tests} cells '
@@ -92,13 +91,15 @@ def main_table(cells: Mapping[str, Cell], found: Effects, claim: Claim) -> Table
 
 
 def _numbers(effect: Effect | None) -> dict[str, Any]:
-  """Returns the numbers of an effect, nan where it has none."""
+  """Returns the numbers of an effect, nan where undefined."""
   test = effect.corrected if effect else None
   treated, control = effect.comparison.primary_means if effect else (_NAN, _NAN)
   return {
       'control': control, 'treated': treated,
-      **difference(test), 'p': test.p if test else _NAN,
-      'p_uncorrected': effect.test.p if effect and effect.test else _NAN,
+      # No p while seeds are missing: it must not decide whether they are run.
+      **difference(test), 'p': test.p if effect and effect.complete and test else _NAN,
+      'p_uncorrected':
+          effect.test.p if effect and effect.complete and effect.test else _NAN,
       'seeds': effect.test.num_pairs if effect and effect.test else 0,
       'spread': spread(effect.test) if effect and effect.test else _NAN,
       'power': effect.power if effect else _NAN,
@@ -110,8 +111,8 @@ def _numbers(effect: Effect | None) -> dict[str, Any]:
   }
 
 
-def along_table(cells: Mapping[str, Cell], found: Effects) -> Table:
-  """Returns a row a cell and step: weights as they are, averaged, and with adaptive."""
+def along_table(cells: Mapping[str, Setting], found: Effects) -> Table:
+  """Returns the table of effects by step: plain, averaged, adaptive temperature."""
   records = []
   for cell in cells.values():
     for plain in found.get((cell.name, ''), ()):
@@ -152,7 +153,7 @@ def along_table(cells: Mapping[str, Cell], found: Effects) -> Table:
                note)
 
 
-# Suffix of the arms -> name of its columns.
+# Suffix of the arms -> name of their columns.
 SUFFIXES = {
     '': 'plain', '+averaged': 'averaged', '+adaptive': 'adaptive',
     '+averaged+adaptive': 'averaged_adaptive',
@@ -162,13 +163,13 @@ SUFFIXES = {
 def contrast_table(
     tests: Mapping[str, Sequence[tuple[Contrast, PairedTest | None]]], level: float
 ) -> Table:
-  """Returns a row a contrast: what changes the effect of LN, and by how much.
+  """Returns the table of what changes the effect of LN, a row per contrast.
 
   Args:
-    tests: {suffix of the arms: contrasts and their tests}, of the same contrasts.
-    level: of one test, corrected over those of weights as they are.
+    tests: {suffix of the arms: (contrast, its test) pairs}, the same contrasts for all.
+    level: of a single test, corrected over the contrasts.
   """
-  records = []
+  records, count = [], len(next(iter(tests.values())))
   for row in zip(*tests.values(), strict=True):
     contrast = row[0][0]
     record: dict[str, Any] = {'contrast': contrast.name, 'unit': contrast.unit}
@@ -177,7 +178,7 @@ def contrast_table(
       wide = at_level(test, level) if test and np.isfinite(test.t) else None
       record |= {
           **difference(wide, f'{name}_'),
-          f'{name}_p': min(1.0, test.p * 0.05 / level) if wide and test else _NAN,
+          f'{name}_p': min(1.0, test.p * count) if wide and test else _NAN,
           f'{name}_seeds': test.num_pairs if test else 0,
       }
     records.append(record)
@@ -208,7 +209,7 @@ def contrast_table(
 
 
 def averaging_table(found: Effects) -> Table:
-  """Returns a row a cell: what averaging the weights does."""
+  """Returns the table of what averaging the weights changes, a row per cell."""
   records = []
   for (name, suffix), plain in found.items():
     averaged = found.get((name, '+averaged'), ())
@@ -244,91 +245,6 @@ def averaging_table(found: Effects) -> Table:
       'as they are, with Pitman\'s interval. Uncorrected.'
   )
   return Table('averaged_weights', 'What averaging the weights changes', columns,
-               records, note)
-
-
-def parts_table(
-    indices: Mapping[str, Index], cells: Mapping[str, Cell]
-) -> Table:
-  """Returns a row a cell and arm: where accuracy is lost with length."""
-  records = []
-  for name, index in indices.items():
-    for arm in (CONTROL, TREATED):
-      found = parts.parts(index, arm, cells[name].trained_up_to)
-      record: dict[str, Any] = {
-          'cell': name, 'arm': ARMS[arm][0], 'seeds': len(found.seeds),
-          'at_training_length': found.accuracy[:, 0].mean(),
-      }
-      for part in parts.NAMES:
-        record |= difference(parts.mean_test(getattr(found, part)), f'{part}_')
-      records.append(record)
-  columns: dict[str, Any] = {
-      'cell': lambda r: r['cell'], 'arm': lambda r: r['arm'],
-      'at the training length': lambda r: number(r['at_training_length'], '.1f'),
-  }
-  for part, title in _PART_TITLES.items():
-    columns[title] = lambda r, part=part: (
-        '' if np.isnan(r[f'{part}_difference'])
-        else difference_cell('.1f', f'{part}_')(r).replace('+', ''))
-  columns['seeds'] = lambda r: str(r['seeds'])
-  note = (
-      'Points of accuracy lost from the longest training length on, mean over the '
-      'longer lengths, with 95 % intervals over seeds, uncorrected. The weights\': no '
-      'linear reader of the attention output gets it back, fitted at that length. The '
-      'reader\'s: such a reader would; lost = the weights\' + the reader\'s. Of the '
-      'reader\'s, the scale\'s: mean and variance of each component as in training '
-      'would get it back; the covariance\'s: mean and whole covariance would.'
-  )
-  return Table('parts', 'Where accuracy is lost with length', columns, records, note)
-
-
-_PART_TITLES = {
-    'lost': 'lost [95 %]', 'weights': 'the weights\'', 'readers': 'the reader\'s',
-    'scales': 'of it the scale\'s', 'covariances': 'the covariance\'s',
-}
-
-
-def parts_gain_table(
-    indices: Mapping[str, Index], cells: Mapping[str, Cell], level: float, count: int
-) -> Table:
-  """Returns a row a cell: whether LN loses less, and where.
-
-  Args:
-    indices: rows of interventions, by cell.
-    cells: of the family.
-    level: of all tests of a column together.
-    count: how many cells are to be tested.
-  """
-  records = []
-  for name, index in indices.items():
-    control, treated = (
-        parts.parts(index, arm, cells[name].trained_up_to) for arm in (CONTROL, TREATED)
-    )
-    pairs = len(set(control.seeds) & set(treated.seeds))
-    record: dict[str, Any] = {'cell': name, 'seeds': pairs}
-    for part in parts.NAMES:
-      test = parts.difference(treated, control, part)
-      wide = at_level(test, level / count) if test and np.isfinite(test.t) else None
-      record |= difference(wide, f'{part}_')
-      record[f'{part}_p'] = min(1.0, test.p * count) if wide and test else _NAN
-    records.append(record)
-  columns: dict[str, Any] = {'cell': lambda r: r['cell']}
-  for part, title in _PART_TITLES.items():
-    title = title.replace(' [95 %]', '')
-    columns[f'{title} [95 %]'] = lambda r, part=part: (
-        '' if np.isnan(r[f'{part}_difference'])
-        else difference_cell('.1f', f'{part}_')(r))
-    if part == 'readers':
-      columns['p of the reader\'s'] = lambda r: (
-          '' if np.isnan(r['readers_p']) else p_value(r['readers_p']))
-  columns['seeds'] = lambda r: str(r['seeds'])
-  note = (
-      'What LN loses minus what the Baseline loses, in points, paired over seeds: '
-      'below 0 LN loses less. The paper\'s claim is that LN lessens the part of the '
-      f'reader. Intervals and p of a column are corrected over the {count} cells '
-      '(Bonferroni).'
-  )
-  return Table('parts_gain', 'Does LN lessen what is lost, and where?', columns,
                records, note)
 
 

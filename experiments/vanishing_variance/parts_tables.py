@@ -1,0 +1,100 @@
+"""Tables of where accuracy is lost with length. Runs without JAX."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.vanishing_variance import parts
+from experiments.vanishing_variance.effects import Setting
+from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import difference, difference_cell, number, p_value, Table
+from vvlen.statistics import at_level
+
+_TITLES = {
+    'lost': 'lost [95 %]', 'weights': 'the weights\'', 'readers': 'the reader\'s',
+    'scales': 'of it the scale\'s', 'covariances': 'the covariance\'s',
+}
+
+
+def table(
+    indices: Mapping[str, Index], cells: Mapping[str, Setting]
+) -> Table:
+  """Returns the table of where accuracy is lost, a row per cell and arm."""
+  records = []
+  for name, index in indices.items():
+    for arm in (CONTROL, TREATED):
+      found = parts.parts(index, arm, cells[name].trained_up_to)
+      record: dict[str, Any] = {
+          'cell': name, 'arm': ARMS[arm][0], 'seeds': len(found.seeds),
+          'at_training_length': found.accuracy[:, 0].mean(),
+      }
+      for part in parts.NAMES:
+        record |= difference(parts.mean_test(getattr(found, part)), f'{part}_')
+      records.append(record)
+  columns: dict[str, Any] = {
+      'cell': lambda r: r['cell'], 'arm': lambda r: r['arm'],
+      'at the training length': lambda r: number(r['at_training_length'], '.1f'),
+  }
+  for part, title in _TITLES.items():
+    columns[title] = lambda r, part=part: (
+        '' if np.isnan(r[f'{part}_difference'])
+        else difference_cell('.1f', f'{part}_')(r).replace('+', ''))
+  columns['seeds'] = lambda r: str(r['seeds'])
+  note = (
+      'Points of accuracy lost from the longest training length on, mean over the '
+      'longer lengths, with 95 % intervals over seeds, uncorrected. The weights\': no '
+      'linear reader of the attention output gets it back, fitted at that length. The '
+      'reader\'s: such a reader would; lost = the weights\' + the reader\'s. Of the '
+      'reader\'s, the scale\'s: mean and variance of each component as in training '
+      'would get it back; the covariance\'s: mean and whole covariance would.'
+  )
+  return Table('parts', 'Where accuracy is lost with length', columns, records, note)
+
+
+def gain_table(
+    indices: Mapping[str, Index], cells: Mapping[str, Setting], level: float, count: int
+) -> Table:
+  """Returns the table of whether LN loses less, and where, a row per cell.
+
+  Args:
+    indices: rows of interventions, by cell.
+    cells: the cells of the family.
+    level: of all tests in a column together.
+    count: how many cells are tested once the family is finished.
+  """
+  records = []
+  for name, index in indices.items():
+    control, treated = (
+        parts.parts(index, arm, cells[name].trained_up_to) for arm in (CONTROL, TREATED)
+    )
+    pairs = len(set(control.seeds) & set(treated.seeds))
+    complete = pairs == cells[name].num_seeds
+    record: dict[str, Any] = {'cell': name, 'seeds': pairs}
+    for part in parts.NAMES:
+      test = parts.difference(treated, control, part)
+      wide = at_level(test, level / count) if test and np.isfinite(test.t) else None
+      record |= difference(wide, f'{part}_')
+      record[f'{part}_p'] = (
+          min(1.0, test.p * count) if complete and wide and test else np.nan)
+    records.append(record)
+  columns: dict[str, Any] = {'cell': lambda r: r['cell']}
+  for part, title in _TITLES.items():
+    title = title.replace(' [95 %]', '')
+    columns[f'{title} [95 %]'] = lambda r, part=part: (
+        '' if np.isnan(r[f'{part}_difference'])
+        else difference_cell('.1f', f'{part}_')(r))
+    if part == 'readers':
+      columns['p of the reader\'s'] = lambda r: (
+          '' if np.isnan(r['readers_p']) else p_value(r['readers_p']))
+  columns['seeds'] = lambda r: str(r['seeds'])
+  note = (
+      'The loss of LN minus the loss of the Baseline, in points, paired over seeds; '
+      'below 0, LN loses less. The paper\'s claim is that LN lessens the part of the '
+      f'reader. Intervals and p of a column are corrected over the {count} cells '
+      '(Bonferroni).'
+  )
+  return Table('parts_gain', 'Does LN lessen what is lost, and where?', columns,
+               records, note)
