@@ -1,1 +1,1 @@
-"""Measurements of speed and memory, against what one would write without vvlen."""
+"""Benchmarks of speed and memory against code that does not use vvlen."""

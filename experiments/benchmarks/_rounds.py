@@ -1,12 +1,12 @@
-"""Rounds that alternate between processes, so that all meet the same machine.
+"""Measurements in rounds that alternate between processes on the same machine.
 
-What is compared differs in its threads, its devices and its memory, so each has a
-process of its own. It gets ready once (imports, compiles, warms up) and then waits
-on its standard input, which takes no processor time, for its turn.
+The programs compared differ in threads, devices and memory, so each runs in its own
+process. It prepares once (imports, compiles, warms up) and then waits for its turn on
+standard input, which takes no processor time.
 
-Threads that wait for each other lose far more to a busy neighbour than threads that
-do not: PyTorch has been seen at a tenth of its speed beside a job that took a third
-of vvlen's. So a round in which other programs were busy is measured again.
+Threads that wait for each other suffer far more from other programs than threads that
+do not: a job that cost vvlen a third of its speed slowed PyTorch down to a tenth. So
+rounds in which other programs were busy are measured again.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-# Of all cores, taken by others: more than that and a round does not count.
+# If other programs take more than this share of all cores, a round does not count.
 BUSY = 0.05
 
 
@@ -27,7 +27,7 @@ def serve(measure: Callable[[], float], about: dict[str, Any]) -> None:
 
   Args:
     measure: takes one measurement and returns a rate.
-    about: what the worker says of itself when it is ready.
+    about: facts that the worker reports when it is ready.
   """
   _answer(about)
   asleep = time.process_time()
@@ -44,17 +44,17 @@ def _answer(message: dict[str, Any]) -> None:
 
 
 class Watch:
-  """Notes, from when it is made, what other processes take of the processor."""
+  """Measures, from its creation on, the processor time of other processes."""
 
   def __init__(self):
-    """Starts."""
+    """Starts measuring."""
     self._start = time.perf_counter(), _busy_seconds()
 
   def others(self, own: float) -> float:
-    """Returns the share of all cores that others took; 0 where not known.
+    """Returns the share of all cores that other processes took; 0 if unknown.
 
     Args:
-      own: processor seconds that were not taken by others.
+      own: processor seconds of the processes that are measured.
     """
     start, busy = self._start
     seconds = time.perf_counter() - start
@@ -63,7 +63,7 @@ class Watch:
 
 
 def _busy_seconds() -> float:
-  """Returns the seconds that all cores together were not idle; 0 if unknown."""
+  """Returns the busy seconds of all cores together since boot; 0 if unknown."""
   try:
     with open('/proc/stat') as f:
       ticks = [int(x) for x in f.readline().split()[1:9]]
@@ -74,16 +74,16 @@ def _busy_seconds() -> float:
 
 
 class Worker:
-  """One of the things compared, in a process of its own, or in several at once."""
+  """One of the programs compared, in its own process or in several."""
 
   def __init__(self, module: str, arguments: Sequence[str], processes: int = 1):
     """Starts `python -m module *arguments` and waits until it is ready.
 
     Args:
-      module: that serves.
-      arguments: of its command line.
-      processes: how many to start. Where there are several, each is bound to a core
-        of its own, they measure at the same time, and their rates are added.
+      module: the module to run, which calls `serve`.
+      arguments: for its command line.
+      processes: how many to start. If several, each is bound to its own core, all
+        measure at the same time, and their rates are added.
     """
     cores = sorted(os.sched_getaffinity(0)) if processes > 1 else []
     self._processes = []
@@ -100,7 +100,7 @@ class Worker:
     self.about, *_ = [_read(process) for process in self._processes]
 
   def measure(self) -> tuple[float, float]:
-    """Returns a rate, and the share of the cores that others took meanwhile."""
+    """Returns a rate, and the share of all cores that others took meanwhile."""
     watch = Watch()
     for process in self._processes:
       process.stdin.write('go\n')
@@ -129,23 +129,23 @@ def _read(process: subprocess.Popen) -> dict[str, Any]:
 
 
 def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
-  """Lets workers measure in turn, fills in their `rates`, and ends them.
+  """Lets workers measure in turn, sets their `rates`, and ends them.
 
   Args:
-    workers: by name.
-    rounds: measurements of each that are to count. At most eight times as many are
-      made; where none was quiet, the last ones count.
+    workers: {name: worker}.
+    rounds: how many rounds should count. At most eight times as many are made. If no
+      round was quiet, the last ones count.
 
   Returns:
-    For the result: rates by round, how many rounds were quiet and how many did not
-    count, the most of the machine that others took in those that do, and the
-    processor seconds that all workers spent waiting.
+    Fields of the result: rates by round, how many rounds were quiet and how many did
+    not count, the largest share of the machine that others took in a round that counts,
+    and the processor seconds that all workers spent waiting.
   """
   names = list(workers)
   quiet: list[tuple[dict[str, float], float]] = []
   busy: list[tuple[dict[str, float], float]] = []
   while len(quiet) < rounds and len(quiet) + len(busy) < 8 * rounds:
-    # Whoever goes first changes, lest one always follow the same neighbour.
+    # The order changes, so that none always runs after the same one.
     first = len(quiet) % len(names)
     answers = {name: workers[name].measure() for name in names[first:] + names[:first]}
     rates = {name: answers[name][0] for name in names}
@@ -174,22 +174,23 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
 def in_turns(
     runs: dict[str, Callable[[int], Any]], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-  """Times functions by turns in this process, which they may keep busy all alike.
+  """Times functions in turn, all in this process.
 
   Args:
-    runs: by name, functions of the number of the round.
-    rounds: how many, beside a first one, which compiles. Those in which other programs
-      were busy do not count, unless all are.
+    runs: {name: function of the number of the round}.
+    rounds: how many, after a first one that compiles. Rounds in which other programs
+      were busy do not count, unless there was no quiet one.
 
   Returns:
-    Seconds of the rounds that count, by name; and, for the result, how many rounds were
-    quiet and the most of the machine that others took in those that count.
+    {name: seconds of the rounds that count}; and fields of the result: how many rounds
+    were made, how many were quiet, and the largest share of the machine that others
+    took in a round that counts.
   """
   seconds: dict[str, list[float]] = {name: [] for name in runs}
   others = []
   for number in range(rounds + 1):
     watch, own = Watch(), time.process_time()
-    # Whoever goes first changes, lest one always follow the same neighbour.
+    # The order changes, so that none always runs after the same one.
     for name in list(runs)[:: 1 if number % 2 else -1]:
       start = time.perf_counter()
       runs[name](number)
@@ -204,7 +205,7 @@ def in_turns(
 
 
 def report(result: dict[str, Any], output: str | None) -> None:
-  """Prints the result as the last line, and writes it to a file if one is named."""
+  """Prints the result as JSON, and writes it to the file `output` unless None."""
   if output is not None:
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     with open(output, 'w') as f:

@@ -1,9 +1,9 @@
-"""How long does loading a checkpoint take, beside reading its files?
+"""How long does loading a checkpoint take, compared with reading its files?
 
-A random Llama of one gigabyte in four files or more, bfloat16, of width 1,024: reading
-all bytes of the files into memory, and loading the model, in turns in one process, the
-files being in the system's cache; and the memory that loading takes at its peak beside
-the model, in a process of its own.
+The checkpoint is a random Llama of width 1,024 with bfloat16 weights of one gigabyte in
+four files, which stay in the system's cache. Reading all bytes of the files and loading
+the model alternate in one process. The peak memory that loading needs in addition to
+the model is measured in a separate process.
 
   python -m experiments.benchmarks.checkpoint_loading    # Linux
 """
@@ -33,7 +33,7 @@ _FILES = 4
 
 
 def save_in_files(folder: pathlib.Path) -> int:
-  """Saves a random model in several files, and returns its bytes."""
+  """Saves a random model in several files, and returns its size in bytes."""
   small = MODEL.clone(num_layers=1, vocab_size=8)
   tokens = jnp.zeros((1, 2), jnp.int32)
   save_checkpoint(folder, small, small.init(jax.random.key(0), tokens))
@@ -59,7 +59,7 @@ def save_in_files(folder: pathlib.Path) -> int:
 
 
 def _status(field: str) -> int:
-  """Returns a field of this process's memory, in bytes."""
+  """Returns a field of this process's memory status, in bytes."""
   for line in pathlib.Path('/proc/self/status').read_text().splitlines():
     if line.startswith(f'{field}:'):
       return int(line.split()[1]) * 1024
@@ -67,7 +67,7 @@ def _status(field: str) -> int:
 
 
 def load(folder: str) -> None:
-  """Loads in this process and prints what memory it took."""
+  """Loads the model in this process, and prints the peak of its memory as JSON."""
   jax.block_until_ready(jax.device_put(1.0))
   before = _status('VmRSS')
   jax.block_until_ready(load_checkpoint(folder)[1])
@@ -75,7 +75,7 @@ def load(folder: str) -> None:
 
 
 def main() -> None:
-  """Measures, and prints, last, JSON."""
+  """Measures, and prints JSON as the last line."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=9)
   parser.add_argument('--output', help='also write the JSON to this file')
@@ -100,8 +100,8 @@ def main() -> None:
   beside = json.loads(out)['peak'] - size
   ratio = median['load'] / median['read']
   print(f'{size / 1e9:.2f} GB: read {median["read"]:.3f} s, loaded '
-        f'{median["load"]:.3f} s, {ratio:.2f} times; {beside / 1e6:.0f} MB beside the '
-        f'model, whose largest tensor has {largest / 1e6:.0f} MB')
+        f'{median["load"]:.3f} s, {ratio:.2f} times; {beside / 1e6:.0f} MB more than '
+        f'the model, whose largest tensor has {largest / 1e6:.0f} MB')
   _rounds.report({
       'ratio': round(ratio, 3), 'bytes': size, 'files': _FILES,
       'bytes_beside_the_model': beside, 'largest_tensor_bytes': largest,

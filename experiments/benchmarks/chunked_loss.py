@@ -1,16 +1,17 @@
-"""What do chunked losses save in memory, and cost in time?
+"""How much memory do chunked losses save, and how much time do they cost?
 
-Compares `vvlen.objectives.chunked.chunked_two_window_loss` with the plain loss of the
-logits of all rows, loss and gradients in hidden states and embedding:
+Compares `vvlen.objectives.chunked.chunked_two_window_loss` with the same loss from the
+logits of all rows at once. Both compute the loss and its gradients with respect to
+hidden states and embedding:
 
-  memory   temporary memory of the compiled programs (outputs, so gradients, are not
-           in it) at V = 128,256, D = 2,048 and 2 x 4,096 rows, compiled but not run
+  memory   temporary memory of the compiled programs (without outputs, so without
+           gradients) at V = 128,256, D = 2,048 and 2 x 4,096 rows, compiled but not run
   time     at a size that fits, measured in turns: V = 32,000, D = 256, 2 x 1,024 rows
 
   python -m experiments.benchmarks.chunked_loss [--dtype=bfloat16]
 
-On an accelerator that holds the plain loss (26 GB), time at the full size:
---vocabulary=128256 --width=2048 --length=4096.
+To measure time at the full size, on an accelerator with room for the plain loss
+(26 GB), add --vocabulary=128256 --width=2048 --length=4096.
 """
 
 import argparse
@@ -31,7 +32,7 @@ WEIGHT = 0.1
 
 
 def plain(first, second, embedding, *rest):
-  """As `chunked_two_window_loss`, with the logits of all rows at once."""
+  """Computes `chunked_two_window_loss` from the logits of all rows at once."""
   product = functools.partial(
       jnp.einsum, 'bld,vd->blv', preferred_element_type=jnp.float32
   )
@@ -39,22 +40,22 @@ def plain(first, second, embedding, *rest):
 
 
 def inputs(vocabulary: int, width: int, length: int, dtype: str) -> tuple[Any, ...]:
-  """Returns hidden states [1, L, D] twice, embedding [V, D], tokens, e and α."""
+  """Returns two hidden states [1, L, D], embedding [V, D], two [1, L] tokens, e, α."""
   keys = jax.random.split(jax.random.key(0), 5)
   normal = lambda key, rows: jax.random.normal(key, (*rows, width), dtype)
   tokens = (jax.random.randint(key, (1, length), 0, vocabulary) for key in keys[3:])
-  # Logits of variance 1.
+  # So that logits have variance 1.
   embedding = normal(keys[2], (vocabulary,)) * width**-0.5
   hidden = (normal(key, (1, length)) for key in keys[:2])
   return *hidden, embedding, *tokens, jnp.int32(length // 8), jnp.float32(WEIGHT)
 
 
 def main() -> None:
-  """Compiles, measures, and prints a table and, last, JSON."""
+  """Compiles, measures, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--vocabulary', type=int, default=32_000, help='timed')
-  parser.add_argument('--width', type=int, default=256, help='timed')
-  parser.add_argument('--length', type=int, default=1024, help='timed')
+  parser.add_argument('--vocabulary', type=int, default=32_000, help='when timed')
+  parser.add_argument('--width', type=int, default=256, help='when timed')
+  parser.add_argument('--length', type=int, default=1024, help='when timed')
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   parser.add_argument('--chunk_size', type=int, default=CHUNK_SIZE)
   parser.add_argument('--rounds', type=int, default=7)

@@ -1,22 +1,23 @@
-r"""How fast are many seeds trained to count, against one seed in plain PyTorch?
+r"""How fast is training many seeds to count, compared with one seed in plain PyTorch?
 
-Compares, in rounds that alternate between processes, updates of the mean of bits at the
-CPU size of configs/counting.py, per second, summed over seeds:
+Compares, in rounds that alternate between processes, updates per second, summed over
+seeds, of the mean of bits at the sizes of configs/counting.py:cpu:
 
-  experiment  as the experiment trains: 8 seeds, one device per core, one at a time on
-              each; on a GPU 100 seeds by vmap
-  torch       `torch_counting`, one seed with all cores; on a GPU also there
-  processes   the same, a process and a seed for each core; on a CPU
-  sampler     as `experiment`, but drawing batches only
-  products    as `experiment`, but the matrix products of its dense layers only
+  experiment  as the experiment trains: 8 seeds, one device per core, one seed at a time
+              on each; on a GPU, 100 seeds by vmap
+  torch       `torch_counting`, one seed with all cores, or on the GPU
+  processes   `torch_counting` with one process and one seed per core; only on a CPU
+  sampler     like `experiment`, but only drawing batches
+  products    like `experiment`, but only the matrix products of its dense layers
   peak        one product of 2048 x 2048 float32 matrices at a time, all cores
 
   python -m experiments.benchmarks.counting_training
 
-Two strings share a row, so nothing is padded, and the last layer is computed for EOS
-alone but for its keys and values; PyTorch's script, like a researcher's, pads strings
-and computes all tokens. What bounds it is told by the shares of
-a step that `sampler` and `products` would take alone, and by that of `peak`.
+In vvlen two strings share a row, so nothing is padded, and the last layer is computed
+for EOS alone, except for its keys and values; the PyTorch script, like that of most
+researchers, pads strings and computes all tokens. The result reports what limits the
+speed: the shares of a step that `sampler` and `products` take alone, and the share of
+the speed of `peak`.
 """
 
 import argparse
@@ -35,23 +36,24 @@ from configs import counting
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.retrieval_training import drawing, matrix_peak
 from experiments.counting import training
-from experiments.counting.cells import Cell
+from experiments.counting.cells import Setup
 from experiments.harness import machine
 from vvlen import sharding
 from vvlen.training import ensemble
 
 MODULE = 'experiments.benchmarks.counting_training'
-CELL = Cell('mean', 'fair', 10, 'none', 'identity')
-_STEPS = 50  # in one call
+CELL = Setup('mean', 'fair', 10, 'none', 'identity')
+_STEPS = 50  # per call
 
 
 def matrix_operations(config: Any) -> int:
   """Counts floating-point operations in the matrix products of a seed's update.
 
-  Of B/2 rows of n = N + 5 tokens, width d and MLP factor f: a layer has (4 + 2f) d²
-  multiplications a token forward, of the last layer 2 d² where only the two EOS are
-  read, whose own are the other (2 + 2f) d², and attention 2 n d a query. The head has
-  d² + d a string. Backward there are two products for each.
+  There are B/2 rows of n = N + 5 tokens; the width is d, the MLP factor f. Forward, a
+  layer has (4 + 2f) d² multiplications per token, and attention 2 n d per query. The
+  last layer has 2 d² per token, for keys and values, and the remaining (2 + 2f) d² and
+  attention only for the two EOS. The head has d² + d per string. The backward pass has
+  two products for each of the forward pass.
   """
   model, rows = config.model, config.train.batch_size // 2
   n, d, f = CELL.train_length + 5, model.width, model.mlp_factor
@@ -61,10 +63,10 @@ def matrix_operations(config: Any) -> int:
 
 
 def main() -> None:
-  """Runs all workers, prints a table and, last, JSON."""
+  """Runs all workers, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=5)
-  parser.add_argument('--seconds', type=float, default=4.0, help='of one measurement')
+  parser.add_argument('--seconds', type=float, default=4.0, help='per measurement')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -118,7 +120,7 @@ def _config() -> Any:
 
 
 def _serve(args: argparse.Namespace) -> None:
-  """Runs one worker, until its standard input ends."""
+  """Runs one worker until its standard input ends."""
   advance, unit, about = {
       'experiment': _trainer, 'peak': matrix_peak, 'torch': _torch,
       'sampler': lambda: _part(_draw), 'products': lambda: _part(_products),
@@ -137,7 +139,7 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _sizes(config: Any) -> tuple[int, int]:
-  """Returns how many seeds are trained, and how many of them by vmap."""
+  """Returns how many seeds are trained, and how many of them in one vmap."""
   machine.use_devices(config.train.seeds_at_once)
   if jax.default_backend() == 'cpu':
     return config.train.seeds_at_once, 1
@@ -145,7 +147,7 @@ def _sizes(config: Any) -> tuple[int, int]:
 
 
 def _trainer():
-  """Returns a function that trains on, the seed-steps it makes, and its facts."""
+  """Returns a function that continues training, its seed-steps per call, and facts."""
   config = _config()
   seeds, group = _sizes(config)
   mesh = sharding.seed_mesh()
@@ -167,7 +169,7 @@ def _trainer():
 
 
 def _part(make):
-  """Returns what `_trainer` does, of a part of an update."""
+  """Returns the same as `_trainer`, for a part of an update."""
   config = _config()
   seeds, group = _sizes(config)
   mesh = sharding.seed_mesh()
@@ -177,15 +179,15 @@ def _part(make):
 
 
 def _draw(config):
-  """Returns a function that draws batches."""
+  """Returns a function that draws the batches of _STEPS updates."""
   return drawing(training.problem(config, CELL), _STEPS)
 
 
 def _products(config):
-  """Returns a function that makes the products of dense layers, but of the head.
+  """Returns a function that computes the products of all dense layers but the head.
 
-  x W, and two of the same size for each: with a gradient g W, and of both xᵀ g. All W
-  keep lengths, so that numbers stay ordinary however often they are multiplied.
+  For each weight matrix W these are x W and, of the same size, g W and xᵀ g with a
+  gradient g. All W preserve norms, so that numbers do not overflow or vanish.
   """
   model = config.model
   rows = config.train.batch_size // 2 * (CELL.train_length + 5)
@@ -193,7 +195,7 @@ def _products(config):
   square = jnp.asarray(square, jnp.float32)
   up = jnp.concatenate(model.mlp_factor * [square], axis=1) / model.mlp_factor**0.5
   layer = [*4 * [square], up, up.T]
-  weights = [*(model.num_layers - 1) * layer, *2 * [square]]  # of the last, K and V
+  weights = [*(model.num_layers - 1) * layer, *2 * [square]]  # last: K and V
 
   def run(key):
     x, g = jax.random.normal(key, (2, rows, model.width))
@@ -211,7 +213,7 @@ def _products(config):
 
 
 def _torch():
-  """Returns a function that trains on in PyTorch, its steps, and its facts."""
+  """Returns a function that continues training in PyTorch, its steps, and facts."""
   import torch
 
   from experiments.benchmarks import torch_counting

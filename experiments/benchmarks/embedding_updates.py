@@ -1,15 +1,16 @@
-"""What does Adam cost on a table of embeddings, of which a batch touches an eighth?
+"""What does Adam cost for an embedding table if a batch uses an eighth of its rows?
 
-Updates a table [16384, 64], the keys of dictionary lookup, with the gradient of 2,176
-rows (128 sequences of 16 items and a query) in three ways, in turns:
+Updates a table [16384, 64], the keys of dictionary lookup, with gradients of 2,176 rows
+(128 sequences of 16 items and a query). Three ways are measured in turns:
 
-  dense   the gradient is a whole table, mostly zeros; Adam as Optax has it
-  sparse  equal to it: all moments decay, but the gradient stays a list of rows
-  lazy    another algorithm (PyTorch's SparseAdam): rows without gradient stay
+  dense   Optax's Adam; the gradient is a whole table, mostly zeros
+  sparse  the same update: all moments decay, but the gradient is a list of rows
+  lazy    another algorithm (PyTorch's SparseAdam): rows without a gradient, and their
+          moments, do not change
 
   python -m experiments.benchmarks.embedding_updates
 
-vvlen trains embeddings with the first.
+vvlen uses the dense way.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def _by_rows(table, indices, rows, lazy):
   def body(carry, inputs):
     table, mean, square, total = carry
     index, step = inputs
-    # A key that came several times has the sum of its gradients.
+    # The gradients of a key that occurs several times are added up.
     total = total.at[index].add(rows)
     gradient = total[index]
     total = total.at[index].set(0.0)
@@ -75,17 +76,17 @@ def _by_rows(table, indices, rows, lazy):
 
 
 def sparse(table: jax.Array, indices: jax.Array, rows: jax.Array) -> jax.Array:
-  """As `dense`, with the gradient as rows."""
+  """Returns the same as `dense`, with the gradient as a list of rows."""
   return _by_rows(table, indices, rows, lazy=False)
 
 
 def lazy(table: jax.Array, indices: jax.Array, rows: jax.Array) -> jax.Array:
-  """As `sparse`, without decay of the other rows."""
+  """Updates only the rows of `indices`, and only their moments."""
   return _by_rows(table, indices, rows, lazy=True)
 
 
 def main() -> None:
-  """Measures all, a seed to a core, and prints JSON."""
+  """Measures the three ways, one seed per core, and prints JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--output', help='also write the JSON to this file')

@@ -1,8 +1,9 @@
-"""How many tokens a second does a Llama generate, beside transformers?
+"""How many tokens per second does a Llama generate, compared with transformers?
 
-Greedy generation with a cache, 256 tokens after a prompt of 32, by the same random
-model of 4 layers of width 256 and 32,000 words, float32, in turns, a process each: one
-sequence, and eight at once. The share of tokens that both find is told.
+Greedy generation of 256 tokens after a prompt of 32, with a cache, for one sequence and
+for eight at once. Both libraries use the same random float32 model, with 4 layers of
+width 256 and a vocabulary of 32,000, in turns, each in its own process. The result also
+reports the share of tokens on which both agree.
 
   python -m experiments.benchmarks.llama_generation    # needs PyTorch and transformers
 """
@@ -37,13 +38,13 @@ def save_model(folder: str) -> None:
 
 
 def prompts(rows: int) -> np.ndarray:
-  """Returns what is gone on with, [rows, prompt] int32."""
+  """Returns the prompts, [rows, _PROMPT] int32."""
   rng = np.random.default_rng(rows)
   return rng.integers(3, SMALL['vocab_size'], (rows, _PROMPT)).astype(np.int32)
 
 
 def serve(go_on: Callable[[], np.ndarray], rows: int, version: str) -> None:
-  """Measures tokens a second, one generation at a time."""
+  """Measures tokens per second of `go_on`, which generates for all rows."""
   first = go_on()
 
   def measure():
@@ -81,7 +82,7 @@ def serve_transformers(folder: str, rows: int) -> None:
 
 
 def main() -> None:
-  """Measures, and prints a table and, last, JSON."""
+  """Measures, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--output', help='also write the JSON to this file')
@@ -104,7 +105,7 @@ def main() -> None:
 
 
 def compare(folder: str, rows: int, rounds: int) -> dict[str, object]:
-  """Returns what both measure in turn."""
+  """Measures both libraries in turn, and returns their results."""
   workers = {
       name: _rounds.Worker('experiments.benchmarks.llama_generation',
                            [f'--serve={name}', f'--folder={folder}', f'--rows={rows}'])

@@ -1,19 +1,19 @@
-"""How many tokens a second does a Llama train, beside transformers?
+"""How many tokens per second does a Llama train on, compared with transformers?
 
-Loss and gradients of 8 sequences of 512 tokens, 4 layers of width 256, 32,000 words,
-float32, the same model, tokens and loss in both; in turns, a process each. vvlen on one
-device a core, over which the rows are shared out, as its experiments do, and on one
-device; transformers as it is, with PyTorch's fused attention. The floor is the
-arithmetic of the matrix products, told as a share of what one large product at a time
-does.
+Loss and gradients of 8 sequences of 512 tokens for a float32 model with 4 layers of
+width 256 and a vocabulary of 32,000. Both libraries use the same model, tokens and
+loss, in turns, each in its own process. vvlen runs on one device per core, with the
+rows divided among them as in its experiments, and on a single device; transformers runs
+with its defaults, which include PyTorch's fused attention. The result also reports the
+speed of the matrix products, as a share of the speed of large products.
 
   python -m experiments.benchmarks.llama_training    # needs PyTorch and transformers
 
   python -m experiments.benchmarks.llama_training --large
 
-is for an accelerator: a Llama of the shape of Llama 3.2 1B with random weights, 8,192
-tokens, bfloat16, with the misalignment term; its operations as a share of the measured
-peak of matrix products, and its memory.
+is for an accelerator: a model of the shape of Llama 3.2 1B with random weights, on
+8,192 tokens, in bfloat16, with the misalignment term. Reports its operations per second
+as a share of the measured peak of matrix products, and its memory.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from vvlen.sharding import mesh as partition
 
 SMALL = dict(vocab_size=32_000, width=256, mlp_width=688, num_layers=4, num_heads=4,
              num_key_heads=4)
-# Of Llama 3.2 1B.
+# The shape of Llama 3.2 1B.
 LARGE = dict(vocab_size=128_256, width=2048, mlp_width=8192, num_layers=16,
              num_heads=32, num_key_heads=8, rope=Rope(500_000.0, Llama3(32.0, 8192)))
 ROWS, LENGTH, LONG = 8, 512, 8192
@@ -47,13 +47,13 @@ _PEAK_SIZE = 8192  # of the square matrices whose product is the peak
 
 
 def tokens() -> np.ndarray:
-  """Returns what is trained on, [rows, length] int32."""
+  """Returns the training data, [ROWS, LENGTH] int32."""
   rng = np.random.default_rng(0)
   return rng.integers(0, SMALL['vocab_size'], (ROWS, LENGTH)).astype(np.int32)
 
 
 def serve_vvlen(all_cores: bool) -> None:
-  """Measures tokens a second, one step at a time."""
+  """Measures tokens per second of vvlen, one step at a time."""
   if all_cores:
     machine.use_devices()
   mesh = partition.make_mesh(data=-1)
@@ -81,7 +81,7 @@ def serve_vvlen(all_cores: bool) -> None:
 
 
 def serve_transformers() -> None:
-  """Measures tokens a second, one step at a time."""
+  """Measures tokens per second of transformers, one step at a time."""
   import torch
   import transformers
 
@@ -113,7 +113,7 @@ def serve_transformers() -> None:
 
 
 def serve_peak() -> None:
-  """Measures operations a second of large products of matrices."""
+  """Measures operations per second of large matrix products."""
   advance, of_all, about = matrix_peak()
   advance()
 
@@ -126,7 +126,7 @@ def serve_peak() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-  """Lets all measure in turn."""
+  """Lets all workers measure in turn, and prints the result."""
   workers = {
       name: _rounds.Worker('experiments.benchmarks.llama_training', [f'--serve={name}'])
       for name in ('vvlen', 'vvlen_one_device', 'transformers', 'peak')
@@ -149,10 +149,11 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def operations(shape: dict[str, Any], length: int) -> float:
-  """Returns what the loss of a token and its gradients ask for, in operations.
+  """Returns the floating-point operations of loss and gradients per token.
 
-  Two for each weight of a product in the forward pass, and of attention half a matrix
-  of logits and of sums; twice as many in the backward pass.
+  The forward pass has two for each weight of a matrix product, and those of attention,
+  whose logits and weighted sums need only half a matrix each. The backward pass has
+  twice as many.
   """
   width, heads, keys = (shape[x] for x in ('width', 'num_heads', 'num_key_heads'))
   head = width // heads
@@ -163,7 +164,7 @@ def operations(shape: dict[str, Any], length: int) -> float:
 
 
 def large(args: argparse.Namespace) -> None:
-  """Measures the large model on an accelerator."""
+  """Measures the large model on an accelerator, and prints the result."""
   if jax.default_backend() == 'cpu':
     print('The large model needs an accelerator: not run.')
     _rounds.report({'not_run': 'needs an accelerator'}, args.output)
@@ -204,7 +205,7 @@ def large(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-  """Measures, and prints a table and, last, JSON."""
+  """Measures, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--large', action='store_true', help='on an accelerator')
   parser.add_argument('--rounds', type=int, default=7)

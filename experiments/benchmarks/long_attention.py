@@ -1,17 +1,19 @@
 """Time and memory of causal attention over long inputs, with its gradient.
 
-Compares, in rounds that alternate between processes, at 2048, 8192 and 16,384 tokens of
-one sequence, 4 heads of width 64, values and gradients of queries, keys and values:
+Measures attention and its gradients with respect to queries, keys and values, for one
+sequence of 2048, 8192 and 16,384 tokens and 4 heads of width 64. Compares, in rounds
+that alternate between processes:
 
   chunked   vvlen.models.kernels.causal, in blocks
-  plain     the same, all logits at once, where they fit into --gib
-  torch     PyTorch's scaled_dot_product_attention, if it is installed
-  cudnn     NVIDIA's kernel, in bfloat16, on a GPU
+  plain     the same with all logits at once, if they fit into --gib
+  torch     PyTorch's scaled_dot_product_attention, if PyTorch is installed
+  cudnn     NVIDIA's kernel in bfloat16, on a GPU
 
   python -m experiments.benchmarks.long_attention [--tokens=2048,8192]
 
-Rates are tokens per second. Memory is what the compiled program takes beside what goes
-in and out (XLA's memory analysis); PyTorch tells none on a CPU, on a GPU its peak.
+Rates are tokens per second. Memory is that of the compiled program without inputs and
+outputs (XLA's memory analysis). PyTorch reports its peak memory on a GPU, and none on a
+CPU.
 """
 
 import argparse
@@ -33,11 +35,12 @@ IMPLEMENTATIONS = ('chunked', 'plain', 'torch', 'cudnn')
 
 
 def floors(length: int, itemsize: int = 4) -> dict[str, int]:
-  """Counts what value and gradient need at the least.
+  """Returns lower bounds of the work for the output and the gradients.
 
-  Two products of half a matrix for the value, five for the gradient, whose weights are
-  formed again. Bytes: q, k, v read and output and log-sum-exp written; for the gradient
-  those five and the output's gradient read, three gradients written.
+  The output needs two products with half a matrix, the gradients five, since the
+  attention weights are computed again. Bytes: the output reads q, k and v and writes
+  itself and the log-sum-exp; the gradients read these five and the output's gradient,
+  and three gradients are written.
   """
   one_product = length**2 * WIDTH * HEADS  # half of 2 n² d
   entries = HEADS * length
@@ -49,16 +52,16 @@ def floors(length: int, itemsize: int = 4) -> dict[str, int]:
 
 
 def plain_bytes(length: int) -> int:
-  """Returns what plain attention holds: three matrices of weights, in float32."""
+  """Returns the memory of plain attention: three float32 matrices of weights."""
   return 3 * 4 * HEADS * length**2
 
 
 def main() -> None:
-  """Runs all workers, prints a table and, last, JSON."""
+  """Runs all workers, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=3)
   parser.add_argument('--tokens', default=','.join(map(str, TOKENS)))
-  parser.add_argument('--gib', type=float, default=8, help='memory plain may take')
+  parser.add_argument('--gib', type=float, default=8, help='memory limit of plain')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', choices=IMPLEMENTATIONS, help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -88,7 +91,7 @@ def main() -> None:
       names.append('plain')
     if importlib.util.find_spec('torch') is not None:
       names.append('torch')
-    # Asking JAX itself would take the GPU's memory from the workers.
+    # Asked of the worker: JAX in this process would take GPU memory from the workers.
     if workers['chunked'].about['platform'] == 'gpu':
       names.append('cudnn')
     workers |= {name: start(name) for name in names}
@@ -140,7 +143,7 @@ def _inputs(length: int) -> list[np.ndarray]:
 
 
 def _jax(implementation: str, length: int):
-  """Returns what attends once, and facts of what it compiled to."""
+  """Returns a function that attends once, and facts about its compiled program."""
   jax.config.update('jax_enable_compilation_cache', False)
   dtype = jnp.bfloat16 if implementation == 'cudnn' else jnp.float32
   inputs = [jnp.asarray(x, dtype) for x in _inputs(length)]
@@ -166,7 +169,7 @@ def _torch(_: str, length: int):
   import torch
 
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
-  # Heads first, which is how PyTorch has them.
+  # PyTorch expects heads before tokens.
   inputs = [
       torch.tensor(x, device=device).transpose(1, 2).contiguous().requires_grad_()
       for x in _inputs(length)

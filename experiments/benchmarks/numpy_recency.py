@@ -1,9 +1,10 @@
-"""The simulation of `vvlen.simulation` in plain numpy, which it is measured against.
+"""The simulation of `vvlen.simulation` in plain numpy, as a reference for its speed.
 
-It does what `simulate_recency` does, with LayerNorm and no residual, for many
-simulations in each call of numpy. What was tried and is not here, being slower: orders
-by comparing chosen triples, products summed over outer products, Z @ Zᵀ of one and the
-same array (for which numpy takes BLAS's syrk, half as fast at such sizes).
+Computes the same as `simulate_recency` with LayerNorm and without residual, for many
+simulations per numpy call. Three variants were tried and were slower: counting orders
+by comparing chosen triples; sums of outer products instead of matrix products; and
+Z @ Zᵀ with both factors the same array, for which numpy calls BLAS's syrk, which has
+half the speed at such sizes.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Tried in `fastest`, TRIALS times each.
+# `fastest` tries each combination TRIALS times.
 CHUNKS = (200, 500, 1000, 2000, 5000, 20_000)
 DTYPES = ('float64', 'float32')
 TRIALS = 3
 
 
 class Recency(NamedTuple):
-  """As `vvlen.simulation.Recency`, in part. Scores above the diagonal are 0."""
+  """Some fields of `vvlen.simulation.Recency`. Scores above the diagonal are 0."""
 
   mean: np.ndarray  # [layers, n, n], of scores
   standard_error: np.ndarray  # [layers, n, n], of that mean
@@ -42,7 +43,7 @@ def simulate(
     chunk: int,
     dtype: str = 'float64',
 ) -> Recency:
-  """Simulates the stack; `chunk` simulations at once, sums of chunks in float64."""
+  """Simulates the stack, `chunk` simulations at once; adds up chunks in float64."""
   n, dtype = num_tokens, np.dtype(dtype).type
   draw = {'reduced': draw_factor, 'direct': draw_tokens}[sampler]
   causal = np.tri(n, dtype=dtype)
@@ -57,14 +58,14 @@ def simulate(
     )
     for layer in range(num_layers):
       z = x
-      if sampler == 'direct':  # rows of the factor have no mean
+      if sampler == 'direct':  # the factor is already centred
         z = z - z.mean(2, keepdims=True)
       norm = np.sqrt(np.einsum('sik,sik->si', z, z) / dtype(width))
       z = z / norm[..., None]
-      # The copy keeps numpy from syrk.
+      # The copy keeps numpy from calling syrk, which is slower.
       scores = z @ z.copy().swapaxes(1, 2)
       scores *= causal / dtype(math.sqrt(width))
-      # No score is above √d, so nothing overflows.
+      # Scores are at most √d, so exp does not overflow.
       weights = np.exp(scores)
       weights *= causal
       weights /= weights.sum(2, keepdims=True)
@@ -85,7 +86,7 @@ def simulate(
 
 
 def fastest(simulate: Callable[..., Recency]) -> dict[str, Any]:
-  """Returns the chunk and dtype at which it is fastest here, and the times of all."""
+  """Returns the fastest chunk and dtype on this machine, and the times of all."""
   count = max(CHUNKS)
 
   def seconds(chunk, dtype):
@@ -111,7 +112,7 @@ def draw_tokens(
     rng: np.random.Generator, count: int, n: int, width: int, anisotropy: float,
     dtype: Any,
 ) -> np.ndarray:
-  """Returns tokens [count, n, width] of cosine α."""
+  """Draws tokens [count, n, width] of the given anisotropy."""
   own = rng.standard_normal((count, n, width), dtype)
   shared = rng.standard_normal((count, 1, width), dtype)
   own += dtype(math.sqrt(anisotropy / (1 - anisotropy))) * shared
@@ -123,13 +124,13 @@ def draw_factor(
     rng: np.random.Generator, count: int, n: int, width: int, anisotropy: float,
     dtype: Any,
 ) -> np.ndarray:
-  """Returns rows [count, n, n] with the products of n centred tokens, by Bartlett."""
+  """Draws rows [count, n, n] with the Gram matrix of n centred tokens, by Bartlett."""
   factor = np.zeros((count, n, n), dtype)
   below = np.tril_indices(n, -1)
   factor[:, *below] = rng.standard_normal((count, len(below[0])), dtype)
   freedom = width - 1 - np.arange(n)
   diagonal = np.arange(n)
-  # rng.chisquare, which has no float32.
+  # As rng.chisquare, which does not support float32.
   chi_square = 2 * rng.standard_gamma(freedom / 2, (count, n), dtype)
   factor[:, diagonal, diagonal] = np.sqrt(chi_square)
   scale = (np.eye(n) + anisotropy / (1 - anisotropy)) / width
@@ -137,9 +138,9 @@ def draw_factor(
 
 
 def count_rises(scores: np.ndarray) -> tuple[int, int]:
-  """Counts S_ij > S_ik with k < j, in all simulations: with j = i, and with j < i."""
+  """Counts S_ij > S_ik with k < j over all simulations: for j = i, and for j < i."""
   count, n, _ = scores.shape
-  # With simulations last, what is compared lies side by side.
+  # With simulations last, the numbers that are compared are contiguous.
   scores = np.ascontiguousarray(scores.reshape(count, -1).T).reshape(n, n, count)
   own = both = 0
   for j in range(1, n):

@@ -1,15 +1,15 @@
-"""How long does the README's first command take, the first time and the second?
+"""How long does a quick experiment of the README take, the first time and the second?
 
-Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or that
-of lookup, the README's quick grid, counting, or language models, twice, each in a new
-folder: once with an empty compilation cache, once with the cache that the first run
-filled.
+Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or the
+quick variant of lookup, of the README's grid, of counting or of language models. Each
+is run twice, in new folders: with an empty compilation cache, and with the cache of the
+first run.
 
   python -m experiments.benchmarks.quick \
       [--config=lookup|sensitivity|counting|language_model]
 
-`first_seconds` and `second_seconds` are wall time of the whole command, tables and
-figures included; five minutes are allowed on two CPU cores.
+`first_seconds` and `second_seconds` are the wall time of the whole command, including
+tables and figures. The limit is five minutes on two CPU cores.
 """
 
 import argparse

@@ -1,22 +1,22 @@
-"""How fast is the Monte Carlo simulation of the causal stack, against plain numpy?
+"""How fast is the simulation of the causal stack, compared with plain numpy?
 
 Compares, in rounds that alternate between processes, simulations per second of
 `vvlen.simulation.simulate_recency` with `numpy_recency`, for 10 tokens of cosine 0.5
 and width 64 in 4 layers (Figures 1 and 3 of arXiv 2509.21042):
 
-  reduced            vvlen's reduced sampler, every core a device
-  direct             its direct sampler
-  numpy_reduced      the same in numpy, one process with all of BLAS's threads
-  numpy_direct
-  *_processes        numpy in a process per core, their rates added
-  drawing_reduced    as `reduced`, but only drawing its rows: the share of the time
-  drawing_direct     that random numbers take
+  reduced            vvlen's reduced sampler, one device per core
+  direct             vvlen's direct sampler, one device per core
+  numpy_reduced      the reduced sampler in numpy, one process with all BLAS threads
+  numpy_direct       the direct sampler in numpy, likewise
+  *_processes        numpy with one process per core, their rates added
+  drawing_reduced    like `reduced`, but only drawing random numbers
+  drawing_direct     like `direct`, but only drawing random numbers
 
   python -m experiments.benchmarks.recency_simulation [--long]
 
-numpy has the chunk and the dtype at which it is fastest here, found at the start. With
---long, ten million simulations of the reduced sampler: seconds, peak memory beside that
-of a million, and bytes per second, as a share of --bandwidth if that is given.
+numpy uses the chunk size and dtype that are fastest on this machine, found at start.
+--long also measures one million and ten million simulations of the reduced sampler:
+seconds, peak memory, and bytes per second, also as a share of --bandwidth if given.
 """
 
 import argparse
@@ -43,22 +43,22 @@ SETTINGS = dict(
     num_tokens=NUM_TOKENS, width=WIDTH, num_layers=NUM_LAYERS, anisotropy=ANISOTROPY
 )
 SAMPLERS = ('reduced', 'direct')
-# Of one measurement.
+# Per measurement.
 SIMULATIONS = {'reduced': 100_000, 'direct': 20_000}
 LONG, SHORT = 10_000_000, 1_000_000
-# Drawn at once where only drawing is measured, as in vvlen.simulation.chunks.
+# How many are drawn at once when only drawing is measured; as vvlen.simulation does.
 DRAWN = {'reduced': 1000, 'direct': 200}
 DRAWN_TOGETHER_ON_ACCELERATOR = 64
 
 
 def floors(sampler: str) -> dict[str, int]:
-  """Counts what one simulation needs at the least.
+  """Returns lower bounds of the work for one simulation.
 
-  Products need the lower triangle alone: scores are symmetric, weights triangular, and
-  in the reduced sampler the rows are triangular too, in every layer. `dense` counts
-  products of whole matrices. Bytes, in float32, are those of whole arrays if nothing
-  stays in a cache: each layer reads and writes the stream, and writes scores and
-  weights, which statistics then read.
+  `multiply_adds` counts only the lower triangle of products: scores are symmetric,
+  weights are triangular, and in the reduced sampler the rows are triangular in every
+  layer. `dense_multiply_adds` counts products of whole matrices. `bytes` are those of
+  whole float32 arrays without any cache: each layer reads and writes the stream, and
+  writes scores and weights, which the statistics then read.
   """
   n, layers = NUM_TOKENS, NUM_LAYERS
   if sampler == 'reduced':
@@ -83,10 +83,10 @@ def floors(sampler: str) -> dict[str, int]:
 
 
 def main() -> None:
-  """Runs all workers, prints a table and, last, JSON."""
+  """Runs all workers, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=5)
-  parser.add_argument('--long', action='store_true', help='ten million as well')
+  parser.add_argument('--long', action='store_true', help='also ten million')
   parser.add_argument('--bandwidth', type=float, help="the device's peak, in GB/s")
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
@@ -174,7 +174,7 @@ def _print_table(result: dict[str, Any]) -> None:
 
 
 def _serve(args: argparse.Namespace) -> None:
-  """Runs one worker, until its standard input ends."""
+  """Runs one worker until its standard input ends."""
   if args.worker == 'long':
     _rounds.serve(lambda: math.nan, _long(args.simulations))
     return
@@ -195,7 +195,7 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _vvlen(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
-  """Returns what simulates so many, how many to, and facts of the first call."""
+  """Returns a function of a count that simulates, a count, and facts."""
   machine.use_devices(64)
   jax.config.update('jax_enable_compilation_cache', False)
   key = jax.random.key(0)
@@ -212,7 +212,7 @@ def _vvlen(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
 
 
 def _long(count: int) -> dict[str, Any]:
-  """Returns time and memory of a long run; compiling counts towards the memory."""
+  """Returns time and memory of a long run; the memory includes compiling."""
   simulate, _, about = _vvlen('reduced')
   watch, own, start = _rounds.Watch(), time.process_time(), time.perf_counter()
   result = simulate(count)
@@ -233,7 +233,7 @@ def _long(count: int) -> dict[str, Any]:
 
 
 def _drawing(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
-  """Returns what draws without simulating, and for how many simulations."""
+  """Returns a function that only draws, for how many simulations, and no facts."""
   machine.use_devices(64)
   key, chunk = jax.random.key(0), DRAWN[sampler]
   law = tuple(
@@ -248,7 +248,7 @@ def _drawing(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
     else:
       anisotropy = jax.numpy.float32(ANISOTROPY)
       drawn = tokens.draw_tokens(own, chunk, NUM_TOKENS, WIDTH, anisotropy)
-    # All of it is computed and next to nothing is returned.
+    # The barrier keeps XLA from skipping draws that are not returned.
     return jax.lax.optimization_barrier(drawn)[(0,) * drawn.ndim]
 
   mesh = sharding.seed_mesh()
@@ -263,7 +263,7 @@ def _drawing(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
 def _numpy(
     args: argparse.Namespace,
 ) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
-  """Returns the simulation in numpy, how many, and the settings it has."""
+  """Returns a function of a count that simulates in numpy, a count, and settings."""
   simulate = functools.partial(
       numpy_recency.simulate, np.random.default_rng(0), sampler=args.sampler, **SETTINGS
   )

@@ -1,15 +1,15 @@
-"""What does the misalignment term cost a step of training?
+"""How much longer is a training step with the misalignment term?
 
-A decoder is trained on two windows of one stream, with and without the term, by turns:
+A decoder is trained on two windows of one stream, with and without the term, in turns:
 
-  baseline  (CE₁ + CE₂)/2 of the same two windows by the same function, the divergence 0
-  aligned   the same plus α SCE, with the offset e drawn anew for every step
+  baseline  (CE₁ + CE₂)/2 of both windows, by the same function with a divergence of 0
+  aligned   the same plus α SCE, with a new random offset e in every step
 
-from hidden states, in chunks (`vvlen.objectives.chunked`), and from all logits at once
-(`plain_...`). A round has one step of each form, with the same e; rounds in which other
-programs were busy do not count. Told as well is what the aligned step takes more than
-the fastest without the term, of either form. arXiv 2506.11769 states 3-5 % a step; its
-step counts imply 5.3-6.4 %.
+Both are computed from hidden states in chunks (`vvlen.objectives.chunked`), and from
+all logits at once (`plain_...`). A round has one step of each form, with the same e;
+rounds in which other programs were busy do not count. The aligned step is also compared
+with the fastest step without the term, of either form. arXiv 2506.11769 states 3-5 %
+per step; its step counts imply 5.3-6.4 %.
 
   python -m experiments.benchmarks.regularizer_cost
 """
@@ -86,13 +86,13 @@ def main() -> None:
 
 
 def more_than_fastest(seconds: dict[str, float]) -> float:
-  """Returns what an aligned step takes more than the fastest without the term, in %."""
+  """Returns by how many % an aligned step exceeds the fastest step without the term."""
   fastest = min(seconds['baseline'], seconds['plain_baseline'])
   return 100 * (seconds['aligned'] / fastest - 1)
 
 
 def _step(model, optimizer, loss, args):
-  """Returns the compiled step of training: params, state, tokens, key -> the next."""
+  """Returns the compiled step: (params, state, tokens, key) -> (params, state)."""
 
   @jax.jit
   def step(params, state, tokens, key):

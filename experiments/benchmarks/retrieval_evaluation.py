@@ -1,24 +1,25 @@
 """How much memory and time does evaluation at long inputs take?
 
-Measures, each in a process of its own, as the experiment does it (arXiv 2504.02827,
-all three arms, freshly initialized weights):
+Evaluates models as the experiment does (arXiv 2504.02827, all three arms, but newly
+initialized weights), each of two sizes in its own process:
 
   2**14 items  8 seeds, 1,024 sequences: the longest of the paper's lengths
-  2**20 items  a seed on each device, 4 sequences
+  2**20 items  one seed per device, 4 sequences
 
-The peak resident memory of either is to stay below 2 GiB on two CPU cores; each
-device adds about 128 * 4 bytes an item. And compares, in rounds that alternate
-between processes, the items per second at 2**14 of
+The peak resident memory of each should stay below 2 GiB on two CPU cores; each device
+adds about 128 * 4 bytes per item. Also compares, in rounds that alternate between
+processes, the items per second at 2**14 of
 
   forward      vvlen's forward pass, one seed at a time on each device
-  numpy        the same function as one would write it in numpy (float32, its matrix
-               products with all cores): encoded items, keys, values, softmax, output
+  numpy        the same function in plain numpy (float32, matrix products with all
+               cores): encoded items, keys, values, softmax, output
 
   python -m experiments.benchmarks.retrieval_evaluation [--sequences=1024]
 
-`ratio` is forward to numpy; `evaluate_ratio` is all of evaluation to numpy: drawing
-the sequences, four forward passes each (three temperatures, one fixed query) and the
-metrics, against a single forward pass.
+`ratio` is the speed of forward divided by that of numpy. `evaluate_ratio` is the speed
+of the whole evaluation (drawing the sequences, four forward passes for three
+temperatures and a fixed query, and the metrics) divided by that of a single forward
+pass in numpy.
 """
 
 import argparse
@@ -48,17 +49,17 @@ from vvlen.training import ensemble
 MODULE = 'experiments.benchmarks.retrieval_evaluation'
 LENGTH, LONG = 2**14, 2**20
 BOUND_GIB = 2.0
-# Sequences of a call of the forward pass, for each seed.
+# Sequences per call of the forward pass and seed.
 FORWARD_SEQUENCES = 4
 
 
 def main() -> None:
-  """Runs all workers, prints a table and, last, JSON."""
+  """Runs all workers, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--sequences', type=int, default=1024, help='at 2**14 items')
   parser.add_argument('--long_sequences', type=int, default=4, help='at 2**20 items')
   parser.add_argument('--rounds', type=int, default=5)
-  parser.add_argument('--seconds', type=float, default=1.0, help='of one measurement')
+  parser.add_argument('--seconds', type=float, default=1.0, help='per measurement')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
   parser.add_argument('--length', type=int, help=argparse.SUPPRESS)
@@ -84,7 +85,7 @@ def main() -> None:
 
 
 def _evaluate_apart(length: int, sequences: int) -> dict[str, Any]:
-  """Evaluates in a process that does nothing else, and returns what it says."""
+  """Evaluates in a separate process, and returns the facts that it reports."""
   worker = _rounds.Worker(
       MODULE, ['--worker=evaluate', f'--length={length}', f'--sequences={sequences}']
   )
@@ -138,7 +139,7 @@ def _print_table(result: dict[str, Any]) -> None:
 
 
 def _serve(args: argparse.Namespace) -> None:
-  """Runs one worker, until its standard input ends."""
+  """Runs one worker until its standard input ends."""
   if args.worker == 'evaluate':
     _rounds.serve(lambda: math.nan, _evaluate(args.length, args.sequences))
     return
@@ -158,11 +159,11 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _evaluate(length: int, num_sequences: int) -> dict[str, Any]:
-  """Evaluates all arms at one length and returns memory and time."""
+  """Evaluates all arms at one length; returns memory, time and other facts."""
   config = config_file.get_config('cpu')
   seeds = config.train.seeds_at_once
   machine.use_devices(seeds)
-  # Compiling counts towards the peak, so nothing is to come from the cache.
+  # The peak should include compiling, so the cache is not used.
   jax.config.update('jax_enable_compilation_cache', False)
   mesh = sharding.seed_mesh()
   if length == LONG:
@@ -172,23 +173,24 @@ def _evaluate(length: int, num_sequences: int) -> dict[str, Any]:
   coefficients = sharding.put(coefficients, mesh)
   seconds, others, buffers = 0.0, 0.0, 0
   for arm in KINDS:
-    apply, params = _model(config, arm, keys, mesh)
+    apply, variables = _model(config, arm, keys, mesh)
 
-    def evaluate(params, key, coefficients, apply=apply):
+    def evaluate(variables, key, coefficients, apply=apply):
       return lengths.evaluate(
-          apply, _sample, params, ensemble.purpose_key(key, ensemble.TEST),
+          apply, _sample, variables, ensemble.purpose_key(key, ensemble.TEST),
           coefficients, length=length, num_sequences=num_sequences,
           fixed_query=np.array([0.5], np.float32),
       )
 
     compiled = (
-        sharding.over_seeds(evaluate, mesh).lower(params, keys, coefficients).compile()
+        sharding.over_seeds(evaluate, mesh)
+        .lower(variables, keys, coefficients).compile()
     )
     analysis = compiled.memory_analysis()
     buffers = max(buffers, analysis.temp_size_in_bytes if analysis else 0)
     start, watch = time.perf_counter(), _rounds.Watch()
     own = time.process_time()
-    sharding.fetch(compiled(params, keys, coefficients))
+    sharding.fetch(compiled(variables, keys, coefficients))
     seconds += time.perf_counter() - start
     others = max(others, watch.others(time.process_time() - own))
   return {
@@ -206,23 +208,24 @@ def _evaluate(length: int, num_sequences: int) -> dict[str, Any]:
 
 
 def _peak_rss() -> int:
-  """Returns the most memory this process has held, in bytes."""
+  """Returns the peak resident memory of this process, in bytes."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak if sys.platform == 'darwin' else peak * 1024
 
 
 def _peak_device_gib() -> float | None:
-  """Returns the most memory held on an accelerator; None on a CPU."""
+  """Returns the peak memory of an accelerator; None on a CPU."""
   stats = jax.devices()[0].memory_stats() or {}
   peak = stats.get('peak_bytes_in_use')
   return None if peak is None else round(peak / 2**30, 3)
 
 
 def _model(config: Any, arm: str, keys: jax.Array, mesh: Mesh):
-  """Returns the `Apply` of an arm and the initial parameters of all seeds."""
+  """Returns the `Apply` of an arm and the initial variables of all seeds."""
   model = tasks.make_task(config).model(arm)
   problem = training.problem(config, arm)
-  init = lambda key: problem.init(ensemble.purpose_key(key, ensemble.INIT))
+  init = lambda key: {
+      'params': problem.init(ensemble.purpose_key(key, ensemble.INIT))}
   return lengths.make_apply(model), sharding.over_seeds(init, mesh)(keys)
 
 
@@ -233,35 +236,36 @@ def _sample(key: jax.Array, num_sequences: int, length: int) -> retrieval.Batch:
 
 
 def _forward() -> tuple[Callable[[], None], int, dict[str, Any]]:
-  """Returns vvlen's forward pass, the items it reads, and its facts."""
+  """Returns a function that calls vvlen's forward pass, its items, and no facts."""
   config = config_file.get_config('cpu')
   machine.use_devices(config.train.seeds_at_once)
   mesh = sharding.seed_mesh()
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, mesh.size), mesh)
-  apply, params = _model(config, 'layer_norm', keys, mesh)
+  apply, variables = _model(config, 'layer_norm', keys, mesh)
 
-  def forward(params, batch):
-    one = lambda x: apply(params, x.query[None], x.items[None])[0][0]
+  def forward(variables, batch):
+    one = lambda x: apply(variables, x.query[None], x.items[None])[0][0]
     return jax.lax.map(one, batch)
 
   batch = sharding.over_seeds(
       lambda key: _sample(key, FORWARD_SEQUENCES, LENGTH), mesh)(keys)
   forward = sharding.over_seeds(forward, mesh)
   items = mesh.size * FORWARD_SEQUENCES * LENGTH
-  return lambda: forward(params, batch).block_until_ready(), items, {}
+  return lambda: forward(variables, batch).block_until_ready(), items, {}
 
 
 def _numpy_forward() -> tuple[Callable[[], None], int, dict[str, Any]]:
-  """Returns the forward pass in numpy, the items it reads, and its facts."""
+  """Returns a function that calls the numpy forward pass, its items, and facts."""
   config = config_file.get_config('cpu')
   mesh = sharding.seed_mesh()
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, mesh.size), mesh)[:1]
   mesh = Mesh(mesh.devices[:1], mesh.axis_names)
-  apply, params = _model(config, 'layer_norm', keys, mesh)
-  params = jax.tree.map(lambda x: x[0], sharding.fetch(params))
+  apply, variables = _model(config, 'layer_norm', keys, mesh)
+  variables = jax.tree.map(lambda x: x[0], sharding.fetch(variables))
+  params = variables['params']
   batch = _sample(keys[0], FORWARD_SEQUENCES, LENGTH)
   query, items = np.asarray(batch.query), np.asarray(batch.items)
-  expected = np.asarray(apply(params, query, items)[0])
+  expected = np.asarray(apply(variables, query, items)[0])
 
   def advance():
     return np.stack([
@@ -275,7 +279,7 @@ def _numpy_forward() -> tuple[Callable[[], None], int, dict[str, Any]]:
 def numpy_forward(
     params: dict[str, Any], query: np.ndarray, items: np.ndarray
 ) -> np.ndarray:
-  """The retriever with LayerNorm in plain numpy: one sequence, every item.
+  """Computes the retriever with LayerNorm in plain numpy, for one sequence.
 
   Args:
     params: of `Retriever`, as numpy arrays.
@@ -302,7 +306,7 @@ def numpy_forward(
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-  # x * x * x, since numpy computes x**3 by logarithms.
+  # x * x * x, because numpy computes x**3 by logarithms.
   inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
   return np.float32(0.5) * x * (1 + np.tanh(inner))
 

@@ -1,25 +1,24 @@
-r"""How fast are many seeds trained, against one seed in plain PyTorch?
+r"""How fast is training many seeds, compared with one seed in plain PyTorch?
 
-Compares, in rounds that alternate between processes, updates of argmax retrieval or
-of dictionary lookup (sizes of arXiv 2504.02827) per second, summed over seeds:
+Compares, in rounds that alternate between processes, updates per second, summed over
+seeds, of argmax retrieval or dictionary lookup at the sizes of arXiv 2504.02827:
 
   experiment  as experiments train: 8 seeds, one device per core, one seed at a time
-              on each; on a GPU 100 seeds by vmap
-  processes   the same seeds, shared out to a process per core, each as `experiment`
-  vmap        the same seeds by vmap on a single device with all cores
-  plain       as `experiment`, but forming the keys and values of every item
-  torch       `torch_retrieval`, one seed with all cores; on a GPU also there
-  redraw      the same with its faster sampler, for lookup
-  sampler     as `experiment`, but drawing batches only
+              on each; on a GPU, 100 seeds by vmap
+  processes   the same seeds, divided among one process per core, each as `experiment`
+  vmap        the same seeds by vmap, on a single device with all cores
+  torch       `torch_retrieval`, one seed with all cores, or on the GPU
+  redraw      `torch_retrieval` with its faster sampler; only for lookup
+  sampler     like `experiment`, but only drawing batches
   peak        one product of 2048 x 2048 float32 matrices at a time, all cores
 
   python -m experiments.benchmarks.retrieval_training [--task=lookup] \
       [--growing]
 
-With --growing, sequences of 5 to 256 items, as at the end of training on lengths that
-grow. Ratios are medians over rounds, divided by that of torch. Two floors say what is
-left to gain: the arithmetic of the matrix products, as a share of `peak`, and the
-bytes of parameters and Adam's moments, all read and written by each update.
+With --growing, sequences have 5 to 256 items, as at the end of training on growing
+lengths. Ratios are of median rates, relative to torch. Two bounds show how much could
+still be gained: the arithmetic of the matrix products, as a share of `peak`, and the
+bytes of parameters and Adam's moments, which each update reads and writes.
 """
 
 import argparse
@@ -52,14 +51,15 @@ CONFIGS = {'retrieval': retrieval, 'lookup': lookup}
 def matrix_operations(config: Any) -> int:
   """Counts floating-point operations in the matrix products of a seed's update.
 
-  With B sequences, N items, width d and C classes, a product of B x d x d happens
-  21 times, 88.1 of 103.8 million operations. Forward there are seven: the second
-  layer of the query's MLP, W_Q, W_Kᵀ, Aᵀ (A is the second layer of the items' MLP,
-  folded into the query), A, W_V and the first layer of the head. Backward has two
-  for each, the gradients of its kernel and of its input. The rest: the items' first
-  layer, forward and its kernel's gradient; attention's two sums, each with two
-  gradients; the head's last layer, likewise; the query's first layer. In lookup, the
-  first layers, of keys, values and query, also have a gradient of their inputs.
+  With B sequences, N items, width d and C classes, there are 21 products of size
+  B x d x d, which have 88.1 of 103.8 million operations. The forward pass has seven:
+  the second layer of the query's MLP, W_Q, W_Kᵀ, Aᵀ (A is the second layer of the
+  items' MLP, folded into the query), A, W_V and the first layer of the head. The
+  backward pass has two for each, for the gradients of kernel and input. The rest: the
+  items' first layer, forward and the gradient of its kernel; the two sums of attention,
+  each with two gradients; the last layer of the head, likewise; and the query's first
+  layer. In lookup, the first layers, of keys, values and query, also have gradients of
+  their inputs.
   """
   lookup_width = DictionaryRetriever.embedding_width
   b, n = config.train.batch_size, config.train.max_length
@@ -72,13 +72,13 @@ def matrix_operations(config: Any) -> int:
 
 
 def main() -> None:
-  """Runs all workers, prints a table and, last, JSON."""
+  """Runs all workers, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--task', choices=CONFIGS, default='retrieval')
   parser.add_argument('--growing', action='store_true', help='lengths up to 256')
   parser.add_argument('--norm', choices=KINDS, default='layer_norm')
   parser.add_argument('--rounds', type=int, default=5)
-  parser.add_argument('--seconds', type=float, default=2.0, help='of one measurement')
+  parser.add_argument('--seconds', type=float, default=2.0, help='per measurement')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
   parser.add_argument('--processes', type=int, default=1, help=argparse.SUPPRESS)
@@ -97,8 +97,8 @@ def main() -> None:
   print('Compiling.', flush=True)
   workers = {'experiment': start('experiment')}
   about = workers['experiment'].about
-  names = ['plain', 'sampler', 'peak']
-  if about['backend'] == 'cpu':  # elsewhere the experiment itself is by vmap
+  names = ['sampler', 'peak']
+  if about['backend'] == 'cpu':  # elsewhere the experiment itself uses vmap
     names.insert(0, 'vmap')
     workers['processes'] = start('processes', len(os.sched_getaffinity(0)))
   if importlib.util.find_spec('torch'):
@@ -136,7 +136,6 @@ def _result(
       'ratio': ratio('experiment'),
       'processes_ratio': ratio('processes') if 'processes' in rate else None,
       'vmap_ratio': ratio('vmap'),
-      'plain_ratio': ratio('plain'),
       'redraw_ratio': (
           round(rate['experiment'] / rate['redraw'], 2) if 'redraw' in rate else None),
       'sampler_share_of_step': round(rate['experiment'] / rate['sampler'], 3),
@@ -176,7 +175,7 @@ def _print_table(result: dict[str, Any]) -> None:
 
 
 def _serve(args: argparse.Namespace) -> None:
-  """Runs one worker, until its standard input ends."""
+  """Runs one worker until its standard input ends."""
   if args.worker in ('torch', 'redraw'):
     advance, unit, about = _torch(args)
   elif args.worker == 'peak':
@@ -199,8 +198,8 @@ def _serve(args: argparse.Namespace) -> None:
 def _trainer(
     args: argparse.Namespace,
 ) -> tuple[Callable[[], None], int, dict[str, Any]]:
-  """Returns a function that trains on, the seed-steps it makes, and its facts."""
-  # Reading a platform's name starts it, so devices are set up before.
+  """Returns a function that continues training, its seed-steps per call, and facts."""
+  # jax.default_backend() initializes JAX, so devices must be set up before it.
   strategy, config = args.worker, _config(args)
   config.train.seeds_at_once //= args.processes
   if strategy != 'vmap':
@@ -210,10 +209,6 @@ def _trainer(
     config = _config(args, 'paper')
     group = config.train.group_size
   mesh = sharding.seed_mesh()
-  with config.model.unlocked():
-    config.model.fold = strategy != 'plain'
-    if args.task == 'lookup':
-      config.model.table = strategy != 'plain'
   problem = training.problem(config, args.norm)
   trainer = ensemble.make_trainer(
       problem, steps_per_call=10 if args.growing else 100, group_size=group, mesh=mesh
@@ -243,12 +238,12 @@ def _trainer(
 
 
 def drawing(problem: Problem, steps: int) -> Callable[[jax.Array], jax.Array]:
-  """Returns a function of a seed's key that draws the batches of so many steps."""
+  """Returns a function of a seed's key that draws the batches of `steps` updates."""
 
   def draw(key):
     def body(total, step):
       batch = problem.sample(jax.random.fold_in(key, step), step)
-      # All of the batch enters, or the compiler would leave it out.
+      # The sum uses all of the batch; the compiler would skip unused parts.
       return total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), None
 
     return jax.lax.scan(body, 0.0, jnp.arange(steps))[0]
@@ -257,7 +252,7 @@ def drawing(problem: Problem, steps: int) -> Callable[[jax.Array], jax.Array]:
 
 
 def matrix_peak() -> tuple[Callable[[], None], int, dict[str, Any]]:
-  """Returns a function that multiplies matrices, its operations, and its facts."""
+  """Returns a function that multiplies matrices, its operations, and no facts."""
   x = jax.random.normal(jax.random.key(0), (PEAK_SIZE, PEAK_SIZE))
   product = jax.jit(jnp.dot)
 
@@ -272,7 +267,7 @@ def matrix_peak() -> tuple[Callable[[], None], int, dict[str, Any]]:
 def _torch(
     args: argparse.Namespace,
 ) -> tuple[Callable[[], None], int, dict[str, Any]]:
-  """Returns a function that trains on in PyTorch, its steps, and its facts."""
+  """Returns a function that continues training in PyTorch, its steps, and facts."""
   import torch
 
   from experiments.benchmarks import torch_retrieval

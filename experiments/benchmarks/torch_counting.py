@@ -1,8 +1,8 @@
-"""Counting in plain PyTorch, one seed: the yardstick of `counting_training`.
+"""Counting in plain PyTorch, for one seed: the reference of `counting_training`.
 
-What a researcher would write: a pre-LN transformer of nn.Linear layers and
+It is written as most researchers would: a pre-LN transformer with nn.Linear and
 scaled_dot_product_attention, AdamW and a cosine schedule, on padded batches. Sizes,
-task, loss and optimizer are those of configs/counting.py:cpu, positions none.
+task, loss and optimizer are those of configs/counting.py:cpu, without positions.
 """
 
 import torch
@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 class Regressor(nn.Module):
-  """Reads a number off the state of EOS."""
+  """Predicts a number from the hidden state of EOS."""
 
   def __init__(self, num_layers: int, width: int, num_heads: int, mlp_factor: int):
     super().__init__()
@@ -58,7 +58,7 @@ class Regressor(nn.Module):
 
 
 class Run:
-  """Training of one seed on the mean of 1 to `max_length` bits."""
+  """Trains one seed on the mean of 1 to `max_length` bits."""
 
   def __init__(self, device: str, model: dict[str, int], batch_size: int,
                max_length: int, num_steps: int):
@@ -73,7 +73,7 @@ class Run:
     )
 
   def batch(self):
-    """Draws padded strings of bits, the places of EOS and the means."""
+    """Draws padded strings of bits, the positions of EOS, and the means."""
     rows, longest = self.batch_size, self.max_length
     length = torch.randint(1, longest + 1, (rows, 1), device=self.device)
     bits = torch.randint(0, 2, (rows, longest), device=self.device)
@@ -84,7 +84,7 @@ class Run:
     return tokens, length[:, 0] + 1, mean
 
   def advance(self, num_steps: int) -> float:
-    """Makes updates and returns the last loss."""
+    """Makes `num_steps` updates and returns the last loss."""
     for _ in range(num_steps):
       tokens, end, target = self.batch()
       loss = functional.mse_loss(self.model(tokens, end), target)

@@ -1,13 +1,12 @@
-r"""Yardstick: retrieval or lookup in plain PyTorch, one seed, as papers train it.
+r"""Retrieval or lookup in plain PyTorch, for one seed, as a reference of speed.
 
-What a researcher would write in an afternoon: keys and values of every item, one
-batch a step, Adam with its own kernels. Sizes of arXiv 2504.02827: width 128, 10
-classes, batches of 128 sequences of 5 to 16 items, padded to 16 and masked. All
-randomness comes from the device, no step waits for the host, and Adam is fused, so
-that vvlen is not compared with an avoidable slowness. Lookup has 16,384 keys and
-embeddings of width 64; its distinct keys are those of the largest of as many random
-numbers as there are keys, one line, which on a CPU takes half of a step. With
---redraw, sequences in which a key comes twice are drawn again instead.
+It is written as most researchers would: keys and values of every item, one batch per
+step. Sizes are those of arXiv 2504.02827: width 128, 10 classes, batches of 128
+sequences of 5 to 16 items, padded to 16 and masked. It avoids needless costs: all
+random numbers are drawn on the device, no step waits for the host, and Adam is fused.
+Lookup has 16,384 keys and embeddings of width 64. It draws distinct keys in one line,
+as those of the largest among 16,384 random numbers, which on a CPU takes half of a
+step. With --redraw, sequences in which a key occurs twice are drawn again instead.
 
   python -m experiments.benchmarks.torch_retrieval [--task=lookup [--redraw]] \
       [--device=cuda]
@@ -53,7 +52,7 @@ class Retriever(nn.Module):
   ) -> torch.Tensor:
     """Maps query [B, 1], items [B, N, 1 + C] and mask [B, N] to logits [B, C].
 
-    In lookup, query is [B] and items [B, N, 2], of keys and values.
+    In lookup, query is [B] keys, and items are [B, N, 2] keys and values.
     """
     if self.lookup:
       query = self.keys(query)
@@ -85,7 +84,7 @@ def sample(device: str, longest: int) -> tuple[tuple[torch.Tensor, ...], torch.T
 
 
 def distinct_keys(device: str, longest: int) -> torch.Tensor:
-  """Draws distinct keys [B, N]; a sequence with a key twice is drawn again, whole."""
+  """Draws distinct keys [B, N]; a sequence in which a key repeats is drawn again."""
   keys = torch.randint(KEYS, (BATCH, longest), device=device)
   while True:
     by_size = keys.sort(1).values
@@ -98,7 +97,7 @@ def distinct_keys(device: str, longest: int) -> torch.Tensor:
 def sample_lookup(
     device: str, longest: int, redraw: bool = False
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-  """Draws one batch of dictionary lookup, as `sample`."""
+  """Draws one batch of dictionary lookup; returns the same as `sample`."""
   length = torch.randint(SHORTEST, longest + 1, (BATCH, 1), device=device)
   mask = torch.arange(longest, device=device) < length
   if redraw:
@@ -112,7 +111,7 @@ def sample_lookup(
 
 
 class Run:
-  """A model in training; `advance` goes on from where it stopped."""
+  """A model in training; `advance` continues it."""
 
   def __init__(
       self, norm: str, device: str, task: str = 'retrieval', longest: int = LONGEST,
@@ -150,7 +149,7 @@ def main() -> None:
   parser.add_argument('--norm', choices=NORMS, default='layer_norm')
   parser.add_argument('--task', choices=TASKS, default='retrieval')
   parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu')
-  parser.add_argument('--redraw', action='store_true', help='faster, for lookup')
+  parser.add_argument('--redraw', action='store_true', help='faster; for lookup')
   args = parser.parse_args()
   run = Run(args.norm, args.device, args.task, redraw=args.redraw)
   run.advance(50)  # the first steps are slower
