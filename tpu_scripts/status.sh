@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Says how the TPU and the run on it are: the state of the queued resource and, where it is
+# ACTIVE, a line for each worker: running, exit CODE, gone (its machine was started anew) or
+# none (nothing was started).
+#
+# Usage: status.sh [--dry-run]
+#
+# Changes nothing. Exit codes: 0 said, 2 wrong input, 5 the cloud failed.
+
+set -euo pipefail
+# shellcheck source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+((${#arguments[@]} == 0)) || fail $WRONG "unknown argument '${arguments[0]}'"
+
+state=ACTIVE
+get_state
+[[ $dry_run ]] || echo "$NAME: $state"
+if [[ $state == ACTIVE ]]; then
+  on_workers "$CALL_SECONDS" "$(worker state)" || give_up "workers of $NAME"
+  [[ $dry_run ]] || sort <<<"$output"
+fi
