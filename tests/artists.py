@@ -27,15 +27,22 @@ def lines(axes):
 
 def bands(axes):
   """Returns {colour: (x, low, high)} of what `fill_between` drew."""
-  found = {}
+  every = all_bands(axes)
+  found = {colour: band for colour, *band in every}
+  assert len(found) == len(every)
+  return found
+
+
+def all_bands(axes):
+  """Returns (colour, x, low, high) of each `fill_between`, in their order."""
+  found = []
   for collection in axes.collections:
     points = collection.get_paths()[0].vertices
     x = np.unique(points[:, 0])
     ends = [(points[points[:, 0] == place, 1].min(),
              points[points[:, 0] == place, 1].max()) for place in x]
     colour = to_hex(collection.get_facecolor()[0]).upper()
-    assert colour not in found
-    found[colour] = (x.tolist(), *np.transpose(ends))
+    found.append((colour, x.tolist(), *np.transpose(ends)))
   return found
 
 

@@ -33,7 +33,7 @@ def mean_of(values):
 
 
 def paired(treated, control):
-  """Returns a paired t-test by scipy, and all that is told of it."""
+  """Returns a paired t-test by scipy, and the values that tables show of it."""
   difference = np.subtract(treated, control)
   test, deviation = stats.ttest_1samp(difference, 0), difference.std(ddof=1)
   return types.SimpleNamespace(

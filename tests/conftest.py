@@ -2,33 +2,40 @@
 
 import os
 import pathlib
+import runpy
+import signal
 import socket
 import subprocess
-import tempfile
+import sys
+import threading
 
+from absl.testing import flagsaver
 import jax
 import pytest
 
+from experiments.harness import command_line, machine
 from vvlen.reporting.tables import markdown
 
 jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
-# What two tests of this process have in common is compiled once.
-_cache = tempfile.TemporaryDirectory(prefix='vvlen_tests')
-jax.config.update('jax_compilation_cache_dir', _cache.name)
-jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.1)
+# What any two tests have in common is compiled once, whichever processes run them and
+# when; a key holds the program, its flags and the versions.
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(pathlib.Path(
+    os.environ.get('XDG_CACHE_HOME', '~/.cache'), 'vvlen_tests').expanduser()))
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
+for _name in ('compilation_cache_dir', 'persistent_cache_min_compile_time_secs'):
+  _value = os.environ[f'JAX_{_name.upper()}']
+  jax.config.update(f'jax_{_name}', _value if _name.endswith('dir') else float(_value))
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope='module')
-def fast_compilation(tmp_path_factory):
-  """Lets commands share what they compile, with each other alone, and compile fast."""
+def fast_compilation():
+  """Makes commands compile fast."""
   jax.devices()  # this process has read its flags
   with pytest.MonkeyPatch.context() as patch:
-    cache = tmp_path_factory.getbasetemp() / 'compilation_cache'
-    patch.setenv('JAX_COMPILATION_CACHE_DIR', str(cache))
     patch.setenv('XLA_FLAGS', '--xla_backend_optimization_level=0')
     yield
 
@@ -36,6 +43,42 @@ def fast_compilation(tmp_path_factory):
 @pytest.fixture
 def key() -> jax.Array:
   return jax.random.key(0)
+
+
+@pytest.fixture
+def staying(monkeypatch):
+  """Lets a command end, and leaves this process as it was."""
+  monkeypatch.setattr(os, '_exit', sys.exit)
+  # Flags of the module are defined by now; flags that are defined later are removed.
+  monkeypatch.setattr(command_line.logging, 'set_verbosity', lambda _: None)
+  for module, name in ((threading, 'excepthook'), (sys, 'unraisablehook')):
+    monkeypatch.setattr(module, name, getattr(module, name))
+  before = signal.getsignal(signal.SIGTERM)
+  with flagsaver.flagsaver():
+    yield
+  signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def run_here(staying, monkeypatch, capsys):
+  """Returns a function that runs a command in this process, as if of two cores."""
+  def use_devices(num_groups=2):
+    monkeypatch.setattr(jax, 'device_count', lambda: 1 if num_groups % 2 else 2)
+
+  monkeypatch.setattr(machine, 'use_devices', use_devices)
+  monkeypatch.setattr(machine, '_locks', [])
+  monkeypatch.chdir(ROOT)
+
+  def run(module, *arguments):
+    monkeypatch.setattr(sys, 'argv', [module, *arguments])
+    code = 0
+    try:
+      runpy.run_module(f'experiments.{module}', run_name='__main__')
+    except SystemExit as left:
+      code = left.code
+    return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+  return run
 
 
 def free_port():

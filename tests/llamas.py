@@ -19,7 +19,7 @@ ROPES = {
 
 
 def llama(**fields):
-  """Returns a model of 12 features, 2 layers, 4 heads that share 2 of keys."""
+  """Returns a model with 12 features, 2 layers, 4 query heads and 2 key heads."""
   return Llama(**{
       'vocab_size': V, 'width': 12, 'mlp_width': 10, 'num_layers': 2, 'num_heads': 4,
       'num_key_heads': 2, 'head_width': 6, 'max_length': 8, **fields,

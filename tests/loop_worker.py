@@ -1,6 +1,6 @@
 """A toy for the training loop, and the process that trains it alone or with others.
 
-Sequences of tokens, each token with an embedding, are told their mean token by linear
+The mean token of a sequence is predicted from embeddings of its tokens by linear
 regression, on a mesh of data x fsdp x tensor.
 """
 
@@ -92,7 +92,7 @@ def make(mesh, *, seed=3, width=WIDTH, dtype=jnp.float32, num_steps=100) -> Toy:
 
 
 def _refused():
-  """Returns what is said of rows and of iterators that do not fit two processes."""
+  """Returns the errors for rows and for iterators that do not fit two processes."""
   batches = make_batches()
   if jax.process_index() == 1:
     next(batches)

@@ -11,13 +11,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from vvlen.models.attention import Affine, attend, SingleHeadAttention
+from vvlen.models.attention import attend, SingleHeadAttention
 from vvlen.models.norm import standardize
+from vvlen.models.temperature import adaptive_temperature
 from vvlen.sharding import seed_mesh
 
 # Batch A, B; N items; D width of queries and keys; V of values; X of items; Q of
-# the module's query; H of items after their affine map.
-A, B, N, D, V, X, Q, H = 2, 3, 7, 5, 11, 13, 3, 17
+# the module's query.
+A, B, N, D, V, X, Q = 2, 3, 7, 5, 11, 13, 3
 
 
 def _exact(query, keys, values, mask=None, beta=1.0):
@@ -173,11 +174,91 @@ def test_order_of_items_does_not_matter():
   np.testing.assert_allclose(moved_weights, weights[..., order], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize('mask, told', [
+    (np.where(_mask(), 0.0, -1e9), 'mask must be bool.*float'),
+    (_mask().astype(np.int32), 'mask must be bool.*int32'),
+    (_mask()[:, None], r'mask \(2, 1, 3, 7\) does not broadcast'),
+    (_mask()[..., :-1], r'mask \(2, 3, 6\)'),
+    (_mask()[:, :2], r'mask \(2, 2, 7\)'),
+], ids=['added', 'ints', 'axes', 'keys', 'rows'])
+def test_a_mask_that_is_not_bool_or_does_not_fit_is_refused(mask, told):
+  query, keys, values = _inputs()
+  with pytest.raises(ValueError, match=told):
+    attend(query, keys, values, mask)
+  with pytest.raises(ValueError, match=told):
+    attend(query, keys, values, mask, adaptive_temperature)
+  query, items = _module_inputs()
+  with pytest.raises(ValueError, match=told):
+    SingleHeadAttention(D).init(jax.random.key(0), query, items, mask)
+  with pytest.raises(ValueError, match=told):
+    adaptive_temperature(jnp.zeros((A, B, N)), mask)
+
+
+def test_a_mask_broadcasts_over_rows():
+  inputs = _inputs()
+  keys = np.arange(N) % 2 == 0
+  whole = np.broadcast_to(keys, (A, B, N))
+  expected = attend(*inputs, whole)
+  rows = np.arange(A)[:, None, None] > 0
+  for mask, other in ((keys, expected), (keys[None], expected),
+                      (rows, attend(*inputs, np.broadcast_to(rows, (A, B, N))))):
+    chex.assert_trees_all_equal(attend(*inputs, mask), other)
+  # The same holds without the strict promotion of these tests, and for the module.
+  query, items = _module_inputs()
+  module = SingleHeadAttention(D)
+  variables = module.init(jax.random.key(0), query, items)
+  np.testing.assert_array_equal(
+      module.apply(variables, query, items, keys, adaptive_temperature),
+      module.apply(variables, query, items, whole, adaptive_temperature),
+  )
+
+
+def _zeros(*shapes):
+  return [np.zeros(shape, np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize('inputs, told', [
+    (_zeros((2, 4, 8), (2, 5, 8), (2, 5, 3)), 'must be one query.*masked_atten'),
+    # Leading axes that happen to fit: each query would attend to keys of another row.
+    (_zeros((4, 4, 8), (4, 5, 8), (4, 5, 3)), 'must be one query.*jax.vmap'),
+    (_zeros((4, 8), (5, 8), (5, 3)), r'query \(4, 8\) has too many axes for keys'),
+    (_zeros((4, 8), (4, 5, 8), (5, 3)), r'query \(4, 8\) has too many axes for values'),
+    (_zeros((2, 8), (2, 5, 7), (2, 5, 3)), r'\(2, 8\).*\(2, 5, 7\).*last axis'),
+    (_zeros((2, 8), (2, 5, 8), (2, 6, 3)), r'of items: \(2, 5, 8\), \(2, 6, 3\)'),
+    (_zeros((2, 8), (3, 5, 8), (3, 5, 3)), r'leading axes.*\(2, 8\), \(3, 5, 8\)'),
+    (_zeros((2, 8), (2, 5, 8), (3, 5, 3)), r'leading axes.*\(3, 5, 3\)'),
+    (_zeros((8,), (8,), (8,)), r'must be \[..., d\] and keys'),
+    (_zeros((), (5, 8), (5, 3)), r'must be \[..., d\] and keys'),
+], ids=['queries', 'queries_as_rows', 'shared_keys', 'shared_values', 'width', 'number',
+        'rows_of_keys', 'rows_of_values', 'no_items', 'scalar'])
+def test_shapes_that_do_not_fit_are_refused(inputs, told):
+  with pytest.raises(ValueError, match=told):
+    attend(*inputs)
+
+
+@pytest.mark.parametrize('query, items, told', [
+    ((2, 4, 8), (2, 5, 8), r'query \(2, 4, 8\) has too many axes for items \(2, 5, 8'),
+    ((2, 8), (3, 5, 8), r'leading axes of query and items'),
+    ((8,), (8,), r'items \[..., n, d\]'),
+], ids=['queries', 'rows', 'no_items'])
+def test_the_module_refuses_several_queries_in_its_own_terms(query, items, told):
+  with pytest.raises(ValueError, match=told):
+    SingleHeadAttention(D).init(jax.random.key(0), *_zeros(query, items))
+
+
+def test_one_query_may_serve_many_rows():
+  _, keys, values = _inputs()
+  query = _normal(1, 1, D)
+  expected, _ = _exact(np.broadcast_to(query, (A, B, D)), keys, values)
+  for one in (query, query[0, 0]):
+    with jax.numpy_rank_promotion('allow'):
+      output, _ = attend(one, keys, values)
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+
+
 def _module_inputs(dtype=np.float32):
-  """Returns a query, items, and a map for the items to pass through."""
-  query, items = _normal(A, B, Q, dtype=dtype), _normal(A, B, N, X, dtype=dtype)
-  kernel, bias = _normal(X, H, dtype=dtype), _normal(H, dtype=dtype)
-  return query, items, Affine(kernel / np.asarray(X**0.5, dtype), bias)
+  """Returns a query and items."""
+  return _normal(A, B, Q, dtype=dtype), _normal(A, B, N, X, dtype=dtype)
 
 
 def _parameters(module, *inputs):
@@ -189,43 +270,54 @@ def _parameters(module, *inputs):
   )
 
 
-@pytest.mark.parametrize('with_map', [False, True], ids=['items', 'items_map'])
+def _as_papers_write_it(params, query, items, mask):
+  """The module with LayerNorm, a bias of the values and W_O, by all keys and values."""
+  keys = items @ params['key_kernel']
+  values = items @ params['value_kernel']
+  if mask is None:
+    mask = np.ones((A, B, N), bool)
+  values += params['value_bias'][None, None, None]
+  output, weights = attend(query @ params['query_kernel'], keys, values, mask)
+  norm = {name: x[None, None] for name, x in params['norm'].items()}
+  normalized = standardize(output) * norm['scale'] + norm['bias']
+  sown = {'attention_weights': (weights,), 'attention_output': (output,),
+          'normalized_output': (normalized,)}
+  return normalized @ params['output_kernel'], {'intermediates': sown}
+
+
 @pytest.mark.parametrize('masked', [False, True], ids=['all', 'masked'])
-def test_folding_changes_neither_values_nor_gradients(with_map, masked):
+def test_no_keys_and_values_are_needed_for_values_and_gradients(masked):
   # In float64, where equal to rounding is equal to 1e-10.
   with jax.enable_x64(True):
-    query, items, items_map = _module_inputs(np.float64)
-    items_map = items_map if with_map else None
+    query, items = _module_inputs(np.float64)
     mask = _mask() if masked else None
-    folded = SingleHeadAttention(D, 'layer_norm', output_projection=True)
-    plain = folded.clone(fold=False)
-    params = _parameters(folded, query, items, mask, None, items_map)
-    params = jax.tree.map(np.float64, params)
+    module = SingleHeadAttention(
+        D, 'layer_norm', output_projection=True, value_bias=True)
+    params = jax.tree.map(np.float64, _parameters(module, query, items, mask))
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def run(module, params, query, items, items_map):
-      def loss(params, query, items, items_map):
-        output, sown = module.apply(
-            {'params': params}, query, items, mask, None, items_map,
-            mutable='intermediates',
-        )
+    def folded(params, query, items):
+      return module.apply(
+          {'params': params}, query, items, mask, mutable='intermediates')
+
+    def gradient(function):
+      def loss(*inputs):
+        output, sown = function(*inputs)
         return jnp.sum(jnp.sin(output)), (output, sown)
-      differentiated = (0, 1, 2, 3) if with_map else (0, 1, 2)
-      gradient = jax.grad(loss, differentiated, has_aux=True)
-      return gradient(params, query, items, items_map)
+      return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(params, query, items)
 
-    one, two = (run(m, params, query, items, items_map) for m in (folded, plain))
+    one, two = (gradient(f) for f in (
+        folded, lambda *inputs: _as_papers_write_it(*inputs, mask)))
     chex.assert_trees_all_close(one, two, rtol=1e-9, atol=1e-10)
     chex.assert_tree_all_finite(one)
-    for gradient in jax.tree.leaves(one[0]):
-      assert (np.asarray(gradient) != 0).any()
+    for leaf in jax.tree.leaves(one[0]):
+      assert (np.asarray(leaf) != 0).any()
 
 
 @pytest.fixture(scope='module')
 def module_run():
   """A module with norm and W_O, its weights, inputs, output and what it sowed."""
   module = SingleHeadAttention(D, 'standardize', output_projection=True)
-  query, items, _ = _module_inputs()
+  query, items = _module_inputs()
   variables = {'params': _parameters(module, query, items)}
   apply = jax.jit(functools.partial(module.apply, mutable='intermediates'))
   output, sown = apply(variables, query, items)
@@ -322,7 +414,7 @@ def test_the_module_works_through_the_nnx_bridge(module_run):
 
 
 def test_compute_dtype_is_a_field_and_parameters_stay_float32(key):
-  query, items, _ = _module_inputs()
+  query, items = _module_inputs()
   module = SingleHeadAttention(D, dtype=jnp.bfloat16)
   init = functools.partial(module.init_with_output, mutable=True)
   output, variables = jax.eval_shape(init, key, query, items)

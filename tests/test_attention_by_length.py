@@ -17,7 +17,7 @@ from vvlen.evaluation.probe import Probe, probe_layers
 from vvlen.evaluation.recency import recency_of_logits
 from vvlen.models.kernels.dense import masked_attention
 
-B, N, H, K, W = 3, 9, 6, 2, 4  # six heads of queries share two of keys
+B, N, H, K, W = 3, 9, 6, 2, 4  # six query heads, two key heads
 
 
 def _queries_and_keys(key):
@@ -51,7 +51,7 @@ def test_uniform_weights_have_log_n_and_a_single_one_none(key):
   uniform = entropy_of_weights(queries, jnp.ones((B, N, K, W)), lengths)
   expected = np.broadcast_to(np.log(lengths), uniform.shape)
   np.testing.assert_allclose(uniform, expected, rtol=1e-6)
-  # One key of 300 is all that is seen: no 0 log 0.
+  # Only one of 300 keys is attended to: 0 log 0 must count as 0.
   sharp = 1e3 * jnp.eye(N, W).at[0, 0].set(0.3)[None, :, None]
   keys = jnp.broadcast_to(sharp, (B, N, K, W))
   found = entropy_of_weights(jnp.ones((B, N, H, W)), keys, (2,))
@@ -146,7 +146,7 @@ def test_what_they_refuse(key):
       logits_of_last(queries, keys, count)
   with pytest.raises(ValueError, match='do not fit keys'):
     logits_of_last(queries, keys[:, :-1], 1)
-  with pytest.raises(ValueError, match='4 heads of keys do not divide 6 of queries'):
+  with pytest.raises(ValueError, match='4 key heads do not divide 6 query heads'):
     logits_of_last(queries, jnp.concatenate([keys, keys], axis=2), 1)
   look = probe_layers(llama(), variables_of(llama()), [0])
   sequences = np.zeros((2, 6), int)

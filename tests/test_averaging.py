@@ -38,7 +38,7 @@ def test_the_mean_is_that_of_the_saved_weights():
     np.testing.assert_allclose(states[end - 1].mean['w'], expected, rtol=1e-5)
     expected = np.mean([p['b'] for p in path[first:end]])
     np.testing.assert_allclose(states[end - 1].mean['b'], expected, rtol=1e-5)
-  # It stays until the next of these steps begin.
+  # It does not change until the next of these steps.
   np.testing.assert_array_equal(states[44].mean['w'], states[19].mean['w'])
   assert abs(states[45].mean['w'] - states[44].mean['w']).max() > 1e-3
 

@@ -61,12 +61,13 @@ POSITIONS = {
 
 @pytest.mark.parametrize('slopes', [None, SLOPES], ids=['no_bias', 'alibi'])
 @pytest.mark.parametrize('positions', POSITIONS)
-def test_plain_is_numpy(slopes, positions):
+def test_values_are_those_of_numpy(slopes, positions):
   inputs, positions = _inputs(), POSITIONS[positions]
   bias = dict(slopes=slopes, positions=positions)
   logits, weights, output = _exact(*inputs, **bias)
-  found = causal_attention(*inputs, implementation='plain', **bias)
-  np.testing.assert_allclose(found, output, rtol=1e-5, atol=1e-6)
+  for implementation in ('plain', 'chunked'):
+    found = causal_attention(*inputs, implementation=implementation, **bias)
+    np.testing.assert_allclose(found, output, rtol=1e-5, atol=1e-6)
   probed = masked_attention(*inputs, np.tri(N, dtype=bool), _alibi(slopes, positions))
   np.testing.assert_allclose(probed.output, output, rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(probed.logits, logits, rtol=1e-5, atol=1e-6)
@@ -114,13 +115,6 @@ def _gradients(attend, *inputs):
   return output, pull(jnp.asarray(_normal(*output.shape, seed=9), output.dtype))
 
 
-def _head_first(queries, keys, values):
-  """Returns them as `chunked_attention` takes them."""
-  batch, n, _, width = queries.shape
-  grouped = queries.reshape(batch, n, keys.shape[2], -1, width)
-  return grouped.transpose(0, 2, 3, 1, 4), *(x.swapaxes(1, 2) for x in (keys, values))
-
-
 @pytest.mark.parametrize('n, block, heads, key_heads, alibi', [
     (1, 4, 2, 2, True),
     (12, 4, 2, 2, False),
@@ -139,14 +133,7 @@ def test_blocks_change_neither_values_nor_gradients(n, block, heads, key_heads, 
         _gradients, functools.partial(causal_attention, implementation='plain', **bias)
     ))(*inputs)
 
-    def attend(*inputs):
-      given = (slopes.reshape(key_heads, -1), positions) if alibi else (None, None)
-      return chunked_attention(*inputs, *given, block=block)
-
-    def chunked(*inputs):
-      output = attend(*_head_first(*inputs))
-      return output.transpose(0, 3, 1, 2, 4).reshape(inputs[0].shape)
-
+    chunked = functools.partial(chunked_attention, block=block, **bias)
     found = jax.jit(functools.partial(_gradients, chunked))(*inputs)
     chex.assert_trees_all_close(found, expected, rtol=1e-11, atol=1e-12)
     assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype('float64')}
@@ -337,8 +324,9 @@ def _taken(backend, monkeypatch, dtype=jnp.bfloat16, n=2048, **options):
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
   monkeypatch.setattr(jax, 'device_count', lambda: 1)
   monkeypatch.setattr(jax.nn, 'dot_product_attention', note('cudnn'))
-  for name in ('plain', 'chunked', 'splash'):
-    monkeypatch.setattr(module, f'_{name}', note(name))
+  functions = {'plain': '_plain', 'chunked': 'chunked_attention', 'splash': '_splash'}
+  for name, function in functions.items():
+    monkeypatch.setattr(module, function, note(name))
   x = jnp.zeros((1, n, 1, options.pop('width', 64)), dtype)
   causal_attention(x, x, x, **options)
   name, = called
@@ -364,10 +352,10 @@ def test_what_is_chosen(backend, options, name, monkeypatch):
 @pytest.mark.parametrize('change, told', [
     ({'implementation': 'flash'}, "one of plain, chunked, cudnn, splash: 'flash'"),
     ({'implementation': 'cudnn'}, "'cudnn' needs a GPU: cpu"),
-    ({'implementation': 'splash', 'slopes': SLOPES}, "'splash' has no ALiBi"),
+    ({'implementation': 'splash', 'slopes': SLOPES}, "'splash' does not support ALiBi"),
     ({'keys': np.zeros((B, N, 4, D))}, 'differ in shape'),
     ({'keys': np.zeros((B, N, 4, D)), 'values': np.zeros((B, N, 4, D))},
-     '6 query heads are no multiple of 4 key heads'),
+     '6 query heads are not a multiple of 4 key heads'),
     ({'queries': np.zeros((B, 3, H, D))}, r'\(2, 3, 6, 5\) do not fit keys'),
     ({'queries': np.zeros((N, H, D))}, r'queries must be \[B, n, heads, d\]'),
     ({'queries': np.zeros((B, N, H, D), complex)}, 'real numbers: complex64'),
@@ -398,9 +386,11 @@ def test_masked_attention_of_integers_and_what_does_not_fit():
   for change, told in (
       ({'mask': jnp.ones((1, 1, 2, 2), bool)}, 'mask'),
       ({'mask': jnp.ones((2, 3), bool)}, 'mask'),
+      ({'mask': jnp.zeros((2, 2))}, 'mask must be bool.*float32'),
       ({'keys': same[:, :1]}, 'queries, keys and values'),
       ({'queries': np.zeros((1, 2, 1, 3))}, 'do not fit keys'),
-      ({'keys': np.zeros((1, 2, 2, 1)), 'values': np.zeros((1, 2, 2, 1))}, '2 heads'),
+      ({'keys': np.zeros((1, 2, 2, 1)), 'values': np.zeros((1, 2, 2, 1))},
+       '2 key heads'),
   ):
     arguments = {'queries': same, 'keys': same, 'values': values,
                  'mask': jnp.ones((2, 2), bool)} | change

@@ -17,6 +17,7 @@ from vvlen.models.causal_stack import (
   _run_layers,
   causal_stack,
   CausalStack,
+  run_stack,
   self_attend,
 )
 from vvlen.models.kernels import short as short_inputs
@@ -28,9 +29,8 @@ from vvlen.theory import recency
 B, N, D, L = 3, 5, 7, 2
 
 
-_stack = jax.jit(
-    causal_stack, static_argnums=(1, 2), static_argnames=('epsilon', 'return_weights')
-)
+_stack = jax.jit(causal_stack, static_argnums=(1, 2), static_argnames='epsilon')
+_run = jax.jit(run_stack, static_argnums=(1, 2), static_argnames='epsilon')
 
 
 def _normal(*shape, dtype=np.float32):
@@ -143,24 +143,24 @@ def test_scores_depend_on_the_gram_matrix_alone(layer_norm, residual, shape):
 def test_the_stack_is_that_of_numpy_for_any_batch(layer_norm, residual, shape):
   with jax.enable_x64(True):
     x = _normal(*shape, dtype=np.float64)
-    results = _stack(x, L, layer_norm, residual, epsilon=0.1, return_weights=True)
+    results = _run(x, L, layer_norm, residual, epsilon=0.1)
   for i in (0, len(x) - 1):
     exact = _exact(x[i], L, layer_norm, residual, 0.1)
-    for one, expected in zip(results, exact[:2], strict=True):
+    for one, expected in zip(results, exact, strict=True):
       np.testing.assert_allclose(one[i], expected, rtol=1e-11, atol=1e-12)
 
 
 def test_batch_axes_are_so_many_single_calls():
   x = _normal(2, B, N, D)
-  together = _stack(x, L, residual=1.0, return_weights=True)
+  together = _run(x, L, residual=1.0)
   for i in np.ndindex(2, B):
-    alone = _stack(x[i], L, residual=1.0, return_weights=True)
+    alone = _run(x[i], L, residual=1.0)
     for one, expected in zip(together, alone, strict=True):
       np.testing.assert_allclose(one[i], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_scores_above_the_diagonal_are_0_and_weights_sum_to_1():
-  scores, weights = _stack(_normal(B, N, D), L, return_weights=True)
+  scores, weights, _ = _run(_normal(B, N, D), L)
   assert scores.shape == weights.shape == (B, L, N, N)
   above = np.triu_indices(N, 1)
   assert (np.asarray(scores)[..., *above] == 0).all()
@@ -173,7 +173,7 @@ def test_scores_above_the_diagonal_are_0_and_weights_sum_to_1():
 
 
 def test_a_token_alone_attends_to_itself():
-  scores, weights = causal_stack(_normal(1, D), 3, return_weights=True)
+  scores, weights, _ = run_stack(_normal(1, D), 3)
   np.testing.assert_allclose(scores.ravel(), np.full(3, D**0.5), rtol=1e-6)
   np.testing.assert_array_equal(weights, np.ones((3, 1, 1)))
 
@@ -198,7 +198,7 @@ def test_what_a_later_token_is_changes_no_bit(layer_norm):
   changed = x.copy()
   changed[:, 3] = 1 + x[:, 0]
   before, after = (
-      _stack(each, 3, layer_norm, residual=0.5, return_weights=True)
+      _run(each, 3, layer_norm, residual=0.5)
       for each in (x, changed)
   )
   for one, two in zip(before, after, strict=True):
@@ -213,7 +213,7 @@ def test_no_score_depends_on_a_later_token(layer_norm, copies):
 
   def one(x):
     x = jnp.tile(x[None], (copies, 1, 1))
-    return causal_stack(x, 3, layer_norm, 0.5, return_weights=True)[0][-1]
+    return causal_stack(x, 3, layer_norm, 0.5)[-1]
 
   gradient = np.asarray(jax.jit(jax.jacfwd(one))(x))
   moved = np.abs(gradient).max((0, 2, 4))  # [i, k] of layer, i, j, k, :
@@ -242,7 +242,7 @@ def test_float64_stays_float64_and_all_else_is_computed_in_float32():
   with jax.enable_x64(True):
     for dtype in ('float64', 'float32', 'int64'):
       x = jnp.asarray(numbers, dtype)
-      results = jax.eval_shape(lambda x: causal_stack(x, L, return_weights=True), x)
+      results = jax.eval_shape(lambda x: run_stack(x, L), x)
       expected = 'float64' if dtype == 'float64' else 'float32'
       assert {x.dtype for x in results} == {jnp.dtype(expected)}
   expected = _stack(numbers, L)
@@ -281,7 +281,7 @@ def test_a_row_whose_entries_are_equal_needs_an_epsilon():
 @pytest.mark.parametrize('shape', [(67, 71), (2, 67, 71), (17, 67, 71)], ids=str)
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_every_product_of_matrices_asks_for_full_precision(shape, dtype):
-  # A CPU computes in float32 anyway, an accelerator where it is told to.
+  # A CPU always computes in float32, an accelerator only if this is requested.
   x = jax.ShapeDtypeStruct(shape, dtype)
   stack = jax.jit(functools.partial(causal_stack, num_layers=3, residual=1.0))
   products = re.findall('.*dot_general.*', stack.lower(x).as_text())
@@ -314,7 +314,7 @@ def test_many_short_inputs_are_computed_as_each_alone(width):
   assert short_inputs.suits((N, width, 33)) and not short_inputs.suits((N, width))
 
   def loss(x):
-    scores, weights = causal_stack(x, L, residual=0.5, return_weights=True)
+    scores, weights, _ = run_stack(x, L, residual=0.5)
     return jnp.einsum('lij,...lij->', coefficients, scores + weights)
 
   together = jax.jit(jax.value_and_grad(loss))(x)
@@ -405,8 +405,9 @@ def test_the_module_has_no_parameters_and_sows_what_the_function_returns(key):
   assert not variables.get('params', {})
   again, sown = module.apply({}, x, mutable='intermediates')
   np.testing.assert_array_equal(again, output)
-  results = _stack(x, L, residual=0.5, epsilon=1e-3, return_weights=True)
-  expected = dict(zip(('attention_scores', 'attention_weights'), results, strict=True))
+  results = _run(x, L, residual=0.5, epsilon=1e-3)
+  names = ('attention_scores', 'attention_weights')
+  expected = dict(zip(names, results[:2], strict=True))
   sown = {name: array for name, (array,) in sown['intermediates'].items()}
   chex.assert_trees_all_close(sown, expected, rtol=1e-5, atol=1e-6)
 
@@ -443,7 +444,7 @@ def test_integers_give_the_module_a_float32_output():
 
 
 class _Model(nn.Module):
-  """Tokens of another width, the stack, and one number a token."""
+  """A model: tokens of another width, the stack, and one number per token."""
 
   stack: type[nn.Module] = CausalStack
 

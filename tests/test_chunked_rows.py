@@ -1,4 +1,4 @@
-"""Losses and measures of rows from hidden states: as of all logits, in less memory."""
+"""Losses and measures from hidden states: as from logits, in less memory."""
 
 import functools
 
@@ -135,7 +135,7 @@ H, E, Y = jnp.zeros((B, L, D)), jnp.zeros((V, D)), jnp.zeros((B, L), jnp.int32)
     (lambda: token_losses(H, E, Y[:, 1:]), r'\(3, 21\)'),
     (lambda: token_losses(H, E, Y + V), 'vocabulary of 50'),
     (lambda: token_losses(H, E, Y, chunk_size=0), 'positive whole number: 0'),
-    (lambda: token_losses(H[:0], E, Y[:0]), 'nothing to measure'),
+    (lambda: token_losses(H[:0], E, Y[:0]), 'an axis has length 0'),
     (lambda: measures_of_hidden(H, H[:, 1:], E, 1), r'\(3, 21, 8\)'),
     (lambda: measures_of_hidden(H, H, E, 11), '1..10 at length 22: 11'),
     (lambda: measures_of_hidden(H, H, E, 1, chunk_size=1.5), 'whole number: 1.5'),

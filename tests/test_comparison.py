@@ -21,7 +21,7 @@ def _accuracies(num_seeds=6):
 
 
 def _compare(treated, control, metric='accuracy'):
-  """Compares two tables, the longest length being met first."""
+  """Compares two tables whose rows begin with the longest length."""
   index = {
       (arm, metric, length): dict(enumerate(table[:, i]))
       for i, length in reversed(list(enumerate(_LENGTHS)))

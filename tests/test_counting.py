@@ -132,7 +132,7 @@ def test_the_same_key_gives_the_same_bits_at_every_task(key):
 @pytest.mark.parametrize('function', [
     outrep.IDENTITY, outrep.SQRT, outrep.LOG, outrep.INVERSE_SQRT,
     outrep.shifted(outrep.LOG, 1.0), outrep.inverse_sqrt(0.01),
-    # As the docstring has it.
+    # As in the docstring.
     outrep.Reparameterization(
         encode=lambda y: y ** (1 / 3), decode=lambda z: z**3
     ),

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from etils import epath
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import pytest
 from scipy import stats
@@ -19,7 +20,7 @@ from configs import counting as config_file
 from experiments.counting import figures as counting_figures
 from experiments.counting import report, training
 from experiments.counting import run as experiment
-from experiments.counting.cells import all_cells, Cell, read_figures
+from experiments.counting.cells import all_cells, read_figures, Setup
 from tests.conftest import ROOT, shown
 from vvlen import sharding
 from vvlen.reporting import results
@@ -27,7 +28,7 @@ from vvlen.tasks import counting
 from vvlen.training import ensemble
 from vvlen.training.step import init_state, train_steps
 
-_CELL = Cell('sum', 'fair', 5, 'none', 'inverse_sqrt')
+_CELL = Setup('sum', 'fair', 5, 'none', 'inverse_sqrt')
 
 
 def _config(**fields):
@@ -42,7 +43,7 @@ def test_figures_are_cells_that_differ_in_one_thing():
   assert list(figures) == ['figure_1a', 'figure_1b', 'figure_1c', 'figure_4_length',
                            'figure_4_sum', 'figure_5', 'figure_6']
   for figure in figures.values():
-    for field in Cell._fields:
+    for field in Setup._fields:
       values = {getattr(cell, field) for cell in figure.cells}
       assert len(values) == (4 if field == figure.varied else 1)
   assert len(all_cells(figures)) == 4 + 4 + 3 + 3 + 4 + 3 + 4  # shared ones once
@@ -62,19 +63,24 @@ def test_a_loss_is_that_of_the_reparameterized_target(key):
   np.testing.assert_allclose(problem.loss(params, batch)[0], expected, rtol=1e-5)
 
 
-def test_answers_for_prefixes_are_decoded_answers_for_strings(key):
-  config = _config()
-  params = training.problem(config, _CELL).init(key)
-  model, function = training.make_model(config, _CELL), training.reparameterization(
-      _CELL)
+@pytest.mark.parametrize('positions', ['none', 'learned'])
+def test_answers_for_prefixes_are_decoded_answers_for_strings(key, positions):
+  config, cell = _config(), _CELL._replace(positions=positions)
+  params = jax.jit(training.problem(config, cell).init)(key)
+  # Answers of 1/√(y + 1) that are all positive, or they would be decoded alike.
+  params['head_output']['bias'] += 2.0
+  model, function = training.make_model(config, cell), training.reparameterization(cell)
   bits = jax.random.randint(key, (7, 6), 0, 2)
   found = jax.jit(lambda p, b: training.answer_prefixes(model, function, p, b))(
       params, bits)
-  for length in (1, 4, 6):
+  apply = jax.jit(model.apply)
+  for length in range(1, 7):
     batch = counting.make_batch(bits, jnp.full(7, length), 'sum')
-    output = model.apply({'params': params}, batch.tokens, batch.end[:, None])[:, 0]
-    expected = np.maximum(output, 1e-3) ** -2 - 1
-    np.testing.assert_allclose(found[:, length - 1], expected, rtol=1e-4)
+    output = apply({'params': params}, batch.tokens, batch.end[:, None])[:, 0]
+    assert (output > 0.1).all()
+    np.testing.assert_allclose(found[:, length - 1], output**-2 - 1, rtol=1e-4)
+  # Longer prefixes have other answers, and so have other strings.
+  assert np.ptp(found, axis=1).min() > 1e-3 and np.ptp(found, axis=0).min() > 1e-3
 
 
 @pytest.mark.parametrize('task, counts', [
@@ -86,7 +92,7 @@ def test_errors_are_those_of_all_strings_one_by_one(key, task, counts, monkeypat
   monkeypatch.setattr(
       training, 'answer_prefixes', lambda model, function, params, bits: answer(bits))
   config = _config(**{'evaluate.num_sequences': 4000})
-  cell = Cell(task, counts, 5, 'none', 'identity')
+  cell = Setup(task, counts, 5, 'none', 'identity')
   mesh = sharding.seed_mesh()
   keys = sharding.put(jax.random.split(key, mesh.size), mesh)
   measured = training.make_measure(config, cell, mesh)(keys, keys)
@@ -120,7 +126,7 @@ def test_errors_are_those_of_all_strings_one_by_one(key, task, counts, monkeypat
 
 @pytest.mark.parametrize('counts', ['fair', 'uniform'])
 def test_a_cell_is_trained_on_its_own_strings(key, counts):
-  cell = Cell('sum', counts, 7, 'alibi', 'sqrt')
+  cell = Setup('sum', counts, 7, 'alibi', 'sqrt')
   config = _config(**{'model.norm': 'layer_norm'})
   expected = counting.sample_packed(key, num_rows=4, min_length=1, max_length=7,
                                     task='sum', counts=counts)
@@ -135,7 +141,9 @@ def test_a_cell_is_trained_on_its_own_strings(key, counts):
 
 def test_models_are_measured_on_strings_of_their_own(monkeypatch, tmp_path):
   measured_with = []
-  monkeypatch.setattr(training.ensemble, 'make_trainer', lambda *_, **__: None)
+  mesh = sharding.seed_mesh()
+  monkeypatch.setattr(training.ensemble, 'make_trainer',
+                      lambda *_, **__: SimpleNamespace(mesh=mesh))
   monkeypatch.setattr(training, 'train_block',
                       lambda *_, **__: [SimpleNamespace(params='trained')])
   monkeypatch.setattr(training, 'make_measure', lambda *_: (
@@ -143,8 +151,9 @@ def test_models_are_measured_on_strings_of_their_own(monkeypatch, tmp_path):
   curves = SimpleNamespace(late_mean=lambda *_: np.zeros(8))
   progress = SimpleNamespace(skip=lambda _: None)
   config = _config(**{'train.seeds_at_once': 8})
-  training.run_cell(config, _CELL, [0], sharding.seed_mesh(), epath.Path(tmp_path),
-                     curves, progress)
+  programs = training.make_programs(config, _CELL, mesh)
+  training.run_block(
+      config, _CELL, programs, 0, epath.Path(tmp_path), curves, progress)
   [(params, keys)] = measured_with
   assert params == 'trained'
   seeds = ensemble.seed_keys(0, 0, 8)
@@ -166,6 +175,15 @@ def _indices(errors):
       )
   ]
   return {'length_10': results.index(rows)}
+
+
+def test_errors_beyond_training_are_averaged_by_their_logarithms():
+  errors = {10: 1.0, 11: 1e-6, 12: 1e-2, 13: 1e-1}
+  rows = [results.Row('length_10', 'none', 3, n, 'squared_error', error)
+          for n, error in errors.items()]
+  indices = {'length_10': results.index(rows)}
+  cell = Setup('length', 'fair', 10, 'none', 'identity')
+  assert report.endpoint(indices, cell) == pytest.approx({3: -(6 + 2 + 1) / 3})
 
 
 def test_factors_and_their_tests():
@@ -211,7 +229,7 @@ def test_training_learns_the_mean_and_decays_kernels_alone(key):
   config = config_file.get_config('cpu')
   config.model.update(width=16, num_layers=1)
   config.train.num_steps = 400
-  cell = Cell('mean', 'fair', 5, 'none', 'identity')
+  cell = Setup('mean', 'fair', 5, 'none', 'identity')
   problem = training.problem(config, cell)
   state = init_state(problem, key)
   state, metrics = jax.jit(lambda s: train_steps(problem, s, key, 400))(state)
@@ -236,12 +254,14 @@ def test_training_learns_the_mean_and_decays_kernels_alone(key):
 
 
 @pytest.mark.parametrize('fields, words', [
-    ({'figures.figure_1a.task': 'median'}, "task must be of mean, length, sum"),
+    ({'figures.figure_1a.task': 'median'},
+     "config.figures.figure_1a.task must be one of mean, length, sum: 'median'"),
     ({'figures.figure_1a.positions': ('none', 'fourier')}, "none, learned, sinusoidal"),
-    ({'figures.figure_1a.positions': ('none', 'none')}, 'positions must be distinct'),
-    ({'figures.figure_1a.train_lengths': (5, 10)}, 'figure_1a varies several things'),
+    ({'figures.figure_1a.positions': ('none', 'none')},
+     "rope, each once: ('none',"),
+    ({'figures.figure_1a.train_lengths': (5, 10)}, 'figure_1a must vary only one'),
     ({'figures.figure_4_length.train_lengths': (0, 5)},
-     'figure_4_length: train_lengths must be positive whole numbers: 0'),
+     'figure_4_length.train_lengths must be one or more whole numbers from 1 to'),
     ({'figures.figure_5.reparameterizations': ('cube',)}, 'of identity, sqrt, log'),
     ({'figures.figure_4_length.train_lengths': (1, 2, 3, 4, 5, 6, 7, 8, 9)},
      'more than 8 lines: 9'),
@@ -249,12 +269,15 @@ def test_training_learns_the_mean_and_decays_kernels_alone(key):
     ({'model.num_heads': 3}, 'config.model.width 16 must be a multiple of'),
     ({'model.width': 15, 'model.num_heads': 1,
       'figures.figure_1a.positions': ('none', 'sinusoidal')}, 'need an even width: 15'),
-    ({'figures.figure_4_length.train_lengths': (True, 5)}, 'numbers: True'),
+    ({'figures.figure_4_length.train_lengths': (True, 5)},
+     'figure_4_length.train_lengths must be one or more whole numbers from 1 to 2**31-1'
+     ', each once: (True, 5)'),
     ({'train.batch_size': 7}, 'config.train.batch_size must be even'),
-    ({'model.norm': 'batch'}, 'config.model.norm must be of none, standardize'),
-    ({'optimizer.learning_rate': 0.0}, 'learning_rate must be positive'),
-    ({'num_seeds': 1}, 'config.num_seeds must be a whole number from 2 on: 1'),
-    ({'seed': -1}, 'config.seed must lie in 0..2**32-1: -1'),
+    ({'model.norm': 'batch'}, 'config.model.norm must be one of none, standardize'),
+    ({'optimizer.learning_rate': 0.0}, 'learning_rate must be a finite number above 0'),
+    ({'num_seeds': 1}, 'config.num_seeds must be a whole number from 2 to 1000000, to'),
+    ({'seed': -1}, 'config.seed must be a whole number from 0 to 2**32-1: -1'),
+    ({'figures': ml_collections.ConfigDict()}, 'config.figures is empty'),
 ])
 def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words):
   with pytest.raises(ValueError, match=re.escape(words)):
@@ -342,12 +365,13 @@ def _run(workdir, *arguments):
 
 @pytest.mark.parametrize('argument, words', [
     ("--config.figures.figure_4_length.reparameterizations=('identity', 'log')",
-     'varies several things'),
+     'must vary only one field'),
     ("--config.figures.figure_1a.reparameterizations=('inverse_sqrt',)",
      'mean, none+inverse_sqrt: a target of 0 is reparameterized to inf: shift it'),
 ])
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, argument, words):
-  done = _run(tmp_path / 'run', argument)
+def test_bad_input_is_one_line_and_exit_code_2(run_here, tmp_path, argument, words):
+  done = run_here('counting', '--config=configs/counting.py:smoke',
+                  f'--workdir={tmp_path}/run', argument)
   assert (done.returncode, done.stdout) == (2, ''), done.stdout
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   assert words in done.stderr

@@ -1,4 +1,4 @@
-"""What the decoder promises, whatever its weights."""
+"""Properties of the decoder that hold for any weights."""
 
 import functools
 import re
@@ -245,6 +245,18 @@ def test_places_count_from_the_end_where_negative(key):
   np.testing.assert_allclose(found, all_places[:, jnp.array([N - 1, 2, 0])], atol=1e-5)
 
 
+@pytest.mark.parametrize('read_at', [None, jnp.array([-1])], ids=['all', 'read_at'])
+@pytest.mark.parametrize('mask, told', [
+    (jnp.tri(N), 'mask must be bool.*float'),
+    (jnp.ones((1, N), bool), r'mask \(1, '),
+    (jnp.ones((2, 1, N, N), bool), r'mask \(2, 1, '),
+], ids=['numbers', 'keys', 'heads'])
+def test_a_mask_that_does_not_fit_is_refused(key, mask, told, read_at):
+  model, params, tokens = _build(key)
+  with pytest.raises(ValueError, match=told):
+    model.apply(params, tokens, mask=mask, read_at=read_at)
+
+
 def test_what_is_not_in_a_table_is_nan_or_an_error(key):
   model, params, tokens = _build(key, positions='learned')
   for bad in (V, -1):
@@ -272,7 +284,7 @@ def test_logits_of_a_language_model_are_hidden_states_times_the_embedding(key):
       embedding = params['params']['output_embedding']
       assert logits.dtype == jnp.float32 and embedding.shape == (V, 12)
       np.testing.assert_allclose(logits, hidden @ embedding.T, atol=tolerance)
-      # As a loss of hidden states has it.
+      # As in a loss of hidden states.
       assert hidden.dtype == (dtype or jnp.float32)
       product = jnp.einsum('bnd,vd->bnv', hidden, embedding.astype(hidden.dtype),
                            preferred_element_type=jnp.float32)
@@ -304,5 +316,5 @@ def test_bad_input(key, fields, tokens):
 def test_positions_are_those_of_tokens(key, kind):
   model = Decoder(V, width=12, num_heads=2, positions=kind)
   keys = {'params': key, 'positions': key}
-  with pytest.raises(ValueError, match=r'positions \(4,\) are not'):
+  with pytest.raises(ValueError, match=r'positions \(4,\) do not fit'):
     model.init(keys, jnp.zeros((2, 3), jnp.int32), jnp.arange(4))

@@ -1,4 +1,4 @@
-"""Training seeds together, resuming and sharing them out changes none of them."""
+"""Training seeds together, resuming, or spreading them over devices changes no seed."""
 
 import functools
 
@@ -16,7 +16,7 @@ from vvlen.tasks import retrieval
 from vvlen.training import checkpoint, ensemble
 from vvlen.training.step import init_state, Problem, train_steps
 
-# Orbax leaves coroutines behind when what it reads is damaged.
+# Orbax leaves coroutines behind when a checkpoint is damaged.
 pytestmark = pytest.mark.filterwarnings(
     'ignore::pytest.PytestUnraisableExceptionWarning'
 )
@@ -178,7 +178,7 @@ def test_adding_seeds_changes_none_of_them(name, num_devices, group_size):
   few = _trained(name, num_devices, group_size)
   many = _trained(name, num_devices, group_size, count=16)
   chex.assert_trees_all_equal(_seeds(many, 8), few)
-  # Nor does it matter which seeds stand beside one.
+  # It does not matter either which other seeds are trained with a seed.
   others = _trained(name, num_devices, group_size, first=8)
   chex.assert_trees_all_equal(_seeds(many, 8, 16), others)
 
@@ -346,7 +346,7 @@ def test_runs_trained_together_are_resumed_alone_and_the_reverse(tmp_path):
   alone = [ensemble.train(trainer, _keys(), STEPS) for trainer in trainers]
   chex.assert_trees_all_equal(*map(jax.device_get, (together, alone)))
   ensemble.train(trainers[0], _keys(), 2 * STEPS, folder=folders[0])
-  with pytest.raises(ValueError, match=r'a, .*b are of several steps: \[50, 100\]'):
+  with pytest.raises(ValueError, match=r'a, .*b are of different steps: \[50, 100\]'):
     ensemble.train_together(trainers, _keys(), 2 * STEPS, folders=folders)
 
 
@@ -550,3 +550,26 @@ def test_what_was_compiled_together_is_not_compiled_again(compiled):
   for power, function in zip((2, 3, 4), functions, strict=True):
     np.testing.assert_allclose(function(numbers), np.arange(16.0) ** power, rtol=1e-6)
   assert len(compiled) == 3
+
+
+@pytest.mark.parametrize('seconds', [-1.0, float('nan')])
+def test_a_time_between_checkpoints_is_one(seconds):
+  # Nothing is ever due after nan seconds.
+  with pytest.raises(ValueError, match=f'^save_every_seconds must not .*: {seconds}$'):
+    ensemble.train(
+        _trainer('regression'), _keys(), PER_CALL, save_every_seconds=seconds)
+
+
+def test_keys_of_seeds_that_jax_would_wrap_are_refused():
+  largest = ensemble.seed_keys(2**32 - 1, 2**32 - 2, 2)
+  assert largest.shape == (2,) and largest[0] != largest[1]
+  same = jax.random.key(2**33) == jax.random.key(0)
+  assert same  # which is why
+  for seed in (-1, 2**32, 2**33):
+    with pytest.raises(ValueError, match=rf'^seed must be in 0\.\.2\*\*32-1: {seed}$'):
+      ensemble.seed_keys(seed, 0, 2)
+  for first, count in ((-1, 2), (2**32 - 1, 2), (0, -1)):
+    with pytest.raises(ValueError, match=f'^seeds must be in .*: {first} to '):
+      ensemble.seed_keys(0, first, count)
+  with pytest.raises(TypeError, match='float'):
+    ensemble.seed_keys(0.5, 0, 2)

@@ -1,4 +1,4 @@
-"""Figures of trained models: what stands in which panel, read from their artists.
+"""Figures of trained models: what each panel shows, read from its artists.
 
 The numbers are made up, and no two are alike.
 """

@@ -1,4 +1,4 @@
-"""Generation with a cache: what a model would say, token by token."""
+"""Generation with a cache equals generation without one, token by token."""
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,28 @@ def test_greedy_tokens_are_the_likeliest_of_the_whole_model(small):
     whole = [*prompt[:length], *tokens]
     likeliest = _logits(small, whole).argmax(-1)
     np.testing.assert_array_equal(likeliest[length - 1:-1], tokens)
+
+
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+@pytest.mark.parametrize('rope', ['yarn', 'dynamic'])
+def test_float64_may_be_enabled(rope, dtype):
+  model = llama(rope=ROPES[rope])
+  with jax.enable_x64(True):
+    variables = jax.tree.map(lambda x: jnp.asarray(x, dtype), variables_of(model))
+    draw = lambda tokens, lengths: generate(
+        model, variables, tokens, 5, lengths=lengths, temperature=0.5,
+        key=jax.random.key(1), end=3)
+    for kind in (np.int32, np.int64):
+      greedy = generate(model, variables, PROMPTS.astype(kind), 5,
+                        lengths=LENGTHS.astype(kind))
+      drawn = draw(PROMPTS.astype(kind), LENGTHS.astype(kind))
+      assert greedy.dtype == drawn.dtype == jnp.int32
+      for prompt, length, tokens in zip(PROMPTS, LENGTHS, greedy, strict=True):
+        whole = jnp.asarray([[*prompt[:length], *tokens]])
+        logits = model.apply(variables, whole)[0]
+        assert logits.dtype == dtype
+        if rope == 'yarn':  # dynamic rates rotate keys again, and tokens may differ
+          np.testing.assert_array_equal(logits.argmax(-1)[length - 1:-1], tokens)
 
 
 def test_what_pads_a_prompt_does_not_matter(small):

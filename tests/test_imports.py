@@ -1,10 +1,12 @@
-"""Who may import whom, by reading the imports; and that reports need no JAX."""
+"""Which modules may import which, and that reports need no JAX."""
 
 import ast
+import configparser
 import pathlib
 import subprocess
 import sys
 
+from packaging import requirements
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -12,7 +14,7 @@ FILES = sorted(
     path for top in ('vvlen', 'experiments') for path in (ROOT / top).rglob('*.py')
 )
 
-# What each room of vvlen may import of vvlen, beside itself.
+# What each package of vvlen may import from vvlen, besides itself.
 ROOMS: dict[str, set[str]] = {
     'statistics': set(), 'tasks': set(), 'objectives': set(), 'theory': set(),
     'sharding': set(),
@@ -28,8 +30,8 @@ BUILT_ON = {
     'mechanism': {'length_generalization'},
     'vanishing_variance': {'length_generalization', 'mechanism'},
 }
-# What no study imports: they serve all of them.
-FOR_ALL = {'benchmarks', 'report'}
+# A room that no study imports, since it uses all studies.
+FOR_ALL = {'benchmarks'}
 NOT_IN_LIBRARY = {'absl', 'configs', 'experiments', 'ml_collections', 'tests'}
 
 
@@ -67,17 +69,13 @@ def test_each_module_imports_what_its_place_allows(path):
         assert other_room in ROOMS[room] | {room}, name
     elif other == 'experiments' and room not in FOR_ALL:
       allowed = {room, 'harness'} | BUILT_ON.get(room, set())
-      # The end of a run makes its report, whatever the study.
-      assert other_room in allowed or name == 'experiments.report', name
+      assert other_room in allowed, name
 
 
 def test_the_harness_knows_no_study():
   for path in (ROOT / 'experiments/harness').glob('*.py'):
-    studies = {
-        name for name in _imports(path) - {'experiments.report'}
-        if name.startswith('experiments.')
-    }
-    assert all(n.startswith('experiments.harness') for n in studies), studies
+    own = {name for name in _imports(path) if name.startswith('experiments.')}
+    assert all(name.startswith('experiments.harness') for name in own), own
 
 
 def test_reading_finds_imports_that_are_there():
@@ -94,14 +92,14 @@ def test_imports_go_in_no_circle():
         }
         for path in FILES if _module(path).startswith(f'vvlen.{room}.')
     }
-    while below:  # Take away what rests on nothing, until nothing is left.
+    while below:  # Remove modules without remaining imports until none are left.
       bottom = {name for name, needed in below.items() if not needed & set(below)}
       assert bottom, f'a circle of imports: {sorted(below)}'
       below = {name: x for name, x in below.items() if name not in bottom}
 
 
 def test_reports_are_made_without_jax():
-  told = ('report', 'tables', 'figures', 'paper', 'cells')
+  told = ('report', 'tables', 'figures', 'paper', 'cells', 'parts_tables')
   modules = sorted(
       name for name in MODULES
       if name.startswith('vvlen.reporting') or name == 'vvlen.statistics'
@@ -118,3 +116,20 @@ def test_reports_are_made_without_jax():
   )
   assert run.returncode == 0, run.stderr
   assert run.stdout.split() == []
+
+
+def test_no_pair_of_flax_and_jax_is_allowed_that_does_not_work():
+  # Up to Python 3.11 there is no jax after 0.10.2, from 0.11.1 on flax 0.12.8 fails.
+  config = configparser.ConfigParser()
+  config.read(ROOT / 'setup.cfg')
+  wanted = [requirements.Requirement(line) for line in
+            config['options']['install_requires'].splitlines() if line]
+  for python, allowed in (('3.11', True), ('3.12', False), ('3.13', False)):
+    [flax] = [x for x in wanted if x.name == 'flax'
+              and x.marker.evaluate({'python_version': python})]
+    assert ('0.12.8' in flax.specifier) == allowed
+    assert '0.12.9' in flax.specifier and '0.13.0' not in flax.specifier
+  jax = {str(x.specifier) for line in config['options.extras_require'].values()
+         for x in map(requirements.Requirement, filter(None, line.splitlines()))
+         if x.name == 'jax'}
+  assert jax == {str(x.specifier) for x in wanted if x.name == 'jax'}

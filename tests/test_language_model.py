@@ -1,9 +1,9 @@
 """The experiment of language models: training, measuring, tables, and the command."""
 
+import collections
 import csv
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
@@ -12,6 +12,7 @@ import sys
 import time
 
 import chex
+from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,16 +20,23 @@ import pytest
 from scipy import stats
 
 from configs import language_model as config_file
-from experiments.language_model import check, sharded, together, training
-from experiments.language_model import paper as alignment_paper
-from experiments.language_model import report as alignment
-from experiments.language_model import tables as alignment_tables
+from experiments.harness.progress import Progress
+from experiments.language_model import (
+    check,
+    paper,
+    report,
+    sharded,
+    tables,
+    together,
+    training,
+)
 from tests.conftest import ROOT, run_two_processes, shown
-from tests.llamas import save_llama
+from tests.llamas import edit_tensors, save_llama
 from vvlen import sharding
 from vvlen.models.llama import load_checkpoint
 from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
 from vvlen.reporting import results
+from vvlen.reporting.curves import read_curves
 from vvlen.sharding import mesh as partition
 from vvlen.statistics import detectable, holm, paired_t_test
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
@@ -179,7 +187,7 @@ def test_a_seed_alone_begins_with_the_weights_of_the_ensemble(text_file):
   config, _, model, mesh = _alone(text_file)
   [key] = ensemble.seed_keys(config.seed, 1, 1)
   with jax.set_mesh(mesh):
-    state = sharded._start(config, model, mesh, key, 8)
+    state = sharded._start(config, sharded.Programs(config, model, mesh), mesh, key)
   expected = _problem(config, 'alpha_0', model).init(
       ensemble.purpose_key(key, ensemble.INIT))
   chex.assert_trees_all_close(state.params, expected, atol=1e-7)
@@ -194,8 +202,8 @@ def test_a_step_is_that_of_its_loss_with_an_offset_of_its_own(text_file, key):
   data = np.asarray(jax.random.key_data(key))
   rows = next(sharded._batches(config, 0, text))
   with jax.set_mesh(mesh):
-    state = sharded._start(config, model, mesh, key, 8)
-    step = sharded._make_step(config, arm, model, 8, state)
+    programs = sharded.Programs(config, model, mesh)
+    state, step = sharded._start(config, programs, mesh, key), programs.step(arm)
     for i in range(6):
       offset = training.draw_offset(config, arm, jax.random.fold_in(key, i))
       offsets.append(int(offset))
@@ -238,13 +246,71 @@ def test_a_seed_alone_is_measured_on_all_segments_of_the_ensemble(text_file):
   params = _problem(config, 'alpha_0', model).init(key)
   with jax.set_mesh(mesh):
     place = loop.place_rows(mesh, partition.ROWS[0])
-    found = sharded._measure(config, model, key, text, place, mesh)(params)
+    programs = sharded.Programs(config, model, mesh)
+    found = sharded._measure(config, programs, key, text, place, mesh)(params)
   segments = training.draw_segments(
       config, ensemble.purpose_key(key, ensemble.TEST), jnp.asarray(text.held_out))
   expected = training.evaluate(config, model, params, segments)
   for metric in ('nll', 'sce', 'js'):
     for length, value in expected[metric].items():
       np.testing.assert_allclose(found[metric][length], value, rtol=1e-4, atol=1e-7)
+
+
+def test_arms_alone_share_a_step_where_offsets_and_steps_are_the_same(text_file):
+  config, _, model, mesh = _alone(text_file)
+  config.arms = config_file.get_config('full').arms
+  config.train.num_steps = 100
+  programs = sharded.Programs(config, model, mesh)
+  steps = {name: programs.step(arm) for name, arm in config.arms.items()}
+  own = {'offsets_quarter', 'offsets_second_quarter', 'offsets_whole', 'equal_time'}
+  assert len({*map(id, steps.values())}) == 1 + len(own)
+  assert len({id(step) for name, step in steps.items() if name not in own}) == 1
+
+
+@pytest.mark.slow
+def test_arms_and_seeds_alone_share_their_programs(text_file, tmp_path):
+  config, text, model, mesh = _alone(
+      text_file, **{'train.num_steps': 4, 'evaluate.lengths': (1, 2)})
+  programs = sharded.Programs(config, model, mesh)
+  compiled, final = [], {}
+
+  def count(event, _, fun_name='', **__):
+    if 'backend_compile' in event:
+      compiled.append(fun_name)
+
+  jax.monitoring.register_event_duration_secs_listener(count)
+  try:
+    for name, seed in (('alpha_0', 0), ('alpha_0_1', 1), ('offsets_whole', 0)):
+      with Progress(4, 'steps') as progress:
+        rows = sharded.run_seed(config, name, seed, model, text, mesh, programs,
+                                epath.Path(tmp_path), progress)
+      final[name, seed] = tuple(row.value for row in rows if row.metric == 'nll')
+  finally:
+    jax.monitoring.unregister_event_duration_listener(count)
+  times = collections.Counter(compiled)
+  # The offsets of one arm have another range. A seed is no constant of a program.
+  assert times['jit(_step)'] == 2 and times['jit(evaluate)'] == 1
+  assert times['jit(<lambda>)'] == times['jit(init_fn)'] == 1
+  assert len({*final.values()}) == 3
+
+
+@pytest.mark.slow
+def test_curves_of_a_seed_alone_reach_a_bucket(text_file, tmp_path, monkeypatch):
+  config, text, model, mesh = _alone(
+      text_file, **{'train.num_steps': 4, 'evaluate.lengths': (1,)})
+
+  class InBucket(sharded.Curves):
+    def __init__(self, *arguments):
+      super().__init__(*arguments)
+      self._appends = False
+
+  monkeypatch.setattr(sharded, 'Curves', InBucket)
+  with Progress(4, 'steps') as progress:
+    sharded.run_seed(config, 'alpha_0', 0, model, text, mesh,
+                     sharded.Programs(config, model, mesh), epath.Path(tmp_path),
+                     progress)
+  for name in ('metrics', 'evaluations'):
+    assert read_curves(tmp_path / f'{name}.jsonl')[-1]['step'] == 4
 
 
 def test_a_model_is_read_of_a_text_without_its_held_out_part(text_file):
@@ -261,10 +327,12 @@ def test_a_model_is_read_of_a_text_without_its_held_out_part(text_file):
 # The command.
 
 
+_SMOKE = '--config=configs/language_model.py:smoke'
+
+
 def _command(*arguments, **options):
   return subprocess.run(
-      [sys.executable, '-m', 'experiments.language_model',
-       '--config=configs/language_model.py:smoke', *arguments],
+      [sys.executable, '-m', 'experiments.language_model', _SMOKE, *arguments],
       cwd=ROOT, capture_output=True, text=True, timeout=600, **options)
 
 
@@ -326,13 +394,13 @@ def test_a_finished_run_trains_no_more_and_a_lost_row_is_measured_again(run, tex
   folder, _ = run
   before = (folder / 'results.csv').read_bytes()
   again = _command(f'--workdir={folder}', f'--config.text.path={text_file}')
-  assert '0 of 3 trainings to do' in again.stdout
+  assert '0 of 3 training runs to do' in again.stdout
   assert (folder / 'results.csv').read_bytes() == before
   lines = before.splitlines(keepends=True)
   (folder / 'results.csv').write_bytes(
       b''.join(x for x in lines if b'alpha_0_1' not in x))
   again = _command(f'--workdir={folder}', f'--config.text.path={text_file}')
-  assert '1 of 3 trainings to do' in again.stdout
+  assert '1 of 3 training runs to do' in again.stdout
   assert (folder / 'results.csv').read_bytes() == before
 
 
@@ -342,7 +410,8 @@ def test_a_report_is_remade_without_jax(run, tmp_path):
     shutil.rmtree(tmp_path / 'copy' / name)
   program = (
       'import sys; sys.modules["jax"] = None\n'
-      f'from experiments import report; report.show({str(tmp_path / "copy")!r})'
+      'from experiments.harness import reports\n'
+      f'reports.show({str(tmp_path / "copy")!r})'
   )
   done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, timeout=120,
                         capture_output=True, text=True)
@@ -428,7 +497,7 @@ def test_two_processes_train_as_one_and_one_goes_on(alone, tmp_path, text_file):
   for name, value in one.items():
     np.testing.assert_allclose(
         value, two[name], rtol=1e-5, atol=1e-6, err_msg=str(name))
-  # From its last checkpoint one process measures again, on a mesh of one device.
+  # One process repeats the measurement from the last checkpoint, on one device.
   lines = (folder / 'results.csv').read_text().splitlines(keepends=True)
   (folder / 'results.csv').write_text(''.join(x for x in lines if 'alpha_0_1' not in x))
   mesh = ['--config.mesh.fsdp=1', '--config.mesh.tensor=1']
@@ -436,7 +505,7 @@ def test_two_processes_train_as_one_and_one_goes_on(alone, tmp_path, text_file):
       [*arguments, *mesh], cwd=ROOT, capture_output=True, text=True, timeout=600,
       env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1'})
   assert done.returncode == 0, done.stderr
-  assert '2 of 6 trainings to do' in done.stdout
+  assert '2 of 6 training runs to do' in done.stdout
   again = _rows(folder)
   for name, value in two.items():
     np.testing.assert_allclose(value, again[name], rtol=1e-5, atol=1e-6)
@@ -476,39 +545,45 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(
 
 
 @pytest.mark.parametrize('arguments,says', [
-    (['--config.train.max_length=2'], 'config.train.max_length must be .* from 4 on'),
+    (['--config.train.max_length=2'], 'train.max_length must be .* from 4 to .*2'),
     (['--config.text.path=/nowhere.txt'], '/nowhere.txt'),
-    (['--config.arms.alpha_0.weight=-1.0'], 'weight must be finite and not negative'),
-    (['--config.arms.alpha_0.offsets=(0.5, 0.2)'], 'range must be two rising'),
-    (['--config.control=beta'], "config.control 'beta' is none of config.arms"),
+    (['--config.arms.alpha_0.weight=-1.0'],
+     'config.arms.alpha_0.weight must be a finite number of at least 0: -1.0'),
+    (['--config.arms.alpha_0.offsets=(0.5, 0.2)'],
+     r'config.arms.alpha_0.offsets must be 2 rising numbers in \[0, 1\]'),
+    (['--config.arms.alpha_0.offsets=(0.01, 0.02)'],
+     'config.arms.alpha_0.offsets: length 8 has no offset in the range'),
+    (['--config.control=beta'], "control 'beta' is not one of config.arms"),
     (['--config.train.num_steps=7'], 'num_steps 7 must be a multiple of'),
-    (['--config.train.dtype=float16'], 'float32 or bfloat16'),
+    (['--config.train.dtype=float16'], 'train.dtype must be one of float32, bfloat16'),
     (['--config.model.num_heads=3'], '1 heads|3 heads'),
-    (['--config.model.norm=batch'], 'config.model.norm must be of none'),
+    (['--config.model.norm=batch'], 'config.model.norm must be one of none'),
     (['--config.checkpoint=/nowhere', '--config.train.seeds_at_once=0'],
      '/nowhere is not a checkpoint'),
     (['--config.train.seeds_at_once=0', '--config.mesh.data=3'],
-     'a mesh of data 3 .* does not have the'),
-    (['--config.evaluate.lengths=(2, 1)'], 'rising whole multiples'),
-    (['--config.evaluate.lengths=(1, 1.5)'], 'rising whole multiples'),
-    (['--config.evaluate.offsets=()'], 'config.evaluate.offsets must not be empty'),
-    (['--config.optimizer.learning_rate=-1.0'], 'config.optimizer: .*-1.0'),
-    (['--config.optimizer.warmup_steps=9'], 'config.optimizer: .*9'),
-    (['--config.model.rope_base=-1.0'], 'config.model: base .*-1.0'),
+     'a mesh of data 3 .* does not fit the number of devices'),
+    (['--config.evaluate.lengths=(2, 1)'], 'evaluate.lengths must be .*rising whole'),
+    (['--config.evaluate.lengths=(1, 1.5)'], r'rising whole numbers .*\(1, 1.5\)'),
+    (['--config.evaluate.offsets=()'], 'config.evaluate.offsets must be one or more'),
+    (['--config.optimizer.learning_rate=-1.0'], 'config.optimizer.learning_rate .*-1'),
+    (['--config.optimizer.warmup_steps=9'], 'config.optimizer.warmup_steps .*9'),
+    (['--config.model.rope_base=-1.0'], 'config.model.rope_base .*-1.0'),
     (['--config.checkpoint=/nowhere'], 'config.checkpoint .*seeds_at_once=0'),
     (['--config.text.within_documents=True'], 'text.within_documents .*seeds_at_once'),
     (['--config.train.parts=2'], 'config.train.parts 2 .*seeds_at_once=0'),
     (['--config.mesh.fsdp=2'], 'config.mesh.fsdp 2 .*seeds_at_once=0'),
-    (['--config.arms.alpha_0_1.weight=0.0'], 'arm alpha_0_1 is compared with none'),
-    (['--config.num_seeds=0'], 'num_seeds must be a whole number from 1 on: 0'),
+    (['--config.arms.alpha_0_1.weight=0.0'], 'alpha_0_1 has nothing to be compared'),
+    (['--config.num_seeds=0'], 'num_seeds must be a whole number from 1 to .*: 0'),
     (['--config.train.seeds_at_once=0', '--config.mesh.tensor=2',
       '--config.mesh.data=1', '--config.model.mlp_width=5',
       '--config.model.norm=none'], 'does not divide the parameter'),
 ])
-def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
+def test_wrong_input_ends_with_one_line(
+    run_here, arguments, says, tmp_path, text_file):
   given = [] if any('text.path' in x for x in arguments) else [
       f'--config.text.path={text_file}']
-  done = _command(f'--workdir={tmp_path}/run', *given, *arguments)
+  done = run_here('language_model', _SMOKE, f'--workdir={tmp_path}/run', *given,
+                  *arguments)
   assert done.returncode == 2, done.stdout + done.stderr
   [line] = done.stderr.splitlines()
   assert line.startswith('Error: ')
@@ -518,7 +593,7 @@ def test_wrong_input_ends_with_one_line(arguments, says, tmp_path, text_file):
 
 def test_lengths_are_the_trained_one_and_longer_ones():
   for lengths in ((2, 4), (1,)):
-    with pytest.raises(ValueError, match='must be 1 and at least one more'):
+    with pytest.raises(ValueError, match='must have 1 and at least one more'):
       check.check(_config(**{'evaluate.lengths': lengths}))
 
 
@@ -529,7 +604,7 @@ def test_a_norm_after_attention_is_trained_and_its_models_not_saved(
       '--config.model.norm=layer_norm', '--config.evaluate.lengths=(1, 2)',
       '--config.train.num_steps=4')
   assert done.returncode == 0, done.stderr
-  assert 'hub layout has no norm after attention' in done.stdout
+  assert 'does not support a norm after attention' in done.stdout
   assert not (tmp_path / 'models').exists()
   rows = results.read_rows(tmp_path / 'results.csv')
   assert {r.length for r in rows if r.metric == 'nll'} == {8, 16}
@@ -548,10 +623,11 @@ def test_to_fine_tune_needs_a_checkpoint():
     (b'', 'empty|no text'), (b'\x00\x01\x02' * 999, 'binary|NUL'),
     (b'short', 'no held-out text is left'), (b'\xff\xfe' * 3000, 'UTF-8'),
 ])
-def test_a_text_that_is_none_is_told(content, says, tmp_path):
+def test_a_text_that_is_none_is_told(run_here, content, says, tmp_path):
   path = tmp_path / 'bad.txt'
   path.write_bytes(content)
-  done = _command(f'--workdir={tmp_path}/run', f'--config.text.path={path}')
+  done = run_here('language_model', _SMOKE, f'--workdir={tmp_path}/run',
+                  f'--config.text.path={path}')
   assert done.returncode == 2
   [line] = done.stderr.splitlines()
   assert re.search(says, line), line
@@ -579,7 +655,7 @@ def test_a_checkpoint_is_measured_first_and_known_by_its_bytes(tmp_path, text_fi
   # The same elsewhere, another in its place, and one that is cut short.
   same = shutil.copytree(folder, tmp_path / 'same')
   done = go_on('run', same)
-  assert done.returncode == 0 and '0 of 3 trainings' in done.stdout
+  assert done.returncode == 0 and '0 of 3 training runs' in done.stdout
   weights = same / 'model.safetensors'
   weights.write_bytes(weights.read_bytes()[:-1] + b'?')
   done = go_on('run', same)
@@ -590,11 +666,28 @@ def test_a_checkpoint_is_measured_first_and_known_by_its_bytes(tmp_path, text_fi
   assert not (tmp_path / 'new').exists()
 
 
+@pytest.mark.parametrize('bad', [np.nan, np.inf])
+def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(
+    tmp_path, text_file, bad
+):
+  folder, *_ = save_llama(tmp_path / 'llama', vocab_size=264)
+  config, _, model, mesh = _alone(text_file, checkpoint=str(folder))
+  sharded.check(config, model, mesh)
+
+  def change(tensors):
+    tensors['model.layers.1.mlp.up_proj.weight'][3, 4] = bad
+
+  edit_tensors(folder, change)
+  with pytest.raises(ValueError, match=(
+      r'llama: weights of the model are not finite: layer_1/.*up')):
+    sharded.check(config, model, mesh)
+
+
 def test_a_text_that_has_changed_is_refused(run, text_file, tmp_path):
   other = tmp_path / 'other.txt'
   shutil.copy(text_file, other)
   same = _command(f'--workdir={run[0]}', f'--config.text.path={other}')
-  assert same.returncode == 0 and '0 of 3 trainings' in same.stdout
+  assert same.returncode == 0 and '0 of 3 training runs' in same.stdout
   other.write_text(text_file.read_text().replace('best', 'rest', 1))
   done = _command(f'--workdir={run[0]}', f'--config.text.path={other}')
   assert done.returncode == 2
@@ -634,32 +727,32 @@ def test_a_run_of_another_configuration_is_refused(run, text_file):
 
 
 def _run_of(*arms, control='a'):
-  return alignment.Run({arm.name: arm for arm in arms}, control, 8, (1, 4, 8), 3)
+  return report.Run({arm.name: arm for arm in arms}, control, 8, (1, 4, 8), 3)
 
 
 def test_families_are_of_arms_that_differ_in_one_thing():
-  arm = lambda name, weight=0.1, offsets=(0, 0.5), steps=1.0: alignment.Arm(
+  arm = lambda name, weight=0.1, offsets=(0, 0.5), steps=1.0: report.Arm(
       name, weight, offsets, steps)
   arms = [arm('a', 0.0), arm('b'), arm('c', 0.3), arm('d', offsets=(0, 0.25)),
           arm('e', offsets=(0, 1.0)), arm('f', steps=0.9)]
   run = _run_of(*arms)
   names = lambda found: [
       (f.name, f.control.name, [x.name for x in f.others]) for f in found]
-  assert names(alignment.families(run, set('abcdef'))) == [
+  assert names(report.families(run, set('abcdef'))) == [
       ('alpha', 'a', ['b', 'c']), ('offsets', 'b', ['d', 'e']),
       ('equal_time', 'a', ['f'])]
-  assert names(alignment.families(run, set('ab'))) == [('alpha', 'a', ['b'])]
-  assert alignment.families(run, set('bc')) == []
-  alignment.check(run)
+  assert names(report.families(run, set('ab'))) == [('alpha', 'a', ['b'])]
+  assert report.families(run, set('bc')) == []
+  report.check(run)
   for odd in (arm('g', 0.0), arm('g', 0.7, (0, 0.25)), arm('a2', 0.3)):
-    with pytest.raises(ValueError, match='is compared with none'):
-      alignment.check(_run_of(*arms, odd))
+    with pytest.raises(ValueError, match='has nothing to be compared with'):
+      report.check(_run_of(*arms, odd))
 
 
 def test_a_table_has_the_tests_of_its_endpoint():
   rng = np.random.default_rng(0)
   weights = {'a': 0.0, 'b': 0.1, 'c': 0.3, 'd': 1.0}
-  arms = [alignment.Arm(name, x, (0, 0.5), 1.0) for name, x in weights.items()]
+  arms = [report.Arm(name, x, (0, 0.5), 1.0) for name, x in weights.items()]
   run = _run_of(*arms)
   nll = {(arm.name, n): 2 + rng.random(3) for arm in arms for n in (8, 32, 64)}
   rows = [results.Row('language_model', name, seed, n, 'nll', float(values[seed]))
@@ -669,8 +762,8 @@ def test_a_table_has_the_tests_of_its_endpoint():
              for seed in range(3)
              for metric, n in (('sce', 8), ('excess', 8),
                                ('training_cross_entropy', None))]
-  [family] = alignment.families(run, set('abcd'))
-  found = alignment_tables.by_arm(family, run, results.index(rows))
+  [family] = report.families(run, set('abcd'))
+  found = tables.by_arm(family, run, results.index(rows))
   p = [stats.ttest_rel(nll[name, 32], nll['a', 32]).pvalue for name in 'bcd']
   row = shown(found, 'α = 0.1')
   record = found.records[1]
@@ -696,13 +789,13 @@ def test_a_table_has_the_tests_of_its_endpoint():
 def _three_arms():
   """Returns a family of three arms, its run, and values {(metric, arm, n): [3]}."""
   rng = np.random.default_rng(1)
-  arms = [alignment.Arm(name, x, (0, 0.5), 1.0)
+  arms = [report.Arm(name, x, (0, 0.5), 1.0)
           for name, x in (('a', 0.0), ('b', 0.1), ('c', 0.3))]
   run = _run_of(*arms)
   values = {(metric, arm.name, n): rng.random(3) for metric in ('nll', 'excess', 'sce')
             for arm in arms for n in (8, 32, 64) if (metric, n) not in (
                 ('excess', 64), ('sce', 64))}
-  [family] = alignment.families(run, set('abc'))
+  [family] = report.families(run, set('abc'))
   rows = [results.Row('language_model', arm, seed, n, metric, float(x[seed]))
           for (metric, arm, n), x in values.items() for seed in range(3)]
   return family, run, values, results.index(rows)
@@ -710,7 +803,7 @@ def _three_arms():
 
 def test_other_lengths_and_misalignment_are_tested_each_quantity_by_itself():
   family, run, values, index = _three_arms()
-  found = alignment_tables.by_length(family, run, index)
+  found = tables.by_length(family, run, index)
   at = {(r['length'], r['arm']): r for r in found.records}
   # Log perplexity at 4 L is the primary endpoint's, of another table.
   for metric, lengths in (('nll', (8, 64)), ('excess', (8, 32)), ('sce', (8, 32))):
@@ -736,24 +829,38 @@ def _cells(table):
 
 
 def test_the_paper_stands_below_the_tables_in_all_its_settings():
-  note = alignment_paper.note('alpha')
-  for setting, rows in alignment_paper.ALPHA.items():
+  note = paper.note('alpha')
+  for setting, rows in paper.ALPHA.items():
     assert f'{setting}: α = 0 {rows["0"][0]:.2f} / ' in note
   assert 'EABF: α = 0 6.89 / 6.52 / 6.01; 0.1 6.92 / 6.43 / 5.91; 0.5 7.14 /' in note
-  assert 'up to L/4 6.77 / 6.29 / 5.81;' in alignment_paper.note('offsets')
+  assert 'up to L/4 6.77 / 6.29 / 5.81;' in paper.note('offsets')
   assert 'CLEX on PG19 8.92 / 7.89 / 7.45, 9.02 / 8.01 / 7.39;' in (
-      alignment_paper.note('equal_time'))
-  assert alignment_paper.note('another') == ''
+      paper.note('equal_time'))
+  assert paper.note('another') == ''
   family, run, _, index = _three_arms()
-  assert note in alignment_tables.by_arm(family, run, index).note
+  assert note in tables.by_arm(family, run, index).note
 
 
-def test_the_numbers_of_the_paper_are_those_of_the_spec():
-  if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
-  folder = pathlib.Path(os.environ['VVLEN_SHARED'], 'spec')
-  spec = (folder / '3_long_short_alignment.md').read_text()
-  for rows in (*alignment_paper.ALPHA.values(), alignment_paper.OFFSETS,
-               alignment_paper.EQUAL_TIME):
-    for steps in rows.values():
-      assert '/'.join(f'{x:.2f}' for x in steps) in spec
+# Perplexity after 50, 100 and 200 steps as the paper prints it: by α, by the range of
+# e, and in equal time.
+_PRINTED = {
+    'CLEX on RedPajama-Book': """0 7.21/6.56/6.12 0.1 6.89/6.24/5.88
+        0.3 6.95/6.35/5.98 0.5 7.44/7.01/6.54 1 16.21/14.12/12.92""",
+    'CLEX on PG19': '0 8.92/7.89/7.45 0.1 8.95/7.92/7.35 0.5 9.42/8.59/8.21',
+    'LongQLoRA': '0 6.82/6.41/5.82 0.1 6.72/6.39/5.77 0.5 7.07/6.62/5.92',
+    'EABF': '0 6.89/6.52/6.01 0.1 6.92/6.43/5.91 0.5 7.14/6.78/6.34',
+}
+_PRINTED_BY_RANGE = '6.72/6.39/5.77 6.77/6.29/5.81 6.82/6.47/5.94 15.65/13.59/12.52'
+_PRINTED_IN_EQUAL_TIME = '6.92/6.27/5.91 9.02/8.01/7.39 6.79/6.42/5.74 7.01/6.48/5.86'
+
+
+def test_the_numbers_of_the_paper_are_as_printed():
+  written = lambda rows: ['/'.join(f'{x:.2f}' for x in row) for row in rows.values()]
+  for setting, printed in _PRINTED.items():
+    words = printed.split()
+    rows = paper.ALPHA[setting]
+    assert (list(rows), written(rows)) == (words[::2], words[1::2])
+  assert paper.ALPHA.keys() == _PRINTED.keys()
+  assert written(paper.OFFSETS) == _PRINTED_BY_RANGE.split()
+  assert list(paper.EQUAL_TIME) == list(_PRINTED)
+  assert written(paper.EQUAL_TIME) == _PRINTED_IN_EQUAL_TIME.split()

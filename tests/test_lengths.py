@@ -1,4 +1,4 @@
-"""Measurements of models at any length, against the same thing done by hand."""
+"""Measurements of models at any length, against the same computed by hand."""
 
 import functools
 
@@ -26,11 +26,11 @@ def _sample(key, num_sequences, length):
                           max_length=length, num_classes=3)
 
 
-def _params(key, sharpness=1.0):
+def _variables(key, sharpness=1.0):
   batch = _sample(key, 2, 5)
   params = _MODEL.init(key, batch.query, batch.items)['params']
   params['attention']['query_kernel'] *= sharpness
-  return params
+  return {'params': params}
 
 
 def _all_sequences(key, num_sequences, length):
@@ -45,20 +45,20 @@ def _all_sequences(key, num_sequences, length):
 @pytest.mark.parametrize('length, num_sequences', [(13, 8), (2**11, 32)])
 def test_metrics_are_means_over_all_sequences(key, length, num_sequences):
   # 2**11 items: four chunks of eight sequences.
-  params = _params(key, sharpness=5.0)
+  variables = _variables(key, sharpness=5.0)
   coefficients = jnp.array([0.0, 0.0, 0.0, 0.5, 1.0])
   rng = np.random.default_rng(0)
   then = Moments(rng.normal(size=8), rng.uniform(0.5, 1.0, 8), None)
   evaluate = jax.jit(functools.partial(
       lengths.evaluate, _APPLY, _sample, length=length, num_sequences=num_sequences,
       fixed_query=_QUERY, reference=then))
-  measured = evaluate(params, key, coefficients)
+  measured = evaluate(variables, key, coefficients)
   batch = _all_sequences(key, num_sequences, length)
   fitted = functools.partial(adaptive_temperature, coefficients=coefficients)
   rows = np.arange(num_sequences)
   for suffix, temperature in (
       ('', None), ('+adaptive', adaptive_temperature), ('+fitted', fitted)):
-    logits, sown = _APPLY(params, batch.query, batch.items, temperature)
+    logits, sown = _APPLY(variables, batch.query, batch.items, temperature)
     weights = np.asarray(sown['attention_weights'], np.float64)
     output = np.asarray(sown['normalized_output'], np.float64)
     hits = np.asarray(logits).argmax(-1) == np.asarray(batch.target)
@@ -79,17 +79,17 @@ def test_metrics_are_means_over_all_sequences(key, length, num_sequences):
       np.testing.assert_allclose(
           measured['']['input_distance'],
           (shift**2 + change**2).sum() / (then.deviation**2).sum(), rtol=1e-4)
-  _, sown = _APPLY(params, jnp.full_like(batch.query, 0.5), batch.items)
+  _, sown = _APPLY(variables, jnp.full_like(batch.query, 0.5), batch.items)
   np.testing.assert_allclose(
       measured['']['component_variance'],
       np.asarray(sown['attention_output'], np.float64).var(0, ddof=1).mean(), rtol=1e-3)
 
 
 def test_variance_of_a_component_falls_as_one_over_n_under_uniform_weights(key):
-  params = _params(key, sharpness=0.0)
+  variables = _variables(key, sharpness=0.0)
   at = lambda n: jax.jit(functools.partial(
       lengths.evaluate, _APPLY, _sample, length=n, num_sequences=4096,
-      fixed_query=_QUERY))(params, key, jnp.zeros(5))['']['component_variance']
+      fixed_query=_QUERY))(variables, key, jnp.zeros(5))['']['component_variance']
   # Relative standard error of a variance of 4,096 sequences: about 2 % a component,
   # and the components share their sequences.
   np.testing.assert_allclose(at(4) / at(64), 16, rtol=0.15)
@@ -110,8 +110,8 @@ def test_distance_is_in_units_of_the_variance_then():
 
 
 def test_a_model_of_nan_has_no_accuracy(key):
-  params = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), _params(key))
-  measured = lengths.evaluate(_APPLY, _sample, params, key, jnp.zeros(5), length=16,
+  variables = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), _variables(key))
+  measured = lengths.evaluate(_APPLY, _sample, variables, key, jnp.zeros(5), length=16,
                               num_sequences=8, fixed_query=_QUERY)
   for suffix in lengths.ADAPTATIONS:
     assert jnp.isnan(measured[suffix]['accuracy'])
@@ -165,14 +165,14 @@ def test_chunks_divide_the_sequences_and_hold_at_most_2_to_the_14_items():
 
 
 def test_best_beta_is_the_one_with_the_most_probable_target(key):
-  params = _params(key, sharpness=5.0)
-  entropy, beta = lengths.best_betas(_APPLY, _sample, params, key, length=32,
+  variables = _variables(key, sharpness=5.0)
+  entropy, beta = lengths.best_betas(_APPLY, _sample, variables, key, length=32,
                                      num_sequences=16)
   batch = _all_sequences(key, 16, 32)
 
   def probability(b):
     cool = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), b)
-    logits, sown = _APPLY(params, batch.query, batch.items, cool)
+    logits, sown = _APPLY(variables, batch.query, batch.items, cool)
     picked = np.asarray(jax.nn.log_softmax(logits))[np.arange(16), batch.target]
     return picked, np.asarray(sown['attention_weights'])
 
@@ -187,9 +187,10 @@ def test_best_beta_is_the_one_with_the_most_probable_target(key):
 
 
 def test_bound_of_proposition_1_holds_and_its_constants_are_those_of_the_items(key):
-  params = _params(key, sharpness=2.0)
+  variables = _variables(key, sharpness=2.0)
   vocabulary = retrieval.vocabulary(3)
-  constants = distribution.variance_bound(_APPLY, params, vocabulary, _QUERY)
+  params = variables['params']
+  constants = distribution.variance_bound(_APPLY, variables, vocabulary, _QUERY)
   # By hand: plain keys, queries and values of every item.
   plain = {k: np.asarray(v, np.float64) for k, v in params['attention'].items()
            if k != 'norm'}
@@ -205,28 +206,28 @@ def test_bound_of_proposition_1_holds_and_its_constants_are_those_of_the_items(k
                              (items @ plain['value_kernel']).var(0).mean(), rtol=1e-3)
   for length in (8, 64):
     measured = lengths.evaluate(
-        _APPLY, _sample, params, key, jnp.zeros(5), length=length, num_sequences=256,
+        _APPLY, _sample, variables, key, jnp.zeros(5), length=length, num_sequences=256,
         fixed_query=_QUERY)['']['component_variance']
     bound = np.exp(2 * constants['logit_range']) * constants['value_variance'] / length
     assert measured < bound
 
 
 def test_the_range_of_logits_is_finite_where_weights_underflow(key):
-  constants = jax.jit(lambda params: distribution.variance_bound(
-      _APPLY, params, retrieval.vocabulary(3), _QUERY))
-  ranges = [constants(_params(key, sharpness))['logit_range']
+  constants = jax.jit(lambda variables: distribution.variance_bound(
+      _APPLY, variables, retrieval.vocabulary(3), _QUERY))
+  ranges = [constants(_variables(key, sharpness))['logit_range']
             for sharpness in (1.0, 1000.0)]
   assert ranges[1] > 200
   np.testing.assert_allclose(ranges[1], 1000 * ranges[0], rtol=1e-2)
 
 
 def test_components_and_top_weights_are_those_of_the_model(key):
-  params = _params(key, sharpness=5.0)
+  variables = _variables(key, sharpness=5.0)
   arguments = dict(length=11, num_sequences=8)
   batch = _all_sequences(key, 8, 11)
-  _, sown = _APPLY(params, batch.query, batch.items)
+  _, sown = _APPLY(variables, batch.query, batch.items)
   np.testing.assert_allclose(
-      distribution.components(_APPLY, _sample, params, key, num_components=3,
+      distribution.components(_APPLY, _sample, variables, key, num_components=3,
                               **arguments),
       sown['normalized_output'][:, :3], atol=1e-5)
   weights = np.asarray(sown['attention_weights'])
@@ -234,7 +235,7 @@ def test_components_and_top_weights_are_those_of_the_model(key):
   order = np.argsort(-priority, axis=1)[:, :4]
   np.testing.assert_allclose(
       distribution.top_weights(
-          _APPLY, _sample, params, key, num_items=4, **arguments,
+          _APPLY, _sample, variables, key, num_items=4, **arguments,
           order=lambda batch, weights: batch.items[..., 0]),
       np.take_along_axis(weights, order, axis=1), atol=1e-6)
 
@@ -242,7 +243,7 @@ def test_components_and_top_weights_are_those_of_the_model(key):
 def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
   mesh = sharding.seed_mesh()
   keys = ensemble.seed_keys(0, 0, mesh.size)
-  params = jax.vmap(_params)(keys)
+  variables = jax.vmap(_variables)(keys)
   fitted_to = []
 
   def fit(entropy, beta):
@@ -256,18 +257,18 @@ def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
       fit_sequences=32, trained_up_to=16, fixed_query=_QUERY,
       vocabulary=retrieval.vocabulary(3), mesh=mesh)
   other_keys = ensemble.seed_keys(1, 0, mesh.size)
-  evaluate = jax.jit(lambda params, key, coefficients, other_key: lengths.evaluate(
-      _APPLY, _sample, params, key, coefficients, length=32, num_sequences=16,
+  evaluate = jax.jit(lambda variables, key, coefficients, other_key: lengths.evaluate(
+      _APPLY, _sample, variables, key, coefficients, length=32, num_sequences=16,
       fixed_query=_QUERY, reference=distribution.moments_at(
-          _APPLY, _sample, params, other_key, length=16, num_sequences=16)))
-  bound = jax.jit(lambda params: distribution.variance_bound(
-      _APPLY, params, retrieval.vocabulary(3), _QUERY))
+          _APPLY, _sample, variables, other_key, length=16, num_sequences=16)))
+  bound = jax.jit(lambda variables: distribution.variance_bound(
+      _APPLY, variables, retrieval.vocabulary(3), _QUERY))
   best_betas = [jax.jit(functools.partial(
       lengths.best_betas, _APPLY, _sample, length=n, num_sequences=32))
                 for n in (8, 16)]
-  measured = function(*(sharding.put(x, mesh) for x in (params, keys, other_keys)))
+  measured = function(*(sharding.put(x, mesh) for x in (variables, keys, other_keys)))
   for seed in (0, mesh.size - 1):
-    own = jax.tree.map(lambda x, seed=seed: x[seed], params)
+    own = jax.tree.map(lambda x, seed=seed: x[seed], variables)
     alone = evaluate(own, keys[seed], jnp.array([0.0, 0.0, 0.0, 0.0, 2.0 + seed]),
                      other_keys[seed])
     for suffix in lengths.ADAPTATIONS:

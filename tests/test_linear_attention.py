@@ -100,7 +100,7 @@ def test_the_papers_single_number(task, gamma, train, test):
 
   np.testing.assert_allclose(losses(value, range(1, 11)).mean(), train, atol=1e-6)
   np.testing.assert_allclose(losses(value, [50]), test, atol=1e-6)
-  # It is the best of its kind.
+  # It minimizes the loss at the training lengths.
   for other in (value - 1e-3, value + 1e-3):
     assert losses(other, range(1, 11)).mean() > losses(value, range(1, 11)).mean()
 

@@ -52,7 +52,7 @@ def test_the_model_is_a_loop_over_bits(key, width):
   apply = jax.jit(model_file.LinearAttention(width).apply)
   np.testing.assert_allclose(
       apply({'params': params}, bits, length), expected, rtol=1e-5, atol=1e-6)
-  # What is behind the last bit does not matter.
+  # Bits after the last are ignored.
   other = np.where(np.arange(7) < length[:, None], bits, 1 - bits)
   np.testing.assert_array_equal(
       apply({'params': params}, other, length), apply({'params': params}, bits, length))
@@ -134,16 +134,20 @@ def test_drawn_strings_have_the_exact_loss(task):
 
 
 @pytest.mark.parametrize('fields, words', [
-    ({'tasks': ('median',)}, "of mean, length, sum: ('median',)"),
-    ({'tasks': ()}, 'config.tasks must be distinct, of mean, length, sum: ()'),
-    ({'train_lengths': (0,)}, 'config.train_lengths must be distinct, positive whole'),
-    ({'train_lengths': (5, 5)}, 'whole numbers: (5, 5)'),
+    ({'tasks': ('median',)},
+     "must be one or more of mean, length, sum, each once: ('median',)"),
+    ({'tasks': ()},
+     'config.tasks must be one or more of mean, length, sum, each once: ()'),
+    ({'train_lengths': (0,)}, 'config.train_lengths must be one or more whole numbers'),
+    ({'train_lengths': (5, 5)},
+     'train_lengths must be one or more whole numbers from 1 to 2**31-1, each once: ('),
     ({'evaluate.max_length': 20}, 'must be beyond the training lengths: 20, 20'),
     ({'evaluate.sampled_lengths': (51,)}, 'must not exceed max_length: 51, 50'),
-    ({'optimizer.learning_rate': 0.0}, 'must be positive and finite: 0.0'),
+    ({'optimizer.learning_rate': 0.0},
+     'config.optimizer.learning_rate must be a finite number above 0: 0.0'),
     ({'train.steps_per_call': 300}, 'num_steps 2000 must be a multiple of'),
-    ({'num_seeds': 1}, 'config.num_seeds must be a whole number from 2 on: 1'),
-    ({'seed': -1}, 'config.seed must lie in 0..2**32-1: -1'),
+    ({'num_seeds': 1}, 'config.num_seeds must be a whole number from 2 to 1000000, to'),
+    ({'seed': -1}, 'config.seed must be a whole number from 0 to 2**32-1: -1'),
 ])
 def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words):
   config = config_file.get_config()
@@ -160,11 +164,14 @@ def _run(workdir, *arguments):
       cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
-  done = _run(tmp_path / 'run', "--config.tasks=('median',)")
+def test_bad_input_is_one_line_and_exit_code_2(run_here, tmp_path):
+  done = run_here(
+      'linear_attention', '--config=configs/linear_attention.py:smoke',
+      f'--workdir={tmp_path}/run', "--config.tasks=('median',)")
   assert (done.returncode, done.stdout) == (2, '')
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
-  assert "config.tasks must be distinct, of mean, length, sum: ('median" in done.stderr
+  words = "config.tasks must be one or more of mean, length, sum, each once: ('median"
+  assert words in done.stderr
   assert not (tmp_path / 'run').exists()
 
 

@@ -1,4 +1,4 @@
-"""config.json of the Llama family: both styles, what is left out, what is wrong."""
+"""config.json of the Llama family: both styles, missing fields, wrong fields."""
 
 import json
 import math
@@ -87,17 +87,17 @@ def test_two_names_and_nulls_say_the_same():
 
 @pytest.mark.parametrize('fields,says', [
     ({'model_type': 'gpt2', 'architectures': ['GPT2LMHeadModel']},
-     "model_type 'gpt2' .*'GPT2LMHeadModel'.* is not supported: must be of llama"),
+     "model_type 'gpt2' .*'GPT2LMHeadModel'.* is not supported: must be one of llama"),
     ({'model_type': ...}, 'model_type None .* is not supported'),
     ({'architectures': ['MixtralForCausalLM']},
-     "architecture 'MixtralForCausalLM' is not supported, or none of"),
+     "architecture 'MixtralForCausalLM' is not supported, or is not one of"),
     ({'hidden_size': ...}, 'config.json: hidden_size is missing'),
     ({'hidden_size': '12'}, "hidden_size must be a number of type int: '12'"),
     ({'hidden_size': True}, 'hidden_size must be a number of type int: True'),
     ({'tie_word_embeddings': 1}, 'tie_word_embeddings must be true or false: 1'),
     ({'hidden_act': 'gelu'}, "hidden_act 'gelu' is not supported"),
     ({'quantization_config': {'bits': 4}}, 'quantization_config .* is not supported'),
-    ({'num_key_value_heads': 3}, '3 heads of keys do not divide 4'),
+    ({'num_key_value_heads': 3}, '3 key heads do not divide 4'),
     ({'num_hidden_layers': 0}, 'num_hidden_layers must be positive .*: 0'),
     ({'vocab_size': 2**31}, 'vocab_size must be positive and at most .*: 2147483648'),
     ({'head_dim': 0}, 'head_dim must be positive .*: 0'),
@@ -123,20 +123,20 @@ def test_two_names_and_nulls_say_the_same():
     ({'rope_scaling': {'rope_type': 'longrope'}}, "rope type 'longrope' is not supp"),
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
-    ({'rope_scaling': 3}, 'is no object: 3'),
+    ({'rope_scaling': 3}, 'must be an object: 3'),
     ({'model_type': 'mistral', 'sliding_window': 4},
      'sliding_window 4 is not supported: .* set it to null in config.json'),
     ({'model_type': 'mistral', 'sliding_window': 4096}, 'window 4096 is not supported'),
     ({'model_type': 'mistral', 'sliding_window': '4'}, "window '4' is not supported"),
-    ({'model_type': 'mistral'}, 'window 4096, as it is where it is missing, is not'),
+    ({'model_type': 'mistral'}, 'window 4096, the default, is not'),
     ({'hidden_size': 16}, r'embed_tokens.weight is \(23, 12\), but .* \(23, 16\)'),
-    ({'intermediate_size': 11}, r'\(12, 10\), but config.json makes it \(12, 11\)'),
-    ({'num_hidden_layers': 3}, 'has no model.layers.2.* asks for'),
+    ({'intermediate_size': 11}, r'\(12, 10\), but config.json requires \(12, 11\)'),
+    ({'num_hidden_layers': 3}, 'has no model.layers.2.* requires'),
     ({'num_hidden_layers': 2**30}, '21 tensors, too few for the 1073741824 layers'),
     ({'vocab_size': 2**31 - 1, 'hidden_size': 2**31 - 2},
      r'embed_tokens.weight is \(23, 12\), but config.json'),
-    ({'num_hidden_layers': 1}, 'has model.layers.1.*, which is not of the model'),
-    ({'vocab_size': 24}, r'\(23, 12\), but config.json makes it \(24, 12\)'),
+    ({'num_hidden_layers': 1}, 'has model.layers.1.*, which is not part of the model'),
+    ({'vocab_size': 24}, r'\(23, 12\), but config.json requires \(24, 12\)'),
     ({'mlp_bias': True}, 'has no model.layers.0.mlp.*bias'),
 ])
 def test_what_config_json_has_wrong_is_told_in_one_line(saved, fields, says):

@@ -77,7 +77,7 @@ def test_files_that_an_index_misnames_are_told(sharded):
   files = sorted(set(good['weight_map'].values()))
   for change, error, says in [
       (lambda m: m.update(extra=files[0]), ValueError, f'{files[0]} has no extra'),
-      *((lambda m, name=name: m.update(extra=name), ValueError, f'not beside.*: {says}')
+      *((lambda m, name=name: m.update(extra=name), ValueError, f'not a.*: {says}')
         for name, says in _MISNAMED),
       (lambda m: m.clear(), ValueError, 'has no weight_map'),
       (lambda m: m.update({k: files[0] for k in m}), ValueError, f'{files[0]} has no '),
@@ -111,7 +111,7 @@ def test_tensors_of_several_dtypes_need_a_word(saved):
     tensors[name] = tensors[name].astype(ml_dtypes.bfloat16)
 
   edit_tensors(folder, narrow)
-  with pytest.raises(ValueError, match=r'is F32, model.norm.weight is BF16; say of'):
+  with pytest.raises(ValueError, match=r'is F32, model.norm.weight is BF16; choose'):
     load_checkpoint(folder)
   _, loaded = load_checkpoint(folder, dtype=jnp.float32)
   assert {x.dtype for x in jax.tree.leaves(loaded)} == {jnp.dtype(jnp.float32)}

@@ -1,4 +1,4 @@
-"""The Llama decoder: against a plain numpy one, its cache, and what it keeps."""
+"""The Llama decoder: against plain numpy, its cache, and its memory."""
 
 import chex
 import jax
@@ -8,6 +8,7 @@ import pytest
 
 from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.models import rope as rotary
+from vvlen.models.llama import abstract_params
 from vvlen.models.rope import Dynamic
 
 B, L = 2, 13
@@ -38,7 +39,7 @@ def _numpy_logits(model, variables, tokens):
       layer = p[f'layer_{i}']
 
       def apply(name, y, layer=layer):
-        return y @ layer[name]['kernel'].T + layer[name].get('bias', 0.0)
+        return y @ layer[name]['kernel'] + layer[name].get('bias', 0.0)
 
       z = norm(x, layer['attention_norm']['scale'])
       q, k, v = (apply(name, z).reshape(n, -1, width) for name in (
@@ -59,7 +60,7 @@ def _numpy_logits(model, variables, tokens):
 
 
 @pytest.mark.parametrize('fields', [
-    {}, {'tied': False}, {'attention_bias': True, 'output_bias': True},
+    {}, {'tied': False}, {'attention_bias': True}, {'output_bias': True},
     {'mlp_bias': True}, {'num_key_heads': 4}, {'num_key_heads': 1}, {'epsilon': 0.1},
     *({'rope': rope} for rope in ROPES.values()),
 ], ids=lambda x: '-'.join(map(str, x)))
@@ -71,6 +72,16 @@ def test_logits_are_those_of_the_formula(tokens, fields):
   assert logits.dtype == jnp.float32
   expected = _numpy_logits(model, variables, tokens)
   np.testing.assert_allclose(logits, expected, atol=2e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize('field, names', [
+    ('attention_bias', {'query', 'key', 'value'}), ('output_bias', {'output'}),
+    ('mlp_bias', {'gate', 'up', 'down'}),
+])
+def test_biases_are_those_of_their_field(field, names):
+  for layer in ('layer_0', 'layer_1'):
+    parts = abstract_params(llama(**{field: True}))[layer]
+    assert {name for name, part in parts.items() if 'bias' in part} == names
 
 
 def test_float64_parameters_give_float64_logits(tokens):
@@ -91,7 +102,7 @@ def test_bfloat16_multiplies_in_bfloat16_and_sums_in_float32(tokens):
   logits = model.apply(narrow, tokens)
   assert logits.dtype == jnp.float32
   assert 1e-4 < np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
-  # The same with float32 parameters, from which training goes on.
+  # The same with float32 parameters, from which training can continue.
   masters = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
   cast = model.clone(dtype=jnp.bfloat16).apply(masters, tokens)
   assert np.abs(cast - exact).max() < 0.1 * np.abs(exact).max()
@@ -168,7 +179,7 @@ def _check_cache(model, tokens, steps):
   hidden, cache = model.apply(variables, tokens[:, :5], lengths, L, method='prefill')
   for number in range(steps + 1):
     for row, length in enumerate(lengths + number):
-      # After the prompt each row goes on with its own tokens.
+      # After the prompt each row continues with its own tokens.
       if depends_on_length:
         expected = read(tokens[row:row + 1, :length])[0, -1]
       else:
@@ -242,7 +253,7 @@ def test_tokens_outside_are_refused_or_nan(tokens):
 
 
 @pytest.mark.parametrize('fields,says', [
-    ({'num_key_heads': 3}, '3 heads of keys do not divide 4'),
+    ({'num_key_heads': 3}, '3 key heads do not divide 4'),
     ({'head_width': None, 'width': 13}, '4 heads do not divide a width of 13'),
     ({'num_layers': 0}, 'num_layers must be positive: 0'),
     ({'head_width': 5}, 'even width of heads: 5'),

@@ -98,7 +98,7 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(kind):
     assert model.tied == expected.tie_word_embeddings
   window = getattr(theirs(), 'sliding_window', None)
   if window is not None:
-    with pytest.raises(ValueError, match=f'sliding_window {window}, as it is where it'):
+    with pytest.raises(ValueError, match=f'sliding_window {window}, the default'):
       model_of({'model_type': kind.lower(), **least})
 
 
@@ -114,7 +114,7 @@ def test_several_files_of_transformers_are_read(tmp_path):
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_narrow_parameters_are_those_that_were_saved(tmp_path, dtype):
   _make().to(getattr(torch, dtype)).save_pretrained(tmp_path)
-  # Read anew, for the cast rounded their rotary rates too.
+  # Loaded again, since the cast rounded their rotary rates too.
   theirs = transformers.AutoModelForCausalLM.from_pretrained(
       tmp_path, dtype=torch.float32, attn_implementation='eager').eval()
   model, variables = load_checkpoint(tmp_path)
@@ -122,7 +122,7 @@ def test_narrow_parameters_are_those_that_were_saved(tmp_path, dtype):
   wide = jax.tree.map(lambda x: x.astype(jnp.float32), variables)
   np.testing.assert_allclose(
       model.apply(wide, jnp.asarray(TOKENS)), _logits(theirs), atol=1e-4)
-  # As they are, both round in their own order.
+  # Without a cast, each rounds in its own order.
   narrow = model.apply(variables, jnp.asarray(TOKENS))
   exact = np.asarray(model.apply(wide, jnp.asarray(TOKENS)))
   assert np.abs(narrow - exact).max() < 0.1 * np.abs(exact).max()

@@ -34,7 +34,7 @@ def test_no_key_comes_twice(key, length, num_keys):
   assert 0 <= keys.min() and keys.max() < num_keys
 
 
-# The first two draw again what came twice, found by pairs and by a table; the others
+# The first two draw repeated keys again, found by pairs or by a table; the others
 # permute.
 @pytest.mark.parametrize('length, num_keys', [(2, 32), (8, 16), (3, 5), (9, 16)])
 def test_every_ordered_pair_of_keys_is_equally_likely(length, num_keys):
@@ -69,7 +69,7 @@ def test_redrawing_and_permuting_draw_every_set_and_order_alike(count, num_keys)
 
 
 def test_a_permutation_of_many_keys_keeps_no_order():
-  # Too few random bits leave keys that are alike in them in order.
+  # With too few random bits, keys with equal bits would stay in order.
   count = 16384
   keys = np.asarray(lookup.distinct(jax.random.key(6), 16, count, count))
   ascents = (np.diff(keys, axis=1) > 0).sum(axis=1)
@@ -116,7 +116,7 @@ def test_sizes_that_cannot_be_are_named(key, sizes, words):
   good = dict(batch_size=2, min_length=3, max_length=8, num_keys=K, num_values=C)
   with pytest.raises(ValueError, match=words):
     lookup.sample(key, **good | sizes)
-  with pytest.raises(ValueError, match='20 distinct keys of 8'):
+  with pytest.raises(ValueError, match='20 distinct keys from 8'):
     lookup.distinct(key, 2, 20, 8)
 
 
@@ -138,13 +138,13 @@ def _params(model, batch):
       lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32), params)
 
 
-# Fewer items than keys, which looks embeddings up, and more, which makes the table.
+# With fewer items than keys, embeddings are looked up; with more, tables are made.
 @pytest.mark.parametrize('batch_size', [2, 16])
 @pytest.mark.parametrize('item_encoder', ['mlp', 'linear'])
 def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
   batch = _sampler(batch_size, 5, 16)(key)
   model = _model(norm='layer_norm', item_encoder=item_encoder)
-  plain = _model(norm='layer_norm', item_encoder=item_encoder, table=False, fold=False)
+  plain = _model(norm='layer_norm', item_encoder=item_encoder, table=False)
   params = _params(model, batch)
 
   def loss(params, model):
@@ -163,14 +163,32 @@ def test_rows_of_keys_may_be_made_once(key, item_encoder):
   model = _model(item_encoder=item_encoder)
   params = _params(model, batch)
   prepared = with_key_rows(params)
-  assert prepared.keys() - params.keys() == (
-      {'key_rows'} if item_encoder == 'mlp' else set())
-  logits = lambda params: model.apply(
-      {'params': params}, batch.query, batch.items, batch.mask)
-  np.testing.assert_allclose(logits(prepared), logits(params), rtol=1e-4, atol=1e-5)
+  chex.assert_trees_all_equal(prepared['params'], params)
+  assert prepared.keys() - {'params'} == (
+      {'tables'} if item_encoder == 'mlp' else set())
+  logits = lambda variables: model.apply(
+      variables, batch.query, batch.items, batch.mask)
+  plain = logits({'params': params})
+  np.testing.assert_allclose(logits(prepared), plain, rtol=1e-4, atol=1e-5)
   if item_encoder == 'mlp':  # they are what is read
-    other = logits(prepared | {'key_rows': 2 * prepared['key_rows']})
-    assert np.abs(other - logits(params)).max() > 1e-3
+    twice = {'key_rows': 2 * prepared['tables']['key_rows']}
+    assert np.abs(logits({**prepared, 'tables': twice}) - plain).max() > 1e-3
+
+
+def test_gradients_pass_through_the_rows_of_keys(key):
+  batch = _sampler(3, 5, 16)(key)
+  model = _model()
+  params = _params(model, batch)
+
+  def gradient(prepare):
+    return jax.grad(lambda params: jnp.sin(model.apply(
+        prepare(params), batch.query, batch.items, batch.mask)).sum())(params)
+
+  found = gradient(with_key_rows)
+  expected = gradient(lambda params: {'params': params})
+  chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
+  of_key, _ = jnp.split(found['item_hidden_kernel'], 2)
+  assert (of_key != 0).all()
 
 
 def test_order_and_padding_change_nothing_and_the_query_does(key):

@@ -23,6 +23,7 @@ from experiments.measure import figures as measurements_figures
 from experiments.measure import report as measurements
 from experiments.measure import run as measure
 from experiments.measure import spread as measurements_spread
+from experiments.measure.rows import key_of, Part
 from tests.conftest import free_port, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
 from vvlen.evaluation import attention_spread as output_spread
@@ -73,7 +74,7 @@ def whole(tmp_path_factory, fast_compilation, checkpoint, text):
 def _values(workdir):
   rows = results.read_rows(workdir / 'results.csv')
   assert {(row.experiment, row.seed) for row in rows} == {('measure', 0)}
-  return {(row.arm, row.metric, row.length): row.value for row in rows}
+  return {key_of(row): row.value for row in rows}
 
 
 def test_a_run_writes_tables_and_figures(whole):
@@ -88,15 +89,39 @@ def test_a_run_writes_tables_and_figures(whole):
     assert {f'figures/{name}.png', f'figures/{name}.pdf'} <= made
     assert str(workdir / 'figures' / f'{name}.png') in out
   assert 'has no tokenizer.json: the text is read as bytes.' in out
-  read = f'{len(_stream(whole)):,} tokens of text, of which perplexity reads the first '
-  assert (f'\n{read}128, the others sequences spread over all. 18 of 18 measurements '
-          'to make.') in out
+  read = f'{len(_stream(whole)):,} tokens of text: perplexity reads the first '
+  assert (f'\n{read}128, other measurements all of it. 18 of 18 measurements '
+          'to do.') in out
   stored = json.loads((workdir / 'config.json').read_text())
   assert stored['sessions'][-1]['finished'] and len(stored['sessions']) == 1
   inputs = stored['config']['inputs']
   assert inputs['length'] == 16 and inputs['vocab_size'] == 257
   assert inputs['text_tokens'] == len(_stream(whole))
   assert len(inputs['text_sha256']) == len(inputs['checkpoint_sha256']) == 64
+
+
+def test_layers_heads_and_offsets_are_columns(whole):
+  rows = results.read_rows(whole[0] / 'results.csv')
+  measured = [row for row in rows if row.metric != 'done']
+  whole_arms = {'block', 'sliding', *(f'block_{n}' for n in (8, 16, 32)),
+                *(f'{arm}/piece_{i}' for arm in ('block', 'sliding') for i in range(4))}
+  spreads = {f'{condition}/{reading}' for condition in ('random_nope', 'random', 'text')
+             for reading in ('as_it_is', 'fixed')}
+  assert {row.arm for row in measured} == whole_arms | spreads | {
+      'misalignment', 'text', 'shuffled'}
+  assert {row[6:] for row in measured if row.arm in whole_arms} == {(None,) * 5}
+  for row in measured:
+    assert (row.layer is not None) == (row.arm in {*spreads, 'text', 'shuffled'})
+    assert (row.offset is not None) == (row.arm == 'misalignment')
+  at = lambda **columns: {row.layer for row in measured if columns.items()
+                          <= row._asdict().items()}
+  assert at(arm='text', metric='entropy', head=3) == {0, 1}
+  assert at(arm='text/fixed', metric='slope', head=3) == {0}
+  assert {row.offset for row in measured} == {None, 1, 4}
+  components = {row.component for row in measured} - {None}
+  assert len(components) == 4
+  assert {(row.metric, row.head) for row in measured
+          if row.component in components} == {('std', None)}
 
 
 def _stream(whole):
@@ -125,29 +150,31 @@ def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
       close(values[f'block_{length}', 'nll_after', 8], by_position[7:11].mean())
   streams = pieces.spaced(stream, 16 + 4, 4)
   found = misalignment(apply, streams, 16, 4)
+  part = Part('misalignment', offset=4)
   for name, value in found._asdict().items():
-    close(values['offset_4', name, 16], value)
-    low, high = (values['offset_4', name + end, 16] for end in ('_low', '_high'))
-    assert low <= values['offset_4', name, 16] <= high
-  assert ('offset_4', 'sce', 8) not in values  # not below half of the length
-  # Text, its last token as it is.
+    close(values[part, name, 16], value)
+    low, high = (values[part, name + end, 16] for end in ('_low', '_high'))
+    assert low <= values[part, name, 16] <= high
+  assert (part, 'sce', 8) not in values  # not below half of the length
+  # Text with its own last token.
   sequences = pieces.spaced(stream, 16, 12)
   outputs = output_spread.spread_by_length(
       probe_layer(model, variables, 0), sequences, [2, 4, 8, 16])
   slope = output_spread.slope([2, 4, 8, 16], outputs, num_resamples=50)
-  arm = 'text/as_it_is/layer_0'
+  arm = Part('text/as_it_is', 0)
   close([values[arm, f'slope{end}', None] for end in ('', '_low', '_high')], slope)
   close(values[arm, 'std', 8], outputs[:, 2].std(0).mean())
-  close(values[arm, 'std_component_23', 8], outputs[:, 2, 23].std())
+  close(values[arm._replace(component=23), 'std', 8], outputs[:, 2, 23].std())
   # The whole table of what there is.
   for order in ('text', 'shuffled'):
     for layer in (0, 1):
-      arm = f'{order}/layer_{layer}'
+      arm = Part(order, layer)
       for n in (2, 4, 8, 16, 32):
-        heads = [values[f'{arm}/head_{h}', 'entropy', n] for h in range(4)]
+        heads = [values[arm._replace(head=h), 'entropy', n] for h in range(4)]
         close(values[arm, 'entropy', n], np.mean(heads))
         assert 0 <= values[arm, 'entropy', n] <= np.log(n) + 1e-6
-      heads = [values[f'{arm}/head_{h}', 'recency_probability', 16] for h in range(4)]
+      heads = [values[arm._replace(head=h), 'recency_probability', 16]
+               for h in range(4)]
       close(values[arm, 'recency_probability', 16], np.mean(heads))
 
 
@@ -214,7 +241,7 @@ def test_windows_that_are_in_two_pieces_belong_to_one():
   np.testing.assert_allclose(means, [3 / 4, 3 / 2, 9 / 4])
   assert scored.tolist() == [4, 2, 4]
   config = config_file.get_config('smoke')
-  # One piece alone says nothing of others, and a piece may have nothing to say.
+  # One piece alone gives no interval, and a piece may have no value.
   [row] = pieces.interval(config, 'a', 1, 'nll', means[:1], scored[:1])
   assert row.value == 3 / 4
   rows = pieces.interval(config, 'a', 1, 'nll', np.array([2.0, 0]), np.array([3, 0]))
@@ -236,7 +263,7 @@ def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
   both = [output_spread.spread_by_length(without, random, [2, 4, 8, 16], int(q))
           for q in queries]
   slopes = [output_spread.slope([2, 4, 8, 16], x, num_resamples=0)[0] for x in both]
-  arm = 'random_nope/fixed/layer_0'
+  arm = Part('random_nope/fixed', 0)
   np.testing.assert_allclose(values[arm, 'slope', None], np.mean(slopes), rtol=1e-3)
   spread = [x[:, 3].std(0).mean() for x in both]
   np.testing.assert_allclose(
@@ -282,7 +309,7 @@ def test_a_head_has_the_spread_of_its_components(
   slope = lambda curve: np.polyfit(np.log(lengths), np.log(curve), 1)[0]
   everything = slice(None), slice(None)
   for head in range(4):
-    arm = f'{condition}/{reading}/layer_0/head_{head}'
+    arm = Part(f'{condition}/{reading}', 0, head)
     drawn = [curve(head, np.repeat(np.arange(12), a),
                    np.repeat(np.arange(len(outputs)), b))
              for a, b in zip(samples, tokens, strict=True)]
@@ -305,22 +332,22 @@ def test_heads_may_be_chosen_and_their_table_shows_those(whole, checkpoint):
   config.spread.heads = (2,)
   subject = pieces.Subject(model, _stream(whole), 257, 256, 16)
   *_, cell = attention.spread(config, subject)  # text, held fixed
-  found = {(row.arm, row.metric, row.length): row.value for row in cell.rows(variables)}
+  found = {key_of(row): row.value for row in cell.rows(variables)}
   expected = _values(whole[0])
   for key, value in found.items():
     np.testing.assert_allclose(value, expected[key], rtol=1e-3, atol=1e-4)
-  assert {arm for arm, *_ in found} == {
-      'text/fixed/layer_0', 'text/fixed/layer_0/head_2'}
+  assert {part._replace(component=None) for part, *_ in found} == {
+      Part('text/fixed', 0), Part('text/fixed', 0, 2)}
   table = measurements_spread.by_head(found)
   [record] = table.records
   assert (record['layer'], record['last_token'], record['head']) == (0, 'fixed', 2)
-  assert record['text_slope'] == found['text/fixed/layer_0/head_2', 'slope', None]
+  assert record['text_slope'] == found[Part('text/fixed', 0, 2), 'slope', None]
   # Of a whole run each kind of last token has all heads, in their order.
   records = measurements_spread.by_head(expected).records
   assert [(r['last_token'], r['head']) for r in records] == [
       (x, h) for x in ('as_it_is', 'fixed') for h in range(4)]
   assert records[5]['random_nope_slope_low'] == expected[
-      'random_nope/fixed/layer_0/head_1', 'slope_low', None]
+      Part('random_nope/fixed', 0, 1), 'slope_low', None]
 
 
 def test_windows_may_begin_with_bos(whole, checkpoint):
@@ -380,13 +407,13 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
   shutil.copytree(checkpoint, moved)
   done = _run(workdir, f'--checkpoint={moved}', arguments[1])
   assert done.returncode == 0, done.stderr
-  assert '1 of 18 measurements to make' in done.stdout
-  kept = {row[:-1]: row for row in results.read_rows(path)}
+  assert '1 of 18 measurements to do' in done.stdout
+  kept = {row.key: row for row in results.read_rows(path)}
   for row in results.read_rows(whole[0] / 'results.csv'):
     if (row.arm, row.length) in (('sliding', 8), ('sliding', 32)):
-      assert row[:-1] not in kept  # these were not made again
+      assert row.key not in kept  # these were not computed again
     else:
-      assert kept.pop(row[:-1]) == row
+      assert kept.pop(row.key) == row
   assert not kept
   path.write_bytes(before)
   other = tmp_path / 'other.txt'
@@ -407,7 +434,7 @@ def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text)
   shutil.copytree(whole[0], workdir)
   done = _run(workdir, f'--checkpoint={checkpoint}', '--text', str(text))
   assert done.returncode == 0, done.stderr
-  assert '0 of 18 measurements to make' in done.stdout
+  assert '0 of 18 measurements to do' in done.stdout
   assert (workdir / 'results.csv').read_bytes() == (
       whole[0] / 'results.csv').read_bytes()
 
@@ -437,7 +464,7 @@ def test_one_of_several_processes_stops_between_measurements_and_goes_on(
   done = subprocess.run(arguments, capture_output=True, timeout=300, check=False,
                         **options)
   assert done.returncode == 0, done.stderr
-  assert f'{18 - int(count)} of 18 measurements to make' in done.stdout
+  assert f'{18 - int(count)} of 18 measurements to do' in done.stdout
   assert _values(tmp_path / 'told') == _values(whole[0])
 
 
@@ -506,11 +533,13 @@ def _too_large(folder):
     (None, ['--text=/nowhere'], '/nowhere: no such file or folder'),
     (None, ['--config.num_characters=9'], 'fewer than the longest window, of 32'),
     (None, ['--config.spread.layers=(0, 2)'], 'the model has layers 0 to 1, not 2'),
-    (None, ['--config.entropy.layers=(-1,)'], 'the model has layers 0 to 1, not -1'),
+    (None, ['--config.entropy.layers=(-1,)'],
+     'config.entropy.layers must be whole numbers from 0 to 2**31-1, each once: (-1,)'),
     (None, ['--config.spread.heads=(1, 4)'], 'the model has heads 0 to 3, not 4'),
     (None, ['--config.length=1'], 'windows of at least 2 tokens'),
-    (None, ['--config.misalignment.offsets=(9,)'], 'has none below half of 8: (9,)'),
-    (None, ['--config.perplexity.stride=1.5'], 'stride must not exceed 1'),
+    (None, ['--config.misalignment.offsets=(9,)'], 'below half of the length 8: (9,)'),
+    (None, ['--config.perplexity.stride=1.5'],
+     'perplexity.stride must be a number in (0, 1], in units of the window: 1.5'),
     (None, ['--config.nonsense=1'], 'nonsense'),
     (_no_tokenizer, [], 'its vocabulary of 512 is not that of bytes, 257 to 264: put '
      'its tokenizer.json into the folder'),
@@ -523,14 +552,15 @@ def _too_large(folder):
     (_too_large, [], "/other: the model's logits are not finite\n"),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(
-    tmp_path, checkpoint, text, fast_compilation, make, arguments, words):
+    run_here, tmp_path, checkpoint, text, make, arguments, words):
   if make is not None:
     checkpoint = tmp_path / 'other'
     make(checkpoint)
   given = {x.partition('=')[0] for x in arguments}
   usual = [x for x in (f'--checkpoint={checkpoint}', f'--text={text}')
            if x.partition('=')[0] not in given]
-  done = _run(tmp_path / 'run', *usual, *arguments)
+  done = run_here('measure', '--config=configs/measure.py:smoke',
+                  f'--workdir={tmp_path}/run', *usual, *arguments)
   assert done.returncode == 2, done.stderr
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   assert words in done.stderr
@@ -575,13 +605,20 @@ def test_text_that_is_none_is_told(tmp_path, checkpoint, content, words):
 
 
 @pytest.mark.parametrize('fields, words', [
-    ({'seed': -1}, 'config.seed must be a whole number from 0 on: -1'),
-    ({'recency.num_sequences': 1}, 'num_sequences must be a whole number from 2 on: 1'),
-    ({'spread.longest': 0.0}, 'config.spread.longest must be positive: 0.0'),
-    ({'perplexity.lengths': ()}, 'config.perplexity.lengths must be positive: ()'),
-    ({'misalignment.lengths': (-1.0,)}, 'alignment.lengths must be positive: (-1.0,)'),
-    ({'misalignment.offsets': (1.5,)}, 'offsets must be whole numbers: (1.5,)'),
-    ({'dtype': 'int8'}, "config.dtype must be float32 or bfloat16, or none: 'int8'"),
+    ({'seed': -1}, 'config.seed must be a whole number from 0 to 2**32-1: -1'),
+    ({'recency.num_sequences': 1},
+     'config.recency.num_sequences must be a whole number from 2 to 2**31-1: 1'),
+    ({'spread.longest': 0.0},
+     'config.spread.longest must be a number in (0, 2**31-1]: 0.0'),
+    ({'perplexity.lengths': ()},
+     'config.perplexity.lengths must be one or more numbers in (0, 2**31-1]: ()'),
+    ({'misalignment.lengths': (-1.0,)},
+     'misalignment.lengths must be one or more numbers in (0, 2**31-1]: (-1.0,)'),
+    ({'misalignment.offsets': (1.5,)},
+     'misalignment.offsets must be one or more whole numbers from 1 to 2**31-1, each'),
+    ({'dtype': 'int8'}, "config.dtype must be one of '', float32, bfloat16: 'int8'"),
+    ({'recency.num_queries': 257}, 'must not exceed num_tokens: 257, 256'),
+    ({'spread.layers': (0, -1)}, 'layers must be whole numbers from 0 to'),
 ])
 def test_a_configuration_that_cannot_run_is_told(fields, words):
   config = config_file.get_config()
@@ -594,7 +631,7 @@ def test_long_windows_of_a_large_length_are_told():
   config = config_file.get_config()
   assert measure.long_windows(config, 2048) == ''
   assert measure.long_windows(config, 131_072) == (
-      'The longest window has 1,048,576 tokens, as L is 131,072 in config.json; '
+      'The longest window has 1,048,576 tokens, because L is 131,072 in config.json; '
       '--config.length=2048 measures shorter ones.\n')
   config.perplexity.lengths = (1.0,)
   assert 'has 524,288 tokens' in measure.long_windows(config, 131_072)  # of entropy
@@ -671,7 +708,7 @@ def test_a_real_model_shows_what_is_known_of_it(tmp_path):
               f'--text={data / "big.txt"}', config=None, env=usual)
   assert done.returncode == 0, done.stderr
   values = _values(tmp_path / 'run')
-  slope = lambda arm: values[f'{arm}/layer_0', 'slope', None]
+  slope = lambda arm: values[Part(arm, 0), 'slope', None]
   assert slope('random_nope/as_it_is') == pytest.approx(-0.12, abs=0.03)
   assert slope('random/as_it_is') == pytest.approx(0.04, abs=0.03)
   assert slope('text/as_it_is') == pytest.approx(-0.02, abs=0.03)
@@ -680,4 +717,4 @@ def test_a_real_model_shows_what_is_known_of_it(tmp_path):
   assert min(loss('block', times) for times in (1, 2, 4)) > 3.3
   assert loss('block', 8) > loss('block', 1) + 0.5
   assert loss('sliding', 8) > loss('block', 8)
-  assert values['text/layer_4', 'recency_probability', 256] > 0.6
+  assert values[Part('text', 4), 'recency_probability', 256] > 0.6

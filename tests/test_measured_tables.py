@@ -12,8 +12,9 @@ import pytest
 from experiments.linear_attention import tables as linear_tables
 from experiments.measure import report as measure
 from experiments.measure import spread
+from experiments.measure.rows import Part
 from experiments.recency_bias import report as recency
-from experiments.recency_bias.cells import Cell, Simulated
+from experiments.recency_bias.cells import Settings, Simulated
 from tests.cells import cells, interval, mean_of, text
 from vvlen.theory import linear_attention as theory
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
@@ -23,8 +24,8 @@ from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
 def _simulated(**fields):
   """A simulation of two layers in which no two numbers are alike."""
-  cell = Cell(num_tokens=5, num_layers=2, num_simulations=3000, **fields)
-  names = [f'{name}{end}_layer_{layer}' for layer in (1, 2) for end in ('', '_error')
+  cell = Settings(num_tokens=5, num_layers=2, num_simulations=3000, **fields)
+  names = [(name + end, layer) for layer in (1, 2) for end in ('', '_error')
            for name in ('recency_probability', 'violation_rate')]
   numbers = dict(zip(names, (0.511, 0.482, 0.00123, 0.00234, 0.6381, 0.397, 0.0031,
                              0.0042), strict=True))
@@ -262,34 +263,35 @@ def test_every_cell_of_misalignment():
   places = [(16, 2), (1024, 2), (1024, 64)]
   for n, offset in places:
     for metric in (*names, 'half_sce', 'entropy_first', 'entropy_second'):
-      values.add_interval(f'offset_{offset}', metric, n)
-    values[f'offset_{offset}', 'num_sequences', n] = 12
+      values.add_interval(Part('misalignment', offset=offset), metric, n)
+    values[Part('misalignment', offset=offset), 'num_sequences', n] = 12
   table = measure.misalignment(values)
   assert cells(table) == [
       {'window': f'{n:,}', 'offset': str(offset)} | {
-          name: values.shown(f'offset_{offset}', metric, n,
+          name: values.shown(Part('misalignment', offset=offset), metric, n,
                              '.3f' if metric == 'top1_agreement' else '.4f')
           for metric, name in names.items()}
       for n, offset in places]
   for record, (n, offset) in zip(table.records, places, strict=True):
     for metric in ('half_sce', 'entropy_first', 'entropy_second'):
-      assert record[metric] == values[f'offset_{offset}', metric, n]
+      assert record[metric] == values[Part('misalignment', offset=offset), metric, n]
 
 
 def test_every_cell_of_recency_of_attention():
   values = _Made()
   for order, layer in itertools.product(('text', 'shuffled'), (0, 3)):
-    arm = f'{order}/layer_{layer}'
+    arm = Part(order, layer)
     for metric in ('recency_probability', 'violation_rate'):
       values.add_interval(arm, metric, 256)
       for head in (0, 1, 2):
-        values.add(f'{arm}/head_{head}', metric, 256)
+        values.add(arm._replace(head=head), metric, 256)
   expected = []
   for layer in (0, 3):
     row = {'layer': str(layer)}
     for order in ('text', 'shuffled'):
-      arm = f'{order}/layer_{layer}'
-      heads = [values[f'{arm}/head_{h}', 'recency_probability', 256] for h in range(3)]
+      arm = Part(order, layer)
+      heads = [values[arm._replace(head=h), 'recency_probability', 256]
+               for h in range(3)]
       row |= {
           f'recency probability, {order}': values.shown(
               arm, 'recency_probability', 256, '.3f'),
@@ -302,11 +304,11 @@ def test_every_cell_of_recency_of_attention():
 def test_every_cell_of_entropy():
   values = _Made()
   for order, layer, n in itertools.product(('text', 'shuffled'), (0, 3), (8, 1024)):
-    values.add_interval(f'{order}/layer_{layer}', 'entropy', n)
-    values[f'{order}/layer_{layer}', 'entropy_high', n] += 2
+    values.add_interval(Part(order, layer), 'entropy', n)
+    values[Part(order, layer), 'entropy_high', n] += 2
 
   def cell(order, layer, n):
-    middle, low, high = (values[f'{order}/layer_{layer}', f'entropy{end}', n]
+    middle, low, high = (values[Part(order, layer), f'entropy{end}', n]
                          for end in ('', '_low', '_high'))
     return f'{middle:.2f} ± {(high - low) / 2:.2f}'
 
@@ -326,8 +328,8 @@ def spreads():
   """Made-up spreads of three conditions, two readings, two layers and two heads."""
   values = _Made()
   for condition, reading, layer in itertools.product(_CONDITIONS, _READINGS, (0, 2)):
-    arm = f'{condition}/{reading}/layer_{layer}'
-    for one in (arm, f'{arm}/head_0', f'{arm}/head_3'):
+    arm = Part(f'{condition}/{reading}', layer)
+    for one in (arm, arm._replace(head=0), arm._replace(head=3)):
       for name in ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most'):
         values.add(one, name, None, -1, 0)
       for n in (8, 64, 1024):
@@ -340,7 +342,7 @@ def spreads():
 def test_every_cell_of_the_spread(spreads):
   expected = []
   for layer, reading, condition in itertools.product((0, 2), _READINGS, _CONDITIONS):
-    arm = f'{condition}/{reading}/layer_{layer}'
+    arm = Part(f'{condition}/{reading}', layer)
     least, most = (spreads[arm, f'slope_{x}', None] for x in ('least', 'most'))
     expected.append({
         'layer': str(layer), 'sequences of': _CONDITIONS[condition],
@@ -361,7 +363,7 @@ def test_every_cell_of_the_spread_by_head(spreads):
   for layer, reading, head in itertools.product((0, 2), _READINGS, (0, 3)):
     row = {'layer': str(layer), 'last token': _READINGS[reading], 'head': str(head)}
     for condition, name in _CONDITIONS.items():
-      arm = f'{condition}/{reading}/layer_{layer}/head_{head}'
+      arm = Part(f'{condition}/{reading}', layer, head)
       row[f'slope, {name} [95 %]'] = spreads.shown(arm, 'slope', None, '.2f')
       row[f'std, {name}'] = ' → '.join(
           format(spreads[arm, 'std', n], '#.2g') for n in (8, 1024))

@@ -1,4 +1,4 @@
-"""Interventions on trained models, and what is told of them."""
+"""Interventions on trained models, and the tables of their results."""
 
 import functools
 import itertools
@@ -40,16 +40,16 @@ def _model(norm):
   # Sharp enough for weights to differ, and a bias that the mean shows.
   params['attention']['query_kernel'] *= 5
   params['item_output_bias'] += 1.0
-  return lengths.make_apply(model), params
+  return lengths.make_apply(model), {'params': params}
 
 
 def _intervene(norm, length, trained_up_to=16, **sizes):
-  apply, params = _model(norm)
+  apply, variables = _model(norm)
   sizes = dict(
       num_sequences=64, moment_sequences=32, select_sequences=16) | sizes
-  return jax.jit(lambda params: intervention.intervene(
-      apply, _sample, params, jax.random.key(2), jax.random.key(3), length=length,
-      trained_up_to=trained_up_to, item_class=_item_class, **sizes))(params)
+  return jax.jit(lambda variables: intervention.intervene(
+      apply, _sample, variables, jax.random.key(2), jax.random.key(3), length=length,
+      trained_up_to=trained_up_to, item_class=_item_class, **sizes))(variables)
 
 
 def _item_class(batch):
@@ -149,13 +149,14 @@ def test_layer_norm_undoes_rescaling():
 
 
 def test_measurements_are_those_by_hand():
-  apply, params = _model('none')
+  apply, variables = _model('none')
+  params = variables['params']
   # Of two items the target has a weight that differs most from that of 64.
   measured = _intervene('none', 64, trained_up_to=2, num_sequences=32,
                         moment_sequences=48)
   draw = lambda key, count, n: jax.tree.map(  # as `in_chunks`, in one chunk
       np.asarray, _sample(jax.random.fold_in(jax.random.fold_in(key, n), 0), count, n))
-  sown = lambda batch: apply(params, batch.query, batch.items)[1]
+  sown = lambda batch: apply(variables, batch.query, batch.items)[1]
   output = lambda batch: np.asarray(sown(batch)['attention_output'])
   weight = lambda batch: np.asarray(sown(batch)['attention_weights'], np.float64)[
       np.arange(len(batch.target)), batch.target_index]
@@ -265,6 +266,23 @@ def test_table_and_figure_say_what_is_restored():
       'Baseline.')
 
 
+def test_variances_are_geometric_means_of_what_each_seed_had():
+  variances = {(0, ''): (2, 32, 2), (1, ''): (8, 8, 0.5),
+               (0, '+one_hot'): (9, 64, 4), (1, '+one_hot'): (9, 16, 1)}
+  index = results.index(
+      results.Row('retrieval', 'none' + suffix, seed, n, metric, value)
+      for (seed, suffix), values in variances.items()
+      for n, value in zip((16, 64, 256), values, strict=True)
+      for metric, value in (('total_variance', value), ('accuracy', 0.5 + value / 1e3)))
+  record, = mechanism.table(index, 16).records
+  # Shares of 16, 1, 1 and 1/16, and twice as much.
+  assert (record['variance_control'], record['variance_treated']) == pytest.approx(
+      (1, 2))
+  with plots.style():
+    *_, axes = mechanism_figure.figure(index, 16).axes
+  np.testing.assert_allclose(axes.lines[0].get_ydata(), [1, 4, 0.25])
+
+
 def test_gain_is_told_as_it_is_and_under_interventions():
   rng = np.random.default_rng(0)
   left = {'': 0.05, '+rescaled': 0.05, '+recentred': 0.02, '+standardized': 0.0,
@@ -322,13 +340,13 @@ def _run(module, *arguments):
 @pytest.mark.parametrize('arguments, words', [
     ((), "config.trained must be the folder of a trained run: ''"),
     (('--config.trained=/nowhere',), "run: '/nowhere'"),
-    (('--config=configs/mechanism.py:fast',), "not 'fast'"),
+    (('--config=configs/mechanism.py:fast',), "full or smoke: 'fast'"),
     (('--config=configs/lookup.py:smoke',),
      'config has no trained, lengths, num_sequences, moment_sequences, select_seq'),
 ])
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
-  done = _run('mechanism', f'--workdir={tmp_path}/run',
-              '--config=configs/mechanism.py', *arguments)
+def test_bad_input_is_one_line_and_exit_code_2(run_here, tmp_path, arguments, words):
+  done = run_here('mechanism', f'--workdir={tmp_path}/run',
+                  '--config=configs/mechanism.py', *arguments)
   assert (done.returncode, done.stdout) == (2, '')
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   assert words in done.stderr
@@ -347,7 +365,7 @@ def test_models_that_are_not_equally_trained_are_named(monkeypatch):
 
 @pytest.mark.parametrize('change, words', [
     (lambda facts: facts['train'].pop('seeds_at_once'), 'lacks a field: .*seeds_at'),
-    (lambda facts: facts['model'].update(depth=2), "keyword argument 'depth'"),
+    (lambda facts: facts['model'].update(depth=2), 'has no field model.depth'),
 ])
 def test_models_whose_configuration_cannot_run_are_named(tmp_path, change, words):
   facts = lookup_file.get_config('smoke').to_dict()
@@ -388,9 +406,9 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   assert claimed['trained'] == str(trained)
   other = str(tmp_path / 'other')
   for place, folder, fields, words in (
-      (trained, other, {'arms': ('standardize',)}, 'arms must be distinct, of .*none'),
-      (trained, other, {'arms': ('none', 'none')}, 'config.arms must be distinct'),
-      (trained, other, {'lengths': (32, 128)}, 'must not exceed the 64 keys'),
+      (trained, other, {'arms': ('standardize',)}, 'must be one or more of .*none'),
+      (trained, other, {'arms': ('none', 'none')}, 'config.arms must be .*each once'),
+      (trained, other, {'lengths': (32, 128)}, 'must not exceed 64, the most items'),
       (trained, other, {'lengths': (16,)}, 'lengths must go beyond 16'),
       (trained, trained, {}, 'holds the trained models'),
       (workdir, other, {}, 'mechanism/config.json is not the config.json of a run'),

@@ -1,8 +1,6 @@
 """Misalignment against the reference, by hand, and what must hold for any logits."""
 
 import functools
-import os
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +8,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from tests.conftest import ROOT
 from vvlen.evaluation import misalignment as evaluation
 from vvlen.evaluation.programs import program_of
 from vvlen.objectives import misalignment as objective
 from vvlen.objectives.cross_entropy import next_token_cross_entropy
+from vvlen.objectives.measures import mean_over_rows, measures_of_rows
 from vvlen.objectives.misalignment import misalignment_loss, symmetric_cross_entropy
 
 B, L, V = 3, 11, 7
@@ -25,10 +25,8 @@ DIVERGENCES = (
 
 @pytest.fixture(scope='module')
 def reference():
-  if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
-  path = pathlib.Path(os.environ['VVLEN_SHARED'], 'reference', 'misalignment.npz')
-  return np.load(path)
+  with np.load(ROOT / 'tests/data/misalignment.npz') as arrays:
+    return dict(arrays)
 
 
 def _logits(length=L):
@@ -78,7 +76,7 @@ def test_values_and_gradients_of_the_reference(reference, e):
     rows = [z[:, s] for z, s in zip(case[:2], _slices(8, e), strict=True)]
     likeliest = [np.asarray(z).argmax(-1) for z in rows]
     close(found.top1_agreement, (likeliest[0] == likeliest[1]).mean())
-    # What the paper's text says, and what its code does, are other numbers.
+    # The formulas in the paper's text, and in its code, give other numbers.
     whole = misalignment_loss(*case[:2], e, whole_overlap=True)
     close(whole, value('sce_full_overlap_mean'))
     for name in ('appE_typo', 'appE_dim0_literal', 'sce_full_overlap'):
@@ -246,7 +244,7 @@ def test_windows():
   first, second = windows(tokens, 13, 7)
   np.testing.assert_array_equal(first, tokens[:, :13])
   np.testing.assert_array_equal(second, tokens[:, 7:])
-  # Beyond the stream, or the vocabulary, is no token, and the loss says so.
+  # Indices outside the stream or the vocabulary are refused.
   logits = jnp.zeros((2, 13, 40))
   loss = jax.jit(next_token_cross_entropy)
   np.testing.assert_allclose(loss(logits, first), np.log(40), rtol=1e-6)
@@ -336,6 +334,17 @@ def test_sequences_told_apart_have_the_mean_of_all(key):
     np.testing.assert_allclose(values.mean(1), mean, rtol=1e-5, atol=1e-6)
   for i in range(B):
     np.testing.assert_allclose(apart.sce[:, i], at(tokens[i : i + 1]).sce, rtol=1e-5)
+
+
+def test_rows_and_their_mean_agree_where_the_likeliest_tokens_do(key):
+  first, second = jax.random.normal(key, (2, 3, 5, 4))
+  rows = measures_of_rows(first, second)
+  same = np.asarray(first).argmax(-1) == np.asarray(second).argmax(-1)
+  assert 0 < same.sum() < same.size
+  np.testing.assert_array_equal(rows.top1_agreement, same)
+  weights = jnp.array([0, 0.25, 0.5, 0.25, 0])
+  np.testing.assert_allclose(
+      mean_over_rows(rows, weights).top1_agreement, same @ weights, rtol=1e-6)
 
 
 def test_a_model_that_sees_one_token_is_aligned(key):

@@ -1,4 +1,4 @@
-"""What normalization promises, far from zero and in every float type."""
+"""Properties of normalization, far from zero and in every float type."""
 
 import chex
 from flax import linen as nn

@@ -228,7 +228,7 @@ def _slopes_by_hand(variables, sequences, lengths, last_tokens):
   z = table / np.sqrt((table**2).mean(-1, keepdims=True) + 1e-5)
   z = z * own['attention_norm']['scale']
   queries, keys, values = (
-      (z @ own[name]['kernel'].T).reshape(512, -1, 8) for name in (
+      (z @ own[name]['kernel']).reshape(512, -1, 8) for name in (
           'query', 'key', 'value'))
   slopes = []
   for last in last_tokens:

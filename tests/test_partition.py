@@ -57,10 +57,9 @@ def test_heads_and_hidden_features_go_over_tensor():
   # A tensor axis needs one sum over devices for attention and one for the MLP: what
   # leads out of the stream is cut by its outputs, what leads back by its inputs.
   for name in ('query', 'key', 'value', 'gate', 'up'):
-    assert partition.rule_of(f'layer_3/{name}/kernel')[0] == 'tensor'
-  for name in ('output', 'down'):
     assert partition.rule_of(f'layer_3/{name}/kernel')[1] == 'tensor'
-  # Kernels of nn.Dense are the other way round.
+  for name in ('output', 'down'):
+    assert partition.rule_of(f'layer_3/{name}/kernel')[0] == 'tensor'
   for name in ('query', 'key', 'value', 'mlp_hidden'):
     assert partition.rule_of(f'decoder/layer_3/{name}/kernel')[1] == 'tensor'
   for name in ('output', 'mlp_output'):
@@ -85,7 +84,7 @@ def test_a_mesh_is_of_all_devices(sizes):
 @pytest.mark.parametrize('sizes', [(1, 1, 1), (3, 1, 1), (-1, 3, 1), (-1, -1, 1),
                                    (0, 8, 1), (-1, 16, 1), (-8, -1, 1)])
 def test_a_mesh_that_is_not_is_refused(sizes):
-  with pytest.raises(ValueError, match='the 8 devices there are'):
+  with pytest.raises(ValueError, match='does not fit the number of devices, 8'):
     partition.make_mesh(*sizes)
 
 

@@ -1,4 +1,4 @@
-"""What a probe sees is what the model computes there, and nothing behind it."""
+"""A probe returns what the model computes at a layer, and runs no later layer."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def test_its_queries_and_keys_make_its_output(key):
   x = variables['params']['embedding'][tokens]
   z = x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
   z = z * own['attention_norm']['scale'][None, None]
-  values = (z @ own['value']['kernel'].T).reshape(B, N, 2, 6)
+  values = (z @ own['value']['kernel']).reshape(B, N, 2, 6)
   mask = jnp.tri(N, dtype=bool)
   expected = masked_attention(probe.queries, probe.keys, values, mask).output
   np.testing.assert_allclose(probe.output, expected, rtol=1e-4, atol=1e-5)
@@ -60,7 +60,7 @@ def test_what_is_behind_the_layer_is_not_computed(key):
   shallow, deep = llama(num_layers=1), llama(num_layers=6)
   assert _operations(deep, (0,), tokens) == _operations(shallow, (0,), tokens)
   costs = [_operations(deep, (i,), tokens) for i in range(3)]
-  # Neither the MLP of the layer itself.
+  # The MLP of the layer itself is not run either.
   assert _operations(llama(mlp_width=999), (0,), tokens) == costs[0]
   # A layer more is a layer more.
   np.testing.assert_allclose(costs[2] - costs[1], costs[1] - costs[0], rtol=0.02)

@@ -1,4 +1,4 @@
-"""The README's first command and its Python examples, run as they stand there."""
+"""The README's first command and its Python examples, run unchanged."""
 
 import pathlib
 import re
@@ -45,6 +45,7 @@ def test_readme_first_command(tmp_path):
 
 @pytest.mark.parametrize('number, name, shape', [
     (0, 'logits', (2, 10)), (0, 'sharper', (2, 10)), (1, 'y', (2, 16, 64)),
+    (1, 'y_linen', (2, 16, 64)),
 ])
 def test_modules_in_ones_own_code(number, name, shape):
   with jax.numpy_rank_promotion('allow'):  # nnx promotes ranks
@@ -52,6 +53,10 @@ def test_modules_in_ones_own_code(number, name, shape):
     exec(compile(_EXAMPLES[number], 'README.md', 'exec'), scope)
   assert scope[name].shape == shape
   assert jax.numpy.isfinite(scope[name]).all()
+  if number == 1:  # one norm for all heads, among what is trained
+    norms = (scope['trained']['attention']['attention_fn']['norm'],
+             scope['variables']['params']['MultiHeadDotProductAttention_0']['norm'])
+    assert [norm['scale'].shape for norm in norms] == [(16,), (16,)]
 
 
 def test_recency_of_any_logits():

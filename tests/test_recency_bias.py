@@ -16,12 +16,12 @@ from experiments.recency_bias import extensions as recency_extensions
 from experiments.recency_bias import figures as recency_figures
 from experiments.recency_bias import report as recency
 from experiments.recency_bias import run as experiment
-from experiments.recency_bias.cells import Cell, make_cells, read_arrays, Simulated
+from experiments.recency_bias.cells import make_cells, read_arrays, Settings, Simulated
 from tests.conftest import ROOT, shown
 from vvlen.reporting import results
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion, h
 
-# Few and small cells, for runs that are about the run and not about its numbers.
+# Few and small cells, for tests that do not check the numbers of a run.
 _FEW = tuple(f'--config.{field}=()' for field in (
     'depth.num_tokens', 'depth.num_simulations', 'norms.widths', 'heads.num_heads',
     'positions.anisotropies', 'map.widths'))
@@ -43,19 +43,69 @@ def _run(*arguments, **options):
 def _simulated(rise=0.0, num_simulations=100, **fields):
   fields = dict(group='panels', name='d16_LN_a0.5_c0', width=16, num_tokens=5,
                 num_layers=4, anisotropy=0.5) | fields
-  cell = Cell(num_simulations=num_simulations, **fields)
+  cell = Settings(num_simulations=num_simulations, **fields)
   n = cell.num_tokens
   mean = np.tril(3 + rise * np.arange(n) * np.ones((n, 1)))
   np.fill_diagonal(mean, 8.0)
   numbers = {}
   for layer in range(1, 5):
-    numbers |= {f'recency_probability_layer_{layer}': 0.5 + layer / 100,
-                f'recency_probability_error_layer_{layer}': 0.001,
-                f'violation_rate_layer_{layer}': 0.3,
-                f'violation_rate_error_layer_{layer}': 0.002}
+    numbers |= {('recency_probability', layer): 0.5 + layer / 100,
+                ('recency_probability_error', layer): 0.001,
+                ('violation_rate', layer): 0.3,
+                ('violation_rate_error', layer): 0.002}
   arrays = {'mean': np.stack(4 * [mean]), 'standard_error': np.full((4, n, n), 0.01),
             'last_row': np.stack(4 * [mean[-1]]), 'num_simulations': num_simulations}
   return Simulated(cell, numbers, arrays)
+
+
+def _numpy_scores(cell, base):
+  """Returns mean logits [layers, n, n] of tokens drawn here, and their errors."""
+  n, d, count = cell.num_tokens, cell.width, cell.num_simulations
+  draw = lambda tokens: np.random.default_rng(tokens).normal(
+      0, d**-0.5, (count, tokens, d))
+  x = draw(n) + np.sqrt(cell.anisotropy / (1 - cell.anisotropy)) * draw(1)
+  angles = np.arange(n)[:, None] * base ** (-np.arange(d // 2) / (d // 2))
+  seen = np.tri(n, dtype=bool) | (cell.layer == 'unmasked')
+  found = []
+  for _ in range(cell.num_layers):
+    z = x - (x.mean(-1, keepdims=True) if cell.layer != 'rms_norm' else 0)
+    z = z / np.sqrt((z**2).mean(-1, keepdims=True)) if cell.layer_norm else x
+    q = z
+    if cell.layer == 'rotary':
+      q = (z[..., : d // 2] + 1j * z[..., d // 2 :]) * np.exp(1j * angles)
+      q = np.concatenate([q.real, q.imag], axis=-1)
+    scores = q @ q.swapaxes(1, 2) / np.sqrt(d)
+    weights = np.where(seen, np.exp(scores), 0)
+    x = weights / weights.sum(-1, keepdims=True) @ z + cell.residual * x
+    found.append(np.tril(scores))
+  found = np.stack(found, axis=1)
+  return found.mean(0), found.std(0) / count**0.5
+
+
+@pytest.mark.parametrize('fields', [
+    {}, {'layer_norm': False}, {'residual': 1.0}, {'layer': 'unmasked'},
+    {'layer': 'rms_norm', 'residual': 1.0}, {'layer': 'rotary'},
+], ids=str)
+def test_a_cell_is_simulated_as_it_says(fields):
+  config = config_file.get_config('smoke')
+  config.positions.base = 50.0
+  cell = Settings(**dict(
+      group='x', name='y', num_simulations=20_000, width=8, num_tokens=4, num_layers=3,
+      anisotropy=0.5, dtype='float32') | fields)
+  found = experiment._simulate(config, cell, cell.num_simulations, None, lambda _: None)
+  mean, error = _numpy_scores(cell, 50.0)
+  off = abs(found.mean - mean) / (found.standard_error + error + 1e-6)
+  assert off.max() < 5
+
+
+@pytest.mark.parametrize('tied', [True, False])
+def test_tied_heads_have_one_projection_for_queries_and_keys(tied):
+  cell = Settings('x', 'y', 8, 8, 4, 1, 0.0, layer='heads', num_heads=2, tied=tied)
+  config = config_file.get_config('smoke')
+  found = experiment._simulate(config, cell, 8, None, lambda _: None)
+  # |Z P|² of all heads is |Z|² = d, and logits are divided by √(d/h).
+  logits = np.diagonal(found.mean[0]).mean(axis=0)
+  assert np.allclose(logits, np.sqrt(8 / 2)) == tied
 
 
 def test_the_papers_rows_are_there():
@@ -72,6 +122,10 @@ def test_the_papers_rows_are_there():
   assert {c.num_simulations for c in of('panels')} == {10_000_000}
   assert max(c.num_tokens for c in of('depth')) == 512
   assert {c.num_layers for c in of('depth')} == {32}
+  assert {(c.layer, c.residual) for c in of('norms') + of('depth')} == {
+      (layer, residual) for layer in ('causal', 'rms_norm') for residual in (0, 1)}
+  assert {(c.num_tokens, c.residual) for c in of('depth')} == {
+      (n, residual) for n in (8, 32, 128, 512) for residual in (0, 1)}
   assert {c.layer for c in of('positions')} == {
       'causal', 'unmasked', 'rotary', 'rotary_unmasked'}
 
@@ -86,6 +140,13 @@ def test_probabilities_stand_beside_the_published():
   assert shown(table, '0.52000 ± 0.00100')['violation rate'] == '0.30000 ± 0.00200'
   unpublished = recency.probability_table([_simulated(name='d256_x', width=256)])
   assert shown(unpublished, '0.52000 ± 0.00100')['published'] == ''
+
+
+def test_the_published_probabilities_are_those_of_another_program():
+  with np.load(ROOT / 'tests/data/recency.npz') as arrays:
+    for (width, name), published in recency.PUBLISHED.items():
+      name = name.replace('_c1', '_res').replace('_c0', '')
+      np.testing.assert_allclose(arrays[f'd{width}_{name}/rp'], published, atol=5e-4)
 
 
 @pytest.mark.parametrize('rise, rising, clearly', [
@@ -135,7 +196,7 @@ def test_the_map_has_each_width_and_anisotropy_in_its_place():
       _simulated(group='map', name=f'{d} {a}', width=d, anisotropy=a)
       for d in (16, 64) for a in (0.0, 0.3, 0.6)]
   for i, s in enumerate(found):
-    s.numbers['recency_probability_layer_2'] = i / 10
+    s.numbers['recency_probability', 2] = i / 10
   figure = recency_extensions.over_anisotropy_and_width(found)
   mesh = figure.axes[0].collections[0]
   np.testing.assert_allclose(
@@ -143,20 +204,25 @@ def test_the_map_has_each_width_and_anisotropy_in_its_place():
 
 
 @pytest.mark.parametrize('fields, words', [
-    ({'anisotropies': (0.0, 1.0)}, 'figure_3, LN_a1_c0: anisotropy must lie in [0, 1)'),
+    ({'anisotropies': (0.0, 1.0)},
+     'config.anisotropies must be one or more numbers in [0, 1), because at 1'),
     ({'panels.widths': (10,)}, 'd10_LN_a0_c0: sampler=\'reduced\' needs a width of at'),
-    ({'num_tokens': 2}, 'there are no triples of 2 tokens'),
-    ({'num_simulations': 0}, 'num_simulations must be a positive whole number: 0'),
-    ({'num_layers': -4}, 'num_layers must be a positive whole number: -4'),
-    ({'heads.num_heads': (3,)}, 'heads, h3_tied: 3 heads do not divide 64'),
-    ({'panels.widths': (16, 16)}, 'the same width, length or anisotropy twice'),
+    ({'num_tokens': 2},
+     'must be a whole number from 3 to 2**31-1, because triples are compared: 2'),
+    ({'num_simulations': 0},
+     'config.num_simulations must be a whole number from 1 to 2**53: 0'),
+    ({'num_layers': -4}, 'num_layers must be a whole number from 1 to 2**31-1: -4'),
+    ({'heads.num_heads': (3,)}, 'heads, h3_tied: 3 heads do not divide a width of 64'),
+    ({'panels.widths': (16, 16)}, 'because of LayerNorm, each once: (16, 16)'),
+    ({'map.anisotropies': (0.1, 0.1 + 1e-9)}, 'that are equal to six digits'),
+    ({'anisotropies': (1 - 1e-9,)}, 'anisotropy is 1 in float32: 0.999999999'),
     ({'width': 63, 'heads.num_heads': (1,)}, 'even width: 63'),
     ({'depth.num_simulations': (1,)}, 'depth.num_simulations must have a number for'),
-    ({'seed': -1}, 'config.seed must lie in 0..2**32-1: -1'),
-    ({'positions.base': 0.0}, 'config.positions.base must be positive: 0.0'),
-    ({'positions.anisotropies': (0.2, 0.5)}, 'may have one that is not 0: (0.2, 0.5)'),
-    ({'anisotropies': ('a',)}, "anisotropies must be numbers: ('a',)"),
-    ({'anisotropies': ()}, 'config.anisotropies is empty'),
+    ({'seed': -1}, 'config.seed must be a whole number from 0 to 2**32-1: -1'),
+    ({'positions.base': 0.0}, 'positions.base must be a finite number above 0: 0.0'),
+    ({'positions.anisotropies': (0.2, 0.5)}, 'one value that is not 0: (0.2, 0.5)'),
+    ({'anisotropies': ('a',)}, "because at 1 all tokens are equal, each once: ('a',)"),
+    ({'anisotropies': ()}, 'config.anisotropies must be one or more numbers in [0, 1)'),
 ])
 def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words):
   config = config_file.get_config('smoke')
@@ -166,12 +232,12 @@ def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words)
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (('--config.anisotropies=(0.0,1.0)',), 'anisotropy must lie in [0, 1)'),
-    (('--config=configs/recency_bias.py:fast',), "not 'fast'"),
+    (('--config.anisotropies=(0.0,1.0)',), 'config.anisotropies must be one or more'),
+    (('--config=configs/recency_bias.py:fast',), "quick or smoke: 'fast'"),
     (('--config=configs/lookup.py:smoke',), 'is it for another experiment?'),
 ])
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
-  done = _run(tmp_path / 'run', *arguments)
+def test_bad_input_is_one_line_and_exit_code_2(run_here, tmp_path, arguments, words):
+  done = run_here('recency_bias', *_command(tmp_path / 'run')[3:], *arguments)
   assert (done.returncode, done.stdout) == (2, '')
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   assert words in done.stderr
@@ -191,18 +257,18 @@ def whole(tmp_path_factory, fast_compilation):
 def test_a_run_simulates_every_cell_and_draws_every_figure(whole):
   workdir, out = whole
   config = config_file.get_config('smoke').to_dict()
-  rows = {(r.experiment, r.arm, r.metric): r
+  rows = {(r.experiment, r.arm, r.metric, r.layer): r
           for r in results.read_rows(workdir / 'results.csv')}
   cells = make_cells(config)
   for cell, layer in itertools.chain.from_iterable(
       [(c, i) for i in range(1, c.num_layers + 1)] for c in cells):
-    row = rows[cell.group, cell.name, f'recency_probability_layer_{layer}']
+    row = rows[cell.group, cell.name, 'recency_probability', layer]
     assert 0 <= row.value <= 1 and row.length == cell.num_tokens
   # Tokens of any kind have no order in layer 1, but for rotary positions.
   for cell in cells:
     if not (cell.layer.startswith('rotary') and cell.anisotropy):
       value, error = (
-          rows[cell.group, cell.name, f'recency_probability{x}_layer_1'].value
+          rows[cell.group, cell.name, f'recency_probability{x}', 1].value
           for x in ('', '_error'))
       assert abs(value - 0.5) < 5 * error + 0.02, cell
   figures = {path.stem for path in (workdir / 'figures').glob('*.png')}

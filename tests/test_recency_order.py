@@ -1,4 +1,4 @@
-"""Orders of scores, counted one triple at a time, and what is told of logits."""
+"""Orders of scores, counted one triple at a time, and statistics of logits."""
 
 import jax
 import jax.numpy as jnp

@@ -2,8 +2,6 @@
 
 import functools
 import json
-import os
-import pathlib
 import pickle
 import subprocess
 import sys
@@ -62,10 +60,7 @@ def _run(width, anisotropy, layer_norm, residual, sampler):
 
 @pytest.fixture(scope='module')
 def reference():
-  if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
-  path = pathlib.Path(os.environ['VVLEN_SHARED'], 'reference', 'recency.npz')
-  with np.load(path) as arrays:
+  with np.load(ROOT / 'tests/data/recency.npz') as arrays:
     return dict(arrays)
 
 
@@ -333,7 +328,7 @@ def test_a_longer_run_is_the_same_from_a_shorter_one(key, first, last):
   at_once = _small(key, num_simulations=last, anisotropy=0.5)
   short = _small(key, num_simulations=first, anisotropy=0.5)
   assert short.totals.num_chunks == first // _CHUNK
-  for _ in range(2):  # what it starts from stays as it was
+  for _ in range(2):  # the totals that it starts from are unchanged
     continued = _small(
         key, num_simulations=last, anisotropy=0.5, previous=short.totals
     )
@@ -352,7 +347,7 @@ def test_totals_of_another_run_are_refused(key):
     with pytest.raises(ValueError, match='previous is of another run') as error:
       _small(key, **{**same, **more, **other})
     assert '\n' not in str(error.value)
-  with pytest.raises(ValueError, match=r'run: key=\[0, 0\] there, key=\[0, 7\] here;'):
+  with pytest.raises(ValueError, match=r'has key=\[0, 0\], this run has key=\[0, 7\];'):
     _small(jax.random.key(7), **{**same, **more})
   with pytest.raises(ValueError, match='2000 simulations already: 1999'):
     _small(key, **{**same, **more, 'num_simulations': 1999})
@@ -446,7 +441,7 @@ def test_an_accelerator_computes_chunks_together(key, monkeypatch):
   assert seen == [24 * _CHUNK, 30 * _CHUNK + 1]  # 8 devices, 3 chunks each
   for one, two in zip(found[:8], expected[:8], strict=True):
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-5)
-  # A run may go on elsewhere.
+  # A run may resume on other devices.
   short = _small(key, num_simulations=_CHUNK, anisotropy=0.5)
   continued = run(previous=short.totals)
   np.testing.assert_allclose(continued.mean, expected.mean, rtol=0, atol=1e-5)
@@ -507,7 +502,7 @@ def test_float64_agrees_with_the_reference(key, reference):
     ({'num_layers': 0}, 'num_layers must be a positive whole number: 0'),
     ({'num_simulations': 0}, 'num_simulations must be a positive whole number: 0'),
     ({'num_simulations': 1e5}, 'num_simulations must be a positive whole number: 1'),
-    ({'sampler': 'gram'}, "sampler must be of reduced, direct: 'gram'"),
+    ({'sampler': 'gram'}, "sampler must be one of reduced, direct: 'gram'"),
     ({'width': 1, 'num_tokens': 1}, 'LayerNorm needs a width of at least 2: 1'),
     ({'width': 1, 'sampler': 'direct'}, 'LayerNorm needs a width of at least 2: 1'),
     ({'num_tokens': 16, 'width': 16}, "at least 17 for 16 tokens.*: 16;.*'direct'"),

@@ -1,13 +1,12 @@
 """The closed forms, by hand, against each other, and against the reference."""
 
 import json
-import os
-import pathlib
 
 import numpy as np
 import pytest
 from scipy import integrate, special
 
+from tests.conftest import ROOT
 from vvlen.theory.recency import (
     exact_mean_layer1_score,
     gram_recursion,
@@ -22,10 +21,7 @@ E = np.e
 
 @pytest.fixture(scope='module')
 def reference():
-  if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
-  path = pathlib.Path(os.environ['VVLEN_SHARED'], 'reference', 'recency.npz')
-  with np.load(path) as arrays:
+  with np.load(ROOT / 'tests/data/recency.npz') as arrays:
     return dict(arrays)
 
 

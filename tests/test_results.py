@@ -1,10 +1,12 @@
 """Rows, curves and the claim on a folder."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
 
+from tests.llamas import DEEP
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import Curves, read_curves
 from vvlen.reporting.results import Row
@@ -21,6 +23,23 @@ def test_rows_come_back_to_the_last_bit(tmp_path):
   assert repr(results.read_rows(tmp_path / 'results.csv')) == repr(_ROWS)
   assert [p.name for p in tmp_path.iterdir()] == ['results.csv']
   assert results.read_rows(tmp_path / 'absent.csv') == []
+
+
+def test_a_file_has_the_columns_that_its_rows_need(tmp_path):
+  path = tmp_path / 'results.csv'
+  results.write_rows(path, _ROWS)
+  plain = path.read_text()
+  assert plain.startswith('experiment,arm,seed,length,metric,value\n')
+  rows = [_ROWS[0]._replace(step=10), _ROWS[0]._replace(step=20, head=0), *_ROWS[:1]]
+  results.write_rows(path, rows)
+  assert path.read_text() == (
+      'experiment,arm,seed,length,metric,value,step,head\n'
+      f'retrieval,none,0,16,accuracy,{0.1 + 0.2},10,\n'
+      f'retrieval,none,0,16,accuracy,{0.1 + 0.2},20,0\n'
+      f'retrieval,none,0,16,accuracy,{0.1 + 0.2},,\n')
+  assert results.read_rows(path) == rows
+  assert len({row.key for row in rows}) == 3
+  assert rows[0].key == rows[0]._replace(value=2.0).key
 
 
 def test_numbers_of_numpy_are_plain_numbers_in_a_file(tmp_path):
@@ -44,7 +63,16 @@ def test_index_groups_by_arm_metric_and_length():
     ('experiment,arm,seed,length,metric,value\nr,none,0,16,accuracy,high\n', 'line 2'),
     ('experiment,arm,seed,length,metric,value\n' + 2 * 'r,none,0,16,accuracy,0.5\n',
      'line 3 is there twice'),
+    ('experiment,arm,seed,length,metric,value\nr,none,0,16,accuracy,0.5\n'
+     'r,none,0,16,accuracy,0.25\n', 'line 3 is there twice'),
     ('\udcff', 'results.csv is not text'),
+    ('experiment,arm,seed,length,metric,value,step\nr,none,0,16,accuracy,0.5\n',
+     'line 2'),
+    ('experiment,arm,seed,length,metric,value,step\nr,none,0,16,accuracy,0.5,x\n',
+     'line 2'),
+    ('experiment,arm,seed,length,metric,value,head,step\n', 'does not begin with'),
+    ('experiment,arm,seed,length,metric,value,colour\n', 'does not begin with'),
+    ('', 'is cut short'),
 ])
 def test_damaged_rows_are_named(tmp_path, text, words):
   (tmp_path / 'results.csv').write_bytes(text.encode(errors='surrogateescape'))
@@ -131,11 +159,21 @@ def test_claim_refuses_a_folder_with_something_else(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
 
 
-@pytest.mark.parametrize('text', ['{"config": ', '{}', '[]'])
+@pytest.mark.parametrize('text', [
+    '{"config": ', '{}', '[]', '{"config": null, "sessions": []}',
+    '{"config": [], "sessions": []}', '{"config": {}, "sessions": 1}',
+])
 def test_claim_refuses_a_damaged_config(tmp_path, text):
   (tmp_path / 'config.json').write_text(text)
   with pytest.raises(ValueError, match=r'config.json is not the config.json of a run'):
     run_folder.claim(tmp_path, {}, {})
+
+
+def test_a_count_that_is_no_number_is_another_run(tmp_path):
+  (tmp_path / 'config.json').write_text(
+      '{"config": {"num_seeds": "x"}, "sessions": []}')
+  with pytest.raises(ValueError, match='num_seeds: x there, 2 here'):
+    run_folder.claim(tmp_path, {'num_seeds': 2}, {}, may_grow=['num_seeds'])
 
 
 def test_steps_made_again_replace_their_lines(tmp_path):
@@ -218,6 +256,58 @@ def test_damaged_curves_are_named(tmp_path, second):
   path.write_text(_LINE + second.rstrip('\n') + '\n')
   with pytest.raises(ValueError, match='jsonl line 2 is not a line of learning curves'):
     Curves(path)
+
+
+@pytest.mark.parametrize('place, value', [
+    (0, 0), (30, 255), (150, 255), (-1, None), (-30, 255),
+])
+def test_damaged_arrays_are_named(tmp_path, place, value):
+  path = tmp_path / 'a.npz'
+  np.savez_compressed(path, x=np.arange(1000.0))
+  assert results.read_arrays(path)['x'].tolist() == list(range(1000))
+  content = bytearray(path.read_bytes())
+  if value is None:
+    del content[place:]
+  else:
+    content[place] ^= 255
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=r'a\.npz is not a file of arrays$'):
+    results.read_arrays(path)
+
+
+def test_arrays_whose_compressed_part_is_damaged_are_named(tmp_path):
+  path = tmp_path / 'a.npz'
+  np.savez_compressed(path, x=np.random.default_rng(0).normal(size=1000))
+  content = bytearray(path.read_bytes())
+  content[60:90] = bytes(30)
+  path.write_bytes(content)
+  with np.load(path) as arrays, pytest.raises(zlib.error):
+    _ = arrays['x']  # no ValueError
+  with pytest.raises(ValueError, match=r'a\.npz is not a file of arrays$'):
+    results.read_arrays(path)
+
+
+@pytest.mark.parametrize('text', [
+    DEEP, '[]', '{}', 'null', '{"config": {"num_seeds": 1e999}}',
+    '{"config": {"num_seeds": []}}',
+])
+def test_a_damaged_config_json_is_named(tmp_path, text):
+  path = tmp_path / 'config.json'
+  path.write_text(text)
+  words = r'config\.json is not the config\.json of a grid$'
+  with pytest.raises(ValueError, match=words), (
+      run_folder.reading(path, of='a grid')) as stored:
+    int(stored['config']['num_seeds'])
+
+
+@pytest.mark.parametrize('line', [
+    DEEP, '[]', 'null', '{"arm": "none", "step": 1e999, "first_seed": 0, "loss": [1]}',
+])
+def test_curves_of_other_things_are_named(tmp_path, line):
+  path = tmp_path / 'metrics.jsonl'
+  path.write_text(line + '\n')
+  with pytest.raises(ValueError, match=r'metrics\.jsonl line 1 is not a line of learn'):
+    read_curves(path)
 
 
 def test_samples_come_back(tmp_path):

@@ -1,14 +1,16 @@
-"""What the retriever promises, whatever its weights."""
+"""Properties of the retriever that hold for any weights."""
 
 import functools
 
 import chex
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vvlen.models.norm import KINDS
+from vvlen.models.attention import attend
+from vvlen.models.norm import KINDS, standardize
 from vvlen.models.retriever import Retriever
 
 B, N, X, Q, W, C = 3, 5, 13, 2, 11, 7
@@ -84,8 +86,26 @@ def test_arms_draw_equal_initial_weights(key):
   chex.assert_trees_all_equal(projected, plain)
 
 
+def _as_papers_write_it(p, query, items, mask):
+  """The retriever with LayerNorm and a bias of the values, by all keys and values."""
+  wide = lambda x, rank: jnp.expand_dims(x, range(rank - 1))
+  affine = lambda x, kernel, bias: x @ kernel + wide(bias, x.ndim)
+  dense = lambda name, x: affine(x, p[name]['kernel'], p[name]['bias'])
+  if 'item_hidden' in p:
+    items = nn.gelu(dense('item_hidden', items))
+  items = affine(items, p['item_output_kernel'], p['item_output_bias'])
+  attention = p['attention']
+  query = dense('query_output', nn.gelu(dense('query_hidden', query)))
+  output, _ = attend(
+      query @ attention['query_kernel'], items @ attention['key_kernel'],
+      affine(items, attention['value_kernel'], attention['value_bias']), mask)
+  norm = attention['norm']
+  output = standardize(output) * wide(norm['scale'], 2) + wide(norm['bias'], 2)
+  return dense('head_output', nn.gelu(dense('head_hidden', output)))
+
+
 @pytest.mark.parametrize('encoder', ['mlp', 'linear'])
-def test_folding_changes_neither_values_nor_gradients(key, encoder):
+def test_no_items_keys_and_values_are_needed_for_values_and_gradients(encoder):
   # In float64, where equal to rounding is equal to 1e-10.
   with jax.enable_x64(True):
     model, params, _ = _build(
@@ -94,53 +114,94 @@ def test_folding_changes_neither_values_nor_gradients(key, encoder):
     params, query, items = jax.tree.map(np.float64, (params, *_inputs()))
     mask = MASK & (np.arange(B) > 0)[:, None]
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def run(model, params, query, items):
+    def gradient(function):
       def loss(*inputs):
-        logits = model.apply({'params': inputs[0]}, *inputs[1:], mask)
+        logits = function(*inputs, mask)
         return jnp.sum(jnp.sin(logits)), logits
-      return jax.grad(loss, (0, 1, 2), has_aux=True)(params, query, items)
+      return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(params, query, items)
 
-    one, two = (run(model.clone(fold=f), params, query, items) for f in (True, False))
+    one = gradient(lambda params, *inputs: model.apply({'params': params}, *inputs))
+    two = gradient(_as_papers_write_it)
     assert one[1].dtype == jnp.float64
     chex.assert_trees_all_close(one, two, rtol=1e-9, atol=1e-10)
-    # The key bias that folding drops, ψ_x's, still reaches the values.
+    # ψ_x's bias, which the logits do not need, still reaches the values.
     assert (np.asarray(one[0][0]['item_output_bias']) != 0).all()
 
 
+def test_an_intervention_replaces_what_the_norm_reads():
+  model, params, apply = _build(norm='layer_norm')
+  inputs = _inputs()
+  plain = apply(params, *inputs)
+  run = functools.partial(
+      model.apply, {'params': params}, *inputs, None, None, mutable='intermediates')
+  _, sown = run()
+  output, = sown['intermediates']['attention']['attention_output']
+  np.testing.assert_allclose(run(lambda o: output)[0], plain, rtol=1e-5, atol=1e-6)
+  changed, sown = run(lambda o: output.at[:, 0].add(1.0))
+  assert (changed != plain).all()
+  normalized, = sown['intermediates']['attention']['normalized_output']
+  expected = standardize(output.at[:, 0].add(1.0))
+  norm = {name: x[None] for name, x in params['attention']['norm'].items()}
+  np.testing.assert_allclose(
+      normalized, expected * norm['scale'] + norm['bias'], rtol=1e-4, atol=1e-5)
+
+
+def _numpy():
+  """Returns arrays, and the functions of a retriever, in numpy, float64."""
+  def attend(query, keys, values, mask):
+    powers = np.exp(np.einsum('bd,bnd->bn', query, keys) / query.shape[-1] ** 0.5)
+    weights = powers * mask / (powers * mask).sum(1, keepdims=True)
+    return np.einsum('bn,bnd->bd', weights, values)
+
+  def layer_norm(x, scale, bias):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    return x if scale is None else x * scale + bias
+
+  gelu = lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+  return lambda x: np.asarray(x, float), gelu, attend, layer_norm
+
+
+def _torch():
+  """Returns the same of PyTorch, float32."""
+  torch = pytest.importorskip('torch', reason='torch is the oracle')
+  F = torch.nn.functional
+  attend = lambda query, keys, values, mask: F.scaled_dot_product_attention(
+      query[:, None], keys, values, torch.tensor(mask)[:, None])[:, 0]
+  layer_norm = lambda x, scale, bias: F.layer_norm(x, (W,), scale, bias, 1e-5)
+  array = lambda x: torch.tensor(np.asarray(x))
+  return array, functools.partial(F.gelu, approximate='tanh'), attend, layer_norm
+
+
+@pytest.mark.parametrize('oracle', [_numpy, _torch])
 @pytest.mark.parametrize('fields', [
     {'norm': 'none'},
     {'norm': 'standardize', 'item_encoder': 'linear'},
     {'norm': 'layer_norm', 'output_projection': True},
 ], ids=str)
-def test_logits_are_those_of_torch(fields):
-  torch = pytest.importorskip('torch', reason='torch is the oracle')
-  F = torch.nn.functional
+def test_logits_are_those_of_an_oracle(oracle, fields):
+  array, gelu, attend, layer_norm = oracle()
   _, params, apply = _build(**fields)
   query, items = _inputs()
-  p = jax.tree.map(lambda x: torch.tensor(np.asarray(x)), params)
-  q, x = (torch.tensor(np.asarray(x)) for x in (query, items))
+  p = jax.tree.map(array, params)
+  q, x = array(query), array(items)
 
-  dense = lambda layer, x: F.linear(x, layer['kernel'].T, layer['bias'])
-  gelu = functools.partial(F.gelu, approximate='tanh')
+  dense = lambda layer, x: x @ layer['kernel'] + layer['bias']
   if fields.get('item_encoder') != 'linear':
     x = gelu(dense(p['item_hidden'], x))
-  x = F.linear(x, p['item_output_kernel'].T, p['item_output_bias'])
+  x = x @ p['item_output_kernel'] + p['item_output_bias']
   q = dense(p['query_output'], gelu(dense(p['query_hidden'], q)))
   attention = p['attention']
-  out = F.scaled_dot_product_attention(
-      (q @ attention['query_kernel'])[:, None], x @ attention['key_kernel'],
-      x @ attention['value_kernel'], torch.tensor(MASK)[:, None],
-  )[:, 0]
+  out = attend(q @ attention['query_kernel'], x @ attention['key_kernel'],
+               x @ attention['value_kernel'], MASK)
   if fields['norm'] != 'none':
-    norm = attention.get('norm', {'scale': None, 'bias': None})
-    out = F.layer_norm(out, (W,), norm['scale'], norm['bias'], 1e-5)
+    out = layer_norm(out, **attention.get('norm', {'scale': None, 'bias': None}))
   if fields.get('output_projection'):
     out = out @ attention['output_kernel']
   logits = dense(p['head_output'], gelu(dense(p['head_hidden'], out)))
 
   np.testing.assert_allclose(
-      apply(params, query, items, MASK), logits.numpy(), atol=1e-5
+      apply(params, query, items, MASK), np.asarray(logits), atol=1e-5
   )
 
 

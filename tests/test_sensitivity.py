@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from scipy import stats
 from configs import retrieval
 from configs import sensitivity as config_file
 from experiments.harness import seed_blocks
-from experiments.length_generalization import training
+from experiments.length_generalization import tasks, training
 from experiments.sensitivity import figures as sensitivity_figures
 from experiments.sensitivity import report as sensitivity
 from experiments.sensitivity import run as experiment
-from experiments.sensitivity.cells import index_cells, read_cells, Setting
+from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
 from tests.conftest import ROOT, shown
 from vvlen.reporting import plots, results, run_folder
@@ -40,7 +41,7 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
     for step in steps:
       for arm in ('none', 'layer_norm'):
         add = lambda seed, length, metric, value, arm=arm, cell=cell, step=step: (
-            rows.append(Row(f'{cell}@{step}', arm, seed, length, metric, value)))
+            rows.append(Row(cell, arm, seed, length, metric, value, step)))
         for seed in range(num_seeds):
           add(seed, None, 'training_loss', 0.1)
           add(seed, None, 'training_accuracy', 0.95)
@@ -54,14 +55,14 @@ def _rows(gains, steps=(10, 20), num_seeds=6):
 
 def test_cells_are_tested_at_their_last_step_and_corrected_together():
   rows = _rows({'b': 0.2, 'a': 0.0, 'c': -0.1})
-  cells = read_cells(index_cells(rows), {})
+  cells = read_cells(results.index_cells(rows), {})
   assert [(c.name, c.step) for c in cells] == [
       ('a', 10), ('a', 20), ('b', 10), ('b', 20), ('c', 10), ('c', 20)]
   expected = []
   for name in 'abc':
     endpoint = {
-        arm: [np.mean([r.value for r in rows if (r.experiment, r.arm, r.seed, r.metric)
-                       == (f'{name}@20', arm, seed, 'accuracy') and r.length > 16])
+        arm: [np.mean([r.value for r in rows if (*r[:3], r.metric, r.step)
+                       == (name, arm, seed, 'accuracy', 20) and r.length > 16])
               for seed in range(6)]
         for arm in ('layer_norm', 'none')
     }
@@ -86,7 +87,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   ]
   rows = [row._replace(value=0.97) if row.metric == 'training_accuracy' and
           row.arm == 'layer_norm' else row for row in rows]
-  cells = read_cells(index_cells(rows), {})
+  cells = read_cells(results.index_cells(rows), {})
   table = sensitivity.table(cells, {})
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
@@ -135,12 +136,12 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
 def test_a_cell_is_compared_with_base_at_the_same_step():
   rows = _rows({'base': 0.1, 'a': 0.3, 'b': 0.1}) + _rows({'late': 0.1}, steps=(40,))
   cells = {(c.name, c.step): c
-           for c in read_cells(index_cells(rows), {})}
+           for c in read_cells(results.index_cells(rows), {})}
   gain = {
       (name, step): [
           np.mean([r.value * (1 if r.arm == 'layer_norm' else -1) * 2 for r in rows
-                   if (r.experiment, r.seed, r.metric) == (f'{name}@{step}', seed,
-                                                           'accuracy')
+                   if (r.experiment, r.step, r.seed, r.metric) == (
+                       name, step, seed, 'accuracy')
                    and r.length > 16]) for seed in range(6)]
       for name in ('base', 'a', 'b') for step in (10, 20)}
   for step in (10, 20):
@@ -156,7 +157,7 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
 
 def test_each_cell_has_the_training_lengths_of_its_own():
   rows = _rows({'base': 0.1, 'a': 0.3})
-  cells = read_cells(index_cells(rows), {'a': Setting(trained_up_to=32)})
+  cells = read_cells(results.index_cells(rows), {'a': Setting(trained_up_to=32)})
   by_name = {c.name: c.comparison for c in cells}
   assert by_name['base'].primary.mean_difference == pytest.approx(np.mean(
       [t.mean_difference for t in by_name['base'].by_length[1:]]))
@@ -170,7 +171,7 @@ def test_cells_are_compared_with_each_other_at_lengths_beyond_both():
   # Both gain at N = 32 alone, which `range` was trained on.
   rows = [row._replace(value=row.value + 0.2) if row.arm == 'layer_norm'
           and row.metric == 'accuracy' and row.length == 32 else row for row in rows]
-  cells = read_cells(index_cells(rows), {'range': Setting(trained_up_to=32)})
+  cells = read_cells(results.index_cells(rows), {'range': Setting(trained_up_to=32)})
   last = {c.name: c for c in cells if c.step == 20}
   assert last['range'].change.mean_difference == pytest.approx(0, abs=1e-9)
   assert (last['base'].comparison.primary.mean_difference
@@ -181,23 +182,23 @@ def test_lookup_with_weight_decay_is_compared_with_lookup():
   settings = {'lookup': Setting('lookup', against=None),
               'lookup_l2': Setting('lookup', against='lookup')}
   rows = _rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3})
-  cells = read_cells(index_cells(rows), settings)
+  cells = read_cells(results.index_cells(rows), settings)
   last = {c.name: c.change for c in cells if c.step == 20}
   assert last['lookup'] is None  # another task
   assert last['lookup_l2'].mean_difference == pytest.approx(10, abs=2)
 
 
 def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
-  # a has gone on, b has one step, c has begun with the next, d has but begun.
+  # a has continued, b has one step, c has begun the next, d has only begun.
   rows = [*_rows({'a': 0.1}, steps=(10, 20)), *_rows({'b': 0.1}, steps=(10,)),
           *_rows({'c': 0.1}, steps=(10,)), *_rows({'c': 0.1}, (20,), num_seeds=3),
           *_rows({'d': 0.1}, (10,), num_seeds=3)]
-  cells = read_cells(index_cells(rows), {})
+  cells = read_cells(results.index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
   assert all((c.holm is not None) == c.in_family for c in cells)
   note = sensitivity.table(cells, {}).note
   assert 'after 10 steps' in note
-  chosen = read_cells(index_cells(rows), {}, family=[('a', 20)])
+  chosen = read_cells(results.index_cells(rows), {}, family=[('a', 20)])
   assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
 
 
@@ -207,7 +208,7 @@ def _folder(path, rows, num_seeds, changes=()):
   session = {}
   run_folder.claim(path / 'as', {'base': {'num_seeds': num_seeds}}, session)
   (path / 'as/config.json').rename(path / 'config.json')
-  for name in {r.experiment.split('@')[0] for r in rows}:
+  for name in {r.experiment for r in rows}:
     run_folder.claim(path / 'cells' / name, dict(
         train=dict(max_length=16, num_steps=20), num_seeds=6,
         task=dict(name='retrieval'), optimizer=dict(learning_rate=1e-3),
@@ -219,7 +220,7 @@ def test_cells_with_fewer_seeds_than_asked_are_named_and_not_tested(tmp_path):
   rows = _rows({'base': 0.2, 'a': 0.2})
   text, _ = sensitivity.write(_folder(tmp_path / 'whole', rows, 6))
   assert 'not finished' not in text
-  more = [r._replace(seed=r.seed + 6) for r in rows if r.experiment.startswith('base')]
+  more = [r._replace(seed=r.seed + 6) for r in rows if r.experiment == 'base']
   text, _ = sensitivity.write(_folder(tmp_path / 'grown', [*rows, *more], 12))
   assert text.startswith(
       'The grid is not finished: a@20 has 6 of 12 seeds of none, a@20 has 6 of 12 '
@@ -243,13 +244,13 @@ def test_settings_are_those_of_the_cells_configurations(tmp_path):
   assert against == {'base': None, 'low': 'base', 'decay': 'base', 'wide': 'base',
                      'other': None, 'other_low': 'other'}
   assert settings['other'][:2] == ('lookup', 32)
-  assert ends['wide@20'] == ['none', 'layer_norm']
+  assert ends['wide', 20] == ['none', 'layer_norm']
 
 
 def test_a_damaged_grid_is_named(tmp_path):
   rows = _rows({'base': 0.2})
-  folder = _folder(tmp_path / 'odd', [*rows, rows[0]._replace(experiment='base')], 6)
-  with pytest.raises(ValueError, match=r"another kind of run: \('base', 'none'"):
+  folder = _folder(tmp_path / 'odd', [*rows, rows[0]._replace(step=None)], 6)
+  with pytest.raises(ValueError, match=r"of a cell has no step: \('base', 'none'"):
     sensitivity.write(folder)
   folder = _folder(tmp_path / 'lost', rows, 6)
   (folder / 'cells/base/config.json').unlink()
@@ -265,11 +266,11 @@ def test_a_damaged_grid_is_named(tmp_path):
 
 def test_a_cell_without_a_baseline_yet_waits():
   rows = _rows({'a': 0.1}) + [r for r in _rows({'b': 0.1}) if r.arm != 'none']
-  assert {c.name for c in read_cells(index_cells(rows), {})} == {'a'}
+  assert {c.name for c in read_cells(results.index_cells(rows), {})} == {'a'}
 
 
 def test_what_a_cell_could_have_missed_is_of_its_level_in_the_family():
-  cells = read_cells(index_cells(_rows({'base': 0.1, 'a': 0.3, 'b': 0.1})), {})
+  cells = read_cells(results.index_cells(_rows({'base': 0.1, 'a': 0.3, 'b': 0.1})), {})
   for cell in cells:
     tests = ((cell.comparison.primary, cell.detectable, 3),
              (cell.change, cell.detectable_change, 2))
@@ -280,11 +281,11 @@ def test_what_a_cell_could_have_missed_is_of_its_level_in_the_family():
 
 def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   rows = [row._replace(value=np.nan) if row.seed == 4 and row.arm == 'none' and
-          row.experiment == 'b@20' else row
+          (row.experiment, row.step) == ('b', 20) else row
           for row in _rows({'a': 0.1, 'b': 0.1, 'c': 0.1})]
   rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' and
-          row.experiment == 'b@20' else row for row in rows]
-  cells = read_cells(index_cells(rows), {})
+          (row.experiment, row.step) == ('b', 20) else row for row in rows]
+  cells = read_cells(results.index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 20), ('c', 20)]
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
   note = sensitivity.table(cells, {}).note
@@ -292,18 +293,18 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   assert note.endswith('and not tested with the others: b.')
   # One arm that has learned is enough.
   rows = [row._replace(value=0.99) if row.metric == 'training_accuracy' and
-          row.experiment == 'b@20' and row.arm == 'layer_norm' else row
+          (row.experiment, row.step) == ('b', 20) and row.arm == 'layer_norm' else row
           for row in rows]
-  assert sum(c.in_family for c in read_cells(index_cells(rows), {})) == 3
+  assert sum(c.in_family for c in read_cells(results.index_cells(rows), {})) == 3
   # Where no cell has learned, as after a few steps, all are shown.
   rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' else row
           for row in rows]
-  assert sum(c.in_family for c in read_cells(index_cells(rows), {})) == 3
+  assert sum(c.in_family for c in read_cells(results.index_cells(rows), {})) == 3
 
 
 def _tune(rows, losses, step=20):
   """Tunes cells with the losses {(arm, cell): of each seed}."""
-  at_step = {cell: index for (cell, at), index in index_cells(rows).items()
+  at_step = {cell: index for (cell, at), index in results.index_cells(rows).items()
              if at == step}
   by_cell = {cell: {arm: dict(enumerate(losses[arm, cell])) for arm in _TWO}
              for cell in at_step}
@@ -320,7 +321,8 @@ def test_each_arm_has_the_rate_of_its_lowest_training_loss():
   assert tuned.chosen == best and tuned.sure == {'none': 1, 'layer_norm': 1}
   assert tuned.rates == ('base', 'rate_high', 'rate_low') and tuned.num_seeds == 6
   endpoints = [
-      [100 * np.mean([r.value for r in rows if r[:3] == (f'{best[arm]}@20', arm, seed)
+      [100 * np.mean([r.value for r in rows if r[:3] == (best[arm], arm, seed)
+                      and r.step == 20
                       and r.metric == 'accuracy' and r.length > 16])
        for seed in range(6)] for arm in ('layer_norm', 'none')
   ]
@@ -337,7 +339,7 @@ def test_a_choice_that_is_chance_widens_the_interval():
   # Two rates that train equally well, with endpoints ten points apart.
   rows = _rows({'base': 0.1, 'rate_low': 0.1}, steps=(20,), num_seeds=32)
   rows = [row._replace(value=row.value + 0.1) if row.metric == 'accuracy' and
-          row[:2] == ('rate_low@20', 'none') else row for row in rows]
+          row[:2] == ('rate_low', 'none') else row for row in rows]
   noise = np.random.default_rng(3).normal(0, 0.01, 32)
   losses = {('none', 'base'): 0.1 + noise, ('none', 'rate_low'): 0.1001 - noise,
             ('layer_norm', 'base'): [0.1] * 32, ('layer_norm', 'rate_low'): [0.2] * 32}
@@ -363,13 +365,13 @@ def test_rates_that_cannot_be_chosen():
     return tuned and (tuned.chosen['none'], tuned.num_seeds)
 
   assert chosen() == ('rate_low', 6)
-  # One that most seeds fail at is no choice, and one seed decides nothing.
+  # A cell at which most seeds fail is no choice, and one seed decides nothing.
   assert chosen(failed=(3,)) == ('rate_low', 5)
   assert chosen(failed=range(3)) == chosen(failed=range(4)) == ('base', 6)
-  # One whose seeds are not all measured yet is none either, nor is a single one.
+  # Nothing is chosen while a cell lacks seeds, nor from a single cell.
   assert chosen(rows=[
-      r for r in rows if not r.experiment.startswith('rate_low') or r.seed < 5]) is None
-  assert chosen(rows=[r for r in rows if r.experiment.startswith('base')]) is None
+      r for r in rows if r.experiment != 'rate_low' or r.seed < 5]) is None
+  assert chosen(rows=[r for r in rows if r.experiment == 'base']) is None
 
 
 def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
@@ -386,7 +388,7 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
       'of LN': 'rate_low (100 %)', 'LN': f'{best.means[0]:.1f}',
       'Baseline': f'{best.means[1]:.1f}'}.items()
   assert '(base: base, rate_high, rate_low)' in table.note
-  cells = read_cells(index_cells(rows), {})
+  cells = read_cells(results.index_cells(rows), {})
   with plots.style():
     left, _ = sensitivity_figures.gains(cells, {}, tuned).axes
   labels = [t.get_text().split('   ') for t in left.get_yticklabels()]
@@ -416,10 +418,10 @@ def test_rates_are_chosen_on_the_last_batches_of_training(tmp_path):
 
 
 def test_the_figure_of_the_mechanism_has_a_point_a_cell():
-  rows = [row._replace(value=0.45) if row[:2] + row[4:5] == (
-      'c@20', 'layer_norm', 'target_weight') else row
+  rows = [row._replace(value=0.45) if row[:2] + row[4:5] + (
+      row.step,) == ('c', 'layer_norm', 'target_weight', 20) else row
           for row in _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})]
-  cells = read_cells(index_cells(rows), {})
+  cells = read_cells(results.index_cells(rows), {})
   with plots.style():
     drawn = sensitivity_figures.mechanism(cells, {})
   above, below = drawn.axes[:3], drawn.axes[3:]
@@ -440,7 +442,7 @@ def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
   for seed, gain in enumerate((0.05, 0.01, 0.08, 0.02, 0.07, 0.03)):
     for arm in ('none', 'layer_norm'):
       add = lambda metric, value, length, seed=seed, arm=arm: rows.append(
-          Row('base@10', arm, seed, length, metric, value))
+          Row('base', arm, seed, length, metric, value, 10))
       add('training_loss', 0.1, None)
       treated = arm == 'layer_norm'
       for length in _LENGTHS:
@@ -449,7 +451,7 @@ def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
         more = gain if length > 16 else -9 * gain
         add('target_weight', 0.5 - seed / 20 + more * treated, length)
         add('output_norm', (seed + 1.0) * (1 - gain * treated), length)
-  (cell,) = read_cells(index_cells(rows), {})
+  (cell,) = read_cells(results.index_cells(rows), {})
   assert cell.explained['target_weight'].rank == pytest.approx(1)
   assert cell.explained['output_norm'].rank == pytest.approx(-1)  # of the ratio
   assert np.isnan(cell.explained['input_distance'].rank)  # not measured
@@ -472,20 +474,68 @@ def test_every_cell_is_a_change_of_the_base_that_can_run():
       assert cell.train.num_steps == max((*config.at_steps, *followed))
 
 
+@functools.cache
+def _after_two_steps(name):
+  """Returns loss and parameters of a small model of a cell after two updates."""
+  config = config_file.get_config('smoke')
+  config.base.model.width = config.base.train.batch_size = 8
+  with config.unlocked():
+    config.cells.same = {}
+  problem = training.problem(experiment.cell_config(config, name), 'layer_norm')
+
+  key = jax.random.key(0)
+  # Not compiled as a whole: most cells consist of the same operations.
+  params = problem.init(key)
+  state, loss = problem.optimizer.init(params), 0.0
+  # Two: where the rate decays, the first is as without.
+  for step in range(2):
+    batch = problem.sample(key, step)
+    (loss, _), gradient = jax.value_and_grad(problem.loss, has_aux=True)(params, batch)
+    updates, state = problem.optimizer.update(gradient, state, params)
+    params = jax.tree.map(jnp.add, params, updates)
+  return float(loss), jax.tree.map(np.asarray, params)
+
+
+@pytest.mark.parametrize('name', [*config_file.get_config('smoke').cells, 'same'])
+def test_every_cell_trains_another_model_than_base(name):
+  (loss, params), (base_loss, base) = map(_after_two_steps, (name, 'base'))
+  alike = jax.tree.structure(params) == jax.tree.structure(base) and all(
+      x.shape == y.shape for x, y in zip(
+          jax.tree.leaves(params), jax.tree.leaves(base), strict=True))
+  far = abs(loss - base_loss)
+  if alike:
+    far = max(far, *jax.tree.leaves(jax.tree.map(
+        lambda x, y: np.abs(x - y).max(), params, base)))
+  if name in ('base', 'same'):
+    assert alike and far == 0
+  else:
+    assert not alike or far > 1e-6
+
+
+@pytest.mark.parametrize('name, query', [('base', 0.5), ('informative_query', 0.75)])
+def test_the_query_held_fixed_is_the_middle_of_those_for_the_highest(name, query):
+  cell = experiment.cell_config(config_file.get_config('smoke'), name)
+  task = tasks.make_task(cell)
+  batch = task.sample_at(jax.random.key(0), 4000, 2)
+  highest = batch.items[..., 0].argmax(1) == batch.target_index
+  assert task.fixed_query == [query]
+  np.testing.assert_allclose(np.median(batch.query[highest]), query, atol=0.03)
+
+
 @pytest.mark.parametrize('change, words', [
     (dict(optimizer=dict(learning_rte=0.1)), 'base has no optimizer.learning_rte'),
     (dict(optimiser=dict(l2=0.1), seed=1), 'config.base has no optimiser.l2'),
     (dict(model=dict(width='wide')), 'width'),
     (dict(task=dict(name='lookup', num_keys='x')),
-     "config.task.num_keys must be a whole number: 'x'"),
-    (dict(optimizer=dict(l2=None)), 'config.optimizer.l2 must be a number: None'),
+     "config.task.num_keys must be a whole number from 1 to .*: 'x'"),
+    (dict(optimizer=dict(l2=None)), 'config.optimizer.l2 must be .*: None'),
     (dict(task=dict(name='lookup', num_keys=64, informative_query=True)),
-     'informative_query is for retrieval'),
+     'informative_query must be False, as only retrieval'),
     # Cells that could not be compared or run with the others.
-    (dict(evaluate=dict(lengths=(32, 64))), 'all cells share evaluate.lengths'),
-    (dict(seed=5), 'all cells share seed'),
+    (dict(evaluate=dict(lengths=(32, 64))), 'must share evaluate.lengths'),
+    (dict(seed=5), 'must share seed'),
     (dict(num_seeds=4, train=dict(seeds_at_once=1)),
-     'all cells share num_seeds, train.seeds_at_once'),
+     'must share num_seeds, train.seeds_at_once'),
 ])
 def test_a_change_that_is_none_of_the_base_is_named(change, words):
   config = config_file.get_config('smoke')
@@ -498,7 +548,7 @@ def test_a_change_that_is_none_of_the_base_is_named(change, words):
 def test_a_rate_that_decays_must_end_with_training():
   config = config_file.get_config('smoke')
   config.at_steps = (10, 40)
-  words = r'cell rate_decay: optimizer.decay_steps 20 must be the last step .*, 40'
+  words = r'decay_steps 20 must be 0 or the last step .*, 40'
   with pytest.raises(ValueError, match=words):
     experiment.cell_config(config, 'rate_decay')
   config.cells.rate_decay.optimizer.decay_steps = 40
@@ -519,7 +569,7 @@ def test_names_that_results_could_not_hold_are_refused(name):
   config = config_file.get_config('smoke')
   with config.unlocked():
     config.cells[name] = {}
-  with pytest.raises(ValueError, match=f'not the name of a cell.*: {name}'):
+  with pytest.raises(ValueError, match=f'must consist of a-z, 0-9 and _: {name}'):
     experiment.names(config)
 
 
@@ -527,7 +577,7 @@ def test_steps_of_a_cell_that_there_is_not_are_named():
   config = config_file.get_config('smoke')
   with config.unlocked():
     config.also_at.colour = (5,)
-  with pytest.raises(ValueError, match=r'also_at must be of .*: colour'):
+  with pytest.raises(ValueError, match=r'also_at must be one or more of .*: colour'):
     experiment.names(config)
 
 
@@ -585,10 +635,11 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
   assert 'l2@6 has 2 of 4 seeds of none' in out
   after = results.read_rows(tmp_path / 'whole/results.csv')
   assert [r for r in after if r.seed < 2] == before
-  assert {r.experiment for r in after if r.seed in (2, 3)} == {'base@4', 'base@6'}
+  assert {(r.experiment, r.step) for r in after if r.seed in (2, 3)} == {
+      ('base', 4), ('base', 6)}
   config.run, config.base.num_seeds = ('base', 'l2'), 2
 
-  # What is refused leaves the folder as it was.
+  # A refused run leaves the folder unchanged.
   before = {p: p.read_bytes() for p in (tmp_path / 'cut').rglob('*') if p.is_file()}
   config.at_steps = (4, 5 + 3)
   config.cells.l2.optimizer.l2 = 0.5
@@ -601,29 +652,23 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
       p: p.read_bytes() for p in (tmp_path / 'cut').rglob('*') if p.is_file()}
 
 
-def _sensitivity(workdir, *arguments):
-  return subprocess.run(
-      [sys.executable, '-m', 'experiments.sensitivity', f'--workdir={workdir}',
-       '--config=configs/sensitivity.py:smoke', *arguments],
-      cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.parametrize('fields, words', [
-    ({'at_steps': ()}, r'positive integers: \(\), base: \(10,\)'),
-    ({'at_steps': (0, 20)}, r'positive integers: \(0, 20\), base: \(10,\)'),
-    ({'at_steps': ('a',)}, r"positive integers: \('a',\), base: \(10,\)"),
+    ({'at_steps': ()}, r'config.at_steps must be one or more whole numbers .*: \(\)'),
+    ({'at_steps': (0, 20)}, r'config.at_steps must be .* from 1 to .*: \(0, 20\)'),
+    ({'also_at.base': (0,)}, r'config.also_at.base must be .* from 1 to .*: \(0,\)'),
+    ({'at_steps': ('a',)}, r"config.at_steps must be .* from 1 to .*: \('a',\)"),
     ({'at_steps': (7,)},
-     r'cell base: steps \[7\] of config.at_steps and also_at are no multiples'),
+     r'cell base: steps \[7\] of config.at_steps and also_at are not multiples'),
     ({'base.model.kernel_init': 'foo'},
-     r"cell base: config.model.kernel_init must be of lecun_normal, uniform: 'foo'"),
-    ({'base.model.epsilon': -1.0}, r'config.model.epsilon must be positive'),
+     r"config.base.model.kernel_init must be one of lecun_normal, uniform: 'foo'"),
+    ({'base.model.epsilon': -1.0}, r'config.base.model.epsilon must be .* above 0: -1'),
     ({'base.num_seeds': 3}, r'num_seeds 3 must be a multiple of'),
-    ({'cells.l2.arms': ('none',)}, r'cell l2: needs the arms none and layer_norm'),
+    ({'cells.l2.arms': ('none',)}, r'cell l2: arms must have none and layer_norm'),
     ({'cells': ml_collections.ConfigDict()}, r'config.cells is empty'),
-    ({'run': (1,)}, 'not the name of a cell, a-z, 0-9 and _: 1'),
-    ({'run': 1}, "config: 'int' object is not iterable"),
-    ({'base.train': None}, 'config lacks a field: .*num_steps'),
-    ({'against.lookup_l2': 'colour'}, 'config.against must be of .*: colour'),
+    ({'run': (1,)}, r'config.run must be names: \(1,\)'),
+    ({'run': 1}, 'config.run must be names: 1'),
+    ({'base.train': None}, 'config.base.train must have fields, such as .*: None'),
+    ({'against.lookup_l2': 'colour'}, 'against must be one or more of .*: colour'),
 ])
 def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, words):
   config = config_file.get_config('smoke')
@@ -636,17 +681,18 @@ def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, w
 
 
 @pytest.mark.parametrize('arguments, words', [
-    (["--config.run=('base','colour')"], 'config.run must be of base, classes_32'),
+    (["--config.run=('base','colour')"], 'run must be one or more of base, classes_32'),
     (['--config.cells.lookup.task.num_keys=8', "--config.run=('lookup',)"],
-     'cell lookup: config.task.num_keys must not be less than any length: 8 < 64'),
-    (['--config=configs/sensitivity.py:cpu_growing'], "not 'cpu_growing'"),
+     'cell lookup: lengths in config.train and config.evaluate go up to 64, but a'),
+    (['--config=configs/sensitivity.py:cpu_growing'], "quick or smoke: 'cpu_growing'"),
     (['--config.cells.base.optimizer.colour=3'],
      "config has no field 'optimizer': --config.cells.base.optimizer.colour"),
     (['--config=configs/lookup.py:smoke'],
      'config has no base, cells, at_steps, also_at, against, run: is it for another'),
 ])
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, words):
-  done = _sensitivity(tmp_path / 'run', *arguments)
+def test_bad_input_is_one_line_and_exit_code_2(run_here, tmp_path, arguments, words):
+  done = run_here('sensitivity', f'--workdir={tmp_path}/run',
+                  '--config=configs/sensitivity.py:smoke', *arguments)
   assert (done.returncode, done.stdout) == (2, '')
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   assert words in done.stderr
@@ -705,7 +751,14 @@ def _single(workdir, name, *arguments):
        f'--config.arms{_ARMS}', *arguments],
       cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
   assert done.returncode == 0, done.stderr
-  return {r[1:-1]: r.value for r in results.read_rows(workdir / 'results.csv')}
+  return {r[1:5]: r.value for r in results.read_rows(workdir / 'results.csv')}
+
+
+def _sensitivity(workdir, *arguments):
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.sensitivity', f'--workdir={workdir}',
+       '--config=configs/sensitivity.py:smoke', *arguments],
+      cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.slow
@@ -720,14 +773,15 @@ def test_cells_equal_single_runs_and_may_be_added(tmp_path, fast_compilation):
   done = grid("--config.run=('base','lookup')")
   assert done.returncode == 0, done.stderr
   rows = results.read_rows(tmp_path / 'grid/results.csv')
-  assert [r for r in rows if not r.experiment.startswith('lookup@')] == before
+  assert [r for r in rows if r.experiment != 'lookup'] == before
 
   single = {
-      'l2@20': _single(tmp_path / 'l2', 'retrieval'),
-      'lookup@10': _single(tmp_path / 'lookup', 'lookup', '--config.optimizer.l2=0.0',
-                           '--config.train.num_steps=10'),
+      ('l2', 20): _single(tmp_path / 'l2', 'retrieval'),
+      ('lookup', 10): _single(tmp_path / 'lookup', 'lookup',
+                              '--config.optimizer.l2=0.0',
+                              '--config.train.num_steps=10'),
   }
-  for name, values in single.items():
-    cell = {r[1:-1]: r.value for r in rows if r.experiment == name}
+  for (name, step), values in single.items():
+    cell = {r[1:5]: r.value for r in rows if (r.experiment, r.step) == (name, step)}
     assert len(cell) > 40
     assert cell == {key: values[key] for key in cell}, name

@@ -1,4 +1,4 @@
-"""Layers with one thing changed, against numpy and against the layer they change."""
+"""Layers with one change, against numpy and against the layer without it."""
 
 import jax
 import jax.numpy as jnp

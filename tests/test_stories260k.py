@@ -1,4 +1,4 @@
-"""A real small Llama: its logits, its misalignment and what it says, as others have it.
+"""A real small Llama: its logits, misalignment and text equal those of others.
 
 Reference numbers are of transformers in float32 and of a float64 forward pass.
 """
@@ -74,7 +74,7 @@ def test_greedy_text_is_that_of_the_original_program(stories, tmp_path):
   expected = (FOLDER / 'expected_greedy.txt').read_text()
   tokens = generate(*stories, jnp.array([[tokenizer.begin]]), 200)[0]
   assert tokenizer.decode(tokens.tolist()).strip() == expected.strip()
-  # Nor does it change on its way to a file and back.
+  # Saving and loading do not change it either.
   save_checkpoint(tmp_path, *stories, like=FOLDER)
   again = generate(*load_checkpoint(tmp_path), jnp.array([[tokenizer.begin]]), 200)[0]
   np.testing.assert_array_equal(again, tokens)

@@ -17,7 +17,7 @@ from experiments.language_model import tables as language_model_tables
 from experiments.length_generalization import tables as length_tables
 from experiments.mechanism import report as mechanism
 from experiments.sensitivity import report as sensitivity
-from experiments.sensitivity.cells import index_cells, read_cells, Setting
+from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import Tuned
 from tests.cells import cells, interval, mean_of, p_of, paired, text
 from vvlen.reporting import results
@@ -116,6 +116,37 @@ def test_every_cell_of_training(length_generalization):
       {'arm': 'LN', 'seeds': '5', 'loss': '0.2200', 'accuracy': '95.70',
        'lowest accuracy': '90.50', 'not converged': 'seed 0', 'not finite': 'none'},
   ]
+
+
+@pytest.mark.parametrize('task, names', [
+    ('retrieval', ['table_1', 'table_3']), ('lookup', ['table_2', 'table_6']),
+    ('retrieval_growing', ['table_4']), ('lookup_growing', ['table_5']),
+])
+def test_tables_of_accuracy_and_of_gain_have_the_numbers_of_the_paper(
+    accuracy, task, names):
+  index = results.index(
+      Row(task, arm, seed, n, 'accuracy', x / 100)
+      for (arm, n), values in accuracy.items() for seed, x in enumerate(values))
+  made = length_tables.make_tables(index, 16, task)
+  assert [t.name for t in made] == [*names, 'primary_endpoint', 'training']
+  for table, what in zip(made, ('Accuracy by length', 'Gain of'), strict=False):
+    number = table.name.removeprefix('table_')
+    assert table.name not in names or table.title.startswith(f'Table {number}. {what}')
+
+
+@pytest.mark.parametrize('best, says', [(0.88, True), (0.93, False)])
+def test_one_arm_that_has_learned_is_enough(accuracy, best, says):
+  rows = [Row('retrieval', arm, seed, n, 'accuracy', x / 100)
+          for (arm, n), values in accuracy.items() for seed, x in enumerate(values)]
+  # The lengths tested reach beyond 32 alone.
+  for arm, x in (('none', 0.5), ('standardize', best), ('layer_norm', 0.7)):
+    rows += [Row('retrieval', arm, seed, None, metric, x) for seed in range(5)
+             for metric in ('training_accuracy', 'training_loss')]
+  tables = {t.name: t for t in length_tables.make_tables(results.index(rows), 32)}
+  note = tables['primary_endpoint'].note
+  assert ('(accuracy there 88 %): nothing here is about length' in note) == says
+  assert note.startswith('Mean accuracy over N = 64 to 64, ')
+  assert 'trained on at most 32 items' in tables['table_1'].note
 
 
 @pytest.mark.parametrize('p, sign, verdict', [
@@ -402,8 +433,8 @@ def grid():
     values[*where, 'training_accuracy', None] = rng.uniform(91, 99, 5)
     values[*where, 'training_loss', None] = rng.uniform(1, 9, 5)
   share = lambda metric: 100 if 'accuracy' in metric else 1
-  index = index_cells(
-      Row(f'{cell}@{step}', arm, seed, n, metric, x / share(metric))
+  index = results.index_cells(
+      Row(cell, arm, seed, n, metric, x / share(metric), step=step)
       for (cell, step, arm, metric, n), of_seeds in values.items()
       for seed, x in enumerate(of_seeds))
   return values, index

@@ -99,7 +99,7 @@ def test_each_epoch_has_each_block_once_in_another_order(number):
 def test_the_order_is_the_seeds():
   one = _rows(30, 5, seed=3, take=24).reshape(4, 30)
   np.testing.assert_array_equal(_rows(30, 5, seed=3, take=24).reshape(4, 30), one)
-  # Nor is an epoch of one seed an epoch of the next.
+  # Epochs of two seeds differ too.
   epochs = np.concatenate([_rows(30, 5, seed=x, take=24).reshape(4, 30)
                            for x in range(5)])
   assert len({tuple(x) for x in epochs.tolist()}) == 20
@@ -133,7 +133,7 @@ def test_a_saved_state_goes_on_exactly(taken, process_count):
   again.set_state(json.loads(saved))
   assert json.dumps(again.get_state()) == saved
   np.testing.assert_array_equal([next(again) for _ in range(9)], expected)
-  # As many processes as one likes go on from there.
+  # Any number of processes can resume from there.
   one = batches(_blocks(11), 4, 5)
   one.set_state(json.loads(saved))
   rows = np.array([next(one) for _ in range(9)])
@@ -155,8 +155,8 @@ def test_a_state_counts_what_was_taken_and_not_what_was_read_ahead():
     (7, 8, {}, 'has 7 windows, fewer than one batch of 8'),
     (7, 8, {'process_count': 2}, 'has 7 windows, fewer than one batch of 8'),
     (0, 1, {}, 'has 0 windows'),
-    (20, 9, {'process_count': 2}, '9 windows does not divide by 2 processes'),
-    (20, 1, {'process_count': 2}, '1 windows does not divide by 2 processes'),
+    (20, 9, {'process_count': 2}, '9 windows cannot be shared equally by 2 processes'),
+    (20, 1, {'process_count': 2}, '1 windows cannot be shared equally by 2 processes'),
     (20, 0, {}, 'batch of 0'),
     (20, -4, {}, 'batch of -4'),
     (20, 4, {'process_count': 2, 'process_index': 2}, 'process 2 is not one of 2'),

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.llamas import DEEP
 from vvlen.tasks.tokenizers import (
     byte_tokenizer,
     check_vocabulary,
@@ -77,7 +78,7 @@ def _file(folder, config=None, special=(), **fields):
 
 
 def test_a_file_of_the_hub_and_back(tmp_path):
-  # What it asks for batches of short inputs is not for documents.
+  # Its settings for batches of short inputs do not apply to documents.
   folder = _file(
       tmp_path, special=['<s>', '$A', '</s>'],
       truncation={'direction': 'Right', 'max_length': 3, 'strategy': 'LongestFirst',
@@ -136,9 +137,41 @@ def test_a_damaged_configuration(tmp_path, config):
 def test_a_damaged_file(tmp_path, damage):
   path = _file(tmp_path) / 'tokenizer.json'
   path.write_bytes(damage(path.read_bytes()))
-  with pytest.raises(ValueError, match='is no tokenizer') as error:
+  with pytest.raises(ValueError, match='is not a tokenizer') as error:
     load_tokenizer(tmp_path)
   assert str(path) in str(error.value) and '\n' not in str(error.value)
+
+
+def test_a_text_that_has_no_token_and_there_is_none_for_it(tmp_path):
+  library = pytest.importorskip('tokenizers')
+  model = library.models.WordLevel({'a': 0, 'b': 1}, unk_token='[UNK]')
+  library.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
+  tokenizer = load_tokenizer(tmp_path)
+  assert tokenizer.encode('b').tolist() == [1]
+  words = r'tokenizer\.json cannot encode the text, give it an unknown token: .*UNK'
+  with pytest.raises(ValueError, match=words):
+    tokenizer.encode('c')
+  model = library.models.WordLevel({'b': 1}, unk_token='[UNK]')
+  library.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
+  with pytest.raises(ValueError, match=words):
+    load_tokenizer(tmp_path)  # which encodes an a
+  model = library.models.WordLevel({'a': 1})
+  (tmp_path / 'tokenizer_config.json').write_text(DEEP)
+  library.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
+  with pytest.raises(ValueError, match=r'tokenizer_config\.json is damaged'):
+    load_tokenizer(tmp_path)
+
+
+def test_a_character_that_byte_pairs_would_leave_out_is_named(tmp_path):
+  library = pytest.importorskip('tokenizers')
+  model = library.models.BPE({'a': 0, 'b': 1, 'ab': 2}, [('a', 'b')])
+  tokenizer = library.Tokenizer(model)
+  tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  encode = load_tokenizer(tmp_path).encode
+  assert encode('ab a').tolist() == [2, 0]
+  with pytest.raises(ValueError, match=r"tokenizer\.json has no token for 'é', nor"):
+    encode('ab aéb')
 
 
 def test_no_file_and_no_library(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A family of runs: what is refused, what is told, and that a run goes on elsewhere."""
+"""A family of runs: errors, reports, and resuming in another folder."""
 
 import json
 import shutil
@@ -15,6 +15,7 @@ from experiments.vanishing_variance import (
   family,
   figures,
   parts,
+  parts_tables,
   report,
   tables,
 )
@@ -40,12 +41,12 @@ def _rows(name, step, gains, suffix='', learned=0.99, base=0.5):
   rows = []
   for seed, gain in enumerate(gains):
     for arm, more in (('none', 0.0), ('layer_norm', gain / 100)):
-      where = (f'{name}@{step}', arm)
       if not suffix:
-        rows.append(results.Row(*where, seed, None, 'training_accuracy', learned))
+        rows.append(
+            results.Row(name, arm, seed, None, 'training_accuracy', learned, step))
       rows += [
-          results.Row(where[0], arm + suffix, seed, n, 'accuracy',
-                      0.98 if n == 16 else base + more)
+          results.Row(name, arm + suffix, seed, n, 'accuracy',
+                      0.98 if n == 16 else base + more, step)
           for n in LENGTHS
       ]
   return rows
@@ -55,7 +56,7 @@ def _effect(gains, **how):
   facts = _family(base={'num_seeds': len(gains)}, l2={}, decay={})
   cell = effects.read_cells(facts)['base']
   step = cell.steps[-1]
-  indices = effects.index_rows(_rows('base', step, gains, **how))
+  indices = results.index_cells(_rows('base', step, gains, **how))
   return effects.effect(indices, cell, step, effects.read_claim(facts))
 
 
@@ -89,12 +90,20 @@ def test_there_is_no_verdict_where_training_failed_or_seeds_lack():
   facts = _family(base={'num_seeds': 9}, l2={}, decay={})
   cell = effects.read_cells(facts)['base']
   claim = effects.read_claim(facts)
-  indices = effects.index_rows(_rows('base', cell.steps[-1], gains))
+  indices = results.index_cells(_rows('base', cell.steps[-1], gains))
   found = effects.effect(indices, cell, cell.steps[-1], claim)
   assert found.verdict == 'not finished'
   assert tables.verdict_words(found, claim) == '8 of 9 seeds so far'
+  record = tables.main_table({'base': cell}, {('base', ''): (found,)}, claim).records[0]
+  assert np.isnan(record['p']) and np.isnan(record['p_uncorrected'])
+  assert record['difference'] == pytest.approx(gains.mean())
   assert tables.verdict_words(None, claim) == 'not run'
   assert effects.effect({}, cell, cell.steps[-1], claim) is None
+
+
+def test_equal_differences_have_no_test_and_are_not_called_unfinished():
+  found = _effect(np.full(8, 2.0))
+  assert found.complete and found.verdict == 'undefined'
 
 
 def test_power_is_how_often_the_effect_is_found():
@@ -127,7 +136,7 @@ def test_contrasts_are_combinations_of_one_seed():
   steps = cells['base'].steps
   assert steps == (10, 20, 30, 40)
   gains = {(name, step): rng.normal(0, 1, 4) for name in cells for step in steps}
-  indices = effects.index_rows(
+  indices = results.index_cells(
       row for (name, step), each in gains.items() for row in _rows(name, step, each))
   by_name = {c.name: c for c in effects.contrasts(cells)}
   assert len(by_name) == 3
@@ -151,7 +160,7 @@ def test_the_interaction_of_decay_and_schedule():
   cells, claim = effects.read_cells(facts), effects.read_claim(facts)
   last = {name: cell.steps[-1] for name, cell in cells.items()}
   value = dict(base=(1.0, 2.0), l2=(3.0, 7.0), decay=(0.5, 0.7), l2_decay=(9.0, 4.0))
-  indices = effects.index_rows(
+  indices = results.index_cells(
       row for name, gains in value.items() for row in _rows(name, last[name], gains))
   contrast = next(c for c in effects.contrasts(cells) if c.name == 'L2 × decaying rate')
   found = effects.contrast_test(contrast, indices, cells, claim)
@@ -172,7 +181,7 @@ def test_growing_lengths_are_compared_at_lengths_beyond_both():
   contrast = next(
       c for c in effects.contrasts(cells) if c.name.startswith('lengths growing'))
   found = effects.contrast_test(
-      contrast, effects.index_rows(rows), cells, claim)
+      contrast, results.index_cells(rows), cells, claim)
   assert found.mean_difference == pytest.approx(0)
 
 
@@ -200,7 +209,7 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   text, paths = report.write(tmp_path)
   assert all(path.exists() for path in paths)
   cells, claim = effects.read_cells(facts), effects.read_claim(facts)
-  indices = effects.index_rows(rows)
+  indices = results.index_cells(rows)
   found = {
       (name, suffix): [
           e for t in cell.steps
@@ -259,9 +268,9 @@ def test_contrasts_are_corrected_in_their_table():
   other = paired_t_test(2 * gains, np.zeros(6))
   made = tables.contrast_table(
       {'': [(contrast, test)] * 2, '+averaged': [(contrast, None), (contrast, other)]},
-      level=0.025)
+      level=0.005)  # of a family whose level is 0.01
   first, second = made.records
-  wide = stats.ttest_1samp(gains, 0).confidence_interval(0.975)
+  wide = stats.ttest_1samp(gains, 0).confidence_interval(0.995)
   assert (first['plain_ci_low'], first['plain_ci_high']) == pytest.approx(tuple(wide))
   assert first['plain_p'] == pytest.approx(2 * test.p)
   assert np.isnan(first['averaged_p'])
@@ -313,9 +322,9 @@ def test_tables_and_figure_of_parts():
   index = _intervened(5, _ACCURACY)
   for values in index.values():
     values.update({seed: x + rng.normal(0, 0.001) for seed, x in values.items()})
-  cells = effects.read_cells(_family(base={}))
+  cells = effects.read_cells(_family(base={'num_seeds': 5}))
   both = {'base': index}
-  table = tables.parts_table(both, cells)
+  table = parts_tables.table(both, cells)
   assert [r['arm'] for r in table.records] == ['Baseline', 'LN']
   for record, part in zip(table.records, (
       parts.parts(index, arm, 16) for arm in ('none', 'layer_norm')), strict=True):
@@ -324,7 +333,7 @@ def test_tables_and_figure_of_parts():
       interval = stats.ttest_1samp(own, 0).confidence_interval()
       assert (record[f'{name}_difference'], record[f'{name}_ci_low']) == pytest.approx(
           (own.mean(), interval.low))
-  gain, = tables.parts_gain_table(both, cells, 0.05, 4).records
+  gain, = parts_tables.gain_table(both, cells, 0.05, 4).records
   one, other = (parts.parts(index, arm, 16) for arm in ('layer_norm', 'none'))
   for name in parts.NAMES:
     own = (getattr(one, name) - getattr(other, name)).mean(axis=1)
@@ -332,12 +341,33 @@ def test_tables_and_figure_of_parts():
     assert gain[f'{name}_p'] == pytest.approx(min(1, 4 * test.pvalue))
     assert gain[f'{name}_ci_high'] == pytest.approx(
         test.confidence_interval(1 - 0.05 / 4).high)
+  more = effects.read_cells(_family(base={'num_seeds': 6}))
+  unfinished, = parts_tables.gain_table(both, more, 0.05, 4).records
+  assert np.isnan(unfinished['readers_p'])
+  assert unfinished['readers_difference'] == gain['readers_difference']
   with plots.style():
     axes = figures.where_lost(both, cells).axes[0]
   heights = [[bar.get_height() for bar in each] for each in axes.containers
              if hasattr(each, 'patches')]
   np.testing.assert_allclose(heights, [
       [7, 29], [7, 13], [4, 6], [8, 27], [3, 7], [1, 3]], atol=0.5)
+
+
+@pytest.mark.parametrize('kept, reported', [
+    (lambda key: True, True),
+    # A family that was stopped between the interventions of its two arms.
+    (lambda key: key[0].startswith('none'), False),
+    (lambda key: key[0] != 'layer_norm+refit', False),
+], ids=['both_arms', 'one_arm', 'no_refit'])
+def test_where_accuracy_is_lost_needs_the_interventions_of_both_arms(
+    tmp_path, kept, reported
+):
+  rows = [results.Row('retrieval', key[0], seed, key[2], key[1], value)
+          for key, values in _intervened(2, _ACCURACY).items() if kept(key)
+          for seed, value in values.items()]
+  results.write_rows(tmp_path / 'mechanism/base/results.csv', rows)
+  found = report._interventions(tmp_path, ['base', 'l2'])
+  assert list(found) == (['base'] if reported else [])
 
 
 @pytest.mark.parametrize('damage, words', [
@@ -357,7 +387,7 @@ def test_a_family_that_was_changed_is_refused(tmp_path, damage, words):
 
 def test_rows_of_no_cell_are_refused(tmp_path):
   _write(tmp_path, _family(base={'num_seeds': 2}), _rows('base', 41, (1.0, 2.0)))
-  with pytest.raises(ValueError, match='what the family has not: base@41'):
+  with pytest.raises(ValueError, match='not of its family: base at step 41'):
     report.write(tmp_path)
 
 
@@ -383,9 +413,9 @@ def test_the_family_is_the_one_that_was_fixed_beforehand():
     (lambda c: c.cells.base.update(num_seeds=3), 'cell base: num_seeds 3 must be a'),
     (lambda c: c.cells.l2.optimizer.update(l2_on='biases'), 'cell l2: .*l2_on must'),
     (lambda c: c.cells.l2.train.update(averaged_at=(10, 20)), 'must end with train.'),
-    (lambda c: c.cells.l2.train.update(averaged_at=(11, 40)), r'\[11\] are no mult'),
+    (lambda c: c.cells.l2.train.update(averaged_at=(11, 40)), r'\[11\] must be mult'),
     (lambda c: c.cells.l2.train.update(averaged_at=(20, 10, 40)), 'must increase'),
-    (lambda c: c.cells.l2.train.update(averaged_at=(90, 40)), 'must be steps, up to'),
+    (lambda c: c.cells.l2.train.update(averaged_at=(90, 40)), 'at must not exceed'),
     (lambda c: c.base.update(arms=('none', 'standardize')), 'cell base: arms must be'),
 ])
 def test_a_family_that_cannot_run_is_named(change, words):
@@ -399,7 +429,7 @@ def test_a_family_that_cannot_run_is_named(change, words):
 def test_unknown_cells_are_named():
   config = config_file.get_config('smoke')
   config.run = ('base', 'bse')
-  with pytest.raises(ValueError, match=r'config\.run must be of .*: bse'):
+  with pytest.raises(ValueError, match=r'config\.run must be one or more of .*: bse'):
     family.chosen(config)
 
 
@@ -419,13 +449,13 @@ def test_a_family_runs_and_goes_on_elsewhere(tmp_path, fast_compilation):
   assert 'Does LayerNorm after attention help' in done.stdout
   folder = tmp_path / 'run'
   first = (folder / 'results.csv').read_bytes()
-  index = effects.index_rows(results.read_rows(folder / 'results.csv'))
+  index = results.index_cells(results.read_rows(folder / 'results.csv'))
   assert index.keys() == {('base', step) for step in (10, 20, 30, 40)}
   assert ('layer_norm+averaged+adaptive', 'accuracy', 64) in index['base', 30]
   changed = folder / 'mechanism/base/results.csv'
   interventions = changed.read_bytes()
   assert b'none+refit,' in interventions and b'layer_norm+covariance,' in interventions
-  # Nothing is left to do, and nothing is lost.
+  # Nothing is trained again, and no result is lost.
   done = _run(workdir)
   assert done.returncode == 0, done.stderr
   assert (folder / 'results.csv').read_bytes() == first
@@ -433,7 +463,7 @@ def test_a_family_runs_and_goes_on_elsewhere(tmp_path, fast_compilation):
   # lacks is trained again from its start.
   shutil.rmtree(folder / 'cells/base/checkpoints')
   rows = results.read_rows(folder / 'results.csv')
-  kept = [r for r in rows if r.arm.startswith('none') or r.experiment == 'base@10']
+  kept = [r for r in rows if r.arm.startswith('none') or r.step == 10]
   assert len(kept) < len(rows)
   results.write_rows(folder / 'results.csv', kept)
   left = [r for r in results.read_rows(changed) if r.arm.startswith('none')]

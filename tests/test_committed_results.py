@@ -1,0 +1,56 @@
+"""Tables and figures of experiments/results are what their results.csv gives."""
+
+import csv
+import itertools
+import shutil
+
+import pytest
+
+from experiments.harness import reports
+from tests.conftest import ROOT
+
+RESULTS = ROOT / 'experiments/results'
+FOLDERS = sorted(
+    path.parent.name for path in RESULTS.glob('*/config.json')
+    if (path.parent / 'results.csv').exists()
+)
+
+
+def _cells(path):
+  """Returns the cells of a CSV file, numbers as floats."""
+  def value(text):
+    try:
+      return float(text)
+    except ValueError:
+      return text
+
+  with path.open() as file:
+    return [[value(x) for x in row] for row in csv.reader(file)]
+
+
+def _files(folder, suffix):
+  return {path.relative_to(folder) for path in folder.rglob(f'*{suffix}')
+          if path.parent.name in ('tables', 'figures')}
+
+
+def test_there_are_results():
+  assert len(FOLDERS) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', FOLDERS)
+def test_a_committed_run_is_remade_from_its_results(name, tmp_path):
+  copy = tmp_path / name
+  shutil.copytree(RESULTS / name, copy, ignore=shutil.ignore_patterns(
+      'tables', 'figures', 'README.md'))
+  reports.writer(reports.study_of(copy))(copy)
+  for suffix in ('.md', '.csv', '.png'):
+    # Of counting's repetitions, only what their pages show is committed.
+    assert _files(copy, suffix) >= _files(RESULTS / name, suffix)
+  for path in sorted(_files(RESULTS / name, '.md')):
+    assert (copy / path).read_text() == (RESULTS / name / path).read_text(), path
+  for path in sorted(_files(RESULTS / name, '.csv')):
+    for one, other in itertools.zip_longest(
+        _cells(copy / path), _cells(RESULTS / name / path)):
+      # Sums differ in their last bits between processors.
+      assert one == pytest.approx(other, rel=1e-9, abs=1e-12, nan_ok=True), path

@@ -1,0 +1,353 @@
+"""Tables and figures of a family of runs in which no two numbers are equal."""
+
+import json
+
+from matplotlib.colors import to_hex
+import numpy as np
+import pytest
+from scipy import stats
+
+from configs import vanishing_variance as config_file
+from experiments.vanishing_variance import effects, family, report, tables
+from tests import artists
+from tests.cells import cells, interval, p_of, paired, text
+from vvlen.reporting import results
+from vvlen.statistics import at_level, paired_t_test, power_to_find, smallest_detectable
+
+_SEEDS, _BEYOND = 8, (32, 64)
+_STEPS = {'base': (10, 20, 30, 40), 'l2': (10, 20, 30, 40),
+          'output_projection': (10, 20, 30)}
+_SUFFIXES = ('', '+averaged', '+adaptive', '+averaged+adaptive')
+_TRAINED = {'none': 0.99, 'layer_norm': 0.97}
+
+
+def _facts():
+  """Returns a family of three cells, of which l2 lacks a seed."""
+  facts = family.facts(config_file.get_config('smoke'))
+  kept = {name: facts['cells'][name] | {'num_seeds': _SEEDS + (name == 'l2')}
+          for name in _STEPS}
+  return facts | {'cells': kept}
+
+
+def _draw():
+  """Returns accuracies {(cell, step, arm + suffix): [seeds, lengths]} in percent."""
+  rng = np.random.default_rng(3)
+  middle = {'base': 4.0, 'l2': -3.0, 'output_projection': -6.0}
+  drawn = {}
+  for name, steps in _STEPS.items():
+    for step in steps:
+      for i, suffix in enumerate(_SUFFIXES):
+        control = rng.normal(40 + 5 * i + step / 10, 2, (_SEEDS, 2))
+        gain = middle[name] + i + rng.normal(0, 1 + i / 2, (_SEEDS, 1))
+        drawn[name, step, 'none' + suffix] = control
+        drawn[name, step, 'layer_norm' + suffix] = control + gain
+  return drawn
+
+
+def _rows(drawn):
+  for (name, step, arm), values in drawn.items():
+    for seed in range(_SEEDS):
+      if '+' not in arm:
+        yield results.Row(name, arm, seed, None, 'training_accuracy',
+                          _TRAINED[arm] + (seed - 3.5) / 1e4, step)
+      for n, x in zip((16, *_BEYOND), (97, *values[seed]), strict=True):
+        yield results.Row(name, arm, seed, n, 'accuracy', x / 100, step)
+
+
+_CHANGED = {  # accuracy of interventions at the training length and beyond
+    'none': {'': (98, 80, 50), '+refit': (99, 92, 70), '+standardized': (98, 84, 56),
+             '+covariance': (97.5, 86, 60)},
+    'layer_norm': {'': (97, 85, 60), '+refit': (99, 91, 72),
+                   '+standardized': (97, 86, 63), '+covariance': (97, 87, 64)},
+}
+
+
+def _changed_rows():
+  rng = np.random.default_rng(2)
+  for arm, every in _CHANGED.items():
+    for suffix, values in every.items():
+      for seed in range(_SEEDS):
+        for n, x in zip((16, *_BEYOND), values, strict=True):
+          yield results.Row('retrieval', arm + suffix, seed, n, 'accuracy',
+                            (x + rng.normal(0, 0.5)) / 100)
+
+
+@pytest.fixture(scope='module')
+def told(tmp_path_factory):
+  """The made-up values, and the tables and figures that the report makes from them."""
+  folder, drawn, facts = tmp_path_factory.mktemp('family'), _draw(), _facts()
+  results.write_rows(folder / 'results.csv', _rows(drawn))
+  (folder / 'config.json').write_text(json.dumps(
+      {'config': {'digest': report.digest_of(facts)} | facts, 'sessions': [{}]}))
+  results.write_rows(folder / 'mechanism/base/results.csv', _changed_rows())
+  made, figures = {}, {}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(report, 'write_table', lambda _, t: made.update({t.name: t}) or [])
+    patch.setattr(report.plots, 'save', lambda _, drawn: figures.update(drawn) or [])
+    patch.setattr(report.mechanism, 'write', lambda _: ('', []))
+    report.write(folder)
+  return drawn, made, figures
+
+
+def _paired(drawn, name, step, suffix=''):
+  one, other = (drawn[name, step, arm + suffix].mean(axis=1)
+                for arm in ('layer_norm', 'none'))
+  return paired(one, other)
+
+
+def _corrected(test, count, form):
+  low, high = stats.ttest_1samp(test.difference, 0).confidence_interval(
+      1 - 0.05 / count)
+  return interval(test.mean, low, high, '+' + form)
+
+
+def test_the_verdicts_are_of_corrected_intervals(told):
+  drawn, made, _ = told
+  shown = {row['cell']: row for row in cells(made['verdicts'])}
+  words = {'base': 'LN ahead', 'l2': '8 of 9 seeds so far',
+           'output_projection': 'LN behind'}
+  for name, steps in _STEPS.items():
+    test, row = _paired(drawn, name, steps[-1]), shown[name]
+    deviation = test.difference.std(ddof=1)
+    power = power_to_find(deviation, _SEEDS, 1.0, 0.05 / 3)
+    assert row | {'setting': ''} == {
+        'cell': name, 'setting': '', 'steps': str(steps[-1]),
+        'Baseline': text(drawn[name, steps[-1], 'none'].mean(), '.1f'),
+        'LN − Baseline [95 %]': _corrected(test, 3, '.2f'),
+        # No p while seeds are missing.
+        'p': '' if name == 'l2' else p_of(min(1, 3 * test.p)),
+        'seeds': '8', 'spread': text(deviation, '.1f'),
+        'power': text(100 * power, '.0f'), 'verdict': words[name],
+    }
+  for record in made['verdicts'].records:
+    test = _paired(drawn, record['cell'], record['steps'])
+    assert record['treated'] == pytest.approx(
+        drawn[record['cell'], record['steps'], 'layer_norm'].mean())
+    assert record['p_uncorrected'] == pytest.approx(
+        np.nan if record['cell'] == 'l2' else test.p, nan_ok=True)
+    assert record['p'] == pytest.approx(
+        np.nan if record['cell'] == 'l2' else min(1, 3 * test.p), nan_ok=True)
+    assert record['smallest_detectable'] == pytest.approx(test.least(3))
+    assert record['training_accuracy_control'] == pytest.approx(99)
+    assert record['training_accuracy_treated'] == pytest.approx(97)
+
+
+def test_each_step_has_its_own_numbers_under_each_weighting(told):
+  drawn, made, _ = told
+  shown, records = cells(made['along_training']), made['along_training'].records
+  keys = [(name, step) for name, steps in _STEPS.items() for step in steps]
+  assert [(r['cell'], r['step']) for r in records] == sorted(
+      keys, key=lambda key: list(_STEPS).index(key[0]))
+  for row, record in zip(shown, records, strict=True):
+    key = record['cell'], record['step']
+    expected = {'cell': key[0], 'steps': str(key[1]), 'seeds': '8',
+                'in training': '99.0, 97.0'}
+    for suffix, title in (('', 'as they are'), ('+averaged', 'averaged'),
+                          ('+adaptive', 'adaptive temperature')):
+      test = _paired(drawn, *key, suffix)
+      expected |= {
+          f'Baseline, {title}': text(drawn[*key, 'none' + suffix].mean(), '.1f'),
+          f'LN − Baseline, {title}': interval(*test.interval, '+.2f')}
+    assert row == expected
+    both = _paired(drawn, *key, '+averaged+adaptive')
+    assert record['averaged_adaptive_difference'] == pytest.approx(both.mean)
+
+
+def test_contrasts_are_corrected_over_their_number_and_compare_the_same_step(told):
+  drawn, made, _ = told
+  table = made['what_changes_it']
+  assert len(table.records) == 5  # three slopes and two differences; l2 lacks a seed
+  row = cells(table)[-1]
+  assert row['what changes the effect of LN'] == 'output projection'
+  expected = {}
+  for suffix, title in (('', 'as they are'), ('+averaged', 'averaged')):
+    test = paired(_paired(drawn, 'output_projection', 30, suffix).difference,
+                  _paired(drawn, 'base', 30, suffix).difference)
+    expected[f'{title} [95 %]'] = _corrected(test, 5, '.2f')
+    expected[f'p, {title}'] = p_of(min(1, 5 * test.p))
+  assert row | expected == row
+  assert (row['unit'], row['seeds']) == ('points', '8')
+  assert 'not run' in cells(table)[1].values()  # the slope of l2
+
+
+def test_every_contrast_compares_what_its_name_says():
+  known = effects.read_cells(family.facts(config_file.get_config()))
+  named = {c.name: dict(c.weights) for c in effects.contrasts(known)}
+  at = lambda name, step: (f'{name}', 1000 * step)
+  both = lambda one, other: {at(*one): 1.0, at(*other): -1.0}
+  for name, expected in {
+      'L2 on kernels (constant rate)': both(('l2', 100), ('base', 100)),
+      'L2 on all parameters (constant rate)': both(('l2_all', 100), ('base', 100)),
+      'L2 on all parameters, not kernels alone': both(('l2_all', 100), ('l2', 100)),
+      'L2 on kernels (decaying rate)': both(('l2_decay', 100), ('decay', 100)),
+      'L2 on kernels (lookup)': both(('lookup_l2', 20), ('lookup', 20)),
+      'rate decaying, not constant (no L2)': both(('decay', 100), ('base', 100)),
+      'rate decaying, not constant (L2)': both(('l2_decay', 100), ('l2', 100)),
+      'output projection': both(('output_projection', 40), ('base', 40)),
+      'lengths growing, not fixed (decaying rate, at lengths beyond both)':
+          both(('growing', 20), ('decay', 100)),
+      'lookup, not retrieval (no L2, decaying rate)':
+          both(('lookup', 20), ('decay', 100)),
+      'lookup, not retrieval (L2, decaying rate)':
+          both(('lookup_l2', 20), ('l2_decay', 100)),
+      'L2 × decaying rate': both(('l2_decay', 100), ('decay', 100))
+                            | both(('base', 100), ('l2', 100)),
+  }.items():
+    assert named.pop(name) == expected, name
+  assert all(name.startswith('twice the steps (') for name in named)
+
+
+def test_averaging_shows_both_arms_before_and_after(told):
+  drawn, made, _ = told
+  for row, (name, steps) in zip(cells(made['averaged_weights']), _STEPS.items(),
+                                strict=True):
+    mean = lambda arm, key=(name, steps[-1]): text(drawn[*key, arm].mean(), '.1f')
+    plain, averaged = (
+        _paired(drawn, name, steps[-1], suffix) for suffix in ('', '+averaged'))
+    change = paired(averaged.difference, plain.difference)
+    ratio = averaged.difference.std() / plain.difference.std()
+    share = row.pop('spread, as a share [95 %]')
+    assert share.startswith(f'{ratio:.2f} [')
+    assert row == {
+        'cell': name, 'steps': str(steps[-1]),
+        'Baseline': f'{mean("none")} → {mean("none+averaged")}',
+        'LN': f'{mean("layer_norm")} → {mean("layer_norm+averaged")}',
+        'change of LN − Baseline [95 %]': interval(*change.interval, '+.2f')}
+
+
+def _lost(arm):
+  """Returns parts {name: [seeds]} of what an arm loses, by their definitions."""
+  table = {}
+  for row in _changed_rows():
+    table.setdefault(row.arm, {})[row.seed, row.length] = 100 * row.value
+  of = lambda suffix: np.array([[table[arm + suffix][seed, n] for n in (16, *_BEYOND)]
+                                for seed in range(_SEEDS)])
+  a, r, s, c = map(of, ('', '+refit', '+standardized', '+covariance'))
+  loses = lambda x: x[:, :1] - x[:, 1:]
+  return {title: x.mean(axis=1) for title, x in {
+      'lost': loses(a), 'the weights\'': loses(r), 'the reader\'s': loses(a) - loses(r),
+      'of it the scale\'s': loses(a) - loses(s),
+      'the covariance\'s': loses(a) - loses(c),
+  }.items()}
+
+
+def test_parts_stand_under_their_names(told):
+  shown = cells(told[1]['parts'])
+  for row, (arm, label) in zip(shown, (('none', 'Baseline'), ('layer_norm', 'LN')),
+                               strict=True):
+    assert (row['cell'], row['arm'], row['seeds']) == ('base', label, '8')
+    for title, values in _lost(arm).items():
+      test = paired(values, 0 * values)
+      title += ' [95 %]' if title == 'lost' else ''
+      assert row[title] == interval(*test.interval, '.1f')
+  gain, = cells(told[1]['parts_gain'])
+  for title, values in _lost('layer_norm').items():
+    test = paired(values, _lost('none')[title])
+    # Corrected over the four cells that are to be measured, not the one that was.
+    assert gain[f'{title} [95 %]'] == _corrected(test, 4, '.1f')
+    if title == 'the reader\'s':
+      assert gain['p of the reader\'s'] == p_of(min(1, 4 * test.p))
+
+
+def test_the_figure_of_verdicts(told):
+  drawn, _, figures = told
+  left, right = figures['verdicts'].axes
+  looks = {'base': ('#009E73', True), 'l2': ('#8A8A8A', False),
+           'output_projection': ('#D55E00', True)}
+  assert len(left.containers) == 3
+  for y, ((dot, _, (bar,)), (name, (colour, filled))) in enumerate(
+      zip(left.containers, looks.items(), strict=True)):
+    test = _paired(drawn, name, _STEPS[name][-1])
+    wide = stats.ttest_1samp(test.difference, 0).confidence_interval(1 - 0.05 / 3)
+    np.testing.assert_allclose((dot.get_xdata()[0], dot.get_ydata()[0]), (test.mean, y))
+    np.testing.assert_allclose(bar.get_segments()[0][:, 0], wide)
+    assert to_hex(dot.get_color()).upper() == colour
+    assert to_hex(dot.get_markerfacecolor()).upper() == (
+        colour if filled else '#FFFFFF')
+  assert artists.shades(left) == [(-1.0, 1.0)]
+  grey, = right.patches
+  assert (grey.get_y(), grey.get_y() + grey.get_height()) == (-1.0, 1.0)
+  # Of l2 no step is finished.
+  lines, every = artists.lines(right), artists.all_bands(right)
+  for line, (_, x, low, high), name in zip(
+      lines.values(), every, ('base', 'output_projection'), strict=True):
+    tests = [_paired(drawn, name, step) for step in _STEPS[name]]
+    assert line.x == x == list(_STEPS[name])
+    np.testing.assert_allclose(line.y, [t.mean for t in tests])
+    np.testing.assert_allclose(np.transpose([low, high]),
+                               [t.interval[1:] for t in tests])
+
+
+def test_the_figure_of_parts_has_each_arm_and_part_in_its_place(told):
+  figure = told[2]['where_lost']
+  legend, = figure.legends
+  colour_of = {label.get_text(): to_hex(patch.get_facecolor())
+               for label, patch in zip(legend.get_texts(), legend.get_patches(),
+                                       strict=True)}
+  axes, found = figure.axes[0], {}
+  for bar in axes.patches:
+    x = bar.get_x() + bar.get_width() / 2
+    arm = 'layer_norm' if bar.get_hatch() else 'none'
+    assert x - round(x) == pytest.approx(0.2 if bar.get_hatch() else -0.2)
+    found.setdefault((arm, to_hex(bar.get_facecolor())), []).append(bar.get_height())
+  for arm in ('none', 'layer_norm'):
+    lost = {title: values.mean() for title, values in _lost(arm).items()}
+    for label, expected in (
+        ('no linear reader gets it back', lost['the weights\'']),
+        ('a reader fitted at N does', lost['the reader\'s']
+         - lost['of it the scale\'s']),
+        ('mean and variance as in training do', lost['of it the scale\'s']),
+    ):
+      heights = found[arm, colour_of[label]]
+      assert len(heights) == 2 and np.mean(heights) == pytest.approx(expected)
+
+
+def test_the_figure_of_averaging_names_each_weighting(told):
+  drawn, _, figures = told
+  axes, = figures['averaged_weights'].axes
+  lines = artists.lines(axes)
+  for label, suffix in (('weights as they are', ''),
+                        ('averaged over the last tenth of steps', '+averaged')):
+    expected = _paired(drawn, 'base', 40, suffix).difference
+    np.testing.assert_allclose(lines[label].x, expected)
+  assert lines['weights as they are'].y[0] < 0  # above the other
+
+
+def _effect(gains, learned=(0.99, 0.99), num_seeds=None, odd=()):
+  """Returns the effect in one cell of three, nan where a seed is odd."""
+  facts = _facts()
+  cell = effects.read_cells(facts)['base']._replace(num_seeds=num_seeds or len(gains))
+  rows = []
+  for seed, gain in enumerate(gains):
+    for arm, accuracy, own in zip(('none', 'layer_norm'), (50, 50 + gain), learned,
+                                  strict=True):
+      value = np.nan if seed in odd else accuracy / 100
+      rows += [results.Row('base', arm, seed, n, 'accuracy', value, 40)
+               for n in _BEYOND]
+      rows.append(results.Row('base', arm, seed, None, 'training_accuracy', own, 40))
+  return effects.effect(results.index_cells(rows), cell, 40, effects.read_claim(facts))
+
+
+def test_what_is_found_without_correction_alone_is_not_found():
+  spread = 5 * stats.norm.ppf((np.arange(12) + 0.5) / 12)
+  mean = stats.t.ppf(1 - 0.03 / 2, 11) * spread.std(ddof=1) / 12**0.5
+  found = _effect(mean + spread)
+  assert found.test.p == pytest.approx(0.03) and found.test.ci_low > 0
+  assert found.verdict == effects.OPEN
+  assert found.detectable == pytest.approx(
+      smallest_detectable(spread.std(ddof=1), 12, alpha=0.05 / 3))
+  assert found.corrected[1:3] == pytest.approx(
+      at_level(paired_t_test(mean + spread, 0 * spread), 0.05 / 3)[1:3])
+
+
+@pytest.mark.parametrize('learned', [(0.99, 0.6), (0.6, 0.99)])
+def test_both_arms_must_learn_the_training_lengths(learned):
+  found = _effect(3 + np.arange(8) / 8, learned)
+  assert (found.training_accuracy, found.verdict) == (learned, 'not learned')
+
+
+def test_a_seed_that_is_left_out_is_not_waited_for():
+  found = _effect(3 + np.arange(9) / 8, odd=(4,))
+  assert found.complete and found.comparison.left_out == (4,)
+  assert found.verdict == effects.AHEAD
+  assert tables.verdict_words(found, effects.read_claim(_facts())) == 'LN ahead'

@@ -1,0 +1,404 @@
+"""Figures of simulations, theory and checkpoints, read from their artists.
+
+The numbers are made up, and no two are alike.
+"""
+
+import itertools
+
+from matplotlib.colors import to_hex
+import numpy as np
+import pytest
+
+from experiments.linear_attention import figures as linear
+from experiments.measure import figures as measure
+from experiments.measure import spread
+from experiments.measure.rows import Part
+from experiments.recency_bias import extensions, figures
+from experiments.recency_bias.cells import Settings, Simulated
+from tests.artists import all_bands, bands, line_of, lines, shades, words
+from vvlen.reporting import plots
+
+_COLOURS = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9')
+close = np.testing.assert_allclose
+
+
+@pytest.fixture(autouse=True)
+def style():
+  with plots.style():
+    yield
+
+
+# Recency bias.
+
+
+def _simulated(seed, **fields):
+  """A simulation of four layers, of numbers of its own."""
+  fields = dict(group='x', name=str(seed), width=16, num_tokens=5, num_layers=4,
+                anisotropy=0.5, num_simulations=3000) | fields
+  rng, n, layers = np.random.default_rng(seed), fields['num_tokens'], range(1, 5)
+  numbers = {(name, i): rng.uniform(low, high)
+             for name, low, high in (('recency_probability', 0.5, 1.0),
+                                     ('recency_probability_error', 0.001, 0.01),
+                                     ('violation_rate', 0.1, 0.4),
+                                     ('violation_rate_error', 0.02, 0.03))
+             for i in layers}
+  arrays = {'mean': rng.normal(3, 1, (4, n, n)), 'last_row': rng.normal(3, 1, (4, n)),
+            'standard_error': rng.uniform(0.01, 0.02, (4, n, n)),
+            'last_row_error': rng.uniform(0.01, 0.02, (4, n))}
+  return Simulated(Settings(**fields), numbers, arrays)
+
+
+def test_heat_maps_have_a_row_a_simulation_and_a_panel_a_layer():
+  rows = [_simulated(0), _simulated(1, layer_norm=False, residual=1.0)]
+  figure = figures.heat_maps(rows)
+  panels = [axes for axes in figure.axes if axes.images]
+  for axes, (row, layer) in zip(
+      panels, itertools.product(rows, range(4)), strict=True):
+    mean, error = (row.arrays[name][layer] for name in ('mean', 'standard_error'))
+    drawn, lower = axes.images[0].get_array(), np.tri(5, dtype=bool)
+    np.testing.assert_array_equal(drawn.filled(np.nan)[lower], mean[lower])
+    off = np.tri(5, k=-1, dtype=bool)
+    close(axes.images[0].get_clim(), (mean[off].min(), mean[off].max()))
+    probability, span, largest = words(axes)[0].split('\n')
+    rp = row.numbers['recency_probability', layer + 1]
+    assert probability == f'RP {rp:.4f}'
+    ends = [float(x) for x in span.replace('−', '-').split(' to ')]
+    close(ends, [mean[off].min(), mean[off].max()], atol=0.05)
+    close(float(largest.removeprefix('± ')), error[off].max(), atol=0.005)
+    if row is rows[0]:
+      assert axes.get_title() == f'layer {layer + 1}'
+  assert panels[0].get_ylabel().startswith('LayerNorm\nα = 0.5\n\n')
+  assert panels[4].get_ylabel().startswith('no LayerNorm\nα = 0.5\nresidual\n\n')
+
+
+def _by_layer(simulated):
+  """Returns recency probability and its error, [layers] each."""
+  return [np.array([simulated.numbers[name, i] for i in (1, 2, 3, 4)])
+          for name in ('recency_probability', 'recency_probability_error')]
+
+
+def _check_layers(axes, expected):
+  """Checks lines of (simulation, colour), with bands of two standard errors."""
+  found = [line_of(line) for line in axes.lines if len(line.get_xdata())]
+  for line, band, (simulated, colour) in zip(
+      found, all_bands(axes), expected, strict=True):
+    value, error = _by_layer(simulated)
+    assert (line.colour, line.x) == (band[0], band[1]) == (colour, [1, 2, 3, 4])
+    close(line.y, value)
+    close(band[2:], [value - 2 * error, value + 2 * error])
+
+
+def test_depth_has_a_line_a_length_and_the_logits_of_the_longest():
+  found = [_simulated(i, num_tokens=n, residual=residual) for i, (n, residual) in
+           enumerate(itertools.product((5, 9), (0.0, 1.0)))]
+  plain, residual, last = extensions.depth(found).axes
+  _check_layers(plain, [(found[0], _COLOURS[0]), (found[2], _COLOURS[1])])
+  _check_layers(residual, [(found[1], _COLOURS[0]), (found[3], _COLOURS[1])])
+  assert [*lines(plain)] == ['n = 5', 'n = 9']
+  assert (plain.get_title(), residual.get_title()) == ('no residual', 'residual')
+  assert [*lines(last)] == ['layer 1', 'layer 2', 'layer 4']
+  for layer, line in zip((1, 2, 4), lines(last).values(), strict=True):
+    assert line.x == [*range(1, 9)]
+    close(line.y, found[2].arrays['last_row'][layer - 1, :-1])
+
+
+def test_norms_stand_beside_each_other_and_their_difference():
+  found = [_simulated(i, width=width, residual=residual, layer=layer)
+           for i, (width, residual, layer) in enumerate(itertools.product(
+               (16, 64), (0.0, 1.0), ('causal', 'rms_norm')))]
+  left, right = extensions.norms(found).axes
+  _check_layers(left, [(s, _COLOURS[i // 2]) for i, s in enumerate(found)])
+  own = [line for line in left.lines if len(line.get_xdata())]
+  assert [line.get_linestyle() for line in own] == ['-', ':'] * 4
+  assert [line.get_label() for line in own[::2]] == [
+      'd = 16', 'd = 16, residual', 'd = 64', 'd = 64, residual']
+  assert {line.get_label(): line.get_linestyle() for line in left.lines
+          if not len(line.get_xdata())} == {'LayerNorm': '-', 'RMSNorm': ':'}
+  assert right.get_title() == 'RMSNorm − LayerNorm'
+  for i, drawn in enumerate(right.containers):
+    (layer_norm, one), (rms_norm, other) = map(_by_layer, found[2 * i : 2 * i + 2])
+    points, _, [bars] = drawn
+    middle = 1e3 * (rms_norm - layer_norm)
+    assert line_of(points).colour == _COLOURS[i]
+    close(line_of(points).y, middle)
+    close(line_of(points).x, np.arange(1, 5) + 0.06 * (i - 1.5))
+    reach = 2e3 * np.sqrt(one**2 + other**2)
+    close([bar[:, 1] for bar in bars.get_segments()],
+          np.transpose([middle - reach, middle + reach]))
+  assert len(right.containers) == 4
+
+
+def test_heads_with_one_projection_stand_on_the_left():
+  found = [_simulated(i, layer='heads', num_heads=h, tied=tied)
+           for i, (tied, h) in enumerate(itertools.product((True, False), (1, 4)))]
+  left, right = extensions.heads(found[::-1]).axes
+  _check_layers(left, [(found[1], _COLOURS[0]), (found[0], _COLOURS[1])])
+  _check_layers(right, [(found[3], _COLOURS[0]), (found[2], _COLOURS[1])])
+  assert [*lines(left)] == [*lines(right)] == ['h = 4', 'h = 1']
+  assert 'one projection' in left.get_title() and 'two' in right.get_title()
+
+
+def test_mask_and_rotary_positions_have_lines_of_their_own():
+  layers = {'causal': 'mask', 'unmasked': 'neither',
+            'rotary': 'mask and rotary positions',
+            'rotary_unmasked': 'rotary positions'}
+  found = [_simulated(i, layer=layer, anisotropy=alpha)
+           for i, (layer, alpha) in enumerate(itertools.product(layers, (0.0, 0.5)))]
+  left, first, last = extensions.positions(found).axes
+  _check_layers(left, [(s, _COLOURS[i // 2]) for i, s in enumerate(found)])
+  assert [line.get_linestyle() for line in left.lines] == [':', '-'] * 4
+  for axes, layer in ((first, 0), (last, 3)):
+    assert axes.get_title() == f'last token of 5, layer {layer + 1}'
+    for (label, line), colour, s in zip(
+        lines(axes).items(), _COLOURS, found[1::2], strict=False):
+      assert (label, line.colour) == (layers[s.cell.layer], colour)
+      close(line.y, s.arrays['last_row'][layer, :-1])
+    assert len(lines(axes)) == 4
+
+
+def test_the_map_has_layer_2_and_the_last():
+  found = [_simulated(3 * i + j, width=d, anisotropy=alpha)
+           for i, d in enumerate((16, 64)) for j, alpha in enumerate((0.0, 0.3, 0.6))]
+  figure = extensions.over_anisotropy_and_width(found[::-1])
+  for axes, layer in zip(figure.axes, (2, 4), strict=False):
+    assert axes.get_title() == f'layer {layer}'
+    close(np.ravel(axes.collections[0].get_array()),
+          [s.numbers['recency_probability', layer] for s in found])
+
+
+# Linear attention.
+
+
+@pytest.mark.parametrize('solved', [False, True])
+def test_losses_of_linear_attention_are_those_of_their_task(solved):
+  rng = np.random.default_rng(0)
+  arms = {'exact': ('exact optimum', '#0072B2'),
+          'single': ("paper's single Γ", '#E69F00'),
+          'sqrt': ('exact on $\\sqrt{y}$', '#CC79A7'),
+          'log': ('exact on $\\log y$', '#56B4E9'),
+          'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#777777')}
+  indices = {}
+  for task in ('mean', 'length'):
+    own = arms if task == 'length' else ('exact', 'single')
+    nothing = solved and task == 'mean'
+    indices[task] = {
+        (arm, 'loss', k): {0: 1e-30 if nothing else rng.uniform(1, 9)}
+        for arm in own for k in range(1, 13)}
+    indices[task] |= {('trained', 'loss', k): {s: rng.uniform(1, 9) for s in range(3)}
+                      for k in range(1, 13)}
+  mean, length, ratios = linear.losses(4, indices).axes
+  assert [x.get_title() for x in (mean, length, ratios)] == [
+      'mean of bits', 'number of bits', 'number of bits, beyond training']
+  for axes, task in ((mean, 'mean'), (length, 'length')):
+    index, found = indices[task], lines(axes)
+    own = [arm for arm in arms if (arm, 'loss', 1) in index]
+    for arm in own if not (solved and task == 'mean') else ():
+      name, colour = arms[arm]
+      assert (found[name].colour, found[name].x) == (colour, [*range(1, 13)])
+      close(found[name].y, [index[arm, 'loss', k][0] for k in range(1, 13)])
+    circles = [line_of(line) for line in axes.lines if line.get_marker() == 'o']
+    for seed, line in enumerate(circles):
+      assert line.x == [1, 5, 10]
+      close(line.y, [index['trained', 'loss', k][seed] for k in (1, 5, 10)])
+    assert len(circles) == 3 and shades(axes) == [(0, 4)]
+  assert (len(lines(mean)), bool(words(mean))) == ((1, True) if solved else (3, False))
+  index = indices['length']
+  for line, (arm, (_, colour)) in zip(ratios.lines, arms.items(), strict=True):
+    assert line_of(line)[:2] == (colour, [*range(5, 13)])
+    close(line.get_ydata(), [index[arm, 'loss', k][0] / index['exact', 'loss', k][0]
+                             for k in range(5, 13)])
+
+
+# Measurements of a checkpoint.
+
+
+class _Values(dict):
+  """Values (arm, metric, length) -> number, with intervals, in any order."""
+
+  def __init__(self):
+    super().__init__()
+    self._rng = np.random.default_rng(1)
+
+  def add(self, arm, metric, length, interval=True):
+    """Makes a value up and, if asked for, ends of its interval."""
+    middle = self._rng.uniform(1, 5)
+    self[arm, metric, length] = middle
+    if interval:
+      self[arm, f'{metric}_low', length] = middle - self._rng.uniform(0.1, 0.5)
+      self[arm, f'{metric}_high', length] = middle + self._rng.uniform(0.1, 0.5)
+
+  def of(self, arm, metric, lengths):
+    return [self[arm, metric, n] for n in lengths]
+
+  def ends(self, arm, metric, lengths):
+    return [self.of(arm, metric + end, lengths) for end in ('_low', '_high')]
+
+
+def test_loss_by_window_is_drawn_in_blocks_and_sliding():
+  values, lengths = _Values(), [8, 16, 64]
+  for arm, n in itertools.product(('sliding', 'block'), lengths):
+    values.add(arm, 'nll', n)
+  [axes] = measure.perplexity(values, 16).axes
+  for name, arm, colour in (('blocks', 'block', '#0072B2'),
+                            ('sliding window', 'sliding', '#E69F00')):
+    assert lines(axes)[name][:2] == (colour, lengths)
+    close(lines(axes)[name].y, values.of(arm, 'nll', lengths))
+    x, low, high = bands(axes)[colour]
+    assert x == lengths
+    close([low, high], values.ends(arm, 'nll', lengths))
+  [mark] = [line for line in axes.lines if line.get_linestyle() == ':']
+  assert mark.get_xdata() == [16, 16]
+
+
+def test_loss_by_position_begins_where_tokens_are_enough():
+  values = _Values()
+  places = {8: (1, 2, 4), 64: (1, 2, 4, 16)}
+  for n, own in places.items():
+    values.add('block', 'nll', n)
+    for i in own:
+      values.add(f'block_{n}', 'nll_after', i)
+      values[f'block_{n}', 'scored', i] = 10 if (n, i) == (64, 1) else 400
+  [axes] = measure.by_position(values, 16).axes
+  for (label, n), band in zip((('8', 8), ('64', 64)), axes.collections, strict=True):
+    shown = [i for i in places[n] if (n, i) != (64, 1)]
+    line = lines(axes)[label]
+    assert line.x == [*shown, n]
+    loss = values.of(f'block_{n}', 'nll_after', shown)
+    close(line.y, [*loss, loss[-1]])
+    assert to_hex(band.get_facecolor()[0]).upper() == line.colour
+    ends = values.ends(f'block_{n}', 'nll_after', shown)
+    close(np.unique(band.get_paths()[0].vertices[:, 1]), np.unique(ends))
+  assert lines(axes)['8'].colour != lines(axes)['64'].colour
+
+
+def test_scales_of_misalignment_have_panels_of_their_own():
+  values = _Values()
+  places = {16: (1, 4), 256: (1, 4, 64)}
+  metrics = {'sce': 'SCE, nats', 'excess': 'excess over entropies, nats',
+             'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement'}
+  for n, offsets in places.items():
+    for offset, metric in itertools.product(offsets, (*metrics, 'entropy_first')):
+      values.add(Part('misalignment', offset=offset), metric, n)
+  axes = measure.misalignment(values).axes
+  for panel, (metric, name) in zip(axes, metrics.items(), strict=True):
+    assert panel.get_ylabel() == name
+    for (n, offsets), label in zip(places.items(), ('16', '256'), strict=True):
+      line = lines(panel)[label]
+      assert line.x == [*offsets]
+      parts = [Part('misalignment', offset=e) for e in offsets]
+      close(line.y, [values[part, metric, n] for part in parts])
+      _, low, high = bands(panel)[line.colour]
+      close([low, high], [[values[part, metric + end, n] for part in parts]
+                          for end in ('_low', '_high')])
+    assert len({line.colour for line in lines(panel).values()}) == 2
+
+
+_ORDERS = {'text': '#0072B2', 'shuffled': '#E69F00'}
+
+
+def _of_heads(axes, order):
+  """Returns the thin lines of heads, and the bold one, of an order."""
+  own = [line_of(line) for line in axes.lines if line_of(line).colour == _ORDERS[order]]
+  return own[:-1], lines(axes)[order]
+
+
+def test_logits_by_distance_are_of_their_layer_head_and_order():
+  values, places = _Values(), [0, 1, 4]
+  for order, layer in itertools.product(_ORDERS, (0, 2)):
+    arm = Part(order, layer)
+    values.add(arm, 'recency_probability', 16)
+    for head, n in itertools.product((0, 1), places):
+      values.add(arm._replace(head=head), 'logit_at', n, interval=False)
+  axes = measure.logits(values).axes
+  for panel, layer in zip(axes, (0, 2), strict=True):
+    rp = [values[Part(order, layer), 'recency_probability', 16]
+          for order in _ORDERS]
+    assert panel.get_title() == f'layer {layer}: RP {rp[0]:.3f}, {rp[1]:.3f}'
+    for order in _ORDERS:
+      logit = [values.of(Part(order, layer, h), 'logit_at', places)
+               for h in (0, 1)]
+      thin, bold = _of_heads(panel, order)
+      close([line.y for line in thin], logit)
+      close(bold.y, np.mean(logit, axis=0))
+      assert bold.x == thin[0].x == [0.5, 2, 9.5]  # the middle of 0, 1..3, 4..15
+
+
+def test_entropy_by_length_is_of_its_layer_head_and_order():
+  values, lengths = _Values(), [8, 32]
+  for order, layer, n in itertools.product(_ORDERS, (0, 2), lengths):
+    arm = Part(order, layer)
+    values.add(arm, 'entropy', n)
+    for head in (0, 1, 2):
+      values.add(arm._replace(head=head), 'entropy', n, interval=False)
+  axes = measure.entropy(values, 16).axes
+  for panel, layer in zip(axes, (0, 2), strict=True):
+    assert panel.get_title() == f'layer {layer}'
+    close(lines(panel)['uniform weights, log N'].y, np.log(lengths))
+    for order, colour in _ORDERS.items():
+      arm = Part(order, layer)
+      of_heads = [values.of(arm._replace(head=h), 'entropy', lengths)
+                  for h in (0, 1, 2)]
+      thin, bold = _of_heads(panel, order)
+      close([line.y for line in thin], of_heads)
+      close(bold.y, np.mean(of_heads, axis=0))
+      close(bands(panel)[colour][1:], values.ends(arm, 'entropy', lengths))
+
+
+_CONDITIONS = {'random_nope': ('random tokens, no positions', '#0072B2'),
+               'random': ('random tokens', '#E69F00'), 'text': ('text', '#009E73')}
+
+
+@pytest.fixture(scope='module')
+def spreads():
+  """Spreads by length of three conditions, two readings, two layers and two heads."""
+  values = _Values()
+  for condition, reading, layer in itertools.product(
+      _CONDITIONS, ('as_it_is', 'fixed'), (0, 2)):
+    arm = Part(f'{condition}/{reading}', layer)
+    for one in (arm, arm._replace(head=0), arm._replace(head=3)):
+      values.add(one, 'slope', None)
+      for n in (8, 64):
+        values.add(one, 'std', n)
+    for i, n in itertools.product((0, 7), (8, 64)):
+      values.add(arm._replace(component=i), 'std', n, interval=False)
+  return values
+
+
+def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads):
+  axes = spread.curves(spreads).axes
+  for panel, (layer, (reading, name)) in zip(axes, itertools.product(
+      (0, 2), (('as_it_is', 'as it is'), ('fixed', 'held fixed'))), strict=True):
+    assert panel.get_title() == f'layer {layer}, last token {name}'
+    tops = []
+    for condition, (label, colour) in _CONDITIONS.items():
+      arm = Part(f'{condition}/{reading}', layer)
+      slope = [spreads[arm, f'slope{end}', None] for end in ('', '_low', '_high')]
+      bold = lines(panel)['{}: {:+.3f} [{:+.3f}, {:+.3f}]'.format(label, *slope)]
+      assert (bold.colour, bold.x) == (colour, [8, 64])
+      close(bold.y, spreads.of(arm, 'std', (8, 64)))
+      close(bands(panel)[colour][1:], spreads.ends(arm, 'std', (8, 64)))
+      thin = [line_of(line).y for line in panel.lines
+              if line_of(line).colour == colour and line.get_label().startswith('_')]
+      close(thin, [spreads.of(arm._replace(component=i), 'std', (8, 64))
+                   for i in (0, 7)])
+      tops.append(bold.y[0])
+    close(lines(panel)['$N^{-1/2}$'].y, [max(tops), max(tops) / 8**0.5])
+
+
+def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
+  axes = spread.slopes_by_head(spreads).axes
+  for panel, (layer, reading) in zip(
+      axes, itertools.product((0, 2), ('as_it_is', 'fixed')), strict=True):
+    assert panel.get_title().startswith(f'layer {layer}, ')
+    for place, (bars, (condition, (label, colour))) in enumerate(
+        zip(panel.collections, _CONDITIONS.items(), strict=True)):
+      arms = [Part(f'{condition}/{reading}', layer, h) for h in (0, 3)]
+      at = lambda name, arms=arms: [spreads[arm, name, None] for arm in arms]
+      found = lines(panel)[label]
+      assert found.colour == to_hex(bars.get_colors()[0]).upper() == colour
+      close(found.y, at('slope'))
+      close(found.x, [0.22 * (place - 1), 1 + 0.22 * (place - 1)])
+      close([bar[:, 1] for bar in bars.get_segments()],
+            np.transpose([at('slope_low'), at('slope_high')]))
+    assert [t.get_text() for t in panel.get_xticklabels()] == ['0', '3']
+    assert lines(panel)['$N^{-1/2}$'].y.tolist() == [-0.5, -0.5]
