@@ -31,6 +31,13 @@ for _name in ('compilation_cache_dir', 'persistent_cache_min_compile_time_secs')
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope='module', autouse=True)
+def bounded_memory():
+  """Drops the compiled programs of a file, which would add up to gigabytes."""
+  yield
+  jax.clear_caches()
+
+
 @pytest.fixture(scope='module')
 def fast_compilation():
   """Makes commands compile fast."""

@@ -63,7 +63,7 @@ def test_the_regularizer_is_measured_against_no_weight(key):
 
 
 def test_the_regularizer_is_told_against_the_fastest_step_without_it():
-  # README.md has these numbers for the published sizes.
+  # docs/speed.md has these numbers for the published sizes.
   folder = ROOT / 'experiments/results/benchmarks'
   found = [
       regularizer_cost.more_than_fastest(

@@ -1,4 +1,4 @@
-"""The README's first command and its Python examples, run unchanged."""
+"""The README's first command, and its Python examples and those of docs, unchanged."""
 
 import pathlib
 import re
@@ -18,7 +18,20 @@ from vvlen.reporting import results
 from vvlen.training import ensemble
 
 _README = (ROOT / 'README.md').read_text()
-_EXAMPLES = re.findall(r'```python\n(.*?)```', _README, re.S)
+
+
+def _examples(path):
+  return re.findall(r'```python\n(.*?)```', (ROOT / path).read_text(), re.S)
+
+
+_SHORT = _examples('README.md')
+_EXAMPLES = _examples('docs/in_your_code.md')
+
+
+def _run(example):
+  scope = {}
+  exec(compile(example, 'example', 'exec'), scope)
+  return scope
 
 
 def test_readme_first_command(tmp_path):
@@ -49,8 +62,7 @@ def test_readme_first_command(tmp_path):
 ])
 def test_modules_in_ones_own_code(number, name, shape):
   with jax.numpy_rank_promotion('allow'):  # nnx promotes ranks
-    scope = {}
-    exec(compile(_EXAMPLES[number], 'README.md', 'exec'), scope)
+    scope = _run(_EXAMPLES[number])
   assert scope[name].shape == shape
   assert jax.numpy.isfinite(scope[name]).all()
   if number == 1:  # one norm for all heads, among what is trained
@@ -60,8 +72,7 @@ def test_modules_in_ones_own_code(number, name, shape):
 
 
 def test_recency_of_any_logits():
-  scope = {}
-  exec(compile(_EXAMPLES[2], 'README.md', 'exec'), scope)
+  scope = _run(_EXAMPLES[2])
   assert scope['by_distance'].shape == (4, 32)
   # Nothing in layer 1, a bias that grows from there on; near tokens score higher.
   first, *later = np.asarray(scope['by_layer'])
@@ -71,8 +82,7 @@ def test_recency_of_any_logits():
 
 
 def test_misalignment_of_any_model():
-  scope = {}
-  exec(compile(_EXAMPLES[3], 'README.md', 'exec'), scope)
+  scope = _run(_EXAMPLES[3])
   assert scope['offsets'].shape == scope['found'].sce.shape == (3,)
   # A cross-entropy is at least an entropy.
   found = scope['found']
@@ -82,8 +92,7 @@ def test_misalignment_of_any_model():
 
 
 def test_any_problem_with_many_seeds():
-  scope = {}
-  exec(compile(_EXAMPLES[4], 'README.md', 'exec'), scope)
+  scope = _run(_SHORT[2])
   # The faster of the two ends nearer, on every seed alike.
   assert scope['test'].num_pairs == 8 * jax.device_count()
   assert scope['test'].ci_high < 0
@@ -97,17 +106,29 @@ def test_any_problem_with_many_seeds():
 def test_llamas_of_the_hub(tmp_path):
   model = llama(vocab_size=257)  # of bytes
   save_checkpoint(tmp_path / 'llama', model, variables_of(model))
-  scope = {}
-  example = _EXAMPLES[5].replace('path/to', str(tmp_path))
-  exec(compile(example, 'README.md', 'exec'), scope)
+  scope = _run(_EXAMPLES[4].replace('path/to', str(tmp_path)))
   assert scope['logits'].shape == (1, 16, 257) and scope['more'].shape == (1, 8)
   longer, variables = load_checkpoint(tmp_path / 'longer')
   assert longer == scope['longer'] and longer.max_length == 4 * model.max_length
   chex.assert_trees_all_equal(variables, scope['variables'])
 
 
+def test_a_norm_in_the_attention_of_flax():
+  with jax.numpy_rank_promotion('allow'):
+    scope = _run(_SHORT[0])
+  assert scope['y'].shape == (2, 16, 64)
+  params = scope['variables']['params']['MultiHeadDotProductAttention_0']
+  assert [x.shape for x in params['norm'].values()] == [(16,), (16,)]
+
+
+def test_misalignment_as_a_measure_and_as_a_term_of_the_loss():
+  scope = _run(_SHORT[1])
+  # Means over the same windows and rows.
+  np.testing.assert_allclose(scope['term'], scope['found'].sce, rtol=1e-5)
+
+
 def test_every_example_is_tested():
-  assert len(_EXAMPLES) == 6
+  assert (len(_SHORT), len(_EXAMPLES)) == (3, 5)
 
 
 @pytest.mark.parametrize('path', sorted(

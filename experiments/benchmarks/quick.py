@@ -1,7 +1,7 @@
-"""How long does a quick experiment of the README take, the first time and the second?
+"""How long does a quick experiment take, the first time and the second?
 
 Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or the
-quick variant of lookup, of the README's grid, of counting or of language models. Each
+quick variant of lookup, of the grid of sensitivity, of counting or of language models. Each
 is run twice, in new folders: with an empty compilation cache, and with the cache of the
 first run.
 
