@@ -1,9 +1,9 @@
 """How long does a quick experiment take, the first time and the second?
 
 Runs `experiments.length_generalization --config=configs/retrieval.py:quick`, or the
-quick variant of lookup, of the grid of sensitivity, of counting or of language models. Each
-is run twice, in new folders: with an empty compilation cache, and with the cache of the
-first run.
+quick variant of lookup, of sensitivity, of counting or of language models. Each is run
+twice, in new folders: with an empty compilation cache, and with the cache of the first
+run.
 
   python -m experiments.benchmarks.quick \
       [--config=lookup|sensitivity|counting|language_model]
