@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.length_generalization import training
 from experiments.length_generalization.check import check
-from tests.conftest import ROOT
+from tests.conftest import lose_rows, ROOT
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever import ensemble as of_block
 from vvlen.models.retriever import Retriever
@@ -224,6 +225,19 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
   assert code == 0, err
   assert '**Table 1.' in out
   assert _contents(whole) == before
+
+
+@_of_runs
+def test_lost_rows_are_measured_again_from_the_checkpoints(whole, tmp_path):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole, folder)
+  saved = {p: p.read_bytes() for p in folder.glob('checkpoints/**/*') if p.is_file()}
+  lose_rows(folder)
+  code, out, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
+  assert code == 0, err
+  assert 'results.csv has lost rows of none 3 and 1 more; they are computed' in out
+  assert _contents(folder) == _contents(whole)
+  assert {p: p.read_bytes() for p in saved} == saved
 
 
 @_of_runs
