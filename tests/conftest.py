@@ -66,7 +66,6 @@ def run_here(staying, monkeypatch, capsys):
     monkeypatch.setattr(jax, 'device_count', lambda: 1 if num_groups % 2 else 2)
 
   monkeypatch.setattr(machine, 'use_devices', use_devices)
-  monkeypatch.setattr(machine, '_locks', [])
   monkeypatch.chdir(ROOT)
 
   def run(module, *arguments):

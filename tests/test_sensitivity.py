@@ -586,7 +586,7 @@ def _small_grid(monkeypatch):
   mesh = jax.make_mesh((2,), ('seed',), devices=jax.devices()[:2],
                        axis_types=(jax.sharding.AxisType.Auto,))
   monkeypatch.setattr(experiment, 'seed_devices', lambda train: mesh)
-  monkeypatch.setattr(experiment.machine, 'lock', lambda folder: None)
+  monkeypatch.setattr(experiment.locks, 'lock', lambda folder: None)
   config = config_file.get_config('smoke')
   config.run, config.at_steps = ('base', 'l2'), (4, 6)
   config.also_at = {}

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from absl import flags, logging
 from ml_collections import config_flags
 
-from experiments.harness import errors, paths
+from experiments.harness import errors, locks, paths
 from experiments.harness.processes import join_processes
 from vvlen.training.preemption import Preempted
 
@@ -65,6 +65,7 @@ def run(
       raise ValueError('--distributed is for language_model and measure: the devices '
                        'of this experiment must belong to one process')
     workdir = paths.usable(workdir, '--workdir')
+    paths.check_folder(workdir, '--workdir')
     paths.make_usable(config)
   except Exception as error:
     # ml_collections raises AttributeError and KeyError for unknown fields, TypeError
@@ -75,7 +76,10 @@ def run(
       join_processes()
     else:
       signal.signal(signal.SIGTERM, _stop)
-    main(config, workdir)
+    try:
+      main(config, workdir)
+    finally:
+      locks.release()
   except Preempted as told:
     sys.stdout.flush()
     print(f'{told}. The same command resumes the run.', file=sys.stderr, flush=True)

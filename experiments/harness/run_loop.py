@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from etils import epath
 import jax
 
-from experiments.harness import finished, machine, reports, seed_blocks
+from experiments.harness import finished, locks, machine, reports, seed_blocks
 from experiments.harness.progress import Progress
 from vvlen import sharding
 from vvlen.reporting import results, run_folder
@@ -37,7 +37,7 @@ def claim_for_seeds(config: Any, workdir: str, study: str) -> epath.Path:
   Raises:
     ValueError: if the folder belongs to another run, or another process uses it.
   """
-  machine.lock(workdir)
+  locks.lock(workdir)
   before = run_folder.claim(
       workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'], study=study,

@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from experiments.harness import fingerprint, finished, machine, seed_blocks
+from experiments.harness import fingerprint, finished, locks, machine, seed_blocks
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.language_model import check, sharded, together, training
@@ -62,7 +62,7 @@ def main(config: Any, workdir: str) -> None:
 
 def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
   """Claims the folder for this run; raises ValueError if it belongs to another."""
-  machine.lock(workdir)
+  locks.lock(workdir)
   # Text, tokenizer and checkpoint are identified by their content, not their path.
   if config.checkpoint:
     facts = {**facts, 'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.harness import finished, machine
+from experiments.harness import finished, locks, machine
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs
@@ -109,7 +109,7 @@ def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
   """Locks the folder; raises ValueError if it belongs to another run."""
-  machine.lock(workdir)
+  locks.lock(workdir)
   run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER, study='measure')
 
 

@@ -11,7 +11,7 @@ from etils import epath
 import jax
 import ml_collections
 
-from experiments.harness import fields, finished, machine, seed_blocks
+from experiments.harness import fields, finished, locks, machine, paths, seed_blocks
 from experiments.harness.fields import one_of, several, text, whole
 from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
@@ -42,8 +42,8 @@ def main(config: Any, workdir: str) -> None:
     raise ValueError(f'{workdir} holds the trained models. Choose another --workdir.')
   train = trained.train
   mesh = seed_devices(train)
-  machine.lock(workdir)
-  machine.lock(place)  # training there would change checkpoints while they are read
+  locks.lock(workdir)
+  locks.lock(place)  # training there would change checkpoints while they are read
   step = _trained_step(config, trained)
   run_folder.claim(
       folder,
@@ -76,6 +76,7 @@ def main(config: Any, workdir: str) -> None:
 def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
   """Returns the configuration of the trained models, also as plain values."""
   fields.check(config, _FIELDS)
+  paths.check_folder(config.trained, 'config.trained')
   path = epath.Path(config.trained or '.') / 'config.json'
   if not config.trained or not path.exists():
     raise ValueError(

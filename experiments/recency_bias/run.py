@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.harness import fields, finished, machine
+from experiments.harness import fields, finished, locks, machine
 from experiments.harness.fields import real, several, whole
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, run_jobs
@@ -68,7 +68,7 @@ def main(config: Any, workdir: str) -> None:
   cells = _cells(config)
   folder = epath.Path(workdir)
   machine.use_devices(64)
-  machine.lock(workdir)
+  locks.lock(workdir)
   run_folder.claim(
       folder, config.to_dict(), machine.session(), may_grow=_COUNTS,
       study='recency_bias',

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from etils import epath
 import ml_collections
 
-from experiments.harness import fields, finished, machine, seed_blocks
+from experiments.harness import fields, finished, locks, machine, seed_blocks
 from experiments.harness.fields import group, several, text, whole
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, run_jobs, seed_devices
@@ -58,7 +58,7 @@ def main(config: Any, workdir: str) -> None:
   cells, train = check(config), config.base.train
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   mesh = seed_devices(train)
-  machine.lock(workdir)
+  locks.lock(workdir)
   folder = epath.Path(workdir)
   done = finished.finished(folder, seed_blocks.part_of_cell)
   repeated = _to_repeat(config, cells, folder)

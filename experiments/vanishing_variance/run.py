@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from etils import epath
 import ml_collections
 
-from experiments.harness import finished, machine, seed_blocks
+from experiments.harness import finished, locks, machine, seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
@@ -42,7 +42,7 @@ def main(config: Any, workdir: str) -> None:
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   train = config.base.train
   mesh = seed_devices(train)
-  machine.lock(workdir)
+  locks.lock(workdir)
   folder, known = epath.Path(workdir), family.facts(config)
   run_folder.claim(
       folder,

@@ -9,6 +9,7 @@ from etils import epath
 
 from vvlen.reporting.results import write_text
 
+LOCK = '.vvlen.lock'  # file that locks a local folder while a run is at work in it
 _NAMED = 5  # fields that differ, in a message
 
 
@@ -110,9 +111,9 @@ def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
 
 
 def _used(workdir: epath.Path) -> bool:
-  """Whether a folder holds more than what a `claim` that was cut off leaves."""
+  """Whether a folder holds more than a lock and what a cut-off `claim` leaves."""
   return workdir.exists() and any(
-      path.name != '.config.json.tmp' for path in workdir.iterdir()
+      path.name not in ('.config.json.tmp', LOCK) for path in workdir.iterdir()
   )
 
 
