@@ -196,29 +196,40 @@ def _resume(
 
   Moves `batches` to that step. Without a checkpoint, returns the given step and state.
   """
-  step = checkpoint.last_step(folder)
-  if not step:
+  if not checkpoint.last_step(folder):
     return made, state, []
+  _read_beside(folder, meta)  # before the memory of the state is gone
+  like = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+  )
+  jax.tree.map(lambda x: x.delete(), state)  # There may be no room for two.
+  step, state = checkpoint.restore(folder, like)
+  beside = _read_beside(folder, meta)  # again: the last one may have been damaged
+  batches.set_state(beside['batches'])
+  return step, state, beside.get('metrics', [])
+
+
+def _read_beside(folder: epath.PathLike, meta: dict[str, Any]) -> dict[str, Any]:
+  """Returns what was saved beside the last state, after checking that it is this run's.
+
+  Raises:
+    ValueError: if its meta is not `meta`, or it has no position in the batches.
+  """
   beside = checkpoint.read_meta(folder) or {}
+  name_of = f'{folder}/{checkpoint.last_step(folder)}'
   if not beside.keys() >= {'batches', 'meta'}:
     raise ValueError(
-        f'The checkpoint {folder}/{step} does not say which batches it has seen. '
+        f'The checkpoint {name_of} does not say which batches it has seen. '
         'Choose another folder.'
     )
   found = beside['meta']
   for name in sorted(found.keys() | meta.keys()):
     if name not in found or name not in meta or found[name] != meta[name]:
       raise ValueError(
-          f'The checkpoint {folder}/{step} is of another run: its {name} is '
+          f'The checkpoint {name_of} is of another run: its {name} is '
           f'{found.get(name)!r}, not {meta.get(name)!r}. Choose another folder.'
       )
-  like = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-  )
-  jax.tree.map(lambda x: x.delete(), state)  # There may be no room for two.
-  _, state = checkpoint.restore(folder, like)
-  batches.set_state(beside['batches'])
-  return step, state, beside.get('metrics', [])
+  return beside
 
 
 def _floats(metrics: Metrics) -> Metrics:
