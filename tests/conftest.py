@@ -53,10 +53,11 @@ def staying(monkeypatch):
   monkeypatch.setattr(command_line.logging, 'set_verbosity', lambda _: None)
   for module, name in ((threading, 'excepthook'), (sys, 'unraisablehook')):
     monkeypatch.setattr(module, name, getattr(module, name))
-  before = signal.getsignal(signal.SIGTERM)
+  before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
   with flagsaver.flagsaver():
     yield
-  signal.signal(signal.SIGTERM, before)
+  for number, handler in before.items():
+    signal.signal(number, handler)
 
 
 @pytest.fixture

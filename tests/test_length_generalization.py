@@ -155,6 +155,43 @@ command_line.run(main, needs=())
   assert (code, err) == (130, _INTERRUPTED)
 
 
+_WAITING = '''
+import time
+from experiments.harness import command_line, locks
+
+def main(config, workdir):
+  locks.lock(workdir)
+  print('at work', flush=True)
+  time.sleep(60)
+
+command_line.run(main, needs=())
+'''
+
+
+@pytest.mark.parametrize('ignored', [False, True])
+def test_a_closed_terminal_stops_a_run_as_sigterm_does(tmp_path, ignored):
+  script, folder = tmp_path / 'script.py', tmp_path / 'run'
+  script.write_text(_WAITING)
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+  try:
+    process = _start(
+        [sys.executable, str(script), '--config=configs/retrieval.py:smoke',
+         f'--workdir={folder}'], env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  finally:
+    signal.signal(signal.SIGHUP, before)
+  assert process.stdout.readline() == 'at work\n'
+  assert (folder / '.vvlen.lock').exists()
+  process.send_signal(signal.SIGHUP)
+  if ignored:  # as nohup does
+    with pytest.raises(subprocess.TimeoutExpired):
+      process.wait(timeout=1)
+    process.send_signal(signal.SIGTERM)
+  _, err = process.communicate(timeout=60)
+  assert (process.returncode, err) == (
+      143, 'Told to stop. The same command resumes the run.\n')
+  assert not folder.exists()
+
+
 @_of_runs
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path):
   folder = tmp_path / 'run'

@@ -76,6 +76,7 @@ def run(
       join_processes()
     else:
       signal.signal(signal.SIGTERM, _stop)
+    _treat_hangup_as_sigterm()
     try:
       main(config, workdir)
     finally:
@@ -104,6 +105,13 @@ def _with_home(word: str) -> str:
 def _stop(*_: Any) -> NoReturn:
   """Ends a run at SIGTERM, unless training handles the signal itself."""
   raise Preempted('Told to stop')
+
+
+def _treat_hangup_as_sigterm() -> None:
+  """Makes SIGHUP, from a terminal that is closed, stop a run as SIGTERM does."""
+  hangup = getattr(signal, 'SIGHUP', None)  # not available on Windows
+  if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # as by nohup
+    signal.signal(hangup, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _interrupt_again(ignored: Any) -> None:
