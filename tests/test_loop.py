@@ -358,6 +358,44 @@ def test_a_save_leaves_the_agreement_on_preemption_alone(tmp_path, monkeypatch):
   assert asked == []
 
 
+@pytest.mark.parametrize('after, every', [(5, 2), (5, 5), (6, 100)])
+def test_a_run_that_diverges_ends_and_keeps_its_last_good_checkpoint(
+    tmp_path, after, every
+):
+  toy = _toy()
+
+  def step(state, batch):
+    state, metrics = toy.step(state, batch)
+    if state.step == after:  # as by an update that is not finite
+      kernel = state.params['kernel'].at[1].set(np.nan)
+      state = state._replace(params={**state.params, 'kernel': kernel})
+    return state, metrics
+
+  _train(4, folder=tmp_path)
+  options = {'folder': tmp_path, 'save_every_steps': every}
+  found = 'Parameters are not finite after step 5' if every == 5 else (
+      f'The loss of step {after + 1} is not finite')
+  with pytest.raises(ValueError, match=rf'^{found}\. Not finite by now: .*kernel.*\. '
+                     rf'The last good checkpoint is {tmp_path}/4\. A smaller'):
+    _train(toy=toy._replace(step=step), **options)
+  assert checkpoint.last_step(tmp_path) == 4
+  _assert_equal(_train(folder=tmp_path), _uninterrupted()[0])
+
+
+def test_only_metrics_that_must_be_finite_end_a_run():
+  toy, told = _toy(), []
+
+  def step(state, batch):
+    state, metrics = toy.step(state, batch)
+    return state, {**metrics, 'error': np.float32(np.nan)}
+
+  _train(toy=toy._replace(step=step), on_metrics=lambda _, means: told.append(means))
+  assert np.isnan(told[-1]['error'])
+  with pytest.raises(ValueError, match=r'^The error of step 1 is not finite\. Not '
+                     r'finite by now: no parameters\. None was saved\.'):
+    _train(toy=_toy()._replace(step=step), must_be_finite=['error'])
+
+
 def test_rows_are_shared_out_over_the_axes():
   mesh = loop_worker.make_mesh(MESH)
   batch = {'x': np.arange(24).reshape(8, 3), 'y': np.arange(8)}
