@@ -30,7 +30,7 @@ from experiments.language_model import (
     together,
     training,
 )
-from tests.conftest import ROOT, run_two_processes, shown
+from tests.conftest import lose_rows, ROOT, run_two_processes, shown
 from tests.llamas import edit_tensors, save_llama
 from vvlen import sharding
 from vvlen.models.llama import load_checkpoint
@@ -401,6 +401,10 @@ def test_a_finished_run_trains_no_more_and_a_lost_row_is_measured_again(run, tex
       b''.join(x for x in lines if b'alpha_0_1' not in x))
   again = _command(f'--workdir={folder}', f'--config.text.path={text_file}')
   assert '1 of 3 training runs to do' in again.stdout
+  assert (folder / 'results.csv').read_bytes() == before
+  lose_rows(folder)
+  again = _command(f'--workdir={folder}', f'--config.text.path={text_file}')
+  assert '2 of 3 training runs to do' in again.stdout
   assert (folder / 'results.csv').read_bytes() == before
 
 

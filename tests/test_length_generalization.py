@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.length_generalization import training
 from experiments.length_generalization.check import check
-from tests.conftest import ROOT
+from tests.conftest import lose_rows, ROOT
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever import ensemble as of_block
 from vvlen.models.retriever import Retriever
@@ -154,6 +155,43 @@ command_line.run(main, needs=())
   assert (code, err) == (130, _INTERRUPTED)
 
 
+_WAITING = '''
+import time
+from experiments.harness import command_line, locks
+
+def main(config, workdir):
+  locks.lock(workdir)
+  print('at work', flush=True)
+  time.sleep(60)
+
+command_line.run(main, needs=())
+'''
+
+
+@pytest.mark.parametrize('ignored', [False, True])
+def test_a_closed_terminal_stops_a_run_as_sigterm_does(tmp_path, ignored):
+  script, folder = tmp_path / 'script.py', tmp_path / 'run'
+  script.write_text(_WAITING)
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+  try:
+    process = _start(
+        [sys.executable, str(script), '--config=configs/retrieval.py:smoke',
+         f'--workdir={folder}'], env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  finally:
+    signal.signal(signal.SIGHUP, before)
+  assert process.stdout.readline() == 'at work\n'
+  assert (folder / '.vvlen.lock').exists()
+  process.send_signal(signal.SIGHUP)
+  if ignored:  # as nohup does
+    with pytest.raises(subprocess.TimeoutExpired):
+      process.wait(timeout=1)
+    process.send_signal(signal.SIGTERM)
+  _, err = process.communicate(timeout=60)
+  assert (process.returncode, err) == (
+      143, 'Told to stop. The same command resumes the run.\n')
+  assert not folder.exists()
+
+
 @_of_runs
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path):
   folder = tmp_path / 'run'
@@ -224,6 +262,19 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
   assert code == 0, err
   assert '**Table 1.' in out
   assert _contents(whole) == before
+
+
+@_of_runs
+def test_lost_rows_are_measured_again_from_the_checkpoints(whole, tmp_path):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole, folder)
+  saved = {p: p.read_bytes() for p in folder.glob('checkpoints/**/*') if p.is_file()}
+  lose_rows(folder)
+  code, out, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
+  assert code == 0, err
+  assert 'results.csv has lost rows of none 3 and 1 more; they are computed' in out
+  assert _contents(folder) == _contents(whole)
+  assert {p: p.read_bytes() for p in saved} == saved
 
 
 @_of_runs

@@ -15,7 +15,7 @@ import pytest
 from configs import linear_attention as config_file
 from experiments.linear_attention import run as experiment
 from experiments.linear_attention import tables
-from tests.conftest import ROOT, shown
+from tests.conftest import lose_rows, ROOT, shown
 from vvlen import sharding
 from vvlen.models import linear_attention as model_file
 from vvlen.reporting import results
@@ -239,6 +239,10 @@ def test_a_run_goes_on_and_grows_with_the_same_numbers(whole, tmp_path):
   workdir = tmp_path / 'run'
   shutil.copytree(whole[0], workdir)
   before = (workdir / 'results.csv').read_bytes()
+  lose_rows(workdir)
+  done = _run(workdir)
+  assert done.returncode == 0, done.stderr
+  assert (workdir / 'results.csv').read_bytes() == before
   # One task is trained again, two are read from their checkpoints; a seed is new.
   (workdir / 'results.csv').unlink()
   shutil.rmtree(workdir / 'checkpoints' / 'length_10')

@@ -154,6 +154,41 @@ def test_saving_that_is_cut_off_leaves_one_checkpoint_or_none(
   assert state_of(folder) == 'new'
 
 
+def test_only_what_was_written_is_deleted_and_no_link_is_followed(saved, tmp_path):
+  folder, model, variables = saved
+  others = 'model_ema.safetensors', 'model-best.safetensors', '.notes.part', 'tokens'
+  for name in others:
+    (folder / name).write_text('mine')
+  outside = tmp_path / 'outside'
+  outside.write_text('mine')
+  for name in ('.model.safetensors.part', '.config.json.part', 'tokenizer.json'):
+    (folder / name).symlink_to(outside)
+  (folder / 'model-00001-of-00002.safetensors').write_text('of a larger one')
+  save_checkpoint(folder, model, variables)
+  assert outside.read_text() == 'mine'
+  assert all((folder / name).read_text() == 'mine' for name in others)
+  assert not (folder / 'model-00001-of-00002.safetensors').exists()
+  chex.assert_trees_all_equal(load_checkpoint(folder)[1], variables)
+
+
+def test_only_files_of_a_tokenizer_are_copied_and_none_through_links_to_elsewhere(
+    saved, tmp_path
+):
+  folder, model, variables = saved
+  secret = tmp_path / 'secret'
+  secret.write_text('mine')
+  for name in ('hf_token', 'tokens.bin', 'my_tokenizer.py'):
+    (folder / name).write_text('mine')
+  (folder / 'vocab.json').write_text('{}')
+  save_checkpoint(tmp_path / 'next', model, variables, like=folder)
+  assert {path.name for path in (tmp_path / 'next').iterdir()} == {
+      'config.json', 'model.safetensors', 'vocab.json'}
+  (folder / 'tokenizer.json').symlink_to(secret)
+  with pytest.raises(ValueError, match=r'tokenizer\.json is a link to a place outside'):
+    save_checkpoint(tmp_path / 'other', model, variables, like=folder)
+  assert not (tmp_path / 'other').exists()
+
+
 def test_processes_but_the_first_write_nothing_and_wait(tmp_path, monkeypatch):
   waited = []
   monkeypatch.setattr(jax, 'process_index', lambda: 1)

@@ -1,6 +1,7 @@
 """Checkpoints whose files are damaged, missing, or not those of their config.json."""
 
 import json
+import tracemalloc
 
 import chex
 import jax
@@ -60,6 +61,40 @@ def test_damage_is_told_in_one_line(saved, damage, error, says):
   with pytest.raises(error, match=says) as raised:
     load_checkpoint(saved[0])
   assert '\n' not in str(raised.value)
+
+
+@pytest.mark.parametrize('name', ['config.json', 'model.safetensors'])
+def test_a_link_that_leaves_the_folder_is_refused(saved, tmp_path, name):
+  folder, outside = saved[0], tmp_path / 'outside'
+  (folder / name).rename(outside)
+  (folder / name).symlink_to(outside)
+  with pytest.raises(ValueError, match=rf'{name} is a link to a place outside its fol'):
+    load_checkpoint(folder)
+  # Within the folder, to the whole folder, and in the cache of the hub, links are fine.
+  (folder / name).unlink()
+  outside.rename(folder / 'real')
+  (folder / name).symlink_to('real')
+  load_checkpoint(folder)
+  (tmp_path / 'link').symlink_to(folder)
+  load_checkpoint(tmp_path / 'link')
+  cache = tmp_path / 'models--a--b'
+  (cache / 'blobs').mkdir(parents=True)
+  (folder / 'real').rename(cache / 'blobs/abc')
+  (cache / 'snapshots').mkdir()
+  folder.rename(cache / 'snapshots/rev')
+  (cache / 'snapshots/rev' / name).unlink()
+  (cache / 'snapshots/rev' / name).symlink_to('../../blobs/abc')
+  load_checkpoint(cache / 'snapshots/rev')
+
+
+def test_a_header_longer_than_its_file_takes_no_memory(saved):
+  path = saved[0] / 'model.safetensors'
+  path.write_bytes((99_000_000).to_bytes(8, 'little') + b'{}')
+  tracemalloc.start()
+  with pytest.raises(ValueError, match=r'model\.safetensors is cut short, or not a'):
+    load_checkpoint(saved[0])
+  assert tracemalloc.get_traced_memory()[1] < 10_000_000
+  tracemalloc.stop()
 
 
 _MISNAMED = [

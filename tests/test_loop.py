@@ -232,7 +232,7 @@ def test_metrics_come_before_evaluation_and_that_before_the_checkpoint(tmp_path)
       'evaluate 4 4', 'step 5', 'step 6', 'metrics 6', 'evaluate 6 6', 'step 7',
       'metrics 7', 'evaluate 7 7', 'save 7 7 7',
   ]
-  assert _steps(tmp_path) == [7]
+  assert _steps(tmp_path) == [4, 7]
   assert _events(first=7, **options) == ['evaluate 7 7']
 
 
@@ -337,7 +337,8 @@ def test_what_a_cut_off_save_left_is_cleared_away(first, tmp_path):
   _train(first, folder=tmp_path)
   (tmp_path / '6.orbax-checkpoint-tmp-17' / 'd').mkdir(parents=True)
   _assert_equal(_train(folder=tmp_path), _uninterrupted()[0])
-  assert [path.name for path in tmp_path.iterdir()] == ['10']
+  assert _steps(tmp_path) == ([first, STEPS] if first else [STEPS])
+  assert not list(tmp_path.glob('*tmp*'))
 
 
 def test_a_checkpoint_is_never_left_unsaved_without_a_word(tmp_path):
@@ -355,6 +356,44 @@ def test_a_save_leaves_the_agreement_on_preemption_alone(tmp_path, monkeypatch):
   checkpoint.save(tmp_path, 3, _toy().state)
   assert checkpoint.last_step(tmp_path) == 3
   assert asked == []
+
+
+@pytest.mark.parametrize('after, every', [(5, 2), (5, 5), (6, 100)])
+def test_a_run_that_diverges_ends_and_keeps_its_last_good_checkpoint(
+    tmp_path, after, every
+):
+  toy = _toy()
+
+  def step(state, batch):
+    state, metrics = toy.step(state, batch)
+    if state.step == after:  # as by an update that is not finite
+      kernel = state.params['kernel'].at[1].set(np.nan)
+      state = state._replace(params={**state.params, 'kernel': kernel})
+    return state, metrics
+
+  _train(4, folder=tmp_path)
+  options = {'folder': tmp_path, 'save_every_steps': every}
+  found = 'Parameters are not finite after step 5' if every == 5 else (
+      f'The loss of step {after + 1} is not finite')
+  with pytest.raises(ValueError, match=rf'^{found}\. Not finite by now: .*kernel.*\. '
+                     rf'The last good checkpoint is {tmp_path}/4\. A smaller'):
+    _train(toy=toy._replace(step=step), **options)
+  assert checkpoint.last_step(tmp_path) == 4
+  _assert_equal(_train(folder=tmp_path), _uninterrupted()[0])
+
+
+def test_only_metrics_that_must_be_finite_end_a_run():
+  toy, told = _toy(), []
+
+  def step(state, batch):
+    state, metrics = toy.step(state, batch)
+    return state, {**metrics, 'error': np.float32(np.nan)}
+
+  _train(toy=toy._replace(step=step), on_metrics=lambda _, means: told.append(means))
+  assert np.isnan(told[-1]['error'])
+  with pytest.raises(ValueError, match=r'^The error of step 1 is not finite\. Not '
+                     r'finite by now: no parameters\. None was saved\.'):
+    _train(toy=_toy()._replace(step=step), must_be_finite=['error'])
 
 
 def test_rows_are_shared_out_over_the_axes():

@@ -24,7 +24,7 @@ from experiments.measure import report as measurements
 from experiments.measure import run as measure
 from experiments.measure import spread as measurements_spread
 from experiments.measure.rows import key_of, Part
-from tests.conftest import free_port, ROOT, run_two_processes
+from tests.conftest import free_port, lose_rows, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
 from vvlen.evaluation import attention_spread as output_spread
 from vvlen.evaluation import perplexity
@@ -435,6 +435,13 @@ def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text)
   done = _run(workdir, f'--checkpoint={checkpoint}', '--text', str(text))
   assert done.returncode == 0, done.stderr
   assert '0 of 18 measurements to do' in done.stdout
+  assert (workdir / 'results.csv').read_bytes() == (
+      whole[0] / 'results.csv').read_bytes()
+  lose_rows(workdir)
+  done = _run(workdir, f'--checkpoint={checkpoint}', '--text', str(text))
+  assert done.returncode == 0, done.stderr
+  assert ' of 18 measurements to do' in done.stdout
+  assert '0 of 18' not in done.stdout and 'has lost rows of ' in done.stdout
   assert (workdir / 'results.csv').read_bytes() == (
       whole[0] / 'results.csv').read_bytes()
 

@@ -17,7 +17,7 @@ from configs import mechanism as config_file
 from experiments.mechanism import figures as mechanism_figure
 from experiments.mechanism import report as mechanism
 from experiments.mechanism import run as experiment
-from tests.conftest import ROOT, shown
+from tests.conftest import lose_rows, ROOT, shown
 from vvlen.evaluation.retriever import intervention, lengths, reader
 from vvlen.evaluation.retriever.moments import Moments
 from vvlen.models.retriever import Retriever
@@ -393,6 +393,12 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   done = _run(*command)
   assert done.returncode == 0, done.stderr
   assert '| all weight on the target ' in done.stdout
+  assert {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()} == before
+  measured = (workdir / 'results.csv').read_bytes()
+  lose_rows(workdir)
+  done = _run(*command)
+  assert done.returncode == 0, done.stderr
+  assert (workdir / 'results.csv').read_bytes() == measured
   assert {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()} == before
   plain = results.index(results.read_rows(trained / 'results.csv'))
   index = results.index(results.read_rows(workdir / 'results.csv'))

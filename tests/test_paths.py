@@ -54,6 +54,24 @@ def test_a_path_that_cannot_be_opened_is_named_with_its_field(no_buckets, path, 
     paths.make_usable(config)
 
 
+@pytest.mark.parametrize('name', ['a[1]', 'a*', 'a?', 'a\\b', ']'])
+def test_folders_in_which_orbax_finds_no_checkpoints_are_refused(
+    run_here, tmp_path, monkeypatch, name
+):
+  done = run_here('length_generalization', '--config=configs/retrieval.py:smoke',
+                  f'--workdir={tmp_path}/{name}/run')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert re.fullmatch(
+      r"Error: --workdir must not have [][*?\\ ]+ in its path, where checkpoints could "
+      r"not be found: '.*/run'\n", done.stderr), done.stderr
+  assert list(tmp_path.iterdir()) == []
+  # Nor where the run's path is relative, as Orbax makes it absolute.
+  (tmp_path / name).mkdir()
+  monkeypatch.chdir(tmp_path / name)
+  with pytest.raises(ValueError, match=r'config\.trained must not have .* in its path'):
+    paths.check_folder('run', 'config.trained')
+
+
 def test_a_bucket_is_taken_where_its_library_is_there(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
   assert paths.usable('gs://bucket/run', '--workdir') == 'gs://bucket/run'

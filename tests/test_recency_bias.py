@@ -17,7 +17,7 @@ from experiments.recency_bias import figures as recency_figures
 from experiments.recency_bias import report as recency
 from experiments.recency_bias import run as experiment
 from experiments.recency_bias.cells import make_cells, read_arrays, Settings, Simulated
-from tests.conftest import ROOT, shown
+from tests.conftest import lose_rows, ROOT, shown
 from vvlen.reporting import results
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion, h
 
@@ -315,6 +315,10 @@ def test_a_run_that_is_killed_or_grows_gives_what_one_run_gives(
     time.sleep(0.05)
   process.send_signal(signal.SIGKILL)
   process.wait()
+  done = _run(tmp_path / 'twice', *_FEW, *more)
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'twice' / 'results.csv').read_bytes() == table
+  lose_rows(tmp_path / 'twice')
   done = _run(tmp_path / 'twice', *_FEW, *more)
   assert done.returncode == 0, done.stderr
   assert (tmp_path / 'twice' / 'results.csv').read_bytes() == table

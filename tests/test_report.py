@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.harness import reports
 from experiments.length_generalization import figures, report
 from experiments.length_generalization import tables as length_tables
 from vvlen import statistics
@@ -304,6 +305,23 @@ def test_report_runs_without_jax(workdir):
   for name in ('table_1', 'table_3', 'primary_endpoint', 'training'):
     assert (workdir / f'tables/{name}.md').exists()
     assert (workdir / f'tables/{name}.csv').exists()
+
+
+def test_a_run_in_a_folder_that_cannot_be_written_to_is_shown(
+    workdir, tmp_path, monkeypatch, capsys
+):
+  before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+  monkeypatch.setattr(reports.os, 'access', lambda path, _: str(path) != str(workdir))
+  monkeypatch.setattr(reports.tempfile, 'tempdir', str(tmp_path))
+  reports.show(str(workdir))
+  out = capsys.readouterr().out
+  copy, = tmp_path.iterdir()
+  assert out.startswith(
+      f'{workdir} cannot be written to: tables and figures are in {copy}.\n')
+  assert '| LN − Baseline ' in out
+  assert (copy / 'tables/table_1.md').exists()
+  assert (copy / 'figures/figure_2.png').exists()
+  assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
 
 
 def test_the_same_rows_draw_the_same_files(workdir, tmp_path):

@@ -152,6 +152,25 @@ def test_claim_lets_counts_grow_and_keeps_all_sessions(tmp_path):
   assert stored['sessions'] == [{'commit': 'a'}, {'commit': 'b', 'finished': 'now'}]
 
 
+def test_another_machine_at_a_later_start_is_told(tmp_path):
+  here = {'started': 1, 'commit': 'a', 'python': '3.11.9', 'device': '2 x cpu',
+          'versions': {'jax': '0.10.1', 'numpy': '2.0'}}
+  run_folder.claim(tmp_path, {'seed': 0}, here)
+  assert run_folder.changes(tmp_path) == []
+  run_folder.claim(tmp_path, {'seed': 0}, {**here, 'started': 2})
+  assert run_folder.changes(tmp_path) == []
+  there = {**here, 'commit': 'b', 'device': '8 x TPU v5e',
+           'versions': {'jax': '0.10.2', 'numpy': '2.0', 'orbax': '1'}}
+  run_folder.claim(tmp_path, {'seed': 0}, there)
+  ends = 'at the last start: new results may differ in their last digits.'
+  assert run_folder.changes(tmp_path) == [
+      f'commit is b, and was a {ends}',
+      f'device is 8 x TPU v5e, and was 2 x cpu {ends}',
+      f'jax is 0.10.2, and was 0.10.1 {ends}']
+  run_folder.claim(tmp_path, {'seed': 0}, there)  # compared with the last start alone
+  assert run_folder.changes(tmp_path) == []
+
+
 def test_claim_refuses_a_folder_with_something_else(tmp_path):
   (tmp_path / 'thesis.tex').write_text('…')
   with pytest.raises(ValueError, match='not empty'):

@@ -22,7 +22,7 @@ from experiments.sensitivity import report as sensitivity
 from experiments.sensitivity import run as experiment
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
-from tests.conftest import ROOT, shown
+from tests.conftest import lose_rows, ROOT, shown
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.reporting.results import Row
@@ -586,7 +586,7 @@ def _small_grid(monkeypatch):
   mesh = jax.make_mesh((2,), ('seed',), devices=jax.devices()[:2],
                        axis_types=(jax.sharding.AxisType.Auto,))
   monkeypatch.setattr(experiment, 'seed_devices', lambda train: mesh)
-  monkeypatch.setattr(experiment.machine, 'lock', lambda folder: None)
+  monkeypatch.setattr(experiment.locks, 'lock', lambda folder: None)
   config = config_file.get_config('smoke')
   config.run, config.at_steps = ('base', 'l2'), (4, 6)
   config.also_at = {}
@@ -625,6 +625,15 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
     ours, theirs = ((tmp_path / run / name).read_text() for run in ('cut', 'whole'))
     assert sorted(ours.splitlines()) == sorted(theirs.splitlines()), name
 
+  # Rows that are lost come back, also those of a step that the checkpoint has passed.
+  before = (tmp_path / 'whole/results.csv').read_bytes()
+  assert b',4\n' in before.splitlines(keepends=True)[3]
+  lose_rows(tmp_path / 'whole')
+  rows = (tmp_path / 'whole/results.csv').read_bytes().splitlines(keepends=True)
+  (tmp_path / 'whole/results.csv').write_bytes(b''.join(rows[:3] + rows[4:]))
+  experiment.main(config, str(tmp_path / 'whole'))
+  assert (tmp_path / 'whole/results.csv').read_bytes() == before
+
   # Seeds may be added, to all cells or to one.
   config.run, config.base.num_seeds = ('base',), 4
   before = results.read_rows(tmp_path / 'whole/results.csv')
@@ -646,7 +655,7 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
   with pytest.raises(ValueError, match=r'l2 holds another run \(optimizer.l2'):
     experiment.main(config, str(tmp_path / 'cut'))
   config.at_steps = (2, 4, 6)
-  with pytest.raises(ValueError, match='base is trained to step 6 and cannot be mea'):
+  with pytest.raises(ValueError, match='base is already trained to step 6 and cannot'):
     experiment.main(config, str(tmp_path / 'cut'))
   assert before == {
       p: p.read_bytes() for p in (tmp_path / 'cut').rglob('*') if p.is_file()}

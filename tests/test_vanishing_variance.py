@@ -19,7 +19,7 @@ from experiments.vanishing_variance import (
   report,
   tables,
 )
-from tests.conftest import ROOT, shown
+from tests.conftest import lose_rows, ROOT, shown
 from vvlen.reporting import plots, results
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
 
@@ -459,6 +459,21 @@ def test_a_family_runs_and_goes_on_elsewhere(tmp_path, fast_compilation):
   done = _run(workdir)
   assert done.returncode == 0, done.stderr
   assert (folder / 'results.csv').read_bytes() == first
+  # What was lost from the last step and from the interventions is measured again, from
+  # the checkpoint of the last step; a block that lost an earlier step is trained again.
+  lose_rows(folder)
+  lose_rows(folder / 'mechanism/base')
+  done = _run(workdir)
+  assert done.returncode == 0, done.stderr
+  assert (folder / 'results.csv').read_bytes() == first
+  assert changed.read_bytes() == interventions
+  # Elsewhere, without checkpoints, what is finished is not trained again.
+  shutil.copytree(folder, tmp_path / 'clone',
+                  ignore=shutil.ignore_patterns('checkpoints'))
+  done = _run(f'--workdir={tmp_path}/clone')
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'clone/results.csv').read_bytes() == first
+  assert not list((tmp_path / 'clone').rglob('checkpoints'))
   # Elsewhere, without checkpoints, with rows of one arm and of half of the other: what
   # lacks is trained again from its start.
   shutil.rmtree(folder / 'cells/base/checkpoints')

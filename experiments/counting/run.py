@@ -8,18 +8,18 @@ from typing import Any
 
 from experiments.counting import training
 from experiments.counting.cells import all_cells, read_figures, Setup
-from experiments.harness import fields, seed_blocks
+from experiments.harness import fields, finished, seed_blocks
 from experiments.harness.fields import one_of, optional, or_none, real, several, whole
 from experiments.harness.run_loop import (
   claim_for_seeds,
   Job,
-  read_rows,
   run_jobs,
   seed_devices,
 )
 from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
+from vvlen.reporting import results
 from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 
@@ -56,7 +56,7 @@ def main(config: Any, workdir: str) -> None:
   _check_targets(cells)  # uses JAX, whose devices are set up by now
   folder = claim_for_seeds(config, workdir, 'counting')
   curves = Curves(folder / 'metrics.jsonl')
-  done = {(row.experiment, row.arm, row.seed) for row in read_rows(folder).values()}
+  done = finished.finished(folder, _part_of)
   todo = [
       (cell, first) for cell in cells for first in seed_blocks.first_seeds(config)
       if any((cell.experiment, cell.arm, seed) not in done
@@ -77,8 +77,12 @@ def main(config: Any, workdir: str) -> None:
       for cell, first in todo
   ]
   place = {(cell.experiment, cell.arm): i for i, cell in enumerate(cells)}
-  run_jobs(folder, jobs, 'seed-steps', lambda row: (
+  run_jobs(folder, jobs, 'seed-steps', _part_of, lambda row: (
       place[row.experiment, row.arm], row.seed, row.length or 0, row.metric))
+
+
+def _part_of(row: results.Row) -> finished.Part:
+  return row.experiment, row.arm, row.seed
 
 
 def check(config: Any) -> list[Setup]:

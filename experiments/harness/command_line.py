@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from absl import flags, logging
 from ml_collections import config_flags
 
-from experiments.harness import errors, paths
+from experiments.harness import errors, locks, paths
 from experiments.harness.processes import join_processes
 from vvlen.training.preemption import Preempted
 
@@ -65,6 +65,7 @@ def run(
       raise ValueError('--distributed is for language_model and measure: the devices '
                        'of this experiment must belong to one process')
     workdir = paths.usable(workdir, '--workdir')
+    paths.check_folder(workdir, '--workdir')
     paths.make_usable(config)
   except Exception as error:
     # ml_collections raises AttributeError and KeyError for unknown fields, TypeError
@@ -75,7 +76,11 @@ def run(
       join_processes()
     else:
       signal.signal(signal.SIGTERM, _stop)
-    main(config, workdir)
+    _treat_hangup_as_sigterm()
+    try:
+      main(config, workdir)
+    finally:
+      locks.release()
   except Preempted as told:
     sys.stdout.flush()
     print(f'{told}. The same command resumes the run.', file=sys.stderr, flush=True)
@@ -100,6 +105,13 @@ def _with_home(word: str) -> str:
 def _stop(*_: Any) -> NoReturn:
   """Ends a run at SIGTERM, unless training handles the signal itself."""
   raise Preempted('Told to stop')
+
+
+def _treat_hangup_as_sigterm() -> None:
+  """Makes SIGHUP, from a terminal that is closed, stop a run as SIGTERM does."""
+  hangup = getattr(signal, 'SIGHUP', None)  # not available on Windows
+  if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # as by nohup
+    signal.signal(hangup, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _interrupt_again(ignored: Any) -> None:

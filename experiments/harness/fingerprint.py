@@ -4,6 +4,8 @@ import hashlib
 
 from etils import epath
 
+from vvlen.models.llama.safetensors import check_link
+
 _PIECE = 2**24  # bytes read at a time
 
 
@@ -12,6 +14,9 @@ def fingerprint(folder: epath.PathLike) -> str:
 
   These are config.json, all weights, and the files of the tokenizer that
   `tokenizer_of` reads, each preceded by its name and size.
+
+  Raises:
+    ValueError: if one is a link to a place outside the folder.
   """
   folder = epath.Path(folder)
   tokenizer = ('tokenizer.json', 'tokenizer_config.json')
@@ -19,6 +24,7 @@ def fingerprint(folder: epath.PathLike) -> str:
            *(path for name in tokenizer if (path := folder / name).exists())]
   digest = hashlib.sha256()
   for path in paths:
+    check_link(path)
     digest.update(f'{path.name} {path.stat().length}\n'.encode())
     with path.open('rb') as file:
       while piece := file.read(_PIECE):

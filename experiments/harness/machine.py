@@ -1,19 +1,15 @@
-"""Devices, locks, and a description of the machine for each start of a run."""
+"""Devices, and a description of the machine for each start of a run."""
 
 import datetime
-import hashlib
 import importlib.metadata
 import os
 import platform
 import shlex
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
 import jax
-
-_locks: list[Any] = []  # files that stay open until the process ends
 
 
 def use_devices(num_groups: int | None = None) -> None:
@@ -47,24 +43,6 @@ def use_devices(num_groups: int | None = None) -> None:
   if jax.default_backend() != 'cpu':
     # Products of float32 are computed in float32, not in TF32 or bfloat16.
     jax.config.update('jax_default_matmul_precision', 'float32')
-
-
-def lock(workdir: str) -> None:
-  """Locks a folder against other processes of this machine until this one ends.
-
-  Raises:
-    ValueError: if another process has locked it.
-  """
-  import fcntl  # not available on Windows
-
-  # The lock is not in the folder, which may belong to another run or be on gs://.
-  name = hashlib.sha256(os.path.realpath(workdir).encode()).hexdigest()[:16]
-  handle = open(os.path.join(tempfile.gettempdir(), f'vvlen-{name}.lock'), 'w')
-  try:
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    raise ValueError(f'another process is at work in {workdir}') from error
-  _locks.append(handle)
 
 
 def session() -> dict[str, Any]:

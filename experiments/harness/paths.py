@@ -37,6 +37,22 @@ def usable(path: str, name: str) -> str:
   return written_out
 
 
+def check_folder(path: str, name: str) -> None:
+  """Raises ValueError if Orbax could not find checkpoints in a folder, by its name.
+
+  It takes some characters for those of a pattern, also in folders above, and would call
+  good checkpoints damaged.
+
+  Args:
+    path: of the folder, local or in a bucket.
+    name: of the flag or field that holds it, for messages.
+  """
+  whole = path if '://' in path else os.path.realpath(path)
+  if odd := sorted(set(whole) & set('[]*?\\')):
+    raise ValueError(f'{name} must not have {" ".join(odd)} in its path, where '
+                     f'checkpoints could not be found: {whole!r}')
+
+
 def make_usable(config: Any) -> None:
   """Replaces the paths among the fields of a configuration by `usable` ones.
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 import importlib
+import os
 import pathlib
 import re
+import shutil
+import tempfile
 from typing import Any
 
 from etils import epath
@@ -14,11 +17,26 @@ from vvlen.reporting import run_folder
 def show(workdir: epath.PathLike) -> None:
   """Writes tables and figures of a run, and prints the main tables.
 
+  They are written to a temporary folder if that of the run cannot be written to.
+
   Raises:
     ValueError: if the folder holds no results, or if they are damaged.
   """
-  main_tables, paths = writer(study_of(workdir))(workdir)
+  folder = epath.Path(workdir)
+  if '://' not in str(workdir) and folder.exists() and not os.access(folder, os.W_OK):
+    folder = _copy(folder)
+    print(f'{workdir} cannot be written to: tables and figures are in {folder}.')
+  main_tables, paths = writer(study_of(folder))(folder)
   print('', main_tables, *paths, sep='\n')
+
+
+def _copy(folder: epath.Path) -> pathlib.Path:
+  """Copies what a report is made from to a new temporary folder."""
+  copy = pathlib.Path(tempfile.mkdtemp(prefix='vvlen-report-'))
+  left_out = shutil.ignore_patterns('checkpoints', 'models', 'tables', 'figures')
+  shutil.copytree(folder, copy, ignore=left_out, dirs_exist_ok=True)
+  copy.chmod(0o700)  # not that of the folder, which cannot be written to
+  return copy
 
 
 def study_of(workdir: epath.PathLike) -> str:

@@ -6,13 +6,10 @@ from typing import Any, NamedTuple
 from etils import epath
 import jax
 
-from experiments.harness import machine, reports, seed_blocks
+from experiments.harness import finished, locks, machine, reports, seed_blocks
 from experiments.harness.progress import Progress
 from vvlen import sharding
 from vvlen.reporting import results, run_folder
-
-# {fields that identify a row: the row}
-Rows = dict[tuple[Any, ...], results.Row]
 
 
 class Job(NamedTuple):
@@ -40,7 +37,7 @@ def claim_for_seeds(config: Any, workdir: str, study: str) -> epath.Path:
   Raises:
     ValueError: if the folder belongs to another run, or another process uses it.
   """
-  machine.lock(workdir)
+  locks.lock(workdir)
   before = run_folder.claim(
       workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
       may_differ=['train.save_every_seconds'], study=study,
@@ -53,14 +50,9 @@ def claim_for_seeds(config: Any, workdir: str, study: str) -> epath.Path:
   return epath.Path(workdir)
 
 
-def read_rows(folder: epath.Path) -> Rows:
-  """Returns the rows in a run's folder."""
-  return {row.key: row for row in results.read_rows(folder / 'results.csv')}
-
-
 def run_jobs(
-    folder: epath.Path, jobs: Sequence[Job], unit: str,
-    order: Callable[[results.Row], Any] | None = None,
+    folder: epath.Path, jobs: Sequence[Job], unit: str, part_of: finished.PartOf,
+    order: Callable[[results.Row], Any],
 ) -> None:
   """Runs jobs, and makes the report.
 
@@ -68,16 +60,29 @@ def run_jobs(
     folder: of the run; `results.csv` is written after each job.
     jobs: those that are not finished.
     unit: of their amounts, such as 'seed-steps'.
+    part_of: row -> its part, all of whose rows come from one job.
     order: sort key of the rows in the file, so that their order does not depend on the
-      order of jobs; None for the order in which they are computed.
+      order of jobs.
   """
-  rows, first = read_rows(folder), jax.process_index() == 0
+  first = jax.process_index() == 0
+  rows = {row.key: row for row in results.read_rows(folder / 'results.csv')}
+  for line in run_folder.changes(folder) if jobs else ():
+    print(line, flush=True)
+  if jobs and (lost := finished.lost(folder, part_of)):
+    print(f'{folder}/results.csv has lost rows of {_some(lost)}; they are computed '
+          'again.', flush=True)
   with Progress(sum(job.amount for job in jobs), unit) as progress:
     for job in jobs:
-      rows |= {row.key: row for row in job.rows(progress)}
+      new = list(job.rows(progress))
+      rows |= {row.key: row for row in new}
       if first:
-        kept = sorted(rows.values(), key=order) if order else rows.values()
-        results.write_rows(folder / 'results.csv', kept)
+        finished.write_rows(folder, sorted(rows.values(), key=order), new, part_of)
   if first:
     reports.show(folder)
     run_folder.finish(folder, finished=machine.now())
+
+
+def _some(parts: Sequence[finished.Part]) -> str:
+  """Names the first of several parts, and says how many there are."""
+  first = ' '.join(str(x) for x in parts[0] if x is not None)
+  return first if len(parts) == 1 else f'{first} and {len(parts) - 1} more'

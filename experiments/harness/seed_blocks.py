@@ -63,6 +63,16 @@ def merge(
   return sorted(merged, key=order(arms))
 
 
+def part_of(row: results.Row) -> tuple[str, int]:
+  """Returns the part of a row of a run with one configuration: arm and seed."""
+  return row.arm.partition('+')[0], row.seed
+
+
+def part_of_cell(row: results.Row) -> tuple[str, int | None, str, int]:
+  """Returns the part of a row of a run with cells: cell, step, arm and seed."""
+  return row.experiment, row.step, *part_of(row)
+
+
 def order(arms: Sequence[str]) -> Callable[[results.Row], Any]:
   """Returns the sort key of the rows of these arms."""
   place = {arm: i for i, arm in enumerate(arms)}

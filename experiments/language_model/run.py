@@ -8,9 +8,9 @@ from typing import Any
 
 from etils import epath
 
-from experiments.harness import fingerprint, machine, seed_blocks
+from experiments.harness import fingerprint, finished, locks, machine, seed_blocks
 from experiments.harness.processes import first_of_processes
-from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
+from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.language_model import check, sharded, together, training
 from vvlen.reporting import run_folder
 from vvlen.sharding import mesh as partition
@@ -31,7 +31,7 @@ def main(config: Any, workdir: str) -> None:
     sharded.check(config, model, mesh)
   folder = epath.Path(workdir)
   first_of_processes(lambda: _claim(config, workdir, text.facts))
-  done = {(row.arm, row.seed) for row in read_rows(folder).values()}
+  done = finished.finished(folder, seed_blocks.part_of)
   blocks = seed_blocks.first_seeds(config) if in_blocks else range(config.num_seeds)
   at_once = config.train.seeds_at_once if in_blocks else 1
   todo = [
@@ -56,13 +56,13 @@ def main(config: Any, workdir: str) -> None:
       Job(at_once * training.num_steps(config, config.arms[name]), train(name, block))
       for name, block in todo
   ]
-  run_jobs(folder, jobs, 'seed-steps', lambda row: (
+  run_jobs(folder, jobs, 'seed-steps', seed_blocks.part_of, lambda row: (
       arms.index(row.arm), row.seed, row.length or 0, row.metric))
 
 
 def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
   """Claims the folder for this run; raises ValueError if it belongs to another."""
-  machine.lock(workdir)
+  locks.lock(workdir)
   # Text, tokenizer and checkpoint are identified by their content, not their path.
   if config.checkpoint:
     facts = {**facts, 'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.harness import finite
 from experiments.harness.progress import Progress
 from experiments.language_model import training
 from experiments.language_model.training import Batch, Text
@@ -21,7 +20,7 @@ from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import text as packing
-from vvlen.training import checkpoint, ensemble, loop, optimizer
+from vvlen.training import checkpoint, ensemble, finite, loop, optimizer
 from vvlen.training.step import TrainState
 
 _OFFSETS = 4  # a purpose of a seed's key, in addition to those in `ensemble`
@@ -140,6 +139,7 @@ def run_seed(
         save_every_steps=train.save_every_steps,
         metrics_every_steps=train.steps_per_call,
         evaluate_every_steps=config.evaluate.every_steps,
+        must_be_finite=('loss', 'gradient_norm'),
         on_metrics=on_metrics, evaluate=evaluate, before_save=flush,
     )
     flush()

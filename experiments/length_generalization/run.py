@@ -6,11 +6,10 @@ The command line is in `__main__`.
 import functools
 from typing import Any
 
-from experiments.harness import seed_blocks
+from experiments.harness import finished, seed_blocks
 from experiments.harness.run_loop import (
   claim_for_seeds,
   Job,
-  read_rows,
   run_jobs,
   seed_devices,
 )
@@ -25,7 +24,7 @@ def main(config: Any, workdir: str) -> None:
   config = tasks.identified(config)
   train, mesh = config.train, seed_devices(config.train)
   folder = claim_for_seeds(config, workdir, 'length_generalization')
-  done = {(row.arm, row.seed) for row in read_rows(folder).values()}
+  done = finished.finished(folder, seed_blocks.part_of)
   todo = [
       (first, arm)
       for first in seed_blocks.first_seeds(config)
@@ -47,4 +46,5 @@ def main(config: Any, workdir: str) -> None:
           training.run_block, arms[arm], [place], first, train.num_steps))
       for first, arm in todo
   ]
-  run_jobs(folder, jobs, 'seed-steps', seed_blocks.order(config.arms))
+  run_jobs(
+      folder, jobs, 'seed-steps', seed_blocks.part_of, seed_blocks.order(config.arms))

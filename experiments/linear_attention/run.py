@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.harness import fields, seed_blocks
+from experiments.harness import fields, finished, seed_blocks
 from experiments.harness.fields import one_of, several, whole
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import (
   claim_for_seeds,
   Job,
-  read_rows,
   run_jobs,
   seed_devices,
 )
@@ -59,7 +58,7 @@ def main(config: Any, workdir: str) -> None:
   train, mesh = config.train, seed_devices(config.train)
   folder = claim_for_seeds(config, workdir, 'linear_attention')
   curves = Curves(folder / 'metrics.jsonl')
-  done = {(row.experiment, row.arm, row.seed) for row in read_rows(folder).values()}
+  done = finished.finished(folder, _part_of)
   cells = [(task, n) for task in config.tasks for n in config.train_lengths]
   todo = [
       (task, n, first) for task, n in cells for first in seed_blocks.first_seeds(config)
@@ -78,8 +77,13 @@ def main(config: Any, workdir: str) -> None:
       for task, n, first in todo
   ]
   names = [_name(task, n) for task, n in cells]
-  run_jobs(folder, jobs, 'seed-steps', lambda row: (
+  run_jobs(folder, jobs, 'seed-steps', _part_of, lambda row: (
       names.index(row.experiment), row.arm, row.seed, row.length or 0, row.metric))
+
+
+def _part_of(row: results.Row) -> finished.Part:
+  # All arms that are not trained are computed together.
+  return row.experiment, 'trained' if row.arm == 'trained' else 'exact', row.seed
 
 
 def _name(task: str, n: int) -> str:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.harness import finite
 from experiments.measure.rows import Part
 from vvlen import sharding
 from vvlen.evaluation import programs
@@ -16,6 +15,7 @@ from vvlen.evaluation.programs import Hidden
 from vvlen.models.llama.model import Llama, output_table
 from vvlen.reporting import results
 from vvlen.statistics import resampled_means
+from vvlen.training import finite
 
 _FIRST = 32  # tokens that are read to check that logits are finite
 

@@ -42,6 +42,22 @@ READINGS = {'as_it_is': 'as it is', 'fixed': 'held fixed'}
 ORDERS = {'text': 'text', 'shuffled': 'shuffled'}
 
 
+def measurement_of(row: Row) -> str:
+  """Returns the name of the measurement that computed a row."""
+  if row.metric == 'done':
+    return row.arm
+  arm, _, reading = row.arm.partition('/')
+  if arm in CONDITIONS and reading in READINGS:
+    return f'spread, {arm}, {reading}, layer {row.layer}'
+  if arm in ORDERS:
+    entropy = row.metric.startswith(('entropy', 'num_sequences'))
+    return f'{"entropy" if entropy else "recency"}, {arm}'
+  windows, _, length = arm.partition('_')
+  name = {'block': 'blocks of', 'sliding': 'sliding windows of',
+          'misalignment': 'misalignment at'}.get(windows, windows)
+  return f'{name} {length or row.length}'
+
+
 def key_of(row: Row) -> tuple[str | Part, str, int | None]:
   """Returns the key of a row in `Values`."""
   part = Part(row.arm, row.layer, row.head, row.offset, row.component)

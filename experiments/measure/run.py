@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.harness import machine
+from experiments.harness import finished, locks, machine
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
-from experiments.harness.run_loop import Job, read_rows, run_jobs
+from experiments.harness.run_loop import Job, run_jobs
 from experiments.measure import attention, pieces, predictions
 from experiments.measure.check import check
 from experiments.measure.pieces import Subject
+from experiments.measure.rows import measurement_of
 from vvlen.models import llama
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results, run_folder
@@ -54,7 +55,9 @@ def main(config: Any, workdir: str) -> None:
   run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(cells)}},
          {**machine.session(), 'text': config.text or _library()})
   first_of_processes(lambda: _lock(workdir, run))
-  done = {row.arm for row in read_rows(folder).values() if row.metric == 'done'}
+  whole = finished.finished(folder, _part_of)
+  done = {row.arm for row in results.read_rows(folder / 'results.csv')
+          if row.metric == 'done' and _part_of(row) in whole}
   todo = [cell for cell in cells if cell.name not in done]
   print(long_windows(config, subject.length) if todo else '', end='', flush=True)
   variables = _load(config, mesh) if todo else {}
@@ -80,8 +83,11 @@ def main(config: Any, workdir: str) -> None:
 
     jobs = [Job(cell.work, functools.partial(rows_of, made, cell))
             for made, cell in enumerate(todo)]
-    run_jobs(folder, jobs, 'tokens x layers',
-             _order)
+    run_jobs(folder, jobs, 'tokens x layers', _part_of, _order)
+
+
+def _part_of(row: results.Row) -> finished.Part:
+  return (measurement_of(row),)
 
 
 def _order(row: results.Row) -> tuple[Any, ...]:
@@ -103,7 +109,7 @@ def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
   """Locks the folder; raises ValueError if it belongs to another run."""
-  machine.lock(workdir)
+  locks.lock(workdir)
   run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER, study='measure')
 
 

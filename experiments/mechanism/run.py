@@ -11,9 +11,9 @@ from etils import epath
 import jax
 import ml_collections
 
-from experiments.harness import fields, machine, seed_blocks
+from experiments.harness import fields, finished, locks, machine, paths, seed_blocks
 from experiments.harness.fields import one_of, several, text, whole
-from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
+from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check
 from vvlen import sharding
@@ -42,8 +42,8 @@ def main(config: Any, workdir: str) -> None:
     raise ValueError(f'{workdir} holds the trained models. Choose another --workdir.')
   train = trained.train
   mesh = seed_devices(train)
-  machine.lock(workdir)
-  machine.lock(place)  # training there would change checkpoints while they are read
+  locks.lock(workdir)
+  locks.lock(place)  # training there would change checkpoints while they are read
   step = _trained_step(config, trained)
   run_folder.claim(
       folder,
@@ -54,7 +54,7 @@ def main(config: Any, workdir: str) -> None:
       machine.session(), may_grow=['trained_config.num_seeds'],
       study='mechanism',
   )
-  done = {(row.arm, row.seed) for row in read_rows(folder).values()}
+  done = finished.finished(folder, seed_blocks.part_of)
   measure = {
       arm: block_measurer(config, trained, config.trained, arm, step, mesh)
       for arm in config.arms
@@ -70,12 +70,13 @@ def main(config: Any, workdir: str) -> None:
       for arm in config.arms for first in seed_blocks.first_seeds(trained)
       if any((arm, seed) not in done for seed in seed_blocks.seeds_of(trained, first))
   ]
-  run_jobs(folder, jobs, 'seeds', seed_blocks.order(config.arms))
+  run_jobs(folder, jobs, 'seeds', seed_blocks.part_of, seed_blocks.order(config.arms))
 
 
 def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:
   """Returns the configuration of the trained models, also as plain values."""
   fields.check(config, _FIELDS)
+  paths.check_folder(config.trained, 'config.trained')
   path = epath.Path(config.trained or '.') / 'config.json'
   if not config.trained or not path.exists():
     raise ValueError(

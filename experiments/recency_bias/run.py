@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.harness import fields, machine
+from experiments.harness import fields, finished, locks, machine
 from experiments.harness.fields import real, several, whole
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import Job, read_rows, run_jobs
+from experiments.harness.run_loop import Job, run_jobs
 from experiments.recency_bias import cells as recency_cells
 from experiments.recency_bias.cells import Settings
 from vvlen.models import stack_variants
@@ -68,20 +68,27 @@ def main(config: Any, workdir: str) -> None:
   cells = _cells(config)
   folder = epath.Path(workdir)
   machine.use_devices(64)
-  machine.lock(workdir)
+  locks.lock(workdir)
   run_folder.claim(
       folder, config.to_dict(), machine.session(), may_grow=_COUNTS,
       study='recency_bias',
   )
+  whole = finished.finished(folder, _part_of)
   done = {
-      (row.experiment, row.arm): row.value for row in read_rows(folder).values()
-      if row.metric == 'num_simulations'
+      _part_of(row): row.value for row in results.read_rows(folder / 'results.csv')
+      if row.metric == 'num_simulations' and _part_of(row) in whole
   }
   jobs = [
       Job(cell.num_simulations, functools.partial(_run_cell, config, folder, cell))
       for cell in cells if done.get((cell.group, cell.name)) != cell.num_simulations
   ]
-  run_jobs(folder, jobs, 'simulations')
+  place = {(cell.group, cell.name): i for i, cell in enumerate(cells)}
+  run_jobs(folder, jobs, 'simulations', _part_of, lambda row: (
+      place[_part_of(row)], row.metric, row.layer or 0))
+
+
+def _part_of(row: results.Row) -> tuple[str, str]:
+  return row.experiment, row.arm
 
 
 def _cells(config: Any) -> list[Settings]:

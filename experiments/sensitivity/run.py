@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from etils import epath
 import ml_collections
 
-from experiments.harness import fields, machine, seed_blocks
+from experiments.harness import fields, finished, locks, machine, seed_blocks
 from experiments.harness.fields import group, several, text, whole
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import Job, read_rows, run_jobs, seed_devices
+from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check as check_cell
 from experiments.length_generalization.check import table_of
@@ -58,12 +58,15 @@ def main(config: Any, workdir: str) -> None:
   cells, train = check(config), config.base.train
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   mesh = seed_devices(train)
-  machine.lock(workdir)
+  locks.lock(workdir)
   folder = epath.Path(workdir)
-  done = {(row.experiment, row.step, row.arm, row.seed)
-          for row in read_rows(folder).values()}
+  done = finished.finished(folder, seed_blocks.part_of_cell)
+  repeated = _to_repeat(config, cells, folder)
+  done -= {(name, step, arm, seed) for name, arm, first in repeated
+           for step in steps(config, name)
+           for seed in seed_blocks.seeds_of(cells[name], first)}
   todo = _schedule(config, cells, done)
-  _check_reachable(folder, cells, todo)
+  _check_reachable(folder, cells, todo, repeated)
   # Cells and arms may be added later, so each cell has its own config.json.
   session = machine.session()
   against = config.against.to_dict()
@@ -85,6 +88,8 @@ def main(config: Any, workdir: str) -> None:
   stored = [run_folder.claim(*claim) for claim in claims]
   if (earlier := stored[0]) and earlier['base']['num_seeds'] < config.base.num_seeds:
     print(seed_blocks.SEEDS_ADDED)
+  for name, arm, first in repeated:
+    seed_blocks.checkpoints(folder / 'cells' / name, cells[name], arm, first).rmtree()
 
   @functools.cache  # compiled once for all blocks of seeds
   def make_arm(names, arm):
@@ -95,7 +100,8 @@ def main(config: Any, workdir: str) -> None:
           functools.partial(_run_stage, make_arm, cells, folder, stage))
       for stage in todo
   ]
-  run_jobs(folder, jobs, 'seed-steps', seed_blocks.order(KINDS))
+  run_jobs(folder, jobs, 'seed-steps', seed_blocks.part_of_cell,
+           seed_blocks.order(KINDS))
 
 
 def _run_stage(
@@ -143,12 +149,33 @@ def _reached(
   )
 
 
+def _to_repeat(
+    config: Any, cells: Mapping[str, Any], folder: epath.Path
+) -> list[tuple[str, str, int]]:
+  """Returns cell, arm and first seed of blocks that must be trained from the start.
+
+  They have lost rows of a step which their checkpoint has passed.
+  """
+  lost = set(finished.lost(folder, seed_blocks.part_of_cell))
+  repeated = []
+  for name, cell in cells.items():
+    for first, arm in itertools.product(seed_blocks.first_seeds(cell), cell.arms):
+      reached = _reached(folder, cells, name, arm, first) if lost else 0
+      if any((name, step, arm, seed) in lost for step in steps(config, name)
+             for seed in seed_blocks.seeds_of(cell, first) if step < reached):
+        repeated.append((name, arm, first))
+  return repeated
+
+
 def _check_reachable(
-    folder: epath.Path, cells: Mapping[str, Any], todo: Sequence[Stage]
+    folder: epath.Path, cells: Mapping[str, Any], todo: Sequence[Stage],
+    repeated: Collection[tuple[str, str, int]],
 ) -> None:
   """Raises ValueError if a cell is trained beyond a step to be measured."""
   for _, step, _, first, arm, chosen in todo:
     for name in chosen:
+      if (name, arm, first) in repeated:
+        continue
       if (reached := _reached(folder, cells, name, arm, first)) > step:
         raise ValueError(
             f'cell {name} is already trained to step {reached} and cannot be measured '

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from etils import epath
 import ml_collections
 
-from experiments.harness import machine, seed_blocks
+from experiments.harness import finished, locks, machine, seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
@@ -42,15 +42,17 @@ def main(config: Any, workdir: str) -> None:
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   train = config.base.train
   mesh = seed_devices(train)
-  machine.lock(workdir)
+  locks.lock(workdir)
   folder, known = epath.Path(workdir), family.facts(config)
   run_folder.claim(
       folder,
       {'digest': report.digest_of(known), **known},
       machine.session(), study='vanishing_variance',
   )
+  done = finished.finished(folder, seed_blocks.part_of_cell)
   todo = [
-      block for name in chosen for block in _blocks(config, cells[name], name, folder)
+      block for name in chosen
+      for block in _blocks(config, cells[name], name, folder, done)
   ]
   for name in sorted({block.cell for block in todo if block.interventions}):
     _claim_interventions(config.mechanism, cells[name], _intervened(folder, name))
@@ -73,17 +75,15 @@ def main(config: Any, workdir: str) -> None:
           _train, make_arm, block, folder, before, step)))
     if block.interventions:
       jobs.append(Job(0, functools.partial(_intervene, make_measurer, block, folder)))
-  run_jobs(folder, jobs, 'seed-steps', seed_blocks.order(KINDS))
+  run_jobs(folder, jobs, 'seed-steps', seed_blocks.part_of_cell,
+           seed_blocks.order(KINDS))
 
 
 def _blocks(
-    config: Any, cell: Any, name: str, folder: epath.Path
+    config: Any, cell: Any, name: str, folder: epath.Path, done: set[finished.Part]
 ) -> list[Block]:
   """Returns the blocks of a cell that are not finished."""
-  rows = results.read_rows(folder / 'results.csv')
-  done = {(row.experiment, row.step, row.arm, row.seed) for row in rows}
-  changed = results.read_rows(_intervened(folder, name) / 'results.csv')
-  intervened = {(row.arm, row.seed) for row in changed}
+  intervened = finished.finished(_intervened(folder, name), seed_blocks.part_of)
   steps = tuple(cell.train.averaged_at)
   left = []
   for first in seed_blocks.first_seeds(cell):
@@ -139,9 +139,11 @@ def _intervene(
 ) -> tuple[()]:
   """Measures interventions on a trained block, and adds rows to those of its cell."""
   progress.show(f'{block.cell}, {block.arm}, interventions')
-  path = _intervened(folder, block.cell) / 'results.csv'
-  new = make_measurer(block.cell, block.arm)(block.first)
-  results.write_rows(path, seed_blocks.merge(KINDS, results.read_rows(path), new))
+  place = _intervened(folder, block.cell)
+  before = results.read_rows(place / 'results.csv')
+  new = list(make_measurer(block.cell, block.arm)(block.first))
+  finished.write_rows(
+      place, seed_blocks.merge(KINDS, before, new), new, seed_blocks.part_of)
   return ()
 
 

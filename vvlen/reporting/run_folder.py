@@ -9,6 +9,8 @@ from etils import epath
 
 from vvlen.reporting.results import write_text
 
+LOCK = '.vvlen.lock'  # file that locks a local folder while a run is at work in it
+_MACHINE = 'commit', 'python', 'device', 'processor'  # fields of a session
 _NAMED = 5  # fields that differ, in a message
 
 
@@ -110,10 +112,30 @@ def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
 
 
 def _used(workdir: epath.Path) -> bool:
-  """Whether a folder holds more than what a `claim` that was cut off leaves."""
+  """Whether a folder holds more than a lock and what a cut-off `claim` leaves."""
   return workdir.exists() and any(
-      path.name != '.config.json.tmp' for path in workdir.iterdir()
+      path.name not in ('.config.json.tmp', LOCK) for path in workdir.iterdir()
   )
+
+
+def changes(workdir: epath.PathLike) -> list[str]:
+  """Returns a line for each way in which a run's last two starts differ.
+
+  Versions, commit and devices may change the last digits of what is computed from now
+  on; a file without them, as earlier versions wrote it, is passed over.
+  """
+  path = epath.Path(workdir) / 'config.json'
+  if not path.exists():
+    return []
+  with reading(path) as stored:
+    sessions = [flatten(session) for session in stored['sessions'][-2:]]
+  before, now = sessions[0], sessions[-1]
+  names = [name for name in now if name in _MACHINE or name.startswith('versions.')]
+  return [
+      f'{name.removeprefix("versions.")} is {now[name]}, and was {before[name]} at the '
+      'last start: new results may differ in their last digits.'
+      for name in names if before.get(name, now[name]) != now[name]
+  ]
 
 
 def finish(workdir: epath.PathLike, **facts: Any) -> None:

@@ -1,13 +1,17 @@
 """Saves and restores the state of a run, with Orbax.
 
-One folder holds the checkpoints of one run, named by step; only the last is kept.
-After a save that was cut off, the checkpoint before it is still the last one. With
-several processes, all must call each function, on one folder that all can access.
+One folder holds the checkpoints of one run, named by step; the last two are kept. Each
+has checksums of its arrays, so that damage is noticed and the checkpoint before it is
+used. After a save that was cut off, the one before it is still the last one. Several
+processes must all call each function, on one folder that all can access.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
+import json
+import sys
 from typing import Any
+import zlib
 
 from etils import epath
 import jax
@@ -16,6 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import orbax.checkpoint as ocp
 
+from vvlen.training import checksums
+
+_KEPT = 2  # checkpoints
 # Errors that do not mean damaged files.
 _NOT_DAMAGE = (PermissionError, MemoryError, jax.errors.JaxRuntimeError)
 
@@ -23,7 +30,9 @@ _NOT_DAMAGE = (PermissionError, MemoryError, jax.errors.JaxRuntimeError)
 def save(
     folder: epath.PathLike, step: int, state: Any, meta: dict[str, Any] | None = None
 ) -> None:
-  """Saves `state` as the checkpoint of `step`; deletes earlier and cut-off ones.
+  """Saves `state` as the checkpoint of `step`.
+
+  Deletes cut-off ones, and those before the last two.
 
   Args:
     folder: of the run; created if it is missing.
@@ -37,6 +46,8 @@ def save(
   items = {'default': ocp.args.StandardSave(state)}
   if meta is not None:
     items['meta'] = ocp.args.JsonSave(meta)
+  sums = {'step': step, 'meta': _sum_of(meta), 'arrays': checksums.of_arrays(state)}
+  items['checksums'] = ocp.args.JsonSave(sums)
   try:
     _clear(folder)
     with _manager(folder) as manager:
@@ -51,32 +62,39 @@ def last_step(folder: epath.PathLike) -> int:
 
   All processes return what the first one finds.
   """
-  step = 0
-  if jax.process_index() == 0 and epath.Path(folder).exists():
-    step = max(ocp.utils.checkpoint_steps(folder), default=0)
-  return int(multihost_utils.broadcast_one_to_all(np.int32(step)))
+  return max(_steps(folder), default=0)
 
 
 def read_meta(folder: epath.PathLike) -> dict[str, Any] | None:
   """Returns what was saved beside the state of the last checkpoint; None if nothing.
 
+  Like `restore`, it turns to the checkpoint before one that is damaged.
+
   Raises:
-    ValueError: if it is damaged.
+    ValueError: if all checkpoints are damaged.
   """
-  step = last_step(folder)
-  if not step:
-    return None
-  with _manager(folder) as manager, _naming_damage(folder, step):
-    if 'meta' not in manager.item_metadata(step):
-      return None
-    items = ocp.args.Composite(meta=ocp.args.JsonRestore())
-    return manager.restore(step, args=items)['meta']
+
+  def read(manager, step):
+    with _naming_damage(folder, step):
+      meta = None
+      if 'meta' in manager.item_metadata(step):
+        items = ocp.args.Composite(meta=ocp.args.JsonRestore())
+        meta = manager.restore(step, args=items)['meta']
+      sums = _read_sums(manager, step)
+      if sums and sums['meta'] != _sum_of(meta):
+        raise _Damaged('what is beside its arrays differs from what was saved')
+      return meta
+
+  return _of_last_sound(folder, read)[1]
 
 
 def restore(
     folder: epath.PathLike, like: Any, mesh: Mesh | None = None
 ) -> tuple[int, Any | None]:
   """Restores the state of the last checkpoint, and clears what cut-off saves left.
+
+  If it is damaged and the one before it is not, it is renamed to <step>.damaged, the
+  other becomes the last, and a line on standard error says so.
 
   Args:
     folder: as given to `save`.
@@ -89,20 +107,19 @@ def restore(
     The step and the state, or (0, None) where there is no checkpoint.
 
   Raises:
-    ValueError: if files of the checkpoint are missing or cut short, or it is of
-      another state. Bits flipped within an array go unnoticed: Orbax keeps no
-      checksum of them.
+    ValueError: if files of all checkpoints are missing, cut short or changed, or if a
+      checkpoint is of another state or has been renamed to another step. Checkpoints of
+      earlier versions have no checksums: bits flipped within their arrays, and other
+      steps, go unnoticed.
   """
   _clear(folder)
-  step = last_step(folder)  # which waits for the first process
-  if not step:
-    return 0, None
   if mesh is not None:
     placement = NamedSharding(mesh, PartitionSpec('seed'))
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placement), like
     )
-  with _manager(folder) as manager:
+
+  def read(manager, step):
     with _naming_damage(folder, step):
       found = manager.item_metadata(step)['default']
       if not jax.tree.leaves(found):
@@ -110,7 +127,78 @@ def restore(
     _check(found, like, f'{folder}/{step}')
     with _naming_damage(folder, step):
       items = ocp.args.Composite(default=ocp.args.StandardRestore(like))
-      return step, manager.restore(step, args=items)['default']
+      state = manager.restore(step, args=items)['default']
+      sums = _read_sums(manager, step)
+      if sums and sums['arrays'] != checksums.of_arrays(state):
+        raise _Damaged('its arrays differ from those that were saved')
+      return state
+
+  return _of_last_sound(folder, read)
+
+
+class _Damaged(ValueError):
+  """A checkpoint whose files are not as they were saved."""
+
+
+def _of_last_sound(
+    folder: epath.PathLike, read: Callable[[ocp.CheckpointManager, int], Any]
+) -> tuple[int, Any | None]:
+  """Returns step and content of the last checkpoint that is not damaged.
+
+  Renames damaged ones after it. If all are damaged, raises the error of the last.
+  """
+  first, damaged = None, []
+  for step in sorted(_steps(folder), reverse=True):
+    try:
+      with _manager(folder) as manager:
+        content = read(manager, step)
+    except _Damaged as error:
+      first = first or error
+      damaged.append(step)
+      continue
+    _set_aside(epath.Path(folder), damaged, step)
+    return step, content
+  if first is not None:
+    raise first
+  return 0, None
+
+
+def _set_aside(folder: epath.Path, damaged: list[int], used: int) -> None:
+  """Renames damaged checkpoints, so that they are none, and says so."""
+  for step in damaged if jax.process_index() == 0 else ():
+    aside = folder / f'{step}.damaged'
+    if aside.exists():
+      aside.rmtree()
+    (folder / str(step)).rename(aside)
+    print(f'Damaged checkpoint {folder}/{step}: renamed to {aside.name}. The one of '
+          f'step {used} is used.', file=sys.stderr, flush=True)
+  if damaged and jax.process_count() > 1:
+    multihost_utils.sync_global_devices('set_aside')
+
+
+def _steps(folder: epath.PathLike) -> list[int]:
+  """Returns the steps of the checkpoints; all processes return what the first finds."""
+  found = np.zeros(_KEPT, np.int32)
+  if jax.process_index() == 0 and epath.Path(folder).exists():
+    steps = sorted(ocp.utils.checkpoint_steps(folder))[-_KEPT:]
+    found[:len(steps)] = steps
+  found = multihost_utils.broadcast_one_to_all(found)
+  return [int(step) for step in found if step]
+
+
+def _read_sums(manager: ocp.CheckpointManager, step: int) -> dict[str, Any] | None:
+  """Returns the checksums of a checkpoint; None for one of an earlier version."""
+  if 'checksums' not in manager.item_metadata(step):
+    return None
+  items = ocp.args.Composite(checksums=ocp.args.JsonRestore())
+  sums = manager.restore(step, args=items)['checksums']
+  if sums['step'] != step:
+    raise _Damaged(f'it is of step {sums["step"]}')
+  return sums
+
+
+def _sum_of(meta: dict[str, Any] | None) -> int:
+  return zlib.crc32(json.dumps(meta, sort_keys=True).encode())
 
 
 def _clear(folder: epath.PathLike) -> None:
@@ -122,7 +210,7 @@ def _clear(folder: epath.PathLike) -> None:
 
 def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
   options = ocp.CheckpointManagerOptions(
-      max_to_keep=1, enable_async_checkpointing=False
+      max_to_keep=_KEPT, enable_async_checkpointing=False
   )
   manager = ocp.CheckpointManager(
       epath.Path(folder).resolve(),
@@ -130,6 +218,7 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
       item_handlers={
           'default': ocp.StandardCheckpointHandler(),
           'meta': ocp.JsonCheckpointHandler(),
+          'checksums': ocp.JsonCheckpointHandler(),
       },
   )
   # The manager would report its step to jax.distributed, only to log it. Preemption
@@ -147,8 +236,9 @@ def _naming_damage(folder: epath.PathLike, step: int) -> Iterator[None]:
   except _NOT_DAMAGE:
     raise
   except Exception as error:
-    raise ValueError(
-        f'Damaged checkpoint {folder}/{step}. Delete the folder to train again.'
+    why = f': {error}' if isinstance(error, _Damaged) else ''
+    raise _Damaged(
+        f'Damaged checkpoint {folder}/{step}{why}. Delete the folder to train again.'
     ) from error
 
 

@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from vvlen.training import checkpoint
+from vvlen.training import checkpoint, finite
 from vvlen.training.preemption import Preempted, watching_for_preemption
 from vvlen.training.step import Batch, Metrics
 
@@ -77,6 +77,7 @@ def train(
     on_metrics: Callable[[int, dict[str, float]], None] | None = None,
     evaluate: Callable[[int, State], None] | None = None,
     before_save: Callable[[], None] | None = None,
+    must_be_finite: Sequence[str] = ('loss',),
 ) -> State:
   """Trains up to `num_steps` updates, resuming from the last checkpoint if any.
 
@@ -117,12 +118,16 @@ def train(
       `on_metrics` and `evaluate` reported, which must not be lost once its training is
       saved.
 
+    must_be_finite: names of metrics. Training ends when one is found not to be finite,
+      or parameters are not when they are to be saved, which they are then not.
+
   Returns:
     The state after num_steps updates.
 
   Raises:
-    ValueError: for impossible numbers, batches that end too early, or a checkpoint
-      that is damaged, of another run or beyond num_steps.
+    ValueError: for impossible numbers, batches that end too early, a checkpoint that is
+      damaged, of another run or beyond num_steps, or numbers that are not finite,
+      naming the parameters.
     OSError: if a checkpoint could not be saved.
     Preempted: on all processes, after SIGTERM to any of them, when the step under way
       is made and its state is saved.
@@ -143,9 +148,17 @@ def train(
   def due(every):
     return made == num_steps or (every and made and made % every == 0)
 
+  def check(fetched):
+    for step, metrics in enumerate(fetched, made - len(fetched) + 1):
+      for name in must_be_finite:
+        if name in metrics and not np.isfinite(metrics[name]):
+          raise ValueError(f'The {name} of step {step} is not finite. '
+                           + _remedy(finite.bad_weights(_params(state)), folder))
+
   def tell():
     nonlocal waiting
     fetched, waiting = jax.device_get(waiting), []
+    check(fetched)
     if fetched and on_metrics is not None:
       on_metrics(made, {
           name: float(np.mean([np.float64(m[name]) for m in fetched]))
@@ -171,6 +184,10 @@ def train(
           tell()
         # The others go into the checkpoint, so that saving does not change reports.
         waiting = [_floats(m) for m in jax.device_get(waiting)]
+        check(waiting)
+        if bad := finite.bad_weights(_params(state)):
+          raise ValueError(f'Parameters are not finite after step {made}. '
+                           + _remedy(bad, folder))
         if before_save is not None:
           before_save()
         beside = {'batches': _position(batches), 'meta': meta, 'metrics': waiting}
@@ -180,6 +197,18 @@ def train(
         raise Preempted(f'Told to stop after step {made} of {num_steps}, {where}')
     tell()
   return state
+
+
+def _params(state: State) -> Any:
+  return getattr(state, 'params', state)
+
+
+def _remedy(bad: str, folder: epath.PathLike | None) -> str:
+  """Says which parameters are not finite by now, and what is left of a run."""
+  last = 0 if folder is None else checkpoint.last_step(folder)
+  kept = f'The last good checkpoint is {folder}/{last}' if last else 'None was saved'
+  return (f'Not finite by now: {bad or "no parameters"}. {kept}. A smaller learning '
+          'rate may help, in another folder.')
 
 
 def _next(batches: Iterator[Batch], made: int, num_steps: int) -> Batch:
@@ -196,29 +225,40 @@ def _resume(
 
   Moves `batches` to that step. Without a checkpoint, returns the given step and state.
   """
-  step = checkpoint.last_step(folder)
-  if not step:
+  if not checkpoint.last_step(folder):
     return made, state, []
+  _read_beside(folder, meta)  # before the memory of the state is gone
+  like = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+  )
+  jax.tree.map(lambda x: x.delete(), state)  # There may be no room for two.
+  step, state = checkpoint.restore(folder, like)
+  beside = _read_beside(folder, meta)  # again: the last one may have been damaged
+  batches.set_state(beside['batches'])
+  return step, state, beside.get('metrics', [])
+
+
+def _read_beside(folder: epath.PathLike, meta: dict[str, Any]) -> dict[str, Any]:
+  """Returns what was saved beside the last state, after checking that it is this run's.
+
+  Raises:
+    ValueError: if its meta is not `meta`, or it has no position in the batches.
+  """
   beside = checkpoint.read_meta(folder) or {}
+  name_of = f'{folder}/{checkpoint.last_step(folder)}'
   if not beside.keys() >= {'batches', 'meta'}:
     raise ValueError(
-        f'The checkpoint {folder}/{step} does not say which batches it has seen. '
+        f'The checkpoint {name_of} does not say which batches it has seen. '
         'Choose another folder.'
     )
   found = beside['meta']
   for name in sorted(found.keys() | meta.keys()):
     if name not in found or name not in meta or found[name] != meta[name]:
       raise ValueError(
-          f'The checkpoint {folder}/{step} is of another run: its {name} is '
+          f'The checkpoint {name_of} is of another run: its {name} is '
           f'{found.get(name)!r}, not {meta.get(name)!r}. Choose another folder.'
       )
-  like = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-  )
-  jax.tree.map(lambda x: x.delete(), state)  # There may be no room for two.
-  _, state = checkpoint.restore(folder, like)
-  batches.set_state(beside['batches'])
-  return step, state, beside.get('metrics', [])
+  return beside
 
 
 def _floats(metrics: Metrics) -> Metrics:

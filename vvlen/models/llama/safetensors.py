@@ -12,6 +12,7 @@ model.safetensors.index.json, whose weight_map lists the file of each tensor.
 
 import json
 import math
+import os
 import re
 from typing import Any, NamedTuple
 
@@ -46,18 +47,19 @@ def read_header(path: epath.PathLike) -> dict[str, Tensor]:
 
   Raises:
     FileNotFoundError: if there is no file.
-    ValueError: if it is not a safetensors file, or is damaged.
+    ValueError: if it is not a safetensors file, is damaged, or as `check_link`.
   """
   path = epath.Path(path)
+  check_link(path)
   size = path.stat().length
   with path.open('rb') as file:
     start = file.read(8)
     length = int.from_bytes(start, 'little')
     if len(start) < 8 or length > _LONGEST_HEADER:
       raise ValueError(f'{path} is not a safetensors file')
+    if 8 + length > size:
+      raise ValueError(f'{path} is cut short, or not a safetensors file')
     header = file.read(length)
-  if len(header) < length:
-    raise ValueError(f'{path} is cut short, or not a safetensors file')
   try:
     fields = json.loads(header)
     fields.pop('__metadata__', None)
@@ -113,12 +115,30 @@ def read_headers(folder: epath.PathLike) -> dict[str, Tensor]:
   return found
 
 
+def check_link(path: epath.PathLike) -> None:
+  """Raises ValueError if a checkpoint's file is a link to a place outside its folder.
+
+  Such a link, in a checkpoint from elsewhere, could name any file of this machine.
+  Those in the cache of the Hugging Face Hub, from snapshots to blobs, are allowed.
+  """
+  if '://' in str(path):
+    return
+  real, folder = os.path.realpath(path), os.path.dirname(os.path.abspath(path))
+  roots = [os.path.realpath(folder)]
+  if os.path.basename(os.path.dirname(roots[0])) == 'snapshots':
+    roots.append(os.path.join(os.path.dirname(os.path.dirname(roots[0])), 'blobs'))
+  if not any(real.startswith(os.path.join(root, '')) for root in roots):
+    raise ValueError(f'{path} is a link to a place outside its folder, {real}: put a '
+                     'copy of the file there')
+
+
 def read_json(path: epath.Path) -> dict[str, Any]:
   """Reads a JSON object.
 
   Raises:
-    ValueError: if the file is not a JSON object, naming it.
+    ValueError: if the file is not a JSON object, or as `check_link`, naming it.
   """
+  check_link(path)
   try:
     found = json.loads(path.read_text())
   except RecursionError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import itertools
 import json
 import math
+import re
 from typing import Any
 
 from etils import epath
@@ -17,9 +18,16 @@ from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama.config import config_of
 from vvlen.models.llama.model import Llama
 from vvlen.models.llama.names import hub_name, is_transposed, named
-from vvlen.models.llama.safetensors import INDEX, ONE_FILE, read_json
+from vvlen.models.llama.safetensors import check_link, INDEX, ONE_FILE, read_json
 
 _FILE_BYTES = 2**31  # limit per file, except for a single larger tensor
+# Files that are copied from another checkpoint.
+_COPIED = (
+    'tokenizer.json', 'tokenizer_config.json', 'tokenizer.model', 'added_tokens.json',
+    'special_tokens_map.json', 'vocab.json', 'merges.txt', 'chat_template.jinja',
+    'generation_config.json',
+)
+_WEIGHTS = re.compile(r'model(-\d{5,}-of-\d{5,})?\.safetensors')
 
 
 def save_checkpoint(
@@ -41,15 +49,18 @@ def save_checkpoint(
   old checkpoint, or no config.json and thus no checkpoint; never parts of both.
 
   Args:
-    folder: created if it is missing; a checkpoint in it is replaced.
+    folder: created if it is missing; a checkpoint in it is replaced. Other files in it
+      are left alone.
     model: of the published family: with rotary positions, without a norm after
       attention.
     variables: {'params': …}, as initialized or loaded.
-    like: a checkpoint whose tokenizer is copied, and whose config.json provides fields
-      that the model does not define, such as the ids of special tokens.
+    like: a checkpoint whose tokenizer and generation_config.json are copied, and whose
+      config.json provides fields that the model does not define, such as the ids of
+      special tokens.
 
   Raises:
-    ValueError: if the model is not of the family, or parameters differ in dtype.
+    ValueError: if the model is not of the family, parameters differ in dtype, or a file
+      of `like` is a link to a place outside it.
   """
   folder = epath.Path(folder)
   params = named(variables['params'])
@@ -65,9 +76,9 @@ def save_checkpoint(
     for name in ('rope_parameters', 'dtype'):
       known.pop(name, None)
     config = {**known, **config}
-    others = [path for path in source.iterdir()
-              if path.is_file() and not path.name.startswith('.')
-              and ('token' in path.name or path.name == 'generation_config.json')]
+    others = [path for name in _COPIED if (path := source / name).is_file()]
+    for path in others:
+      check_link(path)
   files = _files(params)
   arrays = ((file, hub_name(path), _gather(params[path], is_transposed(path)))
             for file, paths in files.items() for path in paths)
@@ -105,8 +116,11 @@ def _write(
   from safetensors.numpy import save
 
   folder.mkdir(parents=True, exist_ok=True)
+  own = {INDEX, 'config.json', *_COPIED}
   for left in folder.glob(_part(folder, '*').name):
-    left.unlink()
+    name = left.name.removeprefix('.').removesuffix('.part')
+    if name in own or _WEIGHTS.fullmatch(name):
+      left.unlink()
   names: list[str] = []
 
   def write(name: str, content: bytes) -> None:
@@ -122,7 +136,8 @@ def _write(
   # Without its config.json a folder is no checkpoint, whatever else is in it.
   (folder / 'config.json').unlink(missing_ok=True)
   for path in (folder / INDEX, *folder.glob('model*.safetensors')):
-    path.unlink(missing_ok=True)
+    if path.name == INDEX or _WEIGHTS.fullmatch(path.name):
+      path.unlink(missing_ok=True)
   for name in sorted(names, key=lambda x: x == 'config.json'):
     _part(folder, name).replace(folder / name)
 

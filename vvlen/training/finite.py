@@ -1,4 +1,4 @@
-"""Checks that the weights of a checkpoint are finite."""
+"""Checks that the weights of a model are finite."""
 
 from typing import Any
 
@@ -15,7 +15,13 @@ def bad_weights(params: Any) -> str:
   given. If there are several processes, all must call it.
   """
   paths, leaves = zip(*jax.tree_util.tree_leaves_with_path(params), strict=True)
-  fine = jax.jit(lambda xs: jnp.stack([jnp.isfinite(x).all() for x in xs]))(leaves)
+  fine = _are_finite(leaves)
   bad = [jax.tree_util.keystr(path, simple=True, separator='/')
          for path, ok in zip(paths, sharding.fetch(fine), strict=True) if not ok]
   return ', '.join(bad[:3]) + (f' and {len(bad) - 3} more' if bad[3:] else '')
+
+
+@jax.jit
+def _are_finite(leaves: tuple[jax.Array, ...]) -> jax.Array:
+  """Returns [leaves] bool; numbers that are not floats are finite."""
+  return jnp.stack([jnp.isfinite(x).all() for x in leaves])

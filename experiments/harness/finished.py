@@ -1,0 +1,88 @@
+"""Decides which parts of a run are finished: those that have all their rows.
+
+A part is the rows that belong together, such as those of one seed of one arm. The file
+rows.json in the run's folder lists how many rows each part has, so that rows which are
+lost from results.csv are noticed and computed again. In a folder without rows.json, as
+earlier versions wrote them, a part is finished if it has any row.
+"""
+
+import collections
+from collections.abc import Callable, Iterable
+import json
+from typing import Any
+
+from etils import epath
+
+from vvlen.reporting import results
+
+Part = tuple[Any, ...]  # of str, int and None
+PartOf = Callable[[results.Row], Part]
+
+
+def finished(folder: epath.PathLike, part_of: PartOf) -> set[Part]:
+  """Returns the parts that have all their rows in a folder's results.csv.
+
+  Args:
+    folder: with results.csv and, unless it is of an earlier version, rows.json.
+    part_of: row -> the part to which it belongs.
+
+  Raises:
+    ValueError: if one of the two files is damaged.
+  """
+  due, found = _due(folder), _found(folder, part_of)
+  return {part for part, count in found.items() if count >= due.get(part, 1)}
+
+
+def lost(folder: epath.PathLike, part_of: PartOf) -> list[Part]:
+  """Returns the parts that lack rows which were computed once; raises as `finished`."""
+  found = _found(folder, part_of)
+  return [part for part, count in _due(folder).items() if found[part] < count]
+
+
+def write_rows(
+    folder: epath.PathLike, rows: Iterable[results.Row], new: Iterable[results.Row],
+    part_of: PartOf,
+) -> None:
+  """Writes rows.json and results.csv.
+
+  A run that is killed between the two has parts of too few rows, which are not
+  finished.
+
+  Args:
+    folder: for both files.
+    rows: all rows.
+    new: those of them that were computed now, with all rows of their parts.
+    part_of: row -> the part to which it belongs.
+  """
+  rows, due = list(rows), _due(folder)
+  # Other parts keep the counts that they had, as rows of theirs may be lost.
+  due = _count(rows, part_of) | due | _count(new, part_of)
+  lines = ',\n'.join(json.dumps([*part, count]) for part, count in due.items())
+  results.write_text(_path(folder), f'[\n{lines}\n]\n')
+  results.write_rows(epath.Path(folder) / 'results.csv', rows)
+
+
+def _count(rows: Iterable[results.Row], part_of: PartOf) -> collections.Counter[Part]:
+  return collections.Counter(map(part_of, rows))
+
+
+def _found(folder: epath.PathLike, part_of: PartOf) -> collections.Counter[Part]:
+  return _count(results.read_rows(epath.Path(folder) / 'results.csv'), part_of)
+
+
+def _path(folder: epath.PathLike) -> epath.Path:
+  return epath.Path(folder) / 'rows.json'
+
+
+def _due(folder: epath.PathLike) -> dict[Part, int]:
+  """Returns {part: its number of rows} from rows.json, {} if there is none."""
+  path = _path(folder)
+  if not path.exists():
+    return {}
+  try:
+    due = {tuple(part): int(count) for *part, count in json.loads(path.read_text())}
+    hash(tuple(due))
+  except (ValueError, TypeError, RecursionError) as error:
+    raise ValueError(f'{path} is damaged. Delete it to count every part with any row '
+                     'in results.csv as finished') from error
+  return due
