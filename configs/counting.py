@@ -52,7 +52,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
           num_steps=20_000,
           steps_per_call=500,  # learning curves have one point per call
           seeds_at_once=100,  # trained together, divided among the devices
-          group_size=100,  # seeds in one vmap; 1 on a CPU
+          group_size=100,  # the most seeds in one vmap; 1 on a CPU
           save_every_seconds=60.0,  # at most this much is lost to a crash
       ),
       optimizer=dict(

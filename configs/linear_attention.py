@@ -27,7 +27,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
           num_steps=2_000,  # on the expected loss over all strings of 1 to n bits
           steps_per_call=500,  # learning curves have one point per call
           seeds_at_once=8,  # trained together, divided among the devices
-          group_size=1,  # seeds in one vmap; 1 on a CPU
+          group_size=1,  # the most seeds in one vmap; 1 on a CPU
           save_every_seconds=60.0,  # at most this much is lost to a crash
       ),
       optimizer=dict(learning_rate=0.05),  # of Adam; cosine decay to 0 at the last step

@@ -456,14 +456,12 @@ def test_what_a_cut_off_save_left_is_cleared_away(tmp_path):
 
 
 @pytest.mark.parametrize('layout, count, num_steps, message', [
-    ((8, 1), 12, 50, '12 seeds .* 8 devices x groups of 1'),
-    ((2, 4), 12, 50, '12 seeds .* 2 devices x groups of 4'),
-    ((8, 1), 0, 50, '0 seeds'),
+    ((8, 1), 0, 50, 'num_seeds .* 0'),
     ((8, 1), 8, 35, '35 steps .* 10'),
     ((8, 1), 8, -10, '-10 steps'),
     ((8, 0), 8, 50, 'group_size .* 0'),
 ])
-def test_sizes_that_do_not_divide_are_named(layout, count, num_steps, message):
+def test_impossible_sizes_are_named(layout, count, num_steps, message):
   with pytest.raises(ValueError, match=message):
     ensemble.train(_trainer('regression', *layout), _keys(count=count), num_steps)
 

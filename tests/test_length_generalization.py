@@ -367,7 +367,6 @@ def _config(**fields):
     (dict(optimizer__l2=float('nan')),
      'config.optimizer.l2 must be a finite number of at least 0: nan'),
     (dict(train__min_length=17), 'must not exceed max_length: 17 > 16'),
-    (dict(train__group_size=4), 'seeds_at_once 2 must be a multiple'),
     (dict(evaluate__lengths=()),
      'evaluate.lengths must be one or more whole numbers from 1 to 2**24: ()'),
     (dict(evaluate__lengths=(8, 16)), 'must go beyond config.train.max_length'),

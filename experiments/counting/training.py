@@ -212,7 +212,8 @@ def run_block(
       folders=[seed_blocks.checkpoints(folder, config, name, first)],
       curves=[curves], progress=progress, save_every_seconds=train.save_every_seconds,
   )
-  test_keys, _ = seed_blocks.measuring_keys(keys, programs.trainer.mesh)
+  test_keys, _ = seed_blocks.measuring_keys(
+      keys, programs.trainer.mesh, train.group_size)
   measured: dict[Any, np.ndarray] = programs.measure(state.params, test_keys)
   measured['training_loss', None] = curves.late_mean(name, first, 'loss')
   return [

@@ -167,8 +167,7 @@ SEED_BLOCKS = {
     'optimizer.learning_rate': real(above=0),
 }
 # The first field of each pair must be a multiple of the second.
-MULTIPLES = (('train.num_steps', 'train.steps_per_call'),
-             ('train.seeds_at_once', 'train.group_size'))
+MULTIPLES = (('train.num_steps', 'train.steps_per_call'),)
 # Arguments of `vvlen.sharding.mesh.make_mesh`; -1: all remaining devices.
 MESH = {f'mesh.{axis}': whole(least=-1) for axis in ('data', 'fsdp', 'tensor')}
 

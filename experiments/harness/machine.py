@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import math
 import os
 import platform
 import shlex
@@ -12,25 +13,25 @@ from typing import Any
 import jax
 
 
-def use_devices(num_groups: int | None = None) -> None:
+def use_devices(num_parts: int | None = None) -> None:
   """Makes every CPU core a JAX device, if there is no accelerator.
 
   A core that trains its own seeds never waits for another, which is faster than
-  two cores on one small matrix product. Has no effect on accelerators. Call it
-  before JAX is used.
+  two cores on one small matrix product. Has no effect on accelerators, or on the number
+  of devices where JAX_NUM_CPU_DEVICES or, in XLA_FLAGS,
+  --xla_force_host_platform_device_count sets it. Call it before JAX is used.
 
   Args:
-    num_groups: groups of seeds, to be divided equally among the devices. None if the
-      devices share something else; their number may then be set by JAX_NUM_CPU_DEVICES
-      or by --xla_force_host_platform_device_count in XLA_FLAGS.
+    num_parts: of the work, such as seeds; no more cores are used than are needed to
+      finish them as early as all cores would. None: all cores.
   """
   affinity = getattr(os, 'sched_getaffinity', None)
   cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-  if num_groups is not None:
-    cores = max(d for d in range(1, cores + 1) if num_groups % d == 0)
+  if num_parts is not None:
+    cores = math.ceil(num_parts / math.ceil(num_parts / cores))
   given = 'JAX_NUM_CPU_DEVICES' in os.environ or (
       'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''))
-  if num_groups is not None or not given:
+  if not given:
     jax.config.update('jax_num_cpu_devices', cores)
   # So that each device has one thread.
   flag = '--xla_cpu_multi_thread_eigen=false'

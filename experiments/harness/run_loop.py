@@ -22,12 +22,16 @@ class Job(NamedTuple):
 def seed_devices(train: Any) -> jax.sharding.Mesh:
   """Returns the devices that share the seeds, from the field `train` of a config.
 
-  Raises:
-    ValueError: if the seeds cannot be divided equally among the devices.
+  If they do not divide the seeds, it prints how much of the work repeats a seed.
   """
-  machine.use_devices(train.seeds_at_once // train.group_size)
+  machine.use_devices(train.seeds_at_once)
   mesh = sharding.seed_mesh()
-  sharding.check_divisible(train.seeds_at_once, mesh, train.group_size)
+  seeds = train.seeds_at_once
+  rows = sharding.padded(seeds, mesh.size, train.group_size)
+  if rows > seeds:
+    print(f'{seeds} seeds at once on {mesh.size} devices, {rows // mesh.size} on each: '
+          f'{rows - seeds} of {rows} places, {1 - seeds / rows:.0%} of the work, '
+          'repeat a seed and are not reported.')
   return mesh
 
 

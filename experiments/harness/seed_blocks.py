@@ -45,11 +45,12 @@ def checkpoints(
 
 
 def measuring_keys(
-    keys: jax.Array, mesh: jax.sharding.Mesh
+    keys: jax.Array, mesh: jax.sharding.Mesh, group_size: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the keys [S] of test data and of validation data, on the mesh."""
+  """Returns the keys [S] of test data and of validation data, by `sharding.put`."""
   test, validation = (
-      sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh)
+      sharding.put(jax.vmap(ensemble.purpose_key, (0, None))(keys, purpose), mesh,
+                   group_size)
       for purpose in (ensemble.TEST, ensemble.VALIDATION)
   )
   return test, validation

@@ -78,7 +78,8 @@ def run_block(
   curves = Curves(folder / 'metrics.jsonl', writes, board)
   evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
-  test_keys, _ = seed_blocks.measuring_keys(keys, programs.trainer.mesh)
+  test_keys, _ = seed_blocks.measuring_keys(
+      keys, programs.trainer.mesh, train.group_size)
   where = seed_blocks.checkpoints(folder, config, name, first)
   done, since = checkpoint.last_step(where), 0
   every = config.evaluate.every_steps
@@ -92,7 +93,8 @@ def run_block(
     )
     since = stop
     measured = sharding.fetch(programs.measure(state.params, test_keys))
-    flat = {f'{metric}_{length}': values for metric, by_length in measured.items()
+    flat = {f'{metric}_{length}': values[:len(keys)]
+            for metric, by_length in measured.items()
             for length, values in by_length.items()}
     evaluations.add(name, stop, first, flat)
     evaluations.flush()

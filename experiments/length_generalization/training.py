@@ -187,7 +187,8 @@ def run_block(
       save_every_seconds=train.save_every_seconds, since=since,
   )
   progress.show(f'{name}, measuring')
-  test_keys, validation_keys = seed_blocks.measuring_keys(keys, arm.mesh)
+  test_keys, validation_keys = seed_blocks.measuring_keys(
+      keys, arm.mesh, train.group_size)
   rows = []
   for place, state in zip(places, states, strict=True):
     measured = arm.measure(state.params, test_keys, validation_keys)

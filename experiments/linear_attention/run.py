@@ -212,11 +212,15 @@ def _train(
       first=first, folders=[seed_blocks.checkpoints(folder, config, name, first)],
       curves=[curves], progress=progress, save_every_seconds=train.save_every_seconds,
   )
-  params = state.params
-  tables = np.asarray(jax.vmap(model_file.table)(sharding.fetch(params)), float)
-  # The training loss as the model itself computes it; exact arms use their table.
-  own_loss = lambda params: trained.loss(params, trained.sample(None, 0))[0]
-  losses = sharding.fetch(sharding.over_seeds(own_loss, mesh, train.group_size)(params))
+  params = jax.tree.map(lambda x: x[:len(keys)], sharding.fetch(state.params))
+  tables = np.asarray(jax.vmap(model_file.table)(params), float)
+  # The training loss as the model itself computes it; exact arms use their table. The
+  # strings are an argument: as a constant they would be divided by otherwise, in the
+  # last bit, on several devices.
+  own_loss = sharding.over_seeds(
+      lambda strings, params: trained.loss(params, strings)[0], mesh, train.group_size,
+      shared=1)
+  losses = sharding.fetch(own_loss(trained.sample(None, 0), state.params))
   rows = []
   for seed in seed_blocks.seeds_of(config, first):
     value = losses[seed - first]

@@ -176,7 +176,8 @@ def block_measurer(
     keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
     place = seed_blocks.checkpoints(folder, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
-    test_keys, validation_keys = seed_blocks.measuring_keys(keys, mesh)
+    test_keys, validation_keys = seed_blocks.measuring_keys(
+        keys, mesh, train.group_size)
     variables = prepare(state.params)
     rows = []
     sharding.compile_together(at_length.values(), variables, test_keys, validation_keys)

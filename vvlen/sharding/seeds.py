@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
+from vvlen.sharding import padding
+
 _SEEDS = PartitionSpec('seed')
 
 
@@ -23,17 +25,6 @@ def seed_mesh() -> Mesh:
   )
 
 
-def check_divisible(num_seeds: int, mesh: Mesh, group_size: int) -> None:
-  """Raises ValueError unless the devices share the groups of seeds equally."""
-  if group_size < 1:
-    raise ValueError(f'group_size must be positive: {group_size}')
-  if num_seeds < 1 or num_seeds % (group_size * mesh.size):
-    raise ValueError(
-        f'{num_seeds} seeds at once are not a multiple of {mesh.size} devices x '
-        f'groups of {group_size}; change seeds_at_once or group_size'
-    )
-
-
 def over_seeds(
     function: Callable[..., Any],
     mesh: Mesh,
@@ -44,26 +35,34 @@ def over_seeds(
   """Compiles a function of one seed into one over a leading axis of seeds.
 
   The seeds are divided among the devices of the mesh. Each device runs its seeds in
-  groups of `group_size`: groups one after the other, the seeds of a group together by
-  vmap. Nothing crosses devices, and the result of a group does not depend on how many
-  other groups there are.
+  groups: groups one after the other, the seeds of a group together by vmap. Nothing
+  crosses devices, and the result of a group does not depend on how many other groups
+  there are.
 
   Args:
     function: of arrays that belong to one seed, returning a pytree of arrays.
     mesh: with the axis 'seed'.
-    group_size: seeds per group. 1 uses no vmap: each seed is then computed, bit for
-      bit, as it would be alone on such a mesh (on one device, as by the plain function
-      under jit). On a CPU that is also the fastest.
+    group_size: the most seeds in a group; a device's groups are equal, and as few as
+      this allows (`padding.group_of`). A group of 1 uses no vmap: each seed is then
+      computed as by the plain function under jit, bit for bit; on a CPU that is also
+      the fastest. Two things may change last bits of a result: the size of its group,
+      and whether there is one device or several, because the compiler then treats
+      large constants of the function otherwise: pass these as arguments.
     donate: positions of arguments whose memory the result may reuse.
     shared: the number of arguments, counted from the first, that all seeds share.
 
   Returns:
     A jit-compiled function. Its arguments, except those shared, and its results have a
-    leading axis of seeds, a multiple of the number of devices times group_size.
+    leading axis of seeds, a multiple of the number of devices: see `padding.put`.
+
+  Raises:
+    ValueError: if group_size is not positive.
   """
+  padding.group_of(1, group_size)  # checks it
 
   def local(same, own):
-    batch = None if group_size == 1 else group_size
+    group = padding.group_of(len(jax.tree.leaves(own)[0]), group_size)
+    batch = None if group == 1 else group
     return jax.lax.map(lambda one: function(*same, *one), own, batch_size=batch)
 
   # check_vma off: a loop inside may start from constants, which are not sharded.
@@ -122,11 +121,6 @@ def _interleave(trees):
 def _separate(tree, count):
   part = lambda x, r: x.reshape(-1, count, *x.shape[1:])[:, r]
   return [jax.tree.map(functools.partial(part, r=r), tree) for r in range(count)]
-
-
-def put(tree: Any, mesh: Mesh) -> Any:
-  """Places arrays with a leading axis of seeds on the devices of the mesh."""
-  return jax.device_put(tree, NamedSharding(mesh, _SEEDS))
 
 
 def whole(mesh: Mesh) -> NamedSharding:

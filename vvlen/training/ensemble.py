@@ -1,9 +1,14 @@
 """Trains many seeds at once.
 
 A block of seeds is trained together: divided among the devices of a mesh, and run on
-each device in groups of fixed size (`vvlen.sharding.over_seeds`). Seed i always
+each device in equal groups (`vvlen.sharding.over_seeds`). Seed i always
 has the key fold_in(key(seed), i), so its weights and data do not depend on which
-other seeds are trained, on how many there are, or on the devices.
+other seeds are trained, on how many there are, or on the devices. Devices that do not
+divide the seeds repeat the last one (`vvlen.sharding.padding`).
+
+Initial weights and data of a seed are the same bits always. With groups of one, so are
+its trained weights, on any number of devices of one kind, for the problems of our tests
+(see `over_seeds` for what may break this); with larger groups they agree to rounding.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,9 +87,9 @@ def make_trainer(
   Args:
     problem: init, sample, loss and optimizer.
     steps_per_call: updates per call of `advance`, over which metrics are averaged.
-    group_size: seeds that a device runs together by vmap. 1 runs each seed as it
-      would run alone on such a mesh, bit for bit, and is the fastest on a CPU; on
-      an accelerator, choose as many as fit into memory.
+    group_size: the most seeds that a device runs together by vmap. 1 runs each seed as
+      it would run alone, bit for bit, and is the fastest on a CPU; on an accelerator,
+      choose as many as fit into memory.
     mesh: with the axis 'seed'; all devices if None.
     data: a pytree of arrays, such as a text, that all seeds draw their batches from:
       the third argument of `problem.sample`, replicated on all devices. None if
@@ -146,12 +151,14 @@ def train(
       `on_progress` reported, which must not be lost once its training is saved.
 
   Returns:
-    The state after num_steps updates.
+    The state after num_steps updates. If the devices do not divide the seeds, rows
+    after the first S repeat the last one, as in `sharding.put`. Checkpoints hold only
+    the S seeds, so another number of devices can go on with them.
 
   Raises:
-    ValueError: if the devices and groups do not divide the seeds, or steps_per_call the
-      steps, if save_every_seconds is negative or nan, or if the checkpoint is of
-      another run or of other seeds.
+    ValueError: if there are no seeds, if steps_per_call does not divide the steps, if
+      save_every_seconds is negative or nan, or if the checkpoint is of another run or
+      of other seeds.
     Preempted: after SIGTERM, when the call under way is done and its state is saved.
   """
   each = None
@@ -182,7 +189,7 @@ def train_together(
   function of the state: trainers with optax.sgd(0.1) and optax.sgd(0.2), whose rates
   are not in their states, would both be trained at 0.1. With groups of one, each run
   equals that of `train` bit for bit; with larger groups, up to rounding. The S·R rows
-  run in groups of the same size, so this saves compilations only.
+  run in groups of at most the same size, so this saves compilations only.
 
   Args:
     trainers: R trainers that agree in mesh, group_size, steps_per_call and the shapes
@@ -203,7 +210,8 @@ def train_together(
     Preempted: as in `train`.
   """
   trainer, count = trainers[0], len(trainers)
-  sharding.check_divisible(len(keys), trainer.mesh, trainer.group_size)
+  num_seeds = len(keys)
+  keys = sharding.put(keys, trainer.mesh, trainer.group_size)
   shapes = [jax.eval_shape(t.start, keys) for t in trainers]
   if any(t[2:] != trainer[2:] for t in trainers) or any(s != shapes[0] for s in shapes):
     raise ValueError('trainers must agree in mesh, groups, steps and shapes of states')
@@ -213,8 +221,8 @@ def train_together(
     raise ValueError(
         f'{num_steps} steps are not a multiple of {trainer.steps_per_call}'
     )
-  keys = sharding.put(keys, trainer.mesh)
-  step, states = _restore(trainer, shapes[0], keys, folders or [], num_steps)
+  step, states = _restore(
+      trainer, shapes[0], keys, num_seeds, folders or [], num_steps)
   states = states or [t.start(keys) for t in trainers]
   state, row_keys = sharding.interleave(states), sharding.interleave([keys] * count)
   del states  # one copy is enough
@@ -226,7 +234,7 @@ def train_together(
       metrics = sharding.fetch(metrics)  # waits for the devices
       if on_progress is not None:
         on_progress(
-            step, [{name: m[r::count] for name, m in metrics.items()}
+            step, [{name: m[r::count][:num_seeds] for name, m in metrics.items()}
                    for r in range(count)],
         )
       stop = preempted(step)
@@ -236,7 +244,8 @@ def train_together(
           before_save()
         data = jax.random.key_data(keys)
         for folder, part in zip(folders, sharding.separate(state, count), strict=True):
-          checkpoint.save(folder, step, _Saved(data, part))
+          saved = sharding.cut(_Saved(data, part), num_seeds, trainer.mesh)
+          checkpoint.save(folder, step, saved)
         last_save = time.monotonic()
       if stop:
         where = 'not saved' if folders is None else 'saved'
@@ -255,15 +264,23 @@ def _restore(
     trainer: Trainer,
     shapes: TrainState,
     keys: jax.Array,
+    num_seeds: int,
     folders: Sequence[epath.PathLike],
     num_steps: int,
 ) -> tuple[int, list[TrainState]]:
-  """Returns step and states of the last checkpoints, (0, []) where there are none."""
+  """Returns step and states of the last checkpoints, (0, []) where there are none.
+
+  Shapes, keys and states are padded; checkpoints hold the first `num_seeds` rows.
+  """
   like = _Saved(jax.eval_shape(jax.random.key_data, keys), shapes)
-  expected = sharding.fetch(jax.random.key_data(keys))
+  placement = None if len(keys) == num_seeds else sharding.whole(trainer.mesh)
+  like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+      (num_seeds, *x.shape[1:]), x.dtype, sharding=placement), like)
+  expected = sharding.fetch(jax.random.key_data(keys))[:num_seeds]
   step, steps, states = 0, set[int](), list[TrainState]()
   for folder in folders:
-    step, saved = checkpoint.restore(folder, like, trainer.mesh)
+    step, saved = checkpoint.restore(
+        folder, like, None if placement else trainer.mesh)
     steps.add(step)
     if saved is None:
       continue
@@ -271,7 +288,7 @@ def _restore(
       raise ValueError(
           f'The checkpoint {folder}/{step} is of other seeds. Choose another folder.'
       )
-    states.append(saved.state)
+    states.append(sharding.put(saved.state, trainer.mesh, trainer.group_size))
   if len(steps) > 1:
     raise ValueError(
         f'The checkpoints in {", ".join(map(str, folders))} are of different steps: '

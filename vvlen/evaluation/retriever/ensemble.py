@@ -48,12 +48,12 @@ def make_measure(
     fixed_query: for Proposition 1, without a batch axis.
     vocabulary: [M, x] all items, for Proposition 1.
     mesh: the devices, with the axis 'seed'.
-    group_size: seeds run together by vmap.
+    group_size: the most seeds run together by vmap.
 
   Returns:
     A function of (variables, keys of the test data, keys of the validation data), each
-    with a leading axis of seeds on the devices, to `Measured`: the metrics of
-    `lengths.evaluate` at each length, with the suffixes '', '+adaptive' and
+    with a leading axis of seeds on the devices (`sharding.put`), to `Measured`: the
+    metrics of `lengths.evaluate` at each length, with the suffixes '', '+adaptive' and
     '+fitted', and those of `distribution.variance_bound`. Its compiled programs are
     kept for the next block.
   """
@@ -98,7 +98,7 @@ def make_measure(
       ]
       entropy, beta = (np.concatenate(x, axis=1) for x in zip(*rows, strict=True))
       by_seed = [temperature.fit(h, b) for h, b in zip(entropy, beta, strict=True)]
-      fitted = [sharding.put(np.array(by_seed, np.float32), mesh)]
+      fitted = [sharding.put(np.array(by_seed, np.float32), mesh, group_size)]
     measured: dict[tuple[str, str, int | None], Any] = {
         ('', metric, None): values
         for metric, values in sharding.fetch(bound(variables)).items()
