@@ -81,16 +81,6 @@ def test_an_error_of_input_or_machine_is_one_line(ending, tmp_path, main, words)
   assert words in told
 
 
-def test_studies_of_one_process_refuse_to_be_one_of_several(tmp_path):
-  run = subprocess.run(
-      [sys.executable, '-m', 'experiments.recency_bias', f'--workdir={tmp_path}/run',
-       '--config=configs/recency_bias.py:smoke', '--distributed'],
-      cwd=ROOT, capture_output=True, text=True, timeout=100)
-  assert run.returncode == 2
-  assert run.stderr.startswith('Error: --distributed is for language_model and measure')
-  assert not (tmp_path / 'run').exists()
-
-
 def test_too_little_memory_for_a_program_is_one_line(ending):
   code, told = ending(lambda: jnp.zeros((2**20, 2**20, 64)).block_until_ready())
   assert code == 2

@@ -12,6 +12,7 @@ from experiments.harness import fields, finished, seed_blocks
 from experiments.harness.fields import one_of, optional, or_none, real, several, whole
 from experiments.harness.run_loop import (
   claim_for_seeds,
+  curves_of,
   Job,
   run_jobs,
   seed_devices,
@@ -20,7 +21,6 @@ from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
 from vvlen.reporting import results
-from vvlen.reporting.curves import Curves
 from vvlen.tasks import counting
 
 # Without random positions: they are drawn per length, so the prefixes of a string
@@ -55,7 +55,7 @@ def main(config: Any, workdir: str) -> None:
   mesh = seed_devices(train)
   _check_targets(cells)  # uses JAX, whose devices are set up by now
   folder = claim_for_seeds(config, workdir, 'counting')
-  curves = Curves(folder / 'metrics.jsonl')
+  curves = curves_of(folder)
   done = finished.finished(folder, _part_of)
   todo = [
       (cell, first) for cell in cells for first in seed_blocks.first_seeds(config)

@@ -25,9 +25,7 @@ _DISTRIBUTED = flags.DEFINE_bool(
 )
 
 
-def run(
-    main: Callable[[Any, str], None], needs: Sequence[str], processes: bool = False
-) -> None:
+def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   """Reads the command line and calls main(config, workdir).
 
   Wrong input ends with one line on standard error and exit code 2, a bug with its
@@ -36,7 +34,6 @@ def run(
   Args:
     main: the experiment.
     needs: fields that its configuration must have.
-    processes: whether several processes can share a run.
   """
   # Orbax's threads log errors and print their tracebacks, although the main thread
   # raises them again.
@@ -61,9 +58,6 @@ def run(
       raise ValueError(
           f'config has no {", ".join(absent)}: is it for another experiment?'
       )
-    if _DISTRIBUTED.value and not processes:
-      raise ValueError('--distributed is for language_model and measure: the devices '
-                       'of this experiment must belong to one process')
     workdir = paths.usable(workdir, '--workdir')
     paths.check_folder(workdir, '--workdir')
     paths.make_usable(config)

@@ -11,6 +11,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from experiments.harness.progress import console
+from vvlen.training.preemption import Preempted, watching_for_preemption
 
 
 def join_processes() -> None:
@@ -48,6 +49,21 @@ def _check(address: str, count: str, number: str) -> None:
   if not re.fullmatch('[0-9]{1,9}', number) or int(number) >= int(count):
     raise ValueError('JAX_PROCESS_ID must be a number below JAX_NUM_PROCESSES, '
                      f'{count}: {number!r}')
+
+
+def stop_if_told(after: str) -> None:
+  """Raises Preempted in all processes at once, if one of them was sent SIGTERM.
+
+  All must make the same calls. A process that is alone stops without it: its handler
+  of the signal raises Preempted (`command_line.run`).
+
+  Args:
+    after: what is finished, for the message, such as '3 of 18 measurements'.
+  """
+  if jax.distributed.is_initialized():
+    with watching_for_preemption() as told_to_stop:
+      if told_to_stop(0):
+        raise Preempted(f'Told to stop after {after}')
 
 
 def first_of_processes(function: Callable[[], Any]) -> Any:

@@ -5,11 +5,14 @@ from typing import Any, NamedTuple
 
 from etils import epath
 import jax
+from jax.experimental import multihost_utils
 
 from experiments.harness import finished, locks, machine, reports, seed_blocks
+from experiments.harness.processes import first_of_processes, stop_if_told
 from experiments.harness.progress import Progress
 from vvlen import sharding
 from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import Curves
 
 
 class Job(NamedTuple):
@@ -39,8 +42,13 @@ def claim_for_seeds(config: Any, workdir: str, study: str) -> epath.Path:
   """Claims and locks a folder for a run to which seeds can be added later.
 
   Raises:
-    ValueError: if the folder belongs to another run, or another process uses it.
+    ValueError: if the folder belongs to another run, or another run uses it.
   """
+  first_of_processes(lambda: _claim(config, workdir, study))
+  return epath.Path(workdir)
+
+
+def _claim(config: Any, workdir: str, study: str) -> None:
   locks.lock(workdir)
   before = run_folder.claim(
       workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
@@ -51,14 +59,20 @@ def claim_for_seeds(config: Any, workdir: str, study: str) -> epath.Path:
     print(f'{at_once} seeds are trained at once, so {extra} more than requested.')
   if before and before['num_seeds'] < config.num_seeds:
     print(seed_blocks.SEEDS_ADDED)
-  return epath.Path(workdir)
+
+
+def curves_of(folder: epath.Path) -> Curves:
+  """Returns the learning curves in a folder; only the first process writes them."""
+  return Curves(folder / 'metrics.jsonl', writes=jax.process_index() == 0)
 
 
 def run_jobs(
     folder: epath.Path, jobs: Sequence[Job], unit: str, part_of: finished.PartOf,
-    order: Callable[[results.Row], Any],
+    order: Callable[[results.Row], Any], jobs_are: str = 'jobs',
 ) -> None:
   """Runs jobs, and makes the report.
+
+  All processes of a run must have the same jobs; the first one writes their rows.
 
   Args:
     folder: of the run; `results.csv` is written after each job.
@@ -67,6 +81,7 @@ def run_jobs(
     part_of: row -> its part, all of whose rows come from one job.
     order: sort key of the rows in the file, so that their order does not depend on the
       order of jobs.
+    jobs_are: what to call them in the message of a run that is stopped.
   """
   first = jax.process_index() == 0
   rows = {row.key: row for row in results.read_rows(folder / 'results.csv')}
@@ -75,8 +90,11 @@ def run_jobs(
   if jobs and (lost := finished.lost(folder, part_of)):
     print(f'{folder}/results.csv has lost rows of {_some(lost)}; they are computed '
           'again.', flush=True)
+  if jax.process_count() > 1:  # what is read must not be written yet
+    multihost_utils.sync_global_devices('jobs')
   with Progress(sum(job.amount for job in jobs), unit) as progress:
-    for job in jobs:
+    for made, job in enumerate(jobs):
+      stop_if_told(f'{made} of {len(jobs)} {jobs_are}')
       new = list(job.rows(progress))
       rows |= {row.key: row for row in new}
       if first:

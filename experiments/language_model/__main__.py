@@ -12,6 +12,4 @@ from experiments.harness import command_line
 from experiments.language_model.run import main
 
 if __name__ == '__main__':
-  command_line.run(
-      main, needs=('arms', 'text', 'train', 'optimizer', 'evaluate'), processes=True
-  )
+  command_line.run(main, needs=('arms', 'text', 'train', 'optimizer', 'evaluate'))

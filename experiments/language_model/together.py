@@ -47,7 +47,7 @@ def make_programs(
       steps_per_call=train.steps_per_call, group_size=train.group_size, mesh=mesh,
   )
   held_out = jax.device_put(
-      jnp.asarray(text.held_out.astype(narrow)), sharding.whole(mesh))
+      text.held_out.astype(narrow), sharding.whole(mesh))
   return Programs(
       trainer, functools.partial(_measure(config, model, mesh), held_out))
 

@@ -9,13 +9,13 @@ from typing import Any
 from experiments.harness import finished, seed_blocks
 from experiments.harness.run_loop import (
   claim_for_seeds,
+  curves_of,
   Job,
   run_jobs,
   seed_devices,
 )
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check
-from vvlen.reporting.curves import Curves
 
 
 def main(config: Any, workdir: str) -> None:
@@ -39,7 +39,7 @@ def main(config: Any, workdir: str) -> None:
   arms = {arm: training.make_arm([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
   place = seed_blocks.Place(
-      tasks.make_task(config).name + growing, folder, Curves(folder / 'metrics.jsonl')
+      tasks.make_task(config).name + growing, folder, curves_of(folder)
   )
   jobs = [
       Job(train.seeds_at_once * train.num_steps, functools.partial(

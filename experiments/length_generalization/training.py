@@ -203,7 +203,8 @@ def run_block(
       variables = {
           'params': jax.tree.map(lambda x: x[0], sharding.fetch(state.params))}
       key = ensemble.purpose_key(keys[0], ensemble.TEST)
-      _save_samples(arm, variables, key, place.folder / 'samples' / f'{arm.arm}.npz')
+      if jax.process_index() == 0:
+        _save_samples(arm, variables, key, place.folder / f'samples/{arm.arm}.npz')
     rows += [
         results.Row(
             place.experiment, arm.arm + suffix, seed, length, metric,

@@ -19,6 +19,7 @@ from experiments.harness.fields import one_of, several, whole
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import (
   claim_for_seeds,
+  curves_of,
   Job,
   run_jobs,
   seed_devices,
@@ -57,7 +58,7 @@ def main(config: Any, workdir: str) -> None:
   check(config)
   train, mesh = config.train, seed_devices(config.train)
   folder = claim_for_seeds(config, workdir, 'linear_attention')
-  curves = Curves(folder / 'metrics.jsonl')
+  curves = curves_of(folder)
   done = finished.finished(folder, _part_of)
   cells = [(task, n) for task in config.tasks for n in config.train_lengths]
   todo = [

@@ -26,8 +26,5 @@ from experiments.measure.run import full_arguments, main
 
 if __name__ == '__main__':
   sys.argv[1:] = full_arguments(sys.argv[1:])
-  command_line.run(
-      main, needs=('checkpoint', 'text', 'perplexity', 'misalignment', 'spread',
-                   'entropy', 'recency'),
-      processes=True,
-  )
+  command_line.run(main, needs=('checkpoint', 'text', 'perplexity', 'misalignment',
+                                'spread', 'entropy', 'recency'))

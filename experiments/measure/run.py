@@ -3,8 +3,6 @@
 The command line is in `__main__`.
 """
 
-from collections.abc import Callable
-import contextlib
 import functools
 import os
 import platform
@@ -29,7 +27,6 @@ from vvlen.models.llama.model import Llama
 from vvlen.reporting import results, run_folder
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
-from vvlen.training.preemption import Preempted, watching_for_preemption
 
 _PARTS = (
     predictions.perplexity, predictions.misalignment,
@@ -71,19 +68,17 @@ def main(config: Any, workdir: str) -> None:
         f'{pieces.scored(config, subject):,}, other measurements all of it. '
         f'{len(todo)} of {len(cells)} measurements to do.'
         f'{" Compiling first." if todo else ""}', flush=True)
-  with jax.set_mesh(mesh), _watching() as told_to_stop:
+  with jax.set_mesh(mesh):
 
-    def rows_of(made, cell, progress):
-      if told_to_stop(made):
-        raise Preempted(f'Told to stop after {made} of {len(todo)} measurements')
+    def rows_of(cell, progress):
       progress.show(cell.name)
       rows = [*cell.rows(variables), pieces.row(cell.name, None, 'done', 1)]
       progress.show(cell.name, cell.work)
       return rows
 
-    jobs = [Job(cell.work, functools.partial(rows_of, made, cell))
-            for made, cell in enumerate(todo)]
-    run_jobs(folder, jobs, 'tokens x layers', _part_of, _order)
+    jobs = [Job(cell.work, functools.partial(rows_of, cell)) for cell in todo]
+    run_jobs(folder, jobs, 'tokens x layers', _part_of, _order,
+             jobs_are='measurements')
 
 
 def _part_of(row: results.Row) -> finished.Part:
@@ -94,17 +89,6 @@ def _order(row: results.Row) -> tuple[Any, ...]:
   """Returns the sort key of a row."""
   columns = row.layer, row.head, row.offset, row.component, row.length
   return row.arm, row.metric, *(-1 if x is None else x for x in columns)
-
-
-def _watching() -> contextlib.AbstractContextManager[Callable[[int], bool]]:
-  """Yields a function: number of finished measurements -> whether to stop.
-
-  It returns the same in all processes. A single process does not need it: it stops at
-  once, because `command_line.run` raises `Preempted` when the signal arrives.
-  """
-  if jax.distributed.is_initialized():
-    return watching_for_preemption()
-  return contextlib.nullcontext(lambda made: False)
 
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ import ml_collections
 
 from experiments.harness import fields, finished, locks, machine, paths, seed_blocks
 from experiments.harness.fields import one_of, several, text, whole
+from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check
@@ -42,18 +43,16 @@ def main(config: Any, workdir: str) -> None:
     raise ValueError(f'{workdir} holds the trained models. Choose another --workdir.')
   train = trained.train
   mesh = seed_devices(train)
-  locks.lock(workdir)
-  locks.lock(place)  # training there would change checkpoints while they are read
+  # Training at the other place would change checkpoints while they are read.
+  first_of_processes(lambda: [locks.lock(path) for path in (workdir, place)])
   step = _trained_step(config, trained)
-  run_folder.claim(
-      folder,
-      config.to_dict() | {
-          'trained': str(epath.Path(config.trained)),  # without a trailing slash
-          'trained_config': facts, 'trained_step': step,
-      },
-      machine.session(), may_grow=['trained_config.num_seeds'],
-      study='mechanism',
-  )
+  run = config.to_dict() | {
+      'trained': str(epath.Path(config.trained)),  # without a trailing slash
+      'trained_config': facts, 'trained_step': step,
+  }
+  first_of_processes(lambda: run_folder.claim(
+      folder, run, machine.session(), may_grow=['trained_config.num_seeds'],
+      study='mechanism'))
   done = finished.finished(folder, seed_blocks.part_of)
   measure = {
       arm: block_measurer(config, trained, config.trained, arm, step, mesh)

@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.harness import fields, finished, locks, machine
 from experiments.harness.fields import real, several, whole
+from experiments.harness.processes import first_of_processes, stop_if_told
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, run_jobs
 from experiments.recency_bias import cells as recency_cells
@@ -68,11 +69,7 @@ def main(config: Any, workdir: str) -> None:
   cells = _cells(config)
   folder = epath.Path(workdir)
   machine.use_devices(64)
-  locks.lock(workdir)
-  run_folder.claim(
-      folder, config.to_dict(), machine.session(), may_grow=_COUNTS,
-      study='recency_bias',
-  )
+  first_of_processes(lambda: _claim(config, workdir))
   whole = finished.finished(folder, _part_of)
   done = {
       _part_of(row): row.value for row in results.read_rows(folder / 'results.csv')
@@ -89,6 +86,14 @@ def main(config: Any, workdir: str) -> None:
 
 def _part_of(row: results.Row) -> tuple[str, str]:
   return row.experiment, row.arm
+
+
+def _claim(config: Any, workdir: str) -> None:
+  locks.lock(workdir)
+  run_folder.claim(
+      workdir, config.to_dict(), machine.session(), may_grow=_COUNTS,
+      study='recency_bias',
+  )
 
 
 def _cells(config: Any) -> list[Settings]:
@@ -129,7 +134,10 @@ def _check_cell(cell: Settings) -> None:
 def _run_cell(
     config: Any, folder: epath.Path, cell: Settings, progress: Progress
 ) -> list[results.Row]:
-  """Simulates a cell, writes its arrays and returns its rows."""
+  """Simulates a cell, writes its arrays and returns its rows.
+
+  Of several processes, the first one writes.
+  """
   path = recency_cells.path_of(folder, cell)
   paper = cell.group in recency_cells.PAPER
   stored = recency_cells.read_arrays(path) if paper else {}
@@ -147,17 +155,19 @@ def _run_cell(
   # Groups of the paper save their sums after every _STEP simulations.
   first = _STEP * (done // _STEP + 1)
   steps = range(first, cell.num_simulations, _STEP) if paper else ()
+  first_process = jax.process_index() == 0
   for count in [*steps, cell.num_simulations]:
+    stop_if_told(f'{done} of {cell.num_simulations} simulations of {cell.name}')
     found = _simulate(config, cell, count, previous, show)
     previous = found.totals
-    if paper:
+    if paper and first_process:
       recency_cells.write_arrays(path, {
           'mean': found.mean, 'standard_error': found.standard_error,
           'mean_weights': found.mean_weights, 'num_simulations': count,
           'num_chunks': previous.num_chunks, 'run': previous.run,
           **{f'sums.{name}': x for name, x in previous.sums.items()},
       })
-    elif cell.group != 'map':
+    elif cell.group != 'map' and first_process:
       last = lambda x: _over_heads(x[:, -1])
       recency_cells.write_arrays(path, {
           'last_row': last(found.mean), 'last_row_error': last(found.standard_error)})

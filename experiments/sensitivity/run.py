@@ -14,15 +14,15 @@ import ml_collections
 
 from experiments.harness import fields, finished, locks, machine, seed_blocks
 from experiments.harness.fields import group, several, text, whole
+from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import Job, run_jobs, seed_devices
+from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check as check_cell
 from experiments.length_generalization.check import table_of
 from experiments.sensitivity.cells import kept
 from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
-from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint
 
 # The most cells in one ensemble; bounds memory and the work that a crash loses.
@@ -58,7 +58,7 @@ def main(config: Any, workdir: str) -> None:
   cells, train = check(config), config.base.train
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   mesh = seed_devices(train)
-  locks.lock(workdir)
+  first_of_processes(lambda: locks.lock(workdir))
   folder = epath.Path(workdir)
   done = finished.finished(folder, seed_blocks.part_of_cell)
   repeated = _to_repeat(config, cells, folder)
@@ -83,13 +83,10 @@ def main(config: Any, workdir: str) -> None:
        'length_generalization')
       for name, cell in cells.items()
   ]
-  for claim in claims:  # checks all before writing any
-    run_folder.claimed(*claim)
-  stored = [run_folder.claim(*claim) for claim in claims]
-  if (earlier := stored[0]) and earlier['base']['num_seeds'] < config.base.num_seeds:
-    print(seed_blocks.SEEDS_ADDED)
-  for name, arm, first in repeated:
-    seed_blocks.checkpoints(folder / 'cells' / name, cells[name], arm, first).rmtree()
+  first_of_processes(lambda: _claim(claims, config.base.num_seeds))
+  again = [seed_blocks.checkpoints(folder / 'cells' / name, cells[name], arm, first)
+           for name, arm, first in repeated]
+  first_of_processes(lambda: [path.rmtree() for path in again])
 
   @functools.cache  # compiled once for all blocks of seeds
   def make_arm(names, arm):
@@ -104,6 +101,15 @@ def main(config: Any, workdir: str) -> None:
            seed_blocks.order(KINDS))
 
 
+def _claim(claims: Sequence[tuple[Any, ...]], num_seeds: int) -> None:
+  """Claims the folders of the run and of its cells."""
+  for claim in claims:  # checks all before writing any
+    run_folder.claimed(*claim)
+  stored = [run_folder.claim(*claim) for claim in claims]
+  if (earlier := stored[0]) and earlier['base']['num_seeds'] < num_seeds:
+    print(seed_blocks.SEEDS_ADDED)
+
+
 def _run_stage(
     make_arm: Callable[[tuple[str, ...], str], training.Arm],
     cells: Mapping[str, Any], folder: epath.Path, stage: Stage, progress: Progress,
@@ -112,8 +118,8 @@ def _run_stage(
   for part in _ensembles(folder, cells, stage.cells, stage.arm, stage.first):
     places = [
         seed_blocks.Place(
-            name, folder / 'cells' / name,
-            Curves(folder / 'cells' / name / 'metrics.jsonl'), stage.step,
+            name, folder / 'cells' / name, curves_of(folder / 'cells' / name),
+            stage.step,
         )
         for name in part
     ]

@@ -5,17 +5,18 @@ import functools
 from typing import Any, NamedTuple
 
 from etils import epath
+import jax
 import ml_collections
 
 from experiments.harness import finished, locks, machine, seed_blocks
+from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import Job, run_jobs, seed_devices
+from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.mechanism import run as mechanism
 from experiments.vanishing_variance import family, report
 from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
-from vvlen.reporting.curves import Curves
 from vvlen.training import checkpoint
 
 _KEPT = (
@@ -42,20 +43,18 @@ def main(config: Any, workdir: str) -> None:
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   train = config.base.train
   mesh = seed_devices(train)
-  locks.lock(workdir)
-  folder, known = epath.Path(workdir), family.facts(config)
-  run_folder.claim(
-      folder,
-      {'digest': report.digest_of(known), **known},
-      machine.session(), study='vanishing_variance',
-  )
+  folder = epath.Path(workdir)
+  first_of_processes(lambda: _claim(config, workdir))
   done = finished.finished(folder, seed_blocks.part_of_cell)
   todo = [
       block for name in chosen
       for block in _blocks(config, cells[name], name, folder, done)
   ]
-  for name in sorted({block.cell for block in todo if block.interventions}):
-    _claim_interventions(config.mechanism, cells[name], _intervened(folder, name))
+  changed = sorted({block.cell for block in todo if block.interventions})
+  first_of_processes(lambda: [
+      _claim_interventions(config.mechanism, cells[name], _intervened(folder, name))
+      for name in changed
+  ])
 
   @functools.cache  # compiled once for all blocks
   def make_arm(name, arm):
@@ -77,6 +76,15 @@ def main(config: Any, workdir: str) -> None:
       jobs.append(Job(0, functools.partial(_intervene, make_measurer, block, folder)))
   run_jobs(folder, jobs, 'seed-steps', seed_blocks.part_of_cell,
            seed_blocks.order(KINDS))
+
+
+def _claim(config: Any, workdir: str) -> None:
+  locks.lock(workdir)
+  known = family.facts(config)
+  run_folder.claim(
+      workdir, {'digest': report.digest_of(known), **known}, machine.session(),
+      study='vanishing_variance',
+  )
 
 
 def _blocks(
@@ -124,11 +132,8 @@ def _train(
   home, trained = folder / 'cells' / block.cell, make_arm(block.cell, block.arm)
   if not before:  # a block that starts again
     checkpoints = seed_blocks.checkpoints(home, trained.config, block.arm, block.first)
-    if checkpoints.exists():
-      checkpoints.rmtree()
-  place = seed_blocks.Place(
-      block.cell, home, Curves(home / 'metrics.jsonl'), step
-  )
+    first_of_processes(lambda: checkpoints.exists() and checkpoints.rmtree())
+  place = seed_blocks.Place(block.cell, home, curves_of(home), step)
   new = training.run_block(trained, [place], block.first, step, progress, before)
   return [row for row in new if _kept(row)]
 
@@ -142,8 +147,9 @@ def _intervene(
   place = _intervened(folder, block.cell)
   before = results.read_rows(place / 'results.csv')
   new = list(make_measurer(block.cell, block.arm)(block.first))
-  finished.write_rows(
-      place, seed_blocks.merge(KINDS, before, new), new, seed_blocks.part_of)
+  if jax.process_index() == 0:
+    finished.write_rows(
+        place, seed_blocks.merge(KINDS, before, new), new, seed_blocks.part_of)
   return ()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
 
 _SEEDS = PartitionSpec('seed')
 
@@ -51,7 +52,7 @@ def put(tree: Any, mesh: Mesh, group_size: int = 1) -> Any:
   """Places arrays with a leading axis of seeds on the devices of the mesh.
 
   Args:
-    tree: a pytree of arrays [S, ...].
+    tree: a pytree of arrays [S, ...], the same in all processes.
     mesh: with the axis 'seed'.
     group_size: the most seeds that a device runs together.
 
@@ -64,7 +65,8 @@ def put(tree: Any, mesh: Mesh, group_size: int = 1) -> Any:
   count = len(jax.tree.leaves(tree)[0])
   if extra := padded(count, mesh.size, group_size) - count:
     tree = _repeat_last(tree, extra)
-  return jax.device_put(tree, NamedSharding(mesh, _SEEDS))
+  place = functools.partial(_place, sharding=NamedSharding(mesh, _SEEDS))
+  return jax.tree.map(place, tree)
 
 
 def cut(tree: Any, count: int, mesh: Mesh) -> Any:
@@ -76,6 +78,18 @@ def cut(tree: Any, count: int, mesh: Mesh) -> Any:
   if len(jax.tree.leaves(tree)[0]) == count:
     return tree
   return _first(count, mesh)(tree)
+
+
+def _place(x, sharding):
+  """Places an array; one that each process holds whole is placed in parts by each."""
+  everywhere = not isinstance(x, jax.Array) or x.is_fully_addressable
+  if sharding.is_fully_addressable or not everywhere:
+    return jax.device_put(x, sharding)
+  if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # numpy has no keys
+    data = _place(jax.random.key_data(x), sharding)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+  whole = np.asarray(x)
+  return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -1,0 +1,111 @@
+"""Every experiment as two processes of one run: results.csv as of one process."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import free_port, ROOT, run_two_processes
+
+# Three seeds are not a multiple of two devices.
+SEEDS = ('--config.num_seeds=3', '--config.train.seeds_at_once=3')
+LINEAR = ('linear_attention', '--config=configs/linear_attention.py:smoke', *SEEDS,
+          "--config.tasks=('mean',)", '--config.train_lengths=(5,)')
+RETRIEVAL = ('length_generalization', '--config=configs/retrieval.py:smoke', *SEEDS,
+             "--config.arms=('none','layer_norm')")
+COUNTING = ('counting', '--config=configs/counting.py:smoke', *SEEDS,
+            "--config.figures.figure_1a.positions=('alibi',)")
+RECENCY = ('recency_bias', '--config=configs/recency_bias.py:smoke')
+SENSITIVITY = ('sensitivity', '--config=configs/sensitivity.py:smoke',
+               "--config.run=('base','l2')")
+VANISHING = ('vanishing_variance', '--config=configs/vanishing_variance.py:smoke',
+             "--config.run=('base',)")
+TOGETHER = ('language_model', '--config=configs/language_model.py:smoke',
+            f'--config.text.path={ROOT / "LICENSE"}')
+
+
+def _command(study, *flags):
+  return [sys.executable, '-m', f'experiments.{study}', *flags]
+
+
+def _alone(arguments, workdir):
+  done = subprocess.run(
+      [*_command(*arguments), f'--workdir={workdir}'], cwd=ROOT, capture_output=True,
+      text=True, check=False, timeout=900,
+      env={**os.environ, 'JAX_NUM_CPU_DEVICES': '2'})
+  assert done.returncode == 0, done.stderr
+
+
+def _check(arguments, tmp_path):
+  """Runs an experiment alone and as two processes, and compares what they write."""
+  _alone(arguments, tmp_path / 'alone')
+  said = run_two_processes(
+      [*_command(*arguments), f'--workdir={tmp_path}/both'], num_devices=1)
+  assert 'results' in said[0] or 'tables' in said[0]
+  # Only warnings of libraries come from the second one.
+  assert not any(word in said[1] for word in ('Error', 'Traceback', 'tables'))
+  for path in (tmp_path / 'alone').rglob('*'):
+    if path.name in ('results.csv', 'metrics.jsonl'):
+      other = tmp_path / 'both' / path.relative_to(tmp_path / 'alone')
+      assert other.read_bytes() == path.read_bytes(), path
+  names = lambda folder: sorted(
+      str(path.relative_to(folder)) for path in folder.rglob('*')
+      if path.is_file() and 'checkpoints' not in path.parts)
+  assert names(tmp_path / 'both') == names(tmp_path / 'alone')
+  sessions = json.loads((tmp_path / 'both/config.json').read_text())['sessions']
+  assert len(sessions) == 1 and sessions[0]['device'].startswith('2 x ')
+
+
+def test_two_processes_write_the_results_of_one(tmp_path):
+  _check(LINEAR, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'arguments', [RETRIEVAL, COUNTING, RECENCY, SENSITIVITY, VANISHING, TOGETHER],
+    ids=lambda arguments: arguments[0])
+def test_two_processes_of_a_longer_experiment_write_the_results_of_one(
+    arguments, tmp_path, fast_compilation):
+  _check(arguments, tmp_path)
+
+
+@pytest.mark.slow
+def test_mechanism_measures_in_two_processes(tmp_path, fast_compilation):
+  _alone(RETRIEVAL, tmp_path / 'trained')
+  _check(('mechanism', '--config=configs/mechanism.py:smoke',
+          "--config.arms=('none','layer_norm')",
+          f'--config.trained={tmp_path}/trained'), tmp_path)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_process_stops_both_and_the_run_goes_on(
+    tmp_path, fast_compilation):
+  arguments = (*LINEAR, '--config.train.num_steps=200000',
+               '--config.train.steps_per_call=100',
+               '--config.train.save_every_seconds=0')
+  port, workdir = free_port(), tmp_path / 'run'
+  workers = [
+      subprocess.Popen(
+          [*_command(*arguments), f'--workdir={workdir}', '--distributed'], cwd=ROOT,
+          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={
+              **os.environ, 'JAX_NUM_CPU_DEVICES': '1',
+              'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+              'JAX_NUM_PROCESSES': '2', 'JAX_PROCESS_ID': str(number)})
+      for number in range(2)]
+  deadline = time.monotonic() + 300
+  while not list(workdir.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')):
+    assert time.monotonic() < deadline and workers[1].poll() is None
+    time.sleep(0.1)
+  workers[1].send_signal(signal.SIGTERM)
+  said = [worker.communicate(timeout=300)[1] for worker in workers]
+  assert [worker.returncode for worker in workers] == [143, 143], said
+  told = [next(line for line in text.splitlines() if 'Told to stop' in line)
+          for text in said]
+  assert told[0] == told[1] and told[0].endswith('The same command resumes the run.')
+  [saved] = workdir.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')
+  assert f'after step {pathlib.Path(saved).parent.name} of 200000, saved in' in told[0]
