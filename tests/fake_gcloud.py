@@ -4,6 +4,8 @@ Run as a command. The folder FAKE_CLOUD has cloud.json with
 
   resource   None, or its state, the states that follow one at each look, its nodes
   requested  for each request to come, the states that it goes through
+  workers    of each node
+  endpoints  how many of them the cloud says that a node has, if these are not all
   rules      what is to go wrong: of the first rule whose `match` is in a call, while
              its `times` last and, if it has `when`, that pattern finds a file in the
              bucket, `code` and `stderr` are the answer, `hang` gives none, `worker` is
@@ -35,6 +37,7 @@ FLAGS = {
         'spot', 'valid-until-duration', 'async'},
     'compute tpus queued-resources describe': PLACE,
     'compute tpus queued-resources delete': PLACE | {'force', 'async'},
+    'compute tpus tpu-vm describe': PLACE,
     'compute tpus tpu-vm ssh': PLACE | {'worker', 'command'},
     'compute tpus accelerator-types list': PLACE,
     'compute tpus tpu-vm versions list': PLACE,
@@ -224,6 +227,8 @@ def main():
     sys.exit(ssh(cloud, rest[0], flags, rule.get('worker')))
   if command.startswith('storage'):
     storage(command, rest)
+  elif command.endswith('tpu-vm describe'):
+    print(cloud.get('endpoints', cloud['workers']))
   elif command.endswith('list'):
     print('\n'.join(VERSIONS if 'versions' in command else TYPES))
 

@@ -405,7 +405,16 @@ def test_a_worker_out_of_reach_is_tried_again_a_few_times(cloud):
 def test_processes_that_do_not_find_each_other_are_told(cloud):
   cloud = cloud(ACTIVE)
   (cloud.folder / 'processes').write_text('1')
-  _refused(cloud.call('setup.sh'), 2, '2 workers do not make one run')
+  _refused(cloud.call('setup.sh'), 2, '2 workers of 1 x v4-16 do not make one run')
+
+
+def test_a_worker_that_does_not_answer_is_missed(cloud):
+  cloud = cloud(ACTIVE)
+  cloud.write(endpoints=3)
+  _refused(cloud.call('setup.sh'), 2, '3 workers of 1 x v4-16 do not make one run of 3',
+           '2 have answered')
+  cloud.write(endpoints='')
+  _refused(cloud.call('setup.sh'), 5, "how many workers vvlen has is not told: ''")
 
 
 # run.sh
@@ -454,6 +463,14 @@ def test_143_is_a_preemption_and_restarts_are_bounded(cloud):
   cloud.experiment('exit 143')
   _refused(cloud.call(*RUN), 5, 'Preempted, after 5 restarts')
   assert cloud.starts() == 6
+
+
+def test_a_preempted_worker_counts_though_the_others_fail_without_it(cloud):
+  cloud = cloud(ACTIVE)
+  cloud.experiment('exit $((JAX_PROCESS_ID == 1 ? 143 : 1))')
+  done = cloud.call(*RUN)
+  _refused(done, 5, 'Preempted, after 5 restarts')
+  assert 'Failed' not in done.stderr and cloud.starts() == 6
 
 
 def test_workers_that_are_lost_while_the_resource_is_active_are_replaced(cloud):
@@ -706,7 +723,9 @@ def test_a_dry_run_prints_every_command_and_calls_none(cloud):
       describe, 'gcloud compute tpus accelerator-types list',
       'gcloud compute tpus tpu-vm versions list',
       'gcloud compute tpus queued-resources create vvlen', describe]
-  assert verbs['setup'][0] == describe and verbs['setup'][2:] == both * 2
+  nodes = [f'gcloud compute tpus tpu-vm describe vvlen-{i}' for i in range(2)]
+  assert verbs['setup'][0] == describe
+  assert verbs['setup'][2:] == [*both, *nodes, *both]
   assert verbs['setup'][1].startswith('gcloud storage cp ')
   for script in ('status', 'logs', 'stop'):
     assert verbs[script] == [describe, *both]

@@ -37,15 +37,26 @@ on_workers "$SETUP_SECONDS" "$install" || case $problem in
   *) give_up "setup of $NAME" ;;
 esac
 
+# How many workers the slices have, by the cloud's own list of their addresses.
+expected=0
+for node in $(nodes); do
+  cloud "$CALL_SECONDS" gcloud compute tpus tpu-vm describe "$node" "${place[@]}" \
+    --format='value(networkEndpoints.len())' || give_up "workers of $node"
+  [[ $dry_run || $output =~ ^[1-9][0-9]*$ ]] || fail $CLOUD \
+    "how many workers $node has is not told: '$output'"
+  expected=$((expected + ${output:-0}))
+done
+
 on_workers "$CHECK_SECONDS" "$(worker check "$commit")" || give_up "processes of $NAME"
 [[ ! $dry_run ]] || exit 0
-# Each worker says "HOST process I of N devices …". All that were called must be there.
+# Each worker says "HOST process I of N devices …". All must be there, and know of all.
 found=$(grep -E ' process [0-9]+ of [0-9]+ devices ' <<<"$output" | sort -k3n)
 count=$(grep -c . <<<"$found") || true
 numbers=$(cut -d ' ' -f 3 <<<"$found" | paste -sd ' ')
-if ((count == 0)) || [[ $numbers != "$(seq -s ' ' 0 $((count - 1)))" ]] ||
-  ! awk -v n="$count" '$5 != n { exit 1 }' <<<"$found"; then
+if [[ $numbers != "$(seq -s ' ' 0 $((expected - 1)))" ]] ||
+  ! awk -v n="$expected" '$5 != n { exit 1 }' <<<"$found"; then
   say "$found"
-  fail $WRONG "$count workers do not make one run of $count processes"
+  fail $WRONG "the $expected workers of $SLICES x $TYPE do not make one run of $expected" \
+    "processes; $count have answered"
 fi
 say "Ready: $count processes, ${found##* } devices"
