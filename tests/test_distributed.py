@@ -82,13 +82,16 @@ def test_mechanism_measures_in_two_processes(tmp_path, fast_compilation):
           f'--config.trained={tmp_path}/trained'), tmp_path)
 
 
-@pytest.mark.slow
-def test_sigterm_to_one_process_stops_both_and_the_run_goes_on(
-    tmp_path, fast_compilation):
+def _send(number, workdir):
+  """Sends a signal to the second of two processes that train for long.
+
+  Returns:
+    The exit codes and what they say on standard error.
+  """
   arguments = (*LINEAR, '--config.train.num_steps=200000',
                '--config.train.steps_per_call=100',
                '--config.train.save_every_seconds=0')
-  port, workdir = free_port(), tmp_path / 'run'
+  port = free_port()
   workers = [
       subprocess.Popen(
           [*_command(*arguments), f'--workdir={workdir}', '--distributed'], cwd=ROOT,
@@ -101,11 +104,26 @@ def test_sigterm_to_one_process_stops_both_and_the_run_goes_on(
   while not list(workdir.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')):
     assert time.monotonic() < deadline and workers[1].poll() is None
     time.sleep(0.1)
-  workers[1].send_signal(signal.SIGTERM)
+  workers[1].send_signal(number)
   said = [worker.communicate(timeout=300)[1] for worker in workers]
-  assert [worker.returncode for worker in workers] == [143, 143], said
+  return [worker.returncode for worker in workers], said
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_process_stops_both_at_one_step(tmp_path, fast_compilation):
+  codes, said = _send(signal.SIGTERM, tmp_path)
+  assert codes == [143, 143], said
   told = [next(line for line in text.splitlines() if 'Told to stop' in line)
           for text in said]
   assert told[0] == told[1] and told[0].endswith('The same command resumes the run.')
-  [saved] = workdir.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')
+  [saved] = tmp_path.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')
   assert f'after step {pathlib.Path(saved).parent.name} of 200000, saved in' in told[0]
+
+
+@pytest.mark.slow
+def test_a_process_without_its_peer_ends_with_1_in_one_line(tmp_path, fast_compilation):
+  codes, said = _send(signal.SIGKILL, tmp_path)
+  assert codes == [1, -signal.SIGKILL], said
+  line, = [line for line in said[0].splitlines() if 'Error' in line]
+  assert line.startswith('Error: another process of the run has ended: ')
+  assert line.endswith('The same command resumes the run.')

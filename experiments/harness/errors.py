@@ -18,6 +18,10 @@ import vvlen
 _OF_MACHINE = re.compile(
     '(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)'
     '|out of memory|connection (closed|reset|refused)', re.IGNORECASE)
+# Words of JAX and its libraries for the end of another process of the run; the errors
+# are JaxRuntimeError or ValueError, or an error of a library that these have caused.
+_OF_PEER = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|Gloo|NCCL'
+                      '|[Cc]onnection (closed|reset|refused)')
 # The packages `vvlen` and `experiments`.
 _OURS = tuple(f'{folder}{os.sep}' for folder in (
     pathlib.Path(vvlen.__file__).resolve().parent,
@@ -32,10 +36,18 @@ _BUG = (
 def leave(error: Exception) -> NoReturn:
   """Ends the process: one line and exit code 2, or a bug's traceback and exit code 1.
 
+  If another process of the run has ended, it is one line and exit code 1: nothing is
+  wrong with the input, so those who watch the run start it again (`tpu_scripts`).
+
   If the environment variable VVLEN_TRACEBACK is set, every error has its traceback.
   """
   if os.environ.get('VVLEN_TRACEBACK'):
     raise error
+  if lost_peer(error):
+    sys.stdout.flush()
+    print(f'Error: another process of the run has ended: {in_one_line(error)}. '
+          'The same command resumes the run.', file=sys.stderr, flush=True)
+    os._exit(1)
   if not is_bug(error):
     refuse(error)
   sys.stdout.flush()
@@ -61,6 +73,18 @@ def in_one_line(error: Exception) -> str:
     text = (f'{text or "out of memory"}. Smaller batches, models or lengths need less '
             'memory.')
   return text or f'{type(error).__name__} without a message'
+
+
+def lost_peer(error: BaseException | None) -> bool:
+  """Whether an error, or what caused it, is that another process of the run ended."""
+  jax = sys.modules.get('jax')
+  if jax is None or not jax.distributed.is_initialized():
+    return False
+  while error is not None:
+    if _OF_PEER.search(str(error)):
+      return True
+    error = error.__cause__ or error.__context__
+  return False
 
 
 def is_bug(error: Exception) -> bool:
