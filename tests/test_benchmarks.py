@@ -3,6 +3,9 @@
 import argparse
 import json
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +16,7 @@ from experiments.benchmarks import (
   chunked_loss,
   counting_training,
   regularizer_cost,
+  scaling,
 )
 from experiments.counting import training
 from tests.conftest import ROOT
@@ -88,3 +92,22 @@ def test_rounds_alternate_and_the_first_does_not_count():
                    (3, 'a'), (3, 'b')]
   counted = about['quiet_rounds'] or 3
   assert {name: len(x) for name, x in seconds.items()} == {'a': counted, 'b': counted}
+
+
+def test_efficiency_is_of_the_cores_that_can_be_used():
+  alone = {'rate': 10.0}
+  share = lambda **measured: scaling.efficiency(measured, alone, cores=2)
+  assert share(seeds=1, devices=2, rate=10.0) == 1.0  # one seed has no use for two
+  assert share(seeds=24, devices=2, rate=15.0) == 0.75
+  assert share(seeds=24, devices=8, rate=15.0) == 0.75  # eight devices on two cores
+
+
+def test_a_second_block_of_seeds_compiles_nothing():
+  done = subprocess.run(
+      [sys.executable, '-m', scaling.MODULE, '--seconds=0.01', '--width=8',
+       '--worker', '5', '3'], cwd=ROOT, capture_output=True, text=True, check=False,
+      env={**os.environ, 'JAX_NUM_CPU_DEVICES': '3'})
+  assert done.returncode == 0, done.stderr
+  measured = json.loads(done.stdout.splitlines()[-1])
+  assert measured['compiled'] > 0 and measured['recompiled'] == 0
+  assert (measured['padded'], measured['devices']) == (1, 3) and measured['rate'] > 0

@@ -117,7 +117,7 @@ def test_sigterm_to_one_process_stops_both_at_one_step(tmp_path, fast_compilatio
           for text in said]
   assert told[0] == told[1] and told[0].endswith('The same command resumes the run.')
   [saved] = tmp_path.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')
-  assert f'after step {pathlib.Path(saved).parent.name} of 200000, saved in' in told[0]
+  assert f'after step {pathlib.Path(saved).parent.name} of 200000, saved.' in told[0]
 
 
 @pytest.mark.slow

@@ -1,0 +1,161 @@
+r"""How does training an ensemble scale with its seeds, and with the devices?
+
+Trains the Baseline of configs/retrieval.py:cpu for a few updates, each number of seeds
+and of devices in a process of its own:
+
+  seeds    1 to 1,000, on one device per core
+  devices  1 to 8 virtual ones of this CPU, at the same number of seeds
+
+  python -m experiments.benchmarks.scaling
+
+and reports, for each,
+
+  seed-steps/s  updates per second, summed over the seeds
+  efficiency    this rate / (r n), with the rate r of one seed on one device, and
+                n = min(devices, cores, seeds)
+  padded        rows that only fill up the devices (`vvlen.sharding.padding`)
+  compiled      programs compiled for the first block of seeds
+  recompiled    programs compiled for a second block of other seeds: should be none
+  others        the share of all cores that other programs took; 5 % or more is too much
+                for the rates to mean anything
+
+More devices than cores share the cores: their efficiency says what sharding costs, not
+how fast 8 chips are.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from etils import epath
+import jax
+
+from configs import retrieval
+from experiments.benchmarks import _rounds
+from experiments.harness import machine
+from experiments.length_generalization import training
+from vvlen import sharding
+from vvlen.training import ensemble
+
+MODULE = 'experiments.benchmarks.scaling'
+_STEPS = 10  # updates per call
+
+
+def main() -> None:
+  """Measures every number of seeds and devices, each in its own process."""
+  args = _arguments()
+  if args.worker:
+    print(json.dumps(_measure(args)), flush=True)
+    return
+  cores = len(os.sched_getaffinity(0))
+  alone = _run(args, 1, 1)
+  rows = [
+      {'sweep': sweep, **measured, 'efficiency': efficiency(measured, alone, cores)}
+      for sweep, pairs in (
+          ('seeds', [(seeds, cores) for seeds in args.seeds]),
+          ('devices', [(args.seeds_of_devices, n) for n in args.devices]))
+      for measured in [_run(args, *pair) for pair in pairs]
+  ]
+  result = {
+      'benchmark': 'scaling', 'steps_per_call': _STEPS, 'alone': alone, 'rows': rows,
+      'recompiled': sum(row['recompiled'] for row in rows),
+      'cores': cores, 'processor': machine.processor(),
+      'versions': {'jax': jax.__version__},
+  }
+  if args.output:
+    path = epath.Path(args.output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix('.md').write_text(table(result))
+  _rounds.report(result, args.output)
+
+
+def efficiency(
+    measured: dict[str, Any], alone: dict[str, Any], cores: int
+) -> float:
+  """Returns the rate, as a share of what as many cores as can be used would do."""
+  used = min(measured['devices'], measured['seeds'], cores)
+  return measured['rate'] / (alone['rate'] * used)
+
+
+def table(result: dict[str, Any]) -> str:
+  """Returns the rows of a result as Markdown."""
+  names = ('sweep', 'seeds', 'devices', 'padded', 'seed-steps/s', 'efficiency',
+           'compiled', 'recompiled', 'others')
+  lines = [f'| {" | ".join(names)} |', '|' + '---|' * len(names)]
+  for row in result['rows']:
+    cells = (row['sweep'], row['seeds'], row['devices'], row['padded'],
+             f'{row["rate"]:,.1f}', f'{row["efficiency"]:.2f}', row['compiled'],
+             row['recompiled'], f'{row["others"]:.0%}')
+    lines.append(f'| {" | ".join(map(str, cells))} |')
+  return '\n'.join([
+      '# Ensembles by seeds and devices', '',
+      f'{result["processor"]}; what each column is, is told in '
+      '`experiments/benchmarks/scaling.py`.', '', *lines, ''])
+
+
+def _arguments() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--seeds', type=int, nargs='+', default=[1, 10, 100, 1000])
+  parser.add_argument('--devices', type=int, nargs='+', default=[1, 2, 3, 4, 8])
+  parser.add_argument('--seeds_of_devices', type=int, default=24,
+                      help='the number of seeds where devices are varied')
+  parser.add_argument('--seconds', type=float, default=5.0, help='of each measurement')
+  parser.add_argument('--width', type=int, default=128, help='of the model')
+  parser.add_argument('--output', help='also write the JSON, and a .md beside it')
+  parser.add_argument('--worker', type=int, nargs=2, help=argparse.SUPPRESS)
+  return parser.parse_args()
+
+
+def _run(args: argparse.Namespace, seeds: int, devices: int) -> dict[str, Any]:
+  """Measures in a process that has so many devices."""
+  command = [sys.executable, '-m', MODULE, f'--seconds={args.seconds}',
+             f'--width={args.width}', '--worker', str(seeds), str(devices)]
+  done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True,
+                        env={**os.environ, 'JAX_NUM_CPU_DEVICES': str(devices)})
+  measured = json.loads(done.stdout.splitlines()[-1])
+  print(f'{seeds:6} seeds on {devices} devices: {measured["rate"]:12,.1f} seed-steps/s',
+        flush=True)
+  return measured
+
+
+def _measure(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the rate of a block of seeds, after a first block that compiles."""
+  seeds, devices = args.worker
+  machine.use_devices()
+  compiled: list[str] = []
+  jax.monitoring.register_event_duration_secs_listener(
+      lambda event, *_, **__: compiled.append(event)
+      if event.endswith('backend_compile_duration') else None)
+  config = retrieval.get_config('cpu')
+  config.model.width = args.width
+  trainer = ensemble.make_trainer(
+      training.problem(config, 'none'), steps_per_call=_STEPS)
+  def block(first, num_calls):
+    """Trains a block of seeds; returns the seconds of all calls but the first."""
+    times = []
+    ensemble.train(
+        trainer, ensemble.seed_keys(0, first, seeds), num_calls * _STEPS,
+        on_progress=lambda step, metrics: times.append(time.perf_counter()))
+    return times[-1] - times[0]
+
+  per_call, counts = block(0, 2), [len(compiled)]
+  num_calls = 1 + max(1, round(args.seconds / per_call))
+  watch, own = _rounds.Watch(), time.process_time()
+  seconds = block(seeds, num_calls)
+  counts.append(len(compiled))
+  return {
+      'seeds': seeds, 'devices': devices,
+      'padded': sharding.padded(seeds, devices) - seeds,
+      'rate': seeds * _STEPS * (num_calls - 1) / seconds,
+      'compiled': counts[0], 'recompiled': counts[1] - counts[0],
+      'others': watch.others(time.process_time() - own),
+  }
+
+
+if __name__ == '__main__':
+  main()
