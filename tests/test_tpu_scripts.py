@@ -598,22 +598,34 @@ def test_logs_are_of_every_worker(cloud):
   assert sorted(done.stdout.split('\n')) == ['', 'vvlen-w-0: two 0', 'vvlen-w-1: two 1']
 
 
+# One model over both processes; and three seeds, which they share unequally.
+MODEL = ['--config=configs/language_model.py:smoke', f'--config.text.path={TEXT}',
+         '--config.train.seeds_at_once=0', '--config.train.batch_size=16',
+         '--config.evaluate.num_segments=8', '--config.train.save_every_steps=1']
+ENSEMBLE = ['--config=configs/linear_attention.py:smoke', '--config.num_seeds=3',
+            '--config.train.seeds_at_once=3', "--config.tasks=('mean','length')",
+            '--config.train_lengths=(5,)', '--config.train.num_steps=40',
+            '--config.train.steps_per_call=1', '--config.train.save_every_seconds=0']
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(('study', 'flags', 'first', 'second'), [
+    ('language_model', MODEL, 'alpha_0/seed_0/*/*.txt', 'alpha_0_1/seed_0/*/*.txt'),
+    ('linear_attention', ENSEMBLE, 'mean_5/seeds_0_2/*/_CHECKPOINT_METADATA',
+     'length_5/seeds_0_2/*/_CHECKPOINT_METADATA'),
+], ids=['language_model', 'linear_attention'])
 def test_a_run_that_is_preempted_twice_ends_as_an_unbroken_one(
-    cloud, tmp_path, fast_compilation, monkeypatch):
+    cloud, tmp_path, fast_compilation, monkeypatch, study, flags, first, second):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   monkeypatch.setenv('JAX_NUM_CPU_DEVICES', '1')
-  flags = ['--config=configs/language_model.py:smoke', f'--config.text.path={TEXT}',
-           '--config.train.seeds_at_once=0', '--config.train.batch_size=16',
-           '--config.evaluate.num_segments=8', '--config.train.save_every_steps=1']
-  run_two_processes([sys.executable, '-m', 'experiments.language_model', *flags,
+  run_two_processes([sys.executable, '-m', f'experiments.{study}', *flags,
                      f'--workdir={tmp_path}/unbroken'], num_devices=1)
   # Told beforehand; and without a word, while SIGTERM would have saved.
   checkpoints = 'b-1/runs/lm/checkpoints'
   cloud = cloud(rules=[
-      {'match': ' describe ', 'when': f'{checkpoints}/alpha_0/seed_0/*/*.txt',
+      {'match': ' describe ', 'when': f'{checkpoints}/{first}',
        'signal': signal.SIGTERM, 'states': ['SUSPENDING', 'SUSPENDED']},
-      {'match': ' describe ', 'when': f'{checkpoints}/alpha_0_1/seed_0/*/*.txt',
+      {'match': ' describe ', 'when': f'{checkpoints}/{second}',
        'states': ['SUSPENDED']}])
   for name in ('vvlen', 'experiments', 'configs'):
     shutil.copytree(ROOT / name, cloud.checkout / name, dirs_exist_ok=True,
@@ -625,7 +637,7 @@ def test_a_run_that_is_preempted_twice_ends_as_an_unbroken_one(
                   f'exec {shlex.quote(sys.executable)} '
                   '"${@/gs:\\/\\//$FAKE_CLOUD/buckets/}"\n')
   real.chmod(0o755)
-  done = cloud.call('run.sh', 'language_model', *flags, '--workdir=gs://b-1/runs/lm',
+  done = cloud.call('run.sh', study, *flags, '--workdir=gs://b-1/runs/lm',
                     POLL_SECONDS='0.2')
   assert done.returncode == 0, done.stderr
   assert done.stderr.count('Preempted: restart') == 2
