@@ -55,7 +55,7 @@ def session() -> dict[str, Any]:
   return {
       'started': now(),
       'command': shlex.join(['python', '-m', *_module(), *sys.argv[1:]]),
-      'commit': _commit(),
+      'commit': commit(),
       'python': platform.python_version(),
       'versions': versions,
       'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
@@ -73,7 +73,7 @@ def _module() -> list[str]:
   return [spec.name.removesuffix('.__main__')] if spec else [sys.argv[0]]
 
 
-def _commit() -> str:
+def commit() -> str:
   """Returns the git commit of the code, with '+' if files were changed since.
 
   Changes in experiments/results do not count: a run may write its results there.
