@@ -161,7 +161,7 @@ def test_a_report_tells_input_from_bugs_too(tmp_path):
   assert (done.returncode, done.stdout) == (2, '')
   assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
   done = run('from experiments import report\n'
-             'def write(workdir): return int(workdir)\n'
+             'def write(workdir): return int(str(workdir))\n'
              'report.reports.writer = lambda study: write\n'
              'report.main()')
   assert (done.returncode, done.stdout) == (1, '')
