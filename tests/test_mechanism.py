@@ -417,7 +417,7 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
       (trained, other, {'lengths': (32, 128)}, 'must not exceed 64, the most items'),
       (trained, other, {'lengths': (16,)}, 'lengths must go beyond 16'),
       (trained, trained, {}, 'holds the trained models'),
-      (workdir, other, {}, 'mechanism/config.json is not the config.json of a run'),
+      (workdir, other, {}, 'mechanism/config.json: config has no field lengths'),
   ):
     config = config_file.get_config('smoke')
     config.update(trained=str(place), **fields)

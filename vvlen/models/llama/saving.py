@@ -22,7 +22,7 @@ from vvlen.models.llama.safetensors import check_link, INDEX, ONE_FILE, read_jso
 
 _FILE_BYTES = 2**31  # limit per file, except for a single larger tensor
 # Files that are copied from another checkpoint.
-_COPIED = (
+COPIED = (
     'tokenizer.json', 'tokenizer_config.json', 'tokenizer.model', 'added_tokens.json',
     'special_tokens_map.json', 'vocab.json', 'merges.txt', 'chat_template.jinja',
     'generation_config.json',
@@ -76,7 +76,7 @@ def save_checkpoint(
     for name in ('rope_parameters', 'dtype'):
       known.pop(name, None)
     config = {**known, **config}
-    others = [path for name in _COPIED if (path := source / name).is_file()]
+    others = [path for name in COPIED if (path := source / name).is_file()]
     for path in others:
       check_link(path)
   files = _files(params)
@@ -116,7 +116,7 @@ def _write(
   from safetensors.numpy import save
 
   folder.mkdir(parents=True, exist_ok=True)
-  own = {INDEX, 'config.json', *_COPIED}
+  own = {INDEX, 'config.json', *COPIED}
   for left in folder.glob(_part(folder, '*').name):
     name = left.name.removeprefix('.').removesuffix('.part')
     if name in own or _WEIGHTS.fullmatch(name):
