@@ -22,6 +22,7 @@ from vvlen import sharding
 from vvlen.models.causal_stack import Layer
 from vvlen.models.kernels import short as short_inputs
 from vvlen.models.kernels.stages import stage
+from vvlen.sharding import platform
 from vvlen.theory.ordering import order
 
 # Upper limit on the numbers in a chunk's largest array. In float32 they take 512 KiB,
@@ -120,7 +121,7 @@ def run(
   mesh = sharding.seed_mesh()
   numbers_a_chunk = sum(math.prod(x.shape) for x in jax.tree.leaves(returned))
   a_call = max(1, _NUMBERS_A_CALL // numbers_a_chunk)
-  group = 1 if jax.default_backend() == 'cpu' else min(_CHUNKS_AT_ONCE, a_call)
+  group = 1 if platform.target(mesh) == 'cpu' else min(_CHUNKS_AT_ONCE, a_call)
   program = _program(function, mesh, group)
   block = mesh.size * group * min(_CHUNKS_A_CALL, a_call // group)
 
