@@ -45,6 +45,12 @@ class Programs:
     states = partition.shardings_of_state(
         jax.eval_shape(update.init, abstract), abstract, mesh)
     self._where = TrainState(sharding.whole(mesh), self.shardings, states)
+    shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), abstract,
+                        jax.eval_shape(update.init, abstract))
+    # The training state, as shapes with shardings.
+    self.state = jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+        shapes, self._where)
     init = functools.partial(training.init_params, masters)
     self.init = jax.jit(init, out_shardings=self.shardings)
     self.init_optimizer = jax.jit(update.init, out_shardings=states)

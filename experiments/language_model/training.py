@@ -20,6 +20,7 @@ from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_l
 from vvlen.objectives.chunked_rows import measures_of_hidden
 from vvlen.objectives.windows import offset_range, sample_offset, two_windows
 from vvlen.reporting import results
+from vvlen.sharding.mesh import gathered
 from vvlen.tasks import documents, tokenizers
 from vvlen.tasks.tokenizers import Tokenizer
 from vvlen.training import optimizer
@@ -183,7 +184,8 @@ def make_loss(config: Any, arm: Any, model: Llama) -> Callable[..., Any]:
     windows = two_windows(batch.streams, length, batch.offset)
     hidden = [model.apply({'params': params}, x, method='hidden') for x in windows]
     value, terms = chunked_two_window_loss(
-        *hidden, output_table(model, params), *windows, batch.offset, batch.weight,
+        *hidden, gathered(output_table(model, params)), *windows, batch.offset,
+        batch.weight,
         whole_overlap=arm.offsets[1] > 1 / 2,
     )
     first, second, misalignment = terms.values()

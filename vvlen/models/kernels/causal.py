@@ -194,5 +194,33 @@ def _splash(queries, keys, values):
   )
   heads_first = lambda x: jnp.pad(x.swapaxes(1, 2), [(0, 0), (0, 0), padding, (0, 0)])
   scaled = queries * jnp.asarray(width**-0.5, queries.dtype)
-  output = jax.vmap(kernel)(*map(heads_first, (scaled, keys, values)))
+  attend = jax.vmap(kernel)
+  if queries.dtype.itemsize == 2:
+    attend = _in_one_pass(attend)
+  output = attend(*map(heads_first, (scaled, keys, values)))
   return output[:, :, :length].swapaxes(1, 2)
+
+
+def _in_one_pass(function):
+  """Returns a function whose products, and those of its gradient, are of 16 bits.
+
+  TPU kernels refuse products of 16-bit floats where jax_default_matmul_precision asks
+  for more passes, as it does in experiments.
+  """
+  once = lambda: jax.default_matmul_precision('default')
+
+  @jax.custom_vjp
+  def run(*arrays):
+    with once():
+      return function(*arrays)
+
+  def forward(*arrays):
+    with once():
+      return jax.vjp(function, *arrays)
+
+  def backward(pull, gradient):
+    with once():
+      return pull(gradient)
+
+  run.defvjp(forward, backward)
+  return run

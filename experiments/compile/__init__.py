@@ -1,0 +1,1 @@
+"""Compiles the programs of experiments for TPU slices, without a TPU."""
