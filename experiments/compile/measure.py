@@ -14,9 +14,10 @@ from experiments.compile.chips import Slice
 from experiments.compile.operations import operations
 from experiments.compile.programs import Program
 
-# libtpu asks these, or the metadata of a cloud machine, where it runs.
-_ENVIRONMENT = {'TPU_SKIP_MDS_QUERY': '1', 'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
-                'TPU_WORKER_HOSTNAMES': 'localhost'}
+# libtpu asks these, or the metadata of a cloud machine, where it runs. Several processes
+# may compile at once: none of them uses a TPU, which only one could.
+_ENVIRONMENT = {'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1',
+                'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_WORKER_HOSTNAMES': 'localhost'}
 NO_COMPILER = ("the compiler of TPUs is missing: pip install '.[compile]' installs it "
                '(libtpu; no TPU is needed)')
 

@@ -12,7 +12,7 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from vvlen.sharding.mesh import over_tokens
+from vvlen.sharding.mesh import over_batch, over_tokens
 
 STACK = 'layers'  # the key of stacked parameters
 
@@ -59,7 +59,9 @@ def scan(
       body, variable_axes={'params': 0, 'intermediates': 0},
       split_rngs={'params': True}, length=num_layers,
   )
-  return run(block, over_tokens(x.astype(dtype or wide)), None)[0].astype(wide)
+  x, _ = run(block, over_tokens(x.astype(dtype or wide)), None)
+  # Losses read all tokens of a row.
+  return over_batch(x.astype(wide))
 
 
 def one_by_one(block: nn.Module, num_layers: int) -> list[Any]:
