@@ -15,13 +15,9 @@ import os
 
 from etils import epath
 
-from experiments.compile import report
+from experiments.compile import NAMES, report
 from experiments.compile.chips import known, SHAPES, slice_of
 from experiments.harness import errors
-
-# Names of programs.EXPERIMENTS, which needs JAX.
-NAMES = ['retrieval', 'lookup', 'retrieval_growing', 'lookup_growing', 'recency_bias',
-         'counting', 'language_model', 'llama_2_7b_4096', 'llama_2_7b_8192']
 
 
 def main() -> None:

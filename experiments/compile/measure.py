@@ -14,10 +14,12 @@ from experiments.compile.chips import Slice
 from experiments.compile.operations import operations
 from experiments.compile.programs import Program
 
-# libtpu asks these, or the metadata of a cloud machine, where it runs. Several processes
-# may compile at once: none of them uses a TPU, which only one could.
-_ENVIRONMENT = {'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1',
-                'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_WORKER_HOSTNAMES': 'localhost'}
+# libtpu asks these, or the metadata of a cloud machine, where it runs. Several
+# processes may compile at once: none of them uses a TPU, which only one could.
+_ENVIRONMENT = {
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1',
+    'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_WORKER_HOSTNAMES': 'localhost',
+}
 NO_COMPILER = ("the compiler of TPUs is missing: pip install '.[compile]' installs it "
                '(libtpu; no TPU is needed)')
 
@@ -96,10 +98,13 @@ def count(program: Program, where: Slice) -> dict[str, Any]:
 
 def exceeds(message: str) -> float | None:
   """Returns the bytes by which a program exceeds the memory, from XLA's message."""
-  found = re.search(r'Exceeded hbm capacity by ([\d.]+)([KMG]?)', message)
-  if not found:
-    return None
-  return float(found[1]) * 1024 ** ' KMG'.index(found[2] or ' ')
+  number = lambda text: float(text.rstrip('KMG')) * 1024 ** ' KMG'.index(
+      text[-1] if text[-1] in 'KMG' else ' ')
+  if found := re.search(r'Exceeded hbm capacity by ([\d.]+[KMG]?)', message):
+    return number(found[1])
+  found = re.search(r'\(([\d.]+[KMG]?)\) exceeds available HBM \(([\d.]+[KMG]?)\)',
+                    message)
+  return number(found[1]) - number(found[2]) if found else None
 
 
 def _about(program: Program, where: Slice) -> dict[str, Any]:
