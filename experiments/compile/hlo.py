@@ -23,7 +23,7 @@ _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}|(?:true|false)_computat
 # They move nothing by themselves.
 _FREE = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all',
          'partition-id', 'replica-id', 'iota', 'domain', 'opt-barrier', 'while', 'call',
-         'conditional'}
+         'conditional', 'async-start', 'async-update'}
 
 
 class Traffic(NamedTuple):
@@ -44,7 +44,7 @@ class _Op(NamedTuple):
 
 
 def traffic(text: str) -> Traffic:
-  """Returns what a compiled program moves, from `compiled.as_text()`.
+  """Returns what a compiled program moves, as XLA writes it.
 
   Bytes are those of arrays that operations outside fusions read and write in the main
   memory of the device. Of an array that a fusion only reads slices of, or writes a

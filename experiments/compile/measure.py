@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 import contextlib
 import os
+import pathlib
 import re
+import tempfile
 import time
 from typing import Any
 
@@ -65,7 +67,7 @@ def measure(program: Program, where: Slice) -> dict[str, Any]:
     flops = operations(traced.jaxpr) / where.size / program.steps
     lowered = traced.lower()
     try:
-      compiled = lowered.compile()
+      compiled, text = _compile(lowered)
     except jax.errors.JaxRuntimeError as error:
       missing = exceeds(str(error))
       if missing is None:
@@ -73,7 +75,7 @@ def measure(program: Program, where: Slice) -> dict[str, Any]:
       return {'compile_seconds': time.perf_counter() - start, 'flops': flops,
               'exceeds': missing, **_about(program, where)}
   seconds, memory = time.perf_counter() - start, compiled.memory_analysis()
-  found = hlo.traffic(compiled.as_text())
+  found = hlo.traffic(text)
   return {
       'compile_seconds': seconds, 'flops': flops,
       'arguments': memory.argument_size_in_bytes,
@@ -86,6 +88,18 @@ def measure(program: Program, where: Slice) -> dict[str, Any]:
       'unknown_loops': found.unknown_loops,
       **_about(program, where),
   }
+
+
+def _compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str]:
+  """Returns a compiled program and its text.
+
+  The text is what libtpu writes to a file: JAX could not read back programs of large
+  models ("async-update instruction should have 1 operands", jaxlib 0.10.2).
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    compiled = lowered.compile(compiler_options={'xla_dump_to': folder})
+    [path] = pathlib.Path(folder).glob('*.after_optimizations.txt')
+    return compiled, path.read_text()
 
 
 def count(program: Program, where: Slice) -> dict[str, Any]:
