@@ -114,6 +114,10 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.arms = {name: config.arms[name] for name in ('alpha_0', 'alpha_0_1')}
     config.train.update(max_length=512, batch_size=8, num_steps=200, seeds_at_once=0,
                         save_every_steps=50, steps_per_call=10)
+    # For large models: layers in a loop, compiled once, and with remat what else than
+    # its input a layer keeps ('nothing' or 'products'), and the dtype of that input.
+    config.train.update(
+        scan_layers=False, remat_keeps='nothing', stream_dtype='float32')
     config.optimizer.update(learning_rate=2e-5, warmup_steps=6, weight_decay=0.0)
     config.evaluate.update(every_steps=50, num_segments=16)
   elif variant not in ('full', 'cpu'):

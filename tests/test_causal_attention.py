@@ -5,7 +5,13 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractDevice,
+    AbstractMesh,
+    AxisType,
+    NamedSharding,
+    PartitionSpec,
+)
 import numpy as np
 import pytest
 
@@ -299,19 +305,19 @@ def test_the_splash_kernel_lowers_for_a_tpu(monkeypatch, width):
   assert exported.mlir_module().count('tpu_custom_call') >= 3
 
 
-def test_a_batch_on_several_tpus(monkeypatch):
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
-  mesh = jax.make_mesh((jax.device_count(),), ('data',), axis_types=(AxisType.Auto,))
+def test_a_batch_on_several_tpus():
+  mesh = AbstractMesh((8,), ('data',), (AxisType.Auto,),
+                      abstract_device=AbstractDevice('TPU v5 lite', 1, 'tpu'))
   sharded = NamedSharding(mesh, PartitionSpec('data'))
-  shape = jax.ShapeDtypeStruct((jax.device_count(), 600, 2, 64), jnp.bfloat16,
-                               sharding=sharded)
+  shape = jax.ShapeDtypeStruct((8, 600, 2, 64), jnp.bfloat16, sharding=sharded)
   loss = lambda *inputs: causal_attention(*inputs).astype(jnp.float32).sum()[None]
   inside = jax.shard_map(loss, mesh=mesh, in_specs=PartitionSpec('data'),
                          out_specs=PartitionSpec('data'), check_vma=False)
   # XLA cannot share out the kernel; a shard_map does.
   for f, kernels in ((loss, False), (inside, True)):
     gradient = jax.jit(jax.grad(lambda *x, f=f: f(*x).sum(), (0, 1, 2)))
-    exported = jax.export.export(gradient, platforms=['tpu'])(shape, shape, shape)
+    with jax.sharding.use_abstract_mesh(mesh):
+      exported = jax.export.export(gradient, platforms=['tpu'])(shape, shape, shape)
     assert ('tpu_custom_call' in exported.mlir_module()) == kernels
 
 

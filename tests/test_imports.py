@@ -30,8 +30,8 @@ BUILT_ON = {
     'mechanism': {'length_generalization'},
     'vanishing_variance': {'length_generalization', 'mechanism'},
 }
-# A room that no study imports, since it uses all studies.
-FOR_ALL = {'benchmarks'}
+# Rooms that no study imports, since they use all studies.
+FOR_ALL = {'benchmarks', 'compile'}
 NOT_IN_LIBRARY = {'absl', 'configs', 'experiments', 'ml_collections', 'tests'}
 
 

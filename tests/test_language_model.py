@@ -34,6 +34,7 @@ from tests.conftest import lose_rows, ROOT, run_two_processes, shown
 from tests.llamas import edit_tensors, save_llama
 from vvlen import sharding
 from vvlen.models.llama import load_checkpoint
+from vvlen.models.llama.layers import unstacked
 from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
 from vvlen.reporting import results
 from vvlen.reporting.curves import read_curves
@@ -192,6 +193,27 @@ def test_a_seed_alone_begins_with_the_weights_of_the_ensemble(text_file):
       ensemble.purpose_key(key, ensemble.INIT))
   chex.assert_trees_all_close(state.params, expected, atol=1e-7)
   assert int(state.step) == 0
+
+
+@pytest.mark.slow
+def test_layers_in_a_loop_train_as_a_list_of_layers(text_file):
+  found = []
+  for scan_layers in (False, True):
+    config, _, _, mesh = _alone(text_file, **{'model.num_layers': 2})
+    with config.unlocked():
+      config.train.update(scan_layers=scan_layers)
+    check.check(config)
+    model = training.make_model(config, byte_tokenizer())
+    programs = sharded.Programs(config, model, mesh)
+    [key] = ensemble.seed_keys(config.seed, 1, 1)
+    streams = jnp.arange(8 * training.stream_length(config)).reshape(8, -1) % 256
+    with jax.set_mesh(mesh):
+      state = sharded._start(config, programs, mesh, key)
+      state, metrics = programs.step(config.arms.alpha_0_1)(
+          state, (streams, np.zeros(2, np.uint32), np.float32(0.1)))
+    params = unstacked(state.params) if scan_layers else state.params
+    found.append((params, metrics))
+  chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_is_that_of_its_loss_with_an_offset_of_its_own(text_file, key):

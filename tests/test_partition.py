@@ -6,7 +6,13 @@ import itertools
 import chex
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractDevice,
+    AbstractMesh,
+    AxisType,
+    NamedSharding,
+    PartitionSpec,
+)
 import numpy as np
 import optax
 import pytest
@@ -168,17 +174,17 @@ def test_devices_attend_by_their_own_rows_and_heads(rows, key_heads, apart):
   np.testing.assert_allclose(found, causal_attention(*inputs), rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_on_several_tpus_attends_by_their_kernel(monkeypatch):
+def test_a_model_on_several_tpus_attends_by_their_kernel():
   model = llama(**EVEN | {'head_width': 64}, dtype=jnp.bfloat16)
-  mesh = partition.make_mesh(2, 2, 2)
+  mesh = AbstractMesh((2, 2, 2), partition.AXES, (AxisType.Auto,) * 3,
+                      abstract_device=AbstractDevice('TPU v5 lite', 1, 'tpu'))
   params = abstract_params(model)
   placed = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=where), params, partition.shardings(params, mesh))
   tokens = jax.ShapeDtypeStruct(
       (4, 600), jnp.int32, sharding=NamedSharding(mesh, partition.ROWS))
   loss = lambda params, x: model.apply({'params': params}, x).sum()
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
-  with jax.set_mesh(mesh):
+  with jax.sharding.use_abstract_mesh(mesh):
     exported = jax.export.export(
         jax.jit(jax.grad(loss)), platforms=['tpu'])(placed, tokens)
   assert exported.mlir_module().count('tpu_custom_call') >= 3

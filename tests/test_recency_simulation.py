@@ -15,6 +15,7 @@ from scipy import special, stats
 from tests.conftest import ROOT
 from vvlen.evaluation.recency import recency_of_logits
 from vvlen.models.causal_stack import causal_stack
+from vvlen.sharding import platform
 from vvlen.simulation import chunks, SAMPLERS, simulate_recency
 from vvlen.simulation.tokens import (
     draw_factor,
@@ -431,7 +432,7 @@ def test_an_accelerator_computes_chunks_together(key, monkeypatch):
       _small, key, num_simulations=30 * _CHUNK + 1, anisotropy=0.5
   )
   expected = run()
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(platform, 'target', lambda *_: 'gpu')
   chunks._chunk.cache_clear()  # traced as for a CPU
   monkeypatch.setattr(chunks, '_CHUNKS_AT_ONCE', 3)
   monkeypatch.setattr(chunks, '_CHUNKS_A_CALL', 1)
@@ -449,7 +450,7 @@ def test_an_accelerator_computes_chunks_together(key, monkeypatch):
 
 
 def test_an_accelerator_returns_no_more_than_its_limit(key, monkeypatch):
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(platform, 'target', lambda *_: 'gpu')
   monkeypatch.setattr(chunks, '_NUMBERS_A_CALL', 300)  # a chunk returns 70
   chunks._chunk.cache_clear()
   programs, seen = _recorded(monkeypatch), []

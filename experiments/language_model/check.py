@@ -15,6 +15,7 @@ from experiments.harness.fields import (
 )
 from experiments.language_model import report, training
 from vvlen.models.kernels.causal import IMPLEMENTATIONS
+from vvlen.models.llama.layers import KEPT
 from vvlen.models.llama.model import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.windows import offset_range
@@ -44,6 +45,9 @@ _FIELDS = {
     'train.parts': whole(least=1),
     'train.dtype': one_of(fields.DTYPES),
     'train.remat': flag(),
+    'train.scan_layers': optional(flag()),
+    'train.remat_keeps': optional(one_of(KEPT)),
+    'train.stream_dtype': optional(one_of(fields.DTYPES)),
     **fields.MESH,
     'optimizer.learning_rate': real(above=0),
     'optimizer.warmup_steps': whole(least=0),

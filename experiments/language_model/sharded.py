@@ -45,7 +45,13 @@ class Programs:
     states = partition.shardings_of_state(
         jax.eval_shape(update.init, abstract), abstract, mesh)
     self._where = TrainState(sharding.whole(mesh), self.shardings, states)
-    init = lambda key: masters.init(key, jnp.zeros((1, 2), jnp.int32))['params']
+    shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), abstract,
+                        jax.eval_shape(update.init, abstract))
+    # The training state, as shapes with shardings.
+    self.state = jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+        shapes, self._where)
+    init = functools.partial(training.init_params, masters)
     self.init = jax.jit(init, out_shardings=self.shardings)
     self.init_optimizer = jax.jit(update.init, out_shardings=states)
     self.evaluate = jax.jit(functools.partial(training.evaluate, config, model))
@@ -169,7 +175,8 @@ def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
   shardings = partition.shardings(llama.abstract_params(model.clone(dtype=None)), mesh)
   if config.checkpoint:
     variables = llama.load_checkpoint(
-        config.checkpoint, shardings, dtype=jnp.float32)[1]
+        config.checkpoint, shardings, dtype=jnp.float32,
+        scan_layers=model.scan_layers)[1]
     if bad := finite.bad_weights(variables['params']):
       raise ValueError(
           f'{config.checkpoint}: weights of the model are not finite: {bad}')
@@ -179,7 +186,8 @@ def _start(config, programs, mesh, key):
   """Returns the state before the first step, on the mesh."""
   if config.checkpoint:
     found = llama.load_checkpoint(
-        config.checkpoint, programs.shardings, dtype=jnp.float32)
+        config.checkpoint, programs.shardings, dtype=jnp.float32,
+        scan_layers=config.train.get('scan_layers', False))
     params = found[1]['params']
   else:
     params = programs.init(ensemble.purpose_key(key, ensemble.INIT))

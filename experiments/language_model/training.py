@@ -1,6 +1,7 @@
 """Text, model, loss and evaluation of `experiments.language_model`."""
 
 from collections.abc import Callable
+import functools
 import hashlib
 import math
 import platform
@@ -12,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from vvlen.models import llama
+from vvlen.models.llama.layers import stacked
 from vvlen.models.llama.model import Llama, output_table
 from vvlen.models.rope import Rope
 from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
 from vvlen.objectives.chunked_rows import measures_of_hidden
 from vvlen.objectives.windows import offset_range, sample_offset, two_windows
 from vvlen.reporting import results
+from vvlen.sharding.mesh import gathered
 from vvlen.tasks import documents, tokenizers
 from vvlen.tasks.tokenizers import Tokenizer
 from vvlen.training import optimizer
@@ -107,7 +110,20 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
     vocab_size = math.ceil(tokenizer.vocab_size / _WORDS) * _WORDS
     model = Llama(vocab_size=vocab_size, rope=rope,
                   max_length=config.train.max_length, **fields)
-  return model.clone(remat=config.train.remat)
+  train = config.train
+  loop = dict(
+      scan_layers=True, remat_keeps=train.get('remat_keeps', 'nothing'),
+      stream_dtype=train.get('stream_dtype'),
+  )
+  return model.clone(
+      remat=train.remat, **(loop if train.get('scan_layers', False) else {}))
+
+
+def init_params(model: Llama, key: jax.Array) -> Any:
+  """Returns initial parameters; those of a key do not depend on how layers run."""
+  plain = model.clone(scan_layers=False, remat_keeps='nothing', stream_dtype=None)
+  params = plain.init(key, jnp.zeros((1, 2), jnp.int32))['params']
+  return stacked(params) if model.scan_layers else params
 
 
 def save_model(
@@ -168,7 +184,8 @@ def make_loss(config: Any, arm: Any, model: Llama) -> Callable[..., Any]:
     windows = two_windows(batch.streams, length, batch.offset)
     hidden = [model.apply({'params': params}, x, method='hidden') for x in windows]
     value, terms = chunked_two_window_loss(
-        *hidden, output_table(model, params), *windows, batch.offset, batch.weight,
+        *hidden, gathered(output_table(model, params)), *windows, batch.offset,
+        batch.weight,
         whole_overlap=arm.offsets[1] > 1 / 2,
     )
     first, second, misalignment = terms.values()
@@ -202,11 +219,9 @@ def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
     streams = text[starts + jnp.arange(size)[None]].astype(jnp.int32)
     return Batch(streams, draw_offset(config, arm, offset_key), weight)
 
-  def init(key):
-    return model.init(key, jnp.zeros((1, 2), jnp.int32))['params']
-
-  return Problem(init, sample, make_loss(config, arm, model),
-                 make_optimizer(config, num_steps))
+  return Problem(
+      functools.partial(init_params, model), sample, make_loss(config, arm, model),
+      make_optimizer(config, num_steps))
 
 
 def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:

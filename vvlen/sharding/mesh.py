@@ -29,6 +29,8 @@ _READS, _WRITES = ('fsdp', 'tensor'), ('tensor', 'fsdp')
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r'layer_\d+/(query|key|value|gate|up)/kernel', _READS),
     (r'layer_\d+/(output|down)/kernel', _WRITES),
+    (r'layers/(query|key|value|gate|up)/kernel', (None, *_READS)),
+    (r'layers/(output|down)/kernel', (None, *_WRITES)),
     (r'(output_)?embedding', ('tensor', 'fsdp')),
     (r'decoder/layer_\d+/(query|key|value|mlp_hidden)/kernel', _READS),
     (r'decoder/layer_\d+/(output|mlp_output)/kernel', _WRITES),
@@ -143,6 +145,20 @@ def over_batch(x: jax.Array) -> jax.Array:
   rows. Does nothing without a mesh that has these axes (jax.set_mesh).
   """
   return _constrain(x, ('data', 'fsdp'))
+
+
+def over_tokens(x: jax.Array) -> jax.Array:
+  """Keeps x [B, n, d] sharded by rows as `over_batch`, and by tokens over `tensor`.
+
+  For the residual stream that is kept for gradients: without it, each device of the
+  axis `tensor` would keep the same copy. Tokens that the axis does not divide stay
+  whole. Does nothing without a mesh that has these axes (jax.set_mesh).
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if 'tensor' not in mesh.auto_axes or x.shape[1] % mesh.shape['tensor']:
+    return over_batch(x)
+  rows = tuple(name for name in ('data', 'fsdp') if name in mesh.auto_axes)
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(rows, 'tensor'))
 
 
 def gathered(table: jax.Array) -> jax.Array:

@@ -100,20 +100,9 @@ def simulate_recency(
     raise ValueError(f'anisotropy is 1 in {name}: {anisotropy}')
   if abs(float(residual)) > np.finfo(dtype).max:
     raise ValueError(f'residual is not finite in {name}: {residual}')
-  array = functools.partial(jnp.asarray, dtype=dtype)
-  if sampler == 'reduced':
-    law = factor_law(num_tokens, width, anisotropy, layer_norm)
-    simulation = chunks.Simulation(
-        draw_factor, _reduced(layer_norm), tuple(map(array, law)),
-        (array(width), array(residual)),
-    )
-  elif sampler == 'direct':
-    simulation = chunks.Simulation(
-        tokens_of(num_tokens, width), _direct(layer_norm), (array(anisotropy),),
-        (array(residual),),
-    )
-  else:
-    raise ValueError(f'sampler must be one of {", ".join(SAMPLERS)}: {sampler!r}')
+  simulation = recency_simulation(
+      num_tokens=num_tokens, width=width, anisotropy=anisotropy, layer_norm=layer_norm,
+      residual=residual, sampler=sampler, dtype=dtype)
   settings = dict(
       num_tokens=int(num_tokens), width=int(width), num_layers=int(num_layers),
       anisotropy=float(anisotropy), layer_norm=bool(layer_norm),
@@ -123,6 +112,30 @@ def simulate_recency(
       key, simulation, num_layers=num_layers, num_simulations=num_simulations,
       settings=settings, previous=previous, progress=progress,
   )
+
+
+def recency_simulation(
+    *, num_tokens: int, width: int, anisotropy: float, layer_norm: bool,
+    residual: float, sampler: str, dtype: Any = jnp.float32,
+) -> chunks.Simulation:
+  """Returns what `simulate_recency` simulates; arguments, but the sampler, unchecked.
+
+  Raises:
+    ValueError: on an unknown sampler, or more tokens than the reduced one supports.
+  """
+  array = functools.partial(jnp.asarray, dtype=dtype)
+  if sampler == 'reduced':
+    law = factor_law(num_tokens, width, anisotropy, layer_norm)
+    return chunks.Simulation(
+        draw_factor, _reduced(layer_norm), tuple(map(array, law)),
+        (array(width), array(residual)),
+    )
+  if sampler == 'direct':
+    return chunks.Simulation(
+        tokens_of(num_tokens, width), _direct(layer_norm), (array(anisotropy),),
+        (array(residual),),
+    )
+  raise ValueError(f'sampler must be one of {", ".join(SAMPLERS)}: {sampler!r}')
 
 
 def simulate(

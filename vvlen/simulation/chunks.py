@@ -22,6 +22,7 @@ from vvlen import sharding
 from vvlen.models.causal_stack import Layer
 from vvlen.models.kernels import short as short_inputs
 from vvlen.models.kernels.stages import stage
+from vvlen.sharding import platform
 from vvlen.theory.ordering import order
 
 # Upper limit on the numbers in a chunk's largest array. In float32 they take 512 KiB,
@@ -95,16 +96,12 @@ def run(
   arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
   if not isinstance(key, jax.Array) or jax.random.key_data(key).ndim != 1:
     raise ValueError(f'key must be one key of jax.random.key: {key!r}')
-  tokens, layer = _one(simulation.draw, simulation.layer).eval_shape(*arguments)
-  size = max(math.prod(x.shape) for x in jax.tree.leaves((tokens, layer)))
-  least = _FEW if tokens.shape[0] <= short_inputs.TOKENS else 1
-  chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == least)
+  mesh = sharding.seed_mesh()
+  program, chunk, returned, block = plan(simulation, arguments, num_layers, mesh)
   seed = np.asarray(jax.random.key_data(key)).tolist()
   generator = jax.random.key_impl(key)
   facts = {**settings, 'key': seed, 'generator': generator, 'chunk': chunk}
   identity = ', '.join(f'{name}={value}' for name, value in facts.items())
-  function = _chunk(simulation.draw, simulation.layer, num_layers, chunk)
-  returned = function.eval_shape(*arguments, 0, chunk)
   if previous is None:
     previous = Totals(0, identity, _zeros(returned))
   if previous.run != identity:
@@ -117,12 +114,6 @@ def run(
   done = previous.num_chunks * chunk
   if done > num_simulations:
     raise ValueError(f'previous has {done} simulations already: {num_simulations}')
-  mesh = sharding.seed_mesh()
-  numbers_a_chunk = sum(math.prod(x.shape) for x in jax.tree.leaves(returned))
-  a_call = max(1, _NUMBERS_A_CALL // numbers_a_chunk)
-  group = 1 if jax.default_backend() == 'cpu' else min(_CHUNKS_AT_ONCE, a_call)
-  program = _program(function, mesh, group)
-  block = mesh.size * group * min(_CHUNKS_A_CALL, a_call // group)
 
   def call(start):
     numbers = np.arange(start, start + block)
@@ -145,6 +136,41 @@ def run(
   return (
       Totals(last, identity, sums), Totals(num_simulations // chunk, identity, whole)
   )
+
+
+class Plan(NamedTuple):
+  """How a simulation is computed on some devices."""
+
+  # (*arguments, numbers of chunks [block], simulations in each [block]) -> moments
+  program: Callable[..., Any]
+  chunk: int  # simulations
+  returned: Any  # shapes of the moments of a chunk
+  block: int  # chunks of a call
+
+
+def plan(
+    simulation: Simulation, arguments: tuple[Any, ...], num_layers: int,
+    mesh: jax.sharding.Mesh,
+) -> Plan:
+  """Plans a simulation.
+
+  Args:
+    simulation: how tokens are drawn, and the layer.
+    arguments: (key, draw_arguments, layer_arguments).
+    num_layers: the number of layers.
+    mesh: of one axis, 'seed', over the devices.
+  """
+  tokens, layer = _one(simulation.draw, simulation.layer).eval_shape(*arguments)
+  size = max(math.prod(x.shape) for x in jax.tree.leaves((tokens, layer)))
+  least = _FEW if tokens.shape[0] <= short_inputs.TOKENS else 1
+  chunk = next(c for c in _CHUNK_SIZES if c * size <= _CHUNK_NUMBERS or c == least)
+  function = _chunk(simulation.draw, simulation.layer, num_layers, chunk)
+  returned = function.eval_shape(*arguments, 0, chunk)
+  numbers_a_chunk = sum(math.prod(x.shape) for x in jax.tree.leaves(returned))
+  a_call = max(1, _NUMBERS_A_CALL // numbers_a_chunk)
+  group = 1 if platform.target(mesh) == 'cpu' else min(_CHUNKS_AT_ONCE, a_call)
+  block = mesh.size * group * min(_CHUNKS_A_CALL, a_call // group)
+  return Plan(_program(function, mesh, group), chunk, returned, block)
 
 
 def _one_ahead(call: Callable[[int], Any], starts: Iterable[int]) -> Iterator[Any]:

@@ -103,13 +103,8 @@ def make_trainer(
   def start(key):
     return init_state(problem, purpose_key(key, INIT))
 
-  def advance(*arguments):
-    *shared, state, key = arguments
-    train_key = purpose_key(key, TRAIN)
-    return train_steps(problem, state, train_key, steps_per_call, *shared)
-
-  count = 0 if data is None else 1
-  run = sharding.over_seeds(advance, mesh, group_size, (count,), shared=count)
+  run = make_advance(
+      problem, steps_per_call, group_size, mesh, has_data=data is not None)
   if data is not None:
     run = functools.partial(run, jax.device_put(data, sharding.whole(mesh)))
 
@@ -121,6 +116,29 @@ def make_trainer(
       group_size,
       mesh,
   )
+
+
+def make_advance(
+    problem: Problem, steps_per_call: int, group_size: int, mesh: Mesh, *,
+    has_data: bool,
+) -> Callable[..., Any]:
+  """Returns the jit-compiled function `Trainer.advance`.
+
+  Args:
+    problem: what is trained.
+    steps_per_call: as in `make_trainer`.
+    group_size: as in `make_trainer`.
+    mesh: with the axis 'seed'.
+    has_data: whether its first argument is data that all seeds share.
+  """
+
+  def advance(*arguments):
+    *shared, state, key = arguments
+    train_key = purpose_key(key, TRAIN)
+    return train_steps(problem, state, train_key, steps_per_call, *shared)
+
+  count = int(has_data)
+  return sharding.over_seeds(advance, mesh, group_size, (count,), shared=count)
 
 
 def train(

@@ -74,8 +74,9 @@ def adamw(
   In this order: the gradient is scaled down to `clip_norm`; Adam turns it into a step;
   weight_decay times the parameter is added if the parameter has two axes or more; and
   the sum is scaled by the rate of `warmup_cosine`. So kernels and embeddings decay;
-  biases, the scales of norms and other vectors do not. If layers are stacked along an
-  axis of their own, their vectors are stored as matrices and would decay.
+  biases, the scales of norms and other vectors do not. Below a key `layers`, where a
+  Llama with `scan_layers` has the parameters of all layers, the first axis, that of
+  layers, does not count.
 
   Args:
     learning_rate: the largest rate.
@@ -100,7 +101,9 @@ def adamw(
   _require(clip_norm is None or clip_norm > 0, 'clip_norm must be positive', clip_norm)
   _require(0 <= b1 < 1, 'b1 must be in [0, 1)', b1)
   _require(0 <= b2 < 1, 'b2 must be in [0, 1)', b2)
-  matrices = lambda params: jax.tree.map(lambda x: x.ndim >= 2, params)
+  axes = lambda path, x: x.ndim - ('layers' in [getattr(k, 'key', None) for k in path])
+  matrices = lambda params: jax.tree_util.tree_map_with_path(
+      lambda path, x: axes(path, x) >= 2, params)
   clip = () if clip_norm is None else (optax.clip_by_global_norm(clip_norm),)
   adam = optax.adamw(rate, b1, b2, weight_decay=weight_decay, mask=matrices)
   return optax.chain(*clip, adam)

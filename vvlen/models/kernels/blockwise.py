@@ -32,6 +32,8 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
+from vvlen.sharding import platform
+
 # Tokens per block. On a CPU with two cores, 128 was the fastest, or within noise of it,
 # at lengths of 512 to 4096; accelerators have more processors to keep busy.
 _BLOCK_ON_CPU, _BLOCK = 128, 512
@@ -68,7 +70,7 @@ def chunked_attention(
   queries = queries.transpose(0, 2, 3, 1, 4)
   keys, values = keys.swapaxes(1, 2), values.swapaxes(1, 2)
   if block is None:
-    block = _BLOCK_ON_CPU if jax.default_backend() == 'cpu' else _BLOCK
+    block = _BLOCK_ON_CPU if platform.target() == 'cpu' else _BLOCK
   block = min(block, length)
   if slopes is None:
     positions = None

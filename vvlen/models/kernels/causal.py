@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from vvlen.models.kernels.blockwise import chunked_attention
 from vvlen.models.kernels.dense import Alibi, floating, masked_attention
+from vvlen.sharding import platform
 
 IMPLEMENTATIONS = ('plain', 'chunked', 'cudnn', 'splash')
 
@@ -125,7 +126,7 @@ def _choose(queries, keys, values, slopes):
   """Returns the name of the implementation that is fastest."""
   if queries.shape[1] < _LONG:
     return 'plain'
-  kernel = {'gpu': 'cudnn', 'tpu': 'splash'}.get(jax.default_backend())
+  kernel = {'gpu': 'cudnn', 'tpu': 'splash'}.get(platform.target())
   narrow = jnp.result_type(queries, keys, values).itemsize == 2
   if kernel is None or not narrow:
     return 'chunked'
@@ -139,14 +140,14 @@ def _on_one_device():
   """Whether there is one device, or this runs inside a shard_map over all axes."""
   mesh = jax.sharding.get_abstract_mesh()
   inside = bool(mesh.axis_names) and set(mesh.axis_names) == set(mesh.manual_axes)
-  return jax.device_count() == 1 or inside
+  return platform.num_devices() == 1 or inside
 
 
 def _refusal(implementation, queries, keys, values, slopes):
   """Returns why an implementation does not support the inputs; None if it does."""
   if implementation in ('plain', 'chunked'):
     return None
-  backend, width = jax.default_backend(), queries.shape[-1]
+  backend, width = platform.target(), queries.shape[-1]
   dtypes = {str(x.dtype) for x in (queries, keys, values)}
   if implementation == 'cudnn' and backend != 'gpu':
     return f'needs a GPU: {backend}'
@@ -189,9 +190,37 @@ def _splash(queries, keys, values):
           block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block,
           block_q_dq=block, block_kv_dq=block,
       ),
-      interpret=jax.default_backend() == 'cpu',
+      interpret=platform.target() == 'cpu',
   )
   heads_first = lambda x: jnp.pad(x.swapaxes(1, 2), [(0, 0), (0, 0), padding, (0, 0)])
   scaled = queries * jnp.asarray(width**-0.5, queries.dtype)
-  output = jax.vmap(kernel)(*map(heads_first, (scaled, keys, values)))
+  attend = jax.vmap(kernel)
+  if queries.dtype.itemsize == 2:
+    attend = _in_one_pass(attend)
+  output = attend(*map(heads_first, (scaled, keys, values)))
   return output[:, :, :length].swapaxes(1, 2)
+
+
+def _in_one_pass(function):
+  """Returns a function whose products, and those of its gradient, are of 16 bits.
+
+  TPU kernels refuse products of 16-bit floats where jax_default_matmul_precision asks
+  for more passes, as it does in experiments.
+  """
+  once = lambda: jax.default_matmul_precision('default')
+
+  @jax.custom_vjp
+  def run(*arrays):
+    with once():
+      return function(*arrays)
+
+  def forward(*arrays):
+    with once():
+      return jax.vjp(function, *arrays)
+
+  def backward(pull, gradient):
+    with once():
+      return pull(gradient)
+
+  run.defvjp(forward, backward)
+  return run

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.models.kernels.stages import stage
+from vvlen.sharding import platform
 
 # Used from this many inputs on, if they have at most this many tokens. A sum over d is
 # computed this many terms at a time.
@@ -28,7 +29,7 @@ def suits(shape: Sequence[int]) -> bool:
   """
   num_tokens, width, *batch = shape
   short = num_tokens <= TOKENS and math.prod(batch) >= _INPUTS
-  return short and (width <= _TERMS or jax.default_backend() == 'cpu')
+  return short and (width <= _TERMS or platform.target() == 'cpu')
 
 
 def products(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from vvlen.sharding import platform
+
 
 def stage(function: Callable[..., Any]) -> Callable[..., Any]:
   """Returns the function of arrays, compiled separately on a CPU, unchanged elsewhere.
@@ -29,7 +31,7 @@ def stage(function: Callable[..., Any]) -> Callable[..., Any]:
 
   @functools.wraps(function)
   def apart(*arguments):
-    if jax.default_backend() != 'cpu':
+    if platform.target() != 'cpu':
       return function(*arguments)
     with set_xla_metadata(inlineable='false'):
       return compiled(*arguments)

@@ -7,6 +7,7 @@ nothing is unpickled.
 """
 
 from collections.abc import Mapping
+import functools
 from typing import Any
 
 from etils import epath
@@ -17,8 +18,17 @@ import numpy as np
 from vvlen.models.llama import loading
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama.config import model_of
+from vvlen.models.llama.layers import STACK
 from vvlen.models.llama.model import Llama
-from vvlen.models.llama.names import hub_name, is_transposed, named, nested, REST
+from vvlen.models.llama.names import (
+    hub_name,
+    is_stacked,
+    is_transposed,
+    layer_paths,
+    named,
+    nested,
+    REST,
+)
 from vvlen.models.llama.safetensors import read_json, Tensor
 from vvlen.models.llama.saving import save_checkpoint as save_checkpoint
 
@@ -28,7 +38,8 @@ Shardings = Any
 
 
 def load_checkpoint(
-    folder: epath.PathLike, shardings: Shardings = None, *, dtype: Any = None
+    folder: epath.PathLike, shardings: Shardings = None, *, dtype: Any = None,
+    scan_layers: bool = False,
 ) -> tuple[Llama, dict[str, Any]]:
   """Loads a checkpoint, reading its tensors directly to their devices.
 
@@ -45,6 +56,8 @@ def load_checkpoint(
       functools.partial(vvlen.sharding.mesh.shardings, mesh=mesh). None: the default
       device.
     dtype: of the parameters; None: that of the files, which must then be one for all.
+    scan_layers: whether the model is one with stacked layers (`Llama.scan_layers`).
+      While a parameter is stacked, devices hold its layers twice.
 
   Returns:
     The model and its variables: model.apply(variables, tokens [B, n]) returns logits
@@ -58,7 +71,14 @@ def load_checkpoint(
   """
   model, tensors, parameters = _whole(epath.Path(folder), dtype)
   dtype = next(iter(parameters.values())).dtype
-  expected = nested(parameters)
+  paths: dict[str, list[str]] = {path: [path] for path in parameters}
+  if scan_layers:
+    model = model.clone(scan_layers=True)
+    paths = {path: layer_paths(path, model.num_layers)
+             for path in named(abstract_params(model))}
+  shape_of = lambda path, of: jax.ShapeDtypeStruct(
+      (*(len(of),) * is_stacked(path), *parameters[of[0]].shape), dtype)
+  expected = nested({path: shape_of(path, of) for path, of in paths.items()})
   if callable(shardings):
     shardings = shardings(expected)
   if shardings is None:
@@ -72,13 +92,20 @@ def load_checkpoint(
   elif set(shardings) == {'params'}:
     shardings = shardings['params']
   placed = named(shardings)
-  if placed.keys() != parameters.keys():
-    odd = sorted(placed.keys() ^ parameters.keys())[0]
+  if placed.keys() != paths.keys():
+    odd = sorted(placed.keys() ^ paths.keys())[0]
     raise ValueError(f'shardings do not match the parameters: {odd}')
-  loaded = loading.read_to_devices(
-      {path: tensors[hub_name(path)] for path in parameters}, placed, dtype,
+  read = functools.partial(
+      loading.read_to_devices, dtype=dtype,
       transposed=set(filter(is_transposed, parameters)))
-  return model, {'params': nested(loaded)}
+  alone = [path for path in paths if not is_stacked(path)]
+  loaded = read({path: tensors[hub_name(path)] for path in alone},
+                {path: placed[path] for path in alone})
+  for path in paths.keys() - set(alone):
+    layers = read({of: tensors[hub_name(of)] for of in paths[path]},
+                  dict.fromkeys(paths[path], loading.of_one_layer(placed[path])))
+    loaded[path] = loading.stack(layers.values(), placed[path])
+  return model, {'params': nested({path: loaded[path] for path in paths})}
 
 
 def read_model(folder: epath.PathLike) -> Llama:
@@ -140,6 +167,9 @@ def abstract_params(model: Llama) -> Any:
   key = jax.eval_shape(jax.random.key, 0)
   # Only one layer is traced, since all have the same parameters.
   params = jax.eval_shape(model.clone(num_layers=1).init, key, tokens)['params']
+  if model.scan_layers:
+    deep = lambda x: jax.ShapeDtypeStruct((model.num_layers, *x.shape[1:]), x.dtype)
+    return {**params, STACK: jax.tree.map(deep, params[STACK])}
   layers = {f'layer_{i}': params['layer_0'] for i in range(model.num_layers)}
   return {**params, **layers}
 

@@ -1,7 +1,7 @@
 """Reads tensors of safetensors files directly to their devices, several at a time."""
 
 import collections
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 import concurrent.futures
 import contextlib
 import math
@@ -9,6 +9,8 @@ import os
 import threading
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from vvlen.models.llama import safetensors as safetensors_file
@@ -109,6 +111,35 @@ def _read(
   devices = sharding.addressable_devices_indices_map(shape)
   return jax.make_array_from_single_device_arrays(
       shape, sharding, [placed[device] for device in devices], dtype=dtype)
+
+
+def of_one_layer(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+  """Returns the sharding of one layer of a parameter [layers, ...] that is stacked.
+
+  Raises:
+    ValueError: if layers are sharded over devices.
+  """
+  if not isinstance(sharding, NamedSharding):
+    return sharding
+  rest = sharding.spec[1:]
+  if sharding.spec and sharding.spec[0] is not None:
+    raise ValueError(f'stacked layers must not be sharded over devices: {sharding}')
+  return NamedSharding(
+      sharding.mesh, PartitionSpec(*rest), memory_kind=sharding.memory_kind)
+
+
+def stack(
+    layers: Iterable[jax.Array], sharding: jax.sharding.Sharding
+) -> jax.Array:
+  """Stacks arrays along a new first axis, each device its own parts."""
+  layers = list(layers)
+  shape = len(layers), *layers[0].shape
+  parts = [jnp.stack([shard.data for shard in shards])
+           for shards in zip(*(x.addressable_shards for x in layers), strict=True)]
+  on = {part.device: part for part in parts}
+  devices = sharding.addressable_devices_indices_map(shape)
+  return jax.make_array_from_single_device_arrays(
+      shape, sharding, [on[device] for device in devices], dtype=layers[0].dtype)
 
 
 class _Room:

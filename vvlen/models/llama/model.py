@@ -16,6 +16,7 @@ Axes: B sequences, n tokens, V words, d width, h query heads, k key heads, w wid
 head.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -26,6 +27,7 @@ import jax.numpy as jnp
 from vvlen.models import rope as rotary
 from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kv_cache import Cache, store
+from vvlen.models.llama import layers as stack
 from vvlen.models.llama.block import Block, INIT, rms_norm
 from vvlen.models.rope import Dynamic, Rope
 from vvlen.sharding.mesh import gathered, over_batch
@@ -54,6 +56,15 @@ class Llama(nn.Module):
     implementation: one of `vvlen.models.kernels.causal.IMPLEMENTATIONS`; None chooses.
     remat: whether a layer keeps only its input for the backward pass and computes all
       else again.
+    scan_layers: whether the parameters of all layers are stacked, in arrays
+      [num_layers, ...] below the key `layers`, and the layers run in a loop: compiling
+      then takes the same time for any number of layers.
+      `vvlen.models.llama.layers.stacked` converts parameters. The initial weights of a
+      key differ from those without.
+    remat_keeps: with scan_layers and remat, what else a layer keeps: 'nothing', or
+      'products' with kernels.
+    stream_dtype: with scan_layers, the dtype of the residual stream between layers, of
+      which remat keeps one array per layer; None: float32 or wider.
     dtype: of the matrix products; None: that of the parameters, which are initialized
       in float32. Norms, softmax, the residual stream and logits are float32 or wider.
   """
@@ -75,6 +86,9 @@ class Llama(nn.Module):
   norm: str = 'none'
   implementation: str | None = None
   remat: bool = False
+  scan_layers: bool = False
+  remat_keeps: str = 'nothing'
+  stream_dtype: Any = None
   dtype: Any = None
 
   def setup(self):
@@ -85,18 +99,20 @@ class Llama(nn.Module):
     if not self.tied:
       self.output_embedding = self.param('output_embedding', INIT, table, jnp.float32)
     block = Block
-    if self.remat:
+    if self.remat and not self.scan_layers:
       block = nn.remat(Block, methods=['__call__'])
-    self.layer = [
-        block(
-            width=self.width, mlp_width=self.mlp_width, num_heads=self.num_heads,
-            num_key_heads=self.num_key_heads, head_width=_head_width(self),
-            late_turn=isinstance(self.rope and self.rope.stretched, Dynamic),
-            epsilon=self.epsilon, attention_bias=self.attention_bias,
-            output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=self.norm,
-            implementation=self.implementation, dtype=self.dtype,
-        ) for _ in range(self.num_layers)
-    ]
+    make = functools.partial(
+        block, width=self.width, mlp_width=self.mlp_width, num_heads=self.num_heads,
+        num_key_heads=self.num_key_heads, head_width=_head_width(self),
+        late_turn=isinstance(self.rope and self.rope.stretched, Dynamic),
+        epsilon=self.epsilon, attention_bias=self.attention_bias,
+        output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=self.norm,
+        implementation=self.implementation, dtype=self.dtype,
+    )
+    if self.scan_layers:
+      self.layers = make()
+    else:
+      self.layer = [make() for _ in range(self.num_layers)]
     self.final_norm = rms_norm(self.epsilon)
 
   def __call__(
@@ -142,8 +158,14 @@ class Llama(nn.Module):
     elif isinstance(self.rope and self.rope.stretched, Dynamic):
       length = jnp.asarray(positions).max(-1) + 1
     turns = self._turns(positions, length, x.dtype)
-    for layer in self.layer:
-      x = over_batch(layer(x, turns))
+    if self.scan_layers:
+      x = stack.scan(
+          self.layers, x, turns, self.num_layers, remat=self.remat,
+          kept=self.remat_keeps, dtype=self.stream_dtype,
+      )
+    else:
+      for layer in self.layer:
+        x = over_batch(layer(x, turns))
     return self._finish(x)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
@@ -169,7 +191,7 @@ class Llama(nn.Module):
     x = self._embed(tokens)
     turns = self._turns(jnp.arange(tokens.shape[1]), lengths, x.dtype)
     keys, values = [], []
-    for layer in self.layer:
+    for layer in self._each_layer():
       x, key, value = layer.prefill(x, turns)
       keys.append(store(key, capacity))
       values.append(store(value, capacity))
@@ -198,11 +220,17 @@ class Llama(nn.Module):
       # the rates of earlier lengths.
       held = self._turns(jnp.arange(cache.keys[0].shape[2]), length, x.dtype)
     keys, values = [], []
-    for layer, key, value in zip(self.layer, cache.keys, cache.values, strict=True):
+    layers = self._each_layer()
+    for layer, key, value in zip(layers, cache.keys, cache.values, strict=True):
       x, key, value = layer.step(x, own, held, key, value, cache.length)
       keys.append(key)
       values.append(value)
     return self._finish(x), Cache(tuple(keys), tuple(values), length)
+
+  def _each_layer(self):
+    if self.scan_layers:
+      return stack.one_by_one(self.layers, self.num_layers)
+    return self.layer
 
   def _embed(self, tokens):
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -241,6 +269,12 @@ def check_model(model: Llama) -> None:
   if model.num_heads % model.num_key_heads:
     raise ValueError(f'{model.num_key_heads} key heads do not divide '
                      f'{model.num_heads} query heads')
+  if model.remat_keeps not in stack.KEPT:
+    raise ValueError(f'remat_keeps must be one of {", ".join(stack.KEPT)}: '
+                     f'{model.remat_keeps!r}')
+  if not model.scan_layers and (model.remat_keeps, model.stream_dtype) != (
+      'nothing', None):
+    raise ValueError('remat_keeps and stream_dtype need scan_layers')
   if model.head_width is None and model.width % model.num_heads:
     raise ValueError(f'{model.num_heads} heads do not divide a width of {model.width}')
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 
+from vvlen.models.llama.layers import STACK
+
 # Parameters of a layer; REST has all others.
 _LAYER = {
     'attention_norm/scale': 'input_layernorm.weight',
@@ -39,6 +41,22 @@ def hub_name(path: str) -> str:
     return REST[path]
   layer, _, rest = path.partition('/')
   return f'model.layers.{layer.removeprefix("layer_")}.{_LAYER[rest]}'
+
+
+def is_stacked(path: str) -> bool:
+  """Whether a parameter holds those of all layers, [layers, ...]."""
+  return path.startswith(f'{STACK}/')
+
+
+def layer_paths(path: str, num_layers: int) -> list[str]:
+  """Returns the paths of a parameter in each layer if it is stacked, else its own.
+
+  For example, 'layers/query/kernel' gives 'layer_0/query/kernel' and so on.
+  """
+  if not is_stacked(path):
+    return [path]
+  rest = path.removeprefix(f'{STACK}/')
+  return [f'layer_{i}/{rest}' for i in range(num_layers)]
 
 
 def is_transposed(path: str) -> bool:

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 import jax
@@ -17,7 +17,13 @@ import numpy as np
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama.config import config_of
 from vvlen.models.llama.model import Llama
-from vvlen.models.llama.names import hub_name, is_transposed, named
+from vvlen.models.llama.names import (
+    hub_name,
+    is_stacked,
+    is_transposed,
+    layer_paths,
+    named,
+)
 from vvlen.models.llama.safetensors import check_link, INDEX, ONE_FILE, read_json
 
 _FILE_BYTES = 2**31  # limit per file, except for a single larger tensor
@@ -63,7 +69,7 @@ def save_checkpoint(
       of `like` is a link to a place outside it.
   """
   folder = epath.Path(folder)
-  params = named(variables['params'])
+  params = _by_layer(named(variables['params']), model.num_layers)
   dtypes = {str(x.dtype) for x in params.values()}
   if len(dtypes) > 1 or not dtypes <= set(map(str, safetensors_file.DTYPES.values())):
     raise ValueError(f'parameters must have the same float dtype: {sorted(dtypes)}')
@@ -80,12 +86,12 @@ def save_checkpoint(
     for path in others:
       check_link(path)
   files = _files(params)
-  arrays = ((file, hub_name(path), _gather(params[path], is_transposed(path)))
+  arrays = ((file, hub_name(path), _gather(params[path].array(), is_transposed(path)))
             for file, paths in files.items() for path in paths)
   if jax.process_index() == 0:
     texts = {'config.json': config}
     if len(files) > 1:
-      total = sum(x.size * x.dtype.itemsize for x in params.values())
+      total = sum(math.prod(x.shape) * x.dtype.itemsize for x in params.values())
       where = {hub_name(path): file for file, paths in files.items() for path in paths}
       texts[INDEX] = {'metadata': {'total_size': total}, 'weight_map': where}
     _write(folder, arrays, texts, others)
@@ -96,6 +102,36 @@ def save_checkpoint(
     from jax.experimental import multihost_utils
 
     multihost_utils.sync_global_devices('save_checkpoint')
+
+
+class _Param(NamedTuple):
+  """An array, or one layer of an array [layers, ...]."""
+
+  whole: jax.Array
+  layer: int | None = None
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.whole.shape[self.layer is not None:]
+
+  @property
+  def dtype(self) -> Any:
+    return self.whole.dtype
+
+  def array(self) -> jax.Array:
+    return self.whole if self.layer is None else self.whole[self.layer]
+
+
+def _by_layer(params: dict[str, jax.Array], num_layers: int) -> dict[str, _Param]:
+  """Returns the parameters with a path for each layer, as in files."""
+  found = {}
+  for path, x in params.items():
+    if not is_stacked(path):
+      found[path] = _Param(x)
+      continue
+    for layer, own in enumerate(layer_paths(path, num_layers)):
+      found[own] = _Param(x, layer)
+  return found
 
 
 def _write(
@@ -157,7 +193,7 @@ def _gather(x: jax.Array, transposed: bool) -> np.ndarray:
   return np.ascontiguousarray(array.T if transposed else array)
 
 
-def _files(params: dict[str, jax.Array]) -> dict[str, list[str]]:
+def _files(params: dict[str, _Param]) -> dict[str, list[str]]:
   """Returns {file: paths of the parameters that are saved in it}."""
   groups: list[list[str]] = [[]]
   size = 0

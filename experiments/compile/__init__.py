@@ -1,0 +1,5 @@
+"""Compiles the programs of experiments for TPU slices, without a TPU."""
+
+# The keys of programs.EXPERIMENTS, which needs JAX.
+NAMES = ['retrieval', 'lookup', 'retrieval_growing', 'lookup_growing', 'recency_bias',
+         'counting', 'language_model', 'llama_2_7b_4096', 'llama_2_7b_8192']

@@ -1,0 +1,120 @@
+"""Rows of compiled programs as a table, JSON and Markdown. Runs without JAX."""
+
+from collections.abc import Callable, Mapping, Sequence
+import json
+from typing import Any
+
+from etils import epath
+
+from experiments.compile.chips import CHIPS
+
+Row = Mapping[str, Any]
+
+_WORDS = """\
+Programs compiled for slices without one, by `python -m experiments.compile`. Nothing
+here was measured on a device.
+
+- Bytes are those of one chip. Arguments and temporaries together must fit its memory.
+- FLOPs are counted in the traced program, with loops and what remat computes again;
+  bytes a step are those that the compiled program reads and writes in the main memory,
+  with loops, an estimate.
+- The floor is the larger of FLOPs / peak and bytes / bandwidth, by published peaks of
+  bfloat16 products. It is not a measurement: small products, products of float32 (which
+  take several passes) and waiting for other chips take longer.
+- Hours are what follows from the floor for all steps of the experiment, without
+  compiling, measuring and saving.
+- A dash: not known, because the program does not fit or was not compiled.
+"""
+
+
+def floor(row: Row) -> float:
+  """Returns the least seconds of a step, by published peaks."""
+  chip = next(chip for chip in CHIPS.values() if chip.name == row['chip'])
+  return max(row['flops'] / chip.flops, row.get('bytes', 0) / chip.bandwidth)
+
+
+def needs(row: Row) -> float | None:
+  """Returns the bytes of memory that a chip needs."""
+  if 'exceeds' in row:
+    return row['memory'] + row['exceeds']
+  if 'temporaries' not in row:
+    return None
+  return sum(row[name] for name in ('arguments', 'temporaries', 'results', 'code'))
+
+
+def _fits(row: Row) -> str:
+  if 'exceeds' in row:
+    return f'no, by {_size(row["exceeds"])}'
+  return 'not compiled' if 'temporaries' not in row else (
+      'yes' if needs(row) <= row['memory'] else 'no')
+
+
+def _collectives(row: Row) -> str:
+  found = row.get('collectives', {})
+  return '; '.join(f'{x["number"]:,.3g} {kind} {_size(x["bytes"])}'
+                   for kind, x in found.items()) or ('none' if 'bytes' in row else '–')
+
+
+def _size(value: float | None) -> str:
+  if value is None:
+    return '–'
+  for unit, size in (('GiB', 2**30), ('MiB', 2**20), ('KiB', 2**10)):
+    if value >= size:
+      return f'{value / size:.1f} {unit}'
+  return f'{value:.0f} B'
+
+
+def _number(value: float | None) -> str:
+  return '–' if value is None else f'{value:.3g}'
+
+
+def _hours(row: Row) -> float:
+  return floor(row) * row['steps'] / 3600
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ('experiment', lambda row: row['experiment']),
+    ('slice', lambda row: f'{row["topology"]} ({row["chips"]} chips)'),
+    ('fits', _fits),
+    ('compiling', lambda row: f'{row["compile_seconds"]:.0f} s'
+     if 'compile_seconds' in row else '–'),
+    ('arguments', lambda row: _size(row.get('arguments'))),
+    ('temporaries', lambda row: _size(row.get('temporaries'))),
+    ('code', lambda row: _size(row.get('code'))),
+    ('memory', lambda row: _size(row['memory'])),
+    ('FLOPs a step', lambda row: _number(row['flops'])),
+    ('bytes a step', lambda row: _number(row.get('bytes'))),
+    ('collectives a step', _collectives),
+    ('floor a step', lambda row: f'{_number(floor(row))} s'),
+    ('steps', lambda row: f'{row["steps"]:,}'),
+    ('hours', lambda row: _number(_hours(row))),
+    ('chip-hours', lambda row: _number(_hours(row) * row['chips'])),
+)
+
+
+def table(rows: Sequence[Row]) -> str:
+  """Returns rows as a Markdown table."""
+  lines = [[name for name, _ in _COLUMNS], ['---'] * len(_COLUMNS)]
+  lines += [[cell(row) for _, cell in _COLUMNS] for row in rows]
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def lines(row: Row) -> str:
+  """Returns a row as lines, for a terminal."""
+  found = [f'{name:>20}  {cell(row)}' for name, cell in _COLUMNS]
+  return '\n'.join([*found, f'{"note":>20}  {row["note"]}'])
+
+
+def add(folder: epath.Path, row: Row) -> None:
+  """Adds a row to compiled.json and README.md of a folder, or replaces it."""
+  path = folder / 'compiled.json'
+  rows = json.loads(path.read_text()) if path.exists() else []
+  same = lambda other: all(row[x] == other[x] for x in ('experiment', 'topology'))
+  rows = sorted([*(x for x in rows if not same(x)), row],
+                key=lambda x: (x['experiment'], x['chips'], x['topology']))
+  folder.mkdir(parents=True, exist_ok=True)
+  path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + '\n')
+  notes = '\n'.join(f'- {x["experiment"]}, {x["topology"]}: {x["note"]}.' for x in rows)
+  (folder / 'README.md').write_text(
+      f'# Programs compiled for slices\n\n{_WORDS}\n{table(rows)}\n\n'
+      f'What each row is:\n\n{notes}\n')

@@ -1,0 +1,263 @@
+"""Programs compiled for slices: what is counted, the command, and real small slices."""
+
+import functools
+import json
+import sys
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import pytest
+
+from configs import retrieval
+from experiments.compile import (
+    chips,
+    hlo,
+    measure,
+    NAMES,
+    operations,
+    programs,
+    report,
+)
+from experiments.length_generalization import training
+from vvlen.models.kernels.causal import causal_attention
+from vvlen.models.llama import abstract_params
+from vvlen.sharding import platform
+
+SEEDS = PartitionSpec('seed')
+
+
+def _over(mesh, function):
+  return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=SEEDS, out_specs=SEEDS,
+                               check_vma=False))
+
+
+def _array(mesh, *shape, dtype=jnp.float32, spec=SEEDS):
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
+
+
+def _turning(mesh, turns):
+  """A loop with a product of [2, 3, 3] matrices and a sum over devices."""
+
+  def body(x, _):
+    return jax.lax.psum(x @ x, 'seed'), None
+
+  return _over(mesh, lambda x: jax.lax.scan(body, x, length=turns)[0]), _array(
+      mesh, 16, 3, 3)
+
+
+def test_operations_are_those_of_all_turns_and_devices():
+  function, x = _turning(programs.seeds_mesh(jax.devices()), 5)
+  product = 2 * 2 * 3 * 3 * 3
+  assert operations.operations(function.trace(x).jaxpr) == 8 * 5 * product
+  y = jnp.zeros((4, 7))
+  count = lambda f: operations.operations(jax.make_jaxpr(f)(y))
+  assert count(lambda y: y @ y.T) == 2 * 4 * 4 * 7
+  assert count(jnp.exp) == count(lambda y: y.sum()) == 28
+  # Of two branches the larger, and what is computed again for a gradient.
+  assert count(lambda y: jax.lax.cond(y[0, 0] > 0, jnp.exp, lambda y: y, y)) == 28
+  again = lambda f: count(jax.grad(lambda y: f(y).sum()))
+  plain = lambda y: jnp.exp(y @ y.T)
+  assert again(jax.checkpoint(plain)) - again(plain) >= 2 * 4 * 4 * 7
+
+
+@pytest.mark.parametrize('turns', [2, 7])
+def test_collectives_and_bytes_are_those_of_all_turns(turns):
+  function, x = _turning(programs.seeds_mesh(jax.devices()), turns)
+  found = hlo.traffic(function.lower(x).compile().as_text())
+  size = 2 * 3 * 3 * 4
+  assert found.collectives == {'all-reduce': (turns, turns * size)}
+  assert found.unknown_loops == 0
+  # At least: each turn reads and writes the matrices, and their sum.
+  assert 4 * size * turns <= found.bytes <= 12 * size * turns + 200
+
+
+def test_a_fusion_that_reads_a_slice_moves_a_slice():
+  text = """HloModule m
+
+%body (p.0: f32[100,8], p.1: s32[]) -> f32[8] {
+  %p.0 = f32[100,8]{1,0} parameter(0)
+  %p.1 = s32[] parameter(1)
+  %cut = f32[1,8]{1,0} dynamic-slice(%p.0, %p.1), dynamic_slice_sizes={1,8}
+  ROOT %r = f32[8]{0} bitcast(%cut)
+}
+
+ENTRY %main (a: f32[100,8], i: s32[]) -> f32[8] {
+  %a = f32[100,8]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %near = f32[8]{0:T(128)S(1)} fusion(%a, %i), kind=kLoop, calls=%body
+  ROOT %far = f32[8]{0} fusion(%a, %i), kind=kLoop, calls=%body
+}
+"""
+  # The first writes to the core's own memory, which does not count.
+  index = 4
+  assert hlo.traffic(text).bytes == (32 + index) + (32 + index + 32)
+
+
+@pytest.mark.parametrize('message, expected', [
+    ('Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm. Exceeded hbm '
+     'capacity by 4.25G.', 4.25 * 2**30),
+    ('the total memory required for HLO temporaries (72.00G) exceeds available HBM '
+     '(15.75G).', 56.25 * 2**30),
+    ('Exceeded hbm capacity by 512.5M.', 512.5 * 2**20),
+    ('Mosaic failed to compile', None),
+])
+def test_what_is_missing_is_read_from_the_message(message, expected):
+  assert measure.exceeds(message) == expected
+
+
+def _row(**fields):
+  return {'experiment': 'one', 'topology': 'v5e:2x2', 'chips': 4, 'chip': 'TPU v5e',
+          'memory': 16 * 2**30, 'flops': 197e9, 'steps': 3600, 'note': 'a note',
+          **fields}
+
+
+def test_floors_follow_from_published_peaks():
+  compiled = {'arguments': 2**30, 'temporaries': 2**31, 'results': 0, 'code': 0,
+              'compile_seconds': 7.0, 'collectives': {}}
+  assert report.floor(_row(bytes=0, **compiled)) == pytest.approx(1e-3)
+  slow = _row(bytes=819e9, **compiled)  # a second, by the bandwidth
+  assert report.floor(slow) == pytest.approx(1.0)
+  line = report.table([slow]).splitlines()[2]
+  cells = [cell.strip() for cell in line.strip('|').split('|')]
+  assert cells[2:6] == ['yes', '7 s', '1.0 GiB', '2.0 GiB']
+  assert cells[-3:] == ['3,600', '1', '4']  # steps, hours, chip-hours
+  assert report.needs(slow) == 3 * 2**30
+  assert '| no, by 2.0 GiB |' in report.table([_row(exceeds=2.0**31)])
+  assert '| not compiled |' in report.table([_row(arguments=1)])
+
+
+def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
+  for fields in ({'flops': 1.0}, {'flops': 2.0}, {'topology': 'v5e:4x4', 'chips': 16}):
+    report.add(tmp_path, _row(**fields))
+  rows = json.loads((tmp_path / 'compiled.json').read_text())
+  assert [(x['topology'], x['flops']) for x in rows] == [
+      ('v5e:2x2', 2.0), ('v5e:4x4', 197e9)]
+  assert (tmp_path / 'README.md').read_text().count('| one |') == 2
+
+
+def test_names_of_the_command_are_those_of_the_programs():
+  assert list(programs.EXPERIMENTS) == NAMES
+
+
+def test_sizes_of_slices_are_their_chips():
+  for kind, shapes in chips.SHAPES.items():
+    for shape in shapes:
+      where = chips.slice_of(f'{kind}:{shape}')
+      assert where.chip is chips.CHIPS[kind]
+      assert where.compiles == (kind != 'h100')
+  assert chips.slice_of('v5p:4x4x4').size == 64
+  assert chips.slice_of('h100:8').size == 8
+
+
+def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
+  small = programs.LLAMA_2_7B.clone(width=64, mlp_width=128, num_layers=2, num_heads=2,
+                                    num_key_heads=2, vocab_size=64)
+  monkeypatch.setattr(programs, 'LLAMA_2_7B', small)
+  monkeypatch.setattr(programs, 'BATCH', 8)
+  program = programs.llama(16, jax.devices())
+  row = measure.count(program, chips.slice_of('h100:8'))
+  sizes = [x.size for x in jax.tree.leaves(abstract_params(small))]
+  matrices = sum(x for x in sizes if x > 128)
+  rest = sum(sizes) - matrices
+  # Parameters and two moments in four bytes; vectors are on every device, and so are
+  # three counts of steps, a seed and α. A stream has 16 + 7 tokens.
+  assert row['arguments'] == 12 * (matrices / 8 + rest) + 23 * 4 + 3 * 4 + 8 + 4
+  assert row['flops'] > 6 * matrices * 2 * 16
+
+
+@pytest.mark.parametrize('arguments, says', [
+    (('--topology=v9:2x2', '--experiment=retrieval'), 'one of v5e, v5p, v6e, h100'),
+    (('--topology=v5e:3x3', '--experiment=retrieval'), 'v5e:2x2, v5e:2x4'),
+    (('--topology=v5e:2x2', '--experiment=retrival'), '(retrieval?): must be one of'),
+    (('--topology=h100:8', '--experiment=retrieval'), 'needs a compiler'),
+    (('--topology=v5e:2x2', '--experiment=retrieval'), "pip install '.[compile]'"),
+])
+def test_wrong_input_ends_with_one_line(run_here, monkeypatch, tmp_path, arguments,
+                                        says):
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  monkeypatch.setitem(sys.modules, 'libtpu', None)  # not installed
+  monkeypatch.setattr(jax.config, 'update', lambda *_: None)
+  done = run_here('compile', *arguments, f'--output={tmp_path}')
+  assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
+  assert says in done.stderr
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope='module')
+def tpus():
+  """Four chips of a v5e, which can only be compiled for."""
+  pytest.importorskip('libtpu', reason='needs the compiler of TPUs: libtpu')
+  # Programs for devices that are not there cannot be read from the cache.
+  cached = jax.config.jax_enable_compilation_cache
+  jax.config.update('jax_enable_compilation_cache', False)
+  compilation_cache.reset_cache()
+  yield measure.devices_of(chips.slice_of('v5e:2x2'))
+  jax.config.update('jax_enable_compilation_cache', cached)
+  compilation_cache.reset_cache()
+
+
+def test_an_ensemble_compiles_for_a_slice(tpus):
+  config = retrieval.get_config('smoke')
+  config.num_seeds = 6
+  program = programs._ensemble(
+      training.problem(config, 'layer_norm'), config, tpus, 3, 'smoke')
+  row = measure.measure(program, chips.slice_of('v5e:2x2'))
+  assert row['collectives'] == {}  # seeds never meet
+  assert row['unknown_loops'] == 0
+  assert row['steps_a_call'] == 5 and row['steps'] == 3 * 20
+  assert 0 < row['arguments'] < 2**24 and row['flops'] > 1e6
+  assert report.table([{'experiment': 'smoke', **row}]).count('| yes |') == 1
+
+
+@pytest.mark.parametrize('precision', [None, 'float32'])
+def test_the_attention_kernel_compiles_at_the_precision_of_experiments(tpus, precision):
+  mesh, seen = programs.seeds_mesh(tpus), []
+
+  def local(x):
+    seen.append(platform.target())
+    return jax.grad(lambda x: causal_attention(x, x, x).astype(jnp.float32).sum())(x)
+
+  x = _array(mesh, 4, 512, 2, 128, dtype=jnp.bfloat16)
+  with jax.default_matmul_precision(precision):
+    text = _over(mesh, local).lower(x).compile().as_text()
+  assert set(seen) == {'tpu'}
+  assert 'splash_mha_fwd' in text and 'splash_mha_dkv' in text
+
+
+def test_a_program_that_does_not_fit_says_by_how_much(tpus):
+  mesh = programs.seeds_mesh(tpus)
+  x = _array(mesh, 4, 3 * 2**30)  # 12 GiB on each chip, twice
+  function = jax.jit(lambda x, y: x @ x.T + y.sum())
+  program = programs.Program(function, (x, x), mesh, 1, 1, 'too large')
+  row = measure.measure(program, chips.slice_of('v5e:2x2'))
+  assert row['exceeds'] > 2**30 and 'temporaries' not in row
+  assert '| no, by ' in report.table([{'experiment': 'large', **row}])
+
+
+def test_loops_of_a_slice_have_their_turns(tpus):
+  for turns in (3, 9):
+    function, x = _turning(programs.seeds_mesh(tpus), turns)
+    with jax.default_matmul_precision('float32'):
+      found = hlo.traffic(function.lower(
+          jax.ShapeDtypeStruct((8, 3, 3), jnp.float32, sharding=x.sharding)
+      ).compile().as_text())
+    assert found.unknown_loops == 0
+    assert found.collectives['all-reduce'][0] == turns
+
+
+@pytest.mark.slow
+def test_a_step_of_a_small_llama_compiles_for_a_slice(tpus, monkeypatch):
+  small = programs.LLAMA_2_7B.clone(width=256, mlp_width=256, num_layers=2, num_heads=2,
+                                    num_key_heads=2, vocab_size=512)
+  monkeypatch.setattr(programs, 'LLAMA_2_7B', small)
+  monkeypatch.setattr(programs, 'BATCH', 4)
+  monkeypatch.setattr(programs, '_AXES', {4: (1, 2, 2)})
+  run = functools.partial(measure.measure, where=chips.slice_of('v5e:2x2'))
+  row = run(programs.llama(512, tpus))
+  assert {'all-gather', 'all-reduce'} <= row['collectives'].keys()
+  assert row['unknown_loops'] == 0
+  # Parameters and two moments, cut in four.
+  params = sum(x.size for x in jax.tree.leaves(abstract_params(small)))
+  assert 3 * params <= row['arguments'] <= 3.1 * params + 2**14
