@@ -14,6 +14,7 @@ from vvlen.models.attention import SingleHeadAttention
 from vvlen.models.decoder import Decoder, SequenceRegressor
 from vvlen.models.dictionary import DictionaryRetriever
 from vvlen.models.language_model import LanguageModel
+from vvlen.models.llama.model import Llama
 from vvlen.models.norm import PostAttentionNorm, standardize
 from vvlen.models.retriever import Retriever
 
@@ -29,6 +30,8 @@ _retriever = functools.partial(Retriever, 3, W, value_bias=True)
 _dictionary = functools.partial(DictionaryRetriever, 7, 3, 4, W)
 _decoder = functools.partial(
     Decoder, 7, width=W, num_heads=H, positions='learned', max_positions=N)
+_llama = functools.partial(
+    Llama, 7, W, W, 2, H, 1, head_width=4, attention_bias=True, mlp_bias=True)
 # Makers of modules by their common fields, and the inputs of each.
 MODULES = {
     'attention': (_attention, (QUERY, ITEMS)),
@@ -36,6 +39,9 @@ MODULES = {
     'dictionary': (_dictionary, (TOKENS[:, 0], KEYS)),
     'decoder': (_decoder, (TOKENS,)),
     'language_model': (lambda **fields: LanguageModel(_decoder(**fields)), (TOKENS,)),
+    'llama': (_llama, (TOKENS,)),
+    'llama_in_a_loop': (
+        functools.partial(_llama, scan_layers=True, tied=False), (TOKENS,)),
     'regressor': (lambda **fields: SequenceRegressor(_decoder(**fields)),
                   (TOKENS, np.arange(2))),
 }

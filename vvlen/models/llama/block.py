@@ -19,13 +19,22 @@ import jax.numpy as jnp
 from vvlen.models import rope as rotary
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kv_cache import append, attend_cached
-from vvlen.models.norm import PostAttentionNorm
+from vvlen.models.norm import Norm, PostAttentionNorm
 from vvlen.sharding.mesh import over_heads
 
 # Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
 Turns = tuple[jax.Array, jax.Array] | None
 
 INIT = nn.initializers.normal(0.02)
+
+
+def init_kernel(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+  """Draws a kernel [inputs, outputs] from a normal distribution of spread 0.02.
+
+  It is drawn as [outputs, inputs]: the initial weights of a seed are those of earlier
+  versions, whose kernels were so.
+  """
+  return INIT(key, shape[::-1], dtype).T
 
 
 class Block(nn.Module):
@@ -46,22 +55,29 @@ class Block(nn.Module):
   attention_bias: bool = False
   output_bias: bool = False
   mlp_bias: bool = False
-  norm: str = 'none'
+  norm: Norm = 'none'
   implementation: str | None = None
   dtype: Any = None
+  param_dtype: Any = jnp.float32
+  precision: jax.lax.PrecisionLike = None
+  kernel_init: nn.initializers.Initializer = init_kernel
+  bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
   def setup(self):
     """Creates the layers and names their parameters."""
     def project(features, bias):
-      return Projection(features, bias, self.dtype)
+      return Projection(features, bias, self.dtype, self.param_dtype, self.precision,
+                        self.kernel_init, self.bias_init)
 
-    self.attention_norm = rms_norm(self.epsilon)
+    self.attention_norm = rms_norm(self.epsilon, self.param_dtype)
     self.query = project(self.num_heads * self.head_width, self.attention_bias)
     self.key = project(self.num_key_heads * self.head_width, self.attention_bias)
     self.value = project(self.num_key_heads * self.head_width, self.attention_bias)
-    self.post_attention_norm = PostAttentionNorm(self.norm)
+    self.post_attention_norm: Any = (
+        PostAttentionNorm(self.norm, param_dtype=self.param_dtype)
+        if isinstance(self.norm, str) else unbound(self.norm))
     self.output = project(self.width, self.output_bias)
-    self.mlp_norm = rms_norm(self.epsilon)
+    self.mlp_norm = rms_norm(self.epsilon, self.param_dtype)
     self.gate = project(self.mlp_width, self.mlp_bias)
     self.up = project(self.mlp_width, self.mlp_bias)
     self.down = project(self.width, self.mlp_bias)
@@ -142,37 +158,44 @@ class Projection(nn.Module):
     features: number of outputs.
     use_bias: whether there is a bias.
     dtype: of the product; None: that of the kernel.
+    param_dtype: of kernel and bias.
+    precision: of the product.
+    kernel_init: draws the kernel.
+    bias_init: draws the bias.
   """
 
   features: int
   use_bias: bool = False
   dtype: Any = None
+  param_dtype: Any = jnp.float32
+  precision: jax.lax.PrecisionLike = None
+  kernel_init: nn.initializers.Initializer = init_kernel
+  bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """Maps [..., inputs] to [..., outputs], of the dtype of the product."""
-    kernel = self.param('kernel', _kernel_init, (x.shape[-1], self.features),
-                        jnp.float32)
+    kernel = self.param('kernel', self.kernel_init, (x.shape[-1], self.features),
+                        self.param_dtype)
     dtype = self.dtype or kernel.dtype
     # All tokens as rows of one matrix: with two batch axes, XLA's gradient of a product
     # is many times slower on a CPU.
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)
-    y = rows @ kernel.astype(dtype)
+    y = jnp.matmul(rows, kernel.astype(dtype), precision=self.precision)
     if self.use_bias:
-      bias = self.param('bias', nn.initializers.zeros, (self.features,), jnp.float32)
+      bias = self.param('bias', self.bias_init, (self.features,), self.param_dtype)
       y = y + bias.astype(dtype)[None]
     return y.reshape(*x.shape[:-1], self.features)
 
 
-def _kernel_init(key, shape, dtype):
-  # Drawn as [outputs, inputs]: the initial weights of a seed are those of earlier
-  # versions, whose kernels were so.
-  return INIT(key, shape[::-1], dtype).T
-
-
-def rms_norm(epsilon: float) -> nn.RMSNorm:
+def rms_norm(epsilon: float, param_dtype: Any = jnp.float32) -> nn.RMSNorm:
   """Returns RMSNorm, computed in float32 or wider."""
-  return nn.RMSNorm(epsilon=epsilon)
+  return nn.RMSNorm(epsilon=epsilon, param_dtype=param_dtype)
+
+
+def unbound(norm: Norm) -> Norm:
+  """Returns a copy of a linen module without a parent; others as they are."""
+  return norm.clone(parent=None) if isinstance(norm, nn.Module) else norm
 
 
 def _turn(x, turns):

@@ -28,7 +28,8 @@ from vvlen.models import rope as rotary
 from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kv_cache import Cache, store
 from vvlen.models.llama import layers as stack
-from vvlen.models.llama.block import Block, INIT, rms_norm
+from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, unbound
+from vvlen.models.norm import Norm
 from vvlen.models.rope import Dynamic, Rope
 from vvlen.sharding.mesh import gathered, over_batch
 
@@ -51,8 +52,8 @@ class Llama(nn.Module):
     output_bias: whether the projection after attention has a bias.
     mlp_bias: whether the projections of the MLP have a bias.
     tied: whether the output embedding is the input embedding.
-    norm: of each head's output, right after attention: 'none', 'standardize' or
-      'layer_norm'.
+    norm: of each head's output, right after attention: 'none', 'standardize',
+      'layer_norm', a linen module, of which each layer has its own copy, or a function.
     implementation: one of `vvlen.models.kernels.causal.IMPLEMENTATIONS`; None chooses.
     remat: whether a layer keeps only its input for the backward pass and computes all
       else again.
@@ -65,8 +66,12 @@ class Llama(nn.Module):
       'products' with kernels.
     stream_dtype: with scan_layers, the dtype of the residual stream between layers, of
       which remat keeps one array per layer; None: float32 or wider.
-    dtype: of the matrix products; None: that of the parameters, which are initialized
-      in float32. Norms, softmax, the residual stream and logits are float32 or wider.
+    dtype: of the matrix products; None: that of the parameters. Norms, softmax, the
+      residual stream and logits are float32 or wider.
+    param_dtype: of the parameters as they are initialized.
+    precision: of the products with kernels and embeddings.
+    kernel_init: draws the kernels; embeddings are drawn with a spread of 0.02.
+    bias_init: draws the biases.
   """
 
   vocab_size: int
@@ -83,21 +88,26 @@ class Llama(nn.Module):
   output_bias: bool = False
   mlp_bias: bool = False
   tied: bool = True
-  norm: str = 'none'
+  norm: Norm = 'none'
   implementation: str | None = None
   remat: bool = False
   scan_layers: bool = False
   remat_keeps: str = 'nothing'
   stream_dtype: Any = None
   dtype: Any = None
+  param_dtype: Any = jnp.float32
+  precision: jax.lax.PrecisionLike = None
+  kernel_init: nn.initializers.Initializer = init_kernel
+  bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
   def setup(self):
     """Creates the layers and names their parameters."""
     check_model(self)
     table = (self.vocab_size, self.width)
-    self.embedding = self.param('embedding', INIT, table, jnp.float32)
+    self.embedding = self.param('embedding', INIT, table, self.param_dtype)
     if not self.tied:
-      self.output_embedding = self.param('output_embedding', INIT, table, jnp.float32)
+      self.output_embedding = self.param(
+          'output_embedding', INIT, table, self.param_dtype)
     block = Block
     if self.remat and not self.scan_layers:
       block = nn.remat(Block, methods=['__call__'])
@@ -106,14 +116,16 @@ class Llama(nn.Module):
         num_key_heads=self.num_key_heads, head_width=_head_width(self),
         late_turn=isinstance(self.rope and self.rope.stretched, Dynamic),
         epsilon=self.epsilon, attention_bias=self.attention_bias,
-        output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=self.norm,
+        output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=unbound(self.norm),
         implementation=self.implementation, dtype=self.dtype,
+        param_dtype=self.param_dtype, precision=self.precision,
+        kernel_init=self.kernel_init, bias_init=self.bias_init,
     )
     if self.scan_layers:
       self.layers = make()
     else:
       self.layer = [make() for _ in range(self.num_layers)]
-    self.final_norm = rms_norm(self.epsilon)
+    self.final_norm = rms_norm(self.epsilon, self.param_dtype)
 
   def __call__(
       self, tokens: jax.Array, positions: jax.Array | None = None
@@ -173,7 +185,7 @@ class Llama(nn.Module):
     table = self.embedding if self.tied else self.output_embedding
     wide = jnp.promote_types(hidden.dtype, jnp.float32)
     return jnp.einsum('...d,vd->...v', hidden, table.astype(hidden.dtype),
-                      preferred_element_type=wide)
+                      precision=self.precision, preferred_element_type=wide)
 
   def prefill(
       self, tokens: jax.Array, lengths: jax.Array, capacity: int
