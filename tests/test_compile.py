@@ -95,6 +95,37 @@ ENTRY %main (a: f32[100,8], i: s32[]) -> f32[8] {
   assert hlo.traffic(text).bytes == (32 + index) + (32 + index + 32)
 
 
+def test_the_turns_of_a_loop_may_be_given_from_outside():
+  text = """HloModule m
+
+%body (p: (s32[], f32[8], s32[])) -> (s32[], f32[8], s32[]) {
+  %p = (s32[], f32[8]{0}, s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[8]{0} get-tuple-element(%p), index=1
+  %n = s32[] get-tuple-element(%p), index=2
+  %y = f32[8]{0} negate(%x)
+  ROOT %t = (s32[], f32[8]{0}, s32[]) tuple(%i, %y, %n)
+}
+
+%go_on (q: (s32[], f32[8], s32[])) -> pred[] {
+  %q = (s32[], f32[8]{0}, s32[]) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %m = s32[] get-tuple-element(%q), index=2
+  ROOT %less = pred[] compare(%j, %m), direction=LT
+}
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %eleven = s32[] constant(11)
+  %start = (s32[], f32[8]{0}, s32[]) tuple(%zero, %a, %eleven)
+  %loop = (s32[], f32[8]{0}, s32[]) while(%start), condition=%go_on, body=%body
+  ROOT %r = f32[8]{0} get-tuple-element(%loop), index=1
+}
+"""
+  assert hlo.traffic(text) == hlo.Traffic(11 * (32 + 32), {}, 0)
+
+
 @pytest.mark.parametrize('message, expected', [
     ('Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm. Exceeded hbm '
      'capacity by 4.25G.', 4.25 * 2**30),
