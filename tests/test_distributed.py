@@ -54,7 +54,7 @@ def _check(arguments, tmp_path):
       assert other.read_bytes() == path.read_bytes(), path
   names = lambda folder: sorted(
       str(path.relative_to(folder)) for path in folder.rglob('*')
-      if path.is_file() and 'checkpoints' not in path.parts)
+      if path.is_file() and not {'checkpoints', 'tensorboard'} & {*path.parts})
   assert names(tmp_path / 'both') == names(tmp_path / 'alone')
   sessions = json.loads((tmp_path / 'both/config.json').read_text())['sessions']
   assert len(sessions) == 1 and sessions[0]['device'].startswith('2 x ')
