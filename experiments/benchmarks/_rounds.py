@@ -207,7 +207,8 @@ def in_turns(
 def report(result: dict[str, Any], output: str | None) -> None:
   """Prints the result as JSON, and writes it to the file `output` unless None."""
   if output is not None:
-    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+    output = os.path.abspath(os.path.expanduser(output))
+    os.makedirs(os.path.dirname(output), exist_ok=True)
     with open(output, 'w') as f:
       f.write(json.dumps(result, indent=2) + '\n')
   print(json.dumps(result))

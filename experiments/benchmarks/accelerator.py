@@ -121,6 +121,7 @@ def main() -> None:
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument('--workdir', default='runs/accelerator')
   args = parser.parse_args()
+  args.workdir = os.path.expanduser(args.workdir)
   end = time.monotonic() + 60 * args.minutes
   names = args.only.split(',')
   if unknown := set(names) - set(ROWS):

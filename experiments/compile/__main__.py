@@ -1,4 +1,4 @@
-r"""What does an experiment need on a TPU slice? Compiles it for one, without one.
+r"""What does an experiment need on a TPU slice? Compiled on a machine without TPUs.
 
   python -m experiments.compile --topology=v5e:16x16 --experiment=retrieval
   python -m experiments.compile --topology=v5p:4x4x4 --experiment=llama_2_7b_4096
@@ -12,12 +12,13 @@ For GPUs, operations and arguments are only counted.
 
 import argparse
 import os
+import sys
 
 from etils import epath
 
 from experiments.compile import NAMES, report
 from experiments.compile.chips import known, SHAPES, slice_of
-from experiments.harness import errors
+from experiments.harness import errors, paths
 
 
 def main() -> None:
@@ -29,20 +30,26 @@ def main() -> None:
   parser.add_argument('--experiment', required=True, help=f'one of {", ".join(NAMES)}')
   parser.add_argument('--output', default='experiments/results/compiled',
                       help='folder of compiled.json and README.md')
+  parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
   try:
+    folder = epath.Path(paths.usable(args.output, '--output'))
+    before = report.read(folder)
     where = slice_of(args.topology)
     known('experiment', args.experiment, NAMES)
-  except ValueError as error:
+  except (ValueError, OSError) as error:
     errors.refuse(error)
   # This process has no accelerator, or must leave it alone.
   os.environ['JAX_PLATFORMS'] = 'cpu'
   try:
     row = {'experiment': args.experiment, **_row(args.experiment, where)}
+    print(report.lines(row), flush=True)
+    report.add(folder, before, row)
+  except KeyboardInterrupt:
+    print('Interrupted.', file=sys.stderr)
+    sys.exit(130)
   except Exception as error:
     errors.leave(error)
-  print(report.lines(row))
-  report.add(epath.Path(args.output), row)
 
 
 def _row(name, where):
@@ -54,8 +61,9 @@ def _row(name, where):
     devices = measure.devices_of(where)
     return measure.measure(programs.EXPERIMENTS[name](devices), where)
   if not name.startswith('llama'):
-    raise ValueError(f'--experiment={name} needs a compiler, which {where.name} has '
-                     'not here: only llama_2_7b_4096 and llama_2_7b_8192 are counted')
+    raise ValueError(f'--experiment={name} cannot be counted without a compiler, and '
+                     f'there is none for {where.name}: only llama_2_7b_4096 and '
+                     'llama_2_7b_8192 can')
   jax.config.update('jax_num_cpu_devices', where.size)
   return measure.count(programs.EXPERIMENTS[name](jax.devices()), where)
 

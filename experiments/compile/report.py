@@ -7,22 +7,23 @@ from typing import Any
 from etils import epath
 
 from experiments.compile.chips import CHIPS
+from vvlen.reporting import results
 
 Row = Mapping[str, Any]
 
 _WORDS = """\
-Programs compiled for slices without one, by `python -m experiments.compile`. Nothing
-here was measured on a device.
+Programs compiled for TPU slices on a machine without TPUs, by
+`python -m experiments.compile`. Nothing here was measured on a device.
 
 - Bytes are those of one chip. Arguments and temporaries together must fit its memory.
-- FLOPs are counted in the traced program, with loops and what remat computes again;
-  bytes a step are those that the compiled program reads and writes in the main memory,
-  with loops, an estimate.
+- FLOPs are counted in the traced program: all turns of loops, and what remat computes
+  again. Bytes a step are an estimate of what the compiled program reads from and writes
+  to the main memory, with all turns of loops; a floor that they set is an estimate too.
 - The floor is the larger of FLOPs / peak and bytes / bandwidth, by published peaks of
   bfloat16 products. It is not a measurement: small products, products of float32 (which
   take several passes) and waiting for other chips take longer.
-- Hours are what follows from the floor for all steps of the experiment, without
-  compiling, measuring and saving.
+- Hours are the floor times the number of steps of the experiment, without compiling,
+  measuring and saving.
 - A dash: not known, because the program does not fit or was not compiled.
 """
 
@@ -105,16 +106,38 @@ def lines(row: Row) -> str:
   return '\n'.join([*found, f'{"note":>20}  {row["note"]}'])
 
 
-def add(folder: epath.Path, row: Row) -> None:
-  """Adds a row to compiled.json and README.md of a folder, or replaces it."""
+def read(folder: epath.Path) -> list[Row]:
+  """Returns the rows in compiled.json of a folder, none if there is no such file.
+
+  Raises:
+    ValueError: if the file is damaged.
+  """
   path = folder / 'compiled.json'
-  rows = json.loads(path.read_text()) if path.exists() else []
+  if not path.exists():
+    return []
+  try:
+    rows = json.loads(path.read_text())
+    table(rows)  # has all that the table needs
+  except (ValueError, KeyError, TypeError, StopIteration) as error:
+    raise ValueError(f'{path} is damaged: move it away') from error
+  return rows
+
+
+def add(folder: epath.Path, rows: Sequence[Row], row: Row) -> None:
+  """Writes compiled.json and README.md with a row that is added or replaced.
+
+  Args:
+    folder: of both files.
+    rows: those of `read`.
+    row: the new one.
+  """
   same = lambda other: all(row[x] == other[x] for x in ('experiment', 'topology'))
   rows = sorted([*(x for x in rows if not same(x)), row],
                 key=lambda x: (x['experiment'], x['chips'], x['topology']))
-  folder.mkdir(parents=True, exist_ok=True)
-  path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + '\n')
+  results.write_text(folder / 'compiled.json',
+                     json.dumps(rows, indent=1, ensure_ascii=False) + '\n')
   notes = '\n'.join(f'- {x["experiment"]}, {x["topology"]}: {x["note"]}.' for x in rows)
-  (folder / 'README.md').write_text(
+  results.write_text(
+      folder / 'README.md',
       f'# Programs compiled for slices\n\n{_WORDS}\n{table(rows)}\n\n'
       f'What each row is:\n\n{notes}\n')

@@ -17,6 +17,7 @@ from experiments.harness.run_loop import (
   run_jobs,
   seed_devices,
 )
+from vvlen.models import positions
 from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
@@ -25,7 +26,7 @@ from vvlen.tasks import counting
 
 # Without random positions: they are drawn per length, so the prefixes of a string
 # could not be evaluated in one forward pass.
-_POSITIONS = ('none', 'learned', 'sinusoidal', 'alibi', 'rope')
+_POSITIONS = tuple(kind for kind in positions.KINDS if kind != 'random')
 _FIELDS = {
     **fields.SEED_BLOCKS,
     'figures.*.task': one_of(counting.TASKS),

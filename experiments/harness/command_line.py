@@ -112,7 +112,9 @@ def _interrupt_again(ignored: Any) -> None:
   """Repeats a signal that arrived in a destructor, where exceptions are lost."""
   for kind, number in ((KeyboardInterrupt, signal.SIGINT), (Preempted, signal.SIGTERM)):
     if isinstance(ignored.exc_value, kind):
-      threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+      # Not at once: inside this function it would be lost too, and on a busy machine
+      # the thread may start before the function ends.
+      threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
 
 
 def _telling_of_config(error: Exception) -> Exception:

@@ -82,9 +82,11 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
         f'config.trained must be the folder of a trained run: {config.trained!r}'
     )
   with run_folder.reading(path) as stored:
-    facts = dict(stored['config'])
+    facts, study = dict(stored['config']), stored.get('study')
     trained = ml_collections.ConfigDict(facts)
-  if 'base' in facts:
+  # Earlier versions did not say the study; a grid has a base and cells.
+  grids = ('sensitivity', 'vanishing_variance')
+  if study in grids or (study is None and 'base' in facts):
     raise ValueError(f'{config.trained} is a grid: give a cell of it, as cells/base')
   try:
     check(trained)
