@@ -161,11 +161,22 @@ def test_floors_follow_from_published_peaks():
 
 def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
   for fields in ({'flops': 1.0}, {'flops': 2.0}, {'topology': 'v5e:4x4', 'chips': 16}):
-    report.add(tmp_path, _row(**fields))
+    report.add(tmp_path, report.read(tmp_path), _row(**fields))
   rows = json.loads((tmp_path / 'compiled.json').read_text())
   assert [(x['topology'], x['flops']) for x in rows] == [
       ('v5e:2x2', 2.0), ('v5e:4x4', 197e9)]
   assert (tmp_path / 'README.md').read_text().count('| one |') == 2
+
+
+@pytest.mark.parametrize('text', ['{', '[{}]', '{"a": 1}', '[1]'])
+def test_a_damaged_file_of_rows_is_named_before_anything_is_compiled(
+    text, tmp_path, run_here):
+  (tmp_path / 'compiled.json').write_text(text)
+  done = run_here('compile', '--topology=v5e:2x2', '--experiment=retrieval',
+                  f'--output={tmp_path}')
+  assert done.returncode == 2 and done.stderr.count('\n') == 1, done.stderr
+  assert f'{tmp_path}/compiled.json is damaged' in done.stderr
+  assert (tmp_path / 'compiled.json').read_text() == text
 
 
 def test_names_of_the_command_are_those_of_the_programs():
@@ -202,7 +213,8 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
     (('--topology=v9:2x2', '--experiment=retrieval'), 'one of v5e, v5p, v6e, h100'),
     (('--topology=v5e:3x3', '--experiment=retrieval'), 'v5e:2x2, v5e:2x4'),
     (('--topology=v5e:2x2', '--experiment=retrival'), '(retrieval?): must be one of'),
-    (('--topology=h100:8', '--experiment=retrieval'), 'needs a compiler'),
+    (('--topology=h100:8', '--experiment=retrieval'), 'without a compiler'),
+    (('--topology=v5e:2x2', '--experiment=retrieval', '--nonsense'), '--nonsense'),
     (('--topology=v5e:2x2', '--experiment=retrieval'), "pip install '.[compile]'"),
 ])
 def test_wrong_input_ends_with_one_line(run_here, monkeypatch, tmp_path, arguments,

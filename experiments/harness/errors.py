@@ -70,8 +70,8 @@ def in_one_line(error: Exception) -> str:
   """Returns the message of an error in one line."""
   text = ' '.join(str(error).split())
   if isinstance(error, MemoryError) or 'out of memory' in text.lower():
-    text = (f'{text.rstrip(".") or "out of memory"}. Smaller batches, models or lengths '
-            'need less memory.')
+    text = (f'{text.rstrip(".") or "out of memory"}. Smaller batches, models or '
+            'lengths need less memory.')
   return text or f'{type(error).__name__} without a message'
 
 
