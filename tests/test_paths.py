@@ -62,13 +62,13 @@ def test_folders_in_which_orbax_finds_no_checkpoints_are_refused(
                   f'--workdir={tmp_path}/{name}/run')
   assert (done.returncode, done.stdout) == (2, '')
   assert re.fullmatch(
-      r"Error: --workdir must not have [][*?\\ ]+ in its path, where checkpoints could "
-      r"not be found: '.*/run'\n", done.stderr), done.stderr
+      r"Error: --workdir must not contain [][*?\\ ]+: Orbax finds no checkpoints in "
+      r"such a path: '.*/run'\n", done.stderr), done.stderr
   assert list(tmp_path.iterdir()) == []
   # Nor where the run's path is relative, as Orbax makes it absolute.
   (tmp_path / name).mkdir()
   monkeypatch.chdir(tmp_path / name)
-  with pytest.raises(ValueError, match=r'config\.trained must not have .* in its path'):
+  with pytest.raises(ValueError, match=r'config\.trained must not contain .*: Orbax'):
     paths.check_folder('run', 'config.trained')
 
 

@@ -414,7 +414,8 @@ def test_a_worker_that_does_not_answer_is_missed(cloud):
   _refused(cloud.call('setup.sh'), 2, '3 workers of 1 x v4-16 do not make one run of 3',
            '2 have answered')
   cloud.write(endpoints='')
-  _refused(cloud.call('setup.sh'), 5, "how many workers vvlen has is not told: ''")
+  _refused(cloud.call('setup.sh'), 5,
+           "the cloud does not say how many workers vvlen has: ''")
 
 
 # run.sh

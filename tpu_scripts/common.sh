@@ -106,10 +106,9 @@ kind_of_failure() {
   echo other
 }
 
-# cloud SECONDS COMMAND…: calls the cloud, for so many seconds at most, and again, after
-# growing pauses, where a failure is transient. $output is what the command prints,
-# $problem the kind of its failure, and $message the words of it. In a dry run it is
-# printed, and nothing happens.
+# cloud SECONDS COMMAND…: runs a command with a time limit, and again, after growing
+# pauses, if its failure is transient. Sets $output to what it prints, and after a failure
+# $problem to its kind and $message to its text. In a dry run, only prints the command.
 cloud() {
   local seconds=$1 attempt pause=$RETRY_SECONDS code errors=$scratch/errors.$BASHPID
   shift
@@ -217,8 +216,8 @@ nodes() {
 }
 
 # on_workers SECONDS COMMAND: runs a command on all workers of all nodes at once.
-# $output is what they print. If it fails on any, $problem and $message are of one node
-# where it did.
+# $output is what they print. If it fails, $problem and $message are those of one failing
+# node.
 on_workers() {
   local node failed='' code=0
   for node in $(nodes); do

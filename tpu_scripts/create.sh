@@ -9,11 +9,11 @@
 #   WAITING_FOR_RESOURCES,   is deleted
 #   PROVISIONING
 #   ACTIVE                   nothing more
-#   FAILED, SUSPENDED        it is deleted with its nodes (--force) and requested anew,
-#                            unless it failed for want of quota, or of time
+#   FAILED, SUSPENDED        it is deleted with its nodes (--force) and requested again,
+#                            unless there was no quota, or no TPU in time
 #   SUSPENDING, DELETING     this waits until it is SUSPENDED, or gone
 #
-# Run twice, the second waits with the first, or finds the resource active.
+# A second call waits too, or finds the resource active.
 # Exit codes: 0 active, 2 wrong input or a request that the cloud refuses, 3 no quota, 4
 # not filled in time, 5 the cloud failed otherwise.
 

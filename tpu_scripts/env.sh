@@ -3,8 +3,8 @@
 
 PROJECT=my-project           # as in `gcloud projects list`
 ZONE=us-central2-b           # where the project has TPU quota
-NAME=vvlen                   # of the queued resource and, with -0, -1, … if many, its nodes
-TYPE=v4-16                   # of each slice; create.sh lists the zone's if it has no such
+NAME=vvlen                   # name of the queued resource; nodes are NAME, or NAME-0, NAME-1, …
+TYPE=v4-16                   # of each slice; if unknown, create.sh lists the types of the zone
 RUNTIME=tpu-ubuntu2204-base  # the image of the workers, likewise
 BUCKET=gs://my-bucket        # for code and runs, best in the region of the zone
 SPOT=true                    # cheaper, and may be taken away at any time; or false

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prints the last lines of what the experiment says on each worker. The first process
-# alone tells of progress; the others say only why they end.
+# Prints the end of the experiment's log on each worker. Only the first process reports
+# progress; the others print only why they end.
 #
 # Usage: logs.sh [LINES] [--dry-run]      LINES: 50 if not given
 #
-# A preempted worker takes its log along; results and learning curves are in the run's
+# The log of a preempted worker is lost; results and learning curves are in the run's
 # folder in the bucket. Changes nothing. Exit codes: 0, 2 wrong input, 5 the cloud failed.
 
 set -euo pipefail

@@ -7,7 +7,7 @@
 #            --config.train.seeds_at_once=0 --workdir=gs://my-bucket/runs/lm
 #
 # It requests the TPU and sends this commit, if need be (create.sh, setup.sh), starts the
-# experiment on all workers, where it goes on without this script, and watches it:
+# experiment on all workers, where it continues if this script ends, and watches it:
 #
 #   all workers end with 0        done
 #   one ends with 2               wrong input: all are ended, and this with 2
@@ -85,9 +85,9 @@ says() {  # PATTERN: whether a worker says so
   grep -qE "^[^ ]+ ($1)$" <<<"$workers"
 }
 
-# Makes what is needed, and starts the experiment where it does not run. After what the
-# cloud fails at, the next look shows what is to be done; on other failures this ends as
-# create.sh or setup.sh did.
+# Creates and sets up the TPU where needed, and starts the experiment where it is not
+# running. If the cloud fails, the next look decides; on any other failure this ends with
+# the exit code of create.sh or setup.sh.
 start() {  # WHY
   local step code
   ((starts++ <= MAX_RESTARTS)) || fail $CLOUD "$1, after $MAX_RESTARTS restarts"
@@ -113,7 +113,7 @@ start_processes() {
   fi
 }
 
-# Counts failures one after another, those with a new checkpoint between them apart.
+# Counts failures; a new checkpoint between two of them resets the count.
 note_failure() {
   local before=$checkpoints
   on_workers "$CALL_SECONDS" "$(worker log 20)" && say "$output"
@@ -132,11 +132,11 @@ while look; do
     say "$experiment: $outcome"
     told=$outcome
   fi
-  if ((starts == 0)); then  # nothing of what is found is of this call
+  if ((starts == 0)); then  # whatever is found was started by an earlier call
     case $outcome in
       running | partly)
         starts=1
-        start_processes  # which leaves what runs, and refuses if it is something else
+        start_processes  # keeps a running experiment, and refuses if it is another one
         ;;
       silent) ;;
       lost)

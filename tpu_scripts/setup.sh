@@ -4,8 +4,8 @@
 #
 # Usage: setup.sh [--commit=COMMIT] [--dry-run]
 #
-# A commit is sent, never a file that is not committed: with such files it is to be named,
-# as by --commit=HEAD. Run twice, the second finds everything there and checks again.
+# A commit is sent, never a file that is not committed: if there are such files, name the
+# commit, as in --commit=HEAD. Run twice, the second finds everything there and checks again.
 # Exit codes: 0 ready, 2 wrong input, no right to the bucket, processes that do not find
 # each other, 5 the cloud failed.
 
@@ -43,13 +43,14 @@ for node in $(nodes); do
   cloud "$CALL_SECONDS" gcloud compute tpus tpu-vm describe "$node" "${place[@]}" \
     --format='value(networkEndpoints.len())' || give_up "workers of $node"
   [[ $dry_run || $output =~ ^[1-9][0-9]*$ ]] || fail $CLOUD \
-    "how many workers $node has is not told: '$output'"
+    "the cloud does not say how many workers $node has: '$output'"
   expected=$((expected + ${output:-0}))
 done
 
 on_workers "$CHECK_SECONDS" "$(worker check "$commit")" || give_up "processes of $NAME"
 [[ ! $dry_run ]] || exit 0
-# Each worker says "HOST process I of N devices …". All must be there, and know of all.
+# Each worker says "HOST process I of N devices …". All must answer, and know of all
+# others.
 found=$(grep -E ' process [0-9]+ of [0-9]+ devices ' <<<"$output" | sort -k3n)
 count=$(grep -c . <<<"$found") || true
 numbers=$(cut -d ' ' -f 3 <<<"$found" | paste -sd ' ')

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says how the TPU and the run on it are: the state of the queued resource and, where it is
+# Prints the state of the TPU and of its run: that of the queued resource and, where it is
 # ACTIVE, a line for each worker: running, exit CODE, gone (its machine was started anew) or
 # none (nothing was started).
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Stops the run: sends SIGTERM to its processes on all workers and waits until they have
-# saved and ended. run.sh then ends too; the same call of run.sh goes on with the run.
+# saved and ended. run.sh then ends too; the same call of run.sh resumes the run.
 #
 # Usage: stop.sh [--dry-run]
 #

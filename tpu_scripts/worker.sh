@@ -55,8 +55,8 @@ sys.exit(not (3, 11) <= sys.version_info < (3, 14))" 2>/dev/null; then
   mv "$root/worker.sh.new" "$root/worker.sh"
 }
 
-# Of an earlier multislice they would make jax.distributed.initialize wait for ever. JAX
-# reads those of today from the metadata of the machine.
+# MEGASCALE variables of an earlier request would make jax.distributed.initialize wait
+# forever. JAX reads the current ones from the machine's metadata.
 forget_slices() {
   unset "${!MEGASCALE_@}"
 }
@@ -115,7 +115,7 @@ hold() {
     wait "$pid" || code=$?
   done
   end_with "$code"
-  kill -KILL 0  # what the process has left behind, and this
+  kill -KILL 0  # child processes that are left, and this shell
 }
 
 end_with() {  # CODE

@@ -2,7 +2,7 @@ r"""All measurements of an accelerator, by one command.
 
 Runs what `ROWS` lists, the most important first, each in its own process with a time
 limit, and writes experiments/results/benchmarks/accelerator_NAME.json, with the name of
-the device, after each. The same command goes on with what is not done.
+the device, after each. The same command runs what is not done.
 
   python -m experiments.benchmarks.accelerator [--minutes=25]
 
@@ -96,7 +96,7 @@ def run(row: Row, tiny: bool, workdir: str, limit: float) -> dict[str, Any]:
     state = 'failed' if process.returncode else 'done'
   except subprocess.TimeoutExpired:
     state = 'out of time'
-    # SIGTERM lets an experiment save, so that the next call goes on from there.
+    # SIGTERM lets an experiment save, so that the next call resumes it.
     for number, wait in ((signal.SIGTERM, 30), (signal.SIGKILL, None)):
       os.killpg(process.pid, number)
       try:

@@ -2,11 +2,11 @@ r"""Does this device compute what a CPU computes?
 
   python -m experiments.benchmarks.device_agreement [--tiny]
 
-Losses and gradients in float32 against the same program on the CPU; the fused attention
-kernel of the device in bfloat16, and attention in blocks, against all logits at once on
-the same device; a model in bfloat16 against itself in float32. An error is the norm of
-the difference divided by the norm of what is compared with, the largest over outputs
-and gradients. Exit code 1 if one is above its limit.
+Compares: losses and gradients in float32 with the same program on the CPU; on the
+device itself, its fused attention kernel in bfloat16, and attention in blocks, with
+attention that computes all logits at once; and a model in bfloat16 with itself in
+float32. An error is the norm of the difference divided by the norm of the reference;
+the largest over outputs and gradients counts. Exit code 1 if one is above its limit.
 """
 
 import argparse

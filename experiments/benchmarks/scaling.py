@@ -93,7 +93,7 @@ def table(result: dict[str, Any]) -> str:
     lines.append(f'| {" | ".join(map(str, cells))} |')
   return '\n'.join([
       '# Ensembles by seeds and devices', '',
-      f'{result["processor"]}; what each column is, is told in '
+      f'{result["processor"]}; the columns are explained in '
       '`experiments/benchmarks/scaling.py`.', '', *lines, ''])
 
 
@@ -135,6 +135,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
   config.model.width = args.width
   trainer = ensemble.make_trainer(
       training.problem(config, 'none'), steps_per_call=_STEPS)
+
   def block(first, num_calls):
     """Trains a block of seeds; returns the seconds of all calls but the first."""
     times = []

@@ -1,8 +1,8 @@
 """Counts what a compiled program moves, from its text, loops included.
 
 XLA's own `cost_analysis` counts the body of a loop once. Here bodies are multiplied by
-the number of turns: XLA writes it beside a loop, or it is the constant with which the
-condition of a loop compares.
+the number of turns: XLA writes it beside the loop; otherwise it is the constant that
+the loop's condition compares with.
 """
 
 from collections.abc import Iterator
@@ -46,9 +46,9 @@ class _Op(NamedTuple):
 def traffic(text: str) -> Traffic:
   """Returns what a compiled program moves, as XLA writes it.
 
-  Bytes are those of arrays that operations outside fusions read and write in the main
-  memory of the device. Of an array that a fusion only reads slices of, or writes a
-  slice to, the slice counts. It is an estimate: kernels may read an operand twice.
+  Bytes are those that operations outside fusions read from and write to the device's
+  main memory. If a fusion reads only slices of an array, or writes a slice of it, only
+  the slices count. It is an estimate: kernels may read an operand twice.
   """
   computations, entry = _parse(text)
   loops = {name: (op, parent) for parent, ops in computations.items() for op in ops
@@ -112,7 +112,7 @@ def _value(
     name: str, where: str, computations: dict[str, list[_Op]],
     loops: dict[str, tuple[_Op, str]],
 ) -> int | None:
-  """Returns a constant, which a loop may have been given from outside."""
+  """Returns the value of a constant, also of one that is passed into a loop."""
   ops = {op.name: op for op in computations[where]}
   op = ops.get(name)
   if op is None:

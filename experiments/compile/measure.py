@@ -16,8 +16,9 @@ from experiments.compile.chips import Slice
 from experiments.compile.operations import operations
 from experiments.compile.programs import Program
 
-# libtpu asks these, or the metadata of a cloud machine, where it runs. Several
-# processes may compile at once: none of them uses a TPU, which only one could.
+# libtpu learns from these variables where it runs, or else from the metadata of a cloud
+# machine. Several processes may compile at once: none of them uses a TPU, which only
+# one could.
 _ENVIRONMENT = {
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1',
     'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_WORKER_HOSTNAMES': 'localhost',
@@ -49,7 +50,10 @@ def devices_of(where: Slice) -> Any:
 
 @contextlib.contextmanager
 def as_on_accelerators(mesh: jax.sharding.Mesh) -> Iterator[None]:
-  """Traces as an experiment does on these devices, with products of float32 as such."""
+  """Traces as an experiment does on these devices.
+
+  Products of float32 are computed in float32.
+  """
   with jax.default_matmul_precision('float32'), jax.set_mesh(mesh):
     yield
 
@@ -58,8 +62,8 @@ def measure(program: Program, where: Slice) -> dict[str, Any]:
   """Compiles a program, and returns a row of the table.
 
   Counts are those of a step and a chip; bytes of memory are those of a chip. If the
-  program does not fit, `exceeds` has the bytes that are missing, and what the compiler
-  only knows of programs that fit is missing.
+  program does not fit, `exceeds` is the number of bytes that are missing, and fields
+  that the compiler reports only for programs that fit are left out.
   """
   start = time.perf_counter()
   with as_on_accelerators(program.mesh):

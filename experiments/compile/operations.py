@@ -5,7 +5,7 @@ from typing import Any
 
 from jax.extend import core
 
-# Operations of one flop for each number of the result.
+# Operations that cost one flop per element of the result.
 _EACH = {
     'add', 'sub', 'mul', 'div', 'neg', 'max', 'min', 'exp', 'exp2', 'log', 'log1p',
     'expm1', 'tanh', 'logistic', 'sqrt', 'rsqrt', 'sin', 'cos', 'erf', 'erf_inv', 'pow',
@@ -18,8 +18,9 @@ def operations(jaxpr: Any) -> float:
   """Returns the operations of a jaxpr, on all devices together.
 
   A product of matrices [m, k] and [k, n] has 2 m k n; other operations one for each
-  number. Of several branches the largest counts, a loop of unknown length once, and
-  half of the blocks of an attention kernel, which are those below the diagonal.
+  number. Of several branches, the most expensive counts. The body of a loop of unknown
+  length counts once. Of an attention kernel, half of the blocks count: those below the
+  diagonal.
   """
   if isinstance(jaxpr, core.ClosedJaxpr):
     jaxpr = jaxpr.jaxpr

@@ -39,7 +39,7 @@ _AXES = {64: (1, 16, 4), 256: (1, 64, 4), 8: (1, 8, 1)}
 
 
 class Program(NamedTuple):
-  """A jit-compiled function, and with what it is called."""
+  """A jit-compiled function and its arguments."""
 
   function: Any
   arguments: tuple[Any, ...]  # jax.ShapeDtypeStructs with shardings
@@ -71,7 +71,7 @@ def _ensemble(
     problem: Problem, config: Any, devices: Any, models: int, what: str,
     data: Any = None,
 ) -> Program:
-  """Returns the program that trains seeds together, as many on each chip.
+  """Returns the program that trains seeds together, the same number on each chip.
 
   Args:
     problem: what one of the models trains.

@@ -102,7 +102,7 @@ def _stop(*_: Any) -> NoReturn:
 
 
 def _treat_hangup_as_sigterm() -> None:
-  """Makes SIGHUP, from a terminal that is closed, stop a run as SIGTERM does."""
+  """Makes SIGHUP, which a closed terminal sends, stop a run as SIGTERM does."""
   hangup = getattr(signal, 'SIGHUP', None)  # not available on Windows
   if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # as by nohup
     signal.signal(hangup, lambda *_: os.kill(os.getpid(), signal.SIGTERM))

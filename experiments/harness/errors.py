@@ -18,8 +18,9 @@ import vvlen
 _OF_MACHINE = re.compile(
     '(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED)'
     '|out of memory|connection (closed|reset|refused)', re.IGNORECASE)
-# Words of JAX and its libraries for the end of another process of the run; the errors
-# are JaxRuntimeError or ValueError, or an error of a library that these have caused.
+# Words with which JAX and its libraries report that another process of the run has
+# ended. The error is a JaxRuntimeError, a ValueError, or another error caused by one of
+# these.
 _OF_PEER = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|Gloo|NCCL'
                       '|[Cc]onnection (closed|reset|refused)')
 # The packages `vvlen` and `experiments`.
@@ -36,8 +37,8 @@ _BUG = (
 def leave(error: Exception) -> NoReturn:
   """Ends the process: one line and exit code 2, or a bug's traceback and exit code 1.
 
-  If another process of the run has ended, it is one line and exit code 1: nothing is
-  wrong with the input, so those who watch the run start it again (`tpu_scripts`).
+  If another process of the run has ended, prints one line and exits with code 1.
+  Nothing is wrong with the input then, so `tpu_scripts` starts the run again.
 
   If the environment variable VVLEN_TRACEBACK is set, every error has its traceback.
   """

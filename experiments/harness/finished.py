@@ -45,17 +45,17 @@ def write_rows(
 ) -> None:
   """Writes rows.json and results.csv.
 
-  A run that is killed between the two has parts of too few rows, which are not
-  finished.
+  If a run is killed between the two writes, some parts have too few rows and count as
+  not finished.
 
   Args:
     folder: for both files.
     rows: all rows.
-    new: those of them that were computed now, with all rows of their parts.
+    new: the rows computed now; they include all rows of their parts.
     part_of: row -> the part to which it belongs.
   """
   rows, due = list(rows), _due(folder)
-  # Other parts keep the counts that they had, as rows of theirs may be lost.
+  # Parts without new rows keep their counts, because some of their rows may be lost.
   due = _count(rows, part_of) | due | _count(new, part_of)
   lines = ',\n'.join(json.dumps([*part, count]) for part, count in due.items())
   results.write_text(_path(folder), f'[\n{lines}\n]\n')

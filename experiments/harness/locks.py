@@ -2,7 +2,7 @@
 
 A local folder is locked by a file in it, `.vvlen.lock`, so that all processes find the
 same one; a folder in a bucket by a file in the temporary folder. The system releases a
-lock when its process ends, however that ends: what a killed run left locks nothing.
+lock when its process ends, for any reason: a file left by a killed run locks nothing.
 """
 
 import contextlib
@@ -31,7 +31,8 @@ def lock(workdir: str | os.PathLike[str]) -> None:
   A folder that cannot be written to is not locked: nothing can be written there.
 
   Raises:
-    ValueError: if another process has locked it, or the lock's file is none.
+    ValueError: if another process has locked it, or something else than a file has the
+      name of the lock.
   """
   path, new_folder = _place(str(workdir))
   while True:

@@ -17,13 +17,13 @@ def use_devices(num_parts: int | None = None) -> None:
   """Makes every CPU core a JAX device, if there is no accelerator.
 
   A core that trains its own seeds never waits for another, which is faster than
-  two cores on one small matrix product. Has no effect on accelerators, or on the number
-  of devices where JAX_NUM_CPU_DEVICES or, in XLA_FLAGS,
-  --xla_force_host_platform_device_count sets it. Call it before JAX is used.
+  two cores on one small matrix product. Has no effect on accelerators. Keeps the number
+  of devices that JAX_NUM_CPU_DEVICES, or --xla_force_host_platform_device_count in
+  XLA_FLAGS, sets. Call it before JAX is used.
 
   Args:
-    num_parts: of the work, such as seeds; no more cores are used than are needed to
-      finish them as early as all cores would. None: all cores.
+    num_parts: number of equal parts of the work, such as seeds. Uses the fewest cores
+      that finish them as early as all cores would. None: all cores.
   """
   affinity = getattr(os, 'sched_getaffinity', None)
   cores = len(affinity(0)) if affinity else os.cpu_count() or 1

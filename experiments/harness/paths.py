@@ -38,10 +38,10 @@ def usable(path: str, name: str) -> str:
 
 
 def check_folder(path: str, name: str) -> None:
-  """Raises ValueError if Orbax could not find checkpoints in a folder, by its name.
+  """Raises ValueError if a path has characters with which Orbax finds no checkpoints.
 
-  It takes some characters for those of a pattern, also in folders above, and would call
-  good checkpoints damaged.
+  Orbax reads them as a pattern, also in parent folders, and would report good
+  checkpoints as damaged.
 
   Args:
     path: of the folder, local or in a bucket.
@@ -49,8 +49,8 @@ def check_folder(path: str, name: str) -> None:
   """
   whole = path if '://' in path else os.path.realpath(path)
   if odd := sorted(set(whole) & set('[]*?\\')):
-    raise ValueError(f'{name} must not have {" ".join(odd)} in its path, where '
-                     f'checkpoints could not be found: {whole!r}')
+    raise ValueError(f'{name} must not contain {" ".join(odd)}: Orbax finds no '
+                     f'checkpoints in such a path: {whole!r}')
 
 
 def make_usable(config: Any) -> None:

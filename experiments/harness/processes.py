@@ -31,8 +31,8 @@ def join_processes() -> None:
           '--distributed: no cluster was found that JAX knows. Set '
           f'{", ".join(names)}, or run without --distributed'
       ) from error
-  # jax.process_index() sets up the devices, which must wait for `machine.use_devices`
-  # if there are CPUs; so the id is read from the environment if it is given.
+  # jax.process_index() initializes the devices, but on CPUs `machine.use_devices` must
+  # run first. So the id is read from the environment if it is given.
   if int(given[2]) if given else jax.process_index():
     sys.stdout = open(os.devnull, 'w')
     console.quiet = True
@@ -54,8 +54,8 @@ def _check(address: str, count: str, number: str) -> None:
 def stop_if_told(after: str) -> None:
   """Raises Preempted in all processes at once, if one of them was sent SIGTERM.
 
-  All must make the same calls. A process that is alone stops without it: its handler
-  of the signal raises Preempted (`command_line.run`).
+  All must make the same calls. A single process does not need this: its signal handler
+  raises Preempted (`command_line.run`).
 
   Args:
     after: what is finished, for the message, such as '3 of 18 measurements'.

@@ -35,7 +35,7 @@ def _copy(folder: epath.Path) -> pathlib.Path:
   copy = pathlib.Path(tempfile.mkdtemp(prefix='vvlen-report-'))
   left_out = shutil.ignore_patterns('checkpoints', 'models', 'tables', 'figures')
   shutil.copytree(folder, copy, ignore=left_out, dirs_exist_ok=True)
-  copy.chmod(0o700)  # not that of the folder, which cannot be written to
+  copy.chmod(0o700)  # copytree copied the mode of the folder, which forbids writing
   return copy
 
 

@@ -90,7 +90,8 @@ def run_jobs(
   if jobs and (lost := finished.lost(folder, part_of)):
     print(f'{folder}/results.csv has lost rows of {_some(lost)}; they are computed '
           'again.', flush=True)
-  if jax.process_count() > 1:  # what is read must not be written yet
+  # All processes must have read the folder before the first one writes.
+  if jax.process_count() > 1:
     multihost_utils.sync_global_devices('jobs')
   with Progress(sum(job.amount for job in jobs), unit) as progress:
     for made, job in enumerate(jobs):

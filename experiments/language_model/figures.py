@@ -1,4 +1,7 @@
-"""Figures of language models with and without alignment. Runs without JAX."""
+"""Figures of language models with and without the misalignment term.
+
+Runs without JAX.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables of language models with and without alignment. Runs without JAX.
+"""Tables of language models with and without the misalignment term. Runs without JAX.
 
 `by_arm` has the primary endpoint of a run; `by_length` has secondary endpoints:
 perplexity at other lengths, and misalignment. Arguments named family and run are a

@@ -17,7 +17,7 @@ _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 
 
 def spread(config: Any, subject: Subject) -> Iterator[Piece]:
-  """Yields a cell for each curve of Figure 1 and layer, with its curves of heads."""
+  """Yields a measurement for each curve of Figure 1 and layer, with curves of heads."""
   own, model, size = config.spread, subject.model, subject.vocab_size
   lengths = pieces.octaves(own.shortest, subject.length * own.longest, 'spread')
   heads = pieces.heads_of(config, 'spread', model)
@@ -82,7 +82,7 @@ def _slopes(
 
 
 def entropy(config: Any, subject: Subject) -> Iterator[Piece]:
-  """Yields a cell for each order of the tokens, with all layers and lengths."""
+  """Yields a measurement for each order of the tokens, with all layers and lengths."""
   own, model = config.entropy, subject.model
   layers = pieces.layers_of(config, 'entropy', model)
   lengths = pieces.octaves(own.shortest, subject.length * own.longest, 'entropy')
@@ -110,7 +110,7 @@ def entropy(config: Any, subject: Subject) -> Iterator[Piece]:
 
 
 def recency(config: Any, subject: Subject) -> Iterator[Piece]:
-  """Yields a cell for each order of the tokens, with all layers."""
+  """Yields a measurement for each order of the tokens, with all layers."""
   own, model = config.recency, subject.model
   layers = pieces.layers_of(config, 'recency', model)
   orders = _orders(config, subject, own.num_tokens, own.num_sequences)

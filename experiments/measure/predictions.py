@@ -18,7 +18,7 @@ from vvlen.reporting import results
 
 
 def perplexity(config: Any, subject: Subject) -> Iterator[Piece]:
-  """Yields two cells for each length: blocks and sliding windows.
+  """Yields two measurements for each length: blocks and sliding windows.
 
   Intervals are over pieces of the text that are as long as the longest window, for all
   lengths: neighbouring blocks are not independent.
@@ -46,7 +46,7 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Piece]:
     middles = of_text * (np.arange(len(losses)) + 0.5)
 
     def rows_of(arm, n, metric, low, high):
-      """Returns rows for tokens after `low` to `high` − 1 others in the window."""
+      """Returns rows for tokens with `low` to `high` − 1 before them in the window."""
       some = losses[:, low - 1 : high - 1]
       counts = np.full(len(some), high - low)
       parts = pieces.by_piece(some.sum(1), counts, middles, longest, most)
@@ -87,7 +87,7 @@ def _of_pieces(
 
 
 def misalignment(config: Any, subject: Subject) -> Iterator[Piece]:
-  """Yields a cell for each length, which measures all offsets."""
+  """Yields a measurement for each length, which measures all offsets."""
   own = config.misalignment
   model_of = pieces.hidden_of(subject.model)
 

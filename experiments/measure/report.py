@@ -142,9 +142,9 @@ def _of_pieces(records: list[dict[str, Any]]) -> str:
   if not pieces > 1:
     return ' The text has too few windows for intervals.'
   return (f' [95 %]: percentiles of a bootstrap over {pieces:.0f} pieces of the text, '
-          'each as long as the longest window, of which a sample has the same at all '
-          'lengths: what pieces have in common at two lengths is not in the interval '
-          f'of their quotient. Such an interval of {pieces:.0f} normal values covers '
+          'each as long as the longest window, and a sample has the same pieces at all '
+          'lengths, so what two lengths have in common cancels in the interval of '
+          f'their quotient. Such an interval of {pieces:.0f} normal values covers '
           f'their mean in {percentiles_cover(pieces):.0%} of cases.')
 
 
@@ -188,9 +188,9 @@ def misalignment(values: Values) -> Table:
   sequences = ' or '.join(sorted({f'{r["sequences"]:.0f}' for r in records}))
   note = (
       'Two windows of one text, the second by the offset further on, compared where '
-      'they tell of the same token with more than half a window before it (arXiv '
+      'they predict the same token with more than half a window before it (arXiv '
       '2506.11769, section 4). Long: the first, with more before that token. In nats, '
-      'but the last. SCE = −Σ q log p − Σ p log q = entropies + excess; excess = '
+      'except the last. SCE = −Σ q log p − Σ p log q = entropies + excess; excess = '
       'KL(long‖short) + KL(short‖long). Top-1 agreement: share of tokens of which both '
       f'have the same likeliest. Mean over {sequences} sequences [95 %: percentiles of '
       'a bootstrap over them]. The CSV has SCE/2 and both entropies too.'

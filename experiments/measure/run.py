@@ -47,15 +47,15 @@ def main(config: Any, workdir: str) -> None:
   folder = epath.Path(workdir)
   model = llama.read_model(config.checkpoint)
   subject, facts = read_subject(config, model)
-  cells = [cell for part in _PARTS for cell in part(config, subject)]
+  measurements = [piece for part in _PARTS for piece in part(config, subject)]
   mesh = partition.make_mesh(**config.mesh.to_dict())
-  run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(cells)}},
+  run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(measurements)}},
          {**machine.session(), 'text': config.text or _library()})
   first_of_processes(lambda: _lock(workdir, run))
   whole = finished.finished(folder, _part_of)
   done = {row.arm for row in results.read_rows(folder / 'results.csv')
           if row.metric == 'done' and _part_of(row) in whole}
-  todo = [cell for cell in cells if cell.name not in done]
+  todo = [piece for piece in measurements if piece.name not in done]
   print(long_windows(config, subject.length) if todo else '', end='', flush=True)
   variables = _load(config, mesh) if todo else {}
   if todo:
@@ -66,17 +66,17 @@ def main(config: Any, workdir: str) -> None:
           workdir, *run, may_differ=_MAY_DIFFER, study='measure'))
   print(f'{len(subject.stream):,} tokens of text: perplexity reads the first '
         f'{pieces.scored(config, subject):,}, other measurements all of it. '
-        f'{len(todo)} of {len(cells)} measurements to do.'
+        f'{len(todo)} of {len(measurements)} measurements to do.'
         f'{" Compiling first." if todo else ""}', flush=True)
   with jax.set_mesh(mesh):
 
-    def rows_of(cell, progress):
-      progress.show(cell.name)
-      rows = [*cell.rows(variables), pieces.row(cell.name, None, 'done', 1)]
-      progress.show(cell.name, cell.work)
+    def rows_of(piece, progress):
+      progress.show(piece.name)
+      rows = [*piece.rows(variables), pieces.row(piece.name, None, 'done', 1)]
+      progress.show(piece.name, piece.work)
       return rows
 
-    jobs = [Job(cell.work, functools.partial(rows_of, cell)) for cell in todo]
+    jobs = [Job(piece.work, functools.partial(rows_of, piece)) for piece in todo]
     run_jobs(folder, jobs, 'tokens x layers', _part_of, _order,
              jobs_are='measurements')
 

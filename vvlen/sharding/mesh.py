@@ -150,9 +150,9 @@ def over_batch(x: jax.Array) -> jax.Array:
 def over_tokens(x: jax.Array) -> jax.Array:
   """Keeps x [B, n, d] sharded by rows as `over_batch`, and by tokens over `tensor`.
 
-  For the residual stream that is kept for gradients: without it, each device of the
-  axis `tensor` would keep the same copy. Tokens that the axis does not divide stay
-  whole. Does nothing without a mesh that has these axes (jax.set_mesh).
+  For the residual stream that is kept for gradients: otherwise every device of the axis
+  `tensor` would keep a copy. If the axis does not divide the tokens, they are not
+  sharded. Does nothing without a mesh that has these axes (jax.set_mesh).
   """
   mesh = jax.sharding.get_abstract_mesh()
   if 'tensor' not in mesh.auto_axes or x.shape[1] % mesh.shape['tensor']:
@@ -178,9 +178,9 @@ def over_heads(
 ) -> jax.Array:
   """Returns attend(queries, keys, values); each device computes its own rows and heads.
 
-  XLA cannot shard the attention kernels of TPUs by itself. Without a mesh that has the
-  three axes (jax.set_mesh), and where they do not divide rows and heads, `attend` is
-  called directly.
+  XLA cannot shard the attention kernels of TPUs by itself. Calls `attend` directly if
+  there is no mesh with the three axes (jax.set_mesh), or if they do not divide rows and
+  heads.
 
   Args:
     attend: returns [B, n, h, d]; it must treat rows and key heads independently.

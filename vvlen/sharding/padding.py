@@ -1,6 +1,6 @@
-"""Numbers of seeds that the devices do not divide: the last seed fills what is left.
+"""Any number of seeds on any number of devices: the last seed is repeated to fill them.
 
-Each device has as many rows as any other. S seeds on D devices have
+All devices have equally many rows. S seeds on D devices have
 
   rows per device  n = g ceil(ceil(S / D) / g),  in groups of  g  seeds by vmap
   rows in all      D n,  of which the last D n - S repeat the last seed
@@ -21,7 +21,9 @@ _SEEDS = PartitionSpec('seed')
 
 
 def group_of(rows: int, group_size: int) -> int:
-  """Returns the size of the groups of a device's rows: equal, and as few as fit.
+  """Returns the size of a device's groups of rows.
+
+  The groups are equal, and as few as group_size allows.
 
   Args:
     rows: of one device.
@@ -72,8 +74,8 @@ def put(tree: Any, mesh: Mesh, group_size: int = 1) -> Any:
 def cut(tree: Any, count: int, mesh: Mesh) -> Any:
   """Undoes the padding of `put`: returns the first `count` rows.
 
-  If there are others, every device gets all of the rows that are returned, because
-  arrays can only be sharded equally.
+  If rows are cut off, every device gets all rows that remain, because JAX shards arrays
+  only into equal parts.
   """
   if len(jax.tree.leaves(tree)[0]) == count:
     return tree
@@ -81,7 +83,7 @@ def cut(tree: Any, count: int, mesh: Mesh) -> Any:
 
 
 def _place(x, sharding):
-  """Places an array; one that each process holds whole is placed in parts by each."""
+  """Places an array; if each process holds all of it, each places its own part."""
   everywhere = not isinstance(x, jax.Array) or x.is_fully_addressable
   if sharding.is_fully_addressable or not everywhere:
     return jax.device_put(x, sharding)

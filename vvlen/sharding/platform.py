@@ -13,8 +13,8 @@ def target(mesh: Mesh | AbstractMesh | None = None) -> str:
   """Returns the platform of the devices that a program is compiled for.
 
   Args:
-    mesh: the devices; None for those of the mesh in whose context this is called: that
-      of jax.set_mesh, or of jax.shard_map around the function that is being traced.
+    mesh: the devices. None: those of the current mesh, which jax.set_mesh sets, or the
+      jax.shard_map around the traced function.
 
   Returns:
     'cpu', 'gpu' or 'tpu'; that of this process if there is no mesh.

@@ -32,7 +32,7 @@ def save(
 ) -> None:
   """Saves `state` as the checkpoint of `step`.
 
-  Deletes cut-off ones, and those before the last two.
+  Deletes incomplete checkpoints, and all but the last two.
 
   Args:
     folder: of the run; created if it is missing.
@@ -221,9 +221,9 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
           'checksums': ocp.JsonCheckpointHandler(),
       },
   )
-  # The manager would report its step to jax.distributed, only to log it. Preemption
-  # counts calls, not steps (`watching_for_preemption`), so a SIGTERM that came during
-  # the save would then wait for the call whose number is that step.
+  # Only to log it, the manager would report its step to jax.distributed. But preemption
+  # counts calls, not steps (`watching_for_preemption`), so a SIGTERM during the save
+  # would take effect only at the call with that number.
   manager.reached_preemption = lambda step: False  # type: ignore[method-assign]
   return manager
 

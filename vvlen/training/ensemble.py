@@ -171,7 +171,7 @@ def train(
   Returns:
     The state after num_steps updates. If the devices do not divide the seeds, rows
     after the first S repeat the last one, as in `sharding.put`. Checkpoints hold only
-    the S seeds, so another number of devices can go on with them.
+    the S seeds, so a run can be resumed on another number of devices.
 
   Raises:
     ValueError: if there are no seeds, if steps_per_call does not divide the steps, if

@@ -117,9 +117,8 @@ def train(
     before_save: called before each checkpoint is saved: to write to disk what
       `on_metrics` and `evaluate` reported, which must not be lost once its training is
       saved.
-
-    must_be_finite: names of metrics. Training ends when one is found not to be finite,
-      or parameters are not when they are to be saved, which they are then not.
+    must_be_finite: names of metrics. Training ends if one of them is not finite, or if
+      parameters are not finite when they are to be saved; these are then not saved.
 
   Returns:
     The state after num_steps updates.

@@ -27,7 +27,8 @@ def watching_for_preemption() -> Iterator[Callable[[int], bool]]:
   the step. If not, this process records SIGTERM until the block ends.
   """
   if jax.distributed.is_initialized():
-    # Calls are counted, as the number must never fall; steps fall when a run begins.
+    # Calls are counted, because the number must never decrease, and the step does when
+    # another run begins.
     yield lambda made: multihost_utils.reached_preemption_sync_point(next(_calls))
     return
   if threading.current_thread() is not threading.main_thread():

@@ -1,7 +1,7 @@
 """One layer of the transformer decoder of the Llama family.
 
-  x = x + W_O norm(attention(RMSNorm(x))),   x = x + W_D (SiLU(W_G z) ∘ W_U z), z =
-  RMSNorm(x)
+  x = x + W_O norm(attention(RMSNorm(x)))
+  x = x + W_D (SiLU(W_G z) ∘ W_U z),  z = RMSNorm(x)
 
 as in `vvlen.models.llama.model`.
 
@@ -29,10 +29,10 @@ INIT = nn.initializers.normal(0.02)
 
 
 def init_kernel(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-  """Draws a kernel [inputs, outputs] from a normal distribution of spread 0.02.
+  """Draws a kernel [inputs, outputs], normal with a standard deviation of 0.02.
 
-  It is drawn as [outputs, inputs]: the initial weights of a seed are those of earlier
-  versions, whose kernels were so.
+  Draws [outputs, inputs] and transposes it, so that a seed has the same initial weights
+  as in earlier versions.
   """
   return INIT(key, shape[::-1], dtype).T
 

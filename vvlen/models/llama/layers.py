@@ -39,7 +39,7 @@ def scan(
     turns: as in `Block`.
     num_layers: the number of layers.
     remat: whether layers compute their results again in the backward pass.
-    kept: if so, one of `KEPT`.
+    kept: with remat, one of `KEPT`.
     dtype: of the stream between layers, of which remat keeps one array per layer; None
       for that of x.
 
@@ -53,14 +53,14 @@ def scan(
     return over_tokens(x.astype(dtype or wide)), None
 
   if remat:
-    # A loop needs no protection from common subexpressions.
+    # In a loop, XLA cannot merge what is computed again with the first computation.
     body = nn.remat(body, policy=_POLICIES[kept], prevent_cse=False)
   run = nn.scan(
       body, variable_axes={'params': 0, 'intermediates': 0},
       split_rngs={'params': True}, length=num_layers,
   )
   x, _ = run(block, over_tokens(x.astype(dtype or wide)), None)
-  # Losses read all tokens of a row.
+  # Tokens are gathered again, because losses read whole rows.
   return over_batch(x.astype(wide))
 
 

@@ -1,8 +1,9 @@
 """The transformer decoder of the Llama family (arXiv 2302.13971, 2407.21783).
 
   x = E[token]
-  x = x + W_O norm(attention(RMSNorm(x))),   x = x + W_D (SiLU(W_G z) ∘ W_U z), z =
-  RMSNorm(x)                                                         in each layer
+  for each layer:
+    x = x + W_O norm(attention(RMSNorm(x)))
+    x = x + W_D (SiLU(W_G z) ∘ W_U z),  z = RMSNorm(x)
   logits = E' RMSNorm(x)
 
 with rotary positions (`vvlen.models.rope`), key heads that each serve several query
@@ -60,17 +61,18 @@ class Llama(nn.Module):
     scan_layers: whether the parameters of all layers are stacked, in arrays
       [num_layers, ...] below the key `layers`, and the layers run in a loop: compiling
       then takes the same time for any number of layers.
-      `vvlen.models.llama.layers.stacked` converts parameters. The initial weights of a
-      key differ from those without.
-    remat_keeps: with scan_layers and remat, what else a layer keeps: 'nothing', or
-      'products' with kernels.
+      `vvlen.models.llama.layers.stacked` converts parameters. The same key gives other
+      initial weights than without scan_layers.
+    remat_keeps: with scan_layers and remat, what a layer keeps besides its input:
+      'nothing', or 'products', the results of products with kernels.
     stream_dtype: with scan_layers, the dtype of the residual stream between layers, of
       which remat keeps one array per layer; None: float32 or wider.
     dtype: of the matrix products; None: that of the parameters. Norms, softmax, the
       residual stream and logits are float32 or wider.
     param_dtype: of the parameters as they are initialized.
     precision: of the products with kernels and embeddings.
-    kernel_init: draws the kernels; embeddings are drawn with a spread of 0.02.
+    kernel_init: draws the kernels; embeddings are drawn with a standard deviation of
+      0.02.
     bias_init: draws the biases.
   """
 
@@ -156,7 +158,7 @@ class Llama(nn.Module):
   ) -> jax.Array:
     """Returns hidden states [B, n, d], for `vvlen.objectives.chunked`.
 
-    They have the attribute `dtype` if that is given, otherwise the dtype of the output
+    Their dtype is the attribute `dtype` if given, otherwise that of the output
     embedding. Logits are their product with the transpose of `output_table`.
     """
     x = self._embed(tokens)
