@@ -69,8 +69,10 @@ check() {
 import os, jax
 given = [os.environ.get(f'JAX_{x}') for x in ('COORDINATOR_ADDRESS', 'NUM_PROCESSES', 'PROCESS_ID')]
 jax.distributed.initialize(*[x and (int(x) if x.isdigit() else x) for x in given])
-print(os.environ['HOSTNAME'], 'process', jax.process_index(), 'of', jax.process_count(),
-      'devices', jax.local_device_count(), 'of', jax.device_count())"
+told = (os.environ['HOSTNAME'], 'process', jax.process_index(), 'of', jax.process_count(),
+        'devices', jax.local_device_count(), 'of', jax.device_count())
+# By one write, so that lines of workers do not mix.
+os.write(1, (' '.join(map(str, told)) + '\n').encode())"
 }
 
 start() {

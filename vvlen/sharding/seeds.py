@@ -45,8 +45,9 @@ def over_seeds(
     group_size: the most seeds in a group; a device's groups are equal, and as few as
       this allows (`padding.group_of`). A group of 1 uses no vmap: each seed is then
       computed as by the plain function under jit, bit for bit; on a CPU that is also
-      the fastest. Two things may change the last bits of a result: the size of its
-      group, and whether there is one device or several. With several, the compiler
+      the fastest. Three things may change the last bits of a result: the size of its
+      group; whether its device has one group, for which the compiler needs no loop, or
+      several; and whether there is one device or several. With several, the compiler
       treats large constants of the function differently: pass them as arguments.
     donate: positions of arguments whose memory the result may reuse.
     shared: the number of arguments, counted from the first, that all seeds share.

@@ -7,8 +7,9 @@ other seeds are trained, on how many there are, or on the devices. Devices that 
 divide the seeds repeat the last one (`vvlen.sharding.padding`).
 
 Initial weights and data of a seed are the same bits always. With groups of one, so are
-its trained weights, on any number of devices of one kind, for the problems of our tests
-(see `over_seeds` for what may break this); with larger groups they agree to rounding.
+its trained weights, on any number of devices of one kind that have several seeds each,
+for the problems of our tests (see `over_seeds` for what may break this); with larger
+groups, or one seed on each device, they agree to rounding.
 """
 
 from collections.abc import Callable, Sequence
