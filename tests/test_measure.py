@@ -1,6 +1,8 @@
 """`experiments.measure`: its numbers are those of the functions; what it refuses."""
 
+import collections
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -18,12 +20,18 @@ import pytest
 
 from configs import measure as config_file
 from experiments.harness import fingerprint
-from experiments.measure import attention, pieces, predictions
+from experiments.measure import attention, measurements, predictions, report
 from experiments.measure import figures as measurements_figures
-from experiments.measure import report as measurements
 from experiments.measure import run as measure
 from experiments.measure import spread as measurements_spread
-from experiments.measure.rows import key_of, Part
+from experiments.measure.rows import (
+  BLOCK,
+  key_of,
+  measurement_of,
+  Part,
+  SLIDING,
+  spread_part,
+)
 from tests.conftest import free_port, lose_rows, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
 from vvlen.evaluation import attention_spread as output_spread
@@ -73,7 +81,7 @@ def whole(tmp_path_factory, fast_compilation, checkpoint, text):
 
 def _values(workdir):
   rows = results.read_rows(workdir / 'results.csv')
-  assert {(row.experiment, row.seed) for row in rows} == {('measure', 0)}
+  assert {row.seed for row in rows} == {0}
   return {key_of(row): row.value for row in rows}
 
 
@@ -100,28 +108,65 @@ def test_a_run_writes_tables_and_figures(whole):
   assert len(inputs['text_sha256']) == len(inputs['checkpoint_sha256']) == 64
 
 
-def test_layers_heads_and_offsets_are_columns(whole):
+def test_what_was_measured_is_in_columns(whole):
   rows = results.read_rows(whole[0] / 'results.csv')
-  measured = [row for row in rows if row.metric != 'done']
-  whole_arms = {'block', 'sliding', *(f'block_{n}' for n in (8, 16, 32)),
-                *(f'{arm}/piece_{i}' for arm in ('block', 'sliding') for i in range(4))}
-  spreads = {f'{condition}/{reading}' for condition in ('random_nope', 'random', 'text')
-             for reading in ('as_it_is', 'fixed')}
-  assert {row.arm for row in measured} == whole_arms | spreads | {
-      'misalignment', 'text', 'shuffled'}
-  assert {row[6:] for row in measured if row.arm in whole_arms} == {(None,) * 5}
-  for row in measured:
-    assert (row.layer is not None) == (row.arm in {*spreads, 'text', 'shuffled'})
-    assert (row.offset is not None) == (row.arm == 'misalignment')
-  at = lambda **columns: {row.layer for row in measured if columns.items()
-                          <= row._asdict().items()}
-  assert at(arm='text', metric='entropy', head=3) == {0, 1}
-  assert at(arm='text/fixed', metric='slope', head=3) == {0}
-  assert {row.offset for row in measured} == {None, 1, 4}
-  components = {row.component for row in measured} - {None}
+  arms = {(row.experiment, row.arm) for row in rows}
+  assert arms == {
+      ('perplexity', 'block'), ('perplexity', 'sliding'), ('misalignment', 'text'),
+      ('spread', 'random_nope'), ('spread', 'random'), ('spread', 'text'),
+      ('spread', 'random_nope_fixed'), ('spread', 'random_fixed'),
+      ('spread', 'text_fixed'), ('entropy', 'text'), ('entropy', 'shuffled'),
+      ('recency', 'text'), ('recency', 'shuffled')}
+  at = lambda name, **columns: {getattr(row, name) for row in rows if columns.items()
+                                <= row._asdict().items()}
+  assert at('step') == {None}
+  # A column has values where it applies, and nowhere else.
+  applies = {'layer': ('spread', 'entropy', 'recency'), 'piece': ('perplexity',),
+             'head': ('spread', 'entropy', 'recency'), 'offset': ('misalignment',),
+             'component': ('spread',), 'distance': ('perplexity', 'recency')}
+  for experiment, _ in arms:
+    for name, where in applies.items():
+      assert (at(name, experiment=experiment) != {None}) == (experiment in where)
+  for experiment in ('spread', 'entropy', 'recency'):
+    assert None not in at('layer', experiment=experiment)
+  assert at('layer', experiment='entropy', arm='text', head=3) == {0, 1}
+  assert at('layer', arm='text_fixed', metric='slope', head=3) == {0}
+  assert at('offset', experiment='misalignment') == {1, 4}
+  components = at('component') - {None}
   assert len(components) == 4
-  assert {(row.metric, row.head) for row in measured
+  assert {(row.metric, row.head) for row in rows
           if row.component in components} == {('std', None)}
+  for arm, metric in itertools.product(('block', 'sliding'), ('nll', 'scored')):
+    lengths = at('length', experiment='perplexity', arm=arm, metric=metric, piece=3)
+    assert lengths == {8, 16, 32}
+  assert at('piece', metric='nll') == {None, 0, 1, 2, 3}
+  assert at('piece', metric='nll_after') == at('distance', metric='nll') == {None}
+  # Windows of each length, by how many tokens are before one.
+  for length, last in ((8, 7), (16, 12), (32, 24)):
+    distances = at('distance', metric='nll_after', length=length)
+    assert (min(distances), max(distances)) == (1, last)
+  assert at('length', metric='logit_at') == {16}
+  assert at('distance', metric='logit_at') == {*range(8), 8, 12}
+
+
+def test_each_row_belongs_to_the_measurement_that_makes_it(whole, checkpoint):
+  model, variables = load_checkpoint(checkpoint)
+  config = config_file.get_config('smoke')
+  subject = measurements.Subject(model, _stream(whole), 257, 256, 16)
+  planned = [one for section in measure._SECTIONS for one in section(config, subject)]
+  assert len({str(one.name) for one in planned}) == len(planned) == 18
+  assert {str(one.name) for one in planned} >= {
+      'perplexity, sliding, 8 tokens', 'spread, text_fixed, layer 0', 'entropy, text'}
+  rows = results.read_rows(whole[0] / 'results.csv')
+  assert {measurement_of(row) for row in rows} == {one.name for one in planned}
+  listed = json.loads((whole[0] / 'rows.json').read_text())
+  assert sorted(count for *_, count in listed) == sorted(
+      collections.Counter(map(measurement_of, rows)).values())
+  for one in (planned[0], planned[-1]):
+    found = one.rows(variables)
+    assert {measurement_of(row) for row in found} == {one.name}
+    assert {row.key for row in found} == {
+        row.key for row in rows if measurement_of(row) == one.name}
 
 
 def _stream(whole):
@@ -139,40 +184,43 @@ def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
   close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
   read = stream[: 4 * 32]  # four windows of the longest, 2 L
   for length in (8, 16, 32):
-    close(values['block', 'nll', length], perplexity.block_nll(apply, read, length))
-    assert values['sliding', 'stride', length] == length // 2
-    close(values['sliding', 'nll', length],
+    close(values[BLOCK, 'nll', length], perplexity.block_nll(apply, read, length))
+    assert values[SLIDING, 'stride', length] == length // 2
+    close(values[SLIDING, 'nll', length],
           perplexity.sliding_nll(apply, read, length, length // 2))
     by_position = perplexity.nll_by_position(apply, read, length)
-    assert values['block', 'scored', length] == by_position.size * len(read) // length
-    close(values[f'block_{length}', 'nll_after', 3], by_position[2])
+    assert values[BLOCK, 'scored', length] == by_position.size * len(read) // length
+    after = lambda distance, length=length: values[
+        BLOCK._replace(distance=distance), 'nll_after', length]
+    close(after(3), by_position[2])
     if length > 8:  # 8 to 11 tokens before it, or up to the last
-      close(values[f'block_{length}', 'nll_after', 8], by_position[7:11].mean())
-  streams = pieces.spaced(stream, 16 + 4, 4)
+      close(after(8), by_position[7:11].mean())
+  streams = measurements.spaced(stream, 16 + 4, 4)
   found = misalignment(apply, streams, 16, 4)
-  part = Part('misalignment', offset=4)
+  part = Part('misalignment', 'text', offset=4)
   for name, value in found._asdict().items():
     close(values[part, name, 16], value)
     low, high = (values[part, name + end, 16] for end in ('_low', '_high'))
     assert low <= values[part, name, 16] <= high
   assert (part, 'sce', 8) not in values  # not below half of the length
   # Text with its own last token.
-  sequences = pieces.spaced(stream, 16, 12)
+  sequences = measurements.spaced(stream, 16, 12)
   outputs = output_spread.spread_by_length(
       probe_layer(model, variables, 0), sequences, [2, 4, 8, 16])
   slope = output_spread.slope([2, 4, 8, 16], outputs, num_resamples=50)
-  arm = Part('text/as_it_is', 0)
+  arm = spread_part('text', 'as_it_is', 0)
   close([values[arm, f'slope{end}', None] for end in ('', '_low', '_high')], slope)
   close(values[arm, 'std', 8], outputs[:, 2].std(0).mean())
   close(values[arm._replace(component=23), 'std', 8], outputs[:, 2, 23].std())
   # The whole table of what there is.
   for order in ('text', 'shuffled'):
     for layer in (0, 1):
-      arm = Part(order, layer)
+      arm = Part('entropy', order, layer)
       for n in (2, 4, 8, 16, 32):
         heads = [values[arm._replace(head=h), 'entropy', n] for h in range(4)]
         close(values[arm, 'entropy', n], np.mean(heads))
         assert 0 <= values[arm, 'entropy', n] <= np.log(n) + 1e-6
+      arm = Part('recency', order, layer)
       heads = [values[arm._replace(head=h), 'recency_probability', 16]
                for h in range(4)]
       close(values[arm, 'recency_probability', 16], np.mean(heads))
@@ -186,8 +234,8 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
   drawn = np.random.default_rng(0).multinomial(4, [1 / 4] * 4, 50)
   pieces = stream[: 4 * 32].reshape(4, 32)
 
-  def check(arm, metric, length, means, weights):
-    found = [values[arm, metric + end, length] for end in ('', '_low', '_high')]
+  def check(part, metric, length, means, weights):
+    found = [values[part, metric + end, length] for end in ('', '_low', '_high')]
     of_samples = drawn @ (means * weights) / (drawn @ weights)
     expected = [np.average(means, weights=weights),
                 *np.quantile(of_samples, (0.025, 0.975))]
@@ -196,40 +244,47 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
 
   ones = np.ones(4)
   for length in (8, 16, 32):
-    assert values['block', 'pieces', length] == 4
+    assert values[BLOCK, 'pieces', length] == 4
     by_position = np.array(
         [perplexity.nll_by_position(apply, x, length) for x in pieces])
-    check('block', 'nll', length, by_position.mean(1), ones)
-    check(f'block_{length}', 'nll_after', 3, by_position[:, 2], ones)
+    check(BLOCK, 'nll', length, by_position.mean(1), ones)
+    check(BLOCK._replace(distance=3), 'nll_after', length, by_position[:, 2], ones)
     # Where a sliding window scores, what is before it may be of another piece.
     sums, counts = perplexity.sliding_sums(apply, stream[:128], length, length // 2)
     last = length + length // 2 * np.arange(len(sums)) - 1  # which it scores
     of_pieces = [[x[last // 32 == p].sum() for x in (sums, counts)] for p in range(4)]
     total, scored = np.array(of_pieces).T
-    check('sliding', 'nll', length, total / scored, scored)
+    check(SLIDING, 'nll', length, total / scored, scored)
+    for part, means, weights in ((BLOCK, by_position.mean(1), [length - 1] * 4),
+                                 (SLIDING, total / scored, scored)):
+      for i in range(4):
+        own = part._replace(piece=i)
+        np.testing.assert_allclose(values[own, 'nll', length], means[i], rtol=1e-5)
+        windows = 32 // length if part == BLOCK else 1
+        assert values[own, 'scored', length] == weights[i] * windows
     assert scored.tolist() == [31, 32, 32, 32]
   # Of the quotient of perplexities too, sample by sample.
-  table = measurements.perplexity(values, 16, False, (50, 0)).records
-  for arm in ('block', 'sliding'):
+  table = report.perplexity(values, 16, False, (50, 0)).records
+  for part in (BLOCK, SLIDING):
     of_samples = {}
     for length in (16, 32):
-      parts = np.array([[values[f'{arm}/piece_{i}', name, length] for i in range(4)]
-                        for name in ('nll', 'scored')])
-      of_samples[length] = drawn @ parts.prod(0) / (drawn @ parts[1])
-      mean = np.average(parts[0], weights=parts[1])
-      np.testing.assert_allclose(mean, values[arm, 'nll', length])
-    ratio = np.exp(values[arm, 'nll', 32] - values[arm, 'nll', 16])
+      own = np.array([[values[part._replace(piece=i), name, length] for i in range(4)]
+                      for name in ('nll', 'scored')])
+      of_samples[length] = drawn @ own.prod(0) / (drawn @ own[1])
+      mean = np.average(own[0], weights=own[1])
+      np.testing.assert_allclose(mean, values[part, 'nll', length])
+    ratio = np.exp(values[part, 'nll', 32] - values[part, 'nll', 16])
     ends = np.exp(np.quantile(of_samples[32] - of_samples[16], (0.025, 0.975)))
-    names = [f'{arm}_ratio{end}' for end in ('', '_low', '_high')]
+    names = [f'{part.arm}_ratio{end}' for end in ('', '_low', '_high')]
     np.testing.assert_allclose([table[2][name] for name in names], [ratio, *ends])
     assert table[1][names[0]] == 1 and np.isnan(table[1][names[1]])
-  alone = {key: x for key, x in values.items() if key[0] == 'block'}
-  table = measurements.perplexity(alone, 16, False, (50, 0)).records
+  alone = {key: x for key, x in values.items() if key[0] == BLOCK}
+  table = report.perplexity(alone, 16, False, (50, 0)).records
   assert table[2]['block_ratio'] > 0 and np.isnan(table[2]['block_ratio_low'])
   assert np.isnan(table[2]['sliding_ratio'])
   table = (whole[0] / 'tables' / 'perplexity.md').read_text()
-  for arm, metric in (('block', 'loss, blocks'), ('sliding', 'loss, sliding')):
-    low, high = (values[arm, f'nll{end}', 16] for end in ('_low', '_high'))
+  for part, metric in ((BLOCK, 'loss, blocks'), (SLIDING, 'loss, sliding')):
+    low, high = (values[part, f'nll{end}', 16] for end in ('_low', '_high'))
     assert f'{metric} [95 %]' in table and f'[{low:.4f}, {high:.4f}]' in table
   assert 'over 4 pieces of the text, each as long as the longest window' in table
   assert 'covers their mean in 81% of cases' in table
@@ -237,14 +292,16 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
 
 def test_windows_that_are_in_two_pieces_belong_to_one():
   sums, counts = np.arange(1.0, 6.0), np.full(5, 2)
-  means, scored = pieces.by_piece(sums, counts, np.array([1, 9, 10, 29, 31]), 10, 3)
+  places = np.array([1, 9, 10, 29, 31])
+  means, scored = measurements.by_piece(sums, counts, places, 10, 3)
   np.testing.assert_allclose(means, [3 / 4, 3 / 2, 9 / 4])
   assert scored.tolist() == [4, 2, 4]
   config = config_file.get_config('smoke')
   # One piece alone gives no interval, and a piece may have no value.
-  [row] = pieces.interval(config, 'a', 1, 'nll', means[:1], scored[:1])
+  [row] = measurements.interval(config, BLOCK, 1, 'nll', means[:1], scored[:1])
   assert row.value == 3 / 4
-  rows = pieces.interval(config, 'a', 1, 'nll', np.array([2.0, 0]), np.array([3, 0]))
+  means, scored = np.array([2.0, 0]), np.array([3, 0])
+  rows = measurements.interval(config, BLOCK, 1, 'nll', means, scored)
   assert [row.value for row in rows] == [2, 2, 2]
 
 
@@ -252,7 +309,7 @@ def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
   values, stream = _values(whole[0]), _stream(whole)
   model, variables = load_checkpoint(checkpoint)
   config = config_file.get_config('smoke')
-  subject = pieces.Subject(model, stream, 257, 256, 16)
+  subject = measurements.Subject(model, stream, 257, 256, 16)
   queries = np.random.default_rng([0, attention._QUERIES]).choice(
       257, 2, replace=False)
   random = np.random.default_rng([0, attention._RANDOM]).integers(
@@ -263,7 +320,7 @@ def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
   both = [output_spread.spread_by_length(without, random, [2, 4, 8, 16], int(q))
           for q in queries]
   slopes = [output_spread.slope([2, 4, 8, 16], x, num_resamples=0)[0] for x in both]
-  arm = Part('random_nope/fixed', 0)
+  arm = spread_part('random_nope', 'fixed', 0)
   np.testing.assert_allclose(values[arm, 'slope', None], np.mean(slopes), rtol=1e-3)
   spread = [x[:, 3].std(0).mean() for x in both]
   np.testing.assert_allclose(
@@ -282,7 +339,7 @@ def test_a_head_has_the_spread_of_its_components(
   if condition == 'random_nope':
     model = model.clone(rope=None)
   if condition == 'text':
-    sequences = pieces.spaced(_stream(whole), 16, 12)
+    sequences = measurements.spaced(_stream(whole), 16, 12)
   else:
     sequences = np.random.default_rng([0, 0]).integers(257, size=(12, 16))
   queries = np.random.default_rng([0, 1]).choice(257, 2, replace=False)
@@ -309,7 +366,7 @@ def test_a_head_has_the_spread_of_its_components(
   slope = lambda curve: np.polyfit(np.log(lengths), np.log(curve), 1)[0]
   everything = slice(None), slice(None)
   for head in range(4):
-    arm = Part(f'{condition}/{reading}', 0, head)
+    arm = spread_part(condition, reading, 0, head=head)
     drawn = [curve(head, np.repeat(np.arange(12), a),
                    np.repeat(np.arange(len(outputs)), b))
              for a, b in zip(samples, tokens, strict=True)]
@@ -330,24 +387,25 @@ def test_heads_may_be_chosen_and_their_table_shows_those(whole, checkpoint):
   model, variables = load_checkpoint(checkpoint)
   config = config_file.get_config('smoke')
   config.spread.heads = (2,)
-  subject = pieces.Subject(model, _stream(whole), 257, 256, 16)
+  subject = measurements.Subject(model, _stream(whole), 257, 256, 16)
   *_, cell = attention.spread(config, subject)  # text, held fixed
   found = {key_of(row): row.value for row in cell.rows(variables)}
   expected = _values(whole[0])
   for key, value in found.items():
     np.testing.assert_allclose(value, expected[key], rtol=1e-3, atol=1e-4)
   assert {part._replace(component=None) for part, *_ in found} == {
-      Part('text/fixed', 0), Part('text/fixed', 0, 2)}
+      spread_part('text', 'fixed', 0), spread_part('text', 'fixed', 0, head=2)}
   table = measurements_spread.by_head(found)
   [record] = table.records
   assert (record['layer'], record['last_token'], record['head']) == (0, 'fixed', 2)
-  assert record['text_slope'] == found[Part('text/fixed', 0, 2), 'slope', None]
+  assert record['text_slope'] == found[
+      spread_part('text', 'fixed', 0, head=2), 'slope', None]
   # Of a whole run each kind of last token has all heads, in their order.
   records = measurements_spread.by_head(expected).records
   assert [(r['last_token'], r['head']) for r in records] == [
       (x, h) for x in ('as_it_is', 'fixed') for h in range(4)]
   assert records[5]['random_nope_slope_low'] == expected[
-      Part('random_nope/fixed', 0, 1), 'slope_low', None]
+      spread_part('random_nope', 'fixed', 0, head=1), 'slope_low', None]
 
 
 def test_windows_may_begin_with_bos(whole, checkpoint):
@@ -355,17 +413,16 @@ def test_windows_may_begin_with_bos(whole, checkpoint):
   stream = _stream(whole)[1:]
   config = config_file.get_config('smoke')
   config.perplexity.begin = True
-  subject = pieces.Subject(model, stream, 257, 256, 16)
-  cells = {cell.name: cell for cell in predictions.perplexity(config, subject)}
-  found = {row.metric: row for row in cells['blocks of 8'].rows(variables)
-           if row.arm == 'block'}
+  subject = measurements.Subject(model, stream, 257, 256, 16)
+  block, sliding, *_ = predictions.perplexity(config, subject)
+  found = {key_of(row): row.value for row in block.rows(variables)}
   apply, read = functools.partial(model.apply, variables), stream[:128]
   expected = perplexity.block_nll(apply, read, 8, begin=256)
-  np.testing.assert_allclose(found['nll'].value, expected, rtol=1e-5)
-  assert found['scored'].value == 128 // 7 * 7
-  sliding, *_ = cells['sliding windows of 8'].rows(variables)
+  np.testing.assert_allclose(found[BLOCK, 'nll', 8], expected, rtol=1e-5)
+  assert found[BLOCK, 'scored', 8] == 128 // 7 * 7
+  row, *_ = sliding.rows(variables)
   expected = perplexity.sliding_nll(apply, read, 8, 4, begin=256)
-  np.testing.assert_allclose(sliding.value, expected, rtol=1e-5)
+  np.testing.assert_allclose(row.value, expected, rtol=1e-5)
   with pytest.raises(ValueError, match='the tokenizer has no BOS'):
     [*predictions.perplexity(config, subject._replace(begin=None))]
 
@@ -397,17 +454,18 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
   shutil.copytree(whole[0], workdir)
   path = workdir / 'results.csv'
   before = path.read_bytes()
-  rows = [row for row in results.read_rows(path)
-          if row.arm not in ('sliding windows of 16', 'sliding')]
-  results.write_rows(path, rows)
-  text_of, _ = measurements.write(workdir)
-  assert text_of.startswith('The run is not finished: 1 of ')
+  rows = results.read_rows(path)
+  lost = next(row for row in rows if row.metric == 'nll_after' and row.length == 8)
+  results.write_rows(path, [row for row in rows if row != lost and not (
+      row.arm == 'sliding' and row.length in (16, 32))])
+  text_of, _ = report.write(workdir)
+  assert text_of.startswith('The run is not finished: 3 of ')
   # Wherever the same checkpoint and text are.
   moved = tmp_path / 'moved'
   shutil.copytree(checkpoint, moved)
   done = _run(workdir, f'--checkpoint={moved}', arguments[1])
   assert done.returncode == 0, done.stderr
-  # Those of 8 and 32 have lost rows too.
+  # The one that has lost a row as well.
   assert '3 of 18 measurements to do' in done.stdout
   assert path.read_bytes() == before
   other = tmp_path / 'other.txt'
@@ -421,6 +479,24 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
     assert (done.returncode, done.stderr.count('\n')) == (2, 1)
     assert 'holds another run (' in done.stderr and f'{name}: ' in done.stderr
     assert path.read_bytes() == before
+
+
+def test_a_folder_of_an_earlier_version_is_refused(
+    run_here, whole, tmp_path, checkpoint, text):
+  shutil.copytree(whole[0], tmp_path / 'run')
+  path = tmp_path / 'run' / 'results.csv'
+  results.write_rows(path, [
+      row._replace(experiment='measure') for row in results.read_rows(path)
+      if row.metric in ('nll', 'slope') and row.piece is None])
+  before = path.read_bytes()
+  done = run_here('measure', '--config=configs/measure.py:smoke',
+                  f'--workdir={tmp_path}/run', f'--checkpoint={checkpoint}',
+                  f'--text={text}')
+  assert (done.returncode, done.stderr.count('\n')) == (2, 1)
+  assert 'results.csv has a row of an earlier version, whose results' in done.stderr
+  assert path.read_bytes() == before
+  with pytest.raises(ValueError, match='a row of an earlier version'):
+    report.write(tmp_path / 'run')
 
 
 def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text):
@@ -588,7 +664,7 @@ def test_results_without_a_finite_loss_are_told(whole, tmp_path):
   results.write_rows(tmp_path / 'results.csv', [
       row._replace(value=float('nan')) if row.metric == 'nll' else row for row in rows])
   with pytest.raises(ValueError, match=r"results.csv: no loss is finite: the model's"):
-    measurements.write(tmp_path)
+    report.write(tmp_path)
 
 
 @pytest.mark.parametrize('content, words', [
@@ -652,20 +728,20 @@ def test_arguments_may_be_short():
 
 def test_sequences_are_spread_over_the_text_and_do_not_overlap():
   stream = np.arange(100)
-  found = pieces.spaced(stream, 10, 4)
+  found = measurements.spaced(stream, 10, 4)
   assert found[:, 0].tolist() == [0, 30, 60, 90]
   np.testing.assert_array_equal(found, found[:, :1] + np.arange(10))
-  assert pieces.spaced(stream, 30, 50)[:, 0].tolist() == [0, 35, 70]
+  assert measurements.spaced(stream, 30, 50)[:, 0].tolist() == [0, 35, 70]
   with pytest.raises(ValueError, match='100 tokens, fewer than two sequences of 51'):
-    pieces.spaced(stream, 51, 2)
+    measurements.spaced(stream, 51, 2)
 
 
 def test_bins_are_of_each_number_and_then_of_half_octaves():
-  assert pieces.bins(0, 20) == [
+  assert measurements.bins(0, 20) == [
       (0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (8, 12),
       (12, 16), (16, 20)]
-  assert pieces.bins(1, 3) == [(1, 2), (2, 3)]
-  assert pieces.bins(1, 49)[-2:] == [(32, 48), (48, 49)]
+  assert measurements.bins(1, 3) == [(1, 2), (2, 3)]
+  assert measurements.bins(1, 49)[-2:] == [(32, 48), (48, 49)]
 
 
 def test_the_first_characters_may_end_within_a_document():
@@ -709,13 +785,13 @@ def test_a_real_model_shows_what_is_known_of_it(tmp_path):
               f'--text={data / "big.txt"}', config=None, env=usual)
   assert done.returncode == 0, done.stderr
   values = _values(tmp_path / 'run')
-  slope = lambda arm: values[Part(arm, 0), 'slope', None]
-  assert slope('random_nope/as_it_is') == pytest.approx(-0.12, abs=0.03)
-  assert slope('random/as_it_is') == pytest.approx(0.04, abs=0.03)
-  assert slope('text/as_it_is') == pytest.approx(-0.02, abs=0.03)
-  assert slope('random_nope/fixed') == pytest.approx(-0.42, abs=0.06)
-  loss = lambda arm, times: values[arm, 'nll', times * 512]
-  assert min(loss('block', times) for times in (1, 2, 4)) > 3.3
-  assert loss('block', 8) > loss('block', 1) + 0.5
-  assert loss('sliding', 8) > loss('block', 8)
-  assert values[Part('text', 4), 'recency_probability', 256] > 0.6
+  slope = lambda *arm: values[spread_part(*arm, 0), 'slope', None]
+  assert slope('random_nope', 'as_it_is') == pytest.approx(-0.12, abs=0.03)
+  assert slope('random', 'as_it_is') == pytest.approx(0.04, abs=0.03)
+  assert slope('text', 'as_it_is') == pytest.approx(-0.02, abs=0.03)
+  assert slope('random_nope', 'fixed') == pytest.approx(-0.42, abs=0.06)
+  loss = lambda part, times: values[part, 'nll', times * 512]
+  assert min(loss(BLOCK, times) for times in (1, 2, 4)) > 3.3
+  assert loss(BLOCK, 8) > loss(BLOCK, 1) + 0.5
+  assert loss(SLIDING, 8) > loss(BLOCK, 8)
+  assert values[Part('recency', 'text', 4), 'recency_probability', 256] > 0.6

@@ -12,7 +12,7 @@ import pytest
 from experiments.linear_attention import figures as linear
 from experiments.measure import figures as measure
 from experiments.measure import spread
-from experiments.measure.rows import Part
+from experiments.measure.rows import BLOCK, Part, SLIDING, spread_part
 from experiments.recency_bias import extensions, figures
 from experiments.recency_bias.cells import Settings, Simulated
 from tests.artists import all_bands, bands, line_of, lines, shades, words
@@ -213,7 +213,7 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
 
 
 class _Values(dict):
-  """Values (arm, metric, length) -> number, with intervals, in any order."""
+  """Values (part, metric, length) -> number, with intervals, in any order."""
 
   def __init__(self):
     super().__init__()
@@ -236,16 +236,16 @@ class _Values(dict):
 
 def test_loss_by_window_is_drawn_in_blocks_and_sliding():
   values, lengths = _Values(), [8, 16, 64]
-  for arm, n in itertools.product(('sliding', 'block'), lengths):
-    values.add(arm, 'nll', n)
+  for part, n in itertools.product((SLIDING, BLOCK), lengths):
+    values.add(part, 'nll', n)
   [axes] = measure.perplexity(values, 16).axes
-  for name, arm, colour in (('blocks', 'block', '#0072B2'),
-                            ('sliding window', 'sliding', '#E69F00')):
+  for name, part, colour in (('blocks', BLOCK, '#0072B2'),
+                             ('sliding window', SLIDING, '#E69F00')):
     assert lines(axes)[name][:2] == (colour, lengths)
-    close(lines(axes)[name].y, values.of(arm, 'nll', lengths))
+    close(lines(axes)[name].y, values.of(part, 'nll', lengths))
     x, low, high = bands(axes)[colour]
     assert x == lengths
-    close([low, high], values.ends(arm, 'nll', lengths))
+    close([low, high], values.ends(part, 'nll', lengths))
   [mark] = [line for line in axes.lines if line.get_linestyle() == ':']
   assert mark.get_xdata() == [16, 16]
 
@@ -254,19 +254,22 @@ def test_loss_by_position_begins_where_tokens_are_enough():
   values = _Values()
   places = {8: (1, 2, 4), 64: (1, 2, 4, 16)}
   for n, own in places.items():
-    values.add('block', 'nll', n)
+    values.add(BLOCK, 'nll', n)
+    values[BLOCK, 'scored', n] = 1
     for i in own:
-      values.add(f'block_{n}', 'nll_after', i)
-      values[f'block_{n}', 'scored', i] = 10 if (n, i) == (64, 1) else 400
+      values.add(BLOCK._replace(distance=i), 'nll_after', n)
+      values[BLOCK._replace(distance=i), 'scored', n] = 10 if (n, i) == (64, 1) else 400
   [axes] = measure.by_position(values, 16).axes
   for (label, n), band in zip((('8', 8), ('64', 64)), axes.collections, strict=True):
     shown = [i for i in places[n] if (n, i) != (64, 1)]
     line = lines(axes)[label]
     assert line.x == [*shown, n]
-    loss = values.of(f'block_{n}', 'nll_after', shown)
+    parts = [BLOCK._replace(distance=i) for i in shown]
+    loss = [values[part, 'nll_after', n] for part in parts]
     close(line.y, [*loss, loss[-1]])
     assert to_hex(band.get_facecolor()[0]).upper() == line.colour
-    ends = values.ends(f'block_{n}', 'nll_after', shown)
+    ends = [values[part, f'nll_after{end}', n]
+            for part in parts for end in ('_low', '_high')]
     close(np.unique(band.get_paths()[0].vertices[:, 1]), np.unique(ends))
   assert lines(axes)['8'].colour != lines(axes)['64'].colour
 
@@ -278,14 +281,14 @@ def test_scales_of_misalignment_have_panels_of_their_own():
              'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement'}
   for n, offsets in places.items():
     for offset, metric in itertools.product(offsets, (*metrics, 'entropy_first')):
-      values.add(Part('misalignment', offset=offset), metric, n)
+      values.add(Part('misalignment', 'text', offset=offset), metric, n)
   axes = measure.misalignment(values).axes
   for panel, (metric, name) in zip(axes, metrics.items(), strict=True):
     assert panel.get_ylabel() == name
     for (n, offsets), label in zip(places.items(), ('16', '256'), strict=True):
       line = lines(panel)[label]
       assert line.x == [*offsets]
-      parts = [Part('misalignment', offset=e) for e in offsets]
+      parts = [Part('misalignment', 'text', offset=e) for e in offsets]
       close(line.y, [values[part, metric, n] for part in parts])
       _, low, high = bands(panel)[line.colour]
       close([low, high], [[values[part, metric + end, n] for part in parts]
@@ -305,18 +308,18 @@ def _of_heads(axes, order):
 def test_logits_by_distance_are_of_their_layer_head_and_order():
   values, places = _Values(), [0, 1, 4]
   for order, layer in itertools.product(_ORDERS, (0, 2)):
-    arm = Part(order, layer)
+    arm = Part('recency', order, layer)
     values.add(arm, 'recency_probability', 16)
     for head, n in itertools.product((0, 1), places):
-      values.add(arm._replace(head=head), 'logit_at', n, interval=False)
+      values.add(arm._replace(head=head, distance=n), 'logit_at', 16, interval=False)
   axes = measure.logits(values).axes
   for panel, layer in zip(axes, (0, 2), strict=True):
-    rp = [values[Part(order, layer), 'recency_probability', 16]
+    rp = [values[Part('recency', order, layer), 'recency_probability', 16]
           for order in _ORDERS]
     assert panel.get_title() == f'layer {layer}: RP {rp[0]:.3f}, {rp[1]:.3f}'
     for order in _ORDERS:
-      logit = [values.of(Part(order, layer, h), 'logit_at', places)
-               for h in (0, 1)]
+      logit = [[values[Part('recency', order, layer, h, distance=n), 'logit_at', 16]
+                for n in places] for h in (0, 1)]
       thin, bold = _of_heads(panel, order)
       close([line.y for line in thin], logit)
       close(bold.y, np.mean(logit, axis=0))
@@ -326,7 +329,7 @@ def test_logits_by_distance_are_of_their_layer_head_and_order():
 def test_entropy_by_length_is_of_its_layer_head_and_order():
   values, lengths = _Values(), [8, 32]
   for order, layer, n in itertools.product(_ORDERS, (0, 2), lengths):
-    arm = Part(order, layer)
+    arm = Part('entropy', order, layer)
     values.add(arm, 'entropy', n)
     for head in (0, 1, 2):
       values.add(arm._replace(head=head), 'entropy', n, interval=False)
@@ -335,7 +338,7 @@ def test_entropy_by_length_is_of_its_layer_head_and_order():
     assert panel.get_title() == f'layer {layer}'
     close(lines(panel)['uniform weights, log N'].y, np.log(lengths))
     for order, colour in _ORDERS.items():
-      arm = Part(order, layer)
+      arm = Part('entropy', order, layer)
       of_heads = [values.of(arm._replace(head=h), 'entropy', lengths)
                   for h in (0, 1, 2)]
       thin, bold = _of_heads(panel, order)
@@ -354,7 +357,7 @@ def spreads():
   values = _Values()
   for condition, reading, layer in itertools.product(
       _CONDITIONS, ('as_it_is', 'fixed'), (0, 2)):
-    arm = Part(f'{condition}/{reading}', layer)
+    arm = spread_part(condition, reading, layer)
     for one in (arm, arm._replace(head=0), arm._replace(head=3)):
       values.add(one, 'slope', None)
       for n in (8, 64):
@@ -371,7 +374,7 @@ def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads
     assert panel.get_title() == f'layer {layer}, last token {name}'
     tops = []
     for condition, (label, colour) in _CONDITIONS.items():
-      arm = Part(f'{condition}/{reading}', layer)
+      arm = spread_part(condition, reading, layer)
       slope = [spreads[arm, f'slope{end}', None] for end in ('', '_low', '_high')]
       bold = lines(panel)['{}: {:+.3f} [{:+.3f}, {:+.3f}]'.format(label, *slope)]
       assert (bold.colour, bold.x) == (colour, [8, 64])
@@ -392,7 +395,7 @@ def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
     assert panel.get_title().startswith(f'layer {layer}, ')
     for place, (bars, (condition, (label, colour))) in enumerate(
         zip(panel.collections, _CONDITIONS.items(), strict=True)):
-      arms = [Part(f'{condition}/{reading}', layer, h) for h in (0, 3)]
+      arms = [spread_part(condition, reading, layer, head=h) for h in (0, 3)]
       at = lambda name, arms=arms: [spreads[arm, name, None] for arm in arms]
       found = lines(panel)[label]
       assert found.colour == to_hex(bars.get_colors()[0]).upper() == colour

@@ -12,7 +12,7 @@ import pytest
 from experiments.linear_attention import tables as linear_tables
 from experiments.measure import report as measure
 from experiments.measure import spread
-from experiments.measure.rows import Part
+from experiments.measure.rows import BLOCK, Part, SLIDING, spread_part
 from experiments.recency_bias import report as recency
 from experiments.recency_bias.cells import Settings, Simulated
 from tests.cells import cells, interval, mean_of, text
@@ -211,45 +211,45 @@ class _Made(dict):
 
 def test_every_cell_of_perplexity():
   values = _Made()
-  for arm in ('block', 'sliding'):
+  for part in (BLOCK, SLIDING):
     for n in (8, 16, 2048):
-      values.add_interval(arm, 'nll', n)
+      values.add_interval(part, 'nll', n)
       for i in range(3):
-        values.add(f'{arm}/piece_{i}', 'nll', n)
-        values.add(f'{arm}/piece_{i}', 'scored', n, 10, 20)
+        values.add(part._replace(piece=i), 'nll', n)
+        values.add(part._replace(piece=i), 'scored', n, 10, 20)
   for i, n in enumerate((8, 16, 2048)):
-    values |= {('block', 'pieces', n): 3, ('block', 'scored', n): 1000 + i,
-               ('sliding', 'stride', n): n // 2 + i}
+    values |= {(BLOCK, 'pieces', n): 3, (BLOCK, 'scored', n): 1000 + i,
+               (SLIDING, 'stride', n): n // 2 + i}
   # Samples have the same pieces at both lengths.
   drawn = np.random.default_rng(3).multinomial(3, [1 / 3] * 3, 40)
 
-  def ratio(arm, n):
-    middle = np.exp(values[arm, 'nll', n] - values[arm, 'nll', 16])
+  def ratio(part, n):
+    middle = np.exp(values[part, 'nll', n] - values[part, 'nll', 16])
     if n == 16:
       return f'{middle:.3f}'
     of_samples = []
     for length in (n, 16):
       nll, scored = np.array([
-          [values[f'{arm}/piece_{i}', name, length] for i in range(3)]
+          [values[part._replace(piece=i), name, length] for i in range(3)]
           for name in ('nll', 'scored')])
       of_samples.append(drawn @ (nll * scored) / (drawn @ scored))
     ends = np.exp(np.quantile(np.subtract(*of_samples), (0.025, 0.975)))
     return interval(middle, *ends, '.3f')
 
-  def perplexity(arm, n):
-    ends = [np.exp(values[arm, f'nll{end}', n]) for end in ('', '_low', '_high')]
+  def perplexity(part, n):
+    ends = [np.exp(values[part, f'nll{end}', n]) for end in ('', '_low', '_high')]
     return interval(*ends, '.3f')
 
   assert cells(measure.perplexity(values, 16, False, (40, 3))) == [
       {'window': window, 'times L': times,
-       'loss, blocks [95 %]': values.shown('block', 'nll', n, '.4f'),
-       'perplexity, blocks [95 %]': perplexity('block', n),
+       'loss, blocks [95 %]': values.shown(BLOCK, 'nll', n, '.4f'),
+       'perplexity, blocks [95 %]': perplexity(BLOCK, n),
        'stride': stride,
-       'loss, sliding [95 %]': values.shown('sliding', 'nll', n, '.4f'),
-       'perplexity, sliding [95 %]': perplexity('sliding', n),
+       'loss, sliding [95 %]': values.shown(SLIDING, 'nll', n, '.4f'),
+       'perplexity, sliding [95 %]': perplexity(SLIDING, n),
        'tokens scored in blocks': scored,
-       '÷ perplexity at L, blocks [95 %]': ratio('block', n),
-       '÷ perplexity at L, sliding [95 %]': ratio('sliding', n)}
+       '÷ perplexity at L, blocks [95 %]': ratio(BLOCK, n),
+       '÷ perplexity at L, sliding [95 %]': ratio(SLIDING, n)}
       for n, window, times, stride, scored in (
           (8, '8', '0.5', '4', '1,000'), (16, '16', '1', '9', '1,001'),
           (2048, '2,048', '128', '1,026', '1,002'))]
@@ -263,24 +263,25 @@ def test_every_cell_of_misalignment():
   places = [(16, 2), (1024, 2), (1024, 64)]
   for n, offset in places:
     for metric in (*names, 'half_sce', 'entropy_first', 'entropy_second'):
-      values.add_interval(Part('misalignment', offset=offset), metric, n)
-    values[Part('misalignment', offset=offset), 'num_sequences', n] = 12
+      values.add_interval(Part('misalignment', 'text', offset=offset), metric, n)
+    values[Part('misalignment', 'text', offset=offset), 'num_sequences', n] = 12
   table = measure.misalignment(values)
   assert cells(table) == [
       {'window': f'{n:,}', 'offset': str(offset)} | {
-          name: values.shown(Part('misalignment', offset=offset), metric, n,
+          name: values.shown(Part('misalignment', 'text', offset=offset), metric, n,
                              '.3f' if metric == 'top1_agreement' else '.4f')
           for metric, name in names.items()}
       for n, offset in places]
   for record, (n, offset) in zip(table.records, places, strict=True):
+    part = Part('misalignment', 'text', offset=offset)
     for metric in ('half_sce', 'entropy_first', 'entropy_second'):
-      assert record[metric] == values[Part('misalignment', offset=offset), metric, n]
+      assert record[metric] == values[part, metric, n]
 
 
 def test_every_cell_of_recency_of_attention():
   values = _Made()
   for order, layer in itertools.product(('text', 'shuffled'), (0, 3)):
-    arm = Part(order, layer)
+    arm = Part('recency', order, layer)
     for metric in ('recency_probability', 'violation_rate'):
       values.add_interval(arm, metric, 256)
       for head in (0, 1, 2):
@@ -289,7 +290,7 @@ def test_every_cell_of_recency_of_attention():
   for layer in (0, 3):
     row = {'layer': str(layer)}
     for order in ('text', 'shuffled'):
-      arm = Part(order, layer)
+      arm = Part('recency', order, layer)
       heads = [values[arm._replace(head=h), 'recency_probability', 256]
                for h in range(3)]
       row |= {
@@ -304,11 +305,11 @@ def test_every_cell_of_recency_of_attention():
 def test_every_cell_of_entropy():
   values = _Made()
   for order, layer, n in itertools.product(('text', 'shuffled'), (0, 3), (8, 1024)):
-    values.add_interval(Part(order, layer), 'entropy', n)
-    values[Part(order, layer), 'entropy_high', n] += 2
+    values.add_interval(Part('entropy', order, layer), 'entropy', n)
+    values[Part('entropy', order, layer), 'entropy_high', n] += 2
 
   def cell(order, layer, n):
-    middle, low, high = (values[Part(order, layer), f'entropy{end}', n]
+    middle, low, high = (values[Part('entropy', order, layer), f'entropy{end}', n]
                          for end in ('', '_low', '_high'))
     return f'{middle:.2f} ± {(high - low) / 2:.2f}'
 
@@ -328,7 +329,7 @@ def spreads():
   """Made-up spreads of three conditions, two readings, two layers and two heads."""
   values = _Made()
   for condition, reading, layer in itertools.product(_CONDITIONS, _READINGS, (0, 2)):
-    arm = Part(f'{condition}/{reading}', layer)
+    arm = spread_part(condition, reading, layer)
     for one in (arm, arm._replace(head=0), arm._replace(head=3)):
       for name in ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most'):
         values.add(one, name, None, -1, 0)
@@ -342,7 +343,7 @@ def spreads():
 def test_every_cell_of_the_spread(spreads):
   expected = []
   for layer, reading, condition in itertools.product((0, 2), _READINGS, _CONDITIONS):
-    arm = Part(f'{condition}/{reading}', layer)
+    arm = spread_part(condition, reading, layer)
     least, most = (spreads[arm, f'slope_{x}', None] for x in ('least', 'most'))
     expected.append({
         'layer': str(layer), 'sequences of': _CONDITIONS[condition],
@@ -363,7 +364,7 @@ def test_every_cell_of_the_spread_by_head(spreads):
   for layer, reading, head in itertools.product((0, 2), _READINGS, (0, 3)):
     row = {'layer': str(layer), 'last token': _READINGS[reading], 'head': str(head)}
     for condition, name in _CONDITIONS.items():
-      arm = Part(f'{condition}/{reading}', layer, head)
+      arm = spread_part(condition, reading, layer, head=head)
       row[f'slope, {name} [95 %]'] = spreads.shown(arm, 'slope', None, '.2f')
       row[f'std, {name}'] = ' → '.join(
           format(spreads[arm, 'std', n], '#.2g') for n in (8, 1024))

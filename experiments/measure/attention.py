@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.measure import pieces
-from experiments.measure.pieces import interval, Piece, row, Subject
-from experiments.measure.rows import Part, spread_part
+from experiments.measure import measurements
+from experiments.measure.measurements import interval, Measurement, row, Subject
+from experiments.measure.rows import Name, Part, READINGS, SPREAD_ARMS, spread_part
 from vvlen.evaluation import attention_by_length, probe
 from vvlen.evaluation import attention_spread as output_spread
 from vvlen.reporting import results
@@ -16,12 +16,12 @@ from vvlen.reporting import results
 _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 
 
-def spread(config: Any, subject: Subject) -> Iterator[Piece]:
+def spread(config: Any, subject: Subject) -> Iterator[Measurement]:
   """Yields a measurement for each curve of Figure 1 and layer, with curves of heads."""
   own, model, size = config.spread, subject.model, subject.vocab_size
-  lengths = pieces.octaves(own.shortest, subject.length * own.longest, 'spread')
-  heads = pieces.heads_of(config, 'spread', model)
-  text = pieces.spaced(subject.stream, lengths[-1], own.num_sequences)
+  lengths = measurements.octaves(own.shortest, subject.length * own.longest, 'spread')
+  heads = measurements.heads_of(config, 'spread', model)
+  text = measurements.spaced(subject.stream, lengths[-1], own.num_sequences)
   drawn = np.random.default_rng([config.seed, _RANDOM])
   random = drawn.integers(size, size=text.shape, dtype=np.int32)
   drawn = np.random.default_rng([config.seed, _QUERIES])
@@ -55,13 +55,13 @@ def spread(config: Any, subject: Subject) -> Iterator[Piece]:
                for n, x in zip(lengths, single[:, i], strict=True)]
     return rows
 
-  for layer in pieces.layers_of(config, 'spread', model):
+  for layer in measurements.layers_of(config, 'spread', model):
     for condition in conditions:
-      for reading in ('as_it_is', 'fixed'):
+      for reading in READINGS:
         passes = len(queries) * 2 if reading == 'fixed' else 1
-        yield Piece(f'spread, {condition}, {reading}, layer {layer}',
-                   passes * text.size * (layer + 1),
-                   functools.partial(measure, condition, layer, reading))
+        yield Measurement(Name('spread', SPREAD_ARMS[condition, reading], layer=layer),
+                          passes * text.size * (layer + 1),
+                          functools.partial(measure, condition, layer, reading))
 
 
 def _slopes(
@@ -81,11 +81,11 @@ def _slopes(
   return rows
 
 
-def entropy(config: Any, subject: Subject) -> Iterator[Piece]:
+def entropy(config: Any, subject: Subject) -> Iterator[Measurement]:
   """Yields a measurement for each order of the tokens, with all layers and lengths."""
   own, model = config.entropy, subject.model
-  layers = pieces.layers_of(config, 'entropy', model)
-  lengths = pieces.octaves(own.shortest, subject.length * own.longest, 'entropy')
+  layers = measurements.layers_of(config, 'entropy', model)
+  lengths = measurements.octaves(own.shortest, subject.length * own.longest, 'entropy')
   orders = _orders(config, subject, lengths[-1], own.num_sequences)
 
   def measure(order, variables):
@@ -97,7 +97,7 @@ def entropy(config: Any, subject: Subject) -> Iterator[Piece]:
     rows = []
     for i, layer in enumerate(layers):
       for j, n in enumerate(lengths):
-        part, by_head = Part(order, layer), found[:, i, :, j]
+        part, by_head = Part('entropy', order, layer), found[:, i, :, j]
         rows += interval(config, part, n, 'entropy', by_head.mean(1))
         rows += [row(part._replace(head=h), n, 'entropy', x)
                  for h, x in enumerate(by_head.mean(0))]
@@ -105,14 +105,14 @@ def entropy(config: Any, subject: Subject) -> Iterator[Piece]:
     return rows
 
   for order, sequences in orders.items():
-    yield Piece(f'entropy, {order}', sequences.size * (max(layers) + 1),
-               functools.partial(measure, order))
+    yield Measurement(Name('entropy', order), sequences.size * (max(layers) + 1),
+                      functools.partial(measure, order))
 
 
-def recency(config: Any, subject: Subject) -> Iterator[Piece]:
+def recency(config: Any, subject: Subject) -> Iterator[Measurement]:
   """Yields a measurement for each order of the tokens, with all layers."""
   own, model = config.recency, subject.model
-  layers = pieces.layers_of(config, 'recency', model)
+  layers = measurements.layers_of(config, 'recency', model)
   orders = _orders(config, subject, own.num_tokens, own.num_sequences)
 
   def measure(order, variables):
@@ -122,26 +122,27 @@ def recency(config: Any, subject: Subject) -> Iterator[Piece]:
     )
     rows = []
     for i, layer in enumerate(layers):
-      part = Part(order, layer)
+      part = Part('recency', order, layer)
       for name in ('recency_probability', 'violation_rate'):
         by_head = getattr(found, name)[:, i]
         rows += interval(config, part, own.num_tokens, name, by_head.mean(1))
         rows += [row(part._replace(head=h), own.num_tokens, name, x)
                  for h, x in enumerate(by_head.mean(0))]
       for h, scores in enumerate(found.mean_score[:, i].mean(0)):
-        rows += [row(part._replace(head=h), low, 'logit_at', scores[low:high].mean())
-                 for low, high in pieces.bins(0, own.num_tokens)]
+        rows += [row(part._replace(head=h, distance=low), own.num_tokens, 'logit_at',
+                     scores[low:high].mean())
+                 for low, high in measurements.bins(0, own.num_tokens)]
     return rows
 
   for order, sequences in orders.items():
-    yield Piece(f'recency, {order}', sequences.size * (max(layers) + 1),
-               functools.partial(measure, order))
+    yield Measurement(Name('recency', order), sequences.size * (max(layers) + 1),
+                      functools.partial(measure, order))
 
 
 def _orders(
     config: Any, subject: Subject, length: int, count: int
 ) -> dict[str, np.ndarray]:
   """Returns sequences of the text, and the same sequences with shuffled tokens."""
-  text = pieces.spaced(subject.stream, length, count)
+  text = measurements.spaced(subject.stream, length, count)
   seed = [config.seed, _ORDER, length]
   return {'text': text, 'shuffled': attention_by_length.shuffled(text, seed)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 import math
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -11,13 +11,16 @@ import numpy as np
 
 from experiments.measure import spread
 from experiments.measure.rows import (
+  BLOCK,
+  by_distance,
   curve,
   heads_of,
-  layers_of,
   lengths_of,
   offsets_of,
   ORDERS,
   Part,
+  parts_of,
+  SLIDING,
   Values,
 )
 from vvlen.reporting import plots
@@ -52,15 +55,15 @@ def make(values: Values, length: int) -> dict[str, Figure]:
 
 def perplexity(values: Values, length: int) -> Figure | None:
   """Draws loss by length of window, for blocks and for sliding windows."""
-  if not lengths_of(values, 'block', 'nll'):
+  if not lengths_of(values, BLOCK, 'nll'):
     return None
   figure = Figure(figsize=(4.2, 3.0))
   axes = figure.subplots()
-  for (arm, name), (colour, marker) in zip(
-      (('block', 'blocks'), ('sliding', 'sliding window')), plots.LOOKS, strict=False):
-    lengths, loss = curve(values, arm, 'nll')
+  for (part, name), (colour, marker) in zip(
+      ((BLOCK, 'blocks'), (SLIDING, 'sliding window')), plots.LOOKS, strict=False):
+    lengths, loss = curve(values, part, 'nll')
     axes.plot(lengths, loss, color=colour, marker=marker, label=name)
-    _band(axes, values, arm, 'nll')
+    _band(axes, [curve(values, part, f'nll{end}') for end in ENDS[1:]])
   axes.set_xscale('log', base=2)
   _mark(axes, length)
   axes.set(xlabel='tokens in the window', ylabel='loss, nats a token')
@@ -75,18 +78,17 @@ def perplexity(values: Values, length: int) -> Figure | None:
 
 def by_position(values: Values, length: int) -> Figure | None:
   """Draws loss by position in the window, a line for each length of window."""
-  windows = lengths_of(values, 'block', 'nll')
+  windows = lengths_of(values, BLOCK, 'nll')
   if not windows:
     return None
   figure = Figure(figsize=(5.2, 3.3))
   axes = figure.subplots()
   for window, colour in zip(windows, _shades(len(windows)), strict=True):
-    before, loss = curve(values, f'block_{window}', 'nll_after')
-    enough = curve(values, f'block_{window}', 'scored')[1] >= _ENOUGH
-    first = int(enough.argmax())
-    axes.step([*before[first:], window], [*loss[first:], loss[-1]], where='post',
-              color=colour, label=f'{window:,}')
-    _band(axes, values, f'block_{window}', 'nll_after', before[first], window)
+    axes.step(*_steps(values, 'nll_after', window), where='post', color=colour,
+              label=f'{window:,}')
+    if _has_bands(values):
+      ends = [_steps(values, f'nll_after{end}', window) for end in ENDS[1:]]
+      _band(axes, ends, step='post')
   axes.set_xscale('log', base=2)
   _mark(axes, length)
   axes.set(xlabel='tokens before it in the window', ylabel='loss, nats a token')
@@ -98,24 +100,27 @@ def by_position(values: Values, length: int) -> Figure | None:
 
 
 def _has_bands(values: Values) -> bool:
-  return bool(lengths_of(values, 'block', 'nll_low'))
+  return bool(lengths_of(values, BLOCK, 'nll_low'))
+
+
+def _steps(values: Values, metric: str, window: int) -> tuple[list[int], np.ndarray]:
+  """Returns the steps of a metric by distance, from where tokens are enough.
+
+  The last step, which ends with the window, is there twice.
+  """
+  first = int((by_distance(values, BLOCK, 'scored', window)[1] >= _ENOUGH).argmax())
+  distances, found = by_distance(values, BLOCK, metric, window)
+  return [*distances[first:], window], np.append(found[first:], found[-1])
 
 
 def _band(
-    axes: Axes, values: Values, arm: str, metric: str, first: int = 0, end: int = 0
+    axes: Axes, ends: list[tuple[list[int], np.ndarray]],
+    step: Literal['post'] | None = None,
 ) -> None:
-  """Fills the interval around the last line drawn, if there is one, from `first` on.
-
-  If `end` is given, the line is a step function that ends there.
-  """
-  low, high = (curve(values, arm, metric + end)[1] for end in ENDS[1:])
-  places = lengths_of(values, arm, f'{metric}_low')
-  skipped = sum(x < first for x in places)
-  x, low, high = places[skipped:], low[skipped:], high[skipped:]
-  if end and x:
-    x, low, high = [*x, end], np.append(low, low[-1]), np.append(high, high[-1])
-  axes.fill_between(x, low, high, color=axes.lines[-1].get_color(), alpha=0.15,
-                    linewidth=0, step='post' if end else None)
+  """Fills the interval around the last line, given both ends as (places, values)."""
+  (places, low), (_, high) = ends
+  axes.fill_between(places, low, high, color=axes.lines[-1].get_color(), alpha=0.15,
+                    linewidth=0, step=step)
 
 
 def misalignment(values: Values) -> Figure | None:
@@ -123,7 +128,7 @@ def misalignment(values: Values) -> Figure | None:
   offsets = offsets_of(values)
   if not offsets:
     return None
-  parts = {e: Part('misalignment', offset=e) for e in offsets}
+  parts = {e: Part('misalignment', 'text', offset=e) for e in offsets}
   windows = sorted(
       {n for part in parts.values() for n in lengths_of(values, part, 'sce')})
   figure = Figure(figsize=(6.6, 4.6))
@@ -152,14 +157,13 @@ def logits(values: Values) -> Figure | None:
   figure, panels = _panels(values, 'logit_at')
   for layer, axes in panels.items():
     shares = []
-    for order, heads in _by_order(values, layer, 'logit_at'):
-      part = Part(order, layer)
+    for part, heads in _by_order(values, 'recency', layer, 'logit_at'):
       n, = lengths_of(values, part, 'recency_probability')
-      distance = np.array([*lengths_of(values, heads[0], 'logit_at'), n])
+      distance = np.array([*by_distance(values, heads[0], 'logit_at', n)[0], n])
       middle = (distance[:-1] + distance[1:] - 1) / 2
-      of_heads = np.array([curve(values, head, 'logit_at')[1] for head in heads])
+      of_heads = np.array([by_distance(values, x, 'logit_at', n)[1] for x in heads])
       # The distance of a token to itself, 0, is drawn at 0.5 on the logarithmic axis.
-      _heads_and_mean(axes, np.maximum(middle, 0.5), of_heads, order)
+      _heads_and_mean(axes, np.maximum(middle, 0.5), of_heads, part.arm)
       shares.append(f'{values[part, "recency_probability", n]:.3f}')
     ends = [4**i for i in range(10) if 4**i <= distance[-1]]
     axes.set_xscale('log', base=2)
@@ -174,14 +178,13 @@ def entropy(values: Values, length: int) -> Figure | None:
   """Draws the entropy of attention weights by length, a panel for each layer."""
   figure, panels = _panels(values, 'entropy')
   for layer, axes in panels.items():
-    for order, heads in _by_order(values, layer, 'entropy'):
-      part = Part(order, layer)
+    for part, heads in _by_order(values, 'entropy', layer, 'entropy'):
       lengths = lengths_of(values, part, 'entropy')
       of_heads = np.array([curve(values, head, 'entropy')[1] for head in heads])
-      _heads_and_mean(axes, lengths, of_heads, order)
+      _heads_and_mean(axes, lengths, of_heads, part.arm)
       axes.fill_between(lengths, curve(values, part, 'entropy_low')[1],
                         curve(values, part, 'entropy_high')[1],
-                        color=_ORDER_LOOKS[order][0], alpha=0.2, linewidth=0)
+                        color=_ORDER_LOOKS[part.arm][0], alpha=0.2, linewidth=0)
     axes.plot(lengths, np.log(lengths), color='black', linestyle='--', linewidth=0.9,
               label='uniform weights, log N')
     axes.set_xscale('log', base=2)
@@ -194,8 +197,8 @@ def entropy(values: Values, length: int) -> Figure | None:
 
 def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
   """Returns a figure, and {layer: panel} for layers whose heads have the metric."""
-  layers = [layer for layer in layers_of(values, metric)
-            if any(heads_of(values, Part(order, layer), metric) for order in ORDERS)]
+  layers = sorted({part.layer for part in parts_of(values, metric)
+                   if part.layer is not None and part.head is not None})
   columns = 3 if len(layers) in (5, 6, 9) else min(max(len(layers), 2), 4)
   lines = max(1, math.ceil(len(layers) / columns))
   figure = Figure(figsize=(0.8 + 2.1 * columns, 1.1 + 1.75 * lines))
@@ -232,14 +235,14 @@ def _finish(
 
 
 def _by_order(
-    values: Values, layer: int, metric: str
-) -> Iterator[tuple[str, list[Part]]]:
-  """Yields (order of tokens, its heads in a layer that have the metric)."""
+    values: Values, experiment: str, layer: int, metric: str
+) -> Iterator[tuple[Part, list[Part]]]:
+  """Yields (a layer in one order of the tokens, its heads that have the metric)."""
   for order in ORDERS:
-    part = Part(order, layer)
+    part = Part(experiment, order, layer)
     heads = heads_of(values, part, metric)
     if heads:
-      yield order, [part._replace(head=h) for h in heads]
+      yield part, [part._replace(head=h) for h in heads]
 
 
 def _mark(axes: Axes, length: int) -> None:

@@ -7,18 +7,23 @@ from typing import Any
 from etils import epath
 import numpy as np
 
+from experiments.harness import finished
 from experiments.measure import figures, spread
 from experiments.measure.rows import (
+  BLOCK,
   heads_of,
   key_of,
   layers_of,
   lengths_of,
+  measurement_of,
   offsets_of,
   ORDERS,
   Part,
+  read_rows,
+  SLIDING,
   Values,
 )
-from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting import plots, run_folder
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
   blank_without,
@@ -58,17 +63,13 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     length, asked = (int(config['inputs'][x]) for x in ('length', 'measurements'))
     begin = bool(config['perplexity']['begin'])
     samples = int(config['num_resamples']), int(config['seed'])
-  path = folder / 'results.csv'
-  values: Values = {}
-  for row in results.read_rows(path):
-    if row.experiment != 'measure':
-      raise ValueError(f'{path} has a row of another kind of run: {row.key}')
-    values[key_of(row)] = row.value
+  values = {key_of(row): row.value for row in read_rows(folder)}
   if not values:
     raise ValueError(f'{folder} has no results.csv with results')
-  losses = [values['block', 'nll', n] for n in lengths_of(values, 'block', 'nll')]
+  losses = [values[BLOCK, 'nll', n] for n in lengths_of(values, BLOCK, 'nll')]
   if losses and not np.isfinite(losses).any():
-    raise ValueError(f'{path}: no loss is finite: the model\'s logits are not finite')
+    raise ValueError(f'{folder / "results.csv"}: no loss is finite: the model\'s '
+                     'logits are not finite')
   made = [perplexity(values, length, begin, samples),
           spread.slopes(values), spread.by_head(values),
           misalignment(values), recency(values), entropy(values)]
@@ -76,7 +77,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(values, length))
   text = '\n'.join(map(markdown, made))
-  done = sum(metric == 'done' for _, metric, _ in values)
+  done = len(finished.finished(folder, measurement_of))
   if done < asked:
     text = (f'The run is not finished: {asked - done} of {asked} measurements are '
             f'missing.\n\n{text}')
@@ -96,18 +97,19 @@ def perplexity(
       length divided by that at L.
   """
   records = []
-  for n in lengths_of(values, 'block', 'nll'):
+  for n in lengths_of(values, BLOCK, 'nll'):
     record: dict[str, Any] = {'tokens': n, 'times_trained': n / length}
-    for arm in ('block', 'sliding'):
+    for part in (BLOCK, SLIDING):
+      arm, ratios = part.arm, _ratio(values, part, n, length, samples)
       for end in ENDS:
-        loss = values.get((arm, f'nll{end}', n), math.nan)
+        loss = values.get((part, f'nll{end}', n), math.nan)
         record |= {f'{arm}_nll{end}': loss, f'{arm}_perplexity{end}': math.exp(loss)}
-      for end, ratio in zip(ENDS, _ratio(values, arm, n, length, samples), strict=True):
+      for end, ratio in zip(ENDS, ratios, strict=True):
         record[f'{arm}_ratio{end}'] = ratio
     records.append(record | {
-        'stride': values.get(('sliding', 'stride', n), math.nan),
-        'scored_in_blocks': values['block', 'scored', n],
-        'pieces': values.get(('block', 'pieces', n), math.nan),
+        'stride': values.get((SLIDING, 'stride', n), math.nan),
+        'scored_in_blocks': values[BLOCK, 'scored', n],
+        'pieces': values.get((BLOCK, 'pieces', n), math.nan),
     })
   columns = {
       'window': lambda r: f'{r["tokens"]:,}',
@@ -149,16 +151,16 @@ def _of_pieces(records: list[dict[str, Any]]) -> str:
 
 
 def _ratio(
-    values: Values, arm: str, n: int, length: int, samples: tuple[int, int]
+    values: Values, part: Part, n: int, length: int, samples: tuple[int, int]
 ) -> tuple[float, float, float]:
   """Returns perplexity at n divided by that at L, and its interval; nan if unknown."""
   nan = math.nan
-  if not {(arm, 'nll', n), (arm, 'nll', length)} <= values.keys():
+  if not {(part, 'nll', n), (part, 'nll', length)} <= values.keys():
     return nan, nan, nan
-  ratio = math.exp(values[arm, 'nll', n] - values[arm, 'nll', length])
+  ratio = math.exp(values[part, 'nll', n] - values[part, 'nll', length])
   found = []
   for there in (n, length):
-    pieces = [f'{arm}/piece_{i}' for i in range(int(values['block', 'pieces', n]))]
+    pieces = [part._replace(piece=i) for i in range(int(values[BLOCK, 'pieces', n]))]
     keys = [[(x, name, there) for x in pieces] for name in ('nll', 'scored')]
     if n == length or len(pieces) < 2 or not {*keys[0], *keys[1]} <= values.keys():
       return ratio, nan, nan
@@ -172,7 +174,7 @@ def misalignment(values: Values) -> Table:
   """Makes the table of all measures of misalignment, by length and offset."""
   records = []
   for offset in offsets_of(values):
-    part = Part('misalignment', offset=offset)
+    part = Part('misalignment', 'text', offset=offset)
     for n in lengths_of(values, part, 'sce'):
       record: dict[str, Any] = {'length': n, 'offset': offset}
       for name in _SCALES:
@@ -204,7 +206,7 @@ def recency(values: Values) -> Table:
   for layer in layers_of(values, 'recency_probability'):
     record: dict[str, Any] = {'layer': layer}
     for order in ORDERS:
-      part, name = Part(order, layer), 'recency_probability'
+      part, name = Part('recency', order, layer), 'recency_probability'
       lengths = lengths_of(values, part, name)
       n = lengths[0] if lengths else None
       heads = [values[part._replace(head=h), name, n]
@@ -248,7 +250,7 @@ def entropy(values: Values) -> Table:
       record: dict[str, Any] = {'layer': layer, 'order': order}
       for n in lengths:
         for end in ENDS:
-          key = (Part(order, layer), f'entropy{end}', n)
+          key = (Part('entropy', order, layer), f'entropy{end}', n)
           record[f'entropy{end}_{n}'] = values.get(key, math.nan)
       records.append(record)
   columns: dict[str, Any] = {

@@ -1,104 +1,151 @@
-"""Finds rows of a checkpoint's measurements by their arms. Runs without JAX.
+"""Finds rows of a checkpoint's measurements by their columns. Runs without JAX.
 
-The arm of a row names what was measured:
+What was measured is in the column experiment, a section of the config, and in arm:
 
-  block, sliding             perplexity in blocks and sliding windows
-  block/piece_i, sliding/…   the same in single pieces of the text
-  block_T                    loss by position in windows of T tokens
-  misalignment               at the row's offset
-  condition/reading          Figure 1, of the row's layer, and its head or component
-  order of the tokens        entropy and recency, of the row's layer and head
+  perplexity        block, sliding: the windows, whose tokens are the row's length; of
+                    the whole text or of its piece
+  misalignment      text, at the row's offset
+  spread            Figure 1: an arm of SPREAD_ARMS, of the row's layer, and its head or
+                    component
+  entropy, recency  the order of the tokens, of the row's layer and head
 
-Rows of the metric 'done' have the name of a finished measurement as their arm.
+The distance is that of a token from the first of its window, or of a key from its
+query; such a row has the mean from there up to the next distance.
 """
 
 import itertools
 from typing import NamedTuple
 
+from etils import epath
 import numpy as np
 
+from vvlen.reporting import results
 from vvlen.reporting.results import Row
 
 
 class Part(NamedTuple):
-  """A part of an arm, by columns of its rows; None stands for all of them."""
+  """A part of the results, by columns of its rows; None stands for all of them."""
 
+  experiment: str
   arm: str
   layer: int | None = None
   head: int | None = None
   offset: int | None = None
   component: int | None = None
+  piece: int | None = None
+  distance: int | None = None
 
 
-# (arm or part of an arm, metric, length) -> value
-Values = dict[tuple[str | Part, str, int | None], float]
+class Name(NamedTuple):
+  """What identifies a measurement, of all layers and lengths if none is given."""
 
+  experiment: str
+  arm: str
+  layer: int | None = None
+  length: int | None = None
+
+  def __str__(self) -> str:
+    layer = '' if self.layer is None else f', layer {self.layer}'
+    length = '' if self.length is None else f', {self.length} tokens'
+    return f'{self.experiment}, {self.arm}{layer}{length}'
+
+
+# (part, metric, length) -> value
+Values = dict[tuple[Part, str, int | None], float]
+
+EXPERIMENTS = ('perplexity', 'misalignment', 'spread', 'entropy', 'recency')
+BLOCK, SLIDING = Part('perplexity', 'block'), Part('perplexity', 'sliding')
 CONDITIONS = {
     'random_nope': 'random tokens, no positions',
     'random': 'random tokens',
     'text': 'text',
 }
-READINGS = {'as_it_is': 'as it is', 'fixed': 'held fixed'}
+READINGS = {'as_it_is': 'as it is', 'fixed': 'held fixed'}  # of the last token
+SPREAD_ARMS = {
+    ('random_nope', 'as_it_is'): 'random_nope',
+    ('random', 'as_it_is'): 'random',
+    ('text', 'as_it_is'): 'text',
+    ('random_nope', 'fixed'): 'random_nope_fixed',
+    ('random', 'fixed'): 'random_fixed',
+    ('text', 'fixed'): 'text_fixed',
+}
 ORDERS = {'text': 'text', 'shuffled': 'shuffled'}
 
 
-def measurement_of(row: Row) -> str:
-  """Returns the name of the measurement that computed a row."""
-  if row.metric == 'done':
-    return row.arm
-  arm, _, reading = row.arm.partition('/')
-  if arm in CONDITIONS and reading in READINGS:
-    return f'spread, {arm}, {reading}, layer {row.layer}'
-  if arm in ORDERS:
-    entropy = row.metric.startswith(('entropy', 'num_sequences'))
-    return f'{"entropy" if entropy else "recency"}, {arm}'
-  windows, _, length = arm.partition('_')
-  name = {'block': 'blocks of', 'sliding': 'sliding windows of',
-          'misalignment': 'misalignment at'}.get(windows, windows)
-  return f'{name} {length or row.length}'
+def read_rows(folder: epath.PathLike) -> list[Row]:
+  """Returns the rows in a folder's results.csv, none if there is no such file.
+
+  Raises:
+    ValueError: if the file is damaged, of an earlier version or of another study.
+  """
+  path = epath.Path(folder) / 'results.csv'
+  rows = results.read_rows(path)
+  for row in rows:
+    if row.experiment not in EXPERIMENTS:
+      raise ValueError(f'{path} has a row of an earlier version, whose results cannot '
+                       f'be resumed or shown, or of another kind of run: {row.key}')
+  return rows
 
 
-def key_of(row: Row) -> tuple[str | Part, str, int | None]:
+def measurement_of(row: Row) -> Name:
+  """Returns the measurement to which a row belongs."""
+  return Name(
+      row.experiment, row.arm,
+      layer=row.layer if row.experiment == 'spread' else None,
+      length=row.length if row.experiment in ('perplexity', 'misalignment') else None)
+
+
+def key_of(row: Row) -> tuple[Part, str, int | None]:
   """Returns the key of a row in `Values`."""
-  part = Part(row.arm, row.layer, row.head, row.offset, row.component)
-  return row.arm if part == Part(row.arm) else part, row.metric, row.length
+  part = Part(*(getattr(row, name) for name in Part._fields))
+  return part, row.metric, row.length
 
 
-def lengths_of(values: Values, of: str | Part, metric: str) -> list[int]:
-  """Returns the lengths at which an arm or part has a metric, in ascending order."""
+def lengths_of(values: Values, of: Part, metric: str) -> list[int]:
+  """Returns the lengths at which a part has a metric, in ascending order."""
   return sorted(n for a, m, n in values if (a, m) == (of, metric) and n is not None)
 
 
-def curve(values: Values, of: str | Part, metric: str) -> tuple[list[int], np.ndarray]:
+def curve(values: Values, of: Part, metric: str) -> tuple[list[int], np.ndarray]:
   """Returns the lengths of a metric, and its values."""
   lengths = lengths_of(values, of, metric)
   return lengths, np.array([values[of, metric, n] for n in lengths])
 
 
+def by_distance(
+    values: Values, of: Part, metric: str, length: int
+) -> tuple[list[int], np.ndarray]:
+  """Returns the distances of a metric at one length, and its values."""
+  distances = sorted(
+      part.distance for part, m, n in values if (m, n) == (metric, length)
+      and part.distance is not None and part._replace(distance=None) == of)
+  found = [values[of._replace(distance=x), metric, length] for x in distances]
+  return distances, np.array(found)
+
+
 def parts_of(values: Values, metric: str) -> set[Part]:
-  """Returns the parts of arms that have a metric."""
-  return {part for part, name, _ in values if name == metric and isinstance(part, Part)}
+  """Returns the parts that have a metric."""
+  return {part for part, name, _ in values if name == metric}
 
 
 def spread_part(condition: str, reading: str, layer: int, **others: int) -> Part:
   """Returns the part for one curve of Figure 1."""
-  return Part(f'{condition}/{reading}', layer, **others)
+  return Part('spread', SPREAD_ARMS[condition, reading], layer, **others)
 
 
 def spread_arms(values: Values) -> list[tuple[str, str, int]]:
   """Returns (condition, reading, layer) for all curves of Figure 1."""
   found = parts_of(values, 'slope')
-  layers = sorted({part.layer for part in found if part.layer is not None})
   return [(condition, reading, layer)
           for layer, reading, condition in itertools.product(
-              layers, READINGS, CONDITIONS)
+              layers_of(values, 'slope'), READINGS, CONDITIONS)
           if spread_part(condition, reading, layer) in found]
 
 
 def heads_of(values: Values, of: Part, metric: str) -> list[int]:
   """Returns the heads that have the metric, of a part that is one layer of an arm."""
-  return sorted(part.head for part in parts_of(values, metric)
-                if part.head is not None and part._replace(head=None) == of)
+  return sorted({part.head for part in parts_of(values, metric)
+                 if part.head is not None and part[:3] == of[:3]})
 
 
 def offsets_of(values: Values) -> list[int]:
@@ -114,6 +161,6 @@ def components_of(values: Values) -> list[int]:
 
 
 def layers_of(values: Values, metric: str) -> list[int]:
-  """Returns the layers that have a metric for text or for shuffled text."""
+  """Returns the layers that have a metric."""
   return sorted({part.layer for part in parts_of(values, metric)
-                 if part.layer is not None and part.arm in ORDERS})
+                 if part.layer is not None})

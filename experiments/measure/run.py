@@ -18,17 +18,17 @@ from experiments.harness import finished, locks, machine
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs
-from experiments.measure import attention, pieces, predictions
+from experiments.measure import attention, measurements, predictions
 from experiments.measure.check import check
-from experiments.measure.pieces import Subject
-from experiments.measure.rows import measurement_of
+from experiments.measure.measurements import Subject
+from experiments.measure.rows import measurement_of, read_rows
 from vvlen.models import llama
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results, run_folder
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
 
-_PARTS = (
+_SECTIONS = (
     predictions.perplexity, predictions.misalignment,
     attention.spread, attention.entropy, attention.recency,
 )
@@ -47,54 +47,51 @@ def main(config: Any, workdir: str) -> None:
   folder = epath.Path(workdir)
   model = llama.read_model(config.checkpoint)
   subject, facts = read_subject(config, model)
-  measurements = [piece for part in _PARTS for piece in part(config, subject)]
+  planned = [one for section in _SECTIONS for one in section(config, subject)]
   mesh = partition.make_mesh(**config.mesh.to_dict())
-  run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(measurements)}},
+  run = ({**config.to_dict(), 'inputs': {**facts, 'measurements': len(planned)}},
          {**machine.session(), 'text': config.text or _library()})
   first_of_processes(lambda: _lock(workdir, run))
-  whole = finished.finished(folder, _part_of)
-  done = {row.arm for row in results.read_rows(folder / 'results.csv')
-          if row.metric == 'done' and _part_of(row) in whole}
-  todo = [piece for piece in measurements if piece.name not in done]
+  done = finished.finished(folder, measurement_of)
+  todo = [one for one in planned if one.name not in done]
   print(long_windows(config, subject.length) if todo else '', end='', flush=True)
   variables = _load(config, mesh) if todo else {}
   if todo:
     with jax.set_mesh(mesh):
-      pieces.check_finite(config.checkpoint, subject, variables)
+      measurements.check_finite(config.checkpoint, subject, variables)
   first_of_processes(
       lambda: run_folder.claim(
           workdir, *run, may_differ=_MAY_DIFFER, study='measure'))
   print(f'{len(subject.stream):,} tokens of text: perplexity reads the first '
-        f'{pieces.scored(config, subject):,}, other measurements all of it. '
-        f'{len(todo)} of {len(measurements)} measurements to do.'
+        f'{measurements.scored(config, subject):,}, other measurements all of it. '
+        f'{len(todo)} of {len(planned)} measurements to do.'
         f'{" Compiling first." if todo else ""}', flush=True)
   with jax.set_mesh(mesh):
 
-    def rows_of(piece, progress):
-      progress.show(piece.name)
-      rows = [*piece.rows(variables), pieces.row(piece.name, None, 'done', 1)]
-      progress.show(piece.name, piece.work)
+    def rows_of(measurement, progress):
+      progress.show(str(measurement.name))
+      rows = measurement.rows(variables)
+      progress.show(str(measurement.name), measurement.work)
       return rows
 
-    jobs = [Job(piece.work, functools.partial(rows_of, piece)) for piece in todo]
-    run_jobs(folder, jobs, 'tokens x layers', _part_of, _order,
+    jobs = [Job(one.work, functools.partial(rows_of, one)) for one in todo]
+    run_jobs(folder, jobs, 'tokens x layers', measurement_of, _order,
              jobs_are='measurements')
-
-
-def _part_of(row: results.Row) -> finished.Part:
-  return (measurement_of(row),)
 
 
 def _order(row: results.Row) -> tuple[Any, ...]:
   """Returns the sort key of a row."""
-  columns = row.layer, row.head, row.offset, row.component, row.length
-  return row.arm, row.metric, *(-1 if x is None else x for x in columns)
+  columns = (row.layer, row.head, row.offset, row.component, row.piece, row.length,
+             row.distance)
+  return (row.experiment, row.arm, row.metric,
+          *(-1 if x is None else x for x in columns))
 
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
-  """Locks the folder; raises ValueError if it belongs to another run."""
+  """Locks the folder; raises ValueError if it belongs to another run or version."""
   locks.lock(workdir)
   run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER, study='measure')
+  read_rows(workdir)
 
 
 def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
@@ -127,7 +124,7 @@ def read_subject(config: Any, model: Llama) -> tuple[Subject, dict[str, Any]]:
 
 def long_windows(config: Any, length: int) -> str:
   """Returns a hint if windows are long because of L in config.json, else ''."""
-  longest = pieces.longest_window(config, length)
+  longest = measurements.longest_window(config, length)
   if config.length or longest <= _LONG:
     return ''
   return (f'The longest window has {longest:,} tokens, because L is {length:,} '

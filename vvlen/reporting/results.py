@@ -31,6 +31,8 @@ class Row(NamedTuple):
   head: int | None = None
   offset: int | None = None
   component: int | None = None
+  piece: int | None = None  # of a text
+  distance: int | None = None  # between two tokens
 
   @property
   def key(self) -> tuple[Any, ...]:

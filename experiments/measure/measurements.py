@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.measure.rows import Part
+from experiments.measure.rows import Name, Part
 from vvlen import sharding
 from vvlen.evaluation import programs
 from vvlen.evaluation.programs import Hidden
@@ -30,19 +30,18 @@ class Subject(NamedTuple):
   length: int  # L
 
 
-class Piece(NamedTuple):
+class Measurement(NamedTuple):
   """One measurement, whose rows are written together."""
 
-  name: str  # unique
+  name: Name  # unique
   work: int  # tokens times layers
   rows: Callable[[dict[str, Any]], list[results.Row]]  # variables -> rows
 
 
-def row(of: str | Part, length: int | None, metric: str, value: Any) -> results.Row:
-  """Returns a row, with seed 0, of an arm or of a part of an arm."""
-  part = of if isinstance(of, Part) else Part(of)
-  columns = {name: x for name, x in part._asdict().items() if name != 'arm'}
-  return results.Row('measure', part.arm, 0, length, metric, float(value), **columns)
+def row(part: Part, length: int | None, metric: str, value: Any) -> results.Row:
+  """Returns a row, with seed 0."""
+  return results.Row(
+      seed=0, length=length, metric=metric, value=float(value), **part._asdict())
 
 
 def check_finite(
@@ -65,7 +64,7 @@ def check_finite(
 
 def interval(
     config: Any,
-    of: str | Part,
+    part: Part,
     length: int | None,
     metric: str,
     values: np.ndarray,
@@ -79,7 +78,7 @@ def interval(
 
   Args:
     config: with the fields num_resamples and seed.
-    of: the arm, or part of an arm, of the rows.
+    part: of the rows.
     length: of the rows.
     metric: of the mean; the metrics of the interval end in _low and _high.
     values: [S].
@@ -89,12 +88,12 @@ def interval(
   if weights is None:
     weights = np.ones(len(values))
   mean, *means = resampled_means(values, weights, config.num_resamples, config.seed)
-  rows = [row(of, length, metric, mean)]
+  rows = [row(part, length, metric, mean)]
   if len(values) < 2:
     return rows
   low, high = np.nanquantile(means, (0.025, 0.975))
-  return [*rows, row(of, length, metric + '_low', low),
-          row(of, length, metric + '_high', high)]
+  return [*rows, row(part, length, metric + '_low', low),
+          row(part, length, metric + '_high', high)]
 
 
 def by_piece(
