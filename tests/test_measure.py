@@ -390,6 +390,7 @@ def test_a_report_is_made_again_without_jax_and_is_the_same(whole, tmp_path):
       assert again.read_bytes() == path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_refuses_another(
     whole, tmp_path, checkpoint, text):
   workdir = tmp_path / 'run'
@@ -423,6 +424,7 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text):
   workdir = tmp_path / 'run'
   shutil.copytree(whole[0], workdir)

@@ -34,6 +34,7 @@ def _run(example):
   return scope
 
 
+@pytest.mark.slow
 def test_readme_first_command(tmp_path):
   found = re.search(r'^python -m experiments\.length_generalization(.*\\\n)*.*$',
                     _README, re.MULTILINE)
