@@ -391,7 +391,7 @@ def whole(tmp_path_factory, fast_compilation):
 def test_a_run_writes_its_numbers_tables_and_figures(whole):
   workdir, out = whole
   for title in ('Figure 1a. ', 'Figure 4, length. ', 'Figure 5. '):
-    assert f'**{title}Mean squared error of the ' in out
+    assert f'{title}Mean squared error of the ' in out
   rows = results.read_rows(workdir / 'results.csv')
   by_arm = {(row.experiment, row.arm) for row in rows}
   assert by_arm == {

@@ -116,8 +116,8 @@ def run_jobs(
       if first:
         finished.write_rows(folder, sorted(rows.values(), key=order), new, part_of)
   if first:
-    reports.show(folder)
     run_folder.finish(folder, finished=machine.now())
+    reports.show(folder)
 
 
 def _some(parts: Sequence[finished.Part]) -> str:

@@ -6,6 +6,7 @@ Runs without JAX.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import io
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -40,16 +41,29 @@ def write_table(folder: epath.Path, table: Table) -> list[epath.Path]:
 
 def markdown(table: Table) -> str:
   """Returns a table as aligned Markdown with its title and note."""
+  return f'**{table.title}**\n\n{grid(table)}\n\n{table.note}\n'
+
+
+def grid(table: Table, width: int | None = None) -> str:
+  """Returns the cells of a table as aligned Markdown.
+
+  Args:
+    table: the table.
+    width: the most characters of a line. Columns on the right that do not fit are left
+      out, but never the first one. None: no limit.
+  """
   body = [[cell(r) for cell in table.columns.values()] for r in table.records]
-  cells = [list(table.columns), *body]
-  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  columns = [*zip(list(table.columns), *body, strict=True)]
+  widths = [max(map(len, column)) for column in columns]
+  ends = itertools.accumulate((w + 3 for w in widths), initial=1)
+  fit = sum(width is None or end <= width for end in [*ends][1:])
+  columns, widths = columns[:max(fit, 1)], widths[:max(fit, 1)]
   header, *lines = [
       '| ' + ' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + ' |'
-      for row in cells
+      for row in zip(*columns, strict=True)
   ]
   rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
-  text = '\n'.join([header, rule, *lines])
-  return f'**{table.title}**\n\n{text}\n\n{table.note}\n'
+  return '\n'.join([header, rule, *lines])
 
 
 def to_csv(table: Table) -> str:
@@ -109,6 +123,12 @@ def p_value(value: float) -> str:
   if math.isnan(value):
     return 'undefined'
   return '< .001' if value < 0.001 else f'{value:.3f}'.removeprefix('0')
+
+
+def p_words(value: float) -> str:
+  """Returns a p-value for a sentence, such as 'p = .034' or 'p < .001'."""
+  text = p_value(value)
+  return f'p {text}' if text.startswith('<') else f'p = {text}'
 
 
 def left_out(comparisons: Iterable[Comparison]) -> str:
