@@ -617,7 +617,7 @@ def test_training_draws_all_its_lengths_and_padding_does_not_count(key):
 @pytest.mark.parametrize('name, table', [('retrieval', 4), ('lookup', 5)])
 def test_growing_lengths_make_tables_4_and_5(tmp_path, name, table):
   folder = tmp_path / 'run'
-  code, out, err = _run(_command(
+  code, _, err = _run(_command(
       folder, f'--config=configs/{name}.py:smoke_growing', *_SMALL[1:],
       '--config.evaluate.lengths=(32,64)', '--config.evaluate.fit_lengths=()',
       '--config.evaluate.histogram_lengths=(16,)'))
