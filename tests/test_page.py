@@ -1,9 +1,12 @@
 """The page of a run shows what its tables hold, and a run ends with its answer."""
 
 import base64
+import html
 import html.parser
 import json
 import re
+import shutil
+import subprocess
 
 from etils import epath
 import numpy as np
@@ -31,6 +34,8 @@ _TABLE = Table(
     [{'name': f'row {i} <b>', 'x': 10 * i} for i in range(30)], 'A note.')
 _OTHER = Table('two', 'Second', {'z': lambda r: r['z']}, [{'z': 'last'}], 'Other note.')
 _PNG = b'\x89PNG small'
+_BROWSER = next(filter(None, map(shutil.which, (
+    'chromium', 'chromium-browser', 'google-chrome'))), None)
 
 
 class _Parser(html.parser.HTMLParser):
@@ -105,8 +110,31 @@ def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder)
   assert grid(_TABLE) in text and grid(_OTHER) in text
   assert text.index('figure_2.png') < text.index('**Second**')
   both = page.write(folder, _report(folder, num_main=2))[1].read_text()
-  assert both.index('**Second**') < both.index('figure_2.png')
+  assert both.index('figure_2.png') < both.index('**Second**') < both.index('## How')
   assert '- starts: `2`' in text and '- jax: `1.2`' in text
+
+
+@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+@pytest.mark.parametrize('scheme, colour', [(0, 'rgb(255, 255, 255)'),
+                                            (1, 'rgb(0, 0, 0)')])
+def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
+  text = page.write(folder, _report(folder))[0].read_text()
+  # A frame for each width, and a title that says what is in them.
+  frames = ''.join(f'<iframe style="border: 0; width: {width}px; height: 900px" '
+                   f'srcdoc="{html.escape(text)}"></iframe>'
+                   for width in (400, 1400))
+  script = (
+      '<script>onload = () => { document.title = [...document.querySelectorAll('
+      '"iframe")].map(x => [x.contentDocument.documentElement.scrollWidth, '
+      'x.contentWindow.getComputedStyle(x.contentDocument.body).color].join(" ")'
+      ').join(";") }</script>')
+  path = folder / 'frames.html'
+  path.write_text(f'<!doctype html><title></title>{frames}{script}')
+  done = subprocess.run(
+      [_BROWSER, '--headless', '--no-sandbox', '--hide-scrollbars', '--dump-dom',
+       f'--blink-settings=preferredColorScheme={scheme}', f'file://{path}'],
+      capture_output=True, text=True, timeout=120, check=False)
+  assert f'<title>400 {colour};1400 {colour}</title>' in done.stdout, done.stderr
 
 
 def test_how_long_a_run_took(folder, tmp_path):
@@ -142,6 +170,24 @@ def test_the_answer_is_printed_last_with_the_page(folder, capsys, monkeypatch):
   assert out.startswith('\nIt is 5 % more.\n\nBoth <learned>.\n')
   assert out.endswith(f'Open {folder}/index.html for all tables and figures. '
                       'The last start took 62 min 5 s.\n')
+
+
+def test_all_runs_of_a_folder_are_listed(folder, tmp_path, monkeypatch):
+  monkeypatch.setattr(reports, 'study_of', lambda _: 'counting')
+  monkeypatch.setattr(reports, 'writer', lambda _: lambda path: _report(
+      folder, missing='Two are missing.' * (path.name == 'b'), figures=()))
+  for name in ('b', 'a'):
+    (tmp_path / 'runs' / name).mkdir(parents=True)
+    (tmp_path / 'runs' / name / 'results.csv').write_text('')
+  (tmp_path / 'runs/other').mkdir()
+  reports.show_all(tmp_path / 'runs')
+  assert (tmp_path / 'runs/index.md').read_text() == (
+      '# Runs\n\n'
+      '- [a](a/index.md). *A question?* It is 5 % more.\n'
+      '- [b](b/index.md). *A question?* Two are missing. It is 5 % more.\n')
+  assert (tmp_path / 'runs/a/index.html').exists()
+  with pytest.raises(ValueError, match='holds no folders of runs'):
+    reports.show_all(tmp_path / 'runs/other')
 
 
 _PRIMARY = {

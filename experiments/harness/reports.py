@@ -11,7 +11,7 @@ import textwrap
 
 from etils import epath
 
-from vvlen.reporting import page, run_folder
+from vvlen.reporting import page, results, run_folder
 from vvlen.reporting.tables import grid
 
 _MOST = 20  # lines of a table in the terminal
@@ -36,6 +36,28 @@ def show(workdir: epath.PathLike) -> None:
   took = page.elapsed(folder)
   print(f'Open {path} for all tables and figures.',
         *[f'The last start took {took}.'] * bool(took))
+
+
+def show_all(folder: epath.PathLike) -> None:
+  """Writes tables, figures and pages of all runs in a folder, and lists them.
+
+  The list is index.md in the folder: of each run, its question and the first sentence
+  of its answer.
+
+  Raises:
+    ValueError: if the folder holds no run, or results are damaged.
+  """
+  folder, lines = epath.Path(folder), []
+  for path in sorted(folder.glob('*/results.csv')) if folder.exists() else []:
+    run = path.parent
+    report = writer(study_of(run))(run)
+    page.write(run, report)
+    found = ' '.join(filter(None, (report.missing, *report.answer[:1])))
+    lines.append(f'- [{run.name}]({run.name}/index.md). *{report.title}* {found}')
+    print(lines[-1], flush=True)
+  if not lines:
+    raise ValueError(f'{folder} holds no folders of runs')
+  results.write_text(folder / 'index.md', '\n'.join(['# Runs', '', *lines, '']))
 
 
 def said(report: page.Report, width: int) -> list[str]:

@@ -60,8 +60,10 @@ def write(workdir: epath.PathLike) -> Report:
             f'{trained_up_to}.')
   primary = main[0].records if main and main[0].name == 'primary_endpoint' else ()
   found = answer(primary, by_name['training'].records)
-  return Report(f'Does LayerNorm after attention help at longer inputs? {task}', found,
-                [*main, *by_name.values()], paths, max(len(main), 1), said)
+  words = task.replace('_', ', ').capitalize()
+  return Report(
+      f'{words}: does LayerNorm after attention help at longer inputs?', found,
+      [*main, *by_name.values()], paths, max(len(main), 1), said)
 
 
 def _read_config(path: epath.Path) -> tuple[int, list[str], int]:

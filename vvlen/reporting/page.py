@@ -104,11 +104,17 @@ def _shown(report: Report) -> list[epath.Path]:
   return [path for path in report.figures if path.suffix == '.png']
 
 
+def _in_turn(tables: list[str], figures: list[str]) -> list[str]:
+  """Returns the first table, the first figure, and then all others."""
+  return [*tables[:1], *figures[:1], *tables[1:], *figures[1:]]
+
+
 def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
   parts = [f'# {report.title}', report.missing, *report.answer]
-  parts += [markdown(table).rstrip() for table in report.main]
-  parts += [f'![{_words(path)}]({path.relative_to(folder).as_posix()})'
-            for path in _shown(report)]
+  parts += _in_turn(
+      [markdown(table).rstrip() for table in report.main],
+      [f'![{_words(path)}]({path.relative_to(folder).as_posix()})'
+       for path in _shown(report)])
   others = report.tables[report.num_main:]
   parts += ['## More tables'] if others else []
   parts += [markdown(table).rstrip() for table in others]
@@ -129,7 +135,7 @@ def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
       f'<title>{title}</title>', f'<style>{_STYLE}</style>', f'<h1>{title}</h1>',
       missing if report.missing else '',
       f'<div class="answer">{answer}</div>' if answer else '',
-      *map(_table, report.main), *map(_figure, _shown(report)),
+      *_in_turn([*map(_table, report.main)], [*map(_figure, _shown(report))]),
       *(_folded(table.title, _table(table))
         for table in report.tables[report.num_main:]),
       '<h2>How it was run</h2>', f'<p>{_code(_REMAKE)}</p>',
