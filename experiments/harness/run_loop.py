@@ -108,15 +108,18 @@ def run_jobs(
   # All processes must have read the folder before the first one writes.
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('jobs')
-  with Progress(sum(job.amount for job in jobs), unit) as progress:
+  amount = sum(job.amount for job in jobs)
+  with Progress(amount, unit, jobs=len(jobs)) as progress:
     for made, job in enumerate(jobs):
       stop_if_told(f'{made} of {len(jobs)} {jobs_are}')
       new = list(job.rows(progress))
       rows |= {row.key: row for row in new}
       if first:
         finished.write_rows(folder, sorted(rows.values(), key=order), new, part_of)
+      progress.end_job()
   if first:
-    run_folder.finish(folder, finished=machine.now())
+    facts = progress.facts() if jobs else {}
+    run_folder.finish(folder, finished=machine.now(), **facts)
     reports.show(folder)
 
 
