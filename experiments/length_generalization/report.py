@@ -1,7 +1,7 @@
 """Writes the tables and figures of a run of length generalization. Runs without JAX.
 
 They are made from results.csv alone, except Figures 2 and 4 and the learning curves.
-Each table is written as Markdown, and as CSV in full precision.
+Each table is written as Markdown, as LaTeX, and as CSV in full precision.
 """
 
 from etils import epath
@@ -47,8 +47,8 @@ def write(workdir: epath.PathLike) -> Report:
       samples=results.read_samples(folder / 'samples'),
   )
   by_name = {table.name: table for table in tables}
-  main = [by_name.pop(name) for name in ('primary_endpoint', main_table(task))
-          if name in by_name]
+  names = 'primary_endpoint', f'{main_table(task)}_by_model', main_table(task)
+  main = [by_name.pop(name) for name in names if name in by_name]
   missing = [
       f'{arm} has {have} of {num_seeds} seeds'
       for arm in arms

@@ -70,6 +70,10 @@ def make_tables(
   )
   tables = []
   if against_baseline:
+    tables.append(_by_model(
+        f'{main_table(task)}_by_model',
+        (f'Table {accuracy} in the form of the paper. ' if accuracy else '')
+        + 'Accuracy in %', against_baseline))
     tables.append(_by_length(
         main_table(task),
         (f'Table {accuracy}. ' if accuracy else '')
@@ -99,6 +103,35 @@ def main_table(task: str) -> str:
   """Returns the name of the table of accuracy."""
   accuracy, _ = TABLES.get(task, ('', ''))
   return f'table_{accuracy}' if accuracy else 'accuracy'
+
+
+def _by_model(name: str, title: str, comparisons: Sequence[Comparison]) -> Table:
+  """Makes the table in the form of the paper: a row a model, a column a length.
+
+  Args:
+    name: of the table.
+    title: of the table.
+    comparisons: of LN with the Baseline, at one or more temperatures.
+  """
+  lengths = comparisons[0].lengths
+  records = []
+  for c in comparisons:
+    adaptation = c.treated.partition('+')[2]
+    more = f', {adaptation}' if adaptation else ''
+    for what, values in (('Baseline', c.control_mean), ('LN', c.treated_mean),
+                         ('p', [math.nan if t is None else t.p for t in c.by_length])):
+      records.append({'model': what + more} | {
+          f'accuracy_or_p_{n}': float(x) for n, x in zip(lengths, values, strict=True)})
+
+  def cell(name):
+    return lambda r: (p_value(r[name]) if r['model'].startswith('p') else
+                      number(r[name], '.1f'))
+
+  columns = {'N': lambda r: r['model']} | {
+      str(n): cell(f'accuracy_or_p_{n}') for n in lengths}
+  note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected. '
+          'Differences with intervals and corrected p are in the next table.')
+  return Table(name, title, columns, records, note)
 
 
 def _by_length(

@@ -31,12 +31,35 @@ class Table(NamedTuple):
   note: str
 
 
+# Characters that LaTeX has no letter for, or that it would take for commands.
+_LATEX = {
+    '\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '_': r'\_', '#': r'\#',
+    '$': r'\$', '{': r'\{', '}': r'\}', '~': r'\textasciitilde{}', '^': r'\^{}',
+    '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '÷': r'$\div$', '·': r'$\cdot$',
+    '→': r'$\to$', '≤': r'$\le$', '<': '$<$', '>': '$>$', '√': r'$\surd$', '²': '$^2$',
+    '‖': r'$\Vert$', 'α': r'$\alpha$', 'Γ': r'$\Gamma$', 'Δ': r'$\Delta$',
+    'Σ': r'$\Sigma$',
+}
+
+
 def write_table(folder: epath.Path, table: Table) -> list[epath.Path]:
-  """Writes tables/NAME.md and .csv, and returns the paths."""
+  """Writes tables/NAME.md, .csv and .tex, and returns the paths."""
   path = folder / 'tables' / f'{table.name}.md'
-  results.write_text(path, markdown(table))
-  results.write_text(path.with_suffix('.csv'), to_csv(table))
-  return [path, path.with_suffix('.csv')]
+  texts = {'.md': markdown(table), '.csv': to_csv(table), '.tex': latex(table)}
+  for suffix, text in texts.items():
+    results.write_text(path.with_suffix(suffix), text)
+  return [path.with_suffix(suffix) for suffix in texts]
+
+
+def latex(table: Table) -> str:
+  """Returns the cells of a table as a LaTeX tabular, which needs booktabs."""
+  escape = lambda text: ''.join(_LATEX.get(c, c) for c in text)
+  row = lambda cells: ' & '.join(map(escape, cells)) + r' \\'
+  body = [row(cell(r) for cell in table.columns.values()) for r in table.records]
+  kinds = 'l' + 'r' * (len(table.columns) - 1)
+  return '\n'.join([
+      f'% {table.title}', rf'\begin{{tabular}}{{{kinds}}}', r'\toprule',
+      row(table.columns), r'\midrule', *body, r'\bottomrule', r'\end{tabular}', ''])
 
 
 def markdown(table: Table) -> str:
