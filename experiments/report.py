@@ -1,6 +1,10 @@
-"""Makes the tables and figures of a run again from its results, without JAX.
+"""Makes the tables, figures and page of a run again from its results, without JAX.
 
-python -m experiments.report --workdir=runs/quick
+  python -m experiments.report --workdir=runs/quick
+  python -m experiments.report --all=runs
+
+With --all, of all runs in a folder; then index.md in it lists them, with what each has
+found.
 """
 
 import argparse
@@ -12,11 +16,16 @@ from experiments.harness import errors, paths, reports
 def main() -> None:
   """Reads the command line; wrong input ends with one line and exit code 2."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--workdir', required=True, help='folder of the run')
+  which = parser.add_mutually_exclusive_group(required=True)
+  which.add_argument('--workdir', help='folder of the run')
+  which.add_argument('--all', help='folder of the folders of runs')
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
-  workdir = parser.parse_args().workdir
+  args = parser.parse_args()
   try:
-    reports.show(paths.usable(workdir, '--workdir'))
+    if args.all:
+      reports.show_all(paths.usable(args.all, '--all'))
+    else:
+      reports.show(paths.usable(args.workdir, '--workdir'))
   except KeyboardInterrupt:
     print('Interrupted.', file=sys.stderr)
     sys.exit(130)

@@ -10,6 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.benchmarks import (
   _rounds,
@@ -111,3 +112,19 @@ def test_a_second_block_of_seeds_compiles_nothing():
   measured = json.loads(done.stdout.splitlines()[-1])
   assert measured['compiled'] > 0 and measured['recompiled'] == 0
   assert (measured['padded'], measured['devices']) == (1, 3) and measured['rate'] > 0
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_seeds_of_one_run(tmp_path):
+  path = tmp_path / 'scaling.json'
+  done = subprocess.run(
+      [sys.executable, '-m', scaling.MODULE, '--seconds=0.01', '--width=8',
+       '--seeds', '2', '--devices', '1', '--processes', '2', '--seeds_of_devices=3',
+       f'--output={path}'], cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  result = json.loads(path.read_text())
+  *_, row = result['rows']
+  assert (row['sweep'], row['processes'], row['devices']) == ('processes', 2, 2)
+  assert (row['seeds'], row['padded'], row['recompiled']) == (3, 1, 0)
+  assert row['efficiency'] == pytest.approx(row['rate'] / result['alone']['rate'] / 2)
+  assert path.with_suffix('.md').read_text().count('| processes | 3 | 2 | 2 |') == 1

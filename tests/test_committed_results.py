@@ -2,12 +2,15 @@
 
 import csv
 import itertools
+import re
 import shutil
 
+from etils import epath
 import pytest
 
 from experiments.harness import reports
 from tests.conftest import ROOT
+from vvlen.reporting import page
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
@@ -40,8 +43,10 @@ def _files(folder, suffix):
           if path.parent.name in ('tables', 'figures')}
 
 
-def test_there_are_results():
+def test_there_are_results_and_all_are_listed():
   assert len(FOLDERS) > 10
+  listed = re.findall(r'^- \[(\w+)\]', (RESULTS / 'index.md').read_text(), re.MULTILINE)
+  assert listed == FOLDERS
 
 
 @pytest.mark.slow
@@ -49,8 +54,9 @@ def test_there_are_results():
 def test_a_committed_run_is_remade_from_its_results(name, tmp_path):
   copy = tmp_path / name
   shutil.copytree(RESULTS / name, copy, ignore=shutil.ignore_patterns(
-      'tables', 'figures', 'README.md'))
-  reports.writer(reports.study_of(copy))(copy)
+      'tables', 'figures', '*.md'))
+  page.write(epath.Path(copy), reports.writer(reports.study_of(copy))(copy))
+  assert (copy / 'index.md').read_text() == (RESULTS / name / 'index.md').read_text()
   for suffix in ('.md', '.csv', '.png'):
     # Of counting's repetitions, only what their pages show is committed.
     assert _files(copy, suffix) >= _files(RESULTS / name, suffix)

@@ -60,6 +60,7 @@ def _check(arguments, tmp_path):
   assert len(sessions) == 1 and sessions[0]['device'].startswith('2 x ')
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_results_of_one(tmp_path):
   _check(LINEAR, tmp_path)
 

@@ -412,6 +412,7 @@ def test_saved_models_are_those_that_were_measured(run, text_file):
       found['nll'][32], rows['alpha_0_1', 'nll', 32][0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_finished_run_trains_no_more_and_a_lost_row_is_measured_again(run, text_file):
   folder, _ = run
   before = (folder / 'results.csv').read_bytes()
@@ -659,6 +660,7 @@ def test_a_text_that_is_none_is_told(run_here, content, says, tmp_path):
   assert re.search(says, line), line
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_measured_first_and_known_by_its_bytes(tmp_path, text_file):
   folder, *_ = save_llama(tmp_path / 'llama', vocab_size=264)
 

@@ -260,7 +260,7 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
   before = _contents(whole)
   code, out, err = _run(_command(whole, *_SMALL, '--config.num_seeds=4'))
   assert code == 0, err
-  assert '**Table 1.' in out
+  assert 'Primary endpoint. ' in out
   assert _contents(whole) == before
 
 
@@ -617,13 +617,14 @@ def test_training_draws_all_its_lengths_and_padding_does_not_count(key):
 @pytest.mark.parametrize('name, table', [('retrieval', 4), ('lookup', 5)])
 def test_growing_lengths_make_tables_4_and_5(tmp_path, name, table):
   folder = tmp_path / 'run'
-  code, out, err = _run(_command(
+  code, _, err = _run(_command(
       folder, f'--config=configs/{name}.py:smoke_growing', *_SMALL[1:],
       '--config.evaluate.lengths=(32,64)', '--config.evaluate.fit_lengths=()',
       '--config.evaluate.histogram_lengths=(16,)'))
   assert code == 0, err
-  assert f'**Table {table}. Accuracy by length' in out
-  assert 'Mean accuracy over N = 64 to 64' in out
+  page = (folder / 'index.md').read_text()
+  assert f'**Table {table}. Accuracy by length' in page
+  assert 'Mean accuracy over N = 64 to 64' in page
   assert (folder / f'tables/table_{table}.csv').exists()
   assert not (folder / 'tables/table_3.md').exists()
 

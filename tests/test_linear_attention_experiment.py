@@ -186,9 +186,11 @@ def whole(tmp_path_factory, fast_compilation):
 
 def test_a_run_writes_its_numbers_tables_and_figure(whole):
   workdir, out = whole
+  assert f'Open {workdir}/index.html for all tables and figures.' in out
+  page = (workdir / 'index.md').read_text()
   for number in ('1,909.423831', '488.207155', '1,980.250000', '515.744756',
                  '1,031.489512', '20.250000', '6.447858', '2.133422', '1,985.9'):
-    assert f' {number} ' in out, number
+    assert f' {number} ' in page, number
   index = results.index(row for row in results.read_rows(workdir / 'results.csv')
                         if row.experiment == 'length_10')
   exact = theory.fit('length', 10)

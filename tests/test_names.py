@@ -7,7 +7,6 @@ import pytest
 
 from configs import counting as counting_config
 from experiments.counting import figures
-from experiments.harness.progress import Progress
 from vvlen.models import positions
 from vvlen.models.decoder import Decoder
 from vvlen.models.norm import KINDS
@@ -36,9 +35,3 @@ def test_only_without_positions_the_order_of_earlier_tokens_does_not_matter(kind
   last = [model.apply(params, x, rngs={'positions': jax.random.key(1)})[0, -1]
           for x in (tokens, tokens[:, jnp.array([3, 1, 0, 2, 4])])]
   assert np.allclose(*last, atol=1e-5) == (kind == 'none')
-
-
-def test_progress_of_work_without_amounts_is_shown(capsys):
-  with Progress(0, 'seed-steps', 0) as progress:
-    progress.show('interventions')
-  assert 'interventions' in capsys.readouterr().out

@@ -140,6 +140,7 @@ COUNTING = ('--config=configs/counting.py:smoke', '--config.train.seeds_at_once=
             '--config.num_seeds=5', "--config.figures.figure_1a.positions=('alibi',)")
 
 
+@pytest.mark.slow
 def test_an_experiment_runs_on_any_number_of_devices(tmp_path):
   expected, said = _run(1, tmp_path / '1', *LINEAR)
   assert 'places' not in said

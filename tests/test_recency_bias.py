@@ -275,7 +275,7 @@ def test_a_run_simulates_every_cell_and_draws_every_figure(whole):
   assert figures == {
       *(f'figure_{i}' for i in range(1, 6)), 'panels_d16', 'panels_d64', 'depth',
       'norms', 'heads', 'positions', 'map'}
-  assert 'Recency probability by width' in out and str(workdir / 'figures') in out
+  assert 'Recency probability by width' in out and f'{workdir}/index.html' in out
   claimed = json.loads((workdir / 'config.json').read_text())
   assert claimed['sessions'][-1]['finished']
 

@@ -131,8 +131,8 @@ def test_equal_differences_make_a_gap():
   tables = _tables(rows)
   assert list(_cells(tables['table_1'], 0).values())[4:] == (
       ['0.0', '0.0'] + ['undefined'] * 4)
-  assert list(_cells(tables['primary_endpoint'], 0).values())[-4:] == [
-      'undefined', '0 of 6', 'undefined', 'undefined']
+  assert list(_cells(tables['primary_endpoint'], 0).values())[-6:] == (
+      ['undefined'] * 5 + ['0 of 6'])
 
 
 def test_table_3_tests_each_arm_against_each_other():
@@ -214,8 +214,12 @@ def test_a_seed_is_held_against_the_best_arm():
 def test_models_that_have_learned_nothing_test_nothing():
   rows = [r._replace(value=0.3) if r.metric == 'training_accuracy' else r
           for r in _rows()]
-  assert 'No arm has learned' in _tables(rows)['primary_endpoint'].note
-  assert 'No arm has learned' not in _tables(_rows())['primary_endpoint'].note
+  table = _tables(rows)['primary_endpoint']
+  assert {r['at_5_percent'] for r in table.records} == {'not learned'}
+  assert 'Not learned: the median accuracy of an arm' in table.note
+  table = _tables(_rows())['primary_endpoint']
+  assert 'not learned' not in {r['at_5_percent'] for r in table.records}
+  assert 'Not learned' not in table.note
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path):
@@ -223,16 +227,16 @@ def test_a_run_that_is_not_finished_says_so(tmp_path):
   config = {'train': {'max_length': 16}, 'arms': _ARMS, 'num_seeds': 6}
   run_folder.claim(tmp_path / 'other', config, {})
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
-  assert not report.write(tmp_path)[0].startswith('The run is not finished')
+  assert not report.write(tmp_path).missing
   run_folder.claim(tmp_path / 'other', config | {'num_seeds': 8}, {}, ['num_seeds'])
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
-  assert report.write(tmp_path)[0].startswith(
+  assert report.write(tmp_path).missing.startswith(
       'The run is not finished: none has 6 of 8 seeds, standardize')
 
 
 def test_without_its_configuration_training_lengths_are_an_assumption(tmp_path):
   results.write_rows(tmp_path / 'results.csv', _rows())
-  assert report.write(tmp_path)[0].startswith(
+  assert report.write(tmp_path).missing == (
       'There is no config.json: it is assumed that training lengths end at 16.')
 
 
@@ -259,7 +263,7 @@ def test_an_arm_of_which_no_seed_is_finite_makes_gaps():
   training = list(_cells(tables['training'], 2).values())
   assert training[2:5] == ['undefined'] * 3
   assert training[6] == 'seeds 0, 1, 2, 3, 4, 5'
-  assert tables['primary_endpoint'].records[0]['at_5_percent'] == 'undefined'
+  assert tables['primary_endpoint'].records[0]['at_5_percent'] == 'not learned'
 
 
 def test_missing_arms_and_lengths_are_named():

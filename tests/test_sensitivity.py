@@ -26,6 +26,7 @@ from tests.conftest import lose_rows, ROOT, shown
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.reporting.results import Row
+from vvlen.reporting.tables import grid
 from vvlen.statistics import detectable, holm, holm_levels
 
 _LENGTHS = (16, 32, 64)
@@ -218,11 +219,10 @@ def _folder(path, rows, num_seeds, changes=()):
 
 def test_cells_with_fewer_seeds_than_asked_are_named_and_not_tested(tmp_path):
   rows = _rows({'base': 0.2, 'a': 0.2})
-  text, _ = sensitivity.write(_folder(tmp_path / 'whole', rows, 6))
-  assert 'not finished' not in text
+  assert not sensitivity.write(_folder(tmp_path / 'whole', rows, 6)).missing
   more = [r._replace(seed=r.seed + 6) for r in rows if r.experiment == 'base']
-  text, _ = sensitivity.write(_folder(tmp_path / 'grown', [*rows, *more], 12))
-  assert text.startswith(
+  grown = _folder(tmp_path / 'grown', [*rows, *more], 12)
+  assert sensitivity.write(grown).missing == (
       'The grid is not finished: a@20 has 6 of 12 seeds of none, a@20 has 6 of 12 '
       'seeds of layer_norm. Only cells with as many seeds as any are tested together.')
 
@@ -412,8 +412,8 @@ def test_rates_are_chosen_on_the_last_batches_of_training(tmp_path):
       if (cell, arm, step) == ('rate_high', 'none', 20):
         loss = 0.05
       curves.add(arm, step, first, {'loss': np.full(3, loss)})
-  text, _ = sensitivity.write(folder)
-  row = next(x for x in text.splitlines() if x.startswith('| base') and '%' in x)
+  _, tuned = sensitivity.write(folder).tables
+  row = next(x for x in grid(tuned).splitlines() if x.startswith('| base'))
   assert 'rate_high (100 %) | rate_low (100 %)' in re.sub(' +', ' ', row)
 
 

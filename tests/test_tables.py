@@ -22,6 +22,7 @@ from experiments.sensitivity.tuned import Tuned
 from tests.cells import cells, interval, mean_of, p_of, paired, text
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
+from vvlen.reporting.tables import latex, Table
 from vvlen.statistics import holm
 
 # Length generalization.
@@ -106,6 +107,31 @@ def test_every_cell_of_the_primary_endpoint(accuracy, length_generalization):
                                                  'no difference found'}
 
 
+def test_every_cell_of_the_table_in_the_form_of_the_paper(
+    accuracy, length_generalization):
+  expected = []
+  for more, suffix in (('', ''), (', adaptive', '+adaptive')):
+    pairs = {str(n): (accuracy[f'layer_norm{suffix}', n], accuracy[f'none{suffix}', n])
+             for n in (16, 32, 64)}
+    expected += [
+        {'N': f'Baseline{more}'} | {
+            n: f'{b.mean():.1f}' for n, (_, b) in pairs.items()},
+        {'N': f'LN{more}'} | {n: f'{a.mean():.1f}' for n, (a, _) in pairs.items()},
+        {'N': f'p{more}'} | {n: p_of(paired(*x).p) for n, x in pairs.items()}]
+  assert cells(length_generalization['table_1_by_model']) == expected
+
+
+def test_a_table_as_latex_has_the_same_cells():
+  table = Table('t', 'A title', {'a_b': lambda r: r['x'], '%': lambda r: r['y']},
+                [{'x': '−1 & α', 'y': 'p < .001'}, {'x': r'a\b', 'y': '3'}], '')
+  assert latex(table) == (
+      '% A title\n' + r'\begin{tabular}{lr}' + '\n' + r'\toprule' + '\n'
+      + r'a\_b & \% \\' + '\n' + r'\midrule' + '\n'
+      + r'$-$1 \& $\alpha$ & p $<$ .001 \\' + '\n'
+      + r'a\textbackslash{}b & 3 \\' + '\n' + r'\bottomrule' + '\n'
+      + r'\end{tabular}' + '\n')
+
+
 def test_every_cell_of_training(length_generalization):
   # The best arm is at 96.5 %; at 91.5 % a seed has converged.
   assert cells(length_generalization['training']) == [
@@ -128,23 +154,34 @@ def test_tables_of_accuracy_and_of_gain_have_the_numbers_of_the_paper(
       Row(task, arm, seed, n, 'accuracy', x / 100)
       for (arm, n), values in accuracy.items() for seed, x in enumerate(values))
   made = length_tables.make_tables(index, 16, task)
-  assert [t.name for t in made] == [*names, 'primary_endpoint', 'training']
-  for table, what in zip(made, ('Accuracy by length', 'Gain of'), strict=False):
+  first, *rest = names
+  assert [t.name for t in made] == [
+      f'{first}_by_model', first, *rest, 'primary_endpoint', 'training']
+  assert made[0].title == (
+      f'Table {first.removeprefix("table_")} in the form of the paper. Accuracy in %')
+  for table, what in zip(made[1:], ('Accuracy by length', 'Gain of'), strict=False):
     number = table.name.removeprefix('table_')
     assert table.name not in names or table.title.startswith(f'Table {number}. {what}')
 
 
-@pytest.mark.parametrize('best, says', [(0.88, True), (0.93, False)])
-def test_one_arm_that_has_learned_is_enough(accuracy, best, says):
+@pytest.mark.parametrize('baseline, ln, learned', [
+    (0.88, 0.93, 'LN − std.'), (0.93, 0.88, 'std. − Baseline'), (0.93, 0.91, 'all')])
+def test_no_verdict_unless_both_arms_have_learned(accuracy, baseline, ln, learned):
   rows = [Row('retrieval', arm, seed, n, 'accuracy', x / 100)
           for (arm, n), values in accuracy.items() for seed, x in enumerate(values)]
   # The lengths tested reach beyond 32 alone.
-  for arm, x in (('none', 0.5), ('standardize', best), ('layer_norm', 0.7)):
+  for arm, x in (('none', baseline), ('standardize', 0.97), ('layer_norm', ln)):
     rows += [Row('retrieval', arm, seed, None, metric, x) for seed in range(5)
              for metric in ('training_accuracy', 'training_loss')]
   tables = {t.name: t for t in length_tables.make_tables(results.index(rows), 32)}
-  note = tables['primary_endpoint'].note
-  assert ('(accuracy there 88 %): nothing here is about length' in note) == says
+  table = tables['primary_endpoint']
+  judged = {r['comparison'] for r in table.records
+            if r['at_5_percent'] != 'not learned'}
+  assert judged == {'all': {r['comparison'] for r in table.records}}.get(
+      learned, {learned})
+  note = table.note
+  assert ('is below 90 %, so nothing there is about length' in note) == (
+      learned != 'all')
   assert note.startswith('Mean accuracy over N = 64 to 64, ')
   assert 'trained on at most 32 items' in tables['table_1'].note
 
@@ -163,7 +200,7 @@ def test_the_verdict_changes_at_five_percent(p, sign, verdict):
           for seed, x in enumerate(noise + sign * shift)]
   [record] = length_tables._primary_endpoint([
       length_tables.compare(results.index(rows), 'layer_norm', 'none', trained_up_to=16)
-  ], 16, 1.0).records
+  ], 16, {}).records
   assert record['p'] == pytest.approx(p)
   assert record['at_5_percent'] == verdict
 

@@ -21,6 +21,7 @@ from experiments.vanishing_variance import (
 )
 from tests.conftest import lose_rows, ROOT, shown
 from vvlen.reporting import plots, results
+from vvlen.reporting.tables import grid
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
 
 LENGTHS = (16, 32, 64)
@@ -206,8 +207,8 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
       for row in _rows(name, step, each, suffix)
   ]
   _write(tmp_path, facts, rows)
-  text, paths = report.write(tmp_path)
-  assert all(path.exists() for path in paths)
+  made = report.write(tmp_path)
+  assert all(path.exists() for path in made.figures)
   cells, claim = effects.read_cells(facts), effects.read_claim(facts)
   indices = results.index_cells(rows)
   found = {
@@ -218,7 +219,7 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
       if suffix in ('', '+averaged')
   }
   main = tables.main_table(cells, found, claim)
-  assert text.count('\n|') == 5  # a header, a rule, and a line a cell
+  assert grid(made.main[0]).count('\n') == 4  # a header, a rule, and a line a cell
   row = shown(main, 'base')
   wide = stats.ttest_1samp(plain['base', 40], 0).confidence_interval(1 - 0.05 / 3)
   mean = plain['base', 40].mean()

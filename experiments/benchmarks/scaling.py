@@ -1,10 +1,12 @@
 r"""How does training an ensemble scale with its seeds, and with the devices?
 
-Trains the Baseline of configs/retrieval.py:cpu for a few updates, each number of seeds
-and of devices in a process of its own:
+Trains the Baseline of configs/retrieval.py:cpu for a few updates, each number of seeds,
+devices and processes anew:
 
-  seeds    1 to 1,000, on one device per core
-  devices  1 to 8 virtual ones of this CPU, at the same number of seeds
+  seeds      1 to 1,000, on one device per core
+  devices    1 to 8 virtual ones of this CPU, at the same number of seeds
+  processes  1 and 2 of one run, as with --distributed, with one device each, at the
+             same number of seeds
 
   python -m experiments.benchmarks.scaling
 
@@ -26,6 +28,7 @@ how fast 8 chips are.
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -33,10 +36,12 @@ from typing import Any
 
 from etils import epath
 import jax
+from jax.experimental import multihost_utils
+import numpy as np
 
 from configs import retrieval
 from experiments.benchmarks import _rounds
-from experiments.harness import machine
+from experiments.harness import machine, processes
 from experiments.length_generalization import training
 from vvlen import sharding
 from vvlen.training import ensemble
@@ -55,10 +60,11 @@ def main() -> None:
   alone = _run(args, 1, 1)
   rows = [
       {'sweep': sweep, **measured, 'efficiency': efficiency(measured, alone, cores)}
-      for sweep, pairs in (
+      for sweep, points in (
           ('seeds', [(seeds, cores) for seeds in args.seeds]),
-          ('devices', [(args.seeds_of_devices, n) for n in args.devices]))
-      for measured in [_run(args, *pair) for pair in pairs]
+          ('devices', [(args.seeds_of_devices, n) for n in args.devices]),
+          ('processes', [(args.seeds_of_devices, n, n) for n in args.processes]))
+      for measured in [_run(args, *numbers) for numbers in points]
   ]
   result = {
       'benchmark': 'scaling', 'steps_per_call': _STEPS, 'alone': alone, 'rows': rows,
@@ -83,13 +89,13 @@ def efficiency(
 
 def table(result: dict[str, Any]) -> str:
   """Returns the rows of a result as Markdown."""
-  names = ('sweep', 'seeds', 'devices', 'padded', 'seed-steps/s', 'efficiency',
-           'compiled', 'recompiled', 'others')
+  names = ('sweep', 'seeds', 'devices', 'processes', 'padded', 'seed-steps/s',
+           'efficiency', 'compiled', 'recompiled', 'others')
   lines = [f'| {" | ".join(names)} |', '|' + '---|' * len(names)]
   for row in result['rows']:
-    cells = (row['sweep'], row['seeds'], row['devices'], row['padded'],
-             f'{row["rate"]:,.1f}', f'{row["efficiency"]:.2f}', row['compiled'],
-             row['recompiled'], f'{row["others"]:.0%}')
+    cells = (row['sweep'], row['seeds'], row['devices'], row['processes'],
+             row['padded'], f'{row["rate"]:,.1f}', f'{row["efficiency"]:.2f}',
+             row['compiled'], row['recompiled'], f'{row["others"]:.0%}')
     lines.append(f'| {" | ".join(map(str, cells))} |')
   return '\n'.join([
       '# Ensembles by seeds and devices', '',
@@ -103,7 +109,8 @@ def _arguments() -> argparse.Namespace:
   parser.add_argument('--seeds', type=int, nargs='+', default=[1, 10, 100, 1000])
   parser.add_argument('--devices', type=int, nargs='+', default=[1, 2, 3, 4, 8])
   parser.add_argument('--seeds_of_devices', type=int, default=24,
-                      help='the number of seeds where devices are varied')
+                      help='the number of seeds where devices or processes vary')
+  parser.add_argument('--processes', type=int, nargs='+', default=[1, 2])
   parser.add_argument('--seconds', type=float, default=5.0, help='of each measurement')
   parser.add_argument('--width', type=int, default=128, help='of the model')
   parser.add_argument('--output', help='also write the JSON, and a .md beside it')
@@ -111,21 +118,41 @@ def _arguments() -> argparse.Namespace:
   return parser.parse_args()
 
 
-def _run(args: argparse.Namespace, seeds: int, devices: int) -> dict[str, Any]:
-  """Measures in a process that has so many devices."""
+def _run(
+    args: argparse.Namespace, seeds: int, devices: int, count: int = 1
+) -> dict[str, Any]:
+  """Measures in new processes, `count` of them, that share so many devices."""
   command = [sys.executable, '-m', MODULE, f'--seconds={args.seconds}',
              f'--width={args.width}', '--worker', str(seeds), str(devices)]
-  done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True,
-                        env={**os.environ, 'JAX_NUM_CPU_DEVICES': str(devices)})
-  measured = json.loads(done.stdout.splitlines()[-1])
-  print(f'{seeds:6} seeds on {devices} devices: {measured["rate"]:12,.1f} seed-steps/s',
-        flush=True)
+  own = {'JAX_NUM_CPU_DEVICES': str(devices // count)}
+  if count > 1:
+    own |= {'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{_free_port()}',
+            'JAX_NUM_PROCESSES': str(count)}
+  started = [
+      subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+                       env={**os.environ, **own, 'JAX_PROCESS_ID': str(number)})
+      for number in range(count)
+  ]
+  said = [process.communicate()[0] for process in started]
+  if any(process.returncode for process in started):
+    raise RuntimeError(f'{command} failed')
+  measured = json.loads(said[0].splitlines()[-1])
+  print(f'{seeds:6} seeds on {devices} devices of {count} processes: '
+        f'{measured["rate"]:12,.1f} seed-steps/s', flush=True)
   return measured
+
+
+def _free_port() -> int:
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    return free.getsockname()[1]
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the rate of a block of seeds, after a first block that compiles."""
   seeds, devices = args.worker
+  if 'JAX_NUM_PROCESSES' in os.environ:
+    processes.join_processes()
   machine.use_devices()
   compiled: list[str] = []
   jax.monitoring.register_event_duration_secs_listener(
@@ -144,17 +171,19 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         on_progress=lambda step, metrics: times.append(time.perf_counter()))
     return times[-1] - times[0]
 
-  per_call, counts = block(0, 2), [len(compiled)]
-  num_calls = 1 + max(1, round(args.seconds / per_call))
+  # The same number of calls in all processes.
+  per_call = multihost_utils.broadcast_one_to_all(np.float32(block(0, 2)))
+  num_calls, counts = 1 + max(1, round(args.seconds / float(per_call))), [len(compiled)]
   watch, own = _rounds.Watch(), time.process_time()
   seconds = block(seeds, num_calls)
   counts.append(len(compiled))
+  own = float(np.sum(multihost_utils.process_allgather(time.process_time() - own)))
   return {
-      'seeds': seeds, 'devices': devices,
+      'seeds': seeds, 'devices': devices, 'processes': jax.process_count(),
       'padded': sharding.padded(seeds, devices) - seeds,
       'rate': seeds * _STEPS * (num_calls - 1) / seconds,
       'compiled': counts[0], 'recompiled': counts[1] - counts[0],
-      'others': watch.others(time.process_time() - own),
+      'others': watch.others(own),
   }
 
 

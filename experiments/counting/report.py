@@ -14,6 +14,7 @@ from etils import epath
 import numpy as np
 
 from experiments.counting import figures
+from experiments.counting.answer import answer, best_constant, short
 from experiments.counting.cells import (
   all_cells,
   FigureSetups,
@@ -24,11 +25,10 @@ from experiments.counting.cells import (
 )
 from experiments.counting.figures import FLOOR
 from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.page import Report
 from vvlen.reporting.results import by_seed, Index
 from vvlen.reporting.tables import (
-  markdown,
   name_seeds,
-  number,
   p_value,
   Table,
   write_table,
@@ -47,14 +47,14 @@ _RIGHT = 0.95
 Indices = dict[str, Index]
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a run into its folder.
 
   Args:
     workdir: a folder with config.json and results.csv of a run of counting.
 
   Returns:
-    The tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -86,13 +86,19 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     drawn = {name: figures.errors(figure, indices, longest)
              for name, figure in shown.items()}
     paths = plots.save(folder / 'figures', drawn)
-  text = '\n'.join(map(markdown, tables))
+  found = [
+      answer(table.title, table.records, longest,
+                    None if figure.control is None else _label(figure, figure.control))
+      for table, figure in zip(tables, shown.values(), strict=True)
+  ]
   missing = [f'{cell.experiment}/{cell.arm} has {len(seeds)} of {asked} seeds'
              for cell, seeds in have.items() if len(seeds) < asked]
-  if missing:
-    text = f'The run is not finished: {", ".join(missing)}.\n\n{text}'
-  written = [path for each in tables for path in write_table(folder, each)]
-  return text, written + paths
+  for each in tables:
+    write_table(folder, each)
+  return Report(
+      'Which positions and targets let transformers count beyond the training lengths?',
+      found, tables, paths, len(tables),
+      f'The run is not finished: {", ".join(missing)}.' if missing else '')
 
 
 def table(
@@ -122,7 +128,7 @@ def table(
   columns: dict[str, Any] = {'model': lambda r: r['model']}
   for n in lengths:
     columns[f'l = {n}'] = _error_cell(f'error_{n}')
-  columns[f'median, l = {longest}'] = lambda r: _short(r['median_error'])
+  columns[f'median, l = {longest}'] = lambda r: short(r['median_error'])
   if counted:
     columns['right up to'] = lambda r: str(r['right_up_to'])
   if control is not None:
@@ -131,7 +137,7 @@ def table(
         'p Holm': lambda r: '' if r['model'] == _label(figure, control) else p_value(
             r['p_holm']),
         'smallest detectable': lambda r: '' if math.isnan(
-            r['smallest_detectable']) else f'×/÷ {_short(r["smallest_detectable"])}',
+            r['smallest_detectable']) else f'×/÷ {short(r["smallest_detectable"])}',
     }
   for cell, record in zip(figure.cells, records, strict=True):
     record['model'] = _label(figure, cell)
@@ -187,6 +193,10 @@ def _record(
     for name, value in zip(results.ENDS, mean_interval(errors), strict=True):
       record[f'error_{n}{name}'] = 10 ** float(value)
   median = values('median_squared_error', lengths[-1])
+  learned = np.log10(np.maximum(values('squared_error', cell.train_length), FLOOR))
+  record['training_error'] = 10 ** float(mean_interval(learned)[0])
+  record['constant_error'] = best_constant(
+      cell.task, cell.counts, cell.train_length)
   record['median_error'] = 10 ** float(
       mean_interval(np.log10(np.maximum(median, FLOOR)))[0])
   if counted:
@@ -261,7 +271,7 @@ def _known(figure: FigureSetups, longest: int) -> list[str]:
     fair = figure.cells[0].counts == 'fair'
     formula = '1/(4l)' if fair else '1/12 + 1/(6l)'
     error = 1 / (4 * longest) if fair else 1 / 12 + 1 / (6 * longest)
-    parts.append(f'To answer 1/2 always is an error of {formula}, {_short(error)} at '
+    parts.append(f'To answer 1/2 always is an error of {formula}, {short(error)} at '
                  f'{longest}.')
   return parts
 
@@ -269,8 +279,8 @@ def _known(figure: FigureSetups, longest: int) -> list[str]:
 def _error_cell(field: str):
   def cell(record):
     low, high = record[f'{field}_low'], record[f'{field}_high']
-    middle = _short(record[field])
-    return middle if math.isnan(low) else f'{middle} [{_short(low)}, {_short(high)}]'
+    middle = short(record[field])
+    return middle if math.isnan(low) else f'{middle} [{short(low)}, {short(high)}]'
   return cell
 
 
@@ -278,11 +288,4 @@ def _factor_cell(record: dict[str, Any]) -> str:
   if math.isnan(record['factor']):
     return ''
   ends = [record['factor_low'], record['factor_high']]
-  return f'{_short(record["factor"])} [{", ".join(map(_short, ends))}]'
-
-
-def _short(value: float) -> str:
-  """Formats a positive number to two digits."""
-  if 99.5 <= value < 1e5:
-    return f'{value:,.0f}'
-  return number(value, '.2g' if 1e-3 <= value < 99.5 else '.1e')
+  return f'{short(record["factor"])} [{", ".join(map(short, ends))}]'

@@ -60,8 +60,7 @@ def main(config: Any, workdir: str) -> None:
   done = finished.finished(folder, _part_of)
   todo = [
       (cell, first) for cell in cells for first in seed_blocks.first_seeds(config)
-      if any((cell.experiment, cell.arm, seed) not in done
-             for seed in seed_blocks.seeds_of(config, first))
+      if not seed_blocks.is_finished(config, done, first, cell.experiment, cell.arm)
   ]
   print(f'{len({cell for cell, _ in todo})} of {len(cells)} models to train, '
         f'{config.num_seeds} seeds of {train.num_steps:,} steps each.'

@@ -214,7 +214,8 @@ def run_block(
   )
   test_keys, _ = seed_blocks.measuring_keys(
       keys, programs.trainer.mesh, train.group_size)
-  measured: dict[Any, np.ndarray] = programs.measure(state.params, test_keys)
+  with progress.measuring(name):
+    measured: dict[Any, np.ndarray] = programs.measure(state.params, test_keys)
   measured['training_loss', None] = curves.late_mean(name, first, 'loss')
   return [
       results.Row(

@@ -11,6 +11,7 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 from experiments.harness import errors, locks, paths
+from experiments.harness import help as help_texts
 from experiments.harness.processes import join_processes
 from vvlen.training.preemption import Preempted
 
@@ -41,9 +42,15 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   threading.excepthook = lambda _: None
   sys.unraisablehook = _interrupt_again
   if {'-h', '--help'} & set(sys.argv):
-    print(sys.modules['__main__'].__doc__, flags.FLAGS.module_help(__name__), '',
-          'The docstring of a config file lists its variants. Every field can be set, '
-          'as in\n--config.num_seeds=64.', sep='\n')
+    text = sys.modules['__main__'].__doc__ or ''
+    try:
+      known = help_texts.fields(sys.argv, text)
+    except Exception as error:  # of the config
+      errors.refuse(error)
+    print(text, flags.FLAGS.module_help(__name__), '',
+          'Every field of a config can be set, as in --config.num_seeds=64. '
+          '--config=FILE:VARIANT --help\nshows those of another variant.', '',
+          known, sep='\n')
     return
   try:
     rest = flags.FLAGS([_with_home(word) for word in sys.argv])[1:]

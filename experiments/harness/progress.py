@@ -1,32 +1,58 @@
-"""The progress of a run: a bar on a terminal, otherwise a line from time to time."""
+"""The progress of a run: a bar on a terminal, otherwise a line from time to time.
 
+The remaining time of S units of work that are left, in J jobs, is
+
+  S / rate + J m
+
+The rate is that of the last minute of work, and m is the mean time that jobs took to
+measure what they had trained, as far as that is known. Neither compiling before the
+first step nor work of an earlier start of the run counts for the rate.
+"""
+
+import collections
+from collections.abc import Callable, Iterator
+import contextlib
 import time
 
 import rich.console
 import rich.progress
 
 console = rich.console.Console()
+_RECENT = 60.0  # seconds of work, of which the rate is taken
+_WIDTH = 80  # characters of a line
 
 
 class Progress:
   """A progress bar with rate and remaining time; lines if not on a terminal."""
 
-  def __init__(self, total: int, unit: str, every: float = 30.0):
-    """Starts at 0 of `total`; lines are printed every `every` seconds."""
-    self._total, self._unit, self._every = total, unit, every
-    self._first = self._done = 0
-    self._start, self._last = time.monotonic(), -every
+  def __init__(
+      self, total: int, unit: str, every: float = 30.0, jobs: int = 1,
+      clock: Callable[[], float] = time.monotonic,
+  ):
+    """Starts at 0 of `total`; lines are printed every `every` seconds.
+
+    Args:
+      total: amount of work.
+      unit: of the work.
+      every: seconds between lines.
+      jobs: number of jobs that the work consists of.
+      clock: returns seconds.
+    """
+    self._total, self._unit, self._every, self._jobs = total, unit, every, jobs
+    self._clock, self._done, self._printed = clock, 0, -every
+    self._ended = 0  # jobs
+    self._measured = 0.0  # seconds of measuring, which are no work
+    self._recent: collections.deque[tuple[float, int]] = collections.deque()
     self._bar = None
     if console.is_terminal:
       self._bar = rich.progress.Progress(
           rich.progress.TextColumn('{task.description}'),
-          rich.progress.BarColumn(),
+          rich.progress.BarColumn(bar_width=12),
           rich.progress.TaskProgressColumn(),
-          rich.progress.TextColumn('{task.fields[rate]}'),
-          rich.progress.TimeRemainingColumn(),
+          rich.progress.TextColumn('{task.fields[left]}'),
           console=console,
       )
-      self._task = self._bar.add_task('', total=total, rate='')
+      self._task = self._bar.add_task('', total=total, left='')
 
   def __enter__(self):
     if self._bar:
@@ -40,30 +66,71 @@ class Progress:
   def skip(self, amount: int) -> None:
     """Adds work of an earlier start of the run, which does not count for the rate."""
     self._done += amount
-    self._first += amount
+    self._recent = collections.deque(
+        (when, done + amount) for when, done in self._recent)
 
   def show(self, what: str, amount: int = 0) -> None:
     """Adds `amount` of finished work, and shows `what` is being done now."""
     self._done += amount
-    now = time.monotonic()
-    rate = (self._done - self._first) / max(now - self._start, 1e-9)
+    now = self._clock() - self._measured
+    self._recent.append((now, self._done))
+    while len(self._recent) > 2 and now - self._recent[1][0] >= _RECENT:
+      self._recent.popleft()
+    self._print(what)
+
+  @contextlib.contextmanager
+  def measuring(self, what: str) -> Iterator[None]:
+    """Shows that something is being measured, and takes the time of it."""
+    start = self._clock()
+    self._print(f'{what}, measuring', at_once=True)
+    yield
+    self._measured += self._clock() - start
+
+  def end_job(self) -> None:
+    """Notes that a job has ended."""
+    self._ended += 1
+
+  def facts(self) -> dict[str, float]:
+    """Returns the last rate and the seconds of measuring, to be kept with the run."""
+    return {f'{self._unit} a second': round(self.rate, 2),
+            'seconds of measuring': round(self._measured, 1)}
+
+  @property
+  def rate(self) -> float:
+    """Returns the recent rate of work in units a second, 0 if it is not known yet."""
+    if len(self._recent) < 2:
+      return 0.0
+    (start, before), (end, now) = self._recent[0], self._recent[-1]
+    return (now - before) / max(end - start, 1e-9)
+
+  def left(self) -> float:
+    """Returns the seconds that are left, infinity if they are not known yet."""
+    work = self._total - self._done
+    seconds = work / self.rate if self.rate else float('inf') if work else 0.0
+    if self._measured:
+      ended = max(self._ended, 1)
+      seconds += (self._jobs - ended) * self._measured / ended
+    return seconds
+
+  def _print(self, what: str, at_once: bool = False) -> None:
+    rate, now = self.rate, self._clock()
+    share = self._done / self._total if self._total else 1.0
     per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
+    left = f'{per_second} {self._unit}/s, {_words(self.left())} left'
     if self._bar:
-      self._bar.update(
-          self._task, description=what, completed=self._done,
-          rate=f'{per_second} {self._unit}/s',
-      )
-    elif now - self._last >= self._every:
-      self._last = now
-      left = (self._total - self._done) / rate if rate else float('inf')
-      share = self._done / self._total if self._total else 1.0
-      print(
-          f'{share:4.0%}  {what}  {per_second} {self._unit}/s  '
-          f'{_minutes(left)} left', flush=True,
-      )
+      self._bar.update(self._task, description=what[:_WIDTH - 20 - len(left)],
+                       completed=self._done, left=left)
+    elif at_once or now - self._printed >= self._every:
+      self._printed = now
+      room = _WIDTH - 8 - len(left)
+      print(f'{share:4.0%}  {what[:room]}  {left}', flush=True)
 
 
-def _minutes(seconds: float) -> str:
+def _words(seconds: float) -> str:
+  """Returns a duration such as '2 h 05 min', '3 min' or '20 s'."""
   if seconds == float('inf'):
-    return '?'
-  return f'{int(seconds // 60)}:{int(seconds % 60):02d}'
+    return '? min'
+  if seconds < 60:
+    return f'{seconds:.0f} s'
+  hours, minutes = divmod(round(seconds / 60), 60)
+  return f'{hours} h {minutes:02d} min' if hours else f'{minutes} min'

@@ -7,17 +7,21 @@ import pathlib
 import re
 import shutil
 import tempfile
-from typing import Any
+import textwrap
 
 from etils import epath
 
-from vvlen.reporting import run_folder
+from vvlen.reporting import page, results, run_folder
+from vvlen.reporting.tables import grid
+
+_MOST = 20  # lines of a table in the terminal
 
 
 def show(workdir: epath.PathLike) -> None:
-  """Writes tables and figures of a run, and prints the main tables.
+  """Writes tables, figures and page of a run, and prints what it has found.
 
-  They are written to a temporary folder if that of the run cannot be written to.
+  That is its answer, the main table as far as it fits into the terminal, and where the
+  page is. If the folder of the run cannot be written to, a temporary one is used.
 
   Raises:
     ValueError: if the folder holds no results, or if they are damaged.
@@ -26,8 +30,48 @@ def show(workdir: epath.PathLike) -> None:
   if '://' not in str(workdir) and folder.exists() and not os.access(folder, os.W_OK):
     folder = _copy(folder)
     print(f'{workdir} cannot be written to: tables and figures are in {folder}.')
-  main_tables, paths = writer(study_of(folder))(folder)
-  print('', main_tables, *paths, sep='\n')
+  report = writer(study_of(folder))(folder)
+  path, *_ = page.write(folder, report)
+  print('', *said(report, shutil.get_terminal_size().columns), sep='\n')
+  took = page.elapsed(folder)
+  print(f'Open {path} for all tables and figures.',
+        *[f'The last start took {took}.'] * bool(took))
+
+
+def show_all(folder: epath.PathLike) -> None:
+  """Writes tables, figures and pages of all runs in a folder, and lists them.
+
+  The list is index.md in the folder: of each run, its question and the first sentence
+  of its answer.
+
+  Raises:
+    ValueError: if the folder holds no run, or results are damaged.
+  """
+  folder, lines = epath.Path(folder), []
+  for path in sorted(folder.glob('*/results.csv')) if folder.exists() else []:
+    run = path.parent
+    report = writer(study_of(run))(run)
+    page.write(run, report)
+    found = ' '.join(filter(None, (report.missing, *report.answer[:1])))
+    lines.append(f'- [{run.name}]({run.name}/index.md). *{report.title}* {found}')
+    print(lines[-1], flush=True)
+  if not lines:
+    raise ValueError(f'{folder} holds no folders of runs')
+  results.write_text(folder / 'index.md', '\n'.join(['# Runs', '', *lines, '']))
+
+
+def said(report: page.Report, width: int) -> list[str]:
+  """Returns lines that say what a run has found, none longer than `width`."""
+  lines = []
+  for text in (report.missing, *report.answer):
+    joined = text.replace(' %', '\N{NO-BREAK SPACE}%')  # so that no line begins with %
+    lines += [line.replace('\N{NO-BREAK SPACE}', ' ')
+              for line in textwrap.wrap(joined, width)] + [''] * bool(text)
+  for table in report.main[:1]:
+    rows = grid(table, width).split('\n')
+    more = [f'and {len(rows) - _MOST} more rows'] if len(rows) > _MOST else []
+    lines += [*textwrap.wrap(table.title, width), *rows[:_MOST], *more, '']
+  return lines
 
 
 def _copy(folder: epath.Path) -> pathlib.Path:
@@ -59,14 +103,14 @@ def study_of(workdir: epath.PathLike) -> str:
   return study
 
 
-def writer(study: str) -> Callable[..., tuple[str, list[Any]]]:
+def writer(study: str) -> Callable[[epath.PathLike], page.Report]:
   """Returns the function that writes the tables and figures of a study's run.
 
   Args:
     study: a folder of `experiments` that has a report.py.
 
   Returns:
-    folder -> (the main tables as Markdown, the paths written).
+    folder -> what the run has found.
   """
   assert re.fullmatch(r'\w+', study), study
   return importlib.import_module(f'experiments.{study}.report').write

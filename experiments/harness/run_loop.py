@@ -38,23 +38,38 @@ def seed_devices(train: Any) -> jax.sharding.Mesh:
   return mesh
 
 
-def claim_for_seeds(config: Any, workdir: str, study: str) -> epath.Path:
+def claim_for_seeds(
+    config: Any, workdir: str, study: str, facts: Callable[[], dict[str, Any]] = dict,
+    may_differ: Sequence[str] = (),
+) -> epath.Path:
   """Claims and locks a folder for a run to which seeds can be added later.
+
+  Args:
+    config: of the run.
+    workdir: the folder.
+    study: the name of the experiment.
+    facts: returns what else identifies the run; called by the first process only.
+    may_differ: fields with which a run may be resumed after they have changed, besides
+      `train.save_every_seconds`.
 
   Raises:
     ValueError: if the folder belongs to another run, or another run uses it.
   """
-  first_of_processes(lambda: _claim(config, workdir, study))
+  may_differ = ['train.save_every_seconds', *may_differ]
+  first_of_processes(lambda: _claim(config, workdir, study, facts(), may_differ))
   return epath.Path(workdir)
 
 
-def _claim(config: Any, workdir: str, study: str) -> None:
+def _claim(
+    config: Any, workdir: str, study: str, facts: dict[str, Any],
+    may_differ: Sequence[str],
+) -> None:
   locks.lock(workdir)
   before = run_folder.claim(
-      workdir, config.to_dict(), machine.session(), may_grow=['num_seeds'],
-      may_differ=['train.save_every_seconds'], study=study,
+      workdir, config.to_dict() | facts, machine.session(), may_grow=['num_seeds'],
+      may_differ=may_differ, study=study,
   )
-  at_once = config.train.seeds_at_once
+  at_once = seed_blocks.at_once(config)
   if extra := -config.num_seeds % at_once:
     print(f'{at_once} seeds are trained at once, so {extra} more than requested.')
   if before and before['num_seeds'] < config.num_seeds:
@@ -93,16 +108,19 @@ def run_jobs(
   # All processes must have read the folder before the first one writes.
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('jobs')
-  with Progress(sum(job.amount for job in jobs), unit) as progress:
+  amount = sum(job.amount for job in jobs)
+  with Progress(amount, unit, jobs=len(jobs)) as progress:
     for made, job in enumerate(jobs):
       stop_if_told(f'{made} of {len(jobs)} {jobs_are}')
       new = list(job.rows(progress))
       rows |= {row.key: row for row in new}
       if first:
         finished.write_rows(folder, sorted(rows.values(), key=order), new, part_of)
+      progress.end_job()
   if first:
+    facts = progress.facts() if jobs else {}
+    run_folder.finish(folder, finished=machine.now(), **facts)
     reports.show(folder)
-    run_folder.finish(folder, finished=machine.now())
 
 
 def _some(parts: Sequence[finished.Part]) -> str:

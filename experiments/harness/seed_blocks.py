@@ -1,11 +1,12 @@
 """Blocks of seeds that are trained together: their checkpoints, keys and rows."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
 import jax
 
+from experiments.harness import finished
 from vvlen import sharding
 from vvlen.reporting import results
 from vvlen.reporting.curves import Curves
@@ -17,14 +18,33 @@ SEEDS_ADDED = (
 )
 
 
+def at_once(config: Any) -> int:
+  """Returns the number of seeds in a block, 1 if seeds are trained one at a time."""
+  return config.train.seeds_at_once or 1
+
+
 def first_seeds(config: Any) -> range:
   """Returns the first seed of each block; the last block may exceed num_seeds."""
-  return range(0, config.num_seeds, config.train.seeds_at_once)
+  return range(0, config.num_seeds, at_once(config))
 
 
 def seeds_of(config: Any, first: int) -> range:
   """Returns the seeds of a block that are below num_seeds."""
-  return range(first, min(first + config.train.seeds_at_once, config.num_seeds))
+  return range(first, min(first + at_once(config), config.num_seeds))
+
+
+def is_finished(
+    config: Any, done: Collection[finished.Part], first: int, *names: Any
+) -> bool:
+  """Returns whether all seeds of a block are finished.
+
+  Args:
+    config: of the study.
+    done: the finished parts, (*names, seed).
+    first: seed of the block.
+    names: what names the block's parts besides their seed, such as their arm.
+  """
+  return all((*names, seed) in done for seed in seeds_of(config, first))
 
 
 class Place(NamedTuple):

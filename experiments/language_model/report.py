@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from experiments.language_model import figures, tables
+from experiments.language_model.answer import answer
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.tables import markdown, write_table
+from vvlen.reporting.page import Report
+from vvlen.reporting.tables import write_table
 
 EXPERIMENT = 'language_model'
+BYTES = 256  # words of a text that is read as bytes
 _PRIMARY = 0.1  # α
 
 
@@ -50,14 +53,14 @@ class Run(NamedTuple):
   num_seeds: int
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a run into its folder.
 
   Args:
     workdir: a folder with config.json and results.csv of language models.
 
   Returns:
-    The tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -65,6 +68,8 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   folder = epath.Path(workdir)
   with run_folder.reading(folder / 'config.json', of='language models') as stored:
     run = read_run(stored['config'])
+    alone = not stored['config'].get('checkpoint')
+    words = BYTES if alone and not stored['config']['text'].get('tokenizer') else None
   rows = results.read_run(folder, EXPERIMENT, run.arms)
   index = results.index(rows)
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
@@ -78,12 +83,15 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     if evaluations:
       drawn['evaluations'] = figures.by_step(run, evaluations)
     paths = plots.save(folder / 'figures', drawn)
-  text = '\n'.join(map(markdown, made))
+  found = answer(present[0], run, index, words) if present else []
   missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
              for name, seeds in have.items() if seeds < run.num_seeds]
-  if missing:
-    text = f'The run is not finished: {", ".join(missing)}.\n\n{text}'
-  return text, [path for each in made for path in write_table(folder, each)] + paths
+  for each in made:
+    write_table(folder, each)
+  return Report(
+      'Does aligning short and long contexts help language models at longer ones?',
+      found, made, paths, 1,
+      f'The run is not finished: {", ".join(missing)}.' if missing else '')
 
 
 def families(run: Run, there: set[str]) -> list[Family]:

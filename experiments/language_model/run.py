@@ -6,14 +6,17 @@ The command line is in `__main__`.
 import functools
 from typing import Any
 
-from etils import epath
-
-from experiments.harness import fingerprint, finished, locks, machine, seed_blocks
-from experiments.harness.processes import first_of_processes
-from experiments.harness.run_loop import Job, run_jobs, seed_devices
+from experiments.harness import fingerprint, finished, machine, seed_blocks
+from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_devices
 from experiments.language_model import check, sharded, together, training
-from vvlen.reporting import run_folder
 from vvlen.sharding import mesh as partition
+
+# Text, tokenizer and checkpoint are identified by their content, not their path; a mesh
+# changes results only by rounding.
+_MAY_DIFFER = (
+    'train.save_every_steps', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'checkpoint',
+    'text.path', 'text.tokenizer', 'inputs.text',
+)
 
 
 def main(config: Any, workdir: str) -> None:
@@ -29,15 +32,14 @@ def main(config: Any, workdir: str) -> None:
   if not in_blocks:
     mesh = partition.make_mesh(**config.mesh.to_dict())
     sharded.check(config, model, mesh)
-  folder = epath.Path(workdir)
-  first_of_processes(lambda: _claim(config, workdir, text.facts))
+  folder = claim_for_seeds(
+      config, workdir, 'language_model', lambda: _inputs(config, text.facts),
+      _MAY_DIFFER)
   done = finished.finished(folder, seed_blocks.part_of)
-  blocks = seed_blocks.first_seeds(config) if in_blocks else range(config.num_seeds)
-  at_once = config.train.seeds_at_once if in_blocks else 1
+  blocks, at_once = seed_blocks.first_seeds(config), seed_blocks.at_once(config)
   todo = [
-      (name, block) for name in config.arms for block in blocks
-      if any((name, seed) not in done
-             for seed in range(block, min(block + at_once, config.num_seeds)))
+      (name, first) for name in config.arms for first in blocks
+      if not seed_blocks.is_finished(config, done, first, name)
   ]
   print(f'{len(todo)} of {len(config.arms) * len(blocks)} training runs to do. '
         f'{"Compiling first." if todo else ""}', flush=True)
@@ -60,19 +62,8 @@ def main(config: Any, workdir: str) -> None:
       arms.index(row.arm), row.seed, row.length or 0, row.metric))
 
 
-def _claim(config: Any, workdir: str, facts: dict[str, Any]) -> None:
-  """Claims the folder for this run; raises ValueError if it belongs to another."""
-  locks.lock(workdir)
-  # Text, tokenizer and checkpoint are identified by their content, not their path.
+def _inputs(config: Any, facts: dict[str, Any]) -> dict[str, Any]:
+  """Returns the facts that identify text, tokenizer and checkpoint by their content."""
   if config.checkpoint:
     facts = {**facts, 'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
-  run = {**config.to_dict(), 'inputs': facts}
-  before = run_folder.claim(
-      workdir, run, machine.session(), may_grow=['num_seeds'],
-      may_differ=['train.save_every_seconds', 'train.save_every_steps', 'mesh.data',
-                  'mesh.fsdp', 'mesh.tensor', 'checkpoint', 'text.path',
-                  'text.tokenizer', 'inputs.text'],
-      study='language_model',
-  )
-  if before and before['num_seeds'] < config.num_seeds:
-    print(seed_blocks.SEEDS_ADDED)
+  return {'inputs': facts}

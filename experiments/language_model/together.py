@@ -92,7 +92,8 @@ def run_block(
         save_every_seconds=train.save_every_seconds, since=since,
     )
     since = stop
-    measured = sharding.fetch(programs.measure(state.params, test_keys))
+    with progress.measuring(name):
+      measured = sharding.fetch(programs.measure(state.params, test_keys))
     flat = {f'{metric}_{length}': values[:len(keys)]
             for metric, by_length in measured.items()
             for length, values in by_length.items()}

@@ -1,20 +1,22 @@
 """Writes the tables and figures of a run of length generalization. Runs without JAX.
 
 They are made from results.csv alone, except Figures 2 and 4 and the learning curves.
-Each table is written as Markdown, and as CSV in full precision.
+Each table is written as Markdown, as LaTeX, and as CSV in full precision.
 """
 
 from etils import epath
 
 from experiments.length_generalization import figures
+from experiments.length_generalization.answer import answer
 from experiments.length_generalization.tables import main_table, make_tables
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import read_curves
+from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
-from vvlen.reporting.tables import markdown, write_table
+from vvlen.reporting.tables import write_table
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a run into its folder.
 
   Args:
@@ -22,7 +24,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       used if they exist.
 
   Returns:
-    The main tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there is no results.csv, or it is damaged.
@@ -35,29 +37,33 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   if odd := {row.experiment for row in rows} - {task}:
     raise ValueError(f'{folder} holds results of {task} and of {", ".join(odd)}')
   tables = make_tables(index, trained_up_to, task)
-  paths = []
   for table in tables:
-    paths += write_table(folder, table)
-  paths += figures.write(
+    write_table(folder, table)
+  paths = figures.write(
       folder / 'figures',
       index,
       trained_up_to=trained_up_to,
       curves=read_curves(folder / 'metrics.jsonl'),
       samples=results.read_samples(folder / 'samples'),
   )
-  main = [t for t in tables if t.name in (main_table(task), 'primary_endpoint')]
-  text = [markdown(table) for table in main or tables]
+  by_name = {table.name: table for table in tables}
+  names = 'primary_endpoint', f'{main_table(task)}_by_model', main_table(task)
+  main = [by_name.pop(name) for name in names if name in by_name]
   missing = [
       f'{arm} has {have} of {num_seeds} seeds'
       for arm in arms
       if (have := len(index.get((arm, 'training_loss', None), {}))) < num_seeds
   ]
-  if missing:
-    text.insert(0, f'The run is not finished: {", ".join(missing)}.\n')
+  said = f'The run is not finished: {", ".join(missing)}.' if missing else ''
   if not arms:
-    text.insert(0, 'There is no config.json: it is assumed that training lengths end '
-                   f'at {trained_up_to}.\n')
-  return '\n'.join(text), paths
+    said = ('There is no config.json: it is assumed that training lengths end at '
+            f'{trained_up_to}.')
+  primary = main[0].records if main and main[0].name == 'primary_endpoint' else ()
+  found = answer(primary, by_name['training'].records)
+  words = task.replace('_', ', ').capitalize()
+  return Report(
+      f'{words}: does LayerNorm after attention help at longer inputs?', found,
+      [*main, *by_name.values()], paths, max(len(main), 1), said)
 
 
 def _read_config(path: epath.Path) -> tuple[int, list[str], int]:

@@ -29,7 +29,7 @@ def main(config: Any, workdir: str) -> None:
       (first, arm)
       for first in seed_blocks.first_seeds(config)
       for arm in config.arms
-      if any((arm, seed) not in done for seed in seed_blocks.seeds_of(config, first))
+      if not seed_blocks.is_finished(config, done, first, arm)
   ]
   if not todo:
     print('All seeds are already trained and measured. Making tables and figures.')

@@ -186,14 +186,16 @@ def run_block(
       curves=[place.curves for place in places], progress=progress,
       save_every_seconds=train.save_every_seconds, since=since,
   )
-  progress.show(f'{name}, measuring')
   test_keys, validation_keys = seed_blocks.measuring_keys(
       keys, arm.mesh, train.group_size)
   rows = []
   for place, state in zip(places, states, strict=True):
-    measured = arm.measure(state.params, test_keys, validation_keys)
-    if num_steps in train.get('averaged_at', ()):
-      mean = arm.measure(state.opt_state.mean, test_keys, validation_keys)
+    mean = {}
+    with progress.measuring(name):
+      measured = arm.measure(state.params, test_keys, validation_keys)
+      if num_steps in train.get('averaged_at', ()):
+        mean = arm.measure(state.opt_state.mean, test_keys, validation_keys)
+    if mean:
       measured |= {('+averaged' + suffix, metric, length): values
                    for (suffix, metric, length), values in mean.items()}
     for metric in ('loss', 'accuracy'):

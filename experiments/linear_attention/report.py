@@ -3,19 +3,21 @@
 from etils import epath
 
 from experiments.linear_attention import figures, tables
+from experiments.linear_attention.answer import answer
 from experiments.linear_attention.tables import Indices, Setting
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.tables import markdown, write_table
+from vvlen.reporting.page import Report
+from vvlen.reporting.tables import write_table
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a run into its folder.
 
   Args:
     workdir: a folder with config.json and results.csv of a run of linear_attention.
 
   Returns:
-    The tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -46,10 +48,12 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
         for n in lengths
     }
     paths = plots.save(folder / 'figures', drawn)
-  text = '\n'.join(map(markdown, made))
   missing = [
       f'{s.name} has {seeds} of {asked} seeds' for s, index in indices.items()
       if (seeds := len(tables.trained_loss(index))) < asked]
-  if missing:
-    text = f'The run is not finished: {", ".join(missing)}.\n\n{text}'
-  return text, [*(p for table in made for p in write_table(folder, table)), *paths]
+  for table in made:
+    write_table(folder, table)
+  return Report(
+      "Does gradient descent find the best linear attention, and is it the paper's?",
+      answer(made[0].records, made[1].records), made, paths, 1,
+      f'The run is not finished: {", ".join(missing)}.' if missing else '')

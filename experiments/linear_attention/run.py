@@ -63,8 +63,7 @@ def main(config: Any, workdir: str) -> None:
   cells = [(task, n) for task in config.tasks for n in config.train_lengths]
   todo = [
       (task, n, first) for task, n in cells for first in seed_blocks.first_seeds(config)
-      if any((_name(task, n), 'trained', seed) not in done
-             for seed in seed_blocks.seeds_of(config, first))
+      if not seed_blocks.is_finished(config, done, first, _name(task, n), 'trained')
   ]
   exact = [(task, n) for task, n in cells if (_name(task, n), 'exact', 0) not in done]
   print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train, '

@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.harness import finished
 from experiments.measure import figures, spread
+from experiments.measure.answer import answer
 from experiments.measure.rows import (
   BLOCK,
   heads_of,
@@ -24,11 +25,11 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots, run_folder
+from vvlen.reporting.page import Report
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
   blank_without,
   interval_cell,
-  markdown,
   number,
   Record,
   Table,
@@ -45,14 +46,14 @@ _SCALES = {
 _SHOWN = ('sce', 'excess', 'kl_first_second', 'kl_second_first', 'js', 'top1_agreement')
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a run into its folder.
 
   Args:
     workdir: a folder with config.json and results.csv of `experiments.measure`.
 
   Returns:
-    The tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -76,12 +77,16 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
   made = [table for table in made if table.records]
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(values, length))
-  text = '\n'.join(map(markdown, made))
+  for table in made:
+    write_table(folder, table)
+  records = {table.name: table.records for table in made}
   done = len(finished.finished(folder, measurement_of))
-  if done < asked:
-    text = (f'The run is not finished: {asked - done} of {asked} measurements are '
-            f'missing.\n\n{text}')
-  return text, [*(p for table in made for p in write_table(folder, table)), *paths]
+  missing = (f'The run is not finished: {asked - done} of {asked} measurements are '
+             'missing.' if done < asked else '')
+  return Report(
+      'How does this checkpoint behave beyond its training length?',
+      answer(records.get('perplexity', ()), records.get('recency', ())), made, paths, 1,
+      missing)
 
 
 def perplexity(

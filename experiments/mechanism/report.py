@@ -5,9 +5,11 @@ import functools
 from etils import epath
 import numpy as np
 
+from experiments.mechanism.answer import answer
 from experiments.mechanism.figures import arms_of, figure, INTERVENTIONS
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.endpoints import change, change_at_equal, compare, CONTROL, LEARNED
+from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
@@ -15,7 +17,6 @@ from vvlen.reporting.tables import (
   difference,
   difference_cell,
   left_out,
-  markdown,
   number,
   p_value,
   Table,
@@ -24,14 +25,14 @@ from vvlen.reporting.tables import (
 from vvlen.statistics import corrected
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes the tables and the figure of a run into its folder.
 
   Args:
     workdir: a folder with config.json and results.csv of `experiments.mechanism`.
 
   Returns:
-    The main tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -53,9 +54,16 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     paths = plots.save(
         folder / 'figures', {made.name: figure(index, trained_up_to)}
     )
-  for each in (length_table(index, trained_up_to), *reversed(tables)):
-    paths = [*write_table(folder, each), *paths]
-  return '\n'.join(map(markdown, tables)), paths
+  tables.append(length_table(index, trained_up_to))
+  for each in tables:
+    write_table(folder, each)
+  shortest = {}
+  for arm in arms_of(index):
+    _, values = plots.values(index, arm, 'accuracy')
+    shortest[ARMS[arm][0]] = float(100 * np.nanmean(values[:, 0]))
+  return Report(
+      'Why does accuracy fall with length: vanishing variance, or dispersed attention?',
+      answer(made.records, shortest), tables, paths, len(tables) - 1)
 
 
 def table(index: Index, trained_up_to: int) -> Table:
@@ -96,10 +104,10 @@ def table(index: Index, trained_up_to: int) -> Table:
   columns = {
       'arm': lambda r: r['arm'],
       'attention output': lambda r: r['intervention'],
-      'as it is': lambda r: number(r['control'], '.1f'),
-      'changed': lambda r: number(r['treated'], '.1f'),
       'difference [95 %]': difference_cell('.2f'),
       'restored %': lambda r: number(r['restored_percent'], '.1f'),
+      'as it is': lambda r: number(r['control'], '.1f'),
+      'changed': lambda r: number(r['treated'], '.1f'),
       'variance': lambda r: ' → '.join(
           number(r[f'variance_{which}'], '.2f') for which in ('control', 'treated')
       ),

@@ -67,7 +67,7 @@ def main(config: Any, workdir: str) -> None:
   jobs = [
       Job(train.seeds_at_once, functools.partial(rows_of, arm, first))
       for arm in config.arms for first in seed_blocks.first_seeds(trained)
-      if any((arm, seed) not in done for seed in seed_blocks.seeds_of(trained, first))
+      if not seed_blocks.is_finished(trained, done, first, arm)
   ]
   run_jobs(folder, jobs, 'seeds', seed_blocks.part_of, seed_blocks.order(config.arms))
 

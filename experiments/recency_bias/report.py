@@ -6,6 +6,7 @@ from etils import epath
 import numpy as np
 
 from experiments.recency_bias import extensions, figures
+from experiments.recency_bias.answer import answer
 from experiments.recency_bias.cells import (
   GROUPS,
   make_cells,
@@ -16,7 +17,8 @@ from experiments.recency_bias.cells import (
   Simulated,
 )
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.tables import markdown, number, Table, write_table
+from vvlen.reporting.page import Report
+from vvlen.reporting.tables import number, Table, write_table
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
 # (width, row of Figure 1) -> recency probability by layer, as printed in the later
@@ -35,14 +37,14 @@ PUBLISHED = {
 _PUBLISHED_SIMULATIONS = 10_000_000
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a run into its folder.
 
   Args:
     workdir: a folder with config.json, results.csv and simulations/.
 
   Returns:
-    The main tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -63,21 +65,20 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       groups[cell.group].append(Simulated(cell, found, arrays))
   if not any(groups.values()):
     raise ValueError(f'{folder} has no results.csv with results')
-  paths, main = [], []
   with plots.style():
     drawn = figures.make(config, groups) | extensions.make(groups)
-    paths += plots.save(folder / 'figures', drawn)
+    paths = plots.save(folder / 'figures', drawn)
   tables = [probability_table(groups['panels']), score_table(groups['figure_1'])]
+  tables = [table for table in tables if table.records]
   for table in tables:
-    if table.records:
-      main.append(table)
-      paths = [*write_table(folder, table), *paths]
+    write_table(folder, table)
   missing = len(cells) - sum(map(len, groups.values()))
-  text = [markdown(table) for table in main]
-  if missing:
-    text.insert(0, f'The run is not finished: {missing} of {len(cells)} simulations '
-                   'are missing.\n')
-  return '\n'.join(text), paths
+  said = (f'The run is not finished: {missing} of {len(cells)} simulations are '
+          'missing.' if missing else '')
+  panels = [table for table in tables if table.name == 'recency_probability']
+  return Report(
+      'Do LayerNorm and the causal mask favour recent tokens?',
+      answer(panels[0].records) if panels else [], tables, paths, len(tables), said)
 
 
 def probability_table(panels: list[Simulated]) -> Table:

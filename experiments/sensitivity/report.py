@@ -6,6 +6,7 @@ import functools
 from etils import epath
 
 from experiments.sensitivity import figures
+from experiments.sensitivity.answer import answer
 from experiments.sensitivity.cells import (
   Cell,
   MECHANISM,
@@ -16,13 +17,13 @@ from experiments.sensitivity.tuned import tune, Tuned
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import at_step, read_curves
 from vvlen.reporting.endpoints import CONTROL, LEARNED, TREATED
+from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import (
   blank_without,
   difference,
   difference_cell,
   left_out,
-  markdown,
   number,
   p_value,
   Table,
@@ -30,14 +31,14 @@ from vvlen.reporting.tables import (
 )
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a grid into its folder.
 
   Args:
     workdir: a folder with config.json and results.csv of a grid.
 
   Returns:
-    The tables as Markdown, and the paths written.
+    What the run has found.
 
   Raises:
     ValueError: if there are no results, or they are damaged.
@@ -64,7 +65,6 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
     if len({cell.name for cell in cells}) > 2:
       drawn['sensitivity_mechanism'] = figures.mechanism(cells, settings)
     paths = plots.save(folder / 'figures', drawn)
-  text = '\n'.join(map(markdown, made))
   have: dict[tuple[str, int | None, str], set[int]] = {}
   for row in rows:
     have.setdefault((row.experiment, row.step, row.arm), set()).add(row.seed)
@@ -73,10 +73,13 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       for (name, step), arms in ends.items() for arm in arms
       for count in [len(have.get((name, step, arm), ()))] if count < asked
   ]
-  if missing:
-    text = (f'The grid is not finished: {", ".join(missing)}. Only cells with as many '
-            f'seeds as any are tested together.\n\n{text}')
-  return text, [*(path for each in made for path in write_table(folder, each)), *paths]
+  said = (f'The grid is not finished: {", ".join(missing)}. Only cells with as many '
+          'seeds as any are tested together.' if missing else '')
+  for each in made:
+    write_table(folder, each)
+  return Report(
+      'Under which settings does LayerNorm after attention help at longer inputs?',
+      answer(cells), made, paths, 1, said)
 
 
 def _read_settings(
@@ -185,10 +188,10 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
       'cell': lambda r: r['cell'],
       'steps': lambda r: f'{r["step"]:,}',
       'arm': lambda r: r['arm'],
-      'Baseline': lambda r: number(r['control'], '.1f'),
-      'treated': lambda r: number(r['treated'], '.1f'),
       'difference [95 %]': shown(''),
       'p': p_shown(''),
+      'Baseline': lambda r: number(r['control'], '.1f'),
+      'treated': lambda r: number(r['treated'], '.1f'),
       'its change [95 %]': change(shown('change_')),
       'its p': change(p_shown('change_')),
       'pairs': lambda r: str(r['pairs']),

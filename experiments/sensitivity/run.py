@@ -139,8 +139,7 @@ def _schedule(
     program = training.program(cell)
     for before, step in itertools.pairwise((0, *steps(config, name))):
       for first, arm in itertools.product(seed_blocks.first_seeds(cell), cell.arms):
-        seeds = seed_blocks.seeds_of(cell, first)
-        if any((name, step, arm, seed) not in done for seed in seeds):
+        if not seed_blocks.is_finished(cell, done, first, name, step, arm):
           todo.setdefault((before, step, program, first, arm), []).append(name)
   stages = [Stage(*key, tuple(names)) for key, names in todo.items()]
   return sorted(stages, key=lambda stage: stage.step)

@@ -8,14 +8,16 @@ from etils import epath
 
 from experiments.mechanism import report as mechanism
 from experiments.vanishing_variance import effects, figures, parts_tables, tables
+from experiments.vanishing_variance.answer import answer
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import markdown, write_table
+from vvlen.reporting.tables import write_table
 
 
-def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
+def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a family into its folder.
 
   Args:
@@ -23,7 +25,7 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       `experiments.vanishing_variance`.
 
   Returns:
-    The main table as Markdown, and the paths written.
+    What the family has found.
 
   Raises:
     ValueError: if there are no results, if they are damaged, or if they belong to
@@ -67,9 +69,12 @@ def write(workdir: epath.PathLike) -> tuple[str, list[epath.Path]]:
       drawn['where_lost'] = figures.where_lost(changed, cells)
     paths = plots.save(folder / 'figures', drawn)
   for name in changed:
-    paths += mechanism.write(folder / 'mechanism' / name)[1]
-  written = [path for each in made for path in write_table(folder, each)]
-  return markdown(made[0]), [*written, *paths]
+    mechanism.write(folder / 'mechanism' / name)
+  for each in made:
+    write_table(folder, each)
+  return Report(
+      'Does LayerNorm after attention help at longer inputs? A family of runs',
+      answer(made[0].records), made, paths)
 
 
 def read_family(folder: epath.Path) -> dict[str, Any]:

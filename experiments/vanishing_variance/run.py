@@ -96,14 +96,12 @@ def _blocks(
   left = []
   for first in seed_blocks.first_seeds(cell):
     for arm in cell.arms:
-      seeds = seed_blocks.seeds_of(cell, first)
       missing = tuple(
           step for step in steps
-          if any((name, step, arm, seed) not in done for seed in seeds)
-      )
-      interventions = name in config.mechanism.cells and any(
-          (arm, seed) not in intervened for seed in seeds
-      )
+          if not seed_blocks.is_finished(cell, done, first, name, step, arm))
+      interventions = (
+          name in config.mechanism.cells
+          and not seed_blocks.is_finished(cell, intervened, first, arm))
       if not missing and not interventions:
         continue
       reached = checkpoint.last_step(

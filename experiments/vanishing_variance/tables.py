@@ -65,15 +65,15 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
       comparisons.append(last.comparison)
   columns = {
       'cell': lambda r: r['cell'],
-      'setting': lambda r: r['setting'],
       'steps': lambda r: f'{r["steps"]:,}',
       'Baseline': lambda r: _number(r['control'], '.1f'),
       'LN − Baseline [95 %]': _difference,
+      'verdict': lambda r: r['verdict'],
       'p': lambda r: '' if np.isnan(r['p']) else p_value(r['p']),
       'seeds': lambda r: str(r['seeds'] or ''),
       'spread': lambda r: _number(r['spread'], '.1f'),
       'power': lambda r: _number(100 * r['power'], '.0f'),
-      'verdict': lambda r: r['verdict'],
+      'setting': lambda r: r['setting'],
   }
   longest = max((n for e in comparisons for n in e.lengths), default=None)
   lengths = 'the test lengths beyond the training lengths' + (

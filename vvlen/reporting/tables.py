@@ -6,6 +6,7 @@ Runs without JAX.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import csv
 import io
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -30,26 +31,62 @@ class Table(NamedTuple):
   note: str
 
 
+# Characters that LaTeX has no letter for, or that it would take for commands.
+_LATEX = {
+    '\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '_': r'\_', '#': r'\#',
+    '$': r'\$', '{': r'\{', '}': r'\}', '~': r'\textasciitilde{}', '^': r'\^{}',
+    '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '÷': r'$\div$', '·': r'$\cdot$',
+    '→': r'$\to$', '≤': r'$\le$', '<': '$<$', '>': '$>$', '√': r'$\surd$', '²': '$^2$',
+    '‖': r'$\Vert$', 'α': r'$\alpha$', 'Γ': r'$\Gamma$', 'Δ': r'$\Delta$',
+    'Σ': r'$\Sigma$',
+}
+
+
 def write_table(folder: epath.Path, table: Table) -> list[epath.Path]:
-  """Writes tables/NAME.md and .csv, and returns the paths."""
+  """Writes tables/NAME.md, .csv and .tex, and returns the paths."""
   path = folder / 'tables' / f'{table.name}.md'
-  results.write_text(path, markdown(table))
-  results.write_text(path.with_suffix('.csv'), to_csv(table))
-  return [path, path.with_suffix('.csv')]
+  texts = {'.md': markdown(table), '.csv': to_csv(table), '.tex': latex(table)}
+  for suffix, text in texts.items():
+    results.write_text(path.with_suffix(suffix), text)
+  return [path.with_suffix(suffix) for suffix in texts]
+
+
+def latex(table: Table) -> str:
+  """Returns the cells of a table as a LaTeX tabular, which needs booktabs."""
+  escape = lambda text: ''.join(_LATEX.get(c, c) for c in text)
+  row = lambda cells: ' & '.join(map(escape, cells)) + r' \\'
+  body = [row(cell(r) for cell in table.columns.values()) for r in table.records]
+  kinds = 'l' + 'r' * (len(table.columns) - 1)
+  return '\n'.join([
+      f'% {table.title}', rf'\begin{{tabular}}{{{kinds}}}', r'\toprule',
+      row(table.columns), r'\midrule', *body, r'\bottomrule', r'\end{tabular}', ''])
 
 
 def markdown(table: Table) -> str:
   """Returns a table as aligned Markdown with its title and note."""
+  return f'**{table.title}**\n\n{grid(table)}\n\n{table.note}\n'
+
+
+def grid(table: Table, width: int | None = None) -> str:
+  """Returns the cells of a table as aligned Markdown.
+
+  Args:
+    table: the table.
+    width: the most characters of a line. Columns on the right that do not fit are left
+      out, but never the first one. None: no limit.
+  """
   body = [[cell(r) for cell in table.columns.values()] for r in table.records]
-  cells = [list(table.columns), *body]
-  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  columns = [*zip(list(table.columns), *body, strict=True)]
+  widths = [max(map(len, column)) for column in columns]
+  ends = itertools.accumulate((w + 3 for w in widths), initial=1)
+  fit = sum(width is None or end <= width for end in [*ends][1:])
+  columns, widths = columns[:max(fit, 1)], widths[:max(fit, 1)]
   header, *lines = [
       '| ' + ' | '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + ' |'
-      for row in cells
+      for row in zip(*columns, strict=True)
   ]
   rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
-  text = '\n'.join([header, rule, *lines])
-  return f'**{table.title}**\n\n{text}\n\n{table.note}\n'
+  return '\n'.join([header, rule, *lines])
 
 
 def to_csv(table: Table) -> str:
@@ -109,6 +146,12 @@ def p_value(value: float) -> str:
   if math.isnan(value):
     return 'undefined'
   return '< .001' if value < 0.001 else f'{value:.3f}'.removeprefix('0')
+
+
+def p_words(value: float) -> str:
+  """Returns a p-value for a sentence, such as 'p = .034' or 'p < .001'."""
+  text = p_value(value)
+  return f'p {text}' if text.startswith('<') else f'p = {text}'
 
 
 def left_out(comparisons: Iterable[Comparison]) -> str:

@@ -20,6 +20,7 @@ from vvlen.models import rope as rotary
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kv_cache import append, attend_cached
 from vvlen.models.norm import Norm, PostAttentionNorm
+from vvlen.sharding import platform
 from vvlen.sharding.mesh import over_heads
 
 # Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
@@ -178,13 +179,16 @@ class Projection(nn.Module):
     kernel = self.param('kernel', self.kernel_init, (x.shape[-1], self.features),
                         self.param_dtype)
     dtype = self.dtype or kernel.dtype
-    # All tokens as rows of one matrix: with two batch axes, XLA's gradient of a product
-    # is many times slower on a CPU.
-    rows = x.reshape(-1, x.shape[-1]).astype(dtype)
+    rows = x.astype(dtype)
+    if platform.target() == 'cpu':
+      # All tokens as rows of one matrix: with two batch axes, XLA's gradient of a
+      # product is many times slower on a CPU. Elsewhere the axes stay apart, so that
+      # rows and tokens can be sharded over different axes of a mesh.
+      rows = rows.reshape(-1, x.shape[-1])
     y = jnp.matmul(rows, kernel.astype(dtype), precision=self.precision)
     if self.use_bias:
       bias = self.param('bias', self.bias_init, (self.features,), self.param_dtype)
-      y = y + bias.astype(dtype)[None]
+      y = y + bias.astype(dtype)[(None,) * (y.ndim - 1)]
     return y.reshape(*x.shape[:-1], self.features)
 
 

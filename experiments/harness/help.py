@@ -1,0 +1,50 @@
+"""What can be run: studies, the variants of their configs, and all fields. No JAX."""
+
+import ast
+import pathlib
+import re
+import runpy
+from typing import Any
+
+from vvlen.reporting.run_folder import flatten
+
+CONFIGS = pathlib.Path(__file__).parent.parent.parent / 'configs'
+
+
+def studies() -> str:
+  """Returns the commands, variants and costs of all config files of the repository."""
+  parts = []
+  for path in sorted(CONFIGS.glob('*.py')):
+    question, *paragraphs = _paragraphs(path)
+    shown = [text for text in paragraphs
+             if 'python -m ' in text or text.startswith('variant')]
+    parts.append('\n\n'.join([f'configs/{path.name}: {question}', *shown]))
+  return '\n\n\n'.join(parts)
+
+
+def fields(words: list[str], text: str) -> str:
+  """Returns the docstring and all fields of a config, with their types and defaults.
+
+  Args:
+    words: a command line; its --config is shown, a file with a variant if it has one.
+    text: shown otherwise is the first config file that this text mentions.
+  """
+  given = [word.partition('=')[2] for word in words if re.match('--?config=', word)]
+  mentioned = re.findall(r'configs/\w+\.py', text)
+  if not given and not mentioned:
+    return ''
+  name, _, variant = (given or mentioned)[0].partition(':')
+  path = pathlib.Path(name) if pathlib.Path(name).exists() else CONFIGS.parent / name
+  if not path.exists():
+    return ''
+  loaded = runpy.run_path(str(path))
+  config = loaded['get_config'](*[variant] if variant else []).to_dict()
+  lines = [f'  --config.{field}={value!r}  ({type(value).__name__})'
+           for field, value in flatten(config).items()]
+  of = f'{name}:{variant}' if variant else name
+  return '\n'.join([f'{loaded["__doc__"] or ""}', f'All fields of {of}:', '', *lines])
+
+
+def _paragraphs(path: pathlib.Path) -> list[Any]:
+  """Returns the paragraphs of a file's docstring."""
+  return (ast.get_docstring(ast.parse(path.read_text())) or '').split('\n\n')

@@ -1,0 +1,45 @@
+"""What a run of language models has found, in sentences. Runs without JAX."""
+
+import math
+from typing import Any
+
+from experiments.language_model.figures import times
+from experiments.language_model.tables import compare, endpoint
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import number, p_words
+from vvlen.statistics import mean_interval
+
+
+def answer(family: Any, run: Any, index: Index, vocabulary: int | None) -> list[str]:
+  """Says what the primary endpoint of a run is, and how well its models predict.
+
+  Args:
+    family: the `report.Family` with the primary endpoint.
+    run: its `report.Run`.
+    index: of its rows.
+    vocabulary: number of words of a model that was trained from scratch, if known.
+  """
+  at, control = endpoint(run), family.control
+  primary = next((a for a in family.others if a.name == family.primary), None)
+  losses = {
+      arm.weight: mean_interval([*index[arm.name, 'nll', run.length].values()])[0]
+      for arm in (control, primary) if arm
+  }
+  said = ', '.join(f'{math.exp(loss):.3g} (α = {weight:g})'
+                   for weight, loss in losses.items())
+  trained = f'Perplexity at the training length, {run.length} tokens: {said}'
+  # A model that knows only how often words occur has more than half of log V.
+  if vocabulary and max(losses.values()) > math.log(vocabulary) / 2:
+    return ['No verdict: the models have learned little more than how often tokens '
+            'occur.', f'{trained}, of {vocabulary} words.']
+  test = compare(index, primary.name, control.name, at) if primary else None
+  if primary is None or test is None or math.isnan(test.p):
+    return ['No verdict: fewer than two pairs of seeds, or no arm with α = 0.1.',
+            f'{trained}.']
+  ends = ', '.join(number(x, '+.3f') for x in (test.ci_low, test.ci_high))
+  found = '' if test.p < 0.05 else '; no difference was found'
+  return [
+      f'The misalignment term with α = {primary.weight:g} changes log perplexity at '
+      f'{times(at // run.length)}, {at} tokens, by '
+      f'{number(test.mean_difference, "+.3f")} nats [95 %: {ends}], '
+      f'{p_words(test.p)}, {test.num_pairs} pairs of seeds{found}.', f'{trained}.']

@@ -1,0 +1,58 @@
+"""What a run of length generalization has found, in sentences. Runs without JAX."""
+
+from collections.abc import Mapping, Sequence
+import math
+
+from vvlen.reporting.endpoints import LEARNED
+from vvlen.reporting.tables import number, p_words, Record
+
+PRIMARY = 'LN − Baseline'
+NOT_LEARNED = 'not learned'  # instead of a verdict
+
+
+def answer(primary: Sequence[Record], training: Sequence[Record]) -> list[str]:
+  """Says whether LayerNorm after attention helps, and whether the task was learned.
+
+  Args:
+    primary: the records of the table `primary_endpoint`.
+    training: those of the table `training`.
+  """
+  record = next((r for r in primary if r['comparison'] == PRIMARY), None)
+  if record is None:
+    return ['No answer: the run has not both the Baseline and LN.']
+  accuracy = {r['arm']: r['median_accuracy'] for r in training
+              if r['arm'] in ('Baseline', 'LN')}
+  return [verdict(record), learned(accuracy)]
+
+
+def verdict(record: Record) -> str:
+  """Says what the test of a record of the table `primary_endpoint` has found."""
+  if record['at_5_percent'] == NOT_LEARNED:
+    return ('No verdict: an arm has not learned the training lengths, so nothing here '
+            'is about longer ones.')
+  if math.isnan(record['p']):
+    return ('No verdict: there are fewer than two pairs of seeds, or all of them have '
+            'the same difference.')
+  ends = ', '.join(number(record[name], '+.1f') for name in ('ci_low', 'ci_high'))
+  difference, least = (number(record[name], form) for name, form in (
+      ('difference', '+.1f'), ('smallest_detectable', '.1f')))
+  text = (f'LayerNorm after attention: {difference} points of accuracy beyond the '
+          f'training lengths [95 %: {ends}], {p_words(record["p"])}; Baseline '
+          f'{number(record["control"], ".1f")} %, {record["pairs"]} pairs of seeds.')
+  if record['p'] >= 0.05:
+    text += (f' No difference was found; one of {least} points would be found four '
+             'times in five.')
+  return text
+
+
+def learned(accuracy: Mapping[str, float]) -> str:
+  """Says how well arms do at the training lengths, from their accuracies in %."""
+  if not accuracy:
+    return ''
+  shares = ', '.join(f'{arm} {number(x, ".1f")} %' for arm, x in accuracy.items())
+  failed = [arm for arm, x in accuracy.items() if not x >= 100 * LEARNED]
+  if not failed:
+    what = 'both' if len(accuracy) > 1 else 'it'
+    return f'At the training lengths, right: {shares}; {what} learned the task.'
+  return (f'At the training lengths, right: {shares}; '
+          f'{100 * LEARNED:.0f} % is needed to call the task learned.')

@@ -1,0 +1,34 @@
+"""What measurements of a checkpoint have found, in sentences. Runs without JAX."""
+
+from collections.abc import Sequence
+import math
+
+from vvlen.reporting.tables import number, Record
+
+
+def answer(perplexity: Sequence[Record], recency: Sequence[Record]) -> list[str]:
+  """Says how perplexity changes beyond L, and how recency goes with the layers.
+
+  Args:
+    perplexity: the records of the table `perplexity`.
+    recency: those of the table `recency`.
+  """
+  said = []
+  own = [r for r in perplexity if r['times_trained'] == 1]
+  if own:
+    said.append(f'Perplexity in blocks of L = {own[0]["tokens"]:,} tokens: '
+                f'{number(own[0]["block_perplexity"], ".3g")}.')
+  longest = max(perplexity, key=lambda r: r['tokens'], default=None)
+  if longest and longest['times_trained'] > 1 and longest['block_ratio'] > 0:
+    ends = [longest[f'block_ratio{end}'] for end in ('_low', '_high')]
+    interval = '' if math.isnan(ends[0]) else (
+        f' [95 %: {number(ends[0], ".3g")}, {number(ends[1], ".3g")}]')
+    said.append(f'At {longest["times_trained"]:g} L it is '
+                f'{number(longest["block_ratio"], ".3g")} times as high{interval}.')
+  shuffled = [r for r in recency if not math.isnan(r['shuffled_recency_probability'])]
+  if shuffled:
+    values = [r['shuffled_recency_probability'] for r in shuffled]
+    low, high = (number(x, '.2f') for x in (min(values), max(values)))
+    said.append('Recency probability of shuffled text, where 0.5 is no order: from '
+                f'{low} to {high} over the {len(values)} layers.')
+  return said

@@ -1,0 +1,52 @@
+"""What can be run is listed, with the fields that there really are."""
+
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+from experiments.harness import help as help_texts
+from tests.conftest import ROOT
+from vvlen.reporting.run_folder import flatten
+
+
+def test_every_study_and_its_variants_are_listed():
+  text = help_texts.studies()
+  files = [path.name for path in (ROOT / 'configs').glob('*.py')]
+  assert sorted(re.findall(r'^configs/(\w+\.py): .+[.?]$', text, re.MULTILINE)) == (
+      sorted(files))
+  modules = {*re.findall(r'python -m experiments\.(\w+) ', text)}
+  assert modules == {path.parent.name
+                     for path in (ROOT / 'experiments').glob('*/report.py')
+                     if path.parent.name != 'compile'}
+  assert re.search(r'^quick +8 +\S+ +.*minutes', text, re.MULTILINE)
+
+
+@pytest.mark.parametrize('name, variant', [
+    ('counting', 'quick'), ('retrieval', ''), ('language_model', 'finetune')])
+def test_help_lists_the_fields_of_a_variant(name, variant):
+  given = f'configs/{name}.py' + (f':{variant}' if variant else '')
+  text = help_texts.fields(['x', f'--config={given}'], 'configs/lookup.py')
+  make = runpy.run_path(str(ROOT / f'configs/{name}.py'))['get_config']
+  config = flatten(make(*[variant] * bool(variant)).to_dict())
+  listed = dict(re.findall(r'^  --config\.(\S+?)=(.*)  \(\w+\)$', text, re.MULTILINE))
+  assert listed == {field: repr(value) for field, value in config.items()}
+  assert f'All fields of {given}:' in text and 'variant' in text
+
+
+def test_without_a_config_the_one_of_the_command_is_shown():
+  text = help_texts.fields(['x', '--help'], 'such as configs/lookup.py:quick')
+  assert 'All fields of configs/lookup.py:' in text
+  assert '--config.num_seeds=100  (int)' in text
+  assert help_texts.fields(['x', '--config=nowhere.py'], '') == ''
+
+
+def test_help_of_an_unknown_variant_is_one_line():
+  done = subprocess.run(
+      [sys.executable, '-m', 'experiments.counting', '--help',
+       '--config=configs/counting.py:huge'], cwd=ROOT, capture_output=True, text=True,
+      check=False)
+  assert (done.returncode, done.stdout) == (2, '')
+  assert len(done.stderr.splitlines()) == 1 and 'huge' in done.stderr

@@ -1,0 +1,367 @@
+"""The page of a run shows what its tables hold, and a run ends with its answer."""
+
+import base64
+import html
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+
+from etils import epath
+import numpy as np
+import pytest
+
+from experiments.counting import answer as counting
+from experiments.harness import reports
+from experiments.language_model import answer as language_model
+from experiments.language_model import report as language_model_report
+from experiments.length_generalization import answer as lengths
+from experiments.linear_attention.answer import answer as linear_attention
+from experiments.measure.answer import answer as measure
+from experiments.mechanism.answer import answer as mechanism
+from experiments.recency_bias.answer import answer as recency_bias
+from experiments.vanishing_variance.answer import answer as family
+from vvlen.reporting import page, results
+from vvlen.reporting.results import Row
+from vvlen.reporting.tables import grid, Table
+
+_NAN = float('nan')
+_TABLE = Table(
+    'one', 'First <table> & more',
+    {'name': lambda r: r['name'], 'x': lambda r: f'{r["x"]}',
+     'y': lambda r: 'wide ' * 3},
+    [{'name': f'row {i} <b>', 'x': 10 * i} for i in range(30)], 'A note.')
+_OTHER = Table('two', 'Second', {'z': lambda r: r['z']}, [{'z': 'last'}], 'Other note.')
+_PNG = b'\x89PNG small'
+_BROWSER = next(filter(None, map(shutil.which, (
+    'chromium', 'chromium-browser', 'google-chrome'))), None)
+
+
+class _Parser(html.parser.HTMLParser):
+  """Collects cells, images and open elements of a page."""
+
+  def __init__(self):
+    super().__init__()
+    self.cells, self.images, self.open, self.links = [], [], [], []
+
+  def handle_starttag(self, tag, attributes):
+    facts = dict(attributes)
+    self.links += [facts[x] for x in ('src', 'href') if x in facts]
+    if tag == 'img':
+      self.images.append(facts['src'])
+    elif tag not in ('meta', 'br'):
+      self.open.append(tag)
+    if tag in ('td', 'th'):
+      self.cells.append('')
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    if {'td', 'th'} & {*self.open}:
+      self.cells[-1] += data
+
+
+@pytest.fixture
+def folder(tmp_path):
+  (tmp_path / 'figures').mkdir()
+  for kind, content in (('png', _PNG), ('pdf', b'%PDF')):
+    (tmp_path / f'figures/figure_2.{kind}').write_bytes(content)
+  (tmp_path / 'config.json').write_text(json.dumps({
+      'study': 'counting', 'config': {'train': {'rate': '<i>'}},
+      'sessions': [{'started': '2026-01-01T00:00:00+00:00'}, {
+          'started': '2026-01-01T00:00:00+00:00', 'command': 'python -m x',
+          'finished': '2026-01-01T01:02:05+00:00', 'versions': {'jax': '1.2'}}]}))
+  return epath.Path(tmp_path)
+
+
+def _report(folder, **fields):
+  figures = [folder / f'figures/figure_2.{kind}' for kind in ('png', 'pdf')]
+  report = page.Report('A question?', ['It is 5 % more.', 'Both <learned>.'],
+                       [_TABLE, _OTHER], figures)
+  return report._replace(**fields)
+
+
+def test_a_page_is_one_file_with_all_cells_and_figures(folder):
+  path, other = page.write(folder, _report(folder, missing='Two are missing.'))
+  text = path.read_text()
+  parser = _Parser()
+  parser.feed(text)
+  assert parser.open == [] and path.name == 'index.html'
+  assert parser.images == [
+      f'data:image/png;base64,{base64.b64encode(_PNG).decode()}']
+  assert parser.links == parser.images  # nothing is fetched
+  own = [str(x) for r in _TABLE.records for x in (r['name'], r['x'], 'wide ' * 3)]
+  assert parser.cells[:3 + 90] == ['name', 'x', 'y', *own]
+  assert 'last' in parser.cells
+  for said in ('A question?', 'It is 5 % more.', 'Both &lt;learned&gt;.', 'A note.',
+               'Two are missing.', '&lt;i&gt;', 'python -m x', '1.2', 'train.rate'):
+    assert said in text, said
+  assert '<learned>' not in text and '<i>' not in text
+  assert other.name == 'index.md'
+
+
+def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder):
+  text = page.write(folder, _report(folder))[1].read_text()
+  assert text.startswith(
+      '# A question?\n\nIt is 5 % more.\n\nBoth <learned>.\n\n**First')
+  assert '![Figure 2](figures/figure_2.png)' in text and 'pdf' not in text
+  assert grid(_TABLE) in text and grid(_OTHER) in text
+  assert text.index('figure_2.png') < text.index('**Second**')
+  both = page.write(folder, _report(folder, num_main=2))[1].read_text()
+  assert both.index('figure_2.png') < both.index('**Second**') < both.index('## How')
+  assert '- starts: `2`' in text and '- jax: `1.2`' in text
+
+
+@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+@pytest.mark.parametrize('scheme, colour', [(0, 'rgb(255, 255, 255)'),
+                                            (1, 'rgb(0, 0, 0)')])
+def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
+  text = page.write(folder, _report(folder))[0].read_text()
+  # A frame for each width, and a title that says what is in them.
+  frames = ''.join(f'<iframe style="border: 0; width: {width}px; height: 900px" '
+                   f'srcdoc="{html.escape(text)}"></iframe>'
+                   for width in (400, 1400))
+  script = (
+      '<script>onload = () => { document.title = [...document.querySelectorAll('
+      '"iframe")].map(x => [x.contentDocument.documentElement.scrollWidth, '
+      'x.contentWindow.getComputedStyle(x.contentDocument.body).color].join(" ")'
+      ').join(";") }</script>')
+  path = folder / 'frames.html'
+  path.write_text(f'<!doctype html><title></title>{frames}{script}')
+  done = subprocess.run(
+      [_BROWSER, '--headless', '--no-sandbox', '--hide-scrollbars', '--dump-dom',
+       f'--blink-settings=preferredColorScheme={scheme}', f'file://{path}'],
+      capture_output=True, text=True, timeout=120, check=False)
+  assert f'<title>400 {colour};1400 {colour}</title>' in done.stdout, done.stderr
+
+
+def test_how_long_a_run_took(folder, tmp_path):
+  assert page.elapsed(folder) == '62 min 5 s'
+  assert page.elapsed(epath.Path(tmp_path / 'nothing')) == ''
+
+
+@pytest.mark.parametrize('width, columns', [
+    (200, ['name', 'x', 'y']), (38, ['name', 'x', 'y']), (37, ['name', 'x']),
+    (20, ['name', 'x']), (19, ['name']), (3, ['name'])])
+def test_columns_that_do_not_fit_are_left_out(width, columns):
+  lines = grid(_TABLE, width).split('\n')
+  assert [x.strip() for x in lines[0].strip('|').split('|')] == columns
+  assert len(lines) == 32 and len({*map(len, lines)}) == 1
+  assert width < 15 or len(lines[0]) <= width
+
+
+def test_a_run_ends_with_its_answer_within_the_terminal(folder):
+  lines = reports.said(_report(folder, missing='Two are missing.'), 30)
+  assert lines[:6] == [
+      'Two are missing.', '', 'It is 5 % more.', '', 'Both <learned>.', '']
+  assert all(len(line) <= 30 for line in lines)
+  assert 'and 12 more rows' in lines and not any('Second' in x for x in lines)
+  assert reports.said(_report(folder, answer=['aaaaaa bbb 95 % c']), 14)[:2] == [
+      'aaaaaa bbb', '95 % c']
+
+
+def test_the_answer_is_printed_last_with_the_page(folder, capsys, monkeypatch):
+  monkeypatch.setattr(reports, 'study_of', lambda _: 'counting')
+  monkeypatch.setattr(reports, 'writer', lambda _: lambda path: _report(path))
+  reports.show(folder)
+  out = capsys.readouterr().out
+  assert out.startswith('\nIt is 5 % more.\n\nBoth <learned>.\n')
+  assert out.endswith(f'Open {folder}/index.html for all tables and figures. '
+                      'The last start took 62 min 5 s.\n')
+
+
+def test_all_runs_of_a_folder_are_listed(folder, tmp_path, monkeypatch):
+  monkeypatch.setattr(reports, 'study_of', lambda _: 'counting')
+  monkeypatch.setattr(reports, 'writer', lambda _: lambda path: _report(
+      folder, missing='Two are missing.' * (path.name == 'b'), figures=()))
+  for name in ('b', 'a'):
+    (tmp_path / 'runs' / name).mkdir(parents=True)
+    (tmp_path / 'runs' / name / 'results.csv').write_text('')
+  (tmp_path / 'runs/other').mkdir()
+  reports.show_all(tmp_path / 'runs')
+  assert (tmp_path / 'runs/index.md').read_text() == (
+      '# Runs\n\n'
+      '- [a](a/index.md). *A question?* It is 5 % more.\n'
+      '- [b](b/index.md). *A question?* Two are missing. It is 5 % more.\n')
+  assert (tmp_path / 'runs/a/index.html').exists()
+  with pytest.raises(ValueError, match='holds no folders of runs'):
+    reports.show_all(tmp_path / 'runs/other')
+
+
+_PRIMARY = {
+    'comparison': 'LN − Baseline', 'control': 60.24, 'difference': 3.62, 'ci_low': 2.4,
+    'ci_high': 4.84, 'p': 0.0002, 'pairs': 32, 'smallest_detectable': 1.66,
+    'at_5_percent': 'treated higher',
+}
+
+
+def test_the_answer_of_length_generalization():
+  training = [{'arm': 'Baseline', 'median_accuracy': 99.12},
+              {'arm': 'std.', 'median_accuracy': 1.0},
+              {'arm': 'LN', 'median_accuracy': 99.0}]
+  first, second = lengths.answer([{'comparison': 'x'}, _PRIMARY], training)
+  assert first == (
+      'LayerNorm after attention: +3.6 points of accuracy beyond the training lengths '
+      '[95 %: +2.4, +4.8], p < .001; Baseline 60.2 %, 32 pairs of seeds.')
+  assert second == ('At the training lengths, right: Baseline 99.1 %, LN 99.0 %; both '
+                    'learned the task.')
+  first, _ = lengths.answer([_PRIMARY | {'p': 0.051}], training)
+  assert first.endswith('p = .051; Baseline 60.2 %, 32 pairs of seeds. No difference '
+                        'was found; one of 1.7 points would be found four times in '
+                        'five.')
+  assert lengths.answer([_PRIMARY | {'p': _NAN}], training)[0].startswith(
+      'No verdict: ')
+  assert lengths.answer([], training)[0].startswith('No answer: ')
+
+
+def test_there_is_no_verdict_where_training_failed():
+  found = lengths.answer(
+      [_PRIMARY | {'at_5_percent': lengths.NOT_LEARNED}],
+      [{'arm': 'Baseline', 'median_accuracy': 95.0},
+       {'arm': 'LN', 'median_accuracy': 52.3}])
+  assert found[0].startswith('No verdict: an arm has not learned the training lengths')
+  assert 'points' not in found[0]
+  assert found[1] == ('At the training lengths, right: Baseline 95.0 %, LN 52.3 %; '
+                      '90 % is needed to call the task learned.')
+
+
+@pytest.mark.parametrize('task, counts', [
+    ('mean', 'fair'), ('mean', 'uniform'), ('sum', 'fair'), ('sum', 'uniform'),
+    ('length', 'fair')])
+def test_the_best_constant_answer_has_the_variance_of_the_target(task, counts):
+  rng, n = np.random.default_rng(0), 10
+  if task == 'length':
+    target = rng.integers(1, n + 1, 400_000)
+  elif counts == 'fair':
+    target = rng.integers(0, 2, (400_000, n)).sum(1)
+  else:
+    target = rng.integers(0, n + 1, 400_000)
+  target = target / n if task == 'mean' else target
+  assert counting.best_constant(task, counts, n) == pytest.approx(
+      target.var(), rel=0.01)
+
+
+def _count(model, error, training, factor=_NAN, p=_NAN):
+  return {'model': model, 'error_50': error, 'training_error': training,
+          'constant_error': 1.0, 'factor': factor, 'factor_low': factor / 2,
+          'factor_high': 2 * factor, 'p_holm': p}
+
+
+def test_the_answer_of_counting():
+  records = [_count('no positions', 0.5, 0.1), _count('ALiBi', 7.0, 0.02, 15, 0.0001),
+             _count('RoPE', 0.1, 0.09, 0.01, 0.2),
+             _count('learned', 0.01, 0.11, 1e3, 0)]
+  assert counting.answer('Sum', records, 50, 'no positions') == (
+      'Sum: at 50 bits, the least squared error is that of RoPE, 0.1. Beyond training, '
+      'RoPE has 0.01 times the error of no positions [95 %: 0.005, 0.02], p = .200 by '
+      'Holm; no difference was found. Did not learn the training lengths: learned.')
+  assert counting.answer(
+      'Sum', [_count('none', 0.5, 0.01), records[1]], 50, 'none').endswith(
+          'ALiBi has 15 times the error of none [95 %: 7.5, 30], p < .001 by Holm.')
+  assert counting.answer('Sum', records[3:], 50, None) == (
+      'Sum: no verdict, as no model has learned the training lengths.')
+  assert 'times' not in counting.answer(
+      'Sum', [_count('none', 1.0, 0.5), records[1]], 50, 'none')
+
+
+def _language_rows(base, change):
+  noise = (0.0, 0.1, -0.1, 0.05)
+  return results.index(
+      Row('language_model', arm, seed, n, 'nll', base + x + shift * (1 + x))
+      for arm, shift in (('control', 0.0), ('tenth', change)) for n in (64, 256)
+      for seed, x in enumerate(noise))
+
+
+def test_the_answer_of_language_models():
+  run = language_model_report.read_run({
+      'arms': {'control': {'weight': 0, 'offsets': (0, 1), 'steps': 1},
+               'tenth': {'weight': 0.1, 'offsets': (0, 1), 'steps': 1}},
+      'control': 'control', 'train': {'max_length': 64},
+      'evaluate': {'lengths': (1, 2, 4)}, 'num_seeds': 4})
+  [kind] = language_model_report.families(run, {*run.arms})
+  first, second = language_model.answer(kind, run, _language_rows(1.5, 0.25), 256)
+  assert first.startswith(
+      'The misalignment term with α = 0.1 changes log perplexity at 4 L, 256 tokens, '
+      'by +0.253 nats [95 %: +0.')
+  assert first.endswith('4 pairs of seeds.')
+  assert second == ('Perplexity at the training length, 64 tokens: 4.54 (α = 0), 5.85 '
+                    '(α = 0.1).')
+  found = language_model.answer(kind, run, _language_rows(4.0, 0.25), 256)
+  assert found[0].startswith('No verdict: the models have learned little more')
+  # Of a checkpoint or a tokenizer that is not known here, no such bound is known.
+  assert 'nats' in language_model.answer(
+      kind, run, _language_rows(4.0, 0.25), None)[0]
+  assert language_model.answer(
+      kind._replace(primary=''), run, _language_rows(1.5, 0.1), 256)[0].startswith(
+          'No verdict: fewer than two pairs')
+
+
+def test_the_answer_of_linear_attention():
+  optimum = [{'table': 'exact', 'largest_difference': 9.0},
+             {'table': 'trained', 'largest_difference': 0.01},
+             {'table': 'trained', 'largest_difference': 0.02}]
+  errata = [{'quantity': 'least training loss', 'paper': p, 'all_strings': 1.0}
+            for p in (1.0, 1.5)] + [{'quantity': 'x', 'paper': 9.0, 'all_strings': 1.0}]
+  assert linear_attention(optimum, errata) == [
+      'Gradient descent finds the optimum of least squares, to within 0.01 of each '
+      'entry, in 1 of 2 settings; the farthest is off by 2.0e-02.',
+      "The paper's single number Γ has a larger training loss than the optimum in 1 of "
+      '2 settings of length and sum.']
+
+
+def test_the_answer_of_interventions():
+  record = {'arm': 'LN', 'intervention': 'a', 'difference': 1.0, 'ci_low': 0.5,
+            'ci_high': 1.5, 'restored_percent': 12.4, 'p_holm': 0.3}
+  best = record | {'intervention': 'b', 'difference': 2.0, 'p_holm': 0.01}
+  records = [record, best, record | {'difference': 9.0, 'p_holm': _NAN},
+             best | {'arm': 'Baseline', 'difference': 7.0}]
+  found = mechanism(records, {'LN': 95.0, 'Baseline': 89.0})
+  assert found == [
+      'LN: of all changes of the attention output, "b" restores most accuracy beyond '
+      'the training lengths, +2.0 points [95 %: +0.5, +1.5], 12 % of what is lost, '
+      'p = .010 by Holm.',
+      'Baseline: no verdict, 89.0 % right at the shortest length is too little to '
+      'lose.']
+  assert 'fewer than two seeds' in mechanism(records[2:3], {'LN': 95.0})[0]
+
+
+def test_the_answer_of_recency_bias():
+  record = lambda width, layer, setting, value, off: {
+      'width': width, 'layer': layer, 'setting': setting,
+      'recency_probability': value, 'difference_in_errors': off}
+  found = recency_bias([
+      record(16, 1, 'LN', 0.5, 0.0), record(16, 2, 'LN', 0.7, 2.0),
+      record(64, 2, 'LN', 0.6, 2.1), record(16, 2, 'no LN', 0.1, _NAN)])
+  assert found == [
+      'Recency probability (0.5: no order, more: recent tokens are favoured) in layer '
+      '2, d = 16: 0.700 for LN; 0.100 for no LN.',
+      'Of 3 recency probabilities that the paper prints, 2 are met within two standard '
+      'errors; the farthest is 2.1 away.']
+  assert recency_bias([]) == []
+
+
+def test_the_answer_of_a_family():
+  record = {'cell': 'base', 'setting': 'retrieval', 'steps': 40_000, 'p': 0.01,
+            'verdict': 'LN ahead', 'difference': 3.0, 'ci_low': 2.0, 'ci_high': 4.0,
+            'seeds': 6}
+  found = family([record | {'cell': 'l2', 'p': _NAN, 'verdict': 'not run'}, record])
+  assert found == [
+      'retrieval, 40,000 steps: LN ahead, +3.0 points [corrected: +2.0, +4.0], 6 pairs '
+      'of seeds.', 'No verdict yet: l2 (not run).']
+
+
+def test_the_answer_of_measurements():
+  windows = [{'times_trained': t, 'tokens': 512 * t, 'block_perplexity': 30 + t,
+              'block_ratio': t, 'block_ratio_low': low, 'block_ratio_high': 9.0}
+             for t, low in ((1, _NAN), (2, _NAN), (4, 3.5))]
+  layers = [{'shuffled_recency_probability': x} for x in (0.75, 0.81, _NAN)]
+  assert measure(windows, layers) == [
+      'Perplexity in blocks of L = 512 tokens: 31.',
+      'At 4 L it is 4 times as high [95 %: 3.5, 9].',
+      'Recency probability of shuffled text, where 0.5 is no order: from 0.75 to 0.81 '
+      'over the 2 layers.']
+  assert measure(windows[:2], [])[1] == 'At 2 L it is 2 times as high.'
+  assert measure((), ()) == []
+  assert not re.search('times', measure(windows[:1], ())[0])

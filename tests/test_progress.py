@@ -1,0 +1,91 @@
+"""Remaining time is of what is left to do, at the rate of the last minute."""
+
+import pytest
+
+from experiments.harness import progress as module
+from experiments.harness.progress import Progress
+
+
+class _Clock:
+  now = 1000.0
+
+  def __call__(self):
+    return self.now
+
+
+@pytest.fixture
+def clock():
+  return _Clock()
+
+
+def test_compiling_is_not_work(clock):
+  shown = Progress(100, 'steps', clock=clock)
+  clock.now += 50  # compiles, and makes the first step
+  shown.show('a', 10)
+  assert shown.rate == 0 and shown.left() == float('inf')
+  clock.now += 2
+  shown.show('a', 10)
+  assert shown.rate == 5 and shown.left() == 16
+
+
+def test_the_rate_is_recent(clock):
+  shown = Progress(10_000, 'steps', clock=clock)
+  for amount in [100] * 20 + [10] * 20:
+    clock.now += 10
+    shown.show('a', amount)
+  assert shown.rate == 1 and shown.left() == 10_000 - 2_200
+
+
+def test_work_of_an_earlier_start_does_not_count(clock):
+  shown = Progress(1_000, 'steps', clock=clock)
+  shown.skip(900)
+  shown.show('a', 1)
+  clock.now += 1
+  shown.show('a', 1)
+  assert (shown.rate, shown.left()) == (1, 98)
+  shown.skip(90)  # of the next block
+  clock.now += 1
+  shown.show('a', 1)
+  assert (shown.rate, shown.left()) == (1, 7)
+
+
+def test_measuring_is_counted_once_a_job(clock, capsys):
+  shown = Progress(30, 'steps', jobs=3, clock=clock, every=1e9)
+  for _ in range(2):
+    for _ in range(10):
+      clock.now += 1
+      shown.show('a', 1)
+    for _ in range(2):  # a job may be measured several times
+      with shown.measuring('a'):
+        clock.now += 20
+    shown.end_job()
+  assert shown.rate == 1
+  assert shown.left() == 10 + 40
+  out = capsys.readouterr().out
+  assert out.count('  a, measuring  ') == 4
+  assert shown.facts() == {'steps a second': 1.0, 'seconds of measuring': 80.0}
+
+
+def test_a_line_every_half_minute_of_80_columns(clock, capsys):
+  shown = Progress(1_000_000, 'seed-steps', clock=clock)
+  for _ in range(7):
+    clock.now += 10
+    shown.show('a name that is far too long for a line ' * 3, 12_000)
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 3 and all(len(line) <= 80 for line in lines)
+  assert lines[-1].startswith('  8%  a name that is far too long')
+  assert lines[-1].endswith('  1,200 seed-steps/s, 13 min left')
+
+
+@pytest.mark.parametrize('seconds, words', [
+    (20.4, '20 s'), (59, '59 s'), (61, '1 min'), (3540, '59 min'), (3600, '1 h 00 min'),
+    (7500, '2 h 05 min'), (float('inf'), '? min')])
+def test_durations_in_words(seconds, words):
+  assert module._words(seconds) == words
+
+
+def test_work_without_amounts_is_shown(capsys):
+  with Progress(0, 'seed-steps', 0) as shown:
+    shown.show('interventions')
+    assert shown.left() == 0
+  assert 'interventions' in capsys.readouterr().out

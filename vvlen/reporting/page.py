@@ -1,0 +1,187 @@
+"""A page for each run: what it found, its tables and figures, and how to make it again.
+
+The page is written twice: index.html is one file with its figures inside, which needs
+no network; index.md shows the same figures from their files. Runs without JAX.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+import datetime
+import html
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.tables import markdown, Record, Table
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8886; --shade: #8881; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto;
+       padding: 1rem; }
+h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; }
+.answer { border-left: 4px solid #0072B2; padding: .1rem 1rem;
+          background: var(--shade); }
+.missing { border-left: 4px solid #D55E00; padding: .5rem 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
+         white-space: nowrap; vertical-align: top; }
+.note { font-size: .85rem; }
+figure { margin: 1.5rem 0; } figcaption { font-size: .85rem; }
+img { max-width: 100%; height: auto; background: #fff; padding: .5rem;
+      box-sizing: border-box; }
+summary { cursor: pointer; margin: .7rem 0; }
+code, pre { font-size: .85rem; overflow-wrap: anywhere; white-space: pre-wrap; }
+"""
+
+
+class Report(NamedTuple):
+  """What a run has found."""
+
+  title: str  # the question of the study
+  answer: Sequence[str]  # sentences, the answer first
+  tables: Sequence[Table]  # the first `num_main` are the main ones
+  figures: Sequence[epath.Path]  # files that were written; the PNG are shown
+  num_main: int = 1
+  missing: str = ''  # what is still to be run, '' if nothing
+
+  @property
+  def main(self) -> Sequence[Table]:
+    """Returns the main tables."""
+    return self.tables[: self.num_main]
+
+
+def write(folder: epath.Path, report: Report) -> list[epath.Path]:
+  """Writes index.html and index.md into the folder of a run; returns their paths."""
+  stored = _stored(folder / 'config.json')
+  pages = {'index.html': _html(folder, report, stored),
+           'index.md': _markdown(folder, report, stored)}
+  for name, text in pages.items():
+    results.write_text(folder / name, text)
+  return [folder / name for name in pages]
+
+
+def elapsed(folder: epath.Path) -> str:
+  """Returns how long the last start of a run took, '' if it has not ended."""
+  sessions = _stored(folder / 'config.json').get('sessions') or [{}]
+  try:
+    begin, end = (datetime.datetime.fromisoformat(sessions[-1][name])
+                  for name in ('started', 'finished'))
+  except (KeyError, TypeError, ValueError):
+    return ''
+  minutes, seconds = divmod(round((end - begin).total_seconds()), 60)
+  return f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
+
+
+def _stored(path: epath.Path) -> dict[str, Any]:
+  if not path.exists():
+    return {}
+  with run_folder.reading(path) as stored:
+    return dict(stored)
+
+
+def _settings(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+  """Yields the names and values of all fields of a run's configuration."""
+  for name, value in run_folder.flatten(stored.get('config', {})).items():
+    yield name, str(value)
+
+
+def _starts(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+  """Yields facts about the last start of a run: when, how, with what."""
+  sessions = stored.get('sessions') or [{}]
+  for name, value in run_folder.flatten(sessions[-1]).items():
+    yield name.removeprefix('versions.'), str(value)
+  if len(sessions) > 1:
+    yield 'starts', str(len(sessions))
+
+
+_REMAKE = ('The tables and figures are made from results.csv, and can be made again '
+           'with `python -m experiments.report --workdir=FOLDER`.')
+
+
+def _shown(report: Report) -> list[epath.Path]:
+  return [path for path in report.figures if path.suffix == '.png']
+
+
+def _in_turn(tables: list[str], figures: list[str]) -> list[str]:
+  """Returns the first table, the first figure, and then all others."""
+  return [*tables[:1], *figures[:1], *tables[1:], *figures[1:]]
+
+
+def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
+  parts = [f'# {report.title}', report.missing, *report.answer]
+  parts += _in_turn(
+      [markdown(table).rstrip() for table in report.main],
+      [f'![{_words(path)}]({path.relative_to(folder).as_posix()})'
+       for path in _shown(report)])
+  others = report.tables[report.num_main:]
+  parts += ['## More tables'] if others else []
+  parts += [markdown(table).rstrip() for table in others]
+  parts += ['## How it was run', _REMAKE]
+  for facts in (_starts(stored), _settings(stored)):
+    lines = [f'- {name}: `{value}`' for name, value in facts]
+    parts += ['\n'.join(lines)] if lines else []
+  return '\n\n'.join(part for part in parts if part) + '\n'
+
+
+def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
+  title = html.escape(report.title)
+  missing = f'<p class="missing">{html.escape(report.missing)}</p>'
+  answer = ''.join(f'<p>{html.escape(text)}</p>' for text in report.answer)
+  parts = [
+      '<!doctype html>', '<html lang="en">', '<meta charset="utf-8">',
+      '<meta name="viewport" content="width=device-width, initial-scale=1">',
+      f'<title>{title}</title>', f'<style>{_STYLE}</style>', f'<h1>{title}</h1>',
+      missing if report.missing else '',
+      f'<div class="answer">{answer}</div>' if answer else '',
+      *_in_turn([*map(_table, report.main)], [*map(_figure, _shown(report))]),
+      *(_folded(table.title, _table(table))
+        for table in report.tables[report.num_main:]),
+      '<h2>How it was run</h2>', f'<p>{_code(_REMAKE)}</p>',
+      _facts('The last start', _starts(stored)),
+      _facts('All settings', _settings(stored)),
+  ]
+  return '\n'.join(part for part in parts if part) + '\n</html>\n'
+
+
+def _code(text: str) -> str:
+  """Escapes a sentence, with what is between backticks as code."""
+  before, code, after = html.escape(text).split('`')
+  return f'{before}<code>{code}</code>{after}'
+
+
+def _table(table: Table) -> str:
+  row = lambda cells, kind: '<tr>' + ''.join(
+      f'<{kind}>{html.escape(cell)}</{kind}>' for cell in cells) + '</tr>'
+  body = [row(_cells(table, record), 'td') for record in table.records]
+  return '\n'.join([
+      f'<h2>{html.escape(table.title)}</h2>', '<div class="wide"><table>',
+      row(table.columns, 'th'), *body, '</table></div>',
+      f'<p class="note">{html.escape(table.note)}</p>'])
+
+
+def _cells(table: Table, record: Record) -> list[str]:
+  return [cell(record) for cell in table.columns.values()]
+
+
+def _figure(path: epath.Path) -> str:
+  data = base64.b64encode(path.read_bytes()).decode()
+  words = html.escape(_words(path))
+  return (f'<figure><img alt="{words}" src="data:image/png;base64,{data}">'
+          f'<figcaption>{words}</figcaption></figure>')
+
+
+def _words(path: epath.Path) -> str:
+  return path.stem.replace('_', ' ').capitalize()
+
+
+def _folded(title: str, body: str) -> str:
+  return (f'<details><summary>{html.escape(title)}</summary>\n{body}\n</details>')
+
+
+def _facts(title: str, facts: Iterable[tuple[str, str]]) -> str:
+  rows = ''.join(f'<tr><td>{html.escape(name)}</td><td><code>{html.escape(value)}'
+                 '</code></td></tr>' for name, value in facts)
+  table = f'<div class="wide"><table>{rows}</table></div>'
+  return _folded(title, table) if rows else ''

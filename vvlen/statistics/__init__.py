@@ -1,0 +1,49 @@
+"""Paired tests of two arms that share their seeds, their power, and intervals."""
+
+from vvlen.statistics.correction import (
+    corrected,
+    holm,
+    holm_levels,
+)
+from vvlen.statistics.intervals import (
+    Correlation,
+    deviation_ratio,
+    mean_interval,
+    percentiles_cover,
+    rank_correlation,
+    Ratio,
+    resampled_means,
+)
+from vvlen.statistics.paired import (
+    adjusted_test,
+    at_level,
+    paired_t_test,
+    PairedTest,
+    spread,
+)
+from vvlen.statistics.power import (
+    detectable,
+    power_to_find,
+    smallest_detectable,
+)
+
+__all__ = [
+    'Correlation',
+    'PairedTest',
+    'Ratio',
+    'adjusted_test',
+    'at_level',
+    'corrected',
+    'detectable',
+    'deviation_ratio',
+    'holm',
+    'holm_levels',
+    'mean_interval',
+    'paired_t_test',
+    'percentiles_cover',
+    'power_to_find',
+    'rank_correlation',
+    'resampled_means',
+    'smallest_detectable',
+    'spread',
+]
