@@ -1,5 +1,6 @@
 """The progress of a run: a bar on a terminal, otherwise a line from time to time."""
 
+from collections.abc import Callable
 import time
 
 import rich.console
@@ -11,9 +12,18 @@ console = rich.console.Console()
 class Progress:
   """A progress bar with rate and remaining time; lines if not on a terminal."""
 
-  def __init__(self, total: int, unit: str, every: float = 30.0):
-    """Starts at 0 of `total`; lines are printed every `every` seconds."""
+  def __init__(self, total: int, unit: str, every: float = 30.0,
+               on_work: Callable[[], None] = lambda: None):
+    """Starts at 0 of `total`; lines are printed every `every` seconds.
+
+    Args:
+      total: amount of work.
+      unit: of the work.
+      every: seconds between two lines.
+      on_work: called whenever work is added.
+    """
     self._total, self._unit, self._every = total, unit, every
+    self._on_work = on_work
     self._first = self._done = 0
     self._start, self._last = time.monotonic(), -every
     self._bar = None
@@ -45,6 +55,8 @@ class Progress:
   def show(self, what: str, amount: int = 0) -> None:
     """Adds `amount` of finished work, and shows `what` is being done now."""
     self._done += amount
+    if amount:
+      self._on_work()
     now = time.monotonic()
     rate = (self._done - self._first) / max(now - self._start, 1e-9)
     per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'

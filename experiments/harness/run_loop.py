@@ -7,9 +7,17 @@ from etils import epath
 import jax
 from jax.experimental import multihost_utils
 
-from experiments.harness import finished, locks, machine, reports, seed_blocks
+from experiments.harness import (
+  command_line,
+  finished,
+  locks,
+  machine,
+  reports,
+  seed_blocks,
+)
 from experiments.harness.processes import first_of_processes, stop_if_told
 from experiments.harness.progress import Progress
+from experiments.harness.trace import Trace
 from vvlen import sharding
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import Curves
@@ -93,7 +101,9 @@ def run_jobs(
   # All processes must have read the folder before the first one writes.
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('jobs')
-  with Progress(sum(job.amount for job in jobs), unit) as progress:
+  amount = sum(job.amount for job in jobs)
+  with (Trace(folder, command_line.is_traced()) as trace,
+        Progress(amount, unit, on_work=trace.report) as progress):
     for made, job in enumerate(jobs):
       stop_if_told(f'{made} of {len(jobs)} {jobs_are}')
       new = list(job.rows(progress))
