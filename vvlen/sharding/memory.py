@@ -28,13 +28,14 @@ def memory_limit(mesh: Mesh) -> int | None:
   It is `SHARE` of the device of this process that has least; None where the devices do
   not say, as CPUs and devices that are only compiled for.
   """
-  known = []
-  for device in mesh.local_devices if mesh.devices.flat[0].platform != 'cpu' else ():
-    try:
-      known.append((device.memory_stats() or {}).get('bytes_limit'))
-    except jax.errors.JaxRuntimeError:  # such as of a device that is not there
-      return None
-  return int(SHARE * min(known) / 2**20) if known and all(known) else None
+  if mesh.devices.flat[0].platform == 'cpu':
+    return None
+  try:
+    stats: list[Any] = [device.memory_stats() for device in mesh.local_devices]
+  except jax.errors.JaxRuntimeError:  # such as of a device that is not there
+    return None
+  known = [x['bytes_limit'] for x in stats if x and x.get('bytes_limit')]
+  return int(SHARE * min(known) / 2**20) if known and len(known) == len(stats) else None
 
 
 class Fitting:
