@@ -13,6 +13,7 @@ from ml_collections import config_flags
 from experiments.harness import errors, locks, paths
 from experiments.harness import help as help_texts
 from experiments.harness.processes import join_processes
+from experiments.harness.trace import SECONDS
 from vvlen.training.preemption import Preempted
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -23,6 +24,10 @@ _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False, 'This is one of several processes of a run. JAX finds the '
     'others on clusters that it supports; elsewhere, set JAX_COORDINATOR_ADDRESS '
     '(host:port), JAX_NUM_PROCESSES and JAX_PROCESS_ID.'
+)
+_TRACE = flags.DEFINE_bool(
+    'trace', False, 'Write a profiler trace of one call of the compiled program, '
+    f'{SECONDS:g} seconds at most, into the folder trace of --workdir.'
 )
 
 
@@ -93,6 +98,11 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     os._exit(130)
   except Exception as error:
     errors.leave(error)
+
+
+def is_traced() -> bool:
+  """Whether the command line has --trace; False if there is no command line."""
+  return flags.FLAGS.is_parsed() and _TRACE.value
 
 
 def _with_home(word: str) -> str:

@@ -28,6 +28,7 @@ class Progress:
   def __init__(
       self, total: int, unit: str, every: float = 30.0, jobs: int = 1,
       clock: Callable[[], float] = time.monotonic,
+      on_work: Callable[[], None] = lambda: None,
   ):
     """Starts at 0 of `total`; lines are printed every `every` seconds.
 
@@ -37,7 +38,9 @@ class Progress:
       every: seconds between lines.
       jobs: number of jobs that the work consists of.
       clock: returns seconds.
+      on_work: called whenever work is added.
     """
+    self._on_work = on_work
     self._total, self._unit, self._every, self._jobs = total, unit, every, jobs
     self._clock, self._done, self._printed = clock, 0, -every
     self._ended = 0  # jobs
@@ -72,6 +75,8 @@ class Progress:
   def show(self, what: str, amount: int = 0) -> None:
     """Adds `amount` of finished work, and shows `what` is being done now."""
     self._done += amount
+    if amount:
+      self._on_work()
     now = self._clock() - self._measured
     self._recent.append((now, self._done))
     while len(self._recent) > 2 and now - self._recent[1][0] >= _RECENT:

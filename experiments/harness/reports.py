@@ -77,7 +77,8 @@ def said(report: page.Report, width: int) -> list[str]:
 def _copy(folder: epath.Path) -> pathlib.Path:
   """Copies what a report is made from to a new temporary folder."""
   copy = pathlib.Path(tempfile.mkdtemp(prefix='vvlen-report-'))
-  left_out = shutil.ignore_patterns('checkpoints', 'models', 'tables', 'figures')
+  left_out = shutil.ignore_patterns(
+      'checkpoints', 'models', 'tables', 'figures', 'trace')
   shutil.copytree(folder, copy, ignore=left_out, dirs_exist_ok=True)
   copy.chmod(0o700)  # copytree copied the mode of the folder, which forbids writing
   return copy

@@ -7,9 +7,17 @@ from etils import epath
 import jax
 from jax.experimental import multihost_utils
 
-from experiments.harness import finished, locks, machine, reports, seed_blocks
+from experiments.harness import (
+  command_line,
+  finished,
+  locks,
+  machine,
+  reports,
+  seed_blocks,
+)
 from experiments.harness.processes import first_of_processes, stop_if_told
 from experiments.harness.progress import Progress
+from experiments.harness.trace import Trace
 from vvlen import sharding
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import Curves
@@ -109,7 +117,8 @@ def run_jobs(
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices('jobs')
   amount = sum(job.amount for job in jobs)
-  with Progress(amount, unit, jobs=len(jobs)) as progress:
+  with (Trace(folder, command_line.is_traced()) as trace,
+        Progress(amount, unit, jobs=len(jobs), on_work=trace.report) as progress):
     for made, job in enumerate(jobs):
       stop_if_told(f'{made} of {len(jobs)} {jobs_are}')
       new = list(job.rows(progress))

@@ -20,6 +20,7 @@ from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import text as packing
+from vvlen.tasks.tokens import Blocks
 from vvlen.training import checkpoint, ensemble, finite, loop, optimizer
 from vvlen.training.step import TrainState
 
@@ -213,7 +214,7 @@ def _step(config, arm, model, state, batch):
 
 def _batches(config, seed, text):
   """Returns an iterator over this process's rows of the batches, from the first one."""
-  blocks = packing.pack(
+  blocks = Blocks(
       text.documents, training.stream_length(config),
       begin=text.tokenizer.begin, within_documents=config.text.within_documents,
   )
@@ -226,8 +227,9 @@ def _batches(config, seed, text):
 def _measure(config, programs, key, text, place, mesh):
   """Returns a function: parameters -> {metric: {length: float}}."""
   test_key = ensemble.purpose_key(key, ensemble.TEST)
-  held_out = jnp.asarray(text.held_out)
-  segments = np.asarray(training.draw_segments(config, test_key, held_out))
+  starts = np.asarray(training.draw_starts(config, test_key, len(text.held_out)))
+  longest = max(config.evaluate.lengths) * config.train.max_length
+  segments = np.stack([text.held_out[x:x + longest] for x in starts.tolist()])
   # Each batch has one segment for each device of the axes data x fsdp.
   at_once = mesh.shape['data'] * mesh.shape['fsdp']
   parts = segments.reshape(-1, at_once, segments.shape[1])

@@ -20,6 +20,7 @@ from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
 from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
+from vvlen.tasks.tokens import Stream
 from vvlen.training import checkpoint, ensemble
 
 _SEGMENTS_AT_ONCE = 8  # in one batch when measuring
@@ -40,14 +41,14 @@ def make_programs(
   train, arm = config.train, config.arms[name]
   # The narrowest dtype, because every device holds the whole text.
   narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
-  stream = training.join(text.documents, text.tokenizer.begin).astype(narrow)
+  stream = Stream(text.documents, text.tokenizer.begin)[:].astype(narrow)
   trainer = ensemble.make_trainer(
       training.problem(config, arm, model, training.num_steps(config, arm)),
       data=(stream, np.float32(arm.weight)),
       steps_per_call=train.steps_per_call, group_size=train.group_size, mesh=mesh,
   )
   held_out = jax.device_put(
-      text.held_out.astype(narrow), sharding.whole(mesh))
+      text.held_out[:].astype(narrow), sharding.whole(mesh))
   return Programs(
       trainer, functools.partial(_measure(config, model, mesh), held_out))
 

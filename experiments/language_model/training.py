@@ -1,9 +1,12 @@
 """Text, model, loss and evaluation of `experiments.language_model`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 import functools
 import hashlib
+import importlib.metadata
 import math
+import os
+import pathlib
 import platform
 from typing import Any, NamedTuple
 
@@ -21,11 +24,13 @@ from vvlen.objectives.chunked_rows import measures_of_hidden
 from vvlen.objectives.windows import offset_range, sample_offset, two_windows
 from vvlen.reporting import results
 from vvlen.sharding.mesh import gathered
-from vvlen.tasks import documents, tokenizers
+from vvlen.tasks import documents, tokenizers, tokens
 from vvlen.tasks.tokenizers import Tokenizer
+from vvlen.tasks.tokens import Documents, Stream
 from vvlen.training import optimizer
 from vvlen.training.step import Problem
 
+_LONG = 2**25  # characters; the tokens of longer texts are in a file
 _WORDS = 8  # the vocabulary size of a new model is a multiple of it
 # Fields of `vvlen.objectives.misalignment.Measures` that are written to results.csv.
 MEASURES = ('sce', 'excess', 'js', 'entropy_first', 'top1_agreement')
@@ -34,8 +39,8 @@ MEASURES = ('sce', 'excess', 'js', 'entropy_first', 'top1_agreement')
 class Text(NamedTuple):
   """A text, in tokens."""
 
-  documents: list[np.ndarray]  # training documents, each [n] int32
-  held_out: np.ndarray  # [n] int32, all held-out documents joined
+  documents: Documents  # for training, each [n] int32
+  held_out: Stream  # all held-out documents joined
   tokenizer: Tokenizer
   facts: dict[str, Any]  # plain values that identify the text, for config.json
 
@@ -43,17 +48,22 @@ class Text(NamedTuple):
 def read_text(config: Any) -> Text:
   """Reads, splits and encodes the text of a configuration.
 
-  Every process holds the whole text until it is encoded, and then all its tokens.
+  The text is read once to identify it, one document at a time. If it is long and not
+  encoded yet, it is read again and its tokens are written to a file in `_cache`;
+  processes map that file into their memory, and hold some 32 bytes for each document. A
+  short text's tokens are held in memory.
 
   Raises:
-    ValueError: if the text is empty, binary or too short for one window.
-    OSError: if the text cannot be read.
+    ValueError: if the text is empty, binary or too short for one window, or changes
+      while it is read.
+    OSError: if the text cannot be read, or the file not be written.
   """
   text = config.text
   if text.path:
-    whole = documents.read_documents([text.path])
+    read = functools.partial(documents.stream_documents, [text.path])
   else:
-    whole = documents.standard_library()
+    read = documents.stream_standard_library
+  whole = documents.survey(read())
   path = _tokenizer_path(config)
   if path:
     tokenizer = tokenizers.load_tokenizer(path)
@@ -62,9 +72,24 @@ def read_text(config: Any) -> Text:
     tokenizer = tokenizers.tokenizer_of(config.checkpoint, model.vocab_size)
   else:
     tokenizer = tokenizers.byte_tokenizer()
-  train, held_out = documents.split(whole, text.held_out, config.seed)
-  encoded = [tokenizer.encode(x) for x in train]
-  stream = join([tokenizer.encode(x) for x in held_out], tokenizer.begin)
+  kind = hashlib.sha256(path.read_bytes() if path else b'bytes').hexdigest()
+  count = len(whole.lengths)
+  if count == 1:  # is cut in two
+    train, held_out = np.array([0]), np.array([1])
+  else:
+    train, held_out = documents.split_numbers(
+        whole.lengths, text.held_out, config.seed)
+  parts = functools.partial(_parts, config, read, whole)
+  if whole.lengths.sum() < _LONG:
+    encoded = tokens.encode(parts(), tokenizer)
+  else:
+    cut = text.held_out if count == 1 else ''
+    library = importlib.metadata.version('tokenizers') if path else ''
+    name = f'{whole.fingerprint} {kind} {library} {cut}'
+    file = _cache() / f'{hashlib.sha256(name.encode()).hexdigest()[:32]}.tokens'
+    encoded = tokens.encode_once(parts, tokenizer, file)
+  training_part = Documents(encoded, train)
+  stream = Stream(Documents(encoded, held_out), tokenizer.begin)
   longest = max(config.evaluate.lengths) * config.train.max_length
   if len(stream) < longest:
     raise ValueError(
@@ -73,20 +98,36 @@ def read_text(config: Any) -> Text:
     )
   facts = {
       'text': text.path or f'sources of Python {platform.python_version()}',
-      'text_sha256': documents.fingerprint(whole),
-      'tokenizer_sha256': hashlib.sha256(
-          path.read_bytes() if path else b'bytes').hexdigest(),
-      'documents': len(whole),
-      'tokens': sum(map(len, encoded)) + len(stream),
+      'text_sha256': whole.fingerprint,
+      'tokenizer_sha256': kind,
+      'documents': count,
+      'tokens': int(training_part.lengths.sum()) + len(stream),
       'held_out_tokens': len(stream),
   }
-  return Text(encoded, stream, tokenizer, facts)
+  return Text(training_part, stream, tokenizer, facts)
 
 
-def join(parts: list[np.ndarray], begin: int | None) -> np.ndarray:
-  """Joins documents, each after the token `begin` unless None, [n] int32."""
-  first = np.array([] if begin is None else [begin], np.int32)
-  return np.concatenate([x for part in parts for x in (first, part)], dtype=np.int32)
+def _parts(
+    config: Any, read: Callable[[], Iterable[str]], whole: documents.Survey
+) -> Iterator[str]:
+  """Yields the documents to encode: all of them, or both parts of a single one."""
+  digest = documents.Fingerprint()
+  for text in read():
+    digest.add(text)
+    if len(whole.lengths) == 1:
+      (train,), (held_out,) = documents.split(
+          [text], config.text.held_out, config.seed)
+      yield from (train, held_out)
+    else:
+      yield text
+  if digest.hexdigest() != whole.fingerprint:
+    raise ValueError(f'the text {config.text.path} changed while it was read')
+
+
+def _cache() -> pathlib.Path:
+  """Returns the folder of this machine for the tokens of long texts."""
+  cache = os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache'))
+  return pathlib.Path(cache, 'vvlen', 'texts')
 
 
 def _tokenizer_path(config: Any) -> epath.Path | None:
@@ -227,9 +268,15 @@ def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
 def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:
   """Draws the test data of a seed, [segments, longest length] int32."""
   longest = max(config.evaluate.lengths) * config.train.max_length
-  starts = jax.random.randint(
-      key, (config.evaluate.num_segments, 1), 0, len(text) - longest + 1)
-  return text[starts + jnp.arange(longest)[None]].astype(jnp.int32)
+  starts = draw_starts(config, key, len(text))
+  return text[starts[:, None] + jnp.arange(longest)[None]].astype(jnp.int32)
+
+
+def draw_starts(config: Any, key: jax.Array, length: int) -> jax.Array:
+  """Draws where segments of the test data begin in a text of a length, [segments]."""
+  longest = max(config.evaluate.lengths) * config.train.max_length
+  return jax.random.randint(
+      key, (config.evaluate.num_segments,), 0, length - longest + 1)
 
 
 def evaluate(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from vvlen.sharding import padding
+from vvlen.sharding import memory, padding
 
 _SEEDS = PartitionSpec('seed')
 
@@ -31,6 +31,7 @@ def over_seeds(
     group_size: int = 1,
     donate: tuple[int, ...] = (),
     shared: int = 0,
+    limit: int | None = None,
 ) -> Callable[..., Any]:
   """Compiles a function of one seed into one over a leading axis of seeds.
 
@@ -43,14 +44,18 @@ def over_seeds(
     function: of arrays that belong to one seed, returning a pytree of arrays.
     mesh: with the axis 'seed'.
     group_size: the most seeds in a group; a device's groups are equal, and as few as
-      this allows (`padding.group_of`). A group of 1 uses no vmap: each seed is then
-      computed as by the plain function under jit, bit for bit; on a CPU that is also
-      the fastest. Three things may change the last bits of a result: the size of its
-      group; whether its device has one group, for which the compiler needs no loop, or
-      several; and whether there is one device or several. With several, the compiler
-      treats large constants of the function differently: pass them as arguments.
+      this allows (`padding.group_of`), where `padding.put` had the same size and they
+      fit into memory. A group of 1 uses no vmap: each seed is then computed as by the
+      plain function under jit, bit for bit; on a CPU that is also the fastest. Three
+      things may change the last bits of a result: the size of its group; whether its
+      device has one group, for which the compiler needs no loop, or several; and
+      whether there is one device or several. With several, the compiler treats large
+      constants of the function differently: pass them as arguments.
     donate: positions of arguments whose memory the result may reuse.
     shared: the number of arguments, counted from the first, that all seeds share.
+    limit: MiB that the function may use of a device; None: nine tenths of its memory,
+      or any amount on a CPU. Groups that need more are halved, and a line is printed
+      (`vvlen.sharding.memory`).
 
   Returns:
     A jit-compiled function. Its arguments, except those shared, and its results have a
@@ -61,18 +66,25 @@ def over_seeds(
   """
   padding.group_of(1, group_size)  # checks it
 
-  def local(same, own):
-    group = padding.group_of(len(jax.tree.leaves(own)[0]), group_size)
-    batch = None if group == 1 else group
-    return jax.lax.map(lambda one: function(*same, *one), own, batch_size=batch)
+  def of_group(group_size):
+    def local(same, own):
+      group = padding.group_of(len(jax.tree.leaves(own)[0]), group_size)
+      batch = None if group == 1 else group
+      return jax.lax.map(lambda one: function(*same, *one), own, batch_size=batch)
 
-  # check_vma off: a loop inside may start from constants, which are not sharded.
-  mapped = jax.shard_map(
-      local, mesh=mesh, in_specs=(PartitionSpec(), _SEEDS), out_specs=_SEEDS,
-      check_vma=False,
-  )
-  run = lambda *arguments: mapped(arguments[:shared], arguments[shared:])
-  return jax.jit(run, donate_argnums=donate)
+    # check_vma off: a loop inside may start from constants, which are not sharded.
+    mapped = jax.shard_map(
+        local, mesh=mesh, in_specs=(PartitionSpec(), _SEEDS), out_specs=_SEEDS,
+        check_vma=False,
+    )
+    run = lambda *arguments: mapped(arguments[:shared], arguments[shared:])
+    return jax.jit(run, donate_argnums=donate)
+
+  if limit is None:
+    limit = memory.memory_limit(mesh) if group_size > 1 else None
+  if limit is None:
+    return of_group(group_size)
+  return memory.Fitting(of_group, group_size, mesh, shared, limit)
 
 
 def compile_together(functions: Iterable[Any], *arguments: Any) -> None:

@@ -4,10 +4,12 @@ Text is kept as it is in its file, line endings included; only a byte order mark
 removed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import hashlib
 import json
 import sysconfig
+from typing import NamedTuple
 
 from etils import epath
 import numpy as np
@@ -35,16 +37,26 @@ def read_documents(paths: Sequence[epath.PathLike]) -> list[str]:
     ValueError: if a path has only blank text, a file has a NUL byte or is not UTF-8, or
       a line of a .jsonl file is not such an object.
   """
-  documents = []
+  return list(stream_documents(paths))
+
+
+def stream_documents(paths: Sequence[epath.PathLike]) -> Iterator[str]:
+  """Yields the documents of `read_documents`, and holds one at a time.
+
+  It holds one line of a .jsonl file, and the whole of any other file. Errors are raised
+  when their document is reached.
+  """
   for path in map(epath.Path, paths):
     if not path.exists():
       raise FileNotFoundError(f'{path}: no such file or folder')
-    files = _files(path) if path.is_dir() else [path]
-    found = [text for file in files for text in _read(file) if text.strip()]
+    found = False
+    for file in _files(path) if path.is_dir() else [path]:
+      for text in _read(file):
+        if text.strip():
+          found = True
+          yield text
     if not found:
       raise ValueError(f'{path} has no text')
-    documents += found
-  return documents
 
 
 def standard_library() -> list[str]:
@@ -56,28 +68,62 @@ def standard_library() -> list[str]:
   Raises:
     ValueError: if this Python comes without its sources.
   """
+  return list(stream_standard_library())
+
+
+def stream_standard_library() -> Iterator[str]:
+  """Yields the documents of `standard_library`, and holds one at a time."""
   folder = epath.Path(sysconfig.get_paths()['stdlib'])
-  documents = []
+  found = False
   for path in _files(folder, _is_left_out) if folder.is_dir() else []:
     if path.suffix == '.py':
       try:
         text = path.read_bytes().decode()
       except UnicodeDecodeError:
         continue
-      documents.append(text.removeprefix('\ufeff'))
-  documents = [text for text in documents if text.strip()]
-  if not documents:
+      text = text.removeprefix('\ufeff')
+      if text.strip():
+        found = True
+        yield text
+  if not found:
     raise ValueError(f'{folder} has no sources of Python: name text files instead')
-  return documents
 
 
-def fingerprint(documents: Sequence[str]) -> str:
-  """Returns the SHA-256 of documents and their lengths, 64 hexadecimal digits."""
-  digest = hashlib.sha256()
-  for text in documents:
+class Fingerprint:
+  """The SHA-256 of documents and their lengths, one document after another."""
+
+  def __init__(self):
+    self._digest = hashlib.sha256()
+
+  def add(self, text: str) -> None:
     content = text.encode()
-    digest.update(len(content).to_bytes(8, 'little') + content)
-  return digest.hexdigest()
+    self._digest.update(len(content).to_bytes(8, 'little'))
+    self._digest.update(content)
+
+  def hexdigest(self) -> str:
+    """Returns 64 hexadecimal digits."""
+    return self._digest.hexdigest()
+
+
+def fingerprint(documents: Iterable[str]) -> str:
+  """Returns the SHA-256 of documents and their lengths, 64 hexadecimal digits."""
+  return survey(documents).fingerprint
+
+
+class Survey(NamedTuple):
+  """What one reading of documents finds."""
+
+  lengths: np.ndarray  # [D] int64, in characters
+  fingerprint: str
+
+
+def survey(documents: Iterable[str]) -> Survey:
+  """Reads documents once; holds 8 bytes for each that it has read."""
+  lengths, digest = array('q'), Fingerprint()
+  for text in documents:
+    lengths.append(len(text))
+    digest.add(text)
+  return Survey(np.frombuffer(lengths, np.int64), digest.hexdigest())
 
 
 def split(
@@ -100,22 +146,13 @@ def split(
   Raises:
     ValueError: if the fraction is not between 0 and 1, or a part would have no text.
   """
-  if not 0 < fraction < 1:
-    raise ValueError(f'the fraction to hold out must be between 0 and 1: {fraction}')
   if len(documents) == 1:
+    _check(fraction)
     cut = _cut(documents[0], fraction)
     training, held_out = [documents[0][:cut]], [documents[0][cut:]]
   else:
-    order = np.random.default_rng(seed).permutation(len(documents)).tolist()
-    left = int(fraction * sum(map(len, documents)))
-    chosen: set[int] = set()
-    for i in order:
-      if len(documents[i]) <= left:
-        chosen.add(i)
-        left -= len(documents[i])
-    chosen = chosen or set(sorted(order, key=lambda i: len(documents[i]))[:1])
-    training = [documents[i] for i in order if i not in chosen]
-    held_out = [documents[i] for i in order if i in chosen]
+    numbers = split_numbers(np.array([*map(len, documents)], np.int64), fraction, seed)
+    training, held_out = ([documents[i] for i in part] for part in numbers)
   for part, name in ((training, 'training'), (held_out, 'held-out')):
     if not any(text.strip() for text in part):
       raise ValueError(
@@ -123,6 +160,37 @@ def split(
           f'{len(documents)} documents, {sum(map(len, documents))} characters'
       )
   return training, held_out
+
+
+def split_numbers(
+    lengths: np.ndarray, fraction: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the numbers of the documents that `split` trains on and holds out.
+
+  Args:
+    lengths: [D] int64 of several documents, in characters.
+    fraction: as in `split`.
+    seed: as in `split`.
+
+  Raises:
+    ValueError: if the fraction is not between 0 and 1.
+  """
+  _check(fraction)
+  order = np.random.default_rng(seed).permutation(len(lengths))
+  left = int(fraction * int(lengths.sum()))
+  chosen = np.zeros(len(order), bool)  # by place in the order
+  for place, number in enumerate(order):
+    if (length := int(lengths[number])) <= left:
+      chosen[place] = True
+      left -= length
+  if len(order) and not chosen.any():
+    chosen[lengths[order].argmin()] = True
+  return order[~chosen], order[chosen]
+
+
+def _check(fraction: float) -> None:
+  if not 0 < fraction < 1:
+    raise ValueError(f'the fraction to hold out must be between 0 and 1: {fraction}')
 
 
 def _is_left_out(name: str) -> bool:
@@ -148,21 +216,30 @@ def _files(
   return sorted(below(folder), key=lambda path: path.as_posix())
 
 
-def _read(path: epath.Path) -> list[str]:
-  """Returns the documents of a file, including blank ones."""
-  content = path.read_bytes()
+def _read(path: epath.Path) -> Iterator[str]:
+  """Yields the documents of a file, including blank ones."""
+  if path.suffix != '.jsonl':
+    yield _decoded(path, path.read_bytes(), 0)
+    return
+  begin = 0
+  with path.open('rb') as file:
+    # Lines end at b'\n' alone, not at separators that a JSON string may contain.
+    for number, content in enumerate(file, 1):
+      line = _decoded(path, content, begin)
+      begin += len(content)
+      if line.strip():
+        yield _of_line(path, number, line)
+
+
+def _decoded(path: epath.Path, content: bytes, begin: int) -> str:
+  """Returns the text of the part of a file that begins at a byte."""
   if (place := content.find(b'\0')) >= 0:
-    raise ValueError(f'{path} is not a text file: byte {place} is NUL')
+    raise ValueError(f'{path} is not a text file: byte {begin + place} is NUL')
   try:
     text = content.decode()
   except UnicodeDecodeError as error:
-    raise ValueError(f'{path} is not UTF-8 at byte {error.start}') from error
-  text = text.removeprefix('\ufeff')
-  if path.suffix != '.jsonl':
-    return [text]
-  # Not splitlines, which splits also at separators that a JSON string may contain.
-  lines = enumerate(text.split('\n'), 1)
-  return [_of_line(path, n, line) for n, line in lines if line.strip()]
+    raise ValueError(f'{path} is not UTF-8 at byte {begin + error.start}') from error
+  return text if begin else text.removeprefix('\ufeff')
 
 
 def _of_line(path: epath.Path, number: int, line: str) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
   import grain
 
+  from vvlen.tasks.tokens import Blocks
+
 
 def pack(
     documents_tokens: Sequence[np.ndarray],
@@ -52,7 +54,7 @@ def pack(
 
 
 def batches(
-    blocks: np.ndarray,
+    blocks: 'np.ndarray | Blocks',
     batch_size: int,
     seed: int,
     *,
@@ -71,7 +73,8 @@ def batches(
   same arguments, or for another number of processes.
 
   Args:
-    blocks: [N, length], the same in each process.
+    blocks: N blocks [length], the same in each process; an array, or any source of
+      Grain, such as `tokens.Blocks`, which reads them when they are asked for.
     batch_size: rows of a batch over all processes.
     seed: of the random order, not negative.
     process_index: p, the process whose rows to return, such as `jax.process_index()`.

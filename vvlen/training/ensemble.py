@@ -89,8 +89,9 @@ def make_trainer(
     problem: init, sample, loss and optimizer.
     steps_per_call: updates per call of `advance`, over which metrics are averaged.
     group_size: the most seeds that a device runs together by vmap. 1 runs each seed as
-      it would run alone, bit for bit, and is the fastest on a CPU; on an accelerator,
-      choose as many as fit into memory.
+      it would run alone, bit for bit, and is the fastest on a CPU. Larger groups are
+      faster on an accelerator; those that do not fit into its memory are halved
+      (`vvlen.sharding.memory`).
     mesh: with the axis 'seed'; all devices if None.
     data: a pytree of arrays, such as a text, that all seeds draw their batches from:
       the third argument of `problem.sample`, replicated on all devices. None if
