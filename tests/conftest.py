@@ -31,6 +31,21 @@ for _name in ('compilation_cache_dir', 'persistent_cache_min_compile_time_secs')
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+  """Runs a test that profiles in a new process if this one has loaded libtpu.
+
+  The profiler of libtpu crashes where there is no TPU.
+  """
+  if pyfuncitem.get_closest_marker('profiles') is None or 'libtpu' not in sys.modules:
+    return None
+  done = subprocess.run(
+      [sys.executable, '-m', 'pytest', '-q', '-n', '0', pyfuncitem.nodeid], cwd=ROOT,
+      capture_output=True, text=True, check=False, timeout=300)
+  assert done.returncode == 0, done.stdout
+  return True
+
+
 @pytest.fixture(scope='module', autouse=True)
 def bounded_memory():
   """Drops the compiled programs of a file, which would add up to gigabytes."""
