@@ -22,10 +22,11 @@ def main() -> None:
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
   try:
-    if args.all:
-      reports.show_all(paths.usable(args.all, '--all'))
-    else:
-      reports.show(paths.usable(args.workdir, '--workdir'))
+    name = '--all' if args.all else '--workdir'
+    folder = paths.usable(args.all or args.workdir, name)
+    paths.check_reachable(folder, name)
+    show = reports.show_all if args.all else reports.show
+    show(folder)
   except KeyboardInterrupt:
     print('Interrupted.', file=sys.stderr)
     sys.exit(130)

@@ -72,6 +72,7 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
       )
     workdir = paths.usable(workdir, '--workdir')
     paths.check_folder(workdir, '--workdir')
+    paths.check_reachable(workdir, '--workdir')
     paths.make_usable(config)
   except Exception as error:
     # ml_collections raises AttributeError and KeyError for unknown fields, TypeError

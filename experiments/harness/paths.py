@@ -1,9 +1,12 @@
 """Paths given on a command line, local or in a bucket. Runs without JAX."""
 
 import importlib.util
+import logging
 import os
 import re
 from typing import Any
+
+from etils import epath
 
 from vvlen.reporting import run_folder
 
@@ -35,6 +38,25 @@ def usable(path: str, name: str) -> str:
   if written_out.startswith('~'):
     raise ValueError(f'{name}: the home folder does not exist: {path!r}')
   return written_out
+
+
+def check_reachable(path: str, name: str) -> None:
+  """Raises ValueError if a bucket cannot be reached, or may not be read.
+
+  The library that opens it tries again for about half a minute.
+
+  Args:
+    path: of a folder or file, local or in a bucket.
+    name: of the flag or field that holds it, for messages.
+  """
+  if '://' not in path:
+    return
+  # It would log each attempt with a traceback.
+  logging.getLogger(_BUCKETS[path.partition('://')[0]][0]).setLevel(logging.CRITICAL)
+  try:
+    epath.Path(path).exists()
+  except Exception as error:  # of any library
+    raise ValueError(f'{name} {path!r} cannot be reached: {error}') from error
 
 
 def check_folder(path: str, name: str) -> None:

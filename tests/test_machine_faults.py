@@ -1,0 +1,70 @@
+"""Runs on machines whose clock jumps, or whose bucket is out of reach."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+from etils import epath
+import pytest
+
+from experiments.harness import paths
+from tests.conftest import ROOT
+
+_COMMAND = (sys.executable, '-m', 'experiments.linear_attention',
+            '--config=configs/linear_attention.py:smoke', "--config.tasks=('mean',)",
+            '--config.train_lengths=(5,)', '--config.train.save_every_seconds=0.001')
+# Python runs this file first. Every third reading of the clock is a day off.
+_CLOCK = '''
+import itertools, time
+_right, _reading = time.time, itertools.count()
+time.time = lambda: _right() + 86_400 * (0, 1, -1)[next(_reading) % 3]
+'''
+
+
+def _run(workdir, **environment):
+  return subprocess.run(
+      [*_COMMAND, f'--workdir={workdir}'], cwd=ROOT, capture_output=True, text=True,
+      check=False, timeout=300, env={**os.environ, **environment})
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_changes_nothing(tmp_path):
+  (tmp_path / 'sitecustomize.py').write_text(_CLOCK)
+  path = os.pathsep.join([str(tmp_path), os.environ.get('PYTHONPATH', '')])
+  for name, environment in (('right', {}), ('jumping', {'PYTHONPATH': path})):
+    done = _run(tmp_path / name, **environment)
+    assert done.returncode == 0, done.stderr
+  jumped = subprocess.run(
+      [sys.executable, '-c', 'import time; print(time.time() - time.time())'],
+      capture_output=True, text=True, check=True,
+      env={**os.environ, 'PYTHONPATH': path})
+  assert abs(float(jumped.stdout)) > 80_000
+  right, jumping = (tmp_path / name for name in ('right', 'jumping'))
+  assert (jumping / 'results.csv').read_bytes() == (right / 'results.csv').read_bytes()
+  steps = lambda folder: sorted(
+      path.name for path in folder.glob('checkpoints/*/*/*') if path.name.isdigit())
+  assert steps(jumping) == steps(right) != []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec('gcsfs') is None,
+                    reason='gcsfs is not installed: pip install .[gcs]')
+def test_a_bucket_that_cannot_be_reached_is_one_line():
+  done = _run('gs://bucket/run', STORAGE_EMULATOR_HOST='http://127.0.0.1:9')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.startswith(
+      "Error: --workdir 'gs://bucket/run' cannot be reached: Cannot connect to host")
+  assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_bucket_that_may_not_be_read_is_named(monkeypatch):
+
+  def forbidden(_):
+    raise OSError('Forbidden: no storage.objects.get access')
+
+  monkeypatch.setattr(type(epath.Path('gs://bucket/run')), 'exists', forbidden)
+  with pytest.raises(ValueError, match=r"--workdir 'gs://bucket/run' cannot be "
+                                       'reached: Forbidden: no storage'):
+    paths.check_reachable('gs://bucket/run', '--workdir')
+  paths.check_reachable('runs/x', '--workdir')
