@@ -591,6 +591,17 @@ def test_a_resource_that_somebody_deletes_is_not_made_anew(cloud):
   assert cloud.state is None and not cloud.calls(' create ')
 
 
+def test_a_resource_deleted_while_its_workers_are_asked_is_not_made_anew(cloud):
+  cloud = cloud(ACTIVE, rules=[
+      {'match': 'worker.sh state'},  # the look before the start
+      {'match': 'worker.sh state', 'states': ['DELETING', 'DELETING', 'ABSENT'],
+       'code': 1, 'stderr': "ERROR: NOT_FOUND: Resource 'nodes/vvlen' was not found"}])
+  cloud.experiment('sleep 100')
+  done = cloud.call(*RUN)
+  assert done.returncode == 5 and 'somebody has deleted it' in done.stderr
+  assert not cloud.calls(' create ') and not cloud.calls(' delete ')
+
+
 def test_logs_are_of_every_worker(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('echo one; echo two $JAX_PROCESS_ID')

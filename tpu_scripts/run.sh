@@ -58,6 +58,10 @@ look() {
       *) ((++silent < MAX_SILENT)) && outcome=silent || outcome=lost ;;
     esac
     say "$(reason)"
+    if [[ $outcome == lost ]]; then  # or deleted since the state was read
+      get_state
+      [[ $state != ABSENT && $state != DELETING ]] || outcome=deleted
+    fi
     return
   fi
   silent=0
