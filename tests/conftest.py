@@ -85,8 +85,12 @@ def staying(monkeypatch):
 @pytest.fixture
 def run_here(staying, monkeypatch, capsys):
   """Returns a function that runs a command in this process, as if of two cores."""
+  everything = jax.devices()
+
   def use_devices(num_groups=2):
-    monkeypatch.setattr(jax, 'device_count', lambda: 1 if num_groups % 2 else 2)
+    count = 1 if num_groups % 2 else 2
+    monkeypatch.setattr(jax, 'device_count', lambda: count)
+    monkeypatch.setattr(jax, 'devices', lambda *_: everything[:count])
 
   monkeypatch.setattr(machine, 'use_devices', use_devices)
   monkeypatch.chdir(ROOT)

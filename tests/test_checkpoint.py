@@ -71,6 +71,24 @@ def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_used(
   assert _restored(tmp_path) == 5  # the name is taken, by an older one
 
 
+@pytest.mark.parametrize('error', [
+    ConnectionResetError('reset by peer'), TimeoutError('no answer'),
+    ValueError('UNAVAILABLE: the bucket does not answer'),
+    RuntimeError('Timed out while reading')])
+def test_a_network_that_fails_damages_no_checkpoint(tmp_path, monkeypatch, error):
+  _saved(tmp_path, 5, 9)
+
+  def fail(*_, **__):
+    raise error
+
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoint.ocp.CheckpointManager, 'restore', fail)
+    with pytest.raises(OSError):
+      checkpoint.restore(tmp_path, _LIKE, sharding.seed_mesh())
+  assert not list(tmp_path.glob('*.damaged'))
+  assert _restored(tmp_path) == 9
+
+
 def test_if_all_are_damaged_the_last_is_named_and_nothing_renamed(tmp_path):
   _saved(tmp_path, 5, 9)
   for step in ('5', '9'):

@@ -109,6 +109,30 @@ def _send(number, workdir):
   return [worker.returncode for worker in workers], said
 
 
+def test_a_process_that_a_cluster_has_started_joins_the_run(tmp_path):
+  # As srun starts it: JAX finds the cluster by itself.
+  environment = {name: value for name, value in os.environ.items()
+                 if not name.startswith('JAX_')}
+  done = subprocess.run(
+      [*_command(*LINEAR), f'--workdir={tmp_path}/run', '--distributed'], cwd=ROOT,
+      capture_output=True, text=True, check=False, timeout=300, env={
+          **environment, 'JAX_PLATFORMS': 'cpu', 'SLURM_JOB_ID': '77',
+          'SLURM_STEP_NODELIST': 'localhost', 'SLURM_NTASKS': '1', 'SLURM_PROCID': '0',
+          'SLURM_LOCALID': '0', 'SLURM_STEP_NUM_NODES': '1'})
+  assert done.returncode == 0, done.stderr
+  assert 'Open ' in done.stdout and (tmp_path / 'run/index.html').exists()
+
+
+@pytest.mark.slow
+def test_processes_save_at_the_same_steps_whatever_their_clocks(tmp_path):
+  arguments = (*LINEAR, '--config.train.num_steps=4000',
+               '--config.train.steps_per_call=10',
+               '--config.train.save_every_seconds=0.2')
+  run_two_processes([*_command(*arguments), f'--workdir={tmp_path}'], 1)
+  saved = [*tmp_path.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')]
+  assert {path.parent.name for path in saved} >= {'4000'}
+
+
 @pytest.mark.slow
 def test_sigterm_to_one_process_stops_both_at_one_step(tmp_path, fast_compilation):
   codes, said = _send(signal.SIGTERM, tmp_path)

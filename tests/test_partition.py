@@ -2,9 +2,11 @@
 
 import functools
 import itertools
+import os
 
 import chex
 import jax
+from jax.experimental import topologies
 import jax.numpy as jnp
 from jax.sharding import (
     AbstractDevice,
@@ -17,6 +19,7 @@ import numpy as np
 import optax
 import pytest
 
+from experiments.compile import measure
 from tests.llamas import llama, variables_of
 from vvlen.models.decoder import Decoder
 from vvlen.models.kernels.causal import causal_attention
@@ -42,6 +45,20 @@ def _language_model(positions):
                                 norm='layer_norm'))
   tokens = jax.ShapeDtypeStruct((1, 4), jnp.int32)
   return jax.eval_shape(model.init, jax.random.key(0), tokens)['params']
+
+
+def test_the_axis_data_goes_over_slices():
+  pytest.importorskip('libtpu', reason='needs the compiler of TPUs: libtpu')
+  for name, value in measure._ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
+  devices = topologies.get_topology_desc(
+      platform='tpu', topology_name='v5e:2x2', num_slices=2).devices
+  mesh = partition.mesh_of(devices, (2, 2, 2))
+  slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+  assert (slices == np.arange(2)[:, None, None]).all()
+  assert mesh.axis_names == partition.AXES
+  with pytest.raises(ValueError, match=r'config.mesh.data 1 is not a multiple of the 2'):
+    partition.mesh_of(devices, (1, 4, 2))
 
 
 @pytest.mark.parametrize('params', [

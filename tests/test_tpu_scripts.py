@@ -675,14 +675,16 @@ UNTIL_TOLD = 'trap "exit 143" TERM; touch up; while :; do sleep 0.05; done'
 ])
 def test_a_slurm_job_is_queued_again_when_its_time_is_up(
     tmp_path, srun, told, restarts, code, requeued):
-  for name, script in (('srun', f'echo "$@" >said; {srun}'),
+  for name, script in (('srun', 'echo "$@" >said; '
+                        f'echo $JAX_LOCAL_DEVICE_IDS >devices; {srun}'),
                        ('scontrol', 'echo "$@" >requeued')):
     (tmp_path / name).write_text(f'#!/bin/bash\n{script}\n')
     (tmp_path / name).chmod(0o755)
   job = subprocess.Popen(
       [SCRIPTS / 'slurm.sbatch', 'toy', '--workdir=/a b'], cwd=tmp_path, env={
           **os.environ, 'PATH': f'{tmp_path}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '7',
-          'SLURM_RESTART_COUNT': str(restarts), 'VIRTUAL_ENV': '/env'})
+          'SLURM_RESTART_COUNT': str(restarts), 'VIRTUAL_ENV': '/env',
+          'SLURM_GPUS_ON_NODE': '4'})
   if told:
     deadline = time.monotonic() + 30
     while not (tmp_path / 'up').exists() and time.monotonic() < deadline:
@@ -692,6 +694,7 @@ def test_a_slurm_job_is_queued_again_when_its_time_is_up(
   assert (tmp_path / 'said').read_text() == (
       '--kill-on-bad-exit=1 /env/bin/python -m experiments.toy --workdir=/a b '
       '--distributed\n')
+  assert (tmp_path / 'devices').read_text() == '0,1,2,3\n'
   assert (tmp_path / 'requeued').exists() == requeued
 
 

@@ -119,12 +119,14 @@ start_processes() {
 
 # Counts failures; a new checkpoint between two of them resets the count.
 note_failure() {
-  local before=$checkpoints
+  local found
   on_workers "$CALL_SECONDS" "$(worker log 20)" && say "$output"
-  cloud "$CALL_SECONDS" gcloud storage ls --project="$PROJECT" "$workdir/**" || true
-  # A checkpoint is a folder named by its step.
-  checkpoints=$(sed -nE 's#.*/checkpoints/(.*/[0-9]+)/.*#\1#p' <<<"$output" | sort -u)
-  [[ $checkpoints == "$before" ]] || failures=0
+  if cloud "$CALL_SECONDS" gcloud storage ls --project="$PROJECT" "$workdir/**"; then
+    # A checkpoint is a folder named by its step.
+    found=$(sed -nE 's#.*/checkpoints/(.*/[0-9]+)/.*#\1#p' <<<"$output" | sort -u)
+    [[ ! $(comm -13 <(echo "$checkpoints") <(echo "$found")) ]] || failures=0
+    checkpoints=$found
+  fi
   ((++failures < MAX_FAILURES)) || fail 1 \
     "$experiment failed $failures times without a new checkpoint"
 }

@@ -107,7 +107,7 @@ hold() {
   flock --wait 10 9
   echo $$ >"$run/group"  # of processes, by setsid
   cd "$root/$1"
-  .venv/bin/python -m "experiments.$2" "${@:3}" &
+  VVLEN_COMMIT=$1 .venv/bin/python -m "experiments.$2" "${@:3}" &
   pid=$!
   echo "$pid" >"$run/pid.new"
   mv "$run/pid.new" "$run/pid"

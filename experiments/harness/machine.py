@@ -76,8 +76,12 @@ def _module() -> list[str]:
 def commit() -> str:
   """Returns the git commit of the code, with '+' if files were changed since.
 
-  Changes in experiments/results do not count: a run may write its results there.
+  Changes in experiments/results do not count: a run may write its results there. The
+  environment variable VVLEN_COMMIT counts first: on the workers of a TPU there is no
+  repository, and `tpu_scripts` sets it.
   """
+  if sent := os.environ.get('VVLEN_COMMIT'):
+    return sent
   here = os.path.dirname(os.path.abspath(__file__))
 
   def git(*arguments):

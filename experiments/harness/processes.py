@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import jax
+from jax._src import distributed
 from jax.experimental import multihost_utils
 import numpy as np
 
@@ -31,9 +32,9 @@ def join_processes() -> None:
           '--distributed: no cluster was found that JAX knows. Set '
           f'{", ".join(names)}, or run without --distributed'
       ) from error
-  # jax.process_index() initializes the devices, but on CPUs `machine.use_devices` must
-  # run first. So the id is read from the environment if it is given.
-  if int(given[2]) if given else jax.process_index():
+  # Not jax.process_index(), which initializes the devices: `machine.use_devices` must
+  # run first.
+  if distributed.global_state.process_id:
     sys.stdout = open(os.devnull, 'w')
     console.quiet = True
 

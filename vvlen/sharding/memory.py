@@ -75,16 +75,21 @@ class Fitting:
   def _fitting(self, arguments: tuple[Any, ...]) -> Any:
     kind = jax.tree.structure(arguments), *(
         (x.shape, x.dtype) for x in jax.tree.leaves(arguments))
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments)):
+      return self._of_group(padding.group_of(self._rows(arguments), self._group_size))
     if kind not in self._chosen:
       self._chosen[kind] = self._of_group(self._choose(arguments))
     return self._chosen[kind]
 
+  def _rows(self, arguments: tuple[Any, ...]) -> int:
+    """Returns the number of seeds of a device."""
+    return len(jax.tree.leaves(arguments[self._shared:])[0]) // self._mesh.size
+
   def _choose(self, arguments: tuple[Any, ...]) -> int:
     """Returns the size of the largest groups that fit, by halving; 1 if none does."""
-    rows = len(jax.tree.leaves(arguments[self._shared:])[0]) // self._mesh.size
+    rows = self._rows(arguments)
     wanted = group = padding.group_of(rows, self._group_size)
-    if group == 1 or any(isinstance(x, jax.core.Tracer)
-                         for x in jax.tree.leaves(arguments)):
+    if group == 1:
       return group
     limit = _least(self._limit, self._mesh)
     first = needed = _needed(self._of_group(group), arguments)

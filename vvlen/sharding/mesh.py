@@ -11,11 +11,12 @@ which computes its own heads, hidden features of MLPs and words:
   scales and biases                                        replicated
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import re
 from typing import Any
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
@@ -43,6 +44,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
   """Returns a mesh of all devices of all processes.
 
+  On several TPU slices, which a slow network connects, `data` goes over the slices.
+
   Args:
     data: the number of copies of the parameters. One of the three sizes may be -1, for
       all devices that are left.
@@ -50,7 +53,8 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
     tensor: the number of devices over which each layer is computed in parts.
 
   Raises:
-    ValueError: if the product of the sizes is not the number of devices.
+    ValueError: if the product of the sizes is not the number of devices, or the number
+      of slices does not divide `data`.
   """
   sizes, count = [data, fsdp, tensor], jax.device_count()
   if sizes.count(-1) == 1:
@@ -61,7 +65,22 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
     wanted = ' x '.join(f'{n} {s}' for n, s in zip(
         AXES, (data, fsdp, tensor), strict=True))
     raise ValueError(f'a mesh of {wanted} does not fit the number of devices, {count}')
-  return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3)
+  return mesh_of(jax.devices(), (sizes[0], sizes[1], sizes[2]))
+
+
+def mesh_of(devices: Sequence[jax.Device], sizes: tuple[int, int, int]) -> Mesh:
+  """Returns a mesh of devices; `make_mesh` says how its axes are placed."""
+  types = (AxisType.Auto,) * 3
+  slices = len({getattr(device, 'slice_index', 0) for device in devices})
+  if slices == 1:
+    return jax.make_mesh(sizes, AXES, axis_types=types, devices=devices)
+  data, *others = sizes
+  if data % slices:
+    raise ValueError(
+        f'config.mesh.data {data} is not a multiple of the {slices} slices')
+  placed = mesh_utils.create_hybrid_device_mesh(
+      (data // slices, *others), (slices, 1, 1), devices)
+  return Mesh(placed, AXES, axis_types=types)
 
 
 def rule_of(path: str) -> tuple[str | None, ...]:

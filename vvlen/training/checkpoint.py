@@ -9,6 +9,7 @@ processes must all call each function, on one folder that all can access.
 from collections.abc import Callable, Iterator
 import contextlib
 import json
+import re
 import sys
 from typing import Any
 import zlib
@@ -24,7 +25,12 @@ from vvlen.training import checksums
 
 _KEPT = 2  # checkpoints
 # Errors that do not mean damaged files.
-_NOT_DAMAGE = (PermissionError, MemoryError, jax.errors.JaxRuntimeError)
+_NOT_DAMAGE = (
+    PermissionError, ConnectionError, TimeoutError, MemoryError,
+    jax.errors.JaxRuntimeError,
+)
+# Words of errors that a network caused.
+_OF_NETWORK = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]onnect|[Tt]imed? ?out')
 
 
 def save(
@@ -236,6 +242,9 @@ def _naming_damage(folder: epath.PathLike, step: int) -> Iterator[None]:
   except _NOT_DAMAGE:
     raise
   except Exception as error:
+    if not isinstance(error, _Damaged) and _OF_NETWORK.search(str(error)):
+      raise OSError(f'Could not read the checkpoint {folder}/{step}: '
+                    f'{str(error).splitlines()[0]}') from error
     why = f': {error}' if isinstance(error, _Damaged) else ''
     raise _Damaged(
         f'Damaged checkpoint {folder}/{step}{why}. Delete the folder to train again.'

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 import jax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 import numpy as np
 
@@ -258,7 +259,7 @@ def train_together(
                    for r in range(count)],
         )
       stop = preempted(step)
-      due = time.monotonic() - last_save >= save_every_seconds
+      due = _agreed(time.monotonic() - last_save >= save_every_seconds)
       if folders is not None and (due or stop or step == num_steps):
         if before_save is not None:
           before_save()
@@ -271,6 +272,13 @@ def train_together(
         where = 'not saved' if folders is None else 'saved'
         raise Preempted(f'Told to stop after step {step} of {num_steps}, {where}')
   return sharding.separate(state, count)
+
+
+def _agreed(due: bool) -> bool:
+  """Returns what the first process says: the clocks of processes differ."""
+  if jax.process_count() == 1:
+    return due
+  return bool(multihost_utils.broadcast_one_to_all(np.int32(due)))
 
 
 class _Saved(NamedTuple):
