@@ -560,7 +560,7 @@ def test_two_processes_measure_as_one(whole, tmp_path, checkpoint, text):
       '--config.mesh.fsdp=2', '--config.mesh.tensor=2',
   ]
   said = run_two_processes(arguments, num_devices=2)
-  assert 'figure_1.md' in said[0] and 'figure_1.md' not in said[1]
+  assert 'index.html' in said[0] and 'index.html' not in said[1]
   device = json.loads((folder / 'config.json').read_text())['sessions'][0]['device']
   assert device.startswith('4 x')
   one, two = _values(whole[0]), _values(folder)
