@@ -207,6 +207,12 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
   # three counts of steps, a seed and α. A stream has 16 + 7 tokens.
   assert row['arguments'] == 12 * (matrices / 8 + rest) + 23 * 4 + 3 * 4 + 8 + 4
   assert row['flops'] > 6 * matrices * 2 * 16
+  # Two layers, two windows of a stream of 16 x 64 numbers on each device.
+  assert row['kept'] == 2 * 2 * 16 * 64 * 2 + sum(sizes) * 4 // 8
+  row['memory'] = row['arguments'] + row['kept']
+  assert '| yes, by counting 188.0 KiB |' in report.table([{'experiment': 'llama', **row}])
+  row['memory'] -= 2048
+  assert '| no, by 2.0 KiB at least |' in report.table([{'experiment': 'llama', **row}])
 
 
 @pytest.mark.parametrize('arguments, says', [

@@ -57,7 +57,7 @@ def test_the_axis_data_goes_over_slices():
   slices = np.vectorize(lambda device: device.slice_index)(mesh.devices)
   assert (slices == np.arange(2)[:, None, None]).all()
   assert mesh.axis_names == partition.AXES
-  with pytest.raises(ValueError, match=r'config.mesh.data 1 is not a multiple of the 2'):
+  with pytest.raises(ValueError, match=r'data 1 is not a multiple of the 2 slices'):
     partition.mesh_of(devices, (1, 4, 2))
 
 

@@ -107,11 +107,12 @@ def _compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, str]:
 
 
 def count(program: Program, where: Slice) -> dict[str, Any]:
-  """Counts operations and arguments, without a compiler."""
+  """Counts operations, arguments and what temporaries keep, without a compiler."""
   with as_on_accelerators(program.mesh):
     flops = operations(program.function.trace(*program.arguments).jaxpr)
   return {'flops': flops / where.size / program.steps,
-          'arguments': _held(program.arguments), **_about(program, where)}
+          'arguments': _held(program.arguments), 'kept': program.kept,
+          **_about(program, where)}
 
 
 def exceeds(message: str) -> float | None:

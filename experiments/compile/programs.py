@@ -47,6 +47,7 @@ class Program(NamedTuple):
   steps: int  # of one call
   calls: int  # of the whole experiment
   note: str  # what the numbers stand for
+  kept: int = 0  # bytes of a chip that temporaries have at least, if known by counting
 
 
 def seeds_mesh(devices: Any) -> Mesh:
@@ -156,9 +157,14 @@ def llama(length: int, devices: Any) -> Program:
   seed, weight = _placed((jax.ShapeDtypeStruct((2,), jnp.uint32),
                           jax.ShapeDtypeStruct((), jnp.float32)), mesh)
   axes = ', '.join(f'{n} {s}' for n, s in mesh.shape.items() if s > 1)
+  # With remat, the stream before each layer of both windows, in bfloat16, and gradients
+  # in float32.
+  parameters = sum(x.size for x in jax.tree.leaves(programs.state.params))
+  stream = LLAMA_2_7B.num_layers * 2 * BATCH * length * LLAMA_2_7B.width * 2
   return Program(
       programs.step(arm), (programs.state, (streams, seed, weight)), mesh, 1,
-      config.train.num_steps, f'{BATCH} streams, 2 windows of {length}, mesh {axes}')
+      config.train.num_steps, f'{BATCH} streams, 2 windows of {length}, mesh {axes}',
+      (stream + 4 * parameters) // mesh.size)
 
 
 # Name -> devices -> Program.

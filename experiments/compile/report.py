@@ -25,6 +25,10 @@ Programs compiled for TPU slices on a machine without TPUs, by
 - Hours are the floor times the number of steps of the experiment, without compiling,
   measuring and saving.
 - A dash: not known, because the program does not fit or was not compiled.
+- By counting: arguments, the stream that is kept before each layer, and gradients. The
+  compiler would need more than that.
+- *: some loop has an unknown number of turns, of which one is counted, so the bytes and
+  a floor that they set are too low.
 """
 
 
@@ -46,6 +50,10 @@ def needs(row: Row) -> float | None:
 def _fits(row: Row) -> str:
   if 'exceeds' in row:
     return f'no, by {_size(row["exceeds"])}'
+  if row.get('kept'):
+    least = row['arguments'] + row['kept']
+    return (f'yes, by counting {_size(least)}' if least <= row['memory'] else
+            f'no, by {_size(least - row["memory"])} at least')
   return 'not compiled' if 'temporaries' not in row else (
       'yes' if needs(row) <= row['memory'] else 'no')
 
@@ -84,7 +92,8 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ('code', lambda row: _size(row.get('code'))),
     ('memory', lambda row: _size(row['memory'])),
     ('FLOPs a step', lambda row: _number(row['flops'])),
-    ('bytes a step', lambda row: _number(row.get('bytes'))),
+    ('bytes a step', lambda row: _number(row.get('bytes'))
+     + ' *' * bool(row.get('unknown_loops'))),
     ('collectives a step', _collectives),
     ('floor a step', lambda row: f'{_number(floor(row))} s'),
     ('steps', lambda row: f'{row["steps"]:,}'),
