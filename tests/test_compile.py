@@ -210,7 +210,8 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
   # Two layers, two windows of a stream of 16 x 64 numbers on each device.
   assert row['kept'] == 2 * 2 * 16 * 64 * 2 + sum(sizes) * 4 // 8
   row['memory'] = row['arguments'] + row['kept']
-  assert '| yes, by counting 188.0 KiB |' in report.table([{'experiment': 'llama', **row}])
+  said = report.table([{'experiment': 'llama', **row}])
+  assert '| yes, by counting 188.0 KiB |' in said
   row['memory'] -= 2048
   assert '| no, by 2.0 KiB at least |' in report.table([{'experiment': 'llama', **row}])
 
