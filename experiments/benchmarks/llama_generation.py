@@ -68,17 +68,18 @@ def serve_transformers(folder: str, rows: int) -> None:
   import torch
   import transformers
 
-  model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
-  tokens = torch.tensor(prompts(rows), dtype=torch.long)
+  device = 'cuda' if torch.cuda.is_available() else 'cpu'
+  model = transformers.LlamaForCausalLM.from_pretrained(folder).eval().to(device)
+  tokens = torch.tensor(prompts(rows), dtype=torch.long, device=device)
 
   def go_on():
     with torch.inference_mode():
       found = model.generate(
           tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
           max_new_tokens=_TOKENS, min_new_tokens=_TOKENS, pad_token_id=0)
-    return found[:, _PROMPT:].numpy()
+    return found[:, _PROMPT:].cpu().numpy()
 
-  serve(go_on, rows, f'{transformers.__version__}, torch {torch.__version__}')
+  serve(go_on, rows, f'{transformers.__version__}, torch {torch.__version__}, {device}')
 
 
 def main() -> None:
