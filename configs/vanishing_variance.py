@@ -4,7 +4,7 @@ A family of settings that was fixed before any of its results were seen: cells, 
 primary endpoint, correction, and the smallest effect of interest.
 
   python -m experiments.vanishing_variance --config=configs/vanishing_variance.py \
-      --workdir=experiments/results/vanishing_variance
+      --workdir=runs/vanishing_variance
 
 variant   cost
 (none)    about ten hours on two CPU cores; resumes after the last block of seeds

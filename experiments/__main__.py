@@ -3,7 +3,13 @@
 python -m experiments
 """
 
+import sys
+
+from experiments.harness import errors
 from experiments.harness import help as help_texts
 
 if __name__ == '__main__':
+  if sys.argv[1:]:
+    errors.refuse(ValueError(
+        f'unknown argument {sys.argv[1]!r}: python -m experiments.NAME runs a study'))
   print(help_texts.studies())

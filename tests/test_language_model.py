@@ -518,7 +518,7 @@ def test_two_processes_train_as_one_and_one_goes_on(alone, tmp_path, text_file):
       '--config.mesh.tensor=2',
   ]
   said = run_two_processes(arguments, num_devices=4)
-  assert 'alpha.md' in said[0] and 'alpha.md' not in said[1]
+  assert 'index.html' in said[0] and 'index.html' not in said[1]
   one, two = _rows(alone), _rows(folder)
   assert one.keys() == two.keys()
   for name, value in one.items():

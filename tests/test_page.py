@@ -204,7 +204,8 @@ def test_the_answer_of_length_generalization():
   first, second = lengths.answer([{'comparison': 'x'}, _PRIMARY], training)
   assert first == (
       'LayerNorm after attention: +3.6 points of accuracy beyond the training lengths '
-      '[95 %: +2.4, +4.8], p < .001; Baseline 60.2 %, 32 pairs of seeds.')
+      '[95 %: +2.4, +4.8], p < .001; Baseline 60.2 %, 32 pairs of seeds. It is '
+      'ahead.')
   assert second == ('At the training lengths, right: Baseline 99.1 %, LN 99.0 %; both '
                     'learned the task.')
   first, _ = lengths.answer([_PRIMARY | {'p': 0.051}], training)
@@ -315,16 +316,20 @@ def test_the_answer_of_interventions():
   record = {'arm': 'LN', 'intervention': 'a', 'difference': 1.0, 'ci_low': 0.5,
             'ci_high': 1.5, 'restored_percent': 12.4, 'p_holm': 0.3}
   best = record | {'intervention': 'b', 'difference': 2.0, 'p_holm': 0.01}
-  records = [record, best, record | {'difference': 9.0, 'p_holm': _NAN},
+  told = record | {'intervention': 'all weight on the target', 'difference': 30.0,
+                   'restored_percent': 102.0}
+  imposed = told | {'intervention': 'z-scores of training, mean as at N'}
+  records = [record, best, told, imposed, record | {'difference': 9.0, 'p_holm': _NAN},
              best | {'arm': 'Baseline', 'difference': 7.0}]
   found = mechanism(records, {'LN': 95.0, 'Baseline': 89.0})
   assert found == [
-      'LN: of all changes of the attention output, "b" restores most accuracy beyond '
-      'the training lengths, +2.0 points [95 %: +0.5, +1.5], 12 % of what is lost, '
-      'p = .010 by Holm.',
+      'LN: of the changes of the attention output that do not know the target, "b" '
+      'restores most accuracy beyond the training lengths, +2.0 points [95 %: +0.5, '
+      '+1.5], 12 % of what is lost, p = .010 by Holm. Told the target, up to 102 % '
+      'come back, which does not tell variance from dispersion.',
       'Baseline: no verdict, 89.0 % right at the shortest length is too little to '
       'lose.']
-  assert 'fewer than two seeds' in mechanism(records[2:3], {'LN': 95.0})[0]
+  assert 'fewer than two seeds' in mechanism(records[4:5], {'LN': 95.0})[0]
 
 
 def test_the_answer_of_recency_bias():
@@ -358,10 +363,11 @@ def test_the_answer_of_measurements():
              for t, low in ((1, _NAN), (2, _NAN), (4, 3.5))]
   layers = [{'shuffled_recency_probability': x} for x in (0.75, 0.81, _NAN)]
   assert measure(windows, layers) == [
-      'Perplexity in blocks of L = 512 tokens: 31.',
-      'At 4 L it is 4 times as high [95 %: 3.5, 9].',
+      'Perplexity is 31 in blocks of L = 512 tokens, and 4 times as high [95 %: 3.5, '
+      '9] at 4 L.',
       'Recency probability of shuffled text, where 0.5 is no order: from 0.75 to 0.81 '
       'over the 2 layers.']
-  assert measure(windows[:2], [])[1] == 'At 2 L it is 2 times as high.'
+  assert measure(windows[:2], []) == [
+      'Perplexity is 31 in blocks of L = 512 tokens, and 2 times as high at 2 L.']
   assert measure((), ()) == []
   assert not re.search('times', measure(windows[:1], ())[0])

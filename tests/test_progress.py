@@ -70,11 +70,11 @@ def test_a_line_every_half_minute_of_80_columns(clock, capsys):
   shown = Progress(1_000_000, 'seed-steps', clock=clock)
   for _ in range(7):
     clock.now += 10
-    shown.show('a name that is far too long for a line ' * 3, 12_000)
+    shown.show('a name that is far too long for a line ' * 3 + 'loss 0.0123', 12_000)
   lines = capsys.readouterr().out.splitlines()
   assert len(lines) == 3 and all(len(line) <= 80 for line in lines)
-  assert lines[-1].startswith('  8%  a name that is far too long')
-  assert lines[-1].endswith('  1,200 seed-steps/s, 13 min left')
+  assert lines[-1].startswith('  8%  a name that is far too')
+  assert lines[-1].endswith('… loss 0.0123  1,200 seed-steps/s, 13 min left')
 
 
 @pytest.mark.parametrize('seconds, words', [

@@ -45,6 +45,9 @@ def answer(
   out = f' Did not learn the training lengths: {", ".join(failed)}.' if failed else ''
   if not learned:
     return f'{title}: no verdict, as no model has learned the training lengths.'
+  if len(records) == 1:
+    return (f'{title}: at {length} bits, the squared error of {learned[0]["model"]}, '
+            f'alone in this figure, is {short(learned[0][f"error_{length}"])}.')
   best = min(learned, key=lambda r: r[f'error_{length}'])
   text = (f'{title}: at {length} bits, the least squared error is that of '
           f'{best["model"]}, {short(best[f"error_{length}"])}')

@@ -89,7 +89,9 @@ def write(workdir: epath.PathLike) -> Report:
   found = [
       answer(table.title, table.records, longest,
                     None if figure.control is None else _label(figure, figure.control))
-      for table, figure in zip(tables, shown.values(), strict=True)
+      # Figures with something to compare first.
+      for table, figure in sorted(zip(tables, shown.values(), strict=True),
+                                  key=lambda pair: len(pair[1].cells) == 1)
   ]
   missing = [f'{cell.experiment}/{cell.arm} has {len(seeds)} of {asked} seeds'
              for cell, seeds in have.items() if len(seeds) < asked]

@@ -97,8 +97,8 @@ class Progress:
 
   def facts(self) -> dict[str, float]:
     """Returns the last rate and the seconds of measuring, to be kept with the run."""
-    return {f'{self._unit} a second': round(self.rate, 2),
-            'seconds of measuring': round(self._measured, 1)}
+    rate = {f'{self._unit} a second': round(self.rate, 2)} if self.rate else {}
+    return rate | {'seconds of measuring': round(self._measured, 1)}
 
   @property
   def rate(self) -> float:
@@ -123,12 +123,18 @@ class Progress:
     per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
     left = f'{per_second} {self._unit}/s, {_words(self.left())} left'
     if self._bar:
-      self._bar.update(self._task, description=what[:_WIDTH - 20 - len(left)],
+      self._bar.update(self._task, description=_short(what, _WIDTH - 20 - len(left)),
                        completed=self._done, left=left)
     elif at_once or now - self._printed >= self._every:
       self._printed = now
-      room = _WIDTH - 8 - len(left)
-      print(f'{share:4.0%}  {what[:room]}  {left}', flush=True)
+      what = _short(what, _WIDTH - 8 - len(left))
+      print(f'{share:4.0%}  {what}  {left}', flush=True)
+
+
+def _short(text: str, room: int) -> str:
+  """Cuts the middle of a text, because its end has the loss."""
+  end = min(len(text), 12)
+  return text if len(text) <= room else f'{text[:room - end - 1]}…{text[-end:]}'
 
 
 def _words(seconds: float) -> str:

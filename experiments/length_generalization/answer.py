@@ -39,7 +39,9 @@ def verdict(record: Record) -> str:
   text = (f'LayerNorm after attention: {difference} points of accuracy beyond the '
           f'training lengths [95 %: {ends}], {p_words(record["p"])}; Baseline '
           f'{number(record["control"], ".1f")} %, {record["pairs"]} pairs of seeds.')
-  if record['p'] >= 0.05:
+  if record['p'] < 0.05:
+    text += f' It is {"ahead" if record["difference"] > 0 else "behind"}.'
+  else:
     text += (f' No difference was found; one of {least} points would be found four '
              'times in five.')
   return text

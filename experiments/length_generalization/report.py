@@ -60,7 +60,8 @@ def write(workdir: epath.PathLike) -> Report:
             f'{trained_up_to}.')
   primary = main[0].records if main and main[0].name == 'primary_endpoint' else ()
   found = answer(primary, by_name['training'].records)
-  words = task.replace('_', ', ').capitalize()
+  growing = ', growing' if task.endswith('_growing') else ''
+  words = task.removesuffix('_growing').replace('_', ' ').capitalize() + growing
   return Report(
       f'{words}: does LayerNorm after attention help at longer inputs?', found,
       [*main, *by_name.values()], paths, max(len(main), 1), said)

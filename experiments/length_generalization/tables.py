@@ -225,7 +225,8 @@ def _primary_endpoint(
       f'{few}{left_out(comparisons)}'
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
-  return Table('primary_endpoint', title, columns, records, note)
+  short = 'comparison', 'difference [95 %]', 'p', 'at 5 %'
+  return Table('primary_endpoint', title, columns, records, note, short)
 
 
 def _span(lengths: Sequence[int]) -> str:

@@ -16,15 +16,16 @@ def answer(perplexity: Sequence[Record], recency: Sequence[Record]) -> list[str]
   said = []
   own = [r for r in perplexity if r['times_trained'] == 1]
   if own:
-    said.append(f'Perplexity in blocks of L = {own[0]["tokens"]:,} tokens: '
-                f'{number(own[0]["block_perplexity"], ".3g")}.')
+    said.append(f'Perplexity is {number(own[0]["block_perplexity"], ".3g")} in blocks '
+                f'of L = {own[0]["tokens"]:,} tokens')
   longest = max(perplexity, key=lambda r: r['tokens'], default=None)
   if longest and longest['times_trained'] > 1 and longest['block_ratio'] > 0:
     ends = [longest[f'block_ratio{end}'] for end in ('_low', '_high')]
     interval = '' if math.isnan(ends[0]) else (
         f' [95 %: {number(ends[0], ".3g")}, {number(ends[1], ".3g")}]')
-    said.append(f'At {longest["times_trained"]:g} L it is '
-                f'{number(longest["block_ratio"], ".3g")} times as high{interval}.')
+    said.append(f'{number(longest["block_ratio"], ".3g")} times as high{interval} at '
+                f'{longest["times_trained"]:g} L')
+  said = [f'{", and ".join(said)}.'] if said else []
   shuffled = [r for r in recency if not math.isnan(r['shuffled_recency_probability'])]
   if shuffled:
     values = [r['shuffled_recency_probability'] for r in shuffled]

@@ -3,12 +3,21 @@
 from collections.abc import Sequence
 import math
 
+from experiments.mechanism.figures import IMPOSED, INTERVENTIONS
 from vvlen.reporting.endpoints import LEARNED
 from vvlen.reporting.tables import number, p_words, Record
+
+# Changes that know the target: no model could make them.
+_TOLD = [INTERVENTIONS[name][0] for name in ('reweighted', 'one_hot')]
+# These take z-scores from short inputs, where the target is known.
+_IMPOSED = [label for label, _, _ in IMPOSED.values()]
 
 
 def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
   """Says, for each arm, which change of the attention output restores most accuracy.
+
+  Changes that know the target are told apart: that they restore all does not tell
+  vanishing variance from dispersed attention.
 
   Args:
     records: of the table `mechanism`.
@@ -20,7 +29,8 @@ def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
       said.append(f'{arm}: no verdict, {number(accuracy, ".1f")} % right at the '
                   'shortest length is too little to lose.')
       continue
-    own = [r for r in records if r['arm'] == arm and math.isfinite(r['p_holm'])]
+    tested = [r for r in records if r['arm'] == arm and math.isfinite(r['p_holm'])]
+    own = [r for r in tested if r['intervention'] not in (*_TOLD, *_IMPOSED)]
     if not own:
       said.append(f'{arm}: no verdict, fewer than two seeds that differ.')
       continue
@@ -30,8 +40,13 @@ def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
     lost = ('' if math.isnan(best['restored_percent']) else
             f', {number(best["restored_percent"], ".0f")} % of what is lost')
     said.append(
-        f'{arm}: of all changes of the attention output, "{best["intervention"]}" '
-        f'restores most accuracy beyond the training lengths, '
+        f'{arm}: of the changes of the attention output that do not know the target, '
+        f'"{best["intervention"]}" restores most accuracy beyond the training lengths, '
         f'{number(best["difference"], "+.1f")} points [95 %: {ends}]{lost}, '
         f'{p_words(best["p_holm"])} by Holm{found}.')
+    told = [r['restored_percent'] for r in tested if r['intervention'] in _TOLD
+            and math.isfinite(r['restored_percent'])]
+    if told:
+      said[-1] += (f' Told the target, up to {number(max(told), ".0f")} % come back, '
+                   'which does not tell variance from dispersion.')
   return said

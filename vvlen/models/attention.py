@@ -257,9 +257,13 @@ def post_norm_attention(
     [..., m, h, d] and the options of `nn.dot_product_attention` to [..., n, h, d].
 
   Raises:
+    TypeError: if the norm is neither a module nor a function.
     ValueError: when the returned function is called, if NNX calls it and the norm is a
       linen module, or the reverse: the norm's parameters would not be trained.
   """
+  if not callable(norm):
+    raise TypeError(f'norm must be a module or a function, such as '
+                    f'PostAttentionNorm({norm!r}): {norm!r}')
   # If flax.nnx was never imported, the norm cannot be one of its modules.
   nnx = sys.modules.get('flax.nnx')
   if nnx is not None and isinstance(norm, nnx.Module):

@@ -11,6 +11,8 @@ With p, q the softmax over the vocabulary of rows of w1 and w2, in nats,
   SCE  = −Σ q log p − Σ p log q = H(p) + H(q) + KL(p‖q) + KL(q‖p)
   loss = (CE₁ + CE₂)/2 + α SCE,    α in [0.1, 0.3]; α = 0 is the baseline
 
+  misalignment_loss = SCE,         two_window_loss = loss
+
 CE being the mean over the L − 1 next tokens inside a window. In each pair of rows, w1
 has the longer context, by e tokens. The gradient of SCE in the logits of p,
 

@@ -119,9 +119,10 @@ def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> 
   parts += ['## More tables'] if others else []
   parts += [markdown(table).rstrip() for table in others]
   parts += ['## How it was run', _REMAKE]
-  for facts in (_starts(stored), _settings(stored)):
+  for title, facts in (('The last start', _starts(stored)),
+                       ('All settings', _settings(stored))):
     lines = [f'- {name}: `{value}`' for name, value in facts]
-    parts += ['\n'.join(lines)] if lines else []
+    parts += [f'### {title}', '\n'.join(lines)] if lines else []
   return '\n\n'.join(part for part in parts if part) + '\n'
 
 

@@ -29,6 +29,7 @@ class Table(NamedTuple):
   columns: Mapping[str, Callable[[Record], str]]  # header -> cell, in Markdown
   records: Sequence[Record]  # one per row, of plain values, as in the CSV
   note: str
+  short: Sequence[str] = ()  # the columns for a terminal; () for all
 
 
 # Characters that LaTeX has no letter for, or that it would take for commands.
@@ -72,12 +73,19 @@ def grid(table: Table, width: int | None = None) -> str:
 
   Args:
     table: the table.
-    width: the most characters of a line. Columns on the right that do not fit are left
-      out, but never the first one. None: no limit.
+    width: the most characters of a line; then only `table.short` is shown. The last
+      column of these is cut to fit. Of other tables, columns on the right that do not
+      fit are left out, but never the first one. None: no limit.
   """
-  body = [[cell(r) for cell in table.columns.values()] for r in table.records]
-  columns = [*zip(list(table.columns), *body, strict=True)]
+  names = (width is not None and table.short) or [*table.columns]
+  body = [[table.columns[name](r) for name in names] for r in table.records]
+  columns = [*zip(names, *body, strict=True)]
   widths = [max(map(len, column)) for column in columns]
+  if width is not None and table.short:
+    room = max(width - sum(widths[:-1]) - 3 * len(widths) - 1, 1)
+    columns[-1] = tuple(text if len(text) <= room else f'{text[:room - 1]}…'
+                        for text in columns[-1])
+    widths[-1] = min(widths[-1], room)
   ends = itertools.accumulate((w + 3 for w in widths), initial=1)
   fit = sum(width is None or end <= width for end in [*ends][1:])
   columns, widths = columns[:max(fit, 1)], widths[:max(fit, 1)]
