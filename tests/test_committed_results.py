@@ -10,7 +10,6 @@ import pytest
 
 from experiments.harness import reports
 from tests.conftest import ROOT
-from vvlen.reporting import page
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
@@ -55,7 +54,7 @@ def test_a_committed_run_is_remade_from_its_results(name, tmp_path):
   copy = tmp_path / name
   shutil.copytree(RESULTS / name, copy, ignore=shutil.ignore_patterns(
       'tables', 'figures', '*.md'))
-  page.write(epath.Path(copy), reports.writer(reports.study_of(copy))(copy))
+  reports.make(epath.Path(copy))
   assert (copy / 'index.md').read_text() == (RESULTS / name / 'index.md').read_text()
   for suffix in ('.md', '.csv', '.png'):
     # Of counting's repetitions, only what their pages show is committed.

@@ -21,6 +21,7 @@ from experiments.compile import (
     report,
 )
 from experiments.length_generalization import training
+from vvlen import sharding
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.llama import abstract_params
 from vvlen.sharding import platform
@@ -48,7 +49,7 @@ def _turning(mesh, turns):
 
 
 def test_operations_are_those_of_all_turns_and_devices():
-  function, x = _turning(programs.seeds_mesh(jax.devices()), 5)
+  function, x = _turning(sharding.seed_mesh(jax.devices()), 5)
   product = 2 * 2 * 3 * 3 * 3
   assert operations.operations(function.trace(x).jaxpr) == 8 * 5 * product
   y = jnp.zeros((4, 7))
@@ -64,7 +65,7 @@ def test_operations_are_those_of_all_turns_and_devices():
 
 @pytest.mark.parametrize('turns', [2, 7])
 def test_collectives_and_bytes_are_those_of_all_turns(turns):
-  function, x = _turning(programs.seeds_mesh(jax.devices()), turns)
+  function, x = _turning(sharding.seed_mesh(jax.devices()), turns)
   found = hlo.traffic(function.lower(x).compile().as_text())
   size = 2 * 3 * 3 * 4
   assert found.collectives == {'all-reduce': (turns, turns * size)}
@@ -263,7 +264,7 @@ def test_an_ensemble_compiles_for_a_slice(tpus):
 
 @pytest.mark.parametrize('precision', [None, 'float32'])
 def test_the_attention_kernel_compiles_at_the_precision_of_experiments(tpus, precision):
-  mesh, seen = programs.seeds_mesh(tpus), []
+  mesh, seen = sharding.seed_mesh(tpus), []
 
   def local(x):
     seen.append(platform.target())
@@ -277,7 +278,7 @@ def test_the_attention_kernel_compiles_at_the_precision_of_experiments(tpus, pre
 
 
 def test_a_program_that_does_not_fit_says_by_how_much(tpus):
-  mesh = programs.seeds_mesh(tpus)
+  mesh = sharding.seed_mesh(tpus)
   x = _array(mesh, 4, 3 * 2**30)  # 12 GiB on each chip, twice
   function = jax.jit(lambda x, y: x @ x.T + y.sum())
   program = programs.Program(function, (x, x), mesh, 1, 1, 'too large')
@@ -288,7 +289,7 @@ def test_a_program_that_does_not_fit_says_by_how_much(tpus):
 
 def test_loops_of_a_slice_have_their_turns(tpus):
   for turns in (3, 9):
-    function, x = _turning(programs.seeds_mesh(tpus), turns)
+    function, x = _turning(sharding.seed_mesh(tpus), turns)
     with jax.default_matmul_precision('float32'):
       found = hlo.traffic(function.lower(
           jax.ShapeDtypeStruct((8, 3, 3), jnp.float32, sharding=x.sharding)

@@ -21,6 +21,7 @@ from experiments.language_model import sharded
 from experiments.language_model import training as language_model
 from experiments.length_generalization import training as length_generalization
 from experiments.recency_bias.cells import make_cells
+from vvlen import sharding
 from vvlen.models.llama.model import Llama
 from vvlen.sharding import mesh as partition
 from vvlen.simulation import chunks, recency_simulation
@@ -50,11 +51,6 @@ class Program(NamedTuple):
   kept: int = 0  # bytes of a chip that temporaries have at least, if known by counting
 
 
-def seeds_mesh(devices: Any) -> Mesh:
-  """Returns a mesh of the axis 'seed' over devices."""
-  return Mesh(np.array(devices), ('seed',), axis_types=(AxisType.Auto,))
-
-
 def _model_mesh(devices: Any) -> Mesh:
   axes = _AXES.get(len(devices), (1, len(devices), 1))
   return Mesh(np.array(devices).reshape(axes), partition.AXES,
@@ -82,7 +78,7 @@ def _ensemble(
     what: the model, for the note.
     data: what all seeds share, as shapes.
   """
-  mesh, train = seeds_mesh(devices), config.train
+  mesh, train = sharding.seed_mesh(devices), config.train
   a_chip = math.ceil(config.num_seeds / mesh.size)
   count = a_chip * mesh.size
   keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.arange(count)))
@@ -129,7 +125,7 @@ def _language_model(devices: Any) -> Program:
 def _recency(devices: Any) -> Program:
   cells = [cell for cell in make_cells(recency_config.get_config().to_dict())
            if cell.group == 'panels']
-  cell, mesh = cells[-1], seeds_mesh(devices)
+  cell, mesh = cells[-1], sharding.seed_mesh(devices)
   simulation = recency_simulation(
       num_tokens=cell.num_tokens, width=cell.width, anisotropy=cell.anisotropy,
       layer_norm=cell.layer_norm, residual=cell.residual, sampler=cell.sampler)

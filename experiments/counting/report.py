@@ -25,13 +25,13 @@ from experiments.counting.cells import (
 )
 from experiments.counting.figures import FLOOR
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.page import Report
+from vvlen.reporting.page import Report, unfinished
 from vvlen.reporting.results import by_seed, Index
 from vvlen.reporting.tables import (
   name_seeds,
   p_value,
   Table,
-  write_table,
+  write_tables,
 )
 from vvlen.statistics import (
   corrected,
@@ -88,19 +88,18 @@ def write(workdir: epath.PathLike) -> Report:
     paths = plots.save(folder / 'figures', drawn)
   found = [
       answer(table.title, table.records, longest,
-                    None if figure.control is None else _label(figure, figure.control))
+             None if figure.control is None else _label(figure, figure.control))
       # Figures with something to compare first.
       for table, figure in sorted(zip(tables, shown.values(), strict=True),
                                   key=lambda pair: len(pair[1].cells) == 1)
   ]
   missing = [f'{cell.experiment}/{cell.arm} has {len(seeds)} of {asked} seeds'
              for cell, seeds in have.items() if len(seeds) < asked]
-  for each in tables:
-    write_table(folder, each)
+  write_tables(folder, tables)
   return Report(
       'Which positions and targets let transformers count beyond the training lengths?',
       found, tables, paths, len(tables),
-      f'The run is not finished: {", ".join(missing)}.' if missing else '')
+      unfinished(missing))
 
 
 def table(

@@ -27,10 +27,12 @@ def fields(words: list[str], text: str) -> str:
 
   Args:
     words: a command line; its --config is shown, a file with a variant if it has one.
-    text: shown otherwise is the first config file that this text mentions.
+    text: shown otherwise is the config file of the first command in this text, or
+      else the first that it mentions.
   """
   given = [word.partition('=')[2] for word in words if re.match('--?config=', word)]
-  mentioned = re.findall(r'configs/\w+\.py', text)
+  mentioned = (re.findall(r'--config=(configs/\w+\.py)', text)
+               or re.findall(r'configs/\w+\.py', text))
   if not given and not mentioned:
     return ''
   name, _, variant = (given or mentioned)[0].partition(':')

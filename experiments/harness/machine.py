@@ -37,13 +37,18 @@ def use_devices(num_parts: int | None = None) -> None:
   flag = '--xla_cpu_multi_thread_eigen=false'
   os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'.strip()
   if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
-    cache = os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache'))
-    jax.config.update('jax_compilation_cache_dir', f'{cache}/vvlen')
+    jax.config.update('jax_compilation_cache_dir', cache_folder())
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
   if jax.default_backend() != 'cpu':
     # Products of float32 are computed in float32, not in TF32 or bfloat16.
     jax.config.update('jax_default_matmul_precision', 'float32')
+
+
+def cache_folder() -> str:
+  """Returns the folder of this machine for what can be made again."""
+  cache = os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache'))
+  return f'{cache}/vvlen'
 
 
 def session() -> dict[str, Any]:

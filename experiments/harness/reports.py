@@ -30,12 +30,18 @@ def show(workdir: epath.PathLike) -> None:
   if '://' not in str(workdir) and folder.exists() and not os.access(folder, os.W_OK):
     folder = _copy(folder)
     print(f'{workdir} cannot be written to: tables and figures are in {folder}.')
-  report = writer(study_of(folder))(folder)
-  path, *_ = page.write(folder, report)
+  report, path = make(folder)
   print('', *said(report, shutil.get_terminal_size().columns), sep='\n')
   took = page.elapsed(folder)
   print(f'Open {path} for all tables and figures.',
         *[f'The last start took {took}.'] * bool(took))
+
+
+def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:
+  """Writes tables, figures and page of a run; returns its report and index.html."""
+  report = writer(study_of(folder))(folder)
+  path, _ = page.write(folder, report)
+  return report, path
 
 
 def show_all(folder: epath.PathLike) -> None:
@@ -50,8 +56,7 @@ def show_all(folder: epath.PathLike) -> None:
   folder, lines = epath.Path(folder), []
   for path in sorted(folder.glob('*/results.csv')) if folder.exists() else []:
     run = path.parent
-    report = writer(study_of(run))(run)
-    page.write(run, report)
+    report, _ = make(run)
     found = ' '.join(filter(None, (report.missing, *report.answer[:1])))
     lines.append(f'- [{run.name}]({run.name}/index.md). *{report.title}* {found}')
     print(lines[-1], flush=True)

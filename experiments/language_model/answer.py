@@ -6,7 +6,7 @@ from typing import Any
 from experiments.language_model.figures import times
 from experiments.language_model.tables import compare, endpoint
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import number, p_words
+from vvlen.reporting.tables import interval_words, number, p_words
 from vvlen.statistics import mean_interval
 
 
@@ -36,10 +36,10 @@ def answer(family: Any, run: Any, index: Index, vocabulary: int | None) -> list[
   if primary is None or test is None or math.isnan(test.p):
     return ['No verdict: fewer than two pairs of seeds, or no arm with α = 0.1.',
             f'{trained}.']
-  ends = ', '.join(number(x, '+.3f') for x in (test.ci_low, test.ci_high))
+  interval = interval_words(test.ci_low, test.ci_high, '+.3f')
   found = '' if test.p < 0.05 else '; no difference was found'
   return [
       f'The misalignment term with α = {primary.weight:g} changes log perplexity at '
       f'{times(at // run.length)}, {at} tokens, by '
-      f'{number(test.mean_difference, "+.3f")} nats [95 %: {ends}], '
+      f'{number(test.mean_difference, "+.3f")} nats {interval}, '
       f'{p_words(test.p)}, {test.num_pairs} pairs of seeds{found}.', f'{trained}.']

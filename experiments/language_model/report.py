@@ -16,8 +16,8 @@ from experiments.language_model import figures, tables
 from experiments.language_model.answer import answer
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.page import Report
-from vvlen.reporting.tables import write_table
+from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.tables import write_tables
 
 EXPERIMENT = 'language_model'
 BYTES = 256  # words of a text that is read as bytes
@@ -86,12 +86,11 @@ def write(workdir: epath.PathLike) -> Report:
   found = answer(present[0], run, index, words) if present else []
   missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
              for name, seeds in have.items() if seeds < run.num_seeds]
-  for each in made:
-    write_table(folder, each)
+  write_tables(folder, made)
   return Report(
       'Does aligning short and long contexts help language models at longer ones?',
       found, made, paths, 1,
-      f'The run is not finished: {", ".join(missing)}.' if missing else '')
+      unfinished(missing))
 
 
 def families(run: Run, there: set[str]) -> list[Family]:

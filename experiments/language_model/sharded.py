@@ -228,7 +228,7 @@ def _measure(config, programs, key, text, place, mesh):
   """Returns a function: parameters -> {metric: {length: float}}."""
   test_key = ensemble.purpose_key(key, ensemble.TEST)
   starts = np.asarray(training.draw_starts(config, test_key, len(text.held_out)))
-  longest = max(config.evaluate.lengths) * config.train.max_length
+  longest = training.longest_segment(config)
   segments = np.stack([text.held_out[x:x + longest] for x in starts.tolist()])
   # Each batch has one segment for each device of the axes data x fsdp.
   at_once = mesh.shape['data'] * mesh.shape['fsdp']

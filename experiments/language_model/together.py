@@ -20,7 +20,7 @@ from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
 from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
-from vvlen.tasks.tokens import Stream
+from vvlen.tasks.tokens import narrowest, Stream
 from vvlen.training import checkpoint, ensemble
 
 _SEGMENTS_AT_ONCE = 8  # in one batch when measuring
@@ -40,7 +40,7 @@ def make_programs(
   """Builds the functions that train and measure blocks of seeds of an arm."""
   train, arm = config.train, config.arms[name]
   # The narrowest dtype, because every device holds the whole text.
-  narrow = np.uint16 if text.tokenizer.vocab_size <= 2**16 else np.int32
+  narrow = narrowest(text.tokenizer)
   stream = Stream(text.documents, text.tokenizer.begin)[:].astype(narrow)
   trainer = ensemble.make_trainer(
       training.problem(config, arm, model, training.num_steps(config, arm)),

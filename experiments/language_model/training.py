@@ -5,7 +5,6 @@ import functools
 import hashlib
 import importlib.metadata
 import math
-import os
 import pathlib
 import platform
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.harness import machine
 from vvlen.models import llama
 from vvlen.models.llama.layers import stacked
 from vvlen.models.llama.model import Llama, output_table
@@ -49,7 +49,7 @@ def read_text(config: Any) -> Text:
   """Reads, splits and encodes the text of a configuration.
 
   The text is read once to identify it, one document at a time. If it is long and not
-  encoded yet, it is read again and its tokens are written to a file in `_cache`;
+  encoded yet, it is read again and its tokens are written to a file in the cache;
   processes map that file into their memory, and hold some 32 bytes for each document. A
   short text's tokens are held in memory.
 
@@ -86,11 +86,12 @@ def read_text(config: Any) -> Text:
     cut = text.held_out if count == 1 else ''
     library = importlib.metadata.version('tokenizers') if path else ''
     name = f'{whole.fingerprint} {kind} {library} {cut}'
-    file = _cache() / f'{hashlib.sha256(name.encode()).hexdigest()[:32]}.tokens'
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    file = pathlib.Path(machine.cache_folder(), 'texts', f'{digest}.tokens')
     encoded = tokens.encode_once(parts, tokenizer, file)
   training_part = Documents(encoded, train)
   stream = Stream(Documents(encoded, held_out), tokenizer.begin)
-  longest = max(config.evaluate.lengths) * config.train.max_length
+  longest = longest_segment(config)
   if len(stream) < longest:
     raise ValueError(
         f'the held-out text has {len(stream)} tokens, fewer than the longest window of '
@@ -122,12 +123,6 @@ def _parts(
       yield text
   if digest.hexdigest() != whole.fingerprint:
     raise ValueError(f'the text {config.text.path} changed while it was read')
-
-
-def _cache() -> pathlib.Path:
-  """Returns the folder of this machine for the tokens of long texts."""
-  cache = os.environ.get('XDG_CACHE_HOME', os.path.expanduser('~/.cache'))
-  return pathlib.Path(cache, 'vvlen', 'texts')
 
 
 def _tokenizer_path(config: Any) -> epath.Path | None:
@@ -265,18 +260,22 @@ def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
       make_optimizer(config, num_steps))
 
 
+def longest_segment(config: Any) -> int:
+  """Returns the number of tokens of a segment of the test data."""
+  return max(config.evaluate.lengths) * config.train.max_length
+
+
 def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:
   """Draws the test data of a seed, [segments, longest length] int32."""
-  longest = max(config.evaluate.lengths) * config.train.max_length
+  longest = longest_segment(config)
   starts = draw_starts(config, key, len(text))
   return text[starts[:, None] + jnp.arange(longest)[None]].astype(jnp.int32)
 
 
 def draw_starts(config: Any, key: jax.Array, length: int) -> jax.Array:
   """Draws where segments of the test data begin in a text of a length, [segments]."""
-  longest = max(config.evaluate.lengths) * config.train.max_length
   return jax.random.randint(
-      key, (config.evaluate.num_segments,), 0, length - longest + 1)
+      key, (config.evaluate.num_segments,), 0, length - longest_segment(config) + 1)
 
 
 def evaluate(

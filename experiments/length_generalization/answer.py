@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 import math
 
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.tables import number, p_words, Record
+from vvlen.reporting.tables import interval_words, number, p_words, Record
 
 PRIMARY = 'LN − Baseline'
 NOT_LEARNED = 'not learned'  # instead of a verdict
@@ -22,7 +22,7 @@ def answer(primary: Sequence[Record], training: Sequence[Record]) -> list[str]:
     return ['No answer: the run has not both the Baseline and LN.']
   accuracy = {r['arm']: r['median_accuracy'] for r in training
               if r['arm'] in ('Baseline', 'LN')}
-  return [verdict(record), learned(accuracy)]
+  return [verdict(record)] + [learned(accuracy)] * bool(accuracy)
 
 
 def verdict(record: Record) -> str:
@@ -33,11 +33,11 @@ def verdict(record: Record) -> str:
   if math.isnan(record['p']):
     return ('No verdict: there are fewer than two pairs of seeds, or all of them have '
             'the same difference.')
-  ends = ', '.join(number(record[name], '+.1f') for name in ('ci_low', 'ci_high'))
+  interval = interval_words(record['ci_low'], record['ci_high'], '+.1f')
   difference, least = (number(record[name], form) for name, form in (
       ('difference', '+.1f'), ('smallest_detectable', '.1f')))
   text = (f'LayerNorm after attention: {difference} points of accuracy beyond the '
-          f'training lengths [95 %: {ends}], {p_words(record["p"])}; Baseline '
+          f'training lengths {interval}, {p_words(record["p"])}; Baseline '
           f'{number(record["control"], ".1f")} %, {record["pairs"]} pairs of seeds.')
   if record['p'] < 0.05:
     text += f' It is {"ahead" if record["difference"] > 0 else "behind"}.'
@@ -49,8 +49,6 @@ def verdict(record: Record) -> str:
 
 def learned(accuracy: Mapping[str, float]) -> str:
   """Says how well arms do at the training lengths, from their accuracies in %."""
-  if not accuracy:
-    return ''
   shares = ', '.join(f'{arm} {number(x, ".1f")} %' for arm, x in accuracy.items())
   failed = [arm for arm, x in accuracy.items() if not x >= 100 * LEARNED]
   if not failed:

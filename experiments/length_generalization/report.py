@@ -11,9 +11,9 @@ from experiments.length_generalization.answer import answer
 from experiments.length_generalization.tables import main_table, make_tables
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.page import Report
+from vvlen.reporting.page import Report, unfinished
 from vvlen.reporting.plots import ARMS
-from vvlen.reporting.tables import write_table
+from vvlen.reporting.tables import write_tables
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -37,8 +37,7 @@ def write(workdir: epath.PathLike) -> Report:
   if odd := {row.experiment for row in rows} - {task}:
     raise ValueError(f'{folder} holds results of {task} and of {", ".join(odd)}')
   tables = make_tables(index, trained_up_to, task)
-  for table in tables:
-    write_table(folder, table)
+  write_tables(folder, tables)
   paths = figures.write(
       folder / 'figures',
       index,
@@ -54,7 +53,7 @@ def write(workdir: epath.PathLike) -> Report:
       for arm in arms
       if (have := len(index.get((arm, 'training_loss', None), {}))) < num_seeds
   ]
-  said = f'The run is not finished: {", ".join(missing)}.' if missing else ''
+  said = unfinished(missing)
   if not arms:
     said = ('There is no config.json: it is assumed that training lengths end at '
             f'{trained_up_to}.')

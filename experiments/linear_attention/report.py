@@ -6,8 +6,8 @@ from experiments.linear_attention import figures, tables
 from experiments.linear_attention.answer import answer
 from experiments.linear_attention.tables import Indices, Setting
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.page import Report
-from vvlen.reporting.tables import write_table
+from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.tables import write_tables
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -51,9 +51,8 @@ def write(workdir: epath.PathLike) -> Report:
   missing = [
       f'{s.name} has {seeds} of {asked} seeds' for s, index in indices.items()
       if (seeds := len(tables.trained_loss(index))) < asked]
-  for table in made:
-    write_table(folder, table)
+  write_tables(folder, made)
   return Report(
       "Does gradient descent find the best linear attention, and is it the paper's?",
       answer(made[0].records, made[1].records), made, paths, 1,
-      f'The run is not finished: {", ".join(missing)}.' if missing else '')
+      unfinished(missing))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 import math
 
-from vvlen.reporting.tables import number, Record
+from vvlen.reporting.tables import interval_words, number, Record
 
 
 def answer(perplexity: Sequence[Record], recency: Sequence[Record]) -> list[str]:
@@ -20,9 +20,8 @@ def answer(perplexity: Sequence[Record], recency: Sequence[Record]) -> list[str]
                 f'of L = {own[0]["tokens"]:,} tokens')
   longest = max(perplexity, key=lambda r: r['tokens'], default=None)
   if longest and longest['times_trained'] > 1 and longest['block_ratio'] > 0:
-    ends = [longest[f'block_ratio{end}'] for end in ('_low', '_high')]
-    interval = '' if math.isnan(ends[0]) else (
-        f' [95 %: {number(ends[0], ".3g")}, {number(ends[1], ".3g")}]')
+    low, high = (longest[f'block_ratio{end}'] for end in ('_low', '_high'))
+    interval = '' if math.isnan(low) else f' {interval_words(low, high, ".3g")}'
     said.append(f'{number(longest["block_ratio"], ".3g")} times as high{interval} at '
                 f'{longest["times_trained"]:g} L')
   said = [f'{", and ".join(said)}.'] if said else []

@@ -33,7 +33,7 @@ from vvlen.reporting.tables import (
   number,
   Record,
   Table,
-  write_table,
+  write_tables,
 )
 from vvlen.statistics import percentiles_cover, resampled_means
 
@@ -77,8 +77,7 @@ def write(workdir: epath.PathLike) -> Report:
   made = [table for table in made if table.records]
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(values, length))
-  for table in made:
-    write_table(folder, table)
+  write_tables(folder, made)
   records = {table.name: table.records for table in made}
   done = len(finished.finished(folder, measurement_of))
   missing = (f'The run is not finished: {asked - done} of {asked} measurements are '

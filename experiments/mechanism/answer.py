@@ -5,7 +5,7 @@ import math
 
 from experiments.mechanism.figures import IMPOSED, INTERVENTIONS
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.tables import number, p_words, Record
+from vvlen.reporting.tables import interval_words, number, p_words, Record
 
 # Changes that know the target: no model could make them.
 _TOLD = [INTERVENTIONS[name][0] for name in ('reweighted', 'one_hot')]
@@ -16,8 +16,8 @@ _IMPOSED = [label for label, _, _ in IMPOSED.values()]
 def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
   """Says, for each arm, which change of the attention output restores most accuracy.
 
-  Changes that know the target are told apart: that they restore all does not tell
-  vanishing variance from dispersed attention.
+  Changes that know the target are reported separately: they restore all accuracy
+  whether variance vanishes or attention disperses.
 
   Args:
     records: of the table `mechanism`.
@@ -35,14 +35,14 @@ def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
       said.append(f'{arm}: no verdict, fewer than two seeds that differ.')
       continue
     best = max(own, key=lambda r: r['difference'])
-    ends = ', '.join(number(best[name], '+.1f') for name in ('ci_low', 'ci_high'))
+    interval = interval_words(best['ci_low'], best['ci_high'], '+.1f')
     found = '' if best['p_holm'] < 0.05 else ', no difference found'
     lost = ('' if math.isnan(best['restored_percent']) else
             f', {number(best["restored_percent"], ".0f")} % of what is lost')
     said.append(
         f'{arm}: of the changes of the attention output that do not know the target, '
         f'"{best["intervention"]}" restores most accuracy beyond the training lengths, '
-        f'{number(best["difference"], "+.1f")} points [95 %: {ends}]{lost}, '
+        f'{number(best["difference"], "+.1f")} points {interval}{lost}, '
         f'{p_words(best["p_holm"])} by Holm{found}.')
     told = [r['restored_percent'] for r in tested if r['intervention'] in _TOLD
             and math.isfinite(r['restored_percent'])]

@@ -20,7 +20,7 @@ from vvlen.reporting.tables import (
   number,
   p_value,
   Table,
-  write_table,
+  write_tables,
 )
 from vvlen.statistics import corrected
 
@@ -55,8 +55,7 @@ def write(workdir: epath.PathLike) -> Report:
         folder / 'figures', {made.name: figure(index, trained_up_to)}
     )
   tables.append(length_table(index, trained_up_to))
-  for each in tables:
-    write_table(folder, each)
+  write_tables(folder, tables)
   shortest = {}
   for arm in arms_of(index):
     _, values = plots.values(index, arm, 'accuracy')

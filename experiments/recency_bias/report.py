@@ -18,7 +18,7 @@ from experiments.recency_bias.cells import (
 )
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.page import Report
-from vvlen.reporting.tables import number, Table, write_table
+from vvlen.reporting.tables import number, Table, write_tables
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
 # (width, row of Figure 1) -> recency probability by layer, as printed in the later
@@ -70,8 +70,7 @@ def write(workdir: epath.PathLike) -> Report:
     paths = plots.save(folder / 'figures', drawn)
   tables = [probability_table(groups['panels']), score_table(groups['figure_1'])]
   tables = [table for table in tables if table.records]
-  for table in tables:
-    write_table(folder, table)
+  write_tables(folder, tables)
   missing = len(cells) - sum(map(len, groups.values()))
   said = (f'The run is not finished: {missing} of {len(cells)} simulations are '
           'missing.' if missing else '')

@@ -27,7 +27,7 @@ from vvlen.reporting.tables import (
   number,
   p_value,
   Table,
-  write_table,
+  write_tables,
 )
 
 
@@ -75,8 +75,7 @@ def write(workdir: epath.PathLike) -> Report:
   ]
   said = (f'The grid is not finished: {", ".join(missing)}. Only cells with as many '
           'seeds as any are tested together.' if missing else '')
-  for each in made:
-    write_table(folder, each)
+  write_tables(folder, made)
   return Report(
       'Under which settings does LayerNorm after attention help at longer inputs?',
       answer(cells), made, paths, 1, said)

@@ -14,7 +14,7 @@ from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import write_table
+from vvlen.reporting.tables import write_tables
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -70,8 +70,7 @@ def write(workdir: epath.PathLike) -> Report:
     paths = plots.save(folder / 'figures', drawn)
   for name in changed:
     mechanism.write(folder / 'mechanism' / name)
-  for each in made:
-    write_table(folder, each)
+  write_tables(folder, made)
   return Report(
       'Does LayerNorm after attention help at longer inputs? A family of runs',
       answer(made[0].records), made, paths)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vvlen.reporting import results, run_folder
-from vvlen.reporting.tables import markdown, Record, Table
+from vvlen.reporting.tables import cells, markdown, Table
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --shade: #8881; }
@@ -50,6 +50,11 @@ class Report(NamedTuple):
   def main(self) -> Sequence[Table]:
     """Returns the main tables."""
     return self.tables[: self.num_main]
+
+
+def unfinished(missing: Sequence[str]) -> str:
+  """Returns a sentence that names what a run still lacks, '' if nothing."""
+  return f'The run is not finished: {", ".join(missing)}.' if missing else ''
 
 
 def write(folder: epath.Path, report: Report) -> list[epath.Path]:
@@ -153,17 +158,13 @@ def _code(text: str) -> str:
 
 
 def _table(table: Table) -> str:
-  row = lambda cells, kind: '<tr>' + ''.join(
-      f'<{kind}>{html.escape(cell)}</{kind}>' for cell in cells) + '</tr>'
-  body = [row(_cells(table, record), 'td') for record in table.records]
+  row = lambda texts, kind: '<tr>' + ''.join(
+      f'<{kind}>{html.escape(text)}</{kind}>' for text in texts) + '</tr>'
+  body = [row(texts, 'td') for texts in cells(table)]
   return '\n'.join([
       f'<h2>{html.escape(table.title)}</h2>', '<div class="wide"><table>',
       row(table.columns, 'th'), *body, '</table></div>',
       f'<p class="note">{html.escape(table.note)}</p>'])
-
-
-def _cells(table: Table, record: Record) -> list[str]:
-  return [cell(record) for cell in table.columns.values()]
 
 
 def _figure(path: epath.Path) -> str:

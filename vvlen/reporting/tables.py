@@ -43,20 +43,25 @@ _LATEX = {
 }
 
 
-def write_table(folder: epath.Path, table: Table) -> list[epath.Path]:
-  """Writes tables/NAME.md, .csv and .tex, and returns the paths."""
-  path = folder / 'tables' / f'{table.name}.md'
-  texts = {'.md': markdown(table), '.csv': to_csv(table), '.tex': latex(table)}
-  for suffix, text in texts.items():
-    results.write_text(path.with_suffix(suffix), text)
-  return [path.with_suffix(suffix) for suffix in texts]
+def write_tables(folder: epath.Path, tables: Iterable[Table]) -> None:
+  """Writes tables/NAME.md, .csv and .tex of each table."""
+  for table in tables:
+    for kind, text in (
+        ('md', markdown(table)), ('csv', to_csv(table)), ('tex', latex(table))):
+      results.write_text(folder / 'tables' / f'{table.name}.{kind}', text)
+
+
+def cells(table: Table, names: Iterable[str] | None = None) -> list[list[str]]:
+  """Returns the cells of each record, of the columns `names`, or of all."""
+  shown = [table.columns[name] for name in (table.columns if names is None else names)]
+  return [[cell(record) for cell in shown] for record in table.records]
 
 
 def latex(table: Table) -> str:
   """Returns the cells of a table as a LaTeX tabular, which needs booktabs."""
   escape = lambda text: ''.join(_LATEX.get(c, c) for c in text)
-  row = lambda cells: ' & '.join(map(escape, cells)) + r' \\'
-  body = [row(cell(r) for cell in table.columns.values()) for r in table.records]
+  row = lambda texts: ' & '.join(map(escape, texts)) + r' \\'
+  body = map(row, cells(table))
   kinds = 'l' + 'r' * (len(table.columns) - 1)
   return '\n'.join([
       f'% {table.title}', rf'\begin{{tabular}}{{{kinds}}}', r'\toprule',
@@ -78,8 +83,7 @@ def grid(table: Table, width: int | None = None) -> str:
       fit are left out, but never the first one. None: no limit.
   """
   names = (width is not None and table.short) or [*table.columns]
-  body = [[table.columns[name](r) for name in names] for r in table.records]
-  columns = [*zip(names, *body, strict=True)]
+  columns = [*zip(names, *cells(table, names), strict=True)]
   widths = [max(map(len, column)) for column in columns]
   if width is not None and table.short:
     room = max(width - sum(widths[:-1]) - 3 * len(widths) - 1, 1)
@@ -160,6 +164,11 @@ def p_words(value: float) -> str:
   """Returns a p-value for a sentence, such as 'p = .034' or 'p < .001'."""
   text = p_value(value)
   return f'p {text}' if text.startswith('<') else f'p = {text}'
+
+
+def interval_words(low: float, high: float, form: str) -> str:
+  """Returns an interval for a sentence, such as '[95 %: +2.4, +4.8]'."""
+  return f'[95 %: {number(low, form)}, {number(high, form)}]'
 
 
 def left_out(comparisons: Iterable[Comparison]) -> str:

@@ -73,10 +73,10 @@ class Fitting:
     return self._fitting(arguments).trace(*arguments)
 
   def _fitting(self, arguments: tuple[Any, ...]) -> Any:
-    kind = jax.tree.structure(arguments), *(
-        (x.shape, x.dtype) for x in jax.tree.leaves(arguments))
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments)):
+    leaves, structure = jax.tree.flatten(arguments)
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
       return self._of_group(padding.group_of(self._rows(arguments), self._group_size))
+    kind = structure, *((x.shape, x.dtype) for x in leaves)
     if kind not in self._chosen:
       self._chosen[kind] = self._of_group(self._choose(arguments))
     return self._chosen[kind]

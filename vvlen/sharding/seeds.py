@@ -16,13 +16,14 @@ from vvlen.sharding import memory, padding
 _SEEDS = PartitionSpec('seed')
 
 
-def seed_mesh() -> Mesh:
-  """Returns a mesh of one axis, 'seed', over all devices of all processes."""
+def seed_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+  """Returns a mesh of one axis, 'seed', over all devices of all processes, or these."""
   # Auto lets the compiler follow the arguments; jax's default, Explicit, would ask
   # for shardings inside the mapped function.
   # In the order of devices, not by jax.make_mesh, which refuses several slices: seeds
   # do not communicate, so any order is as fast.
-  return Mesh(np.array(jax.devices()), ('seed',), axis_types=(AxisType.Auto,))
+  devices = jax.devices() if devices is None else devices
+  return Mesh(np.array(devices), ('seed',), axis_types=(AxisType.Auto,))
 
 
 def over_seeds(

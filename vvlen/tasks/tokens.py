@@ -28,7 +28,7 @@ class Encoded(NamedTuple):
 
 def encode(documents: Iterable[str], tokenizer: Tokenizer) -> Encoded:
   """Encodes documents, and holds all their tokens."""
-  ends, parts = array('q'), [np.empty(0, _dtype(tokenizer))]
+  ends, parts = array('q'), [np.empty(0, narrowest(tokenizer))]
   for text in documents:
     parts.append(tokenizer.encode(text).astype(parts[0].dtype))
     ends.append((ends[-1] if ends else 0) + len(parts[-1]))
@@ -71,7 +71,8 @@ def encode_once(
   return found
 
 
-def _dtype(tokenizer: Tokenizer) -> type[np.integer]:
+def narrowest(tokenizer: Tokenizer) -> type[np.integer]:
+  """Returns the narrowest dtype that holds all tokens."""
   return np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
 
 
@@ -79,7 +80,7 @@ def _write(
     path: pathlib.Path, documents: Iterable[str], tokenizer: Tokenizer
 ) -> None:
   """Writes tokens, padded to 8 bytes, ends and trailer."""
-  dtype, ends, count = np.dtype(_dtype(tokenizer)), array('q'), 0
+  dtype, ends, count = np.dtype(narrowest(tokenizer)), array('q'), 0
   with path.open('wb') as file:
     for text in documents:
       tokens = tokenizer.encode(text)

@@ -259,8 +259,9 @@ def train_together(
                    for r in range(count)],
         )
       stop = preempted(step)
-      due = _agreed(time.monotonic() - last_save >= save_every_seconds)
-      if folders is not None and (due or stop or step == num_steps):
+      if folders is not None and (
+          _agreed(time.monotonic() - last_save >= save_every_seconds)
+          or stop or step == num_steps):
         if before_save is not None:
           before_save()
         data = jax.random.key_data(keys)
