@@ -72,6 +72,28 @@ def test_folders_in_which_orbax_finds_no_checkpoints_are_refused(
     paths.check_folder('run', 'config.trained')
 
 
+@pytest.mark.parametrize('arguments, words', [
+    (['--workdir={}/file'], "--workdir must be a folder, and is a file: '{}/file'"),
+    (['--workdir={}/file/run'], "Not a directory: '{}/file/run'"),
+    (['--config=configs/no.py'], "config: No such file or directory: 'configs/no.py'"),
+    (['--config.num_seed=3'], "--config.num_seed: config has no field 'num_seed'; "
+                              "did you mean 'num_seeds'?"),
+    (['--config.num_seeds=3.0'], 'flag --config.num_seeds=3.0: not a whole number: '
+                                 "'3.0'"),
+    (['--config.optimizer.learning_rate=high'],
+     "flag --config.optimizer.learning_rate=high: not a number: 'high'"),
+])
+def test_a_wrong_argument_is_named_in_plain_words(run_here, tmp_path, arguments, words):
+  (tmp_path / 'file').write_text('kept')
+  done = run_here('length_generalization', '--config=configs/retrieval.py:smoke',
+                  f'--workdir={tmp_path}/run',
+                  *(argument.format(tmp_path) for argument in arguments))
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr == f'Error: {words.format(tmp_path)}\n'
+  assert (tmp_path / 'file').read_text() == 'kept'
+  assert [*tmp_path.iterdir()] == [tmp_path / 'file']
+
+
 def test_a_bucket_is_taken_where_its_library_is_there(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
   assert paths.usable('gs://bucket/run', '--workdir') == 'gs://bucket/run'

@@ -224,10 +224,13 @@ def test_models_that_have_learned_nothing_test_nothing():
 
 def test_a_run_that_is_not_finished_says_so(tmp_path):
   results.write_rows(tmp_path / 'results.csv', _rows())
-  config = {'train': {'max_length': 16}, 'arms': _ARMS, 'num_seeds': 6}
+  config = {'train': {'max_length': 16}, 'arms': _ARMS, 'num_seeds': 6,
+            'task': {'name': 'retrieval', 'num_classes': 5}}
   run_folder.claim(tmp_path / 'other', config, {})
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
-  assert not report.write(tmp_path).missing
+  made = report.write(tmp_path)
+  assert not made.missing
+  assert ' Chance is 20 %.' in made.main[0].note
   run_folder.claim(tmp_path / 'other', config | {'num_seeds': 8}, {}, ['num_seeds'])
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
   assert report.write(tmp_path).missing.startswith(

@@ -695,7 +695,7 @@ def test_a_grid_that_cannot_run_is_named_and_nothing_is_made(tmp_path, fields, w
      'cell lookup: lengths in config.train and config.evaluate go up to 64, but a'),
     (['--config=configs/sensitivity.py:cpu_growing'], "quick or smoke: 'cpu_growing'"),
     (['--config.cells.base.optimizer.colour=3'],
-     "config has no field 'optimizer': --config.cells.base.optimizer.colour"),
+     "--config.cells.base.optimizer.colour: config has no field 'optimizer'"),
     (['--config=configs/lookup.py:smoke'],
      'config has no base, cells, at_steps, also_at, against, run: is it for another'),
 ])

@@ -50,7 +50,7 @@ def length_generalization(accuracy):
       rows.append(Row('retrieval', arm, seed, None, 'training_accuracy', x / 100))
       rows.append(Row('retrieval', arm, seed, None, 'training_loss',
                       np.nan if broken else 0.1 * level + 0.01 * seed))
-  made = length_tables.make_tables(results.index(rows), 16)
+  made = length_tables.make_tables(results.index(rows), 16, num_classes=8)
   return {table.name: table for table in made}
 
 
@@ -119,6 +119,14 @@ def test_every_cell_of_the_table_in_the_form_of_the_paper(
         {'N': f'LN{more}'} | {n: f'{a.mean():.1f}' for n, (a, _) in pairs.items()},
         {'N': f'p{more}'} | {n: p_of(paired(*x).p) for n, x in pairs.items()}]
   assert cells(length_generalization['table_1_by_model']) == expected
+
+
+def test_notes_name_chance_and_the_temperatures_that_are_used(length_generalization):
+  note = {name: table.note for name, table in length_generalization.items()}
+  for name in ('table_1_by_model', 'primary_endpoint'):
+    assert ' Chance is 12.5 %. adaptive: with the published adaptive' in note[name]
+    assert 'fitted' not in note[name]  # none was
+  assert not any('Chance' in note[name] for name in ('table_3', 'training'))
 
 
 def test_a_table_as_latex_has_the_same_cells():
@@ -200,7 +208,7 @@ def test_the_verdict_changes_at_five_percent(p, sign, verdict):
           for seed, x in enumerate(noise + sign * shift)]
   [record] = length_tables._primary_endpoint([
       length_tables.compare(results.index(rows), 'layer_norm', 'none', trained_up_to=16)
-  ], 16, {}).records
+  ], 16, {}, None).records
   assert record['p'] == pytest.approx(p)
   assert record['at_5_percent'] == verdict
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,6 +30,13 @@ _TRACE = flags.DEFINE_bool(
     'trace', False, 'Write a profiler trace of one call of the compiled program, '
     f'{SECONDS:g} seconds at most, into the folder trace of --workdir.'
 )
+
+# Words of Python and ml_collections -> ours.
+_IN_PLAIN_WORDS = {
+    r'invalid literal for int\(\) with base 10:': 'not a whole number:',
+    'could not convert string to float:': 'not a number:',
+    r'\s*Did you mean "(\w+)" instead of "\w+"\?': r"; did you mean '\1'?",
+}
 
 
 def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
@@ -144,13 +152,15 @@ def _telling_of_config(error: Exception) -> Exception:
     text = f'config has no field {says}'
     fields = [arg.partition('=')[0] for arg in sys.argv[1:]]
     own = [x for x in fields if any(f"'{part}'" in text for part in x.split('.'))]
-    text += f': {own[0]}' if own else ''
+    text = f'{own[0]}: {text}' if own else text
   # ml_collections prints a whole traceback, or all its attempts, before the cause.
   where, traceback, cause = text.rpartition('Error whilst parsing config file:')
   if traceback:
     text = where + cause.strip().splitlines()[-1].partition(': ')[2]
   elif 'Failed loading config file' in text:
     text = f'config: {text.strip().splitlines()[-1].strip()}'
-  elif text == str(error):
+  for words, plain in _IN_PLAIN_WORDS.items():
+    text = re.sub(words, plain, text)
+  if text == str(error):
     return error
   return ValueError(text).with_traceback(error.__traceback__)

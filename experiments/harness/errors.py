@@ -69,7 +69,7 @@ def refuse(error: Exception) -> NoReturn:
 
 def in_one_line(error: Exception) -> str:
   """Returns the message of an error in one line."""
-  text = ' '.join(str(error).split())
+  text = re.sub(r'\[Errno \d+\] ', '', ' '.join(str(error).split()))
   if isinstance(error, MemoryError) or 'out of memory' in text.lower():
     text = (f'{text.rstrip(".") or "out of memory"}. Smaller batches, models or '
             'lengths need less memory.')

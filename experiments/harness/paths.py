@@ -60,10 +60,10 @@ def check_reachable(path: str, name: str) -> None:
 
 
 def check_folder(path: str, name: str) -> None:
-  """Raises ValueError if a path has characters with which Orbax finds no checkpoints.
+  """Raises ValueError if a path is a file, or Orbax would find no checkpoints in it.
 
-  Orbax reads them as a pattern, also in parent folders, and would report good
-  checkpoints as damaged.
+  Orbax reads some characters as a pattern, also in parent folders, and would report
+  good checkpoints as damaged.
 
   Args:
     path: of the folder, local or in a bucket.
@@ -73,6 +73,8 @@ def check_folder(path: str, name: str) -> None:
   if odd := sorted(set(whole) & set('[]*?\\')):
     raise ValueError(f'{name} must not contain {" ".join(odd)}: Orbax finds no '
                      f'checkpoints in such a path: {whole!r}')
+  if '://' not in path and os.path.isfile(path):
+    raise ValueError(f'{name} must be a folder, and is a file: {path!r}')
 
 
 def make_usable(config: Any) -> None:

@@ -32,11 +32,11 @@ def write(workdir: epath.PathLike) -> Report:
   folder = epath.Path(workdir)
   rows = results.read_run(folder, r'\w+', ARMS)
   index = results.index(rows)
-  trained_up_to, arms, num_seeds = _read_config(folder / 'config.json')
+  trained_up_to, arms, num_seeds, num_classes = _read_config(folder / 'config.json')
   task = rows[0].experiment
   if odd := {row.experiment for row in rows} - {task}:
     raise ValueError(f'{folder} holds results of {task} and of {", ".join(odd)}')
-  tables = make_tables(index, trained_up_to, task)
+  tables = make_tables(index, trained_up_to, task, num_classes)
   write_tables(folder, tables)
   paths = figures.write(
       folder / 'figures',
@@ -66,16 +66,18 @@ def write(workdir: epath.PathLike) -> Report:
       [*main, *by_name.values()], paths, max(len(main), 1), said)
 
 
-def _read_config(path: epath.Path) -> tuple[int, list[str], int]:
-  """Returns the longest training length, the arms, and the number of seeds requested.
+def _read_config(path: epath.Path) -> tuple[int, list[str], int, int | None]:
+  """Returns the longest training length, arms, number of seeds, and of classes.
 
-  Without a config.json they are 16, [] and 0.
+  The number of classes is None for a task that is not of vvlen: they may not be equally
+  frequent. Without a config.json, the values are 16, [], 0 and None.
   """
   if not path.exists():
-    return 16, [], 0
+    return 16, [], 0, None
   with run_folder.reading(path) as stored:
     config = stored['config']
+    known = config['task'].get('name', 'retrieval') in ('retrieval', 'lookup')
     return (
         int(config['train']['max_length']), list(config['arms']),
-        int(config['num_seeds']),
+        int(config['num_seeds']), int(config['task']['num_classes']) if known else None,
     )

@@ -39,10 +39,16 @@ TABLES = {
     'retrieval_growing': ('4', None), 'lookup_growing': ('5', None),
 }
 FEW_PAIRS = 20
+_TEMPERATURES = {
+    'adaptive': 'the published adaptive temperature at test time (arXiv 2410.01104)',
+    'fitted': 'an adaptive temperature that is fitted, for each seed, to validation '
+              'sequences of the lengths evaluate.fit_lengths',
+}
 
 
 def make_tables(
-    index: results.Index, trained_up_to: int = 16, task: str = 'retrieval'
+    index: results.Index, trained_up_to: int = 16, task: str = 'retrieval',
+    num_classes: int | None = None,
 ) -> list[Table]:
   """Makes all tables for which the arms have results.
 
@@ -50,6 +56,7 @@ def make_tables(
     index: from `vvlen.reporting.results.index`.
     trained_up_to: the longest training length.
     task: as in the column experiment; `TABLES` lists those of the paper.
+    num_classes: of the task, which are equally frequent; None if this is not known.
 
   Returns:
     The tables of accuracy and of gain, with the paper's numbers if the task is in the
@@ -73,7 +80,7 @@ def make_tables(
     tables.append(_by_model(
         f'{main_table(task)}_by_model',
         (f'Table {accuracy} in the form of the paper. ' if accuracy else '')
-        + 'Accuracy in %', against_baseline))
+        + 'Accuracy in %', against_baseline, num_classes))
     tables.append(_by_length(
         main_table(task),
         (f'Table {accuracy}. ' if accuracy else '')
@@ -94,7 +101,8 @@ def make_tables(
         arm: median_accuracy(index[arm, 'training_accuracy', None]) for arm in NAMES
         if (arm, 'training_accuracy', None) in index
     }
-    tables.append(_primary_endpoint(primary, trained_up_to, learned))
+    tables.append(_primary_endpoint(
+        primary, trained_up_to, learned, num_classes))
   tables.append(_training(index))
   return tables
 
@@ -105,13 +113,16 @@ def main_table(task: str) -> str:
   return f'table_{accuracy}' if accuracy else 'accuracy'
 
 
-def _by_model(name: str, title: str, comparisons: Sequence[Comparison]) -> Table:
+def _by_model(
+    name: str, title: str, comparisons: Sequence[Comparison], num_classes: int | None
+) -> Table:
   """Makes the table in the form of the paper: a row a model, a column a length.
 
   Args:
     name: of the table.
     title: of the table.
     comparisons: of LN with the Baseline, at one or more temperatures.
+    num_classes: as for `make_tables`.
   """
   lengths = comparisons[0].lengths
   records = []
@@ -130,7 +141,8 @@ def _by_model(name: str, title: str, comparisons: Sequence[Comparison]) -> Table
   columns = {'N': lambda r: r['model']} | {
       str(n): cell(f'accuracy_or_p_{n}') for n in lengths}
   note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected. '
-          'Differences with intervals and corrected p are in the next table.')
+          'Differences with intervals and corrected p are in the next table.'
+          f'{_meaning(comparisons, num_classes)}')
   return Table(name, title, columns, records, note)
 
 
@@ -173,7 +185,7 @@ def _by_length(
 
 def _primary_endpoint(
     comparisons: Sequence[Comparison], trained_up_to: int,
-    learned: Mapping[str, float],
+    learned: Mapping[str, float], num_classes: int | None,
 ) -> Table:
   """Makes the table of the primary endpoint.
 
@@ -181,6 +193,7 @@ def _primary_endpoint(
     comparisons: of the rows.
     trained_up_to: the longest training length.
     learned: {arm: median accuracy at the training lengths}.
+    num_classes: as for `make_tables`.
   """
   records = []
   for c in comparisons:
@@ -222,11 +235,20 @@ def _primary_endpoint(
       'secondary and uncorrected. Smallest detectable: the difference, in points, that '
       'this number of pairs with this spread finds with a power of 80 % at the 5 % '
       'level. Treated ahead: the pairs in which the treated arm is ahead.'
-      f'{few}{left_out(comparisons)}'
+      f'{_meaning(comparisons, num_classes)}{few}{left_out(comparisons)}'
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
   short = 'comparison', 'difference [95 %]', 'p', 'at 5 %'
   return Table('primary_endpoint', title, columns, records, note, short)
+
+
+def _meaning(comparisons: Sequence[Comparison], num_classes: int | None) -> str:
+  """Returns sentences on chance and on the temperatures of comparisons."""
+  used = {c.treated.partition('+')[2] for c in comparisons}
+  known = [f' {name}: with {what}.' for name, what in _TEMPERATURES.items()
+           if name in used]
+  chance = [f' Chance is {number(100 / num_classes, ".3g")} %.'] if num_classes else []
+  return ''.join(chance + known)
 
 
 def _span(lengths: Sequence[int]) -> str:
