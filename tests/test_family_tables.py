@@ -82,7 +82,8 @@ def told(tmp_path_factory):
   results.write_rows(folder / 'mechanism/base/results.csv', _changed_rows())
   made, figures = {}, {}
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(report, 'write_table', lambda _, t: made.update({t.name: t}) or [])
+    patch.setattr(report, 'write_tables',
+                  lambda _, tables: made.update((t.name, t) for t in tables))
     patch.setattr(report.plots, 'save', lambda _, drawn: figures.update(drawn) or [])
     patch.setattr(report.mechanism, 'write', lambda _: ('', []))
     report.write(folder)
