@@ -35,8 +35,8 @@ def _run(example):
 
 @pytest.mark.slow
 def test_readme_first_command(tmp_path):
-  found = re.search(r'^python -m experiments\.length_generalization(.*\\\n)*.*$',
-                    _README, re.MULTILINE)
+  found = re.search(r'^\.venv/bin/python -m experiments\.(.*\\\n)*.*$', _README,
+                    re.MULTILINE)
   command = found.group().replace('\\\n', ' ').replace(':quick', ':smoke')
   words = shlex.split(command)
   assert [w.startswith('--config=') for w in words].count(True) == 1
