@@ -32,7 +32,7 @@ from vvlen.statistics import (
 )
 
 _ENDPOINT = 4  # in units of L
-# Metrics in `by_length` -> their titles; of nll only the difference is shown.
+# Metrics in `by_length` -> their names in words; of nll only the difference is shown.
 _MEASURES = {'nll': 'log perplexity', 'excess': 'symmetric KL', 'sce': 'SCE'}
 
 CellText = Callable[[Record], str]
@@ -84,9 +84,6 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
   for multiple in run.multiples:
     columns[f'perplexity at {times(multiple)}'] = _interval(f'ppl_{multiple}', '.2f')
   columns |= {
-      'SCE': _interval('sce', '.3f'),
-      'symmetric KL': _interval('excess', '.3f'),
-      'log perplexity in training': _interval('training_cross_entropy', '.3f'),
       f'Δ log perplexity at {times(at // run.length)} [95 %]': _where(
           'tested', difference_cell('.4f')),
       'p': _where('tested', lambda r: p_value(r['p'])),
@@ -94,6 +91,9 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
           'tested', lambda r: 'primary' if r['primary'] else p_value(r['p_holm'])),
       'smallest detectable': _where(
           'tested', lambda r: number(r['smallest_detectable'], '.4f')),
+      'SCE': _interval('sce', '.3f'),
+      'symmetric KL': _interval('excess', '.3f'),
+      'log perplexity in training': _interval('training_cross_entropy', '.3f'),
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
                _note(family, run, index), more=_more(family))

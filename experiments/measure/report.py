@@ -69,8 +69,8 @@ def write(workdir: epath.PathLike) -> Report:
     raise ValueError(f'{folder} has no results.csv with results')
   losses = [values[BLOCK, 'nll', n] for n in lengths_of(values, BLOCK, 'nll')]
   if losses and not np.isfinite(losses).any():
-    raise ValueError(f'{folder / "results.csv"}: no loss is finite: the model\'s '
-                     'logits are not finite')
+    raise ValueError(f'{folder / "results.csv"}: no log perplexity is finite: the '
+                     'model\'s logits are not finite')
   made = [perplexity(values, length, begin, samples),
           spread.slopes(values), spread.by_head(values),
           misalignment(values), recency(values), entropy(values)]
