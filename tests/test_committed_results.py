@@ -9,6 +9,7 @@ from etils import epath
 import pytest
 
 from experiments.harness import reports
+from tests.cells import is_short
 from tests.conftest import ROOT
 
 RESULTS = ROOT / 'experiments/results'
@@ -46,6 +47,25 @@ def test_there_are_results_and_all_are_listed():
   assert len(FOLDERS) > 10
   listed = re.findall(r'^- \[(\w+)\]', (RESULTS / 'index.md').read_text(), re.MULTILINE)
   assert listed == FOLDERS
+
+
+def test_tables_have_at_most_twelve_columns_and_notes_of_two_lines():
+  tables = sorted(RESULTS.glob('*/tables/*.md'))
+  assert len(tables) > 50
+  for path in tables:
+    _, _, note, *more = path.read_text().strip().split('\n\n')
+    assert is_short(note), f'{path}: {len(note)} characters'
+    assert not more or more[0].startswith('<details>'), path
+  for path in RESULTS.rglob('*.md'):
+    widths = [len(re.findall(r'(?<!\\)\|', line)) - 1
+              for line in path.read_text().splitlines() if line.startswith('|')]
+    assert max(widths, default=0) <= 12, path
+
+
+def test_tables_as_csv_are_ascii_and_spell_every_character():
+  for path in RESULTS.glob('*/tables/*.csv'):
+    text = path.read_bytes()
+    assert text.isascii() and b'\\' not in text, path
 
 
 @pytest.mark.slow

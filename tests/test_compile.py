@@ -151,13 +151,16 @@ def test_floors_follow_from_published_peaks():
   assert report.floor(_row(bytes=0, **compiled)) == pytest.approx(1e-3)
   slow = _row(bytes=819e9, **compiled)  # a second, by the bandwidth
   assert report.floor(slow) == pytest.approx(1.0)
-  line = report.table([slow]).splitlines()[2]
-  cells = [cell.strip() for cell in line.strip('|').split('|')]
-  assert cells[2:6] == ['yes', '7 s', '1.0 GiB', '2.0 GiB']
-  assert cells[-3:] == ['3,600', '1', '4']  # steps, hours, chip-hours
+  memory, time = (
+      [cell.strip() for cell in line.strip('|').split('|')]
+      for columns in (report.MEMORY, report.TIME)
+      for line in report.table([slow], columns).splitlines()[2:])
+  assert memory[2:6] == ['yes', '7 s', '1.0 GiB', '2.0 GiB']
+  assert memory[:2] == time[:2] == ['one', 'v5e:2x2 (4 chips)']
+  assert time[-3:] == ['3,600', '1', '4']  # steps, hours, chip-hours
   assert report.needs(slow) == 3 * 2**30
-  assert '| no, by 2.0 GiB |' in report.table([_row(exceeds=2.0**31)])
-  assert '| not compiled |' in report.table([_row(arguments=1)])
+  assert '| no, by 2.0 GiB |' in report.table([_row(exceeds=2.0**31)], report.MEMORY)
+  assert '| not compiled |' in report.table([_row(arguments=1)], report.MEMORY)
 
 
 def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
@@ -166,7 +169,8 @@ def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
   rows = json.loads((tmp_path / 'compiled.json').read_text())
   assert [(x['topology'], x['flops']) for x in rows] == [
       ('v5e:2x2', 2.0), ('v5e:4x4', 197e9)]
-  assert (tmp_path / 'README.md').read_text().count('| one |') == 2
+  readme = (tmp_path / 'README.md').read_text()
+  assert readme.count('| one |') == 4  # in two tables
 
 
 @pytest.mark.parametrize('text', ['{', '[{}]', '{"a": 1}', '[1]'])
@@ -211,10 +215,11 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
   # Two layers, two windows of a stream of 16 x 64 numbers on each device.
   assert row['kept'] == 2 * 2 * 16 * 64 * 2 + sum(sizes) * 4 // 8
   row['memory'] = row['arguments'] + row['kept']
-  said = report.table([{'experiment': 'llama', **row}])
+  said = report.table([{'experiment': 'llama', **row}], report.MEMORY)
   assert '| yes, by counting 188.0 KiB |' in said
   row['memory'] -= 2048
-  assert '| no, by 2.0 KiB at least |' in report.table([{'experiment': 'llama', **row}])
+  said = report.table([{'experiment': 'llama', **row}], report.MEMORY)
+  assert '| no, by 2.0 KiB at least |' in said
 
 
 @pytest.mark.parametrize('arguments, says', [
@@ -259,7 +264,8 @@ def test_an_ensemble_compiles_for_a_slice(tpus):
   assert row['unknown_loops'] == 0
   assert row['steps_a_call'] == 5 and row['steps'] == 3 * 20
   assert 0 < row['arguments'] < 2**24 and row['flops'] > 1e6
-  assert report.table([{'experiment': 'smoke', **row}]).count('| yes |') == 1
+  said = report.table([{'experiment': 'smoke', **row}], report.MEMORY)
+  assert said.count('| yes |') == 1
 
 
 @pytest.mark.parametrize('precision', [None, 'float32'])
@@ -284,7 +290,7 @@ def test_a_program_that_does_not_fit_says_by_how_much(tpus):
   program = programs.Program(function, (x, x), mesh, 1, 1, 'too large')
   row = measure.measure(program, chips.slice_of('v5e:2x2'))
   assert row['exceeds'] > 2**30 and 'temporaries' not in row
-  assert '| no, by ' in report.table([{'experiment': 'large', **row}])
+  assert '| no, by ' in report.table([{'experiment': 'large', **row}], report.MEMORY)
 
 
 def test_loops_of_a_slice_have_their_turns(tpus):

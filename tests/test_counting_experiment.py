@@ -330,15 +330,19 @@ def test_what_is_said_goes_by_the_cells_not_by_the_name():
   assert names == ['identity', '√(y + 1)', 'log (y + 1)', '1/√(y + 1)']
   assert counting_figures.label(of_sum.varied, of_sum.cells[3], False) == (
       '$1/\\sqrt{y + 1}$')
-  assert report._known(of_sum, 50) == []
+  assert report._published(of_sum, 50) == report._trivial(of_sum, 50) == []
   fields.update(task='length')
   [of_length] = read_figures(dict(f=fields)).values()
   assert counting_figures.label(of_length.varied, of_length.cells[3]) == '1/√y'
-  assert report._known(of_length, 50) == ['The paper: 1/√y is nearly perfect up to 35.']
+  assert report._published(of_length, 50) == [
+      'The paper: 1/√y is nearly perfect up to 35.']
   fields.update(task='mean', reparameterizations=('identity',))
   [of_mean] = read_figures(dict(f=fields)).values()
-  assert report._known(of_mean, 50)[1].endswith('1/(4l), 0.005 at 50.')
-  assert report._known(of_mean, 20) == [
+  assert report._published(of_mean, 50) == [
+      'The paper: about 1e-5 at 50 without positions.']
+  assert report._published(of_mean, 20) == []
+  assert report._trivial(of_mean, 50)[0].endswith('1/(4l), 0.005 at 50.')
+  assert report._trivial(of_mean, 20) == [
       'To answer 1/2 always is an error of 1/(4l), 0.013 at 20.']
 
 

@@ -282,7 +282,7 @@ def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned)
            for arm in 'abc' for step in (5, 10) for first in (0, 3)]
   axes = language_model.by_step(run, steps).axes
   assert [x.get_title() for x in axes] == [
-      'perplexity at L', 'perplexity at 8 L', 'SCE − entropies at L, nats']
+      'perplexity at L', 'perplexity at 8 L', 'symmetric KL at L, nats']
   for panel, metric in zip(axes, ('nll_8', 'nll_64', 'excess_8'), strict=True):
     for arm, name, colour in zip(
         'abc', ('α = 0', 'α = 0.1', 'α = 0.3'), _COLOURS, strict=False):

@@ -667,7 +667,7 @@ def test_results_without_a_finite_loss_are_told(whole, tmp_path):
   rows = results.read_rows(whole[0] / 'results.csv')
   results.write_rows(tmp_path / 'results.csv', [
       row._replace(value=float('nan')) if row.metric == 'nll' else row for row in rows])
-  with pytest.raises(ValueError, match=r"results.csv: no loss is finite: the model's"):
+  with pytest.raises(ValueError, match=r"results.csv: no log perplexity is finite"):
     report.write(tmp_path)
 
 

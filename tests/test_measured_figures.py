@@ -277,7 +277,7 @@ def test_loss_by_position_begins_where_tokens_are_enough():
 def test_scales_of_misalignment_have_panels_of_their_own():
   values = _Values()
   places = {16: (1, 4), 256: (1, 4, 64)}
-  metrics = {'sce': 'SCE, nats', 'excess': 'excess over entropies, nats',
+  metrics = {'sce': 'SCE, nats', 'excess': 'symmetric KL, nats',
              'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement'}
   for n, offsets in places.items():
     for offset, metric in itertools.product(offsets, (*metrics, 'entropy_first')):

@@ -132,6 +132,15 @@ def test_every_cell_of_linear_attention(bits):
   assert cells(linear_tables.optimum(bits, 20)) == expected
 
 
+def test_a_mean_near_zero_has_as_many_digits_as_its_interval():
+  cell = linear_tables._interval_cell('x', '.6f')
+  shown = lambda *ends: cell(dict(zip(('x', 'x_low', 'x_high'), ends, strict=True)))
+  assert shown(-3.21e-9, -7e-9, 1.4e-9) == '−3.2e−09 ± 4.6e−09'
+  assert shown(0.0, -1e-9, 1e-9) == '0.000000 ± 1.0e−09'
+  assert shown(0.25, 0.25, 0.2500004) == '0.250000 ± 4.0e−07'
+  assert shown(1e-9, np.nan, np.nan) == '0.000000'  # known, without an interval
+
+
 def test_every_cell_of_errata(bits):
   number = lambda x: text(x, ',.6f')
   expected = []
@@ -242,10 +251,10 @@ def test_every_cell_of_perplexity():
 
   assert cells(measure.perplexity(values, 16, False, (40, 3))) == [
       {'window': window, 'times L': times,
-       'loss, blocks [95 %]': values.shown(BLOCK, 'nll', n, '.4f'),
+       'log perplexity, blocks [95 %]': values.shown(BLOCK, 'nll', n, '.4f'),
        'perplexity, blocks [95 %]': perplexity(BLOCK, n),
        'stride': stride,
-       'loss, sliding [95 %]': values.shown(SLIDING, 'nll', n, '.4f'),
+       'log perplexity, sliding [95 %]': values.shown(SLIDING, 'nll', n, '.4f'),
        'perplexity, sliding [95 %]': perplexity(SLIDING, n),
        'tokens scored in blocks': scored,
        '÷ perplexity at L, blocks [95 %]': ratio(BLOCK, n),
@@ -257,8 +266,8 @@ def test_every_cell_of_perplexity():
 
 def test_every_cell_of_misalignment():
   values, names = _Made(), {
-      'sce': 'SCE', 'excess': 'excess', 'kl_first_second': 'KL(long‖short)',
-      'kl_second_first': 'KL(short‖long)', 'js': 'JS',
+      'sce': 'SCE', 'excess': 'symmetric KL', 'kl_first_second': 'KL(long‖short)',
+      'kl_second_first': 'KL(short‖long)', 'js': 'Jensen–Shannon',
       'top1_agreement': 'top-1 agreement'}
   places = [(16, 2), (1024, 2), (1024, 64)]
   for n, offset in places:

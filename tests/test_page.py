@@ -32,7 +32,8 @@ _TABLE = Table(
     {'name': lambda r: r['name'], 'x': lambda r: f'{r["x"]}',
      'y': lambda r: 'wide ' * 3},
     [{'name': f'row {i} <b>', 'x': 10 * i} for i in range(30)], 'A note.')
-_OTHER = Table('two', 'Second', {'z': lambda r: r['z']}, [{'z': 'last'}], 'Other note.')
+_OTHER = Table('two', 'Second', {'z': lambda r: r['z']}, [{'z': 'last'}], 'Other note.',
+               more='More & <more>.')
 _PNG = b'\x89PNG small'
 _BROWSER = next(filter(None, map(shutil.which, (
     'chromium', 'chromium-browser', 'google-chrome'))), None)
@@ -100,6 +101,11 @@ def test_a_page_is_one_file_with_all_cells_and_figures(folder):
     assert said in text, said
   assert '<learned>' not in text and '<i>' not in text
   assert other.name == 'index.md'
+  # Folded below the note of the second table, which is folded itself.
+  assert text.count('<summary>More about this table</summary>') == 1
+  last = text[text.index('<summary>Second</summary>'):]
+  assert last.index('Other note.') < last.index('<details><summary>More about') < (
+      last.index('More &amp; &lt;more&gt;.')) < last.index('</details>\n</details>')
 
 
 def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder):

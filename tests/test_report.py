@@ -160,7 +160,7 @@ def test_csv_holds_numbers_in_full_precision():
   table = _tables(_rows())['primary_endpoint']
   lines = list(csv.DictReader(io.StringIO(tables.to_csv(table))))
   test = _compare(_rows()).primary
-  assert lines[0]['comparison'] == 'LN − Baseline'
+  assert lines[0]['comparison'] == 'LN - Baseline'
   assert float(lines[0]['difference']) == test.mean_difference
   assert (float(lines[0]['ci_low']), float(lines[0]['p'])) == (test.ci_low, test.p)
 

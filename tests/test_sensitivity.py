@@ -20,6 +20,7 @@ from experiments.length_generalization import tasks, training
 from experiments.sensitivity import figures as sensitivity_figures
 from experiments.sensitivity import report as sensitivity
 from experiments.sensitivity import run as experiment
+from experiments.sensitivity import tables
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
 from tests.conftest import lose_rows, ROOT, shown
@@ -89,7 +90,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   rows = [row._replace(value=0.97) if row.metric == 'training_accuracy' and
           row.arm == 'layer_norm' else row for row in rows]
   cells = read_cells(results.index_cells(rows), {})
-  table = sensitivity.table(cells, {})
+  table = tables.table(cells)
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
   assert last['b']['target_weight_treated'] == 0.5
@@ -100,11 +101,14 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   assert treated > control + 15
   assert shown(only, 'b').items() >= {
       'steps': '20', 'arm': 'LN', 'Baseline': f'{control:.1f}',
-      'treated': f'{treated:.1f}', 'in training': '95, 97',
-      'weight of target': '0.25, 0.5', 'output norm': '6, 7', 'distance': '2, 3',
-      'p': '< .001 *', 'pairs': '6',
+      'treated': f'{treated:.1f}', 'p': '< .001 *', 'pairs': '6',
       'difference [95 %]': '{:+.2f} [{:+.2f}, {:+.2f}]'.format(*cell.holm),
   }.items()
+  measured = tables.measured_table(cells)
+  of_b, = (r for r in measured.records if (r['cell'], r['step']) == ('b', 20))
+  assert shown(measured._replace(records=[of_b]), 'b') == {
+      'cell': 'b', 'steps': '20', 'arm': 'LN', 'in training': '95, 97',
+      'weight of target': '0.25, 0.5', 'output norm': '6, 7', 'distance': '2, 3'}
   with plots.style():
     left, right = sensitivity_figures.gains(cells, {}).axes
   points = [line for line in left.lines if line.get_marker() == '^']
@@ -197,7 +201,7 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
   cells = read_cells(results.index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
   assert all((c.holm is not None) == c.in_family for c in cells)
-  note = sensitivity.table(cells, {}).note
+  note = tables.table(cells).note
   assert 'after 10 steps' in note
   chosen = read_cells(results.index_cells(rows), {}, family=[('a', 20)])
   assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
@@ -288,7 +292,7 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   cells = read_cells(results.index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 20), ('c', 20)]
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
-  note = sensitivity.table(cells, {}).note
+  note = tables.table(cells).note
   assert 'Left out, not there or not finite in one of the arms: seed 4.' in note
   assert note.endswith('and not tested with the others: b.')
   # One arm that has learned is enough.
@@ -381,13 +385,13 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
                       for arm in _TWO for cell in gains})
   tuned = {'base': best}
   assert best.means[0] > best.means[1] + 15
-  table = sensitivity.tuned_table(tuned)
+  table = tables.tuned_table(tuned)
   row = shown(table, '20')
   assert row.items() >= {
       'rates of': 'base', 'of the Baseline': 'rate_low (100 %)', 'seeds': '6',
       'of LN': 'rate_low (100 %)', 'LN': f'{best.means[0]:.1f}',
       'Baseline': f'{best.means[1]:.1f}'}.items()
-  assert '(base: base, rate_high, rate_low)' in table.note
+  assert '(base: base, rate_high, rate_low)' in table.more
   cells = read_cells(results.index_cells(rows), {})
   with plots.style():
     left, _ = sensitivity_figures.gains(cells, {}, tuned).axes
@@ -412,7 +416,7 @@ def test_rates_are_chosen_on_the_last_batches_of_training(tmp_path):
       if (cell, arm, step) == ('rate_high', 'none', 20):
         loss = 0.05
       curves.add(arm, step, first, {'loss': np.full(3, loss)})
-  _, tuned = sensitivity.write(folder).tables
+  *_, tuned = sensitivity.write(folder).tables
   row = next(x for x in grid(tuned).splitlines() if x.startswith('| base'))
   assert 'rate_high (100 %) | rate_low (100 %)' in re.sub(' +', ' ', row)
 

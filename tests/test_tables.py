@@ -16,13 +16,13 @@ from experiments.language_model import report as language_model
 from experiments.language_model import tables as language_model_tables
 from experiments.length_generalization import tables as length_tables
 from experiments.mechanism import report as mechanism
-from experiments.sensitivity import report as sensitivity
+from experiments.sensitivity import tables as sensitivity
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import Tuned
 from tests.cells import cells, interval, mean_of, p_of, paired, text
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
-from vvlen.reporting.tables import latex, Table
+from vvlen.reporting.tables import latex, markdown, Table, to_csv
 from vvlen.statistics import holm
 
 # Length generalization.
@@ -123,9 +123,11 @@ def test_every_cell_of_the_table_in_the_form_of_the_paper(
 
 def test_notes_name_chance_and_the_temperatures_that_are_used(length_generalization):
   note = {name: table.note for name, table in length_generalization.items()}
+  more = {name: table.more for name, table in length_generalization.items()}
   for name in ('table_1_by_model', 'primary_endpoint'):
-    assert ' Chance is 12.5 %. adaptive: with the published adaptive' in note[name]
-    assert 'fitted' not in note[name]  # none was
+    assert ' Chance is 12.5 %.' in note[name]
+    assert ' adaptive: with the published adaptive temperature' in more[name]
+    assert 'fitted' not in note[name] + more[name]  # none was
   assert not any('Chance' in note[name] for name in ('table_3', 'training'))
 
 
@@ -138,6 +140,24 @@ def test_a_table_as_latex_has_the_same_cells():
       + r'$-$1 \& $\alpha$ & p $<$ .001 \\' + '\n'
       + r'a\textbackslash{}b & 3 \\' + '\n' + r'\bottomrule' + '\n'
       + r'\end{tabular}' + '\n')
+
+
+def test_a_table_as_csv_is_ascii_and_numbers_are_as_they_are():
+  record = {'LN − x, α': '1/√y → Γ²', 'value': -1.25e-9, 'none': np.nan,
+            'Δ': 'Ł \n, é'}
+  table = Table('t', '', {}, [record], '')
+  assert to_csv(table) == (
+      '"LN - x, alpha",value,none,Delta\n'
+      '1/sqrt y -> Gamma^2,-1.25e-09,nan,"\\u0141 \n, \\xe9"\n')
+
+
+def test_markdown_has_more_about_a_table_folded_below_its_note():
+  table = Table('t', 'A title', {'a': lambda r: r['a']}, [{'a': '1'}], 'A note.')
+  plain = '**A title**\n\n| a |\n|---|\n| 1 |\n\nA note.\n'
+  assert markdown(table) == plain
+  assert markdown(table._replace(more='Much *more*.')) == plain + (
+      '\n<details><summary>More about this table</summary>\n\nMuch *more*.\n\n'
+      '</details>\n')
 
 
 def test_every_cell_of_training(length_generalization):
@@ -309,8 +329,8 @@ def test_every_cell_of_language_models(aligned):
       row[f'perplexity at {multiple}'] = interval(
           *map(np.exp, mean_of(values['nll', arm, n])), '.2f')
     row['SCE'] = interval(*mean_of(values['sce', arm, 8]), '.3f')
-    row['SCE − entropies'] = interval(*mean_of(values['excess', arm, 8]), '.3f')
-    row['training loss, CE'] = interval(
+    row['symmetric KL'] = interval(*mean_of(values['excess', arm, 8]), '.3f')
+    row['log perplexity in training'] = interval(
         *mean_of(values['training_cross_entropy', arm, None]), '.3f')
     own = ('Δ log perplexity at 4 L [95 %]', 'p', 'p Holm', 'smallest detectable')
     row |= dict.fromkeys(own, '')
@@ -325,7 +345,7 @@ def test_every_cell_of_language_models(aligned):
 
 def test_every_cell_of_language_models_by_length(aligned):
   family, run, values, index = aligned
-  names = {'nll': 'log perplexity', 'excess': 'SCE − entropies', 'sce': 'SCE'}
+  names = {'nll': 'log perplexity', 'excess': 'symmetric KL', 'sce': 'SCE'}
   tests, p_holm = {}, {}
   for metric in names:
     own = [(metric, arm, n) for n in (8, 32, 64) for arm in 'bcd'
@@ -514,26 +534,29 @@ def test_every_cell_of_the_grid(grid):
       shown.setdefault((id(found), x), (
           interval(*found[x].interval, '+.2f'), p_of(found[x].p),
           f'{found[x].least():.1f}'))
-  expected = []
+  gains, changed, measured = [], [], []
   for x in places:
-    row = {'cell': x[0], 'steps': f'{x[1]:,}', 'arm': 'LN',
-           'Baseline': f'{beyond(*x, "none").mean():.1f}',
-           'treated': f'{beyond(*x, "layer_norm").mean():.1f}'}
-    row['difference [95 %]'], row['p'], least = shown[id(tests), x]
-    row['its change [95 %]'], row['its p'], least_change = shown.get(
-        (id(changes), x), ('', '', ''))
-    row |= {'pairs': '5', 'smallest detectable': least, 'of its change': least_change}
+    row = {'cell': x[0], 'steps': f'{x[1]:,}', 'arm': 'LN'}
     both = lambda function: ', '.join(f'{function(arm):.3g}' for arm in _NAMES)
-    row['in training'] = both(
-        lambda arm, x=x: np.median(values[*x, arm, 'training_accuracy', None]))
-    for header, metric in (('weight of target', 'target_weight'),
-                           ('output norm', 'output_norm'),
-                           ('distance', 'input_distance')):
-      row[header] = both(
-          lambda arm, x=x, metric=metric: beyond(*x, arm, metric).mean())
-    expected.append(row)
-  table = sensitivity.table(read_cells(index, settings), settings)
-  assert cells(table) == expected
+    measured.append(row | {'in training': both(
+        lambda arm, x=x: np.median(values[*x, arm, 'training_accuracy', None]))} | {
+            header: both(lambda arm, x=x, metric=metric: beyond(*x, arm, metric).mean())
+            for header, metric in (
+                ('weight of target', 'target_weight'), ('output norm', 'output_norm'),
+                ('distance', 'input_distance'))})
+    names = 'difference [95 %]', 'p', 'smallest detectable'
+    gains.append(row | dict(zip(names, shown[id(tests), x], strict=True)) | {
+        'Baseline': f'{beyond(*x, "none").mean():.1f}',
+        'treated': f'{beyond(*x, "layer_norm").mean():.1f}', 'pairs': '5'})
+    if x in changes:
+      names = 'its change [95 %]', 'its p', 'smallest detectable'
+      changed.append(row | dict(zip(names, shown[id(changes), x], strict=True)) | {
+          'compared with': 'base'})
+  read = read_cells(index, settings)
+  table = sensitivity.table(read)
+  assert cells(table) == gains
+  assert cells(sensitivity.change_table(read, settings)) == changed
+  assert cells(sensitivity.measured_table(read)) == measured
   assert 'after 1,000 steps' in table.note
 
 

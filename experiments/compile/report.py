@@ -81,9 +81,14 @@ def _hours(row: Row) -> float:
   return floor(row) * row['steps'] / 3600
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+Columns = tuple[tuple[str, Callable[[Row], str]], ...]
+
+_NAMES: Columns = (
     ('experiment', lambda row: row['experiment']),
     ('slice', lambda row: f'{row["topology"]} ({row["chips"]} chips)'),
+)
+MEMORY: Columns = (
+    *_NAMES,
     ('fits', _fits),
     ('compiling', lambda row: f'{row["compile_seconds"]:.0f} s'
      if 'compile_seconds' in row else '–'),
@@ -91,6 +96,9 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ('temporaries', lambda row: _size(row.get('temporaries'))),
     ('code', lambda row: _size(row.get('code'))),
     ('memory', lambda row: _size(row['memory'])),
+)
+TIME: Columns = (
+    *_NAMES,
     ('FLOPs a step', lambda row: _number(row['flops'])),
     ('bytes a step', lambda row: _number(row.get('bytes'))
      + ' *' * bool(row.get('unknown_loops'))),
@@ -102,16 +110,16 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 )
 
 
-def table(rows: Sequence[Row]) -> str:
-  """Returns rows as a Markdown table."""
-  lines = [[name for name, _ in _COLUMNS], ['---'] * len(_COLUMNS)]
-  lines += [[cell(row) for _, cell in _COLUMNS] for row in rows]
+def table(rows: Sequence[Row], columns: Columns) -> str:
+  """Returns columns of rows, such as `MEMORY`, as a Markdown table."""
+  lines = [[name for name, _ in columns], ['---'] * len(columns)]
+  lines += [[cell(row) for _, cell in columns] for row in rows]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
 def lines(row: Row) -> str:
   """Returns a row as lines, for a terminal."""
-  found = [f'{name:>20}  {cell(row)}' for name, cell in _COLUMNS]
+  found = [f'{name:>20}  {cell(row)}' for name, cell in dict(MEMORY + TIME).items()]
   return '\n'.join([*found, f'{"note":>20}  {row["note"]}'])
 
 
@@ -126,10 +134,15 @@ def read(folder: epath.Path) -> list[Row]:
     return []
   try:
     rows = json.loads(path.read_text())
-    table(rows)  # has all that the table needs
+    _tables(rows)  # has all that the tables need
   except (ValueError, KeyError, TypeError, StopIteration) as error:
     raise ValueError(f'{path} is damaged: move it away') from error
   return rows
+
+
+def _tables(rows: Sequence[Row]) -> str:
+  return (f'## Memory of a chip\n\n{table(rows, MEMORY)}\n\n'
+          f'## Work and time\n\n{table(rows, TIME)}')
 
 
 def add(folder: epath.Path, rows: Sequence[Row], row: Row) -> None:
@@ -148,5 +161,5 @@ def add(folder: epath.Path, rows: Sequence[Row], row: Row) -> None:
   notes = '\n'.join(f'- {x["experiment"]}, {x["topology"]}: {x["note"]}.' for x in rows)
   results.write_text(
       folder / 'README.md',
-      f'# Programs compiled for slices\n\n{_WORDS}\n{table(rows)}\n\n'
-      f'What each row is:\n\n{notes}\n')
+      f'# Programs compiled for slices\n\n{_WORDS}\n{_tables(rows)}\n\n'
+      f'## What each row is\n\n{notes}\n')

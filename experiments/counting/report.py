@@ -143,7 +143,7 @@ def table(
   for cell, record in zip(figure.cells, records, strict=True):
     record['model'] = _label(figure, cell)
   return Table(name, _title(name, figure), columns, records,
-               _note(figure, indices, counted, longest))
+               _note(figure, indices, longest), more=_more(figure, counted, longest))
 
 
 def compare(indices: Indices, treated: Setup, control: Setup) -> PairedTest | None:
@@ -235,12 +235,35 @@ def _title(name: str, figure: FigureSetups) -> str:
   return f'Figure {words}. Mean squared error of the {figures.what(figure)}'
 
 
-def _note(figure: FigureSetups, indices: Indices, counted: bool, longest: int) -> str:
+def _note(figure: FigureSetups, indices: Indices, longest: int) -> str:
   seeds = sorted({len(_seeds(indices, cell)) for cell in figure.cells})
   trained = sorted({cell.train_length for cell in figure.cells})
   upto = '' if len(trained) > 1 else f', trained on 1 to {trained[0]} bits'
-  parts = [f'Geometric mean over {" or ".join(map(str, seeds))} seeds [95 %]{upto}. '
-           'Median: over strings of one length.']
+  parts = [f'Geometric mean over {" or ".join(map(str, seeds))} seeds [95 %]{upto}.']
+  if figure.control is not None:
+    parts.append(
+        f'Factor: the error divided by that of {_label(figure, figure.control)}; p: '
+        'paired two-sided t-test, corrected over the lines.')
+  parts += _trivial(figure, longest)
+  broken = {_label(figure, cell): _broken(indices, cell) for cell in figure.cells}
+  parts += [f'Not finite, and left out: {cell}, {name_seeds(s)}.'
+            for cell, s in broken.items() if s]
+  return ' '.join(parts)
+
+
+def _trivial(figure: FigureSetups, longest: int) -> list[str]:
+  """Returns a sentence on the error of the mean without reading any bits."""
+  if figure.cells[0].task != 'mean':
+    return []
+  fair = figure.cells[0].counts == 'fair'
+  formula = '1/(4l)' if fair else '1/12 + 1/(6l)'
+  error = 1 / (4 * longest) if fair else 1 / 12 + 1 / (6 * longest)
+  return [f'To answer 1/2 always is an error of {formula}, {short(error)} at '
+          f'{longest}.']
+
+
+def _more(figure: FigureSetups, counted: bool, longest: int) -> str:
+  parts = ['Median: over strings of one length.']
   if counted:
     parts.append('Right up to: the last length up to which 95 % of answers round to '
                  'the target.')
@@ -249,31 +272,21 @@ def _note(figure: FigureSetups, indices: Indices, counted: bool, longest: int) -
                  'values.')
   if figure.control is not None:
     parts.append(
-        f'Factor: the error divided by that of {_label(figure, figure.control)}, '
-        'geometric mean over all lengths beyond training; p: paired two-sided t-test '
-        'of its logarithm, corrected over the lines; smallest detectable: the factor '
-        'that this test finds four times in five.'
+        'Factor: geometric mean over all lengths beyond training; p is of its '
+        'logarithm, corrected by Holm over the lines of the table. Smallest '
+        'detectable: the factor that this test finds four times in five.'
     )
-  broken = {_label(figure, cell): _broken(indices, cell) for cell in figure.cells}
-  parts += [f'Not finite, and left out: {cell}, {name_seeds(s)}.'
-            for cell, s in broken.items() if s]
-  return ' '.join([*parts, *_known(figure, longest)])
+  return ' '.join([*parts, *_published(figure, longest)])
 
 
-def _known(figure: FigureSetups, longest: int) -> list[str]:
-  """Returns notes on the paper's values (read off its figures) and a trivial error."""
+def _published(figure: FigureSetups, longest: int) -> list[str]:
+  """Returns sentences on the paper's values, which are read off its figures."""
   parts = []
   mean = Setup('mean', 'fair', 10, NO_POSITIONS, IDENTITY)
   if mean in figure.cells and longest >= 50:
     parts.append('The paper: about 1e-5 at 50 without positions.')
   if mean._replace(task='length', reparameterization='inverse_sqrt') in figure.cells:
     parts.append('The paper: 1/√y is nearly perfect up to 35.')
-  if figure.cells[0].task == 'mean':
-    fair = figure.cells[0].counts == 'fair'
-    formula = '1/(4l)' if fair else '1/12 + 1/(6l)'
-    error = 1 / (4 * longest) if fair else 1 / 12 + 1 / (6 * longest)
-    parts.append(f'To answer 1/2 always is an error of {formula}, {short(error)} at '
-                 f'{longest}.')
   return parts
 
 

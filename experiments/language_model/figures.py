@@ -63,7 +63,7 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   plain.set(ylabel='perplexity', title='Perplexity')
   difference.set(ylabel='Δ log perplexity, nats a token',
                  title=f'against {label(family.control)}')
-  excess.set(ylabel='SCE − entropies, nats', title='Misalignment')
+  excess.set(ylabel='symmetric KL, nats', title='Misalignment')
   figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 5),
                 loc='outside upper center')
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
@@ -82,7 +82,7 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
   lines = list(lines)
   panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'
             for m in (run.multiples[0], run.multiples[-1])}
-  panels[f'excess_{run.length}'] = 'SCE − entropies at L, nats'
+  panels[f'excess_{run.length}'] = 'symmetric KL at L, nats'
   figure = Figure(figsize=(7.6, 3.1))
   row = figure.subplots(1, len(panels))
   names = [name for name in run.arms if any(line['arm'] == name for line in lines)]

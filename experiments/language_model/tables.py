@@ -32,8 +32,8 @@ from vvlen.statistics import (
 )
 
 _ENDPOINT = 4  # in units of L
-# Metrics in `by_length` -> their titles; of nll only the difference is shown.
-_MEASURES = {'nll': 'log perplexity', 'excess': 'SCE − entropies', 'sce': 'SCE'}
+# Metrics in `by_length` -> their names in words; of nll only the difference is shown.
+_MEASURES = {'nll': 'log perplexity', 'excess': 'symmetric KL', 'sce': 'SCE'}
 
 CellText = Callable[[Record], str]
 
@@ -54,7 +54,7 @@ def compare(
     arm: name of an arm.
     control: name of the arm that it is compared with.
     length: of context, in tokens.
-    metric: such as 'nll', the logarithm of perplexity.
+    metric: such as 'nll', log perplexity.
 
   Returns:
     The test; None if fewer than two seeds have finite values in both arms.
@@ -84,9 +84,6 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
   for multiple in run.multiples:
     columns[f'perplexity at {times(multiple)}'] = _interval(f'ppl_{multiple}', '.2f')
   columns |= {
-      'SCE': _interval('sce', '.3f'),
-      'SCE − entropies': _interval('excess', '.3f'),
-      'training loss, CE': _interval('training_cross_entropy', '.3f'),
       f'Δ log perplexity at {times(at // run.length)} [95 %]': _where(
           'tested', difference_cell('.4f')),
       'p': _where('tested', lambda r: p_value(r['p'])),
@@ -94,9 +91,12 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
           'tested', lambda r: 'primary' if r['primary'] else p_value(r['p_holm'])),
       'smallest detectable': _where(
           'tested', lambda r: number(r['smallest_detectable'], '.4f')),
+      'SCE': _interval('sce', '.3f'),
+      'symmetric KL': _interval('excess', '.3f'),
+      'log perplexity in training': _interval('training_cross_entropy', '.3f'),
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
-               _note(family, run, index))
+               _note(family, run, index), more=_more(family))
 
 
 def _record(
@@ -154,14 +154,18 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
     columns[f'p, Holm: {name}'] = _where(tested, _two_p(metric))
   primary = times(endpoint(run) // run.length)
   note = (
-      f'{_seeds((family.control, *family.others), run, index)}. Nats. Log perplexity: '
-      f'that at {primary} is in table {family.name}. SCE of two windows of this '
-      'length, where the segments of text have room for both; SCE − entropies is '
-      f'their symmetric KL. Δ: minus {control}; p: paired two-sided t-test, all '
-      'secondary; Holm over this table, each quantity by itself.'
+      f'{_seeds((family.control, *family.others), run, index)}, in nats. Δ: minus '
+      f'{label(family.control)}; p: paired two-sided t-test, all secondary; Holm over '
+      'this table, each quantity by itself. SCE: symmetric cross-entropy of two '
+      'windows.'
+  )
+  more = (
+      f'Log perplexity at {primary} is in table {family.name}. SCE and symmetric KL, '
+      'which the CSV calls excess, are of two windows of this length, where the '
+      'segments of text have room for both; SCE = their entropies + symmetric KL.'
   )
   return Table(f'{family.name}_by_length', f'{family.title}, by length of context. '
-               f'L = {run.length}', columns, records, note)
+               f'L = {run.length}', columns, records, note, more=more)
 
 
 def _two_p(metric: str) -> CellText:
@@ -193,22 +197,32 @@ def _seeds(arms: Sequence[Any], run: Any, index: Index) -> str:
 
 def _note(family: Any, run: Any, index: Index) -> str:
   arms = (family.control, *family.others)
-  parts = [
-      f'{_seeds(arms, run, index)}. Perplexity: of blocks of held-out text that do not '
-      'overlap, natural base, the first token of a block not scored; geometric mean '
-      'over seeds. Blocks begin without BOS; the token that begins a document of the '
-      'text (256, of bytes), where the tokenizer has one, is read and scored like any '
-      'other. SCE of two windows of L, nats. Δ: of nats a token, minus '
-      f'{family.control.name}; p: paired two-sided t-test; Holm over this table'
-      f'{", but for the primary endpoint" if family.primary else ""}. Smallest '
-      'detectable: what that test finds four times in five. Other lengths, and '
-      f'misalignment: table {family.name}_by_length.'
-  ]
+  note = (
+      f'{_seeds(arms, run, index)}. Perplexity of held-out text; all else in nats. '
+      'SCE: symmetric cross-entropy of two windows of L. Δ: minus '
+      f'{label(family.control)}; p: paired two-sided t-test; Holm over this table'
+      f'{", but for the primary endpoint" if family.primary else ""}.'
+  )
   lengths = [m * run.length for m in run.multiples]
   broken = sorted({
       seed for arm in arms for n in lengths
       for seed, x in index.get((arm.name, 'nll', n), {}).items() if not math.isfinite(x)
   })
   if broken:
-    parts.append(f'Not finite, and left out: seeds {", ".join(map(str, broken))}.')
-  return ' '.join([*parts, paper.note(family.name)]).strip()
+    note += f' Not finite, and left out: seeds {", ".join(map(str, broken))}.'
+  return note
+
+
+def _more(family: Any) -> str:
+  more = (
+      'Perplexity: of blocks that do not overlap, natural base, the first token of a '
+      'block not scored; geometric mean over seeds. Blocks begin without BOS; the '
+      'token that begins a document of the text (256, of bytes), where the tokenizer '
+      'has one, is read and scored like any other. SCE = entropies of both windows + '
+      'symmetric KL, which the CSV calls excess. Log perplexity in training: mean '
+      'cross-entropy of the last tenth of the steps, without the misalignment term, '
+      'which the CSV calls training_cross_entropy. Δ is of nats a token. Smallest '
+      'detectable: what that test finds four times in five. Other lengths, and '
+      f'misalignment: table {family.name}_by_length.'
+  )
+  return f'{more} {paper.note(family.name)}'.strip()

@@ -284,7 +284,7 @@ def evaluate(
   """Measures a model on segments of text [K, n], in one batch.
 
   Returns:
-    {metric: {length: []}}. `nll` is the mean loss in nats per token over blocks of this
+    {metric: {length: []}}. `nll` is log perplexity, nats a token, in blocks of this
     length; the first token of a block is not scored. The `MEASURES` of misalignment are
     of two windows of this length, means over config.evaluate.offsets; they are missing
     at lengths for which the segments are too short for the second window.

@@ -140,10 +140,11 @@ def _by_model(
 
   columns = {'N': lambda r: r['model']} | {
       str(n): cell(f'accuracy_or_p_{n}') for n in lengths}
-  note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected. '
-          'Differences with intervals and corrected p are in the next table.'
-          f'{_meaning(comparisons, num_classes)}')
-  return Table(name, title, columns, records, note)
+  note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected.'
+          f'{_chance(num_classes)}')
+  more = ('Differences with intervals and corrected p are in the next table.'
+          f'{_temperatures(comparisons)}')
+  return Table(name, title, columns, records, note, more=more)
 
 
 def _by_length(
@@ -172,15 +173,17 @@ def _by_length(
   }
   note = (
       f'Accuracy in %, mean over {_pairs(comparisons)}; trained on at most '
-      f'{trained_up_to} items. Differences, treated minus control, in points with '
-      '95 % intervals; effect: mean over standard deviation of the paired differences; '
-      'p: paired two-sided t-test; p Holm: corrected over the lengths of its '
-      'comparison; smallest detectable: the difference that this test would find with '
-      'a power of 80 % at the 5 % level, uncorrected. undefined: all differences are '
-      'equal, or fewer than two pairs.'
+      f'{trained_up_to} items. Differences: treated minus control, in points. p: '
+      'paired two-sided t-test; p Holm: corrected over the lengths of its comparison.'
       f'{left_out(comparisons)}'
   )
-  return Table(name, title, columns, records, note)
+  more = (
+      'Intervals and p are uncorrected. Effect: mean over standard deviation of the '
+      'paired differences. Smallest detectable: the difference that this test would '
+      'find with a power of 80 % at the 5 % level, uncorrected. undefined: all '
+      f'differences are equal, or fewer than two pairs.{_temperatures(comparisons)}'
+  )
+  return Table(name, title, columns, records, note, more=more)
 
 
 def _primary_endpoint(
@@ -222,33 +225,38 @@ def _primary_endpoint(
   }
   beyond = [n for n in comparisons[0].lengths if n > trained_up_to]
   fewest = min(r['pairs'] for r in records)
-  few = (
-      f' {fewest} pairs are few: differences much below the smallest detectable one '
-      'would go unseen.' if fewest < FEW_PAIRS else ''
-  )
+  few = (f' {fewest} pairs are few: differences much below the smallest detectable '
+         'one would go unseen.' if fewest < FEW_PAIRS else '')
+  lost = ''
   if any(r['at_5_percent'] == NOT_LEARNED for r in records):
-    few += (' Not learned: the median accuracy of an arm at the training lengths is '
+    lost = (' Not learned: the median accuracy of an arm at the training lengths is '
             f'below {100 * LEARNED:.0f} %, so nothing there is about length.')
   note = (
-      f'Mean accuracy over N = {_span(beyond)}, in %, paired over seeds. '
-      'LN − Baseline is the primary endpoint, the same for every run; all else is '
-      'secondary and uncorrected. Smallest detectable: the difference, in points, that '
-      'this number of pairs with this spread finds with a power of 80 % at the 5 % '
-      'level. Treated ahead: the pairs in which the treated arm is ahead.'
-      f'{_meaning(comparisons, num_classes)}{few}{left_out(comparisons)}'
+      f'Mean accuracy over N = {_span(beyond)}, in %, paired over '
+      f'{_pairs(comparisons)}. LN − Baseline is primary, all else secondary and '
+      f'uncorrected.{_chance(num_classes)}{few}{lost}{left_out(comparisons)}'
+  )
+  more = (
+      'The primary endpoint is the same for every run. p: paired two-sided t-test. '
+      'Smallest detectable: the difference, in points, that this number of pairs with '
+      'this spread finds with a power of 80 % at the 5 % level. Effect: mean over '
+      'standard deviation of the paired differences. Treated ahead: the pairs in which '
+      f'the treated arm is ahead.{_temperatures(comparisons)}'
   )
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
   short = 'comparison', 'difference [95 %]', 'p', 'at 5 %'
-  return Table('primary_endpoint', title, columns, records, note, short)
+  return Table('primary_endpoint', title, columns, records, note, short, more)
 
 
-def _meaning(comparisons: Sequence[Comparison], num_classes: int | None) -> str:
-  """Returns sentences on chance and on the temperatures of comparisons."""
+def _chance(num_classes: int | None) -> str:
+  return f' Chance is {number(100 / num_classes, ".3g")} %.' if num_classes else ''
+
+
+def _temperatures(comparisons: Sequence[Comparison]) -> str:
+  """Returns sentences on the temperatures of comparisons."""
   used = {c.treated.partition('+')[2] for c in comparisons}
-  known = [f' {name}: with {what}.' for name, what in _TEMPERATURES.items()
-           if name in used]
-  chance = [f' Chance is {number(100 / num_classes, ".3g")} %.'] if num_classes else []
-  return ''.join(chance + known)
+  return ''.join(f' {name}: with {what}.' for name, what in _TEMPERATURES.items()
+                 if name in used)
 
 
 def _span(lengths: Sequence[int]) -> str:
@@ -289,13 +297,13 @@ def _training(index: results.Index) -> Table:
       'not finite': lambda r: r['not_finite'],
   }
   note = (
-      'Means over the last tenth of training, or over the last line of the learning '
-      'curves if it covers more steps, on batches not yet trained on: loss in nats, '
-      'accuracy in %. '
-      'Not converged: seeds more than 5 points below the median '
-      'of the best arm; these stay in the tests. Not finite: left out of the tests.'
+      'Means at the end of training, on batches not yet trained on: loss in nats, '
+      'accuracy in %. Not converged: seeds more than 5 points below the median of the '
+      'best arm; these stay in the tests. Not finite: left out of the tests.'
   )
-  return Table('training', 'Training', columns, records, note)
+  more = ('The end of training: its last tenth, or the last line of the learning '
+          'curves if that covers more steps.')
+  return Table('training', 'Training', columns, records, note, more=more)
 
 
 def _record(

@@ -73,21 +73,23 @@ def optimum(indices: Indices, longest: int) -> Table:
           '' if r['table'] == 'exact' else _number(r['largest_difference'], '.1e')),
   }
   seeds = sorted({r['seeds'] for r in records if r['table'] == 'trained'})
-  note = ('A[a, b]: the last bit a attends to the bit b; trained on 1 to n fair bits, '
-          'over all strings; loss: mean squared error over all strings.')
+  note = ('A[a, b]: the last bit a attends to the bit b; loss: mean squared error over '
+          'all strings.')
+  more = 'Training is on 1 to n fair bits, over all strings.'
   if seeds:
     note += (f' Trained: mean over {" or ".join(map(str, seeds))} seeds ± half of the '
-             '95 % interval, its training loss as the model computes it. Largest: over '
-             'entries and seeds. Of the mean, A00 and A10 are products that may come '
-             'near 0 slowly in training.')
+             '95 % interval.')
+    more += (' The training loss of the trained is as the model computes it. Largest '
+             'difference: over entries and seeds. Of the mean, A00 and A10 are '
+             'products that may come near 0 slowly in training.')
   if any(setting.n == 1 for setting in indices):
-    note += ' n = 1 leaves A01 and A10 undetermined; least squares has them 0.'
+    more += ' n = 1 leaves A01 and A10 undetermined; least squares has them 0.'
   broken = [f'{s.name}, {name_seeds(odd)}' for s, index in indices.items()
             if (odd := [seed for seed, x in trained_loss(index).items()
                         if not math.isfinite(x)])]
   note += f' Not finite, and left out: {"; ".join(broken)}.' if broken else ''
   return Table('optimum', 'Linear attention: exact, by formula, and trained', columns,
-               records, note)
+               records, note, more=more)
 
 
 def errata(indices: Indices, longest: int) -> Table:
@@ -248,6 +250,8 @@ def _interval_cell(name: str, form: str):
   """Returns a cell function: the mean ± half of its interval, if it has one."""
   def cell(record):
     middle, high = record[name], record[f'{name}_high']
-    text = _number(middle, form)
-    return text if math.isnan(high) else f'{text} ± {_number(high - middle, ".1e")}'
+    if math.isnan(high):
+      return _number(middle, form)
+    text = _number(middle, '.1e' if 0 < abs(middle) < 1e-3 else form)
+    return f'{text} ± {_number(high - middle, ".1e")}'
   return cell

@@ -30,7 +30,7 @@ _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
 _PIECES = 'bands: 95 % intervals, over pieces of the text'
 _ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
-    'sce': 'SCE, nats', 'excess': 'excess over entropies, nats',
+    'sce': 'SCE, nats', 'excess': 'symmetric KL, nats',
     'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement',
 }
 
@@ -54,19 +54,19 @@ def make(values: Values, length: int) -> dict[str, Figure]:
 
 
 def perplexity(values: Values, length: int) -> Figure | None:
-  """Draws loss by length of window, for blocks and for sliding windows."""
+  """Draws log perplexity by length of window, for blocks and for sliding windows."""
   if not lengths_of(values, BLOCK, 'nll'):
     return None
   figure = Figure(figsize=(4.2, 3.0))
   axes = figure.subplots()
   for (part, name), (colour, marker) in zip(
       ((BLOCK, 'blocks'), (SLIDING, 'sliding window')), plots.LOOKS, strict=False):
-    lengths, loss = curve(values, part, 'nll')
-    axes.plot(lengths, loss, color=colour, marker=marker, label=name)
+    lengths, nll = curve(values, part, 'nll')
+    axes.plot(lengths, nll, color=colour, marker=marker, label=name)
     _band(axes, [curve(values, part, f'nll{end}') for end in ENDS[1:]])
   axes.set_xscale('log', base=2)
   _mark(axes, length)
-  axes.set(xlabel='tokens in the window', ylabel='loss, nats a token')
+  axes.set(xlabel='tokens in the window', ylabel='log perplexity, nats a token')
   log = lambda x: np.log(np.maximum(x, 1e-9))  # matplotlib tries 0 too
   other = axes.secondary_yaxis('right', functions=(np.exp, log))
   other.set_ylabel('perplexity')
@@ -77,7 +77,7 @@ def perplexity(values: Values, length: int) -> Figure | None:
 
 
 def by_position(values: Values, length: int) -> Figure | None:
-  """Draws loss by position in the window, a line for each length of window."""
+  """Draws log perplexity by position, a line for each length of window."""
   windows = lengths_of(values, BLOCK, 'nll')
   if not windows:
     return None
@@ -91,7 +91,8 @@ def by_position(values: Values, length: int) -> Figure | None:
       _band(axes, ends, step='post')
   axes.set_xscale('log', base=2)
   _mark(axes, length)
-  axes.set(xlabel='tokens before it in the window', ylabel='loss, nats a token')
+  axes.set(xlabel='tokens before it in the window',
+           ylabel='log perplexity, nats a token')
   figure.legend(title='window', loc='outside right center')
   figure.supxlabel(f'means over positions up to the next step, of {_ENOUGH} tokens or '
                    'more where the text has them'

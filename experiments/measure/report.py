@@ -38,10 +38,10 @@ from vvlen.reporting.tables import (
 from vvlen.statistics import percentiles_cover, resampled_means
 
 _SCALES = {
-    'sce': 'SCE', 'half_sce': 'SCE/2', 'excess': 'excess',
+    'sce': 'SCE', 'half_sce': 'SCE/2', 'excess': 'symmetric KL',
     'kl_first_second': 'KL(long‖short)', 'kl_second_first': 'KL(short‖long)',
-    'js': 'JS', 'entropy_first': 'entropy, long', 'entropy_second': 'entropy, short',
-    'top1_agreement': 'top-1 agreement',
+    'js': 'Jensen–Shannon', 'entropy_first': 'entropy, long',
+    'entropy_second': 'entropy, short', 'top1_agreement': 'top-1 agreement',
 }
 _SHOWN = ('sce', 'excess', 'kl_first_second', 'kl_second_first', 'js', 'top1_agreement')
 
@@ -69,8 +69,8 @@ def write(workdir: epath.PathLike) -> Report:
     raise ValueError(f'{folder} has no results.csv with results')
   losses = [values[BLOCK, 'nll', n] for n in lengths_of(values, BLOCK, 'nll')]
   if losses and not np.isfinite(losses).any():
-    raise ValueError(f'{folder / "results.csv"}: no loss is finite: the model\'s '
-                     'logits are not finite')
+    raise ValueError(f'{folder / "results.csv"}: no log perplexity is finite: the '
+                     'model\'s logits are not finite')
   made = [perplexity(values, length, begin, samples),
           spread.slopes(values), spread.by_head(values),
           misalignment(values), recency(values), entropy(values)]
@@ -91,7 +91,7 @@ def write(workdir: epath.PathLike) -> Report:
 def perplexity(
     values: Values, length: int, begin: bool, samples: tuple[int, int]
 ) -> Table:
-  """Makes the table of loss and perplexity by length of window.
+  """Makes the table of perplexity and its logarithm by length of window.
 
   Args:
     values: the values of the run.
@@ -118,10 +118,10 @@ def perplexity(
   columns = {
       'window': lambda r: f'{r["tokens"]:,}',
       'times L': lambda r: f'{r["times_trained"]:g}',
-      'loss, blocks [95 %]': interval_cell('block_nll', '.4f'),
+      'log perplexity, blocks [95 %]': interval_cell('block_nll', '.4f'),
       'perplexity, blocks [95 %]': interval_cell('block_perplexity', '.3f'),
       'stride': lambda r: _count(r['stride']),
-      'loss, sliding [95 %]': interval_cell('sliding_nll', '.4f'),
+      'log perplexity, sliding [95 %]': interval_cell('sliding_nll', '.4f'),
       'perplexity, sliding [95 %]': interval_cell('sliding_perplexity', '.3f'),
       'tokens scored in blocks': lambda r: _count(r['scored_in_blocks']),
   }
@@ -129,29 +129,34 @@ def perplexity(
     arm = name.removesuffix('s')
     cell = blank_without(f'{arm}_ratio', interval_cell(f'{arm}_ratio', '.3f'))
     columns[f'÷ perplexity at L, {name} [95 %]'] = cell
-  note = (
-      'Loss: mean over tokens in nats (natural logarithm), of the same text in all '
-      'rows; perplexity: its exponential. Positions begin at 0 in each window. Blocks: '
-      'windows that do not overlap, the first token of each not scored. Sliding: a '
-      'window every stride tokens, of which the last stride are scored, so that each '
-      'has at least window − stride before it. Each window begins with '
-      f'{"BOS, which is one of its tokens" if begin else "text, without BOS"}. '
-      f'L = {length:,}.{_of_pieces(records)}'
-  )
-  return Table('perplexity', 'Loss and perplexity by length of context', columns,
-               records, note)
-
-
-def _of_pieces(records: list[dict[str, Any]]) -> str:
-  """Returns sentences on the intervals of perplexity."""
   pieces = max((r['pieces'] for r in records), default=math.nan)
+  note = (
+      'Log perplexity: mean −log p over tokens, in nats, of the same text in all rows. '
+      f'Blocks do not overlap; sliding: a window every stride tokens. L = {length:,}. '
+      + (f'[95 %]: bootstrap over {pieces:.0f} pieces of the text.' if pieces > 1 else
+         'The text has too few windows for intervals.')
+  )
+  more = (
+      'Logarithms are natural; perplexity is the exponential of the mean. Positions '
+      'begin at 0 in each window. Blocks: the first token of each is not scored. '
+      'Sliding: the last stride tokens of a window are scored, so that each has at '
+      'least window − stride before it. Each window begins with '
+      f'{"BOS, which is one of its tokens" if begin else "text, without BOS"}.'
+      f'{_of_pieces(pieces)}'
+  )
+  return Table('perplexity', 'Perplexity and its logarithm by length of context',
+               columns, records, note, more=more)
+
+
+def _of_pieces(pieces: float) -> str:
+  """Returns sentences on intervals of perplexity over pieces, '' without these."""
   if not pieces > 1:
-    return ' The text has too few windows for intervals.'
-  return (f' [95 %]: percentiles of a bootstrap over {pieces:.0f} pieces of the text, '
-          'each as long as the longest window, and a sample has the same pieces at all '
-          'lengths, so what two lengths have in common cancels in the interval of '
-          f'their quotient. Such an interval of {pieces:.0f} normal values covers '
-          f'their mean in {percentiles_cover(pieces):.0%} of cases.')
+    return ''
+  return (' [95 %]: percentiles of the bootstrap. A piece is as long as the longest '
+          'window, and a sample has the same pieces at all lengths, so what two '
+          'lengths have in common cancels in the interval of their quotient. Such an '
+          f'interval of {pieces:.0f} normal values covers their mean in '
+          f'{percentiles_cover(pieces):.0%} of cases.')
 
 
 def _ratio(
@@ -194,14 +199,19 @@ def misalignment(values: Values) -> Table:
   sequences = ' or '.join(sorted({f'{r["sequences"]:.0f}' for r in records}))
   note = (
       'Two windows of one text, the second by the offset further on, compared where '
-      'they predict the same token with more than half a window before it (arXiv '
-      '2506.11769, section 4). Long: the first, with more before that token. In nats, '
-      'except the last. SCE = −Σ q log p − Σ p log q = entropies + excess; excess = '
-      'KL(long‖short) + KL(short‖long). Top-1 agreement: share of tokens of which both '
-      f'have the same likeliest. Mean over {sequences} sequences [95 %: percentiles of '
-      'a bootstrap over them]. The CSV has SCE/2 and both entropies too.'
+      f'they predict the same token. In nats, except the last. Mean over {sequences} '
+      'sequences [95 %: bootstrap over them]. SCE: symmetric cross-entropy.'
   )
-  return Table('misalignment', 'Long-short misalignment', columns, records, note)
+  more = (
+      'Windows are compared where that token has more than half a window before it '
+      '(arXiv 2506.11769, section 4). Long: the first, with more before that token. '
+      'SCE = −Σ q log p − Σ p log q = both entropies + symmetric KL; symmetric KL = '
+      'KL(long‖short) + KL(short‖long), which the CSV calls excess. Top-1 agreement: '
+      'share of tokens of which both have the same likeliest. Intervals: percentiles '
+      'of the bootstrap. The CSV has SCE/2 and both entropies too.'
+  )
+  return Table('misalignment', 'Long-short misalignment', columns, records, note,
+               more=more)
 
 
 def recency(values: Values) -> Table:
@@ -232,16 +242,20 @@ def recency(values: Values) -> Table:
         f'violation rate, {name}': interval_cell(f'{order}_violation_rate', '.3f'),
     }
   note = (
-      'Of attention logits, the last tokens of a sequence with all before them. '
       'Recency probability: of pairs of earlier tokens, those of which the more recent '
-      'has the larger logit; one half without any order. Violation rate: of pairs up '
-      'to the token itself, those of which it has not. Mean over heads [95 %: '
-      'percentiles of a bootstrap over sequences], and the range of heads. Shuffled: '
+      'has the larger logit; one half without any order. Mean over heads [95 %: '
+      'bootstrap over sequences], and the range of heads.'
+  )
+  more = (
+      'Of attention logits, the last tokens of a sequence with all before them. '
+      'Violation rate: of pairs up to the token itself, those of which the more recent '
+      'has not the larger logit. Intervals: percentiles of the bootstrap. Shuffled: '
       'the same tokens in random order. What differs is of the text; what both have is '
       'of the rotary positions, which have a bias of their own, and from layer 1 on of '
       'the causal mask as well.'
   )
-  return Table('recency', 'Recency of attention logits', columns, records, note)
+  return Table('recency', 'Recency of attention logits', columns, records, note,
+               more=more)
 
 
 def entropy(values: Values) -> Table:
@@ -265,11 +279,12 @@ def entropy(values: Values) -> Table:
   note = (
       'Entropy in nats of the attention weights of the last of N tokens, in brackets '
       'log N, which uniform weights have. Mean over heads and sequences ± half of the '
-      '95 % interval (bootstrap over sequences). Shuffled: the same tokens in random '
-      'order.'
+      '95 % interval.'
   )
+  more = ('Intervals: bootstrap over sequences. Shuffled: the same tokens in random '
+          'order.')
   return Table('entropy', 'Entropy of attention weights by length', columns, records,
-               note)
+               note, more=more)
 
 
 def _give_or_take(n: int) -> Callable[[Record], str]:

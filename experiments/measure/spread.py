@@ -59,32 +59,39 @@ def slopes(values: Values) -> Table:
       'N': lambda r: f'{r["shortest"]} → {r["longest"]:,}',
   }
   note = (
-      'Standard deviation over sequences (divided by their number) of each component '
-      'of the attention output at the last of N tokens, heads side by side, before the '
-      'output projection; mean over components. Slope: of its logarithm against log N, '
-      'by least squares; interval: percentiles of a bootstrap over sequences. '
-      'Proposition 1 of arXiv 2504.02827 says that it falls at least as fast as N^−½ '
-      'for large N, if tokens are independent and all sequences have the same query. '
-      'To have that, the last token is held fixed, to one token after another: shown '
-      'are the mean and the range of their slopes and the geometric mean of their '
-      'standard deviations, and the bootstrap is over these tokens too. Random tokens: '
-      'uniform over the '
-      f'vocabulary. {_sizes(records)}'
+      'Standard deviation over sequences of the attention output at the last of N '
+      'tokens, mean over its components. Slope: of its logarithm against log N, with a '
+      f'bootstrap interval. {_sizes(records)}'
+  )
+  more = (
+      'Standard deviations (divisor: the number of sequences) are of each component, '
+      'heads side by side, before the output projection. Slope: by least squares; '
+      'interval: percentiles of a bootstrap over sequences. Proposition 1 of '
+      'arXiv 2504.02827 says that the standard deviation falls at least as fast as '
+      'N^−½ for large N, if tokens are independent and all sequences have the same '
+      'query. To have that, the last token is held fixed, to one token after another: '
+      'shown are the mean and the range of their slopes and the geometric mean of '
+      'their standard deviations, and the bootstrap is over these tokens too. Random '
+      f'tokens: uniform over the vocabulary.{_cover(records)}'
   )
   return Table('figure_1', 'Spread of the attention output by length', columns, records,
-               note)
+               note, more=more)
 
 
 def _sizes(records: list[dict[str, Any]]) -> str:
-  """Returns sentences on the numbers of sequences and of fixed last tokens."""
+  """Returns a sentence on the numbers of sequences and of fixed last tokens."""
   counts = {(int(r['sequences']), int(r['queries'])) for r in records}
   sizes = ', '.join(
       f'{a} sequences' + (f', {b} last tokens held fixed' if b > 1 else '')
       for a, b in sorted(counts) if b > 1 or len(counts) == 1)
-  queries = max((b for _, b in counts), default=0)
-  return f'{sizes}.' + (
-      f' An interval over {queries} normal values covers their mean in '
-      f'{percentiles_cover(queries):.0%} of cases.' if queries > 1 else '')
+  return f'{sizes}.'
+
+
+def _cover(records: list[dict[str, Any]]) -> str:
+  """Returns a sentence on intervals over fixed last tokens, '' without these."""
+  queries = max((int(r['queries']) for r in records), default=0)
+  return (f' An interval over {queries} normal values covers their mean in '
+          f'{percentiles_cover(queries):.0%} of cases.' if queries > 1 else '')
 
 
 def by_head(values: Values) -> Table:
@@ -117,13 +124,14 @@ def by_head(values: Values) -> Table:
     columns[f'std, {CONDITIONS[x]}'] = _change(x)
   ends = ' or '.join(sorted({f'{r["shortest"]} → {r["longest"]:,}' for r in records}))
   note = (
-      'Standard deviation over sequences of each component of one head, mean over the '
-      f'components of the head, at the shortest and the longest N, {ends}. Slope: of '
-      'its logarithm against log N. Intervals: bootstrap over sequences, and over last '
-      'tokens where these were held fixed. The CSV has the range of single tokens too.'
+      'std: standard deviation over sequences of each component of a head, mean over '
+      f'components, at the shortest and the longest N, {ends}. Slope: of its logarithm '
+      'against log N. Intervals: bootstrap.'
   )
+  more = ('The bootstrap is over sequences, and over last tokens where these were held '
+          'fixed. The CSV has the range of single tokens too.')
   return Table('figure_1_heads', 'Spread of the attention output by head', columns,
-               records, note)
+               records, note, more=more)
 
 
 def _change(condition: str) -> Callable[[Record], str]:

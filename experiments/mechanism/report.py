@@ -117,12 +117,15 @@ def table(index: Index, trained_up_to: int) -> Table:
   note = (
       'Accuracy in %, mean over the lengths beyond training, of models that are not '
       'trained any further; paired over seeds. Restored: the difference in % of what '
-      'is lost from the shortest length on. Variance: of the output, the sum over its '
-      'components, as it is and changed, relative to that at the shortest length, '
-      'geometric mean. p Holm: over the interventions of an arm; '
-      'smallest detectable: with a power of 80 %, at 5 % divided by their number. '
-      'undefined: all differences are equal, as where a norm undoes a rescaling.'
+      'is lost from the shortest length on. p Holm: over the interventions of an arm.'
       f'{left_out(compared)}'
+  )
+  more = (
+      'Variance: of the output, the sum over its components, as it is and changed, '
+      'relative to that at the shortest length, geometric mean. Intervals are '
+      'uncorrected; p: paired two-sided t-test, corrected. Smallest detectable: with a '
+      'power of 80 %, at 5 % divided by the number of interventions. undefined: all '
+      'differences are equal, as where a norm undoes a rescaling.'
   )
   odd = {ARMS[c.control][0] for c in compared if c.control_mean[0] < 100 * LEARNED}
   if odd:
@@ -130,7 +133,7 @@ def table(index: Index, trained_up_to: int) -> Table:
              f'length: {", ".join(sorted(odd))}.')
   short = 'arm', 'difference [95 %]', 'restored %', 'attention output'
   return Table('mechanism', 'Accuracy restored by changes of the attention output',
-               columns, records, note, short)
+               columns, records, note, short, more)
 
 
 def gain_table(index: Index, trained_up_to: int) -> Table:
@@ -186,15 +189,17 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
   note = (
       'Accuracy in %, mean over the lengths beyond training; treated minus Baseline, '
       'and that minus what it is without intervention; paired over seeds. p is '
-      'uncorrected; p Holm: of the changes, over the interventions of an arm. An '
-      'intervention may make all differences between models smaller. At equal '
-      'accuracy: the difference that is left where, as it is, there would be none, by '
-      'least squares over the seeds; 0 if the intervention does the same to both arms. '
-      'Uncorrected.'
+      'uncorrected; p Holm: of the changes, over the interventions of an arm.'
       f'{left_out(compared)}'
   )
+  more = (
+      'An intervention may make all differences between models smaller. At equal '
+      'accuracy: the difference that is left where, as it is, there would be none, by '
+      'least squares over the seeds; 0 if the intervention does the same to both arms. '
+      'Its interval and p are uncorrected.'
+  )
   return Table('mechanism_gain', 'What is left of the gain under interventions',
-               columns, records, note)
+               columns, records, note, more=more)
 
 
 def length_table(index: Index, trained_up_to: int) -> Table:

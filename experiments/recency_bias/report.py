@@ -123,12 +123,16 @@ def probability_table(panels: list[Simulated]) -> Table:
   note = (
       'Recency probability: of all triples of tokens k < j < i, those in which the '
       'logit of i with j is larger than that with k; one half if there is no order. '
-      'Violation rate: of the triples k < j ≤ i, those in which it is not. ±: standard '
-      'error. Published: 10,000,000 simulations, printed to four digits. Off by: '
-      'difference beyond that rounding, in standard errors of the difference.'
+      '±: standard error. Published: by the paper.'
+  )
+  more = (
+      'Violation rate: of the triples k < j ≤ i, those in which the logit with j is '
+      'not larger than that with k. Published: 10,000,000 simulations, printed to four '
+      'digits. Off by: difference beyond that rounding, in standard errors of the '
+      'difference.'
   )
   return Table('recency_probability', 'Recency probability by width, tokens and layer',
-               columns, records, note)
+               columns, records, note, more=more)
 
 
 def score_table(rows: list[Simulated]) -> Table:
@@ -174,18 +178,21 @@ def score_table(rows: list[Simulated]) -> Table:
   }
   note = (
       'Neighbours: the mean logits of a token with two earlier tokens that follow each '
-      'other, the later minus the earlier; clearly: by more than two standard errors, '
-      'of both added up. Exact mean: of layer 1 with LayerNorm at this d, the same for '
-      'all tokens. Limit: the closed forms (layers 1 and 2) and the Gram '
-      'recursion for tokens whose cosine is exactly the anisotropy. It is not what a '
-      'simulation has in the mean at finite d: logits of random tokens scatter, and a '
-      'mean of exponentials is not the exponential of a mean. Without LayerNorm the '
-      'means of layer 2 rise very slightly at finite d, and the limit is flat.'
+      'other, the later minus the earlier; clearly: by more than two standard errors.'
       + (f' d = {rows[0].cell.width}, {rows[0].cell.num_simulations:,} simulations.'
          if rows else '')
   )
+  more = (
+      'Two standard errors: of both logits, added up. Exact mean: of layer 1 with '
+      'LayerNorm at this d, the same for all tokens. Limit: the closed forms (layers 1 '
+      'and 2) and the Gram recursion for tokens whose cosine is exactly the '
+      'anisotropy. It is not what a simulation has in the mean at finite d: logits of '
+      'random tokens scatter, and a mean of exponentials is not the exponential of a '
+      'mean. Without LayerNorm the means of layer 2 rise very slightly at finite d, '
+      'and the limit is flat.'
+  )
   return Table('scores', 'Mean logits of the last token with the oldest and the newest',
-               columns, records, note)
+               columns, records, note, more=more)
 
 
 def neighbours(mean: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,34 +1,18 @@
 """Writes the tables and figures of a grid of settings. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
-import functools
 
 from etils import epath
 
-from experiments.sensitivity import figures
+from experiments.sensitivity import figures, tables
 from experiments.sensitivity.answer import answer
-from experiments.sensitivity.cells import (
-  Cell,
-  MECHANISM,
-  read_cells,
-  Setting,
-)
+from experiments.sensitivity.cells import Cell, read_cells, Setting
 from experiments.sensitivity.tuned import tune, Tuned
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import at_step, read_curves
-from vvlen.reporting.endpoints import CONTROL, LEARNED, TREATED
 from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
-from vvlen.reporting.tables import (
-  blank_without,
-  difference,
-  difference_cell,
-  left_out,
-  number,
-  p_value,
-  Table,
-  write_tables,
-)
+from vvlen.reporting.tables import write_tables
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -57,9 +41,11 @@ def write(workdir: epath.PathLike) -> Report:
     raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
   cells += read_cells(indices, settings, 'standardize', family=())
   tuned = _tune(folder, indices, rates, cells, settings)
-  made = [table(cells, settings)]
+  made = [tables.table(cells), tables.change_table(cells, settings),
+          tables.measured_table(cells)]
   if tuned:
-    made.append(tuned_table(tuned))
+    made.append(tables.tuned_table(tuned))
+  made = [table for table in made if table.records]
   with plots.style():
     drawn = {'sensitivity': figures.gains(cells, settings, tuned)}
     if len({cell.name for cell in cells}) > 2:
@@ -141,135 +127,3 @@ def _tune(
     if found:
       tuned[name] = found
   return tuned
-
-
-def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
-  """Returns the table of primary endpoints, a row per cell, step and arm."""
-  records = []
-  nan = float('nan')
-  for cell in cells:
-    c, test, changed = cell.comparison, cell.comparison.primary, cell.change
-    treated, control = c.primary_means
-    records.append({
-        'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
-        'control': control, 'treated': treated,
-        **difference(test), 'p': test.p if test else nan,
-        **difference(cell.holm, 'holm_'), 'p_holm': cell.holm.p if cell.holm else nan,
-        **difference(changed, 'change_'),
-        'change_p': changed.p if changed else nan,
-        **difference(cell.holm_change, 'change_holm_'),
-        'change_p_holm': cell.holm_change.p if cell.holm_change else nan,
-        'pairs': test.num_pairs if test else 0,
-        'smallest_detectable': cell.detectable,
-        'change_smallest_detectable': cell.detectable_change,
-        'training_accuracy_control': 100 * cell.training_accuracy[0],
-        'training_accuracy_treated': 100 * cell.training_accuracy[1],
-    } | {
-        f'{metric}_{which}': cell.mechanism[metric, arm]
-        for metric in MECHANISM
-        for which, arm in (('control', c.control), ('treated', c.treated))
-    } | {
-        f'{metric}_{field}': value
-        for metric in MECHANISM
-        for field, value in cell.explained[metric]._asdict().items()
-    })
-  # Tests of the family are shown with their corrected interval and p.
-  shown = lambda prefix: lambda r: difference_cell(
-      '.2f', f'{prefix}holm_' if r[f'{prefix}p_holm'] >= 0 else prefix)(r)
-  p_shown = lambda prefix: lambda r: (
-      f'{p_value(r[f"{prefix}p_holm"])} *' if r[f'{prefix}p_holm'] >= 0
-      else p_value(r[f'{prefix}p']))
-  change = functools.partial(blank_without, 'change_difference')
-  both = lambda metric: blank_without(f'{metric}_control', lambda r: (
-      f'{r[f"{metric}_control"]:.3g}, {r[f"{metric}_treated"]:.3g}'
-  ))
-  columns = {
-      'cell': lambda r: r['cell'],
-      'steps': lambda r: f'{r["step"]:,}',
-      'arm': lambda r: r['arm'],
-      'difference [95 %]': shown(''),
-      'p': p_shown(''),
-      'Baseline': lambda r: number(r['control'], '.1f'),
-      'treated': lambda r: number(r['treated'], '.1f'),
-      'its change [95 %]': change(shown('change_')),
-      'its p': change(p_shown('change_')),
-      'pairs': lambda r: str(r['pairs']),
-      'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
-      'of its change': change(
-          lambda r: number(r['change_smallest_detectable'], '.1f')
-      ),
-      'in training': both('training_accuracy'),
-      'weight of target': both('target_weight'),
-      'output norm': both('output_norm'),
-      'distance': both('input_distance'),
-  }
-  others = ', '.join(
-      f'{setting.against or "none"} for {name}' for name, setting in settings.items()
-      if setting.against != 'base' and name != 'base'
-  )
-  others = f' ({others})' if others else ''
-  tested = sorted({cell.step for cell in cells if cell.in_family})
-  note = (
-      'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
-      'minus Baseline. Its change: this difference minus that of base at the same '
-      f'step{others}. *: p, and the interval beside it, are corrected by Holm over the '
-      f'cells, of LN after {", ".join(f"{step:,}" for step in tested)} steps; all else '
-      'is uncorrected. '
-      'Smallest detectable, and the same of the change: with a power of 80 %, at '
-      'the level of 5 % divided by the number of tests that are corrected together, '
-      'which are those with a *; 5 % elsewhere. The last four columns, Baseline and '
-      'treated: median accuracy at the training lengths in %; weight of the target; '
-      'norm of the attention output; distance of the normalized output, before any '
-      'output projection, from that at the longest training length (0 if nothing '
-      'moves, 1 if all variance vanishes); '
-      'the last three are means over the lengths beyond training.'
-      f'{left_out(cell.comparison for cell in cells)}'
-  )
-  odd = [c for c in cells if c.step in tested and max(c.training_accuracy) < LEARNED]
-  if odd:
-    out = '' if any(c.in_family for c in odd) else ', and not tested with the others'
-    note += (f' Not learned at the training lengths, so that nothing there is about '
-             f'length{out}: {", ".join(sorted({c.name for c in odd}))}.')
-  return Table('sensitivity', 'Gain over the Baseline in every cell', columns, records,
-               note)
-
-
-def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
-  """Returns the table of gains with each arm at its best learning rate.
-
-  Args:
-    tuned: {name of a group of learning rates: result of `tune`}.
-  """
-  records = [
-      {
-          'group': name, 'step': t.step, 'rates': ' '.join(t.rates),
-          'control_rate': t.chosen[CONTROL], 'control_sure': t.sure[CONTROL],
-          'treated_rate': t.chosen[TREATED], 'treated_sure': t.sure[TREATED],
-          'control': t.means[1], 'treated': t.means[0], 'difference': t.mean_difference,
-          'ci_low': t.ci_low, 'ci_high': t.ci_high, 'seeds': t.num_seeds,
-      }
-      for name, t in tuned.items()
-  ]
-  rate = lambda arm: lambda r: (
-      f'{r[f"{arm}_rate"]} ({number(100 * r[f"{arm}_sure"], ".0f")} %)'
-  )
-  columns = {
-      'rates of': lambda r: r['group'],
-      'steps': lambda r: f'{r["step"]:,}',
-      'of the Baseline': rate('control'),
-      'of LN': rate('treated'),
-      'Baseline': lambda r: number(r['control'], '.1f'),
-      'LN': lambda r: number(r['treated'], '.1f'),
-      'difference [95 %]': difference_cell('.2f'),
-      'seeds': lambda r: str(r['seeds']),
-  }
-  told = '; '.join(f'{name}: {", ".join(t.rates)}' for name, t in tuned.items())
-  note = (
-      'Mean accuracy in % beyond the training lengths, each arm in the cell with the '
-      'lowest loss on the last batches of training, of those that differ in their '
-      f'learning rate alone ({told}). Intervals: bootstrap over seeds, 10,000 samples; '
-      'in each sample the best cell is chosen again; in brackets, how often it is this '
-      'one.'
-  )
-  return Table('tuned_rates', 'Gain where each arm has its best learning rate', columns,
-               records, note)

@@ -45,13 +45,17 @@ def table(
   columns['seeds'] = lambda r: str(r['seeds'])
   note = (
       'Points of accuracy lost from the longest training length on, mean over the '
-      'longer lengths, with 95 % intervals over seeds, uncorrected. The weights\': no '
-      'linear reader of the attention output gets it back, fitted at that length. The '
-      'reader\'s: such a reader would; lost = the weights\' + the reader\'s. Of the '
-      'reader\'s, the scale\'s: mean and variance of each component as in training '
-      'would get it back; the covariance\'s: mean and whole covariance would.'
+      'longer lengths, with 95 % intervals over seeds, uncorrected. Lost = the '
+      'weights\' + the reader\'s.'
   )
-  return Table('parts', 'Where accuracy is lost with length', columns, records, note)
+  more = (
+      'The weights\': no linear reader of the attention output gets it back, fitted at '
+      'that length. The reader\'s: such a reader would. Of the reader\'s, the '
+      'scale\'s: mean and variance of each component as in training would get it back; '
+      'the covariance\'s: mean and whole covariance would.'
+  )
+  return Table('parts', 'Where accuracy is lost with length', columns, records, note,
+               more=more)
 
 
 def gain_table(
@@ -92,9 +96,10 @@ def gain_table(
   columns['seeds'] = lambda r: str(r['seeds'])
   note = (
       'The loss of LN minus the loss of the Baseline, in points, paired over seeds; '
-      'below 0, LN loses less. The paper\'s claim is that LN lessens the part of the '
-      f'reader. Intervals and p of a column are corrected over the {count} cells '
-      '(Bonferroni).'
+      'below 0, LN loses less. Intervals and p of a column are corrected over the '
+      f'{count} cells (Bonferroni).'
   )
+  more = ('The paper\'s claim is that LN lessens the part of the reader. The parts are '
+          'explained below the table of where accuracy is lost.')
   return Table('parts_gain', 'Does LN lessen what is lost, and where?', columns,
-               records, note)
+               records, note, more=more)

@@ -81,13 +81,15 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
   note = (
       f'Mean accuracy in % over {lengths}; LN minus Baseline in points, paired over '
       f'seeds. Intervals and p are corrected over the {claim.num_tests} cells '
-      '(Bonferroni). Spread: standard deviation of the difference over seeds. Power: '
-      f'how often, in %, a difference of {claim.equivalence:g} point would be found. '
-      'Family, seeds and endpoint were fixed before the first run.'
-      f'{left_out(comparisons)}'
+      f'(Bonferroni).{left_out(comparisons)}'
+  )
+  more = (
+      'Family, seeds and endpoint were fixed before the first run. Spread: standard '
+      'deviation of the difference over seeds. Power: how often, in %, a difference of '
+      f'{claim.equivalence:g} point would be found.'
   )
   return Table('verdicts', 'Does LayerNorm after attention help at longer inputs?',
-               columns, records, note)
+               columns, records, note, more=more)
 
 
 def _numbers(effect: Effect | None) -> dict[str, Any]:
@@ -145,12 +147,15 @@ def along_table(cells: Mapping[str, Setting], found: Effects) -> Table:
   )
   note = (
       'Mean accuracy in % beyond the training lengths; differences in points with 95 % '
-      'intervals, uncorrected. Averaged: the mean of the weights over the last tenth '
-      'of the steps. In training: median accuracy at the training lengths over the '
-      'last tenth of the steps, Baseline and LN.'
+      'intervals, uncorrected.'
+  )
+  more = (
+      'Averaged: the mean of the weights over the last tenth of the steps. In '
+      'training: median accuracy at the training lengths over the last tenth of the '
+      'steps, Baseline and LN.'
   )
   return Table('along_training', 'The effect of LN along training', columns, records,
-               note)
+               note, more=more)
 
 
 # Suffix of the arms -> name of their columns.
@@ -197,15 +202,18 @@ def contrast_table(
   columns['seeds'] = lambda r: str(r['plain_seeds'] or '')
   note = (
       'Changes of LN − Baseline, in points of mean accuracy beyond the training '
-      'lengths: linear combinations of the differences of one seed, means over the '
-      'seeds that all cells share, with intervals of Student\'s t. Intervals and p are '
-      f'corrected over the {len(records)} rows (Bonferroni), for weights as they are '
-      'and averaged over the last tenth of the steps. Twice the steps: the slope of a '
-      'least-squares line in the logarithm of the steps. Lookup, and growing lengths, '
-      'are trained for 20,000 steps, retrieval with a decaying rate for 100,000.'
+      'lengths, for weights as they are and averaged over the last tenth of the steps. '
+      f'Intervals and p are corrected over the {len(records)} rows (Bonferroni).'
+  )
+  more = (
+      'Changes are linear combinations of the differences of one seed, means over the '
+      'seeds that all cells share, with intervals of Student\'s t. Twice the steps: '
+      'the slope of a least-squares line in the logarithm of the steps. Lookup, and '
+      'growing lengths, are trained for 20,000 steps, retrieval with a decaying rate '
+      'for 100,000.'
   )
   return Table('what_changes_it', 'What changes the effect of LN', columns, records,
-               note)
+               note, more=more)
 
 
 def averaging_table(found: Effects) -> Table:
@@ -240,12 +248,14 @@ def averaging_table(found: Effects) -> Table:
   }
   note = (
       'Mean accuracy in % beyond the training lengths, of the weights as they are → '
-      'averaged over the last tenth of the steps. Spread: standard deviation over '
-      'seeds of LN − Baseline with averaged weights, as a share of that with weights '
-      'as they are, with Pitman\'s interval. Uncorrected.'
+      'averaged over the last tenth of the steps. Intervals are uncorrected.'
+  )
+  more = (
+      'Spread: standard deviation over seeds of LN − Baseline with averaged weights, '
+      'as a share of that with weights as they are, with Pitman\'s interval.'
   )
   return Table('averaged_weights', 'What averaging the weights changes', columns,
-               records, note)
+               records, note, more=more)
 
 
 def _number(value: float, form: str) -> str:

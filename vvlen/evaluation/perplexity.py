@@ -1,7 +1,8 @@
-"""The loss of any language model by length of context: the logarithm of perplexity.
+"""Log perplexity of any language model by length of context.
 
-A text of N tokens is read in windows of L tokens, each with positions from 0. The loss
-of a token is −log p(x_i | x_0 … x_{i−1}) in nats, given those before it in its window:
+A text of N tokens is read in windows of L tokens, each with positions from 0. Log
+perplexity is the mean over the scored tokens of their losses, −log p(x_i | x_0 …
+x_{i−1}) in nats, given those before it in its window:
 
   blocks    windows that do not overlap; every token but the first is scored
   sliding   a window every s tokens; its last s tokens are scored, each with at least
@@ -9,8 +10,8 @@ of a token is −log p(x_i | x_0 … x_{i−1}) in nats, given those before it i
 
 Tokens left over at the end of the text, too few for a window or for s, are dropped.
 With `begin`, such as BOS, each window is that token and L − 1 tokens of the text, all
-of which may be scored: a window never has more than L tokens. Means are over tokens, in
-float64 of float32 losses. Report L, s and `begin` with every number.
+of which may be scored: a window never has more than L tokens. Means are in float64 of
+float32 losses. Report L, s and `begin` with every number.
 
 A model is a function from tokens to logits, or `Hidden`, whose logits exist only for
 `vvlen.evaluation.programs.chunk_size` positions at once, however long a window is.
@@ -50,7 +51,7 @@ def block_nll(
     begin: int | None = None,
     tokens_at_once: int = _TOKENS_AT_ONCE,
 ) -> float:
-  """Returns the mean loss of blocks of one length.
+  """Returns log perplexity in blocks of one length.
 
   Args:
     apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, under jit or
@@ -84,7 +85,7 @@ def nll_by_position(
     begin: int | None = None,
     tokens_at_once: int = _TOKENS_AT_ONCE,
 ) -> np.ndarray:
-  """Returns the mean loss of blocks by position; arguments as in `block_nll`.
+  """Returns log perplexity in blocks by position; arguments as in `block_nll`.
 
   Returns:
     [L − 1] float64, of tokens with 1, 2, … L − 1 tokens before them in their window.
@@ -124,7 +125,7 @@ def sliding_nll(
     begin: int | None = None,
     tokens_at_once: int = _TOKENS_AT_ONCE,
 ) -> float:
-  """Returns the mean loss of a sliding window.
+  """Returns log perplexity in a sliding window.
 
   Args:
     apply_fn: the model, as in `block_nll`.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vvlen.reporting import results, run_folder
-from vvlen.reporting.tables import cells, markdown, Table
+from vvlen.reporting.tables import cells, markdown, MORE, Table
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --shade: #8881; }
@@ -161,10 +161,12 @@ def _table(table: Table) -> str:
   row = lambda texts, kind: '<tr>' + ''.join(
       f'<{kind}>{html.escape(text)}</{kind}>' for text in texts) + '</tr>'
   body = [row(texts, 'td') for texts in cells(table)]
+  more = _folded(MORE, f'<p class="note">{html.escape(table.more)}</p>')
   return '\n'.join([
       f'<h2>{html.escape(table.title)}</h2>', '<div class="wide"><table>',
       row(table.columns, 'th'), *body, '</table></div>',
-      f'<p class="note">{html.escape(table.note)}</p>'])
+      f'<p class="note">{html.escape(table.note)}</p>',
+      *[more] * bool(table.more)])
 
 
 def _figure(path: epath.Path) -> str:

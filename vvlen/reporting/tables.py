@@ -28,9 +28,19 @@ class Table(NamedTuple):
   title: str
   columns: Mapping[str, Callable[[Record], str]]  # header -> cell, in Markdown
   records: Sequence[Record]  # one per row, of plain values, as in the CSV
-  note: str
+  note: str  # what a reader needs at once: at most two lines, then seeds left out
   short: Sequence[str] = ()  # the columns for a terminal; () for all
+  more: str = ''  # what else is known of the columns and tests, shown folded
 
+
+MORE = 'More about this table'  # above `Table.more`
+
+# Characters that text in a CSV file may have -> how they are written there.
+_ASCII = str.maketrans({
+    '−': '-', '–': '-', '→': '->', '×': 'x', '÷': '/', '·': '*', '±': '+-', '≤': '<=',
+    '≥': '>=', '²': '^2', '½': '1/2', '√': 'sqrt ', '‖': '||', 'α': 'alpha',
+    'Γ': 'Gamma', 'Δ': 'Delta', 'Σ': 'Sum',
+})
 
 # Characters that LaTeX has no letter for, or that it would take for commands.
 _LATEX = {
@@ -69,8 +79,10 @@ def latex(table: Table) -> str:
 
 
 def markdown(table: Table) -> str:
-  """Returns a table as aligned Markdown with its title and note."""
-  return f'**{table.title}**\n\n{grid(table)}\n\n{table.note}\n'
+  """Returns a table as aligned Markdown with its title, note, and the rest folded."""
+  more = (f'\n<details><summary>{MORE}</summary>\n\n{table.more}\n\n</details>\n'
+          if table.more else '')
+  return f'**{table.title}**\n\n{grid(table)}\n\n{table.note}\n{more}'
 
 
 def grid(table: Table, width: int | None = None) -> str:
@@ -102,13 +114,18 @@ def grid(table: Table, width: int | None = None) -> str:
 
 
 def to_csv(table: Table) -> str:
-  """Returns the records of a table, numbers in full precision."""
+  r"""Returns the records of a table in ASCII, numbers in full precision.
+
+  In text, '−' becomes '-', '→' '->', 'α' 'alpha', and so on; a character without such
+  a spelling becomes its escape in Python, such as '\xe4'.
+  """
   buffer = io.StringIO()
   fields = list(table.records[0]) if table.records else []
   writer = csv.DictWriter(buffer, fields, lineterminator='\n')
   writer.writeheader()
   writer.writerows(table.records)
-  return buffer.getvalue()
+  text = buffer.getvalue().translate(_ASCII)
+  return text.encode('ascii', 'backslashreplace').decode()
 
 
 def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
