@@ -10,11 +10,12 @@ import pytest
 
 from experiments.harness import reports
 from tests.conftest import ROOT
+from vvlen.reporting import results
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
     path.parent.name for path in RESULTS.glob('*/config.json')
-    if (path.parent / 'results.csv').exists()
+    if results.is_there(path.parent / 'results.csv')
 )
 
 
@@ -46,6 +47,13 @@ def test_there_are_results_and_all_are_listed():
   assert len(FOLDERS) > 10
   listed = re.findall(r'^- \[(\w+)\]', (RESULTS / 'index.md').read_text(), re.MULTILINE)
   assert listed == FOLDERS
+
+
+def test_large_files_of_results_are_compressed():
+  sizes = {path: path.stat().st_size for path in RESULTS.glob('*/results.csv*')}
+  assert [p for p, size in sizes.items() if size > 10**6 and p.suffix == '.csv'] == []
+  assert [p for p in sizes if p.with_name('results.csv.xz') in sizes
+          and p.suffix == '.csv'] == []
 
 
 @pytest.mark.slow

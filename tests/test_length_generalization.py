@@ -278,6 +278,19 @@ def test_lost_rows_are_measured_again_from_the_checkpoints(whole, tmp_path):
 
 
 @_of_runs
+def test_a_run_with_compressed_results_goes_on(whole, tmp_path):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole, folder)
+  lose_rows(folder)
+  results.compress(folder / 'results.csv')
+  code, out, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
+  assert code == 0, err
+  assert 'results.csv has lost rows of none 3 and 1 more; they are computed' in out
+  assert _contents(folder) == _contents(whole)
+  assert not (folder / 'results.csv.xz').exists()
+
+
+@_of_runs
 @pytest.mark.parametrize('damage, words', [
     ('checkpoint', 'Damaged checkpoint'), ('results', 'results.csv is cut short'),
     ('config', 'is not the config.json of a run'),

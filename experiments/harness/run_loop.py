@@ -108,7 +108,8 @@ def run_jobs(
   """
   first = jax.process_index() == 0
   rows = {row.key: row for row in results.read_rows(folder / 'results.csv')}
-  for line in run_folder.changes(folder) if jobs else ():
+  told = [*run_folder.changes(folder), *results.told_of_two(folder / 'results.csv')]
+  for line in told if jobs else ():
     print(line, flush=True)
   if jobs and (lost := finished.lost(folder, part_of)):
     print(f'{folder}/results.csv has lost rows of {_some(lost)}; they are computed '
