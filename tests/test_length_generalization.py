@@ -19,7 +19,7 @@ from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.length_generalization import training
 from experiments.length_generalization.check import check
-from tests.conftest import lose_rows, ROOT
+from tests.conftest import check_board, lose_rows, ROOT
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever import ensemble as of_block
 from vvlen.models.retriever import Retriever
@@ -261,6 +261,7 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
   code, out, err = _run(_command(whole, *_SMALL, '--config.num_seeds=4'))
   assert code == 0, err
   assert 'Primary endpoint. ' in out
+  check_board(whole)
   assert _contents(whole) == before
 
 

@@ -110,7 +110,7 @@ def _copy(folder: epath.Path) -> pathlib.Path:
   """Copies what a report is made from to a new temporary folder."""
   copy = pathlib.Path(tempfile.mkdtemp(prefix='vvlen-report-'))
   left_out = shutil.ignore_patterns(
-      'checkpoints', 'models', 'tables', 'figures', 'trace')
+      'checkpoints', 'models', 'tables', 'figures', 'trace', 'tensorboard')
   shutil.copytree(folder, copy, ignore=left_out, dirs_exist_ok=True)
   copy.chmod(0o700)  # copytree copied the mode of the folder, which forbids writing
   return copy

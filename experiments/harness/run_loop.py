@@ -1,6 +1,7 @@
 """Runs the jobs of a study in its folder, writes their rows, and makes the report."""
 
 from collections.abc import Callable, Iterable, Sequence
+import functools
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -20,6 +21,7 @@ from experiments.harness.progress import Progress
 from experiments.harness.trace import Trace
 from vvlen import sharding
 from vvlen.reporting import results, run_folder
+from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
 
 
@@ -84,9 +86,18 @@ def _claim(
     print(seed_blocks.SEEDS_ADDED)
 
 
-def curves_of(folder: epath.Path) -> Curves:
-  """Returns the learning curves in a folder; only the first process writes them."""
-  return Curves(folder / 'metrics.jsonl', writes=jax.process_index() == 0)
+def curves_of(folder: epath.Path, name: str = 'metrics') -> Curves:
+  """Returns the curves in the file NAME.jsonl of a folder.
+
+  Only the first process writes them, there and for TensorBoard.
+  """
+  return Curves(folder / f'{name}.jsonl', writes=jax.process_index() == 0,
+                board=_board_of(folder))
+
+
+@functools.cache  # TensorBoard shows one file at a time of each arm
+def _board_of(folder: epath.Path) -> Board:
+  return Board(folder / 'tensorboard')
 
 
 def run_jobs(
