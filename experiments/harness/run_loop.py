@@ -30,6 +30,8 @@ class Job(NamedTuple):
 
   amount: int  # of work, in the unit of the progress bar
   rows: Callable[[Progress], Iterable[results.Row]]
+  # called by the first process when the rows are written
+  after: Callable[[], Any] = lambda: None
 
 
 def seed_devices(train: Any) -> jax.sharding.Mesh:
@@ -137,6 +139,7 @@ def run_jobs(
       rows |= {row.key: row for row in new}
       if first:
         finished.write_rows(folder, sorted(rows.values(), key=order), new, part_of)
+        job.after()
       progress.end_job()
   if first:
     facts = progress.facts() if jobs else {}
