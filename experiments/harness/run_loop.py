@@ -12,6 +12,7 @@ from experiments.harness import (
   command_line,
   finished,
   locks,
+  log,
   machine,
   reports,
   seed_blocks,
@@ -120,6 +121,8 @@ def run_jobs(
     jobs_are: what to call them in the message of a run that is stopped.
   """
   first = jax.process_index() == 0
+  if first and jobs:
+    log.open_in(folder)
   rows = {row.key: row for row in results.read_rows(folder / 'results.csv')}
   told = [*run_folder.changes(folder), *results.told_of_two(folder / 'results.csv')]
   for line in told if jobs else ():
