@@ -50,7 +50,8 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           # (experiments/benchmarks/regularizer_cost.py).
           equal_time=_arm(0.1, steps=0.95),
       ),
-      checkpoint='',  # folder of a model to train further, only for seeds one at a time
+      # Folder or ORG/NAME of a model to train further, only for seeds one at a time.
+      checkpoint='',
       text=dict(
           path='',  # a file, folder or .jsonl file; '': sources of the standard library
           tokenizer='',  # tokenizer.json or its folder; '': the checkpoint's, or bytes

@@ -22,7 +22,9 @@ def get_config(variant: str = 'whole') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
   config = config_dict.create(
       seed=0,
-      checkpoint='',  # folder in hub layout, local or gs://; or give --checkpoint
+      # Folder in hub layout, local or gs://, or ORG/NAME of the Hugging Face Hub; or
+      # give --checkpoint.
+      checkpoint='',
       text='',  # file, folder or .jsonl; '': Python's standard library; or give --text
       length=0,  # L; 0: as config.json of the checkpoint has it
       num_resamples=1_000,  # bootstrap samples of each interval

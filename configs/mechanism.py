@@ -1,10 +1,12 @@
 r"""Which change of the attention output restores accuracy at longer inputs?
 
   python -m experiments.mechanism --config=configs/mechanism.py \
-      --config.trained=runs/quick --workdir=runs/mechanism
+      --config.trained=runs/retrieval --workdir=runs/mechanism
 
-Measures all seeds of the folder config.trained; about 70 seconds for 8 seeds of one arm
-on two AMD EPYC cores. The variant smoke measures three short lengths on few sequences.
+Measures all seeds of the folder config.trained, which must have its checkpoints: one of
+configs/retrieval.py:quick has them only with --config.train.keep_checkpoints=True.
+About 70 seconds for 8 seeds of one arm on two AMD EPYC cores. The variant smoke
+measures three short lengths on few sequences.
 """
 
 import ml_collections

@@ -4,7 +4,8 @@
   python -m experiments.report --all=runs
 
 With --all, of all runs in a folder; then index.md in it lists them, with what each has
-found.
+found. With --compress, a results.csv of more than 1 MB becomes results.csv.xz, which
+every command reads in its place.
 """
 
 import argparse
@@ -19,6 +20,8 @@ def main() -> None:
   which = parser.add_mutually_exclusive_group(required=True)
   which.add_argument('--workdir', help='folder of the run')
   which.add_argument('--all', help='folder of the folders of runs')
+  parser.add_argument('--compress', action='store_true',
+                      help='make results.csv.xz of a results.csv of more than 1 MB')
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
   try:
@@ -27,6 +30,9 @@ def main() -> None:
     paths.check_reachable(folder, name)
     show = reports.show_all if args.all else reports.show
     show(folder)
+    if args.compress:
+      for run in reports.runs_of(folder) if args.all else [folder]:
+        reports.compress(run)
   except KeyboardInterrupt:
     print('Interrupted.', file=sys.stderr)
     sys.exit(130)

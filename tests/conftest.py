@@ -11,9 +11,11 @@ import threading
 
 from absl.testing import flagsaver
 import jax
+import numpy as np
 import pytest
 
 from experiments.harness import command_line, machine
+from vvlen.reporting.curves import read_curves
 from vvlen.reporting.tables import markdown
 
 jax.config.update('jax_platforms', 'cpu')
@@ -137,6 +139,31 @@ def lose_rows(folder):
   lines = path.read_text().splitlines(keepends=True)[:-3]
   del lines[len(lines) // 2]
   path.write_text(''.join(lines))
+
+
+def read_board(folder):
+  """Returns {tag: [(step, value)]}, as TensorBoard reads them in a folder."""
+  accumulator = pytest.importorskip(
+      'tensorboard.backend.event_processing.event_accumulator')
+  events = accumulator.EventAccumulator(str(folder))
+  events.Reload()
+  return {
+      tag: [(x.step, x.tensor_proto.float_val[0]) for x in events.Tensors(tag)]
+      for tag in events.Tags()['tensors']
+  }
+
+
+def check_board(folder):
+  """Asserts that TensorBoard has every point of all curves of a run, as means."""
+  paths = [*folder.rglob('metrics.jsonl'), *folder.rglob('evaluations.jsonl')]
+  assert paths
+  for path in paths:
+    for line in read_curves(path):
+      run = path.parent / f"tensorboard/{line['arm']}/seed_{line['first_seed']}"
+      found = read_board(run)
+      for name in line.keys() - {'arm', 'step', 'first_seed'}:
+        mean = np.mean(line[name])
+        assert (line['step'], pytest.approx(mean)) in found[f'{path.stem}/{name}']
 
 
 def shown(table, text):

@@ -11,11 +11,12 @@ import pytest
 from experiments.harness import reports
 from tests.cells import is_short
 from tests.conftest import ROOT
+from vvlen.reporting import results
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
     path.parent.name for path in RESULTS.glob('*/config.json')
-    if (path.parent / 'results.csv').exists()
+    if results.is_there(path.parent / 'results.csv')
 )
 
 
@@ -66,6 +67,13 @@ def test_tables_as_csv_are_ascii_and_spell_every_character():
   for path in RESULTS.glob('*/tables/*.csv'):
     text = path.read_bytes()
     assert text.isascii() and b'\\' not in text, path
+
+
+def test_large_files_of_results_are_compressed():
+  sizes = {path: path.stat().st_size for path in RESULTS.glob('*/results.csv*')}
+  assert [p for p, size in sizes.items() if size > 10**6 and p.suffix == '.csv'] == []
+  assert [p for p in sizes if p.with_name('results.csv.xz') in sizes
+          and p.suffix == '.csv'] == []
 
 
 @pytest.mark.slow

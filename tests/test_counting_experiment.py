@@ -22,7 +22,7 @@ from experiments.counting import figures as counting_figures
 from experiments.counting import report, training
 from experiments.counting import run as experiment
 from experiments.counting.cells import all_cells, read_figures, Setup
-from tests.conftest import lose_rows, ROOT, shown
+from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen import sharding
 from vvlen.reporting import results
 from vvlen.tasks import counting
@@ -413,6 +413,7 @@ def test_a_run_writes_its_numbers_tables_and_figures(whole):
     assert {f'figures/{name}.png', f'figures/{name}.pdf', f'tables/{name}.md',
             f'tables/{name}.csv'} <= made
   assert json.loads((workdir / 'config.json').read_text())['sessions'][-1]['finished']
+  check_board(workdir)
 
 
 @pytest.mark.slow

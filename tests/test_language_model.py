@@ -30,7 +30,7 @@ from experiments.language_model import (
     together,
     training,
 )
-from tests.conftest import lose_rows, ROOT, run_two_processes, shown
+from tests.conftest import check_board, lose_rows, ROOT, run_two_processes, shown
 from tests.llamas import edit_tensors, save_llama
 from vvlen import sharding
 from vvlen.models.llama import load_checkpoint
@@ -381,6 +381,7 @@ def test_a_run_leaves_what_it_says(run):
   assert all(np.isfinite(row.value) for row in rows)
   stored = json.loads((folder / 'config.json').read_text())['config']['inputs']
   assert len(stored['text_sha256']) == 64 and stored['tokens'] > 5000
+  check_board(folder)
 
 
 def test_evaluations_are_made_on_the_way(run):

@@ -19,7 +19,7 @@ from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.length_generalization import training
 from experiments.length_generalization.check import check
-from tests.conftest import lose_rows, ROOT
+from tests.conftest import check_board, lose_rows, ROOT
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever import ensemble as of_block
 from vvlen.models.retriever import Retriever
@@ -261,6 +261,7 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
   code, out, err = _run(_command(whole, *_SMALL, '--config.num_seeds=4'))
   assert code == 0, err
   assert 'Primary endpoint. ' in out
+  check_board(whole)
   assert _contents(whole) == before
 
 
@@ -275,6 +276,44 @@ def test_lost_rows_are_measured_again_from_the_checkpoints(whole, tmp_path):
   assert 'results.csv has lost rows of none 3 and 1 more; they are computed' in out
   assert _contents(folder) == _contents(whole)
   assert {p: p.read_bytes() for p in saved} == saved
+
+
+@_of_runs
+def test_quick_deletes_the_checkpoints_of_seeds_that_are_finished(whole, tmp_path):
+  small = [word.replace(':smoke', ':quick') for word in _SMALL]
+  command = _command(
+      tmp_path / 'run', *small, '--config.num_seeds=4',
+      '--config.train.seeds_at_once=2',
+      '--config.evaluate.num_sequences=64', '--config.evaluate.fit_lengths=(16,32)',
+      '--config.evaluate.fit_sequences=32', '--config.evaluate.histogram_sequences=64')
+  code, _, err = _run(command)
+  assert code == 0, err
+  assert _contents(tmp_path / 'run') == _contents(whole)
+  left = [path for path in (tmp_path / 'run/checkpoints').rglob('*') if path.is_file()]
+  assert not left and any((whole / 'checkpoints').rglob('checksums'))
+  # They may be asked for later; what is finished stays as it is.
+  code, out, err = _run([*command, '--config.train.keep_checkpoints=True'])
+  assert code == 0, err
+  assert out.startswith('All seeds are already trained and measured.')
+  lose_rows(tmp_path / 'run')
+  code, _, err = _run([*command, '--config.train.keep_checkpoints=True'])
+  assert code == 0, err
+  assert _contents(tmp_path / 'run') == _contents(whole)
+  [arm] = (tmp_path / 'run/checkpoints/none').iterdir()
+  assert any(arm.iterdir())
+
+
+@_of_runs
+def test_a_run_with_compressed_results_goes_on(whole, tmp_path):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole, folder)
+  lose_rows(folder)
+  results.compress(folder / 'results.csv')
+  code, out, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
+  assert code == 0, err
+  assert 'results.csv has lost rows of none 3 and 1 more; they are computed' in out
+  assert _contents(folder) == _contents(whole)
+  assert not (folder / 'results.csv.xz').exists()
 
 
 @_of_runs

@@ -15,7 +15,7 @@ import pytest
 from configs import linear_attention as config_file
 from experiments.linear_attention import run as experiment
 from experiments.linear_attention import tables
-from tests.conftest import lose_rows, ROOT, shown
+from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen import sharding
 from vvlen.models import linear_attention as model_file
 from vvlen.reporting import results
@@ -208,6 +208,7 @@ def test_a_run_writes_its_numbers_tables_and_figure(whole):
           'tables/errata.csv', 'tables/sampled.md', 'tables/reparameterization.csv',
           'config.json', 'metrics.jsonl'} <= made
   assert json.loads((workdir / 'config.json').read_text())['sessions'][-1]['finished']
+  check_board(workdir)
 
 
 def test_the_report_says_what_it_shows(whole):

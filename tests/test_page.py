@@ -185,6 +185,7 @@ def test_all_runs_of_a_folder_are_listed(folder, tmp_path, monkeypatch):
   for name in ('b', 'a'):
     (tmp_path / 'runs' / name).mkdir(parents=True)
     (tmp_path / 'runs' / name / 'results.csv').write_text('')
+  (tmp_path / 'runs/a/results.csv').rename(tmp_path / 'runs/a/results.csv.xz')
   (tmp_path / 'runs/other').mkdir()
   reports.show_all(tmp_path / 'runs')
   assert (tmp_path / 'runs/index.md').read_text() == (

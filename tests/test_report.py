@@ -1,8 +1,10 @@
 """Tests, tables and figures from rows made by hand."""
 
 import csv
+import fcntl
 import io
 import math
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments import report as command
 from experiments.harness import reports
 from experiments.length_generalization import figures, report
 from experiments.length_generalization import tables as length_tables
@@ -292,6 +295,43 @@ def workdir(tmp_path_factory):
     arrays |= {f'weights_{n}': rng.random((32, 16)) for n in _LENGTHS}
     np.savez(folder / 'samples' / f'{arm}.npz', **arrays)
   return folder
+
+
+def _files_of_tables(folder):
+  return {path.name: path.read_bytes() for path in (folder / 'tables').iterdir()}
+
+
+def test_a_large_file_of_results_is_compressed(workdir, tmp_path, monkeypatch, capsys):
+  folder = tmp_path / 'run'
+  shutil.copytree(workdir, folder)
+  words = ['report', f'--workdir={folder}', '--compress']
+  monkeypatch.setattr(sys, 'argv', words)
+  command.main()
+  assert (folder / 'results.csv').exists()  # as it is small
+  before = _files_of_tables(folder)
+  monkeypatch.setattr(reports, '_LARGE', 100)
+  command.main()
+  assert 'now results.csv.xz of 0.0 MB.' in capsys.readouterr().out
+  assert not (folder / 'results.csv').exists()
+  command.main()
+  out = capsys.readouterr().out
+  assert 'results.csv' not in out
+  assert before == _files_of_tables(folder)
+  assert not (folder / '.vvlen.lock').exists()
+  (folder / 'results.csv').write_bytes((workdir / 'results.csv').read_bytes())
+  monkeypatch.setattr(sys, 'argv', words[:2])
+  command.main()
+  assert capsys.readouterr().out.startswith(
+      f'{folder}/results.csv is used, not results.csv.xz beside it.\n')
+
+
+def test_results_are_not_compressed_while_a_run_is_at_work(workdir, monkeypatch):
+  monkeypatch.setattr(reports, '_LARGE', 100)
+  with (workdir / '.vvlen.lock').open('w') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    with pytest.raises(ValueError, match='another process is at work'):
+      reports.compress(workdir)
+  assert (workdir / 'results.csv').exists()
 
 
 def test_report_runs_without_jax(workdir):

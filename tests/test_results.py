@@ -1,6 +1,7 @@
 """Rows, curves and the claim on a folder."""
 
 import json
+import lzma
 import zlib
 
 import numpy as np
@@ -23,6 +24,51 @@ def test_rows_come_back_to_the_last_bit(tmp_path):
   assert repr(results.read_rows(tmp_path / 'results.csv')) == repr(_ROWS)
   assert [p.name for p in tmp_path.iterdir()] == ['results.csv']
   assert results.read_rows(tmp_path / 'absent.csv') == []
+
+
+def test_compressed_rows_are_read_in_their_place(tmp_path):
+  path, other = tmp_path / 'results.csv', tmp_path / 'results.csv.xz'
+  rows = [_ROWS[0]._replace(seed=seed) for seed in range(1000)]
+  results.write_rows(path, rows)
+  plain = path.read_bytes()
+  assert results.compress(path) == (len(plain), other.stat().st_size)
+  assert [p.name for p in tmp_path.iterdir()] == ['results.csv.xz']
+  assert lzma.decompress(other.read_bytes()) == plain
+  assert len(plain) > 10 * other.stat().st_size
+  assert results.read_rows(path) == rows
+  assert results.told_of_two(path) == []
+  first = other.read_bytes()
+  path.write_bytes(plain)
+  results.compress(path)
+  assert other.read_bytes() == first
+
+
+def test_of_two_files_the_plain_one_is_used_and_the_other_deleted(tmp_path):
+  path, other = tmp_path / 'results.csv', tmp_path / 'results.csv.xz'
+  results.write_rows(path, _ROWS)
+  results.compress(path)
+  # As a run leaves it that was killed before it deleted the compressed file.
+  kept = other.read_bytes()
+  results.write_rows(path, _ROWS[:1])
+  assert not other.exists()
+  other.write_bytes(kept)
+  assert results.read_rows(path) == _ROWS[:1]
+  assert results.told_of_two(path) == [
+      f'{path} is used, not results.csv.xz beside it.']
+  results.write_rows(path, _ROWS[:1])
+  assert not other.exists()
+
+
+@pytest.mark.parametrize('damage', [
+    lambda x: x[:-9], lambda x: b'rows' + x, lambda x: x[:40] + b'?' + x[41:],
+    lambda x: b''])
+def test_damaged_compressed_rows_are_named(tmp_path, damage):
+  results.write_rows(tmp_path / 'results.csv', _ROWS)
+  results.compress(tmp_path / 'results.csv')
+  path = tmp_path / 'results.csv.xz'
+  path.write_bytes(damage(path.read_bytes()))
+  with pytest.raises(ValueError, match=r'results\.csv\.xz is damaged'):
+    results.read_rows(tmp_path / 'results.csv')
 
 
 def test_a_file_has_the_columns_that_its_rows_need(tmp_path):

@@ -23,7 +23,7 @@ from experiments.sensitivity import run as experiment
 from experiments.sensitivity import tables
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
-from tests.conftest import lose_rows, ROOT, shown
+from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.reporting.results import Row
@@ -628,6 +628,7 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
   for name in ('results.csv', 'cells/base/metrics.jsonl', 'cells/l2/metrics.jsonl'):
     ours, theirs = ((tmp_path / run / name).read_text() for run in ('cut', 'whole'))
     assert sorted(ours.splitlines()) == sorted(theirs.splitlines()), name
+  check_board(tmp_path / 'whole')
 
   # Rows that are lost come back, also those of a step that the checkpoint has passed.
   before = (tmp_path / 'whole/results.csv').read_bytes()

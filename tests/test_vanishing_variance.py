@@ -19,7 +19,7 @@ from experiments.vanishing_variance import (
   report,
   tables,
 )
-from tests.conftest import lose_rows, ROOT, shown
+from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen.reporting import plots, results
 from vvlen.reporting.tables import grid
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
@@ -452,6 +452,7 @@ def test_a_family_runs_and_goes_on_elsewhere(tmp_path, fast_compilation):
   first = (folder / 'results.csv').read_bytes()
   index = results.index_cells(results.read_rows(folder / 'results.csv'))
   assert index.keys() == {('base', step) for step in (10, 20, 30, 40)}
+  check_board(folder)
   assert ('layer_norm+averaged+adaptive', 'accuracy', 64) in index['base', 30]
   changed = folder / 'mechanism/base/results.csv'
   interventions = changed.read_bytes()

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from absl import flags, logging
 from ml_collections import config_flags
 
-from experiments.harness import errors, locks, paths
+from experiments.harness import errors, locks, log, paths
 from experiments.harness import help as help_texts
 from experiments.harness.processes import join_processes
 from experiments.harness.trace import SECONDS
@@ -92,6 +92,7 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     else:
       signal.signal(signal.SIGTERM, _stop)
     _treat_hangup_as_sigterm()
+    log.start()
     try:
       main(config, workdir)
     finally:
@@ -99,14 +100,17 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   except Preempted as told:
     sys.stdout.flush()
     print(f'{told}. The same command resumes the run.', file=sys.stderr, flush=True)
+    log.close()
     os._exit(143)  # the exit code of SIGTERM
   except KeyboardInterrupt:
     sys.stdout.flush()
     print('Interrupted. The same command resumes the run.', file=sys.stderr, flush=True)
+    log.close()
     # At once: an interrupted save would print errors, and its threads may abort.
     os._exit(130)
   except Exception as error:
     errors.leave(error)
+  log.close()
 
 
 def is_traced() -> bool:

@@ -12,6 +12,7 @@ import traceback
 from types import TracebackType
 from typing import NoReturn
 
+from experiments.harness import log
 import vvlen
 
 # JAX's words for errors caused by the machine's limits or by another process.
@@ -48,12 +49,14 @@ def leave(error: Exception) -> NoReturn:
     sys.stdout.flush()
     print(f'Error: another process of the run has ended: {in_one_line(error)}. '
           'The same command resumes the run.', file=sys.stderr, flush=True)
+    log.close()
     os._exit(1)
   if not is_bug(error):
     refuse(error)
   sys.stdout.flush()
   traceback.print_exception(error)
   print(_BUG, file=sys.stderr, flush=True)
+  log.close()
   os._exit(1)
 
 
@@ -63,6 +66,7 @@ def refuse(error: Exception) -> NoReturn:
     raise error
   sys.stdout.flush()
   print(f'Error: {in_one_line(error)}', file=sys.stderr, flush=True)
+  log.close()
   # At once: an interrupted restore of Orbax would print errors of its event loop.
   os._exit(2)
 

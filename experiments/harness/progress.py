@@ -17,6 +17,8 @@ import time
 import rich.console
 import rich.progress
 
+from experiments.harness import log
+
 console = rich.console.Console()
 _RECENT = 60.0  # seconds of work, of which the rate is taken
 _WIDTH = 80  # characters of a line
@@ -59,12 +61,16 @@ class Progress:
 
   def __enter__(self):
     if self._bar:
+      log.detach()
       self._bar.start()
+      log.attach()
     return self
 
   def __exit__(self, *_):
     if self._bar:
+      log.detach()
       self._bar.stop()
+      log.attach()
 
   def skip(self, amount: int) -> None:
     """Adds work of an earlier start of the run, which does not count for the rate."""
@@ -125,10 +131,10 @@ class Progress:
     if self._bar:
       self._bar.update(self._task, description=_short(what, _WIDTH - 20 - len(left)),
                        completed=self._done, left=left)
-    elif at_once or now - self._printed >= self._every:
+    if at_once or now - self._printed >= self._every:
       self._printed = now
       what = _short(what, _WIDTH - 8 - len(left))
-      print(f'{share:4.0%}  {what}  {left}', flush=True)
+      log.progress(f'{share:4.0%}  {what}  {left}', rate, shown=not self._bar)
 
 
 def _short(text: str, room: int) -> str:

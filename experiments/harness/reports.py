@@ -11,10 +11,12 @@ import textwrap
 
 from etils import epath
 
+from experiments.harness import locks
 from vvlen.reporting import page, results, run_folder
 from vvlen.reporting.tables import grid
 
 _MOST = 20  # lines of a table in the terminal
+_LARGE = 10**6  # bytes of a results.csv that `compress` compresses
 
 
 def show(workdir: epath.PathLike) -> None:
@@ -39,6 +41,8 @@ def show(workdir: epath.PathLike) -> None:
 
 def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:
   """Writes tables, figures and page of a run; returns its report and index.html."""
+  for line in results.told_of_two(folder / 'results.csv'):
+    print(line)
   report = writer(study_of(folder))(folder)
   path, _ = page.write(folder, report)
   return report, path
@@ -54,8 +58,7 @@ def show_all(folder: epath.PathLike) -> None:
     ValueError: if the folder holds no run, or results are damaged.
   """
   folder, lines = epath.Path(folder), []
-  for path in sorted(folder.glob('*/results.csv')) if folder.exists() else []:
-    run = path.parent
+  for run in runs_of(folder):
     report, _ = make(run)
     found = ' '.join(filter(None, (report.missing, *report.answer[:1])))
     lines.append(f'- [{run.name}]({run.name}/index.md). *{report.title}* {found}')
@@ -63,6 +66,30 @@ def show_all(folder: epath.PathLike) -> None:
   if not lines:
     raise ValueError(f'{folder} holds no folders of runs')
   results.write_text(folder / 'index.md', '\n'.join(['# Runs', '', *lines, '']))
+
+
+def runs_of(folder: epath.PathLike) -> list[epath.Path]:
+  """Returns the folders of runs in a folder, none if there is no such folder."""
+  folder = epath.Path(folder)
+  return [run for run in (sorted(folder.iterdir()) if folder.exists() else [])
+          if results.is_there(run / 'results.csv')]
+
+
+def compress(workdir: epath.PathLike) -> None:
+  """Replaces a run's results.csv by results.csv.xz if it is larger than 1 MB.
+
+  Raises:
+    ValueError: if another process is at work in the folder.
+  """
+  path = epath.Path(workdir) / 'results.csv'
+  if not path.exists() or path.stat().length <= _LARGE:
+    return
+  locks.lock(workdir)
+  try:
+    before, after = results.compress(path)
+  finally:
+    locks.release()
+  print(f'{path}: {before / 1e6:.1f} MB, now results.csv.xz of {after / 1e6:.1f} MB.')
 
 
 def said(report: page.Report, width: int) -> list[str]:
@@ -83,7 +110,7 @@ def _copy(folder: epath.Path) -> pathlib.Path:
   """Copies what a report is made from to a new temporary folder."""
   copy = pathlib.Path(tempfile.mkdtemp(prefix='vvlen-report-'))
   left_out = shutil.ignore_patterns(
-      'checkpoints', 'models', 'tables', 'figures', 'trace')
+      'checkpoints', 'models', 'tables', 'figures', 'trace', 'tensorboard')
   shutil.copytree(folder, copy, ignore=left_out, dirs_exist_ok=True)
   copy.chmod(0o700)  # copytree copied the mode of the folder, which forbids writing
   return copy

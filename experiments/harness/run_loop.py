@@ -1,6 +1,7 @@
 """Runs the jobs of a study in its folder, writes their rows, and makes the report."""
 
 from collections.abc import Callable, Iterable, Sequence
+import functools
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -11,6 +12,7 @@ from experiments.harness import (
   command_line,
   finished,
   locks,
+  log,
   machine,
   reports,
   seed_blocks,
@@ -20,6 +22,7 @@ from experiments.harness.progress import Progress
 from experiments.harness.trace import Trace
 from vvlen import sharding
 from vvlen.reporting import results, run_folder
+from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
 
 
@@ -28,6 +31,8 @@ class Job(NamedTuple):
 
   amount: int  # of work, in the unit of the progress bar
   rows: Callable[[Progress], Iterable[results.Row]]
+  # called by the first process when the rows are written
+  after: Callable[[], Any] = lambda: None
 
 
 def seed_devices(train: Any) -> jax.sharding.Mesh:
@@ -84,9 +89,18 @@ def _claim(
     print(seed_blocks.SEEDS_ADDED)
 
 
-def curves_of(folder: epath.Path) -> Curves:
-  """Returns the learning curves in a folder; only the first process writes them."""
-  return Curves(folder / 'metrics.jsonl', writes=jax.process_index() == 0)
+def curves_of(folder: epath.Path, name: str = 'metrics') -> Curves:
+  """Returns the curves in the file NAME.jsonl of a folder.
+
+  Only the first process writes them, there and for TensorBoard.
+  """
+  return Curves(folder / f'{name}.jsonl', writes=jax.process_index() == 0,
+                board=_board_of(folder))
+
+
+@functools.cache  # TensorBoard shows one file at a time of each arm
+def _board_of(folder: epath.Path) -> Board:
+  return Board(folder / 'tensorboard')
 
 
 def run_jobs(
@@ -107,8 +121,11 @@ def run_jobs(
     jobs_are: what to call them in the message of a run that is stopped.
   """
   first = jax.process_index() == 0
+  if first and jobs:
+    log.open_in(folder)
   rows = {row.key: row for row in results.read_rows(folder / 'results.csv')}
-  for line in run_folder.changes(folder) if jobs else ():
+  told = [*run_folder.changes(folder), *results.told_of_two(folder / 'results.csv')]
+  for line in told if jobs else ():
     print(line, flush=True)
   if jobs and (lost := finished.lost(folder, part_of)):
     print(f'{folder}/results.csv has lost rows of {_some(lost)}; they are computed '
@@ -125,6 +142,7 @@ def run_jobs(
       rows |= {row.key: row for row in new}
       if first:
         finished.write_rows(folder, sorted(rows.values(), key=order), new, part_of)
+        job.after()
       progress.end_job()
   if first:
     facts = progress.facts() if jobs else {}

@@ -9,6 +9,7 @@ from typing import Any
 from experiments.harness import fingerprint, finished, machine, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_devices
 from experiments.language_model import check, sharded, together, training
+from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
 
 # Text, tokenizer and checkpoint are identified by their content, not their path; a mesh
@@ -22,6 +23,8 @@ _MAY_DIFFER = (
 def main(config: Any, workdir: str) -> None:
   """Runs or resumes the experiment, and writes tables and figures."""
   check.check(config)
+  if config.checkpoint:
+    config.checkpoint = str(local_folder(config.checkpoint))
   in_blocks = config.train.seeds_at_once > 0
   if in_blocks:
     mesh = seed_devices(config.train)

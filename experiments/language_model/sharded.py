@@ -10,14 +10,13 @@ import numpy as np
 import optax
 
 from experiments.harness.progress import Progress
+from experiments.harness.run_loop import curves_of
 from experiments.language_model import training
 from experiments.language_model.training import Batch, Text
 from vvlen import sharding
 from vvlen.models import llama
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
-from vvlen.reporting.board import Board
-from vvlen.reporting.curves import Curves
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import text as packing
 from vvlen.tasks.tokens import Blocks
@@ -101,10 +100,7 @@ def run_seed(
   train, arm = config.train, config.arms[name]
   total = training.num_steps(config, arm)
   [key] = ensemble.seed_keys(config.seed, seed, 1)
-  writes = jax.process_index() == 0
-  board = Board(folder / 'tensorboard')
-  curves = Curves(folder / 'metrics.jsonl', writes, board)
-  evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
+  curves, evaluations = curves_of(folder), curves_of(folder, 'evaluations')
   place = loop.place_rows(mesh, partition.ROWS[0])
   measure = _measure(config, programs, key, text, place, mesh)
   reached, measured = 0, {}

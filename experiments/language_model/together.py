@@ -12,14 +12,13 @@ import numpy as np
 
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
+from experiments.harness.run_loop import curves_of
 from experiments.harness.train import train_block
 from experiments.language_model import training
 from experiments.language_model.training import Text
 from vvlen import sharding
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
-from vvlen.reporting.board import Board
-from vvlen.reporting.curves import Curves
 from vvlen.tasks.tokens import narrowest, Stream
 from vvlen.training import checkpoint, ensemble
 
@@ -74,10 +73,7 @@ def run_block(
     progress: counts seed-steps.
   """
   train, total = config.train, training.num_steps(config, config.arms[name])
-  writes = jax.process_index() == 0
-  board = Board(folder / 'tensorboard')
-  curves = Curves(folder / 'metrics.jsonl', writes, board)
-  evaluations = Curves(folder / 'evaluations.jsonl', writes, board)
+  curves, evaluations = curves_of(folder), curves_of(folder, 'evaluations')
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
   test_keys, _ = seed_blocks.measuring_keys(
       keys, programs.trainer.mesh, train.group_size)

@@ -33,6 +33,7 @@ FIELDS = {
     'train.min_length': whole(least=1),
     'train.max_length': whole(least=1),
     'train.first_max_length': optional(whole(least=1)),
+    'train.keep_checkpoints': optional(flag()),  # of finished blocks; default True
     'train.averaged_at': optional(several(whole(least=1), least=0)),
     'optimizer.l2': real(least=0),
     'optimizer.l2_on': optional(one_of(L2_ON)),

@@ -23,7 +23,8 @@ def main(config: Any, workdir: str) -> None:
   check(config)
   config = tasks.identified(config)
   train, mesh = config.train, seed_devices(config.train)
-  folder = claim_for_seeds(config, workdir, 'length_generalization')
+  folder = claim_for_seeds(config, workdir, 'length_generalization',
+                           may_differ=['train.keep_checkpoints'])
   done = finished.finished(folder, seed_blocks.part_of)
   todo = [
       (first, arm)
@@ -41,9 +42,16 @@ def main(config: Any, workdir: str) -> None:
   place = seed_blocks.Place(
       tasks.make_task(config).name + growing, folder, curves_of(folder)
   )
+
+  def clear(arm, first):
+    if not train.get('keep_checkpoints', True):
+      seed_blocks.checkpoints(folder, config, arm, first).rmtree()
+
   jobs = [
-      Job(train.seeds_at_once * train.num_steps, functools.partial(
-          training.run_block, arms[arm], [place], first, train.num_steps))
+      Job(train.seeds_at_once * train.num_steps,
+          functools.partial(
+              training.run_block, arms[arm], [place], first, train.num_steps),
+          after=functools.partial(clear, arm, first))
       for first, arm in todo
   ]
   run_jobs(

@@ -2,7 +2,8 @@ r"""How does a checkpoint behave beyond its training length? Trains nothing.
 
   python -m experiments.measure --checkpoint=DIR --text=FILE --workdir=runs/measure
 
-The checkpoint is of the Llama family, in hub layout. The text is a file, a folder or a
+The checkpoint is of the Llama family, in hub layout: a folder, or ORG/NAME, which is
+downloaded from the Hugging Face Hub. The text is a file, a folder or a
 .jsonl file, local or gs://; by default it is the source code of Python's standard
 library. It is encoded by the checkpoint's tokenizer.json; without one, as bytes, if the
 vocabulary is that of bytes. --config is configs/measure.py by default. Measures:

@@ -23,6 +23,7 @@ from experiments.measure.check import check
 from experiments.measure.measurements import Subject
 from experiments.measure.rows import measurement_of, read_rows
 from vvlen.models import llama
+from vvlen.models.llama.hub import local_folder
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results, run_folder
 from vvlen.sharding import mesh as partition
@@ -43,6 +44,7 @@ _MAY_DIFFER = ('checkpoint', 'text', 'tokens_at_once', 'mesh.data', 'mesh.fsdp',
 def main(config: Any, workdir: str) -> None:
   """Runs or resumes the measurements, and writes tables and figures."""
   check(config)
+  config.checkpoint = str(local_folder(config.checkpoint))
   machine.use_devices()
   folder = epath.Path(workdir)
   model = llama.read_model(config.checkpoint)

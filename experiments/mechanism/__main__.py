@@ -5,7 +5,7 @@ Takes models trained by `experiments.length_generalization` or
 much accuracy each change restores (`vvlen.evaluation.retriever.intervention`).
 
   python -m experiments.mechanism --config=configs/mechanism.py \
-      --config.trained=runs/quick --workdir=runs/mechanism
+      --config.trained=runs/retrieval --workdir=runs/mechanism
 """
 
 from experiments.harness import command_line

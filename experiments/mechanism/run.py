@@ -127,7 +127,9 @@ def _trained_step(config: Any, trained: Any) -> int:
       for place in [seed_blocks.checkpoints(config.trained, trained, arm, first)]
   }
   if not any(steps.values()):
-    raise ValueError(f'{config.trained} holds no checkpoints')
+    raise ValueError(
+        f'{config.trained} holds no checkpoints: train it in a new folder with '
+        '--config.train.keep_checkpoints=True, which quick does not have')
   if len(set(steps.values())) > 1:
     told = ', '.join(f'{place} at {step}' for place, step in steps.items())
     raise ValueError(f'all models must be trained to the same step: {told}')

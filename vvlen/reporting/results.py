@@ -7,6 +7,8 @@ complete or not there. Folders may be local or gs:// (etils.epath).
 from collections.abc import Collection, Iterable
 import csv
 import io
+import lzma
+import os
 import re
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from etils import epath
 import numpy as np
 
 ENDS = ('', '_low', '_high')  # suffixes of a mean, and of the ends of its interval
+_COMPRESSED = '.xz'  # follows the name of a file of rows that is compressed
 
 
 class Row(NamedTuple):
@@ -63,7 +66,10 @@ def write_bytes(path: epath.PathLike, content: bytes) -> None:
 
 
 def write_rows(path: epath.PathLike, rows: Iterable[Row]) -> None:
-  """Writes rows as CSV, from which `read_rows` reads the same numbers."""
+  """Writes rows as CSV, from which `read_rows` reads the same numbers.
+
+  Afterwards it deletes the compressed file of earlier rows, if there is one.
+  """
   rows = list(rows)
   columns = [*_ALWAYS, *(name for name in _OPTIONAL
                          if any(getattr(row, name) is not None for row in rows))]
@@ -74,21 +80,67 @@ def write_rows(path: epath.PathLike, rows: Iterable[Row]) -> None:
     # csv writes None as nothing and a float with as many digits as it has.
     writer.writerow(row._replace(value=float(row.value))._asdict())
   write_text(path, buffer.getvalue())
+  _compressed(path).unlink(missing_ok=True)
+
+
+def compress(path: epath.PathLike) -> tuple[int, int]:
+  """Replaces a file of rows by a compressed one, NAME.xz, which `read_rows` reads.
+
+  Returns:
+    The sizes of the two files in bytes.
+  """
+  path = epath.Path(path)
+  content = path.read_bytes()
+  small = lzma.compress(content)
+  write_bytes(_compressed(path), small)
+  path.unlink()
+  return len(content), len(small)
+
+
+def told_of_two(path: epath.PathLike) -> list[str]:
+  """Returns a line that says which file is used, if rows are plain and compressed.
+
+  So a run leaves them that was killed after writing the one and before deleting the
+  other. The plain file is always the newer one then.
+  """
+  path, other = epath.Path(path), _compressed(path)
+  if not (path.exists() and other.exists()):
+    return []
+  return [f'{path} is used, not {other.name} beside it.']
+
+
+def is_there(path: epath.PathLike) -> bool:
+  """Whether a file of rows is there, plain or compressed."""
+  return epath.Path(path).exists() or _compressed(path).exists()
+
+
+def _compressed(path: epath.PathLike) -> epath.Path:
+  return epath.Path(os.fspath(path) + _COMPRESSED)
 
 
 def read_rows(path: epath.PathLike) -> list[Row]:
   """Reads what `write_rows` wrote; returns no rows if there is no file.
 
+  If there is no file of this name but one that `compress` wrote, it reads that.
+
   Raises:
-    ValueError: if a line is not a row, or has the key of an earlier row.
+    ValueError: if a line is not a row, or has the key of an earlier row, or if the
+      compressed file is damaged.
   """
   path = epath.Path(path)
   if not path.exists():
-    return []
+    path = _compressed(path)
+    if not path.exists():
+      return []
+  content = path.read_bytes()
   try:
-    text = path.read_text()
+    if path.suffix == _COMPRESSED:
+      content = lzma.decompress(content)
+    text = content.decode()
   except UnicodeDecodeError as error:
     raise ValueError(f'{path} is not text') from error
+  except (lzma.LZMAError, EOFError) as error:
+    raise ValueError(f'{path} is damaged') from error
   if not text.endswith('\n'):
     raise ValueError(f'{path} is cut short')
   reader = csv.reader(io.StringIO(text))

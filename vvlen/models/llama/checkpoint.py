@@ -18,6 +18,7 @@ import numpy as np
 from vvlen.models.llama import loading
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama.config import model_of
+from vvlen.models.llama.hub import local_folder
 from vvlen.models.llama.layers import STACK
 from vvlen.models.llama.model import Llama
 from vvlen.models.llama.names import (
@@ -49,7 +50,8 @@ def load_checkpoint(
   output embedding too, both are first read and compared.
 
   Args:
-    folder: in hub layout, local or gs://; it needs no tokenizer.
+    folder: in hub layout, local or gs://; it needs no tokenizer. Or ORG/NAME, a model
+      of the Hugging Face Hub, which is downloaded (`vvlen.models.llama.hub`).
     shardings: a pytree of jax.sharding.Sharding with the structure of the parameters,
       or one sharding for all, or a function that maps the parameters, as
       jax.ShapeDtypeStructs, to such a pytree, for example
@@ -67,7 +69,8 @@ def load_checkpoint(
     FileNotFoundError: if a file is missing.
     ValueError: if the folder is not such a checkpoint, its architecture is not
       supported, it is damaged, its tensors do not match its config.json, shardings do
-      not match the parameters, or parameters are float64 without jax_enable_x64.
+      not match the parameters, or parameters are float64 without jax_enable_x64; or if
+      it cannot be downloaded.
   """
   model, tensors, parameters = _whole(epath.Path(folder), dtype)
   dtype = next(iter(parameters.values())).dtype
@@ -115,7 +118,7 @@ def read_model(folder: epath.PathLike) -> Llama:
     FileNotFoundError: if there is no config.json.
     ValueError: as `load_checkpoint`, naming the file.
   """
-  path = epath.Path(folder) / 'config.json'
+  path = local_folder(folder) / 'config.json'
   if not path.exists():
     raise FileNotFoundError(f'{folder} is not a checkpoint: it has no config.json')
   config = read_json(path)
@@ -146,7 +149,7 @@ def _whole(
     FileNotFoundError: as `load_checkpoint`.
     ValueError: as `load_checkpoint`.
   """
-  folder = folder.expanduser()
+  folder = local_folder(folder)
   model = read_model(folder)
   tensors = safetensors_file.read_headers(folder)
   if model.num_layers > len(tensors):
