@@ -40,7 +40,7 @@ extensions = [
     'sphinx.ext.viewcode',
 ]
 templates_path = ['_templates']
-exclude_patterns = ['_build', '_templates', 'examples']
+exclude_patterns = ['_build', '_templates', 'examples', 'jupyter_execute']
 default_role = 'literal'
 
 html_theme = 'sphinx_book_theme'

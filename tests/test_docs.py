@@ -347,7 +347,7 @@ def test_the_book_has_no_dead_links(book):
 
 @pytest.mark.slow
 def test_what_the_tour_says_is_what_it_prints(book):
-  tour = json.loads((book / 'jupyter_execute/tour.ipynb').read_text())
+  tour = json.loads((book.parent / 'jupyter_execute/tour.ipynb').read_text())
   cells = [cell for cell in tour['cells'] if cell['cell_type'] == 'code']
   assert len(cells) == 10
   printed = ''.join(''.join(output['text']) for cell in cells
