@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -91,6 +92,12 @@ def test_each_equation_names_what_computes_it():
   parts = re.split(r'^### ', text, flags=re.M)[1:]
   assert [part.splitlines()[0] for part in parts if '.py' not in part] == []
 
+
+
+@pytest.mark.parametrize('path', PAGES, ids=_of_page)
+def test_names_of_the_library_exist(path):
+  for name in set(re.findall(r'`(vvlen(?:\.\w+)+)`', path.read_text())):
+    assert pkgutil.resolve_name(name) is not None
 
 
 def test_every_python_example_is_run():
