@@ -359,3 +359,20 @@ def test_what_the_tour_says_is_what_it_prints(book):
   assert len(cells) == 10
   printed = ''.join(''.join(output['text']) for cell in cells
                     for output in cell['outputs'] if output['output_type'] == 'stream')
+  numbers = lambda start: [float(x) for x in re.findall(
+      r'-?\d+\.\d+', re.search(f'{start}.*', printed)[0].removeprefix(start))]
+  [slope], = [numbers('slope of the variance from N = 256 on')]
+  assert -1.2 < slope < -0.8
+  baseline, layer_norm = (numbers(f'{norm}: variance over features after the norm')
+                          for norm in ('none', 'layer_norm'))
+  assert baseline[1] < baseline[0] / 2 and layer_norm[1] > 0.9 * layer_norm[0]
+  assert numbers('Baseline, adaptive temperature:')[1] > 0  # low end of the interval
+  without, norm = numbers('without LayerNorm'), numbers('with LayerNorm')
+  assert max(without[2:]) < 0.2 and 0.5 < norm[1] - 0.04 < norm[2] - 0.08 < norm[3] - 0.1
+  plain, term = (np.array([numbers(f'weight {weight}, {metric}') for metric in
+                           ('sce', 'excess')]) for weight in ('0.0', '0.1'))
+  assert (term[0] < plain[0]).all()
+  assert (plain[1] < plain[0] / 50).all() and (term[1] < term[0] / 50).all()
+  assert not (term[1] < plain[1]).all()
+  assert sum(output['output_type'] == 'display_data' for cell in cells
+             for output in cell['outputs']) == 5
