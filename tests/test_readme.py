@@ -125,17 +125,3 @@ def test_misalignment_as_a_measure_and_as_a_term_of_the_loss():
   scope = _run(_SHORT[1])
   # Means over the same windows and rows.
   np.testing.assert_allclose(scope['term'], scope['found'].sce, rtol=1e-5)
-
-
-def test_every_example_is_tested():
-  assert (len(_SHORT), len(_EXAMPLES)) == (3, 5)
-
-
-@pytest.mark.parametrize('path', sorted(
-    [ROOT / 'README.md', *(ROOT / 'docs').glob('*.md'),
-     *(ROOT / 'experiments/results').glob('*/README.md')],
-), ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_and_figures_are_there(path):
-  links = re.findall(r'\]\(([^)#]+)[^)]*\)', path.read_text())
-  local = [link for link in links if not link.startswith(('http', 'mailto'))]
-  assert [link for link in local if not (path.parent / link).exists()] == []

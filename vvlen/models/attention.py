@@ -244,6 +244,7 @@ def post_norm_attention(
 
   Args:
     norm: maps [..., n, h, d] to the same shape, over the last axis; one of
+
       - for `nn.MultiHeadDotProductAttention`, a linen module such as
         `PostAttentionNorm`. Each attention module gets its own copy, whose parameters
         are named `norm`.

@@ -228,7 +228,7 @@ def by_seed(
 
 
 def read_samples(folder: epath.PathLike) -> dict[str, dict[str, np.ndarray]]:
-  """Reads samples/*.npz: {arm: {name: array}}, empty if there is no folder."""
+  """Reads `samples/*.npz`: {arm: {name: array}}, empty if there is no folder."""
   folder = epath.Path(folder)
   if not folder.exists():
     return {}

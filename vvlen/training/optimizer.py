@@ -22,8 +22,8 @@ def warmup_cosine(
 ) -> optax.Schedule:
   """Returns a learning rate as a function of c, the number of updates made before.
 
-  rate(c) = learning_rate · (c + 1) / warmup_steps          for c < warmup_steps, then
-  rate(c) = learning_rate · (f + (1 − f) · (1 + cos πx) / 2),
+    rate(c) = learning_rate · (c + 1) / warmup_steps        for c < warmup_steps, then
+    rate(c) = learning_rate · (f + (1 − f) · (1 + cos πx) / 2),
       x = (c − warmup_steps) / (num_steps − warmup_steps), f = final_rate.
 
   So the last update of the warm-up, and the one after it, have the full rate. The rate
