@@ -16,7 +16,7 @@ from experiments.recency_bias import extensions as recency_extensions
 from experiments.recency_bias import figures as recency_figures
 from experiments.recency_bias import report as recency
 from experiments.recency_bias import run as experiment
-from experiments.recency_bias.cells import make_cells, read_arrays, Settings, Simulated
+from experiments.recency_bias.cells import make_cells, Settings, Simulated
 from tests.conftest import lose_rows, ROOT, shown
 from vvlen.reporting import results
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion, h
@@ -96,6 +96,17 @@ def test_a_cell_is_simulated_as_it_says(fields):
   mean, error = _numpy_scores(cell, 50.0)
   off = abs(found.mean - mean) / (found.standard_error + error + 1e-6)
   assert off.max() < 5
+
+
+@pytest.mark.parametrize('dtype, least, most', [
+    ('float32', 1e-9, 1e-6), ('float64', 0, 1e-14)])
+def test_a_cell_is_simulated_in_its_dtype(dtype, least, most):
+  cell = Settings('x', 'y', 8, 8, 4, 1, 0.0, dtype=dtype)
+  config = config_file.get_config('smoke')
+  found = experiment._simulate(config, cell, 8, None, lambda _: None)
+  # After LayerNorm |x|² = d; logits are divided by √d.
+  off = abs(np.diagonal(found.mean[0]) - np.sqrt(8)).max()
+  assert least <= off <= most
 
 
 @pytest.mark.parametrize('tied', [True, False])
@@ -295,6 +306,14 @@ def test_the_report_is_remade_from_the_folder(whole):
   path.write_bytes(content[:200])
   with pytest.raises(ValueError, match=r'LN_a0_c0\.npz is not a file of arrays'):
     recency.write(workdir)
+  arrays = results.read_arrays(path)
+  del arrays['standard_error']
+  np.savez(path, **arrays)
+  with pytest.raises(ValueError, match=r'does not have the array standard_error \['):
+    recency.write(workdir)
+  path.unlink()
+  with pytest.raises(ValueError, match=r'LN_a0_c0\.npz is missing'):
+    recency.write(workdir)
   path.write_bytes(content)
 
 
@@ -323,8 +342,8 @@ def test_a_run_that_is_killed_or_grows_gives_what_one_run_gives(
   assert done.returncode == 0, done.stderr
   assert (tmp_path / 'twice' / 'results.csv').read_bytes() == table
   for path in (tmp_path / 'once' / 'simulations').iterdir():
-    twice = read_arrays(tmp_path / 'twice' / 'simulations' / path.name)
-    for name, values in read_arrays(path).items():
+    twice = results.read_arrays(tmp_path / 'twice' / 'simulations' / path.name)
+    for name, values in results.read_arrays(path).items():
       np.testing.assert_array_equal(values, twice[name])
   for arguments, words in (
       ((), 'num_simulations: 5100 there, 200 here (may only grow)'),

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import re
 import subprocess
 import sys
@@ -80,6 +81,13 @@ def test_cells_are_tested_at_their_last_step_and_corrected_together():
   assert all(c.holm is None and not c.found for c in cells if c.step == 10)
 
 
+@pytest.mark.parametrize('p, found', [(0.049, True), (0.051, False), (math.nan, False)])
+def test_a_difference_is_found_below_five_percent_by_holm(p, found):
+  cell, *_ = read_cells(results.index_cells(_rows({'a': 0.2})), {})
+  assert cell._replace(holm=cell.comparison.primary._replace(p=p)).found == found
+  assert not cell._replace(holm=None).found
+
+
 def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   rows = _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})
   rows += [  # norm and distance of LN and of the Baseline, and accuracy in training
@@ -113,7 +121,10 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
     left, right = sensitivity_figures.gains(cells, {}).axes
   points = [line for line in left.lines if line.get_marker() == '^']
   places = [(line.get_ydata()[0], line.get_xdata()[0]) for line in points]
-  np.testing.assert_allclose(places, [(1, 0), (0, 20), (2, -10)], atol=2)
+  gain = {c[:2]: c.comparison.primary for c in cells}
+  np.testing.assert_allclose(places, [
+      (y, gain[name, 20].mean_difference)
+      for y, name in ((1, 'a'), (0, 'b'), (2, 'c'))])
   family = {c.name: c.holm for c in cells if c.step == 20}
   bars = [bar.get_segments()[0] for bar in left.collections]
   np.testing.assert_allclose(
@@ -130,8 +141,13 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   assert labels == ['b   50', 'a   51', 'c   50']
   drawn, filled = right.lines[:6:2], right.lines[1:6:2]
   assert [list(line.get_xdata()) for line in drawn] == [[10, 20]] * 3
-  np.testing.assert_allclose([line.get_ydata() for line in drawn],
-                             [(0, 0), (10, 20), (-5, -10)], atol=2)
+  np.testing.assert_allclose(
+      [line.get_ydata() for line in drawn],
+      [[gain[name, step].mean_difference for step in (10, 20)] for name in 'abc'])
+  for band, name in zip(right.collections, 'abc', strict=True):
+    ends = {(x, y) for x, y in band.get_paths()[0].vertices}
+    assert ends >= {(step, end) for step in (10, 20)
+                    for end in (gain[name, step].ci_low, gain[name, step].ci_high)}
   assert {line.get_markerfacecolor() for line in drawn} == {'white'}
   # Only those of the family are tested, and a is not found.
   assert [np.isfinite(line.get_ydata()).tolist() for line in filled] == [

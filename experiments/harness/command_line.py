@@ -66,7 +66,10 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
           known, sep='\n')
     return
   try:
-    rest = flags.FLAGS([_with_home(word) for word in sys.argv])[1:]
+    # Its fields are known once --config is read.
+    words = sorted(map(_with_home, sys.argv[1:]),
+                   key=lambda word: not re.match('--?config=', word))
+    rest = flags.FLAGS([sys.argv[0], *words])[1:]
     config, workdir = _CONFIG.value, _WORKDIR.value or ''
     if rest:
       raise ValueError(f'unknown argument {rest[0]!r}')

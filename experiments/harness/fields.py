@@ -161,7 +161,7 @@ SEED_BLOCKS = {
     'num_seeds': whole(least=2, most=10**6, why='to test a difference'),
     'train.num_steps': whole(least=1),
     'train.steps_per_call': whole(least=1),
-    'train.seeds_at_once': whole(least=1),
+    'train.seeds_at_once': whole(least=1, most=10**6),
     'train.group_size': whole(least=1),
     'train.save_every_seconds': real(least=0),
     'optimizer.learning_rate': real(above=0),

@@ -17,6 +17,7 @@ from experiments.length_generalization import tasks, training
 from vvlen.models.norm import KINDS
 from vvlen.models.retriever import ITEM_ENCODERS
 
+_LENGTH = whole(least=1, most=2**24)
 L2_ON = ('kernels', 'all')  # parameters that weight decay acts on
 FIELDS = {
     **fields.SEED_BLOCKS,
@@ -39,11 +40,11 @@ FIELDS = {
     'optimizer.l2_on': optional(one_of(L2_ON)),
     'optimizer.decoupled': optional(flag()),
     'optimizer.decay_steps': optional(whole(least=0)),
-    'evaluate.lengths': several(whole(least=1, most=2**24)),
+    'evaluate.lengths': several(_LENGTH, once=True),
     'evaluate.num_sequences': whole(least=1),
-    'evaluate.fit_lengths': several(whole(least=1), least=0),  # (): none is fitted
+    'evaluate.fit_lengths': several(_LENGTH, least=0),  # (): none is fitted
     'evaluate.fit_sequences': whole(least=1),
-    'evaluate.histogram_lengths': several(whole(least=1)),
+    'evaluate.histogram_lengths': several(_LENGTH, once=True),
     'evaluate.histogram_sequences': whole(least=1),
     'evaluate.weight_sequences': whole(least=1),
 }

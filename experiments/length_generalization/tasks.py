@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import functools
 import hashlib
+import inspect
 import os
 import re
 import runpy
@@ -133,6 +134,11 @@ def _own(name: str) -> Callable[[dict[str, Any], dict[str, Any]], Task]:
   found = runpy.run_path(path).get(function)
   if not callable(found):
     raise ValueError(f'config.task.name: {path} has no function {function!r}')
+  try:
+    inspect.signature(found).bind({}, {})
+  except TypeError as error:
+    raise ValueError(f'config.task.name: {path}:{function} must take two arguments, '
+                     f'the fields of task and those of model: {error}') from error
   return found
 
 

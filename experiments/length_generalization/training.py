@@ -243,7 +243,9 @@ def _save_samples(
       for length in evaluate.lengths
   }
   sharding.compile_together(functions.values(), variables, key)
-  arrays = {name: function(variables, key) for name, function in functions.items()}
+  # Fetched here: errors of the computation would abort the process inside numpy.
+  arrays = {name: jax.device_get(function(variables, key))
+            for name, function in functions.items()}
   buffer = io.BytesIO()
   np.savez_compressed(buffer, shown_items=np.array(task.shown_items), **arrays)
   results.write_bytes(path, buffer.getvalue())

@@ -156,9 +156,8 @@ def _library() -> str:
 
 def full_arguments(arguments: list[str]) -> list[str]:
   """Writes --checkpoint and --text as fields of the config; adds a missing --config."""
-  names, full = '|'.join(('checkpoint', 'text')), []
-  for argument in arguments:
-    full.append(re.sub(rf'^--?({names})(?==|$)', r'--config.\1', argument))
+  full = [re.sub(r'^--?(checkpoint|text)(?==|$)', r'--config.\1', argument)
+          for argument in arguments]
   if not any(re.match(r'--?config(=|$)', argument) for argument in full):
     full.insert(0, f'--config={_CONFIG}')
   return full

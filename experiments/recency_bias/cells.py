@@ -145,9 +145,24 @@ def write_arrays(path: epath.PathLike, arrays: Mapping[str, Any]) -> None:
   results.write_bytes(path, buffer.getvalue())
 
 
-def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
-  """Reads arrays by `results.read_arrays`; returns {} if there is no file."""
-  return results.read_arrays(path) if epath.Path(path).exists() else {}
+def read_arrays(folder: epath.PathLike, cell: Settings) -> dict[str, np.ndarray]:
+  """Reads the arrays of a cell; returns {} if there is no file.
+
+  Raises:
+    ValueError: if the file is damaged, or does not hold arrays of this cell's shapes.
+  """
+  path = path_of(folder, cell)
+  if not path.exists():
+    return {}
+  arrays = results.read_arrays(path)
+  layers, n = cell.num_layers, cell.num_tokens
+  expected = ({'mean': (layers, n, n), 'standard_error': (layers, n, n)}
+              if cell.group in PAPER else {'last_row': (layers, n)})
+  for name, shape in expected.items():
+    if name not in arrays or arrays[name].shape != shape:
+      raise ValueError(f'{path} does not have the array {name} {list(shape)}: delete '
+                       'it and run again')
+  return arrays
 
 
 def setting(cell: Settings) -> str:

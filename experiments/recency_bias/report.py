@@ -10,6 +10,7 @@ from experiments.recency_bias.answer import answer
 from experiments.recency_bias.cells import (
   GROUPS,
   make_cells,
+  PAPER,
   path_of,
   read_arrays,
   row_name,
@@ -61,7 +62,9 @@ def write(workdir: epath.PathLike) -> Report:
   for cell in cells:
     found = numbers.get((cell.group, cell.name))
     if found is not None:
-      arrays = read_arrays(path_of(folder, cell))
+      arrays = read_arrays(folder, cell)
+      if cell.group in PAPER and not arrays:
+        raise ValueError(f'{path_of(folder, cell)} is missing')
       groups[cell.group].append(Simulated(cell, found, arrays))
   if not any(groups.values()):
     raise ValueError(f'{folder} has no results.csv with results')

@@ -140,7 +140,7 @@ def _run_cell(
   """
   path = recency_cells.path_of(folder, cell)
   paper = cell.group in recency_cells.PAPER
-  stored = recency_cells.read_arrays(path) if paper else {}
+  stored = recency_cells.read_arrays(folder, cell) if paper else {}
   previous, done = None, int(stored.get('num_simulations', 0))
   if done:
     progress.skip(done)

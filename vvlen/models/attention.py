@@ -49,8 +49,8 @@ def attend(
     items do not affect the result as long as they are finite.
 
   Raises:
-    ValueError: if shapes do not fit, for example because there are several queries, or
-      if the mask is not bool.
+    ValueError: if shapes do not fit, for example because there are several queries or
+      the temperature has more axes than the logits, or if the mask is not bool.
   """
   query, keys, values = map(jnp.asarray, (query, keys, values))
   check_axes(query=query, keys=keys, values=values)
@@ -68,7 +68,11 @@ def attend(
   if mask is not None:
     mask = broadcast_mask(mask, logits.shape)
   if temperature is not None:
-    logits = logits * temperature(logits, mask)
+    beta = temperature(logits, mask)
+    if jnp.broadcast_shapes(beta.shape, logits.shape) != logits.shape:
+      raise ValueError(f'temperature must give β {[*logits.shape[:-1], 1]}: '
+                       f'{[*beta.shape]}')
+    logits = logits * beta
   weights = masked_softmax(logits, mask)
   output = einsum('...n,...nv->...v', weights, values)
   if jnp.issubdtype(values.dtype, jnp.floating):
@@ -188,7 +192,12 @@ def projections(
 
   Returns:
     The kernels of W_Q, W_K and W_V, each [inputs, d].
+
+  Raises:
+    ValueError: if d is not positive.
   """
+  if module.features < 1:
+    raise ValueError(f'features must be positive: {module.features}')
   return tuple(
       module.param(name, module.kernel_init, (width, module.features),
                    module.param_dtype)

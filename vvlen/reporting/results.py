@@ -143,14 +143,16 @@ def read_rows(path: epath.PathLike) -> list[Row]:
     raise ValueError(f'{path} is damaged') from error
   if not text.endswith('\n'):
     raise ValueError(f'{path} is cut short')
-  reader = csv.reader(io.StringIO(text))
-  columns = next(reader, [])
+  try:
+    columns, *lines = [*csv.reader(io.StringIO(text))] or [[]]
+  except csv.Error as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
   # Optional columns in their order, each once.
   if columns != [*_ALWAYS, *(name for name in _OPTIONAL if name in columns)]:
     raise ValueError(f'{path} does not begin with {",".join(_ALWAYS)}, then any of '
                      f'{", ".join(_OPTIONAL)} in this order')
   rows: dict[tuple[Any, ...], Row] = {}
-  for number, fields in enumerate(reader, 2):
+  for number, fields in enumerate(lines, 2):
     try:
       experiment, arm, seed, length, metric, value, *others = fields
       own = zip(columns[len(_ALWAYS):], map(_whole, others), strict=True)
@@ -236,8 +238,11 @@ def read_samples(folder: epath.PathLike) -> dict[str, dict[str, np.ndarray]]:
   for path in sorted(folder.glob('*.npz')):
     samples[path.stem] = read_arrays(path)
     for kind in ('components', 'weights'):
-      if not any(re.fullmatch(kind + r'_\d+', name) for name in samples[path.stem]):
-        raise ValueError(f'{path} is not a file of arrays of samples: no {kind}')
+      found = [array for name, array in samples[path.stem].items()
+               if re.fullmatch(kind + r'_\d+', name)]
+      if not found or any(array.ndim != 2 for array in found):
+        raise ValueError(f'{path} is not a file of arrays of samples: no {kind} of two '
+                         'axes')
   return samples
 
 

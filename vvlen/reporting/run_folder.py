@@ -108,7 +108,9 @@ def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
     yield json.loads(path.read_text())
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError,
           OverflowError) as error:
-    raise ValueError(f'{path} is not the config.json of {of}') from error
+    what = ' '.join(f'{type(error).__name__} {error}'.split())
+    raise ValueError(f'{path} is not the config.json of {of} ({what:.90}): restore it, '
+                     'or choose another folder') from error
 
 
 def _used(workdir: epath.Path) -> bool:

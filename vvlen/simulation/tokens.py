@@ -84,14 +84,14 @@ def factor_law(
   Raises:
     ValueError: if the Gram matrix of so many tokens does not have full rank.
   """
-  freedom = width - int(layer_norm) - np.arange(num_tokens, dtype=np.float64)
-  if freedom[-1] < 1:
-    least = num_tokens + int(layer_norm)
+  least = num_tokens + int(layer_norm)
+  if width < least:
     raise ValueError(
         f"sampler='reduced' needs a width of at least {least} for {num_tokens} tokens"
         f"{' with LayerNorm' if layer_norm else ''}: {width}; sampler='direct' "
         'supports any'
     )
+  freedom = width - int(layer_norm) - np.arange(num_tokens, dtype=np.float64)
   scale = np.eye(num_tokens) + anisotropy / (1 - anisotropy)
   return np.linalg.cholesky(scale / width), polynomials_of(freedom)
 

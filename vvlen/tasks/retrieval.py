@@ -62,15 +62,15 @@ def sample(
     A `Batch`.
 
   Raises:
-    ValueError: if a size is not positive or min_length > max_length.
+    ValueError: if a size is not positive, or not min_length <= max_length < 2**30.
   """
   if batch_size < 1 or num_classes < 1:
     raise ValueError(
         f'batch_size and num_classes must be positive: {batch_size}, {num_classes}'
     )
-  if not 1 <= min_length <= max_length:
+  if not 1 <= min_length <= max_length < 2**30:
     raise ValueError(
-        f'need 1 <= min_length <= max_length: {min_length}, {max_length}'
+        f'need 1 <= min_length <= max_length < 2**30: {min_length}, {max_length}'
     )
   uniform = jax.random.uniform(key, (batch_size, 2 + 2 * max_length), jnp.float32)
   query, length, priority, classes = jnp.split(

@@ -48,6 +48,8 @@ def seed_keys(seed: int, first: int, count: int) -> jax.Array:
   Raises:
     ValueError: for numbers outside these ranges.
   """
+  if any(isinstance(x, bool) for x in (seed, first, count)):
+    raise ValueError(f'seeds must be whole numbers: {seed}, {first}, {count}')
   seed, first, count = map(operator.index, (seed, first, count))
   if not 0 <= seed < 2**32:
     raise ValueError(f'seed must be in 0..2**32-1: {seed}')
