@@ -141,12 +141,13 @@ def positions(found: Sequence[Simulated]) -> Figure:
   alphas = sorted({s.cell.anisotropy for s in found})
   n, num_layers = found[0].cell.num_tokens, found[0].cell.num_layers
   ends = {s.cell.layer: _at_end(s) for s in found if s.cell.anisotropy == alphas[-1]}
-  each = ', '.join(f'{ends[kind]} by the {name}' if kind == 'causal' else
-                   f'{ends[kind]} by {name}'
-                   for kind, name in POSITIONS.items() if kind in ends)
+  short = {'causal': 'the mask', 'rotary_unmasked': 'rotary positions',
+           'rotary': 'both', 'unmasked': 'neither'}
+  first, *others = (
+      f'{ends[kind]} by {name}' for kind, name in short.items() if kind in ends)
   figure = plots.new(
-      4.6, f'Recency probability in layer {num_layers}, α = {alphas[-1]:g}:\n'
-      f'{each}\n'
+      4.6, f'Recency probability in layer {num_layers}, α = {alphas[-1]:g}: {first}'
+      f'{"," * bool(others)}\n{", ".join(others)}\n'
       f'LayerNorm, {_common(found)}',
       'Above, recency probability by layer, a line for each combination of causal '
       'mask and rotary positions, a panel for each anisotropy α, with bands of two '
