@@ -237,7 +237,7 @@ def test_figure_4_has_weights_by_arm_and_length_and_what_they_come_to(
   assert [axes.get_title() for axes in panels[:3]] == ['16', '32', '100']
   assert left.get_supxlabel() == f'{words}; a row a sequence'
   first, last = (measured['none', 'target_weight', n].mean() for n in (16, 64))
-  assert (f'gets {first:.0%} of attention at N = 16, {last:.0%} at 64'.replace(
+  assert (f'target: {first:.0%} at N = 16, {last:.0%} at 64 (Baseline)'.replace(
       '%', ' %') in figure.get_suptitle())
   for axes, metric, title in zip(
       right.axes, ('attention_entropy', 'target_weight'), ('entropy', 'target'),

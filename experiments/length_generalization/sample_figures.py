@@ -93,12 +93,13 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
   words = str(next(iter(samples.values())).get('shown_items', '16 items'))
   sequences = len(next(iter(samples.values()))[f'weights_{lengths[0]}'])
   seeds = plots.over_seeds(plots.seeds_of(index, 'attention_entropy'))
-  at, of_target = plots.values(index, next(iter(samples)), 'target_weight')
+  arm = next(iter(samples))
+  at, of_target = plots.values(index, arm, 'target_weight')
   message = 'Attention weights by length'
   if at:
     first, last = np.nanmean(of_target, axis=0)[[0, -1]]
-    message = (f'The item asked for gets {first:.0%} of attention at N = {at[0]:,}, '
-               f'{last:.0%} at {at[-1]:,}').replace('%', ' %')
+    message = (f'Attention on the target: {first:.0%} at N = {at[0]:,}, {last:.0%} at '
+               f'{at[-1]:,} ({ARMS[arm][0]})').replace('%', ' %')
   figure = plots.new(
       2.7 + 0.75 * len(samples), f'{message}\n{setting.title}',
       f'Above, attention weights on {words}, in {sequences} sequences, a row each, by '
