@@ -37,6 +37,8 @@ def all_bands(axes):
   """Returns (colour, x, low, high) of each `fill_between`, in their order."""
   found = []
   for collection in axes.collections:
+    if not len(collection.get_facecolor()):  # bars
+      continue
     points = collection.get_paths()[0].vertices
     x = np.unique(points[:, 0])
     ends = [(points[points[:, 0] == place, 1].min(),

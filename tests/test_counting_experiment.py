@@ -301,7 +301,8 @@ def test_arms_without_a_finite_error_leave_the_others_their_figure():
     assert [shown(table, arm)['l = 12'] == 'undefined'
             for arm in ('no positions', 'RoPE')] == [*np.isnan([control, other])]
     drawn = counting_figures.errors(figure, indices, 12)
-    assert len(drawn.axes[0].lines) == 2
+    assert [line.get_label() for line in drawn.axes[0].lines] == [
+        'no positions', 'RoPE', 'answering 5.5 always']
 
 
 @pytest.mark.parametrize('counts', ['fair', 'uniform'])

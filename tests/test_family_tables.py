@@ -84,7 +84,7 @@ def told(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(report, 'write_tables',
                   lambda _, tables: made.update((t.name, t) for t in tables))
-    patch.setattr(report.plots, 'save', lambda _, drawn: figures.update(drawn) or [])
+    patch.setattr(report.plots, 'save', lambda _, drawn: figures.update(drawn) or {})
     patch.setattr(report.mechanism, 'write', lambda _: ('', []))
     report.write(folder)
   return drawn, made, figures
@@ -264,8 +264,8 @@ def test_parts_stand_under_their_names(told):
 def test_the_figure_of_verdicts(told):
   drawn, _, figures = told
   left, right = figures['verdicts'].axes
-  looks = {'base': ('#009E73', True), 'l2': ('#8A8A8A', False),
-           'output_projection': ('#D55E00', True)}
+  looks = {'base': ('#009E73', True), 'l2': ('#6E6E6E', False),
+           'output_projection': ('#009E73', True)}
   assert len(left.containers) == 3
   for y, ((dot, _, (bar,)), (name, (colour, filled))) in enumerate(
       zip(left.containers, looks.items(), strict=True)):

@@ -15,6 +15,7 @@ from experiments.language_model import figures as language_model
 from experiments.language_model import report as language_model_report
 from experiments.length_generalization import figures as length_figures
 from experiments.length_generalization import sample_figures
+from experiments.length_generalization.setting import read_setting, Setting
 from experiments.mechanism import figures as mechanism
 from tests.artists import bands, line_of, lines, shades
 from tests.cells import mean_of
@@ -23,6 +24,7 @@ from vvlen.reporting.results import Row
 
 _ARMS = {'none': ('Baseline', '#0072B2'), 'standardize': ('std.', '#E69F00'),
          'layer_norm': ('LN', '#009E73')}
+_SETTING = Setting('retrieval', 16, 0.1, 'trained on 5 to 16 items')
 _COLOURS = ('#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00')
 _LENGTHS = [16, 32, 64]
 close = np.testing.assert_allclose
@@ -75,7 +77,7 @@ def measured():
 
 
 def test_accuracy_and_gain_have_the_colour_of_their_arm(measured):
-  axes = length_figures.accuracy(_index(measured), 16).axes
+  axes = length_figures.accuracy(_index(measured), _SETTING).axes
   for (above, below), suffix in zip(
       (axes[::2], axes[1::2]), ('', '+adaptive'), strict=True):
     assert shades(above) == shades(below) == [(pytest.approx(shades(above)[0][0]), 16)]
@@ -88,7 +90,7 @@ def test_accuracy_and_gain_have_the_colour_of_their_arm(measured):
 
 
 def test_figure_3_has_means_on_the_left_and_variances_on_the_right(measured):
-  left, right = length_figures.output_moments(_index(measured), 16).axes
+  left, right = length_figures.output_moments(_index(measured), _SETTING).axes
   assert 'mean' in left.get_title() and 'variance' in right.get_title()
   for arm, (name, colour) in _ARMS.items():
     of = lambda metric, arm=arm: [measured[arm, metric, n] for n in _LENGTHS]
@@ -102,48 +104,75 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
           for metric, values in (
               ('logit_range', np.array([0.3, 0.9, 0.5, 0.2]) + (arm != 'none')),
               ('value_variance', np.array([2.0, 1.5, 0.4, 3.0])))}
-  figure = length_figures.component_variance(_index(measured | more), 16)
+  figure = length_figures.component_variance(_index(measured | more), _SETTING)
   [axes] = figure.axes
   for arm, (name, colour) in _ARMS.items():
     columns = [measured[arm, 'component_variance', n] for n in _LENGTHS]
-    _check(axes, name, colour, _LENGTHS, columns, geometric=True)
     of_seeds = np.array(columns).T
     slopes = [stats.linregress(np.log(_LENGTHS), np.log(x)).slope for x in of_seeds]
-    words = '{} {:.2f} [{:.2f}, {:.2f}]'.format(name, *mean_of(slopes))
-    assert words.replace('-', '−') in figure.get_supxlabel()
+    words = '{}, slope {:.2f} [{:.2f}, {:.2f}]'.format(name, *mean_of(slopes))
+    _check(axes, words.replace('-', '−'), colour, _LENGTHS, columns, geometric=True)
   bound = np.exp(np.median(2 * more['none', 'logit_range', None]
                            + np.log(more['none', 'value_variance', None])))
-  assert f'median over seeds: $e^{{2\\delta}}\\sigma^2/N = {bound:.1f}/N$' in (
-      figure.get_supxlabel())
+  assert f'exp(2δ)σ²/N, in the median over seeds {bound:.1f}/N' in figure.get_label()
   large = more | {('none', 'logit_range', None): np.full(4, 9.0)}
-  large = length_figures.component_variance(_index(measured | large), 16)
-  assert '= 10^{8}/N$, too loose to draw' in large.get_supxlabel()
+  large = length_figures.component_variance(_index(measured | large), _SETTING)
+  assert ' 1e8/N, too loose to draw' in large.get_label()
 
 
-def test_learning_curves_have_each_seed_and_the_mean_of_whole_blocks():
+def test_chance_and_published_accuracy_are_drawn_where_they_are_known(measured):
+  axes = length_figures.accuracy(_index(measured), _SETTING).axes
+  for (above, below), published in zip(
+      (axes[::2], axes[1::2]), ((98.6, 12.4), (98.6, 14.0)), strict=True):
+    assert lines(above)['chance'].y.tolist() == [10, 10]
+    crosses = lines(above)['arXiv 2410.01104']
+    assert (crosses.x[0], crosses.x[-1]) == (16, 2**14)
+    assert (crosses.y[0], crosses.y[-1]) == published
+    assert 'chance' not in lines(below)
+  for other in (Setting('lookup', 16, 0.1), Setting('retrieval', 256, 0.1)):
+    assert 'arXiv 2410.01104' not in lines(
+        length_figures.accuracy(_index(measured), other).axes[0])
+  assert 'chance' not in lines(
+      length_figures.accuracy(_index(measured), Setting('own')).axes[0])
+
+
+@pytest.mark.parametrize('config, words', [
+    ({'train': {'min_length': 5, 'max_length': 16, 'num_steps': 4000},
+      'optimizer': {'l2': 0.0}, 'task': {'num_classes': 10}},
+     'lookup, trained on 5 to 16 items for 4,000 steps, no L2'),
+    ({'train': {'min_length': 5, 'max_length': 256, 'first_max_length': 16},
+      'optimizer': {'l2': 1e-3}},
+     'lookup, trained on 5 to 16, later 256 items, L2 0.001')])
+def test_a_setting_in_words(config, words):
+  found = read_setting(config, 'lookup_growing')
+  assert found.title == words
+  assert found.trained_up_to == config['train']['max_length']
+  assert found.chance == (0.1 if 'task' in config else None)
+
+
+def test_learning_curves_have_mean_and_range_of_whole_blocks_and_chance():
   rng, curves = np.random.default_rng(2), []
   for arm, first, steps in (('none', 0, (10, 20)), ('none', 2, (10, 20)),
                             ('none', 4, (10,)), ('layer_norm', 0, (10, 20))):
     curves += [{'arm': arm, 'step': step, 'first_seed': first,
                 'loss': rng.random(2).tolist(), 'accuracy': rng.random(2).tolist()}
                for step in steps]
-  left, right = length_figures.learning_curves(curves).axes
+  left, right = length_figures.learning_curves(curves, _SETTING).axes
   for axes, metric, scale in ((left, 'loss', 1), (right, 'accuracy', 100)):
-    thin = [line_of(line) for line in axes.lines if line.get_label().startswith('_')]
-    bold = lines(axes)
     for arm in ('none', 'layer_norm'):
       name, colour = _ARMS[arm]
       of_seeds = {}
       for line in curves:
         for i, x in enumerate(line[metric] if line['arm'] == arm else ()):
           of_seeds.setdefault(line['first_seed'] + i, []).append(scale * x)
-      own = [line for line in thin if line.colour == colour]
-      assert [line.y.tolist() for line in own] == [*of_seeds.values()]
-      assert [line.x for line in own] == [[10, 20][:len(x)] for x in of_seeds.values()]
-      assert bold[name].colour == colour and bold[name].x == [10, 20]
-      close(bold[name].y, np.mean([x for x in of_seeds.values() if len(x) == 2], 0))
-    assert len(bold) == 2
-  assert 'loss' in left.get_ylabel() and 'accuracy' in right.get_ylabel()
+      whole = [x for x in of_seeds.values() if len(x) == 2]
+      assert lines(axes)[name][:2] == (colour, [10, 20])
+      close(lines(axes)[name].y, np.mean(whole, 0))
+      close(bands(axes)[colour][1:], [np.min(whole, 0), np.max(whole, 0)])
+    assert len(lines(axes)) == 3
+  close(lines(left)['chance'].y, np.log(10))
+  close(lines(right)['chance'].y, 10)
+  assert 'loss' in left.get_title() and 'accuracy' in right.get_title()
 
 
 @pytest.fixture(scope='module')
@@ -155,51 +184,93 @@ def samples():
       for i, arm in enumerate(('none', 'layer_norm'))}
 
 
-def test_figure_2_has_every_component_at_every_length(samples):
-  axes = sample_figures.components(samples).axes
-  for panel, ((arm, arrays), i) in zip(
-      axes, itertools.product(samples.items(), range(3)), strict=True):
-    assert panel.get_title() == f'{_ARMS[arm][0]}, component {i}'
-    columns = [arrays[f'components_{n}'][:, i] for n in (16, 64)]
-    low, high = np.quantile(np.concatenate(columns), (0.002, 0.998))
+def test_figure_2_shows_components_of_typical_spread_in_units_of_their_own(samples):
+  figure = sample_figures.components(samples, _SETTING)
+  panels = {axes.get_title(): axes for axes in figure.axes}
+  drawn, changes = {}, {}
+  for arm, arrays in samples.items():
+    first = arrays['components_16']
+    for i in sample_figures.typical(first):
+      drawn[f'{_ARMS[arm][0]}, component {i}'] = [
+          (arrays[f'components_{n}'][:, i] - first[:, i].mean()) / first[:, i].std()
+          for n in (16, 64)]
+    ratios = [arrays['components_64'][:, i].std() / first[:, i].std()
+              for i in sample_figures.typical(first)]
+    changes[_ARMS[arm][0]] = stats.gmean(ratios)
+  assert panels.keys() == drawn.keys() and len(drawn) == 4
+  low, high = np.quantile(np.concatenate([*drawn.values()]), (0.002, 0.998))
+  for name, columns in drawn.items():
     for (filled, outline), n, column in zip(
-        zip(panel.patches[::2], panel.patches[1::2], strict=True), (16, 64), columns,
-        strict=True):
+        zip(panels[name].patches[::2], panels[name].patches[1::2], strict=True),
+        (16, 64), columns, strict=True):
       heights, edges = np.histogram(
-          column, np.linspace(low, high + 1e-9, 41), density=True)
+          column, np.linspace(low, high + 1e-9, 81), density=True)
       for patch in (filled, outline):
         corners = patch.get_xy()
         close([corners[:, 0].min(), corners[:, 0].max()], edges[[0, -1]])
         close(np.unique(corners[:, 1]), np.unique([0, *heights]), atol=1e-12)
       assert outline.get_label() == f'N = {n}'
-  colours = {patch.get_edgecolor() for patch in axes[0].patches[1::2]}
-  assert len(colours) == 2
+  for name, x in changes.items():
+    assert f'×{x:.2f} in {name}' in figure.get_suptitle()
+  assert 'varies otherwise' in figure.get_suptitle()  # 64 spreads more than 16
+  limits = {axes.get_xlim() for axes in figure.axes}
+  assert len(limits) == 1
+
+
+def test_components_that_a_norm_keeps_nearly_constant_are_not_typical():
+  noise = np.random.default_rng(0).normal(size=(500, 5))
+  assert sample_figures.typical(noise * [1e-4, 3, 1e-4, 0.5, 0]) == [1, 3]
 
 
 def test_figure_4_has_weights_by_arm_and_length_and_what_they_come_to(
     samples, measured):
   words = 'the items of a task'
   told = {arm: {'shown_items': np.array(words), **x} for arm, x in samples.items()}
-  figure = sample_figures.weights(_index(measured), told, 16)
+  figure = sample_figures.weights(_index(measured), told, _SETTING)
   left, right = figure.subfigs
   panels = [axes for axes in left.axes if axes.images]
   for panel, ((arm, arrays), n) in zip(
       panels, itertools.product(samples.items(), (16, 32, 100)), strict=True):
     np.testing.assert_array_equal(panel.images[0].get_array(), arrays[f'weights_{n}'])
     if n == 16:
-      assert panel.get_ylabel() == f'{_ARMS[arm][0]}\n6 sequences'
-  assert [axes.get_title() for axes in panels[:3]] == ['$2^{4}$', '$2^{5}$', '100']
-  assert left.get_supxlabel() == f'{words}; model of seed 0'
+      assert panel.get_ylabel() == _ARMS[arm][0]
+  assert [axes.get_title() for axes in panels[:3]] == ['16', '32', '100']
+  assert left.get_supxlabel() == f'{words}; a row a sequence'
+  first, last = (measured['none', 'target_weight', n].mean() for n in (16, 64))
+  assert (f'target: {first:.0%} at N = 16, {last:.0%} at 64 (Baseline)'.replace(
+      '%', ' %') in figure.get_suptitle())
   for axes, metric, title in zip(
       right.axes, ('attention_entropy', 'target_weight'), ('entropy', 'target'),
       strict=True):
     assert title in axes.get_title()
     for arm, (name, colour) in _ARMS.items():
       _check(axes, name, colour, _LENGTHS, [measured[arm, metric, n] for n in _LENGTHS])
+  entropy, weight = right.axes
+  close(lines(entropy)['uniform weights'].y, np.log(_LENGTHS))
+  close(lines(weight)['uniform weights'].y, 1 / np.array(_LENGTHS))
 
 
 # Counting.
 
+
+@pytest.mark.parametrize('task, counts, length, error', [
+    # Mean 5.5 of lengths 1 to 10; of 3 fair bits, 1.5 ± √(3/4); 2.75 over training.
+    ('length', 'fair', 7, 1.5**2), ('sum', 'fair', 3, 3 / 4 + 1.25**2),
+    ('sum', 'uniform', 3, 5 / 4 + 1.25**2), ('mean', 'fair', 4, 1 / 16),
+    ('mean', 'uniform', 1, 1 / 4)])
+def test_the_error_of_the_best_constant(task, counts, length, error):
+  assert counting.constant_error(task, counts, 10, 12)[length - 1] == (
+      pytest.approx(error))
+
+
+def test_the_best_constant_and_the_published_error_are_drawn():
+  for task, label in (('sum', 'answering 2.75 always'),
+                      ('length', 'answering 5.5 always')):
+    _, _, axes = _counted('positions', ('none', 'rope'), task)
+    close(lines(axes[0])[label].y, counting.constant_error(task, 'fair', 10, 12))
+  _, _, [axes] = _counted('positions', ('none', 'rope'), 'mean')
+  assert 'answering ½ always' in lines(axes)
+  assert 'paper, no positions' not in lines(axes)  # 50 bits are not shown
 
 def _counted(varied, values, task='sum'):
   fields = dict(task=task, counts='fair', positions=('none',), train_lengths=(10,),
@@ -268,19 +339,38 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
       _check(difference, name, colour, [8, 32, 64],
              np.subtract(of('nll', (8, 32, 64)), of('nll', (8, 32, 64), 'a')))
   assert len(lines(difference)) == 2
-  assert difference.get_title() == 'against α = 0'
+  assert difference.get_title().endswith('minus that of α = 0')
+  # The paper's CLEX on RedPajama-Book after 200 steps, at twice its L.
+  hollow = {line_of(line).colour: line_of(line) for line in difference.lines
+            if line.get_markerfacecolor() == 'white'}
+  for colour, theirs in ((_COLOURS[1], 5.88), (_COLOURS[2], 5.98)):
+    assert hollow[colour].x == [16]
+    close(hollow[colour].y, np.log(theirs / 6.12))
   assert [t.get_text() for t in plain.get_xticklabels()] == ['L', '4 L', '8 L']
 
 
+def test_an_arm_looks_alike_in_every_figure(aligned):
+  _, run, values = aligned
+  more = {**run.arms, 'd': language_model_report.Arm('d', 0.1, (0, 1), 1.0)}
+  run = run._replace(arms=more)
+  values = values | _draw(('d', 'nll', n) for n in (8, 32, 64))
+  colours = {}
+  for each in language_model_report.families(run, set(more)):
+    plain, *_ = language_model.by_length(each, run, _index(values)).axes
+    for name, line in lines(plain).items():
+      colours.setdefault(name, set()).add(line.colour)
+  assert [*colours.values()] == [{x} for x in _COLOURS[:4]]
+
+
 def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned):
-  _, run, _ = aligned
+  family, run, _ = aligned
   metrics = ('nll_8', 'nll_32', 'nll_64', 'excess_8', 'excess_32')
   made = _draw(itertools.product('abc', (5, 10), metrics), seeds=5)
   # In two blocks of seeds.
   steps = [{'arm': arm, 'step': step, 'first_seed': first}
            | {m: made[arm, step, m][first:first + 3].tolist() for m in metrics}
            for arm in 'abc' for step in (5, 10) for first in (0, 3)]
-  axes = language_model.by_step(run, steps).axes
+  axes = language_model.by_step([family], run, steps).axes
   assert [x.get_title() for x in axes] == [
       'perplexity at L', 'perplexity at 8 L', 'symmetric KL at L, nats']
   for panel, metric in zip(axes, ('nll_8', 'nll_64', 'excess_8'), strict=True):
@@ -299,22 +389,24 @@ def test_each_intervention_has_its_line_and_colour():
   values = _draw((arm + suffix, metric, n) for arm in ('none', 'layer_norm')
                   for suffix in ('', *(f'+{name}' for name in done))
                   for metric in ('accuracy', 'total_variance') for n in _LENGTHS)
-  axes = mechanism.figure(_index(values), 16).axes
-  groups = (mechanism.RESTORED, mechanism.IMPOSED, mechanism.READ)
-  for (*changed, variance), arm in zip(
-      (axes[:4], axes[4:]), ('none', 'layer_norm'), strict=True):
-    for panel, group in zip(changed, groups, strict=True):
-      assert panel.get_title().startswith(_ARMS[arm][0])
-      assert {*lines(panel)} == {'as it is', *(name for name, _, _ in group.values())}
-      for name, (label, colour, _) in group.items():
-        _check(panel, label, colour, _LENGTHS,
-               [100 * values[f'{arm}+{name}', 'accuracy', n] for n in _LENGTHS])
-      _check(panel, 'as it is', '#000000', _LENGTHS,
-             [100 * values[arm, 'accuracy', n] for n in _LENGTHS])
+  *changed, variance = mechanism.figure(_index(values), _SETTING).axes
+  groups = (mechanism.RESTORED, mechanism.ATTENDED, mechanism.IMPOSED, mechanism.READ)
+  for panel, (group, arm) in zip(
+      changed, itertools.product(groups, ('none', 'layer_norm')), strict=True):
+    assert panel.get_title() == _ARMS[arm][0]
+    assert {*lines(panel)} == {
+        'as it is', 'chance', *(name for name, _, _ in group.values())}
+    for name, (label, colour, _) in group.items():
+      _check(panel, label, colour, _LENGTHS,
+             [100 * values[f'{arm}+{name}', 'accuracy', n] for n in _LENGTHS])
+    _check(panel, 'as it is', '#000000', _LENGTHS,
+           [100 * values[arm, 'accuracy', n] for n in _LENGTHS])
+    assert lines(panel)['chance'].y.tolist() == [10, 10]
+  for arm in ('none', 'layer_norm'):
     first = values[arm, 'total_variance', 16]
     found = lines(variance)[_ARMS[arm][0]]
     assert found.colour == _ARMS[arm][1]
     close(found.y, [stats.gmean(values[arm, 'total_variance', n] / first)
                     for n in _LENGTHS])
   colours = [colour for _, colour, _ in done.values()]
-  assert len({*colours}) == len(colours) == 12
+  assert len({*colours} - {colour for _, colour in _ARMS.values()}) == 12

@@ -288,7 +288,7 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
                        (SLIDING, 'log perplexity, sliding')):
     low, high = (values[part, f'nll{end}', 16] for end in ('_low', '_high'))
     assert f'{metric} [95 %]' in table and f'[{low:.4f}, {high:.4f}]' in table
-  assert 'over 4 pieces of the text. ' in table
+  assert 'over 4 pieces of the text.' in table
   assert 'A piece is as long as the longest window' in ' '.join(table.split())
   assert 'covers their mean in 81% of cases' in table
 
@@ -652,16 +652,17 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_figures_say_what_their_bands_are(whole):
   figures = measurements_figures.make(_values(whole[0]), 16)
-  of_sequences = 'bands: 95 % intervals, by bootstrap over them'
-  assert of_sequences in figures['misalignment'].get_supxlabel()
-  for name, words in (('entropy', 'bands: 95 % intervals of the mean over heads'),
-                      ('logits_by_distance', 'of text, of shuffled; where both')):
-    assert words in figures[name].legends[0].get_title().get_text()
-  assert '(on the right, of the first token' in figures['figure_1'].get_supxlabel()
-  slope = re.compile(r'.*: (0|[+−]\d)\.\d{3} \[.*\.\d{3}, .*\.\d{3}\]')
+  for name, words in (
+      ('misalignment', 'bands of 95 % intervals by bootstrap over them'),
+      ('entropy', 'means over heads, with bars of 95 % intervals by bootstrap'),
+      ('logits_by_distance', 'recency probability of text, of shuffled'),
+      ('figure_1', 'with the first of those that are held fixed')):
+    assert words in figures[name].get_label()
+  slope = re.compile(r'slope (0|[+−]\d)\.\d{3} \[.*\.\d{3}, .*\.\d{3}\]')
   for axes in figures['figure_1'].axes:
-    *labels, guide = axes.get_legend_handles_labels()[1]
-    assert guide.startswith('$') and all(map(slope.fullmatch, labels))
+    if axes.get_title().startswith('layer'):
+      labels = [text.get_text() for text in axes.get_legend().get_texts()]
+      assert len(labels) == 3 and all(map(slope.fullmatch, labels))
 
 
 def test_results_without_a_finite_loss_are_told(whole, tmp_path):

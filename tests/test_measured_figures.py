@@ -18,7 +18,7 @@ from experiments.recency_bias.cells import Settings, Simulated
 from tests.artists import all_bands, bands, line_of, lines, shades, words
 from vvlen.reporting import plots
 
-_COLOURS = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9')
+_COLOURS = ('#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00')
 close = np.testing.assert_allclose
 
 
@@ -51,24 +51,41 @@ def _simulated(seed, **fields):
 def test_heat_maps_have_a_row_a_simulation_and_a_panel_a_layer():
   rows = [_simulated(0), _simulated(1, layer_norm=False, residual=1.0)]
   figure = figures.heat_maps(rows)
-  panels = [axes for axes in figure.axes if axes.images]
+  panels = [axes for axes in figure.axes if axes.get_images()
+            and axes.get_label() != '<colorbar>']
+  off = np.tri(5, k=-1, dtype=bool)
   for axes, (row, layer) in zip(
       panels, itertools.product(rows, range(4)), strict=True):
-    mean, error = (row.arrays[name][layer] for name in ('mean', 'standard_error'))
+    mean = row.arrays['mean'][layer]
     drawn, lower = axes.images[0].get_array(), np.tri(5, dtype=bool)
     np.testing.assert_array_equal(drawn.filled(np.nan)[lower], mean[lower])
-    off = np.tri(5, k=-1, dtype=bool)
-    close(axes.images[0].get_clim(), (mean[off].min(), mean[off].max()))
-    probability, span, largest = words(axes)[0].split('\n')
+    every = row.arrays['mean'][:, off]  # one scale for a row
+    close(axes.images[0].get_clim(), (every.min(), every.max()))
     rp = row.numbers['recency_probability', layer + 1]
-    assert probability == f'RP {rp:.4f}'
-    ends = [float(x) for x in span.replace('−', '-').split(' to ')]
-    close(ends, [mean[off].min(), mean[off].max()], atol=0.05)
-    close(float(largest.removeprefix('± ')), error[off].max(), atol=0.005)
+    assert words(axes) == [f'RP {rp:.4f}']
     if row is rows[0]:
       assert axes.get_title() == f'layer {layer + 1}'
   assert panels[0].get_ylabel().startswith('LayerNorm\nα = 0.5\n\n')
   assert panels[4].get_ylabel().startswith('no LayerNorm\nα = 0.5\nresidual\n\n')
+
+
+def test_what_the_paper_prints_stands_beside_what_is_measured():
+  row = _simulated(0, num_tokens=10, width=64)
+  figure = figures.heat_maps([row])
+  said = [words(axes)[0].split('\n')[1] for axes in figure.axes if words(axes)]
+  assert said == ['(0.5000)', '(0.5544)', '(0.6274)', '(0.7073)']
+  assert figures.published(_simulated(0, num_tokens=8, width=64)) == ()
+  assert figures.published(_simulated(0, num_tokens=10, layer='rms_norm')) == ()
+
+
+def test_noise_has_nearly_one_colour():
+  rng = np.random.default_rng(0)
+  noise, errors = 16 + 0.002 * rng.normal(size=(4, 45)), np.full((4, 45), 0.002)
+  low, high = figures.scale(noise, errors)
+  assert high - low == pytest.approx(0.08)
+  assert np.ptp((noise - low) / (high - low)) < 0.2
+  signal = noise + np.arange(45)
+  assert figures.scale(signal, errors) == (signal.min(), signal.max())
 
 
 def _by_layer(simulated):
@@ -79,7 +96,8 @@ def _by_layer(simulated):
 
 def _check_layers(axes, expected):
   """Checks lines of (simulation, colour), with bands of two standard errors."""
-  found = [line_of(line) for line in axes.lines if len(line.get_xdata())]
+  found = [line_of(line) for line in axes.lines
+           if len(line.get_xdata()) and line.get_label() not in ('no order', 'paper')]
   for line, band, (simulated, colour) in zip(
       found, all_bands(axes), expected, strict=True):
     value, error = _by_layer(simulated)
@@ -94,12 +112,16 @@ def test_depth_has_a_line_a_length_and_the_logits_of_the_longest():
   plain, residual, last = extensions.depth(found).axes
   _check_layers(plain, [(found[0], _COLOURS[0]), (found[2], _COLOURS[1])])
   _check_layers(residual, [(found[1], _COLOURS[0]), (found[3], _COLOURS[1])])
-  assert [*lines(plain)] == ['n = 5', 'n = 9']
+  assert [*lines(plain)] == ['n = 5', 'n = 9', 'no order']
   assert (plain.get_title(), residual.get_title()) == ('no residual', 'residual')
   assert [*lines(last)] == ['layer 1', 'layer 2', 'layer 4']
-  for layer, line in zip((1, 2, 4), lines(last).values(), strict=True):
+  for layer, line, (_, _, low, high) in zip(
+      (1, 2, 4), lines(last).values(), all_bands(last), strict=True):
     assert line.x == [*range(1, 9)]
-    close(line.y, found[2].arrays['last_row'][layer - 1, :-1])
+    mean, error = (found[2].arrays[name][layer - 1, :-1]
+                   for name in ('last_row', 'last_row_error'))
+    close(line.y, mean)
+    close([low, high], [mean - 2 * error, mean + 2 * error])
 
 
 def test_norms_stand_beside_each_other_and_their_difference():
@@ -108,13 +130,14 @@ def test_norms_stand_beside_each_other_and_their_difference():
                (16, 64), (0.0, 1.0), ('causal', 'rms_norm')))]
   left, right = extensions.norms(found).axes
   _check_layers(left, [(s, _COLOURS[i // 2]) for i, s in enumerate(found)])
-  own = [line for line in left.lines if len(line.get_xdata())]
+  own = [line for line in left.lines
+         if len(line.get_xdata()) and line.get_marker() != 'x']
   assert [line.get_linestyle() for line in own] == ['-', ':'] * 4
   assert [line.get_label() for line in own[::2]] == [
       'd = 16', 'd = 16, residual', 'd = 64', 'd = 64, residual']
   assert {line.get_label(): line.get_linestyle() for line in left.lines
           if not len(line.get_xdata())} == {'LayerNorm': '-', 'RMSNorm': ':'}
-  assert right.get_title() == 'RMSNorm − LayerNorm'
+  assert right.get_title() == 'RMSNorm − LayerNorm, thousandths'
   for i, drawn in enumerate(right.containers):
     (layer_norm, one), (rms_norm, other) = map(_by_layer, found[2 * i : 2 * i + 2])
     points, _, [bars] = drawn
@@ -134,7 +157,7 @@ def test_heads_with_one_projection_stand_on_the_left():
   left, right = extensions.heads(found[::-1]).axes
   _check_layers(left, [(found[1], _COLOURS[0]), (found[0], _COLOURS[1])])
   _check_layers(right, [(found[3], _COLOURS[0]), (found[2], _COLOURS[1])])
-  assert [*lines(left)] == [*lines(right)] == ['h = 4', 'h = 1']
+  assert [*lines(left)] == [*lines(right)] == ['h = 4', 'h = 1', 'no order']
   assert 'one projection' in left.get_title() and 'two' in right.get_title()
 
 
@@ -144,16 +167,21 @@ def test_mask_and_rotary_positions_have_lines_of_their_own():
             'rotary_unmasked': 'rotary positions'}
   found = [_simulated(i, layer=layer, anisotropy=alpha)
            for i, (layer, alpha) in enumerate(itertools.product(layers, (0.0, 0.5)))]
-  left, first, last = extensions.positions(found).axes
-  _check_layers(left, [(s, _COLOURS[i // 2]) for i, s in enumerate(found)])
-  assert [line.get_linestyle() for line in left.lines] == [':', '-'] * 4
+  isotropic, left, first, last = extensions.positions(found).axes
+  for axes, own in ((isotropic, found[::2]), (left, found[1::2])):
+    _check_layers(axes, [(s, _COLOURS[i]) for i, s in enumerate(own)])
+    assert [line.get_linestyle() for line in axes.lines[:4]] == ['-', '--', '-', '--']
+    assert lines(axes)['no order'].y.tolist() == [0.5, 0.5]
+  assert (isotropic.get_title(), left.get_title()) == ('α = 0', 'α = 0.5')
   for axes, layer in ((first, 0), (last, 3)):
-    assert axes.get_title() == f'last token of 5, layer {layer + 1}'
+    assert axes.get_title() == f'query token 5, layer {layer + 1}, α = 0.5'
     for (label, line), colour, s in zip(
         lines(axes).items(), _COLOURS, found[1::2], strict=False):
       assert (label, line.colour) == (layers[s.cell.layer], colour)
       close(line.y, s.arrays['last_row'][layer, :-1])
     assert len(lines(axes)) == 4
+  rp = found[1].numbers['recency_probability', 4]
+  assert f'{rp:.2f} by the mask' in extensions.positions(found).get_suptitle()
 
 
 def test_the_map_has_layer_2_and_the_last():
@@ -191,7 +219,7 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
       'mean of bits', 'number of bits', 'number of bits, beyond training']
   for axes, task in ((mean, 'mean'), (length, 'length')):
     index, found = indices[task], lines(axes)
-    own = [arm for arm in arms if (arm, 'loss', 1) in index]
+    own = ('exact', 'single')
     for arm in own if not (solved and task == 'mean') else ():
       name, colour = arms[arm]
       assert (found[name].colour, found[name].x) == (colour, [*range(1, 13)])
@@ -260,7 +288,8 @@ def test_loss_by_position_begins_where_tokens_are_enough():
       values.add(BLOCK._replace(distance=i), 'nll_after', n)
       values[BLOCK._replace(distance=i), 'scored', n] = 10 if (n, i) == (64, 1) else 400
   [axes] = measure.by_position(values, 16).axes
-  for (label, n), band in zip((('8', 8), ('64', 64)), axes.collections, strict=True):
+  for (label, n), band in zip(
+      (('window of 8', 8), ('window of 64', 64)), axes.collections, strict=True):
     shown = [i for i in places[n] if (n, i) != (64, 1)]
     line = lines(axes)[label]
     assert line.x == [*shown, n]
@@ -271,7 +300,7 @@ def test_loss_by_position_begins_where_tokens_are_enough():
     ends = [values[part, f'nll_after{end}', n]
             for part in parts for end in ('_low', '_high')]
     close(np.unique(band.get_paths()[0].vertices[:, 1]), np.unique(ends))
-  assert lines(axes)['8'].colour != lines(axes)['64'].colour
+  assert lines(axes)['window of 8'].colour != lines(axes)['window of 64'].colour
 
 
 def test_scales_of_misalignment_have_panels_of_their_own():
@@ -284,8 +313,9 @@ def test_scales_of_misalignment_have_panels_of_their_own():
       values.add(Part('misalignment', 'text', offset=offset), metric, n)
   axes = measure.misalignment(values).axes
   for panel, (metric, name) in zip(axes, metrics.items(), strict=True):
-    assert panel.get_ylabel() == name
-    for (n, offsets), label in zip(places.items(), ('16', '256'), strict=True):
+    assert panel.get_title() == name
+    for (n, offsets), label in zip(
+        places.items(), ('window of 16', 'window of 256'), strict=True):
       line = lines(panel)[label]
       assert line.x == [*offsets]
       parts = [Part('misalignment', 'text', offset=e) for e in offsets]
@@ -300,9 +330,11 @@ _ORDERS = {'text': '#0072B2', 'shuffled': '#E69F00'}
 
 
 def _of_heads(axes, order):
-  """Returns the thin lines of heads, and the bold one, of an order."""
-  own = [line_of(line) for line in axes.lines if line_of(line).colour == _ORDERS[order]]
-  return own[:-1], lines(axes)[order]
+  """Returns the line of the mean over heads, and the band of their range."""
+  place = [*_ORDERS].index(order)
+  found = [band for band in all_bands(axes) if len(band[1]) > 1]
+  assert found[place][0] == _ORDERS[order] == lines(axes)[order].colour
+  return lines(axes)[order], found[place][1:]
 
 
 def test_logits_by_distance_are_of_their_layer_head_and_order():
@@ -320,10 +352,10 @@ def test_logits_by_distance_are_of_their_layer_head_and_order():
     for order in _ORDERS:
       logit = [[values[Part('recency', order, layer, h, distance=n), 'logit_at', 16]
                 for n in places] for h in (0, 1)]
-      thin, bold = _of_heads(panel, order)
-      close([line.y for line in thin], logit)
+      bold, (x, low, high) = _of_heads(panel, order)
+      close([low, high], [np.min(logit, axis=0), np.max(logit, axis=0)])
       close(bold.y, np.mean(logit, axis=0))
-      assert bold.x == thin[0].x == [0.5, 2, 9.5]  # the middle of 0, 1..3, 4..15
+      assert bold.x == x == [0.5, 2, 9.5]  # the middle of 0, 1..3, 4..15
 
 
 def test_entropy_by_length_is_of_its_layer_head_and_order():
@@ -341,10 +373,13 @@ def test_entropy_by_length_is_of_its_layer_head_and_order():
       arm = Part('entropy', order, layer)
       of_heads = [values.of(arm._replace(head=h), 'entropy', lengths)
                   for h in (0, 1, 2)]
-      thin, bold = _of_heads(panel, order)
-      close([line.y for line in thin], of_heads)
+      bold, (_, *ends) = _of_heads(panel, order)
+      close(ends, [np.min(of_heads, axis=0), np.max(of_heads, axis=0)])
       close(bold.y, np.mean(of_heads, axis=0))
-      close(bands(panel)[colour][1:], values.ends(arm, 'entropy', lengths))
+      bars = panel.containers[[*_ORDERS].index(order)].lines[2][0]
+      assert to_hex(bars.get_color()[0]).upper() == colour
+      close([bar[:, 1] for bar in bars.get_segments()],
+            np.transpose(values.ends(arm, 'entropy', lengths)))
 
 
 _CONDITIONS = {'random_nope': ('random tokens, no positions', '#0072B2'),
@@ -369,23 +404,31 @@ def spreads():
 
 def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads):
   axes = spread.curves(spreads).axes
-  for panel, (layer, (reading, name)) in zip(axes, itertools.product(
+  means = [panel for panel in axes if panel.get_title().startswith('layer')]
+  for panel, (layer, (reading, name)) in zip(means, itertools.product(
       (0, 2), (('as_it_is', 'as it is'), ('fixed', 'held fixed'))), strict=True):
     assert panel.get_title() == f'layer {layer}, last token {name}'
-    tops = []
+    tops, slopes = [], []
     for condition, (label, colour) in _CONDITIONS.items():
       arm = spread_part(condition, reading, layer)
       slope = [spreads[arm, f'slope{end}', None] for end in ('', '_low', '_high')]
-      bold = lines(panel)['{}: {:+.3f} [{:+.3f}, {:+.3f}]'.format(label, *slope)]
+      slopes.append('slope {:+.3f} [{:+.3f}, {:+.3f}]'.format(*slope))
+      bold = lines(panel)[label]
       assert (bold.colour, bold.x) == (colour, [8, 64])
       close(bold.y, spreads.of(arm, 'std', (8, 64)))
       close(bands(panel)[colour][1:], spreads.ends(arm, 'std', (8, 64)))
-      thin = [line_of(line).y for line in panel.lines
-              if line_of(line).colour == colour and line.get_label().startswith('_')]
-      close(thin, [spreads.of(arm._replace(component=i), 'std', (8, 64))
-                   for i in (0, 7)])
       tops.append(bold.y[0])
-    close(lines(panel)['$N^{-1/2}$'].y, [max(tops), max(tops) / 8**0.5])
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == slopes
+    close(lines(panel)['1/√N'].y, [max(tops), max(tops) / 8**0.5])
+  single = [panel for panel in axes if panel not in means]
+  for panel, (layer, reading, (condition, (_, colour))) in zip(
+      single, itertools.product((0, 2), ('as_it_is', 'fixed'), _CONDITIONS.items()),
+      strict=True):
+    arm = spread_part(condition, reading, layer)
+    for component in (0, 7):
+      line = lines(panel)[f'component {component}']
+      assert (line.colour, line.x) == (colour, [8, 64])
+      close(line.y, spreads.of(arm._replace(component=component), 'std', (8, 64)))
 
 
 def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
@@ -404,4 +447,4 @@ def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
       close([bar[:, 1] for bar in bars.get_segments()],
             np.transpose([at('slope_low'), at('slope_high')]))
     assert [t.get_text() for t in panel.get_xticklabels()] == ['0', '3']
-    assert lines(panel)['$N^{-1/2}$'].y.tolist() == [-0.5, -0.5]
+    assert lines(panel)['1/√N'].y.tolist() == [-0.5, -0.5]

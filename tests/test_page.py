@@ -78,7 +78,8 @@ def folder(tmp_path):
 
 
 def _report(folder, **fields):
-  figures = [folder / f'figures/figure_2.{kind}' for kind in ('png', 'pdf')]
+  figures = {folder / f'figures/figure_2.{kind}': 'Loss <b> by length.'
+             for kind in ('png', 'pdf')}
   report = page.Report('A question?', ['It is 5 % more.', 'Both <learned>.'],
                        [_TABLE, _OTHER], figures)
   return report._replace(**fields)
@@ -97,7 +98,9 @@ def test_a_page_is_one_file_with_all_cells_and_figures(folder):
   assert parser.cells[:3 + 90] == ['name', 'x', 'y', *own]
   assert 'last' in parser.cells
   for said in ('A question?', 'It is 5 % more.', 'Both &lt;learned&gt;.', 'A note.',
-               'Two are missing.', '&lt;i&gt;', 'python -m x', '1.2', 'train.rate'):
+               'Two are missing.', '&lt;i&gt;', 'python -m x', '1.2', 'train.rate',
+               '<figcaption>Figure 2. Loss &lt;b&gt; by length.</figcaption>',
+               'alt="Figure 2. Loss &lt;b&gt; by length."'):
     assert said in text, said
   assert '<learned>' not in text and '<i>' not in text
   assert other.name == 'index.md'
@@ -112,7 +115,9 @@ def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder)
   text = page.write(folder, _report(folder))[1].read_text()
   assert text.startswith(
       '# A question?\n\nIt is 5 % more.\n\nBoth <learned>.\n\n**First')
-  assert '![Figure 2](figures/figure_2.png)' in text and 'pdf' not in text
+  assert ('![Figure 2. Loss <b> by length.](figures/figure_2.png)\n\n'
+          '*Figure 2. Loss <b> by length.*\n') in text
+  assert 'pdf' not in text
   assert grid(_TABLE) in text and grid(_OTHER) in text
   assert text.index('figure_2.png') < text.index('**Second**')
   both = page.write(folder, _report(folder, num_main=2))[1].read_text()
@@ -181,7 +186,7 @@ def test_the_answer_is_printed_last_with_the_page(folder, capsys, monkeypatch):
 def test_all_runs_of_a_folder_are_listed(folder, tmp_path, monkeypatch):
   monkeypatch.setattr(reports, 'study_of', lambda _: 'counting')
   monkeypatch.setattr(reports, 'writer', lambda _: lambda path: _report(
-      folder, missing='Two are missing.' * (path.name == 'b'), figures=()))
+      folder, missing='Two are missing.' * (path.name == 'b'), figures={}))
   for name in ('b', 'a'):
     (tmp_path / 'runs' / name).mkdir(parents=True)
     (tmp_path / 'runs' / name / 'results.csv').write_text('')

@@ -1,5 +1,6 @@
 """Axes of figures: labels that are round, enough and where the data are."""
 
+from matplotlib import figure
 import numpy as np
 import pytest
 
@@ -39,7 +40,7 @@ def _by_step(steps, seeds=3):
   lines = [{'arm': arm, 'step': step, 'nll_64': values(), 'nll_512': values(),
             'excess_64': values()}
            for arm, own in (('a', steps), ('b', steps[:-1])) for step in own]
-  figure = figures.by_step(run, lines)
+  figure = figures.by_step(report.families(run, set(arms)), run, lines)
   figure.draw_without_rendering()
   return figure
 
@@ -50,7 +51,7 @@ def _by_step(steps, seeds=3):
     ([12, 25], [12, 25]),
     ([25], [25]),
     ([0, 10, 90, 190, 200], None),
-    (list(range(0, 2001, 100)), [0, 500, 1000, 1500, 2000]),
+    (list(range(0, 2001, 100)), [0, 1000, 2000]),
     (list(range(1, 9)), None),
 ])
 def test_steps_are_labelled_where_models_were_evaluated_or_at_whole_numbers(
@@ -64,9 +65,36 @@ def test_steps_are_labelled_where_models_were_evaluated_or_at_whole_numbers(
 
 
 def test_the_course_of_training_says_seeds_and_bands():
-  words = _by_step([1, 2]).get_supxlabel()
-  assert words == 'geometric mean over 3 seeds; bands: 95 % intervals'
-  assert _by_step([1, 2], seeds=1).get_supxlabel() == 'one seed, so without intervals'
+  words = _by_step([1, 2]).get_label()
+  assert words.endswith('geometric mean over 3 seeds, with bands of 95 % intervals.')
+  assert _by_step([1, 2], seeds=1).get_label().endswith(
+      'one seed, so without intervals.')
   labels = [label.get_text() for axes in _by_step([1, 2]).axes
             for label in axes.get_yticklabels()]
   assert '0.015' in labels
+
+
+@pytest.mark.parametrize('low, high, most, expected', [
+    (14, 20_000, 4, [16, 128, 1024, 8192]), (1, 32, 4, [1, 4, 16]),
+    (0.9, 1.1, 4, [1]), (8, 64, 10, [8, 16, 32, 64])])
+def test_an_axis_of_lengths_has_a_few_powers_of_two(low, high, most, expected):
+  axes = figure.Figure().subplots()
+  axes.plot([low, high], [0, 1])
+  plots.doubling_axis(axes, most)
+  axes.set_xlim(low, high)
+  assert list(axes.get_xticks()) == expected
+  axes.figure.draw_without_rendering()
+  assert [t.get_text() for t in axes.get_xticklabels()] == [
+      f'{n:,}' for n in expected]
+
+
+@pytest.mark.parametrize('x, words', [
+    (0.01, '0.01'), (1e-6, '1e−6'), (3e-5, '3e−5'), (1500.0, '1,500'), (0.0, '0'),
+    (-0.5, '−0.5'), (2e7, '2e7')])
+def test_numbers_on_axes_have_all_digits_in_full_size(x, words):
+  assert plots.short_number(x) == words
+
+
+def test_few_are_chosen_from_the_first_to_the_last():
+  assert plots.spread_out([1, 2, 4, 8, 16, 32]) == [1, 2, 4, 16, 32]
+  assert plots.spread_out((3, 5)) == [3, 5]

@@ -16,6 +16,7 @@ from experiments import report as command
 from experiments.harness import reports
 from experiments.length_generalization import figures, report
 from experiments.length_generalization import tables as length_tables
+from experiments.length_generalization.setting import Setting
 from vvlen import statistics
 from vvlen.reporting import endpoints as comparison
 from vvlen.reporting import plots, results, run_folder, tables
@@ -373,8 +374,8 @@ def test_a_run_in_a_folder_that_cannot_be_written_to_is_shown(
 
 def test_the_same_rows_draw_the_same_files(workdir, tmp_path):
   index = results.index(_rows())
-  draw = lambda name: [p.read_bytes() for p in figures.write(
-      tmp_path / name, index, trained_up_to=16)]
+  draw = lambda name: [p.read_bytes() for p in plots.save(
+      tmp_path / name, figures.make(index, Setting('retrieval')))]
   once, again = draw('a'), draw('b')
   assert once == again
 
@@ -390,7 +391,7 @@ def _index_of_trained(rows):
 
 def test_a_column_for_each_temperature_compares_arms_that_have_it():
   with plots.style():
-    axes = figures.accuracy(results.index(_rows()), 16).axes
+    axes = figures.accuracy(results.index(_rows()), Setting('retrieval')).axes
   upper, lower = axes[:len(axes) // 2], axes[len(axes) // 2:]
   suffixes = [s for s in plots.ADAPTATIONS if any(r.arm == f'none{s}' for r in _rows())]
   assert len(upper) == len(suffixes) > 1
@@ -412,7 +413,8 @@ def test_accuracy_and_gain_are_drawn_in_percent_and_paired_by_seed():
   # LN lacks seeds 0 and 1, and std. has another order.
   rows = [r for r in _rows() if r.arm != 'layer_norm' or r.seed > 1]
   with plots.style():
-    left, right = figures.accuracy(_index_of_trained(rows[::-1]), 16).axes
+    left, right = figures.accuracy(
+        _index_of_trained(rows[::-1]), Setting('retrieval')).axes
   mean = lambda arm, first: np.array([
       100 * np.mean([r.value for r in rows if (r.arm, r.length, r.metric) == (
           arm, n, 'accuracy') and r.seed >= first]) for n in _LENGTHS])
@@ -429,7 +431,8 @@ def test_learning_curves_of_one_point_can_be_seen(steps):
   curves = [{'arm': 'none', 'step': step, 'first_seed': 0, 'loss': [0.5, 0.3],
              'accuracy': [0.5, 0.7]} for step in steps]
   with plots.style():
-    for axes, mean in zip(figures.learning_curves(curves).axes, (0.4, 60), strict=True):
+    drawn = figures.learning_curves(curves, Setting('retrieval')).axes
+    for axes, mean in zip(drawn, (0.4, 60), strict=True):
       [line] = [x for x in axes.lines if x.get_label() == 'Baseline']
       np.testing.assert_allclose(line.get_ydata(), mean)
       assert line.get_marker() == ('o' if len(steps) == 1 else '')
@@ -444,14 +447,12 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings(factor):
       rows.append(Row('retrieval', 'none', seed, length, 'component_variance', value))
       rows.append(Row('retrieval', 'none', seed, length, 'accuracy', 0.5))
   with plots.style():
-    figure = figures.component_variance(results.index(rows), 16)
-  explained = figure.get_supxlabel()
-  assert 'slopes from N = 1,024 on:\nBaseline −2.00 [−2.00, −2.00]' in explained
-  assert 'lines: mean over 2 seeds' in explained
-  assert 'geometric mean' in figure.axes[0].get_ylabel()
-  line = _lines(figure.axes[0])['Baseline']
+    figure = figures.component_variance(results.index(rows), Setting('retrieval'))
+  assert 'slopes from N = 1,024 on' in figure.get_label()
+  assert 'geometric mean over 2 seeds' in figure.get_label()
+  line = _lines(figure.axes[0])['Baseline, slope −2.00 [−2.00, −2.00]']
   np.testing.assert_allclose(  # through its end
-      _lines(figure.axes[0])['$\\propto 1/N$'], line[-1] * lengths[-1] / lengths)
+      _lines(figure.axes[0])['proportional to 1/N'], line[-1] * lengths[-1] / lengths)
   np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
                                     and r.metric == 'component_variance'])
 

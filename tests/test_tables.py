@@ -50,7 +50,7 @@ def length_generalization(accuracy):
       rows.append(Row('retrieval', arm, seed, None, 'training_accuracy', x / 100))
       rows.append(Row('retrieval', arm, seed, None, 'training_loss',
                       np.nan if broken else 0.1 * level + 0.01 * seed))
-  made = length_tables.make_tables(results.index(rows), 16, num_classes=8)
+  made = length_tables.make_tables(results.index(rows), 16, chance=1 / 8)
   return {table.name: table for table in made}
 
 

@@ -250,7 +250,8 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   (dot, _, (bar,)), = left.containers
   assert dot.get_xdata()[0] == pytest.approx(mean)
   np.testing.assert_allclose(bar.get_segments()[0][:, 0], wide)
-  assert [t.get_text() for t in left.texts] == ['LN ahead', 'not run', 'not run']
+  assert [t.get_text().split(': ')[1] for t in left.get_yticklabels()] == [
+      'LN ahead', 'not run', 'not run']
   lines = {line.get_label(): line for line in right.lines}
   np.testing.assert_allclose(
       lines['no L2'].get_ydata(), [plain['base', t].mean() for t in steps])

@@ -1,16 +1,24 @@
 """Figures of counting: error by length, one line per model. Runs without JAX."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.counting.cells import FigureSetups, Setup
+from experiments.counting.answer import best_constant
+from experiments.counting.cells import FigureSetups, IDENTITY, NO_POSITIONS, Setup
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
 FLOOR = 1e-12  # smaller squared errors are rounding and are raised to it
+# The model whose error the paper shows, and (length, error), read off its figure.
+PUBLISHED = (Setup('mean', 'fair', 10, NO_POSITIONS, IDENTITY), (50, 1e-5))
+_TITLES = {
+    'positions': 'by kind of positions', 'train_length': 'by training length',
+    'reparameterization': 'by the function that is trained on',
+}
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
     'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity',
@@ -39,22 +47,30 @@ def what(figure: FigureSetups) -> str:
   return name[cell.task] + counts
 
 
-def errors(figure: FigureSetups, indices: Mapping[str, Index], longest: int) -> Figure:
+def errors(
+    figure: FigureSetups, indices: Mapping[str, Index], longest: int, setting: str = ''
+) -> Figure:
   """Draws the squared error by length; for reparameterizations its median too.
 
   Args:
     figure: with cells that all have results.
     indices: {experiment: its rows, by (arm, metric, length)}.
     longest: the longest test length.
+    setting: words on the models, for the title.
   """
   metrics = {'squared_error': 'mean over strings'}
   if figure.varied == 'reparameterization':
     metrics['median_squared_error'] = 'median over strings'
-  drawn = Figure(figsize=(1.2 + 3.0 * len(metrics), 3.6))
+  trained = ('' if figure.varied == 'train_length' else
+             f'trained on 1 to {figure.cells[0].train_length} bits')
+  below = ', '.join(filter(None, (trained, setting)))
+  drawn = plots.new(
+      3.3, f'{what(figure).capitalize()}, {_TITLES[figure.varied]}\n{below}'.strip(),
+      _caption(figure, indices))
   row = drawn.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
   ends = []
   for axes, (metric, title) in zip(row, metrics.items(), strict=True):
-    axes.set_yscale('log')
+    plots.log_axis(axes)
     looks = plots.LOOKS[: len(figure.cells)]
     for cell, (colour, marker) in zip(figure.cells, looks, strict=True):
       lengths, values = plots.values(indices[cell.experiment], cell.arm, metric)
@@ -65,40 +81,69 @@ def errors(figure: FigureSetups, indices: Mapping[str, Index], longest: int) -> 
       ends += [y for y in line.get_ydata() if np.isfinite(y)]
       if figure.varied == 'train_length':
         axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
-    ends += _reference(axes, figure, longest)
     if figure.varied != 'train_length':
+      ends += _constant(axes, figure, longest)
       axes.axvspan(0, figure.cells[0].train_length, color='#f1f1f1', zorder=0,
                    linewidth=0)
-    axes.set(title=f'{what(figure).capitalize()},\n{title}',
-             xlabel='number of bits $l$', xlim=(0, longest + 1))
+    if PUBLISHED[0] in figure.cells and longest >= PUBLISHED[1][0]:
+      axes.plot(*PUBLISHED[1], color='black', marker='x', linestyle='', markersize=5,
+                label='paper, no positions', zorder=3)
+    axes.set(title=title if len(row) > 1 else '', xlabel='number of bits $l$',
+             xlim=(0, longest + 1))
   # The limits come from the means: with few seeds, bands may be very wide.
-  row[0].set(ylabel='squared error')
+  row[0].set(ylabel='squared error' if len(row) > 1 else
+             'squared error, mean over strings')
   if ends:
     row[0].set_ylim(min(ends) / 5, max(ends) * 5)
-  drawn.legend(*row[0].get_legend_handles_labels(), ncols=3 if len(row) == 1 else 5,
-               loc='outside upper center')
-  seeds = max(
-      len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells
-  )
-  grey = ('dotted: longest training length' if figure.varied == 'train_length'
-          else 'grey: training lengths')
-  drawn.supxlabel(
-      f'geometric mean over {seeds} seeds; bands: its 95 % intervals; {grey}',
-      fontsize=6.5,
-  )
+  plots.legend(drawn, row, 3)
   return drawn
 
 
-def _reference(axes: Axes, figure: FigureSetups, longest: int) -> list[float]:
-  """Draws the error of always answering 1/2, if the task is the mean.
+def _caption(figure: FigureSetups, indices: Mapping[str, Index]) -> str:
+  """Returns a sentence on axes, lines and bands."""
+  seeds = max(
+      len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells)
+  lines = {'positions': 'kind of positions', 'reparameterization': 'function of the '
+           'target that is trained on', 'train_length': 'longest training length'}
+  marks = ('dotted: longest training lengths' if figure.varied == 'train_length' else
+           'training lengths grey')
+  published = '; cross: read off the paper' if PUBLISHED[0] in figure.cells else ''
+  return (f'Squared error of the {what(figure)} by length, a line for each '
+          f'{lines[figure.varied]}: '
+          f'{plots.over_seeds(seeds, "geometric mean")}; {marks}{published}.')
+
+
+def constant_error(task: str, counts: str, train_length: int, longest: int) -> Any:
+  """Returns the error of the best constant answer in training, [longest].
+
+  Args:
+    task: 'mean', 'sum' or 'length' of l bits.
+    counts: 'fair', the bits are drawn singly; 'uniform': each number of ones is
+      equally likely.
+    train_length: training lengths are uniform from 1 to it.
+    longest: the longest l.
+
+  Returns:
+    For l = 1, 2, …: variance of the target plus its squared distance, in the mean, from
+    its mean over training.
+  """
+  n: Any = np.arange(1, longest + 1)
+  if task == 'length':
+    return (n - (train_length + 1) / 2) ** 2
+  far = n / 2 - (train_length + 1) / 4 if task == 'sum' else 0
+  return best_constant(task, counts, n) + far**2
+
+
+def _constant(axes: Axes, figure: FigureSetups, longest: int) -> list[float]:
+  """Draws the error of the best constant answer.
 
   Returns:
     Values that the vertical axis must show: that at the longest training length.
   """
-  cell, n = figure.cells[0], np.arange(1, longest + 1)
-  if cell.task != 'mean':
-    return []
-  error = 1 / (4 * n) if cell.counts == 'fair' else 1 / 12 + 1 / (6 * n)
-  axes.plot(n, error, color='black', linewidth=0.9, linestyle='--',
-            label='answering ½ always')
+  cell = figure.cells[0]
+  error = constant_error(cell.task, cell.counts, cell.train_length, longest)
+  always = {'mean': '½', 'length': f'{(cell.train_length + 1) / 2:g}',
+            'sum': f'{(cell.train_length + 1) / 4:g}'}[cell.task]
+  axes.plot(np.arange(1, longest + 1), np.maximum(error, FLOOR), color='black',
+            linewidth=0.9, linestyle='--', label=f'answering {always} always')
   return [error[cell.train_length - 1]]

@@ -83,7 +83,9 @@ def write(workdir: epath.PathLike) -> Report:
   shown = {name: figure for name, figure in shown.items() if figure.cells}
   tables = [table(name, figure, indices, longest) for name, figure in shown.items()]
   with plots.style():
-    drawn = {name: figures.errors(figure, indices, longest)
+    words = (f'{config["model"]["num_layers"]} layers of width '
+             f'{config["model"]["width"]}, {config["train"]["num_steps"]:,} steps')
+    drawn = {name: figures.errors(figure, indices, longest, words)
              for name, figure in shown.items()}
     paths = plots.save(folder / 'figures', drawn)
   found = [

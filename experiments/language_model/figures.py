@@ -3,7 +3,7 @@
 Runs without JAX.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 import numpy as np
 
+from experiments.language_model import paper
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
@@ -30,52 +31,92 @@ def times(multiple: int) -> str:
   return f'{multiple} L' if multiple > 1 else 'L'
 
 
+def look(run: Any, arm: Any) -> tuple[str, str, str]:
+  """Returns colour, marker and line of an arm, the same in all figures of a run."""
+  place = [*run.arms].index(arm.name)
+  return (*plots.LOOKS[place % len(plots.LOOKS)],
+          '-' if place < len(plots.LOOKS) else '--')
+
+
 def by_length(family: Any, run: Any, index: Index) -> Figure:
-  """Draws perplexity by length, the change of its logarithm, and misalignment.
+  """Draws perplexity by length, the change of its logarithm, and symmetric KL.
 
   Args:
     family: a `report.Family`.
     run: a `report.Run`.
     index: of the rows of the run.
   """
-  figure = Figure(figsize=(9.0, 3.2))
+  arms = (family.control, *family.others)
+  seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
+  known = _published(family)
+  figure = plots.new(
+      3.0 if len(arms) < 4 else 3.2, f'{family.title}\n{_models(run)}',
+      'Perplexity, the difference of its logarithm from that of '
+      f'{label(family.control)}, paired by seed, and symmetric KL of two '
+      'windows, by length of context: '
+      f'{plots.over_seeds(seeds, "geometric mean")}'
+      + ("; hollow: the paper's Llama-2-7B with CLEX on RedPajama-Book at 2 L, one run "
+         'each' if known else '') + '.')
   plain, difference, excess = figure.subplots(1, 3)
   plots.log_axis(plain)  # both show geometric means
   plots.log_axis(excess)
-  arms = (family.control, *family.others)
-  for arm, (colour, marker) in zip(arms, plots.LOOKS[:len(arms)], strict=True):
+  for arm in arms:
+    colour, marker, line = look(run, arm)
     name = label(arm)
     lengths, nll = plots.values(index, arm.name, 'nll')
-    plots.draw(plain, lengths, np.exp(nll), colour, marker, name)
+    plots.draw(plain, lengths, np.exp(nll), colour, marker, name, line)
     lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
     if arm is not family.control and len(change):
-      plots.draw(difference, lengths, change, colour, marker, name)
+      plots.draw(difference, lengths, change, colour, marker, name, line)
     lengths, apart = plots.values(index, arm.name, 'excess')
     if lengths:
-      plots.draw(excess, lengths, apart, colour, marker, name)
-  difference.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
+      plots.draw(excess, lengths, apart, colour, marker, name, line)
+    if arm.name in known:
+      difference.plot([2 * run.length], [known[arm.name]], color=colour, marker=marker,
+                      markerfacecolor='white', markersize=5, linestyle='', zorder=3)
+  difference.axhline(0, color=look(run, family.control)[0], linewidth=1.0)
   for axes in (plain, difference, excess):
     axes.set_xscale('log', base=2)
     ticks = [m * run.length for m in run.multiples]
     axes.set_xticks(ticks, [times(m) for m in run.multiples])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f'length of context, L = {run.length} tokens')
-  plain.set(ylabel='perplexity', title='Perplexity')
-  difference.set(ylabel='Δ log perplexity, nats a token',
-                 title=f'against {label(family.control)}')
-  excess.set(ylabel='symmetric KL, nats', title='Misalignment')
-  figure.legend(*plain.get_legend_handles_labels(), ncols=min(len(arms), 5),
-                loc='outside upper center')
-  seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
-  figure.supxlabel(_lines(seeds, ', in the middle the mean difference, paired'),
-                   fontsize=6.5)
+    axes.set_xlabel('length of context')
+  plain.set(title='perplexity')
+  difference.set(title=f'log perplexity, nats,\nminus that of {label(family.control)}')
+  excess.set(title='symmetric KL, nats')
+  plots.legend(figure, [plain], 5 if all(len(label(arm)) < 9 for arm in arms) else 2)
   return figure
 
 
-def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
-  """Draws perplexity and misalignment during training, one line per arm.
+def _published(family: Any) -> dict[str, float]:
+  """Returns {arm: the paper's log perplexity minus that of its baseline}.
+
+  Of CLEX on RedPajama-Book after the last step, measured at twice its L.
+  """
+  of_alpha = paper.ALPHA['CLEX on RedPajama-Book']
+  if family.name == 'alpha':
+    found = {arm.name: of_alpha.get(f'{arm.weight:g}') for arm in family.others}
+  elif family.name == 'equal_time':
+    found = {arm.name: paper.EQUAL_TIME['CLEX on RedPajama-Book']
+             for arm in family.others if (arm.weight, arm.steps) == (0.1, 0.95)}
+  else:
+    found = {}
+  return {name: float(np.log(steps[-1] / of_alpha['0'][-1]))
+          for name, steps in found.items() if steps}
+
+
+def _models(run: Any) -> str:
+  """Returns words on the models of a run, for titles."""
+  return ', '.join(filter(None, (
+      'language models', run.words, f'L = {run.length} tokens')))
+
+
+def by_step(families: Sequence[Any], run: Any, lines: Iterable[Mapping[str, Any]]
+            ) -> Figure:
+  """Draws perplexity and symmetric KL during training, a row for each family of arms.
 
   Args:
+    families: of `report.Family`, with those arms that have results.
     run: a `report.Run`.
     lines: of evaluations.jsonl, from `vvlen.reporting.curves.read_curves`.
   """
@@ -83,40 +124,54 @@ def by_step(run: Any, lines: Iterable[Mapping[str, Any]]) -> Figure:
   panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'
             for m in (run.multiples[0], run.multiples[-1])}
   panels[f'excess_{run.length}'] = 'symmetric KL at L, nats'
-  figure = Figure(figsize=(7.6, 3.1))
-  row = figure.subplots(1, len(panels))
-  names = [name for name in run.arms if any(line['arm'] == name for line in lines)]
-  seeds = 0
-  for axes, (metric, title) in zip(row, panels.items(), strict=True):
-    plots.log_axis(axes)  # geometric means
-    for i, name in enumerate(names):
-      colour, marker = plots.LOOKS[i % len(plots.LOOKS)]
-      steps = sorted({line['step'] for line in lines if line['arm'] == name})
-      table = [
-          np.concatenate([np.array(line[metric], float) for line in lines
-                          if (line['arm'], line['step']) == (name, step)])
-          for step in steps
-      ]
-      most = max(map(len, table))
-      seeds = max(seeds, most)
-      filled = np.array([np.pad(x, (0, most - len(x)), constant_values=np.nan)
-                         for x in table]).T
-      values = np.exp(filled) if metric.startswith('nll') else filled
-      plots.draw(axes, steps, values, colour, marker, label(run.arms[name]),
-                 '-' if i < len(plots.LOOKS) else '--')
-    axes.set(title=title, xlabel='steps')
-    _step_ticks(axes, sorted({line['step'] for line in lines}))
-  figure.legend(*row[0].get_legend_handles_labels(), ncols=4,
-                loc='outside upper center')
-  figure.supxlabel(_lines(seeds), fontsize=6.5)
+  names = {line['arm'] for line in lines}
+  rows = [(family, [arm for arm in (family.control, *family.others)
+                    if arm.name in names]) for family in families]
+  rows = [(family, arms) for family, arms in rows if arms]
+  figure = plots.new(0.6 + 2.0 * len(rows), f'During training\n{_models(run)}', '')
+  parts: Any = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
+  seeds, first = 0, None
+  for part, (family, arms) in zip(parts, rows, strict=True):
+    row = part.subplots(1, len(panels))
+    first = row if first is None else first
+    part.supylabel(family.title if len(family.title) < 30 else
+                   family.title.replace(', ', ',\n').replace(' of the ', ' of the\n'),
+                   fontsize=7.5)
+    for axes, top, (metric, title) in zip(row, first, panels.items(), strict=True):
+      plots.log_axis(axes)  # geometric means
+      if axes is not top:
+        axes.sharey(top)
+      for arm in arms:
+        steps, values = _course(lines, arm.name, metric)
+        seeds = max(seeds, len(values))
+        colour, marker, line = look(run, arm)
+        plots.draw(axes, steps, values, colour, marker, label(arm), line)
+      if part is parts[0]:
+        axes.set_title(title)
+      if part is parts[-1]:
+        axes.set_xlabel('steps')
+      _step_ticks(axes, sorted({line['step'] for line in lines}))
+    short = all(len(label(arm)) < 9 for arm in arms)
+    plots.legend(part, row[:1], 5 if short else 2)
+  figure.set_label(
+      'Perplexity at the training length L and at the longest, and symmetric KL of two '
+      'windows, by training step, a row for each family of arms: '
+      f'{plots.over_seeds(seeds, "geometric mean")}.')
   return figure
 
 
-def _lines(seeds: int, more: str = '') -> str:
-  """Describes lines and bands."""
-  if seeds == 1:
-    return 'one seed, so without intervals'
-  return f'geometric mean over {seeds} seeds{more}; bands: 95 % intervals'
+def _course(
+    lines: Sequence[Mapping[str, Any]], arm: str, metric: str
+) -> tuple[list[int], np.ndarray]:
+  """Returns the steps of an arm, and its perplexity or metric [seeds, steps]."""
+  own = [line for line in lines if line['arm'] == arm]
+  steps = sorted({line['step'] for line in own})
+  table = [np.concatenate([np.array(line[metric], float) for line in own
+                           if line['step'] == step]) for step in steps]
+  most = max(map(len, table))
+  filled = np.array([np.pad(x, (0, most - len(x)), constant_values=np.nan)
+                     for x in table]).T
+  return steps, np.exp(filled) if metric.startswith('nll') else filled
 
 
 def _step_ticks(axes: Axes, steps: list[int]) -> None:
@@ -130,4 +185,5 @@ def _step_ticks(axes: Axes, steps: list[int]) -> None:
     axes.set_xticks(kept)
   else:
     axes.xaxis.set_major_locator(
-        MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+        MaxNLocator(4, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+  axes.xaxis.set_major_formatter('{x:,.0f}')

@@ -51,6 +51,7 @@ class Run(NamedTuple):
   length: int  # L
   multiples: tuple[int, ...]
   num_seeds: int
+  words: str = ''  # on size and training of the models, for titles
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -81,7 +82,7 @@ def write(workdir: epath.PathLike) -> Report:
     drawn = {family.name: figures.by_length(family, run, index)
              for family in present}
     if evaluations:
-      drawn['evaluations'] = figures.by_step(run, evaluations)
+      drawn['evaluations'] = figures.by_step(present, run, evaluations)
     paths = plots.save(folder / 'figures', drawn)
   found = answer(present[0], run, index, words) if present else []
   missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
@@ -140,5 +141,10 @@ def read_run(config: Mapping[str, Any]) -> Run:
                 float(arm['steps']))
       for name, arm in config['arms'].items()
   }
+  model, steps = config.get('model', {}), config['train'].get('num_steps')
+  words = ([f'{model["num_layers"]} layers of width {model["width"]}']
+           if 'width' in model and not config.get('checkpoint') else [])
+  words += [f'{steps:,} steps'] if steps else []
   return Run(arms, config['control'], int(config['train']['max_length']),
-             tuple(map(int, config['evaluate']['lengths'])), int(config['num_seeds']))
+             tuple(map(int, config['evaluate']['lengths'])), int(config['num_seeds']),
+             ', '.join(words))

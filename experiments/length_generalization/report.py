@@ -8,8 +8,9 @@ from etils import epath
 
 from experiments.length_generalization import figures
 from experiments.length_generalization.answer import answer
+from experiments.length_generalization.setting import read_setting, Setting
 from experiments.length_generalization.tables import main_table, make_tables
-from vvlen.reporting import results, run_folder
+from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
 from vvlen.reporting.page import Report, unfinished
 from vvlen.reporting.plots import ARMS
@@ -32,19 +33,17 @@ def write(workdir: epath.PathLike) -> Report:
   folder = epath.Path(workdir)
   rows = results.read_run(folder, r'\w+', ARMS)
   index = results.index(rows)
-  trained_up_to, arms, num_seeds, num_classes = _read_config(folder / 'config.json')
   task = rows[0].experiment
+  setting, arms, num_seeds = _read_config(folder / 'config.json', task)
+  trained_up_to = setting.trained_up_to
   if odd := {row.experiment for row in rows} - {task}:
     raise ValueError(f'{folder} holds results of {task} and of {", ".join(odd)}')
-  tables = make_tables(index, trained_up_to, task, num_classes)
+  tables = make_tables(index, trained_up_to, task, setting.chance)
   write_tables(folder, tables)
-  paths = figures.write(
-      folder / 'figures',
-      index,
-      trained_up_to=trained_up_to,
-      curves=read_curves(folder / 'metrics.jsonl'),
-      samples=results.read_samples(folder / 'samples'),
-  )
+  with plots.style():
+    paths = plots.save(folder / 'figures', figures.make(
+        index, setting, read_curves(folder / 'metrics.jsonl'),
+        results.read_samples(folder / 'samples')))
   by_name = {table.name: table for table in tables}
   names = 'primary_endpoint', f'{main_table(task)}_by_model', main_table(task)
   main = [by_name.pop(name) for name in names if name in by_name]
@@ -66,18 +65,13 @@ def write(workdir: epath.PathLike) -> Report:
       [*main, *by_name.values()], paths, max(len(main), 1), said)
 
 
-def _read_config(path: epath.Path) -> tuple[int, list[str], int, int | None]:
-  """Returns the longest training length, arms, number of seeds, and of classes.
+def _read_config(path: epath.Path, task: str) -> tuple[Setting, list[str], int]:
+  """Returns the setting, the arms, and the number of seeds requested.
 
-  The number of classes is None for a task that is not of vvlen: they may not be equally
-  frequent. Without a config.json, the values are 16, [], 0 and None.
+  Without a config.json they are training lengths up to 16, [] and 0.
   """
   if not path.exists():
-    return 16, [], 0, None
+    return Setting(task), [], 0
   with run_folder.reading(path) as stored:
     config = stored['config']
-    known = config['task'].get('name', 'retrieval') in ('retrieval', 'lookup')
-    return (
-        int(config['train']['max_length']), list(config['arms']),
-        int(config['num_seeds']), int(config['task']['num_classes']) if known else None,
-    )
+    return read_setting(config, task), list(config['arms']), int(config['num_seeds'])

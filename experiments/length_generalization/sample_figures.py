@@ -9,62 +9,107 @@ from typing import Any
 import matplotlib
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 import numpy as np
 
+from experiments.length_generalization.setting import Setting
 from vvlen.reporting import plots
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 
 # Arm -> its arrays, from `vvlen.reporting.results.read_samples`.
 Samples = Mapping[str, Mapping[str, np.ndarray]]
+_SHOWN = 2  # components of each arm
 
 
-def components(samples: Samples) -> Figure:
-  """Draws the distribution of single output components, by length (Figure 2)."""
+def typical(values: np.ndarray) -> list[int]:
+  """Returns the components of [sequences, components] that vary about as others do.
+
+  These are the two whose standard deviations are nearest to the root mean square of
+  all. A norm with a scale near 0 leaves some components nearly constant.
+  """
+  with np.errstate(divide='ignore', invalid='ignore'):
+    spread = np.nanstd(values, axis=0)
+    far = np.abs(np.log(spread / np.sqrt(np.mean(spread**2))))
+  return sorted(np.argsort(far, kind='stable')[:_SHOWN].tolist())
+
+
+def components(samples: Samples, setting: Setting) -> Figure:
+  """Draws the distribution of single output components, by length (Figure 2).
+
+  Each is in units of its own standard deviation at the shortest length, from its mean
+  there, so that all arms have the same axes.
+  """
   lengths = _lengths(samples, 'components')
-  first = next(iter(samples.values()))
-  count = first[f'components_{lengths[0]}'].shape[1]
-  figure = Figure(figsize=(7.0, 1.6 * len(samples) + 0.3))
-  grid = figure.subplots(len(samples), count, squeeze=False)
+  drawn = {}  # (arm, component) -> its values at each length, in those units
+  for arm, arrays in samples.items():
+    first = arrays[f'components_{lengths[0]}']
+    for i in typical(first):
+      middle, spread = np.nanmean(first[:, i]), np.nanstd(first[:, i])
+      with np.errstate(divide='ignore', invalid='ignore'):
+        drawn[arm, i] = [
+            (arrays[f'components_{n}'][:, i] - middle) / spread for n in lengths]
+  change = {arm: np.exp(np.mean([
+      np.log(np.nanstd(values[-1])) for (own, _), values in drawn.items()
+      if own == arm])) for arm in samples}
+  less = 'less' if max(change.values()) < 1 else 'otherwise'
+  each = ', '.join(f'×{x:.2f} in {ARMS[arm][0]}' for arm, x in change.items())
+  sequences = len(next(iter(samples.values()))[f'components_{lengths[0]}'])
+  task = setting.title.partition(', ')[0]
+  figure = plots.new(
+      3.5, f'At N = {lengths[-1]:,} a component of the attention output varies {less} '
+      f'than at {lengths[0]:,}\n{task}, spread {each}',
+      'Density of single components of the attention output, after the norm where the '
+      f'arm has one, over {sequences:,} sequences of the model of seed 0: of each arm '
+      'the two components of most typical spread, in units of their standard deviation '
+      f'at N = {lengths[0]:,} and from their mean there; the axis shows the middle '
+      '99.6 % of all values.')
+  arms = [*samples]
+  grid = figure.subplots(_SHOWN, len(arms), sharex=True, sharey=True, squeeze=False)
   shades = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.85, len(lengths)))
-  for row, (arm, arrays) in zip(grid, samples.items(), strict=True):
-    for component, axes in enumerate(row):
-      columns = [arrays[f'components_{n}'][:, component] for n in lengths]
-      everything = np.concatenate(columns)
-      finite = everything[np.isfinite(everything)]
-      low, high = np.quantile(finite, (0.002, 0.998)) if finite.size else (0, 1)
-      bins = np.linspace(low, high + 1e-9, 41)
-      for length, values, shade in zip(lengths, columns, shades, strict=True):
+  everything = np.concatenate([np.concatenate(values) for values in drawn.values()])
+  finite = everything[np.isfinite(everything)]
+  low, high = np.quantile(finite, (0.002, 0.998)) if finite.size else (0, 1)
+  bins = np.linspace(low, high + 1e-9, 81)
+  for column, arm in zip(grid.T, arms, strict=True):
+    own = {i: values for (name, i), values in drawn.items() if name == arm}
+    for axes, (component, of_lengths) in zip(column, own.items(), strict=False):
+      for length, values, shade in zip(lengths, of_lengths, shades, strict=True):
         axes.hist(values, bins, density=True, histtype='stepfilled', alpha=0.35,
                   color=shade)
         axes.hist(values, bins, density=True, histtype='step', color=shade,
                   label=f'N = {length:,}', linewidth=0.9)
       axes.set(yticks=[], title=f'{ARMS[arm][0]}, component {component}')
-      axes.xaxis.set_major_locator(MaxNLocator(3))
-      axes.xaxis.set_major_formatter('{x:.3g}')
       axes.spines['left'].set_visible(False)
       axes.grid(False)
-  handles, labels = grid[0, 0].get_legend_handles_labels()
-  sequences = len(first[f'components_{lengths[0]}'])
-  figure.legend(
-      handles, labels, ncols=len(lengths), loc='outside lower center',
-      title='attention output after the norm (the Baseline has no norm), density over '
-            f'{sequences:,} sequences of seed 0;\n'
-            'each panel shows the middle 99.6 % of its values',
-      title_fontsize=7.5,
-  )
+    column[-1].set_xlabel(f'standard deviations at N = {lengths[0]:,}')
+  plots.legend(figure, [grid[0, 0]], len(lengths))
   return figure
 
 
-def weights(index: Index, samples: Samples, trained_up_to: int) -> Figure:
+def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
   """Draws the attention weights on 16 items, by length (Figure 4)."""
   lengths = _lengths(samples, 'weights')
-  figure = Figure(figsize=(10.0, 3.4))
-  halves: Any = figure.subfigures(1, 2, width_ratios=[7, 3])
-  left, right = halves
+  # The task's description of the items shown and of their order.
+  words = str(next(iter(samples.values())).get('shown_items', '16 items'))
+  sequences = len(next(iter(samples.values()))[f'weights_{lengths[0]}'])
+  seeds = plots.over_seeds(plots.seeds_of(index, 'attention_entropy'))
+  arm = next(iter(samples))
+  at, of_target = plots.values(index, arm, 'target_weight')
+  message = 'Attention weights by length'
+  if at:
+    first, last = np.nanmean(of_target, axis=0)[[0, -1]]
+    message = (f'Attention on the target: {first:.0%} at N = {at[0]:,}, {last:.0%} at '
+               f'{at[-1]:,} ({ARMS[arm][0]})').replace('%', ' %')
+  figure = plots.new(
+      2.7 + 0.75 * len(samples), f'{message}\n{setting.title}',
+      f'Above, attention weights on {words}, in {sequences} sequences, a row each, by '
+      'number of items N, of the model of seed 0 of each arm; below, entropy of the '
+      f'weights and weight of the target: {seeds}; training lengths grey, uniform '
+      'weights dotted.')
+  halves: Any = figure.subfigures(2, 1, height_ratios=[0.9 + 0.75 * len(samples), 1.8])
+  upper, lower = halves
   norm = LogNorm(1e-4, 1, clip=True)
-  grid = left.subplots(len(samples), len(lengths), squeeze=False)
+  grid = upper.subplots(len(samples), len(lengths), squeeze=False)
   for row, (arm, arrays) in zip(grid, samples.items(), strict=True):
     for axes, length in zip(row, lengths, strict=True):
       picture: Any = axes.imshow(
@@ -73,28 +118,27 @@ def weights(index: Index, samples: Samples, trained_up_to: int) -> Figure:
       )
       axes.set(xticks=[], yticks=[])
       axes.grid(False)
-    sequences = len(arrays[f'weights_{lengths[0]}'])
-    row[0].set_ylabel(f'{ARMS[arm][0]}\n{sequences} sequences')
+    row[0].set_ylabel(ARMS[arm][0])
   for axes, length in zip(grid[0], lengths, strict=True):
-    power = length.bit_length() - 1
-    axes.set_title(f'$2^{{{power}}}$' if length == 2**power else str(length))
-  left.suptitle('number of items N', fontsize=8.5)
-  # The task's description of the items shown and of their order.
-  words = str(next(iter(samples.values())).get('shown_items', '16 items'))
-  left.supxlabel(f'{words}; model of seed 0', fontsize=8.5)
-  left.colorbar(picture, ax=grid, label='attention weight', pad=0.01, fraction=0.02)
-  upper, lower = right.subplots(2, 1, sharex=True)
+    axes.set_title(f'{length:,}', fontsize=plots.SMALLEST, pad=3)
+  upper.supxlabel(f'{words}; a row a sequence', fontsize=7.5)
+  bar = upper.colorbar(picture, ax=grid, pad=0.01, fraction=0.02,
+                       label='attention weight', ticks=[1, 0.1, 0.01, 0.001, 0.0001])
+  bar.ax.yaxis.set_major_formatter('{x:g}')
+  left, right = lower.subplots(1, 2)
   for axes, metric, title in (
-      (upper, 'attention_entropy', 'mean entropy (nats)'),
-      (lower, 'target_weight', 'mean weight of the target'),
+      (left, 'attention_entropy', 'entropy (nats), mean'),
+      (right, 'target_weight', 'weight of the target, mean'),
   ):
     for arm in ARMS:
       plots.band(axes, *plots.values(index, arm, metric), arm)
     axes.set_title(title)
-    plots.length_axis(axes, trained_up_to)
-  upper.set_xlabel('')
-  upper.legend(fontsize=7)
-  right.supxlabel(plots.caption(index).replace('; ', '\n'), fontsize=7.5)
+    at = plots.values(index, next(iter(samples)), metric)[0]
+    of_uniform = np.log(at) if axes is left else 1 / np.array(at, float)
+    axes.plot(at, of_uniform, color='#555555', linewidth=0.9,
+              linestyle=(0, (1, 1.5)), label='uniform weights')
+    plots.length_axis(axes, setting.trained_up_to)
+  plots.legend(lower, [left], 4)
   return figure
 
 

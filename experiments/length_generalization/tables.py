@@ -48,7 +48,7 @@ _TEMPERATURES = {
 
 def make_tables(
     index: results.Index, trained_up_to: int = 16, task: str = 'retrieval',
-    num_classes: int | None = None,
+    chance: float | None = None,
 ) -> list[Table]:
   """Makes all tables for which the arms have results.
 
@@ -56,7 +56,7 @@ def make_tables(
     index: from `vvlen.reporting.results.index`.
     trained_up_to: the longest training length.
     task: as in the column experiment; `TABLES` lists those of the paper.
-    num_classes: of the task, which are equally frequent; None if this is not known.
+    chance: share of right answers by guessing; None if it is not known.
 
   Returns:
     The tables of accuracy and of gain, with the paper's numbers if the task is in the
@@ -80,7 +80,7 @@ def make_tables(
     tables.append(_by_model(
         f'{main_table(task)}_by_model',
         (f'Table {accuracy} in the form of the paper. ' if accuracy else '')
-        + 'Accuracy in %', against_baseline, num_classes))
+        + 'Accuracy in %', against_baseline, chance))
     tables.append(_by_length(
         main_table(task),
         (f'Table {accuracy}. ' if accuracy else '')
@@ -102,7 +102,7 @@ def make_tables(
         if (arm, 'training_accuracy', None) in index
     }
     tables.append(_primary_endpoint(
-        primary, trained_up_to, learned, num_classes))
+        primary, trained_up_to, learned, chance))
   tables.append(_training(index))
   return tables
 
@@ -114,7 +114,7 @@ def main_table(task: str) -> str:
 
 
 def _by_model(
-    name: str, title: str, comparisons: Sequence[Comparison], num_classes: int | None
+    name: str, title: str, comparisons: Sequence[Comparison], chance: float | None
 ) -> Table:
   """Makes the table in the form of the paper: a row a model, a column a length.
 
@@ -122,7 +122,7 @@ def _by_model(
     name: of the table.
     title: of the table.
     comparisons: of LN with the Baseline, at one or more temperatures.
-    num_classes: as for `make_tables`.
+    chance: as for `make_tables`.
   """
   lengths = comparisons[0].lengths
   records = []
@@ -141,7 +141,7 @@ def _by_model(
   columns = {'N': lambda r: r['model']} | {
       str(n): cell(f'accuracy_or_p_{n}') for n in lengths}
   note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected.'
-          f'{_chance(num_classes)}')
+          f'{_chance(chance)}')
   more = ('Differences with intervals and corrected p are in the next table.'
           f'{_temperatures(comparisons)}')
   return Table(name, title, columns, records, note, more=more)
@@ -188,7 +188,7 @@ def _by_length(
 
 def _primary_endpoint(
     comparisons: Sequence[Comparison], trained_up_to: int,
-    learned: Mapping[str, float], num_classes: int | None,
+    learned: Mapping[str, float], chance: float | None,
 ) -> Table:
   """Makes the table of the primary endpoint.
 
@@ -196,7 +196,7 @@ def _primary_endpoint(
     comparisons: of the rows.
     trained_up_to: the longest training length.
     learned: {arm: median accuracy at the training lengths}.
-    num_classes: as for `make_tables`.
+    chance: as for `make_tables`.
   """
   records = []
   for c in comparisons:
@@ -234,7 +234,7 @@ def _primary_endpoint(
   note = (
       f'Mean accuracy over N = {_span(beyond)}, in %, paired over '
       f'{_pairs(comparisons)}. LN − Baseline is primary, all else secondary and '
-      f'uncorrected.{_chance(num_classes)}{few}{lost}{left_out(comparisons)}'
+      f'uncorrected.{_chance(chance)}{few}{lost}{left_out(comparisons)}'
   )
   more = (
       'The primary endpoint is the same for every run. p: paired two-sided t-test. '
@@ -248,8 +248,8 @@ def _primary_endpoint(
   return Table('primary_endpoint', title, columns, records, note, short, more)
 
 
-def _chance(num_classes: int | None) -> str:
-  return f' Chance is {number(100 / num_classes, ".3g")} %.' if num_classes else ''
+def _chance(chance: float | None) -> str:
+  return f' Chance is {number(100 * chance, ".3g")} %.' if chance else ''
 
 
 def _temperatures(comparisons: Sequence[Comparison]) -> str:

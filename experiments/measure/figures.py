@@ -7,6 +7,7 @@ from typing import Any, Literal
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 import numpy as np
 
 from experiments.measure import spread
@@ -27,7 +28,7 @@ from vvlen.reporting import plots
 from vvlen.reporting.results import ENDS
 
 _ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
-_PIECES = 'bands: 95 % intervals, over pieces of the text'
+_PIECES = ', with bands of 95 % intervals over pieces of the text'
 _ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
     'sce': 'SCE, nats', 'excess': 'symmetric KL, nats',
@@ -57,22 +58,28 @@ def perplexity(values: Values, length: int) -> Figure | None:
   """Draws log perplexity by length of window, for blocks and for sliding windows."""
   if not lengths_of(values, BLOCK, 'nll'):
     return None
-  figure = Figure(figsize=(4.2, 3.0))
+  lengths, loss = curve(values, BLOCK, 'nll')
+  at = dict(zip(lengths, loss, strict=True))
+  ends = ', '.join(f'{np.exp(at[n]):.3g} at {n:,}'
+                   for n in dict.fromkeys((length, lengths[-1])) if n in at)
+  figure = plots.new(
+      2.9, f'Perplexity in blocks of N tokens: {ends}\n{_checkpoint(length)}',
+      'Loss in nats a token, and perplexity, by number of tokens in the window, for '
+      'separate blocks and for a sliding window' + _PIECES * _has_bands(values)
+      + '; dotted: the training length L.')
   axes = figure.subplots()
   for (part, name), (colour, marker) in zip(
       ((BLOCK, 'blocks'), (SLIDING, 'sliding window')), plots.LOOKS, strict=False):
     lengths, nll = curve(values, part, 'nll')
     axes.plot(lengths, nll, color=colour, marker=marker, label=name)
     _band(axes, [curve(values, part, f'nll{end}') for end in ENDS[1:]])
-  axes.set_xscale('log', base=2)
+  plots.doubling_axis(axes, 10)
   _mark(axes, length)
   axes.set(xlabel='tokens in the window', ylabel='log perplexity, nats a token')
   log = lambda x: np.log(np.maximum(x, 1e-9))  # matplotlib tries 0 too
   other = axes.secondary_yaxis('right', functions=(np.exp, log))
   other.set_ylabel('perplexity')
-  axes.legend()
-  if _has_bands(values):
-    figure.supxlabel(_PIECES, fontsize=6.5)
+  plots.legend(figure, [axes], 2)
   return figure
 
 
@@ -81,23 +88,30 @@ def by_position(values: Values, length: int) -> Figure | None:
   windows = lengths_of(values, BLOCK, 'nll')
   if not windows:
     return None
-  figure = Figure(figsize=(5.2, 3.3))
+  windows = plots.spread_out(windows)
+  figure = plots.new(
+      3.1, f'Loss by position in the window\n{_checkpoint(length)}',
+      'Loss in nats a token by number of tokens before it in the window, a line for '
+      'each length of window: means over positions up to the next step, of '
+      f'{_ENOUGH} tokens or more where the text has them'
+      + _PIECES * _has_bands(values) + '; dotted: the training length L.')
   axes = figure.subplots()
   for window, colour in zip(windows, _shades(len(windows)), strict=True):
     axes.step(*_steps(values, 'nll_after', window), where='post', color=colour,
-              label=f'{window:,}')
+              label=f'window of {window:,}')
     if _has_bands(values):
       ends = [_steps(values, f'nll_after{end}', window) for end in ENDS[1:]]
       _band(axes, ends, step='post')
-  axes.set_xscale('log', base=2)
+  plots.doubling_axis(axes, 10)
   _mark(axes, length)
   axes.set(xlabel='tokens before it in the window',
            ylabel='log perplexity, nats a token')
-  figure.legend(title='window', loc='outside right center')
-  figure.supxlabel(f'means over positions up to the next step, of {_ENOUGH} tokens or '
-                   'more where the text has them'
-                   + (f'\n{_PIECES}' if _has_bands(values) else ''), fontsize=6.5)
+  plots.legend(figure, [axes], 3)
   return figure
+
+
+def _checkpoint(length: int) -> str:
+  return f'a checkpoint trained on L = {length:,} tokens'
 
 
 def _has_bands(values: Values) -> bool:
@@ -120,7 +134,7 @@ def _band(
 ) -> None:
   """Fills the interval around the last line, given both ends as (places, values)."""
   (places, low), (_, high) = ends
-  axes.fill_between(places, low, high, color=axes.lines[-1].get_color(), alpha=0.15,
+  axes.fill_between(places, low, high, color=axes.lines[-1].get_color(), alpha=0.12,
                     linewidth=0, step=step)
 
 
@@ -130,26 +144,32 @@ def misalignment(values: Values) -> Figure | None:
   if not offsets:
     return None
   parts = {e: Part('misalignment', 'text', offset=e) for e in offsets}
-  windows = sorted(
-      {n for part in parts.values() for n in lengths_of(values, part, 'sce')})
-  figure = Figure(figsize=(6.6, 4.6))
-  for axes, (metric, name) in zip(
-      figure.subplots(2, 2).flat, _MISALIGNMENT.items(), strict=True):
-    for window, colour in zip(windows, _shades(len(windows)), strict=True):
+  windows = plots.spread_out(sorted(
+      {n for part in parts.values() for n in lengths_of(values, part, 'sce')}))
+  figure = plots.new(
+      4.6, 'How far predictions for long and short contexts drift apart\n'
+      'a checkpoint, two windows of one text, by their offset',
+      'Four measures of misalignment by offset of the two windows in tokens, a line '
+      'for each length of window: means over sequences of the text, with bands of 95 % '
+      'intervals by bootstrap over them.')
+  grid = figure.subplots(2, 2, sharex=True)
+  for axes, (metric, name) in zip(grid.flat, _MISALIGNMENT.items(), strict=True):
+    if metric in ('excess', 'js'):
+      plots.log_axis(axes)
+    for i, (window, colour) in enumerate(
+        zip(windows, _shades(len(windows)), strict=True)):
       there = [e for e in offsets if (parts[e], metric, window) in values]
       mean, low, high = (
           [values[parts[e], metric + end, window] for e in there]
           for end in ENDS)
-      axes.plot(there, mean, color=colour, marker='o', label=f'{window:,}')
+      axes.plot(there, mean, color=colour, marker=plots.LOOKS[i][1],
+                label=f'window of {window:,}')
       axes.fill_between(there, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_xscale('log', base=2)
-    if metric in ('excess', 'js'):
-      axes.set_yscale('log')
-    axes.set(xlabel='offset of the windows, tokens', ylabel=name)
-  figure.legend(*axes.get_legend_handles_labels(), title='window',
-                loc='outside right center')
-  figure.supxlabel('means over sequences of the text; bands: 95 % intervals, by '
-                   'bootstrap over them', fontsize=6.5)
+    plots.doubling_axis(axes)
+    axes.set(title=name)
+  for axes in grid[1]:
+    axes.set_xlabel('offset of the windows, tokens')
+  plots.legend(figure, [grid[0, 0]], 4)
   return figure
 
 
@@ -166,13 +186,18 @@ def logits(values: Values) -> Figure | None:
       # The distance of a token to itself, 0, is drawn at 0.5 on the logarithmic axis.
       _heads_and_mean(axes, np.maximum(middle, 0.5), of_heads, part.arm)
       shares.append(f'{values[part, "recency_probability", n]:.3f}')
-    ends = [4**i for i in range(10) if 4**i <= distance[-1]]
+    ends = [4**i for i in range(10) if 4**i <= distance[-1]][::2]
     axes.set_xscale('log', base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks([0.5, *ends], ['self', *map(str, ends)])
     axes.set_title(f'layer {layer}: RP {", ".join(shares)}')
-  return _finish(figure, panels, 'attention logit', 'distance, tokens',
-                 'RP: recency probability of text, of shuffled; where both have the '
-                 'same logits, the dashes are on the line')
+  return _finish(
+      figure, panels, 'Attention logits by distance of the key\n'
+      'RP: recency probability of text, of shuffled; 0.5 is no order',
+      'mean attention logit', 'distance, tokens',
+      'Attention logit by distance of the key in tokens, a panel for each layer, of '
+      'text and of the same tokens shuffled: means over heads, with bands from the '
+      'lowest to the highest head; RP: recency probability of text, of shuffled.')
 
 
 def entropy(values: Values, length: int) -> Figure | None:
@@ -183,17 +208,22 @@ def entropy(values: Values, length: int) -> Figure | None:
       lengths = lengths_of(values, part, 'entropy')
       of_heads = np.array([curve(values, head, 'entropy')[1] for head in heads])
       _heads_and_mean(axes, lengths, of_heads, part.arm)
-      axes.fill_between(lengths, curve(values, part, 'entropy_low')[1],
-                        curve(values, part, 'entropy_high')[1],
-                        color=_ORDER_LOOKS[part.arm][0], alpha=0.2, linewidth=0)
-    axes.plot(lengths, np.log(lengths), color='black', linestyle='--', linewidth=0.9,
-              label='uniform weights, log N')
-    axes.set_xscale('log', base=2)
+      mean, low, high = (curve(values, part, f'entropy{end}')[1] for end in ENDS)
+      axes.errorbar(
+          lengths, mean, [np.maximum(mean - low, 0), np.maximum(high - mean, 0)],
+          color=_ORDER_LOOKS[part.arm][0], linestyle='', capsize=1.5, linewidth=0.8)
+    axes.plot(lengths, np.log(lengths), color='black', linestyle=(0, (1, 1.5)),
+              linewidth=1.0, label='uniform weights, log N')
+    plots.doubling_axis(axes)
     _mark(axes, length)
     axes.set_title(f'layer {layer}')
-  return _finish(figure, panels, 'entropy of attention weights, nats', 'tokens N',
-                 'bands: 95 % intervals of the mean over heads, by bootstrap over '
-                 'sequences')
+  return _finish(
+      figure, panels, f'Entropy of attention by length\n{_checkpoint(length)}',
+      'entropy of attention weights, nats', 'tokens N',
+      'Entropy of the attention weights of the last of N tokens, a panel for each '
+      'layer, of text and of the same tokens shuffled: means over heads, with bars of '
+      '95 % intervals by bootstrap over sequences and bands from the lowest to the '
+      'highest head; L: the training length.')
 
 
 def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
@@ -202,7 +232,7 @@ def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
                    if part.layer is not None and part.head is not None})
   columns = 3 if len(layers) in (5, 6, 9) else min(max(len(layers), 2), 4)
   lines = max(1, math.ceil(len(layers) / columns))
-  figure = Figure(figsize=(0.8 + 2.1 * columns, 1.1 + 1.75 * lines))
+  figure = plots.new(1.2 + 1.55 * lines, '', '')
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat
   for axes in grid[len(layers):]:
     axes.remove()
@@ -212,26 +242,29 @@ def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
 
 
 def _heads_and_mean(axes: Axes, x: Any, of_heads: np.ndarray, order: str) -> None:
-  """Draws thin lines for the heads, [heads, points], and a bold one for their mean."""
+  """Draws the mean over heads, [heads, points], and a band for their range."""
   colour, line = _ORDER_LOOKS[order]
-  axes.plot(x, of_heads.T, color=colour, linewidth=0.6, alpha=0.5, linestyle=line)
+  axes.fill_between(x, of_heads.min(0), of_heads.max(0), color=colour, alpha=0.15,
+                    linewidth=0)
   axes.plot(x, of_heads.mean(0), color=colour, linewidth=2.2 if line == '-' else 1.2,
             linestyle=line, label=ORDERS[order])
 
 
 def _finish(
-    figure: Figure, panels: dict[int, Axes], y: str, x: str, note: str
+    figure: Figure, panels: dict[int, Axes], title: str, y: str, x: str, caption: str
 ) -> Figure | None:
-  """Adds legend, labels and a note; returns None if there are no panels."""
+  """Adds title, caption, legend and labels; returns None if there are no panels."""
   if not panels:
     return None
-  handles = next(iter(panels.values())).get_legend_handles_labels()
-  legend = figure.legend(
-      *handles, ncols=3, loc='outside upper center', title_fontsize=7,
-      title=f'bold: mean over heads; thin: single heads\n{note}')
-  legend.get_title().set_multialignment('center')
-  figure.supxlabel(x, fontsize=8.5)
-  figure.supylabel(y, fontsize=8.5)
+  figure.suptitle(title)
+  figure.set_label(caption)
+  *_, last = panels.values()
+  below = last.get_subplotspec()
+  assert below is not None
+  for axes in [*panels.values()][-below.get_gridspec().ncols:]:  # nothing is below
+    axes.set_xlabel(x)
+  plots.legend(figure, [next(iter(panels.values()))], 3)
+  figure.supylabel(y, fontsize=7.5)
   return figure
 
 
@@ -250,7 +283,7 @@ def _mark(axes: Axes, length: int) -> None:
   """Marks L with a vertical line."""
   axes.axvline(length, color='#777777', linewidth=0.9, linestyle=':')
   axes.annotate('L', (length, 1), xycoords=('data', 'axes fraction'), xytext=(2, -8),
-                textcoords='offset points', fontsize=7, color='#555555')
+                textcoords='offset points', fontsize=plots.SMALLEST, color='#555555')
 
 
 def _shades(count: int) -> list[Any]:

@@ -4,12 +4,13 @@ The spread of the attention output over sequences, by length, for all components
 for those of each head.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 import numpy as np
 
 from experiments.measure.rows import (
@@ -141,45 +142,89 @@ def _change(condition: str) -> Callable[[Record], str]:
 
 
 def curves(values: Values) -> Figure | None:
-  """Draws Figure 1: standard deviation by length, a row of panels for each layer."""
+  """Draws Figure 1: standard deviation by length, for each layer.
+
+  Above, the mean over components, with the last token as it is and held fixed; below,
+  if components are reported singly, those, a panel for each kind of sequence.
+  """
   arms = spread_arms(values)
   if not arms:
     return None
   layers = sorted({layer for *_, layer in arms})
-  figure = Figure(figsize=(7.2, 0.5 + 3.1 * len(layers)))
-  grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
+  names = components_of(values)
+  figure = plots.new(
+      0.5 + (2.9 + 2.4 * bool(names)) * len(layers),
+      'Spread of the attention output over sequences, by length\n'
+      f'a checkpoint, layer {" and ".join(map(str, layers))}; to compare with 1/√N',
+      'Standard deviation over sequences of the attention output of the last of N '
+      'tokens: above, mean over components, a line for each kind of sequence with its '
+      'slope in the logarithms and bands of 95 % intervals, with the last token as it '
+      'is and held fixed'
+      + (f'; below, components {", ".join(map(str, names))} alone, with the last token '
+         'as it is and with the first of those that are held fixed' if names else '')
+      + '.')
+  parts: Any = figure.subfigures(
+      len(layers) * (1 + bool(names)), 1, squeeze=False)[:, 0]
+  step = 1 + bool(names)
+  grids = [part.subplots(1, 2, sharey=True) for part in parts[::step]]
+  slopes_in: dict[Axes, list[str]] = {axes: [] for grid in grids for axes in grid}
   seen: list[float] = []
   for condition, reading, layer in arms:
-    axes = grid[layers.index(layer)][[*READINGS].index(reading)]
+    axes = grids[layers.index(layer)][[*READINGS].index(reading)]
     part = spread_part(condition, reading, layer)
     colour, marker = plots.LOOKS[[*CONDITIONS].index(condition)]
     lengths, deviation = curve(values, part, 'std')
     slope, low, high = (
         number(values[part, f'slope{end}', None], '+.3f') for end in ENDS)
     axes.plot(lengths, deviation, color=colour, marker=marker,
-              label=f'{CONDITIONS[condition]}: {slope} [{low}, {high}]')
+              label=CONDITIONS[condition])
+    slopes_in[axes].append(f'slope {slope} [{low}, {high}]')
     axes.fill_between(lengths, curve(values, part, 'std_low')[1],
                       curve(values, part, 'std_high')[1], color=colour, alpha=0.18,
                       linewidth=0)
-    for component in components_of(values):
-      axes.plot(lengths, curve(values, part._replace(component=component), 'std')[1],
-                color=colour, linewidth=0.5, alpha=0.5)
     seen += [deviation.min(), deviation.max()]
-  for layer, line in zip(layers, grid, strict=True):
+  for layer, line in zip(layers, grids, strict=True):
     for axes, reading in zip(line, READINGS.values(), strict=True):
+      axes.legend(axes.get_legend_handles_labels()[0], slopes_in[axes],
+                  loc='upper center', bbox_to_anchor=(0.5, -0.26))
       _guide(axes)
-      axes.set_xscale('log', base=2)
+      plots.doubling_axis(axes)
       plots.log_axis(axes)
       axes.set_title(f'layer {layer}, last token {reading}')
-      axes.legend(title='slope [95 %]', fontsize=6.5, title_fontsize=6.5,
-                  loc='upper center', bbox_to_anchor=(0.5, -0.24))
       axes.set(xlabel='tokens N', ylim=(min(seen) / 3, max(seen) * 2.5))
-  figure.supylabel('standard deviation over sequences', fontsize=8.5)
-  names = ', '.join(map(str, components_of(values)))
-  figure.supxlabel('bold: mean over components, with 95 % interval'
-                   + (f'; thin: components {names} (on the right, of the first token '
-                      'that is held fixed)' if names else ''), fontsize=6.5)
+    line[0].set_ylabel('standard deviation')
+    plots.legend(parts[step * layers.index(layer)], line, 4)
+  for layer, part in zip(layers, parts[1::2] if names else (), strict=False):
+    _components(part, values, layer, names)
   return figure
+
+
+def _components(
+    figure: Any, values: Values, layer: int, names: Sequence[int]
+) -> None:
+  """Draws single components, a row for each reading, a column for each condition."""
+  arms = spread_arms(values)
+  shown = [x for x in CONDITIONS if any(x == condition for condition, *_ in arms)]
+  grid = figure.subplots(
+      len(READINGS), len(shown), sharex=True, sharey=True, squeeze=False)
+  for row, (line, (reading, words)) in enumerate(
+      zip(grid, READINGS.items(), strict=True)):
+    for axes, condition in zip(line, shown, strict=True):
+      colour = plots.LOOKS[[*CONDITIONS].index(condition)][0]
+      part = spread_part(condition, reading, layer)
+      plots.log_axis(axes)
+      for i, component in enumerate(plots.spread_out(names)):
+        lengths, deviation = curve(values, part._replace(component=component), 'std')
+        axes.plot(lengths, np.where(np.array(deviation) > 0, deviation, np.nan),
+                  color=colour, marker=plots.LOOKS[i + 3][1], linewidth=0.9,
+                  label=f'component {component}')
+      plots.doubling_axis(axes)
+      axes.set(title=CONDITIONS[condition] if row == 0 else '',
+               xlabel='' if row == 0 else 'tokens N')
+    line[0].set_ylabel(f'last token\n{words}')
+  handles, labels = grid[0, 0].get_legend_handles_labels()
+  figure.legend([Line2D([], [], color='black', marker=handle.get_marker())
+                 for handle in handles], labels, ncols=4, loc='outside lower center')
 
 
 def slopes_by_head(values: Values) -> Figure | None:
@@ -189,7 +234,13 @@ def slopes_by_head(values: Values) -> Figure | None:
   if not arms:
     return None
   layers = sorted({layer for (*_, layer), _ in arms})
-  figure = Figure(figsize=(7.2, 0.9 + 2.2 * len(layers)))
+  figure = plots.new(
+      1.0 + 2.0 * len(layers), 'How the spread of each head changes with length\n'
+      'a checkpoint, slope of log standard deviation against log N',
+      'Slope of the logarithm of the standard deviation over sequences of a head\'s '
+      'output against log N, by head, a marker for each kind of sequence, with the '
+      'last token as it is (left) and held fixed (right); bars are 95 % intervals, '
+      'dotted is the slope −½ of 1/√N.')
   grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
   for (condition, reading, layer), heads in arms:
     axes = grid[layers.index(layer)][[*READINGS].index(reading)]
@@ -200,23 +251,19 @@ def slopes_by_head(values: Values) -> Figure | None:
     colour, marker = plots.LOOKS[place]
     x = np.arange(len(heads)) + 0.22 * (place - 1)
     axes.vlines(x, low, high, color=colour, linewidth=1.2)
-    axes.plot(x, mean, color=colour, marker=marker, markersize=4, linestyle='none',
+    axes.plot(x, mean, color=colour, marker=marker, linestyle='none',
               label=CONDITIONS[condition])
     some = np.arange(0, len(heads), 1 + len(heads) // 17)
     axes.set_xticks(some, [str(heads[i]) for i in some])
   for layer, line in zip(layers, grid, strict=True):
     for axes, reading in zip(line, READINGS.values(), strict=True):
-      axes.axhline(-0.5, color='black', linewidth=0.9, linestyle=':',
-                   label='$N^{-1/2}$')
+      plots.chance(axes, -0.5, '1/√N')
       axes.axhline(0, color='#777777', linewidth=0.6)
       axes.grid(axis='x', visible=False)
       axes.set_title(f'layer {layer}, last token {reading}')
       axes.set_xlabel('head')
-  handles = {name: handle for line in grid for axes in line for handle, name in
-             zip(*axes.get_legend_handles_labels(), strict=True)}
-  figure.legend(handles.values(), handles, ncols=4, loc='outside upper center')
-  figure.supylabel('slope of log std against log N', fontsize=8.5)
-  figure.supxlabel('lines: 95 % intervals', fontsize=6.5)
+    line[0].set_ylabel('slope')
+  plots.legend(figure, grid.flat, 4)
   return figure
 
 
@@ -226,4 +273,4 @@ def _guide(axes: Axes) -> None:
   x = np.asarray(lines[0].get_xdata(), float)
   top = max(float(np.asarray(line.get_ydata())[0]) for line in lines)
   axes.plot(x, top * (x / x[0]) ** -0.5, color='black', linewidth=0.9, linestyle=':',
-            label='$N^{-1/2}$')
+            label='1/√N')

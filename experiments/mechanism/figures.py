@@ -1,76 +1,106 @@
 """The figure of interventions on the attention output. Runs without JAX."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.length_generalization.setting import Setting
 from vvlen.reporting import plots
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 
-# Suffix of the arm's name -> (label, colour of Okabe and Ito or Tol, marker).
+# Suffix of the arm's name -> (label, colour of Okabe and Ito or Tol, marker), none of
+# them the look of an arm.
 RESTORED = {
-    'rescaled': ('norm as in training', '#E69F00', 's'),
+    'rescaled': ('norm as in training', '#882255', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
-    'standardized': ('mean and variance as in training', '#D55E00', '^'),
-    'covariance': ('mean and covariance as in training', '#F0E442', 'P'),
+    'standardized': ('mean and variance as in training', '#D55E00', '>'),
+    'covariance': ('mean and covariance as in training', '#999933', 'P'),
+}
+ATTENDED = {
     'reweighted': ('weight of the target as in training', '#8C6D31', '.'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
 }
 IMPOSED = {
     'shifted': ('z-scores of training, mean as at N', '#117733', '<'),
-    'shrunk': ('z-scores of training, variance as at N', '#882255', '>'),
-    'vanished': ('z-scores of training, mean and variance as at N', '#332288', 'o'),
+    'shrunk': ('z-scores of training, variance as at N', '#AA4499', '>'),
+    'vanished': ('z-scores of training, mean and variance as at N', '#332288', 'h'),
 }
 READ = {
-    'refit': ('linear reader fitted at N', '#0072B2', 's'),
-    'refit_strong': ('the same, of strong axes alone', '#AA4499', 'v'),
+    'refit': ('linear reader fitted at N', '#44AA99', 'p'),
+    'refit_strong': ('the same, of strong axes alone', '#CC6677', 'v'),
     'attended_class': ('class with most attention weight', '#999999', 'X'),
 }
-INTERVENTIONS = RESTORED | IMPOSED | READ
+INTERVENTIONS = RESTORED | ATTENDED | IMPOSED | READ
+_GROUPS = {
+    'Moments of the output as in training': RESTORED,
+    'Attention as in training, or ideal': ATTENDED,
+    'Output as in training, with moments of longer inputs': IMPOSED,
+    'Output as it is, read otherwise': READ,
+}
 
 
-def figure(index: Index, trained_up_to: int) -> Figure:
-  """Draws accuracy by length under each intervention, and variance of the output."""
+def figure(index: Index, setting: Setting) -> Figure:
+  """Draws accuracy by length under each intervention, and variance of the output.
+
+  Args:
+    index: from `vvlen.reporting.results.index`.
+    setting: the task and the training.
+  """
   arms = arms_of(index)
   # Older results have no linear readers.
-  groups = [RESTORED, IMPOSED] + [READ] * any('+refit' in key[0] for key in index)
-  drawn = Figure(figsize=(1.0 + 2.0 * (len(groups) + 1), 2.2 * len(arms) + 1.2))
-  panels = drawn.subplots(len(arms), len(groups) + 1, squeeze=False)
-  for (*changed, variance), arm in zip(panels, arms, strict=True):
-    lengths, as_it_is = plots.values(index, arm, 'accuracy')
-    for axes, group in zip(changed, groups, strict=True):
-      for name, (done, colour, marker) in group.items():
-        # These two lines nearly coincide with others ('reweighted', and the unchanged
-        # model), so they are dashed.
-        linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
-        at, values = plots.values(index, f'{arm}+{name}', 'accuracy')
-        if at:
-          plots.draw(axes, at, 100 * values, colour, marker, done, linestyle)
-      plots.draw(axes, lengths, 100 * as_it_is, 'black', '', 'as it is', '--')
-      axes.set(ylim=(0, 103))
-    titles = ('changed', 'z-scores of training', 'read otherwise')
-    for axes, title in zip(changed, titles, strict=False):
-      axes.set_title(f'{ARMS[arm][0]}, {title}')
-    changed[0].set_ylabel('accuracy (%)')
+  groups = {title: group for title, group in _GROUPS.items()
+            if any(key[0].partition('+')[2] in group for key in index)}
+  seeds = plots.over_seeds(plots.seeds_of(index, 'accuracy'))
+  drawn = plots.new(
+      2.3 + 1.85 * len(groups), f'Accuracy if the attention output is changed\n'
+      f'{setting.title}',
+      'Accuracy by number of items N of trained models whose attention output is '
+      'changed, a row for each kind of change and a column for each arm, and variance '
+      f'of the output relative to the shortest N (last row): {seeds}; training lengths '
+      'grey, chance dotted.')
+  parts: Any = drawn.subfigures(len(groups) + 1, 1, height_ratios=[
+      *(1.5 + 0.13 * -(-(len(group) + 2) // 2) for group in groups.values()), 1.75])
+  for part, (title, group) in zip(parts, groups.items(), strict=False):
+    row = part.subplots(1, len(arms), sharey=True, squeeze=False)[0]
+    for axes, arm in zip(row, arms, strict=True):
+      _changed(axes, index, arm, group, setting)
+      axes.set_title(ARMS[arm][0])
+    row[0].set_ylabel('accuracy (%)')
+    part.suptitle(title, fontsize=7.5)
+    plots.legend(part, row, 2)
+  axes = parts[-1].subplots()
+  plots.log_axis(axes)
+  for arm in arms:
     lengths, total = plots.values(index, arm, 'total_variance')
-    variance.set_yscale('log')
-    plots.band(variance, lengths, total / total[:, :1], arm)
-    variance.set(title='Variance of the output,\nrelative to the shortest N')
-    for axes in (*changed, variance):
-      plots.length_axis(axes, trained_up_to)
-      if arm != arms[-1]:
-        axes.set_xlabel('')
-    for axes in changed[1:]:
-      axes.tick_params(labelleft=False)
-  named = {
-      label: handle for axes in panels[0, :-1]
-      for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-  }
-  drawn.legend(
-      named.values(), named, loc='outside lower center', ncols=2,
-      title='bands: 95 % intervals of the mean over seeds; grey: training lengths',
-      title_fontsize=7.5,
-  )
+    plots.band(axes, lengths, total / total[:, :1], arm)
+  axes.set(title='Variance of the output, relative to the shortest N')
+  plots.length_axis(axes, setting.trained_up_to, 11)
+  plots.legend(parts[-1], [axes], 3)
   return drawn
+
+
+def _changed(
+    axes: Axes, index: Index, arm: str, group: Mapping[str, tuple[str, str, str]],
+    setting: Setting,
+) -> None:
+  """Draws the accuracy of an arm under each intervention of a group, and without."""
+  for name, (done, colour, marker) in group.items():
+    # These two lines nearly coincide with others ('reweighted', and the unchanged
+    # model), so they are dashed.
+    linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
+    at, values = plots.values(index, f'{arm}+{name}', 'accuracy')
+    if at:
+      plots.draw(axes, at, 100 * values, colour, marker, done, linestyle)
+  lengths, as_it_is = plots.values(index, arm, 'accuracy')
+  plots.draw(axes, lengths, 100 * as_it_is, 'black', '', 'as it is', '--')
+  axes.set(ylim=(0, 103))
+  if setting.chance:
+    plots.chance(axes, 100 * setting.chance)
+  plots.length_axis(axes, setting.trained_up_to)
+  axes.set_xlabel('')
 
 
 def arms_of(index: Index) -> list[str]:

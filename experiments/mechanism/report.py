@@ -5,6 +5,7 @@ import functools
 from etils import epath
 import numpy as np
 
+from experiments.length_generalization.setting import read_setting
 from experiments.mechanism.answer import answer
 from experiments.mechanism.figures import arms_of, figure, INTERVENTIONS
 from vvlen.reporting import plots, results, run_folder
@@ -40,8 +41,10 @@ def write(workdir: epath.PathLike) -> Report:
   folder = epath.Path(workdir)
   rows = results.read_run(folder, r'\w+', ARMS)
   with run_folder.reading(folder / 'config.json') as stored:
-    trained_up_to = int(stored['config']['trained_config']['train']['max_length'])
+    trained = stored['config']['trained_config']
     trained_step = int(stored['config']['trained_step'])
+  setting = read_setting(trained, rows[0].experiment)
+  trained_up_to = setting.trained_up_to
   index = results.index(rows)
   made = table(index, trained_up_to)
   made = made._replace(
@@ -52,7 +55,7 @@ def write(workdir: epath.PathLike) -> Report:
     tables.append(gain_table(index, trained_up_to))
   with plots.style():
     paths = plots.save(
-        folder / 'figures', {made.name: figure(index, trained_up_to)}
+        folder / 'figures', {made.name: figure(index, setting)}
     )
   tables.append(length_table(index, trained_up_to))
   write_tables(folder, tables)

@@ -14,6 +14,18 @@ from vvlen.reporting import results
 
 # The rows of Figure 1: (anisotropy, LayerNorm, residual).
 ROWS = ((0.0, False, 0.0), (0.0, True, 0.0), (0.5, True, 0.0), (0.5, True, 1.0))
+# (width, row of Figure 1) -> recency probability by layer, as printed in the later
+# version of the paper.
+PUBLISHED = {
+    (16, 'noLN_a0_c0'): (0.5000, 0.5005, 0.0822, 0.0140),
+    (16, 'LN_a0_c0'): (0.5000, 0.5015, 0.5051, 0.5114),
+    (16, 'LN_a0.5_c0'): (0.5000, 0.6382, 0.8002, 0.9079),
+    (16, 'LN_a0.5_c1'): (0.5000, 0.5931, 0.6610, 0.7078),
+    (64, 'noLN_a0_c0'): (0.5000, 0.5000, 0.0069, 0.0001),
+    (64, 'LN_a0_c0'): (0.5000, 0.5000, 0.5000, 0.5000),
+    (64, 'LN_a0.5_c0'): (0.5000, 0.5544, 0.6274, 0.7073),
+    (64, 'LN_a0.5_c1'): (0.5000, 0.5457, 0.5791, 0.6053),
+}
 # Groups of the paper. Their numbers of simulations may be increased later.
 PAPER = ('figure_1', 'figure_3', 'figure_4', 'panels')
 GROUPS = (*PAPER, 'depth', 'norms', 'heads', 'positions', 'map')

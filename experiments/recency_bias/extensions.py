@@ -1,6 +1,7 @@
 """Figures of recency bias that extend the paper. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib import patheffects
 from matplotlib.axes import Axes
@@ -9,10 +10,9 @@ from matplotlib.ticker import MaxNLocator
 import numpy as np
 
 from experiments.recency_bias.cells import POSITIONS, Simulated
+from experiments.recency_bias.figures import published
+from vvlen.reporting import plots
 
-# Okabe and Ito's colours.
-_COLOURS = ('#0072B2', '#E69F00', '#009E73', '#D55E00', '#CC79A7', '#56B4E9')
-_MARKERS = 'os^Dv<'
 _LABEL = 'recency probability'
 
 
@@ -25,37 +25,64 @@ def make(groups: Mapping[str, Sequence[Simulated]]) -> dict[str, Figure]:
 
 def depth(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability by layer and length, and mean logits by token."""
-  figure = Figure(figsize=(7.4, 3.1))
-  *panels, last = figure.subplots(1, 3)
+  counts = dict(sorted((s.cell.num_tokens, s.cell.num_simulations) for s in found))
+  each = ', '.join(f'{count:,} (n = {n})' for n, count in counts.items())
+  longest = max((s for s in found if not s.cell.residual),
+                key=lambda s: s.cell.num_tokens)
+  shortest = min((s for s in found if not s.cell.residual),
+                 key=lambda s: s.cell.num_tokens)
+  n = longest.cell.num_tokens
+  figure = plots.new(
+      5.2, f'Recency probability {_at_end(shortest)} for {shortest.cell.num_tokens} '
+      f'tokens and {_at_end(longest)} for {n}, in layer {longest.cell.num_layers}\n'
+      f'LayerNorm and causal mask, {_common(found)}',
+      'Above, recency probability by layer, a line for each number n of tokens, '
+      'without and with the residual; below, mean logit of the last of '
+      f'{n} tokens by key token j, a line for each of some layers; {each} simulations, '
+      'bands of two standard errors; dotted: no order.')
+  halves: Any = figure.subfigures(2, 1, height_ratios=[1.1, 1])
+  upper, lower = halves
+  panels = upper.subplots(1, 2, sharey=True)
   for axes, residual in zip(panels, (0.0, 1.0), strict=True):
     own = [s for s in found if s.cell.residual == residual]
     for i, s in enumerate(own):
       _by_layer(axes, s, i, f'n = {s.cell.num_tokens}', marker=False)
     axes.set(title='residual' if residual else 'no residual', ylim=(0.48, 1.01))
-    axes.set_xscale('log', base=2)
-    axes.xaxis.set_major_formatter('{x:g}')
+    plots.doubling_axis(axes)
+    plots.chance(axes, 0.5, 'no order')
   panels[0].set_ylabel(_LABEL)
-  panels[0].legend()
-  longest = max((s for s in found if not s.cell.residual),
-                key=lambda s: s.cell.num_tokens)
-  n = longest.cell.num_tokens
+  plots.legend(upper, panels[:1], 5)
+  last = lower.subplots()
   layers = [2**k for k in range(12) if 2**k <= longest.cell.num_layers]
-  for i, layer in enumerate(layers):
-    last.plot(np.arange(1, n), longest.arrays['last_row'][layer - 1, :-1],
-              color=_COLOURS[i % 6], label=f'layer {layer}')
-  last.set(title=f'token {n}, no residual', xlabel='token j', ylabel='mean logit')
-  last.set_xscale('log', base=2)
-  last.xaxis.set_major_formatter('{x:g}')
-  last.legend(fontsize=6.5)
-  counts = dict(sorted((s.cell.num_tokens, s.cell.num_simulations) for s in found))
-  each = ', '.join(f'{count:,} (n = {n})' for n, count in counts.items())
-  _describe(figure, found, f'simulations: {each}')
+  for i, layer in enumerate(plots.spread_out(layers)):
+    mean, error = (longest.arrays[name][layer - 1, :-1]
+                   for name in ('last_row', 'last_row_error'))
+    j = np.arange(1, n)
+    last.plot(j, mean, color=plots.LOOKS[i][0], label=f'layer {layer}', linewidth=0.9)
+    last.fill_between(j, mean - 2 * error, mean + 2 * error, color=plots.LOOKS[i][0],
+                      alpha=0.18, linewidth=0)
+  last.set(title=f'query token {n}, no residual', xlabel='key token j',
+           ylabel='mean logit')
+  plots.doubling_axis(last, 10)
+  plots.legend(lower, [last], 5)
   return figure
 
 
 def norms(found: Sequence[Simulated]) -> Figure:
   """Draws RMSNorm and LayerNorm, and their difference."""
-  figure = Figure(figsize=(6.4, 2.9))
+  pairs: dict[tuple[int, float], list[Simulated]] = {}
+  for s in found:
+    pairs.setdefault((s.cell.width, s.cell.residual), []).append(s)
+  most = max((np.abs(np.subtract(*(s.by_layer('recency_probability') for s in pair)))
+              .max() for pair in pairs.values() if len(pair) == 2), default=np.nan)
+  figure = plots.new(
+      3.3, f'RMSNorm and LayerNorm differ by {most:.3f} or less in recency probability'
+      f'\ncausal mask, {_common(found)}',
+      'On the left, recency probability by layer, a colour for each width d, with and '
+      'without the residual, full lines for LayerNorm and dotted ones for RMSNorm, '
+      'with bands of two standard errors, crosses what the paper prints for LayerNorm; '
+      'on the right, RMSNorm minus LayerNorm in thousandths, with bars of two standard '
+      'errors.')
   left, right = figure.subplots(1, 2)
   settings = list(dict.fromkeys((s.cell.width, s.cell.residual) for s in found))
   for i, (width, residual) in enumerate(settings):
@@ -65,6 +92,9 @@ def norms(found: Sequence[Simulated]) -> Figure:
     for layer, s in pair.items():
       _by_layer(left, s, i, label if layer == 'causal' else '',
                 linestyle='-' if layer == 'causal' else ':')
+      if printed := published(s):
+        left.plot(range(1, len(printed) + 1), printed, color='black', marker='x',
+                  linestyle='', zorder=3, label='paper' if i == 0 else '_paper')
     if len(pair) == 2:
       values, errors = (
           [s.by_layer(f'recency_probability{suffix}') for s in pair.values()]
@@ -73,68 +103,89 @@ def norms(found: Sequence[Simulated]) -> Figure:
       layers = 1 + np.arange(len(values[0]))
       # As if the two were independent; they share tokens, so the bars are too wide.
       aside = 0.06 * (i - (len(settings) - 1) / 2)
-      right.errorbar(
-          layers + aside, 1e3 * (values[1] - values[0]), 2e3 * np.hypot(*errors),
-          color=_COLOURS[i % 6], fmt=_MARKERS[i % 6],
-      )
+      colour, marker = plots.LOOKS[i % len(plots.LOOKS)]
+      right.errorbar(layers + aside, 1e3 * (values[1] - values[0]),
+                     2e3 * np.hypot(*errors), color=colour, fmt=marker)
   left.plot([], [], color='black', label='LayerNorm')
   left.plot([], [], color='black', linestyle=':', label='RMSNorm')
-  left.set(ylabel=_LABEL)
-  left.legend(fontsize=6.5)
+  left.set(title=_LABEL)
   right.axhline(0, color='black', linewidth=0.8)
-  right.set(xlabel='layer', ylabel='difference, thousandths',
-            title='RMSNorm − LayerNorm')
+  right.set(xlabel='layer', title='RMSNorm − LayerNorm, thousandths')
   right.xaxis.set_major_locator(MaxNLocator(integer=True))
-  _describe(figure, found)
+  plots.legend(figure, [left], 4)
   return figure
 
 
 def heads(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability by layer and number of heads."""
-  figure = Figure(figsize=(6.0, 2.9))
+  figure = plots.new(
+      2.9, f'Recency probability by number of heads h\nLayerNorm and causal mask, '
+      f'{_common(found)}',
+      'Recency probability by layer, a line for each number h of heads, whose queries '
+      'and keys share a projection (left) or have one each (right), with bands of two '
+      'standard errors; dotted: no order.')
   panels = figure.subplots(1, 2, sharey=True)
   for axes, tied in zip(panels, (True, False), strict=True):
     for i, s in enumerate(s for s in found if s.cell.tied == tied):
       _by_layer(axes, s, i, f'h = {s.cell.num_heads}')
     axes.set_title('queries and keys have one projection' if tied
                    else 'queries and keys have two')
+    plots.chance(axes, 0.5, 'no order')
   panels[0].set_ylabel(_LABEL)
-  panels[0].legend()
-  _describe(figure, found, 'h heads')
+  plots.legend(figure, panels[:1], 6)
   return figure
 
 
 def positions(found: Sequence[Simulated]) -> Figure:
   """Draws the biases of the mask and of rotary positions, alone and together."""
-  figure = Figure(figsize=(7.0, 3.1))
-  left, *rows = figure.subplots(1, 3)
-  for i, (layer, label) in enumerate(POSITIONS.items()):
-    for s in (s for s in found if s.cell.layer == layer):
-      isotropic = s.cell.anisotropy == 0
-      _by_layer(left, s, i, '' if isotropic else label,
-                linestyle=':' if isotropic else '-')
-      if not isotropic:
-        for axes, at in zip(rows, (0, -1), strict=True):
-          row = s.arrays['last_row'][at, :-1]
-          # Wide and pale, as the line with the mask may cover it.
-          style = {'linewidth': 4, 'alpha': 0.4} if 'unmasked' in layer else {}
-          axes.plot(np.arange(1, len(row) + 1), row, color=_COLOURS[i], label=label,
-                    **style)
-  anisotropy = max(s.cell.anisotropy for s in found)
-  left.set(ylabel=_LABEL, title=f'α = {anisotropy:g}; dotted: α = 0')
+  alphas = sorted({s.cell.anisotropy for s in found})
   n, num_layers = found[0].cell.num_tokens, found[0].cell.num_layers
-  for axes, at in zip(rows, (1, num_layers), strict=True):
-    axes.set(title=f'last token of {n}, layer {at}', xlabel='token j',
-             ylabel='mean logit')
-  figure.legend(*rows[0].get_legend_handles_labels(), loc='outside upper center',
-                ncols=4)
-  _describe(figure, found)
+  ends = {s.cell.layer: _at_end(s) for s in found if s.cell.anisotropy == alphas[-1]}
+  short = {'causal': 'the mask', 'rotary_unmasked': 'rotary positions',
+           'rotary': 'both', 'unmasked': 'neither'}
+  first, *others = (
+      f'{ends[kind]} by {name}' for kind, name in short.items() if kind in ends)
+  figure = plots.new(
+      4.6, f'Recency probability in layer {num_layers}, α = {alphas[-1]:g}: {first}'
+      f'{"," * bool(others)}\n{", ".join(others)}\n'
+      f'LayerNorm, {_common(found)}',
+      'Above, recency probability by layer, a line for each combination of causal '
+      'mask and rotary positions, a panel for each anisotropy α, with bands of two '
+      f'standard errors; below, mean logit of the last of {n} tokens by key token j in '
+      f'the first and in the last layer, at α = {alphas[-1]:g}; dotted: no order.')
+  grid = figure.subplots(2, max(2, len(alphas)), sharey='row', squeeze=False)
+  for axes, alpha in zip(grid[0], alphas, strict=False):
+    for i, layer in enumerate(POSITIONS):
+      for s in found:
+        if (s.cell.layer, s.cell.anisotropy) == (layer, alpha):
+          _by_layer(axes, s, i, POSITIONS[layer],
+                    linestyle='--' if 'unmasked' in layer else '-')
+    axes.set(title=f'α = {alpha:g}')
+    plots.chance(axes, 0.5, 'no order')
+  grid[0, 0].set_ylabel(_LABEL)
+  for axes, at in zip(grid[1], (1, num_layers), strict=False):
+    for i, kind in enumerate(POSITIONS):
+      for s in found:
+        if (s.cell.layer, s.cell.anisotropy) == (kind, alphas[-1]):
+          row = s.arrays['last_row'][at - 1, :-1]
+          axes.plot(np.arange(1, len(row) + 1), row, color=plots.LOOKS[i][0],
+                    marker=plots.LOOKS[i][1], markevery=(3 * i, 12),
+                    label=POSITIONS[kind],
+                    linestyle='--' if 'unmasked' in kind else '-')
+    axes.set(title=f'query token {n}, layer {at}, α = {alphas[-1]:g}',
+             xlabel='key token j')
+  grid[1, 0].set_ylabel('mean logit')
+  plots.legend(figure, grid[0, :1], 3)
   return figure
 
 
 def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability over (α, d), with lines of equal e^{−(1−α)√d}."""
-  figure = Figure(figsize=(6.6, 3.1))
+  figure = plots.new(
+      2.9, f'Recent tokens are favoured where exp(−(1−α)√d) is not small\n'
+      f'LayerNorm and causal mask, {_common(found)}',
+      'Recency probability over anisotropy α and width d, as colour, in layer 2 and in '
+      'the last layer; white: lines of equal exp(−(1−α)√d).')
   widths = sorted({s.cell.width for s in found})
   alphas = sorted({s.cell.anisotropy for s in found})
   at = {(s.cell.width, s.cell.anisotropy): s.by_layer('recency_probability')
@@ -148,41 +199,41 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
     mesh = axes.pcolormesh(alphas, widths, grid, vmin=0.5, vmax=1, cmap='viridis',
                            shading='nearest')
     axes.set_yscale('log', base=2)
-    axes.yaxis.set_major_formatter('{x:g}')
+    axes.yaxis.set_major_formatter('{x:,g}')
     fine = np.linspace(min(alphas), max(alphas), 200)[None]
     high = np.geomspace(min(widths), max(widths), 200)[:, None]
-    decades = (-10, -8, -6, -4, -3, -2, -1)
+    decades = (-8, -6, -4, -3, -2, -1)
     lines = axes.contour(
         fine[0], high[:, 0], -(1 - fine) * np.sqrt(high) / np.log(10), levels=decades,
         colors='white', linewidths=0.8, linestyles='-',
     )
-    labels = axes.clabel(lines, fontsize=6.5, fmt=lambda x: f'$10^{{{x:.0f}}}$')
+    labels = axes.clabel(lines, fontsize=plots.SMALLEST,
+                         fmt=lambda x: plots.short_number(float(f'1e{x:.0f}')))
     for drawn in (lines, *labels):
       drawn.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground='0.3')])
     axes.grid(False)
     axes.set(xlabel='anisotropy α', title=f'layer {layer}')
   panels[0].set_ylabel('width d')
   figure.colorbar(mesh, ax=panels, label=_LABEL)
-  lines = 'white: lines of equal $e^{-(1-\\alpha)\\sqrt{d}}$'
-  _describe(figure, found, lines, bands='')
   return figure
 
 
-def _describe(
-    figure: Figure, found: Sequence[Simulated], *more: str,
-    bands: str = 'bands and bars: two standard errors',
-) -> None:
-  """Writes the settings that all simulations of a figure share below it."""
+def _at_end(s: Simulated) -> str:
+  """Returns recency probability in the last layer, in words."""
+  return f'{s.by_layer("recency_probability")[-1]:.2f}'
+
+
+def _common(found: Sequence[Simulated]) -> str:
+  """Returns the settings that all simulations of a figure share."""
   common = lambda name, of, form='': [
       f'{name}{value:{form}}' for value in {of(s.cell) for s in found}
   ]
-  facts = [x for x in (
+  facts = (
       common('n = ', lambda c: c.num_tokens), common('d = ', lambda c: c.width),
       common('α = ', lambda c: c.anisotropy, 'g'),
-      common('simulations: ', lambda c: c.num_simulations, ','),
-  ) if len(x) == 1]
-  text = '; '.join([', '.join(x for x, in facts), *more, *([bands] if bands else [])])
-  figure.supxlabel(text, fontsize=7)
+      [f'{x} simulations' for x in common('', lambda c: c.num_simulations, ',')],
+  )
+  return ', '.join(x for fact in facts if len(fact) == 1 for x in fact)
 
 
 def _by_layer(
@@ -192,9 +243,10 @@ def _by_layer(
   """Draws recency probability by layer, with a band of two standard errors."""
   values, error = (s.by_layer(f'recency_probability{x}') for x in ('', '_error'))
   layers = np.arange(1, len(values) + 1)
-  axes.plot(layers, values, color=_COLOURS[i % 6], linestyle=linestyle, label=label,
-            marker=_MARKERS[i % 6] if marker else '')
-  axes.fill_between(layers, values - 2 * error, values + 2 * error,
-                    color=_COLOURS[i % 6], alpha=0.18, linewidth=0)
+  colour, symbol = plots.LOOKS[i % len(plots.LOOKS)]
+  axes.plot(layers, values, color=colour, linestyle=linestyle, label=label,
+            marker=symbol if marker else '')
+  axes.fill_between(layers, values - 2 * error, values + 2 * error, color=colour,
+                    alpha=0.18, linewidth=0)
   axes.set_xlabel('layer')
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))

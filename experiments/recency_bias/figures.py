@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 import numpy as np
 
-from experiments.recency_bias.cells import setting, Simulated
+from experiments.recency_bias.cells import PUBLISHED, row_name, setting, Simulated
+from vvlen.reporting import plots
 from vvlen.theory.recency import h
 
 _COLOURS = 'viridis'
+_ERRORS = 40  # standard errors that a colour scale spans at least
 
 
 def make(
@@ -34,73 +36,94 @@ def make(
 def heat_maps(rows: Sequence[Simulated]) -> Figure:
   """Draws the mean logits of every layer, a row of panels for each setting.
 
-  Entries above the diagonal are blank. The colour scale of a panel ends at the largest
-  mean off the diagonal: the diagonal is much larger and would hide the differences.
+  Entries above the diagonal are blank. The panels of a row share one colour scale. It
+  ends at the largest mean off the diagonal, as the diagonal is much larger and would
+  hide the differences; and it spans `_ERRORS` standard errors or more, so that what is
+  noise has one colour.
   """
   cell = rows[0].cell
-  figure = Figure(figsize=(1.55 * cell.num_layers + 1.1, 1.5 * len(rows) + 0.9))
+  known = any(map(published, rows))
+  figure = plots.new(
+      1.16 * len(rows) + 1.0,
+      f'Mean logit of each key token j for each query token i, d = {cell.width}\n'
+      'above 0.5, recency probability RP says that recent tokens are favoured',
+      f'Mean attention logit by query i and key j over {cell.num_simulations:,} '
+      f'simulations of n = {cell.num_tokens} tokens of width d = {cell.width}, a row '
+      'for each setting and a column for each layer; masked entries are blank, the '
+      'colour scale of a row ends at its largest mean off the diagonal and spans at '
+      f'least {_ERRORS} standard errors; in each panel the recency probability'
+      + (', and in brackets what the paper prints' if known else '') + '.')
   panels = figure.subplots(len(rows), cell.num_layers, squeeze=False)
   n = cell.num_tokens
   off_diagonal = np.tri(n, k=-1, dtype=bool)
   for line, row in zip(panels, rows, strict=True):
     probability = row.by_layer('recency_probability')
+    printed = published(row)
+    means, errors = row.arrays['mean'], row.arrays['standard_error']
+    low, high = scale(means[:, off_diagonal], errors[:, off_diagonal])
     for layer, axes in enumerate(line):
-      mean = row.arrays['mean'][layer]
-      error = row.arrays['standard_error'][layer][off_diagonal].max()
-      low, high = mean[off_diagonal].min(), mean[off_diagonal].max()
-      axes.imshow(
-          np.where(np.tri(n, dtype=bool), mean, np.nan), cmap=_COLOURS, vmin=low,
-          vmax=high, extent=(0.5, n + 0.5, n + 0.5, 0.5),
+      picture = axes.imshow(
+          np.where(np.tri(n, dtype=bool), means[layer], np.nan), cmap=_COLOURS,
+          vmin=low, vmax=high, extent=(0.5, n + 0.5, n + 0.5, 0.5),
       )
-      digits = int(np.clip(np.ceil(1 - np.log10(max(high - low, 1e-9))), 1, 6))
-      error_digits = int(np.clip(np.ceil(-np.log10(max(error, 1e-9))), 1, 9))
-      axes.text(
-          n + 0.4, 0.6,
-          f'RP {probability[layer]:.4f}\n{low:.{digits}f} to {high:.{digits}f}\n'
-          f'± {error:.{error_digits}f}'.replace('-', '−'),
-          ha='right', va='top', fontsize=5.6,
-      )
+      words = f'RP {probability[layer]:.4f}'
+      if printed and layer < len(printed):
+        words += f'\n({printed[layer]:.4f})'
+      axes.text(n + 0.4, 0.6, words, ha='right', va='top', fontsize=plots.SMALLEST)
       axes.grid(False)
       axes.spines[['left', 'bottom']].set_visible(False)
-      axes.set_xticks([1, n // 2, n])
-      axes.set_yticks([1, n // 2, n])
-      axes.tick_params(length=0, labelsize=6.5)
+      axes.set_xticks([1, n // 2, n] if row is rows[-1] else [])
+      axes.set_yticks([1, n // 2, n] if layer == 0 else [])
+      axes.tick_params(length=0)
       if row is rows[0]:
         axes.set_title(f'layer {layer + 1}')
     what = setting(row.cell).replace(', ', '\n')
-    line[0].set_ylabel(f'{what}\n\ntoken i', fontsize=7)
+    line[0].set_ylabel(f'{what}\n\ntoken i')
+    bar = figure.colorbar(picture, ax=line, extend='max', aspect=12, pad=0.02)
+    bar.locator = MaxNLocator(4)
+    bar.update_ticks()
   for axes in panels[-1]:
-    axes.set_xlabel('token j', fontsize=7)
-  bar = figure.colorbar(
-      ScalarMappable(Normalize(0, 1), _COLOURS), ax=panels, shrink=0.5, aspect=30,
-      ticks=[0, 1],
-  )
-  bar.ax.set_yticklabels(['lowest', 'highest\noff the\ndiagonal'], fontsize=6.5)
-  figure.supxlabel(
-      f'Mean logit $S_{{ij}}$ of {cell.num_simulations:,} simulations, n = {n}, '
-      f'd = {cell.width}; masked entries blank.\nIn each panel: recency probability, '
-      'range off the diagonal, largest standard error there.',
-      fontsize=6.5,
-  )
+    axes.set_xlabel('token j')
   return figure
+
+
+def published(row: Simulated) -> tuple[float, ...]:
+  """Returns the recency probabilities by layer that the paper prints, () if none."""
+  cell = row.cell
+  if cell.layer != 'causal' or (cell.num_tokens, cell.num_heads) != (10, 1):
+    return ()
+  name = row_name(cell.anisotropy, cell.layer_norm, cell.residual)
+  return PUBLISHED.get((cell.width, name), ())
+
+
+def scale(means: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
+  """Returns the ends of a colour scale: of all means, `_ERRORS` errors apart or more.
+
+  Where the means span less, they are in its middle.
+  """
+  low, high = float(np.min(means)), float(np.max(means))
+  widen = max(0.0, _ERRORS * float(np.max(errors)) - (high - low)) / 2
+  return low - widen, high + widen
 
 
 def curves(config: Mapping[str, Any], residual: float) -> Figure:
   """Draws h(j), the dependence of layer-2 logits on the key j, for each anisotropy."""
-  figure = Figure(figsize=(4.2, 3.0))
-  axes = figure.subplots()
   n, width = config['num_tokens'], config['width']
+  more = f', residual {residual:g} in units of Z' if residual else ''
+  figure = plots.new(
+      3.0, 'The logits of layer 2 rise with the key token j\n'
+      f'closed form for large d, at d = {width}{more}',
+      'h(j), the factor through which the closed form of the logits of layer 2 depends '
+      f'on the key token j, a line for each anisotropy α, at width {width}{more}.')
+  axes = figure.subplots()
   shades = np.linspace(0, 0.85, len(config['anisotropies']))
-  for alpha, shade in zip(config['anisotropies'], shades, strict=True):
+  for i, (alpha, shade) in enumerate(
+      zip(config['anisotropies'], shades, strict=True)):
     axes.plot(
-        range(1, n + 1), h(n, width, alpha, residual), marker='o',
+        range(1, n + 1), h(n, width, alpha, residual), label=f'α = {alpha:g}',
+        marker=plots.LOOKS[i % len(plots.LOOKS)][1],
         color=ScalarMappable(cmap=_COLOURS).to_rgba(shade, norm=False),
-        label=f'α = {alpha:g}',
     )
-  axes.set(
-      xlabel='token j', ylabel='h(j)',
-      title=f'closed form, layer 2, d = {width}'
-            + (f', residual {residual:g} in units of Z' if residual else ''),
-  )
-  axes.legend()
+  axes.set(xlabel='token j', ylabel='h(j)')
+  plots.legend(figure, [axes], 5)
   return figure

@@ -12,6 +12,7 @@ from experiments.recency_bias.cells import (
   make_cells,
   PAPER,
   path_of,
+  PUBLISHED,
   read_arrays,
   row_name,
   setting,
@@ -22,18 +23,6 @@ from vvlen.reporting.page import Report
 from vvlen.reporting.tables import number, Table, write_tables
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
-# (width, row of Figure 1) -> recency probability by layer, as printed in the later
-# version of the paper.
-PUBLISHED = {
-    (16, 'noLN_a0_c0'): (0.5000, 0.5005, 0.0822, 0.0140),
-    (16, 'LN_a0_c0'): (0.5000, 0.5015, 0.5051, 0.5114),
-    (16, 'LN_a0.5_c0'): (0.5000, 0.6382, 0.8002, 0.9079),
-    (16, 'LN_a0.5_c1'): (0.5000, 0.5931, 0.6610, 0.7078),
-    (64, 'noLN_a0_c0'): (0.5000, 0.5000, 0.0069, 0.0001),
-    (64, 'LN_a0_c0'): (0.5000, 0.5000, 0.5000, 0.5000),
-    (64, 'LN_a0.5_c0'): (0.5000, 0.5544, 0.6274, 0.7073),
-    (64, 'LN_a0.5_c1'): (0.5000, 0.5457, 0.5791, 0.6053),
-}
 # The published numbers are of as many simulations; their standard error follows.
 _PUBLISHED_SIMULATIONS = 10_000_000
 

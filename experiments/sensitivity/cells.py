@@ -42,6 +42,7 @@ class Setting(NamedTuple):
   task: str = ''
   trained_up_to: int = 16  # the longest training length
   against: str | None = 'base'  # the cell with whose gain its gain is compared
+  words: str = ''  # what it changes in base, for figures
 
 
 class Cell(NamedTuple):

@@ -6,23 +6,26 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 import numpy as np
 
 from experiments.sensitivity.cells import Cell, MECHANISM, Setting
 from experiments.sensitivity.tuned import Tuned
+from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import number
 from vvlen.statistics import PairedTest, rank_correlation
 
 TITLES = dict(zip(MECHANISM, (
-    'weight of the target', 'norm of the attention output',
-    'distance of the normalized\noutput from training',
+    'weight of the target', 'norm of the\nattention output',
+    'distance of the\nnormalized output\nfrom training',
 ), strict=True))
 _LINES: Any = ('-', '--', ':', '-.')
 _LOOK: Any = {
     'color': ARMS[TREATED][1], 'marker': ARMS[TREATED][2], 'linestyle': '',
 }
+_HELPS, _HURTS = '#d6e6f4', '#fce3cf'  # blue and orange, behind cells where LN is found
 
 
 def gains(
@@ -42,56 +45,85 @@ def gains(
   family = [cell for cell in cells if cell.in_family]
   tasks = list(dict.fromkeys(_task(settings, c.name) for c in family))
   counts = [
-      len({name for name in (*(c.name for c in family), *(tuned or ()))
-           if _task(settings, name) == task}) + 1
+      max(5, len({name for name in (*(c.name for c in family), *(tuned or ()))
+                  if _task(settings, name) == task}) + 1)
       for task in tasks
   ]
-  drawn = Figure(figsize=(7.0, 1.3 + 0.26 * sum(counts) + 0.5 * len(tasks)))
+  found = [cell.comparison.primary.mean_difference for cell in family
+           if cell.found and cell.comparison.primary]
+  helps, hurts = sum(x > 0 for x in found), sum(x < 0 for x in found)
+  seeds = max((cell.comparison.primary.num_pairs for cell in family
+               if cell.comparison.primary), default=0)
+  treated = ARMS[TREATED][0]
+  drawn = plots.new(
+      1.5 + 0.2 * sum(counts) + 0.5 * len(tasks),
+      f'{treated} helps in {helps} and hurts in {hurts} of {len(family)} settings'
+      f'\n{", ".join(filter(None, tasks))}: accuracy beyond the training lengths',
+      f'Accuracy beyond the training lengths of {treated} and of std. minus that of '
+      'the Baseline, paired over seeds: on the left a setting a line, beside its name '
+      'the accuracy of the Baseline in %, on the right by training step: mean over '
+      f'{seeds} seeds with 95 % intervals, of {treated} on the left corrected by Holm '
+      f'over all settings; filled and shaded where {treated} is ahead (blue) or behind '
+      '(orange) with p Holm below .05; std. and what stands below a line are not '
+      'tested.')
   panels = drawn.subplots(
-      len(tasks), 2, squeeze=False, width_ratios=[1.2, 1],
-      height_ratios=[n + 1 for n in counts],
-  )
-  names: list[str] = []
+      len(tasks), 2, squeeze=False, sharex='col', height_ratios=[n + 1 for n in counts])
+  styles: dict[str, Any] = {}
   for task, (left, right) in zip(tasks, panels, strict=True):
     own = [cell for cell in cells if _task(settings, cell.name) == task]
     best = {name: each for name, each in (tuned or {}).items()
             if _task(settings, name) == task}
-    _by_cell(left, own, best, task)
-    names += _along_training(right, own, len(names))
+    _by_cell(left, own, best, settings)
+    left.set_title(f'{task}, after {_steps(own)} steps'.removeprefix(', '), loc='right')
+    _along_training(right, own, settings, styles)
+    right.set_title(f'{task}, during training'.removeprefix(', '))
+    for axes in (left, right):
+      axes.tick_params(labelbottom=True)
+  ends = np.array([axes.get_ylim() for axes in panels[:, 1]])
+  ticks = sorted({tick for axes in panels[:, 1] for line in axes.lines
+                  if len(line.get_xdata()) and line.get_marker() != 'None'
+                  for tick in line.get_xdata()})
+  for axes in panels[:, 1]:
+    axes.set_ylim(ends[:, 0].min(), ends[:, 1].max())
+    axes.set_xscale('log')
+    axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks], rotation=30)
+    axes.minorticks_off()
+  panels[-1, 0].set_xlabel('arm − Baseline (points)\n← hurts    helps →')
+  panels[-1, 1].set_xlabel('steps')
   arms = [arm for arm in ARMS if any(c.comparison.treated == arm for c in cells)]
   handles = [
       Line2D([], [], color=ARMS[arm][1], marker=ARMS[arm][2], label=ARMS[arm][0],
              markerfacecolor='white', linestyle='')
       for arm in arms
   ] + [
-      Line2D([], [], color='black', linestyle=_LINES[i % len(_LINES)], label=name)
-      for i, name in enumerate(names)
-  ]
-  legend = drawn.legend(
-      handles=handles, fontsize=7, ncols=6, loc='outside lower center',
-      title_fontsize=7.5,
-      title='mean accuracy beyond the training lengths, of the Baseline in %; 95 % '
-            f'intervals, of {ARMS[TREATED][0]} on the left\ncorrected by Holm over the '
-            'cells, others uncorrected; filled, and it helps (green) or hurts (red): '
-            'p Holm < .05;\n'
-            'std. and what stands below a line are not tested',
-  )
-  legend.get_title().set_multialignment('center')
+      Line2D([], [], color='black', linestyle=style, label=words)
+      for words, style in styles.items()
+  ] + [Patch(color=_HELPS, label=f'{treated} ahead'),
+       Patch(color=_HURTS, label=f'{treated} behind')]
+  drawn.legend(handles=handles, ncols=3, loc='outside lower center')
   return drawn
 
 
+def _steps(cells: Sequence[Cell]) -> str:
+  steps = sorted({c.step for c in cells if c.in_family and c.comparison.primary})
+  return ' or '.join(f'{step:,}' for step in steps)
+
+
 def _by_cell(
-    axes: Axes, cells: Sequence[Cell], tuned: Mapping[str, Tuned], task: str
+    axes: Axes, cells: Sequence[Cell], tuned: Mapping[str, Tuned],
+    settings: Mapping[str, Setting],
 ) -> None:
   """Draws one line per cell, in descending order of gain, then those of tuned rates."""
   family = [c for c in cells if c.in_family and c.comparison.primary]
   order = sorted(family, key=lambda c: -_gain(c))
   names = [cell.name for cell in order]
   steps = {cell.name: cell.step for cell in family}
-  labels = [f'{c.name}   {number(c.comparison.primary_means[1], ".0f")}' for c in order]
+  labels = [f'{_words(settings, c.name)}   '
+            f'{number(c.comparison.primary_means[1], ".0f")}' for c in order]
   for name, each in tuned.items():
     _interval(axes, len(labels), each, markerfacecolor='white', **_LOOK)
-    labels.append(f'{name}, best rates   {number(each.means[1], ".0f")}')
+    labels.append(f'{_words(settings, name)}, best rates   '
+                  f'{number(each.means[1], ".0f")}')
   if tuned:
     axes.axhline(len(names) - 0.5, color='black', linewidth=0.5)
   for cell in cells:
@@ -105,15 +137,12 @@ def _by_cell(
         markerfacecolor=ARMS[arm][1] if found else 'white',
     )
     if found:
-      helps = test.mean_difference > 0
-      axes.axhspan(y - 0.5, y + 0.5, color='#d4efe3' if helps else '#fadfd0', zorder=0)
+      axes.axhspan(y - 0.5, y + 0.5, zorder=0, linewidth=0,
+                   color=_HELPS if test.mean_difference > 0 else _HURTS)
   axes.axvline(0, color='black', linewidth=0.8)
   axes.set_yticks(range(len(labels)), labels)
   axes.set_ylim(len(labels) - 0.4, -0.6)
   axes.grid(visible=False, axis='y')
-  after = ' or '.join(f'{step:,}' for step in sorted(set(steps.values())))
-  axes.set(xlabel='← hurts    arm − Baseline (points)    helps →',
-           title=f'{task}, after {after} steps' if task else f'After {after} steps')
 
 
 def _interval(axes: Axes, y: float, of: PairedTest | Tuned, **look: Any) -> None:
@@ -125,14 +154,18 @@ def _interval(axes: Axes, y: float, of: PairedTest | Tuned, **look: Any) -> None
   )
 
 
-def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
-  """Draws the cells that are measured at many steps, and returns their names."""
+def _along_training(
+    axes: Axes, cells: Sequence[Cell], settings: Mapping[str, Setting],
+    styles: dict[str, Any],
+) -> None:
+  """Draws the cells that are measured at many steps; adds their lines to `styles`."""
   steps_of = {c.name: {d.step for d in cells if d.name == c.name} for c in cells}
   # All cells share a few steps; those that have more are drawn.
   most = min(3, max(map(len, steps_of.values()), default=0))
   names = [name for name, steps in steps_of.items() if len(steps) >= most]
-  ticks = set()
-  for i, name in enumerate(names):
+  for name in names:
+    words = _words(settings, name)
+    styles.setdefault(words, _LINES[len(styles) % len(_LINES)])
     for arm in ARMS:
       points = [
           (c.step, c.comparison.primary, c.found) for c in cells
@@ -141,22 +174,15 @@ def _along_training(axes: Axes, cells: Sequence[Cell], seen: int) -> list[str]:
       if not points:
         continue
       at, tests, found = zip(*points, strict=True)
-      ticks |= set(at)
       look: Any = {'color': ARMS[arm][1], 'marker': ARMS[arm][2]}
       gains = [test.mean_difference for test in tests]
-      axes.plot(at, gains, linestyle=_LINES[(seen + i) % len(_LINES)],
-                markerfacecolor='white', **look)
+      axes.plot(at, gains, linestyle=styles[words], markerfacecolor='white', **look)
       axes.plot(at, np.where(found, gains, np.nan), linestyle='', **look)
       axes.fill_between(
           at, [test.ci_low for test in tests], [test.ci_high for test in tests],
           color=ARMS[arm][1], alpha=0.12, linewidth=0,
       )
   axes.axhline(0, color='black', linewidth=0.8)
-  axes.set(xscale='log', xlabel='steps', ylabel='arm − Baseline\n(points)',
-           title='Along training')
-  axes.set_xticks(sorted(ticks), [f'{tick:,}' for tick in sorted(ticks)], rotation=30)
-  axes.minorticks_off()
-  return names
 
 
 def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
@@ -167,75 +193,74 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
     settings: {name of a cell: setting}; the upper row shows the task of base.
 
   Returns:
-    The figure: above, a point per cell, numbered if p Holm < .05; below, for each
-    cell, the rank correlation over its seeds.
+    The figure: above, a point per cell, filled if p Holm < .05; below, for each cell,
+    the rank correlation over its seeds.
   """
   family = sorted((
       cell for cell in cells if cell.in_family
       and cell.comparison.treated == TREATED and cell.comparison.primary
   ), key=lambda cell: -_gain(cell))
   task = _task(settings, 'base')
-  same = {str(i): cell for i, cell in enumerate(family, 1)
-          if _task(settings, cell.name) == task}
-  drawn = Figure(figsize=(7.0, 3.9 + 0.19 * len(family)))
+  same = [cell for cell in family if _task(settings, cell.name) == task]
+  drawn = plots.new(
+      3.2 + 0.17 * len(family), 'Does the gain of LN go with what LN changes?'
+      + f'\n{task}: {len(same)} settings above, their seeds below' * bool(task),
+      'Gain of LN in accuracy beyond the training lengths against what LN changes in '
+      f'weight of the target, norm of the output and its distance from training: above '
+      f'a point for each setting{" of " * bool(task)}{task}, filled where p Holm is '
+      'below .05; below, for each setting, with its gain in points, the rank '
+      'correlation of both over its seeds, with 95 % intervals; settings share their '
+      'seeds, so this describes and tests nothing.')
   panels = drawn.subplots(2, len(TITLES), sharey='row',
-                          height_ratios=[2.2, 0.6 + 0.19 * len(family)])
+                          height_ratios=[1.6, 0.5 + 0.17 * len(family)])
   for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
-    _over_cells(above, same, metric)
+    rank = _over_cells(above, same, metric)
     _over_seeds(below, family, metric)
-    above.set_title(title, pad=14)
-  names = [f'{cell.name}  {number(_gain(cell), "+.1f")}  {i}'
-           for i, cell in enumerate(family, 1)]
+    above.set_title(title + f'\ncorrelation {number(rank, ".2f")}'
+                    * bool(np.isfinite(rank)))
+  task_of = lambda name: _task(settings, name)
+  names = [
+      (f'{task_of(cell.name)}, ' if task_of(cell.name) != task else '')
+      + f'{_words(settings, cell.name)}  {number(_gain(cell), "+.1f")}'
+      for cell in family]
   panels[1, 0].set_yticks(range(len(names)), names)
   panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
   panels[0, 0].set_ylabel('gain of LN (points)')
-  drawn.supxlabel(
-      f'above: a point a cell of {task}, filled where p Holm < .05; below: a cell, its '
-      'gain and its number, and over its seeds,\nof the change with the gain, 95 % '
-      'intervals. Cells share their seeds: this describes and tests nothing.',
-      fontsize=7,
-  )
   return drawn
 
 
-def _over_cells(axes: Axes, cells: Mapping[str, Cell], metric: str) -> None:
-  """Draws the gain of each cell, with its number, against the change by LN."""
+def _over_cells(axes: Axes, cells: Sequence[Cell], metric: str) -> float:
+  """Draws the gain of each cell against the change by LN; returns their correlation."""
   relative = metric == 'output_norm'  # its scale differs between cells
   changes = []
-  for cell in cells.values():
+  for cell in cells:
     treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
     changes.append(np.log2(treated / control) if relative else treated - control)
-  rank = rank_correlation(changes, [_gain(cell) for cell in cells.values()]).rank
-  if np.isfinite(rank):
-    axes.text(0.5, 1.02, f'rank correlation {number(rank, ".2f")}', fontsize=7,
-              ha='center', transform=axes.transAxes)
-  for (label, cell), x in zip(cells.items(), changes, strict=True):
-    found = cell.found
+  for cell, x in zip(cells, changes, strict=True):
     axes.plot([x], [_gain(cell)], **_LOOK,
-              markerfacecolor=_LOOK['color'] if found else 'white')
-    if found and np.isfinite(x):
-      # Cells of similar gain get their numbers on different sides.
-      right, above = int(label) % 2 > 0, int(label) % 4 < 2
-      axes.annotate(label, (x, _gain(cell)), fontsize=6.5, textcoords='offset points',
-                    xytext=(4 if right else -4, 0 if above else -7),
-                    ha='left' if right else 'right')
+              markerfacecolor=_LOOK['color'] if cell.found else 'white')
   axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline')
   axes.margins(0.2, 0.15)
   axes.axhline(0, color='black', linewidth=0.8)
   axes.axvline(0, color='black', linewidth=0.8)
   axes.locator_params(axis='x', nbins=3)
+  return rank_correlation(changes, [_gain(cell) for cell in cells]).rank
 
 
 def _over_seeds(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
   """Draws, per cell, the correlation over seeds of a metric's change with the gain."""
   ranks = np.array([cell.explained[metric] for cell in cells]).reshape(-1, 3)
   axes.errorbar(
-      ranks[:, 0], np.arange(len(cells)), capsize=2, **_LOOK,
+      ranks[:, 0], np.arange(len(cells)), capsize=1.5, **_LOOK,
       xerr=np.array([ranks[:, 0] - ranks[:, 1], ranks[:, 2] - ranks[:, 0]]),
       markerfacecolor='white',
   )
   axes.axvline(0, color='black', linewidth=0.8)
   axes.set(xlim=(-1.05, 1.05), xticks=(-1, 0, 1), xlabel='rank correlation')
+
+
+def _words(settings: Mapping[str, Setting], name: str) -> str:
+  return settings.get(name, Setting()).words or name
 
 
 def _task(settings: Mapping[str, Setting], name: str) -> str:

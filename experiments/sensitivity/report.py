@@ -1,6 +1,7 @@
 """Writes the tables and figures of a grid of settings. Runs without JAX."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from etils import epath
 
@@ -96,7 +97,9 @@ def _read_settings(
   base = settings.get('base', Setting())
   for name, setting in settings.items():
     other = against.get(name, 'base' if setting.task == base.task else None)
-    settings[name] = setting._replace(against=None if name == 'base' else other)
+    settings[name] = setting._replace(
+        against=None if name == 'base' else other,
+        words=in_words(configs[name], configs['base']) if 'base' in configs else '')
   free = ('optimizer.learning_rate', 'optimizer.decay_steps', 'arms', 'num_seeds',
           'train.num_steps', 'train.save_every_seconds')
   groups: dict[str, list[str]] = {}
@@ -106,6 +109,41 @@ def _read_settings(
   leader = lambda group: min(group, key=lambda name: (name != 'base', len(name), name))
   rates = {leader(group): group for group in groups.values() if len(group) > 1}
   return settings, rates, ends
+
+
+# Field -> words on its value, if that differs from base.
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    'optimizer.l2': lambda x: f'L2 {x:g}' if x else 'no L2',
+    'optimizer.decoupled': lambda x: 'decoupled' if x else 'coupled',
+    'optimizer.learning_rate': lambda x: f'rate {x:g}',
+    'optimizer.decay_steps': lambda x: 'decaying rate' if x else 'constant rate',
+    'model.output_projection': lambda x: 'output projection' if x else 'no projection',
+    'model.item_encoder': lambda x: f'{x} encoder',
+    'model.value_bias': lambda x: 'bias of values' if x else 'no bias of values',
+    'model.epsilon': lambda x: f'ε = {x:g}'.replace('e-0', 'e−'),
+    'model.kernel_init': lambda x: f'{str(x).replace("_", " ")} initial weights',
+    'model.width': lambda x: f'width {x}',
+    'task.num_classes': lambda x: f'{x} classes',
+    'task.informative_query': lambda x: 'informative query' if x else 'plain query',
+    'train.max_length': lambda x: f'up to {x} items',
+}
+# Fields that say how long and for which task a cell is trained; the figure says so too.
+_UNSAID = ('arms', 'num_seeds', 'task.name', 'task.num_keys', 'train.num_steps',
+           'train.save_every_seconds')
+
+
+def in_words(config: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+  """Returns words on what a cell's configuration changes in that of base."""
+  own, plain = run_folder.flatten(config), run_folder.flatten(base)
+  changed = {field: x for field, x in own.items()
+             if field not in _UNSAID and x != plain.get(field)
+             and not (field == 'optimizer.decay_steps' and not x)}
+  ordered = [*(f for f in _WORDS if f in changed),
+             *(f for f in changed if f not in _WORDS)]
+  words = [_WORDS[field](changed[field]) if field in _WORDS else
+           f'{field.rpartition(".")[2].replace("_", " ")} {changed[field]}'
+           for field in ordered]
+  return ', '.join(words) or 'plain setting'
 
 
 def _tune(

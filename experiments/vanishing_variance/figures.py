@@ -15,13 +15,10 @@ from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import number
 
-_UP, _DOWN, _EQUAL, _OPEN = '#009E73', '#D55E00', '#0072B2', '#8a8a8a'
-_COLOURS = {
-    effects.AHEAD: _UP, effects.AHEAD_LITTLE: _UP, effects.BEHIND: _DOWN,
-    effects.BEHIND_LITTLE: _DOWN, effects.EQUAL: _EQUAL,
-}
+_OPEN = '#6e6e6e'  # of what has no verdict yet
+_VERDICTS = (effects.AHEAD, effects.AHEAD_LITTLE, effects.BEHIND,
+             effects.BEHIND_LITTLE, effects.EQUAL)
 _PARTS = (
     ('weights', 'no linear reader gets it back', '#4d4d4d'),
     ('rest', 'a reader fitted at N does', '#56B4E9'),
@@ -31,7 +28,17 @@ _PARTS = (
 
 def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figure:
   """Draws the effect of LN in each cell, after its last step and during training."""
-  drawn = Figure(figsize=(7.0, 1.3 + 0.36 * len(cells)))
+  last = [measured[-1] for measured in (found.get((name, ''), ()) for name in cells)
+          if measured]
+  done = sum(each.verdict in _VERDICTS for each in last)
+  drawn = plots.new(
+      1.3 + 0.36 * len(cells), f'LN − Baseline, accuracy beyond the training lengths\n'
+      f'{done} of {len(cells)} settings have a verdict',
+      'Accuracy beyond the training lengths, LN minus Baseline in points, paired over '
+      'seeds: on the left after the last step, with 95 % intervals corrected over the '
+      f'{claim.num_tests} settings, hollow and grey where there is no verdict yet; on '
+      'the right during training, with uncorrected 95 % intervals as bands; grey: '
+      f'within {claim.equivalence:g} point, the smallest effect of interest.')
   left, right = drawn.subplots(1, 2, width_ratios=[1.25, 1])
   for axes, vertical in ((left, False), (right, True)):
     span = axes.axhspan if vertical else axes.axvspan
@@ -40,13 +47,6 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
     line(0, color='black', linewidth=0.8)
   _by_cell(left, cells, found, claim)
   _along(right, cells, found)
-  drawn.supxlabel(
-      'mean accuracy beyond the training lengths, points, paired over seeds; left: 95 '
-      f'% intervals corrected over the {claim.num_tests} settings;\n'
-      f'right: uncorrected; grey: within {claim.equivalence:g} point, the smallest '
-      'effect of interest',
-      fontsize=7,
-  )
   return drawn
 
 
@@ -56,33 +56,32 @@ def _by_cell(
   """Draws one line per cell."""
   labels = []
   for y, cell in enumerate(cells.values()):
-    steps = number(cell.steps[-1] / 1000, '.0f')
-    labels.append(f'{_short(cell)}, {steps}k')
     measured = found.get((cell.name, ''), ())
     last = measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
-    words, colour = verdict_words(last, claim), _OPEN
+    labels.append(f'{_short(cell)}\n{cell.steps[-1]:,} steps: '
+                  f'{verdict_words(last, claim)}')
     if last is not None and last.corrected is not None:
-      test, colour = last.corrected, _COLOURS.get(last.verdict, _OPEN)
+      test = last.corrected
+      colour = ARMS[TREATED][1] if last.verdict in _VERDICTS else _OPEN
       axes.errorbar(  # hollow where seeds are still missing
-          x=[test.mean_difference], y=[y], color=colour, marker='o', capsize=2,
+          x=[test.mean_difference], y=[y], color=colour, marker=ARMS[TREATED][2],
+          capsize=2,
           markerfacecolor=colour if last.complete else 'white',
           xerr=[[test.mean_difference - test.ci_low],
                 [test.ci_high - test.mean_difference]],
       )
-    axes.text(1.0, y - 0.32, words, color=colour, fontsize=6.5, ha='right', va='center',
-              transform=axes.get_yaxis_transform())
-  axes.set_yticks(range(len(labels)), labels, fontsize=7)
+  axes.set_yticks(range(len(labels)), labels)
   axes.set_ylim(len(labels) - 0.5, -0.7)
   axes.grid(visible=False, axis='y')
-  axes.set(xlabel='← hurts    LN − Baseline (points)    helps →',
-           title='After the last step')
+  axes.set(xlabel='LN − Baseline (points)\n← hurts    helps →',
+           title='after the last step')
 
 
 def _short(cell: Setting) -> str:
   """Describes the setting of a cell in words that fit into a figure."""
   where = 'all parameters' if cell.l2_on == 'all' else 'kernels'
   words = [
-      cell.task, f'growing to {cell.trained_up_to}' if cell.grows else '',
+      cell.task, f'up to {cell.trained_up_to}' if cell.grows else '',
       f'L2 on {where}' if cell.l2 else 'no L2',
       'decaying rate' if cell.decays else '',
       'output projection' if cell.output_projection else '',
@@ -93,7 +92,8 @@ def _short(cell: Setting) -> str:
 def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
   """Draws the effect of LN by step, for cells that are measured at several steps."""
   followed = [cell for cell in cells.values() if len(cell.steps) > 1]
-  for cell, (colour, marker) in zip(followed, plots.LOOKS, strict=False):
+  # Not the looks of single arms.
+  for cell, (colour, marker) in zip(followed, plots.LOOKS[3:], strict=False):
     points = [(e.step, e.test) for e in found.get((cell.name, ''), ())
               if e.complete and e.test]
     if not points:
@@ -104,18 +104,25 @@ def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
     axes.fill_between(at, [t.ci_low for t in tests], [t.ci_high for t in tests],
                       color=colour, alpha=0.15, linewidth=0)
   steps = sorted({step for cell in followed for step in cell.steps})
-  axes.set(xscale='log', xlabel='steps', title='Retrieval, constant rate')
+  axes.set(xscale='log', xlabel='steps', title='retrieval, constant rate')
   if steps:
     axes.set_xlim(steps[0] / 1.2, steps[-1] * 1.2)
-  axes.set_xticks(steps, [f'{step // 1000}k' for step in steps])
+  axes.set_xticks(steps, [f'{step:,}' for step in steps], rotation=30)
   axes.minorticks_off()
   if axes.get_legend_handles_labels()[0]:
-    axes.legend(fontsize=6.5, loc='best')
+    axes.legend(loc='lower center', bbox_to_anchor=(0.5, 1.05))
 
 
 def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Figure:
   """Draws the parts of the lost accuracy by length, a bar for each of the two arms."""
-  drawn = Figure(figsize=(7.0, 2.3 * -(-len(indices) // 2) + 0.9))
+  drawn = plots.new(
+      1.9 * -(-len(indices) // 2) + 1.3,
+      f'Where accuracy is lost at longer inputs, in {ARMS[CONTROL][0]} and '
+      f'{ARMS[TREATED][0]}',
+      'Accuracy lost since the training lengths, in points, by number of items N, '
+      f'split by what gets it back: left bars {ARMS[CONTROL][0]}, right hatched bars '
+      f'{ARMS[TREATED][0]}; means over seeds, with 95 % intervals of what no linear '
+      'reader gets back and of all that is lost.')
   panels = drawn.subplots(-(-len(indices) // 2), 2, squeeze=False, sharey=True)
   for axes in panels.flat[len(indices):]:
     axes.set_visible(False)
@@ -131,13 +138,8 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
   handles: list[Any] = [
       Patch(color=colour, label=label) for _, label, colour in _PARTS
   ]
-  drawn.legend(
-      handles=handles, loc='outside lower center', ncols=3, fontsize=7,
-      title=f'left bars: {ARMS[CONTROL][0]}, right bars (hatched): {ARMS[TREATED][0]}; '
-            'means over seeds, and 95 % intervals of what no linear reader gets back '
-            'and of all',
-      title_fontsize=7,
-  )
+  drawn.legend(handles=handles, loc='outside lower center', ncols=2,
+               title=f'left bars {ARMS[CONTROL][0]}, right bars {ARMS[TREATED][0]}')
   return drawn
 
 
@@ -173,21 +175,26 @@ def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
   ]
   if not pairs:
     return None
-  drawn = Figure(figsize=(7.0, 1.1 + 0.36 * len(pairs)))
+  drawn = plots.new(
+      1.7 + 0.4 * len(pairs), 'LN − Baseline with weights as they are, and averaged',
+      'Accuracy beyond the training lengths, LN minus Baseline in points, a dot for '
+      'each seed and a bar for their mean, with the weights of the last step and with '
+      'weights averaged over the last tenth of steps.')
   axes = drawn.subplots()
   for y, (_, plain, averaged) in enumerate(pairs):
-    for each, shift, colour, label in (
-        (plain, -0.14, '#0072B2', 'weights as they are'),
-        (averaged, 0.14, '#E69F00', 'averaged over the last tenth of steps'),
+    for each, shift, (colour, marker), label in (
+        (plain, -0.16, ARMS[TREATED][1:], 'weights as they are'),
+        (averaged, 0.16, ('#CC79A7', 'D'), 'averaged over the last tenth of steps'),
     ):
       differences = list(each.comparison.primary_differences.values())
-      axes.plot(differences, np.full(len(differences), y + shift), '.', color=colour,
-                alpha=0.6, label=label if y == 0 else None)
-      axes.plot([np.mean(differences)], [y + shift], '|', color='black', markersize=9)
+      axes.plot(differences, np.full(len(differences), y + shift), marker, color=colour,
+                alpha=0.7, label=label if y == 0 else None, linestyle='')
+      axes.plot([np.mean(differences)], [y + shift], '|', color='black', markersize=10)
   axes.axvline(0, color='black', linewidth=0.8)
-  axes.set_yticks(range(len(pairs)), [_short(cell) for cell, _, _ in pairs], fontsize=7)
+  axes.set_yticks(range(len(pairs)), [
+      _short(cell).replace(', ', ',\n', 1) for cell, _, _ in pairs])
   axes.set_ylim(len(pairs) - 0.5, -0.6)
   axes.grid(visible=False, axis='y')
-  axes.set_xlabel('LN − Baseline (points); a dot a seed, bars: means')
-  drawn.legend(loc='outside lower center', ncols=2, fontsize=7)
+  axes.set_xlabel('LN − Baseline (points)\n← hurts    helps →')
+  plots.legend(drawn, [axes], 2)
   return drawn

@@ -42,7 +42,8 @@ class Report(NamedTuple):
   title: str  # the question of the study
   answer: Sequence[str]  # sentences, the answer first
   tables: Sequence[Table]  # the first `num_main` are the main ones
-  figures: Sequence[epath.Path]  # files that were written; the PNG are shown
+  # Files that were written -> a sentence on what they show. The PNG are shown.
+  figures: Mapping[epath.Path, str]
   num_main: int = 1
   missing: str = ''  # what is still to be run, '' if nothing
 
@@ -105,8 +106,10 @@ _REMAKE = ('The tables and figures are made from results.csv, and can be made ag
            'with `python -m experiments.report --workdir=FOLDER`.')
 
 
-def _shown(report: Report) -> list[epath.Path]:
-  return [path for path in report.figures if path.suffix == '.png']
+def _shown(report: Report) -> list[tuple[epath.Path, str]]:
+  """Returns the figures to show, each with its caption: its name and a sentence."""
+  return [(path, f'{_words(path)}. {sentence}'.strip())
+          for path, sentence in report.figures.items() if path.suffix == '.png']
 
 
 def _in_turn(tables: list[str], figures: list[str]) -> list[str]:
@@ -118,8 +121,8 @@ def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> 
   parts = [f'# {report.title}', report.missing, *report.answer]
   parts += _in_turn(
       [markdown(table).rstrip() for table in report.main],
-      [f'![{_words(path)}]({path.relative_to(folder).as_posix()})'
-       for path in _shown(report)])
+      [f'![{caption}]({path.relative_to(folder).as_posix()})\n\n*{caption}*'
+       for path, caption in _shown(report)])
   others = report.tables[report.num_main:]
   parts += ['## More tables'] if others else []
   parts += [markdown(table).rstrip() for table in others]
@@ -141,7 +144,8 @@ def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
       f'<title>{title}</title>', f'<style>{_STYLE}</style>', f'<h1>{title}</h1>',
       missing if report.missing else '',
       f'<div class="answer">{answer}</div>' if answer else '',
-      *_in_turn([*map(_table, report.main)], [*map(_figure, _shown(report))]),
+      *_in_turn([*map(_table, report.main)],
+                [_figure(path, caption) for path, caption in _shown(report)]),
       *(_folded(table.title, _table(table))
         for table in report.tables[report.num_main:]),
       '<h2>How it was run</h2>', f'<p>{_code(_REMAKE)}</p>',
@@ -169,9 +173,9 @@ def _table(table: Table) -> str:
       *[more] * bool(table.more)])
 
 
-def _figure(path: epath.Path) -> str:
+def _figure(path: epath.Path, caption: str) -> str:
   data = base64.b64encode(path.read_bytes()).decode()
-  words = html.escape(_words(path))
+  words = html.escape(caption)
   return (f'<figure><img alt="{words}" src="data:image/png;base64,{data}">'
           f'<figcaption>{words}</figcaption></figure>')
 

@@ -1,10 +1,11 @@
 """The look of all figures, and the pieces they share. Runs without JAX.
 
 An arm has one colour and one marker everywhere; bands are 95 % intervals of the mean
-over seeds; the axis of lengths is logarithmic.
+over seeds; the axis of lengths is logarithmic. Figures are as wide as the text of a
+paper, and nothing in them is smaller than 7 points.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import io
 import math
 from typing import Any
@@ -13,7 +14,7 @@ from etils import epath
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullLocator
 import numpy as np
 
 from vvlen.reporting import results
@@ -28,35 +29,64 @@ ARMS = {
 }
 # Colours and markers of other lines, in their order.
 LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
-         ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#F0E442', '*'))
+         ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#882255', '*'),
+         ('#999933', 'h'))
 # Suffixes of an arm's name, by the temperature of its attention.
 ADAPTATIONS = ('', '+adaptive', '+fitted')
+WIDTH = 5.5  # inches, of every figure
+SMALLEST = 7  # points, of any text
+MOST_LINES = 5  # in a panel
+_GREY = '#f1f1f1'  # of training lengths
 STYLE: Any = {  # matplotlib's rcParams
-    'font.size': 8.5,
-    'axes.titlesize': 8.5,
+    'font.size': 7.5,
+    'axes.titlesize': 7.5,
+    'xtick.labelsize': SMALLEST,
+    'ytick.labelsize': SMALLEST,
+    'legend.fontsize': 7.5,
+    'legend.title_fontsize': 7.5,
+    'figure.titlesize': 8.5,
+    'figure.titleweight': 'bold',
     'axes.spines.top': False,
     'axes.spines.right': False,
     'axes.grid': True,
     'grid.color': '#e6e6e6',
     'grid.linewidth': 0.6,
     'lines.linewidth': 1.3,
-    'lines.markersize': 3.5,
+    'lines.markersize': 3.2,
     'legend.frameon': False,
     'pdf.fonttype': 42,  # text stays text
     'figure.constrained_layout.use': True,
 }
 
 
-def save(folder: epath.PathLike, figures: Mapping[str, Figure]) -> list[epath.Path]:
-  """Writes each figure as PNG and PDF, and returns the paths."""
-  paths = []
+def new(height: float, title: str, caption: str) -> Figure:
+  """Returns an empty figure.
+
+  Args:
+    height: in inches.
+    title: what it shows, of which task and in which setting; stands above it.
+    caption: a sentence on axes, lines, bands and seeds, in plain text; stands below it
+      on pages.
+  """
+  figure = Figure(figsize=(WIDTH, height))
+  figure.suptitle(title)
+  figure.set_label(caption)
+  return figure
+
+
+def save(
+    folder: epath.PathLike, figures: Mapping[str, Figure]
+) -> dict[epath.Path, str]:
+  """Writes each figure as PNG and PDF; returns {path: caption}."""
+  paths = {}
   for name, figure in figures.items():
     # No date, so that the same rows give the same file.
     for kind, metadata in (('png', {}), ('pdf', {'CreationDate': None})):
       buffer = io.BytesIO()
       figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-      paths.append(epath.Path(folder) / f'{name}.{kind}')
-      results.write_bytes(paths[-1], buffer.getvalue())
+      path = epath.Path(folder) / f'{name}.{kind}'
+      results.write_bytes(path, buffer.getvalue())
+      paths[path] = str(figure.get_label())
   return paths
 
 
@@ -111,29 +141,90 @@ def draw(
   axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def caption(index: Index) -> str:
-  """Returns text that says what lines and bands are."""
-  seeds = {s for (_, metric, _), v in index.items() if metric == 'accuracy' for s in v}
-  return (f'lines: mean over {len(seeds)} seeds; bands: its 95 % intervals; '
-          'grey: training lengths')
+def legend(figure: Any, panels: Iterable[Axes], ncols: int, **options: Any) -> None:
+  """Writes all names of lines of the panels, each once, below a (sub)figure."""
+  named = {
+      label: handle for axes in panels for handle, label in
+      zip(*axes.get_legend_handles_labels(), strict=True)
+  }
+  if named:
+    figure.legend(named.values(), named, ncols=ncols, loc='outside lower center',
+                  **options)
 
 
-def length_axis(axes: Axes, trained_up_to: int) -> None:
+def seeds_of(index: Index, metric: str) -> int:
+  """Returns the number of seeds that have a metric."""
+  return len({seed for (_, name, _), values in index.items() if name == metric
+              for seed in values})
+
+
+def over_seeds(count: int, mean: str = 'mean') -> str:
+  """Returns words for lines and bands over seeds."""
+  if count == 1:
+    return 'one seed, so without intervals'
+  return f'{mean} over {count} seeds, with bands of 95 % intervals'
+
+
+def chance(axes: Axes, value: float | None, label: str = 'chance') -> None:
+  """Draws what knowing nothing gives as a horizontal line; nothing if it is None."""
+  if value is not None:
+    axes.axhline(value, color='#444444', linewidth=1.2, linestyle=(0, (1, 1.5)),
+                 label=label, zorder=1.5)
+
+
+def spread_out(items: Sequence[Any], most: int = MOST_LINES) -> list[Any]:
+  """Returns at most `most` items, evenly from the first to the last."""
+  if len(items) <= most:
+    return list(items)
+  return [items[round(i)] for i in np.linspace(0, len(items) - 1, most)]
+
+
+def length_axis(axes: Axes, trained_up_to: int, most: int = 4) -> None:
   """Makes the axis of N logarithmic and shades the training lengths."""
-  axes.set_xscale('log', base=2)
+  doubling_axis(axes, most)
   axes.set_xlabel('number of items N')
   low, high = axes.get_xlim()
-  axes.axvspan(low, trained_up_to, color='#f1f1f1', zorder=0, linewidth=0)
+  axes.axvspan(low, trained_up_to, color=_GREY, zorder=0, linewidth=0)
   axes.set_xlim(low, high)
+
+
+def doubling_axis(axes: Axes, most: int = 4) -> None:
+  """Makes the horizontal axis logarithmic, with at most `most` powers of two."""
+  axes.set_xscale('log', base=2)
+  axes.xaxis.set_major_locator(_Doublings(most))
+  axes.xaxis.set_major_formatter('{x:,g}')
+  axes.xaxis.set_minor_locator(NullLocator())
+
+
+class _Doublings(Locator):
+  """Ticks at a few powers of two, evenly from the first."""
+
+  def __init__(self, most: int):
+    self._most = most
+
+  def __call__(self) -> list[float]:
+    assert self.axis is not None
+    low, high = sorted(self.axis.get_view_interval())
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = max(1, -(-(last - first + 1) // self._most))
+    return [float(2**power) for power in range(first, last + 1, step)]
 
 
 def log_axis(axes: Axes) -> None:
   """Makes a vertical axis logarithmic, with four labels or more."""
   axes.set_yscale('log')
   axes.yaxis.set_major_locator(_Logarithmic())
-  axes.yaxis.set_major_formatter('{x:g}')
+  axes.yaxis.set_major_formatter(lambda x, _: short_number(x))
   axes.yaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
   axes.yaxis.set_minor_formatter('')
+
+
+def short_number(x: float) -> str:
+  """Returns a number with all its digits in full size: 0.01, 1,000 or 1e−6."""
+  if x and not 1e-4 < abs(x) < 1e6:
+    digits, power = f'{x:e}'.split('e')
+    return f'{float(digits):g}e{int(power)}'.replace('-', '−')
+  return f'{x:,g}'.replace('-', '−')
 
 
 class _Logarithmic(Locator):
