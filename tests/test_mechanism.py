@@ -14,6 +14,7 @@ from scipy import linalg
 
 from configs import lookup as lookup_file
 from configs import mechanism as config_file
+from experiments.length_generalization.setting import Setting
 from experiments.mechanism import figures as mechanism_figure
 from experiments.mechanism import report as mechanism
 from experiments.mechanism import run as experiment
@@ -252,12 +253,11 @@ def test_table_and_figure_say_what_is_restored():
       [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 30, 0, 40, 0, 20],
       atol=0.3)
   with plots.style():
-    changed, imposed, variance = mechanism_figure.figure(index, 16).axes
-  np.testing.assert_allclose(
-      [line.get_ydata()[1] for line in changed.lines], [50, 60, 60, 80, 90, 50],
-      atol=0.3)
-  np.testing.assert_allclose(
-      [line.get_ydata()[1] for line in imposed.lines], [70, 50], atol=0.3)
+    *panels, variance = mechanism_figure.figure(index, Setting()).axes
+  for panel, expected in zip(
+      panels, ([50, 60, 60, 50], [80, 90, 50], [70, 50]), strict=True):
+    np.testing.assert_allclose(
+        [line.get_ydata()[1] for line in panel.lines], expected, atol=0.3)
   np.testing.assert_allclose(variance.lines[0].get_ydata(), [1, 0.25])
   assert 'Not learned' not in table.note
   halved = results.index(r._replace(value=r.value / 2) for r in rows)
@@ -279,7 +279,7 @@ def test_variances_are_geometric_means_of_what_each_seed_had():
   assert (record['variance_control'], record['variance_treated']) == pytest.approx(
       (1, 2))
   with plots.style():
-    *_, axes = mechanism_figure.figure(index, 16).axes
+    *_, axes = mechanism_figure.figure(index, Setting()).axes
   np.testing.assert_allclose(axes.lines[0].get_ydata(), [1, 4, 0.25])
 
 

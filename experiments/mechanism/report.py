@@ -42,8 +42,8 @@ def write(workdir: epath.PathLike) -> Report:
   rows = results.read_run(folder, r'\w+', ARMS)
   with run_folder.reading(folder / 'config.json') as stored:
     trained = stored['config']['trained_config']
+    setting = read_setting(trained, rows[0].experiment)
     trained_step = int(stored['config']['trained_step'])
-  setting = read_setting(trained, rows[0].experiment)
   trained_up_to = setting.trained_up_to
   index = results.index(rows)
   made = table(index, trained_up_to)
