@@ -49,15 +49,15 @@ def gains(
                   if _task(settings, name) == task}) + 1)
       for task in tasks
   ]
-  found = [cell.comparison.primary.mean_difference for cell in family
-           if cell.found and cell.comparison.primary]
-  helps, hurts = sum(x > 0 for x in found), sum(x < 0 for x in found)
+  gain = [cell.comparison.primary.mean_difference for cell in family
+          if cell.comparison.primary]
+  ends = ' to '.join(number(x, '+.1f') for x in (min(gain), max(gain))) if gain else ''
   seeds = max((cell.comparison.primary.num_pairs for cell in family
                if cell.comparison.primary), default=0)
   treated = ARMS[TREATED][0]
   drawn = plots.new(
       1.5 + 0.2 * sum(counts) + 0.5 * len(tasks),
-      f'{treated} helps in {helps} and hurts in {hurts} of {len(family)} settings'
+      f'{treated} − {ARMS[CONTROL][0]}: {ends} points in {len(family)} settings'
       f'\n{", ".join(filter(None, tasks))}: accuracy beyond the training lengths',
       f'Accuracy beyond the training lengths of {treated} and of std. minus that of '
       'the Baseline, paired over seeds: on the left a setting a line, beside its name '
