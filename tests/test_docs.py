@@ -315,7 +315,8 @@ class _Page(html.parser.HTMLParser):
 
 
 def _dead_in_book(folder):
-  pages = {path: _Page(path) for path in folder.rglob('*.html')}
+  pages = {path: _Page(path) for path in folder.rglob('*.html')
+           if '_static' not in path.parts}
   dead = []
   for path, page in pages.items():
     for link in page.links:
