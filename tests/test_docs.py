@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 from tests.llamas import save_llama
 
 DOCS = ROOT / 'docs'
-PAGES = [ROOT / 'README.md', *sorted(DOCS.glob('*.md'))]
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(DOCS.glob('*.md'))]
 # Python examples of each page; those of the first two are run by test_readme.py.
 EXAMPLES = {'README.md': 3, 'in_your_code.md': 5, 'own_norm.md': 2, 'own_task.md': 1,
             'seeds.md': 1}
@@ -238,7 +238,7 @@ def accepts(run_here, monkeypatch, tmp_path):
 @pytest.mark.parametrize('words', _OF_STUDIES, ids=' '.join)
 def test_commands_are_accepted(words, accepts):
   module, *arguments = words
-  if any(placeholder in module for placeholder in PLACEHOLDERS):
+  if module == 'sphinx' or _is_template([module]):  # sphinx: the book below
     return
   assert importlib.util.find_spec(module), module
   if module == 'pytest':
@@ -369,7 +369,8 @@ def test_what_the_tour_says_is_what_it_prints(book):
   assert baseline[1] < 0.7 * baseline[0] and layer_norm[1] > 0.9 * layer_norm[0]
   assert numbers('Baseline, adaptive temperature:')[0] > 0
   without, norm = numbers('without LayerNorm'), numbers('with LayerNorm')
-  assert max(without[2:]) < 0.2 and 0.5 < norm[1] - 0.04 < norm[2] - 0.08 < norm[3] - 0.1
+  assert max(without[2:]) < 0.2
+  assert 0.5 < norm[1] - 0.04 < norm[2] - 0.08 < norm[3] - 0.1
   plain, term = (np.array([numbers(f'weight {weight}, {metric}') for metric in
                            ('sce', 'excess')]) for weight in ('0.0', '0.1'))
   assert (term[0] < plain[0]).all()
