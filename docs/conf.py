@@ -61,6 +61,7 @@ myst_url_schemes = {'http': None, 'https': None, 'mailto': None, 'repository': N
 nb_execution_mode = 'force'
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_merge_streams = True
 
 highlight_language = 'none'
 autosummary_generate = True
