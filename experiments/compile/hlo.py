@@ -1,8 +1,8 @@
 """Counts what a compiled program moves, from its text, loops included.
 
 XLA's own `cost_analysis` counts the body of a loop once. Here bodies are multiplied by
-the number of turns: XLA writes it beside the loop; otherwise it is the constant that
-the loop's condition compares with.
+the number of turns, which XLA writes beside the loop. Where it does not, that number is
+the constant with which the loop's condition compares.
 """
 
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def traffic(text: str) -> Traffic:
 def _turns(
     loop: _Op, computations: dict[str, list[_Op]], loops: dict[str, tuple[_Op, str]]
 ) -> float | None:
-  """Returns how often a loop runs that counts up from 0; None if that is not known."""
+  """Returns the turns of a loop that counts up from 0; None if they are not known."""
   if written := _TURNS.search(loop.rest):
     return float(written[1])
   name = re.search(r'condition=%?([\w.\-]+)', loop.rest)[1]

@@ -20,8 +20,9 @@ def best_constant(task: str, counts: str, length: int) -> float:
     length: l.
 
   Returns:
-    The variance of the target: l / 4, or of a uniform number of ones l (l + 2) / 12,
-    for the sum; that over l² for the mean; (l² − 1) / 12 for the length.
+    The variance of the target. Of the sum it is l / 4, or l (l + 2) / 12 if each number
+    of ones is equally likely; of the mean, that of the sum over l²; of the length,
+    (l² − 1) / 12.
   """
   if task == 'length':
     return (length**2 - 1) / 12

@@ -44,7 +44,7 @@ _FIELDS = {
     'model.dtype': optional(one_of(fields.DTYPES)),
     'train.batch_size': whole(least=2),
     'optimizer.weight_decay': real(least=0),
-    # Twice as many tokens are read, with a few more.
+    # A model reads some 2 l tokens at once (`training.answer_prefixes`).
     'evaluate.max_length': whole(least=2, most=2**24),
     'evaluate.num_sequences': whole(least=2),
 }

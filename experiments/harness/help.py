@@ -27,8 +27,8 @@ def fields(words: list[str], text: str) -> str:
 
   Args:
     words: a command line; its --config is shown, a file with a variant if it has one.
-    text: shown otherwise is the config file of the first command in this text, or
-      else the first that it mentions.
+    text: without --config, the config file of the first command in this text is shown,
+      or else the first that it mentions.
   """
   given = [word.partition('=')[2] for word in words if re.match('--?config=', word)]
   mentioned = (re.findall(r'--config=(configs/\w+\.py)', text)

@@ -31,8 +31,8 @@ def lock(workdir: str | os.PathLike[str]) -> None:
   A folder that cannot be written to is not locked: nothing can be written there.
 
   Raises:
-    ValueError: if another process has locked it, or something else than a file has the
-      name of the lock.
+    ValueError: if another process has locked it, or what is at the lock's path is not
+      a file.
   """
   path, new_folder = _place(str(workdir))
   while True:
@@ -64,7 +64,7 @@ def release() -> None:
   while _held:
     handle, path, new_folder = _held.pop()
     with contextlib.suppress(OSError):
-      if not os.fstat(handle).st_size:  # else it is not ours
+      if not os.fstat(handle).st_size:  # another process has replaced it
         os.unlink(path)
       if new_folder:
         os.rmdir(new_folder)  # only if it is empty

@@ -1,6 +1,6 @@
 """Finds rows of a checkpoint's measurements by their columns. Runs without JAX.
 
-What was measured is in the column experiment, a section of the config, and in arm:
+The columns experiment, a section of the config, and arm say what was measured:
 
   perplexity        block, sliding: the windows, whose tokens are the row's length; of
                     the whole text or of its piece

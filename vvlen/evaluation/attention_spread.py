@@ -42,8 +42,8 @@ def spread_by_length(
     lengths: N, each in 1..n.
     last_token: replaces the N-th token, so that all sequences have the same query. None
       keeps the tokens, so that one pass over the longest length gives all lengths.
-    separately: makes one pass per length even so, for models for which
-      `vvlen.evaluation.probe.reads_ahead` is true.
+    separately: makes one pass per length in any case. Models that read ahead need it
+      (`vvlen.evaluation.probe.reads_ahead`).
     tokens_at_once: approximate number of tokens read at once; at least one sequence.
 
   Returns:

@@ -6,7 +6,8 @@ x_{i−1}) in nats, given those before it in its window:
 
   blocks    windows that do not overlap; every token but the first is scored
   sliding   a window every s tokens; its last s tokens are scored, each with at least
-            L − s tokens before it; of the first window, all but the first token are
+            L − s tokens before it; in the first window all tokens but the first are
+            scored
 
 Tokens left over at the end of the text, too few for a window or for s, are dropped.
 With `begin`, such as BOS, each window is that token and L − 1 tokens of the text, all
@@ -61,8 +62,8 @@ def block_nll(
     length: L, at least 2.
     begin: the token to put before each block; None for none.
     tokens_at_once: approximate number of tokens read at once; at least one window.
-      Most memory is taken by their float32 logits and some arrays of that size for the
-      losses; with `Hidden`, by at most 512 MiB of logits, or those of one position.
+      Memory: their float32 logits, and a few arrays of that size. With `Hidden`: at
+      most 512 MiB of logits, or those of one position.
 
   Returns:
     Nats per scored token; perplexity is its exponential.

@@ -25,14 +25,14 @@ SHARE = 0.9  # of a device's memory; the rest is for arrays beside the program's
 def memory_limit(mesh: Mesh) -> int | None:
   """Returns the MiB that programs may use of each device of a mesh.
 
-  It is `SHARE` of the device of this process that has least; None where the devices do
-  not say, as CPUs and devices that are only compiled for.
+  It is `SHARE` of the device of this process that has least. None if the devices do not
+  report their memory, as CPUs do not, or if programs are only compiled for them.
   """
   if mesh.devices.flat[0].platform == 'cpu':
     return None
   try:
     stats: list[Any] = [device.memory_stats() for device in mesh.local_devices]
-  except jax.errors.JaxRuntimeError:  # such as of a device that is not there
+  except jax.errors.JaxRuntimeError:  # a device that is only compiled for
     return None
   known = [x['bytes_limit'] for x in stats if x and x.get('bytes_limit')]
   return int(SHARE * min(known) / 2**20) if known and len(known) == len(stats) else None

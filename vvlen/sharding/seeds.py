@@ -44,9 +44,9 @@ def over_seeds(
   Args:
     function: of arrays that belong to one seed, returning a pytree of arrays.
     mesh: with the axis 'seed'.
-    group_size: the most seeds in a group; a device's groups are equal, and as few as
-      this allows (`padding.group_of`), where `padding.put` had the same size and they
-      fit into memory. A group of 1 uses no vmap: each seed is then computed as by the
+    group_size: the most seeds in a group. A device's groups are equal, and as few as
+      this allows (`padding.group_of`) if they fit into memory; `padding.put` needs the
+      same group_size. A group of 1 uses no vmap: each seed is then computed as by the
       plain function under jit, bit for bit; on a CPU that is also the fastest. Three
       things may change the last bits of a result: the size of its group; whether its
       device has one group, for which the compiler needs no loop, or several; and

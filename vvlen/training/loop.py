@@ -111,9 +111,9 @@ def train(
       at the end.
     on_metrics: called with (updates made, {name: mean over the steps since the last
       call}), also before the state is evaluated and at the end.
-    evaluate: called with (updates made, state), before the state is saved, and again
-      when a run resumes from, or had ended at, such a step. The memory of the state may
-      be reused when it has returned.
+    evaluate: called with (updates made, state), before the state is saved; and again if
+      a run resumes at such a step, or is started again after it ended there. The memory
+      of the state may be reused when it has returned.
     before_save: called before each checkpoint is saved: to write to disk what
       `on_metrics` and `evaluate` reported, which must not be lost once its training is
       saved.
