@@ -21,8 +21,8 @@ from vvlen.reporting.tables import markdown
 jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
-# Programs are cached on disk, for all workers and later runs; the key holds the program,
-# its flags and the versions.
+# Programs are cached on disk, for all workers and later runs; the key holds the
+# program, its flags and the versions.
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(pathlib.Path(
     os.environ.get('XDG_CACHE_HOME', '~/.cache'), 'vvlen_tests').expanduser()))
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')

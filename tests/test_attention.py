@@ -162,6 +162,15 @@ def test_temperature_multiplies_the_scaled_logits_of_its_row():
   np.testing.assert_allclose(seen['logits'], scaled, rtol=1e-5, atol=1e-6)
 
 
+def test_a_temperature_of_another_shape_and_no_features_are_refused():
+  query, keys, values = _inputs()
+  shape = jnp.shape(query)[:-1]
+  with pytest.raises(ValueError, match='temperature must give β'):
+    attend(query, keys, values, temperature=lambda *_: jnp.ones((2, *shape, 1)))
+  with pytest.raises(ValueError, match='features must be positive: 0'):
+    SingleHeadAttention(0).init(jax.random.key(0), query, keys)
+
+
 def test_order_of_items_does_not_matter():
   query, keys, values = _inputs()
   mask = _mask()

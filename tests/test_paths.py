@@ -94,6 +94,13 @@ def test_a_wrong_argument_is_named_in_plain_words(run_here, tmp_path, arguments,
   assert [*tmp_path.iterdir()] == [tmp_path / 'file']
 
 
+def test_config_may_come_after_its_fields(run_here, tmp_path):
+  done = run_here('length_generalization', '--config.num_seeds=1', '--workdir',
+                  f'{tmp_path}/run', '--config=configs/retrieval.py:smoke')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr.startswith('Error: config.num_seeds must be a whole number from 2')
+
+
 def test_a_bucket_is_taken_where_its_library_is_there(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
   assert paths.usable('gs://bucket/run', '--workdir') == 'gs://bucket/run'

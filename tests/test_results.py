@@ -119,6 +119,7 @@ def test_index_groups_by_arm_metric_and_length():
     ('experiment,arm,seed,length,metric,value,head,step\n', 'does not begin with'),
     ('experiment,arm,seed,length,metric,value,colour\n', 'does not begin with'),
     ('', 'is cut short'),
+    (f'{"x" * 200_000}\n', 'is damaged: field larger than field limit'),
 ])
 def test_damaged_rows_are_named(tmp_path, text, words):
   (tmp_path / 'results.csv').write_bytes(text.encode(errors='surrogateescape'))

@@ -133,7 +133,7 @@ def test_vocabulary_is_every_class_at_every_priority():
 
 @pytest.mark.parametrize('wrong', [
     {'batch_size': 0}, {'num_classes': 0}, {'min_length': 0}, {'batch_size': -3},
-    {'min_length': 14}, {'min_length': -1, 'max_length': -1},
+    {'min_length': 14}, {'min_length': -1, 'max_length': -1}, {'max_length': 2**31},
 ])
 def test_impossible_sizes_are_named(key, wrong):
   (value, *_) = wrong.values()

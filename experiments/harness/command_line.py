@@ -66,10 +66,10 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
           known, sep='\n')
     return
   try:
-    # Its fields are known once --config is read.
-    words = sorted(map(_with_home, sys.argv[1:]),
-                   key=lambda word: not re.match('--?config=', word))
-    rest = flags.FLAGS([sys.argv[0], *words])[1:]
+    # --config first: ml_collections, which reads sys.argv itself, finds fields by it.
+    sys.argv[1:] = sorted(map(_with_home, sys.argv[1:]),
+                          key=lambda word: not re.match('--?config=', word))
+    rest = flags.FLAGS(sys.argv)[1:]
     config, workdir = _CONFIG.value, _WORKDIR.value or ''
     if rest:
       raise ValueError(f'unknown argument {rest[0]!r}')

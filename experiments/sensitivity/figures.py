@@ -51,13 +51,13 @@ def gains(
   ]
   gain = [cell.comparison.primary.mean_difference for cell in family
           if cell.comparison.primary]
-  ends = ' to '.join(number(x, '+.1f') for x in (min(gain), max(gain))) if gain else ''
+  span = ' to '.join(number(x, '+.1f') for x in (min(gain), max(gain))) if gain else ''
   seeds = max((cell.comparison.primary.num_pairs for cell in family
                if cell.comparison.primary), default=0)
   treated = ARMS[TREATED][0]
   drawn = plots.new(
       1.5 + 0.2 * sum(counts) + 0.5 * len(tasks),
-      f'{treated} − {ARMS[CONTROL][0]}: {ends} points in {len(family)} settings'
+      f'{treated} − {ARMS[CONTROL][0]}: {span} points in {len(family)} settings'
       f'\n{", ".join(filter(None, tasks))}: accuracy beyond the training lengths',
       f'Accuracy beyond the training lengths of {treated} and of std. minus that of '
       'the Baseline, paired over seeds: on the left a setting a line, beside its name '
