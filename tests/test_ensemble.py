@@ -571,3 +571,5 @@ def test_keys_of_seeds_that_jax_would_wrap_are_refused():
       ensemble.seed_keys(0, first, count)
   with pytest.raises(TypeError, match='float'):
     ensemble.seed_keys(0.5, 0, 2)
+  with pytest.raises(ValueError, match='seeds must be whole numbers: True, 0, 2'):
+    ensemble.seed_keys(True, 0, 2)
