@@ -241,6 +241,13 @@ def test_a_run_that_is_not_finished_says_so(tmp_path):
       'The run is not finished: none has 6 of 8 seeds, standardize')
 
 
+@pytest.mark.parametrize('task, chance', [
+    ('retrieval', 0.2), ('lookup_growing', 0.2), ('second_largest', None)])
+def test_chance_is_known_of_tasks_whose_classes_are_equally_frequent(task, chance):
+  config = {'train': {'max_length': 16}, 'task': {'num_classes': 5}}
+  assert read_setting(config, task).chance == chance
+
+
 def test_without_its_configuration_training_lengths_are_an_assumption(tmp_path):
   results.write_rows(tmp_path / 'results.csv', _rows())
   assert report.write(tmp_path).missing == (
