@@ -16,7 +16,7 @@ from experiments import report as command
 from experiments.harness import reports
 from experiments.length_generalization import figures, report
 from experiments.length_generalization import tables as length_tables
-from experiments.length_generalization.setting import Setting
+from experiments.length_generalization.setting import read_setting, Setting
 from vvlen import statistics
 from vvlen.reporting import endpoints as comparison
 from vvlen.reporting import plots, results, run_folder, tables
