@@ -29,7 +29,7 @@ EXAMPLES = {'README.md': 3, 'in_your_code.md': 5, 'own_norm.md': 2, 'own_task.md
             'seeds.md': 1}
 # Programs of a cloud or a cluster, which no test runs, and those of a shell.
 CLOUD = {'gcloud', 'hf', 'sbatch', 'sky', 'ssh-add', 'xpk', 'xprof'}
-SHELL = {'$EDITOR', '.', 'grep', 'mypy', 'python3', 'ruff', 'tensorboard'}
+SHELL = {'$EDITOR', '.', '[', 'grep', 'mypy', 'python3', 'ruff', 'tensorboard'}
 PLACEHOLDERS = {'…', 'NAME', 'STUDY', 'EXPERIMENT', 'FLAG'}
 
 
@@ -156,7 +156,8 @@ def _commands(path):
       lines.append(span)
   commands = []
   for line in lines:
-    words = shlex.split(line, comments=True)
+    line = re.sub(r'\{ (.*); \}', r'\1', line).replace('.venv/bin/', '')
+    words = ['&&' if x == '||' else x for x in shlex.split(line, comments=True)]
     while '&&' in words:
       commands.append(words[:words.index('&&')])
       words = words[words.index('&&') + 1:]
@@ -186,6 +187,7 @@ def _is_template(words):
 def test_programs_and_scripts_exist():
   for program, *words in _ALL:
     if program == 'pip':
+      words = [word for word in words if word != '-q']
       extras = re.search(r"\[(.*)\]", words[1])
       known = re.findall(r'^(\w+) =', (ROOT / 'setup.cfg').read_text(), re.M)
       if words[1].startswith('.') and extras:
