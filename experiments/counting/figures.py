@@ -17,7 +17,7 @@ FLOOR = 1e-12  # smaller squared errors are rounding and are raised to it
 PUBLISHED = (Setup('mean', 'fair', 10, NO_POSITIONS, IDENTITY), (50, 1e-5))
 _TITLES = {
     'positions': 'by kind of positions', 'train_length': 'by training length',
-    'reparameterization': 'by the function that is trained on',
+    'reparameterization': 'by training target f(y)',
 }
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
@@ -64,8 +64,10 @@ def errors(
   trained = ('' if figure.varied == 'train_length' else
              f'trained on 1 to {figure.cells[0].train_length} bits')
   below = ', '.join(filter(None, (trained, setting)))
+  by = (_TITLES[figure.varied] if len(figure.cells) > 1 else
+        label(figure.varied, figure.cells[0]))
   drawn = plots.new(
-      3.3, f'{what(figure).capitalize()}, {_TITLES[figure.varied]}\n{below}'.strip(),
+      3.3, f'{what(figure).capitalize()}, {by}\n{below}'.strip(),
       _caption(figure, indices))
   row = drawn.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
   ends = []

@@ -74,6 +74,9 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
     if arm.name in known:
       difference.plot([2 * run.length], [known[arm.name]], color=colour, marker=marker,
                       markerfacecolor='white', markersize=5, linestyle='', zorder=3)
+  if known:
+    difference.plot([], [], color='black', marker='o', markerfacecolor='white',
+                    linestyle='', label='the paper, Llama-2-7B at 2 L')
   difference.axhline(0, color=look(run, family.control)[0], linewidth=1.0)
   for axes in (plain, difference, excess):
     axes.set_xscale('log', base=2)
@@ -84,7 +87,8 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   plain.set(title='perplexity')
   difference.set(title=f'log perplexity, nats,\nminus that of {label(family.control)}')
   excess.set(title='symmetric KL, nats')
-  plots.legend(figure, [plain], 5 if all(len(label(arm)) < 9 for arm in arms) else 2)
+  short = all(len(label(arm)) < 9 for arm in arms)
+  plots.legend(figure, [plain, difference], 5 if short else 2)
   return figure
 
 

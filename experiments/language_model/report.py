@@ -119,7 +119,7 @@ def families(run: Run, there: set[str]) -> list[Family]:
                         by_weight[weight], others))
   timed = tuple(a for a in arms.values() if a.steps != control.steps)
   if timed:
-    found.append(Family('equal_time', 'Another number of steps', control, timed))
+    found.append(Family('equal_time', 'Equal training time', control, timed))
   return found
 
 

@@ -74,7 +74,7 @@ def accuracy(index: Index, setting: Setting) -> Figure:
   published = setting.task == 'retrieval' and setting.trained_up_to == 16
   seeds = plots.over_seeds(plots.seeds_of(index, 'accuracy'))
   figure = plots.new(
-      4.4, f'Accuracy by length, and what a norm gains\n{setting.title}',
+      4.4, f'Accuracy by length, and its change by a norm\n{setting.title}',
       'Accuracy by number of items N (above) and its difference from the Baseline, '
       'paired by seed (below), with attention as trained and with temperatures adapted '
       f'at inference: {seeds}; training lengths grey, chance dotted'
@@ -99,7 +99,7 @@ def accuracy(index: Index, setting: Setting) -> Figure:
       plots.length_axis(axes, setting.trained_up_to)
     upper.set_xlabel('')
   grid[0, 0].set_ylabel('accuracy (%)')
-  grid[1, 0].set_ylabel('arm − Baseline (points)')
+  grid[1, 0].set_ylabel('norm − Baseline (points)')
   plots.legend(figure, grid[0], 5)
   return figure
 
@@ -108,7 +108,7 @@ def output_moments(index: Index, setting: Setting) -> Figure:
   """Draws mean and variance of the output over its features (Figure 3)."""
   seeds = plots.over_seeds(plots.seeds_of(index, 'output_mean'))
   figure = plots.new(
-      2.9, f'Mean and variance of the attention output over its features\n'
+      2.9, f'Attention output after the norm: mean and variance over features\n'
       f'{setting.title}',
       'Mean (left) and variance (right, logarithmic, so its geometric mean) over the '
       'features of one attention output, after the norm where the arm has one, by '
@@ -147,7 +147,7 @@ def component_variance(index: Index, setting: Setting) -> Figure:
     if slopes:
       mean, low, high = mean_interval(slopes)
       slopes_of[name] = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
-      label = f'{name}, slope {slopes_of[name]}'
+      label = f'{name}, slope at the right {slopes_of[name]}'
     _, colour, marker = ARMS[arm]
     plots.draw(axes, lengths, values, colour, marker, label)
     delta = index.get((arm, 'logit_range', None), {})
@@ -184,7 +184,7 @@ def learning_curves(curves: Curves, setting: Setting) -> Figure:
 
   Blocks of seeds that are still in training are left out.
   """
-  figure = plots.new(2.8, f'Loss and accuracy during training, of new batches\n'
+  figure = plots.new(2.8, f'Loss and accuracy during training, on fresh batches\n'
                      f'{setting.title}', '')
   left, right = figure.subplots(1, 2)
   count = 0

@@ -121,7 +121,7 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
     row[0].set_ylabel(ARMS[arm][0])
   for axes, length in zip(grid[0], lengths, strict=True):
     axes.set_title(f'{length:,}', fontsize=plots.SMALLEST, pad=3)
-  upper.supxlabel(f'{words}; a row a sequence', fontsize=7.5)
+  upper.supxlabel(f'{words}; each row is a sequence', fontsize=7.5)
   bar = upper.colorbar(picture, ax=grid, pad=0.01, fraction=0.02,
                        label='attention weight', ticks=[1, 0.1, 0.01, 0.001, 0.0001])
   bar.ax.yaxis.set_major_formatter('{x:g}')

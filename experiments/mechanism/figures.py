@@ -36,7 +36,7 @@ READ = {
 INTERVENTIONS = RESTORED | ATTENDED | IMPOSED | READ
 _GROUPS = {
     'Moments of the output as in training': RESTORED,
-    'Attention as in training, or ideal': ATTENDED,
+    'Attention told which item is the target, an upper limit': ATTENDED,
     'Output as in training, with moments of longer inputs': IMPOSED,
     'Output as it is, read otherwise': READ,
 }

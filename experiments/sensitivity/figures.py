@@ -99,7 +99,9 @@ def gains(
       Line2D([], [], color='black', linestyle=style, label=words)
       for words, style in styles.items()
   ] + [Patch(color=_HELPS, label=f'{treated} ahead'),
-       Patch(color=_HURTS, label=f'{treated} behind')]
+       Patch(color=_HURTS, label=f'{treated} behind'),
+       Line2D([], [], color='black', marker='o', markerfacecolor='white', linestyle='',
+              label='hollow: no difference found')]
   drawn.legend(handles=handles, ncols=3, loc='outside lower center')
   return drawn
 

@@ -142,14 +142,18 @@ def draw(
 
 
 def legend(figure: Any, panels: Iterable[Axes], ncols: int, **options: Any) -> None:
-  """Writes all names of lines of the panels, each once, below a (sub)figure."""
+  """Writes all names of lines of the panels, each once, below a (sub)figure.
+
+  No row has more than `ncols` names.
+  """
   named = {
       label: handle for axes in panels for handle, label in
       zip(*axes.get_legend_handles_labels(), strict=True)
   }
   if named:
-    figure.legend(named.values(), named, ncols=ncols, loc='outside lower center',
-                  **options)
+    rows = math.ceil(len(named) / ncols)  # as even as possible
+    figure.legend(named.values(), named, ncols=math.ceil(len(named) / rows),
+                  loc='outside lower center', **options)
 
 
 def seeds_of(index: Index, metric: str) -> int:
@@ -169,7 +173,7 @@ def chance(axes: Axes, value: float | None, label: str = 'chance') -> None:
   """Draws what knowing nothing gives as a horizontal line; nothing if it is None."""
   if value is not None:
     axes.axhline(value, color='#444444', linewidth=1.2, linestyle=(0, (1, 1.5)),
-                 label=label, zorder=1.5)
+                 label=label, zorder=1.9)  # above the grid
 
 
 def spread_out(items: Sequence[Any], most: int = MOST_LINES) -> list[Any]:
@@ -184,7 +188,8 @@ def length_axis(axes: Axes, trained_up_to: int, most: int = 4) -> None:
   doubling_axis(axes, most)
   axes.set_xlabel('number of items N')
   low, high = axes.get_xlim()
-  axes.axvspan(low, trained_up_to, color=_GREY, zorder=0, linewidth=0)
+  axes.axvspan(low, trained_up_to, color=_GREY, zorder=0, linewidth=0,
+               label='training lengths')
   axes.set_xlim(low, high)
 
 
