@@ -110,7 +110,8 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
     columns = [measured[arm, 'component_variance', n] for n in _LENGTHS]
     of_seeds = np.array(columns).T
     slopes = [stats.linregress(np.log(_LENGTHS), np.log(x)).slope for x in of_seeds]
-    words = '{}, slope at the right {:.2f} [{:.2f}, {:.2f}]'.format(name, *mean_of(slopes))
+    words = '{}, slope at the right {:.2f} [{:.2f}, {:.2f}]'.format(
+        name, *mean_of(slopes))
     _check(axes, words.replace('-', '−'), colour, _LENGTHS, columns, geometric=True)
   bound = np.exp(np.median(2 * more['none', 'logit_range', None]
                            + np.log(more['none', 'value_variance', None])))
