@@ -29,7 +29,7 @@ EXAMPLES = {'README.md': 3, 'in_your_code.md': 5, 'own_norm.md': 2, 'own_task.md
             'seeds.md': 1}
 # Programs of a cloud or a cluster, which no test runs, and those of a shell.
 CLOUD = {'gcloud', 'hf', 'sbatch', 'sky', 'ssh-add', 'xpk', 'xprof'}
-SHELL = {'$EDITOR', '.', '[', 'grep', 'mypy', 'python3', 'ruff', 'tensorboard'}
+SHELL = {'$EDITOR', '.', '[', 'git', 'grep', 'mypy', 'python3', 'ruff', 'tensorboard'}
 PLACEHOLDERS = {'…', 'NAME', 'STUDY', 'EXPERIMENT', 'FLAG'}
 
 

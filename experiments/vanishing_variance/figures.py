@@ -33,7 +33,7 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
   done = sum(each.verdict in _VERDICTS for each in last)
   drawn = plots.new(
       1.3 + 0.36 * len(cells), f'LN − Baseline, accuracy beyond the training lengths\n'
-      f'{done} of {len(cells)} settings have a verdict',
+      f'{done} of {len(cells)} settings {"has" if done == 1 else "have"} a verdict',
       'Accuracy beyond the training lengths, LN minus Baseline in points, paired over '
       'seeds: on the left after the last step, with 95 % intervals corrected over the '
       f'{claim.num_tests} settings, hollow and grey where there is no verdict yet; on '
