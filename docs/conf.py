@@ -21,6 +21,7 @@ from flax import linen
 DOCS = pathlib.Path(__file__).parent
 ROOT = DOCS.parent
 RESULTS = ROOT / 'experiments' / 'results'
+README = DOCS / '_results' / 'readme.md'  # a copy
 # The checkout, also for the kernel that runs the tour.
 sys.path.insert(0, str(ROOT))
 os.environ['PYTHONPATH'] = f'{ROOT}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'
@@ -87,16 +88,22 @@ def _make_links_of_the_book(app, docname, source):
   page = pathlib.Path(app.env.doc2path(docname))
   of_results = docname.startswith('_results/')
   here = (RESULTS / page.relative_to(DOCS / '_results') if of_results else page).parent
+  if page == README:
+    here = ROOT
 
   def replaced(match):
     image, text, target, anchor = match.groups('')
     path = (here / target).resolve()
+    if image and page == README:
+      return f'![{text}]({os.path.relpath(path, page.parent)})'
     if image or not path.exists() or not path.is_relative_to(ROOT):
       return match[0]
     if path.is_dir():
       folders = (path, *path.parents)
       path = next(folder / name for folder in folders
                   for name in ('README.md', 'index.md') if (folder / name).exists())
+    if path == ROOT / 'README.md':
+      path = README
     if path.suffix == '.md' and path.is_relative_to(RESULTS):
       path = DOCS / '_results' / path.relative_to(RESULTS)
     if path.is_relative_to(DOCS):
@@ -174,6 +181,7 @@ def setup(app):
   shutil.rmtree(copies, ignore_errors=True)
   shutil.copytree(RESULTS, copies, ignore=lambda folder, names: [
       name for name in names if pathlib.Path(name).suffix not in ('', '.md', '.png')])
+  shutil.copy(ROOT / 'README.md', README)
   app.connect('autodoc-process-docstring', _keep_indented_blocks, priority=400)
   app.connect('autodoc-process-signature', _short_signature)
   app.connect('source-read', _make_links_of_the_book)
