@@ -457,7 +457,7 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings(factor):
     figure = figures.component_variance(results.index(rows), Setting('retrieval'))
   assert 'slopes from N = 1,024 on' in figure.get_label()
   assert 'geometric mean over 2 seeds' in figure.get_label()
-  line = _lines(figure.axes[0])['Baseline, slope −2.00 [−2.00, −2.00]']
+  line = _lines(figure.axes[0])['Baseline, slope at the right −2.00 [−2.00, −2.00]']
   np.testing.assert_allclose(  # through its end
       _lines(figure.axes[0])['proportional to 1/N'], line[-1] * lengths[-1] / lengths)
   np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
