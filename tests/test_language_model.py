@@ -20,6 +20,7 @@ import pytest
 from scipy import stats
 
 from configs import language_model as config_file
+from experiments.harness import run_loop
 from experiments.harness.progress import Progress
 from experiments.language_model import (
     check,
@@ -321,12 +322,12 @@ def test_curves_of_a_seed_alone_reach_a_bucket(text_file, tmp_path, monkeypatch)
   config, text, model, mesh = _alone(
       text_file, **{'train.num_steps': 4, 'evaluate.lengths': (1,)})
 
-  class InBucket(sharded.Curves):
-    def __init__(self, *arguments):
-      super().__init__(*arguments)
+  class InBucket(run_loop.Curves):
+    def __init__(self, *arguments, **options):
+      super().__init__(*arguments, **options)
       self._appends = False
 
-  monkeypatch.setattr(sharded, 'Curves', InBucket)
+  monkeypatch.setattr(run_loop, 'Curves', InBucket)
   with Progress(4, 'steps') as progress:
     sharded.run_seed(config, 'alpha_0', 0, model, text, mesh,
                      sharded.Programs(config, model, mesh), epath.Path(tmp_path),

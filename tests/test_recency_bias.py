@@ -306,6 +306,7 @@ def test_the_report_is_remade_from_the_folder(whole):
   path.write_bytes(content[:200])
   with pytest.raises(ValueError, match=r'LN_a0_c0\.npz is not a file of arrays'):
     recency.write(workdir)
+  path.write_bytes(content)
   arrays = results.read_arrays(path)
   del arrays['standard_error']
   np.savez(path, **arrays)
