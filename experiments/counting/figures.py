@@ -85,7 +85,7 @@ def errors(
         axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
     if figure.varied != 'train_length':
       ends += _constant(axes, figure, longest)
-      axes.axvspan(0, figure.cells[0].train_length, color='#f1f1f1', zorder=0,
+      axes.axvspan(0, figure.cells[0].train_length, color=plots.GREY, zorder=0,
                    linewidth=0)
     if PUBLISHED[0] in figure.cells and longest >= PUBLISHED[1][0]:
       axes.plot(*PUBLISHED[1], color='black', marker='x', linestyle='', markersize=5,

@@ -18,8 +18,6 @@ from experiments.counting.answer import answer, best_constant, short
 from experiments.counting.cells import (
   all_cells,
   FigureSetups,
-  IDENTITY,
-  NO_POSITIONS,
   read_figures,
   Setup,
 )
@@ -257,9 +255,9 @@ def _trivial(figure: FigureSetups, longest: int) -> list[str]:
   """Returns a sentence on the error of the mean without reading any bits."""
   if figure.cells[0].task != 'mean':
     return []
-  fair = figure.cells[0].counts == 'fair'
-  formula = '1/(4l)' if fair else '1/12 + 1/(6l)'
-  error = 1 / (4 * longest) if fair else 1 / 12 + 1 / (6 * longest)
+  counts = figure.cells[0].counts
+  formula = '1/(4l)' if counts == 'fair' else '1/12 + 1/(6l)'
+  error = best_constant('mean', counts, longest)
   return [f'To answer 1/2 always is an error of {formula}, {short(error)} at '
           f'{longest}.']
 
@@ -283,9 +281,8 @@ def _more(figure: FigureSetups, counted: bool, longest: int) -> str:
 
 def _published(figure: FigureSetups, longest: int) -> list[str]:
   """Returns sentences on the paper's values, which are read off its figures."""
-  parts = []
-  mean = Setup('mean', 'fair', 10, NO_POSITIONS, IDENTITY)
-  if mean in figure.cells and longest >= 50:
+  parts, (mean, (at, _)) = [], figures.PUBLISHED
+  if mean in figure.cells and longest >= at:
     parts.append('The paper: about 1e-5 at 50 without positions.')
   if mean._replace(task='length', reparameterization='inverse_sqrt') in figure.cells:
     parts.append('The paper: 1/√y is nearly perfect up to 35.')

@@ -101,16 +101,9 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     finally:
       locks.release()
   except Preempted as told:
-    sys.stdout.flush()
-    print(f'{told}. The same command resumes the run.', file=sys.stderr, flush=True)
-    log.close()
-    os._exit(143)  # the exit code of SIGTERM
+    errors.end(f'{told}. The same command resumes the run.', 143)  # as by SIGTERM
   except KeyboardInterrupt:
-    sys.stdout.flush()
-    print('Interrupted. The same command resumes the run.', file=sys.stderr, flush=True)
-    log.close()
-    # At once: an interrupted save would print errors, and its threads may abort.
-    os._exit(130)
+    errors.end('Interrupted. The same command resumes the run.', 130)
   except Exception as error:
     errors.leave(error)
   log.close()

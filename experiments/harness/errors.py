@@ -46,29 +46,32 @@ def leave(error: Exception) -> NoReturn:
   if os.environ.get('VVLEN_TRACEBACK'):
     raise error
   if lost_peer(error):
-    sys.stdout.flush()
-    print(f'Error: another process of the run has ended: {in_one_line(error)}. '
-          'The same command resumes the run.', file=sys.stderr, flush=True)
-    log.close()
-    os._exit(1)
+    end(f'Error: another process of the run has ended: {in_one_line(error)}. '
+        'The same command resumes the run.', 1)
   if not is_bug(error):
     refuse(error)
   sys.stdout.flush()
   traceback.print_exception(error)
-  print(_BUG, file=sys.stderr, flush=True)
-  log.close()
-  os._exit(1)
+  end(_BUG, 1)
 
 
 def refuse(error: Exception) -> NoReturn:
   """Ends the process with one line and exit code 2."""
   if os.environ.get('VVLEN_TRACEBACK'):
     raise error
+  end(f'Error: {in_one_line(error)}', 2)
+
+
+def end(text: str, code: int) -> NoReturn:
+  """Ends the process with a text on standard error.
+
+  At once: an interrupted save or restore of Orbax would print errors, and its threads
+  may abort.
+  """
   sys.stdout.flush()
-  print(f'Error: {in_one_line(error)}', file=sys.stderr, flush=True)
+  print(text, file=sys.stderr, flush=True)
   log.close()
-  # At once: an interrupted restore of Orbax would print errors of its event loop.
-  os._exit(2)
+  os._exit(code)
 
 
 def in_one_line(error: Exception) -> str:

@@ -87,9 +87,14 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   plain.set(title='perplexity')
   difference.set(title=f'log perplexity, nats,\nminus that of {label(family.control)}')
   excess.set(title='symmetric KL, nats')
-  short = all(len(label(arm)) < 9 for arm in arms)
-  plots.legend(figure, [plain, difference], 5 if short else 2)
+  _legend(figure, [plain, difference], arms)
   return figure
+
+
+def _legend(figure: Any, panels: Iterable[Axes], arms: Sequence[Any]) -> None:
+  """Writes the names of arms below a (sub)figure, as many in a row as have room."""
+  short = all(len(label(arm)) < 9 for arm in arms)
+  plots.legend(figure, panels, 5 if short else 2)
 
 
 def _published(family: Any) -> dict[str, float]:
@@ -155,8 +160,7 @@ def by_step(families: Sequence[Any], run: Any, lines: Iterable[Mapping[str, Any]
       if part is parts[-1]:
         axes.set_xlabel('steps')
       _step_ticks(axes, sorted({line['step'] for line in lines}))
-    short = all(len(label(arm)) < 9 for arm in arms)
-    plots.legend(part, row[:1], 5 if short else 2)
+    _legend(part, row[:1], arms)
   figure.set_label(
       'Perplexity at the training length L and at the longest, and symmetric KL of two '
       'windows, by training step, a row for each family of arms: '

@@ -128,7 +128,7 @@ def output_moments(index: Index, setting: Setting) -> Figure:
 
 def component_variance(index: Index, setting: Setting) -> Figure:
   """Draws the variance of single output components for one query (Proposition 1)."""
-  slopes_of, bound_of = {}, ''
+  slopes_from = bound_of = ''
   figure = plots.new(
       3.2, f'Variance of a component of the attention output before the norm, one query'
       f'\n{setting.title}', '')
@@ -146,8 +146,9 @@ def component_variance(index: Index, setting: Setting) -> Figure:
     label = name
     if slopes:
       mean, low, high = mean_interval(slopes)
-      slopes_of[name] = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
-      label = f'{name}, slope at the right {slopes_of[name]}'
+      slope = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
+      label = f'{name}, slope at the right {slope}'
+      slopes_from = f'; slopes from N = {last[0]:,} on, with intervals'
     _, colour, marker = ARMS[arm]
     plots.draw(axes, lengths, values, colour, marker, label)
     delta = index.get((arm, 'logit_range', None), {})
@@ -171,11 +172,8 @@ def component_variance(index: Index, setting: Setting) -> Figure:
   seeds = plots.over_seeds(plots.seeds_of(index, 'component_variance'),
                            'geometric mean')
   figure.set_label(
-      f'Variance over sequences of a component of the attention output by number of '
-      f'items N: {seeds}; slopes from N = {last[0]:,} on, with intervals'
-      f'{bound_of}; training lengths grey.' if slopes_of else
-      f'Variance over sequences of a component of the attention output by number of '
-      f'items N: {seeds}{bound_of}; training lengths grey.')
+      'Variance over sequences of a component of the attention output by number of '
+      f'items N: {seeds}{slopes_from}{bound_of}; training lengths grey.')
   return figure
 
 

@@ -47,7 +47,7 @@ def losses(n: int, indices: Mapping[str, Index]) -> Figure:
   drawn = dict(zip(indices, panels, strict=False))
   for task, axes in drawn.items():
     lengths = _panel(axes, indices[task])
-    axes.axvspan(0, n, color='#f1f1f1', zorder=0, linewidth=0)
+    axes.axvspan(0, n, color=plots.GREY, zorder=0, linewidth=0)
     axes.set(title='number of bits' if task == 'length' else f'{task} of bits',
              xlabel='number of bits l', xlim=(0, lengths[-1] + 1),
              ylabel='mean squared error')

@@ -69,9 +69,9 @@ def attend(
     mask = broadcast_mask(mask, logits.shape)
   if temperature is not None:
     beta = temperature(logits, mask)
-    if jnp.broadcast_shapes(beta.shape, logits.shape) != logits.shape:
+    if jnp.broadcast_shapes(jnp.shape(beta), logits.shape) != logits.shape:
       raise ValueError(f'temperature must give β {[*logits.shape[:-1], 1]}: '
-                       f'{[*beta.shape]}')
+                       f'{[*jnp.shape(beta)]}')
     logits = logits * beta
   weights = masked_softmax(logits, mask)
   output = einsum('...n,...nv->...v', weights, values)

@@ -36,7 +36,7 @@ ADAPTATIONS = ('', '+adaptive', '+fitted')
 WIDTH = 5.5  # inches, of every figure
 SMALLEST = 7  # points, of any text
 MOST_LINES = 5  # in a panel
-_GREY = '#f1f1f1'  # of training lengths
+GREY = '#f1f1f1'  # of training lengths
 STYLE: Any = {  # matplotlib's rcParams
     'font.size': 7.5,
     'axes.titlesize': 7.5,
@@ -169,11 +169,10 @@ def over_seeds(count: int, mean: str = 'mean') -> str:
   return f'{mean} over {count} seeds, with bands of 95 % intervals'
 
 
-def chance(axes: Axes, value: float | None, label: str = 'chance') -> None:
-  """Draws what knowing nothing gives as a horizontal line; nothing if it is None."""
-  if value is not None:
-    axes.axhline(value, color='#444444', linewidth=1.2, linestyle=(0, (1, 1.5)),
-                 label=label, zorder=1.9)  # above the grid
+def chance(axes: Axes, value: float, label: str = 'chance') -> None:
+  """Draws what knowing nothing gives as a horizontal line."""
+  axes.axhline(value, color='#444444', linewidth=1.2, linestyle=(0, (1, 1.5)),
+               label=label, zorder=1.9)  # above the grid
 
 
 def spread_out(items: Sequence[Any], most: int = MOST_LINES) -> list[Any]:
@@ -188,7 +187,7 @@ def length_axis(axes: Axes, trained_up_to: int, most: int = 4) -> None:
   doubling_axis(axes, most)
   axes.set_xlabel('number of items N')
   low, high = axes.get_xlim()
-  axes.axvspan(low, trained_up_to, color=_GREY, zorder=0, linewidth=0,
+  axes.axvspan(low, trained_up_to, color=GREY, zorder=0, linewidth=0,
                label='training lengths')
   axes.set_xlim(low, high)
 
