@@ -85,6 +85,31 @@ def test_chunked_losses_are_measured_against_the_same_loss():
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+class _Busy:
+  """A worker on a machine of which others take half."""
+
+  waiting = 0.0
+
+  def __init__(self):
+    self.asked = 0
+
+  def measure(self):
+    self.asked += 1
+    return float(self.asked), 0.5
+
+  def close(self):
+    self.asked = -self.asked
+
+
+@pytest.mark.parametrize(('rounds', 'made'), [(1, 1), (2, 16)])
+def test_a_single_round_counts_however_busy_the_machine_is(rounds, made):
+  worker = _Busy()
+  result = _rounds.alternate({'one': worker}, rounds)
+  assert worker.asked == -made  # and the worker was ended
+  assert worker.rates == result['rounds']['one'] == [made - 1.0, made][-rounds:]
+  assert (result['quiet_rounds'], result['rounds_not_counted']) == (0, made - rounds)
+
+
 def test_rounds_alternate_and_the_first_does_not_count():
   calls = []
   runs = {name: lambda i, name=name: calls.append((i, name)) for name in 'ab'}

@@ -40,22 +40,27 @@ def _alone(arguments, workdir):
   assert done.returncode == 0, done.stderr
 
 
-def _check(arguments, tmp_path):
-  """Runs an experiment alone and as two processes, and compares what they write."""
-  _alone(arguments, tmp_path / 'alone')
+def _check(arguments, tmp_path, alone=None):
+  """Runs an experiment alone and as two processes, and compares what they write.
+
+  If a folder of the run alone is given, that is not run again.
+  """
+  if alone is None:
+    alone = tmp_path / 'alone'
+    _alone(arguments, alone)
   said = run_two_processes(
       [*_command(*arguments), f'--workdir={tmp_path}/both'], num_devices=1)
   assert 'results' in said[0] or 'tables' in said[0]
   # Only warnings of libraries come from the second one.
   assert not any(word in said[1] for word in ('Error', 'Traceback', 'tables'))
-  for path in (tmp_path / 'alone').rglob('*'):
+  for path in alone.rglob('*'):
     if path.name in ('results.csv', 'metrics.jsonl'):
-      other = tmp_path / 'both' / path.relative_to(tmp_path / 'alone')
+      other = tmp_path / 'both' / path.relative_to(alone)
       assert other.read_bytes() == path.read_bytes(), path
   names = lambda folder: sorted(
       str(path.relative_to(folder)) for path in folder.rglob('*')
       if path.is_file() and not {'checkpoints', 'tensorboard'} & {*path.parts})
-  assert names(tmp_path / 'both') == names(tmp_path / 'alone')
+  assert names(tmp_path / 'both') == names(alone)
   sessions = json.loads((tmp_path / 'both/config.json').read_text())['sessions']
   assert len(sessions) == 1 and sessions[0]['device'].startswith('2 x ')
 
@@ -67,19 +72,32 @@ def test_two_processes_write_the_results_of_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'arguments', [RETRIEVAL, COUNTING, RECENCY, SENSITIVITY, VANISHING, TOGETHER],
+    'arguments', [COUNTING, RECENCY, SENSITIVITY, VANISHING, TOGETHER],
     ids=lambda arguments: arguments[0])
 def test_two_processes_of_a_longer_experiment_write_the_results_of_one(
     arguments, tmp_path, fast_compilation):
   _check(arguments, tmp_path)
 
 
+@pytest.fixture(scope='module')
+def retrieval(tmp_path_factory, fast_compilation):
+  """The folder of a run of argmax retrieval, as one process."""
+  folder = tmp_path_factory.mktemp('retrieval') / 'alone'
+  _alone(RETRIEVAL, folder)
+  return folder
+
+
 @pytest.mark.slow
-def test_mechanism_measures_in_two_processes(tmp_path, fast_compilation):
-  _alone(RETRIEVAL, tmp_path / 'trained')
+def test_two_processes_of_argmax_retrieval_write_the_results_of_one(
+    retrieval, tmp_path):
+  _check(RETRIEVAL, tmp_path, retrieval)
+
+
+@pytest.mark.slow
+def test_mechanism_measures_in_two_processes(retrieval, tmp_path):
   _check(('mechanism', '--config=configs/mechanism.py:smoke',
           "--config.arms=('none','layer_norm')",
-          f'--config.trained={tmp_path}/trained'), tmp_path)
+          f'--config.trained={retrieval}'), tmp_path)
 
 
 def _send(number, workdir):

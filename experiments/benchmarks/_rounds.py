@@ -134,7 +134,8 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
   Args:
     workers: {name: worker}.
     rounds: how many rounds should count. At most eight times as many are made. If no
-      round was quiet, the last ones count.
+      round was quiet, the last ones count. A single round, which is to see that all
+      runs, counts however busy the machine is.
 
   Returns:
     Fields of the result: rates by round, how many rounds were quiet and how many did
@@ -144,7 +145,8 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
   names = list(workers)
   quiet: list[tuple[dict[str, float], float]] = []
   busy: list[tuple[dict[str, float], float]] = []
-  while len(quiet) < rounds and len(quiet) + len(busy) < 8 * rounds:
+  most = 8 * rounds if rounds > 1 else rounds
+  while len(quiet) < rounds and len(quiet) + len(busy) < most:
     # The order changes, so that none always runs after the same one.
     first = len(quiet) % len(names)
     answers = {name: workers[name].measure() for name in names[first:] + names[:first]}
