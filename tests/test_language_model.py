@@ -189,7 +189,7 @@ def test_a_seed_alone_begins_with_the_weights_of_the_ensemble(text_file):
   config, _, model, mesh = _alone(text_file)
   [key] = ensemble.seed_keys(config.seed, 1, 1)
   with jax.set_mesh(mesh):
-    state = sharded._start(config, sharded.Programs(config, model, mesh), mesh, key)
+    state = sharded.Programs(config, model, mesh).start(key)
   expected = _problem(config, 'alpha_0', model).init(
       ensemble.purpose_key(key, ensemble.INIT))
   chex.assert_trees_all_close(state.params, expected, atol=1e-7)
@@ -209,7 +209,7 @@ def test_layers_in_a_loop_train_as_a_list_of_layers(text_file):
     [key] = ensemble.seed_keys(config.seed, 1, 1)
     streams = jnp.arange(8 * training.stream_length(config)).reshape(8, -1) % 256
     with jax.set_mesh(mesh):
-      state = sharded._start(config, programs, mesh, key)
+      state = programs.start(key)
       state, metrics = programs.step(config.arms.alpha_0_1)(
           state, (streams, np.zeros(2, np.uint32), np.float32(0.1)))
     params = unstacked(state.params) if scan_layers else state.params
@@ -226,7 +226,7 @@ def test_a_step_is_that_of_its_loss_with_an_offset_of_its_own(text_file, key):
   rows = next(sharded._batches(config, 0, text))
   with jax.set_mesh(mesh):
     programs = sharded.Programs(config, model, mesh)
-    state, step = sharded._start(config, programs, mesh, key), programs.step(arm)
+    state, step = programs.start(key), programs.step(arm)
     for i in range(6):
       offset = training.draw_offset(config, arm, jax.random.fold_in(key, i))
       offsets.append(int(offset))
@@ -305,7 +305,7 @@ def test_arms_and_seeds_alone_share_their_programs(text_file, tmp_path):
   try:
     for name, seed in (('alpha_0', 0), ('alpha_0_1', 1), ('offsets_whole', 0)):
       with Progress(4, 'steps') as progress:
-        rows = sharded.run_seed(config, name, seed, model, text, mesh, programs,
+        rows = sharded.run_seed(config, name, seed, text, mesh, programs,
                                 epath.Path(tmp_path), progress)
       final[name, seed] = tuple(row.value for row in rows if row.metric == 'nll')
   finally:
@@ -329,7 +329,7 @@ def test_curves_of_a_seed_alone_reach_a_bucket(text_file, tmp_path, monkeypatch)
 
   monkeypatch.setattr(run_loop, 'Curves', InBucket)
   with Progress(4, 'steps') as progress:
-    sharded.run_seed(config, 'alpha_0', 0, model, text, mesh,
+    sharded.run_seed(config, 'alpha_0', 0, text, mesh,
                      sharded.Programs(config, model, mesh), epath.Path(tmp_path),
                      progress)
   for name in ('metrics', 'evaluations'):

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
+from configs import adapt as adapt_config
 from configs import counting as counting_config
 from configs import language_model as language_config
 from configs import lookup as lookup_config
 from configs import recency_bias as recency_config
 from configs import retrieval as retrieval_config
+from experiments.adapt.programs import Programs as AdaptPrograms
 from experiments.counting import training as counting
 from experiments.counting.cells import all_cells, read_figures
 from experiments.language_model import sharded
@@ -163,6 +165,27 @@ def llama(length: int, devices: Any) -> Program:
       (stream + 4 * parameters) // mesh.size)
 
 
+def adapt(name: str, devices: Any) -> Program:
+  """Returns a step that fine-tunes Llama 2 7B as NAME_paper of configs/adapt.py."""
+  config = adapt_config.get_config(f'{name}_paper')
+  mesh, arm = _model_mesh(devices), config.arms[f'{name}_alpha_0_1']
+  programs = AdaptPrograms(config, arm.method, LLAMA_2_7B, mesh)
+  length = config.train.max_length
+  streams = jax.ShapeDtypeStruct(
+      (BATCH, language_model.stream_length(config)), jnp.int32,
+      sharding=NamedSharding(mesh, partition.ROWS))
+  seed, weight = _placed((jax.ShapeDtypeStruct((2,), jnp.uint32),
+                          jax.ShapeDtypeStruct((), jnp.float32)), mesh)
+  axes = ', '.join(f'{n} {s}' for n, s in mesh.shape.items() if s > 1)
+  trained = sum(x.size for x in jax.tree.leaves(programs.state.params))
+  stream = LLAMA_2_7B.num_layers * 2 * BATCH * length * LLAMA_2_7B.width * 2
+  return Program(
+      programs.program(arm), (programs.state, programs.frozen, (streams, seed, weight)),
+      mesh, 1, config.train.num_steps,
+      f'{trained:,} parameters trained; {BATCH} streams, 2 windows of {length}, mesh '
+      f'{axes}', (stream + 4 * trained) // mesh.size)
+
+
 # Name -> devices -> Program.
 EXPERIMENTS: dict[str, Callable[[Any], Program]] = {
     'retrieval': lambda devices: _length_generalization(
@@ -178,4 +201,6 @@ EXPERIMENTS: dict[str, Callable[[Any], Program]] = {
     'language_model': _language_model,
     'llama_2_7b_4096': functools.partial(llama, 4096),
     'llama_2_7b_8192': functools.partial(llama, 8192),
+    **{f'adapt_{name}': functools.partial(adapt, name)
+       for name in ('clex', 'yarn', 'eabf', 'longlora', 'longqlora')},
 }

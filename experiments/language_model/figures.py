@@ -16,9 +16,13 @@ from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
 
+# What has the weight α, where it is not the misalignment term.
+_TERMS = {'sce': '', 'entropy': ' of entropy', 'kl': ' of symmetric KL'}
+
+
 def label(arm: Any) -> str:
   """Returns the label of a `report.Arm`: α, and what differs from the default."""
-  parts = [f'α = {arm.weight:g}']
+  parts = [f'α = {arm.weight:g}{_TERMS[arm.term]}']
   if arm.offsets != (0, 0.5):
     parts.append(f'e / L in {arm.offsets[0]:g}..{arm.offsets[1]:g}')
   if arm.steps != 1:

@@ -38,8 +38,18 @@ EQUAL_TIME: Mapping[str, Steps] = {
 _SINGLE = 'perplexity after 50 / 100 / 200 steps, single runs'
 
 
+# Method of `experiments.adapt` -> settings of `ALPHA`.
+_METHODS = {'clex': ('CLEX on RedPajama-Book', 'CLEX on PG19'),
+            'longqlora': ('LongQLoRA',), 'eabf': ('EABF',)}
+
+
 def note(family: str) -> str:
   """Returns the paper's results for a family of arms; '' if it has none."""
+  if family in _METHODS:
+    settings = '. '.join(
+        f'{name}: {_rows(ALPHA[name], "α = ")}; α = 0.1 after 47 / 95 / 190 steps, in '
+        f'equal time: {_steps(EQUAL_TIME[name])}' for name in _METHODS[family])
+    return f'The paper (Llama-2-7B, {_SINGLE}). {settings}.'
   if family == 'alpha':
     settings = '. '.join(f'{name}: {_rows(rows, "α = ")}' for name, rows in
                          ALPHA.items())

@@ -31,6 +31,7 @@ class Arm(NamedTuple):
   weight: float  # α
   offsets: tuple[float, float]  # range of e, as fractions of L
   steps: float  # as a share of the control's
+  term: str = 'sce'  # what has the weight α
 
 
 class Family(NamedTuple):
@@ -52,6 +53,7 @@ class Run(NamedTuple):
   multiples: tuple[int, ...]
   num_seeds: int
   words: str = ''  # on size and training of the models, for titles
+  endpoint: int = 4  # length of the primary endpoint, in units of L
 
 
 def write(workdir: epath.PathLike) -> Report:

@@ -56,7 +56,7 @@ def main(config: Any, workdir: str) -> None:
   else:
     shared = sharded.Programs(config, model, mesh)
     train = lambda name, seed: functools.partial(
-        sharded.run_seed, config, name, seed, model, text, mesh, shared, folder)
+        sharded.run_seed, config, name, seed, text, mesh, shared, folder)
   jobs = [
       Job(at_once * training.num_steps(config, config.arms[name]), train(name, block))
       for name, block in todo

@@ -36,7 +36,7 @@ class Programs:
 
   def __init__(self, config: Any, model: Llama, mesh: jax.sharding.Mesh):
     """Prepares the programs of a configuration and a model on a mesh."""
-    self._config, self._model = config, model
+    self._config, self._model, self._mesh = config, model, mesh
     masters = model.clone(dtype=None)
     abstract = llama.abstract_params(masters)
     self.shardings = partition.shardings(abstract, mesh)
@@ -57,6 +57,22 @@ class Programs:
     self.evaluate = jax.jit(functools.partial(training.evaluate, config, model))
     self._steps: dict[Any, Any] = {}
 
+  def start(self, key: jax.Array) -> TrainState:
+    """Returns the state of a seed before the first step, on the mesh."""
+    if self._config.checkpoint:
+      found = llama.load_checkpoint(
+          self._config.checkpoint, self.shardings, dtype=jnp.float32,
+          scan_layers=self._model.scan_layers)
+      params = found[1]['params']
+    else:
+      params = self.init(ensemble.purpose_key(key, ensemble.INIT))
+    zero = jax.device_put(np.zeros((), np.int32), sharding.whole(self._mesh))
+    return TrainState(zero, params, self.init_optimizer(params))
+
+  def save(self, folder: epath.Path, params: Any) -> None:
+    """Saves a trained model in hub layout, on the first of all processes."""
+    training.save_model(self._config, folder, self._model, params)
+
   def step(self, arm: Any) -> Any:
     """Returns the step of an arm: (state, batch) -> (next state, metrics).
 
@@ -75,12 +91,12 @@ def run_seed(
     config: Any,
     name: str,
     seed: int,
-    model: Llama,
     text: Text,
     mesh: jax.sharding.Mesh,
-    programs: Programs,
+    programs: Any,
     folder: epath.Path,
     progress: Progress,
+    experiment: str = 'language_model',
 ) -> list[results.Row]:
   """Trains and measures one seed of an arm, resuming from its checkpoint.
 
@@ -90,12 +106,13 @@ def run_seed(
     config: as in configs/language_model.py.
     name: of the arm.
     seed: has the same initial weights and order of the text in all arms.
-    model: the model to train.
     text: the text to train on.
     mesh: from `vvlen.sharding.mesh.make_mesh`.
-    programs: for this configuration, model and mesh.
-    folder: of the run. The trained model is saved there, in hub layout.
+    programs: `Programs` for this configuration, model and mesh, or another object with
+      their methods `start`, `step`, `evaluate` and `save`.
+    folder: of the run. The trained model is saved there.
     progress: counts steps.
+    experiment: whose rows these are.
   """
   train, arm = config.train, config.arms[name]
   total = training.num_steps(config, arm)
@@ -129,7 +146,7 @@ def run_seed(
   # A numpy array, which is the same in all processes.
   offsets = np.asarray(jax.random.key_data(ensemble.purpose_key(key, _OFFSETS)))
   with jax.set_mesh(mesh):
-    state = _start(config, programs, mesh, key)
+    state = programs.start(key)
     where = folder / 'checkpoints' / name / f'seed_{seed}'
     if config.checkpoint and not checkpoint.last_step(where):
       evaluate(0, state)  # the checkpoint before training
@@ -146,13 +163,12 @@ def run_seed(
         on_metrics=on_metrics, evaluate=evaluate, before_save=flush,
     )
     flush()
-    training.save_model(
-        config, folder / 'models' / name / f'seed_{seed}', model, state.params)
+    programs.save(folder / 'models' / name / f'seed_{seed}', state.params)
   late = {
       f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
       for metric in ('loss', 'cross_entropy', 'misalignment')
   }
-  return training.rows_of(name, seed, {**measured, **late})
+  return training.rows_of(name, seed, {**measured, **late}, experiment)
 
 
 def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
@@ -177,19 +193,6 @@ def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
     if bad := finite.bad_weights(variables['params']):
       raise ValueError(
           f'{config.checkpoint}: weights of the model are not finite: {bad}')
-
-
-def _start(config, programs, mesh, key):
-  """Returns the state before the first step, on the mesh."""
-  if config.checkpoint:
-    found = llama.load_checkpoint(
-        config.checkpoint, programs.shardings, dtype=jnp.float32,
-        scan_layers=config.train.get('scan_layers', False))
-    params = found[1]['params']
-  else:
-    params = programs.init(ensemble.purpose_key(key, ensemble.INIT))
-  zero = jax.device_put(np.zeros((), np.int32), sharding.whole(mesh))
-  return TrainState(zero, params, programs.init_optimizer(params))
 
 
 def _step(config, arm, model, state, batch):

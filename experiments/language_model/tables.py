@@ -31,7 +31,6 @@ from vvlen.statistics import (
   PairedTest,
 )
 
-_ENDPOINT = 4  # in units of L
 # Metrics in `by_length` -> their names in words; of nll only the difference is shown.
 _MEASURES = {'nll': 'log perplexity', 'excess': 'symmetric KL', 'sce': 'SCE'}
 
@@ -40,7 +39,7 @@ CellText = Callable[[Record], str]
 
 def endpoint(run: Any) -> int:
   """Returns the length of the primary endpoint."""
-  multiple = _ENDPOINT if _ENDPOINT in run.multiples else run.multiples[-1]
+  multiple = run.endpoint if run.endpoint in run.multiples else run.multiples[-1]
   return multiple * run.length
 
 

@@ -281,7 +281,22 @@ def draw_starts(config: Any, key: jax.Array, length: int) -> jax.Array:
 def evaluate(
     config: Any, model: Llama, params: Any, segments: jax.Array
 ) -> dict[str, dict[int, jax.Array]]:
-  """Measures a model on segments of text [K, n], in one batch.
+  """Measures a model on segments of text [K, n]; see `evaluate_hidden`."""
+  read = lambda x: model.apply({'params': params}, x, method='hidden')
+  return evaluate_hidden(config, read, output_table(model, params), segments)
+
+
+def evaluate_hidden(
+    config: Any, read: Callable[[jax.Array], jax.Array], table: jax.Array,
+    segments: jax.Array,
+) -> dict[str, dict[int, jax.Array]]:
+  """Measures a model on segments of text, in one batch.
+
+  Args:
+    config: as in configs/language_model.py.
+    read: the model, tokens [B, L] -> hidden states [B, L, D].
+    table: its output embedding [V, D].
+    segments: [K, n].
 
   Returns:
     {metric: {length: []}}. `nll` is log perplexity, nats a token, in blocks of this
@@ -290,8 +305,6 @@ def evaluate(
     at lengths for which the segments are too short for the second window.
   """
   size = segments.shape[1]
-  table = output_table(model, params)
-  read = lambda x: model.apply({'params': params}, x, method='hidden')
   found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in MEASURES}}
   for times in config.evaluate.lengths:
     length = times * config.train.max_length
@@ -314,10 +327,11 @@ def evaluate(
 
 
 def rows_of(
-    arm: str, seed: int, measured: dict[str, dict[int, float]]
+    arm: str, seed: int, measured: dict[str, dict[int, float]],
+    experiment: str = 'language_model',
 ) -> list[results.Row]:
   """Returns the rows of measured values."""
   return [
-      results.Row('language_model', arm, seed, length, metric, float(value))
+      results.Row(experiment, arm, seed, length, metric, float(value))
       for metric, by_length in measured.items() for length, value in by_length.items()
   ]

@@ -1,0 +1,152 @@
+r"""What helps a trained model to read longer inputs, and does the term help there?
+
+Fine-tunes a checkpoint in hub layout with methods that extend its context, each with
+and without the misalignment term (section 5 and appendix B of arXiv 2506.11769).
+
+  python -m experiments.adapt --config=configs/adapt.py:yarn_quick \
+      --workdir=runs/adapt --config.checkpoint=FOLDER
+
+variant        seeds  L, streams, steps  cost
+METHOD         2      4096, 8, 200       for a GPU, not run yet
+METHOD_paper   1      as in the paper    Llama-2-7B, 64 streams; for a slice of 64 chips
+METHOD_quick   2      256, 8, 60         a checkpoint of 64 tokens (that of
+                                         configs/language_model.py:quick), 3 minutes
+METHOD_smoke   1      16, 4, 4           checks that it runs
+study          8      512, 16, 200       stories260K; 28 arms
+
+METHOD is none, pi, ntk, yarn, eabf, clex, random, alibi, longlora or longqlora. Seeds
+are orders of the text; a seed has the same batches in all arms.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+HALF = (0.0, 0.5)
+WEIGHTS = (0.03, 0.1, 0.3)  # α
+# Recipes with adapters: arXiv 2311.04879, without double quantization, and 2309.12307.
+_ADAPTERS = dict(
+    longqlora=dict(rank=64, alpha=16.0, dropout=0.05, quantized='nf4'),
+    longlora=dict(rank=8, alpha=16.0, targets=('query', 'key', 'value', 'output'),
+                  also=('embedding', 'attention_norm', 'mlp_norm', 'final_norm')),
+)
+_METHODS = ('none', 'pi', 'ntk', 'yarn', 'eabf', 'clex', 'random', 'alibi')
+SIZES = ('', 'paper', 'quick', 'smoke')
+
+
+def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
+  """Returns the configuration of one variant."""
+  name, _, size = variant.partition('_')
+  if variant != 'study' and (
+      name not in (*_METHODS, *_ADAPTERS) or size not in SIZES):
+    known = ', '.join((*_METHODS, *_ADAPTERS))
+    raise ValueError(f'variant must be study, or one of {known}, alone or with _paper, '
+                     f'_quick or _smoke: {variant!r}')
+  config = config_dict.create(
+      seed=0,
+      num_seeds=2,  # may grow later
+      checkpoint='',  # folder or ORG/NAME of the model to train further
+      arms=_arms(name),
+      positions=dict(
+          factor=4.0,  # by how much pi, ntk and yarn stretch positions
+          original_length=0,  # L₀; 0: that of the checkpoint
+          largest=16,  # CLEX: the largest t
+          highest=2**16,  # random: positions are drawn from this many
+          groups=0,  # in training, of shifted sparse attention; 0: full attention
+      ),
+      adapters=dict(
+          rank=0,  # 0: all parameters are trained
+          alpha=16.0, dropout=0.0,
+          targets=('query', 'key', 'value', 'output', 'gate', 'up', 'down'),
+          quantized='',  # 'nf4', 'int8' or '': the kernels that are not trained
+          also=(),  # what else is trained
+      ),
+      text=dict(
+          path='',  # a file, folder or .jsonl file; '': sources of the standard library
+          tokenizer='',  # tokenizer.json or its folder; '': the checkpoint's, or bytes
+          within_documents=False,  # whether each window is of one document
+          held_out=0.05,  # share of the text that is kept for evaluation
+      ),
+      train=dict(
+          max_length=4096,  # L; two windows of L tokens are read from each stream
+          batch_size=8,  # in streams
+          num_steps=200,
+          steps_per_call=10,  # learning curves have one point per call
+          save_every_steps=50,
+          parts=1,  # gradients are accumulated over them
+          dtype='float32',  # of matrix products and frozen weights
+          remat=False,
+          # Layers in a loop, compiled once; with remat what else than its input a layer
+          # keeps ('nothing' or 'products'), and the dtype of that input.
+          scan_layers=False, remat_keeps='nothing', stream_dtype='float32',
+          seeds_at_once=0,  # seeds are trained one at a time
+      ),
+      mesh=dict(data=-1, fsdp=1, tensor=1),
+      optimizer=dict(learning_rate=2e-5, warmup_steps=6, weight_decay=0.0,
+                     clip_norm=1.0, final_rate=0.0),
+      evaluate=dict(
+          every_steps=50,
+          lengths=(1, 2, 4),  # in units of L
+          num_segments=16,  # of held-out text, of the longest length, for each seed
+          offsets=(0.125, 0.25, 0.375),  # in units of the length
+      ),
+  )
+  if name in _ADAPTERS:
+    config.adapters.update(_ADAPTERS[name])
+    config.positions.groups = 4
+    # The rate stays constant after the warm-up.
+    config.optimizer.update(
+        learning_rate=2e-4, warmup_steps=20, clip_norm=0.3, final_rate=1.0)
+  if size == 'paper':
+    # CLEX is trained at 4,096 tokens, the others at 8,192, twice Llama-2's L₀.
+    config.num_seeds = 1
+    config.positions.factor = 2.0
+    config.train.update(
+        max_length=4096 if name == 'clex' else 8192, batch_size=64, dtype='bfloat16',
+        remat=True, scan_layers=True, stream_dtype='bfloat16')
+    config.evaluate.lengths = (1, 2)
+  elif size == 'quick':
+    config.train.update(max_length=256, num_steps=60)
+    config.optimizer.learning_rate = 5e-4
+    config.evaluate.update(every_steps=30)
+  elif size == 'smoke':
+    config.num_seeds = 1
+    config.train.update(max_length=16, batch_size=4, num_steps=4, steps_per_call=2,
+                        save_every_steps=2)
+    config.optimizer.warmup_steps = 1
+    config.positions.update(highest=64)
+    if name in _ADAPTERS:
+      config.adapters.rank = 2
+    config.evaluate.update(every_steps=2, lengths=(1, 2), num_segments=4)
+  if variant == 'study':
+    config.num_seeds = 8
+    config.train.update(max_length=512, batch_size=16)
+    config.positions.largest = 8
+    config.optimizer.learning_rate = 5e-4
+    config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=32)
+  return config
+
+
+def _arms(name: str) -> dict[str, dict[str, object]]:
+  """Returns the arms of a variant; the first of a method is its control."""
+  if name == 'study':
+    arms = {}
+    for method in ('none', 'pi', 'yarn', 'clex'):
+      arms[method] = _arm(method)
+      arms |= {f'{method}_alpha_{weight:g}'.replace('.', '_'): _arm(method, weight)
+               for weight in WEIGHTS}
+      # What the term does besides aligning, and its alignment alone; and the time it
+      # takes, given to more steps without it.
+      arms |= {f'{method}_entropy': _arm(method, 0.1, term='entropy'),
+               f'{method}_kl': _arm(method, 0.1, term='kl'),
+               f'{method}_more_steps': _arm(method, steps=1.05)}
+    return arms
+  method = 'pi' if name in _ADAPTERS else name
+  arms = {} if name in ('none', *_ADAPTERS) else {'none': _arm('none')}
+  return arms | {name: _arm(method), f'{name}_alpha_0_1': _arm(method, 0.1)}
+
+
+def _arm(
+    method: str, weight: float = 0.0, *, term: str = 'sce', steps: float = 1.0
+) -> dict[str, object]:
+  """Returns an arm: steps is a share of train.num_steps."""
+  return dict(method=method, weight=weight, term=term, offsets=HALF, steps=steps)

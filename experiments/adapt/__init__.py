@@ -1,0 +1,1 @@
+"""What helps a trained model to read longer inputs."""

@@ -1,0 +1,69 @@
+"""What a run of adapt has found, in sentences. Runs without JAX."""
+
+from collections.abc import Sequence
+import math
+from typing import Any
+
+from experiments.language_model.figures import times
+from experiments.language_model.tables import compare, endpoint
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import interval_words, number, p_words
+from vvlen.statistics import holm, mean_interval
+
+# A model whose loss is not below this share of the text's unigram entropy predicts
+# little more than how often tokens occur.
+LEARNED = 0.75
+
+
+def answer(
+    families: Sequence[Any], run: Any, index: Index, unigram: float
+) -> list[str]:
+  """Says what the term changes at the primary endpoint, and what each method does.
+
+  Args:
+    families: `language_model.report.Family`, those with results.
+    run: its `Run`.
+    index: of its rows.
+    unigram: entropy of the frequencies of tokens in the text, nats.
+  """
+  if not families:
+    return ['No verdict: no method has results yet.']
+  at, place = endpoint(run), times(endpoint(run) // run.length)
+  losses = {f.title: _mean(index, f.control.name, run.length) for f in families}
+  said = 'Perplexity at the training length, {} tokens: {}'.format(
+      run.length, ', '.join(f'{math.exp(x):.3g} ({t})' for t, x in losses.items()))
+  if min(losses.values()) > LEARNED * unigram:
+    return ['No verdict: the models predict little more than how often tokens occur.',
+            f'{said}; that of frequencies alone is {math.exp(unigram):.3g}.']
+  found = _of_term(families, index, at, place)
+  after = ', '.join(f'{math.exp(_mean(index, f.control.name, at)):.3g} ({f.title})'
+                    for f in families)
+  return [*found, f'{said}. At {place}, {at} tokens: {after}.']
+
+
+def _of_term(
+    families: Sequence[Any], index: Index, at: int, place: str
+) -> list[str]:
+  """Says what the misalignment term changes in each method."""
+  tests = {f.title: compare(index, f.primary, f.control.name, at)
+           for f in families if f.primary}
+  known = {title: test for title, test in tests.items()
+           if test is not None and not math.isnan(test.p)}
+  if not known:
+    return ['No verdict on the misalignment term: fewer than two pairs of seeds, or no '
+            'arm with α = 0.1.']
+  p_holm = holm([test.p for test in known.values()])
+  parts = [
+      f'{number(test.mean_difference, "+.4f")} nats '
+      f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(float(p))} '
+      f'({title})' for (title, test), p in zip(known.items(), p_holm, strict=True)]
+  pairs = sorted({test.num_pairs for test in known.values()})
+  none = '' if min(p_holm) < 0.05 else '; no difference was found'
+  several = ', p by Holm over methods' if len(known) > 1 else ''
+  return [f'The misalignment term with α = 0.1 changes log perplexity at {place}, {at} '
+          f'tokens, by {"; ".join(parts)}: {" or ".join(map(str, pairs))} pairs of '
+          f'seeds{several}{none}.']
+
+
+def _mean(index: Index, arm: str, length: int) -> float:
+  return float(mean_interval([*index[arm, 'nll', length].values()])[0])

@@ -1,0 +1,139 @@
+"""Checks configurations of `experiments.adapt`."""
+
+from typing import Any
+
+from experiments.adapt import methods, report
+from experiments.adapt.programs import lora_of, TERMS
+from experiments.harness import fields
+from experiments.harness.fields import (
+    flag,
+    one_of,
+    or_none,
+    real,
+    several,
+    text,
+    whole,
+)
+from experiments.language_model import training
+from vvlen.models.llama import lora as adapters
+from vvlen.models.llama.layers import KEPT
+from vvlen.models.llama.model import check_model as check_sizes
+from vvlen.models.llama.model import Llama
+from vvlen.objectives.windows import offset_range
+
+_FIELDS = {
+    'seed': fields.seed(),
+    'num_seeds': whole(least=1),
+    'checkpoint': text(),
+    'arms.*.method': one_of(methods.METHODS),
+    'arms.*.weight': real(least=0),
+    'arms.*.term': one_of(tuple(TERMS)),
+    'arms.*.offsets': several(real(least=0, most=1), 2, 2, rising=True),
+    'arms.*.steps': real(above=0, most=10),
+    'positions.factor': real(least=1),
+    'positions.original_length': whole(least=0),
+    'positions.largest': whole(least=1, most=64),
+    'positions.highest': whole(least=2),
+    'positions.groups': whole(least=0),
+    'adapters.rank': whole(least=0),
+    'adapters.alpha': real(above=0),
+    'adapters.dropout': real(least=0, below=1),
+    'adapters.targets': several(one_of(adapters.LINEAR)),
+    'adapters.quantized': one_of(('', 'nf4', 'int8')),
+    'adapters.also': several(text('name'), 0),
+    'text.path': text(),
+    'text.tokenizer': text(),
+    'text.within_documents': flag(),
+    'text.held_out': real(above=0, below=1),
+    'train.max_length': whole(least=4),
+    'train.batch_size': whole(least=1),
+    'train.num_steps': whole(least=1),
+    'train.steps_per_call': whole(least=1),
+    'train.save_every_steps': whole(least=1),
+    'train.parts': whole(least=1),
+    'train.dtype': one_of(fields.DTYPES),
+    'train.remat': flag(),
+    'train.scan_layers': flag(),
+    'train.remat_keeps': one_of(KEPT),
+    'train.stream_dtype': one_of(fields.DTYPES),
+    'train.seeds_at_once': whole(least=0, most=0),
+    **fields.MESH,
+    'optimizer.learning_rate': real(above=0),
+    'optimizer.warmup_steps': whole(least=0),
+    'optimizer.weight_decay': real(least=0),
+    'optimizer.clip_norm': or_none(real(above=0)),
+    'optimizer.final_rate': real(least=0, most=1),
+    'evaluate.every_steps': whole(least=1),
+    'evaluate.lengths': several(whole(least=1), rising=True),
+    'evaluate.num_segments': whole(least=1),
+    'evaluate.offsets': several(real(above=0, most=1)),
+}
+
+
+def check(config: Any) -> None:
+  """Raises ValueError if a configuration cannot be run with any checkpoint."""
+  fields.check(config, _FIELDS)
+  if not config.checkpoint:
+    raise ValueError(
+        'config.checkpoint is missing: the folder of a model to train further, such as '
+        'one of those that experiments.language_model leaves in its folder models')
+  if config.seed + config.num_seeds > 2**32:
+    raise ValueError('config.seed + num_seeds must not exceed 2**32: '
+                     f'{config.seed} + {config.num_seeds}')
+  if config.adapters.quantized and not config.adapters.rank:
+    raise ValueError('config.adapters.quantized needs adapters, as quantized weights '
+                     'are not trained: config.adapters.rank is 0')
+  _check_lengths(config)
+  report.check(report.read_run(config.to_dict()), config.to_dict())
+  for name, arm in config.arms.items():
+    if not name.replace('_', '').isalnum():
+      raise ValueError('config.arms: a name must consist of letters, digits and _: '
+                       f'{name!r}')
+    try:
+      offset_range(config.train.max_length, tuple(arm.offsets))
+    except ValueError as error:
+      raise ValueError(f'config.arms.{name}.offsets: {error}') from error
+    num_steps = training.num_steps(config, arm)
+    if config.optimizer.warmup_steps >= num_steps:
+      raise ValueError('config.optimizer.warmup_steps must be less than the steps of '
+                       f'{name}, {num_steps}: {config.optimizer.warmup_steps}')
+
+
+def _check_lengths(config: Any) -> None:
+  length, lengths = config.train.max_length, config.evaluate.lengths
+  if lengths[0] != 1 or len(lengths) < 2:
+    raise ValueError('config.evaluate.lengths must have 1 and at least one more: '
+                     f'{lengths}')
+  longest = lengths[-1] * length
+  if longest > fields.INT32:
+    raise ValueError('config.evaluate.lengths times config.train.max_length must not '
+                     f'exceed 2**31-1: {lengths[-1]}, {length}')
+  for share in config.evaluate.offsets:
+    if not 1 <= int(share * length) <= length // 2 - 1:
+      raise ValueError('config.evaluate.offsets times the length must be in '
+                       f'1..{length // 2 - 1} for a length of {length}: {share}')
+  groups, draws = config.positions.groups, config.positions.highest
+  if groups and length % (2 * groups):
+    raise ValueError('config.positions.groups must divide half of '
+                     f'config.train.max_length: {groups}, {length}')
+  used = any(arm.method == 'random' for arm in config.arms.values())
+  if used and draws < longest:
+    raise ValueError('config.positions.highest must be at least the longest input that '
+                     f'is measured, {longest} tokens: {draws}')
+
+
+def check_model(config: Any, model: Llama) -> None:
+  """Raises ValueError if a configuration does not fit the checkpoint's model."""
+  length, original = config.train.max_length, model.max_length
+  if length < original:
+    raise ValueError(
+        f'config.train.max_length is {length}, shorter than the {original} tokens of '
+        'the checkpoint: nothing would be extended')
+  for name in report.methods_of(config):
+    try:
+      method = methods.make(name, model, config)
+      check_sizes(method.trained)
+      if lora := lora_of(config):
+        adapters.check(method.measured, lora)
+    except ValueError as error:
+      raise ValueError(f'config: method {name}: {error}') from error

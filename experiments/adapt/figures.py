@@ -1,0 +1,65 @@
+"""Figures of models whose context was extended. Runs without JAX."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+import numpy as np
+
+from experiments.language_model.figures import times
+from vvlen.reporting import plots
+from vvlen.reporting.results import Index
+
+
+def methods(families: Sequence[Any], run: Any, index: Index) -> Figure:
+  """Draws perplexity by length of each method, and its distance to fine-tuning alone.
+
+  Args:
+    families: `language_model.report.Family`, those with results.
+    run: its `Run`.
+    index: of its rows.
+  """
+  seeds = max(len(index[f.control.name, 'nll', run.length]) for f in families)
+  base = next((f.control for f in families if f.title.startswith('fine-tuning alone')),
+              None)
+  title = _message(families, base, run, index)
+  figure = plots.new(
+      2.8, f'{title}\n{run.words}, L = {run.length} tokens',
+      'Perplexity in blocks after fine-tuning with each method, without the '
+      'misalignment term, and its logarithm minus that of fine-tuning alone, paired by '
+      f'seed, by length of context: {plots.over_seeds(seeds, "geometric mean")}.')
+  plain, change = figure.subplots(1, 2)
+  plots.log_axis(plain)
+  for place, family in enumerate(families):
+    name = family.control.name
+    look = plots.LOOKS[place % len(plots.LOOKS)]
+    lengths, nll = plots.values(index, name, 'nll')
+    plots.draw(plain, lengths, np.exp(nll), *look, family.title)
+    if base is None or name == base.name:
+      continue
+    lengths, difference = plots.gain(index, name, base.name, 'nll')
+    if len(difference):
+      plots.draw(change, lengths, difference, *look, family.title)
+  change.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
+  ticks = {m * run.length: times(m) for m in run.multiples}
+  for axes in (plain, change):
+    axes.set_xscale('log', base=2)
+    axes.set_xticks([*ticks], [*ticks.values()])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel('length of context')
+  plain.set(title='perplexity')
+  change.set(title='log perplexity, nats,\nminus that of fine-tuning alone')
+  plots.legend(figure, [plain], 2)
+  return figure
+
+
+def _message(families: Sequence[Any], base: Any, run: Any, index: Index) -> str:
+  """Says which method has the lowest perplexity at the longest length."""
+  longest = run.multiples[-1] * run.length
+  means = {f.title: np.mean([*index[f.control.name, 'nll', longest].values()])
+           for f in families if (f.control.name, 'nll', longest) in index}
+  if base is None or len(means) < 2:
+    return 'Perplexity by length of context'
+  best = min(means, key=lambda title: means[title])
+  return f'At {times(run.multiples[-1])}, {best} has the lowest perplexity'

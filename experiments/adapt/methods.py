@@ -1,0 +1,88 @@
+"""How a checkpoint learns to read longer inputs, by the name of a method.
+
+  none    as it is
+  pi      position interpolation; ntk, yarn: other rates (`vvlen.models.rope`)
+  eabf    a larger base, and queries that grow with their position
+  clex    rates that are learned for every length (`vvlen.models.clex`): in training,
+          the rates of t times L₀ tokens at positions drawn from as many, a new t and
+          new positions for each step; in measuring, those of the input's own length
+  random  sorted positions drawn at random from more than the longest test has
+          (`vvlen.models.positions`), a new draw for each step; one in measuring
+  alibi   ALiBi in place of rotary positions
+
+Axes: n tokens.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from vvlen.models import clex
+from vvlen.models import rope as rotary
+from vvlen.models.llama.model import Llama
+from vvlen.models.positions import random_positions
+
+# Name of a method -> kind of rotary positions.
+_ROPE = {'pi': 'linear', 'ntk': 'ntk', 'yarn': 'yarn', 'eabf': 'eabf', 'clex': 'clex'}
+METHODS = ('none', *_ROPE, 'random', 'alibi')
+
+
+class Places(NamedTuple):
+  """Which positions a forward pass has."""
+
+  positions: jax.Array | None = None  # [n]; None: 0, 1, 2, …
+  length: jax.Array | None = None  # of the input that the rates are for; None: n
+
+
+class Method(NamedTuple):
+  """A model as it is trained and as it is measured."""
+
+  trained: Llama
+  measured: Llama
+  draw: Callable[[jax.Array, int], Places]  # (key, n): of a step of training
+  of_test: Callable[[int], Places]  # n: in measuring
+
+
+def make(name: str, model: Llama, config: Any) -> Method:
+  """Returns a method.
+
+  Args:
+    name: one of `METHODS`.
+    model: the checkpoint's.
+    config: as in configs/adapt.py.
+
+  Raises:
+    ValueError: if the method does not fit the model.
+  """
+  fields = config.positions
+  original = fields.original_length or model.max_length
+  plain = lambda *_: Places()
+  if name == 'none':
+    found = Method(model, model, plain, plain)
+  elif name == 'alibi':
+    biased = model.clone(rope=None, alibi=True)
+    found = Method(biased, biased, plain, plain)
+  elif model.rope is None:
+    raise ValueError(f'{name} needs a model with rotary positions')
+  elif name == 'random':
+    draw = lambda key, n: Places(random_positions(key, n, fields.highest))
+    found = Method(model, model, draw, lambda n: draw(jax.random.key(0), n))
+  else:
+    rope = rotary.extended(model.rope, _ROPE[name], fields.factor, original)
+    found = Method(model.clone(rope=rope), model.clone(rope=rope), plain, plain)
+  if name == 'clex':
+    law = rope.stretched._replace(largest=fields.largest)
+    with_law = lambda **changes: model.clone(
+        rope=rope._replace(stretched=law._replace(**changes)))
+
+    def draw(key, n):
+      t, positions = clex.sample(key, n, original, fields.largest)
+      return Places(positions, t * original)
+
+    found = Method(with_law(log_scale=False), with_law(), draw, plain)
+  if not fields.groups:
+    return found
+  # Shifted sparse attention is for training alone.
+  length = config.train.max_length
+  return found._replace(trained=found.trained.clone(group=length // fields.groups))

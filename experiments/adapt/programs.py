@@ -1,0 +1,255 @@
+"""Compiled programs that train and measure a checkpoint with one method."""
+
+from collections.abc import Callable
+import functools
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.adapt import methods
+from experiments.language_model import training
+from vvlen import sharding
+from vvlen.models import clex, llama
+from vvlen.models.llama import adapters as adapter_files
+from vvlen.models.llama import lora as adapters
+from vvlen.models.llama.lora import Lora
+from vvlen.models.llama.model import Llama, output_table
+from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
+from vvlen.objectives.divergences import (
+    entropies,
+    symmetric_cross_entropy,
+    symmetric_kl,
+)
+from vvlen.objectives.windows import two_windows
+from vvlen.sharding import mesh as partition
+from vvlen.sharding.mesh import gathered
+from vvlen.training import ensemble, optimizer
+from vvlen.training.step import TrainState
+
+# What is weighted by α: the paper's misalignment term, and its controls.
+TERMS = {'sce': symmetric_cross_entropy, 'entropy': entropies, 'kl': symmetric_kl}
+
+
+class Programs:
+  """Programs of one method, which its arms and seeds share.
+
+  Parameters are those that are trained and those that are frozen, which adapters alone
+  have. The latter are no part of the training state.
+  """
+
+  def __init__(self, config: Any, name: str, model: Llama, mesh: jax.sharding.Mesh):
+    """Prepares the programs.
+
+    Args:
+      config: as in configs/adapt.py.
+      name: of the method, one of `methods.METHODS`.
+      model: the checkpoint's.
+      mesh: of all devices.
+    """
+    self._config, self._mesh = config, mesh
+    self._plain, self._lora = model, lora_of(config)
+    self._method = methods.make(name, model, config)
+    self._trained, self._measured = self._method.trained, self._method.measured
+    if self._lora:
+      self._trained = adapters.with_adapters(self._trained, self._lora, training=True)
+      self._measured = adapters.with_adapters(self._measured, self._lora)
+    trained, frozen = self._split(llama.abstract_params(self._measured))
+    optimizers = training.make_optimizer(config, config.train.num_steps)
+    shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), trained,
+                        jax.eval_shape(optimizers.init, trained))
+    self._where = TrainState(
+        sharding.whole(mesh), partition.shardings(trained, mesh),
+        partition.shardings_of_state(shapes.opt_state, trained, mesh))
+    # The training state and what is frozen, as shapes with shardings.
+    placed = functools.partial(jax.tree.map, lambda x, where: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=where))
+    self.state = placed(shapes, self._where)
+    self.frozen = placed(frozen, partition.shardings(frozen, mesh))
+    self._init_optimizer = jax.jit(
+        optimizers.init, out_shardings=self._where.opt_state)
+    self._evaluate = jax.jit(functools.partial(
+        evaluate, config, model.max_length, self._measured, self._method.of_test))
+    self._steps: dict[Any, Any] = {}
+
+  def start(self, key: jax.Array) -> TrainState:
+    """Returns the state of a seed before the first step, on the mesh."""
+    dtype = self._config.train.dtype if self._lora else jnp.float32
+    where = functools.partial(partition.shardings, mesh=self._mesh)
+    params = llama.load_checkpoint(
+        self._config.checkpoint, where, dtype=dtype,
+        scan_layers=self._plain.scan_layers)[1]['params']
+    key = ensemble.purpose_key(key, ensemble.INIT)
+    if law := clex_of(self._measured):
+      width = self._plain.head_width or self._plain.width // self._plain.num_heads
+      new = clex.init_params(jax.random.fold_in(key, 0), law, width)
+      params |= jax.device_put(new, sharding.whole(self._mesh))
+    if self._lora:
+      params = adapters.add_adapters(
+          self._method.measured, self._lora, params, jax.random.fold_in(key, 1), where)
+    trained, self.frozen = self._split(params)
+    zero = jax.device_put(np.zeros((), np.int32), sharding.whole(self._mesh))
+    return TrainState(zero, trained, self._init_optimizer(trained))
+
+  def step(self, arm: Any) -> Callable[..., Any]:
+    """Returns the step of an arm: (state, batch) -> (next state, metrics).
+
+    The batch is (streams, key data, α).
+    """
+    program = self.program(arm)
+    return lambda state, batch: program(state, self.frozen, batch)
+
+  def program(self, arm: Any) -> Any:
+    """Returns the compiled step, whose second argument is the frozen parameters."""
+    kind = arm.term, tuple(arm.offsets), training.num_steps(self._config, arm)
+    if kind not in self._steps:
+      loss = functools.partial(
+          two_window_loss, self._config, arm, self._trained, self._method.draw)
+      self._steps[kind] = jax.jit(
+          functools.partial(_step, self._config, arm, loss), donate_argnums=0,
+          out_shardings=(self._where, None))
+    return self._steps[kind]
+
+  def evaluate(self, trained: Any, segments: jax.Array) -> dict[str, dict[int, Any]]:
+    """Measures parameters on segments of text [K, n], as `evaluate`."""
+    return self._evaluate(adapters.join(trained, self.frozen), segments)
+
+  def save(self, folder: epath.Path, trained: Any) -> None:
+    """Saves a trained model, on the first of all processes.
+
+    In hub layout, adapters merged; adapters alone beside it, in PEFT's format.
+    """
+    params = adapters.join(trained, self.frozen)
+    if self._lora:
+      adapter_files.save_adapters(
+          folder / 'adapters', self._method.measured, self._lora, params,
+          base=self._config.checkpoint)
+      params = adapters.merged(self._lora, params)
+    try:
+      training.save_model(self._config, folder, self._method.measured, params)
+    except ValueError as error:
+      if jax.process_index() == 0:
+        print(f'Not saved as {folder}: {error}')
+
+  def _split(self, params):
+    return adapters.split(self._lora, params) if self._lora else (params, {})
+
+
+def lora_of(config: Any) -> Lora | None:
+  """Returns the adapters of a configuration; None if all parameters are trained."""
+  fields = config.adapters.to_dict()
+  if not fields['rank']:
+    return None
+  return Lora(**fields | {'quantized': fields['quantized'] or None})
+
+
+def clex_of(model: Llama) -> clex.Clex | None:
+  """Returns what a model's learned rates are, if it has them."""
+  learned = model.rope and model.rope.stretched
+  return learned if isinstance(learned, clex.Clex) else None
+
+
+def two_window_loss(
+    config: Any,
+    arm: Any,
+    model: Llama,
+    draw: Callable[[jax.Array, int], methods.Places],
+    params: Any,
+    batch: training.Batch,
+    key: jax.Array,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """Returns the loss of an arm and its metrics; both windows have the same positions.
+
+  Args:
+    config: as in configs/adapt.py.
+    arm: one of its arms.
+    model: as it is trained.
+    draw: of the method.
+    params: of the model.
+    batch: streams, offset and α.
+    key: of positions and dropout, of this step.
+  """
+  length = config.train.max_length
+  places_key, dropout_key = jax.random.split(key)
+  places = draw(places_key, length)
+  windows = two_windows(batch.streams, length, batch.offset)
+  hidden = [
+      model.apply({'params': params}, x, *places, method='hidden',
+                  rngs={'dropout': jax.random.fold_in(dropout_key, i)})
+      for i, x in enumerate(windows)
+  ]
+  table = gathered(output_table(model, params)).astype(hidden[0].dtype)
+  value, terms = chunked_two_window_loss(
+      *hidden, table, *windows, batch.offset, batch.weight,
+      divergence=TERMS[arm.term], whole_overlap=arm.offsets[1] > 1 / 2)
+  first, second, misalignment = terms.values()
+  return value, {'cross_entropy': (first + second) / 2, 'misalignment': misalignment}
+
+
+def _step(config, arm, loss, state, frozen, batch):
+  """Makes an update, with α from the batch, not from the arm."""
+  streams, key_data, weight = batch
+  update = training.make_optimizer(config, training.num_steps(config, arm))
+  key = jax.random.fold_in(jax.random.wrap_key_data(key_data), state.step)
+  offset = training.draw_offset(config, arm, key)
+  of_part = lambda trained, part: loss(
+      adapters.join(trained, frozen), training.Batch(part, offset, weight),
+      jax.random.fold_in(key, 1))
+  (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
+      state.params, streams)
+  updates, opt_state = update.update(gradients, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
+  return TrainState(state.step + 1, params, opt_state), told
+
+
+def evaluate(
+    config: Any,
+    original: int,
+    model: Llama,
+    of_test: Callable[[int], methods.Places],
+    params: Any,
+    segments: jax.Array,
+) -> dict[str, dict[int, jax.Array]]:
+  """Measures a model on segments of text [K, n], in one batch.
+
+  Returns:
+    {metric: {length: []}}: those of `language_model.training.evaluate`; `nll` also of
+    blocks of the checkpoint's own length; and `sliding`, log perplexity in windows of
+    each length but n, half a window apart: of the first all tokens but one are scored,
+    of the others those of the second half.
+  """
+  size, table = segments.shape[1], output_table(model, params)
+  read = lambda x: model.apply(
+      {'params': params}, x, *of_test(x.shape[1]), method='hidden')
+  found = training.evaluate_hidden(config, read, table, segments)
+  lengths = {original, *found['nll']}
+  found['sliding'] = {}
+  for length in sorted(lengths):
+    if length not in found['nll']:
+      blocks = segments[:, :size // length * length].reshape(-1, length)
+      found['nll'][length] = _nll(read, table, blocks, 1)
+    stride = length // 2
+    starts = np.arange(0, size - length + 1, stride)
+    if len(starts) < 2:
+      continue
+    windows = segments[:, starts[:, None] + np.arange(length)]
+    first = _nll(read, table, windows[:, 0], 1)
+    rest = _nll(read, table, windows[:, 1:].reshape(-1, length), length - stride)
+    counts = length - 1, stride * (len(starts) - 1)
+    found['sliding'][length] = (
+        first * counts[0] + rest * counts[1]) / sum(counts)
+  return found
+
+
+def _nll(read, table, windows, begin):
+  """Returns the mean loss of the tokens of windows [W, n] from place `begin` on."""
+  places = jnp.arange(windows.shape[1])
+  # A row predicts the next token.
+  counts = jnp.broadcast_to(
+      (places >= begin - 1) & (places < windows.shape[1] - 1), windows.shape)
+  return chunked_cross_entropy(
+      read(windows), table, jnp.roll(windows, -1, axis=1), counts)

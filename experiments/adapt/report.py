@@ -1,0 +1,141 @@
+"""Writes the tables and figures of models whose context was extended. Without JAX.
+
+Every method is compared with fine-tuning alone, the method `none`, and every arm of a
+method with its control, the arm without the misalignment term. The primary endpoint is
+log perplexity at 2 L in blocks: α = 0.1 minus α = 0 in each method, paired over seeds,
+two-sided t-tests at 5 %, corrected over the methods by Holm. All else is secondary.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from experiments.adapt import figures, tables
+from experiments.adapt.answer import answer
+from experiments.language_model import figures as of_arms
+from experiments.language_model import tables as by_term
+from experiments.language_model.report import Arm, Family, Run
+from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.curves import read_curves
+from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.tables import write_tables
+
+EXPERIMENT = 'adapt'
+# Method -> its name in words.
+NAMES = {'none': 'fine-tuning alone', 'pi': 'position interpolation', 'ntk': 'NTK',
+         'yarn': 'YaRN', 'eabf': 'EABF', 'clex': 'CLEX', 'random': 'random positions',
+         'alibi': 'ALiBi'}
+_PRIMARY = 0.1  # α
+_ENDPOINT = 2  # in units of L
+
+
+def write(workdir: epath.PathLike) -> Report:
+  """Writes tables and figures of a run into its folder.
+
+  Args:
+    workdir: a folder with config.json and results.csv of a run of adapt.
+
+  Returns:
+    What the run has found.
+
+  Raises:
+    ValueError: if there are no results, or they are damaged.
+  """
+  folder = epath.Path(workdir)
+  with run_folder.reading(folder / 'config.json', of='extended models') as stored:
+    config = stored['config']
+    run, inputs = read_run(config), config['inputs']
+    original, unigram = int(inputs['original_length']), float(inputs['unigram_nats'])
+    found = families(run, config)
+  index = results.index(results.read_run(folder, EXPERIMENT, run.arms))
+  have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
+  present = [part for family in found if (part := _present(family, have))]
+  evaluations = list(read_curves(folder / 'evaluations.jsonl'))
+  made = [tables.methods(present, run, index, evaluations, original)]
+  made += [tables.term(present, run, index)] * any(f.others for f in present)
+  made += [make(family, run, index) for family in present if family.others
+           for make in (by_term.by_arm, by_term.by_length)]
+  made.append(tables.sliding(present, run, index, original))
+  with plots.style():
+    drawn = {'methods': figures.methods(present, run, index)}
+    drawn |= {family.name: of_arms.by_length(family, run, index)
+              for family in present if family.others}
+    paths = plots.save(folder / 'figures', drawn)
+  missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
+             for name, seeds in have.items() if seeds < run.num_seeds]
+  write_tables(folder, made)
+  return Report(
+      'What helps a trained model to read longer inputs, and does the misalignment '
+      'term help there?', answer(present, run, index, unigram), made, paths, 1,
+      unfinished(missing))
+
+
+def _present(family: Family, have: Mapping[str, int]) -> Family | None:
+  """Returns a family with those arms that have results; None if its control has not."""
+  if not have[family.control.name]:
+    return None
+  others = tuple(arm for arm in family.others if have[arm.name])
+  primary = family.primary if have.get(family.primary) else ''
+  return family._replace(others=others, primary=primary)
+
+
+def methods_of(config: Any) -> list[str]:
+  """Returns the methods of the arms of a configuration, each once, in order."""
+  return list(dict.fromkeys(arm['method'] for arm in config['arms'].values()))
+
+
+def families(run: Run, config: Mapping[str, Any]) -> list[Family]:
+  """Returns the arms of each method: its control, which is without a term, and others.
+
+  Raises:
+    ValueError: if a method has no arm with α = 0 and all steps, or two such arms.
+  """
+  found = []
+  for method in methods_of(config):
+    arms = [run.arms[name] for name, arm in config['arms'].items()
+            if arm['method'] == method]
+    controls = [arm for arm in arms if not arm.weight and arm.steps == 1]
+    if len(controls) != 1:
+      raise ValueError(f'method {method} needs one arm with weight 0 and steps 1, its '
+                       f'control: {[arm.name for arm in controls]}')
+    others = tuple(arm for arm in arms if arm is not controls[0])
+    primary = next((arm.name for arm in others if arm._replace(name='') == (
+        controls[0]._replace(name='', weight=_PRIMARY))), '')
+    found.append(Family(
+        controls[0].name, _title(method, config), controls[0], others, primary))
+  return found
+
+
+def check(run: Run, config: Mapping[str, Any]) -> None:
+  """Raises ValueError unless each method has one control."""
+  try:
+    families(run, config)
+  except ValueError as error:
+    raise ValueError(f'config.arms: {error}') from error
+
+
+def read_run(config: Mapping[str, Any]) -> Run:
+  """Returns the `Run` of a configuration, as in configs/adapt.py."""
+  arms = {
+      name: Arm(name, float(arm['weight']),
+                (float(arm['offsets'][0]), float(arm['offsets'][1])),
+                float(arm['steps']), str(arm['term']))
+      for name, arm in config['arms'].items()
+  }
+  train = config['train']
+  words = f'{int(train["num_steps"]):,} steps of {int(train["batch_size"])} streams'
+  return Run(arms, '', int(train['max_length']),
+             tuple(map(int, config['evaluate']['lengths'])), int(config['num_seeds']),
+             words, _ENDPOINT)
+
+
+def _title(method: str, config: Mapping[str, Any]) -> str:
+  """Returns a method in words, with how it is trained."""
+  rank, groups = config['adapters']['rank'], config['positions']['groups']
+  over = config['adapters']['quantized']
+  parts = [NAMES[method]]
+  parts += [f'adapters of rank {rank}' + f' over {over} weights' * bool(over)
+            ] * bool(rank)
+  parts += ['shifted sparse attention'] * bool(groups)
+  return ', '.join(parts)

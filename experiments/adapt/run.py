@@ -1,0 +1,74 @@
+"""What helps a trained model to read longer inputs, and does the term help there?
+
+The command line is in `__main__`.
+"""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+
+from experiments.adapt import check, report
+from experiments.adapt.programs import Programs
+from experiments.harness import fingerprint, finished, machine, seed_blocks
+from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
+from experiments.language_model import sharded, training
+from vvlen.models.llama.hub import local_folder
+from vvlen.sharding import mesh as partition
+
+# Text, tokenizer and checkpoint are identified by their content, not their path; a mesh
+# changes results only by rounding.
+_MAY_DIFFER = (
+    'train.save_every_steps', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'checkpoint',
+    'text.path', 'text.tokenizer', 'inputs.text',
+)
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs or resumes the experiment, and writes tables and figures."""
+  check.check(config)
+  config.checkpoint = str(local_folder(config.checkpoint))
+  machine.use_devices()
+  text = training.read_text(config)
+  model = training.make_model(config, text.tokenizer)
+  if config.train.dtype != 'float32':
+    model = model.clone(dtype=jnp.dtype(config.train.dtype))
+  check.check_model(config, model)
+  mesh = partition.make_mesh(**config.mesh.to_dict())
+  sharded.check(config, model, mesh)
+  facts = {**text.facts, 'original_length': model.max_length,
+           'unigram_nats': _unigram_entropy(text),
+           'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
+  folder = claim_for_seeds(
+      config, workdir, report.EXPERIMENT, lambda: {'inputs': facts}, _MAY_DIFFER)
+  done = finished.finished(folder, seed_blocks.part_of)
+  arms = list(config.arms)
+  todo = [(name, seed) for name in arms for seed in range(config.num_seeds)
+          if (name, seed) not in done]
+  print(f'{len(todo)} of {len(arms) * config.num_seeds} training runs to do. '
+        f'{"Compiling first." if todo else ""}', flush=True)
+  # The arms of a method follow one another.
+  programs = functools.lru_cache(maxsize=1)(
+      lambda method: Programs(config, method, model, mesh))
+
+  def train(name, seed, progress):
+    return sharded.run_seed(
+        config, name, seed, text, mesh, programs(config.arms[name].method), folder,
+        progress, report.EXPERIMENT)
+
+  jobs = [
+      Job(training.num_steps(config, config.arms[name]),
+          functools.partial(train, name, seed))
+      for name, seed in sorted(
+          todo, key=lambda x: (report.methods_of(config).index(
+              config.arms[x[0]].method), arms.index(x[0]), x[1]))
+  ]
+  run_jobs(folder, jobs, 'seed-steps', seed_blocks.part_of, lambda row: (
+      arms.index(row.arm), row.seed, row.length or 0, row.metric))
+
+
+def _unigram_entropy(text: training.Text) -> float:
+  """Returns the entropy of the frequencies of tokens in the held-out text, nats."""
+  return float(scipy.stats.entropy(np.bincount(text.held_out[:])))

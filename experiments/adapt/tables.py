@@ -1,0 +1,202 @@
+"""Tables of models whose context was extended. Runs without JAX.
+
+Arguments named families and run are `language_model.report.Family` and `Run`.
+"""
+
+from collections.abc import Mapping, Sequence
+import math
+from typing import Any
+
+import numpy as np
+
+from experiments.language_model.figures import label, times
+from experiments.language_model.tables import compare, endpoint
+from vvlen.reporting.results import ENDS, Index
+from vvlen.reporting.tables import (
+    blank_without,
+    difference,
+    difference_cell,
+    interval_cell,
+    number,
+    p_value,
+    Table,
+)
+from vvlen.statistics import detectable, holm, mean_interval
+
+
+def methods(
+    families: Sequence[Any], run: Any, index: Index,
+    evaluations: Sequence[Mapping[str, Any]], original: int,
+) -> Table:
+  """Makes the table of methods without the term: perplexity before and after.
+
+  Args:
+    families: those with results.
+    run: the run.
+    index: of its rows.
+    evaluations: lines of evaluations.jsonl; those of step 0 are before training.
+    original: tokens of the checkpoint's own length.
+  """
+  lengths = sorted({original, *(m * run.length for m in run.multiples)})
+  at, base = endpoint(run), _base(families)
+  records = []
+  for family in families:
+    name = family.control.name
+    test = compare(index, name, base.name, at) if base and name != base.name else None
+    record: dict[str, Any] = {'method': name, 'label': family.title}
+    for length in lengths:
+      record |= _perplexity([*index.get((name, 'nll', length), {}).values()],
+                            f'ppl_{length}')
+      record |= _perplexity(_before(evaluations, name, length), f'before_{length}')
+    records.append(record | difference(test) | {
+        'p': test.p if test else math.nan, 'tested': test is not None})
+  p_holm = holm([record['p'] for record in records])
+  for record, corrected in zip(records, p_holm, strict=True):
+    record['p_holm'] = float(corrected)
+  columns: dict[str, Any] = {'method': lambda r: r['label']}
+  for length in lengths:
+    place = _at(length, run, original)
+    columns[f'{place}: before'] = _plain(f'before_{length}')
+    columns[f'{place}: after [95 %]'] = blank_without(
+        f'ppl_{length}', interval_cell(f'ppl_{length}', '.2f'))
+  place = times(at // run.length)
+  columns[f'Δ log perplexity at {place} [95 %]'] = _tested('', difference_cell('.4f'))
+  columns['p, Holm'] = _tested('', lambda r: p_value(r['p_holm']))
+  short = ('method', f'{place}: before', f'{place}: after [95 %]', list(columns)[-2])
+  note = (f'{_seeds(families, run, index)}; L = {run.length}, the checkpoint has '
+          f'{original} tokens. Perplexity in blocks, before and after fine-tuning. Δ: '
+          'minus fine-tuning alone; p: paired t-test, Holm over methods.')
+  return Table('methods', 'Perplexity of methods that extend the context', columns,
+               records, note, short)
+
+
+def term(families: Sequence[Any], run: Any, index: Index) -> Table:
+  """Makes the table of the primary endpoint, a row for each method.
+
+  It has the change by the misalignment term, and by what it is compared with.
+  """
+  at = endpoint(run)
+  records = []
+  for family in families:
+    if not family.primary:
+      continue
+    test = compare(index, family.primary, family.control.name, at)
+    record: dict[str, Any] = {
+        'method': family.control.name, 'label': family.title,
+        'seeds': test.num_pairs if test else 0, **difference(test),
+        'p': test.p if test else math.nan,
+        'smallest_detectable': detectable(test) if test else math.nan,
+        'tested': test is not None}
+    for arm in _controls(family):
+      other = compare(index, arm.name, family.control.name, at)
+      record |= difference(other, f'{_kind(arm)}_')
+      record[f'{_kind(arm)}_tested'] = other is not None
+    records.append(record)
+  for record, corrected in zip(
+      records, holm([record['p'] for record in records]), strict=True):
+    record['p_holm'] = float(corrected)
+  kinds = list(dict.fromkeys(
+      _kind(arm) for family in families for arm in _controls(family)))
+  columns: dict[str, Any] = {
+      'method': lambda r: r['label'],
+      'misalignment term [95 %]': _tested('', difference_cell('.4f')),
+      'p': _tested('', lambda r: p_value(r['p'])),
+      'p Holm': _tested('', lambda r: p_value(r['p_holm'])),
+      'smallest detectable': _tested('', lambda r: number(
+          r['smallest_detectable'], '.4f')),
+  }
+  for kind in kinds:
+    columns[f'{_KINDS[kind]} [95 %]'] = _tested(
+        f'{kind}_', difference_cell('.4f', f'{kind}_'))
+  note = (
+      f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
+      'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
+      f'{_seeds(families, run, index)}; Holm over methods.')
+  more = (
+      'The primary endpoint. The entropy of both windows and their symmetric KL add up '
+      'to the misalignment term: each alone, with the same α, tells what the term does '
+      'by lowering entropy and what by aligning. More steps: the time that the term '
+      'takes, spent on steps without it. Those are secondary and not corrected.')
+  return Table('term', 'What the misalignment term changes', columns, records, note,
+               more=more)
+
+
+# What the term is compared with, besides its control -> words.
+_KINDS = {'entropy': 'entropy alone', 'kl': 'symmetric KL alone', 'steps': 'more steps'}
+
+
+def _controls(family: Any) -> list[Any]:
+  """Returns the arms of a family that tell what the term does."""
+  return [arm for arm in family.others
+          if (arm.weight == 0.1 and arm.term != 'sce') or (
+              not arm.weight and arm.steps > 1)]
+
+
+def _kind(arm: Any) -> str:
+  return 'steps' if not arm.weight else arm.term
+
+
+def sliding(families: Sequence[Any], run: Any, index: Index, original: int) -> Table:
+  """Makes the table of perplexity in sliding windows, a row for each arm."""
+  arms = [(family, arm) for family in families
+          for arm in (family.control, *family.others)]
+  lengths = sorted({length for name, metric, length in index
+                    if metric == 'sliding' and length is not None})
+  records: list[dict[str, Any]] = []
+  for family, arm in arms:
+    record = {'arm': arm.name, 'label': f'{family.title}, {label(arm)}'}
+    for length in lengths:
+      record |= _perplexity(
+          [*index.get((arm.name, 'sliding', length), {}).values()], f'ppl_{length}')
+    records.append(record)
+  columns: dict[str, Any] = {'arm': lambda r: r['label']}
+  for length in lengths:
+    columns[f'{_at(length, run, original)} [95 %]'] = blank_without(
+        f'ppl_{length}', interval_cell(f'ppl_{length}', '.2f'))
+  longest = run.multiples[-1]
+  note = (f'{_seeds(families, run, index)}. Perplexity in sliding windows, half a '
+          f'window apart, over segments of {times(longest)}; no BOS.')
+  return Table('sliding', 'Perplexity in sliding windows', columns, records, note)
+
+
+def _base(families: Sequence[Any]) -> Any:
+  """Returns the control of fine-tuning alone, None if there is none."""
+  found = [f.control for f in families if f.title.startswith('fine-tuning alone')]
+  return found[0] if found else None
+
+
+def _before(
+    evaluations: Sequence[Mapping[str, Any]], arm: str, length: int
+) -> list[float]:
+  """Returns log perplexity of each seed before training."""
+  found = {line['first_seed']: line[f'nll_{length}'][0] for line in evaluations
+           if line['arm'] == arm and line['step'] == 0 and f'nll_{length}' in line}
+  return [float(x) for x in found.values()]
+
+
+def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
+  """Returns the geometric mean of perplexity over seeds, and its interval."""
+  ends = np.exp(mean_interval(losses or [math.nan]))
+  return {f'{field}{end}': float(x) for end, x in zip(ENDS, ends, strict=True)}
+
+
+def _at(length: int, run: Any, original: int) -> str:
+  if length % run.length == 0:
+    return times(length // run.length)
+  return f'{length} tokens' if length == original else str(length)
+
+
+def _plain(field: str) -> Any:
+  return blank_without(field, lambda r: number(r[field], '.2f'))
+
+
+def _tested(prefix: str, cell: Any) -> Any:
+  return lambda record: cell(record) if record.get(f'{prefix}tested') else ''
+
+
+def _seeds(families: Sequence[Any], run: Any, index: Index) -> str:
+  counts = sorted({len(index[arm.name, 'nll', run.length])
+                   for f in families for arm in (f.control, *f.others)})
+  return f'{" or ".join(map(str, counts))} seed{"s" * (counts != [1])} [95 %]'
+
+
