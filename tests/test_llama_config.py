@@ -120,7 +120,7 @@ def test_two_names_and_nulls_say_the_same():
      'original_max_position_embeddings must be positive .*: 0'),
     ({'rope_scaling': {'rope_type': 'yarn', 'factor': 0}}, 'factor must be pos.*: 0'),
     ({'rope_scaling': {'rope_type': 'yarn', 'beta_fast': 0}}, 'beta_fast must be pos'),
-    ({'rope_scaling': {'rope_type': 'longrope'}}, "rope type 'longrope' is not supp"),
+    ({'rope_scaling': {'rope_type': 'su'}}, "rope type 'su' is not supp"),
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
     ({'rope_scaling': 3}, 'must be an object: 3'),

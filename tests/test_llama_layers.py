@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from tests.llamas import llama, ROPES, save_llama, V, variables_of
+from tests.llamas import llama, OWN_ROPES, ROPES, save_llama, V, variables_of
 from vvlen.models.llama import abstract_params, load_checkpoint, save_checkpoint
 from vvlen.models.llama.layers import stacked, unstacked
 from vvlen.sharding import mesh as partition
@@ -37,8 +37,9 @@ def _gradient(model, variables, tokens):
 
 @pytest.mark.parametrize('fields', [
     {}, {'attention_bias': True, 'tied': False, 'norm': 'layer_norm'},
-    {'rope': ROPES['dynamic']}, {'rope': None},
-], ids=lambda x: '-'.join(x))
+    {'rope': ROPES['dynamic']}, {'rope': None}, {'rope': OWN_ROPES['eabf']},
+    {'rope': OWN_ROPES['clex']}, {'rope': None, 'alibi': True},
+], ids=lambda x: '-'.join(map(str, x)))
 def test_outputs_and_gradients_are_those_of_a_list_of_layers(tokens, fields):
   (model, variables), (looped, own) = _both(**fields)
   np.testing.assert_allclose(

@@ -6,10 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.llamas import llama, ROPES, V, variables_of
-from vvlen.models import rope as rotary
+from tests.llamas import llama, numpy_logits, OWN_ROPES, ROPES, V, variables_of
 from vvlen.models.llama import abstract_params
-from vvlen.models.rope import Dynamic
+from vvlen.models.rope import depends_on_length, Dynamic
 
 B, L = 2, 13
 
@@ -19,50 +18,11 @@ def tokens(key):
   return jax.random.randint(key, (B, L), 0, V)
 
 
-def _numpy_logits(model, variables, tokens):
-  """A Llama, loop by loop, in float64."""
-  p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
-  softmax = lambda z: np.exp(z - z.max()) / np.exp(z - z.max()).sum()
-  norm = lambda x, s: x / np.sqrt((x**2).mean(-1, keepdims=True) + model.epsilon) * s
-  heads, shared, width = model.num_heads, model.num_key_heads, model.head_width
-  result = []
-  for row in np.asarray(tokens):
-    x, n = p['embedding'][row], len(row)
-    rates, scale = rotary.rates(model.rope, width, n)
-
-    def turn(v, position, rates=rates, scale=scale):
-      left, right = v[:width // 2], v[width // 2:]
-      cos, sin = scale * np.cos(position * rates), scale * np.sin(position * rates)
-      return np.concatenate([left * cos - right * sin, right * cos + left * sin])
-
-    for i in range(model.num_layers):
-      layer = p[f'layer_{i}']
-
-      def apply(name, y, layer=layer):
-        return y @ layer[name]['kernel'] + layer[name].get('bias', 0.0)
-
-      z = norm(x, layer['attention_norm']['scale'])
-      q, k, v = (apply(name, z).reshape(n, -1, width) for name in (
-          'query', 'key', 'value'))
-      output = np.zeros((n, heads, width))
-      for h in range(heads):
-        g = h // (heads // shared)
-        for a in range(n):
-          logits = np.array([turn(q[a, h], a) @ turn(k[b, g], b) for b in range(a + 1)])
-          output[a, h] = softmax(logits / np.sqrt(width)) @ v[:a + 1, g]
-      x = x + apply('output', output.reshape(n, -1))
-      z = norm(x, layer['mlp_norm']['scale'])
-      gate = apply('gate', z)
-      x = x + apply('down', gate / (1 + np.exp(-gate)) * apply('up', z))
-    table = p['embedding'] if model.tied else p['output_embedding']
-    result.append(norm(x, p['final_norm']['scale']) @ table.T)
-  return np.stack(result)
-
-
 @pytest.mark.parametrize('fields', [
     {}, {'tied': False}, {'attention_bias': True}, {'output_bias': True},
     {'mlp_bias': True}, {'num_key_heads': 4}, {'num_key_heads': 1}, {'epsilon': 0.1},
-    *({'rope': rope} for rope in ROPES.values()),
+    *({'rope': rope} for rope in (*ROPES.values(), *OWN_ROPES.values())),
+    {'rope': None, 'alibi': True}, {'rope': None, 'alibi': True, 'num_heads': 6},
 ], ids=lambda x: '-'.join(map(str, x)))
 def test_logits_are_those_of_the_formula(tokens, fields):
   model = llama(**fields)
@@ -70,7 +30,7 @@ def test_logits_are_those_of_the_formula(tokens, fields):
   logits = model.apply(variables, tokens)
   chex.assert_shape(logits, (B, L, V))
   assert logits.dtype == jnp.float32
-  expected = _numpy_logits(model, variables, tokens)
+  expected = numpy_logits(model, variables, tokens)
   np.testing.assert_allclose(logits, expected, atol=2e-4 * np.abs(expected).max())
 
 
@@ -90,7 +50,7 @@ def test_float64_parameters_give_float64_logits(tokens):
     variables = variables_of(model, dtype=jnp.float64)
     logits = model.apply(variables, tokens)
     assert logits.dtype == jnp.float64
-    np.testing.assert_allclose(logits, _numpy_logits(model, variables, tokens),
+    np.testing.assert_allclose(logits, numpy_logits(model, variables, tokens),
                                rtol=1e-9, atol=1e-10)
 
 
@@ -132,11 +92,17 @@ def test_positions_count_by_their_distance(tokens):
   )
 
 
-def test_dynamic_positions_go_by_the_last_of_those_given(tokens):
-  model = llama(rope=ROPES['dynamic'])
+@pytest.mark.parametrize('kind', ['dynamic', 'longrope', 'clex'])
+def test_rates_go_by_the_last_of_the_positions_given(tokens, kind):
+  model = llama(rope={**ROPES, **OWN_ROPES}[kind])
   variables = variables_of(model)
   given = model.apply(variables, tokens, jnp.arange(L))
   np.testing.assert_allclose(given, model.apply(variables, tokens), atol=1e-4)
+  short = model.apply(variables, tokens, length=8)
+  assert np.abs(short - given).max() > 0.01
+  traced = jax.jit(lambda n: model.apply(variables, tokens, length=n))
+  for length, expected in ((8, short), (L, given)):
+    np.testing.assert_allclose(traced(length), expected, atol=1e-4)
 
 
 def test_without_positions_a_first_layer_knows_no_order(tokens):
@@ -147,17 +113,21 @@ def test_without_positions_a_first_layer_knows_no_order(tokens):
   np.testing.assert_allclose(last(tokens), last(shuffled), atol=1e-4)
 
 
-@pytest.mark.parametrize('kind', [*ROPES, None])
-def test_a_cache_changes_nothing(tokens, kind):
-  # Dynamic rates change with the length, and with them all states of earlier tokens,
-  # which a cache keeps as they were: exact are one layer, and any up to L₀ = 8.
-  model = llama(rope=ROPES.get(kind), attention_bias=True,
-                num_layers=1 if kind == 'dynamic' else 2)
+@pytest.mark.parametrize('kind, scan_layers', [
+    *((kind, False) for kind in (*ROPES, *OWN_ROPES, 'alibi', None)), ('eabf', True),
+])
+def test_a_cache_changes_nothing(tokens, kind, scan_layers):
+  # Some rates change with the length, and with them all states of earlier tokens, which
+  # a cache keeps as they were: exact are one layer, and any up to L₀ = 8.
+  rope = {**ROPES, **OWN_ROPES}.get(kind)
+  model = llama(rope=rope, alibi=kind == 'alibi', attention_bias=True,
+                scan_layers=scan_layers, num_layers=1 if depends_on_length(rope) else 2)
   _check_cache(model, tokens, steps=6)
 
 
-def test_a_cache_is_exact_with_dynamic_positions_up_to_the_original_length(tokens):
-  _check_cache(llama(rope=ROPES['dynamic']), tokens, steps=3)
+@pytest.mark.parametrize('kind', ['dynamic', 'longrope'])
+def test_a_cache_is_exact_up_to_the_original_length(tokens, kind):
+  _check_cache(llama(rope=ROPES[kind]), tokens, steps=3)
 
 
 def test_dynamic_positions_of_a_prompt_go_by_its_own_length(tokens):
@@ -174,13 +144,13 @@ def _check_cache(model, tokens, steps):
   lengths = jnp.array([3, 5])
   step = jax.jit(lambda x, cache: model.apply(variables, x, cache, method='step'))
   read = jax.jit(lambda x: model.apply(variables, x, method='hidden'))
-  depends_on_length = isinstance(model.rope and model.rope.stretched, Dynamic)
-  whole = None if depends_on_length else read(tokens)
+  by_length = depends_on_length(model.rope)
+  whole = None if by_length else read(tokens)
   hidden, cache = model.apply(variables, tokens[:, :5], lengths, L, method='prefill')
   for number in range(steps + 1):
     for row, length in enumerate(lengths + number):
       # After the prompt each row continues with its own tokens.
-      if depends_on_length:
+      if by_length:
         expected = read(tokens[row:row + 1, :length])[0, -1]
       else:
         expected = whole[row, length - 1]
@@ -257,6 +227,7 @@ def test_tokens_outside_are_refused_or_nan(tokens):
     ({'head_width': None, 'width': 13}, '4 heads do not divide a width of 13'),
     ({'num_layers': 0}, 'num_layers must be positive: 0'),
     ({'head_width': 5}, 'even width of heads: 5'),
+    ({'alibi': True}, 'alibi needs rope None: Rope'),
     ({'rope': ROPES['dynamic']._replace(stretched=Dynamic(2.0, 0))}, 'original_length'),
 ])
 def test_sizes_that_make_no_model_are_refused(tokens, fields, says):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.llamas import llama, ROPES, V, variables_of
+from tests.llamas import llama, OWN_ROPES, ROPES, V, variables_of
 from vvlen.evaluation.probe import look, probe_layer, probe_layers, reads_ahead
 from vvlen.models.kernels.dense import masked_attention
 from vvlen.models.rope import Rope
@@ -90,17 +90,23 @@ def test_a_probe_over_devices(key):
   np.testing.assert_allclose(found.output, expected.output, rtol=1e-5, atol=1e-6)
 
 
-def test_only_dynamic_positions_read_ahead():
-  others = [rope for name, rope in ROPES.items() if name != 'dynamic']
-  assert not any(reads_ahead(llama(rope=rope), 10**6) for rope in (*others, None))
-  dynamic = llama(rope=ROPES['dynamic'])
-  assert not reads_ahead(dynamic, 8) and reads_ahead(dynamic, 9)
+def test_rates_by_length_read_ahead():
+  ropes = {**ROPES, **OWN_ROPES, 'none': None}
+  ahead = {name for name, rope in ropes.items() if reads_ahead(llama(rope=rope), 10**6)}
+  assert ahead == {'dynamic', 'longrope', 'clex'}
+  scaled = OWN_ROPES['clex']
+  rates_alone = scaled._replace(stretched=scaled.stretched._replace(log_scale=False))
+  for rope in (ROPES['dynamic'], ROPES['longrope'], rates_alone):
+    assert not reads_ahead(llama(rope=rope), 8) and reads_ahead(llama(rope=rope), 9)
+  # The number of keys multiplies all queries, at any length.
+  assert reads_ahead(llama(rope=scaled), 2)
 
 
 def test_a_prefix_is_seen_alike_unless_the_model_reads_ahead(key):
   tokens = _tokens(key)
-  for rope, alike in (('default', True), ('yarn', True), ('dynamic', False)):
-    model = llama(rope=ROPES[rope])
+  for rope, alike in (('default', True), ('yarn', True), ('eabf', True),
+                      ('dynamic', False), ('longrope', False), ('clex', False)):
+    model = llama(rope={**ROPES, **OWN_ROPES}[rope])
     probe = probe_layer(model, variables_of(model), 1)
     short, long = probe(tokens[:, :7]).output, probe(tokens).output[:, :7]
     assert np.allclose(short, long, atol=1e-5) == alike, rope

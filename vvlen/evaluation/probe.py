@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.models.llama.model import Llama
-from vvlen.models.rope import Dynamic
+from vvlen.models.rope import changes_at
 from vvlen.objectives.cross_entropy import check_tokens
 
 
@@ -49,8 +49,11 @@ def probe_layers(
     raises ValueError if tokens are not integers [B, n] of the vocabulary.
 
   Raises:
-    ValueError: if there are no layers, or the model does not have one of them.
+    ValueError: if there are no layers, the model does not have one of them, or it has
+      ALiBi, whose bias is not in the products of queries and keys.
   """
+  if model.alibi:
+    raise ValueError('queries and keys of a model with ALiBi do not tell its logits')
   for layer in layers:
     if not 0 <= layer < model.num_layers:
       raise ValueError(f'layer must be in 0..{model.num_layers - 1}: {layer}')
@@ -69,11 +72,12 @@ def probe_layers(
 def reads_ahead(model: Llama, length: int) -> bool:
   """Whether states of tokens depend on how many tokens follow, up to `length` in all.
 
-  They do with dynamic rotary positions, whose rates depend on the length of the input.
-  With other models, one pass over n tokens gives the states of all shorter inputs too.
+  They do with rotary positions whose rates depend on the length of the input: Dynamic,
+  LongRope and CLEX. With other models, one pass over n tokens gives the states of all
+  shorter inputs too.
   """
-  stretched = model.rope and model.rope.stretched
-  return isinstance(stretched, Dynamic) and length > stretched.original_length
+  limit = changes_at(model.rope)
+  return limit is not None and length > limit
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from vvlen.models.masked_softmax import masked_softmax
 
@@ -44,7 +45,11 @@ def append(held: jax.Array, token: jax.Array, length: jax.Array) -> jax.Array:
 
 
 def attend_cached(
-    query: jax.Array, keys: jax.Array, values: jax.Array, length: jax.Array
+    query: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    length: jax.Array,
+    slopes: ArrayLike | None = None,
 ) -> jax.Array:
   """Attends from one token per row to the tokens that the cache holds for this row.
 
@@ -52,7 +57,8 @@ def attend_cached(
     query: [B, h, d].
     keys: [B, k, T, d]; each key head serves h / k consecutive query heads.
     values: [B, k, T, d].
-    length: [B] int32, number of places that are read.
+    length: [B] int32, number of places that are read, the last by the token itself.
+    slopes: [h], of ALiBi, as in `vvlen.models.kernels.causal`; None for no bias.
 
   Returns:
     [B, h, d], of the dtype of the values; logits and weights are float32 or wider.
@@ -62,7 +68,12 @@ def attend_cached(
   query = query.reshape(batch, keys.shape[1], -1, width)
   logits = jnp.einsum('bkgd,bktd->bkgt', query, keys, preferred_element_type=wide,
                       precision=jax.lax.Precision.HIGHEST) / width**0.5
-  mask = jnp.arange(keys.shape[2])[None] < length[:, None]
+  places = jnp.arange(keys.shape[2])[None]
+  mask = places < length[:, None]
+  if slopes is not None:
+    by_head = jnp.asarray(slopes, wide).reshape(1, keys.shape[1], -1, 1)
+    distance = (length[:, None] - 1 - places).astype(wide)[:, None, None]
+    logits = logits - by_head * distance
   weights = masked_softmax(logits, jnp.broadcast_to(mask[:, None, None], logits.shape))
   output = jnp.einsum('bkgt,bktd->bkgd', weights, values, preferred_element_type=wide,
                       precision=jax.lax.Precision.HIGHEST)

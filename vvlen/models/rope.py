@@ -2,16 +2,15 @@
 
 Queries and keys are rotated by p ω_i in the plane of features i and i + d/2, paired as
 in Llama (RoPE, arXiv 2104.09864), with rates ω_i = b^{−2i/d}, i = 0..d/2 − 1. For
-inputs longer than the L₀ tokens of training, the rates are changed. With a factor s:
+inputs longer than the L₀ tokens of training, the rates are changed: by position
+interpolation (PI), NTK, dynamic NTK, YaRN, as in Llama 3.1, LongRoPE or EABF
+(`vvlen.models.rope_extensions`), or as CLEX learns (`vvlen.models.clex`). Some also
+multiply cosine and sine, or queries, by a factor.
 
-  Linear   ω_i / s (position interpolation, arXiv 2306.15595)
-  Dynamic  base b (s n / L₀ − (s − 1))^{d/(d−2)} for inputs of n > L₀ tokens (dynamic
-           NTK)
-  Yarn     ω_i (1 − r_i) + ω_i / s · r_i, r_i = clip((i − low)/(high − low), 0, 1);
-           low and high are d ln(L₀ / 2πβ) / (2 ln b) for β = β_fast and β_slow; cosine
-           and sine are multiplied by 0.1 ln s + 1 at all lengths (arXiv 2309.00071)
-  Llama3   ω_i if the wavelength λ_i = 2π / ω_i < L₀ / h, ω_i / s if λ_i > L₀ / l,
-           and between them t ω_i + (1 − t) ω_i / s, t = (L₀ / λ_i − l) / (h − l)
+The extension is one field of a model, chosen anew at evaluation: if `model` is a
+`vvlen.models.llama.Llama` with the same weights,
+
+  model.clone(rope=extended(model.rope, 'yarn', factor=4, original_length=4096))
 
 Axes: B sequences, n tokens, h heads, d width of a head.
 """
@@ -24,105 +23,196 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from vvlen.models import clex as learned_rates
+from vvlen.models import rope_extensions
+from vvlen.models.clex import Clex
+from vvlen.models.rope_extensions import (
+    Dynamic,
+    Eabf,
+    Linear,
+    Llama3,
+    LongRope,
+    Ntk,
+    Yarn,
+)
 
-class Linear(NamedTuple):
-  """Position interpolation."""
+Extension = Linear | Ntk | Dynamic | Yarn | Llama3 | LongRope | Eabf | Clex
 
-  factor: float  # s
-
-
-class Dynamic(NamedTuple):
-  """Dynamic NTK: rates change only for inputs of more than L₀ tokens."""
-
-  factor: float  # s
-  original_length: int  # L₀
-
-
-class Yarn(NamedTuple):
-  """YaRN: reduces the rates of slow planes, and scales all logits up."""
-
-  factor: float  # s
-  original_length: int  # L₀
-  beta_fast: float = 32.0  # planes with at least this many turns in L₀ keep their rate
-  beta_slow: float = 1.0  # rates of planes with at most so many turns are divided by s
-  truncate: bool = True  # whether low is rounded down and high rounded up
-  scale: float | None = None  # of cosine and sine; None: 0.1 ln s + 1
-
-
-class Llama3(NamedTuple):
-  """As in Llama 3.1: the rates of slow planes are reduced, those of fast ones kept."""
-
-  factor: float  # s
-  original_length: int  # L₀
-  low_frequency_factor: float = 1.0  # l
-  high_frequency_factor: float = 4.0  # h
+# What `extended` knows; 'none' changes nothing.
+KINDS = ('none', 'linear', 'ntk', 'dynamic', 'yarn', 'llama3', 'eabf', 'clex')
 
 
 class Rope(NamedTuple):
   """Rotary positions."""
 
   base: float = 10_000.0  # b
-  stretched: Linear | Dynamic | Yarn | Llama3 | None = None
+  stretched: Extension | None = None
+
+
+def extended(rope: Rope, kind: str, factor: float, original_length: int) -> Rope:
+  """Returns rotary positions for inputs that are `factor` times as long.
+
+  Args:
+    rope: of the model; it must not be extended yet.
+    kind: one of `KINDS`.
+    factor: s, at least 1; EABF and CLEX do not use it.
+    original_length: L₀, the longest input of training so far.
+
+  Raises:
+    ValueError: if the kind is unknown, the factor is below 1, the positions are
+      extended already, or as `check`.
+  """
+  if kind not in KINDS:
+    raise ValueError(f'rope must be extended by one of {", ".join(KINDS)}: {kind!r}')
+  if not factor >= 1:
+    raise ValueError(f'factor of extended positions must be at least 1: {factor!r}')
+  if rope.stretched is not None:
+    raise ValueError(f'these rotary positions are extended already: {rope.stretched}')
+  stretched: Extension | None = None
+  if kind == 'linear':
+    stretched = Linear(factor)
+  elif kind == 'ntk':
+    stretched = Ntk(factor)
+  elif kind == 'dynamic':
+    stretched = Dynamic(factor, original_length)
+  elif kind == 'yarn':
+    stretched = Yarn(factor, original_length)
+  elif kind == 'llama3':
+    stretched = Llama3(factor, original_length)
+  elif kind == 'eabf':
+    stretched = Eabf(original_length)
+  elif kind == 'clex':
+    stretched = Clex(original_length)
+  found = Rope(rope.base, stretched)
+  check(found)
+  return found
 
 
 def rates(
-    rope: Rope, width: int, length: int | jax.Array
-) -> tuple[np.ndarray | jax.Array, float]:
+    rope: Rope,
+    width: int,
+    length: int | jax.Array,
+    learned: tuple[jax.Array, jax.Array] | None = None,
+) -> rope_extensions.Rates:
   """Returns the angle by which each plane is rotated from one position to the next.
 
   Args:
     rope: the base and the extension.
-    width: d, even, and more than 2 for Dynamic.
-    length: n, tokens of the input, used by Dynamic alone: a number, or an array [...],
-      traced or not.
+    width: d, even, and more than 2 for Ntk, Dynamic and Clex.
+    length: n, tokens of the input, used by Dynamic, LongRope and Clex alone: a number,
+      or an array [...], traced or not.
+    learned: W_up and W_down of Clex.
 
   Returns:
     The rates ω [d/2] in radians, float64, and the factor of cosine and sine. For
-    Dynamic with an array of lengths, ω is [..., d/2] and float32 or wider.
+    Dynamic and LongRope with an array of lengths, and always for Clex, ω is [..., d/2]
+    and float32 or wider.
 
   Raises:
-    ValueError: if the width is odd, or too small for Dynamic, or as `check`.
+    ValueError: if the width is odd or too small, the numbers of LongRope do not fit it,
+      Clex has no `learned`, or as `check`.
   """
   if width < 2 or width % 2:
     raise ValueError(f'rotary positions need an even width of heads: {width}')
   check(rope)
-  exponents = np.arange(0, width, 2) / width
-  plain = rope.base ** -exponents
-  stretched = rope.stretched
-  if stretched is None:
-    return plain, 1.0
+  base, stretched = rope
+  if isinstance(stretched, (Ntk, Dynamic, Clex)) and width == 2:
+    raise ValueError(f'rotary positions of {type(stretched).__name__} need heads wider '
+                     'than 2')
+  if isinstance(stretched, Clex):
+    if learned is None:
+      raise ValueError('rates of CLEX are learned: they need W_up and W_down')
+    return learned_rates.rates(stretched, base, *learned, length), 1.0
   if isinstance(stretched, Linear):
-    return plain / stretched.factor, 1.0
+    return rope_extensions.linear(base, width, stretched)
+  if isinstance(stretched, Ntk):
+    return rope_extensions.ntk(base, width, stretched)
   if isinstance(stretched, Dynamic):
-    if width == 2:
-      raise ValueError('dynamic rotary positions need heads wider than 2')
-    return _dynamic(rope.base, stretched, width, length), 1.0
+    return rope_extensions.dynamic(base, width, stretched, length)
   if isinstance(stretched, Yarn):
-    scale = stretched.scale
-    if scale is None:
-      scale = 0.1 * math.log(stretched.factor) + 1 if stretched.factor > 1 else 1.0
-    return _yarn(plain, rope.base, stretched), scale
-  return _llama3(plain, stretched), 1.0
+    return rope_extensions.yarn(base, width, stretched)
+  if isinstance(stretched, Llama3):
+    return rope_extensions.llama3(base, width, stretched)
+  if isinstance(stretched, LongRope):
+    return rope_extensions.longrope(base, width, stretched, length)
+  if isinstance(stretched, Eabf):
+    return rope_extensions.eabf(width, stretched)
+  return rope_extensions.plain(base, width), 1.0
+
+
+def query_scale(
+    rope: Rope, positions: jax.Array, num_keys: int | jax.Array
+) -> jax.Array | None:
+  """Returns the factor by which queries are multiplied, None for 1.
+
+  Args:
+    rope: the base and the extension.
+    positions: [n] or [B, n], of the queries.
+    num_keys: how many tokens there are: a number, or [B].
+
+  Returns:
+    Of Eabf, the shape of the positions; of Clex with log_scale, [1], or [B, 1] for
+    num_keys [B]; else None.
+  """
+  if isinstance(rope.stretched, Eabf):
+    return rope_extensions.eabf_scale(rope.stretched, positions)
+  if isinstance(rope.stretched, Clex) and rope.stretched.log_scale:
+    return learned_rates.scale(rope.stretched, num_keys)[..., None]
+  return None
+
+
+def scaled_layers(rope: Rope | None, num_layers: int) -> np.ndarray:
+  """Returns in which layers `query_scale` applies, [num_layers] bool."""
+  stretched = rope and rope.stretched
+  exempt = stretched.exempt_layers if isinstance(stretched, Eabf) else 0
+  return np.arange(num_layers) >= exempt
+
+
+def depends_on_length(rope: Rope | None) -> bool:
+  """Whether rates depend on how many tokens the input has."""
+  return rope is not None and isinstance(rope.stretched, (Dynamic, LongRope, Clex))
+
+
+def changes_at(rope: Rope | None) -> int | None:
+  """Returns the number of tokens above which another token changes earlier ones.
+
+  Up to it, states of tokens do not depend on how many tokens follow. None for no limit.
+  """
+  if rope is None or not depends_on_length(rope):
+    return None
+  stretched: Any = rope.stretched
+  every = isinstance(stretched, Clex) and stretched.log_scale
+  return 0 if every else stretched.original_length
 
 
 def check(rope: Rope) -> None:
   """Raises ValueError unless all numbers define rotary positions.
 
-  They must be positive and finite, the base of Yarn more than 1, and the
-  low_frequency_factor of Llama3 less than its high_frequency_factor.
+  They must be positive and finite, the base of Yarn and original_length where its
+  logarithm is used more than 1, and the low_frequency_factor of Llama3 less than its
+  high_frequency_factor.
   """
-  numbers = {'base': rope.base}
-  if rope.stretched is not None:
-    known = rope.stretched._asdict()
-    numbers |= {n: x for n, x in known.items() if n != 'truncate' and x is not None}
+  stretched, numbers = rope.stretched, {'base': rope.base}
+  known = {} if stretched is None else stretched._asdict()
+  for name, value in known.items():
+    if name == 'exempt_layers':
+      if value < 0:
+        raise ValueError(f'exempt_layers must not be negative: {value!r}')
+    elif isinstance(value, tuple):
+      numbers |= {f'{name} {i}': x for i, x in enumerate(value)}
+    elif value is not None and not isinstance(value, bool):
+      numbers[name] = value
   for name, value in numbers.items():
     if not 0 < value < math.inf:
       raise ValueError(
           f'{name} of rotary positions must be positive and finite: {value!r}')
-  if isinstance(rope.stretched, Yarn) and rope.base <= 1:
+  if isinstance(stretched, Yarn) and rope.base <= 1:
     raise ValueError(f'base of yarn positions must be more than 1: {rope.base!r}')
-  if isinstance(rope.stretched, Llama3):
-    low, high = rope.stretched[2:]
+  if isinstance(stretched, (LongRope, Eabf, Clex)) and stretched.original_length < 2:
+    raise ValueError('original_length of these rotary positions must be more than 1: '
+                     f'{stretched.original_length}')
+  if isinstance(stretched, Llama3):
+    low, high = stretched[2:]
     if low >= high:
       raise ValueError('low_frequency_factor of rotary positions must be less than '
                        f'high_frequency_factor: {low}, {high}')
@@ -165,42 +255,3 @@ def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
   left, right = jnp.split(x.astype(wide), 2, axis=-1)
   turned = [left * cos - right * sin, right * cos + left * sin]
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)
-
-
-def _dynamic(base, dynamic, width, length):
-  factor, original = dynamic
-  if isinstance(length, int):
-    growth = factor * max(length, original) / original - (factor - 1)
-    return (base * growth ** (width / (width - 2))) ** -(np.arange(0, width, 2) / width)
-  # b^{−2i/d} g^{−2i/(d−2)}
-  wide = jnp.promote_types(jnp.result_type(float), jnp.float32)
-  length = jnp.maximum(jnp.asarray(length), original).astype(wide)[..., None]
-  growth = factor * length / original - (factor - 1)
-  plane = np.arange(width // 2)
-  plain, power = base ** (-2 * plane / width), -2 * plane / (width - 2)
-  lift = lambda x: jnp.expand_dims(jnp.asarray(x, wide), range(growth.ndim - 1))
-  return lift(plain) * growth ** lift(power)
-
-
-def _yarn(plain, base, yarn):
-  width = 2 * plain.size
-
-  def plane_of(turns):
-    """Returns the plane, as a real number, that makes this many turns in L₀ tokens."""
-    ratio = yarn.original_length / (2 * math.pi * turns)
-    return width * math.log(ratio) / (2 * math.log(base))
-
-  low, high = plane_of(yarn.beta_fast), plane_of(yarn.beta_slow)
-  if yarn.truncate:
-    low, high = math.floor(low), math.ceil(high)
-  low, high = max(low, 0), min(high, width - 1)
-  high += 0.001 * (low == high)
-  slowed = np.clip((np.arange(plain.size) - low) / (high - low), 0, 1)
-  return plain * (1 - slowed) + plain / yarn.factor * slowed
-
-
-def _llama3(plain, llama3):
-  factor, original, low, high = llama3
-  turns = original * plain / (2 * math.pi)  # L₀ / λ
-  kept = np.clip((turns - low) / (high - low), 0, 1)
-  return plain * kept + plain / factor * (1 - kept)

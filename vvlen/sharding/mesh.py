@@ -8,7 +8,7 @@ which computes its own heads, hidden features of MLPs and words:
   embedding, output_embedding [V, d]                       (tensor, fsdp)
   kernels [inputs, outputs] that read the residual stream  (fsdp, tensor)
   kernels [inputs, outputs] that write to it               (tensor, fsdp)
-  scales and biases                                        replicated
+  scales, biases, and the matrices of CLEX                 replicated
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r'decoder/layer_\d+/(output|mlp_output)/kernel', _WRITES),
     (r'decoder/embedding', ('tensor', 'fsdp')),
     (r'decoder/position_embedding', (None, 'fsdp')),
-    (r'.*/(scale|bias)', ()),
+    (r'.*/(scale|bias)|clex_(up|down)', ()),
 )
 
 
@@ -194,6 +194,9 @@ def over_heads(
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
+    *,
+    slopes: jax.Array | None = None,
+    positions: jax.Array | None = None,
 ) -> jax.Array:
   """Returns attend(queries, keys, values); each device computes its own rows and heads.
 
@@ -206,17 +209,26 @@ def over_heads(
     queries: [B, n, h, d].
     keys: [B, n, k, d].
     values: [B, n, k, d].
+    slopes: [h], passed to `attend` by name if they are given.
+    positions: [n] or [B, n], likewise.
   """
+  more = {name: x for name, x in (('slopes', slopes), ('positions', positions))
+          if x is not None}
   mesh = jax.sharding.get_abstract_mesh()
   if not set(AXES) <= set(mesh.auto_axes) or mesh.size == 1:
-    return attend(queries, keys, values)
+    return attend(queries, keys, values, **more)
   rows = mesh.shape['data'] * mesh.shape['fsdp']
   if queries.shape[0] % rows or keys.shape[2] % mesh.shape['tensor']:
-    return attend(queries, keys, values)
+    return attend(queries, keys, values, **more)
   spec = PartitionSpec(ROWS[0], None, 'tensor')
+  by_row = ROWS if positions is not None and positions.ndim == 2 else PartitionSpec()
+  specs = {'slopes': PartitionSpec('tensor'), 'positions': by_row}
   # check_vma off: JAX does not know over which axes the result of a kernel varies.
-  apart = jax.shard_map(attend, in_specs=spec, out_specs=spec, check_vma=False)
-  return apart(queries, keys, values)
+  apart = jax.shard_map(
+      lambda *heads: attend(*heads[:3], **heads[3]),
+      in_specs=(spec, spec, spec, {name: specs[name] for name in more}),
+      out_specs=spec, check_vma=False)
+  return apart(queries, keys, values, more)
 
 
 def _constrain(x, names):

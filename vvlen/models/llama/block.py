@@ -9,8 +9,7 @@ Axes: B sequences, n tokens, d width, h query heads, k key heads, w width of a h
 places of a cache.
 """
 
-import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import linen as nn
 import jax
@@ -20,11 +19,25 @@ from vvlen.models import rope as rotary
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kv_cache import append, attend_cached
 from vvlen.models.norm import Norm, PostAttentionNorm
+from vvlen.models.positions import alibi_slopes
 from vvlen.sharding import platform
 from vvlen.sharding.mesh import over_heads
 
-# Cosine and sine of angles, each [n, w/2] or [B, n, w/2]; None without positions.
-Turns = tuple[jax.Array, jax.Array] | None
+
+class Turns(NamedTuple):
+  """What a layer knows of positions."""
+
+  cos: jax.Array | None = None  # of rotations, [n, w/2] or [B, n, w/2]; None: none
+  sin: jax.Array | None = None  # of the same shape
+  query_scale: jax.Array | None = None  # factor of queries, [n], [B, n] or with 1 for n
+  positions: jax.Array | None = None  # [n] or [B, n], for ALiBi; None: 0..n − 1
+
+  def of_layer(self, scaled: jax.Array) -> 'Turns':
+    """Returns the same for a layer whose queries are scaled, or not."""
+    if self.query_scale is None:
+      return self
+    return self._replace(query_scale=jnp.where(scaled, self.query_scale, 1.0))
+
 
 INIT = nn.initializers.normal(0.02)
 
@@ -43,6 +56,7 @@ class Block(nn.Module):
 
   Attributes:
     late_turn: whether the cache holds keys before their rotation.
+    alibi: as in `Llama`.
     others: as in `Llama`.
   """
 
@@ -52,6 +66,7 @@ class Block(nn.Module):
   num_key_heads: int
   head_width: int
   late_turn: bool = False
+  alibi: bool = False
   epsilon: float = 1e-5
   attention_bias: bool = False
   output_bias: bool = False
@@ -106,8 +121,8 @@ class Block(nn.Module):
 
     Args:
       x: [B, d], the residual stream at the token.
-      own: cosine and sine for the token, each [B, 1, w/2].
-      held: with late_turn, cosine and sine for all places of the cache, each
+      own: of the token, with cosine and sine [B, 1, w/2].
+      held: with late_turn, of all places of the cache, with cosine and sine
         [B, T, w/2].
       keys: [B, k, T, w], the keys of earlier tokens.
       values: [B, k, T, w], the values of earlier tokens.
@@ -117,25 +132,36 @@ class Block(nn.Module):
       The residual stream [B, d], and keys and values including the token's.
     """
     query, key, value = self._project(x[:, None])
-    query = _turn(query, own)
+    query = _turn(query, own, own.query_scale)
     if not self.late_turn:
       key = _turn(key, own)
     keys, values = append(keys, key[:, 0], length), append(values, value[:, 0], length)
     seen = keys
     if self.late_turn:
       seen = _turn(keys.swapaxes(1, 2), held).swapaxes(1, 2)
-    output = attend_cached(query[:, 0], seen, values, length + 1)
+    slopes = alibi_slopes(self.num_heads) if self.alibi else None
+    output = attend_cached(query[:, 0], seen, values, length + 1, slopes)
     return self._after(x, output), keys, values
 
   def _read(self, x, turns):
     query, key, value = self._project(x)
-    turned_query, turned_key = _turn(query, turns), _turn(key, turns)
-    attend = functools.partial(causal_attention, implementation=self.implementation)
-    output = over_heads(attend, turned_query, turned_key, value)
+    turned_query = _turn(query, turns, turns.query_scale)
+    turned_key, slopes, positions = _turn(key, turns), None, None
+    if self.alibi:
+      slopes, positions = jnp.asarray(alibi_slopes(self.num_heads)), turns.positions
+
+    def attend(query, key, value, slopes=None, positions=None):
+      return causal_attention(query, key, value, slopes=slopes, positions=positions,
+                              implementation=self.implementation)
+
+    output = over_heads(
+        attend, turned_query, turned_key, value, slopes=slopes, positions=positions)
     if self.is_mutable_collection('intermediates'):
       self.sow('intermediates', 'queries', turned_query)
       self.sow('intermediates', 'keys', turned_key)
       self.sow('intermediates', 'attention_output', output)
+      if self.alibi:
+        self.sow('intermediates', 'slopes', slopes)
     return self._after(x, output), key if self.late_turn else turned_key, value
 
   def _project(self, x):
@@ -202,5 +228,10 @@ def unbound(norm: Norm) -> Norm:
   return norm.clone(parent=None) if isinstance(norm, nn.Module) else norm
 
 
-def _turn(x, turns):
-  return x if turns is None else rotary.turn(x, *turns)
+def _turn(x, turns, scale=None):
+  cos, sin = turns.cos, turns.sin
+  if cos is None:
+    return x
+  if scale is not None:
+    cos, sin = cos * scale[..., None], sin * scale[..., None]
+  return rotary.turn(x, cos, sin)

@@ -9,8 +9,22 @@ import math
 import sys
 from typing import Any
 
+from vvlen.models.clex import Clex
 from vvlen.models.llama.model import check_model, Llama
-from vvlen.models.rope import check, Dynamic, Linear, Llama3, Rope, Yarn
+from vvlen.models.rope import (
+    check,
+    Dynamic,
+    Eabf,
+    Extension,
+    Linear,
+    Llama3,
+    LongRope,
+    Ntk,
+    rates,
+    Rope,
+    Yarn,
+)
+from vvlen.models.rope_extensions import ntk_base
 
 # Defaults of the transformers library for each family, used if a file lacks the field.
 # num_key_value_heads None: as many key heads as query heads.
@@ -93,6 +107,9 @@ def model_of(config: Mapping[str, Any]) -> Llama:
       tied=_flag(config, 'tie_word_embeddings', False),
   )
   check_model(model)
+  if model.rope is not None and isinstance(model.rope.stretched, LongRope):
+    # Raises ValueError if there is not one factor for each plane.
+    rates(model.rope, model.head_width or model.width // heads, max_length)
   return model
 
 
@@ -103,13 +120,20 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
     model: of the Llama family.
     dtype: of its parameters, such as 'bfloat16'.
 
+  The positions of Ntk are those of another base, and are written as such.
+
   Raises:
     ValueError: if the model has no equivalent in the published family.
   """
   if model.norm != 'none' or model.rope is None:
     raise ValueError('a model with a norm after attention or without rotary positions '
-                     f'is not of the Llama family: {model.norm!r}, {model.rope}')
+                     f'is not of the Llama family: {model.norm!r}, {model.rope}'
+                     f'{", alibi" if model.alibi else ""}')
   stretched = model.rope.stretched
+  if isinstance(stretched, (Eabf, Clex)):
+    raise ValueError(f'rotary positions of {type(stretched).__name__} are not of the '
+                     'Llama family')
+  head_width = model.head_width or model.width // model.num_heads
   if isinstance(stretched, Dynamic) and stretched.original_length != model.max_length:
     raise ValueError('in the Llama family, original_length of dynamic positions equals '
                      f'max_length: {stretched.original_length}, {model.max_length}')
@@ -129,12 +153,13 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
       'num_hidden_layers': model.num_layers,
       'num_attention_heads': model.num_heads,
       'num_key_value_heads': model.num_key_heads,
-      'head_dim': model.head_width or model.width // model.num_heads,
+      'head_dim': head_width,
       'hidden_act': 'silu',
       'max_position_embeddings': model.max_length,
       'rms_norm_eps': model.epsilon,
       'tie_word_embeddings': model.tied,
-      'rope_theta': model.rope.base,
+      'rope_theta': (ntk_base(model.rope.base, head_width, stretched.factor)
+                     if isinstance(stretched, Ntk) else model.rope.base),
       'rope_scaling': _scaling(model.rope),
       'torch_dtype': dtype,
       **(own if family == 'llama' else {}),
@@ -159,7 +184,7 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
   original = _number(found, name, int, original)
   if found.get('partial_rotary_factor') not in _PLAIN['partial_rotary_factor']:
     raise ValueError('partial_rotary_factor is not supported')
-  stretched: Linear | Dynamic | Yarn | Llama3 | None
+  stretched: Extension | None
   if kind == 'default':
     stretched = None
   elif kind == 'linear':
@@ -180,9 +205,13 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
   elif kind == 'llama3':
     stretched = Llama3(real('factor'), original, real('low_freq_factor'),
                        real('high_freq_factor'))
+  elif kind == 'longrope':
+    short, long = (_numbers(found, name) for name in ('short_factor', 'long_factor'))
+    stretched = LongRope(short, long, original, real('factor', max_length / original),
+                         real('attention_factor', None))
   else:
     raise ValueError(f'rope type {kind!r} is not supported: must be one of default, '
-                     'linear, dynamic, yarn, llama3')
+                     'linear, dynamic, yarn, llama3, longrope')
   rope = Rope(base, stretched)
   check(rope)
   return rope
@@ -191,7 +220,7 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
 def _scaling(rope: Rope) -> dict[str, Any] | None:
   """Returns the field `rope_scaling` of the older style."""
   stretched = rope.stretched
-  if stretched is None:
+  if stretched is None or isinstance(stretched, (Ntk, Eabf, Clex)):
     return None
   scaling: dict[str, Any] = {'factor': stretched.factor}
   if isinstance(stretched, Linear):
@@ -203,11 +232,14 @@ def _scaling(rope: Rope) -> dict[str, Any] | None:
     return {'rope_type': 'llama3', **scaling,
             'low_freq_factor': stretched.low_frequency_factor,
             'high_freq_factor': stretched.high_frequency_factor}
-  scaling |= {'beta_fast': stretched.beta_fast, 'beta_slow': stretched.beta_slow,
-              'truncate': stretched.truncate}
   if stretched.scale is not None:
     scaling['attention_factor'] = stretched.scale
-  return {'rope_type': 'yarn', **scaling}
+  if isinstance(stretched, LongRope):
+    return {'rope_type': 'longrope', **scaling,
+            'short_factor': [*stretched.short_factor],
+            'long_factor': [*stretched.long_factor]}
+  return {'rope_type': 'yarn', **scaling, 'beta_fast': stretched.beta_fast,
+          'beta_slow': stretched.beta_slow, 'truncate': stretched.truncate}
 
 
 def _number(
@@ -230,6 +262,14 @@ def _number(
     limit = 'finite' if kind is float else f'at most {_LARGEST}'
     raise ValueError(f'{name} must be positive and {limit}: {value!r}')
   return kind(value)
+
+
+def _numbers(fields: Mapping[str, Any], name: str) -> tuple[float, ...]:
+  """Returns a list of numbers, each as `_number` reads it."""
+  found = fields.get(name)
+  if not isinstance(found, list):
+    raise ValueError(f'{name} must be a list of numbers: {found!r}')
+  return tuple(_number({name: x}, name, float) for x in found)
 
 
 def _flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:

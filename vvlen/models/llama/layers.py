@@ -28,16 +28,16 @@ KEPT = tuple(_POLICIES)
 
 
 def scan(
-    block: nn.Module, x: jax.Array, turns: Any, num_layers: int, *, remat: bool,
-    kept: str, dtype: Any,
+    block: nn.Module, x: jax.Array, turns: Any, scaled: Any, *, remat: bool, kept: str,
+    dtype: Any,
 ) -> jax.Array:
   """Applies layers one after the other to the residual stream.
 
   Args:
     block: a layer (`vvlen.models.llama.block.Block`), whose parameters are stacked.
     x: [B, n, d].
-    turns: as in `Block`.
-    num_layers: the number of layers.
+    turns: a `vvlen.models.llama.block.Turns`.
+    scaled: [layers] bool, in which layers `query_scale` of turns applies.
     remat: whether layers compute their results again in the backward pass.
     kept: with remat, one of `KEPT`.
     dtype: of the stream between layers, of which remat keeps one array per layer; None
@@ -48,8 +48,8 @@ def scan(
   """
   wide = x.dtype
 
-  def body(layer, x, _):
-    x = layer(x.astype(wide), turns)
+  def body(layer, x, scaled):
+    x = layer(x.astype(wide), turns.of_layer(scaled))
     return over_tokens(x.astype(dtype or wide)), None
 
   if remat:
@@ -57,9 +57,9 @@ def scan(
     body = nn.remat(body, policy=_POLICIES[kept], prevent_cse=False)
   run = nn.scan(
       body, variable_axes={'params': 0, 'intermediates': 0},
-      split_rngs={'params': True}, length=num_layers,
+      split_rngs={'params': True}, length=len(scaled),
   )
-  x, _ = run(block, over_tokens(x.astype(dtype or wide)), None)
+  x, _ = run(block, over_tokens(x.astype(dtype or wide)), jnp.asarray(scaled))
   # Tokens are gathered again, because losses read whole rows.
   return over_batch(x.astype(wide))
 

@@ -8,7 +8,7 @@
 
 with rotary positions (`vvlen.models.rope`), key heads that each serve several query
 heads, and E' = E if tied. Published models have no norm right after attention; it is an
-addition of vvlen (`vvlen.models.norm`).
+addition of vvlen (`vvlen.models.norm`), as is ALiBi (`vvlen.models.positions`).
 
 Kernels are [inputs, outputs], as everywhere in Flax. In files of model hubs they are
 [outputs, inputs]: they are transposed when they are read and written.
@@ -25,13 +25,14 @@ from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
+from vvlen.models import clex
 from vvlen.models import rope as rotary
 from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kv_cache import Cache, store
 from vvlen.models.llama import layers as stack
-from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, unbound
+from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, Turns, unbound
 from vvlen.models.norm import Norm
-from vvlen.models.rope import Dynamic, Rope
+from vvlen.models.rope import Rope
 from vvlen.sharding.mesh import gathered, over_batch
 
 
@@ -47,7 +48,10 @@ class Llama(nn.Module):
     num_key_heads: k, a divisor of h.
     head_width: w; None: d / h.
     max_length: number of tokens of training inputs; longer inputs are allowed.
-    rope: rotary positions; None: no positions.
+    rope: rotary positions, which may be others at evaluation than in training; None: no
+      positions, or ALiBi. With `vvlen.models.clex.Clex` the model has two parameters
+      more, float32 as they are initialized: `clex_up` and `clex_down`.
+    alibi: whether logits have the bias of ALiBi; needs rope None.
     epsilon: of RMSNorm.
     attention_bias: whether the projections to queries, keys and values have a bias.
     output_bias: whether the projection after attention has a bias.
@@ -85,6 +89,7 @@ class Llama(nn.Module):
   head_width: int | None = None
   max_length: int = 2048
   rope: Rope | None = Rope()
+  alibi: bool = False
   epsilon: float = 1e-5
   attention_bias: bool = False
   output_bias: bool = False
@@ -110,13 +115,19 @@ class Llama(nn.Module):
     if not self.tied:
       self.output_embedding = self.param(
           'output_embedding', INIT, table, self.param_dtype)
+    learned = self.rope and self.rope.stretched
+    if isinstance(learned, clex.Clex):
+      shape = clex.shape_of(learned, _head_width(self))
+      self.clex_up = self.param('clex_up', clex.init_up, shape, jnp.float32)
+      self.clex_down = self.param(
+          'clex_down', nn.initializers.zeros, shape[::-1], jnp.float32)
     block = Block
     if self.remat and not self.scan_layers:
       block = nn.remat(Block, methods=['__call__'])
     make = functools.partial(
         block, width=self.width, mlp_width=self.mlp_width, num_heads=self.num_heads,
         num_key_heads=self.num_key_heads, head_width=_head_width(self),
-        late_turn=isinstance(self.rope and self.rope.stretched, Dynamic),
+        late_turn=rotary.depends_on_length(self.rope), alibi=self.alibi,
         epsilon=self.epsilon, attention_bias=self.attention_bias,
         output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=unbound(self.norm),
         implementation=self.implementation, dtype=self.dtype,
@@ -130,19 +141,26 @@ class Llama(nn.Module):
     self.final_norm = rms_norm(self.epsilon, self.param_dtype)
 
   def __call__(
-      self, tokens: jax.Array, positions: jax.Array | None = None
+      self,
+      tokens: jax.Array,
+      positions: jax.Array | None = None,
+      length: int | jax.Array | None = None,
   ) -> jax.Array:
     """Returns logits.
 
     If the collection `intermediates` is mutable, each layer sows `queries` [B, n, h, w]
     and `keys` [B, n, k, w], rotated by their positions, and `attention_output` [B, n,
-    h, w], before the norm after attention, into it.
+    h, w], before the norm after attention, into it; with ALiBi also its `slopes` [h].
 
     Args:
       tokens: [B, n] integers in 0..V − 1: others raise an error outside jit, and make
         their sequence nan inside.
-      positions: [n] or [B, n]; 0..n − 1 if None. The causal mask depends on the order
-        of tokens in the array, not on positions.
+      positions: [n] or [B, n], integers or floats; 0..n − 1 if None. The causal mask
+        depends on the order of tokens in the array, not on positions. Random positions
+        (RandomPos) are those of `vvlen.models.positions.random_positions`, drawn by the
+        caller for each forward pass; CLEX's of training those of `clex.sample`.
+      length: the length whose rates Dynamic, LongRope and CLEX use, a number or [B],
+        traced or not; None: n, or the highest position + 1 where they are given.
 
     Returns:
       [B, n, V], float32 or wider.
@@ -151,10 +169,13 @@ class Llama(nn.Module):
       ValueError: if shapes do not fit, a token is not in the vocabulary, or as
         `check_model`.
     """
-    return self.logits(self.hidden(tokens, positions))
+    return self.logits(self.hidden(tokens, positions, length))
 
   def hidden(
-      self, tokens: jax.Array, positions: jax.Array | None = None
+      self,
+      tokens: jax.Array,
+      positions: jax.Array | None = None,
+      length: int | jax.Array | None = None,
   ) -> jax.Array:
     """Returns hidden states [B, n, d], for `vvlen.objectives.chunked`.
 
@@ -166,20 +187,22 @@ class Llama(nn.Module):
         tokens.shape, tokens.shape[1:]):
       raise ValueError(f'positions {jnp.shape(positions)} do not fit tokens '
                        f'{tokens.shape}')
-    length: Any = tokens.shape[1]
-    if positions is None:
-      positions = jnp.arange(length)
-    elif isinstance(self.rope and self.rope.stretched, Dynamic):
-      length = jnp.asarray(positions).max(-1) + 1
-    turns = self._turns(positions, length, x.dtype)
+    num_tokens = tokens.shape[1]
+    if length is None:
+      length = num_tokens
+      if positions is not None and rotary.depends_on_length(self.rope):
+        length = jnp.asarray(positions).max(-1) + 1
+    positions = jnp.arange(num_tokens) if positions is None else jnp.asarray(positions)
+    turns = self._turns(positions, length, num_tokens, x.dtype)
+    scaled = rotary.scaled_layers(self.rope, self.num_layers)
     if self.scan_layers:
       x = stack.scan(
-          self.layers, x, turns, self.num_layers, remat=self.remat,
-          kept=self.remat_keeps, dtype=self.stream_dtype,
+          self.layers, x, turns, scaled, remat=self.remat, kept=self.remat_keeps,
+          dtype=self.stream_dtype,
       )
     else:
-      for layer in self.layer:
-        x = over_batch(layer(x, turns))
+      for layer, applies in zip(self.layer, scaled, strict=True):
+        x = over_batch(layer(x, turns.of_layer(applies)))
     return self._finish(x)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
@@ -203,10 +226,10 @@ class Llama(nn.Module):
       Hidden states [B, d] of the last token of each prompt, and the cache.
     """
     x = self._embed(tokens)
-    turns = self._turns(jnp.arange(tokens.shape[1]), lengths, x.dtype)
+    turns = self._turns(jnp.arange(tokens.shape[1]), lengths, lengths, x.dtype)
     keys, values = [], []
-    for layer in self._each_layer():
-      x, key, value = layer.prefill(x, turns)
+    for layer, scaled in self._each_layer():
+      x, key, value = layer.prefill(x, turns.of_layer(scaled))
       keys.append(store(key, capacity))
       values.append(store(value, capacity))
     last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
@@ -226,25 +249,29 @@ class Llama(nn.Module):
     x = self._embed(tokens[:, None])[:, 0]
     length = cache.length + 1
     places = cache.length[:, None]
-    own = self._turns(places, length, x.dtype)
-    held = None
-    if isinstance(self.rope and self.rope.stretched, Dynamic):
+    own = self._turns(places, length, length, x.dtype)
+    held = own
+    if rotary.depends_on_length(self.rope):
       # Rates change with the length, so keys are stored before their rotation, and all
       # are rotated again. The hidden states from which they were computed still reflect
       # the rates of earlier lengths.
-      held = self._turns(jnp.arange(cache.keys[0].shape[2]), length, x.dtype)
+      held = self._turns(jnp.arange(cache.keys[0].shape[2]), length, length, x.dtype)
     keys, values = [], []
     layers = self._each_layer()
-    for layer, key, value in zip(layers, cache.keys, cache.values, strict=True):
-      x, key, value = layer.step(x, own, held, key, value, cache.length)
+    for (layer, scaled), key, value in zip(
+        layers, cache.keys, cache.values, strict=True):
+      x, key, value = layer.step(
+          x, own.of_layer(scaled), held, key, value, cache.length)
       keys.append(key)
       values.append(value)
     return self._finish(x), Cache(tuple(keys), tuple(values), length)
 
   def _each_layer(self):
-    if self.scan_layers:
-      return stack.one_by_one(self.layers, self.num_layers)
-    return self.layer
+    """Returns each layer, and whether its queries are scaled."""
+    layers = (stack.one_by_one(self.layers, self.num_layers) if self.scan_layers
+              else self.layer)
+    return list(zip(
+        layers, rotary.scaled_layers(self.rope, self.num_layers), strict=True))
 
   def _embed(self, tokens):
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -253,13 +280,24 @@ class Llama(nn.Module):
     x = rows_of(gathered(self.embedding), tokens)
     return over_batch(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
-  def _turns(self, positions, length, dtype):
-    """Returns cosine and sine of the angles, [n, w/2] or [B, n, w/2], or None."""
+  def _turns(self, positions, length, num_keys, dtype):
+    """Returns the Turns of tokens at positions [n] or [B, n].
+
+    Rates are those for inputs of `length` tokens, and num_keys tokens attend to each
+    other.
+    """
     if self.rope is None:
-      return None
-    rates, scale = rotary.rates(self.rope, _head_width(self), length)
+      return Turns(positions=positions)
+    learned = None
+    if isinstance(self.rope.stretched, clex.Clex):
+      learned = self.clex_up, self.clex_down
+    rates, scale = rotary.rates(self.rope, _head_width(self), length, learned)
     angles = rotary.angles(positions, rates, dtype)
-    return jnp.cos(angles) * scale, jnp.sin(angles) * scale
+    factor = rotary.query_scale(self.rope, positions, num_keys)
+    if factor is not None:
+      factor = jnp.expand_dims(factor, range(angles.ndim - 1 - factor.ndim))
+      factor = factor.astype(dtype)
+    return Turns(jnp.cos(angles) * scale, jnp.sin(angles) * scale, factor, positions)
 
   def _finish(self, x):
     table = self.embedding if self.tied else self.output_embedding
@@ -283,6 +321,8 @@ def check_model(model: Llama) -> None:
   if model.num_heads % model.num_key_heads:
     raise ValueError(f'{model.num_key_heads} key heads do not divide '
                      f'{model.num_heads} query heads')
+  if model.alibi and model.rope is not None:
+    raise ValueError(f'alibi needs rope None: {model.rope}')
   if model.remat_keeps not in stack.KEPT:
     raise ValueError(f'remat_keeps must be one of {", ".join(stack.KEPT)}: '
                      f'{model.remat_keeps!r}')
