@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from vvlen.models import rope as rotary
 from vvlen.models.kernels.causal import causal_attention
+from vvlen.models.kernels.shifted import Shifted, shifted_attention
 from vvlen.models.kv_cache import append, attend_cached
 from vvlen.models.norm import Norm, PostAttentionNorm
 from vvlen.sharding import platform
@@ -58,6 +59,7 @@ class Block(nn.Module):
   mlp_bias: bool = False
   norm: Norm = 'none'
   implementation: str | None = None
+  shifted: Shifted | None = None
   dtype: Any = None
   param_dtype: Any = jnp.float32
   precision: jax.lax.PrecisionLike = None
@@ -85,7 +87,7 @@ class Block(nn.Module):
 
   def __call__(self, x: jax.Array, turns: Turns) -> jax.Array:
     """Maps the residual stream x [B, n, d] to [B, n, d]."""
-    return self._read(x, turns)[0]
+    return self._read(x, turns, self.shifted)[0]
 
   def prefill(
       self, x: jax.Array, turns: Turns
@@ -127,11 +129,16 @@ class Block(nn.Module):
     output = attend_cached(query[:, 0], seen, values, length + 1)
     return self._after(x, output), keys, values
 
-  def _read(self, x, turns):
+  def _read(self, x, turns, shifted=None):
     query, key, value = self._project(x)
     turned_query, turned_key = _turn(query, turns), _turn(key, turns)
-    attend = functools.partial(causal_attention, implementation=self.implementation)
-    output = over_heads(attend, turned_query, turned_key, value)
+    if shifted is None or self.is_initializing():
+      attend = functools.partial(causal_attention, implementation=self.implementation)
+      output = over_heads(attend, turned_query, turned_key, value)
+    else:
+      output = shifted_attention(
+          turned_query, turned_key, value, shifted.group, leaking=shifted.leaking,
+          implementation=self.implementation)
     if self.is_mutable_collection('intermediates'):
       self.sow('intermediates', 'queries', turned_query)
       self.sow('intermediates', 'keys', turned_key)
