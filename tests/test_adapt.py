@@ -20,6 +20,7 @@ from experiments.language_model.report import Arm, Family, Run
 from tests.cells import cells, text
 from tests.llamas import llama, save_llama, variables_of
 from vvlen.evaluation.perplexity import sliding_sums
+from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.llama import lora as adapters
 from vvlen.objectives import misalignment
@@ -160,7 +161,7 @@ def test_clex_draws_a_length_and_is_measured_at_its_own(key):
 
 def test_sparse_attention_is_of_training_alone():
   made = _method('pi', **{'positions.groups': 2})
-  assert (made.trained.group, made.measured.group) == (8, None)
+  assert (made.trained.shifted, made.measured.shifted) == (Shifted(8), None)
 
 
 @pytest.mark.parametrize(('method', 'term'), [

@@ -20,6 +20,7 @@ import jax
 
 from vvlen.models import clex
 from vvlen.models import rope as rotary
+from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.llama.model import Llama
 from vvlen.models.positions import random_positions
 
@@ -85,4 +86,5 @@ def make(name: str, model: Llama, config: Any) -> Method:
     return found
   # Shifted sparse attention is for training alone.
   length = config.train.max_length
-  return found._replace(trained=found.trained.clone(group=length // fields.groups))
+  shifted = Shifted(length // fields.groups)
+  return found._replace(trained=found.trained.clone(shifted=shifted))

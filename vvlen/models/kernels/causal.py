@@ -70,7 +70,7 @@ def causal_attention(
     ValueError: if shapes do not fit, the inputs are complex, or the implementation is
       unknown or does not support these inputs or this device.
   """
-  queries, keys, values, slopes, positions = _check(
+  queries, keys, values, slopes, positions = check_inputs(
       queries, keys, values, slopes, positions
   )
   if implementation is None:
@@ -94,8 +94,18 @@ def causal_attention(
   return _plain(queries, keys, values, slopes, positions)
 
 
-def _check(queries, keys, values, slopes, positions):
-  """Returns the arguments as arrays; queries, keys and values as floats."""
+def check_inputs(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    slopes: ArrayLike | None = None,
+    positions: ArrayLike | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
+  """Returns the arguments as arrays; queries, keys and values as floats.
+
+  Raises:
+    ValueError: if shapes do not fit or the inputs are complex.
+  """
   queries, keys, values = map(floating, (queries, keys, values))
   for name, x in (('queries', queries), ('keys', keys), ('values', values)):
     if x.ndim != 4 or 0 in x.shape:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from vvlen.models import rope as rotary
 from vvlen.models.kernels.causal import causal_attention
+from vvlen.models.kernels.shifted import Shifted, shifted_attention
 from vvlen.models.kv_cache import append, attend_cached
 from vvlen.models.norm import Norm, PostAttentionNorm
 from vvlen.models.positions import alibi_slopes
@@ -73,6 +74,7 @@ class Block(nn.Module):
   mlp_bias: bool = False
   norm: Norm = 'none'
   implementation: str | None = None
+  shifted: Shifted | None = None
   dtype: Any = None
   param_dtype: Any = jnp.float32
   precision: jax.lax.PrecisionLike = None
@@ -100,7 +102,7 @@ class Block(nn.Module):
 
   def __call__(self, x: jax.Array, turns: Turns) -> jax.Array:
     """Maps the residual stream x [B, n, d] to [B, n, d]."""
-    return self._read(x, turns)[0]
+    return self._read(x, turns, self.shifted)[0]
 
   def prefill(
       self, x: jax.Array, turns: Turns
@@ -143,7 +145,7 @@ class Block(nn.Module):
     output = attend_cached(query[:, 0], seen, values, length + 1, slopes)
     return self._after(x, output), keys, values
 
-  def _read(self, x, turns):
+  def _read(self, x, turns, shifted=None):
     query, key, value = self._project(x)
     turned_query = _turn(query, turns, turns.query_scale)
     turned_key, slopes, positions = _turn(key, turns), None, None
@@ -154,8 +156,13 @@ class Block(nn.Module):
       return causal_attention(query, key, value, slopes=slopes, positions=positions,
                               implementation=self.implementation)
 
-    output = over_heads(
-        attend, turned_query, turned_key, value, slopes=slopes, positions=positions)
+    if shifted is None or self.is_initializing():
+      output = over_heads(
+          attend, turned_query, turned_key, value, slopes=slopes, positions=positions)
+    else:
+      output = shifted_attention(
+          turned_query, turned_key, value, shifted.group, leaking=shifted.leaking,
+          implementation=self.implementation)
     if self.is_mutable_collection('intermediates'):
       self.sow('intermediates', 'queries', turned_query)
       self.sow('intermediates', 'keys', turned_key)

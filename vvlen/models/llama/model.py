@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from vvlen.models import clex
 from vvlen.models import rope as rotary
 from vvlen.models.embedding import check_places, rows_of
+from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.kv_cache import Cache, store
 from vvlen.models.llama import layers as stack
 from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, Turns, unbound
@@ -60,6 +61,10 @@ class Llama(nn.Module):
     norm: of each head's output, right after attention: 'none', 'standardize',
       'layer_norm', a linen module, of which each layer has its own copy, or a function.
     implementation: one of `vvlen.models.kernels.causal.IMPLEMENTATIONS`; None chooses.
+    shifted: for training, attention within groups of tokens in `__call__` and `hidden`
+      (`vvlen.models.kernels.shifted`); the group must divide the number of tokens.
+      None: full attention, as always in `init`, `prefill` and `step`. Evaluate
+      `model.clone(shifted=None)`.
     remat: whether a layer keeps only its input for the backward pass and computes all
       else again.
     scan_layers: whether the parameters of all layers are stacked, in arrays
@@ -97,6 +102,7 @@ class Llama(nn.Module):
   tied: bool = True
   norm: Norm = 'none'
   implementation: str | None = None
+  shifted: Shifted | None = None
   remat: bool = False
   scan_layers: bool = False
   remat_keeps: str = 'nothing'
@@ -130,7 +136,7 @@ class Llama(nn.Module):
         late_turn=rotary.depends_on_length(self.rope), alibi=self.alibi,
         epsilon=self.epsilon, attention_bias=self.attention_bias,
         output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=unbound(self.norm),
-        implementation=self.implementation, dtype=self.dtype,
+        implementation=self.implementation, shifted=self.shifted, dtype=self.dtype,
         param_dtype=self.param_dtype, precision=self.precision,
         kernel_init=self.kernel_init, bias_init=self.bias_init,
     )
@@ -323,6 +329,8 @@ def check_model(model: Llama) -> None:
                      f'{model.num_heads} query heads')
   if model.alibi and model.rope is not None:
     raise ValueError(f'alibi needs rope None: {model.rope}')
+  if model.alibi and model.shifted is not None:
+    raise ValueError('shifted sparse attention does not support ALiBi')
   if model.remat_keeps not in stack.KEPT:
     raise ValueError(f'remat_keeps must be one of {", ".join(stack.KEPT)}: '
                      f'{model.remat_keeps!r}')
