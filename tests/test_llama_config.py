@@ -6,16 +6,34 @@ import math
 import pytest
 
 from tests.llamas import edit, llama, ROPES, save_llama
+from vvlen.models.clex import Clex
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.llama.config import config_of, model_of
 from vvlen.models.llama.model import check_model
-from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
+from vvlen.models.rope import Dynamic, Eabf, Linear, Llama3, LongRope, Ntk, Rope, Yarn
 
 
 @pytest.fixture
 def saved(tmp_path):
   """A checkpoint of one file, its model and variables."""
   return save_llama(tmp_path / 'one', tied=False)
+
+
+def test_ntk_is_written_as_the_base_that_it_has():
+  config = config_of(llama(rope=Rope(1e4, Ntk(4.0))), 'float32')
+  assert config['rope_scaling'] is None
+  assert config['rope_theta'] == pytest.approx(1e4 * 4**1.5, rel=1e-12)  # heads of 6
+
+
+@pytest.mark.parametrize('fields, says', [
+    ({'rope': Rope(1e4, Eabf(8))}, 'positions of Eabf are not of the Llama family'),
+    ({'rope': Rope(1e4, Clex(8))}, 'positions of Clex are not of the Llama family'),
+    ({'rope': None, 'alibi': True}, 'is not of the Llama family: .*None, alibi'),
+])
+def test_positions_that_no_published_model_has_are_not_saved(tmp_path, fields, says):
+  with pytest.raises(ValueError, match=says) as raised:
+    save_llama(tmp_path / 'own', **fields)
+  assert '\n' not in str(raised.value) and not (tmp_path / 'own').exists()
 
 
 @pytest.mark.parametrize('style', ['older', 'newer'])
@@ -67,6 +85,11 @@ def test_published_rope_scalings_are_read():
       'finetuned': True}) == Rope(1e4, Yarn(32.0, 4096))
   assert read(rope_scaling={'type': 'dynamic', 'factor': 2.0}) == Rope(
       1e4, Dynamic(2.0, 131072))
+  # Without a factor, as in Phi 3: that of the two lengths.
+  short, long = [1.0] * 64, [float(x) for x in range(1, 65)]
+  assert read(original_max_position_embeddings=4096, rope_scaling={
+      'type': 'longrope', 'short_factor': short, 'long_factor': long}) == Rope(
+          1e4, LongRope(tuple(short), tuple(long), 4096, 32.0))
 
 
 def test_two_names_and_nulls_say_the_same():
@@ -121,6 +144,13 @@ def test_two_names_and_nulls_say_the_same():
     ({'rope_scaling': {'rope_type': 'yarn', 'factor': 0}}, 'factor must be pos.*: 0'),
     ({'rope_scaling': {'rope_type': 'yarn', 'beta_fast': 0}}, 'beta_fast must be pos'),
     ({'rope_scaling': {'rope_type': 'su'}}, "rope type 'su' is not supp"),
+    ({'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0] * 3}},
+     'long_factor must be a list of numbers: None'),
+    ({'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0] * 3,
+                       'long_factor': [1.0, '2', 1.0]}},
+     "long_factor must be a number of type float: '2'"),
+    ({'rope_scaling': {'rope_type': 'longrope', 'short_factor': [1.0] * 3,
+                       'long_factor': [1.0] * 2}}, 'need 3 numbers, .*: 3, 2'),
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
     ({'rope_scaling': 3}, 'must be an object: 3'),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.llamas import llama, ROPES, V, variables_of
+from tests.llamas import llama, OWN_ROPES, ROPES, V, variables_of
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.models.llama.config import model_of
@@ -32,6 +32,9 @@ _SCALINGS = {
                    'beta_fast': 4.0, 'beta_slow': 0.5},
     'yarn_mscale': {'rope_type': 'yarn', 'factor': 8.0, 'mscale': 1.0,
                     'mscale_all_dim': 0.4, 'original_max_position_embeddings': 8},
+    'longrope': {'rope_type': 'longrope', 'factor': 4.0,
+                 'short_factor': [1.0, 1.1, 1.5], 'long_factor': [1.2, 3.0, 7.0],
+                 'original_max_position_embeddings': 8},
     'llama3': {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0,
                'high_freq_factor': 4.0, 'original_max_position_embeddings': 8},
 }
@@ -84,6 +87,19 @@ def test_what_transformers_saves_has_its_logits_here(tmp_path, kind, fields):
 
 
 @pytest.mark.parametrize('kind', ['Llama', 'Mistral', 'Qwen2'])
+@pytest.mark.parametrize('kind', ['dynamic', 'longrope'])
+def test_rates_by_length_are_theirs_at_every_length(tmp_path, kind):
+  theirs = _make(scaling=_SCALINGS[kind])
+  theirs.save_pretrained(tmp_path)
+  model, variables = load_checkpoint(tmp_path)
+  # Below, at and above the original length, 16 of dynamic positions and 8 of LongRoPE.
+  for length in (5, 8, 9, 16, 17, 29):
+    expected = _logits(theirs, TOKENS[:, :length])
+    np.testing.assert_allclose(
+        model.apply(variables, jnp.asarray(TOKENS[:, :length])), expected,
+        atol=1e-5 * np.abs(expected).max(), rtol=1e-4, err_msg=str(length))
+
+
 def test_what_a_config_leaves_out_is_what_transformers_takes(kind):
   theirs = getattr(transformers, f'{kind}Config')
   least = {'vocab_size': V, 'hidden_size': 64, 'intermediate_size': 20,
@@ -131,7 +147,7 @@ def test_narrow_parameters_are_those_that_were_saved(tmp_path, dtype):
 @pytest.mark.parametrize('fields', [
     {}, {'tied': False}, {'attention_bias': True, 'output_bias': True},
     {'attention_bias': True}, {'mlp_bias': True},
-    *({'rope': rope} for rope in ROPES.values()),
+    *({'rope': rope} for rope in (*ROPES.values(), OWN_ROPES['ntk'])),
 ], ids=lambda x: '-'.join(map(str, x)))
 def test_what_is_saved_here_has_its_logits_in_transformers(tmp_path, fields):
   model = llama(**fields)

@@ -20,7 +20,7 @@ import optax
 import pytest
 
 from experiments.compile import measure
-from tests.llamas import llama, variables_of
+from tests.llamas import llama, OWN_ROPES, variables_of
 from vvlen.models.decoder import Decoder
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.language_model import LanguageModel
@@ -64,13 +64,14 @@ def test_the_axis_data_goes_over_slices():
 @pytest.mark.parametrize('params', [
     abstract_params(llama(tied=False, attention_bias=True, output_bias=True,
                           mlp_bias=True, norm='layer_norm')),
+    abstract_params(llama(rope=OWN_ROPES['clex'])),
     _language_model('learned'), _language_model('rope'),
-], ids=['llama', 'decoder-learned', 'decoder-rope'])
+], ids=['llama', 'clex', 'decoder-learned', 'decoder-rope'])
 def test_every_parameter_has_a_rule_and_every_matrix_is_cut(params):
   for path, x in _paths(params).items():
     axes = partition.rule_of(path)
     assert len(axes) <= x.ndim, path
-    if x.ndim == 2 and 'position' not in path:
+    if x.ndim == 2 and 'position' not in path and 'clex' not in path:
       assert sorted(axes) == ['fsdp', 'tensor'], path
     elif x.ndim == 1:
       assert axes == (), path
@@ -131,13 +132,15 @@ def test_moments_of_an_optimizer_are_cut_as_their_parameters():
   assert found.step == whole and adam.count == whole
 
 
-@pytest.mark.parametrize('implementation, axes', [
+@pytest.mark.parametrize('implementation, axes, fields', [
     *itertools.product(('plain', 'chunked'),
-                       [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)]),
-    ('splash', (2, 2, 2)),
-])
-def test_a_step_is_the_same_on_every_mesh(key, axes, implementation):
-  model = llama(**EVEN, implementation=implementation)
+                       [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)], [{}]),
+    ('splash', (2, 2, 2), {}),
+    ('plain', (2, 2, 2), {'rope': None, 'alibi': True}),
+    ('plain', (2, 2, 2), {'rope': OWN_ROPES['clex']}),
+], ids=lambda x: '-'.join(map(str, x)) if isinstance(x, dict) else None)
+def test_a_step_is_the_same_on_every_mesh(key, axes, implementation, fields):
+  model = llama(**EVEN, implementation=implementation, **fields)
   params = variables_of(model)['params']
   stream = jax.random.randint(key, (8, 14), 0, 24)
 
@@ -189,6 +192,29 @@ def test_devices_attend_by_their_own_rows_and_heads(rows, key_heads, apart):
     found = jax.jit(functools.partial(partition.over_heads, attend))(*inputs)
   assert seen == [apart]
   np.testing.assert_allclose(found, causal_attention(*inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('by_row', [False, True])
+def test_devices_have_the_slopes_and_positions_of_their_own_heads_and_rows(by_row):
+  seen = []
+
+  def attend(queries, keys, values, slopes, positions):
+    seen.append((slopes.shape, positions.shape))
+    return causal_attention(queries, keys, values, slopes=slopes, positions=positions)
+
+  inputs = [jax.random.normal(jax.random.key(i), (4, 6, 4, 3)) for i in range(3)]
+  slopes = jnp.array([1.0, 0.5, 0.25, 0.125])
+  positions = jnp.array([0, 1, 3, 6, 10, 15])
+  if by_row:
+    positions = positions * jnp.arange(1, 5)[:, None]
+  mesh = jax.make_mesh((2, 1, 2), partition.AXES, axis_types=(AxisType.Auto,) * 3,
+                       devices=jax.devices()[:4])
+  with jax.set_mesh(mesh):
+    found = jax.jit(functools.partial(partition.over_heads, attend))(
+        *inputs, slopes=slopes, positions=positions)
+  assert seen == [((2,), (2, 6) if by_row else (6,))]
+  expected = causal_attention(*inputs, slopes=slopes, positions=positions)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_on_several_tpus_attends_by_their_kernel():

@@ -7,8 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vvlen.models import rope
-from vvlen.models.rope import Dynamic, Linear, Llama3, Rope, Yarn
+from vvlen.models import rope, rope_extensions
+from vvlen.models.clex import Clex
+from vvlen.models.rope import (
+    Dynamic,
+    Eabf,
+    extended,
+    KINDS,
+    Linear,
+    Llama3,
+    LongRope,
+    Ntk,
+    Rope,
+    Yarn,
+)
 
 
 def _rates(stretched, width=8, length=1, base=10_000.0):
@@ -25,6 +37,15 @@ def test_linear_divides_every_rate():
   np.testing.assert_allclose(_rates(Linear(4.0))[0], _rates(None)[0] / 4, rtol=1e-12)
 
 
+def test_ntk_keeps_the_fastest_rate_and_divides_the_slowest_by_the_factor():
+  for width in (8, 128):
+    ratio = _rates(Ntk(4.0), width=width)[0] / _rates(None, width=width)[0]
+    assert ratio[0] == 1 and (np.diff(ratio) < 0).all()
+    np.testing.assert_allclose(ratio[-1], 1 / 4, rtol=1e-12)
+  # Dynamic NTK of factor 4 at 1,024 tokens, twice its original length, grows by 5.
+  np.testing.assert_allclose(_rates(Ntk(5.0))[0][1], 0.05848035, rtol=1e-6)
+
+
 @pytest.mark.parametrize('length,second', [
     (512, 0.1), (1024, 0.05848035), (2048, 0.042529),
 ])
@@ -39,6 +60,10 @@ def test_dynamic_of_an_array_of_lengths_is_that_of_each():
   assert together.shape == (4, 4)
   for row, length in zip(together, lengths, strict=True):
     np.testing.assert_allclose(row, _rates(Dynamic(4.0, 512), length=length)[0], 2e-6)
+
+
+def test_borders_of_yarn_in_llama_2_are_planes_20_and_46():
+  assert rope_extensions.yarn_borders(1e4, 128, Yarn(8.0, 4096)) == (20, 46)
 
 
 def test_yarn_leaves_fast_planes_and_slows_slow_ones_by_the_factor():
@@ -86,6 +111,101 @@ def test_llama3_changes_by_wavelength():
   )
 
 
+def test_longrope_divides_by_one_list_up_to_the_original_length_and_then_by_another():
+  fields = LongRope((1.0, 1.5, 2.0, 2.5), (4.0, 5.0, 6.0, 7.0), 64, 8.0)
+  plain = _rates(None)[0]
+  for length, divisors in ((64, fields.short_factor), (65, fields.long_factor)):
+    found, scale = _rates(fields, length=length)
+    np.testing.assert_allclose(found, plain / divisors, rtol=1e-12)
+    np.testing.assert_allclose(scale, math.sqrt(1.5), rtol=1e-12)  # 8² = 64
+  together, _ = _rates(fields, length=jnp.array([64, 65]))
+  np.testing.assert_allclose(
+      together, plain / [fields.short_factor, fields.long_factor], rtol=1e-6)
+  assert _rates(fields._replace(scale=1.2))[1] == 1.2
+  assert _rates(fields._replace(factor=1.0))[1] == 1
+
+
+def test_eabf_has_another_base_and_longer_queries_at_later_positions():
+  fields = Rope(1e4, Eabf(16))
+  found, scale = rope.rates(fields, 8, 1)
+  np.testing.assert_allclose(found, 500_000.0 ** -(np.arange(4) / 4), rtol=1e-12)
+  assert scale == 1
+  factor = rope.query_scale(fields, jnp.array([0, 1, 15, 16, 63, 255]), 1)
+  np.testing.assert_allclose(
+      factor, [1, 1, 1, math.log(17, 16), 1.5, 2], rtol=1e-6)
+  np.testing.assert_array_equal(
+      rope.scaled_layers(fields, 4), [False, False, True, True])
+  every = fields._replace(stretched=Eabf(16, exempt_layers=0))
+  assert rope.scaled_layers(every, 2).all()
+
+
+def test_only_eabf_and_clex_scale_queries():
+  others = [Linear(2.0), Ntk(2.0), Dynamic(2.0, 8), Yarn(2.0, 8), Llama3(2.0, 8), None,
+            LongRope((1.0,) * 4, (2.0,) * 4, 8, 2.0), Clex(8, log_scale=False)]
+  assert not any(rope.query_scale(Rope(1e4, x), jnp.arange(9), 9) is not None
+                 for x in others)
+  found = rope.query_scale(Rope(1e4, Clex(8)), jnp.arange(64), 64)
+  np.testing.assert_allclose(found, [2.0], rtol=1e-6)
+  by_row = rope.query_scale(Rope(1e4, Clex(8)), jnp.arange(64), jnp.array([64, 2]))
+  np.testing.assert_allclose(by_row, [[2.0], [1 / 3]], rtol=1e-6)
+
+
+@pytest.mark.parametrize('length', [1, 16, 17, 40, 4096])
+@pytest.mark.parametrize('stretched, scaling', [
+    (Linear(3.0), {'rope_type': 'linear', 'factor': 3.0}),
+    (Dynamic(3.0, 16), {'rope_type': 'dynamic', 'factor': 3.0}),
+    (Yarn(4.0, 16), {'rope_type': 'yarn', 'factor': 4.0,
+                     'original_max_position_embeddings': 16}),
+    (Llama3(8.0, 16), {
+        'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0,
+        'high_freq_factor': 4.0, 'original_max_position_embeddings': 16}),
+    (LongRope((1.0, 1.5, 2.0, 2.5), (4.0, 5.0, 6.0, 7.0), 16, 8.0), {
+        'rope_type': 'longrope', 'factor': 8.0, 'short_factor': [1.0, 1.5, 2.0, 2.5],
+        'long_factor': [4.0, 5.0, 6.0, 7.0], 'original_max_position_embeddings': 16}),
+], ids=lambda x: type(x).__name__)
+def test_rates_against_transformers(stretched, scaling, length):
+  utils = pytest.importorskip(
+      'transformers.modeling_rope_utils', reason='no transformers')
+  transformers = pytest.importorskip('transformers')
+  config = transformers.LlamaConfig(
+      hidden_size=16, num_attention_heads=2, max_position_embeddings=16)
+  # What both versions 4 and 5 take.
+  config.rope_scaling = dict(scaling)
+  if hasattr(config, 'rope_parameters'):
+    config.rope_parameters = {'rope_theta': 10_000.0, **scaling}
+  init = utils.ROPE_INIT_FUNCTIONS[scaling['rope_type']]
+  expected, scale = init(config, 'cpu', seq_len=length)
+  for given in (length, jnp.int32(length)):
+    found, own = _rates(stretched, length=given)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=2e-6)
+    np.testing.assert_allclose(own, scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize('kind, stretched', [
+    ('none', None), ('linear', Linear(4.0)), ('ntk', Ntk(4.0)),
+    ('dynamic', Dynamic(4.0, 512)), ('yarn', Yarn(4.0, 512)),
+    ('llama3', Llama3(4.0, 512)), ('eabf', Eabf(512)), ('clex', Clex(512)),
+])
+def test_a_kind_is_chosen_by_its_name(kind, stretched):
+  assert kind in KINDS
+  assert extended(Rope(500.0), kind, 4.0, 512) == Rope(500.0, stretched)
+
+
+@pytest.mark.parametrize('arguments, says', [
+    ((Rope(), 'linear', 0.5, 512), 'factor .* at least 1: 0.5'),
+    ((Rope(), 'none', float('nan'), 512), 'factor .* at least 1: nan'),
+    ((Rope(), 'ntk', float('inf'), 512), 'factor .* finite: inf'),
+    ((Rope(), 'pi', 2.0, 512), "one of none, linear, .*, clex: 'pi'"),
+    ((Rope(1e4, Yarn(4.0, 512)), 'yarn', 4.0, 512), r'already: Yarn\(factor=4'),
+    ((Rope(), 'yarn', 4.0, 0), 'original_length .* positive.*: 0'),
+    ((Rope(), 'eabf', 4.0, 1), 'original_length .* more than 1: 1'),
+])
+def test_what_extends_nothing_is_refused(arguments, says):
+  with pytest.raises(ValueError, match=says) as raised:
+    extended(*arguments)
+  assert '\n' not in str(raised.value)
+
+
 def test_turned_queries_and_keys_know_their_distance_alone(key):
   q, k = jax.random.normal(key, (2, 1, 1, 1, 8))
   [rates, _] = _rates(Yarn(4.0, 16))
@@ -126,6 +246,14 @@ def test_angles_are_of_each_row_where_positions_or_rates_are(positions, rates, s
     (lambda: _rates(Linear(0.0)), 'factor of rotary positions must be positive.*: 0.0'),
     (lambda: _rates(Dynamic(2.0, 0)), 'original_length .* positive.*: 0'),
     (lambda: _rates(Dynamic(2.0, 8), width=2), 'wider than 2'),
+    (lambda: _rates(Ntk(2.0), width=2), 'Ntk need heads wider than 2'),
+    (lambda: _rates(Clex(8)), 'they need W_up and W_down'),
+    (lambda: _rates(Clex(1)), 'original_length .* more than 1: 1'),
+    (lambda: _rates(Clex(8, largest=0)), 'largest .* positive.*: 0'),
+    (lambda: _rates(Eabf(8, exempt_layers=-1)), 'exempt_layers .* negative: -1'),
+    (lambda: _rates(LongRope((1.0,) * 3, (1.0,) * 4, 8, 2.0)), 'need 4 num.*: 3, 4'),
+    (lambda: _rates(LongRope((1.0,) * 4, (1.0, 0.0, 1.0, 1.0), 8, 2.0)),
+     'long_factor 1 of rotary positions must be positive and finite: 0.0'),
     (lambda: _rates(Llama3(8.0, 512, 4.0, 4.0)), 'less than high_frequency_factor'),
     (lambda: _rates(None, base=float('inf')), 'base .* positive and finite: inf'),
     (lambda: _rates(Yarn(2.0, 8), base=1.0), 'base of yarn .* more than 1: 1.0'),
