@@ -3,6 +3,7 @@
 import json
 import math
 
+import chex
 import pytest
 
 from tests.llamas import edit, llama, ROPES, save_llama
@@ -26,14 +27,32 @@ def test_ntk_is_written_as_the_base_that_it_has():
 
 
 @pytest.mark.parametrize('fields, says', [
-    ({'rope': Rope(1e4, Eabf(8))}, 'positions of Eabf are not of the Llama family'),
-    ({'rope': Rope(1e4, Clex(8))}, 'positions of Clex are not of the Llama family'),
     ({'rope': None, 'alibi': True}, 'is not of the Llama family: .*None, alibi'),
 ])
 def test_positions_that_no_published_model_has_are_not_saved(tmp_path, fields, says):
   with pytest.raises(ValueError, match=says) as raised:
     save_llama(tmp_path / 'own', **fields)
   assert '\n' not in str(raised.value) and not (tmp_path / 'own').exists()
+
+
+@pytest.mark.parametrize('stretched', [
+    Eabf(8, 700.0, 0), Eabf(9), Clex(8, 3, 2, 20, False), Clex(5)])
+def test_positions_of_our_own_are_saved_and_other_libraries_refuse_them(
+    tmp_path, stretched):
+  folder, model, variables = save_llama(tmp_path / 'own', rope=Rope(1e4, stretched))
+  found, loaded = load_checkpoint(folder)
+  assert found == model
+  chex.assert_trees_all_equal(loaded, variables)
+  transformers = pytest.importorskip('transformers')
+  kind = type(stretched).__name__.lower()
+  with pytest.raises((KeyError, ValueError, AttributeError), match=kind):
+    transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_a_published_config_of_clex_is_read():
+  config = config_of(llama(), 'float32') | {'rope_scaling': {
+      'type': 'clex', 'max_factor': 16, 'param_factor': 1, 'factor': 1}}
+  assert model_of(config).rope == Rope(1e4, Clex(8, 16, 1, 100, True))
 
 
 @pytest.mark.parametrize('style', ['older', 'newer'])

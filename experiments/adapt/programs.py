@@ -50,7 +50,7 @@ class Programs:
       model: the checkpoint's.
       mesh: of all devices.
     """
-    self._config, self._mesh = config, mesh
+    self._config, self._name, self._mesh = config, name, mesh
     self._plain, self._lora = model, lora_of(config)
     self._method = methods.make(name, model, config)
     self._trained, self._measured = self._method.trained, self._method.measured
@@ -120,19 +120,21 @@ class Programs:
   def save(self, folder: epath.Path, trained: Any) -> None:
     """Saves a trained model, on the first of all processes.
 
-    In hub layout, adapters merged; adapters alone beside it, in PEFT's format.
+    In hub layout, adapters merged; adapters alone beside it, in PEFT's format. A model
+    with random positions or ALiBi is not saved, as hub layout has neither.
     """
+    if self._name in ('random', 'alibi'):
+      if jax.process_index() == 0:
+        print(f'Not saved as {folder}: hub layout has no positions of this kind, '
+              f'{self._name}.')
+      return
     params = adapters.join(trained, self.frozen)
     if self._lora:
       adapter_files.save_adapters(
           folder / 'adapters', self._method.measured, self._lora, params,
           base=self._config.checkpoint)
       params = adapters.merged(self._lora, params)
-    try:
-      training.save_model(self._config, folder, self._method.measured, params)
-    except ValueError as error:
-      if jax.process_index() == 0:
-        print(f'Not saved as {folder}: {error}')
+    training.save_model(self._config, folder, self._method.measured, params)
 
   def _split(self, params):
     return adapters.split(self._lora, params) if self._lora else (params, {})

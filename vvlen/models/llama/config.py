@@ -120,7 +120,9 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
     model: of the Llama family.
     dtype: of its parameters, such as 'bfloat16'.
 
-  The positions of Ntk are those of another base, and are written as such.
+  The positions of Ntk are those of another base, and are written as such. EABF and CLEX
+  have a `rope_type` of their own, which other libraries refuse; that of CLEX is the one
+  of its published checkpoints.
 
   Raises:
     ValueError: if the model has no equivalent in the published family.
@@ -130,9 +132,6 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
                      f'is not of the Llama family: {model.norm!r}, {model.rope}'
                      f'{", alibi" if model.alibi else ""}')
   stretched = model.rope.stretched
-  if isinstance(stretched, (Eabf, Clex)):
-    raise ValueError(f'rotary positions of {type(stretched).__name__} are not of the '
-                     'Llama family')
   head_width = model.head_width or model.width // model.num_heads
   if isinstance(stretched, Dynamic) and stretched.original_length != model.max_length:
     raise ValueError('in the Llama family, original_length of dynamic positions equals '
@@ -209,9 +208,15 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
     short, long = (_numbers(found, name) for name in ('short_factor', 'long_factor'))
     stretched = LongRope(short, long, original, real('factor', max_length / original),
                          real('attention_factor', None))
+  elif kind == 'eabf':
+    stretched = Eabf(original, real('new_base'), _whole(found, 'exempt_layers'))
+  elif kind == 'clex':
+    count = lambda name: _number(found, name, int)
+    stretched = Clex(original, count('max_factor'), count('param_factor'),
+                     round(1 / real('time_dt', 0.01)), _flag(found, 'log_scale', True))
   else:
     raise ValueError(f'rope type {kind!r} is not supported: must be one of default, '
-                     'linear, dynamic, yarn, llama3, longrope')
+                     'linear, dynamic, yarn, llama3, longrope, eabf, clex')
   rope = Rope(base, stretched)
   check(rope)
   return rope
@@ -220,8 +225,16 @@ def _rope(config: Mapping[str, Any], max_length: int) -> Rope:
 def _scaling(rope: Rope) -> dict[str, Any] | None:
   """Returns the field `rope_scaling` of the older style."""
   stretched = rope.stretched
-  if stretched is None or isinstance(stretched, (Ntk, Eabf, Clex)):
+  if stretched is None or isinstance(stretched, Ntk):
     return None
+  if isinstance(stretched, (Eabf, Clex)):
+    own = {'original_max_position_embeddings': stretched.original_length}
+    if isinstance(stretched, Eabf):
+      return {'rope_type': 'eabf', **own, 'new_base': stretched.new_base,
+              'exempt_layers': stretched.exempt_layers}
+    return {'rope_type': 'clex', **own, 'max_factor': stretched.largest,
+            'param_factor': stretched.width_factor, 'time_dt': 1 / stretched.steps,
+            'log_scale': stretched.log_scale}
   scaling: dict[str, Any] = {'factor': stretched.factor}
   if isinstance(stretched, Linear):
     return {'rope_type': 'linear', **scaling}
@@ -270,6 +283,11 @@ def _numbers(fields: Mapping[str, Any], name: str) -> tuple[float, ...]:
   if not isinstance(found, list):
     raise ValueError(f'{name} must be a list of numbers: {found!r}')
   return tuple(_number({name: x}, name, float) for x in found)
+
+
+def _whole(fields: Mapping[str, Any], name: str) -> int:
+  """Returns a whole number from 0 on."""
+  return 0 if fields.get(name) == 0 else _number(fields, name, int)
 
 
 def _flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:

@@ -29,6 +29,8 @@ REST = {
     'embedding': 'model.embed_tokens.weight',
     'final_norm/scale': 'model.norm.weight',
     'output_embedding': 'lm_head.weight',
+    'clex_up': 'model.clex_layer.proj_func.ode_up_proj',
+    'clex_down': 'model.clex_layer.proj_func.ode_down_proj',
 }
 
 
