@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import numpy as safetensors
 
+from vvlen.models import clex
 from vvlen.models import rope as rotary
 from vvlen.models.clex import Clex
 from vvlen.models.llama import abstract_params, Llama, save_checkpoint
@@ -58,9 +59,11 @@ def numpy_logits(model, variables, tokens, positions=None):
     at = np.arange(n) if positions is None else np.asarray(positions, np.float64)
     rates, scale = np.zeros(width // 2), 1.0
     if model.rope is not None:
-      learned = (variables['params']['clex_up'], variables['params']['clex_down']
-                 ) if isinstance(stretched, Clex) else None
-      rates, scale = rotary.rates(model.rope, width, int(at.max()) + 1, learned)
+      learned, length = None, int(at.max()) + 1
+      if isinstance(stretched, Clex):
+        matrices = variables['params']['clex_up'], variables['params']['clex_down']
+        learned = clex.log_rates_up_to(stretched, model.rope.base, *matrices, length)
+      rates, scale = rotary.rates(model.rope, width, length, learned)
       rates = np.asarray(rates, np.float64)
 
     def turn(v, position, rates=rates, scale=scale):

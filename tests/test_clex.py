@@ -34,13 +34,12 @@ def test_new_rates_are_those_of_the_closed_form(key, width, dtype, error):
   with jax.enable_x64(dtype == jnp.float64):
     fresh = clex.init_params(key, Clex(4096), width)
     up, down = (fresh[name].astype(dtype) for name in ('clex_up', 'clex_down'))
-    times = jnp.arange(1, 17)
-    found = clex.log_rates(Clex(4096), BASE, up, down, times)
+    found = clex.log_rates(Clex(4096), BASE, up, down, 16)
     assert found.dtype == dtype
     expected = _closed_form(np.arange(1, 17)[:, None], width)
     np.testing.assert_allclose(found, expected, rtol=error, atol=error)
     # The same of the rates: θ_i (2t − 1)^{−2i/(d−2)}.
-    rates = clex.rates(Clex(4096), BASE, up, down, 16 * 4096)
+    rates = clex.rates(Clex(4096), found, 16 * 4096)
     np.testing.assert_allclose(rates, np.exp(expected[-1]), rtol=20 * error)
 
 
@@ -55,7 +54,7 @@ def test_rates_solve_the_equation_as_it_is_published(key):
 
     solved = integrate.solve_ivp(
         slope, (1, 16), _closed_form(1, D), t_eval=range(1, 17), rtol=1e-11, atol=1e-11)
-    found = clex.log_rates(Clex(512), BASE, up, down, jnp.arange(1, 17))
+    found = clex.log_rates(Clex(512), BASE, up, down, 16)
     np.testing.assert_allclose(found, solved.y.T, rtol=0, atol=1e-8)
     # They are not those of NTK.
     assert np.abs(found[-1] - _closed_form(16, D)).max() > 1
@@ -65,7 +64,7 @@ def test_the_method_is_of_order_4(key):
   with jax.enable_x64(True):
     up, down = _params(key)
     at = lambda steps: np.asarray(clex.log_rates(
-        Clex(512, largest=3, steps=steps), BASE, up, down, 3))
+        Clex(512, steps=steps), BASE, up, down, 3))
     exact = at(1000)
     errors = [np.abs(at(steps) - exact).max() for steps in (10, 20, 40)]
     ratios = np.divide(errors[:-1], errors[1:])
@@ -78,7 +77,7 @@ def test_gradients_are_finite_differences(key):
     fields = Clex(512, largest=4)
     weights = jnp.arange(1.0, 1 + D // 2)
     loss = lambda up, down: (
-        weights * clex.log_rates(fields, BASE, up, down, jnp.int32(4))).sum()
+        weights * clex.log_rates(fields, BASE, up, down, jnp.int32(3))[2]).sum()
     found = jax.grad(loss, (0, 1))(*params)
     for number, (gradient, place) in enumerate(zip(
         found, [(2, 5), (5, 2)], strict=True)):
@@ -89,7 +88,7 @@ def test_gradients_are_finite_differences(key):
       np.testing.assert_allclose(gradient[place], numeric, rtol=1e-6)
     # At t = 1 the rates are those of the model, whatever the parameters.
     still = jax.grad(lambda up, down: clex.log_rates(
-        fields, BASE, up, down, jnp.int32(1)).sum(), (0, 1))(*params)
+        fields, BASE, up, down, jnp.int32(1))[0].sum(), (0, 1))(*params)
     assert not any(x.any() for x in still)
 
 
@@ -98,7 +97,7 @@ def test_training_reaches_new_parameters(key):
   up, down = fresh['clex_up'], fresh['clex_down']
   assert up.shape == (D // 2, D) and down.shape == (D, D // 2)
   gradient = jax.grad(lambda down: clex.log_rates(
-      Clex(512), BASE, up, down, jnp.int32(3)).sum())(down)
+      Clex(512), BASE, up, down, jnp.int32(3))[2].sum())(down)
   assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0.1
 
 
@@ -112,18 +111,25 @@ def test_new_matrices_are_uniform_and_zero(key):
   assert abs(up.mean()) < 0.02 * bound
 
 
-def test_a_traced_time_and_several_times_are_those_of_a_number(key):
+def test_a_traced_time_and_several_lengths_are_those_of_a_number(key):
   up, down = _params(key, dtype=jnp.float32)
   fields = Clex(512, largest=5, steps=20)
-  numbers = [clex.log_rates(fields, BASE, up, down, t) for t in range(1, 6)]
+  whole = clex.log_rates(fields, BASE, up, down, 5)
+  assert whole.shape == (5, D // 2)
   traced = jax.jit(lambda t: clex.log_rates(fields, BASE, up, down, t))
-  for t, expected in enumerate(numbers, 1):
-    np.testing.assert_allclose(traced(t), expected, rtol=1e-5, atol=1e-5)
-  times = jnp.array([[4, 1], [5, 2]])
-  together = clex.log_rates(fields, BASE, up, down, times)
-  assert together.shape == (2, 2, D // 2)
-  np.testing.assert_allclose(together[1, 1], numbers[1], rtol=1e-5, atol=1e-5)
-  np.testing.assert_allclose(together[0, 0], numbers[3], rtol=1e-5, atol=1e-5)
+  for t in range(1, 6):
+    for found in (traced(t), clex.log_rates(fields, BASE, up, down, t)):
+      np.testing.assert_allclose(found[:t], whole[:t], rtol=1e-5, atol=1e-5)
+
+  def rates(lengths):
+    learned = clex.log_rates_up_to(fields, BASE, up, down, lengths)
+    return clex.rates(fields, learned, lengths)
+
+  lengths = jnp.array([[2000, 3], [4 * 512 + 1, 513]])  # t: 4, 1, 5 and 2
+  expected = np.exp(whole[np.array([[3, 0], [4, 1]])])
+  for found in (rates(lengths), jax.jit(rates)(lengths)):
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+  np.testing.assert_allclose(rates(2000), expected[0, 0], rtol=1e-4)
 
 
 @pytest.mark.parametrize('length, t', [

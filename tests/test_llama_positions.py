@@ -84,8 +84,8 @@ def test_a_forward_pass_of_training_has_the_rates_of_the_length_given(key, token
   found = read(variables, positions, t)['layer_0']
   params = dict(variables['params'])
   matrices = params.pop('clex_up'), params.pop('clex_down')
-  log_rates = clex.log_rates(rope.stretched, 1e4, *matrices, int(t))
-  assert np.abs(log_rates - clex.log_rates(rope.stretched, 1e4, *matrices, 1)).max() > 1
+  first, *_, log_rates = clex.log_rates(rope.stretched, 1e4, *matrices, int(t))
+  assert np.abs(log_rates - first).max() > 1
   _, kept = llama(rope=None).apply({'params': params}, tokens, mutable='intermediates')
   turns = np.exp(1j * np.asarray(positions)[:, None, None] * np.exp(log_rates))
   for name in ('queries', 'keys'):

@@ -247,7 +247,7 @@ def test_angles_are_of_each_row_where_positions_or_rates_are(positions, rates, s
     (lambda: _rates(Dynamic(2.0, 0)), 'original_length .* positive.*: 0'),
     (lambda: _rates(Dynamic(2.0, 8), width=2), 'wider than 2'),
     (lambda: _rates(Ntk(2.0), width=2), 'Ntk need heads wider than 2'),
-    (lambda: _rates(Clex(8)), 'they need W_up and W_down'),
+    (lambda: _rates(Clex(8)), 'they need the argument'),
     (lambda: _rates(Clex(1)), 'original_length .* more than 1: 1'),
     (lambda: _rates(Clex(8, largest=0)), 'largest .* positive.*: 0'),
     (lambda: _rates(Eabf(8, exempt_layers=-1)), 'exempt_layers .* negative: -1'),

@@ -18,7 +18,7 @@ where W_down is zero.
 Cost: 4 λ d² multiplications a step, 1e8 for all 1,500 steps to t = 16 with d = 128 and
 λ = 1, once for all layers, sequences and tokens. A forward pass of Llama-2-7B over one
 sequence of 4,096 tokens has 3e13. The steps are taken one after the other, and those
-beyond the largest t that is asked for are skipped.
+beyond the largest t that is asked for are skipped. In generation they are taken once.
 
 Axes: L tokens, d width of a head, i = 0..d/2 − 1 its planes; leading axes are those of
 t or of lengths.
@@ -88,25 +88,25 @@ def ntk_log_rates(width: int, base: float, t: jax.Array) -> jax.Array:
 
 
 def log_rates(
-    clex: Clex, base: float, up: jax.Array, down: jax.Array, t: int | jax.Array
+    clex: Clex, base: float, up: jax.Array, down: jax.Array, last: int | jax.Array
 ) -> jax.Array:
-  """Returns z(t).
+  """Returns z(1), z(2), …, z(last).
 
   Args:
     clex: the fields.
     base: b.
     up: W_up [d/2, λd].
     down: W_down [λd, d/2].
-    t: integers [...] in 1..largest, traced or not.
+    last: the largest t that is asked for, in 1..largest; a number, or traced.
 
   Returns:
-    [..., d/2], float32 or wider.
+    [last, d/2], float32 or wider; [largest, d/2] if last is traced, of which the rows
+    after z(last) mean nothing.
   """
   dtype = jnp.promote_types(jnp.result_type(up, down), jnp.float32)
   up, down, width = up.astype(dtype), down.astype(dtype), 2 * up.shape[0]
-  largest = t if isinstance(t, int) else clex.largest
-  t = jnp.asarray(t)
-  last, step = t.max(), 1 / clex.steps
+  largest = last if isinstance(last, int) else clex.largest
+  step = 1 / clex.steps
   matmul = lambda x, y: jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
 
   def slope(t, u):
@@ -132,18 +132,28 @@ def log_rates(
   start = jnp.zeros(width // 2, dtype)
   _, later = jax.lax.scan(if_needed, start, jnp.arange(1, largest))
   at_whole = jnp.concatenate([start[None], later])  # u(1), u(2), …
-  return ntk_log_rates(width, base, t.astype(dtype)) + at_whole[t - 1]
+  times = jnp.arange(1, largest + 1, dtype=dtype)
+  return ntk_log_rates(width, base, times) + at_whole
 
 
-def rates(
-    clex: Clex,
-    base: float,
-    up: jax.Array,
-    down: jax.Array,
-    length: int | jax.Array,
+def log_rates_up_to(
+    clex: Clex, base: float, up: jax.Array, down: jax.Array, length: int | jax.Array
 ) -> jax.Array:
-  """Returns the rates exp z(t), [..., d/2], for inputs of lengths [...]."""
-  return jnp.exp(log_rates(clex, base, up, down, time_of(clex, length)))
+  """Returns `log_rates` for all inputs of at most `length` tokens, a number or [...]."""
+  last = time_of(clex, length)
+  last = last if isinstance(last, int) else last.max()
+  return log_rates(clex, base, up, down, last)
+
+
+def rates(clex: Clex, learned: jax.Array, length: int | jax.Array) -> jax.Array:
+  """Returns the rates exp z(t), [..., d/2], for inputs of lengths [...].
+
+  Args:
+    clex: the fields.
+    learned: from `log_rates_up_to`, of these or longer inputs.
+    length: numbers of tokens, [...].
+  """
+  return jnp.exp(learned[time_of(clex, length) - 1])
 
 
 def scale(clex: Clex, num_keys: int | jax.Array) -> jax.Array:

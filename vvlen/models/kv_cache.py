@@ -23,6 +23,7 @@ class Cache(NamedTuple):
   keys: tuple[jax.Array, ...]  # one [B, k, T, d] per layer
   values: tuple[jax.Array, ...]  # one [B, k, T, d] per layer
   length: jax.Array  # [B] int32, number of tokens in the cache
+  learned: jax.Array | None = None  # log rates of CLEX for each length, [t, d/2]
 
 
 def store(tokens: jax.Array, capacity: int) -> jax.Array:

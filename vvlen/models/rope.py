@@ -92,7 +92,7 @@ def rates(
     rope: Rope,
     width: int,
     length: int | jax.Array,
-    learned: tuple[jax.Array, jax.Array] | None = None,
+    learned: jax.Array | None = None,
 ) -> rope_extensions.Rates:
   """Returns the angle by which each plane is rotated from one position to the next.
 
@@ -101,7 +101,7 @@ def rates(
     width: d, even, and more than 2 for Ntk, Dynamic and Clex.
     length: n, tokens of the input, used by Dynamic, LongRope and Clex alone: a number,
       or an array [...], traced or not.
-    learned: W_up and W_down of Clex.
+    learned: log rates of Clex, from `vvlen.models.clex.log_rates_up_to`.
 
   Returns:
     The rates ω [d/2] in radians, float64, and the factor of cosine and sine. For
@@ -121,8 +121,8 @@ def rates(
                      'than 2')
   if isinstance(stretched, Clex):
     if learned is None:
-      raise ValueError('rates of CLEX are learned: they need W_up and W_down')
-    return learned_rates.rates(stretched, base, *learned, length), 1.0
+      raise ValueError('rates of CLEX are learned: they need the argument `learned`')
+    return learned_rates.rates(stretched, learned, length), 1.0
   if isinstance(stretched, Linear):
     return rope_extensions.linear(base, width, stretched)
   if isinstance(stretched, Ntk):

@@ -199,7 +199,8 @@ class Llama(nn.Module):
       if positions is not None and rotary.depends_on_length(self.rope):
         length = jnp.asarray(positions).max(-1) + 1
     positions = jnp.arange(num_tokens) if positions is None else jnp.asarray(positions)
-    turns = self._turns(positions, length, num_tokens, x.dtype)
+    learned = self._learned(length)
+    turns = self._turns(positions, length, num_tokens, learned, x.dtype)
     scaled = rotary.scaled_layers(self.rope, self.num_layers)
     if self.scan_layers:
       x = stack.scan(
@@ -232,15 +233,17 @@ class Llama(nn.Module):
       Hidden states [B, d] of the last token of each prompt, and the cache.
     """
     x = self._embed(tokens)
-    turns = self._turns(jnp.arange(tokens.shape[1]), lengths, lengths, x.dtype)
+    learned = self._learned(capacity)
+    positions = jnp.arange(tokens.shape[1])
+    turns = self._turns(positions, lengths, lengths, learned, x.dtype)
     keys, values = [], []
     for layer, scaled in self._each_layer():
       x, key, value = layer.prefill(x, turns.of_layer(scaled))
       keys.append(store(key, capacity))
       values.append(store(value, capacity))
     last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
-    cache = Cache(tuple(keys), tuple(values), jnp.asarray(lengths, jnp.int32))
-    return self._finish(last), cache
+    lengths = jnp.asarray(lengths, jnp.int32)
+    return self._finish(last), Cache(tuple(keys), tuple(values), lengths, learned)
 
   def step(self, tokens: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
     """Reads one more token per row.
@@ -255,13 +258,14 @@ class Llama(nn.Module):
     x = self._embed(tokens[:, None])[:, 0]
     length = cache.length + 1
     places = cache.length[:, None]
-    own = self._turns(places, length, length, x.dtype)
+    own = self._turns(places, length, length, cache.learned, x.dtype)
     held = own
     if rotary.depends_on_length(self.rope):
       # Rates change with the length, so keys are stored before their rotation, and all
       # are rotated again. The hidden states from which they were computed still reflect
       # the rates of earlier lengths.
-      held = self._turns(jnp.arange(cache.keys[0].shape[2]), length, length, x.dtype)
+      held = self._turns(
+          jnp.arange(cache.keys[0].shape[2]), length, length, cache.learned, x.dtype)
     keys, values = [], []
     layers = self._each_layer()
     for (layer, scaled), key, value in zip(
@@ -270,7 +274,8 @@ class Llama(nn.Module):
           x, own.of_layer(scaled), held, key, value, cache.length)
       keys.append(key)
       values.append(value)
-    return self._finish(x), Cache(tuple(keys), tuple(values), length)
+    cache = Cache(tuple(keys), tuple(values), length, cache.learned)
+    return self._finish(x), cache
 
   def _each_layer(self):
     """Returns each layer, and whether its queries are scaled."""
@@ -286,7 +291,14 @@ class Llama(nn.Module):
     x = rows_of(gathered(self.embedding), tokens)
     return over_batch(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
-  def _turns(self, positions, length, num_keys, dtype):
+  def _learned(self, length):
+    """Returns the log rates of CLEX for inputs of at most `length` tokens, or None."""
+    if self.rope is None or not isinstance(self.rope.stretched, clex.Clex):
+      return None
+    return clex.log_rates_up_to(
+        self.rope.stretched, self.rope.base, self.clex_up, self.clex_down, length)
+
+  def _turns(self, positions, length, num_keys, learned, dtype):
     """Returns the Turns of tokens at positions [n] or [B, n].
 
     Rates are those for inputs of `length` tokens, and num_keys tokens attend to each
@@ -294,9 +306,6 @@ class Llama(nn.Module):
     """
     if self.rope is None:
       return Turns(positions=positions)
-    learned = None
-    if isinstance(self.rope.stretched, clex.Clex):
-      learned = self.clex_up, self.clex_down
     rates, scale = rotary.rates(self.rope, _head_width(self), length, learned)
     angles = rotary.angles(positions, rates, dtype)
     factor = rotary.query_scale(self.rope, positions, num_keys)
