@@ -256,26 +256,26 @@ def test_parameters_are_those_of_full_attention_at_any_length(tokens):
         found.init(key, tokens[:, :5]), expected.init(key, tokens[:, :5]))
 
 
-@pytest.mark.parametrize('key_heads', [8, 4, 2])
-@pytest.mark.parametrize('axes', [(8, 1, 1), (1, 1, 8), (2, 1, 4), (2, 2, 2)])
-def test_a_gradient_is_the_same_on_every_mesh(key, axes, key_heads):
+@pytest.mark.parametrize('axes, key_heads, leaking', [
+    ((1, 1, 8), 8, False), ((1, 1, 8), 4, False), ((1, 1, 8), 4, True),
+    ((1, 1, 8), 2, False), ((2, 2, 2), 4, False), ((8, 1, 1), 2, True),
+])
+def test_a_gradient_is_the_same_on_every_mesh(key, axes, key_heads, leaking):
   # With eight devices for heads, each has one: halves are of all heads, not of its own.
   model = llama(vocab_size=24, width=16, mlp_width=24, num_heads=8,
-                num_key_heads=key_heads, head_width=4, shifted=Shifted(4))
-  if 4 * key_heads % axes[2]:
-    pytest.skip('the mesh does not divide the parameters')
+                num_key_heads=key_heads, head_width=4, num_layers=1,
+                shifted=Shifted(4, leaking))
   params = variables_of(model)['params']
   tokens = jax.random.randint(key, (8, 12), 0, 24)
   loss = lambda params, x: jnp.square(model.apply({'params': params}, x)).mean()
-  step = lambda: jax.value_and_grad(loss)
-  expected = jax.device_get(jax.jit(step())(params, tokens))
+  expected = jax.device_get(jax.jit(jax.value_and_grad(loss))(params, tokens))
   mesh = partition.make_mesh(*axes)
   shardings = partition.shardings(params, mesh)
   with jax.set_mesh(mesh):
     placed = jax.device_put(params, shardings)
     rows = jax.device_put(tokens, NamedSharding(mesh, partition.ROWS))
-    found = jax.device_get(jax.jit(step())(placed, rows))
-  chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=1e-3)
+    found = jax.device_get(jax.jit(jax.value_and_grad(loss))(placed, rows))
+  chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=1e-5)
 
 
 def test_a_length_that_the_group_does_not_divide_is_refused(tokens):
