@@ -84,6 +84,15 @@ def symmetric_kl(logits_p: jax.Array, logits_q: jax.Array) -> jax.Array:
   return ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(-1)
 
 
+def entropies(logits_p: jax.Array, logits_q: jax.Array) -> jax.Array:
+  """Returns H(p) + H(q) of logits [..., V], [...] in nats.
+
+  No divergence: what SCE has besides the symmetric KL, to tell their effects apart.
+  """
+  log_p, log_q = log_softmax(logits_p), log_softmax(logits_q)
+  return -(jnp.exp(log_p) * log_p + jnp.exp(log_q) * log_q).sum(-1)
+
+
 def jensen_shannon(logits_p: jax.Array, logits_q: jax.Array) -> jax.Array:
   """Returns (KL(p‖m) + KL(q‖m))/2, m = (p + q)/2, of logits [..., V], in nats."""
   log_p, log_q = log_softmax(logits_p), log_softmax(logits_q)
