@@ -18,6 +18,7 @@ from experiments.benchmarks import (
   counting_training,
   regularizer_cost,
   scaling,
+  shifted_attention,
 )
 from experiments.counting import training
 from tests.conftest import ROOT
@@ -83,6 +84,37 @@ def test_chunked_losses_are_measured_against_the_same_loss():
   expected, _ = chunked_loss.plain(*arrays)
   found, _ = chunked_loss.chunked_two_window_loss(*arrays, chunk_size=3)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_operations_of_groups_are_those_of_their_pairs():
+  # Seven products with two operations for a feature of a pair; of the pair of a token
+  # with itself, half counts.
+  n, per_pair = 64, 7 * 2 * shifted_attention.WIDTH * shifted_attention.HEADS
+  borders = {'first': [0, 16, 32, 48, 64], 'second': [0, 8, 24, 40, 56, 64]}
+  token = np.arange(n)
+  pairs = {'full': np.tri(n).sum() - n / 2}
+  for name, edges in borders.items():
+    group = np.searchsorted(edges, token, side='right')
+    pairs[name] = (np.tri(n) * (group[:, None] == group)).sum() - n / 2
+  assert shifted_attention.operations(n) == {
+      'full': per_pair * pairs['full'],
+      'shifted': per_pair * (pairs['first'] + pairs['second']) / 2}
+
+
+@pytest.mark.slow
+def test_shifted_attention_is_measured_at_small_lengths(tmp_path):
+  path = tmp_path / 'shifted.json'
+  done = subprocess.run(
+      [sys.executable, '-m', shifted_attention.MODULE, '--tokens=64', '--rounds=1',
+       '--seconds=0.01', f'--output={path}'], cwd=ROOT, capture_output=True, text=True,
+      check=False)
+  assert done.returncode == 0, done.stderr
+  result = json.loads(done.stdout.splitlines()[-1])
+  assert result == json.loads(path.read_text())
+  row = result['tokens']['64']
+  assert row['ratio_of_operations'] == 4.27 and set(row['seconds']) == {
+      'full', 'shifted'}
+  assert min(row['times_floor'].values()) > 0
 
 
 def test_rounds_alternate_and_the_first_does_not_count():
