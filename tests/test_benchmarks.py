@@ -18,6 +18,7 @@ from experiments.benchmarks import (
   counting_training,
   regularizer_cost,
   scaling,
+  shifted_attention,
 )
 from experiments.counting import training
 from tests.conftest import ROOT
@@ -85,6 +86,7 @@ def test_chunked_losses_are_measured_against_the_same_loss():
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+<<<<<<< HEAD
 class _Busy:
   """A worker on a machine of which others take half."""
 
@@ -108,6 +110,37 @@ def test_a_single_round_counts_however_busy_the_machine_is(rounds, made):
   assert worker.asked == -made  # and the worker was ended
   assert worker.rates == result['rounds']['one'] == [made - 1.0, made][-rounds:]
   assert (result['quiet_rounds'], result['rounds_not_counted']) == (0, made - rounds)
+=======
+def test_operations_of_groups_are_those_of_their_pairs():
+  # Seven products with two operations for a feature of a pair; of the pair of a token
+  # with itself, half counts.
+  n, per_pair = 64, 7 * 2 * shifted_attention.WIDTH * shifted_attention.HEADS
+  borders = {'first': [0, 16, 32, 48, 64], 'second': [0, 8, 24, 40, 56, 64]}
+  token = np.arange(n)
+  pairs = {'full': np.tri(n).sum() - n / 2}
+  for name, edges in borders.items():
+    group = np.searchsorted(edges, token, side='right')
+    pairs[name] = (np.tri(n) * (group[:, None] == group)).sum() - n / 2
+  assert shifted_attention.operations(n) == {
+      'full': per_pair * pairs['full'],
+      'shifted': per_pair * (pairs['first'] + pairs['second']) / 2}
+
+
+@pytest.mark.slow
+def test_shifted_attention_is_measured_at_small_lengths(tmp_path):
+  path = tmp_path / 'shifted.json'
+  done = subprocess.run(
+      [sys.executable, '-m', shifted_attention.MODULE, '--tokens=64', '--rounds=1',
+       '--seconds=0.01', f'--output={path}'], cwd=ROOT, capture_output=True, text=True,
+      check=False)
+  assert done.returncode == 0, done.stderr
+  result = json.loads(done.stdout.splitlines()[-1])
+  assert result == json.loads(path.read_text())
+  row = result['tokens']['64']
+  assert row['ratio_of_operations'] == 4.27 and set(row['seconds']) == {
+      'full', 'shifted'}
+  assert min(row['times_floor'].values()) > 0
+>>>>>>> e976f925c9a72f8ec71c52386514962d542db6a1
 
 
 def test_rounds_alternate_and_the_first_does_not_count():

@@ -23,6 +23,7 @@ from experiments.compile import measure
 from tests.llamas import llama, OWN_ROPES, variables_of
 from vvlen.models.decoder import Decoder
 from vvlen.models.kernels.causal import causal_attention
+from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.language_model import LanguageModel
 from vvlen.models.llama import abstract_params
 from vvlen.objectives.chunked import chunked_two_window_loss
@@ -217,15 +218,16 @@ def test_devices_have_the_slopes_and_positions_of_their_own_heads_and_rows(by_ro
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_on_several_tpus_attends_by_their_kernel():
-  model = llama(**EVEN | {'head_width': 64}, dtype=jnp.bfloat16)
+@pytest.mark.parametrize('length, shifted', [(600, None), (1200, Shifted(600))])
+def test_a_model_on_several_tpus_attends_by_their_kernel(length, shifted):
+  model = llama(**EVEN | {'head_width': 64}, dtype=jnp.bfloat16, shifted=shifted)
   mesh = AbstractMesh((2, 2, 2), partition.AXES, (AxisType.Auto,) * 3,
                       abstract_device=AbstractDevice('TPU v5 lite', 1, 'tpu'))
   params = abstract_params(model)
   placed = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=where), params, partition.shardings(params, mesh))
   tokens = jax.ShapeDtypeStruct(
-      (4, 600), jnp.int32, sharding=NamedSharding(mesh, partition.ROWS))
+      (4, length), jnp.int32, sharding=NamedSharding(mesh, partition.ROWS))
   loss = lambda params, x: model.apply({'params': params}, x).sum()
   with jax.sharding.use_abstract_mesh(mesh):
     exported = jax.export.export(
