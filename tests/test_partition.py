@@ -205,9 +205,9 @@ def test_devices_have_the_slopes_and_positions_of_their_own_heads_and_rows(by_ro
 
   inputs = [jax.random.normal(jax.random.key(i), (4, 6, 4, 3)) for i in range(3)]
   slopes = jnp.array([1.0, 0.5, 0.25, 0.125])
-  positions = jnp.array([0, 1, 3, 6, 10, 15])
+  positions = np.array([0, 1, 3, 6, 10, 15])
   if by_row:
-    positions = positions * jnp.arange(1, 5)[:, None]
+    positions = positions * np.arange(1, 5)[:, None]
   mesh = jax.make_mesh((2, 1, 2), partition.AXES, axis_types=(AxisType.Auto,) * 3,
                        devices=jax.devices()[:4])
   with jax.set_mesh(mesh):

@@ -191,10 +191,14 @@ def test_a_kind_is_chosen_by_its_name(kind, stretched):
   assert extended(Rope(500.0), kind, 4.0, 512) == Rope(500.0, stretched)
 
 
+def test_clex_goes_on_to_the_factor():
+  assert extended(Rope(), 'clex', 31.5, 512).stretched == Clex(512, largest=32)
+
+
 @pytest.mark.parametrize('arguments, says', [
     ((Rope(), 'linear', 0.5, 512), 'factor .* at least 1: 0.5'),
     ((Rope(), 'none', float('nan'), 512), 'factor .* at least 1: nan'),
-    ((Rope(), 'ntk', float('inf'), 512), 'factor .* finite: inf'),
+    ((Rope(), 'clex', float('inf'), 512), 'factor .* finite .*: inf'),
     ((Rope(), 'pi', 2.0, 512), "one of none, linear, .*, clex: 'pi'"),
     ((Rope(1e4, Yarn(4.0, 512)), 'yarn', 4.0, 512), r'already: Yarn\(factor=4'),
     ((Rope(), 'yarn', 4.0, 0), 'original_length .* positive.*: 0'),

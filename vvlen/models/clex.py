@@ -139,7 +139,7 @@ def log_rates(
 def log_rates_up_to(
     clex: Clex, base: float, up: jax.Array, down: jax.Array, length: int | jax.Array
 ) -> jax.Array:
-  """Returns `log_rates` for all inputs of at most `length` tokens, a number or [...]."""
+  """Returns `log_rates` for inputs of at most `length` tokens, a number or [...]."""
   last = time_of(clex, length)
   last = last if isinstance(last, int) else last.max()
   return log_rates(clex, base, up, down, last)

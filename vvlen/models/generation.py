@@ -26,12 +26,13 @@ def generate(
 ) -> jax.Array:
   """Returns the tokens with which a model continues prompts.
 
-  Compiles once for each shape of prompts and number of tokens. The rates of dynamic
-  rotary positions change with the length, so all keys in the cache are rotated again
-  for each new token. The hidden states from which they were computed still reflect the
-  rates of earlier lengths: beyond the training length, tokens may differ from those
-  generated without a cache, and from those of the transformers library, which does not
-  rotate keys again.
+  Compiles once for each shape of prompts and number of tokens. Positions are 0, 1, ….
+  Rates of dynamic rotary positions, LongRoPE and CLEX change with the length, so all
+  keys in the cache are rotated again for each new token. The hidden states from which
+  they were computed still reflect the rates of earlier lengths: beyond the training
+  length, tokens may differ from those generated without a cache, and from those of the
+  transformers library, which does not rotate keys again. With CLEX's factor of queries,
+  ln(number of keys) / ln L₀, they may differ at any length.
 
   Args:
     model: a `vvlen.models.llama.Llama`, or another module with its methods `prefill`,

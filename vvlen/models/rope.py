@@ -55,7 +55,8 @@ def extended(rope: Rope, kind: str, factor: float, original_length: int) -> Rope
   Args:
     rope: of the model; it must not be extended yet.
     kind: one of `KINDS`.
-    factor: s, at least 1; EABF and CLEX do not use it.
+    factor: s, at least 1; EABF does not use it, and the largest t of CLEX is 16, or s
+      if that is more.
     original_length: L₀, the longest input of training so far.
 
   Raises:
@@ -64,8 +65,9 @@ def extended(rope: Rope, kind: str, factor: float, original_length: int) -> Rope
   """
   if kind not in KINDS:
     raise ValueError(f'rope must be extended by one of {", ".join(KINDS)}: {kind!r}')
-  if not factor >= 1:
-    raise ValueError(f'factor of extended positions must be at least 1: {factor!r}')
+  if not 1 <= factor < math.inf:
+    raise ValueError('factor of extended positions must be finite and at least 1: '
+                     f'{factor!r}')
   if rope.stretched is not None:
     raise ValueError(f'these rotary positions are extended already: {rope.stretched}')
   stretched: Extension | None = None
@@ -82,7 +84,7 @@ def extended(rope: Rope, kind: str, factor: float, original_length: int) -> Rope
   elif kind == 'eabf':
     stretched = Eabf(original_length)
   elif kind == 'clex':
-    stretched = Clex(original_length)
+    stretched = Clex(original_length, largest=max(16, math.ceil(factor)))
   found = Rope(rope.base, stretched)
   check(found)
   return found

@@ -9,36 +9,20 @@ Axes: B sequences, n tokens, d width, h query heads, k key heads, w width of a h
 places of a cache.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
 
-from vvlen.models import rope as rotary
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kernels.shifted import Shifted, shifted_attention
 from vvlen.models.kv_cache import append, attend_cached
+from vvlen.models.llama.turns import Turns
 from vvlen.models.norm import Norm, PostAttentionNorm
 from vvlen.models.positions import alibi_slopes
 from vvlen.sharding import platform
 from vvlen.sharding.mesh import over_heads
-
-
-class Turns(NamedTuple):
-  """What a layer knows of positions."""
-
-  cos: jax.Array | None = None  # of rotations, [n, w/2] or [B, n, w/2]; None: none
-  sin: jax.Array | None = None  # of the same shape
-  query_scale: jax.Array | None = None  # factor of queries, [n], [B, n] or with 1 for n
-  positions: jax.Array | None = None  # [n] or [B, n], for ALiBi; None: 0..n − 1
-
-  def of_layer(self, scaled: jax.Array) -> 'Turns':
-    """Returns the same for a layer whose queries are scaled, or not."""
-    if self.query_scale is None:
-      return self
-    return self._replace(query_scale=jnp.where(scaled, self.query_scale, 1.0))
-
 
 INIT = nn.initializers.normal(0.02)
 
@@ -134,21 +118,21 @@ class Block(nn.Module):
       The residual stream [B, d], and keys and values including the token's.
     """
     query, key, value = self._project(x[:, None])
-    query = _turn(query, own, own.query_scale)
+    query = own.queries(query)
     if not self.late_turn:
-      key = _turn(key, own)
+      key = own.keys(key)
     keys, values = append(keys, key[:, 0], length), append(values, value[:, 0], length)
     seen = keys
     if self.late_turn:
-      seen = _turn(keys.swapaxes(1, 2), held).swapaxes(1, 2)
+      seen = held.keys(keys.swapaxes(1, 2)).swapaxes(1, 2)
     slopes = alibi_slopes(self.num_heads) if self.alibi else None
     output = attend_cached(query[:, 0], seen, values, length + 1, slopes)
     return self._after(x, output), keys, values
 
   def _read(self, x, turns, shifted=None):
     query, key, value = self._project(x)
-    turned_query = _turn(query, turns, turns.query_scale)
-    turned_key, slopes, positions = _turn(key, turns), None, None
+    turned_query, turned_key = turns.queries(query), turns.keys(key)
+    slopes, positions = None, None
     if self.alibi:
       slopes, positions = jnp.asarray(alibi_slopes(self.num_heads)), turns.positions
 
@@ -233,12 +217,3 @@ def rms_norm(epsilon: float, param_dtype: Any = jnp.float32) -> nn.RMSNorm:
 def unbound(norm: Norm) -> Norm:
   """Returns a copy of a linen module without a parent; others as they are."""
   return norm.clone(parent=None) if isinstance(norm, nn.Module) else norm
-
-
-def _turn(x, turns, scale=None):
-  cos, sin = turns.cos, turns.sin
-  if cos is None:
-    return x
-  if scale is not None:
-    cos, sin = cos * scale[..., None], sin * scale[..., None]
-  return rotary.turn(x, cos, sin)

@@ -36,7 +36,7 @@ def scan(
   Args:
     block: a layer (`vvlen.models.llama.block.Block`), whose parameters are stacked.
     x: [B, n, d].
-    turns: a `vvlen.models.llama.block.Turns`.
+    turns: a `vvlen.models.llama.turns.Turns`.
     scaled: [layers] bool, in which layers `query_scale` of turns applies.
     remat: whether layers compute their results again in the backward pass.
     kept: with remat, one of `KEPT`.

@@ -31,7 +31,8 @@ from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.kv_cache import Cache, store
 from vvlen.models.llama import layers as stack
-from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, Turns, unbound
+from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, unbound
+from vvlen.models.llama.turns import learned_of, turns_of
 from vvlen.models.norm import Norm
 from vvlen.models.rope import Rope
 from vvlen.sharding.mesh import gathered, over_batch
@@ -199,7 +200,7 @@ class Llama(nn.Module):
       if positions is not None and rotary.depends_on_length(self.rope):
         length = jnp.asarray(positions).max(-1) + 1
     positions = jnp.arange(num_tokens) if positions is None else jnp.asarray(positions)
-    learned = self._learned(length)
+    learned = learned_of(self, length)
     turns = self._turns(positions, length, num_tokens, learned, x.dtype)
     scaled = rotary.scaled_layers(self.rope, self.num_layers)
     if self.scan_layers:
@@ -233,7 +234,7 @@ class Llama(nn.Module):
       Hidden states [B, d] of the last token of each prompt, and the cache.
     """
     x = self._embed(tokens)
-    learned = self._learned(capacity)
+    learned = learned_of(self, capacity)
     positions = jnp.arange(tokens.shape[1])
     turns = self._turns(positions, lengths, lengths, learned, x.dtype)
     keys, values = [], []
@@ -291,28 +292,9 @@ class Llama(nn.Module):
     x = rows_of(gathered(self.embedding), tokens)
     return over_batch(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
-  def _learned(self, length):
-    """Returns the log rates of CLEX for inputs of at most `length` tokens, or None."""
-    if self.rope is None or not isinstance(self.rope.stretched, clex.Clex):
-      return None
-    return clex.log_rates_up_to(
-        self.rope.stretched, self.rope.base, self.clex_up, self.clex_down, length)
-
   def _turns(self, positions, length, num_keys, learned, dtype):
-    """Returns the Turns of tokens at positions [n] or [B, n].
-
-    Rates are those for inputs of `length` tokens, and num_keys tokens attend to each
-    other.
-    """
-    if self.rope is None:
-      return Turns(positions=positions)
-    rates, scale = rotary.rates(self.rope, _head_width(self), length, learned)
-    angles = rotary.angles(positions, rates, dtype)
-    factor = rotary.query_scale(self.rope, positions, num_keys)
-    if factor is not None:
-      factor = jnp.expand_dims(factor, range(angles.ndim - 1 - factor.ndim))
-      factor = factor.astype(dtype)
-    return Turns(jnp.cos(angles) * scale, jnp.sin(angles) * scale, factor, positions)
+    return turns_of(
+        self.rope, _head_width(self), positions, length, num_keys, learned, dtype)
 
   def _finish(self, x):
     table = self.embedding if self.tied else self.output_embedding
