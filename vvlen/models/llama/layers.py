@@ -57,7 +57,7 @@ def scan(
     body = nn.remat(body, policy=_POLICIES[kept], prevent_cse=False)
   run = nn.scan(
       body, variable_axes={'params': 0, 'intermediates': 0},
-      split_rngs={'params': True}, length=num_layers,
+      split_rngs={'params': True, 'dropout': True}, length=num_layers,
   )
   x, _ = run(block, over_tokens(x.astype(dtype or wide)), None)
   # Tokens are gathered again, because losses read whole rows.
