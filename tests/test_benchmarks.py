@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import jax
+from jax.interpreters import partial_eval as pe
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from experiments.benchmarks import (
   _rounds,
   chunked_loss,
   counting_training,
+  llama_training,
+  lora_step,
   regularizer_cost,
   scaling,
   shifted_attention,
@@ -24,6 +27,8 @@ from experiments.counting import training
 from tests.conftest import ROOT
 from vvlen.models.decoder import Decoder
 from vvlen.models.language_model import LanguageModel
+from vvlen.models.llama.lora import add_adapters, join, Lora, split, with_adapters
+from vvlen.models.llama.model import Llama
 from vvlen.objectives import misalignment
 
 
@@ -51,6 +56,29 @@ def test_operations_of_counting_are_those_of_its_program(key):
   found = _operations(jax.make_jaxpr(gradient)(params).jaxpr)
   expected = counting_training.matrix_operations(config)
   np.testing.assert_allclose(found, expected, rtol=0.02)
+
+
+def test_operations_of_lora_are_those_of_its_program(key):
+  pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
+  shape = dict(vocab_size=40, width=64, mlp_width=96, num_layers=3, num_heads=4,
+               num_key_heads=2)
+  tokens = jax.random.randint(key, (1, 256), 0, 40)
+  model = Llama(**shape, tied=False, implementation='plain')
+  params = model.init(key, tokens[:, :2])['params']
+  lora = Lora(5, 10.0)
+  parts = split(lora, add_adapters(model, lora, params, key))
+  for own, trained, frozen, expected in (
+      (model, params, {}, llama_training.operations(shape, 256)),
+      (with_adapters(model, lora), *parts, lora_step.lora_operations(shape, 256, 5)),
+  ):
+    gradient = jax.grad(lambda *x, own=own: jnp.sin(own.apply(
+        {'params': join(*x)}, tokens)).sum())
+    program = jax.make_jaxpr(gradient)(trained, frozen)
+    needed, _ = pe.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
+    # Plain attention computes whole matrices, of which the formula counts a half.
+    attention = 3 * 256 * 3 * 2 * 256 * 64
+    np.testing.assert_allclose(
+        _operations(needed), 256 * expected + attention, rtol=0.001)
 
 
 def test_the_regularizer_is_measured_against_no_weight(key):

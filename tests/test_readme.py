@@ -113,6 +113,21 @@ def test_llamas_of_the_hub(tmp_path):
   chex.assert_trees_all_equal(variables, scope['variables'])
 
 
+def test_low_rank_adapters(tmp_path):
+  pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
+  model = llama()
+  save_checkpoint(tmp_path / 'llama', model, variables_of(model))
+  scope = _run(_EXAMPLES[5].replace('path/to', str(tmp_path)))
+  plain, variables = load_checkpoint(tmp_path / 'merged')
+  assert plain == model and scope['lora'].quantized == 'nf4'
+  # Loaded adapters, merged, are those that were trained.
+  found = plain.apply(variables, scope['tokens'])
+  np.testing.assert_allclose(found, scope['logits'], rtol=1e-3, atol=1e-3)
+  base = load_checkpoint(tmp_path / 'llama')[1]['params']['layer_0']['query']['kernel']
+  assert not np.array_equal(
+      variables['params']['layer_0']['query']['kernel'], base)
+
+
 def test_a_norm_in_the_attention_of_flax():
   with jax.numpy_rank_promotion('allow'):
     scope = _run(_SHORT[0])

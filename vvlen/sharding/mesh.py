@@ -25,13 +25,21 @@ AXES = ('data', 'fsdp', 'tensor')
 ROWS = PartitionSpec(('data', 'fsdp'))
 
 _READS, _WRITES = ('fsdp', 'tensor'), ('tensor', 'fsdp')
+# Of parameters of a layer of `vvlen.models.llama`. Of its adapters, A has the inputs of
+# the kernel; B has the outputs, as have the scales of a quantized kernel.
+_LAYER: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+    (r'(query|key|value|gate|up)/kernel(/array/qvalue)?', _READS),
+    (r'(query|key|value|gate|up)/kernel_lora_a', ('fsdp', None)),
+    (r'(query|key|value|gate|up)/kernel(_lora_b|/array/scale)', (None, 'tensor')),
+    (r'(output|down)/kernel(/array/qvalue)?', _WRITES),
+    (r'(output|down)/kernel_lora_a', ('tensor', None)),
+    (r'(output|down)/kernel(_lora_b|/array/scale)', (None, 'fsdp')),
+)
 # A pattern of a parameter's path -> its axes of the mesh; the first match counts. First
 # for `vvlen.models.llama.model`, then for `vvlen.models.decoder`.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r'layer_\d+/(query|key|value|gate|up)/kernel', _READS),
-    (r'layer_\d+/(output|down)/kernel', _WRITES),
-    (r'layers/(query|key|value|gate|up)/kernel', (None, *_READS)),
-    (r'layers/(output|down)/kernel', (None, *_WRITES)),
+    *((rf'layer_\d+/{pattern}', axes) for pattern, axes in _LAYER),
+    *((f'layers/{pattern}', (None, *axes)) for pattern, axes in _LAYER),
     (r'(output_)?embedding', ('tensor', 'fsdp')),
     (r'decoder/layer_\d+/(query|key|value|mlp_hidden)/kernel', _READS),
     (r'decoder/layer_\d+/(output|mlp_output)/kernel', _WRITES),
@@ -112,7 +120,7 @@ def shardings(params: Any, mesh: Mesh) -> Any:
   """
 
   def one(path, x):
-    name = '/'.join(key.key for key in path)
+    name = '/'.join(getattr(key, 'key', None) or key.name for key in path)
     axes = rule_of(name)
     for size, axis in zip(x.shape, axes, strict=False):
       if axis is not None and size % mesh.shape[axis]:

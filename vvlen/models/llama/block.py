@@ -12,6 +12,7 @@ places of a cache.
 from typing import Any
 
 from flax import linen as nn
+from flax.linen.dtypes import promote_dtype
 import jax
 import jax.numpy as jnp
 
@@ -202,7 +203,10 @@ class Projection(nn.Module):
       # product is many times slower on a CPU. Elsewhere the axes stay apart, so that
       # rows and tokens can be sharded over different axes of a mesh.
       rows = rows.reshape(-1, x.shape[-1])
-    y = jnp.matmul(rows, kernel.astype(dtype), precision=self.precision)
+    rows, kernel = promote_dtype(rows, kernel, dtype=dtype)
+    contracted = (rows.ndim - 1,), (0,)
+    y = jax.lax.dot_general(
+        rows, kernel, (contracted, ((), ())), precision=self.precision).astype(dtype)
     if self.use_bias:
       bias = self.param('bias', self.bias_init, (self.features,), self.param_dtype)
       y = y + bias.astype(dtype)[(None,) * (y.ndim - 1)]

@@ -57,7 +57,7 @@ def scan(
     body = nn.remat(body, policy=_POLICIES[kept], prevent_cse=False)
   run = nn.scan(
       body, variable_axes={'params': 0, 'intermediates': 0},
-      split_rngs={'params': True}, length=len(scaled),
+      split_rngs={'params': True, 'dropout': True}, length=len(scaled),
   )
   x, _ = run(block, over_tokens(x.astype(dtype or wide)), jnp.asarray(scaled))
   # Tokens are gathered again, because losses read whole rows.

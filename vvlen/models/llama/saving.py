@@ -86,7 +86,7 @@ def save_checkpoint(
     for path in others:
       check_link(path)
   files = _files(params)
-  arrays = ((file, hub_name(path), _gather(params[path].array(), is_transposed(path)))
+  arrays = ((file, hub_name(path), gather(params[path].array(), is_transposed(path)))
             for file, paths in files.items() for path in paths)
   if jax.process_index() == 0:
     texts = {'config.json': config}
@@ -183,7 +183,7 @@ def _part(folder: epath.Path, name: str) -> epath.Path:
   return folder / f'.{name}.part'
 
 
-def _gather(x: jax.Array, transposed: bool) -> np.ndarray:
+def gather(x: jax.Array, transposed: bool) -> np.ndarray:
   """Gathers an array from all processes; returns it, or its transpose, in NumPy."""
   if not x.is_fully_addressable:
     from jax.experimental import multihost_utils

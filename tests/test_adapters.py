@@ -1,0 +1,196 @@
+"""Adapters are read back as they were saved, by vvlen and by PEFT."""
+
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+from tests.llamas import llama, save_llama, V, variables_of
+from vvlen.models.llama.adapters import load_adapters, save_adapters
+from vvlen.models.llama.layers import stacked, unstacked
+from vvlen.models.llama.lora import (
+    add_adapters,
+    ATTENTION,
+    EMBEDDINGS_AND_NORMS,
+    join,
+    Lora,
+    split,
+    with_adapters,
+)
+
+pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
+
+TOKENS = np.arange(14).reshape(2, 7) * 5 % V
+KEY = jax.random.key(7)
+LORA = Lora(3, 6.0, 0.25)
+LONG = Lora(3, 6.0, targets=ATTENTION, also=EMBEDDINGS_AND_NORMS)
+
+
+def _trained(model, base, lora):
+  """Returns parameters with adapters, all that is trained of which has moved."""
+  trained, frozen = split(lora, add_adapters(model, lora, base, KEY))
+  leaves, treedef = jax.tree.flatten(trained)
+  keys = jax.random.split(KEY, len(leaves))
+  moved = [x + 0.1 * jax.random.normal(k, x.shape)
+           for k, x in zip(keys, leaves, strict=True)]
+  return join(jax.tree.unflatten(treedef, moved), frozen)
+
+
+@pytest.mark.parametrize('lora, tied', [
+    (LORA, False), (LONG, True), (LONG, False), (Lora(2, 4.0, quantized='nf4'), True),
+    (Lora(2, 4.0, quantized='int8', also=('embedding', 'final_norm')), True),
+], ids=['lora', 'long_lora_tied', 'long_lora', 'nf4', 'int8'])
+def test_adapters_are_loaded_as_they_were_saved(tmp_path, lora, tied):
+  model = llama(tied=tied)
+  base = variables_of(model)['params']
+  params = _trained(model, base, lora)
+  save_adapters(tmp_path, model, lora, params)
+  found, loaded = load_adapters(tmp_path, model, base, quantized=lora.quantized)
+  assert (found.rank, found.alpha, found.dropout, found.quantized) == (
+      lora.rank, lora.alpha, lora.dropout, lora.quantized)
+  assert set(found.targets) == set(lora.targets) and set(found.also) == set(lora.also)
+  chex.assert_trees_all_equal(loaded, params)
+  # Neither does the file depend on the layout, nor the layout on the file.
+  deep = model.clone(scan_layers=True)
+  _, loaded = load_adapters(tmp_path, deep, stacked(base), quantized=lora.quantized)
+  if lora.quantized is None:
+    chex.assert_trees_all_equal(unstacked(loaded), params)
+  save_adapters(tmp_path / 'deep', deep, lora, loaded)
+  for name in ('adapter_config.json', 'base.json', 'adapter_model.safetensors'):
+    one, other = ((folder / name).read_bytes() for folder in (
+        tmp_path, tmp_path / 'deep'))
+    assert one == other, name
+
+
+def test_files_have_the_names_of_peft(tmp_path):
+  model = llama(tied=False)
+  params = _trained(model, variables_of(model)['params'], LONG)
+  save_adapters(tmp_path, model, LONG, params, base='some/model')
+  config = json.loads((tmp_path / 'adapter_config.json').read_text())
+  assert config['peft_type'] == 'LORA' and config['r'] == 3
+  assert config['base_model_name_or_path'] == 'some/model'
+  assert config['target_modules'] == ['q_proj', 'k_proj', 'v_proj', 'o_proj']
+  assert config['modules_to_save'] == [
+      'embed_tokens', 'input_layernorm', 'norm', 'post_attention_layernorm']
+  tensors = safetensors.load_file(tmp_path / 'adapter_model.safetensors')
+  layer = 'base_model.model.model.layers.1'
+  one = params['layer_1']['key']
+  np.testing.assert_array_equal(
+      tensors[f'{layer}.self_attn.k_proj.lora_A.weight'], one['kernel_lora_a'].T)
+  np.testing.assert_array_equal(
+      tensors[f'{layer}.self_attn.k_proj.lora_B.weight'], one['kernel_lora_b'].T)
+  np.testing.assert_array_equal(
+      tensors['base_model.model.model.embed_tokens.weight'], params['embedding'])
+  assert tensors[f'{layer}.input_layernorm.weight'].shape == (12,)
+  assert len(tensors) == 2 * (2 * 4 + 2) + 2
+
+
+def _spoil(folder, model, base, what):
+  """Changes files, or the model, so that they do not fit each other."""
+  config = folder / 'adapter_config.json'
+  fields = json.loads(config.read_text())
+  path = folder / 'adapter_model.safetensors'
+  tensors = safetensors.load_file(path)
+  first = sorted(tensors)[0]
+  if what == 'weights':
+    base = variables_of(model, seed=1)['params']
+  elif what == 'layers':
+    model = llama(num_layers=3)
+    base = variables_of(model)['params'] | {'embedding': base['embedding']}
+  elif what == 'width':
+    model = llama(mlp_width=11)
+    base = variables_of(model)['params'] | {'embedding': base['embedding']}
+  elif what == 'targets':
+    fields['target_modules'] = ['q_proj']
+  elif what == 'rank':
+    fields['r'] = 4
+  elif what == 'missing':
+    del tensors[first]
+  elif what == 'unknown':
+    fields['target_modules'].append('lm_head')
+  elif what == 'kind':
+    fields['peft_type'] = 'IA3'
+  elif what == 'dora':
+    fields['use_dora'] = True
+  elif what == 'number':
+    fields['r'] = 'three'
+  elif what == 'cut':
+    path.write_bytes(path.read_bytes()[:-5])
+  config.write_text(json.dumps(fields))
+  if what == 'missing':
+    safetensors.save_file(tensors, path)
+  return model, base
+
+
+@pytest.mark.parametrize('what, message', [
+    ('weights', 'of another model: its weights differ'),
+    ('layers', r'of another model: it has no base_model.model.model.layers.2'),
+    ('width', r'of another model: layer_0/down/kernel_lora_a is \(10, 3\), not \(11'),
+    ('targets', 'of another model: it has base_model.model.model.layers.0.mlp.down'),
+    ('rank', r'of another model: .* is \(10, 3\), not \(10, 4\)'),
+    ('missing', 'of another model: it has no base_model.model.model.layers.0.mlp.down'),
+    ('unknown', r'target_modules must be a list of q_proj, .*: \[.*lm_head'),
+    ('kind', "peft_type 'IA3' is not supported"),
+    ('dora', 'use_dora True is not supported'),
+    ('number', "r is not a number: 'three'"),
+    ('cut', 'cut short'),
+])
+def test_adapters_of_another_model_are_refused(tmp_path, what, message):
+  model = llama()
+  base = variables_of(model)['params']
+  save_adapters(tmp_path, model, LORA, _trained(model, base, LORA))
+  load_adapters(tmp_path, model, base)
+  model, base = _spoil(tmp_path, model, base, what)
+  with pytest.raises(ValueError, match=message) as error:
+    load_adapters(tmp_path, model, base)
+  assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
+
+
+def test_a_model_in_another_dtype_is_the_same_model(tmp_path):
+  model = llama()
+  base = variables_of(model)['params']
+  save_adapters(tmp_path, model, LORA, _trained(model, base, LORA))
+  half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), base)
+  _, loaded = load_adapters(tmp_path, model, half)
+  assert loaded['layer_0']['query']['kernel_lora_a'].dtype == jnp.float32
+  assert loaded['layer_0']['query']['kernel'].dtype == jnp.bfloat16
+
+
+def test_what_is_missing_is_named(tmp_path):
+  model = llama()
+  base = variables_of(model)['params']
+  with pytest.raises(FileNotFoundError, match='has no adapter_config.json'):
+    load_adapters(tmp_path, model, base)
+  lora = Lora(3, 6.0, also=('mlp_norm', 'gate'))
+  params = add_adapters(model, lora, base, KEY)
+  with pytest.raises(ValueError, match='gate cannot be saved with adapters'):
+    save_adapters(tmp_path, model, lora, params)
+
+
+@pytest.mark.parametrize('lora', [LORA, LONG], ids=['lora', 'long_lora'])
+@pytest.mark.parametrize('tied', [True, False])
+def test_peft_computes_the_same(tmp_path, lora, tied):
+  torch = pytest.importorskip('torch', reason='needs PyTorch')
+  transformers = pytest.importorskip('transformers', reason='needs transformers')
+  peft = pytest.importorskip('peft', reason='needs peft')
+  folder, model, variables = save_llama(tmp_path / 'model', tied=tied)
+  params = _trained(model, variables['params'], lora)
+  save_adapters(tmp_path / 'adapters', model, lora, params, base=str(folder))
+  expected = with_adapters(model, lora).apply({'params': params}, TOKENS)
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(
+      folder, dtype=torch.float32)
+  plain = theirs(torch.tensor(TOKENS)).logits.detach().numpy()
+  adapted = peft.PeftModel.from_pretrained(theirs, tmp_path / 'adapters').eval()
+  found = adapted(torch.tensor(TOKENS)).logits.detach().numpy()
+  assert abs(found - plain).max() > 0.1
+  np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+  # And back: what PEFT writes is loaded.
+  adapted.save_pretrained(tmp_path / 'theirs')
+  found, loaded = load_adapters(
+      tmp_path / 'theirs', model, variables['params'])
+  assert set(found.also) == set(lora.also)
+  chex.assert_trees_all_equal(loaded, params)
