@@ -27,7 +27,7 @@ PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(DOCS.glob('*.md')
 # Python examples of each page; those of the first two are run by test_readme.py.
 EXAMPLES = {'README.md': 3, 'in_your_code.md': 5, 'own_norm.md': 2, 'own_task.md': 1,
             'seeds.md': 1}
-# Programs that no test runs, and why; and those of a shell.
+# Programs that no test runs, with what they need; and those of a shell.
 CLOUD = {'gcloud': 'an account of Google Cloud', 'hf': 'the network',
          'sbatch': 'a cluster', 'sky': 'a cloud', 'ssh-add': 'keys', 'xpk': 'a cluster',
          'xprof': 'a browser'}

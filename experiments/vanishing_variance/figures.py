@@ -117,8 +117,8 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
   """Draws the parts of the lost accuracy by length, a bar for each of the two arms."""
   names = [*indices]
   # Two in a row; the last of an odd number has the whole row.
-  rows = [[names[i], names[min(i + 1, len(names) - 1)]]
-          for i in range(0, len(names), 2)]
+  rows: list[Any] = [[names[i], names[min(i + 1, len(names) - 1)]]
+                     for i in range(0, len(names), 2)]
   drawn = plots.new(
       1.9 * len(rows) + 1.3,
       f'Where accuracy is lost at longer inputs, in {ARMS[CONTROL][0]} and '
