@@ -151,6 +151,12 @@ def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
 def test_how_long_a_run_took(folder, tmp_path):
   assert page.elapsed(folder) == '62 min 5 s'
   assert page.elapsed(epath.Path(tmp_path / 'nothing')) == ''
+  path = folder / 'config.json'
+  for end, words in (('00:05', '5 s'), ('01:00', '1 min 0 s'), ('00:00', '')):
+    path.write_text(json.dumps({'sessions': [{
+        'started': '2026-01-01T00:00:00+00:00',
+        'finished': f'2026-01-01T00:{end}+00:00'}]}))
+    assert page.elapsed(folder) == words
 
 
 @pytest.mark.parametrize('width, columns', [

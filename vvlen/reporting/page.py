@@ -69,14 +69,20 @@ def write(folder: epath.Path, report: Report) -> list[epath.Path]:
 
 
 def elapsed(folder: epath.Path) -> str:
-  """Returns how long the last start of a run took, '' if it has not ended."""
+  """Returns how long the last start of a run took.
+
+  That is '' if it has not ended, or took no second, as where nothing was left to do.
+  """
   sessions = _stored(folder / 'config.json').get('sessions') or [{}]
   try:
     begin, end = (datetime.datetime.fromisoformat(sessions[-1][name])
                   for name in ('started', 'finished'))
   except (KeyError, TypeError, ValueError):
     return ''
-  minutes, seconds = divmod(round((end - begin).total_seconds()), 60)
+  total = round((end - begin).total_seconds())
+  if not total:
+    return ''
+  minutes, seconds = divmod(total, 60)
   return f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
 
 
