@@ -27,8 +27,10 @@ PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(DOCS.glob('*.md')
 # Python examples of each page; those of the first two are run by test_readme.py.
 EXAMPLES = {'README.md': 3, 'in_your_code.md': 6, 'own_norm.md': 2, 'own_task.md': 1,
             'seeds.md': 1}
-# Programs of a cloud or a cluster, which no test runs, and those of a shell.
-CLOUD = {'gcloud', 'hf', 'sbatch', 'sky', 'ssh-add', 'xpk', 'xprof'}
+# Programs that no test runs, with what they need; and those of a shell.
+CLOUD = {'gcloud': 'an account of Google Cloud', 'hf': 'the network',
+         'sbatch': 'a cluster', 'sky': 'a cloud', 'ssh-add': 'keys', 'xpk': 'a cluster',
+         'xprof': 'a browser'}
 SHELL = {'$EDITOR', '.', '[', 'git', 'grep', 'mypy', 'python3', 'ruff', 'tensorboard'}
 PLACEHOLDERS = {'…', 'NAME', 'STUDY', 'EXPERIMENT', 'FLAG'}
 
@@ -196,7 +198,7 @@ def test_programs_and_scripts_exist():
       assert (ROOT / program).exists(), program
       assert os.access(ROOT / program, os.X_OK) or not program.endswith('.sh'), program
     elif program != 'python':
-      assert program in CLOUD | SHELL, program
+      assert program in CLOUD.keys() | SHELL, program
 
 
 class _Parsed(Exception):
@@ -248,6 +250,104 @@ def test_commands_are_accepted(words, accepts):
   elif module.startswith('experiments.') and not _is_template(arguments):
     good, message = accepts(module, *arguments)
     assert good, message
+
+
+
+# What runs each command of experiments, here without --workdir and variant: a run of
+# it in this file, with flags that make it small; another test; or why none does.
+RUN_HERE = {
+    'experiments': '',
+    'experiments.benchmarks.checkpoint_loading': '--rounds=1',
+    'experiments.benchmarks.embedding_updates': '--rounds=1',
+    'experiments.benchmarks.text_memory': '--gigabytes 0.001 0.002',
+}
+_RETRIEVAL = 'experiments.length_generalization --config=configs/retrieval.py'
+_MECHANISM = 'experiments.mechanism --config=configs/mechanism.py'
+_EVERY_ROW = 'test_accelerator.py::test_every_row_runs'
+RUN_BY = {
+    'experiments.report':
+        'test_recency_bias.py::test_the_report_is_remade_from_the_folder',
+    'experiments.benchmarks.chunked_loss': _EVERY_ROW,
+    'experiments.benchmarks.recency_simulation': _EVERY_ROW,
+    'experiments.benchmarks.retrieval_training': _EVERY_ROW,
+    'experiments.benchmarks.retrieval_training --task=lookup': _EVERY_ROW,
+    'experiments.benchmarks.scaling':
+        'test_benchmarks.py::test_two_processes_share_the_seeds_of_one_run',
+    'experiments.compile --topology=v5e:4x8 --experiment=retrieval':
+        'test_compile.py::test_an_ensemble_compiles_for_a_slice',
+    'experiments.compile --topology=v5p:4x4x4 --experiment=llama_2_7b_4096':
+        'test_compile.py::test_a_step_of_a_small_llama_compiles_for_a_slice',
+    'experiments.counting --config=configs/counting.py':
+        'test_counting_experiment.py::test_a_run_writes_its_numbers_tables_and_figures',
+    'experiments.language_model --config=configs/language_model.py':
+        'test_language_model.py::test_a_run_leaves_what_it_says',
+    'experiments.language_model --config=configs/language_model.py '
+    '--config.train.seeds_at_once=0':
+        'test_tpu_scripts.py::'
+        'test_a_run_that_is_preempted_twice_ends_as_an_unbroken_one',
+    'experiments.length_generalization --config=configs/lookup.py':
+        'test_mechanism.py::test_a_trained_run_is_measured_as_it_is',
+    _RETRIEVAL: 'test_readme.py::test_readme_first_command',
+    f'{_RETRIEVAL} --config.num_seeds=64':
+        'test_length_generalization.py::'
+        'test_adding_seeds_changes_nothing_and_compiles_nothing_twice',
+    f'{_RETRIEVAL} --config.task.name=docs/examples/second_largest.py':
+        'test_own_task.py::test_it_is_trained_measured_and_reported_under_its_name',
+    f'{_RETRIEVAL} --config.num_seeds=8 --config.train.seeds_at_once=8':
+        'test_padding.py::test_results_are_the_same_on_any_number_of_devices',
+    'experiments.linear_attention --config=configs/linear_attention.py':
+        'test_linear_attention_experiment.py::'
+        'test_a_run_writes_its_numbers_tables_and_figure',
+    'experiments.measure --checkpoint=DIR --text=FILE':
+        'test_measure.py::test_a_real_model_shows_what_is_known_of_it',
+    f"{_MECHANISM} --config.arms=('none','layer_norm') --config.trained=runs/retrieval":
+        'test_mechanism.py::test_a_trained_run_is_measured_as_it_is',
+    f'{_MECHANISM} --config.trained=runs/sensitivity/cells/base '
+    "--config.arms=('none','layer_norm')":
+        'test_vanishing_variance.py::test_a_family_runs_and_goes_on_elsewhere',
+    'experiments.recency_bias --config=configs/recency_bias.py':
+        'test_recency_bias.py::test_a_run_simulates_every_cell_and_draws_every_figure',
+    'experiments.sensitivity --config=configs/sensitivity.py':
+        'test_sensitivity.py::test_cells_equal_single_runs_and_may_be_added',
+    'experiments.sensitivity --config=configs/sensitivity.py '
+    "--config.run=('base','l2')":
+        'test_sensitivity.py::test_cells_equal_single_runs_and_may_be_added',
+    'experiments.vanishing_variance --config=configs/vanishing_variance.py':
+        'test_vanishing_variance.py::test_a_family_runs_and_goes_on_elsewhere',
+}
+NOT_RUN = {
+    'experiments.benchmarks.accelerator --minutes=25': 'needs a GPU or TPU',
+    'experiments.benchmarks.counting_training': 'takes a minute at its smallest',
+    'experiments.benchmarks.retrieval_evaluation': 'takes a minute at its smallest',
+    'experiments.benchmarks.llama_generation': 'needs transformers',
+    'experiments.benchmarks.llama_training': 'needs transformers',
+    'experiments.benchmarks.quick': 'runs :quick, of which other tests run :smoke',
+}
+
+
+def test_every_command_of_experiments_is_run_once_or_there_is_a_reason():
+  found = set()
+  for module, *flags in _OF_STUDIES:
+    flags = [re.sub(r'\.py:\w+$', '.py', word) for word in flags
+             if not word.startswith('--workdir=')]
+    if module.startswith('experiments') and not _is_template([module, *flags]):
+      found.add(' '.join([module, *flags]))
+  assert found == RUN_HERE.keys() | RUN_BY.keys() | NOT_RUN.keys()
+  assert len(found) == len(RUN_HERE) + len(RUN_BY) + len(NOT_RUN)
+  for place in RUN_BY.values():
+    file, test = place.split('::')
+    assert test in _anchors(ROOT / 'tests' / file), place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('command', RUN_HERE)
+def test_commands_run(command):
+  words = [*command.split(), *RUN_HERE[command].split()]
+  done = subprocess.run([sys.executable, '-m', *words], cwd=ROOT, capture_output=True,
+                        text=True, check=False, timeout=300)
+  assert done.returncode == 0, done.stderr
+  if command.startswith('experiments.benchmarks.'):  # one JSON object, at the end
+    assert json.loads(done.stdout.splitlines()[-1])['processor']
 
 
 @pytest.mark.parametrize('words, says', [

@@ -148,9 +148,40 @@ def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
   assert f'<title>400 {colour};1400 {colour}</title>' in done.stdout, done.stderr
 
 
+@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+def test_a_wide_table_fits_1200_pixels_and_breaks_no_interval(folder):
+  # Like that of the committed language models, the widest of all.
+  interval = dict.fromkeys([
+      *(f'perplexity at {n} L' for n in (1, 2, 4, 8)), 'Δ log perplexity at 4 L',
+      'SCE', 'symmetric KL', 'log perplexity in training'], '25.04 [20.76, 30.20]')
+  shown = interval | {'arm': 'α = 0.1', 'p': '< .001', 'p Holm': '< .001'}
+  table = Table('wide', 'Wide', {name: lambda _, text=text: text
+                                 for name, text in shown.items()}, [{}] * 3, '')
+  text = page.write(folder, _report(folder, tables=[table]))[0].read_text()
+  assert '[20.76,\N{NO-BREAK SPACE}30.20]' in text
+  frame = folder / 'frame.html'
+  frame.write_text(
+      '<!doctype html><title></title><iframe style="border: 0; width: 1200px" '
+      f'srcdoc="{html.escape(text)}"></iframe><script>onload = () => {{'
+      'const page = document.querySelector("iframe").contentDocument;'
+      'const [wide, cell] = [".wide", "td"].map(x => page.querySelector(x));'
+      'document.title = [wide.scrollWidth <= wide.clientWidth, Math.round('
+      'cell.clientHeight / 18)] }</script>')
+  done = subprocess.run(
+      [_BROWSER, '--headless', '--no-sandbox', '--hide-scrollbars', '--dump-dom',
+       f'file://{frame}'], capture_output=True, text=True, timeout=120, check=False)
+  assert '<title>true,2</title>' in done.stdout, done.stdout[:200]  # and in two lines
+
+
 def test_how_long_a_run_took(folder, tmp_path):
   assert page.elapsed(folder) == '62 min 5 s'
   assert page.elapsed(epath.Path(tmp_path / 'nothing')) == ''
+  path = folder / 'config.json'
+  for end, words in (('00:05', '5 s'), ('01:00', '1 min 0 s'), ('00:00', '')):
+    path.write_text(json.dumps({'sessions': [{
+        'started': '2026-01-01T00:00:00+00:00',
+        'finished': f'2026-01-01T00:{end}+00:00'}]}))
+    assert page.elapsed(folder) == words
 
 
 @pytest.mark.parametrize('width, columns', [

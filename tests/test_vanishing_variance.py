@@ -353,6 +353,14 @@ def test_tables_and_figure_of_parts():
              if hasattr(each, 'patches')]
   np.testing.assert_allclose(heights, [
       [7, 29], [7, 13], [4, 6], [8, 27], [3, 7], [1, 3]], atol=0.5)
+  # No panel is left empty, whatever the number of cells.
+  for names in ([*cells][:1], [*cells][:3]):
+    index = next(iter(both.values()))
+    with plots.style():
+      figure = figures.where_lost(dict.fromkeys(names, index), cells)
+      figure.draw_without_rendering()
+    assert len(figure.axes) == len(names) and all(x.get_visible() for x in figure.axes)
+    assert figure.axes[-1].get_position().width > 0.8
 
 
 @pytest.mark.parametrize('kept, reported', [

@@ -25,7 +25,7 @@ from experiments.benchmarks import _rounds
 from experiments.harness import machine
 from vvlen.models.llama import abstract_params, load_checkpoint, save_checkpoint
 from vvlen.models.llama.model import Llama
-from vvlen.models.llama.names import hub_name
+from vvlen.models.llama.names import hub_name, is_transposed
 
 MODEL = Llama(vocab_size=32_000, width=1024, mlp_width=4096, num_layers=26,
               num_heads=16, num_key_heads=8, tied=False)
@@ -45,8 +45,10 @@ def save_in_files(folder: pathlib.Path) -> int:
   rng = np.random.default_rng(0)
   tensors = {}
   for path, x in jax.tree_util.tree_leaves_with_path(abstract_params(MODEL)):
-    name = hub_name('/'.join(key.key for key in path))
-    tensors[name] = jnp.asarray(rng.standard_normal(x.shape, np.float32), jnp.bfloat16)
+    path = '/'.join(key.key for key in path)
+    shape = x.shape[::-1] if is_transposed(path) else x.shape
+    tensors[hub_name(path)] = jnp.asarray(
+        rng.standard_normal(shape, np.float32), jnp.bfloat16)
   where = {}
   for i in range(_FILES):
     file = f'model-{i + 1:05}-of-{_FILES:05}.safetensors'

@@ -115,26 +115,29 @@ def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
 
 def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Figure:
   """Draws the parts of the lost accuracy by length, a bar for each of the two arms."""
+  names = [*indices]
+  # Two in a row; the last of an odd number has the whole row.
+  rows: list[Any] = [[names[i], names[min(i + 1, len(names) - 1)]]
+                     for i in range(0, len(names), 2)]
   drawn = plots.new(
-      1.9 * -(-len(indices) // 2) + 1.3,
+      1.9 * len(rows) + 1.3,
       f'Where accuracy is lost at longer inputs, in {ARMS[CONTROL][0]} and '
       f'{ARMS[TREATED][0]}',
       'Accuracy lost since the training lengths, in points, by number of items N, '
       f'split by what gets it back: left bars {ARMS[CONTROL][0]}, right hatched bars '
       f'{ARMS[TREATED][0]}; means over seeds, with 95 % intervals of what no linear '
       'reader gets back and of all that is lost.')
-  panels = drawn.subplots(-(-len(indices) // 2), 2, squeeze=False, sharey=True)
-  for axes in panels.flat[len(indices):]:
-    axes.set_visible(False)
-  for axes, (name, index) in zip(panels.flat, indices.items(), strict=False):
+  panels = drawn.subplot_mosaic(rows, sharey=True)
+  for name, index in indices.items():
+    axes = panels[name]
     for arm, shift in ((CONTROL, -0.2), (TREATED, 0.2)):
       _bars(axes, parts.parts(index, arm, cells[name].trained_up_to), shift,
             arm == TREATED)
     axes.set_title(_short(cells[name]))
     axes.grid(visible=False, axis='x')
     axes.axhline(0, color='black', linewidth=0.6)
-  for axes in panels[:, 0]:
-    axes.set_ylabel('accuracy lost (points)')
+  for name, _ in rows:
+    panels[name].set_ylabel('accuracy lost (points)')
   handles: list[Any] = [
       Patch(color=colour, label=label) for _, label, colour in _PARTS
   ]

@@ -8,6 +8,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 import datetime
 import html
+import re
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -17,16 +18,18 @@ from vvlen.reporting.tables import cells, markdown, MORE, Table
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --shade: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto;
-       padding: 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 0 auto;
+       padding: 1rem; box-sizing: border-box; }
 h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; }
 .answer { border-left: 4px solid #0072B2; padding: .1rem 1rem;
           background: var(--shade); }
 .missing { border-left: 4px solid #D55E00; padding: .5rem 1rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
-         white-space: nowrap; vertical-align: top; }
+table { border-collapse: collapse; font-size: .75rem; }
+th, td { padding: .2rem .3rem; border-bottom: 1px solid var(--line); text-align: left;
+         vertical-align: top; }
+td { white-space: nowrap; }
+@media (min-width: 70rem) { td { white-space: normal; } }
 .note { font-size: .85rem; }
 figure { margin: 1.5rem 0; } figcaption { font-size: .85rem; }
 img { max-width: 100%; height: auto; background: #fff; padding: .5rem;
@@ -69,14 +72,20 @@ def write(folder: epath.Path, report: Report) -> list[epath.Path]:
 
 
 def elapsed(folder: epath.Path) -> str:
-  """Returns how long the last start of a run took, '' if it has not ended."""
+  """Returns how long the last start of a run took.
+
+  That is '' if it has not ended, or took no second, as where nothing was left to do.
+  """
   sessions = _stored(folder / 'config.json').get('sessions') or [{}]
   try:
     begin, end = (datetime.datetime.fromisoformat(sessions[-1][name])
                   for name in ('started', 'finished'))
   except (KeyError, TypeError, ValueError):
     return ''
-  minutes, seconds = divmod(round((end - begin).total_seconds()), 60)
+  total = round((end - begin).total_seconds())
+  if not total:
+    return ''
+  minutes, seconds = divmod(total, 60)
   return f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
 
 
@@ -161,9 +170,15 @@ def _code(text: str) -> str:
   return f'{before}<code>{code}</code>{after}'
 
 
+# Spaces at which no line of a cell is broken, as in an interval, "< .001" or "α = 1".
+_KEPT = re.compile(r'(?<=[,<=]) | (?==)')
+_SPACE = '\N{NO-BREAK SPACE}'
+
+
 def _table(table: Table) -> str:
   row = lambda texts, kind: '<tr>' + ''.join(
-      f'<{kind}>{html.escape(text)}</{kind}>' for text in texts) + '</tr>'
+      f'<{kind}>{html.escape(_KEPT.sub(_SPACE, text))}</{kind}>'
+      for text in texts) + '</tr>'
   body = [row(texts, 'td') for texts in cells(table)]
   more = _folded(MORE, f'<p class="note">{html.escape(table.more)}</p>')
   return '\n'.join([
