@@ -114,7 +114,6 @@ def test_chunked_losses_are_measured_against_the_same_loss():
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-<<<<<<< HEAD
 class _Busy:
   """A worker on a machine of which others take half."""
 
@@ -138,7 +137,8 @@ def test_a_single_round_counts_however_busy_the_machine_is(rounds, made):
   assert worker.asked == -made  # and the worker was ended
   assert worker.rates == result['rounds']['one'] == [made - 1.0, made][-rounds:]
   assert (result['quiet_rounds'], result['rounds_not_counted']) == (0, made - rounds)
-=======
+
+
 def test_operations_of_groups_are_those_of_their_pairs():
   # Seven products with two operations for a feature of a pair; of the pair of a token
   # with itself, half counts.
@@ -168,7 +168,6 @@ def test_shifted_attention_is_measured_at_small_lengths(tmp_path):
   assert row['ratio_of_operations'] == 4.27 and set(row['seconds']) == {
       'full', 'shifted'}
   assert min(row['times_floor'].values()) > 0
->>>>>>> e976f925c9a72f8ec71c52386514962d542db6a1
 
 
 def test_rounds_alternate_and_the_first_does_not_count():

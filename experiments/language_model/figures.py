@@ -15,7 +15,6 @@ from experiments.language_model import paper
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
-
 # What has the weight α, where it is not the misalignment term.
 _TERMS = {'sce': '', 'entropy': ' of entropy', 'kl': ' of symmetric KL'}
 
