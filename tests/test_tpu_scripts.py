@@ -616,7 +616,7 @@ MODEL = ['--config=configs/language_model.py:smoke', f'--config.text.path={TEXT}
          '--config.evaluate.num_segments=8', '--config.train.save_every_steps=1']
 ENSEMBLE = ['--config=configs/linear_attention.py:smoke', '--config.num_seeds=3',
             '--config.train.seeds_at_once=3', "--config.tasks=('mean','length')",
-            '--config.train_lengths=(5,)', '--config.train.num_steps=40',
+            '--config.train_lengths=(5,)', '--config.train.num_steps=20',
             '--config.train.steps_per_call=1', '--config.train.save_every_seconds=0']
 
 
