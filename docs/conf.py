@@ -29,7 +29,7 @@ os.environ['PYTHONPATH'] = f'{ROOT}{os.pathsep}{os.environ.get("PYTHONPATH", "")
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 project = 'vvlen'
-author = 'The vvlen maintainers'
+author = 'The vvlen authors'
 copyright = author
 release = re.search("__version__ = '(.*)'", (ROOT / 'vvlen/__init__.py').read_text())[1]
 

@@ -87,6 +87,14 @@ def test_a_dead_link_or_anchor_is_found(tmp_path):
   assert _dead(page) == ['#one', 'no.md#', f'{ROOT}/vvlen/models/norm.py#standardise']
 
 
+def test_the_authors_have_one_name():
+  authors = {'CITATION.cff': '\nauthors:\n  - name: "The vvlen authors"\n',
+             'docs/conf.py': "\nauthor = 'The vvlen authors'\n",
+             'LICENSE': 'Copyright 2026 The vvlen authors\n'}
+  for name, line in authors.items():
+    assert line in (ROOT / name).read_text(), name
+
+
 def test_each_equation_names_what_computes_it():
   text = (DOCS / 'equations.md').read_text()
   named = re.findall(r'\.\./(vvlen/[\w/]+\.py)#(\w+)', text)
