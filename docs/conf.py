@@ -17,6 +17,7 @@ import textwrap
 
 from docutils import nodes
 from flax import linen
+from latex2mathml.converter import convert
 
 DOCS = pathlib.Path(__file__).parent
 ROOT = DOCS.parent
@@ -28,7 +29,7 @@ os.environ['PYTHONPATH'] = f'{ROOT}{os.pathsep}{os.environ.get("PYTHONPATH", "")
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 project = 'vvlen'
-author = 'The vvlen maintainers'
+author = 'The vvlen authors'
 copyright = author
 release = re.search("__version__ = '(.*)'", (ROOT / 'vvlen/__init__.py').read_text())[1]
 
@@ -36,7 +37,6 @@ extensions = [
     'myst_nb',
     'sphinx.ext.autodoc',
     'sphinx.ext.autosummary',
-    'sphinx.ext.mathjax',
     'sphinx.ext.napoleon',
     'sphinx.ext.viewcode',
 ]
@@ -52,6 +52,7 @@ html_theme_options = {
     'home_page_in_toc': True,
     'navbar_persistent': [],  # the side bar has a search field
 }
+html_math_renderer = 'mathml'
 html_copy_source = False
 html_show_sourcelink = False
 
@@ -153,6 +154,25 @@ def _short_signature(app, what, name, obj, options, signature, returned):
   return None
 
 
+def _mathml(tex, display):
+  """Returns an equation as MathML, which browsers show without a network."""
+  # Browsers align cells by their style alone.
+  return re.sub(r'columnalign="(\w+)"', r'style="text-align: \1"',
+                convert(tex, display=display))
+
+
+def _show_inline_math(page, node):
+  """Writes an equation within a line."""
+  page.body.append(_mathml(node.astext(), 'inline'))
+  raise nodes.SkipNode
+
+
+def _show_math(page, node):
+  """Writes an equation on its own lines."""
+  page.body.append(f'<p>{_mathml(node.astext(), "block")}</p>')
+  raise nodes.SkipNode
+
+
 def _language(path):
   """Returns the language in which a file is shown; None for figures and data."""
   languages = {'.py': 'python', '.sh': 'bash', '.sbatch': 'bash', '.yaml': 'yaml',
@@ -182,6 +202,8 @@ def setup(app):
   shutil.copytree(RESULTS, copies, ignore=lambda folder, names: [
       name for name in names if pathlib.Path(name).suffix not in ('', '.md', '.png')])
   shutil.copy(ROOT / 'README.md', README)
+  app.add_html_math_renderer(
+      'mathml', (_show_inline_math, None), (_show_math, None))
   app.connect('autodoc-process-docstring', _keep_indented_blocks, priority=400)
   app.connect('autodoc-process-signature', _short_signature)
   app.connect('source-read', _make_links_of_the_book)

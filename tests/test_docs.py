@@ -87,6 +87,14 @@ def test_a_dead_link_or_anchor_is_found(tmp_path):
   assert _dead(page) == ['#one', 'no.md#', f'{ROOT}/vvlen/models/norm.py#standardise']
 
 
+def test_the_authors_have_one_name():
+  authors = {'CITATION.cff': '\nauthors:\n  - name: "The vvlen authors"\n',
+             'docs/conf.py': "\nauthor = 'The vvlen authors'\n",
+             'LICENSE': 'Copyright 2026 The vvlen authors\n'}
+  for name, line in authors.items():
+    assert line in (ROOT / name).read_text(), name
+
+
 def test_each_equation_names_what_computes_it():
   text = (DOCS / 'equations.md').read_text()
   named = re.findall(r'\.\./(vvlen/[\w/]+\.py)#(\w+)', text)
@@ -437,7 +445,7 @@ def _dead_in_book(folder):
 @pytest.fixture(scope='module')
 def book(tmp_path_factory):
   """The built book; its tour has been run."""
-  for module in ('sphinx', 'myst_nb', 'sphinx_book_theme'):
+  for module in ('latex2mathml', 'myst_nb', 'sphinx', 'sphinx_book_theme'):
     pytest.importorskip(module, reason=f"needs {module}: pip install '.[docs]'")
   folder = tmp_path_factory.mktemp('book')
   done = subprocess.run(
@@ -453,6 +461,16 @@ def test_the_book_has_no_dead_links(book):
   assert _dead_in_book(book) == []
   source = (book / '_modules/vvlen/objectives/misalignment.html').read_text()
   assert 'id="misalignment_loss"' in source
+
+
+@pytest.mark.slow
+def test_equations_need_no_network(book):
+  page = (book / 'equations.html').read_text()
+  assert page.count('<math ') > 60
+  assert not re.search('<script[^>]*mathjax', page, re.I)
+  # TeX that the converter does not know is left as it is.
+  for equation in re.findall('<math .*?</math>', page, re.S):
+    assert '\\' not in equation and '<mi>&' not in equation.replace('&#', '')
 
 
 @pytest.mark.slow

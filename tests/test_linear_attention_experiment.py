@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from configs import linear_attention as config_file
+from experiments.linear_attention import figures, tables
 from experiments.linear_attention import run as experiment
-from experiments.linear_attention import tables
 from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen import sharding
 from vvlen.models import linear_attention as model_file
 from vvlen.reporting import results
+from vvlen.reporting.results import Row
 from vvlen.theory import linear_attention as theory
 from vvlen.training import ensemble
 
@@ -209,6 +210,17 @@ def test_a_run_writes_its_numbers_tables_and_figure(whole):
           'config.json', 'metrics.jsonl'} <= made
   assert json.loads((workdir / 'config.json').read_text())['sessions'][-1]['finished']
   check_board(workdir)
+
+
+def test_the_title_says_for_which_tasks_there_is_no_error():
+  indices = {task: results.index(
+      Row(task, 'exact', 0, n, 'loss', loss) for n in (1, 2))
+      for task, loss in (('mean', 0.0), ('length', 0.1), ('sum', 1e-3))}
+  title = lambda *tasks: figures._headline({task: indices[task] for task in tasks})
+  assert title('mean', 'length', 'sum') == (
+      'Exact at all lengths for the mean, not for the number and sum of bits')
+  assert title('mean') == 'Exact at all lengths for the mean of bits'
+  assert title('sum') == 'Not exact for the sum of bits'
 
 
 def test_the_report_says_what_it_shows(whole):

@@ -18,6 +18,7 @@ from experiments.length_generalization.setting import Setting
 from experiments.mechanism import figures as mechanism_figure
 from experiments.mechanism import report as mechanism
 from experiments.mechanism import run as experiment
+from experiments.mechanism.answer import headline
 from tests.conftest import lose_rows, ROOT, shown
 from vvlen.evaluation.retriever import intervention, lengths, reader
 from vvlen.evaluation.retriever.moments import Moments
@@ -375,6 +376,19 @@ def test_models_whose_configuration_cannot_run_are_named(tmp_path, change, words
   config.trained = str(tmp_path)
   with pytest.raises(ValueError, match=f'{tmp_path}/config.json: config.*{words}'):
     experiment._read_trained(config)
+
+
+def test_the_title_says_what_comes_back_without_the_target():
+  record = lambda arm, name, percent: {
+      'arm': arm, 'intervention': mechanism_figure.INTERVENTIONS[name][0],
+      'restored_percent': percent}
+  records = [record('LN', 'rescaled', 3.0), record('LN', 'standardized', 12.4),
+             record('LN', 'covariance', float('nan')), record('LN', 'one_hot', 99.0),
+             record('LN', 'shifted', 80.0), record('Baseline', 'recentred', 40.0)]
+  learned = {'LN': 99.0, 'Baseline': 50.0}
+  assert headline(records, learned) == (
+      'At most 12 % of the lost accuracy comes back without knowing the target')
+  assert 'comes back' not in headline(records, dict.fromkeys(learned, 50.0))
 
 
 _ARMS = "--config.arms=('none','layer_norm')"

@@ -458,6 +458,16 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
   assert labels == ['b', 'a', 'c']
 
 
+def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
+  names = [*sensitivity_figures.TITLES]
+  title = lambda *ranks: sensitivity_figures._headline(
+      dict(zip(names, ranks, strict=True)))
+  assert title(0.74, 0.49, -0.5) == ("Over settings, LN's gain goes with "
+                                     'weight of the target (0.74), distance (−0.50)')
+  assert title(0.1, np.nan, 0.2).endswith('goes with none of these')
+  assert title(np.nan, np.nan, np.nan).endswith('?')
+
+
 def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
   rows = []
   for seed, gain in enumerate((0.05, 0.01, 0.08, 0.02, 0.07, 0.03)):

@@ -32,8 +32,8 @@ def losses(n: int, indices: Mapping[str, Index]) -> Figure:
   rows = -(-count // 2)
   seeds = max(len(plots.values(x, 'trained', 'loss')[1]) for x in indices.values())
   figure = plots.new(
-      1.2 + 1.9 * rows, 'Error of linear attention on bits beyond its training lengths'
-      f'\ntrained on 1 to n = {n} bits',
+      1.2 + 1.9 * rows,
+      f'{_headline(indices)}\nlinear attention, trained on 1 to n = {n} bits',
       'Mean squared error of linear attention by length, a panel for each task: the '
       "least possible one, that of the paper's single number Γ, and circles for "
       f'{seeds} seeds that were trained'
@@ -57,6 +57,19 @@ def losses(n: int, indices: Mapping[str, Index]) -> Figure:
     drawn['sum'].sharey(drawn['length'])
   plots.legend(figure, list(panels[:count]), 3)
   return figure
+
+
+def _headline(indices: Mapping[str, Index]) -> str:
+  """Says for which tasks the optimum has no error at any length, and for which some."""
+  words = {'length': 'number'}
+  exact, inexact = ([
+      words.get(task, task) for task, index in indices.items()
+      if (plots.values(index, 'exact', 'loss')[1].max() < _ZERO) == is_exact
+  ] for is_exact in (True, False))
+  parts = [f'exact at all lengths for the {" and ".join(exact)}'] * bool(exact)
+  parts += [f'not for the {" and ".join(inexact)}' if exact else
+            f'not exact for the {" and ".join(inexact)}'] * bool(inexact)
+  return f'{", ".join(parts)} of bits'.capitalize()
 
 
 def _panel(axes: Axes, index: Index) -> list[int]:

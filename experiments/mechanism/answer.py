@@ -13,6 +13,26 @@ _TOLD = [INTERVENTIONS[name][0] for name in ('reweighted', 'one_hot')]
 _IMPOSED = [label for label, _, _ in IMPOSED.values()]
 
 
+def headline(records: Sequence[Record], shortest: dict[str, float]) -> str:
+  """Says how much is restored at most by changes that do not know the target.
+
+  Args:
+    records: of the table `mechanism`.
+    shortest: {arm: accuracy in % at the shortest length}; only arms that learned count.
+
+  Returns:
+    The title of the figure.
+  """
+  restored = [r['restored_percent'] for r in records
+              if shortest[r['arm']] >= 100 * LEARNED
+              and r['intervention'] not in (*_TOLD, *_IMPOSED)
+              and math.isfinite(r['restored_percent'])]
+  if not restored:
+    return 'Accuracy if the attention output is changed'
+  return (f'At most {number(max(restored), ".0f")} % of the lost accuracy comes back '
+          'without knowing the target')
+
+
 def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
   """Says, for each arm, which change of the attention output restores most accuracy.
 

@@ -42,12 +42,16 @@ _GROUPS = {
 }
 
 
-def figure(index: Index, setting: Setting) -> Figure:
+def figure(
+    index: Index, setting: Setting,
+    headline: str = 'Accuracy if the attention output is changed',
+) -> Figure:
   """Draws accuracy by length under each intervention, and variance of the output.
 
   Args:
     index: from `vvlen.reporting.results.index`.
     setting: the task and the training.
+    headline: what the figure shows, its title.
   """
   arms = arms_of(index)
   # Older results have no linear readers.
@@ -55,8 +59,7 @@ def figure(index: Index, setting: Setting) -> Figure:
             if any(key[0].partition('+')[2] in group for key in index)}
   seeds = plots.over_seeds(plots.seeds_of(index, 'accuracy'))
   drawn = plots.new(
-      2.3 + 1.85 * len(groups), f'Accuracy if the attention output is changed\n'
-      f'{setting.title}',
+      2.3 + 1.85 * len(groups), f'{headline}\n{setting.title}',
       'Accuracy by number of items N of trained models whose attention output is '
       'changed, a row for each kind of change and a column for each arm, and variance '
       f'of the output relative to the shortest N (last row): {seeds}; training lengths '

@@ -6,7 +6,7 @@ from etils import epath
 import numpy as np
 
 from experiments.length_generalization.setting import read_setting
-from experiments.mechanism.answer import answer
+from experiments.mechanism.answer import answer, headline
 from experiments.mechanism.figures import arms_of, figure, INTERVENTIONS
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.endpoints import change, change_at_equal, compare, CONTROL, LEARNED
@@ -53,16 +53,15 @@ def write(workdir: epath.PathLike) -> Report:
   tables = [made]
   if CONTROL in arms_of(index) and len(arms_of(index)) > 1:
     tables.append(gain_table(index, trained_up_to))
-  with plots.style():
-    paths = plots.save(
-        folder / 'figures', {made.name: figure(index, setting)}
-    )
-  tables.append(length_table(index, trained_up_to))
-  write_tables(folder, tables)
   shortest = {}
   for arm in arms_of(index):
     _, values = plots.values(index, arm, 'accuracy')
     shortest[ARMS[arm][0]] = float(100 * np.nanmean(values[:, 0]))
+  with plots.style():
+    paths = plots.save(folder / 'figures', {
+        made.name: figure(index, setting, headline(made.records, shortest))})
+  tables.append(length_table(index, trained_up_to))
+  write_tables(folder, tables)
   return Report(
       'Why does accuracy fall with length: vanishing variance, or dispersed attention?',
       answer(made.records, shortest), tables, paths, len(tables) - 1)

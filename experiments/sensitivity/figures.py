@@ -21,6 +21,8 @@ TITLES = dict(zip(MECHANISM, (
     'weight of the target', 'norm of the\nattention output',
     'distance of the\nnormalized output\nfrom training',
 ), strict=True))
+_SHORT = ('weight of the target', 'norm', 'distance')
+_STRONG = 0.5  # a rank correlation
 _LINES: Any = ('-', '--', ':', '-.')
 _LOOK: Any = {
     'color': ARMS[TREATED][1], 'marker': ARMS[TREATED][2], 'linestyle': '',
@@ -205,21 +207,25 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   task = _task(settings, 'base')
   same = [cell for cell in family if _task(settings, cell.name) == task]
   drawn = plots.new(
-      3.2 + 0.17 * len(family), 'Does the gain of LN go with what LN changes?'
-      + f'\n{task}: {len(same)} settings above, their seeds below' * bool(task),
+      3.2 + 0.17 * len(family), '',
       'Gain of LN in accuracy beyond the training lengths against what LN changes in '
       f'weight of the target, norm of the output and its distance from training: above '
       f'a point for each setting{" of " * bool(task)}{task}, filled where p Holm is '
       'below .05; below, for each setting, with its gain in points, the rank '
       'correlation of both over its seeds, with 95 % intervals; settings share their '
-      'seeds, so this describes and tests nothing.')
+      'seeds, so this describes and tests nothing. The title names correlations over '
+      f'settings of {_STRONG} or more, of either sign.')
+  ranks = {}
   panels = drawn.subplots(2, len(TITLES), sharey='row',
                           height_ratios=[1.6, 0.5 + 0.17 * len(family)])
   for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
-    rank = _over_cells(above, same, metric)
+    ranks[metric] = rank = _over_cells(above, same, metric)
     _over_seeds(below, family, metric)
     above.set_title(title + f'\ncorrelation {number(rank, ".2f")}'
                     * bool(np.isfinite(rank)))
+  drawn.suptitle(
+      _headline(ranks)
+      + f'\n{task}: {len(same)} settings above, their seeds below' * bool(task))
   task_of = lambda name: _task(settings, name)
   names = [
       (f'{task_of(cell.name)}, ' if task_of(cell.name) != task else '')
@@ -229,6 +235,16 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
   panels[0, 0].set_ylabel('gain of LN (points)')
   return drawn
+
+
+def _headline(ranks: Mapping[str, float]) -> str:
+  """Says with which changes the gain goes over settings."""
+  if not any(map(np.isfinite, ranks.values())):
+    return 'Does the gain of LN go with what LN changes?'
+  strong = [f'{name} ({number(rank, ".2f")})'
+            for name, rank in zip(_SHORT, ranks.values(), strict=True)
+            if abs(rank) >= _STRONG]
+  return f"Over settings, LN's gain goes with {', '.join(strong) or 'none of these'}"
 
 
 def _over_cells(axes: Axes, cells: Sequence[Cell], metric: str) -> float:
