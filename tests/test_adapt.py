@@ -3,6 +3,8 @@
 import functools
 import json
 import math
+import subprocess
+import sys
 
 import chex
 from etils import epath
@@ -18,6 +20,7 @@ from experiments.harness.progress import Progress
 from experiments.language_model import sharded, training
 from experiments.language_model.report import Arm, Family, Run
 from tests.cells import cells, text
+from tests.conftest import check_board, lose_rows, ROOT
 from tests.llamas import llama, save_llama, variables_of
 from vvlen.evaluation.perplexity import sliding_sums
 from vvlen.models.kernels.shifted import Shifted
@@ -97,7 +100,7 @@ def test_recipes_are_those_of_the_papers(name):
 
 
 @pytest.mark.parametrize(('fields', 'message'), [
-    ({'positions.factor': 0.5}, 'config.positions.factor must be at least 1: 0.5'),
+    ({'positions.factor': 0.5}, 'config.positions.factor must be .* at least 1: 0.5'),
     ({'checkpoint': ''}, 'config.checkpoint is missing'),
     ({'positions.groups': 3}, 'config.positions.groups must divide half of'),
     ({'adapters.quantized': 'nf4'}, 'config.adapters.quantized needs adapters'),
@@ -402,15 +405,17 @@ def test_the_answer_is_of_the_term_and_names_no_verdict_without_one(index):
       'No verdict on the misalignment term')
 
 
-def test_the_command_runs_resumes_and_adds_seeds(
-    run_here, checkpoint, text_file, tmp_path):
-  command = ('--config=configs/adapt.py:pi_smoke', f'--workdir={tmp_path}/run',
-             f'--config.checkpoint={checkpoint}', f'--config.text.path={text_file}')
-  done = run_here('adapt', *command)
+def _command(checkpoint, text_file, tmp_path, *flags):
+  return ('--config=configs/adapt.py:pi_smoke', f'--workdir={tmp_path}/run',
+          f'--config.checkpoint={checkpoint}', f'--config.text.path={text_file}',
+          *flags)
+
+
+def test_the_command_runs(run_here, checkpoint, text_file, tmp_path):
+  done = run_here('adapt', *_command(checkpoint, text_file, tmp_path))
   assert done.returncode == 0, done.stderr
   assert '3 of 3 training runs to do' in done.stdout
   folder = tmp_path / 'run'
-  first = (folder / 'results.csv').read_text()
   rows = results.read_run(folder, report.EXPERIMENT, ('none', 'pi', 'pi_alpha_0_1'))
   metrics = {row.metric for row in rows}
   assert {'nll', 'sliding', 'sce', 'excess', 'training_loss'} <= metrics
@@ -418,23 +423,41 @@ def test_the_command_runs_resumes_and_adds_seeds(
   for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'term'):
     assert (folder / f'tables/{name}.md').exists()
   assert (folder / 'figures/methods.png').exists() and (folder / 'index.html').exists()
-  unigram = json.loads((folder / 'config.json').read_text())
-  unigram = unigram['config']['inputs']['unigram_nats']
-  assert 1 < unigram < math.log(256)
-  done = run_here('adapt', *command, '--config.num_seeds=2')
-  assert '3 of 6 training runs to do' in done.stdout
-  kept = (folder / 'results.csv').read_text().splitlines()
-  assert {*first.splitlines()} < {*kept}
+  inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
+  assert 1 < inputs['unigram_nats'] < math.log(256) and inputs['original_length'] == 8
+  check_board(folder)
 
 
-def test_bad_input_is_one_line(run_here, checkpoint, tmp_path):
-  command = ('adapt', '--config=configs/adapt.py:pi_smoke', f'--workdir={tmp_path}/run')
-  for flags, message in (
-      ((), 'config.checkpoint is missing'),
-      ((f'--config.checkpoint={tmp_path}/nothing',), 'nothing'),
-      ((f'--config.checkpoint={checkpoint}', '--config.positions.factor=0.5'),
-       'config.positions.factor must be at least 1: 0.5')):
-    done = run_here(*command, *flags)
-    assert done.returncode == 2 and message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert not (tmp_path / 'run').exists()
+@pytest.mark.slow
+def test_a_run_that_lost_rows_measures_them_again_and_adds_seeds(
+    checkpoint, text_file, tmp_path, fast_compilation):
+
+  def run(*flags):
+    command = _command(checkpoint, text_file, tmp_path, *flags)
+    done = subprocess.run(
+        [sys.executable, '-m', 'experiments.adapt', *command], cwd=ROOT, text=True,
+        capture_output=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, (tmp_path / 'run/results.csv').read_text()
+
+  _, whole = run()
+  lose_rows(tmp_path / 'run')
+  said, again = run()
+  assert '2 of 3 training runs to do' in said and again == whole
+  said, more = run('--config.num_seeds=2')
+  assert '3 of 6 training runs to do' in said
+  assert {*whole.splitlines()} < {*more.splitlines()}
+
+
+@pytest.mark.parametrize(('flags', 'message'), [
+    ((), 'config.checkpoint is missing'),
+    (('--config.checkpoint=nothing',), 'nothing is not a checkpoint'),
+    (('--config.checkpoint=nothing', '--config.positions.factor=0.5'),
+     'config.positions.factor must be a finite number of at least 1: 0.5'),
+])
+def test_bad_input_is_one_line(run_here, tmp_path, flags, message):
+  done = run_here('adapt', '--config=configs/adapt.py:pi_smoke',
+                  f'--workdir={tmp_path}/run', *flags)
+  assert done.returncode == 2 and message in done.stderr
+  assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+  assert not (tmp_path / 'run').exists()
