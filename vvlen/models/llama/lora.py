@@ -177,8 +177,11 @@ def add_adapters(
       make = functools.partial(_draw, path, x.shape)
       found[path] = jax.jit(make, out_shardings=place)(key)
     elif is_quantized(x):
-      found[path] = x.replace(array=_quantized(x.how, is_stacked(path), place)(
-          base[path]))
+      how = x.how
+      quantize = _quantizer(
+          how.qtype, tuple(how.channelwise_axes), tuple(how.tiled_axes.items()),
+          is_stacked(path), None if place is None else place.array)
+      found[path] = x.replace(array=quantize(base[path]))
     else:
       found[path] = base[path] if place is None else jax.device_put(base[path], place)
   return unflatten_dict(found, sep='/')
@@ -270,19 +273,13 @@ def _draw(path, shape, key):
   return one(int(layer.removeprefix('layer_')))
 
 
-def _quantized(how, stacked, place):
-  """Returns the function that quantizes a kernel, with its layers' axis if stacked."""
-  channels = [axis + stacked for axis in how.channelwise_axes]
-  tiles = [(axis + stacked, size) for axis, size in how.tiled_axes.items()]
-  return _quantizer(how.qtype, (*(0,) * stacked, *channels), tuple(tiles),
-                    None if place is None else place.array)
-
-
 @functools.cache  # compiles once for all kernels of a shape
-def _quantizer(qtype, channels, tiles, place):
+def _quantizer(qtype, channels, tiles, stacked, place):
+  """Returns the function that quantizes a kernel, one layer at a time if stacked."""
   quantize = functools.partial(
       _qwix().quantize, qtype=qtype, channelwise_axes=channels, tiled_axes=dict(tiles))
-  return jax.jit(quantize, out_shardings=place)
+  each = functools.partial(jax.lax.map, quantize) if stacked else quantize
+  return jax.jit(each, out_shardings=place)
 
 
 def _sizes(model):
