@@ -273,6 +273,9 @@ _RETRIEVAL = 'experiments.length_generalization --config=configs/retrieval.py'
 _MECHANISM = 'experiments.mechanism --config=configs/mechanism.py'
 _EVERY_ROW = 'test_accelerator.py::test_every_row_runs'
 RUN_BY = {
+    'experiments.adapt --config=configs/adapt.py '
+    '--config.checkpoint=runs/language_model/models/alpha_0/seed_0':
+        'test_adapt.py::test_the_command_runs',
     'experiments.report':
         'test_recency_bias.py::test_the_report_is_remade_from_the_folder',
     'experiments.benchmarks.chunked_loss': _EVERY_ROW,
