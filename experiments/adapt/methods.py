@@ -73,7 +73,7 @@ def make(name: str, model: Llama, config: Any) -> Method:
     rope = rotary.extended(model.rope, _ROPE[name], fields.factor, original)
     found = Method(model.clone(rope=rope), model.clone(rope=rope), plain, plain)
   if name == 'clex':
-    law = rope.stretched._replace(largest=fields.largest)
+    law = clex.Clex(original, fields.largest)
     with_law = lambda **changes: model.clone(
         rope=rope._replace(stretched=law._replace(**changes)))
 
