@@ -345,7 +345,7 @@ def test_every_cell_of_methods(index):
             **{f'nll_{n}': [step + seed / 10 + n / 7 + place] for n in (8, 16, 32)}}
            for place, name in enumerate(('none', 'yarn')) for step in (0, 4)
            for seed in range(3)]
-  found = cells(tables.methods(FAMILIES, RUN, index, lines, 8))
+  found = cells(tables.methods(FAMILIES, ARMS['none'], RUN, index, lines, 8))
   test = _compare(index, 'yarn', 'none')
   expected = []
   for place, (name, words) in enumerate(

@@ -12,17 +12,18 @@ from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
 
-def methods(families: Sequence[Any], run: Any, index: Index) -> Figure:
+def methods(
+    families: Sequence[Any], base: Any, run: Any, index: Index
+) -> Figure:
   """Draws perplexity by length of each method, and its distance to fine-tuning alone.
 
   Args:
     families: `language_model.report.Family`, those with results.
+    base: the arm of fine-tuning alone, None if it has no results.
     run: its `Run`.
     index: of its rows.
   """
   seeds = max(len(index[f.control.name, 'nll', run.length]) for f in families)
-  base = next((f.control for f in families if f.title.startswith('fine-tuning alone')),
-              None)
   title = _message(families, base, run, index)
   figure = plots.new(
       2.8, f'{title}\n{run.words}, L = {run.length} tokens',

@@ -51,14 +51,16 @@ def write(workdir: epath.PathLike) -> Report:
   index = results.index(results.read_run(folder, EXPERIMENT, run.arms))
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
   present = [part for family in found if (part := _present(family, have))]
+  alone = {name for name, arm in config['arms'].items() if arm['method'] == 'none'}
+  base = next((f.control for f in present if f.control.name in alone), None)
   evaluations = list(read_curves(folder / 'evaluations.jsonl'))
-  made = [tables.methods(present, run, index, evaluations, original)]
+  made = [tables.methods(present, base, run, index, evaluations, original)]
   made += [tables.term(present, run, index)] * any(f.others for f in present)
   made += [make(family, run, index) for family in present if family.others
            for make in (by_term.by_arm, by_term.by_length)]
   made.append(tables.sliding(present, run, index, original))
   with plots.style():
-    drawn = {'methods': figures.methods(present, run, index)}
+    drawn = {'methods': figures.methods(present, base, run, index)}
     drawn |= {family.name: of_arms.by_length(family, run, index)
               for family in present if family.others}
     paths = plots.save(folder / 'figures', drawn)

@@ -25,20 +25,21 @@ from vvlen.statistics import detectable, holm, mean_interval
 
 
 def methods(
-    families: Sequence[Any], run: Any, index: Index,
+    families: Sequence[Any], base: Any, run: Any, index: Index,
     evaluations: Sequence[Mapping[str, Any]], original: int,
 ) -> Table:
   """Makes the table of methods without the term: perplexity before and after.
 
   Args:
     families: those with results.
+    base: the arm of fine-tuning alone, None if it has no results.
     run: the run.
     index: of its rows.
     evaluations: lines of evaluations.jsonl; those of step 0 are before training.
     original: tokens of the checkpoint's own length.
   """
   lengths = sorted({original, *(m * run.length for m in run.multiples)})
-  at, base = endpoint(run), _base(families)
+  at = endpoint(run)
   records = []
   for family in families:
     name = family.control.name
@@ -157,12 +158,6 @@ def sliding(families: Sequence[Any], run: Any, index: Index, original: int) -> T
   note = (f'{_seeds(families, run, index)}. Perplexity in sliding windows, half a '
           f'window apart, over segments of {times(longest)}; no BOS.')
   return Table('sliding', 'Perplexity in sliding windows', columns, records, note)
-
-
-def _base(families: Sequence[Any]) -> Any:
-  """Returns the control of fine-tuning alone, None if there is none."""
-  found = [f.control for f in families if f.title.startswith('fine-tuning alone')]
-  return found[0] if found else None
 
 
 def _before(
