@@ -163,7 +163,7 @@ def test_a_model_in_another_dtype_is_the_same_model(tmp_path):
 def test_what_is_missing_is_named(tmp_path):
   model = llama()
   base = variables_of(model)['params']
-  with pytest.raises(FileNotFoundError, match='has no adapter_config.json'):
+  with pytest.raises(FileNotFoundError, match=r'has no adapter_config\.json'):
     load_adapters(tmp_path, model, base)
   lora = Lora(3, 6.0, also=('mlp_norm', 'gate'))
   params = add_adapters(model, lora, base, KEY)
