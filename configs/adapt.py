@@ -108,6 +108,8 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.train.update(max_length=256, num_steps=60)
     config.optimizer.learning_rate = 5e-4
     config.evaluate.update(every_steps=30)
+    if name in _ADAPTERS:
+      config.adapters.rank = 8  # less than the widths of a small model
   elif size == 'smoke':
     config.num_seeds = 1
     config.train.update(max_length=16, batch_size=4, num_steps=4, steps_per_call=2,
