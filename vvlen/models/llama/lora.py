@@ -152,9 +152,10 @@ def add_adapters(
     lora: the adapters.
     params: of the model, as initialized or loaded.
     key: for A.
-    shardings: as in `load_checkpoint`, of the parameters with adapters, for example
+    shardings: a pytree of jax.sharding.Sharding with the structure of the result, or a
+      function that maps the result, as jax.ShapeDtypeStructs, to it, for example
       functools.partial(vvlen.sharding.mesh.shardings, mesh=mesh); None: where XLA puts
-      them.
+      the arrays.
 
   Raises:
     ValueError: as `with_adapters`, or if the parameters are not of the model.
@@ -170,13 +171,12 @@ def add_adapters(
   if odd := expected.items() ^ {path: x.shape for path, x in base.items()}.items():
     path, shape = min(odd)
     raise ValueError(f'the parameters are not of the model: {path} {shape}')
-  found = {}
-  for path, x in wanted.items():
-    place = where.get(path)
-    if is_adapter(path):
-      make = functools.partial(_draw, path, x.shape)
-      found[path] = jax.jit(make, out_shardings=place)(key)
-    elif is_quantized(x):
+  shapes = {path: x.shape for path, x in wanted.items() if is_adapter(path)}
+  draw = lambda key: {path: _draw(path, shape, key) for path, shape in shapes.items()}
+  found = jax.jit(draw, out_shardings={path: where.get(path) for path in shapes})(key)
+  for path in base:
+    x, place = wanted[path], where.get(path)
+    if is_quantized(x):
       how = x.how
       quantize = _quantizer(
           how.qtype, tuple(how.channelwise_axes), tuple(how.tiled_axes.items()),
