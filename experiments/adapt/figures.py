@@ -13,7 +13,7 @@ from vvlen.reporting.results import Index
 
 
 def methods(
-    families: Sequence[Any], base: Any, run: Any, index: Index
+    families: Sequence[Any], base: Any, run: Any, index: Index, original: int
 ) -> Figure:
   """Draws perplexity by length of each method, and its distance to fine-tuning alone.
 
@@ -22,6 +22,7 @@ def methods(
     base: the arm of fine-tuning alone, None if it has no results.
     run: its `Run`.
     index: of its rows.
+    original: tokens of the checkpoint's own length.
   """
   seeds = max(len(index[f.control.name, 'nll', run.length]) for f in families)
   title = _message(families, base, run, index)
@@ -43,12 +44,12 @@ def methods(
     if len(difference):
       plots.draw(change, lengths, difference, *look, family.title)
   change.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
-  ticks = {m * run.length: times(m) for m in run.multiples}
+  ticks = {original: str(original)} | {m * run.length: times(m) for m in run.multiples}
   for axes in (plain, change):
     axes.set_xscale('log', base=2)
     axes.set_xticks([*ticks], [*ticks.values()])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel('length of context')
+    axes.set_xlabel('length of context, tokens')
   plain.set(title='perplexity')
   change.set(title='log perplexity, nats,\nminus that of fine-tuning alone')
   plots.legend(figure, [plain], 2)

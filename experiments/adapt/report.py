@@ -60,7 +60,7 @@ def write(workdir: epath.PathLike) -> Report:
            for make in (by_term.by_arm, by_term.by_length)]
   made.append(tables.sliding(present, run, index, original))
   with plots.style():
-    drawn = {'methods': figures.methods(present, base, run, index)}
+    drawn = {'methods': figures.methods(present, base, run, index, original)}
     drawn |= {family.name: of_arms.by_length(family, run, index)
               for family in present if family.others}
     paths = plots.save(folder / 'figures', drawn)
