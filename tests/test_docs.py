@@ -328,6 +328,7 @@ RUN_BY = {
 }
 NOT_RUN = {
     'experiments.benchmarks.accelerator --minutes=25': 'needs a GPU or TPU',
+    'experiments.benchmarks.lora_step': 'takes a minute at its smallest',
     'experiments.benchmarks.counting_training': 'takes a minute at its smallest',
     'experiments.benchmarks.retrieval_evaluation': 'takes a minute at its smallest',
     'experiments.benchmarks.llama_generation': 'needs transformers',

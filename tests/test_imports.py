@@ -26,6 +26,7 @@ ROOMS: dict[str, set[str]] = {
 }
 # A study may import the harness; these are built on another study.
 BUILT_ON = {
+    'adapt': {'language_model'},
     'sensitivity': {'length_generalization'},
     'mechanism': {'length_generalization'},
     'vanishing_variance': {'length_generalization', 'mechanism'},

@@ -153,6 +153,10 @@ def test_a_checkpoint_is_read_and_written_to_shards(tmp_path, axes):
   save_checkpoint(tmp_path / 'two', looped, loaded)
   for name in ('model.safetensors', 'config.json'):
     assert (tmp_path / 'two' / name).read_bytes() == (folder / name).read_bytes()
+  with jax.set_mesh(mesh):
+    again = load_checkpoint(
+        folder, functools.partial(partition.shardings, mesh=mesh), scan_layers=True)
+  chex.assert_trees_all_equal(again[1], loaded)
   one = load_checkpoint(folder, scan_layers=True)[1]
   chex.assert_trees_all_equal(one['params'], expected)
 

@@ -32,19 +32,24 @@ def answer(
   losses = {f.title: _mean(index, f.control.name, run.length) for f in families}
   said = 'Perplexity at the training length, {} tokens: {}'.format(
       run.length, ', '.join(f'{math.exp(x):.3g} ({t})' for t, x in losses.items()))
-  if min(losses.values()) > LEARNED * unigram:
+  weak = [title for title, x in losses.items() if not x < LEARNED * unigram]
+  if len(weak) == len(losses):
     return ['No verdict: the models predict little more than how often tokens occur.',
             f'{said}; that of frequencies alone is {math.exp(unigram):.3g}.']
-  found = _of_term(families, index, at, place)
+  found = _of_term(families, index, at, place, weak)
   after = ', '.join(f'{math.exp(_mean(index, f.control.name, at)):.3g} ({f.title})'
                     for f in families)
+  if weak:
+    found.append(f'No verdict on {", ".join(weak)}: it predicts little more than how '
+                 'often tokens occur, for which perplexity is '
+                 f'{math.exp(unigram):.3g}.')
   return [*found, f'{said}. At {place}, {at} tokens: {after}.']
 
 
 def _of_term(
-    families: Sequence[Any], index: Index, at: int, place: str
+    families: Sequence[Any], index: Index, at: int, place: str, weak: Sequence[str]
 ) -> list[str]:
-  """Says what the misalignment term changes in each method."""
+  """Says what the misalignment term changes in each method but those in `weak`."""
   tests = {f.title: compare(index, f.primary, f.control.name, at)
            for f in families if f.primary}
   known = {title: test for title, test in tests.items()
@@ -52,13 +57,18 @@ def _of_term(
   if not known:
     return ['No verdict on the misalignment term: fewer than two pairs of seeds, or no '
             'arm with α = 0.1.']
+  # Over all methods, as in table term.
   p_holm = holm([test.p for test in known.values()])
+  told = [(title, test, float(p)) for (title, test), p in zip(
+      known.items(), p_holm, strict=True) if title not in weak]
+  if not told:
+    return []
   parts = [
       f'{number(test.mean_difference, "+.4f")} nats '
-      f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(float(p))} '
-      f'({title})' for (title, test), p in zip(known.items(), p_holm, strict=True)]
-  pairs = sorted({test.num_pairs for test in known.values()})
-  none = '' if min(p_holm) < 0.05 else '; no difference was found'
+      f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(p)} ({title})'
+      for title, test, p in told]
+  pairs = sorted({test.num_pairs for _, test, _ in told})
+  none = '' if min(p for *_, p in told) < 0.05 else '; no difference was found'
   several = ', p by Holm over methods' if len(known) > 1 else ''
   return [f'The misalignment term with α = 0.1 changes log perplexity at {place}, {at} '
           f'tokens, by {"; ".join(parts)}: {" or ".join(map(str, pairs))} pairs of '

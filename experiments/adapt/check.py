@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from experiments.adapt import methods, report
 from experiments.adapt.programs import lora_of, TERMS
 from experiments.harness import fields
@@ -15,7 +18,9 @@ from experiments.harness.fields import (
     whole,
 )
 from experiments.language_model import training
+from vvlen.models.llama import abstract_params
 from vvlen.models.llama import lora as adapters
+from vvlen.models.llama.adapters import ALSO
 from vvlen.models.llama.layers import KEPT
 from vvlen.models.llama.model import check_model as check_sizes
 from vvlen.models.llama.model import Llama
@@ -40,7 +45,7 @@ _FIELDS = {
     'adapters.dropout': real(least=0, below=1),
     'adapters.targets': several(one_of(adapters.LINEAR)),
     'adapters.quantized': one_of(('', 'nf4', 'int8')),
-    'adapters.also': several(text('name'), 0),
+    'adapters.also': several(one_of(ALSO), 0),
     'text.path': text(),
     'text.tokenizer': text(),
     'text.within_documents': flag(),
@@ -133,7 +138,21 @@ def check_model(config: Any, model: Llama) -> None:
     try:
       method = methods.make(name, model, config)
       check_sizes(method.trained)
-      if lora := lora_of(config):
-        adapters.check(method.measured, lora)
+      _check_reading(method, length)
+      if lora := lora_of(config, name):
+        measured = adapters.with_adapters(method.measured, lora)
+        adapters.split(lora, abstract_params(measured))
     except ValueError as error:
       raise ValueError(f'config: method {name}: {error}') from error
+
+
+def _check_reading(method: methods.Method, length: int) -> None:
+  """Raises the errors of a step that reads windows of a length, computing nothing."""
+
+  def read(params, tokens, key):
+    places = method.draw(key, length)
+    return method.trained.apply({'params': params}, tokens, *places, method='hidden')
+
+  key = jax.eval_shape(jax.random.key, 0)
+  tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
+  jax.eval_shape(read, abstract_params(method.trained), tokens, key)

@@ -26,32 +26,37 @@ def methods(
   """
   seeds = max(len(index[f.control.name, 'nll', run.length]) for f in families)
   title = _message(families, base, run, index)
+  compared = base is not None and len(families) > 1
+  minus = (', and its logarithm minus that of fine-tuning alone, paired by seed'
+           if compared else '')
   figure = plots.new(
       2.8, f'{title}\n{run.words}, L = {run.length} tokens',
       'Perplexity in blocks after fine-tuning with each method, without the '
-      'misalignment term, and its logarithm minus that of fine-tuning alone, paired by '
-      f'seed, by length of context: {plots.over_seeds(seeds, "geometric mean")}.')
-  plain, change = figure.subplots(1, 2)
+      f'misalignment term{minus}, by length of context: '
+      f'{plots.over_seeds(seeds, "geometric mean")}.')
+  plain, *change = figure.subplots(1, 1 + compared, squeeze=False)[0]
   plots.log_axis(plain)
   for place, family in enumerate(families):
     name = family.control.name
     look = plots.LOOKS[place % len(plots.LOOKS)]
     lengths, nll = plots.values(index, name, 'nll')
     plots.draw(plain, lengths, np.exp(nll), *look, family.title)
-    if base is None or name == base.name:
-      continue
-    lengths, difference = plots.gain(index, name, base.name, 'nll')
-    if len(difference):
-      plots.draw(change, lengths, difference, *look, family.title)
-  change.axhline(0, color=plots.LOOKS[0][0], linewidth=1.0)
+    for axes in change:
+      if name == base.name:
+        axes.axhline(0, color=look[0], linewidth=1.0)
+        continue
+      lengths, difference = plots.gain(index, name, base.name, 'nll')
+      if len(difference):
+        plots.draw(axes, lengths, difference, *look, family.title)
   ticks = {original: str(original)} | {m * run.length: times(m) for m in run.multiples}
-  for axes in (plain, change):
+  for axes in (plain, *change):
     axes.set_xscale('log', base=2)
     axes.set_xticks([*ticks], [*ticks.values()])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel('length of context, tokens')
   plain.set(title='perplexity')
-  change.set(title='log perplexity, nats,\nminus that of fine-tuning alone')
+  for axes in change:
+    axes.set(title='log perplexity, nats,\nminus that of fine-tuning alone')
   plots.legend(figure, [plain], 2)
   return figure
 

@@ -51,13 +51,18 @@ class Programs:
       mesh: of all devices.
     """
     self._config, self._name, self._mesh = config, name, mesh
-    self._plain, self._lora = model, lora_of(config)
+    self._plain, self._lora = model, lora_of(config, name)
     self._method = methods.make(name, model, config)
     self._trained, self._measured = self._method.trained, self._method.measured
     if self._lora:
       self._trained = adapters.with_adapters(self._trained, self._lora, training=True)
       self._measured = adapters.with_adapters(self._measured, self._lora)
-    trained, frozen = self._split(llama.abstract_params(self._measured))
+    # What is trained is float32, also besides adapters: rounded to bfloat16, small
+    # updates would be lost.
+    self._dtype = config.train.dtype if self._lora else 'float32'
+    trained, frozen = self._split(llama.abstract_params(
+        self._measured.clone(param_dtype=jnp.dtype(self._dtype))))
+    trained = jax.eval_shape(_as_float32, trained)
     optimizers = training.make_optimizer(config, config.train.num_steps)
     shapes = TrainState(jax.ShapeDtypeStruct((), jnp.int32), trained,
                         jax.eval_shape(optimizers.init, trained))
@@ -77,13 +82,13 @@ class Programs:
 
   def start(self, key: jax.Array) -> TrainState:
     """Returns the state of a seed before the first step, on the mesh."""
-    dtype = self._config.train.dtype if self._lora else jnp.float32
     where = functools.partial(partition.shardings, mesh=self._mesh)
     params = llama.load_checkpoint(
-        self._config.checkpoint, where, dtype=dtype,
+        self._config.checkpoint, where, dtype=jnp.dtype(self._dtype),
         scan_layers=self._plain.scan_layers)[1]['params']
     key = ensemble.purpose_key(key, ensemble.INIT)
-    if law := clex_of(self._measured):
+    if self._name == 'clex':
+      law = self._method.measured.rope.stretched
       width = self._plain.head_width or self._plain.width // self._plain.num_heads
       new = clex.init_params(jax.random.fold_in(key, 0), law, width)
       params |= jax.device_put(new, sharding.whole(self._mesh))
@@ -91,6 +96,7 @@ class Programs:
       params = adapters.add_adapters(
           self._method.measured, self._lora, params, jax.random.fold_in(key, 1), where)
     trained, self.frozen = self._split(params)
+    trained = _as_float32(trained)
     zero = jax.device_put(np.zeros((), np.int32), sharding.whole(self._mesh))
     return TrainState(zero, trained, self._init_optimizer(trained))
 
@@ -120,8 +126,9 @@ class Programs:
   def save(self, folder: epath.Path, trained: Any) -> None:
     """Saves a trained model, on the first of all processes.
 
-    In hub layout, adapters merged; adapters alone beside it, in PEFT's format. A model
-    with random positions or ALiBi is not saved, as hub layout has neither.
+    In hub layout, adapters merged; adapters alone beside it, in PEFT's format, but not
+    with CLEX, whose matrices have no place there. A model with random positions or
+    ALiBi is not saved, as hub layout has neither.
     """
     if self._name in ('random', 'alibi'):
       if jax.process_index() == 0:
@@ -129,29 +136,28 @@ class Programs:
               f'{self._name}.')
       return
     params = adapters.join(trained, self.frozen)
-    if self._lora:
+    if self._lora and self._name != 'clex':
       adapter_files.save_adapters(
           folder / 'adapters', self._method.measured, self._lora, params,
           base=self._config.checkpoint)
-      params = adapters.merged(self._lora, params)
+    if self._lora:
+      params = adapters.merged(self._lora, _as_float32(params))
     training.save_model(self._config, folder, self._method.measured, params)
 
   def _split(self, params):
     return adapters.split(self._lora, params) if self._lora else (params, {})
 
 
-def lora_of(config: Any) -> Lora | None:
-  """Returns the adapters of a configuration; None if all parameters are trained."""
+def lora_of(config: Any, method: str) -> Lora | None:
+  """Returns the adapters of a method; None if all parameters are trained.
+
+  The matrices of CLEX are always trained.
+  """
   fields = config.adapters.to_dict()
   if not fields['rank']:
     return None
-  return Lora(**fields | {'quantized': fields['quantized'] or None})
-
-
-def clex_of(model: Llama) -> clex.Clex | None:
-  """Returns what a model's learned rates are, if it has them."""
-  learned = model.rope and model.rope.stretched
-  return learned if isinstance(learned, clex.Clex) else None
+  also = (*fields['also'], *('clex_up', 'clex_down') * (method == 'clex'))
+  return Lora(**fields | {'quantized': fields['quantized'] or None, 'also': also})
 
 
 def two_window_loss(
@@ -189,6 +195,10 @@ def two_window_loss(
       divergence=TERMS[arm.term], whole_overlap=arm.offsets[1] > 1 / 2)
   first, second, misalignment = terms.values()
   return value, {'cross_entropy': (first + second) / 2, 'misalignment': misalignment}
+
+
+def _as_float32(params):
+  return optimizer.cast_floating(params, jnp.float32)
 
 
 def _step(config, arm, loss, state, frozen, batch):

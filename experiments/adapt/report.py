@@ -54,13 +54,19 @@ def write(workdir: epath.PathLike) -> Report:
   alone = {name for name, arm in config['arms'].items() if arm['method'] == 'none'}
   base = next((f.control for f in present if f.control.name in alone), None)
   evaluations = list(read_curves(folder / 'evaluations.jsonl'))
-  made = [tables.methods(present, base, run, index, evaluations, original)]
-  made += [tables.term(present, run, index)] * any(f.others for f in present)
+  made = []
+  if present:
+    made.append(tables.methods(present, base, run, index, evaluations, original))
+  if any(family.primary for family in present):
+    made.append(tables.term(present, run, index))
   made += [make(family, run, index) for family in present if family.others
            for make in (by_term.by_arm, by_term.by_length)]
-  made.append(tables.sliding(present, run, index, original))
+  if present:
+    made.append(tables.sliding(present, run, index, original))
   with plots.style():
-    drawn = {'methods': figures.methods(present, base, run, index, original)}
+    drawn = {}
+    if present:
+      drawn['methods'] = figures.methods(present, base, run, index, original)
     drawn |= {family.name: of_arms.by_length(family, run, index)
               for family in present if family.others}
     paths = plots.save(folder / 'figures', drawn)
@@ -83,8 +89,9 @@ def _present(family: Family, have: Mapping[str, int]) -> Family | None:
 
 
 def methods_of(config: Any) -> list[str]:
-  """Returns the methods of the arms of a configuration, each once, in order."""
-  return list(dict.fromkeys(arm['method'] for arm in config['arms'].values()))
+  """Returns the methods of the arms of a configuration, in the order of `NAMES`."""
+  used = {arm['method'] for arm in config['arms'].values()}
+  return [name for name in NAMES if name in used]
 
 
 def families(run: Run, config: Mapping[str, Any]) -> list[Family]:

@@ -46,9 +46,11 @@ def methods(
     test = compare(index, name, base.name, at) if base and name != base.name else None
     record: dict[str, Any] = {'method': name, 'label': family.title}
     for length in lengths:
-      record |= _perplexity([*index.get((name, 'nll', length), {}).values()],
-                            f'ppl_{length}')
-      record |= _perplexity(_before(evaluations, name, length), f'before_{length}')
+      after = index.get((name, 'nll', length), {})
+      record |= _perplexity([*after.values()], f'ppl_{length}')
+      before = _before(evaluations, name, length)
+      record |= _perplexity([before[seed] for seed in after if seed in before],
+                            f'before_{length}')
     records.append(record | difference(test) | {
         'p': test.p if test else math.nan, 'tested': test is not None})
   p_holm = holm([record['p'] for record in records])
@@ -65,7 +67,8 @@ def methods(
   columns['p, Holm'] = _tested('', lambda r: p_value(r['p_holm']))
   short = ('method', f'{place}: before', f'{place}: after [95 %]', list(columns)[-2])
   note = (f'{_seeds(families, run, index)}; L = {run.length}, the checkpoint has '
-          f'{original} tokens. Perplexity in blocks, before and after fine-tuning. Δ: '
+          f'{original} tokens. Perplexity in blocks, with the method applied, before '
+          'and after fine-tuning. Δ: '
           'minus fine-tuning alone; p: paired t-test, Holm over methods.')
   return Table('methods', 'Perplexity of methods that extend the context', columns,
                records, note, short)
@@ -127,10 +130,13 @@ _KINDS = {'entropy': 'entropy alone', 'kl': 'symmetric KL alone', 'steps': 'more
 
 
 def _controls(family: Any) -> list[Any]:
-  """Returns the arms of a family that tell what the term does."""
+  """Returns the arms that differ from the control in what has α = 0.1, or in steps."""
+  plain = family.control._replace(name='')
   return [arm for arm in family.others
-          if (arm.weight == 0.1 and arm.term != 'sce') or (
-              not arm.weight and arm.steps > 1)]
+          if (arm.term != 'sce' and arm._replace(name='') == plain._replace(
+              weight=0.1, term=arm.term))
+          or (arm.steps > 1 and arm._replace(name='') == plain._replace(
+              steps=arm.steps))]
 
 
 def _kind(arm: Any) -> str:
@@ -162,11 +168,10 @@ def sliding(families: Sequence[Any], run: Any, index: Index, original: int) -> T
 
 def _before(
     evaluations: Sequence[Mapping[str, Any]], arm: str, length: int
-) -> list[float]:
-  """Returns log perplexity of each seed before training."""
-  found = {line['first_seed']: line[f'nll_{length}'][0] for line in evaluations
-           if line['arm'] == arm and line['step'] == 0 and f'nll_{length}' in line}
-  return [float(x) for x in found.values()]
+) -> dict[int, float]:
+  """Returns log perplexity before training, {seed: nats}."""
+  return {line['first_seed']: float(line[f'nll_{length}'][0]) for line in evaluations
+          if line['arm'] == arm and line['step'] == 0 and f'nll_{length}' in line}
 
 
 def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:

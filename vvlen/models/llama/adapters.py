@@ -48,7 +48,7 @@ _PREFIX = 'base_model.model.'
 _MODULES = {
     hub_name(f'layer_0/{name}/kernel').split('.')[-2]: name for name in LINEAR}
 # What can be saved besides adapters.
-_ALSO = ('embedding', 'output_embedding', 'attention_norm', 'mlp_norm', 'final_norm')
+ALSO = ('embedding', 'output_embedding', 'attention_norm', 'mlp_norm', 'final_norm')
 _ROWS = 1024  # of an embedding that enter the checksum
 # Fields that would change the computation, and the values that leave it as it is.
 _PLAIN: dict[str, tuple[Any, ...]] = {
@@ -84,9 +84,9 @@ def save_adapters(
     ValueError: if parameters are trained that PEFT's format has no place for.
   """
   folder = epath.Path(folder)
-  if odd := set(lora.also) - set(_ALSO):
+  if odd := set(lora.also) - set(ALSO):
     raise ValueError(f'{min(odd)} cannot be saved with adapters, only '
-                     f'{", ".join(_ALSO)}')
+                     f'{", ".join(ALSO)}')
   trained, frozen = split(lora, params)
   tensors = {}
   also: set[str] = set()
@@ -212,7 +212,7 @@ def _lora_of(folder, model, tensors, quantized):
       raise ValueError(f'{path}: {name} is not a number: {config[name]!r}')
   first = {'attention_norm': 'layer_0/attention_norm/scale',
            'mlp_norm': 'layer_0/mlp_norm/scale', 'final_norm': 'final_norm/scale'}
-  also = tuple(name for name in _ALSO if _name(first.get(name, name)) in tensors
+  also = tuple(name for name in ALSO if _name(first.get(name, name)) in tensors
                and not (model.tied and name == 'output_embedding'))
   return Lora(
       rank=config.get('r', 0), alpha=config.get('lora_alpha', 0),

@@ -104,7 +104,7 @@ def load_checkpoint(
   alone = [path for path in paths if not is_stacked(path)]
   loaded = read({path: tensors[hub_name(path)] for path in alone},
                 {path: placed[path] for path in alone})
-  for path in paths.keys() - set(alone):
+  for path in filter(is_stacked, paths):  # in the same order in all processes
     layers = read({of: tensors[hub_name(of)] for of in paths[path]},
                   dict.fromkeys(paths[path], loading.of_one_layer(placed[path])))
     loaded[path] = loading.stack(layers.values(), placed[path])
