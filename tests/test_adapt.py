@@ -482,8 +482,8 @@ def test_controls_of_the_term_differ_from_the_control_in_one_thing():
 
 def test_the_figure_of_methods_has_what_the_rows_say(index):
   with plots.style():
-    figure = figures.methods(FAMILIES, ARMS['none'], RUN, index)
-    alone = figures.methods(FAMILIES[1:], None, RUN, index)
+    figure = figures.methods(FAMILIES, ARMS['none'], RUN, index, 8)
+    alone = figures.methods(FAMILIES[1:], None, RUN, index, 8)
   plain, change = figure.axes
   drawn, shades = lines(plain), bands(plain)
   for family, (colour, _) in zip(FAMILIES, plots.LOOKS, strict=False):
