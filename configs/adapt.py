@@ -124,7 +124,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.train.update(max_length=512, batch_size=16)
     config.positions.largest = 8
     config.optimizer.learning_rate = 5e-4
-    config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=32)
+    config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=16)
   return config
 
 
