@@ -205,6 +205,35 @@ def test_the_loss_is_that_of_two_windows_at_the_same_positions(key, method, term
   np.testing.assert_allclose(told['misalignment'], terms['misalignment'], rtol=1e-5)
 
 
+def test_positions_are_drawn_once_and_dropout_for_each_window(key):
+  drawn, seen = [], []
+
+  class Reader:
+    """Notes what it is given."""
+
+    tied = True
+
+    def apply(self, variables, x, positions, length, method, rngs):
+      seen.append((positions, length, rngs['dropout']))
+      return jnp.ones((*x.shape, 3))
+
+  def draw(key, n):
+    drawn.append(key)
+    return methods.Places(jnp.arange(n) + len(drawn), jnp.int32(7 * len(drawn)))
+
+  config = _config()
+  programs.two_window_loss(
+      config, config.arms.yarn, Reader(), draw, {'embedding': jnp.ones((5, 3))},
+      training.Batch(jnp.ones((2, 24), jnp.int32), jnp.int32(3), jnp.float32(0.1)), key)
+  for positions, length, _ in seen:
+    np.testing.assert_array_equal(positions, np.arange(16) + 1)
+    assert length == 7
+  [of_places] = drawn
+  reused = [of_places, *(jax.random.fold_in(of_places, i) for i in range(2))]
+  keys = [*(window[2] for window in seen), *reused]
+  assert len({str(jax.random.key_data(k)) for k in keys}) == 5
+
+
 def test_entropies_and_symmetric_kl_are_the_misalignment_term(key):
   p, q = jax.random.normal(key, (2, 5, 7))
   np.testing.assert_allclose(
@@ -283,7 +312,7 @@ def training_keys(config):
   return [ensemble.purpose_key(key, ensemble.TEST)]
 
 
-@pytest.mark.parametrize('variant', ['clex', 'longlora'])
+@pytest.mark.parametrize('variant', ['clex', 'longqlora'])
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(
     checkpoint, text_file, tmp_path, variant):
   # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
@@ -603,6 +632,16 @@ def test_methods_are_compared_with_the_method_none(index, tmp_path):
   column = 'Δ log perplexity at 2 L [95 %]'
   assert (first['method'], first[column]) == ('fine-tuning alone', '')
   assert second[column] == _difference(_compare(index, 'yarn', 'none'))
+
+
+def test_what_does_not_fit_the_checkpoint_is_said_before_anything_is_written(
+    run_here, checkpoint, text_file, tmp_path):
+  done = run_here('adapt', *_command(
+      checkpoint, text_file, tmp_path, '--config.adapters.rank=2',
+      '--config.adapters.also=("output_embedding",)'))
+  assert done.returncode == 2 and "no parameter is named 'output_" in done.stderr
+  assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+  assert not (tmp_path / 'run').exists()
 
 
 def _command(checkpoint, text_file, tmp_path, *flags):
