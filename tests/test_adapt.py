@@ -40,6 +40,7 @@ from vvlen.reporting.curves import read_curves
 from vvlen.reporting.tables import interval_words, p_words
 from vvlen.sharding import mesh as partition
 from vvlen.statistics import detectable, holm, mean_interval, paired_t_test
+from vvlen.training.step import TrainState
 
 # A checkpoint of 8 tokens that reads bytes.
 MODEL = dict(vocab_size=264, width=16, mlp_width=12, head_width=8)
@@ -235,6 +236,28 @@ def test_positions_are_drawn_once_and_dropout_for_each_window(key):
   assert len({str(jax.random.key_data(k)) for k in keys}) == 5
 
 
+def test_each_step_has_an_offset_and_a_key_of_its_own_the_same_in_all_arms(key):
+  config, seen = _config(**{'train.max_length': 64}), []
+
+  def loss(params, batch, key):
+    return (params['x'] ** 2).sum(), {
+        'offset': batch.offset * 1.0, 'weight': batch.weight,
+        'drawn': jax.random.uniform(key)}
+
+  params = {'x': jnp.ones(2)}
+  state = training.make_optimizer(config, 4).init(params)
+  for arm in (config.arms.yarn, config.arms.yarn_alpha_0_1):
+    for step in range(4):
+      batch = (jnp.ones((2, 96), jnp.int32), jax.random.key_data(key),
+               jnp.float32(0.25))
+      _, told = programs._step(
+          config, arm, loss, TrainState(jnp.int32(step), params, state), {}, batch)
+      seen.append([float(told[name]) for name in ('offset', 'drawn', 'weight')])
+  assert seen[:4] == seen[4:]
+  assert len({offset for offset, *_ in seen}) > 1 and len({x for _, x, _ in seen}) == 4
+  assert {weight for *_, weight in seen} == {0.25}
+
+
 def test_entropies_and_symmetric_kl_are_the_misalignment_term(key):
   p, q = jax.random.normal(key, (2, 5, 7))
   np.testing.assert_allclose(
@@ -353,6 +376,7 @@ def test_what_is_frozen_stays_and_is_no_part_of_the_state(
   changed = jax.tree.map(lambda x, y: bool((x != y).any()), start,
                          jax.device_get(state.params))
   assert all(jax.tree.leaves(changed)), changed
+  assert ('clex_down' in state.params) == (method == 'clex')
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype('float32')}
 
 
