@@ -37,9 +37,10 @@ from vvlen.objectives.divergences import (
 )
 from vvlen.reporting import plots, results
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.tables import p_words
+from vvlen.reporting.tables import interval_words, p_words
 from vvlen.sharding import mesh as partition
-from vvlen.statistics import holm, mean_interval, paired_t_test
+from vvlen.statistics import detectable, holm, mean_interval, paired_t_test
+from vvlen.training.step import TrainState
 
 # A checkpoint of 8 tokens that reads bytes.
 MODEL = dict(vocab_size=264, width=16, mlp_width=12, head_width=8)
@@ -167,6 +168,7 @@ def test_methods_change_positions_alone(key):
   assert (positions != again).any()
   test = _method('random').of_test(16)[0]
   np.testing.assert_array_equal(test, _method('random').of_test(16)[0])
+  assert test.max() > 16 and (np.diff(test) > 0).all()
 
 
 def test_clex_draws_a_length_and_is_measured_at_its_own(key):
@@ -203,6 +205,57 @@ def test_the_loss_is_that_of_two_windows_at_the_same_positions(key, method, term
       *logits, *windows, 3, 0.3, divergence=divergence)
   np.testing.assert_allclose(value, expected, rtol=1e-5)
   np.testing.assert_allclose(told['misalignment'], terms['misalignment'], rtol=1e-5)
+
+
+def test_positions_are_drawn_once_and_dropout_for_each_window(key):
+  drawn, seen = [], []
+
+  class Reader:
+    """Notes what it is given."""
+
+    tied = True
+
+    def apply(self, variables, x, positions, length, method, rngs):
+      seen.append((positions, length, rngs['dropout']))
+      return jnp.ones((*x.shape, 3))
+
+  def draw(key, n):
+    drawn.append(key)
+    return methods.Places(jnp.arange(n) + len(drawn), jnp.int32(7 * len(drawn)))
+
+  config = _config()
+  programs.two_window_loss(
+      config, config.arms.yarn, Reader(), draw, {'embedding': jnp.ones((5, 3))},
+      training.Batch(jnp.ones((2, 24), jnp.int32), jnp.int32(3), jnp.float32(0.1)), key)
+  for positions, length, _ in seen:
+    np.testing.assert_array_equal(positions, np.arange(16) + 1)
+    assert length == 7
+  [of_places] = drawn
+  reused = [of_places, *(jax.random.fold_in(of_places, i) for i in range(2))]
+  keys = [*(window[2] for window in seen), *reused]
+  assert len({str(jax.random.key_data(k)) for k in keys}) == 5
+
+
+def test_each_step_has_an_offset_and_a_key_of_its_own_the_same_in_all_arms(key):
+  config, seen = _config(**{'train.max_length': 64}), []
+
+  def loss(params, batch, key):
+    return (params['x'] ** 2).sum(), {
+        'offset': batch.offset * 1.0, 'weight': batch.weight,
+        'drawn': jax.random.uniform(key)}
+
+  params = {'x': jnp.ones(2)}
+  state = training.make_optimizer(config, 4).init(params)
+  for arm in (config.arms.yarn, config.arms.yarn_alpha_0_1):
+    for step in range(4):
+      batch = (jnp.ones((2, 96), jnp.int32), jax.random.key_data(key),
+               jnp.float32(0.25))
+      _, told = programs._step(
+          config, arm, loss, TrainState(jnp.int32(step), params, state), {}, batch)
+      seen.append([float(told[name]) for name in ('offset', 'drawn', 'weight')])
+  assert seen[:4] == seen[4:]
+  assert len({offset for offset, *_ in seen}) > 1 and len({x for _, x, _ in seen}) == 4
+  assert {weight for *_, weight in seen} == {0.25}
 
 
 def test_entropies_and_symmetric_kl_are_the_misalignment_term(key):
@@ -283,7 +336,7 @@ def training_keys(config):
   return [ensemble.purpose_key(key, ensemble.TEST)]
 
 
-@pytest.mark.parametrize('variant', ['clex', 'longlora'])
+@pytest.mark.parametrize('variant', ['clex', 'longqlora'])
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(
     checkpoint, text_file, tmp_path, variant):
   # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
@@ -323,6 +376,7 @@ def test_what_is_frozen_stays_and_is_no_part_of_the_state(
   changed = jax.tree.map(lambda x, y: bool((x != y).any()), start,
                          jax.device_get(state.params))
   assert all(jax.tree.leaves(changed)), changed
+  assert ('clex_down' in state.params) == (method == 'clex')
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype('float32')}
 
 
@@ -348,7 +402,7 @@ FAMILIES = [
     Family('none', 'fine-tuning alone', ARMS['none'], (ARMS['none_alpha'],),
            'none_alpha'),
     Family('yarn', 'YaRN', ARMS['yarn'], tuple(
-        ARMS[n] for n in ('yarn_alpha', 'yarn_entropy', 'yarn_kl', 'yarn_more')),
+        ARMS[n] for n in ('yarn_entropy', 'yarn_alpha', 'yarn_kl', 'yarn_more')),
            'yarn_alpha'),
 ]
 
@@ -412,6 +466,7 @@ def test_every_cell_of_the_term(index):
     assert row['misalignment term [95 %]'] == _difference(test)
     assert row['p'] == tables.p_value(test.p)
     assert row['p Holm'] == tables.p_value(float(p))
+    assert row['smallest detectable'] == text(detectable(test), '.4f')
   for header, name in (('entropy alone', 'entropy'), ('symmetric KL alone', 'kl'),
                        ('more steps', 'more')):
     assert found[0][f'{header} [95 %]'] == ''
@@ -419,13 +474,48 @@ def test_every_cell_of_the_term(index):
         _compare(index, f'yarn_{name}', 'yarn'))
 
 
+def test_p_of_the_term_are_corrected_over_methods(index):
+  rng = np.random.default_rng(4)
+  for name in ('none', 'yarn'):
+    index[f'{name}_alpha', 'nll', 32] = {
+        seed: x + 0.04 + rng.normal(0, 0.02)
+        for seed, x in index[name, 'nll', 32].items()}
+  # A seed of one arm alone is in no pair.
+  index['yarn', 'nll', 32][3] = 9.0
+  tests = [paired_t_test([index[f'{name}_alpha', 'nll', 32][i] for i in range(3)],
+                         [index[name, 'nll', 32][i] for i in range(3)])
+           for name in ('none', 'yarn')]
+  p = [test.p for test in tests]
+  corrected = [float(x) for x in holm(p)]
+  table = tables.term(FAMILIES, RUN._replace(num_seeds=4), index)
+  assert [row['p'] for row in cells(table)] == [tables.p_value(x) for x in p]
+  assert [row['p Holm'] for row in cells(table)] == [
+      tables.p_value(x) for x in corrected]
+  assert {tables.p_value(x) for x in corrected} != {tables.p_value(x) for x in p}
+  assert [record['seeds'] for record in table.records] == [3, 3]
+  assert 'at 2 L, 32 tokens, minus the same method with α = 0' in table.note
+  said = answer(FAMILIES, RUN, index, 4.0)[0]
+  for test, x, words in zip(
+      tests, corrected, ('fine-tuning alone', 'YaRN'), strict=True):
+    interval = interval_words(test.ci_low, test.ci_high, '+.4f')
+    assert f'{interval}, {p_words(x)} ({words})' in said
+  assert 'p by Holm over methods' in said
+  assert ('no difference was found' in said) == (min(corrected) >= 0.05)
+  # Far apart: a difference is found.
+  index['none_alpha', 'nll', 32] = {
+      seed: x + 1 + seed / 1000 for seed, x in index['none', 'nll', 32].items()}
+  assert 'no difference' not in answer(FAMILIES, RUN, index, 4.0)[0]
+
+
 def test_every_cell_of_sliding_windows(index):
   found = cells(tables.sliding(FAMILIES, RUN, index, 8))
-  names = ['none', 'none_alpha', 'yarn', 'yarn_alpha', 'yarn_entropy', 'yarn_kl',
-           'yarn_more']
-  for row, name in zip(found, names, strict=True):
-    assert row.pop('arm').startswith(
-        'YaRN' if name.startswith('yarn') else 'fine-tuning alone')
+  labels = {
+      'none': 'fine-tuning alone, α = 0', 'none_alpha': 'fine-tuning alone, α = 0.1',
+      'yarn': 'YaRN, α = 0', 'yarn_entropy': 'YaRN, α = 0.1 of entropy',
+      'yarn_alpha': 'YaRN, α = 0.1', 'yarn_kl': 'YaRN, α = 0.1 of symmetric KL',
+      'yarn_more': 'YaRN, α = 0, 1.05 of the steps'}
+  for row, (name, words) in zip(found, labels.items(), strict=True):
+    assert row.pop('arm') == words
     assert row == {
         '8 tokens [95 %]': _perplexity([*index[name, 'sliding', 8].values()]),
         'L [95 %]': _perplexity([*index[name, 'sliding', 16].values()])}
@@ -519,6 +609,13 @@ def test_families_are_methods_with_their_controls():
   for family in found:
     assert family.control == Arm(family.name, 0.0, (0.0, 0.5), 1.0, 'sce')
     assert family.primary == f'{family.name}_alpha_0_1'
+    # Also if another arm with the same α stands before it.
+    arms = {name: arm for name, arm in config['arms'].items() if name.startswith(
+        family.name) and name != family.primary}
+    arms[family.primary] = config['arms'][family.primary]
+    changed = {**config, 'arms': arms}
+    [again] = report.families(report.read_run(changed), changed)
+    assert again.primary == family.primary
     assert [arm.name for arm in family.others] == [f'{family.name}_{end}' for end in (
         'alpha_0_03', 'alpha_0_1', 'alpha_0_3', 'entropy', 'kl', 'more_steps')]
   assert report.read_run(config).endpoint == 2
@@ -542,6 +639,34 @@ def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
       *rows, *(row._replace(arm='yarn') for row in rows)])
   names = {table.name for table in report.write(tmp_path).tables}
   assert names == {'methods', 'term', 'yarn', 'yarn_by_length', 'sliding'}
+  # Without the arm of the primary endpoint.
+  results.write_rows(tmp_path / 'results.csv', [
+      row._replace(arm='yarn') for row in rows])
+  assert {table.name for table in report.write(tmp_path).tables} == {
+      'methods', 'sliding'}
+
+
+def test_methods_are_compared_with_the_method_none(index, tmp_path):
+  config = {**_config().to_dict(),
+            'inputs': {'original_length': 8, 'unigram_nats': 4.0}}
+  (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
+  results.write_rows(tmp_path / 'results.csv', [
+      results.Row('adapt', name, seed, n, 'nll', x) for name in ('none', 'yarn')
+      for n in (8, 16, 32) for seed, x in index[name, 'nll', n].items()])
+  first, second = cells(report.write(tmp_path).tables[0])
+  column = 'Δ log perplexity at 2 L [95 %]'
+  assert (first['method'], first[column]) == ('fine-tuning alone', '')
+  assert second[column] == _difference(_compare(index, 'yarn', 'none'))
+
+
+def test_what_does_not_fit_the_checkpoint_is_said_before_anything_is_written(
+    run_here, checkpoint, text_file, tmp_path):
+  done = run_here('adapt', *_command(
+      checkpoint, text_file, tmp_path, '--config.adapters.rank=2',
+      '--config.adapters.also=("output_embedding",)'))
+  assert done.returncode == 2 and "no parameter is named 'output_" in done.stderr
+  assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+  assert not (tmp_path / 'run').exists()
 
 
 def _command(checkpoint, text_file, tmp_path, *flags):
@@ -562,6 +687,10 @@ def test_the_command_runs(run_here, checkpoint, text_file, tmp_path):
   for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'term'):
     assert (folder / f'tables/{name}.md').exists()
   assert (folder / 'figures/methods.png').exists() and (folder / 'index.html').exists()
+  # All arms of a method begin with the same model, on the same test segments.
+  before = {line['arm']: {k: v for k, v in line.items() if k.startswith('nll')}
+            for line in read_curves(folder / 'evaluations.jsonl') if not line['step']}
+  assert before['pi'] == before['pi_alpha_0_1'] != before['none']
   inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
   assert 1 < inputs['unigram_nats'] < math.log(256) and inputs['original_length'] == 8
   check_board(folder)
