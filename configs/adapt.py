@@ -143,7 +143,7 @@ def _arms(name: str) -> dict[str, dict[str, object]]:
                f'{method}_more_steps': _arm(method, steps=1.05)}
     return arms
   method = 'pi' if name in _ADAPTERS else name
-  arms = {} if name in ('none', *_ADAPTERS) else {'none': _arm('none')}
+  arms = {} if name == 'none' else {'none': _arm('none')}
   return arms | {name: _arm(method), f'{name}_alpha_0_1': _arm(method, 0.1)}
 
 

@@ -596,7 +596,7 @@ def test_the_figure_of_methods_has_what_the_rows_say(index):
   assert figures._message(FAMILIES, ARMS['none'], RUN, index) == (
       'At 2 L, YaRN has the lowest perplexity')
   assert [text.get_text() for axes in figure.axes for text in axes.get_xticklabels()
-          ] == ['L', '2 L'] * 2
+          ] == ['8', 'L', '2 L'] * 2
   assert 'over 3 seeds' in figure.get_label() and 'minus' in figure.get_label()
   # Nothing to compare with: one panel.
   assert len(alone.axes) == 1 and 'minus' not in alone.get_label()

@@ -333,7 +333,6 @@ NOT_RUN = {
     'experiments.benchmarks.retrieval_evaluation': 'takes a minute at its smallest',
     'experiments.benchmarks.llama_generation': 'needs transformers',
     'experiments.benchmarks.llama_training': 'needs transformers',
-    'experiments.benchmarks.lora_step': 'takes a minute at its smallest',
     'experiments.benchmarks.quick': 'runs :quick, of which other tests run :smoke',
 }
 
