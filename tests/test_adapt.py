@@ -620,7 +620,7 @@ def test_families_are_methods_with_their_controls():
         'alpha_0_03', 'alpha_0_1', 'alpha_0_3', 'entropy', 'kl', 'more_steps')]
   assert report.read_run(config).endpoint == 2
   config = _config('longqlora').to_dict()
-  family, = report.families(report.read_run(config), config)
+  _, family = report.families(report.read_run(config), config)
   assert family.title == ('position interpolation, adapters of rank 64 over nf4 '
                           'weights, shifted sparse attention')
 
