@@ -82,9 +82,14 @@ def make(name: str, model: Llama, config: Any) -> Method:
       return Places(positions, t * original)
 
     found = Method(with_law(log_scale=False), with_law(), draw, plain)
+  length = config.train.max_length
+  if model.rope is None or model.rope.stretched is None:
+    # What is saved says for how many tokens it is. Of YaRN that is s L₀: some versions
+    # of transformers take their ratio for the factor.
+    longest = round(fields.factor * original) if name == 'yarn' else length
+    found = found._replace(measured=found.measured.clone(max_length=longest))
   if not fields.groups:
     return found
   # Shifted sparse attention is for training alone.
-  length = config.train.max_length
   shifted = Shifted(length // fields.groups)
   return found._replace(trained=found.trained.clone(shifted=shifted))
