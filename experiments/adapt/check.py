@@ -17,14 +17,17 @@ from experiments.harness.fields import (
     text,
     whole,
 )
-from experiments.language_model import training
+from experiments.language_model.check import (
+    check_arms,
+    check_evaluation,
+    check_seeds,
+)
 from vvlen.models.llama import abstract_params
 from vvlen.models.llama import lora as adapters
 from vvlen.models.llama.adapters import ALSO
 from vvlen.models.llama.layers import KEPT
 from vvlen.models.llama.model import check_model as check_sizes
 from vvlen.models.llama.model import Llama
-from vvlen.objectives.windows import offset_range
 
 _FIELDS = {
     'seed': fields.seed(),
@@ -82,46 +85,24 @@ def check(config: Any) -> None:
     raise ValueError(
         'config.checkpoint is missing: the folder of a model to train further, such as '
         'one of those that experiments.language_model leaves in its folder models')
-  if config.seed + config.num_seeds > 2**32:
-    raise ValueError('config.seed + num_seeds must not exceed 2**32: '
-                     f'{config.seed} + {config.num_seeds}')
+  check_seeds(config)
   if config.adapters.quantized and not config.adapters.rank:
     raise ValueError('config.adapters.quantized needs adapters, as quantized weights '
                      'are not trained: config.adapters.rank is 0')
-  _check_lengths(config)
+  check_evaluation(config)
+  _check_positions(config)
   report.check(report.read_run(config.to_dict()), config.to_dict())
-  for name, arm in config.arms.items():
-    if not name.replace('_', '').isalnum():
-      raise ValueError('config.arms: a name must consist of letters, digits and _: '
-                       f'{name!r}')
-    try:
-      offset_range(config.train.max_length, tuple(arm.offsets))
-    except ValueError as error:
-      raise ValueError(f'config.arms.{name}.offsets: {error}') from error
-    num_steps = training.num_steps(config, arm)
-    if config.optimizer.warmup_steps >= num_steps:
-      raise ValueError('config.optimizer.warmup_steps must be less than the steps of '
-                       f'{name}, {num_steps}: {config.optimizer.warmup_steps}')
+  check_arms(config)
 
 
-def _check_lengths(config: Any) -> None:
+def _check_positions(config: Any) -> None:
   length, lengths = config.train.max_length, config.evaluate.lengths
-  if lengths[0] != 1 or len(lengths) < 2:
-    raise ValueError('config.evaluate.lengths must have 1 and at least one more: '
-                     f'{lengths}')
-  longest = lengths[-1] * length
-  if longest > fields.INT32:
-    raise ValueError('config.evaluate.lengths times config.train.max_length must not '
-                     f'exceed 2**31-1: {lengths[-1]}, {length}')
-  for share in config.evaluate.offsets:
-    if not 1 <= int(share * length) <= length // 2 - 1:
-      raise ValueError('config.evaluate.offsets times the length must be in '
-                       f'1..{length // 2 - 1} for a length of {length}: {share}')
   groups, draws = config.positions.groups, config.positions.highest
   if groups and length % (2 * groups):
     raise ValueError('config.positions.groups must divide half of '
                      f'config.train.max_length: {groups}, {length}')
   used = any(arm.method == 'random' for arm in config.arms.values())
+  longest = lengths[-1] * length
   if used and draws < longest:
     raise ValueError('config.positions.highest must be at least the longest input that '
                      f'is measured, {longest} tokens: {draws}')

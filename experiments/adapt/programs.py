@@ -8,10 +8,9 @@ from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from experiments.adapt import methods
-from experiments.language_model import training
+from experiments.language_model import sharded, training
 from vvlen import sharding
 from vvlen.models import clex, llama
 from vvlen.models.llama import adapters as adapter_files
@@ -202,20 +201,8 @@ def _as_float32(params):
 
 
 def _step(config, arm, loss, state, frozen, batch):
-  """Makes an update, with α from the batch, not from the arm."""
-  streams, key_data, weight = batch
-  update = training.make_optimizer(config, training.num_steps(config, arm))
-  key = jax.random.fold_in(jax.random.wrap_key_data(key_data), state.step)
-  offset = training.draw_offset(config, arm, key)
-  of_part = lambda trained, part: loss(
-      adapters.join(trained, frozen), training.Batch(part, offset, weight),
-      jax.random.fold_in(key, 1))
-  (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
-      state.params, streams)
-  updates, opt_state = update.update(gradients, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
-  told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
-  return TrainState(state.step + 1, params, opt_state), told
+  of_trained = lambda trained, *rest: loss(adapters.join(trained, frozen), *rest)
+  return sharded.update(config, arm, of_trained, state, batch)
 
 
 def evaluate(

@@ -15,15 +15,9 @@ from experiments.adapt.programs import Programs
 from experiments.harness import fingerprint, finished, machine, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
 from experiments.language_model import sharded, training
+from experiments.language_model.run import MAY_DIFFER
 from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
-
-# Text, tokenizer and checkpoint are identified by their content, not their path; a mesh
-# changes results only by rounding.
-_MAY_DIFFER = (
-    'train.save_every_steps', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'checkpoint',
-    'text.path', 'text.tokenizer', 'inputs.text',
-)
 
 
 def main(config: Any, workdir: str) -> None:
@@ -42,7 +36,7 @@ def main(config: Any, workdir: str) -> None:
            'unigram_nats': _unigram_entropy(text),
            'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
   folder = claim_for_seeds(
-      config, workdir, report.EXPERIMENT, lambda: {'inputs': facts}, _MAY_DIFFER)
+      config, workdir, report.EXPERIMENT, lambda: {'inputs': facts}, MAY_DIFFER)
   done = finished.finished(folder, seed_blocks.part_of)
   arms = list(config.arms)
   todo = [(name, seed) for name in arms for seed in range(config.num_seeds)

@@ -198,5 +198,3 @@ def _seeds(families: Sequence[Any], run: Any, index: Index) -> str:
   counts = sorted({len(index[arm.name, 'nll', run.length])
                    for f in families for arm in (f.control, *f.others)})
   return f'{" or ".join(map(str, counts))} seed{"s" * (counts != [1])} [95 %]'
-
-

@@ -149,20 +149,13 @@ def llama(length: int, devices: Any) -> Program:
   config.train.update(max_length=length, batch_size=BATCH, dtype='bfloat16')
   mesh, arm = _model_mesh(devices), config.arms.alpha_0_1
   programs = sharded.Programs(config, LLAMA_2_7B, mesh)
-  where = NamedSharding(mesh, partition.ROWS)
-  streams = jax.ShapeDtypeStruct(
-      (BATCH, language_model.stream_length(config)), jnp.int32, sharding=where)
-  seed, weight = _placed((jax.ShapeDtypeStruct((2,), jnp.uint32),
-                          jax.ShapeDtypeStruct((), jnp.float32)), mesh)
-  axes = ', '.join(f'{n} {s}' for n, s in mesh.shape.items() if s > 1)
   # With remat, the stream before each layer of both windows, in bfloat16, and gradients
   # in float32.
   parameters = sum(x.size for x in jax.tree.leaves(programs.state.params))
-  stream = LLAMA_2_7B.num_layers * 2 * BATCH * length * LLAMA_2_7B.width * 2
   return Program(
-      programs.step(arm), (programs.state, (streams, seed, weight)), mesh, 1,
-      config.train.num_steps, f'{BATCH} streams, 2 windows of {length}, mesh {axes}',
-      (stream + 4 * parameters) // mesh.size)
+      programs.step(arm), (programs.state, _batch(config, mesh)), mesh, 1,
+      config.train.num_steps, _size(config, mesh),
+      (_stream(length) + 4 * parameters) // mesh.size)
 
 
 def adapt(name: str, devices: Any) -> Program:
@@ -170,20 +163,31 @@ def adapt(name: str, devices: Any) -> Program:
   config = adapt_config.get_config(f'{name}_paper')
   mesh, arm = _model_mesh(devices), config.arms[f'{name}_alpha_0_1']
   programs = AdaptPrograms(config, arm.method, LLAMA_2_7B, mesh)
-  length = config.train.max_length
+  trained = sum(x.size for x in jax.tree.leaves(programs.state.params))
+  return Program(
+      programs.program(arm), (programs.state, programs.frozen, _batch(config, mesh)),
+      mesh, 1, config.train.num_steps,
+      f'{trained:,} parameters trained; {_size(config, mesh)}',
+      (_stream(config.train.max_length) + 4 * trained) // mesh.size)
+
+
+def _batch(config: Any, mesh: Mesh) -> tuple[Any, Any, Any]:
+  """Returns streams, the key data of a seed and α, as shapes with shardings."""
   streams = jax.ShapeDtypeStruct(
       (BATCH, language_model.stream_length(config)), jnp.int32,
       sharding=NamedSharding(mesh, partition.ROWS))
-  seed, weight = _placed((jax.ShapeDtypeStruct((2,), jnp.uint32),
-                          jax.ShapeDtypeStruct((), jnp.float32)), mesh)
+  return streams, *_placed((jax.ShapeDtypeStruct((2,), jnp.uint32),
+                            jax.ShapeDtypeStruct((), jnp.float32)), mesh)
+
+
+def _size(config: Any, mesh: Mesh) -> str:
   axes = ', '.join(f'{n} {s}' for n, s in mesh.shape.items() if s > 1)
-  trained = sum(x.size for x in jax.tree.leaves(programs.state.params))
-  stream = LLAMA_2_7B.num_layers * 2 * BATCH * length * LLAMA_2_7B.width * 2
-  return Program(
-      programs.program(arm), (programs.state, programs.frozen, (streams, seed, weight)),
-      mesh, 1, config.train.num_steps,
-      f'{trained:,} parameters trained; {BATCH} streams, 2 windows of {length}, mesh '
-      f'{axes}', (stream + 4 * trained) // mesh.size)
+  return f'{BATCH} streams, 2 windows of {config.train.max_length}, mesh {axes}'
+
+
+def _stream(length: int) -> int:
+  """Returns the bytes of the stream before each layer of both windows, bfloat16."""
+  return LLAMA_2_7B.num_layers * 2 * BATCH * length * LLAMA_2_7B.width * 2
 
 
 # Name -> devices -> Program.

@@ -96,12 +96,21 @@ def check(config: Any) -> None:
                          'one at a time, with --config.train.seeds_at_once=0')
     fields.check_multiples(
         config, *fields.MULTIPLES, ('evaluate.every_steps', 'train.steps_per_call'))
-  elif config.seed + config.num_seeds > 2**32:
+  else:
+    check_seeds(config)
+  _check_model(config)
+  if config.control not in config.arms:
+    raise ValueError(f'config.control {config.control!r} is not one of config.arms')
+  check_arms(config)
+  report.check(report.read_run(config.to_dict()))
+  check_evaluation(config)
+
+
+def check_seeds(config: Any) -> None:
+  """Raises ValueError if seeds, trained one at a time, have no keys of their own."""
+  if config.seed + config.num_seeds > 2**32:
     raise ValueError('config.seed + num_seeds must not exceed 2**32: '
                      f'{config.seed} + {config.num_seeds}')
-  _check_model(config)
-  _check_arms(config)
-  _check_evaluation(config)
 
 
 def _check_model(config: Any) -> None:
@@ -115,9 +124,8 @@ def _check_model(config: Any) -> None:
     raise ValueError(f'config.model: {error}') from error
 
 
-def _check_arms(config: Any) -> None:
-  if config.control not in config.arms:
-    raise ValueError(f'config.control {config.control!r} is not one of config.arms')
+def check_arms(config: Any) -> None:
+  """Raises ValueError unless names, offsets and steps of all arms can be run."""
   for name, arm in config.arms.items():
     if not name.replace('_', '').isalnum():
       raise ValueError('config.arms: a name must consist of letters, digits and _: '
@@ -130,10 +138,10 @@ def _check_arms(config: Any) -> None:
     if config.optimizer.warmup_steps >= num_steps:
       raise ValueError('config.optimizer.warmup_steps must be less than the steps of '
                        f'{name}, {num_steps}: {config.optimizer.warmup_steps}')
-  report.check(report.read_run(config.to_dict()))
 
 
-def _check_evaluation(config: Any) -> None:
+def check_evaluation(config: Any) -> None:
+  """Raises ValueError unless lengths and offsets can be measured."""
   length, lengths = config.train.max_length, config.evaluate.lengths
   if lengths[0] != 1 or len(lengths) < 2:
     raise ValueError('config.evaluate.lengths must have 1 and at least one more: '

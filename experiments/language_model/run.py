@@ -14,7 +14,7 @@ from vvlen.sharding import mesh as partition
 
 # Text, tokenizer and checkpoint are identified by their content, not their path; a mesh
 # changes results only by rounding.
-_MAY_DIFFER = (
+MAY_DIFFER = (
     'train.save_every_steps', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'checkpoint',
     'text.path', 'text.tokenizer', 'inputs.text',
 )
@@ -37,7 +37,7 @@ def main(config: Any, workdir: str) -> None:
     sharded.check(config, model, mesh)
   folder = claim_for_seeds(
       config, workdir, 'language_model', lambda: _inputs(config, text.facts),
-      _MAY_DIFFER)
+      MAY_DIFFER)
   done = finished.finished(folder, seed_blocks.part_of)
   blocks, at_once = seed_blocks.first_seeds(config), seed_blocks.at_once(config)
   todo = [

@@ -196,16 +196,31 @@ def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
 
 
 def _step(config, arm, model, state, batch):
-  """Makes an update, with α from the batch, not from the arm."""
-  streams, offsets, weight = batch
-  update = training.make_optimizer(config, training.num_steps(config, arm))
   loss = training.make_loss(config, arm, model)
-  offset_key = jax.random.fold_in(jax.random.wrap_key_data(offsets), state.step)
-  offset = training.draw_offset(config, arm, offset_key)
-  of_part = lambda params, part: loss(params, Batch(part, offset, weight))
+  return update(config, arm, lambda params, part, _: loss(params, part), state, batch)
+
+
+def update(
+    config: Any, arm: Any, loss: Any, state: TrainState, batch: Any
+) -> tuple[TrainState, dict[str, jax.Array]]:
+  """Makes an update, with α from the batch, not from the arm.
+
+  Args:
+    config: as in configs/language_model.py.
+    arm: one of its arms.
+    loss: (parameters, `Batch`, key of the step) -> (loss [], metrics).
+    state: before the update.
+    batch: streams, key data of the seed, α.
+  """
+  streams, key_data, weight = batch
+  optimizers = training.make_optimizer(config, training.num_steps(config, arm))
+  key = jax.random.fold_in(jax.random.wrap_key_data(key_data), state.step)
+  offset = training.draw_offset(config, arm, key)
+  of_part = lambda params, part: loss(
+      params, Batch(part, offset, weight), jax.random.fold_in(key, 1))
   (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
       state.params, streams)
-  updates, opt_state = update.update(gradients, state.opt_state, state.params)
+  updates, opt_state = optimizers.update(gradients, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
   return TrainState(state.step + 1, params, opt_state), told
