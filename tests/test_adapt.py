@@ -678,6 +678,7 @@ def _command(checkpoint, text_file, tmp_path, *flags):
           *flags)
 
 
+@pytest.mark.slow
 def test_the_command_runs(run_here, checkpoint, text_file, tmp_path):
   done = run_here('adapt', *_command(checkpoint, text_file, tmp_path))
   assert done.returncode == 0, done.stderr

@@ -135,6 +135,7 @@ def test_a_step_is_a_step_of_gradient_descent(key):
   np.testing.assert_allclose(metrics['loss'], np.mean(losses), rtol=1e-5)
 
 
+@pytest.mark.slow  # of programs as users compile them
 @both
 def test_each_seed_is_bit_for_bit_its_own_run(name):
   problem = PROBLEMS[name]
@@ -171,6 +172,7 @@ def test_training_moves_every_parameter():
     assert (before != after).all(axis=tuple(range(1, before.ndim))).all()
 
 
+@pytest.mark.slow  # of programs as users compile them
 @pytest.mark.parametrize('name, num_devices, group_size', [
     ('retriever', 8, 1), ('regression', 2, 4),
 ])
@@ -226,6 +228,7 @@ def test_all_seeds_and_steps_draw_different_data():
   assert np.unique(_frozen(8, 1)['loss']).size == 8 * 10
 
 
+@pytest.mark.slow  # of programs as users compile them
 def test_data_are_the_same_bits_in_any_grouping():
   first = lambda key, step: PROBLEMS['frozen'].sample(jax.random.fold_in(
       ensemble.purpose_key(key, ensemble.TRAIN), step

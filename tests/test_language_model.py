@@ -156,6 +156,7 @@ def test_what_is_measured_is_what_the_library_measures(key):
     np.testing.assert_allclose(found[name][16], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_seeds_are_tested_on_text_of_their_own_that_arms_share(key):
   # Of which eight are read at once.
   config = _config(**{'evaluate.num_segments': 16})
@@ -263,6 +264,7 @@ def test_each_seed_reads_blocks_in_an_order_of_its_own(text_file, tmp_path):
   assert mixed == {False: True, True: False}
 
 
+@pytest.mark.slow
 def test_a_seed_alone_is_measured_on_all_segments_of_the_ensemble(text_file):
   config, text, model, mesh = _alone(text_file, **{'evaluate.num_segments': 16})
   [key] = ensemble.seed_keys(config.seed, 1, 1)
@@ -401,6 +403,7 @@ def test_evaluations_are_made_on_the_way(run):
   assert found[0] != found[1]
 
 
+@pytest.mark.slow
 def test_saved_models_are_those_that_were_measured(run, text_file):
   folder, _ = run
   model, variables = load_checkpoint(folder / 'models' / 'alpha_0_1' / 'seed_0')
@@ -626,6 +629,7 @@ def test_lengths_are_the_trained_one_and_longer_ones():
       check.check(_config(**{'evaluate.lengths': lengths}))
 
 
+@pytest.mark.slow
 def test_a_norm_after_attention_is_trained_and_its_models_not_saved(
     tmp_path, text_file):
   done = _command(

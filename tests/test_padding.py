@@ -87,6 +87,7 @@ def test_the_last_seed_fills_what_is_left():
   assert (back['key'] == keys).all()
 
 
+@pytest.mark.slow  # of programs as users compile them
 @pytest.mark.parametrize('num_devices', [2, 3, 8])
 @seeds.both
 def test_seeds_are_the_same_bits_on_any_number_of_devices(name, num_devices):

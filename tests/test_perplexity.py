@@ -232,9 +232,8 @@ def _compare(stories, method, length):
       expected[method]['by_length'][str(length)]['nll'], rtol=1e-6)
 
 
-@pytest.mark.parametrize('method, length', [('none', 512), ('dynamic_4', 1024)])
-def test_loss_of_a_real_model_is_that_of_the_reference(stories, method, length):
-  _compare(stories, method, length)
+def test_loss_of_a_real_model_is_that_of_the_reference(stories):
+  _compare(stories, 'none', 128)
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ def _work():
   jax.block_until_ready(jax.jit(jnp.sin)(jnp.arange(8.0)))
 
 
+@pytest.mark.slow
 def test_a_run_with_the_flag_has_a_trace_and_the_same_results(tmp_path):
   said = {}
   for name, flags in (('without', ()), ('with', ('--trace',))):
