@@ -269,12 +269,18 @@ def test_adapters_are_the_same_on_a_mesh(quantized, fields):
     found = jax.jit(gradient)(*split(lora, params), rows)
   chex.assert_trees_all_close(
       jax.device_get(found), jax.device_get(expected), rtol=1e-3, atol=1e-4)
-  down = (params['layers'] if model.scan_layers else params['layer_1'])['down']
+  layer = params['layers'] if model.scan_layers else params['layer_1']
   axes = lambda x: x.sharding.spec[-2:]
-  assert axes(down['kernel_lora_a']) == ('tensor', None)
-  assert axes(down['kernel_lora_b']) == (None, 'fsdp')
-  kernel = down['kernel'].array.qvalue if quantized else down['kernel']
-  assert axes(kernel) == ('tensor', 'fsdp')
+  for name, kernel in (('up', ('fsdp', 'tensor')), ('down', ('tensor', 'fsdp'))):
+    assert axes(layer[name]['kernel_lora_a']) == (kernel, None)
+    assert axes(layer[name]['kernel_lora_b']) == (None, kernel[::-1])
+    own = layer[name]['kernel']
+    assert axes(own.array.qvalue if quantized else own) == kernel
+    if quantized:
+      assert axes(own.array.scale) == (None, kernel[::-1])
+  # Of the four devices of fsdp and tensor, each has a quarter of all adapters.
+  for path, x in flatten_dict(split(lora, params)[0]).items():
+    assert 4 * x.addressable_shards[0].data.size == x.size, path
 
 
 @pytest.mark.parametrize('fields, message', [

@@ -113,6 +113,18 @@ def test_a_mesh_that_is_not_is_refused(sizes):
     partition.make_mesh(*sizes)
 
 
+@pytest.mark.parametrize('outputs, cut', [(16, ('tensor', 'fsdp')), (6, 'tensor')])
+def test_what_both_axes_do_not_divide_is_cut_by_the_first(outputs, cut):
+  mesh = partition.make_mesh(1, 4, 2)
+  params = {'layer_0': {'up': {
+      'kernel_lora_b': jax.ShapeDtypeStruct((3, outputs), jnp.float32)}}}
+  [found] = jax.tree.leaves(partition.shardings(params, mesh))
+  assert found.spec == PartitionSpec(None, cut)
+  params['layer_0']['up']['kernel_lora_b'] = jax.ShapeDtypeStruct((3, 5), jnp.float32)
+  with pytest.raises(ValueError, match=r'tensor of 2 .* layer_0/up/kernel_lora_b'):
+    partition.shardings(params, mesh)
+
+
 def test_a_mesh_that_does_not_divide_a_parameter_names_it():
   with pytest.raises(ValueError, match=r'tensor of 2 .* embedding \(23, 12\)'):
     partition.shardings(abstract_params(llama()), partition.make_mesh(4, 1, 2))

@@ -9,9 +9,13 @@ which computes its own heads, hidden features of MLPs and words:
   kernels [inputs, outputs] that read the residual stream  (fsdp, tensor)
   kernels [inputs, outputs] that write to it               (tensor, fsdp)
   scales, biases, and the matrices of CLEX                 replicated
+
+What goes with a kernel and lacks one of its axes, as a low-rank adapter A [inputs, rank]
+or B [rank, outputs], is sharded over both axes of the mesh along the one that it has.
 """
 
 from collections.abc import Callable, Sequence
+import math
 import re
 from typing import Any
 
@@ -24,20 +28,24 @@ AXES = ('data', 'fsdp', 'tensor')
 # How the rows of a batch are sharded.
 ROWS = PartitionSpec(('data', 'fsdp'))
 
+# For each axis of a parameter, an axis of the mesh, several, or None.
+Axes = tuple[str | tuple[str, ...] | None, ...]
+
 _READS, _WRITES = ('fsdp', 'tensor'), ('tensor', 'fsdp')
 # Of parameters of a layer of `vvlen.models.llama`. Of its adapters, A has the inputs of
 # the kernel; B has the outputs, as have the scales of a quantized kernel.
-_LAYER: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+_LAYER: tuple[tuple[str, Axes], ...] = (
     (r'(query|key|value|gate|up)/kernel(/array/qvalue)?', _READS),
-    (r'(query|key|value|gate|up)/kernel_lora_a', ('fsdp', None)),
-    (r'(query|key|value|gate|up)/kernel(_lora_b|/array/scale)', (None, 'tensor')),
+    (r'(query|key|value|gate|up)/kernel_lora_a', (('fsdp', 'tensor'), None)),
+    (r'(query|key|value|gate|up)/kernel(_lora_b|/array/scale)',
+     (None, ('tensor', 'fsdp'))),
     (r'(output|down)/kernel(/array/qvalue)?', _WRITES),
-    (r'(output|down)/kernel_lora_a', ('tensor', None)),
-    (r'(output|down)/kernel(_lora_b|/array/scale)', (None, 'fsdp')),
+    (r'(output|down)/kernel_lora_a', (('tensor', 'fsdp'), None)),
+    (r'(output|down)/kernel(_lora_b|/array/scale)', (None, ('fsdp', 'tensor'))),
 )
-# A pattern of a parameter's path -> its axes of the mesh; the first match counts. First
-# for `vvlen.models.llama.model`, then for `vvlen.models.decoder`.
-RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+# A pattern of a parameter's path -> its axes; the first match counts. First for
+# `vvlen.models.llama.model`, then for `vvlen.models.decoder`.
+RULES: tuple[tuple[str, Axes], ...] = (
     *((rf'layer_\d+/{pattern}', axes) for pattern, axes in _LAYER),
     *((f'layers/{pattern}', (None, *axes)) for pattern, axes in _LAYER),
     (r'(output_)?embedding', ('tensor', 'fsdp')),
@@ -91,7 +99,7 @@ def mesh_of(devices: Sequence[jax.Device], sizes: tuple[int, int, int]) -> Mesh:
   return Mesh(placed, AXES, axis_types=types)
 
 
-def rule_of(path: str) -> tuple[str | None, ...]:
+def rule_of(path: str) -> Axes:
   """Returns the mesh axes of the parameter at a path, such as 'layer_0/query/kernel'.
 
   Raises:
@@ -112,7 +120,9 @@ def shardings(params: Any, mesh: Mesh) -> Any:
     mesh: from `make_mesh`.
 
   Returns:
-    The same tree, with a NamedSharding for each parameter.
+    The same tree, with a NamedSharding for each parameter. Where a rule has two axes of
+    the mesh for one of the parameter, and both together do not divide it, the first is
+    taken.
 
   Raises:
     ValueError: if an axis of the mesh does not divide a parameter, or there is no rule
@@ -121,9 +131,12 @@ def shardings(params: Any, mesh: Mesh) -> Any:
 
   def one(path, x):
     name = '/'.join(getattr(key, 'key', None) or key.name for key in path)
-    axes = rule_of(name)
-    for size, axis in zip(x.shape, axes, strict=False):
-      if axis is not None and size % mesh.shape[axis]:
+    axes = list(rule_of(name))
+    for i, size in enumerate(x.shape[:len(axes)]):
+      axis = axes[i]
+      if isinstance(axis, tuple) and size % math.prod(mesh.shape[a] for a in axis):
+        axis = axes[i] = axis[0]
+      if isinstance(axis, str) and size % mesh.shape[axis]:
         raise ValueError(
             f'mesh axis {axis} of {mesh.shape[axis]} devices does not divide the '
             f'parameter {name} {tuple(x.shape)}'
