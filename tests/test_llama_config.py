@@ -10,7 +10,7 @@ from tests.llamas import edit, llama, ROPES, save_llama
 from vvlen.models.clex import Clex
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.llama.config import config_of, model_of
-from vvlen.models.llama.model import check_model
+from vvlen.models.llama.sizes import check_model
 from vvlen.models.rope import Dynamic, Eabf, Linear, Llama3, LongRope, Ntk, Rope, Yarn
 
 

@@ -26,8 +26,8 @@ from vvlen.models.llama import abstract_params
 from vvlen.models.llama import lora as adapters
 from vvlen.models.llama.adapters import ALSO
 from vvlen.models.llama.layers import KEPT
-from vvlen.models.llama.model import check_model as check_sizes
 from vvlen.models.llama.model import Llama
+from vvlen.models.llama.sizes import check_model as check_sizes
 
 _FIELDS = {
     'seed': fields.seed(),

@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 
 from experiments.language_model.figures import label, times
-from experiments.language_model.tables import compare, endpoint
+from experiments.language_model.tables import (
+    compare,
+    endpoint,
+    interval,
+    seeds_of,
+    where,
+)
 from vvlen.reporting.results import ENDS, Index
 from vvlen.reporting.tables import (
     blank_without,
     difference,
     difference_cell,
-    interval_cell,
     number,
     p_value,
     Table,
@@ -60,16 +65,16 @@ def methods(
   for length in lengths:
     place = _at(length, run, original)
     columns[f'{place}: before'] = _plain(f'before_{length}')
-    columns[f'{place}: after [95 %]'] = blank_without(
-        f'ppl_{length}', interval_cell(f'ppl_{length}', '.2f'))
+    columns[f'{place}: after [95 %]'] = interval(f'ppl_{length}', '.2f')
   place = times(at // run.length)
-  columns[f'Δ log perplexity at {place} [95 %]'] = _tested('', difference_cell('.4f'))
-  columns['p, Holm'] = _tested('', lambda r: p_value(r['p_holm']))
+  columns[f'Δ log perplexity at {place} [95 %]'] = where(
+      'tested', difference_cell('.4f'))
+  columns['p, Holm'] = where('tested', lambda r: p_value(r['p_holm']))
   short = ('method', f'{place}: before', f'{place}: after [95 %]', list(columns)[-2])
-  note = (f'{_seeds(families, run, index)}; L = {run.length}, the checkpoint has '
-          f'{original} tokens. Perplexity in blocks, with the method applied, before '
-          'and after fine-tuning. Δ: '
-          'minus fine-tuning alone; p: paired t-test, Holm over methods.')
+  note = (f'{seeds_of(_arms(families), run, index)}; L = {run.length}, the checkpoint '
+          f'has {original} tokens. Perplexity in blocks, with the method applied, '
+          'before and after fine-tuning. Δ: minus fine-tuning alone; p: paired t-test, '
+          'Holm over methods.')
   return Table('methods', 'Perplexity of methods that extend the context', columns,
                records, note, short)
 
@@ -103,19 +108,21 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
       _kind(arm) for family in families for arm in _controls(family)))
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
-      'misalignment term [95 %]': _tested('', difference_cell('.4f')),
-      'p': _tested('', lambda r: p_value(r['p'])),
-      'p Holm': _tested('', lambda r: p_value(r['p_holm'])),
-      'smallest detectable': _tested('', lambda r: number(
+      'misalignment term [95 %]': where('tested', difference_cell('.4f')),
+      'p': where('tested', lambda r: p_value(r['p'])),
+      'p Holm': where('tested', lambda r: p_value(r['p_holm'])),
+      'smallest detectable': where('tested', lambda r: number(
           r['smallest_detectable'], '.4f')),
   }
   for kind in kinds:
-    columns[f'{_KINDS[kind]} [95 %]'] = _tested(
-        f'{kind}_', difference_cell('.4f', f'{kind}_'))
+    for record in records:
+      record.setdefault(f'{kind}_tested', False)
+    columns[f'{_KINDS[kind]} [95 %]'] = where(
+        f'{kind}_tested', difference_cell('.4f', f'{kind}_'))
   note = (
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
-      f'{_seeds(families, run, index)}; Holm over methods.')
+      f'{seeds_of(_arms(families), run, index)}; Holm over methods.')
   more = (
       'The primary endpoint. The entropy of both windows and their symmetric KL add up '
       'to the misalignment term: each alone, with the same α, tells what the term does '
@@ -158,11 +165,10 @@ def sliding(families: Sequence[Any], run: Any, index: Index, original: int) -> T
     records.append(record)
   columns: dict[str, Any] = {'arm': lambda r: r['label']}
   for length in lengths:
-    columns[f'{_at(length, run, original)} [95 %]'] = blank_without(
-        f'ppl_{length}', interval_cell(f'ppl_{length}', '.2f'))
+    columns[f'{_at(length, run, original)} [95 %]'] = interval(f'ppl_{length}', '.2f')
   longest = run.multiples[-1]
-  note = (f'{_seeds(families, run, index)}. Perplexity in sliding windows, half a '
-          f'window apart, over segments of {times(longest)}; no BOS.')
+  note = (f'{seeds_of(_arms(families), run, index)}. Perplexity in sliding windows, '
+          f'half a window apart, over segments of {times(longest)}; no BOS.')
   return Table('sliding', 'Perplexity in sliding windows', columns, records, note)
 
 
@@ -190,11 +196,5 @@ def _plain(field: str) -> Any:
   return blank_without(field, lambda r: number(r[field], '.2f'))
 
 
-def _tested(prefix: str, cell: Any) -> Any:
-  return lambda record: cell(record) if record.get(f'{prefix}tested') else ''
-
-
-def _seeds(families: Sequence[Any], run: Any, index: Index) -> str:
-  counts = sorted({len(index[arm.name, 'nll', run.length])
-                   for f in families for arm in (f.control, *f.others)})
-  return f'{" or ".join(map(str, counts))} seed{"s" * (counts != [1])} [95 %]'
+def _arms(families: Sequence[Any]) -> list[Any]:
+  return [arm for family in families for arm in (family.control, *family.others)]

@@ -16,7 +16,7 @@ from experiments.harness.fields import (
 from experiments.language_model import report, training
 from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.llama.layers import KEPT
-from vvlen.models.llama.model import check_model
+from vvlen.models.llama.sizes import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.windows import offset_range
 from vvlen.reporting import run_folder

@@ -65,6 +65,23 @@ def compare(
   return paired_t_test([one[s] for s in seeds], [other[s] for s in seeds])
 
 
+def interval(field: str, form: str) -> CellText:
+  """Returns a column of means with their intervals, blank where there is none."""
+  return blank_without(field, interval_cell(field, form))
+
+
+def where(field: str, cell: CellText) -> CellText:
+  """Returns a column that is blank where a field of the record is not true."""
+  return lambda record: cell(record) if record[field] else ''
+
+
+def seeds_of(arms: Sequence[Any], run: Any, index: Index) -> str:
+  """Returns the numbers of seeds of arms, in words."""
+  counts = sorted({len(index[arm.name, 'nll', run.length]) for arm in arms})
+  what = 'seed' if counts == [1] else 'seeds'
+  return f'{" or ".join(map(str, counts))} {what} [95 %]'
+
+
 def by_arm(family: Any, run: Any, index: Index) -> Table:
   """Makes the table of a family, a row per arm, the control first."""
   arms, at = (family.control, *family.others), endpoint(run)
@@ -81,18 +98,18 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
   ]
   columns: dict[str, CellText] = {'arm': lambda r: r['label']}
   for multiple in run.multiples:
-    columns[f'perplexity at {times(multiple)}'] = _interval(f'ppl_{multiple}', '.2f')
+    columns[f'perplexity at {times(multiple)}'] = interval(f'ppl_{multiple}', '.2f')
   columns |= {
-      f'Δ log perplexity at {times(at // run.length)} [95 %]': _where(
+      f'Δ log perplexity at {times(at // run.length)} [95 %]': where(
           'tested', difference_cell('.4f')),
-      'p': _where('tested', lambda r: p_value(r['p'])),
-      'p Holm': _where(
+      'p': where('tested', lambda r: p_value(r['p'])),
+      'p Holm': where(
           'tested', lambda r: 'primary' if r['primary'] else p_value(r['p_holm'])),
-      'smallest detectable': _where(
+      'smallest detectable': where(
           'tested', lambda r: number(r['smallest_detectable'], '.4f')),
-      'SCE': _interval('sce', '.3f'),
-      'symmetric KL': _interval('excess', '.3f'),
-      'log perplexity in training': _interval('training_cross_entropy', '.3f'),
+      'SCE': interval('sce', '.3f'),
+      'symmetric KL': interval('excess', '.3f'),
+      'log perplexity in training': interval('training_cross_entropy', '.3f'),
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
                _note(family, run, index), more=_more(family))
@@ -147,13 +164,13 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
       'length': lambda r: times(r['multiple']), 'arm': lambda r: r['label']}
   for metric, name in _MEASURES.items():
     if metric != 'nll':
-      columns[f'{name} [95 %]'] = _interval(metric, '.4f')
+      columns[f'{name} [95 %]'] = interval(metric, '.4f')
     tested = f'{metric}_tested'
-    columns[f'Δ {name} [95 %]'] = _where(tested, difference_cell('.4f', f'{metric}_'))
-    columns[f'p, Holm: {name}'] = _where(tested, _two_p(metric))
+    columns[f'Δ {name} [95 %]'] = where(tested, difference_cell('.4f', f'{metric}_'))
+    columns[f'p, Holm: {name}'] = where(tested, _two_p(metric))
   primary = times(endpoint(run) // run.length)
   note = (
-      f'{_seeds((family.control, *family.others), run, index)}, in nats. Δ: minus '
+      f'{seeds_of((family.control, *family.others), run, index)}, in nats. Δ: minus '
       f'{label(family.control)}; p: paired two-sided t-test, all secondary; Holm over '
       'this table, each quantity by itself. SCE: symmetric cross-entropy of two '
       'windows.'
@@ -180,24 +197,10 @@ def _mean(
           zip(ENDS, mean_interval(values), strict=True)}
 
 
-def _interval(field: str, form: str) -> CellText:
-  return blank_without(field, interval_cell(field, form))
-
-
-def _where(field: str, cell: CellText) -> CellText:
-  return lambda record: cell(record) if record[field] else ''
-
-
-def _seeds(arms: Sequence[Any], run: Any, index: Index) -> str:
-  counts = sorted({len(index[arm.name, 'nll', run.length]) for arm in arms})
-  what = 'seed' if counts == [1] else 'seeds'
-  return f'{" or ".join(map(str, counts))} {what} [95 %]'
-
-
 def _note(family: Any, run: Any, index: Index) -> str:
   arms = (family.control, *family.others)
   note = (
-      f'{_seeds(arms, run, index)}. Perplexity of held-out text; all else in nats. '
+      f'{seeds_of(arms, run, index)}. Perplexity of held-out text; all else in nats. '
       'SCE: symmetric cross-entropy of two windows of L. Δ: minus '
       f'{label(family.control)}; p: paired two-sided t-test; Holm over this table'
       f'{", but for the primary endpoint" if family.primary else ""}.'

@@ -10,8 +10,8 @@ which computes its own heads, hidden features of MLPs and words:
   kernels [inputs, outputs] that write to it               (tensor, fsdp)
   scales, biases, and the matrices of CLEX                 replicated
 
-What goes with a kernel and lacks one of its axes, as a low-rank adapter A [inputs, rank]
-or B [rank, outputs], is sharded over both axes of the mesh along the one that it has.
+What goes with a kernel and has only one of its axes, as a low-rank adapter A [inputs,
+rank] or B [rank, outputs], is sharded over both axes of the mesh along that one.
 """
 
 from collections.abc import Callable, Sequence

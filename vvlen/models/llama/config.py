@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 from vvlen.models.clex import Clex
-from vvlen.models.llama.model import check_model, Llama
+from vvlen.models.llama.model import Llama
+from vvlen.models.llama.sizes import check_model
 from vvlen.models.rope import (
     check,
     Dynamic,
