@@ -691,10 +691,10 @@ def test_the_command_runs(run_here, checkpoint, text_file, tmp_path):
   for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'term'):
     assert (folder / f'tables/{name}.md').exists()
   assert (folder / 'figures/methods.png').exists() and (folder / 'index.html').exists()
-  # All arms of a method begin with the same model, on the same test segments.
+  # Of each method, the control alone is measured before training.
   before = {line['arm']: {k: v for k, v in line.items() if k.startswith('nll')}
             for line in read_curves(folder / 'evaluations.jsonl') if not line['step']}
-  assert before['pi'] == before['pi_alpha_0_1'] != before['none']
+  assert [*before] == ['none', 'pi'] and before['pi'] != before['none']
   inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
   assert 1 < inputs['unigram_nats'] < math.log(256) and inputs['original_length'] == 8
   check_board(folder)

@@ -47,10 +47,16 @@ def main(config: Any, workdir: str) -> None:
   programs = functools.lru_cache(maxsize=1)(
       lambda method: Programs(config, method, model, mesh))
 
+  # All arms of a method begin as its control does.
+  controls = {
+      family.control.name
+      for family in report.families(report.read_run(config), config)
+  }
+
   def train(name, seed, progress):
     return sharded.run_seed(
         config, name, seed, text, mesh, programs(config.arms[name].method), folder,
-        progress, report.EXPERIMENT)
+        progress, report.EXPERIMENT, measure_first=name in controls)
 
   jobs = [
       Job(training.num_steps(config, config.arms[name]),

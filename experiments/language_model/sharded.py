@@ -97,6 +97,7 @@ def run_seed(
     folder: epath.Path,
     progress: Progress,
     experiment: str = 'language_model',
+    measure_first: bool = True,
 ) -> list[results.Row]:
   """Trains and measures one seed of an arm, resuming from its checkpoint.
 
@@ -113,6 +114,7 @@ def run_seed(
     folder: of the run. The trained model is saved there.
     progress: counts steps.
     experiment: whose rows these are.
+    measure_first: whether a checkpoint is measured also before training.
   """
   train, arm = config.train, config.arms[name]
   total = training.num_steps(config, arm)
@@ -148,8 +150,8 @@ def run_seed(
   with jax.set_mesh(mesh):
     state = programs.start(key)
     where = folder / 'checkpoints' / name / f'seed_{seed}'
-    if config.checkpoint and not checkpoint.last_step(where):
-      evaluate(0, state)  # the checkpoint before training
+    if config.checkpoint and measure_first and not checkpoint.last_step(where):
+      evaluate(0, state)
     state = loop.train(
         programs.step(arm), state,
         _batches(config, seed, text), total,
