@@ -510,6 +510,16 @@ def test_p_of_the_term_are_corrected_over_methods(index):
   assert 'no difference' not in answer(FAMILIES, RUN, index, 4.0)[0]
 
 
+def test_what_the_paper_prints_is_a_table():
+  # Copied by hand from Tables 2, 3, 6, 9 and 10.
+  found = {row['setting']: [*row.values()][1:] for row in cells(tables.published())}
+  assert found == {
+      'CLEX on RedPajama-Book': ['6.12', '5.88', '−0.0400', '5.91', '−0.0349'],
+      'CLEX on PG19': ['7.45', '7.35', '−0.0135', '7.39', '−0.0081'],
+      'LongQLoRA': ['5.82', '5.77', '−0.0086', '5.74', '−0.0138'],
+      'EABF': ['6.01', '5.91', '−0.0168', '5.86', '−0.0253']}
+
+
 def test_every_cell_of_sliding_windows(index):
   found = cells(tables.sliding(FAMILIES, RUN, index, 8))
   labels = {
@@ -641,7 +651,7 @@ def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
   results.write_rows(tmp_path / 'results.csv', [
       *rows, *(row._replace(arm='yarn') for row in rows)])
   names = {table.name for table in report.write(tmp_path).tables}
-  assert names == {'methods', 'term', 'yarn', 'yarn_by_length', 'sliding'}
+  assert names == {'methods', 'term', 'paper', 'yarn', 'yarn_by_length', 'sliding'}
   # Without the arm of the primary endpoint.
   results.write_rows(tmp_path / 'results.csv', [
       row._replace(arm='yarn') for row in rows])

@@ -58,7 +58,7 @@ def write(workdir: epath.PathLike) -> Report:
   if present:
     made.append(tables.methods(present, base, run, index, evaluations, original))
   if any(family.primary for family in present):
-    made.append(tables.term(present, run, index))
+    made += [tables.term(present, run, index), tables.published()]
   made += [make(family, run, index) for family in present if family.others
            for make in (by_term.by_arm, by_term.by_length)]
   if present:
