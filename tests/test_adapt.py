@@ -20,6 +20,7 @@ from experiments.harness.progress import Progress
 from experiments.language_model import sharded, training
 from experiments.language_model.report import Arm, Family, Run
 from tests.artists import bands, lines
+from tests.cases import mostly_slow
 from tests.cells import cells, text
 from tests.conftest import check_board, lose_rows, ROOT
 from tests.llamas import llama, save_llama, variables_of
@@ -353,8 +354,8 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(
 
 
 @pytest.mark.parametrize(('variant', 'method', 'fields'), [
-    ('longlora', 'pi', {}), ('longlora', 'pi', BFLOAT16),
-    ('clex', 'clex', {'adapters.rank': 2})])
+    *mostly_slow([('longlora', 'pi', {})]), ('longlora', 'pi', BFLOAT16),
+    *mostly_slow([('clex', 'clex', {'adapters.rank': 2})])])
 def test_what_is_frozen_stays_and_is_no_part_of_the_state(
     checkpoint, text_file, key, variant, method, fields):
   config, read, model, mesh = _ready(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, save_llama, V, variables_of
 from vvlen.models.llama.adapters import load_adapters, save_adapters
 from vvlen.models.llama.layers import stacked, unstacked
@@ -40,10 +41,10 @@ def _trained(model, base, lora):
   return join(jax.tree.unflatten(treedef, moved), frozen)
 
 
-@pytest.mark.parametrize('lora, tied', [
+@pytest.mark.parametrize('lora, tied', mostly_slow([
     (LORA, False), (LONG, True), (LONG, False), (Lora(2, 4.0, quantized='nf4'), True),
     (Lora(2, 4.0, quantized='int8', also=('embedding', 'final_norm')), True),
-], ids=['lora', 'long_lora_tied', 'long_lora', 'nf4', 'int8'])
+], 1, 3), ids=['lora', 'long_lora_tied', 'long_lora', 'nf4', 'int8'])
 def test_adapters_are_loaded_as_they_were_saved(tmp_path, lora, tied):
   model = llama(tied=tied)
   base = variables_of(model)['params']

@@ -188,6 +188,7 @@ def test_efficiency_is_of_the_cores_that_can_be_used():
   assert share(seeds=24, devices=8, rate=15.0) == 0.75  # eight devices on two cores
 
 
+@pytest.mark.slow
 def test_a_second_block_of_seeds_compiles_nothing():
   done = subprocess.run(
       [sys.executable, '-m', scaling.MODULE, '--seconds=0.01', '--width=8',

@@ -7,6 +7,7 @@ from matplotlib.text import Text
 import pytest
 
 from experiments.harness import reports
+from tests.cases import mostly_slow
 from tests.conftest import ROOT
 from tests.test_committed_results import FOLDERS
 from vvlen.reporting import plots
@@ -16,7 +17,7 @@ _REFERENCES = ('chance', 'no order', '1/√N', 'proportional to 1/N', 'uniform w
                'uniform weights, log N', 'answering', 'arXiv', 'paper')
 
 
-@pytest.fixture(scope='module', params=FOLDERS)
+@pytest.fixture(scope='module', params=mostly_slow(FOLDERS, 2, 3, 5, 8, 11))
 def drawn(request, tmp_path_factory):
   """The figures of a committed run, {name: figure}, not written."""
   copy = tmp_path_factory.mktemp('figures') / request.param

@@ -1,11 +1,14 @@
 """Generation with a cache equals generation without one, token by token."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.models import generation
 from vvlen.models.generation import generate
@@ -33,8 +36,8 @@ def test_greedy_tokens_are_the_likeliest_of_the_whole_model(small):
     np.testing.assert_array_equal(likeliest[length - 1:-1], tokens)
 
 
-@pytest.mark.parametrize('dtype', [np.float32, np.float64])
-@pytest.mark.parametrize('rope', ['yarn', 'dynamic'])
+@pytest.mark.parametrize('rope, dtype', mostly_slow(
+    itertools.product(['yarn', 'dynamic'], [np.float32, np.float64]), 1))
 def test_float64_may_be_enabled(rope, dtype):
   model = llama(rope=ROPES[rope])
   with jax.enable_x64(True):

@@ -717,6 +717,7 @@ def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(
     sharded.check(config, model, mesh)
 
 
+@pytest.mark.slow
 def test_a_text_that_has_changed_is_refused(run, text_file, tmp_path):
   other = tmp_path / 'other.txt'
   shutil.copy(text_file, other)

@@ -674,6 +674,7 @@ def test_growing_lengths_make_tables_4_and_5(tmp_path, name, table):
   assert not (folder / 'tables/table_3.md').exists()
 
 
+@pytest.mark.slow
 def test_a_block_is_the_seeds_that_it_says(tmp_path, monkeypatch):
   # Seeds 0 and 1, then 2 and 3, of which 3 is not asked for.
   config = _config(

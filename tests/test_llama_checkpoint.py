@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from tests.llamas import edit, llama, ROPES, save_llama, V, variables_of
 from vvlen.models.llama import load_checkpoint, read_model, save_checkpoint
 from vvlen.models.llama import safetensors as safetensors_file
@@ -40,8 +41,9 @@ def sharded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('fields', [
     {}, {'tied': False}, {'attention_bias': True, 'output_bias': True},
-    {'attention_bias': True}, {'mlp_bias': True}, {'head_width': None, 'width': 16},
-    *({'rope': rope} for rope in ROPES.values()),
+    {'attention_bias': True}, {'mlp_bias': True},
+    *mostly_slow([{'head_width': None, 'width': 16},
+                  *({'rope': rope} for rope in ROPES.values())], 2),
 ], ids=lambda x: '-'.join(map(str, x)))
 def test_what_is_saved_is_loaded(tmp_path, fields):
   model = llama(**fields)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, numpy_logits, OWN_ROPES, ROPES, V, variables_of
 from vvlen.models.llama import abstract_params
 from vvlen.models.rope import depends_on_length, Dynamic
@@ -113,9 +114,9 @@ def test_without_positions_a_first_layer_knows_no_order(tokens):
   np.testing.assert_allclose(last(tokens), last(shuffled), atol=1e-4)
 
 
-@pytest.mark.parametrize('kind, scan_layers', [
+@pytest.mark.parametrize('kind, scan_layers', mostly_slow([
     *((kind, False) for kind in (*ROPES, *OWN_ROPES, 'alibi', None)), ('eabf', True),
-])
+], 0, 4, 9, 11))
 def test_a_cache_changes_nothing(tokens, kind, scan_layers):
   # Some rates change with the length, and with them all states of earlier tokens, which
   # a cache keeps as they were: exact are one layer, and any up to L₀ = 8.

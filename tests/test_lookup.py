@@ -1,6 +1,7 @@
 """Dictionary lookup, and the retriever with learned embeddings."""
 
 import functools
+import itertools
 import math
 
 import chex
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.cases import mostly_slow
 from vvlen.models.dictionary import DictionaryRetriever, with_key_rows
 from vvlen.models.norm import KINDS
 from vvlen.tasks import lookup
@@ -48,7 +50,8 @@ def test_every_ordered_pair_of_keys_is_equally_likely(length, num_keys):
     assert stats.chisquare(different).pvalue > 1e-3
 
 
-@pytest.mark.parametrize('length, batch_size', [(16, 40_000), (2048, 4_000)])
+@pytest.mark.parametrize('length, batch_size', mostly_slow(
+    [(16, 40_000), (2048, 4_000)], 0))
 def test_pairs_of_many_keys_fall_into_all_ranges_alike(length, batch_size):
   num_keys, ranges = 16384, 16
   keys = np.asarray(lookup.distinct(jax.random.key(4), batch_size, length, num_keys))
@@ -139,8 +142,8 @@ def _params(model, batch):
 
 
 # With fewer items than keys, embeddings are looked up; with more, tables are made.
-@pytest.mark.parametrize('batch_size', [2, 16])
-@pytest.mark.parametrize('item_encoder', ['mlp', 'linear'])
+@pytest.mark.parametrize('item_encoder, batch_size', mostly_slow(
+    itertools.product(['mlp', 'linear'], [2, 16]), 0, 3))
 def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
   batch = _sampler(batch_size, 5, 16)(key)
   model = _model(norm='layer_norm', item_encoder=item_encoder)

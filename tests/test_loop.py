@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests import conftest, loop_worker
+from tests.cases import mostly_slow
 from vvlen.training import checkpoint, loop, preemption
 
 # Orbax leaves coroutines behind when a checkpoint is damaged.
@@ -114,7 +115,8 @@ def test_one_and_eight_devices_agree_to_rounding():
     _assert_close(_uninterrupted(shape=shape)[0], _uninterrupted()[0])
 
 
-@pytest.mark.parametrize('first', [1, 4, 6])  # An epoch has six batches.
+# An epoch has six batches.
+@pytest.mark.parametrize('first', mostly_slow([1, 4, 6], 1))
 def test_a_run_that_goes_on_is_bit_for_bit_the_uninterrupted_one(first, tmp_path):
   folder, told, rows = tmp_path / 'run', [], []
   told_of = {'metrics_every_steps': 2, 'on_metrics': lambda *x: told.append(x)}
@@ -145,7 +147,8 @@ def test_the_position_of_the_iterator_is_a_count_of_batches(tmp_path):
   assert saved['meta'] == {'seed': 3, 'lengths': [1, 2]}
 
 
-@pytest.mark.parametrize('shape', [(1, 1, 1), (4, 2, 1), (1, 1, 8)])
+@pytest.mark.parametrize('shape', mostly_slow(
+    [((1, 1, 1),), ((4, 2, 1),), ((1, 1, 8),)], 1))
 def test_a_checkpoint_restores_on_another_mesh(shape, tmp_path):
   _train(folder=tmp_path)
   toy = _toy(shape)
@@ -358,7 +361,7 @@ def test_a_save_leaves_the_agreement_on_preemption_alone(tmp_path, monkeypatch):
   assert asked == []
 
 
-@pytest.mark.parametrize('after, every', [(5, 2), (5, 5), (6, 100)])
+@pytest.mark.parametrize('after, every', mostly_slow([(5, 2), (5, 5), (6, 100)], 0))
 def test_a_run_that_diverges_ends_and_keeps_its_last_good_checkpoint(
     tmp_path, after, every
 ):

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, V, variables_of
 from vvlen.models.generation import generate
 from vvlen.models.llama import abstract_params
@@ -63,10 +64,10 @@ def _adapted(lora, **fields):
   return with_adapters(model, lora), join(moved, frozen), moved, frozen
 
 
-@pytest.mark.parametrize('fields', [
+@pytest.mark.parametrize('fields', mostly_slow([
     {}, {'remat': True}, {'scan_layers': True}, {'scan_layers': True, 'remat': True},
     {'dtype': jnp.bfloat16}, {'scan_layers': True, 'dtype': jnp.bfloat16},
-], ids=str)
+], 0, 3), ids=str)
 def test_adapters_begin_as_the_model(fields):
   model, base = _model(**fields)
   params = add_adapters(model, LORA, base, KEY)
@@ -79,10 +80,10 @@ def test_adapters_begin_as_the_model(fields):
   chex.assert_trees_all_equal(merged(LORA, params), base)
 
 
-@pytest.mark.parametrize('quantized, fields', [
+@pytest.mark.parametrize('quantized, fields', mostly_slow([
     (None, {}), (None, {'scan_layers': True, 'remat': True}), ('nf4', {'remat': True}),
     ('nf4', {'scan_layers': True}), ('int8', {}), ('int8', {'scan_layers': True}),
-], ids=str)
+], 1, 2, 4), ids=str)
 def test_merged_weights_do_the_same(quantized, fields):
   lora = Lora(3, 6.0, quantized=quantized)
   adapted, params, _, _ = _adapted(lora, **fields)
@@ -136,8 +137,10 @@ def test_gradients_are_those_of_the_formula(lora):
   chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize('fields', [{}, {'scan_layers': True}], ids=str)
-@pytest.mark.parametrize('quantized, bound', [('nf4', 0.028), ('int8', 0.003)])
+@pytest.mark.parametrize('quantized, bound, fields', mostly_slow([
+    ('nf4', 0.028, {}), ('int8', 0.003, {}), ('nf4', 0.028, {'scan_layers': True}),
+    ('int8', 0.003, {'scan_layers': True}),
+], 1, 2), ids=str)
 def test_quantized_weights_are_close_and_all_adapters_learn(fields, quantized, bound):
   lora = Lora(3, 6.0, quantized=quantized)
   model, base = _model(**fields)

@@ -142,6 +142,7 @@ def test_at_the_training_length_moments_change_nothing():
     assert measured[f'+{name}']['accuracy'] == measured['']['accuracy']
 
 
+@pytest.mark.slow
 def test_layer_norm_undoes_rescaling():
   measured = _intervene('layer_norm', 64)
   np.testing.assert_allclose(measured['+rescaled']['loss'], measured['']['loss'],

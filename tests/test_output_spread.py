@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.evaluation.attention_spread import deviations, slope, spread_by_length
 from vvlen.evaluation.probe import Probe, probe_layer
@@ -197,8 +198,8 @@ def stories():
   return *load_checkpoint(shared / 'data' / 'stories260K'), arrays, curves
 
 
-@pytest.mark.parametrize('curve, interval', [
-    ('iid_norope', None), ('iid_rope', None), ('text_rope', (-0.026, -0.008))])
+@pytest.mark.parametrize('curve, interval', mostly_slow([
+    ('iid_norope', None), ('iid_rope', None), ('text_rope', (-0.026, -0.008))], 2))
 def test_the_curves_of_a_real_model_are_those_of_the_reference(
     stories, curve, interval):
   model, variables, arrays, curves = stories

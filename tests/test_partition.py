@@ -20,6 +20,7 @@ import optax
 import pytest
 
 from experiments.compile import measure
+from tests.cases import mostly_slow
 from tests.llamas import llama, OWN_ROPES, variables_of
 from vvlen.models.decoder import Decoder
 from vvlen.models.kernels.causal import causal_attention
@@ -146,11 +147,12 @@ def test_moments_of_an_optimizer_are_cut_as_their_parameters():
 
 
 @pytest.mark.parametrize('implementation, axes, fields', [
-    *itertools.product(('plain', 'chunked'),
-                       [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)], [{}]),
+    *mostly_slow(itertools.product(
+        ('plain', 'chunked'), [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)], [{}]),
+        3, 5),
     ('splash', (2, 2, 2), {}),
-    ('plain', (2, 2, 2), {'rope': None, 'alibi': True}),
-    ('plain', (2, 2, 2), {'rope': OWN_ROPES['clex']}),
+    *mostly_slow([('plain', (2, 2, 2), {'rope': None, 'alibi': True}),
+                  ('plain', (2, 2, 2), {'rope': OWN_ROPES['clex']})]),
 ], ids=lambda x: '-'.join(map(str, x)) if isinstance(x, dict) else None)
 def test_a_step_is_the_same_on_every_mesh(key, axes, implementation, fields):
   model = llama(**EVEN, implementation=implementation, **fields)

@@ -226,6 +226,7 @@ def test_models_that_have_learned_nothing_test_nothing():
   assert 'Not learned' not in table.note
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_finished_says_so(tmp_path):
   results.write_rows(tmp_path / 'results.csv', _rows())
   config = {'train': {'max_length': 16}, 'arms': _ARMS, 'num_seeds': 6,
@@ -343,6 +344,7 @@ def test_results_are_not_compressed_while_a_run_is_at_work(workdir, monkeypatch)
   assert (workdir / 'results.csv').exists()
 
 
+@pytest.mark.slow
 def test_report_runs_without_jax(workdir):
   code = (
       'import sys; sys.modules["jax"] = None\n'

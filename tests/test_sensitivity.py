@@ -24,6 +24,7 @@ from experiments.sensitivity import run as experiment
 from experiments.sensitivity import tables
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
+from tests.cases import mostly_slow
 from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import Curves
@@ -527,7 +528,8 @@ def _after_two_steps(name):
   return float(loss), jax.tree.map(np.asarray, params)
 
 
-@pytest.mark.parametrize('name', [*config_file.get_config('smoke').cells, 'same'])
+@pytest.mark.parametrize('name', mostly_slow(
+    [*config_file.get_config('smoke').cells, 'same'], 0, 4, 5, 10, 11, 21, 25))
 def test_every_cell_trains_another_model_than_base(name):
   (loss, params), (base_loss, base) = map(_after_two_steps, (name, 'base'))
   alike = jax.tree.structure(params) == jax.tree.structure(base) and all(

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from tests.cases import mostly_slow
 from tests.conftest import ROOT, run_two_processes
 
 SCRIPTS = ROOT / 'tpu_scripts'
@@ -437,8 +438,8 @@ def test_a_run_needs_one_call(cloud):
   assert cloud.call(*RUN).returncode == 0 and cloud.starts() == 2
 
 
-@pytest.mark.parametrize('states', [
-    ['SUSPENDING', 'SUSPENDED'], ['SUSPENDED'], ['FAILED']])
+@pytest.mark.parametrize('states', mostly_slow([
+    ['SUSPENDING', 'SUSPENDED'], ['SUSPENDED'], ['FAILED']], 0))
 def test_a_run_that_loses_its_tpu_gets_another(cloud, states):
   cloud = cloud(rules=[{'match': ' describe ', 'when': 'b-1/step', 'states': states}])
   cloud.experiment('''
@@ -466,6 +467,7 @@ def test_143_is_a_preemption_and_restarts_are_bounded(cloud):
   assert cloud.starts() == 6
 
 
+@pytest.mark.slow
 def test_a_preempted_worker_counts_though_the_others_fail_without_it(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('exit $((JAX_PROCESS_ID == 1 ? 143 : 1))')
@@ -515,6 +517,7 @@ def test_exit_code_2_ends_all_and_is_not_tried_again(cloud):
       'vvlen-w-0 exit 137', 'vvlen-w-1 exit 2']
 
 
+@pytest.mark.slow
 def test_failures_are_bounded_where_no_checkpoint_is_new(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('echo Traceback >&2; exit 1')
