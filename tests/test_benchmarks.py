@@ -58,6 +58,7 @@ def test_operations_of_counting_are_those_of_its_program(key):
   np.testing.assert_allclose(found, expected, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_operations_of_lora_are_those_of_its_program(key):
   pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
   shape = dict(vocab_size=40, width=64, mlp_width=96, num_layers=3, num_heads=4,
@@ -81,6 +82,7 @@ def test_operations_of_lora_are_those_of_its_program(key):
         _operations(needed), 256 * expected + attention, rtol=0.001)
 
 
+@pytest.mark.slow
 def test_the_regularizer_is_measured_against_no_weight(key):
   args = argparse.Namespace(length=8, weight=0.3)
   model = LanguageModel(Decoder(11, num_layers=1, width=8, num_heads=2))

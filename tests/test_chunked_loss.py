@@ -155,6 +155,7 @@ def test_cross_entropy_of_next_tokens():
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_vmap_remat_and_scan():
   arrays, tokens = _inputs()
   of = lambda arrays, e: chunked_two_window_loss(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from vvlen.evaluation.prefixes import all_prefixes
 from vvlen.models import positions as encodings
 from vvlen.models.decoder import Decoder, layer_norm, SequenceRegressor
@@ -115,7 +116,8 @@ def test_reading_some_places_is_reading_all_and_picking(key, kind, norm):
   np.testing.assert_allclose(shared, whole[:, 4:5], atol=2e-5)
 
 
-@pytest.mark.parametrize('kind', ['learned', 'sinusoidal', 'alibi', 'rope'])
+@pytest.mark.parametrize('kind', mostly_slow(
+    ['learned', 'sinusoidal', 'alibi', 'rope'], 0, 3))
 def test_all_prefixes_in_one_pass_are_one_pass_each(key, kind):
   decoder = Decoder(V, width=12, num_heads=2, positions=kind, max_positions=N + 2)
   model = SequenceRegressor(decoder)

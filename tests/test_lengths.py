@@ -240,6 +240,7 @@ def test_components_and_top_weights_are_those_of_the_model(key):
       np.take_along_axis(weights, order, axis=1), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
   mesh = sharding.seed_mesh()
   keys = ensemble.seed_keys(0, 0, mesh.size)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, OWN_ROPES, ROPES, V, variables_of
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
@@ -86,7 +87,7 @@ def test_what_transformers_saves_has_its_logits_here(tmp_path, kind, fields):
   )
 
 
-@pytest.mark.parametrize('kind', ['dynamic', 'longrope'])
+@pytest.mark.parametrize('kind', mostly_slow(['dynamic', 'longrope'], 1))
 def test_rates_by_length_are_theirs_at_every_length(tmp_path, kind):
   theirs = _make(scaling=_SCALINGS[kind])
   theirs.save_pretrained(tmp_path)

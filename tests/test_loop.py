@@ -239,6 +239,7 @@ def test_metrics_come_before_evaluation_and_that_before_the_checkpoint(tmp_path)
   assert _events(first=7, **options) == ['evaluate 7 7']
 
 
+@pytest.mark.slow
 def test_the_means_of_a_resumed_run_are_over_the_same_steps(tmp_path):
   runs = []
   for stops in ((STEPS,), (4, 8, STEPS)):

@@ -191,6 +191,7 @@ def test_only_adapters_and_what_is_named_is_trained():
   assert all(path[-1] == 'kernel' for path in flatten_dict(frozen))
 
 
+@pytest.mark.slow
 def test_training_leaves_every_frozen_byte_as_it_was(tmp_path):
   lora = Lora(3, 6.0, 0.1, targets=ATTENTION, quantized='nf4', also=('mlp_norm',))
   model, base = _model(scan_layers=True)

@@ -430,6 +430,7 @@ def test_windows_may_begin_with_bos(whole, checkpoint):
     [*predictions.perplexity(config, subject._replace(begin=None))]
 
 
+@pytest.mark.slow
 def test_a_report_is_made_again_without_jax_and_is_the_same(whole, tmp_path):
   workdir = tmp_path / 'run'
   shutil.copytree(whole[0], workdir)

@@ -118,6 +118,7 @@ def test_reweighting_adds_to_the_logit_of_one_item():
   assert np.isfinite(ends).all()
 
 
+@pytest.mark.slow
 def test_a_single_item_is_the_target_alone():
   measured = _intervene('none', 1)
   for metric in ('accuracy', 'loss'):

@@ -150,8 +150,8 @@ def test_moments_of_an_optimizer_are_cut_as_their_parameters():
     *mostly_slow(itertools.product(
         ('plain', 'chunked'), [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)], [{}]),
         3, 5),
-    ('splash', (2, 2, 2), {}),
-    *mostly_slow([('plain', (2, 2, 2), {'rope': None, 'alibi': True}),
+    *mostly_slow([('splash', (2, 2, 2), {}),
+                  ('plain', (2, 2, 2), {'rope': None, 'alibi': True}),
                   ('plain', (2, 2, 2), {'rope': OWN_ROPES['clex']})]),
 ], ids=lambda x: '-'.join(map(str, x)) if isinstance(x, dict) else None)
 def test_a_step_is_the_same_on_every_mesh(key, axes, implementation, fields):

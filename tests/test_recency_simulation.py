@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from tests.cases import mostly_slow
 from tests.conftest import ROOT
 from vvlen.evaluation.recency import recency_of_logits
 from vvlen.models.causal_stack import causal_stack
@@ -199,7 +200,8 @@ def test_both_samplers_have_one_law(setting):
     _close(getattr(one, name), getattr(two, name), *error)
 
 
-@pytest.mark.parametrize('setting', _PRINTED, ids=str)
+@pytest.mark.parametrize('setting', mostly_slow(
+    [(setting,) for setting in _PRINTED], 0, 3, 6), ids=str)
 def test_recency_probabilities_are_those_printed(setting):
   found = _run(*setting, 'reduced')
   # Printed to four digits, from runs of errors that are as large.

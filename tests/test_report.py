@@ -365,6 +365,7 @@ def test_report_runs_without_jax(workdir):
     assert (workdir / f'tables/{name}.csv').exists()
 
 
+@pytest.mark.slow
 def test_a_run_in_a_folder_that_cannot_be_written_to_is_shown(
     workdir, tmp_path, monkeypatch, capsys
 ):

@@ -141,6 +141,7 @@ def test_impossible_sizes_are_named(key, wrong):
     _sample(key, **wrong)
 
 
+@pytest.mark.slow
 def test_data_and_weights_do_not_depend_on_x64(key):
   draw = lambda: retrieval.sample(key, batch_size=3, min_length=2, max_length=5)
   model = Retriever(width=7, norm='layer_norm', output_projection=True)

@@ -235,6 +235,7 @@ def _gradient(model, variables, tokens):
   return jax.jit(jax.grad(loss))(variables)['params']
 
 
+@pytest.mark.slow
 def test_loops_and_computing_again_change_no_gradient(tokens):
   model, _, variables = _two()
   expected = _gradient(model, variables, tokens)
@@ -247,6 +248,7 @@ def test_loops_and_computing_again_change_no_gradient(tokens):
     chex.assert_trees_all_close(found, stacked(expected), rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_full_attention_at_any_length(tokens):
   model, full, _ = _two()
   for fields in ({}, {'scan_layers': True}, {'remat': True}):

@@ -460,6 +460,7 @@ def test_a_run_that_loses_its_tpu_gets_another(cloud, states):
     assert [x.name for x in (home / 'vvlen').glob('?' * 40)] == [commit]
 
 
+@pytest.mark.slow
 def test_143_is_a_preemption_and_restarts_are_bounded(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('exit 143')
