@@ -31,17 +31,18 @@ for _name in ('compilation_cache_dir', 'persistent_cache_min_compile_time_secs')
   jax.config.update(f'jax_{_name}', _value if _name.endswith('dir') else float(_value))
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Programs are compiled twice as fast and run more slowly.
-FAST_COMPILATION = '--xla_backend_optimization_level=0'
-if jax.__version_info__ < (0, 11):
-  FAST_COMPILATION += ' --xla_cpu_use_fusion_emitters=false'
+# Programs are compiled faster and run more slowly.
+_FAST = '--xla_backend_optimization_level=0'
+# Twice as fast, but cells that train together and alone differ in some bits.
+_FASTEST = _FAST + ' --xla_cpu_use_fusion_emitters=false' * (
+    jax.__version_info__ < (0, 11))
 
 
 def pytest_configure(config):
   """Has all but slow tests compile fast; slow ones compile as users do."""
   if config.option.markexpr == 'not slow':
     with pytest.MonkeyPatch.context() as patch:
-      patch.setenv('XLA_FLAGS', FAST_COMPILATION)
+      patch.setenv('XLA_FLAGS', f'{os.environ.get("XLA_FLAGS", "")} {_FASTEST}')
       jax.devices()  # reads them; libtpu, which does not know all of them, is not to
 
 
@@ -69,13 +70,10 @@ def bounded_memory():
 
 @pytest.fixture(scope='module')
 def fast_compilation():
-  """Makes commands compile fast, and keep their bits.
-
-  Without the fusion emitters, cells that train together and alone differ in some.
-  """
+  """Makes commands compile fast."""
   jax.devices()  # this process has read its flags
   with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('XLA_FLAGS', '--xla_backend_optimization_level=0')
+    patch.setenv('XLA_FLAGS', _FAST)
     yield
 
 

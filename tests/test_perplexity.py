@@ -1,6 +1,7 @@
 """Loss by length of context: models whose losses are known, and the reference."""
 
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, V, variables_of
 from vvlen.evaluation.perplexity import block_nll, nll_by_position, sliding_nll
 from vvlen.evaluation.programs import program_of
@@ -223,21 +225,12 @@ def stories():
   return *load_checkpoint(shared / 'data' / 'stories260K'), text, expected
 
 
-def _compare(stories, method, length):
+@pytest.mark.parametrize('length, method', mostly_slow(
+    itertools.product([128, 256, 512, 1024, 2048], _STRETCHED), 0))
+def test_loss_of_a_real_model_is_that_of_the_reference(stories, method, length):
   model, variables, text, expected = stories
   model = model.clone(rope=Rope(1e4, _STRETCHED[method]))
   apply = functools.partial(model.apply, variables)
   np.testing.assert_allclose(
       block_nll(apply, text, length),
       expected[method]['by_length'][str(length)]['nll'], rtol=1e-6)
-
-
-def test_loss_of_a_real_model_is_that_of_the_reference(stories):
-  _compare(stories, 'none', 128)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('method', _STRETCHED)
-@pytest.mark.parametrize('length', [128, 256, 512, 1024, 2048])
-def test_loss_of_a_real_model_at_all_lengths(stories, method, length):
-  _compare(stories, method, length)

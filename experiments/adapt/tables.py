@@ -86,6 +86,8 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
   It has the change by the misalignment term, and by what it is compared with.
   """
   at = endpoint(run)
+  kinds = list(dict.fromkeys(
+      _kind(arm) for family in families for arm in _controls(family)))
   records = []
   for family in families:
     if not family.primary:
@@ -96,7 +98,8 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
         'seeds': test.num_pairs if test else 0, **difference(test),
         'p': test.p if test else math.nan,
         'smallest_detectable': detectable(test) if test else math.nan,
-        'tested': test is not None}
+        'tested': test is not None,
+        **{f'{kind}_tested': False for kind in kinds}}
     for arm in _controls(family):
       other = compare(index, arm.name, family.control.name, at)
       record |= difference(other, f'{_kind(arm)}_')
@@ -105,8 +108,6 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
   for record, corrected in zip(
       records, holm([record['p'] for record in records]), strict=True):
     record['p_holm'] = float(corrected)
-  kinds = list(dict.fromkeys(
-      _kind(arm) for family in families for arm in _controls(family)))
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
       'misalignment term [95 %]': where('tested', difference_cell('.4f')),
@@ -116,8 +117,6 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
           r['smallest_detectable'], '.4f')),
   }
   for kind in kinds:
-    for record in records:
-      record.setdefault(f'{kind}_tested', False)
     columns[f'{_KINDS[kind]} [95 %]'] = where(
         f'{kind}_tested', difference_cell('.4f', f'{kind}_'))
   note = (

@@ -131,16 +131,16 @@ def shardings(params: Any, mesh: Mesh) -> Any:
 
   def one(path, x):
     name = '/'.join(getattr(key, 'key', None) or key.name for key in path)
-    axes = list(rule_of(name))
-    for i, size in enumerate(x.shape[:len(axes)]):
-      axis = axes[i]
+    axes: list[str | tuple[str, ...] | None] = []
+    for size, axis in zip(x.shape, rule_of(name), strict=False):
       if isinstance(axis, tuple) and size % math.prod(mesh.shape[a] for a in axis):
-        axis = axes[i] = axis[0]
+        axis = axis[0]
       if isinstance(axis, str) and size % mesh.shape[axis]:
         raise ValueError(
             f'mesh axis {axis} of {mesh.shape[axis]} devices does not divide the '
             f'parameter {name} {tuple(x.shape)}'
         )
+      axes.append(axis)
     return NamedSharding(mesh, PartitionSpec(*axes))
 
   return jax.tree_util.tree_map_with_path(one, params)
