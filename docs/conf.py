@@ -49,6 +49,7 @@ html_title = 'vvlen'
 html_theme_options = {
     'use_download_button': False,
     'show_toc_level': 2,
+    'collapse_navbar': True,  # else each page holds the contents of the whole book
     'home_page_in_toc': True,
     'navbar_persistent': [],  # the side bar has a search field
 }

@@ -16,14 +16,18 @@ SEEDS = ('--config.num_seeds=3', '--config.train.seeds_at_once=3')
 LINEAR = ('linear_attention', '--config=configs/linear_attention.py:smoke', *SEEDS,
           "--config.tasks=('mean',)", '--config.train_lengths=(5,)')
 RETRIEVAL = ('length_generalization', '--config=configs/retrieval.py:smoke', *SEEDS,
-             "--config.arms=('none','layer_norm')")
-COUNTING = ('counting', '--config=configs/counting.py:smoke', *SEEDS,
-            "--config.figures.figure_1a.positions=('alibi',)")
-RECENCY = ('recency_bias', '--config=configs/recency_bias.py:smoke')
+             "--config.arms=('layer_norm',)", '--config.evaluate.lengths=(16,32)',
+             '--config.evaluate.histogram_lengths=(16,)')
+COUNTING = ('counting', '--config=configs/counting.py:smoke_length', *SEEDS)
+RECENCY = ('recency_bias', '--config=configs/recency_bias.py:smoke',
+           '--config.panels.widths=(16,)', '--config.heads.num_heads=(2,)',
+           '--config.map.widths=(16,)', '--config.map.anisotropies=(0.5,)')
 SENSITIVITY = ('sensitivity', '--config=configs/sensitivity.py:smoke',
-               "--config.run=('base','l2')")
+               "--config.run=('base','l2')", '--config.base.evaluate.lengths=(16,32)',
+               "--config.cells.base.arms=('none','layer_norm')",
+               "--config.cells.l2.arms=('none','layer_norm')")
 VANISHING = ('vanishing_variance', '--config=configs/vanishing_variance.py:smoke',
-             "--config.run=('base',)")
+             "--config.run=('base',)", '--config.base.evaluate.lengths=(16,64)')
 TOGETHER = ('language_model', '--config=configs/language_model.py:smoke',
             f'--config.text.path={ROOT / "LICENSE"}')
 
@@ -96,7 +100,7 @@ def test_two_processes_of_argmax_retrieval_write_the_results_of_one(
 @pytest.mark.slow
 def test_mechanism_measures_in_two_processes(retrieval, tmp_path):
   _check(('mechanism', '--config=configs/mechanism.py:smoke',
-          "--config.arms=('none','layer_norm')",
+          "--config.arms=('layer_norm',)", '--config.lengths=(16,32)',
           f'--config.trained={retrieval}'), tmp_path)
 
 

@@ -447,7 +447,7 @@ def _dead_in_book(folder):
 
 
 @pytest.fixture(scope='module')
-def book(tmp_path_factory):
+def book(tmp_path_factory, fast_compilation):
   """The built book; its tour has been run."""
   for module in ('latex2mathml', 'myst_nb', 'sphinx', 'sphinx_book_theme'):
     pytest.importorskip(module, reason=f"needs {module}: pip install '.[docs]'")

@@ -136,7 +136,9 @@ def _run(num_devices, workdir, *flags, study='linear_attention'):
 LINEAR = ('--config=configs/linear_attention.py:smoke',
           '--config.train.seeds_at_once=5', '--config.num_seeds=5')
 RETRIEVAL = ('--config=configs/retrieval.py:smoke', '--config.train.seeds_at_once=5',
-             '--config.num_seeds=5', "--config.arms=('none','layer_norm')")
+             '--config.num_seeds=5', "--config.arms=('layer_norm',)",
+             '--config.evaluate.lengths=(16,32)',
+             '--config.evaluate.histogram_lengths=(16,)')
 COUNTING = ('--config=configs/counting.py:smoke_sum', '--config.train.seeds_at_once=5',
             '--config.num_seeds=5')
 
@@ -160,10 +162,8 @@ def test_an_experiment_runs_on_any_number_of_devices(tmp_path):
 def test_results_are_the_same_on_any_number_of_devices(
     tmp_path, fast_compilation, study, flags):
   expected, _ = _run(1, tmp_path / '1', *flags, study=study)
-  for num_devices in (2, 3):
-    workdir = tmp_path / str(num_devices)
-    assert _run(num_devices, workdir, *flags, study=study)[0] == expected
-  curves = [tmp_path / number / 'metrics.jsonl' for number in '123']
+  assert _run(3, tmp_path / '3', *flags, study=study)[0] == expected
+  curves = [tmp_path / number / 'metrics.jsonl' for number in '13']
   assert len({path.read_text() for path in curves}) == 1
   # With one seed on each device the program has no loop, and may round differently.
   _run(8, tmp_path / '8', *flags, study=study)

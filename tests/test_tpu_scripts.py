@@ -616,6 +616,7 @@ def test_logs_are_of_every_worker(cloud):
 
 # One model over both processes; and three seeds, which they share unequally.
 MODEL = ['--config=configs/language_model.py:smoke', f'--config.text.path={TEXT}',
+         '--config.num_seeds=1',
          '--config.train.seeds_at_once=0', '--config.train.batch_size=16',
          '--config.evaluate.num_segments=8', '--config.train.save_every_steps=1']
 ENSEMBLE = ['--config=configs/linear_attention.py:smoke', '--config.num_seeds=3',

@@ -84,6 +84,7 @@ def save(
     for kind, metadata in (('png', {}), ('pdf', {'CreationDate': None})):
       buffer = io.BytesIO()
       figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+      figure.set_layout_engine('none')  # everything has its place
       path = epath.Path(folder) / f'{name}.{kind}'
       results.write_bytes(path, buffer.getvalue())
       paths[path] = str(figure.get_label())
