@@ -100,7 +100,7 @@ def score(
   if dialect not in DIALECTS:
     raise ValueError(f'the dialect must be one of {", ".join(DIALECTS)}: {dialect!r}')
   if not isinstance(prediction, str):
-    raise ValueError(f'the prediction must be a text: {prediction!r}')
+    raise ValueError(f'the prediction must be a text: {prediction!r:.80}')
   check_answers(task, answers, all_classes)
   text = _text(task, prediction, dialect)
   metric = METRICS[task]
@@ -137,7 +137,7 @@ def check_answers(
   for name, texts in (('answers', answers), ('all_classes', all_classes)):
     if isinstance(texts, str) or not (
         isinstance(texts, Sequence) and all(isinstance(x, str) for x in texts)):
-      raise ValueError(f'{name} must be a list of texts: {texts!r}')
+      raise ValueError(f'{name} must be a list of texts: {texts!r:.80}')
   if not answers:
     raise ValueError('there must be at least one answer')
   if task == 'trec' and not all_classes:
@@ -162,7 +162,7 @@ def _number(task: str, answer: str) -> str:
     return answer
   found = re.search(r'Paragraph (\d+)', answer)
   if found is None:
-    raise ValueError(f'the answer must be as "Paragraph 5": {answer!r}')
+    raise ValueError(f'the answer must be as "Paragraph 5": {answer!r:.80}')
   return found[1]
 
 

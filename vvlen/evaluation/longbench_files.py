@@ -1,0 +1,256 @@
+"""Files of LongBench-E: samples, prompts, and predictions made anywhere.
+
+Samples are in `TASK_e.jsonl`, predictions in `pred_e/MODEL/TASK.jsonl`, one JSON object
+a line, in UTF-8. A line that cannot be used is reported by file and number, and the
+others are kept. Paths are local or gs://. Runs without JAX.
+
+Source: THUDM/LongBench 2e00731, pred.py and eval.py.
+"""
+
+from collections.abc import Callable
+import importlib.resources
+import json
+from typing import Any, NamedTuple, TypeVar
+
+from etils import epath
+import numpy as np
+
+from vvlen.evaluation.longbench import check_answers, METRICS, score, Scored
+
+T = TypeVar('T')
+
+
+class Sample(NamedTuple):
+  """A sample of a task, with the names of the fields of its file."""
+
+  task: str  # without '_e'
+  input: str  # the question
+  context: str
+  answers: tuple[str, ...]
+  length: int  # in words
+  all_classes: tuple[str, ...]  # empty unless the task is trec
+  language: str
+  id: str  # `_id`
+
+
+class Prediction(NamedTuple):
+  """What a model generated for a sample, and what scoring it takes."""
+
+  task: str  # without '_e'
+  text: str  # `pred`
+  answers: tuple[str, ...]
+  all_classes: tuple[str, ...]
+  length: int  # in words
+
+
+def read_samples(
+    path: epath.PathLike, task: str | None = None
+) -> tuple[list[Sample], list[str]]:
+  """Reads the samples of a task.
+
+  Each line has the fields input, context, answers, length, dataset, language,
+  all_classes and _id; all_classes is null or a list, dataset is the task, with or
+  without '_e', and no two lines have one _id.
+
+  Args:
+    path: a file.
+    task: such as 'qasper'; None: as the file is named, up to '_e.jsonl' or '.jsonl'.
+
+  Returns:
+    Samples in the order of the file, and a message for each line that cannot be used.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if the task is unknown, or the file has no lines.
+  """
+  path = epath.Path(path)
+  task = _task(path) if task is None else task
+  seen: set[str] = set()
+
+  def of_line(fields: dict[str, Any]) -> Sample:
+    texts = {name: _text(fields, name)
+             for name in ('input', 'context', 'dataset', 'language', '_id')}
+    if texts['dataset'].removesuffix('_e') != task:
+      raise ValueError(f'the dataset is {texts["dataset"]!r}, not {task!r}')
+    answers, all_classes, length = _of_both(task, fields)
+    if texts['_id'] in seen:
+      raise ValueError(f'an earlier line has the same _id, {texts["_id"]!r}')
+    seen.add(texts['_id'])
+    return Sample(task, texts['input'], texts['context'], answers, length, all_classes,
+                  texts['language'], texts['_id'])
+
+  return _read(path, task, of_line)
+
+
+def read_predictions(
+    path: epath.PathLike, task: str | None = None
+) -> tuple[list[Prediction], list[str]]:
+  """Reads predictions of a task; arguments, results and errors as in `read_samples`.
+
+  Each line has the fields pred, answers, all_classes and length.
+  """
+  path = epath.Path(path)
+  task = _task(path) if task is None else task
+
+  def of_line(fields: dict[str, Any]) -> Prediction:
+    return Prediction(task, _text(fields, 'pred'), *_of_both(task, fields))
+
+  return _read(path, task, of_line)
+
+
+def score_folder(
+    folder: epath.PathLike, dialect: str = 'official'
+) -> tuple[list[Scored], list[str]]:
+  """Scores the predictions in all files TASK.jsonl of a folder, pred_e/MODEL.
+
+  Args:
+    folder: with at least one such file.
+    dialect: as in `vvlen.evaluation.longbench.score`.
+
+  Returns:
+    Scores for `vvlen.evaluation.longbench.summarize`, by file in alphabetical order,
+    and a message for each line, or file, that cannot be used.
+
+  Raises:
+    FileNotFoundError: if there is no such folder.
+    ValueError: if it has no such file, or the dialect is unknown.
+  """
+  folder = epath.Path(folder)
+  if not folder.is_dir():
+    raise FileNotFoundError(f'{folder}: no such folder')
+  paths = sorted(x for x in folder.iterdir() if x.suffix == '.jsonl')
+  if not paths:
+    raise ValueError(f'{folder} has no file TASK.jsonl')
+  scored: list[Scored] = []
+  bad: list[str] = []
+  for path in paths:
+    try:
+      predictions, bad_lines = read_predictions(path)
+    except ValueError as error:
+      bad.append(str(error))
+      continue
+    bad += bad_lines
+    scored += [
+        Scored(x.task, x.length,
+               score(x.task, x.text, x.answers, x.all_classes, dialect))
+        for x in predictions]
+  return scored, bad
+
+
+def prompt(sample: Sample) -> str:
+  """Returns the prompt of a sample in the published words."""
+  template: str = _published()['prompts'][sample.task]
+  return template.format(context=sample.context, input=sample.input)
+
+
+def answer_tokens(task: str) -> int:
+  """Returns how many tokens a model may generate for a task.
+
+  Of samsum, generation also ends at a newline.
+
+  Raises:
+    ValueError: if the task is unknown.
+  """
+  if task not in METRICS:
+    raise ValueError(f'the task must be one of {", ".join(METRICS)}: {task!r}')
+  return _published()['answer_tokens'][task]
+
+
+def keep_ends(tokens: np.ndarray, most: int) -> np.ndarray:
+  """Returns the tokens of a prompt, without its middle where it is too long.
+
+  The published program takes the window less 500 as the most, then decodes both halves
+  and encodes them again, which may change their number. Here the tokens stay.
+
+  Args:
+    tokens: [n].
+    most: the number of tokens to keep at most, at least 2.
+
+  Returns:
+    All n tokens if n is at most `most`; else the first and the last ⌊most / 2⌋.
+
+  Raises:
+    ValueError: if `most` is less than 2.
+  """
+  if most < 2:
+    raise ValueError(f'at least 2 tokens must be kept: {most}')
+  if len(tokens) <= most:
+    return tokens
+  half = most // 2
+  return np.concatenate([tokens[:half], tokens[-half:]])
+
+
+def _published() -> dict[str, Any]:
+  """Returns prompts and numbers of tokens of answers by task, with their source."""
+  file = importlib.resources.files('vvlen.evaluation') / 'longbench_prompts.json'
+  return json.loads(file.read_text(encoding='utf-8'))
+
+
+def _task(path: epath.Path) -> str:
+  return path.name.removesuffix('.jsonl').removesuffix('_e')
+
+
+def _read(
+    path: epath.Path, task: str, of_line: Callable[[dict[str, Any]], T]
+) -> tuple[list[T], list[str]]:
+  """Returns what lines hold, and a message for each line that holds something else."""
+  if task not in METRICS:
+    raise ValueError(f'{path}: the task must be one of {", ".join(METRICS)}: {task!r}')
+  if not path.is_file():
+    raise FileNotFoundError(f'{path}: no such file')
+  good: list[T] = []
+  bad: list[str] = []
+  with path.open('rb') as file:
+    # Lines end at b'\n' alone, not at separators that a JSON string may contain.
+    for number, line in enumerate(file, 1):
+      if line.strip():
+        try:
+          good.append(of_line(_fields(line)))
+        except ValueError as error:
+          bad.append(f'{path} line {number}: {error}')
+  if not good and not bad:
+    raise ValueError(f'{path} is empty')
+  return good, bad
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+  try:
+    fields = json.loads(line.decode('utf-8-sig'))
+  except UnicodeDecodeError as error:
+    raise ValueError('not UTF-8') from error
+  except (ValueError, RecursionError) as error:
+    raise ValueError('not JSON') from error
+  if not isinstance(fields, dict):
+    raise ValueError('not an object of JSON')
+  return fields
+
+
+def _value(fields: dict[str, Any], name: str) -> Any:
+  if name not in fields:
+    raise ValueError(f'the field {name!r} is missing')
+  return fields[name]
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+  value = _value(fields, name)
+  if not isinstance(value, str):
+    raise ValueError(f'{name} must be a text: {value!r:.80}')
+  try:
+    value.encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(f'{name} has half a character: {error.reason}') from error
+  return value
+
+
+def _of_both(
+    task: str, fields: dict[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+  """Returns what samples and predictions have: answers, all classes and length."""
+  answers = _value(fields, 'answers')
+  all_classes = _value(fields, 'all_classes')
+  all_classes = [] if all_classes is None else all_classes
+  check_answers(task, answers, all_classes)
+  length = _value(fields, 'length')
+  if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+    raise ValueError(f'length must be a whole number of words: {length!r}')
+  return tuple(answers), tuple(all_classes), length
