@@ -8,6 +8,7 @@ Source: THUDM/LongBench 2e00731, pred.py and eval.py.
 """
 
 from collections.abc import Callable
+import functools
 import importlib.resources
 import json
 from typing import Any, NamedTuple, TypeVar
@@ -180,6 +181,7 @@ def keep_ends(tokens: np.ndarray, most: int) -> np.ndarray:
   return np.concatenate([tokens[:half], tokens[-half:]])
 
 
+@functools.cache
 def _published() -> dict[str, Any]:
   """Returns prompts and numbers of tokens of answers by task, with their source."""
   file = importlib.resources.files('vvlen.evaluation') / 'longbench_prompts.json'
