@@ -162,7 +162,7 @@ def _room(
     num_tokens: int
 ) -> int:
   """Returns how many words there is room for, nearly, wherever the facts stand."""
-  return _last_within(lambda n: count([*hidden, ' '.join(text.words[:n])]),
+  return last_within(lambda n: count([*hidden, ' '.join(text.words[:n])]),
                       0, len(text.words), num_tokens)
 
 
@@ -228,7 +228,7 @@ def _fit(
   low, high = max(near - _NEAR, 0), min(near + _NEAR, len(rest))
   if not with_words(low) <= num_tokens < with_words(high):
     low, high = 0, len(rest)
-  best = _last_within(with_words, low, high, num_tokens)
+  best = last_within(with_words, low, high, num_tokens)
   for whole in (best, best - 1, best + 1, best - 2):
     if 0 <= whole < len(rest):
       words = ' '.join(rest[:whole])
@@ -239,7 +239,7 @@ def _fit(
   return []
 
 
-def _last_within(
+def last_within(
     count: Callable[[int], int], low: int, high: int, target: int
 ) -> int:
   """Returns the last n in low..high with count(n) ≤ target, or `low` if there is none.

@@ -1,0 +1,57 @@
+"""Whether an output names what a prompt of RULER asks for, in three dialects.
+
+  official   The share of the answers that are substrings of the output, in lower case.
+  lm_eval    The same, for these tasks; it differs for questions about documents.
+  strict     1 if every answer is a word of the output and no wrong one is, else 0: 71
+             is not found in 4711, and an output that lists all numbers is wrong.
+
+The published program reports 100 times the mean, rounded to two digits. It also turns
+control characters of an output into newlines, which changes no score.
+Source: Hsieh et al. (2024), arXiv 2404.06654; NVIDIA/RULER c3f5e3b, string_match_all;
+lm-evaluation-harness 4e7e0d4, tasks/ruler. Runs without JAX.
+"""
+
+from collections.abc import Sequence
+import re
+
+DIALECTS = ('official', 'lm_eval', 'strict')
+
+
+def score(
+    output: str,
+    answers: Sequence[str],
+    dialect: str = 'official',
+    *,
+    others: Sequence[str] = (),
+) -> float:
+  """Returns the score of one output.
+
+  Args:
+    output: the text that a model generated.
+    answers: all that it must name, at least one.
+    dialect: 'official', 'lm_eval' or 'strict', as above.
+    others: what it must not name, for `strict`.
+
+  Returns:
+    A number in [0, 1].
+
+  Raises:
+    ValueError: if the dialect is unknown, answers or others are not texts, or there is
+      no answer.
+  """
+  if dialect not in DIALECTS:
+    raise ValueError(f'the dialect must be one of {", ".join(DIALECTS)}: {dialect!r}')
+  for name, texts in (('answers', answers), ('others', others)):
+    if isinstance(texts, str) or not all(isinstance(x, str) and x for x in texts):
+      raise ValueError(f'{name} must be a list of texts that are not empty: {texts!r}')
+  if not answers:
+    raise ValueError('there must be at least one answer')
+  output = output.lower()
+  if dialect == 'strict':
+    named = all(_is_word(x, output) for x in answers)
+    return float(named and not any(_is_word(x, output) for x in others))
+  return sum(x.lower() in output for x in answers) / len(answers)
+
+
+def _is_word(text: str, output: str) -> bool:
+  return re.search(rf'(?<!\w){re.escape(text.lower())}(?!\w)', output) is not None
