@@ -56,6 +56,7 @@ def test_facts_since_the_beginning_of_the_story_and_no_other_questions(tmp_path)
     ('2 Mary got the milk.', 'the number must be 3, or 1 for a new story: 2'),
     ('3 Where is Mary?\thall', 'followed by a tab, its answer, a tab and numbers'),
     ('3 Where is Mary?\thall\t', 'followed by a tab, its answer, a tab and numbers'),
+    ('3 Where is Mary?\t \t1', 'followed by a tab, its answer, a tab and numbers'),
     ('3 Where is Mary?\thall\t1\t2', 'followed by a tab, its answer, a tab and number'),
     ('3 Where is Mary?\thall\t3', "no fact of the story has the number '3'"),
     ('3 Where is Mary?\thall\t1 x', "no fact of the story has the number 'x'"),

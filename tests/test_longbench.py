@@ -51,6 +51,10 @@ def test_first_lines_are_those_of_three_tasks():
     assert (strict == 1) == (task in ('triviaqa', 'samsum'))
 
 
+def test_a_line_of_spaces_is_a_first_line():
+  assert score('triviaqa', '\n \nParis', ['Paris']) == 0
+
+
 def test_summaries():
   text = 'He went home. She stayed.'
   official, lm_eval, strict = _scores('gov_report', text, ['Unlike this', text])
@@ -121,6 +125,11 @@ def test_numbers(prediction, scores):
 @pytest.mark.parametrize('task', ['lcc', 'repobench-p'])
 def test_code(task, prediction, scores):
   assert _scores(task, prediction, ['return x']) == scores
+
+
+def test_the_best_of_several_lines_counts():
+  assert _scores('lcc', 'return x', ['return y', 'return x', 'x']) == (1, 1, 1)
+  assert _scores('lcc', 'return x', ['return y', 'x']) == (0.88, 0.88, 0)
 
 
 def test_the_ratio_may_be_that_with_levenshtein():

@@ -220,7 +220,8 @@ def test_what_cannot_be_drawn(draw, fields, says):
     ('471', (1 / 2, 1 / 2, 0)),
     ('471, ox7 or 83', (1, 1, 0)),
     ('471, ox7 or 834', (1, 1, 1)),
-    ('4711 fox70', (1, 1, 0)),
+    ('4711, ox7', (1, 1, 0)),
+    ('5471, ox7', (1, 1, 0)),
     ('', (0, 0, 0)),
 ])
 def test_scores(output, scores):

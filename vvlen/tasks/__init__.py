@@ -1,1 +1,1 @@
-"""Tasks: pure samplers that draw a batch on the device, and text through Grain."""
+"""Tasks: pure samplers that draw a batch on the device; text by Grain; prompts."""

@@ -216,7 +216,7 @@ def _fit(
     num_tokens: as it is to be.
 
   Returns:
-    The parts of the context; none if no cut near the best one has that number.
+    The parts of the context; none if no cut has that number.
   """
   last = max(i for i, unit in enumerate(units) if unit.kind == 'text')
 
@@ -229,13 +229,12 @@ def _fit(
   if not with_words(low) <= num_tokens < with_words(high):
     low, high = 0, len(rest)
   best = last_within(with_words, low, high, num_tokens)
-  for whole in (best, best - 1, best + 1, best - 2):
-    if 0 <= whole < len(rest):
-      words = ' '.join(rest[:whole])
-      word = ' ' * bool(words) + rest[whole]
-      for length in range(len(word)):
-        if count(parts(words + word[:length])) == num_tokens:
-          return parts(words + word[:length])
+  # Whole words, then a space, then more and more of the next word.
+  words = ' '.join(rest[:best])
+  word = ' ' * bool(words) + ''.join(rest[best:best + 1])
+  for length in range(len(word) + 1):
+    if count(parts(words + word[:length])) == num_tokens:
+      return parts(words + word[:length])
   return []
 
 
