@@ -9,7 +9,7 @@ import pytest
 from tests import babi_reader
 from vvlen.evaluation.babilong import DIALECTS, is_correct, LABELS
 from vvlen.tasks.babi_stories import draw_question
-from vvlen.tasks.babilong import build, PARTS, prompt
+from vvlen.tasks.babilong_prompts import build, PARTS, prompt
 from vvlen.tasks.tokenizers import byte_tokenizer
 
 WHERE = 'Where is Mary?'
