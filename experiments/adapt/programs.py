@@ -230,25 +230,21 @@ def evaluate(
   for length in sorted(lengths):
     if length not in found['nll']:
       blocks = segments[:, :size // length * length].reshape(-1, length)
-      found['nll'][length] = _nll(read, table, blocks, 1)
+      found['nll'][length] = _nll(read, table, blocks, np.ones(len(blocks), int))
     stride = length // 2
     starts = np.arange(0, size - length + 1, stride)
     if len(starts) < 2:
       continue
-    windows = segments[:, starts[:, None] + np.arange(length)]
-    first = _nll(read, table, windows[:, 0], 1)
-    rest = _nll(read, table, windows[:, 1:].reshape(-1, length), length - stride)
-    counts = length - 1, stride * (len(starts) - 1)
-    found['sliding'][length] = (
-        first * counts[0] + rest * counts[1]) / sum(counts)
+    windows = segments[:, starts[:, None] + np.arange(length)].reshape(-1, length)
+    begins = np.tile(np.where(starts, length - stride, 1), len(segments))
+    found['sliding'][length] = _nll(read, table, windows, begins)
   return found
 
 
-def _nll(read, table, windows, begin):
-  """Returns the mean loss of the tokens of windows [W, n] from place `begin` on."""
-  places = jnp.arange(windows.shape[1])
+def _nll(read, table, windows, begins):
+  """Returns the mean loss of the tokens of windows [W, n] from places [W] on."""
+  places = np.arange(windows.shape[1])
   # A row predicts the next token.
-  counts = jnp.broadcast_to(
-      (places >= begin - 1) & (places < windows.shape[1] - 1), windows.shape)
+  counts = (places >= begins[:, None] - 1) & (places < windows.shape[1] - 1)
   return chunked_cross_entropy(
       read(windows), table, jnp.roll(windows, -1, axis=1), counts)
