@@ -239,6 +239,32 @@ def test_positions_are_drawn_once_and_dropout_for_each_window(key):
   reused = [of_places, *(jax.random.fold_in(of_places, i) for i in range(2))]
   keys = [*(window[2] for window in seen), *reused]
   assert len({str(jax.random.key_data(k)) for k in keys}) == 5
+  # Another part of the batch has the same positions, and dropout of its own.
+  programs.two_window_loss(
+      config, config.arms.yarn, Reader(), draw, {'embedding': jnp.ones((5, 3))},
+      training.Batch(jnp.ones((2, 24), jnp.int32), jnp.int32(3), jnp.float32(0.1), 1),
+      key)
+  assert str(drawn[0]) == str(drawn[1])
+  keys += [window[2] for window in seen[2:]]
+  assert len({str(jax.random.key_data(k)) for k in keys}) == 7
+
+
+def test_each_part_of_a_batch_is_told_which_it_is(key):
+  config = _config(**{'train.parts': 2})
+
+  def loss(params, batch, key):
+    return (params['x'] ** 2).sum(), {
+        f'rows_{i}': jnp.where(batch.part == i, batch.streams.mean(), 0.0)
+        for i in range(2)}
+
+  params = {'x': jnp.ones(2)}
+  state = training.make_optimizer(config, 4).init(params)
+  streams = jnp.arange(4)[:, None] * jnp.ones((4, 24), jnp.int32)
+  _, told = programs._step(
+      config, config.arms.yarn, loss, TrainState(jnp.int32(0), params, state), {},
+      (streams, jax.random.key_data(key), jnp.float32(0.1)))
+  # Rows 0 and 2 are the first part, 1 and 3 the other; metrics are means over parts.
+  assert (float(told['rows_0']), float(told['rows_1'])) == (1 / 2, 2 / 2)
 
 
 def test_each_step_has_an_offset_and_a_key_of_its_own_the_same_in_all_arms(key):

@@ -176,11 +176,12 @@ def two_window_loss(
     model: as it is trained.
     draw: of the method.
     params: of the model.
-    batch: streams, offset and α.
-    key: of positions and dropout, of this step.
+    batch: streams, offset, α, and which part of the batch of a step it is.
+    key: of this step; positions are the same in all its parts, dropout is not.
   """
   length = config.train.max_length
   places_key, dropout_key = jax.random.split(key)
+  dropout_key = jax.random.fold_in(dropout_key, batch.part)
   places = draw(places_key, length)
   windows = two_windows(batch.streams, length, batch.offset)
   hidden = [

@@ -218,10 +218,11 @@ def update(
   optimizers = training.make_optimizer(config, training.num_steps(config, arm))
   key = jax.random.fold_in(jax.random.wrap_key_data(key_data), state.step)
   offset = training.draw_offset(config, arm, key)
-  of_part = lambda params, part: loss(
-      params, Batch(part, offset, weight), jax.random.fold_in(key, 1))
-  (value, metrics), gradients = optimizer.accumulate(of_part, config.train.parts)(
-      state.params, streams)
+  parts = config.train.parts
+  of_part = lambda params, rows: loss(
+      params, Batch(rows[0], offset, weight, rows[1][0]), jax.random.fold_in(key, 1))
+  (value, metrics), gradients = optimizer.accumulate(of_part, parts)(
+      state.params, (streams, jnp.arange(len(streams)) % parts))
   updates, opt_state = optimizers.update(gradients, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}

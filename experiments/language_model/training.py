@@ -200,6 +200,7 @@ class Batch(NamedTuple):
   streams: jax.Array  # [B, T] int32
   offset: jax.Array  # e, [] int32
   weight: jax.Array  # α, [] float32; part of the batch, so that arms share a program
+  part: jax.Array | int = 0  # which of train.parts, [] int32
 
 
 def stream_length(config: Any) -> int:
