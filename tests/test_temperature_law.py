@@ -1,0 +1,112 @@
+"""The least inverse temperature that keeps a weight on a key."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from vvlen.evaluation.temperature_law import critical_temperature
+
+
+def _weight(logits, target, beta):
+  return special.softmax(beta * np.asarray(logits, np.float64))[target]
+
+
+@pytest.mark.parametrize('n', [2, 3, 17, 1000])
+@pytest.mark.parametrize('weight', [0.1, 0.5, 0.9])
+def test_equal_gaps_need_the_logarithm_of_the_number_of_keys(n, weight):
+  logits = np.zeros(n)
+  logits[n // 2] = 0.25
+  # 1 / (1 + (n − 1) exp(−β Δ)) = w
+  expected = max(np.log((n - 1) * weight / (1 - weight)), 0.0) / 0.25
+  found = critical_temperature(logits, weight=weight)
+  np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5)
+
+
+def test_a_top_of_uniform_priorities_needs_the_number_of_keys(key):
+  mean = {n: np.median(critical_temperature(jax.random.uniform(key, (2000, n))))
+          for n in (16, 256, 4096)}
+  slopes = [np.log(mean[16 * n] / mean[n]) / np.log(16) for n in (16, 256)]
+  np.testing.assert_allclose(slopes, 1.0, atol=0.1)
+
+
+@pytest.mark.parametrize('weight', [0.3, 0.5, 0.8])
+def test_it_is_the_first_root_of_the_weight(weight):
+  rng = np.random.default_rng(3)
+  logits = rng.normal(size=(60, 6)) * rng.choice([0.1, 1.0, 10.0], (60, 1))
+  targets = rng.integers(6, size=60)
+  with jax.enable_x64(True):
+    found = np.asarray(critical_temperature(logits, targets, weight))
+  assert found.dtype == np.float64
+  grid = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 4000)])
+  roots = []
+  for z, target, beta in zip(logits, targets, found, strict=True):
+    reached = [_weight(z, target, b) >= weight for b in grid]
+    if not any(reached):
+      # A narrow top of the weight may lie between two points of the grid.
+      assert np.isinf(beta) or _weight(z, target, beta) >= weight - 1e-9
+      continue
+    first = reached.index(True)
+    roots.append(optimize.brentq(
+        lambda b, z=z, t=target: _weight(z, t, b) - weight, *grid[first - 1:first + 1]))
+    np.testing.assert_allclose(beta, roots[-1], rtol=1e-6)
+  assert 5 < len(roots) < 55
+
+
+def test_a_key_that_is_not_the_largest_may_have_its_weight_for_a_while():
+  # Two keys far below, one a little above: the weight rises, then falls.
+  logits, target = np.array([1.0, 0.9, -9.0, -9.0]), np.array(1)
+  found = critical_temperature(logits, target, 0.45)
+  assert 0 < float(found) < 1
+  assert _weight(logits, 1, float(found)) == pytest.approx(0.45, abs=1e-6)
+  assert _weight(logits, 1, 10.0) < 0.45
+  assert critical_temperature(logits, target, 0.5) == jnp.inf
+
+
+@pytest.mark.parametrize('logits, target, weight, expected', [
+    ([7.0], 0, 0.99, 0.0),  # the only key
+    ([1.0, 1.0], 0, 0.5, 0.0),  # one of two, without any logits
+    ([1.0, 1.0], 0, 0.51, np.inf),
+    ([1.0, 1.0, 0.0], 0, 0.5, np.inf),  # approached, but not reached
+    ([1.0, 1.0, 0.0], 0, 0.4, np.log(2.0)),  # 2 e^β / (2 e^β + 1) = 0.8
+    ([0.0, 1.0], 0, 0.5, 0.0),
+    ([0.0, 1.0], 0, 0.6, np.inf),
+    ([0.0, 0.0, 1.0], 0, 0.5, np.inf),
+])
+def test_few_keys_and_ties(logits, target, weight, expected):
+  found = critical_temperature(np.array(logits), np.array(target), weight)
+  assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_masked_keys_do_not_count(key):
+  logits = jax.random.normal(key, (5, 3, 8))
+  mask = jnp.arange(8) < 5
+  expected = critical_temperature(logits[..., :5])
+  wild = jnp.where(mask, logits, jnp.nan)
+  np.testing.assert_array_equal(critical_temperature(wild, mask=mask), expected)
+  jitted = jax.jit(lambda z: critical_temperature(z, mask=mask))
+  np.testing.assert_allclose(jitted(wild), expected, rtol=1e-6)
+  one = jax.vmap(jax.vmap(lambda z: critical_temperature(z, mask=mask)))(wild)
+  np.testing.assert_allclose(one, expected, rtol=1e-6)
+  low = critical_temperature(logits.astype(jnp.bfloat16))
+  assert low.dtype == jnp.float32 and low.shape == (5, 3)
+
+
+@pytest.mark.parametrize('arguments, says', [
+    ((np.ones((2, 3), int),), 'logits must be real'),
+    ((np.ones(()),), 'logits must be real'),
+    ((np.ones((2, 0)),), 'logits must be real'),
+    ((np.ones((2, 3)), np.array([0])), 'target must be integers'),
+    ((np.ones((2, 3)), np.array([0.0, 1.0])), 'target must be integers'),
+    ((np.ones((2, 3)), np.array([0, 3])), r'no key in 0\.\.2'),
+    ((np.ones((2, 3)), None, 0.0), 'between 0 and 1: 0'),
+    ((np.ones((2, 3)), None, np.nan), 'between 0 and 1: nan'),
+    ((np.ones((2, 3)), None, 0.5, np.ones((2, 3))), 'mask must be bool'),
+    ((np.ones((2, 3)), None, 0.5, np.ones((2, 1, 3), bool)), 'mask must be bool'),
+    ((np.ones((1, 3)), np.array([0]), 0.5, np.array([False, True, True])), 'masked'),
+    ((np.array([1.0, np.nan]),), 'not finite'),
+])
+def test_what_does_not_fit_is_refused(arguments, says):
+  with pytest.raises(ValueError, match=says):
+    critical_temperature(*arguments)

@@ -1,0 +1,123 @@
+r"""Which temperature does attention need, so that its weight stays on one key?
+
+Of a query with logits z, the key t has the weight
+
+  w(β) = 1 / (1 + Σ_{j≠t} exp(β d_j)),   d_j = z_j − z_t
+
+at inverse temperature β. With g(β) = log Σ_{j≠t} exp(β d_j), w(β) ≥ w₀ where
+g(β) ≤ log(1/w₀ − 1). g is convex, so such β are an interval; Newton's steps for g, from
+β = 0 on, never pass its lower end, since a tangent lies below a convex function.
+
+How this end grows with the number n of keys is the law of temperature that a task, or
+an attention head, needs: equal gaps need β ∝ log n, the top of n uniform priorities
+needs β ∝ n. Log n: Nakanishi (2025), arXiv 2501.19399; gaps: arXiv 2605.12697.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+
+_MOST_STEPS = 200
+
+
+def critical_temperature(
+    logits: jax.Array,
+    target: jax.Array | None = None,
+    weight: float = 0.5,
+    mask: jax.Array | None = None,
+) -> jax.Array:
+  """Returns the least inverse temperature at which a key has a given weight.
+
+  Args:
+    logits: z [..., n], such as scaled by 1/√d.
+    target: t [...], integers in 0..n−1; None: the key with the largest logit.
+    weight: w₀, in (0, 1).
+    mask: bool, True where there is a key, of a shape that broadcasts to [..., n]; None:
+      everywhere.
+
+  Returns:
+    β [...], float32, or float64 where the logits are; at least 0. It is 0 where the key
+    has the weight without any logits, as one of few, and inf where no β gives it: other
+    keys have larger logits, or too many have as large ones.
+
+  Raises:
+    ValueError: if shapes or dtypes do not fit or the weight is not in (0, 1); and,
+      outside jit, if a logit that counts is not finite, or a target is no key.
+  """
+  logits = jnp.asarray(logits)
+  if logits.ndim < 1 or not logits.size or not jnp.issubdtype(
+      logits.dtype, jnp.floating):
+    raise ValueError(f'logits must be real, [..., n]: {logits.dtype}{logits.shape}')
+  if not 0 < weight < 1:
+    raise ValueError(f'the weight must be between 0 and 1: {weight}')
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  there = _keys(logits, mask)
+  if target is None:
+    target = jnp.where(there, logits, -jnp.inf).argmax(-1)
+  target = jnp.asarray(target)
+  if target.shape != logits.shape[:-1] or not jnp.issubdtype(
+      target.dtype, jnp.integer):
+    raise ValueError(f'target must be integers, {logits.shape[:-1]}: '
+                     f'{target.dtype}{target.shape}')
+  places = jax.lax.broadcasted_iota(target.dtype, logits.shape, logits.ndim - 1)
+  own = places == target[..., None]
+  if not isinstance(own, jax.core.Tracer) and not isinstance(there, jax.core.Tracer):
+    if not (own & there).any(-1).all():
+      raise ValueError(f'target is no key in 0..{logits.shape[-1] - 1}, or is masked')
+    if not jnp.isfinite(jnp.where(there, logits, 0.0)).all():
+      raise ValueError('logits has entries that are not finite')
+  gaps = jnp.where(there, logits, 0.0)
+  gaps -= jnp.where(own, gaps, 0.0).sum(-1, keepdims=True)
+  return _least(gaps, there & ~own, math.log(1 / weight - 1))
+
+
+def _keys(logits, mask):
+  """Returns where there is a key, [..., n] bool."""
+  if mask is None:
+    return jnp.ones(logits.shape, bool)
+  mask = jnp.asarray(mask)
+  fits = jnp.broadcast_shapes(mask.shape, logits.shape) == logits.shape
+  if mask.dtype != bool or not fits:
+    raise ValueError(f'mask must be bool and broadcast to {logits.shape}: '
+                     f'{mask.dtype}{mask.shape}')
+  return jnp.broadcast_to(mask, logits.shape)
+
+
+@jax.jit
+def _least(gaps, others, level):
+  """Returns the least β with log Σ exp(β gaps) ≤ level, over the others [..., n]."""
+  count = others.sum(-1)
+  # Keys with the same logit stay in the sum at any β: log of their number is not
+  # reached, unless they are all.
+  ties = (others & (gaps == 0)).sum(-1)
+  larger = (others & (gaps > 0)).any(-1)
+  least = jnp.log(jnp.maximum(ties, 1).astype(gaps.dtype))
+  never = ~larger & (ties > 0) & (least >= level)
+
+  def at(beta):
+    exponents = jnp.where(others, beta[..., None] * gaps, -jnp.inf)
+    total = logsumexp(exponents, axis=-1)
+    shares = jnp.exp(exponents - total[..., None])
+    return total - level, jnp.where(others, shares * gaps, 0.0).sum(-1)
+
+  def is_under_way(carry):
+    step, _, moves = carry
+    return (step < _MOST_STEPS) & moves.any()
+
+  def newton(carry):
+    step, beta, moves = carry
+    above, slope = at(beta)
+    falls = slope < 0
+    # Beyond the least value of g, where it does not fall, it has no end to be found.
+    new = jnp.where(falls, beta - above / jnp.where(falls, slope, -1.0), jnp.inf)
+    moves &= (above > 0) & (new > beta)
+    beta = jnp.where(moves, new, beta)
+    return step + 1, beta, moves & jnp.isfinite(beta)
+
+  begins = jnp.log(jnp.maximum(count, 1).astype(gaps.dtype)) > level
+  moves = (count > 0) & begins
+  beta = jnp.zeros(gaps.shape[:-1], gaps.dtype)
+  _, beta, _ = jax.lax.while_loop(is_under_way, newton, (0, beta, moves & ~never))
+  return jnp.where(moves & never, jnp.inf, beta)
