@@ -9,6 +9,7 @@ A score is the best over the answers of a sample, in [0, 1]. The metrics:
   code            similarity of the next line of code
 
 `official` is the published code, to the bit:
+
   · Of trec, triviaqa and samsum, the first line after leading newlines counts.
   · summary: ROUGE-L of the package `rouge` (`rouge_l`).
   · class: names of classes that are substrings of the prediction, in their order. Then
@@ -22,12 +23,14 @@ A score is the best over the answers of a sample, in [0, 1]. The metrics:
     fuzzywuzzy alone; where python-Levenshtein is installed too, `indel_ratio`.
 
 `lm_eval` is lm-evaluation-harness 4e7e0d4. It differs from `official` so:
+
   · White space is stripped from both ends of a prediction, but not of code.
   · Of trec, triviaqa and samsum, the prediction ends at the first newline, since its
     generation does: after a leading newline nothing is left.
   · code: lines of white space alone are passed over too.
 
 `strict` gives 1 to the answer alone, and 0 otherwise; a summary has a score between:
+
   · words: the normalized prediction is the normalized answer.
   · summary: ROUGE-L of Lin (2004), of whole texts (`sequence_rouge_l`).
   · class: the prediction, without white space around it, is the name.
