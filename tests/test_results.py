@@ -150,9 +150,26 @@ def test_claim_refuses_another_run_and_names_the_fields(tmp_path):
   changed = {'num_seeds': 2, 'train': {'num_steps': 20, 'batch_size': 4}}
   with pytest.raises(ValueError, match=r'\(train.num_steps: 10 there, 20 here\)'):
     run_folder.claim(tmp_path, changed, {}, ['num_seeds'])
-  with pytest.raises(ValueError, match='num_seeds: 2 there, 1 here'):
+  with pytest.raises(ValueError) as smaller:
     run_folder.claim(tmp_path, {**config, 'num_seeds': 1}, {}, ['num_seeds'])
+  assert str(smaller.value) == (
+      f'{tmp_path} holds a larger run (num_seeds: 2 there, 1 here (may only grow)). '
+      'Choose another --workdir, or resume it with --config.num_seeds=2.')
+  with pytest.raises(ValueError, match=r'another run .*Choose another --workdir\.$'):
+    run_folder.claim(tmp_path, {**changed, 'num_seeds': 1}, {}, ['num_seeds'])
   assert (tmp_path / 'config.json').read_text() == before
+
+
+@pytest.mark.parametrize('count, words', [
+    (6, 'e: 1 there, 2 here; and 1 more field)'),
+    (7, 'e: 1 there, 2 here; and 2 more fields)'),
+])
+def test_claim_names_the_first_fields_that_differ(tmp_path, count, words):
+  fields = 'abcdefg'[:count]
+  run_folder.claim(tmp_path, dict.fromkeys(fields, 1), {})
+  with pytest.raises(ValueError) as refused:
+    run_folder.claim(tmp_path, dict.fromkeys(fields, 2), {})
+  assert words in str(refused.value)
 
 
 @pytest.mark.parametrize('changed, words', [
@@ -238,7 +255,7 @@ def test_claim_refuses_a_damaged_config(tmp_path, text):
 def test_a_count_that_is_no_number_is_another_run(tmp_path):
   (tmp_path / 'config.json').write_text(
       '{"config": {"num_seeds": "x"}, "sessions": []}')
-  with pytest.raises(ValueError, match='num_seeds: x there, 2 here'):
+  with pytest.raises(ValueError, match=r'another run .num_seeds: x there, 2 here'):
     run_folder.claim(tmp_path, {'num_seeds': 2}, {}, may_grow=['num_seeds'])
 
 

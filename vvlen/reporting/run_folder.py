@@ -71,25 +71,38 @@ def claimed(
       )
     new = flatten(config)
     differing = [
-        f'{name}: {old.get(name)} there, {new.get(name)} here'
-        f'{" (may only grow)" if name in may_grow else ""}'
-        for name in sorted(old.keys() | new.keys())
+        name for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name) and name not in may_differ
         and not (name in may_grow and _grows(old.get(name, 0), new.get(name, 0)))
     ]
     if differing:
-      more = len(differing) - _NAMED
-      differing[_NAMED:] = [f'and {more} more fields'] if more > 0 else []
-      raise ValueError(
-          f'{workdir} holds another run ({"; ".join(differing)}). '
-          'Choose another --workdir.'
-      )
+      raise ValueError(_refusal(workdir, differing, old, new, may_grow))
   elif _used(workdir):
     raise ValueError(
         f'{workdir} is not empty and holds no run. Choose another --workdir.'
     )
   named = {'study': study} if study else {}
   return before, {**named, 'config': config, 'sessions': [*sessions, dict(session)]}
+
+
+def _refusal(
+    workdir: epath.Path, differing: Sequence[str], old: Mapping[str, Any],
+    new: Mapping[str, Any], may_grow: Sequence[str],
+) -> str:
+  """Says in which fields a folder's run differs, and what may be done."""
+  told = [
+      f'{name}: {old.get(name)} there, {new.get(name)} here'
+      f'{" (may only grow)" if name in may_grow else ""}' for name in differing]
+  more = len(told) - _NAMED
+  if more > 0:
+    told[_NAMED:] = [f'and {more} more field{"s" * (more > 1)}']
+  larger = all(name in may_grow and _grows(new.get(name, 0), old.get(name, 0))
+               for name in differing)
+  flags = ' '.join(f'--config.{name}={old[name]}' for name in differing
+                   if larger and not name.startswith('inputs.'))
+  return (f'{workdir} holds {"a larger" if larger else "another"} run '
+          f'({"; ".join(told)}). Choose another --workdir'
+          f'{f", or resume it with {flags}" if larger else ""}.')
 
 
 def _grows(old: Any, new: Any) -> bool:
