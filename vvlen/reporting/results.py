@@ -36,6 +36,7 @@ class Row(NamedTuple):
   component: int | None = None
   piece: int | None = None  # of a text
   distance: int | None = None  # between two tokens
+  depth: int | None = None  # in a context, in percent
 
   @property
   def key(self) -> tuple[Any, ...]:

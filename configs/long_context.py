@@ -1,0 +1,110 @@
+r"""What can a checkpoint of the Llama family still do at the end of a long input?
+
+Long-context benchmarks, greedily answered: a pass key by length and depth (arXiv
+2305.16300), BABILong (2406.10149), LongBench-E (2308.14508), and tasks of RULER
+(2404.06654) from 64 tokens on. Needs no download but LongBench's own files.
+
+  python -m experiments.long_context --suite=passkey --checkpoint=DIR \
+      --workdir=runs/passkey
+
+variant      cost for a model of 260,000 parameters, two CPU cores
+passkey      2 minutes, 4 lengths up to 2 L, L = 512
+babilong     10 minutes, qa1 to qa5
+ruler        3 minutes, six tasks
+longbench    needs the files of LongBench-E: --config.data=DIR
+NAME_smoke   checks that it runs
+
+--suite=NAME stands for --config=configs/long_context.py:NAME. A length is the number of
+tokens of a prompt; BOS and the answer come on top. Lengths are `lengths`, or if these
+are (), `multiples` of the window, which is the length of the checkpoint's training
+according to its config.json. Lengths that go beyond the window are run, and named, as
+they are what this is about; with beyond_window=False they are refused. Nothing is cut,
+but the middle of LongBench's prompts, as published.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+SUITES = ('passkey', 'babilong', 'longbench', 'ruler')
+
+
+def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
+  """Returns the configuration of one variant."""
+  suite, _, size = variant.partition('_')
+  if suite not in SUITES or size not in ('', 'smoke'):
+    raise ValueError(f'variant must be one of {", ".join(SUITES)}, alone or with '
+                     f'_smoke: {variant!r}')
+  config = config_dict.create(
+      suite=suite,
+      seed=0,
+      # Folder in hub layout, local or gs://, or ORG/NAME of the Hugging Face Hub; or
+      # give --checkpoint.
+      checkpoint='',
+      window=0,  # tokens; 0: as config.json of the checkpoint has it
+      begin=True,  # whether the tokenizer's BOS, if it has one, goes before each prompt
+      batch_size=8,  # prompts at once
+      dtype='',  # of the weights, float32 or bfloat16; '': as in the files
+      dialect='official',  # of scores in tables, or lm_eval or strict; all are kept
+      num_resamples=1_000,  # bootstrap samples of each interval
+      mesh=dict(data=-1, fsdp=1, tensor=1),  # of devices; data must divide batch_size
+  )
+  if suite == 'longbench':
+    config.update(
+        data='',  # folder of files TASK_e.jsonl
+        predictions='',  # folder of files TASK.jsonl, which are scored instead
+        tasks=(),  # (): all that have a file
+        num_samples=0,  # the first of each task; 0: all
+        reserve=500,  # tokens that prompts leave free, or more if answers take more
+    )
+  else:
+    config.update(
+        lengths=(),  # tokens of a prompt; (): as `multiples`
+        multiples=(0.25, 0.5, 1.0, 2.0),  # in units of the window
+        beyond_window=True,
+        num_samples=100,  # of each task and length; may grow later
+        # File, folder or .jsonl with the text around what is asked for; '': the
+        # published sentences, in BABILong Python's standard library.
+        text='',
+        num_characters=2_000_000,  # how many are read from the beginning of the text
+    )
+  if suite == 'passkey':
+    config.update(
+        depths=(0.0, 0.25, 0.5, 0.75, 1.0),  # of the text before the key, in turn
+        digits=5,
+        wording='short',  # or published
+        answer_tokens=12,
+    )
+  elif suite == 'babilong':
+    config.update(
+        tasks=('qa1', 'qa2', 'qa3', 'qa4', 'qa5'),
+        babi='',  # folder of the files qa1_…_test.txt; '': simulated stories
+        most_facts=0,  # of a question; 0: any number
+        depths=(),  # pairs, in turn: all facts lie between these shares; (): anywhere
+        # Before the context; without them, a prompt may be shorter than 500 tokens.
+        parts=('instruction', 'examples', 'post_prompt'),
+        answer_tokens=20,
+    )
+  elif suite == 'ruler':
+    config.update(
+        tasks=('niah_single', 'niah_multikey', 'niah_multivalue', 'niah_multiquery',
+               'variable_tracking', 'common_words'),
+        wording='short',  # or published, which needs longer prompts
+        digits=3,  # of values; RULER has 7
+        num_keys=4, num_values=4, num_queries=4,  # of the tasks with several
+        num_hops=4, num_chains=1,  # of variables
+        num_common=2, common_repeats=3, uncommon_repeats=1,  # of words
+        answer_tokens=32,
+    )
+  if size == 'smoke':
+    config.num_resamples = 50
+    if suite == 'longbench':
+      config.update(num_samples=2, window=600)
+    else:
+      config.update(num_samples=3, lengths=(64, 96), batch_size=2, answer_tokens=4)
+    if suite == 'passkey':
+      config.depths = (0.0, 1.0)
+    elif suite == 'babilong':
+      config.update(tasks=('qa1', 'qa4'), parts=(), most_facts=2, lengths=(192, 256))
+    elif suite == 'ruler':
+      config.update(num_queries=2, num_keys=2)
+  return config

@@ -1,0 +1,1 @@
+"""Long-context benchmarks of a checkpoint."""

@@ -1,0 +1,136 @@
+"""The figures of a suite. Runs without JAX."""
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+import numpy as np
+
+from experiments.long_context import scores
+from experiments.long_context.tables import depths_of, lengths_of, name_of, Run
+from vvlen.evaluation.longbench import BUCKETS
+from vvlen.reporting import plots
+
+_BANDS = 'bands: 95 % intervals by bootstrap over samples'
+
+
+def make(run: Run) -> dict[str, Figure]:
+  """Returns {name of the file: figure}."""
+  if run.suite == 'longbench':
+    return {'scores': by_bucket(run)}
+  made = {'scores': by_length(run)}
+  if depths_of(run):
+    made['depth'] = by_depth(run)
+  return made
+
+
+def by_length(run: Run) -> Figure:
+  """Draws the score by length, a panel for each task, with chance."""
+  found = scores.cells(run.rows, f'score_{run.dialect}')
+  chance = scores.cells(run.rows, 'chance')
+  tasks = scores.tasks_of(run.rows)
+  columns = min(3, len(tasks))
+  lines = math.ceil(len(tasks) / columns)
+  figure = plots.new(
+      1.3 + 1.5 * lines, f'Score by length of the prompt, {_dialect(run)}',
+      'Mean score in % by number of tokens of the prompt, a panel for each task; '
+      f'{_BANDS}; dotted: chance, the score of a guess without the context; the '
+      f'vertical line is the window of {run.window:,} tokens.')
+  grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+  for axes, task in zip(grid.flat, tasks, strict=False):
+    lengths = sorted(n for own, n in found if own == task and isinstance(n, int))
+    mean, low, high = 100 * np.array([
+        scores.interval(found[task, n], run.num_resamples, run.seed)
+        for n in lengths]).T
+    colour, marker = plots.LOOKS[0]
+    axes.plot(lengths, mean, color=colour, marker=marker, label='score')
+    axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
+    of_length = np.concatenate([chance[task, n] for n in lengths])
+    plots.chance(axes, 100 * float(of_length.mean()))
+    plots.doubling_axis(axes)
+    _mark(axes, run.window, lengths)
+    axes.set(title=name_of(task), ylim=(-3, 103))
+  for axes in grid.flat[len(tasks):]:
+    axes.remove()
+  for axes in grid.flat[max(0, len(tasks) - columns):len(tasks)]:  # nothing is below
+    axes.tick_params(labelbottom=True)
+    axes.set_xlabel('tokens of the prompt')
+  for axes in grid[:, 0]:
+    axes.set_ylabel('score, %')
+  plots.legend(figure, [grid[0, 0]], 3)
+  return figure
+
+
+def by_depth(run: Run) -> Figure:
+  """Draws the score by depth and length as a heat map, of several tasks their mean."""
+  metric = f'score_{run.dialect}'
+  depths, lengths = depths_of(run), lengths_of(scores.cells(run.rows, metric))
+  tasks = scores.tasks_of(run.rows)
+  table = np.full((len(depths), len(lengths)), np.nan)
+  for row, depth in enumerate(depths):
+    found = scores.cells(run.rows, metric, depth)
+    for column, n in enumerate(lengths):
+      means = [found[task, n].mean() for task in tasks if (task, n) in found]
+      if means:
+        table[row, column] = 100 * np.mean(means)
+  of = name_of(tasks[0]) if len(tasks) == 1 else f'mean over {", ".join(tasks)}'
+  figure = plots.new(
+      1.5 + 0.28 * len(depths), f'Score by depth and length: {of}, {_dialect(run)}',
+      'Mean score in % by number of tokens of the prompt and by where in its context '
+      f'what is asked for stands: {of}. Empty: no sample.')
+  axes = figure.subplots()
+  axes.grid(False)
+  image = axes.imshow(table, vmin=0, vmax=100, cmap='viridis', aspect='auto')
+  for (row, column), value in np.ndenumerate(table):
+    if not np.isnan(value):
+      axes.text(column, row, f'{value:.0f}', ha='center', va='center',
+                fontsize=plots.SMALLEST, color='white' if value < 60 else 'black')
+  words = [f'{x}' if run.suite == 'passkey' else f'{x}–{x + 25}' for x in depths]
+  axes.set_yticks(range(len(depths)), words)
+  axes.set_xticks(range(len(lengths)), [f'{n:,}' for n in lengths])
+  axes.set(xlabel='tokens of the prompt', ylabel='depth, % of the context')
+  figure.colorbar(image, ax=axes, label='score, %', fraction=0.05)
+  return figure
+
+
+def by_bucket(run: Run) -> Figure:
+  """Draws LongBench's scores by task, a marker for each bucket of lengths."""
+  found = scores.cells(run.rows, f'score_{run.dialect}')
+  tasks = scores.tasks_of(run.rows)
+  figure = plots.new(
+      1.2 + 0.22 * len(tasks), f'LongBench-E by task and length, {_dialect(run)}',
+      'Mean score in %, a line for each task, a marker for each bucket of lengths of '
+      'texts in words; bars: 95 % intervals by bootstrap over samples; 0 is the score '
+      'of an empty answer.')
+  axes = figure.subplots()
+  for place, (bucket, (colour, marker)) in enumerate(
+      zip(BUCKETS, plots.LOOKS, strict=False)):
+    there = [i for i, task in enumerate(tasks) if (task, bucket) in found]
+    if not there:
+      continue
+    mean, low, high = 100 * np.array([
+        scores.interval(found[tasks[i], bucket], run.num_resamples, run.seed)
+        for i in there]).T
+    axes.errorbar(
+        mean, np.array(there) + 0.2 * (place - 1), color=colour, marker=marker,
+        xerr=np.nan_to_num([np.maximum(mean - low, 0), np.maximum(high - mean, 0)]),
+        linestyle='', linewidth=0.9, label=f'{bucket} words')
+  axes.set_yticks(range(len(tasks)), tasks)
+  axes.set(ylim=(len(tasks) - 0.5, -0.5), xlim=(-3, 103), xlabel='score, %')
+  axes.axvline(0, color='#444444', linewidth=1.0, linestyle=(0, (1, 1.5)))
+  plots.legend(figure, [axes], 3)
+  return figure
+
+
+def _dialect(run: Run) -> str:
+  return f'dialect {run.dialect}'
+
+
+def _mark(axes: Axes, window: int, lengths: list[int]) -> None:
+  """Marks the window with a vertical line if it lies among the lengths."""
+  if not lengths[0] <= window <= lengths[-1]:
+    return
+  axes.axvline(window, color='#777777', linewidth=0.9, linestyle=':')
+  axes.annotate('window', (window, 0.5), xycoords=('data', 'axes fraction'),
+                xytext=(2, 0), textcoords='offset points', rotation=90, va='center',
+                fontsize=plots.SMALLEST, color='#555555')

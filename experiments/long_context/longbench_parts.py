@@ -1,0 +1,136 @@
+"""LongBench-E: the parts of a run from its files, and predictions made elsewhere."""
+
+from collections.abc import Sequence
+import functools
+from typing import Any
+
+from etils import epath
+import numpy as np
+
+from experiments.long_context.generation import width_of
+from experiments.long_context.predictions import Record
+from experiments.long_context.suites import (
+    encoded,
+    Part,
+    Plan,
+    Sample,
+    template_hash,
+)
+from vvlen.evaluation import longbench_files
+from vvlen.evaluation.longbench import METRICS
+from vvlen.tasks import documents
+from vvlen.tasks.tokenizers import Tokenizer
+
+_PARAGRAPHS = 30  # among which passage_retrieval_en asks for one
+
+
+def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
+  """Returns the parts of a run of longbench, one a task.
+
+  Of a prompt longer than the window less `reserve`, its middle is left out. Where BOS
+  and answer take more than `reserve`, as answers of 512 tokens do, as much as they take
+  is left free.
+
+  Args:
+    config: of the run.
+    tokenizer: of the checkpoint.
+    window: the number of tokens that prompt and answer have room for.
+
+  Raises:
+    ValueError: if the window is too small, or no sample can be used.
+    OSError: if there is no such folder or file.
+  """
+  read, notes = _read(config)
+  begin = int(config.begin and tokenizer.begin is not None)
+  parts = []
+  for task, samples in read.items():
+    answer_tokens = longbench_files.answer_tokens(task)
+    most = window - max(config.reserve, begin + answer_tokens)
+    if most < 2:
+      raise ValueError(
+          f'a window of {window} tokens has no room for prompts of {task}: '
+          f'{window - most} are left free. Choose --config.window or config.reserve')
+    wholes = [tokenizer.encode(longbench_files.prompt(x)) for x in samples]
+    prompts = [longbench_files.keep_ends(whole, most) for whole in wholes]
+    longest = most + begin
+    parts.append(Part(
+        task, task, [width_of(len(x) + begin, longest) for x in prompts], longest,
+        answer_tokens,
+        functools.partial(_sample, config, tokenizer, samples, wholes, prompts)))
+  blank = longbench_files.Sample('', '{input}', '{context}', (), 0, (), '', '')
+  template = [[task, longbench_files.prompt(blank._replace(task=task)),
+               longbench_files.answer_tokens(task)] for task in read]
+  facts = {'data_sha256': documents.fingerprint(
+      repr(sample) for samples in read.values() for sample in samples),
+           'template_sha256': template_hash(template), 'bad_lines': len(notes)}
+  return Plan(parts, facts, notes)
+
+
+def _read(config: Any) -> tuple[dict[str, list[longbench_files.Sample]], list[str]]:
+  """Returns the samples of each task, and a message for each line that is not used."""
+  folder = epath.Path(config.data)
+  if not folder.is_dir():
+    raise FileNotFoundError(f'{folder}: no such folder')
+  tasks = config.tasks or [x for x in METRICS if (folder / f'{x}_e.jsonl').exists()]
+  if not tasks:
+    raise ValueError(f'{folder} has no file TASK_e.jsonl of LongBench-E')
+  read, notes = {}, []
+  for task in tasks:
+    samples, bad = longbench_files.read_samples(folder / f'{task}_e.jsonl', task)
+    notes += [f'Not used: {message}' for message in bad]
+    if samples:
+      read[task] = samples[:config.num_samples or None]
+  if not read:
+    raise ValueError(f'{folder} has no sample that can be used. {notes[0]}')
+  return read, notes
+
+
+def _sample(
+    config: Any, tokenizer: Tokenizer, samples: Sequence[longbench_files.Sample],
+    wholes: Sequence[np.ndarray], prompts: Sequence[np.ndarray], index: int,
+) -> Sample:
+  sample, prompt = samples[index], prompts[index]
+  settings = {'_id': sample.id, 'language': sample.language,
+              'prompt_tokens': len(wholes[index]), 'kept_tokens': len(prompt)}
+  tokens = np.concatenate([encoded(tokenizer, '', config.begin), prompt])
+  return Sample(tokens.astype(np.int32), sample.length, None, sample.answers, (),
+                sample.all_classes, '', chance(sample.task, sample.all_classes),
+                settings)
+
+
+def chance(task: str, all_classes: Sequence[str]) -> float:
+  """Returns the score of a guess without the context, 0 where it is not known."""
+  if task == 'trec':
+    return 1 / len(all_classes)
+  return 1 / _PARAGRAPHS if task == 'passage_retrieval_en' else 0.0
+
+
+def predictions_of(config: Any) -> tuple[dict[str, list[Record]], list[str]]:
+  """Returns records of predictions made elsewhere by task, and messages on bad lines.
+
+  Raises:
+    ValueError: if no line can be used.
+    OSError: if there is no such folder or file.
+  """
+  folder = epath.Path(config.predictions)
+  if not folder.is_dir():
+    raise FileNotFoundError(f'{folder}: no such folder')
+  tasks = config.tasks or [x for x in METRICS if (folder / f'{x}.jsonl').exists()]
+  if not tasks:
+    raise ValueError(f'{folder} has no file TASK.jsonl of LongBench-E')
+  found, notes = {}, []
+  for task in tasks:
+    read, bad = longbench_files.read_predictions(folder / f'{task}.jsonl', task)
+    notes += [f'Not used: {message}' for message in bad]
+    if read:
+      found[task] = [_record(i, x) for i, x in enumerate(
+          read[:config.num_samples or None])]
+  if not found:
+    raise ValueError(f'{folder} has no prediction that can be used. {notes[0]}')
+  return found, notes
+
+
+def _record(index: int, one: longbench_files.Prediction) -> Record:
+  return {'index': index, 'length': one.length, 'depth': None, 'answers': one.answers,
+          'all_classes': one.all_classes, 'pred': one.text,
+          'chance': chance(one.task, one.all_classes)}

@@ -1,0 +1,66 @@
+"""Writes the tables and figures of a suite. Runs without JAX."""
+
+from typing import Any
+
+from etils import epath
+
+from experiments.harness import finished
+from experiments.long_context import figures, longbench_tables, scores, tables
+from experiments.long_context.answer import answer, longbench_answer
+from experiments.long_context.tables import Run
+from vvlen.reporting import plots, run_folder
+from vvlen.reporting.page import Report
+from vvlen.reporting.tables import write_tables
+
+_QUESTIONS = {
+    'passkey': 'From how far back does this checkpoint find a pass key?',
+    'babilong': 'Does this checkpoint find facts in a long text, and reason with them?',
+    'ruler': 'Which tasks of RULER does this checkpoint do, up to which length?',
+    'longbench': 'What does this checkpoint score on LongBench-E?',
+}
+
+
+def write(workdir: epath.PathLike) -> Report:
+  """Writes tables and figures of a run into its folder.
+
+  Args:
+    workdir: a folder with config.json and results.csv of `experiments.long_context`.
+
+  Returns:
+    What the run has found.
+
+  Raises:
+    ValueError: if there are no results, or they are damaged.
+  """
+  folder = epath.Path(workdir)
+  with run_folder.reading(folder / 'config.json', of='a suite') as stored:
+    config = stored['config']
+    inputs = config['inputs']
+    run = Run(config['suite'], (), config['dialect'], int(config['num_resamples']),
+              int(config['seed']), int(inputs.get('window', 0)), _source(inputs))
+    question, asked = _QUESTIONS[run.suite], int(inputs['samples'])
+  run = run._replace(rows=scores.read_rows(folder))
+  if run.suite == 'longbench':
+    made = longbench_tables.make(run)
+    said = longbench_answer(made[0].records, run.dialect, run.window)
+  else:
+    made = tables.make(run)
+    said = answer(tables.effects(run))
+  write_tables(folder, made)
+  with plots.style():
+    paths = plots.save(folder / 'figures', figures.make(run))
+  done = len(finished.finished(folder, scores.sample_of))
+  missing = (f'The run is not finished: {asked - done:,} of {asked:,} answers are '
+             'missing.' if done < asked else '')
+  return Report(question, said, made, paths, 1, missing)
+
+
+def _source(inputs: dict[str, Any]) -> str:
+  """Returns a sentence with what identifies weights and prompts."""
+  if 'predictions_sha256' in inputs:
+    text = f'Predictions {inputs["predictions_sha256"][:12]}, made elsewhere.'
+  else:
+    text = (f'Weights {inputs["checkpoint_sha256"][:12]}, template of prompts '
+            f'{inputs["template_sha256"][:12]} (SHA-256).')
+  bad = inputs.get('bad_lines', 0)
+  return f'{text} Lines that could not be used: {bad}.' if bad else text

@@ -1,0 +1,226 @@
+"""What can a checkpoint still do at the end of a long input? Trains nothing.
+
+The command line is in `__main__`.
+"""
+
+import collections
+import functools
+import os
+import re
+from typing import Any
+
+from etils import epath
+import jax
+import jax.numpy as jnp
+
+from experiments.harness import finished, locks, machine
+from experiments.harness.fingerprint import fingerprint
+from experiments.harness.processes import first_of_processes
+from experiments.harness.progress import Progress
+from experiments.harness.run_loop import Job, run_jobs
+from experiments.long_context import (
+    generation,
+    longbench_parts,
+    predictions,
+    scores,
+    suites,
+)
+from experiments.long_context.check import check
+from experiments.long_context.generation import Batch, Subject
+from experiments.long_context.suites import Part, Plan, Sample
+from vvlen.models import llama
+from vvlen.models.llama.hub import local_folder
+from vvlen.models.llama.safetensors import read_json
+from vvlen.reporting import results, run_folder
+from vvlen.sharding import mesh as partition
+from vvlen.tasks import documents, tokenizers
+
+_CONFIG = os.path.join('configs', 'long_context.py')
+# Files are identified by their content; the dialect is only that of the tables.
+_MAY_DIFFER = ('checkpoint', 'text', 'babi', 'data', 'predictions', 'dialect')
+_MAY_GROW = ('num_samples', 'inputs.samples')
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs or resumes a suite, and writes tables and figures."""
+  check(config)
+  if config.get('predictions'):
+    score_predictions(config, workdir)
+    return
+  config.checkpoint = str(local_folder(config.checkpoint))
+  machine.use_devices()
+  folder = epath.Path(config.checkpoint)
+  model = llama.read_model(folder)
+  tokenizer = tokenizers.tokenizer_of(folder, model.vocab_size)
+  mesh = partition.make_mesh(**config.mesh.to_dict())
+  rows = mesh.shape['data'] * mesh.shape['fsdp']
+  if config.batch_size % rows:
+    raise ValueError(f'config.batch_size {config.batch_size} must be a multiple of the '
+                     f'{rows} devices that share a batch')
+  window = config.window or model.max_length
+  make = longbench_parts.plan if config.suite == 'longbench' else suites.plan
+  plan = make(config, tokenizer, window)
+  facts = {'checkpoint_sha256': fingerprint(folder), 'window': window,
+           'samples': sum(len(part.widths) for part in plan.parts), **plan.facts}
+  run = {**config.to_dict(), 'inputs': facts}, machine.session()
+  first_of_processes(lambda: _lock(workdir, run))
+  done = {part.name: predictions.read(predictions.path_of(workdir, part.name))
+          for part in plan.parts}
+  todo = {part.name: _left(part, config.batch_size, done[part.name])
+          for part in plan.parts}
+  variables = _load(config, mesh) if any(todo.values()) else {}
+  first_of_processes(lambda: run_folder.claim(
+      workdir, *run, may_grow=_MAY_GROW, may_differ=_MAY_DIFFER, study='long_context'))
+  first_of_processes(lambda: [
+      predictions.drop_torn_line(predictions.path_of(workdir, part.name))
+      for part in plan.parts])
+  _say(plan, todo)
+  subject = Subject(model, variables, tokenizer, ends_of(folder))
+  scored = finished.finished(workdir, scores.sample_of)
+  with jax.set_mesh(mesh):
+    jobs = [
+        Job(_amount(todo[part.name]), functools.partial(
+            _rows, config, workdir, subject, part, todo[part.name], done[part.name]))
+        for part in plan.parts
+        if todo[part.name] or _unscored(part, done[part.name], scored)]
+    run_jobs(epath.Path(workdir), jobs, 'tokens', scores.sample_of, _order,
+             jobs_are='tasks and lengths')
+
+
+def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
+  """Locks the folder; raises ValueError if it belongs to another run."""
+  locks.lock(workdir)
+  run_folder.claimed(workdir, *run, may_grow=_MAY_GROW, may_differ=_MAY_DIFFER,
+                     study='long_context')
+  results.read_rows(epath.Path(workdir) / 'results.csv')
+
+
+def _left(part: Part, batch_size: int, done: dict[int, Any]) -> list[Batch]:
+  """Returns the batches of which samples have no prediction.
+
+  Batches are always of the same samples, so that a resumed run computes what an
+  unbroken one does.
+  """
+  return [batch for batch in generation.batches(part.widths, batch_size)
+          if not done.keys() >= set(batch.indices)]
+
+
+def _amount(left: list[Batch]) -> int:
+  return sum(batch.width * len(batch.indices) for batch in left)
+
+
+def _unscored(part: Part, done: dict[int, Any], scored: set[Any]) -> bool:
+  return any((part.task, record['length'], index) not in scored
+             for index, record in done.items())
+
+
+def _say(plan: Plan, todo: dict[str, list[Batch]]) -> None:
+  """Prints what a run is about to do."""
+  shapes = [(batch.width, part.answer_tokens)
+            for part in plan.parts for batch in todo[part.name]]
+  left = sum(len(batch.indices) for own in todo.values() for batch in own)
+  number = generation.programs(shapes)
+  programs = f'{number} program{"s" * (number != 1)} to compile'
+  print(*plan.notes,
+        f'{left:,} of {sum(len(part.widths) for part in plan.parts):,} answers to '
+        f'generate, in {len(shapes):,} batches: {programs}.', sep='\n', flush=True)
+
+
+def _rows(
+    config: Any, workdir: str, subject: Subject, part: Part, left: list[Batch],
+    done: dict[int, Any], progress: Progress,
+) -> list[results.Row]:
+  """Answers the samples of a part, batch by batch; returns the rows of all of them."""
+  path = predictions.path_of(workdir, part.name)
+  for batch in left:
+    progress.show(part.name)
+    samples = {i: part.draw(i) for i in batch.indices}
+    texts = generation.answer(
+        subject, [x.tokens for x in samples.values()], batch.width, part.answer_tokens,
+        config.batch_size)
+    new = [_record(i, sample, text)
+           for (i, sample), text in zip(samples.items(), texts, strict=True)
+           if i not in done]
+    if jax.process_index() == 0:
+      predictions.append(path, new)
+    done |= {record['index']: record for record in new}
+    progress.show(part.name, batch.width * len(batch.indices))
+  return scores.rows_of(config.suite, part.task, predictions.in_order(done))
+
+
+def _record(index: int, sample: Sample, text: str) -> dict[str, Any]:
+  kept = sample._asdict()
+  tokens = kept.pop('tokens')
+  return {'index': index, 'num_tokens': len(tokens), **kept, 'pred': text}
+
+
+def _order(row: results.Row) -> tuple[Any, ...]:
+  """Returns the sort key of a row."""
+  return scores.TASKS.index(row.arm), row.length, row.seed, row.metric
+
+
+def ends_of(folder: epath.Path) -> tuple[int, ...]:
+  """Returns the tokens that end a text, according to files of a checkpoint."""
+  for name in ('generation_config.json', 'config.json'):
+    if (folder / name).exists():
+      found = read_json(folder / name).get('eos_token_id')
+      if found is not None:
+        return tuple(found) if isinstance(found, list) else (found,)
+  return ()
+
+
+def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
+  """Returns the variables of the checkpoint.
+
+  Raises:
+    ValueError: if weights are not finite.
+  """
+  shardings = functools.partial(partition.shardings, mesh=mesh)
+  dtype = {'': None, 'float32': jnp.float32, 'bfloat16': jnp.bfloat16}[config.dtype]
+  _, variables = llama.load_checkpoint(config.checkpoint, shardings, dtype=dtype)
+  for path, x in jax.tree_util.tree_leaves_with_path(variables['params']):
+    if not jnp.isfinite(x).all():
+      name = '/'.join(key.key for key in path)
+      raise ValueError(f'{config.checkpoint}: weights are not finite: {name}')
+  return variables
+
+
+def score_predictions(config: Any, workdir: str) -> None:
+  """Scores predictions of LongBench-E that were made elsewhere."""
+  found, notes = longbench_parts.predictions_of(config)
+  facts = {
+      'predictions_sha256': documents.fingerprint(
+          repr(record) for own in found.values() for record in own),
+      'samples': sum(map(len, found.values())), 'bad_lines': len(notes)}
+  run = {**config.to_dict(), 'inputs': facts}, machine.session()
+  first_of_processes(lambda: _lock(workdir, run))
+  first_of_processes(lambda: run_folder.claim(
+      workdir, *run, may_differ=_MAY_DIFFER, study='long_context'))
+  print(*notes, f'{facts["samples"]:,} predictions to score.', sep='\n', flush=True)
+  done = collections.Counter(
+      task for task, *_ in finished.finished(workdir, scores.sample_of))
+  jobs = [Job(len(own), functools.partial(_scored, task, own))
+          for task, own in found.items() if done[task] < len(own)]
+  run_jobs(epath.Path(workdir), jobs, 'predictions', scores.sample_of, _order,
+           jobs_are='tasks')
+
+
+def _scored(
+    task: str, records: list[predictions.Record], progress: Progress
+) -> list[results.Row]:
+  progress.show(task, len(records))
+  return scores.rows_of('longbench', task, records)
+
+
+def full_arguments(arguments: list[str]) -> list[str]:
+  """Writes --suite as --config, and other short names as fields of the config."""
+  short = r'^--?(checkpoint|text|babi|data|predictions|dialect)(?==|$)'
+  full = [re.sub(short, r'--config.\1', argument) for argument in arguments]
+  if any(re.match(r'--?config(=|$)', argument) for argument in full):
+    return full
+  for place, argument in enumerate(full):
+    if found := re.fullmatch(r'--?suite(=(.*))?', argument):
+      name = found[2] if found[1] else ''.join(full[place + 1:place + 2])
+      rest = full[:place] + full[place + (1 if found[1] else 2):]
+      return [f'--config={_CONFIG}:{name}', *rest]
+  return full

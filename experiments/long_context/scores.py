@@ -1,0 +1,129 @@
+"""Scores of predictions as rows of results.csv, and means of these. Runs without JAX.
+
+The columns of a row: experiment is the suite, arm the task, seed the index of a sample,
+length the tokens of its prompt, of LongBench the words of its text, and depth where in
+the context, in percent, what is asked for stands. Metrics are `score_DIALECT`, `chance`
+and `num_tokens`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from etils import epath
+import numpy as np
+
+from vvlen.evaluation import babilong, longbench, ruler
+from vvlen.evaluation.longbench import DIALECTS
+from vvlen.reporting import results
+from vvlen.reporting.results import Row
+from vvlen.statistics import resampled_means
+
+SUITES = ('passkey', 'babilong', 'longbench', 'ruler')
+RULER = ('niah_single', 'niah_multikey', 'niah_multivalue', 'niah_multiquery',
+         'variable_tracking', 'common_words')
+TASKS = ('passkey', *babilong.LABELS, *longbench.METRICS, *RULER)
+# (task, length in tokens, or LongBench's bucket) -> values by sample
+Cells = dict[tuple[str, int | str], np.ndarray]
+
+
+def score(suite: str, task: str, record: dict[str, Any], dialect: str) -> float:
+  """Returns the score of a prediction, in [0, 1].
+
+  Args:
+    suite: one of `SUITES`.
+    task: of the suite.
+    record: as in `experiments.long_context.predictions`.
+    dialect: 'official', 'lm_eval' or 'strict'.
+
+  Raises:
+    ValueError: if the answers are not of the task.
+  """
+  pred, answers = record['pred'], record['answers']
+  if suite == 'babilong':
+    return float(babilong.is_correct(
+        task, pred, answers[0], record['question'], dialect))
+  if suite == 'longbench':
+    return longbench.score(task, pred, answers, record['all_classes'], dialect)
+  return ruler.score(pred, answers, dialect, others=record['others'])
+
+
+def rows_of(suite: str, task: str, records: Iterable[dict[str, Any]]) -> list[Row]:
+  """Returns the rows of a task's predictions; arguments and errors as in `score`."""
+  rows = []
+  for record in records:
+    values = {f'score_{dialect}': score(suite, task, record, dialect)
+              for dialect in DIALECTS}
+    values['chance'] = record['chance']
+    if 'num_tokens' in record:  # not of predictions made elsewhere
+      values['num_tokens'] = record['num_tokens']
+    rows += [Row(suite, task, record['index'], record['length'], metric, value,
+                 depth=record['depth']) for metric, value in values.items()]
+  return rows
+
+
+def sample_of(row: Row) -> tuple[Any, ...]:
+  """Returns the sample to which a row belongs."""
+  return row.arm, row.length, row.seed
+
+
+def read_rows(folder: epath.PathLike) -> list[Row]:
+  """Returns the rows of a run's results.csv.
+
+  Raises:
+    ValueError: if there are none, the file is damaged or of another study.
+  """
+  return results.read_run(folder, '|'.join(SUITES), TASKS)
+
+
+def tasks_of(rows: Iterable[Row]) -> list[str]:
+  """Returns the tasks that have rows, in the order of `TASKS`."""
+  there = {row.arm for row in rows}
+  return [task for task in TASKS if task in there]
+
+
+def cells(rows: Iterable[Row], metric: str, depth: int | None = None) -> Cells:
+  """Returns the values of a metric by task and length, in the order of samples.
+
+  Args:
+    rows: of one suite.
+    metric: such as 'score_official'.
+    depth: only of samples with this depth; None: of all.
+  """
+  found: dict[tuple[str, int | str], dict[int, float]] = {}
+  for row in rows:
+    if row.metric == metric and depth in (None, row.depth):
+      assert row.length is not None
+      longbench_row = row.experiment == 'longbench'
+      place = longbench.bucket(row.length) if longbench_row else row.length
+      found.setdefault((row.arm, place), {})[row.seed] = row.value
+  return {cell: np.array([own[i] for i in sorted(own)]) for cell, own in found.items()}
+
+
+def interval(
+    values: Sequence[float] | np.ndarray, num_resamples: int, seed: int
+) -> tuple[float, float, float]:
+  """Returns a mean over samples, and both ends of its 95 % bootstrap interval.
+
+  The ends are nan for fewer than two values, the mean too if there is none.
+  """
+  if not len(values):
+    return np.nan, np.nan, np.nan
+  return ends(resampled_means(values, np.ones(len(values)), num_resamples, seed))
+
+
+def ends(drawn: np.ndarray) -> tuple[float, float, float]:
+  """Returns the first value, and the percentiles 2.5 and 97.5 of the others."""
+  low, high = np.quantile(drawn[1:], (0.025, 0.975))
+  return float(drawn[0]), float(low), float(high)
+
+
+def mean_interval(
+    groups: Sequence[np.ndarray], num_resamples: int, seed: int
+) -> tuple[float, float, float]:
+  """Returns the mean of the means of groups, each of which is resampled by itself."""
+  if not groups or min(map(len, groups)) < 2:
+    mean = float(np.mean([x.mean() for x in groups])) if groups else np.nan
+    return mean, np.nan, np.nan
+  drawn = [resampled_means(x, np.ones(len(x)), num_resamples, seed + place)
+           for place, x in enumerate(groups)]
+  return ends(np.mean(drawn, axis=0))

@@ -1,0 +1,291 @@
+"""The samples of the suites whose prompts are made here.
+
+Each sample has a generator of its own, seeded by the seed of the run, its task, length
+and index: neither more samples nor other lengths, tasks or batches change it. Questions
+of BABILong are seeded without the length, so that all lengths have the same ones.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+import hashlib
+import json
+from typing import Any, NamedTuple
+import zlib
+
+from etils import epath
+import numpy as np
+
+from vvlen.evaluation import babilong as judge
+from vvlen.tasks import (
+  babi,
+  babi_stories,
+  babilong,
+  documents,
+  ruler_wording,
+  short_ruler,
+)
+from vvlen.tasks.haystack import NOISE, split_sentences
+from vvlen.tasks.tokenizers import Tokenizer
+from vvlen.tasks.word_lists import NOUNS
+
+
+class Sample(NamedTuple):
+  """A prompt, and what its answer is compared with.
+
+  Names are those of the fields in `experiments.long_context.predictions`.
+  """
+
+  tokens: np.ndarray  # [n] int32, with BOS
+  length: int
+  depth: int | None
+  answers: Sequence[str]
+  others: Sequence[str]
+  all_classes: Sequence[str]
+  question: str
+  chance: float
+  settings: dict[str, Any]
+
+
+class Part(NamedTuple):
+  """The samples of one task and, but of LongBench, one length."""
+
+  task: str
+  name: str  # of its file of predictions
+  widths: Sequence[int]  # the most tokens of each sample's prompt, by index
+  longest: int  # the most tokens of any prompt
+  answer_tokens: int
+  draw: Callable[[int], Sample]  # index -> sample
+
+
+class Plan(NamedTuple):
+  """What a run is to answer."""
+
+  parts: list[Part]
+  facts: dict[str, Any]  # what identifies its inputs, in config.json
+  notes: list[str]  # to be printed
+
+
+def generator(seed: int, *key: str | int) -> np.random.Generator:
+  """Returns a random generator for a seed and words or numbers."""
+  return np.random.default_rng(
+      [seed, *(zlib.crc32(x.encode()) if isinstance(x, str) else x for x in key)])
+
+
+def template_hash(template: Any) -> str:
+  """Returns the SHA-256 of the words around prompts, given as plain values."""
+  return hashlib.sha256(json.dumps(template).encode()).hexdigest()
+
+
+def encoded(tokenizer: Tokenizer, text: str, begin: bool) -> np.ndarray:
+  """Returns the tokens of a prompt, with BOS if wanted and if there is one."""
+  start = [tokenizer.begin] if begin and tokenizer.begin is not None else []
+  return np.concatenate([np.array(start, np.int32), tokenizer.encode(text)])
+
+
+def lengths_of(config: Any, window: int) -> list[int]:
+  """Returns the lengths of prompts in tokens, in ascending order."""
+  given = config.lengths or [round(x * window) for x in config.multiples]
+  return sorted(set(given))
+
+
+def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
+  """Returns the parts of a run of passkey, babilong or ruler.
+
+  Args:
+    config: of the run.
+    tokenizer: of the checkpoint.
+    window: the number of tokens that multiples are of, and that is not to be exceeded
+      if the config says so.
+
+  Raises:
+    ValueError: if prompts with their answers exceed the window, or a length is too
+      short for a task.
+    OSError: if a text or file of bAbI cannot be read.
+  """
+  lengths = lengths_of(config, window)
+  suite = {'passkey': _passkey, 'babilong': _babilong, 'ruler': _ruler}[config.suite]
+  draws, facts = suite(config, tokenizer)
+  more = int(config.begin and tokenizer.begin is not None)
+  parts = []
+  for task, draw in draws.items():
+    for length in lengths:
+      longest = length + more
+      parts.append(Part(
+          task, f'{task}_{length}', [longest] * config.num_samples, longest,
+          config.answer_tokens, functools.partial(_named, draw, task, length)))
+  notes = _beyond(config, lengths, window, more + config.answer_tokens)
+  for part in parts:  # Whatever fits into the shortest prompts fits into the others.
+    shortest = part.name == f'{part.task}_{lengths[0]}'
+    for index in range(config.num_samples if shortest else 1):
+      part.draw(index)
+  return Plan(parts, facts, notes)
+
+
+def _named(draw: Callable[..., Sample], task: str, length: int, index: int) -> Sample:
+  try:
+    return draw(length, index)
+  except ValueError as error:
+    raise ValueError(f'{task}, length {length}, sample {index}: {error}') from error
+
+
+def _beyond(config: Any, lengths: list[int], window: int, more: int) -> list[str]:
+  """Returns a line about lengths beyond the window, or raises ValueError.
+
+  Args:
+    config: of the run.
+    lengths: of prompts.
+    window: the number of tokens that is not to be exceeded if the config says so.
+    more: the most tokens besides: BOS and the answer.
+  """
+  beyond = [f'{n:,}' for n in lengths if n + more > window]
+  if not beyond:
+    return []
+  what = (f'With up to {more} tokens of BOS and answer, lengths beyond the window of '
+          f'{window:,} tokens: {", ".join(beyond)}')
+  if not config.beyond_window:
+    raise ValueError(f'{what}. Choose shorter ones, or --config.beyond_window=True')
+  return [f'{what}.']
+
+
+def _sentences(config: Any, default: Callable[[], Sequence[str]]) -> list[str]:
+  """Returns the sentences of the text around what is asked for."""
+  if not config.text:
+    return list(default())
+  text = '\n'.join(documents.read_documents([config.text]))[:config.num_characters]
+  return split_sentences(text)
+
+
+def _facts(sentences: Sequence[str], template: Any, **more: Any) -> dict[str, Any]:
+  return {'text_sha256': documents.fingerprint(sentences),
+          'template_sha256': template_hash(template), **more}
+
+
+# A suite's {task: draw(length, index)}, and facts.
+_Suite = tuple[dict[str, Callable[[int, int], Sample]], dict[str, Any]]
+
+
+def _passkey(config: Any, tokenizer: Tokenizer) -> _Suite:
+  sentences = _sentences(config, lambda: NOISE)
+  wording = {'short': ruler_wording.SHORT_PASSKEY,
+             'published': ruler_wording.LONG_PASSKEY}[config.wording]
+
+  def draw(length: int, index: int) -> Sample:
+    depth = config.depths[index % len(config.depths)]
+    drawn = short_ruler.passkey(
+        generator(config.seed, 'passkey', length, index), length, tokenizer, depth,
+        sentences=sentences, digits=config.digits, wording=wording)
+    chance = 1 / (9 * 10 ** (config.digits - 1))
+    return _of_ruler(config, tokenizer, length, drawn, chance, round(100 * depth))
+
+  return {'passkey': draw}, _facts(sentences, wording)
+
+
+def _ruler(config: Any, tokenizer: Tokenizer) -> _Suite:
+  sentences = _sentences(config, lambda: NOISE)
+  kind = {'short': 'SHORT', 'published': 'RULER'}[config.wording]
+  needles, variables, words = (
+      getattr(ruler_wording, f'{kind}_{name}') for name in
+      ('NEEDLES', 'VARIABLES', 'WORDS'))
+  niah = functools.partial(short_ruler.niah, sentences=sentences, wording=needles,
+                           digits=config.digits)
+  tasks: dict[str, Callable[..., short_ruler.Sample]] = {
+      'niah_single': niah,
+      'niah_multikey': functools.partial(niah, num_keys=config.num_keys),
+      'niah_multivalue': functools.partial(niah, num_values=config.num_values),
+      'niah_multiquery': functools.partial(
+          niah, num_keys=max(config.num_keys, config.num_queries),
+          num_queries=config.num_queries),
+      'variable_tracking': functools.partial(
+          short_ruler.variable_tracking, sentences=sentences, wording=variables,
+          num_hops=config.num_hops, num_chains=config.num_chains),
+      'common_words': functools.partial(
+          short_ruler.common_words, wording=words, num_common=config.num_common,
+          common_repeats=config.common_repeats,
+          uncommon_repeats=config.uncommon_repeats),
+  }
+  letters = variables.names.count('A')
+  kinds = {'variable_tracking': 26**letters * 10 ** (len(variables.names) - letters),
+           'common_words': len(NOUNS)}
+
+  def draw(task: str, length: int, index: int) -> Sample:
+    drawn = tasks[task](generator(config.seed, task, length, index), length, tokenizer)
+    # As many different guesses as there are answers.
+    chance = len(drawn.answers) / kinds.get(task, 9 * 10 ** (config.digits - 1))
+    return _of_ruler(config, tokenizer, length, drawn, min(chance, 1.0), None)
+
+  return ({task: functools.partial(draw, task) for task in config.tasks},
+          _facts(sentences, [needles, variables, words]))
+
+
+def _of_ruler(
+    config: Any, tokenizer: Tokenizer, length: int, drawn: short_ruler.Sample,
+    chance: float, depth: int | None,
+) -> Sample:
+  return Sample(
+      encoded(tokenizer, drawn.prompt, config.begin), length, depth, drawn.answers,
+      drawn.others, (), '', chance,
+      {'wording': config.wording, 'depths': [round(x, 4) for x in drawn.depths]})
+
+
+def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
+  sentences = _sentences(config, lambda: split_sentences(
+      '\n'.join(documents.standard_library())[:config.num_characters]))
+  questions = {task: _questions(config, task) for task in config.tasks}
+  depths = [tuple(x) for x in config.depths] or [(0.0, 1.0)]
+
+  def draw(task: str, length: int, index: int) -> Sample:
+    question = questions[task](index)
+    depth = depths[index % len(depths)]
+    hidden = babilong.build(
+        generator(config.seed, task, length, index), task, question, sentences, length,
+        tokenizer, depth=depth, parts=config.parts)
+    # The quarter of the first fact that is needed, as 0, 25, 50 or 75.
+    first = min(hidden.depths[i] for i in question.support)
+    settings = {'facts': question.facts, 'support': question.support,
+                'depths': [round(x, 4) for x in hidden.depths], 'between': depth,
+                'parts': list(config.parts)}
+    return Sample(
+        encoded(tokenizer, hidden.prompt, config.begin), length, 25 * int(4 * first),
+        [question.answer], [], (), question.question, _guess(task, question), settings)
+
+  template = [[task, list(config.parts), babilong.prompt(task, '', '', config.parts)]
+              for task in config.tasks]
+  stories = [_file(config, task).read_text() for task in config.tasks if config.babi]
+  return ({task: functools.partial(draw, task) for task in config.tasks},
+          _facts(sentences, template, babi_sha256=documents.fingerprint(stories)))
+
+
+def _questions(config: Any, task: str) -> Callable[[int], babi.Question]:
+  """Returns a function from the index of a sample to its question."""
+  if not config.babi:
+    return functools.cache(lambda index: babi_stories.draw_question(
+        generator(config.seed, task, index), task, config.most_facts or None))
+  path = _file(config, task)
+  there = [question for question in babi.read_questions(path)
+           if not config.most_facts or len(question.facts) <= config.most_facts]
+  if config.num_samples > len(there):
+    raise ValueError(f'{path} has {len(there)} questions'
+                     f'{" with so few facts" if config.most_facts else ""}, fewer than '
+                     f'config.num_samples {config.num_samples}')
+  order = generator(config.seed, task).permutation(len(there))
+  return lambda index: there[order[index]]
+
+
+def _file(config: Any, task: str) -> epath.Path:
+  """Returns the file of bAbI with the questions of a task."""
+  folder = epath.Path(config.babi)
+  if not folder.is_dir():
+    raise FileNotFoundError(f'{folder}: no such folder')
+  paths = sorted(folder.glob(f'{task}_*_test.txt'))
+  if len(paths) != 1:
+    raise ValueError(f'{folder} must have one file {task}_…_test.txt: {len(paths)}')
+  return paths[0]
+
+
+def _guess(task: str, question: babi.Question) -> float:
+  """Returns the share of right guesses among the answers of a kind that may be."""
+  labels = set(judge.LABELS[task])
+  things = labels & {x.lower() for x in babi_stories.THINGS}
+  kind = things if question.answer.lower() in things else labels - things
+  return 1 / len([x for x in kind if x not in question.question.lower()])
+

@@ -1,0 +1,264 @@
+"""The tables of a suite with lengths in tokens. Runs without JAX."""
+
+from collections.abc import Callable, Sequence
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.long_context import scores
+from experiments.long_context.scores import Cells
+from vvlen.evaluation.longbench import DIALECTS
+from vvlen.reporting.results import ENDS, Row
+from vvlen.reporting.tables import (
+    blank_without,
+    interval_cell,
+    number,
+    Record,
+    Table,
+)
+
+KEPT = 0.85  # of the score at the base length, up to the effective length
+NAMES = {
+    'passkey': 'pass key', 'niah_single': 'needle, single',
+    'niah_multikey': 'needle, several keys', 'niah_multivalue': 'needles, one key',
+    'niah_multiquery': 'needles, several queries',
+    'variable_tracking': 'variable tracking', 'common_words': 'common words',
+}
+
+
+class Run(NamedTuple):
+  """The results of a run, and what its tables say of it."""
+
+  suite: str
+  rows: Sequence[Row]
+  dialect: str  # whose scores are shown
+  num_resamples: int  # bootstrap samples
+  seed: int  # of the bootstrap
+  window: int
+  source: str  # a sentence with the hashes of weights and template
+
+
+class Effect(NamedTuple):
+  """How a task goes with the length."""
+
+  task: str
+  lengths: list[int]
+  means: np.ndarray  # [lengths]
+  low: float  # end of the interval at the base length
+  high: float
+  chance: float  # at the base length
+  effective: int | None  # the effective length; None if the task cannot be done
+
+  @property
+  def able(self) -> bool:
+    """Whether the model can do the task at the base length."""
+    return self.low > self.chance
+
+
+def make(run: Run) -> list[Table]:
+  """Returns the tables of a run, the scores first."""
+  made = [by_length(run), effective_lengths(run)]
+  if run.suite in ('passkey', 'babilong'):
+    made.append(by_depth(run))
+  return [*made, dialects(run)]
+
+
+def name_of(task: str) -> str:
+  """Returns the name of a task in tables and figures."""
+  return NAMES.get(task, task)
+
+
+def lengths_of(found: Cells) -> list[int]:
+  """Returns the lengths of cells, in ascending order."""
+  return sorted({place for _, place in found if isinstance(place, int)})
+
+
+def percent(values: tuple[float, float, float], name: str) -> dict[str, float]:
+  """Returns a mean and its interval in percent, as the fields of a record."""
+  return {name + end: 100 * x for end, x in zip(ENDS, values, strict=True)}
+
+
+def cell(name: str) -> Callable[[Record], str]:
+  """Returns the cell of a score and its interval, '' where it is not there."""
+  return blank_without(name, interval_cell(name, '.1f'))
+
+
+def by_length(run: Run) -> Table:
+  """Makes the table of scores by task and length."""
+  found = scores.cells(run.rows, f'score_{run.dialect}')
+  tasks, lengths = scores.tasks_of(run.rows), lengths_of(found)
+  records: list[dict[str, Any]] = []
+  for task in tasks:
+    own = {n: found.get((task, n), np.array([])) for n in lengths}
+    record = {'task': task, 'samples': max(map(len, own.values()))}
+    for n, values in own.items():
+      record |= percent(
+          scores.interval(values, run.num_resamples, run.seed), f'score_{n}')
+    records.append(record)
+  if len(tasks) > 1:
+    record = {'task': 'mean', 'samples': sum(r['samples'] for r in records)}
+    for n in lengths:
+      groups = [found[task, n] for task in tasks if (task, n) in found]
+      whole = groups if len(groups) == len(tasks) else []
+      record |= percent(
+          scores.mean_interval(whole, run.num_resamples, run.seed), f'score_{n}')
+    records.append(record)
+  columns = {
+      'task': lambda r: name_of(r['task']), 'samples': lambda r: f'{r["samples"]}',
+      **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
+  note = (f'Mean score in % of the samples of each length [95 %: bootstrap over '
+          f'samples]. {dialect_words(run)} {run.source}')
+  more = ('A length is that of a prompt, without BOS. Answers are greedy. The mean is '
+          'that over tasks, whose samples are drawn again task by task. Percentile '
+          'intervals of few samples are too narrow, and have no width where all '
+          'samples have one score.')
+  return Table('scores', 'Score by task and length', columns, records, note, more=more)
+
+
+def dialect_words(run: Run) -> str:
+  """Returns a sentence that names the dialect of scores."""
+  return f'Dialect: {run.dialect}.'
+
+
+def effects(run: Run) -> list[Effect]:
+  """Returns how each task goes with the length; the base length is its shortest."""
+  found = scores.cells(run.rows, f'score_{run.dialect}')
+  chance = scores.cells(run.rows, 'chance')
+  made = []
+  for task in scores.tasks_of(run.rows):
+    lengths = sorted(n for own, n in found if own == task)
+    means = np.array([found[task, n].mean() for n in lengths])
+    base = task, lengths[0]
+    _, low, high = scores.interval(found[base], run.num_resamples, run.seed)
+    effect = Effect(task, lengths, means, low, high, float(chance[base].mean()), None)
+    if effect.able:
+      kept = np.logical_and.accumulate(means >= KEPT * means[0])
+      effect = effect._replace(effective=lengths[int(kept.sum()) - 1])
+    made.append(effect)
+  return made
+
+
+def effective_lengths(run: Run) -> Table:
+  """Makes the table of effective lengths and changes from the base length."""
+  found = effects(run)
+  lengths = sorted({n for effect in found for n in effect.lengths})
+  records = []
+  for effect in found:
+    change = effect.means / effect.means[0] - 1 if effect.able else (
+        np.full(len(effect.lengths), np.nan))
+    of_length = dict(zip(effect.lengths, 100 * change, strict=True))
+    records.append({
+        'task': effect.task, 'base_length': effect.lengths[0],
+        **percent((effect.means[0], effect.low, effect.high), 'base_score'),
+        'chance': 100 * effect.chance, 'above_chance': effect.able,
+        'effective_length': effect.effective,
+        **{f'change_{n}': float(of_length.get(n, math.nan)) for n in lengths}})
+  columns = {
+      'task': lambda r: name_of(r['task']),
+      'base': lambda r: f'{r["base_length"]:,}',
+      'score at the base [95 %]': cell('base_score'),
+      'chance': lambda r: number(r['chance'], '.1f'),
+      'effective length': lambda r: (
+          f'{r["effective_length"]:,}' if r['above_chance'] else 'not above chance'),
+      **{f'change at {n:,}': blank_without(
+          f'change_{n}', lambda r, n=n: number(r[f'change_{n}'], '+.0f'))
+         for n in lengths[1:]}}
+  note = (f'Effective length: up to it, scores stay at {KEPT:.0%} of that at the base, '
+          'the shortest length, or more. Change: (S_L − S_base) / S_base in %. '
+          f'{dialect_words(run)} {run.source}')
+  more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
+          'context. A task whose interval at the base length does not lie above it has no '
+          'effective length and no changes.')
+  return Table('effective_length', 'Effective length and relative change', columns,
+               records, note, more=more)
+
+
+def depths_of(run: Run) -> list[int]:
+  """Returns the depths of samples, in percent."""
+  return sorted({row.depth for row in run.rows if row.depth is not None})
+
+
+def by_depth(run: Run) -> Table:
+  """Makes the table of scores by depth and length, of each task."""
+  records = []
+  metric = f'score_{run.dialect}'
+  lengths = lengths_of(scores.cells(run.rows, metric))
+  of_depths = {x: scores.cells(run.rows, metric, x) for x in depths_of(run)}
+  for task in scores.tasks_of(run.rows):
+    for depth, found in of_depths.items():
+      record: dict[str, Any] = {'task': task, 'depth': depth}
+      for n in lengths:
+        values = found.get((task, n), np.array([]))
+        record |= percent(
+            scores.interval(values, run.num_resamples, run.seed), f'score_{n}')
+        record[f'samples_{n}'] = len(values)
+      if any(record[f'samples_{n}'] for n in lengths):
+        records.append(record)
+  columns = {
+      'task': lambda r: name_of(r['task']), 'depth': lambda r: depth_words(run, r),
+      **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
+  where = ('The share of the text before the key.' if run.suite == 'passkey' else
+           'The quarter of the context where the first fact that is needed stands.')
+  note = (f'Mean score in % by depth [95 %: bootstrap over samples]. Depth: {where} '
+          f'{dialect_words(run)} {run.source}')
+  return Table('depth', 'Score by depth and length', columns, records, note)
+
+
+def depth_words(run: Run, record: Record) -> str:
+  """Returns the depth of a record, such as '25 %', or '25–50 %' of BABILong."""
+  depth = record['depth']
+  return f'{depth} %' if run.suite == 'passkey' else f'{depth}–{depth + 25} %'
+
+
+def dialects(run: Run) -> Table:
+  """Makes the table of scores in all dialects, with the rank of each task."""
+  found = {name: scores.cells(run.rows, f'score_{name}') for name in DIALECTS}
+  places = lengths_of(found['official'])
+  records = []
+  for place in places:
+    tasks = [x for x in scores.tasks_of(run.rows) if (x, place) in found['official']]
+    records += dialect_records(found, [(x, place) for x in tasks], run)
+  columns = {'length': lambda r: f'{r["place"]:,}', **dialect_columns()}
+  return Table('dialects', 'Score by dialect', columns, records, dialect_note(run))
+
+
+def dialect_records(
+    found: dict[str, Cells], own: Sequence[tuple[str, int | str]], run: Run
+) -> list[dict[str, Any]]:
+  """Returns records of cells that are ranked with each other.
+
+  Args:
+    found: the cells of each dialect.
+    own: the cells that are compared, of one length.
+    run: of which they are.
+  """
+  means = {name: [float(found[name][x].mean()) for x in own] for name in DIALECTS}
+  records = []
+  for at, (task, place) in enumerate(own):
+    record: dict[str, Any] = {'place': place, 'task': task}
+    for name in DIALECTS:
+      record |= percent(scores.interval(
+          found[name][task, place], run.num_resamples, run.seed), name)
+      # Tasks with the same score share a rank; round-off of means does not count.
+      record[f'rank_{name}'] = 1 + sum(
+          x > means[name][at] + 1e-9 for x in means[name])
+    ranks = {record[f'rank_{name}'] for name in DIALECTS}
+    records.append(record | {'order_changes': len(ranks) > 1})
+  return records
+
+
+def dialect_columns() -> dict[str, Callable[[Record], str]]:
+  """Returns the columns of a table of dialects but the first one."""
+  return {
+      'task': lambda r: name_of(r['task']),
+      **{name: cell(name) for name in DIALECTS},
+      'ranks': lambda r: ', '.join(str(r[f'rank_{name}']) for name in DIALECTS),
+      'order changes': lambda r: 'yes' if r['order_changes'] else ''}
+
+
+def dialect_note(run: Run) -> str:
+  """Returns the note of a table of dialects."""
+  return ('Mean score in % of the same predictions in three dialects [95 %: bootstrap '
+          'over samples], and the rank of the task among those of the line\'s length '
+          f'in each. Tasks of one score share a rank. {run.source}')
