@@ -29,11 +29,9 @@ def answer(effects: Sequence[Effect]) -> list[str]:
   said = [words[0].upper() + words[1:] for words in said]
   unable = [effect for effect in effects if not effect.able]
   if unable:
-    names = ', '.join(
-        f'{name_of(x.task)} ({_percent(x.means[0])}; chance {_percent(x.chance)})'
-        for x in unable)
+    names = ', '.join(f'{name_of(x.task)} ({_percent(x.means[0])})' for x in unable)
     said.append(f'No verdict on {names}: at {unable[0].lengths[0]:,} tokens, the base '
-                'length, scores are not above those of a guess without the context.')
+                'length, not above a guess without the context.')
   return said
 
 

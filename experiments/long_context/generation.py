@@ -22,6 +22,7 @@ class Subject(NamedTuple):
   variables: dict[str, Any]
   tokenizer: Tokenizer
   ends: tuple[int, ...]  # the tokens that end an answer; generation stops at the first
+  batch_size: int  # B
 
 
 class Batch(NamedTuple):
@@ -68,8 +69,7 @@ def batches(widths: Sequence[int], batch_size: int) -> list[Batch]:
 
 
 def answer(
-    subject: Subject, prompts: Sequence[np.ndarray], width: int, num_tokens: int,
-    batch_size: int,
+    subject: Subject, prompts: Sequence[np.ndarray], width: int, num_tokens: int
 ) -> list[str]:
   """Returns the answers to a batch of prompts.
 
@@ -77,17 +77,16 @@ def answer(
 
   Args:
     subject: the model.
-    prompts: at most `batch_size` arrays [n] of tokens; a smaller batch is filled up
-      with its first prompt.
+    prompts: at most B arrays [n] of tokens; a smaller batch is filled up with its first
+      prompt.
     width: as in `Batch`, at least n.
     num_tokens: m, the most tokens of an answer.
-    batch_size: B.
 
   Returns:
     Texts, without the token that ends an answer and what follows it.
   """
-  rows = [*prompts, *[prompts[0]] * (batch_size - len(prompts))]
-  tokens = np.zeros((batch_size, width), np.int32)
+  rows = [*prompts, *[prompts[0]] * (subject.batch_size - len(prompts))]
+  tokens = np.zeros((len(rows), width), np.int32)
   for row, prompt in zip(tokens, rows, strict=True):
     row[:len(prompt)] = prompt
   lengths = np.array([len(row) for row in rows], np.int32)

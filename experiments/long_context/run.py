@@ -5,6 +5,7 @@ The command line is in `__main__`.
 
 import collections
 import functools
+import math
 import os
 import re
 from typing import Any
@@ -48,15 +49,11 @@ def main(config: Any, workdir: str) -> None:
     score_predictions(config, workdir)
     return
   config.checkpoint = str(local_folder(config.checkpoint))
-  machine.use_devices()
+  machine.use_devices(config.batch_size)
   folder = epath.Path(config.checkpoint)
   model = llama.read_model(folder)
   tokenizer = tokenizers.tokenizer_of(folder, model.vocab_size)
   mesh = partition.make_mesh(**config.mesh.to_dict())
-  rows = mesh.shape['data'] * mesh.shape['fsdp']
-  if config.batch_size % rows:
-    raise ValueError(f'config.batch_size {config.batch_size} must be a multiple of the '
-                     f'{rows} devices that share a batch')
   window = config.window or model.max_length
   make = longbench_parts.plan if config.suite == 'longbench' else suites.plan
   plan = make(config, tokenizer, window)
@@ -75,12 +72,15 @@ def main(config: Any, workdir: str) -> None:
       predictions.drop_torn_line(predictions.path_of(workdir, part.name))
       for part in plan.parts])
   _say(plan, todo)
-  subject = Subject(model, variables, tokenizer, ends_of(folder))
+  sharing = mesh.shape['data'] * mesh.shape['fsdp']  # devices that share a batch
+  subject = Subject(model, variables, tokenizer, ends_of(folder),
+                    math.ceil(config.batch_size / sharing) * sharing)
   scored = finished.finished(workdir, scores.sample_of)
   with jax.set_mesh(mesh):
     jobs = [
         Job(_amount(todo[part.name]), functools.partial(
-            _rows, config, workdir, subject, part, todo[part.name], done[part.name]))
+            _rows, config.suite, workdir, subject, part, todo[part.name],
+            done[part.name]))
         for part in plan.parts
         if todo[part.name] or _unscored(part, done[part.name], scored)]
     run_jobs(epath.Path(workdir), jobs, 'tokens', scores.sample_of, _order,
@@ -127,7 +127,7 @@ def _say(plan: Plan, todo: dict[str, list[Batch]]) -> None:
 
 
 def _rows(
-    config: Any, workdir: str, subject: Subject, part: Part, left: list[Batch],
+    suite: str, workdir: str, subject: Subject, part: Part, left: list[Batch],
     done: dict[int, Any], progress: Progress,
 ) -> list[results.Row]:
   """Answers the samples of a part, batch by batch; returns the rows of all of them."""
@@ -136,8 +136,7 @@ def _rows(
     progress.show(part.name)
     samples = {i: part.draw(i) for i in batch.indices}
     texts = generation.answer(
-        subject, [x.tokens for x in samples.values()], batch.width, part.answer_tokens,
-        config.batch_size)
+        subject, [x.tokens for x in samples.values()], batch.width, part.answer_tokens)
     new = [_record(i, sample, text)
            for (i, sample), text in zip(samples.items(), texts, strict=True)
            if i not in done]
@@ -145,7 +144,7 @@ def _rows(
       predictions.append(path, new)
     done |= {record['index']: record for record in new}
     progress.show(part.name, batch.width * len(batch.indices))
-  return scores.rows_of(config.suite, part.task, predictions.in_order(done))
+  return scores.rows_of(suite, part.task, predictions.in_order(done))
 
 
 def _record(index: int, sample: Sample, text: str) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from vvlen.reporting.tables import (
 
 KEPT = 0.85  # of the score at the base length, up to the effective length
 NAMES = {
-    'passkey': 'pass key', 'niah_single': 'needle, single',
-    'niah_multikey': 'needle, several keys', 'niah_multivalue': 'needles, one key',
-    'niah_multiquery': 'needles, several queries',
-    'variable_tracking': 'variable tracking', 'common_words': 'common words',
+    'passkey': 'pass key', 'niah_single': 'single needle',
+    'niah_multikey': 'several keys', 'niah_multivalue': 'several values',
+    'niah_multiquery': 'several queries', 'variable_tracking': 'variable tracking',
+    'common_words': 'common words',
 }
 
 
@@ -168,8 +168,8 @@ def effective_lengths(run: Run) -> Table:
           'the shortest length, or more. Change: (S_L − S_base) / S_base in %. '
           f'{dialect_words(run)} {run.source}')
   more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
-          'context. A task whose interval at the base length does not lie above it has no '
-          'effective length and no changes.')
+          'context. A task whose interval at the base length does not lie above it has '
+          'no effective length and no changes.')
   return Table('effective_length', 'Effective length and relative change', columns,
                records, note, more=more)
 

@@ -1,0 +1,962 @@
+"""`experiments.long_context`: samples, answers in batches, scores, and what is kept."""
+
+import csv
+import functools
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from etils import epath
+import jax
+import numpy as np
+import pytest
+
+from configs import long_context as config_file
+from experiments.long_context import (
+    answer,
+    figures,
+    generation,
+    longbench_parts,
+    longbench_tables,
+    predictions,
+    report,
+    run,
+    scores,
+    suites,
+    tables,
+)
+from experiments.long_context.check import check
+from experiments.long_context.tables import Run
+from tests.conftest import lose_rows, ROOT, shown
+from tests.llamas import edit, llama, ROPES, variables_of
+from vvlen.evaluation import longbench, longbench_files
+from vvlen.models import generation as library
+from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.reporting import results
+from vvlen.reporting.results import Row
+from vvlen.tasks.tokenizers import byte_tokenizer
+
+BYTES = byte_tokenizer()
+WINDOW = 70
+DRAWN = ('passkey', 'babilong', 'ruler')
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+  """A tiny model of bytes, with random weights and 70 positions."""
+  folder = tmp_path_factory.mktemp('checkpoint')
+  model = llama(vocab_size=264, rope=ROPES['default'], max_length=WINDOW)
+  save_checkpoint(folder, model, variables_of(model))
+  return folder
+
+
+def _config(variant, **fields):
+  config = config_file.get_config(variant)
+  config.update_from_flattened_dict({'checkpoint': 'x', **fields})
+  return config
+
+
+def _lines(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _files(folder):
+  """Returns what a run must leave alike: predictions, results, tables and figures."""
+  kinds = ('predictions/*.jsonl', 'results.csv', 'tables/*', 'figures/*.png')
+  return {path.relative_to(folder): path.read_bytes()
+          for kind in kinds for path in folder.glob(kind)}
+
+
+# Samples.
+
+
+@pytest.mark.parametrize('suite', DRAWN)
+def test_samples_depend_on_nothing_but_seed_task_length_and_index(suite):
+  one = suites.plan(_config(f'{suite}_smoke'), BYTES, WINDOW)
+  longest = 256 if suite == 'babilong' else 96
+  two = suites.plan(_config(
+      f'{suite}_smoke', num_samples=5, lengths=(longest, 300), batch_size=3), BYTES, 99)
+  other = suites.plan(_config(f'{suite}_smoke', seed=1), BYTES, WINDOW)
+  parts = {part.name: part for part in two.parts}
+  shared = [part for part in one.parts if part.name in parts]
+  assert len(shared) == len({part.task for part in one.parts})
+  for part, again in itertools.product(shared, range(3)):
+    found, expected = parts[part.name].draw(again), part.draw(again)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    assert found[1:] == expected[1:]
+  own = [tuple(part.draw(i).tokens) for part in (*one.parts, *other.parts)
+         for i in range(3)]
+  assert len(set(own)) == len(own)
+
+
+@pytest.mark.parametrize('suite', DRAWN)
+def test_prompts_have_their_length_and_bos_if_wanted(suite):
+  for begin in (True, False):
+    plan = suites.plan(_config(f'{suite}_smoke', begin=begin), BYTES, WINDOW)
+    for part in plan.parts:
+      sample = part.draw(0)
+      assert part.name == f'{part.task}_{sample.length}'
+      spare = 3 if part.task == 'common_words' else 0  # no room for one word more
+      assert 0 <= sample.length + begin - len(sample.tokens) <= spare
+      assert (sample.tokens[0] == 256) == begin and 256 not in sample.tokens[1:]
+      assert set(part.widths) == {part.longest} == {sample.length + begin}
+
+
+def test_depths_of_the_pass_key_take_turns():
+  config = _config('passkey_smoke', lengths=(300,), num_samples=5,
+                   depths=(0.5, 0.0, 1.0))
+  part, = suites.plan(config, BYTES, WINDOW).parts
+  for index, depth in enumerate((50, 0, 100, 50, 0)):
+    sample = part.draw(index)
+    assert sample.depth == depth and sample.chance == 1 / 90_000
+    text = BYTES.decode(sample.tokens)
+    share = text.index('The pass key is ') / (len(text) - 45)
+    assert abs(100 * share - depth) < 10
+    assert f'The pass key is {sample.answers[0]}.' in text
+
+
+def test_questions_of_babilong_are_the_same_at_all_lengths():
+  config = _config('babilong_smoke', most_facts=6, lengths=(400, 600), num_samples=8,
+                   tasks=('qa2', 'qa5'))
+  plan = suites.plan(config, BYTES, WINDOW)
+  for task in config.tasks:
+    short, long = [part for part in plan.parts if part.task == task]
+    for index in range(8):
+      one, two = short.draw(index), long.draw(index)
+      assert (one.question, one.answers) == (two.question, two.answers)
+      assert one.settings['facts'] == two.settings['facts']
+      text = BYTES.decode(two.tokens)
+      assert all(fact in text for fact in two.settings['facts'])
+      assert text.endswith(f'Question: {two.question}')
+      # The quarter of the first fact that the answer needs.
+      context = text[len('<context>\n'):text.index('\n</context>')]
+      first = min(two.settings['support'])
+      begin = context.index(two.settings['facts'][first]) / len(context)
+      assert two.depth in (0, 25, 50, 75) and two.depth <= 100 * begin + 1e-9
+  # Facts may be kept within a part of the context.
+  config = _config('babilong_smoke', lengths=(600,), depths=((0.5, 0.75), (0.0, 0.5)))
+  part = suites.plan(config, BYTES, WINDOW).parts[0]
+  assert part.draw(0).depth == part.draw(2).depth == 50
+  assert part.draw(1).depth in (0, 25)
+  assert part.draw(1).settings['between'] == (0.0, 0.5)
+
+
+def test_official_files_of_babi_give_the_questions():
+  if 'VVLEN_SHARED' not in os.environ:
+    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+  folder = pathlib.Path(os.environ['VVLEN_SHARED'], 'data', 'babi')
+  config = _config('babilong_smoke', babi=str(folder), most_facts=4, lengths=(500,),
+                   num_samples=20)
+  plan = suites.plan(config, BYTES, WINDOW)
+  for part in plan.parts:
+    [path] = folder.glob(f'{part.task}_*_test.txt')
+    text = path.read_text()
+    drawn = [part.draw(i) for i in range(20)]
+    assert len({(x.question, *x.settings['facts']) for x in drawn}) == 20
+    for sample in drawn:
+      assert f'{sample.question} \t{sample.answers[0]}\t' in text or (
+          f'{sample.question}\t{sample.answers[0]}\t' in text)
+      assert all(fact in text for fact in sample.settings['facts'])
+  assert len(plan.facts['babi_sha256']) == 64
+
+
+def test_chance_is_that_of_a_guess_of_the_right_kind():
+  plan = suites.plan(_config('ruler', lengths=(200,), num_samples=1), BYTES, WINDOW)
+  chance = {part.task: part.draw(0).chance for part in plan.parts}
+  numbers = 900
+  assert chance == pytest.approx({
+      'niah_single': 1 / numbers, 'niah_multikey': 1 / numbers,
+      'niah_multivalue': 4 / numbers, 'niah_multiquery': 4 / numbers,
+      'variable_tracking': 5 / 260, 'common_words': 2 / 114})
+  ask = lambda task, question, answer: suites._guess(
+      task, suites.babi.Question((), question, answer, ()))
+  assert ask('qa1', 'Where is Mary?', 'kitchen') == 1 / 6
+  assert ask('qa3', 'Where was the milk before the office?', 'kitchen') == 1 / 5
+  assert ask('qa5', 'Who gave the milk to Fred?', 'Bill') == 1 / 3
+  assert ask('qa5', 'What did Bill give to Fred?', 'milk') == 1 / 3
+  assert ask('qa5', 'Who gave the milk?', 'Bill') == 1 / 4
+  assert longbench_parts.chance('trec', ['a', 'b', 'c', 'd']) == 1 / 4
+  assert longbench_parts.chance('passage_retrieval_en', []) == 1 / 30
+  assert longbench_parts.chance('qasper', []) == 0
+
+
+def test_lengths_are_in_tokens_or_in_units_of_the_window():
+  config = _config('passkey', multiples=(2.0, 0.125, 1.0))
+  assert suites.lengths_of(config, 512) == [64, 512, 1024]
+  config.lengths = (70, 64)
+  assert suites.lengths_of(config, 512) == [64, 70]
+
+
+def test_what_exceeds_the_window_is_named_or_refused():
+  config = _config('passkey_smoke', lengths=(64, 65, 66), answer_tokens=5)
+  plan = suites.plan(config, BYTES, 70)
+  assert plan.notes == ['With up to 6 tokens of BOS and answer, lengths beyond the '
+                        'window of 70 tokens: 65, 66.']
+  config.beyond_window = False
+  with pytest.raises(ValueError, match=r'tokens: 65, 66\. Choose shorter ones, or'):
+    suites.plan(config, BYTES, 70)
+  assert suites.plan(config, BYTES, 72).notes == []
+  config.begin = False
+  assert suites.plan(config, BYTES, 71).notes == []
+
+
+# Answers.
+
+
+def test_prompts_are_padded_to_one_of_few_widths():
+  assert [generation.width_of(n, 12) for n in range(1, 13)] == [
+      1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12]
+  for longest in (1, 7, 65, 3597):
+    widths = [generation.width_of(n, longest) for n in range(1, longest + 1)]
+    assert widths == sorted(widths) and widths[-1] == longest
+    assert all(n <= x <= 1.5 * n + 1 for n, x in enumerate(widths, 1))
+    assert len(set(widths)) <= 2 * longest.bit_length()
+  for n in (0, 13):
+    with pytest.raises(ValueError, match=f'a prompt has {n} tokens, not 1 to 12'):
+      generation.width_of(n, 12)
+
+
+def test_batches_have_all_samples_once_and_one_width_each():
+  widths = [6, 4, 6, 6, 4, 6]
+  assert generation.batches(widths, 2) == [
+      (4, (1, 4)), (6, (0, 2)), (6, (3, 5))]
+  assert generation.batches(widths, 3) == [(4, (1, 4)), (6, (0, 2, 3)), (6, (5,))]
+  assert generation.batches(widths[:4], 3)[1:] == [(6, (0, 2, 3))]
+
+
+@pytest.fixture(scope='module')
+def subject(checkpoint):
+  model, variables = load_checkpoint(checkpoint)
+  return generation.Subject(model, variables, BYTES, (), 3)
+
+
+def test_a_batch_of_unequal_prompts_gives_what_each_gives_alone(subject):
+  rng = np.random.default_rng(0)
+  prompts = [rng.integers(256, size=n).astype(np.int32) for n in (5, 12, 9)]
+  found = generation.answer(subject, prompts, 12, 6)
+  assert len(set(found)) == 3
+  apply = jax.jit(subject.model.apply)
+  for prompt, text in zip(prompts, found, strict=True):
+    tokens, made = np.zeros((1, 18), np.int32), []
+    tokens[0, :len(prompt)] = prompt
+    for place in range(len(prompt), len(prompt) + 6):  # without cache or batch
+      made.append(int(apply(subject.variables, tokens)[0, place - 1].argmax()))
+      tokens[0, place:place + 1] = made[-1]
+    assert text == BYTES.decode(made)
+    assert generation.answer(subject, [prompt], 12, 6) == [text]
+  # An answer ends at any of the tokens that end one.
+  for ends in ((made[2],), (263, made[2])):
+    short = generation.answer(subject._replace(ends=ends), prompts[2:], 12, 6)
+    assert short == [BYTES.decode(made[:made.index(made[2])])]
+
+
+def test_programs_are_compiled_once_for_each_shape(subject):
+  library._generate.clear_cache()
+  shapes = [(4, 2), (6, 2), (4, 2), (6, 3), (6, 2)]
+  prompt = np.arange(3, dtype=np.int32)
+  for number, (width, num_tokens) in enumerate(shapes):
+    generation.answer(subject, [prompt] * (1 + number % 3), width, num_tokens)
+  assert library._generate._cache_size() == generation.programs(shapes) == 3
+
+
+# Runs.
+
+
+def _flags(suite, checkpoint, folder, *more):
+  return (f'--suite={suite}_smoke', f'--checkpoint={checkpoint}', f'--workdir={folder}',
+          *more)
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory, checkpoint, fast_compilation):
+  """A whole run of passkey_smoke, and what it printed."""
+  folder = tmp_path_factory.mktemp('whole') / 'run'
+  done = subprocess.run(
+      [sys.executable, '-m', 'experiments.long_context',
+       *_flags('passkey', checkpoint, folder)],
+      cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+  assert done.returncode == 0, done.stderr
+  return folder, done.stdout
+
+
+def test_a_run_leaves_what_it_says(whole, checkpoint):
+  folder, said = whole
+  assert ('With up to 5 tokens of BOS and answer, lengths beyond the window of 70 '
+          'tokens: 96.\n'
+          '6 of 6 answers to generate, in 4 batches: 2 programs to compile.') in said
+  assert 'No verdict on pass key' in said and '| 64 tokens ' in said
+  page = (folder / 'index.md').read_text()
+  for name in ('scores', 'effective_length', 'depth', 'dialects'):
+    assert (folder / f'tables/{name}.md').read_text() in page
+    assert (folder / f'tables/{name}.csv').exists()
+  for name in ('scores', 'depth'):
+    assert (folder / f'figures/{name}.pdf').exists()
+    assert f'(figures/{name}.png)' in page
+  inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
+  assert inputs['window'] == 70 and inputs['samples'] == 6
+  # A hash of weights and template beside every score.
+  for path in (folder / 'tables').glob('*.md'):
+    for name in ('checkpoint_sha256', 'template_sha256'):
+      assert inputs[name][:12] in path.read_text() and len(inputs[name]) == 64
+  rows = results.read_rows(folder / 'results.csv')
+  assert {(row.experiment, row.arm) for row in rows} == {('passkey', 'passkey')}
+  assert {row.metric for row in rows} == {
+      'score_official', 'score_lm_eval', 'score_strict', 'chance', 'num_tokens'}
+  assert len(rows) == 5 * 6
+
+
+def test_predictions_hold_settings_and_what_the_model_says(whole, checkpoint):
+  model, variables = load_checkpoint(checkpoint)
+  subject = generation.Subject(model, variables, BYTES, (), 2)
+  config = _config('passkey_smoke')
+  for part in suites.plan(config, BYTES, WINDOW).parts:
+    lines = _lines(whole[0] / f'predictions/{part.name}.jsonl')
+    assert [line['index'] for line in lines] == [0, 1, 2]
+    for line in lines:
+      sample = part.draw(line['index'])
+      assert line['answers'] == list(sample.answers) and line['others'] == []
+      assert (line['length'], line['depth']) == (sample.length, sample.depth)
+      assert line['num_tokens'] == len(sample.tokens) == sample.length + 1
+      assert line['settings'] == sample.settings and line['chance'] == 1 / 90_000
+      assert [line['pred']] == generation.answer(
+          subject, [sample.tokens], part.longest, 4)
+
+
+def _again(run_here, *flags):
+  done = run_here('long_context', *flags)
+  assert done.returncode in (0, None), done.stderr
+  return done.stdout
+
+
+def test_a_torn_line_and_lost_rows_are_made_again(
+    whole, checkpoint, tmp_path, run_here):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole[0], folder)
+  expected = _files(folder)
+  flags = _flags('passkey', checkpoint, folder)
+  assert '\n0 of 6 answers to generate, in 0 batches: 0 programs' in _again(
+      run_here, *flags)
+  assert _files(folder) == expected
+  # Killed within a line of the second batch of a length, before any row was written.
+  path = folder / 'predictions/passkey_64.jsonl'
+  for cut in (-1, -20, len(path.read_bytes()) // 4):
+    path.write_bytes(expected[path.relative_to(folder)][:cut])
+    lose_rows(folder)
+    said = _again(run_here, *flags)
+    assert f'{1 if cut < 0 else 3} of 6 answers to generate' in said
+    assert _files(folder) == expected
+  path.unlink()
+  assert '3 of 6 answers to generate' in _again(run_here, *flags)
+  assert _files(folder) == expected
+  (folder / 'results.csv').unlink()
+  assert '\n0 of 6 answers to generate' in _again(run_here, *flags)
+  assert _files(folder) == expected
+
+
+def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_here):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole[0], folder)
+  before = _files(folder)
+  said = _again(run_here, *_flags('passkey', checkpoint, folder,
+                                  '--config.num_samples=5'))
+  assert '6 of 10 answers to generate' in said  # two batches of 2 and 1, each length
+  for name in ('passkey_64', 'passkey_96'):
+    path = pathlib.Path('predictions', f'{name}.jsonl')
+    content = (folder / path).read_bytes()
+    assert content.startswith(before[path]) and content.count(b'\n') == 5
+  rows = results.read_rows(folder / 'results.csv')
+  assert len(rows) == 50
+  assert {*before[pathlib.Path('results.csv')].splitlines()} < {
+      *(folder / 'results.csv').read_bytes().splitlines()}
+  done = run_here('long_context', *_flags('passkey', checkpoint, folder))
+  assert done.returncode == 2
+  assert 'num_samples: 5 there, 3 here (may only' in done.stderr
+
+
+def test_another_dialect_only_changes_the_tables(whole, checkpoint, tmp_path, run_here):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole[0], folder)
+  before = _files(folder)
+  said = _again(run_here, *_flags('passkey', checkpoint, folder, '--dialect=strict'))
+  assert '\n0 of 6 answers to generate' in said
+  assert 'Dialect: strict.' in (folder / 'tables/scores.md').read_text()
+  after = _files(folder)
+  for name in ('results.csv', 'predictions/passkey_64.jsonl'):
+    assert after[pathlib.Path(name)] == before[pathlib.Path(name)]
+
+
+@pytest.mark.parametrize('suite', ['babilong', 'ruler'])
+def test_other_suites_run(suite, checkpoint, tmp_path, run_here):
+  said = _again(run_here, *_flags(suite, checkpoint, tmp_path / 'run'))
+  config = config_file.get_config(f'{suite}_smoke')
+  number = len(config.tasks) * len(config.lengths) * 3
+  assert f'{number} of {number} answers' in said and '2 programs' in said
+  names = {path.stem for path in (tmp_path / 'run/predictions').iterdir()}
+  assert names == {f'{task}_{n}' for task in config.tasks for n in config.lengths}
+  rows = scores.read_rows(tmp_path / 'run')
+  assert scores.tasks_of(rows) == list(config.tasks)
+  made = {path.name for path in (tmp_path / 'run/tables').glob('*.md')}
+  assert ('depth.md' in made) == (suite == 'babilong')
+  assert {'scores.md', 'effective_length.md', 'dialects.md'} <= made
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_an_unbroken_one(checkpoint, tmp_path, fast_compilation):
+  command = lambda folder: [
+      sys.executable, '-m', 'experiments.long_context',
+      *_flags('ruler', checkpoint, folder, '--config.num_samples=40')]
+  run_whole = functools.partial(
+      subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True, timeout=900)
+  run_whole(command(tmp_path / 'whole'))
+  killed = tmp_path / 'killed'
+  seen = 0
+  for share in (0.1, 0.6):  # in two starts, then to the end
+    process = subprocess.Popen(command(killed), cwd=ROOT, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None:
+      there = sum(path.read_bytes().count(b'\n')
+                  for path in killed.glob('predictions/*.jsonl'))
+      if there > share * 480:
+        break
+      time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    there = sum(path.read_bytes().count(b'\n')
+                for path in killed.glob('predictions/*.jsonl'))
+    assert seen < there < 480
+    seen = there
+  said = run_whole(command(killed)).stdout
+  left = int(re.search(r'(\d+) of 480 answers to generate', said)[1])
+  assert 480 - seen <= left < 480 - seen + 2
+  assert _files(killed) == _files(tmp_path / 'whole')
+
+
+@pytest.mark.slow
+def test_a_report_is_made_again_without_jax(whole, tmp_path):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole[0], folder)
+  expected = _files(folder)
+  shutil.rmtree(folder / 'tables')
+  shutil.rmtree(folder / 'figures')
+  program = (
+      'import sys; sys.modules["jax"] = None\n'
+      f'sys.argv = ["report", "--workdir={folder}"]\n'
+      'from experiments import report; report.main()')
+  done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, check=False,
+                        capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr
+  assert _files(folder) == expected
+
+
+# LongBench.
+
+
+def _sample(task, number, **fields):
+  return {'input': f'q{number}?', 'context': 'all about it. ' * 40, 'answers': ['it'],
+          'length': 3999 + number, 'dataset': task, 'language': 'en',
+          'all_classes': None, '_id': f'{task}{number}', **fields}
+
+
+@pytest.fixture
+def data(tmp_path):
+  """Files of three tasks with good and bad lines."""
+  folder = tmp_path / 'data'
+  folder.mkdir()
+
+  def write(task, lines):
+    (folder / f'{task}_e.jsonl').write_text(''.join(
+        (line if isinstance(line, str) else json.dumps(line)) + '\n' for line in lines))
+
+  write('qasper', [_sample('qasper', 0), 'no json', _sample('qasper', 1, context='x')])
+  write('trec', [_sample('trec', 0, all_classes=['it', 'that', 'b']),
+                 _sample('trec', 1, answers='it')])
+  write('lcc', ['[]'])
+  return folder
+
+
+def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
+    data, checkpoint, tmp_path, run_here):
+  folder = tmp_path / 'run'
+  said = _again(run_here, *_flags('longbench', checkpoint, folder, f'--data={data}'))
+  for line in ('qasper_e.jsonl line 2: not JSON',
+               'trec_e.jsonl line 2: answers must be',
+               'lcc_e.jsonl line 1: not an object of JSON'):
+    assert re.search(rf'^Not used: .*{line}', said, re.MULTILINE), said
+  assert '3 of 3 answers to generate' in said
+  assert 'Lines that could not be used: 3.' in (folder / 'tables/means.md').read_text()
+  lines = {name: _lines(folder / f'predictions/{name}.jsonl')
+           for name in ('qasper', 'trec')}
+  first, second = lines['qasper']
+  assert (first['length'], second['length']) == (3999, 4000)
+  samples, _ = longbench_files.read_samples(data / 'qasper_e.jsonl')
+  wholes = [BYTES.encode(longbench_files.prompt(x)) for x in samples]
+  # 600 less 500, with BOS on top.
+  assert first['num_tokens'] == 101 and first['settings']['kept_tokens'] == 100
+  assert first['settings']['prompt_tokens'] == len(wholes[0]) > 600
+  config = _config('longbench_smoke', data=str(data))
+  part = longbench_parts.plan(config, BYTES, 600).parts[0]
+  np.testing.assert_array_equal(
+      part.draw(0).tokens, [256, *wholes[0][:50], *wholes[0][-50:]])
+  assert lines['trec'][0]['all_classes'] == ['it', 'that', 'b']
+  assert lines['trec'][0]['chance'] == pytest.approx(1 / 3)
+  rows = scores.read_rows(folder)
+  assert {row.length for row in rows} == {3999, 4000}
+  # The predictions are files that LongBench's scorer and ours read.
+  again = tmp_path / 'again'
+  said = _again(run_here, '--suite=longbench', f'--workdir={again}',
+                f'--predictions={folder}/predictions')
+  assert '3 predictions to score.' in said
+  kept = [row for row in rows if row.metric.startswith('score')]
+  assert kept == [x for x in scores.read_rows(again) if x.metric.startswith('score')]
+  scored, _ = longbench_files.score_folder(folder / 'predictions')
+  assert [x.score for x in scored] == [
+      row.value for row in kept if row.metric == 'score_official']
+  said = _again(run_here, '--suite=longbench', f'--workdir={again}',
+                f'--predictions={folder}/predictions')
+  assert 'made elsewhere' in (again / 'tables/means.md').read_text()
+
+
+def test_answers_that_are_longer_than_the_reserve_have_room(data):
+  config = _config('longbench_smoke', data=str(data), reserve=20)
+  part = longbench_parts.plan(config, BYTES, 300).parts[0]
+  assert (part.task, part.answer_tokens) == ('qasper', 128)
+  assert part.longest == len(part.draw(0).tokens) - 1 + 1 == 300 - 128
+  with pytest.raises(ValueError, match='130 tokens has no room for prompts of qasper: '
+                                       '129 are left free'):
+    longbench_parts.plan(config, BYTES, 130)
+  # Short prompts have a smaller width.
+  assert part.widths[0] == 172 and part.widths[1] <= 172
+
+
+# Tables.
+
+
+def _rows(suite, values):
+  """Rows of {(task, length, depth): [(official, lm_eval, strict, chance), …]}."""
+  return [
+      Row(suite, task, i, length, metric, value, depth=depth)
+      for (task, length, depth), own in values.items()
+      for i, sample in enumerate(own)
+      for metric, value in zip(
+          ('score_official', 'score_lm_eval', 'score_strict', 'chance'), sample,
+          strict=True)]
+
+
+def _run(suite, values, dialect='official'):
+  return Run(suite, _rows(suite, values), dialect, 200, 0, 512, 'Weights w.')
+
+
+QA = {
+    ('qa1', 64, 0): [
+        (1, 1, 0, 0.25), (1, 1, 1, 0.25), (1, 1, 0, 0.25), (0, 1, 0, 0.25)],
+    ('qa1', 128, 0): [(1, 1, 0, 0.2), (1, 1, 0, 0.2), (1, 1, 1, 0.2)],
+    ('qa1', 256, 0): [(1, 0, 0, 0.2), (0, 0, 0, 0.2)],
+    ('qa2', 64, 25): [(1, 0, 1, 0.5), (0, 0, 1, 0.5)],
+    ('qa2', 128, 25): [(1, 0, 0, 0.5), (0, 1, 0, 0.5), (0, 0, 0, 0.5), (0, 1, 0, 0.5)],
+    ('qa2', 256, 75): [(0, 0, 0, 0.5), (0, 0, 0, 0.5)],
+}
+
+
+def _field(table, row, name):
+  return table.records[row][name]
+
+
+def test_scores_by_length_are_means_of_samples():
+  table = tables.by_length(_run('babilong', QA))
+  assert [r['task'] for r in table.records] == ['qa1', 'qa2', 'mean']
+  assert [r['samples'] for r in table.records] == [4, 4, 8]
+  found = [[r[f'score_{n}'] for n in (64, 128, 256)] for r in table.records]
+  np.testing.assert_allclose(found, [[75, 100, 50], [50, 25, 0], [62.5, 62.5, 25]])
+  drawn = np.random.default_rng(0).multinomial(4, [1 / 4] * 4, 200) @ [1, 1, 1, 0] / 4
+  np.testing.assert_allclose(
+      [_field(table, 0, f'score_64_{x}') for x in ('low', 'high')],
+      100 * np.quantile(drawn, (0.025, 0.975)))
+  # The mean: both tasks, each drawn again by itself.
+  other = np.random.default_rng(1).multinomial(2, [1 / 2] * 2, 200) @ [1, 0] / 2
+  np.testing.assert_allclose(
+      [_field(table, 2, f'score_64_{x}') for x in ('low', 'high')],
+      100 * np.quantile((drawn + other) / 2, (0.025, 0.975)))
+  cells = shown(table, 'qa2')
+  assert cells['samples'] == '4' and cells['128 tokens'].startswith('25.0 [')
+  assert list(cells) == ['task', 'samples', '64 tokens', '128 tokens', '256 tokens']
+  strict = tables.by_length(_run('babilong', QA, 'strict'))
+  assert _field(strict, 0, 'score_64') == 25 and 'Dialect: strict.' in strict.note
+  lm_eval = tables.by_length(_run('babilong', QA, 'lm_eval'))
+  assert _field(lm_eval, 1, 'score_128') == 50
+  # A task that lacks a length has an empty cell, and there is no mean there.
+  part = {key: x for key, x in QA.items() if key != ('qa2', 256, 75)}
+  cells = shown(tables.by_length(_run('babilong', part)), 'mean')
+  assert cells['256 tokens'] == '' and cells['128 tokens'].startswith('62.5')
+
+
+def test_the_effective_length_is_the_longest_without_a_gap():
+  can = lambda share, n=100: [(float(i < share * n), 0, 0, 0.1) for i in range(n)]
+  values = {('qa1', 64, 0): can(0.8), ('qa1', 128, 0): can(0.68),
+            ('qa1', 256, 0): can(0.67), ('qa1', 512, 0): can(0.9),
+            ('qa2', 64, 0): can(0.12), ('qa2', 128, 0): can(0.9)}
+  made = _run('babilong', values)
+  table = tables.effective_lengths(made)
+  one, two = table.records
+  assert (one['base_length'], one['effective_length']) == (64, 128)
+  assert one['base_score'] == pytest.approx(80) and one['chance'] == pytest.approx(10)
+  assert one['base_score_low'] < 80 < one['base_score_high']
+  np.testing.assert_allclose([one[f'change_{n}'] for n in (64, 128, 256, 512)],
+                             [0, -15, -16.25, 12.5])
+  cells = shown(table, 'qa1')
+  assert cells['effective length'] == '128' and cells['change at 256'] == '−16'
+  assert cells['chance'] == '10.0' and cells['base'] == '64'
+  assert cells['change at 512'] == '+12' and 'change at 64' not in cells
+  assert cells['score at the base [95 %]'].startswith('80.0 [')
+  # 12 % is not above 10 %.
+  assert not two['above_chance'] and two['effective_length'] is None
+  cells = shown(table, 'qa2')
+  assert cells['effective length'] == 'not above chance'
+  assert cells['change at 128'] == cells['change at 512'] == ''
+  said = answer.answer(tables.effects(made))
+  assert said[0].startswith('Qa1: 80 % [95 %: 7')
+  assert said[0].endswith('at least 85% of that up to 128, and 90 % at 512.')
+  assert said[1] == ('No verdict on qa2 (12 %): at 64 tokens, the base length, not '
+                     'above a guess without the context.')
+  # Up to the longest, and of one length alone.
+  values = {key: x for key, x in values.items() if key[0] == 'qa1' and key[1] < 200}
+  [said] = answer.answer(tables.effects(_run('babilong', values)))
+  assert said.endswith(', and at least 85% of that up to 128, the longest.')
+  [said] = answer.answer(tables.effects(_run('babilong', {
+      ('qa1', 64, 0): can(0.8)})))
+  assert said.endswith('] at 64 tokens.')
+
+
+def test_one_sample_gives_no_verdict():
+  values = {('passkey', 64, 0): [(1, 1, 1, 0)]}
+  effect, = tables.effects(_run('passkey', values))
+  assert not effect.able and np.isnan(effect.low)
+
+
+def test_scores_by_depth_are_of_the_samples_there():
+  values = {
+      ('passkey', 64, 0): [(1, 0, 0, 0), (0, 0, 0, 0)],
+      ('passkey', 64, 50): [(1, 0, 1, 0)] * 3, ('passkey', 64, 100): [(0, 0, 0, 0)],
+      ('passkey', 96, 100): [(1, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0)]}
+  rows = []  # one number a sample of a length
+  for length in (64, 96):
+    own = [(key, x) for key, all_ in values.items() if key[1] == length for x in all_]
+    for i, (key, sample) in enumerate(own):
+      rows += [row._replace(seed=i) for row in _rows('passkey', {key: [sample]})]
+  made = _run('passkey', {})._replace(rows=rows)
+  table = tables.by_depth(made)
+  assert [(r['depth'], r['samples_64'], r['samples_96']) for r in table.records] == [
+      (0, 2, 0), (50, 3, 0), (100, 1, 4)]
+  assert [r['score_64'] for r in table.records] == [50, 100, 0]
+  assert _field(table, 2, 'score_96') == 25
+  assert 0 <= _field(table, 2, 'score_96_low') < 25 < _field(table, 2, 'score_96_high')
+  cells = shown(table, '50 %')
+  assert cells['task'] == 'pass key' and cells['96 tokens'] == ''
+  assert cells['64 tokens'] == '100.0 [100.0, 100.0]'
+  assert _field(tables.by_depth(made._replace(dialect='strict')), 0, 'score_64') == 0
+  assert shown(tables.by_depth(_run('babilong', QA)), '75–100 %')['task'] == 'qa2'
+  figure = figures.by_depth(made)
+  texts = [text.get_text() for text in figure.axes[0].texts]
+  assert texts == ['50', '100', '0', '25']
+  labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+  assert labels == ['0', '50', '100']
+  assert [x.get_text() for x in figure.axes[0].get_xticklabels()] == ['64', '96']
+
+
+def test_dialects_that_change_the_order_of_tasks_are_found():
+  table = tables.dialects(_run('babilong', QA))
+  found = [(r['place'], r['task'], r['official'], r['lm_eval'], r['strict'],
+            r['rank_official'], r['rank_lm_eval'], r['rank_strict'],
+            r['order_changes']) for r in table.records]
+  assert found == [
+      (64, 'qa1', 75, 100, 25, 1, 1, 2, True), (64, 'qa2', 50, 0, 100, 2, 2, 1, True),
+      (128, 'qa1', 100, 100, pytest.approx(100 / 3), 1, 1, 1, False),
+      (128, 'qa2', 25, 50, 0, 2, 2, 2, False),
+      (256, 'qa1', 50, 0, 0, 1, 1, 1, False), (256, 'qa2', 0, 0, 0, 2, 1, 1, True)]
+  assert _field(table, 0, 'official_low') < 75 < _field(table, 0, 'official_high')
+  line = table.columns
+  cells = {name: cell(table.records[1]) for name, cell in line.items()}
+  assert (cells['length'], cells['task'], cells['ranks']) == ('64', 'qa2', '2, 2, 1')
+  assert cells['order changes'] == 'yes' and cells['strict'].startswith('100.0 [')
+  assert line['order changes'](table.records[2]) == ''
+
+
+LONGBENCH = {
+    ('qasper', 100, None): [(0.5, 0.25, 0, 0), (1, 0.75, 1, 0)],
+    ('hotpotqa', 4000, None): [(0.2, 0.4, 0, 0), (0.4, 0.4, 0, 0)],
+    ('trec', 3999, None): [(1, 1, 0, 0.25), (0, 1, 0, 0.25)],
+    ('lcc', 8000, None): [(0.1, 0.3, 0, 0)] * 3,
+}
+
+
+def _longbench():
+  rows = _rows('longbench', LONGBENCH)
+  # The second bucket of qasper: samples 2 to 4.
+  rows += [row._replace(seed=row.seed + 2) for row in _rows('longbench', {
+      ('qasper', 9000, None): [(0, 0, 0, 0)] * 3})]
+  return _run('longbench', {})._replace(rows=rows)
+
+
+def test_three_means_are_those_of_the_library():
+  made = _longbench()
+  expected = longbench.summarize([
+      longbench.Scored(row.arm, row.length, row.value) for row in made.rows
+      if row.metric == 'score_official'])
+  table = longbench_tables.means(made)
+  found = {r['mean']: r['official'] for r in table.records}
+  assert found == pytest.approx({
+      'over_tasks': 100 * expected.over_tasks, 'over_cells': 100 * expected.over_cells,
+      'over_categories': 100 * expected.over_categories})
+  assert found == pytest.approx({  # qasper: 0.3 of 5 samples, of cells 0.75 and 0
+      'over_tasks': 100 * (0.3 + 0.3 + 0.5 + 0.1) / 4,
+      'over_cells': 100 * (0.75 + 0 + 0.3 + 0.5 + 0.1) / 5,
+      'over_categories': 100 * (0.3 + 0.3 + 0.5 + 0.1) / 4})
+  assert [r['count'] for r in table.records] == [4, 5, 4]
+  assert [r['lm_eval'] for r in table.records] == pytest.approx(
+      [100 * (0.2 + 0.4 + 1 + 0.3) / 4, 100 * (0.5 + 0 + 0.4 + 1 + 0.3) / 5,
+       100 * (0.2 + 0.4 + 1 + 0.3) / 4])
+  assert table.records[0]['strict'] == pytest.approx(100 * 0.2 / 4)
+  for r in table.records:
+    assert r['official_low'] < r['official'] < r['official_high']
+  assert shown(table, 'over tasks')['of'] == '4'
+  # Two tasks of one category are one.
+  more = longbench_tables.means(made._replace(rows=[*made.rows, *_rows(
+      'longbench', {('multifieldqa_en', 10, None): [(0.9, 0, 0, 0)]})]))
+  by_name = {r['mean']: (r['official'], r['count']) for r in more.records}
+  mean, count = by_name['over_categories']
+  assert mean == pytest.approx(100 * (0.6 + 0.3 + 0.5 + 0.1) / 4) and count == 4
+  assert by_name['over_tasks'][1] == 5
+  [said] = answer.longbench_answer(table.records, 'official', 512)
+  assert said == ('Mean score of LongBench-E with a window of 512 tokens: 30 % over '
+                  'tasks (4), 33 % over task × bucket cells (5), 30 % over categories '
+                  '(4).')
+
+
+def test_longbench_scores_by_bucket():
+  made = _longbench()
+  table = longbench_tables.by_bucket(made)
+  by_task = {r['task']: r for r in table.records}
+  assert [*by_task] == ['qasper', 'hotpotqa', 'trec', 'lcc']
+  qasper = by_task['qasper']
+  assert (qasper['0-4k'], qasper['8k+'], qasper['all']) == pytest.approx((75, 0, 30))
+  assert np.isnan(qasper['4-8k']) and qasper['chance'] == 0
+  assert [qasper[f'samples_{x}'] for x in (*longbench.BUCKETS, 'all')] == [2, 0, 3, 5]
+  assert by_task['hotpotqa']['4-8k'] == pytest.approx(30)
+  assert by_task['trec']['0-4k'] == 50 and by_task['trec']['chance'] == 25
+  cells = shown(table, 'hotpotqa')
+  assert cells['0-4k words'] == '' and cells['samples'] == '0, 2, 0'
+  assert cells['4-8k words'].startswith('30.0 [') and cells['all'].startswith('30.0 [')
+  assert shown(table, 'trec')['chance'] == '25.0'
+  found = {r['task']: (r['official'], r['lm_eval'], r['rank_official'],
+                       r['rank_lm_eval'], r['order_changes'])
+           for r in longbench_tables.dialects(made).records}
+  assert found['trec'] == (50, 100, 1, 1, True)  # of strict, qasper is the first
+  assert found['hotpotqa'] == (pytest.approx(30), pytest.approx(40), 2, 2, False)
+  assert found['qasper'][2:4] == (2, 4)
+  figure = figures.by_bucket(made)
+  assert [x.get_text() for x in figure.axes[0].get_yticklabels()] == [*by_task]
+
+
+def test_figures_show_scores_with_chance(whole):
+  made = _run('babilong', QA)
+  figure = figures.by_length(made)
+  panels = {axes.get_title(): axes for axes in figure.axes}
+  assert [*panels] == ['qa1', 'qa2']
+  score, chance = panels['qa1'].lines[:2]
+  assert score.get_xdata().tolist() == [64, 128, 256]
+  np.testing.assert_allclose(score.get_ydata(), [75, 100, 50])
+  np.testing.assert_allclose(chance.get_ydata(), 100 * (4 * 0.25 + 5 * 0.2) / 9)
+  assert 'chance' in chance.get_label()
+  assert 'dialect official' in figure.get_suptitle()
+  assert 'window' not in [x.get_text() for x in panels['qa1'].texts]  # of 512 tokens
+  panels = figures.by_length(made._replace(window=128)).axes
+  assert [x.get_text() for x in panels[0].texts] == ['window']
+  assert [*figures.make(made)] == ['scores', 'depth']
+  assert [*figures.make(_run('ruler', {
+      ('niah_single', 64, None): [(1, 1, 1, 0)] * 2}))] == ['scores']
+
+
+def test_scores_of_predictions_by_hand(tmp_path):
+  path = tmp_path / 'predictions/niah_single_64.jsonl'
+  record = {'length': 64, 'depth': None, 'num_tokens': 65, 'all_classes': [],
+            'question': '', 'chance': 0.5, 'settings': {}}
+  predictions.append(path, [
+      {**record, 'index': 1, 'answers': ['71', '22'], 'others': [], 'pred': ' 71 é'},
+      {**record, 'index': 0, 'answers': ['71'], 'others': [], 'pred': '4711'}])
+  predictions.append(path, [
+      {**record, 'index': 2, 'answers': ['71'], 'others': ['5'], 'pred': '71, 5'}])
+  read = predictions.read(epath.Path(path))
+  assert [*read] == [1, 0, 2] and read[1]['pred'] == ' 71 é'
+  rows = scores.rows_of('ruler', 'niah_single', predictions.in_order(read))
+  at = lambda metric: [row.value for row in rows if row.metric == metric]
+  assert at('score_official') == at('score_lm_eval') == [1, 0.5, 1]
+  assert at('score_strict') == [0, 0, 0] and at('chance') == [0.5] * 3
+  assert [row.seed for row in rows if row.metric == 'num_tokens'] == [0, 1, 2]
+  qa = {**record, 'index': 3, 'answers': ['kitchen'], 'others': [],
+        'question': 'Where is Mary?', 'pred': 'Kitchen. Not the garden'}
+  rows = scores.rows_of('babilong', 'qa1', [qa])
+  assert [row.value for row in rows[:3]] == [1, 1, 0]
+  trec = {**record, 'index': 4, 'answers': ['a b'], 'all_classes': ['a b', 'c'],
+          'pred': 'a b or c\nc'}
+  rows = scores.rows_of('longbench', 'trec', [trec])
+  assert [row.value for row in rows[:3]] == [0.5, 0.5, 0]
+  # What is not a line of such a file is named.
+  path.write_text(path.read_text() + '{"index": 9}\n')
+  with pytest.raises(ValueError, match=r'line 4 has no length: delete the file'):
+    predictions.read(epath.Path(path))
+  path.write_text('x\n')
+  with pytest.raises(ValueError, match=r'line 1 is damaged: delete the file'):
+    predictions.read(epath.Path(path))
+
+
+# What is refused.
+
+
+def _no_tokenizer(folder, checkpoint, data):
+  model = llama(vocab_size=512, rope=ROPES['default'])
+  save_checkpoint(folder / 'other', model, variables_of(model))
+
+
+def _nan(folder, checkpoint, data):
+  model = llama(vocab_size=264, rope=ROPES['default'])
+  variables = variables_of(model)
+  variables['params']['final_norm']['scale'] = np.full(12, np.nan, np.float32)
+  save_checkpoint(folder / 'other', model, variables)
+
+
+def _bad_lines(folder, checkpoint, data):
+  (folder / 'bad').mkdir()
+  (folder / 'bad/qasper_e.jsonl').write_text('{}\n')
+  (folder / 'bad/qasper.jsonl').write_text('{}\n')
+
+
+def _empty(folder, checkpoint, data):
+  (folder / 'empty').mkdir()
+  (folder / 'text').write_text(' \n')
+
+
+@pytest.mark.parametrize('suite, make, arguments, words', [
+    ('passkey', None, ['--checkpoint='], '--checkpoint is missing'),
+    ('passkey', None, ['--checkpoint=/nowhere'], '/nowhere is not a checkpoint'),
+    ('passkey', _no_tokenizer, ['--checkpoint={}/other'], 'has no tokenizer.json, and'),
+    ('passkey', _nan, ['--checkpoint={}/other'],
+     'other: weights are not finite: final_norm/scale'),
+    ('passkey', None, ['--config.lengths=(20, 64)'],
+     'passkey, length 20, sample 0: 20 tokens are too few: facts and what'),
+    ('passkey', None, ['--config.beyond_window=False'], 'beyond the window of 70'),
+    ('passkey', None, ['--config.lengths=(0,)'], 'config.lengths must be whole'),
+    ('passkey', None, ['--config.lengths=()', '--config.multiples=()'],
+     'config.lengths and config.multiples are both (): name lengths'),
+    ('passkey', None, ['--config.depths=(1.5,)'], 'config.depths must be one or more'),
+    ('passkey', None, ['--config.tasks=("qa1",)'], 'config has no field'),
+    ('passkey', None, ['--dialect=loose'], 'config.dialect must be one of official'),
+    ('passkey', None, ['--text=/nowhere'], '/nowhere: no such file or folder'),
+    ('passkey', _empty, ['--text={}/text'], 'text has no text'),
+    ('passkey', None, ['--nonsense'], 'nonsense'),
+    ('babilong', None, ['--config.tasks=("qa6",)'], 'config.tasks must be one or more'),
+    ('babilong', None, ['--config.lengths=(64,)'], 'qa1, length 64, sample 0: 64'),
+    ('babilong', None, ['--babi=/nowhere'], '/nowhere: no such folder'),
+    ('babilong', _empty, ['--babi={}/empty'], 'must have one file qa1_…_test.txt: 0'),
+    ('ruler', None, ['--config.num_keys=0'], 'config.num_keys must be a whole number'),
+    ('ruler', None, ['--config.wording=published'], 'tokens are too few'),
+    ('longbench', None, [], '--data, the folder of files TASK_e.jsonl, is missing'),
+    ('longbench', None, ['--data=/nowhere'], '/nowhere: no such folder'),
+    ('longbench', _empty, ['--data={}/empty'], 'empty has no file TASK_e.jsonl'),
+    ('longbench', _bad_lines, ['--data={}/bad'], 'no sample that can be used. Not us'),
+    ('longbench', None, ['--data={}/data', '--config.tasks=("samsum",)'],
+     'samsum_e.jsonl: no such file'),
+    ('longbench', None, ['--data={}/data', '--config.window=400'],
+     'a window of 400 tokens has no room for prompts of qasper: 500 are left free.'),
+    ('longbench', None, ['--data={}/data', '--predictions={}/data'],
+     'either --data or --predictions, not both'),
+    ('longbench', None, ['--predictions={}/data'], 'scored without a --checkpoint'),
+    ('longbench', _empty, ['--checkpoint=', '--predictions={}/empty'],
+     'empty has no file TASK.jsonl'),
+    ('longbench', _bad_lines, ['--checkpoint=', '--predictions={}/bad'],
+     'no prediction that can be used. Not used:'),
+    ('other', None, [], "variant must be one of passkey, babilong, longbench, ruler"),
+])
+def test_bad_input_is_one_line_and_exit_code_2(
+    run_here, tmp_path, checkpoint, data, suite, make, arguments, words):
+  if make is not None:
+    make(tmp_path, checkpoint, data)
+  given = [x.format(*[tmp_path] * 2) for x in arguments]
+  usual = [x for x in _flags(suite, checkpoint, tmp_path / 'run')
+           if x.partition('=')[0] not in {x.partition('=')[0] for x in given}]
+  done = run_here('long_context', *usual, *given)
+  assert done.returncode == 2, done.stderr
+  assert done.stderr.startswith('Error: ') and done.stderr.count('\n') == 1
+  assert words in done.stderr
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_folder_of_another_run_or_checkpoint_is_refused(
+    whole, checkpoint, tmp_path, run_here):
+  folder, other = tmp_path / 'run', tmp_path / 'other'
+  shutil.copytree(whole[0], folder)
+  shutil.copytree(checkpoint, other)
+  assert 'to generate' in _again(run_here, *_flags('passkey', other, folder))
+  edit(other, rope_theta=20_000.0)
+  before = _files(folder)
+  for flags, name in ((_flags('passkey', other, folder), 'checkpoint_sha256'),
+                      (_flags('passkey', checkpoint, folder, '--config.seed=1'),
+                       'seed'),
+                      (_flags('ruler', checkpoint, folder), 'suite')):
+    done = run_here('long_context', *flags)
+    assert done.returncode == 2 and 'holds another run (' in done.stderr
+    assert name in done.stderr or 'more fields' in done.stderr
+  assert _files(folder) == before
+
+
+def test_a_report_of_an_unfinished_run_says_so(whole, tmp_path):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole[0], folder)
+  lose_rows(folder)
+  assert report.write(folder).missing == (
+      'The run is not finished: 2 of 6 answers are missing.')
+  (folder / 'results.csv').unlink()
+  with pytest.raises(ValueError, match=r'has no results\.csv with results'):
+    report.write(folder)
+
+
+def test_arguments_may_be_short():
+  full = run.full_arguments
+  assert full(['--suite=ruler', '--checkpoint=a', '-text', 'b', '--workdir=c']) == [
+      '--config=configs/long_context.py:ruler', '--config.checkpoint=a',
+      '--config.text', 'b', '--workdir=c']
+  assert full(['--workdir=c', '--suite', 'passkey', '--dialect=strict']) == [
+      '--config=configs/long_context.py:passkey', '--workdir=c',
+      '--config.dialect=strict']
+  assert full(['--config=x:smoke', '--data=y', '--suite=z']) == [
+      '--config=x:smoke', '--config.data=y', '--suite=z']
+  assert full(['--checkpoints=a']) == ['--checkpoints=a']
+
+
+def test_tokens_that_end_a_text_are_those_of_the_checkpoint(tmp_path):
+  folder = epath.Path(tmp_path)
+  (folder / 'config.json').write_text('{}')
+  assert run.ends_of(folder) == ()
+  (folder / 'config.json').write_text('{"eos_token_id": 2}')
+  assert run.ends_of(folder) == (2,)
+  (folder / 'generation_config.json').write_text('{"eos_token_id": [7, 2]}')
+  assert run.ends_of(folder) == (7, 2)
+
+
+@pytest.mark.parametrize('variant', [
+    f'{suite}{size}' for suite in config_file.SUITES for size in ('', '_smoke')])
+def test_configurations_are_checked_field_by_field(variant):
+  fields = {'data': 'x'} if 'longbench' in variant else {}
+  check(_config(variant, **fields))
+
+
+def test_tables_as_csv_have_every_number(whole):
+  with (whole[0] / 'tables/depth.csv').open() as file:
+    rows = [*csv.DictReader(file)]
+  assert [row['depth'] for row in rows] == ['0', '100']
+  assert [row['samples_64'] for row in rows] == ['2', '1']
