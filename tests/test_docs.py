@@ -309,6 +309,15 @@ RUN_BY = {
     'experiments.linear_attention --config=configs/linear_attention.py':
         'test_linear_attention_experiment.py::'
         'test_a_run_writes_its_numbers_tables_and_figure',
+    **{f'experiments.long_context --suite={suite} --checkpoint=DIR{more}':
+       f'test_long_context.py::{test}' for suite, more, test in (
+           ('passkey', '', 'test_a_run_leaves_what_it_says'),
+           ('babilong', '', 'test_other_suites_run'),
+           ('ruler', '', 'test_other_suites_run'),
+           ('longbench', ' --data=FOLDER',
+            'test_longbench_cuts_the_middle_and_runs_what_can_be_run'))},
+    'experiments.long_context --suite=longbench --predictions=FOLDER':
+        'test_long_context.py::test_longbench_cuts_the_middle_and_runs_what_can_be_run',
     'experiments.measure --checkpoint=DIR --text=FILE':
         'test_measure.py::test_a_real_model_shows_what_is_known_of_it',
     f"{_MECHANISM} --config.arms=('none','layer_norm') --config.trained=runs/retrieval":

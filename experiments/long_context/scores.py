@@ -106,8 +106,8 @@ def interval(
 
   The ends are nan for fewer than two values, the mean too if there is none.
   """
-  if not len(values):
-    return np.nan, np.nan, np.nan
+  if len(values) < 2:
+    return (float(values[0]) if len(values) else np.nan), np.nan, np.nan
   return ends(resampled_means(values, np.ones(len(values)), num_resamples, seed))
 
 
