@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from configs import long_context as config_file
+from experiments.harness import locks
 from experiments.long_context import (
     answer,
     figures,
@@ -329,43 +330,51 @@ def test_predictions_hold_settings_and_what_the_model_says(whole, checkpoint):
           subject, [sample.tokens], part.longest, 4)
 
 
-def _again(run_here, *flags):
-  done = run_here('long_context', *flags)
-  assert done.returncode in (0, None), done.stderr
-  return done.stdout
+@pytest.fixture
+def run_suite(run_here, capsys):
+  """Returns a function that runs a suite here, and returns what it prints."""
+
+  def run_suite(variant, folder, **fields):
+    try:
+      run.main(_config(variant, **fields), str(folder))
+    finally:
+      locks.release()
+    return capsys.readouterr().out
+
+  return run_suite
 
 
 def test_a_torn_line_and_lost_rows_are_made_again(
-    whole, checkpoint, tmp_path, run_here):
+    whole, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'
   shutil.copytree(whole[0], folder)
   expected = _files(folder)
-  flags = _flags('passkey', checkpoint, folder)
-  assert '\n0 of 6 answers to generate, in 0 batches: 0 programs' in _again(
-      run_here, *flags)
+  again = lambda: run_suite('passkey_smoke', folder, checkpoint=str(checkpoint))
+  assert '\n0 of 6 answers to generate, in 0 batches: 0 programs' in again()
   assert _files(folder) == expected
   # Killed within a line of the second batch of a length, before any row was written.
   path = folder / 'predictions/passkey_64.jsonl'
   for cut in (-1, -20, len(path.read_bytes()) // 4):
     path.write_bytes(expected[path.relative_to(folder)][:cut])
     lose_rows(folder)
-    said = _again(run_here, *flags)
+    said = again()
     assert f'{1 if cut < 0 else 3} of 6 answers to generate' in said
     assert _files(folder) == expected
   path.unlink()
-  assert '3 of 6 answers to generate' in _again(run_here, *flags)
+  assert '3 of 6 answers to generate' in again()
   assert _files(folder) == expected
   (folder / 'results.csv').unlink()
-  assert '\n0 of 6 answers to generate' in _again(run_here, *flags)
+  assert '\n0 of 6 answers to generate' in again()
   assert _files(folder) == expected
 
 
-def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_here):
+def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'
   shutil.copytree(whole[0], folder)
   before = _files(folder)
-  said = _again(run_here, *_flags('passkey', checkpoint, folder,
-                                  '--config.num_samples=5'))
+  again = functools.partial(
+      run_suite, 'passkey_smoke', folder, checkpoint=str(checkpoint))
+  said = again(num_samples=5)
   assert '6 of 10 answers to generate' in said  # two batches of 2 and 1, each length
   for name in ('passkey_64', 'passkey_96'):
     path = pathlib.Path('predictions', f'{name}.jsonl')
@@ -375,16 +384,17 @@ def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_here):
   assert len(rows) == 50
   assert {*before[pathlib.Path('results.csv')].splitlines()} < {
       *(folder / 'results.csv').read_bytes().splitlines()}
-  done = run_here('long_context', *_flags('passkey', checkpoint, folder))
-  assert done.returncode == 2
-  assert 'num_samples: 5 there, 3 here (may only' in done.stderr
+  with pytest.raises(ValueError, match=r'num_samples: 5 there, 3 here \(may only'):
+    again()
 
 
-def test_another_dialect_only_changes_the_tables(whole, checkpoint, tmp_path, run_here):
+def test_another_dialect_only_changes_the_tables(
+    whole, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'
   shutil.copytree(whole[0], folder)
   before = _files(folder)
-  said = _again(run_here, *_flags('passkey', checkpoint, folder, '--dialect=strict'))
+  said = run_suite('passkey_smoke', folder, checkpoint=str(checkpoint),
+                   dialect='strict')
   assert '\n0 of 6 answers to generate' in said
   assert 'Dialect: strict.' in (folder / 'tables/scores.md').read_text()
   after = _files(folder)
@@ -394,7 +404,9 @@ def test_another_dialect_only_changes_the_tables(whole, checkpoint, tmp_path, ru
 
 @pytest.mark.parametrize('suite', ['babilong', 'ruler'])
 def test_other_suites_run(suite, checkpoint, tmp_path, run_here):
-  said = _again(run_here, *_flags(suite, checkpoint, tmp_path / 'run'))
+  done = run_here('long_context', *_flags(suite, checkpoint, tmp_path / 'run'))
+  assert done.returncode in (0, None), done.stderr
+  said = done.stdout
   config = config_file.get_config(f'{suite}_smoke')
   number = len(config.tasks) * len(config.lengths) * 3
   assert f'{number} of {number} answers' in said and '2 programs' in said
@@ -482,9 +494,10 @@ def data(tmp_path):
 
 
 def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
-    data, checkpoint, tmp_path, run_here):
+    data, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'
-  said = _again(run_here, *_flags('longbench', checkpoint, folder, f'--data={data}'))
+  said = run_suite('longbench_smoke', folder, checkpoint=str(checkpoint),
+                   data=str(data))
   for line in ('qasper_e.jsonl line 2: not JSON',
                'trec_e.jsonl line 2: answers must be',
                'lcc_e.jsonl line 1: not an object of JSON'):
@@ -510,16 +523,18 @@ def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
   assert {row.length for row in rows} == {3999, 4000}
   # The predictions are files that LongBench's scorer and ours read.
   again = tmp_path / 'again'
-  said = _again(run_here, '--suite=longbench', f'--workdir={again}',
-                f'--predictions={folder}/predictions')
-  assert '3 predictions to score.' in said
+  score = functools.partial(run_suite, 'longbench', again, checkpoint='',
+                            predictions=f'{folder}/predictions')
+  assert '3 predictions to score.' in score()
   kept = [row for row in rows if row.metric.startswith('score')]
   assert kept == [x for x in scores.read_rows(again) if x.metric.startswith('score')]
   scored, _ = longbench_files.score_folder(folder / 'predictions')
   assert [x.score for x in scored] == [
       row.value for row in kept if row.metric == 'score_official']
-  said = _again(run_here, '--suite=longbench', f'--workdir={again}',
-                f'--predictions={folder}/predictions')
+  before = _files(again)
+  lose_rows(again)
+  score()
+  assert _files(again) == before
   assert 'made elsewhere' in (again / 'tables/means.md').read_text()
 
 
@@ -828,7 +843,7 @@ def _no_tokenizer(folder, checkpoint, data):
 def _nan(folder, checkpoint, data):
   model = llama(vocab_size=264, rope=ROPES['default'])
   variables = variables_of(model)
-  variables['params']['final_norm']['scale'] = np.full(12, np.nan, np.float32)
+  variables['params']['final_norm']['scale'] *= np.nan
   save_checkpoint(folder / 'other', model, variables)
 
 
@@ -899,20 +914,20 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 def test_a_folder_of_another_run_or_checkpoint_is_refused(
-    whole, checkpoint, tmp_path, run_here):
+    whole, checkpoint, tmp_path, run_suite):
   folder, other = tmp_path / 'run', tmp_path / 'other'
   shutil.copytree(whole[0], folder)
   shutil.copytree(checkpoint, other)
-  assert 'to generate' in _again(run_here, *_flags('passkey', other, folder))
+  assert '\n0 of 6 answers' in run_suite(
+      'passkey_smoke', folder, checkpoint=str(other))
   edit(other, rope_theta=20_000.0)
   before = _files(folder)
-  for flags, name in ((_flags('passkey', other, folder), 'checkpoint_sha256'),
-                      (_flags('passkey', checkpoint, folder, '--config.seed=1'),
-                       'seed'),
-                      (_flags('ruler', checkpoint, folder), 'suite')):
-    done = run_here('long_context', *flags)
-    assert done.returncode == 2 and 'holds another run (' in done.stderr
-    assert name in done.stderr or 'more fields' in done.stderr
+  for variant, fields, name in (
+      ('passkey', {'checkpoint': str(other)}, 'checkpoint_sha256: '),
+      ('passkey', {'checkpoint': str(checkpoint), 'seed': 1}, 'seed: '),
+      ('ruler', {'checkpoint': str(checkpoint)}, 'more fields')):
+    with pytest.raises(ValueError, match=rf'holds another run \(.*{name}'):
+      run_suite(f'{variant}_smoke', folder, **fields)
   assert _files(folder) == before
 
 

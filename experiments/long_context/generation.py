@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 import math
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from vvlen.models.generation import generate
@@ -90,8 +91,9 @@ def answer(
   for row, prompt in zip(tokens, rows, strict=True):
     row[:len(prompt)] = prompt
   lengths = np.array([len(row) for row in rows], np.int32)
-  found = generate(subject.model, subject.variables, tokens, num_tokens,
-                   lengths=lengths, end=subject.ends[0] if subject.ends else None)
+  found = generate(
+      subject.model, subject.variables, jnp.asarray(tokens), num_tokens,
+      lengths=jnp.asarray(lengths), end=subject.ends[0] if subject.ends else None)
   made = gather(found, False)[:len(prompts)]
   return [subject.tokenizer.decode(until(row.tolist(), subject.ends)) for row in made]
 

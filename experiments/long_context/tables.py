@@ -127,7 +127,7 @@ def effects(run: Run) -> list[Effect]:
   chance = scores.cells(run.rows, 'chance')
   made = []
   for task in scores.tasks_of(run.rows):
-    lengths = sorted(n for own, n in found if own == task)
+    lengths = sorted(n for own, n in found if own == task and isinstance(n, int))
     means = np.array([found[task, n].mean() for n in lengths])
     base = task, lengths[0]
     _, low, high = scores.interval(found[base], run.num_resamples, run.seed)
@@ -161,9 +161,7 @@ def effective_lengths(run: Run) -> Table:
       'chance': lambda r: number(r['chance'], '.1f'),
       'effective length': lambda r: (
           f'{r["effective_length"]:,}' if r['above_chance'] else 'not above chance'),
-      **{f'change at {n:,}': blank_without(
-          f'change_{n}', lambda r, n=n: number(r[f'change_{n}'], '+.0f'))
-         for n in lengths[1:]}}
+      **{f'change at {n:,}': _change(n) for n in lengths[1:]}}
   note = (f'Effective length: up to it, scores stay at {KEPT:.0%} of that at the base, '
           'the shortest length, or more. Change: (S_L − S_base) / S_base in %. '
           f'{dialect_words(run)} {run.source}')
@@ -172,6 +170,12 @@ def effective_lengths(run: Run) -> Table:
           'no effective length and no changes.')
   return Table('effective_length', 'Effective length and relative change', columns,
                records, note, more=more)
+
+
+def _change(length: int) -> Callable[[Record], str]:
+  """Returns the cell of the change at a length, '' where there is none."""
+  name = f'change_{length}'
+  return blank_without(name, lambda r: number(r[name], '+.0f'))
 
 
 def depths_of(run: Run) -> list[int]:
