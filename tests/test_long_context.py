@@ -599,6 +599,13 @@ def test_scores_by_length_are_means_of_samples():
   np.testing.assert_allclose(
       [_field(table, 2, f'score_64_{x}') for x in ('low', 'high')],
       100 * np.quantile((drawn + other) / 2, (0.025, 0.975)))
+  # Groups of one size are not drawn alike.
+  groups = [np.array([1.0, 0, 0]), np.array([0.0, 1, 1])]
+  drawn = [np.random.default_rng(seed).multinomial(3, [1 / 3] * 3, 200) @ x / 3
+           for seed, x in zip((7, 8), groups, strict=True)]
+  np.testing.assert_allclose(
+      scores.mean_interval(groups, 200, 7),
+      [0.5, *np.quantile(np.mean(drawn, axis=0), (0.025, 0.975))])
   cells = shown(table, 'qa2')
   assert cells['samples'] == '4' and cells['128 tokens'].startswith('25.0 [')
   assert list(cells) == ['task', 'samples', '64 tokens', '128 tokens', '256 tokens']
@@ -637,16 +644,31 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   assert cells['change at 128'] == cells['change at 512'] == ''
   said = answer.answer(tables.effects(made))
   assert said[0].startswith('Qa1: 80 % [95 %: 7')
-  assert said[0].endswith('at least 85% of that up to 128, and 90 % at 512.')
+  assert said[0].endswith('at least 85 % of that up to 128, and 90 % at 512.')
   assert said[1] == ('No verdict on qa2 (12 %): at 64 tokens, the base length, not '
                      'above a guess without the context.')
+  strict = tables.effective_lengths(made._replace(dialect='strict')).records
+  assert strict[0]['base_score'] == 0 and not strict[0]['above_chance']
   # Up to the longest, and of one length alone.
   values = {key: x for key, x in values.items() if key[0] == 'qa1' and key[1] < 200}
   [said] = answer.answer(tables.effects(_run('babilong', values)))
-  assert said.endswith(', and at least 85% of that up to 128, the longest.')
+  assert said.endswith(', and at least 85 % of that up to 128, the longest.')
   [said] = answer.answer(tables.effects(_run('babilong', {
       ('qa1', 64, 0): can(0.8)})))
   assert said.endswith('] at 64 tokens.')
+  # Of several tasks, those that it can do.
+  more = _run('babilong', {
+      ('qa1', 64, 0): can(0.8), ('qa2', 64, 0): can(0.6), ('qa5', 64, 0): can(0.7),
+      ('qa1', 128, 0): can(0.7), ('qa2', 128, 0): can(0.2), ('qa5', 128, 0): can(0.6),
+      ('qa3', 64, 0): can(0.0), ('qa3', 128, 0): can(0.5)})
+  assert answer.answer(tables.effects(more)) == [
+      'Mean of the 3 tasks that can be done at 64 tokens: 70 % there, and 50 % at 128. '
+      'Scores stay at 85 % of that up to 128 tokens for qa1, qa5; 64 tokens for qa2.',
+      'No verdict on qa3 (0 %): at 64 tokens, the base length, not above a guess '
+      'without the context.']
+  [said] = answer.answer(tables.effects(_run('babilong', {
+      ('qa1', 64, 0): can(0.8), ('qa1', 128, 0): can(0.2)})))
+  assert said.endswith('less than 85 % of that beyond, and 20 % at 128.')
 
 
 def test_one_sample_gives_no_verdict():
@@ -681,6 +703,10 @@ def test_scores_by_depth_are_of_the_samples_there():
   figure = figures.by_depth(made)
   texts = [text.get_text() for text in figure.axes[0].texts]
   assert texts == ['50', '100', '0', '25']
+  # Of several tasks, the mean of their means.
+  both = figures.by_depth(_run('babilong', {
+      **QA, ('qa3', 64, 0): [(0, 0, 0, 0)], ('qa4', 64, 0): [(0, 0, 0, 0)] * 9}))
+  assert both.axes[0].texts[0].get_text() == '25'
   labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
   assert labels == ['0', '50', '100']
   assert [x.get_text() for x in figure.axes[0].get_xticklabels()] == ['64', '96']
@@ -780,7 +806,7 @@ def test_longbench_scores_by_bucket():
   assert [x.get_text() for x in figure.axes[0].get_yticklabels()] == [*by_task]
 
 
-def test_figures_show_scores_with_chance(whole):
+def test_figures_show_scores_with_chance():
   made = _run('babilong', QA)
   figure = figures.by_length(made)
   panels = {axes.get_title(): axes for axes in figure.axes}
@@ -791,9 +817,9 @@ def test_figures_show_scores_with_chance(whole):
   np.testing.assert_allclose(chance.get_ydata(), 100 * (4 * 0.25 + 5 * 0.2) / 9)
   assert 'chance' in chance.get_label()
   assert 'dialect official' in figure.get_suptitle()
-  assert 'window' not in [x.get_text() for x in panels['qa1'].texts]  # of 512 tokens
-  panels = figures.by_length(made._replace(window=128)).axes
-  assert [x.get_text() for x in panels[0].texts] == ['window']
+  assert len(panels['qa1'].lines) == 2  # a window of 512 tokens lies beyond
+  *_, window = figures.by_length(made._replace(window=128)).axes[0].lines
+  assert window.get_xdata() == [128, 128] and window.get_label() == 'window, 128'
   assert [*figures.make(made)] == ['scores', 'depth']
   assert [*figures.make(_run('ruler', {
       ('niah_single', 64, None): [(1, 1, 1, 0)] * 2}))] == ['scores']

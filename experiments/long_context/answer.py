@@ -6,6 +6,8 @@ from experiments.long_context.longbench_tables import MEANS
 from experiments.long_context.tables import Effect, KEPT, name_of
 from vvlen.reporting.tables import interval_words, number, Record
 
+_KEPT = f'{100 * KEPT:.0f} %'
+
 
 def answer(effects: Sequence[Effect]) -> list[str]:
   """Says up to which length the tasks are done, or that they are not.
@@ -13,26 +15,45 @@ def answer(effects: Sequence[Effect]) -> list[str]:
   Args:
     effects: of each task.
   """
-  said = []
   able = [effect for effect in effects if effect.able]
-  for effect in able:
-    base, last = effect.lengths[0], effect.lengths[-1]
-    low, high = 100 * effect.low, 100 * effect.high
-    words = (f'{name_of(effect.task)}: {_percent(effect.means[0])} '
-             f'{interval_words(low, high, ".0f")} at {base:,} tokens')
-    if effect.effective == last > base:
-      words += f', and at least {KEPT:.0%} of that up to {last:,}, the longest'
-    elif last > base:
-      words += (f', at least {KEPT:.0%} of that up to {effect.effective:,}, and '
-                f'{_percent(effect.means[-1])} at {last:,}')
-    said.append(f'{words}.')
-  said = [words[0].upper() + words[1:] for words in said]
+  said = [_of_one(able[0])] if len(able) == 1 else _of_several(able)
   unable = [effect for effect in effects if not effect.able]
   if unable:
     names = ', '.join(f'{name_of(x.task)} ({_percent(x.means[0])})' for x in unable)
     said.append(f'No verdict on {names}: at {unable[0].lengths[0]:,} tokens, the base '
                 'length, not above a guess without the context.')
   return said
+
+
+def _of_one(effect: Effect) -> str:
+  base, last = effect.lengths[0], effect.lengths[-1]
+  interval = interval_words(100 * effect.low, 100 * effect.high, '.0f')
+  name = name_of(effect.task)
+  words = (f'{name[0].upper()}{name[1:]}: {_percent(effect.means[0])} {interval} at '
+           f'{base:,} tokens')
+  if base == last:
+    return f'{words}.'
+  if effect.effective == last:
+    return f'{words}, and at least {_KEPT} of that up to {last:,}, the longest.'
+  up_to = (f'at least {_KEPT} of that up to {effect.effective:,}'
+           if effect.effective != base else f'less than {_KEPT} of that beyond')
+  return f'{words}, {up_to}, and {_percent(effect.means[-1])} at {last:,}.'
+
+
+def _of_several(effects: Sequence[Effect]) -> list[str]:
+  if not effects:
+    return []
+  base, last = effects[0].lengths[0], effects[0].lengths[-1]
+  means = [sum(x.means[i] for x in effects) / len(effects) for i in (0, -1)]
+  lengths = sorted({x.effective for x in effects if x.effective}, reverse=True)
+  groups = [
+      f'{length:,} tokens for '
+      + ', '.join(name_of(x.task) for x in effects if x.effective == length)
+      for length in lengths]
+  more = f', and {_percent(means[1])} at {last:,}' if last != base else ''
+  return [f'Mean of the {len(effects)} tasks that can be done at {base:,} tokens: '
+          f'{_percent(means[0])} there{more}. Scores stay at {_KEPT} of that up to '
+          f'{"; ".join(groups)}.']
 
 
 def _percent(share: float) -> str:

@@ -34,8 +34,8 @@ def by_length(run: Run) -> Figure:
   figure = plots.new(
       1.3 + 1.5 * lines, f'Score by length of the prompt, {_dialect(run)}',
       'Mean score in % by number of tokens of the prompt, a panel for each task; '
-      f'{_BANDS}; dotted: chance, the score of a guess without the context; the '
-      f'vertical line is the window of {run.window:,} tokens.')
+      f'{_BANDS}; dotted: chance, the score of a guess without the context. The window '
+      f'of the model is {run.window:,} tokens.')
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
   for axes, task in zip(grid.flat, tasks, strict=False):
     lengths = sorted(n for own, n in found if own == task and isinstance(n, int))
@@ -47,7 +47,7 @@ def by_length(run: Run) -> Figure:
     axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
     of_length = np.concatenate([chance[task, n] for n in lengths])
     plots.chance(axes, 100 * float(of_length.mean()))
-    plots.doubling_axis(axes)
+    plots.doubling_axis(axes, 4 if columns > 1 else 8)
     _mark(axes, run.window, lengths)
     axes.set(title=name_of(task), ylim=(-3, 103))
   for axes in grid.flat[len(tasks):]:
@@ -128,9 +128,6 @@ def _dialect(run: Run) -> str:
 
 def _mark(axes: Axes, window: int, lengths: list[int]) -> None:
   """Marks the window with a vertical line if it lies among the lengths."""
-  if not lengths[0] <= window <= lengths[-1]:
-    return
-  axes.axvline(window, color='#777777', linewidth=0.9, linestyle=':')
-  axes.annotate('window', (window, 0.5), xycoords=('data', 'axes fraction'),
-                xytext=(2, 0), textcoords='offset points', rotation=90, va='center',
-                fontsize=plots.SMALLEST, color='#555555')
+  if lengths[0] <= window <= lengths[-1]:
+    axes.axvline(window, color='#777777', linewidth=0.9, linestyle='-.',
+                 label=f'window, {window:,}')

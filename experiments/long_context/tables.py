@@ -162,8 +162,8 @@ def effective_lengths(run: Run) -> Table:
       'effective length': lambda r: (
           f'{r["effective_length"]:,}' if r['above_chance'] else 'not above chance'),
       **{f'change at {n:,}': _change(n) for n in lengths[1:]}}
-  note = (f'Effective length: up to it, scores stay at {KEPT:.0%} of that at the base, '
-          'the shortest length, or more. Change: (S_L − S_base) / S_base in %. '
+  note = (f'Effective length: up to it, scores stay at {100 * KEPT:.0f} % or more of '
+          'that at the base, the shortest length. Change: (S_L − S_base) / S_base in %. '
           f'{dialect_words(run)} {run.source}')
   more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
           'context. A task whose interval at the base length does not lie above it has '
@@ -202,8 +202,8 @@ def by_depth(run: Run) -> Table:
   columns = {
       'task': lambda r: name_of(r['task']), 'depth': lambda r: depth_words(run, r),
       **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
-  where = ('The share of the text before the key.' if run.suite == 'passkey' else
-           'The quarter of the context where the first fact that is needed stands.')
+  where = ('the share of the text before the key.' if run.suite == 'passkey' else
+           'the quarter of the context where the first fact that is needed stands.')
   note = (f'Mean score in % by depth [95 %: bootstrap over samples]. Depth: {where} '
           f'{dialect_words(run)} {run.source}')
   return Table('depth', 'Score by depth and length', columns, records, note)
@@ -224,7 +224,8 @@ def dialects(run: Run) -> Table:
     tasks = [x for x in scores.tasks_of(run.rows) if (x, place) in found['official']]
     records += dialect_records(found, [(x, place) for x in tasks], run)
   columns = {'length': lambda r: f'{r["place"]:,}', **dialect_columns()}
-  return Table('dialects', 'Score by dialect', columns, records, dialect_note(run))
+  return Table('dialects', 'Score by dialect', columns, records,
+               dialect_note(run, ' of one length'))
 
 
 def dialect_records(
@@ -261,8 +262,8 @@ def dialect_columns() -> dict[str, Callable[[Record], str]]:
       'order changes': lambda r: 'yes' if r['order_changes'] else ''}
 
 
-def dialect_note(run: Run) -> str:
-  """Returns the note of a table of dialects."""
+def dialect_note(run: Run, of: str = '') -> str:
+  """Returns the note of a table of dialects, which ranks tasks `of` something."""
   return ('Mean score in % of the same predictions in three dialects [95 %: bootstrap '
-          'over samples], and the rank of the task among those of the line\'s length '
-          f'in each. Tasks of one score share a rank. {run.source}')
+          f'over samples], and the rank among tasks{of} in each, in the order of the '
+          f'columns. Tasks of one score share a rank. {run.source}')
