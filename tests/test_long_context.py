@@ -768,6 +768,14 @@ def test_three_means_are_those_of_the_library():
   for r in table.records:
     assert r['official_low'] < r['official'] < r['official_high']
   assert shown(table, 'over tasks')['of'] == '4'
+  # Each cell is drawn again by itself, in alphabetical order.
+  drawn = []
+  for seed, own in enumerate(([0.2, 0.4], [0.1] * 3, [0.5, 1], [0] * 3, [1, 0])):
+    n = len(own)
+    drawn.append(np.random.default_rng(seed).multinomial(n, [1 / n] * n, 200) @ own / n)
+  ends = [table.records[1][f'official_{end}'] for end in ('low', 'high')]
+  np.testing.assert_allclose(
+      ends, 100 * np.quantile(np.mean(drawn, axis=0), (0.025, 0.975)))
   # Two tasks of one category are one.
   more = longbench_tables.means(made._replace(rows=[*made.rows, *_rows(
       'longbench', {('multifieldqa_en', 10, None): [(0.9, 0, 0, 0)]})]))

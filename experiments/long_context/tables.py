@@ -163,8 +163,8 @@ def effective_lengths(run: Run) -> Table:
           f'{r["effective_length"]:,}' if r['above_chance'] else 'not above chance'),
       **{f'change at {n:,}': _change(n) for n in lengths[1:]}}
   note = (f'Effective length: up to it, scores stay at {100 * KEPT:.0f} % or more of '
-          'that at the base, the shortest length. Change: (S_L − S_base) / S_base in %. '
-          f'{dialect_words(run)} {run.source}')
+          'that at the base, the shortest length. Change: (S_L − S_base) / S_base, in '
+          f'%. {dialect_words(run)} {run.source}')
   more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
           'context. A task whose interval at the base length does not lie above it has '
           'no effective length and no changes.')
