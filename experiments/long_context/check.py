@@ -7,7 +7,7 @@ from experiments.harness.fields import flag, one_of, real, several, text, whole
 from experiments.long_context.scores import RULER, SUITES
 from vvlen.evaluation.longbench import DIALECTS, METRICS
 from vvlen.tasks.babi_stories import TASKS
-from vvlen.tasks.babilong import PARTS
+from vvlen.tasks.babilong_prompts import PARTS
 
 _SHARE = real(least=0, most=1)
 _ALL = {

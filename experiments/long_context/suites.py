@@ -19,7 +19,7 @@ from vvlen.evaluation import babilong as judge
 from vvlen.tasks import (
   babi,
   babi_stories,
-  babilong,
+  babilong_prompts,
   documents,
   ruler_wording,
   short_ruler,
@@ -236,7 +236,7 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
   def draw(task: str, length: int, index: int) -> Sample:
     question = questions[task](index)
     depth = depths[index % len(depths)]
-    hidden = babilong.build(
+    hidden = babilong_prompts.build(
         generator(config.seed, task, length, index), task, question, sentences, length,
         tokenizer, depth=depth, parts=config.parts)
     # The quarter of the first fact that is needed, as 0, 25, 50 or 75.
@@ -248,7 +248,8 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
         encoded(tokenizer, hidden.prompt, config.begin), length, 25 * int(4 * first),
         [question.answer], [], (), question.question, _guess(task, question), settings)
 
-  template = [[task, list(config.parts), babilong.prompt(task, '', '', config.parts)]
+  parts = list(config.parts)
+  template = [[task, parts, babilong_prompts.prompt(task, '', '', parts)]
               for task in config.tasks]
   stories = [_file(config, task).read_text() for task in config.tasks if config.babi]
   return ({task: functools.partial(draw, task) for task in config.tasks},
