@@ -1,8 +1,8 @@
 """LongBench-E: the parts of a run from its files, and predictions made elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
-from typing import Any
+from typing import Any, TypeVar
 
 from etils import epath
 import numpy as np
@@ -20,6 +20,8 @@ from vvlen.evaluation import longbench_files
 from vvlen.evaluation.longbench import METRICS
 from vvlen.tasks import documents
 from vvlen.tasks.tokenizers import Tokenizer
+
+T = TypeVar('T')
 
 _PARAGRAPHS = 30  # among which passage_retrieval_en asks for one
 
@@ -68,21 +70,45 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
 
 def _read(config: Any) -> tuple[dict[str, list[longbench_files.Sample]], list[str]]:
   """Returns the samples of each task, and a message for each line that is not used."""
-  folder = epath.Path(config.data)
-  if not folder.is_dir():
-    raise FileNotFoundError(f'{folder}: no such folder')
-  tasks = config.tasks or [x for x in METRICS if (folder / f'{x}_e.jsonl').exists()]
+  found, notes = _of_files(
+      config, config.data, '_e.jsonl', longbench_files.read_samples)
+  if not found:
+    raise ValueError(f'{config.data} has no sample that can be used. {notes[0]}')
+  return found, notes
+
+
+def _of_files(
+    config: Any, folder: str, ending: str,
+    read: Callable[[epath.Path, str], tuple[list[T], list[str]]],
+) -> tuple[dict[str, list[T]], list[str]]:
+  """Reads the files of a run's tasks; leaves out those without a usable line.
+
+  Args:
+    config: of the run.
+    folder: with files named after the task.
+    ending: of their names.
+    read: (file, task) -> what its lines hold, and a message for each bad one.
+
+  Returns:
+    {task: what is read}, and a message for each line that is not used.
+
+  Raises:
+    ValueError: if there is no such file.
+    OSError: if there is no such folder, or not the file of a task that is named.
+  """
+  there = epath.Path(folder)
+  if not there.is_dir():
+    raise FileNotFoundError(f'{there}: no such folder')
+  tasks = config.tasks or [x for x in METRICS if (there / f'{x}{ending}').exists()]
   if not tasks:
-    raise ValueError(f'{folder} has no file TASK_e.jsonl of LongBench-E')
-  read, notes = {}, []
+    raise ValueError(f'{there} has no file TASK{ending} of LongBench-E')
+  found, notes = {}, []
   for task in tasks:
-    samples, bad = longbench_files.read_samples(folder / f'{task}_e.jsonl', task)
+    good, bad = read(there / f'{task}{ending}', task)
     notes += [f'Not used: {message}' for message in bad]
-    if samples:
-      read[task] = samples[:config.num_samples or None]
-  if not read:
-    raise ValueError(f'{folder} has no sample that can be used. {notes[0]}')
-  return read, notes
+    if good:
+      found[task] = good[:config.num_samples or None]
+  return found, notes
 
 
 def _sample(
@@ -112,22 +138,13 @@ def predictions_of(config: Any) -> tuple[dict[str, list[Record]], list[str]]:
     ValueError: if no line can be used.
     OSError: if there is no such folder or file.
   """
-  folder = epath.Path(config.predictions)
-  if not folder.is_dir():
-    raise FileNotFoundError(f'{folder}: no such folder')
-  tasks = config.tasks or [x for x in METRICS if (folder / f'{x}.jsonl').exists()]
-  if not tasks:
-    raise ValueError(f'{folder} has no file TASK.jsonl of LongBench-E')
-  found, notes = {}, []
-  for task in tasks:
-    read, bad = longbench_files.read_predictions(folder / f'{task}.jsonl', task)
-    notes += [f'Not used: {message}' for message in bad]
-    if read:
-      found[task] = [_record(i, x) for i, x in enumerate(
-          read[:config.num_samples or None])]
-  if not found:
-    raise ValueError(f'{folder} has no prediction that can be used. {notes[0]}')
-  return found, notes
+  read, notes = _of_files(
+      config, config.predictions, '.jsonl', longbench_files.read_predictions)
+  if not read:
+    raise ValueError(
+        f'{config.predictions} has no prediction that can be used. {notes[0]}')
+  return {task: [_record(i, x) for i, x in enumerate(own)]
+          for task, own in read.items()}, notes
 
 
 def _record(index: int, one: longbench_files.Prediction) -> Record:

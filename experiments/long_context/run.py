@@ -35,6 +35,7 @@ from vvlen.models.llama.safetensors import read_json
 from vvlen.reporting import results, run_folder
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
+from vvlen.training import finite
 
 _CONFIG = os.path.join('configs', 'long_context.py')
 # Files are identified by their content; the dialect is only that of the tables.
@@ -177,10 +178,8 @@ def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
   shardings = functools.partial(partition.shardings, mesh=mesh)
   dtype = {'': None, 'float32': jnp.float32, 'bfloat16': jnp.bfloat16}[config.dtype]
   _, variables = llama.load_checkpoint(config.checkpoint, shardings, dtype=dtype)
-  for path, x in jax.tree_util.tree_leaves_with_path(variables['params']):
-    if not jnp.isfinite(x).all():
-      name = '/'.join(key.key for key in path)
-      raise ValueError(f'{config.checkpoint}: weights are not finite: {name}')
+  if bad := finite.bad_weights(variables['params']):
+    raise ValueError(f'{config.checkpoint}: weights are not finite: {bad}')
   return variables
 
 
