@@ -12,4 +12,4 @@ if __name__ == '__main__':
   if sys.argv[1:]:
     errors.refuse(ValueError(
         f'unknown argument {sys.argv[1]!r}: python -m experiments.NAME runs a study'))
-  print(help_texts.studies())
+  help_texts.show(help_texts.studies())

@@ -21,7 +21,7 @@ from configs import counting as config_file
 from experiments.counting import figures as counting_figures
 from experiments.counting import report, training
 from experiments.counting import run as experiment
-from experiments.counting.cells import all_cells, read_figures, Setup
+from experiments.counting.cells import all_cells, FigureSetups, read_figures, Setup
 from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen import sharding
 from vvlen.reporting import results
@@ -186,6 +186,17 @@ def test_errors_beyond_training_are_averaged_by_their_logarithms():
   indices = {'length_10': results.index(rows)}
   cell = Setup('length', 'fair', 10, 'none', 'identity')
   assert report.endpoint(indices, cell) == pytest.approx({3: -(6 + 2 + 1) / 3})
+
+
+def test_a_figure_whose_only_line_another_one_has_too_is_left_out():
+  one, two = (Setup('length', 'fair', 10, 'none', target)
+              for target in ('identity', 'sqrt'))
+  alone, both, empty = (FigureSetups('reparameterization', cells)
+                        for cells in ((one,), (one, two), ()))
+  drop = report._with_something_of_their_own
+  assert drop({'a': alone, 'b': both, 'c': empty, 'd': alone}) == {'b': both}
+  assert drop({'a': alone, 'c': empty, 'd': alone}) == {'d': alone}
+  assert drop({'a': alone, 'b': FigureSetups('', (two,))}).keys() == {'a', 'b'}
 
 
 def test_factors_and_their_tests():

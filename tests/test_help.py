@@ -1,5 +1,6 @@
 """What can be run is listed, with the fields that there really are."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -50,3 +51,15 @@ def test_help_of_an_unknown_variant_is_one_line():
       check=False)
   assert (done.returncode, done.stdout) == (2, '')
   assert len(done.stderr.splitlines()) == 1 and 'huge' in done.stderr
+
+
+@pytest.mark.parametrize('command', [
+    'experiments', 'experiments.length_generalization --help'])
+def test_a_reader_may_close_the_pipe_as_head_does(command):
+  read, write = os.pipe()
+  os.close(read)
+  done = subprocess.run(
+      [sys.executable, '-m', *command.split()], cwd=ROOT, stdout=write,
+      stderr=subprocess.PIPE, text=True, check=False)
+  os.close(write)
+  assert (done.returncode, done.stderr) == (0, '')

@@ -17,6 +17,7 @@ from experiments.harness import reports
 from experiments.language_model import answer as language_model
 from experiments.language_model import report as language_model_report
 from experiments.length_generalization import answer as lengths
+from experiments.length_generalization.about import about
 from experiments.linear_attention.answer import answer as linear_attention
 from experiments.measure.answer import answer as measure
 from experiments.mechanism.answer import answer as mechanism
@@ -123,6 +124,34 @@ def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder)
   both = page.write(folder, _report(folder, num_main=2))[1].read_text()
   assert both.index('figure_2.png') < both.index('**Second**') < both.index('## How')
   assert '- starts: `2`' in text and '- jax: `1.2`' in text
+
+
+def test_a_page_says_what_was_run_and_links_the_paper(folder):
+  said = 'Bits <b> are read. Paper: bits, arXiv 2506.11769, section 3.'
+  html_page, markdown_page = page.write(folder, _report(folder, about=said))
+  parser, text = _Parser(), html_page.read_text()
+  parser.feed(text)
+  paper = 'https://arxiv.org/abs/2506.11769'
+  assert [link for link in parser.links if not link.startswith('data:')] == [paper]
+  assert (f'<p>Bits &lt;b&gt; are read. Paper: bits, <a href="{paper}">arXiv 2506.11769'
+          '</a>, section 3.</p>') in text
+  # After the answer, before the first table.
+  assert text.index('learned') < text.index(paper) < text.index('<table>')
+  assert markdown_page.read_text().startswith(
+      '# A question?\n\nIt is 5 % more.\n\nBoth <learned>.\n\nBits <b> are read. '
+      f'Paper: bits, [arXiv 2506.11769]({paper}), section 3.\n\n**First')
+
+
+@pytest.mark.parametrize('tasks, begin, end', [
+    (['retrieval'], 'Retrieval: name the class', 'N items'),
+    (['lookup_growing'], 'Lookup: name the value', 'length grows during training'),
+    (['lookup', 'retrieval'], 'Lookup: ', 'Retrieval: '), (['mine'], 'One query', '')])
+def test_a_page_names_the_tasks_that_were_run(tasks, begin, end):
+  said = about(tasks)
+  assert said.startswith(begin) and end in said
+  assert ('grows' in said) == ('lookup_growing' in tasks)
+  assert said.endswith('LN is LayerNorm there. Paper: vanishing variance, arXiv '
+                       '2504.02827.')
 
 
 @pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
@@ -249,8 +278,8 @@ def test_the_answer_of_length_generalization():
       'LayerNorm after attention: +3.6 points of accuracy beyond the training lengths '
       '[95 %: +2.4, +4.8], p < .001; Baseline 60.2 %, 32 pairs of seeds. It is '
       'ahead.')
-  assert second == ('At the training lengths, right: Baseline 99.1 %, LN 99.0 %; both '
-                    'learned the task.')
+  assert second == ('At the training lengths, right (median of seeds): Baseline 99.1 '
+                    '%, LN 99.0 %; both learned the task.')
   first, _ = lengths.answer([_PRIMARY | {'p': 0.051}], training)
   assert first.endswith('p = .051; Baseline 60.2 %, 32 pairs of seeds. No difference '
                         'was found; one of 1.7 points would be found four times in '
@@ -267,8 +296,8 @@ def test_there_is_no_verdict_where_training_failed():
        {'arm': 'LN', 'median_accuracy': 52.3}])
   assert found[0].startswith('No verdict: an arm has not learned the training lengths')
   assert 'points' not in found[0]
-  assert found[1] == ('At the training lengths, right: Baseline 95.0 %, LN 52.3 %; '
-                      '90 % is needed to call the task learned.')
+  assert found[1] == ('At the training lengths, right (median of seeds): Baseline 95.0 '
+                      '%, LN 52.3 %; 90 % is needed to call the task learned.')
 
 
 @pytest.mark.parametrize('task, counts', [

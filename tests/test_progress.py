@@ -79,7 +79,7 @@ def test_a_line_every_half_minute_of_80_columns(clock, capsys):
 
 @pytest.mark.parametrize('seconds, words', [
     (20.4, '20 s'), (59, '59 s'), (61, '1 min'), (3540, '59 min'), (3600, '1 h 00 min'),
-    (7500, '2 h 05 min'), (float('inf'), '? min')])
+    (7500, '2 h 05 min'), (float('inf'), 'unknown time')])
 def test_durations_in_words(seconds, words):
   assert module._words(seconds) == words
 

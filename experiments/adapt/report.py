@@ -27,6 +27,11 @@ NAMES = {'none': 'fine-tuning alone', 'pi': 'position interpolation', 'ntk': 'NT
          'yarn': 'YaRN', 'eabf': 'EABF', 'clex': 'CLEX', 'random': 'random positions',
          'alibi': 'ALiBi'}
 _PRIMARY = 0.1  # α
+_ABOUT = ('A checkpoint is fine-tuned on inputs longer than those it was trained on, '
+          'with methods that change its positions, each with and without α times the '
+          'misalignment term, the symmetric cross-entropy of its predictions of the '
+          'same token from a longer and a shorter context. L is the length of the '
+          'checkpoint. Paper: long-short alignment, arXiv 2506.11769, section 5.')
 _ENDPOINT = 2  # in units of L
 
 
@@ -76,7 +81,7 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(
       'What helps a trained model to read longer inputs, and does the misalignment '
       'term help there?', answer(present, run, index, unigram), made, paths, 1,
-      unfinished(missing))
+      unfinished(missing), _ABOUT)
 
 
 def _present(family: Family, have: Mapping[str, int]) -> Family | None:

@@ -6,7 +6,7 @@ the error over all lengths beyond training, treated minus control, paired over s
 and is shown as a factor. Tests are corrected by Holm over the lines of a figure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any
 
@@ -38,6 +38,11 @@ from vvlen.statistics import (
   PairedTest,
 )
 
+_ABOUT = ('Transformers read l bits and give their mean, their number (length) or '
+          'their sum; lengths beyond training are tested. RoPE, ALiBi, learned and '
+          'others are encodings of positions; 1/√y and the like are targets, from '
+          'which the answer is computed back. Paper: long-short alignment, arXiv '
+          '2506.11769.')
 _SHOWN = (10, 20, 35, 50)
 _RIGHT = 0.95
 
@@ -78,7 +83,7 @@ def write(workdir: epath.PathLike) -> Report:
       name: figure._replace(cells=tuple(c for c in figure.cells if have[c]))
       for name, figure in planned.items()
   }
-  shown = {name: figure for name, figure in shown.items() if figure.cells}
+  shown = _with_something_of_their_own(shown)
   tables = [table(name, figure, indices, longest) for name, figure in shown.items()]
   with plots.style():
     words = (f'{config["model"]["num_layers"]} layers of width '
@@ -99,7 +104,19 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(
       'Which positions and targets let transformers count beyond the training lengths?',
       found, tables, paths, len(tables),
-      unfinished(missing))
+      unfinished(missing), _ABOUT)
+
+
+def _with_something_of_their_own(
+    shown: Mapping[str, FigureSetups]
+) -> dict[str, FigureSetups]:
+  """Drops figures without lines, and of one line that another figure has too."""
+  kept = {name: figure for name, figure in shown.items() if figure.cells}
+  for name, figure in list(kept.items()):
+    others = [cell for other in kept if other != name for cell in kept[other].cells]
+    if len(figure.cells) == 1 and figure.cells[0] in others:
+      del kept[name]
+  return kept
 
 
 def table(

@@ -60,10 +60,10 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
       known = help_texts.fields(sys.argv, text)
     except Exception as error:  # of the config
       errors.refuse(error)
-    print(text, flags.FLAGS.module_help(__name__), '',
-          'Every field of a config can be set, as in --config.num_seeds=64. '
-          '--config=FILE:VARIANT --help\nshows those of another variant.', '',
-          known, sep='\n')
+    help_texts.show('\n'.join([
+        text, flags.FLAGS.module_help(__name__), '',
+        'Every field of a config can be set, as in --config.num_seeds=64. '
+        '--config=FILE:VARIANT --help\nshows those of another variant.', '', known]))
     return
   try:
     # --config first: ml_collections, which reads sys.argv itself, finds fields by it.

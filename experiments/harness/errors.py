@@ -3,6 +3,7 @@
 Runs without JAX.
 """
 
+import contextlib
 import linecache
 import os
 import pathlib
@@ -50,7 +51,8 @@ def leave(error: Exception) -> NoReturn:
         'The same command resumes the run.', 1)
   if not is_bug(error):
     refuse(error)
-  sys.stdout.flush()
+  with contextlib.suppress(BrokenPipeError):
+    sys.stdout.flush()
   traceback.print_exception(error)
   end(_BUG, 1)
 
@@ -68,7 +70,8 @@ def end(text: str, code: int) -> NoReturn:
   At once: an interrupted save or restore of Orbax would print errors, and its threads
   may abort.
   """
-  sys.stdout.flush()
+  with contextlib.suppress(BrokenPipeError):  # by `head`, for one
+    sys.stdout.flush()
   print(text, file=sys.stderr, flush=True)
   log.close()
   os._exit(code)

@@ -1,14 +1,25 @@
 """What can be run: studies, the variants of their configs, and all fields. No JAX."""
 
 import ast
+import os
 import pathlib
 import re
 import runpy
+import sys
 from typing import Any
 
 from vvlen.reporting.run_folder import flatten
 
 CONFIGS = pathlib.Path(__file__).parent.parent.parent / 'configs'
+
+
+def show(text: str) -> None:
+  """Prints a text whose reader may close the pipe before its end, as `head` does."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    # Python flushes again when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def studies() -> str:

@@ -126,8 +126,10 @@ class Progress:
   def _print(self, what: str, at_once: bool = False) -> None:
     rate, now = self.rate, self._clock()
     share = self._done / self._total if self._total else 1.0
-    per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
-    left = f'{per_second} {self._unit}/s, {_words(self.left())} left'
+    left = f'{_words(self.left())} left'
+    if rate:
+      per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
+      left = f'{per_second} {self._unit}/s, {left}'
     if self._bar:
       self._bar.update(self._task, description=_short(what, _WIDTH - 20 - len(left)),
                        completed=self._done, left=left)
@@ -146,7 +148,7 @@ def _short(text: str, room: int) -> str:
 def _words(seconds: float) -> str:
   """Returns a duration such as '2 h 05 min', '3 min' or '20 s'."""
   if seconds == float('inf'):
-    return '? min'
+    return 'unknown time'
   if seconds < 60:
     return f'{seconds:.0f} s'
   hours, minutes = divmod(round(seconds / 60), 60)

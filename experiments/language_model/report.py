@@ -22,6 +22,11 @@ from vvlen.reporting.tables import write_tables
 EXPERIMENT = 'language_model'
 BYTES = 256  # words of a text that is read as bytes
 _PRIMARY = 0.1  # α
+_ABOUT = ('The loss of a language model is its cross-entropy plus α times the '
+          'misalignment term, the symmetric cross-entropy (SCE) of its predictions of '
+          'the same token from a context and from one that is shorter by the offset '
+          'e. L is the training length. Paper: long-short alignment, arXiv '
+          '2506.11769, section 5.')
 
 
 class Arm(NamedTuple):
@@ -93,7 +98,7 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(
       'Does aligning short and long contexts help language models at longer ones?',
       found, made, paths, 1,
-      unfinished(missing))
+      unfinished(missing), _ABOUT)
 
 
 def families(run: Run, there: set[str]) -> list[Family]:

@@ -50,9 +50,10 @@ def verdict(record: Record) -> str:
 def learned(accuracy: Mapping[str, float]) -> str:
   """Says how well arms do at the training lengths, from their accuracies in %."""
   shares = ', '.join(f'{arm} {number(x, ".1f")} %' for arm, x in accuracy.items())
+  right = f'At the training lengths, right (median of seeds): {shares}'
   failed = [arm for arm, x in accuracy.items() if not x >= 100 * LEARNED]
   if not failed:
     what = 'both' if len(accuracy) > 1 else 'it'
-    return f'At the training lengths, right: {shares}; {what} learned the task.'
-  return (f'At the training lengths, right: {shares}; '
+    return f'{right}; {what} learned the task.'
+  return (f'{right}; '
           f'{100 * LEARNED:.0f} % is needed to call the task learned.')

@@ -7,6 +7,7 @@ Each table is written as Markdown, as LaTeX, and as CSV in full precision.
 from etils import epath
 
 from experiments.length_generalization import figures
+from experiments.length_generalization.about import about
 from experiments.length_generalization.answer import answer
 from experiments.length_generalization.setting import read_setting, Setting
 from experiments.length_generalization.tables import main_table, make_tables
@@ -62,7 +63,8 @@ def write(workdir: epath.PathLike) -> Report:
   words = task.removesuffix('_growing').replace('_', ' ').capitalize() + growing
   return Report(
       f'{words}: does LayerNorm after attention help at longer inputs?', found,
-      [*main, *by_name.values()], paths, max(len(main), 1), said)
+      [*main, *by_name.values()], paths, max(len(main), 1), said,
+      about([task]))
 
 
 def _read_config(path: epath.Path, task: str) -> tuple[Setting, list[str], int]:

@@ -9,6 +9,11 @@ from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.page import Report, unfinished
 from vvlen.reporting.tables import write_tables
 
+_ABOUT = ('One layer of linear attention, with a table of four numbers A, reads n '
+          'bits and gives their mean, number (length) or sum. The table is computed '
+          'by least squares, by closed forms, and by gradient descent. Paper: '
+          'long-short alignment, arXiv 2506.11769, section 3.')
+
 
 def write(workdir: epath.PathLike) -> Report:
   """Writes tables and figures of a run into its folder.
@@ -55,4 +60,4 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(
       "Does gradient descent find the best linear attention, and is it the paper's?",
       answer(made[0].records, made[1].records), made, paths, 1,
-      unfinished(missing))
+      unfinished(missing), _ABOUT)

@@ -12,6 +12,16 @@ from vvlen.reporting import plots, run_folder
 from vvlen.reporting.page import Report
 from vvlen.reporting.tables import write_tables
 
+_ABOUT = {
+    'passkey': 'A number of five digits stands somewhere in filler, and is asked for '
+               'at the end. Source: arXiv 2305.16300.',
+    'babilong': 'Facts of short stories stand apart from each other in filler, and are '
+                'asked for at the end. Source: BABILong, arXiv 2406.10149.',
+    'ruler': 'Needles in filler, chains of variables and common words, as in RULER but '
+             'from 64 tokens on. Source: RULER, arXiv 2404.06654.',
+    'longbench': 'Questions about, and summaries of, long documents, in buckets of '
+                 'equal length. Source: LongBench, arXiv 2308.14508.',
+}
 _QUESTIONS = {
     'passkey': 'From how far back does this checkpoint find a pass key?',
     'babilong': 'Does this checkpoint find facts in a long text, and reason with them?',
@@ -52,7 +62,7 @@ def write(workdir: epath.PathLike) -> Report:
   done = len(finished.finished(folder, scores.sample_of))
   missing = (f'The run is not finished: {asked - done:,} of {asked:,} answers are '
              'missing.' if done < asked else '')
-  return Report(question, said, made, paths, 1, missing)
+  return Report(question, said, made, paths, 1, missing, _ABOUT[run.suite])
 
 
 def _source(inputs: dict[str, Any]) -> str:

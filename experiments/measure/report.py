@@ -43,6 +43,10 @@ _SCALES = {
     'js': 'Jensen–Shannon', 'entropy_first': 'entropy, long',
     'entropy_second': 'entropy, short', 'top1_agreement': 'top-1 agreement',
 }
+_ABOUT = ('A checkpoint is read as it is, on windows of a text: blocks do not '
+          'overlap, sliding windows do. L is its training length. Papers: arXiv '
+          '2504.02827 (spread of attention outputs), arXiv 2506.11769 (misalignment), '
+          'arXiv 2509.21042 (recency).')
 _SHOWN = ('sce', 'excess', 'kl_first_second', 'kl_second_first', 'js', 'top1_agreement')
 
 
@@ -85,7 +89,7 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(
       'How does this checkpoint behave beyond its training length?',
       answer(records.get('perplexity', ()), records.get('recency', ())), made, paths, 1,
-      missing)
+      missing, _ABOUT)
 
 
 def perplexity(

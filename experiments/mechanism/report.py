@@ -5,6 +5,7 @@ import functools
 from etils import epath
 import numpy as np
 
+from experiments.length_generalization.about import about
 from experiments.length_generalization.setting import read_setting
 from experiments.mechanism.answer import answer, headline
 from experiments.mechanism.figures import arms_of, figure, INTERVENTIONS
@@ -64,7 +65,10 @@ def write(workdir: epath.PathLike) -> Report:
   write_tables(folder, tables)
   return Report(
       'Why does accuracy fall with length: vanishing variance, or dispersed attention?',
-      answer(made.records, shortest), tables, paths, len(tables) - 1)
+      answer(made.records, shortest), tables, paths, len(tables) - 1,
+      about=about([rows[0].experiment],
+                  'A trained model is frozen, and its attention output is changed at '
+                  'test time: which change restores accuracy at longer inputs?'))
 
 
 def table(index: Index, trained_up_to: int) -> Table:

@@ -23,6 +23,11 @@ from vvlen.reporting.page import Report
 from vvlen.reporting.tables import number, Table, write_tables
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
+_ABOUT = ('Simulated, not trained: random tokens pass through layers of causal '
+          'attention without parameters, with or without LayerNorm. α is the cosine '
+          'of two tokens, d their width. The recency probability is the share of '
+          'pairs of keys of which the more recent one has the larger attention logit. '
+          'Paper: recency bias, arXiv 2509.21042.')
 # The published numbers are of as many simulations; their standard error follows.
 _PUBLISHED_SIMULATIONS = 10_000_000
 
@@ -69,7 +74,8 @@ def write(workdir: epath.PathLike) -> Report:
   panels = [table for table in tables if table.name == 'recency_probability']
   return Report(
       'Do LayerNorm and the causal mask favour recent tokens?',
-      answer(panels[0].records) if panels else [], tables, paths, len(tables), said)
+      answer(panels[0].records) if panels else [], tables, paths, len(tables), said,
+      _ABOUT)
 
 
 def probability_table(panels: list[Simulated]) -> Table:

@@ -5,6 +5,7 @@ from typing import Any
 
 from etils import epath
 
+from experiments.length_generalization.about import about
 from experiments.sensitivity import figures, tables
 from experiments.sensitivity.answer import answer
 from experiments.sensitivity.cells import Cell, read_cells, Setting
@@ -65,7 +66,9 @@ def write(workdir: epath.PathLike) -> Report:
   write_tables(folder, made)
   return Report(
       'Under which settings does LayerNorm after attention help at longer inputs?',
-      answer(cells), made, paths, 1, said)
+      answer(cells), made, paths, 1, said,
+      about(sorted({setting.task for setting in settings.values()}),
+            'A cell is the base setting with one or some of its choices changed.'))
 
 
 def _read_settings(

@@ -6,6 +6,7 @@ from typing import Any
 
 from etils import epath
 
+from experiments.length_generalization.about import about
 from experiments.mechanism import report as mechanism
 from experiments.vanishing_variance import effects, figures, parts_tables, tables
 from experiments.vanishing_variance.answer import answer
@@ -73,7 +74,9 @@ def write(workdir: epath.PathLike) -> Report:
   write_tables(folder, made)
   return Report(
       'Does LayerNorm after attention help at longer inputs? A family of runs',
-      answer(made[0].records), made, paths)
+      answer(made[0].records), made, paths,
+      about=about(list(dict.fromkeys(cell.task for cell in cells.values())),
+                  'The settings, their seeds and the test were fixed before any run.'))
 
 
 def read_family(folder: epath.Path) -> dict[str, Any]:

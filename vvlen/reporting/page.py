@@ -34,6 +34,7 @@ td { white-space: nowrap; }
 figure { margin: 1.5rem 0; } figcaption { font-size: .85rem; }
 img { max-width: 100%; height: auto; background: #fff; padding: .5rem;
       box-sizing: border-box; }
+@media (max-width: 40rem) { img { max-width: none; width: 40rem; } }
 summary { cursor: pointer; margin: .7rem 0; }
 code, pre { font-size: .85rem; overflow-wrap: anywhere; white-space: pre-wrap; }
 """
@@ -49,6 +50,7 @@ class Report(NamedTuple):
   figures: Mapping[epath.Path, str]
   num_main: int = 1
   missing: str = ''  # what is still to be run, '' if nothing
+  about: str = ''  # what was run, what its words mean, and in which paper
 
   @property
   def main(self) -> Sequence[Table]:
@@ -127,7 +129,8 @@ def _in_turn(tables: list[str], figures: list[str]) -> list[str]:
 
 
 def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
-  parts = [f'# {report.title}', report.missing, *report.answer]
+  about = _PAPER.sub(r'[\g<0>](https://arxiv.org/abs/\1)', report.about)
+  parts = [f'# {report.title}', report.missing, *report.answer, about]
   parts += _in_turn(
       [markdown(table).rstrip() for table in report.main],
       [f'![{caption}]({path.relative_to(folder).as_posix()})\n\n*{caption}*'
@@ -153,6 +156,7 @@ def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
       f'<title>{title}</title>', f'<style>{_STYLE}</style>', f'<h1>{title}</h1>',
       missing if report.missing else '',
       f'<div class="answer">{answer}</div>' if answer else '',
+      f'<p>{_linked(html.escape(report.about))}</p>' if report.about else '',
       *_in_turn([*map(_table, report.main)],
                 [_figure(path, caption) for path, caption in _shown(report)]),
       *(_folded(table.title, _table(table))
@@ -162,6 +166,14 @@ def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
       _facts('All settings', _settings(stored)),
   ]
   return '\n'.join(part for part in parts if part) + '\n</html>\n'
+
+
+_PAPER = re.compile(r'arXiv (\d{4}\.\d{5})')
+
+
+def _linked(text: str) -> str:
+  """Makes links of the papers that are named in a text."""
+  return _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', text)
 
 
 def _code(text: str) -> str:
@@ -191,8 +203,8 @@ def _table(table: Table) -> str:
 def _figure(path: epath.Path, caption: str) -> str:
   data = base64.b64encode(path.read_bytes()).decode()
   words = html.escape(caption)
-  return (f'<figure><img alt="{words}" src="data:image/png;base64,{data}">'
-          f'<figcaption>{words}</figcaption></figure>')
+  return (f'<figure><div class="wide"><img alt="{words}" '
+          f'src="data:image/png;base64,{data}"></div><figcaption>{words}</figcaption></figure>')
 
 
 def _words(path: epath.Path) -> str:
