@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from experiments.harness import first_process
 from tests.conftest import free_port, ROOT, run_two_processes
 
 # Three seeds are not a multiple of two devices.
@@ -104,8 +105,8 @@ def test_mechanism_measures_in_two_processes(retrieval, tmp_path):
           f'--config.trained={retrieval}'), tmp_path)
 
 
-def _send(number, workdir):
-  """Sends a signal to the second of two processes that train for long.
+def _send(number, workdir, to=1):
+  """Sends a signal to one of two processes that train for long, the second by default.
 
   Returns:
     The exit codes and what they say on standard error.
@@ -126,7 +127,7 @@ def _send(number, workdir):
   while not list(workdir.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')):
     assert time.monotonic() < deadline and workers[1].poll() is None
     time.sleep(0.1)
-  workers[1].send_signal(number)
+  workers[to].send_signal(number)
   said = [worker.communicate(timeout=300)[1] for worker in workers]
   return [worker.returncode for worker in workers], said
 
@@ -174,3 +175,35 @@ def test_a_process_without_its_peer_ends_with_1_in_one_line(tmp_path, fast_compi
   line, = [line for line in said[0].splitlines() if 'Error' in line]
   assert line.startswith('Error: another process of the run has ended: ')
   assert line.endswith('The same command resumes the run.')
+
+
+@pytest.mark.slow
+def test_a_process_without_the_first_ends_in_one_line(tmp_path, fast_compilation):
+  codes, said = _send(signal.SIGKILL, tmp_path, to=0)
+  # JAX aborts it, if its own error does not come first.
+  assert codes[0] == -signal.SIGKILL and codes[1] in (1, -signal.SIGABRT), said
+  line, = said[1].splitlines()
+  assert line.startswith('Error: ') and 'process of the run has ended' in line
+  assert line.endswith('The same command resumes the run.')
+
+
+_WARNING = 'W1126 06:38:57.815743    9871 preemption_sync_manager.cc:147] Failed: x\n'
+_FATAL = ('F1126 06:38:57.815881    9871 client.h:80] Terminating process because the '
+          'JAX distributed service detected fatal errors.\n')
+_MORE = 'Additional GRPC error information from remote target:\n'
+_TRACE = '    @     0x7fedce440634  absl::lts_20260107::log_internal::LogMessage\n'
+_OURS = 'Error: another process of the run has ended: closed.\n'
+_OTHER = 'E1126 06:38:57.815881    9871 pjrt.cc:80] something else\n'
+
+
+@pytest.mark.parametrize('lines, expected', [
+    (['a\n', _WARNING, _MORE, _FATAL, _MORE, _TRACE, 'b\n'],
+     ['a\n', first_process.ENDED, 'b\n']),
+    ([_FATAL, _TRACE, _FATAL], [first_process.ENDED]),
+    ([_WARNING, _MORE, _OURS, _FATAL, _TRACE], [_OURS]),
+    # What belongs to something else stays, in its order.
+    ([_WARNING, _MORE, _OTHER, _TRACE], [_WARNING, _MORE, _OTHER, _TRACE]),
+    ([_MORE, _TRACE, _WARNING], [_MORE, _TRACE, _WARNING]),
+])
+def test_messages_of_a_lost_first_process_become_one_line(lines, expected):
+  assert [*first_process.shortened(lines)] == expected

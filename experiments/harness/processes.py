@@ -11,6 +11,7 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 import numpy as np
 
+from experiments.harness import first_process
 from experiments.harness.progress import console
 from vvlen.training.preemption import Preempted, watching_for_preemption
 
@@ -35,6 +36,7 @@ def join_processes() -> None:
   # Not jax.process_index(), which initializes the devices: `machine.use_devices` must
   # run first.
   if distributed.global_state.process_id:
+    first_process.shorten_messages()
     sys.stdout = open(os.devnull, 'w')
     console.quiet = True
 

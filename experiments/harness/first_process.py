@@ -1,0 +1,66 @@
+"""Says in one line that the first process of a run has ended, in place of JAX's many.
+
+Where the first process dies, the coordination service dies with it, and JAX aborts the
+others from a thread in C++ that no Python code can stop. Its messages are written to
+file descriptor 2 of a process that is about to end, so another one has to shorten
+them: this file, run as a program, copies its standard input to its standard error, but
+for these messages. Imports the standard library alone, as it starts with every process.
+"""
+
+from collections.abc import Iterable, Iterator
+import os
+import re
+import subprocess
+import sys
+
+ENDED = ('Error: the first process of the run has ended, and JAX has ended this one. '
+         'The same command resumes the run.\n')
+# How `errors.leave` says it, if it comes first.
+_SAID = 'Error: another process of the run has ended'
+# The files of XLA that report it, after 'F1126 06:38:57.815881    9871 '.
+_BEGIN = re.compile(r'[WEF]\d{4} \S+ +\d+ (preemption_sync_manager\.cc|'
+                    r'coordination_service_agent\.cc|client\.h):\d+\] ')
+_FATAL = 'JAX distributed service detected fatal errors'
+# Lines that continue such a message.
+_CONTINUED = re.compile(r'Additional GRPC error information|:UNKNOWN:|\*\*\* Check '
+                        r'failure stack trace|    @ +0x')
+
+
+def shorten_messages() -> None:
+  """Has the standard error of this process pass through another one."""
+  read, write = os.pipe()
+  # A session of its own: ^C is not for it, since it has the last lines to pass on.
+  subprocess.Popen([sys.executable, '-S', '-E', __file__], stdin=read,
+                   start_new_session=True)
+  os.dup2(write, 2)
+  os.close(read)
+  os.close(write)
+
+
+def shortened(lines: Iterable[str]) -> Iterator[str]:
+  """Yields lines, with one in place of JAX's messages of a lost first process.
+
+  Messages that may belong to it are kept back until the next line of another kind.
+  """
+  kept: list[str] = []
+  ended = False
+  for line in lines:
+    if _BEGIN.match(line) or ((kept or ended) and _CONTINUED.match(line)):
+      kept.append(line)
+      if _FATAL in line and not ended:
+        yield ENDED
+      ended |= _FATAL in line
+    else:
+      ended |= line.startswith(_SAID)
+      if not ended:
+        yield from kept
+      kept.clear()
+      yield line
+  if not ended:
+    yield from kept
+
+
+if __name__ == '__main__':
+  for text in shortened(sys.stdin):
+    sys.stderr.write(text)
+    sys.stderr.flush()
