@@ -1,0 +1,199 @@
+r"""Writes answered prompts, from which a small model learns to do the tasks.
+
+  python -m experiments.long_context.training_text --folder=runs/tasks
+  python -m experiments.language_model --config=configs/language_model.py:tasks \
+      --config.text.path=runs/tasks/text.jsonl --config.text.tokenizer=runs/tasks \
+      --workdir=runs/tasks_model
+
+Each document is a prompt of RULER's short tasks, of a pass key or of BABILong without
+instructions, with its answer, as `experiments.long_context` asks for it. Tasks take
+turns; the number of tokens, answer included, is drawn evenly from --shortest to
+--longest. The tokenizer is byte-level BPE, trained on the same kind of text; digits are
+tokens of their own. Prompts are drawn with other random numbers than those of the
+suites. Runs without JAX.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+import functools
+import json
+import sys
+from typing import NamedTuple
+
+from etils import epath
+import numpy as np
+
+from experiments.harness import errors, paths
+from experiments.long_context.suites import generator
+from vvlen.reporting import results
+from vvlen.tasks import babi_stories, babilong_prompts, short_ruler
+from vvlen.tasks.haystack import NOISE
+from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
+
+_TRIES = 50  # lengths and prompts that are drawn for a document
+_FOR_TOKENIZER = 2_000  # documents
+
+
+class Answered(NamedTuple):
+  """A prompt and its answer."""
+
+  prompt: str
+  answer: str
+
+  @property
+  def text(self) -> str:
+    """Returns both, as one text."""
+    return f'{self.prompt} {self.answer}.'
+
+
+# (generator, tokens of the prompt, tokenizer) -> prompt and answer
+Draw = Callable[[np.random.Generator, int, Tokenizer], Answered]
+
+
+def tasks(most_facts: int) -> dict[str, Draw]:
+  """Returns the tasks, with the sizes of configs/long_context.py.
+
+  Args:
+    most_facts: of a story of BABILong.
+  """
+  niah = short_ruler.niah
+  of_ruler = {
+      'niah_single': niah,
+      'niah_multikey': functools.partial(niah, num_keys=4),
+      'niah_multivalue': functools.partial(niah, num_values=4),
+      'niah_multiquery': functools.partial(niah, num_keys=4, num_queries=4),
+      'variable_tracking': short_ruler.variable_tracking,
+      'common_words': short_ruler.common_words,
+      'passkey': lambda rng, n, tokenizer: short_ruler.passkey(
+          rng, n, tokenizer, rng.uniform()),
+  }
+  return {
+      **{name: functools.partial(_of_ruler, draw) for name, draw in of_ruler.items()},
+      **{f'qa{i}': functools.partial(_of_babilong, f'qa{i}', most_facts)
+         for i in range(1, 6)},
+  }
+
+
+def _of_ruler(draw, rng, num_tokens, tokenizer):
+  sample = draw(rng, num_tokens, tokenizer)
+  return Answered(sample.prompt, ', '.join(sample.answers))
+
+
+def _of_babilong(task, most_facts, rng, num_tokens, tokenizer):
+  question = babi_stories.draw_question(rng, task, most_facts)
+  hidden = babilong_prompts.build(
+      rng, task, question, NOISE, num_tokens, tokenizer, parts=())
+  return Answered(hidden.prompt, question.answer)
+
+
+def documents(
+    draws: dict[str, Draw], count: int, lengths: tuple[int, int], tokenizer: Tokenizer,
+    seed: int,
+) -> Iterator[str]:
+  """Yields texts of the tasks in turn.
+
+  Args:
+    draws: the tasks.
+    count: of documents.
+    lengths: the fewest and most tokens of a document, answer included.
+    tokenizer: counts them.
+    seed: of all random numbers. Document i does not depend on `count`.
+
+  Raises:
+    ValueError: if a task does not fit into the most tokens.
+  """
+  names = list(draws)
+  for i in range(count):
+    name = names[i % len(names)]
+    rng = generator(seed, 'training', name, i)
+    for _ in range(_TRIES):
+      length = int(rng.integers(lengths[0], lengths[1] + 1))
+      try:
+        drawn = draws[name](rng, length, tokenizer)
+        # The answer's tokens are known now, and the prompt is drawn with room for them.
+        more = len(tokenizer.encode(f' {drawn.answer}.'))
+        drawn = draws[name](rng, length - more, tokenizer)
+      except ValueError as error:
+        says = error
+        continue
+      if len(tokenizer.encode(drawn.text)) <= lengths[1]:
+        yield drawn.text
+        break
+    else:
+      raise ValueError(
+          f'{name} was not drawn with {lengths[1]} tokens or fewer: {says}')
+
+
+def train_tokenizer(texts: Iterator[str], vocab_size: int) -> str:
+  """Returns a tokenizer.json, byte-level BPE with a token for each digit."""
+  import tokenizers
+  from tokenizers import decoders, models, pre_tokenizers, trainers
+
+  library = tokenizers.Tokenizer(models.BPE())
+  library.pre_tokenizer = pre_tokenizers.Sequence([
+      pre_tokenizers.Digits(individual_digits=True),
+      pre_tokenizers.ByteLevel(add_prefix_space=False)])
+  library.decoder = decoders.ByteLevel()
+  library.train_from_iterator(texts, trainers.BpeTrainer(
+      vocab_size=vocab_size, special_tokens=['<s>'], show_progress=False,
+      initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+  return library.to_str()
+
+
+def write(
+    folder: epath.Path, draws: dict[str, Draw], count: int, lengths: tuple[int, int],
+    vocab_size: int, seed: int,
+) -> None:
+  """Writes text.jsonl, tokenizer.json and tokenizer_config.json into a folder."""
+  # In bytes: a few times as many as tokens, and enough for any task.
+  wide = max(4 * lengths[1], 400), max(8 * lengths[1], 800)
+  first = documents(draws, min(count, _FOR_TOKENIZER), wide, byte_tokenizer(), seed + 1)
+  results.write_text(folder / 'tokenizer.json', train_tokenizer(first, vocab_size))
+  results.write_text(folder / 'tokenizer_config.json',
+                     json.dumps({'bos_token': '<s>', 'add_bos_token': True}))
+  tokenizer = load_tokenizer(folder)
+  texts = documents(draws, count, lengths, tokenizer, seed)
+  results.write_text(folder / 'text.jsonl',
+                     ''.join(f'{json.dumps({"text": text})}\n' for text in texts))
+
+
+def main() -> None:
+  """Reads the command line; wrong input ends with one line and exit code 2."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--folder', required=True, help='where the files are written')
+  parser.add_argument('--documents', type=int, default=24_000)
+  parser.add_argument('--shortest', type=int, default=48, help='tokens of a document')
+  parser.add_argument('--longest', type=int, default=128, help='tokens of a document')
+  parser.add_argument('--vocabulary', type=int, default=768, help='tokens there are')
+  parser.add_argument('--tasks', default='', help='names, with commas; all by default')
+  parser.add_argument('--most_facts', type=int, default=4,
+                      help='of a story of BABILong')
+  parser.add_argument('--seed', type=int, default=0)
+  parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
+  args = parser.parse_args()
+  try:
+    draws = tasks(args.most_facts)
+    names = [name for name in args.tasks.split(',') if name] or list(draws)
+    if unknown := [name for name in names if name not in draws]:
+      raise ValueError(f'--tasks must be of {", ".join(draws)}: {unknown[0]!r}')
+    if not 0 < args.shortest <= args.longest or args.documents < 1 or args.seed < 0:
+      raise ValueError('--documents, --shortest and --longest must be positive, and '
+                       'the longest not below the shortest; --seed not negative')
+    if args.vocabulary < 300:
+      raise ValueError('--vocabulary must be at least 300, as bytes take 256: '
+                       f'{args.vocabulary}')
+    folder = paths.usable(args.folder, '--folder')
+    paths.check_reachable(folder, '--folder')
+    write(epath.Path(folder), {name: draws[name] for name in names}, args.documents,
+          (args.shortest, args.longest), args.vocabulary, args.seed)
+    print(f'{args.documents:,} documents in {folder}/text.jsonl, and their '
+          'tokenizer.json.')
+  except KeyboardInterrupt:
+    print('Interrupted.', file=sys.stderr)
+    sys.exit(130)
+  except Exception as error:
+    errors.leave(error)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,134 @@
+"""Texts that small models learn the long-context tasks from: answers are right."""
+
+import json
+import re
+import subprocess
+import sys
+
+from etils import epath
+import numpy as np
+import pytest
+
+from experiments.long_context import training_text
+from tests.conftest import ROOT
+from vvlen.evaluation import babilong, ruler
+from vvlen.tasks import babi_stories, short_ruler
+from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
+
+_LENGTHS = 300, 600  # bytes
+
+
+@pytest.mark.parametrize('name', training_text.tasks(4))
+def test_a_document_is_a_prompt_with_its_right_answer(name, monkeypatch):
+  asked = []
+
+  def kept(draw):
+    def wrapped(*args, **kwargs):
+      asked.append(draw(*args, **kwargs))
+      return asked[-1]
+    return wrapped
+
+  of_babi = name.startswith('qa')
+  module, function = (babi_stories, 'draw_question') if of_babi else (
+      short_ruler, name if name in ('variable_tracking', 'common_words', 'passkey')
+      else 'niah')
+  monkeypatch.setattr(module, function, kept(getattr(module, function)))
+  draws = {name: training_text.tasks(4)[name]}
+  texts = []
+  for text in training_text.documents(draws, 8, _LENGTHS, byte_tokenizer(), 0):
+    texts.append(text)
+    if of_babi:
+      question, answer = text.rpartition('?')[::2]
+      assert question.endswith(asked[-1].question.rstrip('?'))
+      assert len(asked[-1].facts) <= 4
+      assert babilong.is_correct(
+          name, answer, asked[-1].answer, asked[-1].question, 'strict')
+    else:
+      sample = asked[-1]
+      assert text.startswith(sample.prompt)
+      answer = text.removeprefix(sample.prompt)
+      assert ruler.score(answer, sample.answers, 'strict', others=sample.others) == 1
+    assert _LENGTHS[0] - 30 <= len(text.encode()) <= _LENGTHS[1]
+  assert len({*texts}) == 8 and np.std([len(x) for x in texts]) > 30
+
+
+def test_tasks_take_turns_and_more_documents_change_none():
+  draws = training_text.tasks(4)
+  few, more = (
+      [*training_text.documents(draws, n, _LENGTHS, byte_tokenizer(), 3)]
+      for n in (12, 24))
+  assert more[:12] == few
+  other = [*training_text.documents(draws, 12, _LENGTHS, byte_tokenizer(), 4)]
+  assert not {*other} & {*few}
+  assert sum('<context>' in text for text in few) == 5
+  assert [few[5].startswith(x) for x in ('The pass', 'net')] == [False, False]
+  assert 'Most often:' in few[5] and 'The pass key is' in few[6]
+
+
+def test_prompts_are_not_those_of_the_suites():
+  # Same seed, task and index; the suites' random numbers have the length too.
+  rng = training_text.generator(0, 'training', 'niah_single', 0)
+  assert rng.integers(10**9) not in {
+      training_text.generator(0, 'niah_single', length, 0).integers(10**9)
+      for length in range(600)}
+
+
+def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
+  draws = training_text.tasks(4)
+  training_text.write(epath.Path(tmp_path), draws, 36, (48, 128), 400, 0)
+  tokenizer = load_tokenizer(tmp_path)
+  lines = (tmp_path / 'text.jsonl').read_text().splitlines()
+  assert len(lines) == 36 and tokenizer.begin is not None
+  for line in lines:
+    text = json.loads(line)['text']
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text and 30 < len(tokens) <= 128
+    assert tokenizer.begin not in tokens
+  apart = [tokenizer.decode([x]).strip() for x in tokenizer.encode(' 471, 2')]
+  assert [x for x in apart if x] == ['4', '7', '1', ',', '2']
+  assert tokenizer.vocab_size <= 400
+
+
+def _command(*arguments):
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.long_context.training_text', *arguments],
+      cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize('arguments, says', [
+    (['--tasks=niah'], "--tasks must be of niah_single, .*: 'niah'"),
+    (['--documents=0'], 'must be positive'),
+    (['--shortest=9', '--longest=8'], 'longest'),
+    (['--vocabulary=200'], 'at least 300'), (['--documents=x'], 'invalid int'),
+    (['--tasks=qa5', '--shortest=9', '--longest=16', '--documents=9'],
+     'qa5 was not drawn with 16 tokens or fewer: ')])
+def test_wrong_input_is_one_line(arguments, says, tmp_path, monkeypatch, capsys):
+  def refused(error):
+    print(error)
+    raise SystemExit(2)
+
+  for name in ('refuse', 'leave'):
+    monkeypatch.setattr(training_text.errors, name, refused)
+  monkeypatch.setattr(sys, 'argv', ['x', f'--folder={tmp_path}/new', *arguments])
+  with pytest.raises(SystemExit):
+    training_text.main()
+  assert re.search(says, capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_on_it_and_asked(tmp_path, fast_compilation):
+  done = _command(f'--folder={tmp_path}/tasks', '--documents=120', '--vocabulary=400')
+  assert (done.returncode, done.stderr) == (0, '')
+  for module, *arguments in (
+      ('language_model', '--config=configs/language_model.py:smoke',
+       f'--config.text.path={tmp_path}/tasks/text.jsonl',
+       f'--config.text.tokenizer={tmp_path}/tasks', f'--workdir={tmp_path}/model'),
+      ('long_context', '--config=configs/long_context.py:ruler_smoke',
+       f'--checkpoint={tmp_path}/model/models/alpha_0/seed_0',
+       f'--workdir={tmp_path}/ruler')):
+    run = subprocess.run([sys.executable, '-m', f'experiments.{module}', *arguments],
+                         cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+  lines = [json.loads(line) for path in (tmp_path / 'ruler/predictions').iterdir()
+           for line in path.read_text().splitlines()]
+  assert len(lines) == 36 and all(isinstance(x['pred'], str) for x in lines)
