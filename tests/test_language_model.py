@@ -406,6 +406,7 @@ def test_evaluations_are_made_on_the_way(run):
 @pytest.mark.slow
 def test_saved_models_are_those_that_were_measured(run, text_file):
   folder, _ = run
+  assert [x.name for x in (folder / 'models/alpha_0_1').iterdir()] == ['seed_0']
   model, variables = load_checkpoint(folder / 'models' / 'alpha_0_1' / 'seed_0')
   config = _config(**{'text.path': str(text_file)})
   text = training.read_text(config)

@@ -78,6 +78,9 @@ def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
   training_text.write(epath.Path(tmp_path), draws, 36, (48, 128), 400, 0)
   tokenizer = load_tokenizer(tmp_path)
   lines = (tmp_path / 'text.jsonl').read_text().splitlines()
+  weights = [(tmp_path / f'model/models/alpha_0/seed_{seed}/model.safetensors')
+             .read_bytes() for seed in range(2)]
+  assert weights[0] != weights[1]
   assert len(lines) == 36 and tokenizer.begin is not None
   for line in lines:
     text = json.loads(line)['text']
@@ -120,11 +123,15 @@ def test_a_model_is_trained_on_it_and_asked(tmp_path, fast_compilation):
   done = _command(f'--folder={tmp_path}/tasks', '--documents=120', '--vocabulary=400')
   assert (done.returncode, done.stderr) == (0, '')
   for module, *arguments in (
-      ('language_model', '--config=configs/language_model.py:smoke',
+      ('language_model', '--config=configs/language_model.py:tasks',
+       '--config.num_seeds=2', '--config.model.num_layers=1', '--config.model.width=16',
+       '--config.train.num_steps=4', '--config.train.steps_per_call=2',
+       '--config.optimizer.warmup_steps=1', '--config.evaluate.num_segments=4',
+       '--config.evaluate.lengths=(1,2)', '--config.evaluate.every_steps=4',
        f'--config.text.path={tmp_path}/tasks/text.jsonl',
        f'--config.text.tokenizer={tmp_path}/tasks', f'--workdir={tmp_path}/model'),
       ('long_context', '--config=configs/long_context.py:ruler_smoke',
-       f'--checkpoint={tmp_path}/model/models/alpha_0/seed_0',
+       f'--checkpoint={tmp_path}/model/models/alpha_0/seed_1',
        f'--workdir={tmp_path}/ruler')):
     run = subprocess.run([sys.executable, '-m', f'experiments.{module}', *arguments],
                          cwd=ROOT, capture_output=True, text=True, check=False)

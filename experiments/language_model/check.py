@@ -45,6 +45,7 @@ _FIELDS = {
     'train.parts': whole(least=1),
     'train.dtype': one_of(fields.DTYPES),
     'train.remat': flag(),
+    'train.models_saved': optional(whole(least=1)),
     'train.scan_layers': optional(flag()),
     'train.remat_keeps': optional(one_of(KEPT)),
     'train.stream_dtype': optional(one_of(fields.DTYPES)),

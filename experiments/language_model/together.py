@@ -69,7 +69,8 @@ def run_block(
     model: the model to train.
     programs: of the arm.
     first: the first seed of the block.
-    folder: of the run. The model of seed 0 is saved there, in hub layout.
+    folder: of the run. The models of the first `train.models_saved` seeds, by default
+      of seed 0, are saved there in hub layout.
     progress: counts seed-steps.
   """
   train, total = config.train, training.num_steps(config, config.arms[name])
@@ -96,9 +97,11 @@ def run_block(
             for length, values in by_length.items()}
     evaluations.add(name, stop, first, flat)
     evaluations.flush()
-  if first == 0:
-    own = jax.tree.map(lambda x: jnp.asarray(x[0]), sharding.fetch(state.params))
-    training.save_model(config, folder / 'models' / name / 'seed_0', model, own)
+  params = sharding.fetch(state.params)
+  for seed in seed_blocks.seeds_of(config, first):
+    if seed < train.get('models_saved', 1):
+      own = jax.tree.map(lambda x, place=seed - first: jnp.asarray(x[place]), params)
+      training.save_model(config, folder / f'models/{name}/seed_{seed}', model, own)
   late = {f'training_{metric}': curves.late_mean(name, first, metric)
           for metric in ('loss', 'cross_entropy', 'misalignment')}
   rows = []
