@@ -78,6 +78,8 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
   elif suite == 'babilong':
     config.update(
         tasks=('qa1', 'qa2', 'qa3', 'qa4', 'qa5'),
+        # Folder of files TASK_LENGTH_….csv, all of which are scored instead.
+        predictions='',
         babi='',  # folder of the files qa1_…_test.txt; '': simulated stories
         most_facts=0,  # of a question; 0: any number
         depths=(),  # pairs, in turn: all facts lie between these shares; (): anywhere
@@ -89,6 +91,8 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
     config.update(
         tasks=('niah_single', 'niah_multikey', 'niah_multivalue', 'niah_multiquery',
                'variable_tracking', 'common_words'),
+        # Folder of folders LENGTH/pred, all of whose files are scored instead.
+        predictions='',
         wording='short',  # or published, which needs longer prompts
         digits=3,  # of values; RULER has 7
         num_keys=4, num_values=4, num_queries=4,  # of the tasks with several

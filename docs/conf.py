@@ -73,6 +73,7 @@ autodoc_member_order = 'bysource'
 autodoc_typehints = 'signature'
 autodoc_typehints_format = 'short'
 autodoc_preserve_defaults = True
+autodoc_mock_imports = ['lm_eval']  # of the extra harness
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # no second description of each attribute
 napoleon_use_rtype = False

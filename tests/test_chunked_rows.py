@@ -12,7 +12,11 @@ from vvlen.evaluation import misalignment as evaluation
 from vvlen.evaluation import perplexity, programs
 from vvlen.evaluation.programs import Hidden
 from vvlen.models.llama.model import output_table
-from vvlen.objectives.chunked_rows import measures_of_hidden, token_losses
+from vvlen.objectives.chunked_rows import (
+    measures_of_hidden,
+    token_losses,
+    token_scores,
+)
 from vvlen.objectives.cross_entropy import token_cross_entropy
 from vvlen.objectives.misalignment import measures
 
@@ -38,6 +42,24 @@ def test_losses_are_those_of_all_logits(chunk_size, dtype):
   assert found.dtype == jnp.float32
   expected = token_cross_entropy(_logits(hidden, table), targets)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('chunk_size', [1, 5, 100])
+def test_the_best_words_are_those_of_all_logits(chunk_size):
+  hidden, _, table = _windows()
+  table = table.at[7].set(table[3])  # of two alike, the first one is the best
+  best = _logits(hidden, table).argmax(-1)
+  assert (best == 3).any() and not (best == 7).any()
+  odd = (jnp.arange(B * L) % 2 == 1).reshape(B, L)
+  for step, where_not in ((1, odd), (4, odd | (best == 3))):
+    targets = jnp.where(where_not, (best + step) % V, best)
+    found = token_scores(hidden, table, targets, chunk_size=chunk_size)
+    np.testing.assert_array_equal(found.is_best, targets == best)
+    assert 0 < found.is_best.sum() < B * L
+    np.testing.assert_allclose(
+        found.losses, token_losses(hidden, table, targets), rtol=1e-5)
+  with pytest.raises(ValueError, match='vocabulary of 50'):
+    token_scores(hidden, table, targets + V)
 
 
 @pytest.mark.parametrize('chunk_size', [1, 4, 100])

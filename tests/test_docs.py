@@ -25,7 +25,7 @@ from tests.llamas import save_llama
 DOCS = ROOT / 'docs'
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(DOCS.glob('*.md'))]
 # Python examples of each page; those of the first two are run by test_readme.py.
-EXAMPLES = {'README.md': 3, 'in_your_code.md': 6, 'own_norm.md': 2, 'own_task.md': 1,
+EXAMPLES = {'README.md': 3, 'in_your_code.md': 7, 'own_norm.md': 2, 'own_task.md': 1,
             'seeds.md': 1}
 # Programs that no test runs, with what they need; and those of a shell.
 CLOUD = {'gcloud': 'an account of Google Cloud', 'hf': 'the network',
@@ -318,6 +318,9 @@ RUN_BY = {
             'test_longbench_cuts_the_middle_and_runs_what_can_be_run'))},
     'experiments.long_context --suite=longbench --predictions=FOLDER':
         'test_long_context.py::test_longbench_cuts_the_middle_and_runs_what_can_be_run',
+    **{f'experiments.long_context --suite={suite} --predictions=FOLDER':
+       'test_long_context.py::test_official_files_of_a_run_have_its_scores'
+       for suite in ('babilong', 'ruler')},
     'experiments.measure --checkpoint=DIR --text=FILE':
         'test_measure.py::test_a_real_model_shows_what_is_known_of_it',
     f"{_MECHANISM} --config.arms=('none','layer_norm') --config.trained=runs/retrieval":

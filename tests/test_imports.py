@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -122,6 +123,21 @@ def test_reports_are_made_without_jax():
   )
   assert run.returncode == 0, run.stderr
   assert run.stdout.split() == []
+
+
+def test_one_module_imports_lm_eval():
+  found = [_module(path) for path in FILES
+           if any(name.split('.')[0] == 'lm_eval' for name in _imports(path))]
+  assert found == ['vvlen.evaluation.lm_eval_adapter']
+
+
+def test_without_lm_eval_a_line_says_what_to_install(monkeypatch):
+  name = 'vvlen.evaluation.lm_eval_adapter'
+  monkeypatch.setitem(sys.modules, 'lm_eval', None)
+  monkeypatch.setitem(sys.modules, 'lm_eval.api.model', None)
+  monkeypatch.delitem(sys.modules, name, raising=False)
+  with pytest.raises(ImportError, match=r"is missing: pip install 'vvlen\[harness\]'"):
+    importlib.import_module(name)
 
 
 def test_no_pair_of_flax_and_jax_is_allowed_that_does_not_work():

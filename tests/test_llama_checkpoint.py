@@ -17,7 +17,7 @@ import pytest
 
 from tests.cases import mostly_slow
 from tests.llamas import edit, llama, ROPES, save_llama, V, variables_of
-from vvlen.models.llama import load_checkpoint, read_model, save_checkpoint
+from vvlen.models.llama import ends_of, load_checkpoint, read_model, save_checkpoint
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama import saving as llama_saving
 from vvlen.models.rope import Dynamic, Rope
@@ -220,6 +220,23 @@ def test_a_folder_at_home_is_found(tmp_path, monkeypatch):
   found, loaded = load_checkpoint('~/llama')
   assert found == model
   chex.assert_trees_all_equal(loaded, variables)
+
+
+def test_tokens_that_end_a_text_are_those_of_the_checkpoint(tmp_path):
+  folder = epath.Path(tmp_path)
+  assert ends_of(folder) == ()
+  (folder / 'config.json').write_text('{}')
+  assert ends_of(folder) == ()
+  (folder / 'config.json').write_text('{"eos_token_id": 2}')
+  assert ends_of(str(folder)) == (2,)
+  (folder / 'generation_config.json').write_text('{"eos_token_id": null}')
+  assert ends_of(folder) == (2,)
+  (folder / 'generation_config.json').write_text('{"eos_token_id": [7, 2]}')
+  assert ends_of(folder) == (7, 2)
+  for wrong in ('"</s>"', '[2, "</s>"]', 'true'):
+    (folder / 'generation_config.json').write_text(f'{{"eos_token_id": {wrong}}}')
+    with pytest.raises(ValueError, match=r'generation_config.json: eos_token_id must'):
+      ends_of(folder)
 
 
 def test_shardings_may_be_one_or_a_tree(saved):

@@ -37,7 +37,7 @@ from experiments.long_context.check import check
 from experiments.long_context.tables import Run
 from tests.conftest import lose_rows, ROOT, shown
 from tests.llamas import edit, llama, ROPES, variables_of
-from vvlen.evaluation import longbench, longbench_files
+from vvlen.evaluation import babilong_files, longbench, longbench_files, ruler_files
 from vvlen.models import generation as library
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.reporting import results
@@ -176,8 +176,7 @@ def test_chance_is_that_of_a_guess_of_the_right_kind():
       'niah_single': 1 / numbers, 'niah_multikey': 1 / numbers,
       'niah_multivalue': 4 / numbers, 'niah_multiquery': 4 / numbers,
       'variable_tracking': 5 / 260, 'common_words': 2 / 114})
-  ask = lambda task, question, answer: suites._guess(
-      task, suites.babi.Question((), question, answer, ()))
+  ask = suites.guess
   assert ask('qa1', 'Where is Mary?', 'kitchen') == 1 / 6
   assert ask('qa3', 'Where was the milk before the office?', 'kitchen') == 1 / 5
   assert ask('qa5', 'Who gave the milk to Fred?', 'Bill') == 1 / 3
@@ -209,27 +208,6 @@ def test_what_exceeds_the_window_is_named_or_refused():
 
 
 # Answers.
-
-
-def test_prompts_are_padded_to_one_of_few_widths():
-  assert [generation.width_of(n, 12) for n in range(1, 13)] == [
-      1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12]
-  for longest in (1, 7, 65, 3597):
-    widths = [generation.width_of(n, longest) for n in range(1, longest + 1)]
-    assert widths == sorted(widths) and widths[-1] == longest
-    assert all(n <= x <= 1.5 * n + 1 for n, x in enumerate(widths, 1))
-    assert len(set(widths)) <= 2 * longest.bit_length()
-  for n in (0, 13):
-    with pytest.raises(ValueError, match=f'a prompt has {n} tokens, not 1 to 12'):
-      generation.width_of(n, 12)
-
-
-def test_batches_have_all_samples_once_and_one_width_each():
-  widths = [6, 4, 6, 6, 4, 6]
-  assert generation.batches(widths, 2) == [
-      (4, (1, 4)), (6, (0, 2)), (6, (3, 5))]
-  assert generation.batches(widths, 3) == [(4, (1, 4)), (6, (0, 2, 3)), (6, (5,))]
-  assert generation.batches(widths[:4], 3)[1:] == [(6, (0, 2, 3))]
 
 
 @pytest.fixture(scope='module')
@@ -417,6 +395,92 @@ def test_other_suites_run(suite, checkpoint, tmp_path, run_here):
   made = {path.name for path in (tmp_path / 'run/tables').glob('*.md')}
   assert ('depth.md' in made) == (suite == 'babilong')
   assert {'scores.md', 'effective_length.md', 'dialects.md'} <= made
+
+
+def _scores_of(folder):
+  return {(x.arm, x.length, x.seed, x.metric): x.value
+          for x in scores.read_rows(folder) if x.metric.startswith('score')}
+
+
+@pytest.mark.parametrize('suite', ['babilong', 'ruler'])
+def test_official_files_of_a_run_have_its_scores(
+    suite, checkpoint, tmp_path, run_suite):
+  config = config_file.get_config(f'{suite}_smoke')
+  folder, again = tmp_path / 'run', tmp_path / 'again'
+  run_suite(f'{suite}_smoke', folder, checkpoint=str(checkpoint))
+  made = {str(path.relative_to(folder / 'official'))
+          for path in (folder / 'official').rglob('*.*')}
+  if suite == 'babilong':
+    form = 'instruction_no_examples_no_post_prompt_no_chat_template_no_system_prompt_no'
+    assert made == {f'{task}_{n}_{form}.{kind}' for task in config.tasks
+                    for n in config.lengths for kind in ('csv', 'json')}
+    settings = json.loads((folder / f'official/qa1_192_{form}.json').read_text())
+    assert settings['prompt']['template'] == (
+        '<context>\n{context}\n</context>\n\nQuestion: {question}')
+    assert settings['generate_kwargs']['max_new_tokens'] == 4
+    kept = _lines(folder / 'predictions/qa4_192.jsonl')
+    read, _ = babilong_files.read_predictions(folder / f'official/qa4_192_{form}.csv')
+    assert read == [(*x['answers'], x['pred'], x['question']) for x in kept]
+  else:
+    names = {x: ruler_files.NAMES.get(x, x) for x in config.tasks}
+    assert made == {f'{n}/pred/{name}.jsonl' for name in names.values()
+                    for n in config.lengths}
+    kept = _lines(folder / 'predictions/common_words_64.jsonl')
+    read, _ = ruler_files.read_predictions(folder / 'official/64/pred/cwe.jsonl')
+    assert read == [('cwe', x['pred'], tuple(x['answers'])) for x in kept]
+  score = functools.partial(
+      run_suite, f'{suite}_smoke', again, checkpoint='',
+      predictions=str(folder / 'official'))
+  number = len(config.tasks) * len(config.lengths) * 3
+  assert f'{number} predictions to score.' in score()
+  expected = _scores_of(folder)
+  if suite == 'ruler':  # whose files do not say what is wrong, as strict asks
+    expected = {(names[task], *rest): value for (task, *rest), value in expected.items()
+                if rest[2] != 'score_strict'}
+  found = _scores_of(again)
+  assert {key: found[key] for key in expected} == expected
+  assert {key[3] for key in found.keys() - expected.keys()} <= {'score_strict'}
+  # A run that lost rows is completed.
+  before = _files(again)
+  lose_rows(again)
+  score()
+  assert _files(again) == before
+  text = (again / 'tables/scores.md').read_text()
+  assert 'A length is that in the name of a file or folder.' in text
+  assert 'made elsewhere' in text and not (again / 'tables/depth.md').exists()
+
+
+def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
+  folder = tmp_path / 'published'
+  folder.mkdir()
+  for length, answers in (('0k', 'garden garden'), ('4k', 'garden attic')):
+    rows = ''.join(f'{i},garden,In the {x}.,Where is Mary?\n'
+                   for i, x in enumerate(answers.split()))
+    (folder / f'qa1_{length}_examples_yes.csv').write_text(
+        f',target,output,question\n{rows}2,attic,x,Where?\n')
+  said = run_suite('babilong', tmp_path / 'run', checkpoint='', predictions=str(folder))
+  assert re.search(r'^Not used: .*qa1_0k_examples_yes\.csv row 3: the ', said, re.M)
+  assert '4 predictions to score.' in said
+  found = _scores_of(tmp_path / 'run')
+  assert [found['qa1', n, i, 'score_official'] for n in (0, 4000) for i in (0, 1)] == [
+      1, 1, 1, 0]
+  page = (tmp_path / 'run/index.html').read_text()
+  assert 'A length of 0 tokens is not drawn.' in page
+  chance = [x.value for x in scores.read_rows(tmp_path / 'run') if x.metric == 'chance']
+  assert chance == pytest.approx([1 / 6] * 4)
+  # RULER: parts of a task, and answers of which one is enough.
+  lines = [ruler_files.line_of(7, text, ['Paris', 'France']) for text in ('PARIS', 'x')]
+  for length, name in ((4096, 'qa_1-0'), (4096, 'qa_1-1'), (8192, 'qa_1')):
+    path = tmp_path / f'ruler/{length}/pred/{name}.jsonl'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(lines))
+  again = tmp_path / 'ruled'
+  assert '6 predictions to score.' in run_suite(
+      'ruler', again, checkpoint='', predictions=str(tmp_path / 'ruler'))
+  found = _scores_of(again)
+  assert [found['qa_1', 4096, i, 'score_official'] for i in range(4)] == [1, 0, 1, 0]
+  assert [found['qa_1', 8192, 0, x] for x in ('score_lm_eval', 'score_strict')] == [
+      0.5, 1]
 
 
 @pytest.mark.slow
@@ -885,6 +949,9 @@ def _bad_lines(folder, checkpoint, data):
   (folder / 'bad').mkdir()
   (folder / 'bad/qasper_e.jsonl').write_text('{}\n')
   (folder / 'bad/qasper.jsonl').write_text('{}\n')
+  (folder / 'bad/qa1_4k.csv').write_text('target,output,question\nattic,x,y\n')
+  (folder / 'ruler/64/pred').mkdir(parents=True)
+  (folder / 'ruler/64/pred/vt.jsonl').write_text('{}\n')
 
 
 def _empty(folder, checkpoint, data):
@@ -916,6 +983,19 @@ def _empty(folder, checkpoint, data):
     ('babilong', _empty, ['--babi={}/empty'], 'must have one file qa1_…_test.txt: 0'),
     ('ruler', None, ['--config.num_keys=0'], 'config.num_keys must be a whole number'),
     ('ruler', None, ['--config.wording=published'], 'tokens are too few'),
+    ('babilong', None, ['--predictions=x'], 'scored without a --checkpoint'),
+    ('babilong', None, ['--checkpoint=', '--predictions=/nowhere'],
+     '/nowhere: no such folder'),
+    ('babilong', _empty, ['--checkpoint=', '--predictions={}/empty'],
+     'empty has no file TASK.csv'),
+    ('babilong', _bad_lines, ['--checkpoint=', '--predictions={}/bad'],
+     'no prediction that can be used. Not used: '),
+    ('ruler', None, ['--checkpoint=', '--predictions=/nowhere'],
+     '/nowhere: no such folder'),
+    ('ruler', _empty, ['--checkpoint=', '--predictions={}/empty'],
+     'empty has no folder LENGTH/pred, such as 4096/pred'),
+    ('ruler', _bad_lines, ['--checkpoint=', '--predictions={}/ruler'],
+     'no prediction that can be used. Not used: '),
     ('longbench', None, [], '--data, the folder of files TASK_e.jsonl, is missing'),
     ('longbench', None, ['--data=/nowhere'], '/nowhere: no such folder'),
     ('longbench', _empty, ['--data={}/empty'], 'empty has no file TASK_e.jsonl'),
@@ -987,16 +1067,6 @@ def test_arguments_may_be_short():
   assert full(['--config=x:smoke', '--data=y', '--suite=z']) == [
       '--config=x:smoke', '--config.data=y', '--suite=z']
   assert full(['--checkpoints=a']) == ['--checkpoints=a']
-
-
-def test_tokens_that_end_a_text_are_those_of_the_checkpoint(tmp_path):
-  folder = epath.Path(tmp_path)
-  (folder / 'config.json').write_text('{}')
-  assert run.ends_of(folder) == ()
-  (folder / 'config.json').write_text('{"eos_token_id": 2}')
-  assert run.ends_of(folder) == (2,)
-  (folder / 'generation_config.json').write_text('{"eos_token_id": [7, 2]}')
-  assert run.ends_of(folder) == (7, 2)
 
 
 @pytest.mark.parametrize('variant', [

@@ -103,9 +103,14 @@ def test_any_problem_with_many_seeds():
     np.testing.assert_allclose(error, start * (1 - 2 * rate) ** 50, rtol=0.5)
 
 
+def _bytes_model(**fields):
+  model = llama(vocab_size=257, **fields)
+  return model, variables_of(model)
+
+
 def test_llamas_of_the_hub(tmp_path):
-  model = llama(vocab_size=257)  # of bytes
-  save_checkpoint(tmp_path / 'llama', model, variables_of(model))
+  model, variables = _bytes_model()
+  save_checkpoint(tmp_path / 'llama', model, variables)
   scope = _run(_EXAMPLES[4].replace('path/to', str(tmp_path)))
   assert scope['logits'].shape == (1, 16, 257) and scope['more'].shape == (1, 8)
   longer, variables = load_checkpoint(tmp_path / 'longer')
@@ -140,3 +145,16 @@ def test_misalignment_as_a_measure_and_as_a_term_of_the_loss():
   scope = _run(_SHORT[1])
   # Means over the same windows and rows.
   np.testing.assert_allclose(scope['term'], scope['found'].sce, rtol=1e-5)
+
+
+def test_lm_evaluation_harness(tmp_path, monkeypatch):
+  pytest.importorskip(
+      'lm_eval', reason="needs lm-evaluation-harness: pip install 'vvlen[harness]'")
+  import datasets
+  monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'cache')
+  save_checkpoint(tmp_path / 'llama', *_bytes_model(max_length=32))
+  [line] = re.findall(r'`(\{"text".*\})`', (ROOT / 'docs/in_your_code.md').read_text())
+  (tmp_path / 'questions.jsonl').write_text(f'{line}\n' * 3)
+  scope = _run(_EXAMPLES[6].replace('path/to', str(tmp_path)))
+  assert scope['found']['results']['stories']['acc,none'] in (0, 1)
+  assert scope['found']['n-samples']['stories']['effective'] == 3

@@ -38,11 +38,13 @@ _FIELDS = {
         'digits': whole(least=1, most=18), 'wording': _WORDING},
     'babilong': {
         **_DRAWN, 'tasks': several(one_of(TASKS), once=True), 'babi': text(),
+        'predictions': text(),
         'most_facts': whole(least=0),
         'depths': several(several(_SHARE, 2, 2, rising=True), least=0, once=True),
         'parts': several(one_of(PARTS), least=0, once=True)},
     'ruler': {
         **_DRAWN, 'tasks': several(one_of(RULER), once=True), 'wording': _WORDING,
+        'predictions': text(),
         'digits': whole(least=1, most=18), 'num_keys': whole(least=1),
         'num_values': whole(least=1), 'num_queries': whole(least=1),
         'num_hops': whole(least=1), 'num_chains': whole(least=1),
@@ -65,10 +67,11 @@ def check(config: Any) -> None:
     if config.data and config.predictions:
       raise ValueError('either --data or --predictions, not both: '
                        f'{config.data}, {config.predictions}')
-    if config.predictions and config.checkpoint:
-      raise ValueError('--predictions are scored without a --checkpoint: '
-                       f'{config.checkpoint}')
   elif not config.lengths and not config.multiples:
     raise ValueError('config.lengths and config.multiples are both (): name lengths')
-  if not config.checkpoint and not config.get('predictions'):
+  scored = config.get('predictions')
+  if scored and config.checkpoint:
+    raise ValueError('--predictions are scored without a --checkpoint: '
+                     f'{config.checkpoint}')
+  if not config.checkpoint and not scored:
     raise ValueError('--checkpoint is missing')

@@ -31,11 +31,12 @@ def by_length(run: Run) -> Figure:
   tasks = scores.tasks_of(run.rows)
   columns = min(3, len(tasks))
   lines = math.ceil(len(tasks) / columns)
+  window = (f' The window of the model is {run.window:,} tokens.' if run.window else
+            ' A length of 0 tokens is not drawn.' * any(n == 0 for _, n in found))
   figure = plots.new(
       1.3 + 1.5 * lines, f'Score by length of the prompt, {_dialect(run)}',
       'Mean score in % by number of tokens of the prompt, a panel for each task; '
-      f'{_BANDS}; dotted: chance, the score of a guess without the context. The window '
-      f'of the model is {run.window:,} tokens.')
+      f'{_BANDS}; dotted: chance, the score of a guess without the context.{window}')
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
   for axes, task in zip(grid.flat, tasks, strict=False):
     lengths = sorted(n for own, n in found if own == task and isinstance(n, int))
@@ -128,6 +129,6 @@ def _dialect(run: Run) -> str:
 
 def _mark(axes: Axes, window: int, lengths: list[int]) -> None:
   """Marks the window with a vertical line if it lies among the lengths."""
-  if lengths[0] <= window <= lengths[-1]:
+  if window and lengths[0] <= window <= lengths[-1]:
     axes.axvline(window, color='#777777', linewidth=0.9, linestyle='-.',
                  label=f'window, {window:,}')

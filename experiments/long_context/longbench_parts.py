@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from etils import epath
 import numpy as np
 
-from experiments.long_context.generation import width_of
 from experiments.long_context.predictions import Record
 from experiments.long_context.suites import (
     encoded,
@@ -18,6 +17,7 @@ from experiments.long_context.suites import (
 )
 from vvlen.evaluation import longbench_files
 from vvlen.evaluation.longbench import METRICS
+from vvlen.evaluation.widths import width_of
 from vvlen.tasks import documents
 from vvlen.tasks.tokenizers import Tokenizer
 

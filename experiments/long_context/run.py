@@ -22,16 +22,17 @@ from experiments.harness.run_loop import Job, run_jobs
 from experiments.long_context import (
     generation,
     longbench_parts,
+    official,
     predictions,
     scores,
     suites,
 )
 from experiments.long_context.check import check
-from experiments.long_context.generation import Batch, Subject
+from experiments.long_context.generation import Subject
 from experiments.long_context.suites import Part, Plan, Sample
+from vvlen.evaluation.widths import Batch, batches
 from vvlen.models import llama
 from vvlen.models.llama.hub import local_folder
-from vvlen.models.llama.safetensors import read_json
 from vvlen.reporting import results, run_folder
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
@@ -74,7 +75,7 @@ def main(config: Any, workdir: str) -> None:
       for part in plan.parts])
   _say(plan, todo)
   sharing = mesh.shape['data'] * mesh.shape['fsdp']  # devices that share a batch
-  subject = Subject(model, variables, tokenizer, ends_of(folder),
+  subject = Subject(model, variables, tokenizer, llama.ends_of(folder),
                     math.ceil(config.batch_size / sharing) * sharing)
   scored = finished.finished(workdir, scores.sample_of)
   with jax.set_mesh(mesh):
@@ -86,6 +87,8 @@ def main(config: Any, workdir: str) -> None:
         if todo[part.name] or _unscored(part, done[part.name], scored)]
     run_jobs(epath.Path(workdir), jobs, 'tokens', scores.sample_of, _order,
              jobs_are='tasks and lengths')
+  first_of_processes(lambda: official.write(
+      config, workdir, [(part.task, part.name) for part in plan.parts]))
 
 
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -102,7 +105,7 @@ def _left(part: Part, batch_size: int, done: dict[int, Any]) -> list[Batch]:
   Batches are always of the same samples, so that a resumed run computes what an
   unbroken one does.
   """
-  return [batch for batch in generation.batches(part.widths, batch_size)
+  return [batch for batch in batches(part.widths, batch_size)
           if not done.keys() >= set(batch.indices)]
 
 
@@ -159,16 +162,6 @@ def _order(row: results.Row) -> tuple[Any, ...]:
   return scores.TASKS.index(row.arm), row.length, row.seed, row.metric
 
 
-def ends_of(folder: epath.Path) -> tuple[int, ...]:
-  """Returns the tokens that end a text, according to files of a checkpoint."""
-  for name in ('generation_config.json', 'config.json'):
-    if (folder / name).exists():
-      found = read_json(folder / name).get('eos_token_id')
-      if found is not None:
-        return tuple(found) if isinstance(found, list) else (found,)
-  return ()
-
-
 def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
   """Returns the variables of the checkpoint.
 
@@ -184,8 +177,9 @@ def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
 
 
 def score_predictions(config: Any, workdir: str) -> None:
-  """Scores predictions of LongBench-E that were made elsewhere."""
-  found, notes = longbench_parts.predictions_of(config)
+  """Scores predictions that were made elsewhere, in files of the published programs."""
+  of_suite = longbench_parts if config.suite == 'longbench' else official
+  found, notes = of_suite.predictions_of(config)
   facts = {
       'predictions_sha256': documents.fingerprint(
           repr(record) for own in found.values() for record in own),
@@ -197,17 +191,17 @@ def score_predictions(config: Any, workdir: str) -> None:
   print(*notes, f'{facts["samples"]:,} predictions to score.', sep='\n', flush=True)
   done = collections.Counter(
       task for task, *_ in finished.finished(workdir, scores.sample_of))
-  jobs = [Job(len(own), functools.partial(_scored, task, own))
+  jobs = [Job(len(own), functools.partial(_scored, config.suite, task, own))
           for task, own in found.items() if done[task] < len(own)]
   run_jobs(epath.Path(workdir), jobs, 'predictions', scores.sample_of, _order,
            jobs_are='tasks')
 
 
 def _scored(
-    task: str, records: list[predictions.Record], progress: Progress
+    suite: str, task: str, records: list[predictions.Record], progress: Progress
 ) -> list[results.Row]:
   progress.show(task, len(records))
-  return scores.rows_of('longbench', task, records)
+  return scores.rows_of(suite, task, records)
 
 
 def full_arguments(arguments: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 import numpy as np
 
-from vvlen.evaluation import babilong, longbench, ruler
+from vvlen.evaluation import babilong, longbench, ruler, ruler_files
 from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
@@ -21,7 +21,9 @@ from vvlen.statistics import resampled_means
 SUITES = ('passkey', 'babilong', 'longbench', 'ruler')
 RULER = ('niah_single', 'niah_multikey', 'niah_multivalue', 'niah_multiquery',
          'variable_tracking', 'common_words')
-TASKS = ('passkey', *babilong.LABELS, *longbench.METRICS, *RULER)
+# Those of RULER by the names of its own files come after ours.
+TASKS = ('passkey', *babilong.LABELS, *longbench.METRICS,
+         *dict.fromkeys((*RULER, *ruler_files.TASKS)))
 # (task, length in tokens, or LongBench's bucket) -> values by sample
 Cells = dict[tuple[str, int | str], np.ndarray]
 
@@ -44,7 +46,8 @@ def score(suite: str, task: str, record: dict[str, Any], dialect: str) -> float:
         task, pred, answers[0], record['question'], dialect))
   if suite == 'longbench':
     return longbench.score(task, pred, answers, record['all_classes'], dialect)
-  return ruler.score(pred, answers, dialect, others=record['others'])
+  return ruler.score(pred, answers, dialect, others=record['others'],
+                     one_of=task in ruler_files.ONE_OF)
 
 
 def rows_of(suite: str, task: str, records: Iterable[dict[str, Any]]) -> list[Row]:

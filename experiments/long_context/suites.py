@@ -246,7 +246,8 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
                 'parts': list(config.parts)}
     return Sample(
         encoded(tokenizer, hidden.prompt, config.begin), length, 25 * int(4 * first),
-        [question.answer], [], (), question.question, _guess(task, question), settings)
+        [question.answer], [], (), question.question,
+        guess(task, question.question, question.answer), settings)
 
   parts = list(config.parts)
   template = [[task, parts, babilong_prompts.prompt(task, '', '', parts)]
@@ -283,10 +284,10 @@ def _file(config: Any, task: str) -> epath.Path:
   return paths[0]
 
 
-def _guess(task: str, question: babi.Question) -> float:
+def guess(task: str, question: str, answer: str) -> float:
   """Returns the share of right guesses among the answers of a kind that may be."""
   labels = set(judge.LABELS[task])
   things = labels & {x.lower() for x in babi_stories.THINGS}
-  kind = things if question.answer.lower() in things else labels - things
-  return 1 / len([x for x in kind if x not in question.question.lower()])
+  kind = things if answer.strip().lower() in things else labels - things
+  return 1 / max(1, len([x for x in kind if x not in question.lower()]))
 

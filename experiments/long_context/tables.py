@@ -59,7 +59,7 @@ class Effect(NamedTuple):
 def make(run: Run) -> list[Table]:
   """Returns the tables of a run, the scores first."""
   made = [by_length(run), effective_lengths(run)]
-  if run.suite in ('passkey', 'babilong'):
+  if run.suite in ('passkey', 'babilong') and depths_of(run):
     made.append(by_depth(run))
   return [*made, dialects(run)]
 
@@ -109,7 +109,9 @@ def by_length(run: Run) -> Table:
       **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
   note = (f'Mean score in % of the samples of each length [95 %: bootstrap over '
           f'samples]. {dialect_words(run)} {run.source}')
-  more = ('A length is that of a prompt, without BOS. Answers are greedy. The mean is '
+  of = ('that of a prompt, without BOS. Answers are greedy.' if run.window else
+        'that in the name of a file or folder.')
+  more = (f'A length is {of} The mean is '
           'that over tasks, whose samples are drawn again task by task. Percentile '
           'intervals of few samples are too narrow, and have no width where all '
           'samples have one score.')

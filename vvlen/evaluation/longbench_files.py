@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from etils import epath
 import numpy as np
 
+from vvlen.evaluation import json_lines
 from vvlen.evaluation.longbench import check_answers, METRICS, score, Scored
 
 T = TypeVar('T')
@@ -69,7 +70,7 @@ def read_samples(
   seen: set[str] = set()
 
   def of_line(fields: dict[str, Any]) -> Sample:
-    texts = {name: _text(fields, name)
+    texts = {name: json_lines.text(fields, name)
              for name in ('input', 'context', 'dataset', 'language', '_id')}
     if texts['dataset'].removesuffix('_e') != task:
       raise ValueError(f'the dataset is {texts["dataset"]!r}, not {task!r}')
@@ -94,7 +95,7 @@ def read_predictions(
   task = _task(path) if task is None else task
 
   def of_line(fields: dict[str, Any]) -> Prediction:
-    return Prediction(task, _text(fields, 'pred'), *_of_both(task, fields))
+    return Prediction(task, json_lines.text(fields, 'pred'), *_of_both(task, fields))
 
   return _read(path, task, of_line)
 
@@ -116,26 +117,11 @@ def score_folder(
     FileNotFoundError: if there is no such folder.
     ValueError: if it has no such file, or the dialect is unknown.
   """
-  folder = epath.Path(folder)
-  if not folder.is_dir():
-    raise FileNotFoundError(f'{folder}: no such folder')
-  paths = sorted(x for x in folder.iterdir() if x.suffix == '.jsonl')
-  if not paths:
-    raise ValueError(f'{folder} has no file TASK.jsonl')
-  scored: list[Scored] = []
-  bad: list[str] = []
-  for path in paths:
-    try:
-      predictions, bad_lines = read_predictions(path)
-    except ValueError as error:
-      bad.append(str(error))
-      continue
-    bad += bad_lines
-    scored += [
-        Scored(x.task, x.length,
-               score(x.task, x.text, x.answers, x.all_classes, dialect))
-        for x in predictions]
-  return scored, bad
+  read, bad = json_lines.read_folder(folder, '.jsonl', read_predictions)
+  return [
+      Scored(x.task, x.length,
+             score(x.task, x.text, x.answers, x.all_classes, dialect))
+      for own in read.values() for x in own], bad
 
 
 def prompt(sample: Sample) -> str:
@@ -198,61 +184,18 @@ def _read(
   """Returns what lines hold, and a message for each line that holds something else."""
   if task not in METRICS:
     raise ValueError(f'{path}: the task must be one of {", ".join(METRICS)}: {task!r}')
-  if not path.is_file():
-    raise FileNotFoundError(f'{path}: no such file')
-  good: list[T] = []
-  bad: list[str] = []
-  with path.open('rb') as file:
-    # Lines end at b'\n' alone, not at separators that a JSON string may contain.
-    for number, line in enumerate(file, 1):
-      if line.strip():
-        try:
-          good.append(of_line(_fields(line)))
-        except ValueError as error:
-          bad.append(f'{path} line {number}: {error}')
-  if not good and not bad:
-    raise ValueError(f'{path} is empty')
-  return good, bad
-
-
-def _fields(line: bytes) -> dict[str, Any]:
-  try:
-    fields = json.loads(line.decode('utf-8-sig'))
-  except UnicodeDecodeError as error:
-    raise ValueError('not UTF-8') from error
-  except (ValueError, RecursionError) as error:
-    raise ValueError('not JSON') from error
-  if not isinstance(fields, dict):
-    raise ValueError('not an object of JSON')
-  return fields
-
-
-def _value(fields: dict[str, Any], name: str) -> Any:
-  if name not in fields:
-    raise ValueError(f'the field {name!r} is missing')
-  return fields[name]
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
-  value = _value(fields, name)
-  if not isinstance(value, str):
-    raise ValueError(f'{name} must be a text: {value!r:.80}')
-  try:
-    value.encode()
-  except UnicodeEncodeError as error:
-    raise ValueError(f'{name} has half a character: {error.reason}') from error
-  return value
+  return json_lines.read(path, of_line)
 
 
 def _of_both(
     task: str, fields: dict[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
   """Returns what samples and predictions have: answers, all classes and length."""
-  answers = _value(fields, 'answers')
-  all_classes = _value(fields, 'all_classes')
+  answers = json_lines.value(fields, 'answers')
+  all_classes = json_lines.value(fields, 'all_classes')
   all_classes = [] if all_classes is None else all_classes
   check_answers(task, answers, all_classes)
-  length = _value(fields, 'length')
+  length = json_lines.value(fields, 'length')
   if not isinstance(length, int) or isinstance(length, bool) or length < 0:
     raise ValueError(f'length must be a whole number of words: {length!r}')
   return tuple(answers), tuple(all_classes), length

@@ -1,14 +1,18 @@
 """Whether an output names what a prompt of RULER asks for, in three dialects.
 
   official   The share of the answers that are substrings of the output, in lower case.
-  lm_eval    The same, for these tasks; it differs for questions about documents.
+  lm_eval    The same.
   strict     1 if every answer is a word of the output and no wrong one is, else 0: 71
              is not found in 4711, and an output that lists all numbers is wrong.
 
+Of questions about documents, one of the answers is enough, `one_of`: then `official` is
+1 if the output names one of them, else 0, `strict` likewise by whole words, and
+`lm_eval` the share of them all the same.
+
 The published program reports 100 times the mean, rounded to two digits. It also turns
 control characters of an output into newlines, which changes no score.
-Source: Hsieh et al. (2024), arXiv 2404.06654; NVIDIA/RULER c3f5e3b, string_match_all;
-lm-evaluation-harness 4e7e0d4, tasks/ruler. Runs without JAX.
+Source: Hsieh et al. (2024), arXiv 2404.06654; NVIDIA/RULER c3f5e3b, string_match_all
+and string_match_part; lm-evaluation-harness 4e7e0d4, tasks/ruler. Runs without JAX.
 """
 
 from collections.abc import Sequence
@@ -23,14 +27,16 @@ def score(
     dialect: str = 'official',
     *,
     others: Sequence[str] = (),
+    one_of: bool = False,
 ) -> float:
   """Returns the score of one output.
 
   Args:
     output: the text that a model generated.
-    answers: all that it must name, at least one.
+    answers: what it must name, at least one.
     dialect: 'official', 'lm_eval' or 'strict', as above.
     others: what it must not name, for `strict`.
+    one_of: whether the answers are ways to say the same, as above.
 
   Returns:
     A number in [0, 1].
@@ -47,10 +53,14 @@ def score(
   if not answers:
     raise ValueError('there must be at least one answer')
   output = output.lower()
+  enough = any if one_of else all
   if dialect == 'strict':
-    named = all(_is_word(x, output) for x in answers)
+    named = enough(_is_word(x, output) for x in answers)
     return float(named and not any(_is_word(x, output) for x in others))
-  return sum(x.lower() in output for x in answers) / len(answers)
+  found = [x.lower() in output for x in answers]
+  if one_of and dialect == 'official':
+    return float(any(found))
+  return sum(found) / len(found)
 
 
 def _is_word(text: str, output: str) -> bool:

@@ -15,7 +15,7 @@ Axes: B sequences, L positions, D width, V words.
 
 from collections.abc import Callable
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,29 @@ def token_losses(
   _check(hidden, embedding, chunk_size)
   check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))
   return _token_losses(hidden, embedding, targets, chunk_size)
+
+
+class Scores(NamedTuple):
+  """What logits say of the target of each row, each [B, L]."""
+
+  losses: jax.Array  # −log softmax(h Eᵀ)[y] in nats, float32 or float64
+  is_best: jax.Array  # bool, whether y is the most probable word, the first of several
+
+
+def token_scores(
+    hidden: jax.Array,
+    embedding: jax.Array,
+    targets: jax.Array,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+) -> Scores:
+  """Returns the losses of targets, and which of them are the most probable word.
+
+  Arguments and errors are those of `token_losses`, whose result `losses` is.
+  """
+  _check(hidden, embedding, chunk_size)
+  check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))
+  return _token_scores(hidden, embedding, targets, chunk_size)
 
 
 def measures_of_hidden(
@@ -97,6 +120,15 @@ def measures_of_hidden(
 @functools.partial(jax.jit, static_argnums=3)
 def _token_losses(hidden, embedding, targets, chunk_size):
   return _over_chunks(token_cross_entropy, (hidden,), embedding, (targets,), chunk_size)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _token_scores(hidden, embedding, targets, chunk_size):
+
+  def scores(logits, targets):
+    return Scores(token_cross_entropy(logits, targets), logits.argmax(-1) == targets)
+
+  return _over_chunks(scores, (hidden,), embedding, (targets,), chunk_size)
 
 
 @functools.partial(jax.jit, static_argnums=(4, 5))

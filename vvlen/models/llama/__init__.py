@@ -3,6 +3,7 @@
 from vvlen.models.llama.checkpoint import (
     abstract_params,
     check_checkpoint,
+    ends_of,
     load_checkpoint,
     read_model,
 )
@@ -10,6 +11,6 @@ from vvlen.models.llama.model import Llama
 from vvlen.models.llama.saving import save_checkpoint
 
 __all__ = [
-    'Llama', 'abstract_params', 'check_checkpoint', 'load_checkpoint', 'read_model',
-    'save_checkpoint',
+    'Llama', 'abstract_params', 'check_checkpoint', 'ends_of', 'load_checkpoint',
+    'read_model', 'save_checkpoint',
 ]

@@ -164,6 +164,29 @@ def _whole(
       path: jax.ShapeDtypeStruct(x.shape, dtype) for path, x in parameters.items()}
 
 
+def ends_of(folder: epath.PathLike) -> tuple[int, ...]:
+  """Returns the tokens that end a text, as files of a checkpoint name them.
+
+  Args:
+    folder: in hub layout, local or gs://.
+
+  Returns:
+    `eos_token_id` of generation_config.json, or else of config.json; () if both are
+    silent.
+
+  Raises:
+    ValueError: if a file is not a JSON object, or has something else there.
+  """
+  for name in ('generation_config.json', 'config.json'):
+    path = epath.Path(folder) / name
+    if path.exists() and (found := read_json(path).get('eos_token_id')) is not None:
+      ends = found if isinstance(found, list) else [found]
+      if not all(isinstance(x, int) and not isinstance(x, bool) for x in ends):
+        raise ValueError(f'{path}: eos_token_id must be whole numbers: {found!r}')
+      return tuple(ends)
+  return ()
+
+
 def abstract_params(model: Llama) -> Any:
   """Returns the parameters of a model as jax.ShapeDtypeStructs."""
   tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)

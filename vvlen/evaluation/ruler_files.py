@@ -1,0 +1,128 @@
+"""Files of RULER's predictions, to be read by its own program, or made by it.
+
+A file `LENGTH/pred/TASK.jsonl`, or its parts `TASK-0.jsonl`, `TASK-1.jsonl`, …, has
+one JSON object a line:
+
+  index       of the sample; in files of its needles the place of the answer in the
+              prompt instead, so that two samples may have one index
+  input       the prompt
+  outputs     what the prediction is compared with, a list
+  others      {}, or what else is known of the sample
+  truncation  −1, or what is known of it
+  length      number of tokens, −1 if it is not known
+  pred        the text that was generated
+
+Its program evaluates the tasks in `TASKS`, in files of these names; reading takes
+`outputs` and `pred` alone. Paths are local or gs://. Runs without JAX.
+
+Source: NVIDIA/RULER c3f5e3b, scripts/pred/call_api.py and scripts/eval/evaluate.py.
+"""
+
+from collections.abc import Sequence
+import itertools
+import json
+import re
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vvlen.evaluation import json_lines
+from vvlen.evaluation.ruler import score
+
+ONE_OF = ('qa_1', 'qa_2')  # whose answers are ways to say the same
+TASKS = (
+    *(f'niah_{kind}_{i}' for kind in ('single', 'multikey') for i in (1, 2, 3)),
+    'niah_multivalue', 'niah_multiquery', 'vt', 'cwe', 'fwe', *ONE_OF)
+# The tasks of `vvlen.tasks.short_ruler` whose task there has another name. They ask for
+# the same, but in other words, of other sizes and, of several keys, in other filler.
+NAMES = {'niah_single': 'niah_single_1', 'niah_multikey': 'niah_multikey_1',
+         'variable_tracking': 'vt', 'common_words': 'cwe'}
+
+
+class Prediction(NamedTuple):
+  """What a model generated for a sample, and what it is compared with."""
+
+  task: str
+  text: str  # `pred`
+  answers: tuple[str, ...]  # `outputs`
+
+
+def read_predictions(path: epath.PathLike) -> tuple[list[Prediction], list[str]]:
+  """Reads the predictions of a file.
+
+  Args:
+    path: a file TASK.jsonl or TASK-NUMBER.jsonl, of a task in `TASKS`.
+
+  Returns:
+    Predictions in the order of the file, and a message for each line that cannot be
+    used.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if the task is unknown, or the file has no lines.
+  """
+  path = epath.Path(path)
+  task = re.sub(r'-\d+$', '', path.stem)
+  if task not in TASKS:
+    raise ValueError(f'{path}: the task must be one of {", ".join(TASKS)}: {task!r}')
+
+  def of_line(fields: dict[str, Any]) -> Prediction:
+    return Prediction(task, json_lines.text(fields, 'pred'),
+                      tuple(json_lines.texts(fields, 'outputs')))
+
+  return json_lines.read(path, of_line)
+
+
+def read_folder(
+    folder: epath.PathLike
+) -> tuple[dict[str, list[Prediction]], list[str]]:
+  """Reads all files TASK.jsonl and TASK-NUMBER.jsonl of a folder.
+
+  Args:
+    folder: LENGTH/pred, with at least one such file.
+
+  Returns:
+    {task: predictions} by task in alphabetical order, and a message for each line, or
+    file, that cannot be used.
+
+  Raises:
+    FileNotFoundError: if there is no such folder.
+    ValueError: if it has no such file.
+  """
+  read, bad = json_lines.read_folder(folder, '.jsonl', read_predictions)
+  found: dict[str, list[Prediction]] = {}
+  for one in itertools.chain.from_iterable(read.values()):
+    found.setdefault(one.task, []).append(one)
+  return found, bad
+
+
+def score_of(prediction: Prediction, dialect: str = 'official') -> float:
+  """Returns the score of a prediction, in [0, 1].
+
+  Args:
+    prediction: of any task.
+    dialect: as in `vvlen.evaluation.ruler.score`. As files do not say which answers
+      are wrong, `strict` does not ask that they are absent.
+
+  Raises:
+    ValueError: if the dialect is unknown.
+  """
+  return score(prediction.text, prediction.answers, dialect,
+               one_of=prediction.task in ONE_OF)
+
+
+def line_of(index: int, text: str, answers: Sequence[str], length: int = -1) -> str:
+  """Returns a line of a file, without its prompt.
+
+  The program of RULER needs the field `input`, but only shows it, and only if asked to:
+  it is '' here.
+
+  Args:
+    index: of the sample.
+    text: what the model generated.
+    answers: what it is compared with.
+    length: number of tokens; −1 if it is not known.
+  """
+  return json.dumps({
+      'index': index, 'pred': text, 'input': '', 'outputs': list(answers), 'others': {},
+      'truncation': -1, 'length': length}) + '\n'
