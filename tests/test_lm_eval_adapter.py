@@ -28,6 +28,7 @@ if lm_eval:
   from vvlen.evaluation import lm_eval_adapter
   from vvlen.evaluation.lm_eval_adapter import VvlenLM
 
+pytestmark = pytest.mark.slow  # as CI installs lm_eval for slow tests alone
 BYTES = byte_tokenizer()
 LENGTH = 12  # the most tokens that the small model reads
 _SHARED = os.environ.get('VVLEN_SHARED')

@@ -147,6 +147,7 @@ def test_misalignment_as_a_measure_and_as_a_term_of_the_loss():
   np.testing.assert_allclose(scope['term'], scope['found'].sce, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_lm_evaluation_harness(tmp_path, monkeypatch):
   pytest.importorskip(
       'lm_eval', reason="needs lm-evaluation-harness: pip install 'vvlen[harness]'")
