@@ -288,6 +288,8 @@ RUN_BY = {
         'test_compile.py::test_an_ensemble_compiles_for_a_slice',
     'experiments.compile --topology=v5p:4x4x4 --experiment=llama_2_7b_4096':
         'test_compile.py::test_a_step_of_a_small_llama_compiles_for_a_slice',
+    'experiments.correlation --config=configs/correlation.py':
+        'test_correlation.py::test_a_run_leaves_what_it_says',
     'experiments.counting --config=configs/counting.py':
         'test_counting_experiment.py::test_a_run_writes_its_numbers_tables_and_figures',
     'experiments.language_model --config=configs/language_model.py':
@@ -321,6 +323,8 @@ RUN_BY = {
     **{f'experiments.long_context --suite={suite} --predictions=FOLDER':
        'test_long_context.py::test_official_files_of_a_run_have_its_scores'
        for suite in ('babilong', 'ruler')},
+    'experiments.long_context.training_text --folder=runs/tasks':
+        'test_training_text.py::test_a_model_is_trained_on_it_and_asked',
     'experiments.measure --checkpoint=DIR --text=FILE':
         'test_measure.py::test_a_real_model_shows_what_is_known_of_it',
     f"{_MECHANISM} --config.arms=('none','layer_norm') --config.trained=runs/retrieval":

@@ -8,6 +8,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from experiments.correlation import check as correlation
 from experiments.counting import run as counting
 from experiments.harness import fields
 from experiments.harness.fields import (
@@ -160,6 +161,7 @@ def test_multiples_are_named():
 
 
 @pytest.mark.parametrize('file, check, prefix', [
+    ('correlation', correlation.check, ''),
     ('counting', counting.check, ''),
     ('language_model', language_model.check, ''),
     ('linear_attention', linear_attention.check, ''),
@@ -181,6 +183,7 @@ def test_no_study_takes_a_seed_that_jax_would_wrap(file, check, prefix, seed):
 
 
 @pytest.mark.parametrize('file, check, field', [
+    ('correlation', correlation.check, 'model.width'),
     ('counting', counting.check, 'model.width'),
     ('counting', counting.check, 'model.mlp_factor'),
     ('counting', counting.check, 'evaluate.max_length'),

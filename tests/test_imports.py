@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
 # A study may import the harness; these are built on another study.
 BUILT_ON = {
     'adapt': {'language_model'},
+    'correlation': {'language_model', 'long_context'},
     'sensitivity': {'length_generalization'},
     'mechanism': {'length_generalization'},
     'vanishing_variance': {'length_generalization', 'mechanism'},

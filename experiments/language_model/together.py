@@ -33,10 +33,30 @@ class Programs(NamedTuple):
   measure: Callable[[Any, jax.Array], dict[str, dict[int, jax.Array]]]
 
 
+class Trained(NamedTuple):
+  """A trained block of seeds, and what was measured of it."""
+
+  params: Any  # [S, ...], on the devices
+  # Of each seed below num_seeds, {metric: {length: value}}; metrics of training have
+  # no length, None.
+  measured: dict[int, dict[str, dict[int | None, float]]]
+
+
 def make_programs(
-    config: Any, name: str, model: Llama, text: Text, mesh: jax.sharding.Mesh
+    config: Any, name: str, model: Llama, text: Text, mesh: jax.sharding.Mesh,
+    as_measured: Llama | None = None,
 ) -> Programs:
-  """Builds the functions that train and measure blocks of seeds of an arm."""
+  """Builds the functions that train and measure blocks of seeds of an arm.
+
+  Args:
+    config: as in configs/language_model.py.
+    name: of the arm.
+    model: the model to train.
+    text: to train on and, its held-out part, to measure on.
+    mesh: with the axis 'seed'.
+    as_measured: the model that reads the same parameters when it is measured; None:
+      `model`.
+  """
   train, arm = config.train, config.arms[name]
   # The narrowest dtype, because every device holds the whole text.
   narrow = narrowest(text.tokenizer)
@@ -49,7 +69,8 @@ def make_programs(
   held_out = jax.device_put(
       text.held_out[:].astype(narrow), sharding.whole(mesh))
   return Programs(
-      trainer, functools.partial(_measure(config, model, mesh), held_out))
+      trainer,
+      functools.partial(_measure(config, as_measured or model, mesh), held_out))
 
 
 def run_block(
@@ -73,6 +94,21 @@ def run_block(
       of seed 0, are saved there in hub layout.
     progress: counts seed-steps.
   """
+  trained = train_and_measure(config, name, programs, first, folder, progress)
+  params = sharding.fetch(trained.params)
+  for seed in trained.measured:
+    if seed < config.train.get('models_saved', 1):
+      own = jax.tree.map(lambda x, place=seed - first: jnp.asarray(x[place]), params)
+      training.save_model(config, folder / f'models/{name}/seed_{seed}', model, own)
+  return [row for seed, measured in trained.measured.items()
+          for row in training.rows_of(name, seed, measured)]
+
+
+def train_and_measure(
+    config: Any, name: str, programs: Programs, first: int, folder: epath.Path,
+    progress: Progress,
+) -> Trained:
+  """Trains and measures a block of seeds; arguments as in `run_block`."""
   train, total = config.train, training.num_steps(config, config.arms[name])
   curves, evaluations = curves_of(folder), curves_of(folder, 'evaluations')
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
@@ -97,22 +133,12 @@ def run_block(
             for length, values in by_length.items()}
     evaluations.add(name, stop, first, flat)
     evaluations.flush()
-  params = sharding.fetch(state.params)
-  for seed in seed_blocks.seeds_of(config, first):
-    if seed < train.get('models_saved', 1):
-      own = jax.tree.map(lambda x, place=seed - first: jnp.asarray(x[place]), params)
-      training.save_model(config, folder / f'models/{name}/seed_{seed}', model, own)
-  late = {f'training_{metric}': curves.late_mean(name, first, metric)
+  late = {f'training_{metric}': {None: curves.late_mean(name, first, metric)}
           for metric in ('loss', 'cross_entropy', 'misalignment')}
-  rows = []
-  for seed in seed_blocks.seeds_of(config, first):
-    place = seed - first
-    rows += training.rows_of(name, seed, {
-        **{metric: {length: x[place] for length, x in by_length.items()}
-           for metric, by_length in measured.items()},
-        **{metric: {None: values[place]} for metric, values in late.items()},
-    })
-  return rows
+  return Trained(state.params, {
+      seed: {metric: {length: x[seed - first] for length, x in by_length.items()}
+             for metric, by_length in {**measured, **late}.items()}
+      for seed in seed_blocks.seeds_of(config, first)})
 
 
 def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:

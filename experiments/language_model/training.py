@@ -262,8 +262,14 @@ def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
 
 
 def longest_segment(config: Any) -> int:
-  """Returns the number of tokens of a segment of the test data."""
-  return max(config.evaluate.lengths) * config.train.max_length
+  """Returns the number of tokens of a segment of the test data.
+
+  That is the longest of config.evaluate.lengths; or config.evaluate.segment, in the
+  same units, where a configuration has this field: then there may be room for a second
+  window of the longest length.
+  """
+  multiple = config.evaluate.get('segment', max(config.evaluate.lengths))
+  return multiple * config.train.max_length
 
 
 def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:

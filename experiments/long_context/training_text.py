@@ -24,7 +24,7 @@ from etils import epath
 import numpy as np
 
 from experiments.harness import errors, paths
-from experiments.long_context.suites import generator
+from experiments.long_context.suites import generator, guess
 from vvlen.reporting import results
 from vvlen.tasks import babi_stories, babilong_prompts, short_ruler
 from vvlen.tasks.haystack import NOISE
@@ -35,15 +35,24 @@ _FOR_TOKENIZER = 2_000  # documents
 
 
 class Answered(NamedTuple):
-  """A prompt and its answer."""
+  """A prompt and its answers."""
 
   prompt: str
-  answer: str
+  answers: tuple[str, ...]  # all are asked for
+  question: str = ''  # of BABILong, for `vvlen.evaluation.babilong.is_correct`
+  # The score of a guess without the context; 0 if the answer is a number or name, of
+  # which there are hundreds.
+  chance: float = 0.0
+
+  @property
+  def answer(self) -> str:
+    """Returns what follows the prompt."""
+    return f' {", ".join(self.answers)}.'
 
   @property
   def text(self) -> str:
-    """Returns both, as one text."""
-    return f'{self.prompt} {self.answer}.'
+    """Returns prompt and answers, as one text."""
+    return f'{self.prompt}{self.answer}'
 
 
 # (generator, tokens of the prompt, tokenizer) -> prompt and answer
@@ -76,14 +85,16 @@ def tasks(most_facts: int) -> dict[str, Draw]:
 
 def _of_ruler(draw, rng, num_tokens, tokenizer):
   sample = draw(rng, num_tokens, tokenizer)
-  return Answered(sample.prompt, ', '.join(sample.answers))
+  return Answered(sample.prompt, sample.answers)
 
 
 def _of_babilong(task, most_facts, rng, num_tokens, tokenizer):
   question = babi_stories.draw_question(rng, task, most_facts)
   hidden = babilong_prompts.build(
       rng, task, question, NOISE, num_tokens, tokenizer, parts=())
-  return Answered(hidden.prompt, question.answer)
+  return Answered(
+      hidden.prompt, (question.answer,), question.question,
+      guess(task, question.question, question.answer))
 
 
 def documents(
@@ -111,7 +122,7 @@ def documents(
       try:
         drawn = draws[name](rng, length, tokenizer)
         # The answer's tokens are known now, and the prompt is drawn with room for them.
-        more = len(tokenizer.encode(f' {drawn.answer}.'))
+        more = len(tokenizer.encode(drawn.answer))
         drawn = draws[name](rng, length - more, tokenizer)
       except ValueError as error:
         says = error

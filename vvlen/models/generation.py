@@ -4,6 +4,7 @@ Axes: B sequences, n tokens of the longest prompt, m new tokens, V words.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +41,8 @@ def generate(
     variables: of the model.
     tokens: [B, n] integers, the prompts, padded at the end with any tokens.
     num_tokens: m.
-    lengths: [B] integers in 1..n, the number of tokens of each prompt; None: n.
+    lengths: [B] integers in 1..n, the number of tokens of each prompt; None: n. Under
+      jit only their shape and dtype are checked.
     temperature: 0 takes the most probable token, the first of several; otherwise tokens
       are drawn from softmax(logits / temperature).
     key: a typed PRNG key; required if the temperature is positive.
@@ -58,11 +60,13 @@ def generate(
   if tokens.ndim != 2 or not tokens.size:
     raise ValueError(f'tokens must be [B, n], B and n positive: {tokens.shape}')
   batch, longest = tokens.shape
-  given = np.full(batch, longest) if lengths is None else np.asarray(lengths)
-  if (given.shape != (batch,) or not np.issubdtype(given.dtype, np.integer)
-      or given.min() < 1 or given.max() > longest):
+  traced = isinstance(lengths, jax.core.Tracer)
+  given: Any = lengths if traced else (
+      np.full(batch, longest) if lengths is None else np.asarray(lengths))
+  if (given.shape != (batch,) or not jnp.issubdtype(given.dtype, jnp.integer)
+      or (not traced and (given.min() < 1 or given.max() > longest))):
     raise ValueError(f'lengths must be [{batch}] integers in 1..{longest}: '
-                     f'{given.tolist()}')
+                     f'{given if traced else given.tolist()}')
   if num_tokens < 1:
     raise ValueError(f'num_tokens must be positive: {num_tokens}')
   if not temperature >= 0 or (temperature > 0 and key is None):

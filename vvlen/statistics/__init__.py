@@ -5,6 +5,13 @@ from vvlen.statistics.correction import (
     holm,
     holm_levels,
 )
+from vvlen.statistics.correlations import (
+    bootstrap,
+    Estimate,
+    partial,
+    pearson,
+    spearman,
+)
 from vvlen.statistics.intervals import (
     Correlation,
     deviation_ratio,
@@ -29,10 +36,12 @@ from vvlen.statistics.power import (
 
 __all__ = [
     'Correlation',
+    'Estimate',
     'PairedTest',
     'Ratio',
     'adjusted_test',
     'at_level',
+    'bootstrap',
     'corrected',
     'detectable',
     'deviation_ratio',
@@ -40,10 +49,13 @@ __all__ = [
     'holm_levels',
     'mean_interval',
     'paired_t_test',
+    'partial',
+    'pearson',
     'percentiles_cover',
     'power_to_find',
     'rank_correlation',
     'resampled_means',
     'smallest_detectable',
+    'spearman',
     'spread',
 ]

@@ -1,0 +1,153 @@
+r"""Does misalignment tell which models generalize to longer inputs?
+
+Table 1 of arXiv 2506.11769 in small: models that differ in positions, length, training
+and norm; how their training loss and their misalignment correlate with log perplexity
+and with a benchmark's score on inputs longer than those of training.
+
+  python -m experiments.long_context.training_text --folder=runs/tasks
+  python -m experiments.correlation --config=configs/correlation.py:cpu \
+      --workdir=runs/correlation
+
+variant  models, seeds  layers x width, L, batch, steps  cost
+(none)   14, 5          4 x 256, 128, 32, 10,000         for a GPU, not run yet
+cpu      14, 2          2 x 128, 128, 32, 8,000          two CPU cores, some 12 hours by
+                                                         the rate of its first steps;
+                                                         not timed alone
+quick    6, 2           2 x 128, 128, 16, 300            minutes; too few steps for a
+                                                         verdict
+smoke    3, 2           1 x 16, 128, 4, 8                checks that it runs
+
+The unit of all statistics is a model, the mean over its seeds. Fixed before the first
+look: models and seeds; the primary comparison, in `primary`: misalignment, measured at
+the length of each model's own training, and training loss, as predictors of the outcome
+on inputs longer than any model was trained on.
+"""
+
+import ml_collections
+from ml_collections import config_dict
+
+HALF = (0.0, 0.5)
+
+
+def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
+  """Returns the configuration of one variant."""
+  config = config_dict.create(
+      seed=0,
+      num_seeds=5,  # of each model; may grow later
+      # Of each model, what differs from the others. No two have the same weights: so
+      # `yarn` differs from `base` in its steps too.
+      models=dict(
+          base=_model(),
+          rope_100=_model(rope_base=100.0),
+          rope_1m=_model(rope_base=1e6),
+          alibi=_model(positions='alibi'),
+          no_positions=_model(positions='none'),
+          half_length=_model(shorter=2),
+          alibi_half_length=_model(positions='alibi', shorter=2),
+          yarn=_model(steps=0.75, stretched='yarn'),
+          half_steps=_model(steps=0.5),
+          quarter_steps=_model(steps=0.25),
+          layer_norm=_model(norm='layer_norm'),
+          standardize=_model(norm='standardize'),
+          alpha_0_1=_model(weight=0.1),
+          alpha_0_3=_model(weight=0.3),
+      ),
+      primary=dict(
+          measure='excess',  # of misalignment, symmetric KL
+          outcome='score',  # of the benchmark, or nll, log perplexity
+          correlation='pearson',  # or spearman
+      ),
+      num_resamples=10_000,  # of models, for each interval
+      text=dict(
+          # A file, folder or .jsonl file, and the tokenizer.json or its folder: as
+          # experiments.long_context.training_text writes them.
+          path='runs/tasks/text.jsonl',
+          tokenizer='runs/tasks',
+          held_out=0.05,  # share of the text that is kept for evaluation
+      ),
+      model=dict(
+          num_layers=4, width=256, mlp_width=688, num_heads=4, num_key_heads=4,
+          tied=True,
+      ),
+      train=dict(
+          max_length=128,  # L, the longest training length
+          batch_size=32,  # in streams, of each of which two windows are read
+          num_steps=10_000,
+          steps_per_call=250,  # learning curves have one point per call
+          seeds_at_once=5,  # trained together
+          group_size=5,  # the most seeds in one vmap; 1 on a CPU
+          save_every_seconds=60.0,
+          dtype='float32',  # of matrix products; master weights are float32
+          remat=False,
+      ),
+      optimizer=dict(
+          learning_rate=1e-3, warmup_steps=100, weight_decay=0.1, clip_norm=1.0,
+          final_rate=0.1,
+      ),
+      evaluate=dict(
+          lengths=(1, 2, 4, 8),  # in units of L, the same for all models
+          num_segments=64,  # of held-out text, for each seed
+          offsets=(0.125, 0.25, 0.375),  # in units of the length
+      ),
+      # Prompts of the kinds that the text has, answered greedily; the same for all
+      # models and seeds.
+      benchmark=dict(
+          tasks=('niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1',
+                 'qa4'),
+          num_prompts=32,  # of each task and length
+          most_facts=4,  # of a story of BABILong
+          answer_tokens=20,  # at the end of each length, at least those of the answer
+      ),
+  )
+  if variant in ('cpu', 'quick'):
+    config.model.update(num_layers=2, width=128, mlp_width=344)
+    config.num_seeds = 2
+    config.train.update(num_steps=8_000, steps_per_call=100, seeds_at_once=2,
+                        group_size=1)
+  if variant == 'quick':
+    _keep(config, 'base', 'alibi', 'no_positions', 'half_length', 'layer_norm',
+          'alpha_0_1')
+    config.train.update(batch_size=16, num_steps=300, steps_per_call=25)
+    config.optimizer.warmup_steps = 30
+    config.evaluate.num_segments = 32
+    config.benchmark.num_prompts = 8
+  elif variant == 'smoke':
+    _keep(config, 'base', 'alibi_half_length', 'layer_norm')
+    config.num_seeds = 2
+    config.num_resamples = 200
+    config.model.update(num_layers=1, width=16, mlp_width=24, num_heads=2,
+                        num_key_heads=1)
+    config.train.update(batch_size=4, num_steps=8, steps_per_call=2, seeds_at_once=2,
+                        group_size=1)
+    config.optimizer.warmup_steps = 2
+    config.evaluate.update(lengths=(1, 2), num_segments=4)
+    config.benchmark.update(tasks=('niah_single', 'qa1'), num_prompts=2, most_facts=2)
+  elif variant not in ('full', 'cpu'):
+    raise ValueError(f'variant must be full, cpu, quick or smoke: {variant!r}')
+  return config
+
+
+def _keep(config: ml_collections.ConfigDict, *names: str) -> None:
+  config.models = {name: config.models[name] for name in names}
+
+
+def _model(
+    positions: str = 'rope', rope_base: float = 10_000.0, stretched: str = 'none',
+    norm: str = 'none', shorter: int = 1, steps: float = 1.0, weight: float = 0.0,
+    offsets: tuple[float, float] = HALF,
+) -> dict[str, object]:
+  """Returns the fields of a model.
+
+  Args:
+    positions: 'rope', 'alibi' or 'none'.
+    rope_base: of rotary positions.
+    stretched: how rotary positions are changed when the model is measured, at all
+      lengths, by the longest length over that of training; 'none' for not at all.
+    norm: right after attention.
+    shorter: it is trained on windows of L / shorter tokens.
+    steps: as a share of train.num_steps.
+    weight: α of the misalignment term in training.
+    offsets: range of the term's offsets, in units of the training length.
+  """
+  return dict(positions=positions, rope_base=rope_base, stretched=stretched, norm=norm,
+              shorter=shorter, steps=steps, weight=weight, offsets=offsets)

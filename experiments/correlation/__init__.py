@@ -1,0 +1,1 @@
+"""How misalignment and training loss correlate with length generalization."""

@@ -1,0 +1,107 @@
+"""What the correlations over models say, in sentences. Runs without JAX."""
+
+import math
+
+import numpy as np
+
+from experiments.correlation.paper import PRINTED
+from experiments.correlation.points import (
+    OUTCOMES,
+    Points,
+    PREDICTORS,
+    Run,
+    TRAINING_LOSS,
+)
+from experiments.correlation.related import LEAST, Related
+from experiments.correlation.tables import beyond, ours, outcomes, published
+from vvlen.reporting.tables import interval_words, number
+
+# A model has learned the tasks if its score at L is that much above chance.
+LEARNED = 0.1
+_SHARE = 0.5  # of the models, at least, must have learned for a verdict
+
+
+def answer(run: Run, points: Points) -> list[str]:
+  """Says whether misalignment predicts the outcomes better than training loss does.
+
+  There is no verdict for fewer models than `LEAST`, nor on scores if less than half of
+  the models have learned the tasks at L. Then scores are mostly chance, and log
+  perplexity is mostly that of prompts that are not answered.
+
+  Args:
+    run: what was run.
+    points: the models that have results.
+  """
+  count = len(points.models)
+  if count < LEAST:
+    return [f'No verdict: {count} model{"s" * (count != 1)} with results, fewer than '
+            f'{LEAST}.', _of_paper(run)]
+  score, chance = points.means[f'score_{run.length}'], points.means['chance']
+  learned = int(np.sum(score >= chance + LEARNED))
+  if learned < _SHARE * count:
+    return [
+        f'No verdict: {learned} of {count} models have learned the tasks, a score at '
+        f'least {LEARNED:g} above chance at L, {run.length} tokens. Mean score '
+        f'{number(score.mean(), ".3f")}, chance {number(chance.mean(), ".3f")}.',
+        _of_paper(run)]
+  said = [_of_outcome(run, points, outcome) for outcome in outcomes(run)]
+  return [*said, _of_paper(run)]
+
+
+def _of_outcome(run: Run, points: Points, outcome: str) -> str:
+  field = f'{outcome}_beyond'
+  loss, misalignment = (ours(run, points, name, field)
+                        for name in (TRAINING_LOSS, run.measure))
+  what = (f'{OUTCOMES[outcome].capitalize()} at {beyond(run)} over '
+          f'{len(points.models)} models')
+  if outcome != run.outcome:
+    what = f'Secondary: {what[0].lower()}{what[1:]}'
+  if math.isnan(misalignment.gain.ci_low):
+    return f'{what}: no verdict, as a correlation is undefined.'
+  odd = '' if _as_in_paper(run, misalignment, outcome) else (
+      ', against the sign that the paper has')
+  return (f'{what}: {_verdict(misalignment)}. {_r(run, misalignment)}{odd} with '
+          f'misalignment ({PREDICTORS[run.measure]} at the length of training), '
+          f'{_r(run, loss)} with training loss; |r| differs by {_gain(misalignment)}.')
+
+
+def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:
+  """Whether r has the sign of the paper: negative of scores, else positive."""
+  r = getattr(misalignment, run.correlation).value
+  if run.measure == 'top1_agreement':  # falls with misalignment
+    r = -r
+  return r * PRINTED['misalignment', outcome] >= 0
+
+
+def _verdict(related: Related) -> str:
+  """Returns what the interval of the difference of |r| says."""
+  return {
+      1: 'misalignment predicts it better than training loss',
+      -1: 'training loss predicts it better than misalignment',
+      0: 'undecided whether misalignment or training loss predicts it better',
+  }[related.better]
+
+
+def _r(run: Run, related: Related) -> str:
+  value, low, high = getattr(related, run.correlation)
+  return f'r = {number(value, "+.2f")} {interval_words(low, high, "+.2f")}'
+
+
+def _gain(related: Related) -> str:
+  value, low, high = related.gain
+  return f'{number(value, "+.2f")} {interval_words(low, high, "+.2f")}'
+
+
+def _of_paper(run: Run) -> str:
+  """Returns a sentence on the paper's seven rows, recomputed."""
+  found = {outcome: published(run, 'misalignment', outcome)
+           for outcome in outcomes(run)}
+  words = {'score': 'LongBench-E', 'nll': 'log perplexity'}
+  parts = ', '.join(f'{_gain(related)} for {words[outcome]}'
+                    for outcome, related in found.items())
+  decided = [words[outcome] for outcome, related in found.items()
+             if related.better]
+  verdict = (f'that decides {" and ".join(decided)}' if decided
+             else 'seven models do not decide it')
+  return (f"The paper's seven rows, recomputed: |r| of misalignment minus that of "
+          f'training loss is {parts}; {verdict}.')

@@ -1,0 +1,107 @@
+"""Checks configurations of `experiments.correlation`."""
+
+from typing import Any
+
+from experiments.correlation import models
+from experiments.correlation.points import CORRELATIONS, OUTCOMES
+from experiments.correlation.prompts import TASKS
+from experiments.harness import fields
+from experiments.harness.fields import (
+    flag,
+    one_of,
+    or_none,
+    real,
+    several,
+    text,
+    whole,
+)
+from experiments.language_model.check import check_arms, check_evaluation
+from experiments.language_model.training import MEASURES
+from vvlen.models.llama.sizes import check_model
+from vvlen.models.norm import KINDS as NORMS
+from vvlen.tasks.tokenizers import byte_tokenizer
+
+_FIELDS = {
+    **fields.SEED_BLOCKS,
+    'num_seeds': whole(least=1, most=10**6),
+    'models.*.positions': one_of(models.POSITIONS),
+    'models.*.rope_base': real(above=0),
+    'models.*.stretched': one_of(models.STRETCHED),
+    'models.*.norm': one_of(NORMS),
+    'models.*.shorter': whole(least=1),
+    'models.*.steps': real(above=0, most=10),
+    'models.*.weight': real(least=0),
+    'models.*.offsets': several(real(least=0, most=1), 2, 2, rising=True),
+    'primary.measure': one_of(MEASURES),
+    'primary.outcome': one_of(tuple(OUTCOMES)),
+    'primary.correlation': one_of(tuple(CORRELATIONS)),
+    'num_resamples': whole(least=100, most=10**6),
+    'text.path': text(),
+    'text.tokenizer': text(),
+    'text.held_out': real(above=0, below=1),
+    'model.num_layers': whole(least=1),
+    'model.width': fields.width(),
+    'model.mlp_width': fields.width(),
+    'model.num_heads': whole(least=1),
+    'model.num_key_heads': whole(least=1),
+    'model.tied': flag(),
+    'train.max_length': whole(least=4),
+    'train.batch_size': whole(least=1),
+    'train.dtype': one_of(fields.DTYPES),
+    'train.remat': flag(),
+    'optimizer.warmup_steps': whole(least=0),
+    'optimizer.weight_decay': real(least=0),
+    'optimizer.clip_norm': or_none(real(above=0)),
+    'optimizer.final_rate': real(least=0, most=1),
+    'evaluate.lengths': several(whole(least=1), rising=True),
+    'evaluate.num_segments': whole(least=1),
+    'evaluate.offsets': several(real(above=0, below=1)),
+    'benchmark.tasks': several(one_of(TASKS), once=True),
+    'benchmark.num_prompts': whole(least=1),
+    'benchmark.most_facts': whole(least=2),
+    'benchmark.answer_tokens': whole(least=1),
+}
+
+
+def check(config: Any) -> None:
+  """Raises ValueError if a configuration cannot be run."""
+  fields.check(config, _FIELDS)
+  fields.check_multiples(config, *fields.MULTIPLES)
+  if not config.models:
+    raise ValueError('config.models must have a model or more')
+  if config.evaluate.lengths[0] != 1 or len(config.evaluate.lengths) < 2:
+    raise ValueError('config.evaluate.lengths must have 1 and at least one more: '
+                     f'{config.evaluate.lengths}')
+  for name, model in config.models.items():
+    try:
+      _check_model(config, name, model)
+    except ValueError as error:
+      raise ValueError(f'config.models.{name}: {error}') from error
+  _check_weights(config)
+
+
+def _check_model(config: Any, name: str, model: Any) -> None:
+  if config.train.max_length % model.shorter:
+    raise ValueError('shorter must divide config.train.max_length '
+                     f'{config.train.max_length}: {model.shorter}')
+  for made in models.make(config, name, byte_tokenizer()):
+    check_model(made)
+  own = models.own_config(config, name)
+  if own.train.max_length < 4:
+    raise ValueError('it would be trained on fewer than 4 tokens: '
+                     f'{own.train.max_length}')
+  check_arms(own)
+  check_evaluation(own)
+
+
+def _check_weights(config: Any) -> None:
+  """Raises ValueError if two models would have the same weights: they were one unit."""
+  found: dict[Any, str] = {}
+  for name, model in config.models.items():
+    rope_base = model.rope_base if model.positions == 'rope' else None
+    key = (model.positions, rope_base, model.norm, model.shorter, model.steps,
+           model.weight, tuple(model.offsets))
+    if key in found:
+      raise ValueError(f'config.models {found[key]} and {name} would have the same '
+                       'weights: they must differ in training too')
+    found[key] = name

@@ -1,0 +1,152 @@
+"""What is known of each model: numbers by seed, and their means. Runs without JAX.
+
+  predictors   measured where training has been: training loss over the last tenth of
+               the steps; log perplexity and misalignment on held-out text at the length
+               of the model's own training
+  outcomes     the score of the benchmark, and log perplexity, both means over the
+               lengths beyond L, the longest length on which any model was trained: the
+               same numbers of tokens for all models
+
+Training loss is the cross-entropy alone, without the misalignment term that some models
+have in their loss besides.
+"""
+
+from collections.abc import Mapping, Sequence
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.results import index, Row
+from vvlen.statistics import pearson, spearman
+
+EXPERIMENT = 'correlation'
+TRAINING_LOSS = 'training_cross_entropy'
+# Predictors, and outcomes -> their names in words.
+PREDICTORS = {
+    TRAINING_LOSS: 'training loss', 'nll': 'log perplexity at training length',
+    'excess': 'symmetric KL', 'sce': 'SCE', 'js': 'Jensen–Shannon',
+    'entropy_first': 'entropy', 'top1_agreement': 'top-1 agreement',
+}
+OUTCOMES = {'score': 'score', 'nll': 'log perplexity'}
+CORRELATIONS = {'pearson': pearson, 'spearman': spearman}
+
+
+class Model(NamedTuple):
+  """What tables need to know about a model."""
+
+  name: str
+  label: str
+  length: int  # of its training, in tokens
+
+
+class Run(NamedTuple):
+  """What the report needs to know about a run, from its config.json."""
+
+  models: tuple[Model, ...]
+  length: int  # L, in tokens
+  lengths: tuple[int, ...]  # at which all models are measured, in tokens, L first
+  tasks: tuple[str, ...]
+  measure: str  # the measure of misalignment that is tested, a key of PREDICTORS
+  outcome: str  # the primary one, a key of OUTCOMES
+  correlation: str  # the primary one, a key of CORRELATIONS
+  num_seeds: int
+  num_resamples: int
+  seed: int
+  words: str  # on size and training of the models, for titles
+
+  @property
+  def beyond(self) -> tuple[int, ...]:
+    """Returns the lengths beyond L."""
+    return tuple(n for n in self.lengths if n > self.length)
+
+
+class Points(NamedTuple):
+  """The models that have results: M of them."""
+
+  models: tuple[Model, ...]
+  # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES with the suffix
+  # _beyond, or _LENGTH for each length; and chance, at L.
+  means: Mapping[str, np.ndarray]
+  # field -> values of each model by seed
+  seeds: Mapping[str, list[dict[int, float]]]
+  left_out: Sequence[str]  # seeds with a value that is not finite, as 'model, seed 3'
+
+
+def read_run(config: Mapping[str, Any]) -> Run:
+  """Returns the `Run` of a configuration, as in configs/correlation.py."""
+  length, model = int(config['train']['max_length']), config['model']
+  primary = config['primary']
+  words = (f'{int(model["num_layers"])} layers of width {int(model["width"])}, '
+           f'{int(config["train"]["num_steps"]):,} steps')
+  return Run(
+      tuple(Model(name, _label(fields), length // int(fields['shorter']))
+            for name, fields in config['models'].items()),
+      length, tuple(int(n) * length for n in config['evaluate']['lengths']),
+      tuple(map(str, config['benchmark']['tasks'])), str(primary['measure']),
+      str(primary['outcome']), str(primary['correlation']), int(config['num_seeds']),
+      int(config['num_resamples']), int(config['seed']), words)
+
+
+def _label(fields: Mapping[str, Any]) -> str:
+  """Returns a model in words: its positions, and what else differs from the others."""
+  base = float(fields['rope_base'])
+  kinds = {'rope': f'RoPE {base:,.0f}', 'alibi': 'ALiBi', 'none': 'no positions'}
+  parts = [kinds[fields['positions']]]
+  if fields['stretched'] != 'none':
+    parts.append(f'measured with {fields["stretched"]}')
+  if fields['norm'] != 'none':
+    parts.append(f'{ARMS[fields["norm"]][0]} after attention')
+  if fields['shorter'] != 1:
+    parts.append(f'trained at L/{int(fields["shorter"])}')
+  if fields['steps'] != 1:
+    parts.append(f'{float(fields["steps"]):g} of the steps')
+  if fields['weight']:
+    parts.append(f'α = {float(fields["weight"]):g}')
+  if tuple(fields['offsets']) != (0, 0.5):
+    parts.append('e / L in {:g}..{:g}'.format(*map(float, fields['offsets'])))
+  return ', '.join(parts)
+
+
+def points(run: Run, rows: Sequence[Row]) -> Points:
+  """Returns the values of all models that have results.
+
+  Args:
+    run: what the rows are of.
+    rows: of results.csv.
+  """
+  own = index([row for row in rows if row.experiment == EXPERIMENT])
+  by_task = {task: index([row for row in rows if row.experiment == task])
+             for task in run.tasks}
+
+  def mean_of_tasks(name: str, metric: str, length: int) -> dict[int, float]:
+    found = [by_task[task].get((name, metric, length), {}) for task in run.tasks]
+    seeds = set.intersection(*map(set, found))
+    return {seed: float(np.mean([x[seed] for x in found])) for seed in sorted(seeds)}
+
+  present, values, left_out = [], [], []
+  for model in run.models:
+    name, at = model.name, model.length
+    fields = {field: own.get((name, field, None if field == TRAINING_LOSS else at), {})
+              for field in PREDICTORS}
+    for n in run.lengths:
+      fields[f'nll_{n}'] = own.get((name, 'nll', n), {})
+      fields[f'score_{n}'] = mean_of_tasks(name, 'score', n)
+    fields['chance'] = mean_of_tasks(name, 'chance', run.length)
+    seeds = sorted(set.intersection(*map(set, fields.values())))
+    bad = [s for s in seeds if not all(math.isfinite(x[s]) for x in fields.values())]
+    left_out += [f'{name}, seed {s}' for s in bad]
+    seeds = [s for s in seeds if s not in bad]
+    for outcome in OUTCOMES:
+      fields[f'{outcome}_beyond'] = {
+          s: float(np.mean([fields[f'{outcome}_{n}'][s] for n in run.beyond]))
+          for s in seeds}
+    if seeds:
+      present.append(model)
+      values.append({field: {s: x[s] for s in seeds} for field, x in fields.items()})
+  names = values[0] if values else {}
+  by_field = {field: [own[field] for own in values] for field in names}
+  means = {field: np.array([np.mean([*x.values()]) for x in every])
+           for field, every in by_field.items()}
+  return Points(tuple(present), means, by_field, left_out)

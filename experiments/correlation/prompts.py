@@ -1,0 +1,103 @@
+"""The benchmark: prompts as the training text has them, longer ones too, and scores.
+
+A length is the number of tokens of BOS, prompt and room for the answer, so that at the
+training length nothing stands at a position that training had not. All models and seeds
+get the same prompts. Lengths are the same numbers of tokens for all models, also for
+those that were trained on shorter windows: the question is which model does better on
+the same long inputs. Runs without JAX.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.long_context import training_text
+from experiments.long_context.suites import encoded, generator
+from experiments.long_context.training_text import Answered
+from vvlen.evaluation import babilong, ruler
+from vvlen.reporting.results import Row
+from vvlen.tasks.tokenizers import Tokenizer
+
+TASKS = tuple(training_text.tasks(1))
+_TRIES = 50  # facts of a prompt that are drawn, as not all fill a length exactly
+
+
+class Prompt(NamedTuple):
+  """A prompt of the benchmark."""
+
+  task: str
+  tokens: np.ndarray  # [n] int32, with BOS
+  answered: Answered
+
+
+def draw(
+    benchmark: Any, lengths: Iterable[int], tokenizer: Tokenizer, seed: int
+) -> dict[int, list[Prompt]]:
+  """Draws the prompts of all tasks.
+
+  Neither more prompts nor other lengths or tasks change a prompt.
+
+  Args:
+    benchmark: the field of configs/correlation.py.
+    lengths: in tokens.
+    tokenizer: of the models.
+    seed: of all random numbers.
+
+  Returns:
+    {length: prompts}, of each task as many, in the order of the tasks.
+
+  Raises:
+    ValueError: if a length is too short for a task, or an answer has too many tokens.
+  """
+  draws = training_text.tasks(benchmark.most_facts)
+  most = benchmark.answer_tokens
+
+  def prompt(task: str, length: int, index: int) -> Prompt:
+    rng = generator(seed, 'benchmark', task, length, index)
+    room = length - most - (tokenizer.begin is not None)
+    for tried in range(_TRIES):
+      try:
+        answered = draws[task](rng, room, tokenizer)
+        break
+      except ValueError as error:
+        if tried == _TRIES - 1:
+          raise ValueError(f'config.benchmark.tasks: {task} at {length} tokens, {most} '
+                           f'of them for the answer: {error}') from error
+    count = len(tokenizer.encode(answered.answer))
+    if count > most:
+      raise ValueError('config.benchmark.answer_tokens must be at least the tokens of '
+                       f'an answer of {task}, {count}: {most}')
+    return Prompt(task, encoded(tokenizer, answered.prompt, begin=True), answered)
+
+  return {
+      length: [prompt(task, length, i) for task in benchmark.tasks
+               for i in range(benchmark.num_prompts)]
+      for length in lengths
+  }
+
+
+def score(prompt: Prompt, output: str) -> float:
+  """Returns the score of an answer, in [0, 1], in the dialect 'official'."""
+  answers = prompt.answered.answers
+  if prompt.task in babilong.LABELS:
+    return float(babilong.is_correct(
+        prompt.task, output, answers[0], prompt.answered.question))
+  return ruler.score(output, answers)
+
+
+def rows_of(
+    model: str, seed: int, length: int, prompts: Sequence[Prompt],
+    outputs: Sequence[str],
+) -> list[Row]:
+  """Returns the mean score of each task, and that of a guess without the context.
+
+  The column experiment is the task.
+  """
+  found: dict[str, dict[str, list[float]]] = {}
+  for prompt, output in zip(prompts, outputs, strict=True):
+    own = found.setdefault(prompt.task, {'score': [], 'chance': []})
+    own['score'].append(score(prompt, output))
+    own['chance'].append(prompt.answered.chance)
+  return [Row(task, model, seed, length, metric, float(np.mean(values)))
+          for task, own in found.items() for metric, values in own.items()]

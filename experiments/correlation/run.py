@@ -1,0 +1,101 @@
+"""Does misalignment tell which models generalize to longer inputs?
+
+The command line is in `__main__`.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from experiments.correlation import check, models, prompts
+from experiments.correlation.points import EXPERIMENT
+from experiments.correlation.programs import Answer, make_answer
+from experiments.correlation.prompts import Prompt
+from experiments.harness import finished, seed_blocks
+from experiments.harness.progress import Progress
+from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_devices
+from experiments.language_model import together, training
+from experiments.language_model.together import Programs
+from experiments.language_model.training import Text
+from vvlen.reporting.results import Row
+from vvlen.tasks import documents
+
+# Text and tokenizer are identified by their content; intervals are made in the report.
+MAY_DIFFER = ('text.path', 'text.tokenizer', 'inputs.text', 'num_resamples')
+
+
+class Subject(NamedTuple):
+  """What the blocks of seeds of a model share."""
+
+  config: Any  # as in configs/language_model.py
+  model: Any  # as it is trained
+  programs: Programs
+  answer: Answer
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs or resumes the study, and writes tables and figures."""
+  check.check(config)
+  mesh = seed_devices(config.train)
+  text = _read_text(config)
+  names = list(config.models)
+  lengths = [n * config.train.max_length for n in config.evaluate.lengths]
+  asked = prompts.draw(config.benchmark, lengths, text.tokenizer, config.seed)
+  facts = {**text.facts, 'prompts_sha256': documents.fingerprint(
+      prompt.answered.text for own in asked.values() for prompt in own)}
+  folder = claim_for_seeds(
+      config, workdir, EXPERIMENT, lambda: {'inputs': facts}, MAY_DIFFER)
+  done = finished.finished(folder, seed_blocks.part_of)
+  blocks = seed_blocks.first_seeds(config)
+  todo = [(name, first) for name in names for first in blocks
+          if not seed_blocks.is_finished(config, done, first, name)]
+  print(f'{len(todo)} of {len(names) * len(blocks)} training runs to do. '
+        f'{"Compiling first." if todo else ""}', flush=True)
+  # The blocks of a model follow one another.
+  subject = functools.lru_cache(maxsize=1)(
+      lambda name: _subject(config, name, text, mesh))
+  rows = lambda name, first: lambda progress: _rows(
+      name, subject(name), asked, first, folder, progress)
+  steps = {name: training.num_steps(config, config.models[name]) for name in names}
+  jobs = [Job(seed_blocks.at_once(config) * steps[name], rows(name, first))
+          for name, first in todo]
+  run_jobs(folder, jobs, 'seed-steps', seed_blocks.part_of, lambda row: (
+      names.index(row.arm), row.seed, row.experiment != EXPERIMENT, row.experiment,
+      row.length or 0, row.metric), jobs_are='training runs')
+
+
+def _read_text(config: Any) -> Text:
+  """Returns the text, of which all models have the same held-out part."""
+  for path in (config.text.path, config.text.tokenizer):
+    if not epath.Path(path).exists():
+      raise FileNotFoundError(
+          f'{path}: no such file. The text and its tokenizer are written by '
+          'python -m experiments.long_context.training_text --folder=runs/tasks')
+  return training.read_text(models.own_config(config, next(iter(config.models))))
+
+
+def _subject(config: Any, name: str, text: Text, mesh: Any) -> Subject:
+  own = models.own_config(config, name)
+  model, as_measured = models.make(config, name, text.tokenizer)
+  return Subject(
+      own, model, together.make_programs(own, name, model, text, mesh, as_measured),
+      make_answer(as_measured, text.tokenizer, config.benchmark.answer_tokens, mesh,
+                  config.train.group_size))
+
+
+def _rows(
+    name: str, subject: Subject, asked: dict[int, list[Prompt]], first: int,
+    folder: epath.Path, progress: Progress,
+) -> list[Row]:
+  """Trains, measures and asks a block of seeds of a model; returns their rows."""
+  trained = together.train_and_measure(
+      subject.config, name, subject.programs, first, folder, progress)
+  rows = [row for seed, measured in trained.measured.items()
+          for row in training.rows_of(name, seed, measured, EXPERIMENT)]
+  for length, own in asked.items():
+    with progress.measuring(f'{name}, prompts of {length:,} tokens'):
+      texts = subject.answer(trained.params, own)
+    for seed in trained.measured:
+      rows += prompts.rows_of(name, seed, length, own, texts[seed - first])
+  return rows

@@ -1,0 +1,216 @@
+"""Tables of models and of correlations over them. Runs without JAX.
+
+`table_1` has the primary comparison, with the paper's seven rows recomputed beside it;
+all else is secondary. Axes: M models.
+"""
+
+from collections.abc import Callable
+import math
+from typing import Any
+
+import numpy as np
+
+from experiments.correlation import paper
+from experiments.correlation.points import (
+    OUTCOMES,
+    Points,
+    PREDICTORS,
+    Run,
+    TRAINING_LOSS,
+)
+from experiments.correlation.related import relate, Related
+from vvlen.reporting.results import ENDS
+from vvlen.reporting.tables import blank_without, interval_cell, number, Record, Table
+from vvlen.statistics import mean_interval
+
+_CORRELATIONS = {'pearson': 'Pearson', 'spearman': 'Spearman',
+                 'partial': 'partial, given training loss'}
+# The size of r is |r|; in Markdown, | ends a cell.
+_GAIN = 'size of r − that of training loss'
+CellText = Callable[[Record], str]
+
+
+def make(run: Run, points: Points) -> list[Table]:
+  """Returns all tables of a run, the main one first."""
+  return [table_1(run, points), models(run, points), measures(run, points),
+          by_length(run, points)]
+
+
+def beyond(run: Run) -> str:
+  """Returns the lengths beyond training in words, in units of L."""
+  multiples = [n // run.length for n in run.beyond]
+  return (f'{multiples[0]} L' if len(multiples) == 1
+          else f'{multiples[0]} to {multiples[-1]} L')
+
+
+def published(run: Run, predictor: str, outcome: str) -> Related:
+  """Returns the correlations of the paper's seven rows, as `relate`.
+
+  Args:
+    run: for the primary correlation and the resamples.
+    predictor: 'training loss' or 'misalignment'.
+    outcome: 'score' or 'nll'.
+  """
+  columns = paper.columns()
+  return relate(run, columns[predictor], columns[outcome], columns['training loss'])
+
+
+def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
+  """Returns the correlations of a predictor with a field such as 'score_beyond'."""
+  means = points.means
+  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS])
+
+
+def outcomes(run: Run) -> list[str]:
+  """Returns the outcomes, the primary one first."""
+  return sorted(OUTCOMES, key=lambda name: name != run.outcome)
+
+
+def table_1(run: Run, points: Points) -> Table:
+  """Makes the main table: a row for each outcome, predictor and set of models."""
+  records: list[dict[str, Any]] = []
+  for outcome in outcomes(run):
+    for word, predictor in (('training loss', TRAINING_LOSS),
+                            ('misalignment', run.measure)):
+      found = {
+          'ours': (len(points.models), ours(run, points, predictor,
+                                            f'{outcome}_beyond'), math.nan),
+          'the paper': (len(paper.ROWS), published(run, word, outcome),
+                        paper.PRINTED[word, outcome])}
+      records += [
+          {'outcome': outcome, 'predictor': word, 'source': source, 'models': count,
+           **_fields(related), 'printed': printed}
+          for source, (count, related, printed) in found.items()]
+  columns: dict[str, CellText] = {
+      'outcome': lambda r: OUTCOMES[r['outcome']],
+      'predictor': lambda r: r['predictor'],
+      'models': lambda r: f'{r["source"]}, {r["models"]}',
+      **_columns(),
+      'printed': blank_without('printed', lambda r: number(r['printed'], '+.2f')),
+  }
+  note = (
+      f'Over models, means of seeds; intervals: 95 %, of {run.num_resamples:,} '
+      f'resamples of the models. Misalignment of ours: {PREDICTORS[run.measure]} at '
+      f'the length of training; outcomes at {beyond(run)}, L = {run.length} tokens. '
+      f'The paper: its rows recomputed, LongBench-E and log perplexity at 16k.'
+      f'{_left_out(points)}'
+  )
+  more = (
+      f'Primary: the row of misalignment and {OUTCOMES[run.outcome]}, {_GAIN}, with '
+      f"r {_CORRELATIONS[run.correlation]}'s; above 0, misalignment predicts better. "
+      'All other intervals are secondary and not corrected for being many. Partial: '
+      "Pearson's of what regressions on training loss leave. With so few models the "
+      'intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples of '
+      '14 and in 89 % of 7. Training loss: cross-entropy of the last tenth of the '
+      'steps, without the misalignment term. Printed: as the paper has it.'
+  )
+  return Table('table_1', 'What predicts results on longer inputs', columns, records,
+               note, short=('outcome', 'predictor', 'models', 'Pearson [95 %]'),
+               more=more)
+
+
+def _fields(related: Related) -> dict[str, float]:
+  return {f'{name}{end}': x for name, estimate in related._asdict().items()
+          for end, x in zip(ENDS, estimate, strict=True)}
+
+
+def _columns() -> dict[str, CellText]:
+  return {
+      f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))
+      for name, words in (*_CORRELATIONS.items(), ('gain', _GAIN))}
+
+
+def _left_out(points: Points) -> str:
+  out = '; '.join(points.left_out)
+  return f' Not finite, and left out: {out}.' if out else ''
+
+
+def measures(run: Run, points: Points) -> Table:
+  """Makes the table of all predictors, a row for each and each outcome."""
+  records = [
+      {'outcome': outcome, 'predictor': predictor,
+       **_fields(ours(run, points, predictor, f'{outcome}_beyond'))}
+      for outcome in outcomes(run) for predictor in PREDICTORS]
+  columns: dict[str, CellText] = {
+      'outcome': lambda r: OUTCOMES[r['outcome']],
+      'predictor': lambda r: PREDICTORS[r['predictor']], **_columns()}
+  return Table(
+      'measures', f'All predictors. Outcomes at {beyond(run)}', columns, records,
+      f'{len(points.models)} models, means of seeds. Predictors are measured at the '
+      "length of each model's training. Secondary, not corrected for being many.",
+      more='Symmetric KL, which the CSV calls excess, is SCE without the entropies of '
+           'both predictions; entropy: of the predictions in the first window.')
+
+
+def by_length(run: Run, points: Points) -> Table:
+  """Makes the table of outcomes at each length, a row for each."""
+  records = []
+  for outcome in outcomes(run):
+    for n in run.lengths:
+      loss, misalignment = (ours(run, points, name, f'{outcome}_{n}')
+                            for name in (TRAINING_LOSS, run.measure))
+      record = {'outcome': outcome, 'length': n, 'multiple': n // run.length,
+                **_mean(points.means[f'{outcome}_{n}'])}
+      for name, related in (('loss', loss), ('misalignment', misalignment)):
+        primary = getattr(related, run.correlation)
+        record |= {f'{name}{end}': x for end, x in zip(ENDS, primary, strict=True)}
+      record |= {f'gain{end}': x for end, x in
+                 zip(ENDS, misalignment.gain, strict=True)}
+      records.append(record)
+  interval = lambda name: blank_without(name, interval_cell(name, '+.2f'))
+  columns: dict[str, CellText] = {
+      'outcome': lambda r: OUTCOMES[r['outcome']],
+      'length': lambda r: f'{r["multiple"]} L' if r['multiple'] > 1 else 'L',
+      'mean over models': lambda r: number(r['mean'], '.3f'),
+      'from': lambda r: number(r['least'], '.3f'),
+      'to': lambda r: number(r['most'], '.3f'),
+      'r, training loss [95 %]': interval('loss'),
+      'r, misalignment [95 %]': interval('misalignment'),
+      f'{_GAIN} [95 %]': interval('gain'),
+  }
+  return Table(
+      'by_length', 'Correlations with the outcome at each length', columns, records,
+      f'{len(points.models)} models. r: {_CORRELATIONS[run.correlation]}; '
+      f'misalignment: {PREDICTORS[run.measure]}. L = {run.length} tokens; some models '
+      'were trained on less. Secondary, not corrected for being many.')
+
+
+def _mean(values: np.ndarray) -> dict[str, float]:
+  return {'mean': float(values.mean()), 'least': float(values.min()),
+          'most': float(values.max())}
+
+
+def models(run: Run, points: Points) -> Table:
+  """Makes the table of models, a row for each, with intervals over seeds."""
+  fields = (TRAINING_LOSS, run.measure, f'nll_{run.length}', 'nll_beyond',
+            f'score_{run.length}', 'score_beyond')
+  records: list[dict[str, Any]] = []
+  for place, model in enumerate(points.models):
+    record: dict[str, Any] = {
+        'number': place + 1, 'model': model.name, 'label': model.label,
+        'training_length': model.length, 'seeds': len(points.seeds['chance'][place])}
+    for field in fields:
+      ends = mean_interval([*points.seeds[field][place].values()])
+      record |= {f'{field}{end}': float(x) for end, x in zip(ENDS, ends, strict=True)}
+    records.append(record | {'chance': float(points.means['chance'][place])})
+  names = ('training loss', PREDICTORS[run.measure], 'log perplexity at L',
+           f'at {beyond(run)}', 'score at L', f'score at {beyond(run)}')
+  columns: dict[str, CellText] = {
+      'no.': lambda r: str(r['number']), 'model': lambda r: r['label']}
+  for name, field in zip(names, fields, strict=True):
+    columns[f'{name} [95 %]'] = interval_cell(field, _form(field))
+  columns['chance'] = lambda r: number(r['chance'], '.3f')
+  return Table(
+      'models', f'The models: {run.words}', columns, records,
+      "Means over seeds; intervals over seeds, by Student's t. Numbers are those of "
+      'the figures. Losses and divergences in nats; training loss and '
+      f"{PREDICTORS[run.measure]} at the length of each model's training; scores from "
+      '0 to 1.'
+      f'{_left_out(points)}',
+      more=f'Score: mean over {", ".join(run.tasks)}, official dialects, greedy '
+           'answers, the same prompts for all. Chance: of a guess without the context, '
+           'where the answer is one of a few words.')
+
+
+def _form(field: str) -> str:
+  return '.4f' if field in ('excess', 'js') else '.3f'

@@ -1,0 +1,637 @@
+"""The study of correlations over models: models, benchmark, tables, sentences, runs."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import matplotlib.text
+import numpy as np
+import pytest
+from scipy import stats
+
+from configs import correlation as config_file
+from experiments.correlation import (
+    answer,
+    check,
+    figures,
+    models,
+    paper,
+    points,
+    prompts,
+    related,
+    report,
+    tables,
+)
+from experiments.correlation.programs import make_answer
+from experiments.language_model import training
+from experiments.long_context import generation
+from experiments.long_context.training_text import Answered
+from tests.conftest import lose_rows, ROOT, shown
+from vvlen import sharding
+from vvlen.models.rope import Rope
+from vvlen.models.rope_extensions import Yarn
+from vvlen.reporting import results
+from vvlen.reporting.results import Row
+from vvlen.tasks.tokenizers import byte_tokenizer
+
+BYTES = byte_tokenizer()
+
+
+def _config(variant='smoke', **fields):
+  config = config_file.get_config(variant)
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+# Models.
+
+
+def test_all_models_are_measured_at_the_same_numbers_of_tokens():
+  config = _config('cpu')
+  check.check(config)
+  assert len(config.models) >= 12
+  for name, model in config.models.items():
+    own = models.own_config(config, name)
+    length = own.train.max_length
+    assert length == 128 // model.shorter
+    tokens = {n * length for n in own.evaluate.lengths}
+    assert tokens == {length, 128, 256, 512, 1024}
+    # Room for a second window of the longest, at the largest offset of 0.375.
+    assert training.longest_segment(own) == 1408 >= 1024 + 0.375 * 1024
+    assert training.num_steps(own, own.arms[name]) == 8000 * model.steps
+
+
+def test_misalignment_is_measured_at_the_longest_length_too(key):
+  config = _config()
+  own = models.own_config(config, 'alibi_half_length')
+  model, _ = models.make(config, 'alibi_half_length', BYTES)
+
+  def measured(key):
+    segments = training.draw_segments(own, key, jnp.zeros(600, jnp.int32))
+    return training.evaluate(own, model, training.init_params(model, key), segments)
+
+  found = jax.eval_shape(measured, key)
+  assert found['excess'].keys() == found['nll'].keys() == {64, 128, 256}
+
+
+def test_models_differ_in_what_their_fields_say():
+  config = _config('cpu')
+  made = {name: models.make(config, name, BYTES) for name in config.models}
+  for name, (trained, measured) in made.items():
+    if name != 'yarn':
+      assert measured == trained
+  ropes = {name: trained.rope for name, (trained, _) in made.items()}
+  assert ropes.pop('rope_100') == Rope(100.0) and ropes.pop('rope_1m') == Rope(1e6)
+  without = {'alibi', 'no_positions', 'alibi_half_length'}
+  assert {name for name, rope in ropes.items() if rope is None} == without
+  assert {name for name, (x, _) in made.items() if x.alibi} == (
+      without - {'no_positions'})
+  assert {x.norm for x, _ in made.values()} == {'none', 'layer_norm', 'standardize'}
+  assert made['yarn'][1].rope == Rope(10_000.0, Yarn(8, 128))
+  assert made['half_length'][0].max_length == 64
+
+
+# The benchmark.
+
+
+@pytest.fixture(scope='module')
+def asked():
+  benchmark = _config(**{'benchmark.num_prompts': 3,
+                         'benchmark.tasks': ('niah_multivalue', 'qa1')}).benchmark
+  return prompts.draw(benchmark, [400, 800], BYTES, 0)
+
+
+def test_a_prompt_with_its_answer_fills_a_length(asked):
+  for length, own in asked.items():
+    assert [x.task for x in own] == 3 * ['niah_multivalue'] + 3 * ['qa1']
+    for prompt in own:
+      assert len(prompt.tokens) == length - 20 and prompt.tokens[0] == BYTES.begin
+      assert BYTES.decode(prompt.tokens) == prompt.answered.prompt
+    assert len({x.answered.prompt for x in own}) == 6
+  chance = [x.answered.chance for x in asked[400]]
+  assert chance == pytest.approx([0, 0, 0, 1 / 6, 1 / 6, 1 / 6])
+
+
+def test_more_prompts_and_lengths_change_none(asked):
+  benchmark = _config(**{'benchmark.tasks': ('qa1',)}).benchmark
+  few = prompts.draw(benchmark, [800], BYTES, 0)[800]
+  assert [x.answered for x in few] == [x.answered for x in asked[800][3:5]]
+  other = prompts.draw(benchmark, [800], BYTES, 1)[800]
+  assert few[0].answered != other[0].answered
+
+
+def test_answers_are_scored_as_their_task_is():
+  needles = prompts.Prompt(
+      'niah_multivalue', np.zeros(3, np.int32), Answered('p', ('12', '34')))
+  where = prompts.Prompt('qa1', np.zeros(3, np.int32), Answered(
+      'p', ('office',), 'Where is Mary?', 1 / 6))
+  outputs = [' 34, 56.', ' office.', ' kitchen, office.', ' 12, 34.']
+  rows = prompts.rows_of('m', 4, 128, [needles, where, where, needles], outputs)
+  assert {(r.experiment, r.metric): r.value for r in rows} == {
+      ('niah_multivalue', 'score'): 0.75, ('niah_multivalue', 'chance'): 0,
+      ('qa1', 'score'): 0.5, ('qa1', 'chance'): pytest.approx(1 / 6)}
+  assert {r[1:4] for r in rows} == {('m', 4, 128)}
+
+
+def test_seeds_answer_as_each_does_alone(key):
+  config = _config()
+  model, _ = models.make(config, 'base', BYTES)
+  mesh = sharding.seed_mesh(jax.devices()[:2])
+  params = jax.vmap(lambda k: jax.tree.map(
+      lambda x: 30 * x, training.init_params(model, k)))(jax.random.split(key, 2))
+  own = [prompts.Prompt('qa1', np.arange(n, dtype=np.int32) + n, Answered('', ('a',)))
+         for n in (9, 30, 17)]
+  found = make_answer(model, BYTES, 6, mesh, 1)(sharding.put(params, mesh), own)
+  for seed in range(2):
+    subject = generation.Subject(
+        model, {'params': jax.tree.map(lambda x, s=seed: x[s], params)}, BYTES,
+        (BYTES.begin,), 1)
+    assert found[seed] == [
+        generation.answer(subject, [x.tokens], len(x.tokens), 6)[0] for x in own]
+  assert found[0] != found[1]
+
+
+# Tables, figures and sentences, from made rows.
+
+
+def _run(variant='quick', **fields):
+  return points.read_run(_config(variant, **{
+      'benchmark.tasks': ('niah_single', 'qa1'), 'num_resamples': 300, **fields}
+  ).to_dict())
+
+
+_LOSS = [1.0, 1.4, 1.1, 1.9, 1.2, 1.6]
+_EXCESS = [0.05, 0.02, 0.09, 0.01, 0.03, 0.08]
+
+
+def _rows(run, score=lambda i, n: 0.9 - 0.1 * i - n / 8000, loss=None, excess=None):
+  """Returns rows of two seeds; values of model i differ in every field and length."""
+  rows = []
+  loss, excess = loss or _LOSS, excess or _EXCESS
+  for i, model in enumerate(run.models):
+    for seed in (0, 1):
+      shift = 0.01 * seed
+      row = lambda metric, n, value, of='correlation', m=model, s=seed: Row(
+          of, m.name, s, n, metric, value)
+      rows += [row('training_cross_entropy', None, loss[i] + shift),
+               row('training_loss', None, 77.0)]
+      for n in {model.length, *run.lengths}:
+        rows += [row('nll', n, 2 + i**2 / 50 + n / 4000 + shift),
+                 row('excess', n, excess[i] + shift / 10 + (n - model.length)),
+                 row('sce', n, 5 + i / 3 + n), row('js', n, 1 / (i + 2)),
+                 row('entropy_first', n, (i - 2) ** 2 + 0.5),
+                 row('top1_agreement', n, 0.5 + i / 50)]
+      for n in run.lengths:
+        rows += [row('score', n, score(i, n) + shift, 'niah_single'),
+                 row('score', n, score(i, n) - 0.06, 'qa1'),
+                 row('chance', n, 0.0, 'niah_single'), row('chance', n, 0.2, 'qa1')]
+  return rows
+
+
+@pytest.fixture(scope='module')
+def run():
+  return _run()
+
+
+@pytest.fixture(scope='module')
+def found(run):
+  return points.points(run, _rows(run))
+
+
+def test_a_model_is_the_mean_of_its_seeds(run, found):
+  assert [m.length for m in run.models] == [128, 128, 128, 64, 128, 128]
+  assert run.lengths == (128, 256, 512, 1024) and run.beyond == (256, 512, 1024)
+  means = found.means
+  np.testing.assert_allclose(means['training_cross_entropy'], np.array(_LOSS) + 0.005)
+  np.testing.assert_allclose(means['excess'], np.array(_EXCESS) + 0.0005)
+  # At the length of its own training, which is 64 of half_length.
+  np.testing.assert_allclose(means['sce'] - 5 - np.arange(6) / 3,
+                             [128, 128, 128, 64, 128, 128])
+  beyond = (256 + 512 + 1024) / 3
+  np.testing.assert_allclose(
+      means['score_beyond'], 0.9 - 0.1 * np.arange(6) - beyond / 8000 + 0.0025 - 0.03)
+  np.testing.assert_allclose(
+      means['nll_beyond'], 2 + np.arange(6) ** 2 / 50 + beyond / 4000 + 0.005)
+  np.testing.assert_allclose(means['nll_128'],
+                             2 + np.arange(6) ** 2 / 50 + 128 / 4000 + 0.005)
+  np.testing.assert_allclose(means['chance'], 0.1)
+  assert found.left_out == []
+
+
+def test_seeds_that_are_not_finite_or_not_whole_are_left_out(run):
+  rows = _rows(run)
+  bad = {('alibi', 1): 'nll', ('base', 0): 'js', ('base', 1): 'sce'}
+  rows = [r._replace(value=np.nan) if bad.get((r.arm, r.seed)) == r.metric else r
+          for r in rows if (r.arm, r.seed, r.metric, r.length) !=
+          ('layer_norm', 0, 'score', 512)]
+  found = points.points(run, rows)
+  assert found.left_out == ['alibi, seed 1', 'base, seed 0', 'base, seed 1']
+  assert [m.name for m in found.models] == [
+      m.name for m in run.models if m.name != 'base']
+  assert [sorted(x) for x in found.seeds['nll']] == [[0], [0, 1], [0, 1], [1], [0, 1]]
+  assert 'left out: alibi, seed 1; base, seed 0' in tables.table_1(run, found).note
+
+
+def _text(value):
+  return f'{value:+.2f}'.replace('-', '−') if round(value, 2) else '0.00'
+
+
+def _ends(statistic, *items):
+  draws = np.random.default_rng(0).integers(len(items[0]), size=(300, len(items[0])))
+  values = np.array([statistic(*(np.array(x)[d] for x in items)) for d in draws])
+  return np.percentile(values[np.isfinite(values)], [2.5, 97.5])
+
+
+def _estimate(statistic, *items):
+  low, high = _ends(statistic, *items)
+  return f'{_text(statistic(*items))} [{_text(low)}, {_text(high)}]'
+
+
+def _scipy(name):
+  def statistic(x, y):
+    with np.errstate(invalid='ignore'):
+      return getattr(stats, name)(x, y).statistic if np.ptp(x) and np.ptp(y) else np.nan
+  return statistic
+
+
+_PEARSON = _scipy('pearsonr')
+
+
+def _gain(x, y, z):
+  return abs(_PEARSON(x, y)) - abs(_PEARSON(z, y))
+
+
+def _partial(x, y, z):
+  design = np.stack([np.ones_like(z), z], 1)
+  left = [a - design @ np.linalg.lstsq(design, a, rcond=None)[0] for a in (x, y)]
+  determined = len({*z}) < 2 or min(map(np.ptp, left)) < 1e-9
+  return np.nan if determined else stats.pearsonr(*left).statistic
+
+
+@pytest.mark.filterwarnings('ignore:An input array is')
+def test_every_cell_of_the_main_table(run, found):
+  table = tables.table_1(run, found)
+  loss, excess = found.means['training_cross_entropy'], found.means['excess']
+  printed, expected = paper.columns(), []
+  for outcome, words, prints in (('score', 'score', ('−0.55', '−0.85')),
+                                 ('nll', 'log perplexity', ('+0.62', '+0.85'))):
+    y = found.means[f'{outcome}_beyond']
+    of = {'ours, 6': (loss, excess, y), 'the paper, 7': (
+        printed['training loss'], printed['misalignment'], printed[outcome])}
+    for place, name in enumerate(('training loss', 'misalignment')):
+      for source, (z, x, own) in of.items():
+        used = x if place else z
+        expected.append([
+            words, name, source, _estimate(_PEARSON, used, own),
+            _estimate(_scipy('spearmanr'), used, own),
+            _estimate(_partial, x, own, z) if place else '',
+            _estimate(_gain, x, own, z) if place else '',
+            prints[place] if source != 'ours, 6' else ''])
+  cells = [[column(r) for column in table.columns.values()] for r in table.records]
+  assert cells == expected
+  assert list(table.columns)[3:] == [
+      'Pearson [95 %]', 'Spearman [95 %]', 'partial, given training loss [95 %]',
+      'size of r − that of training loss [95 %]', 'printed']
+  for made in tables.make(run, found):
+    assert not any('|' in text for text in [*made.columns, *made.title])
+
+
+def test_the_papers_rows_give_these_numbers(run):
+  """Of Table 1, computed by hand from its sums, and by residuals."""
+  columns = paper.columns()
+  assert [len(x) for x in columns.values()] == [7] * 4
+  numbers = {(x, y): tables.published(run, x, y).pearson.value for x, y in
+             paper.PRINTED}
+  assert numbers == pytest.approx({
+      ('training loss', 'nll'): 0.616, ('training loss', 'score'): -0.557,
+      ('misalignment', 'nll'): 0.889, ('misalignment', 'score'): -0.846}, abs=5e-4)
+  z, x = columns['training loss'], columns['misalignment']
+  for outcome in ('nll', 'score'):
+    found = tables.published(run, 'misalignment', outcome)
+    assert found.partial.value == pytest.approx(_partial(x, columns[outcome], z))
+    assert found.gain.value == pytest.approx(
+        abs(numbers['misalignment', outcome]) - abs(numbers['training loss', outcome]))
+    assert found.gain.ci_low < 0 < found.gain.ci_high
+    assert np.isnan(tables.published(run, 'training loss', outcome).gain).all()
+
+
+def test_the_table_of_models(run, found):
+  cells = shown(tables.models(run, found), '4')
+  assert cells['model'] == 'RoPE 10,000, trained at L/2'
+  assert cells['training loss [95 %]'].startswith('1.905 [')
+  assert cells['symmetric KL [95 %]'].startswith('0.0105 [')
+  assert cells['log perplexity at L [95 %]'].startswith('2.217 [')
+  assert cells['at 2 to 8 L [95 %]'].startswith('2.334 [')
+  assert cells['score at L [95 %]'].startswith('0.556 [')
+  assert cells['score at 2 to 8 L [95 %]'].startswith('0.498 [')
+  assert cells['chance'] == '0.100'
+  labels = [r['label'] for r in tables.models(run, found).records]
+  assert labels == ['ALiBi', 'RoPE 10,000, α = 0.1', 'RoPE 10,000',
+                    'RoPE 10,000, trained at L/2', 'RoPE 10,000, LN after attention',
+                    'no positions']
+
+
+def test_tables_of_all_measures_and_lengths(run, found):
+  records = {(r['outcome'], r['predictor']): r
+             for r in tables.measures(run, found).records}
+  assert len(records) == 2 * 7
+  for (outcome, predictor), record in records.items():
+    assert record['pearson'] == pytest.approx(_PEARSON(
+        found.means[predictor], found.means[f'{outcome}_beyond']))
+  records = tables.by_length(run, found).records
+  assert [(r['outcome'], r['multiple']) for r in records] == [
+      (o, m) for o in ('score', 'nll') for m in (1, 2, 4, 8)]
+  for r in records:
+    y = found.means[f'{r["outcome"]}_{128 * r["multiple"]}']
+    assert (r['mean'], r['least'], r['most']) == (y.mean(), y.min(), y.max())
+    loss, excess = (_PEARSON(found.means[x], y)
+                    for x in ('training_cross_entropy', 'excess'))
+    assert (r['loss'], r['misalignment'], r['gain']) == pytest.approx(
+        (loss, excess, abs(excess) - abs(loss)))
+    assert r['misalignment_low'] < r['misalignment'] < r['misalignment_high']
+
+
+def test_what_is_primary_is_what_the_configuration_says(found):
+  run = _run(**{'primary.measure': 'sce', 'primary.outcome': 'nll',
+                'primary.correlation': 'spearman'})
+  table = tables.table_1(run, found)
+  assert [r['outcome'] for r in table.records] == 4 * ['nll'] + 4 * ['score']
+  spearman = _scipy('spearmanr')
+  sce, loss, y = (found.means[x] for x in (
+      'sce', 'training_cross_entropy', 'nll_beyond'))
+  ours = table.records[2]
+  assert (ours['predictor'], ours['source']) == ('misalignment', 'ours')
+  assert ours['gain'] == pytest.approx(abs(spearman(sce, y)) - abs(spearman(loss, y)))
+  assert 'of misalignment and log perplexity' in table.more
+  said = answer.answer(run, found)
+  assert said[0].startswith('Log perplexity at 2 to 8 L over 6 models: ')
+  assert said[1].startswith('Secondary: score at 2 to 8 L')
+  value = f'r = {spearman(sce, y):+.2f} '.replace('-', '−')
+  assert f'{value}[95 %' in said[0] and 'with misalignment (SCE' in said[0]
+
+
+_STRONG = [0.1 * i for i in range(14)]  # as what `_rows` makes
+_WEAK = [1 + i * 5 % 14 / 14 for i in range(14)]
+_OTHER = [x + 0.03 * (-1)**i for i, x in enumerate(_STRONG)]
+_UNSURE = 'undecided whether misalignment or training loss predicts it better'
+
+
+@pytest.mark.parametrize('variant, loss, excess, says', [
+    ('cpu', _WEAK, _STRONG, 'misalignment predicts it better than training loss'),
+    ('cpu', _STRONG, _WEAK, 'training loss predicts it better than misalignment'),
+    ('cpu', _OTHER, [x + 0.04 * (-1)**(i // 2) for i, x in enumerate(_STRONG)],
+     _UNSURE),
+    # With six models, in one resample of 40 there are two models or one.
+    ('quick', [1.3, 1.1, 1.2, 1.2, 1.1, 1.3], _STRONG, _UNSURE),
+    ('quick', _STRONG, [1.3, 1.1, 1.2, 1.2, 1.1, 1.4], _UNSURE),
+    ('cpu', _WEAK, _STRONG[::-1], 'misalignment predicts it better than training loss'),
+])
+def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
+  run = _run(variant, **{'train.num_steps': 200})
+  rows = _rows(run, lambda i, n: 0.9 - 0.04 * i - n / 8000, loss, excess)
+  made, count = points.points(run, rows), len(run.models)
+  first, second, last = answer.answer(run, made)
+  assert first.startswith(f'Score at 2 to 8 L over {count} models: {says}. r = ')
+  assert second.startswith(
+      f'Secondary: log perplexity at 2 to 8 L over {count} models: ')
+  x, z, y = (made.means[n] for n in (
+      'excess', 'training_cross_entropy', 'score_beyond'))
+  odd = ', against the sign that the paper has with misalignment'
+  assert [odd in x for x in (first, second)] == [
+      _PEARSON(x, made.means[f'{outcome}_beyond']) * sign > 1e-9
+      for outcome, sign in (('score', 1), ('nll', -1))]
+  words = re.search(
+      r'\. r = (\S+) \[95 %: [^]]*\].* with misalignment .* r = (\S+) \[.*\] with '
+      r'training loss; \|r\| differs by (\S+) \[95 %: (.*), (.*)\]', first).groups()
+  low, high = _ends(_gain, x, y, z)
+  assert words == tuple(map(_text, (
+      _PEARSON(x, y), _PEARSON(z, y), _gain(x, y, z), low, high)))
+  assert (low > 1e-12) == says.startswith('misalign')
+  assert (high < -1e-12) == says.startswith('training')
+  assert last.startswith("The paper's seven rows, recomputed: ")
+  assert '+0.29 [95 %: −' in last and 'seven models do not decide it' in last
+
+
+def test_there_is_no_verdict_without_models_that_learned(run):
+  low = points.points(run, _rows(run, score=lambda i, n: 0.29 if i < 2 else 0.2))
+  said = answer.answer(run, low)  # 0.265 and 0.175 on average, chance 0.1
+  assert said[0] == (
+      'No verdict: 2 of 6 models have learned the tasks, a score at least 0.1 above '
+      'chance at L, 128 tokens. Mean score 0.203, chance 0.100.')
+  assert "The paper's" in said[1] and len(said) == 2
+  half = points.points(run, _rows(run, score=lambda i, n: 0.29 - i / 900 if i < 3
+                                  else 0.2))
+  assert answer.answer(run, half)[0].startswith('Score at')
+  few = points.points(run, [r for r in _rows(run) if r.arm in ('base', 'alibi')])
+  assert answer.answer(run, few)[0] == (
+      'No verdict: 2 models with results, fewer than 5.')
+  assert tables.table_1(run, few).records[0]['pearson'] != 0
+  assert np.isnan(tables.table_1(run, few).records[0]['pearson'])
+  assert related.LEAST == 5
+  same = points.points(run, _rows(run, score=lambda i, n: 0.8))
+  assert answer.answer(run, same)[0] == (
+      'Score at 2 to 8 L over 6 models: no verdict, as a correlation is undefined.')
+
+
+def _points_of(axes):
+  return [(line.get_color(), np.array(line.get_xydata())) for line in axes.lines]
+
+
+def test_figures_have_a_point_for_each_model(run, found):
+  made = figures.make(run, found)
+  assert list(made) == ['correlations', 'paper']
+  fields = [(x, y) for y in ('score_beyond', 'nll_beyond')
+            for x in ('training_cross_entropy', 'excess')]
+  for axes, (x, y) in zip(made['correlations'].axes, fields, strict=True):
+    (_, seeds), (_, means) = _points_of(axes)
+    np.testing.assert_array_equal(
+        means, np.stack([found.means[x], found.means[y]], axis=1))
+    expected = [(found.seeds[x][i][s], found.seeds[y][i][s])
+                for i in range(6) for s in (0, 1)]
+    np.testing.assert_array_equal(seeds, expected)
+    numbers = [(t.get_text(), *t.xy) for t in axes.texts
+               if isinstance(t, matplotlib.text.Annotation)]
+    assert numbers == [(str(i + 1), *means[i]) for i in range(6)]
+    r = stats.pearsonr(*means.T).statistic
+    assert axes.get_title().startswith(f'r = {r:+.2f} [95 %: '.replace('-', '−'))
+  columns = paper.columns()
+  fields = [(x, y) for y in ('score', 'nll') for x in ('training loss', 'misalignment')]
+  for axes, (x, y) in zip(made['paper'].axes, fields, strict=True):
+    [(_, means)] = _points_of(axes)
+    np.testing.assert_array_equal(means, np.stack([columns[x], columns[y]], axis=1))
+  labels = [(a.get_xlabel(), a.get_ylabel()) for a in made['correlations'].axes]
+  assert labels == [
+      ('', 'score, 2 to 8 L'), ('', ''), ('training loss, nats', 'log perplexity, 2 to '
+       '8 L'), ('symmetric KL at the length of training', '')]
+  for figure in made.values():
+    caption = figure.get_label()
+    assert len(caption) > 80 and not set(caption) & set('\n*[]$<>')
+
+
+# The command.
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('text')
+  done = subprocess.run(
+      [sys.executable, '-m', 'experiments.long_context.training_text',
+       f'--folder={folder}', '--documents=240', '--vocabulary=400'], cwd=ROOT,
+      capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  return [f'--config.text.path={folder}/text.jsonl',
+          f'--config.text.tokenizer={folder}']
+
+
+_SMOKE = '--config=configs/correlation.py:smoke'
+
+
+def _command(*arguments):
+  return [sys.executable, '-m', 'experiments.correlation', _SMOKE, *arguments]
+
+
+def _done(*arguments):
+  return subprocess.run(_command(*arguments), cwd=ROOT, capture_output=True, text=True,
+                        check=False, timeout=600)
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory, fast_compilation, text):
+  folder = tmp_path_factory.mktemp('run') / 'whole'
+  done = _done(f'--workdir={folder}', *text)
+  assert done.returncode == 0, done.stderr
+  return folder, done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_leaves_what_it_says(whole):
+  folder, said = whole
+  assert 'No verdict: 3 models' in said and f'Open {folder}/index.html' in said
+  for name in ('table_1', 'models', 'measures', 'by_length'):
+    assert (folder / f'tables/{name}.md').stat().st_size
+  for name in ('correlations', 'paper'):
+    assert (folder / f'figures/{name}.png').read_bytes()[:4] == b'\x89PNG'
+  rows = results.read_rows(folder / 'results.csv')
+  assert {(r.arm, r.seed) for r in rows} == {
+      (m, s) for m in ('base', 'alibi_half_length', 'layer_norm') for s in (0, 1)}
+  assert all(np.isfinite(r.value) for r in rows)
+  half = {(r.metric, r.length) for r in rows if r.arm == 'alibi_half_length'}
+  for metric in ('nll', *training.MEASURES):
+    assert {n for m, n in half if m == metric} == {64, 128, 256}
+  assert {n for m, n in half if m == 'score'} == {128, 256}
+  assert {r.experiment for r in rows} == {'correlation', 'niah_single', 'qa1'}
+  assert len({r.value for r in rows if r.metric == 'training_cross_entropy'}) == 6
+  page = (folder / 'index.md').read_text()
+  assert '[arXiv 2506.11769](https://arxiv.org/abs/2506.11769), Table 1' in page
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_as_if_it_had_not_been(whole, tmp_path, text):
+  folder = tmp_path / 'killed'
+  process = subprocess.Popen(
+      _command(f'--workdir={folder}', *text, '--config.train.save_every_seconds=0.0'),
+      cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  saved = folder / 'checkpoints/base/seeds_0_1'
+  deadline = time.monotonic() + 300
+  while time.monotonic() < deadline and not any(
+      path.name in '2468' for path in saved.glob('*')):
+    time.sleep(0.02)
+  process.kill()
+  process.wait()
+  assert (folder / 'results.csv').exists() and saved.exists()
+  done = _done(f'--workdir={folder}', *text)
+  assert done.returncode == 0, done.stderr
+  assert '2 of 3 training runs to do' in done.stdout
+  expected = (whole[0] / 'results.csv').read_bytes()
+  assert (folder / 'results.csv').read_bytes() == expected
+  lose_rows(folder)
+  again = _done(f'--workdir={folder}', *text)
+  assert '2 of 3 training runs to do' in again.stdout, again.stderr
+  assert (folder / 'results.csv').read_bytes() == expected
+
+
+@pytest.mark.slow
+def test_a_report_is_remade_without_jax(whole, tmp_path):
+  copy = tmp_path / 'copy'
+  shutil.copytree(whole[0], copy, ignore=shutil.ignore_patterns(
+      'checkp*', 'tables', 'figures'))
+  program = ('import sys; sys.modules["jax"] = None\n'
+             'from experiments.harness import reports\n'
+             f'reports.show({str(copy)!r})')
+  done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, text=True,
+                        capture_output=True, timeout=120, check=False)
+  assert done.returncode == 0, done.stderr
+  for path in whole[0].glob('[tf][ai]*/*'):
+    assert (copy / path.relative_to(whole[0])).read_bytes() == path.read_bytes(), path
+
+
+def test_a_folder_of_made_rows_is_reported(run, tmp_path):
+  config = _config('quick', **{'benchmark.tasks': ('niah_single', 'qa1'),
+                               'num_resamples': 300})
+  results.write_text(tmp_path / 'config.json', json.dumps(
+      {'config': config.to_dict(), 'sessions': []}))
+  rows = [r for r in _rows(run) if (r.arm, r.seed) != ('layer_norm', 1)]
+  results.write_rows(tmp_path / 'results.csv', rows)
+  made = report.write(tmp_path)
+  assert made.missing == 'The run is not finished: layer_norm has 1 of 2 seeds.'
+  assert made.title.startswith('Does misalignment tell which models generalize')
+  assert made.tables[0].name == 'table_1' and len(made.figures) == 4
+  assert made.answer[0].startswith('Score at 2 to 8 L over 6 models: ')
+
+
+@pytest.mark.parametrize('arguments, says', [
+    (['--config.models.base.positions=learned'], 'positions must be one of rope, al'),
+    (['--config.models.base.shorter=3'],
+     'config.models.base: shorter must divide config.train.max_length 128: 3'),
+    (['--config.models.alibi_half_length.stretched=yarn'],
+     'config.models.alibi_half_length: only rotary positions are stretched: alibi'),
+    (['--config.models.layer_norm.norm=none'],
+     'config.models base and layer_norm would have the same weights'),
+    (['--config.models.base.offsets=(0.5, 0.2)'], 'offsets must be 2 rising numbers'),
+    (['--config.models.base.steps=0.1'], 'warmup_steps must be less than the steps'),
+    (['--config.primary.measure=nll'], 'primary.measure must be one of sce, excess'),
+    (['--config.primary.outcome=accuracy'], 'must be one of score, nll'),
+    (['--config.primary.correlation=kendall'], 'must be one of pearson, spearman'),
+    (['--config.evaluate.lengths=(2, 4)'], 'evaluate.lengths must have 1 and at leas'),
+    (['--config.evaluate.offsets=(0.001,)'], 'config.models.alibi_half_length: .*offs'),
+    (["--config.benchmark.tasks=('qa9',)"], 'benchmark.tasks must be .*of niah_sin'),
+    (['--config.benchmark.answer_tokens=2'],
+     'answer_tokens must be at least the tokens of an answer of niah_single, .: 2'),
+    (['--config.benchmark.answer_tokens=110'], 'qa1 at 128 tokens, 110 of them'),
+    (['--config.num_seeds=0'], 'num_seeds must be a whole number from 1'),
+    (['--config.num_resamples=10'], 'num_resamples must be .* from 100'),
+    (['--config.text.path=/nowhere/text.jsonl'],
+     '/nowhere/text.jsonl: no such file. The text .*training_text'),
+    (['--config.train.num_steps=7'], 'num_steps 7 must be a multiple of'),
+    (['--config.model.num_heads=3'], 'config.models.*: .*3'),
+])
+def test_wrong_input_ends_with_one_line(run_here, arguments, says, tmp_path, text):
+  given = [x for x in text if x.partition('=')[0] not in arguments[0]]
+  done = run_here('correlation', _SMOKE, f'--workdir={tmp_path}/run', *given,
+                  *arguments)
+  assert done.returncode == 2, done.stdout + done.stderr
+  [line] = done.stderr.splitlines()
+  assert line.startswith('Error: ')
+  assert re.search(says, line), line
+  assert not (tmp_path / 'run').exists()
+
+
+def test_lengths_of_prompts_are_checked_under_jit_by_shape(key):
+  from vvlen.models.generation import generate
+
+  model, _ = models.make(_config(), 'base', BYTES)
+  params = training.init_params(model, key)
+  tokens = jnp.zeros((2, 5), jnp.int32)
+  read = jax.jit(lambda lengths: generate(
+      model, {'params': params}, tokens, 2, lengths=lengths))
+  given = np.array([3, 5], np.int32)
+  np.testing.assert_array_equal(
+      read(given), generate(model, {'params': params}, tokens, 2, lengths=given))
+  for bad in (np.ones(2, np.float32), np.ones(3, np.int32)):
+    with pytest.raises(ValueError, match='lengths must be'):
+      read(bad)
