@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from vvlen import statistics
+from vvlen.statistics import student
 
 
 def test_paired_t_test_is_scipys():
@@ -95,6 +96,18 @@ def test_smallest_detectable_is_found_four_times_in_five(num_pairs):
   found = stats.ttest_1samp(noise, 0.0, axis=1).pvalue < 0.05
   # Standard error .002.
   assert found.mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_students_t_is_that_of_scipy_stats():
+  for freedom in (1, 2, 7, 31):
+    q, x = np.array([0.025, 0.5, 0.9, 0.999]), np.array([-3.0, 0.0, 1.7, 40.0])
+    np.testing.assert_array_equal(
+        student.quantile(q, freedom), stats.t.ppf(q, freedom))
+    for t in x:
+      assert student.tail(t, freedom) == stats.t.sf(t, freedom)
+      for center in (-60.0, -20.0, -1.0, 0.3, 12.0, 55.0):
+        assert student.tail(t, freedom, center) == pytest.approx(
+            stats.nct.sf(t, freedom, center), rel=1e-9, abs=1e-15), (t, center)
 
 
 @pytest.mark.parametrize('power, alpha', [(0.8, 0.01), (0.06, 0.05)])

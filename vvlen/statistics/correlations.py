@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 _ALIKE = 1e-12  # 1 − r² of two variables between which z leaves nothing to explain
 _UNDEFINED = 0.1  # the largest share of resamples in which a statistic may be undefined
@@ -37,6 +36,8 @@ def _centred(x: ArrayLike) -> np.ndarray:
 
 def spearman(x: ArrayLike, y: ArrayLike) -> np.ndarray:
   """Returns Spearman's ρ of x and y, [..., S] -> [...]; nan where one does not vary."""
+  from scipy import stats  # takes half a second, and is needed here alone
+
   return pearson(stats.rankdata(x, axis=-1), stats.rankdata(y, axis=-1))
 
 

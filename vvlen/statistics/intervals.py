@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
+
+from vvlen.statistics import student
 
 
 def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -23,7 +25,7 @@ def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray
     mean = np.where(kept, table, 0).sum(axis=0) / count
     squares = np.where(kept, (table - mean) ** 2, 0).sum(axis=0)
     error = np.sqrt(squares / (count - 1) / count)
-    reach = stats.t.ppf(0.975, np.maximum(count - 1, 1)) * error
+    reach = student.quantile(0.975, np.maximum(count - 1, 1)) * error
   reach = np.where(count > 1, reach, np.nan)
   return mean, mean - reach, mean + reach
 
@@ -61,7 +63,7 @@ def percentiles_cover(count: float) -> float:
   For the 95 % interval over `count` values, at least two: ± 1.96 standard errors, whose
   variance is divided by count and not count − 1, which is too narrow for few values.
   """
-  return float(2 * stats.t.cdf(1.96 * (1 - 1 / count) ** 0.5, count - 1) - 1)
+  return 1 - 2 * student.tail(1.96 * (1 - 1 / count) ** 0.5, count - 1)
 
 
 class Ratio(NamedTuple):
@@ -93,7 +95,7 @@ def deviation_ratio(x: ArrayLike, y: ArrayLike) -> Ratio:
     return Ratio(np.nan, np.nan, np.nan)
   squared = float(x.var(ddof=1) / y.var(ddof=1))
   r = float(np.corrcoef(x, y)[0, 1])
-  t = float(stats.t.ppf(0.975, x.size - 2))
+  t = float(student.quantile(0.975, x.size - 2))
   k = 1 + 2 * (1 - r**2) * t**2 / (x.size - 2)
   reach = max(k**2 - 1, 0.0) ** 0.5
   return Ratio(
@@ -128,8 +130,10 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> Correlation:
   count = both.shape[1]
   if count < 4 or (np.ptp(both, axis=1) == 0).any():
     return Correlation(np.nan, np.nan, np.nan)
+  from scipy import stats  # takes half a second, and is needed here alone
+
   rank = float(stats.spearmanr(*both).statistic)
-  reach = float(stats.norm.ppf(0.975)) * ((1 + rank**2 / 2) / (count - 3)) ** 0.5
+  reach = float(special.ndtri(0.975)) * ((1 + rank**2 / 2) / (count - 3)) ** 0.5
   with np.errstate(divide='ignore'):
     z = np.arctanh(rank)
   return Correlation(rank, float(np.tanh(z - reach)), float(np.tanh(z + reach)))

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+
+from vvlen.statistics import student
 
 
 class PairedTest(NamedTuple):
@@ -55,11 +56,11 @@ def paired_t_test(treated: ArrayLike, control: ArrayLike) -> PairedTest:
     return PairedTest(mean, nan, nan, nan, nan, nan, num_pairs)
   deviation = float(difference.std(ddof=1))
   error = deviation / num_pairs**0.5
-  reach = float(stats.t.ppf(0.975, num_pairs - 1)) * error
+  reach = float(student.quantile(0.975, num_pairs - 1)) * error
   t = mean / error
   return PairedTest(
       mean, mean - reach, mean + reach, mean / deviation, t,
-      float(2 * stats.t.sf(abs(t), num_pairs - 1)), num_pairs,
+      2 * student.tail(abs(t), num_pairs - 1), num_pairs,
   )
 
 
@@ -83,12 +84,14 @@ def adjusted_test(after: ArrayLike, before: ArrayLike) -> PairedTest | None:
   before, after = np.asarray(before, float), np.asarray(after, float)
   if before.size < 4 or np.ptp(before) == 0:
     return None
+  from scipy import stats  # takes half a second, and is needed here alone
+
   fit, freedom = stats.linregress(before, after), before.size - 2
-  reach = float(stats.t.ppf(0.975, freedom)) * fit.intercept_stderr
+  reach = float(student.quantile(0.975, freedom)) * fit.intercept_stderr
   mean = float(fit.intercept)
   t = mean / fit.intercept_stderr if fit.intercept_stderr else float('nan')
   return PairedTest(mean, mean - reach, mean + reach, float('nan'), t,
-                    float(2 * stats.t.sf(abs(t), freedom)), before.size)
+                    2 * student.tail(abs(t), freedom), before.size)
 
 
 def at_level(test: PairedTest, alpha: float) -> PairedTest:
@@ -98,12 +101,12 @@ def at_level(test: PairedTest, alpha: float) -> PairedTest:
   probability of at least 95 % (Bonferroni), and an interval excludes 0 where K p < .05.
   """
   error = spread(test) / test.num_pairs**0.5
-  reach = float(stats.t.ppf(1 - alpha / 2, test.num_pairs - 1)) * error
+  reach = float(student.quantile(1 - alpha / 2, test.num_pairs - 1)) * error
   mean = test.mean_difference
   return test._replace(ci_low=mean - reach, ci_high=mean + reach)
 
 
 def spread(test: PairedTest) -> float:
   """Returns the standard deviation of the differences of a test."""
-  reach = stats.t.ppf(0.975, test.num_pairs - 1)
+  reach = student.quantile(0.975, test.num_pairs - 1)
   return float((test.ci_high - test.mean_difference) / reach * test.num_pairs**0.5)

@@ -1,8 +1,9 @@
 """What a paired test can find: its power, and the smallest difference it detects."""
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize
 
+from vvlen.statistics import student
 from vvlen.statistics.paired import PairedTest, spread
 
 
@@ -60,10 +61,10 @@ def power_to_find(
 
 def _found(noncentrality: float, freedom: int, alpha: float) -> float:
   """Returns the probability that |T| exceeds its critical value, T noncentral t."""
-  critical = stats.t.ppf(1 - alpha / 2, freedom)
-  found = stats.nct.sf(critical, freedom, noncentrality)
-  # P(T < −t_c), by symmetry; scipy's nct.cdf is nan far out in that tail.
-  return float(found + stats.nct.sf(critical, freedom, -noncentrality))
+  critical = student.quantile(1 - alpha / 2, freedom)
+  # P(T > t_c) and P(T < −t_c).
+  return (student.tail(critical, freedom, noncentrality)
+          + student.tail(critical, freedom, -noncentrality))
 
 
 def detectable(test: PairedTest | None, alpha: float = 0.05) -> float:

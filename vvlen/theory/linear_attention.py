@@ -38,7 +38,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 TASKS = ('mean', 'length', 'sum')
 
@@ -186,6 +185,8 @@ def _cases(
   share = ones / length
   target = {'mean': share, 'length': np.full(length, float(length)),
             'sum': ones.astype(float)}[task]
+  from scipy import stats  # takes half a second, and is needed here alone
+
   probability = stats.binom.pmf(before, length - 1, 0.5) / 2
   return np.stack([1 - share, share], axis=1), target, probability
 
