@@ -31,8 +31,9 @@ for _name in ('compilation_cache_dir', 'persistent_cache_min_compile_time_secs')
   jax.config.update(f'jax_{_name}', _value if _name.endswith('dir') else float(_value))
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Programs are compiled faster and run more slowly.
-_FAST = '--xla_backend_optimization_level=0'
+# Programs are compiled faster and run more slowly. As workers share the cores, one
+# thread compiles a program.
+_FAST = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
 # Twice as fast, but cells that train together and alone differ in some bits.
 _FASTEST = _FAST + ' --xla_cpu_use_fusion_emitters=false' * (
     jax.__version_info__ < (0, 11))

@@ -26,13 +26,14 @@ from experiments.correlation import (
     related,
     report,
     tables,
+    term,
 )
 from experiments.correlation.programs import make_answer
 from experiments.language_model import training
 from experiments.long_context import generation
 from experiments.long_context.training_text import Answered
 from tests.conftest import lose_rows, ROOT, shown
-from vvlen import sharding
+from vvlen import sharding, statistics
 from vvlen.models.rope import Rope
 from vvlen.models.rope_extensions import Yarn
 from vvlen.reporting import results
@@ -395,7 +396,7 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
   run = _run(variant, **{'train.num_steps': 200})
   rows = _rows(run, lambda i, n: 0.9 - 0.04 * i - n / 8000, loss, excess)
   made, count = points.points(run, rows), len(run.models)
-  first, second, last = answer.answer(run, made)
+  first, second, _, last = answer.answer(run, made)
   assert first.startswith(f'Score at 2 to 8 L over {count} models: {says}. r = ')
   assert second.startswith(
       f'Secondary: log perplexity at 2 to 8 L over {count} models: ')
@@ -436,6 +437,84 @@ def test_there_is_no_verdict_without_models_that_learned(run):
   same = points.points(run, _rows(run, score=lambda i, n: 0.8))
   assert answer.answer(run, same)[0] == (
       'Score at 2 to 8 L over 6 models: no verdict, as a correlation is undefined.')
+
+
+# What the term changes: by seeds, of alpha_0_1 and base.
+_GAINS = [0.03, 0.08, 0.05, 0.06]
+
+
+def _with_term(run, gains=_GAINS, outcome='score'):
+  """Returns points whose model with the term has an outcome larger by seed."""
+  found = points.points(run, _rows(run))
+  names = [model.name for model in found.models]
+  treated, control = names.index('alpha_0_1'), names.index('base')
+  seeds = {field: [*own] for field, own in found.seeds.items()}
+  for field, own in seeds.items():
+    own[control] = {s: 0.5 + 0.1 * s for s in range(len(gains))}
+    larger = outcome in field and not field.endswith('_128')
+    own[treated] = {s: own[control][s] + gain * larger for s, gain in enumerate(gains)}
+    own[treated][77] = 9.0  # has no pair
+  return found._replace(seeds=seeds)
+
+
+def test_models_that_differ_in_the_weight_alone_are_pairs():
+  assert _run('quick').pairs == (('alpha_0_1', 'base'),)
+  assert _run('cpu').pairs == (('alpha_0_1', 'base'), ('alpha_0_3', 'base'))
+  assert _run('cpu').weights['alpha_0_3'] == 0.3
+  assert _run('quick', **{'models.alpha_0_1.offsets': (0.0, 1.0)}).pairs == ()
+  assert _run('quick', **{'models.base.weight': 0.2}).pairs == ()
+
+
+def test_every_cell_of_what_the_term_changes(run):
+  table = tables.make(run, _with_term(run))[-1]
+  assert table.name == 'term' and len(table.records) == 10
+  test = stats.ttest_1samp(_GAINS, 0)
+  low, high = test.confidence_interval()
+  cells = [[column(r) for column in table.columns.values()] for r in table.records]
+  assert cells[0][:8] == [
+      'RoPE 10,000, α = 0.1', 'score', 'mean beyond L, 3 lengths', '0.650', '0.705',
+      f'+0.055 [+{low:.3f}, +{high:.3f}]', f'{test.pvalue:.3f}'[1:], '4']
+  assert table.records[0]['smallest_detectable'] == pytest.approx(
+      statistics.smallest_detectable(np.std(_GAINS, ddof=1), 4))
+  assert [c[2] for c in cells[:5]] == [
+      'mean beyond L, 3 lengths', 'L', '2 L', '4 L', '8 L']
+  assert cells[1][5] == '0.000' and cells[1][6] == 'undefined'
+  assert cells[4][3:8] == cells[0][3:8]
+  assert [c[1] for c in cells] == 5 * ['score'] + 5 * ['log perplexity']
+  assert cells[5][3:6] == ['0.650', '0.650', '0.000']
+  assert 'Primary: score beyond L at α = 0.1' in table.note
+
+
+def test_the_answer_says_what_the_term_changes(run):
+  said = answer.answer(run, _with_term(run))
+  test = stats.ttest_1samp(_GAINS, 0)
+  (low, high), p = test.confidence_interval(), f'{test.pvalue:.3f}'[1:]
+  assert said[2] == (
+      f'The misalignment term with α = 0.1 changes the score beyond L by +0.055 [95 %: '
+      f'+{low:.3f}, +{high:.3f}], p = {p}, 4 pairs of seeds.')
+  unsure = term.sentence(run, _with_term(run, [-0.03, 0.05, 0.01, -0.02]))
+  assert 'by +0.003 [95 %: −0.05' in unsure
+  least = statistics.smallest_detectable(np.std([-3, 5, 1, -2], ddof=1) / 100, 4)
+  assert unsure.endswith('; no difference was found, and one of '
+                         f'{least:.3f} would be found four times in five.')
+  assert term.sentence(run, _with_term(run, [0.1])) == (
+      'The misalignment term with α = 0.1: no verdict, fewer than two pairs of seeds '
+      'that differ.')
+  assert term.sentence(run._replace(pairs=()), _with_term(run)) == ''
+  other = run._replace(weights={**run.weights, 'alpha_0_1': 0.3})
+  assert term.sentence(other, _with_term(run)) == ''
+  # Two models are too few for correlations, but enough for this.
+  both = [m for m in _with_term(run).models if m.name in ('base', 'alpha_0_1')]
+  found = _with_term(run)
+  places = [found.models.index(m) for m in both]
+  two = found._replace(
+      models=tuple(both), means={f: x[places] for f, x in found.means.items()},
+      seeds={f: [x[i] for i in places] for f, x in found.seeds.items()})
+  said = answer.answer(run, two)
+  assert said[0].startswith('No verdict: 2 models') and said[1].startswith(
+      'The misalignment term with α = 0.1 changes the score beyond L by +0.055')
+  low = points.points(run, _rows(run, score=lambda i, n: 0.2))
+  assert len(answer.answer(run, low)) == 2
 
 
 def _points_of(axes):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from experiments.correlation import term
 from experiments.correlation.paper import PRINTED
 from experiments.correlation.points import (
     OUTCOMES,
@@ -32,20 +33,23 @@ def answer(run: Run, points: Points) -> list[str]:
     run: what was run.
     points: the models that have results.
   """
-  count = len(points.models)
-  if count < LEAST:
-    return [f'No verdict: {count} model{"s" * (count != 1)} with results, fewer than '
-            f'{LEAST}.', _of_paper(run)]
-  score, chance = points.means[f'score_{run.length}'], points.means['chance']
+  count, of_paper = len(points.models), _of_paper(run)
+  score = points.means[f'score_{run.length}'] if count else np.array([])
+  chance = points.means['chance'] if count else score
   learned = int(np.sum(score >= chance + LEARNED))
-  if learned < _SHARE * count:
-    return [
+  enough = 0 < count <= learned / _SHARE
+  of_term = [term.sentence(run, points)] if enough else []
+  if count < LEAST:
+    said = [f'No verdict: {count} model{"s" * (count != 1)} with results, fewer than '
+            f'{LEAST}.']
+  elif not enough:
+    said = [
         f'No verdict: {learned} of {count} models have learned the tasks, a score at '
         f'least {LEARNED:g} above chance at L, {run.length} tokens. Mean score '
-        f'{number(score.mean(), ".3f")}, chance {number(chance.mean(), ".3f")}.',
-        _of_paper(run)]
-  said = [_of_outcome(run, points, outcome) for outcome in outcomes(run)]
-  return [*said, _of_paper(run)]
+        f'{number(score.mean(), ".3f")}, chance {number(chance.mean(), ".3f")}.']
+  else:
+    said = [_of_outcome(run, points, outcome) for outcome in outcomes(run)]
+  return [*said, *filter(None, of_term), of_paper]
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:

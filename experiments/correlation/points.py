@@ -55,6 +55,9 @@ class Run(NamedTuple):
   num_resamples: int
   seed: int
   words: str  # on size and training of the models, for titles
+  weights: Mapping[str, float]  # α of each model
+  # (with the misalignment term, without it): models that differ in nothing else
+  pairs: tuple[tuple[str, str], ...]
 
   @property
   def beyond(self) -> tuple[int, ...]:
@@ -86,7 +89,22 @@ def read_run(config: Mapping[str, Any]) -> Run:
       length, tuple(int(n) * length for n in config['evaluate']['lengths']),
       tuple(map(str, config['benchmark']['tasks'])), str(primary['measure']),
       str(primary['outcome']), str(primary['correlation']), int(config['num_seeds']),
-      int(config['num_resamples']), int(config['seed']), words)
+      int(config['num_resamples']), int(config['seed']), words,
+      {name: float(fields['weight']) for name, fields in config['models'].items()},
+      _pairs(config['models']))
+
+
+def _pairs(models: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+  """Returns the names (with the term, without it) of models that are compared."""
+  plain = {_but_weight(fields): name for name, fields in models.items()
+           if not fields['weight']}
+  return tuple((name, plain[_but_weight(fields)]) for name, fields in models.items()
+               if fields['weight'] and _but_weight(fields) in plain)
+
+
+def _but_weight(fields: Mapping[str, Any]) -> str:
+  return repr(sorted((name, tuple(x) if isinstance(x, list) else x)
+                     for name, x in fields.items() if name != 'weight'))
 
 
 def _label(fields: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.correlation import paper
+from experiments.correlation import paper, term
 from experiments.correlation.points import (
     OUTCOMES,
     Points,
@@ -32,8 +32,9 @@ CellText = Callable[[Record], str]
 
 def make(run: Run, points: Points) -> list[Table]:
   """Returns all tables of a run, the main one first."""
-  return [table_1(run, points), models(run, points), measures(run, points),
+  made = [table_1(run, points), models(run, points), measures(run, points),
           by_length(run, points)]
+  return made + [term.table(run, points)] * bool(run.pairs)
 
 
 def beyond(run: Run) -> str:
