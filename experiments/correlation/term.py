@@ -51,13 +51,12 @@ def table(run: Run, points: Points) -> Table:
   records = []
   for pair in run.pairs:
     for outcome in sorted(OUTCOMES, key=lambda name: name != run.outcome):
-      for length in ('beyond', *run.lengths):
-        found = changed(points, pair, f'{outcome}_{length}')
+      for length in (0, *run.lengths):  # 0: all beyond L
+        found = changed(points, pair, f'{outcome}_{length or "beyond"}')
         test = found.test
         records.append({
             'model': labels[pair[0]], 'outcome': OUTCOMES[outcome],
-            'length': '' if length == 'beyond' else length,
-            'multiple': '' if length == 'beyond' else int(length) // run.length,
+            'length': length or '', 'multiple': length // run.length,
             'control': found.control, 'treated': found.treated, **difference(test),
             'p': test.p if test else np.nan, 'pairs': test.num_pairs if test else 0,
             'smallest_detectable': detectable(test)})
@@ -80,8 +79,8 @@ def table(run: Run, points: Points) -> Table:
            'the same initial weights, text and prompts, seed by seed.')
 
 
-def _words(run: Run, multiple: int | str) -> str:
-  if multiple == '':
+def _words(run: Run, multiple: int) -> str:
+  if not multiple:
     return f'mean beyond L, {len(run.beyond)} lengths'
   return f'{multiple} L' if multiple != 1 else 'L'
 
