@@ -13,6 +13,9 @@ variant  models, seeds  layers x width, L, batch, steps  cost
 cpu      14, 2          2 x 128, 128, 32, 8,000          two CPU cores, some 12 hours by
                                                          the rate of its first steps;
                                                          not timed alone
+term     2, 8           2 x 128, 128, 32, 8,000          the misalignment term alone, by
+                                                         8 pairs of seeds; some 7 hours,
+                                                         as for cpu
 quick    6, 2           2 x 128, 128, 16, 300            minutes; too few steps for a
                                                          verdict
 smoke    3, 2           1 x 16, 128, 4, 8                checks that it runs
@@ -99,12 +102,15 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           answer_tokens=20,  # at the end of each length, at least those of the answer
       ),
   )
-  if variant in ('cpu', 'quick'):
+  if variant in ('cpu', 'term', 'quick'):
     config.model.update(num_layers=2, width=128, mlp_width=344)
     config.num_seeds = 2
     config.train.update(num_steps=8_000, steps_per_call=100, seeds_at_once=2,
                         group_size=1)
-  if variant == 'quick':
+  if variant == 'term':
+    _keep(config, 'base', 'alpha_0_1')
+    config.num_seeds = 8
+  elif variant == 'quick':
     _keep(config, 'base', 'alibi', 'no_positions', 'half_length', 'layer_norm',
           'alpha_0_1')
     config.train.update(batch_size=16, num_steps=300, steps_per_call=25)
@@ -123,7 +129,8 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.evaluate.update(lengths=(1, 2), num_segments=4)
     config.benchmark.update(tasks=('niah_single', 'qa1'), num_prompts=2, most_facts=2)
   elif variant not in ('full', 'cpu'):
-    raise ValueError(f'variant must be full, cpu, quick or smoke: {variant!r}')
+    raise ValueError(
+        f'variant must be full, cpu, term, quick or smoke: {variant!r}')
   return config
 
 

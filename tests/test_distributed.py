@@ -22,6 +22,8 @@ RETRIEVAL = ('length_generalization', '--config=configs/retrieval.py:smoke', *SE
 COUNTING = ('counting', '--config=configs/counting.py:smoke_length', *SEEDS)
 RECENCY = ('recency_bias', '--config=configs/recency_bias.py:smoke',
            '--config.panels.widths=(16,)', '--config.heads.num_heads=(2,)',
+           '--config.depth.num_tokens=(5,)', '--config.depth.num_simulations=(20,)',
+           '--config.depth.num_layers=2',
            '--config.map.widths=(16,)', '--config.map.anisotropies=(0.5,)')
 SENSITIVITY = ('sensitivity', '--config=configs/sensitivity.py:smoke',
                "--config.run=('base','l2')", '--config.base.evaluate.lengths=(16,32)',
