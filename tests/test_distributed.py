@@ -199,13 +199,18 @@ _OTHER = 'E1126 06:38:57.815881    9871 pjrt.cc:80] something else\n'
 
 
 @pytest.mark.parametrize('lines, expected', [
-    (['a\n', _WARNING, _MORE, _FATAL, _MORE, _TRACE, 'b\n'],
-     ['a\n', first_process.ENDED, 'b\n']),
+    (['a\n', _WARNING, _MORE, _FATAL, _MORE, _TRACE, '\n'],
+     ['a\n', first_process.ENDED]),
     ([_FATAL, _TRACE, _FATAL], [first_process.ENDED]),
+    # As of jax 0.12.
+    ([_WARNING, ':UNAVAILABLE:closed\n', '=== Source Location Trace: ===\n',
+      'external/xla+/x.h:89\n', '. This is only expected\n', _FATAL, '\n'],
+     [first_process.ENDED]),
     ([_WARNING, _MORE, _OURS, _FATAL, _TRACE], [_OURS]),
     # What belongs to something else stays, in its order.
     ([_WARNING, _MORE, _OTHER, _TRACE], [_WARNING, _MORE, _OTHER, _TRACE]),
     ([_MORE, _TRACE, _WARNING], [_MORE, _TRACE, _WARNING]),
+    ([_WARNING, 'Traceback (most\n', 'x\n'], [_WARNING, 'Traceback (most\n', 'x\n']),
 ])
 def test_messages_of_a_lost_first_process_become_one_line(lines, expected):
   assert [*first_process.shortened(lines)] == expected

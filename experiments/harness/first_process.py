@@ -21,9 +21,8 @@ _SAID = 'Error: another process of the run has ended'
 _BEGIN = re.compile(r'[WEF]\d{4} \S+ +\d+ (preemption_sync_manager\.cc|'
                     r'coordination_service_agent\.cc|client\.h):\d+\] ')
 _FATAL = 'JAX distributed service detected fatal errors'
-# Lines that continue such a message.
-_CONTINUED = re.compile(r'Additional GRPC error information|:UNKNOWN:|\*\*\* Check '
-                        r'failure stack trace|    @ +0x')
+# Lines that begin something else; all others continue a message.
+_NEW = re.compile(r'[IWEF]\d{4} |Error: |Traceback ')
 
 
 def shorten_messages() -> None:
@@ -40,19 +39,23 @@ def shorten_messages() -> None:
 def shortened(lines: Iterable[str]) -> Iterator[str]:
   """Yields lines, with one in place of JAX's messages of a lost first process.
 
-  Messages that may belong to it are kept back until the next line of another kind.
+  Messages that may belong to it are kept back until something else begins. Nothing
+  follows that line: the process is about to end.
   """
   kept: list[str] = []
   ended = False
   for line in lines:
-    if _BEGIN.match(line) or ((kept or ended) and _CONTINUED.match(line)):
+    if ended:  # JAX is aborting the process.
+      continue
+    if _BEGIN.match(line) or (kept and not _NEW.match(line)):
       kept.append(line)
-      if _FATAL in line and not ended:
+      if _FATAL in line:
+        ended = True
         yield ENDED
-      ended |= _FATAL in line
     else:
-      ended |= line.startswith(_SAID)
-      if not ended:
+      if line.startswith(_SAID):
+        ended = True
+      else:
         yield from kept
       kept.clear()
       yield line
