@@ -25,7 +25,7 @@ from tests.llamas import save_llama
 DOCS = ROOT / 'docs'
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(DOCS.glob('*.md'))]
 # Python examples of each page; those of the first two are run by test_readme.py.
-EXAMPLES = {'README.md': 3, 'in_your_code.md': 7, 'own_norm.md': 2, 'own_task.md': 1,
+EXAMPLES = {'README.md': 3, 'in_your_code.md': 7, 'own_norm.md': 3, 'own_task.md': 1,
             'seeds.md': 1}
 # Programs that no test runs, with what they need; and those of a shell.
 CLOUD = {'gcloud': 'an account of Google Cloud', 'hf': 'the network',
@@ -136,6 +136,14 @@ def test_a_temperature_of_ones_own():
   beta = scope['log_length'](np.zeros((2, 64)), np.arange(64) < np.array([[8], [64]]))
   np.testing.assert_allclose(beta, [[1], [1.5]], rtol=1e-6)
   assert not np.allclose(scope['plain'], scope['sharper'])
+
+
+def test_weights_of_ones_own(capsys):
+  scope = _run(DOCS / 'own_norm.md', 2)
+  mask = np.arange(4) < np.array([[2], [4]])
+  weights = scope['relu_over_n'](np.float32([[1, -3, 2, 0]] * 2), mask)
+  np.testing.assert_allclose(weights, [[1, 0, 0, 0], [0.5, 0, 0.75, 0.25]])
+  assert 'Array(1., dtype=float32)' in capsys.readouterr().out
 
 
 def test_a_task_of_ones_own(monkeypatch):

@@ -17,8 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vvlen.models.fixes.learned import Weights
 from vvlen.models.masked_softmax import broadcast_mask, masked_softmax
-from vvlen.models.norm import Norm, norm_within
+from vvlen.models.norm import Norm
+from vvlen.models.single_head import (
+    add_value_bias,
+    finish,
+    projections,
+    rescoring,
+    weights_of,
+)
 
 # (logits [..., n], mask [..., n] or None) -> β [..., 1]
 Temperature = Callable[[jax.Array, jax.Array | None], jax.Array]
@@ -30,6 +38,8 @@ def attend(
     values: jax.Array,
     mask: jax.Array | None = None,
     temperature: Temperature | None = None,
+    weights: Weights | None = None,
+    rescore: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Softmax attention of one query over n items.
 
@@ -42,6 +52,10 @@ def attend(
     mask: bool, True to attend, broadcastable to [..., n]; None attends to all items.
     temperature: maps the scaled logits and the mask, both [..., n], to β [..., 1], by
       which the logits are multiplied; None for β = 1. See `vvlen.models.temperature`.
+    weights: maps the logits, multiplied by β, and the mask, both [..., n], to the
+      weights [..., n], as in `vvlen.models.fixes`; None for softmax.
+    rescore: maps the scaled logits [..., n] to those that take their place, before
+      temperature and weights see them; None for no change.
 
   Returns:
     The output [..., v], of the dtype of the values if that is a float, and the
@@ -49,8 +63,9 @@ def attend(
     items do not affect the result as long as they are finite.
 
   Raises:
-    ValueError: if shapes do not fit, for example because there are several queries or
-      the temperature has more axes than the logits, or if the mask is not bool.
+    ValueError: if shapes do not fit, for example because there are several queries, or
+      the temperature or the weights have other axes than the logits, or if the mask is
+      not bool.
   """
   query, keys, values = map(jnp.asarray, (query, keys, values))
   check_axes(query=query, keys=keys, values=values)
@@ -65,6 +80,8 @@ def attend(
       jnp.einsum, preferred_element_type=wide, precision=jax.lax.Precision.HIGHEST
   )
   logits = einsum('...d,...nd->...n', query, keys) / query.shape[-1] ** 0.5
+  if rescore is not None:
+    logits = rescore(logits)
   if mask is not None:
     mask = broadcast_mask(mask, logits.shape)
   if temperature is not None:
@@ -73,11 +90,13 @@ def attend(
       raise ValueError(f'temperature must give β {[*logits.shape[:-1], 1]}: '
                        f'{[*jnp.shape(beta)]}')
     logits = logits * beta
-  weights = masked_softmax(logits, mask)
-  output = einsum('...n,...nv->...v', weights, values)
+  attended = masked_softmax(logits, mask) if weights is None else weights(logits, mask)
+  if jnp.shape(attended) != logits.shape:
+    raise ValueError(f'weights must give {[*logits.shape]}: {[*jnp.shape(attended)]}')
+  output = einsum('...n,...nv->...v', attended, values)
   if jnp.issubdtype(values.dtype, jnp.floating):
     output = output.astype(values.dtype)
-  return output, weights
+  return output, attended
 
 
 def check_axes(query: jax.Array, **items: jax.Array) -> None:
@@ -116,7 +135,7 @@ class SingleHeadAttention(nn.Module):
   and value would cost d times as much. Results differ by rounding only.
 
   Sows `attention_weights` [..., n], `attention_output` [..., d] (before the norm)
-  and `normalized_output` [..., d] (after it) into `intermediates`.
+  and `normalized_output` [..., d] (after it and the gate) into `intermediates`.
 
   Attributes:
     features: d, the width of queries, keys, values and output.
@@ -132,6 +151,14 @@ class SingleHeadAttention(nn.Module):
       highest.
     kernel_init: of all projections.
     bias_init: of the bias of the values.
+    weights: maps logits and mask to the attention weights, as in `vvlen.models.fixes`;
+      its learned scalars are parameters, named `weights`. None: softmax.
+    qk_norm: if not None, logits are g q·k / (‖q‖ ‖k‖) (arXiv 2010.04245), and this is
+      the initial value of the learned g; there log₂(L² − L), L being nearly the longest
+      training length. Each item then costs a product [x] × [x, x]
+      (`vvlen.models.fixes.key_norms`).
+    gated: whether o ⊙ σ(W q), q the query as given, takes the place of the normalized
+      output o (arXiv 2505.06708). It costs as much as W_Q.
   """
 
   features: int
@@ -144,6 +171,9 @@ class SingleHeadAttention(nn.Module):
   precision: jax.lax.PrecisionLike = None
   kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
   bias_init: nn.initializers.Initializer = nn.initializers.zeros
+  weights: Weights | None = None
+  qk_norm: float | None = None
+  gated: bool = False
 
   @nn.compact
   def __call__(
@@ -173,69 +203,18 @@ class SingleHeadAttention(nn.Module):
         query, items, *kernels, dtype=self.dtype
     )
     dot = functools.partial(jnp.matmul, precision=self.precision)
-    query = dot(dot(query, w_q), w_k.T)
+    projected = dot(query, w_q)
+    rescore = None
+    if self.qk_norm is not None:
+      rescore = rescoring(self, projected, items, w_k)
+    across = dot(projected, w_k.T)
     # `attend` divides by the root of this query's width; it should be the root of d.
-    query = query * (query.shape[-1] / self.features) ** 0.5
-    output, weights = attend(query, items, items, mask, temperature)
-    return finish(self, add_value_bias(self, dot(output, w_v), weights), weights)
-
-
-def projections(
-    module: Any, query_width: int, item_width: int
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Creates the parameters W_Q, W_K and W_V; called in the compact method of `module`.
-
-  Args:
-    module: a linen module with the fields of `SingleHeadAttention`.
-    query_width: number of inputs of W_Q.
-    item_width: number of inputs of W_K and W_V.
-
-  Returns:
-    The kernels of W_Q, W_K and W_V, each [inputs, d].
-
-  Raises:
-    ValueError: if d is not positive.
-  """
-  if module.features < 1:
-    raise ValueError(f'features must be positive: {module.features}')
-  return tuple(
-      module.param(name, module.kernel_init, (width, module.features),
-                   module.param_dtype)
-      for name, width in (('query_kernel', query_width), ('key_kernel', item_width),
-                          ('value_kernel', item_width))
-  )
-
-
-def add_value_bias(
-    module: Any, output: jax.Array, weights: jax.Array
-) -> jax.Array:
-  """Adds the bias of the values to the output [..., d] if `module` has `value_bias`."""
-  if not module.value_bias:
-    return output
-  bias = module.param('value_bias', module.bias_init, (module.features,),
-                      module.param_dtype)
-  # Weights sum to 1, or to 0 in a row whose items are all masked.
-  total = weights.sum(-1, keepdims=True)
-  bias = jnp.expand_dims(bias, range(output.ndim - 1))
-  return output + (total * bias).astype(output.dtype)
-
-
-def finish(module: Any, output: jax.Array, weights: jax.Array) -> jax.Array:
-  """Sows, normalizes and projects the attention output [..., d] of `module`."""
-  module.sow('intermediates', 'attention_weights', weights)
-  module.sow('intermediates', 'attention_output', output)
-  norm = norm_within(
-      module, module.norm, epsilon=module.epsilon, param_dtype=module.param_dtype
-  )
-  output = norm(output)
-  module.sow('intermediates', 'normalized_output', output)
-  if module.output_projection:
-    kernel = module.param('output_kernel', module.kernel_init,
-                          (module.features, module.features), module.param_dtype)
-    output = jnp.matmul(
-        output, kernel.astype(output.dtype), precision=module.precision
+    across = across * (across.shape[-1] / self.features) ** 0.5
+    output, weights = attend(
+        across, items, items, mask, temperature, weights_of(self), rescore
     )
-  return output
+    output = add_value_bias(self, dot(output, w_v), weights)
+    return finish(self, output, weights, query)
 
 
 def post_norm_attention(

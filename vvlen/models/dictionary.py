@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from vvlen.models.attention import Temperature
+from vvlen.models.fixes.learned import Weights
 from vvlen.models.norm import Norm
 from vvlen.models.retriever import Intervention, retrieve
 
@@ -64,6 +65,9 @@ class DictionaryRetriever(nn.Module):
   precision: jax.lax.PrecisionLike = None
   kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
   bias_init: nn.initializers.Initializer = nn.initializers.zeros
+  weights: Weights | None = None
+  qk_norm: float | None = None
+  gated: bool = False
 
   @nn.compact
   def __call__(

@@ -14,14 +14,16 @@ from flax.linen.dtypes import promote_dtype
 import jax
 import jax.numpy as jnp
 
-from vvlen.models.attention import (
+from vvlen.models.attention import attend, Temperature
+from vvlen.models.fixes.learned import Weights
+from vvlen.models.norm import Norm
+from vvlen.models.single_head import (
     add_value_bias,
-    attend,
     finish,
     projections,
-    Temperature,
+    rescoring,
+    weights_of,
 )
-from vvlen.models.norm import Norm
 
 ITEM_ENCODERS = ('mlp', 'linear')
 # attention output [..., d], before the norm -> what to put in its place
@@ -51,6 +53,10 @@ class Retriever(nn.Module):
       highest.
     kernel_init: of every kernel.
     bias_init: of every bias.
+    weights: from logits to attention weights in place of softmax, as in
+      `vvlen.models.attention.SingleHeadAttention`.
+    qk_norm: the initial g of QK-norm, or None, as there.
+    gated: whether the output is gated by the features of the query, as there.
   """
 
   num_classes: int = 10
@@ -65,6 +71,9 @@ class Retriever(nn.Module):
   precision: jax.lax.PrecisionLike = None
   kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
   bias_init: nn.initializers.Initializer = nn.initializers.zeros
+  weights: Weights | None = None
+  qk_norm: float | None = None
+  gated: bool = False
 
   @nn.compact
   def __call__(
@@ -138,7 +147,9 @@ def retrieve(
       module.width, norm=module.norm, output_projection=module.output_projection,
       value_bias=module.value_bias, epsilon=module.epsilon, dtype=module.dtype,
       param_dtype=module.param_dtype, precision=module.precision,
-      kernel_init=module.kernel_init, bias_init=module.bias_init, name='attention',
+      kernel_init=module.kernel_init, bias_init=module.bias_init,
+      weights=module.weights, qk_norm=module.qk_norm, gated=module.gated,
+      name='attention',
   )(query, items, kernel, bias, mask, temperature, intervention)
   hidden = nn.gelu(_dense(module, module.width, 'head_hidden')(output))
   wide = jnp.promote_types(hidden.dtype, jnp.float32)
@@ -150,8 +161,8 @@ class RetrieverAttention(nn.Module):
   """`vvlen.models.attention.SingleHeadAttention` over the items h_i = A x_i + b.
 
   The h_i are never computed either: q·(A x_i) = (Aᵀ q)·x_i; b adds the same number to
-  all logits of a row, so the weights do not depend on it; and Σ a_i (A x_i + b) =
-  A Σ a_i x_i + b.
+  all logits of a row, so softmax does not depend on it, and it is added only for other
+  `weights` or `qk_norm`; and Σ a_i (A x_i + b) = A Σ a_i x_i + (Σ a_i) b.
 
   Attributes are as in `SingleHeadAttention`.
   """
@@ -166,6 +177,9 @@ class RetrieverAttention(nn.Module):
   precision: jax.lax.PrecisionLike = None
   kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
   bias_init: nn.initializers.Initializer = nn.initializers.zeros
+  weights: Weights | None = None
+  qk_norm: float | None = None
+  gated: bool = False
 
   @nn.compact
   def __call__(
@@ -194,18 +208,24 @@ class RetrieverAttention(nn.Module):
         query, items, *kernels, kernel, bias, dtype=self.dtype
     )
     dot = functools.partial(jnp.matmul, precision=self.precision)
-    query = dot(dot(dot(query, w_q), w_k.T), kernel.T)
+    projected = dot(query, w_q)
+    across = dot(dot(projected, w_k.T), kernel.T)
     # `attend` divides by the root of this query's width; it should be the root of d.
-    query = query * (query.shape[-1] / self.features) ** 0.5
-    output, weights = attend(query, items, items, mask, temperature)
-    # Weights sum to 1, or to 0 in a row whose items are all masked.
+    across = across * (across.shape[-1] / self.features) ** 0.5
+    rescore = None
+    if self.weights is not None or self.qk_norm is not None:
+      rescore = rescoring(self, projected, items, dot(kernel, w_k), dot(bias, w_k))
+    output, weights = attend(
+        across, items, items, mask, temperature, weights_of(self), rescore
+    )
+    # Softmax sums to 1, or to 0 in a row whose items are all masked; others need not.
     total = weights.sum(-1, keepdims=True).astype(output.dtype)
     bias = jnp.expand_dims(bias, range(output.ndim - 1))
     output = dot(dot(output, kernel) + total * bias, w_v)
     output = add_value_bias(self, output, weights)
     if intervention is not None:
       output = intervention(output)
-    return finish(self, output, weights)
+    return finish(self, output, weights, query)
 
 
 def _dense(module: Any, features: int, name: str, dtype: Any = None) -> nn.Dense:
