@@ -24,7 +24,7 @@ def check_weights(function: Weights) -> None:
   keys, also with masked keys only. That takes a second or two.
 
   Args:
-    function: (logits, mask, **learned scalars) -> weights.
+    function: (logits, mask, learned scalars by name) -> weights.
 
   Raises:
     ValueError: in one line that names the function, and the axis or the property:

@@ -9,7 +9,7 @@ with n₀, the longest training length, at which every law starts with β = 1:
   sqrt_log_n   β = s √(2 ln n)          s learned, from 1 / √(2 ln n₀)
   power        β = (n / n₀)^p           p learned, from 0, where β = 1 at every n
 
-Each is a temperature, (logits [..., n], mask, **learned scalars) -> β [..., 1], so it
+Each is a temperature, (logits [..., n], mask, learned scalars) -> β [..., 1], so it
 may be given to a trained model as `temperature`, or be trained with, by
 `vvlen.models.fixes.tempered.tempered`. n counts the keys that are not masked. Cost: a
 logarithm or power for each row, and a product for each logit.

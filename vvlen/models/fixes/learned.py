@@ -14,7 +14,7 @@ at which learning starts. Every other default is a constant. So of
 
 s is learned and power is not; `functools.partial(weights, s=0.5)` learns s from another
 value, and `functools.partial(weights, s=1)`, with an int, does not learn it. The same
-holds for temperatures, (z, mask, **scalars) -> β [..., 1].
+holds for temperatures, (z, mask, scalars by name) -> β [..., 1].
 """
 
 from collections.abc import Callable

@@ -28,7 +28,7 @@ def tempered(temperature: Temperature, weights: Weights = softmax) -> Weights:
   `temperature` of a call multiplies the logits before.
 
   Args:
-    temperature: (logits [..., n], mask, **learned scalars) -> β [..., 1], such as a
+    temperature: (logits [..., n], mask, learned scalars) -> β [..., 1], such as a
       law (`vvlen.models.fixes.laws`) or `vvlen.models.temperature.adaptive_temperature`
       (published for inference only).
     weights: a function of the form of `vvlen.models.fixes.learned`.
