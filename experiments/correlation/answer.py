@@ -8,13 +8,14 @@ from experiments.correlation import term
 from experiments.correlation.paper import PRINTED
 from experiments.correlation.points import (
     OUTCOMES,
+    outcomes,
     Points,
     PREDICTORS,
     Run,
     TRAINING_LOSS,
 )
 from experiments.correlation.related import LEAST, Related
-from experiments.correlation.tables import beyond, ours, outcomes, published
+from experiments.correlation.tables import beyond, ours, published
 from vvlen.reporting.tables import interval_words, number
 
 # A model has learned the tasks if its score at L is that much above chance.

@@ -10,13 +10,14 @@ import numpy as np
 from experiments.correlation import paper
 from experiments.correlation.points import (
     OUTCOMES,
+    outcomes,
     Points,
     PREDICTORS,
     Run,
     TRAINING_LOSS,
 )
 from experiments.correlation.related import Related
-from experiments.correlation.tables import beyond, ours, outcomes, published
+from experiments.correlation.tables import beyond, ours, published
 from vvlen.reporting import plots
 from vvlen.reporting.tables import interval_words, number
 

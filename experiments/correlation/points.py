@@ -77,6 +77,11 @@ class Points(NamedTuple):
   left_out: Sequence[str]  # seeds with a value that is not finite, as 'model, seed 3'
 
 
+def outcomes(run: Run) -> list[str]:
+  """Returns the outcomes, the primary one first."""
+  return sorted(OUTCOMES, key=lambda name: name != run.outcome)
+
+
 def read_run(config: Mapping[str, Any]) -> Run:
   """Returns the `Run` of a configuration, as in configs/correlation.py."""
   length, model = int(config['train']['max_length']), config['model']

@@ -13,6 +13,7 @@ import numpy as np
 from experiments.correlation import paper, term
 from experiments.correlation.points import (
     OUTCOMES,
+    outcomes,
     Points,
     PREDICTORS,
     Run,
@@ -60,11 +61,6 @@ def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
   """Returns the correlations of a predictor with a field such as 'score_beyond'."""
   means = points.means
   return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS])
-
-
-def outcomes(run: Run) -> list[str]:
-  """Returns the outcomes, the primary one first."""
-  return sorted(OUTCOMES, key=lambda name: name != run.outcome)
 
 
 def table_1(run: Run, points: Points) -> Table:

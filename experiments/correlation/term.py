@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.correlation.points import OUTCOMES, Points, Run
+from experiments.correlation.points import OUTCOMES, outcomes, Points, Run
 from vvlen.reporting.tables import (
     difference,
     difference_cell,
@@ -50,7 +50,7 @@ def table(run: Run, points: Points) -> Table:
   labels = {model.name: model.label for model in run.models}
   records = []
   for pair in run.pairs:
-    for outcome in sorted(OUTCOMES, key=lambda name: name != run.outcome):
+    for outcome in outcomes(run):
       for length in (0, *run.lengths):  # 0: all beyond L
         found = changed(points, pair, f'{outcome}_{length or "beyond"}')
         test = found.test

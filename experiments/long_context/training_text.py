@@ -117,6 +117,7 @@ def documents(
   for i in range(count):
     name = names[i % len(names)]
     rng = generator(seed, 'training', name, i)
+    says: object = 'it has more'
     for _ in range(_TRIES):
       length = int(rng.integers(lengths[0], lengths[1] + 1))
       try:
