@@ -9,7 +9,6 @@ every command reads in its place.
 """
 
 import argparse
-import sys
 
 from experiments.harness import errors, paths, reports
 
@@ -24,7 +23,7 @@ def main() -> None:
                       help='make results.csv.xz of a results.csv of more than 1 MB')
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
-  try:
+  with errors.told():
     name = '--all' if args.all else '--workdir'
     folder = paths.usable(args.all or args.workdir, name)
     paths.check_reachable(folder, name)
@@ -33,11 +32,6 @@ def main() -> None:
     if args.compress:
       for run in reports.runs_of(folder) if args.all else [folder]:
         reports.compress(run)
-  except KeyboardInterrupt:
-    print('Interrupted.', file=sys.stderr)
-    sys.exit(130)
-  except Exception as error:
-    errors.leave(error)
 
 
 if __name__ == '__main__':

@@ -12,7 +12,6 @@ For GPUs, operations and arguments are only counted.
 
 import argparse
 import os
-import sys
 
 from etils import epath
 
@@ -41,15 +40,10 @@ def main() -> None:
     errors.refuse(error)
   # This process has no accelerator, or must leave it alone.
   os.environ['JAX_PLATFORMS'] = 'cpu'
-  try:
+  with errors.told():
     row = {'experiment': args.experiment, **_row(args.experiment, where)}
     print(report.lines(row), flush=True)
     report.add(folder, before, row)
-  except KeyboardInterrupt:
-    print('Interrupted.', file=sys.stderr)
-    sys.exit(130)
-  except Exception as error:
-    errors.leave(error)
 
 
 def _row(name, where):

@@ -3,6 +3,7 @@
 Runs without JAX.
 """
 
+from collections.abc import Iterator
 import contextlib
 import linecache
 import os
@@ -55,6 +56,18 @@ def leave(error: Exception) -> NoReturn:
     sys.stdout.flush()
   traceback.print_exception(error)
   end(_BUG, 1)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+  """Ends the process as `leave` if what is inside fails, and with 130 at ^C."""
+  try:
+    yield
+  except KeyboardInterrupt:
+    print('Interrupted.', file=sys.stderr)
+    sys.exit(130)
+  except Exception as error:
+    leave(error)
 
 
 def refuse(error: Exception) -> NoReturn:

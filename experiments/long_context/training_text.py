@@ -17,7 +17,6 @@ import argparse
 from collections.abc import Callable, Iterator
 import functools
 import json
-import sys
 from typing import NamedTuple
 
 from etils import epath
@@ -183,7 +182,7 @@ def main() -> None:
   parser.add_argument('--seed', type=int, default=0)
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
-  try:
+  with errors.told():
     draws = tasks(args.most_facts)
     names = [name for name in args.tasks.split(',') if name] or list(draws)
     if unknown := [name for name in names if name not in draws]:
@@ -200,11 +199,6 @@ def main() -> None:
           (args.shortest, args.longest), args.vocabulary, args.seed)
     print(f'{args.documents:,} documents in {folder}/text.jsonl, and their '
           'tokenizer.json.')
-  except KeyboardInterrupt:
-    print('Interrupted.', file=sys.stderr)
-    sys.exit(130)
-  except Exception as error:
-    errors.leave(error)
 
 
 if __name__ == '__main__':
