@@ -411,6 +411,15 @@ def test_what_a_machine_chooses_defines_no_family():
   assert report.digest_of(family.facts(config)) != known
 
 
+def test_a_cell_of_fewer_seeds_than_are_trained_at_once_is_one_block():
+  config = config_file.get_config()
+  config.base.train.seeds_at_once = 32
+  found = {name: cell.train.seeds_at_once
+           for name, cell in family.cell_configs(config).items()}
+  assert found['base'] == found['lookup'] == 32
+  assert found['l2_all'] == found['growing'] == 16
+
+
 def test_the_family_is_the_one_that_was_fixed_beforehand():
   """The digest that results/vanishing_variance carries: nothing of it may change."""
   stored = json.loads(

@@ -85,6 +85,8 @@ def _cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
       cell.update(config.cells[name])
   except TypeError as error:
     raise ValueError(f'cell {name}: {error}') from error
+  # A cell of fewer seeds than are trained at once is one block.
+  cell.train.seeds_at_once = min(cell.train.seeds_at_once, cell.num_seeds)
   try:
     check(cell)
   except ValueError as error:

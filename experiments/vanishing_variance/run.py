@@ -41,8 +41,7 @@ def main(config: Any, workdir: str) -> None:
   """Runs or resumes the family, and writes tables and figures."""
   cells, chosen = family.cell_configs(config), family.chosen(config)
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
-  train = config.base.train
-  mesh = seed_devices(train)
+  mesh = seed_devices(config.base.train)
   folder = epath.Path(workdir)
   first_of_processes(lambda: _claim(config, workdir))
   done = finished.finished(folder, seed_blocks.part_of_cell)
@@ -70,7 +69,8 @@ def main(config: Any, workdir: str) -> None:
   jobs = []
   for block in todo:
     for before, step in zip((block.reached, *block.steps), block.steps, strict=False):
-      jobs.append(Job(train.seeds_at_once * (step - before), functools.partial(
+      seeds = cells[block.cell].train.seeds_at_once
+      jobs.append(Job(seeds * (step - before), functools.partial(
           _train, make_arm, block, folder, before, step)))
     if block.interventions:
       jobs.append(Job(0, functools.partial(_intervene, make_measurer, block, folder)))
