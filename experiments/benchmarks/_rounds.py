@@ -10,6 +10,7 @@ rounds in which other programs were busy are measured again.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import json
 import os
 import statistics
@@ -76,7 +77,8 @@ def _busy_seconds() -> float:
 class Worker:
   """One of the programs compared, in its own process or in several."""
 
-  def __init__(self, module: str, arguments: Sequence[str], processes: int = 1):
+  def __init__(self, module: str, arguments: Sequence[str], processes: int = 1,
+               wait: bool = True):
     """Starts `python -m module *arguments` and waits until it is ready.
 
     Args:
@@ -84,6 +86,7 @@ class Worker:
       arguments: for its command line.
       processes: how many to start. If several, each is bound to its own core, all
         measure at the same time, and their rates are added.
+      wait: if False, `about` waits instead, so that workers compile together.
     """
     cores = sorted(os.sched_getaffinity(0)) if processes > 1 else []
     self._processes = []
@@ -97,7 +100,14 @@ class Worker:
       ))
     self.rates: list[float] = []
     self.waiting = 0.0  # processor seconds spent between measurements
-    self.about, *_ = [_read(process) for process in self._processes]
+    if wait:
+      _ = self.about
+
+  @functools.cached_property
+  def about(self) -> dict[str, Any]:
+    """What the first process reported when all were ready."""
+    first, *_ = [_read(process) for process in self._processes]
+    return first
 
   def measure(self) -> tuple[float, float]:
     """Returns a rate, and the share of all cores that others took meanwhile."""
@@ -143,6 +153,8 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
     and the processor seconds that all workers spent waiting.
   """
   names = list(workers)
+  for worker in workers.values():
+    _ = worker.about  # waits until it is ready
   quiet: list[tuple[dict[str, float], float]] = []
   busy: list[tuple[dict[str, float], float]] = []
   most = 8 * rounds if rounds > 1 else rounds

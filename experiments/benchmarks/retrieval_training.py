@@ -93,8 +93,8 @@ def main() -> None:
       *(['--growing'] if args.growing else []),
   ]
   start = lambda name, processes=1: _rounds.Worker(
-      MODULE, [f'--worker={name}', f'--processes={processes}', *arguments], processes
-  )
+      MODULE, [f'--worker={name}', f'--processes={processes}', *arguments], processes,
+      wait=False)
   print('Compiling.', flush=True)
   workers = {'experiment': start('experiment')}
   about = workers['experiment'].about
