@@ -12,6 +12,7 @@ from experiments.vanishing_variance import effects, family, report, tables
 from tests import artists
 from tests.cells import cells, interval, p_of, paired, text
 from vvlen.reporting import results
+from vvlen.reporting.family import digest_of
 from vvlen.statistics import at_level, paired_t_test, power_to_find, smallest_detectable
 
 _SEEDS, _BEYOND = 8, (32, 64)
@@ -78,7 +79,7 @@ def told(tmp_path_factory):
   folder, drawn, facts = tmp_path_factory.mktemp('family'), _draw(), _facts()
   results.write_rows(folder / 'results.csv', _rows(drawn))
   (folder / 'config.json').write_text(json.dumps(
-      {'config': {'digest': report.digest_of(facts)} | facts, 'sessions': [{}]}))
+      {'config': {'digest': digest_of(facts)} | facts, 'sessions': [{}]}))
   results.write_rows(folder / 'mechanism/base/results.csv', _changed_rows())
   made, figures = {}, {}
   with pytest.MonkeyPatch.context() as patch:

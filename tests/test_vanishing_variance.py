@@ -21,6 +21,7 @@ from experiments.vanishing_variance import (
 )
 from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen.reporting import plots, results
+from vvlen.reporting.family import digest_of
 from vvlen.reporting.tables import grid
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
 
@@ -190,7 +191,7 @@ def _write(folder, facts, rows):
   results.write_rows(folder / 'results.csv', rows)
   (folder / 'config.json').write_text(json.dumps({
       'study': 'vanishing_variance',
-      'config': {'digest': report.digest_of(facts)} | facts, 'sessions': [{}],
+      'config': {'digest': digest_of(facts)} | facts, 'sessions': [{}],
   }))
 
 
@@ -403,12 +404,12 @@ def test_rows_of_no_cell_are_refused(tmp_path):
 
 def test_what_a_machine_chooses_defines_no_family():
   config = config_file.get_config('smoke')
-  known = report.digest_of(family.facts(config))
+  known = digest_of(family.facts(config))
   config.base.train.update(save_every_seconds=1.0, seeds_at_once=1)
   config.run = ('base',)
-  assert report.digest_of(family.facts(config)) == known
+  assert digest_of(family.facts(config)) == known
   config.cells.l2.optimizer.l2 = 0.01
-  assert report.digest_of(family.facts(config)) != known
+  assert digest_of(family.facts(config)) != known
 
 
 def test_a_cell_of_fewer_seeds_than_are_trained_at_once_is_one_block():
@@ -425,7 +426,7 @@ def test_the_family_is_the_one_that_was_fixed_beforehand():
   stored = json.loads(
       (ROOT / 'experiments/results/vanishing_variance/config.json').read_text())
   facts = family.facts(config_file.get_config())
-  assert stored['config']['digest'] == report.digest_of(facts)
+  assert stored['config']['digest'] == digest_of(facts)
 
 
 @pytest.mark.parametrize('change, words', [

@@ -1,17 +1,14 @@
 """Writes the tables and figures of a family of runs. Runs without JAX."""
 
-import hashlib
-import json
-from typing import Any
-
 from etils import epath
 
 from experiments.length_generalization.about import about
 from experiments.mechanism import report as mechanism
 from experiments.vanishing_variance import effects, figures, parts_tables, tables
 from experiments.vanishing_variance.answer import answer
-from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting import plots, results
 from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.family import read_family
 from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
@@ -77,31 +74,6 @@ def write(workdir: epath.PathLike) -> Report:
       answer(made[0].records), made, paths,
       about=about(list(dict.fromkeys(cell.task for cell in cells.values())),
                   'The settings, their seeds and the test were fixed before any run.'))
-
-
-def read_family(folder: epath.Path) -> dict[str, Any]:
-  """Returns the family whose results a folder holds.
-
-  Raises:
-    ValueError: if config.json is damaged, or was changed after the results were made.
-  """
-  path = folder / 'config.json'
-  if not path.exists():
-    raise ValueError(f'{folder} has no config.json')
-  with run_folder.reading(path, of='a family') as stored:
-    family = dict(stored['config'])
-    digest = family.pop('digest')
-  if digest_of(family) != digest:
-    raise ValueError(
-        f'{path} was changed after its results were made: its family has the digest '
-        f'{digest_of(family)[:12]}, the results are of {digest[:12]}'
-    )
-  return family
-
-
-def digest_of(family: dict[str, Any]) -> str:
-  """Returns the SHA-256 of the fields that define a family."""
-  return hashlib.sha256(json.dumps(family, sort_keys=True).encode()).hexdigest()
 
 
 def _interventions(folder: epath.Path, names: list[str]) -> dict[str, Index]:

@@ -14,9 +14,10 @@ from experiments.harness.progress import Progress
 from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
 from experiments.mechanism import run as mechanism
-from experiments.vanishing_variance import family, report
+from experiments.vanishing_variance import family
 from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
+from vvlen.reporting.family import digest_of
 from vvlen.training import checkpoint
 
 _KEPT = (
@@ -82,7 +83,7 @@ def _claim(config: Any, workdir: str) -> None:
   locks.lock(workdir)
   known = family.facts(config)
   run_folder.claim(
-      workdir, {'digest': report.digest_of(known), **known}, machine.session(),
+      workdir, {'digest': digest_of(known), **known}, machine.session(),
       study='vanishing_variance',
   )
 
