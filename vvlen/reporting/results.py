@@ -37,6 +37,7 @@ class Row(NamedTuple):
   piece: int | None = None  # of a text
   distance: int | None = None  # between two tokens
   depth: int | None = None  # in a context, in percent
+  learning_rate: float | None = None  # with which the model was trained
 
   @property
   def key(self) -> tuple[Any, ...]:
@@ -156,9 +157,9 @@ def read_rows(path: epath.PathLike) -> list[Row]:
   for number, fields in enumerate(lines, 2):
     try:
       experiment, arm, seed, length, metric, value, *others = fields
-      own = zip(columns[len(_ALWAYS):], map(_whole, others), strict=True)
-      row = Row(experiment, arm, int(seed), _whole(length), metric, float(value),
-                **dict(own))
+      own = {name: _number(name, text) for name, text in
+             zip(columns[len(_ALWAYS):], others, strict=True)}
+      row = Row(experiment, arm, int(seed), _whole(length), metric, float(value), **own)
     except ValueError as error:
       raise ValueError(f'{path} line {number} is not a row: {fields}') from error
     if rows.setdefault(row.key, row) is not row:
@@ -168,6 +169,11 @@ def read_rows(path: epath.PathLike) -> list[Row]:
 
 def _whole(text: str) -> int | None:
   return int(text) if text else None
+
+
+def _number(name: str, text: str) -> Any:
+  """Returns what stands in a column of `_OPTIONAL`, None for nothing."""
+  return float(text) if text and name == 'learning_rate' else _whole(text)
 
 
 # (arm, metric, length) -> {seed: value}
