@@ -50,7 +50,7 @@ def test_every_study_has_its_curves_from_the_harness():
            if re.search(r'\b(?:Curves|Board)\(', text)}
   assert makes == {'harness'}
   uses = {path.parent.name for path, text in sources.items() if 'curves_of(' in text}
-  assert uses == {'harness', 'length_generalization', 'vanishing_variance',
+  assert uses == {'harness', 'length_generalization', 'vanishing_variance', 'league',
                   'sensitivity', 'counting', 'linear_attention', 'language_model'}
 
 

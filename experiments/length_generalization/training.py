@@ -27,14 +27,15 @@ from vvlen.training.step import Problem
 _GROWTH = 0.8  # share of training during which lengths grow, if they grow
 
 
-def problem(config: Any, arm: str) -> Problem:
+def problem(config: Any, arm: str, task: tasks.Task | None = None) -> Problem:
   """Returns initialization, data, loss and optimizer of one arm.
 
   Args:
     config: with the fields task, model, train and optimizer.
-    arm: a kind of norm.
+    arm: a kind of norm, or another argument of `task.model`.
+    task: None for the task of the configuration.
   """
-  train, task = config.train, tasks.make_task(config)
+  train, task = config.train, task or tasks.make_task(config)
   model = task.model(arm)
 
   def sample(key, step):

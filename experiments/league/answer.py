@@ -1,0 +1,56 @@
+"""What a league has found, in sentences. Runs without JAX."""
+
+from collections.abc import Sequence
+import math
+
+from experiments.league.effects import (
+    AHEAD,
+    BEHIND,
+    NOT_FINISHED,
+    NOT_LEARNED,
+    OPEN,
+)
+from experiments.league.names import name_of
+from vvlen.reporting.tables import number, p_words, Record
+
+
+def answer(records: Sequence[Record], laws: Sequence[Record]) -> list[str]:
+  """Says for each task which arms are ahead, and which law goes farthest.
+
+  Args:
+    records: of the table `league`, the best arm of a task first.
+    laws: of the table `laws`.
+  """
+  tasks = list(dict.fromkeys(r['task'] for r in records))
+  if not tasks:
+    return ['No answer: the run has not both softmax and another arm yet.']
+  by_task = {r['task']: r for r in laws}
+  return [_of_task(task, [r for r in records if r['task'] == task], by_task.get(task))
+          for task in tasks]
+
+
+def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
+  title = task.replace('_', ' ').capitalize()
+  count = lambda verdict: sum(r['verdict'] == verdict for r in records)
+  decided = [r for r in records if r['verdict'] in (AHEAD, BEHIND, OPEN)]
+  if not decided:
+    why = ('no arm is finished' if count(NOT_FINISHED) else
+           'no arm has learned the training lengths, or softmax has not'
+           if count(NOT_LEARNED) else 'no arm has a test')
+    return f'{title}: no verdict; {why}.'
+  best = decided[0]
+  said = (f'{title}: of {len(records)} arms, {count(AHEAD)} gain over softmax and '
+          f'{count(BEHIND)} lose; most gains {best["label"]}, '
+          f'{number(best["difference"], "+.1f")} points [corrected 95 %: '
+          f'{number(best["ci_low"], "+.1f")}, {number(best["ci_high"], "+.1f")}], '
+          f'{p_words(best["p"])}.')
+  left = [f'{count(v)} {v}' for v in (NOT_FINISHED, NOT_LEARNED) if count(v)]
+  if left:
+    said += f' Without a verdict: {", ".join(left)}.'
+  if law is not None:
+    gain = number(law['difference'], '+.1f')
+    interval = '' if math.isnan(law['ci_low']) else (
+        f' [95 %: {number(law["ci_low"], "+.1f")}, {number(law["ci_high"], "+.1f")}]')
+    said += (f' Of laws of temperature, {name_of(law["best"]).label} goes farthest, '
+             f'{gain} points over {name_of(law["second"]).label}{interval}.')
+  return said

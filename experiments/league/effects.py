@@ -1,0 +1,216 @@
+"""What each arm gains over softmax on each task, from tidy rows. Runs without JAX.
+
+  D[a, s] = A(a, s) − A(softmax, s)
+
+in points, where A is the mean accuracy beyond the training lengths of seed s, each arm
+at the learning rate that its tuning chose. A seed has the same initial weights and data
+in all arms. The family of a task has K arms besides softmax. p is Holm's of K tests; an
+arm that has no test, or that did not learn the training lengths, counts as p = 1. So p
+is valid before all arms are run, and can then only fall. Intervals are of the level
+1 − level / K (Bonferroni): together they cover, and differ from Holm's tests in that
+one of them may contain 0 where p is below the level.
+"""
+
+from collections.abc import Mapping, Sequence
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.league.names import CONTROL, in_order, name_of
+from experiments.league.rates import Choice, choose, read_losses
+from vvlen.reporting import results
+from vvlen.reporting.endpoints import (
+  compare,
+  Comparison,
+  endpoint,
+  LEARNED,
+  median_accuracy,
+)
+from vvlen.statistics import (
+  at_level,
+  detectable,
+  holm,
+  mean_interval,
+  paired_t_test,
+  PairedTest,
+)
+
+AHEAD, BEHIND, OPEN = 'ahead', 'behind', 'no difference found'
+NOT_LEARNED, NOT_FINISHED, UNDEFINED = 'not learned', 'not finished', 'undefined'
+
+
+class Family(NamedTuple):
+  """What the report needs to know about a family."""
+
+  arms: tuple[str, ...]  # softmax first
+  tasks: Mapping[str, int]  # task -> its longest training length
+  num_seeds: int
+  level: float
+  rates: tuple[float, ...]
+  words: str  # of training
+
+  @property
+  def num_tests(self) -> int:
+    """Returns K."""
+    return len(self.arms) - 1
+
+
+class Effect(NamedTuple):
+  """An arm compared with softmax on one task. Accuracies are in percent."""
+
+  task: str
+  arm: str
+  comparison: Comparison
+  test: PairedTest | None  # uncorrected
+  corrected: PairedTest | None  # with Bonferroni's interval and Holm's p
+  detectable: float  # the smallest difference found four times in five
+  training_accuracy: tuple[float, float]  # medians over seeds: softmax, arm; shares
+  verdict: str
+
+
+class Best(NamedTuple):
+  """The two laws of temperature that go farthest on a task."""
+
+  task: str
+  arms: tuple[str, str]  # best, second best
+  means: tuple[float, float]  # accuracy beyond the training lengths, percent
+  test: PairedTest | None  # best − second best, uncorrected
+  num_laws: int  # of which they are the best
+
+
+class Scalar(NamedTuple):
+  """A learned scalar of an arm at the end of training: mean over seeds, interval."""
+
+  task: str
+  arm: str
+  name: str
+  mean: float
+  low: float
+  high: float
+  num_seeds: int
+
+
+def read_family(facts: Mapping[str, Any]) -> Family:
+  """Returns the family of the fields that `family.facts` returns."""
+  base, tasks = facts['base'], facts['tasks']
+  longest = {task: int(own.get('train', {}).get('max_length',
+                                                base['train']['max_length']))
+             for task in in_order(tasks) for own in [tasks[task]]}
+  train = base['train']
+  words = (f'trained on {train["min_length"]} to {train["max_length"]} items for '
+           f'{train["num_steps"]:,} steps')
+  return Family(tuple(in_order(facts['arms'])), longest, int(facts['num_seeds']),
+                float(facts['claim']['level']), tuple(facts['tune']['rates']), words)
+
+
+def read_effects(
+    indices: Mapping[str, results.Index], family: Family
+) -> dict[str, list[Effect]]:
+  """Returns {task: the effect of each arm with rows, in the family's order}.
+
+  Args:
+    indices: {task: rows}, from `results.index`.
+    family: from `read_family`.
+  """
+  return {task: _of_task(task, indices[task], family)
+          for task in family.tasks if task in indices}
+
+
+def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
+  arms = [arm for arm in family.arms if (arm, 'training_accuracy', None) in index]
+  if CONTROL not in arms:
+    return []
+  found, p = [], []
+  learned = {arm: median_accuracy(index[arm, 'training_accuracy', None])
+             for arm in arms}
+  level = family.level / family.num_tests
+  for arm in arms[1:]:
+    comparison = compare(index, arm, CONTROL, trained_up_to=family.tasks[task])
+    test = comparison.primary
+    seeds = len(comparison.primary_differences) + len(comparison.left_out)
+    verdict = OPEN
+    if seeds < family.num_seeds:
+      verdict = NOT_FINISHED
+    elif min(learned[CONTROL], learned[arm]) < LEARNED:
+      verdict = NOT_LEARNED
+    elif test is None or not np.isfinite(test.t):
+      verdict = UNDEFINED
+    p.append(test.p if test is not None and verdict == OPEN else 1.0)
+    found.append(Effect(task, arm, comparison, test, None, detectable(test, level),
+                        (learned[CONTROL], learned[arm]), verdict))
+  # Arms without rows count as p = 1 too.
+  adjusted = holm(p + [1.0] * (family.num_tests - len(p)))
+  return [_corrected(effect, float(own), level, family.level)
+          for effect, own in zip(found, adjusted[:len(found)], strict=True)]
+
+
+def _corrected(effect: Effect, p: float, level: float, of_all: float) -> Effect:
+  test = effect.test
+  if test is None or not np.isfinite(test.t):
+    return effect
+  own = p if effect.verdict == OPEN else np.nan
+  corrected = at_level(test, level)._replace(p=own)
+  if effect.verdict == OPEN and p < of_all:
+    verdict = AHEAD if test.mean_difference > 0 else BEHIND
+    effect = effect._replace(verdict=verdict)
+  return effect._replace(corrected=corrected)
+
+
+def best_laws(
+    indices: Mapping[str, results.Index], found: Mapping[str, Sequence[Effect]],
+    family: Family,
+) -> list[Best]:
+  """Returns the best two laws of temperature on each task, if two have learned it.
+
+  Softmax, whose β is 1, is among them. A law is one that is finished and has learned
+  the training lengths.
+  """
+  best = []
+  for task, effects in found.items():
+    index, up_to = indices[task], family.tasks[task]
+    laws = [e.arm for e in effects if name_of(e.arm).kind == 'temperature'
+            and e.verdict not in (NOT_FINISHED, NOT_LEARNED)]
+    softmax = index.get((CONTROL, 'training_accuracy', None), {})
+    if len(softmax) >= family.num_seeds and median_accuracy(softmax) >= LEARNED:
+      laws.append(CONTROL)
+    by_seed = {arm: {seed: x for seed, x in endpoint(index, arm, up_to).items()
+                     if np.isfinite(x)} for arm in laws}
+    if len(laws) < 2:
+      continue
+    seeds = sorted(set.intersection(*map(set, by_seed.values())))
+    if not seeds:
+      continue
+    mean = {arm: float(np.mean([by_seed[arm][s] for s in seeds])) for arm in laws}
+    one, two = sorted(laws, key=lambda arm: -mean[arm])[:2]
+    test = None
+    if len(seeds) > 1:
+      test = paired_t_test(*([by_seed[arm][s] for s in seeds] for arm in (one, two)))
+    best.append(Best(task, (one, two), (mean[one], mean[two]), test, len(laws)))
+  return best
+
+
+def read_scalars(
+    indices: Mapping[str, results.Index], family: Family
+) -> list[Scalar]:
+  """Returns all learned scalars, by task and arm."""
+  found = []
+  for task, arm in itertools.product(family.tasks, family.arms):
+    for (own, metric, _), values in sorted(
+        indices.get(task, {}).items(), key=lambda item: item[0][1]):
+      if own != arm or not metric.startswith('learned_'):
+        continue
+      if finite := [x for x in values.values() if np.isfinite(x)]:
+        mean, low, high = map(float, mean_interval(finite))
+        found.append(Scalar(task, arm, metric.removeprefix('learned_'), mean, low,
+                            high, len(finite)))
+  return found
+
+
+def read_choices(
+    tuning: Sequence[results.Row], family: Family
+) -> dict[tuple[str, str], Choice]:
+  """Returns {(task, arm): the learning rate that was chosen}, of those tuned."""
+  losses = {(task, arm): read_losses(tuning, task, arm)
+            for task in family.tasks for arm in family.arms}
+  return {key: choose(own) for key, own in losses.items() if own}

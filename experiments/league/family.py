@@ -1,0 +1,141 @@
+"""Checks a league, and returns the fields that define its family.
+
+The family, that is tasks, arms, seeds, tuning, endpoint and correction, is fixed before
+the first result; which of its tasks and arms are run at once may be chosen later.
+"""
+
+import json
+import re
+from typing import Any
+
+import ml_collections
+
+from experiments.harness import fields
+from experiments.harness.fields import group, one_of, real, several, text, whole
+from experiments.league import arms
+from experiments.league.names import CONTROL, in_order
+from experiments.length_generalization import tasks
+from experiments.length_generalization.check import check, table_of
+
+# Fields that may differ between machines; they change results by rounding alone.
+MACHINE = ('save_every_seconds', 'seeds_at_once', 'group_size', 'steps_per_call')
+
+_FIELDS = {
+    'seed': fields.seed(),
+    'num_seeds': whole(least=2, most=10**6, why='to test a difference'),
+    'tune.seed': fields.seed(),
+    'tune.num_seeds': whole(least=1, most=10**6),
+    'tune.rates': several(real(above=0), least=2, rising=True),
+    'arms.*': text(f'{arms.BUILT_IN!r}, FILE.py:FUNCTION, or empty text'),
+    'base': group(),
+    'tasks.*': group(),
+    # The words of tables and figures are of these.
+    'claim.control': one_of((CONTROL,)),
+    'claim.metric': one_of(('accuracy',)),
+    'claim.level': real(above=0, below=1),
+    'claim.correction': one_of(('holm',)),
+    'run_tasks': several(text('name'), least=0),
+    'run_arms': several(text('name'), least=0),
+}
+# Fields of length generalization that the league sets itself, or does not need.
+_NOT_SET = ('seed', 'num_seeds', 'arms', 'optimizer.learning_rate',
+            'optimizer.decay_steps', 'evaluate.fit_lengths', 'evaluate.fit_sequences',
+            'evaluate.histogram_lengths', 'evaluate.histogram_sequences',
+            'evaluate.weight_sequences')
+
+
+def task_configs(config: Any) -> dict[str, ml_collections.ConfigDict]:
+  """Returns the whole configuration of each task, after checking the league.
+
+  Raises:
+    ValueError: if a task cannot be run; the message names task and field.
+  """
+  fields.check(config, _FIELDS)
+  for kind in ('tasks', 'arms'):
+    if odd := [name for name in config[kind] if not re.fullmatch('[a-z0-9_]+', name)]:
+      raise ValueError(f'config.{kind}: a name must consist of a-z, 0-9 and _: '
+                       f'{", ".join(odd)}')
+  if not config.tasks:
+    raise ValueError('config.tasks is empty')
+  if len(sources(config)) < 2 or config.claim.control not in sources(config):
+    raise ValueError(f'config.arms must have {config.claim.control} and another: '
+                     f'{", ".join(sources(config))}')
+  if config.tune.seed == config.seed:
+    raise ValueError('config.tune.seed must differ from config.seed, so that seeds are '
+                     f'fresh: {config.seed}')
+  chosen_tasks(config), chosen_arms(config)  # raise
+  return {name: _task_config(config, name) for name in config.tasks}
+
+
+def sources(config: Any) -> dict[str, str]:
+  """Returns {arm: its source}, softmax first; empty sources are no arms."""
+  return {arm: config.arms[arm] for arm in in_order(config.arms) if config.arms[arm]}
+
+
+def chosen_arms(config: Any) -> tuple[str, ...]:
+  """Returns the arms to run, softmax first; raises ValueError on unknown ones."""
+  return _chosen('run_arms', config.run_arms, tuple(sources(config)))
+
+
+def chosen_tasks(config: Any) -> tuple[str, ...]:
+  """Returns the tasks to run; raises ValueError on unknown ones."""
+  return _chosen('run_tasks', config.run_tasks, tuple(in_order(config.tasks)))
+
+
+def _chosen(
+    field: str, some: tuple[str, ...], every: tuple[str, ...]
+) -> tuple[str, ...]:
+  if unknown := [name for name in some if name not in every]:
+    raise ValueError(f'config.{field} must be one or more of {", ".join(every)}: '
+                     f'{", ".join(unknown)}')
+  return tuple(name for name in every if name in some or not some)
+
+
+def facts(config: Any) -> dict[str, Any]:
+  """Returns the fields that define the family: all but `run_…` and `MACHINE`."""
+  plain = json.loads(json.dumps(config.to_dict()))
+  del plain['run_tasks'], plain['run_arms']
+  plain['arms'] = {arm: arms.identity(source)
+                   for arm, source in sources(config).items()}
+  for part in (plain['base'], *plain['tasks'].values()):
+    for name in MACHINE:
+      part.get('train', {}).pop(name, None)
+    if 'name' in part.get('task', {}):
+      part['task'] |= tasks.identity(part['task']['name'])
+  return plain
+
+
+def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
+  """Returns the configuration of a task as length generalization has it."""
+  own = config.base.copy_and_resolve_references()
+  try:
+    with own.unlocked():
+      own.update(config.tasks[name])
+  except TypeError as error:
+    raise ValueError(f'task {name}: {error}') from error
+  kinds = {field: kind for field, kind in table_of(own).items()
+           if field not in _NOT_SET}
+  try:
+    fields.check(own, kinds)
+    with own.unlocked():
+      own.update(seed=config.seed, num_seeds=config.num_seeds, arms=('none',))
+      own.optimizer.update(
+          learning_rate=config.tune.rates[0], decay_steps=own.train.num_steps)
+      own.evaluate.update(
+          fit_lengths=(), fit_sequences=1, weight_sequences=1, histogram_sequences=1,
+          histogram_lengths=own.evaluate.lengths)
+    # Fewer seeds than are trained at once are one block.
+    own.train.seeds_at_once = min(own.train.seeds_at_once, own.num_seeds)
+    check(own)
+  except ValueError as error:
+    raise ValueError(f'task {name}: {error}') from error
+  if own.train.max_length < 2:
+    raise ValueError(f'task {name}: config.train.max_length must be at least 2, since '
+                     f'arms divide by its logarithm: {own.train.max_length}')
+  if own.train.get('averaged_at'):
+    raise ValueError(f'task {name}: train.averaged_at is not supported in a league')
+  if own.num_seeds % own.train.seeds_at_once:
+    raise ValueError(
+        f'task {name}: config.num_seeds {own.num_seeds} must be a multiple of '
+        f'train.seeds_at_once {own.train.seeds_at_once}')
+  return own

@@ -1,0 +1,100 @@
+"""The figures of a league. Runs without JAX."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+import numpy as np
+
+from experiments.league.effects import AHEAD, BEHIND, Effect, Family, OPEN
+from experiments.league.names import CONTROL, KINDS, name_of
+from vvlen.reporting import plots
+from vvlen.reporting.results import Index
+
+_DECIDED = (AHEAD, BEHIND, OPEN)
+_MOST = 3  # arms beside softmax and LN in a panel of accuracies
+
+
+def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
+  """Draws the gain of each arm over softmax, a row per arm and a panel per task."""
+  arms = sorted_arms(found)
+  drawn = plots.new(
+      1.5 + 0.17 * len(arms),
+      f'What each arm gains over softmax beyond the training lengths\n{family.words}',
+      'Mean accuracy beyond the training lengths, arm minus softmax in points, paired '
+      f'over {family.num_seeds} seeds, with 95 % intervals corrected over the '
+      f'{family.num_tests} arms of a task (Bonferroni); hollow: not finished, or the '
+      'training lengths were not learned. Softmax is the line at 0; arms are sorted by '
+      'their mean over tasks.')
+  panels = drawn.subplots(1, len(found), sharey=True, squeeze=False)[0]
+  for axes, (task, effects) in zip(panels, found.items(), strict=True):
+    _gains(axes, effects, arms)
+    axes.set(title=task.replace('_', ' '), xlabel='gain (points)')
+  panels[0].set_yticks(range(len(arms)), [name_of(arm).label for arm in arms])
+  panels[0].set_ylim(len(arms) - 0.4, -0.6)
+  kinds = [kind for kind in KINDS if kind in {name_of(arm).kind for arm in arms}]
+  handles = [Line2D([], [], color=KINDS[kind][1], marker=KINDS[kind][2],
+                    linestyle='', label=KINDS[kind][0]) for kind in kinds]
+  drawn.legend(handles=handles, loc='outside lower center', ncols=min(len(kinds), 3))
+  return drawn
+
+
+def sorted_arms(found: Mapping[str, Sequence[Effect]]) -> list[str]:
+  """Returns the arms by their mean gain over the tasks that have it, largest first."""
+  gains: dict[str, list[float]] = {}
+  for effects in found.values():
+    for effect in effects:
+      if effect.test is not None:
+        gains.setdefault(effect.arm, []).append(effect.test.mean_difference)
+  return sorted(gains, key=lambda arm: (-np.mean(gains[arm]), arm))
+
+
+def _gains(axes: Axes, effects: Sequence[Effect], arms: Sequence[str]) -> None:
+  """Draws one line per arm."""
+  axes.axvline(0, color=KINDS['control'][1], linewidth=1)
+  for effect in effects:
+    if effect.test is None or effect.arm not in arms:
+      continue
+    _, colour, marker = KINDS[name_of(effect.arm).kind]
+    shown = effect.corrected or effect.test
+    gain = shown.mean_difference
+    reach = None
+    if np.isfinite(shown.ci_low):
+      reach = [[gain - shown.ci_low], [shown.ci_high - gain]]
+    axes.errorbar(
+        x=[gain], y=[arms.index(effect.arm)], xerr=reach, color=colour, marker=marker,
+        capsize=1.5, linestyle='', label=effect.arm,
+        markerfacecolor=colour if effect.verdict in _DECIDED else 'white')
+  axes.grid(visible=False, axis='y')
+
+
+def by_length(
+    indices: Mapping[str, Index], found: Mapping[str, Sequence[Effect]],
+    family: Family,
+) -> Figure:
+  """Draws accuracy by length of softmax, LN and the arms that gain most."""
+  best = [arm for arm in sorted_arms(found) if arm != 'layer_norm'][:_MOST]
+  looks = {CONTROL: plots.LOOKS[0], 'layer_norm': plots.LOOKS[2],
+           **dict(zip(best, plots.LOOKS[3:], strict=False))}
+  tasks = [*found]
+  rows = -(-len(tasks) // 2)
+  drawn = plots.new(
+      0.9 + 1.9 * rows,
+      f'Accuracy by length of the arms that gain most\n{family.words}',
+      'Accuracy by number of items N of softmax, LN and the arms of largest mean gain; '
+      f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.')
+  panels = drawn.subplots(rows, min(len(tasks), 2), squeeze=False, sharey=True)
+  for axes in panels.flat[len(tasks):]:
+    axes.set_axis_off()
+  for axes, task in zip(panels.flat, tasks, strict=False):
+    for arm, (colour, marker) in looks.items():
+      lengths, table = plots.values(indices[task], arm, 'accuracy')
+      if lengths:
+        plots.draw(axes, lengths, 100 * table, colour, marker, name_of(arm).label)
+    plots.length_axis(axes, family.tasks[task])
+    axes.set_title(task.replace('_', ' '))
+  for row in panels:
+    row[0].set_ylabel('accuracy (%)')
+  plots.legend(drawn, panels.flat[:len(tasks)], 3)
+  return drawn

@@ -1,0 +1,67 @@
+"""The learning rate of an arm on a task, chosen at the training lengths.
+
+  r = argmin_r mean_s L(r, s)
+
+over the rates and the seeds of the tuning. L is the mean loss over the last tenth of
+training, on batches that are not repeated, so it is a validation loss; test lengths
+have no part in it. Runs without JAX.
+"""
+
+from collections.abc import Iterable, Mapping
+import math
+from typing import NamedTuple
+
+from vvlen.reporting import results
+
+# rate -> seed -> training loss
+Losses = Mapping[float, Mapping[int, float]]
+EDGE, TIE, FAILED = 'at the edge', 'tie', 'not finite'
+
+
+class Choice(NamedTuple):
+  """The rate that was chosen, and what is odd about the choice."""
+
+  rate: float
+  losses: Mapping[float, float]  # rate -> mean over seeds; nan if one is not finite
+  notes: tuple[str, ...]  # of EDGE, TIE and FAILED
+
+
+def read_losses(rows: Iterable[results.Row], task: str, arm: str) -> Losses:
+  """Returns the losses of an arm on a task, from the rows of the tuning."""
+  losses: dict[float, dict[int, float]] = {}
+  for row in rows:
+    if (row.experiment, row.arm, row.metric) == (task, arm, 'training_loss'):
+      assert row.learning_rate is not None, row.key
+      losses.setdefault(row.learning_rate, {})[row.seed] = row.value
+  return losses
+
+
+def choose(losses: Losses) -> Choice:
+  """Chooses the rate of least mean loss.
+
+  A rate at which the loss of a seed is not finite is not chosen. Of equal rates, and if
+  none is finite, the smallest is.
+
+  Args:
+    losses: of one arm on one task, with one rate or more.
+
+  Returns:
+    The choice, with the notes FAILED if a rate was left out, TIE if another is equal,
+    and EDGE if it is the smallest or the largest of several rates.
+  """
+  rates = sorted(losses)
+  means = {}
+  for rate in rates:
+    values = [*losses[rate].values()]
+    finite = bool(values) and all(map(math.isfinite, values))
+    means[rate] = math.fsum(values) / len(values) if finite else math.nan
+  finite_rates = [rate for rate in rates if math.isfinite(means[rate])]
+  best = min(finite_rates, key=lambda rate: (means[rate], rate), default=rates[0])
+  notes = []
+  if len(rates) > 1 and best in (rates[0], rates[-1]):
+    notes.append(EDGE)
+  if sum(means[rate] == means[best] for rate in finite_rates) > 1:
+    notes.append(TIE)
+  if len(finite_rates) < len(rates):
+    notes.append(FAILED)
+  return Choice(best, means, tuple(notes))

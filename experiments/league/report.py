@@ -1,0 +1,79 @@
+"""Writes the tables and figures of a league. Runs without JAX."""
+
+from collections.abc import Mapping
+
+from etils import epath
+
+from experiments.league import effects, figures, tables
+from experiments.league.answer import answer
+from experiments.league.effects import Family
+from vvlen.reporting import plots, results
+from vvlen.reporting.family import read_family
+from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import write_tables
+
+_ABOUT = (
+    'One query attends to N items. Each arm changes one head of attention, and has the '
+    'learning rate that trains best at the training lengths, chosen on other seeds; '
+    'arms share initial weights, data and test data by seed. Family, endpoint and '
+    'correction were fixed before any run. What the arms are: docs/league.md.'
+)
+
+
+def write(workdir: epath.PathLike) -> Report:
+  """Writes tables and figures of a league into its folder.
+
+  Args:
+    workdir: a folder with the config.json, results.csv and tuning/results.csv of
+      `experiments.league`.
+
+  Returns:
+    What the league has found.
+
+  Raises:
+    ValueError: if there are no results, if they are damaged, or if they belong to
+      another family than config.json describes.
+  """
+  folder = epath.Path(workdir)
+  family = effects.read_family(read_family(folder))
+  rows = results.read_run(folder, '|'.join(family.tasks), family.arms)
+  indices = {task: results.index(row for row in rows if row.experiment == task)
+             for task in family.tasks
+             if any(row.experiment == task for row in rows)}
+  found = {task: own for task, own in effects.read_effects(indices, family).items()
+           if own}
+  choices = effects.read_choices(
+      results.read_rows(folder / 'tuning' / 'results.csv'), family)
+  made = [
+      tables.league_table(found, choices, family),
+      tables.laws_table(effects.best_laws(indices, found, family)),
+      tables.by_length_table(indices, family),
+      tables.scalars_table(effects.read_scalars(indices, family)),
+      tables.tuning_table(choices, family),
+  ]
+  said = answer(made[0].records, made[1].records)
+  made = [table for table in made if table.records]
+  paths: Mapping[epath.Path, str] = {}
+  if found:
+    with plots.style():
+      paths = plots.save(folder / 'figures', {
+          'league': figures.league(found, family),
+          'league_by_length': figures.by_length(indices, found, family)})
+  write_tables(folder, made)
+  return Report('Which change of attention carries to longer inputs?', said, made,
+                paths, missing=unfinished(_missing(indices, family)), about=_ABOUT)
+
+
+def _missing(indices: Mapping[str, Index], family: Family) -> list[str]:
+  """Names the arms that lack seeds, by task."""
+  missing = []
+  for task in family.tasks:
+    have = {arm: len(indices.get(task, {}).get((arm, 'training_loss', None), {}))
+            for arm in family.arms}
+    left = [arm for arm, count in have.items() if count < family.num_seeds]
+    if len(left) == len(have) and not any(have.values()):
+      missing.append(f'{task} is not run')
+    elif left:
+      missing.append(f'{task} lacks seeds of {", ".join(left)}')
+  return missing

@@ -1,0 +1,143 @@
+"""Runs a league: tunes each arm on each task, then trains fresh seeds of it."""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any
+
+from etils import epath
+import jax
+
+from experiments.harness import finished, locks, machine, seed_blocks
+from experiments.harness.processes import first_of_processes
+from experiments.harness.progress import Progress
+from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
+from experiments.league import arms, family, rates, training
+from experiments.league.names import in_order
+from experiments.length_generalization import tasks
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.family import digest_of
+
+_TUNING = 'tuning'  # folder in that of the run
+
+
+def main(config: Any, workdir: str) -> None:
+  """Runs or resumes a league, and writes tables and figures."""
+  cells = {name: tasks.identified(cell)
+           for name, cell in family.task_configs(config).items()}
+  chosen = family.chosen_arms(config)
+  fields = {
+      (name, arm): arms.fields_of(
+          arm, family.sources(config)[arm], cells[name].train.max_length)
+      for name in family.chosen_tasks(config) for arm in chosen
+  }
+  for (name, _), changes in fields.items():
+    training.changed_model(tasks.make_task(cells[name]), changes, name)  # may raise
+  mesh = seed_devices(next(iter(cells.values())).train)
+  folder = epath.Path(workdir)
+  first_of_processes(lambda: _claim(config, workdir))
+  known, tuned = _finished(folder)
+
+  @functools.lru_cache(maxsize=1)  # the jobs of a player follow each other
+  def player(name, arm):
+    return training.make_player(
+        cells[name], name, arm, fields[name, arm], tuple(config.tune.rates), mesh)
+
+  jobs = []
+  for name, arm in fields:
+    cell, make = cells[name], functools.partial(player, name, arm)
+    if not all((name, arm, rate, seed) in tuned for rate in config.tune.rates
+               for seed in range(config.tune.num_seeds)):
+      amount = config.tune.num_seeds * len(config.tune.rates) * cell.train.num_steps
+      jobs.append(Job(
+          amount, functools.partial(_tune, make, config.tune, folder),
+          after=functools.partial(_clear, folder, config, name, arm)))
+    for first in seed_blocks.first_seeds(cell):
+      if not seed_blocks.is_finished(cell, known, first, name, arm):
+        at = seed_blocks.checkpoints(folder / 'tasks' / name, cell, arm, first)
+        jobs.append(Job(
+            cell.train.seeds_at_once * cell.train.num_steps,
+            functools.partial(_play, make, folder, at, first),
+            after=functools.partial(_remove, at)))
+  run_jobs(folder, jobs, 'seed-steps', part_of, _order(family.sources(config)))
+
+
+def part_of(row: results.Row) -> tuple[str, str, int]:
+  """Returns the part of a row of the contest: task, arm and seed."""
+  return row.experiment, row.arm, row.seed
+
+
+def part_of_tuning(row: results.Row) -> tuple[str, str, float | None, int]:
+  """Returns the part of a row of the tuning: task, arm, learning rate and seed."""
+  return row.experiment, row.arm, row.learning_rate, row.seed
+
+
+def _finished(folder: epath.Path) -> tuple[set[finished.Part], set[finished.Part]]:
+  """Returns the parts of the contest and of the tuning that are finished."""
+  return (finished.finished(folder, part_of),
+          finished.finished(folder / _TUNING, part_of_tuning))
+
+
+def _claim(config: Any, workdir: str) -> None:
+  locks.lock(workdir)
+  known = family.facts(config)
+  run_folder.claim(workdir, {'digest': digest_of(known), **known}, machine.session(),
+                   study='league')
+
+
+def _tune(
+    make: Callable[[], training.Player], config: Any, folder: epath.Path,
+    progress: Progress,
+) -> tuple[()]:
+  """Tunes an arm on a task, and adds rows to those of the tuning."""
+  player, home = make(), folder / _TUNING
+  places = {}
+  for rate in config.rates:
+    own = _at_rate(folder, player.task, player.arm, rate)
+    places[rate] = seed_blocks.Place(player.task, own, curves_of(own))
+  new = training.tune(player, places, config.seed, config.num_seeds, progress)
+  if jax.process_index() == 0:
+    rows = {row.key: row for row in (*results.read_rows(home / 'results.csv'), *new)}
+    order = _order(in_order({row.arm for row in rows.values()}))
+    finished.write_rows(home, sorted(rows.values(), key=order), new, part_of_tuning)
+  return ()
+
+
+def _play(
+    make: Callable[[], training.Player], folder: epath.Path, checkpoints: epath.Path,
+    first: int, progress: Progress,
+) -> list[results.Row]:
+  """Trains and measures a block of seeds at the learning rate that was chosen."""
+  player = make()
+  tuning = results.read_rows(folder / _TUNING / 'results.csv')
+  rate = rates.choose(rates.read_losses(tuning, player.task, player.arm)).rate
+  others = {row.learning_rate for row in results.read_rows(folder / 'results.csv')
+            if (row.experiment, row.arm) == (player.task, player.arm)} - {rate}
+  if others:
+    raise ValueError(
+        f'{folder}/results.csv has rows of {player.arm} on {player.task} at the '
+        f'learning rate {min(others)}, but the tuning chooses {rate}: delete them')
+  place = seed_blocks.Place(
+      player.task, checkpoints, curves_of(folder / 'tasks' / player.task))
+  return training.play(player, place, rate, first, progress)
+
+
+def _at_rate(folder: epath.Path, task: str, arm: str, rate: float) -> epath.Path:
+  """Returns the folder of the curves and checkpoints of one rate of the tuning."""
+  return folder / _TUNING / task / arm / f'rate_{rate:g}'
+
+
+def _clear(folder: epath.Path, config: Any, task: str, arm: str) -> None:
+  for rate in config.tune.rates:
+    _remove(_at_rate(folder, task, arm, rate) / 'checkpoints')
+
+
+def _remove(path: epath.Path) -> None:
+  if path.exists():
+    path.rmtree()
+
+
+def _order(arm_names: Sequence[str]) -> Callable[[results.Row], Any]:
+  """Returns the sort key of rows."""
+  place = {arm: i for i, arm in enumerate(arm_names)}
+  return lambda row: (row.experiment, place[row.arm], row.learning_rate or 0, row.seed,
+                      row.length or 0, row.metric)

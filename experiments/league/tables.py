@@ -1,0 +1,195 @@
+"""The tables of a league. Runs without JAX."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.league.effects import Best, Effect, Family, NOT_FINISHED, Scalar
+from experiments.league.names import name_of
+from experiments.league.rates import Choice, EDGE, FAILED, TIE
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import (
+    blank_without,
+    difference,
+    difference_cell,
+    interval_cell,
+    left_out,
+    number,
+    p_value,
+    Record,
+    Table,
+)
+
+_NAN = float('nan')
+# Notes on a choice of a learning rate, in words.
+_NOTES = {
+    EDGE: 'at the edge of the rates',
+    TIE: 'a tie: the smaller one',
+    FAILED: 'a rate was left out, its loss was not finite',
+}
+
+
+def league_table(
+    found: Mapping[str, Sequence[Effect]], choices: Mapping[tuple[str, str], Choice],
+    family: Family,
+) -> Table:
+  """Returns the table of primary endpoints: a row per task and arm, the best first."""
+  records: list[Record] = []
+  comparisons = []
+  for effects in found.values():
+    for effect in sorted(effects, key=lambda e: -_gain(e)):
+      records.append(_record(effect, choices))
+      comparisons.append(effect.comparison)
+  columns = {
+      'task': lambda r: r['task'],
+      'arm': lambda r: r['label'],
+      'softmax': lambda r: number(r['control'], '.1f'),
+      'arm − softmax [95 %]': difference_cell('.1f'),
+      'verdict': lambda r: r['verdict'],
+      'p': blank_without('p', lambda r: p_value(r['p'])),
+      'detectable': blank_without(
+          'smallest_detectable', lambda r: number(r['smallest_detectable'], '.1f')),
+      'rate': blank_without('learning_rate', lambda r: f'{r["learning_rate"]:g}'),
+      'seeds': lambda r: str(r['seeds']),
+      'in training': lambda r: (f'{number(r["training_accuracy_control"], ".1f")}, '
+                                f'{number(r["training_accuracy"], ".1f")}'),
+  }
+  note = (
+      'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
+      f'paired over seeds. Of {family.num_tests} arms a task: intervals by Bonferroni, '
+      f'p by Holm.{left_out(comparisons)}'
+  )
+  more = (
+      'Tasks, arms, seeds, endpoint and correction were fixed before the first run. An '
+      'arm without a test, or that is not finished or did not learn the training '
+      'lengths, counts as p = 1. An interval may contain 0 where p is below '
+      f'{family.level:g}. Detectable: the difference that would be found four times in '
+      'five, at the level of the intervals. Rate: the learning rate, chosen on other '
+      'seeds. In training: median accuracy in % over the last tenth of training, '
+      'softmax and arm; 90 are needed for a verdict.'
+  )
+  return Table('league', 'What each arm gains over softmax beyond the training lengths',
+               columns, records, note, more=more,
+               short=('task', 'arm', 'arm − softmax [95 %]', 'p', 'verdict'))
+
+
+def _gain(effect: Effect) -> float:
+  return effect.test.mean_difference if effect.test else -np.inf
+
+
+def _record(effect: Effect, choices: Mapping[tuple[str, str], Choice]) -> Record:
+  treated, control = effect.comparison.primary_means
+  shown, test = effect.corrected or effect.test, effect.test
+  choice = choices.get((effect.task, effect.arm))
+  return {
+      'task': effect.task, 'arm': effect.arm, 'label': name_of(effect.arm).label,
+      'kind': name_of(effect.arm).kind, 'control': control, 'treated': treated,
+      **difference(shown), 'p': effect.corrected.p if effect.corrected else _NAN,
+      'p_uncorrected':
+          test.p if test and effect.verdict != NOT_FINISHED else _NAN,
+      'verdict': effect.verdict, 'smallest_detectable': effect.detectable,
+      'learning_rate': choice.rate if choice else _NAN,
+      'seeds': len(effect.comparison.primary_differences),
+      'training_accuracy_control': 100 * effect.training_accuracy[0],
+      'training_accuracy': 100 * effect.training_accuracy[1],
+  }
+
+
+def laws_table(best: Sequence[Best]) -> Table:
+  """Returns the table of the best law of temperature of each task."""
+  records = [{
+      'task': each.task, 'best': each.arms[0], 'second': each.arms[1],
+      'accuracy_best': each.means[0], 'accuracy_second': each.means[1],
+      **difference(each.test), 'laws': each.num_laws,
+      'seeds': each.test.num_pairs if each.test else 1,
+  } for each in best]
+  columns = {
+      'task': lambda r: r['task'],
+      'best law': lambda r: name_of(r['best']).label,
+      'accuracy': lambda r: number(r['accuracy_best'], '.1f'),
+      'second best': lambda r: name_of(r['second']).label,
+      'its accuracy': lambda r: number(r['accuracy_second'], '.1f'),
+      'best − second [95 %]': blank_without('difference', difference_cell('.1f')),
+      'of laws': lambda r: str(r['laws']),
+      'seeds': lambda r: str(r['seeds']),
+  }
+  note = ('Mean accuracy in % beyond the training lengths. Softmax, whose β is 1, is a '
+          'law too. Intervals are uncorrected, and the best is chosen by the same '
+          'seeds, so they are descriptive.')
+  return Table('laws', 'The law of temperature that goes farthest', columns, records,
+               note)
+
+
+def scalars_table(found: Sequence[Scalar]) -> Table:
+  """Returns the table of learned scalars."""
+  records = [{
+      'task': x.task, 'arm': x.arm, 'scalar': x.name, 'value': x.mean,
+      'value_low': x.low, 'value_high': x.high, 'seeds': x.num_seeds,
+  } for x in found]
+  columns = {
+      'task': lambda r: r['task'],
+      'arm': lambda r: name_of(r['arm']).label,
+      'scalar': lambda r: r['scalar'],
+      'at the end [95 %]': interval_cell('value', '.3f'),
+      'seeds': lambda r: str(r['seeds']),
+  }
+  note = 'Learned scalars after the last step: means over seeds.'
+  more = ('s of SSMax starts at 1 / ln n₀, of √log n at 1 / √(2 ln n₀), of the sink at '
+          '0; p and b start at 0, g at log₂(n₀² − n₀).')
+  return Table('scalars', 'Learned scalars at the end of training', columns, records,
+               note, more=more)
+
+
+def tuning_table(
+    choices: Mapping[tuple[str, str], Choice], family: Family
+) -> Table:
+  """Returns the table of the learning rates: a row per task and arm."""
+  records = [{
+      'task': task, 'arm': arm, 'learning_rate': choice.rate,
+      **{f'loss_{rate:g}': choice.losses.get(rate, _NAN) for rate in family.rates},
+      'notes': '; '.join(_NOTES[note] for note in choice.notes),
+  } for (task, arm), choice in choices.items()]
+  columns: dict[str, Any] = {
+      'task': lambda r: r['task'],
+      'arm': lambda r: name_of(r['arm']).label,
+      'chosen': lambda r: f'{r["learning_rate"]:g}',
+  }
+  for rate in family.rates:
+    columns[f'loss at {rate:g}'] = (
+        lambda r, field=f'loss_{rate:g}':
+            'not finite' if np.isnan(r[field]) else number(r[field], '.4f'))
+  columns['note'] = lambda r: r['notes']
+  note = ('Loss in nats over the last tenth of training, at the training lengths, mean '
+          'over the seeds of tuning. Test lengths have no part in the choice.')
+  return Table('tuning', 'The learning rate of each arm', columns, records, note)
+
+
+def by_length_table(indices: Mapping[str, Index], family: Family) -> Table:
+  """Returns the table of mean accuracy by length: a row per task and arm."""
+  lengths = sorted({n for index in indices.values() for _, name, n in index
+                    if name == 'accuracy' and n is not None})
+  records = []
+  for task in family.tasks:
+    index = indices.get(task, {})
+    for arm in family.arms:
+      if (arm, 'training_accuracy', None) in index:
+        records.append({'task': task, 'arm': arm, **{
+            f'accuracy_{n}': _mean(index.get((arm, 'accuracy', n), {}))
+            for n in lengths}})
+  columns: dict[str, Any] = {
+      'task': lambda r: r['task'], 'arm': lambda r: name_of(r['arm']).label,
+  }
+  for n in lengths:
+    columns[f'{n:,}'] = _accuracy(f'accuracy_{n}')
+  note = 'Accuracy in %, means over seeds, by number of items.'
+  return Table('by_length', 'Accuracy by length', columns, records, note)
+
+
+def _accuracy(field: str) -> Callable[[Record], str]:
+  return blank_without(field, lambda r: number(r[field], '.1f'))
+
+
+def _mean(values: Mapping[int, float]) -> float:
+  finite = [100 * x for x in values.values() if np.isfinite(x)]
+  return float(np.mean(finite)) if finite else _NAN
