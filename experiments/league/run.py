@@ -1,6 +1,6 @@
 """Runs a league: tunes each arm on each task, then trains fresh seeds of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 from typing import Any
 
@@ -25,6 +25,7 @@ def main(config: Any, workdir: str) -> None:
   cells = {name: tasks.identified(cell)
            for name, cell in family.task_configs(config).items()}
   chosen = family.chosen_arms(config)
+  mesh = seed_devices(next(iter(cells.values())).train)  # before anything is computed
   fields = {
       (name, arm): arms.fields_of(
           arm, family.sources(config)[arm], cells[name].train.max_length)
@@ -32,10 +33,13 @@ def main(config: Any, workdir: str) -> None:
   }
   for (name, _), changes in fields.items():
     training.changed_model(tasks.make_task(cells[name]), changes, name)  # may raise
-  mesh = seed_devices(next(iter(cells.values())).train)
   folder = epath.Path(workdir)
   first_of_processes(lambda: _claim(config, workdir))
-  known, tuned = _finished(folder)
+  done = finished.finished(folder, part_of)
+  tuned = finished.finished(folder / _TUNING, part_of_tuning)
+  # Of all processes, which cannot read what the first of them has only just written.
+  before = results.read_rows(folder / 'results.csv')
+  tuning = {row.key: row for row in results.read_rows(folder / _TUNING / 'results.csv')}
 
   @functools.lru_cache(maxsize=1)  # the jobs of a player follow each other
   def player(name, arm):
@@ -49,14 +53,14 @@ def main(config: Any, workdir: str) -> None:
                for seed in range(config.tune.num_seeds)):
       amount = config.tune.num_seeds * len(config.tune.rates) * cell.train.num_steps
       jobs.append(Job(
-          amount, functools.partial(_tune, make, config.tune, folder),
+          amount, functools.partial(_tune, make, config.tune, folder, tuning),
           after=functools.partial(_clear, folder, config, name, arm)))
     for first in seed_blocks.first_seeds(cell):
-      if not seed_blocks.is_finished(cell, known, first, name, arm):
+      if not seed_blocks.is_finished(cell, done, first, name, arm):
         at = seed_blocks.checkpoints(folder / 'tasks' / name, cell, arm, first)
         jobs.append(Job(
             cell.train.seeds_at_once * cell.train.num_steps,
-            functools.partial(_play, make, folder, at, first),
+            functools.partial(_play, make, folder, at, first, tuning, before),
             after=functools.partial(_remove, at)))
   run_jobs(folder, jobs, 'seed-steps', part_of, _order(family.sources(config)))
 
@@ -71,12 +75,6 @@ def part_of_tuning(row: results.Row) -> tuple[str, str, float | None, int]:
   return row.experiment, row.arm, row.learning_rate, row.seed
 
 
-def _finished(folder: epath.Path) -> tuple[set[finished.Part], set[finished.Part]]:
-  """Returns the parts of the contest and of the tuning that are finished."""
-  return (finished.finished(folder, part_of),
-          finished.finished(folder / _TUNING, part_of_tuning))
-
-
 def _claim(config: Any, workdir: str) -> None:
   locks.lock(workdir)
   known = family.facts(config)
@@ -86,31 +84,32 @@ def _claim(config: Any, workdir: str) -> None:
 
 def _tune(
     make: Callable[[], training.Player], config: Any, folder: epath.Path,
-    progress: Progress,
+    tuning: dict[Any, results.Row], progress: Progress,
 ) -> tuple[()]:
-  """Tunes an arm on a task, and adds rows to those of the tuning."""
+  """Tunes an arm on a task, and adds rows to those of the tuning and to its file."""
   player, home = make(), folder / _TUNING
   places = {}
   for rate in config.rates:
     own = _at_rate(folder, player.task, player.arm, rate)
     places[rate] = seed_blocks.Place(player.task, own, curves_of(own))
   new = training.tune(player, places, config.seed, config.num_seeds, progress)
+  tuning |= {row.key: row for row in new}
   if jax.process_index() == 0:
-    rows = {row.key: row for row in (*results.read_rows(home / 'results.csv'), *new)}
-    order = _order(in_order({row.arm for row in rows.values()}))
-    finished.write_rows(home, sorted(rows.values(), key=order), new, part_of_tuning)
+    order = _order(in_order({row.arm for row in tuning.values()}))
+    finished.write_rows(home, sorted(tuning.values(), key=order), new, part_of_tuning)
   return ()
 
 
 def _play(
     make: Callable[[], training.Player], folder: epath.Path, checkpoints: epath.Path,
-    first: int, progress: Progress,
+    first: int, tuning: Mapping[Any, results.Row], before: Sequence[results.Row],
+    progress: Progress,
 ) -> list[results.Row]:
   """Trains and measures a block of seeds at the learning rate that was chosen."""
   player = make()
-  tuning = results.read_rows(folder / _TUNING / 'results.csv')
-  rate = rates.choose(rates.read_losses(tuning, player.task, player.arm)).rate
-  others = {row.learning_rate for row in results.read_rows(folder / 'results.csv')
+  losses = rates.read_losses(tuning.values(), player.task, player.arm)
+  rate = rates.choose(losses).rate
+  others = {row.learning_rate for row in before
             if (row.experiment, row.arm) == (player.task, player.arm)} - {rate}
   if others:
     raise ValueError(

@@ -1,0 +1,311 @@
+"""The league of fixes: its arms, its tuning, its family, and a run."""
+
+import json
+import subprocess
+import sys
+
+import chex
+from flax import linen as nn
+import jax
+import numpy as np
+import pytest
+
+from configs import league as config_file
+from docs.examples.my_attention import attend
+from experiments.league import arms, family, rates, training
+from experiments.league.names import KINDS, name_of, NAMES
+from experiments.length_generalization import tasks
+from experiments.length_generalization.training import problem
+from tests.conftest import ROOT
+from vvlen.models.fixes.check import check_weights
+from vvlen.models.fixes.learned import learned
+from vvlen.reporting import results
+from vvlen.reporting.family import digest_of
+from vvlen.training.step import init_state, train_step
+
+
+@pytest.fixture
+def config():
+  return config_file.get_config('smoke')
+
+
+def test_every_arm_has_a_name_and_a_kind():
+  assert tuple(arms.built_in(16)) == tuple(NAMES)
+  assert set(config_file.ARMS) == set(NAMES) and len(config_file.ARMS) == 23
+  assert all(name.kind in KINDS for name in NAMES.values())
+  assert len({name.label for name in NAMES.values()}) == len(NAMES)
+  assert name_of('mine') == ('mine', 'own')
+
+
+def test_the_docstring_has_a_row_for_each_arm_but_those_of_two():
+  lines = [line for line in arms.__doc__.splitlines() if line.startswith('  ')]
+  rows = [line.split()[0] for line in lines]
+  assert rows[0] == 'arm'
+  assert rows[1:] == [n for n in NAMES if NAMES[n].kind != 'both']
+
+
+def test_arms_learn_what_their_table_says():
+  scalars = {name: learned(fields['weights']) if 'weights' in fields else {}
+             for name, fields in arms.built_in(16).items()}
+  start = 1 / np.log(16)
+  assert {name: x for name, x in scalars.items() if x} == {
+      'ssmax': {'s': pytest.approx(start)},
+      'sqrt_log_n': {'s': pytest.approx((start / 2) ** 0.5)}, 'power': {'p': 0.0},
+      'sigmoid': {'b': 0.0}, 'sink': {'s': 0.0},
+      'ssmax_layer_norm': {'s': pytest.approx(start)},
+      'sqrt_log_n_layer_norm': {'s': pytest.approx((start / 2) ** 0.5)},
+      'power_layer_norm': {'p': 0.0}}
+  assert arms.built_in(16)['qk_norm']['qk_norm'] == pytest.approx(np.log2(240))
+
+
+@pytest.mark.parametrize('arm, beta', [
+    ('log_n', np.log(3) / np.log(16)), ('linear', 3 / 16), ('power', 1.0),
+    ('ssmax', np.log(3) / np.log(16)), ('sqrt_log_n', (np.log(3) / np.log(16)) ** 0.5)])
+def test_a_law_is_that_of_its_equation_at_the_first_step(arm, beta):
+  logits = np.float32([0.3, -1.0, 2.0])
+  expected = np.exp(beta * logits) / np.exp(beta * logits).sum()
+  for name in (arm, f'{arm}_layer_norm'):
+    fields = arms.built_in(16)[name]
+    np.testing.assert_allclose(fields['weights'](logits), expected, rtol=1e-5)
+    assert fields.get('norm', 'none') == ('none' if name == arm else 'layer_norm')
+
+
+def _first_step(config, task, arm):
+  """Returns the weights of an arm before and after its first step, and losses."""
+  cell = family.task_configs(config)[task]
+  own = tasks.make_task(cell)
+  changed = own._replace(model=lambda _: training.changed_model(
+      own, arms.built_in(cell.train.max_length)[arm], task))
+  made = problem(cell, arm, changed)
+  state = init_state(made, jax.random.key(0))
+  batch = made.sample(jax.random.key(1), 0)
+  after, metrics = train_step(made, state, batch)
+  again, _ = made.loss(after.params, batch)
+  return state.params, float(metrics['loss']), float(again)
+
+
+@pytest.fixture(scope='module')
+def plain():
+  config = config_file.get_config('cpu')
+  config.base.model.width = 8
+  config.tasks.lookup.task.num_keys = 64
+  config.base.evaluate.lengths = (16, 64)
+  config.tune.rates = (1e-2, 3e-2)
+  return config, {task: _first_step(config, task, 'softmax') for task in config.tasks}
+
+
+@pytest.mark.parametrize('arm', [*NAMES][1:])
+def test_an_arm_starts_as_softmax_and_learns(arm, plain):
+  config, softmax = plain
+  task = 'retrieval' if NAMES[arm].kind == 'both' else 'lookup'
+  with jax.numpy_rank_promotion('allow'):  # of nn.RMSNorm
+    params, loss, after = _first_step(config, task, arm)
+  ours, theirs = (
+      {jax.tree_util.keystr(path): leaf
+       for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+      for tree in (params, softmax[task][0]))
+  assert theirs.keys() <= ours.keys()
+  chex.assert_trees_all_equal({name: ours[name] for name in theirs}, theirs)
+  # Nothing but the arm's own parameters is added.
+  assert all(any(f"['{own}']" in name for own in ('weights', 'qk_norm', 'gate', 'norm'))
+             for name in ours.keys() - theirs.keys())
+  assert np.isfinite(loss) and after < loss
+  if arm not in ('power',):  # β = 1 at every n, to begin with
+    assert loss != softmax[task][1]
+
+
+def _losses(table):
+  return {rate: dict(enumerate(values)) for rate, values in table.items()}
+
+
+def test_the_rate_of_least_training_loss_is_chosen():
+  chosen = rates.choose(_losses({1e-3: [0.5, 0.4], 3e-3: [0.1, 0.5], 1e-2: [0.3, 0.6]}))
+  assert (chosen.rate, chosen.notes) == (3e-3, ())
+  assert chosen.losses == pytest.approx({1e-3: 0.45, 3e-3: 0.3, 1e-2: 0.45})
+
+
+def test_ties_edges_and_losses_that_are_not_finite_are_noted():
+  inf, nan = float('inf'), float('nan')
+  chosen = rates.choose(_losses({1e-3: [0.5], 3e-3: [0.5], 1e-2: [0.6]}))
+  assert (chosen.rate, chosen.notes) == (1e-3, (rates.EDGE, rates.TIE))
+  # The mean of the finite seed would be the least.
+  chosen = rates.choose(_losses({1e-3: [0.5, 0.5], 3e-3: [0.4, 0.5], 1e-2: [0.0, nan]}))
+  assert (chosen.rate, chosen.notes) == (3e-3, (rates.FAILED,))
+  assert np.isnan(chosen.losses[1e-2])
+  chosen = rates.choose(_losses({1e-3: [inf], 3e-3: [nan]}))
+  assert (chosen.rate, chosen.notes) == (1e-3, (rates.EDGE, rates.FAILED))
+
+
+def test_test_lengths_have_no_part_in_the_choice():
+  row = lambda rate, metric, value, **more: results.Row(
+      'retrieval', 'power', 0, more.get('length'), metric, value, learning_rate=rate)
+  rows = []
+  # At the test lengths, 3e-3 would be the best by far, by loss and by accuracy.
+  for rate, loss, beyond in ((1e-3, 0.2, 5.0), (3e-3, 0.3, 0.1), (1e-2, 0.4, 5.0)):
+    rows += [row(rate, 'training_loss', loss), row(rate, 'loss', beyond, length=64),
+             row(rate, 'accuracy', 1 / (1 + beyond), length=64),
+             row(rate, 'training_accuracy', 1 - loss)]
+  other = [row(1e-2, 'training_loss', 0.0)._replace(arm='softmax', seed=seed)
+           for seed in range(2)]
+  losses = rates.read_losses(rows + other, 'retrieval', 'power')
+  assert rates.choose(losses).rate == 1e-3
+
+
+@pytest.mark.parametrize('change, says', [
+    (lambda c: c.tune.update(seed=c.seed), 'tune.seed must differ from config.seed'),
+    (lambda c: c.tune.update(rates=(1e-2, 1e-3)), 'tune.rates must be 2 or more ris'),
+    (lambda c: c.update(run_arms=('softmx',)), 'config.run_arms must be one or more'),
+    (lambda c: c.update(run_tasks=('x',)), 'config.run_tasks must be one or more of'),
+    (lambda c: c.base.evaluate.update(lengths=(8,)), 'task retrieval: config.evaluate'),
+    (lambda c: c.base.train.update(max_length=1, min_length=1), 'divide by its logari'),
+    (lambda c: c.arms.update(softmax=''), 'config.arms must have softmax and another'),
+    (lambda c: c.update(num_seeds=3), 'num_seeds 3 must be a multiple of'),
+    (lambda c: c.claim.update(correction='none'), 'correction must be one of holm'),
+])
+def test_what_cannot_be_run_is_refused(config, change, says):
+  with config.unlocked():
+    change(config)
+  with pytest.raises(ValueError, match=says):
+    family.task_configs(config)
+
+
+def test_the_family_is_all_but_what_is_run_now_and_the_machine(config):
+  known = digest_of(family.facts(config))
+  config.run_arms, config.run_tasks = ('softmax', 'power'), ('retrieval',)
+  config.base.train.update(group_size=2, save_every_seconds=1.0, steps_per_call=10)
+  assert digest_of(family.facts(config)) == known
+  for change in (lambda c: c.update(num_seeds=4), lambda c: c.tune.update(num_seeds=2),
+                 lambda c: c.claim.update(level=0.1), lambda c: c.arms.update(power=''),
+                 lambda c: c.base.train.update(num_steps=40)):
+    other = config_file.get_config('smoke')
+    change(other)
+    assert digest_of(family.facts(other)) != known
+
+
+def test_an_arm_of_the_user_is_identified_by_its_file(config, tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text((ROOT / 'docs/examples/my_attention.py').read_text())
+  config.arms.mine = f'{path}:attend'
+  first = family.facts(config)['arms']['mine']
+  assert first['source'] == f'{path}:attend' and len(first['sha256']) == 64
+  path.write_text(path.read_text() + '\n')
+  assert family.facts(config)['arms']['mine']['sha256'] != first['sha256']
+
+
+def test_the_example_of_an_arm_is_a_distribution_over_keys():
+  check_weights(attend)
+  logits, mask = np.float32([[1, -3, 0, 5]]), np.array([[True, True, True, False]])
+  np.testing.assert_allclose(attend(logits, mask), [[0.8, 0, 0.2, 0]], atol=1e-5)
+  assert learned(attend) == {'b': 1.0}
+  lines = (ROOT / 'docs/examples/my_attention.py').read_text().splitlines()
+  assert len(lines[lines.index('def attend(logits, mask=None, b=1.0):'):]) <= 15
+
+
+@pytest.mark.parametrize('body, says', [
+    ('logits[..., :-1]', r'mine\.py: weights attend: axis -1, the keys, has size 4'),
+    ('logits.sum(-1)', 'weights attend: 2 axes with a mask, must be the 3'),
+    ('logits / logits.sum((0, 2), keepdims=True)', 'weights attend: '),
+    ('logits +', 'mine.py cannot be run: SyntaxError'),
+])
+def test_an_arm_that_breaks_shapes_is_refused_in_one_line(body, says, tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(f'def attend(logits, mask=None):\n  return {body}\n')
+  with pytest.raises(ValueError, match=says) as error:
+    arms.fields_of('mine', f'{path}:attend', 16)
+  message = str(error.value)
+  assert message.startswith(f'config.arms.mine: {path}') and '\n' not in message
+
+
+@pytest.mark.parametrize('name, source, says', [
+    ('mine', 'nowhere.py:attend', 'must be FILE.py:FUNCTION, where the file exists'),
+    ('mine', arms.BUILT_IN, 'must be FILE.py:FUNCTION; built in are softmax, layer_no'),
+    ('power', 'docs/examples/my_attention.py:attend', "must be 'built in'"),
+    ('mine', 'docs/examples/my_attention.py:atend', "has no function 'atend'"),
+])
+def test_an_unknown_arm_is_refused(name, source, says, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  with pytest.raises(ValueError, match=says):
+    arms.fields_of(name, source, 16)
+
+
+def test_a_model_without_the_fields_of_an_arm_is_refused(config):
+  own = tasks.make_task(family.task_configs(config)['retrieval'])
+  other = own._replace(model=lambda norm: nn.Dense(3))
+  with pytest.raises(ValueError, match=r"^task retrieval: its model .* 'gated'$"):
+    training.changed_model(other, {'gated': True}, 'retrieval')
+
+
+def test_the_command_refuses_a_broken_arm_in_one_line(run_here, tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text('def attend(logits, mask=None):\n  return logits[..., :3]\n')
+  done = run_here('league', '--config=configs/league.py:smoke',
+                  f'--workdir={tmp_path}/run', f'--config.arms.mine={path}:attend')
+  assert done.returncode == 2 and not (tmp_path / 'run').exists()
+  assert len(done.stderr.splitlines()) == 1
+  assert f'{path}: weights attend: axis -1, the keys, has size 3' in done.stderr
+
+
+_SMALL = ('--config=configs/league.py:smoke', '--config.base.model.width=8',
+          '--config.base.train.save_every_seconds=0',
+          '--config.arms.mine=docs/examples/my_attention.py:attend',
+          "--config.run_arms=('softmax','power','mine')")
+
+
+def _run(*arguments):
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.league', *_SMALL, *arguments], cwd=ROOT,
+      capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.mark.slow
+def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilation):
+  done = _run(f'--workdir={tmp_path}/whole')
+  assert done.returncode == 0, done.stderr
+  assert 'Retrieval: no verdict' in done.stdout
+  whole, folder = tmp_path / 'whole', tmp_path / 'run'
+  assert not list(whole.rglob('checkpoints/*/*')) and (whole / 'index.html').exists()
+  rows = results.read_rows(whole / 'results.csv')
+  assert {(r.arm, r.seed) for r in rows} == {
+      (arm, seed) for arm in ('softmax', 'power', 'mine') for seed in range(2)}
+  assert {r.metric for r in rows if r.arm == 'mine'} == {
+      'accuracy', 'loss', 'target_weight', 'training_accuracy', 'training_loss',
+      'learned_b'}
+  tuning = results.read_rows(whole / 'tuning/results.csv')
+  assert {r.learning_rate for r in tuning} == {1e-3, 3e-3}
+  assert {r.length for r in tuning} == {None}
+  for arm in ('softmax', 'power', 'mine'):  # trained at the rate that was chosen
+    chosen = rates.choose(rates.read_losses(tuning, 'retrieval', arm)).rate
+    assert {r.learning_rate for r in rows if r.arm == arm} == {chosen}
+  # Seeds of the tuning are not those of the contest.
+  loss = {r.learning_rate: r.value for r in tuning
+          if (r.arm, r.metric) == ('softmax', 'training_loss')}
+  assert all(r.value not in loss.values() for r in rows if r.metric == 'training_loss')
+
+  # Stopped while softmax is tuned, and again later, it ends as the unbroken run.
+  process = subprocess.Popen(
+      [sys.executable, '-m', 'experiments.league', *_SMALL, f'--workdir={folder}'],
+      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  try:
+    while not list(folder.rglob('tuning/**/rate_0.003/checkpoints/*')):
+      assert process.poll() is None, process.stdout.read()
+    process.terminate()
+    assert process.wait(timeout=300) == 143, process.stdout.read()
+  finally:
+    process.kill()
+  assert not (folder / 'results.csv').exists()
+  done = _run(f'--workdir={folder}', '--config.run_arms=("softmax","power")')
+  assert done.returncode == 0, done.stderr
+  assert 'lacks seeds of layer_norm, mine' in done.stdout
+  done = _run(f'--workdir={folder}')
+  assert done.returncode == 0, done.stderr
+  for name in ('results.csv', 'tuning/results.csv'):
+    assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+  # Another family is refused, naming the field, and nothing is overwritten.
+  for flag, field in (('--config.tune.num_seeds=2', 'tune.num_seeds: 1 there, 2 here'),
+                      ('--config.arms.power=', 'arms.power.source: built in there')):
+    done = _run(f'--workdir={folder}', flag, '--config.run_arms=("softmax",)')
+    assert (done.returncode, done.stdout) == (2, '')
+    assert len(done.stderr.splitlines()) == 1 and field in done.stderr
+  stored = json.loads((folder / 'config.json').read_text())
+  assert stored['study'] == 'league' and len(stored['sessions']) == 3

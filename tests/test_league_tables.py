@@ -1,0 +1,351 @@
+"""The tables, figures and answer of a league, from made-up rows."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from configs import league as config_file
+from experiments.league import effects, family, figures, report, tables
+from experiments.league.answer import answer
+from experiments.league.names import KINDS, name_of
+from experiments.league.rates import Choice
+from tests.artists import lines
+from tests.cells import cells, interval, p_of, paired, text
+from vvlen.reporting import plots, results
+from vvlen.reporting.family import digest_of
+from vvlen.reporting.plots import SMALLEST, WIDTH
+
+LENGTHS = (16, 32, 64)
+SEEDS = 6
+RATES = {'softmax': 1e-3, 'layer_norm': 3e-3, 'log_n': 1e-2, 'power': 3e-4}
+# task -> arm -> gain over softmax in points; its spread over seeds is about 1.
+GAINS = {'retrieval': {'layer_norm': -3.0, 'log_n': 9.0, 'power': 2.0},
+         'lookup': {'layer_norm': 0.2, 'log_n': 1.2, 'power': -5.0}}
+
+
+def _facts(num_seeds=SEEDS, arms=RATES, tasks=GAINS):
+  config = config_file.get_config('cpu')
+  config.update(num_seeds=num_seeds)
+  for arm in config_file.ARMS:
+    if arm not in arms:
+      config.arms[arm] = ''
+  for task in [*config.tasks]:
+    if task not in tasks:
+      del config.tasks[task]
+  return family.facts(config)
+
+
+def _accuracies(seed=0):
+  """Returns {(task, arm): accuracy in % [seeds, lengths]}."""
+  rng, found = np.random.default_rng(seed), {}
+  for task, gains in GAINS.items():
+    plain = np.array([97, 80, 60]) + rng.normal(0, 2, (SEEDS, 1))
+    found[task, 'softmax'] = plain
+    for arm, gain in gains.items():
+      noise = rng.normal(0, 1, (SEEDS, len(LENGTHS)))
+      found[task, arm] = plain + noise + np.array([0, gain, gain])
+  return found
+
+
+def _rows(accuracies, learned=None):
+  rows = []
+  for (task, arm), table in accuracies.items():
+    row = lambda seed, length, metric, value, task=task, arm=arm: results.Row(
+        task, arm, seed, length, metric, float(value), learning_rate=RATES[arm])
+    for seed, values in enumerate(table):
+      share = (learned or {}).get((task, arm), 0.95 + len(arm) / 1000)
+      rows += [row(seed, None, 'training_accuracy', share),
+               row(seed, None, 'training_loss', 0.1)]
+      if arm == 'power':
+        rows.append(row(seed, None, 'learned_p', 0.1 * seed))
+      rows += [row(seed, n, 'accuracy', x / 100)
+               for n, x in zip(LENGTHS, values, strict=True)]
+  return rows
+
+
+def _indices(rows):
+  return {task: results.index(r for r in rows if r.experiment == task)
+          for task in GAINS}
+
+
+def _read(rows, facts=None):
+  known = effects.read_family(facts or _facts())
+  indices = _indices(rows)
+  return known, indices, effects.read_effects(indices, known)
+
+
+def _endpoints(accuracies, task, arm):
+  return accuracies[task, arm][:, 1:].mean(axis=1)
+
+
+def test_the_family_is_read_in_its_order():
+  known = effects.read_family(_facts())
+  assert known == (
+      ('softmax', 'layer_norm', 'log_n', 'power'), {'retrieval': 16, 'lookup': 16},
+      SEEDS, 0.05, (3e-4, 1e-3, 3e-3, 1e-2), 'trained on 5 to 16 items for 4,000 steps')
+  assert [*known.tasks] == ['retrieval', 'lookup'] and known.num_tests == 3
+
+
+def test_every_column_of_the_league_is_right():
+  accuracies = _accuracies()
+  known, _, found = _read(_rows(accuracies))
+  choices = {(task, arm): Choice(rate, {}, ())
+             for task in GAINS for arm, rate in RATES.items()}
+  table = tables.league_table(found, choices, known)
+  expected = []
+  for task, gains in GAINS.items():
+    control = _endpoints(accuracies, task, 'softmax')
+    tests = {arm: paired(_endpoints(accuracies, task, arm), control) for arm in gains}
+    # Holm by hand: the least p times 3, then times 2, then 1, never decreasing.
+    adjusted, last = {}, 0.0
+    for rank, arm in enumerate(sorted(tests, key=lambda arm: tests[arm].p)):
+      last = adjusted[arm] = min(1.0, max(last, (3 - rank) * tests[arm].p))
+    for arm in sorted(tests, key=lambda arm: -tests[arm].mean):
+      wide = stats.ttest_1samp(tests[arm].difference, 0).confidence_interval(
+          1 - 0.05 / 3)
+      found_it = 'ahead' if tests[arm].mean > 0 else 'behind'
+      share = lambda name: f'{95 + len(name) / 10:.1f}'
+      expected.append({
+          'task': task, 'arm': name_of(arm).label,
+          'softmax': text(control.mean(), '.1f'),
+          'arm − softmax [95 %]':
+              interval(tests[arm].mean, wide.low, wide.high, '+.1f'),
+          'verdict': found_it if adjusted[arm] < 0.05 else 'no difference found',
+          'p': p_of(adjusted[arm]),
+          'detectable': text(tests[arm].least(3), '.1f'),
+          'rate': f'{RATES[arm]:g}', 'seeds': '6',
+          'in training': f'{share("softmax")}, {share(arm)}'})
+  assert cells(table) == expected
+  assert len({row['verdict'] for row in expected}) == 3  # the rows test all of them
+  assert 'Of 3 arms a task' in table.note
+
+
+def test_arms_without_rows_count_as_tests():
+  accuracies = _accuracies()
+  part = {key: x for key, x in accuracies.items() if key[1] in ('softmax', 'power')}
+  _, _, found = _read(_rows(part))
+  effect, = found['retrieval']
+  control = _endpoints(accuracies, 'retrieval', 'softmax')
+  test = paired(_endpoints(accuracies, 'retrieval', 'power'), control)
+  assert effect.corrected.p == pytest.approx(3 * test.p)
+  _, _, whole = _read(_rows(accuracies))
+  p = {e.arm: e.corrected.p for e in whole['retrieval']}
+  assert p['power'] <= effect.corrected.p  # it can only fall
+
+
+@pytest.mark.parametrize('who', ['softmax', 'power'])
+def test_no_verdict_where_the_training_lengths_were_not_learned(who):
+  rows = _rows(_accuracies(), {('retrieval', who): 0.89})
+  known, indices, found = _read(rows)
+  verdicts = {e.arm: e.verdict for e in found['retrieval']}
+  failed = verdicts if who == 'softmax' else {'power'}
+  assert {arm for arm, x in verdicts.items() if x == 'not learned'} == set(failed)
+  assert all(np.isnan(e.corrected.p) for e in found['retrieval'] if e.arm in failed)
+  # Nor is it a law that goes farthest.
+  laws = {each.task: each for each in effects.best_laws(indices, found, known)}
+  assert laws.keys() == ({'lookup'} if who == 'softmax' else {'retrieval', 'lookup'})
+  if who == 'power':
+    assert laws['retrieval'].arms == ('log_n', 'softmax')
+    assert laws['retrieval'].num_laws == 2
+
+
+def test_missing_seeds_and_equal_differences_have_no_verdict():
+  accuracies = _accuracies()
+  accuracies['lookup', 'power'] = accuracies['lookup', 'softmax'] + 1.0
+  rows = [r for r in _rows(accuracies) if not (
+      (r.experiment, r.arm, r.seed) == ('retrieval', 'log_n', 5))]
+  _, _, found = _read(rows)
+  by_arm = {(e.task, e.arm): e for each in found.values() for e in each}
+  assert by_arm['retrieval', 'log_n'].verdict == 'not finished'
+  assert by_arm['lookup', 'power'].verdict == 'undefined'
+  assert by_arm['lookup', 'power'].corrected is None
+  assert by_arm['retrieval', 'power'].verdict in ('ahead', 'no difference found')
+
+
+def test_the_best_law_of_each_task():
+  accuracies = _accuracies()
+  known, indices, found = _read(_rows(accuracies))
+  table = tables.laws_table(effects.best_laws(indices, found, known))
+  expected = []
+  for task, order in (
+      ('retrieval', ('log_n', 'power')), ('lookup', ('log_n', 'softmax'))):
+    one, two = (_endpoints(accuracies, task, arm) for arm in order)
+    test = paired(one, two)
+    expected.append({
+        'task': task, 'best law': 'log n', 'accuracy': text(one.mean(), '.1f'),
+        'second best': name_of(order[1]).label, 'its accuracy': text(two.mean(), '.1f'),
+        'best − second [95 %]': interval(*test.interval, '+.1f'), 'of laws': '3',
+        'seeds': '6'})
+  assert cells(table) == expected
+
+
+def test_learned_scalars_rates_and_accuracies_by_length():
+  accuracies = _accuracies()
+  known, indices, _ = _read(_rows(accuracies))
+  values = 0.1 * np.arange(SEEDS)
+  low, high = stats.t.interval(0.95, SEEDS - 1, values.mean(), stats.sem(values))
+  assert cells(tables.scalars_table(effects.read_scalars(indices, known))) == [
+      {'task': task, 'arm': 'n^p', 'scalar': 'p',
+       'at the end [95 %]': interval(values.mean(), low, high, '.3f'), 'seeds': '6'}
+      for task in GAINS]
+  tuning = [results.Row('lookup', arm, seed, None, 'training_loss', loss + seed / 100,
+                        learning_rate=rate)
+            for arm, losses in (('softmax', (0.5, 0.1, 0.3, 0.4)),
+                                ('power', (0.2, 0.6, np.nan, 0.7)))
+            for rate, loss in zip(known.rates, losses, strict=True) for seed in (0, 1)]
+  choices = effects.read_choices(tuning, known)
+  first, second = cells(tables.tuning_table(choices, known))
+  assert first == {
+      'task': 'lookup', 'arm': 'softmax', 'chosen': '0.001', 'loss at 0.0003': '0.5050',
+      'loss at 0.001': '0.1050', 'loss at 0.003': '0.3050', 'loss at 0.01': '0.4050',
+      'note': ''}
+  assert (second['arm'], second['chosen']) == ('n^p', '0.0003')
+  assert second['loss at 0.003'] == 'not finite'
+  assert second['note'] == ('at the edge of the rates; a rate was left out, its loss '
+                            'was not finite')
+  shown = cells(tables.by_length_table(indices, known))
+  assert [(r['task'], r['arm']) for r in shown] == [
+      (task, name_of(arm).label) for task in GAINS for arm in RATES]
+  assert shown[5] == {
+      'task': 'lookup', 'arm': 'LN', **{
+          str(n): f'{x:.1f}' for n, x in zip(
+              LENGTHS, accuracies['lookup', 'layer_norm'].mean(axis=0), strict=True)}}
+
+
+def test_the_answer_counts_arms_and_names_the_best():
+  accuracies = _accuracies()
+  known, indices, found = _read(_rows(accuracies, {('lookup', 'softmax'): 0.5}))
+  league = tables.league_table(found, {}, known).records
+  laws = tables.laws_table(effects.best_laws(indices, found, known)).records
+  retrieval, lookup = answer(league, laws)
+  assert retrieval.startswith('Retrieval: of 3 arms, 2 gain over softmax and 1 lose; '
+                              'most gains log n, +')
+  assert 'Of laws of temperature, log n goes farthest, +' in retrieval
+  assert lookup == ('Lookup: no verdict; no arm has learned the training lengths, or '
+                    'softmax has not.')
+  assert answer([], []) == [
+      'No answer: the run has not both softmax and another arm yet.']
+
+
+def test_the_figure_of_the_league_shows_every_gain_and_its_interval():
+  accuracies = _accuracies()
+  known, _, found = _read(_rows(accuracies, {('lookup', 'power'): 0.5}))
+  with plots.style():
+    drawn = figures.league(found, known)
+  assert drawn.get_size_inches()[0] == WIDTH == 5.5
+  retrieval, _ = drawn.axes
+  assert [axes.get_title() for axes in drawn.axes] == ['retrieval', 'lookup']
+  gains = lambda task, arm: (
+      _endpoints(accuracies, task, arm) - _endpoints(accuracies, task, 'softmax'))
+  mean = lambda arm: np.mean([gains(task, arm).mean() for task in GAINS])
+  order = sorted(GAINS['lookup'], key=lambda arm: -mean(arm))
+  assert [t.get_text() for t in retrieval.get_yticklabels()] == [
+      name_of(arm).label for arm in order]
+  low, high = retrieval.get_ylim()
+  assert low > high  # the largest gain is on top
+  for axes, task in zip(drawn.axes, GAINS, strict=True):
+    assert lines(axes) == {} and axes.lines[0].get_xdata() == [0, 0]  # softmax
+    assert {c.get_label() for c in axes.containers} == set(order)
+    for container in axes.containers:
+      arm = container.get_label()
+      dot, _, (bar,) = container.lines
+      own = gains(task, arm)
+      wide = stats.ttest_1samp(own, 0).confidence_interval(1 - 0.05 / 3)
+      assert dot.get_xdata()[0] == pytest.approx(own.mean())
+      assert dot.get_ydata()[0] == order.index(arm)
+      np.testing.assert_allclose(bar.get_segments()[0][:, 0], wide)
+      _, colour, marker = KINDS[name_of(arm).kind]
+      assert (dot.get_color(), dot.get_marker()) == (colour, marker)
+      hollow = (task, arm) == ('lookup', 'power')
+      assert dot.get_markerfacecolor() == ('white' if hollow else colour)
+  assert [t.get_text() for t in drawn.legends[0].get_texts()] == [
+      'law of temperature', 'norm of the output']
+
+
+def test_kinds_of_arms_can_be_told_apart():
+  looks = [(colour, marker) for _, colour, marker in KINDS.values()]
+  assert len(set(looks)) == len(looks)
+  assert len({colour for colour, _ in looks}) == len(looks)
+  known = {colour for colour, _ in plots.LOOKS}
+  assert {colour for colour, _ in looks} <= known | {'#E69F00'}
+  assert KINDS[name_of('layer_norm').kind] != KINDS[name_of('log_n').kind]
+
+
+def test_accuracy_by_length_shows_softmax_ln_and_the_arms_that_gain_most():
+  accuracies = _accuracies()
+  known, indices, found = _read(_rows(accuracies))
+  with plots.style():
+    drawn = figures.by_length(indices, found, known)
+  for axes, task in zip(drawn.axes, GAINS, strict=True):
+    drawn_lines = lines(axes)
+    assert set(drawn_lines) == {'softmax', 'LN', 'log n', 'n^p'}
+    assert len({line.colour for line in drawn_lines.values()}) == 4
+    for arm in RATES:
+      line = drawn_lines[name_of(arm).label]
+      assert line.x == list(LENGTHS)
+      np.testing.assert_allclose(line.y, accuracies[task, arm].mean(axis=0))
+
+
+def test_no_panel_has_more_than_five_lines():
+  arms = ('softmax', 'layer_norm', 'log_n', 'power', 'entmax', 'sink', 'linear')
+  rng = np.random.default_rng(0)
+  rows = [results.Row('retrieval', arm, seed, n, 'accuracy', rng.random())
+          for arm in arms for seed in range(3) for n in LENGTHS]
+  rows += [results.Row('retrieval', arm, seed, None, 'training_accuracy', 1.0)
+           for arm in arms for seed in range(3)]
+  known = effects.read_family(_facts(16, arms, ('retrieval',)))
+  indices = {'retrieval': results.index(rows)}
+  found = effects.read_effects(indices, known)
+  with plots.style():
+    axes, = figures.by_length(indices, found, known).axes
+  assert {'softmax', 'LN'} < lines(axes).keys() and len(lines(axes)) == 5
+
+
+def _write(folder, facts, rows):
+  results.write_rows(folder / 'results.csv', rows)
+  (folder / 'config.json').write_text(json.dumps({
+      'study': 'league', 'config': {'digest': digest_of(facts)} | facts,
+      'sessions': [{}]}))
+
+
+def test_the_report_is_written_and_says_what_is_missing(tmp_path):
+  rows = _rows(_accuracies())
+  _write(tmp_path, _facts(), rows)
+  made = report.write(tmp_path)
+  assert made.missing == '' and made.tables[0].name == 'league'
+  assert {path.name for path in made.figures} == {
+      f'{name}.{kind}' for name in ('league', 'league_by_length')
+      for kind in ('png', 'pdf')}
+  assert all(path.exists() for path in made.figures)
+  for kind in ('md', 'csv', 'tex'):
+    assert (tmp_path / f'tables/league.{kind}').exists()
+  part = [r for r in rows if r.experiment == 'retrieval' and (r.arm, r.seed) != (
+      'power', 3)]
+  _write(tmp_path, _facts(), part)
+  assert report.write(tmp_path).missing == (
+      'The run is not finished: retrieval lacks seeds of power, lookup is not run.')
+
+
+def test_a_changed_family_and_rows_of_another_are_refused(tmp_path):
+  facts, rows = _facts(), _rows(_accuracies())
+  _write(tmp_path, facts, [rows[0]._replace(arm='entmax')])
+  with pytest.raises(ValueError, match='a row of another kind of run'):
+    report.write(tmp_path)
+  _write(tmp_path, facts, rows)
+  path = tmp_path / 'config.json'
+  path.write_text(path.read_text().replace('"level": 0.05', '"level": 0.1'))
+  with pytest.raises(ValueError, match='was changed after its results were made'):
+    report.write(tmp_path)
+
+
+def test_every_text_can_be_read(tmp_path):
+  known, indices, found = _read(_rows(_accuracies()))
+  with plots.style():
+    for drawn in (figures.league(found, known),
+                  figures.by_length(indices, found, known)):
+      drawn.savefig(tmp_path / 'x.png')
+      sizes = [t.get_fontsize() for t in drawn.findobj(lambda a: hasattr(
+          a, 'get_fontsize')) if t.get_text()]
+      assert min(sizes) >= SMALLEST
