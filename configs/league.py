@@ -42,6 +42,12 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   tasks = dict(
       retrieval=dict(task=dict(name='retrieval', num_classes=10)),
       lookup=dict(task=dict(name='lookup', num_classes=10, num_keys=16384)),
+      associative_recall=dict(task=dict(
+          name='associative_recall', num_classes=64, num_keys=16384, num_queries=4)),
+      # 64 symbols, so that sets have fewer.
+      set_complement=dict(
+          task=dict(name='set_complement', num_classes=64),
+          evaluate=dict(lengths=(16, 24, 32, 40, 48, 56, 60))),
   )
   config = config_dict.create(
       seed=2,  # of the contest: weights and data are new, not those of earlier runs
@@ -96,8 +102,6 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     config.tune.rates = (1e-3, 3e-3)
     base.train.update(num_steps=20, steps_per_call=5, seeds_at_once=2, group_size=1)
     base.evaluate.update(lengths=(16, 32, 64), num_sequences=64)
-    with config.unlocked():
-      config.tasks.lookup.task.num_keys = 64
   if variant in ('quick', 'smoke'):
     with config.unlocked():
       config.tasks = dict(retrieval=tasks['retrieval'])

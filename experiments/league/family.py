@@ -14,6 +14,7 @@ from experiments.harness import fields
 from experiments.harness.fields import group, one_of, real, several, text, whole
 from experiments.league import arms
 from experiments.league.names import CONTROL, in_order
+from experiments.league.tasks import FIELDS, make_task
 from experiments.length_generalization import tasks
 from experiments.length_generalization.check import check, table_of
 
@@ -113,8 +114,10 @@ def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
       own.update(config.tasks[name])
   except TypeError as error:
     raise ValueError(f'task {name}: {error}') from error
-  kinds = {field: kind for field, kind in table_of(own).items()
-           if field not in _NOT_SET}
+  table = table_of(own)
+  if more := FIELDS.get(str(fields.at(own, 'task.name'))):
+    table = {field: kind for field, kind in table.items() if field != 'task.*'} | more
+  kinds = {field: kind for field, kind in table.items() if field not in _NOT_SET}
   try:
     fields.check(own, kinds)
     with own.unlocked():
@@ -126,7 +129,7 @@ def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
           histogram_lengths=own.evaluate.lengths)
     # Fewer seeds than are trained at once are one block.
     own.train.seeds_at_once = min(own.train.seeds_at_once, own.num_seeds)
-    check(own)
+    check(own, make_task)
   except ValueError as error:
     raise ValueError(f'task {name}: {error}') from error
   if own.train.max_length < 2:

@@ -13,7 +13,8 @@ from experiments.harness.progress import Progress
 from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
 from experiments.league import arms, family, rates, training
 from experiments.league.names import in_order
-from experiments.length_generalization import tasks
+from experiments.league.tasks import make_task
+from experiments.length_generalization.tasks import identified
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.family import digest_of
 
@@ -22,7 +23,7 @@ _TUNING = 'tuning'  # folder in that of the run
 
 def main(config: Any, workdir: str) -> None:
   """Runs or resumes a league, and writes tables and figures."""
-  cells = {name: tasks.identified(cell)
+  cells = {name: identified(cell)
            for name, cell in family.task_configs(config).items()}
   chosen = family.chosen_arms(config)
   mesh = seed_devices(next(iter(cells.values())).train)  # before anything is computed
@@ -32,7 +33,7 @@ def main(config: Any, workdir: str) -> None:
       for name in family.chosen_tasks(config) for arm in chosen
   }
   for (name, _), changes in fields.items():
-    training.changed_model(tasks.make_task(cells[name]), changes, name)  # may raise
+    training.changed_model(make_task(cells[name]), changes, name)  # may raise
   folder = epath.Path(workdir)
   first_of_processes(lambda: _claim(config, workdir))
   done = finished.finished(folder, part_of)

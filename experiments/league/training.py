@@ -10,7 +10,9 @@ from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.train import train_block
 from experiments.league.arms import Fields
-from experiments.length_generalization import tasks, training
+from experiments.league.tasks import make_task
+from experiments.length_generalization import training
+from experiments.length_generalization.tasks import Task
 from vvlen import sharding
 from vvlen.evaluation.retriever import lengths
 from vvlen.reporting import results
@@ -48,7 +50,7 @@ def make_player(
   Raises:
     ValueError: if the model of the task lacks one of these fields.
   """
-  own = tasks.make_task(config)
+  own = make_task(config)
   changed = own._replace(model=lambda _: changed_model(own, fields, task))
   trainers = {}
   for rate in rates:
@@ -61,7 +63,7 @@ def make_player(
   return Player(config, task, arm, mesh, trainers, _measure(config, changed, arm, mesh))
 
 
-def changed_model(task: tasks.Task, fields: Fields, name: str) -> Any:
+def changed_model(task: Task, fields: Fields, name: str) -> Any:
   """Returns the model of a task with an arm's fields; raises as `make_player`."""
   try:
     return task.model('none').clone(**fields)
@@ -71,7 +73,7 @@ def changed_model(task: tasks.Task, fields: Fields, name: str) -> Any:
 
 
 def _measure(
-    config: Any, task: tasks.Task, arm: str, mesh: jax.sharding.Mesh
+    config: Any, task: Task, arm: str, mesh: jax.sharding.Mesh
 ) -> Callable[[Any, jax.Array], dict[tuple[str, int | None], np.ndarray]]:
   """Returns the function that measures a block of seeds at each test length."""
   evaluate, group_size = config.evaluate, config.train.group_size
@@ -82,9 +84,11 @@ def _measure(
     def metrics(variables, key):
       def rows(batch):
         logits, sown = apply(variables, batch.query, batch.items)
-        weights = sown['attention_weights']
-        return {**lengths.answers(batch, logits),
-                'target_weight': lengths.pick(weights, batch.target_index)}
+        found = lengths.answers(batch, logits)
+        if hasattr(batch, 'target_index'):
+          weights = lengths.pick(sown['attention_weights'], batch.target_index)
+          found['target_weight'] = weights.reshape(len(weights), -1).mean(-1)
+        return found
 
       every = lengths.in_chunks(
           rows, task.sample_at, key, length, evaluate.num_sequences)

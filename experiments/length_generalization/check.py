@@ -1,5 +1,6 @@
 """Checks configurations of `experiments.length_generalization`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from experiments.harness import fields
@@ -64,8 +65,15 @@ def table_of(config: Any) -> dict[str, fields.Kind]:
   return {'task.*': anything(), 'model.*': anything(), **own}
 
 
-def check(config: Any) -> None:
-  """Raises ValueError if a configuration cannot be run."""
+def check(
+    config: Any, make_task: Callable[[Any], tasks.Task] = tasks.make_task
+) -> None:
+  """Raises ValueError if a configuration cannot be run.
+
+  Args:
+    config: the configuration.
+    make_task: returns its task; of a study that has more tasks.
+  """
   fields.check(config, table_of(config))
   fields.check_multiples(config, *fields.MULTIPLES)
   train, evaluate = config.train, config.evaluate
@@ -92,7 +100,8 @@ def check(config: Any) -> None:
     )
   longest = max(train.max_length, *evaluate.lengths, *evaluate.fit_lengths,
                 *evaluate.histogram_lengths)
-  most = tasks.make_task(config).max_length
+  task = make_task(config)
+  most = task.max_length
   if most is not None and longest > most:
     raise ValueError(
         f'lengths in config.train and config.evaluate go up to {longest}, but a '
@@ -100,4 +109,4 @@ def check(config: Any) -> None:
         f'{": task.num_keys" if "num_keys" in config.task else ""}'
     )
   for arm in config.arms:
-    training.problem(config, arm)  # raises if averaging intervals overlap
+    training.problem(config, arm, task)  # raises if averaging intervals overlap

@@ -102,7 +102,7 @@ def identified(config: Any) -> Any:
   Then a run is not resumed, or measured, with another task under the same name.
   Configurations of built-in tasks are returned as they are.
   """
-  if config.task.name in FIELDS or 'sha256' in config.task:
+  if ':' not in config.task.name or 'sha256' in config.task:
     return config
   config = config.copy_and_resolve_references()
   with config.unlocked():
@@ -112,7 +112,7 @@ def identified(config: Any) -> Any:
 
 def identity(name: str) -> dict[str, str]:
   """Returns {'sha256': of the file of a task}, and {} for a built-in one."""
-  return {} if name in FIELDS else {'sha256': _sha256(name)}
+  return {'sha256': _sha256(name)} if ':' in name else {}
 
 
 def _sha256(name: str) -> str:

@@ -18,6 +18,7 @@ from experiments.length_generalization import tasks
 from vvlen import sharding
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever.ensemble import make_measure
+from vvlen.objectives.targets import score
 from vvlen.reporting import results, run_folder
 from vvlen.tasks.lengths import growing_length
 from vvlen.training import ensemble
@@ -56,9 +57,9 @@ def problem(config: Any, arm: str, task: tasks.Task | None = None) -> Problem:
 
   def loss(params, batch):
     logits = model.apply({'params': params}, batch.query, batch.items, batch.mask)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.target)
-    hits = jnp.where(jnp.isfinite(losses), logits.argmax(-1) == batch.target, jnp.nan)
-    return losses.mean(), {'accuracy': hits.mean()}
+    losses, right = score(logits, batch.target)
+    return losses.mean(), {
+        'accuracy': jnp.where(jnp.isfinite(losses), right, jnp.nan).mean()}
 
   optimizer = _optimizer(config.optimizer)
   if ends := train.get('averaged_at', ()):

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from vvlen.evaluation.retriever.moments import distance, Moments, moments
 from vvlen.models.attention import Temperature
 from vvlen.models.temperature import adaptive_temperature, attention_entropy
+from vvlen.objectives.targets import score
 
 ITEMS_PER_CHUNK = 2**14
 # The inverse temperatures among which `best_betas` finds the best for each sequence.
@@ -196,21 +197,23 @@ def _measure_rows(
 
 
 def answers(batch: Batch, logits: jax.Array) -> Metrics:
-  """Returns whether each sequence is answered correctly, and its loss.
+  """Returns how well each sequence is answered, and its loss.
 
   Args:
-    batch: S sequences.
-    logits: [S, C].
+    batch: S sequences, whose target is a class [S], a class for each of several
+      queries [S, Q], or a distribution over classes [S, C] float.
+    logits: [S, C], or [S, Q, C].
 
   Returns:
-    `accuracy` [S], 0 or 1, nan where a logit is not finite; `loss` [S], nats.
+    `accuracy` [S], nan where a logit is not finite, and `loss` [S], nats, as in
+    `vvlen.objectives.targets.score`; means over the queries.
   """
   # Without this, a model whose logits are nan would seem to answer class 0.
   finite = jnp.isfinite(logits).all(-1)
-  return {
-      'accuracy': jnp.where(finite, logits.argmax(-1) == batch.target, jnp.nan),
-      'loss': -pick(jax.nn.log_softmax(logits), batch.target),
-  }
+  loss, right = score(logits, batch.target)
+  rows = {'accuracy': jnp.where(finite, right, jnp.nan), 'loss': loss}
+  return {name: x.reshape(len(x), -1).mean(-1) if x.ndim > 1 else x
+          for name, x in rows.items()}
 
 
 def best_betas(
@@ -254,5 +257,5 @@ def best_betas(
 
 
 def pick(table: jax.Array, index: jax.Array) -> jax.Array:
-  """Returns table[s, index[s]]: [S, n], [S] -> [S]."""
-  return jnp.take_along_axis(table, index[:, None], axis=1)[:, 0]
+  """Returns table[..., index]: [..., n], [...] -> [...]."""
+  return jnp.take_along_axis(table, index[..., None], axis=-1)[..., 0]

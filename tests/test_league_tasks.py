@@ -1,0 +1,181 @@
+"""Associative recall and set complement: samples, scores, and training on them."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+from configs import league as config_file
+from experiments.league import arms, family, training
+from experiments.league.tasks import make_task
+from experiments.length_generalization.training import problem
+from vvlen import sharding
+from vvlen.evaluation.retriever.lengths import answers
+from vvlen.models.dictionary import DictionaryRetriever
+from vvlen.objectives.targets import score
+from vvlen.tasks import associative_recall, lookup, set_complement
+from vvlen.training.step import init_state, train_step
+
+
+def test_several_keys_of_a_dictionary_are_asked_for(key):
+  batch = associative_recall.sample(
+      key, batch_size=64, min_length=4, max_length=7, num_queries=3, num_keys=40,
+      num_values=5)
+  items, mask = np.asarray(batch.items[:, 0]), np.asarray(batch.mask[:, 0])
+  assert items.shape == (64, 7, 2) and batch.query.shape == (64, 3)
+  assert set(mask.sum(-1)) == {4, 5, 6, 7}
+  for row in range(64):
+    places = np.asarray(batch.target_index[row])
+    assert len(set(places.tolist())) == 3 and mask[row][places].all()
+    assert (items[row, places, 0] == batch.query[row]).all()
+    assert (items[row, places, 1] == batch.target[row]).all()
+    assert len(set(items[row, :, 0].tolist())) == 7
+  # Every item is asked for equally often, and at any place among the queries.
+  many = associative_recall.sample(
+      key, batch_size=4000, min_length=4, max_length=4, num_queries=2, num_keys=40)
+  counts = np.stack([np.bincount(many.target_index[:, i], minlength=4)
+                     for i in range(2)])
+  np.testing.assert_allclose(counts / 4000, 1 / 4, atol=0.03)
+
+
+@pytest.mark.parametrize('queries, says', [(0, 'num_queries'), (5, 'num_queries')])
+def test_no_more_queries_than_items(key, queries, says):
+  with pytest.raises(ValueError, match=says):
+    associative_recall.sample(
+        key, batch_size=2, min_length=4, max_length=8, num_queries=queries)
+
+
+def test_the_target_of_a_set_is_uniform_over_what_is_absent(key):
+  batch = set_complement.sample(
+      key, batch_size=64, min_length=2, max_length=6, num_symbols=8)
+  chex.assert_shape(batch.items, (64, 6, 8))
+  assert set(np.asarray(batch.mask.sum(-1))) == {2, 3, 4, 5, 6}
+  for items, mask, target in zip(batch.items, batch.mask, batch.target, strict=True):
+    symbols = np.asarray(items).argmax(-1)
+    assert len(set(symbols.tolist())) == 6
+    present = symbols[np.asarray(mask)]
+    expected = np.full(8, 1 / (8 - len(present)))
+    expected[present] = 0
+    np.testing.assert_allclose(target, expected, rtol=1e-6)
+  for sizes in ((3, 2), (0, 4), (2, 8)):
+    with pytest.raises(ValueError, match='max_length < num_symbols'):
+      set_complement.sample(key, batch_size=2, min_length=sizes[0],
+                            max_length=sizes[1], num_symbols=8)
+
+
+def test_lengths_may_grow(key):
+  for module, more in ((associative_recall, {}), (set_complement, {})):
+    batch = module.sample(
+        key, batch_size=64, min_length=4, max_length=9, longest=jnp.int32(5), **more)
+    assert batch.mask.sum(-1).max() == 5 and batch.mask.shape[-1] == 9
+
+
+def test_the_score_of_a_distribution_is_its_divergence_and_total_variation():
+  logits = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+  target = np.float32([[0.5, 0.5, 0, 0, 0], [0.2] * 5, [0, 0, 1, 0, 0]])
+  q = special.softmax(logits.astype(float), axis=-1)
+  loss, right = score(logits, jnp.asarray(target))
+  np.testing.assert_allclose(loss, special.rel_entr(target, q).sum(-1), rtol=1e-5)
+  np.testing.assert_allclose(right, np.minimum(target, q).sum(-1), rtol=1e-5)
+  exact = score(jnp.log(jnp.asarray(target) + 1e-30), jnp.asarray(target))
+  np.testing.assert_allclose(exact, [[0] * 3, [1] * 3], atol=1e-6)
+  # The uniform distribution over C symbols, for a set of N: 1 − N / C.
+  absent = np.float32([[0.25, 0.25, 0.25, 0.25, 0, 0]])
+  assert score(jnp.zeros((1, 6)), jnp.asarray(absent))[1] == pytest.approx(4 / 6)
+
+
+def test_a_class_and_a_distribution_on_it_have_the_same_loss():
+  logits = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+  classes = np.array([0, 4, 2, 1])
+  plain, right = score(logits, jnp.asarray(classes))
+  other, share = score(logits, jax.nn.one_hot(classes, 5))
+  np.testing.assert_allclose(plain, other, rtol=1e-5)
+  np.testing.assert_array_equal(right, logits.argmax(-1) == classes)
+  np.testing.assert_allclose(share, np.exp(-np.asarray(plain)), rtol=1e-5)
+
+
+def test_answers_are_means_over_queries():
+  rng = np.random.default_rng(0)
+  logits = jnp.asarray(rng.normal(size=(4, 3, 5)), jnp.float32)
+  target = jnp.asarray(rng.integers(5, size=(4, 3)), jnp.int32)
+  batch = associative_recall.Batch(target, target, target, target, target)
+  found = answers(batch, logits)
+  each = [answers(batch._replace(target=target[:, i]), logits[:, i]) for i in range(3)]
+  for name in ('accuracy', 'loss'):
+    chex.assert_shape(found[name], (4,))
+    np.testing.assert_allclose(
+        found[name], np.mean([x[name] for x in each], axis=0), rtol=1e-5)
+  bad = answers(batch, logits.at[1, 2, 0].set(jnp.nan))['accuracy']
+  assert np.isnan(bad).tolist() == [False, True, False, False]
+
+
+def test_queries_that_share_items_are_answered_as_if_alone(key):
+  batch = associative_recall.sample(
+      key, batch_size=3, min_length=4, max_length=6, num_queries=4, num_keys=16,
+      num_values=5)
+  model = DictionaryRetriever(num_keys=16, num_classes=5, width=8, embedding_width=4)
+  params = model.init(key, batch.query, batch.items, batch.mask)
+  together = model.apply(params, batch.query, batch.items, batch.mask)
+  for i in range(4):
+    alone = model.apply(params, batch.query[:, i], batch.items[:, 0], batch.mask[:, 0])
+    np.testing.assert_allclose(together[:, i], alone, atol=1e-5)
+
+
+@pytest.fixture(scope='module')
+def cells():
+  config = config_file.get_config('cpu')
+  config.base.model.width = 8
+  config.base.train.batch_size = 16
+  config.base.evaluate.update(lengths=(16, 24), num_sequences=8)
+  config.tasks.set_complement.evaluate.lengths = (16, 24)
+  config.tasks.lookup.task.num_keys = 64
+  config.tasks.associative_recall.task.update(num_keys=64, num_classes=5)
+  config.tune.rates = (1e-2, 3e-2)
+  return family.task_configs(config)
+
+
+@pytest.mark.parametrize('task', ['associative_recall', 'set_complement'])
+@pytest.mark.parametrize('arm', ['softmax', 'entmax', 'qk_norm_log_n'])
+def test_arms_learn_them_and_are_measured(cells, task, arm):
+  cell = cells[task]
+  own = make_task(cell)
+  assert own.name == task
+  fields = arms.built_in(16)[arm]
+  made = problem(cell, arm, own._replace(
+      model=lambda _: training.changed_model(own, fields, task)))
+  state = init_state(made, jax.random.key(0))
+  batch = made.sample(jax.random.key(1), 0)
+  after, metrics = train_step(made, state, batch)
+  assert made.loss(after.params, batch)[0] < metrics['loss']
+  if arm != 'entmax':
+    return
+  mesh = sharding.seed_mesh(jax.devices()[:1])
+  player = training.make_player(cell, task, arm, fields, (1e-2, 3e-2), mesh)
+  keys = sharding.put(jax.random.split(jax.random.key(2), 2), mesh)
+  params = jax.tree.map(lambda x: jnp.stack([x, x]), after.params)
+  measured = player.measure(sharding.put(params, mesh), keys)
+  names = {'accuracy', 'loss'}
+  if task == 'associative_recall':
+    names |= {'target_weight'}
+  assert measured.keys() == {(name, n) for name in names for n in (16, 24)}
+  assert all(x.shape == (2,) and np.isfinite(x).all() for x in measured.values())
+
+
+def test_lengths_beyond_the_symbols_are_refused():
+  config = config_file.get_config('cpu')
+  config.tasks.set_complement.evaluate.lengths = (16, 64)
+  with pytest.raises(ValueError, match=r'task set_complement: .* at most 63 items'):
+    family.task_configs(config)
+  config = config_file.get_config('cpu')
+  config.tasks.associative_recall.task.num_queries = 0
+  with pytest.raises(ValueError, match='num_queries must be a whole number'):
+    family.task_configs(config)
+
+
+def test_the_items_are_those_of_lookup(key):
+  sizes = dict(batch_size=3, min_length=4, max_length=6, num_keys=40, num_values=64)
+  batch = associative_recall.sample(key, **sizes)
+  pairs = lookup.sample(jax.random.split(key)[0], **sizes)
+  chex.assert_trees_all_equal(batch.items[:, 0], pairs.items)
