@@ -25,8 +25,8 @@ from tests.llamas import save_llama
 DOCS = ROOT / 'docs'
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted(DOCS.glob('*.md'))]
 # Python examples of each page; those of the first two are run by test_readme.py.
-EXAMPLES = {'README.md': 3, 'in_your_code.md': 7, 'own_norm.md': 3, 'own_task.md': 1,
-            'seeds.md': 1}
+EXAMPLES = {'README.md': 3, 'in_your_code.md': 7, 'league.md': 1, 'own_norm.md': 3,
+            'own_task.md': 1, 'seeds.md': 1}
 # Programs that no test runs, with what they need; and those of a shell.
 CLOUD = {'gcloud': 'an account of Google Cloud', 'hf': 'the network',
          'sbatch': 'a cluster', 'sky': 'a cloud', 'ssh-add': 'keys', 'xpk': 'a cluster',
@@ -152,6 +152,13 @@ def test_a_task_of_ones_own(monkeypatch):
   batch = scope['batch']
   priorities = np.where(batch.mask, batch.items[..., 0], -1)
   assert (np.argsort(priorities, axis=1)[:, -2] == batch.target_index).all()
+
+
+def test_an_arm_of_ones_own():
+  text = _blocks(DOCS / 'league.md', 'python')[0]
+  assert (DOCS / 'examples/my_attention.py').read_text().endswith(text)
+  weights = _run(DOCS / 'league.md', 0)['attend'](np.float32([[1, -3, 0]]))
+  np.testing.assert_allclose(weights, [[0.8, 0, 0.2]], atol=1e-5)
 
 
 def test_hundreds_of_seeds(capsys):
@@ -316,6 +323,11 @@ RUN_BY = {
         'test_own_task.py::test_it_is_trained_measured_and_reported_under_its_name',
     f'{_RETRIEVAL} --config.num_seeds=8 --config.train.seeds_at_once=8':
         'test_padding.py::test_results_are_the_same_on_any_number_of_devices',
+    'experiments.league --config=configs/league.py':
+        'test_league.py::test_a_league_runs_and_resumes_to_the_same_results',
+    'experiments.league --config=configs/league.py '
+    '--config.arms.mine=docs/examples/my_attention.py':
+        'test_league.py::test_a_league_runs_and_resumes_to_the_same_results',
     'experiments.linear_attention --config=configs/linear_attention.py':
         'test_linear_attention_experiment.py::'
         'test_a_run_writes_its_numbers_tables_and_figure',

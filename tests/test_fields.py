@@ -23,6 +23,7 @@ from experiments.harness.fields import (
     whole,
 )
 from experiments.language_model import check as language_model
+from experiments.league import family as league
 from experiments.length_generalization import check as length_generalization
 from experiments.linear_attention import run as linear_attention
 from experiments.measure import check as measure
@@ -164,6 +165,7 @@ def test_multiples_are_named():
     ('correlation', correlation.check, ''),
     ('counting', counting.check, ''),
     ('language_model', language_model.check, ''),
+    ('league', league.task_configs, ''),
     ('linear_attention', linear_attention.check, ''),
     ('lookup', length_generalization.check, ''),
     ('measure', measure.check, ''),
