@@ -248,8 +248,8 @@ def test_the_command_refuses_a_broken_arm_in_one_line(run_here, tmp_path):
 
 _SMALL = ('--config=configs/league.py:smoke', '--config.base.model.width=8',
           '--config.base.train.save_every_seconds=0',
-          '--config.arms.mine=docs/examples/my_attention.py:attend',
-          "--config.run_arms=('softmax','mine')")
+          '--config.arms.mine=docs/examples/my_attention.py:attend')
+_BOTH = "--config.run_arms=('softmax','mine')"
 
 
 def _run(*arguments):
@@ -260,7 +260,7 @@ def _run(*arguments):
 
 @pytest.mark.slow
 def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilation):
-  done = _run(f'--workdir={tmp_path}/whole')
+  done = _run(f'--workdir={tmp_path}/whole', _BOTH)
   assert done.returncode == 0, done.stderr
   assert 'Retrieval: no verdict' in done.stdout
   whole, folder = tmp_path / 'whole', tmp_path / 'run'
@@ -284,7 +284,8 @@ def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilatio
 
   # Stopped while softmax is tuned, and again later, it ends as the unbroken run.
   process = subprocess.Popen(
-      [sys.executable, '-m', 'experiments.league', *_SMALL, f'--workdir={folder}'],
+      [sys.executable, '-m', 'experiments.league', *_SMALL, _BOTH,
+       f'--workdir={folder}'],
       cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
   try:
     while not (folder / 'tuning/retrieval/softmax/rate_0.003/checkpoints').exists():
@@ -298,7 +299,7 @@ def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilatio
   done = _run(f'--workdir={folder}', '--config.run_arms=("softmax",)')
   assert done.returncode == 0, done.stderr
   assert 'lacks seeds of layer_norm, power, mine.' in ' '.join(done.stdout.split())
-  done = _run(f'--workdir={folder}')
+  done = _run(f'--workdir={folder}', _BOTH)
   assert done.returncode == 0, done.stderr
   for name in ('results.csv', 'tuning/results.csv'):
     assert (folder / name).read_bytes() == (whole / name).read_bytes()
