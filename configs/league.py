@@ -4,7 +4,7 @@ r"""Which change of attention carries to longer inputs, and which temperature?
 
 variant   seeds  steps    cost
 (none)    100    20,000   for a GPU; not measured yet
-cpu       32     4,000    days on two CPU cores; not measured yet
+cpu       32     4,000    about a day on two CPU cores; not measured yet
 quick     8      2,000    six arms, retrieval; about 10 minutes on two CPU cores, not
                           measured yet
 smoke     2      20       three arms, retrieval; checks that it runs

@@ -280,6 +280,7 @@ def test_commands_are_accepted(words, accepts):
 # it in this file, with flags that make it small; another test; or why none does.
 RUN_HERE = {
     'experiments': '',
+    'experiments.benchmarks.league_arms': '--rounds=1 --steps=2 --arms log_n',
     'experiments.benchmarks.checkpoint_loading': '--rounds=1',
     'experiments.benchmarks.embedding_updates': '--rounds=1',
     'experiments.benchmarks.text_memory': '--gigabytes 0.001 0.002',

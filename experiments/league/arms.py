@@ -34,7 +34,6 @@ docs/examples/my_attention.py.
 
 from collections.abc import Callable
 import functools
-import hashlib
 import math
 import os
 import runpy
@@ -128,11 +127,3 @@ def fields_of(name: str, source: str, longest: int) -> Fields:
   except ValueError as error:
     raise ValueError(f'config.arms.{name}: {path}: {error}') from error
   return dict(weights=found)
-
-
-def identity(source: str) -> dict[str, str]:
-  """Returns what identifies an arm: its source, and the SHA-256 of its file if any."""
-  if source == BUILT_IN:
-    return {'source': source}
-  with open(source.rpartition(':')[0], 'rb') as file:
-    return {'source': source, 'sha256': hashlib.file_digest(file, 'sha256').hexdigest()}

@@ -96,7 +96,7 @@ def facts(config: Any) -> dict[str, Any]:
   """Returns the fields that define the family: all but `run_…` and `MACHINE`."""
   plain = json.loads(json.dumps(config.to_dict()))
   del plain['run_tasks'], plain['run_arms']
-  plain['arms'] = {arm: arms.identity(source)
+  plain['arms'] = {arm: {'source': source, **tasks.identity(source)}
                    for arm, source in sources(config).items()}
   for part in (plain['base'], *plain['tasks'].values()):
     for name in MACHINE:
