@@ -92,7 +92,8 @@ def plain():
   config.tasks.lookup.task.num_keys = 64
   config.base.evaluate.lengths = (16, 64)
   config.tune.rates = (1e-2, 3e-2)
-  return config, {task: _first_step(config, task, 'softmax') for task in ('retrieval', 'lookup')}
+  return config, {task: _first_step(config, task, 'softmax')
+                  for task in ('retrieval', 'lookup')}
 
 
 @pytest.mark.parametrize('arm', [*NAMES][1:])
