@@ -235,6 +235,12 @@ def test_another_machine_at_a_later_start_is_told(tmp_path):
   assert run_folder.changes(tmp_path) == []
 
 
+def test_claim_takes_a_folder_with_notes_alone(tmp_path):
+  (tmp_path / 'README.md').write_text('Hypotheses, before the first run.')
+  assert run_folder.claim(tmp_path, {'a': 1}, {}) is None
+  assert run_folder.claim(tmp_path, {'a': 1}, {}) == {'a': 1}
+
+
 def test_claim_refuses_a_folder_with_something_else(tmp_path):
   (tmp_path / 'thesis.tex').write_text('…')
   with pytest.raises(ValueError, match='not empty'):

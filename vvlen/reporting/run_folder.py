@@ -127,10 +127,13 @@ def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
 
 
 def _used(workdir: epath.Path) -> bool:
-  """Whether a folder holds more than a lock and what a cut-off `claim` leaves."""
+  """Whether a folder holds more than notes, a lock and what a cut-off `claim` leaves.
+
+  Notes, README.md, are there before a run whose hypotheses were written down first.
+  """
+  nothing = ('.config.json.tmp', LOCK, 'README.md')
   return workdir.exists() and any(
-      path.name not in ('.config.json.tmp', LOCK) for path in workdir.iterdir()
-  )
+      path.name not in nothing for path in workdir.iterdir())
 
 
 def changes(workdir: epath.PathLike) -> list[str]:
