@@ -1,5 +1,6 @@
 """Adapters are read back as they were saved, by vvlen and by PEFT."""
 
+import itertools
 import json
 
 import chex
@@ -171,8 +172,9 @@ def test_what_is_missing_is_named(tmp_path):
     save_adapters(tmp_path, model, lora, params)
 
 
-@pytest.mark.parametrize('lora', [LORA, LONG], ids=['lora', 'long_lora'])
-@pytest.mark.parametrize('tied', [True, False])
+@pytest.mark.parametrize('lora, tied', mostly_slow(
+    itertools.product([LORA, LONG], [True, False]), 1, 2),
+    ids=['lora-tied', 'lora', 'long_lora-tied', 'long_lora'])
 def test_peft_computes_the_same(tmp_path, lora, tied):
   torch = pytest.importorskip('torch', reason='needs PyTorch')
   transformers = pytest.importorskip('transformers', reason='needs transformers')

@@ -119,7 +119,7 @@ def test_chunked_losses_are_measured_against_the_same_loss():
 class _Busy:
   """A worker on a machine of which others take half."""
 
-  waiting = 0.0
+  waiting, about = 0.0, {}
 
   def __init__(self):
     self.asked = 0

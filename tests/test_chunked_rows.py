@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from tests.llamas import llama, variables_of
 from vvlen.evaluation import misalignment as evaluation
 from vvlen.evaluation import perplexity, programs
@@ -113,7 +114,9 @@ def test_memory_does_not_grow_as_positions_times_words():
     assert _temporary(function, 1024, words) < 12 * (4 * B * size * words)
 
 
-def test_a_model_by_its_hidden_states_is_measured_alike(monkeypatch):
+# Of two sequences three positions at once, with 23 words, and all that there are.
+@pytest.mark.parametrize('most', mostly_slow([2 * 3 * 23, 2**27], 0))
+def test_a_model_by_its_hidden_states_is_measured_alike(monkeypatch, most):
   model = llama()
   variables = variables_of(model)
   plain = functools.partial(jax.jit(model.apply), variables)
@@ -121,21 +124,19 @@ def test_a_model_by_its_hidden_states_is_measured_alike(monkeypatch):
   hidden = Hidden(states, output_table(model, variables['params']))
   text = np.random.default_rng(0).integers(0, model.vocab_size, 90)
   streams = jnp.asarray(text[:60].reshape(2, 30))
-  # Few positions at once, and all that there are.
-  for most in (2 * 3 * model.vocab_size, 2**27):
-    monkeypatch.setattr(programs, '_LOGITS_AT_ONCE', most)
-    for read in (
-        lambda x: perplexity.nll_by_position(x, text, 12, begin=0, tokens_at_once=24),
-        lambda x: perplexity.sliding_nll(x, text, 12, 5, tokens_at_once=24),
-        lambda x: evaluation.misalignment(x, streams, 20, 3),
-        lambda x: evaluation.misalignment(x, streams, 20, 10, whole_overlap=True),
-        lambda x: evaluation.misalignment_at_offsets(
-            x, streams, 20, [1, 9], by_sequence=True),
-    ):
-      found, expected = read(hidden), read(plain)
-      for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected),
-                            strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+  monkeypatch.setattr(programs, '_LOGITS_AT_ONCE', most)
+  for read in (
+      lambda x: perplexity.nll_by_position(x, text, 12, begin=0, tokens_at_once=24),
+      lambda x: perplexity.sliding_nll(x, text, 12, 5, tokens_at_once=24),
+      lambda x: evaluation.misalignment(x, streams, 20, 3),
+      lambda x: evaluation.misalignment(x, streams, 20, 10, whole_overlap=True),
+      lambda x: evaluation.misalignment_at_offsets(
+          x, streams, 20, [1, 9], by_sequence=True),
+  ):
+    found, expected = read(hidden), read(plain)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected),
+                          strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
   for read in (lambda x: perplexity.block_nll(x, text + 1, 12),
                lambda x: evaluation.misalignment(x, streams + 1, 20, 3),
                lambda x: evaluation.misalignment_at_offsets(x, streams + 1, 20, [3])):

@@ -254,6 +254,7 @@ def tpus():
   compilation_cache.reset_cache()
 
 
+@pytest.mark.slow
 def test_an_ensemble_compiles_for_a_slice(tpus):
   config = retrieval.get_config('smoke')
   config.num_seeds = 6

@@ -134,6 +134,7 @@ def _send(number, workdir, to=1):
   return [worker.returncode for worker in workers], said
 
 
+@pytest.mark.slow
 def test_a_process_that_a_cluster_has_started_joins_the_run(tmp_path):
   # As srun starts it: JAX finds the cluster by itself.
   environment = {name: value for name, value in os.environ.items()

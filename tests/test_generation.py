@@ -45,17 +45,20 @@ def test_float64_may_be_enabled(rope, dtype):
     draw = lambda tokens, lengths: generate(
         model, variables, tokens, 5, lengths=lengths, temperature=0.5,
         key=jax.random.key(1), end=3)
-    for kind in (np.int32, np.int64):
-      greedy = generate(model, variables, PROMPTS.astype(kind), 5,
-                        lengths=LENGTHS.astype(kind))
-      drawn = draw(PROMPTS.astype(kind), LENGTHS.astype(kind))
-      assert greedy.dtype == drawn.dtype == jnp.int32
-      for prompt, length, tokens in zip(PROMPTS, LENGTHS, greedy, strict=True):
-        whole = jnp.asarray([[*prompt[:length], *tokens]])
-        logits = model.apply(variables, whole)[0]
-        assert logits.dtype == dtype
-        if rope == 'yarn':  # dynamic rates rotate keys again, and tokens may differ
-          np.testing.assert_array_equal(logits.argmax(-1)[length - 1:-1], tokens)
+    greedy, drawn = (
+        [run(PROMPTS.astype(kind), LENGTHS.astype(kind))
+         for kind in (np.int32, np.int64)]
+        for run in (lambda tokens, lengths: generate(
+            model, variables, tokens, 5, lengths=lengths), draw))
+    assert {x.dtype for x in (*greedy, *drawn)} == {jnp.dtype('int32')}
+    np.testing.assert_array_equal(*greedy)
+    np.testing.assert_array_equal(*drawn)
+    for prompt, length, tokens in zip(PROMPTS, LENGTHS, greedy[0], strict=True):
+      whole = jnp.asarray([[*prompt[:length], *tokens]])
+      logits = jax.jit(model.apply)(variables, whole)[0]
+      assert logits.dtype == dtype
+      if rope == 'yarn':  # dynamic rates rotate keys again, and tokens may differ
+        np.testing.assert_array_equal(logits.argmax(-1)[length - 1:-1], tokens)
 
 
 def test_what_pads_a_prompt_does_not_matter(small):

@@ -130,9 +130,10 @@ def test_bfloat16_is_that_of_products_and_masters_stay_float32(key):
   problem, exact = _problem(config, 'alpha_0_1'), _problem(_config(), 'alpha_0_1')
   params = jax.tree.map(lambda x: 20 * x, problem.init(key))
   batch = problem.sample(key, 0, (jnp.arange(100), jnp.float32(0.1)))
-  (loss, _), gradient = jax.value_and_grad(problem.loss, has_aux=True)(params, batch)
+  step = jax.jit(jax.value_and_grad(problem.loss, has_aux=True))
+  (loss, _), gradient = step(params, batch)
   assert {x.dtype for x in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
-  other = exact.loss(params, batch)[0]
+  other = jax.jit(exact.loss)(params, batch)[0]
   assert 1e-5 < abs(loss / other - 1) < 0.02
 
 
@@ -142,7 +143,7 @@ def test_what_is_measured_is_what_the_library_measures(key):
   params = jax.tree.map(lambda x: 20 * x, _problem(config, 'alpha_0').init(key))
   segments = jax.random.randint(key, (3, 32), 0, 257)
   found = training.evaluate(config, model, params, segments)
-  logits = lambda x: model.apply({'params': params}, x)
+  logits = jax.jit(lambda x: model.apply({'params': params}, x))
   for length in (8, 16, 32):
     blocks = np.asarray(segments).reshape(-1, length)
     log_p = jax.nn.log_softmax(logits(blocks)[:, :-1])

@@ -322,6 +322,7 @@ def run_suite(run_here, capsys):
   return run_suite
 
 
+@pytest.mark.slow
 def test_a_torn_line_and_lost_rows_are_made_again(
     whole, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'

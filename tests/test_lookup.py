@@ -135,7 +135,7 @@ def _model(**fields):
 
 
 def _params(model, batch):
-  params = model.init(jax.random.key(0), batch.query, batch.items)['params']
+  params = jax.jit(model.init)(jax.random.key(0), batch.query, batch.items)['params']
   rng = np.random.default_rng(0)
   return jax.tree.map(  # biases too
       lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32), params)
@@ -154,8 +154,9 @@ def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
     logits = model.apply({'params': params}, batch.query, batch.items, batch.mask)
     return -jax.nn.log_softmax(logits)[jnp.arange(batch_size), batch.target].mean()
 
-  value, gradient = jax.value_and_grad(loss)(params, model)
-  expected, expected_gradient = jax.value_and_grad(loss)(params, plain)
+  step = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+  value, gradient = step(params, model)
+  expected, expected_gradient = step(params, plain)
   np.testing.assert_allclose(value, expected, rtol=1e-5)
   chex.assert_trees_all_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
@@ -184,8 +185,8 @@ def test_gradients_pass_through_the_rows_of_keys(key):
   params = _params(model, batch)
 
   def gradient(prepare):
-    return jax.grad(lambda params: jnp.sin(model.apply(
-        prepare(params), batch.query, batch.items, batch.mask)).sum())(params)
+    return jax.jit(jax.grad(lambda params: jnp.sin(model.apply(
+        prepare(params), batch.query, batch.items, batch.mask)).sum()))(params)
 
   found = gradient(with_key_rows)
   expected = gradient(lambda params: {'params': params})
@@ -198,7 +199,7 @@ def test_order_and_padding_change_nothing_and_the_query_does(key):
   batch = _sampler(8, 5, 16)(key)
   model = _model()
   params = _params(model, batch)
-  apply = lambda *inputs: model.apply({'params': params}, *inputs)
+  apply = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))
   logits = apply(batch.query, batch.items, batch.mask)
   order = np.random.default_rng(0).permutation(16)
   np.testing.assert_allclose(
@@ -218,7 +219,7 @@ def test_a_model_reads_the_embeddings_of_its_keys_values_and_query_alone(item_en
   def logit(params):
     return model.apply({'params': params}, query, items)[0, 0]
 
-  gradient = jax.grad(logit)(params)
+  gradient = jax.jit(jax.grad(logit))(params)
   for name, read in (('key_embedding', [3, 5, 9]), ('value_embedding', [1, 4])):
     rows = np.flatnonzero(np.abs(gradient[name]).max(axis=1))
     assert rows.tolist() == read, name

@@ -246,8 +246,8 @@ def test_dropout_is_of_training_alone():
   assert abs(mean - expected).mean() < 0.3 * abs(apply(0) - expected).mean()
 
 
-@pytest.mark.parametrize('quantized, fields', [
-    (None, {}), ('nf4', {'scan_layers': True, 'remat': True})], ids=str)
+@pytest.mark.parametrize('quantized, fields', mostly_slow([
+    (None, {}), ('nf4', {'scan_layers': True, 'remat': True})], 1), ids=str)
 def test_adapters_are_the_same_on_a_mesh(quantized, fields):
   even = dict(vocab_size=24, width=16, mlp_width=24, num_heads=8, num_key_heads=8,
               head_width=4)

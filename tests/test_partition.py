@@ -152,7 +152,7 @@ def test_moments_of_an_optimizer_are_cut_as_their_parameters():
     ('splash', (2, 2, 2), {}),
     ('plain', (2, 2, 2), {'rope': None, 'alibi': True}),
     ('plain', (2, 2, 2), {'rope': OWN_ROPES['clex']}),
-], 3, 5), ids=lambda x: '-'.join(map(str, x)) if isinstance(x, dict) else None)
+], 7), ids=lambda x: '-'.join(map(str, x)) if isinstance(x, dict) else None)
 def test_a_step_is_the_same_on_every_mesh(key, axes, implementation, fields):
   model = llama(**EVEN, implementation=implementation, **fields)
   params = variables_of(model)['params']
