@@ -246,6 +246,7 @@ def test_a_request_that_is_not_filled_in_time_is_deleted(cloud):
   assert ' --valid-until-duration=2s ' in cloud.calls(' create ')[0]
 
 
+@pytest.mark.slow
 def test_a_resource_that_fails_is_made_anew_a_few_times(cloud):
   failing = ['PROVISIONING', 'FAILED']
   cloud = cloud(requested=[failing, failing])
@@ -477,6 +478,7 @@ def test_a_preempted_worker_counts_though_the_others_fail_without_it(cloud):
   assert 'Failed' not in done.stderr and cloud.starts() == 6
 
 
+@pytest.mark.slow
 def test_workers_that_are_lost_while_the_resource_is_active_are_replaced(cloud):
   cloud = cloud(ACTIVE, rules=[
       {'match': 'worker.sh state', 'when': 'b-1/step', 'code': 1, 'stderr':
@@ -491,6 +493,7 @@ def test_workers_that_are_lost_while_the_resource_is_active_are_replaced(cloud):
   assert len(cloud.calls(' delete ')) == 1 and cloud.starts() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('looks', 'starts'), [(4, 1), (5, 2)])
 def test_a_worker_out_of_reach_for_long_is_replaced(cloud, looks, starts):
   cloud = cloud(ACTIVE, rules=[
@@ -534,6 +537,7 @@ def test_failures_are_bounded_where_no_checkpoint_is_new(cloud):
   assert cloud.starts() == 3 + 4
 
 
+@pytest.mark.slow
 def test_processes_that_wait_for_one_that_is_dead_are_ended(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('''
