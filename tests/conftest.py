@@ -30,6 +30,10 @@ for _name in ('compilation_cache_dir', 'persistent_cache_min_compile_time_secs')
   _value = os.environ[f'JAX_{_name.upper()}']
   jax.config.update(f'jax_{_name}', _value if _name.endswith('dir') else float(_value))
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  # So it is in the background of a script, and would be in commands that tests start.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Programs are compiled faster and run more slowly. As workers share the cores, one
 # thread compiles a program.
