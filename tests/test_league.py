@@ -163,6 +163,11 @@ def test_test_lengths_have_no_part_in_the_choice():
     (lambda c: c.arms.update(softmax=''), 'config.arms must have softmax and another'),
     (lambda c: c.update(num_seeds=3), 'num_seeds 3 must be a multiple of'),
     (lambda c: c.claim.update(correction='none'), 'correction must be one of holm'),
+    (lambda c: c.claim.update(level=0.2), 'config.claim.level must be 0.05: 0.2'),
+    (lambda c: c.tasks.retrieval.update(train=5), 'task retrieval: '),
+    (lambda c: c.tasks.update(retrieval=dict(task=dict(
+        name='associative_recall', num_classes=4, num_keys=99, num_queries=6))),
+     'num_queries must not exceed train.min_length 5: 6'),
 ])
 def test_what_cannot_be_run_is_refused(config, change, says):
   with config.unlocked():
@@ -174,8 +179,11 @@ def test_what_cannot_be_run_is_refused(config, change, says):
 def test_the_family_is_all_but_what_is_run_now_and_the_machine(config):
   known = digest_of(family.facts(config))
   config.run_arms, config.run_tasks = ('softmax', 'power'), ('retrieval',)
-  config.base.train.update(group_size=2, save_every_seconds=1.0, steps_per_call=10)
+  config.base.train.update(group_size=2, save_every_seconds=1.0)
   assert digest_of(family.facts(config)) == known
+  # Curves have a point a call, and the rate is chosen by the end of the curves.
+  config.base.train.steps_per_call = 10
+  assert digest_of(family.facts(config)) != known
   for change in (lambda c: c.update(num_seeds=4), lambda c: c.tune.update(num_seeds=2),
                  lambda c: c.claim.update(level=0.1), lambda c: c.arms.update(power=''),
                  lambda c: c.base.train.update(num_steps=40)):

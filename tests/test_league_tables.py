@@ -144,11 +144,43 @@ def test_no_verdict_where_the_training_lengths_were_not_learned(who):
   assert {arm for arm, x in verdicts.items() if x == 'not learned'} == set(failed)
   assert all(np.isnan(e.corrected.p) for e in found['retrieval'] if e.arm in failed)
   # Nor is it a law that goes farthest.
-  laws = {each.task: each for each in effects.best_laws(indices, found, known)}
-  assert laws.keys() == ({'lookup'} if who == 'softmax' else {'retrieval', 'lookup'})
-  if who == 'power':
-    assert laws['retrieval'].arms == ('log_n', 'softmax')
-    assert laws['retrieval'].num_laws == 2
+  laws = {each.task: each for each in effects.best_laws(indices, known)}
+  other = 'power' if who == 'softmax' else 'softmax'
+  assert laws['retrieval'].arms == ('log_n', other)
+  assert laws['retrieval'].num_laws == 2 and laws['lookup'].num_laws == 3
+
+
+def test_an_arm_whose_seeds_diverge_has_no_verdict_however_the_others_do():
+  accuracies = _accuracies()
+  accuracies['retrieval', 'log_n'][2:] = np.nan
+  known, indices, found = _read(_rows(accuracies))
+  of = {e.arm: e for e in found['retrieval']}
+  assert of['log_n'].test.mean_difference > 5 and of['log_n'].test.num_pairs == 2
+  assert of['log_n'].verdict == 'diverged' and np.isnan(of['log_n'].corrected.p)
+  assert of['layer_norm'].verdict == 'behind'
+  laws = {each.task: each for each in effects.best_laws(indices, known)}
+  assert laws['retrieval'].arms == ('power', 'softmax')
+  said = answer(tables.league_table(found, {}, known).records, [])[0]
+  assert said.endswith('Without a verdict: 1 diverged.')
+
+
+def test_temperatures_are_compared_with_each_other_too():
+  accuracies = _accuracies()
+  known, indices, _ = _read(_rows(accuracies))
+  expected = []
+  for task in GAINS:
+    one, two = (accuracies[task, arm] for arm in ('power', 'log_n'))
+    beyond = paired(one[:, 1:].mean(axis=1), two[:, 1:].mean(axis=1))
+    far = paired(one[:, 2], two[:, 2])
+    expected.append({
+        'task': task, 'difference': 'n^p − log n',
+        'beyond training [95 %]': interval(*beyond.interval, '+.1f'),
+        'at the longest [95 %]': interval(*far.interval, '+.1f'), 'items there': '64',
+        'seeds': '6'})
+  assert cells(tables.contrasts_table(effects.contrasts(indices, known))) == expected
+  accuracies['lookup', 'log_n'][0] = np.nan
+  _, indices, _ = _read(_rows(accuracies))
+  assert [x.task for x in effects.contrasts(indices, known)] == ['retrieval']
 
 
 def test_missing_seeds_and_equal_differences_have_no_verdict():
@@ -166,8 +198,8 @@ def test_missing_seeds_and_equal_differences_have_no_verdict():
 
 def test_the_best_law_of_each_task():
   accuracies = _accuracies()
-  known, indices, found = _read(_rows(accuracies))
-  table = tables.laws_table(effects.best_laws(indices, found, known))
+  known, indices, _ = _read(_rows(accuracies))
+  table = tables.laws_table(effects.best_laws(indices, known))
   expected = []
   for task, order in (
       ('retrieval', ('log_n', 'power')), ('lookup', ('log_n', 'softmax'))):
@@ -203,8 +235,8 @@ def test_learned_scalars_rates_and_accuracies_by_length():
       'note': ''}
   assert (second['arm'], second['chosen']) == ('n^p', '0.0003')
   assert second['loss at 0.003'] == 'not finite'
-  assert second['note'] == ('at the edge of the rates; a rate was left out, its loss '
-                            'was not finite')
+  assert second['note'] == (
+      'at the edge of the rates; a rate whose loss was not finite was left out')
   shown = cells(tables.by_length_table(indices, known))
   assert [(r['task'], r['arm']) for r in shown] == [
       (task, name_of(arm).label) for task in GAINS for arm in RATES]
@@ -218,10 +250,10 @@ def test_the_answer_counts_arms_and_names_the_best():
   accuracies = _accuracies()
   known, indices, found = _read(_rows(accuracies, {('lookup', 'softmax'): 0.5}))
   league = tables.league_table(found, {}, known).records
-  laws = tables.laws_table(effects.best_laws(indices, found, known)).records
+  laws = tables.laws_table(effects.best_laws(indices, known)).records
   retrieval, lookup = answer(league, laws)
-  assert retrieval.startswith('Retrieval: of 3 arms, 2 gain over softmax and 1 lose; '
-                              'most gains log n, +')
+  assert retrieval.startswith('Retrieval: of 3 arms, 2 gain over softmax and 1 lose. '
+                              'The largest difference is that of log n, +')
   assert 'Of laws of temperature, log n goes farthest, +' in retrieval
   assert lookup == ('Lookup: no verdict; no arm has learned the training lengths, or '
                     'softmax has not.')

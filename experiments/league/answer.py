@@ -6,6 +6,7 @@ import math
 from experiments.league.effects import (
     AHEAD,
     BEHIND,
+    DIVERGED,
     NOT_FINISHED,
     NOT_LEARNED,
     OPEN,
@@ -36,15 +37,16 @@ def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
   if not decided:
     why = ('no arm is finished' if count(NOT_FINISHED) else
            'no arm has learned the training lengths, or softmax has not'
-           if count(NOT_LEARNED) else 'no arm has a test')
+           if count(NOT_LEARNED) else 'seeds of softmax, or of every arm, diverged'
+           if count(DIVERGED) else 'no arm has a test')
     return f'{title}: no verdict; {why}.'
   best = decided[0]
   said = (f'{title}: of {len(records)} arms, {count(AHEAD)} gain over softmax and '
-          f'{count(BEHIND)} lose; most gains {best["label"]}, '
+          f'{count(BEHIND)} lose. The largest difference is that of {best["label"]}, '
           f'{number(best["difference"], "+.1f")} points [corrected 95 %: '
           f'{number(best["ci_low"], "+.1f")}, {number(best["ci_high"], "+.1f")}], '
           f'{p_words(best["p"])}.')
-  left = [f'{count(v)} {v}' for v in (NOT_FINISHED, NOT_LEARNED) if count(v)]
+  left = [f'{count(v)} {v}' for v in (NOT_FINISHED, NOT_LEARNED, DIVERGED) if count(v)]
   if left:
     said += f' Without a verdict: {", ".join(left)}.'
   if law is not None:

@@ -4,11 +4,12 @@
 
 in points, where A is the mean accuracy beyond the training lengths of seed s, each arm
 at the learning rate that its tuning chose. A seed has the same initial weights and data
-in all arms. The family of a task has K arms besides softmax. p is Holm's of K tests; an
-arm that has no test, or that did not learn the training lengths, counts as p = 1. So p
-is valid before all arms are run, and can then only fall. Intervals are of the level
-1 − level / K (Bonferroni): together they cover, and differ from Holm's tests in that
-one of them may contain 0 where p is below the level.
+in all arms. The family of a task has K arms besides softmax. p is Holm's of K tests. An
+arm without a verdict counts as p = 1: it is not run to its end, has a seed whose
+accuracy is not finite, did not learn the training lengths, or has no test. So p is
+valid before all arms are run, and can then only fall. Intervals are of the level
+1 − level / K (Bonferroni), for all arms of a task together. Holm's test is sharper: an
+interval may contain 0 where p is below the level.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,12 @@ from vvlen.statistics import (
 
 AHEAD, BEHIND, OPEN = 'ahead', 'behind', 'no difference found'
 NOT_LEARNED, NOT_FINISHED, UNDEFINED = 'not learned', 'not finished', 'undefined'
+DIVERGED = 'diverged'
+# Pairs of arms, beside those with softmax, whose difference is told.
+_CONTRASTS = (
+    ('linear', 'log_n'), ('ssmax', 'log_n'), ('power', 'log_n'),
+    *((f'{law}_layer_norm', law)
+      for law in ('ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive')))
 
 
 class Family(NamedTuple):
@@ -75,8 +82,18 @@ class Best(NamedTuple):
   task: str
   arms: tuple[str, str]  # best, second best
   means: tuple[float, float]  # accuracy beyond the training lengths, percent
-  test: PairedTest | None  # best − second best, uncorrected
+  test: PairedTest  # best − second best, uncorrected
   num_laws: int  # of which they are the best
+
+
+class Contrast(NamedTuple):
+  """Two arms compared, neither of them softmax; in points, uncorrected."""
+
+  task: str
+  arms: tuple[str, str]  # first minus second
+  test: PairedTest  # of the mean accuracy beyond the training lengths
+  longest: int  # the longest test length
+  at_longest: PairedTest  # of the accuracy there
 
 
 class Scalar(NamedTuple):
@@ -100,6 +117,9 @@ def read_family(facts: Mapping[str, Any]) -> Family:
   train = base['train']
   words = (f'trained on {train["min_length"]} to {train["max_length"]} items for '
            f'{train["num_steps"]:,} steps')
+  if any({'min_length', 'max_length', 'num_steps'} & own.get('train', {}).keys()
+         for own in tasks.values()):
+    words = 'each task trained in its own way'
   return Family(tuple(in_order(facts['arms'])), longest, int(facts['num_seeds']),
                 float(facts['claim']['level']), tuple(facts['tune']['rates']), words)
 
@@ -132,6 +152,8 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
     verdict = OPEN
     if seeds < family.num_seeds:
       verdict = NOT_FINISHED
+    elif comparison.left_out:
+      verdict = DIVERGED
     elif min(learned[CONTROL], learned[arm]) < LEARNED:
       verdict = NOT_LEARNED
     elif test is None or not np.isfinite(test.t):
@@ -158,36 +180,56 @@ def _corrected(effect: Effect, p: float, level: float, of_all: float) -> Effect:
 
 
 def best_laws(
-    indices: Mapping[str, results.Index], found: Mapping[str, Sequence[Effect]],
-    family: Family,
+    indices: Mapping[str, results.Index], family: Family
 ) -> list[Best]:
-  """Returns the best two laws of temperature on each task, if two have learned it.
+  """Returns the best two laws of temperature on each task that two have learned.
 
-  Softmax, whose β is 1, is among them. A law is one that is finished and has learned
-  the training lengths.
+  Softmax, whose β is 1, is among them. A law counts if all its seeds are there and
+  finite, and it has learned the training lengths.
   """
   best = []
-  for task, effects in found.items():
-    index, up_to = indices[task], family.tasks[task]
-    laws = [e.arm for e in effects if name_of(e.arm).kind == 'temperature'
-            and e.verdict not in (NOT_FINISHED, NOT_LEARNED)]
-    softmax = index.get((CONTROL, 'training_accuracy', None), {})
-    if len(softmax) >= family.num_seeds and median_accuracy(softmax) >= LEARNED:
-      laws.append(CONTROL)
-    by_seed = {arm: {seed: x for seed, x in endpoint(index, arm, up_to).items()
-                     if np.isfinite(x)} for arm in laws}
-    if len(laws) < 2:
+  for task, index in indices.items():
+    means = {
+        arm: float(np.mean(values)) for arm in family.arms
+        if name_of(arm).kind in ('temperature', 'control')
+        and len(values := _sound(index, arm, task, family))}
+    if len(means) < 2:
       continue
-    seeds = sorted(set.intersection(*map(set, by_seed.values())))
-    if not seeds:
-      continue
-    mean = {arm: float(np.mean([by_seed[arm][s] for s in seeds])) for arm in laws}
-    one, two = sorted(laws, key=lambda arm: -mean[arm])[:2]
-    test = None
-    if len(seeds) > 1:
-      test = paired_t_test(*([by_seed[arm][s] for s in seeds] for arm in (one, two)))
-    best.append(Best(task, (one, two), (mean[one], mean[two]), test, len(laws)))
+    one, two = sorted(means, key=lambda arm: -means[arm])[:2]
+    test = paired_t_test(*(_sound(index, arm, task, family) for arm in (one, two)))
+    best.append(Best(task, (one, two), (means[one], means[two]), test, len(means)))
   return best
+
+
+def _sound(
+    index: results.Index, arm: str, task: str, family: Family
+) -> list[float]:
+  """Returns the endpoint of all seeds of an arm that has learned, in order, or []."""
+  values = endpoint(index, arm, family.tasks[task])
+  found = [values[seed] for seed in sorted(values)]
+  training = index.get((arm, 'training_accuracy', None), {})
+  whole = len(found) >= family.num_seeds and np.isfinite(found).all()
+  return found if whole and median_accuracy(training) >= LEARNED else []
+
+
+def contrasts(
+    indices: Mapping[str, results.Index], family: Family
+) -> list[Contrast]:
+  """Returns the differences between arms other than softmax, where both are sound.
+
+  That is, where all seeds are there and finite, and have learned the training lengths.
+  """
+  found = []
+  for (task, index), (one, two) in itertools.product(indices.items(), _CONTRASTS):
+    pair = [_sound(index, arm, task, family) for arm in (one, two)]
+    if not all(pair):
+      continue
+    longest = max(n for _, name, n in index if name == 'accuracy' and n is not None)
+    far = [index[arm, 'accuracy', longest] for arm in (one, two)]
+    at_longest = paired_t_test(
+        *([100 * values[seed] for seed in sorted(values)] for values in far))
+    found.append(Contrast(task, (one, two), paired_t_test(*pair), longest, at_longest))
+  return found
 
 
 def read_scalars(

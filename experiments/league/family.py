@@ -11,7 +11,15 @@ from typing import Any
 import ml_collections
 
 from experiments.harness import fields
-from experiments.harness.fields import group, one_of, real, several, text, whole
+from experiments.harness.fields import (
+    group,
+    Kind,
+    one_of,
+    real,
+    several,
+    text,
+    whole,
+)
 from experiments.league import arms
 from experiments.league.names import CONTROL, in_order
 from experiments.league.tasks import FIELDS, make_task
@@ -19,7 +27,9 @@ from experiments.length_generalization import tasks
 from experiments.length_generalization.check import check, table_of
 
 # Fields that may differ between machines; they change results by rounding alone.
-MACHINE = ('save_every_seconds', 'seeds_at_once', 'group_size', 'steps_per_call')
+# steps_per_call is not among them: learning curves have a point a call, and the tuning
+# reads their end.
+MACHINE = ('save_every_seconds', 'seeds_at_once', 'group_size')
 
 _FIELDS = {
     'seed': fields.seed(),
@@ -33,7 +43,7 @@ _FIELDS = {
     # The words of tables and figures are of these.
     'claim.control': one_of((CONTROL,)),
     'claim.metric': one_of(('accuracy',)),
-    'claim.level': real(above=0, below=1),
+    'claim.level': Kind('0.05', '', lambda value: value == 0.05),
     'claim.correction': one_of(('holm',)),
     'run_tasks': several(text('name'), least=0),
     'run_arms': several(text('name'), least=0),
@@ -112,7 +122,7 @@ def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
   try:
     with own.unlocked():
       own.update(config.tasks[name])
-  except TypeError as error:
+  except (AttributeError, TypeError) as error:
     raise ValueError(f'task {name}: {error}') from error
   table = table_of(own)
   if more := FIELDS.get(str(fields.at(own, 'task.name'))):
@@ -123,7 +133,7 @@ def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
     with own.unlocked():
       own.update(seed=config.seed, num_seeds=config.num_seeds, arms=('none',))
       own.optimizer.update(
-          learning_rate=config.tune.rates[0], decay_steps=own.train.num_steps)
+          learning_rate=float(config.tune.rates[0]), decay_steps=own.train.num_steps)
       own.evaluate.update(
           fit_lengths=(), fit_sequences=1, weight_sequences=1, histogram_sequences=1,
           histogram_lengths=own.evaluate.lengths)
@@ -135,6 +145,9 @@ def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if own.train.max_length < 2:
     raise ValueError(f'task {name}: config.train.max_length must be at least 2, since '
                      f'arms divide by its logarithm: {own.train.max_length}')
+  if own.task.get('num_queries', 1) > own.train.min_length:
+    raise ValueError(f'task {name}: task.num_queries must not exceed train.min_length '
+                     f'{own.train.min_length}: {own.task.num_queries}')
   if own.train.get('averaged_at'):
     raise ValueError(f'task {name}: train.averaged_at is not supported in a league')
   if own.num_seeds % own.train.seeds_at_once:

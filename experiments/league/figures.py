@@ -24,8 +24,8 @@ def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
       f'What each arm gains over softmax beyond the training lengths\n{family.words}',
       'Mean accuracy beyond the training lengths, arm minus softmax in points, paired '
       f'over {family.num_seeds} seeds, with 95 % intervals corrected over the '
-      f'{family.num_tests} arms of a task (Bonferroni); hollow: not finished, or the '
-      'training lengths were not learned. Softmax is the line at 0; arms are sorted by '
+      f'{family.num_tests} arms of a task (Bonferroni); hollow: no verdict '
+      '(the table says why). Softmax is the line at 0; arms are sorted by '
       'their mean over tasks.')
   panels = drawn.subplots(1, len(found), sharey=True, squeeze=False)[0]
   for axes, (task, effects) in zip(panels, found.items(), strict=True):
@@ -82,7 +82,8 @@ def by_length(
   drawn = plots.new(
       0.9 + 1.9 * rows,
       f'Accuracy by length of the arms that gain most\n{family.words}',
-      'Accuracy by number of items N of softmax, LN and the arms of largest mean gain; '
+      'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
+      'the arms of largest mean gain; '
       f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.')
   panels = drawn.subplots(rows, min(len(tasks), 2), squeeze=False, sharey=True)
   for axes in panels.flat[len(tasks):]:

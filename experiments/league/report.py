@@ -47,7 +47,8 @@ def write(workdir: epath.PathLike) -> Report:
       results.read_rows(folder / 'tuning' / 'results.csv'), family)
   made = [
       tables.league_table(found, choices, family),
-      tables.laws_table(effects.best_laws(indices, found, family)),
+      tables.laws_table(effects.best_laws(indices, family)),
+      tables.contrasts_table(effects.contrasts(indices, family)),
       tables.by_length_table(indices, family),
       tables.scalars_table(effects.read_scalars(indices, family)),
       tables.tuning_table(choices, family),

@@ -38,31 +38,37 @@ def main(config: Any, workdir: str) -> None:
   first_of_processes(lambda: _claim(config, workdir))
   done = finished.finished(folder, part_of)
   tuned = finished.finished(folder / _TUNING, part_of_tuning)
-  # Of all processes, which cannot read what the first of them has only just written.
+  # Read by all processes before the first of them writes.
   before = results.read_rows(folder / 'results.csv')
   tuning = {row.key: row for row in results.read_rows(folder / _TUNING / 'results.csv')}
 
   @functools.lru_cache(maxsize=1)  # the jobs of a player follow each other
   def player(name, arm):
     return training.make_player(
-        cells[name], name, arm, fields[name, arm], tuple(config.tune.rates), mesh)
+        cells[name], name, arm, fields[name, arm], _rates(config), mesh)
 
   jobs = []
   for name, arm in fields:
     cell, make = cells[name], functools.partial(player, name, arm)
-    if not all((name, arm, rate, seed) in tuned for rate in config.tune.rates
-               for seed in range(config.tune.num_seeds)):
+    clear = functools.partial(_clear, folder, config, name, arm)
+    if all((name, arm, rate, seed) in tuned for rate in _rates(config)
+           for seed in range(config.tune.num_seeds)):
+      first_of_processes(clear)  # of a run that was killed before it did
+    else:
       amount = config.tune.num_seeds * len(config.tune.rates) * cell.train.num_steps
       jobs.append(Job(
           amount, functools.partial(_tune, make, config.tune, folder, tuning),
-          after=functools.partial(_clear, folder, config, name, arm)))
+          after=clear))
     for first in seed_blocks.first_seeds(cell):
-      if not seed_blocks.is_finished(cell, done, first, name, arm):
-        at = seed_blocks.checkpoints(folder / 'tasks' / name, cell, arm, first)
+      at = seed_blocks.checkpoints(folder / 'tasks' / name, cell, arm, first)
+      clear = functools.partial(_remove, at)
+      if seed_blocks.is_finished(cell, done, first, name, arm):
+        first_of_processes(clear)
+      else:
         jobs.append(Job(
             cell.train.seeds_at_once * cell.train.num_steps,
             functools.partial(_play, make, folder, at, first, tuning, before),
-            after=functools.partial(_remove, at)))
+            after=clear))
   run_jobs(folder, jobs, 'seed-steps', part_of, _order(family.sources(config)))
 
 
@@ -90,7 +96,7 @@ def _tune(
   """Tunes an arm on a task, and adds rows to those of the tuning and to its file."""
   player, home = make(), folder / _TUNING
   places = {}
-  for rate in config.rates:
+  for rate in player.trainers:
     own = _at_rate(folder, player.task, player.arm, rate)
     places[rate] = seed_blocks.Place(player.task, own, curves_of(own))
   new = training.tune(player, places, config.seed, config.num_seeds, progress)
@@ -116,18 +122,24 @@ def _play(
     raise ValueError(
         f'{folder}/results.csv has rows of {player.arm} on {player.task} at the '
         f'learning rate {min(others)}, but the tuning chooses {rate}: delete them')
+  # A checkpoint holds its rate, and must not go on under another.
   place = seed_blocks.Place(
-      player.task, checkpoints, curves_of(folder / 'tasks' / player.task))
+      player.task, checkpoints / f'rate_{rate!r}',
+      curves_of(folder / 'tasks' / player.task))
   return training.play(player, place, rate, first, progress)
+
+
+def _rates(config: Any) -> tuple[float, ...]:
+  return tuple(map(float, config.tune.rates))
 
 
 def _at_rate(folder: epath.Path, task: str, arm: str, rate: float) -> epath.Path:
   """Returns the folder of the curves and checkpoints of one rate of the tuning."""
-  return folder / _TUNING / task / arm / f'rate_{rate:g}'
+  return folder / _TUNING / task / arm / f'rate_{rate!r}'
 
 
 def _clear(folder: epath.Path, config: Any, task: str, arm: str) -> None:
-  for rate in config.tune.rates:
+  for rate in _rates(config):
     _remove(_at_rate(folder, task, arm, rate) / 'checkpoints')
 
 

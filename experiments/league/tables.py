@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.league.effects import Best, Effect, Family, NOT_FINISHED, Scalar
+from experiments.league.effects import (
+    Best,
+    Contrast,
+    Effect,
+    Family,
+    NOT_FINISHED,
+    Scalar,
+)
 from experiments.league.names import name_of
 from experiments.league.rates import Choice, EDGE, FAILED, TIE
 from vvlen.reporting.results import Index
@@ -14,7 +21,6 @@ from vvlen.reporting.tables import (
     difference,
     difference_cell,
     interval_cell,
-    left_out,
     number,
     p_value,
     Record,
@@ -26,7 +32,7 @@ _NAN = float('nan')
 _NOTES = {
     EDGE: 'at the edge of the rates',
     TIE: 'a tie: the smaller one',
-    FAILED: 'a rate was left out, its loss was not finite',
+    FAILED: 'a rate whose loss was not finite was left out',
 }
 
 
@@ -36,11 +42,9 @@ def league_table(
 ) -> Table:
   """Returns the table of primary endpoints: a row per task and arm, the best first."""
   records: list[Record] = []
-  comparisons = []
   for effects in found.values():
     for effect in sorted(effects, key=lambda e: -_gain(e)):
       records.append(_record(effect, choices))
-      comparisons.append(effect.comparison)
   columns = {
       'task': lambda r: r['task'],
       'arm': lambda r: r['label'],
@@ -58,14 +62,15 @@ def league_table(
   note = (
       'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
       f'paired over seeds. Of {family.num_tests} arms a task: intervals by Bonferroni, '
-      f'p by Holm.{left_out(comparisons)}'
+      'p by Holm.'
   )
   more = (
       'Tasks, arms, seeds, endpoint and correction were fixed before the first run. An '
-      'arm without a test, or that is not finished or did not learn the training '
-      'lengths, counts as p = 1. An interval may contain 0 where p is below '
-      f'{family.level:g}. Detectable: the difference that would be found four times in '
-      'five, at the level of the intervals. Rate: the learning rate, chosen on other '
+      'arm without a verdict counts as p = 1: not finished, training lengths not '
+      'learned, or diverged, that is, the accuracy of a seed, or of softmax at that '
+      'seed, is not finite; the interval is of the others. An interval may contain 0 '
+      f'where p is below {family.level:g}. Detectable: the difference that would be '
+      'found four times in five, at the level of the intervals. Rate: chosen on other '
       'seeds. In training: median accuracy in % over the last tenth of training, '
       'softmax and arm; 90 are needed for a verdict.'
   )
@@ -101,8 +106,7 @@ def laws_table(best: Sequence[Best]) -> Table:
   records = [{
       'task': each.task, 'best': each.arms[0], 'second': each.arms[1],
       'accuracy_best': each.means[0], 'accuracy_second': each.means[1],
-      **difference(each.test), 'laws': each.num_laws,
-      'seeds': each.test.num_pairs if each.test else 1,
+      **difference(each.test), 'laws': each.num_laws, 'seeds': each.test.num_pairs,
   } for each in best]
   columns = {
       'task': lambda r: r['task'],
@@ -119,6 +123,28 @@ def laws_table(best: Sequence[Best]) -> Table:
           'seeds, so they are descriptive.')
   return Table('laws', 'The law of temperature that goes farthest', columns, records,
                note)
+
+
+def contrasts_table(found: Sequence[Contrast]) -> Table:
+  """Returns the table of differences between arms other than softmax."""
+  records = [{
+      'task': x.task, 'first': x.arms[0], 'second': x.arms[1], 'longest': x.longest,
+      **difference(x.test), **difference(x.at_longest, 'longest_'),
+      'seeds': x.test.num_pairs,
+  } for x in found]
+  columns = {
+      'task': lambda r: r['task'],
+      'difference': lambda r: (f'{name_of(r["first"]).label} − '
+                               f'{name_of(r["second"]).label}'),
+      'beyond training [95 %]': difference_cell('.1f'),
+      'at the longest [95 %]': difference_cell('.1f', 'longest_'),
+      'items there': lambda r: f'{r["longest"]:,}',
+      'seeds': lambda r: str(r['seeds']),
+  }
+  note = ('Accuracy in points, paired over seeds: means over the lengths beyond '
+          'training, and at the longest one. Intervals are uncorrected.')
+  return Table('contrasts', 'Temperatures compared, and LN on top of them', columns,
+               records, note)
 
 
 def scalars_table(found: Sequence[Scalar]) -> Table:
