@@ -6,14 +6,16 @@ import sys
 import time
 
 import chex
+from etils import epath
 from flax import linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from configs import league as config_file
 from docs.examples.my_attention import attend
-from experiments.league import arms, family, rates, training
+from experiments.league import arms, family, rates, run, training
 from experiments.league.names import KINDS, name_of, NAMES
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
@@ -22,6 +24,7 @@ from vvlen.models.fixes.check import check_weights
 from vvlen.models.fixes.learned import learned
 from vvlen.reporting import results
 from vvlen.reporting.family import digest_of
+from vvlen.training import checkpoint
 from vvlen.training.step import init_state, train_step
 
 
@@ -321,3 +324,19 @@ def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilatio
     assert len(done.stderr.splitlines()) == 1 and field in done.stderr
   stored = json.loads((folder / 'config.json').read_text())
   assert stored['study'] == 'league' and len(stored['sessions']) == 3
+
+
+def test_checkpoints_ahead_of_others_are_removed(tmp_path):
+  # As a kill between two saves of an ensemble leaves them.
+  folders = [epath.Path(tmp_path / name) for name in 'abc']
+  for folder, steps in zip(folders, ((10, 20), (10,), (10, 20)), strict=True):
+    for step in steps:
+      checkpoint.save(folder, step, {'x': jnp.full(2, step)})
+  run.level(folders)
+  like = {'x': jax.ShapeDtypeStruct((2,), jnp.int32)}
+  for folder in folders:
+    step, state = checkpoint.restore(folder, like)
+    assert step == 10 and state['x'].tolist() == [10, 10]
+  folders[1].rmtree()
+  run.level(folders)
+  assert [checkpoint.last_step(folder) for folder in folders] == [0, 0, 0]

@@ -17,6 +17,7 @@ from experiments.league.tasks import make_task
 from experiments.length_generalization.tasks import identified
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.family import digest_of
+from vvlen.training import checkpoint
 
 _TUNING = 'tuning'  # folder in that of the run
 
@@ -99,12 +100,25 @@ def _tune(
   for rate in player.trainers:
     own = _at_rate(folder, player.task, player.arm, rate)
     places[rate] = seed_blocks.Place(player.task, own, curves_of(own))
+  level([place.folder / 'checkpoints' for place in places.values()])
   new = training.tune(player, places, config.seed, config.num_seeds, progress)
   tuning |= {row.key: row for row in new}
   if jax.process_index() == 0:
     order = _order(in_order({row.arm for row in tuning.values()}))
     finished.write_rows(home, sorted(tuning.values(), key=order), new, part_of_tuning)
   return ()
+
+
+def level(folders: Sequence[epath.Path]) -> None:
+  """Removes checkpoints that are ahead of those of another folder.
+
+  Models of one ensemble are saved one after the other. If that was cut off, some have
+  the checkpoint of a step and some only the one before, to which all go back.
+  """
+  least = min(checkpoint.last_step(folder) for folder in folders)
+  first_of_processes(lambda: [
+      path.rmtree() for folder in folders if folder.exists()
+      for path in folder.iterdir() if path.name.isdigit() and int(path.name) > least])
 
 
 def _play(
