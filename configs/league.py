@@ -23,6 +23,8 @@ another family. Checkpoints are deleted when a block of seeds is measured.
 import ml_collections
 from ml_collections import config_dict
 
+from configs import retrieval
+
 # What they are: experiments/league/arms.py.
 ARMS = (
     'softmax', 'layer_norm', 'standardize', 'rms_norm', 'ssmax', 'log_n', 'sqrt_log_n',
@@ -49,6 +51,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
           task=dict(name='set_complement', num_classes=64),
           evaluate=dict(lengths=(16, 24, 32, 40, 48, 56, 60))),
   )
+  paper = retrieval.get_config()
   config = config_dict.create(
       seed=2,  # of the contest: weights and data are new, not those of earlier runs
       num_seeds=100,  # pairs in the tests
@@ -60,21 +63,12 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       # 'built in', or FILE.py:FUNCTION of one's own; mine='' is none.
       arms=dict({arm: 'built in' for arm in arms}, mine=''),
       base=dict(
-          model=dict(width=128, output_projection=False, item_encoder='mlp'),
-          train=dict(
-              batch_size=128,
-              min_length=5,  # items per sequence, uniform from min_length to max_length
-              max_length=16,
-              num_steps=20_000,
-              steps_per_call=1_000,  # learning curves have one point per call
-              seeds_at_once=100,  # trained together, divided among the devices
-              group_size=100,  # the most seeds in one vmap; 1 on a CPU
-              save_every_seconds=60.0,  # at most this much is lost to a crash
-          ),
+          model=paper.model.to_dict(),
+          train=paper.train.to_dict() | dict(num_steps=20_000),
           optimizer=dict(l2=0.0),
           evaluate=dict(
-              lengths=tuple(2**k for k in range(4, 15)),
-              num_sequences=1024,  # per length and seed, the same for all arms
+              lengths=paper.evaluate.lengths,
+              num_sequences=paper.evaluate.num_sequences,
           ),
       ),
       tasks=tasks,  # what each one changes in base

@@ -5,6 +5,7 @@ import math
 import re
 
 import ml_collections
+from ml_collections import config_dict
 import numpy as np
 import pytest
 
@@ -217,3 +218,14 @@ def test_sizes_that_no_run_ends_at_are_refused(file, check, changes, words):
   config.update_from_flattened_dict(changes)
   with pytest.raises(ValueError, match=words):
     check(config)
+
+
+@pytest.mark.parametrize('changes', [{'train': 5}, {'seed': {'train': 5}}])
+def test_a_group_is_not_changed_into_a_value_nor_a_value_into_a_group(changes):
+  base = config_dict.create(seed=1, train=dict(steps=2))
+  with pytest.raises(ValueError, match=r'^cell a: .+'):
+    fields.changed(base, config_dict.ConfigDict(changes), 'cell a')
+  found = fields.changed(
+      base, config_dict.create(train=dict(size=3)), 'cell a').to_dict()
+  assert found == {'seed': 1, 'train': {'steps': 2, 'size': 3}}
+  assert base.to_dict() == {'seed': 1, 'train': {'steps': 2}}

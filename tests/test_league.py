@@ -77,10 +77,8 @@ def test_a_law_is_that_of_its_equation_at_the_first_step(arm, beta):
 def _first_step(config, task, arm):
   """Returns the weights of an arm before and after its first step, and losses."""
   cell = family.task_configs(config)[task]
-  own = make_task(cell)
-  changed = own._replace(model=lambda _: training.changed_model(
-      own, arms.built_in(cell.train.max_length)[arm], task))
-  made = problem(cell, arm, changed)
+  fields = arms.built_in(cell.train.max_length)[arm]
+  made = problem(cell, arm, training.changed_task(make_task(cell), fields, task))
   state = init_state(made, jax.random.key(0))
   batch = made.sample(jax.random.key(1), 0)
   after, metrics = train_step(made, state, batch)
@@ -245,7 +243,7 @@ def test_a_model_without_the_fields_of_an_arm_is_refused(config):
   own = make_task(family.task_configs(config)['retrieval'])
   other = own._replace(model=lambda norm: nn.Dense(3))
   with pytest.raises(ValueError, match=r"^task retrieval: its model .* 'gated'$"):
-    training.changed_model(other, {'gated': True}, 'retrieval')
+    training.changed_task(other, {'gated': True}, 'retrieval')
 
 
 def test_the_command_refuses_a_broken_arm_in_one_line(run_here, tmp_path):

@@ -143,8 +143,7 @@ def test_arms_learn_them_and_are_measured(cells, task, arm):
   own = make_task(cell)
   assert own.name == task
   fields = arms.built_in(16)[arm]
-  made = problem(cell, arm, own._replace(
-      model=lambda _: training.changed_model(own, fields, task)))
+  made = problem(cell, arm, training.changed_task(own, fields, task))
   state = init_state(made, jax.random.key(0))
   batch = made.sample(jax.random.key(1), 0)
   after, metrics = train_step(made, state, batch)

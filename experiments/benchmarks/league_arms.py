@@ -27,10 +27,8 @@ from vvlen.training.step import init_state, Problem, train_steps
 def make_problem(task: str, arm: str) -> Problem:
   """Returns the training of an arm on a task of configs/league.py:cpu."""
   cell = family.task_configs(league.get_config('cpu'))[task]
-  own = make_task(cell)
   fields = arms.built_in(cell.train.max_length)[arm]
-  changed = own._replace(model=lambda _: training.changed_model(own, fields, task))
-  return problem(cell, arm, changed)
+  return problem(cell, arm, training.changed_task(make_task(cell), fields, task))
 
 
 def main() -> None:

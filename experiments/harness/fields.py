@@ -223,6 +223,26 @@ def _is_number(value: Any, kind: Any) -> bool:
   return isinstance(value, kind) and not isinstance(value, bool)
 
 
+def changed(base: Any, changes: Any, words: str) -> Any:
+  """Returns a copy of a configuration with fields changed or added.
+
+  Args:
+    base: a ConfigDict.
+    changes: a ConfigDict of those fields alone.
+    words: what is changed, with which an error begins.
+
+  Raises:
+    ValueError: if a group of fields is changed into a value, or a value into a group.
+  """
+  config = base.copy_and_resolve_references()
+  try:
+    with config.unlocked():
+      config.update(changes)
+  except (AttributeError, TypeError) as error:
+    raise ValueError(f'{words}: {error}') from error
+  return config
+
+
 def _names(pattern: str, tree: Mapping[str, Any]) -> list[str]:
   """Returns the names of fields that match a name with at most one *."""
   before, star, after = pattern.partition('*')

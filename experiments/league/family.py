@@ -109,21 +109,13 @@ def facts(config: Any) -> dict[str, Any]:
   plain['arms'] = {arm: {'source': source, **tasks.identity(source)}
                    for arm, source in sources(config).items()}
   for part in (plain['base'], *plain['tasks'].values()):
-    for name in MACHINE:
-      part.get('train', {}).pop(name, None)
-    if 'name' in part.get('task', {}):
-      part['task'] |= tasks.identity(part['task']['name'])
+    tasks.make_identifying(part, MACHINE)
   return plain
 
 
 def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of a task as length generalization has it."""
-  own = config.base.copy_and_resolve_references()
-  try:
-    with own.unlocked():
-      own.update(config.tasks[name])
-  except (AttributeError, TypeError) as error:
-    raise ValueError(f'task {name}: {error}') from error
+  own = fields.changed(config.base, config.tasks[name], f'task {name}')
   table = table_of(own)
   if more := FIELDS.get(str(fields.at(own, 'task.name'))):
     table = {field: kind for field, kind in table.items() if field != 'task.*'} | more

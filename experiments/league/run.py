@@ -34,7 +34,7 @@ def main(config: Any, workdir: str) -> None:
       for name in family.chosen_tasks(config) for arm in chosen
   }
   for (name, _), changes in fields.items():
-    training.changed_model(make_task(cells[name]), changes, name)  # may raise
+    training.changed_task(make_task(cells[name]), changes, name)  # may raise
   folder = epath.Path(workdir)
   first_of_processes(lambda: _claim(config, workdir))
   done = finished.finished(folder, part_of)

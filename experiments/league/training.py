@@ -50,8 +50,7 @@ def make_player(
   Raises:
     ValueError: if the model of the task lacks one of these fields.
   """
-  own = make_task(config)
-  changed = own._replace(model=lambda _: changed_model(own, fields, task))
+  changed = changed_task(make_task(config), fields, task)
   trainers = {}
   for rate in rates:
     at_rate = config.copy_and_resolve_references()
@@ -63,13 +62,14 @@ def make_player(
   return Player(config, task, arm, mesh, trainers, _measure(config, changed, arm, mesh))
 
 
-def changed_model(task: Task, fields: Fields, name: str) -> Any:
-  """Returns the model of a task with an arm's fields; raises as `make_player`."""
+def changed_task(task: Task, fields: Fields, name: str) -> Task:
+  """Returns a task whose model has an arm's fields; raises as `make_player`."""
   try:
-    return task.model('none').clone(**fields)
+    model = task.model('none').clone(**fields)
   except TypeError as error:
     raise ValueError(f'task {name}: its model cannot have an arm of this league: '
                      f'{error}') from error
+  return task._replace(model=lambda _: model)
 
 
 def _measure(

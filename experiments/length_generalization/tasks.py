@@ -1,6 +1,6 @@
 """The task and the model of a configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 import hashlib
 import inspect
@@ -113,6 +113,19 @@ def identified(config: Any) -> Any:
 def identity(name: str) -> dict[str, str]:
   """Returns {'sha256': of the file of a task}, and {} for a built-in one."""
   return {'sha256': _sha256(name)} if ':' in name else {}
+
+
+def make_identifying(part: dict[str, Any], machine: Sequence[str]) -> None:
+  """Changes a part of a configuration to what identifies its results.
+
+  Args:
+    part: a plain dict, whose fields `task` and `train` may be missing.
+    machine: fields of `train` that may differ between machines, which are removed.
+  """
+  for name in machine:
+    part.get('train', {}).pop(name, None)
+  if 'name' in part.get('task', {}):
+    part['task'] |= identity(part['task']['name'])
 
 
 def _sha256(name: str) -> str:

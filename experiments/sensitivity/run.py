@@ -240,8 +240,8 @@ def steps(config: Any, name: str) -> list[int]:
 
 def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   """Returns the configuration of one cell, after checking it."""
-  cell, change = config.base.copy_and_resolve_references(), config.cells[name]
-  known = {*run_folder.flatten(cell.to_dict()), *_OPTIONAL}
+  change = config.cells[name]
+  known = {*run_folder.flatten(config.base.to_dict()), *_OPTIONAL}
   changed = run_folder.flatten(change.to_dict())
   if unknown := [x for x in changed if x not in known]:
     raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')
@@ -249,11 +249,7 @@ def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if shared := [x for x in changed
                 if x not in _CHANGES and x.partition('.')[0] not in groups]:
     raise ValueError(f'cell {name}: all cells must share {", ".join(shared)}')
-  try:
-    with cell.unlocked():
-      cell.update(change)
-  except TypeError as error:
-    raise ValueError(f'cell {name}: {error}') from error
+  cell = fields.changed(config.base, change, f'cell {name}')
   when = steps(config, name)
   cell.train.num_steps = when[-1]
   odd = [step for step in when if step % cell.train.steps_per_call]

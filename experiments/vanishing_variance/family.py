@@ -68,10 +68,7 @@ def facts(config: Any) -> dict[str, Any]:
   plain = json.loads(json.dumps(config.to_dict()))
   del plain['run']
   for part in (plain['base'], *plain['cells'].values()):
-    for name in MACHINE:
-      part.get('train', {}).pop(name, None)
-    if 'name' in part.get('task', {}):
-      part['task'] |= tasks.identity(part['task']['name'])
+    tasks.make_identifying(part, MACHINE)
   return plain
 
 
@@ -79,12 +76,7 @@ def _cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if not re.fullmatch('[a-z0-9_]+', name):
     raise ValueError(
         f'config.cells: a name must consist of a-z, 0-9 and _: {name}')
-  cell = config.base.copy_and_resolve_references()
-  try:
-    with cell.unlocked():
-      cell.update(config.cells[name])
-  except TypeError as error:
-    raise ValueError(f'cell {name}: {error}') from error
+  cell = fields.changed(config.base, config.cells[name], f'cell {name}')
   # A cell of fewer seeds than are trained at once is one block.
   cell.train.seeds_at_once = min(cell.train.seeds_at_once, cell.num_seeds)
   try:
