@@ -1,4 +1,7 @@
-"""Tables and figures of experiments/results are what their results.csv gives."""
+"""Tables and figures of experiments/results are what their results.csv gives.
+
+Figures have text that can be read in print, a title, a caption and few lines.
+"""
 
 import csv
 import itertools
@@ -6,18 +9,24 @@ import re
 import shutil
 
 from etils import epath
+from matplotlib.text import Text
 import pytest
 
 from experiments.harness import reports
+from tests.cases import mostly_slow
 from tests.cells import is_short
 from tests.conftest import ROOT
-from vvlen.reporting import results
+from vvlen.reporting import plots, results
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
     path.parent.name for path in RESULTS.glob('*/config.json')
     if results.is_there(path.parent / 'results.csv')
 )
+
+# Lines that are no results: what knowing nothing gives, a law, a published number.
+_REFERENCES = ('chance', 'no order', '1/√N', 'proportional to 1/N', 'uniform weights',
+               'uniform weights, log N', 'answering', 'arXiv', 'paper')
 
 
 def _cells(path):
@@ -76,22 +85,67 @@ def test_large_files_of_results_are_compressed():
           and p.suffix == '.csv'] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', FOLDERS)
-def test_a_committed_run_is_remade_from_its_results(name, tmp_path):
-  copy = tmp_path / name
-  shutil.copytree(RESULTS / name, copy, ignore=shutil.ignore_patterns(
-      'tables', 'figures', '*.md'))
-  reports.make(epath.Path(copy))
-  assert (copy / 'index.md').read_text() == (RESULTS / name / 'index.md').read_text()
+@pytest.fixture(scope='module', params=mostly_slow(FOLDERS, 1, 2, 8))
+def remade(request, tmp_path_factory):
+  """A committed folder, the same made anew, and its figures {name: figure}."""
+  committed, figures, save = RESULTS / request.param, {}, plots.save
+  copy = tmp_path_factory.mktemp('remade') / request.param
+  shutil.copytree(committed, copy, ignore=shutil.ignore_patterns(
+      'tables', 'figures', '*.md', '*.html'))
+
+  def keep(folder, made):
+    figures.update(made)
+    return save(folder, made)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(plots, 'save', keep)
+    reports.make(epath.Path(copy))
+  assert figures
+  return committed, copy, figures
+
+
+@pytest.fixture
+def drawn(remade):
+  return remade[2]
+
+
+def test_a_committed_run_is_remade_from_its_results(remade):
+  committed, copy, _ = remade
+  assert (copy / 'index.md').read_text() == (committed / 'index.md').read_text()
   for suffix in ('.md', '.csv', '.png'):
     # Of counting's repetitions, only what their pages show is committed.
-    assert _files(copy, suffix) >= _files(RESULTS / name, suffix)
-  for path in sorted(_files(RESULTS / name, '.md')):
-    assert (copy / path).read_text() == (RESULTS / name / path).read_text(), path
-  for path in sorted(_files(RESULTS / name, '.csv')):
-    remade, committed = _cells(copy / path), _cells(RESULTS / name / path)
-    assert [len(row) for row in remade] == [len(row) for row in committed], path
-    cells = zip(itertools.chain(*remade), itertools.chain(*committed), strict=True)
+    assert _files(copy, suffix) >= _files(committed, suffix)
+  for path in sorted(_files(committed, '.md')):
+    assert (copy / path).read_text() == (committed / path).read_text(), path
+  for path in sorted(_files(committed, '.csv')):
+    found, expected = _cells(copy / path), _cells(committed / path)
+    assert [len(row) for row in found] == [len(row) for row in expected], path
+    cells = zip(itertools.chain(*found), itertools.chain(*expected), strict=True)
     for one, other in cells:
       assert _is_same(one, other), path
+
+
+def test_no_text_is_smaller_than_7_points_in_a_column_of_5_5_inches(drawn):
+  for name, figure in drawn.items():
+    printed = 5.5 / figure.get_figwidth()
+    sizes = {(text.get_fontsize() * printed, text.get_text())
+             for text in figure.findobj(Text)}
+    assert min(sizes)[0] >= 7, (name, min(sizes))
+
+
+def test_each_figure_has_a_title_of_its_own_and_a_sentence_below(drawn):
+  titles = [figure.get_suptitle() for figure in drawn.values()]
+  assert all(titles)
+  for name, figure in drawn.items():
+    caption = figure.get_label()
+    assert len(caption) > 80 and caption.endswith('.'), (name, caption)
+    assert not set(caption) & set('\n*[]$<>'), (name, caption)  # is Markdown and HTML
+
+
+def test_no_panel_has_more_than_five_lines_that_are_results(drawn):
+  for name, figure in drawn.items():
+    for axes in figure.axes:
+      lines = [line.get_label() for line in axes.lines
+               if len(line.get_xdata()) and line.get_linestyle() != 'None'
+               and not line.get_label().startswith(('_', *_REFERENCES))]
+      assert len(lines) <= plots.MOST_LINES, (name, axes.get_title(), lines)

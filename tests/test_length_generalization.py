@@ -65,8 +65,10 @@ def _run(command, **options):
 def whole(tmp_path_factory, fast_compilation):
   """The folder of a small run of four seeds that nothing disturbed."""
   folder = tmp_path_factory.mktemp('whole') / 'run'
-  code, _, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
-  assert code == 0, err
+  code, _, log = _run(_command(folder, *_SMALL, '--config.num_seeds=4'),
+                      env={**os.environ, 'JAX_LOG_COMPILES': '1'})
+  assert code == 0, log
+  (folder.parent / 'log').write_text(log)
   return folder
 
 
@@ -76,34 +78,22 @@ def _contents(folder):
 
 
 @_of_runs
-def test_killed_in_mid_run_then_resumed(whole, tmp_path):
-  command = _command(tmp_path / 'run', *_SMALL, '--config.num_seeds=4')
-  process = _start(command)
-  curves = tmp_path / 'run/metrics.jsonl'
-  # In the second block of seeds, and in mid-training.
-  _wait(process, lambda: curves.exists() and re.search(
-      r'"none", "step": (8|12), "first_seed": 2', curves.read_text()))
-  process.kill()
-  process.communicate()
-  assert not (tmp_path / 'run/tables').exists()
-  code, _, err = _run(command)
-  assert code == 0, err
-  assert _contents(tmp_path / 'run') == _contents(whole)
-
-
-@_of_runs
 def test_killed_in_mid_save_then_resumed(whole, tmp_path):
   command = _command(tmp_path / 'run', *_SMALL, '--config.num_seeds=4')
-  checkpoints = tmp_path / 'run/checkpoints'
+  curves, checkpoints = tmp_path / 'run/metrics.jsonl', tmp_path / 'run/checkpoints'
   unfinished = lambda: list(checkpoints.glob('*/*/*orbax-checkpoint-tmp*'))
   for _ in range(10):
     process = _start(command)
+    # In the second block of seeds, and in mid-training.
+    _wait(process, lambda: curves.exists() and re.search(
+        r'"none", "step": (8|12), "first_seed": 2', curves.read_text()))
     _wait(process, unfinished, pause=0.0)
     process.kill()
     process.communicate()
     if unfinished():
       break
   assert unfinished(), 'no kill fell into a save'
+  assert not (tmp_path / 'run/tables').exists()
   code, _, err = _run(command)
   assert code == 0, err
   assert not unfinished()
@@ -192,15 +182,21 @@ def test_a_closed_terminal_stops_a_run_as_sigterm_does(tmp_path, ignored):
   assert not folder.exists()
 
 
-@_of_runs
-def test_a_second_process_is_kept_out_of_the_folder(tmp_path):
-  folder = tmp_path / 'run'
-  first = _start(_command(folder, *_SMALL))
-  _wait(first, (folder / 'metrics.jsonl').exists)
-  code, _, err = _run(_command(folder, *_SMALL))
-  assert (code, err) == (2, f'Error: another process is at work in {folder}\n')
-  assert first.communicate(timeout=120)[1] == ''
-  assert first.returncode == 0
+def test_a_second_process_is_kept_out_of_the_folder(run_here, tmp_path):
+  script, folder = tmp_path / 'script.py', tmp_path / 'run'
+  script.write_text(_WAITING)
+  first = _start([sys.executable, str(script), '--config=configs/retrieval.py:smoke',
+                  f'--workdir={folder}'], env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  try:
+    assert first.stdout.readline() == 'at work\n'
+    done = run_here('length_generalization', f'--workdir={folder}', *_SMALL)
+    assert (done.returncode, done.stderr) == (
+        2, f'Error: another process is at work in {folder}\n')
+    assert first.poll() is None
+    assert [path.name for path in folder.iterdir()] == ['.vvlen.lock']
+  finally:
+    first.kill()
+    first.communicate()
 
 
 @_of_runs
@@ -219,11 +215,8 @@ def test_adding_seeds_changes_nothing_and_compiles_nothing_twice(whole, tmp_path
   assert set(two['results.csv']) < set(four['results.csv'])
   assert set(two['metrics.jsonl']) < set(four['metrics.jsonl'])
   # Two blocks of seeds in one run compile no more programs than one block.
-  code, _, log = _run(_command(tmp_path / 'both', *_SMALL, '--config.num_seeds=4'),
-                      env=environment)
-  assert code == 0
-  assert 20 < compiled == log.count('Compiling jit(')
-  assert _contents(tmp_path / 'both') == _contents(whole)
+  both = (whole.parent / 'log').read_text()
+  assert 20 < compiled == both.count('Compiling jit(')
 
 
 @_of_runs
@@ -245,13 +238,13 @@ def test_arms_start_equal_and_see_the_same_data(tmp_path):
 
 
 @_of_runs
-def test_another_configuration_is_refused(whole):
+def test_another_configuration_is_refused(run_here, whole):
   before = {p: p.read_bytes() for p in whole.rglob('*') if p.is_file()}
-  code, out, err = _run(_command(whole, *_SMALL, '--config.num_seeds=4',
-                                 '--config.optimizer.learning_rate=0.5'))
-  assert (code, out) == (2, '')
+  done = run_here('length_generalization', f'--workdir={whole}', *_SMALL,
+                  '--config.num_seeds=4', '--config.optimizer.learning_rate=0.5')
+  assert (done.returncode, done.stdout) == (2, '')
   assert re.fullmatch(r'Error: \S+ holds another run \(optimizer.learning_rate: 0.001 '
-                      r'there, 0.5 here\). Choose another --workdir.\n', err)
+                      r'there, 0.5 here\). Choose another --workdir.\n', done.stderr)
   assert {p: p.read_bytes() for p in whole.rglob('*') if p.is_file()} == before
 
 
@@ -263,19 +256,6 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
   assert 'Primary endpoint. ' in out
   check_board(whole)
   assert _contents(whole) == before
-
-
-@_of_runs
-def test_lost_rows_are_measured_again_from_the_checkpoints(whole, tmp_path):
-  folder = tmp_path / 'run'
-  shutil.copytree(whole, folder)
-  saved = {p: p.read_bytes() for p in folder.glob('checkpoints/**/*') if p.is_file()}
-  lose_rows(folder)
-  code, out, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
-  assert code == 0, err
-  assert 'results.csv has lost rows of none 3 and 1 more; they are computed' in out
-  assert _contents(folder) == _contents(whole)
-  assert {p: p.read_bytes() for p in saved} == saved
 
 
 @_of_runs
@@ -304,9 +284,11 @@ def test_quick_deletes_the_checkpoints_of_seeds_that_are_finished(whole, tmp_pat
 
 
 @_of_runs
-def test_a_run_with_compressed_results_goes_on(whole, tmp_path):
+def test_lost_rows_are_measured_again_from_checkpoints_and_compressed_results(
+    whole, tmp_path):
   folder = tmp_path / 'run'
   shutil.copytree(whole, folder)
+  saved = {p: p.read_bytes() for p in folder.glob('checkpoints/**/*') if p.is_file()}
   lose_rows(folder)
   results.compress(folder / 'results.csv')
   code, out, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))
@@ -314,6 +296,7 @@ def test_a_run_with_compressed_results_goes_on(whole, tmp_path):
   assert 'results.csv has lost rows of none 3 and 1 more; they are computed' in out
   assert _contents(folder) == _contents(whole)
   assert not (folder / 'results.csv.xz').exists()
+  assert {p: p.read_bytes() for p in saved} == saved
 
 
 @_of_runs

@@ -17,7 +17,6 @@ from tests.cases import mostly_slow
 from tests.conftest import ROOT, run_two_processes
 
 SCRIPTS = ROOT / 'tpu_scripts'
-TEXT = ROOT / 'LICENSE'
 BASH_SCRIPTS = sorted([*SCRIPTS.glob('*.sh'), SCRIPTS / 'slurm.sbatch'])
 ACTIVE = {'state': 'ACTIVE', 'next': [], 'nodes': ['vvlen']}
 SETTINGS = {'PROJECT': 'p-1', 'ZONE': 'us-central2-b', 'NAME': 'vvlen', 'TYPE': 'v4-16',
@@ -618,28 +617,21 @@ def test_logs_are_of_every_worker(cloud):
   assert sorted(done.stdout.split('\n')) == ['', 'vvlen-w-0: two 0', 'vvlen-w-1: two 1']
 
 
-# One model over both processes; and three seeds, which they share unequally.
-MODEL = ['--config=configs/language_model.py:smoke', f'--config.text.path={TEXT}',
-         '--config.num_seeds=1',
-         '--config.train.seeds_at_once=0', '--config.train.batch_size=16',
-         '--config.evaluate.num_segments=8', '--config.train.save_every_steps=1']
+# Three seeds, which the processes share unequally.
 ENSEMBLE = ['--config=configs/linear_attention.py:smoke', '--config.num_seeds=3',
             '--config.train.seeds_at_once=3', "--config.tasks=('mean','length')",
-            '--config.train_lengths=(5,)', '--config.train.num_steps=20',
+            '--config.train_lengths=(5,)', '--config.train.num_steps=8',
             '--config.train.steps_per_call=1', '--config.train.save_every_seconds=0']
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('study', 'flags', 'first', 'second'), [
-    ('language_model', MODEL, 'alpha_0/seed_0/*/*.txt', 'alpha_0_1/seed_0/*/*.txt'),
-    ('linear_attention', ENSEMBLE, 'mean_5/seeds_0_2/*/_CHECKPOINT_METADATA',
-     'length_5/seeds_0_2/*/_CHECKPOINT_METADATA'),
-], ids=['language_model', 'linear_attention'])
 def test_a_run_that_is_preempted_twice_ends_as_an_unbroken_one(
-    cloud, tmp_path, fast_compilation, monkeypatch, study, flags, first, second):
+    cloud, tmp_path, fast_compilation, monkeypatch):
+  first, second = (f'{task}_5/seeds_0_2/*/_CHECKPOINT_METADATA'
+                   for task in ('mean', 'length'))
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   monkeypatch.setenv('JAX_NUM_CPU_DEVICES', '1')
-  run_two_processes([sys.executable, '-m', f'experiments.{study}', *flags,
+  run_two_processes([sys.executable, '-m', 'experiments.linear_attention', *ENSEMBLE,
                      f'--workdir={tmp_path}/unbroken'], num_devices=1)
   # Told beforehand; and without a word, while SIGTERM would have saved.
   checkpoints = 'b-1/runs/lm/checkpoints'
@@ -658,8 +650,8 @@ def test_a_run_that_is_preempted_twice_ends_as_an_unbroken_one(
                   f'exec {shlex.quote(sys.executable)} '
                   '"${@/gs:\\/\\//$FAKE_CLOUD/buckets/}"\n')
   real.chmod(0o755)
-  done = cloud.call('run.sh', study, *flags, '--workdir=gs://b-1/runs/lm',
-                    POLL_SECONDS='0.2')
+  done = cloud.call('run.sh', 'linear_attention', *ENSEMBLE,
+                    '--workdir=gs://b-1/runs/lm', POLL_SECONDS='0.2')
   assert done.returncode == 0, done.stderr
   assert done.stderr.count('Preempted: restart') == 2
   assert done.stderr.count('Ready: 2 processes, 2 devices') == 3
