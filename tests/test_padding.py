@@ -137,10 +137,10 @@ LINEAR = ('--config=configs/linear_attention.py:smoke',
           '--config.train.seeds_at_once=5', '--config.num_seeds=5')
 RETRIEVAL = ('--config=configs/retrieval.py:smoke', '--config.train.seeds_at_once=5',
              '--config.num_seeds=5', "--config.arms=('layer_norm',)",
-             '--config.evaluate.lengths=(16,32)',
+             '--config.model.width=8', '--config.evaluate.lengths=(16,32)',
              '--config.evaluate.histogram_lengths=(16,)')
 COUNTING = ('--config=configs/counting.py:smoke_sum', '--config.train.seeds_at_once=5',
-            '--config.num_seeds=5')
+            '--config.num_seeds=5', '--config.model.num_layers=1')
 
 
 @pytest.mark.slow
