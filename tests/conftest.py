@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 from absl.testing import flagsaver
 import jax
@@ -51,6 +52,14 @@ def pytest_configure(config):
     with pytest.MonkeyPatch.context() as patch:
       patch.setenv('XLA_FLAGS', f'{os.environ.get("XLA_FLAGS", "")} {flags}')
       jax.devices()  # reads them; libtpu, which does not know all of them, is not to
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+  """Skips a long test that would begin after VVLEN_TESTS_UNTIL, in seconds of Unix."""
+  until = float(os.environ.get('VVLEN_TESTS_UNTIL', 'inf'))
+  if item.get_closest_marker('long') and time.time() > until:
+    pytest.skip('no time is left for what takes minutes')
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,10 +129,11 @@ def run_here(staying, monkeypatch, capsys):
   def run(module, *arguments):
     monkeypatch.setattr(sys, 'argv', [module, *arguments])
     code = 0
-    try:
-      runpy.run_module(f'experiments.{module}', run_name='__main__')
-    except SystemExit as left:
-      code = left.code
+    with flagsaver.flagsaver():  # a command defines its flags
+      try:
+        runpy.run_module(f'experiments.{module}', run_name='__main__')
+      except SystemExit as left:
+        code = left.code
     return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
 
   return run

@@ -157,7 +157,7 @@ def test_operations_of_groups_are_those_of_their_pairs():
 
 
 @pytest.mark.slow
-def test_shifted_attention_is_measured_at_small_lengths(tmp_path):
+def test_shifted_attention_is_measured_at_small_lengths(tmp_path, fast_compilation):
   path = tmp_path / 'shifted.json'
   done = subprocess.run(
       [sys.executable, '-m', shifted_attention.MODULE, '--tokens=64', '--rounds=1',
@@ -191,7 +191,7 @@ def test_efficiency_is_of_the_cores_that_can_be_used():
 
 
 @pytest.mark.slow
-def test_a_second_block_of_seeds_compiles_nothing():
+def test_a_second_block_of_seeds_compiles_nothing(fast_compilation):
   done = subprocess.run(
       [sys.executable, '-m', scaling.MODULE, '--seconds=0.01', '--width=8',
        '--worker', '5', '3'], cwd=ROOT, capture_output=True, text=True, check=False,
@@ -202,8 +202,9 @@ def test_a_second_block_of_seeds_compiles_nothing():
   assert (measured['padded'], measured['devices']) == (1, 3) and measured['rate'] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
-def test_two_processes_share_the_seeds_of_one_run(tmp_path):
+def test_two_processes_share_the_seeds_of_one_run(tmp_path, fast_compilation):
   path = tmp_path / 'scaling.json'
   done = subprocess.run(
       [sys.executable, '-m', scaling.MODULE, '--seconds=0.01', '--width=8',

@@ -29,6 +29,7 @@ RECENCY = ('recency_bias', '--config=configs/recency_bias.py:smoke',
                'positions.anisotropies', 'map.widths')))
 SENSITIVITY = ('sensitivity', '--config=configs/sensitivity.py:smoke',
                "--config.run=('base','l2')", '--config.base.evaluate.lengths=(16,32)',
+               '--config.base.model.width=8', '--config.at_steps=(10,)',
                "--config.cells.base.arms=('none','layer_norm')",
                "--config.cells.l2.arms=('none','layer_norm')")
 TOGETHER = ('language_model', '--config=configs/language_model.py:smoke',
@@ -77,6 +78,7 @@ def test_two_processes_write_the_results_of_one(tmp_path):
   _check(LINEAR, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'arguments', [COUNTING, RECENCY, SENSITIVITY, TOGETHER],
@@ -100,6 +102,7 @@ def test_two_processes_of_argmax_retrieval_write_the_results_of_one(
   _check(RETRIEVAL, tmp_path, retrieval)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_mechanism_measures_in_two_processes(retrieval, tmp_path):
   _check(('mechanism', '--config=configs/mechanism.py:smoke',

@@ -505,6 +505,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(alone, tmp_path, text_file):
   assert _rows(tmp_path / 'killed') == _rows(alone)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_train_as_one_and_one_goes_on(alone, tmp_path, text_file):
   folder = tmp_path / 'two'
@@ -650,6 +651,7 @@ def test_a_text_that_is_none_is_told(run_here, content, says, tmp_path):
   assert re.search(says, line), line
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_checkpoint_is_measured_first_and_known_by_its_bytes(
     run_here, tmp_path, text_file):

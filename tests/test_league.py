@@ -268,6 +268,7 @@ def _run(*arguments):
       capture_output=True, text=True, timeout=900, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilation):
   done = _run(f'--workdir={tmp_path}/whole', _BOTH)

@@ -199,6 +199,7 @@ def test_a_second_process_is_kept_out_of_the_folder(run_here, tmp_path):
     first.communicate()
 
 
+@pytest.mark.long
 @_of_runs
 def test_adding_seeds_changes_nothing_and_compiles_nothing_twice(whole, tmp_path):
   grown = tmp_path / 'run'
@@ -258,6 +259,7 @@ def test_a_run_that_is_complete_only_writes_its_report_again(whole):
   assert _contents(whole) == before
 
 
+@pytest.mark.long
 @_of_runs
 def test_quick_deletes_the_checkpoints_of_seeds_that_are_finished(whole, tmp_path):
   small = [word.replace(':smoke', ':quick') for word in _SMALL]

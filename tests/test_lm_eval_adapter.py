@@ -278,6 +278,7 @@ def _task(kind, path, fields):
       **fields}
 
 
+@pytest.mark.long
 def test_lm_eval_scores_tasks_of_local_files(small, tmp_path, monkeypatch):
   monkeypatch.setenv('HF_HUB_OFFLINE', '1')
   path = tmp_path / 'questions.jsonl'

@@ -484,6 +484,7 @@ def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
       0.5, 1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_run_ends_as_an_unbroken_one(checkpoint, tmp_path, fast_compilation):
   command = lambda folder: [

@@ -32,7 +32,7 @@ from experiments.measure.rows import (
   SLIDING,
   spread_part,
 )
-from tests.conftest import free_port, lose_rows, ROOT, run_two_processes
+from tests.conftest import free_port, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
 from vvlen.evaluation import attention_spread as output_spread
 from vvlen.evaluation import perplexity
@@ -454,7 +454,7 @@ def test_a_report_is_made_again_without_jax_and_is_the_same(whole, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_refuses_another(
-    whole, tmp_path, checkpoint, text):
+    run_here, whole, tmp_path, checkpoint, text):
   workdir = tmp_path / 'run'
   arguments = (f'--checkpoint={checkpoint}', f'--text={text}')
   shutil.copytree(whole[0], workdir)
@@ -473,6 +473,7 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
   assert done.returncode == 0, done.stderr
   # The one that has lost a row as well.
   assert '3 of 18 measurements to do' in done.stdout
+  assert 'has lost rows of ' in done.stdout
   assert path.read_bytes() == before
   other = tmp_path / 'other.txt'
   other.write_text(text.read_text()[::-1])
@@ -481,7 +482,8 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
   for changed, name in (((arguments[0], f'--text={other}'), 'text_sha256'),
                         ((f'--checkpoint={moved}', arguments[1]), 'checkpoint_sha256'),
                         ((*arguments, '--config.seed=1'), 'seed')):
-    done = _run(workdir, *changed)
+    done = run_here('measure', '--config=configs/measure.py:smoke',
+                    f'--workdir={workdir}', *changed)
     assert (done.returncode, done.stderr.count('\n')) == (2, 1)
     assert 'holds another run (' in done.stderr and f'{name}: ' in done.stderr
     assert path.read_bytes() == before
@@ -512,13 +514,6 @@ def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text)
   done = _run(workdir, f'--checkpoint={checkpoint}', '--text', str(text))
   assert done.returncode == 0, done.stderr
   assert '0 of 18 measurements to do' in done.stdout
-  assert (workdir / 'results.csv').read_bytes() == (
-      whole[0] / 'results.csv').read_bytes()
-  lose_rows(workdir)
-  done = _run(workdir, f'--checkpoint={checkpoint}', '--text', str(text))
-  assert done.returncode == 0, done.stderr
-  assert ' of 18 measurements to do' in done.stdout
-  assert '0 of 18' not in done.stdout and 'has lost rows of ' in done.stdout
   assert (workdir / 'results.csv').read_bytes() == (
       whole[0] / 'results.csv').read_bytes()
 
@@ -552,6 +547,7 @@ def test_one_of_several_processes_stops_between_measurements_and_goes_on(
   assert _values(tmp_path / 'told') == _values(whole[0])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_measure_as_one(whole, tmp_path, checkpoint, text):
   folder = tmp_path / 'two'
@@ -782,6 +778,7 @@ def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path, monkeypatch)
     (tmp_path / 'same' / name).unlink()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_real_model_shows_what_is_known_of_it(tmp_path):
   if 'VVLEN_SHARED' not in os.environ:
@@ -789,8 +786,13 @@ def test_a_real_model_shows_what_is_known_of_it(tmp_path):
   data = pathlib.Path(os.environ['VVLEN_SHARED'], 'data')
   # Compiled as usual: what `fast_compilation` makes would run for minutes.
   usual = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
+  few = {'num_resamples': 50, 'perplexity.lengths': (1.0, 2.0, 4.0, 8.0),
+         'perplexity.num_windows': 4, 'misalignment.num_sequences': 2,
+         'entropy.num_sequences': 2, 'entropy.longest': 1.0}
   done = _run(tmp_path / 'run', f'--checkpoint={data / "stories260K"}',
-              f'--text={data / "big.txt"}', config=None, env=usual)
+              f'--text={data / "big.txt"}',
+              *(f'--config.{name}={value}' for name, value in few.items()),
+              config=None, env=usual)
   assert done.returncode == 0, done.stderr
   values = _values(tmp_path / 'run')
   slope = lambda *arm: values[spread_part(*arm, 0), 'slope', None]

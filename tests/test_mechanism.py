@@ -397,6 +397,7 @@ def test_the_title_says_what_comes_back_without_the_target():
 _ARMS = "--config.arms=('none','layer_norm')"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   trained, workdir = tmp_path / 'trained', tmp_path / 'mechanism'

@@ -156,6 +156,7 @@ def test_an_experiment_runs_on_any_number_of_devices(tmp_path):
   assert _run(8, tmp_path / '3', *LINEAR)[0] == expected
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('study', 'flags'), [
     ('length_generalization', RETRIEVAL), ('counting', COUNTING)])

@@ -318,6 +318,7 @@ def test_the_report_is_remade_from_the_folder(whole):
   path.write_bytes(content)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_killed_or_grows_gives_what_one_run_gives(
     tmp_path, fast_compilation):

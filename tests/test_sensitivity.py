@@ -630,6 +630,7 @@ def _small_grid(monkeypatch):
   return config
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
     tmp_path, monkeypatch, capsys
@@ -804,6 +805,7 @@ def _sensitivity(workdir, *arguments):
       cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_cells_equal_single_runs_and_may_be_added(tmp_path, fast_compilation):
   # base and l2 train together.

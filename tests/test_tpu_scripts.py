@@ -624,6 +624,7 @@ ENSEMBLE = ['--config=configs/linear_attention.py:smoke', '--config.num_seeds=3'
             '--config.train.steps_per_call=1', '--config.train.save_every_seconds=0']
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_preempted_twice_ends_as_an_unbroken_one(
     cloud, tmp_path, fast_compilation, monkeypatch):

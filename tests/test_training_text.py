@@ -115,6 +115,7 @@ def test_wrong_input_is_one_line(arguments, says, tmp_path, monkeypatch, capsys)
   assert re.search(says, capsys.readouterr().out)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_model_is_trained_on_it_and_asked(tmp_path, fast_compilation):
   done = _command(f'--folder={tmp_path}/tasks', '--documents=120', '--vocabulary=400')

@@ -461,6 +461,7 @@ def _run(*arguments):
       cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_family_runs_and_goes_on_elsewhere(tmp_path, fast_compilation):
   workdir = f'--workdir={tmp_path}/run'
