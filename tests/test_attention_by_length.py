@@ -4,17 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.evaluation.attention_by_length import (
+  by_length,
   entropy_by_length,
   entropy_of_weights,
   logits_of_last,
   recency_by_layer,
   shuffled,
+  temperature_of_top,
 )
 from vvlen.evaluation.probe import Probe, probe_layers
 from vvlen.evaluation.recency import recency_of_logits
+from vvlen.evaluation.temperature_law import critical_temperature
 from vvlen.models.kernels.dense import masked_attention
 
 B, N, H, K, W = 3, 9, 6, 2, 4  # six query heads, two key heads
@@ -65,6 +69,38 @@ def test_bfloat16_is_measured_in_float32(key):
   exact = entropy_of_weights(
       queries.astype(jnp.float32), keys.astype(jnp.float32), (9,))
   np.testing.assert_allclose(found, exact, rtol=1e-5)
+
+
+def test_the_temperature_of_the_top_key_is_that_of_its_logits(key):
+  queries, keys = _queries_and_keys(key)
+  logits = masked_attention(queries, keys, keys, jnp.ones((N, N), bool)).logits
+  found = temperature_of_top(queries, keys, (3, 9))
+  assert found.shape == (B, H, 2)
+  for i, n in enumerate((3, 9)):
+    last = np.asarray(logits[:, :, n - 1, :n], float)
+    np.testing.assert_allclose(found[..., i], critical_temperature(last), rtol=1e-4)
+    weights = special.softmax(np.asarray(found)[..., i, None] * last, axis=-1)
+    np.testing.assert_allclose(weights.max(-1), 0.5, rtol=1e-4)
+
+
+def test_several_measures_are_those_of_one_pass_each(key):
+  queries, keys = _queries_and_keys(key)
+  sequences = np.arange(B)[:, None] * np.ones((1, N), int)
+  passes = []
+
+  def look(tokens):
+    passes.append(tokens.shape)
+    rows = jnp.asarray(tokens)[:, 0]
+    return [Probe(queries=queries[rows], keys=keys[rows], output=None)] * 2
+
+  measures = (temperature_of_top, entropy_of_weights)
+  both = by_length(look, sequences, (4, 9), measures)
+  assert len(passes) == 1
+  for found, measure in zip(both, measures, strict=True):
+    assert found.shape == (B, 2, H, 2)
+    expected = measure(queries, keys, (4, 9))
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-5)
+    np.testing.assert_array_equal(found[:, 1], found[:, 0])
 
 
 @pytest.mark.parametrize('tokens_at_once', [1, 24, 1000])

@@ -291,7 +291,7 @@ _EVERY_ROW = 'test_accelerator.py::test_every_row_runs'
 RUN_BY = {
     'experiments.adapt --config=configs/adapt.py '
     '--config.checkpoint=runs/language_model/models/alpha_0/seed_0':
-        'test_adapt.py::test_the_command_runs',
+        'test_adapt.py::test_the_command_runs_and_measures_lost_rows_again',
     'experiments.report':
         'test_recency_bias.py::test_the_report_is_remade_from_the_folder',
     'experiments.benchmarks.chunked_loss': _EVERY_ROW,

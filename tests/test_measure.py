@@ -34,10 +34,10 @@ from experiments.measure.rows import (
 )
 from tests.conftest import free_port, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
+from vvlen.evaluation import attention_by_length, perplexity, temperature_law
 from vvlen.evaluation import attention_spread as output_spread
-from vvlen.evaluation import perplexity
 from vvlen.evaluation.misalignment import misalignment
-from vvlen.evaluation.probe import probe_layer
+from vvlen.evaluation.probe import probe_layer, probe_layers
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.reporting import results
 from vvlen.tasks.tokenizers import byte_tokenizer
@@ -225,6 +225,19 @@ def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
       heads = [values[arm._replace(head=h), 'recency_probability', 16]
                for h in range(4)]
       close(values[arm, 'recency_probability', 16], np.mean(heads))
+  # The temperature of the top key, and how it grows.
+  lengths = [2, 4, 8, 16, 32]
+  [betas] = attention_by_length.by_length(
+      probe_layers(model, variables, [0, 1]), measurements.spaced(stream, 32, 4),
+      lengths, [attention_by_length.temperature_of_top])
+  for layer, head in itertools.product((0, 1), range(4)):
+    part = Part('entropy', 'text', layer, head)
+    found = [values[part, 'temperature', n] for n in lengths]
+    close(found, np.median(betas[:, layer, head], axis=0))
+    laws = temperature_law.exponents(lengths, betas[:, layer, head], 50)
+    for name, expected in laws._asdict().items():
+      close([values[part, f'exponent_{name}{end}', None]
+             for end in ('', '_low', '_high')], expected, rtol=1e-3)
 
 
 def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint):

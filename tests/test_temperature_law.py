@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import optimize, special
+from scipy import optimize, special, stats
 
-from vvlen.evaluation.temperature_law import critical_temperature
+from vvlen.evaluation.temperature_law import critical_temperature, exponents
 
 
 def _weight(logits, target, beta):
@@ -110,3 +110,56 @@ def test_masked_keys_do_not_count(key):
 def test_what_does_not_fit_is_refused(arguments, says):
   with pytest.raises(ValueError, match=says):
     critical_temperature(*arguments)
+
+
+# The law.
+
+
+def test_exponents_of_exact_laws_are_found():
+  lengths = [8, 16, 64, 512]
+  rng = np.random.default_rng(0)
+  own = rng.lognormal(size=(21, 1))  # a factor of each sequence changes no slope
+  n = np.array(lengths, float)
+  of_n, of_log_n = exponents(lengths, own * n**0.7)
+  np.testing.assert_allclose(of_n, 0.7, rtol=1e-12)
+  assert of_log_n[0] > 1
+  of_n, of_log_n = exponents(lengths, own * np.log(n) ** -1.3)
+  np.testing.assert_allclose(of_log_n, -1.3, rtol=1e-12)
+  assert -1 < of_n[0] < 0
+
+
+def test_exponents_are_slopes_of_medians_with_a_bootstrap_over_sequences():
+  lengths, rng = [4, 8, 16, 32], np.random.default_rng(1)
+  beta = rng.lognormal(size=(30, 4)) * np.array(lengths) ** 0.5
+  slope = lambda table, x: stats.linregress(x, np.log(np.median(table, axis=0))).slope
+  drawn = np.random.default_rng(7).integers(30, size=(200, 30))
+  x = np.log(lengths)
+  for found, axis in zip(exponents(lengths, beta, 200, 7), (x, np.log(x)), strict=True):
+    others = [slope(beta[rows], axis) for rows in drawn]
+    np.testing.assert_allclose(
+        found, [slope(beta, axis), *np.quantile(others, (0.025, 0.975))], rtol=1e-9)
+  assert np.isnan(exponents(lengths, beta, 0).of_n[1:]).all()
+
+
+def test_lengths_whose_median_has_no_logarithm_are_left_out():
+  lengths, beta = [2, 8, 32, 128], np.array([[0.0, 1.0, 2.0, 4.0]] * 3)
+  expected = exponents(lengths[1:], beta[:, 1:])
+  np.testing.assert_array_equal(exponents(lengths, beta), expected)
+  np.testing.assert_allclose(expected.of_n, 0.5, rtol=1e-12)
+  beta[:2, 3] = np.inf  # of two of three sequences
+  np.testing.assert_array_equal(
+      exponents(lengths, beta), exponents([8, 32], beta[:, 1:3]))
+  beta[:2, 2] = np.inf
+  assert np.isnan(exponents(lengths, beta)).all()
+
+
+@pytest.mark.parametrize('lengths, shape, words', [
+    ([2, 4], (3, 3), r'must be \[S, 2\]: \(3, 3\)'),
+    ([2, 4], (2,), r'must be \[S, 2\]: \(2,\)'),
+    ([2, 4], (0, 2), r'must be \[S, 2\]: \(0, 2\)'),
+    ([1, 4], (3, 2), r'must be at least 2, .*\[1, 4\]'),
+    ([4, 4], (3, 2), r'each once: \[4, 4\]'),
+])
+def test_what_has_no_exponent_is_refused(lengths, shape, words):
+  with pytest.raises(ValueError, match=words):
+    exponents(lengths, np.ones(shape))

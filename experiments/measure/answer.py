@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 import math
+import statistics
 
 from vvlen.reporting.tables import interval_words, number, Record
 
 
-def answer(perplexity: Sequence[Record], recency: Sequence[Record]) -> list[str]:
-  """Says how perplexity changes beyond L, and how recency goes with the layers.
+def answer(
+    perplexity: Sequence[Record], recency: Sequence[Record],
+    temperature: Sequence[Record] = (),
+) -> list[str]:
+  """Says how perplexity changes beyond L, and what goes with the layers and heads.
 
   Args:
     perplexity: the records of the table `perplexity`.
     recency: those of the table `recency`.
+    temperature: those of the table `temperature`.
   """
   said = []
   own = [r for r in perplexity if r['times_trained'] == 1]
@@ -31,4 +36,14 @@ def answer(perplexity: Sequence[Record], recency: Sequence[Record]) -> list[str]
     low, high = (number(x, '.2f') for x in (min(values), max(values)))
     said.append('Recency probability of shuffled text, where 0.5 is no order: from '
                 f'{low} to {high} over the {len(values)} layers.')
+  fitted = [r for r in temperature if not math.isnan(r['text_of_n_low'])]
+  if fitted:
+    grows = sum(r['text_of_n_low'] > 0 for r in fitted)
+    falls = sum(r['text_of_n_high'] < 0 for r in fitted)
+    of_n, of_log_n = (number(statistics.median(r[f'text_{x}'] for r in fitted), '+.2f')
+                      for x in ('of_n', 'of_log_n'))
+    said.append('The inverse temperature that gives the top key half of the weight '
+                f'grows with N in {grows} of {len(fitted)} heads and falls in {falls}; '
+                f'in the median head as N to the power {of_n}, or as log N to the '
+                f'power {of_log_n}.')
   return said

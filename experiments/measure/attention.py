@@ -9,7 +9,7 @@ import numpy as np
 from experiments.measure import measurements
 from experiments.measure.measurements import interval, Measurement, row, Subject
 from experiments.measure.rows import Name, Part, READINGS, SPREAD_ARMS, spread_part
-from vvlen.evaluation import attention_by_length, probe
+from vvlen.evaluation import attention_by_length, probe, temperature_law
 from vvlen.evaluation import attention_spread as output_spread
 from vvlen.reporting import results
 
@@ -82,15 +82,20 @@ def _slopes(
 
 
 def entropy(config: Any, subject: Subject) -> Iterator[Measurement]:
-  """Yields a measurement for each order of the tokens, with all layers and lengths."""
+  """Yields a measurement for each order of the tokens, with all layers and lengths.
+
+  It has the inverse temperature as well that gives one key half of the weight.
+  """
   own, model = config.entropy, subject.model
   layers = measurements.layers_of(config, 'entropy', model)
   lengths = measurements.octaves(own.shortest, subject.length * own.longest, 'entropy')
   orders = _orders(config, subject, lengths[-1], own.num_sequences)
 
   def measure(order, variables):
-    found = attention_by_length.entropy_by_length(
+    found, betas = attention_by_length.by_length(
         probe.probe_layers(model, variables, layers), orders[order], lengths,
+        (attention_by_length.entropy_of_weights,
+         attention_by_length.temperature_of_top),
         separately=probe.reads_ahead(model, lengths[-1]),
         tokens_at_once=config.tokens_at_once,
     )
@@ -102,11 +107,26 @@ def entropy(config: Any, subject: Subject) -> Iterator[Measurement]:
         rows += [row(part._replace(head=h), n, 'entropy', x)
                  for h, x in enumerate(by_head.mean(0))]
       rows.append(row(part, lengths[-1], 'num_sequences', len(found)))
+      for h in range(betas.shape[2]):
+        rows += _temperatures(config, part._replace(head=h), lengths, betas[:, i, h])
     return rows
 
   for order, sequences in orders.items():
     yield Measurement(Name('entropy', order), sequences.size * (max(layers) + 1),
                       functools.partial(measure, order))
+
+
+def _temperatures(
+    config: Any, part: Part, lengths: list[int], betas: np.ndarray
+) -> list[results.Row]:
+  """Returns rows of a head's median inverse temperatures, of [S, lengths], and laws."""
+  rows = [row(part, n, 'temperature', x)
+          for n, x in zip(lengths, np.median(betas, axis=0), strict=True)]
+  laws = temperature_law.exponents(lengths, betas, config.num_resamples, config.seed)
+  for name, values in laws._asdict().items():
+    rows += [row(part, None, f'exponent_{name}{end}', x)
+             for end, x in zip(results.ENDS, values, strict=True) if np.isfinite(x)]
+  return rows
 
 
 def recency(config: Any, subject: Subject) -> Iterator[Measurement]:

@@ -49,7 +49,7 @@ def make(values: Values, length: int) -> dict[str, Figure]:
       'perplexity': perplexity(values, length),
       'nll_by_position': by_position(values, length),
       'misalignment': misalignment(values), 'logits_by_distance': logits(values),
-      'entropy': entropy(values, length),
+      'entropy': entropy(values, length), 'temperature': temperature(values, length),
   }
   return {name: figure for name, figure in made.items() if figure is not None}
 
@@ -224,6 +224,39 @@ def entropy(values: Values, length: int) -> Figure | None:
       'layer, of text and of the same tokens shuffled: means over heads, with bars of '
       '95 % intervals by bootstrap over sequences and bands from the lowest to the '
       'highest head; L: the training length.')
+
+
+def temperature(values: Values, length: int) -> Figure | None:
+  """Draws the inverse temperature that heads need by length, a panel for each layer."""
+  figure, panels = _panels(values, 'temperature')
+  for layer, axes in panels.items():
+    plots.log_axis(axes)
+    for part, heads in _by_order(values, 'entropy', layer, 'temperature'):
+      lengths = lengths_of(values, heads[0], 'temperature')
+      of_heads = np.array([curve(values, head, 'temperature')[1] for head in heads])
+      of_heads[(of_heads == 0) | ~np.isfinite(of_heads)] = np.nan
+      shown = np.isfinite(of_heads).any(0)
+      x, drawn = np.array(lengths)[shown], of_heads[:, shown]
+      colour, line = _ORDER_LOOKS[part.arm]
+      axes.fill_between(x, np.nanmin(drawn, 0), np.nanmax(drawn, 0), color=colour,
+                        alpha=0.15, linewidth=0)
+      middle = np.nanmedian(drawn, 0)
+      axes.plot(x, middle, color=colour, linewidth=2.2 if line == '-' else 1.2,
+                linestyle=line, label=ORDERS[part.arm])
+      if part.arm == 'text' and len(x):
+        axes.plot(x, middle[0] * np.log(x) / np.log(x[0]), color='black',
+                  linestyle=(0, (1, 1.5)), linewidth=1.0, label='proportional to log N')
+    plots.doubling_axis(axes)
+    _mark(axes, length)
+    axes.set_title(f'layer {layer}')
+  return _finish(
+      figure, panels,
+      f'Inverse temperature for half of the weight on one key\n{_checkpoint(length)}',
+      'least factor of the logits', 'tokens N',
+      'Least factor of the attention logits that gives the top key of the last of N '
+      'tokens half of the weight, medians over sequences, a panel for each layer, of '
+      'text and of the same tokens shuffled: the median head, and bands from the '
+      'lowest to the highest; L: the training length.')
 
 
 def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:

@@ -77,7 +77,7 @@ def write(workdir: epath.PathLike) -> Report:
                      'model\'s logits are not finite')
   made = [perplexity(values, length, begin, samples),
           spread.slopes(values), spread.by_head(values),
-          misalignment(values), recency(values), entropy(values)]
+          misalignment(values), recency(values), entropy(values), temperature(values)]
   made = [table for table in made if table.records]
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(values, length))
@@ -88,7 +88,8 @@ def write(workdir: epath.PathLike) -> Report:
              'missing.' if done < asked else '')
   return Report(
       'How does this checkpoint behave beyond its training length?',
-      answer(records.get('perplexity', ()), records.get('recency', ())), made, paths, 1,
+      answer(*(records.get(x, ()) for x in ('perplexity', 'recency', 'temperature'))),
+      made, paths, 1,
       missing, _ABOUT)
 
 
@@ -289,6 +290,54 @@ def entropy(values: Values) -> Table:
           'order.')
   return Table('entropy', 'Entropy of attention weights by length', columns, records,
                note, more=more)
+
+
+def temperature(values: Values) -> Table:
+  """Makes the table of the inverse temperatures that heads need, and how they grow."""
+  records: list[dict[str, Any]] = []
+  for layer in layers_of(values, 'temperature'):
+    of_text = Part('entropy', 'text', layer)
+    for head in heads_of(values, of_text, 'temperature'):
+      part = of_text._replace(head=head)
+      lengths = lengths_of(values, part, 'temperature')
+      record: dict[str, Any] = {
+          'layer': layer, 'head': head, 'shortest': lengths[0], 'longest': lengths[-1]}
+      for order in ORDERS:
+        own = part._replace(arm=order)
+        record |= {f'{order}_{name}{end}': values.get(
+            (own, f'exponent_{name}{end}', None), math.nan)
+            for name in ('of_n', 'of_log_n') for end in ENDS}
+        for name in ('shortest', 'longest'):
+          record[f'{order}_{name}'] = values.get(
+              (own, 'temperature', record[name]), math.nan)
+      records.append(record)
+  ends = ' and '.join(f'{n:,}' for n in sorted(
+      {r[name] for r in records for name in ('shortest', 'longest')}))
+  columns: dict[str, Any] = {
+      'layer': lambda r: str(r['layer']), 'head': lambda r: str(r['head']),
+      'β, text': lambda r: _rise(r, 'text'),
+      'power of N, text [95 %]': interval_cell('text_of_n', '+.2f'),
+      'power of log N, text [95 %]': interval_cell('text_of_log_n', '+.2f'),
+      'β, shuffled': lambda r: _rise(r, 'shuffled'),
+      'power of N, shuffled [95 %]': interval_cell('shuffled_of_n', '+.2f'),
+  }
+  note = (
+      'β: least factor of the logits that gives the top key of the last of N tokens '
+      f'half of the weight, median over sequences, at N = {ends}. Power: p if it '
+      'grows as N to the power p, or as log N to the power p [95 %: bootstrap].'
+  )
+  more = ('β = 1 leaves the logits as they are. The powers are slopes of log median β '
+          'against log N and log log N over all lengths where it is neither 0 nor '
+          'infinite. Equal gaps between logits need log N, the top of N uniform '
+          'priorities needs N. '
+          'The bootstrap is over sequences. Shuffled: the same tokens in random order.')
+  return Table('temperature', 'Temperature that each head needs', columns, records,
+               note, more=more)
+
+
+def _rise(record: Record, order: str) -> str:
+  first, last = (number(record[f'{order}_{x}'], '.3g') for x in ('shortest', 'longest'))
+  return f'{first} → {last}'
 
 
 def _give_or_take(n: int) -> Callable[[Record], str]:

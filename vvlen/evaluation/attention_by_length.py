@@ -4,8 +4,10 @@ For one head, and the query of the last of N tokens,
 
   s_j = q_{N−1}·k_j / √w,   a = softmax(s),   H(N) = −Σ_j a_j log a_j
 
-in nats; uniform weights have H = log N. With a causal model, one pass over n tokens
-gives H(N) for all N up to n. Query head i reads key head i // (h / k).
+in nats; uniform weights have H = log N. The least inverse temperature at which one key
+has half of the weight is that of `vvlen.evaluation.temperature_law`. With a causal
+model, one pass over n tokens gives both for all N up to n. Query head i reads key head
+i // (h / k).
 
 Logits are compared by distance and by order (`vvlen.evaluation.recency`), for the last
 m of n tokens. Rotary positions have a bias of their own, which is measured together
@@ -26,6 +28,7 @@ from vvlen import sharding
 from vvlen.evaluation.probe import Probe
 from vvlen.evaluation.programs import batches
 from vvlen.evaluation.recency import recency_of_logits, RecencyOfLogits
+from vvlen.evaluation.temperature_law import critical_temperature
 
 # The approximate number of tokens that a model reads at once.
 _TOKENS_AT_ONCE = 8192
@@ -78,6 +81,20 @@ def entropy_of_weights(
   return jnp.stack([at(n) for n in lengths], axis=-1)
 
 
+@functools.partial(jax.jit, static_argnames='lengths')
+def temperature_of_top(
+    queries: jax.Array, keys: jax.Array, lengths: tuple[int, ...]
+) -> jax.Array:
+  """Returns the least β that gives the top key half of the weight, [B, h, lengths].
+
+  It multiplies the logits of the last of N tokens; 1 leaves them as they are. Arguments
+  as in `logits_of_last`.
+  """
+  return jnp.stack([
+      critical_temperature(logits_of_last(queries[:, :n], keys[:, :n], 1)[:, :, 0])
+      for n in lengths], axis=-1)
+
+
 def entropy_by_length(
     look: Look,
     sequences: np.ndarray,
@@ -102,6 +119,35 @@ def entropy_by_length(
   Raises:
     ValueError: if a length is not in 1..n, or sequences are not [S, n].
   """
+  [found] = by_length(look, sequences, lengths, (entropy_of_weights,),
+                      separately=separately, tokens_at_once=tokens_at_once)
+  return found
+
+
+def by_length(
+    look: Look,
+    sequences: np.ndarray,
+    lengths: Sequence[int],
+    measures: Sequence[Callable[..., jax.Array]],
+    *,
+    separately: bool = False,
+    tokens_at_once: int = _TOKENS_AT_ONCE,
+) -> list[np.ndarray]:
+  """Returns what several functions measure, each [S, layers, h, lengths], in one pass.
+
+  Args:
+    look: as `vvlen.evaluation.probe.probe_layers` returns.
+    sequences: [S, n] integers.
+    lengths: N, each in 1..n.
+    measures: functions of queries, keys and lengths as `entropy_of_weights` and
+      `temperature_of_top`.
+    separately: makes one pass per length, for models for which
+      `vvlen.evaluation.probe.reads_ahead` is true.
+    tokens_at_once: approximate number of tokens read at once; at least one sequence.
+
+  Raises:
+    ValueError: if a length is not in 1..n, or sequences are not [S, n].
+  """
   lengths = tuple(int(n) for n in lengths)
   _check(sequences, max(lengths, default=0), min(lengths, default=0))
   passes = [(n,) for n in lengths] if separately else [lengths]
@@ -109,10 +155,11 @@ def entropy_by_length(
   for some in passes:
     parts = []
     for tokens, new in batches(sequences[:, : max(some)], tokens_at_once):
-      entropies = [entropy_of_weights(x.queries, x.keys, some) for x in look(tokens)]
-      parts.append(np.stack(sharding.fetch(entropies), axis=1)[:new])
-    found.append(np.concatenate(parts))
-  return np.concatenate(found, axis=-1)
+      layers = look(tokens)
+      values = [[f(x.queries, x.keys, some) for x in layers] for f in measures]
+      parts.append([np.stack(x, axis=1)[:new] for x in sharding.fetch(values)])
+    found.append([np.concatenate(x) for x in zip(*parts, strict=True)])
+  return [np.concatenate(x, axis=-1) for x in zip(*found, strict=True)]
 
 
 def recency_by_layer(

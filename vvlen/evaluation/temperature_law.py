@@ -11,13 +11,18 @@ g(β) ≤ log(1/w₀ − 1). g is convex, so such β are an interval; Newton's s
 How this end grows with the number n of keys is the law of temperature that a task, or
 an attention head, needs: equal gaps need β ∝ log n, the top of n uniform priorities
 needs β ∝ n. Log n: Nakanishi (2025), arXiv 2501.19399; gaps: arXiv 2605.12697.
+`exponents` fits β ∝ n^p, and β ∝ (log n)^q: a task whose q is 1 needs log n.
 """
 
+from collections.abc import Sequence
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
+import numpy as np
+from numpy.typing import ArrayLike
 
 _MOST_STEPS = 200
 
@@ -71,6 +76,61 @@ def critical_temperature(
   gaps = jnp.where(there, logits, 0.0)
   gaps -= jnp.where(own, gaps, 0.0).sum(-1, keepdims=True)
   return _least(gaps, there & ~own, math.log(1 / weight - 1))
+
+
+class Exponents(NamedTuple):
+  """Exponents of β ∝ n^p and β ∝ (log n)^q, each with its 95 % interval."""
+
+  of_n: tuple[float, float, float]  # p and both ends
+  of_log_n: tuple[float, float, float]
+
+
+def exponents(
+    lengths: Sequence[int], temperatures: ArrayLike, num_resamples: int = 1000,
+    seed: int = 0,
+) -> Exponents:
+  """Fits the growth of the median inverse temperature with the number of keys.
+
+  p is the slope of log median β against log n, and q that against log log n, both by
+  least squares. Lengths where the median is 0 or infinite have no logarithm and are
+  left out. Intervals are percentiles of a bootstrap over sequences, the same ones at
+  all lengths.
+
+  Args:
+    lengths: n [N], at least 2, each once.
+    temperatures: β [S, N] of S sequences, as `critical_temperature` returns; at least
+      0, may be infinite.
+    num_resamples: of the bootstrap; 0: ends are nan.
+    seed: of the bootstrap.
+
+  Returns:
+    nan where fewer than two lengths are left.
+
+  Raises:
+    ValueError: if shapes do not fit, or a length is below 2 or there twice.
+  """
+  sizes, beta = np.asarray(lengths, float), np.asarray(temperatures, float)
+  if beta.ndim != 2 or sizes.shape != beta.shape[1:] or not len(beta):
+    raise ValueError(f'temperatures must be [S, {len(sizes)}]: {beta.shape}')
+  if (sizes < 2).any() or len({*sizes.tolist()}) < len(sizes):
+    raise ValueError(f'lengths must be at least 2, each once: {list(lengths)}')
+  count = len(beta)
+  drawn = np.random.default_rng(seed).integers(count, size=(num_resamples, count))
+  medians = np.median(beta[np.concatenate([[np.arange(count)], drawn])], axis=1)
+  there = (medians[0] > 0) & np.isfinite(medians[0])
+  if there.sum() < 2:
+    unknown = (math.nan, math.nan, math.nan)
+    return Exponents(unknown, unknown)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    grown, x = np.log(medians[:, there]), np.log(sizes[there])
+    found = []
+    for axis in (x, np.log(x)):
+      axis = axis - axis.mean()
+      slope, *others = grown @ axis / (axis @ axis)
+      others = [other for other in others if math.isfinite(other)]
+      low, high = np.quantile(others, (0.025, 0.975)) if others else (math.nan,) * 2
+      found.append((float(slope), float(low), float(high)))
+  return Exponents(*found)
 
 
 def _keys(logits, mask):
