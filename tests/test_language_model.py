@@ -371,6 +371,7 @@ def run(tmp_path_factory, fast_compilation, text_file):
   return folder, done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_it_says(run):
   folder, said = run
   for name in ('alpha.md', 'alpha.csv', 'alpha_by_length.md', 'offsets.md'):
@@ -388,6 +389,7 @@ def test_a_run_leaves_what_it_says(run):
   check_board(folder)
 
 
+@pytest.mark.slow
 def test_evaluations_are_made_on_the_way(run):
   text = (run[0] / 'evaluations.jsonl').read_text()
   lines = [json.loads(line) for line in text.splitlines()]
@@ -429,6 +431,7 @@ def test_rows_that_are_lost_are_measured_again(run, text_file):
   assert (folder / 'results.csv').read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_report_is_remade_without_jax(run, tmp_path):
   shutil.copytree(run[0], tmp_path / 'copy', ignore=shutil.ignore_patterns('checkp*'))
   for name in ('tables', 'figures'):
@@ -738,6 +741,7 @@ def test_a_model_is_saved_with_the_tokenizer_that_it_was_trained_with(tmp_path, 
   load_checkpoint(tmp_path / 'saved')
 
 
+@pytest.mark.slow
 def test_a_run_of_another_configuration_is_refused(run, text_file):
   done = _command(f'--workdir={run[0]}', f'--config.text.path={text_file}',
                   '--config.optimizer.learning_rate=0.5')

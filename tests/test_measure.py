@@ -85,6 +85,7 @@ def _values(workdir):
   return {key_of(row): row.value for row in rows}
 
 
+@pytest.mark.slow
 def test_a_run_writes_tables_and_figures(whole):
   workdir, out = whole
   page = (workdir / 'index.md').read_text()
@@ -109,6 +110,7 @@ def test_a_run_writes_tables_and_figures(whole):
   assert len(inputs['text_sha256']) == len(inputs['checkpoint_sha256']) == 64
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_in_columns(whole):
   rows = results.read_rows(whole[0] / 'results.csv')
   arms = {(row.experiment, row.arm) for row in rows}
@@ -150,6 +152,7 @@ def test_what_was_measured_is_in_columns(whole):
   assert at('distance', metric='logit_at') == {*range(8), 8, 12}
 
 
+@pytest.mark.slow
 def test_each_row_belongs_to_the_measurement_that_makes_it(whole, checkpoint):
   model, variables = load_checkpoint(checkpoint)
   config = config_file.get_config('smoke')
@@ -178,6 +181,7 @@ def _stream(whole):
   return np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
 
 
+@pytest.mark.slow
 def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
   values, stream = _values(whole[0]), _stream(whole)
   model, variables = load_checkpoint(checkpoint)
@@ -240,6 +244,7 @@ def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
              for end in ('', '_low', '_high')], expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint):
   values, stream = _values(whole[0]), _stream(whole)
   model, variables = load_checkpoint(checkpoint)
@@ -321,6 +326,7 @@ def test_windows_that_are_in_two_pieces_belong_to_one():
   assert [row.value for row in rows] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
   values, stream = _values(whole[0]), _stream(whole)
   model, variables = load_checkpoint(checkpoint)
@@ -346,6 +352,7 @@ def test_the_query_is_held_fixed_and_positions_are_left_out(whole, checkpoint):
       [min(slopes), max(slopes)], rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('condition', ['random_nope', 'random', 'text'])
 @pytest.mark.parametrize('reading', ['as_it_is', 'fixed'])
 def test_a_head_has_the_spread_of_its_components(
@@ -399,6 +406,7 @@ def test_a_head_has_the_spread_of_its_components(
           [min(each), max(each)])
 
 
+@pytest.mark.slow
 def test_heads_may_be_chosen_and_their_table_shows_those(whole, checkpoint):
   model, variables = load_checkpoint(checkpoint)
   config = config_file.get_config('smoke')
@@ -424,6 +432,7 @@ def test_heads_may_be_chosen_and_their_table_shows_those(whole, checkpoint):
       spread_part('random_nope', 'fixed', 0, head=1), 'slope_low', None]
 
 
+@pytest.mark.slow
 def test_windows_may_begin_with_bos(whole, checkpoint):
   model, variables = load_checkpoint(checkpoint)
   stream = _stream(whole)[1:]
@@ -502,6 +511,7 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_folder_of_an_earlier_version_is_refused(
     run_here, whole, tmp_path, checkpoint, text):
   shutil.copytree(whole[0], tmp_path / 'run')
@@ -660,6 +670,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_figures_say_what_their_bands_are(whole):
   figures = measurements_figures.make(_values(whole[0]), 16)
   for name, words in (
@@ -675,6 +686,7 @@ def test_figures_say_what_their_bands_are(whole):
       assert len(labels) == 3 and all(map(slope.fullmatch, labels))
 
 
+@pytest.mark.slow
 def test_results_without_a_finite_loss_are_told(whole, tmp_path):
   shutil.copy(whole[0] / 'config.json', tmp_path)
   rows = results.read_rows(whole[0] / 'results.csv')
