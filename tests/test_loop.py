@@ -522,7 +522,7 @@ def _told(answer):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_time_ends_as_if_it_was_not(tmp_path):
+def test_a_run_killed_at_any_time_ends_as_if_it_was_not(tmp_path, fast_compilation):
   folder, marks, reached = tmp_path / 'run', tmp_path / 'marks', 0
   marks.mkdir()
   for _ in range(2):
@@ -540,7 +540,8 @@ def test_a_run_killed_at_any_time_ends_as_if_it_was_not(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_told_to_stop_saves_and_ends_well(tmp_path):
+def test_a_process_that_is_told_to_stop_saves_and_ends_well(
+    tmp_path, fast_compilation):
   folder, marks = tmp_path / 'run', tmp_path / 'marks'
   marks.mkdir()
   with _running(folder, 1000, marks, every=1000) as [worker]:
@@ -560,7 +561,7 @@ def test_a_process_that_is_told_to_stop_saves_and_ends_well(tmp_path):
 @pytest.mark.slow
 # The axis that lies across the processes is data, and then fsdp.
 @pytest.mark.parametrize('shape', [(2, 2, 2), (1, 4, 2)])
-def test_two_processes_train_as_one(shape, tmp_path):
+def test_two_processes_train_as_one(shape, tmp_path, fast_compilation):
   _train(4, (4, 2, 1), folder=tmp_path / 'begun', metrics_every_steps=2)
   answers = {}
   for name in ('run', 'begun'):
@@ -589,7 +590,7 @@ def test_two_processes_train_as_one(shape, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_processes_stops_both(tmp_path):
+def test_a_signal_to_one_of_two_processes_stops_both(tmp_path, fast_compilation):
   folder, marks = tmp_path / 'run', tmp_path / 'marks'
   marks.mkdir()
   with _running(folder, 1000, marks, processes=2, every=1000) as workers:
