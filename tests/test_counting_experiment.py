@@ -22,7 +22,7 @@ from experiments.counting import figures as counting_figures
 from experiments.counting import report, training
 from experiments.counting import run as experiment
 from experiments.counting.cells import all_cells, FigureSetups, read_figures, Setup
-from tests.conftest import check_board, lose_rows, ROOT, shown
+from tests.conftest import check_board, ROOT, shown
 from vvlen import sharding
 from vvlen.reporting import results
 from vvlen.tasks import counting
@@ -377,7 +377,8 @@ def test_unknown_variants(name):
 def _run(workdir, *arguments):
   return subprocess.run(
       [sys.executable, '-m', 'experiments.counting',
-       '--config=configs/counting.py:smoke', f'--workdir={workdir}', *arguments],
+       '--config=configs/counting.py:smoke', '--config.model.num_layers=1',
+       f'--workdir={workdir}', *arguments],
       cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
 
 
@@ -433,11 +434,6 @@ def test_a_run_goes_on_and_grows_with_the_same_numbers(whole, tmp_path):
   workdir = tmp_path / 'run'
   shutil.copytree(whole[0], workdir)
   rows = results.read_rows(workdir / 'results.csv')
-  before = (workdir / 'results.csv').read_bytes()
-  lose_rows(workdir)
-  done = _run(workdir)
-  assert done.returncode == 0, done.stderr
-  assert (workdir / 'results.csv').read_bytes() == before
   # The first models are kept; of the others two seeds are read, one block is new.
   results.write_rows(workdir / 'results.csv',
                      [row for row in rows if row.experiment == 'mean_10'])

@@ -259,6 +259,7 @@ def test_the_slope_of_a_query_held_fixed_is_that_by_hand(stories):
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 def test_the_mean_slope_of_queries_held_fixed_is_that_of_the_reference(stories):
   model, variables, arrays, _ = stories
   sequences = arrays['std_ids_iid'].astype(int)
