@@ -2,7 +2,8 @@ r"""How a checkpoint of the Llama family behaves beyond its training length.
 
 Figure 1 of arXiv 2504.02827; misalignment (arXiv 2506.11769, section 4) by several
 measures; perplexity by length and by position; attention logits by distance and the
-recency probability of arXiv 2509.21042; entropy of attention weights by length.
+recency probability of arXiv 2509.21042; entropy of attention weights by length, and
+the temperature that heads need to keep half of the weight on one key.
 
   python -m experiments.measure --checkpoint=DIR --text=FILE --workdir=runs/measure
 
@@ -52,7 +53,7 @@ def get_config(variant: str = 'whole') -> ml_collections.ConfigDict:
           num_queries=6,  # tokens that are used in turn as the fixed last token
           num_components=4,  # reported singly; means are over all components
       ),
-      entropy=dict(  # of the attention weights
+      entropy=dict(  # of the attention weights, and the temperature that heads need
           layers=(),  # (): all
           shortest=8,
           longest=4.0,

@@ -184,7 +184,7 @@ def logits(values: Values) -> Figure | None:
       middle = (distance[:-1] + distance[1:] - 1) / 2
       of_heads = np.array([by_distance(values, x, 'logit_at', n)[1] for x in heads])
       # The distance of a token to itself, 0, is drawn at 0.5 on the logarithmic axis.
-      _heads_and_mean(axes, np.maximum(middle, 0.5), of_heads, part.arm)
+      _heads(axes, np.maximum(middle, 0.5), of_heads, of_heads.mean(0), part.arm)
       shares.append(f'{values[part, "recency_probability", n]:.3f}')
     ends = [4**i for i in range(10) if 4**i <= distance[-1]][::2]
     axes.set_xscale('log', base=2)
@@ -207,7 +207,7 @@ def entropy(values: Values, length: int) -> Figure | None:
     for part, heads in _by_order(values, 'entropy', layer, 'entropy'):
       lengths = lengths_of(values, part, 'entropy')
       of_heads = np.array([curve(values, head, 'entropy')[1] for head in heads])
-      _heads_and_mean(axes, lengths, of_heads, part.arm)
+      _heads(axes, lengths, of_heads, of_heads.mean(0), part.arm)
       mean, low, high = (curve(values, part, f'entropy{end}')[1] for end in ENDS)
       axes.errorbar(
           lengths, mean, [np.maximum(mean - low, 0), np.maximum(high - mean, 0)],
@@ -237,12 +237,8 @@ def temperature(values: Values, length: int) -> Figure | None:
       of_heads[(of_heads == 0) | ~np.isfinite(of_heads)] = np.nan
       shown = np.isfinite(of_heads).any(0)
       x, drawn = np.array(lengths)[shown], of_heads[:, shown]
-      colour, line = _ORDER_LOOKS[part.arm]
-      axes.fill_between(x, np.nanmin(drawn, 0), np.nanmax(drawn, 0), color=colour,
-                        alpha=0.15, linewidth=0)
       middle = np.nanmedian(drawn, 0)
-      axes.plot(x, middle, color=colour, linewidth=2.2 if line == '-' else 1.2,
-                linestyle=line, label=ORDERS[part.arm])
+      _heads(axes, x, drawn, middle, part.arm)
       if part.arm == 'text' and len(x):
         axes.plot(x, middle[0] * np.log(x) / np.log(x[0]), color='black',
                   linestyle=(0, (1, 1.5)), linewidth=1.0, label='proportional to log N')
@@ -274,12 +270,14 @@ def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
   return figure, dict(zip(layers, grid, strict=False))
 
 
-def _heads_and_mean(axes: Axes, x: Any, of_heads: np.ndarray, order: str) -> None:
-  """Draws the mean over heads, [heads, points], and a band for their range."""
+def _heads(
+    axes: Axes, x: Any, of_heads: np.ndarray, middle: np.ndarray, order: str
+) -> None:
+  """Draws the middle of heads, [heads, points], and a band for their range."""
   colour, line = _ORDER_LOOKS[order]
-  axes.fill_between(x, of_heads.min(0), of_heads.max(0), color=colour, alpha=0.15,
-                    linewidth=0)
-  axes.plot(x, of_heads.mean(0), color=colour, linewidth=2.2 if line == '-' else 1.2,
+  axes.fill_between(x, np.nanmin(of_heads, 0), np.nanmax(of_heads, 0), color=colour,
+                    alpha=0.15, linewidth=0)
+  axes.plot(x, middle, color=colour, linewidth=2.2 if line == '-' else 1.2,
             linestyle=line, label=ORDERS[order])
 
 

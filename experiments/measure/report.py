@@ -89,8 +89,7 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(
       'How does this checkpoint behave beyond its training length?',
       answer(*(records.get(x, ()) for x in ('perplexity', 'recency', 'temperature'))),
-      made, paths, 1,
-      missing, _ABOUT)
+      made, paths, 1, missing, _ABOUT)
 
 
 def perplexity(
@@ -315,10 +314,10 @@ def temperature(values: Values) -> Table:
       {r[name] for r in records for name in ('shortest', 'longest')}))
   columns: dict[str, Any] = {
       'layer': lambda r: str(r['layer']), 'head': lambda r: str(r['head']),
-      'β, text': lambda r: _rise(r, 'text'),
+      'β, text': _pair('text_shortest', 'text_longest', '.3g', '→'),
       'power of N, text [95 %]': interval_cell('text_of_n', '+.2f'),
       'power of log N, text [95 %]': interval_cell('text_of_log_n', '+.2f'),
-      'β, shuffled': lambda r: _rise(r, 'shuffled'),
+      'β, shuffled': _pair('shuffled_shortest', 'shuffled_longest', '.3g', '→'),
       'power of N, shuffled [95 %]': interval_cell('shuffled_of_n', '+.2f'),
   }
   note = (
@@ -335,11 +334,6 @@ def temperature(values: Values) -> Table:
                note, more=more)
 
 
-def _rise(record: Record, order: str) -> str:
-  first, last = (number(record[f'{order}_{x}'], '.3g') for x in ('shortest', 'longest'))
-  return f'{first} → {last}'
-
-
 def _give_or_take(n: int) -> Callable[[Record], str]:
   """Returns a cell function: the entropy at N ± half of its interval."""
 
@@ -354,5 +348,7 @@ def _count(value: float) -> str:
   return '' if math.isnan(value) else f'{value:,.0f}'
 
 
-def _pair(first: str, second: str) -> Callable[[Record], str]:
-  return lambda r: f'{number(r[first], ".3f")} to {number(r[second], ".3f")}'
+def _pair(
+    first: str, second: str, form: str = '.3f', between: str = 'to'
+) -> Callable[[Record], str]:
+  return lambda r: f'{number(r[first], form)} {between} {number(r[second], form)}'

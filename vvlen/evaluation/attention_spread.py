@@ -81,7 +81,7 @@ def _at_ends(probe, sequences, lengths, tokens_at_once):
 
 
 class Slope(NamedTuple):
-  """How a standard deviation changes with length: as N to the power of `slope`."""
+  """How a quantity, as a standard deviation, changes: as N to the power of `slope`."""
 
   slope: float
   low: float  # 95 % interval, by bootstrap over sequences, and last tokens
@@ -127,6 +127,8 @@ def slope(
 
 def fit(lengths: Sequence[int], found: np.ndarray) -> Slope:
   """Returns the slope of what `deviations` returns, and its interval.
+
+  That is the slope of its logarithm against log N, by least squares.
 
   Args:
     lengths: [K] N, at least two different ones.

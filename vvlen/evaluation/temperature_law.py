@@ -24,6 +24,8 @@ from jax.scipy.special import logsumexp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from vvlen.evaluation.attention_spread import fit, Slope
+
 _MOST_STEPS = 200
 
 
@@ -81,8 +83,8 @@ def critical_temperature(
 class Exponents(NamedTuple):
   """Exponents of β ∝ n^p and β ∝ (log n)^q, each with its 95 % interval."""
 
-  of_n: tuple[float, float, float]  # p and both ends
-  of_log_n: tuple[float, float, float]
+  of_n: Slope
+  of_log_n: Slope
 
 
 def exponents(
@@ -119,18 +121,12 @@ def exponents(
   medians = np.median(beta[np.concatenate([[np.arange(count)], drawn])], axis=1)
   there = (medians[0] > 0) & np.isfinite(medians[0])
   if there.sum() < 2:
-    unknown = (math.nan, math.nan, math.nan)
+    unknown = Slope(math.nan, math.nan, math.nan)
     return Exponents(unknown, unknown)
-  with np.errstate(divide='ignore', invalid='ignore'):
-    grown, x = np.log(medians[:, there]), np.log(sizes[there])
-    found = []
-    for axis in (x, np.log(x)):
-      axis = axis - axis.mean()
-      slope, *others = grown @ axis / (axis @ axis)
-      others = [other for other in others if math.isfinite(other)]
-      low, high = np.quantile(others, (0.025, 0.975)) if others else (math.nan,) * 2
-      found.append((float(slope), float(low), float(high)))
-  return Exponents(*found)
+  sizes, medians = sizes[there], medians[:, there]
+  # Samples of sequences whose median has no logarithm are left out.
+  medians = medians[((medians > 0) & np.isfinite(medians)).all(axis=1)]
+  return Exponents(fit(sizes, medians), fit(np.log(sizes), medians))
 
 
 def _keys(logits, mask):
