@@ -16,7 +16,7 @@ import pytest
 from configs import league as config_file
 from docs.examples.my_attention import attend
 from experiments.league import arms, family, rates, run, training
-from experiments.league.names import KINDS, name_of, NAMES
+from experiments.league.names import KINDS, LAWS, name_of, NAMES
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
 from tests.conftest import ROOT
@@ -278,7 +278,8 @@ def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilatio
   assert not list(whole.rglob('checkpoints/*/*')) and (whole / 'index.html').exists()
   rows = results.read_rows(whole / 'results.csv')
   assert {(r.arm, r.seed) for r in rows} == {
-      (arm, seed) for arm in ('softmax', 'mine') for seed in range(2)}
+      (arm, seed) for arm in ('softmax', *(f'softmax+{law}' for law in LAWS), 'mine')
+      for seed in range(2)}
   assert {r.metric for r in rows if r.arm == 'mine'} == {
       'accuracy', 'loss', 'target_weight', 'training_accuracy', 'training_loss',
       'learned_b'}

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from configs import league as config_file
-from experiments.league import effects, family, figures, report, tables
+from experiments.league import effects, family, figures, needs, report, tables
 from experiments.league.answer import answer
 from experiments.league.names import KINDS, name_of
 from experiments.league.rates import Choice
@@ -381,3 +381,78 @@ def test_every_text_can_be_read(tmp_path):
       sizes = [t.get_fontsize() for t in drawn.findobj(lambda a: hasattr(
           a, 'get_fontsize')) if t.get_text()]
       assert min(sizes) >= SMALLEST
+
+
+def _with_needs(rows, known=SEEDS):
+  """Returns rows as if softmax were measured on retrieval, and its powers by seed."""
+  row = lambda seed, length, metric, value, suffix='': results.Row(
+      'retrieval', f'softmax{suffix}', seed, length, metric, float(value),
+      learning_rate=1e-3)
+  powers = 1 + 0.02 * np.arange(SEEDS)
+  more = []
+  for seed, p in enumerate(powers[:known]):
+    more += [row(seed, None, f'needed_{name}', value) for name, value in (
+        ('power', p), ('power_of_log', 2 * p), ('power_in_training', p / 2))]
+    for n in LENGTHS:
+      more += [row(seed, n, 'needed_temperature', 3 * (n / 16) ** p),
+               row(seed, n, 'found', 1 - n / 1000 - seed / 100)]
+      [plain] = [r.value for r in rows if r[:5] == (
+          'retrieval', 'softmax', seed, n, 'accuracy')]
+      more += [row(seed, n, 'accuracy', plain + gain * (1 + seed / 10), f'+{law}')
+               for law, gain in (('power', 0.05), ('power_of_log', 0.02),
+                                 ('trained_power', -0.01))]
+  return [*rows, *more], powers
+
+
+def test_every_column_of_the_temperature_that_softmax_needs_is_right():
+  rows, powers = _with_needs(_rows(_accuracies()))
+  known, indices, _ = _read(rows)
+  some = needs.measured(indices, known)
+  assert [*some] == ['retrieval']
+  [shown] = cells(needs.needs_table(some, known))
+
+  def mean(values, form):
+    low, high = stats.t.interval(0.95, SEEDS - 1, values.mean(), stats.sem(values))
+    return interval(values.mean(), low, high, form)
+
+  gains = 1 + np.arange(SEEDS) / 10
+  assert shown == {
+      'task': 'retrieval', 'power of n [95 %]': mean(powers, '.2f'),
+      'power of log n [95 %]': mean(2 * powers, '.2f'),
+      'power of n in training [95 %]': mean(powers / 2, '.2f'),
+      'found': f'{100 * (1 - 0.064 - 0.025):.1f}',
+      'gain, n^p [95 %]': mean(5 * gains, '+.1f'),
+      'gain, (log n)^q [95 %]': mean(2 * gains, '+.1f'),
+      'gain, n^p of training [95 %]': mean(-gains, '+.1f'), 'seeds': '6'}
+  assert needs.needs_answer(needs.needs_table(some, known).records) == [
+      'On retrieval, the temperature that softmax needs grows as n to the power 1.05 '
+      f'{mean(powers, ".2f").replace("1.05 [", "[95 %: ")}; applied at inference, it '
+      f'gains +6.2 points {mean(5 * gains, "+.1f").replace("+6.2 [", "[95 %: ")}.']
+
+
+def test_no_sentence_on_a_temperature_of_models_that_have_not_learned():
+  rows, _ = _with_needs(_rows(_accuracies(), {('retrieval', 'softmax'): 0.89}))
+  known, indices, _ = _read(rows)
+  records = needs.needs_table(needs.measured(indices, known), known).records
+  assert records[0]['training_accuracy'] == pytest.approx(89)
+  assert needs.needs_answer(records) == []
+  # Nor before all seeds are there.
+  rows, _ = _with_needs(_rows(_accuracies()), known=SEEDS - 1)
+  assert needs.measured(_indices(rows), known) == {}
+
+
+def test_the_figure_of_the_temperature_shows_what_is_needed_and_gained():
+  rows, powers = _with_needs(_rows(_accuracies()))
+  known, indices, _ = _read(rows)
+  drawn = needs.needs_figure(needs.measured(indices, known), known)
+  needed, gained = drawn.axes
+  shown = lines(needed)
+  assert shown['softmax as it is'].x == [*LENGTHS]
+  np.testing.assert_allclose(
+      shown['softmax as it is'].y, [3 * (n / 16) ** powers.mean() for n in LENGTHS])
+  np.testing.assert_allclose(shown['∝ n'].y, [3, 6, 12])
+  np.testing.assert_allclose(shown['∝ log n'].y, [3, 3 * 5 / 4, 3 * 6 / 4])
+  accuracy = {name: line.y for name, line in lines(gained).items()}
+  for label, gain in (('n^p', 5), ('(log n)^q', 2), ('n^p of training', -1)):
+    np.testing.assert_allclose(
+        accuracy[f'with {label}'] - accuracy['softmax as it is'], 3 * [1.25 * gain])

@@ -10,6 +10,11 @@ CONTROL = 'softmax'
 # The tasks, in the order of tables and figures; those of the user follow.
 TASKS = ('retrieval', 'lookup', 'associative_recall', 'set_complement')
 
+# Laws of temperature that are applied to softmax at inference, suffixes of its name.
+LAWS = {
+    'power': 'n^p', 'power_of_log': '(log n)^q', 'trained_power': 'n^p of training',
+}
+
 # Kind -> what it changes, for legends, with its colour and marker.
 KINDS = {
     'temperature': ('law of temperature', '#D55E00', 'o'),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from etils import epath
 
-from experiments.league import effects, figures, tables
+from experiments.league import effects, figures, needs, tables
 from experiments.league.answer import answer
 from experiments.league.effects import Family
 from vvlen.reporting import plots, results
@@ -53,14 +53,21 @@ def write(workdir: epath.PathLike) -> Report:
       tables.scalars_table(effects.read_scalars(indices, family)),
       tables.tuning_table(choices, family),
   ]
-  said = answer(made[0].records, made[1].records)
+  some = needs.measured(indices, family)
+  made.insert(3, needs.needs_table(some, family))
+  said = answer(made[0].records, made[1].records) + needs.needs_answer(made[3].records)
   made = [table for table in made if table.records]
   paths: Mapping[epath.Path, str] = {}
-  if found:
-    with plots.style():
-      paths = plots.save(folder / 'figures', {
-          'league': figures.league(found, family),
-          'league_by_length': figures.by_length(indices, found, family)})
+  with plots.style():
+    if found:
+      drawn = {'league': figures.league(found, family),
+               'league_by_length': figures.by_length(indices, found, family)}
+    else:
+      drawn = {}
+    if some:
+      drawn['needs'] = needs.needs_figure(some, family)
+    if drawn:
+      paths = plots.save(folder / 'figures', drawn)
   write_tables(folder, made)
   return Report('Which change of attention carries to longer inputs?', said, made,
                 paths, missing=unfinished(_missing(indices, family)), about=_ABOUT)

@@ -75,7 +75,7 @@ def main(config: Any, workdir: str) -> None:
 
 def part_of(row: results.Row) -> tuple[str, str, int]:
   """Returns the part of a row of the contest: task, arm and seed."""
-  return row.experiment, row.arm, row.seed
+  return row.experiment, row.arm.partition('+')[0], row.seed
 
 
 def part_of_tuning(row: results.Row) -> tuple[str, str, float | None, int]:
@@ -165,5 +165,6 @@ def _remove(path: epath.Path) -> None:
 def _order(arm_names: Sequence[str]) -> Callable[[results.Row], Any]:
   """Returns the sort key of rows."""
   place = {arm: i for i, arm in enumerate(arm_names)}
-  return lambda row: (row.experiment, place[row.arm], row.learning_rate or 0, row.seed,
-                      row.length or 0, row.metric)
+  return lambda row: (
+      row.experiment, place[row.arm.partition('+')[0]], row.arm, row.learning_rate or 0,
+      row.seed, row.length or 0, row.metric)

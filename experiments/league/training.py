@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.train import train_block
+from experiments.league import law
 from experiments.league.arms import Fields
+from experiments.league.law import Measured
+from experiments.league.names import CONTROL
 from experiments.league.tasks import make_task
 from experiments.length_generalization import training
 from experiments.length_generalization.tasks import Task
@@ -29,8 +31,8 @@ class Player(NamedTuple):
   arm: str
   mesh: jax.sharding.Mesh
   trainers: Mapping[float, ensemble.Trainer]  # by learning rate
-  # (parameters, keys of test data), both over seeds -> {(metric, length): [S]}
-  measure: Callable[[Any, jax.Array], dict[tuple[str, int | None], np.ndarray]]
+  # (parameters, keys of test data, of validation data), each over seeds
+  measure: Callable[[Any, jax.Array, jax.Array], Measured]
 
 
 def make_player(
@@ -74,7 +76,7 @@ def changed_task(task: Task, fields: Fields, name: str) -> Task:
 
 def _measure(
     config: Any, task: Task, arm: str, mesh: jax.sharding.Mesh
-) -> Callable[[Any, jax.Array], dict[tuple[str, int | None], np.ndarray]]:
+) -> Callable[[Any, jax.Array, jax.Array], Measured]:
   """Returns the function that measures a block of seeds at each test length."""
   evaluate, group_size = config.evaluate, config.train.group_size
   apply = lengths.make_apply(task.model(arm))
@@ -97,14 +99,20 @@ def _measure(
     return sharding.over_seeds(metrics, mesh, group_size)
 
   functions = {length: at_length(length) for length in evaluate.lengths}
+  of_law = None
+  if arm == CONTROL and law.has_targets(task, config.train.max_length):
+    of_law = law.make_law(config, task, mesh)
 
-  def measure(params, test_keys):
+  def measure(params, test_keys, validation_keys):
     variables = prepare(params)
     sharding.compile_together(functions.values(), variables, test_keys)
-    return {
-        (name, length): values for length, function in functions.items()
+    measured = {
+        ('', name, length): values for length, function in functions.items()
         for name, values in sharding.fetch(function(variables, test_keys)).items()
     }
+    if of_law is not None:
+      measured |= of_law(variables, test_keys, validation_keys)
+    return measured
 
   return measure
 
@@ -155,8 +163,9 @@ def play(
     progress: counts seed-steps.
 
   Returns:
-    Accuracy, loss and weight of the target at each test length, the same over the last
-    tenth of training, and learned scalars, of each seed below `num_seeds`.
+    Accuracy, loss and weight of the target at each test length, loss and accuracy over
+    the last tenth of training, learned scalars, and of softmax what `law` measures, of
+    each seed below `num_seeds`.
   """
   config, train, arm = player.config, player.config.train, player.arm
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
@@ -169,27 +178,27 @@ def play(
       [shared._replace(start=start)], keys, train.num_steps, name=name, arm=arm,
       first=first, folders=[place.folder], curves=[place.curves], progress=progress,
       save_every_seconds=train.save_every_seconds)
-  test_keys, _ = seed_blocks.measuring_keys(keys, player.mesh, train.group_size)
+  measuring = seed_blocks.measuring_keys(keys, player.mesh, train.group_size)
   with progress.measuring(name):
-    measured = player.measure(state.params, test_keys)
+    measured = player.measure(state.params, *measuring)
   for metric in _TRAINING:
     late = place.curves.late_mean(arm, first, metric)
-    measured[f'training_{metric}', None] = late
+    measured['', f'training_{metric}', None] = late
   measured |= scalars(state.params)
   return [
-      results.Row(place.experiment, arm, seed, length, metric,
+      results.Row(place.experiment, arm + suffix, seed, length, metric,
                   float(values[seed - first]), learning_rate=rate)
-      for (metric, length), values in measured.items()
+      for (suffix, metric, length), values in measured.items()
       for seed in seed_blocks.seeds_of(config, first)
   ]
 
 
-def scalars(params: Any) -> dict[tuple[str, None], np.ndarray]:
-  """Returns the learned scalars of models, {('learned_NAME', None): [S]}.
+def scalars(params: Any) -> Measured:
+  """Returns the learned scalars of models, {('', 'learned_NAME', None): [S]}.
 
   Args:
     params: of models, with a leading axis of seeds; those with no other axis count.
   """
   leaves = jax.tree_util.tree_leaves_with_path(params)
-  return {(f'learned_{path[-1].key}', None): sharding.fetch(leaf)
+  return {('', f'learned_{path[-1].key}', None): sharding.fetch(leaf)
           for path, leaf in leaves if leaf.ndim == 1}

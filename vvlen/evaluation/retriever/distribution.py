@@ -9,7 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation.retriever.lengths import Apply, in_chunks, Sample, Variables
+from vvlen.evaluation.retriever.lengths import (
+  Apply,
+  attention_logits,
+  in_chunks,
+  Sample,
+  Variables,
+)
 from vvlen.evaluation.retriever.moments import Moments, moments
 
 
@@ -135,10 +141,7 @@ def variance_bound(
   Returns:
     `logit_range`, δ, and `value_variance`, the mean over j of σ_j².
   """
-  # Logits are computed from weights: of logits divided by 64, so that none underflows.
-  cool = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), 1 / 64)
-  _, whole = apply(variables, fixed_query[None], vocabulary[None], cool)
-  logits = 64 * jnp.log(whole['attention_weights'][0])
+  logits = attention_logits(apply, variables, fixed_query[None], vocabulary[None])
   # Attention to a single item returns its value.
   queries = jnp.broadcast_to(fixed_query, (len(vocabulary), *fixed_query.shape))
   _, single = apply(variables, queries, vocabulary[:, None])

@@ -68,6 +68,18 @@ def make_apply(model: Any) -> Apply:
   return apply
 
 
+def attention_logits(
+    apply: Apply, variables: Variables, query: jax.Array, items: jax.Array
+) -> jax.Array:
+  """Returns the logits of softmax attention [..., N], up to a constant in each row.
+
+  They are computed from the weights of logits divided by 64, so that none underflows.
+  """
+  cool = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), 1 / 64)
+  _, sown = apply(variables, query, items, cool)
+  return 64 * jnp.log(sown['attention_weights'])
+
+
 def chunk_size(num_sequences: int, length: int) -> int:
   """Returns how many sequences of a length are drawn and measured at once.
 

@@ -1,0 +1,122 @@
+"""The temperature that softmax needs, of models whose logits are known."""
+
+import math
+from typing import NamedTuple
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+import numpy as np
+import pytest
+
+from experiments.league import law
+from vvlen import sharding
+
+SEQUENCES = 8
+LENGTHS = (16, 64, 256)
+GAPS = 1.05 * math.log(15), 2 * math.log(15)  # of the two seeds
+
+
+class _Batch(NamedTuple):
+  query: jax.Array
+  items: jax.Array
+  target: jax.Array
+  target_index: jax.Array
+
+
+class _Attention(nn.Module):
+  """Softmax over logits −gap, but 0 for the item that is asked for."""
+
+  @nn.compact
+  def __call__(self, gap, items, temperature):
+    logits = jnp.where(items == 1, 0.0, -gap)
+    beta = 1.0 if temperature is None else temperature(logits, None)
+    weights = jax.nn.softmax(beta * logits)
+    self.sow('intermediates', 'attention_weights', weights)
+    return weights
+
+
+class _Model(nn.Module):
+  """Answers class 1 if the item asked for has more than half of the weight."""
+
+  @nn.compact
+  def __call__(self, query, items, mask, temperature, intervention):
+    gap = self.param('gap', nn.initializers.ones, ())
+    weights = _Attention(name='attention')(gap, items, temperature)
+    own = (weights * items).sum(-1)
+    return jnp.stack([1 - own, own], axis=-1)
+
+
+class _Task(NamedTuple):
+  sample_at: object
+
+  def model(self, norm):
+    return _Model()
+
+
+def _sample(key, count, length):
+  index = jax.random.randint(key, (count,), 0, length)
+  items = jax.nn.one_hot(index, length, dtype=jnp.int32)
+  return _Batch(jnp.zeros(count), items, jnp.ones(count, jnp.int32), index)
+
+
+@pytest.fixture(scope='module')
+def measured():
+  config = ConfigDict(dict(
+      evaluate=dict(lengths=(8, *LENGTHS), num_sequences=SEQUENCES),
+      train=dict(min_length=4, max_length=16, group_size=1)))
+  mesh = sharding.seed_mesh(jax.devices()[:1])
+  keys = [sharding.put(jax.random.split(jax.random.key(i), 2), mesh) for i in (0, 1)]
+  variables = sharding.put({'params': {'gap': np.float32(GAPS)}}, mesh)
+  return law.make_law(config, _Task(_sample), mesh)(variables, *keys)
+
+
+def test_the_temperature_needed_and_its_powers_are_those_of_the_logits(measured):
+  # (N − 1) exp(−β gap) = 1.
+  needed = {n: np.log(n - 1) / GAPS for n in (4, 8, 16, 64, 256)}
+  for n, beta in needed.items():
+    np.testing.assert_allclose(measured['', 'needed_temperature', n], beta, rtol=1e-4)
+    np.testing.assert_array_equal(measured['', 'found', n], 1.0)
+  slope = lambda x, some: np.polyfit(x, np.log([needed[n][0] for n in some]), 1)[0]
+  for name, x, some in (
+      ('needed_power', np.log(LENGTHS), LENGTHS),
+      ('needed_power_of_log', np.log(np.log(LENGTHS)), LENGTHS),
+      ('needed_power_in_training', np.log((4, 8, 16)), (4, 8, 16))):
+    np.testing.assert_allclose(measured['', name, None], slope(x, some), rtol=1e-3)
+
+
+@pytest.mark.parametrize('name, power', [
+    ('power', 'needed_power'), ('power_of_log', 'needed_power_of_log'),
+    ('trained_power', 'needed_power_in_training')])
+def test_accuracy_under_a_law_is_that_of_its_factor(measured, name, power):
+  for n in (8, *LENGTHS):
+    # Nothing is changed up to the longest training length.
+    ratio = np.log(n) / np.log(16) if power == 'needed_power_of_log' else n / 16
+    factor = np.maximum(ratio, 1.0) ** measured['', power, None]
+    right = (n - 1) * np.exp(-factor * GAPS) < 1
+    np.testing.assert_array_equal(measured[f'+{name}', 'accuracy', n], right)
+  # As it is, the first model would be wrong beyond training.
+  assert 255 * np.exp(-GAPS[0]) > 1 and measured['+power', 'accuracy', 256].all()
+
+
+def test_a_law_is_not_known_where_no_temperature_finds_the_item():
+  # All items have the same logit.
+  config = ConfigDict(dict(
+      evaluate=dict(lengths=LENGTHS, num_sequences=SEQUENCES),
+      train=dict(min_length=4, max_length=16, group_size=1)))
+  mesh = sharding.seed_mesh(jax.devices()[:1])
+  keys = sharding.put(jax.random.split(jax.random.key(0), 1), mesh)
+  variables = sharding.put({'params': {'gap': np.zeros(1, np.float32)}}, mesh)
+  found = law.make_law(config, _Task(_sample), mesh)(variables, keys, keys)
+  assert found['', 'needed_temperature', 16] == np.inf
+  assert found['', 'found', 16] == 0
+  for name in ('needed_power', 'needed_power_of_log', 'needed_power_in_training'):
+    assert np.isnan(found['', name, None]).all()
+  for name in ('power', 'power_of_log', 'trained_power'):
+    assert np.isnan(found[f'+{name}', 'accuracy', 64]).all()
+
+
+def test_lengths_that_a_law_of_training_is_fitted_to():
+  assert law.training_lengths(5, 16) == [5, 9, 16]
+  assert law.training_lengths(1, 2) == [2]
