@@ -26,11 +26,11 @@ class _Batch(NamedTuple):
 
 
 class _Attention(nn.Module):
-  """Softmax over logits −gap, but 0 for the item that is asked for."""
+  """Softmax over logits −gap [S], but 0 for the item that is asked for."""
 
   @nn.compact
   def __call__(self, gap, items, temperature):
-    logits = jnp.where(items == 1, 0.0, -gap)
+    logits = jnp.where(items == 1, 0.0, -gap[:, None])
     beta = 1.0 if temperature is None else temperature(logits, None)
     weights = jax.nn.softmax(beta * logits)
     self.sow('intermediates', 'attention_weights', weights)
@@ -43,7 +43,8 @@ class _Model(nn.Module):
   @nn.compact
   def __call__(self, query, items, mask, temperature, intervention):
     gap = self.param('gap', nn.initializers.ones, ())
-    weights = _Attention(name='attention')(gap, items, temperature)
+    gaps = gap * (1 + query)
+    weights = _Attention(name='attention')(gaps, items, temperature)
     own = (weights * items).sum(-1)
     return jnp.stack([1 - own, own], axis=-1)
 
@@ -61,15 +62,20 @@ def _sample(key, count, length):
   return _Batch(jnp.zeros(count), items, jnp.ones(count, jnp.int32), index)
 
 
-@pytest.fixture(scope='module')
-def measured():
+def _measure(sample, gaps):
   config = ConfigDict(dict(
       evaluate=dict(lengths=(8, *LENGTHS), num_sequences=SEQUENCES),
       train=dict(min_length=4, max_length=16, group_size=1)))
   mesh = sharding.seed_mesh(jax.devices()[:1])
-  keys = [sharding.put(jax.random.split(jax.random.key(i), 2), mesh) for i in (0, 1)]
-  variables = sharding.put({'params': {'gap': np.float32(GAPS)}}, mesh)
-  return law.make_law(config, _Task(_sample), mesh)(variables, *keys)
+  keys = [sharding.put(jax.random.split(jax.random.key(i), len(gaps)), mesh)
+          for i in (0, 1)]
+  variables = sharding.put({'params': {'gap': np.float32(gaps)}}, mesh)
+  return law.make_law(config, _Task(sample), mesh)(variables, *keys)
+
+
+@pytest.fixture(scope='module')
+def measured():
+  return _measure(_sample, GAPS)
 
 
 def test_the_temperature_needed_and_its_powers_are_those_of_the_logits(measured):
@@ -100,15 +106,20 @@ def test_accuracy_under_a_law_is_that_of_its_factor(measured, name, power):
   assert 255 * np.exp(-GAPS[0]) > 1 and measured['+power', 'accuracy', 256].all()
 
 
+def test_a_fitted_polynomial_sharpens_attention(measured):
+  # Sequences of one entropy a length do not determine it: β stays 1.
+  for n in LENGTHS:
+    right = (n - 1) * np.exp(-np.array(GAPS)) < 1
+    np.testing.assert_array_equal(measured['+fitted', 'accuracy', n], right)
+  # Where gaps differ between sequences, the best β is always the largest, 16.
+  spread = lambda key, *sizes: _sample(key, *sizes)._replace(
+      query=jax.random.uniform(key, sizes[:1], minval=-0.3, maxval=0.3))
+  found = _measure(spread, GAPS)
+  assert (found['+fitted', 'accuracy', 256] == 1).all()
+
+
 def test_a_law_is_not_known_where_no_temperature_finds_the_item():
-  # All items have the same logit.
-  config = ConfigDict(dict(
-      evaluate=dict(lengths=LENGTHS, num_sequences=SEQUENCES),
-      train=dict(min_length=4, max_length=16, group_size=1)))
-  mesh = sharding.seed_mesh(jax.devices()[:1])
-  keys = sharding.put(jax.random.split(jax.random.key(0), 1), mesh)
-  variables = sharding.put({'params': {'gap': np.zeros(1, np.float32)}}, mesh)
-  found = law.make_law(config, _Task(_sample), mesh)(variables, keys, keys)
+  found = _measure(_sample, (0.0,))  # all items have the same logit
   assert found['', 'needed_temperature', 16] == np.inf
   assert found['', 'found', 16] == 0
   for name in ('needed_power', 'needed_power_of_log', 'needed_power_in_training'):

@@ -400,7 +400,7 @@ def _with_needs(rows, known=SEEDS):
           'retrieval', 'softmax', seed, n, 'accuracy')]
       more += [row(seed, n, 'accuracy', plain + gain * (1 + seed / 10), f'+{law}')
                for law, gain in (('power', 0.05), ('power_of_log', 0.02),
-                                 ('trained_power', -0.01))]
+                                 ('trained_power', -0.01), ('fitted', 0.03))]
   return [*rows, *more], powers
 
 
@@ -423,7 +423,8 @@ def test_every_column_of_the_temperature_that_softmax_needs_is_right():
       'found': f'{100 * (1 - 0.064 - 0.025):.1f}',
       'gain, n^p [95 %]': mean(5 * gains, '+.1f'),
       'gain, (log n)^q [95 %]': mean(2 * gains, '+.1f'),
-      'gain, n^p of training [95 %]': mean(-gains, '+.1f'), 'seeds': '6'}
+      'gain, n^p of training [95 %]': mean(-gains, '+.1f'),
+      'gain, adaptive, fitted [95 %]': mean(3 * gains, '+.1f'), 'seeds': '6'}
   assert needs.needs_answer(needs.needs_table(some, known).records) == [
       'On retrieval, the temperature that softmax needs grows as n to the power 1.05 '
       f'{mean(powers, ".2f").replace("1.05 [", "[95 %: ")}; applied at inference, it '
@@ -453,6 +454,7 @@ def test_the_figure_of_the_temperature_shows_what_is_needed_and_gained():
   np.testing.assert_allclose(shown['∝ n'].y, [3, 6, 12])
   np.testing.assert_allclose(shown['∝ log n'].y, [3, 3 * 5 / 4, 3 * 6 / 4])
   accuracy = {name: line.y for name, line in lines(gained).items()}
-  for label, gain in (('n^p', 5), ('(log n)^q', 2), ('n^p of training', -1)):
+  for label, gain in (('n^p', 5), ('(log n)^q', 2), ('n^p of training', -1),
+                      ('adaptive, fitted', 3)):
     np.testing.assert_allclose(
         accuracy[f'with {label}'] - accuracy['softmax as it is'], 3 * [1.25 * gain])

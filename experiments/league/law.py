@@ -9,14 +9,17 @@ temperature that gives the item half of the weight, of one trained model:
 n₀ is the longest training length, up to which nothing is changed. p and q are fitted
 over the test lengths from n₀ on, to validation sequences whose answers are told: they
 say what the models need. '+trained_power' has the p of three training lengths instead,
-which needs no longer inputs. Nothing is trained any further.
+which needs no longer inputs. '+fitted' is adaptive temperature (arXiv 2410.01104) with
+the polynomial fitted to the model, at n₀, 4 n₀ and 16 n₀. Nothing is trained further.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.league.names import LAWS
@@ -28,6 +31,7 @@ from vvlen.evaluation.retriever.needed_temperature import (
     needed_temperature,
 )
 from vvlen.evaluation.temperature_law import exponents
+from vvlen.models.temperature import adaptive_temperature, fit
 
 # (suffix of the arm, metric, length or None) -> one value per seed [S]
 Measured = dict[tuple[str, str, int | None], np.ndarray]
@@ -54,7 +58,7 @@ def make_law(
     with a leading axis of seeds. Of each seed: `needed_temperature`, β(N), and `found`,
     the share of items for which there is such a β, at each length; `needed_power`, p;
     `needed_power_of_log`, q; `needed_power_in_training`; and loss and accuracy at each
-    test length under the three laws, nan where the exponent is not known.
+    test length under the four laws, nan where the exponent is not known.
   """
   evaluate, train = config.evaluate, config.train
   apply = lengths.make_apply(task.model('none'))
@@ -68,12 +72,17 @@ def make_law(
   needed = {n: over_seeds(lambda variables, key, n=n: needed_temperature(
       apply, task.sample_at, variables, key, length=n,
       num_sequences=evaluate.num_sequences)) for n in {*beyond, *short}}
-  under = {n: over_seeds(lambda variables, key, betas, n=n: metrics_under(
-      apply, task.sample_at, variables, key, betas, length=n,
+  best = {n: over_seeds(lambda variables, key, n=n: lengths.best_betas(
+      apply, task.sample_at, variables, key, length=n,
+      num_sequences=evaluate.num_sequences))
+      for n in (longest, 4 * longest, 16 * longest) if n <= max(evaluate.lengths)}
+  under = {n: over_seeds(lambda variables, key, betas, polynomial, n=n: metrics_under(
+      apply, task.sample_at, variables, key, _temperatures(betas, polynomial), length=n,
       num_sequences=evaluate.num_sequences)) for n in evaluate.lengths}
 
   def measure(variables, test_keys, validation_keys):
-    sharding.compile_together(needed.values(), variables, validation_keys)
+    sharding.compile_together(
+        [*needed.values(), *best.values()], variables, validation_keys)
     betas = {n: function(variables, validation_keys) for n, function in needed.items()}
     betas = {n: x.reshape(len(x), -1) for n, x in sharding.fetch(betas).items()}
     measured = {}
@@ -84,13 +93,17 @@ def make_law(
     measured['', 'needed_power', None] = far[:, 0]
     measured['', 'needed_power_of_log', None] = far[:, 1]
     measured['', 'needed_power_in_training', None] = near[:, 0]
-    factors = {n: sharding.put(_factors(far, near, n, longest), mesh, train.group_size)
-               for n in under}
+    put = lambda x: sharding.put(x.astype(np.float32), mesh, train.group_size)
+    factors = {n: put(_factors(far, near, n, longest)) for n in under}
+    polynomials = put(_polynomials(
+        [sharding.fetch(f(variables, validation_keys)) for f in best.values()]))
     # Programs differ in their length alone, not in the shape of their arguments.
     shape = next(iter(factors.values()))
-    sharding.compile_together(under.values(), variables, test_keys, shape)
+    sharding.compile_together(
+        under.values(), variables, test_keys, shape, polynomials)
     for n, function in under.items():
-      metrics = sharding.fetch(function(variables, test_keys, factors[n]))
+      metrics = sharding.fetch(
+          function(variables, test_keys, factors[n], polynomials))
       measured |= {(f'+{law}', name, n): values[:, i]
                    for name, values in metrics.items() for i, law in enumerate(LAWS)}
     return measured
@@ -116,5 +129,19 @@ def _factors(far, near, length, longest):
   length = max(length, longest)
   of_n = length / longest
   of_log = math.log(length) / math.log(longest)
-  return np.stack([of_n ** far[:, 0], of_log ** far[:, 1], of_n ** near[:, 0]],
-                  axis=-1).astype(np.float32)
+  return np.stack(
+      [of_n ** far[:, 0], of_log ** far[:, 1], of_n ** near[:, 0]], axis=-1)
+
+
+def _temperatures(betas, polynomial):
+  """Returns the temperatures of all laws: numbers [K], and of a polynomial."""
+  constant = lambda beta: lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
+  return [*map(constant, betas),
+          functools.partial(adaptive_temperature, coefficients=polynomial)]
+
+
+def _polynomials(found):
+  """Returns the fitted polynomial of each seed, of entropies and best β by length."""
+  entropy, beta = (np.concatenate([y.reshape(len(y), -1) for y in x], axis=1)
+                   for x in zip(*found, strict=True))
+  return np.array([fit(h, b) for h, b in zip(entropy, beta, strict=True)])

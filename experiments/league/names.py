@@ -13,6 +13,7 @@ TASKS = ('retrieval', 'lookup', 'associative_recall', 'set_complement')
 # Laws of temperature that are applied to softmax at inference, suffixes of its name.
 LAWS = {
     'power': 'n^p', 'power_of_log': '(log n)^q', 'trained_power': 'n^p of training',
+    'fitted': 'adaptive, fitted',
 }
 
 # Kind -> what it changes, for legends, with its colour and marker.

@@ -8,6 +8,8 @@ not what a model could know: the item asked for is told.
 Axes: S sequences, Q items asked for in each (no axis in tasks that ask for one).
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -21,6 +23,7 @@ from vvlen.evaluation.retriever.lengths import (
   Variables,
 )
 from vvlen.evaluation.temperature_law import critical_temperature
+from vvlen.models.attention import Temperature
 
 
 def needed_temperature(
@@ -51,30 +54,29 @@ def needed_temperature(
 
 def metrics_under(
     apply: Apply, sample: Sample, variables: Variables, key: jax.Array,
-    betas: jax.Array, *, length: int, num_sequences: int,
+    temperatures: Sequence[Temperature], *, length: int, num_sequences: int,
 ) -> Metrics:
-  """Returns loss and accuracy where the logits are multiplied by each of some β.
+  """Returns loss and accuracy where each of K temperatures multiplies the logits.
 
   Args:
     apply: as in `needed_temperature`.
     sample: the task.
     variables: of one seed.
     key: of the test data; that of `lengths.evaluate` gives the same sequences.
-    betas: [K].
+    temperatures: as in `vvlen.models.attention.attend`.
     length: N.
     num_sequences: S.
 
   Returns:
-    {metric: [K]}, means over sequences; nan where β is nan.
+    {metric: [K]}, means over sequences; nan where a temperature is nan.
   """
 
-  def under(batch, beta):
-    constant = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
-    logits, _ = apply(variables, batch.query, batch.items, constant)
+  def under(batch, temperature):
+    logits, _ = apply(variables, batch.query, batch.items, temperature)
     return answers(batch, logits)
 
   def measure(batch):
-    every = [under(batch, beta) for beta in betas]
+    every = [under(batch, temperature) for temperature in temperatures]
     return jax.tree.map(lambda *x: jnp.stack(x, axis=-1), *every)
 
   rows = in_chunks(measure, sample, key, length, num_sequences)
