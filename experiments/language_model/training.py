@@ -50,7 +50,7 @@ def read_text(config: Any) -> Text:
 
   The text is read once to identify it, one document at a time. If it is long and not
   encoded yet, it is read again and its tokens are written to a file in the cache;
-  processes map that file into their memory, and hold some 32 bytes for each document. A
+  processes map that file into their memory, and hold about 24 bytes for each document. A
   short text's tokens are held in memory.
 
   Raises:
