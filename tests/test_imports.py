@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     'models': {'sharding'},
     'training': {'sharding'},
     'reporting': {'statistics'},
-    'evaluation': {'models', 'objectives', 'theory', 'sharding'},
+    'evaluation': {'models', 'objectives', 'theory', 'sharding', 'statistics'},
     'simulation': {'models', 'objectives', 'theory', 'sharding'},
 }
 # A study may import the harness; these are built on another study.

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from vvlen import statistics
-from vvlen.statistics import student
+from vvlen.statistics import resamples, student
 
 
 def test_paired_t_test_is_scipys():
@@ -203,6 +203,17 @@ def test_rank_correlation_has_an_interval_that_covers():
   assert np.isnan(nothing).all()  # three pairs
   assert np.isnan(statistics.rank_correlation([1, 1, 1, 1, 1], range(5))).all()
   assert statistics.rank_correlation(range(5), range(5)) == pytest.approx((1, 1, 1))
+
+
+def test_each_item_is_as_often_in_samples_as_another():
+  places = resamples.places(7, 5000, seed=2)
+  counted = np.stack([np.bincount(x, minlength=7) for x in places])
+  for counts in (counted, resamples.counts(7, 5000, seed=2)):
+    assert counts.shape == (5001, 7) and (counts.sum(1) == 7).all()
+    assert (counts[0] == 1).all()  # the items themselves
+    # Binomial, of 7 draws with probability 1/7.
+    np.testing.assert_allclose(counts[1:].mean(0), 1, atol=0.06)
+    np.testing.assert_allclose(counts[1:].var(0), 6 / 7, atol=0.1)
 
 
 def test_means_of_samples_are_of_the_same_draws():

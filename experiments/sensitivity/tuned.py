@@ -21,6 +21,7 @@ import numpy as np
 
 from vvlen.reporting import results
 from vvlen.reporting.endpoints import CONTROL, endpoint, TREATED
+from vvlen.statistics import resamples
 
 # arm -> seed -> training loss at the end
 Losses = Mapping[str, Mapping[int, float]]
@@ -87,20 +88,19 @@ def tune(
   seeds = sorted(set.intersection(*map(set, shared))) if shared else []
   if len(seeds) < 2 or not all(usable.values()):
     return None
-  samples = np.random.default_rng(0).integers(len(seeds), size=(_SAMPLES, len(seeds)))
-  chosen, sure, means, drawn = {}, {}, [], []
+  samples = resamples.places(len(seeds), _SAMPLES, 0)
+  chosen, sure, means = {}, {}, []
   for arm in arms:
     loss, accuracy = np.moveaxis(np.array(
         [[values[arm, name][s] for s in seeds] for name in usable[arm]]
     ), -1, 0)  # [rates, seeds]
-    best = int(loss.mean(axis=1).argmin())
-    choices = loss[:, samples].mean(axis=-1).argmin(axis=0)  # [samples]
-    chosen[arm] = usable[arm][best]
-    sure[arm] = float((choices == best).mean())
-    means.append(float(accuracy[best].mean()))
-    drawn.append(accuracy[choices[:, None], samples].mean(axis=1))
-  low, high = np.quantile(drawn[0] - drawn[1], (0.025, 0.975))
+    choices = loss[:, samples].mean(axis=-1).argmin(axis=0)  # [1 + samples]
+    chosen[arm] = usable[arm][choices[0]]
+    sure[arm] = float((choices[1:] == choices[0]).mean())
+    means.append(accuracy[choices[:, None], samples].mean(axis=1))
+  gain = means[0] - means[1]  # [1 + samples]
+  low, high = np.quantile(gain[1:], (0.025, 0.975))
   return Tuned(
-      tuple(whole), step, chosen, sure, (means[0], means[1]), means[0] - means[1],
-      float(low), float(high), len(seeds),
+      tuple(whole), step, chosen, sure, (float(means[0][0]), float(means[1][0])),
+      float(gain[0]), float(low), float(high), len(seeds),
   )

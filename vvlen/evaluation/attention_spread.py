@@ -18,6 +18,7 @@ import numpy as np
 from vvlen import sharding
 from vvlen.evaluation.probe import Probe
 from vvlen.evaluation.programs import batches
+from vvlen.statistics import resamples
 
 # The approximate number of tokens that a model reads at once.
 _TOKENS_AT_ONCE = 16_384
@@ -164,21 +165,14 @@ def deviations(outputs: np.ndarray, num_resamples: int, seed: int) -> np.ndarray
   if outputs.ndim == 3:
     outputs = outputs[None]
   num_queries, count = outputs.shape[:2]
-  shares = _shares(count, num_resamples, seed)
-  of_queries = _shares(num_queries, num_resamples, [seed, 1]).T[..., None]
+  shares = resamples.counts(count, num_resamples, seed) / count
+  of_queries = resamples.counts(num_queries, num_resamples, [seed, 1]) / num_queries
   logs = np.zeros((len(shares), outputs.shape[2]))
   with np.errstate(divide='ignore', invalid='ignore'):
-    for x, share in zip(outputs, of_queries, strict=True):
+    for x, share in zip(outputs, of_queries.T[..., None], strict=True):
       # 0 times the logarithm of 0 would be nan.
       logs += np.where(share > 0, share * np.log(_deviations(x, shares)), 0)
   return np.exp(logs)
-
-
-def _shares(count, num_resamples, seed):
-  """Returns shares of `count` items: equal ones, then of R samples, [1 + R, count]."""
-  alike = np.full(count, 1 / count)
-  drawn = np.random.default_rng(seed).multinomial(count, alike, num_resamples)
-  return np.concatenate([alike[None], drawn / count])
 
 
 def _deviations(outputs, shares):

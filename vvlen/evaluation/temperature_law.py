@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vvlen.evaluation.attention_spread import fit, Slope
+from vvlen.statistics import resamples
 
 _MOST_STEPS = 200
 
@@ -116,9 +117,7 @@ def exponents(
     raise ValueError(f'temperatures must be [S, {len(sizes)}]: {beta.shape}')
   if (sizes < 2).any() or len({*sizes.tolist()}) < len(sizes):
     raise ValueError(f'lengths must be at least 2, each once: {list(lengths)}')
-  count = len(beta)
-  drawn = np.random.default_rng(seed).integers(count, size=(num_resamples, count))
-  medians = np.median(beta[np.concatenate([[np.arange(count)], drawn])], axis=1)
+  medians = np.median(beta[resamples.places(len(beta), num_resamples, seed)], axis=1)
   there = (medians[0] > 0) & np.isfinite(medians[0])
   if there.sum() < 2:
     unknown = Slope(math.nan, math.nan, math.nan)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from vvlen.statistics import resamples
+
 _ALIKE = 1e-12  # 1 − r² of two variables between which z leaves nothing to explain
 _UNDEFINED = 0.1  # the largest share of resamples in which a statistic may be undefined
 
@@ -95,10 +97,9 @@ def bootstrap(
   shapes = {x.shape for x in arrays}
   if len(shapes) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
     raise ValueError(f'need arrays of one shape [S], S positive: {sorted(shapes)}')
-  count = arrays[0].size
-  value = float(statistic(*arrays))
-  places = np.random.default_rng(seed).integers(count, size=(num_resamples, count))
-  drawn = np.asarray(statistic(*(x[places] for x in arrays)), float)
+  places = resamples.places(arrays[0].size, num_resamples, seed)
+  found = np.asarray(statistic(*(x[places] for x in arrays)), float)
+  value, drawn = float(found[0]), found[1:]
   drawn, known = drawn[np.isfinite(drawn)], np.isfinite(drawn).mean()
   if np.isnan(value) or known < 1 - _UNDEFINED:
     return Estimate(value, np.nan, np.nan)

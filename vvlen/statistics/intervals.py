@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from vvlen.statistics import student
+from vvlen.statistics import resamples, student
 
 
 def mean_interval(values: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -49,10 +49,7 @@ def resampled_means(
   """
   weights = np.asarray(weights, float)
   sums, count = np.asarray(values, float) * weights, len(weights)
-  drawn = np.random.default_rng(seed).multinomial(
-      count, np.full(count, 1 / count), num_resamples
-  )
-  drawn = np.concatenate([np.ones((1, count), drawn.dtype), drawn])
+  drawn = resamples.counts(count, num_resamples, seed)
   with np.errstate(invalid='ignore'):
     return (drawn @ sums) / (drawn @ weights)
 
