@@ -22,7 +22,16 @@ from experiments.sensitivity.tuned import Tuned
 from tests.cells import cells, interval, mean_of, p_of, paired, text
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
-from vvlen.reporting.tables import latex, markdown, Table, to_csv
+from vvlen.reporting.tables import (
+    latex,
+    markdown,
+    number,
+    number_cell,
+    p_cell,
+    pair_cell,
+    Table,
+    to_csv,
+)
 from vvlen.statistics import holm
 
 # Length generalization.
@@ -570,3 +579,24 @@ def test_every_cell_of_tuned_rates():
       'rates of': 'base', 'steps': '2,000', 'of the Baseline': 'low (62 %)',
       'of LN': 'high (87 %)', 'Baseline': '68.4', 'LN': '71.2',
       'difference [95 %]': '+2.82 [−1.05, +6.17]', 'seeds': '9'}]
+
+
+# Cells.
+
+
+@pytest.mark.parametrize('value, form, shown', [
+    (-0.04, '.1f', '0.0'), (-0.04, '+.1f', '0.0'), (-1234.56, '+,.1f', '−1,234.6'),
+    (-1e-9, ',.3f', '0.000'), (1000.0, ',.3f', '1,000.000'), (2e-5, '.0e', '2e−05'),
+    (np.nan, '.1f', 'undefined'),
+])
+def test_numbers_have_a_minus_sign_unless_they_are_shown_as_0(value, form, shown):
+  assert number(value, form) == shown
+
+
+def test_cells_of_numbers_and_of_two():
+  record = {'a': -0.5, 'b': 0.25, 'p': 0.0004, 'none': np.nan}
+  assert number_cell('a', '.2f')(record) == '−0.50'
+  assert p_cell('p')(record) == '< .001'
+  assert number_cell('none', '.2f')(record) == p_cell('none')(record) == ''
+  assert pair_cell('a', 'b', '.2f')(record) == '−0.50 → 0.25'
+  assert pair_cell('b', 'a', '+.1f', 'to')(record) == '+0.2 to −0.5'

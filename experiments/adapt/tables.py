@@ -20,10 +20,10 @@ from experiments.language_model.tables import (
 )
 from vvlen.reporting.results import ENDS, Index
 from vvlen.reporting.tables import (
-    blank_without,
     difference,
     difference_cell,
     number,
+    number_cell,
     p_value,
     Table,
 )
@@ -65,7 +65,7 @@ def methods(
   columns: dict[str, Any] = {'method': lambda r: r['label']}
   for length in lengths:
     place = _at(length, run, original)
-    columns[f'{place}: before'] = _plain(f'before_{length}')
+    columns[f'{place}: before'] = number_cell(f'before_{length}', '.2f')
     columns[f'{place}: after [95 %]'] = interval(f'ppl_{length}', '.2f')
   place = times(at // run.length)
   columns[f'Δ log perplexity at {place} [95 %]'] = where(
@@ -216,10 +216,6 @@ def _at(length: int, run: Any, original: int) -> str:
   if length % run.length == 0:
     return times(length // run.length)
   return f'{length} tokens' if length == original else str(length)
-
-
-def _plain(field: str) -> Any:
-  return blank_without(field, lambda r: number(r[field], '.2f'))
 
 
 def _arms(families: Sequence[Any]) -> list[Any]:

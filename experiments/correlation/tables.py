@@ -21,7 +21,14 @@ from experiments.correlation.points import (
 )
 from experiments.correlation.related import relate, Related
 from vvlen.reporting.results import ENDS
-from vvlen.reporting.tables import blank_without, interval_cell, number, Record, Table
+from vvlen.reporting.tables import (
+    blank_without,
+    interval_cell,
+    number,
+    number_cell,
+    Record,
+    Table,
+)
 from vvlen.statistics import mean_interval
 
 _CORRELATIONS = {'pearson': 'Pearson', 'spearman': 'Spearman',
@@ -83,7 +90,7 @@ def table_1(run: Run, points: Points) -> Table:
       'predictor': lambda r: r['predictor'],
       'models': lambda r: f'{r["source"]}, {r["models"]}',
       **_columns(),
-      'printed': blank_without('printed', lambda r: number(r['printed'], '+.2f')),
+      'printed': number_cell('printed', '+.2f'),
   }
   note = (
       f'Over models, means of seeds; intervals: 95 %, of {run.num_resamples:,} '

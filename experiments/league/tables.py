@@ -1,6 +1,6 @@
 """The tables of a league. Runs without JAX."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from vvlen.reporting.tables import (
     difference_cell,
     interval_cell,
     number,
-    p_value,
+    number_cell,
+    p_cell,
     Record,
     Table,
 )
@@ -51,9 +52,8 @@ def league_table(
       'softmax': lambda r: number(r['control'], '.1f'),
       'arm − softmax [95 %]': difference_cell('.1f'),
       'verdict': lambda r: r['verdict'],
-      'p': blank_without('p', lambda r: p_value(r['p'])),
-      'detectable': blank_without(
-          'smallest_detectable', lambda r: number(r['smallest_detectable'], '.1f')),
+      'p': p_cell('p'),
+      'detectable': number_cell('smallest_detectable', '.1f'),
       'rate': blank_without('learning_rate', lambda r: f'{r["learning_rate"]:g}'),
       'seeds': lambda r: str(r['seeds']),
       'in training': lambda r: (f'{number(r["training_accuracy_control"], ".1f")}, '
@@ -207,13 +207,9 @@ def by_length_table(indices: Mapping[str, Index], family: Family) -> Table:
       'task': lambda r: r['task'], 'arm': lambda r: name_of(r['arm']).label,
   }
   for n in lengths:
-    columns[f'{n:,}'] = _accuracy(f'accuracy_{n}')
+    columns[f'{n:,}'] = number_cell(f'accuracy_{n}', '.1f')
   note = 'Accuracy in %, means over seeds, by number of items.'
   return Table('by_length', 'Accuracy by length', columns, records, note)
-
-
-def _accuracy(field: str) -> Callable[[Record], str]:
-  return blank_without(field, lambda r: number(r[field], '.1f'))
 
 
 def _mean(values: Mapping[int, float]) -> float:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import name_seeds, Table
+from vvlen.reporting.tables import name_seeds, number, number_cell, Table
 from vvlen.statistics import mean_interval
 from vvlen.theory import linear_attention as theory
 
@@ -70,7 +70,7 @@ def optimum(indices: Indices, longest: int) -> Table:
       'training loss': _interval_cell('training_loss', ',.6f'),
       f'loss at {longest}': _interval_cell('test_loss', ',.6f'),
       'largest difference from least squares': lambda r: (
-          '' if r['table'] == 'exact' else _number(r['largest_difference'], '.1e')),
+          '' if r['table'] == 'exact' else number(r['largest_difference'], '.1e')),
   }
   seeds = sorted({r['seeds'] for r in records if r['table'] == 'trained'})
   note = ('A[a, b]: the last bit a attends to the bit b; loss: mean squared error over '
@@ -131,8 +131,8 @@ def errata(indices: Indices, longest: int) -> Table:
       'task': lambda r: r['task'], 'n': lambda r: str(r['n']),
       'l': lambda r: '1..n' if r['length'] is None else str(r['length']),
       'quantity': lambda r: r['quantity'], 'the paper': lambda r: r['formula'],
-      'by the paper': lambda r: _number(r['paper'], ',.6f'),
-      'over all strings': lambda r: _number(r['all_strings'], ',.6f'),
+      'by the paper': lambda r: number(r['paper'], ',.6f'),
+      'over all strings': lambda r: number(r['all_strings'], ',.6f'),
       'correct': lambda r: r['right'],
   }
   return Table(
@@ -161,8 +161,8 @@ def reparameterization(indices: Indices, longest: int) -> Table:
   columns: dict[str, Any] = {
       'n': lambda r: str(r['n']), 'f(y)': lambda r: _OUTREP[r['target']],
       'l': lambda r: str(r['length']),
-      'loss of y': lambda r: _number(r['loss'], ',.1f'),
-      'times that of f(y) = y': lambda r: _number(r['ratio'], '.3f'),
+      'loss of y': lambda r: number(r['loss'], ',.1f'),
+      'times that of f(y) = y': lambda r: number(r['ratio'], '.3f'),
   }
   return Table(
       'reparameterization', 'Length: the exact optimum trained on f(y), decoded',
@@ -197,11 +197,10 @@ def sampled(indices: Indices) -> Table:
   columns: dict[str, Any] = {
       'task': lambda r: r['task'], 'n': lambda r: str(r['n']),
       'l': lambda r: str(r['length']),
-      'loss, all strings': lambda r: _number(r['all_strings'], ',.4f'),
+      'loss, all strings': lambda r: number(r['all_strings'], ',.4f'),
       'loss, drawn strings': lambda r: (
-          f'{_number(r["sampled"], ",.4f")} ± {_number(r["sampled_error"], ".4f")}'),
-      'difference in standard errors': lambda r: '' if math.isnan(
-          r['difference_in_errors']) else _number(r['difference_in_errors'], '+.2f'),
+          f'{number(r["sampled"], ",.4f")} ± {number(r["sampled_error"], ".4f")}'),
+      'difference in standard errors': number_cell('difference_in_errors', '+.2f'),
   }
   note = ('The exact optimum, put into the model, on drawn strings; ±: standard error. '
           'Shorter strings are the first bits of longer ones, the same for all tasks.')
@@ -239,19 +238,12 @@ def _arm_values(
   return np.concatenate([own, last], axis=1)
 
 
-def _number(value: float, form: str) -> str:
-  """Formats a number, with a real minus sign instead of a hyphen."""
-  text = 'undefined' if math.isnan(value) else format(value, form)
-  zero = text.strip('+-0.,') == ''
-  return text.lstrip('+-') if zero else text.replace('-', '−')
-
-
 def _interval_cell(name: str, form: str):
   """Returns a cell function: the mean ± half of its interval, if it has one."""
   def cell(record):
     middle, high = record[name], record[f'{name}_high']
     if math.isnan(high):
-      return _number(middle, form)
-    text = _number(middle, '.1e' if 0 < abs(middle) < 1e-3 else form)
-    return f'{text} ± {_number(high - middle, ".1e")}'
+      return number(middle, form)
+    text = number(middle, '.1e' if 0 < abs(middle) < 1e-3 else form)
+    return f'{text} ± {number(high - middle, ".1e")}'
   return cell

@@ -14,6 +14,7 @@ from vvlen.reporting.tables import (
     blank_without,
     interval_cell,
     number,
+    number_cell,
     Record,
     Table,
 )
@@ -163,7 +164,8 @@ def effective_lengths(run: Run) -> Table:
       'chance': lambda r: number(r['chance'], '.1f'),
       'effective length': lambda r: (
           f'{r["effective_length"]:,}' if r['above_chance'] else 'not above chance'),
-      **{f'change at {n:,}': _change(n) for n in lengths[1:]}}
+      **{f'change at {n:,}': number_cell(f'change_{n}', '+.0f')
+         for n in lengths[1:]}}
   note = (f'Effective length: up to it, scores stay at {100 * KEPT:.0f} % or more of '
           'that at the base, the shortest length. Change: (S_L − S_base) / S_base, in '
           f'%. {dialect_words(run)} {run.source}')
@@ -172,12 +174,6 @@ def effective_lengths(run: Run) -> Table:
           'no effective length and no changes.')
   return Table('effective_length', 'Effective length and relative change', columns,
                records, note, more=more)
-
-
-def _change(length: int) -> Callable[[Record], str]:
-  """Returns the cell of the change at a length, '' where there is none."""
-  name = f'change_{length}'
-  return blank_without(name, lambda r: number(r[name], '+.0f'))
 
 
 def depths_of(run: Run) -> list[int]:

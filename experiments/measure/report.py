@@ -31,6 +31,7 @@ from vvlen.reporting.tables import (
   blank_without,
   interval_cell,
   number,
+  pair_cell,
   Record,
   Table,
   write_tables,
@@ -242,7 +243,8 @@ def recency(values: Values) -> Table:
     columns |= {
         f'recency probability, {name}': interval_cell(
             f'{order}_recency_probability', '.3f'),
-        f'heads, {name}': _pair(f'{order}_lowest_head', f'{order}_highest_head'),
+        f'heads, {name}': pair_cell(
+            f'{order}_lowest_head', f'{order}_highest_head', '.3f', 'to'),
         f'violation rate, {name}': interval_cell(f'{order}_violation_rate', '.3f'),
     }
   note = (
@@ -314,10 +316,10 @@ def temperature(values: Values) -> Table:
       {r[name] for r in records for name in ('shortest', 'longest')}))
   columns: dict[str, Any] = {
       'layer': lambda r: str(r['layer']), 'head': lambda r: str(r['head']),
-      'β, text': _pair('text_shortest', 'text_longest', '.3g', '→'),
+      'β, text': pair_cell('text_shortest', 'text_longest', '.3g'),
       'power of N, text [95 %]': interval_cell('text_of_n', '+.2f'),
       'power of log N, text [95 %]': interval_cell('text_of_log_n', '+.2f'),
-      'β, shuffled': _pair('shuffled_shortest', 'shuffled_longest', '.3g', '→'),
+      'β, shuffled': pair_cell('shuffled_shortest', 'shuffled_longest', '.3g'),
       'power of N, shuffled [95 %]': interval_cell('shuffled_of_n', '+.2f'),
   }
   note = (
@@ -346,9 +348,3 @@ def _give_or_take(n: int) -> Callable[[Record], str]:
 
 def _count(value: float) -> str:
   return '' if math.isnan(value) else f'{value:,.0f}'
-
-
-def _pair(
-    first: str, second: str, form: str = '.3f', between: str = 'to'
-) -> Callable[[Record], str]:
-  return lambda r: f'{number(r[first], form)} {between} {number(r[second], form)}'

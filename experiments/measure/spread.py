@@ -4,7 +4,7 @@ The spread of the attention output over sequences, by length, for all components
 for those of each head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -26,7 +26,7 @@ from experiments.measure.rows import (
 )
 from vvlen.reporting import plots
 from vvlen.reporting.results import ENDS
-from vvlen.reporting.tables import interval_cell, number, Record, Table
+from vvlen.reporting.tables import interval_cell, number, pair_cell, Table
 from vvlen.statistics import percentiles_cover
 
 _OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',
@@ -48,15 +48,14 @@ def slopes(values: Values) -> Table:
         'std_shortest': at('std', lengths[0]), 'std_longest': at('std', lengths[-1]),
         'sequences': at('num_sequences'), 'queries': at('num_queries'),
     })
+  single = pair_cell('slope_least', 'slope_most', '.3f', 'to')
   columns: dict[str, Any] = {
       'layer': lambda r: str(r['layer']),
       'sequences of': lambda r: CONDITIONS[r['condition']],
       'last token': lambda r: READINGS[r['last_token']],
       'slope [95 %]': interval_cell('slope', '.3f'),
-      'single tokens': lambda r: '' if r['last_token'] == 'as_it_is' else (
-          f'{number(r["slope_least"], ".3f")} to {number(r["slope_most"], ".3f")}'),
-      'standard deviation': lambda r: (
-          f'{number(r["std_shortest"], ".4f")} → {number(r["std_longest"], ".4f")}'),
+      'single tokens': lambda r: '' if r['last_token'] == 'as_it_is' else single(r),
+      'standard deviation': pair_cell('std_shortest', 'std_longest', '.4f'),
       'N': lambda r: f'{r["shortest"]} → {r["longest"]:,}',
   }
   note = (
@@ -122,7 +121,8 @@ def by_head(values: Values) -> Table:
   }
   for x in shown:
     columns[f'slope, {CONDITIONS[x]} [95 %]'] = interval_cell(f'{x}_slope', '.2f')
-    columns[f'std, {CONDITIONS[x]}'] = _change(x)
+    columns[f'std, {CONDITIONS[x]}'] = pair_cell(
+        f'{x}_std_shortest', f'{x}_std_longest', '#.2g')
   ends = ' or '.join(sorted({f'{r["shortest"]} → {r["longest"]:,}' for r in records}))
   note = (
       'std: standard deviation over sequences of each component of a head, mean over '
@@ -133,12 +133,6 @@ def by_head(values: Values) -> Table:
           'fixed. The CSV has the range of single tokens too.')
   return Table('figure_1_heads', 'Spread of the attention output by head', columns,
                records, note, more=more)
-
-
-def _change(condition: str) -> Callable[[Record], str]:
-  """Returns a cell function: standard deviation at the shortest and the longest N."""
-  first, last = (f'{condition}_std_{end}' for end in ('shortest', 'longest'))
-  return lambda r: f'{number(r[first], "#.2g")} → {number(r[last], "#.2g")}'
 
 
 def curves(values: Values) -> Figure | None:

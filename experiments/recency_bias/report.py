@@ -20,7 +20,7 @@ from experiments.recency_bias.cells import (
 )
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.page import Report
-from vvlen.reporting.tables import number, Table, write_tables
+from vvlen.reporting.tables import number_cell, pair_cell, Table, write_tables
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
 _ABOUT = ('Simulated, not trained: random tokens pass through layers of causal '
@@ -103,17 +103,14 @@ def probability_table(panels: list[Simulated]) -> Table:
           'violation_rate_error': float(violation_error),
           'simulations': cell.num_simulations,
       })
-  known = lambda name, form: lambda r: (
-      '' if math.isnan(r[name]) else number(r[name], form)
-  )
   columns = {
       'd': lambda r: str(r['width']),
       'tokens': lambda r: r['setting'],
       'layer': lambda r: str(r['layer']),
       'recency probability': lambda r: (
           f'{r["recency_probability"]:.5f} ± {r["standard_error"]:.5f}'),
-      'published': known('published', '.4f'),
-      'off by, in errors': known('difference_in_errors', '.1f'),
+      'published': number_cell('published', '.4f'),
+      'off by, in errors': number_cell('difference_in_errors', '.1f'),
       'violation rate': lambda r: (
           f'{r["violation_rate"]:.5f} ± {r["violation_rate_error"]:.5f}'),
       'simulations': lambda r: f'{r["simulations"]:,}',
@@ -159,18 +156,15 @@ def score_table(rows: list[Simulated]) -> Table:
           'clearly_rising': int((rise > 2 * both).sum()),
           'clearly_falling': int((rise < -2 * both).sum()),
       })
-  pair = lambda first, second, form: lambda r: (
-      f'{number(r[first], form)} → {number(r[second], form)}'
-  )
   n = rows[0].cell.num_tokens if rows else 0
   columns = {
       'tokens': lambda r: r['setting'],
       'layer': lambda r: str(r['layer']),
-      f'mean logit of token {n} with 1 → {n - 1}': pair('oldest', 'newest', '.5f'),
+      f'mean logit of token {n} with 1 → {n - 1}': pair_cell(
+          'oldest', 'newest', '.5f'),
       'standard errors': lambda r: f'{r["oldest_error"]:.5f}, {r["newest_error"]:.5f}',
-      'exact mean': lambda r: (
-          '' if math.isnan(r['exact']) else number(r['exact'], '.5f')),
-      'limit of large d': pair('limit_oldest', 'limit_newest', '.5f'),
+      'exact mean': number_cell('exact', '.5f'),
+      'limit of large d': pair_cell('limit_oldest', 'limit_newest', '.5f'),
       'neighbours that rise': lambda r: f'{r["rising"]} of {r["neighbours"]}',
       'clearly rise, fall': lambda r: f'{r["clearly_rising"]}, {r["clearly_falling"]}',
   }

@@ -10,7 +10,14 @@ from experiments.vanishing_variance.effects import Setting
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import difference, difference_cell, number, p_value, Table
+from vvlen.reporting.tables import (
+  blank_without,
+  difference,
+  difference_cell,
+  number,
+  p_cell,
+  Table,
+)
 from vvlen.statistics import at_level
 
 _TITLES = {
@@ -87,12 +94,10 @@ def gain_table(
   columns: dict[str, Any] = {'cell': lambda r: r['cell']}
   for part, title in _TITLES.items():
     title = title.replace(' [95 %]', '')
-    columns[f'{title} [95 %]'] = lambda r, part=part: (
-        '' if np.isnan(r[f'{part}_difference'])
-        else difference_cell('.1f', f'{part}_')(r))
+    columns[f'{title} [95 %]'] = blank_without(
+        f'{part}_difference', difference_cell('.1f', f'{part}_'))
     if part == 'readers':
-      columns['p of the reader\'s'] = lambda r: (
-          '' if np.isnan(r['readers_p']) else p_value(r['readers_p']))
+      columns['p of the reader\'s'] = p_cell('readers_p')
   columns['seeds'] = lambda r: str(r['seeds'])
   note = (
       'The loss of LN minus the loss of the Baseline, in points, paired over seeds; '

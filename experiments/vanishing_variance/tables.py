@@ -8,11 +8,15 @@ import numpy as np
 from experiments.vanishing_variance import effects
 from experiments.vanishing_variance.effects import Claim, Contrast, Effect, Setting
 from vvlen.reporting.tables import (
+  blank_without,
   difference,
   difference_cell,
+  interval_cell,
   left_out,
   number,
-  p_value,
+  number_cell,
+  p_cell,
+  pair_cell,
   Table,
 )
 from vvlen.statistics import at_level, PairedTest, Ratio, spread
@@ -66,13 +70,13 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
   columns = {
       'cell': lambda r: r['cell'],
       'steps': lambda r: f'{r["steps"]:,}',
-      'Baseline': lambda r: _number(r['control'], '.1f'),
-      'LN − Baseline [95 %]': _difference,
+      'Baseline': number_cell('control', '.1f'),
+      'LN − Baseline [95 %]': blank_without('difference', difference_cell('.2f')),
       'verdict': lambda r: r['verdict'],
-      'p': lambda r: '' if np.isnan(r['p']) else p_value(r['p']),
+      'p': p_cell('p'),
       'seeds': lambda r: str(r['seeds'] or ''),
-      'spread': lambda r: _number(r['spread'], '.1f'),
-      'power': lambda r: _number(100 * r['power'], '.0f'),
+      'spread': number_cell('spread', '.1f'),
+      'power': blank_without('power', lambda r: number(100 * r['power'], '.0f')),
       'setting': lambda r: r['setting'],
   }
   longest = max((n for e in comparisons for n in e.lengths), default=None)
@@ -136,11 +140,9 @@ def along_table(cells: Mapping[str, Setting], found: Effects) -> Table:
   }
   for name, title in (('plain', 'as they are'), ('averaged', 'averaged'),
                       ('adaptive', 'adaptive temperature')):
-    columns[f'Baseline, {title}'] = (
-        lambda r, name=name: _number(r[f'control_{name}'], '.1f'))
-    columns[f'LN − Baseline, {title}'] = (
-        lambda r, name=name: '' if np.isnan(r[f'{name}_difference'])
-        else difference_cell('.2f', f'{name}_')(r))
+    columns[f'Baseline, {title}'] = number_cell(f'control_{name}', '.1f')
+    columns[f'LN − Baseline, {title}'] = blank_without(
+        f'{name}_difference', difference_cell('.2f', f'{name}_'))
   columns['seeds'] = lambda r: str(r['seeds'])
   columns['in training'] = lambda r: (
       f'{r["training_accuracy_control"]:.1f}, {r["training_accuracy_treated"]:.1f}'
@@ -196,9 +198,7 @@ def contrast_table(
     columns[f'{title} [95 %]'] = (
         lambda r, name=name: 'not run' if np.isnan(r[f'{name}_difference'])
         else difference_cell('.2f', f'{name}_')(r))
-    columns[f'p, {title}'] = (
-        lambda r, name=name: '' if np.isnan(r[f'{name}_p']) else p_value(r[f'{name}_p'])
-    )
+    columns[f'p, {title}'] = p_cell(f'{name}_p')
   columns['seeds'] = lambda r: str(r['plain_seeds'] or '')
   note = (
       'Changes of LN − Baseline, in points of mean accuracy beyond the training '
@@ -234,17 +234,14 @@ def averaging_table(found: Effects) -> Table:
         **difference(effects.change(one, other), 'change_'),
         'ratio': ratio.ratio, 'ratio_low': ratio.ci_low, 'ratio_high': ratio.ci_high,
     })
-  arrow = lambda field: lambda r: (
-      f'{number(r[field], ".1f")} → {number(r[field + "_averaged"], ".1f")}'
-  )
   columns = {
       'cell': lambda r: r['cell'], 'steps': lambda r: f'{r["step"]:,}',
-      'Baseline': arrow('control'), 'LN': arrow('treated'),
-      'change of LN − Baseline [95 %]': lambda r: (
-          '' if np.isnan(r['change_difference'])
-          else difference_cell('.2f', 'change_')(r)),
-      'spread, as a share [95 %]': lambda r: '' if np.isnan(r['ratio']) else (
-          f'{r["ratio"]:.2f} [{r["ratio_low"]:.2f}, {r["ratio_high"]:.2f}]'),
+      'Baseline': pair_cell('control', 'control_averaged', '.1f'),
+      'LN': pair_cell('treated', 'treated_averaged', '.1f'),
+      'change of LN − Baseline [95 %]': blank_without(
+          'change_difference', difference_cell('.2f', 'change_')),
+      'spread, as a share [95 %]': blank_without(
+          'ratio', interval_cell('ratio', '.2f')),
   }
   note = (
       'Mean accuracy in % beyond the training lengths, of the weights as they are → '
@@ -256,13 +253,3 @@ def averaging_table(found: Effects) -> Table:
   )
   return Table('averaged_weights', 'What averaging the weights changes', columns,
                records, note, more=more)
-
-
-def _number(value: float, form: str) -> str:
-  return '' if np.isnan(value) else number(value, form)
-
-
-def _difference(record: Mapping[str, Any]) -> str:
-  if np.isnan(record['difference']):
-    return ''
-  return difference_cell('.2f')(record)

@@ -160,12 +160,30 @@ def blank_without(field: str, cell: Callable[[Record], str]) -> Callable[[Record
   return lambda record: '' if math.isnan(record[field]) else cell(record)
 
 
+def number_cell(name: str, form: str) -> Callable[[Record], str]:
+  """Returns the cell of a number, '' where it is nan."""
+  return blank_without(name, lambda record: number(record[name], form))
+
+
+def p_cell(name: str) -> Callable[[Record], str]:
+  """Returns the cell of a p-value, '' where it is nan."""
+  return blank_without(name, lambda record: p_value(record[name]))
+
+
+def pair_cell(
+    first: str, second: str, form: str, between: str = '→'
+) -> Callable[[Record], str]:
+  """Returns the cell of two numbers, such as '0.2 → 0.3'."""
+  return lambda record: (
+      f'{number(record[first], form)} {between} {number(record[second], form)}')
+
+
 def number(value: float, form: str) -> str:
   """Formats a number, with a real minus sign and without −0.0."""
   if math.isnan(value):
     return 'undefined'
   text = format(value, form)
-  if float(text) == 0:
+  if float(text.replace(',', '')) == 0:
     text = text.lstrip('+-')
   return text.replace('-', '−')
 
