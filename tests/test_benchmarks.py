@@ -172,6 +172,22 @@ def test_shifted_attention_is_measured_at_small_lengths(tmp_path, fast_compilati
   assert min(row['times_floor'].values()) > 0
 
 
+@pytest.mark.parametrize(('seconds', 'calls'), [(0.0, 1), (5.0, 3)])
+def test_a_measurement_has_whole_calls_for_at_least_its_seconds(
+    monkeypatch, seconds, calls):
+  now, served = [0.0], []
+  monkeypatch.setattr(_rounds.time, 'perf_counter', lambda: now[0])
+  monkeypatch.setattr(_rounds, 'serve', lambda rate, about: served.append(rate))
+
+  def advance():
+    now[0] += 2
+
+  _rounds.serve_calls(advance, 10, {}, seconds)
+  assert now == [2]  # the call that compiles
+  rate, = served
+  assert rate() == 10 / 2 and now == [2 + 2 * calls]
+
+
 def test_rounds_alternate_and_the_first_does_not_count():
   calls = []
   runs = {name: lambda i, name=name: calls.append((i, name)) for name in 'ab'}

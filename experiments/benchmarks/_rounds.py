@@ -11,6 +11,7 @@ rounds in which other programs were busy are measured again.
 
 from collections.abc import Callable, Sequence
 import functools
+import itertools
 import json
 import os
 import statistics
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+from experiments.harness import machine
 
 # If other programs take more than this share of all cores, a round does not count.
 BUSY = 0.05
@@ -38,6 +41,30 @@ def serve(measure: Callable[[], float], about: dict[str, Any]) -> None:
     rate = measure()
     asleep = time.process_time()
     _answer({'rate': rate, 'own': asleep - awake, 'waiting': waiting})
+
+
+def serve_calls(
+    advance: Callable[[], Any], unit: float, about: dict[str, Any], seconds: float = 0.0
+) -> None:
+  """Runs in a worker: serves the rate of a function, after a first call that compiles.
+
+  Args:
+    advance: the function, whose result is there when it returns.
+    unit: how much a call does; the rate is in units per second.
+    about: as in `serve`.
+    seconds: how long a measurement lasts at least; 0 for a single call.
+  """
+
+  def rate():
+    start = time.perf_counter()
+    for calls in itertools.count(1):
+      advance()
+      passed = time.perf_counter() - start
+      if passed >= seconds:
+        return calls * unit / passed
+
+  advance()
+  serve(rate, about)
 
 
 def _answer(message: dict[str, Any]) -> None:
@@ -219,7 +246,12 @@ def in_turns(
 
 
 def report(result: dict[str, Any], output: str | None) -> None:
-  """Prints the result as JSON, and writes it to the file `output` unless None."""
+  """Prints a result as JSON, and writes it to the file `output` unless None.
+
+  Adds the processor and the versions of packages; `result` may have more versions.
+  """
+  versions = machine.versions() | result.get('versions', {})
+  result = result | {'processor': machine.processor(), 'versions': versions}
   if output is not None:
     output = os.path.abspath(os.path.expanduser(output))
     os.makedirs(os.path.dirname(output), exist_ok=True)

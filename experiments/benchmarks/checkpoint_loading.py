@@ -22,7 +22,6 @@ import numpy as np
 from safetensors.flax import save_file
 
 from experiments.benchmarks import _rounds
-from experiments.harness import machine
 from vvlen.models.llama import abstract_params, load_checkpoint, save_checkpoint
 from vvlen.models.llama.model import Llama
 from vvlen.models.llama.names import hub_name, is_transposed
@@ -108,7 +107,6 @@ def main() -> None:
       'ratio': round(ratio, 3), 'bytes': size, 'files': _FILES,
       'bytes_beside_the_model': beside, 'largest_tensor_bytes': largest,
       'seconds': {name: float(f'{x:.4g}') for name, x in median.items()},
-      'processor': machine.processor(), 'versions': {'jax': jax.__version__},
   } | about, args.output)
 
 

@@ -108,9 +108,7 @@ def main() -> None:
       'dtype': args.dtype,
       'chunk_size': args.chunk_size,
       'rounds': {k: [float(f'{x:.4g}') for x in v] for k, v in seconds.items()},
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__},
+      'device': machine.device(),
   } | about, args.output)
 
 

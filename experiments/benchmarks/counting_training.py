@@ -22,10 +22,8 @@ the speed of `peak`.
 
 import argparse
 import importlib.util
-import itertools
 import os
 import statistics
-import time
 from typing import Any
 
 import jax
@@ -105,9 +103,7 @@ def main() -> None:
       'products_share': round(rate['experiment'] / rate['products'], 3),
       'matrix_operations_per_seed_step': operations,
       'device': about['device'], 'num_seeds': about['num_seeds'],
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__} | (
-          {'torch': workers['torch'].about['version']} if torch else {}),
+      'versions': {'torch': workers['torch'].about['version']} if torch else {},
   } | rounds
   for name, rates in result['rounds'].items():
     print(f'{name:12}{statistics.median(rates):16,.1f}{min(rates):16,.1f}'
@@ -126,16 +122,7 @@ def _serve(args: argparse.Namespace) -> None:
       'sampler': lambda: _part(_draw), 'products': lambda: _part(_products),
   }[args.worker]()
 
-  def rate():
-    start = time.perf_counter()
-    for calls in itertools.count(1):
-      advance()
-      seconds = time.perf_counter() - start
-      if seconds >= args.seconds:
-        return calls * unit / seconds
-
-  advance()
-  _rounds.serve(rate, about)
+  _rounds.serve_calls(advance, unit, about, args.seconds)
 
 
 def _sizes(config: Any) -> tuple[int, int]:
@@ -163,7 +150,7 @@ def _trainer():
     state, metrics = trainer.advance(state, keys)
     sharding.fetch(metrics)  # as `ensemble.train` does
 
-  device = f'{jax.device_count()} x {jax.devices()[0].device_kind}'
+  device = machine.device()
   return advance, seeds * trainer.steps_per_call, {
       'device': device, 'num_seeds': seeds}
 

@@ -119,9 +119,7 @@ def main() -> None:
       'largest_difference_from_dense': {
           name: float(f'{change(name):.2g}') for name in ('sparse', 'lazy')
       },
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__, 'optax': optax.__version__},
+      'device': machine.device(),
       'rounds': {k: [round(x, 3) for x in v] for k, v in milliseconds.items()},
   }, args.output)
 

@@ -69,8 +69,7 @@ def main() -> None:
       'time_ratios': {name: ratio(name, seconds) for name in names},
       'task': args.task, 'steps': args.steps,
       'rounds': {k: [float(f'{x:.4g}') for x in v] for k, v in seconds.items()},
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': machine.processor(), 'versions': {'jax': jax.__version__},
+      'device': machine.device(),
   } | about, args.output)
 
 

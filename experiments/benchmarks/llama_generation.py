@@ -14,7 +14,6 @@ from collections.abc import Callable
 import pathlib
 import sys
 import tempfile
-import time
 from typing import NamedTuple
 
 import jax
@@ -23,7 +22,6 @@ import numpy as np
 
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.llama_training import SMALL
-from experiments.harness import machine
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.models.llama.model import Llama
@@ -63,14 +61,8 @@ def prompts(case: Case) -> np.ndarray:
 
 def serve(go_on: Callable[[], np.ndarray], case: Case, version: str) -> None:
   """Measures tokens per second of `go_on`, which generates for all rows."""
-  first = go_on()
-
-  def measure():
-    start = time.perf_counter()
-    go_on()
-    return case.rows * case.tokens / (time.perf_counter() - start)
-
-  _rounds.serve(measure, {'tokens': first.tolist(), 'version': version})
+  _rounds.serve_calls(go_on, case.rows * case.tokens,
+                      {'tokens': go_on().tolist(), 'version': version})
 
 
 def serve_vvlen(folder: str, case: Case) -> None:
@@ -120,7 +112,6 @@ def main() -> None:
     size = sum(x.stat().st_size for x in pathlib.Path(folder).glob('*.safetensors'))
   _rounds.report({
       'model': SMALL, 'model_bytes': size,
-      'processor': machine.processor(),
   } | results, args.output)
 
 

@@ -19,7 +19,6 @@ as a share of the measured peak of matrix products, and its memory.
 import argparse
 import statistics
 import sys
-import time
 from typing import Any
 
 import jax
@@ -72,12 +71,9 @@ def serve_vvlen(all_cores: bool) -> None:
     step = jax.jit(jax.value_and_grad(loss))
     first = float(jax.block_until_ready(step(params, placed))[0])
 
-    def measure():
-      start = time.perf_counter()
-      jax.block_until_ready(step(params, placed))
-      return ROWS * LENGTH / (time.perf_counter() - start)
-
-    _rounds.serve(measure, {'loss': first, 'version': jax.__version__})
+    _rounds.serve_calls(
+        lambda: jax.block_until_ready(step(params, placed)), ROWS * LENGTH,
+        {'loss': first, 'version': jax.__version__})
 
 
 def serve_transformers() -> None:
@@ -101,28 +97,14 @@ def serve_transformers() -> None:
     loss.backward()
     return loss.item()
 
-  first = step()
-
-  def measure():
-    start = time.perf_counter()
-    step()
-    return ROWS * LENGTH / (time.perf_counter() - start)
-
-  _rounds.serve(measure, {'loss': first, 'version': transformers.__version__,
-                          'torch': torch.__version__})
+  _rounds.serve_calls(
+      step, ROWS * LENGTH,
+      {'loss': step(), 'version': transformers.__version__, 'torch': torch.__version__})
 
 
 def serve_peak() -> None:
   """Measures operations per second of large matrix products."""
-  advance, of_all, about = matrix_peak()
-  advance()
-
-  def measure():
-    start = time.perf_counter()
-    advance()
-    return of_all / (time.perf_counter() - start)
-
-  _rounds.serve(measure, about)
+  _rounds.serve_calls(*matrix_peak())
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -144,7 +126,6 @@ def compare(args: argparse.Namespace) -> None:
       'share_of_matrix_peak': round(
           rates['vvlen'] * operations(SMALL, LENGTH) / peak, 3),
       'model': SMALL, 'rows': ROWS, 'length': LENGTH, 'about': about,
-      'processor': machine.processor(),
   } | told, args.output)
 
 
@@ -199,8 +180,7 @@ def large(args: argparse.Namespace) -> None:
       'tokens_per_second': round(2 * LONG / median['step']),
       'peak_bytes': memory.get('peak_bytes_in_use'),
       'seconds': {name: float(f'{x:.4g}') for name, x in median.items()},
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'versions': {'jax': jax.__version__},
+      'device': machine.device(),
   } | about, args.output)
 
 

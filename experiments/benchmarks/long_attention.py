@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import _rounds
-from experiments.harness import machine
 from vvlen.models.kernels.causal import causal_attention
 
 MODULE = 'experiments.benchmarks.long_attention'
@@ -69,14 +68,7 @@ def main() -> None:
   if args.worker is not None:
     length, = lengths
     attend, about = (_torch if args.worker == 'torch' else _jax)(args.worker, length)
-
-    def rate():
-      start = time.perf_counter()
-      attend()
-      return length / (time.perf_counter() - start)
-
-    attend()
-    _rounds.serve(rate, about)
+    _rounds.serve_calls(attend, length, about)
     return
 
   result = {}
@@ -101,8 +93,6 @@ def main() -> None:
   _rounds.report({
       'tokens': result,
       'settings': {'sequences': 1, 'heads': HEADS, 'width': WIDTH},
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__, 'numpy': np.__version__},
   }, args.output)
 
 

@@ -140,8 +140,7 @@ def main() -> None:
           / median['full'] / 1e9, 1),
       'model': SHAPE, 'rows': args.rows, 'length': args.length, 'rank': args.rank,
       'rounds': {k: [float(f'{x:.4g}') for x in v] for k, v in seconds.items()},
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': machine.processor(), 'versions': {'jax': jax.__version__},
+      'device': machine.device(),
   } | about, args.output)
 
 

@@ -20,10 +20,7 @@ import sys
 import tempfile
 import time
 
-import jax
-
 from experiments.benchmarks import _rounds
-from experiments.harness import machine
 
 _COMMANDS = {
     'retrieval': ('length_generalization',),
@@ -64,8 +61,6 @@ def main() -> None:
       'within_five_minutes': seconds['first'] <= 300,
       'taken_by_others': {name: round(share, 3) for name, share in others.items()},
       'cache_megabytes': round(cached / 1e6, 1),
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__},
   }
   _rounds.report(result, args.output)
 

@@ -150,8 +150,6 @@ def _result(
           lambda s: float(f'{rate[s] * floors(s)["multiply_adds"]:.3g}')),
       'long': {str(count): _of_long(x, bandwidth) for count, x in long.items()},
       'device': about['reduced']['device'],
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__, 'numpy': np.__version__},
       'settings': SETTINGS,
   }
 
@@ -185,13 +183,7 @@ def _serve(args: argparse.Namespace) -> None:
   else:
     simulate, count, about = _drawing(args.sampler)
 
-  def rate():
-    start = time.perf_counter()
-    simulate(count)
-    return count / (time.perf_counter() - start)
-
-  simulate(count)
-  _rounds.serve(rate, about)
+  _rounds.serve_calls(lambda: simulate(count), count, about)
 
 
 def _vvlen(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
@@ -206,7 +198,7 @@ def _vvlen(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
   simulate(1)
   about = {
       'first_call_seconds': round(time.perf_counter() - start, 2),
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'device': machine.device(),
   }
   return simulate, SIMULATIONS[sampler], about
 

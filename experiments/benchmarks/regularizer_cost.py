@@ -79,8 +79,7 @@ def main() -> None:
       'compilations': {name: step._cache_size() for name, step in steps.items()},
       'vocabulary': args.vocabulary, 'width': args.width, 'layers': args.layers,
       'length': args.length, 'batch': args.batch,
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-      'processor': machine.processor(), 'versions': {'jax': jax.__version__},
+      'device': machine.device(),
   } | about
   _rounds.report(result, args.output)
 

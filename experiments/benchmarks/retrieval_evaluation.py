@@ -24,7 +24,6 @@ pass in numpy.
 
 import argparse
 from collections.abc import Callable
-import itertools
 import math
 import resource
 import sys
@@ -119,8 +118,6 @@ def _result(
       'numpy_items_per_second': round(numpy),
       'largest_difference': workers['numpy'].about['largest_difference'],
       'device': evaluation[LENGTH]['device'],
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__, 'numpy': np.__version__},
   }
 
 
@@ -146,16 +143,7 @@ def _serve(args: argparse.Namespace) -> None:
   make = _forward if args.worker == 'forward' else _numpy_forward
   advance, items, about = make()
 
-  def rate():
-    start = time.perf_counter()
-    for calls in itertools.count(1):
-      advance()
-      seconds = time.perf_counter() - start
-      if seconds >= args.seconds:
-        return calls * items / seconds
-
-  advance()
-  _rounds.serve(rate, about)
+  _rounds.serve_calls(advance, items, about, args.seconds)
 
 
 def _evaluate(length: int, num_sequences: int) -> dict[str, Any]:
@@ -203,7 +191,7 @@ def _evaluate(length: int, num_sequences: int) -> dict[str, Any]:
           seeds * len(KINDS) * num_sequences * length / seconds),
       'seeds': seeds,
       'sequences': num_sequences,
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'device': machine.device(),
   }
 
 

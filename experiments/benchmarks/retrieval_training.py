@@ -25,10 +25,8 @@ import argparse
 from collections.abc import Callable
 import functools
 import importlib.util
-import itertools
 import os
 import statistics
-import time
 from typing import Any
 
 import jax
@@ -149,9 +147,7 @@ def _result(
           rate['experiment'] * about['state_bytes'] / 1e9, 2),
       'device': about['device'],
       'torch_device': workers['torch'].about['device'] if torch else None,
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__} | (
-          {'torch': workers['torch'].about['version']} if torch else {}),
+      'versions': {'torch': workers['torch'].about['version']} if torch else {},
       'task': args.task,
       'norm': args.norm,
       'growing': args.growing,
@@ -184,16 +180,7 @@ def _serve(args: argparse.Namespace) -> None:
   else:
     advance, unit, about = _trainer(args)
 
-  def rate():
-    start = time.perf_counter()
-    for calls in itertools.count(1):
-      advance()
-      seconds = time.perf_counter() - start
-      if seconds >= args.seconds:
-        return calls * unit / seconds
-
-  advance()
-  _rounds.serve(rate, about)
+  _rounds.serve_calls(advance, unit, about, args.seconds)
 
 
 def _trainer(
@@ -231,7 +218,7 @@ def _trainer(
 
   about = {
       'backend': jax.default_backend(),
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'device': machine.device(),
       'num_seeds': seeds,
       'state_bytes': 2 * num_bytes // seeds,  # read and written
   }

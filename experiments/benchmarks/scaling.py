@@ -69,8 +69,7 @@ def main() -> None:
   result = {
       'benchmark': 'scaling', 'steps_per_call': _STEPS, 'alone': alone, 'rows': rows,
       'recompiled': sum(row['recompiled'] for row in rows),
-      'cores': cores, 'processor': machine.processor(),
-      'versions': {'jax': jax.__version__},
+      'cores': cores,
   }
   if args.output:
     path = epath.Path(args.output)
@@ -99,7 +98,7 @@ def table(result: dict[str, Any]) -> str:
     lines.append(f'| {" | ".join(map(str, cells))} |')
   return '\n'.join([
       '# Ensembles by seeds and devices', '',
-      f'{result["processor"]}; the columns are explained in '
+      f'{machine.processor()}; the columns are explained in '
       '`experiments/benchmarks/scaling.py`.', '', *lines, ''])
 
 

@@ -26,7 +26,6 @@ import numpy as np
 
 from experiments.benchmarks import _rounds
 from experiments.benchmarks.retrieval_training import matrix_peak
-from experiments.harness import machine
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kernels.shifted import shifted_attention
 
@@ -82,8 +81,6 @@ def main() -> None:
       'tokens': result,
       'settings': {'sequences': 1, 'heads': HEADS, 'width': WIDTH, 'groups': PARTS,
                    'dtype': 'float32'},
-      'processor': machine.processor(),
-      'versions': {'jax': jax.__version__, 'numpy': np.__version__},
   }, args.output)
 
 
@@ -116,16 +113,7 @@ def _print_table(result: dict[str, Any]) -> None:
 def _serve(name: str, length: int, seconds: float) -> None:
   """Measures one of `PROGRAMS` for at least some seconds, whenever it is asked."""
   advance, work, about = matrix_peak() if name == 'peak' else _attention(name, length)
-  advance()
-
-  def rate():
-    start, runs = time.perf_counter(), 0
-    while not runs or time.perf_counter() - start < seconds:
-      advance()
-      runs += 1
-    return work * runs / (time.perf_counter() - start)
-
-  _rounds.serve(rate, about)
+  _rounds.serve_calls(advance, work, about, seconds)
 
 
 def _attention(name: str, length: int):

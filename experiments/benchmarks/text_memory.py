@@ -24,7 +24,6 @@ import time
 import numpy as np
 
 from experiments.benchmarks import _rounds
-from experiments.harness import machine
 
 _CHARACTERS = 2_000  # of a document, on average
 
@@ -114,7 +113,6 @@ def main() -> None:
   ratio = (many['peak'] - few['peak']) / (many['documents'] - few['documents'])
   _rounds.report({
       'bytes_for_each_document': round(ratio, 1), 'rows': rows,
-      'processor': machine.processor(),
   }, args.output)
 
 

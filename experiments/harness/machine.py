@@ -53,19 +53,26 @@ def cache_folder() -> str:
 
 def session() -> dict[str, Any]:
   """Describes this start of a run: time, command, versions and hardware."""
-  versions = {
-      name: importlib.metadata.version(name)
-      for name in ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'orbax-checkpoint')
-  }
   return {
       'started': now(),
       'command': shlex.join(['python', '-m', *_module(), *sys.argv[1:]]),
       'commit': commit(),
       'python': platform.python_version(),
-      'versions': versions,
-      'device': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+      'versions': versions(),
+      'device': device(),
       'processor': processor(),
   }
+
+
+def versions() -> dict[str, str]:
+  """Returns {package: version} of what results may depend on."""
+  names = 'jax', 'jaxlib', 'flax', 'optax', 'numpy', 'orbax-checkpoint'
+  return {name: importlib.metadata.version(name) for name in names}
+
+
+def device() -> str:
+  """Returns the number and the kind of the devices of JAX."""
+  return f'{jax.device_count()} x {jax.devices()[0].device_kind}'
 
 
 def now() -> str:
