@@ -1,5 +1,7 @@
 """Remaining time is of what is left to do, at the rate of the last minute."""
 
+import time
+
 import pytest
 
 from experiments.harness import progress as module
@@ -34,6 +36,29 @@ def test_the_rate_is_recent(clock):
     clock.now += 10
     shown.show('a', amount)
   assert shown.rate == 1 and shown.left() == 10_000 - 2_200
+
+
+def test_compiling_between_jobs_is_not_work(clock):
+  shown = Progress(300, 'steps', jobs=3, clock=clock)
+  for _ in range(2):
+    clock.now += 50  # compiles
+    for _ in range(10):
+      clock.now += 2
+      shown.show('a', 10)
+    shown.end_job()
+    assert shown.rate == 5
+  clock.now += 50
+  shown.show('a', 10)
+  assert shown.rate == 5 and shown.left() == 18
+
+
+def test_a_job_of_one_report_takes_its_whole_time(clock):
+  shown = Progress(30, 'steps', jobs=3, clock=clock)
+  for seconds in (10, 20, 40):
+    clock.now += seconds
+    shown.show('a', 10)
+    shown.end_job()
+  assert shown.rate == 20 / 60
 
 
 def test_work_of_an_earlier_start_does_not_count(clock):
@@ -75,6 +100,20 @@ def test_a_line_every_half_minute_of_80_columns(clock, capsys):
   assert len(lines) == 3 and all(len(line) <= 80 for line in lines)
   assert lines[-1].startswith('  8%  a name that is far too')
   assert lines[-1].endswith('… loss 0.0123  1,200 seed-steps/s, 13 min left')
+
+
+def test_lines_go_on_while_nothing_is_reported(capfd):
+  with Progress(2, 'steps', every=0.2) as shown:
+    time.sleep(0.5)
+    shown.show('a', 1)
+    with shown.measuring('a'):
+      time.sleep(1.5)
+  lines = capfd.readouterr().out.splitlines()
+  assert lines[0] == '  0%  computing  unknown time left', lines
+  assert lines[-1] == ' 50%  a, measuring for 1 s  unknown time left'
+  assert 5 <= len(lines) <= 14
+  time.sleep(0.5)
+  assert capfd.readouterr().out == ''
 
 
 @pytest.mark.parametrize('seconds, words', [

@@ -29,7 +29,7 @@ class _Log:
 
   def __init__(self) -> None:
     self.streams: tuple[Any, Any] | None = None  # that the copies stand before
-    self.paused = False
+    self._here = threading.local()  # whether this thread is `paused`
     self._lock = threading.RLock()
     self._path: epath.Path | None = None
     self._new: list[str] = []  # not yet written
@@ -80,13 +80,17 @@ class _Log:
       print(f'{path} cannot be written: {" ".join(str(error).split())}. The run goes '
             'on without it.', file=sys.stderr, flush=True)
 
+  @property
+  def paused(self) -> bool:
+    return getattr(self._here, 'paused', False)
+
   @contextlib.contextmanager
   def pausing(self) -> Iterator[None]:
-    before, self.paused = self.paused, True
+    before, self._here.paused = self.paused, True
     try:
       yield
     finally:
-      self.paused = before
+      self._here.paused = before
 
   def close(self) -> None:
     with self._lock:

@@ -5,13 +5,15 @@ The remaining time of S units of work that are left, in J jobs, is
   S / rate + J m
 
 The rate is that of the last minute of work, and m is the mean time that jobs took to
-measure what they had trained, as far as that is known. Neither compiling before the
-first step nor work of an earlier start of the run counts for the rate.
+measure what they had trained, as far as that is known. Neither compiling, before the
+first step of the run or of a later job, nor work of an earlier start of the run counts
+for the rate. While nothing is reported, lines say for how long.
 """
 
 import collections
 from collections.abc import Callable, Iterator
 import contextlib
+import threading
 import time
 
 import rich.console
@@ -22,6 +24,7 @@ from experiments.harness import log
 console = rich.console.Console()
 _RECENT = 60.0  # seconds of work, of which the rate is taken
 _WIDTH = 80  # characters of a line
+_STARTING = 'computing'  # until the first report
 
 
 class Progress:
@@ -37,7 +40,7 @@ class Progress:
     Args:
       total: amount of work.
       unit: of the work.
-      every: seconds between lines.
+      every: the most seconds between lines; 0 for a line a report.
       jobs: number of jobs that the work consists of.
       clock: returns seconds.
       on_work: called whenever work is added.
@@ -47,6 +50,12 @@ class Progress:
     self._clock, self._done, self._printed = clock, 0, -every
     self._ended = 0  # jobs
     self._measured = 0.0  # seconds of measuring, which are no work
+    self._compiled = 0.0  # seconds of compiling between jobs, as far as it is known
+    self._reports = 0  # of work, of this job
+    self._is_first = False  # the next report is the first one of a later job
+    self._what, self._since, self._lasts = _STARTING, clock(), True
+    self._lock = threading.RLock()
+    self._left_alone = threading.Event()
     self._recent: collections.deque[tuple[float, int]] = collections.deque()
     self._bar = None
     if console.is_terminal:
@@ -57,16 +66,19 @@ class Progress:
           rich.progress.TextColumn('{task.fields[left]}'),
           console=console,
       )
-      self._task = self._bar.add_task('', total=total, left='')
+      self._task = self._bar.add_task(_STARTING, total=total, left='')
 
   def __enter__(self):
     if self._bar:
       log.detach()
       self._bar.start()
       log.attach()
+    if self._every:
+      threading.Thread(target=self._repeat, daemon=True).start()
     return self
 
   def __exit__(self, *_):
+    self._left_alone.set()
     if self._bar:
       log.detach()
       self._bar.stop()
@@ -80,26 +92,44 @@ class Progress:
 
   def show(self, what: str, amount: int = 0) -> None:
     """Adds `amount` of finished work, and shows `what` is being done now."""
-    self._done += amount
+    with self._lock:
+      self._add(amount)
+      self._tell(what, lasts=False)
+
+  def _add(self, amount: int) -> None:
+    rate, now = self.rate, self._clock() - self._measured - self._compiled
     if amount:
       self._on_work()
-    now = self._clock() - self._measured
+      if self._is_first and rate:
+        # What is longer than this work takes was compiling.
+        longer = max(now - self._recent[-1][0] - amount / rate, 0)
+        self._compiled += longer
+        now -= longer
+      self._is_first = False
+      self._reports += 1
+    self._done += amount
     self._recent.append((now, self._done))
     while len(self._recent) > 2 and now - self._recent[1][0] >= _RECENT:
       self._recent.popleft()
-    self._print(what)
 
   @contextlib.contextmanager
   def measuring(self, what: str) -> Iterator[None]:
     """Shows that something is being measured, and takes the time of it."""
     start = self._clock()
-    self._print(f'{what}, measuring', at_once=True)
+    with self._lock:
+      self._tell(f'{what}, measuring', lasts=True, at_once=True)
     yield
-    self._measured += self._clock() - start
+    with self._lock:
+      end = self._clock()
+      self._measured += end - start
+      self._what, self._since, self._lasts = f'{what}, measured', end, False
 
   def end_job(self) -> None:
     """Notes that a job has ended."""
-    self._ended += 1
+    with self._lock:
+      self._ended += 1
+      # With one report a job, compiling cannot be told from work.
+      self._is_first, self._reports = self._reports > 1, 0
 
   def facts(self) -> dict[str, float]:
     """Returns the last rate and the seconds of measuring, to be kept with the run."""
@@ -123,19 +153,35 @@ class Progress:
       seconds += (self._jobs - ended) * self._measured / ended
     return seconds
 
-  def _print(self, what: str, at_once: bool = False) -> None:
-    rate, now = self.rate, self._clock()
+  def _tell(self, what: str, lasts: bool, at_once: bool = False) -> None:
+    """Shows what is being done, which `lasts` from now on, or has just ended."""
+    now = self._clock()
+    self._what, self._since, self._lasts = what, now, lasts
+    self._print(now, at_once)
+
+  def _repeat(self) -> None:
+    """Says what is being done, and since when, whenever nothing was said for long."""
+    begin = self._clock()
+    while not self._left_alone.wait(
+        max(max(self._printed, begin) + self._every - self._clock(), 0.01)):
+      with self._lock:
+        self._print(self._clock())
+
+  def _print(self, now: float, at_once: bool = False) -> None:
+    rate = self.rate
     share = self._done / self._total if self._total else 1.0
     left = f'{_words(self.left())} left'
     if rate:
       per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
       left = f'{per_second} {self._unit}/s, {left}'
     if self._bar:
-      self._bar.update(self._task, description=_short(what, _WIDTH - 20 - len(left)),
-                       completed=self._done, left=left)
+      self._bar.update(self._task, completed=self._done, left=left,
+                       description=_short(self._what, _WIDTH - 20 - len(left)))
     if at_once or now - self._printed >= self._every:
       self._printed = now
-      what = _short(what, _WIDTH - 8 - len(left))
+      ago = _words(now - self._since) if now - self._since >= 1 else ''
+      ago = ago and (f' for {ago}' if self._lasts else f', {ago} ago')
+      what = _short(self._what, _WIDTH - 8 - len(left + ago)) + ago
       log.progress(f'{share:4.0%}  {what}  {left}', rate, shown=not self._bar)
 
 
