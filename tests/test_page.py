@@ -223,6 +223,31 @@ def test_columns_that_do_not_fit_are_left_out(width, columns):
   assert width < 15 or len(lines[0]) <= width
 
 
+def test_the_last_column_for_a_terminal_goes_on_below():
+  words = 'z-scores of training, mean and variance as at N'
+  table = Table('t', 'T', {'arm': lambda r: 'LN', 'change': lambda r: r['x'],
+                           'long': lambda r: 80 * 'x'},
+                [{'x': words}, {'x': 'none'}], '', short=('arm', 'change'))
+  assert grid(table, 80).split('\n')[2:] == [
+      f'| LN  | {words} |', f'| LN  | {"none":47} |']
+  assert grid(table, 40) == """\
+| arm | change                         |
+|-----|--------------------------------|
+| LN  | z-scores of training, mean and |
+|     | variance as at N               |
+| LN  | none                           |"""
+  assert grid(table, 17).split('\n')[2] == '| LN  | z-scor… |'
+
+
+def test_rows_that_are_left_out_are_counted_once(folder):
+  table = Table('t', 'T', {'arm': lambda r: 'LN', 'change': lambda r: 'a b ' * 10},
+                [{}] * 11, '', short=('arm', 'change'))
+  lines = reports.said(_report(folder, tables=[table]), 35)
+  assert 'and 2 more rows' in lines
+  lines = reports.said(_report(folder, tables=[table._replace(records=[{}] * 10)]), 35)
+  assert 'and 1 more row' in lines
+
+
 def test_a_run_ends_with_its_answer_within_the_terminal(folder):
   lines = reports.said(_report(folder, missing='Two are missing.'), 30)
   assert lines[:6] == [
@@ -239,7 +264,7 @@ def test_the_answer_is_printed_last_with_the_page(folder, capsys, monkeypatch):
   reports.show(folder)
   out = capsys.readouterr().out
   assert out.startswith('\nIt is 5 % more.\n\nBoth <learned>.\n')
-  assert out.endswith(f'Open {folder}/index.html for all tables and figures. '
+  assert out.endswith(f'Open {folder}/index.html for all tables and figures.\n'
                       'The last start took 62 min 5 s.\n')
 
 

@@ -35,8 +35,9 @@ def show(workdir: epath.PathLike) -> None:
   report, path = make(folder)
   print('', *said(report, shutil.get_terminal_size().columns), sep='\n')
   took = page.elapsed(folder)
-  print(f'Open {path} for all tables and figures.',
-        *[f'The last start took {took}.'] * bool(took))
+  print(f'Open {path} for all tables and figures.')
+  if took:
+    print(f'The last start took {took}.')
 
 
 def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:
@@ -101,8 +102,12 @@ def said(report: page.Report, width: int) -> list[str]:
               for line in textwrap.wrap(joined, width)] + [''] * bool(text)
   for table in report.main[:1]:
     rows = grid(table, width).split('\n')
-    more = [f'and {len(rows) - _MOST} more rows'] if len(rows) > _MOST else []
-    lines += [*textwrap.wrap(table.title, width), *rows[:_MOST], *more, '']
+    # Lines that go on with the row above begin with an empty cell.
+    begins = [i for i, row in enumerate(rows) if not row.startswith('|  ')]
+    end = next((i for i in begins if i >= _MOST), len(rows))
+    left = sum(i >= end for i in begins)
+    more = [f'and {left} more row{"s" if left > 1 else ""}'] * bool(left)
+    lines += [*textwrap.wrap(table.title, width), *rows[:end], *more, '']
   return lines
 
 

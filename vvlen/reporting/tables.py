@@ -8,6 +8,7 @@ import csv
 import io
 import itertools
 import math
+import textwrap
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -17,6 +18,8 @@ from vvlen.reporting.endpoints import Comparison
 from vvlen.statistics import PairedTest
 
 _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
+
+_LITTLE = 12  # characters, too few for the lines of a text
 
 Record = Mapping[str, Any]
 
@@ -91,17 +94,23 @@ def grid(table: Table, width: int | None = None) -> str:
   Args:
     table: the table.
     width: the most characters of a line; then only `table.short` is shown. The last
-      column of these is cut to fit. Of other tables, columns on the right that do not
-      fit are left out, but never the first one. None: no limit.
+      column of these goes on in further lines, whose other cells are empty, where it
+      does not fit. Of other tables, columns on the right that do not fit are left out,
+      but never the first one. None: no limit.
   """
   names = (width is not None and table.short) or [*table.columns]
-  columns = [*zip(names, *cells(table, names), strict=True)]
-  widths = [max(map(len, column)) for column in columns]
+  lines_of = [[*names], *cells(table, names)]
+  widths = [max(map(len, column)) for column in zip(*lines_of, strict=True)]
   if width is not None and table.short:
     room = max(width - sum(widths[:-1]) - 3 * len(widths) - 1, 1)
-    columns[-1] = tuple(text if len(text) <= room else f'{text[:room - 1]}…'
-                        for text in columns[-1])
+    parts = [_parts(texts[-1], room) for texts in lines_of[1:]]
+    lines_of = [
+        [*names[:-1], _cut(names[-1], room)],
+        *([*(texts[:-1] if number == 0 else [''] * len(texts[:-1])), part]
+          for texts, own in zip(lines_of[1:], parts, strict=True)
+          for number, part in enumerate(own))]
     widths[-1] = min(widths[-1], room)
+  columns = [*zip(*lines_of, strict=True)]
   ends = itertools.accumulate((w + 3 for w in widths), initial=1)
   fit = sum(width is None or end <= width for end in [*ends][1:])
   columns, widths = columns[:max(fit, 1)], widths[:max(fit, 1)]
@@ -111,6 +120,17 @@ def grid(table: Table, width: int | None = None) -> str:
   ]
   rule = '|' + '|'.join('-' * (w + 2) for w in widths) + '|'
   return '\n'.join([header, rule, *lines])
+
+
+def _parts(text: str, room: int) -> list[str]:
+  """Returns the lines of a text that has this room, a single one if there is little."""
+  if room < _LITTLE:
+    return [_cut(text, room)]
+  return textwrap.wrap(text, room) or ['']
+
+
+def _cut(text: str, room: int) -> str:
+  return text if len(text) <= room else f'{text[:room - 1]}…'
 
 
 def to_csv(table: Table) -> str:
