@@ -448,10 +448,13 @@ def test_the_answer_of_a_family():
   record = {'cell': 'base', 'setting': 'retrieval', 'steps': 40_000, 'p': 0.01,
             'verdict': 'LN ahead', 'difference': 3.0, 'ci_low': 2.0, 'ci_high': 4.0,
             'seeds': 6}
-  found = family([record | {'cell': 'l2', 'p': _NAN, 'verdict': 'not run'}, record])
+  waits = record | {'p': _NAN, 'verdict': '2 of 6 seeds so far'}
+  not_run = waits | {'verdict': 'not run'}
+  found = family([not_run, record, waits, not_run])
   assert found == [
       'retrieval, 40,000 steps: LN ahead, +3.0 points [corrected: +2.0, +4.0], 6 pairs '
-      'of seeds.', 'No verdict yet: l2 (not run).']
+      'of seeds.', 'No verdict yet: retrieval, 40,000 steps (2 of 6 seeds so far); 2 of '
+      '4 settings, which are not run.']
 
 
 def test_the_answer_of_measurements():

@@ -22,6 +22,7 @@ from experiments.sensitivity import figures as sensitivity_figures
 from experiments.sensitivity import report as sensitivity
 from experiments.sensitivity import run as experiment
 from experiments.sensitivity import tables
+from experiments.sensitivity.answer import answer
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
 from tests.cases import mostly_slow
@@ -99,7 +100,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   rows = [row._replace(value=0.97) if row.metric == 'training_accuracy' and
           row.arm == 'layer_norm' else row for row in rows]
   cells = read_cells(results.index_cells(rows), {})
-  table = tables.table(cells)
+  table = tables.table(cells, {})
   last = {r['cell']: r for r in table.records if r['step'] == 20}
   assert last['b']['difference'] == pytest.approx(20, abs=2)
   assert last['b']['target_weight_treated'] == 0.5
@@ -218,7 +219,7 @@ def test_cells_are_tested_together_at_the_last_step_that_all_have_whole():
   cells = read_cells(results.index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 10), ('b', 10), ('c', 10)]
   assert all((c.holm is not None) == c.in_family for c in cells)
-  note = tables.table(cells).note
+  note = tables.table(cells, {}).note
   assert 'after 10 steps' in note
   chosen = read_cells(results.index_cells(rows), {}, family=[('a', 20)])
   assert [c[:2] for c in chosen if c.in_family] == [('a', 20)]
@@ -268,6 +269,26 @@ def test_settings_are_those_of_the_cells_configurations(tmp_path):
   assert ends['wide', 20] == ['none', 'layer_norm']
 
 
+def test_the_answer_and_the_table_have_words_for_settings():
+  rows = _rows({'base': 0.1, 'a': 0.3, 'b': 0.1})
+  cells = read_cells(results.index_cells(rows), {})
+  settings = {'base': Setting('retrieval', words='plain setting'),
+              'a': Setting('lookup', words='plain setting'),
+              'b': Setting('retrieval', words='width 9')}
+  gain = lambda cell: cell.comparison.primary.mean_difference
+  family = [cell for cell in cells if cell.in_family]
+  words = {'base': 'plain setting', 'a': 'lookup, plain setting', 'b': 'width 9'}
+  least, most = (words[of(family, key=gain).name] for of in (min, max))
+  first, second = answer(cells, settings)
+  assert f'({least}) to ' in first and first.endswith(f'({most}), in 3 settings.')
+  assert 'corrected over the settings by Holm' in second
+  records = tables.table(cells, settings).records
+  assert [r['cell'] for r in records[:3]] == [
+      cell.name for cell in sorted(family, key=gain, reverse=True)]
+  shown_first = tables.table(cells, settings)._replace(records=records[:1])
+  assert shown(shown_first, most)['cell'] == 'a'
+
+
 def test_a_damaged_grid_is_named(tmp_path):
   rows = _rows({'base': 0.2})
   folder = _folder(tmp_path / 'odd', [*rows, rows[0]._replace(step=None)], 6)
@@ -309,7 +330,7 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   cells = read_cells(results.index_cells(rows), {})
   assert [c[:2] for c in cells if c.in_family] == [('a', 20), ('c', 20)]
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
-  note = tables.table(cells).note
+  note = tables.table(cells, {}).note
   assert 'Left out, not there or not finite in one of the arms: seed 4.' in note
   assert note.endswith('and not tested with the others: b.')
   # One arm that has learned is enough.

@@ -1,17 +1,20 @@
 """What a grid has found, in sentences. Runs without JAX."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from experiments.sensitivity.cells import Cell
+from experiments.sensitivity.cells import Cell, in_words, Setting
 from vvlen.reporting.endpoints import TREATED
 from vvlen.reporting.tables import number
 
 
-def answer(cells: Sequence[Cell]) -> list[str]:
+def answer(
+    cells: Sequence[Cell], settings: Mapping[str, Setting]
+) -> list[str]:
   """Says how the gain of LN varies over the cells that are tested together.
 
   Args:
     cells: of the grid.
+    settings: {name of a cell: setting}.
   """
   family = [c for c in cells if c.in_family and c.comparison.treated == TREATED
             and c.comparison.primary is not None]
@@ -23,10 +26,12 @@ def answer(cells: Sequence[Cell]) -> list[str]:
   found = [cell for cell in family if cell.found]
   ahead = sum(gain(cell) > 0 for cell in found)
   least, most = (number(gain(cell), '+.1f') for cell in (low, high))
+  where = [in_words(settings, cell.name) for cell in (low, high)]
+  count = f'{len(family)} setting{"s" if len(family) > 1 else ""}'
   return [
       f'LayerNorm after attention, after {at} steps: from {least} points beyond the '
-      f'training lengths ({low.name}) to {most} ({high.name}), in {len(family)} cells.',
-      f'With p corrected over the cells by Holm, LN is ahead in {ahead} and behind in '
-      f'{len(found) - ahead}. In the other {len(family) - len(found)} no difference '
+      f'training lengths ({where[0]}) to {most} ({where[1]}), in {count}.',
+      f'With p corrected over the settings by Holm, LN is ahead in {ahead} and behind '
+      f'in {len(found) - ahead}. In the other {len(family) - len(found)} no difference '
       'was found, which depends on their spread as well: the table has the smallest '
       'difference that each would detect.']

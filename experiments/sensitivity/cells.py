@@ -45,6 +45,13 @@ class Setting(NamedTuple):
   words: str = ''  # what it changes in base, for figures
 
 
+def in_words(settings: Mapping[str, Setting], name: str) -> str:
+  """Returns the setting of a cell in words, with its task if that is not base's."""
+  setting = settings.get(name, Setting())
+  same = setting.task == settings.get('base', setting).task
+  return f'{setting.task}, ' * (not same) + (setting.words or name)
+
+
 class Cell(NamedTuple):
   """One arm compared with the Baseline, in one setting after `step` steps."""
 

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 import numpy as np
 
-from experiments.sensitivity.cells import Cell, MECHANISM, Setting
+from experiments.sensitivity.cells import Cell, in_words, MECHANISM, Setting
 from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
@@ -102,8 +102,8 @@ def gains(
       for words, style in styles.items()
   ] + [Patch(color=_HELPS, label=f'{treated} ahead'),
        Patch(color=_HURTS, label=f'{treated} behind'),
-       Line2D([], [], color='black', marker='o', markerfacecolor='white', linestyle='',
-              label='hollow: no difference found')]
+       Line2D([], [], color='black', marker='o', linestyle='',
+              label='filled: p < .05, corrected')]
   drawn.legend(handles=handles, ncols=3, loc='outside lower center')
   return drawn
 
@@ -145,8 +145,15 @@ def _by_cell(
                    color=_HELPS if test.mean_difference > 0 else _HURTS)
   axes.axvline(0, color='black', linewidth=0.8)
   axes.set_yticks(range(len(labels)), labels)
+  _head(axes, 'setting, Baseline (%)')
   axes.set_ylim(len(labels) - 0.4, -0.6)
   axes.grid(visible=False, axis='y')
+
+
+def _head(axes: Axes, words: str) -> None:
+  """Writes what the labels on the left say, above them."""
+  axes.annotate(words, (0, 1), xycoords='axes fraction', xytext=(-8, 4), ha='right',
+                textcoords='offset points', fontsize=plots.SMALLEST, style='italic')
 
 
 def _interval(axes: Axes, y: float, of: PairedTest | Tuned, **look: Any) -> None:
@@ -225,14 +232,13 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
                     * bool(np.isfinite(rank)))
   drawn.suptitle(
       _headline(ranks)
-      + f'\n{task}: {len(same)} settings above, their seeds below' * bool(task))
-  task_of = lambda name: _task(settings, name)
-  names = [
-      (f'{task_of(cell.name)}, ' if task_of(cell.name) != task else '')
-      + f'{_words(settings, cell.name)}  {number(_gain(cell), "+.1f")}'
-      for cell in family]
+      + f'\n{len(same)} settings of {task} above; seeds of each of {len(family)} below'
+      * bool(task))
+  names = [f'{in_words(settings, cell.name)}  {number(_gain(cell), "+.1f")}'
+           for cell in family]
   panels[1, 0].set_yticks(range(len(names)), names)
   panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
+  _head(panels[1, 0], 'setting, gain (points)')
   panels[0, 0].set_ylabel('gain of LN (points)')
   return drawn
 

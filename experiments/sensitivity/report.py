@@ -43,7 +43,7 @@ def write(workdir: epath.PathLike) -> Report:
     raise ValueError(f'{folder} has no cell with results of Baseline and LN yet')
   cells += read_cells(indices, settings, 'standardize', family=())
   tuned = _tune(folder, indices, rates, cells, settings)
-  made = [tables.table(cells), tables.change_table(cells, settings),
+  made = [tables.table(cells, settings), tables.change_table(cells, settings),
           tables.measured_table(cells)]
   if tuned:
     made.append(tables.tuned_table(tuned))
@@ -66,7 +66,7 @@ def write(workdir: epath.PathLike) -> Report:
   write_tables(folder, made)
   return Report(
       'Under which settings does LayerNorm after attention help at longer inputs?',
-      answer(cells), made, paths, 1, said,
+      answer(cells, settings), made, paths, 1, said,
       about(sorted({setting.task for setting in settings.values()}),
             'A cell is the base setting with one or some of its choices changed.'))
 
@@ -102,7 +102,7 @@ def _read_settings(
     other = against.get(name, 'base' if setting.task == base.task else None)
     settings[name] = setting._replace(
         against=None if name == 'base' else other,
-        words=in_words(configs[name], configs['base']) if 'base' in configs else '')
+        words=changed_in(configs[name], configs['base']) if 'base' in configs else '')
   free = ('optimizer.learning_rate', 'optimizer.decay_steps', 'arms', 'num_seeds',
           'train.num_steps', 'train.save_every_seconds')
   groups: dict[str, list[str]] = {}
@@ -135,7 +135,7 @@ _UNSAID = ('arms', 'num_seeds', 'task.name', 'task.num_keys', 'train.num_steps',
            'train.save_every_seconds')
 
 
-def in_words(config: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+def changed_in(config: Mapping[str, Any], base: Mapping[str, Any]) -> str:
   """Returns words on what a cell's configuration changes in that of base."""
   own, plain = run_folder.flatten(config), run_folder.flatten(base)
   changed = {field: x for field, x in own.items()

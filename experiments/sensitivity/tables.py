@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 import math
 from typing import Any
 
-from experiments.sensitivity.cells import Cell, MECHANISM, Setting
+from experiments.sensitivity.cells import Cell, in_words, MECHANISM, Setting
 from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting.endpoints import CONTROL, LEARNED, TREATED
 from vvlen.reporting.plots import ARMS
@@ -31,15 +31,22 @@ _DETECTABLE = (
 )
 
 
-def table(cells: Sequence[Cell]) -> Table:
-  """Returns the table of primary endpoints, a row per cell, step and arm."""
-  columns = _CELL | {
+def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
+  """Returns the table of primary endpoints, a row per cell, step and arm.
+
+  Those that are tested together come first, the largest difference at the top.
+  """
+  words = lambda name: in_words(settings, name)
+  columns = {
+      'setting': lambda r: words(r['cell']),
+      'steps': _CELL['steps'], 'arm': _CELL['arm'],
       'difference [95 %]': _interval(''),
       'p': _p(''),
       'Baseline': lambda r: number(r['control'], '.1f'),
       'treated': lambda r: number(r['treated'], '.1f'),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
+      'cell': _CELL['cell'],
   }
   tested = _tested(cells)
   note = (
@@ -51,11 +58,14 @@ def table(cells: Sequence[Cell]) -> Table:
   if odd:
     out = '' if any(c.in_family for c in odd) else ', and not tested with the others'
     note += (f' Not learned at the training lengths, so that nothing there is about '
-             f'length{out}: {", ".join(sorted({c.name for c in odd}))}.')
+             f'length{out}: {"; ".join(sorted({words(c.name) for c in odd}))}.')
   more = (f'p: paired two-sided t-test. {_DETECTABLE} The CSV has the columns of the '
           'tables sensitivity_change and sensitivity_measured too.')
-  return Table('sensitivity', 'Gain over the Baseline in every cell', columns,
-               _records(cells), note, more=more)
+  records = sorted(_records(cells), key=lambda r: (
+      (0, -r['difference']) if r['p_holm'] >= 0 else (1, 0)))
+  short = 'difference [95 %]', 'p', 'steps', 'arm', 'setting'
+  return Table('sensitivity', 'Gain over the Baseline in every setting', columns,
+               records, note, short, more)
 
 
 def change_table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:

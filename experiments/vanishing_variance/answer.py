@@ -5,6 +5,8 @@ import math
 
 from vvlen.reporting.tables import number, Record
 
+NOT_RUN = 'not run'
+
 
 def answer(records: Sequence[Record]) -> list[str]:
   """Says the verdict on each cell, those that are finished first.
@@ -19,7 +21,12 @@ def answer(records: Sequence[Record]) -> list[str]:
       f'[corrected: {number(r["ci_low"], "+.1f")}, {number(r["ci_high"], "+.1f")}], '
       f'{r["seeds"]} pairs of seeds.' for r in done
   ]
-  left = [f'{r["cell"]} ({r["verdict"]})' for r in records if math.isnan(r['p'])]
-  if left:
-    said.append(f'No verdict yet: {", ".join(left)}.')
+  left = [r for r in records if math.isnan(r['p'])]
+  begun = [f'{r["setting"]}, {r["steps"]:,} steps ({r["verdict"]})' for r in left
+           if r['verdict'] != NOT_RUN]
+  others = len(left) - len(begun)
+  are = 'are' if others > 1 else 'is'
+  begun += [f'{others} of {len(records)} settings, which {are} not run'] * bool(others)
+  if begun:
+    said.append(f'No verdict yet: {"; ".join(begun)}.')
   return said

@@ -133,7 +133,8 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
     for arm, shift in ((CONTROL, -0.2), (TREATED, 0.2)):
       _bars(axes, parts.parts(index, arm, cells[name].trained_up_to), shift,
             arm == TREATED)
-    axes.set_title(_short(cells[name]))
+    axes.set_title(f'{_short(cells[name])}, {cells[name].steps[-1]:,} steps')
+    axes.set_axisbelow(True)
     axes.grid(visible=False, axis='x')
     axes.axhline(0, color='black', linewidth=0.6)
   for name, _ in rows:
@@ -167,6 +168,11 @@ def _bars(axes: Axes, found: parts.Parts, shift: float, hatched: bool) -> None:
   axes.set_xlabel('number of items N')
 
 
+def _seeds(effect: Effect) -> str:
+  count, asked = len(effect.comparison.primary_differences), effect.cell.num_seeds
+  return f'{count} seeds' if count == asked else f'{count} of {asked} seeds'
+
+
 def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
   """Draws LN − Baseline for each seed, with weights as they are and averaged."""
   pairs: list[tuple[Setting, Effect, Effect]] = [
@@ -179,7 +185,8 @@ def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
   if not pairs:
     return None
   drawn = plots.new(
-      1.7 + 0.4 * len(pairs), 'LN − Baseline with weights as they are, and averaged',
+      1.8 + 0.4 * len(pairs), 'LN − Baseline with weights as they are, and averaged\n'
+      'accuracy beyond the training lengths',
       'Accuracy beyond the training lengths, LN minus Baseline in points, a dot for '
       'each seed and a bar for their mean, with the weights of the last step and with '
       'weights averaged over the last tenth of steps.')
@@ -195,7 +202,8 @@ def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
       axes.plot([np.mean(differences)], [y + shift], '|', color='black', markersize=10)
   axes.axvline(0, color='black', linewidth=0.8)
   axes.set_yticks(range(len(pairs)), [
-      _short(cell).replace(', ', ',\n', 1) for cell, _, _ in pairs])
+      f'{_short(cell)}\n{cell.steps[-1]:,} steps, {_seeds(plain)}'
+      for cell, plain, _ in pairs])
   axes.set_ylim(len(pairs) - 0.5, -0.6)
   axes.grid(visible=False, axis='y')
   axes.set_xlabel('LN − Baseline (points)\n← hurts    helps →')

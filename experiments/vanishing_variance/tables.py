@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.vanishing_variance import effects
+from experiments.vanishing_variance.answer import NOT_RUN
 from experiments.vanishing_variance.effects import Claim, Contrast, Effect, Setting
 from vvlen.reporting.tables import (
   blank_without,
@@ -41,7 +42,7 @@ def setting(cell: Setting) -> str:
 def verdict_words(effect: Effect | None, claim: Claim) -> str:
   """Describes the verdict on a cell in words."""
   if effect is None:
-    return 'not run'
+    return NOT_RUN
   points = f'{claim.equivalence:g} point{"s" if claim.equivalence != 1 else ""}'
   words = {
       effects.AHEAD: 'LN ahead', effects.BEHIND: 'LN behind',
@@ -92,8 +93,9 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
       'deviation of the difference over seeds. Power: how often, in %, a difference of '
       f'{claim.equivalence:g} point would be found.'
   )
+  short = 'steps', 'Baseline', 'LN − Baseline [95 %]', 'setting'
   return Table('verdicts', 'Does LayerNorm after attention help at longer inputs?',
-               columns, records, note, more=more)
+               columns, records, note, short, more)
 
 
 def _numbers(effect: Effect | None) -> dict[str, Any]:
