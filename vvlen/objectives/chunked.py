@@ -46,6 +46,7 @@ from vvlen.objectives.misalignment import (
 )
 from vvlen.objectives.over_chunks import (
     all_first,
+    check_shapes,
     num_blocks,
     over_chunks,
     split_chunks,
@@ -217,12 +218,4 @@ def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
   if jnp.float16 in (hidden.dtype, embedding.dtype):
     raise ValueError('gradients in the logits of many rows are too small for float16: '
                      'use bfloat16')
-  if hidden.ndim != 3 or embedding.ndim != 2 or hidden.shape[2] != embedding.shape[1]:
-    raise ValueError(
-        'hidden states [B, L, D] do not fit the embedding [V, D]: '
-        f'{hidden.shape}, {embedding.shape}'
-    )
-  if 0 in hidden.shape or 0 in embedding.shape:
-    raise ValueError(f'an axis has length 0: {hidden.shape}, {embedding.shape}')
-  if not isinstance(chunk_size, int) or chunk_size < 1:
-    raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')
+  check_shapes(hidden, embedding, chunk_size)

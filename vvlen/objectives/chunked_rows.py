@@ -24,7 +24,7 @@ from vvlen.objectives.chunked import CHUNK_SIZE
 from vvlen.objectives.cross_entropy import check_tokens, token_cross_entropy
 from vvlen.objectives.measures import mean_over_rows, Measures, measures_of_rows
 from vvlen.objectives.misalignment import check_two_windows, compared_rows
-from vvlen.objectives.over_chunks import split_chunks
+from vvlen.objectives.over_chunks import check_shapes, split_chunks
 
 
 def token_losses(
@@ -51,7 +51,7 @@ def token_losses(
     ValueError: if shapes do not fit, chunk_size is not positive, or a target is not in
       the vocabulary.
   """
-  _check(hidden, embedding, chunk_size)
+  check_shapes(hidden, embedding, chunk_size)
   check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))
   return _token_losses(hidden, embedding, targets, chunk_size)
 
@@ -74,7 +74,7 @@ def token_scores(
 
   Arguments and errors are those of `token_losses`, whose result `losses` is.
   """
-  _check(hidden, embedding, chunk_size)
+  check_shapes(hidden, embedding, chunk_size)
   check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))
   return _token_scores(hidden, embedding, targets, chunk_size)
 
@@ -109,7 +109,7 @@ def measures_of_hidden(
       is out of range.
   """
   check_two_windows(hidden_first.shape, hidden_second.shape, offset, whole_overlap)
-  _check(hidden_first, embedding, chunk_size)
+  check_shapes(hidden_first, embedding, chunk_size)
   offset = jnp.asarray(offset, jnp.int32)
   found = _measures(
       hidden_first, hidden_second, embedding, offset, whole_overlap, chunk_size)
@@ -167,15 +167,3 @@ def _over_chunks(
   size = hidden[0].shape[1]
   join = lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, :size]
   return jax.tree.map(join, found)
-
-
-def _check(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
-  if hidden.ndim != 3 or embedding.ndim != 2 or hidden.shape[2] != embedding.shape[1]:
-    raise ValueError(
-        'hidden states [B, L, D] do not fit the embedding [V, D]: '
-        f'{hidden.shape}, {embedding.shape}'
-    )
-  if 0 in hidden.shape or 0 in embedding.shape:
-    raise ValueError(f'an axis has length 0: {hidden.shape}, {embedding.shape}')
-  if not isinstance(chunk_size, int) or chunk_size < 1:
-    raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')

@@ -173,3 +173,16 @@ def split_chunks(x: jax.Array, axis: int, chunk_size: int) -> jax.Array:
   fill[axis] = (0, number * size - length)
   shape = (*x.shape[:axis], number, size, *x.shape[axis + 1 :])
   return jnp.moveaxis(jnp.pad(x, fill).reshape(shape), axis, 0)
+
+
+def check_shapes(hidden: jax.Array, embedding: jax.Array, chunk_size: int) -> None:
+  """Raises ValueError unless h is [B, L, D], E [V, D] and chunk_size positive."""
+  if hidden.ndim != 3 or embedding.ndim != 2 or hidden.shape[2] != embedding.shape[1]:
+    raise ValueError(
+        'hidden states [B, L, D] do not fit the embedding [V, D]: '
+        f'{hidden.shape}, {embedding.shape}'
+    )
+  if 0 in hidden.shape or 0 in embedding.shape:
+    raise ValueError(f'an axis has length 0: {hidden.shape}, {embedding.shape}')
+  if not isinstance(chunk_size, int) or chunk_size < 1:
+    raise ValueError(f'chunk_size must be a positive whole number: {chunk_size!r}')
