@@ -33,7 +33,7 @@ TOKENS, HEADS, WIDTH = (2048, 8192, 16384), 4, 64
 IMPLEMENTATIONS = ('chunked', 'plain', 'torch', 'cudnn')
 
 
-def floors(length: int, itemsize: int = 4) -> dict[str, int]:
+def floors(length: int) -> dict[str, int]:
   """Returns lower bounds of the work for the output and the gradients.
 
   The output needs two products with half a matrix, the gradients five, since the
@@ -46,7 +46,7 @@ def floors(length: int, itemsize: int = 4) -> dict[str, int]:
   return {
       'operations': 2 * one_product + 5 * one_product,
       'exponentials': 2 * entries * length // 2,
-      'bytes': itemsize * entries * (12 * WIDTH + 2),
+      'bytes': 4 * entries * (12 * WIDTH + 2),
   }
 
 

@@ -16,7 +16,6 @@ The paper's claim is about the last two: the attention output still determines t
 answer, but it has shrunk away from what the layers after it were trained on.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -88,9 +87,3 @@ def difference(treated: Parts, control: Parts, name: str) -> PairedTest | None:
       for each in (treated, control)
   )
   return paired_t_test(one, other)
-
-
-def shares(each: Parts, names: Sequence[str] = NAMES) -> dict[str, float]:
-  """Returns the means of parts over seeds and lengths, as shares of the mean loss."""
-  lost = each.lost.mean()
-  return {name: float(getattr(each, name).mean() / lost) for name in names}
