@@ -18,7 +18,7 @@ from experiments.language_model import tables as by_term
 from experiments.language_model.report import Arm, Family, Run
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.tables import write_tables
 
 EXPERIMENT = 'adapt'
@@ -75,13 +75,11 @@ def write(workdir: epath.PathLike) -> Report:
     drawn |= {family.name: of_arms.by_length(family, run, index)
               for family in present if family.others}
     paths = plots.save(folder / 'figures', drawn)
-  missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
-             for name, seeds in have.items() if seeds < run.num_seeds]
   write_tables(folder, made)
   return Report(
       'What helps a trained model to read longer inputs, and does the misalignment '
       'term help there?', answer(present, run, index, unigram), made, paths, 1,
-      unfinished(missing), _ABOUT)
+      unfinished(missing_seeds(have, run.num_seeds)), _ABOUT)
 
 
 def _present(family: Family, have: Mapping[str, int]) -> Family | None:

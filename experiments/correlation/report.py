@@ -11,7 +11,7 @@ from experiments.correlation import figures, tables
 from experiments.correlation.answer import answer
 from experiments.correlation.points import EXPERIMENT, points, read_run
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.tables import write_tables
 
 _ABOUT = ('Small language models that differ in positions, training length, steps, '
@@ -45,8 +45,7 @@ def write(workdir: epath.PathLike) -> Report:
     paths = plots.save(folder / 'figures', figures.make(run, found))
   have = {model.name: len({row.seed for row in rows if row.arm == model.name})
           for model in run.models}
-  missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
-             for name, seeds in have.items() if seeds < run.num_seeds]
   return Report(
       'Does misalignment tell which models generalize to longer inputs?',
-      answer(run, found), made, paths, 1, unfinished(missing), _ABOUT)
+      answer(run, found), made, paths, 1,
+      unfinished(missing_seeds(have, run.num_seeds)), _ABOUT)

@@ -23,7 +23,7 @@ from experiments.counting.cells import (
 )
 from experiments.counting.figures import FLOOR
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.results import by_seed, Index
 from vvlen.reporting.tables import (
   name_seeds,
@@ -98,8 +98,8 @@ def write(workdir: epath.PathLike) -> Report:
       for table, figure in sorted(zip(tables, shown.values(), strict=True),
                                   key=lambda pair: len(pair[1].cells) == 1)
   ]
-  missing = [f'{cell.experiment}/{cell.arm} has {len(seeds)} of {asked} seeds'
-             for cell, seeds in have.items() if len(seeds) < asked]
+  missing = missing_seeds({f'{cell.experiment}/{cell.arm}': len(seeds)
+                           for cell, seeds in have.items()}, asked)
   write_tables(folder, tables)
   return Report(
       'Which positions and targets let transformers count beyond the training lengths?',

@@ -16,7 +16,7 @@ from experiments.language_model import figures, tables
 from experiments.language_model.answer import answer
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.tables import write_tables
 
 EXPERIMENT = 'language_model'
@@ -92,13 +92,11 @@ def write(workdir: epath.PathLike) -> Report:
       drawn['evaluations'] = figures.by_step(present, run, evaluations)
     paths = plots.save(folder / 'figures', drawn)
   found = answer(present[0], run, index, words) if present else []
-  missing = [f'{name} has {seeds} of {run.num_seeds} seeds'
-             for name, seeds in have.items() if seeds < run.num_seeds]
   write_tables(folder, made)
   return Report(
       'Does aligning short and long contexts help language models at longer ones?',
       found, made, paths, 1,
-      unfinished(missing), _ABOUT)
+      unfinished(missing_seeds(have, run.num_seeds)), _ABOUT)
 
 
 def families(run: Run, there: set[str]) -> list[Family]:

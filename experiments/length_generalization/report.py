@@ -13,7 +13,7 @@ from experiments.length_generalization.setting import read_setting, Setting
 from experiments.length_generalization.tables import main_table, make_tables
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import write_tables
 
@@ -48,12 +48,8 @@ def write(workdir: epath.PathLike) -> Report:
   by_name = {table.name: table for table in tables}
   names = 'primary_endpoint', f'{main_table(task)}_by_model', main_table(task)
   main = [by_name.pop(name) for name in names if name in by_name]
-  missing = [
-      f'{arm} has {have} of {num_seeds} seeds'
-      for arm in arms
-      if (have := len(index.get((arm, 'training_loss', None), {}))) < num_seeds
-  ]
-  said = unfinished(missing)
+  have = {arm: len(index.get((arm, 'training_loss', None), {})) for arm in arms}
+  said = unfinished(missing_seeds(have, num_seeds))
   if not arms:
     said = ('There is no config.json: it is assumed that training lengths end at '
             f'{trained_up_to}.')

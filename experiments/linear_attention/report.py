@@ -6,7 +6,7 @@ from experiments.linear_attention import figures, tables
 from experiments.linear_attention.answer import answer
 from experiments.linear_attention.tables import Indices, Setting
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.page import Report, unfinished
+from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.tables import write_tables
 
 _ABOUT = ('One layer of linear attention, with a table of four numbers A, reads n '
@@ -53,9 +53,8 @@ def write(workdir: epath.PathLike) -> Report:
         for n in lengths
     }
     paths = plots.save(folder / 'figures', drawn)
-  missing = [
-      f'{s.name} has {seeds} of {asked} seeds' for s, index in indices.items()
-      if (seeds := len(tables.trained_loss(index))) < asked]
+  missing = missing_seeds({s.name: len(tables.trained_loss(index))
+                           for s, index in indices.items()}, asked)
   write_tables(folder, made)
   return Report(
       "Does gradient descent find the best linear attention, and is it the paper's?",

@@ -58,6 +58,12 @@ class Report(NamedTuple):
     return self.tables[: self.num_main]
 
 
+def missing_seeds(have: Mapping[str, int], asked: int) -> list[str]:
+  """Names those of {name: number of seeds} that have fewer than were asked for."""
+  return [f'{name} has {seeds} of {asked} seeds' for name, seeds in have.items()
+          if seeds < asked]
+
+
 def unfinished(missing: Sequence[str]) -> str:
   """Returns a sentence that names what a run still lacks, '' if nothing."""
   return f'The run is not finished: {", ".join(missing)}.' if missing else ''
@@ -66,7 +72,7 @@ def unfinished(missing: Sequence[str]) -> str:
 def write(folder: epath.Path, report: Report) -> list[epath.Path]:
   """Writes index.html and index.md into the folder of a run; returns their paths."""
   stored = _stored(folder / 'config.json')
-  pages = {'index.html': _html(folder, report, stored),
+  pages = {'index.html': _html(report, stored),
            'index.md': _markdown(folder, report, stored)}
   for name, text in pages.items():
     results.write_text(folder / name, text)
@@ -146,7 +152,7 @@ def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> 
   return '\n\n'.join(part for part in parts if part) + '\n'
 
 
-def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
+def _html(report: Report, stored: Mapping[str, Any]) -> str:
   title = html.escape(report.title)
   missing = f'<p class="missing">{html.escape(report.missing)}</p>'
   answer = ''.join(f'<p>{html.escape(text)}</p>' for text in report.answer)
