@@ -8,16 +8,9 @@ import jax.numpy as jnp
 from experiments.adapt import methods, report
 from experiments.adapt.programs import lora_of, TERMS
 from experiments.harness import fields
-from experiments.harness.fields import (
-    flag,
-    one_of,
-    or_none,
-    real,
-    several,
-    text,
-    whole,
-)
+from experiments.harness.fields import flag, one_of, real, several, whole
 from experiments.language_model.check import (
+    ARM_FIELDS,
     check_arms,
     check_evaluation,
     check_seeds,
@@ -30,14 +23,9 @@ from vvlen.models.llama.model import Llama
 from vvlen.models.llama.sizes import check_model as check_sizes
 
 _FIELDS = {
-    'seed': fields.seed(),
-    'num_seeds': whole(least=1),
-    'checkpoint': text(),
+    **ARM_FIELDS,
     'arms.*.method': one_of(methods.METHODS),
-    'arms.*.weight': real(least=0),
     'arms.*.term': one_of(tuple(TERMS)),
-    'arms.*.offsets': several(real(least=0, most=1), 2, 2, rising=True),
-    'arms.*.steps': real(above=0, most=10),
     'positions.factor': real(least=1),
     'positions.original_length': whole(least=0),
     'positions.largest': whole(least=1, most=64),
@@ -49,32 +37,10 @@ _FIELDS = {
     'adapters.targets': several(one_of(adapters.LINEAR)),
     'adapters.quantized': one_of(('', 'nf4', 'int8')),
     'adapters.also': several(one_of(ALSO), 0),
-    'text.path': text(),
-    'text.tokenizer': text(),
-    'text.within_documents': flag(),
-    'text.held_out': real(above=0, below=1),
-    'train.max_length': whole(least=4),
-    'train.batch_size': whole(least=1),
-    'train.num_steps': whole(least=1),
-    'train.steps_per_call': whole(least=1),
-    'train.save_every_steps': whole(least=1),
-    'train.parts': whole(least=1),
-    'train.dtype': one_of(fields.DTYPES),
-    'train.remat': flag(),
     'train.scan_layers': flag(),
     'train.remat_keeps': one_of(KEPT),
     'train.stream_dtype': one_of(fields.DTYPES),
     'train.seeds_at_once': whole(least=0, most=0),
-    **fields.MESH,
-    'optimizer.learning_rate': real(above=0),
-    'optimizer.warmup_steps': whole(least=0),
-    'optimizer.weight_decay': real(least=0),
-    'optimizer.clip_norm': or_none(real(above=0)),
-    'optimizer.final_rate': real(least=0, most=1),
-    'evaluate.every_steps': whole(least=1),
-    'evaluate.lengths': several(whole(least=1), rising=True),
-    'evaluate.num_segments': whole(least=1),
-    'evaluate.offsets': several(real(above=0, most=1)),
 }
 
 

@@ -6,22 +6,15 @@ from experiments.correlation import models
 from experiments.correlation.points import CORRELATIONS, OUTCOMES
 from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
-from experiments.harness.fields import (
-    flag,
-    one_of,
-    or_none,
-    real,
-    several,
-    text,
-    whole,
-)
-from experiments.language_model.check import check_arms, check_evaluation
+from experiments.harness.fields import flag, one_of, real, several, whole
+from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
 from experiments.language_model.training import MEASURES
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.tasks.tokenizers import byte_tokenizer
 
 _FIELDS = {
+    **TEXT_FIELDS,
     **fields.SEED_BLOCKS,
     'num_seeds': whole(least=1, most=10**6),
     'models.*.positions': one_of(models.POSITIONS),
@@ -36,25 +29,12 @@ _FIELDS = {
     'primary.outcome': one_of(tuple(OUTCOMES)),
     'primary.correlation': one_of(tuple(CORRELATIONS)),
     'num_resamples': whole(least=100, most=10**6),
-    'text.path': text(),
-    'text.tokenizer': text(),
-    'text.held_out': real(above=0, below=1),
     'model.num_layers': whole(least=1),
     'model.width': fields.width(),
     'model.mlp_width': fields.width(),
     'model.num_heads': whole(least=1),
     'model.num_key_heads': whole(least=1),
     'model.tied': flag(),
-    'train.max_length': whole(least=4),
-    'train.batch_size': whole(least=1),
-    'train.dtype': one_of(fields.DTYPES),
-    'train.remat': flag(),
-    'optimizer.warmup_steps': whole(least=0),
-    'optimizer.weight_decay': real(least=0),
-    'optimizer.clip_norm': or_none(real(above=0)),
-    'optimizer.final_rate': real(least=0, most=1),
-    'evaluate.lengths': several(whole(least=1), rising=True),
-    'evaluate.num_segments': whole(least=1),
     'evaluate.offsets': several(real(above=0, below=1)),
     'benchmark.tasks': several(one_of(TASKS), once=True),
     'benchmark.num_prompts': whole(least=1),

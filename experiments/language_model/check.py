@@ -22,45 +22,53 @@ from vvlen.objectives.windows import offset_range
 from vvlen.reporting import run_folder
 from vvlen.tasks.tokenizers import byte_tokenizer
 
-_FIELDS = {
-    'seed': fields.seed(),
-    'num_seeds': whole(least=1),
-    'control': text('name'),
-    'arms.*.weight': real(least=0),
-    'arms.*.offsets': several(real(least=0, most=1), 2, 2, rising=True),
-    'arms.*.steps': real(above=0, most=10),
-    'checkpoint': text(),
+# Fields of every study of language models.
+TEXT_FIELDS = {
     'text.path': text(),
     'text.tokenizer': text(),
-    'text.within_documents': flag(),
     'text.held_out': real(above=0, below=1),
     'train.max_length': whole(least=4),
     'train.batch_size': whole(least=1),
-    'train.num_steps': whole(least=1),
-    'train.steps_per_call': whole(least=1),
-    'train.seeds_at_once': whole(least=0),
-    'train.group_size': whole(least=1),
-    'train.save_every_seconds': real(least=0),
-    'train.save_every_steps': whole(least=1),
-    'train.parts': whole(least=1),
     'train.dtype': one_of(fields.DTYPES),
     'train.remat': flag(),
-    'train.models_saved': optional(whole(least=1)),
-    'train.scan_layers': optional(flag()),
-    'train.remat_keeps': optional(one_of(KEPT)),
-    'train.stream_dtype': optional(one_of(fields.DTYPES)),
-    **fields.MESH,
-    'optimizer.learning_rate': real(above=0),
     'optimizer.warmup_steps': whole(least=0),
     'optimizer.weight_decay': real(least=0),
     'optimizer.clip_norm': or_none(real(above=0)),
     'optimizer.final_rate': real(least=0, most=1),
-    'optimizer.b1': optional(real(least=0, below=1)),
-    'optimizer.b2': optional(real(least=0, below=1)),
-    'evaluate.every_steps': whole(least=1),
     'evaluate.lengths': several(whole(least=1), rising=True),
     'evaluate.num_segments': whole(least=1),
+}
+# Those of a study whose arms differ in the misalignment term.
+ARM_FIELDS = {
+    **TEXT_FIELDS,
+    'seed': fields.seed(),
+    'num_seeds': whole(least=1),
+    'checkpoint': text(),
+    'arms.*.weight': real(least=0),
+    'arms.*.offsets': several(real(least=0, most=1), 2, 2, rising=True),
+    'arms.*.steps': real(above=0, most=10),
+    'text.within_documents': flag(),
+    'train.num_steps': whole(least=1),
+    'train.steps_per_call': whole(least=1),
+    'train.save_every_steps': whole(least=1),
+    'train.parts': whole(least=1),
+    **fields.MESH,
+    'optimizer.learning_rate': real(above=0),
+    'evaluate.every_steps': whole(least=1),
     'evaluate.offsets': several(real(above=0, most=1)),
+}
+_FIELDS = {
+    **ARM_FIELDS,
+    'control': text('name'),
+    'train.seeds_at_once': whole(least=0),
+    'train.group_size': whole(least=1),
+    'train.save_every_seconds': real(least=0),
+    'train.models_saved': optional(whole(least=1)),
+    'train.scan_layers': optional(flag()),
+    'train.remat_keeps': optional(one_of(KEPT)),
+    'train.stream_dtype': optional(one_of(fields.DTYPES)),
+    'optimizer.b1': optional(real(least=0, below=1)),
+    'optimizer.b2': optional(real(least=0, below=1)),
 }
 # Fields of a new model; a checkpoint has its own.
 _MODEL = {
