@@ -50,8 +50,8 @@ def read_text(config: Any) -> Text:
 
   The text is read once to identify it, one document at a time. If it is long and not
   encoded yet, it is read again and its tokens are written to a file in the cache;
-  processes map that file into their memory, and hold about 24 bytes for each document. A
-  short text's tokens are held in memory.
+  processes map that file into their memory, and hold about 24 bytes for each document.
+  A short text's tokens are held in memory.
 
   Raises:
     ValueError: if the text is empty, binary or too short for one window, or changes
