@@ -9,14 +9,17 @@ import re
 import shutil
 
 from etils import epath
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 import pytest
 
+from experiments.counting.cells import read_figures
+from experiments.counting.figures import errors
 from experiments.harness import reports
 from tests.cases import mostly_slow
 from tests.cells import is_short
 from tests.conftest import ROOT
-from vvlen.reporting import plots, results
+from vvlen.reporting import plots, results, run_folder
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
@@ -154,3 +157,28 @@ def test_no_panel_has_more_than_five_lines_that_are_results(drawn):
                if len(line.get_xdata()) and line.get_linestyle() != 'None'
                and not line.get_label().startswith(('_', *_REFERENCES))]
       assert len(lines) <= plots.MOST_LINES, (name, axes.get_title(), lines)
+
+
+def test_what_is_named_alike_has_one_colour_in_all_figures_of_a_run(drawn):
+  colours = {}
+  for figure in drawn.values():
+    for line in (line for axes in figure.axes for line in axes.lines):
+      words = line.get_label().partition(', slope')[0]
+      if words and not words.startswith(
+          ('_', 'layer ', 'n = ', 'h = ', 'component ', *_REFERENCES)):
+        colours.setdefault(words, set()).add(to_hex(line.get_color()))
+  assert {words: c for words, c in colours.items() if len(c) > 1} == {}
+
+
+def test_figure_1c_of_counting_has_one_colour_a_target_in_all_runs():
+  found = {}
+  for run in ('counting', 'counting_larger', 'counting_steps'):
+    rows = results.read_rows(RESULTS / run / 'results.csv')
+    with run_folder.reading(RESULTS / run / 'config.json') as stored:
+      made = read_figures(stored['config']['figures'])['figure_1c']
+    indices = {name: results.index(row for row in rows if row.experiment == name)
+               for name in {cell.experiment for cell in made.cells}}
+    figure = errors(made, indices, 50)
+    for line in figure.axes[0].lines:
+      found.setdefault(line.get_label(), set()).add(to_hex(line.get_color()))
+  assert len(found) > 4 and all(len(colours) == 1 for colours in found.values())

@@ -201,10 +201,10 @@ def test_the_map_has_layer_2_and_the_last():
 def test_losses_of_linear_attention_are_those_of_their_task(solved):
   rng = np.random.default_rng(0)
   arms = {'exact': ('exact optimum', '#0072B2'),
-          'single': ("paper's single Γ", '#E69F00'),
-          'sqrt': ('exact on $\\sqrt{y}$', '#CC79A7'),
-          'log': ('exact on $\\log y$', '#56B4E9'),
-          'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#777777')}
+          'single': ("paper's single Γ", '#56B4E9'),
+          'sqrt': ('exact on $\\sqrt{y}$', '#E69F00'),
+          'log': ('exact on $\\log y$', '#009E73'),
+          'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#CC79A7')}
   indices = {}
   for task in ('mean', 'length'):
     own = arms if task == 'length' else ('exact', 'single')
@@ -326,7 +326,7 @@ def test_scales_of_misalignment_have_panels_of_their_own():
     assert len({line.colour for line in lines(panel).values()}) == 2
 
 
-_ORDERS = {'text': '#0072B2', 'shuffled': '#E69F00'}
+_ORDERS = {'text': '#009E73', 'shuffled': '#CC79A7'}
 
 
 def _of_heads(axes, order):

@@ -298,13 +298,14 @@ def test_the_answer_of_length_generalization():
   training = [{'arm': 'Baseline', 'median_accuracy': 99.12},
               {'arm': 'std.', 'median_accuracy': 1.0},
               {'arm': 'LN', 'median_accuracy': 99.0}]
-  first, second = lengths.answer([{'comparison': 'x'}, _PRIMARY], training)
+  first, second = lengths.answer([{'comparison': 'x'}, _PRIMARY], training, 0.1)
   assert first == (
       'LayerNorm after attention: +3.6 points of accuracy beyond the training lengths '
       '[95 %: +2.4, +4.8], p < .001; Baseline 60.2 %, 32 pairs of seeds. It is '
       'ahead.')
   assert second == ('At the training lengths, right (median of seeds): Baseline 99.1 '
-                    '%, LN 99.0 %; both learned the task.')
+                    '%, LN 99.0 %; both learned the task (90 % is needed; '
+                    'chance is 10 %).')
   first, _ = lengths.answer([_PRIMARY | {'p': 0.051}], training)
   assert first.endswith('p = .051; Baseline 60.2 %, 32 pairs of seeds. No difference '
                         'was found; one of 1.7 points would be found four times in '
@@ -352,14 +353,21 @@ def test_the_answer_of_counting():
              _count('RoPE', 0.1, 0.09, 0.01, 0.2),
              _count('learned', 0.01, 0.11, 1e3, 0)]
   assert counting.answer('Sum', records, 50, 'no positions') == (
-      'Sum: at 50 bits, the least squared error is that of RoPE, 0.1. Beyond training, '
-      'RoPE has 0.01 times the error of no positions [95 %: 0.005, 0.02], p = .200 by '
-      'Holm; no difference was found. Did not learn the training lengths: learned.')
+      'Sum: at 50 bits, the least squared error is that of RoPE, 0.10. Beyond '
+      'training, RoPE has 0.010 times the error of no positions [95 %: 0.0050, 0.020], '
+      'p = .200 by Holm; no difference was found. Did not learn the training lengths: '
+      'learned.')
   assert counting.answer(
       'Sum', [_count('none', 0.5, 0.01), records[1]], 50, 'none').endswith(
           'ALiBi has 15 times the error of none [95 %: 7.5, 30], p < .001 by Holm.')
   assert counting.answer('Sum', records[3:], 50, None) == (
       'Sum: no verdict, as no model has learned the training lengths.')
+  assert counting.learned(records) == []
+  assert counting.learned(records[:3]) == [
+      'All models learned the training lengths: at the longest, their squared error is '
+      '0.10 of that of the best constant answer or less, where 0.1 is needed.']
+  assert [*map(counting.short, (2, 33.2, 150, 0.0025, 1e-5))] == [
+      '2.0', '33', '150', '0.0025', '1.0e−05']
   assert 'times' not in counting.answer(
       'Sum', [_count('none', 1.0, 0.5), records[1]], 50, 'none')
 
@@ -385,7 +393,7 @@ def test_the_answer_of_language_models():
       'by +0.253 nats [95 %: +0.')
   assert first.endswith('4 pairs of seeds.')
   assert second == ('Perplexity at the training length, 64 tokens: 4.54 (α = 0), 5.85 '
-                    '(α = 0.1).')
+                    '(α = 0.1); guessing has 256, and 16 or less counts as learned.')
   found = language_model.answer(kind, run, _language_rows(4.0, 0.25), 256)
   assert found[0].startswith('No verdict: the models have learned little more')
   # Of a checkpoint or a tokenizer that is not known here, no such bound is known.
@@ -453,8 +461,8 @@ def test_the_answer_of_a_family():
   found = family([not_run, record, waits, not_run])
   assert found == [
       'retrieval, 40,000 steps: LN ahead, +3.0 points [corrected: +2.0, +4.0], 6 pairs '
-      'of seeds.', 'No verdict yet: retrieval, 40,000 steps (2 of 6 seeds so far); 2 of '
-      '4 settings, which are not run.']
+      'of seeds.', 'No verdict yet: retrieval, 40,000 steps (2 of 6 seeds so far); '
+      '2 of 4 settings, which are not run.']
 
 
 def test_the_answer_of_measurements():
@@ -466,7 +474,7 @@ def test_the_answer_of_measurements():
       'Perplexity is 31 in blocks of L = 512 tokens, and 4 times as high [95 %: 3.5, '
       '9] at 4 L.',
       'Recency probability of shuffled text, where 0.5 is no order: from 0.75 to 0.81 '
-      'over the 2 layers.']
+      'over 2 layers.']
   assert measure(windows[:2], []) == [
       'Perplexity is 31 in blocks of L = 512 tokens, and 2 times as high at 2 L.']
   assert measure((), ()) == []

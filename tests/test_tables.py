@@ -23,6 +23,7 @@ from tests.cells import cells, interval, mean_of, p_of, paired, text
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import (
+    counted,
     latex,
     markdown,
     number,
@@ -246,7 +247,7 @@ def test_the_verdict_changes_at_five_percent(p, sign, verdict):
 
 
 def _short(value):
-  return text(value, '.2g' if value >= 1e-3 else '.1e')
+  return text(value, '#.2g' if value >= 1e-3 else '.1e').removesuffix('.')
 
 
 def test_every_cell_of_counting():
@@ -564,8 +565,13 @@ def test_every_cell_of_the_grid(grid):
       changed.append(row | dict(zip(names, shown[id(changes), x], strict=True)) | {
           'compared with': 'base'})
   read = read_cells(index, settings)
-  table = sensitivity.table(read)
-  assert cells(table) == gains
+  table = sensitivity.table(read, settings)
+  # What is tested comes first, the largest difference at the top.
+  gain = lambda row: tests[row['cell'], 1000].difference.mean()
+  last = [row for row in gains if row['steps'] == '1,000']
+  expected = [*sorted(last, key=gain, reverse=True),
+              *(row for row in gains if row['steps'] != '1,000')]
+  assert cells(table) == [row | {'setting': row['cell']} for row in expected]
   assert cells(sensitivity.change_table(read, settings)) == changed
   assert cells(sensitivity.measured_table(read)) == measured
   assert 'after 1,000 steps' in table.note
@@ -600,3 +606,9 @@ def test_cells_of_numbers_and_of_two():
   assert number_cell('none', '.2f')(record) == p_cell('none')(record) == ''
   assert pair_cell('a', 'b', '.2f')(record) == '−0.50 → 0.25'
   assert pair_cell('b', 'a', '+.1f', 'to')(record) == '+0.2 to −0.5'
+
+
+@pytest.mark.parametrize('count, words', [
+    (1, '1 layer'), (0, '0 layers'), (2000, '2,000 layers')])
+def test_a_number_of_things_in_words(count, words):
+  assert counted(count, 'layer') == words

@@ -19,6 +19,7 @@ import numpy as np
 
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import index, Row
+from vvlen.reporting.tables import counted
 from vvlen.statistics import pearson, spearman
 
 EXPERIMENT = 'correlation'
@@ -86,8 +87,9 @@ def read_run(config: Mapping[str, Any]) -> Run:
   """Returns the `Run` of a configuration, as in configs/correlation.py."""
   length, model = int(config['train']['max_length']), config['model']
   primary = config['primary']
-  words = (f'{int(model["num_layers"])} layers of width {int(model["width"])}, '
-           f'{int(config["train"]["num_steps"]):,} steps')
+  steps = counted(int(config['train']['num_steps']), 'step')
+  layers = counted(int(model['num_layers']), 'layer')
+  words = f'{layers} of width {int(model["width"])}, {steps}'
   return Run(
       tuple(Model(name, _label(fields), length // int(fields['shorter']))
             for name, fields in config['models'].items()),

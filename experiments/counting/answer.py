@@ -64,8 +64,24 @@ def answer(
           f'Holm{found}.{out}')
 
 
+def learned(records: Sequence[Record]) -> list[str]:
+  """Says whether all models of a run have learned their training lengths, if so.
+
+  Args:
+    records: of the tables of all figures.
+  """
+  ratios = [r['training_error'] / r['constant_error'] for r in records]
+  if not ratios or not max(ratios) <= _SHARE:
+    return []
+  return ['All models learned the training lengths: at the longest, their squared '
+          f'error is {short(max(ratios))} of that of the best constant answer or less, '
+          f'where {_SHARE:g} is needed.']
+
+
 def short(value: float) -> str:
   """Formats a positive number to two digits."""
   if 99.5 <= value < 1e5:
     return f'{value:,.0f}'
-  return number(value, '.2g' if 1e-3 <= value < 99.5 else '.1e')
+  if 1e-3 <= value < 99.5:
+    return number(value, '#.2g').removesuffix('.')
+  return number(value, '.1e')

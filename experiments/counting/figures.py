@@ -19,6 +19,11 @@ _TITLES = {
     'positions': 'by kind of positions', 'train_length': 'by training length',
     'reparameterization': 'by training target f(y)',
 }
+# What is varied -> its place among `plots.LOOKS`, the same in all figures and runs.
+_PLACES = {name: place for names in (
+    ('identity', 'sqrt', 'log', 'inverse_sqrt'),
+    ('none', 'learned', 'alibi', 'rope', 'sinusoidal'),
+) for place, name in enumerate(names)}
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
     'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity',
@@ -73,8 +78,8 @@ def errors(
   ends = []
   for axes, (metric, title) in zip(row, metrics.items(), strict=True):
     plots.log_axis(axes)
-    looks = plots.LOOKS[: len(figure.cells)]
-    for cell, (colour, marker) in zip(figure.cells, looks, strict=True):
+    for place, cell in enumerate(figure.cells):
+      colour, marker = plots.LOOKS[_PLACES.get(getattr(cell, figure.varied), place)]
       lengths, values = plots.values(indices[cell.experiment], cell.arm, metric)
       plots.draw(axes, lengths, np.maximum(values, FLOOR), colour, marker,
                  label(figure.varied, cell, plain=False))

@@ -14,7 +14,7 @@ from etils import epath
 import numpy as np
 
 from experiments.counting import figures
-from experiments.counting.answer import answer, best_constant, short
+from experiments.counting.answer import answer, best_constant, learned, short
 from experiments.counting.cells import (
   all_cells,
   FigureSetups,
@@ -26,6 +26,7 @@ from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.results import by_seed, Index
 from vvlen.reporting.tables import (
+  counted,
   name_seeds,
   p_value,
   Table,
@@ -86,8 +87,9 @@ def write(workdir: epath.PathLike) -> Report:
   shown = _with_something_of_their_own(shown)
   tables = [table(name, figure, indices, longest) for name, figure in shown.items()]
   with plots.style():
-    words = (f'{config["model"]["num_layers"]} layers of width '
-             f'{config["model"]["width"]}, {config["train"]["num_steps"]:,} steps')
+    words = (f'{counted(config["model"]["num_layers"], "layer")} of width '
+             f'{config["model"]["width"]}, '
+             f'{counted(config["train"]["num_steps"], "step")}')
     drawn = {name: figures.errors(figure, indices, longest, words)
              for name, figure in shown.items()}
     paths = plots.save(folder / 'figures', drawn)
@@ -98,6 +100,7 @@ def write(workdir: epath.PathLike) -> Report:
       for table, figure in sorted(zip(tables, shown.values(), strict=True),
                                   key=lambda pair: len(pair[1].cells) == 1)
   ]
+  found += learned([r for table in tables for r in table.records])
   missing = missing_seeds({f'{cell.experiment}/{cell.arm}': len(seeds)
                            for cell, seeds in have.items()}, asked)
   write_tables(folder, tables)

@@ -22,6 +22,7 @@ from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
 from vvlen.reporting import results
+from vvlen.reporting.tables import counted
 from vvlen.tasks import counting
 
 # Without random positions: they are drawn per length, so the prefixes of a string
@@ -63,7 +64,8 @@ def main(config: Any, workdir: str) -> None:
       if not seed_blocks.is_finished(config, done, first, cell.experiment, cell.arm)
   ]
   print(f'{len({cell for cell, _ in todo})} of {len(cells)} models to train, '
-        f'{config.num_seeds} seeds of {train.num_steps:,} steps each.'
+        f'{counted(config.num_seeds, "seed")} of {counted(train.num_steps, "step")} '
+        'each.'
         f'{" Compiling first." if todo else ""}', flush=True)
 
   @functools.lru_cache(maxsize=1)  # the blocks of a cell follow one another

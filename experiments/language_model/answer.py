@@ -25,10 +25,12 @@ def answer(family: Any, run: Any, index: Index, vocabulary: int | None) -> list[
       arm.weight: mean_interval([*index[arm.name, 'nll', run.length].values()])[0]
       for arm in (control, primary) if arm
   }
-  said = ', '.join(f'{math.exp(loss):.3g} (α = {weight:g})'
+  said = ', '.join(f'{math.exp(loss):#.3g}'.removesuffix('.') + f' (α = {weight:g})'
                    for weight, loss in losses.items())
   trained = f'Perplexity at the training length, {run.length} tokens: {said}'
   # A model that knows only how often words occur has more than half of log V.
+  chance = (f'; guessing has {vocabulary:,}, and {math.sqrt(vocabulary):.3g} or less '
+            'counts as learned' if vocabulary else '')
   if vocabulary and max(losses.values()) > math.log(vocabulary) / 2:
     return ['No verdict: the models have learned little more than how often tokens '
             'occur.', f'{trained}, of {vocabulary} words.']
@@ -42,4 +44,5 @@ def answer(family: Any, run: Any, index: Index, vocabulary: int | None) -> list[
       f'The misalignment term with α = {primary.weight:g} changes log perplexity at '
       f'{times(at // run.length)}, {at} tokens, by '
       f'{number(test.mean_difference, "+.3f")} nats {interval}, '
-      f'{p_words(test.p)}, {test.num_pairs} pairs of seeds{found}.', f'{trained}.']
+      f'{p_words(test.p)}, {test.num_pairs} pairs of seeds{found}.',
+      f'{trained}{chance}.']

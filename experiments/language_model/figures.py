@@ -140,14 +140,17 @@ def by_step(families: Sequence[Any], run: Any, lines: Iterable[Mapping[str, Any]
   rows = [(family, [arm for arm in (family.control, *family.others)
                     if arm.name in names]) for family in families]
   rows = [(family, arms) for family, arms in rows if arms]
-  figure = plots.new(0.6 + 2.0 * len(rows), f'During training\n{_models(run)}', '')
+  figure = plots.new(
+      0.6 + 2.0 * len(rows),
+      f'Perplexity and symmetric KL during training\n{_models(run)}', '')
   parts: Any = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
   seeds, first = 0, None
   for part, (family, arms) in zip(parts, rows, strict=True):
     row = part.subplots(1, len(panels))
     first = row if first is None else first
-    part.supylabel(family.title if len(family.title) < 30 else
-                   family.title.replace(', ', ',\n').replace(' of the ', ' of the\n'),
+    words = family.title.partition(' (')[0]
+    part.supylabel(words if len(words) < 30 else
+                   words.replace(', ', ',\n').replace(' of the ', ' of the\n'),
                    fontsize=7.5)
     for axes, top, (metric, title) in zip(row, first, panels.items(), strict=True):
       plots.log_axis(axes)  # geometric means

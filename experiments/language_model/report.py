@@ -17,7 +17,7 @@ from experiments.language_model.answer import answer
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
 from vvlen.reporting.page import missing_seeds, Report, unfinished
-from vvlen.reporting.tables import write_tables
+from vvlen.reporting.tables import counted, write_tables
 
 EXPERIMENT = 'language_model'
 BYTES = 256  # words of a text that is read as bytes
@@ -120,7 +120,8 @@ def families(run: Run, there: set[str]) -> list[Family]:
             if a.offsets != control.offsets and a.steps == control.steps]
   for weight in sorted({a.weight for a in ranges} & by_weight.keys()):
     others = tuple(a for a in ranges if a.weight == weight)
-    found.append(Family('offsets', f'Range of offsets, at α = {weight:g}',
+    found.append(Family('offsets', f'Range of offsets e, at α = {weight:g}'
+                        ' (0 to 0.5 L unless named)',
                         by_weight[weight], others))
   timed = tuple(a for a in arms.values() if a.steps != control.steps)
   if timed:
@@ -147,9 +148,9 @@ def read_run(config: Mapping[str, Any]) -> Run:
       for name, arm in config['arms'].items()
   }
   model, steps = config.get('model', {}), config['train'].get('num_steps')
-  words = ([f'{model["num_layers"]} layers of width {model["width"]}']
+  words = ([f'{counted(model["num_layers"], "layer")} of width {model["width"]}']
            if 'width' in model and not config.get('checkpoint') else [])
-  words += [f'{steps:,} steps'] if steps else []
+  words += [counted(steps, 'step')] if steps else []
   return Run(arms, config['control'], int(config['train']['max_length']),
              tuple(map(int, config['evaluate']['lengths'])), int(config['num_seeds']),
              ', '.join(words))

@@ -10,19 +10,22 @@ PRIMARY = 'LN − Baseline'
 NOT_LEARNED = 'not learned'  # instead of a verdict
 
 
-def answer(primary: Sequence[Record], training: Sequence[Record]) -> list[str]:
+def answer(
+    primary: Sequence[Record], training: Sequence[Record], chance: float | None = None
+) -> list[str]:
   """Says whether LayerNorm after attention helps, and whether the task was learned.
 
   Args:
     primary: the records of the table `primary_endpoint`.
     training: those of the table `training`.
+    chance: the share of right answers by guessing, if it is known.
   """
   record = next((r for r in primary if r['comparison'] == PRIMARY), None)
   if record is None:
     return ['No answer: the run has not both the Baseline and LN.']
   accuracy = {r['arm']: r['median_accuracy'] for r in training
               if r['arm'] in ('Baseline', 'LN')}
-  return [verdict(record)] + [learned(accuracy)] * bool(accuracy)
+  return [verdict(record)] + [learned(accuracy, chance)] * bool(accuracy)
 
 
 def verdict(record: Record) -> str:
@@ -47,13 +50,14 @@ def verdict(record: Record) -> str:
   return text
 
 
-def learned(accuracy: Mapping[str, float]) -> str:
+def learned(accuracy: Mapping[str, float], chance: float | None = None) -> str:
   """Says how well arms do at the training lengths, from their accuracies in %."""
+  needed = f'{100 * LEARNED:.0f} % is needed'
+  guessed = f'; chance is {100 * chance:.3g} %' if chance else ''
   shares = ', '.join(f'{arm} {number(x, ".1f")} %' for arm, x in accuracy.items())
   right = f'At the training lengths, right (median of seeds): {shares}'
   failed = [arm for arm, x in accuracy.items() if not x >= 100 * LEARNED]
   if not failed:
     what = 'both' if len(accuracy) > 1 else 'it'
-    return f'{right}; {what} learned the task.'
-  return (f'{right}; '
-          f'{100 * LEARNED:.0f} % is needed to call the task learned.')
+    return f'{right}; {what} learned the task ({needed}{guessed}).'
+  return f'{right}; {needed} to call the task learned{guessed}.'

@@ -54,7 +54,7 @@ def write(workdir: epath.PathLike) -> Report:
     said = ('There is no config.json: it is assumed that training lengths end at '
             f'{trained_up_to}.')
   primary = main[0].records if main and main[0].name == 'primary_endpoint' else ()
-  found = answer(primary, by_name['training'].records)
+  found = answer(primary, by_name['training'].records, setting.chance)
   growing = ', growing' if task.endswith('_growing') else ''
   words = task.removesuffix('_growing').replace('_', ' ').capitalize() + growing
   return Report(

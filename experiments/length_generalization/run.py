@@ -16,6 +16,7 @@ from experiments.harness.run_loop import (
 )
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check
+from vvlen.reporting.tables import counted
 
 
 def main(config: Any, workdir: str) -> None:
@@ -35,8 +36,9 @@ def main(config: Any, workdir: str) -> None:
   if not todo:
     print('All seeds are already trained and measured. Making tables and figures.')
   else:
-    print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train and measure, '
-          f'{train.num_steps:,} steps each. Compiling first.', flush=True)
+    seeds = counted(train.seeds_at_once, 'seed')
+    print(f'{counted(len(todo), "block")} of {seeds} to train and measure, '
+          f'{counted(train.num_steps, "step")} each. Compiling first.', flush=True)
   arms = {arm: training.make_arm([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
   place = seed_blocks.Place(

@@ -11,10 +11,11 @@ from vvlen.reporting.results import Index
 
 _LOOKS = {  # label, colour, line
     'exact': ('exact optimum', '#0072B2', '-'),
-    'single': ("paper's single Γ", '#E69F00', '--'),
-    'sqrt': ('exact on $\\sqrt{y}$', '#CC79A7', '-.'),
-    'log': ('exact on $\\log y$', '#56B4E9', (0, (4, 1, 1, 1, 1, 1))),
-    'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#777777', ':'),
+    'single': ("paper's single Γ", '#56B4E9', '--'),
+    # The colours that these have in the figures of counting.
+    'sqrt': ('exact on $\\sqrt{y}$', '#E69F00', '-.'),
+    'log': ('exact on $\\log y$', '#009E73', (0, (4, 1, 1, 1, 1, 1))),
+    'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#CC79A7', ':'),
 }
 _ZERO = 1e-20  # smaller losses are 0 up to rounding
 
@@ -49,7 +50,7 @@ def losses(n: int, indices: Mapping[str, Index]) -> Figure:
     lengths = _panel(axes, indices[task])
     axes.axvspan(0, n, color=plots.GREY, zorder=0, linewidth=0)
     axes.set(title='number of bits' if task == 'length' else f'{task} of bits',
-             xlabel='number of bits l', xlim=(0, lengths[-1] + 1),
+             xlabel='number of bits $l$', xlim=(0, lengths[-1] + 1),
              ylabel='mean squared error')
     if task == 'length':
       _ratios(panels[count - 1], indices[task], lengths[n:])
@@ -98,5 +99,5 @@ def _ratios(axes: Axes, index: Index, lengths: Sequence[int]) -> None:
   at = lambda arm: np.array([index[arm, 'loss', k][0] for k in lengths])
   for arm, (label, colour, line) in _LOOKS.items():
     axes.plot(lengths, at(arm) / at('exact'), color=colour, linestyle=line, label=label)
-  axes.set(title='number of bits, beyond training', xlabel='number of bits l',
+  axes.set(title='number of bits, beyond training', xlabel='number of bits $l$',
            ylabel='error / error of the optimum', ylim=(0.9, None))

@@ -29,6 +29,7 @@ from vvlen import sharding
 from vvlen.models import linear_attention as model_file
 from vvlen.reporting import results
 from vvlen.reporting.curves import Curves
+from vvlen.reporting.tables import counted
 from vvlen.tasks import counting
 from vvlen.theory import linear_attention as theory
 from vvlen.training import ensemble
@@ -66,8 +67,9 @@ def main(config: Any, workdir: str) -> None:
       if not seed_blocks.is_finished(config, done, first, _name(task, n), 'trained')
   ]
   exact = [(task, n) for task, n in cells if (_name(task, n), 'exact', 0) not in done]
-  print(f'{len(todo)} blocks of {train.seeds_at_once} seeds to train, '
-        f'{train.num_steps:,} steps each. Compiling first.', flush=True)
+  seeds = counted(train.seeds_at_once, 'seed')
+  print(f'{counted(len(todo), "block")} of {seeds} to train, '
+        f'{counted(train.num_steps, "step")} each. Compiling first.', flush=True)
   jobs = [
       Job(0, lambda _, task=task, n=n: _exact_rows(config, task, n))
       for task, n in exact

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import math
 import statistics
 
-from vvlen.reporting.tables import interval_words, number, Record
+from vvlen.reporting.tables import counted, interval_words, number, Record
 
 
 def answer(
@@ -35,7 +35,7 @@ def answer(
     values = [r['shuffled_recency_probability'] for r in shuffled]
     low, high = (number(x, '.2f') for x in (min(values), max(values)))
     said.append('Recency probability of shuffled text, where 0.5 is no order: from '
-                f'{low} to {high} over the {len(values)} layers.')
+                f'{low} to {high} over {counted(len(values), "layer")}.')
   fitted = [r for r in temperature if not math.isnan(r['text_of_n_low'])]
   if fitted:
     grows = sum(r['text_of_n_low'] > 0 for r in fitted)
@@ -43,7 +43,7 @@ def answer(
     of_n, of_log_n = (number(statistics.median(r[f'text_{x}'] for r in fitted), '+.2f')
                       for x in ('of_n', 'of_log_n'))
     said.append('The inverse temperature that gives the top key half of the weight '
-                f'grows with N in {grows} of {len(fitted)} heads and falls in {falls}; '
-                f'in the median head as N to the power {of_n}, or as log N to the '
-                f'power {of_log_n}.')
+                f'grows with N in {grows} of {counted(len(fitted), "head")} and falls '
+                f'in {falls}; in the median head as N to the power {of_n}, or as log N '
+                f'to the power {of_log_n}.')
   return said

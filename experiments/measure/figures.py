@@ -27,7 +27,8 @@ from experiments.measure.rows import (
 from vvlen.reporting import plots
 from vvlen.reporting.results import ENDS
 
-_ORDER_LOOKS = {'text': ('#0072B2', '-'), 'shuffled': ('#E69F00', (0, (2, 1)))}
+# Text has the colour that it has in `spread`.
+_ORDER_LOOKS = {'text': ('#009E73', '-'), 'shuffled': ('#CC79A7', (0, (2, 1)))}
 _PIECES = ', with bands of 95 % intervals over pieces of the text'
 _ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
@@ -88,6 +89,7 @@ def by_position(values: Values, length: int) -> Figure | None:
   windows = lengths_of(values, BLOCK, 'nll')
   if not windows:
     return None
+  shades = _shades(values)
   windows = plots.spread_out(windows)
   figure = plots.new(
       3.1, f'Loss by position in the window\n{_checkpoint(length)}',
@@ -96,8 +98,8 @@ def by_position(values: Values, length: int) -> Figure | None:
       f'{_ENOUGH} tokens or more where the text has them'
       + _PIECES * _has_bands(values) + '; dotted: the training length L.')
   axes = figure.subplots()
-  for window, colour in zip(windows, _shades(len(windows)), strict=True):
-    axes.step(*_steps(values, 'nll_after', window), where='post', color=colour,
+  for window in windows:
+    axes.step(*_steps(values, 'nll_after', window), where='post', color=shades[window],
               label=f'window of {window:,}')
     if _has_bands(values):
       ends = [_steps(values, f'nll_after{end}', window) for end in ENDS[1:]]
@@ -143,9 +145,8 @@ def misalignment(values: Values) -> Figure | None:
   offsets = offsets_of(values)
   if not offsets:
     return None
-  parts = {e: Part('misalignment', 'text', offset=e) for e in offsets}
-  windows = plots.spread_out(sorted(
-      {n for part in parts.values() for n in lengths_of(values, part, 'sce')}))
+  parts, shades = _of_offsets(values), _shades(values)
+  windows = plots.spread_out(_windows(values, parts))
   figure = plots.new(
       4.6, 'How far predictions for long and short contexts drift apart\n'
       'a checkpoint, two windows of one text, by their offset',
@@ -156,8 +157,8 @@ def misalignment(values: Values) -> Figure | None:
   for axes, (metric, name) in zip(grid.flat, _MISALIGNMENT.items(), strict=True):
     if metric in ('excess', 'js'):
       plots.log_axis(axes)
-    for i, (window, colour) in enumerate(
-        zip(windows, _shades(len(windows)), strict=True)):
+    for i, window in enumerate(windows):
+      colour = shades[window]
       there = [e for e in offsets if (parts[e], metric, window) in values]
       mean, low, high = (
           [values[parts[e], metric + end, window] for e in there]
@@ -192,7 +193,7 @@ def logits(values: Values) -> Figure | None:
     axes.set_xticks([0.5, *ends], ['self', *map(str, ends)])
     axes.set_title(f'layer {layer}: RP {", ".join(shares)}')
   return _finish(
-      figure, panels, 'Attention logits by distance of the key\n'
+      figure, panels, 'A checkpoint: attention logits by distance of the key\n'
       'RP: recency probability of text, of shuffled; 0.5 is no order',
       'mean attention logit', 'distance, tokens',
       'Attention logit by distance of the key in tokens, a panel for each layer, of '
@@ -317,6 +318,18 @@ def _mark(axes: Axes, length: int) -> None:
                 textcoords='offset points', fontsize=plots.SMALLEST, color='#555555')
 
 
-def _shades(count: int) -> list[Any]:
-  """Returns colours for ordered lines."""
-  return [*colormaps['viridis'](np.linspace(0, 0.88, count))]
+def _of_offsets(values: Values) -> dict[int, Part]:
+  return {e: Part('misalignment', 'text', offset=e) for e in offsets_of(values)}
+
+
+def _windows(values: Values, parts: dict[int, Part]) -> list[int]:
+  """Returns the lengths of windows whose misalignment was measured."""
+  return sorted({n for part in parts.values() for n in lengths_of(values, part, 'sce')})
+
+
+def _shades(values: Values) -> dict[int, Any]:
+  """Returns {length of windows: its colour in all figures}, lighter for longer ones."""
+  windows = {*lengths_of(values, BLOCK, 'nll'), *_windows(values, _of_offsets(values))}
+  logs = np.log([*windows])
+  share = (logs - logs.min()) / max(float(np.ptp(logs)), 1e-9)
+  return dict(zip(windows, colormaps['viridis'](0.88 * share), strict=True))

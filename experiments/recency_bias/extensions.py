@@ -35,7 +35,7 @@ def depth(found: Sequence[Simulated]) -> Figure:
   figure = plots.new(
       5.2, f'Recency probability {_at_end(shortest)} for {shortest.cell.num_tokens} '
       f'tokens and {_at_end(longest)} for {n}, in layer {longest.cell.num_layers}\n'
-      f'LayerNorm and causal mask, {_common(found)}',
+      f'without residual; LayerNorm and causal mask, {_common(found)}',
       'Above, recency probability by layer, a line for each number n of tokens, '
       'without and with the residual; below, mean logit of the last of '
       f'{n} tokens by key token j, a line for each of some layers; {each} simulations, '

@@ -45,8 +45,9 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
   known = any(map(published, rows))
   figure = plots.new(
       1.16 * len(rows) + 1.0,
-      f'Mean logit of each key token j for each query token i, d = {cell.width}\n'
-      'above 0.5, recency probability RP says that recent tokens are favoured',
+      f'Mean logit of each key token j for each query token i, d = {cell.width:,}\n'
+      'recent tokens are favoured where recency probability RP is above 0.5'
+      + '\n(in brackets: the paper)' * known,
       f'Mean attention logit by query i and key j over {cell.num_simulations:,} '
       f'simulations of n = {cell.num_tokens} tokens of width d = {cell.width}, a row '
       'for each setting and a column for each layer; masked entries are blank, the '

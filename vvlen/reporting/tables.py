@@ -208,6 +208,11 @@ def number(value: float, form: str) -> str:
   return text.replace('-', '−')
 
 
+def counted(count: int, thing: str) -> str:
+  """Returns a number of things in words, such as '1 layer' or '2,000 steps'."""
+  return f'{count:,} {thing}{"" if count == 1 else "s"}'
+
+
 def p_value(value: float) -> str:
   """Formats a p-value as journals print it."""
   if math.isnan(value):
