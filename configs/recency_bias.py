@@ -7,7 +7,7 @@ anisotropy and width.
   python -m experiments.recency_bias --config=configs/recency_bias.py:quick \
       --workdir=runs/recency
 
-variant   simulations per panel cost
+variant   simulations a panel   cost
 (none)    100,000; 10,000,000   the paper's scale; 16 minutes on two CPU cores
 quick     100,000               3 minutes on two CPU cores
 smoke     200                   checks that it runs; a minute, mostly compiling

@@ -87,6 +87,10 @@ def test_a_dead_link_or_anchor_is_found(tmp_path):
   assert _dead(page) == ['#one', 'no.md#', f'{ROOT}/vvlen/models/norm.py#standardise']
 
 
+def test_the_readme_has_at_most_200_lines():
+  assert len((ROOT / 'README.md').read_text().splitlines()) <= 200
+
+
 def test_the_authors_have_one_name():
   authors = {'CITATION.cff': '\nauthors:\n  - name: "The vvlen authors"\n',
              'docs/conf.py': "\nauthor = 'The vvlen authors'\n",
