@@ -390,8 +390,8 @@ def test_the_title_says_what_comes_back_without_the_target():
              record('LN', 'shifted', 80.0), record('Baseline', 'recentred', 40.0)]
   learned = {'LN': 99.0, 'Baseline': 50.0}
   assert headline(records, learned) == (
-      'At most 12 % of the lost accuracy comes back without knowing the target')
-  assert 'comes back' not in headline(records, dict.fromkeys(learned, 50.0))
+      'Of these changes, those blind to the target restore at most 12 %')
+  assert 'restore' not in headline(records, dict.fromkeys(learned, 50.0))
 
 
 _ARMS = "--config.arms=('none','layer_norm')"

@@ -412,7 +412,7 @@ def test_the_answer_of_linear_attention():
             for p in (1.0, 1.5)] + [{'quantity': 'x', 'paper': 9.0, 'all_strings': 1.0}]
   assert linear_attention(optimum, errata) == [
       'Gradient descent finds the optimum of least squares, to within 0.01 of each '
-      'entry, in 1 of 2 settings; the farthest is off by 2.0e-02.',
+      'entry, in 1 of 2 settings; the farthest is off by 2.0e−02.',
       "The paper's single number Γ has a larger training loss than the optimum in 1 of "
       '2 settings of length and sum.']
 

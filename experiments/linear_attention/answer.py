@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vvlen.reporting.tables import Record
+from vvlen.reporting.tables import number, Record
 
 _NEAR = 0.01  # of an entry of a table to that of least squares
 
@@ -22,7 +22,7 @@ def answer(optimum: Sequence[Record], errata: Sequence[Record]) -> list[str]:
     said.append(
         'Gradient descent finds the optimum of least squares, to within '
         f'{_NEAR:g} of each entry, in {len(near)} of {len(trained)} settings; the '
-        f'farthest is off by {worst:.1e}.')
+        f'farthest is off by {number(worst, ".1e")}.')
   losses = [r for r in errata if r['quantity'] == 'least training loss']
   if losses:
     worse = sum(r['paper'] > 1.001 * r['all_strings'] for r in losses)

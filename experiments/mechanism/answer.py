@@ -16,6 +16,8 @@ _IMPOSED = [label for label, _, _ in IMPOSED.values()]
 def headline(records: Sequence[Record], shortest: dict[str, float]) -> str:
   """Says how much is restored at most by changes that do not know the target.
 
+  Nothing is said of changes that were not tried.
+
   Args:
     records: of the table `mechanism`.
     shortest: {arm: accuracy in % at the shortest length}; only arms that learned count.
@@ -29,8 +31,8 @@ def headline(records: Sequence[Record], shortest: dict[str, float]) -> str:
               and math.isfinite(r['restored_percent'])]
   if not restored:
     return 'Accuracy if the attention output is changed'
-  return (f'At most {number(max(restored), ".0f")} % of the lost accuracy comes back '
-          'without knowing the target')
+  return ('Of these changes, those blind to the target restore at most '
+          f'{number(max(restored), ".0f")} %')
 
 
 def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
