@@ -353,7 +353,7 @@ def test_what_is_said_goes_by_the_cells_not_by_the_name():
   assert report._published(of_mean, 50) == [
       'The paper: about 1e-5 at 50 without positions.']
   assert report._published(of_mean, 20) == []
-  assert report._trivial(of_mean, 50)[0].endswith('1/(4l), 0.005 at 50.')
+  assert report._trivial(of_mean, 50)[0].endswith('1/(4l), 0.0050 at 50.')
   assert report._trivial(of_mean, 20) == [
       'To answer 1/2 always is an error of 1/(4l), 0.013 at 20.']
 
