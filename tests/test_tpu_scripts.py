@@ -269,13 +269,14 @@ def test_why_a_resource_failed_is_told(cloud, failure, code):
 
 
 def test_calls_without_an_answer_are_made_again_a_few_times(cloud):
+  # The fake gcloud, a Python script, may need half a second to start.
   cloud = cloud(ACTIVE, rules=[{'match': ' describe ', 'times': 2, 'hang': True}])
-  done = cloud.call('create.sh', CALL_SECONDS='0.4')
+  done = cloud.call('create.sh', CALL_SECONDS='1.2')
   assert done.returncode == 0, done.stderr
-  assert done.stderr.count('no answer within 0.4 seconds: trying again') == 2
+  assert done.stderr.count('no answer within 1.2 seconds: trying again') == 2
   cloud.write(rules=[{'match': ' describe ', 'times': 99, 'hang': True}])
   before = len(cloud.calls())
-  _refused(cloud.call('create.sh', CALL_SECONDS='0.4'), 5, 'no answer')
+  _refused(cloud.call('create.sh', CALL_SECONDS='1.2'), 5, 'no answer')
   assert len(cloud.calls()) - before == 4
 
 
