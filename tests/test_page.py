@@ -256,6 +256,10 @@ def test_a_run_ends_with_its_answer_within_the_terminal(folder):
   assert 'and 12 more rows' in lines and not any('Second' in x for x in lines)
   assert reports.said(_report(folder, answer=['aaaaaa bbb 95 % c']), 14)[:2] == [
       'aaaaaa bbb', '95 % c']
+  lines = reports.said(_report(folder, answer=[*'abcde']), 80)
+  assert lines[:8] == ['a', '', 'b', '', 'c', '', 'The page has 2 more answers.', '']
+  assert 'more answers' not in ' '.join(
+      reports.said(_report(folder, answer=[*'abc']), 80))
 
 
 def test_the_answer_is_printed_last_with_the_page(folder, capsys, monkeypatch):

@@ -91,6 +91,30 @@ def test_measuring_is_counted_once_a_job(clock, capsys):
   assert shown.facts() == {'steps a second': 1.0, 'seconds of measuring': 80.0}
 
 
+def test_the_share_that_is_done_is_one_of_time(clock):
+  shown = Progress(30, 'steps', jobs=3, clock=clock, every=1e9)
+  assert shown.share() == 0
+  for _ in range(10):
+    clock.now += 1
+    shown.show('a', 1)
+  assert shown.share() == 1 / 3
+  with shown.measuring('a'):
+    clock.now += 20
+    # How long it takes is not known, so nor is what is left.
+    assert shown.left() == float('inf') and shown.share() == 1 / 3
+  shown.end_job()
+  assert shown.left() == 20 + 40 and shown.share() == 30 / 90
+  for _ in range(20):
+    clock.now += 1
+    shown.show('a', 1)
+  assert shown.share() == 50 / 90  # all is trained, and two jobs are not measured
+  for _ in range(2):
+    with shown.measuring('a'):
+      clock.now += 20
+    shown.end_job()
+  assert (shown.left(), shown.share()) == (0, 1)
+
+
 def test_a_line_every_half_minute_of_80_columns(clock, capsys):
   shown = Progress(1_000_000, 'seed-steps', clock=clock)
   for _ in range(7):

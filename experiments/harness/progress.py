@@ -7,7 +7,8 @@ The remaining time of S units of work that are left, in J jobs, is
 The rate is that of the last minute of work, and m is the mean time that jobs took to
 measure what they had trained, as far as that is known. Neither compiling, before the
 first step of the run or of a later job, nor work of an earlier start of the run counts
-for the rate. While nothing is reported, lines say for how long.
+for the rate. The share that is done is one of time, so that it has measuring in it.
+While nothing is reported, lines say for how long.
 """
 
 import collections
@@ -50,6 +51,7 @@ class Progress:
     self._clock, self._done, self._printed = clock, 0, -every
     self._ended = 0  # jobs
     self._measured = 0.0  # seconds of measuring, which are no work
+    self._measures_first = False  # it is measuring for the first time now
     self._compiled = 0.0  # seconds of compiling between jobs, as far as it is known
     self._reports = 0  # of work, of this job
     self._is_first = False  # the next report is the first one of a later job
@@ -117,10 +119,12 @@ class Progress:
     """Shows that something is being measured, and takes the time of it."""
     start = self._clock()
     with self._lock:
+      self._measures_first = not self._measured
       self._tell(f'{what}, measuring', lasts=True, at_once=True)
     yield
     with self._lock:
       end = self._clock()
+      self._measures_first = False
       self._measured += end - start
       self._what, self._since, self._lasts = f'{what}, measured', end, False
 
@@ -148,10 +152,19 @@ class Progress:
     """Returns the seconds that are left, infinity if they are not known yet."""
     work = self._total - self._done
     seconds = work / self.rate if self.rate else float('inf') if work else 0.0
+    if self._measures_first:  # and how long it takes is not known
+      return float('inf')
     if self._measured:
       ended = max(self._ended, 1)
       seconds += (self._jobs - ended) * self._measured / ended
     return seconds
+
+  def share(self) -> float:
+    """Returns the share of the time that has passed, of work while no rate is known."""
+    if not self.rate or self.left() == float('inf'):
+      return self._done / self._total if self._total else 1.0
+    passed = self._done / self.rate + self._measured
+    return passed / (passed + self.left())
 
   def _tell(self, what: str, lasts: bool, at_once: bool = False) -> None:
     """Shows what is being done, which `lasts` from now on, or has just ended."""
@@ -169,13 +182,13 @@ class Progress:
 
   def _print(self, now: float, at_once: bool = False) -> None:
     rate = self.rate
-    share = self._done / self._total if self._total else 1.0
+    share = self.share()
     left = f'{_words(self.left())} left'
     if rate:
       per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
       left = f'{per_second} {self._unit}/s, {left}'
     if self._bar:
-      self._bar.update(self._task, completed=self._done, left=left,
+      self._bar.update(self._task, completed=share * self._total, left=left,
                        description=_short(self._what, _WIDTH - 20 - len(left)))
     if at_once or now - self._printed >= self._every:
       self._printed = now

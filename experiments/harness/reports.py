@@ -16,6 +16,7 @@ from vvlen.reporting import page, results, run_folder
 from vvlen.reporting.tables import grid
 
 _MOST = 20  # lines of a table in the terminal
+_MOST_SAID = 3  # answers there
 _LARGE = 10**6  # bytes of a results.csv that `compress` compresses
 
 
@@ -96,7 +97,10 @@ def compress(workdir: epath.PathLike) -> None:
 def said(report: page.Report, width: int) -> list[str]:
   """Returns lines that say what a run has found, none longer than `width`."""
   lines = []
-  for text in (report.missing, *report.answer):
+  texts = [report.missing, *report.answer[:_MOST_SAID]]
+  if len(report.answer) > _MOST_SAID:
+    texts.append(f'The page has {len(report.answer) - _MOST_SAID} more answers.')
+  for text in texts:
     joined = text.replace(' %', '\N{NO-BREAK SPACE}%')  # so that no line begins with %
     lines += [line.replace('\N{NO-BREAK SPACE}', ' ')
               for line in textwrap.wrap(joined, width)] + [''] * bool(text)
