@@ -294,7 +294,7 @@ def test_all_runs_of_a_folder_are_listed(folder, tmp_path, monkeypatch):
 _PRIMARY = {
     'comparison': 'LN − Baseline', 'control': 60.24, 'difference': 3.62, 'ci_low': 2.4,
     'ci_high': 4.84, 'p': 0.0002, 'pairs': 32, 'smallest_detectable': 1.66,
-    'at_5_percent': 'treated higher',
+    'at_5_percent': 'ahead',
 }
 
 

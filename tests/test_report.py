@@ -191,7 +191,7 @@ def test_a_seed_that_did_not_converge_is_named():
 
 
 @pytest.mark.parametrize('change, verdict', [
-    (0.05, 'treated higher'), (-0.05, 'treated lower'), (0.0, 'no difference found'),
+    (0.05, 'ahead'), (-0.05, 'behind'), (0.0, 'no difference found'),
 ])
 def test_the_verdict_is_at_five_percent_and_has_a_side(change, verdict):
   rng = np.random.default_rng(4)

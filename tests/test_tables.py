@@ -110,10 +110,10 @@ def test_every_cell_of_the_primary_endpoint(accuracy, length_generalization):
         'effect': text(test.effect, '+.2f'), 't': text(test.t, '+.2f'),
         'p': p_of(test.p), 'treated ahead': f'{test.ahead} of 5',
         'smallest detectable': f'{test.least():.2f}',
-        'at 5 %': 'treated higher' if test.p < 0.05 else 'no difference found',
+        'at 5 %': 'ahead' if test.p < 0.05 else 'no difference found',
     })
   assert cells(table) == expected
-  assert {row['at 5 %'] for row in expected} == {'treated higher',
+  assert {row['at 5 %'] for row in expected} == {'ahead',
                                                  'no difference found'}
 
 
@@ -225,8 +225,8 @@ def test_no_verdict_unless_both_arms_have_learned(accuracy, baseline, ln, learne
 
 
 @pytest.mark.parametrize('p, sign, verdict', [
-    (0.048, 1, 'treated higher'), (0.048, -1, 'treated lower'),
-    (0.052, 1, 'no difference found'), (0.012, 1, 'treated higher'),
+    (0.048, 1, 'ahead'), (0.048, -1, 'behind'),
+    (0.052, 1, 'no difference found'), (0.012, 1, 'ahead'),
     (0.09, -1, 'no difference found'),
 ])
 def test_the_verdict_changes_at_five_percent(p, sign, verdict):

@@ -345,4 +345,4 @@ def _verdict(p: float, difference: float) -> str:
     return 'undefined'
   if p >= 0.05:
     return 'no difference found'
-  return 'treated higher' if difference > 0 else 'treated lower'
+  return 'ahead' if difference > 0 else 'behind'
