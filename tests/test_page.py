@@ -258,6 +258,8 @@ def test_a_run_ends_with_its_answer_within_the_terminal(folder):
       'aaaaaa bbb', '95 % c']
   lines = reports.said(_report(folder, answer=[*'abcde']), 80)
   assert lines[:8] == ['a', '', 'b', '', 'c', '', 'The page has 2 more answers.', '']
+  assert 'The page has 1 more answer.' in reports.said(
+      _report(folder, answer=[*'abcd']), 80)
   assert 'more answers' not in ' '.join(
       reports.said(_report(folder, answer=[*'abc']), 80))
 

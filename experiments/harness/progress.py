@@ -88,9 +88,10 @@ class Progress:
 
   def skip(self, amount: int) -> None:
     """Adds work of an earlier start of the run, which does not count for the rate."""
-    self._done += amount
-    self._recent = collections.deque(
-        (when, done + amount) for when, done in self._recent)
+    with self._lock:
+      self._done += amount
+      self._recent = collections.deque(
+          (when, done + amount) for when, done in self._recent)
 
   def show(self, what: str, amount: int = 0) -> None:
     """Adds `amount` of finished work, and shows `what` is being done now."""

@@ -13,7 +13,7 @@ from etils import epath
 
 from experiments.harness import locks
 from vvlen.reporting import page, results, run_folder
-from vvlen.reporting.tables import grid
+from vvlen.reporting.tables import counted, grid
 
 _MOST = 20  # lines of a table in the terminal
 _MOST_SAID = 3  # answers there
@@ -99,7 +99,8 @@ def said(report: page.Report, width: int) -> list[str]:
   lines = []
   texts = [report.missing, *report.answer[:_MOST_SAID]]
   if len(report.answer) > _MOST_SAID:
-    texts.append(f'The page has {len(report.answer) - _MOST_SAID} more answers.')
+    more_answers = counted(len(report.answer) - _MOST_SAID, 'more answer')
+    texts.append(f'The page has {more_answers}.')
   for text in texts:
     joined = text.replace(' %', '\N{NO-BREAK SPACE}%')  # so that no line begins with %
     lines += [line.replace('\N{NO-BREAK SPACE}', ' ')
@@ -110,7 +111,7 @@ def said(report: page.Report, width: int) -> list[str]:
     begins = [i for i, row in enumerate(rows) if not row.startswith('|  ')]
     end = next((i for i in begins if i >= _MOST), len(rows))
     left = sum(i >= end for i in begins)
-    more = [f'and {left} more row{"s" if left > 1 else ""}'] * bool(left)
+    more = [f'and {counted(left, "more row")}'] * bool(left)
     lines += [*textwrap.wrap(table.title, width), *rows[:end], *more, '']
   return lines
 

@@ -40,7 +40,7 @@ from vvlen.statistics import (
 AHEAD, BEHIND, OPEN = 'ahead', 'behind', 'no difference found'
 NOT_LEARNED, NOT_FINISHED, UNDEFINED = 'not learned', 'not finished', 'undefined'
 DIVERGED = 'diverged'
-# Pairs of arms, beside those with softmax, whose difference is told.
+# Pairs of arms, beside those with softmax, whose difference is reported.
 _CONTRASTS = (
     ('linear', 'log_n'), ('ssmax', 'log_n'), ('power', 'log_n'),
     *((f'{law}_layer_norm', law)

@@ -7,8 +7,8 @@ temperature that gives the item half of the weight, of one trained model:
   q: slope of log β against log log N    + 'power_of_log': logits × (ln N / ln n₀)^q
 
 n₀ is the longest training length, up to which nothing is changed. p and q are fitted
-over the test lengths from n₀ on, to validation sequences whose answers are told: they
-say what the models need. '+trained_power' has the p of three training lengths instead,
+over the test lengths from n₀ on, to validation sequences with known answers: they say
+what the models need. '+trained_power' has the p of three training lengths instead,
 which needs no longer inputs. '+fitted' is adaptive temperature (arXiv 2410.01104) with
 the polynomial fitted to the model, at n₀, 4 n₀ and 16 n₀. Nothing is trained further.
 """
@@ -19,7 +19,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.league.names import LAWS
@@ -31,7 +30,7 @@ from vvlen.evaluation.retriever.needed_temperature import (
     needed_temperature,
 )
 from vvlen.evaluation.temperature_law import exponents
-from vvlen.models.temperature import adaptive_temperature, fit
+from vvlen.models.temperature import adaptive_temperature, constant, fit
 
 # (suffix of the arm, metric, length or None) -> one value per seed [S]
 Measured = dict[tuple[str, str, int | None], np.ndarray]
@@ -135,7 +134,6 @@ def _factors(far, near, length, longest):
 
 def _temperatures(betas, polynomial):
   """Returns the temperatures of all laws: numbers [K], and of a polynomial."""
-  constant = lambda beta: lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
   return [*map(constant, betas),
           functools.partial(adaptive_temperature, coefficients=polynomial)]
 

@@ -23,6 +23,7 @@ from vvlen.reporting.tables import (
     interval_cell,
     interval_words,
     number,
+    number_cell,
     Record,
     Table,
 )
@@ -54,7 +55,7 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
       'power of n [95 %]': interval_cell('power', '.2f'),
       'power of log n [95 %]': interval_cell('power_of_log', '.2f'),
       'power of n in training [95 %]': interval_cell('power_in_training', '.2f'),
-      'found': lambda r: number(r['found'], '.1f'),
+      'found': number_cell('found', '.1f'),
       **{f'gain, {label} [95 %]': blank_without(
           f'{law}_difference', difference_cell('.1f', f'{law}_'))
          for law, label in LAWS.items()},
@@ -68,7 +69,7 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
   more = (
       'Powers are fitted to each model: slopes of log median factor against log n and '
       'log log n, over the test lengths at which it is neither 0 nor infinite, on '
-      'sequences other than those tested, whose answers are told. In training: at '
+      'sequences other than those tested, with their answers known. In training: at '
       'three training lengths. Found: percentage of items asked for that have the '
       'largest logit, at the longest test length, so that some factor suffices. '
       'Factors are relative to the longest training length. Intervals are uncorrected.'

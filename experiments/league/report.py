@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from etils import epath
+from matplotlib.figure import Figure
 
 from experiments.league import effects, figures, needs, tables
 from experiments.league.answer import answer
@@ -45,29 +46,28 @@ def write(workdir: epath.PathLike) -> Report:
            if own}
   choices = effects.read_choices(
       results.read_rows(folder / 'tuning' / 'results.csv'), family)
+  some = needs.measured(indices, family)
   made = [
       tables.league_table(found, choices, family),
       tables.laws_table(effects.best_laws(indices, family)),
       tables.contrasts_table(effects.contrasts(indices, family)),
+      needs.needs_table(some, family),
       tables.by_length_table(indices, family),
       tables.scalars_table(effects.read_scalars(indices, family)),
       tables.tuning_table(choices, family),
   ]
-  some = needs.measured(indices, family)
-  made.insert(3, needs.needs_table(some, family))
-  said = answer(made[0].records, made[1].records) + needs.needs_answer(made[3].records)
+  records = {table.name: table.records for table in made}
+  said = [*answer(records['league'], records['laws']),
+          *needs.needs_answer(records['needs'])]
   made = [table for table in made if table.records]
-  paths: Mapping[epath.Path, str] = {}
+  drawn: dict[str, Figure] = {}
   with plots.style():
     if found:
-      drawn = {'league': figures.league(found, family),
-               'league_by_length': figures.by_length(indices, found, family)}
-    else:
-      drawn = {}
+      drawn |= {'league': figures.league(found, family),
+                'league_by_length': figures.by_length(indices, found, family)}
     if some:
       drawn['needs'] = needs.needs_figure(some, family)
-    if drawn:
-      paths = plots.save(folder / 'figures', drawn)
+    paths = plots.save(folder / 'figures', drawn)
   write_tables(folder, made)
   return Report('Which change of attention carries to longer inputs?', said, made,
                 paths, missing=unfinished(_missing(indices, family)), about=_ABOUT)

@@ -75,7 +75,7 @@ def main(config: Any, workdir: str) -> None:
 
 def part_of(row: results.Row) -> tuple[str, str, int]:
   """Returns the part of a row of the contest: task, arm and seed."""
-  return row.experiment, row.arm.partition('+')[0], row.seed
+  return row.experiment, *seed_blocks.part_of(row)
 
 
 def part_of_tuning(row: results.Row) -> tuple[str, str, float | None, int]:

@@ -65,7 +65,7 @@ def longbench_answer(means: Sequence[Record], dialect: str, window: int) -> list
 
   Args:
     means: the records of the table `means`.
-    dialect: whose scores are told.
+    dialect: of the scores that are reported.
     window: the number of tokens of the model's window; 0 if it is not known.
   """
   words = [f'{number(r[dialect], ".3g")} % {MEANS[r["mean"]]} ({r["count"]})'

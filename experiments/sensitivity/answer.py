@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.sensitivity.cells import Cell, in_words, Setting
 from vvlen.reporting.endpoints import TREATED
-from vvlen.reporting.tables import number
+from vvlen.reporting.tables import counted, number
 
 
 def answer(
@@ -27,7 +27,7 @@ def answer(
   ahead = sum(gain(cell) > 0 for cell in found)
   least, most = (number(gain(cell), '+.1f') for cell in (low, high))
   where = [in_words(settings, cell.name) for cell in (low, high)]
-  count = f'{len(family)} setting{"s" if len(family) > 1 else ""}'
+  count = counted(len(family), 'setting')
   return [
       f'LayerNorm after attention, after {at} steps: from {least} points beyond the '
       f'training lengths ({where[0]}) to {most} ({where[1]}), in {count}.',

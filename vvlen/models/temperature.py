@@ -7,6 +7,8 @@
 "softmax is not enough (for sharp out-of-distribution)", arXiv 2410.01104.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,11 @@ from vvlen.models.masked_softmax import masked_softmax
 # nats: with more than about 382 equally attended items, β is 1.
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
 _LEAST_ENTROPY = 0.5  # nats
+
+
+def constant(beta: float | jax.Array) -> Callable[..., jax.Array]:
+  """Returns the temperature that is β everywhere: (logits, mask) -> β [..., 1]."""
+  return lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
 
 
 def attention_entropy(weights: jax.Array) -> jax.Array:

@@ -19,7 +19,11 @@ import jax.numpy as jnp
 
 from vvlen.evaluation.retriever.moments import distance, Moments, moments
 from vvlen.models.attention import Temperature
-from vvlen.models.temperature import adaptive_temperature, attention_entropy
+from vvlen.models.temperature import (
+  adaptive_temperature,
+  attention_entropy,
+  constant,
+)
 from vvlen.objectives.targets import score
 
 ITEMS_PER_CHUNK = 2**14
@@ -75,8 +79,7 @@ def attention_logits(
 
   They are computed from the weights of logits divided by 64, so that none underflows.
   """
-  cool = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), 1 / 64)
-  _, sown = apply(variables, query, items, cool)
+  _, sown = apply(variables, query, items, constant(1 / 64))
   return 64 * jnp.log(sown['attention_weights'])
 
 
@@ -255,8 +258,7 @@ def best_betas(
 
   def measure(batch):
     def log_probability(beta):
-      temperature = lambda logits, mask: jnp.full((*logits.shape[:-1], 1), beta)
-      logits, sown = apply(variables, batch.query, batch.items, temperature)
+      logits, sown = apply(variables, batch.query, batch.items, constant(beta))
       picked = pick(jax.nn.log_softmax(logits), batch.target)
       return picked, attention_entropy(sown['attention_weights'])
 

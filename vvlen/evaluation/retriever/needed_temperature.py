@@ -3,7 +3,7 @@
   β = least β at which softmax(β z) gives half of the weight to the item asked for
 
 (`vvlen.evaluation.temperature_law`), z the logits of its attention. What it needs is
-not what a model could know: the item asked for is told.
+not what a model could know: it takes the item asked for as known.
 
 Axes: S sequences, Q items asked for in each (no axis in tasks that ask for one).
 """
