@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 import pytest
+from scipy import optimize
 
 from experiments.league import law
 from vvlen import sharding
+from vvlen.evaluation.retriever.needed_temperature import needed_temperature
 
 SEQUENCES = 8
 LENGTHS = (16, 64, 256)
@@ -102,6 +104,9 @@ def test_accuracy_under_a_law_is_that_of_its_factor(measured, name, power):
     factor = np.maximum(ratio, 1.0) ** measured['', power, None]
     right = (n - 1) * np.exp(-factor * GAPS) < 1
     np.testing.assert_array_equal(measured[f'+{name}', 'accuracy', n], right)
+    own = 1 / (1 + (n - 1) * np.exp(-factor * GAPS))
+    np.testing.assert_allclose(
+        measured[f'+{name}', 'loss', n], np.log1p(np.exp(1 - 2 * own)), rtol=1e-4)
   # As it is, the first model would be wrong beyond training.
   assert 255 * np.exp(-GAPS[0]) > 1 and measured['+power', 'accuracy', 256].all()
 
@@ -126,6 +131,21 @@ def test_a_law_is_not_known_where_no_temperature_finds_the_item():
     assert np.isnan(found['', name, None]).all()
   for name in ('power', 'power_of_log', 'trained_power'):
     assert np.isnan(found[f'+{name}', 'accuracy', 64]).all()
+
+
+def test_the_temperature_is_that_of_the_item_asked_for_not_of_the_top():
+  logits = jnp.array([0.0, -1.0, -3.0])
+  none = jnp.zeros(3, jnp.int32)
+  batch = _Batch(none, jnp.zeros((3, 3)), none, jnp.arange(3))
+
+  def apply(variables, query, items, temperature):
+    rows = jnp.broadcast_to(logits, (3, 3))
+    return None, {'attention_weights': jax.nn.softmax(temperature(rows, None) * rows)}
+
+  found = needed_temperature(apply, lambda *_: batch, None, jax.random.key(0), length=3,
+                             num_sequences=3)
+  root = optimize.brentq(lambda beta: np.exp(-beta) + np.exp(-3 * beta) - 1, 0, 3)
+  np.testing.assert_allclose(found, [root, np.inf, np.inf], rtol=1e-4)
 
 
 def test_lengths_that_a_law_of_training_is_fitted_to():
