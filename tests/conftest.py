@@ -1,5 +1,6 @@
 """Makes JAX strict, and gives the tests eight CPU devices to shard over."""
 
+import logging
 import os
 import pathlib
 import runpy
@@ -103,14 +104,16 @@ def staying(monkeypatch):
   """Lets a command end, and leaves this process as it was."""
   monkeypatch.setattr(os, '_exit', sys.exit)
   # Flags of the module are defined by now; flags that are defined later are removed.
-  monkeypatch.setattr(command_line.logging, 'set_verbosity', lambda _: None)
+  monkeypatch.setattr(command_line.absl_logging, 'set_verbosity', lambda _: None)
   for module, name in ((threading, 'excepthook'), (sys, 'unraisablehook')):
     monkeypatch.setattr(module, name, getattr(module, name))
   before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+  level = logging.getLogger('asyncio').level
   with flagsaver.flagsaver():
     yield
   for number, handler in before.items():
     signal.signal(number, handler)
+  logging.getLogger('asyncio').setLevel(level)
 
 
 @pytest.fixture

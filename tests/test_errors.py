@@ -1,5 +1,7 @@
 """A run that fails ends with one line for wrong input, with a traceback for a bug."""
 
+import asyncio
+import gc
 import subprocess
 import sys
 
@@ -79,6 +81,26 @@ def test_an_error_of_input_or_machine_is_one_line(ending, tmp_path, main, words)
   assert code == 2
   assert told.startswith('Error: ') and told.count('\n') == 1
   assert words in told
+
+
+def test_tasks_that_fail_beside_the_main_thread_print_nothing(ending, caplog):
+  # As those of Orbax on a full disk, whose first error is the one that is told.
+  async def fails():
+    _raise(OSError(28, 'No space left on device'))
+
+  async def two_fail():
+    for task in [asyncio.ensure_future(fails()) for _ in range(2)]:
+      await task  # ends with the error of the first
+
+  def main():
+    try:
+      asyncio.run(two_fail())
+    finally:
+      gc.collect()
+
+  code, told = ending(main)
+  assert (code, told) == (2, 'Error: No space left on device\n')
+  assert not caplog.records
 
 
 def test_too_little_memory_for_a_program_is_one_line(ending):

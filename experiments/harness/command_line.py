@@ -1,6 +1,7 @@
 """The command line of every experiment: flags, errors, signals."""
 
 from collections.abc import Callable, Sequence
+import logging
 import os
 import re
 import signal
@@ -8,7 +9,8 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-from absl import flags, logging
+from absl import flags
+from absl import logging as absl_logging
 from ml_collections import config_flags
 
 from experiments.harness import errors, locks, log, paths
@@ -49,9 +51,10 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     main: the experiment.
     needs: fields that its configuration must have.
   """
-  # Orbax's threads log errors and print their tracebacks, although the main thread
-  # raises them again.
-  logging.set_verbosity(logging.FATAL)
+  # Orbax's threads and tasks log errors and print their tracebacks, although the main
+  # thread raises them again.
+  absl_logging.set_verbosity(absl_logging.FATAL)
+  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
   threading.excepthook = lambda _: None
   sys.unraisablehook = _interrupt_again
   if {'-h', '--help'} & set(sys.argv):
