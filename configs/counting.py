@@ -62,6 +62,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       evaluate=dict(
           max_length=50,  # all lengths from 1 to this one are tested
           num_sequences=2000,  # per seed, shared by its arms; all strings up to 10 bits
+          # At these numbers of bits, the temperature that each head needs; None: none.
+          temperature_lengths=config_dict.placeholder(tuple),
       ),
   )
   if size in ('cpu', 'quick'):
@@ -72,13 +74,15 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   if size == 'quick':
     config.num_seeds = config.train.seeds_at_once = 4
     encodings = ('none', 'alibi', 'rope')
+    config.evaluate.temperature_lengths = (10, 20, 35, 50)
     config.figures = dict(figure_1a=_figure('mean', positions=encodings))
   elif size == 'smoke':
     config.num_seeds = 2
     config.model.update(num_layers=2, width=16)
     config.train.update(batch_size=8, num_steps=20, steps_per_call=5, seeds_at_once=2,
                         group_size=1)
-    config.evaluate.update(max_length=12, num_sequences=40)
+    config.evaluate.update(
+        max_length=12, num_sequences=40, temperature_lengths=(5, 10, 12))
     config.figures = dict(
         figure_1a=_figure('mean', positions=POSITIONS),
         figure_4_length=_figure('length', train_lengths=(5, 10)),

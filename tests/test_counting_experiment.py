@@ -152,7 +152,7 @@ def test_models_are_measured_on_strings_of_their_own(monkeypatch, tmp_path):
   curves = SimpleNamespace(late_mean=lambda *_: np.zeros(8))
   progress = SimpleNamespace(
       skip=lambda _: None, measuring=lambda _: contextlib.nullcontext())
-  config = _config(**{'train.seeds_at_once': 8})
+  config = _config(**{'train.seeds_at_once': 8, 'evaluate.temperature_lengths': None})
   programs = training.make_programs(config, _CELL, mesh)
   training.run_block(
       config, _CELL, programs, 0, epath.Path(tmp_path), curves, progress)

@@ -22,6 +22,7 @@ from experiments.counting.cells import (
   Setup,
 )
 from experiments.counting.figures import FLOOR
+from experiments.counting.heads_table import heads_table
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.results import by_seed, Index
@@ -73,8 +74,10 @@ def write(workdir: epath.PathLike) -> Report:
   known = {(cell.experiment, cell.arm) for cell in cells}
   if odd := [row for row in rows if (row.experiment, row.arm) not in known]:
     raise ValueError(f'{folder}/results.csv has a row of another run: {odd[0].key}')
+  of_heads = [row for row in rows if row.head is not None]
   indices: Indices = {
-      cell.experiment: results.index(r for r in rows if r.experiment == cell.experiment)
+      cell.experiment: results.index(
+          r for r in rows if r.experiment == cell.experiment and r.head is None)
       for cell in cells
   }
   have = {cell: _seeds(indices, cell) for cell in cells}
@@ -103,10 +106,11 @@ def write(workdir: epath.PathLike) -> Report:
   found += learned([r for table in tables for r in table.records])
   missing = missing_seeds({f'{cell.experiment}/{cell.arm}': len(seeds)
                            for cell, seeds in have.items()}, asked)
-  write_tables(folder, tables)
+  more = [heads] if (heads := heads_table(of_heads, cells)) else []
+  write_tables(folder, [*tables, *more])
   return Report(
       'Which positions and targets let transformers count beyond the training lengths?',
-      found, tables, paths, len(tables),
+      found, [*tables, *more], paths, len(tables),
       unfinished(missing), _ABOUT)
 
 

@@ -48,6 +48,8 @@ _FIELDS = {
     # A model reads some 2 l tokens at once (`training.answer_prefixes`).
     'evaluate.max_length': whole(least=2, most=2**24),
     'evaluate.num_sequences': whole(least=2),
+    'evaluate.temperature_lengths':
+        optional(or_none(several(whole(least=1), once=True, rising=True))),
 }
 
 
@@ -80,7 +82,8 @@ def main(config: Any, workdir: str) -> None:
   ]
   place = {(cell.experiment, cell.arm): i for i, cell in enumerate(cells)}
   run_jobs(folder, jobs, 'seed-steps', _part_of, lambda row: (
-      place[row.experiment, row.arm], row.seed, row.length or 0, row.metric))
+      place[row.experiment, row.arm], row.seed, row.length or 0, row.metric,
+      row.layer or 0, row.head or 0))
 
 
 def _part_of(row: results.Row) -> finished.Part:

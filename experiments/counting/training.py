@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from experiments.counting.cells import Setup
+from experiments.counting.heads import make_heads, Measured
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.train import train_block
@@ -169,6 +170,7 @@ class Programs(NamedTuple):
 
   trainer: ensemble.Trainer
   measure: Callable[[Any, jax.Array], dict[tuple[str, int], np.ndarray]]
+  heads: Callable[[Any, jax.Array], Measured]  # finds nothing if none is asked for
 
 
 def make_programs(config: Any, cell: Setup, mesh: jax.sharding.Mesh) -> Programs:
@@ -178,7 +180,9 @@ def make_programs(config: Any, cell: Setup, mesh: jax.sharding.Mesh) -> Programs
       problem(config, cell), steps_per_call=train.steps_per_call,
       group_size=train.group_size, mesh=mesh,
   )
-  return Programs(trainer, make_measure(config, cell, mesh))
+  at = config.evaluate.get('temperature_lengths') or ()
+  heads = make_heads(make_model(config, cell), at, cell.counts, mesh, train.group_size)
+  return Programs(trainer, make_measure(config, cell, mesh), heads)
 
 
 def run_block(
@@ -202,7 +206,7 @@ def run_block(
     progress: counts seed-steps.
 
   Returns:
-    Rows of the metrics at all lengths, and of `training_loss`, that of f(y).
+    Rows of the metrics at all lengths, of `training_loss`, that of f(y), and of heads.
   """
   train, name = config.train, f'{cell.experiment}/{cell.arm}'
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
@@ -216,10 +220,16 @@ def run_block(
       keys, programs.trainer.mesh, train.group_size)
   with progress.measuring(name):
     measured: dict[Any, np.ndarray] = programs.measure(state.params, test_keys)
+    of_heads = programs.heads(state.params, test_keys)
   measured['training_loss', None] = curves.late_mean(name, first, 'loss')
-  return [
+  seeds = seed_blocks.seeds_of(config, first)
+  rows = [
       results.Row(
           cell.experiment, cell.arm, seed, length, metric, values[seed - first])
-      for (metric, length), values in measured.items()
-      for seed in seed_blocks.seeds_of(config, first)
+      for (metric, length), values in measured.items() for seed in seeds
+  ]
+  return rows + [
+      results.Row(cell.experiment, cell.arm, seed, length, metric, values[seed - first],
+                  layer=layer, head=head)
+      for (metric, layer, head, length), values in of_heads.items() for seed in seeds
   ]
