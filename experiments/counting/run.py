@@ -49,7 +49,7 @@ _FIELDS = {
     'evaluate.max_length': whole(least=2, most=2**24),
     'evaluate.num_sequences': whole(least=2),
     'evaluate.temperature_lengths':
-        optional(or_none(several(whole(least=1), once=True, rising=True))),
+        optional(or_none(several(whole(least=1), rising=True))),
 }
 
 
@@ -105,6 +105,11 @@ def check(config: Any) -> list[Setup]:
   if not fields.width().fits(config.model.width * config.model.mlp_factor):
     raise ValueError('config.model.width times config.model.mlp_factor must be at most '
                      f'2**24: {config.model.width} x {config.model.mlp_factor}')
+  at = config.evaluate.get('temperature_lengths') or (1,)
+  if at[-1] > config.evaluate.max_length:
+    raise ValueError('config.evaluate.temperature_lengths must end at '
+                     f'config.evaluate.max_length or before: {at[-1]}, '
+                     f'{config.evaluate.max_length}')
   cells = all_cells(read_figures(config.figures.to_dict()))
   if not cells:
     raise ValueError('config.figures is empty')
