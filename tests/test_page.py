@@ -112,6 +112,21 @@ def test_a_page_is_one_file_with_all_cells_and_figures(folder):
       last.index('More &amp; &lt;more&gt;.')) < last.index('</details>\n</details>')
 
 
+@pytest.mark.parametrize('cells, aligned', [
+    (['1', '−0.5', '', '2,048', '1e−6', '75 %', '< .001'], True),
+    (['+3.6 [2.4, 4.8]', '−1.1 [−2.2, +0.1]'], True),
+    (['1 layer', '2'], False), (['', ''], False), (['2^14'], False),
+    (['undefined', '.004'], True), (['0.2 → 0.3'], False),
+])
+def test_columns_of_numbers_are_aligned_on_the_right(folder, cells, aligned):
+  columns = {'name': lambda r: 'a name', 'x': lambda r: r['x']}
+  table = Table('t', 'T', columns, [{'x': x} for x in cells], '')
+  text = page.write(folder, _report(folder, tables=[table]))[0].read_text()
+  kind = ' class="number"' * aligned
+  assert f'<tr><th>name</th><th{kind}>x</th></tr>' in text
+  assert text.count('<td class="number">') == len(cells) * aligned
+
+
 def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder):
   text = page.write(folder, _report(folder))[1].read_text()
   assert text.startswith(

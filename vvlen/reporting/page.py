@@ -29,6 +29,7 @@ table { border-collapse: collapse; font-size: .75rem; }
 th, td { padding: .2rem .3rem; border-bottom: 1px solid var(--line); text-align: left;
          vertical-align: top; }
 td { white-space: nowrap; }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
 @media (min-width: 70rem) { td { white-space: normal; } }
 .note { font-size: .85rem; }
 figure { margin: 1.5rem 0; } figcaption { font-size: .85rem; }
@@ -191,19 +192,29 @@ def _code(text: str) -> str:
 # Spaces at which no line of a cell is broken, as in an interval, "< .001" or "α = 1".
 _KEPT = re.compile(r'(?<=[,<=]) | (?==)')
 _SPACE = '\N{NO-BREAK SPACE}'
+# A number, such as '−1.2', '< .001' or '75 %', also with an interval behind it.
+_NUMBER = re.compile(r'(< )?[+−]?[\d.][\d.,]*(e[+−]?\d+)?( %)?( \[.*\])?|undefined')
 
 
 def _table(table: Table) -> str:
-  row = lambda texts, kind: '<tr>' + ''.join(
-      f'<{kind}>{html.escape(_KEPT.sub(_SPACE, text))}</{kind}>'
-      for text in texts) + '</tr>'
-  body = [row(texts, 'td') for texts in cells(table)]
+  rows = cells(table)
+  # Columns of numbers, some of which may be missing, are aligned on the right.
+  kinds = [' class="number"' * (any(x) and all(map(_is_number, x)))
+           for x in zip(*rows, strict=True)] or [''] * len(table.columns)
+  row = lambda texts, tag: '<tr>' + ''.join(
+      f'<{tag}{kind}>{html.escape(_KEPT.sub(_SPACE, text))}</{tag}>'
+      for text, kind in zip(texts, kinds, strict=True)) + '</tr>'
+  body = [row(texts, 'td') for texts in rows]
   more = _folded(MORE, f'<p class="note">{html.escape(table.more)}</p>')
   return '\n'.join([
       f'<h2>{html.escape(table.title)}</h2>', '<div class="wide"><table>',
       row(table.columns, 'th'), *body, '</table></div>',
       f'<p class="note">{html.escape(table.note)}</p>',
       *[more] * bool(table.more)])
+
+
+def _is_number(cell: str) -> bool:
+  return not cell or _NUMBER.fullmatch(cell) is not None
 
 
 def _figure(path: epath.Path, caption: str) -> str:
