@@ -492,7 +492,8 @@ def test_every_cell_of_the_term(index):
     assert row['misalignment term [95 %]'] == _difference(test)
     assert row['p'] == tables.p_value(test.p)
     assert row['p Holm'] == tables.p_value(float(p))
-    assert row['smallest detectable'] == text(detectable(test), '.4f')
+    # Of two tests: at 2.5 %, at which Holm's method finds it whatever the other is.
+    assert row['smallest detectable'] == text(detectable(test, 0.025), '.4f')
   for header, name in (('entropy alone', 'entropy'), ('symmetric KL alone', 'kl'),
                        ('more steps', 'more')):
     assert found[0][f'{header} [95 %]'] == ''
