@@ -672,6 +672,8 @@ def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
   results.write_rows(tmp_path / 'results.csv', rows)
   found = report.write(tmp_path)
   assert found.answer == ['No verdict: no method has results yet.']
+  # Here 16; the checkpoint has 8 tokens.
+  assert 'L is the length of inputs in fine-tuning' in found.about
   results.write_rows(tmp_path / 'results.csv', [
       *rows, *(row._replace(arm='yarn') for row in rows)])
   names = {table.name for table in report.write(tmp_path).tables}

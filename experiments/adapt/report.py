@@ -30,8 +30,8 @@ _PRIMARY = 0.1  # α
 _ABOUT = ('A checkpoint is fine-tuned on inputs longer than those it was trained on, '
           'with methods that change its positions, each with and without α times the '
           'misalignment term, the symmetric cross-entropy of its predictions of the '
-          'same token from a longer and a shorter context. L is the length of the '
-          'checkpoint. Paper: long-short alignment, arXiv 2506.11769, section 5.')
+          'same token from a longer and a shorter context. L is the length of inputs in '
+          'fine-tuning. Paper: long-short alignment, arXiv 2506.11769, section 5.')
 _ENDPOINT = 2  # in units of L
 
 
