@@ -86,7 +86,8 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
       evaluate=dict(
           every_steps=50,
           lengths=(1, 2, 4),  # in units of L
-          num_segments=16,  # of held-out text, of the longest length, for each seed
+          num_segments=16,  # of held-out text, for each seed
+          segment=0,  # their length, in units of L; 0: the longest of lengths
           offsets=(0.125, 0.25, 0.375),  # in units of the length
       ),
   )
@@ -125,7 +126,10 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.positions.largest = 8
     # Of 3e-4, 1e-3 and 3e-3 the best at the training length, on another order.
     config.optimizer.learning_rate = 1e-3
-    config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=16)
+    # Segments have room for sliding windows, and for the second window of the
+    # misalignment measures, of the longest length.
+    config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=8,
+                           segment=16)
   return config
 
 

@@ -29,7 +29,7 @@ from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.llama import lora as adapters
 from vvlen.models.rope import Rope
-from vvlen.objectives import misalignment
+from vvlen.objectives import measures, misalignment
 from vvlen.objectives.cross_entropy import next_token_cross_entropy
 from vvlen.objectives.divergences import (
     entropies,
@@ -89,6 +89,11 @@ def test_every_variant_is_a_config_that_can_be_run(checkpoint):
   config = _config('study', checkpoint=str(checkpoint))
   check.check(config)
   assert len(config.arms) == 28 and config.num_seeds >= 8
+  # Sliding windows and misalignment are measured at all lengths, perplexity in blocks
+  # on the same text at each.
+  longest, segment = config.evaluate.lengths[-1], config.evaluate.segment
+  assert segment >= longest * (1 + max(0.5, *config.evaluate.offsets))
+  assert all(segment % multiple == 0 for multiple in config.evaluate.lengths)
   with pytest.raises(ValueError, match="variant must be study, or one of none, pi"):
     config_file.get_config('x')
 
@@ -119,6 +124,7 @@ def test_recipes_are_those_of_the_papers(name):
       'positions.highest': 31}, 'config.positions.highest must be at least the long'),
     ({'adapters.rank': 2, 'adapters.also': ('query',)}, 'config.adapters.also must'),
     ({'evaluate.offsets': (0.6,)}, 'config.evaluate.offsets times the length'),
+    ({'evaluate.segment': 1}, 'config.evaluate.segment must be 0 or at least'),
     ({'optimizer.warmup_steps': 4}, 'config.optimizer.warmup_steps must be less than'),
 ])
 def test_a_config_that_cannot_be_run_is_refused(checkpoint, fields, message):
@@ -305,6 +311,9 @@ def test_sliding_windows_are_those_of_the_library(key):
       variables['params'], segments)
   apply = functools.partial(jax.jit(model.apply), variables)
   assert found['sliding'].keys() == {8, 16} and found['nll'].keys() == {8, 16, 32}
+  # All scales of misalignment, where a segment has room for both windows.
+  for name in measures.Measures._fields:
+    assert found[name].keys() == {16}, name
   for length, stride in ((8, 4), (16, 8)):
     sums = [sliding_sums(apply, np.asarray(x), length, stride) for x in segments]
     total, count = (sum(x[i].sum() for x in sums) for i in (0, 1))
@@ -545,7 +554,9 @@ def test_what_the_paper_prints_is_a_table():
 
 
 def test_every_cell_of_sliding_windows(index):
-  found = cells(tables.sliding(FAMILIES, RUN, index, 8))
+  table = tables.sliding(FAMILIES, RUN, index, 8, 3)
+  assert 'over segments of 3 L' in table.note
+  found = cells(table)
   labels = {
       'none': 'fine-tuning alone, α = 0', 'none_alpha': 'fine-tuning alone, α = 0.1',
       'yarn': 'YaRN, α = 0', 'yarn_entropy': 'YaRN, α = 0.1 of entropy',

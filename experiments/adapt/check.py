@@ -41,6 +41,7 @@ _FIELDS = {
     'train.remat_keeps': one_of(KEPT),
     'train.stream_dtype': one_of(fields.DTYPES),
     'train.seeds_at_once': whole(least=0, most=0),
+    'evaluate.segment': whole(least=0),
 }
 
 
@@ -56,6 +57,10 @@ def check(config: Any) -> None:
     raise ValueError('config.adapters.quantized needs adapters, as quantized weights '
                      'are not trained: config.adapters.rank is 0')
   check_evaluation(config)
+  segment, longest = config.evaluate.segment, config.evaluate.lengths[-1]
+  if segment and segment < longest:
+    raise ValueError('config.evaluate.segment must be 0 or at least the longest of '
+                     f'config.evaluate.lengths, {longest}: {segment}')
   _check_positions(config)
   report.check(report.read_run(config.to_dict()), config.to_dict())
   check_arms(config)

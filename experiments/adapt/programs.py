@@ -23,6 +23,7 @@ from vvlen.objectives.divergences import (
     symmetric_cross_entropy,
     symmetric_kl,
 )
+from vvlen.objectives.measures import Measures
 from vvlen.objectives.windows import two_windows
 from vvlen.sharding import mesh as partition
 from vvlen.sharding.mesh import gathered
@@ -217,15 +218,15 @@ def evaluate(
   """Measures a model on segments of text [K, n], in one batch.
 
   Returns:
-    {metric: {length: []}}: those of `language_model.training.evaluate`; `nll` also of
-    blocks of the checkpoint's own length; and `sliding`, log perplexity in windows of
-    each length but n, half a window apart: of the first all tokens but one are scored,
-    of the others those of the second half.
+    {metric: {length: []}}: those of `language_model.training.evaluate_hidden`, with all
+    measures of misalignment; `nll` also of blocks of the checkpoint's own length; and
+    `sliding`, log perplexity in windows of each length but n, half a window apart: of
+    the first all tokens but one are scored, of the others those of the second half.
   """
   size, table = segments.shape[1], output_table(model, params)
   read = lambda x: model.apply(
       {'params': params}, x, *of_test(x.shape[1]), method='hidden')
-  found = training.evaluate_hidden(config, read, table, segments)
+  found = training.evaluate_hidden(config, read, table, segments, Measures._fields)
   lengths = {original, *found['nll']}
   found['sliding'] = {}
   for length in sorted(lengths):

@@ -30,8 +30,8 @@ _PRIMARY = 0.1  # α
 _ABOUT = ('A checkpoint is fine-tuned on inputs longer than those it was trained on, '
           'with methods that change its positions, each with and without α times the '
           'misalignment term, the symmetric cross-entropy of its predictions of the '
-          'same token from a longer and a shorter context. L is the length of inputs in '
-          'fine-tuning. Paper: long-short alignment, arXiv 2506.11769, section 5.')
+          'same token from a longer and a shorter context. L is the length of inputs '
+          'in fine-tuning. Paper: long-short alignment, arXiv 2506.11769, section 5.')
 _ENDPOINT = 2  # in units of L
 
 
@@ -52,6 +52,7 @@ def write(workdir: epath.PathLike) -> Report:
     config = stored['config']
     run, inputs = read_run(config), config['inputs']
     original, unigram = int(inputs['original_length']), float(inputs['unigram_nats'])
+    segment = int(config['evaluate'].get('segment', 0)) or run.multiples[-1]
     found = families(run, config)
   index = results.index(results.read_run(folder, EXPERIMENT, run.arms))
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
@@ -67,7 +68,7 @@ def write(workdir: epath.PathLike) -> Report:
   made += [make(family, run, index) for family in present if family.others
            for make in (by_term.by_arm, by_term.by_length)]
   if present:
-    made.append(tables.sliding(present, run, index, original))
+    made.append(tables.sliding(present, run, index, original, segment))
   with plots.style():
     drawn = {}
     if present:

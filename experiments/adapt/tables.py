@@ -175,8 +175,18 @@ def published() -> Table:
   return Table('paper', 'What the paper prints', columns, records, note)
 
 
-def sliding(families: Sequence[Any], run: Any, index: Index, original: int) -> Table:
-  """Makes the table of perplexity in sliding windows, a row for each arm."""
+def sliding(
+    families: Sequence[Any], run: Any, index: Index, original: int, segment: int
+) -> Table:
+  """Makes the table of perplexity in sliding windows, a row for each arm.
+
+  Args:
+    families: those with results.
+    run: the run.
+    index: of its rows.
+    original: tokens of the checkpoint's own length.
+    segment: length of the text that windows slide over, in units of L.
+  """
   arms = [(family, arm) for family in families
           for arm in (family.control, *family.others)]
   lengths = sorted({length for name, metric, length in index
@@ -191,9 +201,8 @@ def sliding(families: Sequence[Any], run: Any, index: Index, original: int) -> T
   columns: dict[str, Any] = {'arm': lambda r: r['label']}
   for length in lengths:
     columns[f'{_at(length, run, original)} [95 %]'] = interval(f'ppl_{length}', '.2f')
-  longest = run.multiples[-1]
   note = (f'{seeds_of(_arms(families), run, index)}. Perplexity in sliding windows, '
-          f'half a window apart, over segments of {times(longest)}; no BOS.')
+          f'half a window apart, over segments of {times(segment)}; no BOS.')
   return Table('sliding', 'Perplexity in sliding windows', columns, records, note)
 
 

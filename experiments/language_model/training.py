@@ -1,6 +1,6 @@
 """Text, model, loss and evaluation of `experiments.language_model`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import functools
 import hashlib
 import importlib.metadata
@@ -265,10 +265,10 @@ def longest_segment(config: Any) -> int:
   """Returns the number of tokens of a segment of the test data.
 
   That is the longest of config.evaluate.lengths; or config.evaluate.segment, in the
-  same units, where a configuration has this field: then there may be room for a second
-  window of the longest length.
+  same units, where a configuration has this field and it is not 0: then there may be
+  room for a second window of the longest length.
   """
-  multiple = config.evaluate.get('segment', max(config.evaluate.lengths))
+  multiple = config.evaluate.get('segment', 0) or max(config.evaluate.lengths)
   return multiple * config.train.max_length
 
 
@@ -295,7 +295,7 @@ def evaluate(
 
 def evaluate_hidden(
     config: Any, read: Callable[[jax.Array], jax.Array], table: jax.Array,
-    segments: jax.Array,
+    segments: jax.Array, measures: Sequence[str] = MEASURES,
 ) -> dict[str, dict[int, jax.Array]]:
   """Measures a model on segments of text, in one batch.
 
@@ -304,15 +304,16 @@ def evaluate_hidden(
     read: the model, tokens [B, L] -> hidden states [B, L, D].
     table: its output embedding [V, D].
     segments: [K, n].
+    measures: of misalignment, fields of `vvlen.objectives.measures.Measures`.
 
   Returns:
     {metric: {length: []}}. `nll` is log perplexity, nats a token, in blocks of this
-    length; the first token of a block is not scored. The `MEASURES` of misalignment are
+    length; the first token of a block is not scored. The measures of misalignment are
     of two windows of this length, means over config.evaluate.offsets; they are missing
     at lengths for which the segments are too short for the second window.
   """
   size = segments.shape[1]
-  found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in MEASURES}}
+  found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in measures}}
   for times in config.evaluate.lengths:
     length = times * config.train.max_length
     blocks = segments[:, :size // length * length].reshape(-1, length)
@@ -328,7 +329,7 @@ def evaluate_hidden(
         for e in offsets
     ]
     means = jax.tree.map(lambda *x: jnp.stack(x).mean(), *pairs)
-    for name in MEASURES:
+    for name in measures:
       found[name][length] = getattr(means, name)
   return found
 
