@@ -38,7 +38,7 @@ from vvlen.objectives.divergences import (
 )
 from vvlen.reporting import plots, results
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.tables import interval_words, p_words
+from vvlen.reporting.tables import interval_words, p_words, to_csv
 from vvlen.sharding import mesh as partition
 from vvlen.statistics import detectable, holm, mean_interval, paired_t_test
 from vvlen.training import ensemble
@@ -492,7 +492,10 @@ def test_every_cell_of_methods(index):
 
 
 def test_every_cell_of_the_term(index):
-  found = cells(tables.term(FAMILIES, RUN, index))
+  table = tables.term(FAMILIES, RUN, index)
+  found = cells(table)
+  # Also where the first method has not the controls of the second.
+  assert len(to_csv(table).splitlines()) == 3
   tests = [_compare(index, f'{name}_alpha', name) for name in ('none', 'yarn')]
   p_holm = holm([test.p for test in tests])
   for row, test, p, words in zip(

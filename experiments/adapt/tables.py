@@ -98,8 +98,9 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
         'seeds': test.num_pairs if test else 0, **difference(test),
         'p': test.p if test else math.nan,
         'smallest_detectable': float(least),
-        'tested': test is not None,
-        **{f'{kind}_tested': False for kind in kinds}}
+        'tested': test is not None}
+    for kind in kinds:  # so that all records have the same fields
+      record |= difference(None, f'{kind}_') | {f'{kind}_tested': False}
     for arm in _controls(family):
       other = compare(index, arm.name, family.control.name, at)
       record |= difference(other, f'{_kind(arm)}_')
