@@ -511,6 +511,9 @@ def test_every_cell_of_the_term(index):
     assert found[0][f'{header} [95 %]'] == ''
     assert found[1][f'{header} [95 %]'] == _difference(
         _compare(index, f'yarn_{name}', 'yarn'))
+  # The comparison in equal time.
+  assert [row['term minus more steps [95 %]'] for row in found] == [
+      '', _difference(_compare(index, 'yarn_alpha', 'yarn_more'))]
 
 
 def test_p_of_the_term_are_corrected_over_methods(index):

@@ -99,12 +99,16 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
         'p': test.p if test else math.nan,
         'smallest_detectable': float(least),
         'tested': test is not None}
-    for kind in kinds:  # so that all records have the same fields
+    for kind in (*kinds, _TIMED):  # so that all records have the same fields
       record |= difference(None, f'{kind}_') | {f'{kind}_tested': False}
     for arm in _controls(family):
       other = compare(index, arm.name, family.control.name, at)
       record |= difference(other, f'{_kind(arm)}_')
       record[f'{_kind(arm)}_tested'] = other is not None
+      if _kind(arm) == 'steps':
+        timed = compare(index, family.primary, arm.name, at)
+        record |= difference(timed, f'{_TIMED}_') | {
+            f'{_TIMED}_tested': timed is not None}
     records.append(record | {'p_holm': float(p_holm)})
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
@@ -117,6 +121,9 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
   for kind in kinds:
     columns[f'{_KINDS[kind]} [95 %]'] = where(
         f'{kind}_tested', difference_cell('.4f', f'{kind}_'))
+  if 'steps' in kinds:
+    columns['term minus more steps [95 %]'] = where(
+        f'{_TIMED}_tested', difference_cell('.4f', f'{_TIMED}_'))
   note = (
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
@@ -126,12 +133,16 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
       'five at the level of 5 % divided by the number of methods, whatever the other '
       'tests are. The entropy of both windows and their symmetric KL add up '
       'to the misalignment term: each alone, with the same α, tells what the term does '
-      'by lowering entropy and what by aligning. More steps: the time that the term '
-      'takes, spent on steps without it. Those are secondary and not corrected.')
+      'by lowering entropy and what by aligning. More steps: without the term, as many '
+      'more as the name of the arm says, for the time that the term is taken to cost; '
+      'the term minus these is the comparison in equal time. Those are secondary and '
+      'not corrected.')
   return Table('term', 'What the misalignment term changes', columns, records, note,
                more=more)
 
 
+# Prefix of the fields that compare the term with more steps.
+_TIMED = 'equal_time'
 # What the term is compared with, besides its control -> words.
 _KINDS = {'entropy': 'entropy alone', 'kl': 'symmetric KL alone', 'steps': 'more steps'}
 
