@@ -14,6 +14,7 @@ from tests.conftest import ROOT
 from vvlen.evaluation import babilong, ruler
 from vvlen.tasks import babi_stories, short_ruler
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
+from vvlen.tasks.word_lists import NOUNS, PAIRS
 
 _LENGTHS = 300, 600  # bytes
 
@@ -87,6 +88,17 @@ def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
   apart = [tokenizer.decode([x]).strip() for x in tokenizer.encode(' 471, 2')]
   assert [x for x in apart if x] == ['4', '7', '1', ',', '2']
   assert tokenizer.vocab_size <= 400
+
+
+def test_the_vocabulary_is_spent_on_words_of_the_text(tmp_path):
+  """Lists of more bytes than those of the text have other words, such as calm-fox."""
+  draws = {'common_words': training_text.tasks(4)['common_words']}
+  training_text.write(epath.Path(tmp_path), draws, 48, (48, 128), 700, 0)
+  tokenizer = load_tokenizer(tmp_path)
+  for noun in NOUNS:
+    assert len(tokenizer.encode(f' {noun}')) == 1
+  text = ''.join(tokenizer.decode([x]) for x in range(tokenizer.vocab_size))
+  assert not any(pair.partition('-')[0] in text for pair in PAIRS if len(pair) > 8)
 
 
 def _command(*arguments):

@@ -8,8 +8,8 @@ r"""Writes answered prompts, from which a small model learns to do the tasks.
 Each document is a prompt of RULER's short tasks, of a pass key or of BABILong without
 instructions, with its answer, as `experiments.long_context` asks for it. Tasks take
 turns; the number of tokens, answer included, is drawn evenly from --shortest to
---longest. The tokenizer is byte-level BPE, trained on the same kind of text; digits are
-tokens of their own. Prompts are drawn with other random numbers than those of the
+--longest. The tokenizer is byte-level BPE, trained on texts of these lengths; digits
+are tokens of their own. Prompts are drawn with other random numbers than those of the
 suites. Runs without JAX.
 """
 
@@ -156,13 +156,17 @@ def write(
     vocab_size: int, seed: int,
 ) -> None:
   """Writes text.jsonl, tokenizer.json and tokenizer_config.json into a folder."""
-  # In bytes: a few times as many as tokens, and enough for any task.
-  wide = max(4 * lengths[1], 400), max(8 * lengths[1], 800)
-  first = documents(draws, min(count, _FOR_TOKENIZER), wide, byte_tokenizer(), seed + 1)
-  results.write_text(folder / 'tokenizer.json', train_tokenizer(first, vocab_size))
   results.write_text(folder / 'tokenizer_config.json',
                      json.dumps({'bos_token': '<s>', 'add_bos_token': True}))
-  tokenizer = load_tokenizer(folder)
+  # In bytes: a few times as many as tokens, and enough for any task. Long lists have
+  # other words than short ones: so a second tokenizer is trained on texts of the length
+  # that is asked for, as the first one counts it.
+  wide = max(4 * lengths[1], 400), max(8 * lengths[1], 800)
+  tokenizer, sizes = byte_tokenizer(), wide
+  for _ in range(2):
+    texts = documents(draws, min(count, _FOR_TOKENIZER), sizes, tokenizer, seed + 1)
+    results.write_text(folder / 'tokenizer.json', train_tokenizer(texts, vocab_size))
+    tokenizer, sizes = load_tokenizer(folder), lengths
   texts = documents(draws, count, lengths, tokenizer, seed)
   results.write_text(folder / 'text.jsonl',
                      ''.join(f'{json.dumps({"text": text})}\n' for text in texts))
