@@ -67,6 +67,15 @@ def test_all_models_are_measured_at_the_same_numbers_of_tokens():
     assert training.num_steps(own, own.arms[name]) == 8000 * model.steps
 
 
+def test_models_whose_shares_of_steps_are_rounded_alike_are_refused():
+  steps = {'train.num_steps': 800, 'train.steps_per_call': 400}
+  check.check(_config(**steps, **{'models.layer_norm.norm': 'none',
+                                  'models.layer_norm.steps': 0.5}))
+  with pytest.raises(ValueError, match='base and layer_norm would have the same weig'):
+    check.check(_config(**steps, **{'models.layer_norm.norm': 'none',
+                                    'models.layer_norm.steps': 0.8}))
+
+
 def test_misalignment_is_measured_at_the_longest_length_too(key):
   config = _config()
   own = models.own_config(config, 'alibi_half_length')

@@ -7,6 +7,7 @@ from experiments.correlation.points import CORRELATIONS, OUTCOMES
 from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, whole
+from experiments.language_model import training
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
 from experiments.language_model.training import MEASURES
 from vvlen.models.llama.sizes import check_model
@@ -79,8 +80,10 @@ def _check_weights(config: Any) -> None:
   found: dict[Any, str] = {}
   for name, model in config.models.items():
     rope_base = model.rope_base if model.positions == 'rope' else None
-    key = (model.positions, rope_base, model.norm, model.shorter, model.steps,
-           model.weight, tuple(model.offsets))
+    # Shares of few steps may be rounded to the same number.
+    steps = training.num_steps(config, model)
+    key = (model.positions, rope_base, model.norm, model.shorter, steps, model.weight,
+           tuple(model.offsets))
     if key in found:
       raise ValueError(f'config.models {found[key]} and {name} would have the same '
                        'weights: they must differ in training too')
