@@ -146,6 +146,14 @@ def test_answers_are_scored_as_their_task_is():
       ('niah_multivalue', 'score'): 0.75, ('niah_multivalue', 'chance'): 0,
       ('qa1', 'score'): 0.5, ('qa1', 'chance'): pytest.approx(1 / 6)}
   assert {r[1:4] for r in rows} == {('m', 4, 128)}
+  lines = prompts.lines_of(128, [needles, where], outputs[:2]).splitlines()
+  assert [*map(json.loads, lines)] == [
+      {'task': 'niah_multivalue', 'length': 128, 'index': 0, 'num_tokens': 3,
+       'answers': ['12', '34'], 'question': '', 'chance': 0, 'pred': ' 34, 56.',
+       'score': 0.5},
+      {'task': 'qa1', 'length': 128, 'index': 1, 'num_tokens': 3,
+       'answers': ['office'], 'question': 'Where is Mary?',
+       'chance': pytest.approx(1 / 6), 'pred': ' office.', 'score': 1}]
 
 
 def test_seeds_answer_as_each_does_alone(key):
@@ -615,6 +623,18 @@ def test_a_run_leaves_what_it_says(whole):
   assert {n for m, n in half if m == 'score'} == {128, 256}
   assert {r.experiment for r in rows} == {'correlation', 'niah_single', 'qa1'}
   assert len({r.value for r in rows if r.metric == 'training_cross_entropy'}) == 6
+  # Scores can be computed again from the answers.
+  for model in ('base', 'alibi_half_length', 'layer_norm'):
+    for seed in (0, 1):
+      path = folder / f'predictions/{model}_seed_{seed}.jsonl'
+      kept = [json.loads(line) for line in path.read_text().splitlines()]
+      assert {(x['task'], x['length'], x['index']) for x in kept} == {
+          (task, n, 2 * place + i) for place, task in enumerate(('niah_single', 'qa1'))
+          for n in (128, 256) for i in (0, 1)}
+      for r in rows:
+        if (r.arm, r.seed, r.metric) == (model, seed, 'score'):
+          assert r.value == np.mean([x['score'] for x in kept if (
+              x['task'], x['length']) == (r.experiment, r.length)])
   page = (folder / 'index.md').read_text()
   assert '[arXiv 2506.11769](https://arxiv.org/abs/2506.11769), Table 1' in page
 

@@ -2,12 +2,13 @@
 
 A length is the number of tokens of BOS, prompt and room for the answer, so that at the
 training length nothing stands at a position that training had not. All models and seeds
-get the same prompts. Lengths are the same numbers of tokens for all models, also for
-those that were trained on shorter windows: the question is which model does better on
-the same long inputs. Runs without JAX.
+get the same prompts, and each answer is kept. Lengths are the same numbers of tokens
+for all models, also for those that were trained on shorter windows: the question is
+which model does better on the same long inputs. Runs without JAX.
 """
 
 from collections.abc import Iterable, Sequence
+import json
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +85,21 @@ def score(prompt: Prompt, output: str) -> float:
     return float(babilong.is_correct(
         prompt.task, output, answers[0], prompt.answered.question))
   return ruler.score(output, answers)
+
+
+def lines_of(length: int, prompts: Sequence[Prompt], outputs: Sequence[str]) -> str:
+  """Returns a JSON object for each answer, a line each.
+
+  Names are those of `experiments.long_context.predictions`, and score; index counts the
+  prompts of a length, of all tasks.
+  """
+  return ''.join(
+      json.dumps({
+          'task': prompt.task, 'length': length, 'index': index,
+          'num_tokens': len(prompt.tokens), 'answers': prompt.answered.answers,
+          'question': prompt.answered.question, 'chance': prompt.answered.chance,
+          'pred': output, 'score': score(prompt, output)}, ensure_ascii=False) + '\n'
+      for index, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)))
 
 
 def rows_of(

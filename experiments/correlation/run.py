@@ -7,6 +7,7 @@ import functools
 from typing import Any, NamedTuple
 
 from etils import epath
+import jax
 
 from experiments.correlation import check, models, prompts
 from experiments.correlation.points import EXPERIMENT
@@ -18,6 +19,7 @@ from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_de
 from experiments.language_model import together, training
 from experiments.language_model.together import Programs
 from experiments.language_model.training import Text
+from vvlen.reporting import results
 from vvlen.reporting.results import Row
 from vvlen.tasks import documents
 
@@ -93,9 +95,14 @@ def _rows(
       subject.config, name, subject.programs, first, folder, progress)
   rows = [row for seed, measured in trained.measured.items()
           for row in training.rows_of(name, seed, measured, EXPERIMENT)]
+  lines = {seed: '' for seed in trained.measured}
   for length, own in asked.items():
     with progress.measuring(f'{name}, prompts of {length:,} tokens'):
       texts = subject.answer(trained.params, own)
     for seed in trained.measured:
       rows += prompts.rows_of(name, seed, length, own, texts[seed - first])
+      lines[seed] += prompts.lines_of(length, own, texts[seed - first])
+  if jax.process_index() == 0:
+    for seed, text in lines.items():
+      results.write_text(folder / f'predictions/{name}_seed_{seed}.jsonl', text)
   return rows
