@@ -9,7 +9,8 @@ from etils import epath
 import numpy as np
 import pytest
 
-from experiments.long_context import training_text
+from configs import long_context
+from experiments.long_context import suites, training_text
 from tests.conftest import ROOT
 from vvlen.evaluation import babilong, ruler
 from vvlen.tasks import babi_stories, short_ruler
@@ -105,6 +106,23 @@ def _command(*arguments):
   return subprocess.run(
       [sys.executable, '-m', 'experiments.long_context.training_text', *arguments],
       cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_suite_of_babilong_asks_in_the_same_form(tmp_path):
+  draws = {'qa1': training_text.tasks(4)['qa1']}
+  training_text.write(epath.Path(tmp_path), draws, 30, (48, 128), 400, 0)
+  tokenizer = load_tokenizer(tmp_path)
+  config = long_context.get_config('babilong')
+  config.update(tasks=('qa1',), parts=(), most_facts=4, lengths=(107,), num_samples=9,
+                text=f'{tmp_path}/filler.txt')
+  [part] = suites.plan(config, tokenizer, 128).parts
+  asked = [tokenizer.decode(part.draw(i).tokens) for i in range(9)]
+  learned = [json.loads(line)['text'].rpartition(' ')[0]
+             for line in (tmp_path / 'text.jsonl').read_text().splitlines()]
+  words = [{*' '.join(x).replace('.', ' ').split()} for x in (asked, learned)]
+  assert len(words[0]) > 30 and len(words[0] - words[1]) < 5  # sentences may be cut
+  form = r'<context>\n.*\.?.*\n</context>\n\nQuestion: Where is \w+\?'
+  assert all(re.fullmatch(form, x) for x in asked + learned)
 
 
 @pytest.mark.parametrize('arguments, says', [

@@ -4,9 +4,16 @@ r"""Writes answered prompts, from which a small model learns to do the tasks.
   python -m experiments.language_model --config=configs/language_model.py:tasks \
       --config.text.path=runs/tasks/text.jsonl --config.text.tokenizer=runs/tasks \
       --workdir=runs/tasks_model
+  python -m experiments.long_context --suite=ruler --config.lengths='(107, 214, 428)' \
+      --checkpoint=runs/tasks_model/models/alpha_0/seed_0 --workdir=runs/tasks_ruler
+  python -m experiments.long_context --suite=babilong --config.parts='()' \
+      --config.lengths='(107, 214, 428)' --config.most_facts=4 \
+      --text=runs/tasks/filler.txt \
+      --checkpoint=runs/tasks_model/models/alpha_0/seed_0 --workdir=runs/tasks_babilong
 
 Each document is a prompt of RULER's short tasks, of a pass key or of BABILong without
-instructions, with its answer, as `experiments.long_context` asks for it. Tasks take
+instructions, with its answer, as `experiments.long_context` asks for it; BABILong with
+the fields above, as by default its prompts are longer and in another text. Tasks take
 turns; the number of tokens, answer included, is drawn evenly from --shortest to
 --longest. The tokenizer is byte-level BPE, trained on texts of these lengths; digits
 are tokens of their own. Prompts are drawn with other random numbers than those of the
@@ -155,7 +162,8 @@ def write(
     folder: epath.Path, draws: dict[str, Draw], count: int, lengths: tuple[int, int],
     vocab_size: int, seed: int,
 ) -> None:
-  """Writes text.jsonl, tokenizer.json and tokenizer_config.json into a folder."""
+  """Writes text.jsonl, filler.txt and the tokenizer's two files into a folder."""
+  results.write_text(folder / 'filler.txt', '\n'.join(NOISE) + '\n')
   results.write_text(folder / 'tokenizer_config.json',
                      json.dumps({'bos_token': '<s>', 'add_bos_token': True}))
   # In bytes: a few times as many as tokens, and enough for any task. Long lists have
