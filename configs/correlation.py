@@ -8,6 +8,9 @@ and with a benchmark's score on inputs longer than those of training.
   python -m experiments.correlation --config=configs/correlation.py:cpu \
       --workdir=runs/correlation
 
+For cpu, term and the default, --documents=80000 of the first command: each document is
+then read some seven times, not twenty, and answers cannot be learned by heart.
+
 variant  models, seeds  layers x width, L, batch, steps  cost
 (none)   14, 5          4 x 256, 128, 32, 10,000         for a GPU, not run yet
 cpu      14, 2          2 x 128, 128, 32, 8,000          two CPU cores, some 12 hours by
@@ -89,7 +92,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       ),
       evaluate=dict(
           lengths=(1, 2, 4, 8),  # in units of L, the same for all models
-          num_segments=64,  # of held-out text, for each seed
+          num_segments=256,  # of held-out text, for each seed
           offsets=(0.125, 0.25, 0.375),  # in units of the length
       ),
       # Prompts of the kinds that the text has, answered greedily; the same for all
@@ -97,7 +100,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       benchmark=dict(
           tasks=('niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1',
                  'qa4'),
-          num_prompts=32,  # of each task and length
+          num_prompts=64,  # of each task and length
           most_facts=4,  # of a story of BABILong
           answer_tokens=20,  # at the end of each length, at least those of the answer
       ),
