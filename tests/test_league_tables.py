@@ -183,6 +183,27 @@ def test_temperatures_are_compared_with_each_other_too():
   assert [x.task for x in effects.contrasts(indices, known)] == ['retrieval']
 
 
+def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
+  arms = ('softmax', 'log_n', 'power', 'linear', 'log_n_layer_norm',
+          'linear_layer_norm')
+  rng = np.random.default_rng(0)
+  table = {arm: rng.random((SEEDS, len(LENGTHS))) for arm in arms}
+  rows = [results.Row('retrieval', arm, seed, n, 'accuracy', float(x))
+          for arm in arms for seed in range(SEEDS)
+          for n, x in zip(LENGTHS, table[arm][seed], strict=True)]
+  rows += [results.Row('retrieval', arm, seed, None, 'training_accuracy', 1.0)
+           for arm in arms for seed in range(SEEDS)]
+  known = effects.read_family(_facts(SEEDS, arms, ('retrieval',)))
+  found = {x.arms: x for x in effects.contrasts(
+      {'retrieval': results.index(rows)}, known)}
+  for one, two in (('linear', 'log_n'), ('linear', 'power'),
+                   ('log_n_layer_norm', 'log_n'), ('linear_layer_norm', 'linear')):
+    expected = paired(*(100 * table[arm][:, 1:].mean(axis=1) for arm in (one, two)))
+    shown = found[one, two].test
+    np.testing.assert_allclose(
+        (shown.mean_difference, shown.ci_low, shown.ci_high), expected.interval)
+
+
 def test_missing_seeds_and_equal_differences_have_no_verdict():
   accuracies = _accuracies()
   accuracies['lookup', 'power'] = accuracies['lookup', 'softmax'] + 1.0

@@ -42,7 +42,7 @@ NOT_LEARNED, NOT_FINISHED, UNDEFINED = 'not learned', 'not finished', 'undefined
 DIVERGED = 'diverged'
 # Pairs of arms, beside those with softmax, whose difference is reported.
 _CONTRASTS = (
-    ('linear', 'log_n'), ('ssmax', 'log_n'), ('power', 'log_n'),
+    ('linear', 'log_n'), ('linear', 'power'), ('ssmax', 'log_n'), ('power', 'log_n'),
     *((f'{law}_layer_norm', law)
       for law in ('ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive')))
 
