@@ -274,12 +274,29 @@ def test_the_answer_counts_arms_and_names_the_best():
   laws = tables.laws_table(effects.best_laws(indices, known)).records
   retrieval, lookup = answer(league, laws)
   assert retrieval.startswith('Retrieval: of 3 arms, 2 gain over softmax and 1 lose. '
-                              'The largest difference is that of log n, +')
-  assert 'Of laws of temperature, log n goes farthest, +' in retrieval
-  assert lookup == ('Lookup: no verdict; no arm has learned the training lengths, or '
-                    'softmax has not.')
+                              'The arm that goes farthest is log n, +')
+  assert 'Of 3 laws of temperature, log n goes farthest, +' in retrieval
+  assert lookup == ('Lookup: no verdict; of 3 arms, 3 not learned. Softmax has not '
+                    'learned the training lengths.')
   assert answer([], []) == [
       'No answer: the run has not both softmax and another arm yet.']
+
+
+def test_the_answer_says_why_there_is_no_verdict():
+  accuracies = _accuracies()
+  rows = [r for r in _rows(accuracies, {('retrieval', 'power'): 0.5})
+          if (r.experiment, r.arm, r.seed) != ('retrieval', 'log_n', 5)]
+  part = [r for r in rows if r.arm != 'layer_norm']
+  known, _, found = _read(part)
+  assert answer(tables.league_table(found, {}, known).records, [])[0] == (
+      'Retrieval: no verdict; of 2 arms, 1 not finished, 1 not learned.')
+  _, _, found = _read(rows)
+  said = answer(tables.league_table(found, {}, known).records, [])
+  assert said[0].startswith('Retrieval: of 3 arms, 0 gain over softmax and 1 lose. '
+                            'The arm that goes farthest is LN, −')
+  assert said[0].endswith('Without a verdict: 1 not finished, 1 not learned.')
+  # −5 is the largest difference on lookup, and not what goes farthest.
+  assert 'The arm that goes farthest is log n, +' in said[1]
 
 
 def test_the_figure_of_the_league_shows_every_gain_and_its_interval():

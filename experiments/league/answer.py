@@ -10,8 +10,10 @@ from experiments.league.effects import (
     NOT_FINISHED,
     NOT_LEARNED,
     OPEN,
+    UNDEFINED,
 )
 from experiments.league.names import name_of
+from vvlen.reporting.endpoints import LEARNED
 from vvlen.reporting.tables import number, p_words, Record
 
 
@@ -33,26 +35,27 @@ def answer(records: Sequence[Record], laws: Sequence[Record]) -> list[str]:
 def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
   title = task.replace('_', ' ').capitalize()
   count = lambda verdict: sum(r['verdict'] == verdict for r in records)
+  without = ', '.join(
+      f'{count(verdict)} {verdict}'
+      for verdict in (NOT_FINISHED, NOT_LEARNED, DIVERGED, UNDEFINED) if count(verdict))
   decided = [r for r in records if r['verdict'] in (AHEAD, BEHIND, OPEN)]
   if not decided:
-    why = ('no arm is finished' if count(NOT_FINISHED) else
-           'no arm has learned the training lengths, or softmax has not'
-           if count(NOT_LEARNED) else 'seeds of softmax, or of every arm, diverged'
-           if count(DIVERGED) else 'no arm has a test')
-    return f'{title}: no verdict; {why}.'
+    learned = records[0]['training_accuracy_control'] >= 100 * LEARNED
+    return (f'{title}: no verdict; of {len(records)} arms, {without}.'
+            f'{"" if learned else " Softmax has not learned the training lengths."}')
   best = decided[0]
   said = (f'{title}: of {len(records)} arms, {count(AHEAD)} gain over softmax and '
-          f'{count(BEHIND)} lose. The largest difference is that of {best["label"]}, '
+          f'{count(BEHIND)} lose. The arm that goes farthest is {best["label"]}, '
           f'{number(best["difference"], "+.1f")} points [corrected 95 %: '
           f'{number(best["ci_low"], "+.1f")}, {number(best["ci_high"], "+.1f")}], '
           f'{p_words(best["p"])}.')
-  left = [f'{count(v)} {v}' for v in (NOT_FINISHED, NOT_LEARNED, DIVERGED) if count(v)]
-  if left:
-    said += f' Without a verdict: {", ".join(left)}.'
+  if without:
+    said += f' Without a verdict: {without}.'
   if law is not None:
     gain = number(law['difference'], '+.1f')
     interval = '' if math.isnan(law['ci_low']) else (
         f' [95 %: {number(law["ci_low"], "+.1f")}, {number(law["ci_high"], "+.1f")}]')
-    said += (f' Of laws of temperature, {name_of(law["best"]).label} goes farthest, '
+    said += (f' Of {law["laws"]} laws of temperature, '
+             f'{name_of(law["best"]).label} goes farthest, '
              f'{gain} points over {name_of(law["second"]).label}{interval}.')
   return said
