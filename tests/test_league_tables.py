@@ -10,7 +10,7 @@ from configs import league as config_file
 from experiments.league import effects, family, figures, needs, report, tables
 from experiments.league.answer import answer
 from experiments.league.names import KINDS, name_of
-from experiments.league.rates import Choice
+from experiments.league.rates import Choice, EDGE, TIE
 from tests.artists import lines
 from tests.cells import cells, interval, p_of, paired, text
 from vvlen.reporting import plots, results
@@ -90,8 +90,14 @@ def test_the_family_is_read_in_its_order():
 
 def test_every_column_of_the_league_is_right():
   accuracies = _accuracies()
-  known, _, found = _read(_rows(accuracies))
-  choices = {(task, arm): Choice(rate, {}, ())
+  rows = _rows(accuracies)
+  for seed, share in ((1, 0.5), (4, np.nan)):  # the medians stay
+    place, = (i for i, r in enumerate(rows) if r[:5] == (
+        'lookup', 'power', seed, None, 'training_accuracy'))
+    rows[place] = rows[place]._replace(value=share)
+  known, _, found = _read(rows)
+  edge = lambda arm: RATES[arm] in (known.rates[0], known.rates[-1])
+  choices = {(task, arm): Choice(rate, {}, (EDGE,) if edge(arm) else (TIE,))
              for task in GAINS for arm, rate in RATES.items()}
   table = tables.league_table(found, choices, known)
   expected = []
@@ -115,8 +121,10 @@ def test_every_column_of_the_league_is_right():
           'verdict': found_it if adjusted[arm] < 0.05 else 'no difference found',
           'p': p_of(adjusted[arm]),
           'detectable': text(tests[arm].least(3), '.1f'),
-          'rate': f'{RATES[arm]:g}', 'seeds': '6',
-          'in training': f'{share("softmax")}, {share(arm)}'})
+          'rate': f'{RATES[arm]:g}{", edge" if edge(arm) else ""}', 'seeds': '6',
+          'in training': f'{share("softmax")}, {share(arm)}',
+          'seeds below 90': '0, 2' if (task, arm) == ('lookup', 'power') else '0, 0'})
+  assert sum('edge' in row['rate'] for row in expected) == 4
   assert cells(table) == expected
   assert len({row['verdict'] for row in expected}) == 3  # the rows test all of them
   assert 'Of 3 arms a task' in table.note

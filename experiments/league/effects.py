@@ -73,6 +73,7 @@ class Effect(NamedTuple):
   corrected: PairedTest | None  # with Bonferroni's interval and Holm's p
   detectable: float  # the smallest difference found four times in five
   training_accuracy: tuple[float, float]  # medians over seeds: softmax, arm; shares
+  not_learned: tuple[int, int]  # seeds below LEARNED there, which stay: softmax, arm
   verdict: str
 
 
@@ -144,6 +145,9 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
   found, p = [], []
   learned = {arm: median_accuracy(index[arm, 'training_accuracy', None])
              for arm in arms}
+  below = {arm: sum(not x >= LEARNED  # nan is below
+                    for x in index[arm, 'training_accuracy', None].values())
+           for arm in arms}
   level = family.level / family.num_tests
   for arm in arms[1:]:
     comparison = compare(index, arm, CONTROL, trained_up_to=family.tasks[task])
@@ -160,7 +164,8 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
       verdict = UNDEFINED
     p.append(test.p if test is not None and verdict == OPEN else 1.0)
     found.append(Effect(task, arm, comparison, test, None, detectable(test, level),
-                        (learned[CONTROL], learned[arm]), verdict))
+                        (learned[CONTROL], learned[arm]), (below[CONTROL], below[arm]),
+                        verdict))
   # Arms without rows count as p = 1 too.
   adjusted = holm(p + [1.0] * (family.num_tests - len(p)))
   return [_corrected(effect, float(own), level, family.level)

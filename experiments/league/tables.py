@@ -54,10 +54,12 @@ def league_table(
       'verdict': lambda r: r['verdict'],
       'p': p_cell('p'),
       'detectable': number_cell('smallest_detectable', '.1f'),
-      'rate': blank_without('learning_rate', lambda r: f'{r["learning_rate"]:g}'),
+      'rate': blank_without('learning_rate', lambda r: (
+          f'{r["learning_rate"]:g}{", edge" if r["at_edge"] else ""}')),
       'seeds': lambda r: str(r['seeds']),
       'in training': lambda r: (f'{number(r["training_accuracy_control"], ".1f")}, '
                                 f'{number(r["training_accuracy"], ".1f")}'),
+      'seeds below 90': lambda r: f'{r["below_control"]}, {r["below"]}',
   }
   note = (
       'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
@@ -71,8 +73,10 @@ def league_table(
       'seed, is not finite; the interval is of the others. An interval may contain 0 '
       f'where p is below {family.level:g}. Detectable: the difference that would be '
       'found four times in five, at the level of the intervals. Rate: chosen on other '
-      'seeds. In training: median accuracy in % over the last tenth of training, '
-      'softmax and arm; 90 are needed for a verdict.'
+      'seeds; edge: the smallest or largest of those tried, so that one outside may '
+      'train better. In training: median accuracy in % over the last tenth of '
+      'training, softmax and arm; 90 are needed for a verdict. Seeds below 90 there, '
+      'of softmax and of the arm, stay in the test: the difference holds them too.'
   )
   return Table('league', 'What each arm gains over softmax beyond the training lengths',
                columns, records, note, more=more,
@@ -95,9 +99,11 @@ def _record(effect: Effect, choices: Mapping[tuple[str, str], Choice]) -> Record
           test.p if test and effect.verdict != NOT_FINISHED else _NAN,
       'verdict': effect.verdict, 'smallest_detectable': effect.detectable,
       'learning_rate': choice.rate if choice else _NAN,
+      'at_edge': bool(choice and EDGE in choice.notes),
       'seeds': len(effect.comparison.primary_differences),
       'training_accuracy_control': 100 * effect.training_accuracy[0],
       'training_accuracy': 100 * effect.training_accuracy[1],
+      'below_control': effect.not_learned[0], 'below': effect.not_learned[1],
   }
 
 
