@@ -73,10 +73,12 @@ def league_table(
       'seed, is not finite; the interval is of the others. An interval may contain 0 '
       f'where p is below {family.level:g}. Detectable: the difference that would be '
       'found four times in five, at the level of the intervals. Rate: chosen on other '
-      'seeds; edge: the smallest or largest of those tried, so that one outside may '
-      'train better. In training: median accuracy in % over the last tenth of '
-      'training, softmax and arm; 90 are needed for a verdict. Seeds below 90 there, '
-      'of softmax and of the arm, stay in the test: the difference holds them too.'
+      'seeds; p and intervals are of the arms at these rates, and do not hold what '
+      'other seeds of the tuning would have chosen. Edge: the smallest or largest of '
+      'those tried, so that one outside may train better. In training: median accuracy '
+      'in % over the last tenth of training, softmax and arm; 90 are needed for a '
+      'verdict. Seeds below 90 there, of softmax and of the arm, stay in the test: the '
+      'difference holds them too.'
   )
   return Table('league', 'What each arm gains over softmax beyond the training lengths',
                columns, records, note, more=more,
