@@ -88,9 +88,10 @@ def test_the_family_is_read_in_its_order():
   assert [*known.tasks] == ['retrieval', 'lookup'] and known.num_tests == 3
 
 
-def test_every_column_of_the_league_is_right():
+def test_every_column_of_the_league_is_right(monkeypatch):
   accuracies = _accuracies()
   rows = _rows(accuracies)
+  monkeypatch.setattr(effects, 'MOST_BELOW', 0.34)
   for seed, share in ((1, 0.5), (4, np.nan)):  # the medians stay
     place, = (i for i, r in enumerate(rows) if r[:5] == (
         'lookup', 'power', seed, None, 'training_accuracy'))
@@ -156,6 +157,31 @@ def test_no_verdict_where_the_training_lengths_were_not_learned(who):
   other = 'power' if who == 'softmax' else 'softmax'
   assert laws['retrieval'].arms == ('log_n', other)
   assert laws['retrieval'].num_laws == 2 and laws['lookup'].num_laws == 3
+
+
+@pytest.mark.parametrize('low, verdict', [(0, 'ahead'), (1, 'not learned')])
+def test_a_rate_at_which_some_seeds_collapse_gives_no_verdict(low, verdict):
+  # Of six seeds, of which none may be below 90 %; the median is above in both cases.
+  rows = _rows(_accuracies())
+  for place, row in enumerate(rows):
+    if (row.arm, row.metric, row.experiment) == (
+        'log_n', 'training_accuracy', 'retrieval') and row.seed < low:
+      rows[place] = row._replace(value=0.1)
+  known, indices, found = _read(rows)
+  log_n, = (e for e in found['retrieval'] if e.arm == 'log_n')
+  assert (log_n.verdict, log_n.training_accuracy[1] > 0.9) == (verdict, True)
+  [laws] = [x for x in effects.best_laws(indices, known) if x.task == 'retrieval']
+  assert ('log_n' in laws.arms) == (low == 0)
+
+
+@pytest.mark.parametrize('values, learned', [
+    ([0.95] * 9 + [0.1], True), ([0.95] * 8 + [0.1, 0.2], False),
+    ([0.9] * 10, True), ([0.95] * 9 + [np.nan], True),
+    ([0.95] * 8 + [np.nan] * 2, False),
+    ([0.95] * 29 + [0.5] * 3, True), ([0.95] * 28 + [0.5] * 4, False),
+])
+def test_nine_seeds_in_ten_must_have_learned(values, learned):
+  assert effects.has_learned(dict(enumerate(values))) == learned
 
 
 def test_an_arm_whose_seeds_diverge_has_no_verdict_however_the_others_do():

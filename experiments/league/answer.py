@@ -7,13 +7,13 @@ from experiments.league.effects import (
     AHEAD,
     BEHIND,
     DIVERGED,
+    MOST_BELOW,
     NOT_FINISHED,
     NOT_LEARNED,
     OPEN,
     UNDEFINED,
 )
 from experiments.league.names import name_of
-from vvlen.reporting.endpoints import LEARNED
 from vvlen.reporting.tables import number, p_words, Record
 
 
@@ -40,7 +40,7 @@ def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
       for verdict in (NOT_FINISHED, NOT_LEARNED, DIVERGED, UNDEFINED) if count(verdict))
   decided = [r for r in records if r['verdict'] in (AHEAD, BEHIND, OPEN)]
   if not decided:
-    learned = records[0]['training_accuracy_control'] >= 100 * LEARNED
+    learned = records[0]['below_control'] <= MOST_BELOW * records[0]['seeds']
     return (f'{title}: no verdict; of {len(records)} arms, {without}.'
             f'{"" if learned else " Softmax has not learned the training lengths."}')
   best = decided[0]

@@ -40,6 +40,7 @@ from vvlen.statistics import (
 AHEAD, BEHIND, OPEN = 'ahead', 'behind', 'no difference found'
 NOT_LEARNED, NOT_FINISHED, UNDEFINED = 'not learned', 'not finished', 'undefined'
 DIVERGED = 'diverged'
+MOST_BELOW = 0.1  # share of seeds that may be below LEARNED for a verdict
 # Pairs of arms, beside those with softmax, whose difference is reported.
 _CONTRASTS = (
     ('linear', 'log_n'), ('linear', 'power'), ('ssmax', 'log_n'), ('power', 'log_n'),
@@ -73,7 +74,7 @@ class Effect(NamedTuple):
   corrected: PairedTest | None  # with Bonferroni's interval and Holm's p
   detectable: float  # the smallest difference found four times in five
   training_accuracy: tuple[float, float]  # medians over seeds: softmax, arm; shares
-  not_learned: tuple[int, int]  # seeds below LEARNED there, which stay: softmax, arm
+  not_learned: tuple[int, int]  # seeds below LEARNED there: softmax, arm
   verdict: str
 
 
@@ -125,6 +126,20 @@ def read_family(facts: Mapping[str, Any]) -> Family:
                 float(facts['claim']['level']), tuple(facts['tune']['rates']), words)
 
 
+def num_below(accuracy: Mapping[int, float]) -> int:
+  """Returns how many seeds are below LEARNED at the training lengths; nan is below."""
+  return sum(not x >= LEARNED for x in accuracy.values())
+
+
+def has_learned(accuracy: Mapping[int, float]) -> bool:
+  """Returns whether nine seeds in ten have learned the training lengths.
+
+  A median would not show a learning rate at which some of the seeds collapse, and
+  these would then decide the difference.
+  """
+  return num_below(accuracy) <= MOST_BELOW * len(accuracy)
+
+
 def read_effects(
     indices: Mapping[str, results.Index], family: Family
 ) -> dict[str, list[Effect]]:
@@ -145,9 +160,7 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
   found, p = [], []
   learned = {arm: median_accuracy(index[arm, 'training_accuracy', None])
              for arm in arms}
-  below = {arm: sum(not x >= LEARNED  # nan is below
-                    for x in index[arm, 'training_accuracy', None].values())
-           for arm in arms}
+  below = {arm: num_below(index[arm, 'training_accuracy', None]) for arm in arms}
   level = family.level / family.num_tests
   for arm in arms[1:]:
     comparison = compare(index, arm, CONTROL, trained_up_to=family.tasks[task])
@@ -158,7 +171,8 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
       verdict = NOT_FINISHED
     elif comparison.left_out:
       verdict = DIVERGED
-    elif min(learned[CONTROL], learned[arm]) < LEARNED:
+    elif not all(has_learned(index[x, 'training_accuracy', None])
+                 for x in (CONTROL, arm)):
       verdict = NOT_LEARNED
     elif test is None or not np.isfinite(test.t):
       verdict = UNDEFINED
@@ -212,9 +226,9 @@ def _sound(
   """Returns the endpoint of all seeds of an arm that has learned, in order, or []."""
   values = endpoint(index, arm, family.tasks[task])
   found = [values[seed] for seed in sorted(values)]
-  training = index.get((arm, 'training_accuracy', None), {})
   whole = len(found) >= family.num_seeds and np.isfinite(found).all()
-  return found if whole and median_accuracy(training) >= LEARNED else []
+  training = index.get((arm, 'training_accuracy', None), {})
+  return found if whole and has_learned(training) else []
 
 
 def contrasts(

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.league.effects import Family
+from experiments.league.effects import Family, has_learned
 from experiments.league.names import CONTROL, LAWS
 from vvlen.reporting import plots
-from vvlen.reporting.endpoints import compare, LEARNED, median_accuracy
+from vvlen.reporting.endpoints import compare, median_accuracy
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
     blank_without,
@@ -93,8 +93,9 @@ def _record(task: str, index: Index, trained_up_to: int) -> Record:
   for law in LAWS:
     changed = compare(index, f'{CONTROL}+{law}', CONTROL, trained_up_to=trained_up_to)
     record |= difference(changed.primary, f'{law}_')
-  learned = median_accuracy(index[CONTROL, 'training_accuracy', None])
-  return record | {'training_accuracy': 100 * learned,
+  training = index[CONTROL, 'training_accuracy', None]
+  return record | {'training_accuracy': 100 * median_accuracy(training),
+                   'learned': has_learned(training),
                    'seeds': len(index[CONTROL, 'needed_power', None])}
 
 
@@ -107,7 +108,7 @@ def needs_answer(records: Sequence[Record]) -> list[str]:
   """
   said = []
   for r in records:
-    if math.isnan(r['power']) or r['training_accuracy'] < 100 * LEARNED:
+    if math.isnan(r['power']) or not r['learned']:
       continue
     interval = lambda name, form, r=r: interval_words(
         r[f'{name}_low'], r[f'{name}_high'], form)

@@ -76,9 +76,9 @@ def league_table(
       'seeds; p and intervals are of the arms at these rates, and do not hold what '
       'other seeds of the tuning would have chosen. Edge: the smallest or largest of '
       'those tried, so that one outside may train better. In training: median accuracy '
-      'in % over the last tenth of training, softmax and arm; 90 are needed for a '
-      'verdict. Seeds below 90 there, of softmax and of the arm, stay in the test: the '
-      'difference holds them too.'
+      'in % over the last tenth of training, softmax and arm. Seeds below 90 there, of '
+      'softmax and of the arm: with more than a tenth there is no verdict; up to a '
+      'tenth stay in the test.'
   )
   return Table('league', 'What each arm gains over softmax beyond the training lengths',
                columns, records, note, more=more,
