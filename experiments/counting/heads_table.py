@@ -81,7 +81,7 @@ def _record(
       if (seed, head) in can and math.isfinite(slope):
         slopes.setdefault(seed, []).append(slope)
     means = [float(np.mean(x)) for x in slopes.values()]
-    ends = mean_interval(means) if means else (math.nan,) * 3
+    ends: Any = mean_interval(means) if means else (math.nan,) * 3
     record |= {f'{name}{end}': float(x)
                for end, x in zip(results.ENDS, ends, strict=True)}
   return record
