@@ -154,8 +154,12 @@ def test_models_are_measured_on_strings_of_their_own(monkeypatch, tmp_path):
       skip=lambda _: None, measuring=lambda _: contextlib.nullcontext())
   config = _config(**{'train.seeds_at_once': 8, 'evaluate.temperature_lengths': None})
   programs = training.make_programs(config, _CELL, mesh)
-  training.run_block(
-      config, _CELL, programs, 0, epath.Path(tmp_path), curves, progress)
+  of_heads = lambda params, keys: {('largest_weight', 3, 1, 5): np.arange(8.0)}
+  rows = training.run_block(
+      config, _CELL, programs._replace(heads=of_heads), 0, epath.Path(tmp_path), curves,
+      progress)
+  assert [(r.layer, r.head, r.length, r.seed, r.value) for r in rows
+          if r.metric == 'largest_weight'] == [(3, 1, 5, s, s) for s in range(2)]
   [(params, keys)] = measured_with
   assert params == 'trained'
   seeds = ensemble.seed_keys(0, 0, 8)
