@@ -7,9 +7,8 @@ from experiments.correlation.points import CORRELATIONS, OUTCOMES
 from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, whole
-from experiments.language_model import training
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
-from experiments.language_model.training import MEASURES
+from experiments.language_model.training import MEASURES, num_steps
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.tasks.tokenizers import byte_tokenizer
@@ -81,7 +80,7 @@ def _check_weights(config: Any) -> None:
   for name, model in config.models.items():
     rope_base = model.rope_base if model.positions == 'rope' else None
     # Shares of few steps may be rounded to the same number.
-    steps = training.num_steps(config, model)
+    steps = num_steps(config, model)
     key = (model.positions, rope_base, model.norm, model.shorter, steps, model.weight,
            tuple(model.offsets))
     if key in found:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vvlen import sharding
-from vvlen.evaluation.temperature_law import critical_temperature, exponents
+from vvlen.evaluation.temperature_law import critical_temperature, powers_of
 from vvlen.models.decoder import SequenceRegressor
 from vvlen.tasks import counting
 
@@ -74,12 +74,9 @@ def make_heads(
         measured['needed_temperature', layer, head, n] = median
         measured['largest_weight', layer, head, n] = weight[:, layer, head]
       # Of medians over strings, so that each seed is one sequence of temperatures.
-      laws = [exponents([n + 2 for n in lengths], seed[None], num_resamples=0)
-              for seed in of_head.T]
-      measured['needed_power', layer, head, None] = np.array(
-          [law.of_n.slope for law in laws])
-      measured['needed_power_of_log', layer, head, None] = np.array(
-          [law.of_log_n.slope for law in laws])
+      powers = powers_of([n + 2 for n in lengths], of_head.T[:, None])
+      for name, values in zip(('power', 'power_of_log'), powers.T, strict=True):
+        measured[f'needed_{name}', layer, head, None] = values
     return measured
 
   return measure
@@ -101,4 +98,3 @@ def look(
   logits = jnp.stack([layers[f'layer_{i}']['attention_logits'][0][:, :, -1]
                       for i in range(model.decoder.num_layers)], axis=1)
   return critical_temperature(logits), jax.nn.softmax(logits).max(-1)
-

@@ -29,7 +29,7 @@ from vvlen.evaluation.retriever.needed_temperature import (
     metrics_under,
     needed_temperature,
 )
-from vvlen.evaluation.temperature_law import exponents
+from vvlen.evaluation.temperature_law import powers_of
 from vvlen.models.temperature import adaptive_temperature, constant, fit
 
 # (suffix of the arm, metric, length or None) -> one value per seed [S]
@@ -118,9 +118,7 @@ def training_lengths(least: int, most: int) -> Sequence[int]:
 
 def _exponents(betas, some):
   """Returns p and q [S, 2] fitted to β [S, sequences] at some lengths."""
-  of_seeds = np.stack([betas[n] for n in some], axis=-1)
-  laws = [exponents(some, of_seed, num_resamples=0) for of_seed in of_seeds]
-  return np.array([[law.of_n.slope, law.of_log_n.slope] for law in laws])
+  return powers_of(some, np.stack([betas[n] for n in some], axis=-1))
 
 
 def _factors(far, near, length, longest):

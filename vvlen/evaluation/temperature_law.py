@@ -128,6 +128,17 @@ def exponents(
   return Exponents(fit(sizes, medians), fit(np.log(sizes), medians))
 
 
+def powers_of(lengths: Sequence[int], temperatures: ArrayLike) -> np.ndarray:
+  """Returns p and q of several models, [M, 2], by `exponents`, without intervals.
+
+  Args:
+    lengths: n [N], as there.
+    temperatures: β [M, S, N] of S sequences.
+  """
+  laws = [exponents(lengths, own, num_resamples=0) for own in np.asarray(temperatures)]
+  return np.array([[law.of_n.slope, law.of_log_n.slope] for law in laws])
+
+
 def _keys(logits, mask):
   """Returns where there is a key, [..., n] bool."""
   if mask is None:
