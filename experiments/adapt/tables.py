@@ -27,7 +27,7 @@ from vvlen.reporting.tables import (
     p_value,
     Table,
 )
-from vvlen.statistics import corrected, holm, mean_interval
+from vvlen.statistics import corrected, holm, mean_interval, PairedTest
 
 
 def methods(
@@ -100,15 +100,11 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
         'smallest_detectable': float(least),
         'tested': test is not None}
     for kind in (*kinds, _TIMED):  # so that all records have the same fields
-      record |= difference(None, f'{kind}_') | {f'{kind}_tested': False}
+      record |= _tested(kind, None)
     for arm in _controls(family):
-      other = compare(index, arm.name, family.control.name, at)
-      record |= difference(other, f'{_kind(arm)}_')
-      record[f'{_kind(arm)}_tested'] = other is not None
+      record |= _tested(_kind(arm), compare(index, arm.name, family.control.name, at))
       if _kind(arm) == 'steps':
-        timed = compare(index, family.primary, arm.name, at)
-        record |= difference(timed, f'{_TIMED}_') | {
-            f'{_TIMED}_tested': timed is not None}
+        record |= _tested(_TIMED, compare(index, family.primary, arm.name, at))
     records.append(record | {'p_holm': float(p_holm)})
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
@@ -139,6 +135,11 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
       'not corrected.')
   return Table('term', 'What the misalignment term changes', columns, records, note,
                more=more)
+
+
+def _tested(kind: str, test: PairedTest | None) -> dict[str, Any]:
+  """Returns the fields of one difference, and whether it has a test."""
+  return difference(test, f'{kind}_') | {f'{kind}_tested': test is not None}
 
 
 # Prefix of the fields that compare the term with more steps.

@@ -7,7 +7,6 @@ from experiments.league.effects import (
     AHEAD,
     BEHIND,
     DIVERGED,
-    MOST_BELOW,
     NOT_FINISHED,
     NOT_LEARNED,
     OPEN,
@@ -40,7 +39,7 @@ def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
       for verdict in (NOT_FINISHED, NOT_LEARNED, DIVERGED, UNDEFINED) if count(verdict))
   decided = [r for r in records if r['verdict'] in (AHEAD, BEHIND, OPEN)]
   if not decided:
-    learned = records[0]['below_control'] <= MOST_BELOW * records[0]['seeds']
+    learned = records[0]['learned_control']
     return (f'{title}: no verdict; of {len(records)} arms, {without}.'
             f'{"" if learned else " Softmax has not learned the training lengths."}')
   best = decided[0]

@@ -75,6 +75,7 @@ class Effect(NamedTuple):
   detectable: float  # the smallest difference found four times in five
   training_accuracy: tuple[float, float]  # medians over seeds: softmax, arm; shares
   not_learned: tuple[int, int]  # seeds below LEARNED there: softmax, arm
+  learned: tuple[bool, bool]  # by `has_learned`: softmax, arm
   verdict: str
 
 
@@ -158,28 +159,27 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
   if CONTROL not in arms:
     return []
   found, p = [], []
-  learned = {arm: median_accuracy(index[arm, 'training_accuracy', None])
-             for arm in arms}
-  below = {arm: num_below(index[arm, 'training_accuracy', None]) for arm in arms}
+  training = {arm: index[arm, 'training_accuracy', None] for arm in arms}
   level = family.level / family.num_tests
   for arm in arms[1:]:
     comparison = compare(index, arm, CONTROL, trained_up_to=family.tasks[task])
     test = comparison.primary
     seeds = len(comparison.primary_differences) + len(comparison.left_out)
+    pair = training[CONTROL], training[arm]
+    learned = has_learned(pair[0]), has_learned(pair[1])
     verdict = OPEN
     if seeds < family.num_seeds:
       verdict = NOT_FINISHED
     elif comparison.left_out:
       verdict = DIVERGED
-    elif not all(has_learned(index[x, 'training_accuracy', None])
-                 for x in (CONTROL, arm)):
+    elif not all(learned):
       verdict = NOT_LEARNED
     elif test is None or not np.isfinite(test.t):
       verdict = UNDEFINED
     p.append(test.p if test is not None and verdict == OPEN else 1.0)
     found.append(Effect(task, arm, comparison, test, None, detectable(test, level),
-                        (learned[CONTROL], learned[arm]), (below[CONTROL], below[arm]),
-                        verdict))
+                        (median_accuracy(pair[0]), median_accuracy(pair[1])),
+                        (num_below(pair[0]), num_below(pair[1])), learned, verdict))
   # Arms without rows count as p = 1 too.
   adjusted = holm(p + [1.0] * (family.num_tests - len(p)))
   return [_corrected(effect, float(own), level, family.level)

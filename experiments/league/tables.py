@@ -106,6 +106,7 @@ def _record(effect: Effect, choices: Mapping[tuple[str, str], Choice]) -> Record
       'training_accuracy_control': 100 * effect.training_accuracy[0],
       'training_accuracy': 100 * effect.training_accuracy[1],
       'below_control': effect.not_learned[0], 'below': effect.not_learned[1],
+      'learned_control': effect.learned[0],
   }
 
 
