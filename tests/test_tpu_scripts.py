@@ -538,6 +538,21 @@ def test_failures_are_bounded_where_no_checkpoint_is_new(cloud):
 
 
 @pytest.mark.slow
+def test_an_end_while_the_state_is_read_is_no_preemption(cloud):
+  cloud = cloud(ACTIVE)
+  cloud.experiment('''
+      rm -f "$FAKE_CLOUD/look.$HOSTNAME"
+      until [[ -e $FAKE_CLOUD/look.$HOSTNAME ]]; do sleep 0.05; done; exit 1''')
+  flock = cloud.folder / 'worker_bin' / 'flock'
+  flock.write_text('#!/bin/bash\n[[ $* != *--nonblock* ]] || {\n'
+                   '  touch "$FAKE_CLOUD/look.$HOSTNAME"; sleep 1; }\n'
+                   f'exec {shutil.which("flock")} "$@"\n')
+  flock.chmod(0o755)
+  _refused(cloud.call(*RUN), 1, 'failed 3 times')
+  assert cloud.starts() == 3
+
+
+@pytest.mark.slow
 def test_processes_that_wait_for_one_that_is_dead_are_ended(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('''

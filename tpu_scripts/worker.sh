@@ -78,7 +78,7 @@ os.write(1, (' '.join(map(str, told)) + '\n').encode())"
 start() {
   local tries
   printf '%s\0' "${@:2}" >"$run/asked"
-  if running; then
+  if [[ ! -e $run/exit ]] && running; then
     cmp --silent "$run/asked" "$run/command" || refuse \
       'another experiment runs here: stop.sh ends it'
     echo "$HOSTNAME commit $(<"$run/commit")"
@@ -125,12 +125,15 @@ end_with() {  # CODE
   mv "$run/exit.new" "$run/exit"
 }
 
+# Looks at the lock first: the exit code is noted before the lock is free, so that what
+# ends between the two looks isn't taken for what has gone without one.
 state() {
-  local what=none
+  local what=none locked=''
+  ! running || locked=yes
   if [[ -e $run/exit ]]; then
     what="exit $(<"$run/exit")"
     [[ ! -e $run/stopped ]] || what+=' stopped'
-  elif running; then
+  elif [[ $locked ]]; then
     what=running
   elif [[ -e $run/command ]]; then
     what=gone
