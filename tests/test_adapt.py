@@ -302,6 +302,7 @@ def test_entropies_and_symmetric_kl_are_the_misalignment_term(key):
   np.testing.assert_allclose(entropies(uniform, uniform), 2 * math.log(7), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sliding_windows_are_those_of_the_library(key):
   config, model = _config(), llama(**MODEL)
   variables = variables_of(model)
@@ -386,7 +387,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(checkpoint, text_file, tmp_
 
 @pytest.mark.parametrize(('variant', 'method', 'fields'), mostly_slow([
     ('longlora', 'pi', {}), ('longlora', 'pi', BFLOAT16),
-    ('clex', 'clex', {'adapters.rank': 2})], 1))
+    ('clex', 'clex', {'adapters.rank': 2})]))
 def test_what_is_frozen_stays_and_is_no_part_of_the_state(
     checkpoint, text_file, key, variant, method, fields):
   config, read, model, mesh = _ready(

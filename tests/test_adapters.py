@@ -45,7 +45,7 @@ def _trained(model, base, lora):
 @pytest.mark.parametrize('lora, tied', mostly_slow([
     (LORA, False), (LONG, True), (LONG, False), (Lora(2, 4.0, quantized='nf4'), True),
     (Lora(2, 4.0, quantized='int8', also=('embedding', 'final_norm')), True),
-], 1, 3), ids=['lora', 'long_lora_tied', 'long_lora', 'nf4', 'int8'])
+], 1), ids=['lora', 'long_lora_tied', 'long_lora', 'nf4', 'int8'])
 def test_adapters_are_loaded_as_they_were_saved(tmp_path, lora, tied):
   model = llama(tied=tied)
   base = variables_of(model)['params']

@@ -120,6 +120,7 @@ def test_entropy_by_length_of_a_model(rope, tokens_at_once):
       np.testing.assert_allclose(found[:, layer, :, i], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_recency_by_layer_is_that_of_each_sequence():
   model = llama()
   look = probe_layers(model, variables_of(model), [0, 1])

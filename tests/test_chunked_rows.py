@@ -64,7 +64,8 @@ def test_the_best_words_are_those_of_all_logits(chunk_size):
 
 
 @pytest.mark.parametrize('chunk_size', [1, 4, 100])
-@pytest.mark.parametrize('whole, offset', [(False, 1), (False, 10), (True, 15)])
+@pytest.mark.parametrize(
+    'whole, offset', mostly_slow([(False, 1), (False, 10), (True, 15)], 1))
 def test_measures_are_those_of_all_logits(chunk_size, whole, offset):
   first, second, table = _windows()
   run = functools.partial(
@@ -98,6 +99,7 @@ def _temporary(function, length, words):
   return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_as_positions_times_words():
   words, size = 4096, 16
   losses = lambda first, second, table: token_losses(
@@ -115,7 +117,7 @@ def test_memory_does_not_grow_as_positions_times_words():
 
 
 # Of two sequences three positions at once, with 23 words, and all that there are.
-@pytest.mark.parametrize('most', mostly_slow([2 * 3 * 23, 2**27], 0))
+@pytest.mark.parametrize('most', mostly_slow([2 * 3 * 23, 2**27]))
 def test_a_model_by_its_hidden_states_is_measured_alike(monkeypatch, most):
   model = llama()
   variables = variables_of(model)

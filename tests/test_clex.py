@@ -71,6 +71,7 @@ def test_the_method_is_of_order_4(key):
     np.testing.assert_allclose(ratios, 16, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_differences(key):
   with jax.enable_x64(True):
     params = _params(key)
@@ -111,6 +112,7 @@ def test_new_matrices_are_uniform_and_zero(key):
   assert abs(up.mean()) < 0.02 * bound
 
 
+@pytest.mark.slow
 def test_a_traced_time_and_several_lengths_are_those_of_a_number(key):
   up, down = _params(key, dtype=jnp.float32)
   fields = Clex(512, largest=5, steps=20)

@@ -156,6 +156,7 @@ def test_answers_are_scored_as_their_task_is():
        'chance': pytest.approx(1 / 6), 'pred': ' office.', 'score': 1}]
 
 
+@pytest.mark.slow
 def test_seeds_answer_as_each_does_alone(key):
   config = _config()
   model, _ = models.make(config, 'base', BYTES)
@@ -291,6 +292,7 @@ def _partial(x, y, z):
   return np.nan if determined else stats.pearsonr(*left).statistic
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:An input array is')
 def test_every_cell_of_the_main_table(run, found):
   table = tables.table_1(run, found)
@@ -728,6 +730,7 @@ def test_wrong_input_ends_with_one_line(run_here, arguments, says, tmp_path, tex
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_lengths_of_prompts_are_checked_under_jit_by_shape(key):
   from vvlen.models.generation import generate
 

@@ -22,6 +22,7 @@ from experiments.counting import figures as counting_figures
 from experiments.counting import report, training
 from experiments.counting import run as experiment
 from experiments.counting.cells import all_cells, FigureSetups, read_figures, Setup
+from tests.cases import mostly_slow
 from tests.conftest import check_board, ROOT, shown
 from vvlen import sharding
 from vvlen.reporting import results
@@ -53,6 +54,7 @@ def test_figures_are_cells_that_differ_in_one_thing():
   assert {*controls.values()} == {None, 'none'}
 
 
+@pytest.mark.slow
 def test_a_loss_is_that_of_the_reparameterized_target(key):
   config = _config()
   problem = training.problem(config, _CELL)
@@ -64,7 +66,7 @@ def test_a_loss_is_that_of_the_reparameterized_target(key):
   np.testing.assert_allclose(problem.loss(params, batch)[0], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize('positions', ['none', 'learned'])
+@pytest.mark.parametrize('positions', mostly_slow(['none', 'learned'], 1))
 def test_answers_for_prefixes_are_decoded_answers_for_strings(key, positions):
   config, cell = _config(), _CELL._replace(positions=positions)
   params = jax.jit(training.problem(config, cell).init)(key)
@@ -242,6 +244,7 @@ def test_factors_and_their_tests():
   assert 'ALiBi, seed 0.' in table.note
 
 
+@pytest.mark.slow
 def test_training_learns_the_mean_and_decays_kernels_alone(key):
   config = config_file.get_config('cpu')
   config.model.update(width=16, num_layers=1)

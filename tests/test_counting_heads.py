@@ -34,6 +34,7 @@ def _one(params, seed):
   return jax.tree.map(lambda x: x[seed], params)
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_the_last_token(params):
   own = _one(params, 0)
   # A pass that computes all rows of all layers.
@@ -49,6 +50,7 @@ def test_logits_are_those_of_the_last_token(params):
         weight[:, layer], found['attention_weights'][0][:, :, -1].max(-1), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_block_of_seeds_is_measured_as_each_is_by_hand(params, monkeypatch):
   monkeypatch.setattr('experiments.counting.heads._STRINGS', 9)
   keys = jax.random.split(jax.random.key(4), 2)

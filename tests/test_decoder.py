@@ -74,7 +74,7 @@ def _numpy(params, tokens, kind, num_heads=2):
   return norm(x, 'final_norm', p)
 
 
-@pytest.mark.parametrize('kind', FIXED)
+@pytest.mark.parametrize('kind', mostly_slow(FIXED, 0))
 def test_it_is_the_decoder_written_out(key, kind):
   model, params, tokens = _build(key, positions=kind)
   found = _apply(model, params, tokens)
@@ -84,9 +84,9 @@ def test_it_is_the_decoder_written_out(key, kind):
     np.testing.assert_allclose(found[b], expected, atol=5e-5)
 
 
-@pytest.mark.parametrize('kind, norm', [
+@pytest.mark.parametrize('kind, norm', mostly_slow([
     ('learned', 'none'), ('alibi', 'none'), ('random', 'none'), ('rope', 'layer_norm'),
-])
+], 3))
 def test_no_token_sees_what_follows_it(key, kind, norm):
   model, params, _ = _build(key, positions=kind, norm=norm)
   embedding = params['params']['embedding']
@@ -117,7 +117,7 @@ def test_reading_some_places_is_reading_all_and_picking(key, kind, norm):
 
 
 @pytest.mark.parametrize('kind', mostly_slow(
-    ['learned', 'sinusoidal', 'alibi', 'rope'], 0, 3))
+    ['learned', 'sinusoidal', 'alibi', 'rope'], 3))
 def test_all_prefixes_in_one_pass_are_one_pass_each(key, kind):
   decoder = Decoder(V, width=12, num_heads=2, positions=kind, max_positions=N + 2)
   model = SequenceRegressor(decoder)
@@ -226,6 +226,7 @@ def test_long_inputs_take_little_memory():
   assert program.memory_analysis().temp_size_in_bytes < 2**27
 
 
+@pytest.mark.slow
 def test_the_implementation_and_positions_reach_attention(key):
   model, params, tokens = _build(key, positions='alibi')
   with pytest.raises(ValueError, match='fused'):
@@ -274,6 +275,7 @@ def test_what_is_not_in_a_table_is_nan_or_an_error(key):
   assert jnp.isnan(run(params, tokens, jnp.arange(N) + 24)[:, -1]).all()
 
 
+@pytest.mark.slow
 def test_logits_of_a_language_model_are_hidden_states_times_the_embedding(key):
   tokens = jax.random.randint(key, (B, N), 0, V)
   decoder = Decoder(V, width=12, num_heads=2, positions='learned')

@@ -125,6 +125,7 @@ def _run(path, number):
   return scope
 
 
+@pytest.mark.slow
 def test_a_norm_of_ones_own(capsys):
   with jax.numpy_rank_promotion('allow'):  # of nn.RMSNorm
     scope = _run(DOCS / 'own_norm.md', 0)
@@ -135,6 +136,7 @@ def test_a_norm_of_ones_own(capsys):
   assert 'norm' not in function and "'norm'" in module
 
 
+@pytest.mark.slow
 def test_a_temperature_of_ones_own():
   scope = _run(DOCS / 'own_norm.md', 1)
   beta = scope['log_length'](np.zeros((2, 64)), np.arange(64) < np.array([[8], [64]]))
@@ -150,6 +152,7 @@ def test_weights_of_ones_own(capsys):
   assert 'Array(1., dtype=float32)' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own(monkeypatch):
   monkeypatch.syspath_prepend(ROOT)
   scope = _run(DOCS / 'own_task.md', 0)
@@ -165,6 +168,7 @@ def test_an_arm_of_ones_own():
   np.testing.assert_allclose(weights, [[0.8, 0, 0.2]], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_hundreds_of_seeds(capsys):
   scope = _run(DOCS / 'seeds.md', 0)
   assert scope['test'].num_pairs == 256
@@ -416,6 +420,7 @@ def test_a_wrong_command_is_found(words, says, accepts):
   assert not good and says in message
 
 
+@pytest.mark.slow
 def test_python_commands_print_what_the_pages_say():
   found = {}
   for words in _ALL:

@@ -340,6 +340,7 @@ def test_trainers_that_cannot_go_together_are_refused():
       ensemble.train_together([_rated(0.1), other], _keys(), STEPS)
 
 
+@pytest.mark.slow
 def test_runs_trained_together_are_resumed_alone_and_the_reverse(tmp_path):
   trainers, folders = [_rated(0.1), _rated(0.3)], [tmp_path / 'a', tmp_path / 'b']
   ensemble.train_together(trainers, _keys(), 20, folders=folders)

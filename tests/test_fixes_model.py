@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from vvlen.models.attention import attend, SingleHeadAttention
 from vvlen.models.dictionary import DictionaryRetriever, with_key_rows
 from vvlen.models.fixes.entmax import entmax15
@@ -68,7 +69,8 @@ def _by_keys_and_values(model, p, query, items, mask, temperature=None):
     dict(qk_norm=3.0),
     dict(qk_norm=3.0, weights=tempered(log_n(16), sink), item_encoder='linear'),
 ], ids=['sigmoid', 'sink', 'l2_gated', 'ssmax_entmax', 'qk', 'qk_log_n_sink'])
-@pytest.mark.parametrize('temperature', [None, log_n(3, shift=1)], ids=['', 'sharper'])
+@pytest.mark.parametrize(
+    'temperature', mostly_slow([None, log_n(3, shift=1)], 1), ids=['', 'sharper'])
 def test_values_and_gradients_are_those_of_all_keys_and_values(fields, temperature):
   with jax.enable_x64(True):
     model = Retriever(C, W, value_bias=True, output_projection=True,
@@ -91,6 +93,7 @@ def test_values_and_gradients_are_those_of_all_keys_and_values(fields, temperatu
     assert (np.asarray(x) != 0).any()
 
 
+@pytest.mark.slow
 def test_arms_draw_the_weights_that_softmax_draws(key):
   fields = dict(value_bias=True, output_projection=True, norm='layer_norm',
                 bias_init=nn.initializers.normal())

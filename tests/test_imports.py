@@ -87,6 +87,7 @@ def test_reading_finds_imports_that_are_there():
   assert {'vvlen.sharding', 'vvlen.models.temperature', 'jax'} <= ensemble
 
 
+@pytest.mark.slow
 def test_imports_go_in_no_circle():
   for room in ROOMS:
     below = {
@@ -102,6 +103,7 @@ def test_imports_go_in_no_circle():
       below = {name: x for name, x in below.items() if name not in bottom}
 
 
+@pytest.mark.slow
 def test_reports_are_made_without_jax():
   names = ('report', 'answer', 'tables', 'parts_tables', 'figures', 'sample_figures',
            'extensions', 'spread', 'setting', 'effects', 'parts', 'tuned', 'cells',
@@ -127,6 +129,7 @@ def test_reports_are_made_without_jax():
   assert run.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_one_module_imports_lm_eval():
   found = [_module(path) for path in FILES
            if any(name.split('.')[0] == 'lm_eval' for name in _imports(path))]

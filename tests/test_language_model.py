@@ -69,6 +69,7 @@ def _problem(config, arm, model=None):
   return training.problem(config, config.arms[arm], model or _model(config), 8)
 
 
+@pytest.mark.slow
 def test_arms_share_weights_and_text_and_those_of_a_range_their_offsets(key):
   config = _config()
   stream = jnp.arange(500) % 250
@@ -137,6 +138,7 @@ def test_bfloat16_is_that_of_products_and_masters_stay_float32(key):
   assert 1e-5 < abs(loss / other - 1) < 0.02
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_what_the_library_measures(key):
   config = _config(**{'evaluate.lengths': (1, 2, 4)})
   model = _model(config)
@@ -219,6 +221,7 @@ def test_layers_in_a_loop_train_as_a_list_of_layers(text_file):
   chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_step_is_that_of_its_loss_with_an_offset_of_its_own(text_file, key):
   config, text, model, mesh = _alone(text_file)
   arm, offsets = config.arms.alpha_0_1, []

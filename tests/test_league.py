@@ -19,6 +19,7 @@ from experiments.league import arms, family, rates, run, training
 from experiments.league.names import KINDS, LAWS, name_of, NAMES
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
+from tests.cases import mostly_slow
 from tests.conftest import ROOT
 from vvlen.models.fixes.check import check_weights
 from vvlen.models.fixes.learned import learned
@@ -97,7 +98,7 @@ def plain():
                   for task in ('retrieval', 'lookup')}
 
 
-@pytest.mark.parametrize('arm', [*NAMES][1:])
+@pytest.mark.parametrize('arm', mostly_slow([*NAMES][1:], 0, 1))
 def test_an_arm_starts_as_softmax_and_learns(arm, plain):
   config, softmax = plain
   task = 'retrieval' if NAMES[arm].kind == 'both' else 'lookup'
@@ -326,6 +327,7 @@ def test_a_league_runs_and_resumes_to_the_same_results(tmp_path, fast_compilatio
   assert stored['study'] == 'league' and len(stored['sessions']) == 3
 
 
+@pytest.mark.slow
 def test_checkpoints_ahead_of_others_are_removed(tmp_path):
   # As a kill between two saves of an ensemble leaves them.
   folders = [epath.Path(tmp_path / name) for name in 'abc']

@@ -111,6 +111,7 @@ def test_accuracy_under_a_law_is_that_of_its_factor(measured, name, power):
   assert 255 * np.exp(-GAPS[0]) > 1 and measured['+power', 'accuracy', 256].all()
 
 
+@pytest.mark.slow
 def test_a_fitted_polynomial_sharpens_attention(measured):
   # Sequences of one entropy a length do not determine it: β stays 1.
   for n in LENGTHS:
@@ -123,6 +124,7 @@ def test_a_fitted_polynomial_sharpens_attention(measured):
   assert (found['+fitted', 'accuracy', 256] == 1).all()
 
 
+@pytest.mark.slow
 def test_a_law_is_not_known_where_no_temperature_finds_the_item():
   found = _measure(_sample, (0.0,))  # all items have the same logit
   assert found['', 'needed_temperature', 16] == np.inf

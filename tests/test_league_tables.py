@@ -414,6 +414,7 @@ def _write(folder, facts, rows):
       'sessions': [{}]}))
 
 
+@pytest.mark.slow
 def test_the_report_is_written_and_says_what_is_missing(tmp_path):
   rows = _rows(_accuracies())
   _write(tmp_path, _facts(), rows)

@@ -1,5 +1,7 @@
 """Associative recall and set complement: samples, scores, and training on them."""
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from experiments.league import arms, family, training
 from experiments.league.names import LAWS
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
+from tests.cases import mostly_slow
 from vvlen import sharding
 from vvlen.evaluation.retriever.lengths import answers
 from vvlen.models.dictionary import DictionaryRetriever
@@ -20,6 +23,7 @@ from vvlen.tasks import associative_recall, lookup, set_complement
 from vvlen.training.step import init_state, train_step
 
 
+@pytest.mark.slow
 def test_several_keys_of_a_dictionary_are_asked_for(key):
   batch = associative_recall.sample(
       key, batch_size=64, min_length=4, max_length=7, num_queries=3, num_keys=40,
@@ -112,6 +116,7 @@ def test_answers_are_means_over_queries():
   assert np.isnan(bad).tolist() == [False, True, False, False]
 
 
+@pytest.mark.slow
 def test_queries_that_share_items_are_answered_as_if_alone(key):
   batch = associative_recall.sample(
       key, batch_size=3, min_length=4, max_length=6, num_queries=4, num_keys=16,
@@ -141,8 +146,9 @@ _MEASURED = {('associative_recall', 'softmax'), ('associative_recall', 'entmax')
              ('set_complement', 'entmax')}
 
 
-@pytest.mark.parametrize('task', ['associative_recall', 'set_complement'])
-@pytest.mark.parametrize('arm', ['softmax', 'entmax', 'qk_norm_log_n'])
+@pytest.mark.parametrize('task, arm', mostly_slow(
+    itertools.product(['associative_recall', 'set_complement'],
+                      ['softmax', 'entmax', 'qk_norm_log_n']), 4))
 def test_arms_learn_them_and_are_measured(cells, task, arm):
   cell = cells[task]
   own = make_task(cell)

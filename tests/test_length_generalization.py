@@ -627,6 +627,7 @@ def test_initial_kernels_are_those_of_their_name():
       assert 0.99 * largest < np.abs(kernel).max() <= largest
 
 
+@pytest.mark.slow
 def test_training_draws_all_its_lengths_and_padding_does_not_count(key):
   problem = _small_problem(train__min_length=5, train__max_length=8)
   batch = problem.sample(key, 0)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from vvlen import sharding
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever import ensemble as measure
@@ -42,7 +43,8 @@ def _all_sequences(key, num_sequences, length):
   return jax.tree.map(lambda *x: jnp.concatenate(x), *chunks)
 
 
-@pytest.mark.parametrize('length, num_sequences', [(13, 8), (2**11, 32)])
+@pytest.mark.parametrize(
+    'length, num_sequences', mostly_slow([(13, 8), (2**11, 32)], 0))
 def test_metrics_are_means_over_all_sequences(key, length, num_sequences):
   # 2**11 items: four chunks of eight sequences.
   variables = _variables(key, sharpness=5.0)
@@ -164,6 +166,7 @@ def test_chunks_divide_the_sequences_and_hold_at_most_2_to_the_14_items():
   assert lengths.chunk_size(4, 2**20) == 1
 
 
+@pytest.mark.slow
 def test_best_beta_is_the_one_with_the_most_probable_target(key):
   variables = _variables(key, sharpness=5.0)
   entropy, beta = lengths.best_betas(_APPLY, _sample, variables, key, length=32,
@@ -186,6 +189,7 @@ def test_best_beta_is_the_one_with_the_most_probable_target(key):
   assert set(np.asarray(beta).tolist()) <= {np.float32(b) for b in lengths.BETAS}
 
 
+@pytest.mark.slow
 def test_bound_of_proposition_1_holds_and_its_constants_are_those_of_the_items(key):
   variables = _variables(key, sharpness=2.0)
   vocabulary = retrieval.vocabulary(3)
@@ -221,6 +225,7 @@ def test_the_range_of_logits_is_finite_where_weights_underflow(key):
   np.testing.assert_allclose(ranges[1], 1000 * ranges[0], rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_components_and_top_weights_are_those_of_the_model(key):
   variables = _variables(key, sharpness=5.0)
   arguments = dict(length=11, num_sequences=8)

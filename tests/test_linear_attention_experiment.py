@@ -185,6 +185,7 @@ def whole(tmp_path_factory, fast_compilation):
   return workdir, done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_numbers_tables_and_figure(whole):
   workdir, out = whole
   assert f'Open {workdir}/index.html for all tables and figures.' in out

@@ -128,7 +128,7 @@ def test_several_files_of_transformers_are_read(tmp_path):
       model.apply(variables, jnp.asarray(TOKENS)), _logits(theirs), atol=1e-4)
 
 
-@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+@pytest.mark.parametrize('dtype', mostly_slow(['bfloat16', 'float16'], 0))
 def test_narrow_parameters_are_those_that_were_saved(tmp_path, dtype):
   _make().to(getattr(torch, dtype)).save_pretrained(tmp_path)
   # Loaded again, since the cast rounded their rotary rates too.
@@ -167,6 +167,7 @@ def test_both_styles_of_config_are_what_transformers_writes(tmp_path):
   assert ('rope_parameters' in config) != ('rope_theta' in config)
 
 
+@pytest.mark.slow
 def test_greedy_generation_is_theirs(tmp_path):
   theirs = _make(seed=1)
   theirs.save_pretrained(tmp_path)

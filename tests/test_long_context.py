@@ -35,6 +35,7 @@ from experiments.long_context import (
 )
 from experiments.long_context.check import check
 from experiments.long_context.tables import Run
+from tests.cases import mostly_slow
 from tests.conftest import lose_rows, ROOT, shown
 from tests.llamas import edit, llama, ROPES, variables_of
 from vvlen.evaluation import babilong_files, longbench, longbench_files, ruler_files
@@ -216,6 +217,7 @@ def subject(checkpoint):
   return generation.Subject(model, variables, BYTES, (), 3)
 
 
+@pytest.mark.slow
 def test_a_batch_of_unequal_prompts_gives_what_each_gives_alone(subject):
   rng = np.random.default_rng(0)
   prompts = [rng.integers(256, size=n).astype(np.int32) for n in (5, 12, 9)]
@@ -265,6 +267,7 @@ def whole(tmp_path_factory, checkpoint, fast_compilation):
   return folder, done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_it_says(whole, checkpoint):
   folder, said = whole
   assert ('With up to 5 tokens of BOS and answer, lengths beyond the window of 70 '
@@ -347,6 +350,7 @@ def test_a_torn_line_and_lost_rows_are_made_again(
   assert _files(folder) == expected
 
 
+@pytest.mark.slow
 def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'
   shutil.copytree(whole[0], folder)
@@ -381,7 +385,7 @@ def test_another_dialect_only_changes_the_tables(
     assert after[pathlib.Path(name)] == before[pathlib.Path(name)]
 
 
-@pytest.mark.parametrize('suite', ['babilong', 'ruler'])
+@pytest.mark.parametrize('suite', mostly_slow(['babilong', 'ruler'], 1))
 def test_other_suites_run(suite, checkpoint, tmp_path, run_here):
   done = run_here('long_context', *_flags(suite, checkpoint, tmp_path / 'run'))
   assert done.returncode in (0, None), done.stderr
@@ -403,6 +407,7 @@ def _scores_of(folder):
           for x in scores.read_rows(folder) if x.metric.startswith('score')}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('suite', ['babilong', 'ruler'])
 def test_official_files_of_a_run_have_its_scores(
     suite, checkpoint, tmp_path, run_suite):
@@ -559,6 +564,7 @@ def data(tmp_path):
   return folder
 
 
+@pytest.mark.slow
 def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
     data, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'

@@ -110,6 +110,7 @@ def test_the_toy_learns_and_is_split_over_all_devices():
   )
 
 
+@pytest.mark.slow
 def test_one_and_eight_devices_agree_to_rounding():
   for shape in ((1, 1, 1), (8, 1, 1)):
     _assert_close(_uninterrupted(shape=shape)[0], _uninterrupted()[0])
@@ -148,7 +149,7 @@ def test_the_position_of_the_iterator_is_a_count_of_batches(tmp_path):
 
 
 @pytest.mark.parametrize('shape', mostly_slow(
-    [((1, 1, 1),), ((4, 2, 1),), ((1, 1, 8),)], 1))
+    [((1, 1, 1),), ((4, 2, 1),), ((1, 1, 8),)]))
 def test_a_checkpoint_restores_on_another_mesh(shape, tmp_path):
   _train(folder=tmp_path)
   toy = _toy(shape)
@@ -215,6 +216,7 @@ def test_metrics_are_told_when_the_next_step_is_on_its_way():
   ]
 
 
+@pytest.mark.slow
 def test_metrics_come_before_evaluation_and_that_before_the_checkpoint(tmp_path):
   options = dict(
       folder=tmp_path, save_every_steps=4, metrics_every_steps=3,
@@ -278,6 +280,7 @@ def test_what_cannot_run_is_named(change, message, tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_named_and_kept(tmp_path):
   meta = {'seed': 3, 'text': 'a'}
   other = functools.partial(loop_worker.make, loop_worker.make_mesh(MESH))
@@ -319,10 +322,10 @@ def test_a_checkpoint_of_an_ensemble_is_refused(tmp_path):
     _train(folder=tmp_path)
 
 
-@pytest.mark.parametrize('name, keep', [
+@pytest.mark.parametrize('name, keep', mostly_slow([
     ('default/d/*', 0.5), ('default/d/*', None), ('default/manifest.ocdbt', None),
     ('default/_METADATA', 0.5), ('meta/metadata', 0.5), ('meta/metadata', None),
-])
+], 0))
 def test_a_damaged_checkpoint_is_named(name, keep, tmp_path):
   _train(4, folder=tmp_path)
   paths = list(tmp_path.glob(f'4/{name}'))
@@ -336,7 +339,7 @@ def test_a_damaged_checkpoint_is_named(name, keep, tmp_path):
     _train(folder=tmp_path)
 
 
-@pytest.mark.parametrize('first', [0, 4])
+@pytest.mark.parametrize('first', mostly_slow([0, 4], 0))
 def test_what_a_cut_off_save_left_is_cleared_away(first, tmp_path):
   _train(first, folder=tmp_path)
   (tmp_path / '6.orbax-checkpoint-tmp-17' / 'd').mkdir(parents=True)
@@ -386,6 +389,7 @@ def test_a_run_that_diverges_ends_and_keeps_its_last_good_checkpoint(
   _assert_equal(_train(folder=tmp_path), _uninterrupted()[0])
 
 
+@pytest.mark.slow
 def test_only_metrics_that_must_be_finite_end_a_run():
   toy, told = _toy(), []
 
@@ -415,6 +419,7 @@ def test_rows_are_shared_out_over_the_axes():
     loop.place_rows(mesh, ('data', 'fsdp'))({'x': np.ones((6, 3))})
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_former_handler_is_back(tmp_path):
   noted = []
   former = signal.signal(signal.SIGTERM, lambda *_: noted.append('former'))
@@ -442,6 +447,7 @@ def test_sigterm_saves_and_the_former_handler_is_back(tmp_path):
     signal.signal(signal.SIGTERM, former)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_to_stop_does_not_evaluate_first(tmp_path):
   evaluated = []
   evaluate = lambda step, _: evaluated.append(step)

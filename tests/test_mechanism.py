@@ -153,6 +153,7 @@ def test_layer_norm_undoes_rescaling():
   assert abs(baseline['+rescaled']['loss'] - baseline['']['loss']) > 1e-3
 
 
+@pytest.mark.slow
 def test_measurements_are_those_by_hand():
   apply, variables = _model('none')
   params = variables['params']

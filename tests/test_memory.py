@@ -86,6 +86,7 @@ def test_the_limit_is_a_share_of_the_device_that_has_least(stats, limit):
   assert memory.memory_limit(mesh) == limit
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_groups_must_be_smaller(tmp_path, monkeypatch, capsys):
   expected, _ = test_padding._train(1)
   test_padding._train(1, tmp_path, group_size=5, last=30)

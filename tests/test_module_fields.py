@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.cases import mostly_slow
 from vvlen.models.attention import SingleHeadAttention
 from vvlen.models.decoder import Decoder, SequenceRegressor
 from vvlen.models.dictionary import DictionaryRetriever
@@ -112,7 +113,7 @@ def _equations(jaxpr):
 
 
 @every_module
-@pytest.mark.parametrize('kind', ['standardize', 'layer_norm'])
+@pytest.mark.parametrize('kind', mostly_slow(['standardize', 'layer_norm'], 1))
 def test_a_norm_is_a_name_or_a_module_or_a_function(make, inputs, kind):
   named = make(norm=kind)
   module = make(norm=PostAttentionNorm(kind))

@@ -199,7 +199,7 @@ def stories():
 
 
 @pytest.mark.parametrize('curve, interval', mostly_slow([
-    ('iid_norope', None), ('iid_rope', None), ('text_rope', (-0.026, -0.008))], 2))
+    ('iid_norope', None), ('iid_rope', None), ('text_rope', (-0.026, -0.008))]))
 def test_the_curves_of_a_real_model_are_those_of_the_reference(
     stories, curve, interval):
   model, variables, arrays, curves = stories

@@ -157,6 +157,7 @@ def test_a_model_may_be_under_jit_or_not_and_is_traced_once():
   assert not traces
 
 
+@pytest.mark.slow
 def test_devices_share_the_windows():
   model = llama(rope=Rope(1e4))
   variables = variables_of(model)
@@ -227,7 +228,7 @@ def stories():
 
 @pytest.mark.optimized
 @pytest.mark.parametrize('length, method', mostly_slow(
-    itertools.product([256, 1024], _STRETCHED), 0))
+    itertools.product([256, 1024], _STRETCHED)))
 def test_loss_of_a_real_model_is_that_of_the_reference(stories, method, length):
   model, variables, text, expected = stories
   model = model.clone(rope=Rope(1e4, _STRETCHED[method]))

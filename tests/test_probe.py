@@ -103,6 +103,7 @@ def test_rates_by_length_read_ahead():
   assert reads_ahead(llama(rope=scaled), 2)
 
 
+@pytest.mark.slow
 def test_a_prefix_is_seen_alike_unless_the_model_reads_ahead(key):
   tokens = _tokens(key)
   for rope, alike in (('default', True), ('yarn', True), ('eabf', True),

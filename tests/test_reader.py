@@ -99,6 +99,7 @@ def test_the_reader_has_the_least_penalized_loss():
   np.testing.assert_allclose(centre(logits), centre(expected), atol=5e-3)
 
 
+@pytest.mark.slow
 def test_the_penalty_is_chosen_on_other_sequences():
   """With few sequences to fit to, the largest penalty reads best elsewhere."""
   fit, select = _outputs(40, 0, told=1.0), _outputs(4096, 1, told=1.0)

@@ -81,6 +81,7 @@ def test_recency_of_any_logits():
   assert scope['by_distance'][3, 1] > scope['by_distance'][3, 31] + 1
 
 
+@pytest.mark.slow
 def test_misalignment_of_any_model():
   scope = _run(_EXAMPLES[3])
   assert scope['offsets'].shape == scope['found'].sce.shape == (3,)
@@ -118,6 +119,7 @@ def test_llamas_of_the_hub(tmp_path):
   chex.assert_trees_all_equal(variables, scope['variables'])
 
 
+@pytest.mark.slow
 def test_low_rank_adapters(tmp_path):
   pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
   model = llama()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
+from tests.cases import mostly_slow
 from tests.conftest import ROOT
 from vvlen.theory.recency import (
     exact_mean_layer1_score,
@@ -210,7 +211,7 @@ def test_at_width_2_logits_are_signs_that_agree_by_the_arc_sine(anisotropy):
   assert exact_mean_layer1_score(2, anisotropy) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize('anisotropy', [0.2, 0.5, 0.9])
+@pytest.mark.parametrize('anisotropy', mostly_slow([0.2, 0.5, 0.9], 2))
 def test_at_width_3_logits_are_cosines_in_the_plane(anisotropy):
   # y = α x + √(1 − α²) w: u = |x| / |w| is a ratio of Rayleigh variables, and the
   # angle φ between them uniform.

@@ -249,6 +249,7 @@ def test_chance_is_known_of_tasks_whose_classes_are_equally_frequent(task, chanc
   assert read_setting(config, task).chance == chance
 
 
+@pytest.mark.slow
 def test_without_its_configuration_training_lengths_are_an_assumption(tmp_path):
   results.write_rows(tmp_path / 'results.csv', _rows())
   assert report.write(tmp_path).missing == (
@@ -310,6 +311,7 @@ def _files_of_tables(folder):
   return {path.name: path.read_bytes() for path in (folder / 'tables').iterdir()}
 
 
+@pytest.mark.slow
 def test_a_large_file_of_results_is_compressed(workdir, tmp_path, monkeypatch, capsys):
   folder = tmp_path / 'run'
   shutil.copytree(workdir, folder)
@@ -383,6 +385,7 @@ def test_a_run_in_a_folder_that_cannot_be_written_to_is_shown(
   assert {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_the_same_rows_draw_the_same_files(workdir, tmp_path):
   index = results.index(_rows())
   draw = lambda name: [p.read_bytes() for p in plots.save(

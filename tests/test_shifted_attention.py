@@ -186,6 +186,7 @@ def _two(**fields):
   return full.clone(shifted=Shifted(4)), full, variables_of(full)
 
 
+@pytest.mark.slow
 def test_later_tokens_change_no_logits_unless_groups_are_rolled(tokens):
   model, full, variables = _two()
   rolled = model.clone(shifted=Shifted(4, leaking=True))
@@ -202,6 +203,7 @@ def test_later_tokens_change_no_logits_unless_groups_are_rolled(tokens):
   assert np.abs(logits[model] - _apply(full, variables, tokens)).max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_output_is_that_of_the_rotated_queries_and_keys_that_are_sown(tokens):
   model, _, variables = _two(num_heads=6, num_key_heads=3)
   logits, kept = model.apply(variables, tokens, mutable='intermediates')
@@ -219,6 +221,7 @@ def test_the_output_is_that_of_the_rotated_queries_and_keys_that_are_sown(tokens
       atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_cache_and_generation_attend_to_all(tokens):
   model, full, variables = _two()
   # Of 5 tokens, which the group does not divide.

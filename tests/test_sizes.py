@@ -10,6 +10,7 @@ import pytest
 from configs import lookup as lookup_config
 from configs import retrieval as retrieval_config
 from experiments.length_generalization import training
+from tests.cases import mostly_slow
 from vvlen.tasks import lookup, retrieval
 from vvlen.tasks.lengths import growing_length, uniform_length
 from vvlen.training import ensemble
@@ -52,7 +53,7 @@ def test_a_traced_longest_draws_as_a_fixed_one_and_compiles_once(sample, key):
   jax.tree.map(np.testing.assert_array_equal, draw(key, jnp.int32(16)), whole)
 
 
-@pytest.mark.parametrize('configs', [retrieval_config, lookup_config])
+@pytest.mark.parametrize('configs', mostly_slow([retrieval_config, lookup_config], 0))
 def test_training_lengths_follow_the_schedule_and_compile_once(configs):
   config = configs.get_config('smoke_growing')
   config.model.width, config.train.batch_size = 4, 64

@@ -47,6 +47,7 @@ def test_logits(stories, reference, name):
   np.testing.assert_allclose(logits, reference[0][f'logits_{name}'], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_logits_in_float64(stories, reference):
   with jax.enable_x64(True):
     variables = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), stories[1])
@@ -69,6 +70,7 @@ def test_misalignment(stories, reference, offset):
       found.excess, expected['kl_pq_plus_kl_qp'], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_greedy_text_is_that_of_the_original_program(stories, tmp_path):
   tokenizer = load_tokenizer(FOLDER)
   expected = (FOLDER / 'expected_greedy.txt').read_text()

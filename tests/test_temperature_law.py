@@ -24,6 +24,7 @@ def test_equal_gaps_need_the_logarithm_of_the_number_of_keys(n, weight):
   np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_top_of_uniform_priorities_needs_the_number_of_keys(key):
   mean = {n: np.median(critical_temperature(jax.random.uniform(key, (500, n))))
           for n in (16, 256, 4096)}

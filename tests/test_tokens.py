@@ -132,6 +132,7 @@ def _encode(path, log):
   assert len(tokens.encode_once(read, _BYTES, path).tokens) == 6000
 
 
+@pytest.mark.slow
 def test_of_two_processes_one_writes(tmp_path):
   start = multiprocessing.get_context('spawn').Process
   workers = [start(target=_encode, args=(tmp_path / 'x.tokens', tmp_path / 'log'))

@@ -268,6 +268,7 @@ def test_why_a_resource_failed_is_told(cloud, failure, code):
   assert len(cloud.calls(' create ')) == 1 and cloud.state is None
 
 
+@pytest.mark.slow
 def test_calls_without_an_answer_are_made_again_a_few_times(cloud):
   # The fake gcloud, a Python script, may need half a second to start.
   cloud = cloud(ACTIVE, rules=[{'match': ' describe ', 'times': 2, 'hang': True}])
@@ -423,6 +424,7 @@ def test_a_worker_that_does_not_answer_is_missed(cloud):
 # run.sh
 
 
+@pytest.mark.slow
 def test_a_run_needs_one_call(cloud):
   cloud = cloud()
   odd = "--config.arms=('none', 'it''s $HOME')"
@@ -564,6 +566,7 @@ def test_processes_that_wait_for_one_that_is_dead_are_ended(cloud):
   assert 'toy: partly' in done.stderr and cloud.starts() == 2
 
 
+@pytest.mark.slow
 def test_stop_waits_for_the_save_and_ends_the_run(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('''

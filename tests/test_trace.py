@@ -58,6 +58,7 @@ def test_the_first_of_two_processes_writes_the_trace(tmp_path):
   assert len(_profiles(tmp_path / 'run')) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.profiles
 def test_only_work_between_two_reports_is_traced(tmp_path, capsys):
   with (Trace(tmp_path, asked=True) as trace,
@@ -91,6 +92,7 @@ def test_a_trace_ends_in_time_and_with_the_run(tmp_path):
   assert len(_profiles(tmp_path / 'long')) == len(_profiles(tmp_path / 'cut')) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.profiles
 def test_a_trace_that_cannot_be_made_is_one_line(tmp_path, capsys):
   (tmp_path / 'trace').write_text('a file')
@@ -104,6 +106,7 @@ def test_a_trace_that_cannot_be_made_is_one_line(tmp_path, capsys):
   assert len(lines) == 3 and 'Only one profile' in lines[1]
 
 
+@pytest.mark.slow
 @pytest.mark.profiles
 def test_a_trace_is_written_to_a_bucket(tmp_path):
 

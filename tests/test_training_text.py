@@ -91,6 +91,7 @@ def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
   assert tokenizer.vocab_size <= 400
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_spent_on_words_of_the_text(tmp_path):
   """Lists of more bytes than those of the text have other words, such as calm-fox."""
   draws = {'common_words': training_text.tasks(4)['common_words']}
