@@ -1,13 +1,17 @@
 """The one command for a lent accelerator, on a CPU at the smallest sizes."""
 
 import json
+import pathlib
+import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
 import pytest
 
 from experiments.benchmarks import accelerator, device_agreement
+from tests.conftest import ROOT
 
 
 def _main(module, monkeypatch, *arguments):
@@ -97,13 +101,54 @@ def test_a_row_that_takes_too_long_is_ended():
   assert found['state'] == 'failed' and 'nonsense' in found['said'][-1]
 
 
-# Without those that only repeat a row for another task or call a study's command, and
-# those that need transformers or are slow on a CPU even at the smallest sizes.
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [
-    'agreement', pytest.param('retrieval', marks=pytest.mark.long),
-    'misalignment_term', 'chunked_loss'])
+@pytest.mark.long
+@pytest.mark.parametrize('name', accelerator.ROWS)
 def test_every_row_runs(name, tmp_path, fast_compilation):
-  found = accelerator.run(accelerator.ROWS[name], True, str(tmp_path), 600)
+  if name == 'generation':
+    pytest.importorskip('transformers')
+    pytest.importorskip('torch')
+  row = accelerator.ROWS[name]
+  # Sizes differ, not what is run.
+  assert row.module in ('benchmarks.device_agreement', 'length_generalization') or {
+      x for x in row.arguments if '=' not in x} <= {*row.tiny}
+  found = accelerator.run(row, True, str(tmp_path), 900)
   assert found['state'] == 'done', found
-  assert found['result'] is not None
+  if row.module.startswith('benchmarks'):
+    assert found['result'] is not None and 'not_run' not in found['result']
+  else:
+    assert next(tmp_path.rglob('results.csv')).stat().st_size > 0
+
+
+def test_on_a_tpu_no_row_has_several_processes(monkeypatch, tmp_path, capsys):
+  monkeypatch.setattr(accelerator.subprocess, 'check_output', lambda *_, **__: (
+      '[1, "TPU v5e", "tpu", "0"]'))
+  ran = []
+  monkeypatch.setattr(accelerator, 'run', lambda row, *_: ran.append(row) or {
+      'state': 'done', 'seconds': 1.0})
+  _main(accelerator, monkeypatch, f'--output={tmp_path}')
+  left_out = {'retrieval', 'lookup', 'recency', 'generation', 'attention'}
+  assert ran == [row for name, row in accelerator.ROWS.items() if name not in left_out]
+  told = json.loads(capsys.readouterr().out.splitlines()[-1])
+  assert {x for x, state in told['rows'].items() if state == 'not run'} == left_out
+  kept = json.loads((tmp_path / 'accelerator_tpu_v5e.json').read_text())
+  assert kept['device'] == '1 x TPU v5e' and set(kept['rows']).isdisjoint(left_out)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_ended_ends_its_row(tmp_path):
+  process = subprocess.Popen(
+      [sys.executable, '-m', 'experiments.benchmarks.accelerator', '--tiny',
+       '--only=retrieval', f'--workdir={tmp_path}'],
+      cwd=ROOT, stdout=subprocess.PIPE, text=True)
+  assert process.stdout.readline().startswith('retrieval')
+  children = lambda: pathlib.Path(
+      f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()
+  until = time.monotonic() + 60
+  while not (found := children()):
+    assert time.monotonic() < until
+  process.terminate()
+  assert process.wait(timeout=60) == 143
+  assert not any(pathlib.Path('/proc', x, 'cmdline').exists() and
+                 b'retrieval' in pathlib.Path('/proc', x, 'cmdline').read_bytes()
+                 for x in found)

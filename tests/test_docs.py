@@ -303,6 +303,7 @@ RUN_BY = {
     'experiments.report':
         'test_recency_bias.py::test_the_report_is_remade_from_the_folder',
     'experiments.benchmarks.chunked_loss': _EVERY_ROW,
+    'experiments.benchmarks.llama_generation': _EVERY_ROW,
     'experiments.benchmarks.recency_simulation': _EVERY_ROW,
     'experiments.benchmarks.retrieval_training': _EVERY_ROW,
     'experiments.benchmarks.retrieval_training --task=lookup': _EVERY_ROW,
@@ -320,8 +321,7 @@ RUN_BY = {
         'test_language_model.py::test_a_run_leaves_what_it_says',
     'experiments.language_model --config=configs/language_model.py '
     '--config.train.seeds_at_once=0':
-        'test_tpu_scripts.py::'
-        'test_a_run_that_is_preempted_twice_ends_as_an_unbroken_one',
+        'test_language_model.py::test_eight_devices_train_as_one',
     'experiments.length_generalization --config=configs/lookup.py':
         'test_mechanism.py::test_a_trained_run_is_measured_as_it_is',
     _RETRIEVAL: 'test_readme.py::test_readme_first_command',
@@ -376,7 +376,6 @@ NOT_RUN = {
     'experiments.benchmarks.lora_step': 'takes a minute at its smallest',
     'experiments.benchmarks.counting_training': 'takes a minute at its smallest',
     'experiments.benchmarks.retrieval_evaluation': 'takes a minute at its smallest',
-    'experiments.benchmarks.llama_generation': 'needs transformers',
     'experiments.benchmarks.llama_training': 'needs transformers',
     'experiments.benchmarks.quick': 'runs :quick, of which other tests run :smoke',
 }

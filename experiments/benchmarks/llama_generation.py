@@ -7,6 +7,8 @@ model, with 4 layers of width 256 and a vocabulary of 32,000, in turns, each in 
 process. The result also reports the share of tokens on which both agree.
 
   python -m experiments.benchmarks.llama_generation    # needs PyTorch and transformers
+
+With --tiny, a small model and few tokens, to see that it runs.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import _rounds
-from experiments.benchmarks.llama_training import SMALL
+from experiments.benchmarks.llama_training import SMALL, TINY
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.models.llama.model import Llama
@@ -43,20 +45,21 @@ class Case(NamedTuple):
 
 
 CASES = Case(1, 32, 256), Case(8, 32, 256), Case(8, 2048, 64)
+TINY_CASES = Case(1, 8, 4), Case(2, 64, 4)
 
 
-def save_model(folder: str) -> None:
+def save_model(folder: str, shape: dict[str, int]) -> None:
   """Saves a random model in hub layout."""
-  model = Llama(**SMALL, max_length=_MAX_LENGTH)
+  model = Llama(**shape, max_length=_MAX_LENGTH)
   tokens = jnp.zeros((1, 2), jnp.int32)
   save_checkpoint(folder, model, jax.jit(model.init)(jax.random.key(0), tokens))
 
 
-def prompts(case: Case) -> np.ndarray:
+def prompts(case: Case, vocab_size: int) -> np.ndarray:
   """Returns the prompts, [rows, prompt] int32."""
   rng = np.random.default_rng(case.rows)
   shape = case.rows, case.prompt
-  return rng.integers(3, SMALL['vocab_size'], shape).astype(np.int32)
+  return rng.integers(3, vocab_size, shape).astype(np.int32)
 
 
 def serve(go_on: Callable[[], np.ndarray], case: Case, version: str) -> None:
@@ -68,7 +71,7 @@ def serve(go_on: Callable[[], np.ndarray], case: Case, version: str) -> None:
 def serve_vvlen(folder: str, case: Case) -> None:
   """Measures vvlen."""
   model, variables = load_checkpoint(folder)
-  tokens = jnp.asarray(prompts(case))
+  tokens = jnp.asarray(prompts(case, model.vocab_size))
   serve(lambda: np.asarray(generate(model, variables, tokens, case.tokens)), case,
         jax.__version__)
 
@@ -80,7 +83,8 @@ def serve_transformers(folder: str, case: Case) -> None:
 
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
   model = transformers.LlamaForCausalLM.from_pretrained(folder).eval().to(device)
-  tokens = torch.tensor(prompts(case), dtype=torch.long, device=device)
+  tokens = torch.tensor(
+      prompts(case, model.config.vocab_size), dtype=torch.long, device=device)
 
   def go_on():
     with torch.inference_mode():
@@ -96,30 +100,32 @@ def main() -> None:
   """Measures, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=7)
+  parser.add_argument('--tiny', action='store_true', help='to see that it runs')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   parser.add_argument('--folder', help=argparse.SUPPRESS)
-  parser.add_argument('--case', type=int, help=argparse.SUPPRESS)
+  parser.add_argument('--case', type=int, nargs=3, help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.serve:
     (serve_vvlen if args.serve == 'vvlen' else serve_transformers)(
-        args.folder, CASES[args.case])
+        args.folder, Case(*args.case))
     return
+  shape, cases = (TINY, TINY_CASES) if args.tiny else (SMALL, CASES)
   with tempfile.TemporaryDirectory() as folder:
-    save_model(folder)
-    results = {case.name: compare(folder, place, args.rounds)
-               for place, case in enumerate(CASES)}
+    save_model(folder, shape)
+    results = {case.name: compare(folder, case, args.rounds) for case in cases}
     size = sum(x.stat().st_size for x in pathlib.Path(folder).glob('*.safetensors'))
   _rounds.report({
-      'model': SMALL, 'model_bytes': size,
+      'model': shape, 'model_bytes': size,
   } | results, args.output)
 
 
-def compare(folder: str, place: int, rounds: int) -> dict[str, object]:
+def compare(folder: str, case: Case, rounds: int) -> dict[str, object]:
   """Measures both libraries in turn, and returns their results."""
   workers = {
       name: _rounds.Worker('experiments.benchmarks.llama_generation',
-                           [f'--serve={name}', f'--folder={folder}', f'--case={place}'])
+                           [f'--serve={name}', f'--folder={folder}', '--case',
+                            *map(str, case)])
       for name in ('vvlen', 'transformers')
   }
   found = {name: worker.about.pop('tokens') for name, worker in workers.items()}
@@ -128,7 +134,6 @@ def compare(folder: str, place: int, rounds: int) -> dict[str, object]:
   told = _rounds.alternate(workers, rounds)
   rates = {name: worker.median() for name, worker in workers.items()}
   ratio = rates['vvlen'] / rates['transformers']
-  case = CASES[place]
   print(f'{case.rows} at once after {case.prompt} tokens: vvlen '
         f'{rates["vvlen"]:,.0f}, transformers {rates["transformers"]:,.0f} tokens/s, '
         f'{ratio:.2f} times')

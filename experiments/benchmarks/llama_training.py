@@ -13,13 +13,14 @@ speed of the matrix products, as a share of the speed of large products.
 
 is for an accelerator: a model of the shape of Llama 3.2 1B with random weights, on
 8,192 tokens, in bfloat16, with the misalignment term. Reports its operations per second
-as a share of the measured peak of matrix products, and its memory.
+as a share of the measured peak of matrix products, and its memory. With --tiny as well,
+a small model on a CPU, to see that it runs.
 """
 
 import argparse
 import statistics
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +42,16 @@ SMALL = dict(vocab_size=32_000, width=256, mlp_width=688, num_layers=4, num_head
 # The shape of Llama 3.2 1B.
 LARGE = dict(vocab_size=128_256, width=2048, mlp_width=8192, num_layers=16,
              num_heads=32, num_key_heads=8, rope=Rope(500_000.0, Llama3(32.0, 8192)))
-ROWS, LENGTH, LONG = 8, 512, 8192
-_PEAK_SIZE = 8192  # of the square matrices whose product is the peak
+TINY = SMALL | dict(vocab_size=512, width=64, mlp_width=128, num_layers=2)
+ROWS, LENGTH = 8, 512
+
+
+class Large(NamedTuple):
+  """What is measured on an accelerator."""
+
+  shape: dict[str, Any]  # of the model
+  length: int  # tokens of a window
+  matrix: int  # size of the square matrices whose product is the peak
 
 
 def tokens() -> np.ndarray:
@@ -146,38 +155,40 @@ def operations(shape: dict[str, Any], length: int) -> float:
 
 def large(args: argparse.Namespace) -> None:
   """Measures the large model on an accelerator, and prints the result."""
-  if jax.default_backend() == 'cpu':
+  shape, length, size = (
+      Large(TINY, 256, 256) if args.tiny else Large(LARGE, 8192, 8192))
+  if jax.default_backend() == 'cpu' and not args.tiny:
     print('The large model needs an accelerator: not run.')
     _rounds.report({'not_run': 'needs an accelerator'}, args.output)
     return
-  model = Llama(**LARGE, max_length=LONG, dtype=jnp.bfloat16)
+  model = Llama(**shape, max_length=length, dtype=jnp.bfloat16)
   key = jax.random.key(0)
-  stream = jax.random.randint(key, (1, LONG + LONG // 2 - 1), 0, LARGE['vocab_size'])
+  stream = jax.random.randint(key, (1, length + length // 2 - 1), 0, model.vocab_size)
   params = jax.jit(model.init)(key, stream[:, :2])['params']
 
   def loss(params, offset):
     cast = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
-    windows = two_windows(stream, LONG, offset)
+    windows = two_windows(stream, length, offset)
     hidden = [model.apply({'params': cast}, x, method='hidden') for x in windows]
     return chunked_two_window_loss(
         *hidden, output_table(model, cast), *windows, offset, 0.1, chunk_size=1024)[0]
 
   step = jax.jit(jax.value_and_grad(loss))
-  a = jax.random.normal(key, (_PEAK_SIZE, _PEAK_SIZE), jnp.bfloat16)
+  a = jax.random.normal(key, (size, size), jnp.bfloat16)
   product = jax.jit(lambda a: a @ a)
   seconds, about = _rounds.in_turns({
       'step': lambda i: jax.block_until_ready(step(params, jnp.int32(100 + i))),
       'product': lambda _: jax.block_until_ready([product(a) for _ in range(10)]),
   }, args.rounds)
   median = {name: statistics.median(x) for name, x in seconds.items()}
-  peak = 10 * 2 * _PEAK_SIZE**3 / median['product']
-  rate = 2 * LONG * operations(LARGE, LONG) / median['step']
+  peak = 10 * 2 * size**3 / median['product']
+  rate = 2 * length * operations(shape, length) / median['step']
   memory: Any = jax.devices()[0].memory_stats() or {}
-  print(f'{2 * LONG / median["step"]:,.0f} tokens/s, {rate / peak:.1%} of the peak')
+  print(f'{2 * length / median["step"]:,.0f} tokens/s, {rate / peak:.1%} of the peak')
   _rounds.report({
       'share_of_peak': round(rate / peak, 4), 'tflop_per_second': round(rate / 1e12, 1),
       'peak_tflop_per_second': round(peak / 1e12, 1),
-      'tokens_per_second': round(2 * LONG / median['step']),
+      'tokens_per_second': round(2 * length / median['step']),
       'peak_bytes': memory.get('peak_bytes_in_use'),
       'seconds': {name: float(f'{x:.4g}') for name, x in median.items()},
       'device': machine.device(),
@@ -188,6 +199,7 @@ def main() -> None:
   """Measures, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--large', action='store_true', help='on an accelerator')
+  parser.add_argument('--tiny', action='store_true', help='with --large, on a CPU')
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--serve', help=argparse.SUPPRESS)

@@ -17,6 +17,7 @@ and width 64 in 4 layers (Figures 1 and 3 of arXiv 2509.21042):
 numpy uses the chunk size and dtype that are fastest on this machine, found at start.
 --long also measures one million and ten million simulations of the reduced sampler:
 seconds, peak memory, and bytes per second, also as a share of --bandwidth if given.
+With --tiny, a hundredth of all that, and one setting of numpy, to see that it runs.
 """
 
 import argparse
@@ -94,17 +95,21 @@ def main() -> None:
   parser.add_argument('--simulations', type=int, help=argparse.SUPPRESS)
   parser.add_argument('--chunk', type=int, help=argparse.SUPPRESS)
   parser.add_argument('--dtype', choices=numpy_recency.DTYPES, help=argparse.SUPPRESS)
+  parser.add_argument('--tiny', action='store_true', help='a hundredth of all counts')
   args = parser.parse_args()
   if args.worker is not None:
     _serve(args)
     return
 
+  shrink = 100 if args.tiny else 1
   start = lambda worker, sampler='reduced', *rest, processes=1: _rounds.Worker(
-      MODULE, [f'--worker={worker}', f'--sampler={sampler}', *rest], processes
+      MODULE, [f'--worker={worker}', f'--sampler={sampler}',
+               f'--simulations={SIMULATIONS[sampler] // shrink}', *rest], processes
   )
+  setting = ['--chunk=100', '--dtype=float32'] if args.tiny else []
   long = {}
   if args.long:
-    for count in (SHORT, LONG):
+    for count in (SHORT // shrink, LONG // shrink):
       print(f'Simulating {count:,}.', flush=True)
       worker = start('long', 'reduced', f'--simulations={count}')
       worker.close()
@@ -113,7 +118,7 @@ def main() -> None:
   workers = {}
   for sampler in SAMPLERS:
     workers[sampler] = start('vvlen', sampler)
-    numpy = workers[f'numpy_{sampler}'] = start('numpy', sampler)
+    numpy = workers[f'numpy_{sampler}'] = start('numpy', sampler, *setting)
     workers[f'numpy_{sampler}_processes'] = start(
         'numpy', sampler, f'--chunk={numpy.about["chunk"]}',
         f'--dtype={numpy.about["dtype"]}', processes=len(os.sched_getaffinity(0)),
@@ -176,18 +181,20 @@ def _serve(args: argparse.Namespace) -> None:
   if args.worker == 'long':
     _rounds.serve(lambda: math.nan, _long(args.simulations))
     return
+  count = args.simulations
   if args.worker == 'numpy':
-    simulate, count, about = _numpy(args)
+    simulate, about = _numpy(args)
   elif args.worker == 'vvlen':
-    simulate, count, about = _vvlen(args.sampler)
+    simulate, about = _vvlen(args.sampler)
   else:
-    simulate, count, about = _drawing(args.sampler)
+    simulate, count = _drawing(args.sampler, count)
+    about = {}
 
   _rounds.serve_calls(lambda: simulate(count), count, about)
 
 
-def _vvlen(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
-  """Returns a function of a count that simulates, a count, and facts."""
+def _vvlen(sampler: str) -> tuple[Callable[[int], Any], dict[str, Any]]:
+  """Returns a function of a count that simulates, and facts."""
   machine.use_devices(64)
   jax.config.update('jax_enable_compilation_cache', False)
   key = jax.random.key(0)
@@ -200,12 +207,12 @@ def _vvlen(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
       'first_call_seconds': round(time.perf_counter() - start, 2),
       'device': machine.device(),
   }
-  return simulate, SIMULATIONS[sampler], about
+  return simulate, about
 
 
 def _long(count: int) -> dict[str, Any]:
   """Returns time and memory of a long run; the memory includes compiling."""
-  simulate, _, about = _vvlen('reduced')
+  simulate, about = _vvlen('reduced')
   watch, own, start = _rounds.Watch(), time.process_time(), time.perf_counter()
   result = simulate(count)
   seconds = time.perf_counter() - start
@@ -224,8 +231,8 @@ def _long(count: int) -> dict[str, Any]:
   }
 
 
-def _drawing(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
-  """Returns a function that only draws, for how many simulations, and no facts."""
+def _drawing(sampler: str, count: int) -> tuple[Callable[[int], Any], int]:
+  """Returns a function that only draws, for at least `count`, and for how many."""
   machine.use_devices(64)
   key, chunk = jax.random.key(0), DRAWN[sampler]
   law = tuple(
@@ -246,16 +253,16 @@ def _drawing(sampler: str) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
   mesh = sharding.seed_mesh()
   group = 1 if jax.default_backend() == 'cpu' else DRAWN_TOGETHER_ON_ACCELERATOR
   block = mesh.size * group
-  calls = math.ceil(SIMULATIONS[sampler] / chunk / block) * block
+  calls = math.ceil(count / chunk / block) * block
   program = sharding.over_seeds(one, mesh, group)
   numbers = sharding.put(np.arange(calls, dtype=np.int32), mesh)
-  return lambda _: program(numbers).block_until_ready(), calls * chunk, {}
+  return lambda _: program(numbers).block_until_ready(), calls * chunk
 
 
 def _numpy(
     args: argparse.Namespace,
-) -> tuple[Callable[[int], Any], int, dict[str, Any]]:
-  """Returns a function of a count that simulates in numpy, a count, and settings."""
+) -> tuple[Callable[[int], Any], dict[str, Any]]:
+  """Returns a function of a count that simulates in numpy, and its settings."""
   simulate = functools.partial(
       numpy_recency.simulate, np.random.default_rng(0), sampler=args.sampler, **SETTINGS
   )
@@ -265,7 +272,7 @@ def _numpy(
   run = lambda count: simulate(
       num_simulations=count, chunk=about['chunk'], dtype=about['dtype']
   )
-  return run, SIMULATIONS[args.sampler], about
+  return run, about
 
 
 if __name__ == '__main__':
