@@ -24,6 +24,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from experiments.harness import machine
 _RESULTS = pathlib.Path(__file__).parents[1] / 'results/benchmarks'
 _LEAST_SECONDS = 20.0  # a row is not started in less
 _DEVICE_SECONDS = 180.0  # until JAX must have found the device
+_STOPPED = threading.Event()  # by SIGTERM
 _DEVICE = ('import jax, json; d = jax.devices(); print(json.dumps([len(d), '
            'd[0].device_kind, d[0].platform, jax.__version__]))')
 
@@ -92,11 +94,9 @@ def run(row: Row, tiny: bool, workdir: str, limit: float) -> dict[str, Any]:
     limit: seconds after which it is ended.
 
   Returns:
-    Its command, seconds, state ('done', 'failed' or 'out of time'), the JSON that a
-    benchmark prints last (None if it printed none), and the last lines that it printed.
-
-  Raises:
-    SystemExit: this process was told to end, by SIGTERM; the row has ended first.
+    Its command, seconds, state ('done', 'failed', 'out of time', or 'stopped' where
+    SIGTERM told this process to end), the JSON that a benchmark prints last (None if it
+    printed none), and the last lines that it printed.
   """
   arguments = [x.format(workdir=workdir) for x in (row.tiny if tiny else row.arguments)]
   command = ['-m', f'experiments.{row.module}', *arguments]
@@ -104,14 +104,20 @@ def run(row: Row, tiny: bool, workdir: str, limit: float) -> dict[str, Any]:
   process = subprocess.Popen(
       [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
       text=True, start_new_session=True)
+  state = ''
   try:
-    said, _ = process.communicate(timeout=limit)
-    state = 'failed' if process.returncode else 'done'
-  except subprocess.TimeoutExpired:
-    state, said = 'out of time', _end(process)
-  except BaseException:
-    _end(process)  # or it would keep the device
-    raise
+    while not state:
+      try:
+        said, _ = process.communicate(timeout=0.5)
+        state = 'failed' if process.returncode else 'done'
+      except subprocess.TimeoutExpired:
+        if _STOPPED.is_set():
+          state = 'stopped'
+        elif time.monotonic() - start > limit:
+          state = 'out of time'
+  finally:
+    if process.poll() is None:  # or it would keep the device
+      said = _end(process)
   lines = [line for line in said.splitlines() if line.strip()]
   result = None
   if lines and lines[-1].startswith('{'):
@@ -149,7 +155,7 @@ def main() -> None:
   names = args.only.split(',')
   if unknown := set(names) - set(ROWS):
     parser.error(f'--only: no row {min(unknown)!r}; there are {", ".join(ROWS)}')
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  signal.signal(signal.SIGTERM, lambda *_: _STOPPED.set())
   # Another process asks: this one must leave the device's memory to the rows.
   try:
     told = subprocess.check_output(
@@ -184,6 +190,8 @@ def main() -> None:
     partial = path.with_suffix('.partial')
     partial.write_text(json.dumps(about | {'rows': ordered}, indent=2) + '\n')
     partial.replace(path)
+    if _STOPPED.is_set():
+      sys.exit(143)
   print(json.dumps({'file': str(path), 'rows': {
       name: rows.get(name, {}).get('state', 'not run') for name in ROWS}}))
 
