@@ -142,7 +142,7 @@ def test_what_is_missing_is_read_from_the_message(message, expected):
 def _row(**fields):
   return {'experiment': 'one', 'topology': 'v5e:2x2', 'chips': 4, 'chip': 'TPU v5e',
           'memory': 16 * 2**30, 'flops': 197e9, 'steps': 3600, 'note': 'a note',
-          **fields}
+          'jax': '0.10.2', **fields}
 
 
 def test_floors_follow_from_published_peaks():
@@ -164,13 +164,17 @@ def test_floors_follow_from_published_peaks():
 
 
 def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
-  for fields in ({'flops': 1.0}, {'flops': 2.0}, {'topology': 'v5e:4x4', 'chips': 16}):
+  for fields in ({'flops': 1.0}, {'flops': 2.0, 'commit': 12 * 'a', 'libtpu': '0.0.52'},
+                 {'topology': 'v5e:4x4', 'chips': 16}):
     report.add(tmp_path, report.read(tmp_path), _row(**fields))
   rows = json.loads((tmp_path / 'compiled.json').read_text())
   assert [(x['topology'], x['flops']) for x in rows] == [
       ('v5e:2x2', 2.0), ('v5e:4x4', 197e9)]
   readme = (tmp_path / 'README.md').read_text()
   assert readme.count('| one |') == 4  # in two tables
+  assert readme.splitlines()[-2:] == [
+      '- one, v5e:2x2: a note. jax 0.10.2, libtpu 0.0.52, commit aaaaaaaaaa.',
+      '- one, v5e:4x4: a note. jax 0.10.2, commit not noted.']
 
 
 @pytest.mark.parametrize('text', ['{', '[{}]', '{"a": 1}', '[1]'])
@@ -216,7 +220,7 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
   assert row['kept'] == 2 * 2 * 16 * 64 * 2 + sum(sizes) * 4 // 8
   row['memory'] = row['arguments'] + row['kept']
   said = report.table([{'experiment': 'llama', **row}], report.MEMORY)
-  assert '| yes, by counting 188.0 KiB |' in said
+  assert '| perhaps: 188.0 KiB by counting |' in said
   row['memory'] -= 2048
   said = report.table([{'experiment': 'llama', **row}], report.MEMORY)
   assert '| no, by 2.0 KiB at least |' in said

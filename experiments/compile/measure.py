@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+from importlib import metadata
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ from experiments.compile import hlo
 from experiments.compile.chips import Slice
 from experiments.compile.operations import operations
 from experiments.compile.programs import Program
+from experiments.harness import machine
 
 # libtpu learns from these variables where it runs, or else from the metadata of a cloud
 # machine. Several processes may compile at once: none of them uses a TPU, which only
@@ -130,7 +132,8 @@ def _about(program: Program, where: Slice) -> dict[str, Any]:
   return {'topology': where.name, 'chips': where.size, 'chip': where.chip.name,
           'memory': where.chip.memory, 'steps_a_call': program.steps,
           'steps': program.steps * program.calls, 'note': program.note,
-          'jax': jax.__version__}
+          'jax': jax.__version__, 'libtpu': metadata.version('libtpu')
+          if where.compiles else None, 'commit': machine.commit()}
 
 
 def _held(arguments: Any) -> int:

@@ -25,8 +25,8 @@ Programs compiled for TPU slices on a machine without TPUs, by
 - Hours are the floor times the number of steps of the experiment, without compiling,
   measuring and saving.
 - A dash: not known, because the program does not fit or was not compiled.
-- By counting: arguments, the stream that is kept before each layer, and gradients. The
-  compiler would need more than that.
+- By counting: arguments, the stream that is kept before each layer, and gradients. A
+  compiled program would need more: a layer's own temporaries and the logits as well.
 - *: some loop has an unknown number of turns, of which one is counted, so the bytes and
   a floor that they set are too low.
 """
@@ -52,7 +52,7 @@ def _fits(row: Row) -> str:
     return f'no, by {_size(row["exceeds"])}'
   if row.get('kept'):
     least = row['arguments'] + row['kept']
-    return (f'yes, by counting {_size(least)}' if least <= row['memory'] else
+    return (f'perhaps: {_size(least)} by counting' if least <= row['memory'] else
             f'no, by {_size(least - row["memory"])} at least')
   return 'not compiled' if 'temporaries' not in row else (
       'yes' if needs(row) <= row['memory'] else 'no')
@@ -145,6 +145,12 @@ def _tables(rows: Sequence[Row]) -> str:
           f'## Work and time\n\n{table(rows, TIME)}')
 
 
+def _made(row: Row) -> str:
+  with_libtpu = f', libtpu {row["libtpu"]}' if row.get('libtpu') else ''
+  commit = row['commit'][:10] if 'commit' in row else 'not noted'
+  return f'jax {row["jax"]}{with_libtpu}, commit {commit}'
+
+
 def add(folder: epath.Path, rows: Sequence[Row], row: Row) -> None:
   """Writes compiled.json and README.md with a row that is added or replaced.
 
@@ -158,7 +164,8 @@ def add(folder: epath.Path, rows: Sequence[Row], row: Row) -> None:
                 key=lambda x: (x['experiment'], x['chips'], x['topology']))
   results.write_text(folder / 'compiled.json',
                      json.dumps(rows, indent=1, ensure_ascii=False) + '\n')
-  notes = '\n'.join(f'- {x["experiment"]}, {x["topology"]}: {x["note"]}.' for x in rows)
+  notes = '\n'.join(f'- {x["experiment"]}, {x["topology"]}: {x["note"]}. {_made(x)}.'
+                    for x in rows)
   results.write_text(
       folder / 'README.md',
       f'# Programs compiled for slices\n\n{_WORDS}\n{_tables(rows)}\n\n'
