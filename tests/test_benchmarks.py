@@ -6,6 +6,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import jax
 from jax.interpreters import partial_eval as pe
@@ -19,6 +21,7 @@ from experiments.benchmarks import (
   counting_training,
   llama_training,
   lora_step,
+  parts,
   regularizer_cost,
   scaling,
   shifted_attention,
@@ -46,6 +49,63 @@ def _operations(jaxpr):
       inner = getattr(inner, 'jaxpr', inner)
       total += _operations(inner) if hasattr(inner, 'eqns') else 0
   return total
+
+
+def _stack(*files):
+  """Returns the innermost frame of functions in these files, the first outermost."""
+  found = lambda: sys._getframe(1)
+  for file in reversed(files):
+    names = {'call': found}
+    exec(compile('def one():\n  return call()', file, 'exec'), names)
+    found = names['one']
+  return found()
+
+
+@pytest.mark.parametrize('files, expected', [
+    (['vvlen/training/loop.py'], 'training'),
+    (['vvlen/training/loop.py', 'vvlen/evaluation/perplexity.py'], 'measuring'),
+    (['vvlen/training/loop.py', 'vvlen/evaluation/perplexity.py',
+      'jax/_src/compiler.py', 'jax/_src/util.py'], 'compiling'),
+    (['vvlen/training/ensemble.py', 'jax/_src/interpreters/partial_eval.py',
+      'vvlen/evaluation/probe.py', 'flax/linen.py'], 'tracing'),
+    (['experiments/counting/report.py', 'vvlen/reporting/plots.py',
+      'matplotlib/figure.py'], 'figures'),
+    (['experiments/counting/report.py', 'vvlen/reporting/page.py'], 'reporting'),
+    (['vvlen/training/loop.py', 'vvlen/training/checkpoint.py', 'asyncio/x.py'],
+     'saving'),
+    (['experiments/counting/run.py'], 'other'),
+])
+def test_the_part_of_a_run_is_told_by_its_stack(files, expected):
+  assert parts.part(_stack(*files)) == expected
+
+
+def test_time_is_added_to_the_part_where_the_thread_is():
+  sampler = parts.Sampler(threading.get_ident())
+  sampler.start()
+  names = {'wait': lambda: time.sleep(0.6)}
+  exec(compile('def one():\n  wait()', 'matplotlib/figure.py', 'exec'), names)
+  start = time.perf_counter()
+  names['one']()
+  sampler.stop()
+  passed = time.perf_counter() - start
+  assert sampler.seconds['figures'] > 0.4
+  assert sum(sampler.seconds.values()) <= passed + 0.1
+
+
+@pytest.mark.slow
+def test_a_run_is_divided_into_parts(tmp_path):
+  done = subprocess.run(
+      [sys.executable, '-m', 'experiments.benchmarks.parts',
+       f'--output={tmp_path}/parts.json', 'recency_bias',
+       '--config=configs/recency_bias.py:smoke', f'--workdir={tmp_path}/run'],
+      cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+  assert done.returncode == 0, done.stderr
+  found = json.loads((tmp_path / 'parts.json').read_text())
+  assert set(found['share']) == {*parts.PARTS}
+  assert sum(found['share'].values()) == pytest.approx(1, abs=0.01)
+  assert min(found['share'][x] for x in ('tracing', 'measuring', 'figures')) > 0
+  assert found['share']['training'] == found['share']['saving'] == 0
+  assert (tmp_path / 'run/index.html').exists()
 
 
 def test_operations_of_counting_are_those_of_its_program(key):

@@ -309,6 +309,8 @@ RUN_BY = {
     'experiments.benchmarks.retrieval_training --task=lookup': _EVERY_ROW,
     'experiments.benchmarks.scaling':
         'test_benchmarks.py::test_two_processes_share_the_seeds_of_one_run',
+    'experiments.benchmarks.parts recency_bias --config=configs/recency_bias.py':
+        'test_benchmarks.py::test_a_run_is_divided_into_parts',
     'experiments.compile --topology=v5e:4x8 --experiment=retrieval':
         'test_compile.py::test_an_ensemble_compiles_for_a_slice',
     'experiments.compile --topology=v5p:4x4x4 --experiment=llama_2_7b_4096':
