@@ -3,6 +3,8 @@
 import functools
 import json
 import math
+import os
+import subprocess
 import sys
 
 import chex
@@ -21,7 +23,7 @@ from experiments.language_model.report import Arm, Family, Run
 from tests.artists import bands, lines
 from tests.cases import mostly_slow
 from tests.cells import cells, text
-from tests.conftest import check_board, lose_rows
+from tests.conftest import check_board, lose_rows, ROOT
 from tests.llamas import llama, save_llama, variables_of
 from vvlen.evaluation.perplexity import sliding_sums
 from vvlen.models.clex import Clex
@@ -270,6 +272,26 @@ def test_each_part_of_a_batch_is_told_which_it_is(key):
       (streams, jax.random.key_data(key), jnp.float32(0.1)))
   # Rows 0 and 2 are the first part, 1 and 3 the other; metrics are means over parts.
   assert (float(told['rows_0']), float(told['rows_1'])) == (1 / 2, 2 / 2)
+
+
+def test_rows_that_do_not_count_add_nothing_to_parts_of_a_batch(key):
+  config = _config(**{'train.parts': 2, 'train.batch_size': 4})
+
+  def loss(params, batch, key):
+    rows = batch.streams.mean(1)
+    mean = rows.mean() if batch.weights is None else (rows * batch.weights).sum()
+    return mean * params['x'].sum(), {'mean': mean}
+
+  params = {'x': jnp.ones(2)}
+  state = training.make_optimizer(config, 4).init(params)
+  streams = jnp.arange(6)[:, None] * jnp.ones((6, 24), jnp.int32)
+  told = [
+      programs._step(
+          config, config.arms.yarn, loss, TrainState(jnp.int32(0), params, state), {},
+          (rows, jax.random.key_data(key), jnp.float32(0.1)))[1]
+      for rows in (streams[:4], (streams, jnp.arange(6) < 4))]
+  assert float(told[0]['mean']) == 1.5
+  chex.assert_trees_all_equal(*told)
 
 
 def test_each_step_has_an_offset_and_a_key_of_its_own_the_same_in_all_arms(key):
@@ -758,6 +780,25 @@ def test_the_command_runs_and_measures_lost_rows_again(
   done = run_here('adapt', *_command(checkpoint, text_file, tmp_path))
   assert '2 of 3 training runs to do' in done.stdout
   assert (folder / 'results.csv').read_bytes() == whole
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_devices_that_do_not_divide_the_batch_train_as_one(
+    checkpoint, text_file, tmp_path):
+  found = {}
+  for number in (1, 3, 32):
+    done = subprocess.run(
+        [sys.executable, '-m', 'experiments.adapt',
+         *_command(checkpoint, text_file, tmp_path / str(number))], cwd=ROOT,
+        env={**os.environ, 'JAX_NUM_CPU_DEVICES': str(number)}, capture_output=True,
+        text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert (f'rows on {number} devices' in done.stdout) == (number > 1)
+    found[number] = {row.key: row.value for row in results.read_rows(
+        tmp_path / str(number) / 'run/results.csv')}
+  for number in (3, 32):
+    assert found[number] == pytest.approx(found[1], rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(('flags', 'message'), [

@@ -73,6 +73,33 @@ def test_variants_are_the_plain_loss(divergence, whole):
     _close(found, _gradients(_plain, **variant)(*case), 1e-12)
 
 
+@pytest.mark.parametrize(('divergence', 'whole'), [
+    (objective.symmetric_cross_entropy, False), (objective.symmetric_kl, True)])
+def test_sequences_of_weight_0_add_nothing(divergence, whole):
+  variant = dict(divergence=divergence, whole_overlap=whole, chunk_size=5)
+  with jax.enable_x64(True):
+    (first, second, embedding), tokens = _inputs(np.float64, batch=5)
+    case = 7 if whole else 4, 0.3
+    count = lambda x: x[:3]
+    expected = _gradients(chunked_two_window_loss, **variant)(
+        (*map(count, (first, second)), embedding), tuple(map(count, tokens)), *case)
+    weights = jnp.array([1, 1, 1, 0, 0]) / 3
+    found = _gradients(
+        chunked_two_window_loss, sequence_weights=weights, **variant)(
+            (first, second, embedding), tokens, *case)
+    values, ((of_first, of_second, of_embedding), of_weight) = found
+    _close((values, ((*map(count, (of_first, of_second)), of_embedding), of_weight)),
+           expected, 1e-12)
+    assert not of_first[3:].any() and not of_second[3:].any()
+
+
+def test_weights_that_are_not_of_the_sequences_are_refused():
+  (*hidden, embedding), tokens = _inputs()
+  with pytest.raises(ValueError, match=r'sequence_weights must be \[B\], B = '):
+    chunked_two_window_loss(
+        *hidden, embedding, *tokens, 3, 0.3, sequence_weights=jnp.ones(B + 1))
+
+
 def test_float32_and_bfloat16():
   case = *_inputs(), 3, 0.3
   expected = _gradients(_plain)(*case)

@@ -486,6 +486,32 @@ def test_eight_devices_train_as_one(alone, tmp_path, text_file):
         value, many[name], rtol=1e-5, atol=1e-6, err_msg=str(name))
 
 
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(('number', 'parts', 'said'), [
+    (3, 1, '2 of 18 rows, 11% of the work'), (32, 2, 'in 2 parts on 32 devices: 48')])
+def test_devices_that_do_not_divide_the_batch_train_as_one(
+    alone, tmp_path, text_file, number, parts, said):
+  done = _command(f'--workdir={tmp_path}/many', f'--config.text.path={text_file}',
+                  *SHARDED, f'--config.train.parts={parts}',
+                  env={**os.environ, 'JAX_NUM_CPU_DEVICES': str(number)})
+  assert done.returncode == 0, done.stderr
+  assert said in done.stdout
+  assert _rows(tmp_path / 'many') == pytest.approx(_rows(alone), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_processes_whose_devices_do_not_divide_the_batch_train_as_one(
+    alone, tmp_path, text_file):
+  said = run_two_processes([
+      sys.executable, '-m', 'experiments.language_model',
+      '--config=configs/language_model.py:smoke', f'--workdir={tmp_path}/two',
+      *SHARDED, f'--config.text.path={text_file}'], num_devices=3)
+  assert 'A batch of 16 rows on 6 devices: 2 of 18 rows' in said[0]
+  assert _rows(tmp_path / 'two') == pytest.approx(_rows(alone), rel=1e-5, abs=1e-6)
+
+
 @pytest.mark.slow
 def test_a_killed_run_ends_as_if_it_had_not_been(alone, tmp_path, text_file):
   arguments = [
@@ -583,6 +609,8 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(run, tmp_path, text_file):
     (['--config.model.norm=batch'], 'config.model.norm must be one of none'),
     (['--config.checkpoint=/nowhere', '--config.train.seeds_at_once=0'],
      '/nowhere is not a checkpoint'),
+    (['--config.train.seeds_at_once=0', '--config.train.parts=3'],
+     'config.train.batch_size 4 must be a multiple of config.train.parts 3'),
     (['--config.train.seeds_at_once=0', '--config.mesh.data=3'],
      'a mesh of data 3 .* does not fit the number of devices'),
     (['--config.evaluate.lengths=(2, 1)'], 'evaluate.lengths must be .*rising whole'),

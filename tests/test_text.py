@@ -119,6 +119,19 @@ def test_processes_share_the_same_batches(number, process_count, num_epochs):
     np.testing.assert_array_equal(rows, whole[:, p::process_count])
 
 
+@pytest.mark.parametrize('num_epochs', [2, None])
+@pytest.mark.parametrize('process_count', [1, 2, 3])
+def test_a_batch_is_filled_up_with_its_last_row(process_count, num_epochs):
+  fields = dict(seed=1, num_epochs=num_epochs)
+  whole = [*itertools.islice(batches(_blocks(11), 4, **fields), 5)]
+  for p in range(process_count):
+    filled = batches(_blocks(11), 4, filled_to=6, process_index=p,
+                     process_count=process_count, **fields)
+    for batch in whole:
+      expected = np.concatenate([batch, batch[-1:], batch[-1:]])
+      np.testing.assert_array_equal(next(filled), expected[p::process_count])
+
+
 @pytest.mark.parametrize('taken', [0, 1, 7, 30])
 @pytest.mark.parametrize('process_count', [1, 2])
 def test_a_saved_state_goes_on_exactly(taken, process_count):
@@ -157,6 +170,8 @@ def test_a_state_counts_what_was_taken_and_not_what_was_read_ahead():
     (0, 1, {}, 'has 0 windows'),
     (20, 9, {'process_count': 2}, '9 windows cannot be shared equally by 2 processes'),
     (20, 1, {'process_count': 2}, '1 windows cannot be shared equally by 2 processes'),
+    (20, 4, {'filled_to': 3}, 'batch of 3'),
+    (20, 4, {'filled_to': 5, 'process_count': 2}, '5 windows cannot be shared equally'),
     (20, 0, {}, 'batch of 0'),
     (20, -4, {}, 'batch of -4'),
     (20, 4, {'process_count': 2, 'process_index': 2}, 'process 2 is not one of 2'),

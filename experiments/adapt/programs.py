@@ -119,9 +119,11 @@ class Programs:
           out_shardings=(self._where, None))
     return self._steps[kind]
 
-  def evaluate(self, trained: Any, segments: jax.Array) -> dict[str, dict[int, Any]]:
+  def evaluate(
+      self, trained: Any, segments: jax.Array, counts: jax.Array | None = None
+  ) -> dict[str, dict[int, Any]]:
     """Measures parameters on segments of text [K, n], as `evaluate`."""
-    return self._evaluate(adapters.join(trained, self.frozen), segments)
+    return self._evaluate(adapters.join(trained, self.frozen), segments, counts)
 
   def save(self, folder: epath.Path, trained: Any) -> None:
     """Saves a trained model, on the first of all processes.
@@ -177,7 +179,8 @@ def two_window_loss(
     model: as it is trained.
     draw: of the method.
     params: of the model.
-    batch: streams, offset, α, and which part of the batch of a step it is.
+    batch: streams and their weights, offset, α, and which part of the batch of a step
+      it is.
     key: of this step; positions are the same in all its parts, dropout is not.
   """
   length = config.train.max_length
@@ -193,7 +196,8 @@ def two_window_loss(
   table = gathered(output_table(model, params)).astype(hidden[0].dtype)
   value, terms = chunked_two_window_loss(
       *hidden, table, *windows, batch.offset, batch.weight,
-      divergence=TERMS[arm.term], whole_overlap=arm.offsets[1] > 1 / 2)
+      divergence=TERMS[arm.term], whole_overlap=arm.offsets[1] > 1 / 2,
+      sequence_weights=batch.weights)
   first, second, misalignment = terms.values()
   return value, {'cross_entropy': (first + second) / 2, 'misalignment': misalignment}
 
@@ -214,8 +218,11 @@ def evaluate(
     of_test: Callable[[int], methods.Places],
     params: Any,
     segments: jax.Array,
+    counts: jax.Array | None = None,
 ) -> dict[str, dict[int, jax.Array]]:
   """Measures a model on segments of text [K, n], in one batch.
+
+  `counts` is as in `language_model.training.evaluate_hidden`.
 
   Returns:
     {metric: {length: []}}: those of `language_model.training.evaluate_hidden`, with all
@@ -226,27 +233,30 @@ def evaluate(
   size, table = segments.shape[1], output_table(model, params)
   read = lambda x: model.apply(
       {'params': params}, x, *of_test(x.shape[1]), method='hidden')
-  found = training.evaluate_hidden(config, read, table, segments, Measures._fields)
+  found = training.evaluate_hidden(
+      config, read, table, segments, Measures._fields, counts)
   lengths = {original, *found['nll']}
   found['sliding'] = {}
   for length in sorted(lengths):
     if length not in found['nll']:
       blocks = segments[:, :size // length * length].reshape(-1, length)
-      found['nll'][length] = _nll(read, table, blocks, np.ones(len(blocks), int))
+      found['nll'][length] = _nll(
+          read, table, blocks, np.ones(len(blocks), int), counts)
     stride = length // 2
     starts = np.arange(0, size - length + 1, stride)
     if len(starts) < 2:
       continue
     windows = segments[:, starts[:, None] + np.arange(length)].reshape(-1, length)
     begins = np.tile(np.where(starts, length - stride, 1), len(segments))
-    found['sliding'][length] = _nll(read, table, windows, begins)
+    found['sliding'][length] = _nll(read, table, windows, begins, counts)
   return found
 
 
-def _nll(read, table, windows, begins):
+def _nll(read, table, windows, begins, counts):
   """Returns the mean loss of the tokens of windows [W, n] from places [W] on."""
   places = np.arange(windows.shape[1])
   # A row predicts the next token.
-  counts = (places >= begins[:, None] - 1) & (places < windows.shape[1] - 1)
+  scored = (places >= begins[:, None] - 1) & (places < windows.shape[1] - 1)
   return chunked_cross_entropy(
-      read(windows), table, jnp.roll(windows, -1, axis=1), counts)
+      read(windows), table, jnp.roll(windows, -1, axis=1),
+      training.only_counted(scored, counts))

@@ -134,7 +134,8 @@ def _check_model(config: Any) -> None:
 
 
 def check_arms(config: Any) -> None:
-  """Raises ValueError unless names, offsets and steps of all arms can be run."""
+  """Raises ValueError unless batches, and all arms, can be run."""
+  fields.check_multiples(config, ('train.batch_size', 'train.parts'))
   for name, arm in config.arms.items():
     if not name.replace('_', '').isalnum():
       raise ValueError('config.arms: a name must consist of letters, digits and _: '

@@ -1,6 +1,7 @@
 """Trains one language model at a time, over a mesh of all devices."""
 
 import functools
+import math
 from typing import Any
 
 from etils import epath
@@ -76,8 +77,7 @@ class Programs:
   def step(self, arm: Any) -> Any:
     """Returns the step of an arm: (state, batch) -> (next state, metrics).
 
-    The batch is (streams, key data for offsets, α). The next state has the shardings
-    of the state.
+    The batch is that of `update`. The next state has the shardings of the state.
     """
     kind = tuple(arm.offsets), training.num_steps(self._config, arm)
     if kind not in self._steps:
@@ -121,6 +121,7 @@ def run_seed(
   [key] = ensemble.seed_keys(config.seed, seed, 1)
   curves, evaluations = curves_of(folder), curves_of(folder, 'evaluations')
   place = loop.place_rows(mesh, partition.ROWS[0])
+  counts = _counts(config, mesh)
   measure = _measure(config, programs, key, text, place, mesh)
   reached, measured = 0, {}
 
@@ -154,8 +155,9 @@ def run_seed(
       evaluate(0, state)
     state = loop.train(
         programs.step(arm), state,
-        _batches(config, seed, text), total,
-        place=lambda rows: (place(rows), offsets, np.float32(arm.weight)),
+        _batches(config, seed, text, _rows(config, mesh)), total,
+        place=lambda rows: (place(rows if counts is None else (rows, counts)),
+                            offsets, np.float32(arm.weight)),
         folder=where,
         meta={'text': text.facts['text_sha256']},
         save_every_steps=train.save_every_steps,
@@ -174,19 +176,23 @@ def run_seed(
 
 
 def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
-  """Raises ValueError if the mesh does not divide batches, segments and the model.
+  """Raises ValueError if the mesh does not divide the model.
 
   Also raises the errors of `llama.load_checkpoint` if a checkpoint is incomplete, and
-  ValueError if its weights are not finite.
+  ValueError if its weights are not finite. If the mesh does not divide batches or test
+  segments, prints how much of the work fills them up.
   """
-  ways = mesh.shape['data'] * mesh.shape['fsdp']
-  for name, size in (
-      ('train.batch_size / train.parts', config.train.batch_size / config.train.parts),
-      ('evaluate.num_segments', config.evaluate.num_segments),
+  ways = _ways(mesh)
+  for what, size, parts in (
+      ('A batch', config.train.batch_size, config.train.parts),
+      ('Test data', config.evaluate.num_segments, 1),
   ):
-    if size % ways:
-      raise ValueError(f'config.{name} {size:g} is not a multiple of the {ways} '
-                       'devices of the mesh axes data x fsdp')
+    rows = _filled(size, ways, parts)
+    if rows > size:
+      in_parts = f' in {parts} parts' if parts > 1 else ''
+      print(f'{what} of {size} rows{in_parts} on {ways} devices: {rows - size} of '
+            f'{rows} rows, {1 - size / rows:.0%} of the work, repeat a row and are not '
+            'counted.')
   shardings = partition.shardings(llama.abstract_params(model.clone(dtype=None)), mesh)
   if config.checkpoint:
     variables = llama.load_checkpoint(
@@ -212,25 +218,58 @@ def update(
     arm: one of its arms.
     loss: (parameters, `Batch`, key of the step) -> (loss [], metrics).
     state: before the update.
-    batch: streams, key data of the seed, α.
+    batch: streams, key data of the seed, α; or (streams, which of them count) in place
+      of streams: the others add nothing to loss, metrics and gradients.
   """
-  streams, key_data, weight = batch
+  rows, key_data, weight = batch
+  streams, counts = rows if isinstance(rows, tuple) else (rows, None)
   optimizers = training.make_optimizer(config, training.num_steps(config, arm))
   key = jax.random.fold_in(jax.random.wrap_key_data(key_data), state.step)
   offset = training.draw_offset(config, arm, key)
   parts = config.train.parts
+  # The mean over all that count is the mean over parts of these sums.
+  weights = None if counts is None else counts * (parts / config.train.batch_size)
   of_part = lambda params, rows: loss(
-      params, Batch(rows[0], offset, weight, rows[1][0]), jax.random.fold_in(key, 1))
+      params, Batch(rows[0], offset, weight, rows[1][0], rows[2]),
+      jax.random.fold_in(key, 1))
   (value, metrics), gradients = optimizer.accumulate(of_part, parts)(
-      state.params, (streams, jnp.arange(len(streams)) % parts))
+      state.params, (streams, jnp.arange(len(streams)) % parts, weights))
   updates, opt_state = optimizers.update(gradients, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
   return TrainState(state.step + 1, params, opt_state), told
 
 
-def _batches(config, seed, text):
-  """Returns an iterator over this process's rows of the batches, from the first one."""
+def _ways(mesh):
+  """Returns the number of groups of devices that share the rows of a batch."""
+  return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def _filled(size, ways, parts=1):
+  """Returns the number of rows to fill a batch up to, so that devices share each part.
+
+  Processes all have devices of their own, so they divide it too.
+  """
+  return math.ceil(size / parts / ways) * ways * parts
+
+
+def _rows(config, mesh):
+  """Returns the number of rows that training batches are filled up to."""
+  return _filled(config.train.batch_size, _ways(mesh), config.train.parts)
+
+
+def _counts(config, mesh):
+  """Returns which of this process's rows of a batch count, [rows] bool; None: all."""
+  rows, size = _rows(config, mesh), config.train.batch_size
+  own = np.arange(rows)[jax.process_index()::jax.process_count()]
+  return None if rows == size else own < size
+
+
+def _batches(config, seed, text, rows=None):
+  """Returns an iterator over this process's rows of the batches, from the first one.
+
+  Batches are filled up to `rows` with copies of their last row.
+  """
   blocks = Blocks(
       text.documents, training.stream_length(config),
       begin=text.tokenizer.begin, within_documents=config.text.within_documents,
@@ -238,6 +277,7 @@ def _batches(config, seed, text):
   return packing.batches(
       blocks, config.train.batch_size, config.seed + seed,
       process_index=jax.process_index(), process_count=jax.process_count(),
+      filled_to=rows,
   )
 
 
@@ -247,14 +287,18 @@ def _measure(config, programs, key, text, place, mesh):
   starts = np.asarray(training.draw_starts(config, test_key, len(text.held_out)))
   longest = training.longest_segment(config)
   segments = np.stack([text.held_out[x:x + longest] for x in starts.tolist()])
-  # Each batch has one segment for each device of the axes data x fsdp.
-  at_once = mesh.shape['data'] * mesh.shape['fsdp']
-  parts = segments.reshape(-1, at_once, segments.shape[1])
-  count, index = jax.process_count(), jax.process_index()
-  own = np.split(parts, count, axis=1)[index]
+  # Each batch has one segment for each device of the axes data x fsdp; the last segment
+  # is repeated to fill the last batch.
+  at_once, size = _ways(mesh), len(segments)
+  places = np.arange(_filled(size, at_once)).reshape(-1, at_once)
+  counted = (places < size).sum(1)
+  own = np.split(places, jax.process_count(), axis=1)[jax.process_index()]
+  batches = [(segments[np.minimum(x, size - 1)], x < size) for x in own]
+  if places.size == size:
+    batches = [batch[:1] for batch in batches]  # all count
 
   def measure(params):
-    found = [jax.device_get(programs.evaluate(params, place(part))) for part in own]
-    return jax.tree.map(lambda *x: float(np.mean(x)), *found)
+    found = [jax.device_get(programs.evaluate(params, *place(x))) for x in batches]
+    return jax.tree.map(lambda *x: float(np.average(x, weights=counted)), *found)
 
   return measure

@@ -201,6 +201,7 @@ class Batch(NamedTuple):
   offset: jax.Array  # e, [] int32
   weight: jax.Array  # α, [] float32; part of the batch, so that arms share a program
   part: jax.Array | int = 0  # which of train.parts, [] int32
+  weights: jax.Array | None = None  # of streams in the loss, [B]; None: a mean
 
 
 def stream_length(config: Any) -> int:
@@ -223,7 +224,7 @@ def make_loss(config: Any, arm: Any, model: Llama) -> Callable[..., Any]:
     value, terms = chunked_two_window_loss(
         *hidden, gathered(output_table(model, params)), *windows, batch.offset,
         batch.weight,
-        whole_overlap=arm.offsets[1] > 1 / 2,
+        whole_overlap=arm.offsets[1] > 1 / 2, sequence_weights=batch.weights,
     )
     first, second, misalignment = terms.values()
     return value, {'cross_entropy': (first + second) / 2, 'misalignment': misalignment}
@@ -286,16 +287,19 @@ def draw_starts(config: Any, key: jax.Array, length: int) -> jax.Array:
 
 
 def evaluate(
-    config: Any, model: Llama, params: Any, segments: jax.Array
+    config: Any, model: Llama, params: Any, segments: jax.Array,
+    counts: jax.Array | None = None,
 ) -> dict[str, dict[int, jax.Array]]:
   """Measures a model on segments of text [K, n]; see `evaluate_hidden`."""
   read = lambda x: model.apply({'params': params}, x, method='hidden')
-  return evaluate_hidden(config, read, output_table(model, params), segments)
+  return evaluate_hidden(
+      config, read, output_table(model, params), segments, counts=counts)
 
 
 def evaluate_hidden(
     config: Any, read: Callable[[jax.Array], jax.Array], table: jax.Array,
     segments: jax.Array, measures: Sequence[str] = MEASURES,
+    counts: jax.Array | None = None,
 ) -> dict[str, dict[int, jax.Array]]:
   """Measures a model on segments of text, in one batch.
 
@@ -305,6 +309,7 @@ def evaluate_hidden(
     table: its output embedding [V, D].
     segments: [K, n].
     measures: of misalignment, fields of `vvlen.objectives.measures.Measures`.
+    counts: [K] bool, at least one True: which segments enter the means; None: all.
 
   Returns:
     {metric: {length: []}}. `nll` is log perplexity, nats a token, in blocks of this
@@ -313,25 +318,40 @@ def evaluate_hidden(
     at lengths for which the segments are too short for the second window.
   """
   size = segments.shape[1]
+  mean = functools.partial(jnp.average, weights=counts)
   found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in measures}}
   for times in config.evaluate.lengths:
     length = times * config.train.max_length
     blocks = segments[:, :size // length * length].reshape(-1, length)
-    has_next = jnp.broadcast_to(jnp.arange(length) < length - 1, blocks.shape)
+    scored = jnp.broadcast_to(jnp.arange(length) < length - 1, blocks.shape)
     found['nll'][length] = chunked_cross_entropy(
-        read(blocks), table, jnp.roll(blocks, -1, axis=1), has_next)
+        read(blocks), table, jnp.roll(blocks, -1, axis=1),
+        only_counted(scored, counts))
     offsets = [int(share * length) for share in config.evaluate.offsets]
     if length + max(offsets) > size:
       continue
     first = read(segments[:, :length])
     pairs = [
-        measures_of_hidden(first, read(segments[:, e:length + e]), table, e)
+        measures_of_hidden(
+            first, read(segments[:, e:length + e]), table, e, by_sequence=True)
         for e in offsets
     ]
-    means = jax.tree.map(lambda *x: jnp.stack(x).mean(), *pairs)
+    means = jax.tree.map(lambda *x: jnp.stack([*map(mean, x)]).mean(), *pairs)
     for name in measures:
       found[name][length] = getattr(means, name)
   return found
+
+
+def only_counted(scored: jax.Array, counts: jax.Array | None) -> jax.Array:
+  """Returns which tokens of windows are scored, [W, L] bool.
+
+  Args:
+    scored: [W, L] bool. The windows of a segment follow one another, equally many.
+    counts: of the segments, as in `evaluate_hidden`.
+  """
+  if counts is None:
+    return scored
+  return scored & jnp.repeat(counts, len(scored) // len(counts))[:, None]
 
 
 def rows_of(

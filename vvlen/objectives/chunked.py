@@ -110,6 +110,7 @@ def chunked_two_window_loss(
     chunk_size: int = CHUNK_SIZE,
     divergence: Divergence = symmetric_cross_entropy,
     whole_overlap: bool = False,
+    sequence_weights: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """Returns `two_window_loss` of the logits h Eᵀ, and its metrics.
 
@@ -125,14 +126,16 @@ def chunked_two_window_loss(
     chunk_size: positions per chunk; logits [2, B, chunk_size, V] exist at once.
     divergence: of rows, in place of SCE.
     whole_overlap: compares rows [e, L) of the first window with [0, L−e) of the second.
+    sequence_weights: [B], by which the terms of each sequence are summed, such as 0 for
+      one that only fills up the batch; None: 1/B each, for means.
 
   Returns:
     The loss, a scalar, float32 or float64, with gradients in both h, in E and in α; and
     the metrics of `two_window_loss`, without gradients.
 
   Raises:
-    ValueError: as in `two_window_loss`, or if shapes of hidden states and embedding do
-      not fit or chunk_size is not positive.
+    ValueError: as in `two_window_loss`, or if shapes of hidden states, embedding and
+      sequence_weights do not fit or chunk_size is not positive.
   """
   check_two_windows(hidden_first.shape, hidden_second.shape, offset, whole_overlap)
   _check(hidden_first, embedding, chunk_size)
@@ -140,9 +143,13 @@ def chunked_two_window_loss(
   check_tokens(tokens_first, logits_shape)
   check_tokens(tokens_second, logits_shape)
   check_weight(weight)
+  if sequence_weights is not None and sequence_weights.shape != hidden_first.shape[:1]:
+    raise ValueError(f'sequence_weights must be [B], B = {len(hidden_first)}: '
+                     f'{tuple(sequence_weights.shape)}')
   return _two_windows(
       (hidden_first, hidden_second), embedding, (tokens_first, tokens_second),
-      jnp.asarray(offset, jnp.int32), weight, chunk_size, divergence, whole_overlap,
+      jnp.asarray(offset, jnp.int32), weight, sequence_weights, chunk_size, divergence,
+      whole_overlap,
   )
 
 
@@ -168,9 +175,10 @@ def _cross_entropy_terms(logits, constants):
   return (token_cross_entropy(logits[0], targets) * weights).sum()[None]
 
 
-@functools.partial(jax.jit, static_argnums=(5, 6, 7))
+@functools.partial(jax.jit, static_argnums=(6, 7, 8))
 def _two_windows(
-    hidden, embedding, tokens, offset, weight, chunk_size, divergence, whole_overlap
+    hidden, embedding, tokens, offset, weight, sequence_weights, chunk_size, divergence,
+    whole_overlap,
 ):
   batch, length, _ = hidden[0].shape
   dtype = wide_dtype(hidden[0], embedding)
@@ -184,7 +192,11 @@ def _two_windows(
   compared = overlap_weights(
       (rows + offset) % length, length, offset, whole_overlap, dtype
   ) / batch
-  [compared] = split([jnp.broadcast_to(compared, (batch, length))])
+  compared = jnp.broadcast_to(compared, (batch, length))
+  if sequence_weights is not None:
+    times = batch * sequence_weights.astype(dtype)[:, None]
+    has_next, compared = has_next * times, compared * times
+  [compared] = split([compared])
   # Blocks whose weights are all 0 skip the comparison; weights of nan do not.
   blocks = num_blocks(compared.shape[-1])
   which = compared.reshape(*compared.shape[:2], blocks, -1)

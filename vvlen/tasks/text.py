@@ -4,6 +4,7 @@ Axes: N blocks.
 """
 
 from collections.abc import Sequence
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +62,7 @@ def batches(
     process_index: int = 0,
     process_count: int = 1,
     num_epochs: int | None = None,
+    filled_to: int | None = None,
 ) -> 'grain.DatasetIterator':
   """Returns an iterator over batches of blocks, in random order.
 
@@ -81,21 +83,24 @@ def batches(
     process_count: n, such as `jax.process_count()`.
     num_epochs: the number of epochs; a last batch that is not full is dropped. None
       repeats epochs without end.
+    filled_to: the number of rows to which each batch is filled up, over all processes,
+      with copies of its last row; None: batch_size, so that nothing is added.
 
   Returns:
-    An iterator over [batch_size / process_count, length] arrays.
+    An iterator over [filled_to / process_count, length] arrays.
 
   Raises:
-    ValueError: if the batch size is not a multiple of the number of processes, there
-      are fewer blocks than one batch, or a number is out of its range.
+    ValueError: if the batch, filled up, is not a multiple of the number of processes,
+      there are fewer blocks than one batch, or a number is out of its range.
   """
   import grain  # takes a second
 
   if not 0 <= process_index < process_count:
     raise ValueError(f'process {process_index} is not one of {process_count}')
-  if batch_size < 1 or batch_size % process_count:
+  size = batch_size if filled_to is None else filled_to
+  if not 1 <= batch_size <= size or size % process_count:
     raise ValueError(
-        f'a batch of {batch_size} windows cannot be shared equally by '
+        f'a batch of {size} windows cannot be shared equally by '
         f'{process_count} processes'
     )
   if len(blocks) < batch_size:
@@ -109,9 +114,26 @@ def batches(
   rows = grain.MapDataset.source(blocks).seed(seed).shuffle().repeat(num_epochs)
   # Whole batches, so that all processes have equally many. Sliced after repeating,
   # because the rows of one epoch need not be a multiple of the number of processes.
-  rows = rows[:len(rows) // batch_size * batch_size][process_index::process_count]
-  batched = rows.batch(batch_size // process_count, drop_remainder=True)
+  rows = rows[:len(rows) // batch_size * batch_size]
+  if size > batch_size:
+    rows = grain.MapDataset.source(_Filled(rows, batch_size, size))
+  rows = rows[process_index::process_count]
+  batched = rows.batch(size // process_count, drop_remainder=True)
   # One thread reads two batches ahead, at some 50 µs per row; more threads would only
   # take turns.
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
   return iter(batched.to_iter_dataset(options))
+
+
+class _Filled:
+  """Rows of batches, each of which is followed by copies of its last row."""
+
+  def __init__(self, rows: Sequence[np.ndarray], batch_size: int, filled_to: int):
+    self._rows, self._from, self._to = rows, batch_size, filled_to
+
+  def __len__(self) -> int:
+    return min(len(self._rows) // self._from, sys.maxsize // self._to) * self._to
+
+  def __getitem__(self, index: int) -> np.ndarray:
+    batch, row = divmod(index, self._to)
+    return self._rows[batch * self._from + min(row, self._from - 1)]
