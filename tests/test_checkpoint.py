@@ -71,6 +71,27 @@ def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_used(
   assert _restored(tmp_path) == 5  # the name is taken, by an older one
 
 
+@pytest.mark.parametrize(('error', 'of_network'), [
+    (ConnectionResetError('connection reset by peer'), True),
+    # As TensorStore says it.
+    (ValueError('ABORTED: Error writing gs://bucket/x: All 32 retry attempts failed: '
+                'HTTP response code: 503'), True),
+    (ValueError('ABORTED: Gloo all-reduce failed: connection closed by peer'), False),
+    (jax.errors.JaxRuntimeError('UNAVAILABLE: another process has ended'), False),
+    (ValueError('Permission denied'), False),
+])
+def test_a_network_that_fails_while_saving_is_told_from_other_errors(
+    tmp_path, monkeypatch, error, of_network):
+
+  def fail(folder):
+    raise error
+
+  monkeypatch.setattr(checkpoint, '_manager', fail)
+  with pytest.raises(OSError, match=r'Could not save the checkpoint .*/3: ') as raised:
+    checkpoint.save(tmp_path, 3, {'x': np.ones(2)})
+  assert isinstance(raised.value, ConnectionError) == of_network
+
+
 @pytest.mark.parametrize('error', [
     ConnectionResetError('reset by peer'), TimeoutError('no answer'),
     ValueError('UNAVAILABLE: the bucket does not answer'),

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
 
@@ -73,14 +74,80 @@ def _traced(tmp_path):
     (lambda _: _raise(jax.errors.JaxRuntimeError(
         'RESOURCE_EXHAUSTED: Out of memory\nallocating 9 bytes.')),
      'Out of memory allocating 9 bytes'),
-    (lambda _: _raise(jax.errors.JaxRuntimeError('UNAVAILABLE: no coordinator')),
-     'no coordinator'),
+    (lambda _: _raise(BrokenPipeError(32, 'Broken pipe')), 'Broken pipe'),
+    (lambda _: _raise(PermissionError('gs://bucket/mine')), 'gs://bucket/mine'),
 ])
 def test_an_error_of_input_or_machine_is_one_line(ending, tmp_path, main, words):
   code, told = ending(lambda: main(tmp_path))
   assert code == 2
   assert told.startswith('Error: ') and told.count('\n') == 1
   assert words in told
+
+
+def _from(error, cause):
+  try:
+    raise cause
+  except type(cause) as raised:
+    raise error from raised
+
+
+def _no_server():
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    address = free.getsockname()
+  socket.create_connection(address)
+
+
+def _no_http_server():
+  aiohttp = pytest.importorskip('aiohttp')
+
+  async def ask():
+    async with aiohttp.ClientSession() as session:
+      await session.get('http://127.0.0.1:9')
+
+  asyncio.run(ask())
+
+
+def _busy_bucket():
+  retry = pytest.importorskip('gcsfs.retry')
+  raise retry.HttpError({'code': 503, 'message': 'Backend Error'})
+
+
+_LOST = jax.errors.JaxRuntimeError('UNAVAILABLE: no coordinator')
+
+
+@pytest.mark.parametrize('main', [
+    _no_server, _no_http_server, _busy_bucket,
+    lambda: _raise(ConnectionResetError(104, 'Connection reset by peer')),
+    lambda: _raise(TimeoutError('no answer')),
+    lambda: _raise(OSError(101, 'Network is unreachable')),
+    lambda: _raise(socket.gaierror(-3, 'Temporary failure in name resolution')),
+    lambda: _from(ValueError('could not be downloaded'), ConnectionError('no answer')),
+])
+@pytest.mark.parametrize('of_several', [False, True])
+def test_a_network_that_fails_is_one_line_and_75(ending, monkeypatch, main, of_several):
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: of_several)
+  code, told = ending(main)
+  assert code == 75
+  assert told.startswith('Error: ') and told.count('\n') == 1
+  assert told.endswith('The network or a bucket failed: run the same command again.\n')
+
+
+@pytest.mark.parametrize('main', [
+    lambda: _raise(_LOST),
+    lambda: _raise(ValueError('ABORTED: Gloo connection closed')),
+    lambda: _from(OSError('Could not save the checkpoint'), _LOST)])
+def test_a_process_that_has_ended_is_no_network_that_failed(
+    ending, monkeypatch, main):
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
+  code, told = ending(main)
+  assert code == 1 and told.startswith('Error: another process of the run has ended: ')
+
+
+def test_what_jax_cannot_reach_without_other_processes_is_the_network(ending):
+  code, told = ending(lambda: _raise(_LOST))
+  assert (code, told.count('\n')) == (75, 1)
+  assert told.startswith('Error: UNAVAILABLE: no coordinator. The network')
 
 
 def test_tasks_that_fail_beside_the_main_thread_print_nothing(ending, caplog):

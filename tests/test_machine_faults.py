@@ -52,10 +52,45 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path):
                     reason='gcsfs is not installed: pip install .[gcs]')
 def test_a_bucket_that_cannot_be_reached_is_one_line():
   done = _run('gs://bucket/run', STORAGE_EMULATOR_HOST='http://127.0.0.1:9')
-  assert (done.returncode, done.stdout) == (2, '')
+  assert (done.returncode, done.stdout) == (75, '')
   assert done.stderr.startswith(
       "Error: --workdir 'gs://bucket/run' cannot be reached: Cannot connect to host")
   assert len(done.stderr.splitlines()) == 1
+
+
+# Runs an experiment that finds no server when it saves its third checkpoint.
+_FAILING = '''
+import itertools, runpy, socket, sys
+from vvlen.training import checkpoint
+manager, saved = checkpoint._manager, itertools.count()
+def failing(folder):
+  if 'save' in sys._getframe(1).f_code.co_name and next(saved) == 2:
+    with socket.socket() as free:
+      free.bind(('127.0.0.1', 0))
+      address = free.getsockname()
+    socket.create_connection(address)
+  return manager(folder)
+checkpoint._manager = failing
+sys.argv[0] = 'linear_attention'
+runpy.run_module('experiments.linear_attention', run_name='__main__', alter_sys=True)
+'''
+
+
+@pytest.mark.slow
+def test_a_network_that_fails_in_mid_run_is_one_line_and_the_run_resumes(tmp_path):
+  failed = subprocess.run(
+      [sys.executable, '-c', _FAILING, *_COMMAND[3:], f'--workdir={tmp_path}/failed'],
+      cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+  assert failed.returncode == 75, failed.stderr
+  [line] = failed.stderr.splitlines()
+  assert line.startswith('Error: Could not save the checkpoint ')
+  assert line.endswith('The network or a bucket failed: run the same command again.')
+  for name in ('failed', 'unbroken'):
+    done = _run(tmp_path / name)
+    assert done.returncode == 0, done.stderr
+    assert ('resumed at step' in done.stdout) == (name == 'failed')
+  assert ((tmp_path / 'failed/results.csv').read_bytes()
+          == (tmp_path / 'unbroken/results.csv').read_bytes())
 
 
 def test_a_bucket_that_may_not_be_read_is_named(monkeypatch):

@@ -44,8 +44,8 @@ _IN_PLAIN_WORDS = {
 def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   """Reads the command line and calls main(config, workdir).
 
-  Wrong input ends with one line on standard error and exit code 2, a bug with its
-  traceback and exit code 1.
+  Wrong input ends with one line on standard error and exit code 2, a network that
+  failed with one line and 75, a bug with its traceback and exit code 1.
 
   Args:
     main: the experiment.

@@ -5,6 +5,7 @@ Runs without JAX.
 
 from collections.abc import Iterator
 import contextlib
+import errno
 import linecache
 import os
 import pathlib
@@ -26,10 +27,25 @@ _OF_MACHINE = re.compile(
 # these.
 _OF_PEER = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|Gloo|NCCL'
                       '|[Cc]onnection (closed|reset|refused)')
+# Names of exceptions of Python, aiohttp, requests, httpx and google.auth, whose
+# subclasses count too, for a network or a server that failed.
+_OF_NETWORK = frozenset((
+    'ConnectionError', 'TimeoutError', 'gaierror', 'ClientConnectionError',
+    'ClientPayloadError', 'Timeout', 'TransportError'))
+# Their subclasses that do not: a reader of our output has gone, or the hub is not to be
+# asked.
+_NOT_OF_NETWORK = frozenset(('BrokenPipeError', 'OfflineModeIsEnabled'))
+_NO_ROUTE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
+# Of JAX, without other processes.
+_JAX_OF_NETWORK = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED'
+                             '|connection (closed|reset|refused)', re.IGNORECASE)
+# Status codes of HTTP after which to try again.
+_AGAIN = frozenset(('408', '429', '500', '502', '503', '504'))
 # The packages `vvlen` and `experiments`.
 _OURS = tuple(f'{folder}{os.sep}' for folder in (
     pathlib.Path(vvlen.__file__).resolve().parent,
     pathlib.Path(__file__).resolve().parents[1]))
+TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
 _BUG = (
     'This is a bug in vvlen, unless the traceback above ends in your own code. Please '
     'report it, with all lines above, as an issue in the repository from which you got '
@@ -38,7 +54,7 @@ _BUG = (
 
 
 def leave(error: Exception) -> NoReturn:
-  """Ends the process: one line and exit code 2, or a bug's traceback and exit code 1.
+  """Ends the process as `refuse`, or with a bug's traceback and exit code 1.
 
   If another process of the run has ended, prints one line and exits with code 1.
   Nothing is wrong with the input then, so `tpu_scripts` starts the run again.
@@ -47,7 +63,7 @@ def leave(error: Exception) -> NoReturn:
   """
   if os.environ.get('VVLEN_TRACEBACK'):
     raise error
-  if lost_peer(error):
+  if not of_network(error) and lost_peer(error):
     end(f'Error: another process of the run has ended: {in_one_line(error)}. '
         'The same command resumes the run.', 1)
   if not is_bug(error):
@@ -71,9 +87,12 @@ def told() -> Iterator[None]:
 
 
 def refuse(error: Exception) -> NoReturn:
-  """Ends the process with one line and exit code 2."""
+  """Ends the process with one line and exit code 2, or 75 if the network failed."""
   if os.environ.get('VVLEN_TRACEBACK'):
     raise error
+  if of_network(error):
+    end(f'Error: {in_one_line(error)}. The network or a bucket failed: run the same '
+        'command again.', TRY_AGAIN)
   end(f'Error: {in_one_line(error)}', 2)
 
 
@@ -99,6 +118,28 @@ def in_one_line(error: Exception) -> str:
   return text or f'{type(error).__name__} without a message'
 
 
+def of_network(error: BaseException | None) -> bool:
+  """Whether an error, or what it was raised from, is that the network failed.
+
+  Nothing is wrong with the input then; but a bucket or a file that does not exist, or
+  may not be read, is no error of the network.
+  """
+  jax = sys.modules.get('jax')
+  while error is not None:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & _OF_NETWORK and not names & _NOT_OF_NETWORK:
+      return True
+    if isinstance(error, OSError) and error.errno in _NO_ROUTE:
+      return True
+    if 'HttpError' in names and str(getattr(error, 'code', '')) in _AGAIN:  # of gcsfs
+      return True
+    if (jax and isinstance(error, jax.errors.JaxRuntimeError)
+        and not jax.distributed.is_initialized()):
+      return bool(_JAX_OF_NETWORK.search(str(error)))
+    error = error.__cause__
+  return False
+
+
 def lost_peer(error: BaseException | None) -> bool:
   """Whether an error, or what caused it, is that another process of the run ended."""
   jax = sys.modules.get('jax')
@@ -120,7 +161,7 @@ def is_bug(error: Exception) -> bool:
   error number, is an error of the machine, and so is a JAX error whose message is about
   memory or another process.
   """
-  if isinstance(error, MemoryError):
+  if isinstance(error, MemoryError) or of_network(error):
     return False
   if isinstance(error, OSError) and (error.errno is not None
                                      or type(error) is not OSError):

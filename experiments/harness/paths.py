@@ -8,6 +8,7 @@ from typing import Any
 
 from etils import epath
 
+from experiments.harness import errors
 from vvlen.reporting import run_folder
 
 # Prefix of a path -> (the library that opens it, how to install it).
@@ -41,13 +42,17 @@ def usable(path: str, name: str) -> str:
 
 
 def check_reachable(path: str, name: str) -> None:
-  """Raises ValueError if a bucket cannot be reached, or may not be read.
+  """Raises an error if a bucket cannot be reached, or may not be read.
 
   The library that opens it tries again for about half a minute.
 
   Args:
     path: of a folder or file, local or in a bucket.
     name: of the flag or field that holds it, for messages.
+
+  Raises:
+    ConnectionError: if the network failed.
+    ValueError: for all other reasons.
   """
   if '://' not in path:
     return
@@ -56,7 +61,8 @@ def check_reachable(path: str, name: str) -> None:
   try:
     epath.Path(path).exists()
   except Exception as error:  # of any library
-    raise ValueError(f'{name} {path!r} cannot be reached: {error}') from error
+    kind = ConnectionError if errors.of_network(error) else ValueError
+    raise kind(f'{name} {path!r} cannot be reached: {error}') from error
 
 
 def check_folder(path: str, name: str) -> None:

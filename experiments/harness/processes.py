@@ -11,7 +11,7 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 import numpy as np
 
-from experiments.harness import first_process
+from experiments.harness import errors, first_process
 from experiments.harness.progress import console
 from vvlen.training.preemption import Preempted, watching_for_preemption
 
@@ -72,6 +72,8 @@ def stop_if_told(after: str) -> None:
 def first_of_processes(function: Callable[[], Any]) -> Any:
   """Calls a function in the first process; if it fails, all processes fail.
 
+  If the network failed, all raise an error of the network.
+
   Returns:
     The value of the function in the first process, None in the others.
   """
@@ -82,9 +84,11 @@ def first_of_processes(function: Callable[[], Any]) -> Any:
     except (ValueError, OSError) as raised:
       error = raised
   if jax.process_count() > 1:
-    failed = multihost_utils.broadcast_one_to_all(np.int32(error is not None))
+    kinds = ValueError, ConnectionError
+    failed = 0 if error is None else 1 + errors.of_network(error)
+    failed = int(multihost_utils.broadcast_one_to_all(np.int32(failed)))
     if failed and error is None:
-      raise ValueError('the first process failed; its message says why')
+      raise kinds[failed - 1]('the first process failed; its message says why')
   if error is not None:
     raise error
   return result

@@ -29,8 +29,10 @@ _NOT_DAMAGE = (
     PermissionError, ConnectionError, TimeoutError, MemoryError,
     jax.errors.JaxRuntimeError,
 )
-# Words of errors that a network caused.
-_OF_NETWORK = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]onnect|[Tt]imed? ?out')
+# Words of errors that a network caused, and of those of another process of the run.
+_OF_NETWORK = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]onnect|[Tt]imed? ?out'
+                         '|retry attempts failed')
+_OF_PEER = re.compile('Gloo|NCCL')
 
 
 def save(
@@ -47,7 +49,8 @@ def save(
     meta: values that JSON can hold, saved beside the state by the first process.
 
   Raises:
-    OSError: if it could not be written; earlier checkpoints are unchanged.
+    OSError: if it could not be written; earlier checkpoints are unchanged. It is a
+      ConnectionError if the network failed.
   """
   items = {'default': ocp.args.StandardSave(state)}
   if meta is not None:
@@ -59,8 +62,8 @@ def save(
     with _manager(folder) as manager:
       manager.save(step, args=ocp.args.Composite(**items), force=True)
   except Exception as error:  # Orbax and TensorStore raise several kinds.
-    cause = str(error).splitlines()[0] if str(error) else repr(error)
-    raise OSError(f'Could not save the checkpoint {folder}/{step}: {cause}') from error
+    raise _os_error(
+        f'Could not save the checkpoint {folder}/{step}', error) from error
 
 
 def last_step(folder: epath.PathLike) -> int:
@@ -234,6 +237,15 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
   return manager
 
 
+def _os_error(what: str, error: Exception) -> OSError:
+  """Returns an error that says what failed, and why; see `save`."""
+  words = str(error) or repr(error)
+  of_peer = isinstance(error, jax.errors.JaxRuntimeError) or _OF_PEER.search(words)
+  of_network = _OF_NETWORK.search(words) and not of_peer
+  kind = ConnectionError if of_network else OSError
+  return kind(f'{what}: {words.splitlines()[0]}')
+
+
 @contextlib.contextmanager
 def _naming_damage(folder: epath.PathLike, step: int) -> Iterator[None]:
   """Turns errors from reading a checkpoint into one clear ValueError."""
@@ -243,8 +255,8 @@ def _naming_damage(folder: epath.PathLike, step: int) -> Iterator[None]:
     raise
   except Exception as error:
     if not isinstance(error, _Damaged) and _OF_NETWORK.search(str(error)):
-      raise OSError(f'Could not read the checkpoint {folder}/{step}: '
-                    f'{str(error).splitlines()[0]}') from error
+      raise _os_error(
+          f'Could not read the checkpoint {folder}/{step}', error) from error
     why = f': {error}' if isinstance(error, _Damaged) else ''
     raise _Damaged(
         f'Damaged checkpoint {folder}/{step}{why}. Delete the folder to train again.'
