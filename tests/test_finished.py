@@ -52,6 +52,21 @@ def test_a_folder_of_an_earlier_version_is_finished_where_it_has_rows(tmp_path):
   assert finished.finished(tmp_path, _PART_OF) == {('none', 0), ('none', 1)}
 
 
+def test_in_a_folder_of_an_earlier_version_a_part_has_the_rows_of_other_seeds(tmp_path):
+  rows = [*_rows('none', 0), *_rows('none', 1), *_rows('layer_norm', 0, 2)]
+  every = {('none', 0), ('none', 1), ('layer_norm', 0)}
+  for i, row in enumerate(rows):
+    results.write_rows(tmp_path / 'results.csv', rows[:i] + rows[i + 1:])
+    alone = row.arm.startswith('layer_norm')  # no other seed has the row
+    lost = [] if alone else [_PART_OF(row)]
+    assert finished.lost(tmp_path, _PART_OF) == lost
+    assert finished.finished(tmp_path, _PART_OF) == every - {*lost}
+  new = _rows('none', 2)
+  finished.write_rows(tmp_path, [*rows[1:], *new], new, _PART_OF)
+  results.write_rows(tmp_path / 'results.csv', [*rows[1:], *new])
+  assert finished.lost(tmp_path, _PART_OF) == [('none', 0)]  # from now on by rows.json
+
+
 def test_a_kill_between_the_two_files_leaves_the_part_unfinished(
     tmp_path, monkeypatch
 ):

@@ -251,6 +251,29 @@ def test_the_report_says_what_it_shows(whole):
 
 
 @pytest.mark.slow
+def test_rows_lost_without_a_list_of_them_are_computed_again_or_named(whole, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(whole[0], workdir)
+  (workdir / 'rows.json').unlink()  # as in a folder of an earlier version
+  lines = (workdir / 'results.csv').read_text().splitlines(keepends=True)
+  (workdir / 'results.csv').write_text(''.join(lines[:-3]))
+  done = _run(workdir)
+  assert done.returncode == 0, done.stderr
+  assert 'has lost rows of sum_10 trained 1; they are computed again' in done.stdout
+  assert (workdir / 'results.csv').read_text() == ''.join(lines)
+  # Only the seed 0 has exact rows.
+  (workdir / 'rows.json').unlink()
+  (workdir / 'results.csv').write_text(
+      ''.join(line for line in lines if ',exact,0,50,loss,' not in line))
+  done = _run(workdir)
+  assert (done.returncode, done.stderr.count('\n')) == (2, 1), done.stderr
+  assert 'results.csv seems to have lost rows (' in done.stderr
+  (workdir / 'results.csv').unlink()  # as it says
+  assert _run(workdir).returncode == 0
+  assert (workdir / 'results.csv').read_text() == ''.join(lines)
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_and_grows_with_the_same_numbers(whole, tmp_path):
   workdir = tmp_path / 'run'
   shutil.copytree(whole[0], workdir)

@@ -3,7 +3,8 @@
 A part is the rows that belong together, such as those of one seed of one arm. The file
 rows.json in the run's folder lists how many rows each part has, so that rows which are
 lost from results.csv are noticed and computed again. In a folder without rows.json, as
-earlier versions wrote them, a part is finished if it has any row.
+earlier versions wrote them, a part is due the rows that the other seeds of its kind
+have: such as those of any seed of the same arm.
 """
 
 import collections
@@ -29,14 +30,14 @@ def finished(folder: epath.PathLike, part_of: PartOf) -> set[Part]:
   Raises:
     ValueError: if one of the two files is damaged.
   """
-  due, found = _due(folder), _found(folder, part_of)
+  due, found = _due(folder, part_of), _found(folder, part_of)
   return {part for part, count in found.items() if count >= due.get(part, 1)}
 
 
 def lost(folder: epath.PathLike, part_of: PartOf) -> list[Part]:
   """Returns the parts that lack rows which were computed once; raises as `finished`."""
   found = _found(folder, part_of)
-  return [part for part, count in _due(folder).items() if found[part] < count]
+  return [part for part, count in _due(folder, part_of).items() if found[part] < count]
 
 
 def write_rows(
@@ -54,7 +55,7 @@ def write_rows(
     new: the rows computed now; they include all rows of their parts.
     part_of: row -> the part to which it belongs.
   """
-  rows, due = list(rows), _due(folder)
+  rows, due = list(rows), _due(folder, part_of)
   # Parts without new rows keep their counts, because some of their rows may be lost.
   due = _count(rows, part_of) | due | _count(new, part_of)
   lines = ',\n'.join(json.dumps([*part, count]) for part, count in due.items())
@@ -67,22 +68,35 @@ def _count(rows: Iterable[results.Row], part_of: PartOf) -> collections.Counter[
 
 
 def _found(folder: epath.PathLike, part_of: PartOf) -> collections.Counter[Part]:
-  return _count(results.read_rows(epath.Path(folder) / 'results.csv'), part_of)
+  return _count(_read(folder), part_of)
+
+
+def _read(folder: epath.PathLike) -> list[results.Row]:
+  return results.read_rows(epath.Path(folder) / 'results.csv')
 
 
 def _path(folder: epath.PathLike) -> epath.Path:
   return epath.Path(folder) / 'rows.json'
 
 
-def _due(folder: epath.PathLike) -> dict[Part, int]:
-  """Returns {part: its number of rows} from rows.json, {} if there is none."""
+def _due(folder: epath.PathLike, part_of: PartOf) -> dict[Part, int]:
+  """Returns {part: its number of rows}, from rows.json if there is one."""
   path = _path(folder)
   if not path.exists():
-    return {}
+    return _due_by_kind(_read(folder), part_of)
   try:
     due = {tuple(part): int(count) for *part, count in json.loads(path.read_text())}
     hash(tuple(due))
   except (ValueError, TypeError, RecursionError) as error:
-    raise ValueError(f'{path} is damaged. Delete it to count every part with any row '
-                     'in results.csv as finished') from error
+    raise ValueError(f'{path} is damaged. Delete it to count every part as finished '
+                     'that has the rows of other seeds in results.csv') from error
   return due
+
+
+def _due_by_kind(rows: list[results.Row], part_of: PartOf) -> dict[Part, int]:
+  """Returns for each part the number of rows that any seed of its kind has."""
+  kinds = collections.defaultdict(set)
+  for row in rows:
+    of_any = row._replace(seed=0)
+    kinds[part_of(of_any)].add(of_any.key)
+  return {part_of(row): len(kinds[part_of(row._replace(seed=0))]) for row in rows}

@@ -11,7 +11,7 @@ import textwrap
 
 from etils import epath
 
-from experiments.harness import locks
+from experiments.harness import errors, locks
 from vvlen.reporting import page, results, run_folder
 from vvlen.reporting.tables import counted, grid
 
@@ -45,7 +45,16 @@ def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:
   """Writes tables, figures and page of a run; returns its report and index.html."""
   for line in results.told_of_two(folder / 'results.csv'):
     print(line)
-  report = writer(study_of(folder))(folder)
+  write = writer(study_of(folder))
+  try:
+    report = write(folder)
+  except Exception as error:
+    if (folder / 'rows.json').exists() or not errors.is_bug(error):
+      raise
+    raise ValueError(
+        f'{folder}/results.csv seems to have lost rows ({type(error).__name__}: '
+        f'{error}), and there is no rows.json to say which. Delete results.csv: the '
+        'command of the run computes its rows again') from error
   path, _ = page.write(folder, report)
   return report, path
 

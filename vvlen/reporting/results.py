@@ -144,7 +144,8 @@ def read_rows(path: epath.PathLike) -> list[Row]:
   except (lzma.LZMAError, EOFError) as error:
     raise ValueError(f'{path} is damaged') from error
   if not text.endswith('\n'):
-    raise ValueError(f'{path} is cut short')
+    raise ValueError(f'{path} is cut short. Delete its last line, which is not whole, '
+                     'or the file: the command of the run computes lost rows again')
   try:
     columns, *lines = [*csv.reader(io.StringIO(text))] or [[]]
   except csv.Error as error:
