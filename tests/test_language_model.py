@@ -39,6 +39,7 @@ from vvlen.models.llama.layers import unstacked
 from vvlen.objectives.misalignment import measures, two_window_loss, two_windows
 from vvlen.reporting import results
 from vvlen.reporting.curves import read_curves
+from vvlen.sharding import memory
 from vvlen.sharding import mesh as partition
 from vvlen.statistics import detectable, holm, paired_t_test
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
@@ -683,6 +684,25 @@ def test_a_text_that_is_none_is_told(run_here, content, says, tmp_path):
   assert done.returncode == 2
   [line] = done.stderr.splitlines()
   assert re.search(says, line), line
+
+
+@pytest.mark.parametrize('what', ['each device', 'this machine'])
+def test_a_text_that_takes_half_of_the_memory_is_refused(
+    run_here, tmp_path, monkeypatch, what):
+  path = tmp_path / 'text.txt'
+  path.write_text(TEXT * 6000)
+  if what == 'each device':
+    monkeypatch.setattr(memory, 'memory_limit', lambda _: 1)
+  else:
+    monkeypatch.setattr(together, '_machine_memory', lambda: 2**20)
+  done = run_here('language_model', _SMOKE, f'--workdir={tmp_path}/run',
+                  f'--config.text.path={path}')
+  assert (done.returncode, done.stderr.count('\n')) == (2, 1), done.stderr
+  tokens = 6000 * len(TEXT) + 2  # both parts begin with a token of their own
+  assert f'Error: the text has {tokens:,} tokens, which take ' in done.stderr
+  assert f' MiB of {what}, more than half of its 1 MiB' in done.stderr
+  assert '--config.train.seeds_at_once=0' in done.stderr
+  assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.long

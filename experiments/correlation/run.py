@@ -41,6 +41,7 @@ def main(config: Any, workdir: str) -> None:
   check.check(config)
   mesh = seed_devices(config.train)
   text = _read_text(config)
+  together.check_text(text, mesh)
   names = list(config.models)
   lengths = [n * config.train.max_length for n in config.evaluate.lengths]
   asked = prompts.draw(config.benchmark, lengths, text.tokenizer, config.seed)

@@ -32,7 +32,9 @@ def main(config: Any, workdir: str) -> None:
     machine.use_devices()
   text = training.read_text(config)
   model = training.make_model(config, text.tokenizer)
-  if not in_blocks:
+  if in_blocks:
+    together.check_text(text, mesh)
+  else:
     mesh = partition.make_mesh(**config.mesh.to_dict())
     sharded.check(config, model, mesh)
   folder = claim_for_seeds(

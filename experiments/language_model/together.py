@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import functools
 import math
+import os
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -19,6 +20,7 @@ from experiments.language_model.training import Text
 from vvlen import sharding
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
+from vvlen.sharding import memory
 from vvlen.tasks.tokens import narrowest, Stream
 from vvlen.training import checkpoint, ensemble
 
@@ -40,6 +42,35 @@ class Trained(NamedTuple):
   # Of each seed below num_seeds, {metric: {length: value}}; metrics of training have
   # no length, None.
   measured: dict[int, dict[str, dict[int | None, float]]]
+
+
+def check_text(text: Text, mesh: jax.sharding.Mesh) -> None:
+  """Raises ValueError if a text takes more than half of a device's, or our, memory.
+
+  Every device holds all its tokens, and every process once as int32.
+  """
+  tokens = len(Stream(text.documents, text.tokenizer.begin)) + len(text.held_out)
+  size = tokens * np.dtype(narrowest(text.tokenizer)).itemsize
+  limit = memory.memory_limit(mesh)  # MiB
+  # Devices that report no memory of their own use that of the machine.
+  here = 4 * tokens + (size * mesh.local_mesh.size if limit is None else 0)
+  for what, needed, most in (
+      ('each device', size, math.inf if limit is None else limit * 2**20),
+      ('this machine', here, _machine_memory())):
+    if needed > most / 2:
+      raise ValueError(
+          f'the text has {tokens:,} tokens, which take {needed / 2**20:,.0f} MiB of '
+          f'{what}, more than half of its {most / 2**20:,.0f} MiB, as seeds that are '
+          'trained together need the whole text: with --config.train.seeds_at_once=0 '
+          'seeds are trained one at a time, and read it from a file')
+
+
+def _machine_memory() -> float:
+  """Returns the bytes of memory of this machine, inf if it does not say."""
+  try:
+    return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  except (AttributeError, ValueError, OSError):
+    return math.inf
 
 
 def make_programs(
