@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 
@@ -45,6 +46,44 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path):
   steps = lambda folder: sorted(
       path.name for path in folder.glob('checkpoints/*/*/*') if path.name.isdigit())
   assert steps(jumping) == steps(right) != []
+
+
+# Mounts a small disk, which ends with this script, on which the second checkpoint of a
+# run has no room; then makes room, and starts the run again.
+_FULL = '''
+set -u
+folder=$1; shift
+mount -t tmpfs -o size=4m none "$folder"
+fallocate -l 3896K "$folder/filler"
+"$@" --workdir="$folder/run"
+echo "code $? of the full disk; checkpoints: $(ls "$folder"/run/checkpoints/*/*)"
+rm "$folder/filler"
+"$@" --workdir="$folder/run"
+echo "code $? of the emptied disk"
+cat "$folder/run/results.csv" > "$folder.csv"
+'''
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_while_a_checkpoint_is_saved(tmp_path):
+  (tmp_path / 'disk').mkdir()
+  namespace = ['unshare', '--map-root-user', '--mount']
+  can_mount = shutil.which('unshare') and not subprocess.run(
+      [*namespace, 'mount', '-t', 'tmpfs', 'none', tmp_path / 'disk'],
+      capture_output=True, check=False).returncode
+  if not can_mount:
+    pytest.skip('a disk cannot be mounted without root: unshare --map-root-user')
+  done = subprocess.run(
+      [*namespace, 'bash', '-c', _FULL, 'bash', tmp_path / 'disk', *_COMMAND],
+      cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+  assert 'code 2 of the full disk; checkpoints: 200\n' in done.stdout, done.stderr
+  assert 'code 0 of the emptied disk' in done.stdout, done.stderr
+  [line] = done.stderr.splitlines()
+  assert line.startswith('Error: Could not save the checkpoint ')
+  assert 'No space left on device' in line
+  assert _run(tmp_path / 'unbroken').returncode == 0
+  assert ((tmp_path / 'disk.csv').read_bytes()
+          == (tmp_path / 'unbroken/results.csv').read_bytes())
 
 
 @pytest.mark.slow
