@@ -40,7 +40,9 @@ def write(workdir: epath.PathLike) -> Report:
   indices: Indices = {s: results.index(r for r in rows if r.experiment == s.name)
                       for s in settings}
   if not all(('exact', 'loss', longest) in index for index in indices.values()):
-    raise ValueError(f'{folder} has no results.csv with results of all tasks')
+    raise ValueError(
+        f'{folder} has no results.csv with results of all tasks. Start the command of '
+        'the run again; if it has lost rows, delete results.csv first')
   made = [tables.optimum(indices, longest), tables.errata(indices, longest),
           tables.sampled(indices)]
   if any(setting.task == 'length' for setting in settings):
