@@ -71,6 +71,18 @@ def kinds(inputs: pathlib.Path) -> dict[str, Kind]:
       'measure': Kind('measure', (
           '--config=configs/measure.py:smoke', f'--config.text={inputs}/text.txt',
           f'--config.checkpoint={inputs}/model')),
+      'adapt': Kind('adapt', (
+          '--config=configs/adapt.py:pi_smoke', text,
+          f'--config.checkpoint={inputs}/model', '--config.train.save_every_steps=1')),
+      'long_context': Kind('long_context', (
+          '--suite=passkey_smoke', f'--checkpoint={inputs}/model')),
+      'league': Kind('league', (
+          '--config=configs/league.py:smoke', '--config.base.model.width=8',
+          '--config.base.train.save_every_seconds=0.0')),
+      'correlation': Kind('correlation', (
+          '--config=configs/correlation.py:smoke', _OFTEN,
+          f'--config.text.path={inputs}/tasks/text.jsonl',
+          f'--config.text.tokenizer={inputs}/tasks')),
   }
 
 
@@ -132,6 +144,10 @@ def prepare(inputs: pathlib.Path) -> None:
   (inputs / 'text.txt').write_text(''.join(lines))
   model = llama(vocab_size=264, rope=ROPES['default'])
   save_checkpoint(inputs / 'model', model, variables_of(model))
+  subprocess.run(
+      [sys.executable, '-m', 'experiments.long_context.training_text',
+       f'--folder={inputs}/tasks', '--documents=240', '--vocabulary=400'], cwd=ROOT,
+      stdout=subprocess.DEVNULL, check=True)
 
 
 def main() -> None:

@@ -110,15 +110,16 @@ def test_mechanism_measures_in_two_processes(retrieval, tmp_path):
           f'--config.trained={retrieval}'), tmp_path)
 
 
-def _send(number, workdir, to=1):
+LONG = (*LINEAR, '--config.train.num_steps=200000',
+        '--config.train.steps_per_call=100', '--config.train.save_every_seconds=0')
+
+
+def _send(number, workdir, to=1, arguments=LONG):
   """Sends a signal to one of two processes that train for long, the second by default.
 
   Returns:
     The exit codes and what they say on standard error.
   """
-  arguments = (*LINEAR, '--config.train.num_steps=200000',
-               '--config.train.steps_per_call=100',
-               '--config.train.save_every_seconds=0')
   port = free_port()
   workers = [
       subprocess.Popen(
@@ -129,7 +130,8 @@ def _send(number, workdir, to=1):
               'JAX_NUM_PROCESSES': '2', 'JAX_PROCESS_ID': str(number)})
       for number in range(2)]
   deadline = time.monotonic() + 300
-  while not list(workdir.glob('checkpoints/*/*/*/_CHECKPOINT_METADATA')):
+  # A complete one, of a step such as 100; others have longer names.
+  while not list(workdir.glob('checkpoints/*/*/*00/_CHECKPOINT_METADATA')):
     assert time.monotonic() < deadline and workers[1].poll() is None
     time.sleep(0.1)
   workers[to].send_signal(number)
@@ -174,13 +176,25 @@ def test_sigterm_to_one_process_stops_both_at_one_step(tmp_path, fast_compilatio
   assert f'after step {last} of 200000, saved.' in told[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_process_without_its_peer_ends_with_1_in_one_line(tmp_path, fast_compilation):
-  codes, said = _send(signal.SIGKILL, tmp_path)
+  long = (*LINEAR, '--config.train.num_steps=20000',
+          '--config.train.steps_per_call=100', '--config.train.save_every_seconds=0')
+  codes, said = _send(signal.SIGKILL, tmp_path / 'both', arguments=long)
   assert codes == [1, -signal.SIGKILL], said
   line, = [line for line in said[0].splitlines() if 'Error' in line]
   assert line.startswith('Error: another process of the run has ended: ')
   assert line.endswith('The same command resumes the run.')
+  # Started again, both resume, and end with the results of an unbroken run. They save
+  # less often, which changes no result.
+  long = (*long[:-1], '--config.train.save_every_seconds=60')
+  said = run_two_processes([*_command(*long), f'--workdir={tmp_path}/both'], 1)
+  assert 'resumed at step' in said[0]
+  _alone(long, tmp_path / 'alone')
+  results = [(tmp_path / name / 'results.csv').read_bytes()
+             for name in ('both', 'alone')]
+  assert results[0] == results[1]
 
 
 @pytest.mark.slow
