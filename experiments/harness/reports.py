@@ -48,8 +48,10 @@ def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:
   write = writer(study_of(folder))
   try:
     report = write(folder)
-  except Exception as error:
-    if (folder / 'rows.json').exists() or not errors.is_bug(error):
+  except (LookupError, ValueError) as error:
+    listed = (folder / 'rows.json').exists()
+    there = results.is_there(folder / 'results.csv')
+    if listed or not there or not errors.is_bug(error):
       raise
     raise ValueError(
         f'{folder}/results.csv seems to have lost rows ({type(error).__name__}: '
