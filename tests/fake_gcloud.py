@@ -9,8 +9,9 @@ Run as a command. The folder FAKE_CLOUD has cloud.json with
   rules      what is to go wrong: of the first rule whose `match` is in a call, while
              its `times` last and, if it has `when`, that pattern finds a file in the
              bucket, `code` and `stderr` are the answer, `hang` gives none, `worker` is
-             the one worker that ssh does not reach, `states` become those of the
-             resource, and `signal` is sent to the processes of its workers
+             the one worker that ssh does not reach, with 255 or the code `ssh`,
+             `states` become those of the resource, and `signal` is sent to the
+             processes of its workers
 
 and calls.txt, all that was called. A worker of a node is a folder, its home, where
 commands run as processes of this machine; it is emptied with its node. Flags are those
@@ -143,7 +144,7 @@ def delete(cloud, name, flags):
   resource['next'] = ['DELETING', 'ABSENT']
 
 
-def ssh(cloud, node, flags, unreachable):
+def ssh(cloud, node, flags, rule):
   """Runs a command on all workers of a node at once."""
   if not cloud['resource'] or cloud['resource']['state'] != 'ACTIVE':
     leave(1, f"NOT_FOUND: Resource 'nodes/{node}' was not found")
@@ -155,8 +156,8 @@ def ssh(cloud, node, flags, unreachable):
   for number, home in enumerate(everyone):
     if not home.name.startswith(f'{node}-w-'):
       continue
-    if home.name.endswith(f'-{unreachable}'):
-      started.append(subprocess.Popen(['bash', '-c', 'exit 255']))
+    if home.name.endswith(f'-{rule.get("worker")}'):
+      started.append(subprocess.Popen(['bash', '-c', f'exit {rule.get("ssh", 255)}']))
       continue
     started.append(subprocess.Popen(
         ['bash', '-c', flags['command']], cwd=home, stdin=subprocess.DEVNULL, env={
@@ -188,7 +189,7 @@ def storage(command, rest):
 
 
 def obey(cloud, call):
-  """Applies the first rule that matches; returns the worker that is out of reach."""
+  """Applies the first rule that matches, and returns it."""
   for rule in cloud['rules']:
     if rule['match'] not in call or not rule.get('times', 1):
       continue
@@ -224,7 +225,7 @@ def main():
   if 'hang' in rule:
     time.sleep(100)
   if command.endswith('ssh'):
-    sys.exit(ssh(cloud, rest[0], flags, rule.get('worker')))
+    sys.exit(ssh(cloud, rest[0], flags, rule))
   if command.startswith('storage'):
     storage(command, rest)
   elif command.endswith('tpu-vm describe'):

@@ -495,6 +495,32 @@ def test_workers_that_are_lost_while_the_resource_is_active_are_replaced(cloud):
   assert len(cloud.calls(' delete ')) == 1 and cloud.starts() == 2
 
 
+# A call of gcloud succeeds, without the output of all workers, or of one.
+NO_ANSWER = [{'code': 0, 'stderr': ''}, {'worker': 1, 'ssh': 0}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('silence', NO_ANSWER)
+def test_workers_without_an_answer_have_not_ended(cloud, silence):
+  cloud = cloud(ACTIVE, rules=[
+      {'match': 'worker.sh state', 'when': 'b-1/step', 'times': 3, **silence}])
+  cloud.experiment('''
+      [[ $JAX_PROCESS_ID == 1 ]] || exit 0
+      touch "$FAKE_CLOUD/buckets/b-1/step"
+      until grep -q '"times": 0' "$FAKE_CLOUD/cloud.json"; do sleep 0.1; done
+      touch "$FAKE_CLOUD/ended"''')
+  done = cloud.call(*RUN)
+  assert done.returncode == 0, done.stderr
+  assert (cloud.folder / 'ended').exists() and cloud.starts() == 1
+
+
+@pytest.mark.parametrize('silence', NO_ANSWER)
+@pytest.mark.parametrize('script', ['stop.sh', 'status.sh'])
+def test_workers_without_an_answer_are_told(cloud, script, silence):
+  cloud = cloud(ACTIVE, rules=[{'match': 'tpu-vm ssh', **silence}])
+  _refused(cloud.call(script), 5, 'of 2 workers have answered')
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(('looks', 'starts'), [(4, 1), (5, 2)])
 def test_a_worker_out_of_reach_for_long_is_replaced(cloud, looks, starts):
@@ -776,11 +802,12 @@ def test_a_dry_run_prints_every_command_and_calls_none(cloud):
   assert verbs['setup'][2:] == [*both, *nodes, *both]
   assert verbs['setup'][1].startswith('gcloud storage cp ')
   for script in ('status', 'logs', 'stop'):
-    assert verbs[script] == [describe, *both]
+    ask = both if script == 'logs' else [*nodes, *both]
+    assert verbs[script] == [describe, *ask]
   assert verbs['delete'] == [
       describe, 'gcloud compute tpus queued-resources delete vvlen']
   assert verbs['run'] == [
-      describe, *verbs['create'], *verbs['setup'], *both, describe, *both]
+      describe, *verbs['create'], *verbs['setup'], *both, describe, *nodes, *both]
   # gcloud knows every flag: the fake refuses what gcloud 528 does not have.
   for lines in printed.values():
     for line in lines:

@@ -243,6 +243,38 @@ on_workers() {
   return "$code"
 }
 
+# Sets $expected to the number of workers, by the cloud's own list of their addresses.
+count_workers() {
+  local node count=0
+  for node in $(nodes); do
+    cloud "$CALL_SECONDS" gcloud compute tpus tpu-vm describe "$node" "${place[@]}" \
+      --format='value(networkEndpoints.len())' || return
+    if [[ ! $dry_run && ! $output =~ ^[1-9][0-9]*$ ]]; then
+      problem=other message="the cloud does not say how many workers $node has: '$output'"
+      return 1
+    fi
+    count=$((count + ${output:-0}))
+  done
+  expected=$count
+}
+
+# ask_workers SECONDS COMMAND: sets $workers to the states that workers print. Fails unless
+# there is one of each worker: gcloud may succeed without the output of some.
+ask_workers() {
+  local code=0 count
+  [[ ${expected:-} ]] || count_workers || return
+  on_workers "$@" || code=$?
+  [[ ! $dry_run ]] || return 0
+  workers=$(grep -E '^[^ ]+ (running|gone|none|exit [0-9]+( stopped)?)$' <<<"$output") ||
+    true
+  ((code == 0)) || return "$code"
+  count=$(grep -c . <<<"$workers") || true
+  ((count == expected)) || {
+    problem=transient message="$count of $expected workers have answered"
+    return 1
+  }
+}
+
 # Prints a command that calls worker.sh on a worker, where it lies after setup.
 worker() {  # VERB ARGUMENTS…
   # shellcheck disable=SC2016  # the worker is to expand them

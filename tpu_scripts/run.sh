@@ -51,7 +51,7 @@ look() {
     ABSENT | DELETING) outcome=deleted && return ;;
     *) outcome=idle && return ;;
   esac
-  if ! on_workers "$CALL_SECONDS" "$(worker state)"; then
+  if ! ask_workers "$CALL_SECONDS" "$(worker state)"; then
     case $problem in
       lost | absent) outcome=lost ;;
       denied | refused) give_up "workers of $NAME" ;;
@@ -65,8 +65,6 @@ look() {
     return
   fi
   silent=0
-  [[ ! $dry_run ]] || output=$workers
-  workers=$output
   if says 'exit 2'; then
     outcome=wrong
   elif says running; then
@@ -110,7 +108,8 @@ start_processes() {
   if on_workers "$CALL_SECONDS" \
     "$(worker start "$commit" "${arguments[@]}" --distributed)"; then
     [[ ! $dry_run ]] || return 0
-    commit=${output##* }  # what runs already may be of another
+    # What runs already may be of another.
+    [[ ! $output =~ \ commit\ ([0-9a-f]+)$ ]] || commit=${BASH_REMATCH[1]}
     say "Running on $(grep -c . <<<"$output") workers, commit ${commit:0:10}"
   elif [[ $problem == refused || $problem == denied ]]; then
     give_up "start of $experiment"

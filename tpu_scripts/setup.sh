@@ -37,16 +37,7 @@ on_workers "$SETUP_SECONDS" "$install" || case $problem in
   *) give_up "setup of $NAME" ;;
 esac
 
-# How many workers the slices have, by the cloud's own list of their addresses.
-expected=0
-for node in $(nodes); do
-  cloud "$CALL_SECONDS" gcloud compute tpus tpu-vm describe "$node" "${place[@]}" \
-    --format='value(networkEndpoints.len())' || give_up "workers of $node"
-  [[ $dry_run || $output =~ ^[1-9][0-9]*$ ]] || fail $CLOUD \
-    "the cloud does not say how many workers $node has: '$output'"
-  expected=$((expected + ${output:-0}))
-done
-
+count_workers || give_up "workers of $NAME"
 on_workers "$CHECK_SECONDS" "$(worker check "$commit")" || give_up "processes of $NAME"
 [[ ! $dry_run ]] || exit 0
 # Each worker says "HOST process I of N devices …". All must answer, and know of all

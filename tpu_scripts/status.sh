@@ -5,7 +5,8 @@
 #
 # Usage: status.sh [--dry-run]
 #
-# Changes nothing. Exit codes: 0 said, 2 wrong input, 5 the cloud failed.
+# Changes nothing. Exit codes: 0 said, 2 wrong input, 5 the cloud failed, or not
+# all workers have answered.
 
 set -euo pipefail
 # shellcheck source=common.sh
@@ -16,6 +17,8 @@ state=ACTIVE
 get_state
 [[ $dry_run ]] || echo "$NAME: $state"
 if [[ $state == ACTIVE ]]; then
-  on_workers "$CALL_SECONDS" "$(worker state)" || give_up "workers of $NAME"
-  [[ $dry_run ]] || sort <<<"$output"
+  code=0 workers=''
+  ask_workers "$CALL_SECONDS" "$(worker state)" || code=$?
+  [[ ! $workers ]] || sort <<<"$workers"
+  ((code == 0)) || give_up "workers of $NAME"
 fi
