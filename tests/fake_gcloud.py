@@ -5,6 +5,7 @@ Run as a command. The folder FAKE_CLOUD has cloud.json with
   resource   None, or its state, the states that follow one at each look, its nodes
   requested  for each request to come, the states that it goes through
   workers    of each node
+  health     what it says of the state and health of each, if not that it is well
   endpoints  how many of them the cloud says that a node has, if these are not all
   rules      what is to go wrong: of the first rule whose `match` is in a call, while
              its `times` last and, if it has `when`, that pattern finds a file in the
@@ -229,7 +230,10 @@ def main():
   if command.startswith('storage'):
     storage(command, rest)
   elif command.endswith('tpu-vm describe'):
-    print(cloud.get('endpoints', cloud['workers']))
+    if flags['format'] == 'value(state,health)':
+      print(cloud.get('health', 'READY\tHEALTHY'))
+    else:
+      print(cloud.get('endpoints', cloud['workers']))
   elif command.endswith('list'):
     print('\n'.join(VERSIONS if 'versions' in command else TYPES))
 

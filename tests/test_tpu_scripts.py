@@ -485,6 +485,7 @@ def test_workers_that_are_lost_while_the_resource_is_active_are_replaced(cloud):
   cloud = cloud(ACTIVE, rules=[
       {'match': 'worker.sh state', 'when': 'b-1/step', 'code': 1, 'stderr':
        'This TPU has terminal state "PREEMPTED", so it cannot be used anymore.'}])
+  cloud.write(health='PREEMPTED')
   cloud.experiment('''
       if [[ ! -e $FAKE_CLOUD/buckets/b-1/step ]]; then
         touch "$FAKE_CLOUD/buckets/b-1/step"; sleep 100
@@ -522,10 +523,14 @@ def test_workers_without_an_answer_are_told(cloud, script, silence):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('looks', 'starts'), [(4, 1), (5, 2)])
-def test_a_worker_out_of_reach_for_long_is_replaced(cloud, looks, starts):
+@pytest.mark.parametrize(('looks', 'health', 'starts'), [
+    (4, 'READY\tTIMEOUT', 1), (5, 'READY\tTIMEOUT', 2),
+    (9, 'READY\tHEALTHY', 1), (9, 'READY', 1)])
+def test_a_worker_out_of_reach_is_replaced_if_the_cloud_calls_it_unhealthy(
+    cloud, looks, health, starts):
   cloud = cloud(ACTIVE, rules=[
       {'match': 'worker.sh state', 'when': 'b-1/step', 'times': looks, 'worker': 1}])
+  cloud.write(health=health)
   cloud.experiment('''
       if [[ ! -e $FAKE_CLOUD/buckets/b-1/step ]]; then
         touch "$FAKE_CLOUD/buckets/b-1/step"
@@ -534,6 +539,72 @@ def test_a_worker_out_of_reach_for_long_is_replaced(cloud, looks, starts):
   done = cloud.call(*RUN, ATTEMPTS='1')
   assert done.returncode == 0, done.stderr
   assert cloud.starts() == starts and len(cloud.calls(' delete ')) == starts - 1
+
+
+OFFLINE = {'match': 'compute tpus', 'when': 'b-1/step', 'code': 1, 'stderr':
+           'ERROR: gcloud crashed (TransportError): HTTPSConnectionPool: Max retries '
+           'exceeded (Failed to establish a new connection: [Errno -2])'}
+UNTIL_LOST = '''
+    if [[ $(grep -c "$JAX_PROCESS_ID" "$FAKE_CLOUD/starts.txt") == 1 ]]; then
+      touch "$FAKE_CLOUD/buckets/b-1/step"; sleep 60; exit 1
+    fi
+    rm -f "$FAKE_CLOUD/buckets/b-1/step"'''
+
+
+@pytest.mark.slow
+def test_a_run_is_watched_again_after_a_while_without_network(cloud):
+  cloud = cloud(ACTIVE, rules=[{**OFFLINE, 'times': 20}])
+  cloud.experiment('''
+      touch "$FAKE_CLOUD/buckets/b-1/step"
+      until grep -q '"times": 0' "$FAKE_CLOUD/cloud.json"; do sleep 0.1; done''')
+  done = cloud.call(*RUN)
+  assert done.returncode == 0, done.stderr
+  assert done.stderr.count('vvlen is not known to be lost') == 1
+  assert cloud.starts() == 1 and not cloud.calls(' delete ')
+
+
+@pytest.mark.slow
+def test_without_network_for_long_the_run_is_left_alone(cloud):
+  cloud = cloud(ACTIVE, rules=[{**OFFLINE, 'times': 9999}])
+  cloud.experiment(UNTIL_LOST)
+  done = cloud.call(*RUN, MAX_UNREACHABLE_SECONDS='1')
+  _refused(done, 5, 'no answer for', 'vvlen may be training')
+  assert cloud.state == 'ACTIVE' and not cloud.calls(' delete ')
+
+
+@pytest.mark.slow
+def test_a_healthy_tpu_that_does_not_answer_for_long_is_replaced(cloud):
+  cloud = cloud(ACTIVE, rules=[{'match': 'worker.sh state', 'when': 'b-1/step',
+                                'times': 9999, 'worker': 1}])
+  cloud.experiment(UNTIL_LOST)
+  done = cloud.call(*RUN, MAX_UNREACHABLE_SECONDS='5')
+  assert done.returncode == 0, done.stderr
+  assert 'Workers are lost: restart 1' in done.stderr
+  assert cloud.starts() == 2 and len(cloud.calls(' delete ')) == 1
+
+
+@pytest.mark.slow
+def test_an_ssh_key_that_is_refused_costs_no_tpu(cloud):
+  cloud = cloud(ACTIVE, rules=[{
+      'match': 'worker.sh state', 'when': 'b-1/step', 'times': 9999, 'code': 255,
+      'stderr': 'a@10.0.0.1: Permission denied (publickey).\n'
+                'ERROR: (gcloud.fake) [/usr/bin/ssh] exited with return code [255].'}])
+  cloud.experiment(UNTIL_LOST)
+  done = cloud.call(*RUN)
+  _refused(done, 2, 'Permission denied (publickey)')
+  assert 'The run may go on' in done.stderr
+  assert cloud.state == 'ACTIVE' and not cloud.calls(' delete ')
+
+
+@pytest.mark.slow
+def test_a_restart_that_the_network_cuts_off_is_tried_again(cloud):
+  cloud = cloud(ACTIVE, rules=[
+      {'match': ' describe ', 'when': 'b-1/step', 'states': ['SUSPENDED']},
+      {**OFFLINE, 'match': ' create ', 'times': 4}])
+  cloud.experiment(UNTIL_LOST)
+  done = cloud.call(*RUN)
+  assert done.returncode == 0, done.stderr
+  assert cloud.starts() == 2 and len(cloud.calls(' create ')) == 5
 
 
 def test_exit_code_2_ends_all_and_is_not_tried_again(cloud):

@@ -78,6 +78,9 @@ place=(--project="$PROJECT" --zone="$ZONE")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
+# What ssh says of keys. It ends with 255, as where it does not reach the host.
+readonly SSH_KEYS='Permission denied \(|Host key verification failed|HOST IDENTIFICATION HAS CHANGED'
+
 # kind_of_failure CODE MESSAGE: says in one word what a failed call of gcloud means.
 # 124 and 137 are those of `timeout`, 255 that of ssh, 10 of worker.sh when it refuses.
 kind_of_failure() {
@@ -95,8 +98,10 @@ kind_of_failure() {
   local i
   case $1 in
     10) echo refused && return ;;
-    124 | 137 | 255) echo transient && return ;;
+    124 | 137) echo transient && return ;;
   esac
+  [[ ! $2 =~ $SSH_KEYS ]] || { echo refused && return; }
+  (($1 != 255)) || { echo transient && return; }
   for ((i = 0; i < ${#kinds[@]}; i += 2)); do
     if [[ $2 =~ ${kinds[i + 1]} ]]; then
       echo "${kinds[i]}"
@@ -135,7 +140,7 @@ cloud() {
 # Prints one line of $message: that of worker.sh, or of gcloud, or the last.
 reason() {
   local line
-  line=$(grep -m 1 -E '^(worker [^ ]+: |ERROR: )' <<<"$message") ||
+  line=$(grep -m 1 -E "^(worker [^ ]+: |ERROR: )|$SSH_KEYS" <<<"$message") ||
     line=$(grep -v '^ *$' <<<"$message" | tail -n 1) || line='no message'
   printf '%s' "$line"
 }
@@ -150,16 +155,20 @@ give_up() {  # WORDS…
 }
 
 # Sets $state to that of the queued resource, ABSENT where there is none. In a dry run
-# it stays what it was.
-get_state() {
+# it stays what it was. Fails where the cloud does not say.
+read_state() {
   if cloud "$CALL_SECONDS" gcloud compute tpus queued-resources describe "$NAME" \
     "${place[@]}" --format='value(state.state)'; then
     [[ $dry_run ]] || state=${output:-UNKNOWN}
   elif [[ $problem == absent ]]; then
     state=ABSENT
   else
-    give_up "state of $NAME"
+    return 1
   fi
+}
+
+get_state() {
+  read_state || give_up "state of $NAME"
 }
 
 # Takes --commit=COMMIT out of the arguments, and sets $commit to the full name of that

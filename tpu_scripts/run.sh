@@ -11,9 +11,14 @@
 #
 #   all workers end with 0        done
 #   one ends with 2               wrong input: all are ended, and this with 2
-#   preempted, lost or 143        create.sh, setup.sh with the same commit, and again; at
+#   preempted or 143              create.sh, setup.sh with the same commit, and again; at
 #                                 most MAX_RESTARTS times
-#   any other end                 the same; at most MAX_FAILURES times one after another
+#   the cloud says that a node    delete.sh, and the same
+#   is not READY or not HEALTHY
+#   no answer, or none of some    nothing: the training may go on. After
+#   workers                       MAX_UNREACHABLE_SECONDS as if the node were lost, or, where
+#                                 the cloud does not answer either, this ends with 5
+#   any other end                 as if preempted; at most MAX_FAILURES times one after another
 #                                 without a new checkpoint
 #   stop.sh                       this ends with 143
 #   the resource is deleted       this ends with 5
@@ -26,7 +31,8 @@
 set -euo pipefail
 # shellcheck source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-: "${MAX_SILENT:=5}"  # looks one after another at which a worker cannot be reached
+: "${MAX_SILENT:=5}"  # looks without an answer, before the cloud is asked for the health
+: "${MAX_UNREACHABLE_SECONDS:=14400}"  # then the TPU is given up, though it may be training
 
 take_commit
 ((${#arguments[@]})) || fail $WRONG 'which experiment?'
@@ -44,27 +50,23 @@ trap 'say "The run goes on: the same command watches it again, stop.sh ends it";
 
 # Sets $outcome to how the run is. See worker.sh for what workers say.
 look() {
-  get_state
+  local ATTEMPTS=$ATTEMPTS
+  ((silent == 0)) || ATTEMPTS=1  # the next look is the next attempt
+  if ! read_state; then
+    no_answer
+    return
+  fi
   case $state in
-    ACTIVE) ;;
+    ACTIVE) absent=deleted ;;
     SUSPENDING | SUSPENDED | FAILED) outcome=preempted && return ;;
-    ABSENT | DELETING) outcome=deleted && return ;;
+    ABSENT | DELETING) outcome=$absent && return ;;
     *) outcome=idle && return ;;
   esac
   if ! ask_workers "$CALL_SECONDS" "$(worker state)"; then
-    case $problem in
-      lost | absent) outcome=lost ;;
-      denied | refused) give_up "workers of $NAME" ;;
-      *) ((++silent < MAX_SILENT)) && outcome=silent || outcome=lost ;;
-    esac
-    say "$(reason)"
-    if [[ $outcome == lost ]]; then  # or deleted since the state was read
-      get_state
-      [[ $state != ABSENT && $state != DELETING ]] || outcome=deleted
-    fi
+    no_answer
     return
   fi
-  silent=0
+  silent=0 heard=$SECONDS
   if says 'exit 2'; then
     outcome=wrong
   elif says running; then
@@ -83,6 +85,37 @@ look() {
   fi
 }
 
+# Sets $outcome where a look has got no answer. That may be for the network or the ssh key
+# of this machine, so the cloud is asked before a TPU is called lost.
+no_answer() {
+  local node
+  if [[ $problem == denied || $problem == refused ]]; then
+    say 'The run may go on, unwatched, and the TPU costs money until delete.sh'
+    give_up "$NAME"
+  fi
+  outcome=silent
+  ((silent++)) || say "$(reason)"
+  if ((SECONDS - heard >= MAX_UNREACHABLE_SECONDS)); then
+    outcome=lost
+  elif ((silent >= MAX_SILENT)) || [[ $problem == lost || $problem == absent ]]; then
+    for node in $(nodes); do
+      if cloud "$CALL_SECONDS" gcloud compute tpus tpu-vm describe "$node" "${place[@]}" \
+        --format='value(state,health)'; then
+        [[ $output =~ ^READY[[:space:]]*(HEALTHY|HEALTH_UNSPECIFIED)?$ ]] || outcome=lost
+      elif [[ $problem == absent ]]; then
+        outcome=lost
+      fi
+    done
+  fi
+  if [[ $outcome == lost ]]; then  # or deleted since the state was read
+    read_state || fail $CLOUD "no answer for $((SECONDS - heard)) seconds: $(reason);" \
+      "$NAME may be training, and costs money until delete.sh"
+    [[ $state != ABSENT && $state != DELETING ]] || outcome=deleted
+  elif ((silent == MAX_SILENT)); then
+    say "$NAME is not known to be lost: watched for $MAX_UNREACHABLE_SECONDS seconds at most"
+  fi
+}
+
 says() {  # PATTERN: whether a worker says so
   grep -qE "^[^ ]+ ($1)$" <<<"$workers"
 }
@@ -90,16 +123,21 @@ says() {  # PATTERN: whether a worker says so
 # Creates and sets up the TPU where needed, and starts the experiment where it is not
 # running. If the cloud fails, the next look decides; on any other failure this ends with
 # the exit code of create.sh or setup.sh.
-start() {  # WHY
+start() {  # WHY [delete.sh]
   local step code
   ((starts++ <= MAX_RESTARTS)) || fail $CLOUD "$1, after $MAX_RESTARTS restarts"
   ((starts == 1)) || say "$1: restart $((starts - 1)) of at most $MAX_RESTARTS"
-  for step in create.sh "setup.sh --commit=$commit"; do
+  for step in ${2:-} create.sh "setup.sh --commit=$commit"; do
     code=0
     # shellcheck disable=SC2086  # words apart
     "$scripts/"$step $dry_run || code=$?
     ((code == 0 || code == CLOUD)) || exit "$code"
-    ((code == 0)) || return 0
+    heard=$SECONDS  # create.sh may have waited for a day
+    if ((code)); then
+      # If it is gone, this has deleted it, or not got it.
+      [[ $step == setup* ]] || { ((starts > 1)) && absent=idle || absent=unmade; }
+      return 0
+    fi
   done
   start_processes
 }
@@ -130,7 +168,8 @@ note_failure() {
     "$experiment failed $failures times without a new checkpoint"
 }
 
-starts=0 failures=0 silent=0 checkpoints='' told='' partly='' state=ABSENT
+starts=0 failures=0 silent=0 heard=0 checkpoints='' told='' partly='' state=ABSENT
+absent=deleted  # what it means that there is no resource
 workers='worker none'
 while look; do
   if [[ $outcome != "$told" ]] && ((starts)); then
@@ -144,10 +183,7 @@ while look; do
         start_processes  # keeps a running experiment, and refuses if it is another one
         ;;
       silent) ;;
-      lost)
-        delete_resource
-        start first
-        ;;
+      lost) start first delete.sh ;;
       *) start first ;;
     esac
     outcome=''
@@ -168,12 +204,10 @@ while look; do
       exit 143
       ;;
     deleted) fail $CLOUD "$NAME is $state: somebody has deleted it" ;;
+    unmade) exit $CLOUD ;;  # create.sh has said why
     idle) start 'Nothing runs' ;;
     preempted) start 'Preempted' ;;
-    lost)
-      delete_resource  # it may say ACTIVE, and create.sh would leave it
-      start 'Workers are lost'
-      ;;
+    lost) start 'Workers are lost' delete.sh ;;  # create.sh leaves what is ACTIVE
     failed)
       note_failure
       start 'Failed'
