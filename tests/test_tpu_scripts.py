@@ -423,6 +423,13 @@ def test_a_worker_that_does_not_answer_is_missed(cloud):
 
 # run.sh
 
+# Runs for long at the first start, and ends at the second.
+UNTIL_LOST = '''
+    if [[ $(grep -c "$JAX_PROCESS_ID" "$FAKE_CLOUD/starts.txt") == 1 ]]; then
+      touch "$FAKE_CLOUD/buckets/b-1/step"; sleep 60; exit 1
+    fi
+    rm -f "$FAKE_CLOUD/buckets/b-1/step"'''
+
 
 @pytest.mark.slow
 def test_a_run_needs_one_call(cloud):
@@ -461,6 +468,21 @@ def test_a_run_that_loses_its_tpu_gets_another(cloud, states):
   assert cloud.starts() == 2
   for home in cloud.homes():
     assert [x.name for x in (home / 'vvlen').glob('?' * 40)] == [commit]
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_settings_is_for_the_next_run(cloud):
+  cloud = cloud(ACTIVE, rules=[
+      {'match': ' describe ', 'when': 'b-1/step', 'states': ['SUSPENDED']}])
+  cloud.experiment(UNTIL_LOST)
+  process = cloud.start(*RUN)
+  cloud.wait_for((cloud.folder / 'starts.txt').exists)
+  cloud.set(NAME='other', TYPE='v4-8', ZONE='europe-west4-a')
+  _, err = process.communicate(timeout=60)
+  assert process.returncode == 0, err
+  request, = cloud.calls(' create ')
+  assert ' vvlen ' in request and '--accelerator-type=v4-16' in request
+  assert not cloud.calls('europe')
 
 
 @pytest.mark.slow
@@ -544,11 +566,6 @@ def test_a_worker_out_of_reach_is_replaced_if_the_cloud_calls_it_unhealthy(
 OFFLINE = {'match': 'compute tpus', 'when': 'b-1/step', 'code': 1, 'stderr':
            'ERROR: gcloud crashed (TransportError): HTTPSConnectionPool: Max retries '
            'exceeded (Failed to establish a new connection: [Errno -2])'}
-UNTIL_LOST = '''
-    if [[ $(grep -c "$JAX_PROCESS_ID" "$FAKE_CLOUD/starts.txt") == 1 ]]; then
-      touch "$FAKE_CLOUD/buckets/b-1/step"; sleep 60; exit 1
-    fi
-    rm -f "$FAKE_CLOUD/buckets/b-1/step"'''
 
 
 @pytest.mark.slow

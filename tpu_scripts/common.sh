@@ -22,7 +22,7 @@ readonly WRONG=2 QUOTA=3 EXPIRED=4 CLOUD=5
 : "${ATTEMPTS:=4}"             # of a call whose failures are transient
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-checkout=$(dirname "$scripts")
+checkout=${VVLEN_CHECKOUT:-$(dirname "$scripts")}  # run.sh calls copies of the scripts
 # shellcheck source=env.sh
 source "$scripts/env.sh"
 

@@ -45,6 +45,11 @@ done
 git -C "$checkout" cat-file -e "$commit:experiments/$experiment/__main__.py" 2>/dev/null ||
   fail $WRONG "no experiment '$experiment' in commit ${commit:0:10}"
 
+# A restart is made by the settings of the start, whatever env.sh has become meanwhile.
+cp -r "$scripts" "$scratch/tpu_scripts"
+scripts=$scratch/tpu_scripts
+export VVLEN_CHECKOUT=$checkout
+
 trap 'say "The run goes on: the same command watches it again, stop.sh ends it"; exit 130' \
   INT TERM
 
