@@ -470,6 +470,29 @@ def test_a_run_that_loses_its_tpu_gets_another(cloud, states):
     assert [x.name for x in (home / 'vvlen').glob('?' * 40)] == [commit]
 
 
+NO_QUOTA = {'match': ' create ', 'code': 1, 'stderr':
+            "RESOURCE_EXHAUSTED: Quota limit 'TPUV4s' has been exceeded. Limit: 16"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('refusals', 'seconds', 'code'), [(2, '60', 0), (999, '0', 3)])
+def test_quota_after_a_preemption_is_waited_for(cloud, refusals, seconds, code):
+  cloud = cloud(ACTIVE, rules=[
+      {'match': ' describe ', 'when': 'b-1/step', 'states': ['SUSPENDED']},
+      {**NO_QUOTA, 'times': refusals}])
+  cloud.experiment(UNTIL_LOST)
+  done = cloud.call(*RUN, QUOTA_SECONDS=seconds)
+  assert done.returncode == code, done.stderr
+  assert 'no quota' in done.stderr
+  assert cloud.starts() == (1 if code else 2)
+
+
+def test_quota_of_the_first_request_is_not_waited_for(cloud):
+  cloud = cloud(rules=[{**NO_QUOTA, 'times': 999}])
+  _refused(cloud.call(*RUN), 3, 'no quota')
+  assert len(cloud.calls(' create ')) == 1
+
+
 @pytest.mark.slow
 def test_an_edit_of_the_settings_is_for_the_next_run(cloud):
   cloud = cloud(ACTIVE, rules=[

@@ -12,7 +12,8 @@
 #   all workers end with 0        done
 #   one ends with 2               wrong input: all are ended, and this with 2
 #   preempted or 143              create.sh, setup.sh with the same commit, and again; at
-#                                 most MAX_RESTARTS times
+#                                 most MAX_RESTARTS times. No quota is tried again for
+#                                 QUOTA_SECONDS
 #   the cloud says that a node    delete.sh, and the same
 #   is not READY or not HEALTHY
 #   no answer, or none of some    nothing: the training may go on. After
@@ -32,6 +33,7 @@ set -euo pipefail
 # shellcheck source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 : "${MAX_SILENT:=5}"  # looks without an answer, before the cloud is asked for the health
+: "${QUOTA_SECONDS:=900}"  # for the quota of a TPU that is gone to come back
 : "${MAX_UNREACHABLE_SECONDS:=14400}"  # then the TPU is given up, though it may be training
 
 take_commit
@@ -129,13 +131,20 @@ says() {  # PATTERN: whether a worker says so
 # running. If the cloud fails, the next look decides; on any other failure this ends with
 # the exit code of create.sh or setup.sh.
 start() {  # WHY [delete.sh]
-  local step code
+  local step code until=''
   ((starts++ <= MAX_RESTARTS)) || fail $CLOUD "$1, after $MAX_RESTARTS restarts"
   ((starts == 1)) || say "$1: restart $((starts - 1)) of at most $MAX_RESTARTS"
   for step in ${2:-} create.sh "setup.sh --commit=$commit"; do
-    code=0
-    # shellcheck disable=SC2086  # words apart
-    "$scripts/"$step $dry_run || code=$?
+    while :; do
+      code=0
+      # shellcheck disable=SC2086  # words apart
+      "$scripts/"$step $dry_run || code=$?
+      ((code == QUOTA && starts > 1)) || break
+      : "${until:=$((SECONDS + QUOTA_SECONDS))}"
+      ((SECONDS < until)) || break
+      say 'The quota of the TPU that is gone may come back: trying again'
+      sleep "$POLL_SECONDS"
+    done
     ((code == 0 || code == CLOUD)) || exit "$code"
     heard=$SECONDS  # create.sh may have waited for a day
     if ((code)); then
