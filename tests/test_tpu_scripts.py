@@ -140,6 +140,22 @@ class Cloud:
       assert time.monotonic() < deadline
       time.sleep(0.02)
 
+  def worker(self, number, *arguments):
+    """Calls worker.sh on a worker, as ssh does."""
+    home = self.homes()[number]
+    return subprocess.Popen(
+        ['bash', home / 'vvlen/worker.sh', *arguments], cwd=home, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
+            **os.environ, 'HOME': str(home), 'HOSTNAME': home.name,
+            'JAX_PROCESS_ID': str(number), 'FAKE_CLOUD': str(self.folder),
+            'PATH': f'{self.folder}/worker_bin:{self.folder}/bin:{os.environ["PATH"]}'})
+
+  def command(self, name, script):
+    """Replaces a command of the workers; $real is the command itself."""
+    path = self.folder / 'worker_bin' / name
+    path.write_text(f'#!/bin/bash\nreal={shutil.which(name)}\n{script}\n')
+    path.chmod(0o755)
+
   def end(self):
     for path in self.folder.glob('workers/*/vvlen/run/pid'):
       if not (path.parent / 'exit').exists():
@@ -682,11 +698,9 @@ def test_an_end_while_the_state_is_read_is_no_preemption(cloud):
   cloud.experiment('''
       rm -f "$FAKE_CLOUD/look.$HOSTNAME"
       until [[ -e $FAKE_CLOUD/look.$HOSTNAME ]]; do sleep 0.05; done; exit 1''')
-  flock = cloud.folder / 'worker_bin' / 'flock'
-  flock.write_text('#!/bin/bash\n[[ $* != *--nonblock* ]] || {\n'
-                   '  touch "$FAKE_CLOUD/look.$HOSTNAME"; sleep 1; }\n'
-                   f'exec {shutil.which("flock")} "$@"\n')
-  flock.chmod(0o755)
+  cloud.command('flock', '''
+      [[ $* != *--nonblock* ]] || { touch "$FAKE_CLOUD/look.$HOSTNAME"; sleep 1; }
+      exec $real "$@"''')
   _refused(cloud.call(*RUN), 1, 'failed 3 times')
   assert cloud.starts() == 3
 
@@ -723,6 +737,7 @@ def test_stop_waits_for_the_save_and_ends_the_run(cloud):
   assert cloud.call(*RUN).returncode == 0 and cloud.starts() == 2
 
 
+@pytest.mark.slow
 def test_a_second_call_watches_what_runs_and_replaces_nothing(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('while [[ ! -e $FAKE_CLOUD/go ]]; do sleep 0.05; done')
@@ -735,8 +750,8 @@ def test_a_second_call_watches_what_runs_and_replaces_nothing(cloud):
   _refused(cloud.call(*RUN, '--config.seed=1'), 2, 'another experiment runs here')
   _refused(cloud.call('setup.sh'), 2, 'an experiment runs here')
   second = cloud.start(*RUN)
-  cloud.wait_for(lambda: len(cloud.calls('worker.sh start')) == 3)
-  time.sleep(0.5)
+  cloud.wait_for(lambda: len(cloud.calls('worker.sh same')) == 2)
+  cloud.wait_for(lambda: cloud.calls()[-1].count('worker.sh state'))
   (cloud.folder / 'go').touch()
   _, err = second.communicate(timeout=60)
   assert second.returncode == 0, err
@@ -771,6 +786,105 @@ def test_logs_are_of_every_worker(cloud):
   assert cloud.call(*RUN).returncode == 0
   done = cloud.call('logs.sh', '1')
   assert sorted(done.stdout.split('\n')) == ['', 'vvlen-w-0: two 0', 'vvlen-w-1: two 1']
+
+
+# worker.sh
+
+
+def _set_up(cloud):
+  """Returns a cloud with the commit on its workers, and the commit."""
+  cloud = cloud(ACTIVE, workers=1)
+  assert cloud.call('setup.sh').returncode == 0
+  return cloud, cloud.git('rev-parse', 'HEAD')
+
+
+def test_a_start_that_is_repeated_starts_once(cloud):
+  cloud, commit = _set_up(cloud)
+  cloud.experiment('exit 1')
+  for start in range(2):
+    for _ in range(2):
+      done = cloud.worker(0, 'start', f'id{start}', commit, 'toy')
+      assert done.communicate(timeout=60)[0] == f'vvlen-w-0 commit {commit}\n'
+      cloud.wait_for(lambda: 'exit 1' in cloud.worker(0, 'state').communicate()[0])
+    assert cloud.starts() == start + 1
+
+
+@pytest.mark.slow
+def test_starts_at_the_same_time_start_once(cloud):
+  cloud, commit = _set_up(cloud)
+  cloud.experiment('while [[ ! -e $FAKE_CLOUD/go ]]; do sleep 0.05; done')
+  # The second would remove what the first has just written.
+  cloud.command('rm', '''
+      if mkdir "$FAKE_CLOUD/one" 2>/dev/null; then
+        for _ in {1..20}; do [[ -e $FAKE_CLOUD/two ]] || sleep 0.1; done
+      else
+        touch "$FAKE_CLOUD/two"
+        until [[ -e ~/vvlen/run/pid ]]; do sleep 0.05; done
+      fi
+      exec $real "$@"''')
+  calls = [cloud.worker(0, 'start', 'id', commit, 'toy') for _ in range(2)]
+  for call in calls:
+    out, err = call.communicate(timeout=60)
+    assert (out, err) == (f'vvlen-w-0 commit {commit}\n', '')
+  assert cloud.starts() == 1
+  # The experiment keeps no later start waiting.
+  done = cloud.worker(0, 'start', 'later', commit, 'toy', '--config.seed=1')
+  assert 'another experiment runs here' in done.communicate(timeout=30)[1]
+  (cloud.folder / 'go').touch()
+
+
+def test_a_run_that_ends_while_a_start_looks_is_not_started_alone(cloud):
+  cloud, commit = _set_up(cloud)
+  cloud.experiment('while [[ ! -e $FAKE_CLOUD/go ]]; do sleep 0.05; done')
+  cloud.worker(0, 'start', 'first', commit, 'toy').communicate(timeout=60)
+  cloud.command('flock', '''
+      if [[ $* == *--nonblock* ]]; then
+        touch "$FAKE_CLOUD/go"
+        until $real "$@"; do sleep 0.05; done; exit
+      fi
+      exec $real "$@"''')
+  out, _ = cloud.worker(0, 'start', 'second', commit, 'toy').communicate(timeout=60)
+  assert out == f'vvlen-w-0 commit {commit}\n' and cloud.starts() == 1
+
+
+@pytest.mark.slow
+def test_a_worker_that_has_ended_is_not_started_into_a_run_that_goes_on(cloud):
+  cloud = cloud(ACTIVE)
+  cloud.experiment('''
+      [[ $JAX_PROCESS_ID == 1 ]] || exit 0
+      while [[ ! -e $FAKE_CLOUD/go ]]; do sleep 0.05; done''')
+  first = cloud.start(*RUN)
+  cloud.wait_for((cloud.folder / 'workers/vvlen-w-0/vvlen/run/exit').exists)
+  cloud.wait_for((cloud.folder / 'said.1').exists)
+  first.kill()
+  first.communicate()
+  second = cloud.start(*RUN)
+  cloud.wait_for(lambda: cloud.calls('worker.sh same') or
+                 len(cloud.calls('worker.sh start')) == 2)
+  cloud.wait_for(lambda: cloud.calls()[-1].count('worker.sh state'))
+  (cloud.folder / 'go').touch()
+  _, err = second.communicate(timeout=60)
+  assert second.returncode == 0, err
+  assert cloud.starts() == 1
+
+
+def test_a_setup_that_is_repeated_waits_for_the_first(cloud):
+  cloud, commit = _set_up(cloud)
+  folder = cloud.homes()[0] / 'vvlen' / commit
+  shutil.rmtree(folder / '.venv')
+  cloud.command('python3.13', PYTHON.partition('\n')[2].replace(
+      'echo "$PWD $*"', 'touch "$FAKE_CLOUD/installing"\n'
+      'while [[ ! -e $FAKE_CLOUD/go ]]; do sleep 0.05; done; echo "$PWD $*"'))
+  cloud.command('flock', 'touch "$FAKE_CLOUD/flock.$$"; exec $real "$@"')
+  first = cloud.worker(0, 'setup', commit, 'gs://b-1')
+  cloud.wait_for((cloud.folder / 'installing').exists)
+  second = cloud.worker(0, 'setup', commit, 'gs://b-1')
+  cloud.wait_for(lambda: len(list(cloud.folder.glob('flock.*'))) == 2)
+  (cloud.folder / 'go').touch()
+  for process in first, second:
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+  assert len((cloud.folder / 'pip.txt').read_text().splitlines()) == 2
 
 
 # Three seeds, which the processes share unequally.

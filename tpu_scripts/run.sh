@@ -153,12 +153,11 @@ start() {  # WHY [delete.sh]
       return 0
     fi
   done
-  start_processes
+  on_processes start "$(date +%s).$$.$starts" "$commit"
 }
 
-start_processes() {
-  if on_workers "$CALL_SECONDS" \
-    "$(worker start "$commit" "${arguments[@]}" --distributed)"; then
+on_processes() {  # start ID COMMIT, or same
+  if on_workers "$CALL_SECONDS" "$(worker "$@" "${arguments[@]}" --distributed)"; then
     [[ ! $dry_run ]] || return 0
     # What runs already may be of another.
     [[ ! $output =~ \ commit\ ([0-9a-f]+)$ ]] || commit=${BASH_REMATCH[1]}
@@ -194,7 +193,7 @@ while look; do
     case $outcome in
       running | partly)
         starts=1
-        start_processes  # keeps a running experiment, and refuses if it is another one
+        on_processes same
         ;;
       silent) ;;
       lost) start first delete.sh ;;

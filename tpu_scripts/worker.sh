@@ -3,7 +3,10 @@
 #
 #   setup COMMIT BUCKET        makes an environment for the code in ~/vvlen/COMMIT
 #   check COMMIT               says which of how many processes this is
-#   start COMMIT EXPERIMENT …  starts an experiment that goes on without this call
+#   start ID COMMIT EXPERIMENT …
+#                              starts an experiment that goes on without this call; once
+#                              for each ID, as a call that was cut off is made again
+#   same EXPERIMENT …          refuses if another command was started
 #   state                      says whether it runs
 #   stop SECONDS               sends SIGTERM and waits for the end, so long at most
 #   kill                       sends SIGKILL
@@ -27,8 +30,15 @@ running() {
   ! flock --shared --nonblock "$run/lock" true
 }
 
+# Waits for an earlier call of the same verb, which goes on where only ssh was cut off.
+alone() {  # SECONDS
+  exec 8>"$run/alone.$verb"
+  flock --wait "$1" 8 || refuse "another call of $verb has not ended"
+}
+
 setup() {
   local commit=$1 bucket=$2 python='' candidate
+  alone 1800
   cd "$root/$commit"
   if [[ ! -e .venv/complete ]]; then
     for candidate in python3.13 python3.12 python3.11 python3; do
@@ -42,10 +52,10 @@ sys.exit(not (3, 11) <= sys.version_info < (3, 14))" 2>/dev/null; then
     if [[ $python ]]; then
       "$python" -m venv .venv
     else  # the images have Python 3.10; uv brings one of its own
-      python3 -m pip install --quiet --user uv
-      python3 -m uv venv --quiet --seed --python 3.12 .venv
+      timeout 300 python3 -m pip install --quiet --user uv
+      timeout 300 python3 -m uv venv --quiet --seed --python 3.12 .venv
     fi
-    .venv/bin/python -m pip install --quiet '.[tpu,gcs]'
+    timeout 1200 .venv/bin/python -m pip install --quiet '.[tpu,gcs]'
     touch .venv/complete
   fi
   echo "$commit" | timeout 300 gcloud storage cp --quiet - \
@@ -75,20 +85,29 @@ told = (os.environ['HOSTNAME'], 'process', jax.process_index(), 'of', jax.proces
 os.write(1, (' '.join(map(str, told)) + '\n').encode())"
 }
 
+same() {
+  [[ -e $run/command ]] || return 0
+  printf '%s\0' "$@" | cmp --silent - "$run/command" || refuse \
+    'another experiment runs here: stop.sh ends it'
+  echo "$HOSTNAME commit $(<"$run/commit")"
+}
+
 start() {
-  local tries
-  printf '%s\0' "${@:2}" >"$run/asked"
-  if [[ ! -e $run/exit ]] && running; then
-    cmp --silent "$run/asked" "$run/command" || refuse \
-      'another experiment runs here: stop.sh ends it'
-    echo "$HOSTNAME commit $(<"$run/commit")"
+  local id=$1 tries
+  shift
+  alone 60
+  # An exit code that appears between these two looks is of what ran at the first.
+  if [[ -e $run/id && $(<"$run/id") == "$id" ]] ||
+    { [[ ! -e $run/exit ]] && { running || [[ -e $run/exit ]]; }; }; then
+    same "${@:2}"
     return
   fi
   rm -f "$run/exit" "$run/stopped" "$run/pid"
+  echo "$id" >"$run/id"
   echo "$1" >"$run/commit"
-  mv "$run/asked" "$run/command"
+  printf '%s\0' "${@:2}" >"$run/command"
   forget_slices
-  setsid nohup bash "$0" hold "$@" >>"$run/log" 2>&1 </dev/null &
+  setsid nohup bash "$0" hold "$@" >>"$run/log" 2>&1 </dev/null 8>&- &
   for ((tries = 0; tries < 300; ++tries)); do
     if [[ -e $run/pid ]]; then
       echo "$HOSTNAME commit $1"
@@ -165,9 +184,10 @@ kill_all() {
   wait_for_end 60
 }
 
-case $1 in
-  setup | check | start | hold | state | stop) "$@" ;;
+verb=$1
+case $verb in
+  setup | check | start | same | hold | state | stop) "$@" ;;
   kill) kill_all ;;
   log) tail -n "$2" "$run/log" 2>/dev/null | sed "s/^/$HOSTNAME: /" ;;
-  *) refuse "unknown verb $1" ;;
+  *) refuse "unknown verb $verb" ;;
 esac
