@@ -112,7 +112,8 @@ class Cloud:
         [self.checkout / 'tpu_scripts' / script, *arguments], cwd=self.folder,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
             **os.environ, 'PATH': f'{self.folder}/bin:{os.environ["PATH"]}',
-            'FAKE_CLOUD': str(self.folder), 'POLL_SECONDS': '0.05',
+            'FAKE_CLOUD': str(self.folder), 'XDG_STATE_HOME': str(self.folder),
+            'POLL_SECONDS': '0.05',
             'RETRY_SECONDS': '0', 'STOP_SECONDS': '20', **environment})
 
   def call(self, script, *arguments, **environment):
@@ -845,6 +846,23 @@ def test_a_run_that_ends_while_a_start_looks_is_not_started_alone(cloud):
       exec $real "$@"''')
   out, _ = cloud.worker(0, 'start', 'second', commit, 'toy').communicate(timeout=60)
   assert out == f'vvlen-w-0 commit {commit}\n' and cloud.starts() == 1
+
+
+@pytest.mark.slow
+def test_one_call_at_a_time_watches_a_tpu(cloud):
+  cloud = cloud(ACTIVE)
+  cloud.experiment('while [[ ! -e $FAKE_CLOUD/go ]]; do sleep 0.05; done')
+  first = cloud.start(*RUN)
+  cloud.wait_for((cloud.folder / 'said.1').exists)
+  _refused(cloud.call(*RUN), 2, f'process {first.pid} watches vvlen already')
+  first.kill()
+  first.communicate()
+  third = cloud.start(*RUN)
+  cloud.wait_for(lambda: cloud.calls('worker.sh same'))
+  (cloud.folder / 'go').touch()
+  _, err = third.communicate(timeout=60)
+  assert third.returncode == 0, err
+  assert cloud.starts() == 1
 
 
 @pytest.mark.slow

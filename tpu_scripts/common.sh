@@ -67,7 +67,7 @@ check_settings() {
   if [[ ! $dry_run ]]; then
     [[ $PROJECT != my-project && $BUCKET != gs://my-bucket ]] || fail $WRONG \
       'edit env.sh first: PROJECT and BUCKET are those of the example'
-    for name in gcloud timeout git; do
+    for name in gcloud timeout git flock; do
       command -v "$name" >/dev/null || fail $WRONG "there is no command $name here"
     done
   fi

@@ -24,10 +24,10 @@
 #   stop.sh                       this ends with 143
 #   the resource is deleted       this ends with 5
 #
-# Run twice, the second watches what the first has started; if another experiment runs it
-# ends with 2. Exit codes: 0, 1 the experiment failed too often, 2 wrong input, 3 no quota,
-# 4 no TPU in time, 5 the cloud failed or too many restarts, 130 told to end (the run goes
-# on), 143 stopped.
+# Run again after it has ended, it watches what it has started; if another experiment runs
+# it ends with 2. So does a second call while the first lives on this machine. Exit codes:
+# 0, 1 the experiment failed too often, 2 wrong input, 3 no quota, 4 no TPU in time, 5 the
+# cloud failed or too many restarts, 130 told to end (the run goes on), 143 stopped.
 
 set -euo pipefail
 # shellcheck source=common.sh
@@ -46,6 +46,20 @@ done
   'the disks of workers go when they are preempted'
 git -C "$checkout" cat-file -e "$commit:experiments/$experiment/__main__.py" 2>/dev/null ||
   fail $WRONG "no experiment '$experiment' in commit ${commit:0:10}"
+
+# Two at once would both restart it. The lock is held for a moment only, as processes that
+# outlive this one would inherit it.
+if [[ ! $dry_run ]]; then
+  mine=${XDG_STATE_HOME:-$HOME/.local/state}/vvlen/run.$PROJECT.$ZONE.$NAME
+  mkdir -p "${mine%/*}"
+  exec 9>>"$mine"
+  flock 9
+  other=$(<"$mine")
+  [[ ! $other ]] || ! grep -qs run.sh "/proc/$other/cmdline" || fail $WRONG \
+    "process $other watches $NAME already; status.sh and logs.sh say how it is"
+  echo $$ >"$mine"
+  exec 9>&-
+fi
 
 # A restart is made by the settings of the start, whatever env.sh has become meanwhile.
 cp -r "$scripts" "$scratch/tpu_scripts"
