@@ -363,6 +363,13 @@ def test_files_that_are_not_committed_are_not_sent_unsaid(cloud):
     assert not (home / 'vvlen' / last / 'new.py').exists()
 
 
+def test_a_checkout_that_git_cannot_compare_is_not_taken_for_clean(cloud):
+  cloud = cloud(ACTIVE)
+  (cloud.checkout / '.git' / 'index').write_text('damaged')
+  _refused(cloud.call('setup.sh'), 2, 'git does not say')
+  assert not cloud.calls()
+
+
 @pytest.mark.parametrize('arguments', [
     ('create.sh', 'x'), ('status.sh', 'x'), ('logs.sh', 'x'), ('setup.sh', 'x'),
     ('setup.sh', '--commit=none'), ('run.sh',), ('run.sh', 'toy', '--workdir=/tmp/x'),
@@ -433,6 +440,8 @@ def test_a_worker_that_does_not_answer_is_missed(cloud):
   cloud.write(endpoints=3)
   _refused(cloud.call('setup.sh'), 2, '3 workers of 1 x v4-16 do not make one run of 3',
            '2 have answered')
+  cloud.write(rules=[{'match': 'worker.sh check', 'code': 0, 'stderr': ''}])
+  _refused(cloud.call('setup.sh'), 2, '0 have answered')
   cloud.write(endpoints='')
   _refused(cloud.call('setup.sh'), 5,
            "the cloud does not say how many workers vvlen has: ''")

@@ -174,7 +174,7 @@ get_state() {
 # Takes --commit=COMMIT out of the arguments, and sets $commit to the full name of that
 # commit. Without it, this ends where a file is not committed, as it would not be sent.
 take_commit() {
-  local named='' argument rest=()
+  local named='' argument changes rest=()
   for argument in "${arguments[@]}"; do
     case $argument in
       --commit=*) named=${argument#*=} ;;
@@ -184,7 +184,10 @@ take_commit() {
   arguments=("${rest[@]}")
   commit=$(git -C "$checkout" rev-parse --quiet --verify "${named:-HEAD}^{commit}") ||
     fail $WRONG "no commit '${named:-HEAD}' in $checkout"
-  [[ $named || ! $(git -C "$checkout" status --porcelain) ]] || fail $WRONG \
+  [[ ! $named ]] || return 0
+  changes=$(git -C "$checkout" status --porcelain) || fail $WRONG \
+    "git does not say whether files of $checkout are committed"
+  [[ ! $changes ]] || fail $WRONG \
     "$checkout has changes that are not committed; commit them, or send the last commit" \
     "without them by --commit=${commit:0:10}"
 }

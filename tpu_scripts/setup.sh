@@ -42,7 +42,7 @@ on_workers "$CHECK_SECONDS" "$(worker check "$commit")" || give_up "processes of
 [[ ! $dry_run ]] || exit 0
 # Each worker says "HOST process I of N devices …". All must answer, and know of all
 # others.
-found=$(grep -E ' process [0-9]+ of [0-9]+ devices ' <<<"$output" | sort -k3n)
+found=$(grep -E ' process [0-9]+ of [0-9]+ devices ' <<<"$output" | sort -k3n) || true
 count=$(grep -c . <<<"$found") || true
 numbers=$(cut -d ' ' -f 3 <<<"$found" | paste -sd ' ')
 if [[ $numbers != "$(seq -s ' ' 0 $((expected - 1)))" ]] ||
