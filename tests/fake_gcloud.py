@@ -2,7 +2,8 @@
 
 Run as a command. The folder FAKE_CLOUD has cloud.json with
 
-  resource   None, or its state, the states that follow one at each look, its nodes
+  resource   None, or its state, the states that follow one at each look, its nodes and
+             its `spec`: type, node and number of nodes
   requested  for each request to come, the states that it goes through
   workers    of each node
   health     what it says of the state and health of each, if not that it is well
@@ -130,8 +131,11 @@ def describe(cloud, name, flags):
     enter(cloud, resource['next'].pop(0))
   if not cloud['resource']:
     leave(1, f"NOT_FOUND: Resource 'queuedResources/{name}' was not found")
-  print(resource['state'] if flags['format'] == 'value(state.state)'
-        else cloud.get('failure', ''))
+  if 'nodeSpec' in flags['format']:
+    print(resource.get('spec', ',,'))
+  else:
+    print(resource['state'] if flags['format'] == 'value(state.state)'
+          else cloud.get('failure', ''))
 
 
 def delete(cloud, name, flags):

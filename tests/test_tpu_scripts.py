@@ -304,7 +304,11 @@ def test_what_is_being_deleted_is_not_deleted_again(cloud):
   done = cloud.call('delete.sh')
   assert done.returncode == 0, done.stderr
   assert not cloud.calls(' delete ')
-  assert cloud.call('delete.sh').returncode == 0  # there is nothing
+  assert done.stderr.splitlines() == ['vvlen is deleted']
+  done = cloud.call('delete.sh')
+  assert done.returncode == 0
+  assert done.stderr.splitlines() == [
+      'There is no vvlen in us-central2-b of p-1: nothing is deleted']
   # It may begin between the look and the call.
   cloud.write(resource=ACTIVE, rules=[
       {'match': ' delete ', 'code': 1, 'stderr': 'FAILED_PRECONDITION: it is DELETING',
@@ -320,6 +324,28 @@ def test_a_deletion_that_does_not_end_is_told(cloud):
 
 
 # Wrong input
+
+
+@pytest.mark.parametrize(('spec', 'slices', 'code'), [
+    ('v4-16,vvlen,', '1', 0), ('v4-16,,2', '2', 0), (',,', '2', 0),
+    ('v4-8,vvlen,', '1', 2), ('v4-16,,2', '1', 2), ('v4-16,vvlen,', '2', 2)])
+def test_a_tpu_that_is_not_that_of_the_settings_is_refused(cloud, spec, slices, code):
+  cloud = cloud({**ACTIVE, 'spec': spec})
+  cloud.set(SLICES=slices)
+  done = cloud.call('create.sh')
+  assert done.returncode == code, done.stderr
+  if code:
+    _refused(done, 2, f'not {slices} x v4-16 as in env.sh')
+
+
+def test_settings_of_another_tpu_delete_none(cloud):
+  cloud = cloud({**ACTIVE, 'spec': 'v4-16,vvlen,'}, rules=[
+      {'match': 'describe vvlen-0', 'times': 9, 'code': 1, 'stderr':
+       "ERROR: NOT_FOUND: Resource 'nodes/vvlen-0' was not found"}])
+  cloud.set(SLICES='2')
+  cloud.commit()
+  _refused(cloud.call(*RUN), 2, 'vvlen is 1 x v4-16, not 2 x v4-16')
+  assert cloud.state == 'ACTIVE' and not cloud.calls(' delete ')
 
 
 @pytest.mark.parametrize(('setting', 'value', 'parts'), [

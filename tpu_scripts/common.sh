@@ -200,10 +200,12 @@ need_active() {
 
 # Deletes the queued resource with its nodes, which use up quota until they are gone,
 # and waits for it. While it is DELETING there is nothing more to ask for, and while it
-# is SUSPENDING it can't be deleted yet.
+# is SUSPENDING it can't be deleted yet. Sets $found if there was one.
 delete_resource() {
   local started=$SECONDS
+  found=''
   while get_state && [[ $state != ABSENT ]]; do
+    found=yes
     if [[ $state != DELETING && $state != SUSPENDING ]]; then
       if cloud "$CALL_SECONDS" gcloud compute tpus queued-resources delete "$NAME" \
         "${place[@]}" --force --quiet --async; then
@@ -217,6 +219,20 @@ delete_resource() {
       "$NAME is still $state after $DELETE_SECONDS seconds, and may still cost money"
     sleep "$POLL_SECONDS"
   done
+}
+
+# Ends where the resource is of another type or number of slices than env.sh says. What the
+# cloud does not say is not compared.
+need_same() {
+  local type node count format
+  format='value[separator=","](tpu.nodeSpec[0].node.acceleratorType,'
+  format+='tpu.nodeSpec[0].nodeId,tpu.nodeSpec[0].multisliceParams.nodeCount)'
+  cloud "$CALL_SECONDS" gcloud compute tpus queued-resources describe "$NAME" \
+    "${place[@]}" --format="$format" || return 0
+  IFS=, read -r type node count <<<"$output"
+  [[ ! $node ]] || count=1
+  [[ ${type##*/} == "${type:+$TYPE}" && $count == "${count:+$SLICES}" ]] || fail $WRONG \
+    "$NAME is ${count:-?} x ${type:-?}, not $SLICES x $TYPE as in env.sh: delete.sh first"
 }
 
 nodes() {

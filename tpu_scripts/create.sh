@@ -8,7 +8,8 @@
 #   CREATING, ACCEPTED,      this waits, WAIT_SECONDS of env.sh in all; then the request
 #   WAITING_FOR_RESOURCES,   is deleted
 #   PROVISIONING
-#   ACTIVE                   nothing more
+#   ACTIVE                   nothing more; if its type or number of slices is not that of
+#                            env.sh, this ends with 2
 #   FAILED, SUSPENDED        it is deleted with its nodes (--force) and requested again,
 #                            unless there was no quota, or no TPU in time
 #   SUSPENDING, DELETING     this waits until it is SUSPENDED, or gone
@@ -70,7 +71,10 @@ while get_state; do
     told=$state
   fi
   case $state in
-    ACTIVE) exit 0 ;;
+    ACTIVE)
+      ((requests)) || need_same
+      exit 0
+      ;;
     ABSENT) request && continue ;;
     SUSPENDED) delete_resource && continue ;;
     FAILED)

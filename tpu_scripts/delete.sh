@@ -5,8 +5,8 @@
 # Usage: delete.sh [--dry-run]
 #
 # Whatever its state: a resource that is FAILED or SUSPENDED uses up quota, and one that is
-# ACTIVE costs money, until it is deleted. Run twice, the second finds nothing to delete, or
-# waits with the first. Exit codes: 0 gone, 2 wrong input, 5 it is still there.
+# ACTIVE costs money, until it is deleted. Run twice, the second says that there is nothing
+# to delete, or waits with the first. Exit codes: 0 gone, 2 wrong input, 5 it is still there.
 
 set -euo pipefail
 # shellcheck source=common.sh
@@ -15,4 +15,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 state=ACTIVE
 delete_resource
-say "$NAME is deleted"
+if [[ $found ]]; then
+  say "$NAME is deleted"
+else
+  say "There is no $NAME in $ZONE of $PROJECT: nothing is deleted"
+fi

@@ -210,7 +210,10 @@ while look; do
         on_processes same
         ;;
       silent) ;;
-      lost) start first delete.sh ;;
+      lost)
+        need_same  # after an edit of env.sh, other nodes are looked for
+        start first delete.sh
+        ;;
       *) start first ;;
     esac
     outcome=''
