@@ -455,6 +455,17 @@ def test_a_worker_out_of_reach_is_tried_again_a_few_times(cloud):
   assert len(cloud.calls('ssh')) - before == 4
 
 
+@pytest.mark.slow
+def test_an_ssh_key_may_reach_a_new_worker_late(cloud):
+  rule = {'match': 'ssh', 'code': 255,
+          'stderr': 'a@10.0.0.1: Permission denied (publickey).'}
+  cloud = cloud(ACTIVE, rules=[{**rule, 'times': 2}])
+  done = cloud.call('setup.sh')
+  assert done.returncode == 0, done.stderr
+  cloud.write(rules=[{**rule, 'times': 99}])
+  _refused(cloud.call('setup.sh'), 2, 'Permission denied (publickey)')
+
+
 def test_processes_that_do_not_find_each_other_are_told(cloud):
   cloud = cloud(ACTIVE)
   (cloud.folder / 'processes').write_text('1')
@@ -537,6 +548,13 @@ def test_quota_after_a_preemption_is_waited_for(cloud, refusals, seconds, code):
   assert done.returncode == code, done.stderr
   assert 'no quota' in done.stderr
   assert cloud.starts() == (1 if code else 2)
+
+
+def test_a_first_request_that_fails_is_told_in_its_words(cloud):
+  cloud = cloud(rules=[{'match': ' create ', 'times': 99, 'code': 1, 'stderr': 'odd'}])
+  done = cloud.call(*RUN)
+  _refused(done, 5, 'request of vvlen', 'odd')
+  assert 'somebody' not in done.stderr
 
 
 def test_quota_of_the_first_request_is_not_waited_for(cloud):

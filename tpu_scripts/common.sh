@@ -100,7 +100,7 @@ kind_of_failure() {
     10) echo refused && return ;;
     124 | 137) echo transient && return ;;
   esac
-  [[ ! $2 =~ $SSH_KEYS ]] || { echo refused && return; }
+  [[ ! $2 =~ $SSH_KEYS ]] || { echo key && return; }
   (($1 != 255)) || { echo transient && return; }
   for ((i = 0; i < ${#kinds[@]}; i += 2)); do
     if [[ $2 =~ ${kinds[i + 1]} ]]; then
@@ -112,8 +112,9 @@ kind_of_failure() {
 }
 
 # cloud SECONDS COMMAND…: runs a command with a time limit, and again, after growing
-# pauses, if its failure is transient. Sets $output to what it prints, and after a failure
-# $problem to its kind and $message to its text. In a dry run, only prints the command.
+# pauses, if its failure is transient, or of a key, which a new worker may not have yet. Sets
+# $output to what it prints, and after a failure $problem to its kind and $message to its
+# text. In a dry run, only prints the command.
 cloud() {
   local seconds=$1 attempt pause=$RETRY_SECONDS code errors=$scratch/errors.$BASHPID
   shift
@@ -130,7 +131,7 @@ cloud() {
     ((code)) || return 0
     problem=$(kind_of_failure "$code" "$message")
     ((code != 124 && code != 137)) || message="no answer within $seconds seconds"
-    [[ $problem == transient ]] && ((attempt < ATTEMPTS)) || return "$code"
+    [[ $problem == transient || $problem == key ]] && ((attempt < ATTEMPTS)) || return "$code"
     say "$(reason): trying again in $pause s"
     sleep "$pause"
     pause=$((pause * 2))
@@ -149,7 +150,7 @@ reason() {
 give_up() {  # WORDS…
   case $problem in
     quota) fail $QUOTA "$*: no quota: $(reason)" ;;
-    denied | refused) fail $WRONG "$*: $(reason)" ;;
+    denied | refused | key) fail $WRONG "$*: $(reason)" ;;
     *) fail $CLOUD "$*: $(reason)" ;;
   esac
 }

@@ -80,7 +80,11 @@ look() {
   case $state in
     ACTIVE) absent=deleted ;;
     SUSPENDING | SUSPENDED | FAILED) outcome=preempted && return ;;
-    ABSENT | DELETING) outcome=$absent && return ;;
+    ABSENT | DELETING)
+      [[ $absent != unmade ]] || exit $CLOUD  # create.sh has said why
+      outcome=$absent
+      return
+      ;;
     *) outcome=idle && return ;;
   esac
   if ! ask_workers "$CALL_SECONDS" "$(worker state)"; then
@@ -110,7 +114,7 @@ look() {
 # of this machine, so the cloud is asked before a TPU is called lost.
 no_answer() {
   local node
-  if [[ $problem == denied || $problem == refused ]]; then
+  if [[ $problem =~ ^(denied|refused|key)$ ]]; then
     say 'The run may go on, unwatched, and the TPU costs money until delete.sh'
     give_up "$NAME"
   fi
@@ -129,9 +133,14 @@ no_answer() {
     done
   fi
   if [[ $outcome == lost ]]; then  # or deleted since the state was read
-    read_state || fail $CLOUD "no answer for $((SECONDS - heard)) seconds: $(reason);" \
-      "$NAME may be training, and costs money until delete.sh"
-    [[ $state != ABSENT && $state != DELETING ]] || outcome=deleted
+    if read_state; then
+      [[ $state != ABSENT && $state != DELETING ]] || outcome=deleted
+    elif ((SECONDS - heard < MAX_UNREACHABLE_SECONDS)); then
+      outcome=silent
+    else
+      fail $CLOUD "no answer for $((SECONDS - heard)) seconds: $(reason);" \
+        "$NAME may be training, and costs money until delete.sh"
+    fi
   elif ((silent == MAX_SILENT)); then
     say "$NAME is not known to be lost: watched for $MAX_UNREACHABLE_SECONDS seconds at most"
   fi
@@ -160,7 +169,7 @@ start() {  # WHY [delete.sh]
       sleep "$POLL_SECONDS"
     done
     ((code == 0 || code == CLOUD)) || exit "$code"
-    heard=$SECONDS  # create.sh may have waited for a day
+    heard=$SECONDS silent=0  # create.sh may have waited for a day
     if ((code)); then
       # If it is gone, this has deleted it, or not got it.
       [[ $step == setup* ]] || { ((starts > 1)) && absent=idle || absent=unmade; }
@@ -234,7 +243,6 @@ while look; do
       exit 143
       ;;
     deleted) fail $CLOUD "$NAME is $state: somebody has deleted it" ;;
-    unmade) exit $CLOUD ;;  # create.sh has said why
     idle) start 'Nothing runs' ;;
     preempted) start 'Preempted' ;;
     lost) start 'Workers are lost' delete.sh ;;  # create.sh leaves what is ACTIVE
