@@ -116,7 +116,11 @@ def check(config: Any) -> None:
 
 
 def check_seeds(config: Any) -> None:
-  """Raises ValueError if seeds, trained one at a time, have no keys of their own."""
+  """Raises ValueError unless seeds can be trained one at a time.
+
+  They must have keys of their own, and batches be cut into equal parts.
+  """
+  fields.check_multiples(config, ('train.batch_size', 'train.parts'))
   if config.seed + config.num_seeds > 2**32:
     raise ValueError('config.seed + num_seeds must not exceed 2**32: '
                      f'{config.seed} + {config.num_seeds}')
@@ -134,8 +138,7 @@ def _check_model(config: Any) -> None:
 
 
 def check_arms(config: Any) -> None:
-  """Raises ValueError unless batches, and all arms, can be run."""
-  fields.check_multiples(config, ('train.batch_size', 'train.parts'))
+  """Raises ValueError unless names, offsets and steps of all arms can be run."""
   for name, arm in config.arms.items():
     if not name.replace('_', '').isalnum():
       raise ValueError('config.arms: a name must consist of letters, digits and _: '
