@@ -20,7 +20,8 @@
 #   workers                       MAX_UNREACHABLE_SECONDS as if the node were lost, or, where
 #                                 the cloud does not answer either, this ends with 5
 #   any other end                 as if preempted; at most MAX_FAILURES times one after another
-#                                 without a new checkpoint
+#                                 without a new checkpoint. So does 75, a network or a bucket
+#                                 that failed
 #   stop.sh                       this ends with 143
 #   the resource is deleted       this ends with 5
 #
