@@ -93,11 +93,12 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('experiment')
-  args, rest = parser.parse_known_args()
+  parser.add_argument('arguments', nargs=argparse.REMAINDER, help='of the experiment')
+  args = parser.parse_args()
   watch, own, start = _rounds.Watch(), time.process_time(), time.perf_counter()
   sampler = Sampler(threading.get_ident())
   sampler.start()
-  sys.argv = [args.experiment, *rest]
+  sys.argv = [args.experiment, *args.arguments]
   code = 0
   try:
     runpy.run_module(f'experiments.{args.experiment}', run_name='__main__')
