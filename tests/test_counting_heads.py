@@ -80,6 +80,7 @@ def test_a_block_of_seeds_is_measured_as_each_is_by_hand(params, monkeypatch):
         slope, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_equal_keys_need_an_infinite_temperature(params):
   # Without positions, the first layer cannot tell equal bits apart.
   model = _MODEL.clone(decoder=_MODEL.decoder.clone(positions='none'))

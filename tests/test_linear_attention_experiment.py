@@ -224,6 +224,7 @@ def test_the_title_says_for_which_tasks_there_is_no_error():
   assert title('sum') == 'Not exact for the sum of bits'
 
 
+@pytest.mark.slow
 def test_the_report_says_what_it_shows(whole):
   rows = results.read_rows(whole[0] / 'results.csv')
   indices = {

@@ -238,6 +238,7 @@ def test_a_batch_of_unequal_prompts_gives_what_each_gives_alone(subject):
     assert short == [BYTES.decode(made[:made.index(made[2])])]
 
 
+@pytest.mark.slow
 def test_programs_are_compiled_once_for_each_shape(subject):
   library._generate.clear_cache()
   shapes = [(4, 2), (6, 2), (4, 2), (6, 3), (6, 2)]
@@ -294,6 +295,7 @@ def test_a_run_leaves_what_it_says(whole, checkpoint):
   assert len(rows) == 5 * 6
 
 
+@pytest.mark.slow
 def test_predictions_hold_settings_and_what_the_model_says(whole, checkpoint):
   model, variables = load_checkpoint(checkpoint)
   subject = generation.Subject(model, variables, BYTES, (), 2)
@@ -371,6 +373,7 @@ def test_more_samples_may_be_asked_for(whole, checkpoint, tmp_path, run_suite):
     again()
 
 
+@pytest.mark.slow
 def test_another_dialect_only_changes_the_tables(
     whole, checkpoint, tmp_path, run_suite):
   folder = tmp_path / 'run'
@@ -1035,6 +1038,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_run_or_checkpoint_is_refused(
     whole, checkpoint, tmp_path, run_suite):
   folder, other = tmp_path / 'run', tmp_path / 'other'
@@ -1053,6 +1057,7 @@ def test_a_folder_of_another_run_or_checkpoint_is_refused(
   assert _files(folder) == before
 
 
+@pytest.mark.slow
 def test_a_report_of_an_unfinished_run_says_so(whole, tmp_path):
   folder = tmp_path / 'run'
   shutil.copytree(whole[0], folder)
@@ -1084,6 +1089,7 @@ def test_configurations_are_checked_field_by_field(variant):
   check(_config(variant, **fields))
 
 
+@pytest.mark.slow
 def test_tables_as_csv_have_every_number(whole):
   with (whole[0] / 'tables/depth.csv').open() as file:
     rows = [*csv.DictReader(file)]

@@ -225,6 +225,7 @@ def test_each_state_of_a_resource_is_left_for_active(
   assert all('--force' in call for call in cloud.calls(' delete '))
 
 
+@pytest.mark.slow
 def test_slices_are_nodes_of_one_resource(cloud):
   cloud = cloud(workers=1)
   cloud.set(SLICES='3', SPOT='false')
@@ -254,6 +255,7 @@ def test_a_limit_of_calls_a_minute_is_no_quota_of_tpus(cloud):
   assert len(cloud.calls(' create ')) == 3
 
 
+@pytest.mark.slow
 def test_a_request_that_is_not_filled_in_time_is_deleted(cloud):
   cloud = cloud(requested=[['WAITING_FOR_RESOURCES'] * 999])
   cloud.set(WAIT_SECONDS='2')
@@ -326,6 +328,7 @@ def test_a_deletion_that_does_not_end_is_told(cloud):
 # Wrong input
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('spec', 'slices', 'code'), [
     ('v4-16,vvlen,', '1', 0), ('v4-16,,2', '2', 0), (',,', '2', 0),
     ('v4-8,vvlen,', '1', 2), ('v4-16,,2', '1', 2), ('v4-16,vvlen,', '2', 2)])
@@ -338,6 +341,7 @@ def test_a_tpu_that_is_not_that_of_the_settings_is_refused(cloud, spec, slices, 
     _refused(done, 2, f'not {slices} x v4-16 as in env.sh')
 
 
+@pytest.mark.slow
 def test_settings_of_another_tpu_delete_none(cloud):
   cloud = cloud({**ACTIVE, 'spec': 'v4-16,vvlen,'}, rules=[
       {'match': 'describe vvlen-0', 'times': 9, 'code': 1, 'stderr':
@@ -415,6 +419,7 @@ def test_without_a_tpu_there_is_nothing_to_set_up_or_stop(cloud):
 # setup.sh
 
 
+@pytest.mark.slow
 def test_the_commit_is_installed_on_every_worker_once(cloud):
   cloud = cloud(ACTIVE)
   commit = cloud.git('rev-parse', 'HEAD')
@@ -428,6 +433,7 @@ def test_the_commit_is_installed_on_every_worker_once(cloud):
       for home in cloud.homes()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rule', [
     {'match': 'code.tar.gz gs://', 'code': 1, 'stderr': 'HTTPError 403: a@b does not '
      'have storage.objects.create access to the Google Cloud Storage object.'},
@@ -443,6 +449,7 @@ def test_rights_to_the_bucket_that_are_missing_are_told(cloud, rule):
   assert len(cloud.calls('tpu-vm ssh')) <= 1
 
 
+@pytest.mark.slow
 def test_a_worker_out_of_reach_is_tried_again_a_few_times(cloud):
   cloud = cloud(ACTIVE, rules=[{'match': 'ssh', 'times': 1, 'worker': 1}])
   done = cloud.call('setup.sh')
@@ -472,6 +479,7 @@ def test_processes_that_do_not_find_each_other_are_told(cloud):
   _refused(cloud.call('setup.sh'), 2, '2 workers of 1 x v4-16 do not make one run')
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer_is_missed(cloud):
   cloud = cloud(ACTIVE)
   cloud.write(endpoints=3)
@@ -511,6 +519,7 @@ def test_a_run_needs_one_call(cloud):
   assert cloud.call(*RUN).returncode == 0 and cloud.starts() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('states', mostly_slow([
     ['SUSPENDING', 'SUSPENDED'], ['SUSPENDED'], ['FAILED']], 0))
 def test_a_run_that_loses_its_tpu_gets_another(cloud, states):
@@ -630,6 +639,7 @@ def test_workers_without_an_answer_have_not_ended(cloud, silence):
   assert (cloud.folder / 'ended').exists() and cloud.starts() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('silence', NO_ANSWER)
 @pytest.mark.parametrize('script', ['stop.sh', 'status.sh'])
 def test_workers_without_an_answer_are_told(cloud, script, silence):
@@ -812,6 +822,7 @@ def test_a_second_call_watches_what_runs_and_replaces_nothing(cloud):
   assert cloud.starts() == 1 and not cloud.calls(' create ')
 
 
+@pytest.mark.slow
 def test_a_resource_that_somebody_deletes_is_not_made_anew(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('sleep 100')
@@ -823,6 +834,7 @@ def test_a_resource_that_somebody_deletes_is_not_made_anew(cloud):
   assert cloud.state is None and not cloud.calls(' create ')
 
 
+@pytest.mark.slow
 def test_a_resource_deleted_while_its_workers_are_asked_is_not_made_anew(cloud):
   cloud = cloud(ACTIVE, rules=[
       {'match': 'worker.sh state'},  # the look before the start
@@ -834,6 +846,7 @@ def test_a_resource_deleted_while_its_workers_are_asked_is_not_made_anew(cloud):
   assert not cloud.calls(' create ') and not cloud.calls(' delete ')
 
 
+@pytest.mark.slow
 def test_logs_are_of_every_worker(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('echo one; echo two $JAX_PROCESS_ID')
@@ -852,6 +865,7 @@ def _set_up(cloud):
   return cloud, cloud.git('rev-parse', 'HEAD')
 
 
+@pytest.mark.slow
 def test_a_start_that_is_repeated_starts_once(cloud):
   cloud, commit = _set_up(cloud)
   cloud.experiment('exit 1')
@@ -887,6 +901,7 @@ def test_starts_at_the_same_time_start_once(cloud):
   (cloud.folder / 'go').touch()
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_a_start_looks_is_not_started_alone(cloud):
   cloud, commit = _set_up(cloud)
   cloud.experiment('while [[ ! -e $FAKE_CLOUD/go ]]; do sleep 0.05; done')
@@ -942,6 +957,7 @@ def test_a_worker_that_has_ended_is_not_started_into_a_run_that_goes_on(cloud):
   assert cloud.starts() == 1
 
 
+@pytest.mark.slow
 def test_a_setup_that_is_repeated_waits_for_the_first(cloud):
   cloud, commit = _set_up(cloud)
   folder = cloud.homes()[0] / 'vvlen' / commit
