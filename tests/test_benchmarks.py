@@ -51,13 +51,13 @@ def _operations(jaxpr):
   return total
 
 
-def _stack(*files):
+def _stack(*files, function='one'):
   """Returns the innermost frame of functions in these files, the first outermost."""
   found = lambda: sys._getframe(1)
   for file in reversed(files):
     names = {'call': found}
-    exec(compile('def one():\n  return call()', file, 'exec'), names)
-    found = names['one']
+    exec(compile(f'def {function}():\n  return call()', file, 'exec'), names)
+    found = names[function]
   return found()
 
 
@@ -73,10 +73,17 @@ def _stack(*files):
     (['experiments/counting/report.py', 'vvlen/reporting/page.py'], 'reporting'),
     (['vvlen/training/loop.py', 'vvlen/training/checkpoint.py', 'asyncio/x.py'],
      'saving'),
+    (['experiments/language_model/together.py', 'vvlen/sharding/seeds.py'], 'other'),
     (['experiments/counting/run.py'], 'other'),
 ])
 def test_the_part_of_a_run_is_told_by_its_stack(files, expected):
   assert parts.part(_stack(*files)) == expected
+
+
+def test_functions_that_measure_are_told_by_their_names():
+  files = 'experiments/language_model/together.py', 'vvlen/sharding/seeds.py'
+  assert parts.part(_stack(*files, function='train_and_measure')) == 'measuring'
+  assert parts.part(_stack('vvlen/training/loop.py', function='measure')) == 'training'
 
 
 def test_time_is_added_to_the_part_where_the_thread_is():

@@ -42,8 +42,8 @@ _FIRST = {
 _THEN = {
     'reporting': ('vvlen/reporting/', '/report.py', '/tables.py', '/answer.py'),
     'training': ('vvlen/training/',),
-    'measuring': ('vvlen/evaluation/', 'vvlen/simulation/', 'experiments/measure/',
-                  'evaluate'),
+    'measuring': ('vvlen/evaluation/', 'vvlen/simulation/', 'evaluate', 'measure',
+                  'experiments/mechanism/run.py'),
 }
 _SECONDS = 0.02  # between two looks
 PARTS = ('importing', 'tracing', 'compiling', 'training', 'saving', 'measuring',

@@ -5,8 +5,8 @@ devices and processes anew:
 
   seeds      1 to 1,000, on one device per core
   devices    1 to 8 virtual ones of this CPU, at the same number of seeds
-  processes  1 and 2 of one run, as with --distributed, with one device each, at the
-             same number of seeds
+  processes  1 and 2 of one run, as with --distributed, with one device and one core
+             each, as if each were a machine, at the same number of seeds
 
   python -m experiments.benchmarks.scaling
 
@@ -63,7 +63,7 @@ def main() -> None:
       for sweep, points in (
           ('seeds', [(seeds, cores) for seeds in args.seeds]),
           ('devices', [(args.seeds_of_devices, n) for n in args.devices]),
-          ('processes', [(args.seeds_of_devices, n, n) for n in args.processes]))
+          ('processes', [(args.seeds_of_devices, n, n, True) for n in args.processes]))
       for measured in [_run(args, *numbers) for numbers in points]
   ]
   result = {
@@ -118,17 +118,25 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(
-    args: argparse.Namespace, seeds: int, devices: int, count: int = 1
+    args: argparse.Namespace, seeds: int, devices: int, count: int = 1,
+    bound: bool = False,
 ) -> dict[str, Any]:
-  """Measures in new processes, `count` of them, that share so many devices."""
+  """Measures in new processes, `count` of them, that share so many devices.
+
+  If `bound`, each is bound to a core of its own, and to the first again where there are
+  fewer cores.
+  """
   command = [sys.executable, '-m', MODULE, f'--seconds={args.seconds}',
              f'--width={args.width}', '--worker', str(seeds), str(devices)]
   own = {'JAX_NUM_CPU_DEVICES': str(devices // count)}
   if count > 1:
     own |= {'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{_free_port()}',
             'JAX_NUM_PROCESSES': str(count)}
+  cores = sorted(os.sched_getaffinity(0))
+  bind = lambda number: (
+      ['taskset', '--cpu-list', str(cores[number % len(cores)])] if bound else [])
   started = [
-      subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
+      subprocess.Popen([*bind(number), *command], stdout=subprocess.PIPE, text=True,
                        env={**os.environ, **own, 'JAX_PROCESS_ID': str(number)})
       for number in range(count)
   ]
