@@ -21,10 +21,10 @@ from experiments.benchmarks import (
   counting_training,
   llama_training,
   lora_step,
-  parts,
   regularizer_cost,
   scaling,
   shifted_attention,
+  time_of_run,
 )
 from experiments.counting import training
 from tests.conftest import ROOT
@@ -74,20 +74,23 @@ def _stack(*files, function='one'):
     (['vvlen/training/loop.py', 'vvlen/training/checkpoint.py', 'asyncio/x.py'],
      'saving'),
     (['experiments/language_model/together.py', 'vvlen/sharding/seeds.py'], 'other'),
+    (['vvlen/training/loop.py', '<frozen importlib._bootstrap>', 'orbax/checkpoint.py'],
+     'importing'),
     (['experiments/counting/run.py'], 'other'),
 ])
 def test_the_part_of_a_run_is_told_by_its_stack(files, expected):
-  assert parts.part(_stack(*files)) == expected
+  assert time_of_run.part(_stack(*files)) == expected
 
 
 def test_functions_that_measure_are_told_by_their_names():
   files = 'experiments/language_model/together.py', 'vvlen/sharding/seeds.py'
-  assert parts.part(_stack(*files, function='train_and_measure')) == 'measuring'
-  assert parts.part(_stack('vvlen/training/loop.py', function='measure')) == 'training'
+  assert time_of_run.part(_stack(*files, function='train_and_measure')) == 'measuring'
+  inner = _stack('vvlen/training/loop.py', function='measure')
+  assert time_of_run.part(inner) == 'training'
 
 
 def test_time_is_added_to_the_part_where_the_thread_is():
-  sampler = parts.Sampler(threading.get_ident())
+  sampler = time_of_run.Sampler(threading.get_ident())
   sampler.start()
   names = {'wait': lambda: time.sleep(0.6)}
   exec(compile('def one():\n  wait()', 'matplotlib/figure.py', 'exec'), names)
@@ -102,13 +105,13 @@ def test_time_is_added_to_the_part_where_the_thread_is():
 @pytest.mark.slow
 def test_a_run_is_divided_into_parts(tmp_path):
   done = subprocess.run(
-      [sys.executable, '-m', 'experiments.benchmarks.parts',
-       f'--output={tmp_path}/parts.json', 'recency_bias',
+      [sys.executable, '-m', 'experiments.benchmarks.time_of_run',
+       f'--output={tmp_path}/time.json', 'recency_bias',
        '--config=configs/recency_bias.py:smoke', f'--workdir={tmp_path}/run'],
       cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
   assert done.returncode == 0, done.stderr
-  found = json.loads((tmp_path / 'parts.json').read_text())
-  assert set(found['share']) == {*parts.PARTS}
+  found = json.loads((tmp_path / 'time.json').read_text())
+  assert set(found['share']) == {*time_of_run.PARTS}
   assert sum(found['share'].values()) == pytest.approx(1, abs=0.01)
   assert min(found['share'][x] for x in ('tracing', 'measuring', 'figures')) > 0
   assert found['share']['training'] == found['share']['saving'] == 0

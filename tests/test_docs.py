@@ -309,7 +309,7 @@ RUN_BY = {
     'experiments.benchmarks.retrieval_training --task=lookup': _EVERY_ROW,
     'experiments.benchmarks.scaling':
         'test_benchmarks.py::test_two_processes_share_the_seeds_of_one_run',
-    'experiments.benchmarks.parts recency_bias --config=configs/recency_bias.py':
+    'experiments.benchmarks.time_of_run recency_bias --config=configs/recency_bias.py':
         'test_benchmarks.py::test_a_run_is_divided_into_parts',
     'experiments.compile --topology=v5e:4x8 --experiment=retrieval':
         'test_compile.py::test_an_ensemble_compiles_for_a_slice',

@@ -12,8 +12,8 @@ Runs a command of experiments, and notes every 20 ms where its main thread is:
   figures      by matplotlib
   other        all else
 
-  python -m experiments.benchmarks.parts length_generalization \
-      --config=configs/retrieval.py:quick --workdir=runs/parts
+  python -m experiments.benchmarks.time_of_run length_generalization \
+      --config=configs/retrieval.py:quick --workdir=runs/time
 
 The last line is JSON with the seconds, and the share of each part. Options of this
 command, such as --output=FILE, come before the name of the experiment.
@@ -29,10 +29,11 @@ from types import FrameType
 
 from experiments.benchmarks import _rounds
 
-# Where the innermost frame of a stack that any of these names is in decides; the parts
-# of the first group come before all others, as training traces and compiles as well.
+# Where the innermost frame of a stack that any of these names is in decides; those of
+# the first group come before all others, as training traces and compiles as well, and
+# an import before both.
+_IMPORTING = 'importlib._bootstrap'
 _FIRST = {
-    'importing': ('importlib._bootstrap',),
     'compiling': ('jax/_src/compiler.py', 'jax/_src/compilation_cache.py'),
     'tracing': ('jax/_src/interpreters/partial_eval.py',
                 'jax/_src/interpreters/mlir.py'),
@@ -56,6 +57,8 @@ def part(frame: FrameType | None) -> str:
   while frame is not None:
     names.append(f'{frame.f_code.co_filename}:{frame.f_code.co_name}')
     frame = frame.f_back
+  if any(_IMPORTING in name for name in names):
+    return 'importing'
   for group in (_FIRST, _THEN):
     for name in names:
       for found, words in group.items():
