@@ -119,6 +119,10 @@ def staying(monkeypatch):
 @pytest.fixture
 def run_here(staying, monkeypatch, capsys):
   """Returns a function that runs a command in this process, as if of two cores."""
+  # It defines flags when it is imported, once in a process: they must be there before
+  # those of a command are, which are taken back.
+  import grain  # noqa: F401
+
   everything = jax.devices()
 
   def use_devices(num_groups=2):
