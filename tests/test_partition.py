@@ -49,6 +49,14 @@ def _language_model(positions):
   return jax.eval_shape(model.init, jax.random.key(0), tokens)['params']
 
 
+def test_rows_are_filled_up_to_what_data_and_fsdp_divide():
+  mesh = partition.make_mesh(data=2, fsdp=2, tensor=2)
+  assert partition.row_ways(mesh) == 4
+  assert [partition.filled(n, mesh) for n in (1, 4, 5, 8)] == [4, 4, 8, 8]
+  no_mesh = jax.sharding.get_abstract_mesh()
+  assert (partition.row_ways(no_mesh), partition.filled(5, no_mesh)) == (1, 5)
+
+
 def test_the_axis_data_goes_over_slices():
   pytest.importorskip('libtpu', reason='needs the compiler of TPUs: libtpu')
   for name, value in measure._ENVIRONMENT.items():

@@ -101,6 +101,12 @@ def _busy_seconds() -> float:
   return (sum(ticks) - idle - waiting_for_disk) / os.sysconf('SC_CLK_TCK')
 
 
+def on_core(number: int) -> list[str]:
+  """Returns the words before a command that bind it to a core, which may be shared."""
+  cores = sorted(os.sched_getaffinity(0))
+  return ['taskset', '--cpu-list', str(cores[number % len(cores)])]
+
+
 class Worker:
   """One of the programs compared, in its own process or in several."""
 
@@ -115,10 +121,9 @@ class Worker:
         measure at the same time, and their rates are added.
       wait: if False, `about` waits instead, so that workers compile together.
     """
-    cores = sorted(os.sched_getaffinity(0)) if processes > 1 else []
     self._processes = []
     for i in range(processes):
-      bind = ['taskset', '--cpu-list', str(cores[i])] if cores else []
+      bind = on_core(i) if processes > 1 else []
       self._processes.append(subprocess.Popen(
           [*bind, sys.executable, '-m', module, *arguments],
           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

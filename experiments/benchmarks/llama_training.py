@@ -20,7 +20,7 @@ a small model on a CPU, to see that it runs.
 import argparse
 import statistics
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,14 +44,6 @@ LARGE = dict(vocab_size=128_256, width=2048, mlp_width=8192, num_layers=16,
              num_heads=32, num_key_heads=8, rope=Rope(500_000.0, Llama3(32.0, 8192)))
 TINY = SMALL | dict(vocab_size=512, width=64, mlp_width=128, num_layers=2)
 ROWS, LENGTH = 8, 512
-
-
-class Large(NamedTuple):
-  """What is measured on an accelerator."""
-
-  shape: dict[str, Any]  # of the model
-  length: int  # tokens of a window
-  matrix: int  # size of the square matrices whose product is the peak
 
 
 def tokens() -> np.ndarray:
@@ -155,8 +147,8 @@ def operations(shape: dict[str, Any], length: int) -> float:
 
 def large(args: argparse.Namespace) -> None:
   """Measures the large model on an accelerator, and prints the result."""
-  shape, length, size = (
-      Large(TINY, 256, 256) if args.tiny else Large(LARGE, 8192, 8192))
+  # Of the model, of a window, and of the square matrices whose product is the peak.
+  shape, length, size = (TINY, 256, 256) if args.tiny else (LARGE, 8192, 8192)
   if jax.default_backend() == 'cpu' and not args.tiny:
     print('The large model needs an accelerator: not run.')
     _rounds.report({'not_run': 'needs an accelerator'}, args.output)

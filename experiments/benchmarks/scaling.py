@@ -132,9 +132,7 @@ def _run(
   if count > 1:
     own |= {'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{_free_port()}',
             'JAX_NUM_PROCESSES': str(count)}
-  cores = sorted(os.sched_getaffinity(0))
-  bind = lambda number: (
-      ['taskset', '--cpu-list', str(cores[number % len(cores)])] if bound else [])
+  bind = _rounds.on_core if bound else lambda _: []
   started = [
       subprocess.Popen([*bind(number), *command], stdout=subprocess.PIPE, text=True,
                        env={**os.environ, **own, 'JAX_PROCESS_ID': str(number)})

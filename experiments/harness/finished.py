@@ -30,14 +30,16 @@ def finished(folder: epath.PathLike, part_of: PartOf) -> set[Part]:
   Raises:
     ValueError: if one of the two files is damaged.
   """
-  due, found = _due(folder, part_of), _found(folder, part_of)
+  rows = _read(folder)
+  due, found = _due(folder, rows, part_of), _count(rows, part_of)
   return {part for part, count in found.items() if count >= due.get(part, 1)}
 
 
 def lost(folder: epath.PathLike, part_of: PartOf) -> list[Part]:
   """Returns the parts that lack rows which were computed once; raises as `finished`."""
-  found = _found(folder, part_of)
-  return [part for part, count in _due(folder, part_of).items() if found[part] < count]
+  rows = _read(folder)
+  due, found = _due(folder, rows, part_of), _count(rows, part_of)
+  return [part for part, count in due.items() if found[part] < count]
 
 
 def write_rows(
@@ -55,7 +57,9 @@ def write_rows(
     new: the rows computed now; they include all rows of their parts.
     part_of: row -> the part to which it belongs.
   """
-  rows, due = list(rows), _due(folder, part_of)
+  rows, due = list(rows), _listed(folder)
+  if due is None:
+    due = _due_by_kind(_read(folder), part_of)
   # Parts without new rows keep their counts, because some of their rows may be lost.
   due = _count(rows, part_of) | due | _count(new, part_of)
   lines = ',\n'.join(json.dumps([*part, count]) for part, count in due.items())
@@ -67,10 +71,6 @@ def _count(rows: Iterable[results.Row], part_of: PartOf) -> collections.Counter[
   return collections.Counter(map(part_of, rows))
 
 
-def _found(folder: epath.PathLike, part_of: PartOf) -> collections.Counter[Part]:
-  return _count(_read(folder), part_of)
-
-
 def _read(folder: epath.PathLike) -> list[results.Row]:
   return results.read_rows(epath.Path(folder) / 'results.csv')
 
@@ -79,11 +79,19 @@ def _path(folder: epath.PathLike) -> epath.Path:
   return epath.Path(folder) / 'rows.json'
 
 
-def _due(folder: epath.PathLike, part_of: PartOf) -> dict[Part, int]:
+def _due(
+    folder: epath.PathLike, rows: list[results.Row], part_of: PartOf
+) -> dict[Part, int]:
   """Returns {part: its number of rows}, from rows.json if there is one."""
+  listed = _listed(folder)
+  return _due_by_kind(rows, part_of) if listed is None else listed
+
+
+def _listed(folder: epath.PathLike) -> dict[Part, int] | None:
+  """Returns {part: its number of rows} from rows.json, None if there is none."""
   path = _path(folder)
   if not path.exists():
-    return _due_by_kind(_read(folder), part_of)
+    return None
   try:
     due = {tuple(part): int(count) for *part, count in json.loads(path.read_text())}
     hash(tuple(due))

@@ -182,12 +182,12 @@ def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
   ValueError if its weights are not finite. If the mesh does not divide batches or test
   segments, prints how much of the work fills them up.
   """
-  ways = _ways(mesh)
+  ways = partition.row_ways(mesh)
   for what, size, parts in (
       ('A batch', config.train.batch_size, config.train.parts),
       ('Test data', config.evaluate.num_segments, 1),
   ):
-    rows = _filled(size, ways, parts)
+    rows = _filled(size, mesh, parts)
     if rows > size:
       in_parts = f' in {parts} parts' if parts > 1 else ''
       print(f'{what} of {size} rows{in_parts} on {ways} devices: {rows - size} of '
@@ -240,22 +240,17 @@ def update(
   return TrainState(state.step + 1, params, opt_state), told
 
 
-def _ways(mesh):
-  """Returns the number of groups of devices that share the rows of a batch."""
-  return mesh.shape['data'] * mesh.shape['fsdp']
-
-
-def _filled(size, ways, parts=1):
+def _filled(size, mesh, parts):
   """Returns the number of rows to fill a batch up to, so that devices share each part.
 
   Processes all have devices of their own, so they divide it too.
   """
-  return math.ceil(size / parts / ways) * ways * parts
+  return partition.filled(math.ceil(size / parts), mesh) * parts
 
 
 def _rows(config, mesh):
   """Returns the number of rows that training batches are filled up to."""
-  return _filled(config.train.batch_size, _ways(mesh), config.train.parts)
+  return _filled(config.train.batch_size, mesh, config.train.parts)
 
 
 def _counts(config, mesh):
@@ -289,8 +284,8 @@ def _measure(config, programs, key, text, place, mesh):
   segments = np.stack([text.held_out[x:x + longest] for x in starts.tolist()])
   # Each batch has one segment for each device of the axes data x fsdp; the last segment
   # is repeated to fill the last batch.
-  at_once, size = _ways(mesh), len(segments)
-  places = np.arange(_filled(size, at_once)).reshape(-1, at_once)
+  at_once, size = partition.row_ways(mesh), len(segments)
+  places = np.arange(partition.filled(size, mesh)).reshape(-1, at_once)
   counted = (places < size).sum(1)
   own = np.split(places, jax.process_count(), axis=1)[jax.process_index()]
   batches = [(segments[np.minimum(x, size - 1)], x < size) for x in own]

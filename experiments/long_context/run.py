@@ -5,7 +5,6 @@ The command line is in `__main__`.
 
 import collections
 import functools
-import math
 import os
 import re
 from typing import Any
@@ -74,9 +73,8 @@ def main(config: Any, workdir: str) -> None:
       predictions.drop_torn_line(predictions.path_of(workdir, part.name))
       for part in plan.parts])
   _say(plan, todo)
-  sharing = mesh.shape['data'] * mesh.shape['fsdp']  # devices that share a batch
   subject = Subject(model, variables, tokenizer, llama.ends_of(folder),
-                    math.ceil(config.batch_size / sharing) * sharing)
+                    partition.filled(config.batch_size, mesh))
   scored = finished.finished(workdir, scores.sample_of)
   with jax.set_mesh(mesh):
     jobs = [

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -89,10 +88,8 @@ def batches(
     raise ValueError(f'tokens_at_once must be positive: {tokens_at_once}')
   first = np.array([] if begin is None else [begin], np.int32)
   count, length = rows.shape
-  mesh = jax.sharding.get_abstract_mesh()
-  ways = math.prod(mesh.shape.get(axis, 1) for axis in partition.ROWS[0])
   size = min(count, max(1, tokens_at_once // (length + first.size)))
-  size = math.ceil(size / ways) * ways
+  size = partition.filled(size, jax.sharding.get_abstract_mesh())
   for start in range(0, count, size):
     some = rows[np.minimum(np.arange(start, start + size), count - 1)]
     before = np.broadcast_to(first, (size, first.size))

@@ -57,6 +57,21 @@ RULES: tuple[tuple[str, Axes], ...] = (
 )
 
 
+def row_ways(mesh: Mesh | jax.sharding.AbstractMesh) -> int:
+  """Returns the number of parts into which a mesh divides the rows of a batch.
+
+  Args:
+    mesh: axes that it lacks count as 1.
+  """
+  return math.prod(mesh.shape.get(axis, 1) for axis in ROWS[0])
+
+
+def filled(num_rows: int, mesh: Mesh | jax.sharding.AbstractMesh) -> int:
+  """Returns the least number of rows, from num_rows on, that a mesh divides."""
+  ways = row_ways(mesh)
+  return math.ceil(num_rows / ways) * ways
+
+
 def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
   """Returns a mesh of all devices of all processes.
 
@@ -238,7 +253,7 @@ def over_heads(
   mesh = jax.sharding.get_abstract_mesh()
   if not set(AXES) <= set(mesh.auto_axes) or mesh.size == 1:
     return attend(queries, keys, values, **more)
-  rows = mesh.shape['data'] * mesh.shape['fsdp']
+  rows = row_ways(mesh)
   if queries.shape[0] % rows or keys.shape[2] % mesh.shape['tensor']:
     return attend(queries, keys, values, **more)
   spec = PartitionSpec(ROWS[0], None, 'tensor')
