@@ -37,6 +37,7 @@ def test_a_device_that_disagrees_ends_with_1(value, code, monkeypatch, capsys):
   assert told['checks']['two']['agrees'] == (code == 0)
 
 
+@pytest.mark.slow
 def test_attention_that_differs_is_seen(monkeypatch, key):
   """A kernel that forgets the mask."""
   causal = device_agreement.causal_attention
@@ -48,6 +49,7 @@ def test_attention_that_differs_is_seen(monkeypatch, key):
   assert device_agreement.attention(key, True, 'chunked', jax.numpy.float32) > 0.1
 
 
+@pytest.mark.slow
 def test_without_an_accelerator_nothing_is_measured(monkeypatch, capsys):
   with pytest.raises(SystemExit, match='2'):
     _main(accelerator, monkeypatch)
@@ -91,6 +93,7 @@ def test_rows_are_kept_as_they_end_and_only_what_is_left_is_run(
   assert 'move it away' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_row_that_takes_too_long_is_ended():
   row = accelerator.ROWS['agreement']
   found = accelerator.run(row, True, '', 0.2)

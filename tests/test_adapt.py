@@ -84,6 +84,7 @@ def _ready(checkpoint, text_file, variant='yarn_smoke', **fields):
   return config, read, model, mesh
 
 
+@pytest.mark.slow
 def test_every_variant_is_a_config_that_can_be_run(checkpoint):
   known = [*config_file._METHODS, *config_file._ADAPTERS]
   for name in [f'{n}_{size}'.rstrip('_') for n in known for size in config_file.SIZES]:
@@ -256,6 +257,7 @@ def test_positions_are_drawn_once_and_dropout_for_each_window(key):
   assert len({str(jax.random.key_data(k)) for k in keys}) == 7
 
 
+@pytest.mark.slow
 def test_each_part_of_a_batch_is_told_which_it_is(key):
   config = _config(**{'train.parts': 2})
 
@@ -274,6 +276,7 @@ def test_each_part_of_a_batch_is_told_which_it_is(key):
   assert (float(told['rows_0']), float(told['rows_1'])) == (1 / 2, 2 / 2)
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_count_add_nothing_to_parts_of_a_batch(key):
   config = _config(**{'train.parts': 2, 'train.batch_size': 4})
 
@@ -294,6 +297,7 @@ def test_rows_that_do_not_count_add_nothing_to_parts_of_a_batch(key):
   chex.assert_trees_all_equal(*told)
 
 
+@pytest.mark.slow
 def test_each_step_has_an_offset_and_a_key_of_its_own_the_same_in_all_arms(key):
   config, seen = _config(**{'train.max_length': 64}), []
 
@@ -316,6 +320,7 @@ def test_each_step_has_an_offset_and_a_key_of_its_own_the_same_in_all_arms(key):
   assert {weight for *_, weight in seen} == {0.25}
 
 
+@pytest.mark.slow
 def test_entropies_and_symmetric_kl_are_the_misalignment_term(key):
   p, q = jax.random.normal(key, (2, 5, 7))
   np.testing.assert_allclose(
@@ -438,6 +443,7 @@ def test_what_is_frozen_stays_and_is_no_part_of_the_state(
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {jnp.dtype('float32')}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_clex_keeps_its_rates_without_another_method(
     text_file, tmp_path, key):
   rope = Rope(1e4, Clex(8, largest=3))
@@ -702,6 +708,7 @@ def test_families_are_methods_with_their_controls():
                           'weights, shifted sparse attention')
 
 
+@pytest.mark.slow
 def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
   arms = {'yarn_alpha': _config().arms.yarn_alpha_0_1.to_dict(),
           'yarn': _config().arms.yarn.to_dict()}
@@ -725,6 +732,7 @@ def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
       'methods', 'sliding'}
 
 
+@pytest.mark.slow
 def test_methods_are_compared_with_the_method_none(index, tmp_path):
   config = {**_config().to_dict(),
             'inputs': {'original_length': 8, 'unigram_nats': 4.0}}

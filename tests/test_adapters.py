@@ -128,6 +128,7 @@ def _spoil(folder, model, base, what):
   return model, base
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('what, message', [
     ('weights', 'of another model: its weights differ'),
     ('layers', r'of another model: it has no base_model.model.model.layers.2'),
@@ -172,6 +173,7 @@ def test_what_is_missing_is_named(tmp_path):
     save_adapters(tmp_path, model, lora, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('lora, tied', mostly_slow(
     itertools.product([LORA, LONG], [True, False]), 1, 2),
     ids=['lora-tied', 'lora', 'long_lora-tied', 'long_lora'])

@@ -126,6 +126,7 @@ def test_bfloat16_logits_and_weights_are_float32():
   )
 
 
+@pytest.mark.slow
 def test_bfloat16_sums_do_not_stall():
   # A running sum in bfloat16 stalls when its terms fall below 1/256 of it.
   n = 1009
@@ -434,6 +435,7 @@ def test_compute_dtype_is_a_field_and_parameters_stay_float32(key):
   assert {x.dtype for x in kernels} == {jnp.dtype('float32')}
 
 
+@pytest.mark.slow
 def test_output_of_equal_weights_spreads_as_the_inverse_root_of_length():
   # With the query 0 all weights are 1/N: the spread of a mean of i.i.d. items.
   query, items = np.zeros((4093, Q), np.float32), _normal(4093, 64, X)

@@ -179,6 +179,7 @@ def test_the_regularizer_is_told_against_the_fastest_step_without_it():
   np.testing.assert_allclose(found, [4.7, 6.4], atol=0.06)
 
 
+@pytest.mark.slow
 def test_chunked_losses_are_measured_against_the_same_loss():
   arrays = chunked_loss.inputs(vocabulary=13, width=5, length=16, dtype='float32')
   expected, _ = chunked_loss.plain(*arrays)

@@ -245,6 +245,7 @@ def test_bfloat16_logits_weights_and_sums_are_float32(implementation):
     )
 
 
+@pytest.mark.slow
 def test_bfloat16_sums_do_not_stall():
   # A running sum in bfloat16 stalls when its terms fall below 1/256 of it.
   one = jnp.ones((1, 1009, 1, 1), jnp.bfloat16)
@@ -253,6 +254,7 @@ def test_bfloat16_sums_do_not_stall():
     np.testing.assert_array_equal(output.astype(jnp.float32), one.astype(jnp.float32))
 
 
+@pytest.mark.slow
 def test_float64_stays_float64():
   with jax.enable_x64(True):
     inputs = _inputs(150, dtype=np.float64)
@@ -267,6 +269,7 @@ def test_float64_stays_float64():
     assert probed.weights.dtype == probed.logits.dtype == jnp.float64
 
 
+@pytest.mark.slow
 def test_vmap_recomputing_and_sharding_change_no_gradient():
   inputs = _inputs(140, 2, 1, 4, 8)
   attend = functools.partial(
@@ -285,6 +288,7 @@ def test_vmap_recomputing_and_sharding_change_no_gradient():
   chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_splash_kernel_is_plain():
   # Interpreted; 150 tokens are padded to 256.
   inputs = _inputs(150, 2, 1, 16, 1)
@@ -305,6 +309,7 @@ def test_the_splash_kernel_lowers_for_a_tpu(monkeypatch, width):
   assert exported.mlir_module().count('tpu_custom_call') >= 3
 
 
+@pytest.mark.slow
 def test_a_batch_on_several_tpus():
   mesh = AbstractMesh((8,), ('data',), (AxisType.Auto,),
                       abstract_device=AbstractDevice('TPU v5 lite', 1, 'tpu'))
@@ -384,6 +389,7 @@ def test_memory_at_16384_tokens():
   assert compiled.memory_analysis().temp_size_in_bytes < 256 * 2**20
 
 
+@pytest.mark.slow
 def test_masked_attention_of_integers_and_what_does_not_fit():
   values = np.array([2, 3])[None, :, None, None]
   same = np.zeros((1, 2, 1, 1))

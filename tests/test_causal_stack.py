@@ -332,6 +332,7 @@ def test_the_batch_may_be_sharded_over_devices():
   np.testing.assert_allclose(scores, stack(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shape', [(32, N, 40), (4, 20, 3)], ids=str)
 def test_it_works_on_a_mesh_of_explicit_axes_and_in_shard_map(shape):
   x = _normal(*shape)

@@ -73,6 +73,7 @@ def test_variants_are_the_plain_loss(divergence, whole):
     _close(found, _gradients(_plain, **variant)(*case), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('divergence', 'whole'), [
     (objective.symmetric_cross_entropy, False), (objective.symmetric_kl, True)])
 def test_sequences_of_weight_0_add_nothing(divergence, whole):
@@ -100,6 +101,7 @@ def test_weights_that_are_not_of_the_sequences_are_refused():
         *hidden, embedding, *tokens, 3, 0.3, sequence_weights=jnp.ones(B + 1))
 
 
+@pytest.mark.slow
 def test_float32_and_bfloat16():
   case = *_inputs(), 3, 0.3
   expected = _gradients(_plain)(*case)
@@ -119,6 +121,7 @@ def test_float32_and_bfloat16():
     assert error < 2**-7
 
 
+@pytest.mark.slow
 def test_products_of_two_types_are_of_the_wider():
   (first, second, embedding), tokens = _inputs()
   narrow = first.astype(jnp.bfloat16), second.astype(jnp.bfloat16), embedding
@@ -130,6 +133,7 @@ def test_products_of_two_types_are_of_the_wider():
   assert [x.dtype for x in found[1][0]] == [x.dtype for x in narrow]
 
 
+@pytest.mark.slow
 def test_columns_of_a_wide_embedding_are_summed_in_blocks():
   with jax.enable_x64(True):
     case = *_inputs(np.float64, width=768), 3, 0.3
@@ -138,6 +142,7 @@ def test_columns_of_a_wide_embedding_are_summed_in_blocks():
     assert f'{V},256]' in step.lower(*case).compile().as_text()
 
 
+@pytest.mark.slow
 def test_many_small_gradients_are_summed_in_float32():
   # Each of 4,096 rows adds the same to the embedding's gradient. In bfloat16, of eight
   # bits, a sum stops growing at 256 equal terms.
@@ -168,6 +173,7 @@ def test_cross_entropy_with_a_mask_is_the_plain_mean(chunk_size):
   _close(found, expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_mask_of_no_rows_gives_nan():
   (hidden, _, embedding), (tokens, _) = _inputs()
   loss = jax.jit(jax.value_and_grad(chunked_cross_entropy))
@@ -175,6 +181,7 @@ def test_a_mask_of_no_rows_gives_nan():
   assert jnp.isnan(found) and jnp.isnan(gradient).all()
 
 
+@pytest.mark.slow
 def test_cross_entropy_of_next_tokens():
   (hidden, _, embedding), (tokens, _) = _inputs()
   expected = next_token_cross_entropy(hidden @ embedding.T, tokens)
@@ -207,6 +214,7 @@ def test_vmap_remat_and_scan():
   _close(found(arrays, stack(*seeds)), expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_the_cotangent_scales_and_metrics_have_no_gradient():
   arrays, tokens = _inputs()
   loss = lambda arrays: chunked_two_window_loss(*arrays, *tokens, 2, 0.2)
@@ -224,6 +232,7 @@ def test_products_are_three_with_gradients_and_one_without():
   assert count(jax.grad(of)) == 2 * 3 + 1
 
 
+@pytest.mark.slow
 def test_chunks_in_which_nothing_is_compared_are_spared_it():
   arrays, tokens = _inputs(length=16)
   seen = []
@@ -256,6 +265,7 @@ def _arrays_in(text, *sizes):
   return [s for s in shapes if all(size in s for size in sizes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('width', [D, 512])
 def test_a_vocabulary_sharded_over_eight_devices(width):
   batch, vocabulary, length, chunk = 2, 8 * 11, 29, 5
@@ -279,6 +289,7 @@ def test_a_vocabulary_sharded_over_eight_devices(width):
               if 'all-gather' in line and _arrays_in(line, vocabulary // 4)]
 
 
+@pytest.mark.slow
 def test_a_mesh_of_explicit_axes():
   (hidden, _, embedding), (tokens, _) = _inputs(vocabulary=16)
   mesh = jax.make_mesh((2, 4), ('data', 'model'))
@@ -293,6 +304,7 @@ def test_a_mesh_of_explicit_axes():
   assert found[1][1].sharding.spec[0] == 'model'
 
 
+@pytest.mark.slow
 def test_no_array_has_the_logits_of_all_rows():
   arrays, tokens = _inputs(vocabulary=1009, length=101)
   case = arrays, tokens, 6, 0.3
@@ -304,6 +316,7 @@ def test_no_array_has_the_logits_of_all_rows():
   assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype, share', [(jnp.float32, 0.05), (jnp.bfloat16, 0.10)])
 def test_memory_with_a_large_vocabulary(dtype, share):
   # Compiled, not run.
@@ -345,6 +358,7 @@ def test_bad_input_is_named_before_anything_runs(call, said):
     call()
 
 
+@pytest.mark.slow
 def test_an_offset_outside_gives_nan_where_it_is_traced():
   step = _gradients(chunked_two_window_loss)
   (loss, _), (gradients, _) = step(*_inputs(), 6, 0.3)

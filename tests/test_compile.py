@@ -202,6 +202,7 @@ def test_sizes_of_slices_are_their_chips():
   assert chips.slice_of('h100:8').size == 8
 
 
+@pytest.mark.slow
 def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
   small = programs.LLAMA_2_7B.clone(width=64, mlp_width=128, num_layers=2, num_heads=2,
                                     num_key_heads=2, vocab_size=64)

@@ -76,6 +76,7 @@ def test_models_whose_shares_of_steps_are_rounded_alike_are_refused():
                                     'models.layer_norm.steps': 0.8}))
 
 
+@pytest.mark.slow
 def test_misalignment_is_measured_at_the_longest_length_too(key):
   config = _config()
   own = models.own_config(config, 'alibi_half_length')

@@ -66,6 +66,7 @@ def test_packed_rows_hold_two_strings(key, task):
     assert not mask[:end, end:].any() and not mask[end:, :end].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('positions', mostly_slow(
     ['none', 'learned', 'sinusoidal', 'alibi', 'rope'], 4))
 def test_a_packed_string_is_answered_as_if_alone(key, positions):
@@ -85,6 +86,7 @@ def test_a_packed_string_is_answered_as_if_alone(key, positions):
   np.testing.assert_allclose(answer.reshape(-1), alone[:, 0], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_packed_strings_are_distributed_as_others(key):
   packed = _packed(key, 20_000, counts='uniform')
   length = np.diff(packed.read_at, axis=1, prepend=-1) - 2

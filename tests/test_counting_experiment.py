@@ -66,6 +66,7 @@ def test_a_loss_is_that_of_the_reparameterized_target(key):
   np.testing.assert_allclose(problem.loss(params, batch)[0], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('positions', mostly_slow(['none', 'learned'], 1))
 def test_answers_for_prefixes_are_decoded_answers_for_strings(key, positions):
   config, cell = _config(), _CELL._replace(positions=positions)

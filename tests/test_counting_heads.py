@@ -94,6 +94,7 @@ def test_equal_keys_need_an_infinite_temperature(params):
   np.testing.assert_allclose(weight[:, 0], 1 / 6, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_lengths_nothing_is_measured(params):
   measure = make_heads(_MODEL, (), 'fair', sharding.seed_mesh(), 1)
   assert measure(params, None) == {}

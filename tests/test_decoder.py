@@ -74,6 +74,7 @@ def _numpy(params, tokens, kind, num_heads=2):
   return norm(x, 'final_norm', p)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_slow(FIXED, 0))
 def test_it_is_the_decoder_written_out(key, kind):
   model, params, tokens = _build(key, positions=kind)
@@ -84,6 +85,7 @@ def test_it_is_the_decoder_written_out(key, kind):
     np.testing.assert_allclose(found[b], expected, atol=5e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind, norm', mostly_slow([
     ('learned', 'none'), ('alibi', 'none'), ('random', 'none'), ('rope', 'layer_norm'),
 ], 3))
@@ -102,6 +104,7 @@ def test_no_token_sees_what_follows_it(key, kind, norm):
   np.testing.assert_array_equal(touched, np.tri(V, dtype=bool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind, norm', [
     ('learned', 'none'), ('alibi', 'none'), ('rope', 'layer_norm'),
 ])
@@ -116,6 +119,7 @@ def test_reading_some_places_is_reading_all_and_picking(key, kind, norm):
   np.testing.assert_allclose(shared, whole[:, 4:5], atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_slow(
     ['learned', 'sinusoidal', 'alibi', 'rope'], 3))
 def test_all_prefixes_in_one_pass_are_one_pass_each(key, kind):
@@ -144,6 +148,7 @@ def test_padding_behind_changes_nothing(key):
   )
 
 
+@pytest.mark.slow
 def test_arms_draw_the_same_weights(key):
   def without(tree, *names):
     return {k: without(v, *names) if isinstance(v, dict) else v
@@ -156,6 +161,7 @@ def test_arms_draw_the_same_weights(key):
     chex.assert_trees_all_equal(without(other, 'norm', 'position_embedding'), plain)
 
 
+@pytest.mark.slow
 def test_the_norm_is_of_each_head_before_the_output(key):
   model, params, tokens = _build(key, norm='layer_norm', num_layers=1)
   layer = params['params']['layer_0']
@@ -190,6 +196,7 @@ def test_probes_see_logits_and_weights(key):
     assert not np.asarray(logits)[..., ~seen].any()
 
 
+@pytest.mark.slow
 def test_random_positions_are_drawn_anew(key):
   model, params, tokens = _build(key, positions='random')
   one, again, other = (
@@ -260,6 +267,7 @@ def test_a_mask_that_does_not_fit_is_refused(key, mask, told, read_at):
     model.apply(params, tokens, mask=mask, read_at=read_at)
 
 
+@pytest.mark.slow
 def test_what_is_not_in_a_table_is_nan_or_an_error(key):
   model, params, tokens = _build(key, positions='learned')
   for bad in (V, -1):

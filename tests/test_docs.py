@@ -383,6 +383,7 @@ NOT_RUN = {
 }
 
 
+@pytest.mark.slow
 def test_every_command_of_experiments_is_run_once_or_there_is_a_reason():
   found = set()
   for module, *flags in _OF_STUDIES:

@@ -164,6 +164,7 @@ def test_a_seed_needs_no_company():
   )
 
 
+@pytest.mark.slow
 def test_training_moves_every_parameter():
   start, end = _started('retriever', 1), _trained('retriever', 1)
   for before, after in zip(
@@ -195,6 +196,7 @@ def test_one_and_eight_devices_agree_to_rounding(name):
   _assert_close(_trained(name, num_devices=1), _trained(name, num_devices=8))
 
 
+@pytest.mark.slow
 def test_the_state_lies_on_all_eight_devices():
   keys = _keys(count=16)
   state = ensemble.train(_trainer('regression'), keys, PER_CALL)
@@ -263,6 +265,7 @@ def _interrupted(name, folder, last, num_devices=8):
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path):
   folder, steps = tmp_path / 'run', []
   _interrupted('regression', folder, last=30)
@@ -294,6 +297,7 @@ def test_a_checkpoint_restores_on_another_number_of_devices(before, after, tmp_p
     assert leaf.addressable_shards[0].data.shape[0] == 8 // after
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_fewer_devices(tmp_path):
   _interrupted('regression', tmp_path, last=30, num_devices=8)
   state = ensemble.train(_trainer('regression', 1), _keys(), STEPS, folder=tmp_path)
@@ -311,6 +315,7 @@ def _rated(rate, scale=1.0, group_size=1):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('group_size', [1, 4])
 def test_runs_of_one_function_train_together_bit_for_bit_as_alone(group_size):
   trainers = [_rated(rate, scale, group_size)
@@ -470,6 +475,7 @@ def test_impossible_sizes_are_named(layout, count, num_steps, message):
     ensemble.train(_trainer('regression', *layout), _keys(count=count), num_steps)
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_leaves_its_group_as_it_was():
   poisoned = jax.random.key_data(ensemble.purpose_key(_keys()[2], ensemble.INIT))
   sound = PROBLEMS['regression']

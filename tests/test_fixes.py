@@ -130,6 +130,7 @@ def test_a_single_key():
   np.testing.assert_allclose(sigmoid(logits, b=3.0)[0], 0.5)
 
 
+@pytest.mark.slow
 def test_ssmax_of_one_key_has_beta_zero_unless_n_is_shifted():
   logits, mask = jnp.array([[2.0, 9.0]]), np.array([[True, False]])
   for shift, beta in ((0, 0.0), (1, 0.5 * np.log(2)), (2, 0.5 * np.log(3))):
@@ -199,6 +200,7 @@ def test_seeds_may_have_scalars_of_their_own():
     np.testing.assert_allclose(weights, sink(jnp.float32(LOGITS), MASK, s=s), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_logits_give_float32_weights():
   narrow = jnp.array(LOGITS, jnp.bfloat16)
   for function, scalars, _ in ARMS.values():

@@ -120,6 +120,7 @@ def test_what_is_refused_is_named_in_one_line(function, words):
   assert '\n' not in str(e.value)
 
 
+@pytest.mark.slow
 def test_logits_of_masked_keys_that_leak_are_named():
   def leaking(logits, mask=None):
     weights = softmax(logits, mask)

@@ -138,6 +138,7 @@ def test_tables_of_lookup_give_the_same(fields):
   assert np.abs(softmaxed - plain).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_single_head_is_the_retriever_without_its_encoder():
   fields = dict(weights=sink, qk_norm=2.0, gated=True, value_bias=True)
   query, items = _normal(B, Q), _normal(B, N, X)
@@ -154,6 +155,7 @@ def test_a_single_head_is_the_retriever_without_its_encoder():
   np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_query_may_attend_to_several_sets():
   query, items = np.float32(_normal(Q)), np.float32(_normal(B, N, X))
   model = Retriever(C, W, weights=sigmoid, qk_norm=2.0, gated=True)
@@ -180,6 +182,7 @@ def _plain_squares(items, kernel, bias):
   return ((items @ kernel + jnp.expand_dims(bias, (0, 1))) ** 2).sum(-1)
 
 
+@pytest.mark.slow
 def test_norms_are_those_of_the_keys_in_both_modes_of_derivatives():
   with jax.enable_x64(True):
     inputs = _normal(B, N, X), _normal(X, W), _normal(W)
@@ -202,6 +205,7 @@ def test_norms_cost_two_products_an_item_where_keys_cost_three():
   assert operations(squared_key_norms) < 0.8 * operations(_plain_squares)
 
 
+@pytest.mark.slow
 def test_keys_of_norm_zero_give_finite_gradients():
   model = SingleHeadAttention(W, qk_norm=2.0)
   query, items = np.float32(_normal(B, Q)), np.float32(_normal(B, N, X))

@@ -89,6 +89,7 @@ def test_a_key_gives_the_same_tokens_and_another_key_others(small):
   assert len(set(draw(0)[0].tolist())) > 3
 
 
+@pytest.mark.slow
 def test_a_sequence_that_has_ended_repeats_its_end(small):
   free = np.asarray(generate(*small, PROMPTS, 12, lengths=LENGTHS))
   end = int(free[0, 4])

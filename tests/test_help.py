@@ -44,6 +44,7 @@ def test_without_a_config_the_one_of_the_command_is_shown():
   assert help_texts.fields(['x', '--config=nowhere.py'], '') == ''
 
 
+@pytest.mark.slow
 def test_help_of_an_unknown_variant_is_one_line():
   done = subprocess.run(
       [sys.executable, '-m', 'experiments.counting', '--help',

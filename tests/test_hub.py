@@ -46,6 +46,7 @@ def hub(tmp_path, monkeypatch):
   return calls
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_downloaded_and_loaded(hub, tmp_path):
   model, variables = load_checkpoint('org/small.llama')
   expected, right = load_checkpoint(tmp_path / 'there')

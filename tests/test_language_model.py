@@ -96,6 +96,7 @@ def test_an_arm_of_equal_time_has_its_share_of_steps_in_whole_calls():
   assert training.num_steps(config, config.arms.equal_time) == 86
 
 
+@pytest.mark.slow
 def test_streams_begin_anywhere_in_the_text(key):
   config = _config(**{'train.batch_size': 3000})
   size = training.stream_length(config)
@@ -127,6 +128,7 @@ def test_the_loss_is_that_of_two_windows(key, arm):
   np.testing.assert_allclose(metrics['cross_entropy'], plain, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_that_of_products_and_masters_stay_float32(key):
   config = _config(**{'train.dtype': 'bfloat16'})
   problem, exact = _problem(config, 'alpha_0_1'), _problem(_config(), 'alpha_0_1')
@@ -190,6 +192,7 @@ def _alone(text_file, **fields):
       partition.make_mesh(data=-1))
 
 
+@pytest.mark.slow
 def test_a_seed_alone_begins_with_the_weights_of_the_ensemble(text_file):
   config, _, model, mesh = _alone(text_file)
   [key] = ensemble.seed_keys(config.seed, 1, 1)
@@ -931,6 +934,7 @@ _PRINTED_BY_RANGE = '6.72/6.39/5.77 6.77/6.29/5.81 6.82/6.47/5.94 15.65/13.59/12
 _PRINTED_IN_EQUAL_TIME = '6.92/6.27/5.91 9.02/8.01/7.39 6.79/6.42/5.74 7.01/6.48/5.86'
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_paper_are_as_printed():
   written = lambda rows: ['/'.join(f'{x:.2f}' for x in row) for row in rows.values()]
   for setting, printed in _PRINTED.items():

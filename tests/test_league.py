@@ -98,6 +98,7 @@ def plain():
                   for task in ('retrieval', 'lookup')}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arm', mostly_slow([*NAMES][1:], 1))
 def test_an_arm_starts_as_softmax_and_learns(arm, plain):
   config, softmax = plain
@@ -204,6 +205,7 @@ def test_an_arm_of_the_user_is_identified_by_its_file(config, tmp_path):
   assert family.facts(config)['arms']['mine']['sha256'] != first['sha256']
 
 
+@pytest.mark.slow
 def test_the_example_of_an_arm_is_a_distribution_over_keys():
   check_weights(attend)
   logits, mask = np.float32([[1, -3, 0, 5]]), np.array([[True, True, True, False]])
@@ -247,6 +249,7 @@ def test_a_model_without_the_fields_of_an_arm_is_refused(config):
     training.changed_task(other, {'gated': True}, 'retrieval')
 
 
+@pytest.mark.slow
 def test_the_command_refuses_a_broken_arm_in_one_line(run_here, tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text('def attend(logits, mask=None):\n  return logits[..., :3]\n')

@@ -80,6 +80,7 @@ def measured():
   return _measure(_sample, GAPS)
 
 
+@pytest.mark.slow
 def test_the_temperature_needed_and_its_powers_are_those_of_the_logits(measured):
   # (N − 1) exp(−β gap) = 1.
   needed = {n: np.log(n - 1) / GAPS for n in (4, 8, 16, 64, 256)}

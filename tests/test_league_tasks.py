@@ -70,6 +70,7 @@ def test_the_target_of_a_set_is_uniform_over_what_is_absent(key):
                             max_length=sizes[1], num_symbols=8)
 
 
+@pytest.mark.slow
 def test_lengths_may_grow(key):
   for module, more in ((associative_recall, {}), (set_complement, {})):
     batch = module.sample(
@@ -77,6 +78,7 @@ def test_lengths_may_grow(key):
     assert batch.mask.sum(-1).max() == 5 and batch.mask.shape[-1] == 9
 
 
+@pytest.mark.slow
 def test_the_score_of_a_distribution_is_its_divergence_and_total_variation():
   logits = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
   target = np.float32([[0.5, 0.5, 0, 0, 0], [0.2] * 5, [0, 0, 1, 0, 0]])
@@ -146,6 +148,7 @@ _MEASURED = {('associative_recall', 'softmax'), ('associative_recall', 'entmax')
              ('set_complement', 'entmax')}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('task, arm', mostly_slow(
     itertools.product(['associative_recall', 'set_complement'],
                       ['softmax', 'entmax', 'qk_norm_log_n']), 4))

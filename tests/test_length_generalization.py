@@ -123,6 +123,7 @@ def test_interrupted_by_hand_says_how_to_go_on(tmp_path):
   assert (process.returncode, err) == (130, _INTERRUPTED)
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_a_destructor_is_not_lost(tmp_path):
   script = tmp_path / 'script.py'
   script.write_text('''
@@ -497,6 +498,7 @@ def _small_problem(**fields):
   return training.problem(config, 'none')
 
 
+@pytest.mark.slow
 def test_decay_is_of_the_kernels_of_both_models_alone():
   decayed = set()
   for config in (_config(), lookup.get_config('smoke')):
@@ -614,6 +616,7 @@ def test_a_rate_that_decays_is_zero_at_its_last_step():
   np.testing.assert_allclose(steps, [0.25, 0.1875, 0.125, 0.0625, 0.0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_initial_kernels_are_those_of_their_name():
   for name, largest in (('lecun_normal', None), ('uniform', 1 / 128**0.5)):
     config = _config()
@@ -749,6 +752,7 @@ except (KeyboardInterrupt, Preempted) as told:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name,raised', [
     ('SIGTERM', 'Preempted'), ('SIGINT', 'KeyboardInterrupt')])
 def test_a_signal_is_not_lost_where_exceptions_are(name, raised):

@@ -87,6 +87,7 @@ def test_metrics_are_means_over_all_sequences(key, length, num_sequences):
       np.asarray(sown['attention_output'], np.float64).var(0, ddof=1).mean(), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_variance_of_a_component_falls_as_one_over_n_under_uniform_weights(key):
   variables = _variables(key, sharpness=0.0)
   at = lambda n: jax.jit(functools.partial(
@@ -111,6 +112,7 @@ def test_distance_is_in_units_of_the_variance_then():
                                                                   then), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_of_nan_has_no_accuracy(key):
   variables = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), _variables(key))
   measured = lengths.evaluate(_APPLY, _sample, variables, key, jnp.zeros(5), length=16,

@@ -68,6 +68,7 @@ def test_its_table_says_all_that_it_computes(key):
   np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_any_table_is_that_of_a_model_in_float64_too():
   table = np.array([[0.3, -1.7], [2.2, 0.9]])
   with jax.enable_x64(True):
@@ -100,6 +101,7 @@ def test_what_is_trained_is_the_loss_over_all_strings(key, task):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('task', theory.TASKS)
 def test_gradient_descent_reaches_the_exact_optimum(task):
   config = config_file.get_config()

@@ -35,6 +35,7 @@ def test_positions_that_no_published_model_has_are_not_saved(tmp_path, fields, s
   assert '\n' not in str(raised.value) and not (tmp_path / 'own').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stretched', [
     Eabf(8, 700.0, 0), Eabf(9), Clex(8, 3, 2, 20, False), Clex(5)])
 def test_positions_of_our_own_are_saved_and_other_libraries_refuse_them(

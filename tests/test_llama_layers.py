@@ -36,6 +36,7 @@ def _gradient(model, variables, tokens):
   return jax.jit(jax.grad(loss))(variables)['params']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fields', mostly_slow([
     {}, {'attention_bias': True, 'tied': False, 'norm': 'layer_norm'},
     {'rope': ROPES['dynamic']}, {'rope': None}, {'rope': OWN_ROPES['eabf']},
@@ -67,6 +68,7 @@ def _temporaries(model, batch):
   return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_in_this_order():
   model = llama(num_layers=16, scan_layers=True, width=32, mlp_width=96)
   remat = model.clone(remat=True)
@@ -138,6 +140,7 @@ def test_stacking_is_undone_and_shapes_are_known():
   assert not np.allclose(kernels[0], kernels[1])  # layers are drawn apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('axes', [(2, 2, 2), (1, 4, 1)])
 def test_a_checkpoint_is_read_and_written_to_shards(tmp_path, axes):
   folder, model, variables = save_llama(
@@ -207,6 +210,7 @@ def test_a_step_is_the_same_on_every_mesh(key):
       gradient(partition.make_mesh(2, 2, 2), tokens), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_of_stacked_layers_do_not_decay():
   params = variables_of(llama(scan_layers=True, attention_bias=True))['params']
   update = optimizer.adamw(0.1, 10, weight_decay=0.5)

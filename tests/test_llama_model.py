@@ -56,6 +56,7 @@ def test_float64_parameters_give_float64_logits(tokens):
                                rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_bfloat16_multiplies_in_bfloat16_and_sums_in_float32(tokens):
   model = llama()
   variables = variables_of(model, scale=0.3)
@@ -94,6 +95,7 @@ def test_positions_count_by_their_distance(tokens):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['dynamic', 'longrope', 'clex'])
 def test_rates_go_by_the_last_of_the_positions_given(tokens, kind):
   model = llama(rope={**ROPES, **OWN_ROPES}[kind])
@@ -127,6 +129,7 @@ def test_a_cache_changes_nothing(tokens, kind, scan_layers):
   _check_cache(model, tokens, steps=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['dynamic', 'longrope'])
 def test_a_cache_is_exact_up_to_the_original_length(tokens, kind):
   _check_cache(llama(rope=ROPES[kind]), tokens, steps=3)
@@ -182,6 +185,7 @@ def test_remat_keeps_less_for_the_gradient(tokens):
   assert kept(several.clone(remat=True)) < 0.4 * kept(several)
 
 
+@pytest.mark.slow
 def test_norm_after_attention_is_of_each_head(tokens):
   model = llama(norm='standardize')
   variables = variables_of(model)
@@ -239,6 +243,7 @@ def test_sizes_that_make_no_model_are_refused(tokens, fields, says):
     llama(**fields).init(jax.random.key(0), tokens)
 
 
+@pytest.mark.slow
 def test_shapes_that_do_not_fit_are_refused(tokens):
   model = llama()
   variables = variables_of(model)

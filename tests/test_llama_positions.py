@@ -31,6 +31,7 @@ def _close(found, expected):
   np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_slow(FIELDS, 0, 1, 4, 7, 10))
 def test_random_positions_take_the_place_of_those_counted(key, tokens, kind):
   model = llama(**FIELDS[kind])
@@ -46,6 +47,7 @@ def test_random_positions_take_the_place_of_those_counted(key, tokens, kind):
   _close(by_row[1], model.apply(variables, tokens, rows[1])[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', FIELDS)
 def test_positions_may_be_between_whole_numbers(tokens, kind):
   model = llama(**FIELDS[kind])
@@ -74,6 +76,7 @@ def test_one_field_chooses_the_positions_of_the_same_weights(tokens, kind):
   assert changes < 1e-6 if kind == 'none' else changes > 0.01
 
 
+@pytest.mark.slow
 def test_a_forward_pass_of_training_has_the_rates_of_the_length_given(key, tokens):
   rope = Rope(1e4, Clex(L, largest=4, steps=10, log_scale=False))
   model = llama(rope=rope)
@@ -96,6 +99,7 @@ def test_a_forward_pass_of_training_has_the_rates_of_the_length_given(key, token
     np.testing.assert_allclose(found[name][0], expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_gradients_reach_the_matrices_of_clex_from_the_loss(key, tokens):
   model = llama(rope=Rope(1e4, Clex(L, largest=4, steps=10, log_scale=False)))
   params = {**variables_of(model)['params'],
@@ -115,6 +119,7 @@ def test_the_matrices_of_clex_are_float32_in_any_model():
   assert params['clex_up'].shape == (3, 6) and params['clex_down'].shape == (6, 3)
 
 
+@pytest.mark.slow
 def test_eabf_leaves_the_queries_of_the_first_layers_alone(tokens):
   variables = variables_of(llama(num_layers=3))
   wide = {'params': stacked(variables['params'])}
@@ -143,6 +148,7 @@ def test_eabf_leaves_the_queries_of_the_first_layers_alone(tokens):
           found[exempt:], plain[exempt:] * factor, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_clex_scales_all_queries_by_the_number_of_keys(tokens):
   rope = OWN_ROPES['clex']
   variables = variables_of(llama(rope=rope, num_layers=1))
@@ -171,6 +177,7 @@ def test_alibi_goes_by_the_distance_of_positions(tokens):
   _close(chunked, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_slow(FIELDS, 0, 5))
 def test_generated_tokens_are_the_likeliest_without_a_cache(kind):
   rope = FIELDS[kind]['rope']

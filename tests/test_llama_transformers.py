@@ -87,6 +87,7 @@ def test_what_transformers_saves_has_its_logits_here(tmp_path, kind, fields):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_slow(['dynamic', 'longrope'], 1))
 def test_rates_by_length_are_theirs_at_every_length(tmp_path, kind):
   theirs = _make(scaling=_SCALINGS[kind])
@@ -128,6 +129,7 @@ def test_several_files_of_transformers_are_read(tmp_path):
       model.apply(variables, jnp.asarray(TOKENS)), _logits(theirs), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', mostly_slow(['bfloat16', 'float16'], 0))
 def test_narrow_parameters_are_those_that_were_saved(tmp_path, dtype):
   _make().to(getattr(torch, dtype)).save_pretrained(tmp_path)

@@ -388,6 +388,7 @@ def test_another_dialect_only_changes_the_tables(
     assert after[pathlib.Path(name)] == before[pathlib.Path(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('suite', mostly_slow(['babilong', 'ruler'], 1))
 def test_other_suites_run(suite, checkpoint, tmp_path, run_here):
   done = run_here('long_context', *_flags(suite, checkpoint, tmp_path / 'run'))
@@ -459,6 +460,7 @@ def test_official_files_of_a_run_have_its_scores(
   assert 'made elsewhere' in text and not (again / 'tables/depth.md').exists()
 
 
+@pytest.mark.slow
 def test_published_files_are_scored_and_bad_lines_named(tmp_path, run_suite):
   folder = tmp_path / 'published'
   folder.mkdir()

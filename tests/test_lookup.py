@@ -142,6 +142,7 @@ def _params(model, batch):
 
 
 # With fewer items than keys, embeddings are looked up; with more, tables are made.
+@pytest.mark.slow
 @pytest.mark.parametrize('item_encoder, batch_size', mostly_slow(
     itertools.product(['mlp', 'linear'], [2, 16]), 0, 3))
 def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
@@ -161,6 +162,7 @@ def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
   chex.assert_trees_all_close(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('item_encoder', ['mlp', 'linear'])
 def test_rows_of_keys_may_be_made_once(key, item_encoder):
   batch = _sampler(3, 5, 16)(key)
@@ -179,6 +181,7 @@ def test_rows_of_keys_may_be_made_once(key, item_encoder):
     assert np.abs(logits({**prepared, 'tables': twice}) - plain).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_gradients_pass_through_the_rows_of_keys(key):
   batch = _sampler(3, 5, 16)(key)
   model = _model()
@@ -195,6 +198,7 @@ def test_gradients_pass_through_the_rows_of_keys(key):
   assert (of_key != 0).all()
 
 
+@pytest.mark.slow
 def test_order_and_padding_change_nothing_and_the_query_does(key):
   batch = _sampler(8, 5, 16)(key)
   model = _model()
@@ -210,6 +214,7 @@ def test_order_and_padding_change_nothing_and_the_query_does(key):
   assert abs(apply(batch.query[::-1], batch.items, batch.mask) - logits).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('item_encoder', ['mlp', 'linear'])
 def test_a_model_reads_the_embeddings_of_its_keys_values_and_query_alone(item_encoder):
   query, items = jnp.array([9]), jnp.array([[[3, 1], [5, 4]]])
@@ -225,6 +230,7 @@ def test_a_model_reads_the_embeddings_of_its_keys_values_and_query_alone(item_en
     assert rows.tolist() == read, name
 
 
+@pytest.mark.slow
 def test_norms_share_their_initial_weights(key):
   batch = _sampler(2, 5, 16)(key)
   params = [_model(norm=norm).init(key, batch.query, batch.items)['params']

@@ -98,6 +98,7 @@ def test_a_run_is_a_loop_over_steps():
       assert mean == np.mean(pair)
 
 
+@pytest.mark.slow
 def test_the_toy_learns_and_is_split_over_all_devices():
   state, told = _uninterrupted(40)
   assert told[-1][1]['loss'] < 0.2 * told[0][1]['loss']
@@ -117,6 +118,7 @@ def test_one_and_eight_devices_agree_to_rounding():
 
 
 # An epoch has six batches.
+@pytest.mark.slow
 @pytest.mark.parametrize('first', mostly_slow([1, 4, 6], 1))
 def test_a_run_that_goes_on_is_bit_for_bit_the_uninterrupted_one(first, tmp_path):
   folder, told, rows = tmp_path / 'run', [], []
@@ -141,6 +143,7 @@ def test_a_run_that_goes_on_is_bit_for_bit_the_uninterrupted_one(first, tmp_path
   _assert_equal(_train(folder=folder, place=None), expected)
 
 
+@pytest.mark.slow
 def test_the_position_of_the_iterator_is_a_count_of_batches(tmp_path):
   _train(8, folder=tmp_path, meta={'seed': 3, 'lengths': (1, 2)})
   saved = checkpoint.read_meta(tmp_path)
@@ -163,6 +166,7 @@ def test_a_checkpoint_restores_on_another_mesh(shape, tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_the_state_that_is_replaced_takes_no_memory(tmp_path):
   _train(4, folder=tmp_path)
   toy = _toy()
@@ -322,6 +326,7 @@ def test_a_checkpoint_of_an_ensemble_is_refused(tmp_path):
     _train(folder=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, keep', mostly_slow([
     ('default/d/*', 0.5), ('default/d/*', None), ('default/manifest.ocdbt', None),
     ('default/_METADATA', 0.5), ('meta/metadata', 0.5), ('meta/metadata', None),
@@ -339,6 +344,7 @@ def test_a_damaged_checkpoint_is_named(name, keep, tmp_path):
     _train(folder=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('first', mostly_slow([0, 4], 0))
 def test_what_a_cut_off_save_left_is_cleared_away(first, tmp_path):
   _train(first, folder=tmp_path)
@@ -365,6 +371,7 @@ def test_a_save_leaves_the_agreement_on_preemption_alone(tmp_path, monkeypatch):
   assert asked == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('after, every', mostly_slow([(5, 2), (5, 5), (6, 100)], 0))
 def test_a_run_that_diverges_ends_and_keeps_its_last_good_checkpoint(
     tmp_path, after, every
@@ -462,6 +469,7 @@ def test_a_run_that_is_to_stop_does_not_evaluate_first(tmp_path):
   assert evaluated == [2, 4]
 
 
+@pytest.mark.slow
 def test_a_run_may_be_in_any_thread():
   states = []
   thread = threading.Thread(target=lambda: states.append(_train()))

@@ -80,6 +80,7 @@ def test_adapters_begin_as_the_model(fields):
   chex.assert_trees_all_equal(merged(LORA, params), base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('quantized, fields', mostly_slow([
     (None, {}), (None, {'scan_layers': True, 'remat': True}), ('nf4', {'remat': True}),
     ('nf4', {'scan_layers': True}), ('int8', {}), ('int8', {'scan_layers': True}),
@@ -113,6 +114,7 @@ def _with(lora, fields):
   return model, lora, base
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'lora', [LORA, Lora(3, 6.0, targets=ATTENTION)], ids=['linear', 'attention'])
 def test_gradients_are_those_of_the_formula(lora):
@@ -137,6 +139,7 @@ def test_gradients_are_those_of_the_formula(lora):
   chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('quantized, bound, fields', mostly_slow([
     ('nf4', 0.028, {}), ('int8', 0.003, {}), ('nf4', 0.028, {'scan_layers': True}),
     ('int8', 0.003, {'scan_layers': True}),
@@ -156,6 +159,7 @@ def test_quantized_weights_are_close_and_all_adapters_learn(fields, quantized, b
     assert np.isfinite(x).all() and np.any(x), path
 
 
+@pytest.mark.slow
 def test_a_kernel_of_nf4_has_a_scale_for_64_inputs_and_of_int8_for_an_output():
   for quantized, rows in (('nf4', 2), ('int8', 1)):
     lora = Lora(2, 4.0, targets=('query',), quantized=quantized)
@@ -230,6 +234,7 @@ def test_training_leaves_every_frozen_byte_as_it_was(tmp_path):
   chex.assert_trees_all_equal(resumed, state)
 
 
+@pytest.mark.slow
 def test_dropout_is_of_training_alone():
   lora = Lora(3, 6.0, dropout=0.5)
   _, params, _, _ = _adapted(lora, scan_layers=True)
@@ -246,6 +251,7 @@ def test_dropout_is_of_training_alone():
   assert abs(mean - expected).mean() < 0.3 * abs(apply(0) - expected).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('quantized, fields', mostly_slow([
     (None, {}), ('nf4', {'scan_layers': True, 'remat': True})], 1), ids=str)
 def test_adapters_are_the_same_on_a_mesh(quantized, fields):
@@ -301,6 +307,7 @@ def test_adapters_that_cannot_be_are_refused(fields, message):
     with_adapters(llama(), Lora(**{'rank': 2, 'alpha': 4.0, **fields}))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_trained_is_refused():
   model, base = _model()
   params = add_adapters(model, LORA, base, KEY)
@@ -323,6 +330,7 @@ def test_without_qwix_a_line_says_what_to_install(monkeypatch):
       with_adapters(llama(), lora)
 
 
+@pytest.mark.slow
 def test_recipes_are_those_of_the_papers():
   assert (LONG_QLORA.rank, LONG_QLORA.alpha, LONG_QLORA.dropout) == (64, 16, 0.05)
   assert (LONG_QLORA.targets, LONG_QLORA.quantized) == (LINEAR, 'nf4')

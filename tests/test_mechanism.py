@@ -125,6 +125,7 @@ def test_a_single_item_is_the_target_alone():
     assert measured['+one_hot'][metric] == measured[''][metric]
 
 
+@pytest.mark.slow
 def test_a_row_of_zeros_and_a_constant_component_stay_finite():
   zeros = jnp.zeros((4, 8))
   np.testing.assert_array_equal(intervention.rescale(zeros, jnp.ones(())), zeros)

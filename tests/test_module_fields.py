@@ -47,7 +47,7 @@ MODULES = {
                   (TOKENS, np.arange(2))),
 }
 every_module = pytest.mark.parametrize(
-    'make, inputs', MODULES.values(), ids=list(MODULES))
+    'make, inputs', mostly_slow(MODULES.values(), 0, 1, 2, 3, 4, 5, 7), ids=list(MODULES))
 
 
 def _shapes(module, inputs):
@@ -143,6 +143,7 @@ class _Within(nn.Module):
     return self.inner(*inputs)
 
 
+@pytest.mark.slow
 def test_each_layer_has_a_norm_of_its_own():
   model = _decoder(num_layers=2, norm=nn.LayerNorm(use_fast_variance=False))
   params = _shapes(model, (TOKENS,))

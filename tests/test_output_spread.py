@@ -247,6 +247,7 @@ def _slopes_by_hand(variables, sequences, lengths, last_tokens):
   return slopes
 
 
+@pytest.mark.slow
 def test_the_slope_of_a_query_held_fixed_is_that_by_hand(stories):
   model, variables, arrays, _ = stories
   sequences, lengths = arrays['std_ids_iid'].astype(int)[:60], [8, 32, 128]

@@ -169,6 +169,7 @@ def test_a_page_names_the_tasks_that_were_run(tasks, begin, end):
                        '2504.02827.')
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
 @pytest.mark.parametrize('scheme, colour', [(0, 'rgb(255, 255, 255)'),
                                             (1, 'rgb(0, 0, 0)')])
@@ -192,6 +193,7 @@ def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
   assert f'<title>400 {colour};1400 {colour}</title>' in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
 def test_a_wide_table_fits_1200_pixels_and_breaks_no_interval(folder):
   # Like that of the committed language models, the widest of all.

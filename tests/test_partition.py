@@ -154,6 +154,7 @@ def test_moments_of_an_optimizer_are_cut_as_their_parameters():
   assert found.step == whole and adam.count == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('implementation, axes, fields', mostly_slow([
     *itertools.product(('plain', 'chunked'),
                        [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)], [{}]),

@@ -159,6 +159,7 @@ def test_a_function_serves_both(block):
       other(X, mask=CAUSAL), _exact(params, plain, X, CAUSAL), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_options_reach_the_attention_of_flax():
   """Without a norm, outputs equal those of Flax bit by bit."""
   identity = lambda x: x

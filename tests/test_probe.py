@@ -19,6 +19,7 @@ def _tokens(key, length=N):
   return jax.random.randint(key, (B, length), 0, V)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rope', mostly_slow([None, *ROPES], 0, 2, 4))
 def test_a_probe_sees_what_the_whole_model_computes(key, rope):
   model = llama(rope=rope and ROPES[rope], num_layers=3)

@@ -126,6 +126,7 @@ def test_a_line_every_half_minute_of_80_columns(clock, capsys):
   assert lines[-1].endswith('… loss 0.0123  1,200 seed-steps/s, 13 min left')
 
 
+@pytest.mark.slow
 def test_lines_go_on_while_nothing_is_reported(capfd):
   with Progress(2, 'steps', every=0.2) as shown:
     time.sleep(0.5)

@@ -66,6 +66,7 @@ def test_where_nothing_can_be_read_the_reader_guesses():
   assert _accuracy(told=0.0) == pytest.approx(1 / _CLASSES, abs=0.03)
 
 
+@pytest.mark.slow
 def test_what_is_turned_or_scaled_is_read_as_well():
   rotation = linalg.qr(np.random.default_rng(3).normal(size=(12, 12)))[0]
   assert _accuracy(rotation=rotation) == pytest.approx(_BEST, abs=0.01)
@@ -76,6 +77,7 @@ def test_what_is_turned_or_scaled_is_read_as_well():
   assert _accuracy(weakest=1e-2, **weak) == pytest.approx(1 / _CLASSES, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_reader_has_the_least_penalized_loss():
   fit, select = _outputs(600, 0), _outputs(200, 1)
   penalty = 1e-2

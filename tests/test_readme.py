@@ -71,6 +71,7 @@ def test_modules_in_ones_own_code(number, name, shape):
     assert [norm['scale'].shape for norm in norms] == [(16,), (16,)]
 
 
+@pytest.mark.slow
 def test_recency_of_any_logits():
   scope = _run(_EXAMPLES[2])
   assert scope['by_distance'].shape == (4, 32)
@@ -92,6 +93,7 @@ def test_misalignment_of_any_model():
   assert np.isfinite(norms).all() and min(norms) > 0
 
 
+@pytest.mark.slow
 def test_any_problem_with_many_seeds():
   scope = _run(_SHORT[2])
   # The faster of the two ends nearer, on every seed alike.
@@ -143,6 +145,7 @@ def test_a_norm_in_the_attention_of_flax():
   assert [x.shape for x in params['norm'].values()] == [(16,), (16,)]
 
 
+@pytest.mark.slow
 def test_misalignment_as_a_measure_and_as_a_term_of_the_loss():
   scope = _run(_SHORT[1])
   # Means over the same windows and rows.

@@ -98,6 +98,7 @@ def test_a_cell_is_simulated_as_it_says(fields):
   assert off.max() < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype, least, most', [
     ('float32', 1e-9, 1e-6), ('float64', 0, 1e-14)])
 def test_a_cell_is_simulated_in_its_dtype(dtype, least, most):
@@ -109,6 +110,7 @@ def test_a_cell_is_simulated_in_its_dtype(dtype, least, most):
   assert least <= off <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('tied', [True, False])
 def test_tied_heads_have_one_projection_for_queries_and_keys(tied):
   cell = Settings('x', 'y', 8, 8, 4, 1, 0.0, layer='heads', num_heads=2, tied=tied)

@@ -140,6 +140,7 @@ def test_of_logits_by_distance_the_mean_is_that_of_each_distance():
   np.testing.assert_array_equal(_of_logits(-logits)[1:], (0, 1))
 
 
+@pytest.mark.slow
 def test_without_jit_logits_are_checked_and_the_numbers_are_the_same():
   logits = _scores(3, 3, ties=False)
   logits[0, 1:] = np.nan  # after the query
@@ -232,6 +233,7 @@ def test_bad_logits_are_named_in_one_line(logits, words):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.slow
 def test_differences_of_float64_are_told(key):
   with jax.enable_x64(True):
     row = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1 + 1e-12, 3.0]])

@@ -471,6 +471,7 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings(factor):
                                     and r.metric == 'component_variance'])
 
 
+@pytest.mark.slow
 def test_report_of_an_empty_folder_is_one_line(tmp_path):
   done = subprocess.run(
       [sys.executable, '-m', 'experiments.report', f'--workdir={tmp_path}'],

@@ -73,6 +73,7 @@ def test_a_sequence_without_items_gives_finite_logits_and_gradients():
   chex.assert_tree_all_finite((value, gradient))
 
 
+@pytest.mark.slow
 def test_arms_draw_equal_initial_weights(key):
   arms = [{'norm': kind} for kind in KINDS] + [{'output_projection': True}]
   models = [Retriever(num_classes=C, width=W, **fields) for fields in arms]
@@ -128,6 +129,7 @@ def test_no_items_keys_and_values_are_needed_for_values_and_gradients(encoder):
     assert (np.asarray(one[0][0]['item_output_bias']) != 0).all()
 
 
+@pytest.mark.slow
 def test_an_intervention_replaces_what_the_norm_reads():
   model, params, apply = _build(norm='layer_norm')
   inputs = _inputs()

@@ -239,6 +239,7 @@ def _folder(path, rows, num_seeds, changes=()):
   return path
 
 
+@pytest.mark.slow
 def test_cells_with_fewer_seeds_than_asked_are_named_and_not_tested(tmp_path):
   rows = _rows({'base': 0.2, 'a': 0.2})
   assert not sensitivity.write(_folder(tmp_path / 'whole', rows, 6)).missing
@@ -442,6 +443,7 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
   assert (3, best.mean_difference, 'white') in places
 
 
+@pytest.mark.slow
 def test_rates_are_chosen_on_the_last_batches_of_training(tmp_path):
   # rate_high is the best at the step of the tests, for the Baseline, and only there.
   rates = {'base': 1e-3, 'rate_low': 3e-4, 'rate_high': 3e-3}
@@ -786,6 +788,7 @@ def test_cells_that_run_together_are_one_function_of_their_states():
   assert len(seen) > 6  # the numbers are not the same
 
 
+@pytest.mark.slow
 def test_cells_run_together_that_differ_in_numbers_and_first_weights():
   config = config_file.get_config('smoke')
   cells = {n: experiment.cell_config(config, n) for n in experiment.names(config)}

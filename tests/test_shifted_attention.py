@@ -95,6 +95,7 @@ def test_the_rolled_groups_are_those_of_a_mask_by_hand():
       rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('implementation', ['plain', 'chunked'])
 @pytest.mark.parametrize('heads, key_heads', [(4, 2), (6, 3)])
 def test_gradients_are_those_of_masks(heads, key_heads, implementation):
@@ -148,6 +149,7 @@ def test_one_group_is_full_attention_for_the_first_half_of_the_heads():
   assert np.abs(found[:, 6:, 2:] - full[:, 6:, 2:]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_splash_kernel_is_plain():
   inputs = _inputs(16, width=16, batch=1)
   found, expected = (
@@ -262,6 +264,7 @@ def test_parameters_are_those_of_full_attention_at_any_length(tokens):
         found.init(key, tokens[:, :5]), expected.init(key, tokens[:, :5]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('axes, key_heads, leaking', mostly_slow([
     ((1, 1, 8), 8, False), ((1, 1, 8), 4, False), ((1, 1, 8), 4, True),
     ((1, 1, 8), 2, False), ((2, 2, 2), 4, False), ((8, 1, 1), 2, True),
@@ -284,6 +287,7 @@ def test_a_gradient_is_the_same_on_every_mesh(key, axes, key_heads, leaking):
   chex.assert_trees_all_close(found, expected, rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_length_that_the_group_does_not_divide_is_refused(tokens):
   model, _, variables = _two()
   with pytest.raises(ValueError, match='divide the 11 tokens: 4'):

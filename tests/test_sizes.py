@@ -53,6 +53,7 @@ def test_a_traced_longest_draws_as_a_fixed_one_and_compiles_once(sample, key):
   jax.tree.map(np.testing.assert_array_equal, draw(key, jnp.int32(16)), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('configs', mostly_slow([retrieval_config, lookup_config], 0))
 def test_training_lengths_follow_the_schedule_and_compile_once(configs):
   config = configs.get_config('smoke_growing')

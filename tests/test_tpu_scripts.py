@@ -188,6 +188,7 @@ def _refused(done, code, *parts):
 # create.sh and delete.sh
 
 
+@pytest.mark.slow
 def test_a_tpu_is_requested_once_and_waited_for(cloud):
   cloud = cloud()
   done = cloud.call('create.sh')
@@ -247,6 +248,7 @@ def test_no_quota_is_told_apart_and_not_tried_again(cloud):
   assert len(cloud.calls(' create ')) == 1
 
 
+@pytest.mark.slow
 def test_a_limit_of_calls_a_minute_is_no_quota_of_tpus(cloud):
   cloud = cloud(rules=[{'match': ' create ', 'times': 2, 'code': 1, 'stderr': (
       "RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'Requests' and limit "
@@ -300,6 +302,7 @@ def test_calls_without_an_answer_are_made_again_a_few_times(cloud):
   assert len(cloud.calls()) - before == 4
 
 
+@pytest.mark.slow
 def test_what_is_being_deleted_is_not_deleted_again(cloud):
   cloud = cloud({'state': 'DELETING', 'next': ['DELETING'] * 3 + ['ABSENT'],
                  'nodes': ['vvlen']})
@@ -378,6 +381,7 @@ def test_what_gcloud_refuses_is_told_in_its_words(cloud):
   assert len(cloud.calls(' create ')) == 1
 
 
+@pytest.mark.slow
 def test_files_that_are_not_committed_are_not_sent_unsaid(cloud):
   cloud = cloud(ACTIVE)
   last = cloud.git('rev-parse', 'HEAD')
@@ -473,6 +477,7 @@ def test_an_ssh_key_may_reach_a_new_worker_late(cloud):
   _refused(cloud.call('setup.sh'), 2, 'Permission denied (publickey)')
 
 
+@pytest.mark.slow
 def test_processes_that_do_not_find_each_other_are_told(cloud):
   cloud = cloud(ACTIVE)
   (cloud.folder / 'processes').write_text('1')
@@ -727,6 +732,7 @@ def test_a_restart_that_the_network_cuts_off_is_tried_again(cloud):
   assert cloud.starts() == 2 and len(cloud.calls(' create ')) == 5
 
 
+@pytest.mark.slow
 def test_exit_code_2_ends_all_and_is_not_tried_again(cloud):
   cloud = cloud(ACTIVE)
   cloud.experiment('''
@@ -1091,6 +1097,7 @@ def test_a_jobset_fails_at_exit_code_2_and_does_not_count_disruptions():
 # All scripts
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_every_command_and_calls_none(cloud):
   cloud = cloud()
   cloud.set(SLICES='2')
@@ -1141,6 +1148,7 @@ def test_every_script_says_how_it_is_used(cloud):
     assert 'xit codes:' in done.stdout and '#' not in done.stdout
 
 
+@pytest.mark.slow
 def test_shellcheck_finds_nothing():
   shellcheck = pathlib.Path(sys.executable).parent / 'shellcheck'
   if not shellcheck.exists():

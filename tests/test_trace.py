@@ -76,6 +76,7 @@ def test_only_work_between_two_reports_is_traced(tmp_path, capsys):
   assert capsys.readouterr().out.count('Trace written') == 1
 
 
+@pytest.mark.slow
 @pytest.mark.profiles
 def test_a_trace_ends_in_time_and_with_the_run(tmp_path):
   with Trace(tmp_path / 'long', asked=True, seconds=0.2) as trace:
