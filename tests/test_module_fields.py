@@ -47,7 +47,8 @@ MODULES = {
                   (TOKENS, np.arange(2))),
 }
 every_module = pytest.mark.parametrize(
-    'make, inputs', mostly_slow(MODULES.values(), 0, 1, 2, 3, 4, 5, 7), ids=list(MODULES))
+    'make, inputs', mostly_slow(MODULES.values(), 0, 1, 2, 3, 4, 5, 7),
+    ids=list(MODULES))
 
 
 def _shapes(module, inputs):
