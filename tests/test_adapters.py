@@ -42,6 +42,7 @@ def _trained(model, base, lora):
   return join(jax.tree.unflatten(treedef, moved), frozen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('lora, tied', mostly_slow([
     (LORA, False), (LONG, True), (LONG, False), (Lora(2, 4.0, quantized='nf4'), True),
     (Lora(2, 4.0, quantized='int8', also=('embedding', 'final_norm')), True),
@@ -152,6 +153,7 @@ def test_adapters_of_another_model_are_refused(tmp_path, what, message):
   assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_model_in_another_dtype_is_the_same_model(tmp_path):
   model = llama()
   base = variables_of(model)['params']

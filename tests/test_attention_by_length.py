@@ -7,6 +7,7 @@ import pytest
 from scipy import special
 
 from tests.llamas import llama, ROPES, V, variables_of
+from tests.cases import mostly_slow
 from vvlen.evaluation.attention_by_length import (
   by_length,
   entropy_by_length,
@@ -104,7 +105,7 @@ def test_several_measures_are_those_of_one_pass_each(key):
 
 
 @pytest.mark.parametrize('tokens_at_once', [1, 24, 1000])
-@pytest.mark.parametrize('rope', ['default', 'dynamic'])
+@pytest.mark.parametrize('rope', mostly_slow(['default', 'dynamic'], 0))
 def test_entropy_by_length_of_a_model(rope, tokens_at_once):
   model = llama(rope=ROPES[rope])
   look = probe_layers(model, variables_of(model), [1, 0])

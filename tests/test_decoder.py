@@ -140,6 +140,7 @@ def test_all_prefixes_in_one_pass_are_one_pass_each(key, kind):
     np.testing.assert_allclose(found[:, length - 1], alone, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_padding_behind_changes_nothing(key):
   model, params, tokens = _build(key, positions='rope')
   longer = jnp.concatenate([tokens, jnp.full((B, 4), 2)], axis=1)

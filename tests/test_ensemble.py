@@ -186,6 +186,7 @@ def test_adding_seeds_changes_none_of_them(name, num_devices, group_size):
   chex.assert_trees_all_equal(_seeds(many, 8, 16), others)
 
 
+@pytest.mark.slow
 @both
 def test_groups_change_nothing_but_rounding(name):
   _assert_close(_trained(name, num_devices=1, group_size=4), _trained(name, 1))

@@ -109,6 +109,7 @@ def test_arms_draw_the_weights_that_softmax_draws(key):
                    'qk_norm': {'g': 2.5}}
 
 
+@pytest.mark.slow
 def test_a_law_in_training_is_the_law_at_inference():
   query, items = map(np.float32, (_normal(B, Q), _normal(B, N, X)))
   params = _params(Retriever(C, W), query, items)

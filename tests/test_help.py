@@ -54,6 +54,7 @@ def test_help_of_an_unknown_variant_is_one_line():
   assert len(done.stderr.splitlines()) == 1 and 'huge' in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('command', [
     'experiments', 'experiments.length_generalization --help'])
 def test_a_reader_may_close_the_pipe_as_head_does(command):

@@ -55,6 +55,7 @@ def test_a_model_of_the_hub_is_downloaded_and_loaded(hub, tmp_path):
   assert set(hub) == {'org/small.llama'}
 
 
+@pytest.mark.slow
 def test_no_file_is_downloaded_that_is_not_read(hub):
   found = local_folder('org/small.llama')
   assert sorted(path.name for path in found.iterdir()) == [

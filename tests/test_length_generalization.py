@@ -571,6 +571,7 @@ def _adam_of_torch(params, gradients, rate, decay):
   return {name: x.detach().numpy() for name, x in theirs.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('oracle', [_adam, _adam_of_torch])
 def test_l2_on_all_is_weight_decay_within_adam(oracle):
   rng = np.random.default_rng(0)

@@ -51,6 +51,7 @@ def test_outputs_and_gradients_are_those_of_a_list_of_layers(tokens, fields):
       _gradient(looped, own, tokens), expected, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('keeps', ['nothing', 'products'])
 def test_computing_again_changes_no_gradient(tokens, keeps):
   _, (looped, own) = _both()

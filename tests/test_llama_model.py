@@ -119,7 +119,7 @@ def test_without_positions_a_first_layer_knows_no_order(tokens):
 
 @pytest.mark.parametrize('kind, scan_layers', mostly_slow([
     *((kind, False) for kind in (*ROPES, *OWN_ROPES, 'alibi', None)), ('eabf', True),
-], 0, 4))
+], 4))
 def test_a_cache_changes_nothing(tokens, kind, scan_layers):
   # Some rates change with the length, and with them all states of earlier tokens, which
   # a cache keeps as they were: exact are one layer, and any up to L₀ = 8.

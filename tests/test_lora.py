@@ -64,6 +64,7 @@ def _adapted(lora, **fields):
   return with_adapters(model, lora), join(moved, frozen), moved, frozen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fields', mostly_slow([
     {}, {'remat': True}, {'scan_layers': True}, {'scan_layers': True, 'remat': True},
     {'dtype': jnp.bfloat16}, {'scan_layers': True, 'dtype': jnp.bfloat16},

@@ -104,6 +104,7 @@ def test_larger_groups_change_nothing_but_rounding(num_devices, group_size):
   seeds._assert_close(_real(state), _on_one_device()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('before', 'after'), [(3, 8), (8, 1), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_devices(tmp_path, before, after):
   _train(before, tmp_path, last=30)

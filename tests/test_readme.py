@@ -111,6 +111,7 @@ def _bytes_model(**fields):
   return model, variables_of(model)
 
 
+@pytest.mark.slow
 def test_llamas_of_the_hub(tmp_path):
   model, variables = _bytes_model()
   save_checkpoint(tmp_path / 'llama', model, variables)

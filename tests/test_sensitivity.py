@@ -552,7 +552,7 @@ def _after_two_steps(name):
 
 
 @pytest.mark.parametrize('name', mostly_slow(
-    [*config_file.get_config('smoke').cells, 'same'], 4, 5, 10, 11, 21, 25))
+    [*config_file.get_config('smoke').cells, 'same'], 5, 10, 21, 25))
 def test_every_cell_trains_another_model_than_base(name):
   (loss, params), (base_loss, base) = map(_after_two_steps, (name, 'base'))
   alike = jax.tree.structure(params) == jax.tree.structure(base) and all(

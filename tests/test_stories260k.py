@@ -56,6 +56,7 @@ def test_logits_in_float64(stories, reference):
   np.testing.assert_allclose(logits, reference[0]['logits_tiny64'], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('offset', [1, 16, 64])
 def test_misalignment(stories, reference, offset):
   model, variables = stories
