@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tests.llamas import llama, ROPES, V, variables_of
 from tests.cases import mostly_slow
+from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.evaluation.attention_by_length import (
   by_length,
   entropy_by_length,
