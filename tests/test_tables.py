@@ -339,8 +339,6 @@ def test_every_cell_of_language_models(aligned):
     for multiple, n in (('L', 8), ('4 L', 32), ('8 L', 64)):
       row[f'perplexity at {multiple}'] = interval(
           *map(np.exp, mean_of(values['nll', arm, n])), '.2f')
-    row['SCE'] = interval(*mean_of(values['sce', arm, 8]), '.3f')
-    row['symmetric KL'] = interval(*mean_of(values['excess', arm, 8]), '.3f')
     row['log perplexity in training'] = interval(
         *mean_of(values['training_cross_entropy', arm, None]), '.3f')
     own = ('Δ log perplexity at 4 L [95 %]', 'p', 'p Holm', 'smallest detectable')

@@ -107,8 +107,6 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
           'tested', lambda r: 'primary' if r['primary'] else p_value(r['p_holm'])),
       'smallest detectable': where(
           'tested', lambda r: number(r['smallest_detectable'], '.4f')),
-      'SCE': interval('sce', '.3f'),
-      'symmetric KL': interval('excess', '.3f'),
       'log perplexity in training': interval('training_cross_entropy', '.3f'),
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
@@ -201,9 +199,8 @@ def _note(family: Any, run: Any, index: Index) -> str:
   arms = (family.control, *family.others)
   note = (
       f'{seeds_of(arms, run, index)}. Perplexity of held-out text; all else in nats. '
-      'SCE: symmetric cross-entropy of two windows of L. Δ: minus '
-      f'{label(family.control)}; p: paired two-sided t-test; Holm over this table'
-      f'{", but for the primary endpoint" if family.primary else ""}.'
+      f'Δ: minus {label(family.control)}; p: paired two-sided t-test; Holm over this '
+      f'table{", but for the primary endpoint" if family.primary else ""}.'
   )
   lengths = [m * run.length for m in run.multiples]
   broken = sorted({
@@ -220,11 +217,10 @@ def _more(family: Any) -> str:
       'Perplexity: of blocks that do not overlap, natural base, the first token of a '
       'block not scored; geometric mean over seeds. Blocks begin without BOS; the '
       'token that begins a document of the text (256, of bytes), where the tokenizer '
-      'has one, is read and scored like any other. SCE = entropies of both windows + '
-      'symmetric KL, which the CSV calls excess. Log perplexity in training: mean '
+      'has one, is read and scored like any other. Log perplexity in training: mean '
       'cross-entropy of the last tenth of the steps, without the misalignment term, '
       'which the CSV calls training_cross_entropy. Δ is of nats a token. Smallest '
-      'detectable: what that test finds four times in five. Other lengths, and '
-      f'misalignment: table {family.name}_by_length.'
+      'detectable: what that test finds four times in five. Other lengths, SCE '
+      f'and symmetric KL: table {family.name}_by_length.'
   )
   return f'{more} {paper.note(family.name)}'.strip()
