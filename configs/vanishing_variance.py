@@ -7,7 +7,8 @@ primary endpoint, correction, and the smallest effect of interest.
       --workdir=runs/vanishing_variance
 
 variant   cost
-(none)    about ten hours on two CPU cores; resumes after the last block of seeds
+(none)    some twelve hours on two CPU cores, minutes on a GPU; resumes after the
+          last block of seeds
 smoke     checks that it runs; a few minutes, mostly compiling
 
 --config.run="('base',)" chooses cells; without it, all are run. The primary endpoint of

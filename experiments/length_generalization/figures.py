@@ -15,6 +15,7 @@ import numpy as np
 from experiments.length_generalization import sample_figures
 from experiments.length_generalization.sample_figures import Samples
 from experiments.length_generalization.setting import Setting
+from experiments.length_generalization.slopes import slopes_at_the_end
 from vvlen.reporting import plots
 from vvlen.reporting.plots import ADAPTATIONS, ARMS
 from vvlen.reporting.results import Index
@@ -138,17 +139,13 @@ def component_variance(index: Index, setting: Setting) -> Figure:
     lengths, values = plots.values(index, arm, 'component_variance')
     if not lengths:
       continue
-    last = [n for n in lengths if n >= lengths[-1] / 16]
-    slopes = [
-        np.polyfit(np.log(last), np.log(v[-len(last):]), 1)[0]
-        for v in values if len(last) > 1 and np.isfinite(v).all() and (v > 0).all()
-    ]
+    slopes, start = slopes_at_the_end(lengths, values)
     label = name
     if slopes:
       mean, low, high = mean_interval(slopes)
       slope = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
       label = f'{name}, slope at the right {slope}'
-      slopes_from = f'; slopes from N = {last[0]:,} on, with intervals'
+      slopes_from = f'; slopes from N = {start:,} on, with intervals'
     _, colour, marker = ARMS[arm]
     plots.draw(axes, lengths, values, colour, marker, label)
     delta = index.get((arm, 'logit_range', None), {})

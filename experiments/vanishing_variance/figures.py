@@ -30,15 +30,16 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
   """Draws the effect of LN in each cell, after its last step and during training."""
   last = [measured[-1] for measured in (found.get((name, ''), ()) for name in cells)
           if measured]
-  done = sum(each.verdict in _VERDICTS for each in last)
+  done = sum(each.complete and each.step == each.cell.steps[-1] for each in last)
   drawn = plots.new(
       1.3 + 0.36 * len(cells), f'LN − Baseline, accuracy beyond the training lengths\n'
-      f'{done} of {len(cells)} settings {"has" if done == 1 else "have"} a verdict',
+      f'{done} of {len(cells)} settings {"is" if done == 1 else "are"} finished',
       'Accuracy beyond the training lengths, LN minus Baseline in points, paired over '
       'seeds: on the left after the last step, with 95 % intervals corrected over the '
-      f'{claim.num_tests} settings, hollow and grey where there is no verdict yet; on '
-      'the right during training, with uncorrected 95 % intervals as bands; grey: '
-      f'within {claim.equivalence:g} point, the smallest effect of interest.')
+      f'{claim.num_tests} settings, grey where no difference was found, hollow where '
+      'seeds are missing; on the right during training, with uncorrected 95 % '
+      f'intervals as bands; grey area: within {claim.equivalence:g} point, the '
+      'smallest effect of interest.')
   left, right = drawn.subplots(1, 2, width_ratios=[1.25, 1])
   for axes, vertical in ((left, False), (right, True)):
     span = axes.axhspan if vertical else axes.axvspan

@@ -4,7 +4,13 @@ from etils import epath
 
 from experiments.length_generalization.about import about
 from experiments.mechanism import report as mechanism
-from experiments.vanishing_variance import effects, figures, parts_tables, tables
+from experiments.vanishing_variance import (
+  effects,
+  figures,
+  outputs,
+  parts_tables,
+  tables,
+)
 from experiments.vanishing_variance.answer import answer
 from vvlen.reporting import plots, results
 from vvlen.reporting.endpoints import CONTROL, TREATED
@@ -55,6 +61,8 @@ def write(workdir: epath.PathLike) -> Report:
       tables.contrast_table(tests, claim.level / len(contrasts)),
       tables.averaging_table(found),
   ]
+  if (about_outputs := outputs.table(cells, indices)).records:
+    made.append(about_outputs)
   changed = _interventions(folder, list(cells))
   with plots.style():
     drawn = {'verdicts': figures.verdicts(cells, found, claim)}
