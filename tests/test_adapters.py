@@ -42,7 +42,6 @@ def _trained(model, base, lora):
   return join(jax.tree.unflatten(treedef, moved), frozen)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('lora, tied', mostly_slow([
     (LORA, False), (LONG, True), (LONG, False), (Lora(2, 4.0, quantized='nf4'), True),
     (Lora(2, 4.0, quantized='int8', also=('embedding', 'final_norm')), True),

@@ -119,7 +119,6 @@ def test_reading_some_places_is_reading_all_and_picking(key, kind, norm):
   np.testing.assert_allclose(shared, whole[:, 4:5], atol=2e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('kind', mostly_slow(
     ['learned', 'sinusoidal', 'alibi', 'rope'], 3))
 def test_all_prefixes_in_one_pass_are_one_pass_each(key, kind):

@@ -227,7 +227,6 @@ def test_the_range_of_logits_is_finite_where_weights_underflow(key):
   np.testing.assert_allclose(ranges[1], 1000 * ranges[0], rtol=1e-2)
 
 
-@pytest.mark.slow
 def test_components_and_top_weights_are_those_of_the_model(key):
   variables = _variables(key, sharpness=5.0)
   arguments = dict(length=11, num_sequences=8)
@@ -247,7 +246,6 @@ def test_components_and_top_weights_are_those_of_the_model(key):
       np.take_along_axis(weights, order, axis=1), atol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_block_is_measured_as_its_seeds_are(monkeypatch):
   mesh = sharding.seed_mesh()
   keys = ensemble.seed_keys(0, 0, mesh.size)

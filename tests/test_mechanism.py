@@ -135,7 +135,6 @@ def test_a_row_of_zeros_and_a_constant_component_stay_finite():
       matched, jnp.broadcast_to(then.mean[None], (4, 8)), rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_at_the_training_length_moments_change_nothing():
   measured = _intervene('none', 16)
   for name in ('recentred', 'standardized', 'covariance', 'reweighted',
