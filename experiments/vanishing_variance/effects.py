@@ -72,6 +72,11 @@ class Effect(NamedTuple):
   complete: bool  # whether all seeds have results
   verdict: str
 
+  @property
+  def learned(self) -> bool:
+    """Whether both arms have learned the training lengths."""
+    return min(self.training_accuracy) >= LEARNED
+
 
 class Contrast(NamedTuple):
   """A linear combination of effects, by seed."""

@@ -37,9 +37,9 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
       'Accuracy beyond the training lengths, LN minus Baseline in points, paired over '
       'seeds: on the left after the last step, with 95 % intervals corrected over the '
       f'{claim.num_tests} settings, grey where no difference was found, hollow where '
-      'seeds are missing; on the right during training, with uncorrected 95 % '
-      f'intervals as bands; grey area: within {claim.equivalence:g} point, the '
-      'smallest effect of interest.')
+      'seeds are missing, nothing where an arm has not learned; on the right during '
+      'training, with uncorrected 95 % intervals as bands; grey area: within '
+      f'{claim.equivalence:g} point, the smallest effect of interest.')
   left, right = drawn.subplots(1, 2, width_ratios=[1.25, 1])
   for axes, vertical in ((left, False), (right, True)):
     span = axes.axhspan if vertical else axes.axvspan
@@ -61,7 +61,7 @@ def _by_cell(
     last = measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
     labels.append(f'{_short(cell)}\n{cell.steps[-1]:,} steps: '
                   f'{verdict_words(last, claim)}')
-    if last is not None and last.corrected is not None:
+    if last is not None and last.corrected is not None and last.learned:
       test = last.corrected
       colour = ARMS[TREATED][1] if last.verdict in _VERDICTS else _OPEN
       axes.errorbar(  # hollow where seeds are still missing

@@ -50,7 +50,8 @@ def verdict_words(effect: Effect | None, claim: Claim) -> str:
       effects.BEHIND_LITTLE: f'LN behind, by less than {points}',
       effects.EQUAL: f'equal within {points}', effects.OPEN: 'no difference found',
       'not finished': f'{len(effect.comparison.primary_differences)} of '
-                      f'{effect.cell.num_seeds} seeds so far',
+                      f'{effect.cell.num_seeds} seeds so far'
+                      + ('' if effect.learned else ', not learned'),
   }
   return words.get(effect.verdict, effect.verdict)
 
