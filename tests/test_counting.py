@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.cases import mostly_slow
 from vvlen.models.decoder import Decoder, SequenceRegressor
 from vvlen.objectives import output_reparameterization as outrep
 from vvlen.tasks import counting
@@ -67,8 +66,8 @@ def test_packed_rows_hold_two_strings(key, task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('positions', mostly_slow(
-    ['none', 'learned', 'sinusoidal', 'alibi', 'rope'], 4))
+@pytest.mark.parametrize(
+    'positions', ['none', 'learned', 'sinusoidal', 'alibi', 'rope'])
 def test_a_packed_string_is_answered_as_if_alone(key, positions):
   packed = _packed(key, 20, task='mean')
   model = SequenceRegressor(Decoder(

@@ -22,7 +22,6 @@ from experiments.counting import figures as counting_figures
 from experiments.counting import report, training
 from experiments.counting import run as experiment
 from experiments.counting.cells import all_cells, FigureSetups, read_figures, Setup
-from tests.cases import mostly_slow
 from tests.conftest import check_board, ROOT, shown
 from vvlen import sharding
 from vvlen.reporting import results
@@ -67,7 +66,7 @@ def test_a_loss_is_that_of_the_reparameterized_target(key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('positions', mostly_slow(['none', 'learned'], 1))
+@pytest.mark.parametrize('positions', ['none', 'learned'])
 def test_answers_for_prefixes_are_decoded_answers_for_strings(key, positions):
   config, cell = _config(), _CELL._replace(positions=positions)
   params = jax.jit(training.problem(config, cell).init)(key)

@@ -75,7 +75,7 @@ def _numpy(params, tokens, kind, num_heads=2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', mostly_slow(FIXED, 0))
+@pytest.mark.parametrize('kind', FIXED)
 def test_it_is_the_decoder_written_out(key, kind):
   model, params, tokens = _build(key, positions=kind)
   found = _apply(model, params, tokens)
@@ -86,9 +86,9 @@ def test_it_is_the_decoder_written_out(key, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind, norm', mostly_slow([
+@pytest.mark.parametrize('kind, norm', [
     ('learned', 'none'), ('alibi', 'none'), ('random', 'none'), ('rope', 'layer_norm'),
-], 3))
+])
 def test_no_token_sees_what_follows_it(key, kind, norm):
   model, params, _ = _build(key, positions=kind, norm=norm)
   embedding = params['params']['embedding']

@@ -19,7 +19,6 @@ from experiments.league import arms, family, rates, run, training
 from experiments.league.names import KINDS, LAWS, name_of, NAMES
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
-from tests.cases import mostly_slow
 from tests.conftest import ROOT
 from vvlen.models.fixes.check import check_weights
 from vvlen.models.fixes.learned import learned
@@ -99,7 +98,7 @@ def plain():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('arm', mostly_slow([*NAMES][1:], 1))
+@pytest.mark.parametrize('arm', [*NAMES][1:])
 def test_an_arm_starts_as_softmax_and_learns(arm, plain):
   config, softmax = plain
   task = 'retrieval' if NAMES[arm].kind == 'both' else 'lookup'

@@ -14,7 +14,6 @@ from experiments.league import arms, family, training
 from experiments.league.names import LAWS
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
-from tests.cases import mostly_slow
 from vvlen import sharding
 from vvlen.evaluation.retriever.lengths import answers
 from vvlen.models.dictionary import DictionaryRetriever
@@ -149,9 +148,9 @@ _MEASURED = {('associative_recall', 'softmax'), ('associative_recall', 'entmax')
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('task, arm', mostly_slow(
-    itertools.product(['associative_recall', 'set_complement'],
-                      ['softmax', 'entmax', 'qk_norm_log_n']), 4))
+@pytest.mark.parametrize('task, arm', [
+    *itertools.product(['associative_recall', 'set_complement'],
+                       ['softmax', 'entmax', 'qk_norm_log_n'])])
 def test_arms_learn_them_and_are_measured(cells, task, arm):
   cell = cells[task]
   own = make_task(cell)

@@ -10,7 +10,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from tests.cases import mostly_slow
 from tests.llamas import llama, OWN_ROPES, ROPES, save_llama, V, variables_of
 from vvlen.models.llama import abstract_params, load_checkpoint, save_checkpoint
 from vvlen.models.llama.layers import stacked, unstacked
@@ -37,11 +36,11 @@ def _gradient(model, variables, tokens):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('fields', mostly_slow([
+@pytest.mark.parametrize('fields', [
     {}, {'attention_bias': True, 'tied': False, 'norm': 'layer_norm'},
     {'rope': ROPES['dynamic']}, {'rope': None}, {'rope': OWN_ROPES['eabf']},
     {'rope': OWN_ROPES['clex']}, {'rope': None, 'alibi': True},
-], 5), ids=lambda x: '-'.join(map(str, x)))
+], ids=lambda x: '-'.join(map(str, x)))
 def test_outputs_and_gradients_are_those_of_a_list_of_layers(tokens, fields):
   (model, variables), (looped, own) = _both(**fields)
   np.testing.assert_allclose(

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.cases import mostly_slow
 from tests.llamas import llama, numpy_logits, OWN_ROPES, ROPES, V, variables_of
 from vvlen.models import clex
 from vvlen.models.clex import Clex
@@ -32,7 +31,7 @@ def _close(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', mostly_slow(FIELDS, 0, 1, 4, 7, 10))
+@pytest.mark.parametrize('kind', FIELDS)
 def test_random_positions_take_the_place_of_those_counted(key, tokens, kind):
   model = llama(**FIELDS[kind])
   variables = variables_of(model)
@@ -178,7 +177,7 @@ def test_alibi_goes_by_the_distance_of_positions(tokens):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', mostly_slow(FIELDS, 0, 5))
+@pytest.mark.parametrize('kind', FIELDS)
 def test_generated_tokens_are_the_likeliest_without_a_cache(kind):
   rope = FIELDS[kind]['rope']
   layers = 1 if depends_on_length(rope) else 2

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.cases import mostly_slow
 from tests.llamas import llama, OWN_ROPES, ROPES, V, variables_of
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
@@ -88,7 +87,7 @@ def test_what_transformers_saves_has_its_logits_here(tmp_path, kind, fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', mostly_slow(['dynamic', 'longrope'], 1))
+@pytest.mark.parametrize('kind', ['dynamic', 'longrope'])
 def test_rates_by_length_are_theirs_at_every_length(tmp_path, kind):
   theirs = _make(scaling=_SCALINGS[kind])
   theirs.save_pretrained(tmp_path)
@@ -130,7 +129,7 @@ def test_several_files_of_transformers_are_read(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('dtype', mostly_slow(['bfloat16', 'float16'], 0))
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_narrow_parameters_are_those_that_were_saved(tmp_path, dtype):
   _make().to(getattr(torch, dtype)).save_pretrained(tmp_path)
   # Loaded again, since the cast rounded their rotary rates too.

@@ -35,7 +35,6 @@ from experiments.long_context import (
 )
 from experiments.long_context.check import check
 from experiments.long_context.tables import Run
-from tests.cases import mostly_slow
 from tests.conftest import lose_rows, ROOT, shown
 from tests.llamas import edit, llama, ROPES, variables_of
 from vvlen.evaluation import babilong_files, longbench, longbench_files, ruler_files
@@ -389,7 +388,7 @@ def test_another_dialect_only_changes_the_tables(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('suite', mostly_slow(['babilong', 'ruler'], 1))
+@pytest.mark.parametrize('suite', ['babilong', 'ruler'])
 def test_other_suites_run(suite, checkpoint, tmp_path, run_here):
   done = run_here('long_context', *_flags(suite, checkpoint, tmp_path / 'run'))
   assert done.returncode in (0, None), done.stderr

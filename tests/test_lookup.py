@@ -143,8 +143,8 @@ def _params(model, batch):
 
 # With fewer items than keys, embeddings are looked up; with more, tables are made.
 @pytest.mark.slow
-@pytest.mark.parametrize('item_encoder, batch_size', mostly_slow(
-    itertools.product(['mlp', 'linear'], [2, 16]), 0, 3))
+@pytest.mark.parametrize(
+    'item_encoder, batch_size', [*itertools.product(['mlp', 'linear'], [2, 16])])
 def test_tables_equal_the_plain_path(key, batch_size, item_encoder):
   batch = _sampler(batch_size, 5, 16)(key)
   model = _model(norm='layer_norm', item_encoder=item_encoder)

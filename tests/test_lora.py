@@ -12,7 +12,6 @@ import numpy as np
 import optax
 import pytest
 
-from tests.cases import mostly_slow
 from tests.llamas import llama, V, variables_of
 from vvlen.models.generation import generate
 from vvlen.models.llama import abstract_params
@@ -65,10 +64,10 @@ def _adapted(lora, **fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('fields', mostly_slow([
+@pytest.mark.parametrize('fields', [
     {}, {'remat': True}, {'scan_layers': True}, {'scan_layers': True, 'remat': True},
     {'dtype': jnp.bfloat16}, {'scan_layers': True, 'dtype': jnp.bfloat16},
-], 0, 3), ids=str)
+], ids=str)
 def test_adapters_begin_as_the_model(fields):
   model, base = _model(**fields)
   params = add_adapters(model, LORA, base, KEY)
@@ -82,10 +81,10 @@ def test_adapters_begin_as_the_model(fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('quantized, fields', mostly_slow([
+@pytest.mark.parametrize('quantized, fields', [
     (None, {}), (None, {'scan_layers': True, 'remat': True}), ('nf4', {'remat': True}),
     ('nf4', {'scan_layers': True}), ('int8', {}), ('int8', {'scan_layers': True}),
-], 1, 2, 4), ids=str)
+], ids=str)
 def test_merged_weights_do_the_same(quantized, fields):
   lora = Lora(3, 6.0, quantized=quantized)
   adapted, params, _, _ = _adapted(lora, **fields)
@@ -141,10 +140,10 @@ def test_gradients_are_those_of_the_formula(lora):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('quantized, bound, fields', mostly_slow([
+@pytest.mark.parametrize('quantized, bound, fields', [
     ('nf4', 0.028, {}), ('int8', 0.003, {}), ('nf4', 0.028, {'scan_layers': True}),
     ('int8', 0.003, {'scan_layers': True}),
-], 1, 2), ids=str)
+], ids=str)
 def test_quantized_weights_are_close_and_all_adapters_learn(fields, quantized, bound):
   lora = Lora(3, 6.0, quantized=quantized)
   model, base = _model(**fields)
@@ -253,8 +252,8 @@ def test_dropout_is_of_training_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('quantized, fields', mostly_slow([
-    (None, {}), ('nf4', {'scan_layers': True, 'remat': True})], 1), ids=str)
+@pytest.mark.parametrize('quantized, fields', [
+    (None, {}), ('nf4', {'scan_layers': True, 'remat': True})], ids=str)
 def test_adapters_are_the_same_on_a_mesh(quantized, fields):
   even = dict(vocab_size=24, width=16, mlp_width=24, num_heads=8, num_key_heads=8,
               head_width=4)

@@ -10,7 +10,6 @@ import pytest
 from configs import lookup as lookup_config
 from configs import retrieval as retrieval_config
 from experiments.length_generalization import training
-from tests.cases import mostly_slow
 from vvlen.tasks import lookup, retrieval
 from vvlen.tasks.lengths import growing_length, uniform_length
 from vvlen.training import ensemble
@@ -54,7 +53,7 @@ def test_a_traced_longest_draws_as_a_fixed_one_and_compiles_once(sample, key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('configs', mostly_slow([retrieval_config, lookup_config], 0))
+@pytest.mark.parametrize('configs', [retrieval_config, lookup_config])
 def test_training_lengths_follow_the_schedule_and_compile_once(configs):
   config = configs.get_config('smoke_growing')
   config.model.width, config.train.batch_size = 4, 64

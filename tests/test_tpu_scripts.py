@@ -13,7 +13,6 @@ import time
 
 import pytest
 
-from tests.cases import mostly_slow
 from tests.conftest import ROOT, run_two_processes
 
 SCRIPTS = ROOT / 'tpu_scripts'
@@ -525,8 +524,8 @@ def test_a_run_needs_one_call(cloud):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('states', mostly_slow([
-    ['SUSPENDING', 'SUSPENDED'], ['SUSPENDED'], ['FAILED']], 0))
+@pytest.mark.parametrize('states', [
+    ['SUSPENDING', 'SUSPENDED'], ['SUSPENDED'], ['FAILED']])
 def test_a_run_that_loses_its_tpu_gets_another(cloud, states):
   cloud = cloud(rules=[{'match': ' describe ', 'when': 'b-1/step', 'states': states}])
   cloud.experiment('''
