@@ -104,7 +104,8 @@ def _corrected(test, count, form):
 
 
 def test_the_verdicts_are_of_corrected_intervals(told):
-  drawn, made, _ = told
+  drawn, made, figures = told
+  assert figures['verdicts'].get_suptitle().endswith('\n2 of 3 settings are finished')
   shown = {row['cell']: row for row in cells(made['verdicts'])}
   words = {'base': 'LN ahead', 'l2': '8 of 9 seeds so far',
            'output_projection': 'LN behind'}

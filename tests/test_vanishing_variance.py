@@ -248,13 +248,20 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   assert record['treated_averaged'] == pytest.approx(50 + averaged['base', 40].mean())
 
   with plots.style():
-    left, right = figures.verdicts(cells, found, claim).axes
+    drawn = figures.verdicts(cells, found, claim)
+  left, right = drawn.axes
+  assert drawn.get_suptitle().endswith('\n1 of 3 settings is finished')
   # Only base is finished; its interval is the corrected one.
   (dot, _, (bar,)), = left.containers
   assert dot.get_xdata()[0] == pytest.approx(mean)
   np.testing.assert_allclose(bar.get_segments()[0][:, 0], wide)
   assert [t.get_text().split(': ')[1] for t in left.get_yticklabels()] == [
       'LN ahead', 'not run', 'not run']
+  # Accuracies of models that have not learned say nothing: they are not drawn.
+  unlearned = {key: [e._replace(training_accuracy=(0.99, 0.2)) for e in each]
+               for key, each in found.items()}
+  with plots.style():
+    assert not figures.verdicts(cells, unlearned, claim).axes[0].containers
   lines = {line.get_label(): line for line in right.lines}
   np.testing.assert_allclose(
       lines['no L2'].get_ydata(), [plain['base', t].mean() for t in steps])

@@ -75,7 +75,7 @@ class Effect(NamedTuple):
   @property
   def learned(self) -> bool:
     """Whether both arms have learned the training lengths."""
-    return min(self.training_accuracy) >= LEARNED
+    return _have_learned(self.training_accuracy)
 
 
 class Contrast(NamedTuple):
@@ -198,7 +198,7 @@ def verdict(
     return 'not finished'
   if corrected is None:
     return 'undefined'
-  if min(learned) < LEARNED:
+  if not _have_learned(learned):
     return 'not learned'
   low, high = corrected.ci_low, corrected.ci_high
   within = -equivalence < low and high < equivalence
@@ -207,6 +207,10 @@ def verdict(
   if high < 0:
     return BEHIND_LITTLE if within else BEHIND
   return EQUAL if within else OPEN
+
+
+def _have_learned(accuracies: Sequence[float]) -> bool:
+  return min(accuracies) >= LEARNED
 
 
 def contrasts(cells: Mapping[str, Setting]) -> list[Contrast]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.vanishing_variance import effects, parts
 from experiments.vanishing_variance.effects import Claim, Effect, Setting
-from experiments.vanishing_variance.tables import Effects, verdict_words
+from experiments.vanishing_variance.tables import Effects, last_effect, verdict_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
@@ -28,9 +28,8 @@ _PARTS = (
 
 def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figure:
   """Draws the effect of LN in each cell, after its last step and during training."""
-  last = [measured[-1] for measured in (found.get((name, ''), ()) for name in cells)
-          if measured]
-  done = sum(each.complete and each.step == each.cell.steps[-1] for each in last)
+  last = [last_effect(found, cell) for cell in cells.values()]
+  done = sum(each is not None and each.complete for each in last)
   drawn = plots.new(
       1.3 + 0.36 * len(cells), f'LN − Baseline, accuracy beyond the training lengths\n'
       f'{done} of {len(cells)} settings {"is" if done == 1 else "are"} finished',
@@ -57,8 +56,7 @@ def _by_cell(
   """Draws one line per cell."""
   labels = []
   for y, cell in enumerate(cells.values()):
-    measured = found.get((cell.name, ''), ())
-    last = measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
+    last = last_effect(found, cell)
     labels.append(f'{_short(cell)}\n{cell.steps[-1]:,} steps: '
                   f'{verdict_words(last, claim)}')
     if last is not None and last.corrected is not None and last.learned:

@@ -13,9 +13,9 @@ import numpy as np
 from experiments.length_generalization.slopes import slopes_at_the_end
 from experiments.vanishing_variance.effects import Setting
 from vvlen.reporting import plots
-from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.endpoints import CONTROL, endpoint, TREATED
 from vvlen.reporting.plots import ARMS
-from vvlen.reporting.results import by_seed, Index
+from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
   blank_without,
   difference,
@@ -77,22 +77,17 @@ def _record(index: Index, cell: Setting, arm: str) -> dict[str, Any]:
   short = shown.index(trained[-1] if trained else shown[0])
   logs = np.log(np.where(variances > 0, variances, np.nan))
   means = np.exp(np.nanmean(logs, axis=0))
-  weights = {each: _weights(index, cell, each) for each in (CONTROL, TREATED)}
-  test, both = None, sorted({*weights[CONTROL]} & {*weights[TREATED]})
-  if arm == TREATED and len(both) > 1:
-    test = paired_t_test(*([weights[each][s] for s in both]
-                           for each in (TREATED, CONTROL)))
+  weights = endpoint(index, arm, cell.trained_up_to, 'target_weight')
+  test = None
+  if arm == TREATED:
+    others = endpoint(index, CONTROL, cell.trained_up_to, 'target_weight')
+    both = sorted({*weights} & {*others})
+    if len(both) > 1:
+      test = paired_t_test(*([each[s] / 100 for s in both]
+                             for each in (weights, others)))
   return {
       **{name: float(x) for name, x in ends}, 'slope_from': start,
       'variance_short': float(means[short]), 'variance_long': float(means[-1]),
-      'weight': float(np.mean([*weights[arm].values()])),
+      'weight': float(np.mean([*weights.values()])) / 100,
       **difference(test, 'weight_'), 'seeds': len(components),
   }
-
-
-def _weights(index: Index, cell: Setting, arm: str) -> dict[int, float]:
-  """Returns each seed's attention weight on the target, mean beyond training."""
-  beyond = [n for n in plots.values(index, arm, 'target_weight')[0]
-            if n > cell.trained_up_to]
-  return {seed: float(np.mean(values)) for seed, values in
-          by_seed(index, arm, 'target_weight', beyond).items()}

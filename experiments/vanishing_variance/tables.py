@@ -39,6 +39,12 @@ def setting(cell: Setting) -> str:
   return f'{cell.task}{lengths}, {decay}, rate {rate}{more}'
 
 
+def last_effect(found: Effects, cell: Setting) -> Effect | None:
+  """Returns the effect in a cell after its last step, None if it is not measured."""
+  measured = found.get((cell.name, ''), ())
+  return measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
+
+
 def verdict_words(effect: Effect | None, claim: Claim) -> str:
   """Describes the verdict on a cell in words."""
   if effect is None:
@@ -60,8 +66,7 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
   """Returns the table of primary endpoints after the last step, a row per cell."""
   records, comparisons = [], []
   for cell in cells.values():
-    measured = found.get((cell.name, ''), ())
-    last = measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
+    last = last_effect(found, cell)
     record: dict[str, Any] = {
         'cell': cell.name, 'setting': setting(cell), 'steps': cell.steps[-1],
         'verdict': verdict_words(last, claim),

@@ -103,11 +103,13 @@ def compare(
   )
 
 
-def endpoint(index: Index, arm: str, trained_up_to: int) -> dict[int, float]:
-  """Returns the mean accuracy of each seed beyond the training lengths, in percent."""
-  beyond = sorted(n for name, metric, n in index
-                  if (name, metric) == (arm, 'accuracy') and n and n > trained_up_to)
-  values = by_seed(index, arm, 'accuracy', beyond)
+def endpoint(
+    index: Index, arm: str, trained_up_to: int, metric: str = 'accuracy'
+) -> dict[int, float]:
+  """Returns a share, in percent: each seed's mean beyond the training lengths."""
+  beyond = sorted(n for name, other, n in index
+                  if (name, other) == (arm, metric) and n and n > trained_up_to)
+  values = by_seed(index, arm, metric, beyond)
   return {seed: float((100 * x).mean()) for seed, x in values.items()}
 
 
