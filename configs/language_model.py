@@ -12,8 +12,8 @@ variant     seeds  layers x width, L, batch, steps  cost
 cpu         6      2 x 128, 64, 16, 2,000           the same on two busy CPU cores, 111
                                                     minutes
 quick       4      2 x 128, 64, 16, 600             α = 0 and α = 0.1, 4 minutes
-tasks       8      2 x 128, 128, 32, 8,000         answered prompts, of
-                                                    experiments.long_context.training_text
+tasks       8      2 x 128, 128, 32, 8,000          answered prompts, made by
+                                                    long_context.training_text
 smoke       2      1 x 16, 8, 4, 8                  checks that it runs
 finetune    2      config.checkpoint, one seed at a time, over a mesh of all devices
 

@@ -16,13 +16,14 @@ from vvlen.reporting.run_folder import flatten
 def test_every_study_and_its_variants_are_listed():
   text = help_texts.studies()
   files = [path.name for path in (ROOT / 'configs').glob('*.py')]
-  assert sorted(re.findall(r'^configs/(\w+\.py): .+[.?]$', text, re.MULTILINE)) == (
+  assert sorted(re.findall(r'^configs/(\w+\.py)\n.+[.?]$', text, re.MULTILINE)) == (
       sorted(files))
   modules = {*re.findall(r'python -m experiments\.(\w+) ', text)}
   assert modules == {path.parent.name
                      for path in (ROOT / 'experiments').glob('*/report.py')
                      if path.parent.name != 'compile'}
   assert re.search(r'^quick +8 +\S+ +.*minutes', text, re.MULTILINE)
+  assert max(map(len, text.splitlines())) <= 88
 
 
 @pytest.mark.parametrize('name, variant', [
@@ -32,8 +33,11 @@ def test_help_lists_the_fields_of_a_variant(name, variant):
   text = help_texts.fields(['x', f'--config={given}'], 'configs/lookup.py')
   make = runpy.run_path(str(ROOT / f'configs/{name}.py'))['get_config']
   config = flatten(make(*[variant] * bool(variant)).to_dict())
-  listed = dict(re.findall(r'^  --config\.(\S+?)=(.*)  \(\w+\)$', text, re.MULTILINE))
+  joined = re.sub(r'\n {8}', ' ', text)  # long values go on in the next line
+  listed = dict(re.findall(
+      r'^  --config\.(\S+?)=(.*)  \(\w+\)$', joined, re.MULTILINE))
   assert listed == {field: repr(value) for field, value in config.items()}
+  assert max(map(len, text.splitlines())) <= 88
   assert f'All fields of {given}:' in text and 'variant' in text
 
 

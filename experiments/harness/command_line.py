@@ -65,8 +65,8 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
       errors.refuse(error)
     help_texts.show('\n'.join([
         text, flags.FLAGS.module_help(__name__), '',
-        'Every field of a config can be set, as in --config.num_seeds=64. '
-        '--config=FILE:VARIANT --help\nshows those of another variant.', '', known]))
+        'Every field of a config can be set, as in --config.num_seeds=64.',
+        '--config=FILE:VARIANT --help shows those of another variant.', '', known]))
     return
   try:
     # --config first: ml_collections, which reads sys.argv itself, finds fields by it.

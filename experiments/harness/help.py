@@ -6,6 +6,7 @@ import pathlib
 import re
 import runpy
 import sys
+import textwrap
 from typing import Any
 
 from vvlen.reporting.run_folder import flatten
@@ -29,7 +30,7 @@ def studies() -> str:
     question, *paragraphs = _paragraphs(path)
     shown = [text for text in paragraphs
              if 'python -m ' in text or text.startswith('variant')]
-    parts.append('\n\n'.join([f'configs/{path.name}: {question}', *shown]))
+    parts.append('\n\n'.join([f'configs/{path.name}\n{question}', *shown]))
   return '\n\n\n'.join(parts)
 
 
@@ -52,8 +53,13 @@ def fields(words: list[str], text: str) -> str:
     return ''
   loaded = runpy.run_path(str(path))
   config = loaded['get_config'](*[variant] if variant else []).to_dict()
-  lines = [f'  --config.{field}={value!r}  ({type(value).__name__})'
-           for field, value in flatten(config).items()]
+  lines = [
+      textwrap.fill(
+          f'--config.{field}={value!r}  ({type(value).__name__})', 80,
+          initial_indent=' ' * 2, subsequent_indent=' ' * 8, break_long_words=False,
+          break_on_hyphens=False)
+      for field, value in flatten(config).items()
+  ]
   of = f'{name}:{variant}' if variant else name
   return '\n'.join([f'{loaded["__doc__"] or ""}', f'All fields of {of}:', '', *lines])
 
