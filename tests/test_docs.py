@@ -300,6 +300,8 @@ RUN_BY = {
     'experiments.adapt --config=configs/adapt.py '
     '--config.checkpoint=runs/language_model/models/alpha_0/seed_0':
         'test_adapt.py::test_the_command_runs_and_measures_lost_rows_again',
+    'experiments.join runs/first runs/second':
+        'test_join.py::test_the_committed_family_is_the_same_after_it_was_divided',
     'experiments.report':
         'test_recency_bias.py::test_the_report_is_remade_from_the_folder',
     'experiments.benchmarks.chunked_loss': _EVERY_ROW,

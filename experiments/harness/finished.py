@@ -8,7 +8,7 @@ have: such as those of any seed of the same arm.
 """
 
 import collections
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 import json
 from typing import Any
 
@@ -57,14 +57,19 @@ def write_rows(
     new: the rows computed now; they include all rows of their parts.
     part_of: row -> the part to which it belongs.
   """
-  rows, due = list(rows), _listed(folder)
+  rows, due = list(rows), listed(folder)
   if due is None:
     due = _due_by_kind(_read(folder), part_of)
   # Parts without new rows keep their counts, because some of their rows may be lost.
   due = _count(rows, part_of) | due | _count(new, part_of)
+  write_listed(folder, due)
+  results.write_rows(epath.Path(folder) / 'results.csv', rows)
+
+
+def write_listed(folder: epath.PathLike, due: Mapping[Part, int]) -> None:
+  """Writes rows.json: {part: its number of rows}."""
   lines = ',\n'.join(json.dumps([*part, count]) for part, count in due.items())
   results.write_text(_path(folder), f'[\n{lines}\n]\n')
-  results.write_rows(epath.Path(folder) / 'results.csv', rows)
 
 
 def _count(rows: Iterable[results.Row], part_of: PartOf) -> collections.Counter[Part]:
@@ -83,12 +88,16 @@ def _due(
     folder: epath.PathLike, rows: list[results.Row], part_of: PartOf
 ) -> dict[Part, int]:
   """Returns {part: its number of rows}, from rows.json if there is one."""
-  listed = _listed(folder)
-  return _due_by_kind(rows, part_of) if listed is None else listed
+  due = listed(folder)
+  return _due_by_kind(rows, part_of) if due is None else due
 
 
-def _listed(folder: epath.PathLike) -> dict[Part, int] | None:
-  """Returns {part: its number of rows} from rows.json, None if there is none."""
+def listed(folder: epath.PathLike) -> dict[Part, int] | None:
+  """Returns {part: its number of rows} from rows.json, None if there is none.
+
+  Raises:
+    ValueError: if it is damaged.
+  """
   path = _path(folder)
   if not path.exists():
     return None

@@ -77,7 +77,7 @@ def claimed(
     ]
     if differing:
       raise ValueError(_refusal(workdir, differing, old, new, may_grow))
-  elif _used(workdir):
+  elif used(workdir):
     raise ValueError(
         f'{workdir} is not empty and holds no run. Choose another --workdir.'
     )
@@ -126,7 +126,7 @@ def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
                      'or choose another folder') from error
 
 
-def _used(workdir: epath.Path) -> bool:
+def used(workdir: epath.Path) -> bool:
   """Whether a folder holds more than notes, a lock and what a cut-off `claim` leaves.
 
   Notes, README.md, are there before a run whose hypotheses were written down first.

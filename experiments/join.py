@@ -1,0 +1,188 @@
+"""Joins the folders of one run that was divided among several machines.
+
+  python -m experiments.join --workdir=runs/all runs/first runs/second
+
+Each machine ran a choice of the same configuration: cells by --config.run of
+`vanishing_variance` and `sensitivity`, tasks and arms by --config.run_tasks and
+--config.run_arms of `league`. Their rows, learning curves and starts are added to those
+in --workdir, which may be new. Checkpoints stay where they are. What two folders have
+must be the same in both, and nothing is written unless all fits together.
+"""
+
+import argparse
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import functools
+import json
+from typing import Any
+
+from etils import epath
+
+from experiments.harness import errors, finished, locks, paths, reports
+from vvlen.reporting import results, run_folder
+from vvlen.reporting.curves import read_curves
+
+_DIVIDED = 'league', 'sensitivity', 'vanishing_variance'  # studies
+_NOT_READ = {'checkpoints', 'figures', 'tables', 'tensorboard', 'trace'}
+
+Content = Mapping[Any, Any]  # of a file: {what a value is of: the value}
+
+
+def main() -> None:
+  """Reads the command line; wrong input ends with one line and exit code 2."""
+  parser = argparse.ArgumentParser(
+      description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--workdir', required=True, help='folder that is added to')
+  parser.add_argument('parts', nargs='+', help='folders that are added')
+  parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
+  args = parser.parse_args()
+  with errors.told():
+    workdir, *parts = (
+        paths.usable(path, name) for path, name in (
+            (args.workdir, '--workdir'), *((part, 'a folder') for part in args.parts)))
+    for path in (workdir, *parts):
+      paths.check_reachable(path, path)
+    locks.lock(workdir)
+    try:
+      join(workdir, parts)
+      reports.show(workdir)
+    finally:
+      locks.release()
+
+
+def join(workdir: epath.PathLike, parts: Sequence[epath.PathLike]) -> None:
+  """Adds the results of some folders to those of another, which may be new.
+
+  Args:
+    workdir: the folder that is added to. What is new comes last in its files; the run
+      sorts its rows when it is started again.
+    parts: folders of runs with the same configuration; they are only read.
+
+  Raises:
+    ValueError: if a folder holds no results of a study that can be divided, or those of
+      another configuration, or has another value where two folders have the same row
+      or curve. Then nothing has been written.
+  """
+  target, folders = epath.Path(workdir), [epath.Path(part) for part in parts]
+  for folder in folders:
+    if not (results.is_there(folder / 'results.csv')
+            and (folder / 'config.json').exists()):
+      raise ValueError(f'{folder} holds no results of a run')
+    if (study := reports.study_of(folder)) not in _DIVIDED:
+      raise ValueError(f'{folder} holds a run of {study}, which has no parts that '
+                       f'machines could share; {", ".join(_DIVIDED)} have')
+  if (target / 'config.json').exists():
+    folders.insert(0, target)
+  elif run_folder.used(target):
+    raise ValueError(f'{target} is not empty and holds no run')
+  writes = [
+      functools.partial(write, target / inside, joined(places))
+      for name, joined, write in _KINDS
+      for inside, places in _found(folders, name).items()
+  ]
+  for write in writes:
+    write()
+
+
+def _found(
+    folders: Sequence[epath.Path], name: str
+) -> dict[str, list[epath.Path]]:
+  """Returns {path within a run: the files there} of files of a name.
+
+  A compressed file, NAME.xz, is named as the plain one: `read_rows` finds it.
+  """
+  found: dict[str, list[epath.Path]] = {}
+  for folder in folders:
+    names = {str(path.relative_to(folder)).removesuffix('.xz')
+             for path in _files(folder)}
+    for inside in sorted(names):
+      if inside.rpartition('/')[2] == name:
+        found.setdefault(inside, []).append(folder / inside)
+  return found
+
+
+def _files(folder: epath.Path) -> Iterator[epath.Path]:
+  for path in folder.iterdir():
+    if not path.is_dir():
+      yield path
+    elif path.name not in _NOT_READ:
+      yield from _files(path)
+
+
+def _configuration(places: Sequence[epath.Path]) -> dict[str, Any]:
+  """Returns the content of config.json, with all starts in the order of time."""
+  starts: list[dict[str, Any]] = []
+  first: dict[str, Any] = {}
+  for path in places:
+    with run_folder.reading(path) as stored:
+      starts += [start for start in stored.pop('sessions') if start not in starts]
+      starts.sort(key=lambda start: start['started'])
+      first = first or stored
+      here, there = run_folder.flatten(stored), run_folder.flatten(first)
+    for name in sorted(here.keys() | there.keys()):
+      if here.get(name) != there.get(name):
+        raise ValueError(
+            f'{path.parent} and {places[0].parent} are not of one run: '
+            f'{name.removeprefix("config.")} is {here.get(name)} and {there.get(name)}')
+  return first | {'sessions': starts}
+
+
+def _union(
+    read: Callable[[epath.Path], Content], places: Sequence[epath.Path]
+) -> Content:
+  """Returns what any of the files has; raises if two have different values of it."""
+  union: dict[Hashable, Any] = {}
+  source: dict[Hashable, epath.Path] = {}
+  for path in places:
+    for key, value in read(path).items():
+      # By repr, as nan is not equal to nan.
+      if repr(union.setdefault(key, value)) != repr(value):
+        words = ' '.join(str(x) for x in (key if isinstance(key, tuple) else [key])
+                         if x is not None)
+        raise ValueError(
+            f'{path} and {source[key]} have different values of {words}: keep that '
+            'part of the run in one folder alone')
+      source.setdefault(key, path)
+  return union
+
+
+def _rows(path: epath.Path) -> Content:
+  return {row.key: row for row in results.read_rows(path)}
+
+
+def _counts(path: epath.Path) -> Content:
+  """Returns how many rows each part of a run has, from rows.json."""
+  return finished.listed(path.parent) or {}
+
+
+def _curves(path: epath.Path) -> Content:
+  """Returns lines of learning curves by arm and block of seeds."""
+  blocks: dict[Hashable, list[dict[str, Any]]] = {}
+  for line in read_curves(path):
+    key = line['arm'], 'seeds from', line['first_seed']
+    blocks.setdefault(key, []).append(line)
+  return blocks
+
+
+def _write_curves(path: epath.Path, blocks: Content) -> None:
+  results.write_text(path, ''.join(
+      json.dumps(line) + '\n' for lines in blocks.values() for line in lines))
+
+
+def _write_configuration(path: epath.Path, stored: Mapping[str, Any]) -> None:
+  results.write_text(path, json.dumps(stored, indent=2) + '\n')
+
+
+# Names of files, how several files become one, and how that is written: rows last,
+# since they say what is finished.
+_KINDS: Sequence[tuple[str, Callable[..., Any], Callable[..., None]]] = (
+    ('config.json', _configuration, _write_configuration),
+    ('metrics.jsonl', functools.partial(_union, _curves), _write_curves),
+    ('rows.json', functools.partial(_union, _counts),
+     lambda path, counts: finished.write_listed(path.parent, counts)),
+    ('results.csv', functools.partial(_union, _rows),
+     lambda path, rows: results.write_rows(path, rows.values())),
+)
+
+
+if __name__ == '__main__':
+  main()
