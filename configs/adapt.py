@@ -8,7 +8,8 @@ and without the misalignment term (section 5 and appendix B of arXiv 2506.11769)
 
 variant        seeds  L, streams, steps  cost
 METHOD         2      4096, 8, 200       for a GPU, not run yet
-METHOD_paper   1      as in the paper    Llama-2-7B, 64 streams; for a slice of 64 chips
+METHOD_paper   1      as in the paper    Llama-2-7B, 64 streams; for a slice of 64 chips;
+                                         the arms of Tables 2, 3, 6, 7, 9 and 10
 METHOD_quick   2      256, 8, 60         a checkpoint of 64 tokens (that of
                                          configs/language_model.py:quick), 3 minutes
 METHOD_smoke   1      16, 4, 4           checks that it runs
@@ -29,6 +30,11 @@ _ADAPTERS = dict(
     longlora=dict(rank=8, alpha=16.0, targets=('query', 'key', 'value', 'output'),
                   also=('embedding', 'attention_norm', 'mlp_norm', 'final_norm')),
 )
+# What else the paper's tables have of a method: α (default: its Tables 3 and 6), and
+# ranges of offsets at α = 0.1 (Table 7).
+_PAPER_WEIGHTS = dict(clex=(0.1, 0.3, 0.5, 1.0))
+_PAPER_OFFSETS = dict(longqlora=dict(
+    quarter=(0.0, 0.25), second_quarter=(0.25, 0.5), whole=(0.0, 1.0)))
 _METHODS = ('none', 'pi', 'ntk', 'yarn', 'eabf', 'clex', 'random', 'alibi')
 SIZES = ('', 'paper', 'quick', 'smoke')
 
@@ -105,6 +111,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
         max_length=4096 if name == 'clex' else 8192, batch_size=64, dtype='bfloat16',
         remat=True, scan_layers=True, stream_dtype='bfloat16')
     config.evaluate.lengths = (1, 2)
+    config.arms.update(_paper_arms(name))
   elif size == 'quick':
     config.train.update(max_length=256, num_steps=60)
     config.optimizer.learning_rate = 5e-4
@@ -152,8 +159,20 @@ def _arms(name: str) -> dict[str, dict[str, object]]:
   return arms | {name: _arm(method), f'{name}_alpha_0_1': _arm(method, 0.1)}
 
 
+def _paper_arms(name: str) -> dict[str, dict[str, object]]:
+  """Returns what the paper's tables have of a method besides α = 0 and α = 0.1."""
+  method = 'pi' if name in _ADAPTERS else name
+  arms = {f'{name}_alpha_{weight:g}'.replace('.', '_'): _arm(method, weight)
+          for weight in _PAPER_WEIGHTS.get(name, (0.1, 0.5))}
+  arms |= {f'{name}_offsets_{words}': _arm(method, 0.1, offsets=offsets)
+           for words, offsets in _PAPER_OFFSETS.get(name, {}).items()}
+  # 190 steps, which with the term take the time of 200 without: Tables 9 and 10.
+  return arms | {f'{name}_equal_time': _arm(method, 0.1, steps=0.95)}
+
+
 def _arm(
-    method: str, weight: float = 0.0, *, term: str = 'sce', steps: float = 1.0
+    method: str, weight: float = 0.0, *, term: str = 'sce',
+    offsets: tuple[float, float] = HALF, steps: float = 1.0,
 ) -> dict[str, object]:
-  """Returns an arm: steps is a share of train.num_steps."""
-  return dict(method=method, weight=weight, term=term, offsets=HALF, steps=steps)
+  """Returns an arm: offsets in units of L, steps as a share of train.num_steps."""
+  return dict(method=method, weight=weight, term=term, offsets=offsets, steps=steps)

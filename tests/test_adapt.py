@@ -116,6 +116,24 @@ def test_recipes_are_those_of_the_papers(name):
       'clex': (4096, 64, 200), 'eabf': (8192, 64, 200), 'longqlora': (8192, 64, 200)}
 
 
+@pytest.mark.parametrize('name, weights, offsets', [
+    ('clex', [0, 0.1, 0.3, 0.5, 1], []), ('eabf', [0, 0.1, 0.5], []),
+    ('longqlora', [0, 0.1, 0.5], [(0, 0.25), (0, 1), (0.25, 0.5)])])
+def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
+  # Tables 2, 3 and 6; 7; 9 and 10.
+  config = _config(f'{name}_paper', checkpoint=str(checkpoint))
+  method = 'pi' if name == 'longqlora' else name
+  arms = [arm for arm in config.arms.values() if arm.method == method]
+  plain = [arm for arm in arms if arm.steps == 1 and tuple(arm.offsets) == (0, 0.5)]
+  assert sorted(arm.weight for arm in plain) == weights
+  others = [arm for arm in arms if arm.weight == 0.1 and arm not in plain]
+  assert sorted(tuple(arm.offsets) for arm in others if arm.steps == 1) == offsets
+  assert [arm.steps * config.train.num_steps for arm in others if arm.steps != 1] == (
+      [190])
+  assert len(arms) == len(plain) + len(others) and {x.term for x in arms} == {'sce'}
+  check.check(config)
+
+
 @pytest.mark.parametrize(('fields', 'message'), [
     ({'positions.factor': 0.5}, 'config.positions.factor must be .* at least 1: 0.5'),
     ({'checkpoint': ''}, 'config.checkpoint is missing'),
