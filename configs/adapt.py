@@ -8,8 +8,8 @@ and without the misalignment term (section 5 and appendix B of arXiv 2506.11769)
 
 variant        seeds  L, streams, steps  cost
 METHOD         2      4096, 8, 200       for a GPU, not run yet
-METHOD_paper   1      as in the paper    Llama-2-7B, 64 streams; for a slice of 64 chips;
-                                         the arms of Tables 2, 3, 6, 7, 9 and 10
+METHOD_paper   1      as in the paper    Llama-2-7B, 64 streams, all arms of its tables;
+                                         for a slice of 64 chips
 METHOD_quick   2      256, 8, 60         a checkpoint of 64 tokens (that of
                                          configs/language_model.py:quick), 3 minutes
 METHOD_smoke   1      16, 4, 4           checks that it runs
