@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import socket
 import subprocess
 import sys
@@ -256,3 +257,15 @@ def test_a_report_tells_input_from_bugs_too(tmp_path):
   assert (done.returncode, done.stdout) == (1, '')
   assert 'ValueError: invalid literal for int' in done.stderr
   assert 'This is a bug' in done.stderr.splitlines()[-1]
+
+
+def test_the_last_line_is_written_in_one_piece():
+  # Threads of JAX write to the same place, and may write between two pieces.
+  ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+  program = "from experiments.harness import errors; errors.end('The end.', 3)"
+  done = subprocess.run(
+      [sys.executable, '-c', program], stderr=its.fileno(), cwd=ROOT, check=False,
+      env={**os.environ, 'PYTHONUNBUFFERED': '1'})
+  its.close()
+  with ours:
+    assert (done.returncode, ours.recv(100), ours.recv(100)) == (3, b'The end.\n', b'')

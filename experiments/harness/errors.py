@@ -104,7 +104,10 @@ def end(text: str, code: int) -> NoReturn:
   """
   with contextlib.suppress(BrokenPipeError):  # by `head`, for one
     sys.stdout.flush()
-  print(text, file=sys.stderr, flush=True)
+  # In one call, as JAX's threads write too: `print` would write the end of the line in
+  # another one where PYTHONUNBUFFERED is set.
+  sys.stderr.write(f'{text}\n')
+  sys.stderr.flush()
   log.close()
   os._exit(code)
 
