@@ -105,7 +105,12 @@ def _corrected(test, count, form):
 
 def test_the_verdicts_are_of_corrected_intervals(told):
   drawn, made, figures = told
-  assert figures['verdicts'].get_suptitle().endswith('\n2 of 3 settings are finished')
+  assert figures['verdicts'].get_label().endswith(' 2 of 3 settings are finished.')
+  means = [_paired(drawn, name, _STEPS[name][-1]).mean
+           for name in ('output_projection', 'base')]
+  low, high = (f'{mean:+.1f}'.replace('-', '−') for mean in means)
+  assert figures['verdicts'].get_suptitle().endswith(
+      f' in points:\n{low} to {high} without weight decay')
   shown = {row['cell']: row for row in cells(made['verdicts'])}
   words = {'base': 'LN ahead', 'l2': '8 of 9 seeds so far',
            'output_projection': 'LN behind'}
@@ -281,6 +286,13 @@ def test_the_figure_of_verdicts(told):
   assert artists.shades(left) == [(-1.0, 1.0)]
   grey, = right.patches
   assert (grey.get_y(), grey.get_y() + grey.get_height()) == (-1.0, 1.0)
+  figure = figures['verdicts']
+  named = {text.get_text(): handle for text, handle in zip(
+      figure.legends[0].get_texts(), figure.legends[0].legend_handles, strict=True)}
+  assert to_hex(named['no difference found'].get_color()).upper() == '#6E6E6E'
+  assert [text for text in named if text.startswith('within 1 point, ')]
+  for label, line in artists.lines(right).items():
+    assert to_hex(named[label].get_color()).upper() == line.colour
   # Of l2 no step is finished.
   lines, every = artists.lines(right), artists.all_bands(right)
   for line, (_, x, low, high), name in zip(
@@ -308,9 +320,9 @@ def test_the_figure_of_parts_has_each_arm_and_part_in_its_place(told):
     lost = {title: values.mean() for title, values in _lost(arm).items()}
     for label, expected in (
         ('no linear reader gets it back', lost['the weights\'']),
-        ('a reader fitted at N does', lost['the reader\'s']
+        ('only a reader fitted at N gets it back', lost['the reader\'s']
          - lost['of it the scale\'s']),
-        ('mean and variance as in training do', lost['of it the scale\'s']),
+        ('mean and variance as in training get it back', lost['of it the scale\'s']),
     ):
       heights = found[arm, colour_of[label]]
       assert len(heights) == 2 and np.mean(heights) == pytest.approx(expected)
@@ -318,13 +330,18 @@ def test_the_figure_of_parts_has_each_arm_and_part_in_its_place(told):
 
 def test_the_figure_of_averaging_names_each_weighting(told):
   drawn, _, figures = told
-  axes, = figures['averaged_weights'].axes
-  lines = artists.lines(axes)
-  for label, suffix in (('weights as they are', ''),
-                        ('averaged over the last tenth of steps', '+averaged')):
-    expected = _paired(drawn, 'base', 40, suffix).difference
-    np.testing.assert_allclose(lines[label].x, expected)
-  assert lines['weights as they are'].y[0] < 0  # above the other
+  figure = figures['averaged_weights']
+  fill_of = {text.get_text(): line.get_markerfacecolor() for text, line in zip(
+      figure.legends[0].get_texts(), figure.legends[0].get_lines(), strict=True)}
+  plain, averaged = figure.axes[0].lines[0], figure.axes[0].lines[2]
+  for line, label, suffix in (
+      (plain, 'weights as they are', ''),
+      (averaged, 'averaged over the last tenth of steps', '+averaged')):
+    np.testing.assert_allclose(
+        line.get_xdata(), _paired(drawn, 'base', 40, suffix).difference)
+    assert line.get_markerfacecolor() == fill_of[label]
+  assert len({*fill_of.values()}) == 2
+  assert plain.get_ydata()[0] < averaged.get_ydata()[0]  # above the other
 
 
 def _effect(gains, learned=(0.99, 0.99), num_seeds=None, odd=()):

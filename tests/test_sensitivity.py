@@ -837,7 +837,8 @@ def test_cells_equal_single_runs_and_may_be_added(tmp_path, fast_compilation):
   grid = functools.partial(_sensitivity, tmp_path / 'grid', *_SMALL, *arms)
   done = grid("--config.run=('base','l2')")
   assert done.returncode == 0, done.stderr
-  assert re.search(r'\| l2 +\| 20 ', done.stdout)
+  table = (tmp_path / 'grid/tables/sensitivity.md').read_text()
+  assert re.search(r'\| L2 0\.001 +\| 20 .*\| l2 +\|', table)
   before = results.read_rows(tmp_path / 'grid/results.csv')
   done = grid("--config.run=('base','lookup')")
   assert done.returncode == 0, done.stderr

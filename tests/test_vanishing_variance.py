@@ -22,7 +22,7 @@ from experiments.vanishing_variance import (
 from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen.reporting import plots, results
 from vvlen.reporting.family import digest_of
-from vvlen.reporting.tables import grid
+from vvlen.reporting.tables import grid, number
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
 
 LENGTHS = (16, 32, 64)
@@ -250,7 +250,8 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   with plots.style():
     drawn = figures.verdicts(cells, found, claim)
   left, right = drawn.axes
-  assert drawn.get_suptitle().endswith('\n1 of 3 settings is finished')
+  assert drawn.get_label().endswith(' 1 of 3 settings is finished.')
+  assert drawn.get_suptitle().endswith(f'\n{mean:+.1f} without weight decay')
   # Only base is finished; its interval is the corrected one.
   (dot, _, (bar,)), = left.containers
   assert dot.get_xdata()[0] == pytest.approx(mean)
@@ -261,7 +262,18 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   unlearned = {key: [e._replace(training_accuracy=(0.99, 0.2)) for e in each]
                for key, each in found.items()}
   with plots.style():
-    assert not figures.verdicts(cells, unlearned, claim).axes[0].containers
+    shown_of = lambda found: figures.verdicts(cells, found, claim)
+    assert not shown_of(unlearned).axes[0].containers
+    assert shown_of(unlearned).get_suptitle().endswith('lengths in points')
+    assert len(figures.averaging(unlearned, cells).axes[0].lines) == 1  # that of 0
+    # If l2 was finished too, and learned, or not.
+    last = found['l2', ''][-1]._replace(step=40, verdict='', training_accuracy=(1, 1))
+    assert shown_of({**found, ('l2', ''): [last]}).get_suptitle().endswith(
+        f'\n{mean:+.1f} without weight decay, '
+        f'{number(last.test.mean_difference, "+.1f")} with weight decay')
+    last = last._replace(training_accuracy=(1, 0.2))
+    assert shown_of({**found, ('l2', ''): [last]}).get_suptitle().endswith(
+        f'\n{mean:+.1f} without weight decay')
   lines = {line.get_label(): line for line in right.lines}
   np.testing.assert_allclose(
       lines['no L2'].get_ydata(), [plain['base', t].mean() for t in steps])

@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 import numpy as np
 
@@ -15,39 +16,68 @@ from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
+from vvlen.reporting.tables import number
 
-_OPEN = '#6e6e6e'  # of what has no verdict yet
+_OPEN = '#6e6e6e'  # where no difference was found
+_BAND = '#ececec'
 _VERDICTS = (effects.AHEAD, effects.AHEAD_LITTLE, effects.BEHIND,
              effects.BEHIND_LITTLE, effects.EQUAL)
 _PARTS = (
     ('weights', 'no linear reader gets it back', '#4d4d4d'),
-    ('rest', 'a reader fitted at N does', '#56B4E9'),
-    ('scales', 'mean and variance as in training do', '#E69F00'),
+    ('rest', 'only a reader fitted at N gets it back', '#56B4E9'),
+    ('scales', 'mean and variance as in training get it back', '#E69F00'),
 )
 
 
 def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figure:
   """Draws the effect of LN in each cell, after its last step and during training."""
-  last = [last_effect(found, cell) for cell in cells.values()]
-  done = sum(each is not None and each.complete for each in last)
   drawn = plots.new(
-      1.3 + 0.36 * len(cells), f'LN − Baseline, accuracy beyond the training lengths\n'
-      f'{done} of {len(cells)} settings {"is" if done == 1 else "are"} finished',
+      1.9 + 0.36 * len(cells), _title(cells, found),
       'Accuracy beyond the training lengths, LN minus Baseline in points, paired over '
       'seeds: on the left after the last step, with 95 % intervals corrected over the '
-      f'{claim.num_tests} settings, grey where no difference was found, hollow where '
-      'seeds are missing, nothing where an arm has not learned; on the right during '
-      'training, with uncorrected 95 % intervals as bands; grey area: within '
-      f'{claim.equivalence:g} point, the smallest effect of interest.')
+      f'{claim.num_tests} settings, hollow where seeds are missing, nothing where an '
+      'arm has not learned; on the right during training, with uncorrected 95 % '
+      f'intervals as bands. {_finished(cells, found)}')
   left, right = drawn.subplots(1, 2, width_ratios=[1.25, 1])
   for axes, vertical in ((left, False), (right, True)):
     span = axes.axhspan if vertical else axes.axvspan
-    span(-claim.equivalence, claim.equivalence, color='#ececec', zorder=0, linewidth=0)
+    span(-claim.equivalence, claim.equivalence, color=_BAND, zorder=0, linewidth=0)
     line = axes.axhline if vertical else axes.axvline
     line(0, color='black', linewidth=0.8)
   _by_cell(left, cells, found, claim)
   _along(right, cells, found)
+  unit = 'point' if claim.equivalence == 1 else 'points'
+  handles: list[Any] = [
+      *right.get_lines()[1:],
+      Line2D([], [], color=_OPEN, marker=ARMS[TREATED][2],
+             label='no difference found'),
+      Patch(color=_BAND, label=f'within {claim.equivalence:g} {unit}, the smallest '
+            'effect of interest'),
+  ]
+  drawn.legend(handles=handles, loc='outside lower center', ncols=2)
   return drawn
+
+
+def _title(cells: Mapping[str, Setting], found: Effects) -> str:
+  """Returns the effects of LN without and with weight decay, as a title."""
+  effects: dict[bool, list[float]] = {False: [], True: []}
+  for cell in cells.values():
+    last = last_effect(found, cell)
+    if last is not None and last.test is not None and last.complete and last.learned:
+      effects[bool(cell.l2)].append(last.test.mean_difference)
+  said = [
+      f'{" to ".join(number(x, "+.1f") for x in sorted({min(own), max(own)}))} '
+      f'{"with" if decays else "without"} weight decay'
+      for decays, own in effects.items() if own
+  ]
+  title = 'LN − Baseline, accuracy beyond the training lengths in points'
+  return f'{title}:\n{", ".join(said)}' if said else title
+
+
+def _finished(cells: Mapping[str, Setting], found: Effects) -> str:
+  last = [last_effect(found, cell) for cell in cells.values()]
+  done = sum(each is not None and each.complete for each in last)
+  return (f'{done} of {len(cells)} settings {"is" if done == 1 else "are"} finished.')
 
 
 def _by_cell(
@@ -103,13 +133,12 @@ def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
     axes.fill_between(at, [t.ci_low for t in tests], [t.ci_high for t in tests],
                       color=colour, alpha=0.15, linewidth=0)
   steps = sorted({step for cell in followed for step in cell.steps})
-  axes.set(xscale='log', xlabel='steps', title='retrieval, constant rate')
+  axes.set(xscale='log', xlabel='steps', ylabel='LN − Baseline (points)',
+           title='retrieval, constant rate')
   if steps:
     axes.set_xlim(steps[0] / 1.2, steps[-1] * 1.2)
   axes.set_xticks(steps, [f'{step:,}' for step in steps], rotation=30)
   axes.minorticks_off()
-  if axes.get_legend_handles_labels()[0]:
-    axes.legend(loc='lower center', bbox_to_anchor=(0.5, 1.05))
 
 
 def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Figure:
@@ -188,23 +217,29 @@ def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
       'accuracy beyond the training lengths',
       'Accuracy beyond the training lengths, LN minus Baseline in points, a dot for '
       'each seed and a bar for their mean, with the weights of the last step and with '
-      'weights averaged over the last tenth of steps.')
+      'weights averaged over the last tenth of steps; none where an arm has not '
+      'learned.')
   axes = drawn.subplots()
-  for y, (_, plain, averaged) in enumerate(pairs):
-    for each, shift, (colour, marker), label in (
-        (plain, -0.16, ARMS[TREATED][1:], 'weights as they are'),
-        (averaged, 0.16, ('#CC79A7', 'D'), 'averaged over the last tenth of steps'),
-    ):
+  _, colour, marker = ARMS[TREATED]
+  looks: Any = dict(color=colour, marker=marker, linestyle='', alpha=0.7)
+  kinds = (('weights as they are', -0.16, colour),
+           ('averaged over the last tenth of steps', 0.16, 'white'))
+  for y, (_, *both) in enumerate(pairs):
+    for each, (_, shift, fill) in zip(both, kinds, strict=True):
       differences = list(each.comparison.primary_differences.values())
-      axes.plot(differences, np.full(len(differences), y + shift), marker, color=colour,
-                alpha=0.7, label=label if y == 0 else None, linestyle='')
-      axes.plot([np.mean(differences)], [y + shift], '|', color='black', markersize=10)
+      if each.learned:
+        axes.plot(differences, np.full(len(differences), y + shift),
+                  markerfacecolor=fill, **looks)
+        axes.plot([np.mean(differences)], [y + shift], '|', color='black',
+                  markersize=10)
   axes.axvline(0, color='black', linewidth=0.8)
   axes.set_yticks(range(len(pairs)), [
       f'{_short(cell)}\n{cell.steps[-1]:,} steps, {_seeds(plain)}'
-      for cell, plain, _ in pairs])
+      f'{"" if plain.learned else ": not learned"}' for cell, plain, _ in pairs])
   axes.set_ylim(len(pairs) - 0.5, -0.6)
   axes.grid(visible=False, axis='y')
   axes.set_xlabel('LN − Baseline (points)\n← hurts    helps →')
-  plots.legend(drawn, [axes], 2)
+  drawn.legend(loc='outside lower center', ncols=2, handles=[
+      Line2D([], [], label=label, markerfacecolor=fill, **looks)
+      for label, _, fill in kinds])
   return drawn
