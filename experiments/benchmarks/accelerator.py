@@ -59,10 +59,11 @@ def _table(config: str) -> Row:
 ROWS = {
     'agreement': Row('benchmarks.device_agreement', [], ['--tiny'], 300),
     'retrieval': Row('benchmarks.retrieval_training', [],
-                     ['--rounds=1', '--seconds=0.1'], 240, several=True),
+                     ['--rounds=1', '--seconds=0.1', '--steps=2'], 240, several=True),
     'table_1': _table('retrieval'),
     'lookup': Row('benchmarks.retrieval_training', ['--task=lookup'],
-                  ['--task=lookup', '--rounds=1', '--seconds=0.1'], 240, several=True),
+                  ['--task=lookup', '--rounds=1', '--seconds=0.1', '--steps=2'], 240,
+                  several=True),
     'recency': Row('benchmarks.recency_simulation', ['--long'],
                    ['--long', '--tiny', '--rounds=1'], 240, several=True),
     'misalignment_term': Row(

@@ -78,6 +78,8 @@ def main() -> None:
   parser.add_argument('--norm', choices=KINDS, default='layer_norm')
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--seconds', type=float, default=2.0, help='per measurement')
+  parser.add_argument('--steps', type=int, default=0,
+                      help='per call of a program; 0: 100, with --growing 10')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
   parser.add_argument('--processes', type=int, default=1, help=argparse.SUPPRESS)
@@ -88,6 +90,7 @@ def main() -> None:
 
   arguments = [
       f'--task={args.task}', f'--norm={args.norm}', f'--seconds={args.seconds}',
+      f'--steps={args.steps or (10 if args.growing else 100)}',
       *(['--growing'] if args.growing else []),
   ]
   start = lambda name, processes=1: _rounds.Worker(
@@ -199,7 +202,7 @@ def _trainer(
   mesh = sharding.seed_mesh()
   problem = training.problem(config, args.norm)
   trainer = ensemble.make_trainer(
-      problem, steps_per_call=10 if args.growing else 100, group_size=group, mesh=mesh
+      problem, steps_per_call=args.steps, group_size=group, mesh=mesh
   )
   seeds = config.train.seeds_at_once
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
