@@ -26,6 +26,7 @@ from experiments.sensitivity.answer import answer
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
 from tests.cases import mostly_slow
+from tests.cells import cells as shown_cells
 from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import Curves
@@ -280,7 +281,9 @@ def test_the_answer_and_the_table_have_words_for_settings():
   family = [cell for cell in cells if cell.in_family]
   words = {'base': 'plain setting', 'a': 'lookup, plain setting', 'b': 'width 9'}
   least, most = (words[of(family, key=gain).name] for of in (min, max))
-  first, second = answer(cells, settings)
+  first, second, third = answer(cells, settings)
+  assert third == ('At the training lengths both arms are right in 95 % or more in each '
+                   'of these (medians of seeds; 90 % is needed).')
   assert f'({least}) to ' in first and first.endswith(f'({most}), in 3 settings.')
   assert 'corrected over the settings by Holm' in second
   records = tables.table(cells, settings).records
@@ -288,6 +291,13 @@ def test_the_answer_and_the_table_have_words_for_settings():
       cell.name for cell in sorted(family, key=gain, reverse=True)]
   shown_first = tables.table(cells, settings)._replace(records=records[:1])
   assert shown(shown_first, most)['cell'] == 'a'
+
+
+def test_a_grid_that_has_not_learned_is_reported_without_figures(tmp_path):
+  rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' else row
+          for row in _rows({'base': 0.1, 'a': 0.3, 'b': 0.1})]
+  found = sensitivity.write(_folder(tmp_path, rows, 6))
+  assert found.answer[0].startswith('No verdict: ') and not found.figures
 
 
 def test_a_damaged_grid_is_named(tmp_path):
@@ -333,16 +343,28 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   assert [c.comparison.left_out for c in cells if c[:2] == ('b', 20)] == [(4,)]
   note = tables.table(cells, {}).note
   assert 'Left out, not there or not finite in one of the arms: seed 4.' in note
-  assert note.endswith('and not tested with the others: b.')
-  # One arm that has learned is enough.
-  rows = [row._replace(value=0.99) if row.metric == 'training_accuracy' and
-          (row.experiment, row.step) == ('b', 20) and row.arm == 'layer_norm' else row
-          for row in rows]
-  assert sum(c.in_family for c in read_cells(results.index_cells(rows), {})) == 3
-  # Where no cell has learned, as after a few steps, all are shown.
+  assert note.endswith('is about length, and not tested: b.')
+  said = answer(cells, {})
+  assert said[0].startswith('LayerNorm after attention, after 20 steps: from ')
+  assert said[-1].endswith('(medians of seeds; 90 % is needed); b was not learned.')
+  # One arm that has learned is not enough.
+  for arm in _TWO:
+    one = [row._replace(value=0.99) if row.metric == 'training_accuracy' and
+           (row.experiment, row.step) == ('b', 20) and row.arm == arm else row
+           for row in rows]
+    cells = read_cells(results.index_cells(one), {})
+    assert [c.name for c in cells if c.in_family] == ['a', 'c']
+    row = next(x for x in shown_cells(tables.table(cells, {}))
+               if (x['cell'], x['steps']) == ('b', '20'))
+    assert row['p'] == 'not learned' and '[' not in row['difference [95 %]']
+  # Where no cell has learned, as after a few steps, there is no verdict.
   rows = [row._replace(value=0.5) if row.metric == 'training_accuracy' else row
           for row in rows]
-  assert sum(c.in_family for c in read_cells(results.index_cells(rows), {})) == 3
+  cells = read_cells(results.index_cells(rows), {})
+  assert not any(c.in_family for c in cells)
+  verdict, = answer(cells, {})
+  assert verdict.startswith('No verdict: ') and 'at most 50 % of both' in verdict
+  assert {x['p'] for x in shown_cells(tables.table(cells, {}))} == {'not learned'}
 
 
 def _tune(rows, losses, step=20):

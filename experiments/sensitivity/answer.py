@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from experiments.sensitivity.cells import Cell, in_words, Setting
-from vvlen.reporting.endpoints import TREATED
+from vvlen.reporting.endpoints import LEARNED, TREATED
 from vvlen.reporting.tables import counted, number
 
 
@@ -16,10 +16,13 @@ def answer(
     cells: of the grid.
     settings: {name of a cell: setting}.
   """
-  family = [c for c in cells if c.in_family and c.comparison.treated == TREATED
-            and c.comparison.primary is not None]
+  cells = [cell for cell in cells if cell.comparison.treated == TREATED]
+  family = [cell for cell in cells if cell.in_family and cell.comparison.primary]
   if not family:
-    return ['No verdict: no cell with two seeds has learned the training lengths yet.']
+    best = max((min(cell.training_accuracy) for cell in cells), default=0.0)
+    return ['No verdict: in no cell have two seeds of both arms learned the training '
+            f'lengths yet. Right there is at most {100 * best:.0f} % of both arms '
+            f'(medians of seeds; {100 * LEARNED:.0f} % is needed).']
   gain = lambda cell: cell.comparison.primary.mean_difference
   low, high = min(family, key=gain), max(family, key=gain)
   at = ', '.join(f'{step:,}' for step in sorted({cell.step for cell in family}))
@@ -28,10 +31,17 @@ def answer(
   least, most = (number(gain(cell), '+.1f') for cell in (low, high))
   where = [in_words(settings, cell.name) for cell in (low, high)]
   count = counted(len(family), 'setting')
+  worst = min(min(cell.training_accuracy) for cell in family)
+  out = {cell.name for cell in cells if not cell.learned and cell.step in {
+      member.step for member in family}}
+  others = (f'; {", ".join(in_words(settings, name) for name in sorted(out))} '
+            f'{"was" if len(out) == 1 else "were"} not learned' if out else '')
   return [
       f'LayerNorm after attention, after {at} steps: from {least} points beyond the '
       f'training lengths ({where[0]}) to {most} ({where[1]}), in {count}.',
       f'With p corrected over the settings by Holm, LN is ahead in {ahead} and behind '
       f'in {len(found) - ahead}. In the other {len(family) - len(found)} no difference '
       'was found, which depends on their spread as well: the table has the smallest '
-      'difference that each would detect.']
+      'difference that each would detect.',
+      f'At the training lengths both arms are right in {100 * worst:.0f} % or more in '
+      f'each of these (medians of seeds; {100 * LEARNED:.0f} % is needed){others}.']

@@ -72,6 +72,11 @@ class Cell(NamedTuple):
   holm_change: PairedTest | None = None
 
   @property
+  def learned(self) -> bool:
+    """Whether both arms have learned the training lengths."""
+    return all(accuracy >= LEARNED for accuracy in self.training_accuracy)
+
+  @property
   def found(self) -> bool:
     """Whether the difference is significant: p < .05 by Holm over the family."""
     return self.holm is not None and self.holm.p < 0.05
@@ -158,9 +163,9 @@ def _by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
 def _family(cells: Sequence[Cell]) -> list[int]:
   """Returns which cells are tested together: all cells at the last step they share.
 
-  Cells that have fewer seeds than others at every step are left out. Cells that
-  neither arm has learned are left out if some other cell was learned. If cells share
-  no step, each is tested at its own last one.
+  Cells that have fewer seeds than others at every step are left out, and so are those
+  that one of the arms has not learned. If cells share no step, each is tested at its
+  own last one.
   """
   if not cells:
     return []
@@ -176,8 +181,7 @@ def _family(cells: Sequence[Cell]) -> list[int]:
     members = [places[step] for places in whole.values() if step in places]
   else:
     members = [places[max(places)] for places in whole.values()]
-  learned = [i for i in members if max(cells[i].training_accuracy) >= LEARNED]
-  return learned or members
+  return [i for i in members if cells[i].learned]
 
 
 def _mechanism(

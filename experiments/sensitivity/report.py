@@ -49,8 +49,10 @@ def write(workdir: epath.PathLike) -> Report:
     made.append(tables.tuned_table(tuned))
   made = [table for table in made if table.records]
   with plots.style():
-    drawn = {'sensitivity': figures.gains(cells, settings, tuned)}
-    if len({cell.name for cell in cells}) > 2:
+    drawn = {}
+    if any(cell.in_family for cell in cells):  # otherwise there is nothing to draw
+      drawn['sensitivity'] = figures.gains(cells, settings, tuned)
+    if drawn and len({cell.name for cell in cells}) > 2:
       drawn['sensitivity_mechanism'] = figures.mechanism(cells, settings)
     paths = plots.save(folder / 'figures', drawn)
   have: dict[tuple[str, int | None, str], set[int]] = {}

@@ -40,8 +40,9 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
   columns = {
       'setting': lambda r: words(r['cell']),
       'steps': _CELL['steps'], 'arm': _CELL['arm'],
-      'difference [95 %]': _interval(''),
-      'p': _p(''),
+      'difference [95 %]': lambda r: (
+          _interval('')(r) if _learned(r) else number(r['difference'], '+.2f')),
+      'p': lambda r: _p('')(r) if _learned(r) else 'not learned',
       'Baseline': lambda r: number(r['control'], '.1f'),
       'treated': lambda r: number(r['treated'], '.1f'),
       'pairs': lambda r: str(r['pairs']),
@@ -54,11 +55,10 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
       f'minus Baseline. {_corrected(tested)}'
       f'{left_out(cell.comparison for cell in cells)}'
   )
-  odd = [c for c in cells if c.step in tested and max(c.training_accuracy) < LEARNED]
-  if odd:
-    out = '' if any(c.in_family for c in odd) else ', and not tested with the others'
-    note += (f' Not learned at the training lengths, so that nothing there is about '
-             f'length{out}: {"; ".join(sorted({words(c.name) for c in odd}))}.')
+  steps = tested or [cell.step for cell in cells]
+  if odd := {words(c.name) for c in cells if c.step in steps and not c.learned}:
+    note += (' Not learned at the training lengths by both arms, so that nothing there '
+             f'is about length, and not tested: {"; ".join(sorted(odd))}.')
   more = (f'p: paired two-sided t-test. {_DETECTABLE} The CSV has the columns of the '
           'tables sensitivity_change and sensitivity_measured too.')
   records = sorted(_records(cells), key=lambda r: (
@@ -157,6 +157,11 @@ def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
   )
   return Table('tuned_rates', 'Gain where each arm has its best learning rate', columns,
                records, note, more=more)
+
+
+def _learned(record: Record) -> bool:
+  return all(record[f'training_accuracy_{arm}'] >= 100 * LEARNED
+             for arm in ('control', 'treated'))
 
 
 def _tested(cells: Sequence[Cell]) -> list[int]:
