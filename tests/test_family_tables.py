@@ -112,7 +112,7 @@ def test_the_verdicts_are_of_corrected_intervals(told):
   assert figures['verdicts'].get_suptitle().endswith(
       f' in points:\n{low} to {high} without weight decay')
   shown = {row['cell']: row for row in cells(made['verdicts'])}
-  words = {'base': 'LN ahead', 'l2': '8 of 9 seeds so far',
+  words = {'base': 'LN ahead', 'l2': '8 of 9 seeds',
            'output_projection': 'LN behind'}
   for name, steps in _STEPS.items():
     test, row = _paired(drawn, name, steps[-1]), shown[name]

@@ -478,14 +478,31 @@ def test_the_answer_of_recency_bias():
 def test_the_answer_of_a_family():
   record = {'cell': 'base', 'setting': 'retrieval', 'steps': 40_000, 'p': 0.01,
             'verdict': 'LN ahead', 'difference': 3.0, 'ci_low': 2.0, 'ci_high': 4.0,
-            'seeds': 6}
-  waits = record | {'p': _NAN, 'verdict': '2 of 6 seeds so far'}
+            'seeds': 6, 'l2': 0.0, 'training_accuracy_control': 99.0,
+            'training_accuracy_treated': 97.0}
+  waits = record | {'p': _NAN, 'verdict': '2 of 6 seeds', 'difference': 50.0,
+                    'training_accuracy_treated': 10.0}
   not_run = waits | {'verdict': 'not run'}
-  found = family([not_run, record, waits, not_run])
-  assert found == [
+  decays = [
+      record | {'l2': 0.1, 'difference': x, 'verdict': verdict} for x, verdict in (
+          (-3.0, 'LN behind'), (0.5, 'equal within 1 point'), (-4.0, 'LN behind'))]
+  first, second, *others = family([not_run, record, waits, not_run, *decays])
+  assert first == (
+      'LN − Baseline, accuracy beyond the training lengths: +3.0 points in 1 setting '
+      'without weight decay (LN ahead in 1); −4.0 to +0.5 points in 3 settings with '
+      'weight decay (LN behind in 2, equal within 1 point in 1). 3 of 7 settings are '
+      'without a verdict.')
+  assert second == (
+      'In each of these both arms learned the training lengths: right in 97 % or more '
+      '(medians of seeds; 90 % is needed).')
+  assert len(others) == 5 and others[0] == (
       'retrieval, 40,000 steps: LN ahead, +3.0 points [corrected: +2.0, +4.0], 6 pairs '
-      'of seeds.', 'No verdict yet: retrieval, 40,000 steps (2 of 6 seeds so far); '
-      '2 of 4 settings, which are not run.']
+      'of seeds.')
+  assert others[-1] == ('No verdict: retrieval, 40,000 steps (2 of 6 seeds); 2 of 7 '
+                        'settings, which are not run.')
+  assert 'with weight decay' not in family([record])[0]
+  assert family([record])[0].endswith('(LN ahead in 1).')
+  assert family([waits]) == ['No verdict: retrieval, 40,000 steps (2 of 6 seeds).']
 
 
 def test_the_answer_of_measurements():

@@ -282,8 +282,9 @@ def test_the_answer_and_the_table_have_words_for_settings():
   words = {'base': 'plain setting', 'a': 'lookup, plain setting', 'b': 'width 9'}
   least, most = (words[of(family, key=gain).name] for of in (min, max))
   first, second, third = answer(cells, settings)
-  assert third == ('At the training lengths both arms are right in 95 % or more in each '
-                   'of these (medians of seeds; 90 % is needed).')
+  assert third == (
+      'At the training lengths both arms are right in 95 % or more in each of these '
+      '(medians of seeds; 90 % is needed).')
   assert f'({least}) to ' in first and first.endswith(f'({most}), in 3 settings.')
   assert 'corrected over the settings by Holm' in second
   records = tables.table(cells, settings).records

@@ -95,9 +95,9 @@ def test_there_is_no_verdict_where_training_failed_or_seeds_lack():
   indices = results.index_cells(_rows('base', cell.steps[-1], gains))
   found = effects.effect(indices, cell, cell.steps[-1], claim)
   assert found.verdict == 'not finished'
-  assert tables.verdict_words(found, claim) == '8 of 9 seeds so far'
+  assert tables.verdict_words(found, claim) == '8 of 9 seeds'
   unlearned = found._replace(training_accuracy=(0.99, 0.2))
-  assert tables.verdict_words(unlearned, claim) == '8 of 9 seeds so far, not learned'
+  assert tables.verdict_words(unlearned, claim) == '8 of 9 seeds, not learned'
   record = tables.main_table({'base': cell}, {('base', ''): (found,)}, claim).records[0]
   assert np.isnan(record['p']) and np.isnan(record['p_uncorrected'])
   assert record['difference'] == pytest.approx(gains.mean())

@@ -56,7 +56,7 @@ def verdict_words(effect: Effect | None, claim: Claim) -> str:
       effects.BEHIND_LITTLE: f'LN behind, by less than {points}',
       effects.EQUAL: f'equal within {points}', effects.OPEN: 'no difference found',
       'not finished': f'{len(effect.comparison.primary_differences)} of '
-                      f'{effect.cell.num_seeds} seeds so far'
+                      f'{effect.cell.num_seeds} seeds'
                       + ('' if effect.learned else ', not learned'),
   }
   return words.get(effect.verdict, effect.verdict)
@@ -69,7 +69,7 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
     last = last_effect(found, cell)
     record: dict[str, Any] = {
         'cell': cell.name, 'setting': setting(cell), 'steps': cell.steps[-1],
-        'verdict': verdict_words(last, claim),
+        'verdict': verdict_words(last, claim), 'l2': cell.l2,
     }
     records.append(record | _numbers(last))
     if last is not None:
@@ -99,14 +99,15 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
       'deviation of the difference over seeds. Power: how often, in %, a difference of '
       f'{claim.equivalence:g} point would be found.'
   )
-  short = 'steps', 'Baseline', 'LN − Baseline [95 %]', 'setting'
+  short = 'LN − Baseline [95 %]', 'verdict', 'setting'
   return Table('verdicts', 'Does LayerNorm after attention help at longer inputs?',
                columns, records, note, short, more)
 
 
 def _numbers(effect: Effect | None) -> dict[str, Any]:
   """Returns the numbers of an effect, nan where undefined."""
-  test = effect.corrected if effect else None
+  # Accuracies of models that have not learned say nothing about LN.
+  test = effect.corrected if effect and effect.learned else None
   treated, control = effect.comparison.primary_means if effect else (_NAN, _NAN)
   return {
       'control': control, 'treated': treated,
