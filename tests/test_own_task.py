@@ -12,7 +12,7 @@ from configs.retrieval import get_config
 from configs.vanishing_variance import get_config as family_config
 from experiments.harness import machine
 from experiments.length_generalization import run, tasks
-from experiments.length_generalization.check import check
+from experiments.length_generalization.check import check, check_own_task
 from experiments.mechanism.run import check_lengths
 from experiments.vanishing_variance import family
 from tests.conftest import ROOT
@@ -89,17 +89,51 @@ def test_interventions_need_the_classes_of_items():
 @pytest.mark.parametrize('text, told', [
     (None, 'where the file exists'),
     ('make = 3', "has no function 'make'"),
+    ('def make(task:\n  return', 'own.py is not Python: .*, line 1'),
     ('def make(task): return task', 'must take two arguments, the fields of task'),
     ('def make(task, model): return task', 'make must return a Task whose name'),
     ('from experiments.length_generalization.tasks import Task\n'
      'make = lambda *fields: Task("two words", *[None] * 6)', 'return a Task whose'),
-], ids=['no_file', 'no_function', 'arguments', 'no_task', 'name'])
+], ids=['no_file', 'no_function', 'syntax', 'arguments', 'no_task', 'name'])
 def test_what_is_no_task_is_refused(tmp_path, text, told):
   path = tmp_path / 'own.py'
   if text is not None:
     path.write_text(text)
   with pytest.raises(ValueError, match=told):
     tasks.make_task(_config(f'{path}:make'))
+
+
+@pytest.mark.parametrize('change, told', [
+    ('target=batch.target + 1', r'target of a batch must be in 0\.\.9, .*: 1 to 10'),
+    ('target=batch.target - 1', r'target of a batch must be in 0\.\.9, .*: -1 to 8'),
+    ('target=batch.target[:, None]', r'target .* be \[8\], as .*: int32 \[8, 1\]'),
+    ('target=batch.items[:, 0, :3]', r'target .* be \[8, 10\] .*: float32 \[8, 3\]'),
+    ('target_index=batch.target_index * 1.0', r'target_index .* be int, \[8\]'),
+    ('target_index=batch.target_index + 16', r'target_index .* be in 0\.\.15'),
+    ('target_index=batch.mask.argmin(-1)', 'target_index .* be of items in the mask'),
+    ('mask=batch.mask * 1', r'mask .* be bool, \[8, 16\]: int32 \[8, 16\]'),
+    ('mask=batch.mask.T', r'mask .* be bool, \[8, 16\]: bool \[16, 8\]'),
+])
+def test_batches_that_cannot_be_trained_on_are_refused(tmp_path, change, told):
+  path = tmp_path / 'own.py'
+  path.write_text(
+      'from vvlen.tasks import retrieval\n'
+      'from experiments.length_generalization.tasks import Task, make_task\n'
+      'import jax\n'
+      'from configs.retrieval import get_config\n'
+      'def make(task, model):\n'
+      '  task = make_task(get_config("smoke"))\n'
+      '  def sample(key, **sizes):\n'
+      '    batch = task.sample(key, **sizes)\n'
+      f'    return batch._replace({change})\n'
+      '  return task._replace(sample=sample)\n')
+  config = _config(f'{path}:make')
+  config.train.batch_size = 8
+  with pytest.raises(ValueError, match=told):
+    check_own_task(config)
+  path.write_text(path.read_text().replace(change, ''))
+  check_own_task(config)
+  check_own_task(get_config('smoke'))
 
 
 def test_the_example_has_thirty_lines_or_so():

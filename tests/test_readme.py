@@ -96,14 +96,12 @@ def test_misalignment_of_any_model():
 @pytest.mark.slow
 def test_any_problem_with_many_seeds():
   scope = _run(_SHORT[2])
-  # The faster of the two ends nearer, on every seed alike.
-  assert scope['test'].num_pairs == 8 * jax.device_count()
-  assert scope['test'].ci_high < 0
+  w, keys = scope['w'], scope['keys']
+  assert w.shape == (8 * jax.device_count(),)
   # Gradient descent on E[x²] = 1: each step takes 2 · rate off the error.
-  start = abs(jax.vmap(lambda key: jax.random.normal(
-      ensemble.purpose_key(key, ensemble.INIT)))(scope['keys']) - 2)
-  for rate, error in scope['error'].items():
-    np.testing.assert_allclose(error, start * (1 - 2 * rate) ** 50, rtol=0.5)
+  start = jax.vmap(lambda key: jax.random.normal(
+      ensemble.purpose_key(key, ensemble.INIT)))(keys)
+  np.testing.assert_allclose(abs(w - 2), abs(start - 2) * 0.96**50, rtol=0.5)
 
 
 def _bytes_model(**fields):

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
+
 from experiments.harness import fields
 from experiments.harness.fields import (
   anything,
@@ -110,3 +113,47 @@ def check(
     )
   for arm in config.arms:
     training.problem(config, arm, task)  # raises if averaging intervals overlap
+
+
+def check_own_task(config: Any) -> None:
+  """Raises ValueError if a task of the user draws batches that cannot be trained on.
+
+  It draws one and computes its logits' shape; tasks of this package are not checked.
+  Call it once JAX may use its devices.
+  """
+  if ':' not in config.task.name:
+    return
+  train, size = config.train, min(config.train.batch_size, 64)
+  task = tasks.make_task(config)
+  batch = task.sample(
+      jax.random.key(0), batch_size=size, min_length=train.min_length,
+      max_length=train.max_length, longest=None)
+
+  def check_that(right: bool, field: str, must: str, found: Any) -> None:
+    if not right:
+      raise ValueError(f'{config.task.name}: {field} of a batch must {must}: {found}')
+
+  mask, target, places = map(np.asarray, (batch.mask, batch.target, batch.target_index))
+  kind = lambda x: f'{x.dtype} {[*x.shape]}'
+  check_that(mask.dtype == bool and mask.shape == (size, train.max_length), 'mask',
+             f'be bool, [{size}, {train.max_length}]', kind(mask))
+  logits = jax.eval_shape(
+      lambda key, x: task.model(config.arms[0]).init_with_output(
+          key, x.query, x.items, x.mask)[0], jax.random.key(0), batch)
+  *answers, classes = logits.shape
+  if np.issubdtype(target.dtype, np.floating):
+    check_that(target.shape == logits.shape, 'target',
+               f'be {[*logits.shape]} as the logits, or int, {answers}', kind(target))
+  else:
+    check_that([*target.shape] == answers, 'target',
+               f'be {answers}, as the logits {[*logits.shape]}', kind(target))
+    check_that(0 <= target.min() and target.max() < classes, 'target',
+               f'be in 0..{classes - 1}, a class of the logits',
+               f'{target.min()} to {target.max()}')
+  check_that([*places.shape] == answers and np.issubdtype(places.dtype, np.integer),
+             'target_index', f'be int, {answers}', kind(places))
+  check_that(0 <= places.min() and places.max() < train.max_length, 'target_index',
+             f'be in 0..{train.max_length - 1}', f'{places.min()} to {places.max()}')
+  rows = np.arange(size).reshape(-1, *[1] * (places.ndim - 1))
+  check_that(bool(mask[rows, places].all()), 'target_index', 'be of items in the mask',
+             'one is not')

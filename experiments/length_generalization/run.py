@@ -15,7 +15,7 @@ from experiments.harness.run_loop import (
   seed_devices,
 )
 from experiments.length_generalization import tasks, training
-from experiments.length_generalization.check import check
+from experiments.length_generalization.check import check, check_own_task
 from vvlen.reporting.tables import counted
 
 
@@ -24,6 +24,7 @@ def main(config: Any, workdir: str) -> None:
   check(config)
   config = tasks.identified(config)
   train, mesh = config.train, seed_devices(config.train)
+  check_own_task(config)
   folder = claim_for_seeds(config, workdir, 'length_generalization',
                            may_differ=['train.keep_checkpoints'])
   done = finished.finished(folder, seed_blocks.part_of)

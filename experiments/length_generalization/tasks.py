@@ -144,7 +144,11 @@ def _own(name: str) -> Callable[[dict[str, Any], dict[str, Any]], Task]:
         'config.task.name must be retrieval, lookup, or FILE.py:FUNCTION, where the '
         f'file exists: {name!r}'
     )
-  found = runpy.run_path(path).get(function)
+  try:
+    found = runpy.run_path(path).get(function)
+  except SyntaxError as error:
+    raise ValueError(f'config.task.name: {error.filename} is not Python: {error.msg}, '
+                     f'line {error.lineno}') from error
   if not callable(found):
     raise ValueError(f'config.task.name: {path} has no function {function!r}')
   try:
