@@ -510,7 +510,6 @@ def book(tmp_path_factory, fast_compilation):
   return folder / 'html'
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_the_book_has_no_dead_links(book):
   assert _dead_in_book(book) == []
@@ -518,7 +517,6 @@ def test_the_book_has_no_dead_links(book):
   assert 'id="misalignment_loss"' in source
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_equations_need_no_network(book):
   page = (book / 'equations.html').read_text()
@@ -529,7 +527,6 @@ def test_equations_need_no_network(book):
     assert '\\' not in equation and '<mi>&' not in equation.replace('&#', '')
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_tour_says_is_what_it_prints(book):
   tour = json.loads((book.parent / 'jupyter_execute/tour.ipynb').read_text())
