@@ -13,10 +13,10 @@ The cells base and l2 of both tasks have all arms (two in quick) and are trained
 in the variant cpu to 40,000 steps, which takes 1 to 2 hours per cell, or 3 to 6 for
 lookup. Choose fewer steps as by --config.also_at.base="(2000,)".
 
---config.run="('base','l2')" chooses cells; without it, all are run, but quick runs these
-two and keeps 77 MB of checkpoints. More cells can be added to the folder later. A copy
-of this file may define other cells: each changes fields of task, model and optimizer,
-or arms, train.batch_size, train.min_length and train.max_length.
+--config.run="('base','l2')" chooses cells; without it, all are run, but quick runs
+these two and keeps 77 MB of checkpoints. More cells can be added to the folder later. A
+copy of this file may define other cells: each changes fields of task, model and
+optimizer, or arms, train.batch_size, train.min_length and train.max_length.
 """
 
 import ml_collections
