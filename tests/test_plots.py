@@ -98,3 +98,10 @@ def test_numbers_on_axes_have_all_digits_in_full_size(x, words):
 def test_few_are_chosen_from_the_first_to_the_last():
   assert plots.spread_out([1, 2, 4, 8, 16, 32]) == [1, 2, 4, 16, 32]
   assert plots.spread_out((3, 5)) == [3, 5]
+
+
+def test_a_line_of_a_title_that_is_too_long_is_broken_at_a_comma():
+  short, long = 'one, two, three', f'{"a" * 40}, {"b" * 30}, {"c" * 30}'
+  title = plots.new(1, f'{short}\n{long}', '').get_suptitle()
+  assert title == f'{short}\n{"a" * 40},\n{"b" * 30}, {"c" * 30}'
+  assert plots.new(1, 'd' * 100, '').get_suptitle() == 'd' * 100

@@ -27,6 +27,8 @@ ARMS = {
     'standardize': ('std.', '#E69F00', 's'),
     'layer_norm': ('LN', '#009E73', '^'),
 }
+# Their names in legends and above panels, where there is room.
+SPELLED = {'none': 'Baseline', 'standardize': 'standardized', 'layer_norm': 'LayerNorm'}
 # Colours and markers of other lines, in their order.
 LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
          ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#882255', '*'),
@@ -36,6 +38,7 @@ ADAPTATIONS = ('', '+adaptive', '+fitted')
 WIDTH = 5.5  # inches, of every figure
 SMALLEST = 7  # points, of any text
 MOST_LINES = 5  # in a panel
+_LONGEST = 84  # characters of a line of a title
 GREY = '#f1f1f1'  # of training lengths
 STYLE: Any = {  # matplotlib's rcParams
     'font.size': 7.5,
@@ -64,14 +67,24 @@ def new(height: float, title: str, caption: str) -> Figure:
 
   Args:
     height: in inches.
-    title: what it shows, of which task and in which setting; stands above it.
+    title: what it shows, of which task and in which setting; stands above it. A line
+      that is too long is broken at the comma nearest to its middle.
     caption: a sentence on axes, lines, bands and seeds, in plain text; stands below it
       on pages.
   """
   figure = Figure(figsize=(WIDTH, height))
-  figure.suptitle(title)
+  figure.suptitle('\n'.join(map(_broken, title.split('\n'))))
   figure.set_label(caption)
   return figure
+
+
+def _broken(line: str) -> str:
+  """Breaks a line of a title that is too long in two, if it has a comma."""
+  commas = [i for i in range(len(line)) if line.startswith(', ', i)]
+  if len(line) <= _LONGEST or not commas:
+    return line
+  at = min(commas, key=lambda i: abs(2 * i - len(line)))
+  return f'{line[:at + 1]}\n{line[at + 2:]}'
 
 
 def save(
@@ -120,8 +133,8 @@ def band(axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str) -> Non
   """Draws an arm in its own look; nothing where it has no values."""
   if not lengths:
     return
-  name, colour, marker = ARMS[arm]
-  draw(axes, lengths, table, colour, marker, name)
+  _, colour, marker = ARMS[arm]
+  draw(axes, lengths, table, colour, marker, SPELLED[arm])
 
 
 def draw(
