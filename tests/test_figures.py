@@ -14,16 +14,17 @@ from experiments.counting.cells import read_figures
 from experiments.language_model import figures as language_model
 from experiments.language_model import report as language_model_report
 from experiments.length_generalization import figures as length_figures
-from experiments.length_generalization import sample_figures
-from experiments.length_generalization.setting import read_setting, Setting
+from experiments.length_generalization import sample_figures, tables
+from experiments.length_generalization.setting import Growth, read_setting, Setting
 from experiments.mechanism import figures as mechanism
 from tests.artists import bands, line_of, lines, shades
 from tests.cells import mean_of
 from vvlen.reporting import plots, results
 from vvlen.reporting.results import Row
+from vvlen.tasks.lengths import growing_length
 
-_ARMS = {'none': ('Baseline', '#0072B2'), 'standardize': ('std.', '#E69F00'),
-         'layer_norm': ('LN', '#009E73')}
+_ARMS = {'none': ('Baseline', '#0072B2'), 'standardize': ('standardized', '#E69F00'),
+         'layer_norm': ('LayerNorm', '#009E73')}
 _SETTING = Setting('retrieval', 16, 0.1, 'trained on 5 to 16 items')
 _COLOURS = ('#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00')
 _LENGTHS = [16, 32, 64]
@@ -89,6 +90,19 @@ def test_accuracy_and_gain_have_the_colour_of_their_arm(measured):
                [at(arm, n) - at('none', n) for n in _LENGTHS])
 
 
+def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
+  made = tables.make_tables(_index(measured), 16)
+  [table] = [table for table in made if table.name == 'primary_endpoint']
+  figure = length_figures.accuracy(_index(measured), _SETTING, table.records)
+  for below, suffix in zip(figure.axes[2:], ('', '+adaptive'), strict=True):
+    mean = lambda arm, suffix=suffix: 50 * (
+        measured[arm + suffix, 'accuracy', 32] + measured[arm + suffix, 'accuracy', 64])
+    words = '{:+.1f} [{:+.1f}, {:+.1f}]'.format(
+        *mean_of(mean('layer_norm') - mean('none'))).replace('-', '−')
+    assert below.get_title() == f'LayerNorm beyond training:\nmean {words}'
+  assert 'each length by itself, uncorrected' in figure.get_label()
+
+
 def test_figure_3_has_means_on_the_left_and_variances_on_the_right(measured):
   left, right = length_figures.output_moments(_index(measured), _SETTING).axes
   assert 'mean' in left.get_title() and 'variance' in right.get_title()
@@ -110,7 +124,7 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
     columns = [measured[arm, 'component_variance', n] for n in _LENGTHS]
     of_seeds = np.array(columns).T
     slopes = [stats.linregress(np.log(_LENGTHS), np.log(x)).slope for x in of_seeds]
-    words = '{}, slope at the right {:.2f} [{:.2f}, {:.2f}]'.format(
+    words = '{}, slope from N = 16: {:.2f} [{:.2f}, {:.2f}]'.format(
         name, *mean_of(slopes))
     _check(axes, words.replace('-', '−'), colour, _LENGTHS, columns, geometric=True)
   bound = np.exp(np.median(2 * more['none', 'logit_range', None]
@@ -140,15 +154,42 @@ def test_chance_and_published_accuracy_are_drawn_where_they_are_known(measured):
 @pytest.mark.parametrize('config, words', [
     ({'train': {'min_length': 5, 'max_length': 16, 'num_steps': 4000},
       'optimizer': {'l2': 0.0}, 'task': {'num_classes': 10}},
-     'lookup, trained on 5 to 16 items for 4,000 steps, no L2'),
+     'lookup, trained on 5 to 16 items for 4,000 steps, no L2 penalty'),
     ({'train': {'min_length': 5, 'max_length': 256, 'first_max_length': 16},
       'optimizer': {'l2': 1e-3}},
-     'lookup, trained on 5 to 16, later 256 items, L2 0.001')])
+     'lookup, trained on 5 items or more, longest length growing from 16 to 256, '
+     'L2 penalty 0.001')])
 def test_a_setting_in_words(config, words):
   found = read_setting(config, 'lookup_growing')
   assert found.title == words
   assert found.trained_up_to == config['train']['max_length']
   assert found.chance == (0.1 if 'task' in config else None)
+
+
+def test_a_growing_length_is_that_of_training():
+  config = {'train': {'min_length': 5, 'max_length': 256, 'first_max_length': 16,
+                      'num_steps': 2000}}
+  growth = read_setting(config, 'lookup_growing').growth
+  assert growth == (16, 256, 1600)
+  for step in (0, 1, 7, 123, 400, 1599, 1600, 2000):
+    assert growth.at(step) == growing_length(step, first=16, last=256, num_steps=1600)
+  fixed = {'train': {'max_length': 16, 'num_steps': 2000}}
+  assert read_setting(fixed, 'lookup').growth is None
+
+
+def test_learning_curves_have_the_longest_length_above_its_steps():
+  curves = [{'arm': 'none', 'step': step, 'first_seed': 0, 'loss': [0.5],
+             'accuracy': [1.0]} for step in (500, 1000)]
+  growing = _SETTING._replace(growth=Growth(16, 256, 800))
+  figure = length_figures.learning_curves(curves, growing)
+  for axes in figure.axes:
+    [above] = axes.child_axes
+    assert above.get_xticks().tolist() == [0, 200, 400, 600, 800]
+    assert [x.get_text() for x in above.get_xticklabels()] == [
+        '16', '76', '136', '196', '256']
+  assert 'no wrong answer' in figure.get_label()
+  for axes in length_figures.learning_curves(curves, _SETTING).axes:
+    assert axes.child_axes == []
 
 
 def test_learning_curves_have_mean_and_range_of_whole_blocks_and_chance():
@@ -159,21 +200,23 @@ def test_learning_curves_have_mean_and_range_of_whole_blocks_and_chance():
                 'loss': rng.random(2).tolist(), 'accuracy': rng.random(2).tolist()}
                for step in steps]
   left, right = length_figures.learning_curves(curves, _SETTING).axes
-  for axes, metric, scale in ((left, 'loss', 1), (right, 'accuracy', 100)):
+  for axes, metric, plain in ((left, 'loss', lambda x: x),
+                              (right, 'accuracy', lambda x: 100 * (1 - x))):
     for arm in ('none', 'layer_norm'):
       name, colour = _ARMS[arm]
       of_seeds = {}
       for line in curves:
         for i, x in enumerate(line[metric] if line['arm'] == arm else ()):
-          of_seeds.setdefault(line['first_seed'] + i, []).append(scale * x)
+          of_seeds.setdefault(line['first_seed'] + i, []).append(plain(x))
       whole = [x for x in of_seeds.values() if len(x) == 2]
       assert lines(axes)[name][:2] == (colour, [10, 20])
       close(lines(axes)[name].y, np.mean(whole, 0))
       close(bands(axes)[colour][1:], [np.min(whole, 0), np.max(whole, 0)])
     assert len(lines(axes)) == 3
   close(lines(left)['chance'].y, np.log(10))
-  close(lines(right)['chance'].y, 10)
-  assert 'loss' in left.get_title() and 'accuracy' in right.get_title()
+  close(lines(right)['chance'].y, 90)
+  assert 'loss' in left.get_title() and 'error' in right.get_title()
+  assert left.get_yscale() == right.get_yscale() == 'log'
 
 
 @pytest.fixture(scope='module')
@@ -187,17 +230,18 @@ def samples():
 
 def test_figure_2_shows_components_of_typical_spread_in_units_of_their_own(samples):
   figure = sample_figures.components(samples, _SETTING)
-  panels = {axes.get_title(): axes for axes in figure.axes}
-  drawn, changes = {}, {}
+  panels = {axes.get_title().partition('\n')[0]: axes for axes in figure.axes}
+  drawn, moved = {}, {}
   for arm, arrays in samples.items():
     first = arrays['components_16']
     for i in sample_figures.typical(first):
-      drawn[f'{_ARMS[arm][0]}, component {i}'] = [
+      name = f'{_ARMS[arm][0]}, component {i}'
+      drawn[name] = [
           (arrays[f'components_{n}'][:, i] - first[:, i].mean()) / first[:, i].std()
           for n in (16, 64)]
-    ratios = [arrays['components_64'][:, i].std() / first[:, i].std()
-              for i in sample_figures.typical(first)]
-    changes[_ARMS[arm][0]] = stats.gmean(ratios)
+      moved[name] = (arrays['components_64'][:, i].std() / first[:, i].std(),
+                     (arrays['components_64'][:, i].mean() - first[:, i].mean())
+                     / first[:, i].std())
   assert panels.keys() == drawn.keys() and len(drawn) == 4
   low, high = np.quantile(np.concatenate([*drawn.values()]), (0.002, 0.998))
   for name, columns in drawn.items():
@@ -211,9 +255,15 @@ def test_figure_2_shows_components_of_typical_spread_in_units_of_their_own(sampl
         close([corners[:, 0].min(), corners[:, 0].max()], edges[[0, -1]])
         close(np.unique(corners[:, 1]), np.unique([0, *heights]), atol=1e-12)
       assert outline.get_label() == f'N = {n}'
-  for name, x in changes.items():
-    assert f'×{x:.2f} in {name}' in figure.get_suptitle()
-  assert 'varies otherwise' in figure.get_suptitle()  # 64 spreads more than 16
+  for name, (spread, shift) in moved.items():
+    words = f'{name}\nspread ×{spread:.2f}, shift {shift:+.1f}'.replace('-', '−')
+    assert panels[name].get_title().replace('shift 0', 'shift +0') == words.replace(
+        'shift −0.0', 'shift +0.0')
+  spreads, shifts = np.transpose([*moved.values()])
+  title = figure.get_suptitle()
+  assert 'seed 0: from N = 16 to 64,' in title and _SETTING.title in title
+  assert f'×{spreads.min():.2f} to ×{spreads.max():.2f} as far' in title
+  assert f'by up to {np.abs(shifts).max():.1f} standard deviations' in title
   limits = {axes.get_xlim() for axes in figure.axes}
   assert len(limits) == 1
 
@@ -237,9 +287,11 @@ def test_figure_4_has_weights_by_arm_and_length_and_what_they_come_to(
       assert panel.get_ylabel() == _ARMS[arm][0]
   assert [axes.get_title() for axes in panels[:3]] == ['16', '32', '100']
   assert left.get_supxlabel() == f'{words}; each row is a sequence'
-  first, last = (measured['none', 'target_weight', n].mean() for n in (16, 64))
-  assert (f'target: {first:.0%} at N = 16, {last:.0%} at 64 (Baseline)'.replace(
-      '%', ' %') in figure.get_suptitle())
+  each = []
+  for arm in samples:
+    first, last = (100 * measured[arm, 'target_weight', n].mean() for n in (16, 64))
+    each.append(f'{_ARMS[arm][0]} {first:.0f} % and {last:.0f} %')
+  assert ('target at N = 16 and at 64:\n' + ', '.join(each)) in figure.get_suptitle()
   for axes, metric, title in zip(
       right.axes, ('attention_entropy', 'target_weight'), ('entropy', 'target'),
       strict=True):
@@ -247,6 +299,7 @@ def test_figure_4_has_weights_by_arm_and_length_and_what_they_come_to(
     for arm, (name, colour) in _ARMS.items():
       _check(axes, name, colour, _LENGTHS, [measured[arm, metric, n] for n in _LENGTHS])
   entropy, weight = right.axes
+  assert all(-0.1 < axes.get_ylim()[0] / axes.get_ylim()[1] < 0 for axes in right.axes)
   close(lines(entropy)['uniform weights'].y, np.log(_LENGTHS))
   close(lines(weight)['uniform weights'].y, 1 / np.array(_LENGTHS))
 
@@ -395,7 +448,7 @@ def test_each_intervention_has_its_line_and_colour():
   groups = (mechanism.RESTORED, mechanism.ATTENDED, mechanism.IMPOSED, mechanism.READ)
   for panel, (group, arm) in zip(
       changed, itertools.product(groups, ('none', 'layer_norm')), strict=True):
-    assert panel.get_title() == _ARMS[arm][0]
+    assert panel.get_title() == plots.ARMS[arm][0]
     assert {*lines(panel)} == {
         'as it is', 'chance', *(name for name, _, _ in group.values())}
     for name, (label, colour, _) in group.items():

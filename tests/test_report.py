@@ -411,15 +411,16 @@ def test_a_column_for_each_temperature_compares_arms_that_have_it():
   assert len(upper) == len(suffixes) > 1
   for above, below, suffix in zip(upper, lower, suffixes, strict=True):
     arms = {r.arm for r in _rows()}
-    names = {plots.ARMS[arm][0] for arm in plots.ARMS if arm + suffix in arms}
-    assert set(_lines(above)) & {'Baseline', 'std.', 'LN'} == names
+    names = {name for arm, name in plots.SPELLED.items() if arm + suffix in arms}
+    assert set(_lines(above)) & {*plots.SPELLED.values()} == names
     mean = lambda arm, n: 100 * np.mean([
         r.value for r in _rows() if r[:2] == ('retrieval', arm) and r.length == n
         and r.metric == 'accuracy'])
     one, other = 'layer_norm' + suffix, 'none' + suffix
-    np.testing.assert_allclose(_lines(above)['LN'], [mean(one, n) for n in _LENGTHS])
     np.testing.assert_allclose(
-        _lines(below)['LN'], [mean(one, n) - mean(other, n) for n in _LENGTHS],
+        _lines(above)['LayerNorm'], [mean(one, n) for n in _LENGTHS])
+    np.testing.assert_allclose(
+        _lines(below)['LayerNorm'], [mean(one, n) - mean(other, n) for n in _LENGTHS],
         atol=1e-9)
 
 
@@ -432,12 +433,13 @@ def test_accuracy_and_gain_are_drawn_in_percent_and_paired_by_seed():
   mean = lambda arm, first: np.array([
       100 * np.mean([r.value for r in rows if (r.arm, r.length, r.metric) == (
           arm, n, 'accuracy') and r.seed >= first]) for n in _LENGTHS])
-  np.testing.assert_allclose(_lines(left)['LN'], mean('layer_norm', 2))
+  np.testing.assert_allclose(_lines(left)['LayerNorm'], mean('layer_norm', 2))
   np.testing.assert_allclose(_lines(left)['Baseline'], mean('none', 0))
   np.testing.assert_allclose(
-      _lines(right)['LN'], mean('layer_norm', 2) - mean('none', 2), atol=1e-9)
+      _lines(right)['LayerNorm'], mean('layer_norm', 2) - mean('none', 2), atol=1e-9)
   np.testing.assert_allclose(
-      _lines(right)['std.'], mean('standardize', 0) - mean('none', 0), atol=1e-9)
+      _lines(right)['standardized'], mean('standardize', 0) - mean('none', 0),
+      atol=1e-9)
 
 
 @pytest.mark.parametrize('steps', [(10,), (10, 20)])
@@ -446,10 +448,10 @@ def test_learning_curves_of_one_point_can_be_seen(steps):
              'accuracy': [0.5, 0.7]} for step in steps]
   with plots.style():
     drawn = figures.learning_curves(curves, Setting('retrieval')).axes
-    for axes, mean in zip(drawn, (0.4, 60), strict=True):
+    for axes, mean in zip(drawn, (0.4, 40), strict=True):
       [line] = [x for x in axes.lines if x.get_label() == 'Baseline']
       np.testing.assert_allclose(line.get_ydata(), mean)
-      assert line.get_marker() == ('o' if len(steps) == 1 else '')
+      assert line.get_marker() == 'o' and line.get_markevery() == (0, 1)
 
 
 @pytest.mark.parametrize('factor', [2, 4])
@@ -464,9 +466,10 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings(factor):
     figure = figures.component_variance(results.index(rows), Setting('retrieval'))
   assert 'slopes from N = 1,024 on' in figure.get_label()
   assert 'geometric mean over 2 seeds' in figure.get_label()
-  line = _lines(figure.axes[0])['Baseline, slope at the right −2.00 [−2.00, −2.00]']
-  np.testing.assert_allclose(  # through its end
-      _lines(figure.axes[0])['proportional to 1/N'], line[-1] * lengths[-1] / lengths)
+  line = _lines(figure.axes[0])['Baseline, slope from N = 1,024: −2.00 [−2.00, −2.00]']
+  last = lengths[lengths >= 1024]
+  np.testing.assert_allclose(  # through its end, over the lengths of the slope
+      _lines(figure.axes[0])['proportional to 1/N'], line[-1] * last[-1] / last)
   np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
                                     and r.metric == 'component_variance'])
 

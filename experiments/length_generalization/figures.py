@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 import math
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
 from experiments.length_generalization import sample_figures
+from experiments.length_generalization.answer import PRIMARY
 from experiments.length_generalization.sample_figures import Samples
-from experiments.length_generalization.setting import Setting
+from experiments.length_generalization.setting import Growth, Setting
 from experiments.length_generalization.slopes import slopes_at_the_end
 from vvlen.reporting import plots
-from vvlen.reporting.plots import ADAPTATIONS, ARMS
+from vvlen.reporting.plots import ADAPTATIONS, ARMS, SPELLED
 from vvlen.reporting.results import Index
+from vvlen.reporting.tables import number, Record
 from vvlen.statistics import mean_interval
 
 # Suffix of an arm's name -> title of its panel: the temperature of attention.
@@ -36,7 +39,8 @@ Curves = Sequence[Mapping[str, Any]]
 
 
 def make(
-    index: Index, setting: Setting, curves: Curves = (), samples: Samples | None = None
+    index: Index, setting: Setting, curves: Curves = (), samples: Samples | None = None,
+    primary: Sequence[Record] = (),
 ) -> dict[str, Figure]:
   """Draws all figures for which there is data.
 
@@ -45,13 +49,14 @@ def make(
     setting: the task and the training.
     curves: from `vvlen.reporting.curves.read_curves`.
     samples: from `vvlen.reporting.results.read_samples`.
+    primary: the records of the table `primary_endpoint`.
 
   Returns:
     {name of the file: figure}.
   """
   samples = {arm: (samples or {})[arm] for arm in ARMS if arm in (samples or {})}
   figures = {
-      'accuracy': accuracy(index, setting),
+      'accuracy': accuracy(index, setting, primary),
       'figure_3': output_moments(index, setting),
       'proposition_1': component_variance(index, setting),
   }
@@ -63,10 +68,13 @@ def make(
   return figures
 
 
-def accuracy(index: Index, setting: Setting) -> Figure:
+def accuracy(
+    index: Index, setting: Setting, primary: Sequence[Record] = ()
+) -> Figure:
   """Draws accuracy by length, and the gain over the Baseline, paired by seed.
 
-  Each column of panels is for one temperature, used by all arms.
+  Each column of panels is for one temperature, used by all arms. Above each panel of
+  gains stands the mean gain of LayerNorm beyond the training lengths.
   """
   shown = [
       (suffix, title) for suffix, title in _TEMPERATURES.items()
@@ -74,11 +82,15 @@ def accuracy(index: Index, setting: Setting) -> Figure:
   ]
   published = setting.task == 'retrieval' and setting.trained_up_to == 16
   seeds = plots.over_seeds(plots.seeds_of(index, 'accuracy'))
+  means = {record['comparison']: record for record in primary}
   figure = plots.new(
-      4.4, f'Accuracy by length, and its change by a norm\n{setting.title}',
+      4.6, f'Accuracy by length, and its change by a norm\n{setting.title}',
       'Accuracy by number of items N (above) and its difference from the Baseline, '
       'paired by seed (below), with attention as trained and with temperatures adapted '
-      f'at inference: {seeds}; training lengths grey, chance dotted'
+      f'at inference: {seeds}, each length by itself, uncorrected'
+      + ('; in words, the mean difference beyond the training lengths with its '
+         'interval, which is the primary endpoint where attention is as trained'
+         if means else '') + '; training lengths grey, chance dotted'
       + (', crosses the accuracy that arXiv 2410.01104 prints for a model like the '
          'Baseline' if published else '') + '.')
   grid = figure.subplots(2, len(shown), sharex=True, sharey='row', squeeze=False)
@@ -93,6 +105,8 @@ def accuracy(index: Index, setting: Setting) -> Figure:
       upper.plot(_PUBLISHED_AT, PUBLISHED[suffix], color='black', marker='x',
                  linestyle='', label='arXiv 2410.01104', zorder=3)
     lower.axhline(0, color='black', linewidth=0.8)
+    if record := means.get(PRIMARY + suffix.replace('+', ', ')):
+      lower.set_title(_mean_beyond(record), fontsize=plots.SMALLEST, color='#333333')
     upper.set(title=title, ylim=(0, 101))
     if setting.chance:
       plots.chance(upper, 100 * setting.chance)
@@ -103,6 +117,13 @@ def accuracy(index: Index, setting: Setting) -> Figure:
   grid[1, 0].set_ylabel('norm − Baseline (points)')
   plots.legend(figure, grid[0], 5)
   return figure
+
+
+def _mean_beyond(record: Record) -> str:
+  """Returns words on a record of the table `primary_endpoint`, in two lines."""
+  difference, low, high = (
+      number(record[name], '+.1f') for name in ('difference', 'ci_low', 'ci_high'))
+  return f'LayerNorm beyond training:\nmean {difference} [{low}, {high}]'
 
 
 def output_moments(index: Index, setting: Setting) -> Figure:
@@ -135,18 +156,17 @@ def component_variance(index: Index, setting: Setting) -> Figure:
       f'\n{setting.title}', '')
   axes = figure.subplots()
   plots.log_axis(axes)
-  for arm, (name, _, _) in ARMS.items():
+  for arm, (_, colour, marker) in ARMS.items():
     lengths, values = plots.values(index, arm, 'component_variance')
     if not lengths:
       continue
     slopes, start = slopes_at_the_end(lengths, values)
-    label = name
+    label = SPELLED[arm]
     if slopes:
       mean, low, high = mean_interval(slopes)
       slope = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
-      label = f'{name}, slope at the right {slope}'
+      label += f', slope from N = {start:,}: {slope}'
       slopes_from = f'; slopes from N = {start:,} on, with intervals'
-    _, colour, marker = ARMS[arm]
     plots.draw(axes, lengths, values, colour, marker, label)
     delta = index.get((arm, 'logit_range', None), {})
     if arm == 'none' and delta:
@@ -159,9 +179,11 @@ def component_variance(index: Index, setting: Setting) -> Figure:
              f'{10**bound:.1f}/N'))
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
-    # Through the Baseline at the longest length.
+    # Through the Baseline at the longest length, from where slopes are fitted.
     end = np.exp(np.nanmean(np.log(np.where(values > 0, values, np.nan)[:, -1])))
-    axes.plot(lengths, end * lengths[-1] / np.array(lengths), color='black',
+    _, start = slopes_at_the_end(lengths, values)
+    last = [n for n in lengths if n >= start]
+    axes.plot(last, end * last[-1] / np.array(last), color='black',
               linewidth=0.9, linestyle='-.', label='proportional to 1/N')
   axes.set(ylabel='variance over sequences')
   plots.length_axis(axes, setting.trained_up_to, 11)
@@ -175,45 +197,71 @@ def component_variance(index: Index, setting: Setting) -> Figure:
 
 
 def learning_curves(curves: Curves, setting: Setting) -> Figure:
-  """Draws loss and accuracy during training: the mean and the range of seeds.
+  """Draws loss and error during training: the mean and the range of seeds.
 
-  Blocks of seeds that are still in training are left out.
+  Blocks of seeds that are still in training are left out. Arms often coincide, so their
+  markers are at different steps.
   """
-  figure = plots.new(2.8, f'Loss and accuracy during training, on fresh batches\n'
-                     f'{setting.title}', '')
+  growing = setting.growth is not None
+  figure = plots.new(2.8 + 0.5 * growing, 'Loss and error during training, on fresh '
+                     f'batches\n{setting.title}', '')
   left, right = figure.subplots(1, 2)
-  count = 0
-  for arm, (name, colour, _) in ARMS.items():
+  count, faultless = 0, False
+  for i, (arm, (_, colour, marker)) in enumerate(ARMS.items()):
     lines = [line for line in curves if line['arm'] == arm]
-    blocks = sorted({line['first_seed'] for line in lines})
-    for axes, metric, scale in ((left, 'loss', 1), (right, 'accuracy', 100)):
-      every = []
-      for block in blocks:
-        own = [line for line in lines if line['first_seed'] == block]
-        every.append(([line['step'] for line in own],
-                      scale * np.array([line[metric] for line in own], float)))
-      longest = max((steps for steps, _ in every), key=len, default=[])
-      whole = [values for steps, values in every if steps == longest]
-      if whole:
-        table = np.concatenate(whole, axis=1)  # [steps, seeds]
-        count = max(count, table.shape[1])
-        alone = 'o' if len(longest) == 1 else ''  # a line of one point is invisible
-        axes.plot(longest, np.nanmean(table, axis=1), color=colour, label=name,
-                  marker=alone)
-        axes.fill_between(longest, np.nanmin(table, axis=1), np.nanmax(table, axis=1),
-                          color=colour, alpha=0.18, linewidth=0)
-  left.set(title='loss (nats)', xlabel='step')
-  plots.log_axis(left)
-  right.set(title='accuracy (%)', xlabel='step', ylim=(0, 101))
+    for axes, metric in ((left, 'loss'), (right, 'accuracy')):
+      steps, table = _finished(lines, metric)
+      if not steps:
+        continue
+      if axes is right:
+        table = 100 * (1 - table)
+        faultless |= bool((table <= 0).any())
+      count = max(count, table.shape[1])
+      apart = -(-len(steps) // 8)  # from one marker to the next
+      axes.plot(steps, np.nanmean(table, axis=1), color=colour, label=SPELLED[arm],
+                marker=marker, markevery=(i * apart // len(ARMS), apart))
+      axes.fill_between(steps, np.nanmin(table, axis=1), np.nanmax(table, axis=1),
+                        color=colour, alpha=0.18, linewidth=0)
   if setting.chance:
     plots.chance(left, -math.log(setting.chance))
-    plots.chance(right, 100 * setting.chance)
-  for axes in (left, right):
+    plots.chance(right, 100 * (1 - setting.chance))
+  for axes, title in ((left, 'loss (nats)'), (right, 'error: wrong answers (%)')):
+    plots.log_axis(axes)
+    axes.set(title=title, xlabel='step')
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter('{x:,.0f}')
+    if setting.growth:
+      axes.set_xlim(left=0)
+      _growth_axis(axes, setting.growth)
   plots.legend(figure, [left], 4)
   figure.set_label(
-      f'Loss and accuracy of new training batches by step: mean over {count} seeds, '
-      'with bands from the lowest to the highest seed'
-      + ('; chance dotted.' if setting.chance else '.'))
+      'Loss and error (the share of wrong answers) of new training batches by step, '
+      f'both logarithmic: mean over {count} seeds, with bands from the lowest to the '
+      'highest seed'
+      + ('; grey, above: the longest training length at steps where it grows'
+         if growing else '')
+      + ('; a band leaves the axis where a seed has no wrong answer'
+         if faultless else '') + ('; chance dotted.' if setting.chance else '.'))
   return figure
+
+
+def _finished(lines: Curves, metric: str) -> tuple[list[int], np.ndarray]:
+  """Returns steps and [steps, seeds] of the blocks of seeds that went farthest."""
+  blocks: dict[int, list[Mapping[str, Any]]] = {}
+  for line in sorted(lines, key=lambda line: line['first_seed']):
+    blocks.setdefault(line['first_seed'], []).append(line)
+  steps_of = {first: [line['step'] for line in own] for first, own in blocks.items()}
+  longest = max(steps_of.values(), key=len, default=[])
+  whole = [np.array([line[metric] for line in own], float)
+           for first, own in blocks.items() if steps_of[first] == longest]
+  return longest, np.concatenate(whole, axis=1) if whole else np.empty((0, 0))
+
+
+def _growth_axis(axes: Axes, growth: Growth) -> None:
+  """Writes the longest training length above the steps where it grows."""
+  steps = np.linspace(0, growth.num_steps, 5).astype(int).tolist()
+  above = axes.secondary_xaxis('top')
+  above.set_xticks(steps, [f'{growth.at(step):,}' for step in steps], color='#777777')
+  above.tick_params(color='#777777', length=2)
+  above.spines['top'].set_visible(False)
+  above.set_xlabel('longest training length', color='#777777', fontsize=plots.SMALLEST)

@@ -41,11 +41,13 @@ def write(workdir: epath.PathLike) -> Report:
     raise ValueError(f'{folder} holds results of {task} and of {", ".join(odd)}')
   tables = make_tables(index, trained_up_to, task, setting.chance)
   write_tables(folder, tables)
+  by_name = {table.name: table for table in tables}
+  endpoint = by_name.get('primary_endpoint')
+  primary = endpoint.records if endpoint else ()
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(
         index, setting, read_curves(folder / 'metrics.jsonl'),
-        results.read_samples(folder / 'samples')))
-  by_name = {table.name: table for table in tables}
+        results.read_samples(folder / 'samples'), primary))
   names = 'primary_endpoint', f'{main_table(task)}_by_model', main_table(task)
   main = [by_name.pop(name) for name in names if name in by_name]
   have = {arm: len(index.get((arm, 'training_loss', None), {})) for arm in arms}
@@ -53,7 +55,6 @@ def write(workdir: epath.PathLike) -> Report:
   if not arms:
     said = ('There is no config.json: it is assumed that training lengths end at '
             f'{trained_up_to}.')
-  primary = main[0].records if main and main[0].name == 'primary_endpoint' else ()
   found = answer(primary, by_name['training'].records, setting.chance)
   growing = ', growing' if task.endswith('_growing') else ''
   words = task.removesuffix('_growing').replace('_', ' ').capitalize() + growing

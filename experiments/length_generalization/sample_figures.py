@@ -3,7 +3,7 @@
 Figures 2 and 4 of arXiv 2504.02827. Runs without JAX.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -13,8 +13,9 @@ import numpy as np
 
 from experiments.length_generalization.setting import Setting
 from vvlen.reporting import plots
-from vvlen.reporting.plots import ARMS
+from vvlen.reporting.plots import ARMS, SPELLED
 from vvlen.reporting.results import Index
+from vvlen.reporting.tables import number
 
 # Arm -> its arrays, from `vvlen.reporting.results.read_samples`.
 Samples = Mapping[str, Mapping[str, np.ndarray]]
@@ -48,21 +49,20 @@ def components(samples: Samples, setting: Setting) -> Figure:
       with np.errstate(divide='ignore', invalid='ignore'):
         drawn[arm, i] = [
             (arrays[f'components_{n}'][:, i] - middle) / spread for n in lengths]
-  change = {arm: np.exp(np.mean([
-      np.log(np.nanstd(values[-1])) for (own, _), values in drawn.items()
-      if own == arm])) for arm in samples}
-  less = 'less' if max(change.values()) < 1 else 'otherwise'
-  each = ', '.join(f'×{x:.2f} in {ARMS[arm][0]}' for arm, x in change.items())
+  spread = {key: float(np.nanstd(values[-1])) for key, values in drawn.items()}
+  shift = {key: float(np.nanmean(values[-1])) for key, values in drawn.items()}
   sequences = len(next(iter(samples.values()))[f'components_{lengths[0]}'])
-  task = setting.title.partition(', ')[0]
   figure = plots.new(
-      3.5, f'At N = {lengths[-1]:,} a component of the attention output varies {less} '
-      f'than at {lengths[0]:,}\n{task}, spread {each}',
+      4.0, f'Attention output in seed 0: from N = {lengths[0]:,} to {lengths[-1]:,}, '
+      f'two components an arm\nspread ×{min(spread.values()):.2f} to '
+      f'×{max(spread.values()):.2f} as far and shift by up to '
+      f'{max(map(abs, shift.values())):.1f} standard deviations\n{setting.title}',
       'Density of single components of the attention output, after the norm where the '
       f'arm has one, over {sequences:,} sequences of the model of seed 0: of each arm '
       'the two components of most typical spread, in units of their standard deviation '
-      f'at N = {lengths[0]:,} and from their mean there; the axis shows the middle '
-      '99.6 % of all values.')
+      f'at N = {lengths[0]:,} and from their mean there; above each panel, standard '
+      f'deviation and mean at N = {lengths[-1]:,} in these units; the axis shows the '
+      'middle 99.6 % of all values.')
   arms = [*samples]
   grid = figure.subplots(_SHOWN, len(arms), sharex=True, sharey=True, squeeze=False)
   shades = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.85, len(lengths)))
@@ -78,7 +78,9 @@ def components(samples: Samples, setting: Setting) -> Figure:
                   color=shade)
         axes.hist(values, bins, density=True, histtype='step', color=shade,
                   label=f'N = {length:,}', linewidth=0.9)
-      axes.set(yticks=[], title=f'{ARMS[arm][0]}, component {component}')
+      moved = number(shift[arm, component], '+.1f')
+      axes.set(yticks=[], title=f'{SPELLED[arm]}, component {component}\n'
+               f'spread ×{spread[arm, component]:.2f}, shift {moved}')
       axes.spines['left'].set_visible(False)
       axes.grid(False)
     column[-1].set_xlabel(f'standard deviations at N = {lengths[0]:,}')
@@ -93,15 +95,9 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
   words = str(next(iter(samples.values())).get('shown_items', '16 items'))
   sequences = len(next(iter(samples.values()))[f'weights_{lengths[0]}'])
   seeds = plots.over_seeds(plots.seeds_of(index, 'attention_entropy'))
-  arm = next(iter(samples))
-  at, of_target = plots.values(index, arm, 'target_weight')
-  message = 'Attention weights by length'
-  if at:
-    first, last = np.nanmean(of_target, axis=0)[[0, -1]]
-    message = (f'Attention on the target: {first:.0%} at N = {at[0]:,}, {last:.0%} at '
-               f'{at[-1]:,} ({ARMS[arm][0]})').replace('%', ' %')
   figure = plots.new(
-      2.7 + 0.75 * len(samples), f'{message}\n{setting.title}',
+      2.9 + 0.75 * len(samples),
+      f'{_on_the_target(index, [*samples])}\n{setting.title}',
       f'Above, attention weights on {words}, in {sequences} sequences, a row each, by '
       'number of items N, of the model of seed 0 of each arm; below, entropy of the '
       f'weights and weight of the target: {seeds}; training lengths grey, uniform '
@@ -118,7 +114,7 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
       )
       axes.set(xticks=[], yticks=[])
       axes.grid(False)
-    row[0].set_ylabel(ARMS[arm][0])
+    row[0].set_ylabel(SPELLED[arm])
   for axes, length in zip(grid[0], lengths, strict=True):
     axes.set_title(f'{length:,}', fontsize=plots.SMALLEST, pad=3)
   upper.supxlabel(f'{words}; each row is a sequence', fontsize=7.5)
@@ -138,8 +134,25 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
     axes.plot(at, of_uniform, color='#555555', linewidth=0.9,
               linestyle=(0, (1, 1.5)), label='uniform weights')
     plots.length_axis(axes, setting.trained_up_to)
+    axes.set_ylim(bottom=-0.04 * axes.get_ylim()[1])  # from 0, with whole markers
   plots.legend(lower, [left], 4)
   return figure
+
+
+def _on_the_target(index: Index, arms: Sequence[str]) -> str:
+  """Says how much attention each arm has on the target, in two lines of a title."""
+  found = {arm: plots.values(index, arm, 'target_weight') for arm in arms}
+  found = {arm: (at, weight) for arm, (at, weight) in found.items() if at}
+  if not found:
+    return 'Attention weights by length'
+  at, _ = next(iter(found.values()))
+  each = []
+  for arm, (_, weight) in found.items():
+    first, last = (f'{100 * x:.{0 if x > 0.01 else 1}f} %'
+                   for x in np.nanmean(weight, axis=0)[[0, -1]])
+    each.append(f'{SPELLED[arm]} {first} and {last}')
+  return (f'Attention on the target at N = {at[0]:,} and at {at[-1]:,}:\n'
+          + ', '.join(each))
 
 
 def _lengths(samples: Samples, kind: str) -> list[int]:

@@ -15,6 +15,7 @@ from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.train import train_block
 from experiments.length_generalization import tasks
+from experiments.length_generalization.setting import GROWTH
 from vvlen import sharding
 from vvlen.evaluation.retriever import distribution, lengths
 from vvlen.evaluation.retriever.ensemble import make_measure
@@ -24,8 +25,6 @@ from vvlen.tasks.lengths import growing_length
 from vvlen.training import ensemble
 from vvlen.training.averaging import averaged
 from vvlen.training.step import Problem
-
-_GROWTH = 0.8  # share of training during which lengths grow, if they grow
 
 
 def problem(config: Any, arm: str, task: tasks.Task | None = None) -> Problem:
@@ -44,7 +43,7 @@ def problem(config: Any, arm: str, task: tasks.Task | None = None) -> Problem:
     if first := train.get('first_max_length'):
       longest = growing_length(
           step, first=first, last=train.max_length,
-          num_steps=int(_GROWTH * train.num_steps),
+          num_steps=int(GROWTH * train.num_steps),
       )
     return task.sample(
         key, batch_size=train.batch_size, min_length=train.min_length,
