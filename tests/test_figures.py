@@ -290,8 +290,8 @@ def test_figure_4_has_weights_by_arm_and_length_and_what_they_come_to(
   each = []
   for arm in samples:
     first, last = (100 * measured[arm, 'target_weight', n].mean() for n in (16, 64))
-    each.append(f'{_ARMS[arm][0]} {first:.0f} % and {last:.0f} %')
-  assert ('target at N = 16 and at 64:\n' + ', '.join(each)) in figure.get_suptitle()
+    each.append(f'{_ARMS[arm][0]} {first:.0f} → {last:.0f} %')
+  assert ('target from N = 16 to 64:\n' + ', '.join(each)) in figure.get_suptitle()
   for axes, metric, title in zip(
       right.axes, ('attention_entropy', 'target_weight'), ('entropy', 'target'),
       strict=True):

@@ -49,14 +49,14 @@ def components(samples: Samples, setting: Setting) -> Figure:
       with np.errstate(divide='ignore', invalid='ignore'):
         drawn[arm, i] = [
             (arrays[f'components_{n}'][:, i] - middle) / spread for n in lengths]
-  spread = {key: float(np.nanstd(values[-1])) for key, values in drawn.items()}
-  shift = {key: float(np.nanmean(values[-1])) for key, values in drawn.items()}
+  spreads = {key: float(np.nanstd(values[-1])) for key, values in drawn.items()}
+  shifts = {key: float(np.nanmean(values[-1])) for key, values in drawn.items()}
   sequences = len(next(iter(samples.values()))[f'components_{lengths[0]}'])
   figure = plots.new(
       4.0, f'Attention output in seed 0: from N = {lengths[0]:,} to {lengths[-1]:,}, '
-      f'two components an arm\nspread ×{min(spread.values()):.2f} to '
-      f'×{max(spread.values()):.2f} as far and shift by up to '
-      f'{max(map(abs, shift.values())):.1f} standard deviations\n{setting.title}',
+      f'two components an arm\nspread ×{min(spreads.values()):.2f} to '
+      f'×{max(spreads.values()):.2f} as far and shift by up to '
+      f'{max(map(abs, shifts.values())):.1f} standard deviations\n{setting.title}',
       'Density of single components of the attention output, after the norm where the '
       f'arm has one, over {sequences:,} sequences of the model of seed 0: of each arm '
       'the two components of most typical spread, in units of their standard deviation '
@@ -78,9 +78,9 @@ def components(samples: Samples, setting: Setting) -> Figure:
                   color=shade)
         axes.hist(values, bins, density=True, histtype='step', color=shade,
                   label=f'N = {length:,}', linewidth=0.9)
-      moved = number(shift[arm, component], '+.1f')
+      moved = number(shifts[arm, component], '+.1f')
       axes.set(yticks=[], title=f'{SPELLED[arm]}, component {component}\n'
-               f'spread ×{spread[arm, component]:.2f}, shift {moved}')
+               f'spread ×{spreads[arm, component]:.2f}, shift {moved}')
       axes.spines['left'].set_visible(False)
       axes.grid(False)
     column[-1].set_xlabel(f'standard deviations at N = {lengths[0]:,}')
@@ -148,10 +148,10 @@ def _on_the_target(index: Index, arms: Sequence[str]) -> str:
   at, _ = next(iter(found.values()))
   each = []
   for arm, (_, weight) in found.items():
-    first, last = (f'{100 * x:.{0 if x > 0.01 else 1}f} %'
+    first, last = (f'{100 * x:.{0 if x > 0.01 else 1}f}'
                    for x in np.nanmean(weight, axis=0)[[0, -1]])
-    each.append(f'{SPELLED[arm]} {first} and {last}')
-  return (f'Attention on the target at N = {at[0]:,} and at {at[-1]:,}:\n'
+    each.append(f'{SPELLED[arm]} {first} → {last} %')
+  return (f'Attention on the target from N = {at[0]:,} to {at[-1]:,}:\n'
           + ', '.join(each))
 
 

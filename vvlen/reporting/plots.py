@@ -38,7 +38,7 @@ ADAPTATIONS = ('', '+adaptive', '+fitted')
 WIDTH = 5.5  # inches, of every figure
 SMALLEST = 7  # points, of any text
 MOST_LINES = 5  # in a panel
-_LONGEST = 84  # characters of a line of a title
+_LONGEST = 78  # characters of a line of a title
 GREY = '#f1f1f1'  # of training lengths
 STYLE: Any = {  # matplotlib's rcParams
     'font.size': 7.5,
