@@ -192,8 +192,23 @@ def test_heat_maps_show_logits_with_masked_entries_blank():
   # Means off the diagonal are 3 to 3.3; colours span 40 of their errors, 0.01 each.
   assert image.get_clim() == pytest.approx((2.95, 3.35))
   assert 'RP 0.5200' in panels[1].texts[0].get_text()
+  bar, = [axes for axes in figure.axes if not axes.images]
+  assert bar.get_ylabel() == 'mean logit,\nown scale'
+  assert 'width d = 16, 100 simulations' in figure.get_suptitle()
   assert ('100 simulations of n = 5 tokens of width d = 16, a row for each setting and '
           'a column for each layer; masked entries are blank') in figure.get_label()
+
+
+def test_rows_without_an_order_are_grey():
+  colours = []
+  for probability in (0.4985, 0.5015, 0.503):
+    row = _simulated()
+    row.numbers['recency_probability', 3] = 0.5
+    for layer in (1, 2, 4):
+      row.numbers['recency_probability', layer] = probability
+    panel = recency_figures.heat_maps([row]).axes[0]
+    colours.append(panel.images[0].get_cmap().name)
+  assert colours == ['Greys', 'Greys', 'viridis']  # the error is 0.001
 
 
 def test_curves_are_the_closed_form():

@@ -31,9 +31,9 @@ PAPER = ('figure_1', 'figure_3', 'figure_4', 'panels')
 GROUPS = (*PAPER, 'depth', 'norms', 'heads', 'positions', 'map')
 # Settings.layer -> its label in figures
 POSITIONS = {
-    'causal': 'mask',
+    'causal': 'causal mask',
     'unmasked': 'neither',
-    'rotary': 'mask and rotary positions',
+    'rotary': 'causal mask and rotary positions',
     'rotary_unmasked': 'rotary positions',
 }
 

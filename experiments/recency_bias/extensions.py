@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
@@ -46,20 +48,25 @@ def depth(found: Sequence[Simulated]) -> Figure:
   for axes, residual in zip(panels, (0.0, 1.0), strict=True):
     own = [s for s in found if s.cell.residual == residual]
     for i, s in enumerate(own):
-      _by_layer(axes, s, i, f'n = {s.cell.num_tokens}', marker=False)
+      _by_layer(axes, s, i, f'n = {s.cell.num_tokens}',
+                markevery=_doublings(s.cell.num_layers))
     axes.set(title='residual' if residual else 'no residual', ylim=(0.48, 1.01))
     plots.doubling_axis(axes)
     plots.chance(axes, 0.5, 'no order')
   panels[0].set_ylabel(_LABEL)
   plots.legend(upper, panels[:1], 5)
   last = lower.subplots()
-  layers = [2**k for k in range(12) if 2**k <= longest.cell.num_layers]
-  for i, layer in enumerate(plots.spread_out(layers)):
+  layers = plots.spread_out([i + 1 for i in _doublings(longest.cell.num_layers)])
+  # Other colours and markers than those of n.
+  shades = matplotlib.colormaps['viridis'](np.linspace(0, 0.9, len(layers)))
+  markers = [marker for _, marker in plots.LOOKS[:-len(layers) - 1:-1]]
+  for layer, shade, marker in zip(layers, shades, markers, strict=True):
     mean, error = (longest.arrays[name][layer - 1, :-1]
                    for name in ('last_row', 'last_row_error'))
     j = np.arange(1, n)
-    last.plot(j, mean, color=plots.LOOKS[i][0], label=f'layer {layer}', linewidth=0.9)
-    last.fill_between(j, mean - 2 * error, mean + 2 * error, color=plots.LOOKS[i][0],
+    last.plot(j, mean, color=shade, label=f'layer {layer}', linewidth=0.9,
+              marker=marker, markevery=_doublings(n - 1))
+    last.fill_between(j, mean - 2 * error, mean + 2 * error, color=shade,
                       alpha=0.18, linewidth=0)
   last.set(title=f'query token {n}, no residual', xlabel='key token j',
            ylabel='mean logit')
@@ -76,8 +83,9 @@ def norms(found: Sequence[Simulated]) -> Figure:
   most = max((np.abs(np.subtract(*(s.by_layer('recency_probability') for s in pair)))
               .max() for pair in pairs.values() if len(pair) == 2), default=np.nan)
   figure = plots.new(
-      3.3, f'RMSNorm and LayerNorm differ by {most:.3f} or less in recency probability'
-      f'\ncausal mask, {_common(found)}',
+      3.5, 'RMSNorm and LayerNorm differ by at most '
+      f'{np.ceil(1e4 * most) / 1e4:g} in recency probability'
+      f'\ncausal mask, width d, {_common(found)}',
       'On the left, recency probability by layer, a colour for each width d, with and '
       'without the residual, full lines for LayerNorm and dotted ones for RMSNorm, '
       'with bands of two standard errors, crosses what the paper prints for LayerNorm; '
@@ -128,8 +136,8 @@ def heads(found: Sequence[Simulated]) -> Figure:
   for axes, tied in zip(panels, (True, False), strict=True):
     for i, s in enumerate(s for s in found if s.cell.tied == tied):
       _by_layer(axes, s, i, f'h = {s.cell.num_heads}')
-    axes.set_title('queries and keys have one projection' if tied
-                   else 'queries and keys have two')
+    axes.set_title('shared projection for queries and keys' if tied
+                   else 'separate projections for queries and keys')
     plots.chance(axes, 0.5, 'no order')
   panels[0].set_ylabel(_LABEL)
   plots.legend(figure, panels[:1], 6)
@@ -141,13 +149,13 @@ def positions(found: Sequence[Simulated]) -> Figure:
   alphas = sorted({s.cell.anisotropy for s in found})
   n, num_layers = found[0].cell.num_tokens, found[0].cell.num_layers
   ends = {s.cell.layer: _at_end(s) for s in found if s.cell.anisotropy == alphas[-1]}
-  short = {'causal': 'the mask', 'rotary_unmasked': 'rotary positions',
+  short = {'causal': 'the causal mask', 'rotary_unmasked': 'rotary positions',
            'rotary': 'both', 'unmasked': 'neither'}
   first, *others = (
       f'{ends[kind]} by {name}' for kind, name in short.items() if kind in ends)
   figure = plots.new(
-      4.6, f'Recency probability in layer {num_layers}, α = {alphas[-1]:g}: {first}'
-      f'{"," * bool(others)}\n{", ".join(others)}\n'
+      4.6, f'Recency probability in layer {num_layers}, cosine α = {alphas[-1]:g} of '
+      f'two tokens:\n{", ".join((first, *others))}\n'
       f'LayerNorm, {_common(found)}',
       'Above, recency probability by layer, a line for each combination of causal '
       'mask and rotary positions, a panel for each anisotropy α, with bands of two '
@@ -182,7 +190,7 @@ def positions(found: Sequence[Simulated]) -> Figure:
 def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability over (α, d), with lines of equal e^{−(1−α)√d}."""
   figure = plots.new(
-      2.9, f'Recent tokens are favoured where exp(−(1−α)√d) is not small\n'
+      3.2, f'Recent tokens are favoured where exp(−(1−α)√d) is not small\n'
       f'LayerNorm and causal mask, {_common(found)}',
       'Recency probability over anisotropy α and width d, as colour, in layer 2 and in '
       'the last layer; white: lines of equal exp(−(1−α)√d).')
@@ -212,9 +220,13 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
     for drawn in (lines, *labels):
       drawn.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground='0.3')])
     axes.grid(False)
-    axes.set(xlabel='anisotropy α', title=f'layer {layer}')
+    axes.set(xlabel='anisotropy α: cosine of two tokens', title=f'layer {layer}')
   panels[0].set_ylabel('width d')
   figure.colorbar(mesh, ax=panels, label=_LABEL)
+  line = Line2D([], [], color='white', linewidth=0.8, path_effects=[
+      patheffects.withStroke(linewidth=1.6, foreground='0.3')])
+  figure.legend([line], ['lines of equal exp(−(1−α)√d), with its value'],
+                loc='outside lower center')
   return figure
 
 
@@ -225,27 +237,30 @@ def _at_end(s: Simulated) -> str:
 
 def _common(found: Sequence[Simulated]) -> str:
   """Returns the settings that all simulations of a figure share."""
-  common = lambda name, of, form='': [
-      f'{name}{value:{form}}' for value in {of(s.cell) for s in found}
-  ]
   facts = (
-      common('n = ', lambda c: c.num_tokens), common('d = ', lambda c: c.width),
-      common('α = ', lambda c: c.anisotropy, 'g'),
-      [f'{x} simulations' for x in common('', lambda c: c.num_simulations, ',')],
+      ('n = {} tokens', lambda c: c.num_tokens), ('width d = {}', lambda c: c.width),
+      ('cosine α = {:g} of two tokens', lambda c: c.anisotropy),
+      ('{:,} simulations', lambda c: c.num_simulations),
   )
-  return ', '.join(x for fact in facts if len(fact) == 1 for x in fact)
+  values = [(words, {of(s.cell) for s in found}) for words, of in facts]
+  return ', '.join(words.format(*own) for words, own in values if len(own) == 1)
+
+
+def _doublings(count: int) -> list[int]:
+  """Returns the indices of 1, 2, 4, 8 and so on in 1 to `count`."""
+  return [2**k - 1 for k in range(count.bit_length())]
 
 
 def _by_layer(
     axes: Axes, s: Simulated, i: int, label: str, linestyle: str = '-',
-    marker: bool = True,
+    markevery: Any = None,
 ) -> None:
   """Draws recency probability by layer, with a band of two standard errors."""
   values, error = (s.by_layer(f'recency_probability{x}') for x in ('', '_error'))
   layers = np.arange(1, len(values) + 1)
   colour, symbol = plots.LOOKS[i % len(plots.LOOKS)]
   axes.plot(layers, values, color=colour, linestyle=linestyle, label=label,
-            marker=symbol if marker else '')
+            marker=symbol, markevery=markevery)
   axes.fill_between(layers, values - 2 * error, values + 2 * error, color=colour,
                     alpha=0.18, linewidth=0)
   axes.set_xlabel('layer')

@@ -12,7 +12,7 @@ from experiments.recency_bias.cells import PUBLISHED, row_name, setting, Simulat
 from vvlen.reporting import plots
 from vvlen.theory.recency import h
 
-_COLOURS = 'viridis'
+_COLOURS, _NO_ORDER = 'viridis', 'Greys'
 _ERRORS = 40  # standard errors that a colour scale spans at least
 
 
@@ -39,20 +39,26 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
   Entries above the diagonal are blank. The panels of a row share one colour scale. It
   ends at the largest mean off the diagonal, as the diagonal is much larger and would
   hide the differences; and it spans `_ERRORS` standard errors or more, so that what is
-  noise has one colour.
+  noise has one colour. Rows without an order are grey.
   """
   cell = rows[0].cell
   known = any(map(published, rows))
+  grey = any(map(without_order, rows))
+  below = ['α: cosine of two tokens', *['in brackets: the paper'] * known,
+           *['grey: no order found'] * grey]
   figure = plots.new(
       1.16 * len(rows) + 1.0,
-      f'Mean logit of each key token j for each query token i, d = {cell.width:,}\n'
-      'recent tokens are favoured where recency probability RP is above 0.5'
-      + '\n(in brackets: the paper)' * known,
+      f'Mean logit by query token i and key token j, width d = {cell.width:,}, '
+      f'{cell.num_simulations:,} simulations\n'
+      'recent tokens are favoured where recency probability RP is above 0.5\n'
+      + '; '.join(below),
       f'Mean attention logit by query i and key j over {cell.num_simulations:,} '
       f'simulations of n = {cell.num_tokens} tokens of width d = {cell.width}, a row '
       'for each setting and a column for each layer; masked entries are blank, the '
       'colour scale of a row ends at its largest mean off the diagonal and spans at '
-      f'least {_ERRORS} standard errors; in each panel the recency probability'
+      f'least {_ERRORS} standard errors; '
+      + ('grey: a row whose recency probabilities are within two standard errors of '
+         'one half; ' if grey else '') + 'in each panel the recency probability'
       + (', and in brackets what the paper prints' if known else '') + '.')
   panels = figure.subplots(len(rows), cell.num_layers, squeeze=False)
   n = cell.num_tokens
@@ -62,9 +68,10 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
     printed = published(row)
     means, errors = row.arrays['mean'], row.arrays['standard_error']
     low, high = scale(means[:, off_diagonal], errors[:, off_diagonal])
+    colours = _NO_ORDER if without_order(row) else _COLOURS
     for layer, axes in enumerate(line):
       picture = axes.imshow(
-          np.where(np.tri(n, dtype=bool), means[layer], np.nan), cmap=_COLOURS,
+          np.where(np.tri(n, dtype=bool), means[layer], np.nan), cmap=colours,
           vmin=low, vmax=high, extent=(0.5, n + 0.5, n + 0.5, 0.5),
       )
       words = f'RP {probability[layer]:.4f}'
@@ -81,6 +88,7 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
     what = setting(row.cell).replace(', ', '\n')
     line[0].set_ylabel(f'{what}\n\ntoken i')
     bar = figure.colorbar(picture, ax=line, extend='max', aspect=12, pad=0.02)
+    bar.set_label('mean logit,\nown scale')
     bar.locator = MaxNLocator(4)
     bar.update_ticks()
   for axes in panels[-1]:
@@ -97,6 +105,13 @@ def published(row: Simulated) -> tuple[float, ...]:
   return PUBLISHED.get((cell.width, name), ())
 
 
+def without_order(row: Simulated) -> bool:
+  """Whether recency probability is within two errors of one half in every layer."""
+  probability, error = (
+      row.by_layer(f'recency_probability{x}') for x in ('', '_error'))
+  return bool((np.abs(probability - 0.5) <= 2 * error).all())
+
+
 def scale(means: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
   """Returns the ends of a colour scale: of all means, `_ERRORS` errors apart or more.
 
@@ -110,12 +125,17 @@ def scale(means: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
 def curves(config: Mapping[str, Any], residual: float) -> Figure:
   """Draws h(j), the dependence of layer-2 logits on the key j, for each anisotropy."""
   n, width = config['num_tokens'], config['width']
-  more = f', residual {residual:g} in units of Z' if residual else ''
+  more = unit = ''
+  if residual:
+    times = '' if residual == 1 else f'{residual:g} times '
+    more = f'\nresidual: {times}the normalized tokens are added'
+    unit = (f', with a residual that is c = {residual:g} in units of Z, the output of '
+            'LayerNorm')
   figure = plots.new(
-      3.0, 'The logits of layer 2 rise with the key token j\n'
-      f'closed form for large d, at d = {width}{more}',
+      3.2, 'The logits of layer 2 rise with the key token j\n'
+      f'closed form for large width d, at d = {width}; α: cosine of two tokens{more}',
       'h(j), the factor through which the closed form of the logits of layer 2 depends '
-      f'on the key token j, a line for each anisotropy α, at width {width}{more}.')
+      f'on the key token j, a line for each anisotropy α, at width {width}{unit}.')
   axes = figure.subplots()
   shades = np.linspace(0, 0.85, len(config['anisotropies']))
   for i, (alpha, shade) in enumerate(
@@ -125,6 +145,6 @@ def curves(config: Mapping[str, Any], residual: float) -> Figure:
         marker=plots.LOOKS[i % len(plots.LOOKS)][1],
         color=ScalarMappable(cmap=_COLOURS).to_rgba(shade, norm=False),
     )
-  axes.set(xlabel='token j', ylabel='h(j)')
+  axes.set(xlabel='key token j', ylabel='h(j), factor of the layer-2 logit')
   plots.legend(figure, [axes], 5)
   return figure
