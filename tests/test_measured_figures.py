@@ -4,6 +4,7 @@ The numbers are made up, and no two are alike.
 """
 
 import itertools
+import re
 
 from matplotlib.colors import to_hex
 import numpy as np
@@ -115,6 +116,9 @@ def test_depth_has_a_line_a_length_and_the_logits_of_the_longest():
   assert [*lines(plain)] == ['n = 5', 'n = 9', 'no order']
   assert (plain.get_title(), residual.get_title()) == ('no residual', 'residual')
   assert [*lines(last)] == ['layer 1', 'layer 2', 'layer 4']
+  looks = lambda axes: {line.get_marker() for line in axes.lines[:2]}
+  assert not looks(plain) & looks(last)
+  assert not {line.colour for line in lines(last).values()} & {*_COLOURS}
   for layer, line, (_, _, low, high) in zip(
       (1, 2, 4), lines(last).values(), all_bands(last), strict=True):
     assert line.x == [*range(1, 9)]
@@ -138,6 +142,11 @@ def test_norms_stand_beside_each_other_and_their_difference():
   assert {line.get_label(): line.get_linestyle() for line in left.lines
           if not len(line.get_xdata())} == {'LayerNorm': '-', 'RMSNorm': ':'}
   assert right.get_title() == 'RMSNorm − LayerNorm, thousandths'
+  most = max(np.abs(_by_layer(a)[0] - _by_layer(b)[0]).max()
+             for a, b in zip(found[::2], found[1::2], strict=True))
+  title = extensions.norms(found).get_suptitle()
+  [told] = re.findall(r'at most (\S+) in', title)
+  assert most <= float(told) < most + 1e-4
   for i, drawn in enumerate(right.containers):
     (layer_norm, one), (rms_norm, other) = map(_by_layer, found[2 * i : 2 * i + 2])
     points, _, [bars] = drawn
@@ -158,12 +167,12 @@ def test_heads_with_one_projection_stand_on_the_left():
   _check_layers(left, [(found[1], _COLOURS[0]), (found[0], _COLOURS[1])])
   _check_layers(right, [(found[3], _COLOURS[0]), (found[2], _COLOURS[1])])
   assert [*lines(left)] == [*lines(right)] == ['h = 4', 'h = 1', 'no order']
-  assert 'one projection' in left.get_title() and 'two' in right.get_title()
+  assert 'shared' in left.get_title() and 'separate' in right.get_title()
 
 
 def test_mask_and_rotary_positions_have_lines_of_their_own():
-  layers = {'causal': 'mask', 'unmasked': 'neither',
-            'rotary': 'mask and rotary positions',
+  layers = {'causal': 'causal mask', 'unmasked': 'neither',
+            'rotary': 'causal mask and rotary positions',
             'rotary_unmasked': 'rotary positions'}
   found = [_simulated(i, layer=layer, anisotropy=alpha)
            for i, (layer, alpha) in enumerate(itertools.product(layers, (0.0, 0.5)))]
@@ -181,7 +190,7 @@ def test_mask_and_rotary_positions_have_lines_of_their_own():
       close(line.y, s.arrays['last_row'][layer, :-1])
     assert len(lines(axes)) == 4
   rp = found[1].numbers['recency_probability', 4]
-  assert f'{rp:.2f} by the mask' in extensions.positions(found).get_suptitle()
+  assert f'{rp:.2f} by the causal mask' in extensions.positions(found).get_suptitle()
 
 
 def test_the_map_has_layer_2_and_the_last():
@@ -201,7 +210,7 @@ def test_the_map_has_layer_2_and_the_last():
 def test_losses_of_linear_attention_are_those_of_their_task(solved):
   rng = np.random.default_rng(0)
   arms = {'exact': ('exact optimum', '#0072B2'),
-          'single': ("paper's single Γ", '#56B4E9'),
+          'single': ("the paper's single number Γ", '#56B4E9'),
           'sqrt': ('exact on $\\sqrt{y}$', '#E69F00'),
           'log': ('exact on $\\log y$', '#009E73'),
           'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#CC79A7')}
@@ -235,6 +244,25 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
     assert line_of(line)[:2] == (colour, [*range(5, 13)])
     close(line.get_ydata(), [index[arm, 'loss', k][0] / index['exact', 'loss', k][0]
                              for k in range(5, 13)])
+  assert linear.losses(4, indices, 7.5).axes[2].get_ylim() == (0.9, 7.5)
+
+
+def test_losses_of_linear_attention_in_training_and_of_0_are_in_words():
+  index = {(arm, 'loss', k): {0: float(k)} for arm in linear._LOOKS
+           for k in range(1, 9)}
+  index |= {('trained', 'loss', k): {0: 1e-9} for k in range(1, 9)}
+  index['single', 'loss', 3] = {0: 0.0}
+  index |= {('exact', 'training_loss', None): {0: 1.448},
+            ('single', 'training_loss', None): {0: 2.0}}
+  mean = {key: {0: 0.0} if key[0] != 'trained' else x for key, x in index.items()}
+  panels = linear.losses(4, {'length': index, 'sum': index, 'mean': mean}).axes
+  length, added, solved, _ = panels
+  for axes in (length, added):
+    assert [*words(axes)] == [
+        '0 here', 'loss in training:\nexact optimum 1.448\nsingle number Γ 2.000']
+    assert axes.texts[0].xy == (3, 0)
+  assert length.get_ylim() == added.get_ylim()
+  assert words(solved)[0].endswith('no loss at any length\ntrained: not exactly 0')
 
 
 # Measurements of a checkpoint.

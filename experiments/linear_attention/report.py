@@ -48,10 +48,15 @@ def write(workdir: epath.PathLike) -> Report:
   if any(setting.task == 'length' for setting in settings):
     made.insert(2, tables.reparameterization(indices, longest))
   lengths = sorted({setting.n for setting in settings})
+  # The same axis in the figures of all lengths.
+  highest = max((
+      float(values.max()) for s, index in indices.items() if s.task == 'length'
+      for values in figures.ratios(index, s.n)[1].values()), default=1.0)
   with plots.style():
     drawn = {
         f'loss_{n}': figures.losses(
-            n, {s.task: index for s, index in indices.items() if s.n == n})
+            n, {s.task: index for s, index in indices.items() if s.n == n},
+            0.9 + 1.05 * (highest - 0.9))
         for n in lengths
     }
     paths = plots.save(folder / 'figures', drawn)
