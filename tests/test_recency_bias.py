@@ -208,7 +208,7 @@ def test_rows_without_an_order_are_grey():
       row.numbers['recency_probability', layer] = probability
     panel = recency_figures.heat_maps([row]).axes[0]
     colours.append(panel.images[0].get_cmap().name)
-  assert colours == ['Greys', 'Greys', 'viridis']  # the error is 0.001
+  assert colours == ['greys', 'greys', 'viridis']  # the error is 0.001
 
 
 def test_curves_are_the_closed_form():

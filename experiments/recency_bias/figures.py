@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
@@ -12,7 +13,9 @@ from experiments.recency_bias.cells import PUBLISHED, row_name, setting, Simulat
 from vvlen.reporting import plots
 from vvlen.theory.recency import h
 
-_COLOURS, _NO_ORDER = 'viridis', 'Greys'
+_COLOURS = 'viridis'
+# Of rows without an order; masked entries are white.
+_GREYS = LinearSegmentedColormap.from_list('greys', ['#dddddd', '#555555'])
 _ERRORS = 40  # standard errors that a colour scale spans at least
 
 
@@ -68,7 +71,7 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
     printed = published(row)
     means, errors = row.arrays['mean'], row.arrays['standard_error']
     low, high = scale(means[:, off_diagonal], errors[:, off_diagonal])
-    colours = _NO_ORDER if without_order(row) else _COLOURS
+    colours = _GREYS if without_order(row) else _COLOURS
     for layer, axes in enumerate(line):
       picture = axes.imshow(
           np.where(np.tri(n, dtype=bool), means[layer], np.nan), cmap=colours,
