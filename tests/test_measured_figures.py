@@ -250,18 +250,19 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
 def test_losses_of_linear_attention_in_training_and_of_0_are_in_words():
   index = {(arm, 'loss', k): {0: float(k)} for arm in linear._LOOKS
            for k in range(1, 9)}
-  index |= {('trained', 'loss', k): {0: 1e-9} for k in range(1, 9)}
+  index |= {('trained', 'loss', k): {0: k + 1e-9} for k in range(1, 9)}
   index['single', 'loss', 3] = {0: 0.0}
   index |= {('exact', 'training_loss', None): {0: 1.448},
             ('single', 'training_loss', None): {0: 2.0}}
-  mean = {key: {0: 0.0} if key[0] != 'trained' else x for key, x in index.items()}
-  panels = linear.losses(4, {'length': index, 'sum': index, 'mean': mean}).axes
-  length, added, solved, _ = panels
-  for axes in (length, added):
+  added = index | {('exact', 'loss', k): {0: k / 100} for k in range(1, 9)}
+  mean = {key: {0: 1e-9 if key[0] == 'trained' else 0.0} for key in index}
+  panels = linear.losses(4, {'length': index, 'sum': added, 'mean': mean}).axes
+  number, total, solved, _ = panels
+  for axes in (number, total):
     assert [*words(axes)] == [
         '0 here', 'loss in training:\nexact optimum 1.448\nsingle number Γ 2.000']
     assert axes.texts[0].xy == (3, 0)
-  assert length.get_ylim() == added.get_ylim()
+  assert number.get_ylim() == total.get_ylim() and number.get_ylim()[0] < 0.01
   assert words(solved)[0].endswith('no loss at any length\ntrained: not exactly 0')
 
 
