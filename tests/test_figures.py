@@ -439,6 +439,20 @@ def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned)
 # Mechanism.
 
 
+def test_changes_that_were_not_run_and_what_knows_the_target_are_told():
+  values = _draw((f'none{suffix}', metric, n)
+                 for suffix in ('', '+rescaled', '+one_hot', '+shrunk')
+                 for metric in ('accuracy', 'total_variance') for n in _LENGTHS)
+  figure = mechanism.figure(_index(values), _SETTING)
+  told = [part.get_suptitle() for part in figure.subfigs]
+  assert [('not known' in words, 'told' in words) for words in told] == [
+      (True, False), (False, True), (False, True), (False, False)]
+  assert figure.get_label().endswith(
+      'Not run here: mean as in training; mean and variance as in training; mean and '
+      'covariance as in training; weight of the target as in training; z-scores of '
+      'training, mean as at N; z-scores of training, mean and variance as at N.')
+
+
 def test_each_intervention_has_its_line_and_colour():
   done = mechanism.INTERVENTIONS
   values = _draw((arm + suffix, metric, n) for arm in ('none', 'layer_norm')
@@ -450,11 +464,11 @@ def test_each_intervention_has_its_line_and_colour():
       changed, itertools.product(groups, ('none', 'layer_norm')), strict=True):
     assert panel.get_title() == plots.ARMS[arm][0]
     assert {*lines(panel)} == {
-        'as it is', 'chance', *(name for name, _, _ in group.values())}
+        'unchanged', 'chance', *(name for name, _, _ in group.values())}
     for name, (label, colour, _) in group.items():
       _check(panel, label, colour, _LENGTHS,
              [100 * values[f'{arm}+{name}', 'accuracy', n] for n in _LENGTHS])
-    _check(panel, 'as it is', '#000000', _LENGTHS,
+    _check(panel, 'unchanged', '#000000', _LENGTHS,
            [100 * values[arm, 'accuracy', n] for n in _LENGTHS])
     assert lines(panel)['chance'].y.tolist() == [10, 10]
   for arm in ('none', 'layer_norm'):
@@ -463,5 +477,11 @@ def test_each_intervention_has_its_line_and_colour():
     assert found.colour == _ARMS[arm][1]
     close(found.y, [stats.gmean(values[arm, 'total_variance', n] / first)
                     for n in _LENGTHS])
+  # Lines that nearly coincide show both: one has larger, hollow markers.
+  told = changed[2]
+  around, within = (next(line for line in told.lines if line.get_label() == label)
+                    for label, *_ in mechanism.ATTENDED.values())
+  assert around.get_markersize() > 1.5 * within.get_markersize()
+  assert around.get_markerfacecolor() == 'none'
   colours = [colour for _, colour, _ in done.values()]
   assert len({*colours} - {colour for _, colour in _ARMS.values()}) == 12

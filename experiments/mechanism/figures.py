@@ -1,6 +1,6 @@
 """The figure of interventions on the attention output. Runs without JAX."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ RESTORED = {
     'covariance': ('mean and covariance as in training', '#999933', 'P'),
 }
 ATTENDED = {
-    'reweighted': ('weight of the target as in training', '#8C6D31', '.'),
+    'reweighted': ('weight of the target as in training', '#8C6D31', 'o'),
     'one_hot': ('all weight on the target', '#CC79A7', 'D'),
 }
 IMPOSED = {
@@ -35,11 +35,15 @@ READ = {
 }
 INTERVENTIONS = RESTORED | ATTENDED | IMPOSED | READ
 _GROUPS = {
-    'Moments of the output as in training': RESTORED,
+    'Moments as in training, target not known': RESTORED,
     'Attention told which item is the target, an upper limit': ATTENDED,
-    'Output as in training, with moments of longer inputs': IMPOSED,
-    'Output as it is, read otherwise': READ,
+    'Output of short inputs, so told the target, with moments at N': IMPOSED,
+    'Output unchanged, read otherwise, target not known': READ,
 }
+# These nearly coincide with the lines drawn over them: with others of their group, and
+# with the unchanged model. So their markers are larger and hollow, or they are dashed.
+_LARGE = {'rescaled': 5.5, 'reweighted': 5.5}
+_DASHES = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}
 
 
 def figure(
@@ -63,7 +67,9 @@ def figure(
       'Accuracy by number of items N of trained models whose attention output is '
       'changed, a row for each kind of change and a column for each arm, and variance '
       f'of the output relative to the shortest N (last row): {seeds}; training lengths '
-      'grey, chance dotted.')
+      'grey, chance dotted. The target is not known in rows that say so; the title is '
+      'of such changes. z-scores of training come from short inputs, where the '
+      f'target is known.{_not_run(groups.values(), index)}')
   parts: Any = drawn.subfigures(len(groups) + 1, 1, height_ratios=[
       *(1.5 + 0.13 * -(-(len(group) + 2) // 2) for group in groups.values()), 1.75])
   for part, (title, group) in zip(parts, groups.items(), strict=False):
@@ -91,19 +97,26 @@ def _changed(
 ) -> None:
   """Draws the accuracy of an arm under each intervention of a group, and without."""
   for name, (done, colour, marker) in group.items():
-    # These two lines nearly coincide with others ('reweighted', and the unchanged
-    # model), so they are dashed.
-    linestyle = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}.get(name, '-')
     at, values = plots.values(index, f'{arm}+{name}', 'accuracy')
     if at:
-      plots.draw(axes, at, 100 * values, colour, marker, done, linestyle)
-  lengths, as_it_is = plots.values(index, arm, 'accuracy')
-  plots.draw(axes, lengths, 100 * as_it_is, 'black', '', 'as it is', '--')
-  axes.set(ylim=(0, 103))
+      plots.draw(axes, at, 100 * values, colour, marker, done, _DASHES.get(name, '-'))
+      if name in _LARGE:
+        axes.lines[-1].set(markersize=_LARGE[name], markerfacecolor='none')
+  lengths, unchanged = plots.values(index, arm, 'accuracy')
+  plots.draw(axes, lengths, 100 * unchanged, 'black', '', 'unchanged', '--')
+  axes.set(ylim=(0, 108), yticks=(0, 50, 100))
   if setting.chance:
     plots.chance(axes, 100 * setting.chance)
   plots.length_axis(axes, setting.trained_up_to)
   axes.set_xlabel('')
+
+
+def _not_run(groups: Iterable[Mapping[str, Any]], index: Index) -> str:
+  """Returns a sentence on changes of the groups that have no results, or ''."""
+  run = {arm.partition('+')[2] for arm, _, _ in index}
+  absent = [done for group in groups for name, (done, *_) in group.items()
+            if name not in run]
+  return f' Not run here: {"; ".join(absent)}.' if absent else ''
 
 
 def arms_of(index: Index) -> list[str]:

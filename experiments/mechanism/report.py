@@ -111,7 +111,7 @@ def table(index: Index, trained_up_to: int) -> Table:
       'attention output': lambda r: r['intervention'],
       'difference [95 %]': difference_cell('.2f'),
       'restored %': lambda r: number(r['restored_percent'], '.1f'),
-      'as it is': lambda r: number(r['control'], '.1f'),
+      'unchanged': lambda r: number(r['control'], '.1f'),
       'changed': lambda r: number(r['treated'], '.1f'),
       'variance': lambda r: ' → '.join(
           number(r[f'variance_{which}'], '.2f') for which in ('control', 'treated')
@@ -127,8 +127,8 @@ def table(index: Index, trained_up_to: int) -> Table:
       f'{left_out(compared)}'
   )
   more = (
-      'Variance: of the output, the sum over its components, as it is and changed, '
-      'relative to that at the shortest length, geometric mean. Intervals are '
+      'Variance: of the output, the sum over its components, before and after the '
+      'change, relative to that at the shortest length, geometric mean. Intervals are '
       'uncorrected; p: paired two-sided t-test, corrected. Smallest detectable: with a '
       'power of 80 %, at 5 % divided by the number of interventions. undefined: all '
       'differences are equal, as where a norm undoes a rescaling.'
@@ -163,7 +163,7 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
     )
     compared += [before, *after]
     changes = [change(c, before) for c in after]
-    nothing = ('as it is', before, None, float('nan'))
+    nothing = ('unchanged', before, None, float('nan'))
     rows = zip(_done(index).values(), after, changes, corrected(changes)[0],
                strict=True)
     for done, c, test, p in (nothing, *rows):
@@ -200,9 +200,9 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
   )
   more = (
       'An intervention may make all differences between models smaller. At equal '
-      'accuracy: the difference that is left where, as it is, there would be none, by '
-      'least squares over the seeds; 0 if the intervention does the same to both arms. '
-      'Its interval and p are uncorrected.'
+      'accuracy: the difference that is left where, without intervention, there would '
+      'be none, by least squares over the seeds; 0 if the intervention does the same '
+      'to both arms. Its interval and p are uncorrected.'
   )
   return Table('mechanism_gain', 'What is left of the gain under interventions',
                columns, records, note, more=more)
@@ -227,7 +227,7 @@ def length_table(index: Index, trained_up_to: int) -> Table:
       'arm': lambda r: r['arm'],
       'attention output': lambda r: r['intervention'],
       'N': lambda r: str(r['length']),
-      'as it is': lambda r: number(r['control'], '.1f'),
+      'unchanged': lambda r: number(r['control'], '.1f'),
       'changed': lambda r: number(r['treated'], '.1f'),
       'difference [95 %]': difference_cell('.1f'),
       'p Holm': lambda r: p_value(r['p_holm']),
