@@ -426,7 +426,7 @@ def test_every_cell_of_the_mechanism(intervened):
                                  / values[arm, 'total_variance', 16])
                           for n in (32, 64)])) for one in (arm, f'{arm}+{x}')]
       expected.append({
-          'arm': name, 'attention output': _DONE[x], 'as it is': f'{before:.1f}',
+          'arm': name, 'attention output': _DONE[x], 'unchanged': f'{before:.1f}',
           'changed': f'{_beyond(values, f"{arm}+{x}").mean():.1f}',
           'difference [95 %]': interval(*test.interval, '+.2f'),
           'restored %': text(100 * test.mean / lost, '.1f'),
@@ -444,7 +444,7 @@ def test_every_cell_of_what_is_left_of_the_gain(intervened):
   changes = {x: paired(gain(f'+{x}'), gain('')) for x in _DONE}
   p_holm = dict(zip(_DONE, holm([c.p for c in changes.values()]), strict=True))
   expected = []
-  for x, done in {'': 'as it is', **_DONE}.items():
+  for x, done in {'': 'unchanged', **_DONE}.items():
     suffix = f'+{x}' if x else ''
     test = paired(_beyond(values, 'layer_norm' + suffix),
                    _beyond(values, 'none' + suffix))
@@ -480,7 +480,7 @@ def test_every_cell_of_the_mechanism_by_length(intervened):
     tests = [paired(*pair) for pair in pairs]
     expected += [
         {'arm': name, 'attention output': done, 'N': str(n),
-         'as it is': f'{before.mean():.1f}', 'changed': f'{after.mean():.1f}',
+         'unchanged': f'{before.mean():.1f}', 'changed': f'{after.mean():.1f}',
          'difference [95 %]': interval(*test.interval, '+.1f'), 'p Holm': p_of(p),
          'pairs': '6'}
         for n, (after, before), test, p in zip(
