@@ -32,7 +32,7 @@ from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import grid
-from vvlen.statistics import detectable, holm, holm_levels
+from vvlen.statistics import Correlation, detectable, holm, holm_levels
 
 _LENGTHS = (16, 32, 64)
 _RATES = ('base', 'rate_low', 'rate_high')
@@ -122,6 +122,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
       'weight of target': '0.25, 0.5', 'output norm': '6, 7', 'distance': '2, 3'}
   with plots.style():
     left, right = sensitivity_figures.gains(cells, {}).axes
+  assert 'in 3 tested settings' in left.figure.get_suptitle()
   points = [line for line in left.lines if line.get_marker() == '^']
   places = [(line.get_ydata()[0], line.get_xdata()[0]) for line in points]
   gain = {c[:2]: c.comparison.primary for c in cells}
@@ -142,7 +143,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   # The largest gain stands above, with the accuracy of the Baseline.
   labels = [t.get_text() for t in left.get_yticklabels()]
   assert labels == ['b   50', 'a   51', 'c   50']
-  drawn, filled = right.lines[:6:2], right.lines[1:6:2]
+  drawn = [line for line in right.lines if line.get_linestyle() not in ('None', '')][:3]
   assert [list(line.get_xdata()) for line in drawn] == [[10, 20]] * 3
   np.testing.assert_allclose(
       [line.get_ydata() for line in drawn],
@@ -151,10 +152,21 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
     ends = {(x, y) for x, y in band.get_paths()[0].vertices}
     assert ends >= {(step, end) for step in (10, 20)
                     for end in (gain[name, step].ci_low, gain[name, step].ci_high)}
-  assert {line.get_markerfacecolor() for line in drawn} == {'white'}
   # Only those of the family are tested, and a is not found.
-  assert [np.isfinite(line.get_ydata()).tolist() for line in filled] == [
-      [False, False], [False, True], [False, True]]
+  marks = {(line.get_marker(), line.get_markerfacecolor() != 'white',
+            line.get_xdata()[0], line.get_ydata()[0])
+           for line in right.lines if line.get_linestyle() == 'None'}
+  assert marks == {
+      (mark, filled, step, gain[name, step].mean_difference)
+      for name, found in (('a', False), ('b', True), ('c', True))
+      for step, mark, filled in ((10, 'x', True), (20, '^', found))}
+  told = left.figure.legends[0]
+  assert [text.get_text() for text in told.get_texts()] == [
+      'p < .05, corrected', 'p ≥ .05, corrected', 'not tested', 'LN', 'a', 'b', 'c',
+      'LN ahead', 'LN behind']
+  markers = [(handle.get_marker(), handle.get_markerfacecolor() != 'white')
+             for handle in told.legend_handles[:3]]
+  assert markers == [('^', True), ('^', False), ('x', True)]
 
 
 def test_a_cell_is_compared_with_base_at_the_same_step():
@@ -461,9 +473,10 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
   assert [name for name, _ in labels] == [
       'rate_high', 'rate_low', 'base', 'base, best rates']
   assert labels[-1][1] == f'{best.means[1]:.0f}'
-  places = [(line.get_ydata()[0], line.get_xdata()[0], line.get_markerfacecolor())
-            for line in left.lines if line.get_marker() == '^']
-  assert (3, best.mean_difference, 'white') in places
+  places = [(line.get_ydata()[0], line.get_xdata()[0])
+            for line in left.lines if line.get_marker() == 'x']
+  assert places == [(3, best.mean_difference)]
+  assert 'not tested' in [text.get_text() for text in left.texts]
 
 
 @pytest.mark.slow
@@ -507,12 +520,25 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
 
 def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
   names = [*sensitivity_figures.TITLES]
-  title = lambda *ranks: sensitivity_figures._headline(
-      dict(zip(names, ranks, strict=True)))
-  assert title(0.74, 0.49, -0.5) == ("Over settings, LN's gain goes with "
-                                     'weight of the target (0.74), distance (−0.50)')
-  assert title(0.1, np.nan, 0.2).endswith('goes with none of these')
-  assert title(np.nan, np.nan, np.nan).endswith('?')
+  [cell, *_] = read_cells(results.index_cells(_rows({'a': 0.1, 'b': 0.2})), {})
+  above, around, below = (
+      Correlation(x, x - 0.2, x + 0.2) for x in (0.5, 0.1, -0.5))
+
+  def title(ranks, *over_seeds):
+    cells = [cell._replace(explained=dict(zip(names, each, strict=True)))
+             for each in over_seeds]
+    return sensitivity_figures._headline(dict(zip(names, ranks, strict=True)), cells)
+
+  most = (above, around, below), (above, above, below), (around, around, around)
+  assert title((0.74, 0.77, 0.2), *most) == (
+      "Over settings, LN's gain goes with weight of the target and norm of the output;"
+      '\nover seeds, with weight of the target and distance, not with norm of the '
+      'output')
+  assert title((0.1, 0.49, -0.5), most[2]) == (
+      "Over settings, LN's gain goes with distance;\nover seeds, not with distance")
+  # Not in more than half of the settings.
+  assert title((0.1, np.nan, 0.2), most[0], most[2]).endswith('with none of these')
+  assert title((np.nan,) * 3, most[2]).endswith('?')
 
 
 def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
@@ -535,7 +561,7 @@ def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
   assert np.isnan(cell.explained['input_distance'].rank)  # not measured
   with plots.style():
     below = sensitivity_figures.mechanism([cell._replace(in_family=True)], {}).axes[3:]
-  ranks = [[line.get_xdata()[0] for line in axes.lines if line.get_marker() == '^']
+  ranks = [[line.get_xdata()[0] for line in axes.lines if line.get_marker() == 'x']
            for axes in below]
   np.testing.assert_allclose(ranks, [[1], [-1], [np.nan]])
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -18,15 +19,13 @@ from vvlen.reporting.tables import number
 from vvlen.statistics import PairedTest, rank_correlation
 
 TITLES = dict(zip(MECHANISM, (
-    'weight of the target', 'norm of the\nattention output',
+    'weight of the target', 'norm of the output',
     'distance of the\nnormalized output\nfrom training',
 ), strict=True))
-_SHORT = ('weight of the target', 'norm', 'distance')
+_SHORT = ('weight of the target', 'norm of the output', 'distance')
 _STRONG = 0.5  # a rank correlation
+_FOUND, _NOT_FOUND, _UNTESTED = 'p < .05, corrected', 'p ≥ .05, corrected', 'not tested'
 _LINES: Any = ('-', '--', ':', '-.')
-_LOOK: Any = {
-    'color': ARMS[TREATED][1], 'marker': ARMS[TREATED][2], 'linestyle': '',
-}
 _HELPS, _HURTS = '#d6e6f4', '#fce3cf'  # blue and orange, behind cells where LN is found
 
 
@@ -51,25 +50,26 @@ def gains(
                   if _task(settings, name) == task}) + 1)
       for task in tasks
   ]
-  gain = [cell.comparison.primary.mean_difference for cell in family
-          if cell.comparison.primary]
+  gain = [_gain(cell) for cell in family if cell.comparison.primary]
   span = ' to '.join(number(x, '+.1f') for x in (min(gain), max(gain))) if gain else ''
   seeds = max((cell.comparison.primary.num_pairs for cell in family
                if cell.comparison.primary), default=0)
   treated = ARMS[TREATED][0]
   drawn = plots.new(
       1.5 + 0.2 * sum(counts) + 0.5 * len(tasks),
-      f'{treated} − {ARMS[CONTROL][0]}: {span} points in {len(family)} settings'
+      f'{treated} − {ARMS[CONTROL][0]}: {span} points in {len(gain)} tested settings'
       f'\n{", ".join(filter(None, tasks))}: accuracy beyond the training lengths',
       f'Accuracy beyond the training lengths of {treated} and of std. minus that of '
       'the Baseline, paired over seeds: on the left a setting a line, beside its name '
       'the accuracy of the Baseline in %, on the right by training step: mean over '
       f'{seeds} seeds with 95 % intervals, of {treated} on the left corrected by Holm '
       f'over all settings; filled and shaded where {treated} is ahead (blue) or behind '
-      '(orange) with p Holm below .05; std. and what stands below a line are not '
-      'tested.')
+      '(orange) with p Holm below .05, hollow where p is not; crosses, std. and what '
+      'stands below a line among them, are not tested. A decaying rate ends at 0; the '
+      'decay of decoupled L2 is multiplied by the rate.')
   panels = drawn.subplots(
-      len(tasks), 2, squeeze=False, sharex='col', height_ratios=[n + 1 for n in counts])
+      len(tasks), 2, squeeze=False, sharex='col', width_ratios=[1.25, 1],
+      height_ratios=[n + 1 for n in counts])
   styles: dict[str, Any] = {}
   for task, (left, right) in zip(tasks, panels, strict=True):
     own = [cell for cell in cells if _task(settings, cell.name) == task]
@@ -81,31 +81,58 @@ def gains(
     right.set_title(f'{task}, during training'.removeprefix(', '))
     for axes in (left, right):
       axes.tick_params(labelbottom=True)
-  ends = np.array([axes.get_ylim() for axes in panels[:, 1]])
   ticks = sorted({tick for axes in panels[:, 1] for line in axes.lines
-                  if len(line.get_xdata()) and line.get_marker() != 'None'
-                  for tick in line.get_xdata()})
+                  if line.get_label() in styles for tick in line.get_xdata()})
   for axes in panels[:, 1]:
-    axes.set_ylim(ends[:, 0].min(), ends[:, 1].max())
+    axes.set_ylabel('norm − Baseline\n(points)')
+    axes.locator_params(axis='y', steps=[1, 2, 5, 10])
     axes.set_xscale('log')
     axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks], rotation=30)
     axes.minorticks_off()
-  panels[-1, 0].set_xlabel('arm − Baseline (points)\n← hurts    helps →')
+  panels[-1, 0].set_xlabel('norm − Baseline (points)\n← hurts    helps →')
   panels[-1, 1].set_xlabel('steps')
-  arms = [arm for arm in ARMS if any(c.comparison.treated == arm for c in cells)]
-  handles = [
-      Line2D([], [], color=ARMS[arm][1], marker=ARMS[arm][2], label=ARMS[arm][0],
-             markerfacecolor='white', linestyle='')
-      for arm in arms
-  ] + [
-      Line2D([], [], color='black', linestyle=style, label=words)
-      for words, style in styles.items()
-  ] + [Patch(color=_HELPS, label=f'{treated} ahead'),
-       Patch(color=_HURTS, label=f'{treated} behind'),
-       Line2D([], [], color='black', marker='o', linestyle='',
-              label='filled: p < .05, corrected')]
-  drawn.legend(handles=handles, ncols=3, loc='outside lower center')
+  drawn.legend(handles=_handles(cells, styles, bool(tuned)), ncols=4,
+               loc='outside lower center')
   return drawn
+
+
+def _handles(
+    cells: Sequence[Cell], styles: Mapping[str, Any], tuned: bool
+) -> list[Artist]:
+  """Returns the entries of the legend, of what is drawn."""
+  looks = {_look_of(cell) for cell in cells if cell.comparison.primary}
+  looks |= {_UNTESTED} if tuned else set()
+  arms = [arm for arm in ARMS if any(c.comparison.treated == arm for c in cells)]
+  gains = [_gain(cell) for cell in cells if cell.found]
+  shades = {'ahead': (_HELPS, max(gains, default=0) > 0),
+            'behind': (_HURTS, min(gains, default=0) < 0)}
+  return [
+      *(Line2D([], [], linestyle='', label=look, **_marks(
+          look, '' if look == _UNTESTED else TREATED))
+        for look in (_FOUND, _NOT_FOUND, _UNTESTED) if look in looks),
+      *(Line2D([], [], color=ARMS[arm][1], linewidth=2.5, label=ARMS[arm][0])
+        for arm in arms),
+      *(Line2D([], [], color='black', linestyle=style, label=words)
+        for words, style in styles.items()),
+      *(Patch(color=colour, label=f'{ARMS[TREATED][0]} {where}')
+        for where, (colour, there) in shades.items() if there),
+  ]
+
+
+def _look_of(cell: Cell) -> str:
+  """Returns whether a difference is found, not found or not tested."""
+  if not cell.in_family:
+    return _UNTESTED
+  return _FOUND if cell.found else _NOT_FOUND
+
+
+def _marks(look: str, arm: str) -> dict[str, Any]:
+  """Returns the colour and marker of an arm's points of a look; black for no arm."""
+  _, colour, marker = ARMS.get(arm, ('', 'black', ''))
+  if look == _UNTESTED:
+    return {'color': colour, 'marker': 'x', 'markersize': 3.8}
+  return {'color': colour, 'marker': marker,
+          'markerfacecolor': colour if look == _FOUND else 'white'}
 
 
 def _steps(cells: Sequence[Cell]) -> str:
@@ -125,22 +152,24 @@ def _by_cell(
   labels = [f'{_words(settings, c.name)}   '
             f'{number(c.comparison.primary_means[1], ".0f")}' for c in order]
   for name, each in tuned.items():
-    _interval(axes, len(labels), each, markerfacecolor='white', **_LOOK)
+    _interval(axes, len(labels), each, _marks(_UNTESTED, TREATED))
     labels.append(f'{_words(settings, name)}, best rates   '
                   f'{number(each.means[1], ".0f")}')
   if tuned:
     axes.axhline(len(names) - 0.5, color='black', linewidth=0.5)
+    right = next(iter(tuned.values())).mean_difference < 0  # where there is room
+    axes.annotate(
+        _UNTESTED, (right, len(names) - 0.5), xycoords=('axes fraction', 'data'),
+        xytext=(-2 if right else 2, -2), textcoords='offset points', va='top',
+        ha='right' if right else 'left', fontsize=plots.SMALLEST, style='italic')
   for cell in cells:
     test, arm = cell.comparison.primary, cell.comparison.treated
     if test is None or steps.get(cell.name) != cell.step:
       continue
-    y, found = names.index(cell.name), cell.found
-    _interval(
-        axes, y + (0 if arm == TREATED else 0.3), cell.holm or test,
-        color=ARMS[arm][1], marker=ARMS[arm][2], linestyle='',
-        markerfacecolor=ARMS[arm][1] if found else 'white',
-    )
-    if found:
+    y = names.index(cell.name)
+    _interval(axes, y + (0 if arm == TREATED else 0.3), cell.holm or test,
+              _marks(_look_of(cell), arm))
+    if cell.found:
       axes.axhspan(y - 0.5, y + 0.5, zorder=0, linewidth=0,
                    color=_HELPS if test.mean_difference > 0 else _HURTS)
   axes.axvline(0, color='black', linewidth=0.8)
@@ -156,12 +185,14 @@ def _head(axes: Axes, words: str) -> None:
                 textcoords='offset points', fontsize=plots.SMALLEST, style='italic')
 
 
-def _interval(axes: Axes, y: float, of: PairedTest | Tuned, **look: Any) -> None:
+def _interval(
+    axes: Axes, y: float, of: PairedTest | Tuned, marks: Mapping[str, Any]
+) -> None:
   """Draws a difference with its interval."""
   middle = of.mean_difference
   axes.errorbar(
       x=[middle], y=[y], xerr=[[middle - of.ci_low], [of.ci_high - middle]], capsize=2,
-      **look,
+      linestyle='', **marks,
   )
 
 
@@ -179,16 +210,18 @@ def _along_training(
     styles.setdefault(words, _LINES[len(styles) % len(_LINES)])
     for arm in ARMS:
       points = [
-          (c.step, c.comparison.primary, c.found) for c in cells
+          (c.step, c.comparison.primary, _look_of(c)) for c in cells
           if c.name == name and c.comparison.treated == arm and c.comparison.primary
       ]
       if not points:
         continue
-      at, tests, found = zip(*points, strict=True)
-      look: Any = {'color': ARMS[arm][1], 'marker': ARMS[arm][2]}
+      at, tests, looks = zip(*points, strict=True)
       gains = [test.mean_difference for test in tests]
-      axes.plot(at, gains, linestyle=styles[words], markerfacecolor='white', **look)
-      axes.plot(at, np.where(found, gains, np.nan), linestyle='', **look)
+      axes.plot(at, gains, linestyle=styles[words], color=ARMS[arm][1], label=words)
+      for look in sorted({*looks}):
+        of_look = [x == look for x in looks]
+        axes.plot(np.array(at)[of_look], np.array(gains)[of_look], linestyle='',
+                  **_marks(look, arm))
       axes.fill_between(
           at, [test.ci_low for test in tests], [test.ci_high for test in tests],
           color=ARMS[arm][1], alpha=0.12, linewidth=0,
@@ -219,9 +252,11 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
       f'weight of the target, norm of the output and its distance from training: above '
       f'a point for each setting{" of " * bool(task)}{task}, filled where p Holm is '
       'below .05; below, for each setting, with its gain in points, the rank '
-      'correlation of both over its seeds, with 95 % intervals; settings share their '
-      'seeds, so this describes and tests nothing. The title names correlations over '
-      f'settings of {_STRONG} or more, of either sign.')
+      'correlation of both over its seeds, with 95 % intervals, and how many of these '
+      'are above and below 0; settings share their seeds, so this describes and tests '
+      f'nothing. The title names correlations over settings of {_STRONG} or more, of '
+      'either sign, and over seeds those with intervals on one side of 0 in most '
+      'settings.')
   ranks = {}
   panels = drawn.subplots(2, len(TITLES), sharey='row',
                           height_ratios=[1.6, 0.5 + 0.17 * len(family)])
@@ -230,10 +265,17 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
     _over_seeds(below, family, metric)
     above.set_title(title + f'\ncorrelation {number(rank, ".2f")}'
                     * bool(np.isfinite(rank)))
-  drawn.suptitle(
-      _headline(ranks)
-      + f'\n{len(same)} settings of {task} above; seeds of each of {len(family)} below'
-      * bool(task))
+  drawn.suptitle('\n'.join((
+      _headline(ranks, family), *(
+          (f'above: {len(same)} settings of {task}, a point each',
+           f'below: {len(family)} settings, over their seeds') if task else ()))))
+  looks = {'above': [look for look in (_FOUND, _NOT_FOUND)
+                     if look in map(_look_of, same)], 'below': [_UNTESTED]}
+  drawn.legend(
+      handles=[Line2D([], [], linestyle='', label=f'{where}: {look}',
+                      **_marks(look, TREATED))
+               for where, drawn_there in looks.items() for look in drawn_there],
+      ncols=3, loc='outside lower center')
   names = [f'{in_words(settings, cell.name)}  {number(_gain(cell), "+.1f")}'
            for cell in family]
   panels[1, 0].set_yticks(range(len(names)), names)
@@ -243,14 +285,31 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
   return drawn
 
 
-def _headline(ranks: Mapping[str, float]) -> str:
-  """Says with which changes the gain goes over settings."""
+def _headline(ranks: Mapping[str, float], cells: Sequence[Cell]) -> str:
+  """Says with which changes the gain goes over settings, and over seeds.
+
+  Args:
+    ranks: {metric: the rank correlation of its change with the gain over settings}.
+    cells: those with a correlation over seeds.
+  """
   if not any(map(np.isfinite, ranks.values())):
     return 'Does the gain of LN go with what LN changes?'
-  strong = [f'{name} ({number(rank, ".2f")})'
-            for name, rank in zip(_SHORT, ranks.values(), strict=True)
-            if abs(rank) >= _STRONG]
-  return f"Over settings, LN's gain goes with {', '.join(strong) or 'none of these'}"
+  names = dict(zip(ranks, _SHORT, strict=True))
+  strong = [names[x] for x, rank in ranks.items() if abs(rank) >= _STRONG]
+  most = [name for x, name in names.items()
+          if 2 * max(_sides(cells, x)) > len(cells)]
+  less = [name for name in strong if name not in most]
+  seeds = ([f'with {" and ".join(most)}'] * bool(most)
+           + [f'not with {" and ".join(less)}'] * bool(less))
+  over = ' and '.join(strong) or 'none of these'
+  return (f"Over settings, LN's gain goes with {over}"
+          + (f';\nover seeds, {", ".join(seeds)}' if seeds else ''))
+
+
+def _sides(cells: Sequence[Cell], metric: str) -> tuple[int, int]:
+  """Returns how many correlations over seeds have intervals above 0, and below 0."""
+  found = [cell.explained[metric] for cell in cells]
+  return sum(x.ci_low > 0 for x in found), sum(x.ci_high < 0 for x in found)
 
 
 def _over_cells(axes: Axes, cells: Sequence[Cell], metric: str) -> float:
@@ -261,8 +320,7 @@ def _over_cells(axes: Axes, cells: Sequence[Cell], metric: str) -> float:
     treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
     changes.append(np.log2(treated / control) if relative else treated - control)
   for cell, x in zip(cells, changes, strict=True):
-    axes.plot([x], [_gain(cell)], **_LOOK,
-              markerfacecolor=_LOOK['color'] if cell.found else 'white')
+    axes.plot([x], [_gain(cell)], linestyle='', **_marks(_look_of(cell), TREATED))
   axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline')
   axes.margins(0.2, 0.15)
   axes.axhline(0, color='black', linewidth=0.8)
@@ -275,12 +333,15 @@ def _over_seeds(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
   """Draws, per cell, the correlation over seeds of a metric's change with the gain."""
   ranks = np.array([cell.explained[metric] for cell in cells]).reshape(-1, 3)
   axes.errorbar(
-      ranks[:, 0], np.arange(len(cells)), capsize=1.5, **_LOOK,
+      ranks[:, 0], np.arange(len(cells)), capsize=1.5, linestyle='',
       xerr=np.array([ranks[:, 0] - ranks[:, 1], ranks[:, 2] - ranks[:, 0]]),
-      markerfacecolor='white',
+      **_marks(_UNTESTED, TREATED),
   )
   axes.axvline(0, color='black', linewidth=0.8)
-  axes.set(xlim=(-1.05, 1.05), xticks=(-1, 0, 1), xlabel='rank correlation')
+  above, below = _sides(cells, metric)
+  axes.set(xlim=(-1.05, 1.05), xticks=(-1, 0, 1))
+  axes.set_xlabel(f'rank correlation,\n{above} above 0, {below} below',
+                  fontsize=plots.SMALLEST)
 
 
 def _words(settings: Mapping[str, Setting], name: str) -> str:

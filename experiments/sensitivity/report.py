@@ -119,18 +119,19 @@ def _read_settings(
 # Field -> words on its value, if that differs from base.
 _WORDS: Mapping[str, Callable[[Any], str]] = {
     'optimizer.l2': lambda x: f'L2 {x:g}' if x else 'no L2',
-    'optimizer.decoupled': lambda x: 'decoupled' if x else 'coupled',
+    'optimizer.decoupled': lambda x: 'decoupled (AdamW)' if x else 'coupled',
     'optimizer.learning_rate': lambda x: f'rate {x:g}',
     'optimizer.decay_steps': lambda x: 'decaying rate' if x else 'constant rate',
     'model.output_projection': lambda x: 'output projection' if x else 'no projection',
     'model.item_encoder': lambda x: f'{x} encoder',
-    'model.value_bias': lambda x: 'bias of values' if x else 'no bias of values',
-    'model.epsilon': lambda x: f'ε = {x:g}'.replace('e-0', 'e−'),
+    'model.value_bias': lambda x: f'values {"with" if x else "without"} bias',
+    'model.epsilon': lambda x: f'norm with ε = {x:g}'.replace('e-0', 'e−'),
     'model.kernel_init': lambda x: f'{str(x).replace("_", " ")} initial weights',
     'model.width': lambda x: f'width {x}',
     'task.num_classes': lambda x: f'{x} classes',
-    'task.informative_query': lambda x: 'informative query' if x else 'plain query',
-    'train.max_length': lambda x: f'up to {x} items',
+    'task.informative_query': lambda x: (
+        'query tells which item' if x else 'plain query'),
+    'train.max_length': lambda x: f'trained up to {x} items',
 }
 # Fields that say how long and for which task a cell is trained; the figure says so too.
 _UNSAID = ('arms', 'num_seeds', 'task.name', 'task.num_keys', 'train.num_steps',
