@@ -388,20 +388,30 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
       'abc', ('α = 0', 'α = 0.1', 'α = 0.3'), _COLOURS, strict=False):
     of = lambda metric, lengths, arm=arm: [values[arm, metric, n] for n in lengths]
     _check(plain, name, colour, [8, 32, 64], np.exp(of('nll', (8, 32, 64))), True)
-    _check(excess, name, colour, [8, 32], of('excess', (8, 32)), geometric=True)
+    _check(excess, name, colour, [8, 32], of('excess', (8, 32)))  # as in its table
     if arm != 'a':
       _check(difference, name, colour, [8, 32, 64],
              np.subtract(of('nll', (8, 32, 64)), of('nll', (8, 32, 64), 'a')))
   assert [*lines(difference)] == [
-      'α = 0.1', 'α = 0.3', 'the paper, Llama-2-7B at 2 L']
+      'α = 0.1', 'α = 0.3', 'hollow: the paper, Llama-2-7B']
   assert difference.get_title().endswith('minus that of α = 0')
   # The paper's CLEX on RedPajama-Book after 200 steps, at twice its L.
   hollow = {line_of(line).colour: line_of(line) for line in difference.lines
             if line.get_markerfacecolor() == 'white' and len(line.get_xdata())}
   for colour, theirs in ((_COLOURS[1], 5.88), (_COLOURS[2], 5.98)):
-    assert hollow[colour].x == [16]
+    assert hollow[colour].x == [pytest.approx(16 * 2**0.25)]  # beside our points
     close(hollow[colour].y, np.log(theirs / 6.12))
   assert [t.get_text() for t in plain.get_xticklabels()] == ['L', '4 L', '8 L']
+  assert [t.get_text() for t in excess.get_xticklabels()] == ['L', '4 L']
+  assert excess.get_xlim()[1] < 64
+
+
+def test_an_interval_that_reaches_0_is_told(aligned):
+  family, run, values = aligned
+  told = lambda table: 'reaches 0' in language_model.by_length(
+      family, run, _index(values | table)).get_label()
+  assert not told({})
+  assert told({('c', 'excess', 32): np.array([0.01, 0.01, 0.01, 2.0])})
 
 
 def test_an_arm_looks_alike_in_every_figure(aligned):
@@ -414,7 +424,18 @@ def test_an_arm_looks_alike_in_every_figure(aligned):
     plain, *_ = language_model.by_length(each, run, _index(values)).axes
     for name, line in lines(plain).items():
       colours.setdefault(name, set()).add(line.colour)
+  # Among ranges of offsets an arm is named by its own.
+  assert colours.pop('offset up to L/2') == colours['α = 0.1']
+  assert [*colours] == ['α = 0', 'α = 0.1', 'α = 0.3', 'offset up to L']
   assert [*colours.values()] == [{x} for x in _COLOURS[:4]]
+
+
+@pytest.mark.parametrize('offsets, words', [
+    ((0, 0.25), 'up to L/4'), ((0.25, 0.5), 'L/4 to L/2'), ((0, 1.0), 'up to L'),
+    ((0.0, 0.75), 'up to 3 L/4'), ((0.1, 2), 'L/10 to 2 L')])
+def test_a_range_of_offsets_is_named_by_its_ends(offsets, words):
+  arm = language_model_report.Arm('a', 0.1, offsets, 1.0)
+  assert language_model.label(arm) == f'α = 0.1, offset {words}'
 
 
 def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned):
@@ -433,7 +454,7 @@ def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned)
         'abc', ('α = 0', 'α = 0.1', 'α = 0.3'), _COLOURS, strict=False):
       columns = np.array([made[arm, step, metric] for step in (5, 10)])
       columns = np.exp(columns) if metric != 'excess_8' else columns
-      _check(panel, name, colour, [5, 10], columns, geometric=True)
+      _check(panel, name, colour, [5, 10], columns, geometric=metric != 'excess_8')
 
 
 # Mechanism.

@@ -66,7 +66,8 @@ def test_steps_are_labelled_where_models_were_evaluated_or_at_whole_numbers(
 
 def test_the_course_of_training_says_seeds_and_bands():
   words = _by_step([1, 2]).get_label()
-  assert words.endswith('geometric mean over 3 seeds, with bands of 95 % intervals.')
+  assert words.endswith('geometric mean of perplexity, mean of the other, over 3 '
+                        'seeds, with bands of 95 % intervals.')
   assert _by_step([1, 2], seeds=1).get_label().endswith(
       'one seed, so without intervals.')
   labels = [label.get_text() for axes in _by_step([1, 2]).axes

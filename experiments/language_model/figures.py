@@ -4,6 +4,7 @@ Runs without JAX.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ import numpy as np
 from experiments.language_model import paper
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
+from vvlen.statistics import mean_interval
 
 # What has the weight α, where it is not the misalignment term.
 _TERMS = {'sce': '', 'entropy': ' of entropy', 'kl': ' of symmetric KL'}
@@ -23,10 +25,24 @@ def label(arm: Any) -> str:
   """Returns the label of a `report.Arm`: α, and what differs from the default."""
   parts = [f'α = {arm.weight:g}{_TERMS[arm.term]}']
   if arm.offsets != (0, 0.5):
-    parts.append(f'e / L in {arm.offsets[0]:g}..{arm.offsets[1]:g}')
+    parts.append(_offsets(arm))
   if arm.steps != 1:
     parts.append(f'{arm.steps:g} of the steps')
   return ', '.join(parts)
+
+
+def label_in(family: Any, arm: Any) -> str:
+  """Returns the label of an arm among those of a `report.Family`: how they differ."""
+  return _offsets(arm) if family.name == 'offsets' else label(arm)
+
+
+def _offsets(arm: Any) -> str:
+  """Returns words on the range of an arm's offsets, such as 'offset up to L/2'."""
+  low, high = (Fraction(x).limit_denominator(100) for x in arm.offsets)
+  written = lambda x: (f'{x.numerator} L' if x.numerator != 1 else 'L') + (
+      f'/{x.denominator}' if x.denominator != 1 else '')
+  return f'offset {written(low)} to {written(high)}' if low else (
+      f'offset up to {written(high)}')
 
 
 def times(multiple: int) -> str:
@@ -52,20 +68,22 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   arms = (family.control, *family.others)
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
   known = _published(family)
+  reference = label_in(family, family.control)
   figure = plots.new(
       3.0 if len(arms) < 4 else 3.2, f'{family.title}\n{_models(run)}',
-      'Perplexity, the difference of its logarithm from that of '
-      f'{label(family.control)}, paired by seed, and symmetric KL of two '
-      'windows, by length of context: '
-      f'{plots.over_seeds(seeds, "geometric mean")}'
-      + ("; hollow: the paper's Llama-2-7B with CLEX on RedPajama-Book at 2 L, one run "
-         'each' if known else '') + '.')
+      f'Perplexity, the difference of its logarithm from that of {reference}, paired '
+      'by seed, and symmetric KL of two windows, by length of context: '
+      f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the others,")}'
+      + '; a band to the bottom reaches 0' * _reaches_0(arms, index)
+      + ("; hollow, right of its place: the paper's Llama-2-7B with CLEX on "
+         'RedPajama-Book at 2 L, one run each' if known else '') + '.')
   plain, difference, excess = figure.subplots(1, 3)
-  plots.log_axis(plain)  # both show geometric means
+  plots.log_axis(plain)
   plots.log_axis(excess)
+  measured = set()  # lengths with symmetric KL
   for arm in arms:
     colour, marker, line = look(run, arm)
-    name = label(arm)
+    name = label_in(family, arm)
     lengths, nll = plots.values(index, arm.name, 'nll')
     plots.draw(plain, lengths, np.exp(nll), colour, marker, name, line)
     lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
@@ -73,30 +91,41 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
       plots.draw(difference, lengths, change, colour, marker, name, line)
     lengths, apart = plots.values(index, arm.name, 'excess')
     if lengths:
-      plots.draw(excess, lengths, apart, colour, marker, name, line)
-    if arm.name in known:
-      difference.plot([2 * run.length], [known[arm.name]], color=colour, marker=marker,
-                      markerfacecolor='white', markersize=5, linestyle='', zorder=3)
+      plots.draw(excess, lengths, apart, colour, marker, name, line, geometric=False)
+      measured |= {*lengths}
+    if arm.name in known:  # beside our points
+      difference.plot([2**1.25 * run.length], [known[arm.name]], color=colour,
+                      marker=marker, markerfacecolor='white', markersize=5,
+                      linestyle='', zorder=3)
   if known:
-    difference.plot([], [], color='black', marker='o', markerfacecolor='white',
-                    linestyle='', label='the paper, Llama-2-7B at 2 L')
+    _, marker, _ = look(run, next(arm for arm in arms if arm.name in known))
+    difference.plot([], [], color='black', marker=marker, markerfacecolor='white',
+                    markersize=5, linestyle='', label='hollow: the paper, Llama-2-7B')
   difference.axhline(0, color=look(run, family.control)[0], linewidth=1.0)
   for axes in (plain, difference, excess):
     axes.set_xscale('log', base=2)
-    ticks = [m * run.length for m in run.multiples]
-    axes.set_xticks(ticks, [times(m) for m in run.multiples])
+    shown = [m for m in run.multiples
+             if axes is not excess or not measured or m * run.length in measured]
+    axes.set_xticks([m * run.length for m in shown], [times(m) for m in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel('length of context')
   plain.set(title='perplexity')
-  difference.set(title=f'log perplexity, nats,\nminus that of {label(family.control)}')
+  difference.set(title=f'log perplexity, nats,\nminus that of {reference}')
   excess.set(title='symmetric KL, nats')
-  _legend(figure, [plain, difference], arms)
+  _legend(figure, [plain, difference], family)
   return figure
 
 
-def _legend(figure: Any, panels: Iterable[Axes], arms: Sequence[Any]) -> None:
+def _reaches_0(arms: Iterable[Any], index: Index) -> bool:
+  """Returns whether an interval of symmetric KL has no place on a logarithmic axis."""
+  every = [plots.values(index, arm.name, 'excess')[1] for arm in arms]
+  return any((mean_interval(table)[1] <= 0).any() for table in every if len(table) > 1)
+
+
+def _legend(figure: Any, panels: Iterable[Axes], family: Any) -> None:
   """Writes the names of arms below a (sub)figure, as many in a row as have room."""
-  short = all(len(label(arm)) < 9 for arm in arms)
+  arms = (family.control, *family.others)
+  short = all(len(label_in(family, arm)) < 9 for arm in arms)
   plots.legend(figure, panels, 5 if short else 2)
 
 
@@ -148,29 +177,32 @@ def by_step(families: Sequence[Any], run: Any, lines: Iterable[Mapping[str, Any]
   for part, (family, arms) in zip(parts, rows, strict=True):
     row = part.subplots(1, len(panels))
     first = row if first is None else first
-    words = family.title.partition(' (')[0]
-    part.supylabel(words if len(words) < 30 else
-                   words.replace(', ', ',\n').replace(' of the ', ' of the\n'),
-                   fontsize=7.5)
+    words = family.title
+    if len(words) < 30:  # as wide as two lines, so that panels stand below each other
+      words = f'{words}\n '
+    else:
+      words = words.replace(', ', ',\n').replace(' of the ', ' of the\n')
+    part.supylabel(words, fontsize=7.5)
     for axes, top, (metric, title) in zip(row, first, panels.items(), strict=True):
-      plots.log_axis(axes)  # geometric means
+      plots.log_axis(axes)
       if axes is not top:
         axes.sharey(top)
       for arm in arms:
         steps, values = _course(lines, arm.name, metric)
         seeds = max(seeds, len(values))
         colour, marker, line = look(run, arm)
-        plots.draw(axes, steps, values, colour, marker, label(arm), line)
+        plots.draw(axes, steps, values, colour, marker, label_in(family, arm), line,
+                   geometric=metric.startswith('nll'))
       if part is parts[0]:
         axes.set_title(title)
       if part is parts[-1]:
         axes.set_xlabel('steps')
       _step_ticks(axes, sorted({line['step'] for line in lines}))
-    _legend(part, row[:1], arms)
+    _legend(part, row[:1], family)
   figure.set_label(
       'Perplexity at the training length L and at the longest, and symmetric KL of two '
       'windows, by training step, a row for each family of arms: '
-      f'{plots.over_seeds(seeds, "geometric mean")}.')
+      f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the other,")}.')
   return figure
 
 

@@ -120,8 +120,7 @@ def families(run: Run, there: set[str]) -> list[Family]:
             if a.offsets != control.offsets and a.steps == control.steps]
   for weight in sorted({a.weight for a in ranges} & by_weight.keys()):
     others = tuple(a for a in ranges if a.weight == weight)
-    found.append(Family('offsets', f'Range of offsets e, at α = {weight:g}'
-                        ' (0 to 0.5 L unless named)',
+    found.append(Family('offsets', f'Range of offsets, at α = {weight:g}',
                         by_weight[weight], others))
   timed = tuple(a for a in arms.values() if a.steps != control.steps)
   if timed:

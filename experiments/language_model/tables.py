@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from experiments.language_model import paper
-from experiments.language_model.figures import label, times
+from experiments.language_model.figures import label_in, times
 from vvlen.reporting.results import ENDS, Index
 from vvlen.reporting.tables import (
   blank_without,
@@ -118,7 +118,7 @@ def _record(
     p_holm: float, least: float,
 ) -> dict[str, Any]:
   record: dict[str, Any] = {
-      'arm': arm.name, 'label': label(arm),
+      'arm': arm.name, 'label': label_in(family, arm),
       'seeds': len(index[arm.name, 'nll', run.length]),
       'primary': arm.name == family.primary,
   }
@@ -143,7 +143,7 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
   control = family.control.name
   records: list[dict[str, Any]] = [
       {'length': multiple * run.length, 'multiple': multiple, 'arm': arm.name,
-       'label': label(arm)}
+       'label': label_in(family, arm)}
       for multiple in run.multiples for arm in (family.control, *family.others)
   ]
   for metric in _MEASURES:
@@ -169,9 +169,9 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
   primary = times(endpoint(run) // run.length)
   note = (
       f'{seeds_of((family.control, *family.others), run, index)}, in nats. Δ: minus '
-      f'{label(family.control)}; p: paired two-sided t-test, all secondary; Holm over '
-      'this table, each quantity by itself. SCE: symmetric cross-entropy of two '
-      'windows.'
+      f'{label_in(family, family.control)}; p: paired two-sided t-test, all secondary; '
+      'Holm over this table, each quantity by itself. Means are arithmetic. SCE: '
+      'symmetric cross-entropy of two windows.'
   )
   more = (
       f'Log perplexity at {primary} is in table {family.name}. SCE and symmetric KL, '
@@ -199,8 +199,8 @@ def _note(family: Any, run: Any, index: Index) -> str:
   arms = (family.control, *family.others)
   note = (
       f'{seeds_of(arms, run, index)}. Perplexity of held-out text; all else in nats. '
-      f'Δ: minus {label(family.control)}; p: paired two-sided t-test; Holm over this '
-      f'table{", but for the primary endpoint" if family.primary else ""}.'
+      f'Δ: minus {label_in(family, family.control)}; p: paired two-sided t-test; Holm '
+      f'over this table{", but for the primary endpoint" if family.primary else ""}.'
   )
   lengths = [m * run.length for m in run.multiples]
   broken = sorted({

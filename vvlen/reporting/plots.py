@@ -31,7 +31,7 @@ ARMS = {
 SPELLED = {'none': 'Baseline', 'standardize': 'standardized', 'layer_norm': 'LayerNorm'}
 # Colours and markers of other lines, in their order.
 LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
-         ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#882255', '*'),
+         ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#AA3377', '*'),
          ('#999933', 'h'))
 # Suffixes of an arm's name, by the temperature of its attention.
 ADAPTATIONS = ('', '+adaptive', '+fitted')
@@ -139,13 +139,14 @@ def band(axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str) -> Non
 
 def draw(
     axes: Axes, lengths: Sequence[int], table: np.ndarray, colour: str, marker: str,
-    label: str, linestyle: Any = '-',
+    label: str, linestyle: Any = '-', geometric: bool = True,
 ) -> None:
   """Draws the mean of [seeds, lengths] over seeds, with a band for its interval.
 
-  If the axis is logarithmic already, the mean is geometric.
+  If the axis is logarithmic already, the mean is geometric, if `geometric`. A band that
+  goes to 0 or below goes to the end of such an axis.
   """
-  if axes.get_yscale() == 'log':
+  if geometric and axes.get_yscale() == 'log':
     with np.errstate(divide='ignore'):
       mean, low, high = np.exp(mean_interval(np.log(table)))
   else:
