@@ -91,9 +91,20 @@ def test_an_axis_of_lengths_has_a_few_powers_of_two(low, high, most, expected):
 
 @pytest.mark.parametrize('x, words', [
     (0.01, '0.01'), (1e-6, '1e−6'), (3e-5, '3e−5'), (1500.0, '1,500'), (0.0, '0'),
-    (-0.5, '−0.5'), (2e7, '2e7')])
+    (-0.5, '−0.5'), (2e7, '2e7'), (1e-4, '0.0001')])
 def test_numbers_on_axes_have_all_digits_in_full_size(x, words):
   assert plots.short_number(x) == words
+
+
+@pytest.mark.parametrize('limits, first, last', [
+    ((1e-4, 1), '0.0001', '1'), ((1e-6, 1), '1e−6', '1e0'), ((1, 1e7), '1e0', '1e7')])
+def test_an_axis_has_powers_of_ten_or_none(limits, first, last):
+  axes = figure.Figure().subplots()
+  plots.log_axis(axes)
+  axes.set_ylim(limits)
+  labels = [text.get_text() for text in axes.get_yticklabels()]
+  assert (labels[0], labels[-1]) == (first, last)
+  assert len({'e' in words for words in labels}) == 1
 
 
 def test_few_are_chosen_from_the_first_to_the_last():

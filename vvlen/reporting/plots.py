@@ -14,7 +14,7 @@ from etils import epath
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import Formatter, Locator, LogLocator, MaxNLocator, NullLocator
 import numpy as np
 
 from vvlen.reporting import results
@@ -233,17 +233,34 @@ def log_axis(axes: Axes) -> None:
   """Makes a vertical axis logarithmic, with four labels or more."""
   axes.set_yscale('log')
   axes.yaxis.set_major_locator(_Logarithmic())
-  axes.yaxis.set_major_formatter(lambda x, _: short_number(x))
+  axes.yaxis.set_major_formatter(_Alike())
   axes.yaxis.set_minor_locator(LogLocator(subs=range(2, 10)))
   axes.yaxis.set_minor_formatter('')
 
 
-def short_number(x: float) -> str:
-  """Returns a number with all its digits in full size: 0.01, 1,000 or 1e−6."""
-  if x and not 1e-4 < abs(x) < 1e6:
+def short_number(x: float, power_of_ten: bool = False) -> str:
+  """Returns a number with all its digits in full size: 0.01, 1,000 or 1e−6.
+
+  Args:
+    x: the number.
+    power_of_ten: whether to write 0.01 as 1e−2.
+  """
+  if x and (power_of_ten or not 1e-4 <= abs(x) < 1e6):
     digits, power = f'{x:e}'.split('e')
     return f'{float(digits):g}e{int(power)}'.replace('-', '−')
   return f'{x:,g}'.replace('-', '−')
+
+
+class _Alike(Formatter):
+  """Writes all ticks of an axis as powers of ten, or none."""
+
+  def __call__(self, x: float, pos: int | None = None) -> str:
+    return short_number(x)
+
+  def format_ticks(self, values: Iterable[float]) -> list[str]:
+    values = list(values)
+    some = any('e' in short_number(x) for x in values)
+    return [short_number(x, some) for x in values]
 
 
 class _Logarithmic(Locator):
