@@ -335,16 +335,16 @@ def test_loss_by_position_begins_where_tokens_are_enough():
 def test_scales_of_misalignment_have_panels_of_their_own():
   values = _Values()
   places = {16: (1, 4), 256: (1, 4, 64)}
-  metrics = {'sce': 'SCE, nats', 'excess': 'symmetric KL, nats',
+  metrics = {'sce': 'symmetric cross-entropy, nats', 'excess': 'symmetric KL, nats',
              'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement'}
   for n, offsets in places.items():
     for offset, metric in itertools.product(offsets, (*metrics, 'entropy_first')):
       values.add(Part('misalignment', 'text', offset=offset), metric, n)
-  axes = measure.misalignment(values).axes
+  axes = measure.misalignment(values, 256).axes
   for panel, (metric, name) in zip(axes, metrics.items(), strict=True):
     assert panel.get_title() == name
     for (n, offsets), label in zip(
-        places.items(), ('window of 16', 'window of 256'), strict=True):
+        places.items(), ('window of 16', 'window of 256 = L'), strict=True):
       line = lines(panel)[label]
       assert line.x == [*offsets]
       parts = [Part('misalignment', 'text', offset=e) for e in offsets]
@@ -432,23 +432,30 @@ def spreads():
 
 
 def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads):
-  axes = spread.curves(spreads).axes
+  figure = spread.curves(spreads, 'tiny')
+  assert 'tiny, layer 0 and 2; dotted: 1/√N' in figure.get_suptitle()
+  axes, slopes = figure.axes, {}
   means = [panel for panel in axes if panel.get_title().startswith('layer')]
   for panel, (layer, (reading, name)) in zip(means, itertools.product(
       (0, 2), (('as_it_is', 'as it is'), ('fixed', 'held fixed'))), strict=True):
     assert panel.get_title() == f'layer {layer}, last token {name}'
-    tops, slopes = [], []
+    tops = []
     for condition, (label, colour) in _CONDITIONS.items():
       arm = spread_part(condition, reading, layer)
       slope = [spreads[arm, f'slope{end}', None] for end in ('', '_low', '_high')]
-      slopes.append('slope {:+.3f} [{:+.3f}, {:+.3f}]'.format(*slope))
+      slopes.setdefault((layer, label), []).append(
+          '{:+.3f} [{:+.3f}, {:+.3f}]'.format(*slope))
       bold = lines(panel)[label]
       assert (bold.colour, bold.x) == (colour, [8, 64])
       close(bold.y, spreads.of(arm, 'std', (8, 64)))
       close(bands(panel)[colour][1:], spreads.ends(arm, 'std', (8, 64)))
       tops.append(bold.y[0])
-    assert [text.get_text() for text in panel.get_legend().get_texts()] == slopes
     close(lines(panel)['1/√N'].y, [max(tops), max(tops) / 8**0.5])
+  told = [part.legends[0] for part in figure.subfigs[::2]]
+  assert [text.get_text() for each in told for text in each.get_texts()] == [
+      f'{label}: {", ".join(pair)}' for (_, label), pair in slopes.items()]
+  assert {each.get_title().get_text() for each in told} == {
+      'slope [95 %] with the last token as it is, held fixed'}
   single = [panel for panel in axes if panel not in means]
   for panel, (layer, reading, (condition, (_, colour))) in zip(
       single, itertools.product((0, 2), ('as_it_is', 'fixed'), _CONDITIONS.items()),

@@ -379,3 +379,10 @@ def test_every_cell_of_the_spread_by_head(spreads):
           format(spreads[arm, 'std', n], '#.2g') for n in (8, 1024))
     expected.append(row)
   assert cells(spread.by_head(spreads)) == expected
+
+
+@pytest.mark.parametrize('path, name', [
+    ('stories260K', 'stories260K'), ('/models/own/', 'own'), ('gs://bucket/own', 'own'),
+    ('/home/x/.cache/hub/models--org--some-model/snapshots/0a1b', 'org/some-model')])
+def test_a_checkpoint_is_named_as_its_folder(path, name):
+  assert measure._name(path) == name

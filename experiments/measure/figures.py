@@ -32,30 +32,35 @@ _ORDER_LOOKS = {'text': ('#009E73', '-'), 'shuffled': ('#CC79A7', (0, (2, 1)))}
 _PIECES = ', with bands of 95 % intervals over pieces of the text'
 _ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
-    'sce': 'SCE, nats', 'excess': 'symmetric KL, nats',
+    'sce': 'symmetric cross-entropy, nats', 'excess': 'symmetric KL, nats',
     'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement',
 }
 
 
-def make(values: Values, length: int) -> dict[str, Figure]:
+def make(
+    values: Values, length: int, name: str = 'a checkpoint'
+) -> dict[str, Figure]:
   """Returns {name of the file: figure} for all measurements that have results.
 
   Args:
     values: the values of the run.
     length: L, which is marked.
+    name: of the checkpoint, for titles.
   """
   made = {
-      'figure_1': spread.curves(values),
-      'figure_1_heads': spread.slopes_by_head(values),
-      'perplexity': perplexity(values, length),
-      'nll_by_position': by_position(values, length),
-      'misalignment': misalignment(values), 'logits_by_distance': logits(values),
-      'entropy': entropy(values, length), 'temperature': temperature(values, length),
+      'figure_1': spread.curves(values, name),
+      'figure_1_heads': spread.slopes_by_head(values, name),
+      'perplexity': perplexity(values, length, name),
+      'nll_by_position': by_position(values, length, name),
+      'misalignment': misalignment(values, length, name),
+      'logits_by_distance': logits(values, name),
+      'entropy': entropy(values, length, name),
+      'temperature': temperature(values, length, name),
   }
   return {name: figure for name, figure in made.items() if figure is not None}
 
 
-def perplexity(values: Values, length: int) -> Figure | None:
+def perplexity(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws log perplexity by length of window, for blocks and for sliding windows."""
   if not lengths_of(values, BLOCK, 'nll'):
     return None
@@ -64,19 +69,19 @@ def perplexity(values: Values, length: int) -> Figure | None:
   ends = ', '.join(f'{np.exp(at[n]):.3g} at {n:,}'
                    for n in dict.fromkeys((length, lengths[-1])) if n in at)
   figure = plots.new(
-      2.9, f'Perplexity in blocks of N tokens: {ends}\n{_checkpoint(length)}',
-      'Loss in nats a token, and perplexity, by number of tokens in the window, for '
-      'separate blocks and for a sliding window' + _PIECES * _has_bands(values)
+      2.9, f'Perplexity in blocks of N tokens: {ends}\n{_checkpoint(name, length)}',
+      'Loss in nats a token, and perplexity, by number N of tokens in the window, '
+      'for separate blocks and for a sliding window' + _PIECES * _has_bands(values)
       + '; dotted: the training length L.')
   axes = figure.subplots()
-  for (part, name), (colour, marker) in zip(
+  for (part, of), (colour, marker) in zip(
       ((BLOCK, 'blocks'), (SLIDING, 'sliding window')), plots.LOOKS, strict=False):
     lengths, nll = curve(values, part, 'nll')
-    axes.plot(lengths, nll, color=colour, marker=marker, label=name)
+    axes.plot(lengths, nll, color=colour, marker=marker, label=of)
     _band(axes, [curve(values, part, f'nll{end}') for end in ENDS[1:]])
   plots.doubling_axis(axes, 10)
   _mark(axes, length)
-  axes.set(xlabel='tokens in the window', ylabel='log perplexity, nats a token')
+  axes.set(xlabel='tokens in the window N', ylabel='log perplexity, nats a token')
   log = lambda x: np.log(np.maximum(x, 1e-9))  # matplotlib tries 0 too
   other = axes.secondary_yaxis('right', functions=(np.exp, log))
   other.set_ylabel('perplexity')
@@ -84,7 +89,7 @@ def perplexity(values: Values, length: int) -> Figure | None:
   return figure
 
 
-def by_position(values: Values, length: int) -> Figure | None:
+def by_position(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws log perplexity by position, a line for each length of window."""
   windows = lengths_of(values, BLOCK, 'nll')
   if not windows:
@@ -92,28 +97,33 @@ def by_position(values: Values, length: int) -> Figure | None:
   shades = _shades(values)
   windows = plots.spread_out(windows)
   figure = plots.new(
-      3.1, f'Loss by position in the window\n{_checkpoint(length)}',
-      'Loss in nats a token by number of tokens before it in the window, a line for '
+      3.1, f'Loss by position in the window\n{_checkpoint(name, length)}',
+      'Loss in nats a token by number of tokens before it in its window, a line for '
       'each length of window: means over positions up to the next step, of '
       f'{_ENOUGH} tokens or more where the text has them'
       + _PIECES * _has_bands(values) + '; dotted: the training length L.')
   axes = figure.subplots()
   for window in windows:
     axes.step(*_steps(values, 'nll_after', window), where='post', color=shades[window],
-              label=f'window of {window:,}')
+              label=_window(window, length))
     if _has_bands(values):
       ends = [_steps(values, f'nll_after{end}', window) for end in ENDS[1:]]
       _band(axes, ends, step='post')
   plots.doubling_axis(axes, 10)
   _mark(axes, length)
-  axes.set(xlabel='tokens before it in the window',
+  axes.set(xlabel='tokens before the scored one',
            ylabel='log perplexity, nats a token')
   plots.legend(figure, [axes], 3)
   return figure
 
 
-def _checkpoint(length: int) -> str:
-  return f'a checkpoint trained on L = {length:,} tokens'
+def _checkpoint(name: str, length: int) -> str:
+  return f'{name}, trained on L = {length:,} tokens'
+
+
+def _window(window: int, length: int) -> str:
+  """Returns the label of a window; that of the training length is marked."""
+  return f'window of {window:,}' + ' = L' * (window == length)
 
 
 def _has_bands(values: Values) -> bool:
@@ -140,7 +150,7 @@ def _band(
                     linewidth=0, step=step)
 
 
-def misalignment(values: Values) -> Figure | None:
+def misalignment(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws measures of misalignment by offset, a line for each length."""
   offsets = offsets_of(values)
   if not offsets:
@@ -149,12 +159,12 @@ def misalignment(values: Values) -> Figure | None:
   windows = plots.spread_out(_windows(values, parts))
   figure = plots.new(
       4.6, 'How far predictions for long and short contexts drift apart\n'
-      'a checkpoint, two windows of one text, by their offset',
+      f'{name}, two windows of one text, by their offset',
       'Four measures of misalignment by offset of the two windows in tokens, a line '
-      'for each length of window: means over sequences of the text, with bands of 95 % '
-      'intervals by bootstrap over them.')
+      'for each length of window, L: that of training: means over sequences of the '
+      'text, with bands of 95 % intervals by bootstrap over them.')
   grid = figure.subplots(2, 2, sharex=True)
-  for axes, (metric, name) in zip(grid.flat, _MISALIGNMENT.items(), strict=True):
+  for axes, (metric, title) in zip(grid.flat, _MISALIGNMENT.items(), strict=True):
     if metric in ('excess', 'js'):
       plots.log_axis(axes)
     for i, window in enumerate(windows):
@@ -164,17 +174,17 @@ def misalignment(values: Values) -> Figure | None:
           [values[parts[e], metric + end, window] for e in there]
           for end in ENDS)
       axes.plot(there, mean, color=colour, marker=plots.LOOKS[i][1],
-                label=f'window of {window:,}')
+                label=_window(window, length))
       axes.fill_between(there, low, high, color=colour, alpha=0.15, linewidth=0)
     plots.doubling_axis(axes)
-    axes.set(title=name)
+    axes.set(title=title)
   for axes in grid[1]:
     axes.set_xlabel('offset of the windows, tokens')
   plots.legend(figure, [grid[0, 0]], 4)
   return figure
 
 
-def logits(values: Values) -> Figure | None:
+def logits(values: Values, name: str = '') -> Figure | None:
   """Draws attention logits by distance, a panel for each layer."""
   figure, panels = _panels(values, 'logit_at')
   for layer, axes in panels.items():
@@ -193,7 +203,7 @@ def logits(values: Values) -> Figure | None:
     axes.set_xticks([0.5, *ends], ['self', *map(str, ends)])
     axes.set_title(f'layer {layer}: RP {", ".join(shares)}')
   return _finish(
-      figure, panels, 'A checkpoint: attention logits by distance of the key\n'
+      figure, panels, f'{name}: attention logits by distance of the key\n'
       'RP: recency probability of text, of shuffled; 0.5 is no order',
       'mean attention logit', 'distance, tokens',
       'Attention logit by distance of the key in tokens, a panel for each layer, of '
@@ -201,7 +211,7 @@ def logits(values: Values) -> Figure | None:
       'lowest to the highest head; RP: recency probability of text, of shuffled.')
 
 
-def entropy(values: Values, length: int) -> Figure | None:
+def entropy(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws the entropy of attention weights by length, a panel for each layer."""
   figure, panels = _panels(values, 'entropy')
   for layer, axes in panels.items():
@@ -219,7 +229,7 @@ def entropy(values: Values, length: int) -> Figure | None:
     _mark(axes, length)
     axes.set_title(f'layer {layer}')
   return _finish(
-      figure, panels, f'Entropy of attention by length\n{_checkpoint(length)}',
+      figure, panels, f'Entropy of attention by length\n{_checkpoint(name, length)}',
       'entropy of attention weights, nats', 'tokens N',
       'Entropy of the attention weights of the last of N tokens, a panel for each '
       'layer, of text and of the same tokens shuffled: means over heads, with bars of '
@@ -227,7 +237,7 @@ def entropy(values: Values, length: int) -> Figure | None:
       'highest head; L: the training length.')
 
 
-def temperature(values: Values, length: int) -> Figure | None:
+def temperature(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws the inverse temperature that heads need by length, a panel for each layer."""
   figure, panels = _panels(values, 'temperature')
   for layer, axes in panels.items():
@@ -248,8 +258,9 @@ def temperature(values: Values, length: int) -> Figure | None:
     axes.set_title(f'layer {layer}')
   return _finish(
       figure, panels,
-      f'Inverse temperature for half of the weight on one key\n{_checkpoint(length)}',
-      'least factor of the logits', 'tokens N',
+      'Inverse temperature for half of the weight on one key\n'
+      + _checkpoint(name, length),
+      'factor of the logits needed', 'tokens N',
       'Least factor of the attention logits that gives the top key of the last of N '
       'tokens half of the weight, medians over sequences, a panel for each layer, of '
       'text and of the same tokens shuffled: the median head, and bands from the '

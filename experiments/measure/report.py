@@ -81,7 +81,8 @@ def write(workdir: epath.PathLike) -> Report:
           misalignment(values), recency(values), entropy(values), temperature(values)]
   made = [table for table in made if table.records]
   with plots.style():
-    paths = plots.save(folder / 'figures', figures.make(values, length))
+    name = _name(config['checkpoint'])
+    paths = plots.save(folder / 'figures', figures.make(values, length, name))
   write_tables(folder, made)
   records = {table.name: table.records for table in made}
   done = len(finished.finished(folder, measurement_of))
@@ -91,6 +92,14 @@ def write(workdir: epath.PathLike) -> Report:
       'How does this checkpoint behave beyond its training length?',
       answer(*(records.get(x, ()) for x in ('perplexity', 'recency', 'temperature'))),
       made, paths, 1, missing, _ABOUT)
+
+
+def _name(checkpoint: str) -> str:
+  """Returns the name of a checkpoint: the last part of its path, or ORG/NAME."""
+  *_, above, kind, last = ['', '', *epath.Path(checkpoint).parts]
+  if kind == 'snapshots':  # in the cache of the hub
+    return above.removeprefix('models--').replace('--', '/')
+  return last
 
 
 def perplexity(

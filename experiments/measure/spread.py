@@ -4,7 +4,7 @@ The spread of the attention output over sequences, by length, for all components
 for those of each head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any
 
@@ -135,7 +135,7 @@ def by_head(values: Values) -> Table:
                records, note, more=more)
 
 
-def curves(values: Values) -> Figure | None:
+def curves(values: Values, name: str = '') -> Figure | None:
   """Draws Figure 1: standard deviation by length, for each layer.
 
   Above, the mean over components, with the last token as it is and held fixed; below,
@@ -149,7 +149,7 @@ def curves(values: Values) -> Figure | None:
   figure = plots.new(
       0.5 + (2.9 + 2.4 * bool(names)) * len(layers),
       'Spread of the attention output over sequences, by length\n'
-      f'a checkpoint, layer {" and ".join(map(str, layers))}; to compare with 1/√N',
+      f'{name}, layer {" and ".join(map(str, layers))}; dotted: 1/√N',
       'Standard deviation over sequences of the attention output of the last of N '
       'tokens: above, mean over components, a line for each kind of sequence with its '
       'slope in the logarithms and bands of 95 % intervals, with the last token as it '
@@ -161,7 +161,7 @@ def curves(values: Values) -> Figure | None:
       len(layers) * (1 + bool(names)), 1, squeeze=False)[:, 0]
   step = 1 + bool(names)
   grids = [part.subplots(1, 2, sharey=True) for part in parts[::step]]
-  slopes_in: dict[Axes, list[str]] = {axes: [] for grid in grids for axes in grid}
+  slopes: dict[tuple[int, str], dict[str, str]] = {}  # of a layer and condition
   seen: list[float] = []
   for condition, reading, layer in arms:
     axes = grids[layers.index(layer)][[*READINGS].index(reading)]
@@ -172,25 +172,38 @@ def curves(values: Values) -> Figure | None:
         number(values[part, f'slope{end}', None], '+.3f') for end in ENDS)
     axes.plot(lengths, deviation, color=colour, marker=marker,
               label=CONDITIONS[condition])
-    slopes_in[axes].append(f'slope {slope} [{low}, {high}]')
+    slopes.setdefault((layer, condition), {})[reading] = f'{slope} [{low}, {high}]'
     axes.fill_between(lengths, curve(values, part, 'std_low')[1],
                       curve(values, part, 'std_high')[1], color=colour, alpha=0.18,
                       linewidth=0)
     seen += [deviation.min(), deviation.max()]
   for layer, line in zip(layers, grids, strict=True):
     for axes, reading in zip(line, READINGS.values(), strict=True):
-      axes.legend(axes.get_legend_handles_labels()[0], slopes_in[axes],
-                  loc='upper center', bbox_to_anchor=(0.5, -0.26))
       _guide(axes)
       plots.doubling_axis(axes)
       plots.log_axis(axes)
       axes.set_title(f'layer {layer}, last token {reading}')
       axes.set(xlabel='tokens N', ylim=(min(seen) / 3, max(seen) * 2.5))
     line[0].set_ylabel('standard deviation')
-    plots.legend(parts[step * layers.index(layer)], line, 4)
+    _slopes(parts[step * layers.index(layer)], line,
+            {x: found for (i, x), found in slopes.items() if i == layer})
   for layer, part in zip(layers, parts[1::2] if names else (), strict=False):
     _components(part, values, layer, names)
   return figure
+
+
+def _slopes(
+    figure: Any, panels: Sequence[Axes], slopes: Mapping[str, Mapping[str, str]]
+) -> None:
+  """Writes what lines are, with their slopes {condition: {reading: slope}}, below."""
+  handles = {label: handle for axes in panels for handle, label in
+             zip(*axes.get_legend_handles_labels(), strict=True)}
+  figure.legend(
+      [handles[CONDITIONS[condition]] for condition in slopes],
+      [f'{CONDITIONS[condition]}: {", ".join(of.get(x, "none") for x in READINGS)}'
+       for condition, of in slopes.items()],
+      title=f'slope [95 %] with the last token {", ".join(READINGS.values())}',
+      loc='outside lower center')
 
 
 def _components(
@@ -221,7 +234,7 @@ def _components(
                  for handle in handles], labels, ncols=4, loc='outside lower center')
 
 
-def slopes_by_head(values: Values) -> Figure | None:
+def slopes_by_head(values: Values, name: str = '') -> Figure | None:
   """Draws the slope of each head with its interval, a row of panels for each layer."""
   arms = [(arm, heads) for arm in spread_arms(values)
           if (heads := heads_of(values, spread_part(*arm), 'slope'))]
@@ -230,7 +243,7 @@ def slopes_by_head(values: Values) -> Figure | None:
   layers = sorted({layer for (*_, layer), _ in arms})
   figure = plots.new(
       1.0 + 2.0 * len(layers), 'How the spread of each head changes with length\n'
-      'a checkpoint, slope of log standard deviation against log N',
+      f'{name}, slope of log standard deviation against log N',
       'Slope of the logarithm of the standard deviation over sequences of a head\'s '
       'output against log N, by head, a marker for each kind of sequence, with the '
       'last token as it is (left) and held fixed (right); bars are 95 % intervals, '
