@@ -323,6 +323,7 @@ def test_the_best_constant_and_the_published_error_are_drawn():
     _, _, axes = _counted('positions', ('none', 'rope'), task)
     close(lines(axes[0])[label].y, counting.constant_error(task, 'fair', 10, 12))
   _, _, [axes] = _counted('positions', ('none', 'rope'), 'mean')
+  assert axes.get_ylim()[1] > lines(axes)['answering ½ always'].y.max()
   assert 'answering ½ always' in lines(axes)
   assert 'paper, no positions' not in lines(axes)  # 50 bits are not shown
 
@@ -362,6 +363,12 @@ def test_errors_of_training_lengths_are_of_their_own_models():
     _check(axes, f'1 to {cell.train_length} bits', colour, [1, 5, 12],
            [made[cell, 'squared_error', n] for n in (1, 5, 12)], geometric=True)
     assert marks[colour] == [cell.train_length] * 2
+    # From there on, the error of the best constant answer.
+    [constant] = [line_of(line) for line in axes.lines
+                  if line.get_linestyle() == '--' and line_of(line).colour == colour]
+    assert constant.x == [*range(cell.train_length, 13)]
+    close(constant.y, [(n - (cell.train_length + 1) / 2) ** 2 for n in constant.x])
+  assert 'answering the mean of training always' in lines(axes)
   assert not shades(axes)
 
 

@@ -24,6 +24,7 @@ _PLACES = {name: place for names in (
     ('identity', 'sqrt', 'log', 'inverse_sqrt'),
     ('none', 'learned', 'alibi', 'rope', 'sinusoidal'),
 ) for place, name in enumerate(names)}
+_DASHED: Any = {'linewidth': 0.9, 'linestyle': '--'}  # the best constant answer
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
     'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity',
@@ -88,8 +89,13 @@ def errors(
       ends += [y for y in line.get_ydata() if np.isfinite(y)]
       if figure.varied == 'train_length':
         axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
-    if figure.varied != 'train_length':
-      ends += _constant(axes, figure, longest)
+        ends += _constant(axes, cell, longest, colour, cell.train_length)
+    if figure.varied == 'train_length':
+      axes.plot([], [], **_DASHED, color='black',
+                label='answering the mean of training always')
+    else:
+      ends += _constant(axes, figure.cells[0], longest, 'black')
+      axes.lines[-1].set_label(_always(figure.cells[0]))
       axes.axvspan(0, figure.cells[0].train_length, color=plots.GREY, zorder=0,
                    linewidth=0)
     if PUBLISHED[0] in figure.cells and longest >= PUBLISHED[1][0]:
@@ -112,8 +118,10 @@ def _caption(figure: FigureSetups, indices: Mapping[str, Index]) -> str:
       len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells)
   lines = {'positions': 'kind of positions', 'reparameterization': 'function of the '
            'target that is trained on', 'train_length': 'longest training length'}
-  marks = ('dotted: longest training lengths' if figure.varied == 'train_length' else
-           'training lengths grey')
+  marks = ('dotted: longest training lengths; dashed, in the same colours: the best '
+           'constant answer in training, at longer inputs'
+           if figure.varied == 'train_length' else
+           'training lengths grey; dashed: the best constant answer in training')
   published = '; cross: read off the paper' if PUBLISHED[0] in figure.cells else ''
   return (f'Squared error of the {what(figure)} by length, a line for each '
           f'{lines[figure.varied]}: '
@@ -141,16 +149,23 @@ def constant_error(task: str, counts: str, train_length: int, longest: int) -> A
   return best_constant(task, counts, n) + far**2
 
 
-def _constant(axes: Axes, figure: FigureSetups, longest: int) -> list[float]:
-  """Draws the error of the best constant answer.
+def _constant(
+    axes: Axes, cell: Setup, longest: int, colour: str, first: int = 1
+) -> list[float]:
+  """Draws the error of the best constant answer from length `first` on.
 
   Returns:
-    Values that the vertical axis must show: that at the longest training length.
+    Values that the vertical axis must show: the largest, and that at the longest
+    training length.
   """
-  cell = figure.cells[0]
   error = constant_error(cell.task, cell.counts, cell.train_length, longest)
-  always = {'mean': '½', 'length': f'{(cell.train_length + 1) / 2:g}',
-            'sum': f'{(cell.train_length + 1) / 4:g}'}[cell.task]
-  axes.plot(np.arange(1, longest + 1), np.maximum(error, FLOOR), color='black',
-            linewidth=0.9, linestyle='--', label=f'answering {always} always')
-  return [error[cell.train_length - 1]]
+  axes.plot(np.arange(first, longest + 1), np.maximum(error, FLOOR)[first - 1:],
+            color=colour, **_DASHED)
+  return [error[first - 1:].max(), error[cell.train_length - 1]]
+
+
+def _always(cell: Setup) -> str:
+  """Returns words on the best constant answer."""
+  value = {'mean': '½', 'length': f'{(cell.train_length + 1) / 2:g}',
+           'sum': f'{(cell.train_length + 1) / 4:g}'}[cell.task]
+  return f'answering {value} always'

@@ -82,7 +82,7 @@ def gains(
     for axes in (left, right):
       axes.tick_params(labelbottom=True)
   ticks = sorted({tick for axes in panels[:, 1] for line in axes.lines
-                  if line.get_label() in styles for tick in line.get_xdata()})
+                  if line.get_linestyle() == 'None' for tick in line.get_xdata()})
   for axes in panels[:, 1]:
     axes.set_ylabel('norm − Baseline\n(points)')
     axes.locator_params(axis='y', steps=[1, 2, 5, 10])
@@ -217,7 +217,7 @@ def _along_training(
         continue
       at, tests, looks = zip(*points, strict=True)
       gains = [test.mean_difference for test in tests]
-      axes.plot(at, gains, linestyle=styles[words], color=ARMS[arm][1], label=words)
+      axes.plot(at, gains, linestyle=styles[words], color=ARMS[arm][1])
       for look in sorted({*looks}):
         of_look = [x == look for x in looks]
         axes.plot(np.array(at)[of_look], np.array(gains)[of_look], linestyle='',
