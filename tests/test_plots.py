@@ -91,7 +91,7 @@ def test_an_axis_of_lengths_has_a_few_powers_of_two(low, high, most, expected):
 
 @pytest.mark.parametrize('x, words', [
     (0.01, '0.01'), (1e-6, '1e−6'), (3e-5, '3e−5'), (1500.0, '1,500'), (0.0, '0'),
-    (-0.5, '−0.5'), (2e7, '2e7'), (1e-4, '0.0001')])
+    (-0.5, '−0.5'), (2e7, '2e7')])
 def test_numbers_on_axes_have_all_digits_in_full_size(x, words):
   assert plots.short_number(x) == words
 

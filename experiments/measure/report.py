@@ -96,10 +96,10 @@ def write(workdir: epath.PathLike) -> Report:
 
 def _name(checkpoint: str) -> str:
   """Returns the name of a checkpoint: the last part of its path, or ORG/NAME."""
-  *_, above, kind, last = ['', '', *epath.Path(checkpoint).parts]
-  if kind == 'snapshots':  # in the cache of the hub
-    return above.removeprefix('models--').replace('--', '/')
-  return last
+  path = epath.Path(checkpoint)
+  if path.parent.name == 'snapshots':  # in the cache of the hub
+    return str(path.parent.parent.name).removeprefix('models--').replace('--', '/')
+  return str(path.name)
 
 
 def perplexity(

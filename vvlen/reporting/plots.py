@@ -245,22 +245,23 @@ def short_number(x: float, power_of_ten: bool = False) -> str:
     x: the number.
     power_of_ten: whether to write 0.01 as 1e−2.
   """
-  if x and (power_of_ten or not 1e-4 <= abs(x) < 1e6):
+  if x and (power_of_ten or not 1e-4 < abs(x) < 1e6):
     digits, power = f'{x:e}'.split('e')
     return f'{float(digits):g}e{int(power)}'.replace('-', '−')
   return f'{x:,g}'.replace('-', '−')
 
 
 class _Alike(Formatter):
-  """Writes all ticks of an axis as powers of ten, or none."""
+  """Writes all ticks of an axis as powers of ten, or all from 0.0001 on without."""
 
   def __call__(self, x: float, pos: int | None = None) -> str:
     return short_number(x)
 
   def format_ticks(self, values: Iterable[float]) -> list[str]:
     values = list(values)
-    some = any('e' in short_number(x) for x in values)
-    return [short_number(x, some) for x in values]
+    if all(1e-4 <= abs(x) < 1e6 for x in values if x):
+      return [f'{x:,g}'.replace('-', '−') for x in values]
+    return [short_number(x, power_of_ten=True) for x in values]
 
 
 class _Logarithmic(Locator):
