@@ -100,8 +100,8 @@ def test_the_share_that_is_done_is_one_of_time(clock):
   assert shown.share() == 1 / 3
   with shown.measuring('a'):
     clock.now += 20
-    # How long it takes is not known, so nor is what is left.
-    assert shown.left() == float('inf') and shown.share() == 1 / 3
+    # How long it takes is not known.
+    assert shown.left() == 20 and shown.share() == 1 / 3
   shown.end_job()
   assert shown.left() == 20 + 40 and shown.share() == 30 / 90
   for _ in range(20):
@@ -113,6 +113,99 @@ def test_the_share_that_is_done_is_one_of_time(clock):
       clock.now += 20
     shown.end_job()
   assert (shown.left(), shown.share()) == (0, 1)
+
+
+def _told(capsys):
+  return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_line_says_that_measuring_is_left_until_it_is_known(clock, capsys):
+  shown = Progress(30, 'steps', jobs=3, clock=clock, every=0, measures=True)
+  with shown.measuring('a'):  # before training, as nothing of a job is done
+    clock.now += 20
+  for _ in range(10):
+    clock.now += 1
+    shown.show('a', 1)
+    if shown.rate:
+      assert _told(capsys).endswith(f' {30 - shown._done} s left and measuring')
+  with shown.measuring('a'):
+    clock.now += 20
+  shown.show('a')
+  assert _told(capsys) == ' 33%  a  1.00 steps/s, 2 min left'
+  assert shown.left() == 20 + 2 * 40
+  shown.end_job()
+  assert shown.left() == 20 + 2 * 40
+
+
+def test_a_run_that_measures_nothing_says_nothing_of_it(clock, capsys):
+  shown = Progress(4, 'steps', clock=clock, every=0)
+  for _ in range(3):
+    clock.now += 1
+    shown.show('a', 1)
+  assert _told(capsys).endswith(' 1 s left')
+  with shown.measuring('a'):
+    assert _told(capsys) == ' 75%  a, measuring  1.00 steps/s, 1 s left and measuring'
+
+
+def test_the_last_line_of_a_run_of_one_measurement(clock, capsys):
+  shown = Progress(3, 'steps', clock=clock, every=0, measures=True)
+  for _ in range(3):
+    clock.now += 1
+    shown.show('a', 1)
+  with shown.measuring('a'):
+    assert _told(capsys) == '100%  a, measuring  1.00 steps/s, measuring left'
+
+
+@pytest.mark.parametrize('num', [1, 2, 5])
+def test_a_job_that_measures_often_is_foretold_from_its_first_measurement(clock, num):
+  shown = Progress(30, 'steps', jobs=3, clock=clock, every=1e9, measures=True)
+  for _ in range(10 // num):
+    clock.now += 1
+    shown.show('a', 1)
+  with shown.measuring('a'):
+    clock.now += 7
+  done = 10 // num
+  assert shown.left() == 30 - done + 3 * num * 7 - 7
+
+
+def test_what_is_left_is_true_in_a_run_of_equal_jobs(clock):
+  """A simulated run of 4 jobs, 10 steps of 1 s and 2 measurements of 5 s in each."""
+  shown = Progress(40, 'steps', jobs=4, clock=clock, every=1e9, measures=True)
+  end, foretold = clock.now + 4 * 20, []
+  for _ in range(4):
+    for step in range(10):
+      clock.now += 1
+      shown.show('a', 1)
+      if step in (4, 9):
+        with shown.measuring('a'):
+          clock.now += 5
+      if clock.now > end - 4 * 20 + 6:
+        foretold.append(shown.left() - (end - clock.now))
+    shown.end_job()
+  assert len(foretold) == 36 and not any(foretold)
+
+
+def test_a_line_has_room_for_measuring(clock, capsys):
+  shown = Progress(10**8, 'seed-steps', clock=clock, every=0, measures=True)
+  for _ in range(3):
+    clock.now += 10
+    shown.show('a name that is too long for a line, loss 0.0123', 12_345)
+    assert len(_told(capsys)) <= 80
+  with shown.measuring('a name that is too long for a line'):
+    for seconds in (1, 100, 40_000):
+      clock.now += seconds
+      shown._print(clock.now)
+      line = _told(capsys)
+      assert len(line) <= 80 and line.endswith('1,234 seed-steps/s, 22 h 30 min left '
+                                               'and measuring')
+
+
+@pytest.mark.parametrize('room', range(-3, 30))
+def test_a_text_is_cut_to_its_room(room):
+  text = 'a name that is too long, loss 0.0123'
+  short = module._short(text, room)
+  assert len(short) == max(room, 0)
+  assert room < 15 or short.endswith('loss 0.0123')
 
 
 def test_a_line_every_half_minute_of_80_columns(clock, capsys):

@@ -1,14 +1,16 @@
 """The progress of a run: a bar on a terminal, otherwise a line from time to time.
 
-The remaining time of S units of work that are left, in J jobs, is
+The remaining time of S units of work that are left, with J jobs in all, is
 
-  S / rate + J m
+  S / rate + (J m − measured)
 
-The rate is that of the last minute of work, and m is the mean time that jobs took to
-measure what they had trained, as far as that is known. Neither compiling, before the
-first step of the run or of a later job, nor work of an earlier start of the run counts
-for the rate. The share that is done is one of time, so that it has measuring in it.
-While nothing is reported, lines say for how long.
+The rate is that of the last minute of work. m is the mean time in which jobs that have
+ended measured what they had trained; in the first job, the time that it has measured so
+far over its share of its work at the end of that. Before, m is not known, and lines say
+'left and measuring'. Neither compiling, before the first step of the run or of a later
+job, nor work of an earlier start of the run counts for the rate. The share that is done
+is one of time, so that it has measuring in it. While nothing is reported, lines say for
+how long.
 """
 
 import collections
@@ -34,7 +36,7 @@ class Progress:
   def __init__(
       self, total: int, unit: str, every: float = 30.0, jobs: int = 1,
       clock: Callable[[], float] = time.monotonic,
-      on_work: Callable[[], None] = lambda: None,
+      on_work: Callable[[], None] = lambda: None, measures: bool = False,
   ):
     """Starts at 0 of `total`; lines are printed every `every` seconds.
 
@@ -45,13 +47,16 @@ class Progress:
       jobs: number of jobs that the work consists of.
       clock: returns seconds.
       on_work: called whenever work is added.
+      measures: whether jobs are known to measure what they have trained.
     """
     self._on_work = on_work
     self._total, self._unit, self._every, self._jobs = total, unit, every, jobs
     self._clock, self._done, self._printed = clock, 0, -every
     self._ended = 0  # jobs
     self._measured = 0.0  # seconds of measuring, which are no work
-    self._measures_first = False  # it is measuring for the first time now
+    self._measured_in_ended = 0.0  # those of jobs that have ended
+    self._done_when_measured = 0  # work, at the end of the last measurement
+    self._measures = measures
     self._compiled = 0.0  # seconds of compiling between jobs, as far as it is known
     self._reports = 0  # of work, of this job
     self._is_first = False  # the next report is the first one of a later job
@@ -120,19 +125,20 @@ class Progress:
     """Shows that something is being measured, and takes the time of it."""
     start = self._clock()
     with self._lock:
-      self._measures_first = not self._measured
+      self._measures = True
       self._tell(f'{what}, measuring', lasts=True, at_once=True)
     yield
     with self._lock:
       end = self._clock()
-      self._measures_first = False
       self._measured += end - start
+      self._done_when_measured = self._done
       self._what, self._since, self._lasts = f'{what}, measured', end, False
 
   def end_job(self) -> None:
     """Notes that a job has ended."""
     with self._lock:
       self._ended += 1
+      self._measured_in_ended = self._measured
       # With one report a job, compiling cannot be told from work.
       self._is_first, self._reports = self._reports > 1, 0
 
@@ -150,19 +156,30 @@ class Progress:
     return (now - before) / max(end - start, 1e-9)
 
   def left(self) -> float:
-    """Returns the seconds that are left, infinity if they are not known yet."""
+    """Returns the seconds that are left, infinity if they are not known yet.
+
+    Measuring is not in them before the first measurement of a job has ended.
+    """
     work = self._total - self._done
     seconds = work / self.rate if self.rate else float('inf') if work else 0.0
-    if self._measures_first:  # and how long it takes is not known
-      return float('inf')
-    if self._measured:
-      ended = max(self._ended, 1)
-      seconds += (self._jobs - ended) * self._measured / ended
+    each = self._measuring_of_a_job()
+    if each:
+      seconds += max(self._jobs * each - self._measured,
+                     (self._jobs - self._ended - 1) * each, 0)
     return seconds
+
+  def _measuring_of_a_job(self) -> float | None:
+    """Returns the seconds in which a job measures, None if they are not known yet."""
+    if not self._measures:
+      return 0.0
+    if self._ended and self._measured:
+      return self._measured_in_ended / self._ended
+    share = self._done_when_measured * self._jobs / self._total if self._total else 0
+    return self._measured / min(share, 1) if share else None
 
   def share(self) -> float:
     """Returns the share of the time that has passed, of work while no rate is known."""
-    if not self.rate or self.left() == float('inf'):
+    if not self.rate or self._measuring_of_a_job() is None:
       return self._done / self._total if self._total else 1.0
     passed = self._done / self.rate + self._measured
     return passed / (passed + self.left())
@@ -185,6 +202,8 @@ class Progress:
     rate = self.rate
     share = self.share()
     left = f'{_words(self.left())} left'
+    if rate and self._measuring_of_a_job() is None:
+      left = f'{left} and measuring' if self._done < self._total else 'measuring left'
     if rate:
       per_second = f'{rate:,.0f}' if rate >= 10 else f'{rate:.2f}'
       left = f'{per_second} {self._unit}/s, {left}'
@@ -201,8 +220,10 @@ class Progress:
 
 def _short(text: str, room: int) -> str:
   """Cuts the middle of a text, because its end has the loss."""
-  end = min(len(text), 12)
-  return text if len(text) <= room else f'{text[:room - end - 1]}…{text[-end:]}'
+  if len(text) <= room:
+    return text
+  end = max(min(12, room - 2), 0)
+  return f'{text[:room - end - 1]}…{text[len(text) - end:]}' if room > 0 else ''
 
 
 def _words(seconds: float) -> str:

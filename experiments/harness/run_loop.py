@@ -106,6 +106,7 @@ def _board_of(folder: epath.Path) -> Board:
 def run_jobs(
     folder: epath.Path, jobs: Sequence[Job], unit: str, part_of: finished.PartOf,
     order: Callable[[results.Row], Any], jobs_are: str = 'jobs',
+    measures: bool = True,
 ) -> None:
   """Runs jobs, and makes the report.
 
@@ -119,6 +120,7 @@ def run_jobs(
     order: sort key of the rows in the file, so that their order does not depend on the
       order of jobs.
     jobs_are: what to call them in the message of a run that is stopped.
+    measures: whether jobs measure what they have trained, which is no work.
   """
   first = jax.process_index() == 0
   if first and jobs:
@@ -135,7 +137,8 @@ def run_jobs(
     multihost_utils.sync_global_devices('jobs')
   amount = sum(job.amount for job in jobs)
   with (Trace(folder, command_line.is_traced()) as trace,
-        Progress(amount, unit, jobs=len(jobs), on_work=trace.report) as progress):
+        Progress(amount, unit, jobs=len(jobs), on_work=trace.report,
+                 measures=measures) as progress):
     for made, job in enumerate(jobs):
       stop_if_told(f'{made} of {len(jobs)} {jobs_are}')
       new = list(job.rows(progress))

@@ -136,7 +136,8 @@ def run_seed(
 
   def evaluate(step, state):
     nonlocal measured
-    measured = measure(state.params)
+    with progress.measuring(f'{name}, seed {seed}'):
+      measured = measure(state.params)
     evaluations.add(name, step, seed, {
         f'{metric}_{length}': np.array([value])
         for metric, values in measured.items() for length, value in values.items()

@@ -80,7 +80,8 @@ def main(config: Any, workdir: str) -> None:
   ]
   names = [_name(task, n) for task, n in cells]
   run_jobs(folder, jobs, 'seed-steps', _part_of, lambda row: (
-      names.index(row.experiment), row.arm, row.seed, row.length or 0, row.metric))
+      names.index(row.experiment), row.arm, row.seed, row.length or 0, row.metric),
+           measures=False)
 
 
 def _part_of(row: results.Row) -> finished.Part:

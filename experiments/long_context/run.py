@@ -84,7 +84,7 @@ def main(config: Any, workdir: str) -> None:
         for part in plan.parts
         if todo[part.name] or _unscored(part, done[part.name], scored)]
     run_jobs(epath.Path(workdir), jobs, 'tokens', scores.sample_of, _order,
-             jobs_are='tasks and lengths')
+             jobs_are='tasks and lengths', measures=False)
   first_of_processes(lambda: official.write(
       config, workdir, [(part.task, part.name) for part in plan.parts]))
 
@@ -192,7 +192,7 @@ def score_predictions(config: Any, workdir: str) -> None:
   jobs = [Job(len(own), functools.partial(_scored, config.suite, task, own))
           for task, own in found.items() if done[task] < len(own)]
   run_jobs(epath.Path(workdir), jobs, 'predictions', scores.sample_of, _order,
-           jobs_are='tasks')
+           jobs_are='tasks', measures=False)
 
 
 def _scored(

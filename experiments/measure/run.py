@@ -78,7 +78,7 @@ def main(config: Any, workdir: str) -> None:
 
     jobs = [Job(one.work, functools.partial(rows_of, one)) for one in todo]
     run_jobs(folder, jobs, 'tokens x layers', measurement_of, _order,
-             jobs_are='measurements')
+             jobs_are='measurements', measures=False)
 
 
 def _order(row: results.Row) -> tuple[Any, ...]:

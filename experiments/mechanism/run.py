@@ -69,7 +69,8 @@ def main(config: Any, workdir: str) -> None:
       for arm in config.arms for first in seed_blocks.first_seeds(trained)
       if not seed_blocks.is_finished(trained, done, first, arm)
   ]
-  run_jobs(folder, jobs, 'seeds', seed_blocks.part_of, seed_blocks.order(config.arms))
+  run_jobs(folder, jobs, 'seeds', seed_blocks.part_of, seed_blocks.order(config.arms),
+           measures=False)
 
 
 def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any]]:

@@ -81,7 +81,7 @@ def main(config: Any, workdir: str) -> None:
   ]
   place = {(cell.group, cell.name): i for i, cell in enumerate(cells)}
   run_jobs(folder, jobs, 'simulations', _part_of, lambda row: (
-      place[_part_of(row)], row.metric, row.layer or 0))
+      place[_part_of(row)], row.metric, row.layer or 0), measures=False)
 
 
 def _part_of(row: results.Row) -> tuple[str, str]:
