@@ -16,7 +16,7 @@ import pytest
 
 from configs import adapt as config_file
 from experiments.adapt import check, figures, methods, programs, report, tables
-from experiments.adapt.answer import answer
+from experiments.adapt.answer import answer, weak_methods
 from experiments.harness.progress import Progress
 from experiments.language_model import sharded, training
 from experiments.language_model.report import Arm, Family, Run
@@ -629,6 +629,17 @@ def test_a_method_that_did_not_learn_has_no_verdict(index):
   assert '(fine-tuning alone)' in found[0] and '(YaRN)' not in found[0]
   assert p_words(float(p[0])) in found[0]  # as in table term
   assert found[1].startswith('No verdict on YaRN: it predicts little more')
+  assert '; that of frequencies alone is 9.78, and less than 5.53 counts as' in found[2]
+  weak = weak_methods(FAMILIES, RUN, index, 2.28)
+  alone, yarn = cells(tables.term(FAMILIES, RUN, index, weak))
+  whole, all_of_yarn = cells(tables.term(FAMILIES, RUN, index))
+  assert alone == whole
+  for name, cell in yarn.items():
+    # Differences without their intervals, and no test.
+    of_test = name.startswith('p') or name == 'smallest detectable'
+    assert cell == ('' if of_test else all_of_yarn[name].partition(' [')[0]), name
+  table = tables.term(FAMILIES, RUN, index, weak)
+  assert table.note.endswith('Not learned, so that no test is shown: YaRN.')
 
 
 def test_the_answer_is_of_the_term_and_names_no_verdict_without_one(index):

@@ -848,6 +848,12 @@ def test_a_table_has_the_tests_of_its_endpoint():
   p = [stats.ttest_rel(nll[name, 32], nll['a', 32]).pvalue for name in 'bcd']
   row = shown(found, 'α = 0.1')
   record = found.records[1]
+  # All have 2 nats or more; half of log 16 is less.
+  lost = shown(tables.by_arm(family, run, results.index(rows), 16), 'α = 0.1')
+  named = 'Δ log perplexity at 4 L [95 %]'
+  assert lost == row | {named: row[named].partition(' [')[0], 'p': '',
+                        'p Holm': 'not learned', 'smallest detectable': ''}
+  assert row == shown(tables.by_arm(family, run, results.index(rows), 1000), 'α = 0.1')
   np.testing.assert_allclose([r['p'] for r in found.records[1:]], p)
   # α = 0.1 is the primary endpoint. Of the others, by Holm: the smaller of two times
   # two, the other at least that.

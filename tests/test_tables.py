@@ -217,6 +217,13 @@ def test_no_verdict_unless_both_arms_have_learned(accuracy, baseline, ln, learne
             if r['at_5_percent'] != 'not learned'}
   assert judged == {'all': {r['comparison'] for r in table.records}}.get(
       learned, {learned})
+  # Of a test that is none, neither interval nor p is shown.
+  for record, row in zip(table.records, cells(table), strict=True):
+    own = record['comparison'] in judged
+    tested = ('p', 'smallest detectable', 'effect', 't')
+    assert [row[name] != '' for name in tested] == 4 * [own]
+    assert ('[' in row['difference [95 %]']) == own
+    assert row['difference [95 %]'][0] in '+−'
   note = table.note
   assert ('is below 90 %, so nothing there is about length' in note) == (
       learned != 'all')

@@ -32,7 +32,7 @@ def answer(
   losses = {f.title: _mean(index, f.control.name, run.length) for f in families}
   said = 'Perplexity at the training length, {} tokens: {}'.format(
       run.length, ', '.join(f'{math.exp(x):.3g} ({t})' for t, x in losses.items()))
-  weak = [title for title, x in losses.items() if not x < LEARNED * unigram]
+  weak = weak_methods(families, run, index, unigram)
   if len(weak) == len(losses):
     return ['No verdict: the models predict little more than how often tokens occur.',
             f'{said}; that of frequencies alone is {math.exp(unigram):.3g}.']
@@ -43,7 +43,20 @@ def answer(
     found.append(f'No verdict on {", ".join(weak)}: it predicts little more than how '
                  'often tokens occur, for which perplexity is '
                  f'{math.exp(unigram):.3g}.')
-  return [*found, f'{said}. At {place}, {at} tokens: {after}.']
+  return [*found, f'{said}; that of frequencies alone is {math.exp(unigram):.3g}, and '
+          f'less than {math.exp(LEARNED * unigram):.3g} counts as learned. At {place}, '
+          f'{at} tokens: {after}.']
+
+
+def weak_methods(
+    families: Sequence[Any], run: Any, index: Index, unigram: float
+) -> list[str]:
+  """Returns the titles of methods that predict little more than how often tokens occur.
+
+  Arguments are those of `answer`.
+  """
+  return [f.title for f in families
+          if not _mean(index, f.control.name, run.length) < LEARNED * unigram]
 
 
 def _of_term(

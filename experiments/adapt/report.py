@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from experiments.adapt import figures, tables
-from experiments.adapt.answer import answer
+from experiments.adapt.answer import answer, weak_methods
 from experiments.language_model import figures as of_arms
 from experiments.language_model import tables as by_term
 from experiments.language_model.report import Arm, Family, Run
@@ -64,7 +64,8 @@ def write(workdir: epath.PathLike) -> Report:
   if present:
     made.append(tables.methods(present, base, run, index, evaluations, original))
   if any(family.primary for family in present):
-    made += [tables.term(present, run, index), tables.published()]
+    weak = weak_methods(present, run, index, unigram)
+    made += [tables.term(present, run, index, weak), tables.published()]
   made += [make(family, run, index) for family in present if family.others
            for make in (by_term.by_arm, by_term.by_length)]
   if present:

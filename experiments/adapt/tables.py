@@ -12,6 +12,7 @@ import numpy as np
 from experiments.language_model import paper
 from experiments.language_model.figures import label, times
 from experiments.language_model.tables import (
+    CellText,
     compare,
     endpoint,
     interval,
@@ -80,10 +81,19 @@ def methods(
                records, note, short)
 
 
-def term(families: Sequence[Any], run: Any, index: Index) -> Table:
+def term(
+    families: Sequence[Any], run: Any, index: Index, weak: Sequence[str] = ()
+) -> Table:
   """Makes the table of the primary endpoint, a row for each method.
 
   It has the change by the misalignment term, and by what it is compared with.
+
+  Args:
+    families: those with results.
+    run: the run.
+    index: of its rows.
+    weak: titles of the methods that predict little more than how often tokens occur;
+      their tests are not shown.
   """
   at = endpoint(run)
   kinds = list(dict.fromkeys(
@@ -98,7 +108,7 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
         'seeds': test.num_pairs if test else 0, **difference(test),
         'p': test.p if test else math.nan,
         'smallest_detectable': float(least),
-        'tested': test is not None}
+        'tested': test is not None, 'learned': family.title not in weak}
     for kind in (*kinds, _TIMED):  # so that all records have the same fields
       record |= _tested(kind, None)
     for arm in _controls(family):
@@ -108,22 +118,24 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
     records.append(record | {'p_holm': float(p_holm)})
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
-      'misalignment term [95 %]': where('tested', difference_cell('.4f')),
-      'p': where('tested', lambda r: p_value(r['p'])),
-      'p Holm': where('tested', lambda r: p_value(r['p_holm'])),
-      'smallest detectable': where('tested', lambda r: number(
-          r['smallest_detectable'], '.4f')),
+      'misalignment term [95 %]': where('tested', _difference('')),
+      'p': _if_learned(lambda r: p_value(r['p'])),
+      'p Holm': _if_learned(lambda r: p_value(r['p_holm'])),
+      'smallest detectable': _if_learned(
+          lambda r: number(r['smallest_detectable'], '.4f')),
   }
   for kind in kinds:
     columns[f'{_KINDS[kind]} [95 %]'] = where(
-        f'{kind}_tested', difference_cell('.4f', f'{kind}_'))
+        f'{kind}_tested', _difference(f'{kind}_'))
   if 'steps' in kinds:
     columns['term minus more steps [95 %]'] = where(
-        f'{_TIMED}_tested', difference_cell('.4f', f'{_TIMED}_'))
+        f'{_TIMED}_tested', _difference(f'{_TIMED}_'))
   note = (
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
       f'{seeds_of(_arms(families), run, index)}; Holm over methods.')
+  if lost := [r['label'] for r in records if not r['learned']]:
+    note += f' Not learned, so that no test is shown: {"; ".join(lost)}.'
   more = (
       'The primary endpoint. Smallest detectable: what its test finds four times in '
       'five at the level of 5 % divided by the number of methods, whatever the other '
@@ -135,6 +147,18 @@ def term(families: Sequence[Any], run: Any, index: Index) -> Table:
       'not corrected.')
   return Table('term', 'What the misalignment term changes', columns, records, note,
                more=more)
+
+
+def _difference(prefix: str) -> CellText:
+  """Returns the cell of a difference, without its interval for a weak method."""
+  whole = difference_cell('.4f', prefix)
+  return lambda r: (
+      whole(r) if r['learned'] else number(r[f'{prefix}difference'], '+.4f'))
+
+
+def _if_learned(cell: CellText) -> CellText:
+  """Returns the cell of a test, '' without one and for a weak method."""
+  return lambda r: cell(r) if r['tested'] and r['learned'] else ''
 
 
 def _tested(kind: str, test: PairedTest | None) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def said(report: page.Report, width: int) -> list[str]:
     joined = text.replace(' %', '\N{NO-BREAK SPACE}%')  # so that no line begins with %
     lines += [line.replace('\N{NO-BREAK SPACE}', ' ')
               for line in textwrap.wrap(joined, width)] + [''] * bool(text)
-  for table in report.main[:1]:
+  if table := report.shown_in_terminal:
     rows = grid(table, width).split('\n')
     # Lines that go on with the row above begin with an empty cell.
     begins = [i for i, row in enumerate(rows) if not row.startswith('|  ')]

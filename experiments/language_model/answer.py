@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from experiments.language_model.figures import times
-from experiments.language_model.tables import compare, endpoint
+from experiments.language_model.tables import compare, endpoint, most_to_learn
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import interval_words, number, p_words
 from vvlen.statistics import mean_interval
@@ -28,10 +28,9 @@ def answer(family: Any, run: Any, index: Index, vocabulary: int | None) -> list[
   said = ', '.join(f'{math.exp(loss):#.3g}'.removesuffix('.') + f' (α = {weight:g})'
                    for weight, loss in losses.items())
   trained = f'Perplexity at the training length, {run.length} tokens: {said}'
-  # A model that knows only how often words occur has more than half of log V.
   chance = (f'; guessing has {vocabulary:,}, and {math.sqrt(vocabulary):.3g} or less '
             'counts as learned' if vocabulary else '')
-  if vocabulary and max(losses.values()) > math.log(vocabulary) / 2:
+  if max(losses.values()) > most_to_learn(vocabulary):
     return ['No verdict: the models have learned little more than how often tokens '
             'occur.', f'{trained}, of {vocabulary} words.']
   test = compare(index, primary.name, control.name, at) if primary else None

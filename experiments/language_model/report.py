@@ -82,8 +82,8 @@ def write(workdir: epath.PathLike) -> Report:
   index = results.index(rows)
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
   present = families(run, {name for name, seeds in have.items() if seeds})
-  made = [make(family, run, index) for family in present
-            for make in (tables.by_arm, tables.by_length)]
+  made = [table for family in present for table in (
+      tables.by_arm(family, run, index, words), tables.by_length(family, run, index))]
   evaluations = read_curves(folder / 'evaluations.jsonl')
   with plots.style():
     drawn = {family.name: figures.by_length(family, run, index)

@@ -82,8 +82,25 @@ def seeds_of(arms: Sequence[Any], run: Any, index: Index) -> str:
   return f'{" or ".join(map(str, counts))} {what} [95 %]'
 
 
-def by_arm(family: Any, run: Any, index: Index) -> Table:
-  """Makes the table of a family, a row per arm, the control first."""
+def most_to_learn(vocabulary: int | None) -> float:
+  """Returns the log perplexity above which a model has not learned, in nats.
+
+  A model that knows only how often words occur has more than half of log V.
+
+  Args:
+    vocabulary: V, number of words of a model that was trained from scratch, if known.
+  """
+  return math.log(vocabulary) / 2 if vocabulary else math.inf
+
+
+def by_arm(
+    family: Any, run: Any, index: Index, vocabulary: int | None = None
+) -> Table:
+  """Makes the table of a family, a row per arm, the control first.
+
+  Tests of models that have not learned are not shown. `vocabulary` is that of
+  `most_to_learn`.
+  """
   arms, at = (family.control, *family.others), endpoint(run)
   tests = [compare(index, arm.name, family.control.name, at) for arm in family.others]
   primary = [arm.name == family.primary for arm in family.others]
@@ -96,17 +113,24 @@ def by_arm(family: Any, run: Any, index: Index) -> Table:
       _record(arm, family, run, index, *compared) for arm, compared in zip(
           arms, [none, *zip(tests, p_holm, least, strict=True)], strict=True)
   ]
+  # Both models of a test must have learned.
+  losses = [_mean(index, record['arm'], 'nll', run.length)['nll'] for record in records]
+  for record, loss in zip(records, losses, strict=True):
+    record['learned'] = max(loss, losses[0]) <= most_to_learn(vocabulary)
+  learned = lambda cell: lambda r: cell(r) if r['tested'] and r['learned'] else ''
   columns: dict[str, CellText] = {'arm': lambda r: r['label']}
   for multiple in run.multiples:
     columns[f'perplexity at {times(multiple)}'] = interval(f'ppl_{multiple}', '.2f')
   columns |= {
       f'Δ log perplexity at {times(at // run.length)} [95 %]': where(
-          'tested', difference_cell('.4f')),
-      'p': where('tested', lambda r: p_value(r['p'])),
-      'p Holm': where(
-          'tested', lambda r: 'primary' if r['primary'] else p_value(r['p_holm'])),
-      'smallest detectable': where(
-          'tested', lambda r: number(r['smallest_detectable'], '.4f')),
+          'tested', lambda r: difference_cell('.4f')(r) if r['learned'] else
+          number(r['difference'], '+.4f')),
+      'p': learned(lambda r: p_value(r['p'])),
+      'p Holm': where('tested', lambda r: (
+          'not learned' if not r['learned'] else
+          'primary' if r['primary'] else p_value(r['p_holm']))),
+      'smallest detectable': learned(
+          lambda r: number(r['smallest_detectable'], '.4f')),
       'log perplexity in training': interval('training_cross_entropy', '.3f'),
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,

@@ -50,14 +50,17 @@ def verdict(record: Record) -> str:
   return text
 
 
-def learned(accuracy: Mapping[str, float], chance: float | None = None) -> str:
+def learned(
+    accuracy: Mapping[str, float], chance: float | None = None,
+    where: str = 'At the training lengths, right (median of seeds)',
+) -> str:
   """Says how well arms do at the training lengths, from their accuracies in %."""
   needed = f'{100 * LEARNED:.0f} % is needed'
   guessed = f'; chance is {100 * chance:.3g} %' if chance else ''
   shares = ', '.join(f'{arm} {number(x, ".1f")} %' for arm, x in accuracy.items())
-  right = f'At the training lengths, right (median of seeds): {shares}'
+  right = f'{where}: {shares}'
   failed = [arm for arm, x in accuracy.items() if not x >= 100 * LEARNED]
   if not failed:
-    what = 'both' if len(accuracy) > 1 else 'it'
+    what = {1: 'it', 2: 'both'}.get(len(accuracy), 'all')
     return f'{right}; {what} learned the task ({needed}{guessed}).'
   return f'{right}; {needed} to call the task learned{guessed}.'

@@ -48,7 +48,7 @@ def write(workdir: epath.PathLike) -> Report:
     paths = plots.save(folder / 'figures', figures.make(
         index, setting, read_curves(folder / 'metrics.jsonl'),
         results.read_samples(folder / 'samples'), primary))
-  names = 'primary_endpoint', f'{main_table(task)}_by_model', main_table(task)
+  names = f'{main_table(task)}_by_model', 'primary_endpoint', main_table(task)
   main = [by_name.pop(name) for name in names if name in by_name]
   have = {arm: len(index.get((arm, 'training_loss', None), {})) for arm in arms}
   said = unfinished(missing_seeds(have, num_seeds))
@@ -61,7 +61,7 @@ def write(workdir: epath.PathLike) -> Report:
   return Report(
       f'{words}: does LayerNorm after attention help at longer inputs?', found,
       [*main, *by_name.values()], paths, max(len(main), 1), said,
-      about([task]))
+      about([task]), 'primary_endpoint')
 
 
 def _read_config(path: epath.Path, task: str) -> tuple[Setting, list[str], int]:

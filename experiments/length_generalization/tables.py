@@ -4,7 +4,7 @@ Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, or Table 4 o
 lengths grow during training; the primary endpoint; and a table about training.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import itertools
 import math
 from typing import Any
@@ -26,6 +26,7 @@ from vvlen.reporting.tables import (
   name_seeds,
   number,
   p_value,
+  Record,
   Table,
 )
 from vvlen.statistics import detectable, PairedTest
@@ -142,7 +143,8 @@ def _by_model(
       str(n): cell(f'accuracy_or_p_{n}') for n in lengths}
   note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected.'
           f'{_chance(chance)}')
-  more = ('Differences with intervals and corrected p are in the next table.'
+  more = ('Differences with intervals and corrected p are in the table of accuracy by '
+          'length.'
           f'{_temperatures(comparisons)}')
   return Table(name, title, columns, records, note, more=more)
 
@@ -215,12 +217,14 @@ def _primary_endpoint(
       'comparison': lambda r: r['comparison'],
       'control': lambda r: number(r['control'], '.2f'),
       'treated': lambda r: number(r['treated'], '.2f'),
-      'difference [95 %]': difference_cell('.2f'),
-      'p': lambda r: p_value(r['p']),
+      'difference [95 %]': _if_learned(
+          difference_cell('.2f'), lambda r: number(r['difference'], '+.2f')),
+      'p': _if_learned(lambda r: p_value(r['p'])),
       'at 5 %': lambda r: r['at_5_percent'],
-      'smallest detectable': lambda r: number(r['smallest_detectable'], '.2f'),
-      'effect': lambda r: number(r['effect_size'], '+.2f'),
-      't': lambda r: number(r['t'], '+.2f'),
+      'smallest detectable': _if_learned(
+          lambda r: number(r['smallest_detectable'], '.2f')),
+      'effect': _if_learned(lambda r: number(r['effect_size'], '+.2f')),
+      't': _if_learned(lambda r: number(r['t'], '+.2f')),
       'treated ahead': lambda r: f'{r["treated_ahead"]} of {r["seeds"]}',
   }
   beyond = [n for n in comparisons[0].lengths if n > trained_up_to]
@@ -230,7 +234,8 @@ def _primary_endpoint(
   lost = ''
   if any(r['at_5_percent'] == NOT_LEARNED for r in records):
     lost = (' Not learned: the median accuracy of an arm at the training lengths is '
-            f'below {100 * LEARNED:.0f} %, so nothing there is about length.')
+            f'below {100 * LEARNED:.0f} %, so nothing there is about length, and no '
+            'test is shown.')
   note = (
       f'Mean accuracy over N = {_span(beyond)}, in %, paired over '
       f'{_pairs(comparisons)}. LN − Baseline is primary, all else secondary and '
@@ -246,6 +251,13 @@ def _primary_endpoint(
   title = 'Primary endpoint. Mean accuracy beyond the training lengths'
   short = 'comparison', 'difference [95 %]', 'p', 'at 5 %'
   return Table('primary_endpoint', title, columns, records, note, short, more)
+
+
+def _if_learned(
+    cell: Callable[[Record], str], otherwise: Callable[[Record], str] = lambda _: ''
+) -> Callable[[Record], str]:
+  """Returns the cell, but `otherwise` for a record of arms that have not learned."""
+  return lambda r: (otherwise if r['at_5_percent'] == NOT_LEARNED else cell)(r)
 
 
 def _chance(chance: float | None) -> str:

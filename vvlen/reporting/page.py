@@ -52,11 +52,18 @@ class Report(NamedTuple):
   num_main: int = 1
   missing: str = ''  # what is still to be run, '' if nothing
   about: str = ''  # what was run, what its words mean, and in which paper
+  in_terminal: str = ''  # name of the table that a terminal shows; '': the first
 
   @property
   def main(self) -> Sequence[Table]:
     """Returns the main tables."""
     return self.tables[: self.num_main]
+
+  @property
+  def shown_in_terminal(self) -> Table | None:
+    """Returns the table that a terminal shows, None if there are none."""
+    named = (table for table in self.tables if table.name == self.in_terminal)
+    return next(named, next(iter(self.main), None))
 
 
 def missing_seeds(have: Mapping[str, int], asked: int) -> list[str]:
