@@ -391,7 +391,7 @@ def test_what_is_primary_is_what_the_configuration_says(found):
   assert 'of misalignment and log perplexity' in table.more
   said = answer.answer(run, found)
   assert said[0].startswith('Log perplexity at 2 to 8 L over 6 models: ')
-  assert said[1].startswith('Secondary: score at 2 to 8 L')
+  assert said[2].startswith('Secondary: score at 2 to 8 L')
   value = f'r = {spearman(sce, y):+.2f} '.replace('-', '−')
   assert f'{value}[95 %' in said[0] and 'with misalignment (SCE' in said[0]
 
@@ -416,7 +416,8 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
   run = _run(variant, **{'train.num_steps': 200})
   rows = _rows(run, lambda i, n: 0.9 - 0.04 * i - n / 8000, loss, excess)
   made, count = points.points(run, rows), len(run.models)
-  first, second, _, last = answer.answer(run, made)
+  first, learned, second, _, last = answer.answer(run, made)
+  assert learned.startswith(f'At L, 128 tokens, {count} of {count} models have learned')
   assert first.startswith(f'Score at 2 to 8 L over {count} models: {says}. r = ')
   assert second.startswith(
       f'Secondary: log perplexity at 2 to 8 L over {count} models: ')
@@ -440,11 +441,13 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
 
 def test_there_is_no_verdict_without_models_that_learned(run):
   low = points.points(run, _rows(run, score=lambda i, n: 0.29 if i < 2 else 0.2))
-  said = answer.answer(run, low)  # 0.265 and 0.175 on average, chance 0.1
-  assert said[0] == (
-      'No verdict: 2 of 6 models have learned the tasks, a score at least 0.1 above '
-      'chance at L, 128 tokens. Mean score 0.203, chance 0.100.')
-  assert "The paper's" in said[1] and len(said) == 2
+  said = answer.answer(run, low)  # chance is 0.1
+  assert said[:2] == [
+      'No verdict: fewer than half of the models have learned the tasks.',
+      'At L, 128 tokens, 2 of 6 models have learned the tasks, a score of at least 0.1 '
+      'above chance: mean score 0.203, from 0.173 to 0.263; chance is 0.100, and 1 is '
+      'the most.']
+  assert "The paper's" in said[2] and len(said) == 3
   half = points.points(run, _rows(run, score=lambda i, n: 0.29 - i / 900 if i < 3
                                   else 0.2))
   assert answer.answer(run, half)[0].startswith('Score at')
@@ -509,7 +512,7 @@ def test_the_answer_says_what_the_term_changes(run):
   said = answer.answer(run, _with_term(run))
   test = stats.ttest_1samp(_GAINS, 0)
   (low, high), p = test.confidence_interval(), f'{test.pvalue:.3f}'[1:]
-  assert said[2] == (
+  assert said[3] == (
       f'The misalignment term with α = 0.1 changes the score beyond L by +0.055 [95 %: '
       f'+{low:.3f}, +{high:.3f}], p = {p}, 4 pairs of seeds.')
   unsure = term.sentence(run, _with_term(run, [-0.03, 0.05, 0.01, -0.02]))
@@ -531,10 +534,10 @@ def test_the_answer_says_what_the_term_changes(run):
       models=tuple(both), means={f: x[places] for f, x in found.means.items()},
       seeds={f: [x[i] for i in places] for f, x in found.seeds.items()})
   said = answer.answer(run, two)
-  assert said[0].startswith('No verdict: 2 models') and said[1].startswith(
+  assert said[0].startswith('No verdict: 2 models') and said[2].startswith(
       'The misalignment term with α = 0.1 changes the score beyond L by +0.055')
   low = points.points(run, _rows(run, score=lambda i, n: 0.2))
-  assert len(answer.answer(run, low)) == 2
+  assert len(answer.answer(run, low)) == 3
 
 
 def _points_of(axes):

@@ -244,6 +244,26 @@ def test_factors_and_their_tests():
   assert 'ALiBi, seed 0.' in table.note
 
 
+@pytest.mark.parametrize('lost, told', [
+    ((), []), (('rope',), ['RoPE']), (('none',), ['no positions', 'RoPE', 'ALiBi'])])
+def test_models_that_have_not_learned_have_no_test_to_show(lost, told):
+  figure = read_figures(dict(f=dict(
+      task='length', counts='fair', positions=('none', 'rope', 'alibi'),
+      train_lengths=(10,), reparameterizations=('identity',))))['f']
+  indices = _indices({
+      'none': [1e-4, 1e-3, 1e-2, 1e-3], 'rope': [1e-2, 1e-1, 10, 1e-1],
+      'alibi': [1e-4, 1e-2, 1e-2, 1e-2]})
+  for arm in lost:
+    indices['length_10'][arm, 'squared_error', 10] = dict.fromkeys(range(4), 9.0)
+  table = report.table('f', figure, indices, 12)
+  for name in ('RoPE', 'ALiBi'):
+    row = shown(table, name)
+    own = name in told
+    assert (row['p Holm'] == 'not learned', row['smallest detectable'] == '',
+            '[' not in row['factor beyond training [95 %]']) == (own, own, own)
+    assert row['factor beyond training [95 %]'] != ''
+
+
 @pytest.mark.slow
 def test_training_learns_the_mean_and_decays_kernels_alone(key):
   config = config_file.get_config('cpu')

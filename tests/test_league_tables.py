@@ -84,7 +84,8 @@ def test_the_family_is_read_in_its_order():
   known = effects.read_family(_facts())
   assert known == (
       ('softmax', 'layer_norm', 'log_n', 'power'), {'retrieval': 16, 'lookup': 16},
-      SEEDS, 0.05, (3e-4, 1e-3, 3e-3, 1e-2), 'trained on 5 to 16 items for 4,000 steps')
+      SEEDS, 0.05, (3e-4, 1e-3, 3e-3, 1e-2), 'trained on 5 to 16 items for 4,000 steps',
+      {'retrieval': 0.1, 'lookup': 0.1})
   assert [*known.tasks] == ['retrieval', 'lookup'] and known.num_tests == 3
 
 
@@ -152,6 +153,12 @@ def test_no_verdict_where_the_training_lengths_were_not_learned(who):
   failed = verdicts if who == 'softmax' else {'power'}
   assert {arm for arm, x in verdicts.items() if x == 'not learned'} == set(failed)
   assert all(np.isnan(e.corrected.p) for e in found['retrieval'] if e.arm in failed)
+  # Of a test that is none, neither interval nor p is shown.
+  for row in cells(tables.league_table(found, {}, known)):
+    shown = row['arm − softmax [95 %]'], row['p'], row['detectable']
+    blank = ['[' not in shown[0], shown[1] == '', shown[2] == '']
+    assert blank == 3 * [row['verdict'] == 'not learned'], row
+    assert shown[0][0] in '+−'
   # Nor is it a law that goes farthest.
   laws = {each.task: each for each in effects.best_laws(indices, known)}
   other = 'power' if who == 'softmax' else 'softmax'
@@ -306,12 +313,20 @@ def test_the_answer_counts_arms_and_names_the_best():
   known, indices, found = _read(_rows(accuracies, {('lookup', 'softmax'): 0.5}))
   league = tables.league_table(found, {}, known).records
   laws = tables.laws_table(effects.best_laws(indices, known)).records
-  retrieval, lookup = answer(league, laws)
+  retrieval, learned, lookup = answer(league, laws, known.chance)
   assert retrieval.startswith('Retrieval: of 3 arms, 2 gain over softmax and 1 lose. '
                               'The arm that goes farthest is log n, +')
   assert 'Of 3 laws of temperature, log n goes farthest, +' in retrieval
   assert lookup == ('Lookup: no verdict; of 3 arms, 3 not learned. Softmax has not '
                     'learned the training lengths.')
+  shares = {arm: f'{95 + len(arm) / 10:.1f}' for arm in RATES}
+  low, high = min(shares.values()), max(shares.values())
+  assert learned == (
+      'At the training lengths, learned, and right (median of seeds): retrieval 4 of 4 '
+      f'arms, from {low} to {high} % (softmax {shares["softmax"]} %, chance 10 %); '
+      f'lookup 3 of 4 arms, from 50.0 to {high} % (softmax 50.0 %, chance 10 %). Nine '
+      'seeds in ten at 90 % or more count as learned; 100 % is the most.')
+  assert 'chance' not in answer(league, laws)[1]
   assert answer([], []) == [
       'No answer: the run has not both softmax and another arm yet.']
 
@@ -330,7 +345,7 @@ def test_the_answer_says_why_there_is_no_verdict():
                             'The arm that goes farthest is LN, −')
   assert said[0].endswith('Without a verdict: 1 not finished, 1 not learned.')
   # −5 is the largest difference on lookup, and not what goes farthest.
-  assert 'The arm that goes farthest is log n, +' in said[1]
+  assert 'The arm that goes farthest is log n, +' in said[2]
 
 
 def test_the_figure_of_the_league_shows_every_gain_and_its_interval():

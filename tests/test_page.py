@@ -281,6 +281,17 @@ def test_a_run_ends_with_its_answer_within_the_terminal(folder):
       reports.said(_report(folder, answer=[*'abc']), 80))
 
 
+def test_a_terminal_may_show_another_table_than_the_first_one(folder):
+  shown = _report(folder, num_main=2, in_terminal='two')
+  lines = reports.said(shown, 80)
+  assert 'Second' in lines and not any(_TABLE.title in x for x in lines)
+  for name in ('', 'three'):
+    assert _TABLE.title in reports.said(shown._replace(in_terminal=name), 80)
+  text = page.write(folder, shown)[1].read_text()
+  assert text.index(_TABLE.title) < text.index('figure_2.png') < text.index('**Second')
+  assert reports.said(_report(folder, tables=[]), 80)[-2:] == ['Both <learned>.', '']
+
+
 def test_the_answer_is_printed_last_with_the_page(folder, capsys, monkeypatch):
   monkeypatch.setattr(reports, 'study_of', lambda _: 'counting')
   monkeypatch.setattr(reports, 'writer', lambda _: lambda path: _report(path))
@@ -385,14 +396,42 @@ def test_the_answer_of_counting():
           'ALiBi has 15 times the error of none [95 %: 7.5, 30], p < .001 by Holm.')
   assert counting.answer('Sum', records[3:], 50, None) == (
       'Sum: no verdict, as no model has learned the training lengths.')
-  assert counting.learned(records) == []
-  assert counting.learned(records[:3]) == [
+  assert counting.learned(records) == (
+      'At the longest training length, 3 of 4 lines of the figures have a squared '
+      'error of at most 0.1 of that of the best constant answer, which counts as learned; 0 '
+      'is exact; the most is 0.11.')
+  assert counting.learned(records[:3]) == (
       'All models learned the training lengths: at the longest, their squared error is '
-      '0.10 of that of the best constant answer or less, where 0.1 is needed.']
+      'at most 0.10 of that of the best constant answer, where 0.1 is needed and 0 is '
+      'exact.')
   assert [*map(counting.short, (2, 33.2, 150, 0.0025, 1e-5))] == [
       '2.0', '33', '150', '0.0025', '1.0e−05']
   assert 'times' not in counting.answer(
       'Sum', [_count('none', 1.0, 0.5), records[1]], 50, 'none')
+
+
+def test_the_first_sentence_of_counting_is_of_all_figures():
+  none = _count('none', 0.5, 0.1)
+  one = [none, _count('ALiBi', 7.0, 0.02, 15, 0.0001),
+         _count('RoPE', 0.1, 0.09, 0.01, 0.2), _count('learned', 0.01, 0.11, 1e3, 0)]
+  two = [none, _count('1/√y', 7.0, 0.02, 0.5, 0.04)]
+  lost = [_count('none', 0.5, 0.2), _count('ALiBi', 7.0, 0.02, 1e-3, 0.0001)]
+  figures = [('Figure 1', one, 'none'), ('Figure 2', two, 'none'),
+             ('Figure 3', lost, 'none'), ('Figure 4', [none], None)]
+  assert counting.summary(figures) == [
+      'Of 3 tests beyond the training lengths, each of a model against the control of '
+      'its figure, 1 found less error, 1 more, and 1 no difference (p by Holm in each '
+      'of 2 figures); the error is from 0.010 times (RoPE against none, Figure 1) to '
+      '15 times (ALiBi against none, Figure 1) that of the control.']
+  assert counting.summary(figures[1:]) == [
+      'Of 1 test beyond the training lengths, each of a model against the control of '
+      'its figure, 1 found less error, 0 more, and 0 no difference (p by Holm in each '
+      'of 1 figure); the error is 0.50 times (1/√y against none, Figure 2) that of the '
+      'control.']
+  assert counting.summary(figures[2:]) == [
+      'No verdict: in none of 2 figures is there a test of models that have learned '
+      'the training lengths.']
+  assert counting.summary(figures[:1]) == []
 
 
 def _language_rows(base, change):
@@ -449,15 +488,20 @@ def test_the_answer_of_interventions():
   imposed = told | {'intervention': 'z-scores of training, mean as at N'}
   records = [record, best, told, imposed, record | {'difference': 9.0, 'p_holm': _NAN},
              best | {'arm': 'Baseline', 'difference': 7.0}]
-  found = mechanism(records, {'LN': 95.0, 'Baseline': 89.0})
+  found = mechanism(records, {'LN': 95.0, 'Baseline': 89.0}, 0.1, 16)
   assert found == [
       'LN: of the changes of the attention output that do not know the target, "b" '
       'restores most accuracy beyond the training lengths, +2.0 points [95 %: +0.5, '
       '+1.5], 12 % of what is lost, p = .010 by Holm. Told the target, up to 102 % '
       'come back, which does not tell variance from dispersion.',
+      'At the shortest length, 16 items, right (mean of seeds): LN 95.0 %, Baseline '
+      '89.0 %; 90 % is needed to call the task learned; chance is 10 %.',
       'Baseline: no verdict, 89.0 % right at the shortest length is too little to '
       'lose.']
-  assert 'fewer than two seeds' in mechanism(records[4:5], {'LN': 95.0})[0]
+  first, second = mechanism(records[4:5], {'LN': 95.0})
+  assert 'fewer than two seeds' in first
+  assert second == ('At the shortest length, right (mean of seeds): LN 95.0 %; it '
+                    'learned the task (90 % is needed).')
 
 
 def test_the_answer_of_recency_bias():

@@ -16,7 +16,7 @@ from experiments.correlation.points import (
 )
 from experiments.correlation.related import LEAST, Related
 from experiments.correlation.tables import beyond, ours, published
-from vvlen.reporting.tables import interval_words, number
+from vvlen.reporting.tables import counted, interval_words, number
 
 # A model has learned the tasks if its score at L is that much above chance.
 LEARNED = 0.1
@@ -33,6 +33,9 @@ def answer(run: Run, points: Points) -> list[str]:
   Args:
     run: what was run.
     points: the models that have results.
+
+  Returns:
+    Sentences. The second one says how many models have learned the tasks.
   """
   count, of_paper = len(points.models), _of_paper(run)
   score = points.means[f'score_{run.length}'] if count else np.array([])
@@ -44,13 +47,16 @@ def answer(run: Run, points: Points) -> list[str]:
     said = [f'No verdict: {count} model{"s" * (count != 1)} with results, fewer than '
             f'{LEAST}.']
   elif not enough:
-    said = [
-        f'No verdict: {learned} of {count} models have learned the tasks, a score at '
-        f'least {LEARNED:g} above chance at L, {run.length} tokens. Mean score '
-        f'{number(score.mean(), ".3f")}, chance {number(chance.mean(), ".3f")}.']
+    said = ['No verdict: fewer than half of the models have learned the tasks.']
   else:
     said = [_of_outcome(run, points, outcome) for outcome in outcomes(run)]
-  return [*said, *filter(None, of_term), of_paper]
+  trained = [
+      f'At L, {run.length} tokens, {learned} of {counted(count, "model")} have learned '
+      f'the tasks, a score of at least {LEARNED:g} above chance: mean score '
+      f'{number(score.mean(), ".3f")}, from {number(score.min(), ".3f")} to '
+      f'{number(score.max(), ".3f")}; chance is {number(chance.mean(), ".3f")}, and 1 '
+      'is the most.'] if count else []
+  return [*said[:1], *trained, *said[1:], *filter(None, of_term), of_paper]
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:

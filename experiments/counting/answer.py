@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 import math
 
-from vvlen.reporting.tables import number, p_words, Record
+from vvlen.reporting.tables import counted, number, p_words, Record
 
 # A model has learned its training lengths if its squared error at the longest of them
 # is at most this share of the error of the best constant answer.
@@ -41,7 +41,7 @@ def answer(
     length: the longest test length.
     control: the model that others are tested against, if any.
   """
-  learned = [r for r in records if r['training_error'] <= _SHARE * r['constant_error']]
+  learned = [r for r in records if has_learned(r)]
   failed = [r['model'] for r in records if r not in learned]
   out = f' Did not learn the training lengths: {", ".join(failed)}.' if failed else ''
   if not learned:
@@ -52,8 +52,8 @@ def answer(
   best = min(learned, key=lambda r: r[f'error_{length}'])
   text = (f'{title}: at {length} bits, the least squared error is that of '
           f'{best["model"]}, {short(best[f"error_{length}"])}')
-  tested = [r for r in learned if math.isfinite(r['p_holm'])]
-  if not tested or control in failed:
+  tested = [r for r in records if is_tested(r, records, control)]
+  if not tested:
     return f'{text}.{out}'
   # The model that differs most from the control, in either direction.
   r = max(tested, key=lambda r: abs(math.log(r['factor'])))
@@ -64,18 +64,75 @@ def answer(
           f'Holm{found}.{out}')
 
 
-def learned(records: Sequence[Record]) -> list[str]:
-  """Says whether all models of a run have learned their training lengths, if so.
+def has_learned(record: Record) -> bool:
+  """Returns whether the model of a row of a table has learned its training lengths."""
+  return record['training_error'] <= _SHARE * record['constant_error']
+
+
+def learned(records: Sequence[Record]) -> str:
+  """Says how many models of a run have learned their training lengths.
 
   Args:
-    records: of the tables of all figures.
+    records: of the tables of all figures, at least one. A model counts in each figure
+      that has it.
   """
   ratios = [r['training_error'] / r['constant_error'] for r in records]
-  if not ratios or not max(ratios) <= _SHARE:
+  of = f'of that of the best constant answer, where {_SHARE:g} is needed and 0 is exact'
+  count = sum(map(has_learned, records))
+  if count == len(records):
+    return ('All models learned the training lengths: at the longest, their squared '
+            f'error is at most {short(max(ratios))} {of}.')
+  worst = f'; the most is {short(max(ratios))}' if math.isfinite(max(ratios)) else ''
+  return (f'At the longest training length, {count} of {counted(len(records), "line")} '
+          f'of the figures have a squared error of at most {_SHARE:g} of that of the '
+          f'best constant answer, which counts as learned; 0 is exact{worst}.')
+
+
+def summary(
+    figures: Sequence[tuple[str, Sequence[Record], str | None]]
+) -> list[str]:
+  """Says in one sentence what the tests of all figures have found.
+
+  Args:
+    figures: of each figure its name, such as 'Figure 1a', the records of its table, and
+      the model that others are tested against, if any.
+
+  Returns:
+    The sentence, or nothing for a run of one figure, of which `answer` says it all.
+  """
+  if len(figures) < 2:
     return []
-  return ['All models learned the training lengths: at the longest, their squared '
-          f'error is {short(max(ratios))} of that of the best constant answer or less, '
-          f'where {_SHARE:g} is needed.']
+  tested = [(name, r, control) for name, records, control in figures
+            for r in records if is_tested(r, records, control)]
+  if not tested:
+    return [f'No verdict: in none of {len(figures)} figures is there a test of models '
+            'that have learned the training lengths.']
+  found = [each for each in tested if each[1]['p_holm'] < 0.05]
+  less = sum(r['factor'] < 1 for _, r, _ in found)
+  text = (f'Of {counted(len(tested), "test")} beyond the training lengths, each of a '
+          f'model against the control of its figure, {less} found less error, '
+          f'{len(found) - less} more, and {len(tested) - len(found)} no difference (p '
+          f'by Holm in each of {counted(len({x for x, *_ in tested}), "figure")})')
+  factor = lambda each: each[1]['factor']
+  ends = [min(tested, key=factor), max(tested, key=factor)][:len(tested)]
+  told = [f'{short(r["factor"])} times ({r["model"]} against {control}, {name})'
+          for name, r, control in ends]
+  what = f'is from {told[0]} to {told[1]}' if len(told) > 1 else f'is {told[0]}'
+  return [f'{text}; the error {what} that of the control.']
+
+
+def is_tested(
+    record: Record, records: Sequence[Record], control: str | None
+) -> bool:
+  """Returns whether the test of a row counts: it and its control must have learned.
+
+  Args:
+    record: of the table of a figure.
+    records: all of that table.
+    control: the model that others are tested against, if any.
+  """
+  both = [r for r in records if r['model'] == control] + [record]
+  return math.isfinite(record['p_holm']) and all(map(has_learned, both))
 
 
 def short(value: float) -> str:

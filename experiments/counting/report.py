@@ -14,7 +14,14 @@ from etils import epath
 import numpy as np
 
 from experiments.counting import figures
-from experiments.counting.answer import answer, best_constant, learned, short
+from experiments.counting.answer import (
+  answer,
+  best_constant,
+  has_learned,
+  learned,
+  short,
+  summary,
+)
 from experiments.counting.cells import (
   all_cells,
   FigureSetups,
@@ -96,14 +103,16 @@ def write(workdir: epath.PathLike) -> Report:
     drawn = {name: figures.errors(figure, indices, longest, words)
              for name, figure in shown.items()}
     paths = plots.save(folder / 'figures', drawn)
-  found = [
-      answer(table.title, table.records, longest,
-             None if figure.control is None else _label(figure, figure.control))
-      # Figures with something to compare first.
-      for table, figure in sorted(zip(tables, shown.values(), strict=True),
-                                  key=lambda pair: len(pair[1].cells) == 1)
-  ]
-  found += learned([r for table in tables for r in table.records])
+  # Figures with something to compare first.
+  in_turn = sorted(zip(tables, shown.values(), strict=True),
+                   key=lambda pair: len(pair[1].cells) == 1)
+  of_each = [(made.title, made.records, _control(figure)) for made, figure in in_turn]
+  found = [answer(title, records, longest, control)
+           for title, records, control in of_each]
+  # The second sentence is whether they learned, after that on all figures or the only.
+  found[:0] = summary([(title.partition('.')[0], records, control)
+                       for title, records, control in of_each])
+  found.insert(1, learned([r for made in tables for r in made.records]))
   missing = missing_seeds({f'{cell.experiment}/{cell.arm}': len(seeds)
                            for cell, seeds in have.items()}, asked)
   more = [heads] if (heads := heads_table(of_heads, cells)) else []
@@ -156,16 +165,22 @@ def table(
   columns[f'median, l = {longest}'] = lambda r: short(r['median_error'])
   if counted:
     columns['right up to'] = lambda r: str(r['right_up_to'])
-  if control is not None:
-    columns |= {
-        'factor beyond training [95 %]': _factor_cell,
-        'p Holm': lambda r: '' if r['model'] == _label(figure, control) else p_value(
-            r['p_holm']),
-        'smallest detectable': lambda r: '' if math.isnan(
-            r['smallest_detectable']) else f'×/÷ {short(r["smallest_detectable"])}',
-    }
   for cell, record in zip(figure.cells, records, strict=True):
     record['model'] = _label(figure, cell)
+  if control is not None:
+    # Models that have not learned, or whose control has not, have no test to show.
+    lost = {r['model'] for r in records if not has_learned(r)}
+    lost = lost if _label(figure, control) not in lost else {
+        r['model'] for r in records}
+    columns |= {
+        'factor beyond training [95 %]': lambda r: (
+            short(r['factor']) if r['model'] in lost and math.isfinite(r['factor'])
+            else _factor_cell(r)),
+        'p Holm': lambda r: '' if r['model'] == _label(figure, control) else (
+            'not learned' if r['model'] in lost else p_value(r['p_holm'])),
+        'smallest detectable': lambda r: '' if r['model'] in lost or math.isnan(
+            r['smallest_detectable']) else f'×/÷ {short(r["smallest_detectable"])}',
+    }
   return Table(name, _title(name, figure), columns, records,
                _note(figure, indices, longest), more=_more(figure, counted, longest))
 
@@ -248,6 +263,11 @@ def _right_up_to(index: Index, arm: str) -> int:
       break
     last = n
   return last
+
+
+def _control(figure: FigureSetups) -> str | None:
+  """Returns the label of the model that others are tested against, if any."""
+  return None if figure.control is None else _label(figure, figure.control)
 
 
 def _label(figure: FigureSetups, cell: Setup) -> str:

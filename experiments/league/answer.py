@@ -1,6 +1,6 @@
 """What a league has found, in sentences. Runs without JAX."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 
 from experiments.league.effects import (
@@ -13,22 +13,50 @@ from experiments.league.effects import (
     UNDEFINED,
 )
 from experiments.league.names import name_of
+from vvlen.reporting.endpoints import LEARNED
 from vvlen.reporting.tables import number, p_words, Record
 
 
-def answer(records: Sequence[Record], laws: Sequence[Record]) -> list[str]:
+def answer(
+    records: Sequence[Record], laws: Sequence[Record],
+    chance: Mapping[str, float] | None = None,
+) -> list[str]:
   """Says for each task which arms are ahead, and which law goes farthest.
 
   Args:
     records: of the table `league`, the best arm of a task first.
     laws: of the table `laws`.
+    chance: {task: share of right answers by guessing}, of tasks of which it is known.
+
+  Returns:
+    Sentences. The second one says which arms have learned the training lengths.
   """
   tasks = list(dict.fromkeys(r['task'] for r in records))
   if not tasks:
     return ['No answer: the run has not both softmax and another arm yet.']
   by_task = {r['task']: r for r in laws}
-  return [_of_task(task, [r for r in records if r['task'] == task], by_task.get(task))
-          for task in tasks]
+  first, *others = [
+      _of_task(task, [r for r in records if r['task'] == task], by_task.get(task))
+      for task in tasks]
+  return [first, _learned(records, chance or {}), *others]
+
+
+def _learned(records: Sequence[Record], chance: Mapping[str, float]) -> str:
+  """Says how many arms have learned the training lengths, softmax among them."""
+  parts = []
+  for task in dict.fromkeys(r['task'] for r in records):
+    own = [r for r in records if r['task'] == task]
+    control = own[0]['training_accuracy_control']
+    medians = [control, *(r['training_accuracy'] for r in own)]
+    count = own[0]['learned_control'] + sum(r['learned'] for r in own)
+    guessed = f', chance {100 * chance[task]:.3g} %' if task in chance else ''
+    parts.append(
+        f'{task.replace("_", " ")} {count} of {len(medians)} arms, from '
+        f'{number(min(medians), ".1f")} to {number(max(medians), ".1f")} % '
+        f'(softmax {number(control, ".1f")} %{guessed})')
+  return ('At the training lengths, learned, and right (median of seeds): '
+          f'{"; ".join(parts)}. Nine seeds in ten at {100 * LEARNED:.0f} % or more '
+          'count as learned; 100 % is the most.')
 
 
 def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:

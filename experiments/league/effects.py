@@ -57,6 +57,8 @@ class Family(NamedTuple):
   level: float
   rates: tuple[float, ...]
   words: str  # of training
+  # task -> share of right answers by guessing, where it is known
+  chance: Mapping[str, float] = {}
 
   @property
   def num_tests(self) -> int:
@@ -123,8 +125,14 @@ def read_family(facts: Mapping[str, Any]) -> Family:
   if any({'min_length', 'max_length', 'num_steps'} & own.get('train', {}).keys()
          for own in tasks.values()):
     words = 'each task trained in its own way'
+  # Their classes are equally frequent.
+  known = ('retrieval', 'lookup', 'associative_recall')
+  chance = {name: 1 / task['task']['num_classes'] for name, task in tasks.items()
+            if task.get('task', {}).get('name') in known
+            and 'num_classes' in task['task']}
   return Family(tuple(in_order(facts['arms'])), longest, int(facts['num_seeds']),
-                float(facts['claim']['level']), tuple(facts['tune']['rates']), words)
+                float(facts['claim']['level']), tuple(facts['tune']['rates']), words,
+                chance)
 
 
 def num_below(accuracy: Mapping[int, float]) -> int:

@@ -57,7 +57,7 @@ def write(workdir: epath.PathLike) -> Report:
       tables.tuning_table(choices, family),
   ]
   records = {table.name: table.records for table in made}
-  said = [*answer(records['league'], records['laws']),
+  said = [*answer(records['league'], records['laws'], family.chance),
           *needs.needs_answer(records['needs'])]
   made = [table for table in made if table.records]
   drawn: dict[str, Figure] = {}

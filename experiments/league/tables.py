@@ -11,6 +11,7 @@ from experiments.league.effects import (
     Effect,
     Family,
     NOT_FINISHED,
+    NOT_LEARNED,
     Scalar,
 )
 from experiments.league.names import name_of
@@ -50,10 +51,14 @@ def league_table(
       'task': lambda r: r['task'],
       'arm': lambda r: r['label'],
       'softmax': lambda r: number(r['control'], '.1f'),
-      'arm − softmax [95 %]': difference_cell('.1f'),
+      'arm − softmax [95 %]': lambda r: (
+          number(r['difference'], '+.1f') if r['verdict'] == NOT_LEARNED else
+          difference_cell('.1f')(r)),
       'verdict': lambda r: r['verdict'],
       'p': p_cell('p'),
-      'detectable': number_cell('smallest_detectable', '.1f'),
+      'detectable': lambda r: (
+          '' if r['verdict'] == NOT_LEARNED else
+          number_cell('smallest_detectable', '.1f')(r)),
       'rate': blank_without('learning_rate', lambda r: (
           f'{r["learning_rate"]:g}{", edge" if r["at_edge"] else ""}')),
       'seeds': lambda r: str(r['seeds']),
@@ -69,10 +74,10 @@ def league_table(
   more = (
       'Tasks, arms, seeds, endpoint and correction were fixed before the first run. An '
       'arm without a verdict counts as p = 1: not finished, training lengths not '
-      'learned, or diverged, that is, the accuracy of a seed, or of softmax at that '
-      'seed, is not finite; the interval is of the others. An interval may contain 0 '
-      f'where p is below {family.level:g}. Detectable: the difference that would be '
-      'found four times in five, at the level of the intervals. Rate: chosen on other '
+      'learned (no interval is shown), or diverged, that is, the accuracy of a seed, '
+      'or of softmax at that seed, is not finite; the interval is of the others. An '
+      f'interval may contain 0 where p is below {family.level:g}. Detectable: the '
+      'difference that would be found four times in five, at the level of the intervals. Rate: chosen on other '
       'seeds; p and intervals are of the arms at these rates, and do not hold what '
       'other seeds of the tuning would have chosen. Edge: the smallest or largest of '
       'those tried, so that one outside may train better. In training: median accuracy '
@@ -106,7 +111,7 @@ def _record(effect: Effect, choices: Mapping[tuple[str, str], Choice]) -> Record
       'training_accuracy_control': 100 * effect.training_accuracy[0],
       'training_accuracy': 100 * effect.training_accuracy[1],
       'below_control': effect.not_learned[0], 'below': effect.not_learned[1],
-      'learned_control': effect.learned[0],
+      'learned_control': effect.learned[0], 'learned': effect.learned[1],
   }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import math
 
+from experiments.length_generalization.answer import learned
 from experiments.mechanism.figures import IMPOSED, INTERVENTIONS
 from vvlen.reporting.endpoints import LEARNED
 from vvlen.reporting.tables import interval_words, number, p_words, Record
@@ -35,7 +36,10 @@ def headline(records: Sequence[Record], shortest: dict[str, float]) -> str:
   return f'Without knowing the target, at most {most} % of the lost accuracy comes back'
 
 
-def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
+def answer(
+    records: Sequence[Record], shortest: dict[str, float],
+    chance: float | None = None, length: int | None = None,
+) -> list[str]:
   """Says, for each arm, which change of the attention output restores most accuracy.
 
   Changes that know the target are reported separately: they restore all accuracy
@@ -44,6 +48,11 @@ def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
   Args:
     records: of the table `mechanism`.
     shortest: {arm: accuracy in % at the shortest length}.
+    chance: the share of right answers by guessing, if it is known.
+    length: the shortest length, in items.
+
+  Returns:
+    Sentences. The second one says whether the models have learned the task.
   """
   said = []
   for arm, accuracy in shortest.items():
@@ -71,4 +80,7 @@ def answer(records: Sequence[Record], shortest: dict[str, float]) -> list[str]:
     if told:
       said[-1] += (f' Told the target, up to {number(max(told), ".0f")} % come back, '
                    'which does not tell variance from dispersion.')
-  return said
+  where = 'the shortest length' if length is None else (
+      f'the shortest length, {length} items')
+  return [*said[:1], learned(shortest, chance, f'At {where}, right (mean of seeds)'),
+          *said[1:]]

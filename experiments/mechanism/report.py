@@ -56,7 +56,7 @@ def write(workdir: epath.PathLike) -> Report:
     tables.append(gain_table(index, trained_up_to))
   shortest = {}
   for arm in arms_of(index):
-    _, values = plots.values(index, arm, 'accuracy')
+    lengths, values = plots.values(index, arm, 'accuracy')
     shortest[ARMS[arm][0]] = float(100 * np.nanmean(values[:, 0]))
   with plots.style():
     paths = plots.save(folder / 'figures', {
@@ -65,7 +65,8 @@ def write(workdir: epath.PathLike) -> Report:
   write_tables(folder, tables)
   return Report(
       'Why does accuracy fall with length: vanishing variance, or dispersed attention?',
-      answer(made.records, shortest), tables, paths, len(tables) - 1,
+      answer(made.records, shortest, setting.chance, lengths[0]), tables, paths,
+      len(tables) - 1,
       about=about([rows[0].experiment],
                   'A trained model is frozen, and its attention output is changed at '
                   'test time: which change restores accuracy at longer inputs?'))
