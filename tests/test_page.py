@@ -5,6 +5,7 @@ import html
 import html.parser
 import json
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -23,6 +24,7 @@ from experiments.measure.answer import answer as measure
 from experiments.mechanism.answer import answer as mechanism
 from experiments.recency_bias.answer import answer as recency_bias
 from experiments.vanishing_variance.answer import answer as family
+from tests.conftest import ROOT
 from vvlen.reporting import page, results
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import grid, Table
@@ -139,6 +141,7 @@ def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder)
   both = page.write(folder, _report(folder, num_main=2))[1].read_text()
   assert both.index('figure_2.png') < both.index('**Second**') < both.index('## How')
   assert '- starts: `2`' in text and '- jax: `1.2`' in text
+  assert 'workdir=FOLDER' not in text
 
 
 def test_a_page_says_what_was_run_and_links_the_paper(folder):
@@ -220,14 +223,96 @@ def test_a_wide_table_fits_1200_pixels_and_breaks_no_interval(folder):
 
 
 def test_how_long_a_run_took(folder, tmp_path):
-  assert page.elapsed(folder) == '62 min 5 s'
+  assert page.elapsed(folder) == 'The last start took 1 h 02 min.'
   assert page.elapsed(epath.Path(tmp_path / 'nothing')) == ''
   path = folder / 'config.json'
-  for end, words in (('00:05', '5 s'), ('01:00', '1 min 0 s'), ('00:00', '')):
+  for end, words in (('00:05', 'The last start took 5 s.'),
+                     ('01:00', 'The last start took 1 min 0 s.'), ('00:00', '')):
     path.write_text(json.dumps({'sessions': [{
         'started': '2026-01-01T00:00:00+00:00',
         'finished': f'2026-01-01T00:{end}+00:00'}]}))
     assert page.elapsed(folder) == words
+
+
+def _session(begin, end=None, **facts):
+  times = {name: f'2026-01-{x}:00+00:00'
+           for name, x in (('started', begin), ('finished', end)) if x}
+  return times | facts
+
+
+@pytest.mark.parametrize('sessions, words', [
+    ([('01T00:00', '01T00:30'), ('02T00:00', '02T00:40')],
+     'The last start took 40 min 0 s. All 2 starts took 1 h 10 min.'),
+    ([('01T00:00', '01T00:30'), ('01T00:10',), ('02T00:00', '02T00:40')],
+     'The last start took 40 min 0 s. Of 3 starts, the 2 that ended took 1 h 10 min.'),
+    ([('01T00:00', '01T00:30'), ('02T00:00',)],
+     'Of 2 starts, the 1 that ended took 30 min 0 s.'),
+    ([('01T00:00', '01T00:30'), ('02T00:00', '02T00:00')],
+     'All 2 starts took 30 min 0 s.'),
+    ([('01T00:00',), ('02T00:00', '02T00:02')], 'The last start took 2 min 0 s.'),
+    ([('01T00:00',), ('02T00:00',)], '')])
+def test_how_long_all_starts_of_a_run_took(folder, sessions, words):
+  (folder / 'config.json').write_text(json.dumps(
+      {'sessions': [_session(*x) for x in sessions]}))
+  assert page.elapsed(folder) == words
+
+
+def test_a_page_tells_of_all_starts_and_machines(folder):
+  cpu = {'device': '2 x cpu', 'processor': '2 x <EPYC>', 'python': '3.11.7',
+         'commit': 'a' * 40, 'versions': {'jax': '0.10.2', 'numpy': '2.4'}}
+  gpu = cpu | {'device': '1 x H200', 'commit': 'b' * 40 + '+'}
+  newer = cpu | {'versions': {'jax': '0.11.0', 'numpy': '2.4'}, 'commit': 'c' * 40}
+  sessions = [_session('01T00:00', '01T00:30', **cpu), _session('02T00:00', **gpu),
+              _session('03T00:00', '03T01:00', **newer), _session('04T00:00', **cpu)]
+  (folder / 'config.json').write_text(json.dumps({'sessions': sessions}))
+  html_page, other = page.write(folder, _report(folder))
+  text = other.read_text()
+  starts = text[text.index('### All starts'):text.index('### The last start')]
+  assert starts == (
+      '### All starts\n\n'
+      '- starts: `4`\n'
+      '- first start: `2026-01-01T00:00:00+00:00`\n'
+      '- last end: `2026-01-03T01:00:00+00:00`\n'
+      '- time of the 2 starts that ended: `1 h 30 min`\n'
+      '- machine 1: `2 x cpu, 2 x <EPYC>: 3 starts; python 3.11.7, jax 0.10.2 or '
+      '0.11.0, numpy 2.4, commits aaaaaaaaaa, cccccccccc`\n'
+      '- machine 2: `1 x H200, 2 x <EPYC>: 1 start; python 3.11.7, jax 0.10.2, numpy '
+      '2.4, commit bbbbbbbbbb+`\n\n')
+  assert '<td>machine 1</td><td><code>2 x cpu, 2 x &lt;EPYC&gt;: 3 starts; ' in (
+      html_page.read_text())
+  # Of a single start, all is told once.
+  (folder / 'config.json').write_text(json.dumps({'sessions': sessions[:1]}))
+  text = page.write(folder, _report(folder))[1].read_text()
+  assert '### The last start' in text and 'All starts' not in text
+
+
+@pytest.mark.parametrize('before, now', [
+    ('lm', 'language_model'), ('recency', 'recency_bias'),
+    ('recency_bias', 'recency_bias'), ('lookup', 'lookup')])
+def test_a_command_names_files_that_there_are(folder, before, now):
+  (folder / 'config.json').write_text(json.dumps({'sessions': [
+      {'command': f'python -m x --config=configs/{before}.py:cpu --workdir=runs/lm'}]}))
+  said = f'python -m x --config=configs/{now}.py:cpu --workdir=runs/lm'
+  assert (ROOT / f'configs/{now}.py').exists()
+  for path in page.write(folder, _report(folder)):
+    assert said in path.read_text()
+
+
+def test_a_page_names_the_folder_of_its_run(folder, tmp_path, monkeypatch):
+  def said(place, name='index.md'):
+    page.write(epath.Path(place), _report(folder, figures={}))
+    [found] = re.findall(r'experiments.report --workdir=(.*?)(?:`|</code>), in the',
+                         (epath.Path(place) / name).read_text())
+    return found
+
+  assert said(folder) == str(folder)  # elsewhere
+  monkeypatch.chdir(tmp_path.parent)
+  assert said(folder) == said(folder.name) == folder.name  # as the command has it
+  assert said(folder.name, 'index.html') == folder.name
+  odd = tmp_path / "a run's `x`"
+  odd.mkdir()
+  assert said(odd, 'index.html') == html.escape(
+      shlex.quote(f"{tmp_path.name}/a run's `x`"))
 
 
 @pytest.mark.parametrize('width, columns', [
@@ -299,7 +384,7 @@ def test_the_answer_is_printed_last_with_the_page(folder, capsys, monkeypatch):
   out = capsys.readouterr().out
   assert out.startswith('\nIt is 5 % more.\n\nBoth <learned>.\n')
   assert out.endswith(f'Open {folder}/index.html for all tables and figures.\n'
-                      'The last start took 62 min 5 s.\n')
+                      'The last start took 1 h 02 min.\n')
 
 
 def test_all_runs_of_a_folder_are_listed(folder, tmp_path, monkeypatch):
@@ -398,8 +483,8 @@ def test_the_answer_of_counting():
       'Sum: no verdict, as no model has learned the training lengths.')
   assert counting.learned(records) == (
       'At the longest training length, 3 of 4 lines of the figures have a squared '
-      'error of at most 0.1 of that of the best constant answer, which counts as learned; 0 '
-      'is exact; the most is 0.11.')
+      'error of at most 0.1 of that of the best constant answer, which counts as '
+      'learned; 0 is exact; the most is 0.11.')
   assert counting.learned(records[:3]) == (
       'All models learned the training lengths: at the longest, their squared error is '
       'at most 0.10 of that of the best constant answer, where 0.1 is needed and 0 is '

@@ -38,7 +38,7 @@ def show(workdir: epath.PathLike) -> None:
   took = page.elapsed(folder)
   print(f'Open {path} for all tables and figures.')
   if took:
-    print(f'The last start took {took}.')
+    print(took)
 
 
 def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:

@@ -77,13 +77,13 @@ def league_table(
       'learned (no interval is shown), or diverged, that is, the accuracy of a seed, '
       'or of softmax at that seed, is not finite; the interval is of the others. An '
       f'interval may contain 0 where p is below {family.level:g}. Detectable: the '
-      'difference that would be found four times in five, at the level of the intervals. Rate: chosen on other '
-      'seeds; p and intervals are of the arms at these rates, and do not hold what '
-      'other seeds of the tuning would have chosen. Edge: the smallest or largest of '
-      'those tried, so that one outside may train better. In training: median accuracy '
-      'in % over the last tenth of training, softmax and arm. Seeds below 90 there, of '
-      'softmax and of the arm: with more than a tenth there is no verdict; up to a '
-      'tenth stay in the test.'
+      'difference that would be found four times in five, at the level of the '
+      'intervals. Rate: chosen on other seeds; p and intervals are of the arms at '
+      'these rates, and do not hold what other seeds of the tuning would have chosen. '
+      'Edge: the smallest or largest of those tried, so that one outside may train '
+      'better. In training: median accuracy in % over the last tenth of training, '
+      'softmax and arm. Seeds below 90 there, of softmax and of the arm: with more '
+      'than a tenth there is no verdict; up to a tenth stay in the test.'
   )
   return Table('league', 'What each arm gains over softmax beyond the training lengths',
                columns, records, note, more=more,
