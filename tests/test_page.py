@@ -172,28 +172,65 @@ def test_a_page_names_the_tasks_that_were_run(tasks, begin, end):
                        '2504.02827.')
 
 
+def _in_browser(folder, text, facts, *flags, widths=(400, 1400)):
+  """Returns 'width facts' of a page in frames of these widths, with ';' between them.
+
+  Args:
+    folder: in which a page with the frames is written.
+    text: of the page.
+    facts: JavaScript on a frame x, a list without its brackets.
+    *flags: of the browser.
+    widths: in pixels. The width that is returned is that which the page takes.
+  """
+  frames = ''.join(f'<iframe style="border: 0; width: {width}px; height: 900px" '
+                   f'srcdoc="{html.escape(text)}"></iframe>' for width in widths)
+  script = (
+      '<script>onload = () => { document.title = [...document.querySelectorAll('
+      '"iframe")].map(x => [x.contentDocument.documentElement.scrollWidth, '
+      f'{facts}].join(" ")).join(";") }}</script>')
+  path = folder / 'frames.html'
+  path.write_text(f'<!doctype html><title></title>{frames}{script}')
+  done = subprocess.run(
+      [_BROWSER, '--headless', '--no-sandbox', '--hide-scrollbars', '--dump-dom',
+       *flags, f'file://{path}'],
+      capture_output=True, text=True, timeout=120, check=False)
+  found = re.search('<title>(.*?)</title>', done.stdout)
+  assert found, done.stderr
+  return found[1]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
 @pytest.mark.parametrize('scheme, colour', [(0, 'rgb(255, 255, 255)'),
                                             (1, 'rgb(0, 0, 0)')])
 def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
   text = page.write(folder, _report(folder))[0].read_text()
-  # A frame for each width, and a title that says what is in them.
-  frames = ''.join(f'<iframe style="border: 0; width: {width}px; height: 900px" '
-                   f'srcdoc="{html.escape(text)}"></iframe>'
-                   for width in (400, 1400))
-  script = (
-      '<script>onload = () => { document.title = [...document.querySelectorAll('
-      '"iframe")].map(x => [x.contentDocument.documentElement.scrollWidth, '
-      'x.contentWindow.getComputedStyle(x.contentDocument.body).color].join(" ")'
-      ').join(";") }</script>')
-  path = folder / 'frames.html'
-  path.write_text(f'<!doctype html><title></title>{frames}{script}')
-  done = subprocess.run(
-      [_BROWSER, '--headless', '--no-sandbox', '--hide-scrollbars', '--dump-dom',
-       f'--blink-settings=preferredColorScheme={scheme}', f'file://{path}'],
-      capture_output=True, text=True, timeout=120, check=False)
-  assert f'<title>400 {colour};1400 {colour}</title>' in done.stdout, done.stderr
+  found = _in_browser(
+      folder, text, 'x.contentWindow.getComputedStyle(x.contentDocument.body).color',
+      f'--blink-settings=preferredColorScheme={scheme}')
+  assert found == f'400 {colour};1400 {colour}'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+@pytest.mark.parametrize('name', ['counting', 'language_model', 'mechanism_lookup'])
+def test_pages_of_committed_runs_fit_a_browser_and_load_nothing(name, tmp_path):
+  copy = epath.Path(tmp_path / name)
+  shutil.copytree(ROOT / 'experiments/results' / name, copy)
+  report, path = reports.make(copy)
+  # All is open, as a reader may have it.
+  text = path.read_text().replace('<details>', '<details open>')
+  parser = _Parser()
+  parser.feed(text)
+  assert len(parser.images) == sum(x.suffix == '.png' for x in report.figures) > 0
+  images = 'x.contentDocument.images'
+  found = _in_browser(
+      tmp_path, text,
+      f'[...{images}].filter(i => i.complete && i.naturalWidth > 100).length, '
+      # What was fetched: all but the page and what is in it.
+      'x.contentWindow.performance.getEntriesByType("resource")'
+      '.map(e => e.name).filter(n => !n.startsWith("data:"))')
+  assert found == ';'.join(f'{width} {len(parser.images)} ' for width in (400, 1400))
 
 
 @pytest.mark.slow
