@@ -170,7 +170,7 @@ def _all_starts(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if times := [str(s[name]) for s in sessions if s.get(name)]:
       yield title, which(times)
   known = [x for x in map(_seconds, sessions) if x is not None]
-  if known:
+  if sum(known):
     ended = counted(len(known), 'start')
     yield f'time of the {ended} that ended', _duration(sum(known))
   machines: dict[str, list[dict[str, Any]]] = {}
