@@ -6,6 +6,7 @@ import csv
 import html.parser
 import importlib.util
 import json
+import lzma
 import os
 import pathlib
 import pkgutil
@@ -445,11 +446,13 @@ def test_every_metric_and_column_is_explained():
   page = (DOCS / 'metrics.md').read_text()
   names = set(re.findall(r'`(\w+)`', page))
   metrics, columns = set(), set()
-  for path in (ROOT / 'experiments/results').glob('*/results.csv'):
-    with path.open() as file:
-      rows = csv.DictReader(file)
-      metrics |= {row['metric'] for row in rows}
-      columns |= set(rows.fieldnames)
+  paths = sorted((ROOT / 'experiments/results').glob('*/results.csv*'))
+  assert {path.suffix for path in paths} == {'.csv', '.xz'}
+  for path in paths:
+    with (lzma.open if path.suffix == '.xz' else open)(path, 'rt') as file:
+      header, *rows = csv.reader(file)
+    metrics |= {row[header.index('metric')] for row in rows}
+    columns |= set(header)
   known = {name + end for name in names for end in ('', '_low', '_high', '_error')}
   assert metrics - known == set()
   assert [column for column in columns if column not in page] == []
