@@ -20,6 +20,7 @@ from tests.cases import mostly_slow
 from tests.cells import is_short
 from tests.conftest import ROOT
 from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.tables import latex, Table
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
@@ -79,6 +80,13 @@ def test_tables_as_csv_are_ascii_and_spell_every_character():
   for path in RESULTS.glob('*/tables/*.csv'):
     text = path.read_bytes()
     assert text.isascii() and b'\\' not in text, path
+
+
+def test_every_character_of_the_tables_has_a_spelling_in_latex():
+  found = {c for path in RESULTS.glob('*/tables/*.md') for c in path.read_text()}
+  text = ''.join(sorted(found - {'\n'}))
+  assert {'ε', 'β', '−', '√'} <= found
+  assert latex(Table('t', text, {text: lambda r: r['x']}, [{'x': text}], '')).isascii()
 
 
 def test_large_files_of_results_are_compressed():

@@ -152,6 +152,14 @@ def test_a_table_as_latex_has_the_same_cells():
       + r'\end{tabular}' + '\n')
 
 
+def test_latex_writes_signs_and_greek_letters_as_commands():
+  table = Table('t', 'Γ', {'β ≥ ½': lambda r: r['x']}, [{'x': 'ε = 1e−8, 1/√N…'}], '')
+  title, _, _, header, _, row, *_ = latex(table).split('\n')
+  assert title == r'% $\Gamma$'
+  assert header == r'$\beta$ $\ge$ $\frac{1}{2}$ \\'
+  assert row == r'$\epsilon$ = 1e$-$8, 1/$\surd$N\ldots{} \\'
+
+
 def test_a_table_as_csv_is_ascii_and_numbers_are_as_they_are():
   record = {'LN − x, α': '1/√y → Γ²', 'value': -1.25e-9, 'none': np.nan,
             'Δ': 'Ł \n, é'}

@@ -41,8 +41,9 @@ MORE = 'More about this table'  # above `Table.more`
 # Characters that text in a CSV file may have -> how they are written there.
 _ASCII = str.maketrans({
     '−': '-', '–': '-', '→': '->', '×': 'x', '÷': '/', '·': '*', '±': '+-', '≤': '<=',
-    '≥': '>=', '²': '^2', '½': '1/2', '√': 'sqrt ', '‖': '||', 'α': 'alpha',
-    'Γ': 'Gamma', 'Δ': 'Delta', 'Σ': 'Sum',
+    '≥': '>=', '²': '^2', '½': '1/2', '√': 'sqrt ', '‖': '||', '∞': 'infinity',
+    'α': 'alpha', 'β': 'beta', 'ε': 'epsilon', 'Γ': 'Gamma', 'Δ': 'Delta', 'Σ': 'Sum',
+    '…': '...',
 })
 
 # Characters that LaTeX has no letter for, or that it would take for commands.
@@ -51,8 +52,9 @@ _LATEX = {
     '$': r'\$', '{': r'\{', '}': r'\}', '~': r'\textasciitilde{}', '^': r'\^{}',
     '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '÷': r'$\div$', '·': r'$\cdot$',
     '→': r'$\to$', '≤': r'$\le$', '<': '$<$', '>': '$>$', '√': r'$\surd$', '²': '$^2$',
-    '‖': r'$\Vert$', 'α': r'$\alpha$', 'Γ': r'$\Gamma$', 'Δ': r'$\Delta$',
-    'Σ': r'$\Sigma$',
+    '‖': r'$\Vert$', '≥': r'$\ge$', '½': r'$\frac{1}{2}$', '∞': r'$\infty$',
+    'α': r'$\alpha$', 'β': r'$\beta$', 'ε': r'$\epsilon$', 'Γ': r'$\Gamma$',
+    'Δ': r'$\Delta$', 'Σ': r'$\Sigma$', '–': '--', '…': r'\ldots{}',
 }
 
 
@@ -77,7 +79,7 @@ def latex(table: Table) -> str:
   body = map(row, cells(table))
   kinds = 'l' + 'r' * (len(table.columns) - 1)
   return '\n'.join([
-      f'% {table.title}', rf'\begin{{tabular}}{{{kinds}}}', r'\toprule',
+      f'% {escape(table.title)}', rf'\begin{{tabular}}{{{kinds}}}', r'\toprule',
       row(table.columns), r'\midrule', *body, r'\bottomrule', r'\end{tabular}', ''])
 
 
