@@ -76,6 +76,22 @@ def test_tables_have_at_most_twelve_columns_and_notes_of_two_lines():
     assert max(widths, default=0) <= 12, path
 
 
+_INTERVAL = re.compile(r'(\S+) (?:\[(\S+), (\S+)\]|± (\S+))')
+_ZERO = re.compile(r'[+−]?0(\.0+)?')
+
+
+def test_uncertainties_are_not_0_and_in_the_notation_of_their_values():
+  found = 0
+  for path in RESULTS.glob('*/tables/*.md'):
+    for line in path.read_text().splitlines():
+      for texts in _INTERVAL.findall(line) if line.startswith('|') else []:
+        value, *uncertain = filter(None, texts)
+        assert not all(map(_ZERO.fullmatch, uncertain)), (path, texts)
+        assert len({'e' in text for text in (value, *uncertain)}) == 1, (path, texts)
+        found += 1
+  assert found > 2000
+
+
 def test_tables_as_csv_are_ascii_and_spell_every_character():
   for path in RESULTS.glob('*/tables/*.csv'):
     text = path.read_bytes()

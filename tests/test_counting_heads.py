@@ -134,7 +134,7 @@ def test_every_cell_of_the_table():
   log_half = 12.706 * 0.35
   assert row == {
       'model': 'mean, RoPE', 'layer': '1', 'largest weight': '0.50 → 0.29',
-      'heads that can': '75 %', 'β': '3 → 12',
+      'heads that can': '75 %', 'β': '3.0 → 12.0',
       'power of n [95 %]': f'+0.55 [{0.55 - half:+.2f}, {0.55 + half:+.2f}]'.replace(
           '-', '−'),
       'power of log n [95 %]':

@@ -8,6 +8,7 @@ from experiments.vanishing_variance import outputs
 from experiments.vanishing_variance.effects import Setting
 from tests.cells import cells, interval, paired
 from vvlen.reporting import results
+from vvlen.reporting.tables import alike
 from vvlen.statistics import mean_interval
 
 _LENGTHS = (8, 16, 32, 64, 128, 256)
@@ -51,7 +52,7 @@ def test_every_cell_of_the_outputs(made):
         'cell': 'base', 'arm': name,
         'slope of a component\'s variance': interval(
             *map(float, mean_interval(slopes[arm])), '.2f').replace('-', '−'),
-        'global variance': f'{ends[0]:.3g} → {ends[1]:.3g}',
+        'global variance': ' → '.join(alike(ends, 3)),
         'weight of the target': f'{weights[arm].mean():.3f}',
         'LN − Baseline of it [95 %]': gain, 'seeds': '5',
     })

@@ -38,10 +38,10 @@ def test_the_table_has_a_row_for_each_head(values):
   assert [(r['layer'], r['head']) for r in table.records] == [*POWERS]
   shown = cells(table)
   assert shown[1] == {
-      'layer': '0', 'head': '1', 'β, text': f'{2 * 8 ** -0.2:.3g} → '
-      f'{2 * 2048 ** -0.2:.3g}', 'power of N, text [95 %]': '−0.20 [−0.30, −0.10]',
+      'layer': '0', 'head': '1', 'β, text': '1.32 → 0.44',
+      'power of N, text [95 %]': '−0.20 [−0.30, −0.10]',
       'power of log N, text [95 %]': '−0.80 [−1.20, −0.40]',
-      'β, shuffled': f'{6 * 8 ** -0.2:.3g} → {6 * 2048 ** -0.2:.3g}',
+      'β, shuffled': '3.96 → 1.31',
       'power of N, shuffled [95 %]': '+1.80 [+1.70, +1.90]'}
   assert 'at N = 8 and 2,048.' in table.note
   assert math.isnan(table.records[3]['shuffled_of_n_low'])

@@ -16,6 +16,7 @@ from experiments.measure.rows import BLOCK, Part, SLIDING, spread_part
 from experiments.recency_bias import report as recency
 from experiments.recency_bias.cells import Settings, Simulated
 from tests.cells import cells, interval, mean_of, text
+from vvlen.reporting.tables import alike, give_or_take, known
 from vvlen.theory import linear_attention as theory
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
@@ -44,12 +45,12 @@ def test_every_cell_of_recency_probability():
          (0.6381 - 0.5931 - 5e-5) / (0.0031 * more)]
   same = {'d': '16', 'tokens': 'LayerNorm, α = 0.5, residual', 'simulations': '3,000'}
   assert cells(recency.probability_table([simulated])) == [
-      same | {'layer': '1', 'recency probability': '0.51100 ± 0.00123',
+      same | {'layer': '1', 'recency probability': '0.5110 ± 0.0012',
               'published': '0.5000', 'off by, in errors': f'{off[0]:.1f}',
-              'violation rate': '0.48200 ± 0.00234'},
-      same | {'layer': '2', 'recency probability': '0.63810 ± 0.00310',
+              'violation rate': '0.482 ± 0.002'},
+      same | {'layer': '2', 'recency probability': '0.638 ± 0.003',
               'published': '0.5931', 'off by, in errors': f'{off[1]:.1f}',
-              'violation rate': '0.39700 ± 0.00420'},
+              'violation rate': '0.397 ± 0.004'},
   ]
 
 
@@ -120,29 +121,18 @@ def test_every_cell_of_linear_attention(bits):
       headers = ('A00', 'A01', 'A10', 'A11', 'training loss', 'loss at 20')
       row = {'task': setting.task, 'n': '5', 'table': name}
       for header, column in zip(headers, columns, strict=True):
-        row[header] = text(np.mean(column), ',.6f')
-        if len(column) > 1:
-          middle, _, high = mean_of(column)
-          row[header] += f' ± {high - middle:.1e}'
+        middle, _, high = mean_of(column) if len(column) > 1 else (*column, 0, np.nan)
+        row[header] = give_or_take(middle, high - middle)
       far = max(abs(x - y) for y, column in zip(exact, columns[:4], strict=True)
                 for x in column)
       row['largest difference from least squares'] = (
-          '' if arm == 'exact' else text(far, '.1e'))
+          '' if arm == 'exact' else known(far, ',.6f'))
       expected.append(row)
   assert cells(linear_tables.optimum(bits, 20)) == expected
 
 
-def test_a_mean_near_zero_has_as_many_digits_as_its_interval():
-  cell = linear_tables._interval_cell('x', '.6f')
-  shown = lambda *ends: cell(dict(zip(('x', 'x_low', 'x_high'), ends, strict=True)))
-  assert shown(-3.21e-9, -7e-9, 1.4e-9) == '−3.2e−09 ± 4.6e−09'
-  assert shown(0.0, -1e-9, 1e-9) == '0.000000 ± 1.0e−09'
-  assert shown(0.25, 0.25, 0.2500004) == '0.250000 ± 4.0e−07'
-  assert shown(1e-9, np.nan, np.nan) == '0.000000'  # known, without an interval
-
-
 def test_every_cell_of_errata(bits):
-  number = lambda x: text(x, ',.6f')
+  number = lambda x: known(x, ',.6f')
   expected = []
   for setting, index in bits.items():
     at = lambda arm, k, index=index: index[arm, 'loss', k][0]
@@ -190,7 +180,7 @@ def test_every_cell_of_drawn_strings(bits):
       expected.append({
           'task': setting.task, 'n': '5', 'l': str(k),
           'loss, all strings': f'{all_strings:.4f}',
-          'loss, drawn strings': f'{found:.4f} ± {error:.4f}',
+          'loss, drawn strings': give_or_take(found, error),
           'difference in standard errors': text((found - all_strings) / error, '+.2f'),
       })
   table = linear_tables.sampled(bits)
@@ -320,7 +310,7 @@ def test_every_cell_of_entropy():
   def cell(order, layer, n):
     middle, low, high = (values[Part('entropy', order, layer), f'entropy{end}', n]
                          for end in ('', '_low', '_high'))
-    return f'{middle:.2f} ± {(high - low) / 2:.2f}'
+    return give_or_take(middle, (high - low) / 2)
 
   assert cells(measure.entropy(values)) == [
       {'layer': str(layer), 'tokens': order, 'N = 8 (2.08)': cell(order, layer, 8),
@@ -376,7 +366,7 @@ def test_every_cell_of_the_spread_by_head(spreads):
       arm = spread_part(condition, reading, layer, head=head)
       row[f'slope, {name} [95 %]'] = spreads.shown(arm, 'slope', None, '.2f')
       row[f'std, {name}'] = ' → '.join(
-          format(spreads[arm, 'std', n], '#.2g') for n in (8, 1024))
+          alike([spreads[arm, 'std', n] for n in (8, 1024)], 2))
     expected.append(row)
   assert cells(spread.by_head(spreads)) == expected
 

@@ -150,9 +150,9 @@ def test_probabilities_stand_beside_the_published():
   assert row['published'] == 0.6382
   expected = (0.6382 - 0.52 - 5e-5) / (0.001 * np.sqrt(1 + 100 / 1e7))
   assert row['difference_in_errors'] == pytest.approx(expected)
-  assert shown(table, '0.52000 ± 0.00100')['violation rate'] == '0.30000 ± 0.00200'
+  assert shown(table, '0.5200 ± 0.0010')['violation rate'] == '0.300 ± 0.002'
   unpublished = recency.probability_table([_simulated(name='d256_x', width=256)])
-  assert shown(unpublished, '0.52000 ± 0.00100')['published'] == ''
+  assert shown(unpublished, '0.5200 ± 0.0010')['published'] == ''
 
 
 def test_the_published_probabilities_are_those_of_another_program():

@@ -115,11 +115,12 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
       'treated': f'{treated:.1f}', 'p': '< .001 *', 'pairs': '6',
       'difference [95 %]': '{:+.2f} [{:+.2f}, {:+.2f}]'.format(*cell.holm),
   }.items()
-  measured = tables.measured_table(cells)
+  measured = tables.measured_table(cells, {})
   of_b, = (r for r in measured.records if (r['cell'], r['step']) == ('b', 20))
   assert shown(measured._replace(records=[of_b]), 'b') == {
-      'cell': 'b', 'steps': '20', 'arm': 'LN', 'in training': '95, 97',
-      'weight of target': '0.25, 0.5', 'output norm': '6, 7', 'distance': '2, 3'}
+      'setting': 'b', 'steps': '20', 'arm': 'LN', 'in training': '95.0, 97.0',
+      'weight of target': '0.250, 0.500', 'output norm': '6.00, 7.00',
+      'distance': '2.00, 3.00', 'cell': 'b'}
   with plots.style():
     left, right = sensitivity_figures.gains(cells, {}).axes
   assert 'in 3 tested settings' in left.figure.get_suptitle()
@@ -459,13 +460,13 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
                       for arm in _TWO for cell in gains})
   tuned = {'base': best}
   assert best.means[0] > best.means[1] + 15
-  table = tables.tuned_table(tuned)
+  table = tables.tuned_table(tuned, {})
   row = shown(table, '20')
   assert row.items() >= {
       'rates of': 'base', 'of the Baseline': 'rate_low (100 %)', 'seeds': '6',
       'of LN': 'rate_low (100 %)', 'LN': f'{best.means[0]:.1f}',
       'Baseline': f'{best.means[1]:.1f}'}.items()
-  assert '(base: base, rate_high, rate_low)' in table.more
+  assert 'base: base; rate_high; rate_low.' in table.more
   cells = read_cells(results.index_cells(rows), {})
   with plots.style():
     left, _ = sensitivity_figures.gains(cells, {}, tuned).axes

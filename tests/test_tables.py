@@ -23,7 +23,11 @@ from tests.cells import cells, interval, mean_of, p_of, paired, text
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import (
+    alike,
     counted,
+    give_or_take,
+    interval_cell,
+    known,
     latex,
     markdown,
     number,
@@ -32,6 +36,7 @@ from vvlen.reporting.tables import (
     pair_cell,
     Table,
     to_csv,
+    with_interval,
 )
 from vvlen.statistics import holm
 
@@ -160,13 +165,21 @@ def test_latex_writes_signs_and_greek_letters_as_commands():
   assert row == r'$\epsilon$ = 1e$-$8, 1/$\surd$N\ldots{} \\'
 
 
-def test_a_table_as_csv_is_ascii_and_numbers_are_as_they_are():
+def test_a_table_as_csv_is_ascii():
   record = {'LN − x, α': '1/√y → Γ²', 'value': -1.25e-9, 'none': np.nan,
             'Δ': 'Ł \n, é'}
   table = Table('t', '', {}, [record], '')
   assert to_csv(table) == (
       '"LN - x, alpha",value,none,Delta\n'
       '1/sqrt y -> Gamma^2,-1.25e-09,nan,"\\u0141 \n, \\xe9"\n')
+
+
+def test_numbers_in_a_csv_have_12_significant_digits():
+  record = {'a': 1 / 3, 'b': np.float64(-2e-7 / 3), 'c': 1.0, 'd': 1234567890123456,
+            'e': -0.0, 'f': 0.1 + 0.2, 'g': np.inf, 'h': '0.12345678901234', 'i': None}
+  assert to_csv(Table('t', '', {}, [record], '')) == (
+      'a,b,c,d,e,f,g,h,i\n0.333333333333,-6.66666666667e-08,1,1234567890123456,0,0.3,'
+      'inf,0.12345678901234,\n')
 
 
 def test_markdown_has_more_about_a_table_folded_below_its_note():
@@ -295,7 +308,10 @@ def test_every_cell_of_counting():
     row = {'model': name}
     for n in (10, 12):
       ends = [10**x for x in mean_of(logs[arm, 'squared_error', n])]
-      row[f'l = {n}'] = f'{_short(ends[0])} [{_short(ends[1])}, {_short(ends[2])}]'
+      shown = [*map(_short, ends)]
+      if 0 < sum('e' in x for x in shown) < 3:  # one notation a cell
+        shown = [text(x, '.1e') for x in ends]
+      row[f'l = {n}'] = f'{shown[0]} [{shown[1]}, {shown[2]}]'
     row['median, l = 12'] = _short(10**np.mean(logs[arm, 'median_squared_error', 12]))
     row['right up to'] = {'rope': '10', 'none': '11', 'alibi': '0'}[arm]
     row |= dict.fromkeys(
@@ -532,7 +548,9 @@ def grid():
 
 def test_every_cell_of_the_grid(grid):
   values, index = grid
-  settings = {name: Setting('retrieval', against='base') for name in ('l2', 'wide')}
+  words = {'base': 'plain setting', 'l2': 'L2 0.001', 'wide': 'width 256'}
+  settings = {name: Setting('retrieval', against='base', words=said)
+              for name, said in words.items()}
   beyond = lambda cell, step, arm, metric='accuracy': (
       values[cell, step, arm, metric, 32] + values[cell, step, arm, metric, 64]) / 2
   places = [(cell, step) for cell in ('base', 'l2', 'wide') for step in (10, 1000)]
@@ -561,8 +579,8 @@ def test_every_cell_of_the_grid(grid):
           f'{found[x].least():.1f}'))
   gains, changed, measured = [], [], []
   for x in places:
-    row = {'cell': x[0], 'steps': f'{x[1]:,}', 'arm': 'LN'}
-    both = lambda function: ', '.join(f'{function(arm):.3g}' for arm in _NAMES)
+    row = {'setting': words[x[0]], 'cell': x[0], 'steps': f'{x[1]:,}', 'arm': 'LN'}
+    both = lambda function: ', '.join(alike([*map(function, _NAMES)], 3))
     measured.append(row | {'in training': both(
         lambda arm, x=x: np.median(values[*x, arm, 'training_accuracy', None]))} | {
             header: both(lambda arm, x=x, metric=metric: beyond(*x, arm, metric).mean())
@@ -576,7 +594,7 @@ def test_every_cell_of_the_grid(grid):
     if x in changes:
       names = 'its change [95 %]', 'its p', 'smallest detectable'
       changed.append(row | dict(zip(names, shown[id(changes), x], strict=True)) | {
-          'compared with': 'base'})
+          'compared with': 'plain setting'})
   read = read_cells(index, settings)
   table = sensitivity.table(read, settings)
   # What is tested comes first, the largest difference at the top.
@@ -584,9 +602,9 @@ def test_every_cell_of_the_grid(grid):
   last = [row for row in gains if row['steps'] == '1,000']
   expected = [*sorted(last, key=gain, reverse=True),
               *(row for row in gains if row['steps'] != '1,000')]
-  assert cells(table) == [row | {'setting': row['cell']} for row in expected]
+  assert cells(table) == expected
   assert cells(sensitivity.change_table(read, settings)) == changed
-  assert cells(sensitivity.measured_table(read)) == measured
+  assert cells(sensitivity.measured_table(read, settings)) == measured
   assert 'after 1,000 steps' in table.note
 
 
@@ -594,9 +612,15 @@ def test_every_cell_of_tuned_rates():
   tuned = Tuned(
       ('base', 'low', 'high'), 2000, {'none': 'low', 'layer_norm': 'high'},
       {'none': 0.62, 'layer_norm': 0.87}, (71.23, 68.41), 2.82, -1.05, 6.17, 9)
-  assert cells(sensitivity.tuned_table({'base': tuned})) == [{
-      'rates of': 'base', 'steps': '2,000', 'of the Baseline': 'low (62 %)',
-      'of LN': 'high (87 %)', 'Baseline': '68.4', 'LN': '71.2',
+  settings = {'base': Setting('retrieval', words='plain setting'),
+              'low': Setting('retrieval', words='rate 0.0003'),
+              'high': Setting('retrieval', words='rate 0.003')}
+  table = sensitivity.tuned_table({'base': tuned}, settings)
+  assert 'plain setting: plain setting; rate 0.0003; rate 0.003.' in table.more
+  assert cells(table) == [{
+      'rates of': 'plain setting', 'steps': '2,000',
+      'of the Baseline': 'rate 0.0003 (62 %)', 'of LN': 'rate 0.003 (87 %)',
+      'Baseline': '68.4', 'LN': '71.2',
       'difference [95 %]': '+2.82 [−1.05, +6.17]', 'seeds': '9'}]
 
 
@@ -619,6 +643,51 @@ def test_cells_of_numbers_and_of_two():
   assert number_cell('none', '.2f')(record) == p_cell('none')(record) == ''
   assert pair_cell('a', 'b', '.2f')(record) == '−0.50 → 0.25'
   assert pair_cell('b', 'a', '+.1f', 'to')(record) == '+0.2 to −0.5'
+
+
+@pytest.mark.parametrize('value, error, shown', [
+    (1.13432, 0.0120, '1.134 ± 0.012'), (-547.6406, 1.1101, '−547.6 ± 1.1'),
+    (268.8312, 0.0753, '268.83 ± 0.08'), (0.5, 0.96, '0.5 ± 1.0'),
+    (12345.6, 123.4, '12,346 ± 123'), (0.5, 0.0000019, '0.500000 ± 0.000002'),
+    (-2.8e-7, 5.8e-6, '0.000000 ± 0.000006'), (2.1897812, 9e-7, '2.189781'),
+    (1e-8, 7e-8, '< 1e−6'), (-1e-17, np.nan, '< 1e−6'), (0.0, np.nan, '0'),
+    (0.25, np.nan, '0.250000'), (0.0, 0.0, '0'), (1.0, 0.0, '1'),
+    (0.5, 0.0, '0.500000'), (np.nan, np.nan, 'undefined'), (np.inf, 0.0, 'inf'),
+])
+def test_a_number_has_the_digits_that_its_uncertainty_allows(value, error, shown):
+  assert give_or_take(value, error) == shown
+
+
+@pytest.mark.parametrize('ends, form, shown', [
+    ((0.25, -0.125, 0.5), '+.2f', '+0.25 [−0.12, +0.50]'),
+    ((0.0061, -0.0063, 0.0186), '+.1f', '+0.01 [−0.01, +0.02]'),
+    ((2e-5, 4e-6, 4.7e-5), '.4f', '0.00002 [0.00000, 0.00005]'),
+    ((1e-9, -2e-9, 4e-9), '.2f', '< 1e−6'), ((0.0, 0.0, 0.0), '.2f', '0'),
+    ((0.0, np.nan, np.nan), '+.2f', '0'), ((0.5, np.nan, np.nan), '+.2f', '+0.50'),
+    ((0.0, -np.inf, np.inf), '.1f', '0.0 [−inf, inf]'),
+])
+def test_an_interval_that_is_not_0_is_not_shown_as_0(ends, form, shown):
+  assert with_interval(*ends, form) == shown
+  named = dict(zip(('x', 'x_low', 'x_high'), ends, strict=True))
+  assert interval_cell('x', form)(named) == shown
+
+
+@pytest.mark.parametrize('values, shown', [
+    ((0.303, 0.3), ['0.303', '0.300']), ((98.9, 99), ['98.9', '99.0']),
+    ((346, 1017.2), ['346', '1,017']), ((0.09996, 0.012), ['0.1000', '0.0120']),
+    ((10.2, 0.657), ['10.20', '0.66']), ((0.0, -2.5), ['0.00', '−2.50']),
+    ((0.0, 0.0), ['0', '0']), ((np.inf, 2.5), ['inf', '2.50']),
+    ((1e-9, 2.5), ['0.000000', '2.500000']),
+])
+def test_numbers_side_by_side_have_the_same_decimals(values, shown):
+  assert alike(values, 3) == shown
+  pair = pair_cell('a', 'b', '.3g')(dict(zip('ab', values, strict=True)))
+  assert pair == ' → '.join(shown)
+
+
+def test_a_number_that_is_known_has_no_digits_where_it_is_rounding():
+  assert [known(x, ',.4f') for x in (0.0, -3e-17, 3e-5, -1234.5, np.nan)] == [
+      '0', '< 1e−6', '0.00003', '−1,234.5000', 'undefined']
 
 
 @pytest.mark.parametrize('count, words', [

@@ -36,6 +36,7 @@ from vvlen.reporting.results import by_seed, Index
 from vvlen.reporting.tables import (
   counted,
   name_seeds,
+  number,
   p_value,
   Table,
   write_tables,
@@ -335,9 +336,13 @@ def _published(figure: FigureSetups, longest: int) -> list[str]:
 
 def _error_cell(field: str):
   def cell(record):
-    low, high = record[f'{field}_low'], record[f'{field}_high']
-    middle = short(record[field])
-    return middle if math.isnan(low) else f'{middle} [{short(low)}, {short(high)}]'
+    ends = [record[f'{field}{end}'] for end in results.ENDS]
+    if math.isnan(ends[1]):
+      return short(ends[0])
+    shown = [*map(short, ends)]
+    if len({'e' in text for text in shown}) > 1:
+      shown = [number(x, '.1e') for x in ends]  # in one notation
+    return f'{shown[0]} [{shown[1]}, {shown[2]}]'
   return cell
 
 

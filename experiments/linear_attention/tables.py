@@ -6,14 +6,23 @@ of models trained by gradient descent. `vvlen.theory.linear_attention` has the f
 Losses are mean squared errors over all strings of a length.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import name_seeds, number, number_cell, Table
+from vvlen.reporting.tables import (
+  give_or_take,
+  known,
+  name_seeds,
+  number,
+  number_cell,
+  Record,
+  ROUNDING,
+  Table,
+)
 from vvlen.statistics import mean_interval
 from vvlen.theory import linear_attention as theory
 
@@ -66,11 +75,11 @@ def optimum(indices: Indices, longest: int) -> Table:
   columns: dict[str, Any] = {
       'task': lambda r: r['task'], 'n': lambda r: str(r['n']),
       'table': lambda r: _NAMES[r['table']],
-      **{f'A{name[-2:]}': _interval_cell(name, '.6f') for name in ENTRIES},
-      'training loss': _interval_cell('training_loss', ',.6f'),
-      f'loss at {longest}': _interval_cell('test_loss', ',.6f'),
+      **{f'A{name[-2:]}': _half_interval(name) for name in ENTRIES},
+      'training loss': _half_interval('training_loss'),
+      f'loss at {longest}': _half_interval('test_loss'),
       'largest difference from least squares': lambda r: (
-          '' if r['table'] == 'exact' else number(r['largest_difference'], '.1e')),
+          '' if r['table'] == 'exact' else known(r['largest_difference'], ',.6f')),
   }
   seeds = sorted({r['seeds'] for r in records if r['table'] == 'trained'})
   note = ('A[a, b]: the last bit a attends to the bit b; loss: mean squared error over '
@@ -78,7 +87,7 @@ def optimum(indices: Indices, longest: int) -> Table:
   more = 'Training is on 1 to n fair bits, over all strings.'
   if seeds:
     note += (f' Trained: mean over {" or ".join(map(str, seeds))} seeds ± half of the '
-             '95 % interval.')
+             f'95 % interval, if that is 1e−6 or more. {ROUNDING}: rounding.')
     more += (' The training loss of the trained is as the model computes it. Largest '
              'difference: over entries and seeds. Of the mean, A00 and A10 are '
              'products that may come near 0 slowly in training.')
@@ -131,8 +140,8 @@ def errata(indices: Indices, longest: int) -> Table:
       'task': lambda r: r['task'], 'n': lambda r: str(r['n']),
       'l': lambda r: '1..n' if r['length'] is None else str(r['length']),
       'quantity': lambda r: r['quantity'], 'the paper': lambda r: r['formula'],
-      'by the paper': lambda r: number(r['paper'], ',.6f'),
-      'over all strings': lambda r: number(r['all_strings'], ',.6f'),
+      'by the paper': lambda r: known(r['paper'], ',.6f'),
+      'over all strings': lambda r: known(r['all_strings'], ',.6f'),
       'correct': lambda r: r['right'],
   }
   return Table(
@@ -197,13 +206,14 @@ def sampled(indices: Indices) -> Table:
   columns: dict[str, Any] = {
       'task': lambda r: r['task'], 'n': lambda r: str(r['n']),
       'l': lambda r: str(r['length']),
-      'loss, all strings': lambda r: number(r['all_strings'], ',.4f'),
-      'loss, drawn strings': lambda r: (
-          f'{number(r["sampled"], ",.4f")} ± {number(r["sampled_error"], ".4f")}'),
+      'loss, all strings': lambda r: known(r['all_strings'], ',.4f'),
+      'loss, drawn strings': lambda r: give_or_take(r['sampled'], r['sampled_error']),
       'difference in standard errors': number_cell('difference_in_errors', '+.2f'),
   }
   note = ('The exact optimum, put into the model, on drawn strings; ±: standard error. '
           'Shorter strings are the first bits of longer ones, the same for all tasks.')
+  if any(r['sampled'] < 1e-6 for r in records):
+    note += f' {ROUNDING}: rounding.'
   if far:
     note += f' The farthest is {far:.1f} standard errors away.'
   return Table('sampled', 'Drawn strings against all strings', columns, records, note)
@@ -238,12 +248,6 @@ def _arm_values(
   return np.concatenate([own, last], axis=1)
 
 
-def _interval_cell(name: str, form: str):
+def _half_interval(name: str) -> Callable[[Record], str]:
   """Returns a cell function: the mean ± half of its interval, if it has one."""
-  def cell(record):
-    middle, high = record[name], record[f'{name}_high']
-    if math.isnan(high):
-      return number(middle, form)
-    text = number(middle, '.1e' if 0 < abs(middle) < 1e-3 else form)
-    return f'{text} ± {number(high - middle, ".1e")}'
-  return cell
+  return lambda r: give_or_take(r[name], r[f'{name}_high'] - r[name])

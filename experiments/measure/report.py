@@ -29,8 +29,8 @@ from vvlen.reporting.page import Report
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
   blank_without,
+  give_or_take,
   interval_cell,
-  number,
   pair_cell,
   Record,
   Table,
@@ -350,7 +350,7 @@ def _give_or_take(n: int) -> Callable[[Record], str]:
 
   def cell(record: Record) -> str:
     half = (record[f'entropy_high_{n}'] - record[f'entropy_low_{n}']) / 2
-    return f'{number(record[f"entropy_{n}"], ".2f")} ± {number(half, ".2f")}'
+    return give_or_take(record[f'entropy_{n}'], half)
 
   return cell
 

@@ -20,7 +20,15 @@ from experiments.recency_bias.cells import (
 )
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.page import Report
-from vvlen.reporting.tables import number_cell, pair_cell, Table, write_tables
+from vvlen.reporting.tables import (
+  blank_without,
+  give_or_take,
+  known,
+  number_cell,
+  pair_cell,
+  Table,
+  write_tables,
+)
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 
 _ABOUT = ('Simulated, not trained: random tokens pass through layers of causal '
@@ -107,18 +115,18 @@ def probability_table(panels: list[Simulated]) -> Table:
       'd': lambda r: str(r['width']),
       'tokens': lambda r: r['setting'],
       'layer': lambda r: str(r['layer']),
-      'recency probability': lambda r: (
-          f'{r["recency_probability"]:.5f} ± {r["standard_error"]:.5f}'),
+      'recency probability': lambda r: give_or_take(
+          r['recency_probability'], r['standard_error']),
       'published': number_cell('published', '.4f'),
       'off by, in errors': number_cell('difference_in_errors', '.1f'),
-      'violation rate': lambda r: (
-          f'{r["violation_rate"]:.5f} ± {r["violation_rate_error"]:.5f}'),
+      'violation rate': lambda r: give_or_take(
+          r['violation_rate'], r['violation_rate_error']),
       'simulations': lambda r: f'{r["simulations"]:,}',
   }
   note = (
       'Recency probability: of all triples of tokens k < j < i, those in which the '
       'logit of i with j is larger than that with k; one half if there is no order. '
-      '±: standard error. Published: by the paper.'
+      '±: standard error, if 1e−6 or more. Published: by the paper.'
   )
   more = (
       'Violation rate: of the triples k < j ≤ i, those in which the logit with j is '
@@ -163,7 +171,7 @@ def score_table(rows: list[Simulated]) -> Table:
       f'mean logit of token {n} with 1 → {n - 1}': pair_cell(
           'oldest', 'newest', '.5f'),
       'standard errors': lambda r: f'{r["oldest_error"]:.5f}, {r["newest_error"]:.5f}',
-      'exact mean': number_cell('exact', '.5f'),
+      'exact mean': blank_without('exact', lambda r: known(r['exact'], '.5f')),
       'limit of large d': pair_cell('limit_oldest', 'limit_newest', '.5f'),
       'neighbours that rise': lambda r: f'{r["rising"]} of {r["neighbours"]}',
       'clearly rise, fall': lambda r: f'{r["clearly_rising"]}, {r["clearly_falling"]}',

@@ -44,9 +44,9 @@ def write(workdir: epath.PathLike) -> Report:
   cells += read_cells(indices, settings, 'standardize', family=())
   tuned = _tune(folder, indices, rates, cells, settings)
   made = [tables.table(cells, settings), tables.change_table(cells, settings),
-          tables.measured_table(cells)]
+          tables.measured_table(cells, settings)]
   if tuned:
-    made.append(tables.tuned_table(tuned))
+    made.append(tables.tuned_table(tuned, settings))
   made = [table for table in made if table.records]
   with plots.style():
     drawn = {}

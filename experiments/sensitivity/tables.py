@@ -9,6 +9,7 @@ from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting.endpoints import CONTROL, LEARNED, TREATED
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import (
+  alike,
   blank_without,
   difference,
   difference_cell,
@@ -19,11 +20,6 @@ from vvlen.reporting.tables import (
   Table,
 )
 
-_CELL: dict[str, Callable[[Record], str]] = {
-    'cell': lambda r: r['cell'],
-    'steps': lambda r: f'{r["step"]:,}',
-    'arm': lambda r: r['arm'],
-}
 _DETECTABLE = (
     'Smallest detectable: with a power of 80 %, at the level of 5 % divided by the '
     'number of tests that are corrected together, which are those with a *; 5 % '
@@ -36,10 +32,7 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
 
   Those that are tested together come first, the largest difference at the top.
   """
-  words = lambda name: in_words(settings, name)
-  columns = {
-      'setting': lambda r: words(r['cell']),
-      'steps': _CELL['steps'], 'arm': _CELL['arm'],
+  columns = _columns(settings, {
       'difference [95 %]': lambda r: (
           _interval('')(r) if _learned(r) else number(r['difference'], '+.2f')),
       'p': lambda r: _p('')(r) if _learned(r) else 'not learned',
@@ -47,8 +40,7 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
       'treated': lambda r: number(r['treated'], '.1f'),
       'pairs': lambda r: str(r['pairs']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
-      'cell': _CELL['cell'],
-  }
+  })
   tested = _tested(cells)
   note = (
       'Mean accuracy in % beyond the training lengths, paired over seeds; treated '
@@ -56,7 +48,8 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
       f'{left_out(cell.comparison for cell in cells)}'
   )
   steps = tested or [cell.step for cell in cells]
-  if odd := {words(c.name) for c in cells if c.step in steps and not c.learned}:
+  if odd := {in_words(settings, c.name)
+             for c in cells if c.step in steps and not c.learned}:
     note += (' Not learned at the training lengths by both arms, so that nothing there '
              f'is about length, and not tested: {"; ".join(sorted(odd))}.')
   more = (f'p: paired two-sided t-test. {_DETECTABLE} The CSV has the columns of the '
@@ -74,33 +67,32 @@ def change_table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Tabl
       {'against': settings.get(r['cell'], Setting()).against, **r}
       for r in _records(cells) if not math.isnan(r['change_difference'])
   ]
-  columns = _CELL | {
-      'compared with': lambda r: r['against'],
+  columns = _columns(settings, {
+      'compared with': lambda r: in_words(settings, r['against']),
       'its change [95 %]': _interval('change_'),
       'its p': _p('change_'),
       'smallest detectable': lambda r: number(r['change_smallest_detectable'], '.1f'),
-  }
+  })
   note = (
-      'The gain of a cell minus that of the cell that it is compared with, at the same '
+      'The gain in a setting minus that in the one it is compared with, at the same '
       f'step, in points; paired over seeds. {_corrected(_tested(cells))}'
   )
-  more = (f'Gains are of mean accuracy beyond the training lengths of both cells. '
+  more = (f'Gains are of mean accuracy beyond the training lengths in both settings. '
           f'{_DETECTABLE}')
-  return Table('sensitivity_change', 'Change of the gain from cell to cell', columns,
-               _only(records, 'against', 'change_'), note, more=more)
+  return Table('sensitivity_change', 'Change of the gain from setting to setting',
+               columns, _only(records, 'against', 'change_'), note, more=more)
 
 
-def measured_table(cells: Sequence[Cell]) -> Table:
-  """Returns the table of what may explain the gain of each cell."""
+def measured_table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
+  """Returns the table of what may explain the gain in each setting."""
   both = lambda metric: blank_without(f'{metric}_control', lambda r: (
-      f'{r[f"{metric}_control"]:.3g}, {r[f"{metric}_treated"]:.3g}'
-  ))
-  columns = _CELL | {
+      ', '.join(alike([r[f'{metric}_control'], r[f'{metric}_treated']], 3))))
+  columns = _columns(settings, {
       'in training': both('training_accuracy'),
       'weight of target': both('target_weight'),
       'output norm': both('output_norm'),
       'distance': both('input_distance'),
-  }
+  })
   note = (
       'Baseline, treated. In training: median accuracy at the training lengths in %. '
       'All else: means over the lengths beyond training, of the attention weight of '
@@ -112,15 +104,18 @@ def measured_table(cells: Sequence[Cell]) -> Table:
       'nothing moves, 1 if all variance vanishes).'
   )
   records = _only(_records(cells), 'training_accuracy_', *MECHANISM)
-  return Table('sensitivity_measured', 'What was measured in every cell', columns,
+  return Table('sensitivity_measured', 'What was measured in every setting', columns,
                records, note, more=more)
 
 
-def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
+def tuned_table(
+    tuned: Mapping[str, Tuned], settings: Mapping[str, Setting]
+) -> Table:
   """Returns the table of gains with each arm at its best learning rate.
 
   Args:
     tuned: {name of a group of learning rates: result of `tune`}.
+    settings: of the cells.
   """
   records = [
       {
@@ -132,11 +127,12 @@ def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
       }
       for name, t in tuned.items()
   ]
+  words = lambda name: in_words(settings, name)
   rate = lambda arm: lambda r: (
-      f'{r[f"{arm}_rate"]} ({number(100 * r[f"{arm}_sure"], ".0f")} %)'
+      f'{words(r[f"{arm}_rate"])} ({number(100 * r[f"{arm}_sure"], ".0f")} %)'
   )
   columns = {
-      'rates of': lambda r: r['group'],
+      'rates of': lambda r: words(r['group']),
       'steps': lambda r: f'{r["step"]:,}',
       'of the Baseline': rate('control'),
       'of LN': rate('treated'),
@@ -145,15 +141,16 @@ def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
       'difference [95 %]': difference_cell('.2f'),
       'seeds': lambda r: str(r['seeds']),
   }
-  told = '; '.join(f'{name}: {", ".join(t.rates)}' for name, t in tuned.items())
+  told = ' '.join(f'{words(name)}: {"; ".join(map(words, t.rates))}.'
+                  for name, t in tuned.items())
   note = (
-      'Mean accuracy in % beyond the training lengths, each arm in the cell with the '
-      'lowest loss on the last batches of training; in brackets, how often that is the '
-      'best cell in samples of seeds. Intervals: bootstrap over seeds.'
+      'Mean accuracy in % beyond the training lengths, each arm in the setting with '
+      'the lowest loss on the last batches of training; in brackets, how often that is '
+      'the best one in samples of seeds. Intervals: bootstrap over seeds.'
   )
   more = (
-      f'The cells of a row differ in their learning rate alone ({told}). Bootstrap: '
-      '10,000 samples of seeds; in each the best cell is chosen again.'
+      'The settings of a row differ in their learning rate alone. Bootstrap: 10,000 '
+      f'samples of seeds; in each the best setting is chosen again. {told}'
   )
   return Table('tuned_rates', 'Gain where each arm has its best learning rate', columns,
                records, note, more=more)
@@ -162,6 +159,19 @@ def tuned_table(tuned: Mapping[str, Tuned]) -> Table:
 def _learned(record: Record) -> bool:
   return all(record[f'training_accuracy_{arm}'] >= 100 * LEARNED
              for arm in ('control', 'treated'))
+
+
+def _columns(
+    settings: Mapping[str, Setting], more: Mapping[str, Callable[[Record], str]]
+) -> dict[str, Callable[[Record], str]]:
+  """Returns columns: setting, steps and arm, those of `more`, and the cell's name."""
+  return {
+      'setting': lambda r: in_words(settings, r['cell']),
+      'steps': lambda r: f'{r["step"]:,}',
+      'arm': lambda r: r['arm'],
+      **more,
+      'cell': lambda r: r['cell'],
+  }
 
 
 def _tested(cells: Sequence[Cell]) -> list[int]:

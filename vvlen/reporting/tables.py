@@ -19,6 +19,10 @@ from vvlen.statistics import PairedTest
 
 _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 
+_DECIMALS = 6  # at most, of what is measured or computed
+_LEAST = 10.0**-_DECIMALS
+ROUNDING = '< 1e−6'  # of either sign: nothing but rounding
+
 _LITTLE = 12  # characters, too few for the lines of a text
 
 Record = Mapping[str, Any]
@@ -136,8 +140,9 @@ def _cut(text: str, room: int) -> str:
 
 
 def to_csv(table: Table) -> str:
-  r"""Returns the records of a table in ASCII, numbers in full precision.
+  r"""Returns the records of a table in ASCII, numbers with 12 significant digits.
 
+  Sums differ between processors in the digits after these, which would change the file.
   In text, '−' becomes '-', '→' '->', 'α' 'alpha', and so on; a character without such
   a spelling becomes its escape in Python, such as '\xe4'.
   """
@@ -145,9 +150,15 @@ def to_csv(table: Table) -> str:
   fields = list(table.records[0]) if table.records else []
   writer = csv.DictWriter(buffer, fields, lineterminator='\n')
   writer.writeheader()
-  writer.writerows(table.records)
+  writer.writerows(
+      {name: _rounded(x) for name, x in record.items()} for record in table.records)
   text = buffer.getvalue().translate(_ASCII)
   return text.encode('ascii', 'backslashreplace').decode()
+
+
+def _rounded(value: Any) -> Any:
+  """Returns a float as text of 12 significant digits, without −0; else the value."""
+  return format(value + 0.0, '.12g') if isinstance(value, float) else value
 
 
 def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
@@ -159,22 +170,12 @@ def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
 def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
   """Returns the cell of a difference and, where there is one, its interval."""
   names = [prefix + name for name in _DIFFERENCE]
-
-  def cell(record: Record) -> str:
-    mean, low, high = (number(record[name], '+' + form) for name in names)
-    return mean if math.isnan(record[names[1]]) else f'{mean} [{low}, {high}]'
-
-  return cell
+  return lambda record: with_interval(*(record[name] for name in names), '+' + form)
 
 
 def interval_cell(name: str, form: str) -> Callable[[Record], str]:
   """Returns the cell of `name` and, if it has one, its interval, _low to _high."""
-
-  def cell(record: Record) -> str:
-    mean, low, high = (number(record[name + end], form) for end in results.ENDS)
-    return mean if math.isnan(record[f'{name}_low']) else f'{mean} [{low}, {high}]'
-
-  return cell
+  return lambda record: with_interval(*(record[name + x] for x in results.ENDS), form)
 
 
 def blank_without(field: str, cell: Callable[[Record], str]) -> Callable[[Record], str]:
@@ -195,9 +196,76 @@ def p_cell(name: str) -> Callable[[Record], str]:
 def pair_cell(
     first: str, second: str, form: str, between: str = '→'
 ) -> Callable[[Record], str]:
-  """Returns the cell of two numbers, such as '0.2 → 0.3'."""
-  return lambda record: (
-      f'{number(record[first], form)} {between} {number(record[second], form)}')
+  """Returns the cell of two numbers, such as '0.2 → 0.3'; see `alike` for '.3g'."""
+
+  def cell(record: Record) -> str:
+    values = record[first], record[second]
+    if form.endswith('g'):
+      return f' {between} '.join(alike(values, int(form[-2])))
+    return f' {between} '.join(number(x, form) for x in values)
+
+  return cell
+
+
+def known(value: float, form: str) -> str:
+  """Formats a number that is known but for rounding: 0, or < 1e−6, has no digits."""
+  if value == 0:
+    return '0'
+  if abs(value) < _LEAST:
+    return ROUNDING
+  return number(value, _finer(form, abs(value)))
+
+
+def give_or_take(value: float, error: float) -> str:
+  """Formats a number ± its uncertainty, both with the same decimals.
+
+  The uncertainty has one significant digit, or two if it begins with 1; it is left out
+  where it is less than 1e−6, or nan. There are never more than six decimals.
+  """
+  if error == 0 and float(value).is_integer():
+    return number(value, ',.0f')
+  if not error >= _LEAST or math.isinf(error):
+    return known(value, f',.{_DECIMALS}f')
+  digits, power = format(error, '.1e').split('e')
+  decimals = (float(digits) < 2) - int(power)
+  form = f',.{min(max(decimals, 0), _DECIMALS)}f'
+  return f'{number(value, form)} ± {number(error, form)}'
+
+
+def with_interval(mean: float, low: float, high: float, form: str) -> str:
+  """Formats a number and, where there is one, its interval.
+
+  Where both ends would be shown as 0, all three have so many more decimals that one of
+  them is not; what is 0 has none, and what is less than 1e−6 is < 1e−6.
+  """
+  if math.isnan(low):
+    return number(mean, form) if mean else '0'
+  size = max(abs(low), abs(high))
+  if size < _LEAST:
+    return known(size, form)
+  form = _finer(form, size)
+  return f'{number(mean, form)} [{number(low, form)}, {number(high, form)}]'
+
+
+def alike(values: Sequence[float], digits: int) -> list[str]:
+  """Formats numbers with the same decimals.
+
+  The largest has at least so many significant digits, and the smallest that is not 0
+  at least two, if six decimals are enough.
+  """
+  powers = [int(format(abs(x), 'e').split('e')[1])
+            for x in values if x and math.isfinite(x)]
+  decimals = max([digits - 1 - max(powers), 1 - min(powers), 0]
+                 if powers else [0])
+  return [number(x, f',.{min(decimals, _DECIMALS)}f') for x in values]
+
+
+def _finer(form: str, size: float) -> str:
+  """Returns a form of fixed decimals that does not show a number of this size as 0."""
+  if not math.isfinite(size) or float(format(size, form).replace(',', '')):
+    return form
+  power = int(format(size, '.0e').split('e')[1])
+  return f'{form.partition(".")[0]}.{-power}f'
 
 
 def number(value: float, form: str) -> str:
