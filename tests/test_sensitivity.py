@@ -466,7 +466,7 @@ def test_tuned_rates_have_a_table_and_a_place_in_the_figure():
       'rates of': 'base', 'of the Baseline': 'rate_low (100 %)', 'seeds': '6',
       'of LN': 'rate_low (100 %)', 'LN': f'{best.means[0]:.1f}',
       'Baseline': f'{best.means[1]:.1f}'}.items()
-  assert 'base: base; rate_high; rate_low.' in table.more
+  assert 'In row base: base; rate_high; rate_low.' in table.more
   cells = read_cells(results.index_cells(rows), {})
   with plots.style():
     left, _ = sensitivity_figures.gains(cells, {}, tuned).axes

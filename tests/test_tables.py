@@ -616,7 +616,7 @@ def test_every_cell_of_tuned_rates():
               'low': Setting('retrieval', words='rate 0.0003'),
               'high': Setting('retrieval', words='rate 0.003')}
   table = sensitivity.tuned_table({'base': tuned}, settings)
-  assert 'plain setting: plain setting; rate 0.0003; rate 0.003.' in table.more
+  assert 'In row plain setting: plain setting; rate 0.0003; rate 0.003.' in table.more
   assert cells(table) == [{
       'rates of': 'plain setting', 'steps': '2,000',
       'of the Baseline': 'rate 0.0003 (62 %)', 'of LN': 'rate 0.003 (87 %)',

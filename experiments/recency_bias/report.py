@@ -130,9 +130,9 @@ def probability_table(panels: list[Simulated]) -> Table:
   )
   more = (
       'Violation rate: of the triples k < j ≤ i, those in which the logit with j is '
-      'not larger than that with k. Published: 10,000,000 simulations, printed to four '
-      'digits. Off by: difference beyond that rounding, in standard errors of the '
-      'difference.'
+      'not larger than that with k. 0 and 1: the same in every simulation. Published: '
+      '10,000,000 simulations, printed to four digits. Off by: difference beyond that '
+      'rounding, in standard errors of the difference.'
   )
   return Table('recency_probability', 'Recency probability by width, tokens and layer',
                columns, records, note, more=more)

@@ -141,7 +141,7 @@ def tuned_table(
       'difference [95 %]': difference_cell('.2f'),
       'seeds': lambda r: str(r['seeds']),
   }
-  told = ' '.join(f'{words(name)}: {"; ".join(map(words, t.rates))}.'
+  told = ' '.join(f'In row {words(name)}: {"; ".join(map(words, t.rates))}.'
                   for name, t in tuned.items())
   note = (
       'Mean accuracy in % beyond the training lengths, each arm in the setting with '

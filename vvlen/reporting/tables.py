@@ -21,7 +21,7 @@ _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 
 _DECIMALS = 6  # at most, of what is measured or computed
 _LEAST = 10.0**-_DECIMALS
-ROUNDING = '< 1e−6'  # of either sign: nothing but rounding
+ROUNDING = '< 1e−6'  # of either sign: as good as nothing
 
 _LITTLE = 12  # characters, too few for the lines of a text
 
