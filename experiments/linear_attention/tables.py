@@ -87,10 +87,11 @@ def optimum(indices: Indices, longest: int) -> Table:
   more = 'Training is on 1 to n fair bits, over all strings.'
   if seeds:
     note += (f' Trained: mean over {" or ".join(map(str, seeds))} seeds ± half of the '
-             f'95 % interval, if that is 1e−6 or more. {ROUNDING}: rounding.')
+             '95 % interval, if that is 1e−6 or more.')
     more += (' The training loss of the trained is as the model computes it. Largest '
              'difference: over entries and seeds. Of the mean, A00 and A10 are '
              'products that may come near 0 slowly in training.')
+  note += f' {ROUNDING}: rounding.'
   if any(setting.n == 1 for setting in indices):
     more += ' n = 1 leaves A01 and A10 undetermined; least squares has them 0.'
   broken = [f'{s.name}, {name_seeds(odd)}' for s, index in indices.items()
@@ -187,7 +188,7 @@ def sampled(indices: Indices) -> Table:
   Args:
     indices: of all settings.
   """
-  records = []
+  records: list[dict[str, Any]] = []
   for setting, index in indices.items():
     lengths = sorted(k for arm, metric, k in index
                      if (arm, metric) == ('exact', 'sampled_loss') and k)

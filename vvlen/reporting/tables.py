@@ -170,12 +170,14 @@ def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
 def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
   """Returns the cell of a difference and, where there is one, its interval."""
   names = [prefix + name for name in _DIFFERENCE]
-  return lambda record: with_interval(*(record[name] for name in names), '+' + form)
+  return lambda record: with_interval(
+      *(record[name] for name in names), form='+' + form)
 
 
 def interval_cell(name: str, form: str) -> Callable[[Record], str]:
   """Returns the cell of `name` and, if it has one, its interval, _low to _high."""
-  return lambda record: with_interval(*(record[name + x] for x in results.ENDS), form)
+  return lambda record: with_interval(
+      *(record[name + x] for x in results.ENDS), form=form)
 
 
 def blank_without(field: str, cell: Callable[[Record], str]) -> Callable[[Record], str]:
