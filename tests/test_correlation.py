@@ -501,10 +501,10 @@ def test_every_cell_of_what_the_term_changes(run):
       statistics.smallest_detectable(np.std(_GAINS, ddof=1), 4))
   assert [c[2] for c in cells[:5]] == [
       'mean beyond L, 3 lengths', 'L', '2 L', '4 L', '8 L']
-  assert cells[1][5] == '0.000' and cells[1][6] == 'undefined'
+  assert cells[1][5] == '0' and cells[1][6] == 'undefined'
   assert cells[4][3:8] == cells[0][3:8]
   assert [c[1] for c in cells] == 5 * ['score'] + 5 * ['log perplexity']
-  assert cells[5][3:6] == ['0.650', '0.650', '0.000']
+  assert cells[5][3:6] == ['0.650', '0.650', '0']
   assert 'Primary: score beyond L at α = 0.1' in table.note
 
 

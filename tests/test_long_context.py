@@ -767,7 +767,7 @@ def test_scores_by_depth_are_of_the_samples_there():
   table = tables.by_depth(made)
   assert [(r['depth'], r['samples_64'], r['samples_96']) for r in table.records] == [
       (0, 2, 0), (50, 3, 0), (100, 1, 4)]
-  assert shown(table, '100 %')['64 tokens'] == '0.0'  # one sample has no interval
+  assert shown(table, '100 %')['64 tokens'] == '0'  # one sample has no interval
   assert [r['score_64'] for r in table.records] == [50, 100, 0]
   assert _field(table, 2, 'score_96') == 25
   assert 0 <= _field(table, 2, 'score_96_low') < 25 < _field(table, 2, 'score_96_high')

@@ -169,15 +169,15 @@ def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
 
 def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
   """Returns the cell of a difference and, where there is one, its interval."""
-  names = [prefix + name for name in _DIFFERENCE]
+  mean, low, high = (prefix + name for name in _DIFFERENCE)
   return lambda record: with_interval(
-      *(record[name] for name in names), form='+' + form)
+      record[mean], record[low], record[high], '+' + form)
 
 
 def interval_cell(name: str, form: str) -> Callable[[Record], str]:
   """Returns the cell of `name` and, if it has one, its interval, _low to _high."""
-  return lambda record: with_interval(
-      *(record[name + x] for x in results.ENDS), form=form)
+  mean, low, high = (name + end for end in results.ENDS)
+  return lambda record: with_interval(record[mean], record[low], record[high], form)
 
 
 def blank_without(field: str, cell: Callable[[Record], str]) -> Callable[[Record], str]:
