@@ -151,7 +151,7 @@ def _arms(name: str) -> dict[str, dict[str, object]]:
       # What the term does besides aligning, and its alignment alone; and the time it
       # takes, given to more steps without it.
       arms |= {f'{method}_entropy': _arm(method, 0.1, term='entropy'),
-               f'{method}_kl': _arm(method, 0.1, term='kl'),
+               f'{method}_symmetric_kl': _arm(method, 0.1, term='symmetric_kl'),
                f'{method}_more_steps': _arm(method, steps=1.05)}
     return arms
   method = 'pi' if name in _ADAPTERS else name

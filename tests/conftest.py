@@ -103,7 +103,10 @@ def key() -> jax.Array:
 def staying(monkeypatch):
   """Lets a command end, and leaves this process as it was."""
   monkeypatch.setattr(os, '_exit', sys.exit)
-  # Flags of the module are defined by now; flags that are defined later are removed.
+  # Grain defines flags when it is imported, once in a process: they must be there
+  # before those of a command are, which are taken back, as are all defined later.
+  import grain  # noqa: F401
+
   monkeypatch.setattr(command_line.absl_logging, 'set_verbosity', lambda _: None)
   for module, name in ((threading, 'excepthook'), (sys, 'unraisablehook')):
     monkeypatch.setattr(module, name, getattr(module, name))
@@ -119,10 +122,6 @@ def staying(monkeypatch):
 @pytest.fixture
 def run_here(staying, monkeypatch, capsys):
   """Returns a function that runs a command in this process, as if of two cores."""
-  # It defines flags when it is imported, once in a process: they must be there before
-  # those of a command are, which are taken back.
-  import grain  # noqa: F401
-
   everything = jax.devices()
 
   def use_devices(num_groups=2):

@@ -217,7 +217,8 @@ def test_sparse_attention_is_of_training_alone():
 
 
 @pytest.mark.parametrize(('method', 'term'), mostly_slow([
-    ('yarn', 'sce'), ('none', 'entropy'), ('none', 'kl'), ('clex', 'sce')], 1))
+    ('yarn', 'sce'), ('none', 'entropy'), ('none', 'symmetric_kl'), ('clex', 'sce'),
+], 1))
 def test_the_loss_is_that_of_two_windows_at_the_same_positions(key, method, term):
   config = _config(**{'arms.yarn.method': method, 'arms.yarn.term': term})
   made = methods.make(method, llama(**MODEL), config)
@@ -230,7 +231,7 @@ def test_the_loss_is_that_of_two_windows_at_the_same_positions(key, method, term
   places = made.draw(jax.random.split(key)[0], 16)
   windows = misalignment.two_windows(streams, 16, 3)
   logits = [made.trained.apply(variables, x, *places) for x in windows]
-  divergence = {'sce': symmetric_cross_entropy, 'kl': symmetric_kl,
+  divergence = {'sce': symmetric_cross_entropy, 'symmetric_kl': symmetric_kl,
                 'entropy': entropies}[term]
   expected, terms = misalignment.two_window_loss(
       *logits, *windows, 3, 0.3, divergence=divergence)
@@ -477,7 +478,7 @@ def test_a_checkpoint_of_clex_keeps_its_rates_without_another_method(
 ARMS = {name: Arm(name, weight, (0.0, 0.5), steps, term) for name, weight, steps, term
         in (('none', 0.0, 1.0, 'sce'), ('yarn', 0.0, 1.0, 'sce'),
             ('yarn_alpha', 0.1, 1.0, 'sce'), ('yarn_entropy', 0.1, 1.0, 'entropy'),
-            ('yarn_kl', 0.1, 1.0, 'kl'), ('yarn_more', 0.0, 1.05, 'sce'),
+            ('yarn_kl', 0.1, 1.0, 'symmetric_kl'), ('yarn_more', 0.0, 1.05, 'sce'),
             ('none_alpha', 0.1, 1.0, 'sce'))}
 RUN = Run(ARMS, '', 16, (1, 2), 3, '4 steps of 8 streams', 2)
 FAMILIES = [
@@ -729,7 +730,8 @@ def test_families_are_methods_with_their_controls():
     [again] = report.families(report.read_run(changed), changed)
     assert again.primary == family.primary
     assert [arm.name for arm in family.others] == [f'{family.name}_{end}' for end in (
-        'alpha_0_03', 'alpha_0_1', 'alpha_0_3', 'entropy', 'kl', 'more_steps')]
+        'alpha_0_03', 'alpha_0_1', 'alpha_0_3', 'entropy', 'more_steps',
+        'symmetric_kl')]
   assert report.read_run(config).endpoint == 2
   config = _config('longqlora').to_dict()
   _, family = report.families(report.read_run(config), config)
@@ -800,7 +802,7 @@ def test_the_command_runs_and_measures_lost_rows_again(
   folder = tmp_path / 'run'
   rows = results.read_run(folder, report.EXPERIMENT, ('none', 'pi', 'pi_alpha_0_1'))
   metrics = {row.metric for row in rows}
-  assert {'nll', 'sliding', 'sce', 'excess', 'training_loss'} <= metrics
+  assert {'nll', 'sliding', 'sce', 'symmetric_kl', 'training_loss'} <= metrics
   assert {row.length for row in rows if row.metric == 'nll'} == {8, 16, 32}
   for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'term'):
     assert (folder / f'tables/{name}.md').exists()

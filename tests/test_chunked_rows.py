@@ -88,7 +88,7 @@ def test_a_window_with_itself_agrees_wholly():
   hidden, _, table = _windows()
   same = jnp.broadcast_to(hidden[:, :1], hidden.shape)
   found = measures_of_hidden(same, same, table, 3, chunk_size=4)
-  assert found.top1_agreement == 1 and found.excess == 0
+  assert found.top1_agreement == 1 and found.symmetric_kl == 0
   np.testing.assert_allclose(found.half_sce, found.entropy_first, rtol=1e-5)
 
 

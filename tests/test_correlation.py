@@ -87,7 +87,7 @@ def test_misalignment_is_measured_at_the_longest_length_too(key):
     return training.evaluate(own, model, training.init_params(model, key), segments)
 
   found = jax.eval_shape(measured, key)
-  assert found['excess'].keys() == found['nll'].keys() == {64, 128, 256}
+  assert found['symmetric_kl'].keys() == found['nll'].keys() == {64, 128, 256}
 
 
 def test_models_differ_in_what_their_fields_say():
@@ -202,7 +202,7 @@ def _rows(run, score=lambda i, n: 0.9 - 0.1 * i - n / 8000, loss=None, excess=No
                row('training_loss', None, 77.0)]
       for n in {model.length, *run.lengths}:
         rows += [row('nll', n, 2 + i**2 / 50 + n / 4000 + shift),
-                 row('excess', n, excess[i] + shift / 10 + (n - model.length)),
+                 row('symmetric_kl', n, excess[i] + shift / 10 + (n - model.length)),
                  row('sce', n, 5 + i / 3 + n), row('js', n, 1 / (i + 2)),
                  row('entropy_first', n, (i - 2) ** 2 + 0.5),
                  row('top1_agreement', n, 0.5 + i / 50)]
@@ -228,7 +228,7 @@ def test_a_model_is_the_mean_of_its_seeds(run, found):
   assert run.lengths == (128, 256, 512, 1024) and run.beyond == (256, 512, 1024)
   means = found.means
   np.testing.assert_allclose(means['training_cross_entropy'], np.array(_LOSS) + 0.005)
-  np.testing.assert_allclose(means['excess'], np.array(_EXCESS) + 0.0005)
+  np.testing.assert_allclose(means['symmetric_kl'], np.array(_EXCESS) + 0.0005)
   # At the length of its own training, which is 64 of half_length.
   np.testing.assert_allclose(means['sce'] - 5 - np.arange(6) / 3,
                              [128, 128, 128, 64, 128, 128])
@@ -297,7 +297,7 @@ def _partial(x, y, z):
 @pytest.mark.filterwarnings('ignore:An input array is')
 def test_every_cell_of_the_main_table(run, found):
   table = tables.table_1(run, found)
-  loss, excess = found.means['training_cross_entropy'], found.means['excess']
+  loss, excess = found.means['training_cross_entropy'], found.means['symmetric_kl']
   printed, expected = paper.columns(), []
   for outcome, words, prints in (('score', 'score', ('−0.55', '−0.85')),
                                  ('nll', 'log perplexity', ('+0.62', '+0.85'))):
@@ -371,7 +371,7 @@ def test_tables_of_all_measures_and_lengths(run, found):
     y = found.means[f'{r["outcome"]}_{128 * r["multiple"]}']
     assert (r['mean'], r['least'], r['most']) == (y.mean(), y.min(), y.max())
     loss, excess = (_PEARSON(found.means[x], y)
-                    for x in ('training_cross_entropy', 'excess'))
+                    for x in ('training_cross_entropy', 'symmetric_kl'))
     assert (r['loss'], r['misalignment'], r['gain']) == pytest.approx(
         (loss, excess, abs(excess) - abs(loss)))
     assert r['misalignment_low'] < r['misalignment'] < r['misalignment_high']
@@ -422,7 +422,7 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
   assert second.startswith(
       f'Secondary: log perplexity at 2 to 8 L over {count} models: ')
   x, z, y = (made.means[n] for n in (
-      'excess', 'training_cross_entropy', 'score_beyond'))
+      'symmetric_kl', 'training_cross_entropy', 'score_beyond'))
   odd = ', against the sign that the paper has with misalignment'
   assert [odd in x for x in (first, second)] == [
       _PEARSON(x, made.means[f'{outcome}_beyond']) * sign > 1e-9
@@ -548,7 +548,7 @@ def test_figures_have_a_point_for_each_model(run, found):
   made = figures.make(run, found)
   assert list(made) == ['correlations', 'paper']
   fields = [(x, y) for y in ('score_beyond', 'nll_beyond')
-            for x in ('training_cross_entropy', 'excess')]
+            for x in ('training_cross_entropy', 'symmetric_kl')]
   for axes, (x, y) in zip(made['correlations'].axes, fields, strict=True):
     (_, seeds), (_, means) = _points_of(axes)
     np.testing.assert_array_equal(
@@ -707,7 +707,7 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
      'config.models base and layer_norm would have the same weights'),
     (['--config.models.base.offsets=(0.5, 0.2)'], 'offsets must be 2 rising numbers'),
     (['--config.models.base.steps=0.1'], 'warmup_steps must be less than the steps'),
-    (['--config.primary.measure=nll'], 'primary.measure must be one of sce, excess'),
+    (['--config.primary.measure=nll'], 'measure must be one of sce, symmetric_kl'),
     (['--config.primary.outcome=accuracy'], 'must be one of score, nll'),
     (['--config.primary.correlation=kendall'], 'must be one of pearson, spearman'),
     (['--config.evaluate.lengths=(2, 4)'], 'evaluate.lengths must have 1 and at leas'),

@@ -549,7 +549,7 @@ def test_what_the_tour_says_is_what_it_prints(book):
   assert max(without[2:]) < 0.2
   assert 0.5 < norm[1] - 0.04 < norm[2] - 0.08 < norm[3] - 0.1
   plain, term = (np.array([numbers(f'weight {weight}, {metric}') for metric in
-                           ('sce', 'excess')]) for weight in ('0.0', '0.1'))
+                           ('sce', 'symmetric_kl')]) for weight in ('0.0', '0.1'))
   assert (term[0] < plain[0]).all()
   assert (plain[1] < plain[0] / 50).all() and (term[1] < term[0] / 50).all()
   assert not (term[1] < plain[1]).all()

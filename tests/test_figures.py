@@ -382,20 +382,22 @@ def aligned():
           for name, x in (('a', 0.0), ('b', 0.1), ('c', 0.3))}
   run = language_model_report.Run(arms, 'a', 8, (1, 4, 8), 4)
   [family] = language_model_report.families(run, set(arms))
-  values = _draw((arm, metric, n) for arm in arms for metric in ('nll', 'excess', 'sce')
-                 for n in (8, 32, 64) if metric == 'nll' or n < 64)
+  values = _draw(
+      (arm, metric, n) for arm in arms for metric in ('nll', 'symmetric_kl', 'sce')
+      for n in (8, 32, 64) if metric == 'nll' or n < 64)
   return family, run, values
 
 
 def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(aligned):
   family, run, values = aligned
-  plain, difference, excess = language_model.by_length(
+  plain, difference, divergence = language_model.by_length(
       family, run, _index(values)).axes
   for arm, name, colour in zip(
       'abc', ('α = 0', 'α = 0.1', 'α = 0.3'), _COLOURS, strict=False):
     of = lambda metric, lengths, arm=arm: [values[arm, metric, n] for n in lengths]
     _check(plain, name, colour, [8, 32, 64], np.exp(of('nll', (8, 32, 64))), True)
-    _check(excess, name, colour, [8, 32], of('excess', (8, 32)))  # as in its table
+    # As in its table.
+    _check(divergence, name, colour, [8, 32], of('symmetric_kl', (8, 32)))
     if arm != 'a':
       _check(difference, name, colour, [8, 32, 64],
              np.subtract(of('nll', (8, 32, 64)), of('nll', (8, 32, 64), 'a')))
@@ -409,8 +411,8 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
     assert hollow[colour].x == [pytest.approx(16 * 2**0.25)]  # beside our points
     close(hollow[colour].y, np.log(theirs / 6.12))
   assert [t.get_text() for t in plain.get_xticklabels()] == ['L', '4 L', '8 L']
-  assert [t.get_text() for t in excess.get_xticklabels()] == ['L', '4 L']
-  assert excess.get_xlim()[1] < 64
+  assert [t.get_text() for t in divergence.get_xticklabels()] == ['L', '4 L']
+  assert divergence.get_xlim()[1] < 64
 
 
 def test_an_interval_that_reaches_0_is_told(aligned):
@@ -418,7 +420,7 @@ def test_an_interval_that_reaches_0_is_told(aligned):
   told = lambda table: 'reaches 0' in language_model.by_length(
       family, run, _index(values | table)).get_label()
   assert not told({})
-  assert told({('c', 'excess', 32): np.array([0.01, 0.01, 0.01, 2.0])})
+  assert told({('c', 'symmetric_kl', 32): np.array([0.01, 0.01, 0.01, 2.0])})
 
 
 def test_an_arm_looks_alike_in_every_figure(aligned):

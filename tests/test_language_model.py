@@ -841,7 +841,7 @@ def test_a_table_has_the_tests_of_its_endpoint():
   for arm in arms:
     rows += [results.Row('language_model', arm.name, seed, n, metric, 1.0)
              for seed in range(3)
-             for metric, n in (('sce', 8), ('excess', 8),
+             for metric, n in (('sce', 8), ('symmetric_kl', 8),
                                ('training_cross_entropy', None))]
   [family] = report.families(run, set('abcd'))
   found = tables.by_arm(family, run, results.index(rows))
@@ -879,9 +879,10 @@ def _three_arms():
   arms = [report.Arm(name, x, (0, 0.5), 1.0)
           for name, x in (('a', 0.0), ('b', 0.1), ('c', 0.3))]
   run = _run_of(*arms)
-  values = {(metric, arm.name, n): rng.random(3) for metric in ('nll', 'excess', 'sce')
-            for arm in arms for n in (8, 32, 64) if (metric, n) not in (
-                ('excess', 64), ('sce', 64))}
+  values = {(metric, arm.name, n): rng.random(3)
+            for metric in ('nll', 'symmetric_kl', 'sce') for arm in arms
+            for n in (8, 32, 64) if (metric, n) not in (
+                ('symmetric_kl', 64), ('sce', 64))}
   [family] = report.families(run, set('abc'))
   rows = [results.Row('language_model', arm, seed, n, metric, float(x[seed]))
           for (metric, arm, n), x in values.items() for seed in range(3)]
@@ -893,7 +894,8 @@ def test_other_lengths_and_misalignment_are_tested_each_quantity_by_itself():
   found = tables.by_length(family, run, index)
   at = {(r['length'], r['arm']): r for r in found.records}
   # Log perplexity at 4 L is the primary endpoint's, of another table.
-  for metric, lengths in (('nll', (8, 64)), ('excess', (8, 32)), ('sce', (8, 32))):
+  for metric, lengths in (
+      ('nll', (8, 64)), ('symmetric_kl', (8, 32)), ('sce', (8, 32))):
     cells = [(n, arm) for n in lengths for arm in 'bc']
     p = [stats.ttest_rel(values[metric, arm, n], values[metric, 'a', n]).pvalue
          for n, arm in cells]
@@ -908,7 +910,7 @@ def test_other_lengths_and_misalignment_are_tested_each_quantity_by_itself():
   first, *_, last = [list(r) for r in _cells(found)]
   assert first[:2] == ['L', 'α = 0'] and last[:2] == ['8 L', 'α = 0.3']
   assert first[2] == first[3] == '' and set(last[4:]) == {''}
-  assert first[4].startswith(f'{values["excess", "a", 8].mean():.4f} [')
+  assert first[4].startswith(f'{values["symmetric_kl", "a", 8].mean():.4f} [')
 
 
 def _cells(table):

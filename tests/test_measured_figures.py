@@ -335,7 +335,8 @@ def test_loss_by_position_begins_where_tokens_are_enough():
 def test_scales_of_misalignment_have_panels_of_their_own():
   values = _Values()
   places = {16: (1, 4), 256: (1, 4, 64)}
-  metrics = {'sce': 'symmetric cross-entropy, nats', 'excess': 'symmetric KL, nats',
+  metrics = {'sce': 'symmetric cross-entropy, nats',
+             'symmetric_kl': 'symmetric KL, nats',
              'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement'}
   for n, offsets in places.items():
     for offset, metric in itertools.product(offsets, (*metrics, 'entropy_first')):

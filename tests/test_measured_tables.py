@@ -256,7 +256,7 @@ def test_every_cell_of_perplexity():
 
 def test_every_cell_of_misalignment():
   values, names = _Made(), {
-      'sce': 'SCE', 'excess': 'symmetric KL', 'kl_first_second': 'KL(long‖short)',
+      'sce': 'SCE', 'symmetric_kl': 'symmetric KL', 'kl_first_second': 'KL(long‖short)',
       'kl_second_first': 'KL(short‖long)', 'js': 'Jensen–Shannon',
       'top1_agreement': 'top-1 agreement'}
   places = [(16, 2), (1024, 2), (1024, 64)]

@@ -72,7 +72,8 @@ def test_values_and_gradients_of_the_reference(reference, e):
         'entropy_first': 'entropy1', 'entropy_second': 'entropy2',
     }.items():
       close(getattr(found, name), value(expected).mean(), err_msg=name)
-    close(found.excess, found.sce - found.entropy_first - found.entropy_second)
+    close(found.symmetric_kl, found.sce - found.entropy_first - found.entropy_second)
+    assert found.excess is found.symmetric_kl
     rows = [z[:, s] for z, s in zip(case[:2], _slices(8, e), strict=True)]
     likeliest = [np.asarray(z).argmax(-1) for z in rows]
     close(found.top1_agreement, (likeliest[0] == likeliest[1]).mean())
@@ -175,7 +176,7 @@ def test_sce_is_at_least_the_entropies_and_lowers_them():
   first, second = _logits()
   found = jax.jit(objective.measures)(first, second, 2)
   excess = found.kl_first_second + found.kl_second_first
-  np.testing.assert_allclose(found.excess, excess, rtol=1e-5)
+  np.testing.assert_allclose(found.symmetric_kl, excess, rtol=1e-5)
   assert found.sce >= found.entropy_first + found.entropy_second
   assert 0 <= found.js <= np.log(2)
   # At p = q: SCE = 2 H, with the gradient −p ⊙ (log p − ⟨p, log p⟩); others have none.
@@ -351,7 +352,7 @@ def test_a_model_that_sees_one_token_is_aligned(key):
   tokens = jax.random.randint(key, (B, 2 * L), 0, V)
   table = jax.random.normal(key, (V, V))
   found = evaluation.misalignment(lambda x: table[x], tokens, L, 3)
-  np.testing.assert_allclose([found.excess, found.js], 0, atol=1e-6)
+  np.testing.assert_allclose([found.symmetric_kl, found.js], 0, atol=1e-6)
   np.testing.assert_allclose(found.sce, 2 * found.entropy_first, rtol=1e-5)
   assert found.top1_agreement == 1  # a share, with no rounding beyond it
   # Whatever integers the tokens are, the model gets the same.

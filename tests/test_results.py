@@ -426,3 +426,10 @@ def test_rows_of_another_kind_of_run_are_named(tmp_path, change):
   results.write_rows(tmp_path / 'results.csv', [row, row._replace(**change)])
   with pytest.raises(ValueError, match='a row of another kind of run'):
     read()
+
+
+def test_a_former_name_of_a_metric_is_read_as_the_present_one(tmp_path):
+  row = results.Row('text', 'alpha_0', 0, 64, 'excess', 0.25)
+  results.write_rows(tmp_path / 'results.csv', [row])
+  assert results.read_rows(tmp_path / 'results.csv') == [
+      row._replace(metric='symmetric_kl')]

@@ -68,7 +68,7 @@ def test_misalignment(stories, reference, offset):
   np.testing.assert_allclose(found.entropy_first, expected['entropy_p'], rtol=1e-6)
   np.testing.assert_allclose(found.entropy_second, expected['entropy_q'], rtol=1e-6)
   np.testing.assert_allclose(
-      found.excess, expected['kl_pq_plus_kl_qp'], rtol=1e-4, atol=1e-7)
+      found.symmetric_kl, expected['kl_pq_plus_kl_qp'], rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.slow

@@ -343,7 +343,7 @@ def aligned():
   arms = {name: language_model.Arm(name, x, (0, 0.5), 1.0)
           for name, x in weights.items()}
   run = language_model.Run(arms, 'a', 8, (1, 4, 8), 4)
-  levels = {'nll': 1.0, 'excess': 0.2, 'sce': 2.5}
+  levels = {'nll': 1.0, 'symmetric_kl': 0.2, 'sce': 2.5}
   values = {
       (metric, arm, n): level + 0.6 * weights[arm] + n / 100 + rng.normal(0, 0.05, 4)
       for metric, level in levels.items() for arm in arms for n in (8, 32, 64)
@@ -385,7 +385,7 @@ def test_every_cell_of_language_models(aligned):
 
 def test_every_cell_of_language_models_by_length(aligned):
   family, run, values, index = aligned
-  names = {'nll': 'log perplexity', 'excess': 'symmetric KL', 'sce': 'SCE'}
+  names = {'nll': 'log perplexity', 'symmetric_kl': 'symmetric KL', 'sce': 'SCE'}
   tests, p_holm = {}, {}
   for metric in names:
     own = [(metric, arm, n) for n in (8, 32, 64) for arm in 'bcd'

@@ -31,7 +31,8 @@ from vvlen.training import ensemble, optimizer
 from vvlen.training.step import TrainState
 
 # What is weighted by α: the paper's misalignment term, and its controls.
-TERMS = {'sce': symmetric_cross_entropy, 'entropy': entropies, 'kl': symmetric_kl}
+TERMS = {
+    'sce': symmetric_cross_entropy, 'entropy': entropies, 'symmetric_kl': symmetric_kl}
 
 
 class Programs:

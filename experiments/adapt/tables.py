@@ -169,7 +169,8 @@ def _tested(kind: str, test: PairedTest | None) -> dict[str, Any]:
 # Prefix of the fields that compare the term with more steps.
 _TIMED = 'equal_time'
 # What the term is compared with, besides its control -> words.
-_KINDS = {'entropy': 'entropy alone', 'kl': 'symmetric KL alone', 'steps': 'more steps'}
+_KINDS = {'entropy': 'entropy alone', 'symmetric_kl': 'symmetric KL alone',
+          'steps': 'more steps'}
 
 
 def _controls(family: Any) -> list[Any]:

@@ -27,7 +27,7 @@ TRAINING_LOSS = 'training_cross_entropy'
 # Predictors, and outcomes -> their names in words.
 PREDICTORS = {
     TRAINING_LOSS: 'training loss', 'nll': 'log perplexity at training length',
-    'excess': 'symmetric KL', 'sce': 'SCE', 'js': 'Jensen–Shannon',
+    'symmetric_kl': 'symmetric KL', 'sce': 'SCE', 'js': 'Jensen–Shannon',
     'entropy_first': 'entropy', 'top1_agreement': 'top-1 agreement',
 }
 OUTCOMES = {'score': 'score', 'nll': 'log perplexity'}

@@ -142,8 +142,8 @@ def measures(run: Run, points: Points) -> Table:
       'measures', f'All predictors. Outcomes at {beyond(run)}', columns, records,
       f'{len(points.models)} models, means of seeds. Predictors are measured at the '
       "length of each model's training. Secondary, not corrected for being many.",
-      more='Symmetric KL, which the CSV calls excess, is SCE without the entropies of '
-           'both predictions; entropy: of the predictions in the first window.')
+      more='Symmetric KL is SCE without the entropies of both predictions; entropy: '
+           'of the predictions in the first window.')
 
 
 def by_length(run: Run, points: Points) -> Table:
@@ -217,4 +217,4 @@ def models(run: Run, points: Points) -> Table:
 
 
 def _form(field: str) -> str:
-  return '.4f' if field in ('excess', 'js') else '.3f'
+  return '.4f' if field in ('symmetric_kl', 'js') else '.3f'

@@ -18,7 +18,7 @@ from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
 # What has the weight α, where it is not the misalignment term.
-_TERMS = {'sce': '', 'entropy': ' of entropy', 'kl': ' of symmetric KL'}
+_TERMS = {'sce': '', 'entropy': ' of entropy', 'symmetric_kl': ' of symmetric KL'}
 
 
 def label(arm: Any) -> str:
@@ -77,9 +77,9 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
       + '; a band to the bottom reaches 0' * _reaches_0(arms, index)
       + ("; hollow, right of its place: the paper's Llama-2-7B with CLEX on "
          'RedPajama-Book at 2 L, one run each' if known else '') + '.')
-  plain, difference, excess = figure.subplots(1, 3)
+  plain, difference, divergence = figure.subplots(1, 3)
   plots.log_axis(plain)
-  plots.log_axis(excess)
+  plots.log_axis(divergence)
   measured = set()  # lengths with symmetric KL
   for arm in arms:
     colour, marker, line = look(run, arm)
@@ -89,9 +89,10 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
     lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
     if arm is not family.control and len(change):
       plots.draw(difference, lengths, change, colour, marker, name, line)
-    lengths, apart = plots.values(index, arm.name, 'excess')
+    lengths, apart = plots.values(index, arm.name, 'symmetric_kl')
     if lengths:
-      plots.draw(excess, lengths, apart, colour, marker, name, line, geometric=False)
+      plots.draw(divergence, lengths, apart, colour, marker, name, line,
+                 geometric=False)
       measured |= {*lengths}
     if arm.name in known:  # beside our points
       difference.plot([2**1.25 * run.length], [known[arm.name]], color=colour,
@@ -102,23 +103,23 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
     difference.plot([], [], color='black', marker=marker, markerfacecolor='white',
                     markersize=5, linestyle='', label='hollow: the paper, Llama-2-7B')
   difference.axhline(0, color=look(run, family.control)[0], linewidth=1.0)
-  for axes in (plain, difference, excess):
+  for axes in (plain, difference, divergence):
     axes.set_xscale('log', base=2)
     shown = [m for m in run.multiples
-             if axes is not excess or not measured or m * run.length in measured]
+             if axes is not divergence or not measured or m * run.length in measured]
     axes.set_xticks([m * run.length for m in shown], [times(m) for m in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel('length of context')
   plain.set(title='perplexity')
   difference.set(title=f'log perplexity, nats,\nminus that of {reference}')
-  excess.set(title='symmetric KL, nats')
+  divergence.set(title='symmetric KL, nats')
   _legend(figure, [plain, difference], family)
   return figure
 
 
 def _reaches_0(arms: Iterable[Any], index: Index) -> bool:
   """Returns whether an interval of symmetric KL has no place on a logarithmic axis."""
-  every = [plots.values(index, arm.name, 'excess')[1] for arm in arms]
+  every = [plots.values(index, arm.name, 'symmetric_kl')[1] for arm in arms]
   return any((mean_interval(table)[1] <= 0).any() for table in every if len(table) > 1)
 
 

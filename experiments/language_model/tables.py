@@ -32,7 +32,7 @@ from vvlen.statistics import (
 )
 
 # Metrics in `by_length` -> their names in words; of nll only the difference is shown.
-_MEASURES = {'nll': 'log perplexity', 'excess': 'symmetric KL', 'sce': 'SCE'}
+_MEASURES = {'nll': 'log perplexity', 'symmetric_kl': 'symmetric KL', 'sce': 'SCE'}
 
 CellText = Callable[[Record], str]
 
@@ -150,7 +150,7 @@ def _record(
     values = _mean(index, arm.name, 'nll', multiple * run.length, f'ppl_{multiple}')
     record |= {name: math.exp(x) for name, x in values.items()}
   record |= _mean(index, arm.name, 'sce', run.length)
-  record |= _mean(index, arm.name, 'excess', run.length)
+  record |= _mean(index, arm.name, 'symmetric_kl', run.length)
   record |= _mean(index, arm.name, 'training_cross_entropy', None)
   return record | difference(test) | {
       'p': test.p if test else math.nan, 'p_holm': float(p_holm),
@@ -198,9 +198,9 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
       'symmetric cross-entropy of two windows.'
   )
   more = (
-      f'Log perplexity at {primary} is in table {family.name}. SCE and symmetric KL, '
-      'which the CSV calls excess, are of two windows of this length, where the '
-      'segments of text have room for both; SCE = their entropies + symmetric KL.'
+      f'Log perplexity at {primary} is in table {family.name}. SCE and symmetric KL '
+      'are of two windows of this length, where the segments of text have room for '
+      'both; SCE = their entropies + symmetric KL.'
   )
   return Table(f'{family.name}_by_length', f'{family.title}, by length of context. '
                f'L = {run.length}', columns, records, note, more=more)

@@ -33,7 +33,7 @@ from vvlen.training.step import Problem
 _LONG = 2**25  # characters; the tokens of longer texts are in a file
 _WORDS = 8  # the vocabulary size of a new model is a multiple of it
 # Fields of `vvlen.objectives.misalignment.Measures` that are written to results.csv.
-MEASURES = ('sce', 'excess', 'js', 'entropy_first', 'top1_agreement')
+MEASURES = ('sce', 'symmetric_kl', 'js', 'entropy_first', 'top1_agreement')
 
 
 class Text(NamedTuple):

@@ -32,7 +32,7 @@ _ORDER_LOOKS = {'text': ('#009E73', '-'), 'shuffled': ('#CC79A7', (0, (2, 1)))}
 _PIECES = ', with bands of 95 % intervals over pieces of the text'
 _ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
-    'sce': 'symmetric cross-entropy, nats', 'excess': 'symmetric KL, nats',
+    'sce': 'symmetric cross-entropy, nats', 'symmetric_kl': 'symmetric KL, nats',
     'js': 'Jensen–Shannon, nats', 'top1_agreement': 'top-1 agreement',
 }
 
@@ -165,7 +165,7 @@ def misalignment(values: Values, length: int, name: str = '') -> Figure | None:
       'text, with bands of 95 % intervals by bootstrap over them.')
   grid = figure.subplots(2, 2, sharex=True)
   for axes, (metric, title) in zip(grid.flat, _MISALIGNMENT.items(), strict=True):
-    if metric in ('excess', 'js'):
+    if metric in ('symmetric_kl', 'js'):
       plots.log_axis(axes)
     for i, window in enumerate(windows):
       colour = shades[window]

@@ -39,7 +39,7 @@ from vvlen.reporting.tables import (
 from vvlen.statistics import percentiles_cover, resampled_means
 
 _SCALES = {
-    'sce': 'SCE', 'half_sce': 'SCE/2', 'excess': 'symmetric KL',
+    'sce': 'SCE', 'half_sce': 'SCE/2', 'symmetric_kl': 'symmetric KL',
     'kl_first_second': 'KL(long‖short)', 'kl_second_first': 'KL(short‖long)',
     'js': 'Jensen–Shannon', 'entropy_first': 'entropy, long',
     'entropy_second': 'entropy, short', 'top1_agreement': 'top-1 agreement',
@@ -48,7 +48,8 @@ _ABOUT = ('A checkpoint is read as it is, on windows of a text: blocks do not '
           'overlap, sliding windows do. L is its training length. Papers: arXiv '
           '2504.02827 (spread of attention outputs), arXiv 2506.11769 (misalignment), '
           'arXiv 2509.21042 (recency).')
-_SHOWN = ('sce', 'excess', 'kl_first_second', 'kl_second_first', 'js', 'top1_agreement')
+_SHOWN = ('sce', 'symmetric_kl', 'kl_first_second', 'kl_second_first', 'js',
+          'top1_agreement')
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -220,8 +221,8 @@ def misalignment(values: Values) -> Table:
       'Windows are compared where that token has more than half a window before it '
       '(arXiv 2506.11769, section 4). Long: the first, with more before that token. '
       'SCE = −Σ q log p − Σ p log q = both entropies + symmetric KL; symmetric KL = '
-      'KL(long‖short) + KL(short‖long), which the CSV calls excess. Top-1 agreement: '
-      'share of tokens of which both have the same likeliest. Intervals: percentiles '
+      'KL(long‖short) + KL(short‖long). Top-1 agreement: share of '
+      ' tokens of which both have the same likeliest. Intervals: percentiles '
       'of the bootstrap. The CSV has SCE/2 and both entropies too.'
   )
   return Table('misalignment', 'Long-short misalignment', columns, records, note,

@@ -21,7 +21,7 @@ class Measures(NamedTuple):
 
   Means over rows, of the batch or of each sequence; in nats, except `top1_agreement`.
   In float32, with a large vocabulary, KL and Jensen–Shannon have errors of about 1e-7;
-  `excess` is accurate far below that.
+  `symmetric_kl` is accurate far below that.
   """
 
   sce: jax.Array  # symmetric cross-entropy
@@ -29,10 +29,15 @@ class Measures(NamedTuple):
   kl_first_second: jax.Array  # KL(p‖q)
   kl_second_first: jax.Array  # KL(q‖p)
   js: jax.Array  # Jensen–Shannon divergence
-  excess: jax.Array  # symmetric KL = KL(p‖q) + KL(q‖p) = SCE − H(p) − H(q)
+  symmetric_kl: jax.Array  # KL(p‖q) + KL(q‖p) = SCE − H(p) − H(q)
   entropy_first: jax.Array
   entropy_second: jax.Array
   top1_agreement: jax.Array  # share of rows with the same likeliest token
+
+  @property
+  def excess(self) -> jax.Array:
+    """The symmetric KL divergence under its former name."""
+    return self.symmetric_kl
 
 
 def measures_of_rows(first: jax.Array, second: jax.Array) -> Measures:
@@ -51,7 +56,7 @@ def measures_of_rows(first: jax.Array, second: jax.Array) -> Measures:
       kl_second_first=(q * (log_q - log_p)).sum(-1),
       js=jensen_shannon(first, second),
       # Not by subtraction: it is the small difference of large numbers.
-      excess=symmetric_kl(first, second),
+      symmetric_kl=symmetric_kl(first, second),
       entropy_first=-(p * log_p).sum(-1),
       entropy_second=-(q * log_q).sum(-1),
       top1_agreement=first.argmax(-1) == second.argmax(-1),

@@ -45,6 +45,8 @@ class Row(NamedTuple):
     return (*self[:_VALUE], *self[_VALUE + 1:])
 
 
+# Names that earlier versions gave to metrics.
+_FORMER = {'excess': 'symmetric_kl'}
 _VALUE = Row._fields.index('value')
 _ALWAYS, _OPTIONAL = Row._fields[: _VALUE + 1], Row._fields[_VALUE + 1:]
 
@@ -160,7 +162,8 @@ def read_rows(path: epath.PathLike) -> list[Row]:
       experiment, arm, seed, length, metric, value, *others = fields
       own = {name: _number(name, text) for name, text in
              zip(columns[len(_ALWAYS):], others, strict=True)}
-      row = Row(experiment, arm, int(seed), _whole(length), metric, float(value), **own)
+      row = Row(experiment, arm, int(seed), _whole(length),
+                _FORMER.get(metric, metric), float(value), **own)
     except ValueError as error:
       raise ValueError(f'{path} line {number} is not a row: {fields}') from error
     if rows.setdefault(row.key, row) is not row:
