@@ -429,7 +429,8 @@ def test_rows_of_another_kind_of_run_are_named(tmp_path, change):
 
 
 def test_a_former_name_of_a_metric_is_read_as_the_present_one(tmp_path):
-  row = results.Row('text', 'alpha_0', 0, 64, 'excess', 0.25)
-  results.write_rows(tmp_path / 'results.csv', [row])
-  assert results.read_rows(tmp_path / 'results.csv') == [
-      row._replace(metric='symmetric_kl')]
+  rows = [results.Row('text', 'alpha_0', 0, 64, f'excess{end}', 0.25)
+          for end in ('', '_low', '_high')]
+  results.write_rows(tmp_path / 'results.csv', rows)
+  assert [row.metric for row in results.read_rows(tmp_path / 'results.csv')] == [
+      'symmetric_kl', 'symmetric_kl_low', 'symmetric_kl_high']

@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 # Names that earlier versions gave to metrics.
-_FORMER = {'excess': 'symmetric_kl'}
+_FORMER = {f'excess{end}': f'symmetric_kl{end}' for end in ENDS}
 _VALUE = Row._fields.index('value')
 _ALWAYS, _OPTIONAL = Row._fields[: _VALUE + 1], Row._fields[_VALUE + 1:]
 
