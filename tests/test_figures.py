@@ -492,7 +492,7 @@ def test_each_intervention_has_its_line_and_colour():
   groups = (mechanism.RESTORED, mechanism.ATTENDED, mechanism.IMPOSED, mechanism.READ)
   for panel, (group, arm) in zip(
       changed, itertools.product(groups, ('none', 'layer_norm')), strict=True):
-    assert panel.get_title() == plots.ARMS[arm][0]
+    assert panel.get_title() == plots.SPELLED[arm]
     assert {*lines(panel)} == {
         'unchanged', 'chance', *(name for name, _, _ in group.values())}
     for name, (label, colour, _) in group.items():

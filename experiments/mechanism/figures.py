@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.length_generalization.setting import Setting
 from vvlen.reporting import plots
-from vvlen.reporting.plots import ARMS
+from vvlen.reporting.plots import ARMS, SPELLED
 from vvlen.reporting.results import Index
 
 # Suffix of the arm's name -> (label, colour of Okabe and Ito or Tol, marker), none of
@@ -76,7 +76,7 @@ def figure(
     row = part.subplots(1, len(arms), sharey=True, squeeze=False)[0]
     for axes, arm in zip(row, arms, strict=True):
       _changed(axes, index, arm, group, setting)
-      axes.set_title(ARMS[arm][0])
+      axes.set_title(SPELLED[arm])
     row[0].set_ylabel('accuracy (%)')
     part.suptitle(title, fontsize=7.5)
     plots.legend(part, row, 2)
