@@ -76,8 +76,14 @@ def _changed_rows():
 @pytest.fixture(scope='module')
 def told(tmp_path_factory):
   """The made-up values, and the tables and figures that the report makes from them."""
-  folder, drawn, facts = tmp_path_factory.mktemp('family'), _draw(), _facts()
-  results.write_rows(folder / 'results.csv', _rows(drawn))
+  drawn = _draw()
+  return drawn, *_report(tmp_path_factory.mktemp('family'), _rows(drawn))
+
+
+def _report(folder, rows):
+  """Returns the tables and figures of rows that have interventions on base."""
+  facts = _facts()
+  results.write_rows(folder / 'results.csv', rows)
   (folder / 'config.json').write_text(json.dumps(
       {'config': {'digest': digest_of(facts)} | facts, 'sessions': [{}]}))
   results.write_rows(folder / 'mechanism/base/results.csv', _changed_rows())
@@ -88,7 +94,22 @@ def told(tmp_path_factory):
     patch.setattr(report.plots, 'save', lambda _, drawn: figures.update(drawn) or {})
     patch.setattr(report.mechanism, 'write', lambda _: ('', []))
     report.write(folder)
-  return drawn, made, figures
+  return made, figures
+
+
+def test_parts_are_of_finished_settings_that_both_arms_have_learned(tmp_path):
+  rows = [*_rows(_draw())]
+  unlearned = [row._replace(value=0.2) if row.metric == 'training_accuracy' and
+               row.arm == 'layer_norm' and row.experiment == 'base' else row
+               for row in rows]
+  unfinished = [row for row in rows if row.experiment != 'base' or row.seed]
+  for kept, shown in ((rows, True), (unlearned, False), (unfinished, False)):
+    made, figures = _report(tmp_path, kept)
+    assert ('parts' in made) == ('where_lost' in figures) == shown
+    assert 'base' in {row['cell'] for row in cells(made['verdicts'])}
+    for name in 'along_training', 'averaged_weights':
+      there = 'base' in {record['cell'] for record in made[name].records}
+      assert there == (kept is not unlearned), name
 
 
 def _paired(drawn, name, step, suffix=''):
@@ -186,7 +207,7 @@ def test_contrasts_are_corrected_over_their_number_and_compare_the_same_step(tol
     assert line | expected == line
   assert any(shown)  # the correction is seen
   assert (row['unit'], row['seeds']) == ('points', '8')
-  assert 'not run' in cells(table)[1].values()  # the slope of l2
+  assert 'no verdict' in cells(table)[1].values()  # the slope of l2
 
 
 def test_every_contrast_compares_what_its_name_says():

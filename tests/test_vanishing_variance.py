@@ -157,6 +157,14 @@ def test_contrasts_are_combinations_of_one_seed():
   more = dict(cells, l2=cells['l2']._replace(num_seeds=5))
   slope = by_name['twice the steps (l2, 10 to 40)']
   assert effects.contrast_test(slope, indices, more, claim) is None
+  # Nor has one that was not learned.
+  learned = lambda name: 0.5 if name == 'l2' else 0.99
+  indices = results.index_cells(
+      row for (name, step), each in gains.items()
+      for row in _rows(name, step, each, learned=learned(name)))
+  assert effects.contrast_test(slope, indices, cells, claim) is None
+  assert effects.contrast_test(
+      by_name['twice the steps (base, 10 to 40)'], indices, cells, claim) is not None
 
 
 def test_the_interaction_of_decay_and_schedule():

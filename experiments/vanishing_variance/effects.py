@@ -263,15 +263,15 @@ def contrast_test(
   Uses the lengths beyond the training lengths of all its cells.
 
   Returns:
-    The test, uncorrected; None if a cell is not finished, or fewer than two seeds are
-    shared.
+    The test, uncorrected; None if a cell is not finished or not learned by both arms,
+    or fewer than two seeds are shared.
   """
   beyond = max(cells[name].trained_up_to for name, _ in contrast.weights)
   by_seed = []
   for (name, step), weight in contrast.weights.items():
     cell = cells[name]._replace(trained_up_to=beyond)
     found = effect(indices, cell, step, claim, suffix)
-    if found is None or not found.complete:
+    if found is None or not (found.complete and found.learned):
       return None
     by_seed.append({
         seed: weight * d for seed, d in found.comparison.primary_differences.items()

@@ -55,15 +55,21 @@ def write(workdir: epath.PathLike) -> Report:
                for each in contrasts]
       for suffix in ('', '+averaged')
   }
+  # Apart from the verdicts, nothing is shown of models that have not learned.
+  last = {name: tables.last_effect(found, cell) for name, cell in cells.items()}
+  shown = {name: cell for name, cell in cells.items()
+           if (effect := last[name]) is None or effect.learned}
+  shown_effects = {key: each for key, each in found.items() if key[0] in shown}
   made = [
       tables.main_table(cells, found, claim),
-      tables.along_table(cells, found),
+      tables.along_table(shown, shown_effects),
       tables.contrast_table(tests, claim.level / len(contrasts)),
-      tables.averaging_table(found),
+      tables.averaging_table(shown_effects),
   ]
-  if (about_outputs := outputs.table(cells, indices)).records:
+  if (about_outputs := outputs.table(shown, indices)).records:
     made.append(about_outputs)
-  changed = _interventions(folder, list(cells))
+  changed = {name: index for name, index in _interventions(folder, list(shown)).items()
+             if (effect := last[name]) is not None and effect.complete}
   with plots.style():
     drawn = {'verdicts': figures.verdicts(cells, found, claim)}
     if averaging := figures.averaging(found, cells):

@@ -107,7 +107,8 @@ def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Ta
 def _numbers(effect: Effect | None) -> dict[str, Any]:
   """Returns the numbers of an effect, nan where undefined."""
   # Accuracies of models that have not learned say nothing about LN.
-  test = effect.corrected if effect and effect.learned else None
+  learned = effect if effect and effect.learned else None
+  test = learned.corrected if learned else None
   treated, control = effect.comparison.primary_means if effect else (_NAN, _NAN)
   return {
       'control': control, 'treated': treated,
@@ -116,9 +117,9 @@ def _numbers(effect: Effect | None) -> dict[str, Any]:
       'p_uncorrected':
           effect.test.p if effect and effect.complete and effect.test else _NAN,
       'seeds': effect.test.num_pairs if effect and effect.test else 0,
-      'spread': spread(effect.test) if effect and effect.test else _NAN,
-      'power': effect.power if effect else _NAN,
-      'smallest_detectable': effect.detectable if effect else _NAN,
+      'spread': spread(learned.test) if learned and learned.test else _NAN,
+      'power': learned.power if learned else _NAN,
+      'smallest_detectable': learned.detectable if learned else _NAN,
       'training_accuracy_control':
           100 * effect.training_accuracy[0] if effect else _NAN,
       'training_accuracy_treated':
@@ -205,7 +206,7 @@ def contrast_table(
   for suffix in tests:
     name, title = SUFFIXES[suffix], 'averaged' if suffix else 'as they are'
     columns[f'{title} [95 %]'] = (
-        lambda r, name=name: 'not run' if np.isnan(r[f'{name}_difference'])
+        lambda r, name=name: 'no verdict' if np.isnan(r[f'{name}_difference'])
         else difference_cell('.2f', f'{name}_')(r))
     columns[f'p, {title}'] = p_cell(f'{name}_p')
   columns['seeds'] = lambda r: str(r['plain_seeds'] or '')
