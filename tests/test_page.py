@@ -471,6 +471,21 @@ def test_the_answer_of_length_generalization():
   assert lengths.answer([], training)[0].startswith('No answer: ')
 
 
+def test_arms_of_which_every_seed_diverged_are_named():
+  training = [{'arm': arm, 'median_accuracy': x, 'loss': loss, 'seeds': seeds}
+              for arm, x, loss, seeds in (
+                  ('Baseline', 95.0, 0.1, 2), ('std.', 0, _NAN, 2), ('LN', 0, _NAN, 2))]
+  primary = [_PRIMARY | {'at_5_percent': lengths.NOT_LEARNED}]
+  said, = lengths.answer(primary, training)
+  assert said.startswith('No verdict: the loss of every seed of LN became infinite or ')
+  training[0]['loss'] = _NAN
+  said, = lengths.answer(primary, training)
+  assert 'every seed of Baseline and of LN became' in said
+  training[0] |= {'loss': 0.1}
+  training[2] |= {'seeds': 0}  # it is not there yet
+  assert 'became' not in lengths.answer(primary, training)[0]
+
+
 def test_there_is_no_verdict_where_training_failed():
   found = lengths.answer(
       [_PRIMARY | {'at_5_percent': lengths.NOT_LEARNED}],

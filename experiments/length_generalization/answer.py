@@ -23,8 +23,13 @@ def answer(
   record = next((r for r in primary if r['comparison'] == PRIMARY), None)
   if record is None:
     return ['No answer: the run has not both the Baseline and LN.']
-  accuracy = {r['arm']: r['median_accuracy'] for r in training
-              if r['arm'] in ('Baseline', 'LN')}
+  compared = [r for r in training if r['arm'] in ('Baseline', 'LN')]
+  diverged = [
+      r['arm'] for r in compared if math.isnan(r.get('loss', 0.0)) and r['seeds']]
+  if diverged:
+    return [f'No verdict: the loss of every seed of {" and of ".join(diverged)} became '
+            'infinite or undefined. A lower learning rate may help.']
+  accuracy = {r['arm']: r['median_accuracy'] for r in compared}
   return [verdict(record)] + [learned(accuracy, chance)] * bool(accuracy)
 
 
