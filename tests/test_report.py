@@ -239,6 +239,7 @@ def test_a_run_that_is_not_finished_says_so(tmp_path):
       'table_1_by_model', 'primary_endpoint', 'table_1']
   assert made.shown_in_terminal.name == 'primary_endpoint'
   assert ' Chance is 20 %.' in made.shown_in_terminal.note
+  assert made.answer[-1] == 'Setting: retrieval, trained on 1 to 16 items.'
   run_folder.claim(tmp_path / 'other', config | {'num_seeds': 8}, {}, ['num_seeds'])
   (tmp_path / 'config.json').write_bytes((tmp_path / 'other/config.json').read_bytes())
   assert report.write(tmp_path).missing.startswith(

@@ -56,6 +56,8 @@ def write(workdir: epath.PathLike) -> Report:
     said = ('There is no config.json: it is assumed that training lengths end at '
             f'{trained_up_to}.')
   found = answer(primary, by_name['training'].records, setting.chance)
+  if setting.words:
+    found.append(f'Setting: {setting.title}.')
   growing = ', growing' if task.endswith('_growing') else ''
   words = task.removesuffix('_growing').replace('_', ' ').capitalize() + growing
   return Report(
