@@ -25,7 +25,7 @@ from experiments.mechanism.answer import answer as mechanism
 from experiments.recency_bias.answer import answer as recency_bias
 from experiments.vanishing_variance.answer import answer as family
 from tests.conftest import ROOT
-from vvlen.reporting import page, results
+from vvlen.reporting import page, results, starts
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import grid, Table
 
@@ -260,15 +260,15 @@ def test_a_wide_table_fits_1200_pixels_and_breaks_no_interval(folder):
 
 
 def test_how_long_a_run_took(folder, tmp_path):
-  assert page.elapsed(folder) == 'The last start took 1 h 02 min.'
-  assert page.elapsed(epath.Path(tmp_path / 'nothing')) == ''
+  assert starts.elapsed(folder) == 'The last start took 1 h 02 min.'
+  assert starts.elapsed(epath.Path(tmp_path / 'nothing')) == ''
   path = folder / 'config.json'
   for end, words in (('00:05', 'The last start took 5 s.'),
                      ('01:00', 'The last start took 1 min 0 s.'), ('00:00', '')):
     path.write_text(json.dumps({'sessions': [{
         'started': '2026-01-01T00:00:00+00:00',
         'finished': f'2026-01-01T00:{end}+00:00'}]}))
-    assert page.elapsed(folder) == words
+    assert starts.elapsed(folder) == words
 
 
 def _session(begin, end=None, **facts):
@@ -291,7 +291,7 @@ def _session(begin, end=None, **facts):
 def test_how_long_all_starts_of_a_run_took(folder, sessions, words):
   (folder / 'config.json').write_text(json.dumps(
       {'sessions': [_session(*x) for x in sessions]}))
-  assert page.elapsed(folder) == words
+  assert starts.elapsed(folder) == words
 
 
 def test_a_page_tells_of_all_starts_and_machines(folder):

@@ -12,7 +12,7 @@ import textwrap
 from etils import epath
 
 from experiments.harness import errors, locks
-from vvlen.reporting import page, results, run_folder
+from vvlen.reporting import page, results, run_folder, starts
 from vvlen.reporting.tables import counted, grid
 
 _MOST = 20  # lines of a table in the terminal
@@ -35,7 +35,7 @@ def show(workdir: epath.PathLike) -> None:
     print(f'{workdir} cannot be written to: tables and figures are in {folder}.')
   report, path = make(folder)
   print('', *said(report, shutil.get_terminal_size().columns), sep='\n')
-  took = page.elapsed(folder)
+  took = starts.elapsed(folder)
   print(f'Open {path} for all tables and figures.')
   if took:
     print(took)

@@ -6,9 +6,7 @@ no network; index.md shows the same figures from their files. Runs without JAX.
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-import datetime
 import html
-import itertools
 import os
 import pathlib
 import re
@@ -17,8 +15,8 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vvlen.reporting import results, run_folder
-from vvlen.reporting.tables import cells, counted, markdown, MORE, Table
+from vvlen.reporting import results, run_folder, starts
+from vvlen.reporting.tables import cells, markdown, MORE, Table
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --shade: #8881; }
@@ -83,7 +81,7 @@ def unfinished(missing: Sequence[str]) -> str:
 
 def write(folder: epath.Path, report: Report) -> list[epath.Path]:
   """Writes index.html and index.md into the folder of a run; returns their paths."""
-  stored = _stored(folder / 'config.json')
+  stored = run_folder.stored(folder)
   pages = {'index.html': _html(folder, report, stored),
            'index.md': _markdown(folder, report, stored)}
   for name, text in pages.items():
@@ -91,114 +89,10 @@ def write(folder: epath.Path, report: Report) -> list[epath.Path]:
   return [folder / name for name in pages]
 
 
-def elapsed(folder: epath.Path) -> str:
-  """Returns a sentence on how long the last start of a run took, and all of them.
-
-  Of a start that has not ended no time is known, and one that took no second, as where
-  nothing was left to do, is not told of. '' if nothing is known.
-  """
-  sessions = _stored(folder / 'config.json').get('sessions') or [{}]
-  last = _seconds(sessions[-1]) or 0
-  known = [x for x in map(_seconds, sessions) if x is not None]
-  said = f'The last start took {_duration(last)}.' if last else ''
-  if sum(known) == last:
-    return said
-  which = f'All {len(known)} starts' if len(known) == len(sessions) else (
-      f'Of {len(sessions)} starts, the {len(known)} that ended')
-  return f'{said} {which} took {_duration(sum(known))}.'.strip()
-
-
-def _seconds(session: Mapping[str, Any]) -> int | None:
-  """Returns the seconds that a start of a run took, None if that is not known."""
-  try:
-    begin, end = (datetime.datetime.fromisoformat(session[name])
-                  for name in ('started', 'finished'))
-    return round((end - begin).total_seconds())
-  except (KeyError, TypeError, ValueError):
-    return None
-
-
-def _duration(total: int) -> str:
-  """Returns seconds as '5 s', '2 min 5 s' or '1 h 02 min'."""
-  if total >= 3600:
-    hours, minutes = divmod(round(total / 60), 60)
-    return f'{hours} h {minutes:02d} min'
-  minutes, seconds = divmod(total, 60)
-  return f'{minutes} min {seconds} s' if minutes else f'{seconds} s'
-
-
-def _stored(path: epath.Path) -> dict[str, Any]:
-  if not path.exists():
-    return {}
-  with run_folder.reading(path) as stored:
-    return dict(stored)
-
-
 def _settings(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
   """Yields the names and values of all fields of a run's configuration."""
   for name, value in run_folder.flatten(stored.get('config', {})).items():
     yield name, str(value)
-
-
-# Files of settings that earlier versions had -> their present names.
-_RENAMED = {'configs/lm.py': 'configs/language_model.py',
-            'configs/recency.py': 'configs/recency_bias.py'}
-
-
-def _last_start(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-  """Yields facts about the last start of a run: when, how, with what."""
-  sessions = stored.get('sessions') or [{}]
-  for name, value in run_folder.flatten(sessions[-1]).items():
-    text = str(value)
-    if name == 'command':
-      for before, now in _RENAMED.items():
-        text = text.replace(before, now)
-    yield name.removeprefix('versions.'), text
-
-
-def _all_starts(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-  """Yields when, for how long and on which machines a run was started.
-
-  Nothing of a run of one start, of which `_last_start` tells.
-  """
-  sessions = [run_folder.flatten(session) for session in stored.get('sessions', ())]
-  if len(sessions) < 2:
-    return
-  yield 'starts', str(len(sessions))
-  for title, name, which in (
-      ('first start', 'started', min), ('last end', 'finished', max)):
-    if times := [str(s[name]) for s in sessions if s.get(name)]:
-      yield title, which(times)
-  known = [x for x in map(_seconds, sessions) if x is not None]
-  if sum(known):
-    ended = counted(len(known), 'start')
-    yield f'time of the {ended} that ended', _duration(sum(known))
-  machines: dict[str, list[dict[str, Any]]] = {}
-  for session in sessions:
-    names = [str(session[x]) for x in ('device', 'processor') if session.get(x)]
-    machines.setdefault(', '.join(names) or 'not known', []).append(session)
-  for place, (machine, own) in enumerate(machines.items(), 1):
-    yield f'machine {place}', f'{machine}: {counted(len(own), "start")}; {_with(own)}'
-
-
-def _with(sessions: Sequence[Mapping[str, Any]]) -> str:
-  """Returns the versions and the commits with which a run was started."""
-  versions = [name for name in dict.fromkeys(itertools.chain.from_iterable(sessions))
-              if name == 'python' or name.startswith('versions.')]
-  told = [f'{name.removeprefix("versions.")} {" or ".join(_distinct(sessions, name))}'
-          for name in versions]
-  commits = [_short_commit(x) for x in _distinct(sessions, 'commit')]
-  told += [f'commit{"s" * (len(commits) > 1)} {", ".join(commits)}'] * bool(commits)
-  return ', '.join(told)
-
-
-def _distinct(sessions: Iterable[Mapping[str, Any]], name: str) -> list[str]:
-  return [*dict.fromkeys(str(s[name]) for s in sessions if s.get(name))]
-
-
-def _short_commit(commit: str) -> str:
-  """Returns the first digits of a commit, and '+' if files were changed since it."""
-  return commit[:10] + '+' * (commit.endswith('+') and len(commit) > 10)
 
 
 def _remake(folder: epath.Path) -> str:
@@ -235,8 +129,8 @@ def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> 
   parts += ['## More tables'] if others else []
   parts += [markdown(table).rstrip() for table in others]
   parts += ['## How it was run', _remake(folder)]
-  for title, facts in (('All starts', _all_starts(stored)),
-                       ('The last start', _last_start(stored)),
+  for title, facts in (('All starts', starts.all_starts(stored)),
+                       ('The last start', starts.last_start(stored)),
                        ('All settings', _settings(stored))):
     lines = [f'- {name}: `{value}`' for name, value in facts]
     parts += [f'### {title}', '\n'.join(lines)] if lines else []
@@ -259,8 +153,8 @@ def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
       *(_folded(table.title, _table(table))
         for table in report.tables[report.num_main:]),
       '<h2>How it was run</h2>', f'<p>{_code(_remake(folder))}</p>',
-      _facts('All starts', _all_starts(stored)),
-      _facts('The last start', _last_start(stored)),
+      _facts('All starts', starts.all_starts(stored)),
+      _facts('The last start', starts.last_start(stored)),
       _facts('All settings', _settings(stored)),
   ]
   return '\n'.join(part for part in parts if part) + '\n</html>\n'

@@ -126,6 +126,19 @@ def reading(path: epath.Path, of: str = 'a run') -> Iterator[dict[str, Any]]:
                      'or choose another folder') from error
 
 
+def stored(folder: epath.PathLike) -> dict[str, Any]:
+  """Returns the content of a folder's config.json, {} if there is none.
+
+  Raises:
+    ValueError: if the file is damaged.
+  """
+  path = epath.Path(folder) / 'config.json'
+  if not path.exists():
+    return {}
+  with reading(path) as content:
+    return dict(content)
+
+
 def used(workdir: epath.Path) -> bool:
   """Whether a folder holds more than notes, a lock and what a cut-off `claim` leaves.
 
