@@ -136,6 +136,23 @@ def test_every_cell_of_the_table_in_the_form_of_the_paper(
   assert cells(length_generalization['table_1_by_model']) == expected
 
 
+def test_gains_in_the_form_of_the_paper(accuracy, length_generalization):
+  expected = []
+  for title, (treated, control) in _TITLES.items():
+    if 'adaptive' not in title:
+      pairs = {str(n): (accuracy[treated, n], accuracy[control, n])
+               for n in (16, 32, 64)}
+      expected += [
+          {'N': title} | {
+              n: text((a - b).mean(), '+.1f') for n, (a, b) in pairs.items()},
+          {'N': 'p'} | {n: p_of(paired(*x).p) for n, x in pairs.items()}]
+  found = cells(length_generalization['table_3_by_model'])
+  assert {row['N'] for row in found} == {row['N'] for row in expected}
+  first = lambda rows: {row['N']: (row, rows[i + 1]) for i, row in enumerate(rows)
+                        if row['N'] != 'p'}
+  assert first(found) == first(expected) and len(first(found)) == 3
+
+
 def test_notes_name_chance_and_the_temperatures_that_are_used(length_generalization):
   note = {name: table.note for name, table in length_generalization.items()}
   more = {name: table.more for name, table in length_generalization.items()}
@@ -213,12 +230,13 @@ def test_tables_of_accuracy_and_of_gain_have_the_numbers_of_the_paper(
       Row(task, arm, seed, n, 'accuracy', x / 100)
       for (arm, n), values in accuracy.items() for seed, x in enumerate(values))
   made = length_tables.make_tables(index, 16, task)
-  first, *rest = names
+  first, *_ = names
   assert [t.name for t in made] == [
-      f'{first}_by_model', first, *rest, 'primary_endpoint', 'training']
+      *(x for name in names for x in (f'{name}_by_model', name)), 'primary_endpoint',
+      'training']
   assert made[0].title == (
       f'Table {first.removeprefix("table_")} in the form of the paper. Accuracy in %')
-  for table, what in zip(made[1:], ('Accuracy by length', 'Gain of'), strict=False):
+  for table, what in zip(made[1:4:2], ('Accuracy by length', 'Gain of'), strict=False):
     number = table.name.removeprefix('table_')
     assert table.name not in names or table.title.startswith(f'Table {number}. {what}')
 

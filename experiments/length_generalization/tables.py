@@ -89,6 +89,10 @@ def make_tables(
         against_baseline, trained_up_to,
     ))
   if len(gains) == 3 and gain is not None:
+    tables.append(_gain_by_model(
+        f'table_{gain}_by_model' if gain else 'gain_by_model',
+        (f'Table {gain} in the form of the paper. ' if gain else '')
+        + 'Gain of accuracy in points', gains))
     tables.append(_by_length(
         f'table_{gain}' if gain else 'gain',
         (f'Table {gain}. ' if gain else '')
@@ -125,28 +129,62 @@ def _by_model(
     comparisons: of LN with the Baseline, at one or more temperatures.
     chance: as for `make_tables`.
   """
-  lengths = comparisons[0].lengths
-  records = []
+  rows: list[tuple[str, Iterable[float]]] = []
   for c in comparisons:
     adaptation = c.treated.partition('+')[2]
-    more = f', {adaptation}' if adaptation else ''
-    for what, values in (('Baseline', c.control_mean), ('LN', c.treated_mean),
-                         ('p', [math.nan if t is None else t.p for t in c.by_length])):
-      records.append({'model': what + more} | {
-          f'accuracy_or_p_{n}': float(x) for n, x in zip(lengths, values, strict=True)})
-
-  def cell(name):
-    return lambda r: (p_value(r[name]) if r['model'].startswith('p') else
-                      number(r[name], '.1f'))
-
-  columns = {'N': lambda r: r['model']} | {
-      str(n): cell(f'accuracy_or_p_{n}') for n in lengths}
+    words = f', {adaptation}' if adaptation else ''
+    rows += [(f'Baseline{words}', c.control_mean), (f'LN{words}', c.treated_mean),
+             (f'p{words}', _p_by_length(c))]
+  records, columns = _wide(rows, comparisons[0].lengths, 'accuracy', '.1f')
   note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected.'
           f'{_chance(chance)}')
   more = ('Differences with intervals and corrected p are in the table of accuracy by '
           'length.'
           f'{_temperatures(comparisons)}')
   return Table(name, title, columns, records, note, more=more)
+
+
+def _gain_by_model(
+    name: str, title: str, comparisons: Sequence[Comparison]
+) -> Table:
+  """Makes the table of gains in the form of the paper, as `_by_model`."""
+  rows = [row for c in comparisons for row in (
+      (_title(c), [a - b for a, b in zip(c.treated_mean, c.control_mean, strict=True)]),
+      ('p', _p_by_length(c)))]
+  records, columns = _wide(rows, comparisons[0].lengths, 'gain', '+.1f')
+  note = f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected.'
+  more = 'Intervals and corrected p are in the table of gains by length.'
+  return Table(name, title, columns, records, note, more=more)
+
+
+def _wide(
+    rows: Iterable[tuple[str, Iterable[float]]], lengths: Sequence[int], name: str,
+    form: str,
+) -> tuple[list[dict[str, Any]], dict[str, Callable[[Record], str]]]:
+  """Returns the records and columns of a table with a column a length.
+
+  Args:
+    rows: (label, a value for each length); those whose label begins with p hold p.
+    lengths: of the columns.
+    name: of what other rows hold.
+    form: of its numbers.
+  """
+  records = [
+      {'model': label} | {f'{name}_or_p_{n}': float(x)
+                          for n, x in zip(lengths, values, strict=True)}
+      for label, values in rows
+  ]
+
+  def cell(field):
+    return lambda r: (p_value(r[field]) if r['model'].startswith('p') else
+                      number(r[field], form))
+
+  return records, {'N': lambda r: r['model']} | {
+      str(n): cell(f'{name}_or_p_{n}') for n in lengths}
+
+
+def _p_by_length(comparison: Comparison) -> list[float]:
+  return [math.nan if test is None else test.p for test in comparison.by_length]
 
 
 def _by_length(
