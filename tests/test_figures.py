@@ -449,7 +449,7 @@ def test_a_range_of_offsets_is_named_by_its_ends(offsets, words):
 
 def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned):
   family, run, _ = aligned
-  metrics = ('nll_8', 'nll_32', 'nll_64', 'excess_8', 'excess_32')
+  metrics = ('nll_8', 'nll_32', 'nll_64', 'symmetric_kl_8', 'symmetric_kl_32')
   made = _draw(itertools.product('abc', (5, 10), metrics), seeds=5)
   # In two blocks of seeds.
   steps = [{'arm': arm, 'step': step, 'first_seed': first}
@@ -458,12 +458,12 @@ def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned)
   axes = language_model.by_step([family], run, steps).axes
   assert [x.get_title() for x in axes] == [
       'perplexity at L', 'perplexity at 8 L', 'symmetric KL at L, nats']
-  for panel, metric in zip(axes, ('nll_8', 'nll_64', 'excess_8'), strict=True):
+  for panel, metric in zip(axes, ('nll_8', 'nll_64', 'symmetric_kl_8'), strict=True):
     for arm, name, colour in zip(
         'abc', ('α = 0', 'α = 0.1', 'α = 0.3'), _COLOURS, strict=False):
       columns = np.array([made[arm, step, metric] for step in (5, 10)])
-      columns = np.exp(columns) if metric != 'excess_8' else columns
-      _check(panel, name, colour, [5, 10], columns, geometric=metric != 'excess_8')
+      columns = np.exp(columns) if metric != 'symmetric_kl_8' else columns
+      _check(panel, name, colour, [5, 10], columns, geometric=metric != 'symmetric_kl_8')
 
 
 # Mechanism.

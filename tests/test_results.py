@@ -434,3 +434,7 @@ def test_a_former_name_of_a_metric_is_read_as_the_present_one(tmp_path):
   results.write_rows(tmp_path / 'results.csv', rows)
   assert [row.metric for row in results.read_rows(tmp_path / 'results.csv')] == [
       'symmetric_kl', 'symmetric_kl_low', 'symmetric_kl_high']
+  (tmp_path / 'evaluations.jsonl').write_text(
+      '{"arm": "a", "step": 1, "first_seed": 0, "excess_64": [0.5], "loss": [1.0]}\n')
+  [line] = read_curves(tmp_path / 'evaluations.jsonl')
+  assert line['symmetric_kl_64'] == [0.5] and line['loss'] == [1.0]

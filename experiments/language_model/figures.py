@@ -165,7 +165,7 @@ def by_step(families: Sequence[Any], run: Any, lines: Iterable[Mapping[str, Any]
   lines = list(lines)
   panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'
             for m in (run.multiples[0], run.multiples[-1])}
-  panels[f'excess_{run.length}'] = 'symmetric KL at L, nats'
+  panels[f'symmetric_kl_{run.length}'] = 'symmetric KL at L, nats'
   names = {line['arm'] for line in lines}
   rows = [(family, [arm for arm in (family.control, *family.others)
                     if arm.name in names]) for family in families]

@@ -10,7 +10,7 @@ from etils import epath
 import numpy as np
 
 from vvlen.reporting.board import Board
-from vvlen.reporting.results import write_text
+from vvlen.reporting.results import present_name, write_text
 
 _LINE = ('arm', 'step', 'first_seed')
 
@@ -107,7 +107,8 @@ def at_step(
 def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
   """Reads the lines that `Curves` wrote; returns no lines if there is no file.
 
-  An incomplete last line, as a killed run may leave it, is left out.
+  An incomplete last line, as a killed run may leave it, is left out. Metrics have their
+  present names.
 
   Raises:
     ValueError: if another line is not one that `Curves` writes.
@@ -126,7 +127,8 @@ def read_curves(path: epath.PathLike) -> list[dict[str, Any]]:
       shape = np.array(values, np.float64).shape  # [metrics, S]
       if len(shape) != 2 or sizes.setdefault(block, shape) != shape:
         raise ValueError('other metrics or seeds than in the line before')
-      lines.append(line | {'step': int(line['step'])})
+      lines.append({present_name(name): value for name, value in line.items()}
+                   | {'step': int(line['step'])})
   except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
           OverflowError) as error:
     raise ValueError(

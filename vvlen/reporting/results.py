@@ -45,10 +45,13 @@ class Row(NamedTuple):
     return (*self[:_VALUE], *self[_VALUE + 1:])
 
 
-# Names that earlier versions gave to metrics.
-_FORMER = {f'excess{end}': f'symmetric_kl{end}' for end in ENDS}
 _VALUE = Row._fields.index('value')
 _ALWAYS, _OPTIONAL = Row._fields[: _VALUE + 1], Row._fields[_VALUE + 1:]
+
+
+def present_name(metric: str) -> str:
+  """Returns the name of a metric, of which earlier versions may have had another."""
+  return re.sub('^excess(?=_|$)', 'symmetric_kl', metric)
 
 
 def write_text(path: epath.PathLike, text: str) -> None:
@@ -163,7 +166,7 @@ def read_rows(path: epath.PathLike) -> list[Row]:
       own = {name: _number(name, text) for name, text in
              zip(columns[len(_ALWAYS):], others, strict=True)}
       row = Row(experiment, arm, int(seed), _whole(length),
-                _FORMER.get(metric, metric), float(value), **own)
+                present_name(metric), float(value), **own)
     except ValueError as error:
       raise ValueError(f'{path} line {number} is not a row: {fields}') from error
     if rows.setdefault(row.key, row) is not row:
