@@ -494,8 +494,8 @@ def test_rates_are_chosen_on_the_last_batches_of_training(tmp_path):
         loss = 0.05
       curves.add(arm, step, first, {'loss': np.full(3, loss)})
   *_, tuned = sensitivity.write(folder).tables
-  row = next(x for x in grid(tuned).splitlines() if x.startswith('| base'))
-  assert 'rate_high (100 %) | rate_low (100 %)' in re.sub(' +', ' ', row)
+  row = next(x for x in grid(tuned).splitlines() if x.startswith('| plain setting'))
+  assert 'rate 0.003 (100 %) | rate 0.0003 (100 %)' in re.sub(' +', ' ', row)
 
 
 def test_the_figure_of_the_mechanism_has_a_point_a_cell():
