@@ -370,9 +370,6 @@ RUN_BY = {
         'test_recency_bias.py::test_a_run_simulates_every_cell_and_draws_every_figure',
     'experiments.sensitivity --config=configs/sensitivity.py':
         'test_sensitivity.py::test_cells_equal_single_runs_and_may_be_added',
-    'experiments.sensitivity --config=configs/sensitivity.py '
-    "--config.run=('base','l2')":
-        'test_sensitivity.py::test_cells_equal_single_runs_and_may_be_added',
     'experiments.vanishing_variance --config=configs/vanishing_variance.py':
         'test_vanishing_variance.py::test_a_family_runs_and_goes_on_elsewhere',
 }

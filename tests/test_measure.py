@@ -470,8 +470,9 @@ def test_a_report_is_made_again_without_jax_and_is_the_same(whole, tmp_path):
   assert done.stdout == expected
   for path in whole[0].rglob('*.*'):
     if path.is_file():
-      again = workdir / path.relative_to(whole[0])
-      assert again.read_bytes() == path.read_bytes(), path
+      again = (workdir / path.relative_to(whole[0])).read_bytes()
+      # A page names its folder.
+      assert again.replace(bytes(workdir), bytes(whole[0])) == path.read_bytes(), path
 
 
 @pytest.mark.slow
@@ -679,11 +680,11 @@ def test_figures_say_what_their_bands_are(whole):
       ('logits_by_distance', 'recency probability of text, of shuffled'),
       ('figure_1', 'with the first of those that are held fixed')):
     assert words in figures[name].get_label()
-  slope = re.compile(r'slope (0|[+−]\d)\.\d{3} \[.*\.\d{3}, .*\.\d{3}\]')
-  for axes in figures['figure_1'].axes:
-    if axes.get_title().startswith('layer'):
-      labels = [text.get_text() for text in axes.get_legend().get_texts()]
-      assert len(labels) == 3 and all(map(slope.fullmatch, labels))
+  number = r'(0|[+−]\d)\.\d{3} \[.*\.\d{3}, .*\.\d{3}\]'
+  slopes = re.compile(f'.+: {number}, {number}')
+  for part in figures['figure_1'].subfigs[::2]:  # of each layer
+    labels = [text.get_text() for text in part.legends[0].get_texts()]
+    assert len(labels) == 3 and all(map(slopes.fullmatch, labels)), labels
 
 
 @pytest.mark.slow
