@@ -463,7 +463,8 @@ def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned)
         'abc', ('α = 0', 'α = 0.1', 'α = 0.3'), _COLOURS, strict=False):
       columns = np.array([made[arm, step, metric] for step in (5, 10)])
       columns = np.exp(columns) if metric != 'symmetric_kl_8' else columns
-      _check(panel, name, colour, [5, 10], columns, geometric=metric != 'symmetric_kl_8')
+      _check(panel, name, colour, [5, 10], columns,
+             geometric=metric != 'symmetric_kl_8')
 
 
 # Mechanism.
