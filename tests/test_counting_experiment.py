@@ -439,8 +439,10 @@ def whole(tmp_path_factory, fast_compilation):
 @pytest.mark.slow
 def test_a_run_writes_its_numbers_tables_and_figures(whole):
   workdir, out = whole
+  assert 'No verdict: in none of 3 figures' in out
+  page = (workdir / 'index.md').read_text()
   for title in ('Figure 1a. ', 'Figure 4, length. ', 'Figure 5. '):
-    assert f'{title}Mean squared error of the ' in out
+    assert f'\n{title}Mean squared error of the ' in page
   rows = results.read_rows(workdir / 'results.csv')
   by_arm = {(row.experiment, row.arm) for row in rows}
   assert by_arm == {
