@@ -38,7 +38,7 @@ def _by_step(steps, seeds=3):
   rng = np.random.default_rng(0)
   values = lambda: rng.uniform(0.009, 0.018, seeds).tolist()
   lines = [{'arm': arm, 'step': step, 'nll_64': values(), 'nll_512': values(),
-            'excess_64': values()}
+            'symmetric_kl_64': values()}
            for arm, own in (('a', steps), ('b', steps[:-1])) for step in own]
   figure = figures.by_step(report.families(run, set(arms)), run, lines)
   figure.draw_without_rendering()
