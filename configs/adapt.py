@@ -30,9 +30,9 @@ _ADAPTERS = dict(
     longlora=dict(rank=8, alpha=16.0, targets=('query', 'key', 'value', 'output'),
                   also=('embedding', 'attention_norm', 'mlp_norm', 'final_norm')),
 )
-# What else the paper's tables have of a method: α (default: its Tables 3 and 6), and
-# ranges of offsets at α = 0.1 (Table 7).
-_PAPER_WEIGHTS = dict(clex=(0.1, 0.3, 0.5, 1.0))
+# What the paper's tables have of a method besides α = 0 and α = 0.1: other α (default:
+# its Tables 3 and 6), and ranges of offsets at α = 0.1 (Table 7).
+_PAPER_WEIGHTS = dict(clex=(0.3, 0.5, 1.0))
 _PAPER_OFFSETS = dict(longqlora=dict(
     quarter=(0.0, 0.25), second_quarter=(0.25, 0.5), whole=(0.0, 1.0)))
 _METHODS = ('none', 'pi', 'ntk', 'yarn', 'eabf', 'clex', 'random', 'alibi')
@@ -163,7 +163,7 @@ def _paper_arms(name: str) -> dict[str, dict[str, object]]:
   """Returns what the paper's tables have of a method besides α = 0 and α = 0.1."""
   method = 'pi' if name in _ADAPTERS else name
   arms = {f'{name}_alpha_{weight:g}'.replace('.', '_'): _arm(method, weight)
-          for weight in _PAPER_WEIGHTS.get(name, (0.1, 0.5))}
+          for weight in _PAPER_WEIGHTS.get(name, (0.5,))}
   arms |= {f'{name}_offsets_{words}': _arm(method, 0.1, offsets=offsets)
            for words, offsets in _PAPER_OFFSETS.get(name, {}).items()}
   # 190 steps, which with the term take the time of 200 without: Tables 9 and 10.

@@ -59,7 +59,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           alpha_0_3=_model(weight=0.3),
       ),
       primary=dict(
-          measure='symmetric_kl',  # of misalignment, symmetric KL
+          measure='symmetric_kl',  # of misalignment
           outcome='score',  # of the benchmark, or nll, log perplexity
           correlation='pearson',  # or spearman
       ),

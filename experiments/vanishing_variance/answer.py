@@ -49,12 +49,17 @@ def _group(records: Sequence[Record], decays: bool) -> str:
   """Says what was found in settings that have a verdict, '' if there are none."""
   if not records:
     return ''
-  ends = sorted({f(r['difference'] for r in records) for f in (min, max)})
   counts = collections.Counter(r['verdict'] for r in records)
   parts = [f'{verdict} in {count}' for verdict, count in counts.items()]
-  return (f'{" to ".join(number(x, "+.1f") for x in ends)} points in '
+  return (f'{from_to([r["difference"] for r in records])} points in '
           f'{counted(len(records), "setting")} {"with" if decays else "without"} '
           f'weight decay ({", ".join(parts)})')
+
+
+def from_to(differences: Sequence[float]) -> str:
+  """Returns the smallest and the largest difference, such as '−0.1 to +2.5'."""
+  ends = sorted({min(differences), max(differences)})
+  return ' to '.join(number(x, '+.1f') for x in ends)
 
 
 def _of_training(records: Sequence[Record]) -> str:

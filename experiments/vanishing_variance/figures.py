@@ -10,13 +10,13 @@ from matplotlib.patches import Patch
 import numpy as np
 
 from experiments.vanishing_variance import effects, parts
+from experiments.vanishing_variance.answer import from_to
 from experiments.vanishing_variance.effects import Claim, Effect, Setting
 from experiments.vanishing_variance.tables import Effects, last_effect, verdict_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import number
 
 _OPEN = '#6e6e6e'  # where no difference was found
 _BAND = '#ececec'
@@ -60,15 +60,14 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
 
 def _title(cells: Mapping[str, Setting], found: Effects) -> str:
   """Returns the effects of LN without and with weight decay, as a title."""
-  effects: dict[bool, list[float]] = {False: [], True: []}
+  gains: dict[bool, list[float]] = {False: [], True: []}
   for cell in cells.values():
     last = last_effect(found, cell)
     if last is not None and last.test is not None and last.complete and last.learned:
-      effects[bool(cell.l2)].append(last.test.mean_difference)
+      gains[bool(cell.l2)].append(last.test.mean_difference)
   said = [
-      f'{" to ".join(number(x, "+.1f") for x in sorted({min(own), max(own)}))} '
-      f'{"with" if decays else "without"} weight decay'
-      for decays, own in effects.items() if own
+      f'{from_to(own)} {"with" if decays else "without"} weight decay'
+      for decays, own in gains.items() if own
   ]
   title = 'LN − Baseline, accuracy beyond the training lengths in points'
   return f'{title}:\n{", ".join(said)}' if said else title

@@ -115,7 +115,7 @@ def _numbers(effect: Effect | None) -> dict[str, Any]:
       # No p while seeds are missing: it must not decide whether they are run.
       **difference(test), 'p': test.p if effect and effect.complete and test else _NAN,
       'p_uncorrected':
-          effect.test.p if effect and effect.complete and effect.test else _NAN,
+          learned.test.p if learned and learned.complete and learned.test else _NAN,
       'seeds': effect.test.num_pairs if effect and effect.test else 0,
       'spread': spread(learned.test) if learned and learned.test else _NAN,
       'power': learned.power if learned else _NAN,
