@@ -1,5 +1,6 @@
 """The scripts for Cloud TPUs, against a `gcloud` that keeps state and fails as told."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -159,7 +160,8 @@ class Cloud:
   def end(self):
     for path in self.folder.glob('workers/*/vvlen/run/pid'):
       if not (path.parent / 'exit').exists():
-        os.kill(int(path.read_text()), signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ends at this moment
+          os.kill(int(path.read_text()), signal.SIGKILL)
 
 
 @pytest.fixture
