@@ -41,6 +41,46 @@ def test_every_arm_has_a_name_and_a_kind():
   assert name_of('mine') == ('mine', 'own')
 
 
+def test_names_of_arms_are_these():
+  assert {name: own.label for name, own in NAMES.items() if own.kind != 'both'} == {
+      'softmax': 'softmax', 'layer_norm': 'LN', 'standardize': 'standardized',
+      'rms_norm': 'RMSNorm', 'ssmax': 'SSMax', 'log_n': 'log n',
+      'sqrt_log_n': '√log n', 'power': 'n^p', 'linear': 'β ∝ n',
+      'adaptive': 'adaptive', 'l2_softmax': 'L2 softmax', 'entmax': 'entmax-1.5',
+      'sigmoid': 'sigmoid', 'sink': 'sink', 'qk_norm': 'QK-norm',
+      'qk_norm_log_n': 'QK-norm × log n', 'gated': 'gated'}
+  of_kind = lambda kind: {name for name, own in NAMES.items() if own.kind == kind}
+  # Laws of temperature are compared with each other.
+  laws = {'ssmax', 'log_n', 'sqrt_log_n', 'power', 'linear', 'adaptive'}
+  assert of_kind('temperature') == laws
+  assert of_kind('both') == {f'{law}_layer_norm' for law in laws}
+  assert all(NAMES[f'{law}_layer_norm'].label == f'{NAMES[law].label} + LN'
+             for law in laws)
+  assert of_kind('norm') == {'layer_norm', 'standardize', 'rms_norm'}
+  assert of_kind('weights') == {'l2_softmax', 'entmax', 'sigmoid', 'sink'}
+  assert of_kind('other') == {'qk_norm', 'qk_norm_log_n', 'gated'}
+
+
+def test_a_league_is_a_fair_contest():
+  paper, cpu, quick = map(config_file.get_config, ('paper', 'cpu', 'quick'))
+  for config in (paper, cpu):
+    assert config.num_seeds >= 32 and config.tune.num_seeds == 8
+    assert config.tune.rates == (3e-4, 1e-3, 3e-3, 1e-2)
+    assert len(family.sources(config)) == 23 and config.base.optimizer.l2 == 0
+    assert {*config.tasks} == {
+        'retrieval', 'lookup', 'associative_recall', 'set_complement'}
+    # Sets have fewer items than there are symbols.
+    own = config.tasks.set_complement
+    assert max(own.evaluate.lengths) < own.task.num_classes == 64
+  assert (paper.num_seeds, paper.base.train.num_steps) == (100, 20_000)
+  assert (cpu.num_seeds, cpu.base.train.num_steps) == (32, 4_000)
+  assert [*family.sources(quick)] == [
+      'softmax', 'layer_norm', 'log_n', 'power', 'linear', 'entmax']
+  assert (quick.num_seeds, quick.base.train.num_steps) == (8, 2_000)
+  assert [*quick.tasks] == ['retrieval']
+  assert {config.seed for config in (paper, cpu, quick)} == {2}
+
+
 def test_the_docstring_has_a_row_for_each_arm_but_those_of_two():
   lines = [line for line in arms.__doc__.splitlines() if line.startswith('  ')]
   rows = [line.split()[0] for line in lines]
@@ -136,6 +176,8 @@ def test_ties_edges_and_losses_that_are_not_finite_are_noted():
   chosen = rates.choose(_losses({1e-3: [0.5, 0.5], 3e-3: [0.4, 0.5], 1e-2: [0.0, nan]}))
   assert (chosen.rate, chosen.notes) == (3e-3, (rates.FAILED,))
   assert np.isnan(chosen.losses[1e-2])
+  chosen = rates.choose(_losses({1e-3: [0.5], 3e-3: [0.4], 1e-2: [0.3]}))
+  assert (chosen.rate, chosen.notes) == (1e-2, (rates.EDGE,))
   chosen = rates.choose(_losses({1e-3: [inf], 3e-3: [nan]}))
   assert (chosen.rate, chosen.notes) == (1e-3, (rates.EDGE, rates.FAILED))
 

@@ -95,6 +95,16 @@ def test_the_temperature_needed_and_its_powers_are_those_of_the_logits(measured)
     np.testing.assert_allclose(measured['', name, None], slope(x, some), rtol=1e-3)
 
 
+def test_the_temperature_of_a_model_is_the_median_over_sequences():
+  # Gaps of half of the sequences are those of the model, of few they are far smaller.
+  more = jnp.array([0, 0, -0.9, 0.2, 0, 0.3, 0, -0.8])
+  spread = lambda key, *sizes: _sample(key, *sizes)._replace(query=more[:sizes[0]])
+  found = _measure(spread, GAPS[1:])
+  for n in (16, 64):
+    np.testing.assert_allclose(
+        found['', 'needed_temperature', n], math.log(n - 1) / GAPS[1], rtol=1e-4)
+
+
 @pytest.mark.parametrize('name, power', [
     ('power', 'needed_power'), ('power_of_log', 'needed_power_of_log'),
     ('trained_power', 'needed_power_in_training')])

@@ -1,6 +1,7 @@
 """The tables, figures and answer of a league, from made-up rows."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from experiments.league import effects, family, figures, needs, report, tables
 from experiments.league.answer import answer
 from experiments.league.names import KINDS, name_of
 from experiments.league.rates import Choice, EDGE, TIE
-from tests.artists import lines
+from tests.artists import lines, shades
 from tests.cells import cells, interval, p_of, paired, text
 from vvlen.reporting import plots, results
 from vvlen.reporting.family import digest_of
@@ -19,6 +20,7 @@ from vvlen.reporting.plots import SMALLEST, WIDTH
 
 LENGTHS = (16, 32, 64)
 SEEDS = 6
+SCALARS = 0.0, 0.1, 0.4, 0.9, 1.6, np.nan
 RATES = {'softmax': 1e-3, 'layer_norm': 3e-3, 'log_n': 1e-2, 'power': 3e-4}
 # task -> arm -> gain over softmax in points; its spread over seeds is about 1.
 GAINS = {'retrieval': {'layer_norm': -3.0, 'log_n': 9.0, 'power': 2.0},
@@ -58,8 +60,8 @@ def _rows(accuracies, learned=None):
       share = (learned or {}).get((task, arm), 0.95 + len(arm) / 1000)
       rows += [row(seed, None, 'training_accuracy', share),
                row(seed, None, 'training_loss', 0.1)]
-      if arm == 'power':
-        rows.append(row(seed, None, 'learned_p', 0.1 * seed))
+      if arm == 'power':  # of which the last seed has none
+        rows.append(row(seed, None, 'learned_p', SCALARS[seed]))
       rows += [row(seed, n, 'accuracy', x / 100)
                for n, x in zip(LENGTHS, values, strict=True)]
   return rows
@@ -87,6 +89,12 @@ def test_the_family_is_read_in_its_order():
       SEEDS, 0.05, (3e-4, 1e-3, 3e-3, 1e-2), 'trained on 5 to 16 items for 4,000 steps',
       {'retrieval': 0.1, 'lookup': 0.1})
   assert [*known.tasks] == ['retrieval', 'lookup'] and known.num_tests == 3
+
+
+def test_chance_is_known_of_tasks_whose_answer_is_one_of_the_classes():
+  known = effects.read_family(family.facts(config_file.get_config('cpu')))
+  assert known.chance == {
+      'retrieval': 1 / 10, 'lookup': 1 / 10, 'associative_recall': 1 / 64}
 
 
 def test_every_column_of_the_league_is_right(monkeypatch):
@@ -143,6 +151,52 @@ def test_arms_without_rows_count_as_tests():
   _, _, whole = _read(_rows(accuracies))
   p = {e.arm: e.corrected.p for e in whole['retrieval']}
   assert p['power'] <= effect.corrected.p  # it can only fall
+
+
+def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
+  # Of three arms: p of 2.5 % counts, and of 5.5 % does not.
+  softmax = np.full((SEEDS, len(LENGTHS)), 80.0) + np.arange(SEEDS)[:, None]
+  accuracies = {('retrieval', arm): softmax for arm in RATES}
+  noise = np.array([1, -1, 1, -1, 1, -1.0])[:, None]
+  for arm, t in (('log_n', 4.5), ('power', -3.4), ('layer_norm', 2.5)):
+    mean = t * np.std(noise, ddof=1) / SEEDS**0.5
+    accuracies['retrieval', arm] = softmax + mean + noise
+  _, _, found = _read(_rows(accuracies))
+  of = {e.arm: (e.verdict, e.corrected.p) for e in found['retrieval']}
+  p = {arm: 2 * stats.t.sf(t, SEEDS - 1)
+       for arm, t in (('log_n', 4.5), ('power', 3.4), ('layer_norm', 2.5))}
+  assert of['log_n'] == ('ahead', pytest.approx(3 * p['log_n']))
+  assert of['power'] == ('behind', pytest.approx(2 * p['power']))
+  assert of['layer_norm'] == (
+      'no difference found', pytest.approx(p['layer_norm']))
+  assert 0.05 / 3 < of['power'][1] < 0.05 < of['layer_norm'][1]
+
+
+def test_notes_of_tables_are_those_of_the_study():
+  known, indices, found = _read(_rows(_accuracies()))
+  table = tables.league_table(found, {}, known)
+  assert table.note == (
+      'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
+      'paired over seeds. Of 3 arms a task: intervals by Bonferroni, p by Holm.')
+  assert ('An interval may contain 0 where p is below 0.05. Detectable: the difference '
+          'that would be found four times in five, at the level of the intervals.'
+          ) in table.more
+  assert ('In training: median accuracy in % over the last tenth of training, softmax '
+          'and arm. Seeds below 90 there, of softmax and of the arm: with more than a '
+          'tenth there is no verdict; up to a tenth stay in the test.') in table.more
+  assert tables.laws_table(effects.best_laws(indices, known)).note.startswith(
+      'Mean accuracy in % beyond the training lengths. Softmax, whose β is 1, is a law '
+      'too. Intervals are uncorrected')
+  assert tables.contrasts_table(effects.contrasts(indices, known)).note == (
+      'Accuracy in points, paired over seeds: means over the lengths beyond training, '
+      'and at the longest one. Intervals are uncorrected.')
+  # As `arms.built_in` has it.
+  assert tables.scalars_table(effects.read_scalars(indices, known)).more == (
+      's of SSMax starts at 1 / ln n₀, of √log n at 1 / √(2 ln n₀), of the sink at 0; '
+      'p and b start at 0, g at log₂(n₀² − n₀).')
+  assert tables.tuning_table({}, known).note == (
+      'Loss in nats over the last tenth of training, at the training lengths, mean '
+      'over the seeds of tuning. Test lengths have no part in the choice.')
 
 
 @pytest.mark.parametrize('who', ['softmax', 'power'])
@@ -203,6 +257,10 @@ def test_an_arm_whose_seeds_diverge_has_no_verdict_however_the_others_do():
   assert laws['retrieval'].arms == ('power', 'softmax')
   said = answer(tables.league_table(found, {}, known).records, [])[0]
   assert said.endswith('Without a verdict: 1 diverged.')
+  # Not log n, although its other seeds gain more.
+  assert 'The arm that goes farthest is n^p, +' in said
+  first, *_ = tables.league_table(found, {}, known).records
+  assert (first['arm'], first['seeds']) == ('log_n', 2)
 
 
 def test_temperatures_are_compared_with_each_other_too():
@@ -225,7 +283,7 @@ def test_temperatures_are_compared_with_each_other_too():
 
 
 def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
-  arms = ('softmax', 'log_n', 'power', 'linear', 'log_n_layer_norm',
+  arms = ('softmax', 'ssmax', 'log_n', 'power', 'linear', 'log_n_layer_norm',
           'linear_layer_norm')
   rng = np.random.default_rng(0)
   table = {arm: rng.random((SEEDS, len(LENGTHS))) for arm in arms}
@@ -237,8 +295,11 @@ def test_what_the_hypotheses_compare_is_in_the_table_of_contrasts():
   known = effects.read_family(_facts(SEEDS, arms, ('retrieval',)))
   found = {x.arms: x for x in effects.contrasts(
       {'retrieval': results.index(rows)}, known)}
-  for one, two in (('linear', 'log_n'), ('linear', 'power'),
-                   ('log_n_layer_norm', 'log_n'), ('linear_layer_norm', 'linear')):
+  pairs = [('linear', 'log_n'), ('linear', 'power'), ('ssmax', 'log_n'),
+           ('power', 'log_n'), ('log_n_layer_norm', 'log_n'),
+           ('linear_layer_norm', 'linear')]
+  assert [*found] == pairs
+  for one, two in pairs:
     expected = paired(*(100 * table[arm][:, 1:].mean(axis=1) for arm in (one, two)))
     shown = found[one, two].test
     np.testing.assert_allclose(
@@ -250,12 +311,18 @@ def test_missing_seeds_and_equal_differences_have_no_verdict():
   accuracies['lookup', 'power'] = accuracies['lookup', 'softmax'] + 1.0
   rows = [r for r in _rows(accuracies) if not (
       (r.experiment, r.arm, r.seed) == ('retrieval', 'log_n', 5))]
-  _, _, found = _read(rows)
+  known, indices, found = _read(rows)
   by_arm = {(e.task, e.arm): e for each in found.values() for e in each}
   assert by_arm['retrieval', 'log_n'].verdict == 'not finished'
   assert by_arm['lookup', 'power'].verdict == 'undefined'
   assert by_arm['lookup', 'power'].corrected is None
   assert by_arm['retrieval', 'power'].verdict in ('ahead', 'no difference found')
+  # A test that is seen before all seeds are there would be seen again.
+  p = {(r['task'], r['arm']): r['p_uncorrected']
+       for r in tables.league_table(found, {}, known).records}
+  assert np.isnan(p['retrieval', 'log_n']) and p['retrieval', 'power'] < 0.05
+  laws = {each.task: each for each in effects.best_laws(indices, known)}
+  assert laws['retrieval'].arms == ('power', 'softmax')
 
 
 def test_the_best_law_of_each_task():
@@ -275,22 +342,39 @@ def test_the_best_law_of_each_task():
   assert cells(table) == expected
 
 
+def test_a_temperature_with_ln_is_no_law_of_temperature():
+  accuracies = {key: x for key, x in _accuracies().items() if key[0] == 'retrieval'}
+  accuracies['retrieval', 'log_n_layer_norm'] = accuracies['retrieval', 'log_n'] + 5
+  rows = [row for key, table in accuracies.items() for row in _rows(
+      {(key[0], key[1].removesuffix('_layer_norm')): table})
+      for row in [row._replace(arm=key[1])]]
+  facts = _facts(SEEDS, [arm for _, arm in accuracies], ('retrieval',))
+  known = effects.read_family(facts)
+  [best] = effects.best_laws({'retrieval': results.index(rows)}, known)
+  assert (best.arms, best.num_laws) == (('log_n', 'power'), 3)
+
+
 def test_learned_scalars_rates_and_accuracies_by_length():
   accuracies = _accuracies()
   known, indices, _ = _read(_rows(accuracies))
-  values = 0.1 * np.arange(SEEDS)
-  low, high = stats.t.interval(0.95, SEEDS - 1, values.mean(), stats.sem(values))
+  values = np.array(SCALARS[:-1])
+  low, high = stats.t.interval(0.95, SEEDS - 2, values.mean(), stats.sem(values))
   assert cells(tables.scalars_table(effects.read_scalars(indices, known))) == [
       {'task': task, 'arm': 'n^p', 'scalar': 'p',
-       'at the end [95 %]': interval(values.mean(), low, high, '.3f'), 'seeds': '6'}
+       'at the end [95 %]': interval(values.mean(), low, high, '.3f'), 'seeds': '5'}
       for task in GAINS]
   tuning = [results.Row('lookup', arm, seed, None, 'training_loss', loss + seed / 100,
                         learning_rate=rate)
             for arm, losses in (('softmax', (0.5, 0.1, 0.3, 0.4)),
-                                ('power', (0.2, 0.6, np.nan, 0.7)))
+                                ('power', (0.2, 0.6, np.nan, 0.7)),
+                                ('log_n', (0.8, 0.3, 0.3, 0.4)),
+                                ('layer_norm', (0.8, 0.5, 0.4, 0.3)))
             for rate, loss in zip(known.rates, losses, strict=True) for seed in (0, 1)]
   choices = effects.read_choices(tuning, known)
-  first, second = cells(tables.tuning_table(choices, known))
+  first, layer_norm, log_n, second = cells(tables.tuning_table(choices, known))
+  assert (log_n['chosen'], log_n['note']) == ('0.001', 'a tie: the smaller one')
+  assert (layer_norm['chosen'], layer_norm['note']) == (
+      '0.01', 'at the edge of the rates')
   assert first == {
       'task': 'lookup', 'arm': 'softmax', 'chosen': '0.001', 'loss at 0.0003': '0.5050',
       'loss at 0.001': '0.1050', 'loss at 0.003': '0.3050', 'loss at 0.01': '0.4050',
@@ -306,6 +390,14 @@ def test_learned_scalars_rates_and_accuracies_by_length():
       'task': 'lookup', 'arm': 'LN', **{
           str(n): f'{x:.1f}' for n, x in zip(
               LENGTHS, accuracies['lookup', 'layer_norm'].mean(axis=0), strict=True)}}
+  # A seed that has diverged is no 0.
+  accuracies['lookup', 'layer_norm'][2] = np.nan
+  _, indices, _ = _read(_rows(accuracies))
+  table = tables.by_length_table(indices, known)
+  assert cells(table)[5]['16'] == text(
+      np.nanmean(accuracies['lookup', 'layer_norm'][:, 0]), '.1f')
+  assert table.note == (
+      'Accuracy in %, means over the seeds where it is finite, by number of items.')
 
 
 def test_the_answer_counts_arms_and_names_the_best():
@@ -314,9 +406,19 @@ def test_the_answer_counts_arms_and_names_the_best():
   league = tables.league_table(found, {}, known).records
   laws = tables.laws_table(effects.best_laws(indices, known)).records
   retrieval, learned, lookup = answer(league, laws, known.chance)
-  assert retrieval.startswith('Retrieval: of 3 arms, 2 gain over softmax and 1 lose. '
-                              'The arm that goes farthest is log n, +')
-  assert 'Of 3 laws of temperature, log n goes farthest, +' in retrieval
+  ends = {arm: _endpoints(accuracies, 'retrieval', arm) for arm in RATES}
+  gain = paired(ends['log_n'], ends['softmax'])
+  wide = stats.ttest_1samp(gain.difference, 0).confidence_interval(1 - 0.05 / 3)
+  over = paired(ends['log_n'], ends['power'])
+  form = lambda *values: [text(x, '+.1f') for x in values]
+  of_gain, low, high = form(gain.mean, *wide)
+  of_law, law_low, law_high = form(*over.interval)
+  assert retrieval == (
+      'Retrieval: of 3 arms, 2 gain over softmax and 1 lose. The arm that goes '
+      f'farthest is log n, {of_gain} points [corrected 95 %: {low}, {high}], p < .001. '
+      f'Of 3 laws of temperature, log n goes farthest, {of_law} points over n^p [95 %: '
+      f'{law_low}, {law_high}].')
+  assert 3 * gain.p < 0.001 and league[0]['p_uncorrected'] == pytest.approx(gain.p)
   assert lookup == ('Lookup: no verdict; of 3 arms, 3 not learned. Softmax has not '
                     'learned the training lengths.')
   shares = {arm: f'{95 + len(arm) / 10:.1f}' for arm in RATES}
@@ -329,6 +431,18 @@ def test_the_answer_counts_arms_and_names_the_best():
   assert 'chance' not in answer(league, laws)[1]
   assert answer([], []) == [
       'No answer: the run has not both softmax and another arm yet.']
+
+
+def test_laws_that_differ_by_as_much_on_every_seed_have_no_interval():
+  accuracies = _accuracies()
+  del accuracies['retrieval', 'log_n']
+  accuracies['retrieval', 'power'] = accuracies['retrieval', 'softmax'] + 2.0
+  known, indices, found = _read(_rows(accuracies))
+  said = answer(tables.league_table(found, {}, known).records,
+                tables.laws_table(effects.best_laws(indices, known)).records)[0]
+  assert said.endswith(
+      ' Without a verdict: 1 undefined. Of 2 laws of temperature, n^p goes farthest, '
+      '+2.0 points over softmax.')
 
 
 def test_the_answer_says_why_there_is_no_verdict():
@@ -381,6 +495,23 @@ def test_the_figure_of_the_league_shows_every_gain_and_its_interval():
       assert dot.get_markerfacecolor() == ('white' if hollow else colour)
   assert [t.get_text() for t in drawn.legends[0].get_texts()] == [
       'law of temperature', 'norm of the output']
+  assert {axes.get_xlabel() for axes in drawn.axes} == {'gain (points)'}
+  assert drawn.get_label() == (
+      'Mean accuracy beyond the training lengths, arm minus softmax in points, paired '
+      'over 6 seeds, with 95 % intervals corrected over the 3 arms of a task '
+      '(Bonferroni); hollow: no verdict (the table says why). Softmax is the line at '
+      '0; arms are sorted by their mean over tasks.')
+
+
+def test_arms_are_sorted_by_their_mean_over_the_tasks_that_have_it():
+  gains = {'log_n': (9, 1, 2), 'power': (4, 4.5, 4.2), 'sink': (-9, 6, 5),
+           'entmax': (7, None, 6), 'linear': (None, None, None)}
+  effect = lambda arm, gain: types.SimpleNamespace(
+      arm=arm, test=None if gain is None else types.SimpleNamespace(
+          mean_difference=gain))
+  found = {task: [effect(arm, own[i]) for arm, own in gains.items()]
+           for i, task in enumerate(('retrieval', 'lookup', 'set_complement'))}
+  assert figures.sorted_arms(found) == ['entmax', 'power', 'log_n', 'sink']
 
 
 def test_kinds_of_arms_can_be_told_apart():
@@ -405,6 +536,14 @@ def test_accuracy_by_length_shows_softmax_ln_and_the_arms_that_gain_most():
       line = drawn_lines[name_of(arm).label]
       assert line.x == list(LENGTHS)
       np.testing.assert_allclose(line.y, accuracies[task, arm].mean(axis=0))
+    [(_, shaded_up_to)] = shades(axes)
+    assert (axes.get_title(), shaded_up_to) == (task, 16)
+    assert axes.get_xlabel() == 'number of items N'
+  assert [axes.get_ylabel() for axes in drawn.axes] == ['accuracy (%)', '']
+  assert drawn.get_label() == (
+      'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
+      'the arms of largest mean gain; mean over 6 seeds, with bands of 95 % intervals; '
+      'training lengths are shaded.')
 
 
 def test_no_panel_has_more_than_five_lines():
@@ -419,7 +558,10 @@ def test_no_panel_has_more_than_five_lines():
   found = effects.read_effects(indices, known)
   with plots.style():
     axes, = figures.by_length(indices, found, known).axes
-  assert {'softmax', 'LN'} < lines(axes).keys() and len(lines(axes)) == 5
+  mean = lambda effect: -effect.test.mean_difference
+  first = [name_of(effect.arm).label for effect in sorted(found['retrieval'], key=mean)
+           if effect.arm != 'layer_norm'][:3]
+  assert lines(axes).keys() == {'softmax', 'LN', *first}
 
 
 def _write(folder, facts, rows):
@@ -441,6 +583,38 @@ def test_the_report_is_written_and_says_what_is_missing(tmp_path):
   assert all(path.exists() for path in made.figures)
   for kind in ('md', 'csv', 'tex'):
     assert (tmp_path / f'tables/league.{kind}').exists()
+  part = [r for r in rows if r.experiment == 'retrieval' and (r.arm, r.seed) != (
+      'power', 3)]
+  _write(tmp_path, _facts(), part)
+  assert report.write(tmp_path).missing == (
+      'The run is not finished: retrieval lacks seeds of power, lookup is not run.')
+
+
+def test_the_report_has_what_its_rows_say(tmp_path, monkeypatch):
+  drawn = {}
+  monkeypatch.setattr(plots, 'save', lambda folder, made: drawn.update(made) or {})
+  rows, _ = _with_needs(_rows(_accuracies()))
+  _write(tmp_path, _facts(), rows)
+  results.write_rows(tmp_path / 'tuning/results.csv', [
+      results.Row('lookup', 'log_n', 0, None, 'training_loss', loss, learning_rate=rate)
+      for rate, loss in zip(RATES.values(), (0.4, 0.1, 0.2, 0.3), strict=True)])
+  made = report.write(tmp_path)
+  assert made.missing == '' and [*drawn] == ['league', 'league_by_length', 'needs']
+  known, indices, found = _read(rows)
+  choices = {('lookup', 'log_n'): Choice(3e-3, {}, ())}
+  league = tables.league_table(found, choices, known)
+  laws = tables.laws_table(effects.best_laws(indices, known))
+  some = needs.needs_table(needs.measured(indices, known), known)
+  of = {table.name: table for table in made.tables}
+  assert [*of] == ['league', 'laws', 'contrasts', 'needs', 'by_length', 'scalars',
+                   'tuning']
+  for table in (league, laws, some, tables.by_length_table(indices, known)):
+    assert cells(of[table.name]) == cells(table)
+  assert cells(of['tuning'])[0]['chosen'] == '0.003'
+  assert made.answer == [*answer(league.records, laws.records, known.chance),
+                         *needs.needs_answer(some.records)]
+  assert len(made.answer) == 4 and 'laws of temperature' in made.answer[0]
+  # What is not run.
   part = [r for r in rows if r.experiment == 'retrieval' and (r.arm, r.seed) != (
       'power', 3)]
   _write(tmp_path, _facts(), part)
@@ -497,7 +671,12 @@ def test_every_column_of_the_temperature_that_softmax_needs_is_right():
   known, indices, _ = _read(rows)
   some = needs.measured(indices, known)
   assert [*some] == ['retrieval']
-  [shown] = cells(needs.needs_table(some, known))
+  table = needs.needs_table(some, known)
+  [shown] = cells(table)
+  assert table.note == (
+      'Power: p and q if the least factor of the logits that gives the item asked for '
+      'half of the weight grows as n^p or (log n)^q; means over seeds. Gain: of '
+      'softmax with this factor at inference, points of mean accuracy beyond training.')
 
   def mean(values, form):
     low, high = stats.t.interval(0.95, SEEDS - 1, values.mean(), stats.sem(values))
@@ -528,6 +707,60 @@ def test_no_sentence_on_a_temperature_of_models_that_have_not_learned():
   # Nor before all seeds are there.
   rows, _ = _with_needs(_rows(_accuracies()), known=SEEDS - 1)
   assert needs.measured(_indices(rows), known) == {}
+
+
+def test_powers_are_of_the_seeds_whose_power_is_known():
+  rows, powers = _with_needs(_rows(_accuracies()))
+  rows = [r._replace(value=np.nan) if r.seed == 1 and r.metric.startswith('needed_p')
+          else r for r in rows]
+  rows = [r._replace(value=0.2) if (r.seed, r.metric) == (1, 'training_accuracy') else r
+          for r in rows]
+  known, indices, _ = _read(rows)
+  [record] = needs.needs_table(needs.measured(indices, known), known).records
+  left = np.delete(powers, 1)
+  assert record['power'] == pytest.approx(left.mean())
+  assert (record['power_seeds'], record['seeds']) == (5, 6)
+  assert record['training_accuracy'] == pytest.approx(95.7)  # a median
+
+
+def test_the_figure_of_the_temperature_has_only_lengths_and_laws_that_are_known():
+  rows, _ = _with_needs(_rows(_accuracies()))
+  def changed(row):
+    if (row.metric, row.length) == ('needed_temperature', 16):
+      return row._replace(value=row.value * 4.0 ** row.seed)
+    if (row.metric, row.length, row.seed) == ('needed_temperature', 64, 2):
+      return row._replace(value=np.inf)
+    if (row.arm, row.metric, row.seed) == ('softmax+fitted', 'accuracy', 3):
+      return row._replace(value=np.nan)
+    return row
+  rows = [*map(changed, rows)]
+  rows += [row._replace(length=8, value=1.5) for row in rows
+           if (row.metric, row.length) == ('needed_temperature', 16)]
+  rows += [row._replace(experiment='lookup', value=row.value / 2) for row in rows
+           if (row.experiment == 'retrieval' and '+' in row.arm)
+           or row.metric.startswith('needed') or row.metric == 'found']
+  known, indices, _ = _read(rows)
+  drawn = needs.needs_figure(needs.measured(indices, known), known)
+  needed, gained, other, _ = drawn.axes
+  shown = lines(needed)
+  assert shown['softmax as it is'].x == [8, 16, 32]
+  start = 3 * 4.0**2.5  # of geometric progressions
+  np.testing.assert_allclose(shown['softmax as it is'].y[:2], [1.5, start])
+  assert shown['∝ n'].x == shown['∝ log n'].x == [16, 32]
+  np.testing.assert_allclose(shown['∝ n'].y, [start, 2 * start])
+  np.testing.assert_allclose(lines(other)['∝ n'].y, [start / 2, start])
+  assert 'with adaptive, fitted' not in lines(gained) and 'with n^p' in lines(gained)
+  assert [(axes.get_title(), axes.get_ylabel()) for axes in drawn.axes] == [
+      ('retrieval', 'factor of the logits'), ('retrieval', 'accuracy (%)'),
+      ('lookup', 'factor of the logits'), ('lookup', 'accuracy (%)')]
+  assert all((axes.get_xlabel(), shades(axes)[0][1]) == ('number of items N', 16)
+             for axes in drawn.axes)
+  assert drawn.get_label() == (
+      'Left: least factor of the logits of softmax that gives the item asked for half '
+      'of the weight, by number of items N, median over sequences, geometric mean over '
+      'seeds where all have one. Right: accuracy of the same models with the factor of '
+      'a law at inference, fitted to other sequences; mean over 6 seeds, with bands of '
+      '95 % intervals; training lengths are shaded.')
 
 
 def test_the_figure_of_the_temperature_shows_what_is_needed_and_gained():

@@ -222,7 +222,7 @@ def by_length_table(indices: Mapping[str, Index], family: Family) -> Table:
   }
   for n in lengths:
     columns[f'{n:,}'] = number_cell(f'accuracy_{n}', '.1f')
-  note = 'Accuracy in %, means over seeds, by number of items.'
+  note = 'Accuracy in %, means over the seeds where it is finite, by number of items.'
   return Table('by_length', 'Accuracy by length', columns, records, note)
 
 
