@@ -161,7 +161,7 @@ def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
   for arm, t in (('log_n', 4.5), ('power', -3.4), ('layer_norm', 2.5)):
     mean = t * np.std(noise, ddof=1) / SEEDS**0.5
     accuracies['retrieval', arm] = softmax + mean + noise
-  _, _, found = _read(_rows(accuracies))
+  known, _, found = _read(_rows(accuracies))
   of = {e.arm: (e.verdict, e.corrected.p) for e in found['retrieval']}
   p = {arm: 2 * stats.t.sf(t, SEEDS - 1)
        for arm, t in (('log_n', 4.5), ('power', 3.4), ('layer_norm', 2.5))}
@@ -170,6 +170,8 @@ def test_a_verdict_is_by_the_corrected_p_at_the_level_of_the_family():
   assert of['layer_norm'] == (
       'no difference found', pytest.approx(p['layer_norm']))
   assert 0.05 / 3 < of['power'][1] < 0.05 < of['layer_norm'][1]
+  [said, _] = answer(tables.league_table(found, {}, known).records, [])
+  assert said.endswith(f'], p = {p_of(3 * p["log_n"])}.')
 
 
 def test_notes_of_tables_are_those_of_the_study():
