@@ -18,7 +18,7 @@ from configs import adapt as config_file
 from experiments.adapt import check, figures, methods, programs, report, tables
 from experiments.adapt.answer import answer, weak_methods
 from experiments.harness.progress import Progress
-from experiments.language_model import sharded, training
+from experiments.language_model import paper, sharded, training
 from experiments.language_model.report import Arm, Family, Run
 from tests.artists import bands, lines
 from tests.cases import mostly_slow
@@ -114,6 +114,34 @@ def test_recipes_are_those_of_the_papers(name):
   paper = {n: _config(f'{n}_paper').train for n in ('clex', 'eabf', 'longqlora')}
   assert {n: (t.max_length, t.batch_size, t.num_steps) for n, t in paper.items()} == {
       'clex': (4096, 64, 200), 'eabf': (8192, 64, 200), 'longqlora': (8192, 64, 200)}
+
+
+def test_the_paper_and_the_study_have_their_settings():
+  for name in ('clex', 'eabf'):
+    config = _config(f'{name}_paper')
+    # AdamW, 2e-5, cosine, 3 % of 200 steps of warm-up, of CLEX; measured at 2 L.
+    assert (config.optimizer.learning_rate, config.optimizer.warmup_steps,
+            config.optimizer.final_rate, config.optimizer.weight_decay) == (
+                2e-5, 0.03 * 200, 0.0, 0.0)
+    assert (config.evaluate.lengths, config.evaluate.every_steps) == ((1, 2), 50)
+    assert config.positions.largest == 16 and config.adapters.rank == 0
+  config = _config('longqlora_paper')
+  # Of L tokens, L₀ = 4,096: ⌈8,192 / 4,096⌉.
+  assert config.positions.factor == 2 == config.train.max_length / 4096
+  assert config.positions.original_length == 0  # that of the checkpoint
+  study = _config('study')
+  assert study.num_seeds == 8 and study.evaluate.lengths == (1, 2, 4, 8)
+  assert (study.train.max_length, study.train.num_steps) == (512, 200)
+  assert study.positions.largest == 8 and study.positions.factor == 4
+  arms = {name: (arm.weight, arm.steps, arm.term) for name, arm in study.arms.items()
+          if arm.method == 'yarn'}
+  assert arms == {
+      'yarn': (0, 1, 'sce'), 'yarn_alpha_0_03': (0.03, 1, 'sce'),
+      'yarn_alpha_0_1': (0.1, 1, 'sce'), 'yarn_alpha_0_3': (0.3, 1, 'sce'),
+      'yarn_entropy': (0.1, 1, 'entropy'),
+      'yarn_symmetric_kl': (0.1, 1, 'symmetric_kl'),
+      'yarn_more_steps': (0, 1.05, 'sce')}
+  assert {arm.method for arm in study.arms.values()} == {'none', 'pi', 'yarn', 'clex'}
 
 
 @pytest.mark.parametrize('name, weights, offsets', [
@@ -607,6 +635,30 @@ def test_what_the_paper_prints_is_a_table():
       'EABF': ['6.01', '5.91', '−0.0168', '5.86', '−0.0253']}
 
 
+def test_perplexities_of_the_paper_are_as_it_prints_them():
+  # After 50, 100 and 200 steps, copied by hand from Tables 2, 3 and 6.
+  numbers = lambda text: tuple(map(float, text.split('/')))
+  by_alpha = lambda *rows: dict(zip(
+      ('0', '0.1', *(('0.3', '0.5', '1') if len(rows) == 5 else ('0.5',))),
+      map(numbers, rows), strict=True))
+  assert paper.ALPHA == {
+      'CLEX on RedPajama-Book': by_alpha(
+          '7.21/6.56/6.12', '6.89/6.24/5.88', '6.95/6.35/5.98', '7.44/7.01/6.54',
+          '16.21/14.12/12.92'),
+      'CLEX on PG19': by_alpha('8.92/7.89/7.45', '8.95/7.92/7.35', '9.42/8.59/8.21'),
+      'LongQLoRA': by_alpha('6.82/6.41/5.82', '6.72/6.39/5.77', '7.07/6.62/5.92'),
+      'EABF': by_alpha('6.89/6.52/6.01', '6.92/6.43/5.91', '7.14/6.78/6.34')}
+  # Table 7.
+  assert [*paper.OFFSETS.values()] == [*map(numbers, (
+      '6.72/6.39/5.77', '6.77/6.29/5.81', '6.82/6.47/5.94', '15.65/13.59/12.52'))]
+  assert [*paper.OFFSETS] == ['e up to L/2', 'up to L/4', 'L/4 to L/2', 'up to L']
+  # Tables 9 and 10.
+  assert paper.EQUAL_TIME == {
+      'CLEX on RedPajama-Book': numbers('6.92/6.27/5.91'),
+      'CLEX on PG19': numbers('9.02/8.01/7.39'), 'LongQLoRA': numbers('6.79/6.42/5.74'),
+      'EABF': numbers('7.01/6.48/5.86')}
+
+
 def test_every_cell_of_sliding_windows(index):
   table = tables.sliding(FAMILIES, RUN, index, 8, 3)
   assert 'over segments of 3 L' in table.note
@@ -629,7 +681,9 @@ def test_a_method_that_did_not_learn_has_no_verdict(index):
   p = holm([_compare(index, f'{name}_alpha', name).p for name in ('none', 'yarn')])
   assert '(fine-tuning alone)' in found[0] and '(YaRN)' not in found[0]
   assert p_words(float(p[0])) in found[0]  # as in table term
-  assert found[1].startswith('No verdict on YaRN: it predicts little more')
+  assert found[1] == (
+      'No verdict on YaRN: it predicts little more than how often tokens occur, for '
+      'which perplexity is 9.78.')
   assert '; that of frequencies alone is 9.78, and less than 5.53 counts as' in found[2]
   weak = weak_methods(FAMILIES, RUN, index, 2.28)
   alone, yarn = cells(tables.term(FAMILIES, RUN, index, weak))
@@ -641,6 +695,70 @@ def test_a_method_that_did_not_learn_has_no_verdict(index):
     assert cell == ('' if of_test else all_of_yarn[name].partition(' [')[0]), name
   table = tables.term(FAMILIES, RUN, index, weak)
   assert table.note.endswith('Not learned, so that no test is shown: YaRN.')
+
+
+def test_the_answer_in_whole_sentences(index):
+  # In no arm a difference, of which p is between 5 % and 10 % at least once.
+  index['none_alpha', 'nll', 32] = {
+      seed: index['none', 'nll', 32][seed] + 0.04 + 0.016 * seed for seed in range(3)}
+  index['none_alpha', 'nll', 32][1] -= 0.02
+  index['yarn_alpha', 'nll', 32] = {
+      seed: index['yarn', 'nll', 32][seed] - 0.02 * (-1) ** seed for seed in range(3)}
+  tests = [_compare(index, f'{name}_alpha', name) for name in ('none', 'yarn')]
+  p = [float(x) for x in holm([test.p for test in tests])]
+  assert 0.05 < p[0] < 0.1 < p[1]
+  part = lambda test, p, words: (
+      f'{text(test.mean_difference, "+.4f")} nats '
+      f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(p)} ({words})')
+  alone, yarn = part(tests[0], p[0], 'fine-tuning alone'), part(tests[1], p[1], 'YaRN')
+  perplexity = lambda length: ', '.join(
+      f'{math.exp(np.mean([*index[name, "nll", length].values()])):.3g} ({words})'
+      for name, words in (('none', 'fine-tuning alone'), ('yarn', 'YaRN')))
+  assert answer(FAMILIES, RUN, index, 4.0) == [
+      'The misalignment term with α = 0.1 changes log perplexity at 2 L, 32 tokens, by '
+      f'{alone}; {yarn}: 3 pairs of seeds, p by Holm over methods; no difference was '
+      'found.',
+      f'Perplexity at the training length, 16 tokens: {perplexity(16)}; that of '
+      f'frequencies alone is 54.6, and less than 20.1 counts as learned. At 2 L, 32 '
+      f'tokens: {perplexity(32)}.']
+  # A third method, of which nothing is known yet but that it has not learned.
+  more = [*FAMILIES, *(Family(name, words, Arm(name, 0.0, (0.0, 0.5), 1.0), ())
+                       for name, words in (('pi', 'PI'), ('clex', 'CLEX')))]
+  for name in ('pi', 'clex'):
+    index |= {(name, 'nll', n): dict.fromkeys(range(3), 3.5) for n in (8, 16, 32)}
+  found = answer(more, RUN, index, 4.0)
+  assert found[1] == (
+      'No verdict on PI, CLEX: they predict little more than how often tokens occur, '
+      'for which perplexity is 54.6.')
+  # The term is tested with pairs of seeds that are not equal alone.
+  index['none_alpha', 'nll', 32] = dict(index['none', 'nll', 32])
+  found = answer(FAMILIES, RUN, index, 4.0)
+  assert '(fine-tuning alone)' not in found[0] and 'Holm' not in found[0]
+  assert p_words(tests[1].p) in found[0]
+
+
+def test_notes_of_tables_say_how_they_were_made(index):
+  table = tables.methods(FAMILIES, ARMS['none'], RUN, index, [], 8)
+  assert table.note == (
+      '3 seeds [95 %]; L = 16, the checkpoint has 8 tokens. Perplexity in blocks, with '
+      'the method applied, before and after fine-tuning. Δ: minus fine-tuning alone; '
+      'p: paired t-test, Holm over methods.')
+  table = tables.term(FAMILIES, RUN, index)
+  assert table.note == (
+      'Δ log perplexity at 2 L, 32 tokens, minus the same method with α = 0, nats; α = '
+      '0.1. p: paired two-sided t-test over 3 seeds [95 %]; Holm over methods.')
+  assert ('what its test finds four times in five at the level of 5 % divided by the '
+          'number of methods, whatever the other tests are. The entropy of both '
+          'windows and their symmetric KL add up to the misalignment term: each alone, '
+          'with the same α, tells what the term does by lowering entropy and what by '
+          'aligning.') in table.more
+  assert tables.sliding(FAMILIES, RUN, index, 8, 3).note == (
+      '3 seeds [95 %]. Perplexity in sliding windows, half a window apart, over '
+      'segments of 3 L; no BOS.')
+  assert tables.published().note == (
+      'arXiv 2506.11769, Tables 2, 3, 6, 9 and 10: Llama-2-7B, perplexity after 200 '
+      'steps, and after 190, which with the term take as long. Single runs, so without '
+      'intervals. CLEX is trained at 4,096 tokens and measured at 8,192.')
 
 
 def test_the_answer_is_of_the_term_and_names_no_verdict_without_one(index):
@@ -683,6 +801,50 @@ def test_controls_of_the_term_differ_from_the_control_in_one_thing():
       ARMS[name] for name in ('yarn_entropy', 'yarn_kl', 'yarn_more')]
 
 
+def _diverged(index, name, seed):
+  for (arm, _, _), values in index.items():
+    if arm == name:
+      values[seed] = math.nan
+
+
+def test_seeds_that_are_not_finite_are_named_and_in_no_test(index):
+  _diverged(index, 'yarn', 2)
+  _diverged(index, 'yarn_alpha', 1)
+  found = tables.methods(FAMILIES, ARMS['none'], RUN, index, [], 8)
+  assert found.note.endswith(' Not finite, and left out: YaRN, α = 0, seed 2.')
+  left = lambda name, *seeds: [index[name, 'nll', 32][seed] for seed in seeds]
+  test = paired_t_test(left('yarn', 0, 1), left('none', 0, 1))
+  assert cells(found)[1]['Δ log perplexity at 2 L [95 %]'] == _difference(test)
+  table = tables.term(FAMILIES, RUN, index)
+  both = ' Not finite, and left out: YaRN, α = 0, seed 2; YaRN, α = 0.1, seed 1.'
+  assert table.note.endswith(both)
+  # One pair of seeds is left.
+  assert cells(table)[1]['misalignment term [95 %]'] == ''
+  assert tables.sliding(FAMILIES, RUN, index, 8, 3).note.endswith(both)
+  said = answer(FAMILIES, RUN, index, 4.0)
+  assert '(YaRN)' not in said[0] and ': 3 pairs of seeds' in said[0]
+  # A control of which no seed is finite has learned nothing.
+  for seed in (0, 1):
+    _diverged(index, 'yarn', seed)
+  assert weak_methods(FAMILIES, RUN, index, 4.0) == ['YaRN']
+  alone = tables.methods(FAMILIES[:1], ARMS['none'], RUN, index, [], 8)
+  assert 'Not finite' not in alone.note
+
+
+def test_a_method_that_diverged_has_not_the_lowest_perplexity(index):
+  message = lambda: figures._message(FAMILIES, ARMS['none'], RUN, index)
+  _diverged(index, 'none', 0)
+  # Of two methods, one is left.
+  assert message() == 'Perplexity by length of context'
+  families = [*FAMILIES, Family('pi', 'PI', Arm('pi', 0.0, (0.0, 0.5), 1.0), ())]
+  index['pi', 'nll', 32] = dict.fromkeys(range(3), 1.0)
+  assert figures._message(families, ARMS['none'], RUN, index) == (
+      'At 2 L, PI has the lowest perplexity')
+  _diverged(index, 'pi', 2)
+  assert figures._message(families, ARMS['none'], RUN, index) == (
+      'Perplexity by length of context')
+
+
 def test_the_figure_of_methods_has_what_the_rows_say(index):
   with plots.style():
     figure = figures.methods(FAMILIES, ARMS['none'], RUN, index, 8)
@@ -710,7 +872,18 @@ def test_the_figure_of_methods_has_what_the_rows_say(index):
       'At 2 L, YaRN has the lowest perplexity')
   assert [text.get_text() for axes in figure.axes for text in axes.get_xticklabels()
           ] == ['8', 'L', '2 L'] * 2
-  assert 'over 3 seeds' in figure.get_label() and 'minus' in figure.get_label()
+  assert [[*axes.get_xticks()] for axes in figure.axes] == [[8, 16, 32]] * 2
+  assert {axes.get_xscale() for axes in figure.axes} == {'log'}
+  assert [axes.get_yscale() for axes in figure.axes] == ['log', 'linear']
+  assert [axes.get_title() for axes in figure.axes] == [
+      'perplexity', 'log perplexity, nats,\nminus that of fine-tuning alone']
+  assert {axes.get_xlabel() for axes in figure.axes} == {'length of context, tokens'}
+  assert figure.get_suptitle().endswith('\n4 steps of 8 streams, L = 16 tokens')
+  assert figure.get_label() == (
+      'Perplexity in blocks after fine-tuning with each method, without the '
+      'misalignment term, and its logarithm minus that of fine-tuning alone, paired by '
+      'seed, by length of context: geometric mean over 3 seeds, with bands of 95 % '
+      'intervals.')
   # Nothing to compare with: one panel.
   assert len(alone.axes) == 1 and 'minus' not in alone.get_label()
 
@@ -737,6 +910,70 @@ def test_families_are_methods_with_their_controls():
   _, family = report.families(report.read_run(config), config)
   assert family.title == ('position interpolation, adapters of rank 64 over nf4 '
                           'weights, shifted sparse attention')
+
+
+def test_methods_have_these_names():
+  assert report.NAMES == {
+      'none': 'fine-tuning alone', 'pi': 'position interpolation', 'ntk': 'NTK',
+      'yarn': 'YaRN', 'eabf': 'EABF', 'clex': 'CLEX', 'random': 'random positions',
+      'alibi': 'ALiBi'}
+  assert {*report.NAMES} == {*methods.METHODS}
+  run = report.read_run(_config('study').to_dict())
+  assert run.words == '200 steps of 4 streams'
+  assert run.arms['pi_entropy'] == Arm('pi_entropy', 0.1, (0.0, 0.5), 1.0, 'entropy')
+
+
+def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
+  drawn = {}
+  monkeypatch.setattr(plots, 'save', lambda folder, made: drawn.update(made) or {})
+  arms = {arm.name: {'method': arm.name.partition('_')[0], 'weight': arm.weight,
+                     'offsets': arm.offsets, 'steps': arm.steps, 'term': arm.term}
+          for arm in ARMS.values()}
+  config = {**_config().to_dict(), 'arms': arms, 'num_seeds': 3,
+            'inputs': {'original_length': 8, 'unigram_nats': 2.28}}
+  config['evaluate'] = {**config['evaluate'], 'segment': 3}
+  (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
+  every = [results.Row('adapt', name, seed, n, metric, x)
+           for (name, metric, n), values in index.items()
+           for seed, x in values.items()]
+  results.write_rows(tmp_path / 'results.csv', every)
+  found = report.write(tmp_path)
+  run = report.read_run(config)
+  made = {table.name: table for table in found.tables}
+  assert [*made] == ['methods', 'term', 'paper', 'none', 'none_by_length', 'yarn',
+                     'yarn_by_length', 'sliding']
+  assert [*drawn] == ['methods', 'none', 'yarn']
+  first, second = cells(made['methods'])
+  column = 'Δ log perplexity at 2 L [95 %]'
+  assert (first['method'], first[column]) == ('fine-tuning alone', '')
+  assert second[column] == _difference(_compare(index, 'yarn', 'none'))
+  assert 'the checkpoint has 8 tokens' in made['methods'].note
+  families = report.families(run, config)
+  assert found.answer == answer(families, run, index, 2.28)
+  assert 'that of frequencies alone is 9.78' in found.answer[-1]
+  # YaRN has not learned.
+  assert cells(made['term']) == cells(tables.term(families, run, index, ['YaRN']))
+  assert 'over segments of 3 L' in made['sliding'].note
+  assert found.missing == ''
+  # Without a control, an arm, or a seed.
+  write = lambda keep: results.write_rows(
+      tmp_path / 'results.csv', [row for row in every if keep(row)])
+  write(lambda row: row.arm != 'none')
+  found = report.write(tmp_path)
+  assert [r['label'] for r in found.tables[0].records] == ['YaRN']
+  assert cells(found.tables[0])[0][column] == ''
+  write(lambda row: row.arm not in ('none_alpha', 'yarn_kl', 'yarn_more'))
+  made = {table.name: table for table in report.write(tmp_path).tables}
+  assert [*made] == ['methods', 'term', 'paper', 'yarn', 'yarn_by_length', 'sliding']
+  assert [r['method'] for r in made['term'].records] == ['yarn']
+  assert 'symmetric KL alone [95 %]' not in made['term'].columns
+  assert len(made['sliding'].records) == 4
+  write(lambda row: (row.arm, row.seed) != ('yarn_kl', 1))
+  assert report.write(tmp_path).missing == (
+      'The run is not finished: yarn_kl has 2 of 3 seeds.')
+  # L is at which seeds are counted.
+  write(lambda row: (row.arm, row.seed, row.length) != ('yarn_kl', 1, 32))
+  assert report.write(tmp_path).missing == ''
 
 
 @pytest.mark.slow

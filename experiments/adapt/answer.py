@@ -40,8 +40,9 @@ def answer(
   after = ', '.join(f'{math.exp(_mean(index, f.control.name, at)):.3g} ({f.title})'
                     for f in families)
   if weak:
-    found.append(f'No verdict on {", ".join(weak)}: it predicts little more than how '
-                 'often tokens occur, for which perplexity is '
+    found.append(f'No verdict on {", ".join(weak)}: '
+                 f'{"it predicts" if len(weak) == 1 else "they predict"} little more '
+                 'than how often tokens occur, for which perplexity is '
                  f'{math.exp(unigram):.3g}.')
   return [*found, f'{said}; that of frequencies alone is {math.exp(unigram):.3g}, and '
           f'less than {math.exp(LEARNED * unigram):.3g} counts as learned. At {place}, '

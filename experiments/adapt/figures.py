@@ -62,10 +62,14 @@ def methods(
 
 
 def _message(families: Sequence[Any], base: Any, run: Any, index: Index) -> str:
-  """Says which method has the lowest perplexity at the longest length."""
+  """Says which method has the lowest perplexity at the longest length.
+
+  A method with a seed whose loss is not finite is not among them.
+  """
   longest = run.multiples[-1] * run.length
-  means = {f.title: np.mean([*index[f.control.name, 'nll', longest].values()])
+  every = {f.title: np.mean([*index[f.control.name, 'nll', longest].values()])
            for f in families if (f.control.name, 'nll', longest) in index}
+  means = {title: mean for title, mean in every.items() if np.isfinite(mean)}
   if base is None or len(means) < 2:
     return 'Perplexity by length of context'
   best = min(means, key=lambda title: means[title])

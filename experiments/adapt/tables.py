@@ -77,6 +77,7 @@ def methods(
           f'has {original} tokens. Perplexity in blocks, with the method applied, '
           'before and after fine-tuning. Δ: minus fine-tuning alone; p: paired t-test, '
           'Holm over methods.')
+  note += _left_out([(f, f.control) for f in families], index, 'nll', lengths)
   return Table('methods', 'Perplexity of methods that extend the context', columns,
                records, note, short)
 
@@ -134,6 +135,8 @@ def term(
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
       f'{seeds_of(_arms(families), run, index)}; Holm over methods.')
+  note += _left_out([(f, arm) for f in tested for arm in _arms([f])], index, 'nll',
+                    [at])
   if lost := [r['label'] for r in records if not r['learned']]:
     note += f' Not learned, so that no test is shown: {"; ".join(lost)}.'
   more = (
@@ -225,8 +228,7 @@ def sliding(
     original: tokens of the checkpoint's own length.
     segment: length of the text that windows slide over, in units of L.
   """
-  arms = [(family, arm) for family in families
-          for arm in (family.control, *family.others)]
+  arms = [(family, arm) for family in families for arm in _arms([family])]
   lengths = sorted({length for name, metric, length in index
                     if metric == 'sliding' and length is not None})
   records: list[dict[str, Any]] = []
@@ -240,7 +242,8 @@ def sliding(
   for length in lengths:
     columns[f'{_at(length, run, original)} [95 %]'] = interval(f'ppl_{length}', '.2f')
   note = (f'{seeds_of(_arms(families), run, index)}. Perplexity in sliding windows, '
-          f'half a window apart, over segments of {times(segment)}; no BOS.')
+          f'half a window apart, over segments of {times(segment)}; no BOS.'
+          f'{_left_out(arms, index, "sliding", lengths)}')
   return Table('sliding', 'Perplexity in sliding windows', columns, records, note)
 
 
@@ -256,6 +259,25 @@ def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
   """Returns the geometric mean of perplexity over seeds, and its interval."""
   ends = np.exp(mean_interval(losses or [math.nan]))
   return {f'{field}{end}': float(x) for end, x in zip(ENDS, ends, strict=True)}
+
+
+def _left_out(
+    arms: Sequence[tuple[Any, Any]], index: Index, metric: str, lengths: Sequence[int]
+) -> str:
+  """Returns a sentence that names seeds that are not finite, '' if all are.
+
+  Args:
+    arms: each with its family before it.
+    index: of the rows of a run.
+    metric: a loss.
+    lengths: of context, in tokens.
+  """
+  out = [f'{family.title}, {label(arm)}, seed {seed}' for family, arm in arms
+         for seed in sorted({
+             seed for n in lengths
+             for seed, x in index.get((arm.name, metric, n), {}).items()
+             if not math.isfinite(x)})]
+  return f' Not finite, and left out: {"; ".join(out)}.' if out else ''
 
 
 def _at(length: int, run: Any, original: int) -> str:
