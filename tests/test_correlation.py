@@ -209,7 +209,8 @@ def _rows(run, score=lambda i, n: 0.9 - 0.1 * i - n / 8000, loss=None, excess=No
       for n in run.lengths:
         rows += [row('score', n, score(i, n) + shift, 'niah_single'),
                  row('score', n, score(i, n) - 0.06, 'qa1'),
-                 row('chance', n, 0.0, 'niah_single'), row('chance', n, 0.2, 'qa1')]
+                 row('chance', n, 0.0, 'niah_single'),
+                 row('chance', n, 0.2 + (n - 128) / 1e4, 'qa1')]
   return rows
 
 
@@ -257,6 +258,72 @@ def test_seeds_that_are_not_finite_or_not_whole_are_left_out(run):
   assert 'left out: alibi, seed 1; base, seed 0' in tables.table_1(run, found).note
 
 
+def test_seeds_that_lack_the_score_of_one_task_are_in_no_mean(run):
+  rows = [r for r in _rows(run) if (r.arm, r.seed, r.length, r.experiment) !=
+          ('base', 1, 256, 'qa1')]
+  found = points.points(run, rows)
+  place = [m.name for m in found.models].index('base')
+  assert [*found.seeds['score_beyond'][place]] == [0] and found.left_out == []
+
+
+def test_models_and_predictors_have_these_names():
+  assert [model.label for model in _run('cpu').models] == [
+      'ALiBi', 'ALiBi, trained at L/2', 'RoPE 10,000, α = 0.1',
+      'RoPE 10,000, α = 0.3', 'RoPE 10,000', 'RoPE 10,000, trained at L/2',
+      'RoPE 10,000, 0.5 of the steps', 'RoPE 10,000, LN after attention',
+      'no positions', 'RoPE 10,000, 0.25 of the steps', 'RoPE 100',
+      'RoPE 1,000,000', 'RoPE 10,000, std. after attention',
+      'RoPE 10,000, measured with yarn, 0.75 of the steps']
+  other = _run('quick', **{'models.base.offsets': (0.25, 1.0)})
+  assert 'RoPE 10,000, e / L in 0.25..1' in [m.label for m in other.models]
+  assert points.PREDICTORS == {
+      'training_cross_entropy': 'training loss',
+      'nll': 'log perplexity at training length', 'symmetric_kl': 'symmetric KL',
+      'sce': 'SCE', 'js': 'Jensen–Shannon', 'entropy_first': 'entropy',
+      'top1_agreement': 'top-1 agreement'}
+  assert points.OUTCOMES == {'score': 'score', 'nll': 'log perplexity'}
+  run = _run('cpu')
+  assert (run.measure, run.outcome, run.correlation) == (
+      'symmetric_kl', 'score', 'pearson')
+  assert run.words == '2 layers of width 128, 8,000 steps'
+
+
+def test_the_study_is_of_these_models():
+  full, cpu, of_term = (config_file.get_config(x) for x in ('full', 'cpu', 'term'))
+  default = dict(positions='rope', rope_base=10_000.0, stretched='none', norm='none',
+                 shorter=1, steps=1.0, weight=0.0, offsets=(0.0, 0.5))
+  differ = {name: {field: x for field, x in model.items() if x != default[field]}
+            for name, model in full.models.to_dict().items()}
+  assert differ == {
+      'base': {}, 'rope_100': {'rope_base': 100}, 'rope_1m': {'rope_base': 1e6},
+      'alibi': {'positions': 'alibi'}, 'no_positions': {'positions': 'none'},
+      'half_length': {'shorter': 2},
+      'alibi_half_length': {'positions': 'alibi', 'shorter': 2},
+      'yarn': {'steps': 0.75, 'stretched': 'yarn'}, 'half_steps': {'steps': 0.5},
+      'quarter_steps': {'steps': 0.25}, 'layer_norm': {'norm': 'layer_norm'},
+      'standardize': {'norm': 'standardize'}, 'alpha_0_1': {'weight': 0.1},
+      'alpha_0_3': {'weight': 0.3}}
+  assert full.models == cpu.models and {*of_term.models} == {'base', 'alpha_0_1'}
+  assert [x.num_seeds for x in (full, cpu, of_term)] == [5, 2, 8]
+  for config in (full, cpu, of_term):
+    assert config.evaluate.lengths == (1, 2, 4, 8) and config.train.max_length == 128
+    assert config.num_resamples == 10_000 and config.benchmark.num_prompts == 64
+    assert config.benchmark.tasks == (
+        'niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1', 'qa4')
+
+
+def test_table_1_is_as_the_paper_prints_it():
+  # Training loss, misalignment, log perplexity at 16k, LongBench-E; copied by hand.
+  assert {name: [*row] for name, row in paper.ROWS.items()} == {
+      'GPT-J-6B': [2.1, 3.4, 9.5, 7.8], 'GPT-NeoX-20B': [2.3, 3.2, 9.4, 9.7],
+      'Llama2-7B': [1.9, 3.4, 9.4, 8.9], 'RandomPos': [2.0, 2.8, 8.2, 9.2],
+      'YaRN-8k': [2.0, 2.6, 3.8, 21.2], 'Qwen-7B-8k': [1.7, 2.8, 3.2, 24.2],
+      'CLEX-4K': [1.9, 2.4, 1.8, 32.7]}
+  assert paper.PRINTED == {
+      ('training loss', 'nll'): 0.62, ('training loss', 'score'): -0.55,
+      ('misalignment', 'nll'): 0.85, ('misalignment', 'score'): -0.85}
+
+
 def _text(value):
   return f'{value:+.2f}'.replace('-', '−') if round(value, 2) else '0.00'
 
@@ -291,6 +358,61 @@ def _partial(x, y, z):
   left = [a - design @ np.linalg.lstsq(design, a, rcond=None)[0] for a in (x, y)]
   determined = len({*z}) < 2 or min(map(np.ptp, left)) < 1e-9
   return np.nan if determined else stats.pearsonr(*left).statistic
+
+
+def test_the_main_table_has_correlations_of_ours_and_of_the_paper(run, found):
+  # Of three models less, so that numbers of models differ.
+  kept = [m for m in found.models if m.name != 'layer_norm']
+  at = [found.models.index(m) for m in kept]
+  five = found._replace(
+      models=tuple(kept), means={f: x[at] for f, x in found.means.items()})
+  # Outcomes at L are not those beyond.
+  five.means['score_128'] = five.means['score_128'][::-1]
+  table = tables.table_1(run, five)
+  rows = [[column(r) for column in table.columns.values()] for r in table.records]
+  loss, excess = five.means['training_cross_entropy'], five.means['symmetric_kl']
+  printed = paper.columns()
+  expected = []
+  for outcome, words, prints in (('score', 'score', ('−0.55', '−0.85')),
+                                 ('nll', 'log perplexity', ('+0.62', '+0.85'))):
+    for place, name in enumerate(('training loss', 'misalignment')):
+      for source, z, x, own in (
+          ('ours, 5', loss, excess, five.means[f'{outcome}_beyond']),
+          ('the paper, 7', printed['training loss'], printed['misalignment'],
+           printed[outcome])):
+        used = x if place else z
+        expected.append([
+            words, name, source, _text(_PEARSON(used, own)),
+            _text(_scipy('spearmanr')(used, own)),
+            _text(_partial(x, own, z)) if place else '',
+            _text(_gain(x, own, z)) if place else '',
+            prints[place] if source != 'ours, 5' else ''])
+  first = lambda cell: cell.partition(' [')[0]
+  assert [[*row[:3], *map(first, row[3:])] for row in rows] == expected
+  for record, row in zip(table.records, rows, strict=True):
+    low, high = record['pearson_low'], record['pearson_high']
+    assert row[3].endswith(f' [{_text(low)}, {_text(high)}]') and low < high
+  assert table.note == (
+      'Over models, means of seeds; intervals: 95 %, of 300 resamples of the models. '
+      'Misalignment of ours: symmetric KL at the length of training; outcomes at 2 to '
+      '8 L, L = 128 tokens. The paper: its rows recomputed, LongBench-E and log '
+      'perplexity at 16k.')
+  assert table.more == (
+      'Primary: the row of misalignment and score, size of r − that of training loss, '
+      "with r Pearson's; above 0, misalignment predicts better. All other intervals "
+      'are secondary and not corrected for being many. Partial: '
+      "Pearson's of what regressions on training loss leave. With so few models the "
+      'intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples of '
+      '14 and in 89 % of 7. Training loss: cross-entropy of the last tenth of the '
+      'steps, without the misalignment term. Printed: as the paper has it.')
+
+
+def test_a_gain_that_is_0_up_to_rounding_decides_nothing():
+  made = lambda low, high: related.Related(
+      *3 * [statistics.Estimate(0.5, 0.4, 0.6)], statistics.Estimate(0.1, low, high))
+  assert made(1e-16, 0.3).better == made(-0.3, -1e-16).better == 0
+  assert made(1e-3, 0.3).better == 1 and made(-0.3, -1e-3).better == -1
+  assert made(-0.1, 0.3).better == made(np.nan, np.nan).better == 0
 
 
 @pytest.mark.slow
@@ -342,7 +464,13 @@ def test_the_papers_rows_give_these_numbers(run):
 
 
 def test_the_table_of_models(run, found):
-  cells = shown(tables.models(run, found), '4')
+  # Chance of each model is its own.
+  more = {**found.means, 'chance': found.means['chance'] + np.arange(6) / 100}
+  assert shown(tables.models(run, found._replace(means=more)), '4')['chance'] == '0.130'
+  table = tables.models(run, found)
+  assert table.more.endswith(
+      'Chance: of a guess without the context, where the answer is one of a few words.')
+  cells = shown(table, '4')
   assert cells['model'] == 'RoPE 10,000, trained at L/2'
   assert cells['training loss [95 %]'].startswith('1.905 [')
   assert cells['symmetric KL [95 %]'].startswith('0.0105 [')
@@ -364,6 +492,32 @@ def test_tables_of_all_measures_and_lengths(run, found):
   for (outcome, predictor), record in records.items():
     assert record['pearson'] == pytest.approx(_PEARSON(
         found.means[predictor], found.means[f'{outcome}_beyond']))
+  table = tables.measures(run, found)
+  cells = [[column(r) for column in table.columns.values()] for r in table.records]
+  first, *_, last = cells
+  assert (first[:2], last[:2]) == (
+      ['score', 'training loss'], ['log perplexity', 'top-1 agreement'])
+  assert last[2].startswith(_text(_PEARSON(
+      found.means['top1_agreement'], found.means['nll_beyond'])) + ' [')
+  assert table.more == (
+      'Symmetric KL is SCE without the entropies of both predictions; entropy: of the '
+      'predictions in the first window.')
+  # What is shown of a length is of that length.
+  table = tables.by_length(_run(**{'primary.correlation': 'spearman'}), found)
+  record = table.records[3]
+  y, spearman = found.means['score_1024'], _scipy('spearmanr')
+  loss, excess = (spearman(found.means[x], y)
+                  for x in ('training_cross_entropy', 'symmetric_kl'))
+  assert abs(loss - excess) > 0.1
+  shown_cells = {name.removesuffix(' [95 %]'): cell(record).partition(' [')[0]
+                 for name, cell in table.columns.items()}
+  assert shown_cells == {
+      'outcome': 'score', 'length': '8 L', 'mean over models': f'{y.mean():.3f}',
+      'from': f'{y.min():.3f}', 'to': f'{y.max():.3f}',
+      'r, training loss': _text(loss), 'r, misalignment': _text(excess),
+      'size of r − that of training loss': _text(abs(excess) - abs(loss))}
+  assert [table.columns['length'](r) for r in table.records[:4]] == [
+      'L', '2 L', '4 L', '8 L']
   records = tables.by_length(run, found).records
   assert [(r['outcome'], r['multiple']) for r in records] == [
       (o, m) for o in ('score', 'nll') for m in (1, 2, 4, 8)]
@@ -435,8 +589,40 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
       _PEARSON(x, y), _PEARSON(z, y), _gain(x, y, z), low, high)))
   assert (low > 1e-12) == says.startswith('misalign')
   assert (high < -1e-12) == says.startswith('training')
-  assert last.startswith("The paper's seven rows, recomputed: ")
-  assert '+0.29 [95 %: −' in last and 'seven models do not decide it' in last
+  score, nll = (tables.published(run, 'misalignment', x).gain for x in ('score', 'nll'))
+  of = lambda x: f'{_text(x.value)} [95 %: {_text(x.ci_low)}, {_text(x.ci_high)}]'
+  assert last == (
+      "The paper's seven rows, recomputed: |r| of misalignment minus that of training "
+      f'loss is {of(score)} for LongBench-E, {of(nll)} for log perplexity; seven '
+      'models do not decide it.')
+  assert _text(score.value) == '+0.29'
+
+
+def test_models_have_learned_by_their_score_at_l():
+  run = _run('cpu', **{'train.num_steps': 200})
+  # Six of fourteen are above chance; beyond L all are, or none is.
+  for beyond in (0.9, 0.2):
+    def score(i, n, beyond=beyond):
+      return beyond - i / 900 if n > 128 else 0.5 if i < 6 else 0.2
+
+    made = points.points(run, _rows(run, score, _WEAK, _STRONG))
+    said = answer.answer(run, made)
+    assert said[0].startswith('No verdict: fewer than half of the models have learned')
+    assert said[1].startswith('At L, 128 tokens, 6 of 14 models have learned the tasks')
+
+
+def test_the_answer_is_of_lengths_beyond_l_and_knows_the_sign_of_each_measure(run):
+  score = lambda i, n: 0.9 - 0.1 * i if n > 128 else 0.5 + 0.01 * (i * 5 % 7)
+  made = points.points(run, _rows(run, score))
+  x, y = made.means['symmetric_kl'], made.means['score_beyond']
+  said = answer.answer(run, made)
+  assert f'r = {_text(_PEARSON(x, y))} [' in said[0]
+  # Models that agree more have lower scores, as if misalignment raised them.
+  run = _run(**{'primary.measure': 'top1_agreement'})
+  said = answer.answer(run, made)
+  assert 'r = −1.00 [' in said[0]
+  assert 'against the sign that the paper has with misalignment (top-1 agr' in said[0]
+  assert 'against the sign' in said[2]
 
 
 def test_there_is_no_verdict_without_models_that_learned(run):
@@ -473,10 +659,12 @@ def _with_term(run, gains=_GAINS, outcome='score'):
   treated, control = names.index('alpha_0_1'), names.index('base')
   seeds = {field: [*own] for field, own in found.seeds.items()}
   for field, own in seeds.items():
-    own[control] = {s: 0.5 + 0.1 * s for s in range(len(gains))}
+    # Neither rising nor falling with the seed.
+    own[control] = {s: 0.5 + 0.1 * (3, 0, 2, 1)[s] for s in range(len(gains))}
     larger = outcome in field and not field.endswith('_128')
     own[treated] = {s: own[control][s] + gain * larger for s, gain in enumerate(gains)}
-    own[treated][77] = 9.0  # has no pair
+    own[treated] = {-1: 9.0, **own[treated], 77: 9.0}  # two have no pair
+    own[control][50] = 3.0
   return found._replace(seeds=seeds)
 
 
@@ -505,7 +693,12 @@ def test_every_cell_of_what_the_term_changes(run):
   assert cells[4][3:8] == cells[0][3:8]
   assert [c[1] for c in cells] == 5 * ['score'] + 5 * ['log perplexity']
   assert cells[5][3:6] == ['0.650', '0.650', '0']
-  assert 'Primary: score beyond L at α = 0.1' in table.note
+  assert table.note == (
+      'Pairs of seeds; p: paired two-sided t-test. Primary: score beyond L at α = 0.1; '
+      'all else is secondary and not corrected. L = 128 tokens.')
+  assert table.more.startswith(
+      'Smallest detectable: the difference that so many pairs with this spread find '
+      'four times in five at the 5 % level.')
 
 
 def test_the_answer_says_what_the_term_changes(run):
@@ -520,6 +713,13 @@ def test_the_answer_says_what_the_term_changes(run):
   least = statistics.smallest_detectable(np.std([-3, 5, 1, -2], ddof=1) / 100, 4)
   assert unsure.endswith('; no difference was found, and one of '
                          f'{least:.3f} would be found four times in five.')
+  # Of p = 8 %.
+  nearly = [0.01, 0.08, 0.02, 0.08]
+  assert 0.05 < stats.ttest_1samp(nearly, 0).pvalue < 0.1
+  assert 'no difference was found' in term.sentence(run, _with_term(run, nearly))
+  assert term.sentence(run._replace(outcome='nll'), _with_term(
+      run, outcome='nll')).startswith(
+          'The misalignment term with α = 0.1 changes the log perplexity beyond L by +')
   assert term.sentence(run, _with_term(run, [0.1])) == (
       'The misalignment term with α = 0.1: no verdict, fewer than two pairs of seeds '
       'that differ.')
@@ -559,13 +759,35 @@ def test_figures_have_a_point_for_each_model(run, found):
     numbers = [(t.get_text(), *t.xy) for t in axes.texts
                if isinstance(t, matplotlib.text.Annotation)]
     assert numbers == [(str(i + 1), *means[i]) for i in range(6)]
-    r = stats.pearsonr(*means.T).statistic
-    assert axes.get_title().startswith(f'r = {r:+.2f} [95 %: '.replace('-', '−'))
+    value, low, high = tables.ours(run, found, x, y).pearson
+    assert value == pytest.approx(stats.pearsonr(*means.T).statistic) and low < high
+    assert axes.get_title() == (
+        f'r = {_text(value)} [95 %: {_text(low)}, {_text(high)}]')
   columns = paper.columns()
   fields = [(x, y) for y in ('score', 'nll') for x in ('training loss', 'misalignment')]
   for axes, (x, y) in zip(made['paper'].axes, fields, strict=True):
     [(_, means)] = _points_of(axes)
     np.testing.assert_array_equal(means, np.stack([columns[x], columns[y]], axis=1))
+    r = tables.published(run, x, y).pearson.value
+    assert axes.get_title().startswith(f'r = {_text(r)} [95 %: ')
+    # Each predictor has an axis of its own.
+    assert np.ptp(axes.get_xlim()) < 1.5 * np.ptp(columns[x])
+  assert [(a.get_xlabel(), a.get_ylabel()) for a in made['paper'].axes] == [
+      ('', 'LongBench-E'), ('', ''), ('training loss', 'log perplexity at 16k'),
+      ('misalignment', '')]
+  assert made['paper'].get_label() == (
+      'LongBench-E and log perplexity at 16k, against training loss and misalignment, '
+      'as the paper prints them: 1: GPT-J-6B, 2: GPT-NeoX-20B, 3: Llama2-7B, 4: '
+      'RandomPos, 5: YaRN-8k, 6: Qwen-7B-8k, 7: CLEX-4K. r: recomputed, with its '
+      'bootstrap interval over the seven.')
+  assert made['correlations'].get_label() == (
+      'Score of the benchmark and log perplexity beyond the training length, against '
+      'training loss and misalignment, a numbered point for each model, as in the '
+      'table models: means over seeds; grey: single seeds. r: the primary correlation '
+      'over models, with its bootstrap interval.')
+  ranks = figures.of_models(_run(**{'primary.correlation': 'spearman'}), found)
+  rho = _scipy('spearmanr')(found.means['symmetric_kl'], found.means['score_beyond'])
+  assert ranks.axes[1].get_title().startswith(f'r = {_text(rho)} [')
   labels = [(a.get_xlabel(), a.get_ylabel()) for a in made['correlations'].axes]
   assert labels == [
       ('', 'score, 2 to 8 L'), ('', ''), ('training loss, nats', 'log perplexity, 2 to '
@@ -694,7 +916,9 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
   assert made.missing == 'The run is not finished: layer_norm has 1 of 2 seeds.'
   assert made.title.startswith('Does misalignment tell which models generalize')
   assert made.tables[0].name == 'table_1' and len(made.figures) == 4
-  assert made.answer[0].startswith('Score at 2 to 8 L over 6 models: ')
+  assert made.answer == answer.answer(run, points.points(run, rows))
+  assert len(made.answer) == 5 and made.answer[0].startswith(
+      'Score at 2 to 8 L over 6 models: ')
 
 
 @pytest.mark.parametrize('arguments, says', [
