@@ -26,6 +26,7 @@ from experiments.long_context import (
     generation,
     longbench_parts,
     longbench_tables,
+    official,
     predictions,
     report,
     run,
@@ -35,12 +36,13 @@ from experiments.long_context import (
 )
 from experiments.long_context.check import check
 from experiments.long_context.tables import Run
+from tests.artists import bands
 from tests.conftest import lose_rows, ROOT, shown
 from tests.llamas import edit, llama, ROPES, variables_of
 from vvlen.evaluation import babilong_files, longbench, longbench_files, ruler_files
 from vvlen.models import generation as library
 from vvlen.models.llama import load_checkpoint, save_checkpoint
-from vvlen.reporting import results
+from vvlen.reporting import plots, results
 from vvlen.reporting.results import Row
 from vvlen.tasks.tokenizers import byte_tokenizer
 
@@ -623,6 +625,20 @@ def test_answers_that_are_longer_than_the_reserve_have_room(data):
   with pytest.raises(ValueError, match='130 tokens has no room for prompts of qasper: '
                                        '129 are left free'):
     longbench_parts.plan(config, BYTES, 130)
+  # The first samples of a file, and predictions made elsewhere.
+  config.num_samples = 1
+  plan = longbench_parts.plan(config, BYTES, 300)
+  assert [len(part.widths) for part in plan.parts] == [1, 1]
+  assert plan.parts[0].draw(0).length == 3999
+  made = data.parent / 'made'
+  made.mkdir()
+  (made / 'trec.jsonl').write_text(''.join(json.dumps({
+      'pred': text, 'answers': ['it'], 'all_classes': ['it', 'that'], 'length': length}
+  ) + '\n' for text, length in (('it', 3999), ('x', 9000))))
+  elsewhere = _config('longbench', predictions=str(made))
+  read, _ = longbench_parts.predictions_of(elsewhere)
+  assert [(x['index'], x['pred'], x['length'], x['chance']) for x in read['trec']] == [
+      (0, 'it', 3999, 0.5), (1, 'x', 9000, 0.5)]
   # Short prompts have a smaller width.
   assert part.widths[0] == 172 and part.widths[1] <= 172
 
@@ -747,6 +763,33 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   assert said.endswith('less than 85 % of that beyond, and 20 % at 128.')
 
 
+def test_sentences_on_tasks_of_other_lengths_are_their_own():
+  can = lambda share, n=100: [(float(i < share * n), 0, 0, 0.1) for i in range(n)]
+  made = _run('babilong', {
+      ('qa1', 4000, 0): can(0.8), ('qa1', 8000, 0): can(0.4),
+      ('qa1', 16000, 0): can(0.6), ('qa2', 4000, 0): can(0.6),
+      ('qa2', 16000, 0): can(0.2), ('qa3', 4000, 0): can(0.5),
+      ('qa3', 8000, 0): can(0.3), ('qa4', 8000, 0): can(0.1),
+      ('qa5', 4000, 0): can(0.0), ('qa5', 8000, 0): can(0.9)})
+  effects = {x.task: x for x in tables.effects(made)}
+  low, high = 100 * effects['qa3'].low, 100 * effects['qa3'].high
+  assert answer.answer([*effects.values()]) == [
+      'Mean of the 2 tasks that can be done at 4,000 tokens: 70 % there, and 40 % at '
+      '16,000. Scores stay at 85 % of that up to 4,000 tokens for qa1, qa2.',
+      f'Qa3: 50 % [95 %: {low:.0f}, {high:.0f}] at 4,000 tokens, less than 85 % of '
+      'that beyond, and 30 % at 8,000.',
+      'No verdict on qa4 (10 %): at 8,000 tokens, the base length, not above a guess '
+      'without the context.',
+      'No verdict on qa5 (0 %): at 4,000 tokens, the base length, not above a guess '
+      'without the context.']
+  [said] = answer.answer([effects['qa1']])
+  low, high = 100 * effects['qa1'].low, 100 * effects['qa1'].high
+  assert said == (
+      f'Qa1: 80 % [95 %: {low:.0f}, {high:.0f}] at 4,000 tokens, less than 85 % of '
+      'that beyond, and 60 % at 16,000.')
+  assert answer.answer([effects['qa4']]) == answer.answer([*effects.values()])[2:3]
+
+
 def test_one_sample_gives_no_verdict():
   values = {('passkey', 64, 0): [(1, 1, 1, 0)]}
   effect, = tables.effects(_run('passkey', values))
@@ -777,15 +820,168 @@ def test_scores_by_depth_are_of_the_samples_there():
   assert _field(tables.by_depth(made._replace(dialect='strict')), 0, 'score_64') == 0
   assert shown(tables.by_depth(_run('babilong', QA)), '75–100 %')['task'] == 'qa2'
   figure = figures.by_depth(made)
-  texts = [text.get_text() for text in figure.axes[0].texts]
-  assert texts == ['50', '100', '0', '25']
+  texts = {text.get_position(): text.get_text() for text in figure.axes[0].texts}
+  # By column and row, those of lengths and depths.
+  assert texts == {(0, 0): '50', (0, 1): '100', (0, 2): '0', (1, 2): '25'}
+  np.testing.assert_array_equal(
+      figure.axes[0].images[0].get_array().filled(np.nan),
+      [[50, np.nan], [100, np.nan], [0, 25]])
+  assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == (
+      'tokens of the prompt', 'depth, % of the context')
+  assert 'Depth: the share of the text before the key.' in table.note
   # Of several tasks, the mean of their means.
   both = figures.by_depth(_run('babilong', {
       **QA, ('qa3', 64, 0): [(0, 0, 0, 0)], ('qa4', 64, 0): [(0, 0, 0, 0)] * 9}))
   assert both.axes[0].texts[0].get_text() == '25'
+  assert [x.get_text() for x in both.axes[0].get_yticklabels()] == [
+      '0–25', '25–50', '75–100']
   labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
   assert labels == ['0', '50', '100']
   assert [x.get_text() for x in figure.axes[0].get_xticklabels()] == ['64', '96']
+
+
+def test_notes_of_tables_say_what_is_shown():
+  made = _run('babilong', QA)
+  table = tables.by_length(made)
+  assert table.note == (
+      'Mean score in % of the samples of each length [95 %: bootstrap over samples]. '
+      'Dialect: official. Weights w.')
+  assert table.more.startswith(
+      'A length is that of a prompt, without BOS. Answers are greedy. The mean is that '
+      'over tasks, whose samples are drawn again task by task.')
+  assert tables.by_length(made._replace(window=0)).more.startswith(
+      'A length is that in the name of a file or folder. The mean')
+  assert tables.effective_lengths(made).note == (
+      'Effective length: up to it, scores stay at 85 % or more of that at the base, '
+      'the shortest length. Change: (S_L − S_base) / S_base, in %. Dialect: official. '
+      'Weights w.')
+  assert tables.effective_lengths(made).more == (
+      'Chance: the mean score in % of a guess of the right kind that ignores the '
+      'context. A task whose interval at the base length does not lie above it has no '
+      'effective length and no changes.')
+  assert ('Depth: the quarter of the context where the first fact that is needed '
+          'stands.') in tables.by_depth(made).note
+  assert tables.NAMES == {
+      'passkey': 'pass key', 'niah_single': 'single needle',
+      'niah_multikey': 'several keys', 'niah_multivalue': 'several values',
+      'niah_multiquery': 'several queries', 'variable_tracking': 'variable tracking',
+      'common_words': 'common words'}
+  # Chance is that of the task at its base length, of which a length is shown.
+  records = tables.effective_lengths(made).records
+  assert [r['chance'] for r in records] == [25, 50]
+
+
+def test_ranks_are_of_the_tasks_that_have_the_length_in_each_dialect():
+  made = _run('babilong', {
+      ('qa1', 64, 0): [(1, 0.5, 0.2, 0)], ('qa2', 64, 0): [(0.5, 0.8, 0.4, 0)],
+      ('qa3', 64, 0): [(0.2, 0.6, 0.1, 0)], ('qa1', 128, 0): [(1, 1, 1, 0)]})
+  found = [(r['place'], r['task'], *(r[f'rank_{x}'] for x in longbench.DIALECTS),
+            r['order_changes']) for r in tables.dialects(made).records]
+  assert found == [(64, 'qa1', 1, 3, 2, True), (64, 'qa2', 2, 1, 1, True),
+                   (64, 'qa3', 3, 2, 3, True), (128, 'qa1', 1, 1, 1, False)]
+
+
+def test_settings_of_the_suites_are_those_of_their_papers():
+  config = {suite: config_file.get_config(suite) for suite in config_file.SUITES}
+  assert {(x.dialect, x.begin, x.num_resamples) for x in config.values()} == {
+      ('official', True, 1_000)}
+  assert config['longbench'].reserve == 500
+  babilong = config['babilong']
+  assert babilong.tasks == ('qa1', 'qa2', 'qa3', 'qa4', 'qa5')
+  assert (babilong.answer_tokens, babilong.num_samples) == (20, 100)
+  assert babilong.parts == ('instruction', 'examples', 'post_prompt')
+  assert config['passkey'].digits == 5
+  assert config['passkey'].depths == (0, 0.25, 0.5, 0.75, 1)
+  ruler = config['ruler']
+  assert (ruler.num_keys, ruler.num_values, ruler.num_queries) == (4, 4, 4)
+  assert (ruler.num_hops, ruler.num_chains) == (4, 1) and len(ruler.tasks) == 6
+  for suite in DRAWN:
+    assert config[suite].multiples == (0.25, 0.5, 1, 2)
+    assert config[suite].beyond_window and config[suite].num_samples == 100
+
+
+def _prediction(index, **fields):
+  return {'index': index, 'length': 64, 'depth': None, 'num_tokens': 65, 'others': [],
+          'all_classes': [], 'question': '', 'chance': 0.5, 'settings': {}, **fields}
+
+
+def test_official_files_have_what_was_predicted(tmp_path):
+  config = _config('babilong_smoke', answer_tokens=7)
+  predictions.append(predictions.path_of(tmp_path, 'qa5_64'), [
+      _prediction(i, answers=[target], question=question, pred=text)
+      for i, (target, text, question) in enumerate((
+          ('milk', ' Milk.', 'What did Bill give to Fred?'),
+          ('Bill', ' Mary.', 'Who gave the milk to Fred?')))])
+  official.write(config, tmp_path, [('qa5', 'qa5_64')])
+  name = babilong_files.name_of('qa5', 64, ())
+  folder = tmp_path / 'official'
+  assert {path.name for path in folder.iterdir()} == {f'{name}.csv', f'{name}.json'}
+  read, _ = babilong_files.read_predictions(folder / f'{name}.csv')
+  assert read == [('milk', ' Milk.', 'What did Bill give to Fred?'),
+                  ('Bill', ' Mary.', 'Who gave the milk to Fred?')]
+  settings = json.loads((folder / f'{name}.json').read_text())
+  assert settings['prompt']['template'] == (
+      '<context>\n{context}\n</context>\n\nQuestion: {question}')
+  assert settings['generate_kwargs'] == {
+      'max_new_tokens': 7, 'num_beams': 1, 'do_sample': False}
+  config.predictions = str(folder)
+  found, bad = official.predictions_of(config)
+  assert [*found] == ['qa5'] and bad == []
+  assert [(x['answers'], x['pred'], x['question'], x['chance'], x['length'])
+          for x in found['qa5']] == [
+              (['milk'], ' Milk.', 'What did Bill give to Fred?', 1 / 3, 64),
+              (['Bill'], ' Mary.', 'Who gave the milk to Fred?', 1 / 3, 64)]
+  # RULER.
+  config = _config('ruler_smoke', predictions=str(tmp_path / 'ruler/official'))
+  predictions.append(predictions.path_of(tmp_path / 'ruler', 'niah_multivalue_64'), [
+      _prediction(3, answers=['12', '34'], pred=' 34, 56')])
+  official.write(config, tmp_path / 'ruler', [
+      ('niah_multivalue', 'niah_multivalue_64')])
+  path = tmp_path / 'ruler/official/64/pred/niah_multivalue.jsonl'
+  [line] = _lines(path)
+  assert {name: line[name] for name in ('index', 'pred', 'outputs', 'length')} == {
+      'index': 3, 'pred': ' 34, 56', 'outputs': ['12', '34'], 'length': 65}
+  found, _ = official.predictions_of(config)
+  [one] = found['niah_multivalue']
+  assert (one['answers'], one['pred'], one['length'], one['chance']) == (
+      ['12', '34'], ' 34, 56', 64, 0)
+
+
+def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
+  monkeypatch.setattr(plots, 'save', lambda folder, made: {})
+
+  def reported(variant, rows, **inputs):
+    config = {**_config(variant, dialect='strict').to_dict(), 'inputs': inputs}
+    (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
+    results.write_rows(tmp_path / 'results.csv', rows)
+    return report.write(tmp_path)
+
+  hashes = {'checkpoint_sha256': 'a' * 64, 'template_sha256': 'b' * 64}
+  rows = _rows('babilong', QA)
+  made = reported('babilong', rows, samples=20, window=512, **hashes)
+  run = Run('babilong', rows, 'strict', 1_000, 0, 512, '')
+  assert made.answer == answer.answer(tables.effects(run))
+  assert [r['score_64'] for r in made.tables[0].records] == [25, 100, 62.5]
+  assert made.missing == 'The run is not finished: 3 of 20 answers are missing.'
+  assert made.title == (
+      'Does this checkpoint find facts in a long text, and reason with them?')
+  assert made.tables[0].note.endswith(
+      ' Dialect: strict. Weights aaaaaaaaaaaa, template of prompts bbbbbbbbbbbb '
+      '(SHA-256).')
+  assert 'A length is that of a prompt' in made.tables[0].more
+  made = reported('babilong', rows, samples=17, predictions_sha256='c' * 64,
+                  bad_lines=2)
+  assert made.missing == '' and made.tables[0].note.endswith(
+      ' Predictions cccccccccccc, made elsewhere. Lines that could not be used: 2.')
+  made = reported('longbench', _longbench().rows, samples=12, window=600, **hashes)
+  run = _longbench()._replace(dialect='strict', window=600)
+  assert made.answer == answer.longbench_answer(
+      longbench_tables.means(run).records, 'strict', 600)
+  assert made.answer[0].startswith(
+      'Mean score of LongBench-E with a window of 600 tokens: 5 % over tasks (4)')
+  made = reported('passkey', _rows('passkey', {
+      ('passkey', 64, 0): [(1, 1, 1, 0)] * 3}), samples=3, window=0, **hashes)
+  assert made.title == 'From how far back does this checkpoint find a pass key?'
 
 
 def test_dialects_that_change_the_order_of_tasks_are_found():
@@ -863,6 +1059,15 @@ def test_three_means_are_those_of_the_library():
   assert said == ('Mean score of LongBench-E with a window of 512 tokens: 30 % over '
                   'tasks (4), 33 % over task × bucket cells (5), 30 % over categories '
                   '(4).')
+  [said] = answer.longbench_answer(table.records, 'lm_eval', 0)
+  assert said == (
+      'Mean score of LongBench-E: 47.5 % over tasks (4), 44 % over task × bucket cells '
+      '(5), 47.5 % over categories (4).')
+  assert [table.columns['mean'](r) for r in table.records] == [
+      'over tasks', 'over task × bucket cells', 'over categories']
+  assert table.more == (
+      'Tasks, cells and categories without samples count for nothing, not as 0: a mean '
+      'over some tasks is not that over all 13.')
 
 
 def test_longbench_scores_by_bucket():
@@ -886,8 +1091,44 @@ def test_longbench_scores_by_bucket():
   assert found['trec'] == (50, 100, 1, 1, True)  # of strict, qasper is the first
   assert found['hotpotqa'] == (pytest.approx(30), pytest.approx(40), 2, 2, False)
   assert found['qasper'][2:4] == (2, 4)
+  # Of a dialect, its scores.
+  lm_eval = longbench_tables.by_bucket(made._replace(dialect='lm_eval'))
+  assert _field(lm_eval, 0, '0-4k') == 50 and 'Dialect: lm_eval.' in lm_eval.note
+  assert table.more.startswith('Chance: of a guess of a class or paragraph, else 0.')
+  # All samples of a task are in the table of dialects.
+  records = longbench_tables.dialects(made).records
+  assert records[0]['official'] == pytest.approx(30)
+
+
+def test_the_figure_of_longbench_has_a_marker_for_each_task_and_bucket():
+  made = _longbench()
   figure = figures.by_bucket(made)
-  assert [x.get_text() for x in figure.axes[0].get_yticklabels()] == [*by_task]
+  axes, = figure.axes
+  labels = [x.get_text() for x in axes.get_yticklabels()]
+  assert labels == ['qasper', 'hotpotqa', 'trec', 'lcc']
+  assert [*axes.get_yticks()] == [0, 1, 2, 3]
+  low, high = axes.get_ylim()
+  assert low > high and axes.get_xlabel() == 'score, %'  # the first task is on top
+  records = {r['task']: r for r in longbench_tables.by_bucket(made).records}
+  assert [x.get_label() for x in axes.containers] == [
+      '0-4k words', '4-8k words', '8k+ words']
+  for place, (bucket, tasks) in enumerate((
+      ('0-4k', ('qasper', 'trec')), ('4-8k', ('hotpotqa',)),
+      ('8k+', ('qasper', 'lcc')))):
+    dots, _, (bars,) = axes.containers[place].lines
+    assert dots.get_color() == plots.LOOKS[place][0]
+    np.testing.assert_allclose(dots.get_ydata(), [
+        labels.index(task) + 0.2 * (place - 1) for task in tasks])
+    np.testing.assert_allclose(
+        dots.get_xdata(), [records[task][bucket] for task in tasks], atol=1e-9)
+    np.testing.assert_allclose(
+        [bar[:, 0] for bar in bars.get_segments()],
+        [[records[task][f'{bucket}_{end}'] for end in ('low', 'high')]
+         for task in tasks], atol=1e-9)
+  assert figure.get_label() == (
+      'Mean score in %, a line for each task, a marker for each bucket of lengths of '
+      'texts in words; bars: 95 % intervals by bootstrap over samples; 0 is the score '
+      'of an empty answer.')
 
 
 def test_figures_show_scores_with_chance():
@@ -899,7 +1140,26 @@ def test_figures_show_scores_with_chance():
   assert score.get_xdata().tolist() == [64, 128, 256]
   np.testing.assert_allclose(score.get_ydata(), [75, 100, 50])
   np.testing.assert_allclose(chance.get_ydata(), 100 * (4 * 0.25 + 5 * 0.2) / 9)
-  assert 'chance' in chance.get_label()
+  assert 'chance' in chance.get_label() and score.get_label() == 'score'
+  records = {r['task']: r for r in tables.by_length(made).records}
+  for task, axes in panels.items():
+    drawn = axes.lines[0]
+    np.testing.assert_allclose(
+        drawn.get_ydata(), [records[task][f'score_{n}'] for n in (64, 128, 256)])
+    [band] = bands(axes).values()
+    assert band[0] == [64, 128, 256]
+    np.testing.assert_allclose(band[1:], [
+        [records[task][f'score_{n}_{end}'] for n in (64, 128, 256)]
+        for end in ('low', 'high')])
+  assert [axes.get_ylabel() for axes in figure.axes] == ['score, %', '']
+  assert {axes.get_xlabel() for axes in figure.axes} == {'tokens of the prompt'}
+  assert figure.get_label() == (
+      'Mean score in % by number of tokens of the prompt, a panel for each task; '
+      'bands: 95 % intervals by bootstrap over samples; dotted: chance, the score of a '
+      'guess without the context. The window of the model is 512 tokens.')
+  strict = figures.by_length(made._replace(dialect='strict'))
+  np.testing.assert_allclose(strict.axes[0].lines[0].get_ydata(), [25, 100 / 3, 0])
+  assert 'dialect strict' in strict.get_suptitle()
   assert 'dialect official' in figure.get_suptitle()
   assert len(panels['qa1'].lines) == 2  # a window of 512 tokens lies beyond
   *_, window = figures.by_length(made._replace(window=128)).axes[0].lines
@@ -933,6 +1193,23 @@ def test_scores_of_predictions_by_hand(tmp_path):
           'pred': 'a b or c\nc'}
   rows = scores.rows_of('longbench', 'trec', [trec])
   assert [row.value for row in rows[:3]] == [0.5, 0.5, 0]
+  # What a question names is no answer of it; the best of several answers counts.
+  given = {**qa, 'question': 'Where was it before the garden?',
+           'pred': 'kitchen, not the garden'}
+  assert scores.score('babilong', 'qa3', given, 'official') == 1
+  hotpotqa = {**record, 'answers': ['x', 'by the sea'], 'pred': 'By the sea!'}
+  assert scores.score('longbench', 'hotpotqa', hotpotqa, 'strict') == 1
+  one_of = {**record, 'answers': ['Paris', 'France'], 'others': [],
+            'pred': 'in paris'}
+  assert [scores.score('ruler', task, one_of, 'official')
+          for task in ('qa_1', 'niah_multivalue')] == [1, 0.5]
+  # Rows are of the length of the prompt, without BOS.
+  assert {row.length for row in scores.rows_of('babilong', 'qa1', [qa])} == {64}
+  assert [row.value for row in scores.rows_of('babilong', 'qa1', [qa])
+          if row.metric == 'num_tokens'] == [65]
+  # One sample of one group gives no interval of the mean.
+  mean, low, high = scores.mean_interval([np.ones(1), np.zeros(3)], 200, 0)
+  assert mean == 0.5 and np.isnan([low, high]).all()
   # What is not a line of such a file is named.
   path.write_text(path.read_text() + '{"index": 9}\n')
   with pytest.raises(ValueError, match=r'line 4 has no length: delete the file'):

@@ -15,13 +15,21 @@ def answer(effects: Sequence[Effect]) -> list[str]:
   Args:
     effects: of each task.
   """
-  able = [effect for effect in effects if effect.able]
-  said = [_of_one(able[0])] if len(able) == 1 else _of_several(able)
-  unable = [effect for effect in effects if not effect.able]
-  if unable:
-    names = ', '.join(f'{name_of(x.task)} ({_percent(x.means[0])})' for x in unable)
-    said.append(f'No verdict on {names}: at {unable[0].lengths[0]:,} tokens, the base '
-                'length, not above a guess without the context.')
+  # Predictions made elsewhere may have other lengths in each task.
+  able: dict[tuple[int, int], list[Effect]] = {}
+  unable: dict[int, list[Effect]] = {}
+  for effect in effects:
+    base, last = effect.lengths[0], effect.lengths[-1]
+    if effect.able:
+      able.setdefault((base, last), []).append(effect)
+    else:
+      unable.setdefault(base, []).append(effect)
+  said = [_of_one(own[0]) if len(own) == 1 else _of_several(own)
+          for own in able.values()]
+  for base, own in unable.items():
+    names = ', '.join(f'{name_of(x.task)} ({_percent(x.means[0])})' for x in own)
+    said.append(f'No verdict on {names}: at {base:,} tokens, the base length, not '
+                'above a guess without the context.')
   return said
 
 
@@ -40,9 +48,7 @@ def _of_one(effect: Effect) -> str:
   return f'{words}, {up_to}, and {_percent(effect.means[-1])} at {last:,}.'
 
 
-def _of_several(effects: Sequence[Effect]) -> list[str]:
-  if not effects:
-    return []
+def _of_several(effects: Sequence[Effect]) -> str:
   base, last = effects[0].lengths[0], effects[0].lengths[-1]
   means = [sum(x.means[i] for x in effects) / len(effects) for i in (0, -1)]
   lengths = sorted({x.effective for x in effects if x.effective}, reverse=True)
@@ -51,9 +57,9 @@ def _of_several(effects: Sequence[Effect]) -> list[str]:
       + ', '.join(name_of(x.task) for x in effects if x.effective == length)
       for length in lengths]
   more = f', and {_percent(means[1])} at {last:,}' if last != base else ''
-  return [f'Mean of the {len(effects)} tasks that can be done at {base:,} tokens: '
+  return (f'Mean of the {len(effects)} tasks that can be done at {base:,} tokens: '
           f'{_percent(means[0])} there{more}. Scores stay at {_KEPT} of that up to '
-          f'{"; ".join(groups)}.']
+          f'{"; ".join(groups)}.')
 
 
 def _percent(share: float) -> str:
