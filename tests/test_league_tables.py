@@ -265,6 +265,18 @@ def test_an_arm_whose_seeds_diverge_has_no_verdict_however_the_others_do():
   assert (first['arm'], first['seeds']) == ('log_n', 2)
 
 
+def test_an_arm_of_which_nothing_is_finite_has_no_accuracy_of_0():
+  rows = [r._replace(value=np.nan) if (r.experiment, r.arm) == ('retrieval', 'log_n')
+          else r for r in _rows(_accuracies())]
+  known, _, found = _read(rows)
+  table = tables.league_table(found, {}, known)
+  [row] = [r for r in cells(table) if (r['task'], r['arm']) == ('retrieval', 'log n')]
+  assert (row['verdict'], row['seeds']) == ('diverged', '0')
+  assert (row['in training'], row['seeds below 90']) == ('95.7, undefined', '0, 6')
+  learned = answer(table.records, [], known.chance)[1]
+  assert 'retrieval 3 of 4 arms, from 95.5 to 96.0 % (softmax 95.7 %, ch' in learned
+
+
 def test_temperatures_are_compared_with_each_other_too():
   accuracies = _accuracies()
   known, indices, _ = _read(_rows(accuracies))

@@ -48,11 +48,12 @@ def _learned(records: Sequence[Record], chance: Mapping[str, float]) -> str:
     own = [r for r in records if r['task'] == task]
     control = own[0]['training_accuracy_control']
     medians = [control, *(r['training_accuracy'] for r in own)]
+    known = [x for x in medians if not math.isnan(x)] or [math.nan]
     count = own[0]['learned_control'] + sum(r['learned'] for r in own)
     guessed = f', chance {100 * chance[task]:.3g} %' if task in chance else ''
     parts.append(
         f'{task.replace("_", " ")} {count} of {len(medians)} arms, from '
-        f'{number(min(medians), ".1f")} to {number(max(medians), ".1f")} % '
+        f'{number(min(known), ".1f")} to {number(max(known), ".1f")} % '
         f'(softmax {number(control, ".1f")} %{guessed})')
   return ('At the training lengths, learned, and right (median of seeds): '
           f'{"; ".join(parts)}. Nine seeds in ten at {100 * LEARNED:.0f} % or more '
