@@ -1091,6 +1091,7 @@ def test_longbench_scores_by_bucket():
   assert found['trec'] == (50, 100, 1, 1, True)  # of strict, qasper is the first
   assert found['hotpotqa'] == (pytest.approx(30), pytest.approx(40), 2, 2, False)
   assert found['qasper'][2:4] == (2, 4)
+  assert shown(table, 'qasper')['samples'] == '2, 0, 3'
   # Of a dialect, its scores.
   lm_eval = longbench_tables.by_bucket(made._replace(dialect='lm_eval'))
   assert _field(lm_eval, 0, '0-4k') == 50 and 'Dialect: lm_eval.' in lm_eval.note
