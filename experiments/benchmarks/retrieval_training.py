@@ -79,7 +79,7 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--seconds', type=float, default=2.0, help='per measurement')
   parser.add_argument('--steps', type=int, default=0,
-                      help='per call of a program; 0: 100, with --growing 10')
+                      help='per call; 0: 100, with --growing 10, of PyTorch 20')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
   parser.add_argument('--processes', type=int, default=1, help=argparse.SUPPRESS)
@@ -90,7 +90,7 @@ def main() -> None:
 
   arguments = [
       f'--task={args.task}', f'--norm={args.norm}', f'--seconds={args.seconds}',
-      f'--steps={args.steps or (10 if args.growing else 100)}',
+      f'--steps={args.steps}',
       *(['--growing'] if args.growing else []),
   ]
   start = lambda name, processes=1: _rounds.Worker(
@@ -202,7 +202,8 @@ def _trainer(
   mesh = sharding.seed_mesh()
   problem = training.problem(config, args.norm)
   trainer = ensemble.make_trainer(
-      problem, steps_per_call=args.steps, group_size=group, mesh=mesh
+      problem, steps_per_call=args.steps or (10 if args.growing else 100),
+      group_size=group, mesh=mesh
   )
   seeds = config.train.seeds_at_once
   keys = sharding.put(ensemble.seed_keys(config.seed, 0, seeds), mesh)
@@ -269,9 +270,10 @@ def _torch(
       args.norm, device, args.task, _config(args).train.max_length,
       redraw=args.worker == 'redraw',
   )
-  run.advance(50)  # the first steps are slower
+  run.advance(args.steps or 50)  # the first steps are slower
+  steps = args.steps or 20
   about = {'device': device, 'version': torch.__version__}
-  return lambda: run.advance(20), 20, about
+  return lambda: run.advance(steps), steps, about
 
 
 if __name__ == '__main__':
