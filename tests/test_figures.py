@@ -101,6 +101,11 @@ def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
         *mean_of(mean('layer_norm') - mean('none'))).replace('-', '−')
     assert below.get_title() == f'LayerNorm beyond training:\nmean {words}'
   assert 'each length by itself, uncorrected' in figure.get_label()
+  # Without a test in the table, there is no interval in the figure either.
+  records = [row | {'at_5_percent': 'not learned'} for row in table.records]
+  for below in length_figures.accuracy(_index(measured), _SETTING, records).axes[2:]:
+    assert below.get_title().endswith(', not learned')
+    assert '[' not in below.get_title()
 
 
 def test_figure_3_has_means_on_the_left_and_variances_on_the_right(measured):

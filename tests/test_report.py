@@ -135,8 +135,33 @@ def test_equal_differences_make_a_gap():
   tables = _tables(rows)
   assert list(_cells(tables['table_1'], 0).values())[4:] == (
       ['0', '0.0'] + ['undefined'] * 4)
-  assert list(_cells(tables['primary_endpoint'], 0).values())[-6:] == (
-      ['undefined'] * 5 + ['0 of 6'])
+  cells = _cells(tables['primary_endpoint'], 0)
+  assert {name for name, cell in cells.items() if cell == 'undefined'} == {
+      'p', 'at 5 %', 'smallest detectable', 'effect', 't'}
+  assert cells['treated ahead'] == '0 of 6'
+
+
+def test_an_arm_of_a_new_norm_is_tested_and_drawn_beside_the_others(monkeypatch):
+  added = [r._replace(arm=r.arm.replace('layer_norm', 'mine'), value=r.value + 0.01)
+           for r in _rows() if r.arm.startswith('layer_norm')]
+  monkeypatch.setitem(plots.ARMS, 'mine', ('Mine', '#CC79A7', 'D'))
+  monkeypatch.setitem(plots.SPELLED, 'mine', 'Mine')
+  monkeypatch.setitem(length_tables.NAMES, 'mine', 'Mine')
+  monkeypatch.setattr(length_tables, 'OTHERS', (('mine', 'none'),))
+  before, tables = _tables(_rows()), _tables(_rows() + added)
+  assert tables.keys() == before.keys()
+  assert tables['table_3'].records == before['table_3'].records
+  *shared, last = tables['primary_endpoint'].records
+  assert shared == before['primary_endpoint'].records
+  expected = _compare(_rows() + added, 'mine')
+  assert last['comparison'] == 'Mine − Baseline'
+  assert last['p'] == expected.primary.p
+  axes = figures.accuracy(_index_of_trained(_rows() + added), Setting('retrieval')).axes
+  assert all('Mine' in _lines(one) for one in axes)
+
+
+def test_every_arm_has_a_name_in_legends():
+  assert plots.SPELLED.keys() == plots.ARMS.keys()
 
 
 def test_table_3_tests_each_arm_against_each_other():

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 import numpy as np
 
 from experiments.length_generalization import sample_figures
-from experiments.length_generalization.answer import PRIMARY
+from experiments.length_generalization.answer import NOT_LEARNED, PRIMARY
 from experiments.length_generalization.sample_figures import Samples
 from experiments.length_generalization.setting import Growth, Setting
 from experiments.length_generalization.slopes import slopes_at_the_end
@@ -123,7 +123,10 @@ def _mean_beyond(record: Record) -> str:
   """Returns words on a record of the table `primary_endpoint`, in two lines."""
   difference, low, high = (
       number(record[name], '+.1f') for name in ('difference', 'ci_low', 'ci_high'))
-  return f'LayerNorm beyond training:\nmean {difference} [{low}, {high}]'
+  interval = f' [{low}, {high}]'
+  if record['at_5_percent'] == NOT_LEARNED:
+    interval = f', {NOT_LEARNED}'
+  return f'LayerNorm beyond training:\nmean {difference}{interval}'
 
 
 def output_moments(index: Index, setting: Setting) -> Figure:

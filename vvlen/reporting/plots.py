@@ -28,7 +28,9 @@ ARMS = {
     'layer_norm': ('LN', '#009E73', '^'),
 }
 # Their names in legends and above panels, where there is room.
-SPELLED = {'none': 'Baseline', 'standardize': 'standardized', 'layer_norm': 'LayerNorm'}
+SPELLED = {arm: name for arm, (name, _, _) in ARMS.items()} | {
+    'standardize': 'standardized', 'layer_norm': 'LayerNorm',
+}
 # Colours and markers of other lines, in their order.
 LOOKS = (('#0072B2', 'o'), ('#E69F00', 's'), ('#009E73', '^'), ('#CC79A7', 'D'),
          ('#56B4E9', 'v'), ('#D55E00', 'P'), ('#000000', 'X'), ('#AA3377', '*'),
