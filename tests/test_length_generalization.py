@@ -305,6 +305,8 @@ def test_lost_rows_are_measured_again_from_checkpoints_and_compressed_results(
 @_of_runs
 @pytest.mark.parametrize('damage, words', [
     ('checkpoint', 'Damaged checkpoint'), ('results', 'results.csv is cut short'),
+    ('arm', 'results.csv has a row that is not of this run. Delete its line: retrieval,'
+            'nine,0,16,accuracy,'),
     ('config', 'is not the config.json of a run'),
 ])
 def test_damaged_files_are_named(whole, tmp_path, damage, words):
@@ -317,6 +319,11 @@ def test_damaged_files_are_named(whole, tmp_path, damage, words):
   elif damage == 'results':
     text = (folder / 'results.csv').read_text()
     (folder / 'results.csv').write_text(text[:-20])
+  elif damage == 'arm':
+    text = (folder / 'results.csv').read_text()
+    assert ',none,0,16,accuracy,' in text
+    (folder / 'results.csv').write_text(
+        text.replace(',none,0,16,accuracy,', ',nine,0,16,accuracy,'))
   else:
     (folder / 'config.json').write_text('{')
   code, _, err = _run(_command(folder, *_SMALL, '--config.num_seeds=4'))

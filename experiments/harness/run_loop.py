@@ -126,6 +126,8 @@ def run_jobs(
   if first and jobs:
     log.open_in(folder)
   rows = {row.key: row for row in results.read_rows(folder / 'results.csv')}
+  if jobs:
+    _check_rows(folder, rows.values(), order)
   told = [*run_folder.changes(folder), *results.told_of_two(folder / 'results.csv')]
   for line in told if jobs else ():
     print(line, flush=True)
@@ -151,6 +153,20 @@ def run_jobs(
     facts = progress.facts() if jobs else {}
     run_folder.finish(folder, finished=machine.now(), **facts)
     reports.show(folder)
+
+
+def _check_rows(
+    folder: epath.Path, rows: Iterable[results.Row],
+    order: Callable[[results.Row], Any],
+) -> None:
+  """Raises ValueError if a row has no place in the order, such as an unknown arm."""
+  for row in rows:
+    try:
+      order(row)
+    except (KeyError, ValueError) as error:
+      line = ','.join('' if field is None else str(field) for field in row[:5])
+      raise ValueError(f'{folder}/results.csv has a row that is not of this run. '
+                       f'Delete its line: {line},…') from error
 
 
 def _some(parts: Sequence[finished.Part]) -> str:
