@@ -108,6 +108,13 @@ def test_what_is_no_file_is_named(tmp_path, make):
     locks.lock(str(tmp_path))
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+  (tmp_path / 'file').write_text('mine')
+  with pytest.raises(ValueError, match="/run' cannot be made: Not a directory"):
+    locks.lock(str(tmp_path / 'file' / 'run'))
+  assert (tmp_path / 'file').read_text() == 'mine' and locks._held == []
+
+
 def test_a_folder_that_cannot_be_written_to_needs_no_lock(tmp_path, monkeypatch):
   def refuse(*_):
     raise PermissionError(13, 'Permission denied')

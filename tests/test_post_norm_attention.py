@@ -206,3 +206,11 @@ def test_a_norm_of_the_other_library_is_refused():
       H, attention_fn=post_norm_attention(nnx.LayerNorm(D, rngs=nnx.Rngs(0))))
   with pytest.raises(ValueError, match=r'is for nnx\.MultiHeadAttention'):
     layer.init(jax.random.key(0), X)
+
+
+@pytest.mark.parametrize('norm, such_as', [
+    ('standardize', r"PostAttentionNorm\('standardize'\)"),
+    (None, r"PostAttentionNorm\('layer_norm'\): None")])
+def test_what_is_no_norm_is_refused_with_one_that_is(norm, such_as):
+  with pytest.raises(TypeError, match=such_as):
+    post_norm_attention(norm)

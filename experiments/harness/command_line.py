@@ -66,6 +66,7 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     help_texts.show('\n'.join([
         text, flags.FLAGS.module_help(__name__), '',
         'Every field of a config can be set, as in --config.num_seeds=64.',
+        'Comments in the files of configs/ say what the fields mean.',
         '--config=FILE:VARIANT --help shows those of another variant.', '', known]))
     return
   try:

@@ -31,8 +31,8 @@ def lock(workdir: str | os.PathLike[str]) -> None:
   A folder that cannot be written to is not locked: nothing can be written there.
 
   Raises:
-    ValueError: if another process has locked it, or what is at the lock's path is not
-      a file.
+    ValueError: if another process has locked it, if it cannot be made, or if what is
+      at the lock's path is not a file.
   """
   path, new_folder = _place(str(workdir))
   while True:
@@ -78,7 +78,11 @@ def _place(workdir: str) -> tuple[str, str]:
     return os.path.join(tempfile.gettempdir(), f'vvlen-{name}.lock'), ''
   folder = os.path.realpath(workdir)
   new = '' if os.path.isdir(folder) else folder
-  os.makedirs(folder, exist_ok=True)
+  try:
+    os.makedirs(folder, exist_ok=True)
+  except OSError as error:
+    raise ValueError(f'the folder {workdir!r} cannot be made: {error.strerror}'
+                     ) from error
   return os.path.join(folder, LOCK), new
 
 

@@ -22,7 +22,7 @@ def answer(
   """
   record = next((r for r in primary if r['comparison'] == PRIMARY), None)
   if record is None:
-    return ['No answer: the run has not both the Baseline and LN.']
+    return ['No answer: it needs both the Baseline and LN, and the run lacks one.']
   compared = [r for r in training if r['arm'] in ('Baseline', 'LN')]
   diverged = [
       r['arm'] for r in compared if math.isnan(r.get('loss', 0.0)) and r['seeds']]

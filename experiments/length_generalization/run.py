@@ -38,8 +38,8 @@ def main(config: Any, workdir: str) -> None:
     print('All seeds are already trained and measured. Making tables and figures.')
   else:
     seeds = counted(train.seeds_at_once, 'seed')
-    print(f'{counted(len(todo), "block")} of {seeds} to train and measure, '
-          f'{counted(train.num_steps, "step")} each. Compiling first.', flush=True)
+    print(f'{counted(len(todo), "block")} to train and measure, each of one arm and '
+          f'{seeds}, {counted(train.num_steps, "step")}. Compiling first.', flush=True)
   arms = {arm: training.make_arm([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
   place = seed_blocks.Place(

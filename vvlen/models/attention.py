@@ -251,8 +251,9 @@ def post_norm_attention(
       linen module, or the reverse: the norm's parameters would not be trained.
   """
   if not callable(norm):
+    kind = norm if isinstance(norm, str) else 'layer_norm'
     raise TypeError(f'norm must be a module or a function, such as '
-                    f'PostAttentionNorm({norm!r}): {norm!r}')
+                    f'PostAttentionNorm({kind!r}): {norm!r}')
   # If flax.nnx was never imported, the norm cannot be one of its modules.
   nnx = sys.modules.get('flax.nnx')
   if nnx is not None and isinstance(norm, nnx.Module):
