@@ -74,7 +74,8 @@ def test_folders_in_which_orbax_finds_no_checkpoints_are_refused(
 
 @pytest.mark.parametrize('arguments, words', [
     (['--workdir={}/file'], "--workdir must be a folder, and is a file: '{}/file'"),
-    (['--workdir={}/file/run'], "the folder '{}/file/run' cannot be made: Not a directory"),
+    (['--workdir={}/file/run'],
+     "the folder '{}/file/run' cannot be made: Not a directory"),
     (['--config=configs/no.py'], "config: No such file or directory: 'configs/no.py'"),
     (['--config.num_seed=3'], "--config.num_seed: config has no field 'num_seed'; "
                               "did you mean 'num_seeds'?"),
