@@ -80,8 +80,8 @@ def test_what_cannot_be_downloaded_is_one_line(hub, run_here):
   arguments = ('measure', '--checkpoint=org/other', '--workdir=runs/measure')
   done = run_here(*arguments)
   assert (done.returncode, done.stdout) == (2, '')
-  assert done.stderr == ('Error: org/other is no folder, and could not be downloaded '
-                         'from the hub: 404: no org/other\n')
+  assert done.stderr == ('Error: org/other is not a folder, and could not be '
+                         'downloaded from the hub: 404: no org/other\n')
   assert hub == ['org/other']
 
 
@@ -96,6 +96,6 @@ def test_without_the_library_it_is_said_how_to_install_it(
   done = run_here(*arguments, f'--workdir={tmp_path}/run')
   assert (done.returncode, done.stdout) == (2, '')
   assert done.stderr == (
-      'Error: org/other is no folder, and to download it from the hub needs a library: '
-      'pip install huggingface_hub. Or give a folder\n')
+      'Error: org/other is not a folder, and downloading it from the hub needs a '
+      'library: pip install huggingface_hub. Or give a folder\n')
   assert not (tmp_path / 'run').exists()

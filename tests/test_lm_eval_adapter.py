@@ -236,8 +236,8 @@ def test_weights_may_be_sharded(small, tmp_path):
     ({'do_sample': True}, "are greedy, but the task asks for samples: {'do_sample'"),
     ({'do_sample': True, 'temperature': 0.0}, 'asks for samples'),
     ({'temperature': 0.7}, 'asks for samples'),
-    ({'num_beams': 4}, "without other fields than until.*: {'num_beams': 4}"),
-    ({'repetition_penalty': 1.2}, "without other fields .*: {'repetition_penalty'"),
+    ({'num_beams': 4}, "the only fields are until, .*: {'num_beams': 4}"),
+    ({'repetition_penalty': 1.2}, "the only fields are .*: {'repetition_penalty'"),
     ({'max_gen_toks': 0}, "at least one token: {'max_gen_toks': 0}"),
     ({}, r'256 tokens of an answer leave no room for a prompt in 12: choose another'),
 ])

@@ -122,7 +122,7 @@ def test_what_it_refuses(key):
       probe_layers(model, variables, layers)
   with pytest.raises(ValueError, match='there are no layers to look at'):
     probe_layers(model, variables, [])
-  with pytest.raises(ValueError, match='a model with ALiBi do not tell its logits'):
+  with pytest.raises(ValueError, match='a model with ALiBi do not give its logits'):
     probe_layers(model.clone(rope=None, alibi=True), variables, [0])
   probe = probe_layer(model, variables, 0)
   with pytest.raises(ValueError, match=f'tokens 0..{V} are not in the vocabulary'):

@@ -36,7 +36,7 @@ def test_compressed_rows_are_read_in_their_place(tmp_path):
   assert lzma.decompress(other.read_bytes()) == plain
   assert len(plain) > 10 * other.stat().st_size
   assert results.read_rows(path) == rows
-  assert results.told_of_two(path) == []
+  assert results.which_of_two(path) == []
   first = other.read_bytes()
   path.write_bytes(plain)
   results.compress(path)
@@ -53,7 +53,7 @@ def test_of_two_files_the_plain_one_is_used_and_the_other_deleted(tmp_path):
   assert not other.exists()
   other.write_bytes(kept)
   assert results.read_rows(path) == _ROWS[:1]
-  assert results.told_of_two(path) == [
+  assert results.which_of_two(path) == [
       f'{path} is used, not results.csv.xz beside it.']
   results.write_rows(path, _ROWS[:1])
   assert not other.exists()

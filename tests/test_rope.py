@@ -218,7 +218,7 @@ def test_turned_queries_and_keys_know_their_distance_alone(key):
     turned = []
     for x, p in ((q, at), (k, other)):
       angle = rope.angles(jnp.array([p]), rates)
-      turned.append(rope.turn(x, jnp.cos(angle), jnp.sin(angle)))
+      turned.append(rope.rotate_by(x, jnp.cos(angle), jnp.sin(angle)))
     return (turned[0] * turned[1]).sum()
 
   np.testing.assert_allclose(product(7, 3), product(104, 100), rtol=1e-4)
@@ -228,7 +228,7 @@ def test_turned_queries_and_keys_know_their_distance_alone(key):
 def test_turning_is_a_rotation_of_features_half_a_head_apart():
   x = jnp.array([1.0, 0.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
   angle = jnp.array([[np.pi / 6, 1.0]])
-  turned = rope.turn(x, jnp.cos(angle), jnp.sin(angle))[0, 0, 0]
+  turned = rope.rotate_by(x, jnp.cos(angle), jnp.sin(angle))[0, 0, 0]
   np.testing.assert_allclose(turned, [math.sqrt(3) / 2, 0, 0.5, 0], atol=1e-6)
 
 

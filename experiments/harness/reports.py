@@ -43,7 +43,7 @@ def show(workdir: epath.PathLike) -> None:
 
 def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:
   """Writes tables, figures and page of a run; returns its report and index.html."""
-  for line in results.told_of_two(folder / 'results.csv'):
+  for line in results.which_of_two(folder / 'results.csv'):
     print(line)
   write = writer(study_of(folder))
   try:

@@ -128,7 +128,7 @@ def run_jobs(
   rows = {row.key: row for row in results.read_rows(folder / 'results.csv')}
   if jobs:
     _check_rows(folder, rows.values(), order)
-  told = [*run_folder.changes(folder), *results.told_of_two(folder / 'results.csv')]
+  told = [*run_folder.changes(folder), *results.which_of_two(folder / 'results.csv')]
   for line in told if jobs else ():
     print(line, flush=True)
   if jobs and (lost := finished.lost(folder, part_of)):

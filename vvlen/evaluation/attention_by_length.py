@@ -4,10 +4,10 @@ For one head, and the query of the last of N tokens,
 
   s_j = q_{N−1}·k_j / √w,   a = softmax(s),   H(N) = −Σ_j a_j log a_j
 
-in nats; uniform weights have H = log N. The least inverse temperature at which one key
-has half of the weight is that of `vvlen.evaluation.temperature_law`. With a causal
-model, one pass over n tokens gives both for all N up to n. Query head i reads key head
-i // (h / k).
+in nats; uniform weights have H = log N. `temperature_of_top` is the least inverse
+temperature at which the top key has half of the weight
+(`vvlen.evaluation.temperature_law`). With a causal model, one pass over n tokens gives
+both for all N up to n. Query head i reads key head i // (h / k).
 
 Logits are compared by distance and by order (`vvlen.evaluation.recency`), for the last
 m of n tokens. Rotary positions have a bias of their own, which is measured together
@@ -139,7 +139,7 @@ def by_length(
     look: as `vvlen.evaluation.probe.probe_layers` returns.
     sequences: [S, n] integers.
     lengths: N, each in 1..n.
-    measures: functions of queries, keys and lengths as `entropy_of_weights` and
+    measures: functions of queries, keys and lengths, such as `entropy_of_weights` and
       `temperature_of_top`.
     separately: makes one pass per length, for models for which
       `vvlen.evaluation.probe.reads_ahead` is true.

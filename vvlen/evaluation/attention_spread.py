@@ -39,12 +39,12 @@ def spread_by_length(
 
   Args:
     probe: as `vvlen.evaluation.probe.probe_layer` returns, of a causal model.
-    sequences: [S, n] integers. Of each, the first N tokens are taken for length N.
+    sequences: [S, n] integers; length N uses the first N tokens of each.
     lengths: N, each in 1..n.
     last_token: replaces the N-th token, so that all sequences have the same query. None
       keeps the tokens, so that one pass over the longest length gives all lengths.
-    separately: makes one pass per length in any case. Models that read ahead need it
-      (`vvlen.evaluation.probe.reads_ahead`).
+    separately: makes one pass per length even without `last_token`. Models that read
+      ahead need this (`vvlen.evaluation.probe.reads_ahead`).
     tokens_at_once: approximate number of tokens read at once; at least one sequence.
 
   Returns:
@@ -82,7 +82,7 @@ def _at_ends(probe, sequences, lengths, tokens_at_once):
 
 
 class Slope(NamedTuple):
-  """How a quantity, as a standard deviation, changes: as N to the power of `slope`."""
+  """The exponent of a power law: a quantity, such as a deviation, grows as N^slope."""
 
   slope: float
   low: float  # 95 % interval, by bootstrap over sequences, and last tokens
@@ -106,8 +106,8 @@ def slope(
     outputs: [S, K, D], from `spread_by_length`; or [Q, S, K, D], from Q last tokens and
       the same sequences, for which the mean of the Q slopes is returned.
     num_resamples: the number of bootstrap samples of S sequences (each with all its
-      lengths) and Q last tokens. The interval is from the percentile 2.5 to 97.5 of
-      their slopes. 0 for no interval: nan.
+      lengths) and Q last tokens. The interval runs from percentile 2.5 to 97.5 of their
+      slopes. 0 gives no interval: its ends are nan.
     seed: of the samples.
 
   Returns:
@@ -127,14 +127,12 @@ def slope(
 
 
 def fit(lengths: Sequence[int], found: np.ndarray) -> Slope:
-  """Returns the slope of what `deviations` returns, and its interval.
-
-  That is the slope of its logarithm against log N, by least squares.
+  """Returns the slope of log σ(N) against log N by least squares, with its interval.
 
   Args:
     lengths: [K] N, at least two different ones.
-    found: [1 + R, K]: row 0 of all sequences, the others of R bootstrap samples of
-      them. With R = 0 the interval is nan.
+    found: [1 + R, K], σ(N) as `deviations` returns it: row 0 from all sequences, the
+      other rows from R bootstrap samples of them. With R = 0 the interval is nan.
   """
   log_length = np.log(np.asarray(lengths, np.float64))
   centred = log_length - log_length.mean()
@@ -154,8 +152,8 @@ def deviations(outputs: np.ndarray, num_resamples: int, seed: int) -> np.ndarray
     outputs: [S, K, D], or [Q, S, K, D], for which the geometric mean of σ over Q is
       returned: its slope is the mean of the Q slopes.
     num_resamples: R, the number of samples of S sequences, drawn with replacement, the
-      same for all Q last tokens. With each, Q last tokens are sampled too, so that
-      intervals hold for other last tokens.
+      same for all Q last tokens. Each sample draws Q last tokens too, so that intervals
+      also hold for other last tokens.
     seed: of the samples, which do not depend on the values of `outputs`.
 
   Returns:

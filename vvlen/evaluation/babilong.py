@@ -3,13 +3,13 @@
 Labels are the words that may be answers: six rooms for qa1 to qa4, persons and things
 for qa5. All texts are compared in lower case.
 
-  official   Of the output up to its first '.', and before any '<context>' or
-             '<example>': the labels that are substrings of it, less those that are
-             substrings of the question, are exactly the target.
+  official   The output is cut at its first '.', '<context>' or '<example>'. It is
+             correct if the target is the only label that is a substring of it and not
+             of the question.
   lm_eval    The target is a substring of the output: an output that lists all rooms is
              correct, and so is the target after a wrong answer.
-  strict     As `official`, but of the whole output, and labels are whole words: nothing
-             after the first sentence may name another label.
+  strict     As `official`, but the whole output counts and labels are whole words, so
+             no later sentence may name another label.
 
 The published code also cuts at 'Question', which is never found in lower case.
 Source: Kuratov et al. (2024), arXiv 2406.10149; booydar/babilong 7a6efee, metrics.py;

@@ -5,9 +5,9 @@ says, such as
 
   qa1_4k_instruction_yes_examples_yes_post_prompt_yes.csv
 
-It is CSV with a header and the columns target, output and question, after one without a
-name that numbers the rows. A file of the same name with .json has the prompt and the
-settings of generation, which no score depends on.
+It is CSV with a header. The first column has no name and numbers the rows; then come
+target, output and question. A file of the same name with .json holds the prompt and the
+settings of generation, on which no score depends.
 
 BABILong's program reads outputs such as NA, None and null as empty texts; none of them
 is a label of qa1 to qa5. Paths are local or gs://. Runs without JAX.
@@ -105,7 +105,7 @@ def read_predictions(path: epath.PathLike) -> tuple[list[Prediction], list[str]]
     for number, row in enumerate(rows, 1):
       one = Prediction(*(row[name] for name in _COLUMNS))
       if None in row or None in row.values():
-        bad.append(f'{path} row {number}: it has not as many columns as the header')
+        bad.append(f'{path} row {number}: its number of columns is not the header\'s')
       elif one.target.strip().lower() not in LABELS[task]:
         bad.append(f'{path} row {number}: the target must be one of '
                    f'{", ".join(LABELS[task])}: {one.target!r:.80}')

@@ -11,17 +11,17 @@ checkpoint, up to rounding, by its conventions:
 
   loglikelihood          log p(continuation | context), and whether each token of the
                          continuation is the most probable one
-  loglikelihood_rolling  log p(text), in windows of `max_length` tokens that overlap
-                         only as far as the last one must; BOS stands before the text,
-                         and where the text begins with its own BOS, that is scored too
+  loglikelihood_rolling  log p(text), in windows of `max_length` tokens, of which only
+                         the last may overlap the one before it; BOS stands before the
+                         text, and a BOS of the text's own is scored too
   generate_until         the most probable tokens, up to a stop string
 
 Inputs that are too long lose their beginning, with BOS, and a warning counts them. Text
 that looks like a special token, such as '<s>', is encoded as ordinary characters.
 
-Sampling, beams and chat templates are refused. Stop strings are looked for when a batch
-is done, so an answer takes as many steps as it may have tokens, unless all answers of
-its batch end before. This is the only module that imports lm_eval.
+Sampling, beams and chat templates are refused. Stop strings are searched for after a
+batch is done, so every answer takes the largest number of steps unless all answers of
+its batch end earlier. This is the only module that imports lm_eval.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,32 +49,31 @@ from vvlen.objectives.chunked_rows import token_scores
 _log = logging.getLogger(__name__)
 
 _ANSWER_TOKENS = 256  # if a task does not say how many, as with lm_eval's `hf`
-# What tasks call the most tokens of an answer; the first that is there counts.
+# The names that tasks give to the length limit of an answer; the first present counts.
 _ANSWER_FIELDS = (
     'max_gen_toks', 'max_new_tokens', 'max_tokens', 'max_completion_tokens')
-# Fields that change nothing unless tokens are drawn.
+# Fields that only sampling uses.
 _OF_SAMPLING = ('top_k', 'top_p', 'min_p')
 
 
 class VvlenLM(TemplateLM):
-  """A model as lm_eval asks it.
+  """A Llama behind the interface of lm_eval.
 
-  It compiles a program for each width of inputs, of which there are few
-  (`vvlen.evaluation.widths.width_of`), and of `generate_until` for each number of new
-  tokens too.
+  It compiles one program for each width of inputs, of which there are few
+  (`vvlen.evaluation.widths.width_of`); `generate_until` also compiles one for each
+  number of new tokens.
 
   Args:
     model: a Llama.
-    variables: of the model. They may be sharded over a mesh, which is then set by
-      jax.set_mesh around all calls, and whose devices for rows must divide
-      `batch_size`.
+    variables: of the model. They may be sharded over a mesh: then make all calls under
+      jax.set_mesh. The number of devices for rows must divide `batch_size`.
     tokenizer: of the model, a `vvlen.tasks.tokenizers.Tokenizer`.
-    ends: the tokens that end an answer, as of `vvlen.models.llama.ends_of`.
+    ends: the tokens that end an answer, as `vvlen.models.llama.ends_of` returns them.
     batch_size: number of inputs that the model reads at once.
-    max_length: the most tokens that the model reads of one input, of `generate_until`
-      with the answer; None: model.max_length, the length of its training.
+    max_length: the largest number of tokens of one input, in `generate_until` of prompt
+      and answer together; None: model.max_length, the training length.
     begin: whether the tokenizer's BOS, if it has one, stands before each text. lm_eval
-      goes by the file of the tokenizer alone, and has the argument `add_bos_token`.
+      decides this by the file of the tokenizer or its argument `add_bos_token`.
 
   Raises:
     ValueError: if a number is not positive, or a token is not in the vocabulary.
@@ -119,7 +118,7 @@ class VvlenLM(TemplateLM):
 
   @property
   def prefix_token_id(self) -> int:
-    """BOS, or else a token that ends a text; it stands before what has no context.
+    """BOS, or without one a token that ends a text; it precedes texts without context.
 
     Raises:
       ValueError: if there is neither.
@@ -159,11 +158,11 @@ class VvlenLM(TemplateLM):
 
     Args:
       requests: (the texts or None, tokens of the context, tokens of the continuation).
-      disable_tqdm: whether to show no progress.
+      disable_tqdm: whether to hide the progress bar.
 
     Returns:
-      For each, log p(continuation | context) in nats, and whether each of its tokens is
-      the most probable one.
+      For each request, log p(continuation | context) in nats, and whether each of its
+      tokens is the most probable one.
 
     Raises:
       ValueError: if a continuation has no tokens, or more than `max_length`.
@@ -196,17 +195,17 @@ class VvlenLM(TemplateLM):
     """Returns greedy answers.
 
     Args:
-      requests: whose `args` are (prompt, fields). Of the fields, `until` has stop
-        strings, and one of `max_gen_toks`, `max_new_tokens`, `max_tokens` and
-        `max_completion_tokens` the most tokens of an answer, 256 if there is none.
-      disable_tqdm: whether to show no progress.
+      requests: whose `args` are (prompt, fields). The field `until` holds stop strings;
+        one of `max_gen_toks`, `max_new_tokens`, `max_tokens` and
+        `max_completion_tokens` limits the tokens of an answer, to 256 without any.
+      disable_tqdm: whether to hide the progress bar.
 
     Returns:
       Texts, without the stop string and what follows it.
 
     Raises:
-      ValueError: if a field asks for something else than greedy answers, or an answer
-        of so many tokens leaves no room for its prompt.
+      ValueError: if a field asks for anything but greedy answers, or an answer of so
+        many tokens leaves no room for its prompt.
     """
     asked = [_asked(request.args[1]) for request in requests]
     answers = [''] * len(requests)
@@ -247,7 +246,7 @@ class VvlenLM(TemplateLM):
     raise ValueError('chat templates are not supported: apply_chat_template=False')
 
   def _last(self, rows: list[list[int]], most: int) -> list[list[int]]:
-    """Returns the last `most` tokens of each row, and says how many rows lose some."""
+    """Returns the last `most` tokens of each row and warns how many rows are cut."""
     if cut := sum(len(row) > most for row in rows):
       _log.warning('%d of %d inputs have more than %d tokens and lose their beginning',
                    cut, len(rows), most)
@@ -269,10 +268,10 @@ def _scores(model, variables, tokens, lengths):
 
 
 def _asked(fields: Mapping[str, Any]) -> tuple[list[str], int]:
-  """Returns the stop strings and the most tokens of an answer.
+  """Returns the stop strings and the largest number of tokens of an answer.
 
   Raises:
-    ValueError: if the fields ask for something else than a greedy answer.
+    ValueError: if the fields ask for anything but a greedy answer.
   """
   left = {name: x for name, x in fields.items() if x is not None}
   stops = left.pop('until', [])
@@ -285,8 +284,8 @@ def _asked(fields: Mapping[str, Any]) -> tuple[list[str], int]:
   for name in _OF_SAMPLING:
     left.pop(name, None)
   if left.pop('num_beams', 1) != 1 or left:
-    raise ValueError(f'answers are greedy, without other fields than '
-                     f'until, max_gen_toks, do_sample and temperature: {dict(fields)}')
+    raise ValueError('answers are greedy; the only fields are until, max_gen_toks, '
+                     f'do_sample and temperature: {dict(fields)}')
   count = int(counts[0]) if counts else _ANSWER_TOKENS
   if count < 1:
     raise ValueError(f'an answer must have at least one token: {dict(fields)}')

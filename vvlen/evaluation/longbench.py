@@ -10,36 +10,38 @@ A score is the best over the answers of a sample, in [0, 1]. The metrics:
 
 `official` is the published code, to the bit:
 
-  · Of trec, triviaqa and samsum, the first line after leading newlines counts.
+  · trec, triviaqa and samsum: only the first line after leading newlines counts.
   · summary: ROUGE-L of the package `rouge` (`rouge_l`).
   · class: names of classes that are substrings of the prediction, in their order. Then
-    each that is a proper substring of the answer is removed, while the list is walked,
-    so that the one after a removed name is skipped and stays. 1 / k if the answer is
-    among the k names left, else 0.
+    each that is a proper substring of the answer is removed from the list during the
+    loop over it, which skips the name after a removed one. The score is 1 / k if the
+    answer is among the k names left, else 0.
   · number: the share of the prediction's integers that equal the answer, 0 without any.
-    Digits are compared as text: 05 is not 5. Of 'Paragraph 5', 5 is the answer.
+    Digits are compared as text: 05 is not 5. The answer of 'Paragraph 5' is 5.
   · code: leading newlines are stripped, then the first line that has none of `, # and
-    // counts, '' if there is none. `difflib_ratio`, since requirements.txt names
-    fuzzywuzzy alone; where python-Levenshtein is installed too, `indel_ratio`.
+    // counts, '' if there is none. It is scored by `difflib_ratio`, since
+    requirements.txt names fuzzywuzzy alone; with python-Levenshtein installed the
+    program would use `indel_ratio`.
 
-`lm_eval` is lm-evaluation-harness 4e7e0d4. It differs from `official` so:
+`lm_eval` is lm-evaluation-harness 4e7e0d4. It differs from `official` in three points:
 
-  · White space is stripped from both ends of a prediction, but not of code.
-  · Of trec, triviaqa and samsum, the prediction ends at the first newline, since its
-    generation does: after a leading newline nothing is left.
-  · code: lines of white space alone are passed over too.
+  · White space is stripped from both ends of a prediction, except for code.
+  · trec, triviaqa and samsum: generation stops at the first newline, so a prediction
+    with a leading newline is empty.
+  · code: lines of white space alone are skipped too.
 
-`strict` gives 1 to the answer alone, and 0 otherwise; a summary has a score between:
+`strict` gives 1 for the answer and nothing else, and 0 otherwise; only summaries have
+scores in between:
 
   · words: the normalized prediction is the normalized answer.
   · summary: ROUGE-L of Lin (2004), of whole texts (`sequence_rouge_l`).
   · class: the prediction, without white space around it, is the name.
-  · number: every integer of the prediction is the answer, and there is one.
+  · number: the prediction has an integer, and every one is the answer.
   · code: the first line that is not blank is the answer, up to white space around it.
-  First lines of trec, triviaqa and samsum are as in `official`.
+  · trec, triviaqa and samsum: the first line, as in `official`.
 
-The published program reports 100 times the mean, rounded to two digits. It takes the
-classes of all samples of a file from its last one; here each sample has its own.
+The published program reports 100 times the mean, rounded to two digits. It uses the
+classes of a file's last sample for all samples; here each sample has its own.
 Source: Bai et al. (2024), arXiv 2308.14508; THUDM/LongBench 2e00731. Runs without JAX.
 """
 
@@ -97,7 +99,7 @@ def score(
 
   Raises:
     ValueError: if the task or the dialect is unknown, the prediction is not a text,
-      answers are not texts or none, trec comes without classes, or an answer of
+      answers are not texts or are missing, trec has no classes, or an answer of
       passage_retrieval_en names no paragraph.
   """
   if dialect not in DIALECTS:
@@ -220,8 +222,8 @@ def bucket(length: int) -> str:
 def summarize(scored: Sequence[Scored]) -> Summary:
   """Returns the means of scores of any tasks.
 
-  LongBench-E has no single official score: say which of the three means it is. Tasks,
-  cells and categories without samples count for nothing in them, not as 0.
+  LongBench-E has no single official score, so state which of the three means you
+  report. They leave out tasks, cells and categories without samples.
 
   Raises:
     ValueError: if a task is unknown.

@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class Prediction(NamedTuple):
-  """What a model generated for a sample, and what scoring it takes."""
+  """What a model generated for a sample, and what its score depends on."""
 
   task: str  # without '_e'
   text: str  # `pred`
@@ -133,7 +133,7 @@ def prompt(sample: Sample) -> str:
 def answer_tokens(task: str) -> int:
   """Returns how many tokens a model may generate for a task.
 
-  Of samsum, generation also ends at a newline.
+  For samsum, generation also ends at a newline.
 
   Raises:
     ValueError: if the task is unknown.
@@ -146,12 +146,12 @@ def answer_tokens(task: str) -> int:
 def keep_ends(tokens: np.ndarray, most: int) -> np.ndarray:
   """Returns the tokens of a prompt, without its middle where it is too long.
 
-  The published program takes the window less 500 as the most, then decodes both halves
-  and encodes them again, which may change their number. Here the tokens stay.
+  The published program keeps 500 tokens fewer than the window, decodes both halves and
+  encodes them again, which may change their number. Here the tokens stay as they are.
 
   Args:
     tokens: [n].
-    most: the number of tokens to keep at most, at least 2.
+    most: the largest number of tokens to keep, at least 2.
 
   Returns:
     All n tokens if n is at most `most`; else the first and the last ⌊most / 2⌋.

@@ -3,9 +3,10 @@
 The model reads two windows of the same stream, the second some tokens further on, and
 its predictions for the same tokens are compared; see `vvlen.objectives.misalignment`.
 
-A model is a function from tokens to logits: then the float32 logits of two windows
-exist at once, and several arrays of their size. Or it is `Hidden`: then logits exist
-only for a chunk of positions, `vvlen.evaluation.programs.chunk_size`, of both windows.
+A model is a function from tokens to logits, or `Hidden`. For a function, the float32
+logits of both windows and several arrays of their size are in memory at once. For
+`Hidden`, logits are computed for one chunk of positions of both windows at a time
+(`vvlen.evaluation.programs.chunk_size`).
 """
 
 from collections.abc import Sequence

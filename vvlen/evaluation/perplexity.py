@@ -1,8 +1,8 @@
 """Log perplexity of any language model by length of context.
 
-A text of N tokens is read in windows of L tokens, each with positions from 0. Log
-perplexity is the mean over the scored tokens of their losses, −log p(x_i | x_0 …
-x_{i−1}) in nats, given those before it in its window:
+A text of N tokens is read in windows of L tokens, each with positions from 0. The loss
+of a token is −log p(x_i | x_0 … x_{i−1}) in nats, given the tokens before it in its
+window. Log perplexity is the mean loss of the scored tokens:
 
   blocks    windows that do not overlap; every token but the first is scored
   sliding   a window every s tokens; its last s tokens are scored, each with at least
@@ -11,11 +11,11 @@ x_{i−1}) in nats, given those before it in its window:
 
 Tokens left over at the end of the text, too few for a window or for s, are dropped.
 With `begin`, such as BOS, each window is that token and L − 1 tokens of the text, all
-of which may be scored: a window never has more than L tokens. Means are in float64 of
-float32 losses. Report L, s and `begin` with every number.
+of which may be scored: a window never has more than L tokens. Losses are float32, means
+float64. Report L, s and `begin` with every number.
 
-A model is a function from tokens to logits, or `Hidden`, whose logits exist only for
-`vvlen.evaluation.programs.chunk_size` positions at once, however long a window is.
+A model is a function from tokens to logits, or `Hidden`, whose logits are computed for
+only `vvlen.evaluation.programs.chunk_size` positions at once, however long a window is.
 
 Axes: W windows, L tokens of a window, V words.
 """
@@ -55,15 +55,15 @@ def block_nll(
   """Returns log perplexity in blocks of one length.
 
   Args:
-    apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`, under jit or
-      not. It is compiled once per call, with its weights as arguments; a function that
-      is under jit already is compiled only once for all calls of one length.
+    apply_fn: the model, tokens [B, L] -> logits [B, L, V], or `Hidden`. It is compiled
+      once per call, with its weights as arguments; a function that is already under
+      jit is compiled only once for all calls of one length.
     tokens: [N] integers, N at least L, or L − 1 with `begin`.
     length: L, at least 2.
     begin: the token to put before each block; None for none.
     tokens_at_once: approximate number of tokens read at once; at least one window.
-      Memory: their float32 logits, and a few arrays of that size. With `Hidden`: at
-      most 512 MiB of logits, or those of one position.
+      Memory: the float32 logits of these tokens, and a few arrays of that size. With
+      `Hidden`: at most 512 MiB of logits, or those of one position.
 
   Returns:
     Nats per scored token; perplexity is its exponential.

@@ -49,11 +49,11 @@ def probe_layers(
     raises ValueError if tokens are not integers [B, n] of the vocabulary.
 
   Raises:
-    ValueError: if there are no layers, the model does not have one of them, or it has
-      ALiBi, whose bias is not in the products of queries and keys.
+    ValueError: if `layers` is empty or names a layer that the model lacks, or the model
+      has ALiBi, whose bias is not in the products of queries and keys.
   """
   if model.alibi:
-    raise ValueError('queries and keys of a model with ALiBi do not tell its logits')
+    raise ValueError('queries and keys of a model with ALiBi do not give its logits')
   for layer in layers:
     if not 0 <= layer < model.num_layers:
       raise ValueError(f'layer must be in 0..{model.num_layers - 1}: {layer}')

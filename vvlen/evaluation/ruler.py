@@ -5,9 +5,9 @@
   strict     1 if every answer is a word of the output and no wrong one is, else 0: 71
              is not found in 4711, and an output that lists all numbers is wrong.
 
-Of questions about documents, one of the answers is enough, `one_of`: then `official` is
-1 if the output names one of them, else 0, `strict` likewise by whole words, and
-`lm_eval` the share of them all the same.
+Questions about documents have several answers of which one is enough (`one_of`). Then
+`official` is 1 if the output names any of them, else 0; `strict` is the same for whole
+words; `lm_eval` is still the share of all answers.
 
 The published program reports 100 times the mean, rounded to two digits. It also turns
 control characters of an output into newlines, which changes no score.
@@ -36,7 +36,7 @@ def score(
     answers: what it must name, at least one.
     dialect: 'official', 'lm_eval' or 'strict', as above.
     others: what it must not name, for `strict`.
-    one_of: whether the answers are ways to say the same, as above.
+    one_of: whether one of the answers is enough, as above.
 
   Returns:
     A number in [0, 1].

@@ -3,17 +3,17 @@
 A file `LENGTH/pred/TASK.jsonl`, or its parts `TASK-0.jsonl`, `TASK-1.jsonl`, …, has
 one JSON object a line:
 
-  index       of the sample; in files of its needles the place of the answer in the
-              prompt instead, so that two samples may have one index
+  index       of the sample; in needle tasks the place of the answer in the prompt, so
+              that two samples may share an index
   input       the prompt
-  outputs     what the prediction is compared with, a list
-  others      {}, or what else is known of the sample
-  truncation  −1, or what is known of it
+  outputs     a list of answers, with which the prediction is compared
+  others      {}, or other fields of the sample
+  truncation  −1, or the sample's field of this name
   length      number of tokens, −1 if it is not known
   pred        the text that was generated
 
-Its program evaluates the tasks in `TASKS`, in files of these names; reading takes
-`outputs` and `pred` alone. Paths are local or gs://. Runs without JAX.
+RULER's program evaluates the tasks in `TASKS`, in files of these names. The functions
+here read only `outputs` and `pred`. Paths are local or gs://. Runs without JAX.
 
 Source: NVIDIA/RULER c3f5e3b, scripts/pred/call_api.py and scripts/eval/evaluate.py.
 """
@@ -29,12 +29,12 @@ from etils import epath
 from vvlen.evaluation import json_lines
 from vvlen.evaluation.ruler import score
 
-ONE_OF = ('qa_1', 'qa_2')  # whose answers are ways to say the same
+ONE_OF = ('qa_1', 'qa_2')  # tasks in which one of the answers is enough
 TASKS = (
     *(f'niah_{kind}_{i}' for kind in ('single', 'multikey') for i in (1, 2, 3)),
     'niah_multivalue', 'niah_multiquery', 'vt', 'cwe', 'fwe', *ONE_OF)
-# The tasks of `vvlen.tasks.short_ruler` whose task there has another name. They ask for
-# the same, but in other words, of other sizes and, of several keys, in other filler.
+# Tasks of `vvlen.tasks.short_ruler` that have another name in RULER. They ask the same
+# question, but differ in wording and sizes; with several keys, also in the filler.
 NAMES = {'niah_single': 'niah_single_1', 'niah_multikey': 'niah_multikey_1',
          'variable_tracking': 'vt', 'common_words': 'cwe'}
 
@@ -101,8 +101,8 @@ def score_of(prediction: Prediction, dialect: str = 'official') -> float:
 
   Args:
     prediction: of any task.
-    dialect: as in `vvlen.evaluation.ruler.score`. As files do not say which answers
-      are wrong, `strict` does not ask that they are absent.
+    dialect: as in `vvlen.evaluation.ruler.score`. Files do not list wrong answers, so
+      `strict` cannot check that they are absent.
 
   Raises:
     ValueError: if the dialect is unknown.
@@ -114,8 +114,7 @@ def score_of(prediction: Prediction, dialect: str = 'official') -> float:
 def line_of(index: int, text: str, answers: Sequence[str], length: int = -1) -> str:
   """Returns a line of a file, without its prompt.
 
-  The program of RULER needs the field `input`, but only shows it, and only if asked to:
-  it is '' here.
+  RULER's program needs the field `input` but never scores it, so it is '' here.
 
   Args:
     index: of the sample.

@@ -1,17 +1,17 @@
 r"""Which temperature does attention need, so that its weight stays on one key?
 
-Of a query with logits z, the key t has the weight
+For a query with logits z, key t has the weight
 
   w(β) = 1 / (1 + Σ_{j≠t} exp(β d_j)),   d_j = z_j − z_t
 
 at inverse temperature β. With g(β) = log Σ_{j≠t} exp(β d_j), w(β) ≥ w₀ where
-g(β) ≤ log(1/w₀ − 1). g is convex, so such β are an interval; Newton's steps for g, from
-β = 0 on, never pass its lower end, since a tangent lies below a convex function.
+g(β) ≤ log(1/w₀ − 1). g is convex, so these β form an interval. Newton's method on g,
+started at β = 0, never passes its lower end: tangents lie below a convex function.
 
-How this end grows with the number n of keys is the law of temperature that a task, or
-an attention head, needs: equal gaps need β ∝ log n, the top of n uniform priorities
-needs β ∝ n. Log n: Nakanishi (2025), arXiv 2501.19399; gaps: arXiv 2605.12697.
-`exponents` fits β ∝ n^p, and β ∝ (log n)^q: a task whose q is 1 needs log n.
+A task, or an attention head, needs a temperature that grows with the number n of keys
+as this lower end does: equal gaps need β ∝ log n, the top of n uniform priorities needs
+β ∝ n. Log n: Nakanishi (2025), arXiv 2501.19399; gaps: arXiv 2605.12697. `exponents`
+fits β ∝ n^p and β ∝ (log n)^q: a task whose q is 1 needs log n.
 """
 
 from collections.abc import Sequence
@@ -39,16 +39,16 @@ def critical_temperature(
   """Returns the least inverse temperature at which a key has a given weight.
 
   Args:
-    logits: z [..., n], such as scaled by 1/√d.
+    logits: z [..., n], already scaled, for example by 1/√d.
     target: t [...], integers in 0..n−1; None: the key with the largest logit.
     weight: w₀, in (0, 1).
     mask: bool, True where there is a key, of a shape that broadcasts to [..., n]; None:
       everywhere.
 
   Returns:
-    β [...], float32, or float64 where the logits are; at least 0. It is 0 where the key
-    has the weight without any logits, as one of few, and inf where no β gives it: other
-    keys have larger logits, or too many have as large ones.
+    β [...], float32, or float64 where the logits are; at least 0. It is 0 where uniform
+    weights are enough, because there are few keys, and inf where no β is enough:
+    another key has a larger logit, or too many have an equal one.
 
   Raises:
     ValueError: if shapes or dtypes do not fit or the weight is not in (0, 1); and,
@@ -132,7 +132,7 @@ def powers_of(lengths: Sequence[int], temperatures: ArrayLike) -> np.ndarray:
   """Returns p and q of several models, [M, 2], by `exponents`, without intervals.
 
   Args:
-    lengths: n [N], as there.
+    lengths: n [N], as in `exponents`.
     temperatures: β [M, S, N] of S sequences.
   """
   laws = [exponents(lengths, own, num_resamples=0) for own in np.asarray(temperatures)]
@@ -155,8 +155,8 @@ def _keys(logits, mask):
 def _least(gaps, others, level):
   """Returns the least β with log Σ exp(β gaps) ≤ level, over the others [..., n]."""
   count = others.sum(-1)
-  # Keys with the same logit stay in the sum at any β: log of their number is not
-  # reached, unless they are all.
+  # A key with the target's own logit adds exp(0) = 1 to the sum at any β, so g stays
+  # above the log of their number, and reaches it only if there are no other keys.
   ties = (others & (gaps == 0)).sum(-1)
   larger = (others & (gaps > 0)).any(-1)
   least = jnp.log(jnp.maximum(ties, 1).astype(gaps.dtype))
@@ -176,7 +176,7 @@ def _least(gaps, others, level):
     step, beta, moves = carry
     above, slope = at(beta)
     falls = slope < 0
-    # Beyond the least value of g, where it does not fall, it has no end to be found.
+    # Where g no longer falls it never comes down to the level: β is infinite.
     new = jnp.where(falls, beta - above / jnp.where(falls, slope, -1.0), jnp.inf)
     moves &= (above > 0) & (new > beta)
     beta = jnp.where(moves, new, beta)

@@ -17,10 +17,10 @@ _PUNCTUATION = str.maketrans('', '', string.punctuation)
 
 
 def normalize(text: str) -> str:
-  """Returns a text in lower case without punctuation of ASCII, a, an, the, and spaces.
+  """Returns a text in lower case, without ASCII punctuation and the words a, an, the.
 
-  One space is left between words. Source: the evaluation of SQuAD v1.1, which LongBench
-  shares.
+  Words are separated by one space. Source: the evaluation of SQuAD v1.1, which
+  LongBench shares.
   """
   text = text.lower().translate(_PUNCTUATION)
   return ' '.join(re.sub(r'\b(?:a|an|the)\b', ' ', text).split())
@@ -31,8 +31,8 @@ def word_f1(prediction: str, answer: str) -> float:
 
     2 P R / (P + R),  P = n / |prediction|,  R = n / |answer|
 
-  where n counts the words in both, each as often as in the text that has fewer of it.
-  Without any, as of an empty text, F1 is 0.
+  where n counts the words that both share, each as often as in the text that has it
+  less often. F1 is 0 if they share none.
   """
   predicted, expected = normalize(prediction).split(), normalize(answer).split()
   shared = (Counter(predicted) & Counter(expected)).total()
@@ -54,8 +54,9 @@ def rouge_l(prediction: str, answer: str) -> float:
   Sentences end at '.', words at white space; case and punctuation count. A sentence of
   spaces alone has one word, ''.
 
-  The package recurses once a word and fails, which LongBench counts as 0, where a pair
-  of sentences has more words than Python recurses, about a thousand. Here none fails.
+  The package recurses once for each word. On a pair of sentences of more than about a
+  thousand words it exceeds Python's limit and fails, which LongBench counts as 0. This
+  function has no such limit.
 
   Returns:
     0 if a text has no characters but '.'.
@@ -94,7 +95,7 @@ def sequence_rouge_l(prediction: str, answer: str) -> float:
 
 
 def difflib_ratio(prediction: str, answer: str) -> float:
-  """Returns fuzz.ratio / 100 of `fuzzywuzzy` as it is where Levenshtein is missing.
+  """Returns fuzz.ratio / 100 of `fuzzywuzzy` without python-Levenshtein.
 
     round(100 · 2 M / T) / 100
 
@@ -102,7 +103,7 @@ def difflib_ratio(prediction: str, answer: str) -> float:
   `difflib.SequenceMatcher` matches: the longest common block first, then the longest
   ones on either side; no block begins with a character that makes up more than 1 % of
   an answer of 200 characters or more. Halves are rounded to even percents. Equal texts
-  have 1, even if empty; else an empty one has 0.
+  give 1, even if empty; an empty and another text give 0.
   """
   if prediction == answer:
     return 1.0
@@ -113,13 +114,13 @@ def difflib_ratio(prediction: str, answer: str) -> float:
 
 
 def indel_ratio(prediction: str, answer: str) -> float:
-  """Returns fuzz.ratio / 100 of `fuzzywuzzy` as it is with python-Levenshtein.
+  """Returns fuzz.ratio / 100 of `fuzzywuzzy` with python-Levenshtein installed.
 
     round(100 · 2 M / T) / 100
 
   where T is the number of characters of both texts and M the length of their longest
-  common subsequence: 1 less the share of characters to delete or insert. `rapidfuzz`
-  does not round. Otherwise as `difflib_ratio`, whose M is never larger.
+  common subsequence: 1 minus the share of characters to delete or insert. `rapidfuzz`
+  does not round. `difflib_ratio` differs only in M, which is never larger there.
   """
   if prediction == answer:
     return 1.0
@@ -162,8 +163,9 @@ def _sentences(text: str) -> list[list[str]]:
 def _common_words(first: list[str], second: list[str]) -> set[str]:
   """Returns the words of one longest common subsequence.
 
-  Of several it is the one that is found from the end: at two equal words both are
-  taken; else, of two equally long rests, the one without the last word of `second`.
+  If there are several, the search from the end decides: two equal words are both taken;
+  otherwise, if dropping either last word leaves equally long subsequences, that of
+  `second` is dropped.
   """
   words: set[str] = set()
   if set(first).isdisjoint(second):

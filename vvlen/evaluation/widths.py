@@ -1,6 +1,6 @@
-"""Prompts in batches of few shapes, so that few programs are compiled, and answers.
+"""Batches of prompts in few shapes, so that few programs are compiled, and answers.
 
-Prompts are padded at the end, to one of a few widths; a batch has prompts of one width.
+Prompts are padded at the end to one of a few widths; a batch has prompts of one width.
 
 Axes: B prompts, n tokens, m new tokens.
 """
@@ -27,9 +27,9 @@ class Batch(NamedTuple):
 def width_of(num_tokens: int, longest: int) -> int:
   """Returns the number of tokens to which a prompt is padded.
 
-  That is one of few: the longest, two thirds of it, a half, a third, a quarter, …,
-  rounded up. So no prompt is padded by more than half, and prompts of nearly the
-  longest length have one shape.
+  This is the longest length, two thirds of it, a half, a third, a quarter, …, rounded
+  up. So no prompt is padded by more than half, and prompts of nearly the longest length
+  have one shape.
 
   Raises:
     ValueError: if the prompt is longer than the longest, or empty.
@@ -98,11 +98,11 @@ def continuations(
     width: as in `padded`.
     batch_size: B.
     num_tokens: m.
-    ends: the tokens that end a text. Generation stops before m tokens only when all of
-      a batch have come to the first of them.
+    ends: the tokens that end a text. Generation stops before m tokens only when every
+      prompt of the batch has generated the first of them.
 
   Returns:
-    For each prompt, at most m tokens, those before the first that ends a text.
+    For each prompt at most m tokens: those before the first token that ends a text.
   """
   tokens, lengths = padded(prompts, width, batch_size)
   found = generate(

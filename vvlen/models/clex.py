@@ -10,15 +10,15 @@ where ζ are the log rates of NTK with the factor 2t − 1, and ζ(1) those of t
 One pair W_up [d/2, λd], W_down [λd, d/2] serves all layers. W_up is drawn uniformly
 from ±1/√(λd) and W_down is zero, so that training begins with z = ζ.
 
-Computed is u = z − ζ, for which du/dt = tanh((u + 2 ζ(t)) W_up) W_down and u(1) = 0, by
-the classical Runge-Kutta method of order 4 with steps of 0.01. The result is that of
-the same method for z but for the error of the method, about 1e-10, and is not rounded
+The code integrates u = z − ζ, for which du/dt = tanh((u + 2 ζ(t)) W_up) W_down and
+u(1) = 0, by the classical Runge-Kutta method of order 4 with steps of 0.01. This agrees
+with integrating z itself to about 1e-10, the error of the method, and z is exactly ζ
 where W_down is zero.
 
 Cost: 4 λ d² multiplications a step, 1e8 for all 1,500 steps to t = 16 with d = 128 and
 λ = 1, once for all layers, sequences and tokens. A forward pass of Llama-2-7B over one
-sequence of 4,096 tokens has 3e13. The steps are taken one after the other, and those
-beyond the largest t that is asked for are skipped. In generation they are taken once.
+sequence of 4,096 tokens has 3e13. The steps are sequential; those beyond the largest
+requested t are skipped. Generation takes them once.
 
 Axes: L tokens, d width of a head, i = 0..d/2 − 1 its planes; leading axes are those of
 t or of lengths.
@@ -97,7 +97,7 @@ def log_rates(
     base: b.
     up: W_up [d/2, λd].
     down: W_down [λd, d/2].
-    last: the largest t that is asked for, in 1..largest; a number, or traced.
+    last: the largest requested t, in 1..largest; a number, or traced.
 
   Returns:
     [last, d/2], float32 or wider; [largest, d/2] if last is traced, of which the rows
@@ -169,9 +169,9 @@ def sample(
 
   t is uniform on 1..largest. The first position is 0. Those between are a sorted sample
   without replacement of 1..Lt − 2, divided by S = max(1, ⌊L / L₀⌋), and the last is
-  ⌊Lt / S⌋ − 1. All are distinct and in order for S = 1, that is, L < 2 L₀; for S = 2
-  the last two may be equal, and beyond that the last may be up to 1 below the one
-  before it, as published.
+  ⌊Lt / S⌋ − 1. For S = 1, that is, L < 2 L₀, all are distinct and in order. For S = 2
+  the last two may be equal; for larger S the last may be up to 1 below the one before
+  it. The published code does the same.
 
   Both windows of the misalignment loss need the same t and positions: draw once, and
   call `model.apply(variables, window, positions, t * original_length)` for each.

@@ -5,9 +5,9 @@
   hidden = LN(x)
 
 The norm right after attention (`vvlen.models.norm`) acts on each head's output, with
-one scale and bias for all heads. Norms, positions and objectives on the hidden states,
-the ideas of three papers, can thus be combined. E has unit variance and sinusoidal
-positions a variance of 1/2, so that neither is negligible beside the other.
+one scale and bias for all heads. Norms, positions and objectives on the hidden states
+can be combined freely. E has unit variance and sinusoidal positions a variance of 1/2,
+so that neither is negligible beside the other.
 
 Axes: B sequences, n tokens, m tokens whose states are returned, d width, h heads.
 """

@@ -43,8 +43,8 @@ def generate(
     num_tokens: m.
     lengths: [B] integers in 1..n, the number of tokens of each prompt; None: n. Under
       jit only their shape and dtype are checked.
-    temperature: 0 takes the most probable token, the first of several; otherwise tokens
-      are drawn from softmax(logits / temperature).
+    temperature: 0 takes the most probable token, the first among equals; otherwise
+      tokens are drawn from softmax(logits / temperature).
     key: a typed PRNG key; required if the temperature is positive.
     end: the token that ends a sequence and then fills its row; None: there is none.
 

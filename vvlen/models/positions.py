@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vvlen.models.rope import turn
+from vvlen.models.rope import rotate_by
 
 KINDS = ('none', 'learned', 'sinusoidal', 'alibi', 'rope', 'random')
 BASE = 10_000.0
@@ -83,7 +83,7 @@ def rotate(x: jax.Array, positions: jax.Array, base: float = BASE) -> jax.Array:
   """
   wide = jnp.promote_types(x.dtype, jnp.float32)
   angles = _angles(positions, x.shape[-1], base, wide)
-  return turn(x, jnp.cos(angles), jnp.sin(angles))
+  return rotate_by(x, jnp.cos(angles), jnp.sin(angles))
 
 
 def random_positions(key: jax.Array, num_tokens: int, highest: int) -> jax.Array:

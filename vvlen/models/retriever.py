@@ -160,9 +160,12 @@ def retrieve(
 class RetrieverAttention(nn.Module):
   """`vvlen.models.attention.SingleHeadAttention` over the items h_i = A x_i + b.
 
-  The h_i are never computed either: q·(A x_i) = (Aᵀ q)·x_i; b adds the same number to
-  all logits of a row, so softmax does not depend on it, and it is added only for other
-  `weights` or `qk_norm`; and Σ a_i (A x_i + b) = A Σ a_i x_i + (Σ a_i) b.
+  Like keys and values, the h_i are never computed:
+
+    q·(A x_i) = (Aᵀ q)·x_i   and   Σ a_i (A x_i + b) = A Σ a_i x_i + (Σ a_i) b.
+
+  b adds the same number to all logits of a row. Softmax does not depend on it, so it is
+  added only for other `weights` or `qk_norm`.
 
   Attributes are as in `SingleHeadAttention`.
   """

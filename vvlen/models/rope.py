@@ -38,7 +38,7 @@ from vvlen.models.rope_extensions import (
 
 Extension = Linear | Ntk | Dynamic | Yarn | Llama3 | LongRope | Eabf | Clex
 
-# What `extended` knows; 'none' changes nothing.
+# The kinds that `extended` accepts; 'none' changes nothing.
 KINDS = ('none', 'linear', 'ntk', 'dynamic', 'yarn', 'llama3', 'eabf', 'clex')
 
 
@@ -153,8 +153,8 @@ def query_scale(
     num_keys: how many tokens there are: a number, or [B].
 
   Returns:
-    Of Eabf, the shape of the positions; of Clex with log_scale, [1], or [B, 1] for
-    num_keys [B]; else None.
+    For Eabf, an array of the shape of the positions; for Clex with log_scale, [1], or
+    [B, 1] for num_keys [B]; else None.
   """
   if isinstance(rope.stretched, Eabf):
     return rope_extensions.eabf_scale(rope.stretched, positions)
@@ -176,7 +176,7 @@ def depends_on_length(rope: Rope | None) -> bool:
 
 
 def changes_at(rope: Rope | None) -> int | None:
-  """Returns the number of tokens above which another token changes earlier ones.
+  """Returns the length beyond which one more token changes the states of earlier ones.
 
   Up to it, states of tokens do not depend on how many tokens follow. None for no limit.
   """
@@ -190,9 +190,9 @@ def changes_at(rope: Rope | None) -> int | None:
 def check(rope: Rope) -> None:
   """Raises ValueError unless all numbers define rotary positions.
 
-  They must be positive and finite, the base of Yarn and original_length where its
-  logarithm is used more than 1, and the low_frequency_factor of Llama3 less than its
-  high_frequency_factor.
+  They must be positive and finite. The base of Yarn, and original_length where its
+  logarithm is used, must be more than 1. The low_frequency_factor of Llama3 must be
+  less than its high_frequency_factor.
   """
   stretched, numbers = rope.stretched, {'base': rope.base}
   known = {} if stretched is None else stretched._asdict()
@@ -240,7 +240,7 @@ def angles(
   return lift(positions) * lift(rates)
 
 
-def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+def rotate_by(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
   """Rotates queries or keys.
 
   Args:
@@ -255,5 +255,5 @@ def turn(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
   lift = lambda a: jnp.expand_dims(a[..., None, :], range(x.ndim - a.ndim - 1))
   cos, sin = lift(cos), lift(sin)
   left, right = jnp.split(x.astype(wide), 2, axis=-1)
-  turned = [left * cos - right * sin, right * cos + left * sin]
-  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+  rotated = [left * cos - right * sin, right * cos + left * sin]
+  return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

@@ -60,7 +60,7 @@ class Yarn(NamedTuple):
   factor: float  # s
   original_length: int  # L₀
   beta_fast: float = 32.0  # planes with at least this many turns in L₀ keep their rate
-  beta_slow: float = 1.0  # rates of planes with at most so many turns are divided by s
+  beta_slow: float = 1.0  # planes with at most this many have their rate divided by s
   truncate: bool = True  # whether low is rounded down and high rounded up
   scale: float | None = None  # of cosine and sine; None: 0.1 ln s + 1
 
@@ -75,7 +75,7 @@ class Llama3(NamedTuple):
 
 
 class LongRope(NamedTuple):
-  """LongRoPE: every plane has a divisor of its own, by search."""
+  """LongRoPE: every plane has a divisor of its own, found by search."""
 
   short_factor: tuple[float, ...]  # f_i up to L₀ tokens, d/2 of them
   long_factor: tuple[float, ...]  # f_i beyond L₀ tokens
@@ -141,9 +141,9 @@ def yarn(base: float, width: int, extension: Yarn) -> Rates:
 
 
 def yarn_borders(base: float, width: int, extension: Yarn) -> tuple[float, float]:
-  """Returns low and high: planes up to low keep their rate, those from high on do not.
+  """Returns low and high: rates are kept up to plane low, divided by s from high on.
 
-  Of Llama 2, with heads of 128 features and L₀ = 4096, they are 20 and 46.
+  For Llama 2, with heads of 128 features and L₀ = 4096, they are 20 and 46.
   """
 
   def plane_of(turns):

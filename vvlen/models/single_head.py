@@ -1,6 +1,7 @@
-"""What the modules of one query share, around `vvlen.models.attention.attend`.
+"""Parts shared by the modules that attend from one query.
 
-Called in the compact method of a linen module, to which the parameters belong.
+They wrap `vvlen.models.attention.attend`, and are called in the compact method of a
+linen module, to which the parameters belong.
 
 Axes: n items, d width, x width of the items; leading axes are batch axes.
 """
@@ -19,7 +20,7 @@ from vvlen.models.norm import norm_within
 
 
 class Scalars(nn.Module):
-  """Learned scalars. Their own scope leaves the draws of other parameters as they are.
+  """Learned scalars, in a scope of their own: other parameters are drawn as without.
 
   Attributes:
     initial: {name: initial value}.
@@ -52,7 +53,7 @@ def rescoring(
     module: Any, query: jax.Array, items: jax.Array, kernel: jax.Array,
     bias: jax.Array | None = None,
 ) -> Callable[[jax.Array], jax.Array]:
-  """Returns the function from logits q·(Kᵀ x_i) / √d to those of all that keys have.
+  """Returns the function that completes logits q·(Kᵀ x_i) / √d to those of the keys.
 
     z_i = q·k_i / √d,   or   z_i = g q·k_i / (‖q‖ ‖k_i‖)   with `module.qk_norm`
 

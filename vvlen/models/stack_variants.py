@@ -133,8 +133,8 @@ def rotate(x: jax.Array, base: jax.Array) -> jax.Array:
     base: [], positive.
 
   Returns:
-    [n, d, ...]. Of the positions of two rows, only their difference affects the product
-    of the rows.
+    [n, d, ...]. The product of two rows depends on their positions only through the
+    difference.
 
   Raises:
     ValueError: if d is odd.

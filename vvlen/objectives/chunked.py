@@ -13,7 +13,7 @@ many as the plain loss needs, and for each chunk a pass over the sum [V, D], so 
 should not be small. The idea is known as cut or chunked cross-entropy (arXiv
 2411.09009).
 
-Of two windows of one stream, [0, L) and [e, L + e), row r + e (mod L) of the first is
+With two windows of one stream, [0, L) and [e, L + e), row r + e (mod L) of the first is
 taken together with row r of the second, so that each row's logits are computed once.
 All rows enter the cross-entropy, those without a next token with weight 0; rows
 L//2 <= r < L − e are also compared (0 <= r < L − e with `whole_overlap`). Blocks of a

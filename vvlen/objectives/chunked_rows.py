@@ -57,10 +57,10 @@ def token_losses(
 
 
 class Scores(NamedTuple):
-  """What logits say of the target of each row, each [B, L]."""
+  """How the logits score the target of each row, each [B, L]."""
 
   losses: jax.Array  # −log softmax(h Eᵀ)[y] in nats, float32 or float64
-  is_best: jax.Array  # bool, whether y is the most probable word, the first of several
+  is_best: jax.Array  # bool, whether y is the most probable word, the first of equals
 
 
 def token_scores(
@@ -72,7 +72,7 @@ def token_scores(
 ) -> Scores:
   """Returns the losses of targets, and which of them are the most probable word.
 
-  Arguments and errors are those of `token_losses`, whose result `losses` is.
+  Arguments and errors are those of `token_losses`, which returns the same losses.
   """
   check_shapes(hidden, embedding, chunk_size)
   check_tokens(targets, (*hidden.shape[:2], embedding.shape[0]))

@@ -1,6 +1,6 @@
 """How far two distributions over the vocabulary lie apart, from their logits.
 
-With p and q their softmax, in nats:
+With p and q the softmax of the logits, in nats:
 
   SCE = −Σ q log p − Σ p log q = H(p) + H(q) + KL(p‖q) + KL(q‖p)
 
@@ -87,7 +87,8 @@ def symmetric_kl(logits_p: jax.Array, logits_q: jax.Array) -> jax.Array:
 def entropies(logits_p: jax.Array, logits_q: jax.Array) -> jax.Array:
   """Returns H(p) + H(q) of logits [..., V], [...] in nats.
 
-  No divergence: what SCE has besides the symmetric KL, to tell their effects apart.
+  This is no divergence, but the part of SCE beyond the symmetric KL: training on each
+  part alone tells their effects apart.
   """
   log_p, log_q = log_softmax(logits_p), log_softmax(logits_q)
   return -(jnp.exp(log_p) * log_p + jnp.exp(log_q) * log_q).sum(-1)

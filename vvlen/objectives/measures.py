@@ -17,7 +17,7 @@ from vvlen.objectives.divergences import (
 
 
 class Measures(NamedTuple):
-  """Measures of two windows; several, as the scale in the paper is not specified.
+  """Measures of two windows; several, since the paper does not specify its scale.
 
   Means over rows, of the batch or of each sequence; in nats, except `top1_agreement`.
   In float32, with a large vocabulary, KL and Jensen–Shannon have errors of about 1e-7;

@@ -13,8 +13,8 @@ With p, q the softmax over the vocabulary of rows of w1 and w2, in nats,
 
   misalignment_loss = SCE,         two_window_loss = loss
 
-CE being the mean over the L − 1 next tokens inside a window. In each pair of rows, w1
-has the longer context, by e tokens. The gradient of SCE in the logits of p,
+where CE is the mean over the L − 1 next tokens inside a window. In each pair of rows,
+w1 has the longer context, by e tokens. The gradient of SCE in the logits of p,
 
   (p − q) − p ⊙ (log q − ⟨p, log q⟩),
 
@@ -29,8 +29,8 @@ second half, which is the default here. Uniform e gives large gaps more weight t
 Eq. 4 (a triangular law).
 
 Any divergence may be passed: a function of logits (first [..., V], second [..., V]) ->
-[...], first being w1's. Logits must be finite; those narrower than float32 are computed
-in float32, and float64 stays float64.
+[...], where the first are w1's. Logits must be finite; those narrower than float32 are
+computed in float32, and float64 stays float64.
 """
 
 import math

@@ -4,9 +4,9 @@ The logits of all rows would be the largest array in training. So the logits of 
 the terms of the loss computed from them, and the gradients in h and E are computed
 together, a chunk at a time; the backward pass only multiplies by a number.
 
-Products are of whole chunks, as large products are efficient. All other operations on
-logits are done by blocks of a chunk: each block has its own function, and is more
-likely to fit into a cache.
+Matrix products cover a whole chunk, since large products are efficient. All other
+operations on logits work on one block of a chunk at a time: each block has its own
+function, and is more likely to fit into the cache.
 
 Axes: B sequences, c positions of a chunk, D width, V words, K terms.
 """
@@ -44,8 +44,8 @@ def over_chunks(
     embedding: [V, D].
     constants: arrays [chunks, B, c], without gradient.
     which: [chunks, blocks] int32, the index of each block's function, with as many
-      blocks as `num_blocks` returns. Without a gradient, a whole chunk has the function
-      of the largest index.
+      blocks as `num_blocks` returns. Without a gradient, the function of the largest
+      index serves the whole chunk.
     coefficients: [K], in the dtype to sum in.
   """
 

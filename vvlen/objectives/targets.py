@@ -3,8 +3,8 @@
   class t:          loss −ln q_t,                 accuracy 1 if q_t is the largest, or 0
   distribution p:   loss Σ p ln(p / q), nats,     accuracy 1 − Σ |p − q| / 2
 
-q = softmax(logits). Of a distribution, the accuracy is one minus the total variation,
-the share of the probability that is where it belongs.
+where q = softmax(logits). For a distribution, the accuracy is one minus the total
+variation distance: the share of the probability that is on the right classes.
 
 Axes: C classes; leading axes are those of the answers.
 """

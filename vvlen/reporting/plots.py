@@ -21,7 +21,7 @@ from vvlen.reporting import results
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
-# Okabe and Ito's colours, told apart by readers with any colour vision.
+# Okabe and Ito's colours, which readers with any colour vision can tell apart.
 ARMS = {
     'none': ('Baseline', '#0072B2', 'o'),
     'standardize': ('std.', '#E69F00', 's'),
@@ -75,12 +75,12 @@ def new(height: float, title: str, caption: str) -> Figure:
       on pages.
   """
   figure = Figure(figsize=(WIDTH, height))
-  figure.suptitle('\n'.join(map(_broken, title.split('\n'))))
+  figure.suptitle('\n'.join(map(_break_line, title.split('\n'))))
   figure.set_label(caption)
   return figure
 
 
-def _broken(line: str) -> str:
+def _break_line(line: str) -> str:
   """Breaks a line of a title that is too long in two, if it has a comma."""
   commas = [i for i in range(len(line)) if line.startswith(', ', i)]
   if len(line) <= _LONGEST or not commas:
@@ -145,8 +145,8 @@ def draw(
 ) -> None:
   """Draws the mean of [seeds, lengths] over seeds, with a band for its interval.
 
-  If the axis is logarithmic already, the mean is geometric, if `geometric`. A band that
-  goes to 0 or below goes to the end of such an axis.
+  On an axis that is already logarithmic, the mean is geometric unless `geometric` is
+  False, and a band that reaches 0 or below ends at the edge of the axis.
   """
   if geometric and axes.get_yscale() == 'log':
     with np.errstate(divide='ignore'):
@@ -187,7 +187,7 @@ def over_seeds(count: int, mean: str = 'mean') -> str:
 
 
 def chance(axes: Axes, value: float, label: str = 'chance') -> None:
-  """Draws what knowing nothing gives as a horizontal line."""
+  """Draws the value of guessing as a horizontal line."""
   axes.axhline(value, color='#444444', linewidth=1.2, linestyle=(0, (1, 1.5)),
                label=label, zorder=1.9)  # above the grid
 
@@ -254,7 +254,7 @@ def short_number(x: float, power_of_ten: bool = False) -> str:
 
 
 class _Alike(Formatter):
-  """Writes all ticks of an axis as powers of ten, or all from 0.0001 on without."""
+  """Writes all ticks of an axis as powers of ten if one is below 0.0001, or none."""
 
   def __call__(self, x: float, pos: int | None = None) -> str:
     return short_number(x)

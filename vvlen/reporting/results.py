@@ -50,7 +50,7 @@ _ALWAYS, _OPTIONAL = Row._fields[: _VALUE + 1], Row._fields[_VALUE + 1:]
 
 
 def present_name(metric: str) -> str:
-  """Returns the name of a metric, of which earlier versions may have had another."""
+  """Returns the present name of a metric, given its name in any version."""
   return re.sub('^excess(?=_|$)', 'symmetric_kl', metric)
 
 
@@ -104,11 +104,11 @@ def compress(path: epath.PathLike) -> tuple[int, int]:
   return len(content), len(small)
 
 
-def told_of_two(path: epath.PathLike) -> list[str]:
+def which_of_two(path: epath.PathLike) -> list[str]:
   """Returns a line that says which file is used, if rows are plain and compressed.
 
-  So a run leaves them that was killed after writing the one and before deleting the
-  other. The plain file is always the newer one then.
+  A run that is killed between writing one and deleting the other leaves both. The plain
+  file is then the newer one.
   """
   path, other = epath.Path(path), _compressed(path)
   if not (path.exists() and other.exists()):
@@ -179,7 +179,7 @@ def _whole(text: str) -> int | None:
 
 
 def _number(name: str, text: str) -> Any:
-  """Returns what stands in a column of `_OPTIONAL`, None for nothing."""
+  """Returns the value in a column of `_OPTIONAL`, None if it is empty."""
   return float(text) if text and name == 'learning_rate' else _whole(text)
 
 

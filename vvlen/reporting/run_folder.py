@@ -11,7 +11,7 @@ from vvlen.reporting.results import write_text
 
 LOCK = '.vvlen.lock'  # file that locks a local folder while a run is at work in it
 _MACHINE = 'commit', 'python', 'device', 'processor'  # fields of a session
-_NAMED = 5  # fields that differ, in a message
+_NAMED = 5  # the largest number of differing fields that a message names
 
 
 def claim(
@@ -140,9 +140,9 @@ def stored(folder: epath.PathLike) -> dict[str, Any]:
 
 
 def used(workdir: epath.Path) -> bool:
-  """Whether a folder holds more than notes, a lock and what a cut-off `claim` leaves.
+  """Whether a folder holds more than notes, a lock and the rest of a killed `claim`.
 
-  Notes, README.md, are there before a run whose hypotheses were written down first.
+  The notes, README.md, may state hypotheses that were written down before the run.
   """
   nothing = ('.config.json.tmp', LOCK, 'README.md')
   return workdir.exists() and any(
@@ -152,8 +152,8 @@ def used(workdir: epath.Path) -> bool:
 def changes(workdir: epath.PathLike) -> list[str]:
   """Returns a line for each way in which a run's last two starts differ.
 
-  Versions, commit and devices may change the last digits of what is computed from now
-  on; a file without them, as earlier versions wrote it, is passed over.
+  Other versions, commits or devices may change the last digits of new results. Files of
+  earlier versions lack these fields, which are then not compared.
   """
   path = epath.Path(workdir) / 'config.json'
   if not path.exists():

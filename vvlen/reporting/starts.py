@@ -21,8 +21,8 @@ _RENAMED = {'configs/lm.py': 'configs/language_model.py',
 def elapsed(folder: epath.Path) -> str:
   """Returns a sentence on how long the last start of a run took, and all of them.
 
-  The time of a start is known if it has ended. One that took no second, as where
-  nothing was left to do, is not mentioned. '' if nothing is known.
+  The time of a start is known if it has ended. A start of less than a second, which had
+  nothing left to do, is not mentioned. '' if nothing is known.
   """
   sessions = run_folder.stored(folder).get('sessions') or [{}]
   last = _seconds(sessions[-1]) or 0
@@ -68,7 +68,7 @@ def last_start(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def all_starts(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
   """Yields when, for how long and on which machines a run was started.
 
-  It yields nothing of a run that was started once, which `last_start` describes.
+  It yields nothing for a run with a single start, which `last_start` describes.
   """
   sessions = [run_folder.flatten(session) for session in stored.get('sessions', ())]
   if len(sessions) < 2:

@@ -19,11 +19,11 @@ from vvlen.statistics import PairedTest
 
 _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 
-_DECIMALS = 6  # at most, of what is measured or computed
+_DECIMALS = 6  # the most decimals of a measured or computed number
 _LEAST = 10.0**-_DECIMALS
-ROUNDING = '< 1e−6'  # of either sign: as good as nothing
+ROUNDING = '< 1e−6'  # shown for numbers of either sign that are smaller than this
 
-_LITTLE = 12  # characters, too few for the lines of a text
+_LITTLE = 12  # characters; a text with less room is cut, not wrapped
 
 Record = Mapping[str, Any]
 
@@ -99,17 +99,17 @@ def grid(table: Table, width: int | None = None) -> str:
 
   Args:
     table: the table.
-    width: the most characters of a line; then only `table.short` is shown. The last
-      column of these goes on in further lines, whose other cells are empty, where it
-      does not fit. Of other tables, columns on the right that do not fit are left out,
-      but never the first one. None: no limit.
+    width: the largest number of characters of a line; None: no limit. With a limit, a
+      table with `short` shows only these columns, and wraps the last of them into
+      further lines. Other tables drop columns on the right that do not fit, but never
+      the first one.
   """
   names = (width is not None and table.short) or [*table.columns]
   lines_of = [[*names], *cells(table, names)]
   widths = [max(map(len, column)) for column in zip(*lines_of, strict=True)]
   if width is not None and table.short:
     room = max(width - sum(widths[:-1]) - 3 * len(widths) - 1, 1)
-    parts = [_parts(texts[-1], room) for texts in lines_of[1:]]
+    parts = [_wrapped(texts[-1], room) for texts in lines_of[1:]]
     lines_of = [
         [*names[:-1], _cut(names[-1], room)],
         *([*(texts[:-1] if number == 0 else [''] * len(texts[:-1])), part]
@@ -128,8 +128,8 @@ def grid(table: Table, width: int | None = None) -> str:
   return '\n'.join([header, rule, *lines])
 
 
-def _parts(text: str, room: int) -> list[str]:
-  """Returns the lines of a text that has this room, a single one if there is little."""
+def _wrapped(text: str, room: int) -> list[str]:
+  """Wraps a text into lines of `room` characters; if that is little, cuts it to one."""
   if room < _LITTLE:
     return [_cut(text, room)]
   return textwrap.wrap(text, room) or ['']
@@ -210,7 +210,7 @@ def pair_cell(
 
 
 def known(value: float, form: str) -> str:
-  """Formats a number that is known but for rounding: 0, or < 1e−6, has no digits."""
+  """Formats a number that is exact up to rounding, as 0 or '< 1e−6' if it is small."""
   if value == 0:
     return '0'
   if abs(value) < _LEAST:
@@ -237,8 +237,8 @@ def give_or_take(value: float, error: float) -> str:
 def with_interval(mean: float, low: float, high: float, form: str) -> str:
   """Formats a number and, where there is one, its interval.
 
-  Where both ends would be shown as 0, all three have so many more decimals that one of
-  them is not; what is 0 has none, and what is less than 1e−6 is < 1e−6.
+  If both ends would be shown as 0, all three get more decimals, until one end is not 0.
+  A number that is 0 has no decimals, and one below 1e−6 is shown as '< 1e−6'.
   """
   if math.isnan(low):
     return number(mean, form) if mean else '0'

@@ -25,8 +25,8 @@ SHARE = 0.9  # of a device's memory; the rest is for arrays beside the program's
 def memory_limit(mesh: Mesh) -> int | None:
   """Returns the MiB that programs may use of each device of a mesh.
 
-  It is `SHARE` of the device of this process that has least. None if the devices do not
-  report their memory, as CPUs do not, or if programs are only compiled for them.
+  It is `SHARE` of the smallest memory among this process's devices. None if the devices
+  do not report their memory, as CPUs do not, or if programs are only compiled for them.
   """
   if mesh.devices.flat[0].platform == 'cpu':
     return None
@@ -56,7 +56,7 @@ class Fitting:
       group_size: the most seeds in a group.
       mesh: with the axis 'seed'.
       shared: the number of arguments, counted from the first, that all seeds share.
-      limit: MiB that it may use of a device. If processes differ, the least counts.
+      limit: MiB that it may use of a device; the smallest limit of all processes holds.
     """
     self._of_group = functools.cache(of_group)
     self._group_size, self._mesh, self._shared = group_size, mesh, shared

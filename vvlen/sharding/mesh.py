@@ -10,8 +10,8 @@ which computes its own heads, hidden features of MLPs and words:
   kernels [inputs, outputs] that write to it               (tensor, fsdp)
   scales, biases, and the matrices of CLEX                 replicated
 
-What goes with a kernel and has only one of its axes, as a low-rank adapter A [inputs,
-rank] or B [rank, outputs], is sharded over both axes of the mesh along that one.
+An array that shares only one axis with a kernel, such as a low-rank adapter A [inputs,
+rank] or B [rank, outputs], is sharded along this axis over both axes of the mesh.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ ROWS = PartitionSpec(('data', 'fsdp'))
 Axes = tuple[str | tuple[str, ...] | None, ...]
 
 _READS, _WRITES = ('fsdp', 'tensor'), ('tensor', 'fsdp')
-# Of parameters of a layer of `vvlen.models.llama`. Of its adapters, A has the inputs of
-# the kernel; B has the outputs, as have the scales of a quantized kernel.
+# For the parameters of a layer of `vvlen.models.llama`. Adapter A shares the inputs of
+# the kernel; adapter B, and the scales of a quantized kernel, share its outputs.
 _LAYER: tuple[tuple[str, Axes], ...] = (
     (r'(query|key|value|gate|up)/kernel(/array/qvalue)?', _READS),
     (r'(query|key|value|gate|up)/kernel_lora_a', (('fsdp', 'tensor'), None)),
@@ -135,9 +135,9 @@ def shardings(params: Any, mesh: Mesh) -> Any:
     mesh: from `make_mesh`.
 
   Returns:
-    The same tree, with a NamedSharding for each parameter. Where a rule has two axes of
-    the mesh for one of the parameter, and both together do not divide it, the first is
-    taken.
+    The same tree, with a NamedSharding for each parameter. If a rule names two axes of
+    the mesh for one axis of a parameter, and their product does not divide it, only the
+    first is used.
 
   Raises:
     ValueError: if an axis of the mesh does not divide a parameter, or there is no rule

@@ -1,8 +1,8 @@
 """Monte Carlo simulation of the causal stack on random tokens.
 
-Mean and standard error of the scores of every layer, mean attention weights, and how
-often a more recent token has the larger score (`vvlen.theory.ordering`), as in Figures
-1, 3 and 4 of arXiv 2509.21042.
+It returns the mean and standard error of the scores of every layer, the mean attention
+weights, and how often a more recent token has the larger score
+(`vvlen.theory.ordering`), as in Figures 1, 3 and 4 of arXiv 2509.21042.
 """
 
 import functools
@@ -118,7 +118,7 @@ def recency_simulation(
     *, num_tokens: int, width: int, anisotropy: float, layer_norm: bool,
     residual: float, sampler: str, dtype: Any = jnp.float32,
 ) -> chunks.Simulation:
-  """Returns what `simulate_recency` simulates; arguments, but the sampler, unchecked.
+  """Returns what `simulate_recency` simulates; checks only the sampler.
 
   Raises:
     ValueError: on an unknown sampler, or more tokens than the reduced one supports.

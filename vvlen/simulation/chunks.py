@@ -232,7 +232,7 @@ def _chunk(draw, layer, num_layers, size):
     return jax.lax.scan(step, x, length=num_layers)[1]
 
   def chunk(*arguments):
-    # Chunks that only pad a call are not computed (but on an accelerator they are).
+    # Skips chunks that only pad a call. (On an accelerator, vmap computes them anyway.)
     shapes = jax.eval_shape(compute, *arguments)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.cond(

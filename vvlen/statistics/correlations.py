@@ -1,9 +1,9 @@
 """Correlations over few items, such as models, and their bootstrap intervals.
 
   Pearson    r_xy = Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²)
-  Spearman   Pearson's of the ranks, of which equal values have their mean
-  partial    r_xy·z = (r_xy − r_xz r_yz) / √((1 − r_xz²)(1 − r_yz²)), Pearson's of what
-             regressions on z leave of x and y
+  Spearman   Pearson's r of the ranks; equal values share their mean rank
+  partial    r_xy·z = (r_xy − r_xz r_yz) / √((1 − r_xz²)(1 − r_yz²)), Pearson's r of the
+             residuals of x and y after regression on z
 
 Axes: R resamples, S items. Functions of arrays [..., S] work along the last axis, in
 float64.
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from vvlen.statistics import resamples
 
-_ALIKE = 1e-12  # 1 − r² of two variables between which z leaves nothing to explain
+_ALIKE = 1e-12  # if 1 − r² with z is not larger, z determines the other variable
 _UNDEFINED = 0.1  # the largest share of resamples in which a statistic may be undefined
 
 
@@ -76,12 +76,12 @@ def bootstrap(
 
   R times, S items are drawn with replacement, and the percentiles 2.5 and 97.5 of the
   statistic are the ends. Which items are drawn depends on S, R and the seed alone. With
-  few items the interval is too narrow: of r = 0.7 of normals it covers r in 91 % of
-  samples of 14 items, and in 89 % of 7.
+  few items the interval is too narrow: for normals of correlation 0.7 it covers r in
+  91 % of samples of 14 items, and in 89 % of samples of 7.
 
   Args:
-    statistic: of arrays [..., S], as many as `items`, -> [...]; a difference of two
-      correlations is one, and so has a paired interval.
+    statistic: of arrays [..., S], as many as `items`, -> [...]; if it is a difference
+      of two correlations, its interval is paired.
     *items: arrays [S], whose entries belong together.
     num_resamples: R.
     seed: of the draws.

@@ -1,10 +1,9 @@
 """New questions of the kinds qa1 to qa5 of bAbI, from a world that is simulated.
 
 John, Mary, Sandra and Daniel (in qa5: Bill, Fred, Jeff and Mary) are in six rooms, with
-an apple, a football and a milk. Who and what is where at the beginning is drawn, and
-not told. Each fact is an action that is possible, drawn by kind first: someone moves to
-another room, gets a thing that is in the room, drops one, or in qa5 gives it to someone
-in the room.
+an apple, a football and a milk. Where they are at first is drawn, and not told. Each
+fact is a possible action; its kind is drawn first. Someone moves to another room, gets
+a thing that is in the room, drops one, or in qa5 gives it to someone in the room.
 
   qa1   Two moves, then where is someone who has moved; five times.
   qa2   Where is a thing? Someone took or dropped it, and a move told where they were.
@@ -12,11 +11,12 @@ in the room.
   qa4   Three rooms in a line, two neighbours told; what is next to one of them?
   qa5   Who gave what to whom, the last time that something was given?
 
-From qa2 on but in qa4, a question follows each fact with probability 1/2, if there are
-at least three facts since the last question (qa5: two) and it has an answer; a story
-has five. Source: Weston et al. (2015), arXiv 1502.05698, and the files of bAbI 1.2,
-whose words these are. The published simulator differs in detail: distributions are
-alike, not equal. Runs without JAX.
+In qa2, qa3 and qa5, a question follows a fact with probability 1/2, if at least two
+facts were told since the last question and it has an answer; a story has five.
+
+Source: Weston et al. (2015), arXiv 1502.05698, and the files of bAbI 1.2, whose words
+these are. The published simulator differs in detail: distributions are alike, not
+equal. Runs without JAX.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _WORDS = {
     'give': ('gave', 'handed', 'passed'),
 }
 _OPPOSITE = {'north': 'south', 'south': 'north', 'east': 'west', 'west': 'east'}
-_STORIES = 3000  # the most stories of which one is to have a short question
+_STORIES = 3000  # how many to draw, at most, until one has a question short enough
 
 
 class _Event(NamedTuple):
@@ -64,11 +64,11 @@ def draw_question(
   Args:
     rng: advanced by this.
     task: 'qa1' to 'qa5'.
-    most_facts: the most facts before the question; None for any number. The fewest
-      are 2, of qa3 3.
+    most_facts: the largest number of facts before the question; None for any number.
+      The smallest possible number is 2, in qa3 3.
 
   Returns:
-    One of the questions of the first story that has any with so few facts.
+    A question of the first story that has any with so few facts.
 
   Raises:
     ValueError: if the task is unknown, or no story has such a question.
@@ -124,7 +124,7 @@ def _draw_event(
     rng: np.random.Generator, kinds: Sequence[str], rooms: dict[str, str],
     places: dict[str, str]
 ) -> _Event:
-  """Draws a kind of which an action is possible, and one of its actions."""
+  """Draws a kind of action that is possible, then one of the actions of this kind."""
   while True:
     if events := _possible(_pick(rng, kinds), rooms, places):
       return _pick(rng, events)
@@ -169,7 +169,7 @@ def _tell(rng: np.random.Generator, task: str, event: _Event) -> str:
 
 
 def _is_time(rng: np.random.Generator, task: str, since: int) -> bool:
-  """Whether to ask, that many facts after the last question."""
+  """Whether to ask a question now, `since` facts after the last one."""
   if task == 'qa1':
     return since == 2
   return since >= 2 and rng.random() < 0.5

@@ -66,11 +66,11 @@ def build(
     task: 'qa1' to 'qa5'.
     question: its answer is the target, `vvlen.evaluation.babilong.is_correct`.
     sentences: of the text, as in `hide`.
-    num_tokens: exactly so many tokens the prompt has, or the context.
+    num_tokens: the exact number of tokens of the prompt, or of the context.
     tokenizer: counts them.
     depth: as in `hide`; the published depths 0, 25, 50 and 75 are
       `vvlen.tasks.haystack.QUARTERS`.
-    of_prompt: whether the number is that of the whole prompt, or of its context alone.
+    of_prompt: whether `num_tokens` counts the whole prompt; False: its context alone.
     parts: as in `prompt`.
 
   Returns:

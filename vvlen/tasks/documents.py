@@ -26,7 +26,7 @@ def read_documents(paths: Sequence[epath.PathLike]) -> list[str]:
 
   Args:
     paths: local or gs://. A file is one document; but a .jsonl file has one document
-      per line, each an object whose field `text` is a string. Of a folder, all files
+      per line, each an object whose field `text` is a string. For a folder, all files
       below it are read, sorted by path; hidden files and folders are skipped.
 
   Returns:
@@ -137,7 +137,7 @@ def split(
 
   Args:
     documents: at least one.
-    fraction: share of all characters to hold out at most, between 0 and 1.
+    fraction: the largest share of all characters to hold out, between 0 and 1.
     seed: of the random order.
 
   Returns:

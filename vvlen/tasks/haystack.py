@@ -1,13 +1,13 @@
 """Facts hidden in a long text, with an exact number of tokens and at a chosen depth.
 
 Facts stand between sentences of the text, in their order. The depth of a fact is the
-share of the context's characters before it. Tokens are those of the whole prompt as one
-text, without what goes before a document. To meet their number, the last sentence of
-the text is cut, within a word if need be.
+share of the context's characters before it. Tokens are counted in the whole prompt as
+one text, without a token such as BOS before it. To meet their number, the last sentence
+of the text is cut, within a word if need be.
 
-Source: Kuratov et al. (2024), arXiv 2406.10149. They encode each sentence by itself, so
-that a model that reads the text finds another number of tokens, and leave out sentences
-of fewer than ten tokens, which stay here. Runs without JAX.
+Source: Kuratov et al. (2024), arXiv 2406.10149. Their code encodes each sentence by
+itself, so that the whole text has another number of tokens, and leaves out sentences of
+fewer than ten tokens, which stay here. Runs without JAX.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ from vvlen.tasks.tokenizers import Tokenizer
 # The filler of Mohtashami and Jaggi (2023), arXiv 2305.16300, and of RULER.
 NOISE = ('The grass is green.', 'The sky is blue.', 'The sun is yellow.',
          'Here we go.', 'There and back again.')
-# Depths between which facts are, a quarter of the context each.
+# Pairs of depths, each a quarter of the context apart.
 QUARTERS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 _TRIES = 30
-_NEAR = 8  # words around the estimated cut, among which the cut is looked for first
+_NEAR = 8  # words on either side of the estimated cut that are searched first
 
 
 class Haystack(NamedTuple):
@@ -62,13 +62,13 @@ def hide(
   Args:
     rng: draws where the text begins and where the facts stand.
     facts: at least one; they stay in this order, and several may stand together.
-    sentences: of the text, such as `split_sentences` returns. From a random one on they
-      are taken in order; after the last one comes the first.
+    sentences: of the text, such as `split_sentences` returns. They are taken in order
+      from a random one on; after the last comes the first.
     num_tokens: of the prompt.
     tokenizer: counts them.
-    depth: two numbers in [0, 1]: all facts are, whole, between these shares of the
-      context's characters. Two equal ones: all facts stand together, at the place
-      between sentences that is nearest to this share of the text.
+    depth: two shares of the context's characters, in [0, 1]: every fact lies wholly
+      between them. If they are equal, all facts stand together, at the place between
+      sentences that is nearest to this share of the text.
     others: sentences that are hidden too, in order, at any depth.
     wrap: from the context to the prompt, such as one that adds a question; None: the
       context is the prompt.
@@ -213,10 +213,10 @@ def _fit(
     units: parts of the context.
     rest: words from the beginning of its last piece of text on, more than enough.
     count: from the parts of a context to the number of tokens.
-    num_tokens: as it is to be.
+    num_tokens: the wanted number of tokens.
 
   Returns:
-    The parts of the context; none if no cut has that number.
+    The parts of the context; an empty list if no cut gives that number.
   """
   last = max(i for i, unit in enumerate(units) if unit.kind == 'text')
 
@@ -243,8 +243,8 @@ def last_within(
 ) -> int:
   """Returns the last n in low..high with count(n) ≤ target, or `low` if there is none.
 
-  Counts grow, if not strictly. Where the target is expected between two known counts
-  is tried first; every third time, the middle.
+  `count` must not decrease. Each step tries the place at which the target is expected
+  between two known counts, but every third step tries the middle.
   """
   at_low, at_high = count(low), count(high)
   if at_high <= target:

@@ -1,10 +1,10 @@
 """Sentences of the tasks of RULER: the published ones, and short ones.
 
-A prompt is what stands before the context, the context, and a question with the
-beginning of its answer, a line each. Published sentences are those of NVIDIA/RULER
-c3f5e3b (Apache License 2.0), with a period after each assignment, as where RULER hides
-them in essays, and of the pass key those of Mohtashami and Jaggi (2023), arXiv
-2305.16300. Runs without JAX.
+A prompt has three parts, a line each: an instruction, the context, and a question with
+the beginning of its answer. The published sentences are from NVIDIA/RULER c3f5e3b
+(Apache License 2.0), with a period after each assignment, as in RULER's essays. Those
+of the pass key are from Mohtashami and Jaggi (2023), arXiv 2305.16300. Runs without
+JAX.
 """
 
 from typing import NamedTuple

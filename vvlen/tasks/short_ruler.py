@@ -9,13 +9,13 @@
   common_words        a list of words; which are the most frequent?
   passkey             'The pass key is 90547.' at a depth
 
-Sentences are short ones by default; the published ones are too long for 64 tokens, see
-`vvlen.tasks.ruler_wording`. RULER's worked examples are left out. Prompts have exactly
-the number of tokens, those of `common_words` at most. Neither the tokens of an answer
-count, nor what goes before a document.
+The default sentences are short; the published ones are too long for 64 tokens
+(`vvlen.tasks.ruler_wording` has both). RULER's worked examples are left out. A prompt
+has exactly the given number of tokens, in `common_words` at most so many. The answer,
+and a token such as BOS before the prompt, are not counted.
 
-Source: Hsieh et al. (2024), arXiv 2404.06654; NVIDIA/RULER c3f5e3b, scripts/data; of
-the pass key, Mohtashami and Jaggi (2023), arXiv 2305.16300. Runs without JAX.
+Source: Hsieh et al. (2024), arXiv 2404.06654; NVIDIA/RULER c3f5e3b, scripts/data. The
+pass key: Mohtashami and Jaggi (2023), arXiv 2305.16300. Runs without JAX.
 """
 
 from collections.abc import Sequence
@@ -47,8 +47,8 @@ class Sample(NamedTuple):
 
   prompt: str
   answers: tuple[str, ...]
-  others: tuple[str, ...]  # of the same kind in the prompt, but wrong
-  depths: tuple[float, ...]  # of each fact that answers: share of the context before it
+  others: tuple[str, ...]  # wrong answers of the same kind that the prompt contains
+  depths: tuple[float, ...]  # share of the context before each fact that answers
   num_tokens: int  # of the prompt
 
 
@@ -77,10 +77,10 @@ def niah(
     num_keys: how many keys have needles.
     num_values: needles of each key, with different values.
     num_queries: how many of the keys are asked for.
-    depth: between which depths the needles are that are asked for, as in
-      `vvlen.tasks.haystack.hide`; those of other keys are anywhere.
+    depth: the depths between which the needles asked for stand, as in
+      `vvlen.tasks.haystack.hide`; needles of other keys are anywhere.
     sentences: of the haystack, as in `hide`.
-    digits: of each value; no two needles have the same.
+    digits: of each value; all values differ.
     keys: from which the keys are drawn.
     wording: `SHORT_NEEDLES` or `RULER_NEEDLES`.
 
@@ -158,7 +158,7 @@ def variable_tracking(
     num_hops: assignments of a chain after its first; each variable but the first is
       assigned the one before.
     num_chains: chains with different values; each keeps its order.
-    depth: between which depths the chain is that is asked for.
+    depth: the depths between which the chain asked for stands.
     sentences: as in `niah`.
     wording: `SHORT_VARIABLES` or `RULER_VARIABLES`.
 
@@ -178,13 +178,13 @@ def variable_tracking(
     chains.append([wording.first.format(name=own[0], value=value), *(
         wording.following.format(name=name, other=other)
         for other, name in itertools.pairwise(own))])
-  # Statements of other chains in any order that keeps that of each.
-  turns = _shuffled(rng, [i for i in range(1, num_chains) for _ in range(length)])
+  # The chain of each other statement, in random order; each chain keeps its own order.
+  chain_of = _shuffled(rng, [i for i in range(1, num_chains) for _ in range(length)])
   left = [iter(chain) for chain in chains]
   question = wording.question.format(value=values[0], number=length)
   hidden = hide(
       rng, chains[0], sentences, num_tokens, tokenizer, depth=depth,
-      others=[next(left[i]) for i in turns],
+      others=[next(left[i]) for i in chain_of],
       wrap=lambda context: _lines(wording.before, context, question))
   return Sample(hidden.prompt, tuple(names[:length]), tuple(names[length:]),
                 hidden.depths, num_tokens)
@@ -207,12 +207,12 @@ def common_words(
 
   Args:
     rng: as in `niah`.
-    num_tokens: of the prompt, at most: there is no room for one word more.
+    num_tokens: the largest number of tokens of the prompt; one more word does not fit.
     tokenizer: as in `niah`.
     num_common: how many words are frequent; all of them are to be named.
     common_repeats: how often each of these occurs.
-    uncommon_repeats: how often each other one does, fewer times; there is at least one
-      other, and as many as there is room for.
+    uncommon_repeats: how often each other word occurs, fewer times. There is at least
+      one other word, and as many as fit.
     wording: `SHORT_WORDS` or `RULER_WORDS`.
 
   Returns:

@@ -50,8 +50,8 @@ def load_tokenizer(path: epath.PathLike) -> Tokenizer:
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if a file is damaged or the library `tokenizers` is not installed; or,
-      of `encode`, if a text has what the tokenizer has no token for.
+    ValueError: if a file is damaged or the library `tokenizers` is not installed. Later
+      `encode` raises it if a text has characters without a token.
   """
   try:
     import tokenizers

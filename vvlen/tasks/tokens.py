@@ -1,4 +1,4 @@
-"""Tokens of many documents, of which no process holds more than it reads.
+"""Tokens of many documents; no process holds more of them than it reads.
 
 Long texts are encoded once, into a file that all processes of a machine map into their
 memory. Axes: D documents.
@@ -41,8 +41,9 @@ def encode_once(
 ) -> Encoded:
   """Encodes documents into a file, unless it is there, and maps the file.
 
-  The file gets its name when it is complete, and one that has not the size that it says
-  is written again. Of several processes on a machine one writes, the others wait.
+  The file gets its name when it is complete. A file whose size is not the one that it
+  states is written again. Of several processes on a machine one writes, the others
+  wait.
 
   Args:
     documents: returns the documents; called if they must be encoded.

@@ -3,8 +3,8 @@
   mean(t) = 1 / (t − s)  Σ_{i = s + 1 .. t} θ_i,      s = t − round(share · t)
 
 where θ_i are the weights after update i. At a constant learning rate the weights keep
-fluctuating, but their mean settles (Polyak and Juditsky, SIAM J.
-Control Optim. 30, 1992; of the last steps alone: Jain et al., JMLR 18, 2018).
+fluctuating, but their mean settles (Polyak and Juditsky, SIAM J. Control Optim. 30,
+1992; for the last steps alone: Jain et al., JMLR 18, 2018).
 """
 
 from collections.abc import Sequence

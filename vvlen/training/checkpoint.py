@@ -2,7 +2,7 @@
 
 One folder holds the checkpoints of one run, named by step; the last two are kept. Each
 has checksums of its arrays, so that damage is noticed and the checkpoint before it is
-used. After a save that was cut off, the one before it is still the last one. Several
+used. If a save is cut off, the checkpoint before it remains the last one. Several
 processes must all call each function, on one folder that all can access.
 """
 
@@ -77,7 +77,7 @@ def last_step(folder: epath.PathLike) -> int:
 def read_meta(folder: epath.PathLike) -> dict[str, Any] | None:
   """Returns what was saved beside the state of the last checkpoint; None if nothing.
 
-  Like `restore`, it turns to the checkpoint before one that is damaged.
+  Like `restore`, it falls back on the checkpoint before a damaged one.
 
   Raises:
     ValueError: if all checkpoints are damaged.
@@ -100,7 +100,7 @@ def read_meta(folder: epath.PathLike) -> dict[str, Any] | None:
 def restore(
     folder: epath.PathLike, like: Any, mesh: Mesh | None = None
 ) -> tuple[int, Any | None]:
-  """Restores the state of the last checkpoint, and clears what cut-off saves left.
+  """Restores the state of the last checkpoint, and removes what cut-off saves left.
 
   If it is damaged and the one before it is not, it is renamed to <step>.damaged, the
   other becomes the last, and a line on standard error says so.
@@ -173,7 +173,7 @@ def _of_last_sound(
 
 
 def _set_aside(folder: epath.Path, damaged: list[int], used: int) -> None:
-  """Renames damaged checkpoints, so that they are none, and says so."""
+  """Renames damaged checkpoints, so that they no longer count, and says so."""
   for step in damaged if jax.process_index() == 0 else ():
     aside = folder / f'{step}.damaged'
     if aside.exists():

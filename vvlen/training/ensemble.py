@@ -1,15 +1,15 @@
 """Trains many seeds at once.
 
 A block of seeds is trained together: divided among the devices of a mesh, and run on
-each device in equal groups (`vvlen.sharding.over_seeds`). Seed i always
-has the key fold_in(key(seed), i), so its weights and data do not depend on which
-other seeds are trained, on how many there are, or on the devices. Devices that do not
-divide the seeds repeat the last one (`vvlen.sharding.padding`).
+each device in equal groups (`vvlen.sharding.over_seeds`). Seed i always has the key
+fold_in(key(seed), i), so its weights and data do not depend on which other seeds are
+trained, on how many there are, or on the devices. If the devices do not divide the
+seeds, the last seed is repeated (`vvlen.sharding.padding`).
 
-Initial weights and data of a seed are the same bits always. With groups of one, so are
-its trained weights, on any number of devices of one kind that have several seeds each,
-for the problems of our tests (see `over_seeds` for what may break this); with larger
-groups, or one seed on each device, they agree to rounding.
+Initial weights and data of a seed are always the same bits. With groups of one and
+several seeds on each device, so are its trained weights, on any number of devices of
+one kind, in all problems that are tested (`over_seeds` says what may break this). With
+larger groups, or one seed on each device, they agree to rounding.
 """
 
 from collections.abc import Callable, Sequence

@@ -84,9 +84,9 @@ def train(
   The devices are kept busy: metrics are fetched after the next step was dispatched, and
   the next batch is made while the devices compute.
 
-  A run that was killed and resumes from its checkpoint repeats the steps after it and
-  reports the same metrics and evaluations of them again. It ends in the same state, bit
-  for bit on the same devices.
+  A run that was killed and resumes from its checkpoint repeats the steps after it, and
+  reports their metrics and evaluations again, with the same values. It ends in the same
+  state, bit for bit on the same devices.
 
   Args:
     step: (state, batch) -> (next state, metrics {name: []}), compiled by the caller.

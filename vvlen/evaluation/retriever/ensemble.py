@@ -75,7 +75,7 @@ def make_measure(
 
   best_betas = {n: betas_at(n) for n in fit_lengths}
   evaluate = {n: metrics_at(n) for n in lengths}
-  # Of validation data: with the test data, the distance at this length would be 0.
+  # From validation data: on the test data, the distance at this length would be 0.
   reference = over_seeds(lambda variables, key: distribution.moments_at(
       apply, sample, variables, key, length=trained_up_to,
       num_sequences=num_sequences,

@@ -152,7 +152,7 @@ def intervene(
     num_sequences: int, moment_sequences: int, select_sequences: int,
     item_class: ItemClass,
 ) -> dict[str, Metrics]:
-  """Measures one model at one length, unchanged and under each intervention.
+  """Measures one model at one length, as it is and under each intervention.
 
   Args:
     apply: the model.
@@ -165,8 +165,8 @@ def intervene(
     num_sequences: S.
     moment_sequences: the number of sequences that moments are measured on, and readers
       fitted to; many times d.
-    select_sequences: the number of further sequences, by which the penalty of readers
-      is chosen.
+    select_sequences: the number of further sequences on which the penalty of readers is
+      chosen.
     item_class: the class that each item stands for.
 
   Returns:

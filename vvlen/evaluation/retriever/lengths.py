@@ -1,11 +1,10 @@
 """Accuracy and attention of a trained model at any length, in bounded memory.
 
-The functions here are for one seed; `vvlen.sharding.over_seeds` maps them over
-seeds. A chunk of test sequences is drawn, run and reduced
-before the next is drawn. It holds 2**14 items, or one sequence where that is
-longer, so a device needs about 1.2 * group_size * max(2**14, N) * width * 4 bytes (as
-measured): for a width of 128 and groups of one, 10 MB up to N = 2**14 and 0.6 GB at
-N = 2**20.
+The functions here are for one seed; `vvlen.sharding.over_seeds` maps them over seeds. A
+chunk of test sequences is drawn, run and reduced before the next is drawn. It holds
+2**14 items, or one sequence where that is longer, so a device needs about
+1.2 * group_size * max(2**14, N) * width * 4 bytes (as measured): for a width of 128 and
+groups of one, 10 MB up to N = 2**14 and 0.6 GB at N = 2**20.
 
 Axes: S sequences, N items, C classes, d width of the attention output, K betas.
 """

@@ -2,8 +2,8 @@
 
   β = least β at which softmax(β z) gives half of the weight to the item asked for
 
-(`vvlen.evaluation.temperature_law`), z the logits of its attention. What it needs is
-not what a model could know: it takes the item asked for as known.
+(`vvlen.evaluation.temperature_law`), where z are the logits of its attention. β uses
+the item asked for, which a model would have to find first.
 
 Axes: S sequences, Q items asked for in each (no axis in tasks that ask for one).
 """
@@ -56,7 +56,7 @@ def metrics_under(
     apply: Apply, sample: Sample, variables: Variables, key: jax.Array,
     temperatures: Sequence[Temperature], *, length: int, num_sequences: int,
 ) -> Metrics:
-  """Returns loss and accuracy where each of K temperatures multiplies the logits.
+  """Returns loss and accuracy under each of K temperatures of the attention.
 
   Args:
     apply: as in `needed_temperature`.

@@ -3,11 +3,10 @@
   p(c | o) = softmax(Wᵀ w + b)_c,   w = the outputs o, whitened (`axes.whiten`)
   W, b minimize   − mean ln p(target | o)  +  λ/2 ‖W‖²
 
-by limited-memory BFGS, until the gradient has vanished: the loss is convex. λ is
-chosen among several by the loss on other sequences. Outputs are whitened, because
-outputs of attention over a set of items lie in few directions, whose deviations differ
-by a factor of a thousand or more; without whitening, information in weak directions is
-not found.
+by limited-memory BFGS, until the gradient has vanished: the loss is convex. λ is chosen
+among several by the loss on other sequences. Outputs of attention over a set of items
+lie in few directions, whose deviations differ by a factor of a thousand or more.
+Whitening lets the reader find information in the weak directions too.
 
 Axes: S sequences, d width of the output, k principal axes, C classes.
 """

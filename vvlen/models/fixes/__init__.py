@@ -9,9 +9,9 @@ Instead of softmax, each maps logits z [..., n] to weights [..., n]
   e^z / (e^s + Σ e^z)      `sink`
   σ(z + b − ln n)          `sigmoid`
 
-One's own is a function of the same form; `check` tests it before it is trained. Fields
-of `vvlen.models.retriever.Retriever` hold these functions (`weights`), and what is no
-function of logits: `qk_norm`, `gated` and `norm`. For RMSNorm after attention,
-x / sqrt(mean(x²) + ε) ⊙ scale (arXiv 1910.07467; after attention: 2510.08341), the
-norm is `flax.linen.RMSNorm(1e-5)`.
+Your own fix is a function of the same form; `check` tests it before training. A
+`vvlen.models.retriever.Retriever` takes such a function as its field `weights`. Changes
+that are not functions of the logits have fields of their own: `qk_norm`, `gated` and
+`norm`. For RMSNorm after attention, x / sqrt(mean(x²) + ε) ⊙ scale (arXiv 1910.07467;
+after attention: 2510.08341), the norm is `flax.linen.RMSNorm(1e-5)`.
 """

@@ -19,18 +19,18 @@ _LARGE = 1e4
 def check_weights(function: Weights) -> None:
   """Checks that a function has the form of `vvlen.models.fixes.learned`.
 
-  It is traced by jax.jit, with and without a mask, and its gradients are computed, on a
-  few small arrays: ordinary, equal and large logits, one key, and rows with masked
-  keys, also with masked keys only. That takes a second or two.
+  Runs it under jax.jit, with and without a mask, and computes its gradients, on a few
+  small arrays: ordinary, equal and large logits, one key, and rows with some or all
+  keys masked. That takes a second or two.
 
   Args:
     function: (logits, mask, learned scalars by name) -> weights.
 
   Raises:
-    ValueError: in one line that names the function, and the axis or the property:
-      arguments, errors under jax.jit, shape, dtype, weights at masked keys that are not
-      0, weights that depend on masked keys or on other rows, values or gradients that
-      are not finite.
+    ValueError: in one line that names the function and what is wrong: its arguments, an
+      error under jax.jit, the shape (with the axis), the dtype, weights at masked keys
+      that are not 0, weights that depend on masked keys or on other rows, values or
+      gradients that are not finite.
   """
   logits = np.random.default_rng(0).normal(size=_SHAPE).astype(np.float32)
   scalars = _arguments(function)
@@ -73,7 +73,7 @@ def _arguments(function: Any) -> dict[str, np.float32]:
     _refuse(function, 'not a function of logits and mask')
   try:
     inspect.signature(function).bind(None, None)
-  except (TypeError, ValueError) as error:  # the second of functools.partial
+  except (TypeError, ValueError) as error:  # functools.partial raises ValueError
     _refuse(function, 'must take two arguments, logits and mask, and others only with '
                       f'defaults: {error}', error)
   return {name: np.float32(start) for name, start in learned(function).items()}

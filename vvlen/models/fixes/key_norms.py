@@ -2,10 +2,10 @@
 
   k_i = Kᵀ x_i + c,   ‖k_i‖² = x_iᵀ G x_i + 2 x_i·(K c) + ‖c‖²,   G = K Kᵀ
 
-G [x, x] does not depend on the items. The form costs a product [n, x] × [x, x] for each
-row of attention, as many operations as forming the keys if d = x; and its gradient, for
-which G x_i is known already, one more product instead of two. That is the most of what
-an item costs: logits and output take 2 x of its operations, the norm 2 x².
+G [x, x] does not depend on the items. The norms cost a product [n, x] × [x, x] for each
+row of attention, as many operations as forming the keys if d = x. Their gradient costs
+one more product instead of two, since G x_i is already known. This is most of the cost
+of an item: 2 x² operations, beside 2 x for its logit and its term of the output.
 """
 
 import functools
@@ -13,7 +13,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-# A vector of a smaller squared norm is divided by √SMALLEST; as `normalize` of PyTorch.
+# A vector of a smaller squared norm is divided by √SMALLEST, as in PyTorch's normalize.
 SMALLEST = 1e-24
 
 

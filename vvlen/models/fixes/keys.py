@@ -31,10 +31,10 @@ def num_keys(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 
 
 def without_masked(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
-  """Returns logits, at masked keys a number so low that its exponential is 0.
+  """Returns logits with masked keys at a number so low that its exponential is 0.
 
   The number is finite, even when it is doubled: −inf would give NaN in a row without
-  keys. There, what follows must set the weights to 0.
+  keys. In such rows the caller must set the weights to 0 (`zero_at_masked`).
   """
   if mask is None:
     return logits

@@ -2,9 +2,9 @@
 
   a_i = e^{z_i} / ‖e^z‖₂
 
-Of values that are independent and of variance 1, the output Σ a_i v_i then has the
-variance Σ a_i² = 1 at every n, where the softmax of equal logits gives 1/n
-(arXiv 2504.02827, proposition 1). The weights sum to 1 … √n.
+For independent values of variance 1, the output Σ a_i v_i has the variance Σ a_i² = 1
+at every n, where the softmax of equal logits gives 1/n (arXiv 2504.02827, proposition
+1). The weights sum to between 1 and √n.
 """
 
 import jax

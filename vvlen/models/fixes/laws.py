@@ -14,9 +14,9 @@ may be given to a trained model as `temperature`, or be trained with, by
 `vvlen.models.fixes.tempered.tempered`. n counts the keys that are not masked. Cost: a
 logarithm or power for each row, and a product for each logit.
 
-With one key, ln n and thus β is 0. Softmax of one logit is 1 all the same; but with
-weights that do not sum to 1, or logits that matter elsewhere, set `shift` to 1 or 2:
-then ln(n + shift) takes the place of ln n, and ln(n₀ + shift) that of ln n₀.
+With one key, ln n and so β are 0. Softmax of one logit is still 1. For weights that do
+not sum to 1, or logits that are used elsewhere, set `shift` to 1 or 2: then ln(n +
+shift) takes the place of ln n, and ln(n₀ + shift) that of ln n₀.
 """
 
 import math
@@ -97,10 +97,10 @@ def sqrt_log_n(longest: float, shift: float = 0.0) -> Temperature:
 def power(longest: float) -> Temperature:
   """Returns β = (n / n₀)^p; p is learned and starts at 0, where β = 1.
 
-  No publication has it as its default. Where the gaps between the largest logits shrink
-  as 1/n, as at the top of n uniform priorities, the β that keeps half the weight on the
-  largest grows as n (`vvlen.evaluation.temperature_law`). A law without learned scalar,
-  β ∝ n, is `functools.partial(power(longest), p=1)`.
+  No publication uses it by default. Where the gaps between the largest logits shrink as
+  1/n, as at the top of n uniform priorities, the β that keeps half the weight on the
+  largest grows as n (`vvlen.evaluation.temperature_law`). To fix β ∝ n without a
+  learned scalar, use `functools.partial(power(longest), p=1)`.
 
   Args:
     longest: n₀, positive.

@@ -16,7 +16,7 @@ from vvlen.models.fixes.keys import num_keys, wide, zero_at_masked
 def sigmoid(
     logits: jax.Array, mask: jax.Array | None = None, b: float = 0.0
 ) -> jax.Array:
-  """Returns σ(z + b − ln n) [..., n], n the number of keys. Cost: as softmax.
+  """Returns σ(z + b − ln n) [..., n], where n counts the keys. Cost: as softmax.
 
   Args:
     logits: [..., n]; float32 at least is used. A number added to all of a row changes

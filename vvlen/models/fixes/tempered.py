@@ -2,8 +2,8 @@
 
   a = weights(β z),   β = temperature(z, mask)
 
-Softmax, as a function of the form of `vvlen.models.fixes.learned`, and what joins a
-temperature and a function of that form.
+`tempered` combines a temperature with a function of the form that
+`vvlen.models.fixes.learned` states; `softmax` has this form.
 """
 
 import inspect
@@ -17,15 +17,15 @@ from vvlen.models.masked_softmax import masked_softmax
 
 
 def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-  """Returns e^z / Σ e^z [..., n], as attention has it without any `weights`."""
+  """Returns e^z / Σ e^z [..., n], the default weights of attention."""
   return masked_softmax(wide(logits), mask)
 
 
 def tempered(temperature: Temperature, weights: Weights = softmax) -> Weights:
   """Returns the function a = weights(β z), β = temperature(z, mask).
 
-  As a field of a model, the temperature belongs to its training too; the argument
-  `temperature` of a call multiplies the logits before.
+  As the field `weights` of a model, the temperature also acts in training. The argument
+  `temperature` of a call multiplies the logits before this one does.
 
   Args:
     temperature: (logits [..., n], mask, learned scalars) -> β [..., 1], such as a
@@ -37,7 +37,7 @@ def tempered(temperature: Temperature, weights: Weights = softmax) -> Weights:
     A function of the same form, with the learned scalars of both.
 
   Raises:
-    ValueError: if both have a learned scalar of one name.
+    ValueError: if both have a learned scalar of the same name.
   """
   of_temperature, of_weights = learned(temperature), learned(weights)
   if both := sorted(of_temperature.keys() & of_weights.keys()):
@@ -53,7 +53,7 @@ def tempered(temperature: Temperature, weights: Weights = softmax) -> Weights:
   both_learned = (of_temperature | of_weights).items()
   keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=start)
               for name, start in both_learned]
-  # What `learned` reads.
+  # `learned` reads the scalars from the signature.
   function.__signature__ = signature.replace(  # type: ignore[attr-defined]
       parameters=[*signature.parameters.values(), *keywords])
   return function

@@ -15,12 +15,11 @@ and with δ_i = do_i·o_i (arXiv 2205.14135, 2307.08691)
   dq_i = Σ_j ds_ij k_j / √d,   dk_j = Σ_i ds_ij q_i / √d.
 
 Blocks above the diagonal are never computed. Lower bounds of the cost for B sequences,
-h heads, n tokens and width d are, forward and backward:
+h heads, n tokens and width d, first forward, then backward:
 
-  operations   2 B h n² d, two products of half a matrix; 5 B h n² d, five products
-  exponentials B h n² / 2; the same
-  numbers that (4 d + 1) B h n, reading q, k, v and writing o, L; (8 d + 1) B h n
-  are moved
+  operations     2 B h n² d, two products of half a matrix; 5 B h n² d, five products
+  exponentials   B h n² / 2; the same
+  numbers moved  (4 d + 1) B h n, reading q, k, v and writing o, L; (8 d + 1) B h n
 
 Axes: B sequences, h query heads, k key heads, g = h / k, n tokens, d width. Inside this
 file heads precede tokens: [B, k, g, n, d] and [B, k, n, d].

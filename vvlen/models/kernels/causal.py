@@ -11,10 +11,10 @@ Implementations:
   plain    `vvlen.models.kernels.dense`: computes all logits at once; the only one with
            second derivatives
   chunked  `vvlen.models.kernels.blockwise`: memory grows like n
-  cudnn    NVIDIA's, for float16 and bfloat16
-  splash   JAX's for TPUs; on a CPU it is interpreted, for tests only. The TPU rounds
-           the factors of its float32 products to bfloat16. XLA cannot partition it: on
-           several devices, call it inside jax.shard_map
+  cudnn    NVIDIA's kernel, for float16 and bfloat16
+  splash   JAX's kernel for TPUs; on a CPU it is interpreted, for tests only. The TPU
+           rounds the factors of its float32 products to bfloat16. XLA cannot partition
+           it: on several devices, call it inside jax.shard_map
 
 Axes: B sequences, n tokens, h query heads, k key heads, d width of a head.
 """
@@ -212,10 +212,10 @@ def _splash(queries, keys, values):
 
 
 def _in_one_pass(function):
-  """Returns a function whose products, and those of its gradient, are of 16 bits.
+  """Returns the function with jax_default_matmul_precision unset, and its gradient too.
 
-  TPU kernels refuse products of 16-bit floats where jax_default_matmul_precision asks
-  for more passes, as it does in experiments.
+  TPU kernels refuse products of 16-bit floats where this setting asks for more than one
+  pass, as it does in experiments.
   """
   once = lambda: jax.default_matmul_precision('default')
 

@@ -8,8 +8,8 @@ G / 2, so that layers carry information from group to group:
   heads 1 .. h/2      borders of groups 0, G, 2 G, ..., n
   heads h/2 + 1 .. h  borders of groups 0, G/2, 3 G/2, ..., n − G/2, n
 
-LongLoRA's code instead rolls the tokens of the second half of the heads by G / 2. Then
-their last group holds the last G / 2 tokens and after them the first G / 2, which so
+LongLoRA's code instead rolls the tokens of the second half of the heads by G / 2. Their
+last group then holds the last G / 2 tokens followed by the first G / 2, which thus
 attend to the end of the sequence: the future leaks into the first G / 2 tokens.
 
 A product of queries and keys needs 2 d operations for each pair of tokens. All heads
@@ -33,7 +33,7 @@ class Shifted(NamedTuple):
   """Shifted sparse attention in a model."""
 
   group: int  # G, even; LongLoRA trains with a quarter of the length
-  leaking: bool = False  # as LongLoRA's code; the first G / 2 tokens see the last
+  leaking: bool = False  # as in LongLoRA's code; the first G / 2 tokens see the last
 
 
 def shifted_attention(
@@ -47,8 +47,8 @@ def shifted_attention(
 ) -> jax.Array:
   """Attends from every token to itself and all earlier ones of its group.
 
-  Under a mesh, rows and heads are sharded as `vvlen.sharding.mesh.over_heads` does; the
-  heads of each half are.
+  Under a mesh, the rows and heads of each half of the heads are sharded by
+  `vvlen.sharding.mesh.over_heads`.
 
   Args:
     queries: [B, n, h, d], with rotary positions already applied.
@@ -84,8 +84,8 @@ def shifted_attention(
 def _halves(queries, keys, values):
   """Returns the inputs of the first half of the query heads, and of the second."""
   if keys.shape[2] % 2:
-    # Then the key head in the middle serves both halves. As h is even, h/k is, and each
-    # key head can be two, with half of its query heads each.
+    # The middle key head serves both halves. As h is even, so is h/k, and each key head
+    # can be repeated, to serve half of its query heads each time.
     keys, values = (jnp.repeat(x, 2, axis=2) for x in (keys, values))
   # Not by jnp.split, nor joined by jnp.concatenate: on eight CPUs with four key heads,
   # the gradients of XLA's partitioned program were wrong then (jax 0.10.2).

@@ -49,7 +49,7 @@ _MODULES = {
     hub_name(f'layer_0/{name}/kernel').split('.')[-2]: name for name in LINEAR}
 # What can be saved besides adapters.
 ALSO = ('embedding', 'output_embedding', 'attention_norm', 'mlp_norm', 'final_norm')
-_ROWS = 1024  # of an embedding that enter the checksum
+_ROWS = 1024  # the number of rows of an embedding that enter the checksum
 # Fields that would change the computation, and the values that leave it as it is.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     'bias': ('none',), 'use_rslora': (None, False), 'use_dora': (None, False),
@@ -81,7 +81,7 @@ def save_adapters(
     base: the name or folder of the model without adapters, for PEFT.
 
   Raises:
-    ValueError: if parameters are trained that PEFT's format has no place for.
+    ValueError: if trained parameters have no place in PEFT's format.
   """
   folder = epath.Path(folder)
   if odd := set(lora.also) - set(ALSO):
@@ -142,7 +142,7 @@ def load_adapters(
     folder: as `save_adapters` or PEFT writes it.
     model: without adapters.
     params: of the model.
-    quantized: as in `Lora`: files do not have it.
+    quantized: as in `Lora`; files do not state it.
     shardings: as in `add_adapters`.
 
   Returns:
@@ -232,8 +232,8 @@ def _name(path):
 def _checksum(model, frozen):
   """Returns a checksum of the first frozen parameter that is not quantized.
 
-  Of an embedding, its first rows count. Parameters count as bfloat16, so that a model
-  loaded in another dtype is still the same one. None if nothing is frozen.
+  Only the first rows of an embedding enter it. Parameters are cast to bfloat16, so that
+  a model loaded in another dtype has the same checksum. None if nothing is frozen.
   """
   flat = flatten_dict(frozen, sep='/')
   layer = 'layers' if model.scan_layers else 'layer_0'

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kernels.shifted import Shifted, shifted_attention
 from vvlen.models.kv_cache import append, attend_cached
-from vvlen.models.llama.turns import Turns
+from vvlen.models.llama.rotation import Rotation
 from vvlen.models.norm import Norm, PostAttentionNorm
 from vvlen.models.positions import alibi_slopes
 from vvlen.sharding import platform
@@ -41,7 +41,7 @@ class Block(nn.Module):
   """One layer.
 
   Attributes:
-    late_turn: whether the cache holds keys before their rotation.
+    rotate_late: whether the cache holds keys before their rotation.
     alibi: as in `Llama`.
     others: as in `Llama`.
   """
@@ -51,7 +51,7 @@ class Block(nn.Module):
   num_heads: int
   num_key_heads: int
   head_width: int
-  late_turn: bool = False
+  rotate_late: bool = False
   alibi: bool = False
   epsilon: float = 1e-5
   attention_bias: bool = False
@@ -85,21 +85,21 @@ class Block(nn.Module):
     self.up = project(self.mlp_width, self.mlp_bias)
     self.down = project(self.width, self.mlp_bias)
 
-  def __call__(self, x: jax.Array, turns: Turns) -> jax.Array:
+  def __call__(self, x: jax.Array, rotation: Rotation) -> jax.Array:
     """Maps the residual stream x [B, n, d] to [B, n, d]."""
-    return self._read(x, turns, self.shifted)[0]
+    return self._read(x, rotation, self.shifted)[0]
 
   def prefill(
-      self, x: jax.Array, turns: Turns
+      self, x: jax.Array, rotation: Rotation
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the residual stream, and keys and values [B, n, k, w] for a cache."""
-    return self._read(x, turns)
+    return self._read(x, rotation)
 
   def step(
       self,
       x: jax.Array,
-      own: Turns,
-      held: Turns,
+      own: Rotation,
+      held: Rotation,
       keys: jax.Array,
       values: jax.Array,
       length: jax.Array,
@@ -109,7 +109,7 @@ class Block(nn.Module):
     Args:
       x: [B, d], the residual stream at the token.
       own: of the token, with cosine and sine [B, 1, w/2].
-      held: with late_turn, of all places of the cache, with cosine and sine
+      held: with rotate_late, of all places of the cache, with cosine and sine
         [B, T, w/2].
       keys: [B, k, T, w], the keys of earlier tokens.
       values: [B, k, T, w], the values of earlier tokens.
@@ -120,22 +120,22 @@ class Block(nn.Module):
     """
     query, key, value = self._project(x[:, None])
     query = own.queries(query)
-    if not self.late_turn:
+    if not self.rotate_late:
       key = own.keys(key)
     keys, values = append(keys, key[:, 0], length), append(values, value[:, 0], length)
     seen = keys
-    if self.late_turn:
+    if self.rotate_late:
       seen = held.keys(keys.swapaxes(1, 2)).swapaxes(1, 2)
     slopes = alibi_slopes(self.num_heads) if self.alibi else None
     output = attend_cached(query[:, 0], seen, values, length + 1, slopes)
     return self._after(x, output), keys, values
 
-  def _read(self, x, turns, shifted=None):
+  def _read(self, x, rotation, shifted=None):
     query, key, value = self._project(x)
-    turned_query, turned_key = turns.queries(query), turns.keys(key)
+    rotated_query, rotated_key = rotation.queries(query), rotation.keys(key)
     slopes, positions = None, None
     if self.alibi:
-      slopes, positions = jnp.asarray(alibi_slopes(self.num_heads)), turns.positions
+      slopes, positions = jnp.asarray(alibi_slopes(self.num_heads)), rotation.positions
 
     def attend(query, key, value, slopes=None, positions=None):
       return causal_attention(query, key, value, slopes=slopes, positions=positions,
@@ -143,18 +143,18 @@ class Block(nn.Module):
 
     if shifted is None or self.is_initializing():
       output = over_heads(
-          attend, turned_query, turned_key, value, slopes=slopes, positions=positions)
+          attend, rotated_query, rotated_key, value, slopes=slopes, positions=positions)
     else:
       output = shifted_attention(
-          turned_query, turned_key, value, shifted.group, leaking=shifted.leaking,
+          rotated_query, rotated_key, value, shifted.group, leaking=shifted.leaking,
           implementation=self.implementation)
     if self.is_mutable_collection('intermediates'):
-      self.sow('intermediates', 'queries', turned_query)
-      self.sow('intermediates', 'keys', turned_key)
+      self.sow('intermediates', 'queries', rotated_query)
+      self.sow('intermediates', 'keys', rotated_key)
       self.sow('intermediates', 'attention_output', output)
       if self.alibi:
         self.sow('intermediates', 'slopes', slopes)
-    return self._after(x, output), key if self.late_turn else turned_key, value
+    return self._after(x, output), key if self.rotate_late else rotated_key, value
 
   def _project(self, x):
     """Maps the stream x [B, n, d] to queries, keys and values [B, n, heads, w]."""

@@ -171,11 +171,11 @@ def ends_of(folder: epath.PathLike) -> tuple[int, ...]:
     folder: in hub layout, local or gs://.
 
   Returns:
-    `eos_token_id` of generation_config.json, or else of config.json; () if both are
-    silent.
+    `eos_token_id` of generation_config.json, or else of config.json; () if neither has
+    it.
 
   Raises:
-    ValueError: if a file is not a JSON object, or has something else there.
+    ValueError: if a file is not a JSON object, or the field is not whole numbers.
   """
   for name in ('generation_config.json', 'config.json'):
     path = epath.Path(folder) / name

@@ -117,13 +117,13 @@ def model_of(config: Mapping[str, Any]) -> Llama:
 def config_of(model: Llama, dtype: str) -> dict[str, Any]:
   """Returns a model's config.json, in the older style, which all libraries read.
 
+  Ntk equals plain rotary positions of another base, and is written as that base.
+  EABF and CLEX have a `rope_type` of their own, which other libraries refuse; that of
+  CLEX is the one in its published checkpoints.
+
   Args:
     model: of the Llama family.
     dtype: of its parameters, such as 'bfloat16'.
-
-  The positions of Ntk are those of another base, and are written as such. EABF and CLEX
-  have a `rope_type` of their own, which other libraries refuse; that of CLEX is the one
-  of its published checkpoints.
 
   Raises:
     ValueError: if the model has no equivalent in the published family.

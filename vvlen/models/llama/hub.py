@@ -35,12 +35,12 @@ def local_folder(checkpoint: epath.PathLike) -> epath.Path:
     library = importlib.import_module('huggingface_hub')
   except ImportError as error:
     raise ValueError(
-        f'{name} is no folder, and to download it from the hub needs a library: pip '
+        f'{name} is not a folder, and downloading it from the hub needs a library: pip '
         'install huggingface_hub. Or give a folder') from error
   try:
     return epath.Path(library.snapshot_download(
         name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
   except Exception as error:  # of the library, and of those that it uses
     why = str(error).strip().partition('\n')[0] or type(error).__name__
-    raise ValueError(f'{name} is no folder, and could not be downloaded from the hub: '
-                     f'{why}') from error
+    raise ValueError(f'{name} is not a folder, and could not be downloaded from the '
+                     f'hub: {why}') from error

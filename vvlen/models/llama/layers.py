@@ -16,8 +16,8 @@ from vvlen.sharding.mesh import over_batch, over_tokens
 
 STACK = 'layers'  # the key of stacked parameters
 
-# What a layer keeps for the backward pass, besides its input; all else is computed
-# again.
+# What a layer keeps for the backward pass besides its input; all other results are
+# computed again.
 _POLICIES = {
     'nothing': jax.checkpoint_policies.nothing_saveable,
     # Results of products with kernels: then only elementwise operations and attention
@@ -28,16 +28,16 @@ KEPT = tuple(_POLICIES)
 
 
 def scan(
-    block: nn.Module, x: jax.Array, turns: Any, scaled: Any, *, remat: bool, kept: str,
-    dtype: Any,
+    block: nn.Module, x: jax.Array, rotation: Any, scaled: Any, *, remat: bool,
+    kept: str, dtype: Any,
 ) -> jax.Array:
   """Applies layers one after the other to the residual stream.
 
   Args:
     block: a layer (`vvlen.models.llama.block.Block`), whose parameters are stacked.
     x: [B, n, d].
-    turns: a `vvlen.models.llama.turns.Turns`.
-    scaled: [layers] bool, in which layers `query_scale` of turns applies.
+    rotation: a `vvlen.models.llama.rotation.Rotation`.
+    scaled: [layers] bool, in which layers the rotation's `query_scale` applies.
     remat: whether layers compute their results again in the backward pass.
     kept: with remat, one of `KEPT`.
     dtype: of the stream between layers, of which remat keeps one array per layer; None
@@ -49,7 +49,7 @@ def scan(
   wide = x.dtype
 
   def body(layer, x, scaled):
-    x = layer(x.astype(wide), turns.of_layer(scaled))
+    x = layer(x.astype(wide), rotation.of_layer(scaled))
     return over_tokens(x.astype(dtype or wide)), None
 
   if remat:

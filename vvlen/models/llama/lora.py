@@ -2,11 +2,11 @@
 
   y = x W + (alpha / rank) · dropout(x) A B
 
-W [inputs, outputs] is frozen; A [inputs, rank] and B [rank, outputs] are trained. B is
-0 at first, so that the model is the one that it starts from. Both are parameters beside
-W, as `kernel_lora_a` and `kernel_lora_b`; with `scan_layers` all layers are in one
-array, [layers, inputs, rank] and [layers, rank, outputs]. It is done by qwix, which is
-installed by pip install 'vvlen[lora]'.
+W [inputs, outputs] is frozen; A [inputs, rank] and B [rank, outputs] are trained. B
+starts at 0, so that training starts from the plain model. Both are parameters beside W,
+named `kernel_lora_a` and `kernel_lora_b`; with `scan_layers` all layers are in one
+array, [layers, inputs, rank] and [layers, rank, outputs]. The adapters are those of
+qwix: pip install 'vvlen[lora]'.
 
   lora = LONG_QLORA
   params = add_adapters(model, lora, variables['params'], jax.random.key(0))
@@ -18,9 +18,9 @@ installed by pip install 'vvlen[lora]'.
     logits = adapted.apply({'params': params}, tokens, rngs={'dropout': key})
     …
 
-Gradients and the optimizer's state are of `trained` alone. After training,
-`with_adapters(model, lora)` predicts, `merged` returns parameters of the plain model,
-and `vvlen.models.llama.adapters` saves the adapters.
+Only `trained` has gradients and an optimizer state. After training, predict with
+`with_adapters(model, lora)`; `merged` returns parameters of the plain model, and
+`vvlen.models.llama.adapters` saves the adapters.
 
 W is quantized to 'nf4', in blocks of 64 inputs with a scale each (QLoRA, arXiv
 2305.14314), or to 'int8', with a scale for each output. Scales have the dtype of W.
@@ -59,11 +59,11 @@ class Lora:
 
   Attributes:
     rank: of A and B, smaller than the numbers of inputs and outputs.
-    alpha: the product of A and B counts alpha / rank.
+    alpha: the product of A and B is multiplied by alpha / rank.
     dropout: the share of inputs of A that are 0 in training.
     targets: names of the projections with adapters, from `LINEAR`.
-    quantized: the type of the kernels of all projections: None for that which they
-      have, 'nf4' or 'int8'. Embeddings and norms stay as they are.
+    quantized: the type of the kernels of all projections: 'nf4', 'int8', or None for no
+      quantization. Embeddings and norms stay as they are.
     also: names of parameters that are trained besides the adapters, or of modules all
       of whose parameters are, such as `EMBEDDINGS_AND_NORMS`.
   """
@@ -93,7 +93,7 @@ def check(model: Llama, lora: Lora) -> None:
   if not 0 <= lora.dropout < 1:
     raise ValueError(f'dropout must be in [0, 1): {lora.dropout}')
   for name in lora.targets:
-    # Also, qwix finds a kernel by its shape, which those of A and B must not have.
+    # Besides, qwix finds a kernel by its shape, so A and B must have other shapes.
     smallest = min(_sizes(model)[name])
     if not 0 < lora.rank < smallest:
       raise ValueError(f'rank must be positive and less than {smallest}, the smaller '
@@ -144,8 +144,8 @@ def add_adapters(
 ) -> dict[str, Any]:
   """Returns the parameters of `with_adapters`: quantizes kernels and adds A and B.
 
-  A is uniform in ±1/√inputs, B is 0; both are float32. A key gives the same with and
-  without `scan_layers`.
+  A is uniform in ±1/√inputs, B is 0; both are float32. The same key draws the same A
+  with and without `scan_layers`.
 
   Args:
     model: without adapters.
@@ -251,8 +251,8 @@ def is_quantized(x: Any) -> bool:
 def _zeros(key, shape, dtype):
   """Returns a kernel of 0, as a sum.
 
-  To recognize a kernel that it has quantized, qwix goes back through operations of one
-  argument, to an array that may have another shape; it stops at a sum.
+  To recognize a kernel that it has quantized, qwix follows an array back through
+  operations of one argument, perhaps to another shape. A sum makes it stop.
   """
   del key
   zeros = jnp.zeros(shape, dtype)

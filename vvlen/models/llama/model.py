@@ -31,8 +31,8 @@ from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.kv_cache import Cache, store
 from vvlen.models.llama import layers as stack
 from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, unbound
+from vvlen.models.llama.rotation import learned_of, rotation_of
 from vvlen.models.llama.sizes import check_model
-from vvlen.models.llama.turns import learned_of, turns_of
 from vvlen.models.norm import Norm
 from vvlen.models.rope import Rope
 from vvlen.sharding.mesh import gathered, over_batch
@@ -50,9 +50,9 @@ class Llama(nn.Module):
     num_key_heads: k, a divisor of h.
     head_width: w; None: d / h.
     max_length: number of tokens of training inputs; longer inputs are allowed.
-    rope: rotary positions, which may be others at evaluation than in training; None: no
-      positions, or ALiBi. With `vvlen.models.clex.Clex` the model has two parameters
-      more, float32 as they are initialized: `clex_up` and `clex_down`.
+    rope: rotary positions, which may differ between training and evaluation; None: no
+      positions, or ALiBi. With `vvlen.models.clex.Clex` the model has two more
+      parameters, `clex_up` and `clex_down`, initialized as float32.
     alibi: whether logits have the bias of ALiBi; needs rope None.
     epsilon: of RMSNorm.
     attention_bias: whether the projections to queries, keys and values have a bias.
@@ -66,8 +66,8 @@ class Llama(nn.Module):
       (`vvlen.models.kernels.shifted`); the group must divide the number of tokens.
       None: full attention, as always in `init`, `prefill` and `step`. Evaluate
       `model.clone(shifted=None)`.
-    remat: whether a layer keeps only its input for the backward pass and computes all
-      else again.
+    remat: whether a layer keeps only its input for the backward pass and computes
+      everything else again.
     scan_layers: whether the parameters of all layers are stacked, in arrays
       [num_layers, ...] below the key `layers`, and the layers run in a loop: compiling
       then takes the same time for any number of layers.
@@ -134,7 +134,7 @@ class Llama(nn.Module):
     make = functools.partial(
         block, width=self.width, mlp_width=self.mlp_width, num_heads=self.num_heads,
         num_key_heads=self.num_key_heads, head_width=_head_width(self),
-        late_turn=rotary.depends_on_length(self.rope), alibi=self.alibi,
+        rotate_late=rotary.depends_on_length(self.rope), alibi=self.alibi,
         epsilon=self.epsilon, attention_bias=self.attention_bias,
         output_bias=self.output_bias, mlp_bias=self.mlp_bias, norm=unbound(self.norm),
         implementation=self.implementation, shifted=self.shifted, dtype=self.dtype,
@@ -163,9 +163,9 @@ class Llama(nn.Module):
       tokens: [B, n] integers in 0..V − 1: others raise an error outside jit, and make
         their sequence nan inside.
       positions: [n] or [B, n], integers or floats; 0..n − 1 if None. The causal mask
-        depends on the order of tokens in the array, not on positions. Random positions
-        (RandomPos) are those of `vvlen.models.positions.random_positions`, drawn by the
-        caller for each forward pass; CLEX's of training those of `clex.sample`.
+        depends on the order of tokens in the array, not on positions. For RandomPos,
+        draw them by `vvlen.models.positions.random_positions` for each forward pass; to
+        train CLEX, by `clex.sample`.
       length: the length whose rates Dynamic, LongRope and CLEX use, a number or [B],
         traced or not; None: n, or the highest position + 1 where they are given.
 
@@ -201,16 +201,16 @@ class Llama(nn.Module):
         length = jnp.asarray(positions).max(-1) + 1
     positions = jnp.arange(num_tokens) if positions is None else jnp.asarray(positions)
     learned = learned_of(self, length)
-    turns = self._turns(positions, length, num_tokens, learned, x.dtype)
+    rotation = self._rotation(positions, length, num_tokens, learned, x.dtype)
     scaled = rotary.scaled_layers(self.rope, self.num_layers)
     if self.scan_layers:
       x = stack.scan(
-          self.layers, x, turns, scaled, remat=self.remat, kept=self.remat_keeps,
+          self.layers, x, rotation, scaled, remat=self.remat, kept=self.remat_keeps,
           dtype=self.stream_dtype,
       )
     else:
       for layer, applies in zip(self.layer, scaled, strict=True):
-        x = over_batch(layer(x, turns.of_layer(applies)))
+        x = over_batch(layer(x, rotation.of_layer(applies)))
     return self._finish(x)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
@@ -236,10 +236,10 @@ class Llama(nn.Module):
     x = self._embed(tokens)
     learned = learned_of(self, capacity)
     positions = jnp.arange(tokens.shape[1])
-    turns = self._turns(positions, lengths, lengths, learned, x.dtype)
+    rotation = self._rotation(positions, lengths, lengths, learned, x.dtype)
     keys, values = [], []
     for layer, scaled in self._each_layer():
-      x, key, value = layer.prefill(x, turns.of_layer(scaled))
+      x, key, value = layer.prefill(x, rotation.of_layer(scaled))
       keys.append(store(key, capacity))
       values.append(store(value, capacity))
     last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)[:, 0]
@@ -259,13 +259,13 @@ class Llama(nn.Module):
     x = self._embed(tokens[:, None])[:, 0]
     length = cache.length + 1
     places = cache.length[:, None]
-    own = self._turns(places, length, length, cache.learned, x.dtype)
+    own = self._rotation(places, length, length, cache.learned, x.dtype)
     held = own
     if rotary.depends_on_length(self.rope):
       # Rates change with the length, so keys are stored before their rotation, and all
       # are rotated again. The hidden states from which they were computed still reflect
       # the rates of earlier lengths.
-      held = self._turns(
+      held = self._rotation(
           jnp.arange(cache.keys[0].shape[2]), length, length, cache.learned, x.dtype)
     keys, values = [], []
     layers = self._each_layer()
@@ -292,8 +292,8 @@ class Llama(nn.Module):
     x = rows_of(gathered(self.embedding), tokens)
     return over_batch(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
-  def _turns(self, positions, length, num_keys, learned, dtype):
-    return turns_of(
+  def _rotation(self, positions, length, num_keys, learned, dtype):
+    return rotation_of(
         self.rope, _head_width(self), positions, length, num_keys, learned, dtype)
 
   def _finish(self, x):

@@ -1,4 +1,4 @@
-"""What the layers of a Llama know of the positions of tokens.
+"""Positions of tokens in the form in which the layers of a Llama use them.
 
 Axes: B sequences, n tokens, w width of a head.
 """
@@ -13,16 +13,16 @@ from vvlen.models import rope as rotary
 from vvlen.models.rope import Rope
 
 
-class Turns(NamedTuple):
-  """Rotations, and what else depends on positions."""
+class Rotation(NamedTuple):
+  """The rotation of queries and keys, and the other values that depend on positions."""
 
   cos: jax.Array | None = None  # of angles, [n, w/2] or [B, n, w/2]; None: no rotation
   sin: jax.Array | None = None  # of the same shape
-  query_scale: jax.Array | None = None  # factor of queries, [n], [B, n] or with 1 for n
+  query_scale: jax.Array | None = None  # factor of queries, [n], [B, n], [1] or [B, 1]
   positions: jax.Array | None = None  # [n] or [B, n], for ALiBi; None: 0..n − 1
 
-  def of_layer(self, scaled: jax.Array) -> 'Turns':
-    """Returns the same for a layer whose queries are scaled, or not."""
+  def of_layer(self, scaled: jax.Array) -> 'Rotation':
+    """Returns the rotation of one layer; `scaled`: whether its queries are scaled."""
     if self.query_scale is None:
       return self
     return self._replace(query_scale=jnp.where(scaled, self.query_scale, 1.0))
@@ -31,17 +31,17 @@ class Turns(NamedTuple):
     """Rotates keys [B, n, k, w]."""
     if self.cos is None or self.sin is None:
       return x
-    return rotary.turn(x, self.cos, self.sin)
+    return rotary.rotate_by(x, self.cos, self.sin)
 
   def queries(self, x: jax.Array) -> jax.Array:
     """Rotates and scales queries [B, n, h, w]."""
     if self.cos is None or self.sin is None or self.query_scale is None:
       return self.keys(x)
     scale = self.query_scale[..., None]
-    return rotary.turn(x, self.cos * scale, self.sin * scale)
+    return rotary.rotate_by(x, self.cos * scale, self.sin * scale)
 
 
-def turns_of(
+def rotation_of(
     rope: Rope | None,
     width: int,
     positions: jax.Array,
@@ -49,27 +49,27 @@ def turns_of(
     num_keys: int | jax.Array,
     learned: jax.Array | None,
     dtype: Any,
-) -> Turns:
-  """Returns the Turns of tokens.
+) -> Rotation:
+  """Returns the `Rotation` for tokens at given positions.
 
   Args:
     rope: rotary positions, or None.
     width: w.
     positions: [n] or [B, n].
-    length: the number of tokens whose rates are used, or [B].
-    num_keys: how many tokens attend to each other, or [B].
+    length: the length of input that sets the rates, a number or [B].
+    num_keys: the number of keys, a number or [B].
     learned: from `learned_of`.
     dtype: float32 or float64.
   """
   if rope is None:
-    return Turns(positions=positions)
+    return Rotation(positions=positions)
   rates, scale = rotary.rates(rope, width, length, learned)
   angles = rotary.angles(positions, rates, dtype)
   factor = rotary.query_scale(rope, positions, num_keys)
   if factor is not None:
     factor = jnp.expand_dims(factor, range(angles.ndim - 1 - factor.ndim))
     factor = factor.astype(dtype)
-  return Turns(jnp.cos(angles) * scale, jnp.sin(angles) * scale, factor, positions)
+  return Rotation(jnp.cos(angles) * scale, jnp.sin(angles) * scale, factor, positions)
 
 
 def learned_of(model: Any, length: int | jax.Array) -> jax.Array | None:
