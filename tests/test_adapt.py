@@ -40,7 +40,8 @@ from vvlen.objectives.divergences import (
 )
 from vvlen.reporting import plots, results
 from vvlen.reporting.curves import read_curves
-from vvlen.reporting.tables import interval_words, p_words, to_csv
+from vvlen.reporting.numbers import interval_words, p_words
+from vvlen.reporting.tables import to_csv
 from vvlen.sharding import mesh as partition
 from vvlen.statistics import detectable, holm, mean_interval, paired_t_test
 from vvlen.training import ensemble

@@ -8,7 +8,7 @@ from experiments.vanishing_variance import outputs
 from experiments.vanishing_variance.effects import Setting
 from tests.cells import cells, interval, paired
 from vvlen.reporting import results
-from vvlen.reporting.tables import alike
+from vvlen.reporting.numbers import alike
 from vvlen.statistics import mean_interval
 
 _LENGTHS = (8, 16, 32, 64, 128, 256)

@@ -16,7 +16,7 @@ from experiments.measure.rows import BLOCK, Part, SLIDING, spread_part
 from experiments.recency_bias import report as recency
 from experiments.recency_bias.cells import Settings, Simulated
 from tests.cells import cells, interval, mean_of, text
-from vvlen.reporting.tables import alike, give_or_take, known
+from vvlen.reporting.numbers import alike, give_or_take, known
 from vvlen.theory import linear_attention as theory
 from vvlen.theory.recency import exact_mean_layer1_score, gram_recursion
 

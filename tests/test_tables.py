@@ -21,22 +21,24 @@ from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import Tuned
 from tests.cells import cells, interval, mean_of, p_of, paired, text
 from vvlen.reporting import results
+from vvlen.reporting.numbers import (
+  alike,
+  counted,
+  give_or_take,
+  known,
+  number,
+  with_interval,
+)
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import (
-    alike,
-    counted,
-    give_or_take,
-    interval_cell,
-    known,
-    latex,
-    markdown,
-    number,
-    number_cell,
-    p_cell,
-    pair_cell,
-    Table,
-    to_csv,
-    with_interval,
+  interval_cell,
+  latex,
+  markdown,
+  number_cell,
+  p_cell,
+  pair_cell,
+  Table,
+  to_csv,
 )
 from vvlen.statistics import holm
 

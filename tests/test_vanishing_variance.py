@@ -22,7 +22,8 @@ from experiments.vanishing_variance import (
 from tests.conftest import check_board, lose_rows, ROOT, shown
 from vvlen.reporting import plots, results
 from vvlen.reporting.family import digest_of
-from vvlen.reporting.tables import grid, number
+from vvlen.reporting.numbers import number
+from vvlen.reporting.tables import grid
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
 
 LENGTHS = (16, 32, 64)

@@ -6,8 +6,8 @@ from typing import Any
 
 from experiments.language_model.figures import times
 from experiments.language_model.tables import compare, endpoint
+from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import interval_words, number, p_words
 from vvlen.statistics import holm, mean_interval
 
 # A model whose loss is not below this share of the text's unigram entropy predicts

@@ -12,22 +12,16 @@ import numpy as np
 from experiments.language_model import paper
 from experiments.language_model.figures import label, times
 from experiments.language_model.tables import (
-    CellText,
-    compare,
-    endpoint,
-    interval,
-    seeds_of,
-    where,
+  CellText,
+  compare,
+  endpoint,
+  interval,
+  seeds_of,
+  where,
 )
+from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import ENDS, Index
-from vvlen.reporting.tables import (
-    difference,
-    difference_cell,
-    number,
-    number_cell,
-    p_value,
-    Table,
-)
+from vvlen.reporting.tables import difference, difference_cell, number_cell, Table
 from vvlen.statistics import corrected, holm, mean_interval, PairedTest
 
 

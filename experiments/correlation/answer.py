@@ -16,7 +16,7 @@ from experiments.correlation.points import (
 )
 from experiments.correlation.related import LEAST, Related
 from experiments.correlation.tables import beyond, ours, published
-from vvlen.reporting.tables import counted, interval_words, number
+from vvlen.reporting.numbers import counted, interval_words, number
 
 # A model has learned the tasks if its score at L is that much above chance.
 LEARNED = 0.1

@@ -19,7 +19,7 @@ from experiments.correlation.points import (
 from experiments.correlation.related import Related
 from experiments.correlation.tables import beyond, ours, published
 from vvlen.reporting import plots
-from vvlen.reporting.tables import interval_words, number
+from vvlen.reporting.numbers import interval_words, number
 
 _COLOUR, _MARKER = plots.LOOKS[0]
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vvlen.reporting.numbers import counted
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import index, Row
-from vvlen.reporting.tables import counted
 from vvlen.statistics import pearson, spearman
 
 EXPERIMENT = 'correlation'

@@ -12,22 +12,22 @@ import numpy as np
 
 from experiments.correlation import paper, term
 from experiments.correlation.points import (
-    OUTCOMES,
-    outcomes,
-    Points,
-    PREDICTORS,
-    Run,
-    TRAINING_LOSS,
+  OUTCOMES,
+  outcomes,
+  Points,
+  PREDICTORS,
+  Run,
+  TRAINING_LOSS,
 )
 from experiments.correlation.related import relate, Related
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
-    blank_without,
-    interval_cell,
-    number,
-    number_cell,
-    Record,
-    Table,
+  blank_without,
+  interval_cell,
+  number_cell,
+  Record,
+  Table,
 )
 from vvlen.statistics import mean_interval
 

@@ -12,15 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.correlation.points import OUTCOMES, outcomes, Points, Run
-from vvlen.reporting.tables import (
-    difference,
-    difference_cell,
-    interval_words,
-    number,
-    p_value,
-    p_words,
-    Table,
-)
+from vvlen.reporting.numbers import interval_words, number, p_value, p_words
+from vvlen.reporting.tables import difference, difference_cell, Table
 from vvlen.statistics import detectable, paired_t_test, PairedTest
 
 PRIMARY = 0.1  # α

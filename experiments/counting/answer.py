@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 import math
 
-from vvlen.reporting.tables import counted, number, p_words, Record
+from vvlen.reporting.numbers import counted, number, p_words
+from vvlen.reporting.tables import Record
 
 # A model has learned its training lengths if its squared error at the longest of them
 # is at most this share of the error of the best constant answer.

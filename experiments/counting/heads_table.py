@@ -9,8 +9,9 @@ import numpy as np
 from experiments.counting import figures
 from experiments.counting.cells import Setup
 from vvlen.reporting import results
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Row
-from vvlen.reporting.tables import interval_cell, number, pair_cell, Table
+from vvlen.reporting.tables import interval_cell, pair_cell, Table
 from vvlen.statistics import mean_interval
 
 

@@ -31,16 +31,10 @@ from experiments.counting.cells import (
 from experiments.counting.figures import FLOOR
 from experiments.counting.heads_table import heads_table
 from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.numbers import counted, name_seeds, number, p_value
 from vvlen.reporting.page import missing_seeds, Report, unfinished
 from vvlen.reporting.results import by_seed, Index
-from vvlen.reporting.tables import (
-  counted,
-  name_seeds,
-  number,
-  p_value,
-  Table,
-  write_tables,
-)
+from vvlen.reporting.tables import Table, write_tables
 from vvlen.statistics import (
   corrected,
   mean_interval,

@@ -22,7 +22,7 @@ from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.objectives.output_reparameterization import check_target
 from vvlen.reporting import results
-from vvlen.reporting.tables import counted
+from vvlen.reporting.numbers import counted
 from vvlen.tasks import counting
 
 # Without random positions: they are drawn per length, so the prefixes of a string

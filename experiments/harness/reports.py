@@ -13,7 +13,8 @@ from etils import epath
 
 from experiments.harness import errors, locks
 from vvlen.reporting import page, results, run_folder, starts
-from vvlen.reporting.tables import counted, grid
+from vvlen.reporting.numbers import counted
+from vvlen.reporting.tables import grid
 
 _MOST = 20  # lines of a table in the terminal
 _MOST_SAID = 3  # answers there

@@ -5,8 +5,8 @@ from typing import Any
 
 from experiments.language_model.figures import times
 from experiments.language_model.tables import compare, endpoint, most_to_learn
+from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import interval_words, number, p_words
 from vvlen.statistics import mean_interval
 
 

@@ -16,8 +16,9 @@ from experiments.language_model import figures, tables
 from experiments.language_model.answer import answer
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
+from vvlen.reporting.numbers import counted
 from vvlen.reporting.page import missing_seeds, Report, unfinished
-from vvlen.reporting.tables import counted, write_tables
+from vvlen.reporting.tables import write_tables
 
 EXPERIMENT = 'language_model'
 BYTES = 256  # words of a text that is read as bytes

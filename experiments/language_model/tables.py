@@ -11,14 +11,13 @@ from typing import Any
 
 from experiments.language_model import paper
 from experiments.language_model.figures import label_in, times
+from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import ENDS, Index
 from vvlen.reporting.tables import (
   blank_without,
   difference,
   difference_cell,
   interval_cell,
-  number,
-  p_value,
   Record,
   Table,
 )

@@ -14,7 +14,8 @@ from experiments.league.effects import (
 )
 from experiments.league.names import name_of
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.tables import number, p_words, Record
+from vvlen.reporting.numbers import number, p_words
+from vvlen.reporting.tables import Record
 
 
 def answer(

@@ -15,17 +15,16 @@ from experiments.league.effects import Family, has_learned
 from experiments.league.names import CONTROL, LAWS
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import compare, median_accuracy
+from vvlen.reporting.numbers import interval_words, number
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
-    blank_without,
-    difference,
-    difference_cell,
-    interval_cell,
-    interval_words,
-    number,
-    number_cell,
-    Record,
-    Table,
+  blank_without,
+  difference,
+  difference_cell,
+  interval_cell,
+  number_cell,
+  Record,
+  Table,
 )
 from vvlen.statistics import mean_interval
 

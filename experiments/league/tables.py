@@ -6,27 +6,27 @@ from typing import Any
 import numpy as np
 
 from experiments.league.effects import (
-    Best,
-    Contrast,
-    Effect,
-    Family,
-    NOT_FINISHED,
-    NOT_LEARNED,
-    Scalar,
+  Best,
+  Contrast,
+  Effect,
+  Family,
+  NOT_FINISHED,
+  NOT_LEARNED,
+  Scalar,
 )
 from experiments.league.names import name_of
 from experiments.league.rates import Choice, EDGE, FAILED, TIE
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
-    blank_without,
-    difference,
-    difference_cell,
-    interval_cell,
-    number,
-    number_cell,
-    p_cell,
-    Record,
-    Table,
+  blank_without,
+  difference,
+  difference_cell,
+  interval_cell,
+  number_cell,
+  p_cell,
+  Record,
+  Table,
 )
 
 _NAN = float('nan')

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 import math
 
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.tables import interval_words, number, p_words, Record
+from vvlen.reporting.numbers import interval_words, number, p_words
+from vvlen.reporting.tables import Record
 
 PRIMARY = 'LN − Baseline'
 NOT_LEARNED = 'not learned'  # instead of a verdict

@@ -19,9 +19,10 @@ from experiments.length_generalization.sample_figures import Samples
 from experiments.length_generalization.setting import Growth, Setting
 from experiments.length_generalization.slopes import slopes_at_the_end
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import number
 from vvlen.reporting.plots import ADAPTATIONS, ARMS, SPELLED
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import number, Record
+from vvlen.reporting.tables import Record
 from vvlen.statistics import mean_interval
 
 # Suffix of an arm's name -> title of its panel: the temperature of attention.

@@ -16,7 +16,7 @@ from experiments.harness.run_loop import (
 )
 from experiments.length_generalization import tasks, training
 from experiments.length_generalization.check import check, check_own_task
-from vvlen.reporting.tables import counted
+from vvlen.reporting.numbers import counted
 
 
 def main(config: Any, workdir: str) -> None:

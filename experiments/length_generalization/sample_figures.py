@@ -13,9 +13,9 @@ import numpy as np
 
 from experiments.length_generalization.setting import Setting
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import number
 from vvlen.reporting.plots import ARMS, SPELLED
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import number
 
 # Arm -> its arrays, from `vvlen.reporting.results.read_samples`.
 Samples = Mapping[str, Mapping[str, np.ndarray]]

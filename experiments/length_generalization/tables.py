@@ -18,17 +18,9 @@ from vvlen.reporting.endpoints import (
   median_accuracy,
   not_converged,
 )
+from vvlen.reporting.numbers import name_seeds, number, p_value
 from vvlen.reporting.plots import ADAPTATIONS, ARMS
-from vvlen.reporting.tables import (
-  difference,
-  difference_cell,
-  left_out,
-  name_seeds,
-  number,
-  p_value,
-  Record,
-  Table,
-)
+from vvlen.reporting.tables import difference, difference_cell, left_out, Record, Table
 from vvlen.statistics import detectable, PairedTest
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}

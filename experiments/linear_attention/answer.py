@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from vvlen.reporting.tables import number, Record
+from vvlen.reporting.numbers import number
+from vvlen.reporting.tables import Record
 
 _NEAR = 0.01  # of an entry of a table to that of least squares
 

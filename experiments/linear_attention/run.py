@@ -29,7 +29,7 @@ from vvlen import sharding
 from vvlen.models import linear_attention as model_file
 from vvlen.reporting import results
 from vvlen.reporting.curves import Curves
-from vvlen.reporting.tables import counted
+from vvlen.reporting.numbers import counted
 from vvlen.tasks import counting
 from vvlen.theory import linear_attention as theory
 from vvlen.training import ensemble

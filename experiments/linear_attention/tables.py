@@ -12,17 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vvlen.reporting.numbers import give_or_take, known, name_seeds, number, ROUNDING
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import (
-  give_or_take,
-  known,
-  name_seeds,
-  number,
-  number_cell,
-  Record,
-  ROUNDING,
-  Table,
-)
+from vvlen.reporting.tables import number_cell, Record, Table
 from vvlen.statistics import mean_interval
 from vvlen.theory import linear_attention as theory
 

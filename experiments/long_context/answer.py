@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from experiments.long_context.longbench_tables import MEANS
 from experiments.long_context.tables import Effect, KEPT, name_of
-from vvlen.reporting.tables import interval_words, number, Record
+from vvlen.reporting.numbers import interval_words, number
+from vvlen.reporting.tables import Record
 
 _KEPT = f'{100 * KEPT:.0f} %'
 

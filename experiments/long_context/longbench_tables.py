@@ -16,7 +16,8 @@ from experiments.long_context.tables import (
     Run,
 )
 from vvlen.evaluation.longbench import BUCKETS, CATEGORIES, DIALECTS
-from vvlen.reporting.tables import number, Table
+from vvlen.reporting.numbers import number
+from vvlen.reporting.tables import Table
 from vvlen.statistics import resampled_means
 
 MEANS = {'over_tasks': 'over tasks', 'over_cells': 'over task × bucket cells',

@@ -9,14 +9,14 @@ import numpy as np
 from experiments.long_context import scores
 from experiments.long_context.scores import Cells
 from vvlen.evaluation.longbench import DIALECTS
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import ENDS, Row
 from vvlen.reporting.tables import (
-    blank_without,
-    interval_cell,
-    number,
-    number_cell,
-    Record,
-    Table,
+  blank_without,
+  interval_cell,
+  number_cell,
+  Record,
+  Table,
 )
 
 KEPT = 0.85  # of the score at the base length, up to the effective length

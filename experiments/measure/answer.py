@@ -4,7 +4,8 @@ from collections.abc import Sequence
 import math
 import statistics
 
-from vvlen.reporting.tables import counted, interval_words, number, Record
+from vvlen.reporting.numbers import counted, interval_words, number
+from vvlen.reporting.tables import Record
 
 
 def answer(

@@ -25,11 +25,11 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots, run_folder
+from vvlen.reporting.numbers import give_or_take
 from vvlen.reporting.page import Report
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
   blank_without,
-  give_or_take,
   interval_cell,
   pair_cell,
   Record,

@@ -25,8 +25,9 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import ENDS
-from vvlen.reporting.tables import interval_cell, number, pair_cell, Table
+from vvlen.reporting.tables import interval_cell, pair_cell, Table
 from vvlen.statistics import percentiles_cover
 
 _OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',

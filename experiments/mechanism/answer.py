@@ -6,7 +6,8 @@ import math
 from experiments.length_generalization.answer import learned
 from experiments.mechanism.figures import IMPOSED, INTERVENTIONS
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.tables import interval_words, number, p_words, Record
+from vvlen.reporting.numbers import interval_words, number, p_words
+from vvlen.reporting.tables import Record
 
 # Changes that know the target: no model could make them.
 _TOLD = [INTERVENTIONS[name][0] for name in ('reweighted', 'one_hot')]

@@ -11,6 +11,7 @@ from experiments.mechanism.answer import answer, headline
 from experiments.mechanism.figures import arms_of, figure, INTERVENTIONS
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.endpoints import change, change_at_equal, compare, CONTROL, LEARNED
+from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
@@ -19,8 +20,6 @@ from vvlen.reporting.tables import (
   difference,
   difference_cell,
   left_out,
-  number,
-  p_value,
   Table,
   write_tables,
 )

@@ -19,11 +19,10 @@ from experiments.recency_bias.cells import (
   Simulated,
 )
 from vvlen.reporting import plots, results, run_folder
+from vvlen.reporting.numbers import give_or_take, known
 from vvlen.reporting.page import Report
 from vvlen.reporting.tables import (
   blank_without,
-  give_or_take,
-  known,
   number_cell,
   pair_cell,
   Table,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from experiments.sensitivity.cells import Cell, in_words, Setting
 from vvlen.reporting.endpoints import LEARNED, TREATED
-from vvlen.reporting.tables import counted, number
+from vvlen.reporting.numbers import counted, number
 
 
 def answer(

@@ -14,8 +14,8 @@ from experiments.sensitivity.cells import Cell, in_words, MECHANISM, Setting
 from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.numbers import number
 from vvlen.reporting.plots import ARMS
-from vvlen.reporting.tables import number
 from vvlen.statistics import PairedTest, rank_correlation
 
 TITLES = dict(zip(MECHANISM, (

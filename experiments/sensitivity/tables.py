@@ -7,15 +7,13 @@ from typing import Any
 from experiments.sensitivity.cells import Cell, in_words, MECHANISM, Setting
 from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting.endpoints import CONTROL, LEARNED, TREATED
+from vvlen.reporting.numbers import alike, number, p_value
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import (
-  alike,
   blank_without,
   difference,
   difference_cell,
   left_out,
-  number,
-  p_value,
   Record,
   Table,
 )

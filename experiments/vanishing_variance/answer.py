@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import math
 
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.tables import counted, number, Record
+from vvlen.reporting.numbers import counted, number
+from vvlen.reporting.tables import Record
 
 NOT_RUN = 'not run'
 

@@ -8,13 +8,13 @@ import numpy as np
 from experiments.vanishing_variance import parts
 from experiments.vanishing_variance.effects import Setting
 from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.numbers import number
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
   blank_without,
   difference,
   difference_cell,
-  number,
   p_cell,
   Table,
 )

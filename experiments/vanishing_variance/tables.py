@@ -8,17 +8,17 @@ import numpy as np
 from experiments.vanishing_variance import effects
 from experiments.vanishing_variance.answer import NOT_RUN
 from experiments.vanishing_variance.effects import Claim, Contrast, Effect, Setting
+from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import (
-  blank_without,
-  difference,
-  difference_cell,
-  interval_cell,
-  left_out,
-  number,
-  number_cell,
-  p_cell,
-  pair_cell,
-  Table,
+    blank_without,
+    difference,
+    difference_cell,
+    interval_cell,
+    left_out,
+    number_cell,
+    p_cell,
+    pair_cell,
+    Table,
 )
 from vvlen.statistics import at_level, PairedTest, Ratio, spread
 

@@ -11,7 +11,7 @@ from typing import Any
 from etils import epath
 
 from vvlen.reporting import run_folder
-from vvlen.reporting.tables import counted
+from vvlen.reporting.numbers import counted
 
 # Files of settings that earlier versions had -> their present names.
 _RENAMED = {'configs/lm.py': 'configs/language_model.py',
