@@ -21,8 +21,8 @@ def best_constant(task: str, counts: str, length: int) -> float:
     length: l.
 
   Returns:
-    The variance of the target. Of the sum it is l / 4, or l (l + 2) / 12 if each number
-    of ones is equally likely; of the mean, that of the sum over l²; of the length,
+    The variance of the target: for the sum l / 4, or l (l + 2) / 12 if each number of
+    ones is equally likely; for the mean, that of the sum divided by l²; for the length
     (l² − 1) / 12.
   """
   if task == 'length':
@@ -95,11 +95,11 @@ def summary(
   """Says in one sentence what the tests of all figures have found.
 
   Args:
-    figures: of each figure its name, such as 'Figure 1a', the records of its table, and
-      the model that others are tested against, if any.
+    figures: for each figure its name, such as 'Figure 1a', the records of its table,
+      and the model that others are tested against, if any.
 
   Returns:
-    The sentence, or nothing for a run of one figure, of which `answer` says it all.
+    The sentence; an empty list for a run of one figure, where `answer` is enough.
   """
   if len(figures) < 2:
     return []

@@ -139,8 +139,8 @@ def constant_error(task: str, counts: str, train_length: int, longest: int) -> A
     longest: the longest l.
 
   Returns:
-    For l = 1, 2, …: variance of the target plus its squared distance, in the mean, from
-    its mean over training.
+    For l = 1, 2, …: the variance of the target, plus the squared distance of its mean
+    from the mean over training.
   """
   n: Any = np.arange(1, longest + 1)
   if task == 'length':

@@ -1,12 +1,12 @@
 """Which temperature would the heads of a counting model need to attend to one key?
 
-Counting asks for no single item, so the key is that with the largest logit: with β the
-least factor of the logits that gives it half of the weight of a head,
+Counting asks for no single item, so the key is the one with the largest logit. β is the
+least factor of the logits that gives this key half of the weight of a head, and
 
   p: slope of log β against log n,   q: slope of log β against log log n
 
-over n keys, the bits and the tokens before and after them. Of each head, the query that
-is measured is the last token, whose hidden state gives the answer.
+over n keys: the bits and the tokens before and after them. The query is always the last
+token, whose hidden state gives the answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,11 +44,12 @@ def make_heads(
     group_size: the most seeds in one vmap.
 
   Returns:
-    A function of (parameters, test keys), each with a leading axis of seeds. Of each
-    head: at each length, `needed_temperature`, the median over random strings of β, and
-    `largest_weight`, the mean of the weight that the head does give to a single key;
-    `needed_power`, p; and `needed_power_of_log`, q. β above 1,000 counts as infinite:
-    then keys differ by rounding alone. p and q leave such lengths out.
+    A function of (parameters, test keys), each with a leading axis of seeds. For each
+    head it returns `needed_temperature`, the median of β over random strings of each
+    length; `largest_weight`, the mean of the largest weight that the head gives to a
+    key, at each length; `needed_power`, p; and `needed_power_of_log`, q. β above 1,000
+    counts as infinite, since such keys differ by rounding alone; p and q leave these
+    lengths out.
   """
 
   def of_seed(params, key):

@@ -33,7 +33,7 @@ _TRACE = flags.DEFINE_bool(
     f'{SECONDS:g} seconds at most, into the folder trace of --workdir.'
 )
 
-# Words of Python and ml_collections -> ours.
+# Messages of Python and ml_collections -> plainer ones.
 _IN_PLAIN_WORDS = {
     r'invalid literal for int\(\) with base 10:': 'not a whole number:',
     'could not convert string to float:': 'not a number:',
@@ -92,7 +92,7 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   except Exception as error:
     # ml_collections raises AttributeError and KeyError for unknown fields, TypeError
     # for wrong types, and a config file may raise anything.
-    errors.refuse(_telling_of_config(error))
+    errors.refuse(_with_plain_message(error))
   try:
     if _DISTRIBUTED.value:
       join_processes()
@@ -147,7 +147,7 @@ def _interrupt_again(ignored: Any) -> None:
       threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
 
 
-def _telling_of_config(error: Exception) -> Exception:
+def _with_plain_message(error: Exception) -> Exception:
   """Returns an error with a short message about what is wrong with flags or config."""
   text = str(error)
   if isinstance(error, (AttributeError, KeyError)) and error.args:

@@ -32,11 +32,11 @@ _OF_PEER = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|Gloo|NCCL
 _OF_NETWORK = frozenset((
     'ConnectionError', 'TimeoutError', 'gaierror', 'ClientConnectionError',
     'ClientPayloadError', 'Timeout', 'TransportError'))
-# Their subclasses that do not: a reader of our output has gone, or the hub is not to be
-# asked.
+# Subclasses of these with other causes: the reader of our output is gone, or the user
+# has forbidden to ask the hub.
 _NOT_OF_NETWORK = frozenset(('BrokenPipeError', 'OfflineModeIsEnabled'))
 _NO_ROUTE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
-# Of JAX, without other processes.
+# JAX's words for a failed network in a run of one process.
 _JAX_OF_NETWORK = re.compile('UNAVAILABLE|DEADLINE_EXCEEDED'
                              '|connection (closed|reset|refused)', re.IGNORECASE)
 # Status codes of HTTP after which to try again.
@@ -76,7 +76,7 @@ def leave(error: Exception) -> NoReturn:
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-  """Ends the process as `leave` if what is inside fails, and with 130 at ^C."""
+  """Ends the process as `leave` does if the block fails, and with 130 at ^C."""
   try:
     yield
   except KeyboardInterrupt:
@@ -97,12 +97,12 @@ def refuse(error: Exception) -> NoReturn:
 
 
 def end(text: str, code: int) -> NoReturn:
-  """Ends the process with a text on standard error.
+  """Ends the process at once, with a text on standard error.
 
-  At once: an interrupted save or restore of Orbax would print errors, and its threads
-  may abort.
+  It does not wait for other threads: after an interrupted save or restore, those of
+  Orbax would print errors and may abort.
   """
-  with contextlib.suppress(BrokenPipeError):  # by `head`, for one
+  with contextlib.suppress(BrokenPipeError):  # such as by `head`
     sys.stdout.flush()
   # In one call, as JAX's threads write too: `print` would write the end of the line in
   # another one where PYTHONUNBUFFERED is set.
@@ -122,10 +122,10 @@ def in_one_line(error: Exception) -> str:
 
 
 def of_network(error: BaseException | None) -> bool:
-  """Whether an error, or what it was raised from, is that the network failed.
+  """Whether an error, or its cause, is a failure of the network.
 
-  Nothing is wrong with the input then; but a bucket or a file that does not exist, or
-  may not be read, is no error of the network.
+  Nothing is wrong with the input then. A bucket or a file that does not exist, or may
+  not be read, is not a failure of the network.
   """
   jax = sys.modules.get('jax')
   while error is not None:
@@ -144,7 +144,7 @@ def of_network(error: BaseException | None) -> bool:
 
 
 def lost_peer(error: BaseException | None) -> bool:
-  """Whether an error, or what caused it, is that another process of the run ended."""
+  """Whether an error, or its cause, is the end of another process of the run."""
   jax = sys.modules.get('jax')
   if jax is None or not jax.distributed.is_initialized():
     return False

@@ -1,10 +1,11 @@
-"""Says in one line that the first process of a run has ended, in place of JAX's many.
+"""Replaces JAX's many messages on the end of a run's first process by one line.
 
-Where the first process dies, the coordination service dies with it, and JAX aborts the
+If the first process dies, the coordination service dies with it, and JAX aborts the
 others from a thread in C++ that no Python code can stop. Its messages are written to
-file descriptor 2 of a process that is about to end, so another one has to shorten
-them: this file, run as a program, copies its standard input to its standard error, but
-for these messages. Imports the standard library alone, as it starts with every process.
+file descriptor 2 of a process that is about to end, so another process has to shorten
+them. This file, run as a program, copies its standard input to its standard error and
+replaces these messages. It imports only the standard library, as it starts with every
+process.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ import sys
 
 ENDED = ('Error: the first process of the run has ended, and JAX has ended this one. '
          'The same command resumes the run.\n')
-# How `errors.leave` says it, if it comes first.
+# The message of `errors.leave`, if that comes first.
 _SAID = 'Error: another process of the run has ended'
 # The files of XLA that report it, after 'F1126 06:38:57.815881    9871 '.
 _BEGIN = re.compile(r'[WEF]\d{4} \S+ +\d+ (preemption_sync_manager\.cc|'
@@ -26,9 +27,9 @@ _NEW = re.compile(r'[IWEF]\d{4} |Error: |Traceback ')
 
 
 def shorten_messages() -> None:
-  """Has the standard error of this process pass through another one."""
+  """Sends the standard error of this process through another process."""
   read, write = os.pipe()
-  # A session of its own: ^C is not for it, since it has the last lines to pass on.
+  # A session of its own, so that ^C does not end it before it has passed on all lines.
   subprocess.Popen([sys.executable, '-S', '-E', __file__], stdin=read,
                    start_new_session=True)
   os.dup2(write, 2)

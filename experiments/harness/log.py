@@ -3,7 +3,8 @@
 A line has three columns, separated by tabs: the UTC time, the rate of work in units a
 second (empty where it is not known or the line is not about progress), and what was
 printed. From the start of a command on, lines are kept in memory, since its folder may
-be another run's; `open_in` writes them. What libraries print past Python is not there.
+be another run's; `open_in` writes them. Output that libraries write without Python's
+streams is not kept.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ class _Log:
   """The lines of one start of a run, and where they are written."""
 
   def __init__(self) -> None:
-    self.streams: tuple[Any, Any] | None = None  # that the copies stand before
+    self.streams: tuple[Any, Any] | None = None  # those that the copies replace
     self._here = threading.local()  # whether this thread is `paused`
     self._lock = threading.RLock()
     self._path: epath.Path | None = None

@@ -4,13 +4,13 @@ The remaining time of S units of work that are left, with J jobs in all, is
 
   S / rate + (J m − measured)
 
-The rate is that of the last minute of work. m is the mean time in which jobs that have
-ended measured what they had trained; in the first job, the time that it has measured so
-far over its share of its work at the end of that. Before, m is not known, and lines say
-'left and measuring'. Neither compiling, before the first step of the run or of a later
-job, nor work of an earlier start of the run counts for the rate. The share that is done
-is one of time, so that it has measuring in it. While nothing is reported, lines say for
-how long.
+The rate is that of the last minute of work. It leaves out compiling, before the first
+step of a job, and work of an earlier start of the run. m is the mean time that the jobs
+which have ended took to measure what they had trained. In the first job it is estimated
+as the time measured so far over the share of the job's work that was done by then;
+before any measurement it is not known, and lines say 'left and measuring'. The share
+that is shown as done is a share of time, so it includes measuring. While nothing is
+reported, lines say for how long.
 """
 
 import collections
@@ -43,7 +43,7 @@ class Progress:
     Args:
       total: amount of work.
       unit: of the work.
-      every: the most seconds between lines; 0 for a line a report.
+      every: the most seconds between lines; 0 prints a line for each report.
       jobs: number of jobs that the work consists of.
       clock: returns seconds.
       on_work: called whenever work is added.
@@ -62,7 +62,7 @@ class Progress:
     self._is_first = False  # the next report is the first one of a later job
     self._what, self._since, self._lasts = _STARTING, clock(), True
     self._lock = threading.RLock()
-    self._left_alone = threading.Event()
+    self._ended_all = threading.Event()
     self._recent: collections.deque[tuple[float, int]] = collections.deque()
     self._bar = None
     if console.is_terminal:
@@ -85,7 +85,7 @@ class Progress:
     return self
 
   def __exit__(self, *_):
-    self._left_alone.set()
+    self._ended_all.set()
     if self._bar:
       log.detach()
       self._bar.stop()
@@ -122,7 +122,7 @@ class Progress:
 
   @contextlib.contextmanager
   def measuring(self, what: str) -> Iterator[None]:
-    """Shows that something is being measured, and takes the time of it."""
+    """Shows that something is being measured, and times it."""
     start = self._clock()
     with self._lock:
       self._measures = True
@@ -191,9 +191,9 @@ class Progress:
     self._print(now, at_once)
 
   def _repeat(self) -> None:
-    """Says what is being done, and since when, whenever nothing was said for long."""
+    """Prints what is being done, and since when, if nothing was printed for long."""
     begin = self._clock()
-    while not self._left_alone.wait(
+    while not self._ended_all.wait(
         max(max(self._printed, begin) + self._every - self._clock(), 0.01)):
       with self._lock:
         self._print(self._clock())
@@ -219,7 +219,7 @@ class Progress:
 
 
 def _short(text: str, room: int) -> str:
-  """Cuts the middle of a text, because its end has the loss."""
+  """Shortens a text in the middle, since the loss stands at its end."""
   if len(text) <= room:
     return text
   end = max(min(12, room - 2), 0)

@@ -24,8 +24,8 @@ _LARGE = 10**6  # bytes of a results.csv that `compress` compresses
 def show(workdir: epath.PathLike) -> None:
   """Writes tables, figures and page of a run, and prints what it has found.
 
-  That is its answer, the main table as far as it fits into the terminal, and where the
-  page is. If the folder of the run cannot be written to, a temporary one is used.
+  It prints the answer, the main table as far as it fits into the terminal, and the path
+  of the page. If the folder of the run cannot be written to, a temporary one is used.
 
   Raises:
     ValueError: if the folder holds no results, or if they are damaged.
@@ -65,8 +65,8 @@ def make(folder: epath.Path) -> tuple[page.Report, epath.Path]:
 def show_all(folder: epath.PathLike) -> None:
   """Writes tables, figures and pages of all runs in a folder, and lists them.
 
-  The list is index.md in the folder: of each run, its question and the first sentence
-  of its answer.
+  The list is index.md in the folder. It has the question of each run and the first
+  sentence of its answer.
 
   Raises:
     ValueError: if the folder holds no run, or results are damaged.

@@ -120,7 +120,8 @@ def run_jobs(
     order: sort key of the rows in the file, so that their order does not depend on the
       order of jobs.
     jobs_are: what to call them in the message of a run that is stopped.
-    measures: whether jobs measure what they have trained, which is no work.
+    measures: whether jobs also measure what they have trained; their amounts do not
+      include that.
   """
   first = jax.process_index() == 0
   if first and jobs:

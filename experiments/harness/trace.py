@@ -16,9 +16,9 @@ SECONDS = 10.0  # the longest trace; a trace of a whole run could fill a disk
 class Trace:
   """Traces what is computed between the first and the second report of progress.
 
-  Everything of the first part of the work is compiled by then. In a block, which ends
-  an unfinished trace. The results of the run do not depend on it: a trace that cannot
-  be made is reported in one line.
+  By the first report, the programs of the first part of the work are compiled. It is a
+  context manager, whose end also ends an unfinished trace. The results of the run do
+  not depend on it: a trace that cannot be made is reported in one line.
   """
 
   def __init__(self, folder: epath.PathLike, asked: bool, seconds: float = SECONDS):
@@ -28,7 +28,7 @@ class Trace:
       folder: of the run, local or gs://; the trace is written to `trace` in it, by the
         first process.
       asked: whether to trace.
-      seconds: after so many seconds the trace ends, also in the middle of a call.
+      seconds: the longest time of the trace, which may end in the middle of a call.
     """
     self._folder, self._seconds = epath.Path(folder) / 'trace', seconds
     self._waiting = asked and jax.process_index() == 0

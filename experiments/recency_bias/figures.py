@@ -14,7 +14,7 @@ from vvlen.reporting import plots
 from vvlen.theory.recency import h
 
 _COLOURS = 'viridis'
-# Of rows without an order; masked entries are white.
+# The colours of rows without an order; masked entries are white.
 _GREYS = LinearSegmentedColormap.from_list('greys', ['#dddddd', '#555555'])
 _ERRORS = 40  # standard errors that a colour scale spans at least
 
@@ -40,9 +40,9 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
   """Draws the mean logits of every layer, a row of panels for each setting.
 
   Entries above the diagonal are blank. The panels of a row share one colour scale. It
-  ends at the largest mean off the diagonal, as the diagonal is much larger and would
-  hide the differences; and it spans `_ERRORS` standard errors or more, so that what is
-  noise has one colour. Rows without an order are grey.
+  ends at the largest mean off the diagonal, since the much larger diagonal would hide
+  the differences. It spans at least `_ERRORS` standard errors, so that noise has one
+  colour. Rows without an order are grey.
   """
   cell = rows[0].cell
   known = any(map(published, rows))
@@ -116,9 +116,9 @@ def without_order(row: Simulated) -> bool:
 
 
 def scale(means: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
-  """Returns the ends of a colour scale: of all means, `_ERRORS` errors apart or more.
+  """Returns the ends of a colour scale for all means, at least `_ERRORS` errors apart.
 
-  Where the means span less, they are in its middle.
+  If the means span less, they are in the middle of the scale.
   """
   low, high = float(np.min(means)), float(np.max(means))
   widen = max(0.0, _ERRORS * float(np.max(errors)) - (high - low)) / 2

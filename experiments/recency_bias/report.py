@@ -35,7 +35,7 @@ _ABOUT = ('Simulated, not trained: random tokens pass through layers of causal '
           'of two tokens, d their width. The recency probability is the share of '
           'pairs of keys of which the more recent one has the larger attention logit. '
           'Paper: recency bias, arXiv 2509.21042.')
-# The published numbers are of as many simulations; their standard error follows.
+# Of the published numbers; it gives their standard error.
 _PUBLISHED_SIMULATIONS = 10_000_000
 
 

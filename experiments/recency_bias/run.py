@@ -53,7 +53,7 @@ _FIELDS = {
     'map.widths': several(_WIDTH, once=True, least=0),
     'map.num_simulations': _SIMULATIONS,
 }
-_STEP = 1_000_000  # simulations; a crash loses no more than that
+_STEP = 1_000_000  # simulations between two saves; a crash loses no more than these
 _COUNTS = ('num_simulations', 'panels.num_simulations')
 _LAYERS = {
     'rms_norm': stack_variants.rms_norm_layer,
