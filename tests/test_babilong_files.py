@@ -79,8 +79,8 @@ def test_names_say_task_and_length():
 
 
 @pytest.mark.parametrize('row, says', [
-    ('3,garden,x\n', 'its number of columns is not the header'),
-    ('3,garden,x,Where?,more\n', 'its number of columns is not the header'),
+    ('3,garden,x\n', 'it has more or fewer columns than the header'),
+    ('3,garden,x,Where?,more\n', 'it has more or fewer columns than the header'),
     ('3,attic,x,Where?\n', "the target must be one of bathroom, .*office: 'attic'"),
     ('3,,x,Where?\n', "the target must be one of .*: ''"),
 ])

@@ -229,6 +229,17 @@ def test_means_of_samples_are_of_the_same_draws():
   np.testing.assert_allclose(other - found, np.where(np.isnan(found), np.nan, 0.5))
 
 
+def test_a_percentile_interval_may_leave_out_samples_that_are_nan():
+  drawn = np.random.default_rng(0).normal(size=(50, 3))
+  ends = np.quantile(drawn, (0.025, 0.975), axis=0)
+  np.testing.assert_array_equal(statistics.percentile_interval(drawn), ends)
+  drawn[7, 1] = np.nan
+  assert np.isnan(statistics.percentile_interval(drawn)[:, 1]).all()
+  ends[:, 1] = np.quantile(np.delete(drawn[:, 1], 7), (0.025, 0.975))
+  np.testing.assert_array_equal(
+      statistics.percentile_interval(drawn, skip_nan=True), ends)
+
+
 def test_intervals_of_percentiles_cover_less_where_values_are_few():
   rng = np.random.default_rng(0)
   inside = []

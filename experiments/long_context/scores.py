@@ -16,7 +16,7 @@ from vvlen.evaluation import babilong, longbench, ruler, ruler_files
 from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
-from vvlen.statistics import resampled_means
+from vvlen.statistics import percentile_interval, resampled_means
 
 SUITES = ('passkey', 'babilong', 'longbench', 'ruler')
 RULER = ('niah_single', 'niah_multikey', 'niah_multivalue', 'niah_multiquery',
@@ -116,7 +116,7 @@ def interval(
 
 def ends(drawn: np.ndarray) -> tuple[float, float, float]:
   """Returns the first value, and the percentiles 2.5 and 97.5 of the others."""
-  low, high = np.quantile(drawn[1:], (0.025, 0.975))
+  low, high = percentile_interval(drawn[1:])
   return float(drawn[0]), float(low), float(high)
 
 

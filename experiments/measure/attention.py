@@ -12,6 +12,7 @@ from experiments.measure.rows import Name, Part, READINGS, SPREAD_ARMS, spread_p
 from vvlen.evaluation import attention_by_length, probe, temperature_law
 from vvlen.evaluation import attention_spread as output_spread
 from vvlen.reporting import results
+from vvlen.statistics import percentile_interval
 
 _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 
@@ -72,7 +73,7 @@ def _slopes(
   rows = [row(part, None, 'slope_least', min(of_each)),
           row(part, None, 'slope_most', max(of_each))]
   found = output_spread.deviations(outputs, config.num_resamples, config.seed)
-  ends = np.quantile(found[1:], (0.025, 0.975), axis=0)
+  ends = percentile_interval(found[1:])
   for end, slope, curve in zip(
       results.ENDS, output_spread.fit(lengths, found), (found[0], *ends),
       strict=True):

@@ -14,7 +14,7 @@ from vvlen.evaluation import programs
 from vvlen.evaluation.programs import Hidden
 from vvlen.models.llama.model import Llama, output_table
 from vvlen.reporting import results
-from vvlen.statistics import resampled_means
+from vvlen.statistics import percentile_interval, resampled_means
 from vvlen.training import finite
 
 _FIRST = 32  # tokens that are read to check that logits are finite
@@ -91,7 +91,7 @@ def interval(
   rows = [row(part, length, metric, mean)]
   if len(values) < 2:
     return rows
-  low, high = np.nanquantile(means, (0.025, 0.975))
+  low, high = percentile_interval(means, skip_nan=True)
   return [*rows, row(part, length, metric + '_low', low),
           row(part, length, metric + '_high', high)]
 

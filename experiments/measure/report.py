@@ -36,7 +36,7 @@ from vvlen.reporting.tables import (
   Table,
   write_tables,
 )
-from vvlen.statistics import percentiles_cover, resampled_means
+from vvlen.statistics import percentile_interval, percentiles_cover, resampled_means
 
 _SCALES = {
     'sce': 'SCE', 'half_sce': 'SCE/2', 'symmetric_kl': 'symmetric KL',
@@ -190,7 +190,7 @@ def _ratio(
       return ratio, nan, nan
     losses, scored = ([values[key] for key in one] for one in keys)
     found.append(resampled_means(losses, scored, *samples)[1:])
-  low, high = np.exp(np.nanquantile(found[0] - found[1], (0.025, 0.975)))
+  low, high = np.exp(percentile_interval(found[0] - found[1], skip_nan=True))
   return ratio, float(low), float(high)
 
 

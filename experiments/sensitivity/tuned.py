@@ -21,7 +21,7 @@ import numpy as np
 
 from vvlen.reporting import results
 from vvlen.reporting.endpoints import CONTROL, endpoint, TREATED
-from vvlen.statistics import resamples
+from vvlen.statistics import percentile_interval, resamples
 
 # arm -> seed -> training loss at the end
 Losses = Mapping[str, Mapping[int, float]]
@@ -99,7 +99,7 @@ def tune(
     sure[arm] = float((choices[1:] == choices[0]).mean())
     means.append(accuracy[choices[:, None], samples].mean(axis=1))
   gain = means[0] - means[1]  # [1 + samples]
-  low, high = np.quantile(gain[1:], (0.025, 0.975))
+  low, high = percentile_interval(gain[1:])
   return Tuned(
       tuple(whole), step, chosen, sure, (float(means[0][0]), float(means[1][0])),
       float(gain[0]), float(low), float(high), len(seeds),

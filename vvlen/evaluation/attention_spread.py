@@ -18,7 +18,7 @@ import numpy as np
 from vvlen import sharding
 from vvlen.evaluation.probe import Probe
 from vvlen.evaluation.programs import batches
-from vvlen.statistics import resamples
+from vvlen.statistics import percentile_interval, resamples
 
 # The approximate number of tokens that a model reads at once.
 _TOKENS_AT_ONCE = 16_384
@@ -141,7 +141,7 @@ def fit(lengths: Sequence[int], found: np.ndarray) -> Slope:
   slopes = np.where(np.isfinite(slopes), slopes / (centred**2).sum(), np.nan)
   if len(slopes) == 1:
     return Slope(float(slopes[0]), np.nan, np.nan)
-  low, high = np.quantile(slopes[1:], (0.025, 0.975))
+  low, high = percentile_interval(slopes[1:])
   return Slope(float(slopes[0]), float(low), float(high))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vvlen.statistics import resamples
+from vvlen.statistics.intervals import percentile_interval
 
 _ALIKE = 1e-12  # if 1 − r² with z is not larger, z determines the other variable
 _UNDEFINED = 0.1  # the largest share of resamples in which a statistic may be undefined
@@ -103,5 +104,5 @@ def bootstrap(
   drawn, known = drawn[np.isfinite(drawn)], np.isfinite(drawn).mean()
   if np.isnan(value) or known < 1 - _UNDEFINED:
     return Estimate(value, np.nan, np.nan)
-  low, high = np.quantile(drawn, (0.025, 0.975))
+  low, high = percentile_interval(drawn)
   return Estimate(value, float(low), float(high))

@@ -54,6 +54,20 @@ def resampled_means(
     return (drawn @ sums) / (drawn @ weights)
 
 
+def percentile_interval(drawn: ArrayLike, *, skip_nan: bool = False) -> np.ndarray:
+  """Returns the 95 % interval of bootstrap samples: their percentiles 2.5 and 97.5.
+
+  Args:
+    drawn: [R, ...], a statistic of each of R samples.
+    skip_nan: whether samples that are nan are left out.
+
+  Returns:
+    [2, ...], the lower end first. An end is nan if a sample is nan, unless `skip_nan`.
+  """
+  quantile = np.nanquantile if skip_nan else np.quantile
+  return quantile(np.asarray(drawn), (0.025, 0.975), axis=0)
+
+
 def percentiles_cover(count: float) -> float:
   """Returns how often a bootstrap's percentile interval covers the mean of normals.
 
