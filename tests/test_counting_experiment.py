@@ -19,7 +19,7 @@ from scipy import stats
 
 from configs import counting as config_file
 from experiments.counting import figures as counting_figures
-from experiments.counting import report, training
+from experiments.counting import report, tables, training
 from experiments.counting import run as experiment
 from experiments.counting.cells import all_cells, FigureSetups, read_figures, Setup
 from tests.conftest import check_board, ROOT, shown
@@ -191,7 +191,7 @@ def test_errors_beyond_training_are_averaged_by_their_logarithms():
           for n, error in errors.items()]
   indices = {'length_10': results.index(rows)}
   cell = Setup('length', 'fair', 10, 'none', 'identity')
-  assert report.endpoint(indices, cell) == pytest.approx({3: -(6 + 2 + 1) / 3})
+  assert tables.endpoint(indices, cell) == pytest.approx({3: -(6 + 2 + 1) / 3})
 
 
 def test_a_figure_whose_only_line_another_one_has_too_is_left_out():
@@ -213,33 +213,33 @@ def test_factors_and_their_tests():
       'none': [1e-4, 1e-3, 1e-2, 1e-3], 'rope': [1e-2, 1e-1, 10, 1e-1],
       'alibi': [1e-4, 1e-2, 1e-2, 1e-2],
   })
-  row = shown(report.table('f', figure, indices, 12), 'RoPE')
+  row = shown(tables.table('f', figure, indices, 12), 'RoPE')
   # Ten to the mean of 2, 2, 3 and 2, with t = 9 on three degrees of freedom.
   assert row['factor beyond training [95 %]'].startswith('178 [28, 1,')
   assert row['p Holm'] == '.006'  # twice .0029, the smaller of two
   # Of 0, 1, 0 and 1: t = √3.
-  assert shown(report.table('f', figure, indices, 12), 'ALiBi')['p Holm'] == '.182'
+  assert shown(tables.table('f', figure, indices, 12), 'ALiBi')['p Holm'] == '.182'
   # Of −2, −1, 1 and −1: 10 to the mean −3/4, ± 3.18 standard errors of .629.
   assert row['l = 10'].startswith('1.0e−06') and row['l = 12'] == '0.18 [0.0018, 18]'
   assert row['median, l = 12'] == '0.18'
   # 4.03 standard deviations of ½ over √4: power .8 at level .05 / 2.
   level = stats.t.ppf(1 - 0.05 / 4, 3)
-  record, = (r for r in report.table('f', figure, indices, 12).records
+  record, = (r for r in tables.table('f', figure, indices, 12).records
              if r['model'] == 'RoPE')
   shift = np.log10(record['smallest_detectable']) / 0.25
   assert stats.nct.sf(level, 3, shift) + stats.nct.cdf(-level, 3, shift) == (
       pytest.approx(0.8, abs=1e-3))
   assert row['right up to'] == '10'
-  plain = shown(report.table('f', figure, indices, 12), 'no positions')
+  plain = shown(tables.table('f', figure, indices, 12), 'no positions')
   assert plain['factor beyond training [95 %]'] == plain['p Holm'] == ''
   indices['length_10']['rope', 'squared_error', 11][2] = np.nan
-  table = report.table('f', figure, indices, 12)
+  table = tables.table('f', figure, indices, 12)
   assert 'Not finite, and left out: RoPE, seed 2.' in table.note
   # One seed without an answer does not undo the others.
   for length in (5, 10, 11, 12):
     indices['length_10']['alibi', 'accuracy', length][0] = np.nan
   indices['length_10']['alibi', 'squared_error', 5][0] = np.nan
-  table = report.table('f', figure, indices, 12)
+  table = tables.table('f', figure, indices, 12)
   assert shown(table, 'ALiBi')['right up to'] == '10'
   assert 'ALiBi, seed 0.' in table.note
 
@@ -255,7 +255,7 @@ def test_models_that_have_not_learned_have_no_test_to_show(lost, told):
       'alibi': [1e-4, 1e-2, 1e-2, 1e-2]})
   for arm in lost:
     indices['length_10'][arm, 'squared_error', 10] = dict.fromkeys(range(4), 9.0)
-  table = report.table('f', figure, indices, 12)
+  table = tables.table('f', figure, indices, 12)
   for name in ('RoPE', 'ALiBi'):
     row = shown(table, name)
     own = name in told
@@ -338,7 +338,7 @@ def test_arms_without_a_finite_error_leave_the_others_their_figure():
       for arm in ('none', 'rope'):
         error = indices['length_10'][arm, 'squared_error', 12]
         indices['length_10'][arm, 'squared_error', length] = error
-    table = report.table('f', figure, indices, 12)
+    table = tables.table('f', figure, indices, 12)
     assert [shown(table, arm)['l = 12'] == 'undefined'
             for arm in ('no positions', 'RoPE')] == [*np.isnan([control, other])]
     drawn = counting_figures.errors(figure, indices, 12)
@@ -372,19 +372,19 @@ def test_what_is_said_goes_by_the_cells_not_by_the_name():
   assert names == ['identity', '√(y + 1)', 'log (y + 1)', '1/√(y + 1)']
   assert counting_figures.label(of_sum.varied, of_sum.cells[3], False) == (
       '$1/\\sqrt{y + 1}$')
-  assert report._published(of_sum, 50) == report._trivial(of_sum, 50) == []
+  assert tables._published(of_sum, 50) == tables._trivial(of_sum, 50) == []
   fields.update(task='length')
   [of_length] = read_figures(dict(f=fields)).values()
   assert counting_figures.label(of_length.varied, of_length.cells[3]) == '1/√y'
-  assert report._published(of_length, 50) == [
+  assert tables._published(of_length, 50) == [
       'The paper: 1/√y is nearly perfect up to 35.']
   fields.update(task='mean', reparameterizations=('identity',))
   [of_mean] = read_figures(dict(f=fields)).values()
-  assert report._published(of_mean, 50) == [
+  assert tables._published(of_mean, 50) == [
       'The paper: about 1e-5 at 50 without positions.']
-  assert report._published(of_mean, 20) == []
-  assert report._trivial(of_mean, 50)[0].endswith('1/(4l), 0.0050 at 50.')
-  assert report._trivial(of_mean, 20) == [
+  assert tables._published(of_mean, 20) == []
+  assert tables._trivial(of_mean, 50)[0].endswith('1/(4l), 0.0050 at 50.')
+  assert tables._trivial(of_mean, 20) == [
       'To answer 1/2 always is an error of 1/(4l), 0.013 at 20.']
 
 

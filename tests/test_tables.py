@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.counting import report as counting
+from experiments.counting import tables as counting
 from experiments.counting.cells import read_figures
 from experiments.language_model import report as language_model
 from experiments.language_model import tables as language_model_tables

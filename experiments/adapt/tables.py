@@ -12,9 +12,10 @@ import numpy as np
 from experiments.language_model import paper
 from experiments.language_model.figures import label, times
 from experiments.language_model.tables import (
-  CellText,
   compare,
+  difference_if_learned,
   endpoint,
+  if_learned,
   interval,
   seeds_of,
   where,
@@ -81,7 +82,8 @@ def term(
 ) -> Table:
   """Makes the table of the primary endpoint, a row for each method.
 
-  It has the change by the misalignment term, and by what it is compared with.
+  A row has what the misalignment term changes, and what its controls change: entropy
+  alone, symmetric KL alone, and more steps.
 
   Args:
     families: those with results.
@@ -113,18 +115,18 @@ def term(
     records.append(record | {'p_holm': float(p_holm)})
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
-      'misalignment term [95 %]': where('tested', _difference('')),
-      'p': _if_learned(lambda r: p_value(r['p'])),
-      'p Holm': _if_learned(lambda r: p_value(r['p_holm'])),
-      'smallest detectable': _if_learned(
+      'misalignment term [95 %]': where('tested', difference_if_learned()),
+      'p': if_learned(lambda r: p_value(r['p'])),
+      'p Holm': if_learned(lambda r: p_value(r['p_holm'])),
+      'smallest detectable': if_learned(
           lambda r: number(r['smallest_detectable'], '.4f')),
   }
   for kind in kinds:
     columns[f'{_KINDS[kind]} [95 %]'] = where(
-        f'{kind}_tested', _difference(f'{kind}_'))
+        f'{kind}_tested', difference_if_learned(f'{kind}_'))
   if 'steps' in kinds:
     columns['term minus more steps [95 %]'] = where(
-        f'{_TIMED}_tested', _difference(f'{_TIMED}_'))
+        f'{_TIMED}_tested', difference_if_learned(f'{_TIMED}_'))
   note = (
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
@@ -146,18 +148,6 @@ def term(
                more=more)
 
 
-def _difference(prefix: str) -> CellText:
-  """Returns the cell of a difference, without its interval for a weak method."""
-  whole = difference_cell('.4f', prefix)
-  return lambda r: (
-      whole(r) if r['learned'] else number(r[f'{prefix}difference'], '+.4f'))
-
-
-def _if_learned(cell: CellText) -> CellText:
-  """Returns the cell of a test, '' without one and for a weak method."""
-  return lambda r: cell(r) if r['tested'] and r['learned'] else ''
-
-
 def _tested(kind: str, test: PairedTest | None) -> dict[str, Any]:
   """Returns the fields of one difference, and whether it has a test."""
   return difference(test, f'{kind}_') | {f'{kind}_tested': test is not None}
@@ -171,7 +161,7 @@ _KINDS = {'entropy': 'entropy alone', 'symmetric_kl': 'symmetric KL alone',
 
 
 def _controls(family: Any) -> list[Any]:
-  """Returns the arms that differ from the control in what has α = 0.1, or in steps."""
+  """Returns the arms with another term at α = 0.1, or with more steps and no term."""
   plain = family.control._replace(name='')
   return [arm for arm in family.others
           if (arm.term != 'sce' and arm._replace(name='') == plain._replace(

@@ -4,7 +4,6 @@
 all else is secondary. Axes: M models.
 """
 
-from collections.abc import Callable
 import math
 from typing import Any
 
@@ -24,9 +23,9 @@ from vvlen.reporting.numbers import number
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
   blank_without,
+  CellText,
   interval_cell,
   number_cell,
-  Record,
   Table,
 )
 from vvlen.statistics import mean_interval
@@ -35,7 +34,6 @@ _CORRELATIONS = {'pearson': 'Pearson', 'spearman': 'Spearman',
                  'partial': 'partial, given training loss'}
 # The size of r is |r|; in Markdown, | ends a cell.
 _GAIN = 'size of r − that of training loss'
-CellText = Callable[[Record], str]
 
 
 def make(run: Run, points: Points) -> list[Table]:

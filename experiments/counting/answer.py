@@ -122,10 +122,10 @@ def summary(
   return [f'{text}; the error {what} that of the control.']
 
 
-def is_tested(
+def both_learned(
     record: Record, records: Sequence[Record], control: str | None
 ) -> bool:
-  """Returns whether the test of a row counts: it and its control must have learned.
+  """Returns whether the model of a row and its control have learned.
 
   Args:
     record: of the table of a figure.
@@ -133,7 +133,14 @@ def is_tested(
     control: the model that others are tested against, if any.
   """
   both = [r for r in records if r['model'] == control] + [record]
-  return math.isfinite(record['p_holm']) and all(map(has_learned, both))
+  return all(map(has_learned, both))
+
+
+def is_tested(
+    record: Record, records: Sequence[Record], control: str | None
+) -> bool:
+  """Returns whether a row has a test that counts; arguments as in `both_learned`."""
+  return math.isfinite(record['p_holm']) and both_learned(record, records, control)
 
 
 def short(value: float) -> str:

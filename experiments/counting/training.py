@@ -170,7 +170,7 @@ class Programs(NamedTuple):
 
   trainer: ensemble.Trainer
   measure: Callable[[Any, jax.Array], dict[tuple[str, int], np.ndarray]]
-  heads: Callable[[Any, jax.Array], Measured]  # finds nothing if none is asked for
+  heads: Callable[[Any, jax.Array], Measured]  # returns {} if no lengths are given
 
 
 def make_programs(config: Any, cell: Setup, mesh: jax.sharding.Mesh) -> Programs:

@@ -11,7 +11,7 @@ from vvlen.statistics import mean_interval
 
 
 def answer(family: Any, run: Any, index: Index, vocabulary: int | None) -> list[str]:
-  """Says what the primary endpoint of a run is, and how well its models predict.
+  """Says what the term changes at the primary endpoint, and how well models predict.
 
   Args:
     family: the `report.Family` with the primary endpoint.

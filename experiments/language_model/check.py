@@ -87,7 +87,8 @@ _MODEL = {
     'model.tied': optional(flag()),
     'model.implementation': optional(or_none(one_of(IMPLEMENTATIONS))),
 }
-# Fields that need seeds one at a time -> values allowed if seeds train together.
+# Fields that are only supported for seeds one at a time -> their values for seeds that
+# are trained together.
 _ALONE: dict[str, tuple[Any, ...]] = {
     'checkpoint': ('',), 'text.within_documents': (False,), 'train.parts': (1,),
     'mesh.data': (-1, 1), 'mesh.fsdp': (1,), 'mesh.tensor': (1,),

@@ -17,7 +17,7 @@ from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
-# What has the weight α, where it is not the misalignment term.
+# The term whose weight is α -> words on it; none on the misalignment term itself.
 _TERMS = {'sce': '', 'entropy': ' of entropy', 'symmetric_kl': ' of symmetric KL'}
 
 
@@ -32,7 +32,7 @@ def label(arm: Any) -> str:
 
 
 def label_in(family: Any, arm: Any) -> str:
-  """Returns the label of an arm among those of a `report.Family`: how they differ."""
+  """Returns the label of an arm in a `report.Family`, in whose figure it stands."""
   return _offsets(arm) if family.name == 'offsets' else label(arm)
 
 
@@ -118,13 +118,13 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
 
 
 def _reaches_0(arms: Iterable[Any], index: Index) -> bool:
-  """Returns whether an interval of symmetric KL has no place on a logarithmic axis."""
+  """Returns whether an interval of symmetric KL reaches 0, which a log axis lacks."""
   every = [plots.values(index, arm.name, 'symmetric_kl')[1] for arm in arms]
   return any((mean_interval(table)[1] <= 0).any() for table in every if len(table) > 1)
 
 
 def _legend(figure: Any, panels: Iterable[Axes], family: Any) -> None:
-  """Writes the names of arms below a (sub)figure, as many in a row as have room."""
+  """Writes the labels of arms below a figure, more in a row if they are short."""
   arms = (family.control, *family.others)
   short = all(len(label_in(family, arm)) < 9 for arm in arms)
   plots.legend(figure, panels, 5 if short else 2)
@@ -133,7 +133,8 @@ def _legend(figure: Any, panels: Iterable[Axes], family: Any) -> None:
 def _published(family: Any) -> dict[str, float]:
   """Returns {arm: the paper's log perplexity minus that of its baseline}.
 
-  Of CLEX on RedPajama-Book after the last step, measured at twice its L.
+  The paper's numbers are those of CLEX on RedPajama-Book after the last step, measured
+  at twice its L.
   """
   of_alpha = paper.ALPHA['CLEX on RedPajama-Book']
   if family.name == 'alpha':

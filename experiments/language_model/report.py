@@ -37,7 +37,7 @@ class Arm(NamedTuple):
   weight: float  # α
   offsets: tuple[float, float]  # range of e, as fractions of L
   steps: float  # as a share of the control's
-  term: str = 'sce'  # what has the weight α
+  term: str = 'sce'  # the term of the loss whose weight is α
 
 
 class Family(NamedTuple):

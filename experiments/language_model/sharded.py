@@ -28,11 +28,11 @@ _OFFSETS = 4  # a purpose of a seed's key, in addition to those in `ensemble`
 
 
 class Programs:
-  """Compiled programs that arms and seeds share, each compiled when first called.
+  """Programs that arms and seeds share, each compiled when first called.
 
-  α and the keys of seeds are arguments of the programs. Arms need different programs of
-  a step only if they differ in the range of offsets or in the number of steps, which
-  determines the learning rate.
+  α and the keys of seeds are arguments of the programs. Two arms have different
+  programs of a step only if they differ in the range of offsets or in the number of
+  steps, on which the learning rate depends.
   """
 
   def __init__(self, config: Any, model: Llama, mesh: jax.sharding.Mesh):
@@ -106,7 +106,7 @@ def run_seed(
   Args:
     config: as in configs/language_model.py.
     name: of the arm.
-    seed: has the same initial weights and order of the text in all arms.
+    seed: the seed; it has the same initial weights and order of the text in all arms.
     text: the text to train on.
     mesh: from `vvlen.sharding.mesh.make_mesh`.
     programs: `Programs` for this configuration, model and mesh, or another object with
@@ -114,7 +114,7 @@ def run_seed(
     folder: of the run. The trained model is saved there.
     progress: counts steps.
     experiment: whose rows these are.
-    measure_first: whether a checkpoint is measured also before training.
+    measure_first: whether a model from a checkpoint is measured before training too.
   """
   train, arm = config.train, config.arms[name]
   total = training.num_steps(config, arm)
@@ -219,8 +219,9 @@ def update(
     arm: one of its arms.
     loss: (parameters, `Batch`, key of the step) -> (loss [], metrics).
     state: before the update.
-    batch: streams, key data of the seed, α; or (streams, which of them count) in place
-      of streams: the others add nothing to loss, metrics and gradients.
+    batch: (streams, key data of the seed, α). In place of streams, it may have the pair
+      (streams, which of them count): the others add nothing to loss, metrics and
+      gradients.
   """
   rows, key_data, weight = batch
   streams, counts = rows if isinstance(rows, tuple) else (rows, None)
@@ -237,20 +238,20 @@ def update(
       state.params, (streams, jnp.arange(len(streams)) % parts, weights))
   updates, opt_state = optimizers.update(gradients, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
-  told = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
-  return TrainState(state.step + 1, params, opt_state), told
+  metrics = {'loss': value, 'gradient_norm': optax.global_norm(gradients), **metrics}
+  return TrainState(state.step + 1, params, opt_state), metrics
 
 
 def _filled(size, mesh, parts):
-  """Returns the number of rows to fill a batch up to, so that devices share each part.
+  """Returns the rows of a filled batch, of which devices share each part equally.
 
-  Processes all have devices of their own, so they divide it too.
+  Every process has devices of its own, so processes share the rows equally too.
   """
   return partition.filled(math.ceil(size / parts), mesh) * parts
 
 
 def _rows(config, mesh):
-  """Returns the number of rows that training batches are filled up to."""
+  """Returns the number of rows of a filled training batch."""
   return _filled(config.train.batch_size, mesh, config.train.parts)
 
 
@@ -291,7 +292,7 @@ def _measure(config, programs, key, text, place, mesh):
   own = np.split(places, jax.process_count(), axis=1)[jax.process_index()]
   batches = [(segments[np.minimum(x, size - 1)], x < size) for x in own]
   if places.size == size:
-    batches = [batch[:1] for batch in batches]  # all count
+    batches = [batch[:1] for batch in batches]  # without counts, as all count
 
   def measure(params):
     found = [jax.device_get(programs.evaluate(params, *place(x))) for x in batches]

@@ -5,8 +5,10 @@ perplexity at other lengths, and misalignment. Arguments named family and run ar
 `report.Family` and a `report.Run`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+import functools
 import math
+import operator
 from typing import Any
 
 from experiments.language_model import paper
@@ -15,10 +17,11 @@ from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import ENDS, Index
 from vvlen.reporting.tables import (
   blank_without,
+  cell_if,
+  CellText,
   difference,
   difference_cell,
   interval_cell,
-  Record,
   Table,
 )
 from vvlen.statistics import (
@@ -33,7 +36,9 @@ from vvlen.statistics import (
 # Metrics in `by_length` -> their names in words; of nll only the difference is shown.
 _MEASURES = {'nll': 'log perplexity', 'symmetric_kl': 'symmetric KL', 'sce': 'SCE'}
 
-CellText = Callable[[Record], str]
+
+# A test is shown if there is one and both of its models have learned.
+if_learned = functools.partial(cell_if, lambda r: r['tested'] and r['learned'])
 
 
 def endpoint(run: Any) -> int:
@@ -70,8 +75,13 @@ def interval(field: str, form: str) -> CellText:
 
 
 def where(field: str, cell: CellText) -> CellText:
-  """Returns a column that is blank where a field of the record is not true."""
-  return lambda record: cell(record) if record[field] else ''
+  """Returns a column that is blank where a field of the record is false."""
+  return cell_if(operator.itemgetter(field), cell)
+
+
+def difference_if_learned(prefix: str = '') -> CellText:
+  """Returns a column of differences, without intervals for models not learned."""
+  return difference_cell('.4f', prefix, interval_if=operator.itemgetter('learned'))
 
 
 def seeds_of(arms: Sequence[Any], run: Any, index: Index) -> str:
@@ -97,8 +107,11 @@ def by_arm(
 ) -> Table:
   """Makes the table of a family, a row per arm, the control first.
 
-  Tests of models that have not learned are not shown. `vocabulary` is that of
-  `most_to_learn`.
+  Args:
+    family: the arms.
+    run: the run.
+    index: of its rows.
+    vocabulary: as in `most_to_learn`. No test is shown of models that have not learned.
   """
   arms, at = (family.control, *family.others), endpoint(run)
   tests = [compare(index, arm.name, family.control.name, at) for arm in family.others]
@@ -116,19 +129,17 @@ def by_arm(
   losses = [_mean(index, record['arm'], 'nll', run.length)['nll'] for record in records]
   for record, loss in zip(records, losses, strict=True):
     record['learned'] = max(loss, losses[0]) <= most_to_learn(vocabulary)
-  learned = lambda cell: lambda r: cell(r) if r['tested'] and r['learned'] else ''
   columns: dict[str, CellText] = {'arm': lambda r: r['label']}
   for multiple in run.multiples:
     columns[f'perplexity at {times(multiple)}'] = interval(f'ppl_{multiple}', '.2f')
   columns |= {
       f'Δ log perplexity at {times(at // run.length)} [95 %]': where(
-          'tested', lambda r: difference_cell('.4f')(r) if r['learned'] else
-          number(r['difference'], '+.4f')),
-      'p': learned(lambda r: p_value(r['p'])),
+          'tested', difference_if_learned()),
+      'p': if_learned(lambda r: p_value(r['p'])),
       'p Holm': where('tested', lambda r: (
           'not learned' if not r['learned'] else
           'primary' if r['primary'] else p_value(r['p_holm']))),
-      'smallest detectable': learned(
+      'smallest detectable': if_learned(
           lambda r: number(r['smallest_detectable'], '.4f')),
       'log perplexity in training': interval('training_cross_entropy', '.3f'),
   }
@@ -206,6 +217,7 @@ def by_length(family: Any, run: Any, index: Index) -> Table:
 
 
 def _two_p(metric: str) -> CellText:
+  """Returns a column of p-values: uncorrected, and by Holm."""
   return lambda r: f'{p_value(r[f"{metric}_p"])}, {p_value(r[f"{metric}_p_holm"])}'
 
 

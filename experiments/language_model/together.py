@@ -45,9 +45,10 @@ class Trained(NamedTuple):
 
 
 def check_text(text: Text, mesh: jax.sharding.Mesh) -> None:
-  """Raises ValueError if a text takes more than half of a device's, or our, memory.
+  """Raises ValueError if a text takes more than half of the memory.
 
-  Every device holds all its tokens, and every process once as int32.
+  Every device holds all tokens, in the narrowest dtype, and this machine holds them
+  once more as int32.
   """
   tokens = len(Stream(text.documents, text.tokenizer.begin)) + len(text.held_out)
   size = tokens * np.dtype(narrowest(text.tokenizer)).itemsize
@@ -60,9 +61,10 @@ def check_text(text: Text, mesh: jax.sharding.Mesh) -> None:
     if needed > most / 2:
       raise ValueError(
           f'the text has {tokens:,} tokens, which take {needed / 2**20:,.0f} MiB of '
-          f'{what}, more than half of its {most / 2**20:,.0f} MiB, as seeds that are '
-          'trained together need the whole text: with --config.train.seeds_at_once=0 '
-          'seeds are trained one at a time, and read it from a file')
+          f'{what}, more than half of its {most / 2**20:,.0f} MiB. Seeds that are '
+          'trained together need the whole text in memory. With '
+          '--config.train.seeds_at_once=0, seeds are trained one at a time and read it '
+          'from a file')
 
 
 def _machine_memory() -> float:
@@ -85,8 +87,7 @@ def make_programs(
     model: the model to train.
     text: to train on and, its held-out part, to measure on.
     mesh: with the axis 'seed'.
-    as_measured: the model that reads the same parameters when it is measured; None:
-      `model`.
+    as_measured: the model to measure, which has the same parameters; None: `model`.
   """
   train, arm = config.train, config.arms[name]
   # The narrowest dtype, because every device holds the whole text.

@@ -48,10 +48,10 @@ class Text(NamedTuple):
 def read_text(config: Any) -> Text:
   """Reads, splits and encodes the text of a configuration.
 
-  The text is read once to identify it, one document at a time. If it is long and not
-  encoded yet, it is read again and its tokens are written to a file in the cache;
-  processes map that file into their memory, and hold about 24 bytes for each document.
-  A short text's tokens are held in memory.
+  The text is read once to identify it, one document at a time. The tokens of a short
+  text are held in memory. Those of a long one are in a file in the cache, which
+  processes map into their memory; they hold about 24 bytes for each document. If that
+  file does not exist yet, the text is read again to write it.
 
   Raises:
     ValueError: if the text is empty, binary or too short for one window, or changes
@@ -74,7 +74,7 @@ def read_text(config: Any) -> Text:
     tokenizer = tokenizers.byte_tokenizer()
   kind = hashlib.sha256(path.read_bytes() if path else b'bytes').hexdigest()
   count = len(whole.lengths)
-  if count == 1:  # is cut in two
+  if count == 1:  # a single document is cut in two
     train, held_out = np.array([0]), np.array([1])
   else:
     train, held_out = documents.split_numbers(
@@ -156,7 +156,7 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
 
 
 def init_params(model: Llama, key: jax.Array) -> Any:
-  """Returns initial parameters; those of a key do not depend on how layers run."""
+  """Returns initial parameters, the same whether layers are a loop or not."""
   plain = model.clone(scan_layers=False, remat_keeps='nothing', stream_dtype=None)
   params = plain.init(key, jnp.zeros((1, 2), jnp.int32))['params']
   return stacked(params) if model.scan_layers else params
@@ -189,7 +189,7 @@ def save_model(
 
 
 def num_steps(config: Any, arm: Any) -> int:
-  """Returns the steps of an arm; a multiple of steps_per_call for seeds together."""
+  """Returns the steps of an arm; for seeds together, a multiple of steps_per_call."""
   each = config.train.steps_per_call if config.train.seeds_at_once else 1
   return max(1, round(arm.steps * config.train.num_steps / each)) * each
 
@@ -205,7 +205,7 @@ class Batch(NamedTuple):
 
 
 def stream_length(config: Any) -> int:
-  """Returns T, the length of streams. It is the same for all arms, as is their text."""
+  """Returns T, the length of streams, the same for all arms, as their text is."""
   longest = max(
       offset_range(config.train.max_length, tuple(arm.offsets))[1]
       for arm in config.arms.values()
@@ -265,9 +265,9 @@ def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
 def longest_segment(config: Any) -> int:
   """Returns the number of tokens of a segment of the test data.
 
-  That is the longest of config.evaluate.lengths; or config.evaluate.segment, in the
-  same units, where a configuration has this field and it is not 0: then there may be
-  room for a second window of the longest length.
+  It is config.evaluate.segment, in units of L, if a configuration has this field and it
+  is not 0: then a second window of the longest length may fit. Otherwise it is the
+  longest of config.evaluate.lengths.
   """
   multiple = config.evaluate.get('segment', 0) or max(config.evaluate.lengths)
   return multiple * config.train.max_length

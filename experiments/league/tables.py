@@ -20,6 +20,7 @@ from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
   blank_without,
+  cell_if,
   difference,
   difference_cell,
   interval_cell,
@@ -47,18 +48,15 @@ def league_table(
   for effects in found.values():
     for effect in sorted(effects, key=lambda e: -_gain(e)):
       records.append(_record(effect, choices))
+  has_learned = lambda r: r['verdict'] != NOT_LEARNED
   columns = {
       'task': lambda r: r['task'],
       'arm': lambda r: r['label'],
       'softmax': lambda r: number(r['control'], '.1f'),
-      'arm − softmax [95 %]': lambda r: (
-          number(r['difference'], '+.1f') if r['verdict'] == NOT_LEARNED else
-          difference_cell('.1f')(r)),
+      'arm − softmax [95 %]': difference_cell('.1f', interval_if=has_learned),
       'verdict': lambda r: r['verdict'],
       'p': p_cell('p'),
-      'detectable': lambda r: (
-          '' if r['verdict'] == NOT_LEARNED else
-          number_cell('smallest_detectable', '.1f')(r)),
+      'detectable': cell_if(has_learned, number_cell('smallest_detectable', '.1f')),
       'rate': blank_without('learning_rate', lambda r: (
           f'{r["learning_rate"]:g}{", edge" if r["at_edge"] else ""}')),
       'seeds': lambda r: str(r['seeds']),

@@ -17,9 +17,9 @@ def about(tasks: Sequence[str], what: str = '') -> str:
   """Says what the tasks and arms are, and in which paper.
 
   Args:
-    tasks: names of tasks; nothing is said of those of a user, and "_growing" at the end
-      means that training lengths grow.
-    what: a sentence on the study, which comes before its arms.
+    tasks: names of tasks. A task of the user is not described. In a name that ends in
+      '_growing', training lengths grow.
+    what: a sentence on the study, placed before the one on its arms.
   """
   plain = list(dict.fromkeys(task.removesuffix('_growing') for task in tasks))
   said = [_TASKS[task] for task in plain if task in _TASKS]

@@ -75,7 +75,8 @@ def check(
 
   Args:
     config: the configuration.
-    make_task: returns its task; of a study that has more tasks.
+    make_task: a function that returns its task; a study with further tasks gives its
+      own.
   """
   fields.check(config, table_of(config))
   fields.check_multiples(config, *fields.MULTIPLES)
@@ -118,8 +119,8 @@ def check(
 def check_own_task(config: Any) -> None:
   """Raises ValueError if a task of the user draws batches that cannot be trained on.
 
-  It draws one and computes its logits' shape; tasks of this package are not checked.
-  Call it once JAX may use its devices.
+  Draws one batch and computes the shape of its logits. Tasks of this package are not
+  checked. JAX uses its devices from here on.
   """
   if ':' not in config.task.name:
     return

@@ -74,8 +74,8 @@ def accuracy(
 ) -> Figure:
   """Draws accuracy by length, and the gain over the Baseline, paired by seed.
 
-  Each column of panels is for one temperature, used by all arms. Above each panel of
-  gains stands the mean gain of LayerNorm beyond the training lengths.
+  A column of panels has one temperature, the same for all arms. The title of a panel of
+  gains is the mean gain of LayerNorm beyond the training lengths.
   """
   shown = [
       (suffix, title) for suffix, title in _TEMPERATURES.items()
@@ -121,7 +121,7 @@ def accuracy(
 
 
 def _mean_beyond(record: Record) -> str:
-  """Returns words on a record of the table `primary_endpoint`, in two lines."""
+  """Returns the difference of a record of `primary_endpoint` in words, in two lines."""
   difference, low, high = (
       number(record[name], '+.1f') for name in ('difference', 'ci_low', 'ci_high'))
   interval = f' [{low}, {high}]'
@@ -154,7 +154,7 @@ def output_moments(index: Index, setting: Setting) -> Figure:
 
 def component_variance(index: Index, setting: Setting) -> Figure:
   """Draws the variance of single output components for one query (Proposition 1)."""
-  slopes_from = bound_of = ''
+  slopes_from = ''
   figure = plots.new(
       3.2, f'Variance of a component of the attention output before the norm, one query'
       f'\n{setting.title}', '')
@@ -172,15 +172,6 @@ def component_variance(index: Index, setting: Setting) -> Figure:
       label += f', slope from N = {start:,}: {slope}'
       slopes_from = f'; slopes from N = {start:,} on, with intervals'
     plots.draw(axes, lengths, values, colour, marker, label)
-    delta = index.get((arm, 'logit_range', None), {})
-    if arm == 'none' and delta:
-      spread = index[arm, 'value_variance', None]
-      bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(spread[s])
-                            for s in delta])
-      bound_of = (
-          '; the proof bounds the Baseline by exp(2δ)σ²/N, in the median over seeds '
-          + (f'1e{bound:.0f}/N, too loose to draw' if bound > 3 else
-             f'{10**bound:.1f}/N'))
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
     # Through the Baseline at the longest length, from where slopes are fitted.
@@ -196,8 +187,26 @@ def component_variance(index: Index, setting: Setting) -> Figure:
                            'geometric mean')
   figure.set_label(
       'Variance over sequences of a component of the attention output by number of '
-      f'items N: {seeds}{slopes_from}{bound_of}; training lengths grey.')
+      f'items N: {seeds}{slopes_from}{_bound(index)}; training lengths grey.')
   return figure
+
+
+def _bound(index: Index) -> str:
+  """Returns words on the bound exp(2δ)σ²/N of Proposition 1, '' if it is unknown.
+
+  δ is the range of the logits (metric `logit_range`), σ² the variance of the values
+  (`value_variance`).
+  """
+  delta = index.get(('none', 'logit_range', None))
+  if not delta:
+    return ''
+  variance = index['none', 'value_variance', None]
+  # log10 of exp(2δ)σ², the median over seeds.
+  bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(variance[s])
+                        for s in delta])
+  return ('; the proof bounds the Baseline by exp(2δ)σ²/N, in the median over seeds '
+          + (f'1e{bound:.0f}/N, too loose to draw' if bound > 3 else
+             f'{10**bound:.1f}/N'))
 
 
 def learning_curves(curves: Curves, setting: Setting) -> Figure:
@@ -250,7 +259,7 @@ def learning_curves(curves: Curves, setting: Setting) -> Figure:
 
 
 def _finished(lines: Curves, metric: str) -> tuple[list[int], np.ndarray]:
-  """Returns steps and [steps, seeds] of the blocks of seeds that went farthest."""
+  """Returns the steps and the values [steps, seeds] of the blocks with most steps."""
   blocks: dict[int, list[Mapping[str, Any]]] = {}
   for line in sorted(lines, key=lambda line: line['first_seed']):
     blocks.setdefault(line['first_seed'], []).append(line)

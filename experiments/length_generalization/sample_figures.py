@@ -23,10 +23,10 @@ _SHOWN = 2  # components of each arm
 
 
 def typical(values: np.ndarray) -> list[int]:
-  """Returns the components of [sequences, components] that vary about as others do.
+  """Returns the two components of [sequences, components] of most typical spread.
 
-  These are the two whose standard deviations are nearest to the root mean square of
-  all. A norm with a scale near 0 leaves some components nearly constant.
+  These are the ones whose standard deviations are nearest to the root mean square of
+  all. Others may be nearly constant: those where the scale of a norm is near 0.
   """
   with np.errstate(divide='ignore', invalid='ignore'):
     spread = np.nanstd(values, axis=0)
@@ -37,8 +37,8 @@ def typical(values: np.ndarray) -> list[int]:
 def components(samples: Samples, setting: Setting) -> Figure:
   """Draws the distribution of single output components, by length (Figure 2).
 
-  Each is in units of its own standard deviation at the shortest length, from its mean
-  there, so that all arms have the same axes.
+  From each component its mean at the shortest length is subtracted, and the rest is
+  divided by its standard deviation there, so that all arms can share their axes.
   """
   lengths = _lengths(samples, 'components')
   drawn = {}  # (arm, component) -> its values at each length, in those units
@@ -156,6 +156,7 @@ def _on_the_target(index: Index, arms: Sequence[str]) -> str:
 
 
 def _lengths(samples: Samples, kind: str) -> list[int]:
+  """Returns the lengths of arrays named KIND_LENGTH, in ascending order."""
   names = next(iter(samples.values()))
   return sorted(
       int(name.rsplit('_', 1)[1]) for name in names if name.startswith(kind)

@@ -12,12 +12,12 @@ def slopes_at_the_end(
 
   Args:
     lengths: N, ascending.
-    values: [seeds, lengths], v. A seed with a value there or elsewhere that is not
-      finite and positive is left out.
+    values: [seeds, lengths], v. A seed is left out if its value at any length is not
+      finite and positive.
 
   Returns:
-    The slopes of least-squares lines of ln v in ln N, none if only one length is
-    left, and the first of the lengths that are used.
+    The slopes of the least-squares lines of ln v against ln N, [] if only one length is
+    used; and the shortest length that is used.
   """
   last = [n for n in lengths if n >= lengths[-1] / 16]
   slopes = [

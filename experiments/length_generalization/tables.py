@@ -4,7 +4,8 @@ Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, or Table 4 o
 lengths grow during training; the primary endpoint; and a table about training.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+import functools
 import itertools
 import math
 from typing import Any
@@ -20,7 +21,14 @@ from vvlen.reporting.endpoints import (
 )
 from vvlen.reporting.numbers import name_seeds, number, p_value
 from vvlen.reporting.plots import ADAPTATIONS, ARMS
-from vvlen.reporting.tables import difference, difference_cell, left_out, Record, Table
+from vvlen.reporting.tables import (
+  cell_if,
+  CellText,
+  difference,
+  difference_cell,
+  left_out,
+  Table,
+)
 from vvlen.statistics import detectable, PairedTest
 
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
@@ -118,7 +126,7 @@ def main_table(task: str) -> str:
 def _by_model(
     name: str, title: str, comparisons: Sequence[Comparison], chance: float | None
 ) -> Table:
-  """Makes the table in the form of the paper: a row a model, a column a length.
+  """Makes the table in the form of the paper: a row per model, a column per length.
 
   Args:
     name: of the table.
@@ -157,14 +165,15 @@ def _gain_by_model(
 def _wide(
     rows: Iterable[tuple[str, Iterable[float]]], lengths: Sequence[int], name: str,
     form: str,
-) -> tuple[list[dict[str, Any]], dict[str, Callable[[Record], str]]]:
-  """Returns the records and columns of a table with a column a length.
+) -> tuple[list[dict[str, Any]], dict[str, CellText]]:
+  """Returns the records and columns of a table with a column per length.
 
   Args:
-    rows: (label, a value for each length); those whose label begins with p hold p.
+    rows: (label, a value for each length). A row whose label begins with 'p' holds
+      p-values.
     lengths: of the columns.
-    name: of what other rows hold.
-    form: of its numbers.
+    name: what the other rows hold, such as 'accuracy'.
+    form: of their numbers, such as '.1f'.
   """
   records = [
       {'model': label} | {f'{name}_or_p_{n}': float(x)
@@ -240,26 +249,27 @@ def _primary_endpoint(
     treated, control = c.primary_means
     record = _record(treated, control, c.primary)
     arms = (name.partition('+')[0] for name in (c.treated, c.control))
-    known = min(learned.get(arm, 1.0) for arm in arms) >= LEARNED
-    verdict = _verdict(record['p'], record['difference']) if known else NOT_LEARNED
+    both = min(learned.get(arm, 1.0) for arm in arms) >= LEARNED
+    verdict = _verdict(record['p'], record['difference']) if both else NOT_LEARNED
     records.append({
         'comparison': _title(c), **record,
         'treated_ahead': sum(d > 0 for d in c.primary_differences.values()),
         'seeds': len(c.primary_differences),
         'at_5_percent': verdict,
     })
+  has_learned = lambda r: r['at_5_percent'] != NOT_LEARNED
+  if_learned = functools.partial(cell_if, has_learned)
   columns = {
       'comparison': lambda r: r['comparison'],
       'control': lambda r: number(r['control'], '.2f'),
       'treated': lambda r: number(r['treated'], '.2f'),
-      'difference [95 %]': _if_learned(
-          difference_cell('.2f'), lambda r: number(r['difference'], '+.2f')),
-      'p': _if_learned(lambda r: p_value(r['p'])),
+      'difference [95 %]': difference_cell('.2f', interval_if=has_learned),
+      'p': if_learned(lambda r: p_value(r['p'])),
       'at 5 %': lambda r: r['at_5_percent'],
-      'smallest detectable': _if_learned(
+      'smallest detectable': if_learned(
           lambda r: number(r['smallest_detectable'], '.2f')),
-      'effect': _if_learned(lambda r: number(r['effect_size'], '+.2f')),
-      't': _if_learned(lambda r: number(r['t'], '+.2f')),
+      'effect': if_learned(lambda r: number(r['effect_size'], '+.2f')),
+      't': if_learned(lambda r: number(r['t'], '+.2f')),
       'treated ahead': lambda r: f'{r["treated_ahead"]} of {r["seeds"]}',
   }
   beyond = [n for n in comparisons[0].lengths if n > trained_up_to]
@@ -288,19 +298,12 @@ def _primary_endpoint(
   return Table('primary_endpoint', title, columns, records, note, short, more)
 
 
-def _if_learned(
-    cell: Callable[[Record], str], otherwise: Callable[[Record], str] = lambda _: ''
-) -> Callable[[Record], str]:
-  """Returns the cell, but `otherwise` for a record of arms that have not learned."""
-  return lambda r: (otherwise if r['at_5_percent'] == NOT_LEARNED else cell)(r)
-
-
 def _chance(chance: float | None) -> str:
   return f' Chance is {number(100 * chance, ".3g")} %.' if chance else ''
 
 
 def _temperatures(comparisons: Sequence[Comparison]) -> str:
-  """Returns sentences on the temperatures of comparisons."""
+  """Returns a sentence on each adapted temperature that the comparisons use."""
   used = {c.treated.partition('+')[2] for c in comparisons}
   return ''.join(f' {name}: with {what}.' for name, what in _TEMPERATURES.items()
                  if name in used)
@@ -314,6 +317,7 @@ def _span(lengths: Sequence[int]) -> str:
 
 
 def _training(index: results.Index) -> Table:
+  """Makes the table about training, a row per arm."""
   records = []
   arms = [index.get((arm, 'training_accuracy', None), {}) for arm in NAMES]
   for arm, name in NAMES.items():
@@ -378,6 +382,7 @@ def _title(c: Comparison) -> str:
 
 
 def _pairs(comparisons: Sequence[Comparison]) -> str:
+  """Returns the numbers of seeds that are paired, such as '100 seeds'."""
   counts = sorted({t.num_pairs for c in comparisons for t in c.by_length if t})
   return f'{" or ".join(map(str, counts)) or "fewer than two"} seeds'
 
@@ -388,6 +393,7 @@ def _finite_mean(values: Iterable[float]) -> float:
 
 
 def _verdict(p: float, difference: float) -> str:
+  """Returns what a test at the 5 % level has found."""
   if math.isnan(p):
     return 'undefined'
   if p >= 0.05:

@@ -97,9 +97,9 @@ def make_task(config: Any) -> Task:
 
 
 def identified(config: Any) -> Any:
-  """Returns a configuration that also holds the SHA-256 of the file of its task.
+  """Returns a configuration with the SHA-256 of the file of a user's task.
 
-  Then a run is not resumed, or measured, with another task under the same name.
+  It keeps a run from being resumed or measured after the file has changed.
   Configurations of built-in tasks are returned as they are.
   """
   if ':' not in config.task.name or 'sha256' in config.task:
@@ -116,10 +116,11 @@ def identity(name: str) -> dict[str, str]:
 
 
 def make_identifying(part: dict[str, Any], machine: Sequence[str]) -> None:
-  """Changes a part of a configuration to what identifies its results.
+  """Leaves in a part of a configuration only the fields that identify its results.
 
   Args:
-    part: a plain dict, whose fields `task` and `train` may be missing.
+    part: a plain dict, which is changed. Its fields `task` and `train` may be missing.
+      A task of the user gets the SHA-256 of its file.
     machine: fields of `train` that may differ between machines, which are removed.
   """
   for name in machine:
@@ -129,6 +130,7 @@ def make_identifying(part: dict[str, Any], machine: Sequence[str]) -> None:
 
 
 def _sha256(name: str) -> str:
+  """Returns the SHA-256 of the file in 'FILE.py:FUNCTION', '' if there is no file."""
   path = name.rpartition(':')[0]
   if not os.path.isfile(path):
     return ''

@@ -72,9 +72,9 @@ def _optimizer(config: Any) -> optax.GradientTransformation:
   If `config.l2_on` is 'all', the decay is on all parameters, as in PyTorch's
   `Adam(weight_decay=…)`: embeddings, biases, and scale and shift of LayerNorm too.
   It is added to the gradient (L2), or to Adam's step if `config.decoupled`. Learning
-  rate and decay are part of the optimizer's state, so that runs that differ only in
-  these numbers share one compiled program (`ensemble.train_together`); the number of
-  steps over which the rate decays is not.
+  rate and decay are part of the optimizer's state, so runs that differ only in these
+  numbers share one compiled program (`ensemble.train_together`). Runs that differ in
+  `decay_steps`, over which the rate decays, do not.
   """
   every = config.get('l2_on', 'kernels') == 'all'
   decays = lambda path, _: every or path[-1].key.endswith('kernel')

@@ -31,7 +31,8 @@ def losses(
   Args:
     n: the training length that is shown.
     indices: {task: its rows, by (arm, metric, length)}.
-    highest: the upper end of that panel, for figures that are compared; None: its own.
+    highest: the upper end of the axis of that panel, so that several figures can share
+      it; None: as matplotlib chooses.
   """
   count = len(indices) + ('length' in indices)
   rows = -(-count // 2)

@@ -85,7 +85,7 @@ def main(config: Any, workdir: str) -> None:
 
 
 def _part_of(row: results.Row) -> finished.Part:
-  # All arms that are not trained are computed together.
+  """Returns the part of a row; all arms that are not trained are computed together."""
   return row.experiment, 'trained' if row.arm == 'trained' else 'exact', row.seed
 
 
@@ -218,8 +218,8 @@ def _train(
   params = jax.tree.map(lambda x: x[:len(keys)], sharding.fetch(state.params))
   tables = np.asarray(jax.vmap(model_file.table)(params), float)
   # The training loss as the model itself computes it; exact arms use their table. The
-  # strings are an argument: as a constant they would be divided by otherwise, in the
-  # last bit, on several devices.
+  # strings are an argument: if they were a constant, the compiler would fold it into
+  # the program, and on several devices the last bit would differ.
   own_loss = sharding.over_seeds(
       lambda strings, params: trained.loss(params, strings)[0], mesh, train.group_size,
       shared=1)

@@ -6,7 +6,7 @@ of models trained by gradient descent. `vvlen.theory.linear_attention` has the f
 Losses are mean squared errors over all strings of a length.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from vvlen.reporting.numbers import give_or_take, known, name_seeds, number, ROUNDING
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import number_cell, Record, Table
+from vvlen.reporting.tables import CellText, number_cell, Table
 from vvlen.statistics import mean_interval
 from vvlen.theory import linear_attention as theory
 
@@ -241,6 +241,6 @@ def _arm_values(
   return np.concatenate([own, last], axis=1)
 
 
-def _half_interval(name: str) -> Callable[[Record], str]:
+def _half_interval(name: str) -> CellText:
   """Returns a cell function: the mean ± half of its interval, if it has one."""
   return lambda r: give_or_take(r[name], r[f'{name}_high'] - r[name])

@@ -1,6 +1,6 @@
 """The tables of a suite with lengths in tokens. Runs without JAX."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import math
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from vvlen.reporting.numbers import number
 from vvlen.reporting.results import ENDS, Row
 from vvlen.reporting.tables import (
   blank_without,
+  CellText,
   interval_cell,
   number_cell,
   Record,
@@ -80,7 +81,7 @@ def percent(values: tuple[float, float, float], name: str) -> dict[str, float]:
   return {name + end: 100 * x for end, x in zip(ENDS, values, strict=True)}
 
 
-def cell(name: str) -> Callable[[Record], str]:
+def cell(name: str) -> CellText:
   """Returns the cell of a score and its interval, '' where it is not there."""
   return blank_without(name, interval_cell(name, '.1f'))
 
@@ -251,7 +252,7 @@ def dialect_records(
   return records
 
 
-def dialect_columns() -> dict[str, Callable[[Record], str]]:
+def dialect_columns() -> dict[str, CellText]:
   """Returns the columns of a table of dialects but the first one."""
   return {
       'task': lambda r: name_of(r['task']),

@@ -1,6 +1,5 @@
 """Writes the tables and figures of a checkpoint. Runs without JAX."""
 
-from collections.abc import Callable
 import math
 from typing import Any
 
@@ -30,6 +29,7 @@ from vvlen.reporting.page import Report
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
   blank_without,
+  CellText,
   interval_cell,
   pair_cell,
   Record,
@@ -346,7 +346,7 @@ def temperature(values: Values) -> Table:
                note, more=more)
 
 
-def _give_or_take(n: int) -> Callable[[Record], str]:
+def _give_or_take(n: int) -> CellText:
   """Returns a cell function: the entropy at N ± half of its interval."""
 
   def cell(record: Record) -> str:

@@ -27,7 +27,7 @@ from experiments.measure.rows import (
 from vvlen.reporting import plots
 from vvlen.reporting.numbers import number
 from vvlen.reporting.results import ENDS
-from vvlen.reporting.tables import interval_cell, pair_cell, Table
+from vvlen.reporting.tables import cell_if, interval_cell, pair_cell, Table
 from vvlen.statistics import percentiles_cover
 
 _OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',
@@ -49,13 +49,14 @@ def slopes(values: Values) -> Table:
         'std_shortest': at('std', lengths[0]), 'std_longest': at('std', lengths[-1]),
         'sequences': at('num_sequences'), 'queries': at('num_queries'),
     })
-  single = pair_cell('slope_least', 'slope_most', '.3f', 'to')
   columns: dict[str, Any] = {
       'layer': lambda r: str(r['layer']),
       'sequences of': lambda r: CONDITIONS[r['condition']],
       'last token': lambda r: READINGS[r['last_token']],
       'slope [95 %]': interval_cell('slope', '.3f'),
-      'single tokens': lambda r: '' if r['last_token'] == 'as_it_is' else single(r),
+      'single tokens': cell_if(
+          lambda r: r['last_token'] == 'fixed',
+          pair_cell('slope_least', 'slope_most', '.3f', 'to')),
       'standard deviation': pair_cell('std_shortest', 'std_longest', '.4f'),
       'N': lambda r: f'{r["shortest"]} → {r["longest"]:,}',
   }

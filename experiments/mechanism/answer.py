@@ -9,9 +9,9 @@ from vvlen.reporting.endpoints import LEARNED
 from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.tables import Record
 
-# Changes that know the target: no model could make them.
+# Changes that use the position of the target, which no model knows.
 _TOLD = [INTERVENTIONS[name][0] for name in ('reweighted', 'one_hot')]
-# These take z-scores from short inputs, where the target is known.
+# Changes that take z-scores from short inputs, where the target is known.
 _IMPOSED = [label for label, _, _ in IMPOSED.values()]
 
 

@@ -11,8 +11,8 @@ from vvlen.reporting import plots
 from vvlen.reporting.plots import ARMS, SPELLED
 from vvlen.reporting.results import Index
 
-# Suffix of the arm's name -> (label, colour of Okabe and Ito or Tol, marker), none of
-# them the look of an arm.
+# Suffix of the arm's name -> (label, colour, marker). The colours are from the palettes
+# of Okabe and Ito and of Tol; no arm has one of these looks.
 RESTORED = {
     'rescaled': ('norm as in training', '#882255', 's'),
     'recentred': ('mean as in training', '#56B4E9', 'v'),
@@ -40,8 +40,8 @@ _GROUPS = {
     'Output of short inputs, so told the target, with moments at N': IMPOSED,
     'Output unchanged, read otherwise, target not known': READ,
 }
-# These nearly coincide with the lines drawn over them: with others of their group, and
-# with the unchanged model. So their markers are larger and hollow, or they are dashed.
+# These lines nearly coincide with others of their group or with the unchanged model.
+# Larger hollow markers, or dashes, keep both visible.
 _LARGE = {'rescaled': 5.5, 'reweighted': 5.5}
 _DASHES = {'one_hot': (0, (1, 2)), 'rescaled': (0, (3, 3))}
 
@@ -96,10 +96,10 @@ def _changed(
     setting: Setting,
 ) -> None:
   """Draws the accuracy of an arm under each intervention of a group, and without."""
-  for name, (done, colour, marker) in group.items():
+  for name, (label, colour, marker) in group.items():
     at, values = plots.values(index, f'{arm}+{name}', 'accuracy')
     if at:
-      plots.draw(axes, at, 100 * values, colour, marker, done, _DASHES.get(name, '-'))
+      plots.draw(axes, at, 100 * values, colour, marker, label, _DASHES.get(name, '-'))
       if name in _LARGE:
         axes.lines[-1].set(markersize=_LARGE[name], markerfacecolor='none')
   lengths, unchanged = plots.values(index, arm, 'accuracy')
@@ -114,7 +114,7 @@ def _changed(
 def _not_run(groups: Iterable[Mapping[str, Any]], index: Index) -> str:
   """Returns a sentence on changes of the groups that have no results, or ''."""
   run = {arm.partition('+')[2] for arm, _, _ in index}
-  absent = [done for group in groups for name, (done, *_) in group.items()
+  absent = [label for group in groups for name, (label, *_) in group.items()
             if name not in run]
   return f' Not run here: {"; ".join(absent)}.' if absent else ''
 

@@ -85,26 +85,26 @@ def table(index: Index, trained_up_to: int) -> Table:
   records, compared = [], []
   for arm in arms_of(index):
     comparisons = [
-        (done, compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to))
-        for name, done in _done(index).items()
+        (label, compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to))
+        for name, label in _measured(index).items()
     ]
     compared += [c for _, c in comparisons]
     tests = [c.primary for _, c in comparisons]
-    for (done, c), test, p, found in zip(
+    for (label, c), test, p, detectable in zip(
         comparisons, tests, *corrected(tests), strict=True
     ):
       treated, control = c.primary_means
       lost = float(c.control_mean[0]) - control
       nan = float('nan')
       records.append({
-          'arm': ARMS[arm][0], 'intervention': done, 'control': control,
+          'arm': ARMS[arm][0], 'intervention': label, 'control': control,
           'treated': treated,
           **difference(test),
           'restored_percent': 100 * (treated - control) / lost if lost > 0 else nan,
           'variance_control': _variance(index, arm, c.control),
           'variance_treated': _variance(index, arm, c.treated),
           'p_holm': float(p), 'pairs': test.num_pairs if test else 0,
-          'smallest_detectable': found,
+          'smallest_detectable': detectable,
       })
   columns = {
       'arm': lambda r: r['arm'],
@@ -159,18 +159,18 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
       continue
     before, *after = (
         compare(index, arm + suffix, CONTROL + suffix, trained_up_to=trained_up_to)
-        for suffix in ('', *(f'+{name}' for name in _done(index)))
+        for suffix in ('', *(f'+{name}' for name in _measured(index)))
     )
     compared += [before, *after]
     changes = [change(c, before) for c in after]
     nothing = ('unchanged', before, None, float('nan'))
-    rows = zip(_done(index).values(), after, changes, corrected(changes)[0],
+    rows = zip(_measured(index).values(), after, changes, corrected(changes)[0],
                strict=True)
-    for done, c, test, p in (nothing, *rows):
+    for label, c, test, p in (nothing, *rows):
       equal = test and change_at_equal(c, before)
       treated, control = c.primary_means
       records.append({
-          'arm': ARMS[arm][0], 'intervention': done, 'control': control,
+          'arm': ARMS[arm][0], 'intervention': label, 'control': control,
           'treated': treated, **difference(c.primary),
           'p': c.primary.p if c.primary else float('nan'),
           **difference(test, 'change_'), 'change_p_holm': float(p),
@@ -212,13 +212,13 @@ def length_table(index: Index, trained_up_to: int) -> Table:
   """Returns the table of what each intervention changes, by length."""
   records, compared = [], []
   for arm in arms_of(index):
-    for name, done in _done(index).items():
+    for name, label in _measured(index).items():
       c = compare(index, f'{arm}+{name}', arm, trained_up_to=trained_up_to)
       compared.append(c)
       for i, length in enumerate(c.lengths):
         test = c.by_length[i]
         records.append({
-            'arm': ARMS[arm][0], 'intervention': done, 'length': length,
+            'arm': ARMS[arm][0], 'intervention': label, 'length': length,
             'control': float(c.control_mean[i]), 'treated': float(c.treated_mean[i]),
             **difference(test),
             'p_holm': float(c.holm_p[i]), 'pairs': test.num_pairs if test else 0,
@@ -258,8 +258,8 @@ def _variance(index: Index, arm: str, changed: str) -> float:
     return float(np.exp(np.nanmean(np.log(values[:, 1:] / own[:, :1]))))
 
 
-def _done(index: Index) -> dict[str, str]:
+def _measured(index: Index) -> dict[str, str]:
   """Returns {name: label} of the interventions that were measured."""
   suffixes = {arm.partition('+')[2] for arm, _, _ in index}
-  return {name: done for name, (done, _, _) in INTERVENTIONS.items()
+  return {name: label for name, (label, _, _) in INTERVENTIONS.items()
           if name in suffixes}

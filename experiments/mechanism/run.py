@@ -132,8 +132,8 @@ def _trained_step(config: Any, trained: Any) -> int:
         f'{config.trained} holds no checkpoints: train it in a new folder with '
         '--config.train.keep_checkpoints=True, which quick does not have')
   if len(set(steps.values())) > 1:
-    told = ', '.join(f'{place} at {step}' for place, step in steps.items())
-    raise ValueError(f'all models must be trained to the same step: {told}')
+    found = ', '.join(f'{place} at {step}' for place, step in steps.items())
+    raise ValueError(f'all models must be trained to the same step: {found}')
   return next(iter(steps.values()))
 
 
@@ -149,7 +149,7 @@ def block_measurer(
     trained: the configuration of the trained models.
     folder: of the trained run, with its checkpoints.
     arm: one of its arms.
-    step: at which its checkpoints are.
+    step: the step of its checkpoints.
     mesh: the devices, with the axis 'seed'.
   """
   task = tasks.make_task(trained)

@@ -37,7 +37,7 @@ KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
 
 
 class Setting(NamedTuple):
-  """What tests need to know about a cell."""
+  """What tests and figures need to know about a cell."""
 
   task: str = ''
   trained_up_to: int = 16  # the longest training length
@@ -83,7 +83,7 @@ class Cell(NamedTuple):
 
 
 def kept(row: Row) -> bool:
-  """Whether to keep a row: all rows of a large grid would be a hundred megabytes."""
+  """Whether a row is written: all rows of a large grid would be a hundred megabytes."""
   return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in KEPT)
 
 

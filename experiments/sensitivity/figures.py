@@ -26,7 +26,7 @@ _SHORT = ('weight of the target', 'norm of the output', 'distance')
 _STRONG = 0.5  # a rank correlation
 _FOUND, _NOT_FOUND, _UNTESTED = 'p < .05, corrected', 'p ≥ .05, corrected', 'not tested'
 _LINES: Any = ('-', '--', ':', '-.')
-_HELPS, _HURTS = '#d6e6f4', '#fce3cf'  # blue and orange, behind cells where LN is found
+_HELPS, _HURTS = '#d6e6f4', '#fce3cf'  # blue and orange, behind significant differences
 
 
 def gains(
@@ -99,7 +99,7 @@ def gains(
 def _handles(
     cells: Sequence[Cell], styles: Mapping[str, Any], tuned: bool
 ) -> list[Artist]:
-  """Returns the entries of the legend, of what is drawn."""
+  """Returns the entries of the legend, only for what is drawn."""
   looks = {_look_of(cell) for cell in cells if cell.comparison.primary}
   looks |= {_UNTESTED} if tuned else set()
   arms = [arm for arm in ARMS if any(c.comparison.treated == arm for c in cells)]
@@ -120,14 +120,14 @@ def _handles(
 
 
 def _look_of(cell: Cell) -> str:
-  """Returns whether a difference is found, not found or not tested."""
+  """Returns how a cell is marked: difference found, not found, or not tested."""
   if not cell.in_family:
     return _UNTESTED
   return _FOUND if cell.found else _NOT_FOUND
 
 
 def _marks(look: str, arm: str) -> dict[str, Any]:
-  """Returns the colour and marker of an arm's points of a look; black for no arm."""
+  """Returns colour and marker of an arm's points that are marked so; black for ''."""
   _, colour, marker = ARMS.get(arm, ('', 'black', ''))
   if look == _UNTESTED:
     return {'color': colour, 'marker': 'x', 'markersize': 3.8}
@@ -136,6 +136,7 @@ def _marks(look: str, arm: str) -> dict[str, Any]:
 
 
 def _steps(cells: Sequence[Cell]) -> str:
+  """Returns the steps at which cells are tested, such as '2,000 or 4,000'."""
   steps = sorted({c.step for c in cells if c.in_family and c.comparison.primary})
   return ' or '.join(f'{step:,}' for step in steps)
 
@@ -180,7 +181,7 @@ def _by_cell(
 
 
 def _head(axes: Axes, words: str) -> None:
-  """Writes what the labels on the left say, above them."""
+  """Writes a heading above the labels on the left."""
   axes.annotate(words, (0, 1), xycoords='axes fraction', xytext=(-8, 4), ha='right',
                 textcoords='offset points', fontsize=plots.SMALLEST, style='italic')
 
@@ -286,7 +287,7 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
 
 
 def _headline(ranks: Mapping[str, float], cells: Sequence[Cell]) -> str:
-  """Says with which changes the gain goes over settings, and over seeds.
+  """Says which changes the gain correlates with, over settings and over seeds.
 
   Args:
     ranks: {metric: the rank correlation of its change with the gain over settings}.

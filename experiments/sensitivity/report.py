@@ -105,6 +105,7 @@ def _read_settings(
     settings[name] = setting._replace(
         against=None if name == 'base' else other,
         words=changed_in(configs[name], configs['base']) if 'base' in configs else '')
+  # Cells of a group may differ in these fields alone.
   free = ('optimizer.learning_rate', 'optimizer.decay_steps', 'arms', 'num_seeds',
           'train.num_steps', 'train.save_every_seconds')
   groups: dict[str, list[str]] = {}
@@ -133,13 +134,14 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
         'query tells which item' if x else 'plain query'),
     'train.max_length': lambda x: f'trained up to {x} items',
 }
-# Fields that say how long and for which task a cell is trained; the figure says so too.
+# Fields that are left out: the figure says elsewhere how long and on which task a cell
+# is trained.
 _UNSAID = ('arms', 'num_seeds', 'task.name', 'task.num_keys', 'train.num_steps',
            'train.save_every_seconds')
 
 
 def changed_in(config: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-  """Returns words on what a cell's configuration changes in that of base."""
+  """Returns in words what a cell's configuration changes in that of base."""
   own, plain = run_folder.flatten(config), run_folder.flatten(base)
   changed = {field: x for field, x in own.items()
              if field not in _UNSAID and x != plain.get(field)

@@ -159,7 +159,7 @@ def _to_repeat(
 ) -> list[tuple[str, str, int]]:
   """Returns cell, arm and first seed of blocks that must be trained from the start.
 
-  They have lost rows of a step which their checkpoint has passed.
+  These have lost rows of a step, and their checkpoint is already beyond that step.
   """
   lost = set(finished.lost(folder, seed_blocks.part_of_cell))
   repeated = []
@@ -192,7 +192,7 @@ def _ensembles(
     folder: epath.Path, cells: Mapping[str, Any], names: Sequence[str], arm: str,
     first: int,
 ) -> list[tuple[str, ...]]:
-  """Groups cells of one program by the step that they have reached, a few in each."""
+  """Groups cells of one program that have reached the same step, a few per group."""
   parts: dict[int, list[str]] = {}
   for name in names:
     parts.setdefault(_reached(folder, cells, name, arm, first), []).append(name)

@@ -11,6 +11,8 @@ from vvlen.reporting.numbers import alike, number, p_value
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import (
   blank_without,
+  cell_if,
+  CellText,
   difference,
   difference_cell,
   left_out,
@@ -31,9 +33,9 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
   Those that are tested together come first, the largest difference at the top.
   """
   columns = _columns(settings, {
-      'difference [95 %]': lambda r: (
-          _interval('')(r) if _learned(r) else number(r['difference'], '+.2f')),
-      'p': lambda r: _p('')(r) if _learned(r) else 'not learned',
+      'difference [95 %]': cell_if(
+          _learned, _interval(''), lambda r: number(r['difference'], '+.2f')),
+      'p': cell_if(_learned, _p(''), 'not learned'),
       'Baseline': lambda r: number(r['control'], '.1f'),
       'treated': lambda r: number(r['treated'], '.1f'),
       'pairs': lambda r: str(r['pairs']),
@@ -155,13 +157,14 @@ def tuned_table(
 
 
 def _learned(record: Record) -> bool:
+  """Whether both arms of a record have learned the training lengths."""
   return all(record[f'training_accuracy_{arm}'] >= 100 * LEARNED
              for arm in ('control', 'treated'))
 
 
 def _columns(
-    settings: Mapping[str, Setting], more: Mapping[str, Callable[[Record], str]]
-) -> dict[str, Callable[[Record], str]]:
+    settings: Mapping[str, Setting], more: Mapping[str, CellText]
+) -> dict[str, CellText]:
   """Returns columns: setting, steps and arm, those of `more`, and the cell's name."""
   return {
       'setting': lambda r: in_words(settings, r['cell']),
@@ -178,24 +181,31 @@ def _tested(cells: Sequence[Cell]) -> list[int]:
 
 
 def _corrected(steps: Sequence[int]) -> str:
+  """Returns the sentence that explains the * of corrected tests."""
   return ('*: p, and the interval beside it, are corrected by Holm over the cells, of '
           f'LN after {", ".join(f"{step:,}" for step in steps)} steps; all else is '
           'uncorrected.')
 
 
-def _interval(prefix: str) -> Callable[[Record], str]:
+def _in_family(prefix: str) -> Callable[[Record], bool]:
+  """Returns the function that tells whether the test of a record is corrected."""
+  return lambda r: r[f'{prefix}p_holm'] >= 0  # nan for others
+
+
+def _interval(prefix: str) -> CellText:
   """Returns the cell of a difference; tests of the family show it corrected."""
-  return lambda r: difference_cell(
-      '.2f', f'{prefix}holm_' if r[f'{prefix}p_holm'] >= 0 else prefix)(r)
+  return cell_if(_in_family(prefix), difference_cell('.2f', f'{prefix}holm_'),
+                 difference_cell('.2f', prefix))
 
 
-def _p(prefix: str) -> Callable[[Record], str]:
-  return lambda r: (f'{p_value(r[f"{prefix}p_holm"])} *' if r[f'{prefix}p_holm'] >= 0
-                    else p_value(r[f'{prefix}p']))
+def _p(prefix: str) -> CellText:
+  """Returns the cell of a p-value; tests of the family show it corrected, with a *."""
+  return cell_if(_in_family(prefix), lambda r: f'{p_value(r[f"{prefix}p_holm"])} *',
+                 lambda r: p_value(r[f'{prefix}p']))
 
 
 def _only(records: Sequence[Record], *fields: str) -> list[Record]:
-  """Returns records with cell, step, arm, and fields whose names begin so."""
+  """Returns records with cell, step, arm, and what begins with a name in `fields`."""
   begin = ('cell', 'step', 'arm', *fields)
   return [{name: x for name, x in r.items() if name.startswith(begin)} for r in records]
 

@@ -59,7 +59,7 @@ def tune(
       if it has both arms and no fewer seeds than other cells, and for an arm if more
       than half of the seeds are finite.
     losses: {cell: arm -> seed -> training loss}.
-    step: at which the cells are measured, the last step of each schedule.
+    step: the step at which the cells are measured, the last one of each schedule.
     trained_up_to: the longest training length.
 
   Returns:
@@ -74,6 +74,7 @@ def tune(
           arm, {}).items() if s in accuracy}
   count = {name: min(len(values[arm, name]) for arm in arms) for name in indices}
   most = max(count.values(), default=0)
+  # The cells that have as many seeds as any.
   whole = [name for name in sorted(count) if most and count[name] == most]
   if len(whole) < 2:
     return None

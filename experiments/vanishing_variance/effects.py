@@ -107,6 +107,7 @@ def read_cells(family: Mapping[str, Any]) -> dict[str, Setting]:
 
 
 def _place(name: str) -> tuple[int, str]:
+  """Returns the sort key of a cell: those named here in this order, then others."""
   order = ('base', 'l2', 'l2_all', 'decay', 'l2_decay', 'output_projection', 'lookup',
            'lookup_l2', 'growing')
   return (order.index(name) if name in order else len(order), name)
@@ -190,9 +191,9 @@ def verdict(
   Returns:
     AHEAD or BEHIND if the interval excludes 0, AHEAD_LITTLE or BEHIND_LITTLE if it also
     lies within ± equivalence; EQUAL if it lies within ± equivalence and contains 0;
-    OPEN otherwise. 'not finished' if seeds are missing; 'undefined' if there is no
-    test, as when all differences are equal; 'not learned' if an arm did not learn the
-    training lengths.
+    OPEN otherwise. Before that: 'not finished' if seeds are missing; 'undefined' if
+    there is no test, as when all differences are equal; 'not learned' if an arm did not
+    learn the training lengths.
   """
   if not complete:
     return 'not finished'

@@ -74,9 +74,10 @@ def _title(cells: Mapping[str, Setting], found: Effects) -> str:
 
 
 def _finished(cells: Mapping[str, Setting], found: Effects) -> str:
+  """Returns a sentence on how many settings are finished."""
   last = [last_effect(found, cell) for cell in cells.values()]
   done = sum(each is not None and each.complete for each in last)
-  return (f'{done} of {len(cells)} settings {"is" if done == 1 else "are"} finished.')
+  return f'{done} of {len(cells)} settings {"is" if done == 1 else "are"} finished.'
 
 
 def _by_cell(
@@ -120,7 +121,7 @@ def _short(cell: Setting) -> str:
 def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
   """Draws the effect of LN by step, for cells that are measured at several steps."""
   followed = [cell for cell in cells.values() if len(cell.steps) > 1]
-  # Not the looks of single arms.
+  # The first three looks are those of the arms.
   for cell, (colour, marker) in zip(followed, plots.LOOKS[3:], strict=False):
     points = [(e.step, e.test) for e in found.get((cell.name, ''), ())
               if e.complete and e.test]

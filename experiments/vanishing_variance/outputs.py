@@ -66,7 +66,7 @@ def table(
 
 
 def _record(index: Index, cell: Setting, arm: str) -> dict[str, Any]:
-  """Returns the numbers of an arm of a cell, {} if it has none."""
+  """Returns what the outputs of an arm of a cell do with length, {} if not measured."""
   lengths, components = plots.values(index, arm, 'component_variance')
   shown, variances = plots.values(index, arm, 'output_variance')
   if not lengths or not shown:

@@ -13,6 +13,7 @@ from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
   blank_without,
+  CellText,
   difference,
   difference_cell,
   p_cell,
@@ -46,9 +47,7 @@ def table(
       'at the training length': lambda r: number(r['at_training_length'], '.1f'),
   }
   for part, title in _TITLES.items():
-    columns[title] = lambda r, part=part: (
-        '' if np.isnan(r[f'{part}_difference'])
-        else difference_cell('.1f', f'{part}_')(r).replace('+', ''))
+    columns[title] = _loss_cell(part)
   columns['seeds'] = lambda r: str(r['seeds'])
   note = (
       'Points of accuracy lost from the longest training length on, mean over the '
@@ -63,6 +62,12 @@ def table(
   )
   return Table('parts', 'Where accuracy is lost with length', columns, records, note,
                more=more)
+
+
+def _loss_cell(part: str) -> CellText:
+  """Returns the cell of a part of the lost accuracy, without a plus sign."""
+  signed = difference_cell('.1f', f'{part}_')
+  return blank_without(f'{part}_difference', lambda r: signed(r).replace('+', ''))
 
 
 def gain_table(

@@ -80,6 +80,7 @@ def main(config: Any, workdir: str) -> None:
 
 
 def _claim(config: Any, workdir: str) -> None:
+  """Locks and claims the folder; raises ValueError if it belongs to another run."""
   locks.lock(workdir)
   known = family.facts(config)
   run_folder.claim(
@@ -171,4 +172,5 @@ def _claim_interventions(
 
 
 def _intervened(folder: epath.Path, name: str) -> epath.Path:
+  """Returns the folder of the interventions on a cell."""
   return folder / 'mechanism' / name

@@ -1,6 +1,7 @@
 """The tables of a family of runs. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from experiments.vanishing_variance.effects import Claim, Contrast, Effect, Sett
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import (
     blank_without,
+    cell_if,
+    CellText,
     difference,
     difference_cell,
     interval_cell,
@@ -24,6 +27,11 @@ from vvlen.statistics import at_level, PairedTest, Ratio, spread
 
 # (cell, suffix of the arms) -> the effect after each step
 Effects = Mapping[tuple[str, str], Sequence[Effect]]
+# Suffix of the arms -> name of their columns.
+SUFFIXES = {
+    '': 'plain', '+averaged': 'averaged', '+adaptive': 'adaptive',
+    '+averaged+adaptive': 'averaged_adaptive',
+}
 _NAN = float('nan')
 
 
@@ -170,13 +178,6 @@ def along_table(cells: Mapping[str, Setting], found: Effects) -> Table:
                note, more=more)
 
 
-# Suffix of the arms -> name of their columns.
-SUFFIXES = {
-    '': 'plain', '+averaged': 'averaged', '+adaptive': 'adaptive',
-    '+averaged+adaptive': 'averaged_adaptive',
-}
-
-
 def contrast_table(
     tests: Mapping[str, Sequence[tuple[Contrast, PairedTest | None]]], level: float
 ) -> Table:
@@ -205,9 +206,7 @@ def contrast_table(
   }
   for suffix in tests:
     name, title = SUFFIXES[suffix], 'averaged' if suffix else 'as they are'
-    columns[f'{title} [95 %]'] = (
-        lambda r, name=name: 'no verdict' if np.isnan(r[f'{name}_difference'])
-        else difference_cell('.2f', f'{name}_')(r))
+    columns[f'{title} [95 %]'] = _contrast_cell(name)
     columns[f'p, {title}'] = p_cell(f'{name}_p')
   columns['seeds'] = lambda r: str(r['plain_seeds'] or '')
   note = (
@@ -224,6 +223,12 @@ def contrast_table(
   )
   return Table('what_changes_it', 'What changes the effect of LN', columns, records,
                note, more=more)
+
+
+def _contrast_cell(name: str) -> CellText:
+  """Returns the cell of a contrast that may have no test."""
+  return cell_if(lambda r: not math.isnan(r[f'{name}_difference']),
+                 difference_cell('.2f', f'{name}_'), 'no verdict')
 
 
 def averaging_table(found: Effects) -> Table:

@@ -29,6 +29,7 @@ _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 _LITTLE = 12  # characters; a text with less room is cut, not wrapped
 
 Record = Mapping[str, Any]
+CellText = Callable[[Record], str]  # what Markdown shows of a record in one column
 
 
 class Table(NamedTuple):
@@ -36,7 +37,7 @@ class Table(NamedTuple):
 
   name: str  # of the files
   title: str
-  columns: Mapping[str, Callable[[Record], str]]  # header -> cell, in Markdown
+  columns: Mapping[str, CellText]  # header -> cell
   records: Sequence[Record]  # one per row, of plain values, as in the CSV
   note: str  # what a reader needs at once: at most two lines, then seeds left out
   short: Sequence[str] = ()  # the columns for a terminal; () for all
@@ -170,37 +171,55 @@ def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
   return dict(zip([prefix + name for name in _DIFFERENCE], values, strict=True))
 
 
-def difference_cell(form: str, prefix: str = '') -> Callable[[Record], str]:
-  """Returns the cell of a difference and, where there is one, its interval."""
+def difference_cell(
+    form: str, prefix: str = '', interval_if: Callable[[Record], Any] | None = None
+) -> CellText:
+  """Returns the cell of a difference and, where there is one, its interval.
+
+  Args:
+    form: of the numbers, such as '.1f'.
+    prefix: of the fields, as in `difference`.
+    interval_if: the interval is shown only for records of which this is true, such as
+      those of models that have learned; None: for all.
+  """
   mean, low, high = (prefix + name for name in _DIFFERENCE)
-  return lambda record: with_interval(
-      record[mean], record[low], record[high], '+' + form)
+  form = f'+{form}'
+  whole = lambda record: with_interval(record[mean], record[low], record[high], form)
+  if interval_if is None:
+    return whole
+  return cell_if(interval_if, whole, lambda record: number(record[mean], form))
 
 
-def interval_cell(name: str, form: str) -> Callable[[Record], str]:
+def interval_cell(name: str, form: str) -> CellText:
   """Returns the cell of `name` and, if it has one, its interval, _low to _high."""
   mean, low, high = (name + end for end in results.ENDS)
   return lambda record: with_interval(record[mean], record[low], record[high], form)
 
 
-def blank_without(field: str, cell: Callable[[Record], str]) -> Callable[[Record], str]:
+def cell_if(
+    holds: Callable[[Record], Any], cell: CellText, otherwise: CellText | str = ''
+) -> CellText:
+  """Returns `cell` for records of which `holds` is true, else `otherwise`."""
+  other = otherwise if callable(otherwise) else lambda _: otherwise
+  return lambda record: cell(record) if holds(record) else other(record)
+
+
+def blank_without(field: str, cell: CellText) -> CellText:
   """Returns the cell, but '' for a record whose `field` is nan."""
-  return lambda record: '' if math.isnan(record[field]) else cell(record)
+  return cell_if(lambda record: not math.isnan(record[field]), cell)
 
 
-def number_cell(name: str, form: str) -> Callable[[Record], str]:
+def number_cell(name: str, form: str) -> CellText:
   """Returns the cell of a number, '' where it is nan."""
   return blank_without(name, lambda record: number(record[name], form))
 
 
-def p_cell(name: str) -> Callable[[Record], str]:
+def p_cell(name: str) -> CellText:
   """Returns the cell of a p-value, '' where it is nan."""
   return blank_without(name, lambda record: p_value(record[name]))
 
 
-def pair_cell(
-    first: str, second: str, form: str, between: str = '→'
-) -> Callable[[Record], str]:
+def pair_cell(first: str, second: str, form: str, between: str = '→') -> CellText:
   """Returns the cell of two numbers, such as '0.2 → 0.3'; see `alike` for '.3g'."""
 
   def cell(record: Record) -> str:
