@@ -131,10 +131,10 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.num_seeds = 8
     config.train.update(max_length=512, batch_size=4)
     config.positions.largest = 8
-    # Of 3e-4, 1e-3 and 3e-3 the best at the training length, on another order.
+    # The best of 3e-4, 1e-3 and 3e-3 at the training length, on another order of text.
     config.optimizer.learning_rate = 1e-3
-    # Segments have room for sliding windows, and for the second window of the
-    # misalignment measures, of the longest length.
+    # Segments are long enough for sliding windows, and for a second window of the
+    # longest length, which the misalignment measures need.
     config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=8,
                            segment=16)
   return config
@@ -148,8 +148,8 @@ def _arms(name: str) -> dict[str, dict[str, object]]:
       arms[method] = _arm(method)
       arms |= {f'{method}_alpha_{weight:g}'.replace('.', '_'): _arm(method, weight)
                for weight in WEIGHTS}
-      # What the term does besides aligning, and its alignment alone; and the time it
-      # takes, given to more steps without it.
+      # Controls: the two parts of the term, entropy and alignment, each alone; and more
+      # steps without the term, in the time that it takes.
       arms |= {f'{method}_entropy': _arm(method, 0.1, term='entropy'),
                f'{method}_symmetric_kl': _arm(method, 0.1, term='symmetric_kl'),
                f'{method}_more_steps': _arm(method, steps=1.05)}

@@ -8,8 +8,8 @@ and with a benchmark's score on inputs longer than those of training.
   python -m experiments.correlation --config=configs/correlation.py:cpu \
       --workdir=runs/correlation
 
-For cpu, term and the default, --documents=80000 of the first command: each document is
-then read some seven times, not twenty, and answers cannot be learned by heart.
+For cpu, term and the default, give the first command --documents=80000. Then each
+document is read some seven times, not twenty, and answers cannot be learned by heart.
 
 variant  models, seeds  layers x width, L, batch, steps  cost
 (none)   14, 5          4 x 256, 128, 32, 10,000         for a GPU, not run yet

@@ -17,10 +17,10 @@ NAME_smoke   few      checks that it runs
 
 --suite=NAME stands for --config=configs/long_context.py:NAME. A length is the number of
 tokens of a prompt; BOS and the answer come on top. Lengths are `lengths`, or if these
-are (), `multiples` of the window, which is the length of the checkpoint's training
-according to its config.json. Lengths that go beyond the window are run, and named, as
-they are what this is about; with beyond_window=False they are refused. Nothing is cut,
-but the middle of LongBench's prompts, as published.
+are (), `multiples` of the window, the checkpoint's training length according to its
+config.json. Lengths beyond the window are the point of this study: they are run, and a
+line names them; with beyond_window=False they are refused. No prompt is cut, except in
+LongBench, whose prompts lose their middle, as published.
 """
 
 import ml_collections

@@ -14,9 +14,9 @@ smoke     2      20       checks that it runs; two minutes, mostly compiling
 Any variant with the suffix _growing (growing alone for the default) trains on lengths
 that grow to 256 during the first 80 % of training: Table 5, at nine times the work.
 
-Checkpoints are kept, 28 MB for each seed and arm, except by quick: it deletes those of
-a block of seeds when its rows are written, and leaves 2 MB. experiments.mechanism needs
-them: --config.train.keep_checkpoints=True, with quick up to 700 MB.
+Checkpoints are kept, 28 MB for each seed and arm. Only quick deletes those of a block
+of seeds when its rows are written, which leaves 2 MB. experiments.mechanism needs them:
+--config.train.keep_checkpoints=True, with quick up to 700 MB.
 """
 
 import ml_collections

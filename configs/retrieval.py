@@ -14,9 +14,9 @@ smoke     2      20       checks that it runs; a minute, mostly compiling
 Any variant with the suffix _growing (growing alone for the default) trains on lengths
 that grow to 256 during the first 80 % of training: Table 4, at 14 times the work.
 
-Checkpoints are kept, 2.4 MB for each seed and arm, except by quick: it deletes those of
-a block of seeds when its rows are written, and leaves 2 MB. experiments.mechanism needs
-them: --config.train.keep_checkpoints=True, with quick 60 MB.
+Checkpoints are kept, 2.4 MB for each seed and arm. Only quick deletes those of a block
+of seeds when its rows are written, which leaves 2 MB. experiments.mechanism needs them:
+--config.train.keep_checkpoints=True, with quick 60 MB.
 """
 
 import ml_collections

@@ -2,11 +2,11 @@
 
   python -m experiments.join --workdir=runs/all runs/first runs/second
 
-Each machine ran a choice of the same configuration: cells by --config.run of
-`vanishing_variance` and `sensitivity`, tasks and arms by --config.run_tasks and
+Each machine ran a part of the same configuration: some cells, by --config.run of
+`vanishing_variance` or `sensitivity`, or some tasks and arms, by --config.run_tasks and
 --config.run_arms of `league`. Their rows, learning curves and starts are added to those
-in --workdir, which may be new. Checkpoints stay where they are. What two folders have
-must be the same in both, and nothing is written unless all fits together.
+in --workdir, which may be new. Checkpoints stay where they are. A row or curve that is
+in two folders must be the same in both; otherwise nothing is written.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
   parser.add_argument('parts', nargs='+', help='folders that are added')
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
-  with errors.told():
+  with errors.reported():
     workdir, *parts = (
         paths.usable(path, name) for path, name in (
             (args.workdir, '--workdir'), *((part, 'a folder') for part in args.parts)))
@@ -58,8 +58,8 @@ def join(workdir: epath.PathLike, parts: Sequence[epath.PathLike]) -> None:
     parts: folders of runs with the same configuration; they are only read.
 
   Raises:
-    ValueError: if a folder holds no results of a study that can be divided, or those of
-      another configuration, or has another value where two folders have the same row
+    ValueError: if a folder holds no results of a study that can be divided, or results
+      of another configuration, or if two folders have different values of the same row
       or curve. Then nothing has been written.
   """
   target, folders = epath.Path(workdir), [epath.Path(part) for part in parts]

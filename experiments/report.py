@@ -23,7 +23,7 @@ def main() -> None:
                       help='make results.csv.xz of a results.csv of more than 1 MB')
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
-  with errors.told():
+  with errors.reported():
     name = '--all' if args.all else '--workdir'
     folder = paths.usable(args.all or args.workdir, name)
     paths.check_reachable(folder, name)

@@ -229,6 +229,14 @@ def test_means_of_samples_are_of_the_same_draws():
   np.testing.assert_allclose(other - found, np.where(np.isnan(found), np.nan, 0.5))
 
 
+def test_pairs_are_the_seeds_with_finite_values_in_both_arms():
+  treated = {0: 1.0, 1: 3.0, 2: np.nan, 3: 7.0, 5: 2.0}
+  control = {3: 1.0, 0: 0.5, 2: 1.0, 5: np.inf, 1: 1.5}
+  found = statistics.paired_by_seed(treated, control)
+  assert found == statistics.paired_t_test([1.0, 3.0, 7.0], [0.5, 1.5, 1.0])
+  assert statistics.paired_by_seed({0: 1.0, 2: np.nan}, control) is None
+
+
 def test_a_percentile_interval_may_leave_out_samples_that_are_nan():
   drawn = np.random.default_rng(0).normal(size=(50, 3))
   ends = np.quantile(drawn, (0.025, 0.975), axis=0)

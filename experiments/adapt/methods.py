@@ -1,13 +1,14 @@
 """How a checkpoint learns to read longer inputs, by the name of a method.
 
-  none    as it is
+  none    no change
   pi      position interpolation; ntk, yarn: other rates (`vvlen.models.rope`)
   eabf    a larger base, and queries that grow with their position
-  clex    rates that are learned for every length (`vvlen.models.clex`): in training,
-          the rates of t times L₀ tokens at positions drawn from as many, a new t and
-          new positions for each step; in measuring, those of the input's own length
+  clex    rates that are learned for every length (`vvlen.models.clex`). Each step of
+          training draws t, and positions from t L₀ tokens, and has the rates of that
+          length; in measuring, the rates are those of the input's own length
   random  sorted positions drawn at random from more than the longest test has
-          (`vvlen.models.positions`), a new draw for each step; one in measuring
+          (`vvlen.models.positions`): new ones in each step of training, always the
+          same ones in measuring
   alibi   ALiBi in place of rotary positions
 
 Axes: n tokens.
@@ -30,10 +31,10 @@ METHODS = ('none', *_ROPE, 'random', 'alibi')
 
 
 class Places(NamedTuple):
-  """Which positions a forward pass has."""
+  """The positions of a forward pass."""
 
   positions: jax.Array | None = None  # [n]; None: 0, 1, 2, …
-  length: jax.Array | None = None  # of the input that the rates are for; None: n
+  length: jax.Array | None = None  # [], of the input that rates are for; None: n
 
 
 class Method(NamedTuple):
@@ -41,8 +42,8 @@ class Method(NamedTuple):
 
   trained: Llama
   measured: Llama
-  draw: Callable[[jax.Array, int], Places]  # (key, n): of a step of training
-  of_test: Callable[[int], Places]  # n: in measuring
+  draw: Callable[[jax.Array, int], Places]  # (key, n) -> positions of a training step
+  of_test: Callable[[int], Places]  # n -> positions in measuring
 
 
 def make(name: str, model: Llama, config: Any) -> Method:
@@ -84,8 +85,9 @@ def make(name: str, model: Llama, config: Any) -> Method:
     found = Method(with_law(log_scale=False), with_law(), draw, plain)
   length = config.train.max_length
   if model.rope is None or model.rope.stretched is None:
-    # What is saved says for how many tokens it is. Of YaRN that is s L₀: some versions
-    # of transformers take their ratio for the factor.
+    # The config.json of a saved model names the tokens that it is for. With YaRN these
+    # are s L₀, because some versions of transformers compute the factor s as their
+    # ratio to L₀.
     longest = round(fields.factor * original) if name == 'yarn' else length
     found = found._replace(measured=found.measured.clone(max_length=longest))
   if not fields.groups:

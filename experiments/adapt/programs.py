@@ -30,7 +30,7 @@ from vvlen.sharding.mesh import gathered
 from vvlen.training import ensemble, optimizer
 from vvlen.training.step import TrainState
 
-# What is weighted by α: the paper's misalignment term, and its controls.
+# The term of the loss whose weight is α: the paper's misalignment term, or a control.
 TERMS = {
     'sce': symmetric_cross_entropy, 'entropy': entropies, 'symmetric_kl': symmetric_kl}
 
@@ -38,8 +38,7 @@ TERMS = {
 class Programs:
   """Programs of one method, which its arms and seeds share.
 
-  Parameters are those that are trained and those that are frozen, which adapters alone
-  have. The latter are no part of the training state.
+  With adapters, some parameters are frozen; these are not part of the training state.
   """
 
   def __init__(self, config: Any, name: str, model: Llama, mesh: jax.sharding.Mesh):
@@ -58,8 +57,8 @@ class Programs:
     if self._lora:
       self._trained = adapters.with_adapters(self._trained, self._lora, training=True)
       self._measured = adapters.with_adapters(self._measured, self._lora)
-    # What is trained is float32, also besides adapters: rounded to bfloat16, small
-    # updates would be lost.
+    # All trained parameters are float32: in bfloat16, small updates would be rounded
+    # away.
     self._dtype = config.train.dtype if self._lora else 'float32'
     trained, frozen = self._split(llama.abstract_params(
         self._measured.clone(param_dtype=jnp.dtype(self._dtype))))
@@ -129,9 +128,10 @@ class Programs:
   def save(self, folder: epath.Path, trained: Any) -> None:
     """Saves a trained model, on the first of all processes.
 
-    In hub layout, adapters merged; adapters alone beside it, in PEFT's format, but not
-    with CLEX, whose matrices have no place there. A model with random positions or
-    ALiBi is not saved, as hub layout has neither.
+    The model is saved in hub layout, with its adapters merged. The adapters alone are
+    saved too, in PEFT's format, but not with CLEX, whose matrices this format cannot
+    hold. A model with random positions or ALiBi is not saved, as hub layout has
+    neither.
     """
     if self._name in ('random', 'alibi'):
       if jax.process_index() == 0:
@@ -226,10 +226,11 @@ def evaluate(
   `counts` is as in `language_model.training.evaluate_hidden`.
 
   Returns:
-    {metric: {length: []}}: those of `language_model.training.evaluate_hidden`, with all
-    measures of misalignment; `nll` also of blocks of the checkpoint's own length; and
-    `sliding`, log perplexity in windows of each length but n, half a window apart: of
-    the first all tokens but one are scored, of the others those of the second half.
+    {metric: {length: []}}. The metrics are those of
+    `language_model.training.evaluate_hidden`, with all measures of misalignment, and
+    `nll` also in blocks of the checkpoint's own length. `sliding` is log perplexity in
+    windows of each length but n, half a window apart: in the first window all tokens
+    but one are scored, in the others those of the second half.
   """
   size, table = segments.shape[1], output_table(model, params)
   read = lambda x: model.apply(

@@ -1,4 +1,4 @@
-"""Writes the tables and figures of models whose context was extended. Without JAX.
+"""Writes the tables and figures of models with extended context. Runs without JAX.
 
 Every method is compared with fine-tuning alone, the method `none`, and every arm of a
 method with its control, the arm without the misalignment term. The primary endpoint is
@@ -85,7 +85,7 @@ def write(workdir: epath.PathLike) -> Report:
 
 
 def _present(family: Family, have: Mapping[str, int]) -> Family | None:
-  """Returns a family with those arms that have results; None if its control has not."""
+  """Returns a family with the arms that have results, None if its control has none."""
   if not have[family.control.name]:
     return None
   others = tuple(arm for arm in family.others if have[arm.name])
@@ -100,7 +100,7 @@ def methods_of(config: Any) -> list[str]:
 
 
 def families(run: Run, config: Mapping[str, Any]) -> list[Family]:
-  """Returns the arms of each method: its control, which is without a term, and others.
+  """Returns the family of each method: its control, without the term, and other arms.
 
   Raises:
     ValueError: if a method has no arm with α = 0 and all steps, or two such arms.

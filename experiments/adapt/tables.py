@@ -21,8 +21,14 @@ from experiments.language_model.tables import (
   where,
 )
 from vvlen.reporting.numbers import number, p_value
-from vvlen.reporting.results import ENDS, Index
-from vvlen.reporting.tables import difference, difference_cell, number_cell, Table
+from vvlen.reporting.results import Index
+from vvlen.reporting.tables import (
+  difference,
+  difference_cell,
+  interval_fields,
+  number_cell,
+  Table,
+)
 from vvlen.statistics import corrected, holm, mean_interval, PairedTest
 
 
@@ -171,11 +177,12 @@ def _controls(family: Any) -> list[Any]:
 
 
 def _kind(arm: Any) -> str:
+  """Returns the key in `_KINDS` of an arm from `_controls`."""
   return 'steps' if not arm.weight else arm.term
 
 
 def published() -> Table:
-  """Makes the table of what the paper prints of the term, a row for each setting."""
+  """Makes the table of the paper's own results on the term, a row for each setting."""
   records = []
   for setting, by_alpha in paper.ALPHA.items():
     control, same_time = by_alpha['0'][-1], paper.EQUAL_TIME[setting][-1]
@@ -184,14 +191,13 @@ def published() -> Table:
         'setting': setting, 'control': control, 'treated': treated,
         'difference': math.log(treated / control), 'same_time': same_time,
         'same_time_difference': math.log(same_time / control)})
-  cell = lambda field, form: lambda r: number(r[field], form)
   columns: dict[str, Any] = {
       'setting': lambda r: r['setting'],
-      'α = 0': cell('control', '.2f'),
-      'α = 0.1': cell('treated', '.2f'),
-      'Δ log perplexity': cell('difference', '+.4f'),
-      'α = 0.1, 190 steps': cell('same_time', '.2f'),
-      'Δ log perplexity, 190 steps': cell('same_time_difference', '+.4f'),
+      'α = 0': number_cell('control', '.2f'),
+      'α = 0.1': number_cell('treated', '.2f'),
+      'Δ log perplexity': number_cell('difference', '+.4f'),
+      'α = 0.1, 190 steps': number_cell('same_time', '.2f'),
+      'Δ log perplexity, 190 steps': number_cell('same_time_difference', '+.4f'),
   }
   note = (
       'arXiv 2506.11769, Tables 2, 3, 6, 9 and 10: Llama-2-7B, perplexity after 200 '
@@ -241,8 +247,7 @@ def _before(
 
 def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
   """Returns the geometric mean of perplexity over seeds, and its interval."""
-  ends = np.exp(mean_interval(losses or [math.nan]))
-  return {f'{field}{end}': float(x) for end, x in zip(ENDS, ends, strict=True)}
+  return interval_fields(field, np.exp(mean_interval(losses or [math.nan])))
 
 
 def _left_out(
@@ -265,10 +270,12 @@ def _left_out(
 
 
 def _at(length: int, run: Any, original: int) -> str:
+  """Returns a length in words: as a multiple of L, else in tokens."""
   if length % run.length == 0:
     return times(length // run.length)
   return f'{length} tokens' if length == original else str(length)
 
 
 def _arms(families: Sequence[Any]) -> list[Any]:
+  """Returns all arms of families."""
   return [arm for family in families for arm in (family.control, *family.others)]

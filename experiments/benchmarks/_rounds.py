@@ -176,8 +176,8 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
   Args:
     workers: {name: worker}.
     rounds: how many rounds should count. At most eight times as many are made. If no
-      round was quiet, the last ones count. A single round, which is to see that all
-      runs, counts however busy the machine is.
+      round was quiet, the last ones count. A single round always counts: it is to see
+      that everything runs.
 
   Returns:
     Fields of the result: rates by round, how many rounds were quiet and how many did
@@ -197,10 +197,10 @@ def alternate(workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
     rates = {name: answers[name][0] for name in names}
     others = max(share for _, share in answers.values())
     (quiet if others <= BUSY else busy).append((rates, others))
-    told = ', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())
+    line = ', '.join(f'{name} {rate:,.0f}' for name, rate in rates.items())
     if others > BUSY:
-      told += f' (not counted: others took {others:.0%} of the machine)'
-    print(f'Round {len(quiet) + len(busy)}: {told}', flush=True)
+      line += f' (not counted: others took {others:.0%} of the machine)'
+    print(f'Round {len(quiet) + len(busy)}: {line}', flush=True)
   counted = quiet or busy[-rounds:]
   for name, worker in workers.items():
     worker.rates = [rates[name] for rates, _ in counted]

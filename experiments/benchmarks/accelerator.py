@@ -1,4 +1,4 @@
-r"""All measurements of an accelerator, by one command.
+r"""Makes all measurements of an accelerator, by one command.
 
 Runs what `ROWS` lists, the most important first, each in its own process with a time
 limit, and writes accelerator_NAME.json, with the name of the device, after each. The
@@ -159,12 +159,12 @@ def main() -> None:
   signal.signal(signal.SIGTERM, lambda *_: _STOPPED.set())
   # Another process asks: this one must leave the device's memory to the rows.
   try:
-    told = subprocess.check_output(
+    said = subprocess.check_output(
         [sys.executable, '-c', _DEVICE], text=True, timeout=_DEVICE_SECONDS)
   except subprocess.TimeoutExpired:
     parser.error(f'JAX has found no device in {_DEVICE_SECONDS:.0f} seconds: does '
                  'another process hold it?')
-  count, kind, platform, version = json.loads(told.splitlines()[-1])
+  count, kind, platform, version = json.loads(said.splitlines()[-1])
   if platform == 'cpu' and not args.tiny:
     parser.error('JAX sees no accelerator, only a CPU; --tiny shows that all rows run')
   folder = pathlib.Path(args.workdir) if args.tiny else args.output.expanduser()

@@ -44,6 +44,7 @@ def dense(table: jax.Array, indices: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def _by_rows(table, indices, rows, lazy):
+  """Returns the table after the updates of `sparse`, or of `lazy`."""
 
   def body(carry, inputs):
     table, mean, square, total = carry

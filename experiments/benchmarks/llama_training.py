@@ -115,7 +115,7 @@ def compare(args: argparse.Namespace) -> None:
       for name in ('vvlen', 'vvlen_one_device', 'transformers', 'peak')
   }
   about = {name: worker.about for name, worker in workers.items() if worker.about}
-  told = _rounds.alternate(workers, args.rounds)
+  measured = _rounds.alternate(workers, args.rounds)
   rates = {name: worker.median() for name, worker in workers.items()}
   peak = rates.pop('peak')
   for name, rate in rates.items():
@@ -127,7 +127,7 @@ def compare(args: argparse.Namespace) -> None:
       'share_of_matrix_peak': round(
           rates['vvlen'] * operations(SMALL, LENGTH) / peak, 3),
       'model': SMALL, 'rows': ROWS, 'length': LENGTH, 'about': about,
-  } | told, args.output)
+  } | measured, args.output)
 
 
 def operations(shape: dict[str, Any], length: int) -> float:
@@ -147,7 +147,8 @@ def operations(shape: dict[str, Any], length: int) -> float:
 
 def large(args: argparse.Namespace) -> None:
   """Measures the large model on an accelerator, and prints the result."""
-  # Of the model, of a window, and of the square matrices whose product is the peak.
+  # The model's shape, the tokens of a window, and the size of the square matrices whose
+  # product is measured as the peak.
   shape, length, size = (TINY, 256, 256) if args.tiny else (LARGE, 8192, 8192)
   if jax.default_backend() == 'cpu' and not args.tiny:
     print('The large model needs an accelerator: not run.')

@@ -6,9 +6,9 @@ A Llama is trained on the same tokens, in turns:
   lora     loss, gradients and AdamW of adapters of all linear layers but the head
   nf4      the same over weights quantized to nf4
 
-Gradients in the frozen weights are a third of the operations of full fine-tuning, so
-that two thirds are left, and those of the adapters. A CPU has no products of quantized
-weights: `nf4` converts them back in each step, and saves memory, not time.
+A third of the operations of full fine-tuning are for gradients of the weights that LoRA
+freezes. It needs the other two thirds, and those of the adapters. A CPU has no products
+of quantized weights: `nf4` converts them back in each step, and saves memory, not time.
 
   python -m experiments.benchmarks.lora_step    # needs qwix
 """
@@ -41,8 +41,8 @@ PAPER_LENGTH, PAPER_RANK = 8192, 64
 def lora_operations(shape: dict[str, Any], length: int, rank: int) -> float:
   """Returns the floating-point operations of loss and gradients per token, of LoRA.
 
-  As `operations`, without the gradients in frozen weights, the head among them, and
-  without those in the inputs of the first layer; and with adapters of rank `rank`.
+  They are those of `operations`, minus the gradients of frozen weights, also of the
+  head, and of the inputs of the first layer, plus those of adapters of rank `rank`.
   """
   width, mlp, heads = shape['width'], shape['mlp_width'], shape['num_heads']
   keys = shape['num_key_heads'] * (width // heads)
@@ -57,7 +57,7 @@ def lora_operations(shape: dict[str, Any], length: int, rank: int) -> float:
 
 
 def make_loss(model: Llama, tokens: jax.Array) -> Any:
-  """Returns the loss, (parameters in two parts) -> [] of the next token."""
+  """Returns the loss of the next token: (trained, frozen parameters) -> []."""
   length = tokens.shape[1]
 
   def loss(trained, frozen):
@@ -128,7 +128,7 @@ def main() -> None:
     print(f'{name:5} {x:7.3f} s, {sizes[name]:,} parameters are trained')
   _rounds.report({
       'time_ratio': ratio('lora', seconds), 'time_ratio_nf4': ratio('nf4', seconds),
-      # Of processor seconds of all rounds, which other programs hardly change.
+      # In processor seconds, which other programs hardly change, over all rounds.
       'processor_ratio': ratio('lora', processor),
       'processor_ratio_nf4': ratio('nf4', processor),
       'operations_ratio': share(SHAPE, args.length, args.rank),

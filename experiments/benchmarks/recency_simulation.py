@@ -17,7 +17,7 @@ and width 64 in 4 layers (Figures 1 and 3 of arXiv 2509.21042):
 numpy uses the chunk size and dtype that are fastest on this machine, found at start.
 --long also measures one million and ten million simulations of the reduced sampler:
 seconds, peak memory, and bytes per second, also as a share of --bandwidth if given.
-With --tiny, a hundredth of all that, and one setting of numpy, to see that it runs.
+With --tiny, all counts are a hundredth, and numpy has one setting, to see that it runs.
 """
 
 import argparse
@@ -160,6 +160,7 @@ def _result(
 
 
 def _of_long(about: dict[str, Any], bandwidth: float | None) -> dict[str, Any]:
+  """Returns what a long run reports, with the bytes per second that it moves."""
   moved = about['simulations'] * floors('reduced')['bytes'] / 1e9 / about['seconds']
   share = round(moved / bandwidth, 4) if bandwidth else None
   return about | {'gb_per_second': round(moved, 2), 'share_of_bandwidth': share}

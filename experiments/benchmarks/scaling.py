@@ -21,8 +21,8 @@ and reports, for each,
   others        the share of all cores that other programs took; 5 % or more is too much
                 for the rates to mean anything
 
-More devices than cores share the cores: their efficiency says what sharding costs, not
-how fast 8 chips are.
+If there are more devices than cores, they share the cores. Their efficiency then says
+what sharding costs, not how fast 8 chips are.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """How much memory does a process need to read a long text?
 
 Texts of random words in .jsonl files of two sizes are read by
-`experiments.language_model`, each in a process of its own: once when its tokens are not
-in a file yet, and once when they are; then batches of windows are read. The peak is of
-memory that no file backs, above what the process had after its imports; peak_rss is
-all resident memory, with the pages of the mapped file that were touched, which the
-system may take back. The ratio is the growth of the peak in bytes for each document.
+`experiments.language_model`, each in a process of its own: once before its tokens are
+in a file, and once after; then batches of windows are read. `peak` is the memory that
+no file backs, beyond that after the imports. `peak_rss` is all resident memory, also
+the pages of the mapped file that were touched, which the system may take back. The
+ratio is the growth of `peak` in bytes per document.
 
   python -m experiments.benchmarks.text_memory --gigabytes=0.25 1    # Linux
 """

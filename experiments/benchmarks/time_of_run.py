@@ -29,9 +29,9 @@ from types import FrameType
 
 from experiments.benchmarks import _rounds
 
-# Where the innermost frame of a stack that any of these names is in decides; those of
-# the first group come before all others, as training traces and compiles as well, and
-# an import before both.
+# A frame belongs to a part if its file and function contain one of these words. The
+# innermost such frame of a stack decides. An import anywhere in the stack comes first,
+# then frames of `_FIRST`, then those of `_THEN`: training, too, traces and compiles.
 _IMPORTING = 'importlib._bootstrap'
 _FIRST = {
     'compiling': ('jax/_src/compiler.py', 'jax/_src/compilation_cache.py'),

@@ -40,7 +40,7 @@ def main() -> None:
     errors.refuse(error)
   # This process has no accelerator, or must leave it alone.
   os.environ['JAX_PLATFORMS'] = 'cpu'
-  with errors.told():
+  with errors.reported():
     row = {'experiment': args.experiment, **_row(args.experiment, where)}
     print(report.lines(row), flush=True)
     report.add(folder, before, row)

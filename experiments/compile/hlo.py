@@ -1,8 +1,8 @@
 """Counts what a compiled program moves, from its text, loops included.
 
-XLA's own `cost_analysis` counts the body of a loop once. Here bodies are multiplied by
-the number of turns, which XLA writes beside the loop. Where it does not, that number is
-the constant with which the loop's condition compares.
+XLA's own `cost_analysis` counts the body of a loop once. Here it is counted as often as
+the loop runs it. XLA writes that number beside most loops; for others it is the
+constant with which the loop's condition compares.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CALLED = re.compile(r'(?:calls|to_apply|body)=%?([\w.\-]+)')
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?'
                        r'([\w.\-]+)')
-# They move nothing by themselves.
+# Operations that move nothing by themselves.
 _FREE = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all',
          'partition-id', 'replica-id', 'iota', 'domain', 'opt-barrier', 'while', 'call',
          'conditional', 'async-start', 'async-update'}
@@ -44,11 +44,14 @@ class _Op(NamedTuple):
 
 
 def traffic(text: str) -> Traffic:
-  """Returns what a compiled program moves, as XLA writes it.
+  """Returns what one device moves in one call of a program.
 
   Bytes are those that operations outside fusions read from and write to the device's
   main memory. If a fusion reads only slices of an array, or writes a slice of it, only
-  the slices count. It is an estimate: kernels may read an operand twice.
+  the slices count. This is an estimate: kernels may read an operand twice.
+
+  Args:
+    text: of the compiled program, as XLA writes it.
   """
   computations, entry = _parse(text)
   loops = {name: (op, parent) for parent, ops in computations.items() for op in ops
@@ -78,7 +81,7 @@ def traffic(text: str) -> Traffic:
         inside = []
       for other in inside:
         found = of(other)
-        # What happens inside a fusion stays inside the core.
+        # What a fusion computes inside does not pass through the main memory.
         total += 0 if op.kind == 'fusion' else times * found.bytes
         kinds = _add(kinds, {
             k: (times * n, times * b) for k, (n, b) in found.collectives.items()})
@@ -133,6 +136,7 @@ def _value(
 
 
 def _parse(text: str) -> tuple[dict[str, list[_Op]], str]:
+  """Returns {name of a computation: its operations}, and the name of the entry."""
   computations: dict[str, list[_Op]] = {}
   entry, current = '', ''
   for line in text.splitlines():
@@ -146,13 +150,14 @@ def _parse(text: str) -> tuple[dict[str, list[_Op]], str]:
 
 
 def _op(name: str, rest: str, root: bool) -> _Op:
+  """Reads one operation from what follows its name: TYPE KIND(OPERANDS), ATTRIBUTES."""
   kind_at = _balanced(rest, 0) if rest.startswith('(') else rest.index(' ')
   type_, rest = rest[:kind_at], rest[kind_at:].lstrip()
   opened = rest.index('(')
   closed = _balanced(rest, opened)
   inside = rest[opened + 1:closed - 1]
   kind = rest[:opened]
-  # A parameter has its number there, and a constant its value.
+  # In place of operands, a parameter has its number, and a constant its value.
   plain = kind in ('parameter', 'constant')
   operands = [inside] if plain else re.findall(r'%([\w.\-]+)', inside)
   return _Op(name, kind, type_, operands, rest[closed:], root)
@@ -178,6 +183,7 @@ def sizes(type_: str, everywhere: bool = False) -> Iterator[float]:
 
 
 def _moved(op: _Op, types: dict[str, str], computations: dict[str, list[_Op]]) -> float:
+  """Returns the bytes that an operation reads from and writes to the main memory."""
   if op.kind in _FREE or op.kind.endswith('-done'):
     return 0.0
   size = lambda name: sum(sizes(types.get(name, '')))
@@ -222,6 +228,7 @@ def _read(name: str, inner: list[_Op], types: dict[str, str], whole: float) -> f
 
 
 def _collective(op: _Op) -> str:
+  """Returns which of COLLECTIVES an operation is, '' if none."""
   if op.kind == 'fusion' and 'all-reduce-scatter' in op.rest:
     return 'reduce-scatter'
   kind = op.kind.removesuffix('-start')

@@ -18,9 +18,9 @@ from experiments.compile.operations import operations
 from experiments.compile.programs import Program
 from experiments.harness import machine
 
-# libtpu learns from these variables where it runs, or else from the metadata of a cloud
-# machine. Several processes may compile at once: none of them uses a TPU, which only
-# one could.
+# These variables tell libtpu where it runs; without them it asks the metadata server of
+# a cloud machine. Several processes may compile at once, because none of them uses a
+# TPU.
 _ENVIRONMENT = {
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1', 'TPU_SKIP_MDS_QUERY': '1',
     'TPU_ACCELERATOR_TYPE': 'v5litepod-4', 'TPU_WORKER_HOSTNAMES': 'localhost',
@@ -52,10 +52,7 @@ def devices_of(where: Slice) -> Any:
 
 @contextlib.contextmanager
 def as_on_accelerators(mesh: jax.sharding.Mesh) -> Iterator[None]:
-  """Traces as an experiment does on these devices.
-
-  Products of float32 are computed in float32.
-  """
+  """Traces programs as on accelerators: float32 products in float32, on this mesh."""
   with jax.default_matmul_precision('float32'), jax.set_mesh(mesh):
     yield
 
@@ -129,6 +126,7 @@ def exceeds(message: str) -> float | None:
 
 
 def _about(program: Program, where: Slice) -> dict[str, Any]:
+  """Returns the fields of a row that do not depend on compiling."""
   return {'topology': where.name, 'chips': where.size, 'chip': where.chip.name,
           'memory': where.chip.memory, 'steps_a_call': program.steps,
           'steps': program.steps * program.calls, 'note': program.note,

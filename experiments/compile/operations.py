@@ -17,10 +17,11 @@ _SUMS = {'reduce_sum', 'reduce_max', 'reduce_min', 'argmax', 'argmin'}
 def operations(jaxpr: Any) -> float:
   """Returns the operations of a jaxpr, on all devices together.
 
-  A product of matrices [m, k] and [k, n] has 2 m k n; other operations one for each
-  number. Of several branches, the most expensive counts. The body of a loop of unknown
-  length counts once. Of an attention kernel, half of the blocks count: those below the
-  diagonal.
+  A product of matrices [m, k] and [k, n] has 2 m k n operations. Others have one for
+  each element of their result; sums and maxima have one for each element that they
+  read. Of several branches, the most expensive one counts. The body of a loop of
+  unknown length counts once. In an attention kernel half of the blocks count: those
+  below the diagonal.
   """
   if isinstance(jaxpr, core.ClosedJaxpr):
     jaxpr = jaxpr.jaxpr

@@ -50,7 +50,7 @@ class Program(NamedTuple):
   steps: int  # of one call
   calls: int  # of the whole experiment
   note: str  # what the numbers stand for
-  kept: int = 0  # bytes of a chip that temporaries have at least, if known by counting
+  kept: int = 0  # the least bytes of temporaries of a chip, if counted
 
 
 def _model_mesh(devices: Any) -> Mesh:
@@ -149,8 +149,8 @@ def llama(length: int, devices: Any) -> Program:
   config.train.update(max_length=length, batch_size=BATCH, dtype='bfloat16')
   mesh, arm = _model_mesh(devices), config.arms.alpha_0_1
   programs = sharded.Programs(config, LLAMA_2_7B, mesh)
-  # With remat, the stream before each layer of both windows, in bfloat16, and gradients
-  # in float32.
+  # With remat, at least these are kept: the stream before each layer of both windows,
+  # in bfloat16, and the gradients, in float32.
   parameters = sum(x.size for x in jax.tree.leaves(programs.state.params))
   return Program(
       programs.step(arm), (programs.state, _batch(config, mesh)), mesh, 1,

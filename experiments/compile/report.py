@@ -48,6 +48,7 @@ def needs(row: Row) -> float | None:
 
 
 def _fits(row: Row) -> str:
+  """Returns in words whether a program fits into the memory of a chip."""
   if 'exceeds' in row:
     return f'no, by {_size(row["exceeds"])}'
   if row.get('kept'):
@@ -146,6 +147,7 @@ def _tables(rows: Sequence[Row]) -> str:
 
 
 def _made(row: Row) -> str:
+  """Returns with which versions a row was made."""
   with_libtpu = f', libtpu {row["libtpu"]}' if row.get('libtpu') else ''
   commit = row['commit'][:10] if 'commit' in row else 'not noted'
   return f'jax {row["jax"]}{with_libtpu}, commit {commit}'

@@ -60,6 +60,7 @@ def answer(run: Run, points: Points) -> list[str]:
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:
+  """Says how well misalignment and training loss predict an outcome."""
   field = f'{outcome}_beyond'
   loss, misalignment = (ours(run, points, name, field)
                         for name in (TRAINING_LOSS, run.measure))

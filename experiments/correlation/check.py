@@ -75,7 +75,10 @@ def _check_model(config: Any, name: str, model: Any) -> None:
 
 
 def _check_weights(config: Any) -> None:
-  """Raises ValueError if two models would have the same weights: they were one unit."""
+  """Raises ValueError if two models would have the same weights.
+
+  Correlations are over models, so these two would count as one.
+  """
   found: dict[Any, str] = {}
   for name, model in config.models.items():
     rope_base = model.rope_base if model.positions == 'rope' else None

@@ -1,4 +1,4 @@
-"""Figures of outcomes against predictors, a point a model. Runs without JAX."""
+"""Figures of outcomes against predictors, a point per model. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -61,6 +61,7 @@ def of_models(run: Run, points: Points) -> Figure:
 
 
 def _seeds(points: Points, x: str, y: str) -> list[tuple[float, float]]:
+  """Returns the values of two fields for every seed of every model."""
   return [(own[seed], other[seed])
           for own, other in zip(points.seeds[x], points.seeds[y], strict=True)
           for seed in own]

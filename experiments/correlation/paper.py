@@ -1,8 +1,8 @@
 """Table 1 of arXiv 2506.11769 as printed. Runs without JAX.
 
-Seven models of 6 to 20 billion parameters, one number each. On which scale
-misalignment is measured is not said; it cannot be the symmetric cross-entropy in nats.
-The correlations that the paper prints are not all those of its rows.
+Seven models of 6 to 20 billion parameters, one number each. The paper does not say on
+which scale misalignment is measured; it cannot be the symmetric cross-entropy in nats.
+Not all of the correlations that it prints are those of its rows.
 """
 
 from collections.abc import Mapping

@@ -7,8 +7,8 @@
                lengths beyond L, the longest length on which any model was trained: the
                same numbers of tokens for all models
 
-Training loss is the cross-entropy alone, without the misalignment term that some models
-have in their loss besides.
+Training loss is the cross-entropy alone, without the misalignment term that the loss of
+some models has too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -110,6 +110,7 @@ def _pairs(models: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ..
 
 
 def _but_weight(fields: Mapping[str, Any]) -> str:
+  """Returns a key that is equal for models that differ in their weight α alone."""
   return repr(sorted((name, tuple(x) if isinstance(x, list) else x)
                      for name, x in fields.items() if name != 'weight'))
 

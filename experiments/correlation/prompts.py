@@ -1,10 +1,10 @@
-"""The benchmark: prompts as the training text has them, longer ones too, and scores.
+"""The benchmark: prompts of the kinds in the training text, and scores.
 
-A length is the number of tokens of BOS, prompt and room for the answer, so that at the
-training length nothing stands at a position that training had not. All models and seeds
-get the same prompts, and each answer is kept. Lengths are the same numbers of tokens
-for all models, also for those that were trained on shorter windows: the question is
-which model does better on the same long inputs. Runs without JAX.
+A length counts the tokens of BOS, of the prompt and of the room for the answer, so that
+at the training length every position was seen in training. All models and seeds get the
+same prompts, and each answer is kept. Lengths are the same numbers of tokens for all
+models, also for those that were trained on shorter windows: the question is which model
+does better on the same long inputs. Runs without JAX.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from vvlen.reporting.results import Row
 from vvlen.tasks.tokenizers import Tokenizer
 
 TASKS = tuple(training_text.tasks(1))
-_TRIES = 50  # facts of a prompt that are drawn, as not all fill a length exactly
+_TRIES = 50  # draws of the facts of a prompt: not all facts fill a length exactly
 
 
 class Prompt(NamedTuple):
@@ -37,7 +37,7 @@ def draw(
 ) -> dict[int, list[Prompt]]:
   """Draws the prompts of all tasks.
 
-  Neither more prompts nor other lengths or tasks change a prompt.
+  A prompt does not depend on the number of prompts, nor on the other lengths and tasks.
 
   Args:
     benchmark: the field of configs/correlation.py.
@@ -46,7 +46,7 @@ def draw(
     seed: of all random numbers.
 
   Returns:
-    {length: prompts}, of each task as many, in the order of the tasks.
+    {length: prompts}, equally many of each task, in the order of the tasks.
 
   Raises:
     ValueError: if a length is too short for a task, or an answer has too many tokens.
@@ -90,8 +90,8 @@ def score(prompt: Prompt, output: str) -> float:
 def lines_of(length: int, prompts: Sequence[Prompt], outputs: Sequence[str]) -> str:
   """Returns a JSON object for each answer, a line each.
 
-  Names are those of `experiments.long_context.predictions`, and score; index counts the
-  prompts of a length, of all tasks.
+  Fields are those of `experiments.long_context.predictions`, and score. Here, index
+  counts the prompts of all tasks of a length.
   """
   return ''.join(
       json.dumps({

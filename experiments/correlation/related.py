@@ -1,8 +1,9 @@
 """How a predictor is related to an outcome over models. Runs without JAX.
 
-  gain    |r of the predictor and the outcome| − |r of training loss and the outcome|,
-          with r that correlation which is primary. Its interval resamples models, the
-          same for both, so it is paired. Above 0: the predictor predicts better.
+  gain = |r(predictor, outcome)| − |r(training loss, outcome)|
+
+where r is the primary correlation. Above 0, the predictor predicts the outcome better.
+Its interval resamples models, the same ones for both r, so it is paired.
 
 Axes: M models.
 """
@@ -15,8 +16,8 @@ import numpy as np
 from experiments.correlation.points import CORRELATIONS, Run
 from vvlen.statistics import bootstrap, Estimate, partial, pearson, spearman
 
-LEAST = 5  # models, of which a correlation is reported
-# Of two models drawn again and again, any |r| is 1, and gains are 0 up to rounding.
+LEAST = 5  # models; over fewer, no correlation is reported
+# A resample with only two different models has |r| = 1, and a gain of 0 up to rounding.
 _ROUNDING = 1e-9
 _NONE = Estimate(np.nan, np.nan, np.nan)
 

@@ -79,6 +79,7 @@ def _read_text(config: Any) -> Text:
 
 
 def _subject(config: Any, name: str, text: Text, mesh: Any) -> Subject:
+  """Prepares a model; its programs compile when they are first called."""
   own = models.own_config(config, name)
   model, as_measured = models.make(config, name, text.tokenizer)
   return Subject(

@@ -20,11 +20,11 @@ from experiments.correlation.points import (
 )
 from experiments.correlation.related import relate, Related
 from vvlen.reporting.numbers import number
-from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import (
   blank_without,
   CellText,
   interval_cell,
+  interval_fields,
   number_cell,
   Table,
 )
@@ -112,17 +112,22 @@ def table_1(run: Run, points: Points) -> Table:
 
 
 def _fields(related: Related) -> dict[str, float]:
-  return {f'{name}{end}': x for name, estimate in related._asdict().items()
-          for end, x in zip(ENDS, estimate, strict=True)}
+  """Returns all correlations with their intervals, as the fields of a record."""
+  fields: dict[str, float] = {}
+  for name, estimate in related._asdict().items():
+    fields |= interval_fields(name, estimate)
+  return fields
 
 
 def _columns() -> dict[str, CellText]:
+  """Returns the columns of the fields of `_fields`."""
   return {
       f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))
       for name, words in (*_CORRELATIONS.items(), ('gain', _GAIN))}
 
 
 def _left_out(points: Points) -> str:
+  """Returns a sentence that names the seeds that are left out, '' if none are."""
   out = '; '.join(points.left_out)
   return f' Not finite, and left out: {out}.' if out else ''
 
@@ -154,11 +159,8 @@ def by_length(run: Run, points: Points) -> Table:
       record = {'outcome': outcome, 'length': n, 'multiple': n // run.length,
                 **_mean(points.means[f'{outcome}_{n}'])}
       for name, related in (('loss', loss), ('misalignment', misalignment)):
-        primary = getattr(related, run.correlation)
-        record |= {f'{name}{end}': x for end, x in zip(ENDS, primary, strict=True)}
-      record |= {f'gain{end}': x for end, x in
-                 zip(ENDS, misalignment.gain, strict=True)}
-      records.append(record)
+        record |= interval_fields(name, getattr(related, run.correlation))
+      records.append(record | interval_fields('gain', misalignment.gain))
   interval = lambda name: blank_without(name, interval_cell(name, '+.2f'))
   columns: dict[str, CellText] = {
       'outcome': lambda r: OUTCOMES[r['outcome']],
@@ -192,8 +194,8 @@ def models(run: Run, points: Points) -> Table:
         'number': place + 1, 'model': model.name, 'label': model.label,
         'training_length': model.length, 'seeds': len(points.seeds['chance'][place])}
     for field in fields:
-      ends = mean_interval([*points.seeds[field][place].values()])
-      record |= {f'{field}{end}': float(x) for end, x in zip(ENDS, ends, strict=True)}
+      record |= interval_fields(
+          field, mean_interval([*points.seeds[field][place].values()]))
     records.append(record | {'chance': float(points.means['chance'][place])})
   names = ('training loss', PREDICTORS[run.measure], 'log perplexity at L',
            f'at {beyond(run)}', 'score at L', f'score at {beyond(run)}')

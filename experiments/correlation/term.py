@@ -39,7 +39,7 @@ def changed(points: Points, pair: tuple[str, str], field: str) -> Changed:
 
 
 def table(run: Run, points: Points) -> Table:
-  """Makes the table: a row for each pair, outcome and length, and for all beyond L."""
+  """Makes the table: a row per pair, outcome and length, and one for all beyond L."""
   labels = {model.name: model.label for model in run.models}
   records = []
   for pair in run.pairs:

@@ -22,8 +22,15 @@ from experiments.counting.figures import FLOOR
 from vvlen.reporting import plots, results
 from vvlen.reporting.numbers import name_seeds, number, p_value
 from vvlen.reporting.results import by_seed, Index
-from vvlen.reporting.tables import blank_without, cell_if, CellText, Record, Table
-from vvlen.statistics import corrected, mean_interval, paired_t_test, PairedTest
+from vvlen.reporting.tables import (
+  blank_without,
+  cell_if,
+  CellText,
+  interval_fields,
+  Record,
+  Table,
+)
+from vvlen.statistics import corrected, mean_interval, paired_by_seed, PairedTest
 
 _SHOWN = (10, 20, 35, 50)  # lengths that have a column, and the longest
 _RIGHT = 0.95  # the least share of right answers at which a length counts as right
@@ -91,11 +98,7 @@ def compare(indices: Indices, treated: Setup, control: Setup) -> PairedTest | No
   Returns:
     The test; None if fewer than two seeds have finite errors in both cells.
   """
-  one, other = (endpoint(indices, cell) for cell in (treated, control))
-  seeds = [s for s in one if s in other and math.isfinite(one[s] + other[s])]
-  if len(seeds) < 2:
-    return None
-  return paired_t_test([one[s] for s in seeds], [other[s] for s in seeds])
+  return paired_by_seed(endpoint(indices, treated), endpoint(indices, control))
 
 
 def endpoint(indices: Indices, cell: Setup) -> dict[int, float]:
@@ -133,8 +136,8 @@ def _record(
       'model': _label(figure, cell), 'seeds': len(seeds_of(indices, cell))}
   for n in lengths:
     errors = np.log10(np.maximum(values('squared_error', n), FLOOR))
-    for name, value in zip(results.ENDS, mean_interval(errors), strict=True):
-      record[f'error_{n}{name}'] = 10 ** float(value)
+    record |= interval_fields(
+        f'error_{n}', [10 ** float(x) for x in mean_interval(errors)])
   median = values('median_squared_error', lengths[-1])
   learned = np.log10(np.maximum(values('squared_error', cell.train_length), FLOOR))
   record['training_error'] = 10 ** float(mean_interval(learned)[0])

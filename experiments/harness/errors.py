@@ -75,7 +75,7 @@ def leave(error: Exception) -> NoReturn:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def reported() -> Iterator[None]:
   """Ends the process as `leave` does if the block fails, and with 130 at ^C."""
   try:
     yield

@@ -14,7 +14,7 @@ from typing import Any
 from experiments.language_model import paper
 from experiments.language_model.figures import label_in, times
 from vvlen.reporting.numbers import number, p_value
-from vvlen.reporting.results import ENDS, Index
+from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
   blank_without,
   cell_if,
@@ -22,6 +22,7 @@ from vvlen.reporting.tables import (
   difference,
   difference_cell,
   interval_cell,
+  interval_fields,
   Table,
 )
 from vvlen.statistics import (
@@ -29,7 +30,7 @@ from vvlen.statistics import (
   detectable,
   holm,
   mean_interval,
-  paired_t_test,
+  paired_by_seed,
   PairedTest,
 )
 
@@ -62,11 +63,8 @@ def compare(
   Returns:
     The test; None if fewer than two seeds have finite values in both arms.
   """
-  one, other = (index.get((name, metric, length), {}) for name in (arm, control))
-  seeds = [s for s in one if s in other and math.isfinite(one[s] + other[s])]
-  if len(seeds) < 2:
-    return None
-  return paired_t_test([one[s] for s in seeds], [other[s] for s in seeds])
+  return paired_by_seed(*(
+      index.get((name, metric, length), {}) for name in (arm, control)))
 
 
 def interval(field: str, form: str) -> CellText:
@@ -226,8 +224,7 @@ def _mean(
 ) -> dict[str, float]:
   """Returns a metric's mean over seeds and the ends of its interval; nan if unknown."""
   values = [*index.get((arm, metric, length), {}).values()] or [math.nan]
-  return {f'{field or metric}{suffix}': float(x) for suffix, x in
-          zip(ENDS, mean_interval(values), strict=True)}
+  return interval_fields(field or metric, mean_interval(values))
 
 
 def _note(family: Any, run: Any, index: Index) -> str:

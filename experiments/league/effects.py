@@ -4,12 +4,12 @@
 
 in points, where A is the mean accuracy beyond the training lengths of seed s, each arm
 at the learning rate that its tuning chose. A seed has the same initial weights and data
-in all arms. The family of a task has K arms besides softmax. p is Holm's of K tests. An
-arm without a verdict counts as p = 1: it is not run to its end, has a seed whose
-accuracy is not finite, did not learn the training lengths, or has no test. So p is
-valid before all arms are run, and can then only fall. Intervals are of the level
-1 − level / K (Bonferroni), for all arms of a task together. Holm's test is sharper: an
-interval may contain 0 where p is below the level.
+in all arms. On each task, K arms are tested against softmax, and p is corrected by Holm
+over these K tests. An arm has no verdict, and counts as p = 1, if it is not run to its
+end, has a seed whose accuracy is not finite, did not learn the training lengths, or has
+no test. So p is valid before all arms are run, and can then only fall. The intervals of
+a task hold for all of its arms together: each has the level 1 − level / K (Bonferroni).
+Holm's test is sharper: an interval may contain 0 where p is below the level.
 """
 
 from collections.abc import Mapping, Sequence
@@ -137,8 +137,8 @@ def num_below(accuracy: Mapping[int, float]) -> int:
 def has_learned(accuracy: Mapping[int, float]) -> bool:
   """Returns whether nine seeds in ten have learned the training lengths.
 
-  A median would not show a learning rate at which some of the seeds collapse, and
-  these would then decide the difference.
+  At some learning rates a few seeds collapse, and would decide the difference. The
+  median over seeds would not show them.
   """
   return num_below(accuracy) <= MOST_BELOW * len(accuracy)
 
@@ -163,6 +163,7 @@ def read_effects(
 
 
 def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
+  """Returns the effects of the arms on one task."""
   arms = [arm for arm in family.arms if (arm, 'training_accuracy', None) in index]
   if CONTROL not in arms:
     return []
@@ -195,6 +196,14 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
 
 
 def _corrected(effect: Effect, p: float, level: float, of_all: float) -> Effect:
+  """Returns an effect with its corrected test and its verdict.
+
+  Args:
+    effect: with its uncorrected test.
+    p: corrected by Holm.
+    level: of the interval, corrected by Bonferroni.
+    of_all: of all tests of a task together.
+  """
   test = effect.test
   if test is None or not np.isfinite(test.t):
     return effect
@@ -209,10 +218,11 @@ def _corrected(effect: Effect, p: float, level: float, of_all: float) -> Effect:
 def best_laws(
     indices: Mapping[str, results.Index], family: Family
 ) -> list[Best]:
-  """Returns the best two laws of temperature on each task that two have learned.
+  """Returns the best two laws of temperature on each task.
 
-  Softmax, whose β is 1, is among them. A law counts if all its seeds are there and
-  finite, and it has learned the training lengths.
+  Softmax, whose β is 1, is a law too. A law counts if all its seeds are there and
+  finite, and it has learned the training lengths. Tasks with fewer than two such laws
+  are left out.
   """
   best = []
   for task, index in indices.items():
@@ -242,9 +252,9 @@ def _sound(
 def contrasts(
     indices: Mapping[str, results.Index], family: Family
 ) -> list[Contrast]:
-  """Returns the differences between arms other than softmax, where both are sound.
+  """Returns the differences between arms other than softmax.
 
-  That is, where all seeds are there and finite, and have learned the training lengths.
+  Both arms must have learned the training lengths, with all seeds there and finite.
   """
   found = []
   for (task, index), (one, two) in itertools.product(indices.items(), _CONTRASTS):

@@ -8,9 +8,10 @@ temperature that gives the item half of the weight, of one trained model:
 
 n₀ is the longest training length, up to which nothing is changed. p and q are fitted
 over the test lengths from n₀ on, to validation sequences with known answers: they say
-what the models need. '+trained_power' has the p of three training lengths instead,
-which needs no longer inputs. '+fitted' is adaptive temperature (arXiv 2410.01104) with
-the polynomial fitted to the model, at n₀, 4 n₀ and 16 n₀. Nothing is trained further.
+what the models need. '+trained_power' has the p that is fitted at three training
+lengths, so it needs no longer inputs. '+fitted' is adaptive temperature (arXiv
+2410.01104) with the polynomial fitted to the model, at n₀, 4 n₀ and 16 n₀. The models
+are not trained any further.
 """
 
 from collections.abc import Callable, Sequence

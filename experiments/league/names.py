@@ -1,6 +1,6 @@
-"""What tables and figures call the arms, and of which kind they are.
+"""The names and kinds of arms in tables and figures; `arms` defines the arms.
 
-Runs without JAX. What the arms are is in `arms`.
+Runs without JAX.
 """
 
 from collections.abc import Iterable

@@ -22,6 +22,7 @@ from vvlen.reporting.tables import (
   difference,
   difference_cell,
   interval_cell,
+  interval_fields,
   number_cell,
   Record,
   Table,
@@ -78,15 +79,15 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
 
 
 def _record(task: str, index: Index, trained_up_to: int) -> Record:
+  """Returns the row of a task."""
   longest = max(n for arm, metric, n in index
                 if (arm, metric) == (CONTROL, 'found') and n is not None)
   record: dict[str, Any] = {'task': task, 'longest': longest}
   for name in _POWERS:
     values = [x for x in index[CONTROL, f'needed_{name}', None].values()
               if math.isfinite(x)]
-    mean, low, high = mean_interval(values) if values else (math.nan,) * 3
-    record |= {name: float(mean), f'{name}_low': float(low),
-               f'{name}_high': float(high), f'{name}_seeds': len(values)}
+    record |= interval_fields(name, mean_interval(values) if values else [math.nan] * 3)
+    record[f'{name}_seeds'] = len(values)
   found = index[CONTROL, 'found', longest].values()
   record['found'] = 100 * float(np.mean([*found]))
   for law in LAWS:
@@ -148,6 +149,7 @@ def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:
 
 
 def _needed(axes: Axes, index: Index, trained_up_to: int) -> None:
+  """Draws the factor that is needed by length, and two laws for comparison."""
   plots.log_axis(axes)
   lengths, table = plots.values(index, CONTROL, 'needed_temperature')
   shown = (np.isfinite(table) & (table > 0)).all(axis=0)
@@ -166,6 +168,7 @@ def _needed(axes: Axes, index: Index, trained_up_to: int) -> None:
 
 
 def _gained(axes: Axes, index: Index) -> None:
+  """Draws accuracy by length without and with each law."""
   names = {CONTROL: 'softmax as it is'} | {
       f'{CONTROL}+{law}': f'with {label}' for law, label in LAWS.items()}
   for (arm, label), look in zip(names.items(), plots.LOOKS, strict=False):

@@ -2,9 +2,9 @@
 
   r = argmin_r mean_s L(r, s)
 
-over the rates and the seeds of the tuning. L is the mean loss over the last tenth of
-training, on batches that are not repeated, so it is a validation loss; test lengths
-have no part in it. Runs without JAX.
+over the rates r and seeds s of the tuning. L is the mean loss over the last tenth of
+training. Batches are not repeated, so L is a validation loss at the training lengths;
+test lengths are not used. Runs without JAX.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,10 +37,10 @@ def read_losses(rows: Iterable[results.Row], task: str, arm: str) -> Losses:
 
 
 def choose(losses: Losses) -> Choice:
-  """Chooses the rate of least mean loss.
+  """Chooses the rate of least mean loss; of rates with the same loss, the smallest.
 
-  A rate at which the loss of a seed is not finite is not chosen. Of equal rates, and if
-  none is finite, the smallest is.
+  A rate at which the loss of a seed is not finite is left out. If that leaves none, the
+  smallest rate is chosen.
 
   Args:
     losses: of one arm on one task, with one rate or more.

@@ -112,8 +112,8 @@ def _tune(
 def level(folders: Sequence[epath.Path]) -> None:
   """Removes checkpoints that are ahead of those of another folder.
 
-  Models of one ensemble are saved one after the other. If that was cut off, some have
-  the checkpoint of a step and some only the one before, to which all go back.
+  The models of an ensemble are saved one after another. If a run ends in between, some
+  have the checkpoint of a step and others only the one before; all go back to that one.
   """
   least = min(checkpoint.last_step(folder) for folder in folders)
   first_of_processes(lambda: [

@@ -89,6 +89,7 @@ def league_table(
 
 
 def _gain(effect: Effect) -> float:
+  """Returns the gain of an arm, −∞ without a test, to sort by."""
   return effect.test.mean_difference if effect.test else -np.inf
 
 

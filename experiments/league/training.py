@@ -171,7 +171,7 @@ def play(
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
   name = (f'{player.task}, {arm}, seeds {first} to '
           f'{first + train.seeds_at_once - 1}')
-  # The rate is in the state, so the program of the tuning is that of every rate.
+  # The rate is part of the state, so one compiled program serves every rate.
   start = player.trainers[rate].start
   shared = next(iter(player.trainers.values()))
   [state] = train_block(

@@ -14,7 +14,7 @@ import numpy as np
 
 from vvlen.reporting.numbers import give_or_take, known, name_seeds, number, ROUNDING
 from vvlen.reporting.results import Index
-from vvlen.reporting.tables import CellText, number_cell, Table
+from vvlen.reporting.tables import CellText, interval_fields, number_cell, Table
 from vvlen.statistics import mean_interval
 from vvlen.theory import linear_attention as theory
 
@@ -58,8 +58,7 @@ def optimum(indices: Indices, longest: int) -> Table:
                                 'seeds': len(values)}
       for name, column in zip((*ENTRIES, 'training_loss', 'test_loss'), values.T,
                               strict=True):
-        mean, low, high = (float(x) for x in mean_interval(column))
-        record |= {name: mean, f'{name}_low': low, f'{name}_high': high}
+        record |= interval_fields(name, mean_interval(column))
       finite = values[np.isfinite(values).all(axis=1)]
       record['largest_difference'] = float(
           np.abs(finite[:, :4] - exact).max(initial=0.0)) if len(finite) else math.nan

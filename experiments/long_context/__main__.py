@@ -7,12 +7,12 @@ Suites are passkey, babilong, longbench and ruler: configs/long_context.py:NAME.
 checkpoint is of the Llama family, in hub layout: a folder, local or gs://, or ORG/NAME
 of the Hugging Face Hub. Prompts are encoded by its tokenizer.json; without one, as
 bytes, if the vocabulary is that of bytes. --text, --babi, --data, --predictions and
---dialect stand for fields of the config too.
+--dialect are short for --config.text and so on.
 
 Answers are generated greedily. Each is kept, with the settings of its prompt, as a line
 of predictions/TASK_LENGTH.jsonl, and scored in all dialects in results.csv. The same
-command resumes a run, up to the last answer that was written, and writes its report.
-More samples may be asked for later, --config.num_samples=200.
+command resumes a run after the last answer that was written, and writes its report.
+More samples may be asked for later: --config.num_samples=200.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Greedy answers to prompts, in batches of few shapes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ def answer(
 ) -> list[str]:
   """Returns the answers to a batch of prompts.
 
-  It compiles once for each width and number of tokens.
+  A program is compiled for each width and number of new tokens.
 
   Args:
     subject: the model.
@@ -40,8 +40,3 @@ def answer(
       subject.model, subject.variables, prompts, width, subject.batch_size, num_tokens,
       subject.ends)
   return [subject.tokenizer.decode(tokens) for tokens in found]
-
-
-def programs(shapes: Iterable[tuple[int, int]]) -> int:
-  """Returns how many programs are compiled for (width, number of new tokens)."""
-  return len(set(shapes))

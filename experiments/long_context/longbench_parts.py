@@ -29,14 +29,14 @@ _PARAGRAPHS = 30  # among which passage_retrieval_en asks for one
 def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   """Returns the parts of a run of longbench, one a task.
 
-  Of a prompt longer than the window less `reserve`, its middle is left out. Where BOS
-  and answer take more than `reserve`, as answers of 512 tokens do, as much as they take
-  is left free.
+  A prompt longer than the window minus `reserve` loses its middle. If BOS and answer
+  take more than `reserve`, as answers of 512 tokens do, as many tokens as they take are
+  left free instead.
 
   Args:
     config: of the run.
     tokenizer: of the checkpoint.
-    window: the number of tokens that prompt and answer have room for.
+    window: the number of tokens for prompt and answer together.
 
   Raises:
     ValueError: if the window is too small, or no sample can be used.

@@ -1,13 +1,13 @@
 """Predictions in the files of the published programs of BABILong and RULER.
 
-A run writes them into its folder `official`, in which their own programs score them, of
-BABILong and of each length of RULER:
+A run writes them into its folder `official`, where the programs of BABILong and RULER
+can score them; that of RULER one length at a time:
 
   python -m babilong.collect_results --evals_path=RUN --model_name=official \
       --lengths 128 256 …
   python evaluate.py --data_dir=RUN/official/LENGTH/pred
 
-Such files that were made elsewhere are read by --predictions.
+--predictions reads such files that were made elsewhere.
 """
 
 from collections.abc import Iterable, Sequence

@@ -9,7 +9,7 @@ are in the order in which answers were generated. Fields:
   num_tokens   that the model read, with BOS
   answers      what the prediction is compared with
   others       of the same kind in the prompt, but wrong
-  all_classes  of LongBench's trec, else []
+  all_classes  the classes of LongBench's trec, else []
   question     of BABILong, else ''
   chance       the score of a model that guesses without the context
   settings     of the prompt

@@ -33,6 +33,7 @@ from vvlen.evaluation.widths import Batch, batches
 from vvlen.models import llama
 from vvlen.models.llama.hub import local_folder
 from vvlen.reporting import results, run_folder
+from vvlen.reporting.numbers import counted
 from vvlen.sharding import mesh as partition
 from vvlen.tasks import documents, tokenizers
 from vvlen.training import finite
@@ -121,11 +122,11 @@ def _say(plan: Plan, todo: dict[str, list[Batch]]) -> None:
   shapes = [(batch.width, part.answer_tokens)
             for part in plan.parts for batch in todo[part.name]]
   left = sum(len(batch.indices) for own in todo.values() for batch in own)
-  number = generation.programs(shapes)
-  programs = f'{number} program{"s" * (number != 1)} to compile'
+  programs = counted(len(set(shapes)), 'program')
   print(*plan.notes,
         f'{left:,} of {sum(len(part.widths) for part in plan.parts):,} answers to '
-        f'generate, in {len(shapes):,} batches: {programs}.', sep='\n', flush=True)
+        f'generate, in {len(shapes):,} batches: {programs} to compile.',
+        sep='\n', flush=True)
 
 
 def _rows(

@@ -1,9 +1,13 @@
 """Scores of predictions as rows of results.csv, and means of these. Runs without JAX.
 
-The columns of a row: experiment is the suite, arm the task, seed the index of a sample,
-length the tokens of its prompt, of LongBench the words of its text, and depth where in
-the context, in percent, what is asked for stands. Metrics are `score_DIALECT`, `chance`
-and `num_tokens`.
+The columns of a row:
+
+  experiment  the suite
+  arm         the task
+  seed        the index of a sample
+  length      the tokens of its prompt; of LongBench the words of its text
+  depth       where in the context the answer stands, in percent
+  metric      `score_DIALECT`, `chance` or `num_tokens`
 """
 
 from collections.abc import Iterable, Sequence
@@ -123,7 +127,11 @@ def ends(drawn: np.ndarray) -> tuple[float, float, float]:
 def mean_interval(
     groups: Sequence[np.ndarray], num_resamples: int, seed: int
 ) -> tuple[float, float, float]:
-  """Returns the mean of the means of groups, each of which is resampled by itself."""
+  """Returns the mean of the means of groups, with its 95 % bootstrap interval.
+
+  Each group is resampled by itself. The ends are nan if a group has fewer than two
+  values; all are nan if there is no group.
+  """
   if not groups or min(map(len, groups)) < 2:
     mean = float(np.mean([x.mean() for x in groups])) if groups else np.nan
     return mean, np.nan, np.nan

@@ -1,8 +1,9 @@
 """The samples of the suites whose prompts are made here.
 
-Each sample has a generator of its own, seeded by the seed of the run, its task, length
-and index: neither more samples nor other lengths, tasks or batches change it. Questions
-of BABILong are seeded without the length, so that all lengths have the same ones.
+Each sample has a random generator of its own, seeded by the seed of the run and the
+sample's task, length and index. So it does not depend on the number of samples, nor on
+the other lengths, tasks and batches. Questions of BABILong are seeded without the
+length, so that all lengths have the same ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ class Sample(NamedTuple):
 
 
 class Part(NamedTuple):
-  """The samples of one task and, but of LongBench, one length."""
+  """The samples of one task and one length; with LongBench, of all lengths."""
 
   task: str
   name: str  # of its file of predictions
@@ -94,8 +95,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   Args:
     config: of the run.
     tokenizer: of the checkpoint.
-    window: the number of tokens that multiples are of, and that is not to be exceeded
-      if the config says so.
+    window: the number of tokens that config.multiples are multiples of. Without
+      config.beyond_window, prompts and answers must fit into it.
 
   Raises:
     ValueError: if prompts with their answers exceed the window, or a length is too
@@ -134,8 +135,8 @@ def _beyond(config: Any, lengths: list[int], window: int, more: int) -> list[str
   Args:
     config: of the run.
     lengths: of prompts.
-    window: the number of tokens that is not to be exceeded if the config says so.
-    more: the most tokens besides: BOS and the answer.
+    window: the number of tokens that config.beyond_window is about.
+    more: the most tokens of BOS and the answer.
   """
   beyond = [f'{n:,}' for n in lengths if n + more > window]
   if not beyond:
@@ -285,7 +286,11 @@ def _file(config: Any, task: str) -> epath.Path:
 
 
 def guess(task: str, question: str, answer: str) -> float:
-  """Returns the share of right guesses among the answers of a kind that may be."""
+  """Returns the score of a guess without the context: one over the possible answers.
+
+  These are the labels of the task of the same kind as the answer, things or not, that
+  the question does not name.
+  """
   labels = set(judge.LABELS[task])
   things = labels & {x.lower() for x in babi_stories.THINGS}
   kind = things if answer.strip().lower() in things else labels - things

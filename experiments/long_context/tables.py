@@ -10,11 +10,12 @@ from experiments.long_context import scores
 from experiments.long_context.scores import Cells
 from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting.numbers import number
-from vvlen.reporting.results import ENDS, Row
+from vvlen.reporting.results import Row
 from vvlen.reporting.tables import (
   blank_without,
   CellText,
   interval_cell,
+  interval_fields,
   number_cell,
   Record,
   Table,
@@ -42,7 +43,7 @@ class Run(NamedTuple):
 
 
 class Effect(NamedTuple):
-  """How a task goes with the length."""
+  """How the score of a task depends on the length."""
 
   task: str
   lengths: list[int]
@@ -78,7 +79,7 @@ def lengths_of(found: Cells) -> list[int]:
 
 def percent(values: tuple[float, float, float], name: str) -> dict[str, float]:
   """Returns a mean and its interval in percent, as the fields of a record."""
-  return {name + end: 100 * x for end, x in zip(ENDS, values, strict=True)}
+  return interval_fields(name, [100 * x for x in values])
 
 
 def cell(name: str) -> CellText:
@@ -126,7 +127,7 @@ def dialect_words(run: Run) -> str:
 
 
 def effects(run: Run) -> list[Effect]:
-  """Returns how each task goes with the length; the base length is its shortest."""
+  """Returns how each task depends on the length; the base length is its shortest."""
   found = scores.cells(run.rows, f'score_{run.dialect}')
   chance = scores.cells(run.rows, 'chance')
   made = []
@@ -234,8 +235,8 @@ def dialect_records(
 
   Args:
     found: the cells of each dialect.
-    own: the cells that are compared, of one length.
-    run: of which they are.
+    own: the cells that are ranked with each other, (task, length).
+    run: the run.
   """
   means = {name: [float(found[name][x].mean()) for x in own] for name in DIALECTS}
   records = []
@@ -262,7 +263,12 @@ def dialect_columns() -> dict[str, CellText]:
 
 
 def dialect_note(run: Run, of: str = '') -> str:
-  """Returns the note of a table of dialects, which ranks tasks `of` something."""
+  """Returns the note of a table of dialects.
+
+  Args:
+    run: of the table.
+    of: which tasks are ranked with each other, such as ' of one length'.
+  """
   return ('Mean score in % of the same predictions in three dialects [95 %: bootstrap '
           f'over samples], and the rank among tasks{of} in each, in the order of the '
           f'columns. Tasks of one score share a rank. {run.source}')

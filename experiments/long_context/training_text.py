@@ -11,13 +11,12 @@ r"""Writes answered prompts, from which a small model learns to do the tasks.
       --text=runs/tasks/filler.txt \
       --checkpoint=runs/tasks_model/models/alpha_0/seed_0 --workdir=runs/tasks_babilong
 
-Each document is a prompt of RULER's short tasks, of a pass key or of BABILong without
-instructions, with its answer, as `experiments.long_context` asks for it; BABILong with
-the fields above, as by default its prompts are longer and in another text. Tasks take
-turns; the number of tokens, answer included, is drawn evenly from --shortest to
---longest. The tokenizer is byte-level BPE, trained on texts of these lengths; digits
-are tokens of their own. Prompts are drawn with other random numbers than those of the
-suites. Runs without JAX.
+Each document is a prompt with its answer, as `experiments.long_context` asks for it: of
+RULER's short tasks, of a pass key, or of BABILong without instructions. For BABILong,
+give the fields above: by default its prompts are longer and in another text. Tasks take
+turns. The number of tokens, answer included, is drawn evenly from --shortest to
+--longest. The tokenizer is byte-level BPE, trained on texts of these lengths; each
+digit is a token. The random numbers are not those of the suites. Runs without JAX.
 """
 
 import argparse
@@ -36,7 +35,7 @@ from vvlen.tasks import babi_stories, babilong_prompts, short_ruler
 from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
 
-_TRIES = 50  # lengths and prompts that are drawn for a document
+_TRIES = 50  # draws of the length and the prompt of a document
 _FOR_TOKENIZER = 2_000  # documents
 
 
@@ -166,9 +165,10 @@ def write(
   results.write_text(folder / 'filler.txt', '\n'.join(NOISE) + '\n')
   results.write_text(folder / 'tokenizer_config.json',
                      json.dumps({'bos_token': '<s>', 'add_bos_token': True}))
-  # In bytes: a few times as many as tokens, and enough for any task. Long lists have
-  # other words than short ones: so a second tokenizer is trained on texts of the length
-  # that is asked for, as the first one counts it.
+  # The first tokenizer is trained on texts whose length is in bytes: a few times as
+  # many as tokens, and enough for any task. Long lists have other words than short
+  # ones, so a second one is trained on texts of the wanted number of tokens, as the
+  # first one counts them.
   wide = max(4 * lengths[1], 400), max(8 * lengths[1], 800)
   tokenizer, sizes = byte_tokenizer(), wide
   for _ in range(2):
@@ -194,7 +194,7 @@ def main() -> None:
   parser.add_argument('--seed', type=int, default=0)
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
-  with errors.told():
+  with errors.reported():
     draws = tasks(args.most_facts)
     names = [name for name in args.tasks.split(',') if name] or list(draws)
     if unknown := [name for name in names if name not in draws]:

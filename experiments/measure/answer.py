@@ -12,7 +12,7 @@ def answer(
     perplexity: Sequence[Record], recency: Sequence[Record],
     temperature: Sequence[Record] = (),
 ) -> list[str]:
-  """Says how perplexity changes beyond L, and what goes with the layers and heads.
+  """Says how perplexity, recency and the temperature that heads need come out.
 
   Args:
     perplexity: the records of the table `perplexity`.

@@ -18,7 +18,7 @@ _RANDOM, _QUERIES, _ORDER = range(3)  # purposes of random numbers
 
 
 def spread(config: Any, subject: Subject) -> Iterator[Measurement]:
-  """Yields a measurement for each curve of Figure 1 and layer, with curves of heads."""
+  """Yields a measurement for each layer and curve of Figure 1, heads included."""
   own, model, size = config.spread, subject.model, subject.vocab_size
   lengths = measurements.octaves(own.shortest, subject.length * own.longest, 'spread')
   heads = measurements.heads_of(config, 'spread', model)
@@ -33,11 +33,11 @@ def spread(config: Any, subject: Subject) -> Iterator[Measurement]:
     conditions = {'random_nope': (model.clone(rope=None), random)} | conditions
 
   def measure(condition, layer, reading, variables):
-    looked_at, sequences = conditions[condition]
+    model_here, sequences = conditions[condition]
     part = spread_part(condition, reading, layer)
     outputs_of = functools.partial(
-        output_spread.spread_by_length, probe.probe_layer(looked_at, variables, layer),
-        sequences, lengths, separately=probe.reads_ahead(looked_at, lengths[-1]),
+        output_spread.spread_by_length, probe.probe_layer(model_here, variables, layer),
+        sequences, lengths, separately=probe.reads_ahead(model_here, lengths[-1]),
         tokens_at_once=config.tokens_at_once,
     )
     tokens = queries if reading == 'fixed' else [None]
@@ -85,7 +85,7 @@ def _slopes(
 def entropy(config: Any, subject: Subject) -> Iterator[Measurement]:
   """Yields a measurement for each order of the tokens, with all layers and lengths.
 
-  It has the inverse temperature as well that gives one key half of the weight.
+  It also has the inverse temperature at which one key gets half of the weight.
   """
   own, model = config.entropy, subject.model
   layers = measurements.layers_of(config, 'entropy', model)
@@ -120,7 +120,14 @@ def entropy(config: Any, subject: Subject) -> Iterator[Measurement]:
 def _temperatures(
     config: Any, part: Part, lengths: list[int], betas: np.ndarray
 ) -> list[results.Row]:
-  """Returns rows of a head's median inverse temperatures, of [S, lengths], and laws."""
+  """Returns rows of a head's median inverse temperature by length, and of its laws.
+
+  Args:
+    config: with the fields num_resamples and seed.
+    part: of the rows.
+    lengths: in tokens.
+    betas: [S, lengths], of each sequence.
+  """
   rows = [row(part, n, 'temperature', x)
           for n, x in zip(lengths, np.median(betas, axis=0), strict=True)]
   laws = temperature_law.exponents(lengths, betas, config.num_resamples, config.seed)

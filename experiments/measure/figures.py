@@ -122,7 +122,7 @@ def _checkpoint(name: str, length: int) -> str:
 
 
 def _window(window: int, length: int) -> str:
-  """Returns the label of a window; that of the training length is marked."""
+  """Returns the label of a window, with '= L' if it has the training length."""
   return f'window of {window:,}' + ' = L' * (window == length)
 
 
@@ -131,9 +131,9 @@ def _has_bands(values: Values) -> bool:
 
 
 def _steps(values: Values, metric: str, window: int) -> tuple[list[int], np.ndarray]:
-  """Returns the steps of a metric by distance, from where tokens are enough.
+  """Returns the steps of a metric by distance, from the first with enough tokens on.
 
-  The last step, which ends with the window, is there twice.
+  The last value is repeated at the end of the window, where its step ends.
   """
   first = int((by_distance(values, BLOCK, 'scored', window)[1] >= _ENOUGH).argmax())
   distances, found = by_distance(values, BLOCK, metric, window)
@@ -285,7 +285,15 @@ def _panels(values: Values, metric: str) -> tuple[Figure, dict[int, Axes]]:
 def _heads(
     axes: Axes, x: Any, of_heads: np.ndarray, middle: np.ndarray, order: str
 ) -> None:
-  """Draws the middle of heads, [heads, points], and a band for their range."""
+  """Draws a line for the middle of heads, and a band for their range.
+
+  Args:
+    axes: the panel.
+    x: [points].
+    of_heads: [heads, points].
+    middle: [points], the mean or median of heads.
+    order: of the tokens, a key of `ORDERS`.
+  """
   colour, line = _ORDER_LOOKS[order]
   axes.fill_between(x, np.nanmin(of_heads, 0), np.nanmax(of_heads, 0), color=colour,
                     alpha=0.15, linewidth=0)

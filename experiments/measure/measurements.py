@@ -80,10 +80,10 @@ def interval(
     config: with the fields num_resamples and seed.
     part: of the rows.
     length: of the rows.
-    metric: of the mean; the metrics of the interval end in _low and _high.
+    metric: of the mean. Those of the ends of the interval have the suffixes _low and
+      _high.
     values: [S].
-    weights: [S], of the values in the mean, such as numbers of tokens; None for equal
-      weights.
+    weights: [S], such as numbers of tokens; None: equal weights.
   """
   if weights is None:
     weights = np.ones(len(values))
@@ -164,10 +164,12 @@ def times(length: int, factors: Sequence[float], name: str, least: int) -> list[
 
 
 def layers_of(config: Any, section: str, model: Llama) -> list[int]:
+  """Returns the layers that a section of a configuration chooses."""
   return _chosen(config, section, 'layers', model.num_layers)
 
 
 def heads_of(config: Any, section: str, model: Llama) -> list[int]:
+  """Returns the heads that a section of a configuration chooses."""
   return _chosen(config, section, 'heads', model.num_heads)
 
 

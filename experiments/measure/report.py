@@ -164,7 +164,7 @@ def perplexity(
 
 
 def _of_pieces(pieces: float) -> str:
-  """Returns sentences on intervals of perplexity over pieces, '' without these."""
+  """Returns sentences on the intervals over pieces, '' if there is only one piece."""
   if not pieces > 1:
     return ''
   return (' [95 %]: percentiles of the bootstrap. A piece is as long as the longest '
@@ -221,9 +221,9 @@ def misalignment(values: Values) -> Table:
       'Windows are compared where that token has more than half a window before it '
       '(arXiv 2506.11769, section 4). Long: the first, with more before that token. '
       'SCE = −Σ q log p − Σ p log q = both entropies + symmetric KL; symmetric KL = '
-      'KL(long‖short) + KL(short‖long). Top-1 agreement: share of '
-      ' tokens of which both have the same likeliest. Intervals: percentiles '
-      'of the bootstrap. The CSV has SCE/2 and both entropies too.'
+      'KL(long‖short) + KL(short‖long). Top-1 agreement: share of tokens of which both '
+      'have the same likeliest. Intervals: percentiles of the bootstrap. The CSV has '
+      'SCE/2 and both entropies too.'
   )
   return Table('misalignment', 'Long-short misalignment', columns, records, note,
                more=more)

@@ -1,16 +1,15 @@
 """Finds rows of a checkpoint's measurements by their columns. Runs without JAX.
 
-The columns experiment, a section of the config, and arm say what was measured:
+The columns experiment (a section of the config) and arm say what was measured:
 
-  perplexity        block, sliding: the windows, whose tokens are the row's length; of
-                    the whole text or of its piece
-  misalignment      text, at the row's offset
-  spread            Figure 1: an arm of SPREAD_ARMS, of the row's layer, and its head or
-                    component
-  entropy, recency  the order of the tokens, of the row's layer and head
+  experiment        arm                  other columns
+  perplexity        block or sliding     length: tokens of a window; piece of the text
+  misalignment      text                 length; offset of the windows
+  spread            one of SPREAD_ARMS   layer; head or component (Figure 1)
+  entropy, recency  order of the tokens  layer, head
 
-The distance is that of a token from the first of its window, or of a key from its
-query; such a row has the mean from there up to the next distance.
+The column distance is that of a token from the first one of its window, or of a key
+from its query. Such a row has the mean from this distance up to the next one.
 """
 
 import itertools
@@ -37,7 +36,7 @@ class Part(NamedTuple):
 
 
 class Name(NamedTuple):
-  """What identifies a measurement, of all layers and lengths if none is given."""
+  """What identifies a measurement; None stands for all layers or all lengths."""
 
   experiment: str
   arm: str

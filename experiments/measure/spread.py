@@ -1,7 +1,7 @@
-"""Figure 1 of arXiv 2504.02827, of a checkpoint: tables and figures. Runs without JAX.
+"""Figure 1 of arXiv 2504.02827 for a checkpoint: tables and figures. Runs without JAX.
 
-The spread of the attention output over sequences, by length, for all components and
-for those of each head.
+They show the standard deviation of the attention output over sequences, by length: the
+mean over all components, and over those of each head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -197,7 +197,7 @@ def curves(values: Values, name: str = '') -> Figure | None:
 def _slopes(
     figure: Any, panels: Sequence[Axes], slopes: Mapping[str, Mapping[str, str]]
 ) -> None:
-  """Writes what lines are, with their slopes {condition: {reading: slope}}, below."""
+  """Writes a legend below the panels, with the slopes {condition: {reading: slope}}."""
   handles = {label: handle for axes in panels for handle, label in
              zip(*axes.get_legend_handles_labels(), strict=True)}
   figure.legend(

@@ -19,6 +19,7 @@ from vvlen.statistics import (
   at_level,
   detectable,
   deviation_ratio,
+  paired_by_seed,
   paired_t_test,
   PairedTest,
   power_to_find,
@@ -293,8 +294,5 @@ def spread_ratio(averaged: Effect, plain: Effect) -> Ratio:
 
 def change(one: Effect, other: Effect) -> PairedTest | None:
   """Tests whether two effects differ, one − other, over the seeds that both have."""
-  a, b = (e.comparison.primary_differences for e in (one, other))
-  seeds = sorted(a.keys() & b.keys())
-  if len(seeds) < 2:
-    return None
-  return paired_t_test([a[s] for s in seeds], [b[s] for s in seeds])
+  return paired_by_seed(
+      one.comparison.primary_differences, other.comparison.primary_differences)

@@ -21,11 +21,12 @@ from vvlen.reporting.tables import (
   difference,
   difference_cell,
   interval_cell,
+  interval_fields,
   number_cell,
   pair_cell,
   Table,
 )
-from vvlen.statistics import mean_interval, paired_t_test
+from vvlen.statistics import mean_interval, paired_by_seed
 
 
 def table(
@@ -72,22 +73,17 @@ def _record(index: Index, cell: Setting, arm: str) -> dict[str, Any]:
   if not lengths or not shown:
     return {}
   slopes, start = slopes_at_the_end(lengths, components)
-  ends = zip(('slope', 'slope_low', 'slope_high'), mean_interval(slopes), strict=True)
   trained = [n for n in shown if n <= cell.trained_up_to]
   short = shown.index(trained[-1] if trained else shown[0])
   logs = np.log(np.where(variances > 0, variances, np.nan))
   means = np.exp(np.nanmean(logs, axis=0))
-  weights = endpoint(index, arm, cell.trained_up_to, 'target_weight')
-  test = None
-  if arm == TREATED:
-    others = endpoint(index, CONTROL, cell.trained_up_to, 'target_weight')
-    both = sorted({*weights} & {*others})
-    if len(both) > 1:
-      test = paired_t_test(*([each[s] / 100 for s in both]
-                             for each in (weights, others)))
+  of_arm = lambda arm: {seed: x / 100 for seed, x in endpoint(
+      index, arm, cell.trained_up_to, 'target_weight').items()}
+  weights = of_arm(arm)
+  test = paired_by_seed(weights, of_arm(CONTROL)) if arm == TREATED else None
   return {
-      **{name: float(x) for name, x in ends}, 'slope_from': start,
+      **interval_fields('slope', mean_interval(slopes)), 'slope_from': start,
       'variance_short': float(means[short]), 'variance_long': float(means[-1]),
-      'weight': float(np.mean([*weights.values()])) / 100,
+      'weight': float(np.mean([*weights.values()])),
       **difference(test, 'weight_'), 'seeds': len(components),
   }

@@ -196,6 +196,11 @@ def interval_cell(name: str, form: str) -> CellText:
   return lambda record: with_interval(record[mean], record[low], record[high], form)
 
 
+def interval_fields(name: str, values: Iterable[Any]) -> dict[str, float]:
+  """Returns what `interval_cell` shows: a number and both ends of its interval."""
+  return {name + end: float(x) for end, x in zip(results.ENDS, values, strict=True)}
+
+
 def cell_if(
     holds: Callable[[Record], Any], cell: CellText, otherwise: CellText | str = ''
 ) -> CellText:

@@ -25,6 +25,7 @@ from vvlen.statistics.intervals import (
 from vvlen.statistics.paired import (
     adjusted_test,
     at_level,
+    paired_by_seed,
     paired_t_test,
     PairedTest,
     spread,
@@ -49,6 +50,7 @@ __all__ = [
     'holm',
     'holm_levels',
     'mean_interval',
+    'paired_by_seed',
     'paired_t_test',
     'partial',
     'pearson',

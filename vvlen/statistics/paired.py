@@ -1,5 +1,7 @@
 """Paired comparison of two arms that share their seeds."""
 
+from collections.abc import Mapping
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +64,25 @@ def paired_t_test(treated: ArrayLike, control: ArrayLike) -> PairedTest:
       mean, mean - reach, mean + reach, mean / deviation, t,
       2 * student.tail(abs(t), num_pairs - 1), num_pairs,
   )
+
+
+def paired_by_seed(
+    treated: Mapping[int, float], control: Mapping[int, float]
+) -> PairedTest | None:
+  """Tests treated − control over the seeds with finite values in both.
+
+  Args:
+    treated: {seed: value}.
+    control: {seed: value}.
+
+  Returns:
+    As `paired_t_test`; None if there are fewer than two such seeds.
+  """
+  seeds = [s for s in treated
+           if s in control and math.isfinite(treated[s] + control[s])]
+  if len(seeds) < 2:
+    return None
+  return paired_t_test([treated[s] for s in seeds], [control[s] for s in seeds])
 
 
 def adjusted_test(after: ArrayLike, before: ArrayLike) -> PairedTest | None:
