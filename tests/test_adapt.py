@@ -18,7 +18,7 @@ from configs import adapt as config_file
 from experiments.adapt import check, figures, methods, programs, report, tables
 from experiments.adapt.answer import answer, weak_methods
 from experiments.harness.progress import Progress
-from experiments.language_model import paper, sharded, training
+from experiments.language_model import measuring, paper, sharded, training
 from experiments.language_model.report import Arm, Family, Run
 from tests.artists import bands, lines
 from tests.cases import mostly_slow
@@ -443,8 +443,8 @@ def test_a_trained_model_is_saved_and_read_again(
 def _segments(config, read):
   [key] = ensemble.seed_keys(config.seed, 0, 1)
   key = ensemble.purpose_key(key, ensemble.TEST)
-  starts = np.asarray(training.draw_starts(config, key, len(read.held_out)))
-  longest = training.longest_segment(config)
+  starts = np.asarray(measuring.draw_starts(config, key, len(read.held_out)))
+  longest = measuring.longest_segment(config)
   return jnp.stack([jnp.asarray(read.held_out[x:x + longest]) for x in starts.tolist()])
 
 

@@ -29,7 +29,7 @@ from experiments.correlation import (
     term,
 )
 from experiments.correlation.programs import make_answer
-from experiments.language_model import training
+from experiments.language_model import measuring, training
 from experiments.long_context import generation
 from experiments.long_context.training_text import Answered
 from tests.conftest import ROOT, shown
@@ -63,7 +63,7 @@ def test_all_models_are_measured_at_the_same_numbers_of_tokens():
     tokens = {n * length for n in own.evaluate.lengths}
     assert tokens == {length, 128, 256, 512, 1024}
     # Room for a second window of the longest, at the largest offset of 0.375.
-    assert training.longest_segment(own) == 1408 >= 1024 + 0.375 * 1024
+    assert measuring.longest_segment(own) == 1408 >= 1024 + 0.375 * 1024
     assert training.num_steps(own, own.arms[name]) == 8000 * model.steps
 
 
@@ -83,8 +83,8 @@ def test_misalignment_is_measured_at_the_longest_length_too(key):
   model, _ = models.make(config, 'alibi_half_length', BYTES)
 
   def measured(key):
-    segments = training.draw_segments(own, key, jnp.zeros(600, jnp.int32))
-    return training.evaluate(own, model, training.init_params(model, key), segments)
+    segments = measuring.draw_segments(own, key, jnp.zeros(600, jnp.int32))
+    return measuring.evaluate(own, model, training.init_params(model, key), segments)
 
   found = jax.eval_shape(measured, key)
   assert found['symmetric_kl'].keys() == found['nll'].keys() == {64, 128, 256}
@@ -848,7 +848,7 @@ def test_a_run_leaves_what_it_says(whole):
       (m, s) for m in ('base', 'alibi_half_length', 'layer_norm') for s in (0, 1)}
   assert all(np.isfinite(r.value) for r in rows)
   half = {(r.metric, r.length) for r in rows if r.arm == 'alibi_half_length'}
-  for metric in ('nll', *training.MEASURES):
+  for metric in ('nll', *measuring.MEASURES):
     assert {n for m, n in half if m == metric} == {64, 128, 256}
   assert {n for m, n in half if m == 'score'} == {128, 256}
   assert {r.experiment for r in rows} == {'correlation', 'niah_single', 'qa1'}

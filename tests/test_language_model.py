@@ -24,6 +24,7 @@ from experiments.harness import run_loop
 from experiments.harness.progress import Progress
 from experiments.language_model import (
     check,
+    measuring,
     paper,
     report,
     sharded,
@@ -147,7 +148,7 @@ def test_what_is_measured_is_what_the_library_measures(key):
   model = _model(config)
   params = jax.tree.map(lambda x: 20 * x, _problem(config, 'alpha_0').init(key))
   segments = jax.random.randint(key, (3, 32), 0, 257)
-  found = training.evaluate(config, model, params, segments)
+  found = measuring.evaluate(config, model, params, segments)
   logits = jax.jit(lambda x: model.apply({'params': params}, x))
   for length in (8, 16, 32):
     blocks = np.asarray(segments).reshape(-1, length)
@@ -157,7 +158,7 @@ def test_what_is_measured_is_what_the_library_measures(key):
   assert found['sce'].keys() == {8, 16}  # no room for a second window of 32
   several = [measures(logits(segments[:, :16]), logits(segments[:, e:16 + e]), e)
              for e in (2, 4, 6)]
-  for name in training.MEASURES:
+  for name in measuring.MEASURES:
     expected = np.mean([getattr(x, name) for x in several])
     np.testing.assert_allclose(found[name][16], expected, rtol=1e-4, atol=1e-6)
 
@@ -173,8 +174,8 @@ def test_seeds_are_tested_on_text_of_their_own_that_arms_share(key):
   measured = together._measure(config, model, mesh)(
       held, sharding.put(params, mesh), keys)
   assert len({*np.asarray(measured['nll'][32]).tolist()}) == mesh.size
-  segments = training.draw_segments(config, keys[2], held)
-  one = training.evaluate(
+  segments = measuring.draw_segments(config, keys[2], held)
+  one = measuring.evaluate(
       config, model, jax.tree.map(lambda x: x[2], params), segments)
   np.testing.assert_allclose(measured['nll'][32][2], one['nll'][32], rtol=1e-5)
   np.testing.assert_allclose(measured['js'][8][2], one['js'][8], rtol=1e-3, atol=1e-7)
@@ -281,9 +282,9 @@ def test_a_seed_alone_is_measured_on_all_segments_of_the_ensemble(text_file):
     place = loop.place_rows(mesh, partition.ROWS[0])
     programs = sharded.Programs(config, model, mesh)
     found = sharded._measure(config, programs, key, text, place, mesh)(params)
-  segments = training.draw_segments(
+  segments = measuring.draw_segments(
       config, ensemble.purpose_key(key, ensemble.TEST), jnp.asarray(text.held_out))
-  expected = training.evaluate(config, model, params, segments)
+  expected = measuring.evaluate(config, model, params, segments)
   for metric in ('nll', 'sce', 'js'):
     for length, value in expected[metric].items():
       np.testing.assert_allclose(found[metric][length], value, rtol=1e-4, atol=1e-7)
@@ -422,8 +423,8 @@ def test_saved_models_are_those_that_were_measured(run, text_file):
   config = _config(**{'text.path': str(text_file)})
   text = training.read_text(config)
   key = ensemble.purpose_key(ensemble.seed_keys(0, 0, 1)[0], ensemble.TEST)
-  segments = training.draw_segments(config, key, jnp.asarray(text.held_out))
-  found = training.evaluate(config, model, variables['params'], segments)
+  segments = measuring.draw_segments(config, key, jnp.asarray(text.held_out))
+  found = measuring.evaluate(config, model, variables['params'], segments)
   rows = results.index(results.read_rows(folder / 'results.csv'))
   np.testing.assert_allclose(
       found['nll'][32], rows['alpha_0_1', 'nll', 32][0], rtol=1e-5)

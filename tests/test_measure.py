@@ -20,7 +20,7 @@ import pytest
 
 from configs import measure as config_file
 from experiments.harness import fingerprint
-from experiments.measure import attention, measurements, predictions, report
+from experiments.measure import attention, measurements, predictions, report, tables
 from experiments.measure import figures as measurements_figures
 from experiments.measure import run as measure
 from experiments.measure import spread as measurements_spread
@@ -283,7 +283,7 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
         assert values[own, 'scored', length] == weights[i] * windows
     assert scored.tolist() == [31, 32, 32, 32]
   # Of the quotient of perplexities too, sample by sample.
-  table = report.perplexity(values, 16, False, (50, 0)).records
+  table = tables.perplexity(values, 16, False, (50, 0)).records
   for part in (BLOCK, SLIDING):
     of_samples = {}
     for length in (16, 32):
@@ -298,7 +298,7 @@ def test_intervals_of_loss_are_of_the_same_pieces_of_the_text(whole, checkpoint)
     np.testing.assert_allclose([table[2][name] for name in names], [ratio, *ends])
     assert table[1][names[0]] == 1 and np.isnan(table[1][names[1]])
   alone = {key: x for key, x in values.items() if key[0] == BLOCK}
-  table = report.perplexity(alone, 16, False, (50, 0)).records
+  table = tables.perplexity(alone, 16, False, (50, 0)).records
   assert table[2]['block_ratio'] > 0 and np.isnan(table[2]['block_ratio_low'])
   assert np.isnan(table[2]['sliding_ratio'])
   table = (whole[0] / 'tables' / 'perplexity.md').read_text()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.measure import figures, report
+from experiments.measure import figures, tables
 from experiments.measure.answer import answer
 from experiments.measure.rows import Part
 from tests.artists import lines
@@ -34,7 +34,7 @@ def values():
 
 
 def test_the_table_has_a_row_for_each_head(values):
-  table = report.temperature(values)
+  table = tables.temperature(values)
   assert [(r['layer'], r['head']) for r in table.records] == [*POWERS]
   shown = cells(table)
   assert shown[1] == {
@@ -45,17 +45,17 @@ def test_the_table_has_a_row_for_each_head(values):
       'power of N, shuffled [95 %]': '+1.80 [+1.70, +1.90]'}
   assert 'at N = 8 and 2,048.' in table.note
   assert math.isnan(table.records[3]['shuffled_of_n_low'])
-  assert report.temperature({}).records == []
+  assert tables.temperature({}).records == []
 
 
 def test_the_sentence_counts_heads_by_the_interval_of_their_power(values):
-  [said] = answer((), (), report.temperature(values).records)
+  [said] = answer((), (), tables.temperature(values).records)
   assert said == (
       'The inverse temperature that gives the top key half of the weight grows with N '
       'in 2 of 4 heads and falls in 1; in the median head as N to the power +0.30, or '
       'as log N to the power +1.20.')
   without = {key: x for key, x in values.items() if 'exponent' not in key[1]}
-  assert answer((), (), report.temperature(without).records) == []
+  assert answer((), (), tables.temperature(without).records) == []
 
 
 def test_the_figure_has_the_median_head_and_the_range(values):

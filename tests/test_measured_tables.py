@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from experiments.linear_attention import tables as linear_tables
-from experiments.measure import report as measure
+from experiments.measure import report as measure_report
 from experiments.measure import spread
+from experiments.measure import tables as measure
 from experiments.measure.rows import BLOCK, Part, SLIDING, spread_part
 from experiments.recency_bias import report as recency
 from experiments.recency_bias.cells import Settings, Simulated
@@ -375,4 +376,4 @@ def test_every_cell_of_the_spread_by_head(spreads):
     ('stories260K', 'stories260K'), ('/models/own/', 'own'), ('gs://bucket/own', 'own'),
     ('/home/x/.cache/hub/models--org--some-model/snapshots/0a1b', 'org/some-model')])
 def test_a_checkpoint_is_named_as_its_folder(path, name):
-  assert measure._name(path) == name
+  assert measure_report._name(path) == name

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.adapt import methods
-from experiments.language_model import sharded, training
+from experiments.language_model import measuring, sharded, training
 from vvlen import sharding
 from vvlen.models import clex, llama
 from vvlen.models.llama import adapters as adapter_files
@@ -223,11 +223,11 @@ def evaluate(
 ) -> dict[str, dict[int, jax.Array]]:
   """Measures a model on segments of text [K, n], in one batch.
 
-  `counts` is as in `language_model.training.evaluate_hidden`.
+  `counts` is as in `language_model.measuring.evaluate_hidden`.
 
   Returns:
     {metric: {length: []}}. The metrics are those of
-    `language_model.training.evaluate_hidden`, with all measures of misalignment, and
+    `language_model.measuring.evaluate_hidden`, with all measures of misalignment, and
     `nll` also in blocks of the checkpoint's own length. `sliding` is log perplexity in
     windows of each length but n, half a window apart: in the first window all tokens
     but one are scored, in the others those of the second half.
@@ -235,7 +235,7 @@ def evaluate(
   size, table = segments.shape[1], output_table(model, params)
   read = lambda x: model.apply(
       {'params': params}, x, *of_test(x.shape[1]), method='hidden')
-  found = training.evaluate_hidden(
+  found = measuring.evaluate_hidden(
       config, read, table, segments, Measures._fields, counts)
   lengths = {original, *found['nll']}
   found['sliding'] = {}
@@ -261,4 +261,4 @@ def _nll(read, table, windows, begins, counts):
   scored = (places >= begins[:, None] - 1) & (places < windows.shape[1] - 1)
   return chunked_cross_entropy(
       read(windows), table, jnp.roll(windows, -1, axis=1),
-      training.only_counted(scored, counts))
+      measuring.only_counted(scored, counts))

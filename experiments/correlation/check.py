@@ -8,7 +8,8 @@ from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, whole
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
-from experiments.language_model.training import MEASURES, num_steps
+from experiments.language_model.measuring import MEASURES
+from experiments.language_model.training import num_steps
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.tasks.tokenizers import byte_tokenizer

@@ -16,7 +16,7 @@ from experiments.correlation.prompts import Prompt
 from experiments.harness import finished, seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_devices
-from experiments.language_model import together, training
+from experiments.language_model import measuring, together, training
 from experiments.language_model.together import Programs
 from experiments.language_model.training import Text
 from vvlen.reporting import results
@@ -96,7 +96,7 @@ def _rows(
   trained = together.train_and_measure(
       subject.config, name, subject.programs, first, folder, progress)
   rows = [row for seed, measured in trained.measured.items()
-          for row in training.rows_of(name, seed, measured, EXPERIMENT)]
+          for row in measuring.rows_of(name, seed, measured, EXPERIMENT)]
   lines = {seed: '' for seed in trained.measured}
   for length, own in asked.items():
     with progress.measuring(f'{name}, prompts of {length:,} tokens'):

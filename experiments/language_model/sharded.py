@@ -12,7 +12,7 @@ import optax
 
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import curves_of
-from experiments.language_model import training
+from experiments.language_model import measuring, training
 from experiments.language_model.training import Batch, Text
 from vvlen import sharding
 from vvlen.models import llama
@@ -55,7 +55,7 @@ class Programs:
     init = functools.partial(training.init_params, masters)
     self.init = jax.jit(init, out_shardings=self.shardings)
     self.init_optimizer = jax.jit(update.init, out_shardings=states)
-    self.evaluate = jax.jit(functools.partial(training.evaluate, config, model))
+    self.evaluate = jax.jit(functools.partial(measuring.evaluate, config, model))
     self._steps: dict[Any, Any] = {}
 
   def start(self, key: jax.Array) -> TrainState:
@@ -173,7 +173,7 @@ def run_seed(
       f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
       for metric in ('loss', 'cross_entropy', 'misalignment')
   }
-  return training.rows_of(name, seed, {**measured, **late}, experiment)
+  return measuring.rows_of(name, seed, {**measured, **late}, experiment)
 
 
 def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
@@ -281,8 +281,8 @@ def _batches(config, seed, text, rows=None):
 def _measure(config, programs, key, text, place, mesh):
   """Returns a function: parameters -> {metric: {length: float}}."""
   test_key = ensemble.purpose_key(key, ensemble.TEST)
-  starts = np.asarray(training.draw_starts(config, test_key, len(text.held_out)))
-  longest = training.longest_segment(config)
+  starts = np.asarray(measuring.draw_starts(config, test_key, len(text.held_out)))
+  longest = measuring.longest_segment(config)
   segments = np.stack([text.held_out[x:x + longest] for x in starts.tolist()])
   # Each batch has one segment for each device of the axes data x fsdp; the last segment
   # is repeated to fill the last batch.

@@ -15,7 +15,7 @@ from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import curves_of
 from experiments.harness.train import train_block
-from experiments.language_model import training
+from experiments.language_model import measuring, training
 from experiments.language_model.training import Text
 from vvlen import sharding
 from vvlen.models.llama.model import Llama
@@ -133,7 +133,7 @@ def run_block(
       own = jax.tree.map(lambda x, place=seed - first: jnp.asarray(x[place]), params)
       training.save_model(config, folder / f'models/{name}/seed_{seed}', model, own)
   return [row for seed, measured in trained.measured.items()
-          for row in training.rows_of(name, seed, measured)]
+          for row in measuring.rows_of(name, seed, measured)]
 
 
 def train_and_measure(
@@ -178,10 +178,10 @@ def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:
   at_once = math.gcd(config.evaluate.num_segments, _SEGMENTS_AT_ONCE)
 
   def one(text, params, key):
-    segments = training.draw_segments(config, key, text)
+    segments = measuring.draw_segments(config, key, text)
     parts = segments.reshape(-1, at_once, segments.shape[1])
     several = jax.lax.map(
-        lambda part: training.evaluate(config, model, params, part), parts)
+        lambda part: measuring.evaluate(config, model, params, part), parts)
     return jax.tree.map(lambda x: x.mean(0), several)
 
   return sharding.over_seeds(one, mesh, config.train.group_size, shared=1)

@@ -1,6 +1,6 @@
-"""Text, model, loss and evaluation of `experiments.language_model`."""
+"""Text, model and loss of `experiments.language_model`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 import functools
 import hashlib
 import importlib.metadata
@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.harness import machine
+from experiments.language_model import measuring
 from vvlen.models import llama
 from vvlen.models.llama.layers import stacked
 from vvlen.models.llama.model import Llama, output_table
 from vvlen.models.rope import Rope
-from vvlen.objectives.chunked import chunked_cross_entropy, chunked_two_window_loss
-from vvlen.objectives.chunked_rows import measures_of_hidden
+from vvlen.objectives.chunked import chunked_two_window_loss
 from vvlen.objectives.windows import offset_range, sample_offset, two_windows
-from vvlen.reporting import results
 from vvlen.sharding.mesh import gathered
 from vvlen.tasks import documents, tokenizers, tokens
 from vvlen.tasks.tokenizers import Tokenizer
@@ -32,8 +31,6 @@ from vvlen.training.step import Problem
 
 _LONG = 2**25  # characters; the tokens of longer texts are in a file
 _WORDS = 8  # the vocabulary size of a new model is a multiple of it
-# Fields of `vvlen.objectives.misalignment.Measures` that are written to results.csv.
-MEASURES = ('sce', 'symmetric_kl', 'js', 'entropy_first', 'top1_agreement')
 
 
 class Text(NamedTuple):
@@ -91,7 +88,7 @@ def read_text(config: Any) -> Text:
     encoded = tokens.encode_once(parts, tokenizer, file)
   training_part = Documents(encoded, train)
   stream = Stream(Documents(encoded, held_out), tokenizer.begin)
-  longest = longest_segment(config)
+  longest = measuring.longest_segment(config)
   if len(stream) < longest:
     raise ValueError(
         f'the held-out text has {len(stream)} tokens, fewer than the longest window of '
@@ -260,106 +257,3 @@ def problem(config: Any, arm: Any, model: Llama, num_steps: int) -> Problem:
   return Problem(
       functools.partial(init_params, model), sample, make_loss(config, arm, model),
       make_optimizer(config, num_steps))
-
-
-def longest_segment(config: Any) -> int:
-  """Returns the number of tokens of a segment of the test data.
-
-  It is config.evaluate.segment, in units of L, if a configuration has this field and it
-  is not 0: then a second window of the longest length may fit. Otherwise it is the
-  longest of config.evaluate.lengths.
-  """
-  multiple = config.evaluate.get('segment', 0) or max(config.evaluate.lengths)
-  return multiple * config.train.max_length
-
-
-def draw_segments(config: Any, key: jax.Array, text: jax.Array) -> jax.Array:
-  """Draws the test data of a seed, [segments, longest length] int32."""
-  longest = longest_segment(config)
-  starts = draw_starts(config, key, len(text))
-  return text[starts[:, None] + jnp.arange(longest)[None]].astype(jnp.int32)
-
-
-def draw_starts(config: Any, key: jax.Array, length: int) -> jax.Array:
-  """Draws where segments of the test data begin in a text of a length, [segments]."""
-  return jax.random.randint(
-      key, (config.evaluate.num_segments,), 0, length - longest_segment(config) + 1)
-
-
-def evaluate(
-    config: Any, model: Llama, params: Any, segments: jax.Array,
-    counts: jax.Array | None = None,
-) -> dict[str, dict[int, jax.Array]]:
-  """Measures a model on segments of text [K, n]; see `evaluate_hidden`."""
-  read = lambda x: model.apply({'params': params}, x, method='hidden')
-  return evaluate_hidden(
-      config, read, output_table(model, params), segments, counts=counts)
-
-
-def evaluate_hidden(
-    config: Any, read: Callable[[jax.Array], jax.Array], table: jax.Array,
-    segments: jax.Array, measures: Sequence[str] = MEASURES,
-    counts: jax.Array | None = None,
-) -> dict[str, dict[int, jax.Array]]:
-  """Measures a model on segments of text, in one batch.
-
-  Args:
-    config: as in configs/language_model.py.
-    read: the model, tokens [B, L] -> hidden states [B, L, D].
-    table: its output embedding [V, D].
-    segments: [K, n].
-    measures: of misalignment, fields of `vvlen.objectives.measures.Measures`.
-    counts: [K] bool, at least one True: which segments enter the means; None: all.
-
-  Returns:
-    {metric: {length: []}}. `nll` is log perplexity, nats a token, in blocks of this
-    length; the first token of a block is not scored. The measures of misalignment are
-    of two windows of this length, means over config.evaluate.offsets; they are missing
-    at lengths for which the segments are too short for the second window.
-  """
-  size = segments.shape[1]
-  mean = functools.partial(jnp.average, weights=counts)
-  found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in measures}}
-  for times in config.evaluate.lengths:
-    length = times * config.train.max_length
-    blocks = segments[:, :size // length * length].reshape(-1, length)
-    scored = jnp.broadcast_to(jnp.arange(length) < length - 1, blocks.shape)
-    found['nll'][length] = chunked_cross_entropy(
-        read(blocks), table, jnp.roll(blocks, -1, axis=1),
-        only_counted(scored, counts))
-    offsets = [int(share * length) for share in config.evaluate.offsets]
-    if length + max(offsets) > size:
-      continue
-    first = read(segments[:, :length])
-    pairs = [
-        measures_of_hidden(
-            first, read(segments[:, e:length + e]), table, e, by_sequence=True)
-        for e in offsets
-    ]
-    means = jax.tree.map(lambda *x: jnp.stack([*map(mean, x)]).mean(), *pairs)
-    for name in measures:
-      found[name][length] = getattr(means, name)
-  return found
-
-
-def only_counted(scored: jax.Array, counts: jax.Array | None) -> jax.Array:
-  """Returns which tokens of windows are scored, [W, L] bool.
-
-  Args:
-    scored: [W, L] bool. The windows of a segment follow one another, equally many.
-    counts: of the segments, as in `evaluate_hidden`.
-  """
-  if counts is None:
-    return scored
-  return scored & jnp.repeat(counts, len(scored) // len(counts))[:, None]
-
-
-def rows_of(
-    arm: str, seed: int, measured: dict[str, dict[int, float]],
-    experiment: str = 'language_model',
-) -> list[results.Row]:
-  """Returns the rows of measured values."""
-  return [
-      results.Row(experiment, arm, seed, length, metric, float(value))
-      for metric, by_length in measured.items() for length, value in by_length.items()
-  ]
