@@ -27,6 +27,7 @@ from experiments.benchmarks import (
   time_of_run,
 )
 from experiments.counting import training
+from tests import test_recency_bias
 from tests.conftest import ROOT
 from vvlen.models.decoder import Decoder
 from vvlen.models.language_model import LanguageModel
@@ -103,11 +104,12 @@ def test_time_is_added_to_the_part_where_the_thread_is():
 
 
 @pytest.mark.slow
-def test_a_run_is_divided_into_parts(tmp_path):
+def test_a_run_is_divided_into_parts(tmp_path, fast_compilation):
   done = subprocess.run(
       [sys.executable, '-m', 'experiments.benchmarks.time_of_run',
        f'--output={tmp_path}/time.json', 'recency_bias',
-       '--config=configs/recency_bias.py:smoke', f'--workdir={tmp_path}/run'],
+       '--config=configs/recency_bias.py:smoke', f'--workdir={tmp_path}/run',
+       *test_recency_bias._FEW],
       cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
   assert done.returncode == 0, done.stderr
   found = json.loads((tmp_path / 'time.json').read_text())
