@@ -1,5 +1,6 @@
 """Makes JAX strict, and gives the tests eight CPU devices to shard over."""
 
+import collections
 import logging
 import os
 import pathlib
@@ -53,6 +54,18 @@ def pytest_configure(config):
     with pytest.MonkeyPatch.context() as patch:
       patch.setenv('XLA_FLAGS', f'{os.environ.get("XLA_FLAGS", "")} {flags}')
       jax.devices()  # reads them; libtpu, which does not know all of them, is not to
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+  """Has files that take long begin first, so that no worker ends long after the others.
+
+  A long test counts as ten others.
+  """
+  weights = collections.Counter()
+  for item in items:
+    weights[item.path] += 10 if item.get_closest_marker('long') else 1
+  items.sort(key=lambda item: -weights[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)
