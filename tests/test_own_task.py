@@ -136,6 +136,32 @@ def test_batches_that_cannot_be_trained_on_are_refused(tmp_path, change, told):
   check_own_task(get_config('smoke'))
 
 
+@pytest.mark.parametrize('change, told', [
+    ('fixed_query=np.zeros(2)', r'fixed_query must be one query, \[1\]: \[2\]'),
+    ('order=lambda batch, weights: batch.items',
+     r'order\(batch, weights\) must be \[8, 16\]: \[8, 16, 11\]'),
+    ('vocabulary=lambda: np.zeros((4, 3))',
+     r'vocabulary\(\) must be of items, \[M, 11\]: \[4, 3\]'),
+    ('sample=lambda *a, **k: (lambda b: b._replace(target=b.items[:, 0, 1:]))('
+     'task.sample(*a, **k))', r'target of a batch must be int, one class, for temp'),
+])
+def test_what_would_fail_after_training_is_refused_before(tmp_path, change, told):
+  path = tmp_path / 'own.py'
+  path.write_text(
+      'import numpy as np\n'
+      'from experiments.length_generalization.tasks import make_task\n'
+      'from configs.retrieval import get_config\n'
+      'def make(task, model):\n'
+      '  task = make_task(get_config("smoke"))\n'
+      f'  return task._replace({change})\n')
+  config = _config(f'{path}:make')
+  config.train.batch_size = 8
+  with pytest.raises(ValueError, match=told):
+    check_own_task(config)
+  path.write_text(path.read_text().replace(change, ''))
+  check_own_task(config)
+
+
 def test_the_example_has_thirty_lines_or_so():
   assert callable(runpy.run_path(EXAMPLE)['make_task'])
   with open(EXAMPLE) as file:

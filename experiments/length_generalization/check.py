@@ -1,6 +1,6 @@
 """Checks configurations of `experiments.length_generalization`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -117,10 +117,10 @@ def check(
 
 
 def check_own_task(config: Any) -> None:
-  """Raises ValueError if a task of the user draws batches that cannot be trained on.
+  """Raises ValueError if a task of the user cannot be trained on, or not be measured.
 
-  Draws one batch and computes the shape of its logits. Tasks of this package are not
-  checked. JAX uses its devices from here on.
+  It draws one batch and computes shapes. Tasks of this package are not checked. JAX
+  uses its devices from here on.
   """
   if ':' not in config.task.name:
     return
@@ -130,9 +130,11 @@ def check_own_task(config: Any) -> None:
       jax.random.key(0), batch_size=size, min_length=train.min_length,
       max_length=train.max_length, longest=None)
 
-  def check_that(right: bool, field: str, must: str, found: Any) -> None:
+  def check_that(
+      right: bool, field: str, must: str, found: Any, of: str = ' of a batch'
+  ) -> None:
     if not right:
-      raise ValueError(f'{config.task.name}: {field} of a batch must {must}: {found}')
+      raise ValueError(f'{config.task.name}: {field}{of} must {must}: {found}')
 
   mask, target, places = map(np.asarray, (batch.mask, batch.target, batch.target_index))
   kind = lambda x: f'{x.dtype} {[*x.shape]}'
@@ -158,3 +160,27 @@ def check_own_task(config: Any) -> None:
   rows = np.arange(size).reshape(-1, *[1] * (places.ndim - 1))
   check_that(bool(mask[rows, places].all()), 'target_index', 'be of items in the mask',
              'one is not')
+  check_that(not config.evaluate.fit_lengths or target.ndim == 1, 'target',
+             'be int, one class, for temperatures to be fitted (none are with '
+             '--config.evaluate.fit_lengths="()")', kind(target))
+  # What is used only after training, to measure the models.
+  query, items = batch.query.shape, batch.items.shape
+  fixed = np.shape(task.fixed_query)
+  check_that(_broadcasts(fixed, query), 'fixed_query',
+             f'be one query, {[*query[1:]]}', [*fixed], '')
+  every = np.shape(task.vocabulary())
+  check_that(every[1:] == items[2:], 'vocabulary()',
+             f'be of items, {["M", *items[2:]]}'.replace("'", ''), [*every], '')
+  if len(answers) == 1:
+    weights = jax.ShapeDtypeStruct(mask.shape, np.float32)
+    order = jax.eval_shape(task.order, batch, weights).shape
+    check_that(order == mask.shape, 'order(batch, weights)', f'be {[*mask.shape]}',
+               [*order], '')
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+  """Whether an array of a shape broadcasts to another shape."""
+  try:
+    return np.broadcast_shapes(shape, to) == to
+  except ValueError:
+    return False
