@@ -1,20 +1,25 @@
 """The league of fixes: its arms, its tuning, its family, and a run."""
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
+import types
+from typing import NamedTuple
 
 import chex
 from etils import epath
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 import numpy as np
 import pytest
 
 from configs import league as config_file
 from docs.examples.my_attention import attend
+from experiments.harness import seed_blocks
 from experiments.league import arms, family, rates, run, training
 from experiments.league.names import KINDS, LAWS, name_of, NAMES
 from experiments.league.tasks import make_task
@@ -24,7 +29,7 @@ from vvlen.models.fixes.check import check_weights
 from vvlen.models.fixes.learned import learned
 from vvlen.reporting import results
 from vvlen.reporting.family import digest_of
-from vvlen.training import checkpoint
+from vvlen.training import checkpoint, ensemble
 from vvlen.training.step import init_state, train_step
 
 
@@ -180,6 +185,64 @@ def test_ties_edges_and_losses_that_are_not_finite_are_noted():
   assert (chosen.rate, chosen.notes) == (1e-2, (rates.EDGE,))
   chosen = rates.choose(_losses({1e-3: [inf], 3e-3: [nan]}))
   assert (chosen.rate, chosen.notes) == (1e-3, (rates.EDGE, rates.FAILED))
+
+
+class _Trainer(NamedTuple):
+  start: str
+
+
+class _Curves(NamedTuple):
+  """Of which the end is known: loss 0.1, accuracy 0.2, more by arm, seed and rate."""
+
+  rate: float
+
+  def late_mean(self, arm, first, metric):
+    more = {'softmax': 1, 'power': 2}[arm] + np.arange(first, first + 2) + self.rate
+    return {'loss': 0.1, 'accuracy': 0.2}[metric] + more
+
+
+def test_rows_are_of_the_seeds_arms_and_rates_that_were_trained(monkeypatch, tmp_path):
+  config = ConfigDict(dict(
+      seed=2, num_seeds=3, train=dict(seeds_at_once=2, num_steps=20, group_size=1,
+                                      save_every_seconds=0.0)))
+  called = []
+
+  def train_block(trainers, keys, num_steps, **fields):
+    called.append(([x.start for x in trainers], jax.random.key_data(keys).tolist(),
+                   num_steps, fields['first']))
+    params = {'attention': {'p': jnp.array([0.5, 0.7]), 'kernel': jnp.ones((2, 3))}}
+    return [types.SimpleNamespace(params={'params': params})]
+
+  monkeypatch.setattr(training, 'train_block', train_block)
+  monkeypatch.setattr(seed_blocks, 'measuring_keys', lambda *_: ('test', 'validation'))
+  measured = {('', 'accuracy', 16): np.array([0.6, 0.8]),
+              ('+power', 'accuracy', 16): np.array([0.65, 0.85])}
+  trainers = {1e-3: _Trainer('slow'), 1.0: _Trainer('fast')}
+  player = training.Player(
+      config, 'retrieval', 'power', None, trainers,
+      lambda params, *keys: measured if keys == ('test', 'validation') else {})
+  progress = types.SimpleNamespace(measuring=lambda _: contextlib.nullcontext())
+  place = lambda rate: seed_blocks.Place(
+      'retrieval', epath.Path(tmp_path), _Curves(rate))
+  # The block of seeds 2 and 3, of which the latter is one too many.
+  rows = training.play(player, place(1.0), 1.0, 2, progress)
+  assert {row[:5]: row.value for row in rows} == pytest.approx({
+      ('retrieval', arm, 2, length, metric): value for arm, length, metric, value in (
+          ('power', 16, 'accuracy', 0.6), ('power+power', 16, 'accuracy', 0.65),
+          ('power', None, 'training_loss', 5.1),
+          ('power', None, 'training_accuracy', 5.2),
+          ('power', None, 'learned_p', 0.5))})
+  assert {row.learning_rate for row in rows} == {1.0}
+  of_seeds = lambda seed, first: jax.random.key_data(
+      ensemble.seed_keys(seed, first, 2)).tolist()
+  assert called == [(['fast'], of_seeds(2, 2), 20, 2)]
+  rows = training.tune(player, {1e-3: place(1e-3), 1.0: place(1.0)}, 3, 2, progress)
+  assert called[1:] == [(['slow', 'fast'], of_seeds(3, 0), 20, 0)]
+  assert {(r.learning_rate, r.seed, r.metric): r.value for r in rows} == pytest.approx({
+      (rate, seed, f'training_{metric}'): 2 + seed + rate + least
+      for rate in (1e-3, 1.0) for seed in (0, 1)
+      for metric, least in (('loss', 0.1), ('accuracy', 0.2))})
+  assert {r[:2] for r in rows} == {('retrieval', 'power')}
 
 
 def test_test_lengths_have_no_part_in_the_choice():

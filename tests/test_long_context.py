@@ -982,6 +982,9 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
   made = reported('passkey', _rows('passkey', {
       ('passkey', 64, 0): [(1, 1, 1, 0)] * 3}), samples=3, window=0, **hashes)
   assert made.title == 'From how far back does this checkpoint find a pass key?'
+  # Of as many digits as config.digits says.
+  assert made.about == ('A number stands somewhere in filler, and is asked for at the '
+                        'end. Source: arXiv 2305.16300.')
 
 
 def test_dialects_that_change_the_order_of_tasks_are_found():
@@ -1102,7 +1105,11 @@ def test_longbench_scores_by_bucket():
 
 
 def test_the_figure_of_longbench_has_a_marker_for_each_task_and_bucket():
+  # Two samples more, so that an interval is not alike on both sides.
   made = _longbench()
+  made = made._replace(rows=[*made.rows, *(
+      row._replace(seed=row.seed + 2) for row in _rows('longbench', {
+          ('hotpotqa', 4000, None): [(1, 0, 0, 0), (0.2, 0, 0, 0)]}))])
   figure = figures.by_bucket(made)
   axes, = figure.axes
   labels = [x.get_text() for x in axes.get_yticklabels()]

@@ -13,8 +13,8 @@ from vvlen.reporting.page import Report
 from vvlen.reporting.tables import write_tables
 
 _ABOUT = {
-    'passkey': 'A number of five digits stands somewhere in filler, and is asked for '
-               'at the end. Source: arXiv 2305.16300.',
+    'passkey': 'A number stands somewhere in filler, and is asked for at the end. '
+               'Source: arXiv 2305.16300.',
     'babilong': 'Facts of short stories stand apart from each other in filler, and are '
                 'asked for at the end. Source: BABILong, arXiv 2406.10149.',
     'ruler': 'Needles in filler, chains of variables and common words, as in RULER but '
