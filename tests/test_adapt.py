@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 
 import chex
 from etils import epath
@@ -15,7 +16,15 @@ import numpy as np
 import pytest
 
 from configs import adapt as config_file
-from experiments.adapt import check, figures, methods, programs, report, tables
+from experiments.adapt import (
+    check,
+    figures,
+    methods,
+    programs,
+    report,
+    run,
+    tables,
+)
 from experiments.adapt.answer import answer, weak_methods
 from experiments.harness.progress import Progress
 from experiments.language_model import measuring, paper, sharded, training
@@ -500,6 +509,12 @@ def test_a_checkpoint_of_clex_keeps_its_rates_without_another_method(
   with jax.set_mesh(mesh):
     state = programs.Programs(config, 'none', model, mesh).start(key)
   chex.assert_trees_all_equal(state.params, variables['params'])
+
+
+def test_the_entropy_of_frequencies_is_that_of_the_held_out_text():
+  text = types.SimpleNamespace(held_out=np.array([7, 3, 7, 7]))
+  assert run._unigram_entropy(text) == pytest.approx(
+      0.75 * math.log(4 / 3) + 0.25 * math.log(4))
 
 
 # Tables, of made-up numbers that are all different.

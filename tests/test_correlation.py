@@ -1,12 +1,15 @@
 """The study of correlations over models: models, benchmark, tables, sentences, runs."""
 
+import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import time
+import types
 
+from etils import epath
 import jax
 import jax.numpy as jnp
 import matplotlib.text
@@ -28,6 +31,7 @@ from experiments.correlation import (
     tables,
     term,
 )
+from experiments.correlation import run as run_of_study
 from experiments.correlation.programs import make_answer
 from experiments.language_model import measuring, training
 from experiments.long_context import generation
@@ -155,6 +159,34 @@ def test_answers_are_scored_as_their_task_is():
       {'task': 'qa1', 'length': 128, 'index': 1, 'num_tokens': 3,
        'answers': ['office'], 'question': 'Where is Mary?',
        'chance': pytest.approx(1 / 6), 'pred': ' office.', 'score': 1}]
+
+
+def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path):
+  where = lambda answer: prompts.Prompt('qa1', np.zeros(3, np.int32), Answered(
+      'p', (answer,), 'Where is Mary?', 1 / 6))
+  asked = {128: [where('office'), where('garden')], 256: [where('kitchen')]}
+  measured = {seed: {'nll': {128: 2.0 + seed}} for seed in (4, 5)}
+  trained = lambda config, name, programs, first, folder, progress: (
+      types.SimpleNamespace(params=first, measured=measured))
+  monkeypatch.setattr(run_of_study.together, 'train_and_measure', trained)
+  # The last seed of the block is one too many.
+  outputs = {2: [['office', 'office'], ['garden', 'garden'], ['x', 'x']],
+             1: [['garden'], ['kitchen'], ['x']]}
+  subject = run_of_study.Subject(
+      None, None, None, lambda params, own: outputs[len(own)])
+  progress = types.SimpleNamespace(measuring=lambda _: contextlib.nullcontext())
+  rows = run_of_study._rows('base', subject, asked, 4, epath.Path(tmp_path), progress)
+  found = {row[:5]: row.value for row in rows}
+  assert {row[2:4]: x for row, x in found.items() if row[4] == 'score'} == {
+      (4, 128): 0.5, (5, 128): 0.5, (4, 256): 0, (5, 256): 1}
+  assert found['correlation', 'base', 5, 128, 'nll'] == 7
+  assert {row[1] for row in found} == {'base'} and len(rows) == 2 * (1 + 2 * 2)
+  for seed, texts in ((4, ['office', 'office', 'garden']),
+                      (5, ['garden', 'garden', 'kitchen'])):
+    path = tmp_path / f'predictions/base_seed_{seed}.jsonl'
+    lines = [*map(json.loads, path.read_text().splitlines())]
+    assert [line['pred'] for line in lines] == texts
+    assert [line['length'] for line in lines] == [128, 128, 256]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 from etils import epath
 import jax
@@ -250,6 +251,28 @@ def test_programs_are_compiled_once_for_each_shape(subject):
 
 
 # Runs.
+
+
+def test_each_sample_has_its_own_answer(monkeypatch, tmp_path):
+  sample = lambda i: suites.Sample(
+      np.full(5 + i, i, np.int32), 60 + i, None, (str(i),), (), (), '', i / 10, {})
+  part = suites.Part('niah_single', 'niah_single_60', [9] * 4, 9, 7, sample)
+  # Answers begin with those of their prompts; one sample was answered before.
+  monkeypatch.setattr(generation, 'answer', lambda subject, prompts, width, most: [
+      f'{prompt[0]} {width} {most}' for prompt in prompts])
+  before = run._record(1, sample(1), 'x')
+  path = predictions.path_of(tmp_path, part.name)
+  predictions.append(path, [before])
+  left = run.batches(part.widths, 2)
+  progress = types.SimpleNamespace(show=lambda *_: None)
+  rows = run._rows('ruler', str(tmp_path), None, part, left, {1: before}, progress)
+  assert {(row.seed, row.length): row.value for row in rows
+          if row.metric == 'score_official'} == {
+              (0, 60): 1, (1, 61): 0, (2, 62): 1, (3, 63): 1}
+  assert [row.value for row in rows if row.metric == 'chance'] == [0, 0.1, 0.2, 0.3]
+  assert [row.value for row in rows if row.metric == 'num_tokens'] == [5, 6, 7, 8]
+  assert {i: x['pred'] for i, x in predictions.read(path).items()} == {
+      1: 'x', 0: '0 9 7', 2: '2 9 7', 3: '3 9 7'}
 
 
 def _flags(suite, checkpoint, folder, *more):
