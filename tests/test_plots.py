@@ -1,10 +1,11 @@
-"""Axes of figures: labels that are round, enough and where the data are."""
+"""Axes of figures: labels that are round, enough and where the data are; values."""
 
 from matplotlib import figure
 import numpy as np
 import pytest
 
 from experiments.language_model import figures, report
+from tests.artists import shades
 from vvlen.reporting import plots
 
 
@@ -105,6 +106,29 @@ def test_an_axis_has_powers_of_ten_or_none(limits, first, last):
   labels = [text.get_text() for text in axes.get_yticklabels()]
   assert (labels[0], labels[-1]) == (first, last)
   assert len({'e' in words for words in labels}) == 1
+
+
+def test_what_a_seed_lacks_is_no_0():
+  index = {('a', 'x', 8): {0: 1.0, 1: 3.0, 2: np.nan}, ('a', 'x', 4): {1: 2.0, 2: 5.0},
+           ('b', 'x', 4): {1: 0.5}, ('b', 'x', 8): {0: 0.0, 1: 0.5}}
+  lengths, table = plots.values(index, 'a', 'x')
+  assert lengths == [4, 8]
+  np.testing.assert_array_equal(table, [[np.nan, 1], [2, 3], [5, np.nan]])
+  # Seed 1 alone has all of both arms.
+  lengths, table = plots.gain(index, 'a', 'b', 'x')
+  assert (lengths, table.tolist()) == ([4, 8], [[1.5, 2.5]])
+  axes = figure.Figure().subplots()
+  plots.draw(axes, [4, 8], plots.values(index, 'a', 'x')[1], 'black', 'o', 'a')
+  np.testing.assert_array_equal(axes.lines[0].get_ydata(), [3.5, 2])
+
+
+def test_an_axis_of_items_is_logarithmic_and_has_the_training_lengths_shaded():
+  axes = figure.Figure().subplots()
+  axes.plot([4, 64], [0, 1])
+  plots.length_axis(axes, 16)
+  assert (axes.get_xscale(), axes.get_xlabel()) == ('log', 'number of items N')
+  low, high = axes.get_xlim()
+  assert shades(axes) == [(low, 16)] and low < 4 and high > 64
 
 
 def test_few_are_chosen_from_the_first_to_the_last():
