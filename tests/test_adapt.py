@@ -28,7 +28,7 @@ from experiments.adapt import (
 from experiments.adapt.answer import answer, weak_methods
 from experiments.harness.progress import Progress
 from experiments.language_model import measuring, paper, sharded, training
-from experiments.language_model.report import Arm, Family, Run
+from experiments.language_model.arms import Arm, Family, Run
 from tests.artists import bands, lines
 from tests.cases import mostly_slow
 from tests.cells import cells, text

@@ -11,8 +11,8 @@ from scipy import stats
 
 from experiments.counting import figures as counting
 from experiments.counting.cells import read_figures
+from experiments.language_model import arms as language_model_arms
 from experiments.language_model import figures as language_model
-from experiments.language_model import report as language_model_report
 from experiments.length_generalization import figures as length_figures
 from experiments.length_generalization import sample_figures, tables
 from experiments.length_generalization.setting import Growth, read_setting, Setting
@@ -383,10 +383,10 @@ def test_errors_of_training_lengths_are_of_their_own_models():
 @pytest.fixture(scope='module')
 def aligned():
   """A family of three arms, its run, and values."""
-  arms = {name: language_model_report.Arm(name, x, (0, 0.5), 1.0)
+  arms = {name: language_model_arms.Arm(name, x, (0, 0.5), 1.0)
           for name, x in (('a', 0.0), ('b', 0.1), ('c', 0.3))}
-  run = language_model_report.Run(arms, 'a', 8, (1, 4, 8), 4)
-  [family] = language_model_report.families(run, set(arms))
+  run = language_model_arms.Run(arms, 'a', 8, (1, 4, 8), 4)
+  [family] = language_model_arms.families(run, set(arms))
   values = _draw(
       (arm, metric, n) for arm in arms for metric in ('nll', 'symmetric_kl', 'sce')
       for n in (8, 32, 64) if metric == 'nll' or n < 64)
@@ -430,11 +430,11 @@ def test_an_interval_that_reaches_0_is_told(aligned):
 
 def test_an_arm_looks_alike_in_every_figure(aligned):
   _, run, values = aligned
-  more = {**run.arms, 'd': language_model_report.Arm('d', 0.1, (0, 1), 1.0)}
+  more = {**run.arms, 'd': language_model_arms.Arm('d', 0.1, (0, 1), 1.0)}
   run = run._replace(arms=more)
   values = values | _draw(('d', 'nll', n) for n in (8, 32, 64))
   colours = {}
-  for each in language_model_report.families(run, set(more)):
+  for each in language_model_arms.families(run, set(more)):
     plain, *_ = language_model.by_length(each, run, _index(values)).axes
     for name, line in lines(plain).items():
       colours.setdefault(name, set()).add(line.colour)
@@ -448,7 +448,7 @@ def test_an_arm_looks_alike_in_every_figure(aligned):
     ((0, 0.25), 'up to L/4'), ((0.25, 0.5), 'L/4 to L/2'), ((0, 1.0), 'up to L'),
     ((0.0, 0.75), 'up to 3 L/4'), ((0.1, 2), 'L/10 to 2 L')])
 def test_a_range_of_offsets_is_named_by_its_ends(offsets, words):
-  arm = language_model_report.Arm('a', 0.1, offsets, 1.0)
+  arm = language_model_arms.Arm('a', 0.1, offsets, 1.0)
   assert language_model.label(arm) == f'α = 0.1, offset {words}'
 
 

@@ -22,11 +22,11 @@ from scipy import stats
 from configs import language_model as config_file
 from experiments.harness import run_loop
 from experiments.harness.progress import Progress
+from experiments.language_model import arms as arms_file
 from experiments.language_model import (
     check,
     measuring,
     paper,
-    report,
     sharded,
     tables,
     together,
@@ -809,32 +809,32 @@ def test_a_run_of_another_configuration_is_refused(run, text_file):
 
 
 def _run_of(*arms, control='a'):
-  return report.Run({arm.name: arm for arm in arms}, control, 8, (1, 4, 8), 3)
+  return arms_file.Run({arm.name: arm for arm in arms}, control, 8, (1, 4, 8), 3)
 
 
 def test_families_are_of_arms_that_differ_in_one_thing():
-  arm = lambda name, weight=0.1, offsets=(0, 0.5), steps=1.0: report.Arm(
+  arm = lambda name, weight=0.1, offsets=(0, 0.5), steps=1.0: arms_file.Arm(
       name, weight, offsets, steps)
   arms = [arm('a', 0.0), arm('b'), arm('c', 0.3), arm('d', offsets=(0, 0.25)),
           arm('e', offsets=(0, 1.0)), arm('f', steps=0.9)]
   run = _run_of(*arms)
   names = lambda found: [
       (f.name, f.control.name, [x.name for x in f.others]) for f in found]
-  assert names(report.families(run, set('abcdef'))) == [
+  assert names(arms_file.families(run, set('abcdef'))) == [
       ('alpha', 'a', ['b', 'c']), ('offsets', 'b', ['d', 'e']),
       ('equal_time', 'a', ['f'])]
-  assert names(report.families(run, set('ab'))) == [('alpha', 'a', ['b'])]
-  assert report.families(run, set('bc')) == []
-  report.check(run)
+  assert names(arms_file.families(run, set('ab'))) == [('alpha', 'a', ['b'])]
+  assert arms_file.families(run, set('bc')) == []
+  arms_file.check(run)
   for odd in (arm('g', 0.0), arm('g', 0.7, (0, 0.25)), arm('a2', 0.3)):
     with pytest.raises(ValueError, match='has nothing to be compared with'):
-      report.check(_run_of(*arms, odd))
+      arms_file.check(_run_of(*arms, odd))
 
 
 def test_a_table_has_the_tests_of_its_endpoint():
   rng = np.random.default_rng(0)
   weights = {'a': 0.0, 'b': 0.1, 'c': 0.3, 'd': 1.0}
-  arms = [report.Arm(name, x, (0, 0.5), 1.0) for name, x in weights.items()]
+  arms = [arms_file.Arm(name, x, (0, 0.5), 1.0) for name, x in weights.items()]
   run = _run_of(*arms)
   nll = {(arm.name, n): 2 + rng.random(3) for arm in arms for n in (8, 32, 64)}
   rows = [results.Row('language_model', name, seed, n, 'nll', float(values[seed]))
@@ -844,7 +844,7 @@ def test_a_table_has_the_tests_of_its_endpoint():
              for seed in range(3)
              for metric, n in (('sce', 8), ('symmetric_kl', 8),
                                ('training_cross_entropy', None))]
-  [family] = report.families(run, set('abcd'))
+  [family] = arms_file.families(run, set('abcd'))
   found = tables.by_arm(family, run, results.index(rows))
   p = [stats.ttest_rel(nll[name, 32], nll['a', 32]).pvalue for name in 'bcd']
   row = shown(found, 'α = 0.1')
@@ -877,14 +877,14 @@ def test_a_table_has_the_tests_of_its_endpoint():
 def _three_arms():
   """Returns a family of three arms, its run, and values {(metric, arm, n): [3]}."""
   rng = np.random.default_rng(1)
-  arms = [report.Arm(name, x, (0, 0.5), 1.0)
+  arms = [arms_file.Arm(name, x, (0, 0.5), 1.0)
           for name, x in (('a', 0.0), ('b', 0.1), ('c', 0.3))]
   run = _run_of(*arms)
   values = {(metric, arm.name, n): rng.random(3)
             for metric in ('nll', 'symmetric_kl', 'sce') for arm in arms
             for n in (8, 32, 64) if (metric, n) not in (
                 ('symmetric_kl', 64), ('sce', 64))}
-  [family] = report.families(run, set('abc'))
+  [family] = arms_file.families(run, set('abc'))
   rows = [results.Row('language_model', arm, seed, n, metric, float(x[seed]))
           for (metric, arm, n), x in values.items() for seed in range(3)]
   return family, run, values, results.index(rows)

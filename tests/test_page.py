@@ -16,7 +16,7 @@ import pytest
 from experiments.counting import answer as counting
 from experiments.harness import reports
 from experiments.language_model import answer as language_model
-from experiments.language_model import report as language_model_report
+from experiments.language_model import arms as language_model_arms
 from experiments.length_generalization import answer as lengths
 from experiments.length_generalization.about import about
 from experiments.linear_attention.answer import answer as linear_attention
@@ -580,12 +580,12 @@ def _language_rows(base, change):
 
 
 def test_the_answer_of_language_models():
-  run = language_model_report.read_run({
+  run = language_model_arms.read_run({
       'arms': {'control': {'weight': 0, 'offsets': (0, 1), 'steps': 1},
                'tenth': {'weight': 0.1, 'offsets': (0, 1), 'steps': 1}},
       'control': 'control', 'train': {'max_length': 64},
       'evaluate': {'lengths': (1, 2, 4)}, 'num_seeds': 4})
-  [kind] = language_model_report.families(run, {*run.arms})
+  [kind] = language_model_arms.families(run, {*run.arms})
   first, second = language_model.answer(kind, run, _language_rows(1.5, 0.25), 256)
   assert first.startswith(
       'The misalignment term with α = 0.1 changes log perplexity at 4 L, 256 tokens, '

@@ -4,7 +4,8 @@ from matplotlib import figure
 import numpy as np
 import pytest
 
-from experiments.language_model import figures, report
+from experiments.language_model import arms as language_model
+from experiments.language_model import figures
 from tests.artists import shades
 from vvlen.reporting import plots
 
@@ -33,15 +34,15 @@ def test_a_logarithmic_axis_never_has_few_or_many_labels():
 
 def _by_step(steps, seeds=3):
   """The figure of two arms, the second of which ends earlier."""
-  arms = {name: report.Arm(name, weight, (0, 0.5), 1)
+  arms = {name: language_model.Arm(name, weight, (0, 0.5), 1)
           for name, weight in (('a', 0.0), ('b', 0.1))}
-  run = report.Run(arms, 'a', 64, (1, 8), seeds)
+  run = language_model.Run(arms, 'a', 64, (1, 8), seeds)
   rng = np.random.default_rng(0)
   values = lambda: rng.uniform(0.009, 0.018, seeds).tolist()
   lines = [{'arm': arm, 'step': step, 'nll_64': values(), 'nll_512': values(),
             'symmetric_kl_64': values()}
            for arm, own in (('a', steps), ('b', steps[:-1])) for step in own]
-  figure = figures.by_step(report.families(run, set(arms)), run, lines)
+  figure = figures.by_step(language_model.families(run, set(arms)), run, lines)
   figure.draw_without_rendering()
   return figure
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from experiments.counting import tables as counting
 from experiments.counting.cells import read_figures
-from experiments.language_model import report as language_model
+from experiments.language_model import arms as language_model
 from experiments.language_model import tables as language_model_tables
 from experiments.length_generalization import tables as length_tables
 from experiments.mechanism import report as mechanism

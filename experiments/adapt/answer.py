@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 import math
-from typing import Any
 
+from experiments.language_model.arms import Family, Run
 from experiments.language_model.figures import times
 from experiments.language_model.tables import compare, endpoint
 from vvlen.reporting.numbers import interval_words, number, p_words
@@ -16,13 +16,13 @@ LEARNED = 0.75
 
 
 def answer(
-    families: Sequence[Any], run: Any, index: Index, unigram: float
+    families: Sequence[Family], run: Run, index: Index, unigram: float
 ) -> list[str]:
   """Says what the term changes at the primary endpoint, and what each method does.
 
   Args:
-    families: `language_model.report.Family`, those with results.
-    run: its `Run`.
+    families: those with results.
+    run: the run.
     index: of its rows.
     unigram: entropy of the frequencies of tokens in the text, nats.
   """
@@ -50,7 +50,7 @@ def answer(
 
 
 def weak_methods(
-    families: Sequence[Any], run: Any, index: Index, unigram: float
+    families: Sequence[Family], run: Run, index: Index, unigram: float
 ) -> list[str]:
   """Returns the titles of methods that predict little more than how often tokens occur.
 
@@ -61,7 +61,7 @@ def weak_methods(
 
 
 def _of_term(
-    families: Sequence[Any], index: Index, at: int, place: str, weak: Sequence[str]
+    families: Sequence[Family], index: Index, at: int, place: str, weak: Sequence[str]
 ) -> list[str]:
   """Says what the misalignment term changes in each method but those in `weak`."""
   tests = {f.title: compare(index, f.primary, f.control.name, at)

@@ -1,40 +1,41 @@
 """Figures of models whose context was extended. Runs without JAX."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 import numpy as np
 
+from experiments.language_model.arms import Arm, Family, Run
 from experiments.language_model.figures import times
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 
 
 def methods(
-    families: Sequence[Any], base: Any, run: Any, index: Index, original: int
+    families: Sequence[Family], base: Arm | None, run: Run, index: Index, original: int
 ) -> Figure:
   """Draws perplexity by length of each method, and its distance to fine-tuning alone.
 
   Args:
-    families: `language_model.report.Family`, those with results.
+    families: those with results.
     base: the arm of fine-tuning alone, None if it has no results.
-    run: its `Run`.
+    run: the run.
     index: of its rows.
     original: tokens of the checkpoint's own length.
   """
   seeds = max(len(index[f.control.name, 'nll', run.length]) for f in families)
   title = _message(families, base, run, index)
-  compared = base is not None and len(families) > 1
+  # The arm that others are compared with.
+  alone = base.name if base is not None and len(families) > 1 else ''
   minus = (', and its logarithm minus that of fine-tuning alone, paired by seed'
-           if compared else '')
+           if alone else '')
   figure = plots.new(
       2.8, f'{title}\n{run.words}, L = {run.length} tokens',
       'Perplexity in blocks after fine-tuning with each method, without the '
       f'misalignment term{minus}, by length of context: '
       f'{plots.over_seeds(seeds, "geometric mean")}.')
-  plain, *change = figure.subplots(1, 1 + compared, squeeze=False)[0]
+  plain, *change = figure.subplots(1, 1 + bool(alone), squeeze=False)[0]
   plots.log_axis(plain)
   for place, family in enumerate(families):
     name = family.control.name
@@ -42,10 +43,10 @@ def methods(
     lengths, nll = plots.values(index, name, 'nll')
     plots.draw(plain, lengths, np.exp(nll), *look, family.title)
     for axes in change:
-      if name == base.name:
+      if name == alone:
         axes.axhline(0, color=look[0], linewidth=1.0)
         continue
-      lengths, difference = plots.gain(index, name, base.name, 'nll')
+      lengths, difference = plots.gain(index, name, alone, 'nll')
       if len(difference):
         plots.draw(axes, lengths, difference, *look, family.title)
   ticks = {original: str(original)} | {m * run.length: times(m) for m in run.multiples}
@@ -61,7 +62,9 @@ def methods(
   return figure
 
 
-def _message(families: Sequence[Any], base: Any, run: Any, index: Index) -> str:
+def _message(
+    families: Sequence[Family], base: Arm | None, run: Run, index: Index
+) -> str:
   """Says which method has the lowest perplexity at the longest length.
 
   A method with a seed whose loss is not finite is not among them.

@@ -15,7 +15,7 @@ from experiments.adapt import figures, tables
 from experiments.adapt.answer import answer, weak_methods
 from experiments.language_model import figures as of_arms
 from experiments.language_model import tables as by_term
-from experiments.language_model.report import Arm, Family, Run
+from experiments.language_model.arms import Arm, Family, Run
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
 from vvlen.reporting.page import missing_seeds, Report, unfinished

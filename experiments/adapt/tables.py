@@ -1,7 +1,4 @@
-"""Tables of models whose context was extended. Runs without JAX.
-
-Arguments named families and run are `language_model.report.Family` and `Run`.
-"""
+"""Tables of models whose context was extended. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -10,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.language_model import paper
+from experiments.language_model.arms import Arm, Family, Run
 from experiments.language_model.figures import label, times
 from experiments.language_model.tables import (
   compare,
@@ -33,7 +31,7 @@ from vvlen.statistics import corrected, holm, mean_interval, PairedTest
 
 
 def methods(
-    families: Sequence[Any], base: Any, run: Any, index: Index,
+    families: Sequence[Family], base: Arm | None, run: Run, index: Index,
     evaluations: Sequence[Mapping[str, Any]], original: int,
 ) -> Table:
   """Makes the table of methods without the term: perplexity before and after.
@@ -84,7 +82,7 @@ def methods(
 
 
 def term(
-    families: Sequence[Any], run: Any, index: Index, weak: Sequence[str] = ()
+    families: Sequence[Family], run: Run, index: Index, weak: Sequence[str] = ()
 ) -> Table:
   """Makes the table of the primary endpoint, a row for each method.
 
@@ -166,7 +164,7 @@ _KINDS = {'entropy': 'entropy alone', 'symmetric_kl': 'symmetric KL alone',
           'steps': 'more steps'}
 
 
-def _controls(family: Any) -> list[Any]:
+def _controls(family: Family) -> list[Arm]:
   """Returns the arms with another term at α = 0.1, or with more steps and no term."""
   plain = family.control._replace(name='')
   return [arm for arm in family.others
@@ -176,7 +174,7 @@ def _controls(family: Any) -> list[Any]:
               steps=arm.steps))]
 
 
-def _kind(arm: Any) -> str:
+def _kind(arm: Arm) -> str:
   """Returns the key in `_KINDS` of an arm from `_controls`."""
   return 'steps' if not arm.weight else arm.term
 
@@ -207,7 +205,7 @@ def published() -> Table:
 
 
 def sliding(
-    families: Sequence[Any], run: Any, index: Index, original: int, segment: int
+    families: Sequence[Family], run: Run, index: Index, original: int, segment: int
 ) -> Table:
   """Makes the table of perplexity in sliding windows, a row for each arm.
 
@@ -223,7 +221,8 @@ def sliding(
                     if metric == 'sliding' and length is not None})
   records: list[dict[str, Any]] = []
   for family, arm in arms:
-    record = {'arm': arm.name, 'label': f'{family.title}, {label(arm)}'}
+    record: dict[str, Any] = {
+        'arm': arm.name, 'label': f'{family.title}, {label(arm)}'}
     for length in lengths:
       record |= _perplexity(
           [*index.get((arm.name, 'sliding', length), {}).values()], f'ppl_{length}')
@@ -251,7 +250,8 @@ def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
 
 
 def _left_out(
-    arms: Sequence[tuple[Any, Any]], index: Index, metric: str, lengths: Sequence[int]
+    arms: Sequence[tuple[Family, Arm]], index: Index, metric: str,
+    lengths: Sequence[int],
 ) -> str:
   """Returns a sentence that names seeds that are not finite, '' if all are.
 
@@ -269,13 +269,13 @@ def _left_out(
   return f' Not finite, and left out: {"; ".join(out)}.' if out else ''
 
 
-def _at(length: int, run: Any, original: int) -> str:
+def _at(length: int, run: Run, original: int) -> str:
   """Returns a length in words: as a multiple of L, else in tokens."""
   if length % run.length == 0:
     return times(length // run.length)
   return f'{length} tokens' if length == original else str(length)
 
 
-def _arms(families: Sequence[Any]) -> list[Any]:
+def _arms(families: Sequence[Family]) -> list[Arm]:
   """Returns all arms of families."""
   return [arm for family in families for arm in (family.control, *family.others)]

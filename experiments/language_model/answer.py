@@ -1,8 +1,8 @@
 """What a run of language models has found, in sentences. Runs without JAX."""
 
 import math
-from typing import Any
 
+from experiments.language_model.arms import Family, Run
 from experiments.language_model.figures import times
 from experiments.language_model.tables import compare, endpoint, most_to_learn
 from vvlen.reporting.numbers import interval_words, number, p_words
@@ -10,12 +10,12 @@ from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
 
-def answer(family: Any, run: Any, index: Index, vocabulary: int | None) -> list[str]:
+def answer(family: Family, run: Run, index: Index, vocabulary: int | None) -> list[str]:
   """Says what the term changes at the primary endpoint, and how well models predict.
 
   Args:
-    family: the `report.Family` with the primary endpoint.
-    run: its `report.Run`.
+    family: the one with the primary endpoint.
+    run: the run.
     index: of its rows.
     vocabulary: number of words of a model that was trained from scratch, if known.
   """

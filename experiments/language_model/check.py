@@ -13,7 +13,7 @@ from experiments.harness.fields import (
     text,
     whole,
 )
-from experiments.language_model import report, training
+from experiments.language_model import arms, training
 from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.llama.layers import KEPT
 from vvlen.models.llama.sizes import check_model
@@ -112,7 +112,7 @@ def check(config: Any) -> None:
   if config.control not in config.arms:
     raise ValueError(f'config.control {config.control!r} is not one of config.arms')
   check_arms(config)
-  report.check(report.read_run(config.to_dict()))
+  arms.check(arms.read_run(config.to_dict()))
   check_evaluation(config)
 
 

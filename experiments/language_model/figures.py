@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 import numpy as np
 
 from experiments.language_model import paper
+from experiments.language_model.arms import Arm, Family, Run
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
@@ -21,8 +22,8 @@ from vvlen.statistics import mean_interval
 _TERMS = {'sce': '', 'entropy': ' of entropy', 'symmetric_kl': ' of symmetric KL'}
 
 
-def label(arm: Any) -> str:
-  """Returns the label of a `report.Arm`: α, and what differs from the default."""
+def label(arm: Arm) -> str:
+  """Returns the label of an arm: α, and what differs from the default."""
   parts = [f'α = {arm.weight:g}{_TERMS[arm.term]}']
   if arm.offsets != (0, 0.5):
     parts.append(_offsets(arm))
@@ -31,12 +32,12 @@ def label(arm: Any) -> str:
   return ', '.join(parts)
 
 
-def label_in(family: Any, arm: Any) -> str:
-  """Returns the label of an arm in a `report.Family`, in whose figure it stands."""
+def label_in(family: Family, arm: Arm) -> str:
+  """Returns the label of an arm in a family, in whose figure it stands."""
   return _offsets(arm) if family.name == 'offsets' else label(arm)
 
 
-def _offsets(arm: Any) -> str:
+def _offsets(arm: Arm) -> str:
   """Returns words on the range of an arm's offsets, such as 'offset up to L/2'."""
   low, high = (Fraction(x).limit_denominator(100) for x in arm.offsets)
   written = lambda x: (f'{x.numerator} L' if x.numerator != 1 else 'L') + (
@@ -50,19 +51,19 @@ def times(multiple: int) -> str:
   return f'{multiple} L' if multiple > 1 else 'L'
 
 
-def look(run: Any, arm: Any) -> tuple[str, str, str]:
+def look(run: Run, arm: Arm) -> tuple[str, str, str]:
   """Returns colour, marker and line of an arm, the same in all figures of a run."""
   place = [*run.arms].index(arm.name)
   return (*plots.LOOKS[place % len(plots.LOOKS)],
           '-' if place < len(plots.LOOKS) else '--')
 
 
-def by_length(family: Any, run: Any, index: Index) -> Figure:
+def by_length(family: Family, run: Run, index: Index) -> Figure:
   """Draws perplexity by length, the change of its logarithm, and symmetric KL.
 
   Args:
-    family: a `report.Family`.
-    run: a `report.Run`.
+    family: the arms to draw.
+    run: the run.
     index: of the rows of the run.
   """
   arms = (family.control, *family.others)
@@ -117,20 +118,20 @@ def by_length(family: Any, run: Any, index: Index) -> Figure:
   return figure
 
 
-def _reaches_0(arms: Iterable[Any], index: Index) -> bool:
+def _reaches_0(arms: Iterable[Arm], index: Index) -> bool:
   """Returns whether an interval of symmetric KL reaches 0, which a log axis lacks."""
   every = [plots.values(index, arm.name, 'symmetric_kl')[1] for arm in arms]
   return any((mean_interval(table)[1] <= 0).any() for table in every if len(table) > 1)
 
 
-def _legend(figure: Any, panels: Iterable[Axes], family: Any) -> None:
+def _legend(figure: Any, panels: Iterable[Axes], family: Family) -> None:
   """Writes the labels of arms below a figure, more in a row if they are short."""
   arms = (family.control, *family.others)
   short = all(len(label_in(family, arm)) < 9 for arm in arms)
   plots.legend(figure, panels, 5 if short else 2)
 
 
-def _published(family: Any) -> dict[str, float]:
+def _published(family: Family) -> dict[str, float]:
   """Returns {arm: the paper's log perplexity minus that of its baseline}.
 
   The paper's numbers are those of CLEX on RedPajama-Book after the last step, measured
@@ -148,19 +149,19 @@ def _published(family: Any) -> dict[str, float]:
           for name, steps in found.items() if steps}
 
 
-def _models(run: Any) -> str:
+def _models(run: Run) -> str:
   """Returns words on the models of a run, for titles."""
   return ', '.join(filter(None, (
       'language models', run.words, f'L = {run.length} tokens')))
 
 
-def by_step(families: Sequence[Any], run: Any, lines: Iterable[Mapping[str, Any]]
+def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, Any]]
             ) -> Figure:
   """Draws perplexity and symmetric KL during training, a row for each family of arms.
 
   Args:
-    families: of `report.Family`, with those arms that have results.
-    run: a `report.Run`.
+    families: with those arms that have results.
+    run: the run.
     lines: of evaluations.jsonl, from `vvlen.reporting.curves.read_curves`.
   """
   lines = list(lines)

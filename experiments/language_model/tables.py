@@ -1,8 +1,7 @@
 """Tables of language models with and without the misalignment term. Runs without JAX.
 
 `by_arm` has the primary endpoint of a run; `by_length` has secondary endpoints:
-perplexity at other lengths, and misalignment. Arguments named family and run are a
-`report.Family` and a `report.Run`.
+perplexity at other lengths, and misalignment.
 """
 
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import operator
 from typing import Any
 
 from experiments.language_model import paper
+from experiments.language_model.arms import Arm, Family, Run
 from experiments.language_model.figures import label_in, times
 from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import Index
@@ -42,7 +42,7 @@ _MEASURES = {'nll': 'log perplexity', 'symmetric_kl': 'symmetric KL', 'sce': 'SC
 if_learned = functools.partial(cell_if, lambda r: r['tested'] and r['learned'])
 
 
-def endpoint(run: Any) -> int:
+def endpoint(run: Run) -> int:
   """Returns the length of the primary endpoint."""
   multiple = run.endpoint if run.endpoint in run.multiples else run.multiples[-1]
   return multiple * run.length
@@ -82,7 +82,7 @@ def difference_if_learned(prefix: str = '') -> CellText:
   return difference_cell('.4f', prefix, interval_if=operator.itemgetter('learned'))
 
 
-def seeds_of(arms: Sequence[Any], run: Any, index: Index) -> str:
+def seeds_of(arms: Sequence[Arm], run: Run, index: Index) -> str:
   """Returns the numbers of seeds of arms, in words."""
   counts = sorted({len(index[arm.name, 'nll', run.length]) for arm in arms})
   what = 'seed' if counts == [1] else 'seeds'
@@ -101,7 +101,7 @@ def most_to_learn(vocabulary: int | None) -> float:
 
 
 def by_arm(
-    family: Any, run: Any, index: Index, vocabulary: int | None = None
+    family: Family, run: Run, index: Index, vocabulary: int | None = None
 ) -> Table:
   """Makes the table of a family, a row per arm, the control first.
 
@@ -146,7 +146,7 @@ def by_arm(
 
 
 def _record(
-    arm: Any, family: Any, run: Any, index: Index, test: PairedTest | None,
+    arm: Arm, family: Family, run: Run, index: Index, test: PairedTest | None,
     p_holm: float, least: float,
 ) -> dict[str, Any]:
   record: dict[str, Any] = {
@@ -166,7 +166,7 @@ def _record(
   }
 
 
-def by_length(family: Any, run: Any, index: Index) -> Table:
+def by_length(family: Family, run: Run, index: Index) -> Table:
   """Makes the table of secondary endpoints, a row per length and arm, controls first.
 
   Tests are corrected by Holm over all rows, separately for each metric. Perplexity at
@@ -227,7 +227,7 @@ def _mean(
   return interval_fields(field or metric, mean_interval(values))
 
 
-def _note(family: Any, run: Any, index: Index) -> str:
+def _note(family: Family, run: Run, index: Index) -> str:
   arms = (family.control, *family.others)
   note = (
       f'{seeds_of(arms, run, index)}. Perplexity of held-out text; all else in nats. '
@@ -244,7 +244,7 @@ def _note(family: Any, run: Any, index: Index) -> str:
   return note
 
 
-def _more(family: Any) -> str:
+def _more(family: Family) -> str:
   more = (
       'Perplexity: of blocks that do not overlap, natural base, the first token of a '
       'block not scored; geometric mean over seeds. Blocks begin without BOS; the '
