@@ -19,6 +19,7 @@ from experiments.correlation.points import (
   TRAINING_LOSS,
 )
 from experiments.correlation.related import relate, Related
+from experiments.language_model.figures import times
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import (
   blank_without,
@@ -164,7 +165,7 @@ def by_length(run: Run, points: Points) -> Table:
   interval = lambda name: blank_without(name, interval_cell(name, '+.2f'))
   columns: dict[str, CellText] = {
       'outcome': lambda r: OUTCOMES[r['outcome']],
-      'length': lambda r: f'{r["multiple"]} L' if r['multiple'] > 1 else 'L',
+      'length': lambda r: times(r['multiple']),
       'mean over models': lambda r: number(r['mean'], '.3f'),
       'from': lambda r: number(r['least'], '.3f'),
       'to': lambda r: number(r['most'], '.3f'),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.correlation.points import OUTCOMES, outcomes, Points, Run
+from experiments.language_model.figures import times
 from vvlen.reporting.numbers import interval_words, number, p_value, p_words
 from vvlen.reporting.tables import difference, difference_cell, Table
 from vvlen.statistics import detectable, paired_t_test, PairedTest
@@ -73,9 +74,8 @@ def table(run: Run, points: Points) -> Table:
 
 
 def _words(run: Run, multiple: int) -> str:
-  if not multiple:
-    return f'mean beyond L, {len(run.beyond)} lengths'
-  return f'{multiple} L' if multiple != 1 else 'L'
+  """Returns a length in words, given in units of L; 0 stands for all beyond L."""
+  return times(multiple) if multiple else f'mean beyond L, {len(run.beyond)} lengths'
 
 
 def sentence(run: Run, points: Points) -> str:

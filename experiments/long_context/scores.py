@@ -6,7 +6,7 @@ The columns of a row:
   arm         the task
   seed        the index of a sample
   length      the tokens of its prompt; of LongBench the words of its text
-  depth       where in the context the answer stands, in percent
+  depth       where in the context stands what is asked for, in percent
   metric      `score_DIALECT`, `chance` or `num_tokens`
 """
 
