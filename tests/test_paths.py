@@ -77,6 +77,7 @@ def test_folders_in_which_orbax_finds_no_checkpoints_are_refused(
     (['--workdir={}/file/run'],
      "the folder '{}/file/run' cannot be made: Not a directory"),
     (['--config=configs/no.py'], "config: No such file or directory: 'configs/no.py'"),
+    (['--config=configs'], "config: Is a directory: 'configs'"),
     (['--config.num_seed=3'], "--config.num_seed: config has no field 'num_seed'; "
                               "did you mean 'num_seeds'?"),
     (['--config.num_seeds=3.0'], 'flag --config.num_seeds=3.0: not a whole number: '

@@ -35,6 +35,7 @@ _TRACE = flags.DEFINE_bool(
 
 # Messages of Python and ml_collections -> plainer ones.
 _IN_PLAIN_WORDS = {
+    'Configuration is not available because of an earlier failure to load:': 'config:',
     r'invalid literal for int\(\) with base 10:': 'not a whole number:',
     'could not convert string to float:': 'not a number:',
     r'\s*Did you mean "(\w+)" instead of "\w+"\?': r"; did you mean '\1'?",
