@@ -266,8 +266,8 @@ def test_figure_2_shows_components_of_typical_spread_in_units_of_their_own(sampl
         'shift −0.0', 'shift +0.0')
   spreads, shifts = np.transpose([*moved.values()])
   title = figure.get_suptitle()
-  assert 'seed 0: from N = 16 to 64,' in title and _SETTING.title in title
-  assert f'×{spreads.min():.2f} to ×{spreads.max():.2f} as far' in title
+  assert 'seed 0, N = 16 → 64:' in title and _SETTING.title in title
+  assert f'spread × {spreads.min():.2f} to {spreads.max():.2f}, means shift' in title
   assert f'by up to {np.abs(shifts).max():.1f} standard deviations' in title
   limits = {axes.get_xlim() for axes in figure.axes}
   assert len(limits) == 1

@@ -53,10 +53,10 @@ def components(samples: Samples, setting: Setting) -> Figure:
   shifts = {key: float(np.nanmean(values[-1])) for key, values in drawn.items()}
   sequences = len(next(iter(samples.values()))[f'components_{lengths[0]}'])
   figure = plots.new(
-      4.0, f'Attention output in seed 0: from N = {lengths[0]:,} to {lengths[-1]:,}, '
-      f'two components an arm\nspread ×{min(spreads.values()):.2f} to '
-      f'×{max(spreads.values()):.2f} as far and shift by up to '
-      f'{max(map(abs, shifts.values())):.1f} standard deviations\n{setting.title}',
+      4.0, f'Components of each arm, seed 0, N = {lengths[0]:,} → {lengths[-1]:,}:\n'
+      f'spread × {min(spreads.values()):.2f} to {max(spreads.values()):.2f}, means '
+      f'shift by up to {max(map(abs, shifts.values())):.1f} standard deviations\n'
+      f'{setting.title}',
       'Density of single components of the attention output, after the norm where the '
       f'arm has one, over {sequences:,} sequences of the model of seed 0: of each arm '
       'the two components of most typical spread, in units of their standard deviation '
