@@ -117,10 +117,10 @@ def check(
 
 
 def check_own_task(config: Any) -> None:
-  """Raises ValueError if a task of the user cannot be trained on, or not be measured.
+  """Raises ValueError if models cannot be trained or measured on a task of the user.
 
-  It draws one batch and computes shapes. Tasks of this package are not checked. JAX
-  uses its devices from here on.
+  Draws one batch and computes the shapes of what the task returns for it. Tasks of this
+  package are not checked. JAX uses its devices from here on.
   """
   if ':' not in config.task.name:
     return
