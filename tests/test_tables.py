@@ -31,7 +31,10 @@ from vvlen.reporting.numbers import (
 )
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import (
+  cell_if,
+  difference_cell,
   interval_cell,
+  interval_fields,
   latex,
   markdown,
   number_cell,
@@ -688,8 +691,21 @@ def test_a_number_has_the_digits_that_its_uncertainty_allows(value, error, shown
 ])
 def test_an_interval_that_is_not_0_is_not_shown_as_0(ends, form, shown):
   assert with_interval(*ends, form) == shown
-  named = dict(zip(('x', 'x_low', 'x_high'), ends, strict=True))
+  named = interval_fields('x', ends)
+  assert list(named) == ['x', 'x_low', 'x_high']
   assert interval_cell('x', form)(named) == shown
+
+
+def test_cells_of_models_that_have_not_learned_have_no_interval():
+  record = {'a_difference': 0.5, 'a_ci_low': 0.25, 'a_ci_high': 1.0, 'learned': True}
+  lost = record | {'learned': False}
+  learned = lambda r: r['learned']
+  cell = difference_cell('.2f', 'a_', interval_if=learned)
+  assert [cell(record), cell(lost)] == ['+0.50 [+0.25, +1.00]', '+0.50']
+  low = lambda r: str(r['a_ci_low'])
+  for otherwise, shown in (('', ''), ('no', 'no'), (low, '0.25')):
+    cell = cell_if(learned, lambda r: 'yes', otherwise)
+    assert [cell(record), cell(lost)] == ['yes', shown]
 
 
 @pytest.mark.parametrize('values, shown', [
