@@ -814,7 +814,7 @@ def test_a_real_model_shows_what_is_known_of_it(tmp_path):
   usual = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
   few = {'num_resamples': 50, 'perplexity.lengths': (1.0, 2.0, 4.0, 8.0),
          'perplexity.num_windows': 4, 'misalignment.num_sequences': 2,
-         'entropy.num_sequences': 2, 'entropy.longest': 1.0}
+         'entropy.num_sequences': 2, 'entropy.longest': 1.0, 'spread.num_queries': 3}
   done = _run(tmp_path / 'run', f'--checkpoint={data / "stories260K"}',
               f'--text={data / "big.txt"}',
               *(f'--config.{name}={value}' for name, value in few.items()),
