@@ -74,7 +74,7 @@ def _check(arguments, tmp_path, alone=None):
 
 
 @pytest.mark.slow
-def test_two_processes_write_the_results_of_one(tmp_path):
+def test_two_processes_write_the_results_of_one(tmp_path, fast_compilation):
   _check(LINEAR, tmp_path)
 
 
@@ -140,7 +140,7 @@ def _send(number, workdir, to=1, arguments=LONG):
 
 
 @pytest.mark.slow
-def test_a_process_that_a_cluster_has_started_joins_the_run(tmp_path):
+def test_a_process_that_a_cluster_has_started_joins_the_run(tmp_path, fast_compilation):
   # As srun starts it: JAX finds the cluster by itself.
   environment = {name: value for name, value in os.environ.items()
                  if not name.startswith('JAX_')}
@@ -155,7 +155,8 @@ def test_a_process_that_a_cluster_has_started_joins_the_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_save_at_the_same_steps_whatever_their_clocks(tmp_path):
+def test_processes_save_at_the_same_steps_whatever_their_clocks(
+    tmp_path, fast_compilation):
   arguments = (*LINEAR, '--config.train.num_steps=4000',
                '--config.train.steps_per_call=10',
                '--config.train.save_every_seconds=0.2')

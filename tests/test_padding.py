@@ -145,7 +145,7 @@ COUNTING = ('--config=configs/counting.py:smoke_sum', '--config.train.seeds_at_o
 
 
 @pytest.mark.slow
-def test_an_experiment_runs_on_any_number_of_devices(tmp_path):
+def test_an_experiment_runs_on_any_number_of_devices(tmp_path, fast_compilation):
   expected, said = _run(1, tmp_path / '1', *LINEAR)
   assert 'places' not in said
   found, said = _run(3, tmp_path / '3', *LINEAR)

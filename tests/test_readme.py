@@ -34,7 +34,7 @@ def _run(example):
 
 
 @pytest.mark.slow
-def test_readme_first_command(tmp_path):
+def test_readme_first_command(tmp_path, fast_compilation):
   found = re.search(r'^\.venv/bin/python -m experiments\.(.*\\\n)*.*$', _README,
                     re.MULTILINE)
   command = found.group().replace('\\\n', ' ').replace(':quick', ':smoke')
