@@ -404,8 +404,8 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   trained, workdir = tmp_path / 'trained', tmp_path / 'mechanism'
   done = _run('length_generalization', '--config=configs/lookup.py:smoke',
               _ARMS, '--config.model.width=8', '--config.num_seeds=4',
-              '--config.evaluate.lengths=(16,32)',
-              f'--workdir={trained}')
+              '--config.evaluate.lengths=(16,32)', '--config.evaluate.fit_lengths=()',
+              '--config.evaluate.histogram_lengths=(16,)', f'--workdir={trained}')
   assert done.returncode == 0, done.stderr
   before = {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()}
   command = ('mechanism', '--config=configs/mechanism.py:smoke',
