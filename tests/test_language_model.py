@@ -459,7 +459,8 @@ def test_a_report_is_remade_without_jax(run, tmp_path):
 
 
 SHARDED = ('--config.train.seeds_at_once=0', '--config.train.batch_size=16',
-           '--config.evaluate.num_segments=8', '--config.num_seeds=1')
+           '--config.evaluate.num_segments=8', '--config.evaluate.lengths=(1,2)',
+           '--config.evaluate.offsets=(0.25,)', '--config.num_seeds=1')
 
 
 def _rows(folder):
