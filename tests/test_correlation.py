@@ -151,6 +151,10 @@ def test_answers_are_scored_as_their_task_is():
       ('niah_multivalue', 'score'): 0.75, ('niah_multivalue', 'chance'): 0,
       ('qa1', 'score'): 0.5, ('qa1', 'chance'): pytest.approx(1 / 6)}
   assert {r[1:4] for r in rows} == {('m', 4, 128)}
+  # What a question names is no answer.
+  north = prompts.Prompt('qa4', np.zeros(3, np.int32), Answered(
+      'p', ('office',), 'What is north of the kitchen?', 1 / 6))
+  assert prompts.score(north, ' office, north of the kitchen.') == 1
   lines = prompts.lines_of(128, [needles, where], outputs[:2]).splitlines()
   assert [*map(json.loads, lines)] == [
       {'task': 'niah_multivalue', 'length': 128, 'index': 0, 'num_tokens': 3,
