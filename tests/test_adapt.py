@@ -969,6 +969,18 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   assert 'that of frequencies alone is 9.78' in found.answer[-1]
   # YaRN has not learned.
   assert cells(made['term']) == cells(tables.term(families, run, index, ['YaRN']))
+  # So its own tables have no test either.
+  by_arm, by_length = cells(made['yarn'])[1:], cells(made['yarn_by_length'])
+  assert {row['p Holm'] for row in by_arm} == {'not learned'}
+  assert {row['p'] for row in by_arm} == {''}
+  tested = [row for row in by_length if row['Δ log perplexity [95 %]']]
+  assert len(tested) == 4 and not any('[' in row['Δ log perplexity [95 %]']
+                                      for row in tested)
+  assert {row['p, Holm: log perplexity'] for row in tested} == {'not learned'}
+  alone = [row for row in cells(made['none_by_length']) if '[' in row[
+      'Δ log perplexity [95 %]']]
+  assert [row['arm'] for row in alone] == ['α = 0.1']
+  assert 'not learned' not in alone[0]['p, Holm: log perplexity']
   assert 'over segments of 3 L' in made['sliding'].note
   assert found.missing == ''
   # Without a control, an arm, or a seed.

@@ -856,6 +856,16 @@ def test_a_table_has_the_tests_of_its_endpoint():
   assert lost == row | {named: row[named].partition(' [')[0], 'p': '',
                         'p Holm': 'not learned', 'smallest detectable': ''}
   assert row == shown(tables.by_arm(family, run, results.index(rows), 1000), 'α = 0.1')
+  # Of other lengths neither.
+  whole, lost = (tables.by_length(family, run, results.index(rows), of)
+                 for of in (1000, 16))
+  for pair in zip(whole.records, lost.records, strict=True):
+    cell, of_lost = ({name: column(r) for name, column in whole.columns.items()}
+                     for r in pair)
+    change, p_both = 'Δ log perplexity [95 %]', 'p, Holm: log perplexity'
+    assert of_lost[change] == cell[change].partition(' [')[0]
+    assert of_lost[p_both] == ('not learned' if cell[p_both] else '')
+  assert sum(r['nll_tested'] for r in whole.records) == 6
   np.testing.assert_allclose([r['p'] for r in found.records[1:]], p)
   # α = 0.1 is the primary endpoint. Of the others, by Holm: the smaller of two times
   # two, the other at least that.

@@ -7,6 +7,7 @@ two-sided t-tests at 5 %, corrected over the methods by Holm. All else is second
 """
 
 from collections.abc import Mapping
+import math
 from typing import Any
 
 from etils import epath
@@ -63,10 +64,12 @@ def write(workdir: epath.PathLike) -> Report:
   made = []
   if present:
     made.append(tables.methods(present, base, run, index, evaluations, original))
+  weak = weak_methods(present, run, index, unigram)
   if any(family.primary for family in present):
-    weak = weak_methods(present, run, index, unigram)
     made += [tables.term(present, run, index, weak), tables.published()]
-  made += [make(family, run, index) for family in present if family.others
+  # No test is shown of a weak method, as in table term.
+  made += [make(family, run, index, most=-math.inf if family.title in weak else None)
+           for family in present if family.others
            for make in (by_term.by_arm, by_term.by_length)]
   if present:
     made.append(tables.sliding(present, run, index, original, segment))

@@ -48,7 +48,8 @@ def write(workdir: epath.PathLike) -> Report:
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
   present = families(run, {name for name, seeds in have.items() if seeds})
   made = [table for family in present for table in (
-      tables.by_arm(family, run, index, words), tables.by_length(family, run, index))]
+      tables.by_arm(family, run, index, words),
+      tables.by_length(family, run, index, words))]
   evaluations = read_curves(folder / 'evaluations.jsonl')
   with plots.style():
     drawn = {family.name: figures.by_length(family, run, index)

@@ -101,7 +101,8 @@ def most_to_learn(vocabulary: int | None) -> float:
 
 
 def by_arm(
-    family: Family, run: Run, index: Index, vocabulary: int | None = None
+    family: Family, run: Run, index: Index, vocabulary: int | None = None,
+    most: float | None = None,
 ) -> Table:
   """Makes the table of a family, a row per arm, the control first.
 
@@ -110,6 +111,8 @@ def by_arm(
     run: the run.
     index: of its rows.
     vocabulary: as in `most_to_learn`. No test is shown of models that have not learned.
+    most: the log perplexity at L above which a model has not learned; None: that of
+      `most_to_learn`.
   """
   arms, at = (family.control, *family.others), endpoint(run)
   tests = [compare(index, arm.name, family.control.name, at) for arm in family.others]
@@ -123,10 +126,9 @@ def by_arm(
       _record(arm, family, run, index, *compared) for arm, compared in zip(
           arms, [none, *zip(tests, p_holm, least, strict=True)], strict=True)
   ]
-  # Both models of a test must have learned.
-  losses = [_mean(index, record['arm'], 'nll', run.length)['nll'] for record in records]
-  for record, loss in zip(records, losses, strict=True):
-    record['learned'] = max(loss, losses[0]) <= most_to_learn(vocabulary)
+  most = most_to_learn(vocabulary) if most is None else most
+  for record in records:
+    record['learned'] = _have_learned(family, record['arm'], run, index, most)
   columns: dict[str, CellText] = {'arm': lambda r: r['label']}
   for multiple in run.multiples:
     columns[f'perplexity at {times(multiple)}'] = interval(f'ppl_{multiple}', '.2f')
@@ -143,6 +145,15 @@ def by_arm(
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
                _note(family, run, index), more=_more(family))
+
+
+def _have_learned(
+    family: Family, arm: str, run: Run, index: Index, most: float
+) -> bool:
+  """Returns whether both models of a test have learned, by their loss at L."""
+  losses = (_mean(index, name, 'nll', run.length)['nll']
+            for name in (family.control.name, arm))
+  return max(losses) <= most
 
 
 def _record(
@@ -166,16 +177,28 @@ def _record(
   }
 
 
-def by_length(family: Family, run: Run, index: Index) -> Table:
+def by_length(
+    family: Family, run: Run, index: Index, vocabulary: int | None = None,
+    most: float | None = None,
+) -> Table:
   """Makes the table of secondary endpoints, a row per length and arm, controls first.
 
   Tests are corrected by Holm over all rows, separately for each metric. Perplexity at
   the length of the primary endpoint is tested in `by_arm` instead.
+
+  Args:
+    family: the arms.
+    run: the run.
+    index: of its rows.
+    vocabulary: as in `by_arm`.
+    most: as in `by_arm`.
   """
   control = family.control.name
+  most = most_to_learn(vocabulary) if most is None else most
   records: list[dict[str, Any]] = [
       {'length': multiple * run.length, 'multiple': multiple, 'arm': arm.name,
-       'label': label_in(family, arm)}
+       'label': label_in(family, arm),
+       'learned': _have_learned(family, arm.name, run, index, most)}
       for multiple in run.multiples for arm in (family.control, *family.others)
   ]
   for metric in _MEASURES:
@@ -196,7 +219,7 @@ def by_length(family: Family, run: Run, index: Index) -> Table:
     if metric != 'nll':
       columns[f'{name} [95 %]'] = interval(metric, '.4f')
     tested = f'{metric}_tested'
-    columns[f'Δ {name} [95 %]'] = where(tested, difference_cell('.4f', f'{metric}_'))
+    columns[f'Δ {name} [95 %]'] = where(tested, difference_if_learned(f'{metric}_'))
     columns[f'p, Holm: {name}'] = where(tested, _two_p(metric))
   primary = times(endpoint(run) // run.length)
   note = (
@@ -216,7 +239,9 @@ def by_length(family: Family, run: Run, index: Index) -> Table:
 
 def _two_p(metric: str) -> CellText:
   """Returns a column of p-values: uncorrected, and by Holm."""
-  return lambda r: f'{p_value(r[f"{metric}_p"])}, {p_value(r[f"{metric}_p_holm"])}'
+  return lambda r: (
+      f'{p_value(r[f"{metric}_p"])}, {p_value(r[f"{metric}_p_holm"])}'
+      if r['learned'] else 'not learned')
 
 
 def _mean(
