@@ -856,6 +856,12 @@ def test_a_table_has_the_tests_of_its_endpoint():
   assert lost == row | {named: row[named].partition(' [')[0], 'p': '',
                         'p Holm': 'not learned', 'smallest detectable': ''}
   assert row == shown(tables.by_arm(family, run, results.index(rows), 1000), 'α = 0.1')
+  # Of a single arm that has not learned at L.
+  worse = [r._replace(value=5.0) if r[1:5] == ('c', r.seed, 8, 'nll') else r
+           for r in rows]
+  of_all = tables.by_arm(family, run, results.index(worse), 1000)
+  assert [of_all.columns['p Holm'](r) == 'not learned' for r in of_all.records] == [
+      False, False, True, False]
   # Of other lengths neither.
   whole, lost = (tables.by_length(family, run, results.index(rows), of)
                  for of in (1000, 16))
