@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from vvlen.evaluation.temperature_law import critical_temperature, exponents
+from vvlen.evaluation.temperature_law import (
+    critical_temperature,
+    exponents,
+    powers_of,
+)
 
 
 def _weight(logits, target, beta):
@@ -127,6 +131,10 @@ def test_exponents_of_exact_laws_are_found():
   of_n, of_log_n = exponents(lengths, own * np.log(n) ** -1.3)
   np.testing.assert_allclose(of_log_n, -1.3, rtol=1e-12)
   assert -1 < of_n[0] < 0
+  # Of two models: p and q of each.
+  found = powers_of(lengths, [own * n**0.7, own * np.log(n) ** -1.3])
+  assert found.shape == (2, 2)
+  np.testing.assert_allclose([found[0, 0], found[1, 1]], [0.7, -1.3], rtol=1e-12)
 
 
 def test_exponents_are_slopes_of_medians_with_a_bootstrap_over_sequences():
