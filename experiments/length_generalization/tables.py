@@ -4,7 +4,7 @@ Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, or Table 4 o
 lengths grow during training; the primary endpoint; and a table about training.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 import itertools
 import math
@@ -47,6 +47,8 @@ GAINS = (
 # endpoint alone, uncorrected.
 OTHERS: tuple[tuple[str, str], ...] = ()
 FEW_PAIRS = 20
+# A row of a table with a column per length: its label, its values, and their text.
+ModelRow = tuple[str, Iterable[float], Callable[[float], str]]
 _TEMPERATURES = {
     'adaptive': 'the published adaptive temperature at test time (arXiv 2410.01104)',
     'fitted': 'an adaptive temperature that is fitted, for each seed, to validation '
@@ -134,13 +136,15 @@ def _by_model(
     comparisons: of LN with the Baseline, at one or more temperatures.
     chance: as for `make_tables`.
   """
-  rows: list[tuple[str, Iterable[float]]] = []
+  percent = functools.partial(number, form='.1f')
+  rows: list[ModelRow] = []
   for c in comparisons:
     adaptation = c.treated.partition('+')[2]
     words = f', {adaptation}' if adaptation else ''
-    rows += [(f'Baseline{words}', c.control_mean), (f'LN{words}', c.treated_mean),
-             (f'p{words}', _p_by_length(c))]
-  records, columns = _wide(rows, comparisons[0].lengths, 'accuracy', '.1f')
+    rows += [(f'Baseline{words}', c.control_mean, percent),
+             (f'LN{words}', c.treated_mean, percent),
+             (f'p{words}', _p_by_length(c), p_value)]
+  records, columns = _wide(rows, comparisons[0].lengths, 'accuracy')
   note = (f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected.'
           f'{_chance(chance)}')
   more = ('Differences with intervals and corrected p are in the table of accuracy by '
@@ -153,37 +157,36 @@ def _gain_by_model(
     name: str, title: str, comparisons: Sequence[Comparison]
 ) -> Table:
   """Makes the table of gains in the form of the paper, as `_by_model`."""
-  rows = [row for c in comparisons for row in (
-      (_title(c), [a - b for a, b in zip(c.treated_mean, c.control_mean, strict=True)]),
-      ('p', _p_by_length(c)))]
-  records, columns = _wide(rows, comparisons[0].lengths, 'gain', '+.1f')
+  points = functools.partial(number, form='+.1f')
+  rows: list[ModelRow] = []
+  for c in comparisons:
+    gain = [a - b for a, b in zip(c.treated_mean, c.control_mean, strict=True)]
+    rows += [(_title(c), gain, points), ('p', _p_by_length(c), p_value)]
+  records, columns = _wide(rows, comparisons[0].lengths, 'gain')
   note = f'Mean over {_pairs(comparisons)}; p: paired two-sided t-test, uncorrected.'
   more = 'Intervals and corrected p are in the table of gains by length.'
   return Table(name, title, columns, records, note, more=more)
 
 
 def _wide(
-    rows: Iterable[tuple[str, Iterable[float]]], lengths: Sequence[int], name: str,
-    form: str,
+    rows: Sequence[ModelRow], lengths: Sequence[int], name: str
 ) -> tuple[list[dict[str, Any]], dict[str, CellText]]:
   """Returns the records and columns of a table with a column per length.
 
   Args:
-    rows: (label, a value for each length). A row whose label begins with 'p' holds
-      p-values.
+    rows: of models and of p-values.
     lengths: of the columns.
-    name: what the other rows hold, such as 'accuracy'.
-    form: of their numbers, such as '.1f'.
+    name: what rows of models hold, such as 'accuracy'.
   """
+  texts = {label: text for label, _, text in rows}
   records = [
       {'model': label} | {f'{name}_or_p_{n}': float(x)
                           for n, x in zip(lengths, values, strict=True)}
-      for label, values in rows
+      for label, values, _ in rows
   ]
 
-  def cell(field):
-    return lambda r: (p_value(r[field]) if r['model'].startswith('p') else
-                      number(r[field], form))
+  def cell(field: str) -> CellText:
+    return lambda r: texts[r['model']](r[field])
 
   return records, {'N': lambda r: r['model']} | {
       str(n): cell(f'{name}_or_p_{n}') for n in lengths}
