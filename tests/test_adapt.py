@@ -1089,12 +1089,13 @@ def test_the_command_runs_and_measures_lost_rows_again(
 @pytest.mark.long
 @pytest.mark.slow
 def test_devices_that_do_not_divide_the_batch_train_as_one(
-    checkpoint, text_file, tmp_path):
+    checkpoint, text_file, tmp_path, fast_compilation):
   found = {}
   for number in (1, 3, 32):
     done = subprocess.run(
         [sys.executable, '-m', 'experiments.adapt',
-         *_command(checkpoint, text_file, tmp_path / str(number))], cwd=ROOT,
+         *_command(checkpoint, text_file, tmp_path / str(number),
+                   '--config.evaluate.offsets=(0.25,)')], cwd=ROOT,
         env={**os.environ, 'JAX_NUM_CPU_DEVICES': str(number)}, capture_output=True,
         text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
