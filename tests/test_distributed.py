@@ -33,7 +33,8 @@ SENSITIVITY = ('sensitivity', '--config=configs/sensitivity.py:smoke',
                "--config.cells.base.arms=('none','layer_norm')",
                "--config.cells.l2.arms=('none','layer_norm')")
 TOGETHER = ('language_model', '--config=configs/language_model.py:smoke',
-            f'--config.text.path={ROOT / "LICENSE"}')
+            f'--config.text.path={ROOT / "LICENSE"}',
+            '--config.evaluate.lengths=(1,2)', '--config.evaluate.offsets=(0.25,)')
 
 
 def _command(study, *flags):
