@@ -103,6 +103,16 @@ def test_what_is_no_task_is_refused(tmp_path, text, told):
     tasks.make_task(_config(f'{path}:make'))
 
 
+def _check_refused_with(path, change, told):
+  """Asserts that a task is refused, and accepted without what is changed in its file."""
+  config = _config(f'{path}:make')
+  config.train.batch_size = 8
+  with pytest.raises(ValueError, match=told):
+    check_own_task(config)
+  path.write_text(path.read_text().replace(change, ''))
+  check_own_task(config)
+
+
 @pytest.mark.parametrize('change, told', [
     ('target=batch.target + 1', r'target of a batch must be in 0\.\.9, .*: 1 to 10'),
     ('target=batch.target - 1', r'target of a batch must be in 0\.\.9, .*: -1 to 8'),
@@ -127,12 +137,7 @@ def test_batches_that_cannot_be_trained_on_are_refused(tmp_path, change, told):
       '    batch = task.sample(key, **sizes)\n'
       f'    return batch._replace({change})\n'
       '  return task._replace(sample=sample)\n')
-  config = _config(f'{path}:make')
-  config.train.batch_size = 8
-  with pytest.raises(ValueError, match=told):
-    check_own_task(config)
-  path.write_text(path.read_text().replace(change, ''))
-  check_own_task(config)
+  _check_refused_with(path, change, told)
   check_own_task(get_config('smoke'))
 
 
@@ -154,12 +159,7 @@ def test_what_would_fail_after_training_is_refused_before(tmp_path, change, told
       'def make(task, model):\n'
       '  task = make_task(get_config("smoke"))\n'
       f'  return task._replace({change})\n')
-  config = _config(f'{path}:make')
-  config.train.batch_size = 8
-  with pytest.raises(ValueError, match=told):
-    check_own_task(config)
-  path.write_text(path.read_text().replace(change, ''))
-  check_own_task(config)
+  _check_refused_with(path, change, told)
 
 
 def test_the_example_has_thirty_lines_or_so():

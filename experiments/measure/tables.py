@@ -41,7 +41,6 @@ _SHOWN = ('sce', 'symmetric_kl', 'kl_first_second', 'kl_second_first', 'js',
           'top1_agreement')
 
 
-
 def perplexity(
     values: Values, length: int, begin: bool, samples: tuple[int, int]
 ) -> Table:
