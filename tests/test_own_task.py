@@ -104,7 +104,7 @@ def test_what_is_no_task_is_refused(tmp_path, text, told):
 
 
 def _check_refused_with(path, change, told):
-  """Asserts that a task is refused, and accepted without what is changed in its file."""
+  """Asserts that a task is refused, and accepted without the change in its file."""
   config = _config(f'{path}:make')
   config.train.batch_size = 8
   with pytest.raises(ValueError, match=told):
