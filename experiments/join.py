@@ -5,14 +5,16 @@
 Each machine ran a part of the same configuration: some cells, by --config.run of
 `vanishing_variance` or `sensitivity`, or some tasks and arms, by --config.run_tasks and
 --config.run_arms of `league`. Their rows, learning curves and starts are added to those
-in --workdir, which may be new. Checkpoints stay where they are. A row or curve that is
-in two folders must be the same in both; otherwise nothing is written.
+in --workdir, which may be new. Checkpoints stay where they are, and so do the curves of
+seeds that are not measured yet. A row or curve that is in two folders must be the same
+in both; otherwise nothing is written.
 """
 
 import argparse
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 import functools
 import json
+import math
 from typing import Any
 
 from etils import epath
@@ -76,7 +78,7 @@ def join(workdir: epath.PathLike, parts: Sequence[epath.PathLike]) -> None:
     raise ValueError(f'{target} is not empty and holds no run')
   writes = [
       functools.partial(write, target / inside, joined(places))
-      for name, joined, write in _KINDS
+      for name, joined, write in _kinds(target)
       for inside, places in _found(folders, name).items()
   ]
   for write in writes:
@@ -154,13 +156,39 @@ def _counts(path: epath.Path) -> Content:
   return finished.listed(path.parent) or {}
 
 
-def _curves(path: epath.Path) -> Content:
-  """Returns lines of learning curves by arm and block of seeds."""
+def _curves(target: epath.Path, path: epath.Path) -> Content:
+  """Returns lines of learning curves by arm and block of seeds.
+
+  Without its checkpoint, a block that is not measured yet starts again. So its lines
+  are left out unless they are in the folder that is added to, as are those beyond the
+  last step that was measured.
+  """
+  steps = _measured_steps(path)
   blocks: dict[Hashable, list[dict[str, Any]]] = {}
   for line in read_curves(path):
-    key = line['arm'], 'seeds from', line['first_seed']
-    blocks.setdefault(key, []).append(line)
+    last = steps.get((line['arm'], line['first_seed']), 0)
+    if path.is_relative_to(target) or line['step'] <= last:
+      key = line['arm'], 'seeds from', line['first_seed']
+      blocks.setdefault(key, []).append(line)
   return blocks
+
+
+def _measured_steps(path: epath.Path) -> dict[tuple[str, int], float]:
+  """Returns {(arm, seed): last measured step} of the models of a metrics.jsonl.
+
+  Their rows are in the nearest results.csv, in its folder or one above; there, their
+  experiment has the name of a folder on the way. Rows without a step are measured at
+  the end, infinity.
+  """
+  steps: dict[tuple[str, int], float] = {}
+  home = next((folder for folder in path.parents
+               if results.is_there(folder / 'results.csv')), None)
+  for row in results.read_rows(home / 'results.csv') if home else ():
+    if home == path.parent or row.experiment in path.relative_to(home).parts:
+      step = math.inf if row.step is None else row.step
+      arm = row.arm.partition('+')[0]
+      steps[arm, row.seed] = max(step, steps.get((arm, row.seed), 0))
+  return steps
 
 
 def _write_curves(path: epath.Path, blocks: Content) -> None:
@@ -172,16 +200,22 @@ def _write_configuration(path: epath.Path, stored: Mapping[str, Any]) -> None:
   results.write_text(path, json.dumps(stored, indent=2) + '\n')
 
 
-# Names of files, how several files become one, and how that is written: rows last,
-# since they say what is finished.
-_KINDS: Sequence[tuple[str, Callable[..., Any], Callable[..., None]]] = (
-    ('config.json', _configuration, _write_configuration),
-    ('metrics.jsonl', functools.partial(_union, _curves), _write_curves),
-    ('rows.json', functools.partial(_union, _counts),
-     lambda path, counts: finished.write_listed(path.parent, counts)),
-    ('results.csv', functools.partial(_union, _rows),
-     lambda path, rows: results.write_rows(path, rows.values())),
-)
+def _kinds(
+    target: epath.Path,
+) -> Sequence[tuple[str, Callable[..., Any], Callable[..., None]]]:
+  """Returns names of files, how several files become one, and how that is written.
+
+  Rows are last, since they say what is finished.
+  """
+  return (
+      ('config.json', _configuration, _write_configuration),
+      ('metrics.jsonl', functools.partial(_union, functools.partial(_curves, target)),
+       _write_curves),
+      ('rows.json', functools.partial(_union, _counts),
+       lambda path, counts: finished.write_listed(path.parent, counts)),
+      ('results.csv', functools.partial(_union, _rows),
+       lambda path, rows: results.write_rows(path, rows.values())),
+  )
 
 
 if __name__ == '__main__':

@@ -95,6 +95,39 @@ def test_a_part_is_added_to_what_is_there_once(parts):
   assert not (folder / 'first/results.csv.xz').exists()
 
 
+def test_curves_of_seeds_that_are_not_measured_stay_where_their_checkpoint_is(parts):
+  folder, _ = parts
+  loss = {'loss': [1.0, 2.0]}
+  for part in 'first', 'second':
+    cell = folder / part / 'cells' / ('long' if part == 'first' else 'short')
+    curves = Curves(cell / 'metrics.jsonl')
+    curves.add('none', 20, 0, loss)  # beyond the last measured step, which is 10
+    curves.add('none', 10, 8, loss)
+    curves.add('layer_norm', 10, 0, loss)
+  command.join(folder / 'all', [folder / 'first', folder / 'second'])
+  for cell in 'long', 'short':
+    lines = read_curves(folder / f'all/cells/{cell}/metrics.jsonl')
+    assert [(x['arm'], x['step'], x['first_seed']) for x in lines] == [('none', 10, 0)]
+  # A run that is added to resumes from its own checkpoints.
+  command.join(folder / 'first', [folder / 'second'])
+  assert len(read_curves(folder / 'first/cells/long/metrics.jsonl')) == 4
+  assert len(read_curves(folder / 'first/cells/short/metrics.jsonl')) == 1
+
+
+def test_curves_of_a_tuning_are_those_of_its_own_rows(tmp_path):
+  folder = epath.Path(tmp_path)
+  _part(folder / 'a', [_row('retrieval', 0, 1)], '2026-01-01', study='league')
+  tuned = [_row('retrieval', 0, 1)._replace(step=None, learning_rate=1e-3)]
+  results.write_rows(folder / 'a/tuning/results.csv', tuned)
+  for task in 'retrieval', 'lookup':
+    at = folder / 'a/tuning' / task / 'none/rate_0.001/metrics.jsonl'
+    Curves(at).add('none', 500, 0, {'loss': [1.0]})
+  command.join(folder / 'all', [folder / 'a'])
+  at = folder / 'all/tuning'
+  assert len(read_curves(at / 'retrieval/none/rate_0.001/metrics.jsonl')) == 1
+  assert not read_curves(at / 'lookup/none/rate_0.001/metrics.jsonl')
+
+
 def test_rows_that_a_part_has_lost_are_still_due(parts):
   folder, rows = parts
   results.write_rows(folder / 'first/results.csv', rows['first'][1:])
@@ -108,8 +141,10 @@ def test_rows_that_a_part_has_lost_are_still_due(parts):
      'results.csv have different values of wide none 0 16 accuracy'),
     (lambda path: _part(path, [_row('wide', 0, 0.3), _row('wide', 0, 1, 'loss')],
                         '2026-01-01'), 'rows.json have different values of none 0'),
-    (lambda path: Curves(path / 'cells/wide/metrics.jsonl').add(
-        'none', 10, 0, {'loss': [9.0, 9.0]}), 'different values of none seeds from 0'),
+    (lambda path: [
+        _part(path, [_row('wide', 0, 0.3)], '2026-01-01'),
+        Curves(path / 'cells/wide/metrics.jsonl').add('none', 10, 0, {'loss': [9.0]}),
+     ], 'different values of none seeds from 0'),
     (lambda path: _part(path, [_row('short', 0, 0.4)], '2026-01-01',
                         {'digest': 'abc', 'base': {'seed': 2}}),
      'not of one run: base.seed is 2 and 1'),

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 
+from etils import epath
 import numpy as np
 import pytest
 from scipy import stats
 
 from configs import vanishing_variance as config_file
+from experiments.harness.progress import Progress
 from experiments.vanishing_variance import (
   effects,
   family,
@@ -17,6 +19,7 @@ from experiments.vanishing_variance import (
   parts,
   parts_tables,
   report,
+  run,
   tables,
 )
 from tests.conftest import check_board, lose_rows, ROOT, shown
@@ -481,6 +484,28 @@ def test_unknown_cells_are_named():
   config.run = ('base', 'bse')
   with pytest.raises(ValueError, match=r'config\.run must be one or more of .*: bse'):
     family.chosen(config)
+
+
+def test_interventions_are_measuring_and_do_not_slow_the_rate_of_training(tmp_path):
+  clock = [0.0]
+  progress = Progress(
+      1000, 'seed-steps', jobs=4, clock=lambda: clock[0], measures=True, every=0)
+  for _ in range(3):
+    clock[0] += 10
+    progress.show('training', 100)
+  progress.end_job()
+
+  def measure(first):
+    clock[0] += 900
+    return [results.Row('base', 'none', first, 16, 'accuracy', 0.5)]
+
+  block = run.Block('base', 8, 'none', (), 0, interventions=True)
+  run._intervene(lambda *_: measure, block, epath.Path(tmp_path), progress)
+  clock[0] += 10
+  progress.show('training', 100)
+  assert progress.rate == 10 and progress.facts()['seconds of measuring'] == 900
+  assert [row.seed for row in results.read_rows(
+      tmp_path / 'mechanism/base/results.csv')] == [8]
 
 
 def _run(*arguments):

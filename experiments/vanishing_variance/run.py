@@ -143,10 +143,10 @@ def _intervene(
     block: Block, folder: epath.Path, progress: Progress,
 ) -> tuple[()]:
   """Measures interventions on a trained block, and adds rows to those of its cell."""
-  progress.show(f'{block.cell}, {block.arm}, interventions')
   place = _intervened(folder, block.cell)
   before = results.read_rows(place / 'results.csv')
-  new = list(make_measurer(block.cell, block.arm)(block.first))
+  with progress.measuring(f'{block.cell}, {block.arm}, interventions'):
+    new = list(make_measurer(block.cell, block.arm)(block.first))
   if jax.process_index() == 0:
     finished.write_rows(
         place, seed_blocks.merge(KINDS, before, new), new, seed_blocks.part_of)
