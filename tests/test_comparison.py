@@ -1,5 +1,7 @@
 """Comparisons of two arms against the same numbers by numpy and scipy."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -74,6 +76,18 @@ def test_lengths_that_the_treated_arm_lacks_are_named():
 def test_seeds_more_than_five_points_below_the_median_did_not_converge():
   accuracy = {0: 0.9, 1: 0.86, 2: 0.82, 3: 1.0, 4: 0.9, 5: float('nan'), 6: 0.1}
   assert comparison.not_converged(accuracy) == [2, 5, 6]
+
+
+def test_an_arm_that_diverged_has_no_median_and_is_not_the_best():
+  nan = float('nan')
+  assert math.isnan(comparison.median_accuracy({0: nan, 1: nan}))
+  assert math.isnan(comparison.median_accuracy({}))
+  assert comparison.median_accuracy({0: nan, 1: 0.25, 2: 0.75}) == 0.5
+  for arm, others in (({0: 0.9, 1: 0.9, 2: 0.8}, [{0: nan}]),
+                      ({0: 0.8}, [{0: nan}, {0: 0.9}])):
+    assert comparison.not_converged(arm, others) == [len(arm) - 1]
+  assert comparison.not_converged({0: nan, 1: nan}, [{0: 0.9}]) == [0, 1]
+  assert comparison.not_converged({0: nan, 1: nan}) == [0, 1]
 
 
 def test_a_change_is_paired_over_the_seeds_that_both_have():

@@ -379,6 +379,16 @@ def test_a_seed_that_failed_is_named_and_a_cell_that_has_not_learned():
   verdict, = answer(cells, {})
   assert verdict.startswith('No verdict: ') and 'at most 50 % of both' in verdict
   assert {x['p'] for x in shown_cells(tables.table(cells, {}))} == {'not learned'}
+  # Arms of which every seed diverged have no accuracy, and are not said to be at 0 %.
+  for arms, said in ((('none',), False), (_TWO, False), ((), True)):
+    lost = [row._replace(value=float('nan')) if row.metric == 'training_accuracy' and
+            row.arm in arms else row for row in rows]
+    verdict, = answer(read_cells(results.index_cells(lost), {}), {})
+    assert ('at most' in verdict) == said and 'nan' not in verdict
+  lost = [row._replace(value=float('nan')) if row.metric == 'training_accuracy' and
+          (row.arm, row.experiment) == ('none', 'a') else row for row in rows]
+  verdict, = answer(read_cells(results.index_cells(lost), {}), {})
+  assert 'at most 50 % of both' in verdict
 
 
 def _tune(rows, losses, step=20):

@@ -21,7 +21,13 @@ import numpy as np
 from experiments.league.names import CONTROL, in_order, name_of
 from experiments.league.rates import Choice, choose, read_losses
 from vvlen.reporting import results
-from vvlen.reporting.endpoints import compare, Comparison, endpoint, LEARNED
+from vvlen.reporting.endpoints import (
+  compare,
+  Comparison,
+  endpoint,
+  LEARNED,
+  median_accuracy,
+)
 from vvlen.statistics import (
   at_level,
   detectable,
@@ -143,12 +149,6 @@ def has_learned(accuracy: Mapping[int, float]) -> bool:
   return num_below(accuracy) <= MOST_BELOW * len(accuracy)
 
 
-def _median(accuracy: Mapping[int, float]) -> float:
-  """Returns the median over seeds whose value is finite, nan without any."""
-  finite = [x for x in accuracy.values() if np.isfinite(x)]
-  return float(np.median(finite)) if finite else float('nan')
-
-
 def read_effects(
     indices: Mapping[str, results.Index], family: Family
 ) -> dict[str, list[Effect]]:
@@ -187,7 +187,7 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
       verdict = UNDEFINED
     p.append(test.p if test is not None and verdict == OPEN else 1.0)
     found.append(Effect(task, arm, comparison, test, None, detectable(test, level),
-                        (_median(pair[0]), _median(pair[1])),
+                        (median_accuracy(pair[0]), median_accuracy(pair[1])),
                         (num_below(pair[0]), num_below(pair[1])), learned, verdict))
   # Arms without rows count as p = 1 too.
   adjusted = holm(p + [1.0] * (family.num_tests - len(p)))

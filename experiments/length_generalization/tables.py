@@ -252,7 +252,7 @@ def _primary_endpoint(
     treated, control = c.primary_means
     record = _record(treated, control, c.primary)
     arms = (name.partition('+')[0] for name in (c.treated, c.control))
-    both = min(learned.get(arm, 1.0) for arm in arms) >= LEARNED
+    both = all(learned.get(arm, 1.0) >= LEARNED for arm in arms)
     verdict = _verdict(record['p'], record['difference']) if both else NOT_LEARNED
     records.append({
         'comparison': _title(c), **record,

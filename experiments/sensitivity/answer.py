@@ -1,6 +1,7 @@
 """What a grid has found, in sentences. Runs without JAX."""
 
 from collections.abc import Mapping, Sequence
+import math
 
 from experiments.sensitivity.cells import Cell, in_words, Setting
 from vvlen.reporting.endpoints import LEARNED, TREATED
@@ -19,10 +20,15 @@ def answer(
   cells = [cell for cell in cells if cell.comparison.treated == TREATED]
   family = [cell for cell in cells if cell.in_family and cell.comparison.primary]
   if not family:
-    best = max((min(cell.training_accuracy) for cell in cells), default=0.0)
-    return ['No verdict: in no cell have two seeds of both arms learned the training '
-            f'lengths yet. Right there is at most {100 * best:.0f} % of both arms '
-            f'(medians of seeds; {100 * LEARNED:.0f} % is needed).']
+    words = ('No verdict: in no cell have two seeds of both arms learned the training '
+             'lengths yet.')
+    # Where every seed of an arm diverged, its median is nan.
+    known = [min(cell.training_accuracy) for cell in cells
+             if not any(map(math.isnan, cell.training_accuracy))]
+    if known:
+      words += (f' Right there is at most {100 * max(known):.0f} % of both arms '
+                f'(medians of seeds; {100 * LEARNED:.0f} % is needed).')
+    return [words]
   gain = lambda cell: cell.comparison.primary.mean_difference
   low, high = min(family, key=gain), max(family, key=gain)
   at = ', '.join(f'{step:,}' for step in sorted({cell.step for cell in family}))

@@ -5,7 +5,8 @@ all test lengths of the run beyond its training lengths, treated minus control, 
 over seeds, two-sided t-test at 5 %. Secondary: every length, Holm-corrected over them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -157,11 +158,12 @@ def not_converged(
     Seeds more than 5 points below the median of the best arm, or without a finite
     value.
   """
-  best = max(median_accuracy(arm) for arm in (training_accuracy, *others))
+  arms = training_accuracy, *others
+  best = np.fmax.reduce([median_accuracy(arm) for arm in arms])  # ignores nan
   return [s for s, x in training_accuracy.items() if not x >= best - 0.05]
 
 
-def median_accuracy(training_accuracy: dict[int, float]) -> float:
-  """Returns the median over seeds whose value is finite, 0 without any."""
-  finite = [x for x in training_accuracy.values() if np.isfinite(x)]
-  return float(np.median(finite)) if finite else 0.0
+def median_accuracy(training_accuracy: Mapping[int, float]) -> float:
+  """Returns the median over seeds whose value is finite, nan without any."""
+  finite = [x for x in training_accuracy.values() if math.isfinite(x)]
+  return float(np.median(finite)) if finite else math.nan
