@@ -14,6 +14,7 @@ from experiments.counting import tables as counting
 from experiments.counting.cells import read_figures
 from experiments.language_model import arms as language_model
 from experiments.language_model import tables as language_model_tables
+from experiments.length_generalization import endpoint_table
 from experiments.length_generalization import tables as length_tables
 from experiments.mechanism import report as mechanism
 from experiments.sensitivity import tables as sensitivity
@@ -287,7 +288,7 @@ def test_the_verdict_changes_at_five_percent(p, sign, verdict):
   rows = [Row('retrieval', arm, seed, n, 'accuracy', 0.5 + x * (arm == 'layer_norm'))
           for arm in ('none', 'layer_norm') for n in (16, 32)
           for seed, x in enumerate(noise + sign * shift)]
-  [record] = length_tables._primary_endpoint([
+  [record] = endpoint_table.primary_endpoint([
       length_tables.compare(results.index(rows), 'layer_norm', 'none', trained_up_to=16)
   ], 16, {}, None).records
   assert record['p'] == pytest.approx(p)

@@ -1,0 +1,62 @@
+"""What tables show of a comparison of two arms: its values, and how notes speak of it.
+
+Runs without JAX.
+"""
+
+from collections.abc import Sequence
+import math
+from typing import Any
+
+from vvlen.reporting.endpoints import Comparison
+from vvlen.reporting.numbers import number
+from vvlen.reporting.plots import ARMS
+from vvlen.reporting.tables import difference
+from vvlen.statistics import detectable, PairedTest
+
+NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
+_TEMPERATURES = {
+    'adaptive': 'the published adaptive temperature at test time (arXiv 2410.01104)',
+    'fitted': 'an adaptive temperature that is fitted, for each seed, to validation '
+              'sequences of the lengths evaluate.fit_lengths',
+}
+
+
+def values_of_test(
+    treated: float, control: float, test: PairedTest | None
+) -> dict[str, Any]:
+  """Returns one test as plain values, nan where it is undefined."""
+  nan = math.nan
+  test = test or PairedTest(nan, nan, nan, nan, nan, nan, 0)
+  return {
+      'control': float(control), 'treated': float(treated),
+      **difference(test),
+      'percent_of_control': 100 * float(treated - control) / float(control)
+                            if control else math.nan,
+      'effect_size': test.effect_size, 't': test.t, 'p': test.p,
+      'pairs': test.num_pairs, 'smallest_detectable': detectable(test),
+  }
+
+
+def name_of(c: Comparison) -> str:
+  """Returns the title of a comparison, such as 'LN − Baseline, adaptive'."""
+  treated, _, adaptation = c.treated.partition('+')
+  control, _, _ = c.control.partition('+')
+  suffix = f', {adaptation}' if adaptation else ''
+  return f'{NAMES[treated]} − {NAMES[control]}{suffix}'
+
+
+def paired_seeds(comparisons: Sequence[Comparison]) -> str:
+  """Returns the numbers of seeds that are paired, such as '100 seeds'."""
+  counts = sorted({t.num_pairs for c in comparisons for t in c.by_length if t})
+  return f'{" or ".join(map(str, counts)) or "fewer than two"} seeds'
+
+
+def chance_note(chance: float | None) -> str:
+  return f' Chance is {number(100 * chance, ".3g")} %.' if chance else ''
+
+
+def temperature_notes(comparisons: Sequence[Comparison]) -> str:
+  """Returns a sentence on each adapted temperature that the comparisons use."""
+  used = {c.treated.partition('+')[2] for c in comparisons}
+  return ''.join(f' {name}: with {what}.' for name, what in _TEMPERATURES.items()
+                 if name in used)
