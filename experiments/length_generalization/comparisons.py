@@ -13,7 +13,9 @@ from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import difference
 from vvlen.statistics import detectable, PairedTest
 
+# Arm -> its name in tables.
 NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
+# Suffix of an arm's name -> its temperature, in words.
 _TEMPERATURES = {
     'adaptive': 'the published adaptive temperature at test time (arXiv 2410.01104)',
     'fitted': 'an adaptive temperature that is fitted, for each seed, to validation '
@@ -24,21 +26,27 @@ _TEMPERATURES = {
 def values_of_test(
     treated: float, control: float, test: PairedTest | None
 ) -> dict[str, Any]:
-  """Returns one test as plain values, nan where it is undefined."""
+  """Returns the means of two arms and their test, nan where it is undefined.
+
+  Args:
+    treated: mean of the treated arm, in percent.
+    control: mean of the control.
+    test: of their difference; None if there are fewer than two pairs.
+  """
   nan = math.nan
   test = test or PairedTest(nan, nan, nan, nan, nan, nan, 0)
   return {
       'control': float(control), 'treated': float(treated),
       **difference(test),
       'percent_of_control': 100 * float(treated - control) / float(control)
-                            if control else math.nan,
+                            if control else nan,
       'effect_size': test.effect_size, 't': test.t, 'p': test.p,
       'pairs': test.num_pairs, 'smallest_detectable': detectable(test),
   }
 
 
 def name_of(c: Comparison) -> str:
-  """Returns the title of a comparison, such as 'LN − Baseline, adaptive'."""
+  """Returns the name of a comparison, such as 'LN − Baseline, adaptive'."""
   treated, _, adaptation = c.treated.partition('+')
   control, _, _ = c.control.partition('+')
   suffix = f', {adaptation}' if adaptation else ''
@@ -52,6 +60,7 @@ def paired_seeds(comparisons: Sequence[Comparison]) -> str:
 
 
 def chance_note(chance: float | None) -> str:
+  """Returns a sentence on the share of right answers by guessing, if it is known."""
   return f' Chance is {number(100 * chance, ".3g")} %.' if chance else ''
 
 

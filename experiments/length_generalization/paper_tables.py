@@ -6,7 +6,7 @@ Runs without JAX.
 from collections.abc import Callable, Iterable, Sequence
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.length_generalization.comparisons import (
   chance_note,
@@ -18,14 +18,19 @@ from vvlen.reporting.endpoints import Comparison
 from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.tables import CellText, Table
 
-# A row of a table with a column per length: its label, its values, and their text.
-ModelRow = tuple[str, Iterable[float], Callable[[float], str]]
+
+class Line(NamedTuple):
+  """A row of such a table."""
+
+  model: str  # or the name of a test
+  values: Iterable[float]  # one for each length
+  text: Callable[[float], str]  # how a value is written
 
 
 def accuracy_by_model(
     name: str, title: str, comparisons: Sequence[Comparison], chance: float | None
 ) -> Table:
-  """Makes the table in the form of the paper: a row per model, a column per length.
+  """Makes the table of accuracy: for each comparison two models and their p-values.
 
   Args:
     name: of the table.
@@ -34,59 +39,62 @@ def accuracy_by_model(
     chance: as for `make_tables`.
   """
   percent = functools.partial(number, form='.1f')
-  rows: list[ModelRow] = []
+  lines = []
   for c in comparisons:
     adaptation = c.treated.partition('+')[2]
     words = f', {adaptation}' if adaptation else ''
-    rows += [(f'Baseline{words}', c.control_mean, percent),
-             (f'LN{words}', c.treated_mean, percent),
-             (f'p{words}', _p_by_length(c), p_value)]
-  records, columns = _wide(rows, comparisons[0].lengths, 'accuracy')
-  note = (f'Mean over {paired_seeds(comparisons)}; p: paired two-sided t-test, uncorrected.'
-          f'{chance_note(chance)}')
+    lines += [Line(f'Baseline{words}', c.control_mean, percent),
+              Line(f'LN{words}', c.treated_mean, percent),
+              Line(f'p{words}', _p_by_length(c), p_value)]
+  records, columns = _wide(lines, comparisons[0].lengths, 'accuracy')
   more = ('Differences with intervals and corrected p are in the table of accuracy by '
-          'length.'
-          f'{temperature_notes(comparisons)}')
-  return Table(name, title, columns, records, note, more=more)
+          f'length.{temperature_notes(comparisons)}')
+  return Table(name, title, columns, records,
+               f'{_note(comparisons)}{chance_note(chance)}', more=more)
 
 
 def gain_by_model(
     name: str, title: str, comparisons: Sequence[Comparison]
 ) -> Table:
-  """Makes the table of gains in the form of the paper, as `_by_model`."""
+  """Makes the table of gains: for each comparison a difference and its p-values."""
   points = functools.partial(number, form='+.1f')
-  rows: list[ModelRow] = []
+  lines = []
   for c in comparisons:
     gain = [a - b for a, b in zip(c.treated_mean, c.control_mean, strict=True)]
-    rows += [(name_of(c), gain, points), ('p', _p_by_length(c), p_value)]
-  records, columns = _wide(rows, comparisons[0].lengths, 'gain')
-  note = f'Mean over {paired_seeds(comparisons)}; p: paired two-sided t-test, uncorrected.'
+    lines += [Line(name_of(c), gain, points), Line('p', _p_by_length(c), p_value)]
+  records, columns = _wide(lines, comparisons[0].lengths, 'gain')
   more = 'Intervals and corrected p are in the table of gains by length.'
-  return Table(name, title, columns, records, note, more=more)
+  return Table(name, title, columns, records, _note(comparisons), more=more)
 
 
 def _wide(
-    rows: Sequence[ModelRow], lengths: Sequence[int], name: str
+    lines: Sequence[Line], lengths: Sequence[int], name: str
 ) -> tuple[list[dict[str, Any]], dict[str, CellText]]:
   """Returns the records and columns of a table with a column per length.
 
   Args:
-    rows: of models and of p-values.
+    lines: one for each row.
     lengths: of the columns.
-    name: what rows of models hold, such as 'accuracy'.
+    name: what lines of models hold, such as 'accuracy'.
   """
-  texts = {label: text for label, _, text in rows}
-  records = [
-      {'model': label} | {f'{name}_or_p_{n}': float(x)
-                          for n, x in zip(lengths, values, strict=True)}
-      for label, values, _ in rows
-  ]
+  fields = {n: f'{name}_or_p_{n}' for n in lengths}
+  texts = {line.model: line.text for line in lines}
 
   def cell(field: str) -> CellText:
     return lambda r: texts[r['model']](r[field])
 
-  return records, {'N': lambda r: r['model']} | {
-      str(n): cell(f'{name}_or_p_{n}') for n in lengths}
+  records = [
+      {'model': line.model} | {field: float(x) for field, x in zip(
+          fields.values(), line.values, strict=True)}
+      for line in lines
+  ]
+  columns = {str(n): cell(field) for n, field in fields.items()}
+  return records, {'N': lambda r: r['model']} | columns
+
+
+def _note(comparisons: Sequence[Comparison]) -> str:
+  return (f'Mean over {paired_seeds(comparisons)}; p: paired two-sided t-test, '
+          'uncorrected.')
 
 
 def _p_by_length(comparison: Comparison) -> list[float]:

@@ -4,6 +4,8 @@ Tables 1 and 3 (retrieval) or 2 and 6 (lookup) of arXiv 2504.02827, or Table 4 o
 lengths grow during training; the primary endpoint; and a table about training.
 """
 
+from collections.abc import Iterable, Sequence
+
 from experiments.length_generalization.comparisons import NAMES
 from experiments.length_generalization.endpoint_table import primary_endpoint
 from experiments.length_generalization.length_table import by_length
@@ -20,7 +22,7 @@ from vvlen.reporting.tables import Table
 # Task -> the paper's numbers of its tables of accuracy and of gain. With lengths that
 # grow during training the paper has no table of gain; tasks that are not in the paper
 # are not listed.
-TABLES = {
+TABLES: dict[str, tuple[str, str | None]] = {
     'retrieval': ('1', '3'), 'lookup': ('2', '6'),
     'retrieval_growing': ('4', None), 'lookup_growing': ('5', None),
 }
@@ -31,6 +33,8 @@ GAINS = (
 # Other pairs of arms to test, where a run has both: in the table of the primary
 # endpoint alone, uncorrected.
 OTHERS: tuple[tuple[str, str], ...] = ()
+_OWN = ('', '')  # the numbers of a task that is not in the paper
+_PAPERS_FORM = ' in the form of the paper'
 
 
 def make_tables(
@@ -50,53 +54,72 @@ def make_tables(
     paper, else named `accuracy` and `gain`; `primary_endpoint`; and `training`.
   """
   arms = {arm for arm, _, _ in index}
-  accuracy, gain = TABLES.get(task, ('', ''))
 
-  def pairs(*names: tuple[str, str]) -> list[Comparison]:
+  def compared(pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
     return [
         compare(index, treated, control, trained_up_to=trained_up_to)
-        for treated, control in names if arms.issuperset((treated, control))
+        for treated, control in pairs if arms.issuperset((treated, control))
     ]
 
-  against_baseline = pairs(*(('layer_norm' + s, 'none' + s) for s in ADAPTATIONS))
-  gains = pairs(*GAINS)
+  ln = compared(('layer_norm' + at, 'none' + at) for at in ADAPTATIONS)
+  gains = compared(GAINS)
   tables = []
-  if against_baseline:
-    tables.append(accuracy_by_model(
-        f'{main_table(task)}_by_model',
-        (f'Table {accuracy} in the form of the paper. ' if accuracy else '')
-        + 'Accuracy in %', against_baseline, chance))
-    tables.append(by_length(
-        main_table(task),
-        (f'Table {accuracy}. ' if accuracy else '')
-        + 'Accuracy by length, with and without LayerNorm after attention',
-        against_baseline, trained_up_to,
-    ))
-  if len(gains) == len(GAINS) and gain is not None:
-    tables.append(gain_by_model(
-        f'table_{gain}_by_model' if gain else 'gain_by_model',
-        (f'Table {gain} in the form of the paper. ' if gain else '')
-        + 'Gain of accuracy in points', gains))
-    tables.append(by_length(
-        f'table_{gain}' if gain else 'gain',
-        (f'Table {gain}. ' if gain else '')
-        + 'Gain of standardization and of LayerNorm over the Baseline',
-        gains, trained_up_to,
-    ))
+  if ln:
+    tables += _of_accuracy(ln, trained_up_to, task, chance)
+  if len(gains) == len(GAINS):
+    tables += _of_gain(gains, trained_up_to, task)
   others = [c for c in gains if (c.treated, c.control) != ('layer_norm', 'none')]
-  primary = against_baseline + others + pairs(*OTHERS)
-  if primary:
+  if tested := ln + others + compared(OTHERS):
     learned = {
         arm: median_accuracy(index[arm, 'training_accuracy', None]) for arm in NAMES
         if (arm, 'training_accuracy', None) in index
     }
-    tables.append(primary_endpoint(
-        primary, trained_up_to, learned, chance))
-  tables.append(training_table(index))
-  return tables
+    tables.append(primary_endpoint(tested, trained_up_to, learned, chance))
+  return [*tables, training_table(index)]
 
 
 def main_table(task: str) -> str:
   """Returns the name of the table of accuracy."""
-  accuracy, _ = TABLES.get(task, ('', ''))
-  return f'table_{accuracy}' if accuracy else 'accuracy'
+  return _name(TABLES.get(task, _OWN)[0], 'accuracy')
+
+
+def _of_accuracy(
+    ln: Sequence[Comparison], trained_up_to: int, task: str, chance: float | None
+) -> list[Table]:
+  """Makes the tables of accuracy with and without LayerNorm, in two forms."""
+  number, _ = TABLES.get(task, _OWN)
+  name = main_table(task)
+  in_papers_form = _title(number, _PAPERS_FORM, 'Accuracy in %')
+  title = _title(
+      number, '', 'Accuracy by length, with and without LayerNorm after attention')
+  return [
+      accuracy_by_model(f'{name}_by_model', in_papers_form, ln, chance),
+      by_length(name, title, ln, trained_up_to),
+  ]
+
+
+def _of_gain(
+    gains: Sequence[Comparison], trained_up_to: int, task: str
+) -> list[Table]:
+  """Makes the tables of gain in two forms, none if the paper has none for a task."""
+  _, number = TABLES.get(task, _OWN)
+  if number is None:
+    return []
+  name = _name(number, 'gain')
+  in_papers_form = _title(number, _PAPERS_FORM, 'Gain of accuracy in points')
+  title = _title(
+      number, '', 'Gain of standardization and of LayerNorm over the Baseline')
+  return [
+      gain_by_model(f'{name}_by_model', in_papers_form, gains),
+      by_length(name, title, gains, trained_up_to),
+  ]
+
+
+def _name(number: str, otherwise: str) -> str:
+  """Returns the name of a table with a number of the paper, or of one without."""
+  return f'table_{number}' if number else otherwise
+
+
+def _title(number: str, form: str, text: str) -> str:
+  """Returns the title of a table, with the paper's number if it has one."""
+  return f'Table {number}{form}. {text}' if number else text

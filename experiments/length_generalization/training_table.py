@@ -1,7 +1,8 @@
 """The table about training, a row per arm. Runs without JAX."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import math
+from typing import Any
 
 from experiments.length_generalization.comparisons import NAMES
 from vvlen.reporting import results
@@ -12,26 +13,12 @@ from vvlen.reporting.tables import Table
 
 def training_table(index: results.Index) -> Table:
   """Makes the table about training, a row per arm."""
-  records = []
-  arms = [index.get((arm, 'training_accuracy', None), {}) for arm in NAMES]
-  for arm, name in NAMES.items():
-    accuracy = index.get((arm, 'training_accuracy', None))
-    loss = index.get((arm, 'training_loss', None))
-    if not accuracy or not loss:
-      continue
-    broken = [s for s, x in loss.items() if not math.isfinite(x)]
-    finite = [x for x in accuracy.values() if math.isfinite(x)]
-    records.append({
-        'arm': name, 'seeds': len(accuracy),
-        'loss': _finite_mean(loss.values()),
-        'accuracy': 100 * _finite_mean(accuracy.values()),
-        'median_accuracy': 100 * median_accuracy(accuracy),
-        'lowest_accuracy': 100 * min(finite, default=math.nan),
-        'not_converged': name_seeds(
-            s for s in not_converged(accuracy, arms) if s not in broken
-        ),
-        'not_finite': name_seeds(broken),
-    })
+  accuracy = {arm: index.get((arm, 'training_accuracy', None), {}) for arm in NAMES}
+  loss = {arm: index.get((arm, 'training_loss', None), {}) for arm in NAMES}
+  records = [
+      _record(name, accuracy[arm], loss[arm], [*accuracy.values()])
+      for arm, name in NAMES.items() if accuracy[arm] and loss[arm]
+  ]
   columns = {
       'arm': lambda r: r['arm'],
       'seeds': lambda r: str(r['seeds']),
@@ -49,6 +36,32 @@ def training_table(index: results.Index) -> Table:
   more = ('The end of training: its last tenth, or the last line of the learning '
           'curves if that covers more steps.')
   return Table('training', 'Training', columns, records, note, more=more)
+
+
+def _record(
+    arm: str, accuracy: dict[int, float], loss: dict[int, float],
+    accuracies: Sequence[dict[int, float]],
+) -> dict[str, Any]:
+  """Returns the row of an arm.
+
+  Args:
+    arm: its name.
+    accuracy: {seed: accuracy at the end of training}.
+    loss: {seed: loss at the end of training}.
+    accuracies: those of all arms; seeds far below the best arm have not converged.
+  """
+  finite = [x for x in accuracy.values() if math.isfinite(x)]
+  broken = [s for s, x in loss.items() if not math.isfinite(x)]
+  return {
+      'arm': arm, 'seeds': len(accuracy),
+      'loss': _finite_mean(loss.values()),
+      'accuracy': 100 * _finite_mean(accuracy.values()),
+      'median_accuracy': 100 * median_accuracy(accuracy),
+      'lowest_accuracy': 100 * min(finite, default=math.nan),
+      'not_converged': name_seeds(
+          s for s in not_converged(accuracy, accuracies) if s not in broken),
+      'not_finite': name_seeds(broken),
+  }
 
 
 def _finite_mean(values: Iterable[float]) -> float:
