@@ -44,12 +44,18 @@ Axes: S sequences, N items, d width of the attention output.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from vvlen.evaluation.retriever.axes import match_covariance, principal_axes, WEAKEST
+from vvlen.evaluation.retriever.axes import (
+  match_covariance,
+  principal_axes,
+  PrincipalAxes,
+  WEAKEST,
+)
 from vvlen.evaluation.retriever.lengths import (
   answers,
   Apply,
@@ -60,14 +66,17 @@ from vvlen.evaluation.retriever.lengths import (
   Variables,
 )
 from vvlen.evaluation.retriever.moments import Moments, moments
-from vvlen.evaluation.retriever.reader import read, refit
+from vvlen.evaluation.retriever.reader import read, Reader, refit
 
 # `refit_strong` reads axes whose deviation is at least this share of the largest.
 STRONG = 1e-2
 
+# suffix of an intervention -> a function of o [..., d]
 Changes = Mapping[str, Callable[[jax.Array], jax.Array]]
 # batch -> class of each item [S, N] int
 ItemClass = Callable[[Any], jax.Array]
+# suffix of an intervention -> `accuracy` and `loss` [S] and `output` [S, d]
+Rows = dict[str, Metrics]
 
 
 def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
@@ -174,78 +183,158 @@ def intervene(
     `accuracy` and `loss`, nats, and `total_variance`, Σ_j σ_j² of the attention output
     as changed.
   """
+  on_validation = functools.partial(
+      _draw_outputs, apply, sample, variables, count=moment_sequences)
+  output_now = on_validation(validation_key, length=length)
+  now = _distribution(output_now)
+  then = _distribution(on_validation(validation_key, length=trained_up_to))
+  apart = on_validation(
+      jax.random.fold_in(validation_key, 1), length=length, count=select_sequences)
+  readers = _fit_readers(output_now, apart)
 
-  def outputs(key, n, count):
-    def measure(batch):
-      logits, sown = apply(variables, batch.query, batch.items)
-      weight = pick(sown['attention_weights'], batch.target_index)
-      return sown['attention_output'], log_odds(weight), batch.target, logits
+  at_length = functools.partial(
+      _restored, apply, variables, now, then, readers, item_class)
+  in_training = functools.partial(_imposed, apply, variables, now, then)
+  rows = in_chunks(at_length, sample, test_key, length, num_sequences)
+  rows |= in_chunks(in_training, sample, test_key, trained_up_to, num_sequences)
+  return _over_sequences(rows)
 
-    return in_chunks(measure, sample, key, n, count)
 
-  def at(n):
-    output, odds, target, _ = outputs(validation_key, n, moment_sequences)
-    return output, target, moments(output), principal_axes(output), jnp.median(odds)
+class Outputs(NamedTuple):
+  """What a model makes of S sequences."""
 
-  output_now, target_now, now, axes_now, odds_now = at(length)
-  _, _, then, axes_then, odds_then = at(trained_up_to)
-  apart, _, apart_target, logits = outputs(
-      jax.random.fold_in(validation_key, 1), length, select_sequences
-  )
-  readers = {
-      suffix: refit(
-          output_now, target_now, apart, apart_target, logits.shape[-1], weakest
-      )
+  output: jax.Array  # o [S, d]
+  log_odds: jax.Array  # ln a / (1 − a) [S], of the item asked for
+  target: jax.Array  # [S] int
+  logits: jax.Array  # [S, C]
+
+
+class Distribution(NamedTuple):
+  """Of the attention output over sequences of one length."""
+
+  moments: Moments  # μ, σ, r
+  axes: PrincipalAxes  # of Σ
+  log_odds: jax.Array  # λ, []
+
+
+def _draw_outputs(
+    apply: Apply, sample: Sample, variables: Variables, key: jax.Array, length: int,
+    count: int,
+) -> Outputs:
+  """Draws `count` sequences and applies the model to them."""
+
+  def outputs(batch: Any) -> Outputs:
+    logits, sown = apply(variables, batch.query, batch.items)
+    weight = pick(sown['attention_weights'], batch.target_index)
+    return Outputs(sown['attention_output'], log_odds(weight), batch.target, logits)
+
+  return in_chunks(outputs, sample, key, length, count)
+
+
+def _distribution(outputs: Outputs) -> Distribution:
+  return Distribution(
+      moments(outputs.output), principal_axes(outputs.output),
+      jnp.median(outputs.log_odds))
+
+
+def _fit_readers(outputs: Outputs, apart: Outputs) -> dict[str, Reader]:
+  """Returns the two readers fitted to `outputs`, whose penalty `apart` chooses."""
+  num_classes = apart.logits.shape[-1]
+  return {
+      suffix: refit(outputs.output, outputs.target, apart.output, apart.target,
+                    num_classes, weakest)
       for suffix, weakest in (('+refit', WEAKEST), ('+refit_strong', STRONG))
   }
 
-  def row(batch, logits, output):
-    return answers(batch, logits) | {'output': output}
 
-  def changed(batch, output, changes: Changes):
-    rows = {}
-    for suffix, change in changes.items():
-      logits, _ = apply(variables, batch.query, batch.items, None, change)
-      rows[suffix] = row(batch, logits, change(output))
-    return rows
+def _restored(
+    apply: Apply, variables: Variables, now: Distribution, then: Distribution,
+    readers: Mapping[str, Reader], item_class: ItemClass, batch: Any,
+) -> Rows:
+  """Returns the rows at N: as it is, with a property of training, and read otherwise.
 
-  def measure(batch):
-    as_it_is, sown = apply(variables, batch.query, batch.items)
-    output, weights = sown['attention_output'], sown['attention_weights']
-    weight = pick(weights, batch.target_index)
-    # Attention to a single item returns its value.
-    place = batch.target_index.reshape(-1, *[1] * (batch.items.ndim - 1))
-    target = jnp.take_along_axis(batch.items, place, axis=1)
-    one_hot, alone = apply(variables, batch.query, target)
-    value = alone['attention_output']
-    votes = class_weights(weights, item_class(batch), as_it_is.shape[-1])
-    rows = {
-        '': row(batch, as_it_is, output),
-        '+one_hot': row(batch, one_hot, value),
-        '+attended_class': row(batch, votes, output),
-    }
-    rows |= {suffix: row(batch, read(reader, output), output)
-             for suffix, reader in readers.items()}
-    return rows | changed(batch, output, {
-        '+rescaled': lambda o: rescale(o, then.norm),
-        '+recentred': lambda o: recentre(o, now, then),
-        '+standardized': lambda o: match(o, now, then),
-        '+covariance': lambda o: match_covariance(o, axes_now, axes_then),
-        '+reweighted': lambda o: reweight(o, weight, value, odds_then - odds_now),
-    })
+  Args:
+    apply: the model.
+    variables: of one seed.
+    now: the distribution at N.
+    then: at the longest training length, ₀.
+    readers: linear readers of o, by their suffix.
+    item_class: the class that each item stands for.
+    batch: S sequences of N items.
+  """
+  logits, sown = apply(variables, batch.query, batch.items)
+  output, weights = sown['attention_output'], sown['attention_weights']
+  weight = pick(weights, batch.target_index)
+  value_logits, value = _target_alone(apply, variables, batch)
+  votes = class_weights(weights, item_class(batch), logits.shape[-1])
+  rows = {
+      '': _row_of(batch, logits, output),
+      '+one_hot': _row_of(batch, value_logits, value),
+      '+attended_class': _row_of(batch, votes, output),
+  }
+  rows |= {suffix: _row_of(batch, read(reader, output), output)
+           for suffix, reader in readers.items()}
+  return rows | _changed(apply, variables, batch, output, {
+      '+rescaled': lambda o: rescale(o, then.moments.norm),
+      '+recentred': lambda o: recentre(o, now.moments, then.moments),
+      '+standardized': lambda o: match(o, now.moments, then.moments),
+      '+covariance': lambda o: match_covariance(o, now.axes, then.axes),
+      '+reweighted': lambda o: reweight(
+          o, weight, value, then.log_odds - now.log_odds),
+  })
 
-  def impose(batch):
-    _, sown = apply(variables, batch.query, batch.items)
-    spread = now._replace(mean=then.mean)
-    return changed(batch, sown['attention_output'], {
-        '+shifted': lambda o: recentre(o, then, now),
-        '+shrunk': lambda o: match(o, then, spread),
-        '+vanished': lambda o: match(o, then, now),
-    })
 
-  rows = in_chunks(measure, sample, test_key, length, num_sequences)
-  rows |= in_chunks(impose, sample, test_key, trained_up_to, num_sequences)
-  variances = {s: {'total_variance': x.pop('output').var(axis=0).sum()}
-               for s, x in rows.items()}
-  return {s: {name: x.mean(axis=0) for name, x in metrics.items()} | variances[s]
-          for s, metrics in rows.items()}
+def _imposed(
+    apply: Apply, variables: Variables, now: Distribution, then: Distribution,
+    batch: Any,
+) -> Rows:
+  """Returns the rows at the training length, with the mean, the variance, or both of N.
+
+  Args: as of `_restored`, but sequences of `batch` have the longest training length.
+  """
+  _, sown = apply(variables, batch.query, batch.items)
+  spread = now.moments._replace(mean=then.moments.mean)
+  return _changed(apply, variables, batch, sown['attention_output'], {
+      '+shifted': lambda o: recentre(o, then.moments, now.moments),
+      '+shrunk': lambda o: match(o, then.moments, spread),
+      '+vanished': lambda o: match(o, then.moments, now.moments),
+  })
+
+
+def _target_alone(
+    apply: Apply, variables: Variables, batch: Any
+) -> tuple[jax.Array, jax.Array]:
+  """Returns logits [S, C] and output v [S, d] of attention to the target alone.
+
+  Attention to a single item returns its value.
+  """
+  place = batch.target_index.reshape(-1, *[1] * (batch.items.ndim - 1))
+  target = jnp.take_along_axis(batch.items, place, axis=1)
+  logits, sown = apply(variables, batch.query, target)
+  return logits, sown['attention_output']
+
+
+def _changed(
+    apply: Apply, variables: Variables, batch: Any, output: jax.Array, changes: Changes
+) -> Rows:
+  """Returns the rows of each change of the output o ← change(o), by its suffix."""
+  rows = {}
+  for suffix, change in changes.items():
+    logits, _ = apply(variables, batch.query, batch.items, None, change)
+    rows[suffix] = _row_of(batch, logits, change(output))
+  return rows
+
+
+def _row_of(batch: Any, logits: jax.Array, output: jax.Array) -> Metrics:
+  """Returns `accuracy` and `loss` [S] of the logits, and the `output` [S, d]."""
+  return answers(batch, logits) | {'output': output}
+
+
+def _over_sequences(rows: Rows) -> dict[str, Metrics]:
+  """Returns means over sequences, and total_variance = Σ_j σ_j² of the outputs."""
+  variances = {suffix: {'total_variance': row.pop('output').var(axis=0).sum()}
+               for suffix, row in rows.items()}
+  return {
+      suffix: {name: x.mean(axis=0) for name, x in row.items()} | variances[suffix]
+      for suffix, row in rows.items()
+  }
