@@ -56,6 +56,13 @@ from vvlen.evaluation.retriever.axes import (
   PrincipalAxes,
   WEAKEST,
 )
+from vvlen.evaluation.retriever.changes import (
+  log_odds,
+  match,
+  recentre,
+  rescale,
+  reweight,
+)
 from vvlen.evaluation.retriever.lengths import (
   answers,
   Apply,
@@ -79,80 +86,21 @@ ItemClass = Callable[[Any], jax.Array]
 Rows = dict[str, Metrics]
 
 
-def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
-  """Returns rows [..., d] of the given norm; a row of zeros stays as it is."""
-  length = jnp.linalg.norm(output, axis=-1, keepdims=True)
-  return output * jnp.where(length > 0, norm / jnp.where(length > 0, length, 1), 1.0)
+class Outputs(NamedTuple):
+  """What a model makes of S sequences."""
+
+  output: jax.Array  # o [S, d]
+  log_odds: jax.Array  # ln a / (1 − a) [S], of the item asked for
+  target: jax.Array  # [S] int
+  logits: jax.Array  # [S, C]
 
 
-def recentre(output: jax.Array, now: Moments, then: Moments) -> jax.Array:
-  """Returns o − μ_now + μ_then, [..., d]."""
-  return output + _row(then.mean - now.mean, output)
+class Distribution(NamedTuple):
+  """Of the attention output over sequences of one length."""
 
-
-def match(output: jax.Array, now: Moments, then: Moments) -> jax.Array:
-  """Returns (o − μ_now) / σ_now · σ_then + μ_then, [..., d].
-
-  A component that does not vary now keeps its deviation from the mean.
-  """
-  constant = now.deviation <= 0
-  scale = jnp.where(
-      constant, 1.0, then.deviation / jnp.where(constant, 1.0, now.deviation)
-  )
-  # Written as a change of o, which is exactly 0 if the moments are equal.
-  centred = output - _row(now.mean, output)
-  return recentre(output, now, then) + centred * _row(scale - 1.0, output)
-
-
-def reweight(
-    output: jax.Array, weight: jax.Array, value: jax.Array, shift: jax.Array
-) -> jax.Array:
-  """Returns the output with more, or less, weight on one item.
-
-  Args:
-    output: [..., d], the mean of all values, by the attention weights.
-    weight: [...], a, the attention weight of the item, between 0 and 1.
-    value: [..., d], the value of the item.
-    shift: [], what is added to its logit.
-
-  Returns:
-    The output if the item has the weight b, ln b / (1 − b) = ln a / (1 − a) + shift,
-    and the other items share 1 − b in the proportions in which they share 1 − a.
-  """
-  # With a e^shift in place of a, the weights sum to 1 + (e^shift − 1) a.
-  more = (jnp.expm1(shift) * weight)[..., None]
-  return (output + more * value) / (1 + more)
-
-
-def log_odds(weight: jax.Array) -> jax.Array:
-  """Returns ln a / (1 − a) of weights a between 0 and 1, finite at both ends."""
-  info = jnp.finfo(weight.dtype)
-  weight = weight.clip(info.tiny, 1 - info.eps)
-  return jnp.log(weight) - jnp.log1p(-weight)
-
-
-def class_weights(
-    weights: jax.Array, classes: jax.Array, num_classes: int
-) -> jax.Array:
-  """Returns the logarithm of the attention weight on each class.
-
-  Args:
-    weights: [S, N].
-    classes: [S, N] int, of each item.
-    num_classes: C.
-
-  Returns:
-    [S, C], finite even if a class has no weight.
-  """
-  one_hot = jax.nn.one_hot(classes, num_classes, dtype=weights.dtype)
-  votes = jnp.einsum(
-      'sn,snc->sc', weights, one_hot, precision=jax.lax.Precision.HIGHEST
-  )
-  return jnp.log(jnp.maximum(votes, jnp.finfo(votes.dtype).tiny))
-
-
-def _row(vector: jax.Array, like: jax.Array) -> jax.Array:
-  return jnp.expand_dims(vector, range(like.ndim - 1))
+  moments: Moments  # μ, σ, r
+  axes: PrincipalAxes  # of Σ
+  log_odds: jax.Array  # λ, []
 
 
 def intervene(
@@ -198,23 +146,6 @@ def intervene(
   rows = in_chunks(at_length, sample, test_key, length, num_sequences)
   rows |= in_chunks(in_training, sample, test_key, trained_up_to, num_sequences)
   return _over_sequences(rows)
-
-
-class Outputs(NamedTuple):
-  """What a model makes of S sequences."""
-
-  output: jax.Array  # o [S, d]
-  log_odds: jax.Array  # ln a / (1 − a) [S], of the item asked for
-  target: jax.Array  # [S] int
-  logits: jax.Array  # [S, C]
-
-
-class Distribution(NamedTuple):
-  """Of the attention output over sequences of one length."""
-
-  moments: Moments  # μ, σ, r
-  axes: PrincipalAxes  # of Σ
-  log_odds: jax.Array  # λ, []
 
 
 def _draw_outputs(
@@ -314,6 +245,26 @@ def _target_alone(
   return logits, sown['attention_output']
 
 
+def class_weights(
+    weights: jax.Array, classes: jax.Array, num_classes: int
+) -> jax.Array:
+  """Returns ln Σ_i a_i over the items i of class c: the weight on each class.
+
+  Args:
+    weights: [S, N].
+    classes: [S, N] int, of each item.
+    num_classes: C.
+
+  Returns:
+    [S, C], finite even if a class has no weight.
+  """
+  one_hot = jax.nn.one_hot(classes, num_classes, dtype=weights.dtype)
+  votes = jnp.einsum(
+      'sn,snc->sc', weights, one_hot, precision=jax.lax.Precision.HIGHEST
+  )
+  return jnp.log(jnp.maximum(votes, jnp.finfo(votes.dtype).tiny))
+
+
 def _changed(
     apply: Apply, variables: Variables, batch: Any, output: jax.Array, changes: Changes
 ) -> Rows:
@@ -332,9 +283,9 @@ def _row_of(batch: Any, logits: jax.Array, output: jax.Array) -> Metrics:
 
 def _over_sequences(rows: Rows) -> dict[str, Metrics]:
   """Returns means over sequences, and total_variance = Σ_j σ_j² of the outputs."""
-  variances = {suffix: {'total_variance': row.pop('output').var(axis=0).sum()}
-               for suffix, row in rows.items()}
+  variances = {suffix: row['output'].var(axis=0).sum() for suffix, row in rows.items()}
   return {
-      suffix: {name: x.mean(axis=0) for name, x in row.items()} | variances[suffix]
+      suffix: {name: x.mean(axis=0) for name, x in row.items() if name != 'output'}
+              | {'total_variance': variances[suffix]}
       for suffix, row in rows.items()
   }
