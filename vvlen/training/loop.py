@@ -6,21 +6,17 @@ processes run the same loop.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-import json
 from typing import Any
-import zlib
 
 from etils import epath
 import jax
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from vvlen.training import checkpoint, finite
+from vvlen.training import checkpoint, finite, resuming
 from vvlen.training.preemption import Preempted, watching_for_preemption
+from vvlen.training.resuming import State
 from vvlen.training.step import Batch, Metrics
-
-State = Any  # a pytree of jax.Array; state.step is [] int32, the updates made
 
 
 def place_rows(
@@ -131,38 +127,20 @@ def train(
     Preempted: on all processes, after SIGTERM to any of them, when the step under way
       is made and its state is saved.
   """
-  for name, every in (('save', save_every_steps), ('metrics', metrics_every_steps),
-                      ('evaluate', evaluate_every_steps)):
-    if every is not None and not every >= 1:  # nor nan, which would mean never
-      raise ValueError(f'{name}_every_steps must be positive: {every}')
+  _check_intervals(save=save_every_steps, metrics=metrics_every_steps,
+                   evaluate=evaluate_every_steps)
   made = int(state.step)
-  waiting: list[Metrics] = []  # of steps that are not reported yet
+  waiting: list[Metrics] = []  # of steps that an earlier start did not report
   if folder is not None:
-    meta = _as_json(meta or {})
-    _position(batches)
-    made, state, waiting = _resume(folder, made, state, batches, meta)
+    meta = resuming.as_json(meta or {})
+    resuming.position(batches)  # raises if it cannot be saved
+    made, state, waiting = resuming.restore(folder, made, state, batches, meta)
   if made > num_steps:
     raise ValueError(f'The run is at step {made} already, beyond {num_steps}')
+  unreported = _Unreported(waiting, on_metrics, must_be_finite, folder)
 
-  def due(every):
-    return made == num_steps or (every and made and made % every == 0)
-
-  def check(fetched):
-    for step, metrics in enumerate(fetched, made - len(fetched) + 1):
-      for name in must_be_finite:
-        if name in metrics and not np.isfinite(metrics[name]):
-          raise ValueError(f'The {name} of step {step} is not finite. '
-                           + _remedy(finite.bad_weights(_params(state)), folder))
-
-  def tell():
-    nonlocal waiting
-    fetched, waiting = jax.device_get(waiting), []
-    check(fetched)
-    if fetched and on_metrics is not None:
-      on_metrics(made, {
-          name: float(np.mean([np.float64(m[name]) for m in fetched]))
-          for name in fetched[0]
-      })
+  def due(every: int | None) -> bool:
+    return made == num_steps or bool(every and made and made % every == 0)
 
   if evaluate is not None and due(evaluate_every_steps):
     evaluate(made, state)
@@ -171,35 +149,87 @@ def train(
       batch = place(_next(batches, made, num_steps))
       state, metrics = step(state, batch)
       if made % metrics_every_steps == 0:
-        tell()  # Only after this step was dispatched, or the devices would wait.
-      waiting.append(metrics)
+        # Only after this step was dispatched, or the devices would wait.
+        unreported.report(made, state)
+      unreported.add(metrics)
       made += 1
       stop = preempted(made)
       if evaluate is not None and due(evaluate_every_steps) and not stop:
-        tell()
+        unreported.report(made, state)
         evaluate(made, state)
       if folder is not None and (due(save_every_steps) or stop):
         if made % metrics_every_steps == 0:
-          tell()
+          unreported.report(made, state)
         # The others go into the checkpoint, so that saving does not change reports.
-        waiting = [_floats(m) for m in jax.device_get(waiting)]
-        check(waiting)
-        if bad := finite.bad_weights(_params(state)):
-          raise ValueError(f'Parameters are not finite after step {made}. '
-                           + _remedy(bad, folder))
+        others = unreported.fetch(made, state)
+        _check_weights(made, state, folder)
         if before_save is not None:
           before_save()
-        beside = {'batches': _position(batches), 'meta': meta, 'metrics': waiting}
-        checkpoint.save(folder, made, state, beside)
+        resuming.save(folder, made, state, batches, meta, others)
       if stop:
         where = 'not saved' if folder is None else f'saved in {folder}'
         raise Preempted(f'Told to stop after step {made} of {num_steps}, {where}')
-    tell()
+    unreported.report(made, state)
   return state
 
 
-def _params(state: State) -> Any:
-  return getattr(state, 'params', state)
+class _Unreported:
+  """The metrics of the last steps, on the devices until they are reported."""
+
+  def __init__(
+      self, waiting: list[Metrics],
+      on_metrics: Callable[[int, dict[str, float]], None] | None,
+      must_be_finite: Sequence[str], folder: epath.PathLike | None,
+  ):
+    """Begins with `waiting`, of a step each; the other arguments are as of `train`."""
+    self._waiting, self._on_metrics = waiting, on_metrics
+    self._must_be_finite, self._folder = must_be_finite, folder
+
+  def add(self, metrics: Metrics) -> None:
+    self._waiting.append(metrics)
+
+  def report(self, made: int, state: State) -> None:
+    """Calls on_metrics(made, means over the steps since the last report)."""
+    fetched, self._waiting = self.fetch(made, state), []
+    if fetched and self._on_metrics is not None:
+      self._on_metrics(made, {
+          name: float(np.mean([np.float64(m[name]) for m in fetched]))
+          for name in fetched[0]
+      })
+
+  def fetch(self, made: int, state: State) -> list[Metrics]:
+    """Returns the metrics, which remain to be reported.
+
+    Args:
+      made: the number of the last of their steps.
+      state: after that step or the next, for the message of an error.
+
+    Raises:
+      ValueError: if one that must be finite is not.
+    """
+    self._waiting = jax.device_get(self._waiting)
+    for step, metrics in enumerate(self._waiting, made - len(self._waiting) + 1):
+      for name in self._must_be_finite:
+        if name in metrics and not np.isfinite(metrics[name]):
+          raise ValueError(f'The {name} of step {step} is not finite. '
+                           + _remedy(_bad_weights(state), self._folder))
+    return self._waiting
+
+
+def _check_intervals(**steps: int | None) -> None:
+  for name, every in steps.items():
+    if every is not None and not every >= 1:  # nor nan, which would mean never
+      raise ValueError(f'{name}_every_steps must be positive: {every}')
+
+
+def _check_weights(made: int, state: State, folder: epath.PathLike) -> None:
+  if bad := _bad_weights(state):
+    raise ValueError(
+        f'Parameters are not finite after step {made}. ' + _remedy(bad, folder))
+
+
+def _bad_weights(state: State) -> str:
+  return finite.bad_weights(getattr(state, 'params', state))
 
 
 def _remedy(bad: str, folder: epath.PathLike | None) -> str:
@@ -215,75 +245,3 @@ def _next(batches: Iterator[Batch], made: int, num_steps: int) -> Batch:
     return next(batches)
   except StopIteration:
     raise ValueError(f'The batches end after {made} of {num_steps} steps') from None
-
-
-def _resume(
-    folder: epath.PathLike, made: int, state: State, batches: Any, meta: dict[str, Any]
-) -> tuple[int, State, list[Metrics]]:
-  """Returns step, state and unreported metrics of the last checkpoint.
-
-  Moves `batches` to that step. Without a checkpoint, returns the given step and state.
-  """
-  if not checkpoint.last_step(folder):
-    return made, state, []
-  _read_beside(folder, meta)  # before the memory of the state is gone
-  like = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-  )
-  jax.tree.map(lambda x: x.delete(), state)  # There may be no room for two.
-  step, state = checkpoint.restore(folder, like)
-  beside = _read_beside(folder, meta)  # again: the last one may have been damaged
-  batches.set_state(beside['batches'])
-  return step, state, beside.get('metrics', [])
-
-
-def _read_beside(folder: epath.PathLike, meta: dict[str, Any]) -> dict[str, Any]:
-  """Returns what was saved beside the last state, after checking that it is this run's.
-
-  Raises:
-    ValueError: if its meta is not `meta`, or it has no position in the batches.
-  """
-  beside = checkpoint.read_meta(folder) or {}
-  name_of = f'{folder}/{checkpoint.last_step(folder)}'
-  if not beside.keys() >= {'batches', 'meta'}:
-    raise ValueError(
-        f'The checkpoint {name_of} does not say which batches it has seen. '
-        'Choose another folder.'
-    )
-  found = beside['meta']
-  for name in sorted(found.keys() | meta.keys()):
-    if name not in found or name not in meta or found[name] != meta[name]:
-      raise ValueError(
-          f'The checkpoint {name_of} is of another run: its {name} is '
-          f'{found.get(name)!r}, not {meta.get(name)!r}. Choose another folder.'
-      )
-  return beside
-
-
-def _floats(metrics: Metrics) -> Metrics:
-  return {name: float(x) for name, x in metrics.items()}  # type: ignore[misc]
-
-
-def _position(batches: Any) -> Any:
-  """Returns the state of the iterator as JSON, after checking that it can be saved."""
-  if not hasattr(batches, 'get_state') or not hasattr(batches, 'set_state'):
-    raise ValueError(
-        f'Batches that can be resumed have get_state and set_state: {batches}'
-    )
-  position = _as_json(batches.get_state())
-  if jax.process_count() > 1:
-    digest = zlib.crc32(json.dumps(position, sort_keys=True).encode())
-    digests = multihost_utils.process_allgather(np.uint32(digest))
-    if len(set(digests.tolist())) > 1:
-      raise ValueError(
-          'The iterators of the processes differ in their states, but only one state '
-          f'is saved; here it is {position}'
-      )
-  return position
-
-
-def _as_json(value: Any) -> Any:
-  try:
-    return json.loads(json.dumps(value))
-  except TypeError as error:
-    raise ValueError(f'A checkpoint cannot hold {value!r}: {error}') from error
