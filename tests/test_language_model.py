@@ -318,7 +318,7 @@ def test_arms_and_seeds_alone_share_their_programs(text_file, tmp_path):
       with Progress(4, 'steps') as progress:
         rows = sharded.run_seed(config, name, seed, text, mesh, programs,
                                 epath.Path(tmp_path), progress)
-      assert progress._measured > 0
+      assert progress.work.measured > 0
       final[name, seed] = tuple(row.value for row in rows if row.metric == 'nll')
   finally:
     jax.monitoring.unregister_event_duration_listener(count)

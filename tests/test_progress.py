@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from experiments.harness import estimate
 from experiments.harness import progress as module
 from experiments.harness.progress import Progress
 
@@ -18,6 +19,19 @@ class _Clock:
 @pytest.fixture
 def clock():
   return _Clock()
+
+
+def test_what_is_left_is_a_function_of_what_is_known():
+  # 20 of 30 units at 2 a second, and 20 s of measuring for each of the 2 last jobs.
+  work = estimate.Work(
+      total=30, jobs=3, measures=True, done=10, ended=1, measured=20.0,
+      measured_in_ended=20.0, done_when_measured=10,
+      recent=(estimate.Report(0.0, 0), estimate.Report(5.0, 10)))
+  assert estimate.rate(work) == 2 and estimate.left(work) == 10 + 40
+  assert estimate.share(work) == 25 / 75
+  before = work._replace(ended=0, measured=0.0, done_when_measured=0)
+  assert estimate.left(before) == 10 and not estimate.knows_measuring(before)
+  assert estimate.left(estimate.Work(total=0)) == 0
 
 
 def test_compiling_is_not_work(clock):
@@ -127,7 +141,7 @@ def test_a_line_says_that_measuring_is_left_until_it_is_known(clock, capsys):
     clock.now += 1
     shown.show('a', 1)
     if shown.rate:
-      assert _told(capsys).endswith(f' {30 - shown._done} s left and measuring')
+      assert _told(capsys).endswith(f' {30 - shown.work.done} s left and measuring')
   with shown.measuring('a'):
     clock.now += 20
   shown.show('a')
@@ -185,6 +199,34 @@ def test_what_is_left_is_true_in_a_run_of_equal_jobs(clock):
   assert len(foretold) == 36 and not any(foretold)
 
 
+@pytest.mark.parametrize('name, seconds, line', [
+    ('lookup, none', 0.1,
+     '  5%  lookup, none, loss 2.25  191 seed-steps/s, 36 min left and measuring'),
+    ('lookup, none, seeds 0 to 7', 30,
+     '  5%  lookup, none, seeds 0 to 7, loss 2.25, 30 s ago  '
+     '36 min left and measuring'),
+    ('lookup, layer_norm, seeds 0 to 7', 30,
+     '  5%  lookup, layer_norm, seeds 0 to 7, loss 2.25, 30 s ago  36 min + measuring'),
+    ('lookup_l2, layer_norm, seeds 8 to 15', 30,
+     '  5%  lookup_l2, layer_norm, seeds 8 to 15, loss 2.25, 30 s ago  >36 min left'),
+    ('lookup_larger, layer_norm, seeds 24 to 31', 30,
+     '  5%  lookup_larger, layer_norm, seeds 24 to 31, loss 2.25  36 min + measuring'),
+    ('lookup_larger, layer_norm, seeds 24 to 31, of a name too long', 30,
+     '  5%  lookup_larger, layer_norm, seeds 24 to 31, of a…g, loss 2.25  '
+     '>36 min left'),
+])
+def test_the_name_is_whole_as_long_as_the_rest_can_be_shorter(
+    clock, capsys, name, seconds, line):
+  shown = Progress(43_000 * 10, 'seed-steps', clock=clock, every=0, measures=True)
+  for _ in range(3):
+    clock.now += 1
+    shown.show(f'{name}, loss 2.25', 191)
+  shown.skip(21_500 - 3 * 191)
+  clock.now += seconds
+  shown._print(clock.now)
+  assert _told(capsys) == line
+
+
 def test_a_line_has_room_for_measuring(clock, capsys):
   shown = Progress(10**8, 'seed-steps', clock=clock, every=0, measures=True)
   for _ in range(3):
@@ -192,12 +234,14 @@ def test_a_line_has_room_for_measuring(clock, capsys):
     shown.show('a name that is too long for a line, loss 0.0123', 12_345)
     assert len(_told(capsys)) <= 80
   with shown.measuring('a name that is too long for a line'):
-    for seconds in (1, 100, 40_000):
+    for seconds, end in (
+        (1, ' for 1 s  >22 h 30 min left'), (100, ' for 2 min  >22 h 30 min left'),
+        (40_000, '  22 h 30 min + measuring')):
       clock.now += seconds
       shown._print(clock.now)
       line = _told(capsys)
-      assert len(line) <= 80 and line.endswith('1,234 seed-steps/s, 22 h 30 min left '
-                                               'and measuring')
+      assert len(line) <= 80
+      assert line == f'  0%  a name that is too long for a line, measuring{end}'
 
 
 @pytest.mark.parametrize('room', range(-3, 30))
@@ -216,7 +260,7 @@ def test_a_line_every_half_minute_of_80_columns(clock, capsys):
   lines = capsys.readouterr().out.splitlines()
   assert len(lines) == 3 and all(len(line) <= 80 for line in lines)
   assert lines[-1].startswith('  8%  a name that is far too')
-  assert lines[-1].endswith('… loss 0.0123  1,200 seed-steps/s, 13 min left')
+  assert lines[-1].endswith('… loss 0.0123  13 min left')
 
 
 @pytest.mark.slow
