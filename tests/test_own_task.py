@@ -12,7 +12,8 @@ from configs.retrieval import get_config
 from configs.vanishing_variance import get_config as family_config
 from experiments.harness import machine
 from experiments.length_generalization import run, tasks
-from experiments.length_generalization.check import check, check_own_task
+from experiments.length_generalization.check import check
+from experiments.length_generalization.own_task import check_own_task
 from experiments.mechanism.run import check_lengths
 from experiments.vanishing_variance import family
 from tests.conftest import ROOT

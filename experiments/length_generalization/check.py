@@ -1,10 +1,7 @@
 """Checks configurations of `experiments.length_generalization`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import jax
-import numpy as np
 
 from experiments.harness import fields
 from experiments.harness.fields import (
@@ -114,73 +111,3 @@ def check(
     )
   for arm in config.arms:
     training.problem(config, arm, task)  # raises if averaging intervals overlap
-
-
-def check_own_task(config: Any) -> None:
-  """Raises ValueError if models cannot be trained or measured on a task of the user.
-
-  Draws one batch and computes the shapes of what the task returns for it. Tasks of this
-  package are not checked. JAX uses its devices from here on.
-  """
-  if ':' not in config.task.name:
-    return
-  train, size = config.train, min(config.train.batch_size, 64)
-  task = tasks.make_task(config)
-  batch = task.sample(
-      jax.random.key(0), batch_size=size, min_length=train.min_length,
-      max_length=train.max_length, longest=None)
-
-  def check_that(
-      right: bool, field: str, must: str, found: Any, of: str = ' of a batch'
-  ) -> None:
-    if not right:
-      raise ValueError(f'{config.task.name}: {field}{of} must {must}: {found}')
-
-  mask, target, places = map(np.asarray, (batch.mask, batch.target, batch.target_index))
-  kind = lambda x: f'{x.dtype} {[*x.shape]}'
-  check_that(mask.dtype == bool and mask.shape == (size, train.max_length), 'mask',
-             f'be bool, [{size}, {train.max_length}]', kind(mask))
-  logits = jax.eval_shape(
-      lambda key, x: task.model(config.arms[0]).init_with_output(
-          key, x.query, x.items, x.mask)[0], jax.random.key(0), batch)
-  *answers, classes = logits.shape
-  if np.issubdtype(target.dtype, np.floating):
-    check_that(target.shape == logits.shape, 'target',
-               f'be {[*logits.shape]} as the logits, or int, {answers}', kind(target))
-  else:
-    check_that([*target.shape] == answers, 'target',
-               f'be {answers}, as the logits {[*logits.shape]}', kind(target))
-    check_that(0 <= target.min() and target.max() < classes, 'target',
-               f'be in 0..{classes - 1}, a class of the logits',
-               f'{target.min()} to {target.max()}')
-  check_that([*places.shape] == answers and np.issubdtype(places.dtype, np.integer),
-             'target_index', f'be int, {answers}', kind(places))
-  check_that(0 <= places.min() and places.max() < train.max_length, 'target_index',
-             f'be in 0..{train.max_length - 1}', f'{places.min()} to {places.max()}')
-  rows = np.arange(size).reshape(-1, *[1] * (places.ndim - 1))
-  check_that(bool(mask[rows, places].all()), 'target_index', 'be of items in the mask',
-             'one is not')
-  check_that(not config.evaluate.fit_lengths or target.ndim == 1, 'target',
-             'be int, one class, for temperatures to be fitted (none are with '
-             '--config.evaluate.fit_lengths="()")', kind(target))
-  # What is used only after training, to measure the models.
-  query, items = batch.query.shape, batch.items.shape
-  fixed = np.shape(task.fixed_query)
-  check_that(_broadcasts(fixed, query), 'fixed_query',
-             f'be one query, {[*query[1:]]}', [*fixed], '')
-  every = np.shape(task.vocabulary())
-  check_that(every[1:] == items[2:], 'vocabulary()',
-             f'be of items, {["M", *items[2:]]}'.replace("'", ''), [*every], '')
-  if len(answers) == 1:
-    weights = jax.ShapeDtypeStruct(mask.shape, np.float32)
-    order = jax.eval_shape(task.order, batch, weights).shape
-    check_that(order == mask.shape, 'order(batch, weights)', f'be {[*mask.shape]}',
-               [*order], '')
-
-
-def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
-  """Whether an array of a shape broadcasts to another shape."""
-  try:
-    return np.broadcast_shapes(shape, to) == to
-  except ValueError:
-    return False

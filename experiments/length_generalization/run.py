@@ -15,7 +15,8 @@ from experiments.harness.run_loop import (
   seed_devices,
 )
 from experiments.length_generalization import tasks, training
-from experiments.length_generalization.check import check, check_own_task
+from experiments.length_generalization.check import check
+from experiments.length_generalization.own_task import check_own_task
 from vvlen.reporting.numbers import counted
 
 
