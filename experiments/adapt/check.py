@@ -9,11 +9,12 @@ from experiments.adapt import methods, report
 from experiments.adapt.programs import lora_of, TERMS
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, whole
+from experiments.harness.parts import naming
 from experiments.language_model.check import (
-    ARM_FIELDS,
-    check_arms,
-    check_evaluation,
-    check_seeds,
+  ARM_FIELDS,
+  check_arms,
+  check_evaluation,
+  check_seeds,
 )
 from vvlen.models.llama import abstract_params
 from vvlen.models.llama import lora as adapters
@@ -87,15 +88,13 @@ def check_model(config: Any, model: Llama) -> None:
         f'config.train.max_length is {length}, shorter than the {original} tokens of '
         'the checkpoint: nothing would be extended')
   for name in report.methods_of(config):
-    try:
+    with naming(f'config: method {name}'):
       method = methods.make(name, model, config)
       check_sizes(method.trained)
       _check_reading(method, length)
       if lora := lora_of(config, name):
         measured = adapters.with_adapters(method.measured, lora)
         adapters.split(lora, abstract_params(measured))
-    except ValueError as error:
-      raise ValueError(f'config: method {name}: {error}') from error
 
 
 def _check_reading(method: methods.Method, length: int) -> None:

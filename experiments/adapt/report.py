@@ -14,6 +14,7 @@ from etils import epath
 
 from experiments.adapt import figures, tables
 from experiments.adapt.answer import answer, weak_methods
+from experiments.harness.parts import naming
 from experiments.language_model import figures as of_arms
 from experiments.language_model import tables as by_term
 from experiments.language_model.arms import Arm, Family, Run
@@ -126,10 +127,8 @@ def families(run: Run, config: Mapping[str, Any]) -> list[Family]:
 
 def check(run: Run, config: Mapping[str, Any]) -> None:
   """Raises ValueError unless each method has one control."""
-  try:
+  with naming('config.arms'):
     families(run, config)
-  except ValueError as error:
-    raise ValueError(f'config.arms: {error}') from error
 
 
 def read_run(config: Mapping[str, Any]) -> Run:

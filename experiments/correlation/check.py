@@ -7,6 +7,7 @@ from experiments.correlation.points import CORRELATIONS, OUTCOMES
 from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, whole
+from experiments.harness.parts import naming
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
 from experiments.language_model.measuring import MEASURES
 from experiments.language_model.training import num_steps
@@ -54,10 +55,8 @@ def check(config: Any) -> None:
     raise ValueError('config.evaluate.lengths must have 1 and at least one more: '
                      f'{config.evaluate.lengths}')
   for name, model in config.models.items():
-    try:
+    with naming(f'config.models.{name}'):
       _check_model(config, name, model)
-    except ValueError as error:
-      raise ValueError(f'config.models.{name}: {error}') from error
   _check_weights(config)
 
 

@@ -10,6 +10,7 @@ from experiments.counting import training
 from experiments.counting.cells import all_cells, read_figures, Setup
 from experiments.harness import fields, finished, seed_blocks
 from experiments.harness.fields import one_of, optional, or_none, real, several, whole
+from experiments.harness.parts import naming
 from experiments.harness.run_loop import (
   claim_for_seeds,
   curves_of,
@@ -135,7 +136,5 @@ def _check_cell(config: Any, cell: Setup) -> None:
 def _check_targets(cells: list[Setup]) -> None:
   """Raises ValueError if a target cannot be reparameterized, such as 0 by 1/√y."""
   for cell in cells:
-    try:
+    with naming(f'config.figures: {cell.task}, {cell.arm}'):
       check_target(training.reparameterization(cell), float(cell.task == 'length'))
-    except ValueError as error:
-      raise ValueError(f'config.figures: {cell.task}, {cell.arm}: {error}') from error

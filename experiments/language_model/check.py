@@ -4,15 +4,16 @@ from typing import Any
 
 from experiments.harness import fields
 from experiments.harness.fields import (
-    flag,
-    one_of,
-    optional,
-    or_none,
-    real,
-    several,
-    text,
-    whole,
+  flag,
+  one_of,
+  optional,
+  or_none,
+  real,
+  several,
+  text,
+  whole,
 )
+from experiments.harness.parts import naming
 from experiments.language_model import arms, training
 from vvlen.models.kernels.causal import IMPLEMENTATIONS
 from vvlen.models.llama.layers import KEPT
@@ -132,10 +133,8 @@ def _check_model(config: Any) -> None:
     return
   if 'model' not in config:
     raise ValueError('config.checkpoint is missing: the folder of a model to train')
-  try:
+  with naming('config.model'):
     check_model(training.make_model(config, byte_tokenizer()))
-  except ValueError as error:
-    raise ValueError(f'config.model: {error}') from error
 
 
 def check_arms(config: Any) -> None:
@@ -144,10 +143,8 @@ def check_arms(config: Any) -> None:
     if not name.replace('_', '').isalnum():
       raise ValueError('config.arms: a name must consist of letters, digits and _: '
                        f'{name!r}')
-    try:
+    with naming(f'config.arms.{name}.offsets'):
       offset_range(config.train.max_length, tuple(arm.offsets))
-    except ValueError as error:
-      raise ValueError(f'config.arms.{name}.offsets: {error}') from error
     num_steps = training.num_steps(config, arm)
     if config.optimizer.warmup_steps >= num_steps:
       raise ValueError('config.optimizer.warmup_steps must be less than the steps of '

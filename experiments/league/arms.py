@@ -44,6 +44,7 @@ from typing import Any
 from flax import linen as nn
 import jax
 
+from experiments.harness.parts import naming
 from experiments.league.names import NAMES
 from vvlen.models.attention import Temperature
 from vvlen.models.fixes import laws
@@ -124,8 +125,6 @@ def fields_of(name: str, source: str, longest: int) -> Fields:
                      f'{type(error).__name__}: {error}'.split('\n')[0]) from error
   if found is None:
     raise ValueError(f'config.arms.{name}: {path} has no function {function!r}')
-  try:
+  with naming(f'config.arms.{name}: {path}'):
     check_weights(found)
-  except ValueError as error:
-    raise ValueError(f'config.arms.{name}: {path}: {error}') from error
   return dict(weights=found)

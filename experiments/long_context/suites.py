@@ -16,6 +16,7 @@ import zlib
 from etils import epath
 import numpy as np
 
+from experiments.harness.parts import naming
 from vvlen.evaluation import babilong as judge
 from vvlen.tasks import (
   babi,
@@ -123,10 +124,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
 
 
 def _named(draw: Callable[..., Sample], task: str, length: int, index: int) -> Sample:
-  try:
+  with naming(f'{task}, length {length}, sample {index}'):
     return draw(length, index)
-  except ValueError as error:
-    raise ValueError(f'{task}, length {length}, sample {index}: {error}') from error
 
 
 def _beyond(config: Any, lengths: list[int], window: int, more: int) -> list[str]:

@@ -13,6 +13,7 @@ import ml_collections
 
 from experiments.harness import fields, finished, locks, machine, paths, seed_blocks
 from experiments.harness.fields import one_of, several, text, whole
+from experiments.harness.parts import naming
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
@@ -89,10 +90,8 @@ def _read_trained(config: Any) -> tuple[ml_collections.ConfigDict, dict[str, Any
   grids = ('sensitivity', 'vanishing_variance')
   if study in grids or (study is None and 'base' in facts):
     raise ValueError(f'{config.trained} is a grid: give a cell of it, as cells/base')
-  try:
+  with naming(str(path)):
     check(trained)
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from error
   if set(config.arms) - set(trained.arms):
     raise ValueError(
         f'config.arms must be one or more of {trained.arms}: {tuple(config.arms)}')

@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.harness import fields, finished, locks, machine
 from experiments.harness.fields import real, several, whole
+from experiments.harness.parts import naming
 from experiments.harness.processes import first_of_processes, stop_if_told
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import Job, run_jobs
@@ -111,10 +112,8 @@ def _cells(config: Any) -> list[Settings]:
     )
   cells = recency_cells.make_cells(config.to_dict())
   for cell in cells:
-    try:
+    with naming(f'config, {cell.group}, {cell.name}'):
       _check_cell(cell)
-    except ValueError as error:
-      raise ValueError(f'config, {cell.group}, {cell.name}: {error}') from error
   if len({(cell.group, cell.name) for cell in cells}) < len(cells):
     raise ValueError('config has anisotropies that are equal to six digits')
   return cells
