@@ -29,7 +29,7 @@ from experiments.length_generalization import check as length_generalization
 from experiments.linear_attention import run as linear_attention
 from experiments.measure import check as measure
 from experiments.recency_bias import run as recency_bias
-from experiments.sensitivity import run as sensitivity
+from experiments.sensitivity import check as sensitivity
 from experiments.vanishing_variance import family
 
 _TABLE = {

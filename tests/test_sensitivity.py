@@ -18,10 +18,10 @@ from configs import retrieval
 from configs import sensitivity as config_file
 from experiments.harness import seed_blocks
 from experiments.length_generalization import tasks, training
+from experiments.sensitivity import check, tables
 from experiments.sensitivity import figures as sensitivity_figures
 from experiments.sensitivity import report as sensitivity
 from experiments.sensitivity import run as experiment
-from experiments.sensitivity import tables
 from experiments.sensitivity.answer import answer
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import tune
@@ -582,9 +582,9 @@ def test_every_cell_is_a_change_of_the_base_that_can_run():
     config = config_file.get_config(variant)
     assert config.base.num_seeds == (
         8 if variant == 'quick' else retrieval.get_config(variant).num_seeds)
-    for name in experiment.names(config):
-      cell = experiment.cell_config(config, name)
-      assert (cell == experiment.cell_config(config, 'base')) == (name == 'base')
+    for name in check.names(config):
+      cell = check.cell_config(config, name)
+      assert (cell == check.cell_config(config, 'base')) == (name == 'base')
       followed = config.also_at.get(name, ())
       assert cell.train.num_steps == max((*config.at_steps, *followed))
 
@@ -596,7 +596,7 @@ def _after_two_steps(name):
   config.base.model.width = config.base.train.batch_size = 8
   with config.unlocked():
     config.cells.same = {}
-  problem = training.problem(experiment.cell_config(config, name), 'layer_norm')
+  problem = training.problem(check.cell_config(config, name), 'layer_norm')
 
   key = jax.random.key(0)
   # Not compiled as a whole: most cells consist of the same operations.
@@ -630,7 +630,7 @@ def test_every_cell_trains_another_model_than_base(name):
 
 @pytest.mark.parametrize('name, query', [('base', 0.5), ('informative_query', 0.75)])
 def test_the_query_held_fixed_is_the_middle_of_those_for_the_highest(name, query):
-  cell = experiment.cell_config(config_file.get_config('smoke'), name)
+  cell = check.cell_config(config_file.get_config('smoke'), name)
   task = tasks.make_task(cell)
   batch = task.sample_at(jax.random.key(0), 4000, 2)
   highest = batch.items[..., 0].argmax(1) == batch.target_index
@@ -658,7 +658,7 @@ def test_a_change_that_is_none_of_the_base_is_named(change, words):
   with config.unlocked():
     config.cells.odd = change
   with pytest.raises(ValueError, match=f'cell odd: .*{words}'):
-    experiment.cell_config(config, 'odd')
+    check.cell_config(config, 'odd')
 
 
 def test_a_rate_that_decays_must_end_with_training():
@@ -666,15 +666,15 @@ def test_a_rate_that_decays_must_end_with_training():
   config.at_steps = (10, 40)
   words = r'decay_steps 20 must be 0 or the last step .*, 40'
   with pytest.raises(ValueError, match=words):
-    experiment.cell_config(config, 'rate_decay')
+    check.cell_config(config, 'rate_decay')
   config.cells.rate_decay.optimizer.decay_steps = 40
-  assert experiment.cell_config(config, 'rate_decay').train.num_steps == 40
+  assert check.cell_config(config, 'rate_decay').train.num_steps == 40
 
 
 def test_an_ensemble_has_a_few_cells_at_most(tmp_path, monkeypatch):
   monkeypatch.setattr(experiment, '_TOGETHER', 2)
   config = config_file.get_config('smoke')
-  cells = {n: experiment.cell_config(config, n) for n in experiment.names(config)}
+  cells = {n: check.cell_config(config, n) for n in check.names(config)}
   names = ('base', 'l2', 'decoupled', 'rate_low', 'rate_high')
   parts = experiment._ensembles(tmp_path, cells, names, 'none', 0)
   assert parts == [('base', 'l2'), ('decoupled', 'rate_low'), ('rate_high',)]
@@ -686,7 +686,7 @@ def test_names_that_results_could_not_hold_are_refused(name):
   with config.unlocked():
     config.cells[name] = {}
   with pytest.raises(ValueError, match=f'must consist of a-z, 0-9 and _: {name}'):
-    experiment.names(config)
+    check.names(config)
 
 
 def test_steps_of_a_cell_that_there_is_not_are_named():
@@ -694,7 +694,7 @@ def test_steps_of_a_cell_that_there_is_not_are_named():
   with config.unlocked():
     config.also_at.colour = (5,)
   with pytest.raises(ValueError, match=r'also_at must be one or more of .*: colour'):
-    experiment.names(config)
+    check.names(config)
 
 
 def _small_grid(monkeypatch):
@@ -731,7 +731,7 @@ def test_a_grid_cut_off_between_two_saves_ends_as_if_it_had_not_been(
     patch.setattr(experiment.checkpoint, 'save', fail)
     with pytest.raises(OSError, match='no space'):
       experiment.main(config, str(tmp_path / 'cut'))
-  cells = {name: experiment.cell_config(config, name) for name in ('base', 'l2')}
+  cells = {name: check.cell_config(config, name) for name in ('base', 'l2')}
   reached = [experiment._reached(tmp_path / 'cut', cells, name, 'none', 0)
              for name in cells]
   assert reached == [4, 2]
@@ -829,8 +829,8 @@ def test_bad_input_is_one_line_and_exit_code_2(run_here, tmp_path, arguments, wo
 def test_cells_that_run_together_are_one_function_of_their_states():
   config = config_file.get_config('smoke')
   parts: dict[str, list[ml_collections.ConfigDict]] = {}
-  for name in experiment.names(config):
-    cell = experiment.cell_config(config, name)
+  for name in check.names(config):
+    cell = check.cell_config(config, name)
     parts.setdefault(training.program(cell), []).append(cell)
   params = {'kernel': np.full((2, 3), 0.5, np.float32), 'bias': np.ones(3, np.float32)}
   gradients = jax.tree.map(lambda x: 0.1 * x, params)
@@ -851,7 +851,7 @@ def test_cells_that_run_together_are_one_function_of_their_states():
 @pytest.mark.slow
 def test_cells_run_together_that_differ_in_numbers_and_first_weights():
   config = config_file.get_config('smoke')
-  cells = {n: experiment.cell_config(config, n) for n in experiment.names(config)}
+  cells = {n: check.cell_config(config, n) for n in check.names(config)}
   parts: dict[str, set[str]] = {}
   for name, cell in cells.items():
     parts.setdefault(training.program(cell), set()).add(name)

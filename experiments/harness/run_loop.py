@@ -24,6 +24,7 @@ from vvlen import sharding
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
+from vvlen.reporting.family import digest_of
 
 
 class Job(NamedTuple):
@@ -71,6 +72,22 @@ def claim_for_seeds(
   may_differ = ['train.save_every_seconds', *may_differ]
   first_of_processes(lambda: _claim(config, workdir, study, facts(), may_differ))
   return epath.Path(workdir)
+
+
+def claim_family(workdir: str, facts: dict[str, Any], study: str) -> None:
+  """Locks and claims a folder for a family, which is fixed before its first result.
+
+  Args:
+    workdir: the folder.
+    facts: the fields that define the family.
+    study: the name of the experiment.
+
+  Raises:
+    ValueError: if the folder belongs to another run.
+  """
+  locks.lock(workdir)
+  run_folder.claim(
+      workdir, {'digest': digest_of(facts), **facts}, machine.session(), study=study)
 
 
 def _claim(

@@ -5,7 +5,6 @@ the first result; which of its tasks and arms are run at once may be chosen late
 """
 
 import json
-import re
 from typing import Any
 
 import ml_collections
@@ -20,6 +19,7 @@ from experiments.harness.fields import (
     text,
     whole,
 )
+from experiments.harness.parts import check_blocks, check_known, check_names, naming
 from experiments.league import arms
 from experiments.league.names import CONTROL, in_order
 from experiments.league.tasks import FIELDS, make_task
@@ -63,9 +63,7 @@ def task_configs(config: Any) -> dict[str, ml_collections.ConfigDict]:
   """
   fields.check(config, _FIELDS)
   for kind in ('tasks', 'arms'):
-    if odd := [name for name in config[kind] if not re.fullmatch('[a-z0-9_]+', name)]:
-      raise ValueError(f'config.{kind}: a name must consist of a-z, 0-9 and _: '
-                       f'{", ".join(odd)}')
+    check_names(kind, config[kind])
   if not config.tasks:
     raise ValueError('config.tasks is empty')
   if len(sources(config)) < 2 or config.claim.control not in sources(config):
@@ -96,9 +94,7 @@ def chosen_tasks(config: Any) -> tuple[str, ...]:
 def _chosen(
     field: str, some: tuple[str, ...], every: tuple[str, ...]
 ) -> tuple[str, ...]:
-  if unknown := [name for name in some if name not in every]:
-    raise ValueError(f'config.{field} must be one or more of {", ".join(every)}: '
-                     f'{", ".join(unknown)}')
+  check_known(field, some, every)
   return tuple(name for name in every if name in some or not some)
 
 
@@ -120,7 +116,7 @@ def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
   if more := FIELDS.get(str(fields.at(own, 'task.name'))):
     table = {field: kind for field, kind in table.items() if field != 'task.*'} | more
   kinds = {field: kind for field, kind in table.items() if field not in _NOT_SET}
-  try:
+  with naming(f'task {name}'):
     fields.check(own, kinds)
     with own.unlocked():
       own.update(seed=config.seed, num_seeds=config.num_seeds, arms=('none',))
@@ -132,18 +128,19 @@ def _task_config(config: Any, name: str) -> ml_collections.ConfigDict:
     # Fewer seeds than are trained at once are one block.
     own.train.seeds_at_once = min(own.train.seeds_at_once, own.num_seeds)
     check(own, make_task)
-  except ValueError as error:
-    raise ValueError(f'task {name}: {error}') from error
-  if own.train.max_length < 2:
-    raise ValueError(f'task {name}: config.train.max_length must be at least 2, since '
-                     f'arms divide by its logarithm: {own.train.max_length}')
-  if own.task.get('num_queries', 1) > own.train.min_length:
-    raise ValueError(f'task {name}: task.num_queries must not exceed train.min_length '
-                     f'{own.train.min_length}: {own.task.num_queries}')
-  if own.train.get('averaged_at'):
-    raise ValueError(f'task {name}: train.averaged_at is not supported in a league')
-  if own.num_seeds % own.train.seeds_at_once:
-    raise ValueError(
-        f'task {name}: config.num_seeds {own.num_seeds} must be a multiple of '
-        f'train.seeds_at_once {own.train.seeds_at_once}')
+    _check_for_arms(own)
+    check_blocks(own, 'config.num_seeds')
   return own
+
+
+def _check_for_arms(own: Any) -> None:
+  """Raises ValueError if a task cannot have all arms of a league."""
+  train = own.train
+  if train.max_length < 2:
+    raise ValueError('config.train.max_length must be at least 2, since arms divide by '
+                     f'its logarithm: {train.max_length}')
+  if own.task.get('num_queries', 1) > train.min_length:
+    raise ValueError('task.num_queries must not exceed train.min_length '
+                     f'{train.min_length}: {own.task.num_queries}')
+  if train.get('averaged_at'):
+    raise ValueError('train.averaged_at is not supported in a league')

@@ -7,16 +7,21 @@ from typing import Any
 from etils import epath
 import jax
 
-from experiments.harness import finished, locks, machine, seed_blocks
+from experiments.harness import finished, seed_blocks
 from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
+from experiments.harness.run_loop import (
+  claim_family,
+  curves_of,
+  Job,
+  run_jobs,
+  seed_devices,
+)
 from experiments.league import arms, family, rates, training
 from experiments.league.names import in_order
 from experiments.league.tasks import make_task
 from experiments.length_generalization.tasks import identified
-from vvlen.reporting import results, run_folder
-from vvlen.reporting.family import digest_of
+from vvlen.reporting import results
 from vvlen.training import checkpoint
 
 _TUNING = 'tuning'  # folder in that of the run
@@ -36,7 +41,8 @@ def main(config: Any, workdir: str) -> None:
   for (name, _), changes in fields.items():
     training.changed_task(make_task(cells[name]), changes, name)  # may raise
   folder = epath.Path(workdir)
-  first_of_processes(lambda: _claim(config, workdir))
+  first_of_processes(
+      lambda: claim_family(workdir, family.facts(config), 'league'))
   done = finished.finished(folder, part_of)
   tuned = finished.finished(folder / _TUNING, part_of_tuning)
   # Read by all processes before the first of them writes.
@@ -81,13 +87,6 @@ def part_of(row: results.Row) -> tuple[str, str, int]:
 def part_of_tuning(row: results.Row) -> tuple[str, str, float | None, int]:
   """Returns the part of a row of the tuning: task, arm, learning rate and seed."""
   return row.experiment, row.arm, row.learning_rate, row.seed
-
-
-def _claim(config: Any, workdir: str) -> None:
-  locks.lock(workdir)
-  known = family.facts(config)
-  run_folder.claim(workdir, {'digest': digest_of(known), **known}, machine.session(),
-                   study='league')
 
 
 def _tune(

@@ -1,6 +1,6 @@
 """Trains and measures a block of seeds of one arm, according to a configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import io
 import json
 from typing import Any, NamedTuple
@@ -252,3 +252,10 @@ def _save_samples(
   results.write_bytes(path, buffer.getvalue())
 
 
+def keep(
+    metrics: Collection[str], rows: Iterable[results.Row]
+) -> Iterator[results.Row]:
+  """Yields rows of accuracy, and of some metrics those of the plain arms."""
+  for row in rows:
+    if row.metric == 'accuracy' or ('+' not in row.arm and row.metric in metrics):
+      yield row

@@ -18,7 +18,6 @@ from vvlen.reporting.endpoints import (
     median_accuracy,
     TREATED,
 )
-from vvlen.reporting.results import Row
 from vvlen.statistics import (
   at_level,
   corrected,
@@ -32,7 +31,7 @@ from vvlen.statistics import (
 
 # Metrics that may explain a gain.
 MECHANISM = ('target_weight', 'output_norm', 'input_distance')
-# Metrics that a grid keeps, besides accuracy with adapted temperature.
+# Metrics whose rows are written: all of a large grid would be a hundred megabytes.
 KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
 
 
@@ -80,11 +79,6 @@ class Cell(NamedTuple):
   def found(self) -> bool:
     """Whether the difference is significant: p < .05 by Holm over the family."""
     return self.holm is not None and self.holm.p < 0.05
-
-
-def kept(row: Row) -> bool:
-  """Whether a row is written: all rows of a large grid would be a hundred megabytes."""
-  return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in KEPT)
 
 
 def read_cells(

@@ -6,40 +6,23 @@ The command line is in `__main__`.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import functools
 import itertools
-import re
 from typing import Any, NamedTuple
 
 from etils import epath
-import ml_collections
 
-from experiments.harness import fields, finished, locks, machine, seed_blocks
-from experiments.harness.fields import group, several, text, whole
+from experiments.harness import finished, locks, machine, seed_blocks
 from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
 from experiments.length_generalization import tasks, training
-from experiments.length_generalization.check import check as check_cell
-from experiments.length_generalization.check import table_of
-from experiments.sensitivity.cells import kept
+from experiments.sensitivity.cells import KEPT
+from experiments.sensitivity.check import check, steps
 from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
 from vvlen.training import checkpoint
 
 # The most cells in one ensemble; bounds memory and the work that a crash loses.
 _TOGETHER = 8
-# Fields that the base may lack.
-_OPTIONAL = ('task.num_keys', 'optimizer.decay_steps')
-# Fields that a cell may change, besides all of task, model and optimizer.
-_CHANGES = ('arms', 'train.batch_size', 'train.min_length', 'train.max_length')
-
-_FIELDS = {
-    'base': group(),
-    'cells.*': group(),
-    'at_steps': several(whole(least=1)),
-    'also_at.*': several(whole(least=1), least=0),
-    'against.*': text('name'),
-    'run': several(text('name'), least=0),
-}
 
 
 class Stage(NamedTuple):
@@ -67,22 +50,7 @@ def main(config: Any, workdir: str) -> None:
            for seed in seed_blocks.seeds_of(cells[name], first)}
   todo = _schedule(config, cells, done)
   _check_reachable(folder, cells, todo, repeated)
-  # Cells and arms may be added later, so each cell has its own config.json.
-  session = machine.session()
-  against = config.against.to_dict()
-  claims = [(
-      folder, {'base': tasks.identified(config.base).to_dict(), 'against': against},
-      session,
-      ['base.num_seeds'], ['base.train.save_every_seconds', 'base.arms',
-                           *(f'against.{name}' for name in config.cells)],
-      'sensitivity',
-  )]
-  claims += [
-      (folder / 'cells' / name, cell.to_dict(), session,
-       ['num_seeds', 'train.num_steps'], ['train.save_every_seconds', 'arms'],
-       'length_generalization')
-      for name, cell in cells.items()
-  ]
+  claims = _claims(config, cells, folder)
   first_of_processes(lambda: _claim(claims, config.base.num_seeds))
   again = [seed_blocks.checkpoints(folder / 'cells' / name, cells[name], arm, first)
            for name, arm, first in repeated]
@@ -101,11 +69,34 @@ def main(config: Any, workdir: str) -> None:
            seed_blocks.order(KINDS))
 
 
-def _claim(claims: Sequence[tuple[Any, ...]], num_seeds: int) -> None:
+def _claims(
+    config: Any, cells: Mapping[str, Any], folder: epath.Path
+) -> list[dict[str, Any]]:
+  """Returns the arguments of `run_folder.claim` for the run and for each cell.
+
+  Cells and arms may be added later, so each cell has its own config.json.
+  """
+  session, may_differ = machine.session(), 'train.save_every_seconds'
+  run = dict(
+      workdir=folder, session=session, study='sensitivity',
+      config={'base': tasks.identified(config.base).to_dict(),
+              'against': config.against.to_dict()},
+      may_grow=['base.num_seeds'],
+      may_differ=[f'base.{may_differ}', 'base.arms',
+                  *(f'against.{name}' for name in config.cells)])
+  return [run, *(
+      dict(workdir=folder / 'cells' / name, session=session,
+           study='length_generalization', config=cell.to_dict(),
+           may_grow=['num_seeds', 'train.num_steps'], may_differ=[may_differ, 'arms'])
+      for name, cell in cells.items()
+  )]
+
+
+def _claim(claims: Sequence[Mapping[str, Any]], num_seeds: int) -> None:
   """Claims the folders of the run and of its cells."""
   for claim in claims:  # checks all before writing any
-    run_folder.claimed(*claim)
-  stored = [run_folder.claim(*claim) for claim in claims]
+    run_folder.claimed(**claim)
+  stored = [run_folder.claim(**claim) for claim in claims]
   if (earlier := stored[0]) and earlier['base']['num_seeds'] < num_seeds:
     print(seed_blocks.SEEDS_ADDED)
 
@@ -123,7 +114,7 @@ def _run_stage(
         )
         for name in part
     ]
-    yield from filter(kept, training.run_block(
+    yield from training.keep(KEPT, training.run_block(
         make_arm(part, stage.arm), places, stage.first, stage.step, progress,
         stage.before,
     ))
@@ -200,80 +191,3 @@ def _ensembles(
       tuple(part[i : i + _TOGETHER])
       for part in parts.values() for i in range(0, len(part), _TOGETHER)
   ]
-
-
-def check(config: Any) -> dict[str, ml_collections.ConfigDict]:
-  """Returns the configurations of the cells to run.
-
-  Raises:
-    ValueError: if one cannot be run.
-  """
-  fields.check(config, _FIELDS)
-  fields.check(config.base, table_of(config.base), 'config.base')
-  return {name: cell_config(config, name) for name in names(config)}
-
-
-def names(config: Any) -> tuple[str, ...]:
-  """Returns the names of the cells to run; raises ValueError for unknown names."""
-  if not config.cells:
-    raise ValueError('config.cells is empty')
-  if odd := [name for name in config.cells if not re.fullmatch('[a-z0-9_]+', name)]:
-    raise ValueError('config.cells: a name must consist of a-z, 0-9 and _: '
-                     f'{", ".join(odd)}')
-  chosen = tuple(config.run or config.cells)
-  for field, those in (
-      ('run', chosen), ('also_at', tuple(config.also_at)),
-      ('against', tuple(config.against)), ('against', tuple(config.against.values())),
-  ):
-    if unknown := [name for name in those if name not in config.cells]:
-      raise ValueError(
-          f'config.{field} must be one or more of {", ".join(config.cells)}: '
-          f'{", ".join(unknown)}'
-      )
-  return chosen
-
-
-def steps(config: Any, name: str) -> list[int]:
-  """Returns the steps at which a cell is measured."""
-  return sorted({*config.at_steps, *config.also_at.get(name, ())})
-
-
-def cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
-  """Returns the configuration of one cell, after checking it."""
-  change = config.cells[name]
-  known = {*run_folder.flatten(config.base.to_dict()), *_OPTIONAL}
-  changed = run_folder.flatten(change.to_dict())
-  if unknown := [x for x in changed if x not in known]:
-    raise ValueError(f'cell {name}: config.base has no {", ".join(unknown)}')
-  groups = ('task', 'model', 'optimizer')
-  if shared := [x for x in changed
-                if x not in _CHANGES and x.partition('.')[0] not in groups]:
-    raise ValueError(f'cell {name}: all cells must share {", ".join(shared)}')
-  cell = fields.changed(config.base, change, f'cell {name}')
-  when = steps(config, name)
-  cell.train.num_steps = when[-1]
-  odd = [step for step in when if step % cell.train.steps_per_call]
-  if odd:
-    raise ValueError(
-        f'cell {name}: steps {odd} of config.at_steps and also_at are not multiples '
-        f'of config.base.train.steps_per_call {cell.train.steps_per_call}'
-    )
-  if (end := cell.optimizer.get('decay_steps', 0)) not in (0, when[-1]):
-    raise ValueError(
-        f'cell {name}: optimizer.decay_steps {end} must be 0 or the last step at which '
-        f'the cell is measured, {when[-1]}'
-    )
-  if 'first_max_length' in cell.train:
-    raise ValueError(f'cell {name}: train.first_max_length is not supported in a grid')
-  try:
-    check_cell(cell)
-  except ValueError as error:
-    raise ValueError(f'cell {name}: {error}') from error
-  if cell.num_seeds % cell.train.seeds_at_once:
-    raise ValueError(
-        f'cell {name}: config.base.num_seeds {cell.num_seeds} must be a multiple of '
-        f'train.seeds_at_once {cell.train.seeds_at_once}'
-    )
-  if not {'none', 'layer_norm'} <= set(cell.arms):
-    raise ValueError(f'cell {name}: arms must have none and layer_norm: {cell.arms}')
-  return cell

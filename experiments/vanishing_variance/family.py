@@ -1,13 +1,13 @@
 """Checks the cells of a family, and returns the fields that define the family."""
 
 import json
-import re
 from typing import Any
 
 import ml_collections
 
 from experiments.harness import fields
 from experiments.harness.fields import group, one_of, real, several, text
+from experiments.harness.parts import check_blocks, check_known, check_names, naming
 from experiments.length_generalization import tasks
 from experiments.length_generalization.check import check, table_of
 from experiments.mechanism.run import check_lengths, MEASURED
@@ -41,25 +41,20 @@ def cell_configs(config: Any) -> dict[str, ml_collections.ConfigDict]:
   fields.check(config.base, table_of(config.base), 'config.base')
   if not config.cells:
     raise ValueError('config.cells is empty')
+  check_names('cells', config.cells)
   cells = {name: _cell_config(config, name) for name in config.cells}
   chosen(config)
   for name in config.mechanism.cells:
-    try:
+    with naming(f'cell {name}'):
       check_lengths(config.mechanism.lengths, cells[name], 'config.mechanism.lengths')
-    except ValueError as error:
-      raise ValueError(f'cell {name}: {error}') from error
   return cells
 
 
 def chosen(config: Any) -> tuple[str, ...]:
   """Returns the names of the cells to run; raises ValueError on unknown ones."""
   names = tuple(config.run or config.cells)
-  for field, those in (('run', names), ('mechanism.cells', config.mechanism.cells)):
-    if unknown := [name for name in those if name not in config.cells]:
-      raise ValueError(
-          f'config.{field} must be one or more of {", ".join(config.cells)}: '
-          f'{", ".join(unknown)}'
-      )
+  check_known('run', names, config.cells)
+  check_known('mechanism.cells', config.mechanism.cells, config.cells)
   return names
 
 
@@ -73,34 +68,26 @@ def facts(config: Any) -> dict[str, Any]:
 
 
 def _cell_config(config: Any, name: str) -> ml_collections.ConfigDict:
-  if not re.fullmatch('[a-z0-9_]+', name):
-    raise ValueError(
-        f'config.cells: a name must consist of a-z, 0-9 and _: {name}')
   cell = fields.changed(config.base, config.cells[name], f'cell {name}')
   # A cell of fewer seeds than are trained at once is one block.
   cell.train.seeds_at_once = min(cell.train.seeds_at_once, cell.num_seeds)
-  try:
+  with naming(f'cell {name}'):
     check(cell)
-  except ValueError as error:
-    raise ValueError(f'cell {name}: {error}') from error
-  claim, steps = config.claim, tuple(cell.train.get('averaged_at', ()))
-  if not steps or steps[-1] != cell.train.num_steps:
-    raise ValueError(
-        f'cell {name}: train.averaged_at must end with train.num_steps '
-        f'{cell.train.num_steps}: {steps}'
-    )
-  if odd := [step for step in steps if step % cell.train.steps_per_call]:
-    raise ValueError(
-        f'cell {name}: train.averaged_at {odd} must be multiples of '
-        f'train.steps_per_call {cell.train.steps_per_call}'
-    )
-  if set(cell.arms) != {claim.control, claim.treated}:
-    raise ValueError(
-        f'cell {name}: arms must be {claim.control}, {claim.treated}: {cell.arms}'
-    )
-  if cell.num_seeds % cell.train.seeds_at_once:
-    raise ValueError(
-        f'cell {name}: num_seeds {cell.num_seeds} must be a multiple of '
-        f'train.seeds_at_once {cell.train.seeds_at_once}'
-    )
+    _check_steps(cell.train)
+    if set(cell.arms) != {config.claim.control, config.claim.treated}:
+      raise ValueError(f'arms must be {config.claim.control}, {config.claim.treated}: '
+                       f'{cell.arms}')
+    check_blocks(cell, 'num_seeds')
   return cell
+
+
+def _check_steps(train: Any) -> None:
+  """Raises ValueError unless weights are averaged, and measured, at the last step."""
+  steps = tuple(train.get('averaged_at', ()))
+  if not steps or steps[-1] != train.num_steps:
+    raise ValueError(
+        f'train.averaged_at must end with train.num_steps {train.num_steps}: {steps}')
+  if odd := [step for step in steps if step % train.steps_per_call]:
+    raise ValueError(
+        f'train.averaged_at {odd} must be multiples of train.steps_per_call '
+        f'{train.steps_per_call}')

@@ -8,16 +8,21 @@ from etils import epath
 import jax
 import ml_collections
 
-from experiments.harness import finished, locks, machine, seed_blocks
+from experiments.harness import finished, machine, seed_blocks
 from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import curves_of, Job, run_jobs, seed_devices
+from experiments.harness.run_loop import (
+  claim_family,
+  curves_of,
+  Job,
+  run_jobs,
+  seed_devices,
+)
 from experiments.length_generalization import tasks, training
 from experiments.mechanism import run as mechanism
 from experiments.vanishing_variance import family
 from vvlen.models.norm import KINDS
 from vvlen.reporting import results, run_folder
-from vvlen.reporting.family import digest_of
 from vvlen.training import checkpoint
 
 _KEPT = (
@@ -44,7 +49,8 @@ def main(config: Any, workdir: str) -> None:
   cells = {name: tasks.identified(cell) for name, cell in cells.items()}
   mesh = seed_devices(config.base.train)
   folder = epath.Path(workdir)
-  first_of_processes(lambda: _claim(config, workdir))
+  first_of_processes(
+      lambda: claim_family(workdir, family.facts(config), 'vanishing_variance'))
   done = finished.finished(folder, seed_blocks.part_of_cell)
   todo = [
       block for name in chosen
@@ -79,16 +85,6 @@ def main(config: Any, workdir: str) -> None:
            seed_blocks.order(KINDS))
 
 
-def _claim(config: Any, workdir: str) -> None:
-  """Locks and claims the folder; raises ValueError if it belongs to another run."""
-  locks.lock(workdir)
-  known = family.facts(config)
-  run_folder.claim(
-      workdir, {'digest': digest_of(known), **known}, machine.session(),
-      study='vanishing_variance',
-  )
-
-
 def _blocks(
     config: Any, cell: Any, name: str, folder: epath.Path, done: set[finished.Part]
 ) -> list[Block]:
@@ -119,11 +115,6 @@ def _blocks(
   return left
 
 
-def _kept(row: results.Row) -> bool:
-  """Whether to keep a row: accuracy always, other metrics only of the plain arms."""
-  return row.metric == 'accuracy' or ('+' not in row.arm and row.metric in _KEPT)
-
-
 def _train(
     make_arm: Callable[[str, str], training.Arm], block: Block, folder: epath.Path,
     before: int, step: int, progress: Progress,
@@ -135,7 +126,7 @@ def _train(
     first_of_processes(lambda: checkpoints.exists() and checkpoints.rmtree())
   place = seed_blocks.Place(block.cell, home, curves_of(home), step)
   new = training.run_block(trained, [place], block.first, step, progress, before)
-  return [row for row in new if _kept(row)]
+  return list(training.keep(_KEPT, new))
 
 
 def _intervene(
