@@ -11,9 +11,9 @@ from typing import Any
 
 from etils import epath
 import jax
-import jax.numpy as jnp
 
 from experiments.harness import finished, locks, machine
+from experiments.harness.checkpoints import load_variables
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
@@ -162,14 +162,8 @@ def _order(row: results.Row) -> tuple[Any, ...]:
 
 
 def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
-  """Returns the variables of the checkpoint.
-
-  Raises:
-    ValueError: if weights are not finite.
-  """
-  shardings = functools.partial(partition.shardings, mesh=mesh)
-  dtype = {'': None, 'float32': jnp.float32, 'bfloat16': jnp.bfloat16}[config.dtype]
-  _, variables = llama.load_checkpoint(config.checkpoint, shardings, dtype=dtype)
+  """Returns the variables of the checkpoint; raises ValueError if one is not finite."""
+  variables = load_variables(config, mesh)
   if bad := finite.bad_weights(variables['params']):
     raise ValueError(f'{config.checkpoint}: weights are not finite: {bad}')
   return variables

@@ -11,10 +11,10 @@ from typing import Any
 
 from etils import epath
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.harness import finished, locks, machine
+from experiments.harness.checkpoints import load_variables
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs
@@ -57,7 +57,7 @@ def main(config: Any, workdir: str) -> None:
   done = finished.finished(folder, measurement_of)
   todo = [one for one in planned if one.name not in done]
   print(long_windows(config, subject.length) if todo else '', end='', flush=True)
-  variables = _load(config, mesh) if todo else {}
+  variables = load_variables(config, mesh) if todo else {}
   if todo:
     with jax.set_mesh(mesh):
       measurements.check_finite(config.checkpoint, subject, variables)
@@ -142,12 +142,6 @@ def beginning(whole: list[str], num_characters: int) -> list[str]:
     if num_characters <= 0:
       break
   return read
-
-
-def _load(config: Any, mesh: jax.sharding.Mesh) -> dict[str, Any]:
-  shardings = functools.partial(partition.shardings, mesh=mesh)
-  dtype = {'': None, 'float32': jnp.float32, 'bfloat16': jnp.bfloat16}[config.dtype]
-  return llama.load_checkpoint(config.checkpoint, shardings, dtype=dtype)[1]
 
 
 def _library() -> str:
