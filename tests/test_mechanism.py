@@ -118,6 +118,20 @@ def test_reweighting_adds_to_the_logit_of_one_item():
   assert np.isfinite(ends).all()
 
 
+def test_changed_outputs_are_read_without_attending_again():
+  apply, variables = _model('layer_norm')
+  batch = _sample(jax.random.key(0), 4, 512)
+  changes = {str(i): lambda output, i=i: output + i for i in range(5)}
+
+  def count(f, *args):
+    return jax.jit(f).lower(variables, *args).compile().cost_analysis()['flops']
+
+  attend = lambda variables: apply(variables, batch.query, batch.items)
+  change = lambda variables, output: intervention._changed(
+      apply, variables, batch, output, changes)
+  assert count(change, _output(4)) < count(attend) / 10
+
+
 @pytest.mark.slow
 def test_a_single_item_is_the_target_alone():
   measured = _intervene('none', 1)

@@ -268,11 +268,17 @@ def class_weights(
 def _changed(
     apply: Apply, variables: Variables, batch: Any, output: jax.Array, changes: Changes
 ) -> Rows:
-  """Returns the rows of each change of the output o ← change(o), by its suffix."""
+  """Returns the rows of each change of the output o ← change(o), by its suffix.
+
+  With the changed output given, attention is not computed again: a compiled program
+  leaves it out, as nothing depends on it.
+  """
   rows = {}
   for suffix, change in changes.items():
-    logits, _ = apply(variables, batch.query, batch.items, None, change)
-    rows[suffix] = _row_of(batch, logits, change(output))
+    changed = change(output)
+    logits, _ = apply(
+        variables, batch.query, batch.items, None, lambda _, changed=changed: changed)
+    rows[suffix] = _row_of(batch, logits, changed)
   return rows
 
 
