@@ -52,59 +52,18 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
     main: the experiment.
     needs: fields that its configuration must have.
   """
-  # Orbax's threads and tasks log errors and print their tracebacks, although the main
-  # thread raises them again.
-  absl_logging.set_verbosity(absl_logging.FATAL)
-  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
-  threading.excepthook = lambda _: None
-  sys.unraisablehook = _interrupt_again
+  _quieten_libraries()
   if {'-h', '--help'} & set(sys.argv):
-    text = sys.modules['__main__'].__doc__ or ''
-    try:
-      known = help_texts.fields(sys.argv, text)
-    except Exception as error:  # of the config
-      errors.refuse(error)
-    help_texts.show('\n'.join([
-        text, flags.FLAGS.module_help(__name__), '',
-        'Every field of a config can be set, as in --config.num_seeds=64.',
-        'Comments in the files of configs/ say what the fields mean.',
-        '--config=FILE:VARIANT --help shows those of another variant.', '', known]))
+    _show_help()
     return
   try:
-    # --config first: ml_collections, which reads sys.argv itself, finds fields by it.
-    sys.argv[1:] = sorted(map(_with_home, sys.argv[1:]),
-                          key=lambda word: not re.match('--?config=', word))
-    rest = flags.FLAGS(sys.argv)[1:]
-    config, workdir = _CONFIG.value, _WORKDIR.value or ''
-    if rest:
-      raise ValueError(f'unknown argument {rest[0]!r}')
-    for name, value in (('config', config), ('workdir', workdir)):
-      if not value:
-        raise ValueError(f'--{name} is missing')
-    # A config that failed to load raises its error when it is used.
-    if absent := [name for name in needs if name not in config]:
-      raise ValueError(
-          f'config has no {", ".join(absent)}: is it for another experiment?'
-      )
-    workdir = paths.usable(workdir, '--workdir')
-    paths.check_folder(workdir, '--workdir')
-    paths.check_reachable(workdir, '--workdir')
-    paths.make_usable(config)
+    config, workdir = _read(needs)
   except Exception as error:
     # ml_collections raises AttributeError and KeyError for unknown fields, TypeError
     # for wrong types, and a config file may raise anything.
     errors.refuse(_with_plain_message(error))
   try:
-    if _DISTRIBUTED.value:
-      join_processes()
-    else:
-      signal.signal(signal.SIGTERM, _stop)
-    _treat_hangup_as_sigterm()
-    log.start()
-    try:
-      main(config, workdir)
-    finally:
-      locks.release()
+    _call(main, config, workdir)
   except Preempted as told:
     errors.end(f'{told}. The same command resumes the run.', 143)  # as by SIGTERM
   except KeyboardInterrupt:
@@ -112,6 +71,73 @@ def run(main: Callable[[Any, str], None], needs: Sequence[str]) -> None:
   except Exception as error:
     errors.leave(error)
   log.close()
+
+
+def _quieten_libraries() -> None:
+  """Silences what libraries print of errors that the main thread raises again."""
+  # Orbax's threads and tasks log errors and print their tracebacks.
+  absl_logging.set_verbosity(absl_logging.FATAL)
+  logging.getLogger('asyncio').setLevel(logging.CRITICAL)
+  threading.excepthook = lambda _: None
+  sys.unraisablehook = _interrupt_again
+
+
+def _show_help() -> None:
+  text = sys.modules['__main__'].__doc__ or ''
+  try:
+    known = help_texts.fields(sys.argv, text)
+  except Exception as error:  # of the config
+    errors.refuse(error)
+  help_texts.show('\n'.join([
+      text, flags.FLAGS.module_help(__name__), '',
+      'Every field of a config can be set, as in --config.num_seeds=64.',
+      'Comments in the files of configs/ say what the fields mean.',
+      '--config=FILE:VARIANT --help shows those of another variant.', '', known]))
+
+
+def _read(needs: Sequence[str]) -> tuple[Any, str]:
+  """Returns the configuration and the workdir of the command line.
+
+  Args:
+    needs: fields that the configuration must have.
+
+  Raises:
+    ValueError: if one of them is missing, or a path cannot be used.
+    Exception: of any kind, from absl, ml_collections or the config.
+  """
+  # --config first: ml_collections, which reads sys.argv itself, finds fields by it.
+  sys.argv[1:] = sorted(map(_with_home, sys.argv[1:]),
+                        key=lambda word: not re.match('--?config=', word))
+  rest = flags.FLAGS(sys.argv)[1:]
+  config, workdir = _CONFIG.value, _WORKDIR.value or ''
+  if rest:
+    raise ValueError(f'unknown argument {rest[0]!r}')
+  for name, value in (('config', config), ('workdir', workdir)):
+    if not value:
+      raise ValueError(f'--{name} is missing')
+  # A config that failed to load raises its error when it is used.
+  if absent := [name for name in needs if name not in config]:
+    raise ValueError(
+        f'config has no {", ".join(absent)}: is it for another experiment?')
+  workdir = paths.usable(workdir, '--workdir')
+  paths.check_folder(workdir, '--workdir')
+  paths.check_reachable(workdir, '--workdir')
+  paths.make_usable(config)
+  return config, workdir
+
+
+def _call(main: Callable[[Any, str], None], config: Any, workdir: str) -> None:
+  """Calls main(config, workdir) as one process of a run, with its signals and log."""
+  if _DISTRIBUTED.value:
+    join_processes()
+  else:
+    signal.signal(signal.SIGTERM, _stop)
+  _treat_hangup_as_sigterm()
+  log.start()
+  try:
+    main(config, workdir)
+  finally:
+    locks.release()
 
 
 def is_traced() -> bool:
