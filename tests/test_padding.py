@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from vvlen import sharding
 from vvlen.reporting import results
 from vvlen.sharding import padding
-from vvlen.training import checkpoint, ensemble
+from vvlen.training import checkpoint, ensemble, seed_checkpoints
 
 SEEDS = 5
 
@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_another_number_of_devices(tmp_path, before, after):
   chex.assert_trees_all_equal(told, expected_told[2:])
   # Checkpoints have no rows but those of the seeds.
   like = jax.eval_shape(
-      lambda keys: ensemble._Saved(
+      lambda keys: seed_checkpoints.Saved(
           jax.random.key_data(keys), seeds._trainer('regression', 1).start(keys)),
       seeds._keys(count=SEEDS))
   step, saved = checkpoint.restore(

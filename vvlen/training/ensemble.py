@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from vvlen import sharding
-from vvlen.training import checkpoint
+from vvlen.training import seed_checkpoints
 from vvlen.training.preemption import Preempted, watching_for_preemption
 from vvlen.training.step import init_state, Metrics, Problem, train_steps, TrainState
 
@@ -232,8 +232,7 @@ def train_together(
       not all of the same step.
     Preempted: as in `train`.
   """
-  trainer, count = trainers[0], len(trainers)
-  num_seeds = len(keys)
+  trainer, count, num_seeds = trainers[0], len(trainers), len(keys)
   keys = sharding.put(keys, trainer.mesh, trainer.group_size)
   shapes = [jax.eval_shape(t.start, keys) for t in trainers]
   if any(t[2:] != trainer[2:] for t in trainers) or any(s != shapes[0] for s in shapes):
@@ -244,8 +243,14 @@ def train_together(
     raise ValueError(
         f'{num_steps} steps are not a multiple of {trainer.steps_per_call}'
     )
-  step, states = _restore(
-      trainer, shapes[0], keys, num_seeds, folders or [], num_steps)
+  saved_in = folders or []
+  step, states = seed_checkpoints.restore(
+      saved_in, shapes[0], keys, num_seeds, trainer.mesh, trainer.group_size)
+  if step > num_steps or (num_steps - step) % trainer.steps_per_call:
+    raise ValueError(
+        f'The checkpoint in {saved_in[0]} is of step {step}, from which calls of '
+        f'{trainer.steps_per_call} steps do not reach {num_steps}'
+    )
   states = states or [t.start(keys) for t in trainers]
   state, row_keys = sharding.interleave(states), sharding.interleave([keys] * count)
   del states  # one copy is enough
@@ -256,20 +261,15 @@ def train_together(
       step += trainer.steps_per_call
       metrics = sharding.fetch(metrics)  # waits for the devices
       if on_progress is not None:
-        on_progress(
-            step, [{name: m[r::count][:num_seeds] for name, m in metrics.items()}
-                   for r in range(count)],
-        )
+        on_progress(step, _separate_metrics(metrics, count, num_seeds))
       stop = preempted(step)
       if folders is not None and (
           _agreed(time.monotonic() - last_save >= save_every_seconds)
           or stop or step == num_steps):
         if before_save is not None:
           before_save()
-        data = jax.random.key_data(keys)
-        for folder, part in zip(folders, sharding.separate(state, count), strict=True):
-          saved = sharding.cut(_Saved(data, part), num_seeds, trainer.mesh)
-          checkpoint.save(folder, step, saved)
+        seed_checkpoints.save(folders, step, sharding.separate(state, count), keys,
+                              num_seeds, trainer.mesh)
         last_save = time.monotonic()
       if stop:
         where = 'not saved' if folders is None else 'saved'
@@ -277,57 +277,16 @@ def train_together(
   return sharding.separate(state, count)
 
 
+def _separate_metrics(
+    metrics: dict[str, np.ndarray], count: int, num_seeds: int
+) -> list[dict[str, np.ndarray]]:
+  """Returns R = `count` times metrics {name: [S]}, of rows that take turns."""
+  return [{name: m[r::count][:num_seeds] for name, m in metrics.items()}
+          for r in range(count)]
+
+
 def _agreed(due: bool) -> bool:
   """Returns what the first process says: the clocks of processes differ."""
   if jax.process_count() == 1:
     return due
   return bool(multihost_utils.broadcast_one_to_all(np.int32(due)))
-
-
-class _Saved(NamedTuple):
-  """What a checkpoint holds."""
-
-  keys: jax.Array  # [S, 2] uint32, data of the keys
-  state: TrainState
-
-
-def _restore(
-    trainer: Trainer,
-    shapes: TrainState,
-    keys: jax.Array,
-    num_seeds: int,
-    folders: Sequence[epath.PathLike],
-    num_steps: int,
-) -> tuple[int, list[TrainState]]:
-  """Returns step and states of the last checkpoints, (0, []) where there are none.
-
-  Shapes, keys and states are padded; checkpoints hold the first `num_seeds` rows.
-  """
-  like = _Saved(jax.eval_shape(jax.random.key_data, keys), shapes)
-  placement = None if len(keys) == num_seeds else sharding.whole(trainer.mesh)
-  like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-      (num_seeds, *x.shape[1:]), x.dtype, sharding=placement), like)
-  expected = sharding.fetch(jax.random.key_data(keys))[:num_seeds]
-  step, steps, states = 0, set[int](), list[TrainState]()
-  for folder in folders:
-    step, saved = checkpoint.restore(
-        folder, like, None if placement else trainer.mesh)
-    steps.add(step)
-    if saved is None:
-      continue
-    if not np.array_equal(sharding.fetch(saved.keys), expected):
-      raise ValueError(
-          f'The checkpoint {folder}/{step} is of other seeds. Choose another folder.'
-      )
-    states.append(sharding.put(saved.state, trainer.mesh, trainer.group_size))
-  if len(steps) > 1:
-    raise ValueError(
-        f'The checkpoints in {", ".join(map(str, folders))} are of different steps: '
-        f'{sorted(steps)}'
-    )
-  if step > num_steps or (num_steps - step) % trainer.steps_per_call:
-    raise ValueError(
-        f'The checkpoint in {folders[0]} is of step {step}, from which calls of '
-        f'{trainer.steps_per_call} steps do not reach {num_steps}'
-    )
-  return step, states
