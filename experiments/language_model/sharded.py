@@ -11,8 +11,8 @@ import numpy as np
 import optax
 
 from experiments.harness.progress import Progress
-from experiments.harness.run_loop import curves_of
 from experiments.language_model import measuring, training
+from experiments.language_model.seed_reports import SeedReports
 from experiments.language_model.training import Batch, Text
 from vvlen import sharding
 from vvlen.models import llama
@@ -117,46 +117,22 @@ def run_seed(
     measure_first: whether a model from a checkpoint is measured before training too.
   """
   train, arm = config.train, config.arms[name]
-  total = training.num_steps(config, arm)
   [key] = ensemble.seed_keys(config.seed, seed, 1)
-  curves, evaluations = curves_of(folder), curves_of(folder, 'evaluations')
   place = loop.place_rows(mesh, partition.ROWS[0])
   counts = _counts(config, mesh)
   measure = _measure(config, programs, key, text, place, mesh)
-  reached, measured = 0, {}
-
-  def on_metrics(step, metrics):
-    nonlocal reached
-    if not reached:
-      reached = max(0, step - train.steps_per_call)
-      progress.skip(reached)
-    curves.add(name, step, seed, {k: np.array([x]) for k, x in metrics.items()})
-    progress.show(f'{name}, seed {seed}, loss {metrics["loss"]:.3f}', step - reached)
-    reached = step
-
-  def evaluate(step, state):
-    nonlocal measured
-    with progress.measuring(f'{name}, seed {seed}'):
-      measured = measure(state.params)
-    evaluations.add(name, step, seed, {
-        f'{metric}_{length}': np.array([value])
-        for metric, values in measured.items() for length, value in values.items()
-    })
-
-  def flush():
-    curves.flush()
-    evaluations.flush()
-
+  reports = SeedReports(folder, name, seed, train.steps_per_call, progress, measure)
   # A numpy array, which is the same in all processes.
   offsets = np.asarray(jax.random.key_data(ensemble.purpose_key(key, _OFFSETS)))
   with jax.set_mesh(mesh):
     state = programs.start(key)
     where = folder / 'checkpoints' / name / f'seed_{seed}'
     if config.checkpoint and measure_first and not checkpoint.last_step(where):
-      evaluate(0, state)
+      reports.evaluate(0, state)
     state = loop.train(
         programs.step(arm), state,
-        _batches(config, seed, text, _rows(config, mesh)), total,
+        _batches(config, seed, text, _rows(config, mesh)),
+        training.num_steps(config, arm),
         place=lambda rows: (place(rows if counts is None else (rows, counts)),
                             offsets, np.float32(arm.weight)),
         folder=where,
@@ -165,15 +141,12 @@ def run_seed(
         metrics_every_steps=train.steps_per_call,
         evaluate_every_steps=config.evaluate.every_steps,
         must_be_finite=('loss', 'gradient_norm'),
-        on_metrics=on_metrics, evaluate=evaluate, before_save=flush,
+        on_metrics=reports.on_metrics, evaluate=reports.evaluate,
+        before_save=reports.flush,
     )
-    flush()
+    reports.flush()
     programs.save(folder / 'models' / name / f'seed_{seed}', state.params)
-  late = {
-      f'training_{metric}': {None: curves.late_mean(name, seed, metric)[0]}
-      for metric in ('loss', 'cross_entropy', 'misalignment')
-  }
-  return measuring.rows_of(name, seed, {**measured, **late}, experiment)
+  return reports.rows(experiment)
 
 
 def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
