@@ -4,7 +4,8 @@ Axes: S seeds, R validation rows.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -14,10 +15,24 @@ from vvlen import sharding
 from vvlen.evaluation.retriever import distribution
 from vvlen.evaluation.retriever import lengths as at_length
 from vvlen.evaluation.retriever.lengths import Apply, Sample, Variables
+from vvlen.evaluation.retriever.moments import Moments
 from vvlen.models import temperature
 
 # (suffix of the arm, metric, length or None) -> one value per seed [S]
 Measured = dict[tuple[str, str, int | None], np.ndarray]
+
+
+class _Programs(NamedTuple):
+  """Programs over the seeds of a block, each compiled when first called."""
+
+  # length -> (variables, validation keys) -> entropy and best β, each [S, R]
+  best_betas: dict[int, Callable[..., Any]]
+  # (variables, validation keys) -> moments at the longest training length. From
+  # validation data: on the test data, the distance at this length would be 0.
+  reference: Callable[..., Any]
+  bound: Callable[..., Any]  # variables -> {metric: [S]}
+  # length -> (variables, test keys, moments, fitted coefficients if any) -> metrics
+  evaluate: dict[int, Callable[..., Any]]
 
 
 def make_measure(
@@ -57,58 +72,72 @@ def make_measure(
     '+fitted', and those of `distribution.variance_bound`. Its compiled programs are
     kept for the next block.
   """
+  over_seeds = functools.partial(
+      sharding.over_seeds, mesh=mesh, group_size=group_size)
+  programs = _Programs(
+      best_betas={n: over_seeds(functools.partial(
+          at_length.best_betas, apply, sample, length=n, num_sequences=fit_sequences,
+      )) for n in fit_lengths},
+      reference=over_seeds(functools.partial(
+          distribution.moments_at, apply, sample, length=trained_up_to,
+          num_sequences=num_sequences)),
+      # One seed at a time: the vocabulary may be far larger than a chunk of sequences.
+      bound=sharding.over_seeds(lambda variables: distribution.variance_bound(
+          apply, variables, vocabulary, fixed_query), mesh, 1),
+      evaluate={n: over_seeds(functools.partial(
+          _evaluate, apply, sample, n, num_sequences, fixed_query)) for n in lengths},
+  )
+  put = functools.partial(sharding.put, mesh=mesh, group_size=group_size)
+  return functools.partial(_measure, programs, put)
 
-  def over_seeds(function):
-    return sharding.over_seeds(function, mesh, group_size)
 
-  def betas_at(length):
-    return over_seeds(lambda variables, key: at_length.best_betas(
-        apply, sample, variables, key,
-        length=length, num_sequences=fit_sequences,
-    ))
+def _evaluate(
+    apply: Apply, sample: Sample, length: int, num_sequences: int,
+    fixed_query: jax.Array, variables: Variables, key: jax.Array, reference: Moments,
+    coefficients: jax.Array | None = None,
+) -> dict[str, at_length.Metrics]:
+  """As `lengths.evaluate`, of one seed."""
+  return at_length.evaluate(
+      apply, sample, variables, key, coefficients, length=length,
+      num_sequences=num_sequences, fixed_query=fixed_query, reference=reference)
 
-  def metrics_at(length):
-    return over_seeds(lambda variables, key, then, *coefficients: at_length.evaluate(
-        apply, sample, variables, key, *(coefficients or (None,)), length=length,
-        num_sequences=num_sequences, fixed_query=fixed_query, reference=then,
-    ))
 
-  best_betas = {n: betas_at(n) for n in fit_lengths}
-  evaluate = {n: metrics_at(n) for n in lengths}
-  # From validation data: on the test data, the distance at this length would be 0.
-  reference = over_seeds(lambda variables, key: distribution.moments_at(
-      apply, sample, variables, key, length=trained_up_to,
-      num_sequences=num_sequences,
-  ))
-  # One seed at a time: the vocabulary may be far larger than a chunk of test sequences.
-  bound = sharding.over_seeds(lambda variables: distribution.variance_bound(
-      apply, variables, vocabulary, fixed_query
-  ), mesh, 1)
+def _measure(
+    programs: _Programs, put: Callable[[np.ndarray], Any], variables: Variables,
+    test_keys: jax.Array, validation_keys: jax.Array,
+) -> Measured:
+  """Measures a block of seeds.
 
-  def measure(
-      variables: Variables, test_keys: jax.Array, validation_keys: jax.Array
-  ) -> Measured:
-    first = [*best_betas.values(), reference]
-    sharding.compile_together(first, variables, validation_keys)
-    fitted = []
-    if best_betas:
-      rows = [
-          sharding.fetch(best(variables, validation_keys))
-          for best in best_betas.values()
-      ]
-      entropy, beta = (np.concatenate(x, axis=1) for x in zip(*rows, strict=True))
-      by_seed = [temperature.fit(h, b) for h, b in zip(entropy, beta, strict=True)]
-      fitted = [sharding.put(np.array(by_seed, np.float32), mesh, group_size)]
-    measured: dict[tuple[str, str, int | None], Any] = {
-        ('', metric, None): values
-        for metric, values in sharding.fetch(bound(variables)).items()
-    }
-    then = reference(variables, validation_keys)
-    sharding.compile_together(evaluate.values(), variables, test_keys, then, *fitted)
-    for length, function in evaluate.items():
-      metrics = sharding.fetch(function(variables, test_keys, then, *fitted))
-      for suffix, values in metrics.items():
-        measured |= {(suffix, name, length): x for name, x in values.items()}
-    return measured
+  Args:
+    programs: from `make_measure`.
+    put: puts an array with a leading axis of seeds on the devices.
+    variables: of each seed, on the devices, as are the keys.
+    test_keys: of the test data.
+    validation_keys: of the validation data.
+  """
+  first = [*programs.best_betas.values(), programs.reference]
+  sharding.compile_together(first, variables, validation_keys)
+  fitted = []  # no argument, or one: the coefficients
+  if programs.best_betas:
+    fitted = [put(_fit(programs, variables, validation_keys))]
+  bound = sharding.fetch(programs.bound(variables))
+  measured: Measured = {('', metric, None): x for metric, x in bound.items()}
+  then = programs.reference(variables, validation_keys)
+  evaluate = programs.evaluate
+  sharding.compile_together(evaluate.values(), variables, test_keys, then, *fitted)
+  for length, function in evaluate.items():
+    metrics = sharding.fetch(function(variables, test_keys, then, *fitted))
+    for suffix, values in metrics.items():
+      measured |= {(suffix, name, length): x for name, x in values.items()}
+  return measured
 
-  return measure
+
+def _fit(
+    programs: _Programs, variables: Variables, validation_keys: jax.Array
+) -> np.ndarray:
+  """Fits the adaptive temperature of each seed; returns its coefficients [S, 5]."""
+  found = [sharding.fetch(best(variables, validation_keys))
+           for best in programs.best_betas.values()]
+  entropy, beta = (np.concatenate(x, axis=1) for x in zip(*found, strict=True))
+  by_seed = [temperature.fit(h, b) for h, b in zip(entropy, beta, strict=True)]
+  return np.array(by_seed, np.float32)
