@@ -18,6 +18,7 @@ from experiments.length_generalization.setting import Setting
 from experiments.mechanism import figures as mechanism_figure
 from experiments.mechanism import report as mechanism
 from experiments.mechanism import run as experiment
+from experiments.mechanism import tables
 from experiments.mechanism.answer import headline
 from tests.conftest import lose_rows, ROOT, shown
 from vvlen.evaluation.retriever import intervention, lengths, reader
@@ -249,7 +250,7 @@ def test_table_and_figure_say_what_is_restored():
         rows.append(results.Row('retrieval', 'none' + suffix, seed, length,
                                 'total_variance', variance * (seed + 1)))
   index = results.index(rows)
-  table = mechanism.table(index, 16)
+  table = tables.table(index, 16)
   shares = [r['restored_percent'] for r in table.records]
   np.testing.assert_allclose(shares, [0, 25, 25, 75, 100, 50], atol=1)
   # Relative to what it was, whatever the scale of a seed.
@@ -266,7 +267,7 @@ def test_table_and_figure_say_what_is_restored():
   assert (row['unchanged'], row['changed'], row['restored %'], row['variance'],
           row['p Holm'], row['pairs']) == (
               '50.0', '60.0', '25.0', '0.25 → 0.50', '< .001', '6')
-  by_length = mechanism.length_table(index, 16).records
+  by_length = tables.length_table(index, 16).records
   assert [r['length'] for r in by_length] == [16, 64] * 6
   np.testing.assert_allclose(
       [r['difference'] for r in by_length], [0, 0, 0, 10, 0, 10, 0, 30, 0, 40, 0, 20],
@@ -280,7 +281,7 @@ def test_table_and_figure_say_what_is_restored():
   np.testing.assert_allclose(variance.lines[0].get_ydata(), [1, 0.25])
   assert 'Not learned' not in table.note
   halved = results.index(r._replace(value=r.value / 2) for r in rows)
-  assert mechanism.table(halved, 16).note.endswith(
+  assert tables.table(halved, 16).note.endswith(
       'Not learned at the shortest length, so that nothing there is about length: '
       'Baseline.')
 
@@ -293,7 +294,7 @@ def test_variances_are_geometric_means_of_what_each_seed_had():
       for (seed, suffix), values in variances.items()
       for n, value in zip((16, 64, 256), values, strict=True)
       for metric, value in (('total_variance', value), ('accuracy', 0.5 + value / 1e3)))
-  record, = mechanism.table(index, 16).records
+  record, = tables.table(index, 16).records
   # Shares of 16, 1, 1 and 1/16, and twice as much.
   assert (record['variance_control'], record['variance_treated']) == pytest.approx(
       (1, 2))
@@ -313,7 +314,7 @@ def test_gain_is_told_unchanged_and_under_interventions():
       for suffix, gain in left.items() for arm in ('none', 'layer_norm')
       for seed in range(8) for length in (16, 64, 128)
   ]
-  table = mechanism.gain_table(results.index(rows), 16)
+  table = tables.gain_table(results.index(rows), 16)
   records = table.records
   row = shown(table, 'unchanged')
   assert (row['Baseline'], row['treated']) == ('60.0', '65.0')

@@ -16,7 +16,7 @@ from experiments.language_model import arms as language_model
 from experiments.language_model import tables as language_model_tables
 from experiments.length_generalization import endpoint_table
 from experiments.length_generalization import tables as length_tables
-from experiments.mechanism import report as mechanism
+from experiments.mechanism import tables as mechanism
 from experiments.sensitivity import tables as sensitivity
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import Tuned

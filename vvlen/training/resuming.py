@@ -110,6 +110,7 @@ def position(batches: Any) -> Any:
 
 
 def as_json(value: Any) -> Any:
+  """Returns a value as JSON gives it back; raises ValueError if JSON cannot hold it."""
   try:
     return json.loads(json.dumps(value))
   except TypeError as error:
