@@ -99,49 +99,60 @@ def read_cells(
   Returns:
     Cells sorted by name, 'base' first, and by step.
   """
-  setting = lambda name: settings.get(name, Setting())
-  up_to = lambda name: setting(name).trained_up_to
   indices = {
       key: indices[key] for key in sorted(indices, key=lambda k: (k[0] != 'base', k))
       if all((arm, 'training_loss', None) in indices[key] for arm in (treated, CONTROL))
   }
-  cells = []
-  for (name, step), index in indices.items():
-    comparison = compare(index, treated, CONTROL, trained_up_to=up_to(name))
-    other = setting(name).against
-    changed = None
-    if other and name != other and (other, step) in indices:
-      beyond = max(up_to(name), up_to(other))
-      changed = change(*(
-          compare(i, treated, CONTROL, trained_up_to=beyond)
-          for i in (index, indices[other, step])
-      ))
-    learned = [
-        median_accuracy(index.get((arm, 'training_accuracy', None), {}))
-        for arm in (CONTROL, treated)
-    ]
-    means, explained = _mechanism(index, comparison, up_to(name))
-    cells.append(Cell(
-        name, step, comparison, changed, means, explained,
-        (learned[0], learned[1]), in_family=False,
-        detectable=detectable(comparison.primary),
-        detectable_change=detectable(changed),
-    ))
+  cells = [_read_cell(indices, settings, name, step, treated) for name, step in indices]
   if family is None:
     members = _family(cells)
   else:
     members = [i for i, cell in enumerate(cells) if cell[:2] in family]
-  own = [cells[i].comparison.primary for i in members]
+  return _correct(cells, members)
+
+
+def _read_cell(
+    indices: Mapping[tuple[str, int], results.Index], settings: Mapping[str, Setting],
+    name: str, step: int, treated: str,
+) -> Cell:
+  """Compares an arm with the Baseline in one cell at a step, not yet as one of many."""
+  index, setting = indices[name, step], settings.get(name, Setting())
+  comparison = compare(index, treated, CONTROL, trained_up_to=setting.trained_up_to)
+  other, changed = setting.against, None
+  if other and other != name and (other, step) in indices:
+    beyond = max(
+        setting.trained_up_to, settings.get(other, Setting()).trained_up_to)
+    changed = change(*(
+        compare(i, treated, CONTROL, trained_up_to=beyond)
+        for i in (index, indices[other, step])
+    ))
+  control_learned, treated_learned = (
+      median_accuracy(index.get((arm, 'training_accuracy', None), {}))
+      for arm in (CONTROL, treated)
+  )
+  means, explained = _mechanism(index, comparison, setting.trained_up_to)
+  return Cell(
+      name, step, comparison, changed, means, explained,
+      (control_learned, treated_learned), in_family=False,
+      detectable=detectable(comparison.primary),
+      detectable_change=detectable(changed),
+  )
+
+
+def _correct(cells: Sequence[Cell], members: Sequence[int]) -> list[Cell]:
+  """Returns the cells, of which the members are tested as one family."""
+  tests = [cells[i].comparison.primary for i in members]
   changes = [cells[i].change for i in members]
+  corrected_cells = [*cells]
   for i, test, found, change_, found_change in zip(
-      members, _by_holm(own), corrected(own)[1], _by_holm(changes),
+      members, _by_holm(tests), corrected(tests)[1], _by_holm(changes),
       corrected(changes)[1], strict=True
   ):
-    cells[i] = cells[i]._replace(
+    corrected_cells[i] = cells[i]._replace(
         in_family=True, holm=test, detectable=found, holm_change=change_,
         detectable_change=found_change,
     )
-  return cells
+  return corrected_cells
 
 
 def _by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
