@@ -93,27 +93,16 @@ def run(
 
   Arguments are those of `vvlen.simulation.simulate`. `previous` is not changed.
   """
-  arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
   if not isinstance(key, jax.Array) or jax.random.key_data(key).ndim != 1:
     raise ValueError(f'key must be one key of jax.random.key: {key!r}')
+  arguments = (key, simulation.draw_arguments, simulation.layer_arguments)
   mesh = sharding.seed_mesh()
   program, chunk, returned, block = plan(simulation, arguments, num_layers, mesh)
-  seed = np.asarray(jax.random.key_data(key)).tolist()
-  generator = jax.random.key_impl(key)
-  facts = {**settings, 'key': seed, 'generator': generator, 'chunk': chunk}
-  identity = ', '.join(f'{name}={value}' for name, value in facts.items())
+  identity = _identity(settings, key, chunk)
   if previous is None:
     previous = Totals(0, identity, _zeros(returned))
-  if previous.run != identity:
-    facts_of = lambda run: set(re.split(r', (?=\w+=)', run))
-    there, here = facts_of(previous.run), facts_of(identity)
-    raise ValueError(
-        f'previous is of another run: it has {", ".join(sorted(there - here))}, this '
-        f'run has {", ".join(sorted(here - there))}; start without it'
-    )
   done = previous.num_chunks * chunk
-  if done > num_simulations:
-    raise ValueError(f'previous has {done} simulations already: {num_simulations}')
+  _check_previous(previous.run, identity, done, num_simulations)
 
   def call(start):
     numbers = np.arange(start, start + block)
@@ -122,13 +111,12 @@ def run(
     return counts[counts > 0], program(*arguments, *own)
 
   last = math.ceil(num_simulations / chunk)
-  sums = {name: values.copy() for name, values in previous.sums.items()}
-  whole = sums
+  sums = whole = _copied(previous.sums)
   for counts, found in _one_ahead(call, range(previous.num_chunks, last, block)):
     found = sharding.fetch(found)
     for i, count in enumerate(counts.tolist()):
       if count < chunk:  # the last one
-        sums = {name: values.copy() for name, values in whole.items()}
+        sums = _copied(whole)
       _add(sums, count, {name: [x[i] for x in y] for name, y in found.items()})
       done += count
     if progress is not None:
@@ -136,6 +124,36 @@ def run(
   return (
       Totals(last, identity, sums), Totals(num_simulations // chunk, identity, whole)
   )
+
+
+def _identity(settings: dict[str, Any], key: jax.Array, chunk: int) -> str:
+  """Returns what identifies a run: its settings, its key and the size of its chunks."""
+  facts = {**settings, 'key': np.asarray(jax.random.key_data(key)).tolist(),
+           'generator': jax.random.key_impl(key), 'chunk': chunk}
+  return ', '.join(f'{name}={value}' for name, value in facts.items())
+
+
+def _check_previous(there: str, here: str, done: int, num_simulations: int) -> None:
+  """Raises ValueError if a run cannot begin with earlier totals.
+
+  Args:
+    there: `_identity` of the run of these totals.
+    here: that of the run.
+    done: simulations in these totals.
+    num_simulations: of the run.
+  """
+  if there != here:
+    own, new = (set(re.split(r', (?=\w+=)', run)) for run in (there, here))
+    raise ValueError(
+        f'previous is of another run: it has {", ".join(sorted(own - new))}, this '
+        f'run has {", ".join(sorted(new - own))}; start without it'
+    )
+  if done > num_simulations:
+    raise ValueError(f'previous has {done} simulations already: {num_simulations}')
+
+
+def _copied(sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  return {name: values.copy() for name, values in sums.items()}
 
 
 class Plan(NamedTuple):
