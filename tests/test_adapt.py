@@ -904,6 +904,24 @@ def test_the_figure_of_methods_has_what_the_rows_say(index):
   assert len(alone.axes) == 1 and 'minus' not in alone.get_label()
 
 
+@pytest.mark.parametrize('weak, marked', [
+    (['YaRN'], 'YaRN, not learned'), (['fine-tuning alone'], 'YaRN')])
+def test_a_method_that_has_not_learned_has_no_interval_in_its_figure(
+    index, weak, marked):
+  draw = lambda weak: figures.methods(FAMILIES, ARMS['none'], RUN, index, 8, weak)
+  with plots.style():
+    whole, found = draw([]), draw(weak)
+  [line] = lines(found.axes[1]).values()
+  assert [*lines(found.axes[1])] == [marked]
+  np.testing.assert_array_equal(line.y, lines(whole.axes[1])['YaRN'].y)
+  assert (len(bands(whole.axes[1])), len(bands(found.axes[1]))) == (1, 0)
+  assert f'{weak[0]}, not learned' in lines(found.axes[0])
+  assert 'without an interval' in found.get_label()
+  assert 'without an interval' not in whole.get_label()
+  # Nor is it a message that one of two methods is the best.
+  assert found.get_suptitle().startswith('Perplexity by length of context\n')
+
+
 def test_families_are_methods_with_their_controls():
   config = _config('study').to_dict()
   found = report.families(report.read_run(config), config)
@@ -981,6 +999,10 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
       'Δ log perplexity [95 %]']]
   assert [row['arm'] for row in alone] == ['α = 0.1']
   assert 'not learned' not in alone[0]['p, Holm: log perplexity']
+  # Figures leave out what tables leave out.
+  assert len(bands(drawn['none'].axes[1])) == 1 and not bands(drawn['yarn'].axes[1])
+  assert not bands(drawn['methods'].axes[1])
+  assert all(name.endswith(', not learned') for name in lines(drawn['yarn'].axes[1]))
   assert 'over segments of 3 L' in made['sliding'].note
   assert found.missing == ''
   # Without a control, an arm, or a seed.

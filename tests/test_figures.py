@@ -4,6 +4,7 @@ The numbers are made up, and no two are alike.
 """
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from experiments.counting import figures as counting
 from experiments.counting.cells import read_figures
 from experiments.language_model import arms as language_model_arms
 from experiments.language_model import figures as language_model
+from experiments.language_model import report as language_model_report
 from experiments.length_generalization import figures as length_figures
 from experiments.length_generalization import sample_figures, tables
 from experiments.length_generalization.setting import Growth, read_setting, Setting
@@ -418,6 +420,49 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
   assert [t.get_text() for t in plain.get_xticklabels()] == ['L', '4 L', '8 L']
   assert [t.get_text() for t in divergence.get_xticklabels()] == ['L', '4 L']
   assert divergence.get_xlim()[1] < 64
+
+
+def test_a_change_of_models_that_have_not_learned_has_no_interval(aligned):
+  family, run, values = aligned
+  losses = {arm: values[arm, 'nll', 8].mean() for arm in 'abc'}
+  draw = lambda most: language_model.by_length(family, run, _index(values), most)
+  # All but the arm with the largest loss have learned; then, all but the control.
+  worst = max('bc', key=lambda arm: losses[arm])
+  values = values | {('a', 'nll', 8): values['a', 'nll', 8] - losses['a'] + 0.1}
+  figure, whole = draw(losses[worst] - 1e-9), draw(losses[worst])
+  colour = dict(zip('abc', _COLOURS, strict=False))[worst]
+  name = {'b': 'α = 0.1', 'c': 'α = 0.3'}[worst]
+  assert bands(whole.axes[1]).keys() - bands(figure.axes[1]).keys() == {colour}
+  assert len(bands(figure.axes[1])) == 1
+  close(lines(figure.axes[1])[f'{name}, not learned'].y,
+        lines(whole.axes[1])[name].y)
+  assert f'{name}, not learned' in lines(figure.axes[0])
+  assert 'without an interval' in figure.get_label()
+  assert 'without an interval' not in whole.get_label()
+  values = values | {('a', 'nll', 8): values['a', 'nll', 8] + 9}
+  assert not bands(draw(5.0).axes[1])
+
+
+def test_figures_of_language_models_leave_out_what_tables_leave_out(
+    aligned, tmp_path, monkeypatch):
+  _, run, values = aligned
+  drawn = {}
+  monkeypatch.setattr(plots, 'save', lambda folder, made: drawn.update(made) or {})
+  arms = {name: {'weight': arm.weight, 'offsets': arm.offsets, 'steps': arm.steps}
+          for name, arm in run.arms.items()}
+  config = {'arms': arms, 'control': 'a', 'train': {'max_length': 8},
+            'evaluate': {'lengths': run.multiples}, 'num_seeds': 4, 'text': {}}
+  (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
+  # Of bytes, log perplexity above log(256) / 2 = 2.77 is not learned.
+  values = values | {('c', 'nll', 8): values['c', 'nll', 8] + 2.5}
+  results.write_rows(tmp_path / 'results.csv', [
+      Row('language_model', arm, seed, n, metric, x)
+      for (arm, metric, n), of_seeds in values.items()
+      for seed, x in enumerate(of_seeds)])
+  [table, _] = language_model_report.write(tmp_path).tables
+  assert [(r['arm'], r['learned']) for r in table.records] == [
+      ('a', True), ('b', True), ('c', False)]
+  assert bands(drawn['alpha'].axes[1]).keys() == {_COLOURS[1]}
 
 
 def test_an_interval_that_reaches_0_is_told(aligned):

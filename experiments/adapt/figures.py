@@ -10,10 +10,12 @@ from experiments.language_model.arms import Arm, Family, Run
 from experiments.language_model.figures import times
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
+from vvlen.statistics import mean_interval
 
 
 def methods(
-    families: Sequence[Family], base: Arm | None, run: Run, index: Index, original: int
+    families: Sequence[Family], base: Arm | None, run: Run, index: Index, original: int,
+    weak: Sequence[str] = (),
 ) -> Figure:
   """Draws perplexity by length of each method, and its distance to fine-tuning alone.
 
@@ -23,9 +25,12 @@ def methods(
     run: the run.
     index: of its rows.
     original: tokens of the checkpoint's own length.
+    weak: titles of the methods that predict little more than how often tokens occur.
+      Their distances have no intervals, nor have those of others if fine-tuning alone
+      is among them.
   """
   seeds = max(len(index[f.control.name, 'nll', run.length]) for f in families)
-  title = _message(families, base, run, index)
+  title = _message([f for f in families if f.title not in weak], base, run, index)
   # The arm that others are compared with.
   alone = base.name if base is not None and len(families) > 1 else ''
   minus = (', and its logarithm minus that of fine-tuning alone, paired by seed'
@@ -34,21 +39,29 @@ def methods(
       2.8, f'{title}\n{run.words}, L = {run.length} tokens',
       'Perplexity in blocks after fine-tuning with each method, without the '
       f'misalignment term{minus}, by length of context: '
-      f'{plots.over_seeds(seeds, "geometric mean")}.')
+      f'{plots.over_seeds(seeds, "geometric mean")}'
+      + ('; without an interval: the difference where a method has not learned'
+         if alone and weak else '') + '.')
   plain, *change = figure.subplots(1, 1 + bool(alone), squeeze=False)[0]
   plots.log_axis(plain)
   for place, family in enumerate(families):
     name = family.control.name
     look = plots.LOOKS[place % len(plots.LOOKS)]
+    words = family.title + ', not learned' * (family.title in weak)
     lengths, nll = plots.values(index, name, 'nll')
-    plots.draw(plain, lengths, np.exp(nll), *look, family.title)
+    plots.draw(plain, lengths, np.exp(nll), *look, words)
     for axes in change:
       if name == alone:
         axes.axhline(0, color=look[0], linewidth=1.0)
         continue
       lengths, difference = plots.gain(index, name, alone, 'nll')
-      if len(difference):
-        plots.draw(axes, lengths, difference, *look, family.title)
+      if not len(difference):
+        continue
+      if {family.title, *(f.title for f in families if f.control is base)} & {*weak}:
+        axes.plot(lengths, mean_interval(difference)[0], color=look[0], marker=look[1],
+                  label=words)
+      else:
+        plots.draw(axes, lengths, difference, *look, words)
   ticks = {original: str(original)} | {m * run.length: times(m) for m in run.multiples}
   for axes in (plain, *change):
     axes.set_xscale('log', base=2)
@@ -67,7 +80,8 @@ def _message(
 ) -> str:
   """Says which method has the lowest perplexity at the longest length.
 
-  A method with a seed whose loss is not finite is not among them.
+  A method with a seed whose loss is not finite is not among them. The families are
+  those that have learned.
   """
   longest = run.multiples[-1] * run.length
   every = {f.title: np.mean([*index[f.control.name, 'nll', longest].values()])

@@ -68,18 +68,19 @@ def write(workdir: epath.PathLike) -> Report:
   weak = weak_methods(present, run, index, unigram)
   if any(family.primary for family in present):
     made += [tables.term(present, run, index, weak), tables.published()]
-  # No test is shown of a weak method, as in table term.
-  made += [make(family, run, index, most=-math.inf if family.title in weak else None)
-           for family in present if family.others
+  # No test is shown of a weak method, as in table term, and no interval in figures.
+  most = {family: -math.inf if family.title in weak else math.inf
+          for family in present if family.others}
+  made += [make(family, run, index, most=least) for family, least in most.items()
            for make in (by_term.by_arm, by_term.by_length)]
   if present:
     made.append(tables.sliding(present, run, index, original, segment))
   with plots.style():
     drawn = {}
     if present:
-      drawn['methods'] = figures.methods(present, base, run, index, original)
-    drawn |= {family.name: of_arms.by_length(family, run, index)
-              for family in present if family.others}
+      drawn['methods'] = figures.methods(present, base, run, index, original, weak)
+    drawn |= {family.name: of_arms.by_length(family, run, index, least)
+              for family, least in most.items()}
     paths = plots.save(folder / 'figures', drawn)
   write_tables(folder, made)
   return Report(

@@ -5,6 +5,7 @@ Runs without JAX.
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+import math
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -58,17 +59,40 @@ def look(run: Run, arm: Arm) -> tuple[str, str, str]:
           '-' if place < len(plots.LOOKS) else '--')
 
 
-def by_length(family: Family, run: Run, index: Index) -> Figure:
+def have_learned(
+    family: Family, arm: str, run: Run, index: Index, most: float
+) -> bool:
+  """Returns whether both models of a comparison have learned, by their loss at L.
+
+  Args:
+    family: the arms, whose control is the other model.
+    arm: name of an arm.
+    run: the run.
+    index: of the rows of the run.
+    most: the log perplexity at L above which a model has not learned.
+  """
+  losses = [mean_interval([*index.get((name, 'nll', run.length), {}).values()]
+                          or [math.nan])[0] for name in (family.control.name, arm)]
+  return max(losses) <= most
+
+
+def by_length(
+    family: Family, run: Run, index: Index, most: float = math.inf
+) -> Figure:
   """Draws perplexity by length, the change of its logarithm, and symmetric KL.
 
   Args:
     family: the arms to draw.
     run: the run.
     index: of the rows of the run.
+    most: the log perplexity at L above which a model has not learned. The change of
+      such an arm, or from such a control, has no interval.
   """
   arms = (family.control, *family.others)
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
   known = _published(family)
+  lost = {arm.name for arm in family.others
+          if not have_learned(family, arm.name, run, index, most)}
   reference = label_in(family, family.control)
   figure = plots.new(
       3.0 if len(arms) < 4 else 3.2, f'{family.title}\n{_models(run)}',
@@ -76,6 +100,8 @@ def by_length(family: Family, run: Run, index: Index) -> Figure:
       'by seed, and symmetric KL of two windows, by length of context: '
       f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the others,")}'
       + '; a band to the bottom reaches 0' * _reaches_0(arms, index)
+      + ('; without an interval: the difference where a model has not learned'
+         if lost else '')
       + ("; hollow, right of its place: the paper's Llama-2-7B with CLEX on "
          'RedPajama-Book at 2 L, one run each' if known else '') + '.')
   plain, difference, divergence = figure.subplots(1, 3)
@@ -84,12 +110,16 @@ def by_length(family: Family, run: Run, index: Index) -> Figure:
   measured = set()  # lengths with symmetric KL
   for arm in arms:
     colour, marker, line = look(run, arm)
-    name = label_in(family, arm)
+    name = label_in(family, arm) + ', not learned' * (arm.name in lost)
     lengths, nll = plots.values(index, arm.name, 'nll')
     plots.draw(plain, lengths, np.exp(nll), colour, marker, name, line)
     lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
     if arm is not family.control and len(change):
-      plots.draw(difference, lengths, change, colour, marker, name, line)
+      if arm.name in lost:
+        difference.plot(lengths, mean_interval(change)[0], color=colour, marker=marker,
+                        linestyle=line, label=name)
+      else:
+        plots.draw(difference, lengths, change, colour, marker, name, line)
     lengths, apart = plots.values(index, arm.name, 'symmetric_kl')
     if lengths:
       plots.draw(divergence, lengths, apart, colour, marker, name, line,

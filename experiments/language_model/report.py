@@ -52,7 +52,8 @@ def write(workdir: epath.PathLike) -> Report:
       tables.by_length(family, run, index, words))]
   evaluations = read_curves(folder / 'evaluations.jsonl')
   with plots.style():
-    drawn = {family.name: figures.by_length(family, run, index)
+    most = tables.most_to_learn(words)
+    drawn = {family.name: figures.by_length(family, run, index, most)
              for family in present}
     if evaluations:
       drawn['evaluations'] = figures.by_step(present, run, evaluations)

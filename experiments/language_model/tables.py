@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.language_model import paper
 from experiments.language_model.arms import Arm, Family, Run
-from experiments.language_model.figures import label_in, times
+from experiments.language_model.figures import have_learned, label_in, times
 from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
@@ -128,7 +128,7 @@ def by_arm(
   ]
   most = most_to_learn(vocabulary) if most is None else most
   for record in records:
-    record['learned'] = _have_learned(family, record['arm'], run, index, most)
+    record['learned'] = have_learned(family, record['arm'], run, index, most)
   columns: dict[str, CellText] = {'arm': lambda r: r['label']}
   for multiple in run.multiples:
     columns[f'perplexity at {times(multiple)}'] = interval(f'ppl_{multiple}', '.2f')
@@ -145,15 +145,6 @@ def by_arm(
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
                _note(family, run, index), more=_more(family))
-
-
-def _have_learned(
-    family: Family, arm: str, run: Run, index: Index, most: float
-) -> bool:
-  """Returns whether both models of a test have learned, by their loss at L."""
-  losses = (_mean(index, name, 'nll', run.length)['nll']
-            for name in (family.control.name, arm))
-  return max(losses) <= most
 
 
 def _record(
@@ -198,7 +189,7 @@ def by_length(
   records: list[dict[str, Any]] = [
       {'length': multiple * run.length, 'multiple': multiple, 'arm': arm.name,
        'label': label_in(family, arm),
-       'learned': _have_learned(family, arm.name, run, index, most)}
+       'learned': have_learned(family, arm.name, run, index, most)}
       for multiple in run.multiples for arm in (family.control, *family.others)
   ]
   for metric in _MEASURES:
