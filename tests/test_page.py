@@ -129,6 +129,13 @@ def test_columns_of_numbers_are_aligned_on_the_right(folder, cells, aligned):
   assert text.count('<td class="number">') == len(cells) * aligned
 
 
+def test_headers_are_not_broken_within_a_unit(folder):
+  table = Table('a', 'A', {'x [95 %]': lambda r: '75 %'}, [{}], '')
+  text = page.write(folder, _report(folder, tables=[table]))[0].read_text()
+  assert '>x [95\N{NO-BREAK SPACE}%]</th>' in text
+  assert '>75\N{NO-BREAK SPACE}%</td>' in text
+
+
 def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder):
   text = page.write(folder, _report(folder))[1].read_text()
   assert text.startswith(

@@ -175,8 +175,9 @@ def _code(text: str) -> str:
   return f'{before}<code>{code}</code>{after}'
 
 
-# Spaces at which no line of a cell is broken, as in an interval, "< .001" or "α = 1".
-_KEPT = re.compile(r'(?<=[,<=]) | (?==)')
+# Spaces at which no line of a cell is broken, as in an interval, "< .001", "α = 1" or
+# "95 %".
+_KEPT = re.compile(r'(?<=[,<=]) | (?=[=%])')
 _SPACE = '\N{NO-BREAK SPACE}'
 # A number, such as '−1.2', '< .001' or '75 %', also with an interval behind it.
 _NUMBER = re.compile(r'(< )?[+−]?[\d.][\d.,]*(e[+−]?\d+)?( %)?( \[.*\])?|undefined')
