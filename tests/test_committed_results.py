@@ -177,6 +177,14 @@ def test_each_figure_has_a_title_of_its_own_and_a_sentence_below(drawn):
     assert not set(caption) & set('\n*[]$<>'), (name, caption)  # is Markdown and HTML
 
 
+def test_no_title_is_wider_than_its_figure(drawn):
+  for name, figure in drawn.items():
+    [title] = [text for text in figure.findobj(Text)
+               if text.get_text() == figure.get_suptitle()]
+    box = title.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width, (name, title.get_text())
+
+
 def test_no_panel_has_more_than_five_lines_that_are_results(drawn):
   for name, figure in drawn.items():
     for axes in figure.axes:

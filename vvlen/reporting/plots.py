@@ -40,7 +40,7 @@ ADAPTATIONS = ('', '+adaptive', '+fitted')
 WIDTH = 5.5  # inches, of every figure
 SMALLEST = 7  # points, of any text
 MOST_LINES = 5  # in a panel
-_LONGEST = 78  # characters of a line of a title
+_LONGEST = 76  # characters of a line of a title
 GREY = '#f1f1f1'  # of training lengths
 STYLE: Any = {  # matplotlib's rcParams
     'font.size': 7.5,
@@ -75,14 +75,23 @@ def new(height: float, title: str, caption: str) -> Figure:
       on pages.
   """
   figure = Figure(figsize=(WIDTH, height))
-  figure.suptitle('\n'.join(map(_break_line, title.split('\n'))))
+  set_title(figure, title)
   figure.set_label(caption)
   return figure
 
 
+def set_title(figure: Figure, title: str) -> None:
+  """Writes the title above a figure; breaks lines that are too long, as `new` does."""
+  figure.suptitle('\n'.join(map(_break_line, title.split('\n'))))
+
+
 def _break_line(line: str) -> str:
-  """Breaks a line of a title that is too long in two, if it has a comma."""
-  commas = [i for i in range(len(line)) if line.startswith(', ', i)]
+  """Breaks a line of a title that is too long in two, if it has a comma.
+
+  Commas in brackets, as of an interval, do not count.
+  """
+  depths = np.cumsum([(x in '([') - (x in ')]') for x in line] or [0])
+  commas = [i for i in range(len(line)) if line.startswith(', ', i) and not depths[i]]
   if len(line) <= _LONGEST or not commas:
     return line
   at = min(commas, key=lambda i: abs(2 * i - len(line)))
