@@ -350,6 +350,15 @@ def test_the_figure_of_parts_has_each_arm_and_part_in_its_place(told):
       assert len(heights) == 2 and np.mean(heights) == pytest.approx(expected)
 
 
+  shares = []  # of what is lost at the longest length
+  for arm in ('none', 'layer_norm'):
+    last = {label: found[arm, colour][-1] for label, colour in colour_of.items()}
+    shares.append(100 * last['no linear reader gets it back'] / sum(last.values()))
+  ends = ' to '.join(dict.fromkeys(f'{x:.0f}' for x in sorted(shares)))
+  assert figure.get_suptitle().startswith(
+      f'No linear reader gets back {ends} % of the points lost at N = {_BEYOND[-1]}\n')
+
+
 def test_the_figure_of_averaging_names_each_weighting(told):
   drawn, _, figures = told
   figure = figures['averaged_weights']
@@ -363,6 +372,12 @@ def test_the_figure_of_averaging_names_each_weighting(told):
         line.get_xdata(), _paired(drawn, 'base', 40, suffix).difference)
     assert line.get_markerfacecolor() == fill_of[label]
   assert len({*fill_of.values()}) == 2
+  changes = [np.mean(_paired(drawn, name, steps[-1], '+averaged').difference)
+             - np.mean(_paired(drawn, name, steps[-1]).difference)
+             for name, steps in _STEPS.items() if name != 'l2']
+  low, high = (f'{x:+.1f}'.replace('-', '−') for x in (min(changes), max(changes)))
+  assert figure.get_suptitle().startswith(
+      f'Averaging weights changes the effect of LN by {low} to {high} points\n')
   assert plain.get_ydata()[0] < averaged.get_ydata()[0]  # above the other
 
 

@@ -103,9 +103,14 @@ def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
         *mean_of(mean('layer_norm') - mean('none'))).replace('-', '−')
     assert below.get_title() == f'LayerNorm beyond training:\nmean {words}'
   assert 'each length by itself, uncorrected' in figure.get_label()
+  words = figure.axes[2].get_title().partition('\nmean ')[2].replace(' [', ' points [')
+  assert figure.get_suptitle() == (
+      f'Accuracy beyond training, LayerNorm − Baseline: {words}\n{_SETTING.title}')
   # Without a test in the table, there is no interval in the figure either.
   records = [row | {'at_5_percent': 'not learned'} for row in table.records]
-  for below in length_figures.accuracy(_index(measured), _SETTING, records).axes[2:]:
+  lost = length_figures.accuracy(_index(measured), _SETTING, records)
+  assert lost.get_suptitle().startswith('Accuracy by length, and its change by a norm')
+  for below in lost.axes[2:]:
     assert below.get_title().endswith(', not learned')
     assert '[' not in below.get_title()
 
@@ -118,6 +123,12 @@ def test_figure_3_has_means_on_the_left_and_variances_on_the_right(measured):
     _check(left, name, colour, _LENGTHS, of('output_mean'))
     _check(right, name, colour, _LENGTHS, of('output_variance'), geometric=True)
   assert len(lines(left)) == len(lines(right)) == 3
+  each = [f'{name} ' + ' → '.join(
+      f'{stats.gmean(measured[arm, "output_variance", n]):.1f}' for n in (16, 64))
+          for arm, (name, _) in _ARMS.items()]
+  assert left.figure.get_suptitle() == (
+      'Variance of the attention output after the norm, N = 16 → 64:\n'
+      f'{", ".join(each)}\n{_SETTING.title}')
 
 
 def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
@@ -134,6 +145,10 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
     words = '{}, slope from N = 16: {:.2f} [{:.2f}, {:.2f}]'.format(
         name, *mean_of(slopes))
     _check(axes, words.replace('-', '−'), colour, _LENGTHS, columns, geometric=True)
+    power = f'N^{np.mean(slopes):.2f} ({name})'.replace('-', '−')
+    assert power in figure.get_suptitle()
+  assert figure.get_suptitle().startswith(
+      'Variance of the attention output before the norm goes as\n')
   bound = np.exp(np.median(2 * more['none', 'logit_range', None]
                            + np.log(more['none', 'value_variance', None])))
   assert f'exp(2δ)σ²/N, in the median over seeds {bound:.1f}/N' in figure.get_label()
@@ -223,6 +238,12 @@ def test_learning_curves_have_mean_and_range_of_whole_blocks_and_chance():
   close(lines(left)['chance'].y, np.log(10))
   close(lines(right)['chance'].y, 90)
   assert 'loss' in left.get_title() and 'error' in right.get_title()
+  ends = [f'{_ARMS[arm][0]} {lines(right)[_ARMS[arm][0]].y[-1]:.0f} %'
+          for arm in ('none', 'layer_norm')]
+  assert left.figure.get_suptitle() == (
+      f'Wrong answers in training after 20 steps:\n{", ".join(ends)}\n{_SETTING.title}')
+  [legend] = left.figure.legends
+  assert 'from the lowest to the highest seed' in legend.get_title().get_text()
   assert left.get_yscale() == right.get_yscale() == 'log'
 
 
@@ -349,6 +370,41 @@ def _counted(varied, values, task='sum'):
   return figure, made, counting.errors(figure, indices, 12).axes
 
 
+@pytest.mark.parametrize('fields, right, says', [
+    (dict(task='length', positions=('none', 'rope', 'alibi')), (11, 9, 11),
+     'Number of bits: right up to 11 bits (no positions, ALiBi), 9 (RoPE)\n'),
+    (dict(task='sum', train_lengths=(5, 10)), (7, 13),
+     'Sum of bits: right up to 7, 13 bits\nwhen trained up to 5, 10 bits\n'),
+    # Of 12 fair bits the mean has variance 1/48; the least error is 1/1600.
+    (dict(task='mean', positions=('none', 'rope')), None,
+     'Mean of bits: at 12 bits, RoPE has the least error,\n'
+     '1/33 of that of answering ½ always\n'),
+    (dict(task='mean', counts='uniform'), None,
+     'Mean of bits: at 12 bits, no positions has an error,\n'
+     '3.1 times that of answering ½ always\n')])
+def test_titles_of_counting_say_how_far_models_generalize(fields, right, says):
+  fields = dict(task='sum', counts='fair', positions=('none',), train_lengths=(10,),
+                reparameterizations=('identity',)) | fields
+  [figure] = read_figures(dict(f=fields)).values()
+  rows = [Row(cell.experiment, cell.arm, 0, n, 'squared_error', 0.1)
+          for cell in figure.cells for n in (1, 12)]
+  indices = {name: results.index(row for row in rows if row.experiment == name)
+             for name in {cell.experiment for cell in figure.cells}}
+  records = [{'training_error': 0.001, 'constant_error': 1.0,
+              'error_12': 0.3 if len(figure.cells) == 1 else (1 / 400) / 4**i}
+             | ({'right_up_to': right[i]} if right else {})
+             for i in range(len(figure.cells))]
+  title = lambda: counting.errors(
+      figure, indices, 12, 'of width 8', records).get_suptitle()
+  assert title().startswith(says) and 'of width 8' in title()
+  assert ('each number of ones equally likely' in title()) == (
+      fields['counts'] == 'uniform')
+  # What has not learned is in no finding.
+  for record in records:
+    record['training_error'] = 0.2
+  assert 'right up to' not in title() and 'least error' not in title()
+
+
 def test_errors_of_reparameterized_targets_are_means_and_medians():
   figure, made, (left, right) = _counted(
       'reparameterizations', ('identity', 'sqrt', 'log', 'inverse_sqrt'))
@@ -410,6 +466,18 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
              np.subtract(of('nll', (8, 32, 64)), of('nll', (8, 32, 64), 'a')))
   assert [*lines(difference)] == [
       'α = 0.1', 'α = 0.3', 'hollow: the paper, Llama-2-7B']
+  # At 4 L, of 8 tokens, from the least to the largest.
+  (low, least), (high, most) = sorted(
+      ((values[arm, 'nll', 32] - values['a', 'nll', 32]).mean(), name)
+      for arm, name in (('b', 'α = 0.1'), ('c', 'α = 0.3')))
+  assert difference.figure.get_suptitle().startswith(
+      'Weight of the misalignment term: log perplexity at 4 L changes by\n'
+      f'{low:+.3f} ({least}) to {high:+.3f} nats ({most})\n'.replace('-', '−'))
+  alone = language_model.by_length(
+      family._replace(others=family.others[:1]), run, _index(values)).get_suptitle()
+  ends = '{:+.3f} nats [{:+.3f}, {:+.3f}]'.format(
+      *mean_of(values['b', 'nll', 32] - values['a', 'nll', 32]))
+  assert alone.split('\n')[1] == ends.replace('-', '−')
   assert difference.get_title().endswith('minus that of α = 0')
   # The paper's CLEX on RedPajama-Book after 200 steps, at twice its L.
   hollow = {line_of(line).colour: line_of(line) for line in difference.lines
@@ -436,6 +504,7 @@ def test_a_change_of_models_that_have_not_learned_has_no_interval(aligned):
   assert len(bands(figure.axes[1])) == 1
   close(lines(figure.axes[1])[f'{name}, not learned'].y,
         lines(whole.axes[1])[name].y)
+  assert f'({name})' not in figure.get_suptitle()
   assert f'{name}, not learned' in lines(figure.axes[0])
   assert 'without an interval' in figure.get_label()
   assert 'without an interval' not in whole.get_label()
@@ -505,7 +574,13 @@ def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned)
   steps = [{'arm': arm, 'step': step, 'first_seed': first}
            | {m: made[arm, step, m][first:first + 3].tolist() for m in metrics}
            for arm in 'abc' for step in (5, 10) for first in (0, 3)]
-  axes = language_model.by_step([family], run, steps).axes
+  figure = language_model.by_step([family], run, steps)
+  axes, best = figure.axes, [
+      min(range(3), key=lambda i, m=m: made['abc'[i], 10, m].mean())
+      for m in ('nll_8', 'nll_64')]
+  assert figure.get_suptitle().startswith(
+      'Lowest perplexity at the end of training\n'
+      'at L: α = {}; at 8 L: α = {}\n'.format(*((0, 0.1, 0.3)[i] for i in best)))
   assert [x.get_title() for x in axes] == [
       'perplexity at L', 'perplexity at 8 L', 'symmetric KL at L, nats']
   for panel, metric in zip(axes, ('nll_8', 'nll_64', 'symmetric_kl_8'), strict=True):

@@ -79,6 +79,30 @@ def test_what_the_paper_prints_stands_beside_what_is_measured():
   assert figures.published(_simulated(0, num_tokens=10, layer='rms_norm')) == ()
 
 
+def test_heat_maps_say_in_how_many_settings_recent_tokens_are_favoured():
+  rows = [_simulated(i) for i in range(4)]
+  for row, last in zip(rows, (0.71, 0.2, 0.504, 0.93), strict=True):
+    for layer in (1, 2, 3, 4):
+      row.numbers['recency_probability', layer] = last if layer == 4 else 0.5
+      row.numbers['recency_probability_error', layer] = 0.003
+  title = lambda rows: figures.heat_maps(rows).get_suptitle()
+  assert title(rows).startswith(
+      'Recent tokens are favoured in 2 of 4 settings, old ones in 1:\n'
+      'recency probability (RP) of layer 4: 0.20 to 0.93, 0.5 is no order\n')
+  assert title(rows[:1]).startswith(
+      'Recent tokens are favoured in 1 of 1 setting:\n'
+      'recency probability (RP) of layer 4: 0.71, 0.5')
+
+
+def test_the_closed_form_says_how_much_logits_rise():
+  config = {'num_tokens': 6, 'width': 64, 'anisotropies': (0.0, 0.5)}
+  figure = figures.curves(config, 0.0)
+  ends = [line.get_ydata()[-1] / line.get_ydata()[0] for line in figure.axes[0].lines]
+  assert figure.get_suptitle().startswith(
+      'The logits of layer 2 rise with the key token j, by up to '
+      f'{100 * (max(ends) - 1):.2g} %\n')
+
+
 def test_noise_has_nearly_one_colour():
   rng = np.random.default_rng(0)
   noise, errors = 16 + 0.002 * rng.normal(size=(4, 45)), np.full((4, 45), 0.002)
@@ -168,6 +192,13 @@ def test_heads_with_one_projection_stand_on_the_left():
   _check_layers(right, [(found[3], _COLOURS[0]), (found[2], _COLOURS[1])])
   assert [*lines(left)] == [*lines(right)] == ['h = 4', 'h = 1', 'no order']
   assert 'shared' in left.get_title() and 'separate' in right.get_title()
+  best = [max(own, key=lambda s: s.numbers['recency_probability', 4])
+          for own in (found[:2], found[2:])]
+  assert extensions.heads(found).get_suptitle().partition('\nLayerNorm')[0] == (
+      'Recency probability in layer 4 is highest for\n' + ', '.join(
+          f'h = {s.cell.num_heads} with {words} projections '
+          f'({s.numbers["recency_probability", 4]:.2f})'
+          for s, words in zip(best, ('shared', 'separate'), strict=True)))
 
 
 def test_mask_and_rotary_positions_have_lines_of_their_own():
@@ -201,6 +232,23 @@ def test_the_map_has_layer_2_and_the_last():
     assert axes.get_title() == f'layer {layer}'
     close(np.ravel(axes.collections[0].get_array()),
           [s.numbers['recency_probability', layer] for s in found])
+  # All above the bound of the title are above 0.6, and one just below it is not.
+  assert figure.get_suptitle().startswith('Recency probability by anisotropy and') == (
+      _clear_above(found) is None)
+  for s in found:
+    s.numbers['recency_probability', 4] = 0.5 + s.cell.anisotropy / 3
+  title = extensions.over_anisotropy_and_width(found).get_suptitle()
+  [told] = re.findall(r'is above (\S+), recency probability is above 0.6\n', title)
+  bound = _clear_above(found)
+  assert bound <= float(told) <= 2 * bound
+
+
+def _clear_above(found):
+  """Returns the largest exp(−(1−α)√d) without a clear bias; None if none is above."""
+  terms = {np.exp(-(1 - s.cell.anisotropy) * np.sqrt(s.cell.width)):
+           s.numbers['recency_probability', 4] for s in found}
+  without = [term for term, rp in terms.items() if rp <= 0.6]
+  return max(without) if without and max(without) < max(terms) else None
 
 
 # Linear attention.
@@ -330,6 +378,10 @@ def test_loss_by_position_begins_where_tokens_are_enough():
             for part in parts for end in ('_low', '_high')]
     close(np.unique(band.get_paths()[0].vertices[:, 1]), np.unique(ends))
   assert lines(axes)['window of 8'].colour != lines(axes)['window of 64'].colour
+  loss = [values[BLOCK._replace(distance=i), 'nll_after', 64] for i in (4, 16)]
+  assert axes.figure.get_suptitle().startswith(
+      f'Loss by position, in windows of 64 tokens:\n{loss[0]:.2f} nats just before '
+      f'token 16, {loss[1]:.2f} at the end\n')
 
 
 def test_scales_of_misalignment_have_panels_of_their_own():
@@ -354,6 +406,13 @@ def test_scales_of_misalignment_have_panels_of_their_own():
       close([low, high], [[values[part, metric + end, n] for part in parts]
                           for end in ('_low', '_high')])
     assert len({line.colour for line in lines(panel).values()}) == 2
+  ends = lambda *places: ' to '.join(dict.fromkeys(f'{100 * x:.0f}' for x in sorted(
+      values[Part('misalignment', 'text', offset=e), 'top1_agreement', n]
+      for n, e in places)))
+  assert axes[0].figure.get_suptitle().startswith(
+      'Long and short contexts agree on the likeliest token in '
+      f'{ends((16, 1), (256, 1))} % of cases\nat offset 1, in '
+      f'{ends((16, 4), (256, 64))} % at the largest offset of each window\n')
 
 
 _ORDERS = {'text': '#009E73', 'shuffled': '#CC79A7'}
@@ -386,6 +445,12 @@ def test_logits_by_distance_are_of_their_layer_head_and_order():
       close([low, high], [np.min(logit, axis=0), np.max(logit, axis=0)])
       close(bold.y, np.mean(logit, axis=0))
       assert bold.x == x == [0.5, 2, 9.5]  # the middle of 0, 1..3, 4..15
+  of_text = [Part('recency', 'text', layer) for layer in (0, 2)]
+  values[of_text[0], 'recency_probability', 16] = 0.4
+  values[of_text[1], 'recency_probability', 16] = 0.81
+  assert measure.logits(values).get_suptitle().startswith(
+      'Near keys have higher logits in 1 of 2 layers:\nrecency probability (RP) '
+      '0.40 to 0.81 in text, 0.5 is no order\n')
 
 
 def test_entropy_by_length_is_of_its_layer_head_and_order():
@@ -410,6 +475,24 @@ def test_entropy_by_length_is_of_its_layer_head_and_order():
       assert to_hex(bars.get_color()[0]).upper() == colour
       close([bar[:, 1] for bar in bars.get_segments()],
             np.transpose(values.ends(arm, 'entropy', lengths)))
+  first, last = (np.mean([values[Part('entropy', 'text', layer), 'entropy', n]
+                          for layer in (0, 2)]) for n in lengths)
+  assert axes[0].figure.get_suptitle().startswith(
+      f'Entropy of attention, mean over layers: {first:.1f} → {last:.1f} nats from N = '
+      '8 to 32,\nof uniform weights 2.1 → 3.5\n')
+
+
+def test_the_factor_that_heads_need_is_beside_that_of_log_n():
+  values = _Values()
+  for layer, head, n in itertools.product((0, 2), (0, 1, 2), (8, 64)):
+    arm = Part('entropy', 'text', layer, head)
+    values[arm, 'temperature', n] = (1 + head) * (n / 8) ** (0.1 + layer / 5)
+  figure = measure.temperature(values, 16)
+  assert figure.get_suptitle().startswith(
+      'Factor of the logits that gives one key half of the weight,\nfrom N = 8 to 64: '
+      '× 1.2 to × 2.8 in 2 layers, log N × 2\n')
+  [legend] = figure.legends
+  assert legend.get_title().get_text() == 'bands: from the lowest to the highest head'
 
 
 _CONDITIONS = {'random_nope': ('random tokens, no positions', '#0072B2'),
@@ -435,6 +518,10 @@ def spreads():
 def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads):
   figure = spread.curves(spreads, 'tiny')
   assert 'tiny, layer 0 and 2; dotted: 1/√N' in figure.get_suptitle()
+  assert figure.get_suptitle().startswith(
+      'Last token held fixed: spread of the attention output goes as\n')
+  assert _ranges(spreads, 'N^') == [
+      figure.get_suptitle().split('\n', 1)[1].partition('\ntiny')[0].replace('\n', ' ')]
   axes, slopes = figure.axes, {}
   means = [panel for panel in axes if panel.get_title().startswith('layer')]
   for panel, (layer, (reading, name)) in zip(means, itertools.product(
@@ -468,7 +555,22 @@ def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads
       close(line.y, spreads.of(arm._replace(component=component), 'std', (8, 64)))
 
 
+def _ranges(spreads, before='', heads=(None,)):
+  """Returns the ranges of slopes of each condition with the last token held fixed."""
+  each = []
+  for condition, (name, _) in _CONDITIONS.items():
+    slopes = [spreads[spread_part(condition, 'fixed', layer, head=h), 'slope', None]
+              for layer in (0, 2) for h in heads]
+    ends = (f'{before}{x:.2f}' for x in (min(slopes), max(slopes)))
+    each.append(f'{" to ".join(ends)} ({name})')
+  return [', '.join(each)]
+
+
 def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
+  title = spread.slopes_by_head(spreads, 'tiny').get_suptitle()
+  assert title.startswith('Last token held fixed, slopes of heads:\n')
+  assert _ranges(spreads, heads=(0, 3)) == [
+      title.split('\n', 1)[1].partition('\ntiny')[0].replace('\n', ' ')]
   axes = spread.slopes_by_head(spreads).axes
   for panel, (layer, reading) in zip(
       axes, itertools.product((0, 2), ('as_it_is', 'fixed')), strict=True):

@@ -123,7 +123,13 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
       'distance': '2.00, 3.00', 'cell': 'b'}
   with plots.style():
     left, right = sensitivity_figures.gains(cells, {}).axes
-  assert 'in 3 tested settings' in left.figure.get_suptitle()
+  family = [c for c in cells if c.in_family and c.comparison.primary]
+  gains = [c.comparison.primary.mean_difference for c in family]
+  found = [x for c, x in zip(family, gains, strict=True) if c.found]
+  assert len(gains) == 3 and left.figure.get_suptitle().startswith(
+      f'LN is ahead in {sum(x > 0 for x in found)} and behind in '
+      f'{sum(x < 0 for x in found)} of 3 tested settings ({min(gains):+.1f} to '
+      f'{max(gains):+.1f} points)\n'.replace('-', '−'))
   points = [line for line in left.lines if line.get_marker() == '^']
   places = [(line.get_ydata()[0], line.get_xdata()[0]) for line in points]
   gain = {c[:2]: c.comparison.primary for c in cells}

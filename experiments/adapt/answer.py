@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 import math
 
-from experiments.language_model.arms import Family, Run
+from experiments.language_model.arms import endpoint, Family, Run
 from experiments.language_model.figures import times
-from experiments.language_model.tables import compare, endpoint
+from experiments.language_model.tables import compare
 from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
 from vvlen.statistics import holm, mean_interval

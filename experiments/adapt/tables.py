@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from experiments.language_model import paper
-from experiments.language_model.arms import Arm, Family, Run
+from experiments.language_model.arms import Arm, endpoint, Family, Run
 from experiments.language_model.figures import label, times
 from experiments.language_model.tables import (
   compare,
   difference_if_learned,
-  endpoint,
   if_learned,
   interval,
   seeds_of,

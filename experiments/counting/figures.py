@@ -1,16 +1,17 @@
 """Figures of counting: error by length, one line per model. Runs without JAX."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.counting.answer import best_constant
+from experiments.counting.answer import best_constant, has_learned, short
 from experiments.counting.cells import FigureSetups, IDENTITY, NO_POSITIONS, Setup
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
+from vvlen.reporting.tables import Record
 
 FLOOR = 1e-12  # smaller squared errors are rounding and are raised to it
 # The model whose error the paper shows, and (length, error), read off its figure.
@@ -19,6 +20,11 @@ _TITLES = {
     'positions': 'by kind of positions', 'train_length': 'by training length',
     'reparameterization': 'by training target f(y)',
 }
+_LEGENDS = {
+    'positions': 'encoding of positions', 'train_length': 'trained on',
+    'reparameterization': 'trained on f(y), the answer computed back',
+}
+_NAMES = {'mean': 'mean of bits', 'length': 'number of bits', 'sum': 'sum of bits'}
 # What is varied -> its place among `plots.LOOKS`, the same in all figures and runs.
 _PLACES = {name: place for names in (
     ('identity', 'sqrt', 'log', 'inverse_sqrt'),
@@ -49,12 +55,12 @@ def what(figure: FigureSetups) -> str:
   """Returns the quantity that models answer, such as 'mean of bits'."""
   cell = figure.cells[0]
   counts = ', number of ones uniform' if cell.counts == 'uniform' else ''
-  name = {'mean': 'mean of bits', 'length': 'number of bits', 'sum': 'sum of bits'}
-  return name[cell.task] + counts
+  return _NAMES[cell.task] + counts
 
 
 def errors(
-    figure: FigureSetups, indices: Mapping[str, Index], longest: int, setting: str = ''
+    figure: FigureSetups, indices: Mapping[str, Index], longest: int, setting: str = '',
+    records: Sequence[Record] = (),
 ) -> Figure:
   """Draws the squared error by length; for reparameterizations its median too.
 
@@ -63,18 +69,18 @@ def errors(
     indices: {experiment: its rows, by (arm, metric, length)}.
     longest: the longest test length.
     setting: words on the models, for the title.
+    records: of the figure's table, for the finding in the title.
   """
   metrics = {'squared_error': 'mean over strings'}
   if figure.varied == 'reparameterization':
     metrics['median_squared_error'] = 'median over strings'
-  trained = ('' if figure.varied == 'train_length' else
-             f'trained on 1 to {figure.cells[0].train_length} bits')
-  below = ', '.join(filter(None, (trained, setting)))
-  by = (_TITLES[figure.varied] if len(figure.cells) > 1 else
-        label(figure.varied, figure.cells[0]))
-  drawn = plots.new(
-      3.3, f'{what(figure).capitalize()}, {by}\n{below}'.strip(),
-      _caption(figure, indices))
+  trained = ('transformers' if figure.varied == 'train_length' else
+             f'transformers trained on 1 to {figure.cells[0].train_length} bits')
+  counts = ('each number of ones equally likely'
+            if figure.cells[0].counts == 'uniform' else '')
+  below = ', '.join(filter(None, (trained, counts, setting)))
+  drawn = plots.new(3.4, f'{_headline(figure, records, longest)}\n{below}',
+                    _caption(figure, indices))
   row = drawn.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
   ends = []
   for axes, (metric, title) in zip(row, metrics.items(), strict=True):
@@ -97,7 +103,7 @@ def errors(
       ends += _constant(axes, figure.cells[0], longest, 'black')
       axes.lines[-1].set_label(_always(figure.cells[0]))
       axes.axvspan(0, figure.cells[0].train_length, color=plots.GREY, zorder=0,
-                   linewidth=0)
+                   linewidth=0, label='training lengths')
     if PUBLISHED[0] in figure.cells and longest >= PUBLISHED[1][0]:
       axes.plot(*PUBLISHED[1], color='black', marker='x', linestyle='', markersize=5,
                 label='paper, no positions', zorder=3)
@@ -108,8 +114,46 @@ def errors(
              'squared error, mean over strings')
   if ends:
     row[0].set_ylim(min(ends) / 5, max(ends) * 5)
-  plots.legend(drawn, row, 3)
+  plots.legend(drawn, row, 3 if figure.varied == 'train_length' else 4,
+               title=_LEGENDS[figure.varied])
   return drawn
+
+
+def _headline(
+    figure: FigureSetups, records: Sequence[Record], longest: int
+) -> str:
+  """Says how far the models that have learned generalize.
+
+  That is up to which length answers are right, or, for the mean of bits, how much less
+  the least error at the longest length is than that of the best constant answer.
+  """
+  what_is = _NAMES[figure.cells[0].task].capitalize()
+  known = [(cell, record) for cell, record in zip(figure.cells, records, strict=False)
+           if has_learned(record)]
+  if not known:
+    by = (_TITLES[figure.varied] if len(figure.cells) > 1 else
+          label(figure.varied, figure.cells[0]))
+    return f'{what_is}, {by}'
+  if 'right_up_to' in known[0][1]:
+    ends = [str(record['right_up_to']) for _, record in known]
+    if figure.varied == 'train_length':
+      trained = ', '.join(str(cell.train_length) for cell, _ in known)
+      return (f'{what_is}: right up to {", ".join(ends)} bits\n'
+              f'when trained up to {trained} bits')
+    by_end: dict[str, list[str]] = {}
+    for end, (cell, _) in zip(ends, known, strict=True):
+      by_end.setdefault(end, []).append(label(figure.varied, cell))
+    (end, names), *others = by_end.items()
+    each = [f'{end} bits ({", ".join(names)})',
+            *(f'{end} ({", ".join(names)})' for end, names in others)]
+    return f'{what_is}: right up to {", ".join(each)}'
+  cell, best = min(known, key=lambda pair: pair[1][f'error_{longest}'])
+  constant = constant_error(cell.task, cell.counts, cell.train_length, longest)[-1]
+  ratio = best[f'error_{longest}'] / constant
+  times = f'{short(ratio)} times' if ratio >= 1 else f'1/{short(1 / ratio)} of'
+  least = 'the least error' if len(known) > 1 else 'an error'
+  return (f'{what_is}: at {longest} bits, {label(figure.varied, cell)} has {least}, '
+          f'{times} that of {_always(cell)}')
 
 
 def _caption(figure: FigureSetups, indices: Mapping[str, Index]) -> str:

@@ -68,8 +68,8 @@ def write(workdir: epath.PathLike) -> Report:
     words = (f'{counted(config["model"]["num_layers"], "layer")} of width '
              f'{config["model"]["width"]}, '
              f'{counted(config["train"]["num_steps"], "step")}')
-    drawn = {name: figures.errors(figure, indices, longest, words)
-             for name, figure in shown.items()}
+    drawn = {name: figures.errors(figure, indices, longest, words, made.records)
+             for (name, figure), made in zip(shown.items(), tables, strict=True)}
     paths = plots.save(folder / 'figures', drawn)
   # Figures with something to compare first.
   in_turn = sorted(zip(tables, shown.values(), strict=True),

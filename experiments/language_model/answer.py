@@ -2,9 +2,9 @@
 
 import math
 
-from experiments.language_model.arms import Family, Run
+from experiments.language_model.arms import endpoint, Family, Run
 from experiments.language_model.figures import times
-from experiments.language_model.tables import compare, endpoint, most_to_learn
+from experiments.language_model.tables import compare, most_to_learn
 from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval

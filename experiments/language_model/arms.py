@@ -43,6 +43,12 @@ class Run(NamedTuple):
   endpoint: int = 4  # length of the primary endpoint, in units of L
 
 
+def endpoint(run: Run) -> int:
+  """Returns the length of the primary endpoint."""
+  multiple = run.endpoint if run.endpoint in run.multiples else run.multiples[-1]
+  return multiple * run.length
+
+
 def families(run: Run, there: set[str]) -> list[Family]:
   """Returns the families of the arms in `there`.
 

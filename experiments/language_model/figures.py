@@ -3,7 +3,7 @@
 Runs without JAX.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 import math
 from typing import Any
@@ -14,8 +14,9 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 import numpy as np
 
 from experiments.language_model import paper
-from experiments.language_model.arms import Arm, Family, Run
+from experiments.language_model.arms import Arm, endpoint, Family, Run
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
@@ -73,7 +74,7 @@ def have_learned(
   """
   losses = [mean_interval([*index.get((name, 'nll', run.length), {}).values()]
                           or [math.nan])[0] for name in (family.control.name, arm)]
-  return max(losses) <= most
+  return bool(max(losses) <= most)
 
 
 def by_length(
@@ -95,7 +96,8 @@ def by_length(
           if not have_learned(family, arm.name, run, index, most)}
   reference = label_in(family, family.control)
   figure = plots.new(
-      3.0 if len(arms) < 4 else 3.2, f'{family.title}\n{_models(run)}',
+      3.1 if len(arms) < 4 else 3.3,
+      f'{_headline(family, run, index, lost)}\n{_models(run)}',
       f'Perplexity, the difference of its logarithm from that of {reference}, paired '
       'by seed, and symmetric KL of two windows, by length of context: '
       f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the others,")}'
@@ -146,6 +148,32 @@ def by_length(
   divergence.set(title='symmetric KL, nats')
   _legend(figure, [plain, difference], family)
   return figure
+
+
+def _headline(
+    family: Family, run: Run, index: Index, lost: Collection[str]
+) -> str:
+  """Says what arms change at the primary endpoint, those in `lost` left out."""
+  at, changes = endpoint(run), []
+  for arm in family.others:
+    lengths, table = plots.gain(index, arm.name, family.control.name, 'nll')
+    if arm.name not in lost and at in lengths and len(table):
+      mean, low, high = mean_interval(table[:, lengths.index(at)])
+      changes.append((float(mean), label_in(family, arm), [float(low), float(high)]))
+  changes = sorted(change for change in changes if math.isfinite(change[0]))
+  if not changes:
+    return family.title
+  (least, name, ends), *others = changes
+  words = number(least, '+.3f')
+  if others:
+    most, other, _ = others[-1]
+    words += f' ({name}) to {number(most, "+.3f")} nats ({other})'
+  else:
+    known = all(map(math.isfinite, ends))
+    words += ' nats' + (f' [{", ".join(number(x, "+.3f") for x in ends)}]' if known
+                        else '')
+  return (f'{family.title}: log perplexity at {times(at // run.length)} changes by\n'
+          f'{words}')
 
 
 def _reaches_0(arms: Iterable[Arm], index: Index) -> bool:
@@ -203,8 +231,7 @@ def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, A
                     if arm.name in names]) for family in families]
   rows = [(family, arms) for family, arms in rows if arms]
   figure = plots.new(
-      0.6 + 2.0 * len(rows),
-      f'Perplexity and symmetric KL during training\n{_models(run)}', '')
+      0.7 + 2.0 * len(rows), f'{_lowest(rows, run, lines)}\n{_models(run)}', '')
   parts: Any = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
   seeds, first = 0, None
   for part, (family, arms) in zip(parts, rows, strict=True):
@@ -237,6 +264,27 @@ def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, A
       'windows, by training step, a row for each family of arms: '
       f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the other,")}.')
   return figure
+
+
+def _lowest(
+    rows: Sequence[tuple[Family, Sequence[Arm]]], run: Run,
+    lines: Sequence[Mapping[str, Any]],
+) -> str:
+  """Says which arm ends with the lowest perplexity, at L and at the longest length."""
+  arms = {arm.name: arm for _, own in rows for arm in own}
+  best = []
+  for multiple in dict.fromkeys((run.multiples[0], run.multiples[-1])):
+    # The geometric mean, as it is drawn.
+    ends = {name: float(mean_interval(np.log(
+        _course(lines, name, f'nll_{multiple * run.length}')[1][:, -1]))[0])
+            for name in arms}
+    ends = {name: mean for name, mean in ends.items() if math.isfinite(mean)}
+    if ends:
+      name = min(ends, key=lambda name: ends[name])
+      best.append(f'at {times(multiple)}: {label(arms[name])}')
+  if len(arms) < 2 or not best:
+    return 'Perplexity and symmetric KL during training'
+  return f'Lowest perplexity at the end of training\n{"; ".join(best)}'
 
 
 def _course(

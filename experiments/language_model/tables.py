@@ -11,7 +11,7 @@ import operator
 from typing import Any
 
 from experiments.language_model import paper
-from experiments.language_model.arms import Arm, Family, Run
+from experiments.language_model.arms import Arm, endpoint, Family, Run
 from experiments.language_model.figures import have_learned, label_in, times
 from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import Index
@@ -40,12 +40,6 @@ _MEASURES = {'nll': 'log perplexity', 'symmetric_kl': 'symmetric KL', 'sce': 'SC
 
 # A test is shown if there is one and both of its models have learned.
 if_learned = functools.partial(cell_if, lambda r: r['tested'] and r['learned'])
-
-
-def endpoint(run: Run) -> int:
-  """Returns the length of the primary endpoint."""
-  multiple = run.endpoint if run.endpoint in run.multiples else run.multiples[-1]
-  return multiple * run.length
 
 
 def compare(

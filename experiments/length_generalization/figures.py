@@ -19,7 +19,7 @@ from experiments.length_generalization.sample_figures import Samples
 from experiments.length_generalization.setting import Growth, Setting
 from experiments.length_generalization.slopes import slopes_at_the_end
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import number
+from vvlen.reporting.numbers import alike, number
 from vvlen.reporting.plots import ADAPTATIONS, ARMS, SPELLED
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import Record
@@ -85,7 +85,7 @@ def accuracy(
   seeds = plots.over_seeds(plots.seeds_of(index, 'accuracy'))
   means = {record['comparison']: record for record in primary}
   figure = plots.new(
-      4.6, f'Accuracy by length, and its change by a norm\n{setting.title}',
+      4.6, f'{_found(means.get(PRIMARY))}\n{setting.title}',
       'Accuracy by number of items N (above) and its difference from the Baseline, '
       'paired by seed (below), with attention as trained and with temperatures adapted '
       f'at inference: {seeds}, each length by itself, uncorrected'
@@ -120,10 +120,24 @@ def accuracy(
   return figure
 
 
+def _found(record: Record | None) -> str:
+  """Says what LayerNorm changes beyond the training lengths, as a title."""
+  if record is None or record['at_5_percent'] in (NOT_LEARNED, 'undefined'):
+    return 'Accuracy by length, and its change by a norm'
+  difference, low, high = _difference(record)
+  return (f'Accuracy beyond training, LayerNorm − Baseline: {difference} points '
+          f'[{low}, {high}]')
+
+
+def _difference(record: Record) -> list[str]:
+  """Returns the difference of a record of `primary_endpoint` and its interval."""
+  return [number(record[name], '+.1f')
+          for name in ('difference', 'ci_low', 'ci_high')]
+
+
 def _mean_beyond(record: Record) -> str:
   """Returns the difference of a record of `primary_endpoint` in words, in two lines."""
-  difference, low, high = (
-      number(record[name], '+.1f') for name in ('difference', 'ci_low', 'ci_high'))
+  difference, low, high = _difference(record)
   interval = f' [{low}, {high}]'
   if record['at_5_percent'] == NOT_LEARNED:
     interval = f', {NOT_LEARNED}'
@@ -133,9 +147,17 @@ def _mean_beyond(record: Record) -> str:
 def output_moments(index: Index, setting: Setting) -> Figure:
   """Draws mean and variance of the output over its features (Figure 3)."""
   seeds = plots.over_seeds(plots.seeds_of(index, 'output_mean'))
+  each = []
+  for arm in ARMS:
+    lengths, values = plots.values(index, arm, 'output_variance')
+    if lengths:
+      with np.errstate(divide='ignore'):
+        ends = np.exp(mean_interval(np.log(values))[0])
+      each.append(f'{SPELLED[arm]} {" → ".join(alike(ends[[0, -1]], 2))}')
+      span = f', N = {lengths[0]:,} → {lengths[-1]:,}:\n'
   figure = plots.new(
-      2.9, f'Attention output after the norm: mean and variance over features\n'
-      f'{setting.title}',
+      2.9, 'Variance of the attention output after the norm'
+      + (span + ', '.join(each) if each else '') + f'\n{setting.title}',
       'Mean (left) and variance (right, logarithmic, so its geometric mean) over the '
       'features of one attention output, after the norm where the arm has one, by '
       f'number of items N: {seeds}; training lengths grey.')
@@ -155,9 +177,8 @@ def output_moments(index: Index, setting: Setting) -> Figure:
 def component_variance(index: Index, setting: Setting) -> Figure:
   """Draws the variance of single output components for one query (Proposition 1)."""
   slopes_from = ''
-  figure = plots.new(
-      3.2, f'Variance of a component of the attention output before the norm, one query'
-      f'\n{setting.title}', '')
+  powers = []
+  figure = plots.new(3.2, '', '')
   axes = figure.subplots()
   plots.log_axis(axes)
   for arm, (_, colour, marker) in ARMS.items():
@@ -171,6 +192,7 @@ def component_variance(index: Index, setting: Setting) -> Figure:
       slope = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
       label += f', slope from N = {start:,}: {slope}'
       slopes_from = f'; slopes from N = {start:,} on, with intervals'
+      powers.append(f'N^{number(float(mean), ".2f")} ({SPELLED[arm]})')
     plots.draw(axes, lengths, values, colour, marker, label)
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
@@ -185,6 +207,10 @@ def component_variance(index: Index, setting: Setting) -> Figure:
   plots.legend(figure, [axes], 2)
   seeds = plots.over_seeds(plots.seeds_of(index, 'component_variance'),
                            'geometric mean')
+  plots.set_title(
+      figure, 'Variance of the attention output before the norm'
+      + (f' goes as\n{", ".join(powers)}' if powers else ', of one query')
+      + f'\n{setting.title}')
   figure.set_label(
       'Variance over sequences of a component of the attention output by number of '
       f'items N: {seeds}{slopes_from}{_bound(index)}; training lengths grey.')
@@ -216,10 +242,10 @@ def learning_curves(curves: Curves, setting: Setting) -> Figure:
   markers are at different steps.
   """
   growing = setting.growth is not None
-  figure = plots.new(2.8 + 0.5 * growing, 'Loss and error during training, on fresh '
-                     f'batches\n{setting.title}', '')
+  figure = plots.new(2.9 + 0.5 * growing, '', '')
   left, right = figure.subplots(1, 2)
   count, faultless = 0, False
+  ends: dict[int, list[str]] = {}  # last step -> error there, of each arm
   for i, (arm, (_, colour, marker)) in enumerate(ARMS.items()):
     lines = [line for line in curves if line['arm'] == arm]
     for axes, metric in ((left, 'loss'), (right, 'accuracy')):
@@ -229,6 +255,8 @@ def learning_curves(curves: Curves, setting: Setting) -> Figure:
       if axes is right:
         table = 100 * (1 - table)
         faultless |= bool((table <= 0).any())
+        last, = alike([np.nanmean(table[-1])], 2)
+        ends.setdefault(steps[-1], []).append(f'{SPELLED[arm]} {last} %')
       count = max(count, table.shape[1])
       apart = -(-len(steps) // 8)  # from one marker to the next
       axes.plot(steps, np.nanmean(table, axis=1), color=colour, label=SPELLED[arm],
@@ -246,7 +274,12 @@ def learning_curves(curves: Curves, setting: Setting) -> Figure:
     if setting.growth:
       axes.set_xlim(left=0)
       _growth_axis(axes, setting.growth)
-  plots.legend(figure, [left], 4)
+  plots.legend(
+      figure, [left], 4, title='one seed' if count == 1 else
+      f'lines: mean of {count} seeds; bands: from the lowest to the highest seed')
+  said = [f'after {step:,} steps:\n{", ".join(arms)}' for step, arms in ends.items()]
+  plots.set_title(
+      figure, f'Wrong answers in training {"; ".join(said)}\n{setting.title}')
   figure.set_label(
       'Loss and error (the share of wrong answers) of new training batches by step, '
       f'both logarithmic: mean over {count} seeds, with bands from the lowest to the '

@@ -53,7 +53,8 @@ def components(samples: Samples, setting: Setting) -> Figure:
   shifts = {key: float(np.nanmean(values[-1])) for key, values in drawn.items()}
   sequences = len(next(iter(samples.values()))[f'components_{lengths[0]}'])
   figure = plots.new(
-      4.0, f'Components of each arm, seed 0, N = {lengths[0]:,} → {lengths[-1]:,}:\n'
+      4.0, 'Single components of the attention output of seed 0, N = '
+      f'{lengths[0]:,} → {lengths[-1]:,}:\n'
       f'spread × {min(spreads.values()):.2f} to {max(spreads.values()):.2f}, means '
       f'shift by up to {max(map(abs, shifts.values())):.1f} standard deviations\n'
       f'{setting.title}',
@@ -83,7 +84,7 @@ def components(samples: Samples, setting: Setting) -> Figure:
                f'spread ×{spreads[arm, component]:.2f}, shift {moved}')
       axes.spines['left'].set_visible(False)
       axes.grid(False)
-    column[-1].set_xlabel(f'standard deviations at N = {lengths[0]:,}')
+    column[-1].set_xlabel(f'in standard deviations at N = {lengths[0]:,}')
   plots.legend(figure, [grid[0, 0]], len(lengths))
   return figure
 

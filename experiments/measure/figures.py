@@ -1,6 +1,6 @@
 """The figures of a checkpoint's measurements. Runs without JAX."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 import math
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import counted
 from vvlen.reporting.results import ENDS
 
 # Text has the colour that it has in `spread`.
@@ -97,7 +98,7 @@ def by_position(values: Values, length: int, name: str = '') -> Figure | None:
   shades = _shades(values)
   windows = plots.spread_out(windows)
   figure = plots.new(
-      3.1, f'Loss by position in the window\n{_checkpoint(name, length)}',
+      3.1, f'{_loss_by_position(values, length)}\n{_checkpoint(name, length)}',
       'Loss in nats a token by number of tokens before it in its window, a line for '
       'each length of window: means over positions up to the next step, of '
       f'{_ENOUGH} tokens or more where the text has them'
@@ -115,6 +116,17 @@ def by_position(values: Values, length: int, name: str = '') -> Figure | None:
            ylabel='log perplexity, nats a token')
   plots.legend(figure, [axes], 3)
   return figure
+
+
+def _loss_by_position(values: Values, length: int) -> str:
+  """Says what the loss is up to L and at the end of the longest window, as a title."""
+  window = lengths_of(values, BLOCK, 'nll')[-1]
+  places, loss = _steps(values, 'nll_after', window)
+  before = [x for place, x in zip(places[:-1], loss, strict=False) if place < length]
+  if window <= length or not before:
+    return f'Loss by position in windows of up to {window:,} tokens'
+  return (f'Loss by position, in windows of {window:,} tokens:\n{before[-1]:.2f} nats '
+          f'just before token {length:,}, {loss[-1]:.2f} at the end')
 
 
 def _checkpoint(name: str, length: int) -> str:
@@ -158,8 +170,8 @@ def misalignment(values: Values, length: int, name: str = '') -> Figure | None:
   parts, shades = _of_offsets(values), _shades(values)
   windows = plots.spread_out(_windows(values, parts))
   figure = plots.new(
-      4.6, 'How far predictions for long and short contexts drift apart\n'
-      f'{name}, two windows of one text, by their offset',
+      4.7, f'{_agreement(values, parts, windows)}\n'
+      f'{name}, predictions of the same tokens from two windows, by their offset',
       'Four measures of misalignment by offset of the two windows in tokens, a line '
       'for each length of window, L: that of training: means over sequences of the '
       'text, with bands of 95 % intervals by bootstrap over them.')
@@ -184,11 +196,36 @@ def misalignment(values: Values, length: int, name: str = '') -> Figure | None:
   return figure
 
 
+def _agreement(
+    values: Values, parts: dict[int, Part], windows: Sequence[int]
+) -> str:
+  """Says how often both windows predict one token, at the ends of their offsets."""
+  metric, ends = 'top1_agreement', []
+  for window in windows:
+    of_window = [values[part, metric, window] for part in parts.values()
+                 if (part, metric, window) in values]
+    ends += [(of_window[0], of_window[-1])] if of_window else []
+  if not ends:
+    return 'How far predictions for long and short contexts drift apart'
+  first, last = ([f'{100 * x:.0f}' for x in (min(each), max(each))]
+                 for each in zip(*ends, strict=True))
+  least = min(parts)
+  return ('Long and short contexts agree on the likeliest token in '
+          f'{_span(first)} % of cases\nat offset {least:,}, in {_span(last)} % at the '
+          'largest offset of each window')
+
+
+def _span(ends: Sequence[str]) -> str:
+  """Returns '2 to 3', or '2' if both ends are alike."""
+  return ' to '.join(dict.fromkeys(ends))
+
+
 def logits(values: Values, name: str = '') -> Figure | None:
   """Draws attention logits by distance, a panel for each layer."""
   figure, panels = _panels(values, 'logit_at')
+  found: list[dict[str, float]] = []
   for layer, axes in panels.items():
-    shares = []
+    shares = {}
     for part, heads in _by_order(values, 'recency', layer, 'logit_at'):
       n, = lengths_of(values, part, 'recency_probability')
       distance = np.array([*by_distance(values, heads[0], 'logit_at', n)[0], n])
@@ -196,30 +233,45 @@ def logits(values: Values, name: str = '') -> Figure | None:
       of_heads = np.array([by_distance(values, x, 'logit_at', n)[1] for x in heads])
       # The distance of a token to itself, 0, is drawn at 0.5 on the logarithmic axis.
       _heads(axes, np.maximum(middle, 0.5), of_heads, of_heads.mean(0), part.arm)
-      shares.append(f'{values[part, "recency_probability", n]:.3f}')
+      shares[part.arm] = values[part, 'recency_probability', n]
+    found.append(shares)
     ends = [4**i for i in range(10) if 4**i <= distance[-1]][::2]
     axes.set_xscale('log', base=2)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks([0.5, *ends], ['self', *map(str, ends)])
-    axes.set_title(f'layer {layer}: RP {", ".join(shares)}')
+    words = ', '.join(f'{x:.3f}' for x in shares.values())
+    axes.set_title(f'layer {layer}: RP {words}')
   return _finish(
-      figure, panels, f'{name}: attention logits by distance of the key\n'
-      'RP: recency probability of text, of shuffled; 0.5 is no order',
+      figure, panels, f'{_favoured(found)}\n{name}, attention logits by distance of '
+      'the key; RP of text, of shuffled',
       'mean attention logit', 'distance, tokens',
       'Attention logit by distance of the key in tokens, a panel for each layer, of '
       'text and of the same tokens shuffled: means over heads, with bands from the '
       'lowest to the highest head; RP: recency probability of text, of shuffled.')
 
 
+def _favoured(found: Sequence[Mapping[str, float]]) -> str:
+  """Says in how many layers near keys are favoured, of {order: recency probability}."""
+  of_text = [x for layer in found for order, x in layer.items() if order == 'text']
+  if not of_text:
+    return 'Attention logits by distance of the key'
+  return (f'Near keys have higher logits in {sum(x > 0.5 for x in of_text)} of '
+          f'{counted(len(of_text), "layer")}:\nrecency probability (RP) '
+          f'{_span([f"{x:.2f}" for x in (min(of_text), max(of_text))])} in text, '
+          '0.5 is no order')
+
+
 def entropy(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws the entropy of attention weights by length, a panel for each layer."""
   figure, panels = _panels(values, 'entropy')
+  ends: list[list[float]] = []  # of text, in each layer
   for layer, axes in panels.items():
     for part, heads in _by_order(values, 'entropy', layer, 'entropy'):
       lengths = lengths_of(values, part, 'entropy')
       of_heads = np.array([curve(values, head, 'entropy')[1] for head in heads])
       _heads(axes, lengths, of_heads, of_heads.mean(0), part.arm)
       mean, low, high = (curve(values, part, f'entropy{end}')[1] for end in ENDS)
+      ends += [[mean[0], mean[-1]]] * (part.arm == 'text')
       axes.errorbar(
           lengths, mean, [np.maximum(mean - low, 0), np.maximum(high - mean, 0)],
           color=_ORDER_LOOKS[part.arm][0], linestyle='', capsize=1.5, linewidth=0.8)
@@ -228,8 +280,14 @@ def entropy(values: Values, length: int, name: str = '') -> Figure | None:
     plots.doubling_axis(axes)
     _mark(axes, length)
     axes.set_title(f'layer {layer}')
+  title = 'Entropy of attention by length'
+  if ends:
+    first, last = np.mean(ends, axis=0)
+    title = (f'Entropy of attention, mean over layers: {first:.1f} → {last:.1f} nats '
+             f'from N = {lengths[0]:,} to {lengths[-1]:,},\nof uniform weights '
+             f'{math.log(lengths[0]):.1f} → {math.log(lengths[-1]):.1f}')
   return _finish(
-      figure, panels, f'Entropy of attention by length\n{_checkpoint(name, length)}',
+      figure, panels, f'{title}\n{_checkpoint(name, length)}',
       'entropy of attention weights, nats', 'tokens N',
       'Entropy of the attention weights of the last of N tokens, a panel for each '
       'layer, of text and of the same tokens shuffled: means over heads, with bars of '
@@ -240,6 +298,7 @@ def entropy(values: Values, length: int, name: str = '') -> Figure | None:
 def temperature(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws the inverse temperature that heads need by length, a panel for each layer."""
   figure, panels = _panels(values, 'temperature')
+  growth, of_log = [], 1.0  # of text, from the shortest to the longest N
   for layer, axes in panels.items():
     plots.log_axis(axes)
     for part, heads in _by_order(values, 'entropy', layer, 'temperature'):
@@ -251,15 +310,21 @@ def temperature(values: Values, length: int, name: str = '') -> Figure | None:
       middle = np.nanmedian(drawn, 0)
       _heads(axes, x, drawn, middle, part.arm)
       if part.arm == 'text' and len(x):
+        growth.append(middle[-1] / middle[0])
+        of_log = np.log(x[-1]) / np.log(x[0])
+        span = f'from N = {x[0]:,} to {x[-1]:,}'
         axes.plot(x, middle[0] * np.log(x) / np.log(x[0]), color='black',
                   linestyle=(0, (1, 1.5)), linewidth=1.0, label='proportional to log N')
     plots.doubling_axis(axes)
     _mark(axes, length)
     axes.set_title(f'layer {layer}')
+  title = 'Factor of the logits that gives one key half of the weight'
+  if growth:
+    factors = _span([f'× {x:.2g}' for x in (min(growth), max(growth))])
+    title += (f',\n{span}: {factors} in {counted(len(growth), "layer")}, '
+              f'log N × {of_log:.2g}')
   return _finish(
-      figure, panels,
-      'Inverse temperature for half of the weight on one key\n'
-      + _checkpoint(name, length),
+      figure, panels, f'{title}\n{_checkpoint(name, length)}',
       'factor of the logits needed', 'tokens N',
       'Least factor of the attention logits that gives the top key of the last of N '
       'tokens half of the weight, medians over sequences, a panel for each layer, of '
@@ -307,14 +372,15 @@ def _finish(
   """Adds title, caption, legend and labels; returns None if there are no panels."""
   if not panels:
     return None
-  figure.suptitle(title)
+  plots.set_title(figure, title)
   figure.set_label(caption)
   *_, last = panels.values()
   below = last.get_subplotspec()
   assert below is not None
   for axes in [*panels.values()][-below.get_gridspec().ncols:]:  # nothing is below
     axes.set_xlabel(x)
-  plots.legend(figure, [next(iter(panels.values()))], 3)
+  plots.legend(figure, [next(iter(panels.values()))], 3,
+               title='bands: from the lowest to the highest head')
   figure.supylabel(y, fontsize=7.5)
   return figure
 

@@ -150,7 +150,7 @@ def curves(values: Values, name: str = '') -> Figure | None:
   names = components_of(values)
   figure = plots.new(
       0.5 + (2.9 + 2.4 * bool(names)) * len(layers),
-      'Spread of the attention output over sequences, by length\n'
+      f'{_powers(values, arms)}\n'
       f'{name}, layer {" and ".join(map(str, layers))}; dotted: 1/√N',
       'Standard deviation over sequences of the attention output of the last of N '
       'tokens: above, mean over components, a line for each kind of sequence with its '
@@ -192,6 +192,39 @@ def curves(values: Values, name: str = '') -> Figure | None:
   for layer, part in zip(layers, parts[1::2] if names else (), strict=False):
     _components(part, values, layer, names)
   return figure
+
+
+def _powers(values: Values, arms: Sequence[tuple[str, str, int]]) -> str:
+  """Says how the spread falls with the last token held fixed, else as it is."""
+  reading = 'fixed' if any(reading == 'fixed' for _, reading, _ in arms) else arms[0][1]
+  found: dict[str, list[float]] = {}
+  for condition, of, layer in arms:
+    if of == reading:
+      part = spread_part(condition, of, layer)
+      found.setdefault(CONDITIONS[condition], []).append(values[part, 'slope', None])
+  each = [f'{_range(slopes, "N^")} ({words})' for words, slopes in found.items()]
+  return (f'Last token {READINGS[reading]}: spread of the attention output goes as\n'
+          + ', '.join(each))
+
+
+def _slopes_of_heads(
+    values: Values, arms: Sequence[tuple[tuple[str, str, int], Sequence[int]]]
+) -> str:
+  """Says between which slopes the heads are, with the last token held fixed."""
+  held = [(arm, heads) for arm, heads in arms if arm[1] == 'fixed'] or arms
+  found: dict[str, list[float]] = {}
+  for (condition, reading, layer), heads in held:
+    found.setdefault(CONDITIONS[condition], []).extend(
+        values[spread_part(condition, reading, layer, head=h), 'slope', None]
+        for h in heads)
+  each = [f'{_range(slopes)} ({words})' for words, slopes in found.items()]
+  return (f'Last token {READINGS[held[0][0][1]]}, slopes of heads:\n{", ".join(each)}')
+
+
+def _range(slopes: Sequence[float], before: str = '') -> str:
+  """Returns '−0.5 to −0.1', each with `before`, or one number if both are alike."""
+  ends = [f'{before}{number(x, ".2f")}' for x in (min(slopes), max(slopes))]
+  return ' to '.join(dict.fromkeys(ends))
 
 
 def _slopes(
@@ -244,8 +277,9 @@ def slopes_by_head(values: Values, name: str = '') -> Figure | None:
     return None
   layers = sorted({layer for (*_, layer), _ in arms})
   figure = plots.new(
-      1.0 + 2.0 * len(layers), 'How the spread of each head changes with length\n'
-      f'{name}, slope of log standard deviation against log N',
+      1.1 + 2.0 * len(layers),
+      f'{_slopes_of_heads(values, arms)}\n'
+      f'{name}, slope of log standard deviation of a head\'s output against log N',
       'Slope of the logarithm of the standard deviation over sequences of a head\'s '
       'output against log N, by head, a marker for each kind of sequence, with the '
       'last token as it is (left) and held fixed (right); bars are 95 % intervals, '

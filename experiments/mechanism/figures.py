@@ -37,7 +37,7 @@ INTERVENTIONS = RESTORED | ATTENDED | IMPOSED | READ
 _GROUPS = {
     'Moments as in training, target not known': RESTORED,
     'Attention told which item is the target, an upper limit': ATTENDED,
-    'Output of short inputs, so told the target, with moments at N': IMPOSED,
+    'Output of short inputs, so told the target, with mean or variance of N': IMPOSED,
     'Output unchanged, read otherwise, target not known': READ,
 }
 # These lines nearly coincide with others of their group or with the unchanged model.

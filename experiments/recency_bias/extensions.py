@@ -127,8 +127,7 @@ def norms(found: Sequence[Simulated]) -> Figure:
 def heads(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability by layer and number of heads."""
   figure = plots.new(
-      2.9, f'Recency probability by number of heads h\nLayerNorm and causal mask, '
-      f'{_common(found)}',
+      3.0, f'{_by_heads(found)}\nLayerNorm and causal mask, {_common(found)}',
       'Recency probability by layer, a line for each number h of heads, whose queries '
       'and keys share a projection (left) or have one each (right), with bands of two '
       'standard errors; dotted: no order.')
@@ -142,6 +141,19 @@ def heads(found: Sequence[Simulated]) -> Figure:
   panels[0].set_ylabel(_LABEL)
   plots.legend(figure, panels[:1], 6)
   return figure
+
+
+def _by_heads(found: Sequence[Simulated]) -> str:
+  """Says with how many heads recency probability is highest in the last layer."""
+  each = []
+  for tied, words in ((True, 'shared'), (False, 'separate')):
+    own = [s for s in found if s.cell.tied == tied]
+    if own:
+      best = max(own, key=lambda s: s.by_layer('recency_probability')[-1])
+      each.append(f'h = {best.cell.num_heads} with {words} projections '
+                  f'({_at_end(best)})')
+  return (f'Recency probability in layer {found[0].cell.num_layers} is highest for\n'
+          f'{", ".join(each)}')
 
 
 def positions(found: Sequence[Simulated]) -> Figure:
@@ -190,8 +202,7 @@ def positions(found: Sequence[Simulated]) -> Figure:
 def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability over (α, d), with lines of equal e^{−(1−α)√d}."""
   figure = plots.new(
-      3.2, f'Recent tokens are favoured where exp(−(1−α)√d) is not small\n'
-      f'LayerNorm and causal mask, {_common(found)}',
+      3.3, f'{_favoured_where(found)}\nLayerNorm and causal mask, {_common(found)}',
       'Recency probability over anisotropy α and width d, as colour, in layer 2 and in '
       'the last layer; white: lines of equal exp(−(1−α)√d).')
   widths = sorted({s.cell.width for s in found})
@@ -228,6 +239,19 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   figure.legend([line], ['lines of equal exp(−(1−α)√d), with its value'],
                 loc='outside lower center')
   return figure
+
+
+def _favoured_where(found: Sequence[Simulated]) -> str:
+  """Says above which exp(−(1−α)√d) all recency probabilities are above 0.6."""
+  terms = np.exp([-(1 - s.cell.anisotropy) * s.cell.width**0.5 for s in found])
+  clear = np.array([s.by_layer('recency_probability')[-1] > 0.6 for s in found])
+  bound = terms[~clear].max(initial=0)
+  if not (terms > bound).any() or not bound:
+    return 'Recency probability by anisotropy and width'
+  power = 10 ** np.floor(np.log10(bound))
+  return (f'Where exp(−(1−α)√d) is above {np.ceil(bound / power) * power:.1g}, recency '
+          'probability is above 0.6\n'
+          f'in layer {found[0].cell.num_layers}; 0.5 is no order')
 
 
 def _at_end(s: Simulated) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments.recency_bias.cells import PUBLISHED, row_name, setting, Simulated
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import counted
 from vvlen.theory.recency import h
 
 _COLOURS = 'viridis'
@@ -51,10 +52,9 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
            *['grey: no order found'] * grey]
   figure = plots.new(
       1.16 * len(rows) + 1.0,
-      f'Mean logit by query token i and key token j, width d = {cell.width:,}, '
-      f'{cell.num_simulations:,} simulations\n'
-      'recent tokens are favoured where recency probability RP is above 0.5\n'
-      + '; '.join(below),
+      f'{_favoured(rows)}\n'
+      f'mean logit by query i and key j, width d = {cell.width:,}, '
+      f'{cell.num_simulations:,} simulations\n' + '; '.join(below),
       f'Mean attention logit by query i and key j over {cell.num_simulations:,} '
       f'simulations of n = {cell.num_tokens} tokens of width d = {cell.width}, a row '
       'for each setting and a column for each layer; masked entries are blank, the '
@@ -99,6 +99,19 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
   return figure
 
 
+def _favoured(rows: Sequence[Simulated]) -> str:
+  """Says in how many settings recent tokens are favoured, and old ones."""
+  last = [(row.by_layer('recency_probability')[-1], without_order(row))
+          for row in rows]
+  recent = sum(x > 0.5 and not none for x, none in last)
+  old = sum(x < 0.5 and not none for x, none in last)
+  ends = dict.fromkeys(f'{end([x for x, _ in last]):.2f}' for end in (min, max))
+  return (f'Recent tokens are favoured in {recent} of {counted(len(rows), "setting")}'
+          + f', old ones in {old}' * bool(old)
+          + f':\nrecency probability (RP) of layer {rows[0].cell.num_layers}: '
+          + ' to '.join(ends) + ', 0.5 is no order')
+
+
 def published(row: Simulated) -> tuple[float, ...]:
   """Returns the recency probabilities by layer that the paper prints, () if none."""
   cell = row.cell
@@ -134,17 +147,23 @@ def curves(config: Mapping[str, Any], residual: float) -> Figure:
     more = f'\nresidual: {times}the normalized tokens are added'
     unit = (f', with a residual that is c = {residual:g} in units of Z, the output of '
             'LayerNorm')
+  every = [h(n, width, alpha, residual) for alpha in config['anisotropies']]
+  most = 100 * max(curve[-1] / curve[0] - 1 for curve in every)
+  rises = all((np.diff(curve) >= 0).all() for curve in every)
   figure = plots.new(
-      3.2, 'The logits of layer 2 rise with the key token j\n'
-      f'closed form for large width d, at d = {width}; α: cosine of two tokens{more}',
+      3.2, 'The logits of layer 2 '
+      + (f'rise with the key token j, by up to {most:.2g} %' if rises else
+         'by the key token j')
+      + f'\nclosed form for large width d, at d = {width}; α: cosine of two tokens'
+      + more,
       'h(j), the factor through which the closed form of the logits of layer 2 depends '
       f'on the key token j, a line for each anisotropy α, at width {width}{unit}.')
   axes = figure.subplots()
   shades = np.linspace(0, 0.85, len(config['anisotropies']))
-  for i, (alpha, shade) in enumerate(
-      zip(config['anisotropies'], shades, strict=True)):
+  for i, (alpha, curve, shade) in enumerate(
+      zip(config['anisotropies'], every, shades, strict=True)):
     axes.plot(
-        range(1, n + 1), h(n, width, alpha, residual), label=f'α = {alpha:g}',
+        range(1, n + 1), curve, label=f'α = {alpha:g}',
         marker=plots.LOOKS[i % len(plots.LOOKS)][1],
         color=ScalarMappable(cmap=_COLOURS).to_rgba(shade, norm=False),
     )

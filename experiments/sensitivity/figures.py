@@ -52,12 +52,16 @@ def gains(
   ]
   gain = [_gain(cell) for cell in family if cell.comparison.primary]
   span = ' to '.join(number(x, '+.1f') for x in (min(gain), max(gain))) if gain else ''
+  ahead, behind = (
+      sum(cell.found and sign * _gain(cell) > 0 for cell in family
+          if cell.comparison.treated == TREATED) for sign in (1, -1))
   seeds = max((cell.comparison.primary.num_pairs for cell in family
                if cell.comparison.primary), default=0)
   treated = ARMS[TREATED][0]
   drawn = plots.new(
       1.5 + 0.2 * sum(counts) + 0.5 * len(tasks),
-      f'{treated} − {ARMS[CONTROL][0]}: {span} points in {len(gain)} tested settings'
+      f'{treated} is ahead in {ahead} and behind in {behind} of {len(gain)} tested '
+      f'settings ({span} points)'
       f'\n{", ".join(filter(None, tasks))}: accuracy beyond the training lengths',
       f'Accuracy beyond the training lengths of {treated} and of std. minus that of '
       'the Baseline, paired over seeds: on the left a setting a line, beside its name '

@@ -1,6 +1,6 @@
 """The figures of a family of runs. Runs without JAX."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -149,8 +149,8 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
                      for i in range(0, len(names), 2)]
   drawn = plots.new(
       1.9 * len(rows) + 1.3,
-      f'Where accuracy is lost at longer inputs, in {ARMS[CONTROL][0]} and '
-      f'{ARMS[TREATED][0]}',
+      f'{_lost(indices, cells)}\naccuracy lost at longer inputs, in '
+      f'{ARMS[CONTROL][0]} and {ARMS[TREATED][0]}',
       'Accuracy lost since the training lengths, in points, by number of items N, '
       f'split by what gets it back: left bars {ARMS[CONTROL][0]}, right hatched bars '
       f'{ARMS[TREATED][0]}; means over seeds, with 95 % intervals of what no linear '
@@ -173,6 +173,24 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
   drawn.legend(handles=handles, loc='outside lower center', ncols=2,
                title=f'left bars {ARMS[CONTROL][0]}, right bars {ARMS[TREATED][0]}')
   return drawn
+
+
+def _lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> str:
+  """Says how much of what is lost at the longest length no linear reader gets back."""
+  shares, longest = [], 0
+  for name, index in indices.items():
+    for arm in (CONTROL, TREATED):
+      found = parts.parts(index, arm, cells[name].trained_up_to)
+      weights, lost = (
+          np.nanmean(table[:, -1]) for table in (found.weights, found.lost))
+      longest = max(longest, found.lengths[-1])
+      if lost > 0:
+        shares.append(100 * weights / lost)
+  if not shares:
+    return 'Where accuracy is lost'
+  ends = dict.fromkeys(f'{end(shares):.0f}' for end in (min, max))
+  return (f'No linear reader gets back {" to ".join(ends)} % of the points lost at '
+          f'N = {longest:,}')
 
 
 def _bars(axes: Axes, found: parts.Parts, shift: float, hatched: bool) -> None:
@@ -201,6 +219,19 @@ def _seeds(effect: Effect) -> str:
   return f'{count} seeds' if count == asked else f'{count} of {asked} seeds'
 
 
+def _averaged(pairs: Sequence[tuple[Setting, Effect, Effect]]) -> str:
+  """Says by how much averaged weights change the effect of LN, as a title."""
+  changes = []
+  for _, *both in pairs:
+    if all(each.learned for each in both):
+      plain, averaged = (np.mean([*each.comparison.primary_differences.values()])
+                         for each in both)
+      changes.append(float(averaged - plain))
+  if not changes:
+    return 'Weights as they are, and averaged'
+  return f'Averaging weights changes the effect of LN by {from_to(changes)} points'
+
+
 def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
   """Draws LN − Baseline for each seed, with weights as they are and averaged."""
   pairs: list[tuple[Setting, Effect, Effect]] = [
@@ -213,8 +244,8 @@ def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
   if not pairs:
     return None
   drawn = plots.new(
-      1.8 + 0.4 * len(pairs), 'LN − Baseline with weights as they are, and averaged\n'
-      'accuracy beyond the training lengths',
+      1.8 + 0.4 * len(pairs), f'{_averaged(pairs)}\n'
+      'LN − Baseline, accuracy beyond the training lengths',
       'Accuracy beyond the training lengths, LN minus Baseline in points, a dot for '
       'each seed and a bar for their mean, with the weights of the last step and with '
       'weights averaged over the last tenth of steps; none where an arm has not '
