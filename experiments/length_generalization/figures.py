@@ -147,14 +147,16 @@ def _mean_beyond(record: Record) -> str:
 def output_moments(index: Index, setting: Setting) -> Figure:
   """Draws mean and variance of the output over its features (Figure 3)."""
   seeds = plots.over_seeds(plots.seeds_of(index, 'output_mean'))
-  each = []
+  ends: list[float] = []  # the first and the last variance of each arm
   for arm in ARMS:
     lengths, values = plots.values(index, arm, 'output_variance')
     if lengths:
       with np.errstate(divide='ignore'):
-        ends = np.exp(mean_interval(np.log(values))[0])
-      each.append(f'{SPELLED[arm]} {" → ".join(alike(ends[[0, -1]], 2))}')
+        ends += [*np.exp(mean_interval(np.log(values))[0])[[0, -1]]]
       span = f', N = {lengths[0]:,} → {lengths[-1]:,}:\n'
+  words = iter(alike(ends, 2))
+  each = [f'{SPELLED[arm]} {next(words)} → {next(words)}' for arm in ARMS
+          if plots.values(index, arm, 'output_variance')[0]]
   figure = plots.new(
       2.9, 'Variance of the attention output after the norm'
       + (span + ', '.join(each) if each else '') + f'\n{setting.title}',

@@ -279,7 +279,7 @@ def slopes_by_head(values: Values, name: str = '') -> Figure | None:
   figure = plots.new(
       1.1 + 2.0 * len(layers),
       f'{_slopes_of_heads(values, arms)}\n'
-      f'{name}, slope of log standard deviation of a head\'s output against log N',
+      f'{name}, slope of log standard deviation against log N',
       'Slope of the logarithm of the standard deviation over sequences of a head\'s '
       'output against log N, by head, a marker for each kind of sequence, with the '
       'last token as it is (left) and held fixed (right); bars are 95 % intervals, '
