@@ -134,6 +134,11 @@ def test_headers_are_not_broken_within_a_unit(folder):
   text = page.write(folder, _report(folder, tables=[table]))[0].read_text()
   assert '>x [95\N{NO-BREAK SPACE}%]</th>' in text
   assert '>75\N{NO-BREAK SPACE}%</td>' in text
+  text = page.write(folder, _report(folder, answer=[
+      'By +1.2 points [95 %: 0.4, 2.0], p < .001 or p = .034; 5 % <of> 2.']))[0]
+  kept = text.read_text().replace('\N{NO-BREAK SPACE}', '_')
+  assert ('<p>By +1.2 points [95_%: 0.4, 2.0], p &lt;_.001 or p =_.034; 5 % &lt;of&gt; '
+          '2.</p>') in kept
 
 
 def test_a_page_as_markdown_names_the_figures_and_puts_main_tables_first(folder):

@@ -140,7 +140,7 @@ def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> 
 def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
   title = html.escape(report.title)
   missing = f'<p class="missing">{html.escape(report.missing)}</p>'
-  answer = ''.join(f'<p>{html.escape(text)}</p>' for text in report.answer)
+  answer = ''.join(f'<p>{_prose(text)}</p>' for text in report.answer)
   parts = [
       '<!doctype html>', '<html lang="en">', '<meta charset="utf-8">',
       '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -179,8 +179,15 @@ def _code(text: str) -> str:
 # "95 %".
 _KEPT = re.compile(r'(?<=[,<=]) | (?=[=%])')
 _SPACE = '\N{NO-BREAK SPACE}'
+# Spaces at which no line of a sentence is broken, as in "[95 %: 1, 2]" or "p < .001".
+_KEPT_IN_PROSE = re.compile(r'(?<=\[\d\d) (?=%)|(?<=[<=]) (?=\.\d)')
 # A number, such as '−1.2', '< .001' or '75 %', also with an interval behind it.
 _NUMBER = re.compile(r'(< )?[+−]?[\d.][\d.,]*(e[+−]?\d+)?( %)?( \[.*\])?|undefined')
+
+
+def _prose(text: str) -> str:
+  """Escapes a sentence, whose numbers stay in one line."""
+  return html.escape(_KEPT_IN_PROSE.sub(_SPACE, text))
 
 
 def _table(table: Table) -> str:
@@ -192,11 +199,11 @@ def _table(table: Table) -> str:
       f'<{tag}{kind}>{html.escape(_KEPT.sub(_SPACE, text))}</{tag}>'
       for text, kind in zip(texts, kinds, strict=True)) + '</tr>'
   body = [row(texts, 'td') for texts in rows]
-  more = _folded(MORE, f'<p class="note">{html.escape(table.more)}</p>')
+  more = _folded(MORE, f'<p class="note">{_prose(table.more)}</p>')
   return '\n'.join([
       f'<h2>{html.escape(table.title)}</h2>', '<div class="wide"><table>',
       row(table.columns, 'th'), *body, '</table></div>',
-      f'<p class="note">{html.escape(table.note)}</p>',
+      f'<p class="note">{_prose(table.note)}</p>',
       *[more] * bool(table.more)])
 
 
