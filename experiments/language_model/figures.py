@@ -16,7 +16,7 @@ import numpy as np
 from experiments.language_model import paper
 from experiments.language_model.arms import Arm, endpoint, Family, Run
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import number
+from vvlen.reporting.numbers import counted, number
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
@@ -231,7 +231,7 @@ def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, A
                     if arm.name in names]) for family in families]
   rows = [(family, arms) for family, arms in rows if arms]
   figure = plots.new(
-      0.7 + 2.0 * len(rows), f'{_lowest(rows, run, lines)}\n{_models(run)}', '')
+      0.7 + 2.0 * len(rows), f'{_falls(rows, run, lines)}\n{_models(run)}', '')
   parts: Any = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
   seeds, first = 0, None
   for part, (family, arms) in zip(parts, rows, strict=True):
@@ -266,25 +266,27 @@ def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, A
   return figure
 
 
-def _lowest(
+def _falls(
     rows: Sequence[tuple[Family, Sequence[Arm]]], run: Run,
     lines: Sequence[Mapping[str, Any]],
 ) -> str:
-  """Says which arm ends with the lowest perplexity, at L and at the longest length."""
-  arms = {arm.name: arm for _, own in rows for arm in own}
-  best = []
+  """Says in how many arms perplexity falls, at L and at the longest length."""
+  arms = dict.fromkeys(arm.name for _, own in rows for arm in own)
+  said: list[str] = []
+  begins: set[int] = set()
   for multiple in dict.fromkeys((run.multiples[0], run.multiples[-1])):
-    # The geometric mean, as it is drawn.
-    ends = {name: float(mean_interval(np.log(
-        _course(lines, name, f'nll_{multiple * run.length}')[1][:, -1]))[0])
-            for name in arms}
-    ends = {name: mean for name, mean in ends.items() if math.isfinite(mean)}
-    if ends:
-      name = min(ends, key=lambda name: ends[name])
-      best.append(f'at {times(multiple)}: {label(arms[name])}')
-  if len(arms) < 2 or not best:
+    falls = 0
+    for name in arms:
+      steps, values = _course(lines, name, f'nll_{multiple * run.length}')
+      means = mean_interval(np.log(values))[0]  # geometric, as it is drawn
+      begins.add(steps[0])
+      falls += bool(means[-1] < means[0])
+    said.append(f'in {falls}' + f' of {counted(len(arms), "arm")}' * (not said)
+                + f' at {times(multiple)}')
+  if len({line['step'] for line in lines}) < 2 or len(begins) > 1:
     return 'Perplexity and symmetric KL during training'
-  return f'Lowest perplexity at the end of training\n{"; ".join(best)}'
+  return (f'From step {begins.pop():,} to the last, perplexity falls\n'
+          + ', '.join(said))
 
 
 def _course(
