@@ -4,9 +4,12 @@ Runs without JAX.
 """
 
 from collections.abc import Mapping
+import math
 from typing import Any, NamedTuple
 
 from vvlen.reporting.numbers import counted
+from vvlen.reporting.results import Index
+from vvlen.statistics import mean_interval
 
 _PRIMARY = 0.1  # α
 
@@ -47,6 +50,23 @@ def endpoint(run: Run) -> int:
   """Returns the length of the primary endpoint."""
   multiple = run.endpoint if run.endpoint in run.multiples else run.multiples[-1]
   return multiple * run.length
+
+
+def have_learned(
+    family: Family, arm: str, run: Run, index: Index, most: float
+) -> bool:
+  """Returns whether both models of a comparison have learned, by their loss at L.
+
+  Args:
+    family: the arms, whose control is the other model.
+    arm: name of an arm.
+    run: the run.
+    index: of the rows of the run.
+    most: the log perplexity at L above which a model has not learned.
+  """
+  losses = [mean_interval([*index.get((name, 'nll', run.length), {}).values()]
+                          or [math.nan])[0] for name in (family.control.name, arm)]
+  return bool(max(losses) <= most)
 
 
 def families(run: Run, there: set[str]) -> list[Family]:

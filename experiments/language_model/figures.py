@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 import numpy as np
 
 from experiments.language_model import paper
-from experiments.language_model.arms import Arm, endpoint, Family, Run
+from experiments.language_model.arms import Arm, endpoint, Family, have_learned, Run
 from vvlen.reporting import plots
 from vvlen.reporting.numbers import counted, number
 from vvlen.reporting.results import Index
@@ -58,23 +58,6 @@ def look(run: Run, arm: Arm) -> tuple[str, str, str]:
   place = [*run.arms].index(arm.name)
   return (*plots.LOOKS[place % len(plots.LOOKS)],
           '-' if place < len(plots.LOOKS) else '--')
-
-
-def have_learned(
-    family: Family, arm: str, run: Run, index: Index, most: float
-) -> bool:
-  """Returns whether both models of a comparison have learned, by their loss at L.
-
-  Args:
-    family: the arms, whose control is the other model.
-    arm: name of an arm.
-    run: the run.
-    index: of the rows of the run.
-    most: the log perplexity at L above which a model has not learned.
-  """
-  losses = [mean_interval([*index.get((name, 'nll', run.length), {}).values()]
-                          or [math.nan])[0] for name in (family.control.name, arm)]
-  return bool(max(losses) <= most)
 
 
 def by_length(
@@ -169,9 +152,8 @@ def _headline(
     most, other, _ = others[-1]
     words += f' ({name}) to {number(most, "+.3f")} nats ({other})'
   else:
-    known = all(map(math.isfinite, ends))
-    words += ' nats' + (f' [{", ".join(number(x, "+.3f") for x in ends)}]' if known
-                        else '')
+    known = ', '.join(number(x, '+.3f') for x in ends if math.isfinite(x))
+    words += ' nats' + f' [{known}]' * bool(known)
   return (f'{family.title}: log perplexity at {times(at // run.length)} changes by\n'
           f'{words}')
 

@@ -11,8 +11,8 @@ import operator
 from typing import Any
 
 from experiments.language_model import paper
-from experiments.language_model.arms import Arm, endpoint, Family, Run
-from experiments.language_model.figures import have_learned, label_in, times
+from experiments.language_model.arms import Arm, endpoint, Family, have_learned, Run
+from experiments.language_model.figures import label_in, times
 from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (

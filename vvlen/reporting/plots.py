@@ -86,10 +86,7 @@ def set_title(figure: Figure, title: str) -> None:
 
 
 def _break_line(line: str) -> str:
-  """Breaks a line of a title that is too long in two, if it has a comma.
-
-  Commas in brackets, as of an interval, do not count.
-  """
+  """Breaks a line of a title that is too long in two, at a comma outside brackets."""
   depths = np.cumsum([(x in '([') - (x in ')]') for x in line] or [0])
   commas = [i for i in range(len(line)) if line.startswith(', ', i) and not depths[i]]
   if len(line) <= _LONGEST or not commas:
