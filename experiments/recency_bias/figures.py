@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
@@ -46,57 +48,38 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
   colour. Rows without an order are grey.
   """
   cell = rows[0].cell
-  known = any(map(published, rows))
-  grey = any(map(without_order, rows))
-  below = ['α: cosine of two tokens', *['in brackets: the paper'] * known,
-           *['grey: no order found'] * grey]
-  figure = plots.new(
-      1.16 * len(rows) + 1.0,
-      f'{_favoured(rows)}\n'
-      f'mean logit by query i and key j, width d = {cell.width:,}, '
-      f'{cell.num_simulations:,} simulations\n' + '; '.join(below),
-      f'Mean attention logit by query i and key j over {cell.num_simulations:,} '
-      f'simulations of n = {cell.num_tokens} tokens of width d = {cell.width}, a row '
-      'for each setting and a column for each layer; masked entries are blank, the '
-      'colour scale of a row ends at its largest mean off the diagonal and spans at '
-      f'least {_ERRORS} standard errors; '
-      + ('grey: a row whose recency probabilities are within two standard errors of '
-         'one half; ' if grey else '') + 'in each panel the recency probability'
-      + (', and in brackets what the paper prints' if known else '') + '.')
+  figure = plots.new(1.16 * len(rows) + 1.0, _title(rows), _caption(rows))
   panels = figure.subplots(len(rows), cell.num_layers, squeeze=False)
-  n = cell.num_tokens
-  off_diagonal = np.tri(n, k=-1, dtype=bool)
   for line, row in zip(panels, rows, strict=True):
-    probability = row.by_layer('recency_probability')
-    printed = published(row)
-    means, errors = row.arrays['mean'], row.arrays['standard_error']
-    low, high = scale(means[:, off_diagonal], errors[:, off_diagonal])
-    colours = _GREYS if without_order(row) else _COLOURS
-    for layer, axes in enumerate(line):
-      picture = axes.imshow(
-          np.where(np.tri(n, dtype=bool), means[layer], np.nan), cmap=colours,
-          vmin=low, vmax=high, extent=(0.5, n + 0.5, n + 0.5, 0.5),
-      )
-      words = f'RP {probability[layer]:.4f}'
-      if printed and layer < len(printed):
-        words += f'\n({printed[layer]:.4f})'
-      axes.text(n + 0.4, 0.6, words, ha='right', va='top', fontsize=plots.SMALLEST)
-      axes.grid(False)
-      axes.spines[['left', 'bottom']].set_visible(False)
-      axes.set_xticks([1, n // 2, n] if row is rows[-1] else [])
-      axes.set_yticks([1, n // 2, n] if layer == 0 else [])
-      axes.tick_params(length=0)
-      if row is rows[0]:
-        axes.set_title(f'layer {layer + 1}')
+    picture = _heat_maps_of(line, row)
     what = setting(row.cell).replace(', ', '\n')
     line[0].set_ylabel(f'{what}\n\ntoken i')
     bar = figure.colorbar(picture, ax=line, extend='max', aspect=12, pad=0.02)
     bar.set_label('mean logit,\nown scale')
     bar.locator = MaxNLocator(4)
     bar.update_ticks()
+  ticks = [1, cell.num_tokens // 2, cell.num_tokens]
+  for axes in panels.flat:
+    axes.set_xticks([])
+    axes.set_yticks([])
+  for axes in panels[:, 0]:
+    axes.set_yticks(ticks)
+  for layer, axes in enumerate(panels[0], 1):
+    axes.set_title(f'layer {layer}')
   for axes in panels[-1]:
+    axes.set_xticks(ticks)
     axes.set_xlabel('token j')
   return figure
+
+
+def _title(rows: Sequence[Simulated]) -> str:
+  cell, known = rows[0].cell, any(map(published, rows))
+  below = ['α: cosine of two tokens', *['in brackets: the paper'] * known,
+           *['grey: no order found'] * any(map(without_order, rows))]
+  return (
+      f'{_favoured(rows)}\n'
+      f'mean logit by query i and key j, width d = {cell.width:,}, '
+      f'{cell.num_simulations:,} simulations\n' + '; '.join(below))
 
 
 def _favoured(rows: Sequence[Simulated]) -> str:
@@ -110,6 +93,43 @@ def _favoured(rows: Sequence[Simulated]) -> str:
           + f', old ones in {old}' * bool(old)
           + f':\nrecency probability (RP) of layer {rows[0].cell.num_layers}: '
           + ' to '.join(ends) + ', 0.5 is no order')
+
+
+def _caption(rows: Sequence[Simulated]) -> str:
+  cell = rows[0].cell
+  known, grey = any(map(published, rows)), any(map(without_order, rows))
+  return (
+      f'Mean attention logit by query i and key j over {cell.num_simulations:,} '
+      f'simulations of n = {cell.num_tokens} tokens of width d = {cell.width}, a row '
+      'for each setting and a column for each layer; masked entries are blank, the '
+      'colour scale of a row ends at its largest mean off the diagonal and spans at '
+      f'least {_ERRORS} standard errors; '
+      + ('grey: a row whose recency probabilities are within two standard errors of '
+         'one half; ' if grey else '') + 'in each panel the recency probability'
+      + (', and in brackets what the paper prints' if known else '') + '.')
+
+
+def _heat_maps_of(line: Sequence[Axes], row: Simulated) -> AxesImage:
+  """Draws a row of panels, one for each layer; returns one of its pictures."""
+  n, means, errors = (
+      row.cell.num_tokens, row.arrays['mean'], row.arrays['standard_error'])
+  probability, printed = row.by_layer('recency_probability'), published(row)
+  off_diagonal = np.tri(n, k=-1, dtype=bool)
+  low, high = scale(means[:, off_diagonal], errors[:, off_diagonal])
+  for layer, axes in enumerate(line):
+    picture = axes.imshow(
+        np.where(np.tri(n, dtype=bool), means[layer], np.nan), vmin=low, vmax=high,
+        cmap=_GREYS if without_order(row) else _COLOURS,
+        extent=(0.5, n + 0.5, n + 0.5, 0.5),
+    )
+    words = f'RP {probability[layer]:.4f}'
+    if layer < len(printed):
+      words += f'\n({printed[layer]:.4f})'
+    axes.text(n + 0.4, 0.6, words, ha='right', va='top', fontsize=plots.SMALLEST)
+    axes.grid(False)
+    axes.spines[['left', 'bottom']].set_visible(False)
+    axes.tick_params(length=0)
+  return picture
 
 
 def published(row: Simulated) -> tuple[float, ...]:

@@ -1,0 +1,146 @@
+"""The figure of what a gain goes with, over settings and seeds. Runs without JAX."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+import numpy as np
+
+from experiments.sensitivity.cells import Cell, in_words, MECHANISM, Setting
+from experiments.sensitivity.marks import (
+  FOUND,
+  gain_of,
+  look_of,
+  marks_of,
+  NOT_FOUND,
+  task_of,
+  UNTESTED,
+  write_heading,
+)
+from vvlen.reporting import plots
+from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.numbers import number
+from vvlen.statistics import rank_correlation
+
+TITLES = dict(zip(MECHANISM, (
+    'weight of the target', 'norm of the output',
+    'distance of the\nnormalized output\nfrom training',
+), strict=True))
+_SHORT = ('weight of the target', 'norm of the output', 'distance')
+_STRONG = 0.5  # a rank correlation
+
+
+def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
+  """Draws the gain of LN against what LN changes, over cells and over seeds.
+
+  Args:
+    cells: of all arms.
+    settings: {name of a cell: setting}; the upper row shows the task of base.
+
+  Returns:
+    The figure: above, a point per cell, filled if p Holm < .05; below, for each cell,
+    the rank correlation over its seeds.
+  """
+  family = sorted((
+      cell for cell in cells if cell.in_family
+      and cell.comparison.treated == TREATED and cell.comparison.primary
+  ), key=lambda cell: -gain_of(cell))
+  task = task_of(settings, 'base')
+  same = [cell for cell in family if task_of(settings, cell.name) == task]
+  drawn = plots.new(
+      3.2 + 0.17 * len(family), '',
+      'Gain of LN in accuracy beyond the training lengths against what LN changes in '
+      f'weight of the target, norm of the output and its distance from training: above '
+      f'a point for each setting{" of " * bool(task)}{task}, filled where p Holm is '
+      'below .05; below, for each setting, with its gain in points, the rank '
+      'correlation of both over its seeds, with 95 % intervals, and how many of these '
+      'are above and below 0; settings share their seeds, so this describes and tests '
+      f'nothing. The title names correlations over settings of {_STRONG} or more, of '
+      'either sign, and over seeds those with intervals on one side of 0 in most '
+      'settings.')
+  ranks = {}
+  panels = drawn.subplots(2, len(TITLES), sharey='row',
+                          height_ratios=[1.6, 0.5 + 0.17 * len(family)])
+  for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
+    ranks[metric] = rank = _over_cells(above, same, metric)
+    _over_seeds(below, family, metric)
+    above.set_title(title + f'\ncorrelation {number(rank, ".2f")}'
+                    * bool(np.isfinite(rank)))
+  drawn.suptitle('\n'.join((
+      _headline(ranks, family), *(
+          (f'above: {len(same)} settings of {task}, a point each',
+           f'below: {len(family)} settings, over their seeds') if task else ()))))
+  looks = {'above': [look for look in (FOUND, NOT_FOUND)
+                     if look in map(look_of, same)], 'below': [UNTESTED]}
+  drawn.legend(
+      handles=[Line2D([], [], linestyle='', label=f'{where}: {look}',
+                      **marks_of(look, TREATED))
+               for where, drawn_there in looks.items() for look in drawn_there],
+      ncols=3, loc='outside lower center')
+  names = [f'{in_words(settings, cell.name)}  {number(gain_of(cell), "+.1f")}'
+           for cell in family]
+  panels[1, 0].set_yticks(range(len(names)), names)
+  panels[1, 0].set_ylim(len(names) - 0.4, -0.6)
+  write_heading(panels[1, 0], 'setting, gain (points)')
+  panels[0, 0].set_ylabel('gain of LN (points)')
+  return drawn
+
+
+def _headline(ranks: Mapping[str, float], cells: Sequence[Cell]) -> str:
+  """Says which changes the gain correlates with, over settings and over seeds.
+
+  Args:
+    ranks: {metric: the rank correlation of its change with the gain over settings}.
+    cells: those with a correlation over seeds.
+  """
+  if not any(map(np.isfinite, ranks.values())):
+    return 'Does the gain of LN go with what LN changes?'
+  names = dict(zip(ranks, _SHORT, strict=True))
+  strong = [names[x] for x, rank in ranks.items() if abs(rank) >= _STRONG]
+  most = [name for x, name in names.items()
+          if 2 * max(_sides(cells, x)) > len(cells)]
+  less = [name for name in strong if name not in most]
+  seeds = ([f'with {" and ".join(most)}'] * bool(most)
+           + [f'not with {" and ".join(less)}'] * bool(less))
+  over = ' and '.join(strong) or 'none of these'
+  return (f"Over settings, LN's gain goes with {over}"
+          + (f';\nover seeds, {", ".join(seeds)}' if seeds else ''))
+
+
+def _sides(cells: Sequence[Cell], metric: str) -> tuple[int, int]:
+  """Returns how many correlations over seeds have intervals above 0, and below 0."""
+  found = [cell.explained[metric] for cell in cells]
+  return sum(x.ci_low > 0 for x in found), sum(x.ci_high < 0 for x in found)
+
+
+def _over_cells(axes: Axes, cells: Sequence[Cell], metric: str) -> float:
+  """Draws the gain of each cell against the change by LN; returns their correlation."""
+  relative = metric == 'output_norm'  # its scale differs between cells
+  changes = []
+  for cell in cells:
+    treated, control = (cell.mechanism[metric, arm] for arm in (TREATED, CONTROL))
+    changes.append(np.log2(treated / control) if relative else treated - control)
+  for cell, x in zip(cells, changes, strict=True):
+    axes.plot([x], [gain_of(cell)], linestyle='', **marks_of(look_of(cell), TREATED))
+  axes.set(xlabel='log2(LN / Baseline)' if relative else 'LN − Baseline')
+  axes.margins(0.2, 0.15)
+  axes.axhline(0, color='black', linewidth=0.8)
+  axes.axvline(0, color='black', linewidth=0.8)
+  axes.locator_params(axis='x', nbins=3)
+  return rank_correlation(changes, [gain_of(cell) for cell in cells]).rank
+
+
+def _over_seeds(axes: Axes, cells: Sequence[Cell], metric: str) -> None:
+  """Draws, per cell, the correlation over seeds of a metric's change with the gain."""
+  ranks = np.array([cell.explained[metric] for cell in cells]).reshape(-1, 3)
+  axes.errorbar(
+      ranks[:, 0], np.arange(len(cells)), capsize=1.5, linestyle='',
+      xerr=np.array([ranks[:, 0] - ranks[:, 1], ranks[:, 2] - ranks[:, 0]]),
+      **marks_of(UNTESTED, TREATED),
+  )
+  axes.axvline(0, color='black', linewidth=0.8)
+  above, below = _sides(cells, metric)
+  axes.set(xlim=(-1.05, 1.05), xticks=(-1, 0, 1))
+  axes.set_xlabel(f'rank correlation,\n{above} above 0, {below} below',
+                  fontsize=plots.SMALLEST)
