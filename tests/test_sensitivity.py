@@ -18,7 +18,7 @@ from configs import retrieval
 from configs import sensitivity as config_file
 from experiments.harness import seed_blocks
 from experiments.length_generalization import tasks, training
-from experiments.sensitivity import check, tables
+from experiments.sensitivity import check, mechanism_figure, tables
 from experiments.sensitivity import figures as sensitivity_figures
 from experiments.sensitivity import report as sensitivity
 from experiments.sensitivity import run as experiment
@@ -520,7 +520,7 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
           for row in _rows({'a': 0.0, 'b': 0.2, 'c': -0.1})]
   cells = read_cells(results.index_cells(rows), {})
   with plots.style():
-    drawn = sensitivity_figures.mechanism(cells, {})
+    drawn = mechanism_figure.mechanism(cells, {})
   above, below = drawn.axes[:3], drawn.axes[3:]
   points = [line for line in above[0].lines if line.get_marker() == '^']
   np.testing.assert_allclose(  # by their gain
@@ -536,7 +536,7 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
 
 
 def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
-  names = [*sensitivity_figures.TITLES]
+  names = [*mechanism_figure.TITLES]
   [cell, *_] = read_cells(results.index_cells(_rows({'a': 0.1, 'b': 0.2})), {})
   above, around, below = (
       Correlation(x, x - 0.2, x + 0.2) for x in (0.5, 0.1, -0.5))
@@ -544,7 +544,7 @@ def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
   def title(ranks, *over_seeds):
     cells = [cell._replace(explained=dict(zip(names, each, strict=True)))
              for each in over_seeds]
-    return sensitivity_figures._headline(dict(zip(names, ranks, strict=True)), cells)
+    return mechanism_figure._headline(dict(zip(names, ranks, strict=True)), cells)
 
   most = (above, around, below), (above, above, below), (around, around, around)
   assert title((0.74, 0.77, 0.2), *most) == (
@@ -577,7 +577,7 @@ def test_a_gain_is_explained_by_what_goes_with_it_from_seed_to_seed():
   assert cell.explained['output_norm'].rank == pytest.approx(-1)  # of the ratio
   assert np.isnan(cell.explained['input_distance'].rank)  # not measured
   with plots.style():
-    below = sensitivity_figures.mechanism([cell._replace(in_family=True)], {}).axes[3:]
+    below = mechanism_figure.mechanism([cell._replace(in_family=True)], {}).axes[3:]
   ranks = [[line.get_xdata()[0] for line in axes.lines if line.get_marker() == 'x']
            for axes in below]
   np.testing.assert_allclose(ranks, [[1], [-1], [np.nan]])

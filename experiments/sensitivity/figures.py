@@ -24,7 +24,7 @@ from experiments.sensitivity.marks import (
 )
 from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting import plots
-from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.endpoints import TREATED
 from vvlen.reporting.numbers import number
 from vvlen.reporting.plots import ARMS
 from vvlen.statistics import PairedTest
@@ -80,9 +80,12 @@ def gains(
 def _title(family: Sequence[Cell], tasks: Sequence[str]) -> str:
   gain = [gain_of(cell) for cell in family if cell.comparison.primary]
   span = ' to '.join(number(x, '+.1f') for x in (min(gain), max(gain))) if gain else ''
-  return (f'{ARMS[TREATED][0]} − {ARMS[CONTROL][0]}: {span} points in {len(gain)} '
-          f'tested settings\n{", ".join(filter(None, tasks))}: accuracy beyond the '
-          'training lengths')
+  ahead, behind = (
+      sum(cell.found and sign * gain_of(cell) > 0 for cell in family
+          if cell.comparison.treated == TREATED) for sign in (1, -1))
+  return (f'{ARMS[TREATED][0]} is ahead in {ahead} and behind in {behind} of '
+          f'{len(gain)} tested settings ({span} points)'
+          f'\n{", ".join(filter(None, tasks))}: accuracy beyond the training lengths')
 
 
 def _caption(family: Sequence[Cell]) -> str:

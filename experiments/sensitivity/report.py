@@ -9,6 +9,7 @@ from experiments.length_generalization.about import about
 from experiments.sensitivity import figures, tables
 from experiments.sensitivity.answer import answer
 from experiments.sensitivity.cells import Cell, read_cells, Setting
+from experiments.sensitivity.mechanism_figure import mechanism
 from experiments.sensitivity.tuned import tune, Tuned
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import at_step, read_curves
@@ -53,7 +54,7 @@ def write(workdir: epath.PathLike) -> Report:
     if any(cell.in_family for cell in cells):  # otherwise there is nothing to draw
       drawn['sensitivity'] = figures.gains(cells, settings, tuned)
     if drawn and len({cell.name for cell in cells}) > 2:
-      drawn['sensitivity_mechanism'] = figures.mechanism(cells, settings)
+      drawn['sensitivity_mechanism'] = mechanism(cells, settings)
     paths = plots.save(folder / 'figures', drawn)
   have: dict[tuple[str, int | None, str], set[int]] = {}
   for row in rows:
