@@ -85,8 +85,8 @@ def pytest_pyfunc_call(pyfuncitem):
   if pyfuncitem.get_closest_marker('profiles') is None or 'libtpu' not in sys.modules:
     return None
   done = subprocess.run(
-      [sys.executable, '-m', 'pytest', '-q', '-n', '0', pyfuncitem.nodeid], cwd=ROOT,
-      capture_output=True, text=True, check=False, timeout=300)
+      [sys.executable, '-m', 'pytest', '-q', '-n', '0', '-m', '', pyfuncitem.nodeid],
+      cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
   assert done.returncode == 0, done.stdout
   return True
 
