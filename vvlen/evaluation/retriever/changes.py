@@ -10,7 +10,7 @@ from vvlen.evaluation.retriever.moments import Moments
 
 
 def rescale(output: jax.Array, norm: jax.Array) -> jax.Array:
-  """Returns o · norm / |o|, [..., d]; a row of zeros stays as it is."""
+  """Returns o · norm / ‖o‖, [..., d]; a row of zeros stays as it is."""
   length = jnp.linalg.norm(output, axis=-1, keepdims=True)
   return output * jnp.where(length > 0, norm / jnp.where(length > 0, length, 1), 1.0)
 
