@@ -51,6 +51,7 @@ from vvlen.reporting import plots, results
 from vvlen.reporting.curves import read_curves
 from vvlen.reporting.numbers import interval_words, p_words
 from vvlen.reporting.tables import to_csv
+from vvlen.reporting.titles import setup_of, title_of
 from vvlen.sharding import mesh as partition
 from vvlen.statistics import detectable, holm, mean_interval, paired_t_test
 from vvlen.training import ensemble
@@ -894,7 +895,8 @@ def test_the_figure_of_methods_has_what_the_rows_say(index):
   assert [axes.get_title() for axes in figure.axes] == [
       'perplexity', 'log perplexity, nats,\nminus that of fine-tuning alone']
   assert {axes.get_xlabel() for axes in figure.axes} == {'length of context, tokens'}
-  assert figure.get_suptitle().endswith('\n4 steps of 8 streams, L = 16 tokens')
+  assert setup_of(figure) == (
+      '4 steps of 8 streams, L = 16 tokens; bands: 95 % intervals over 3 seeds')
   assert figure.get_label() == (
       'Perplexity in blocks after fine-tuning with each method, without the '
       'misalignment term, and its logarithm minus that of fine-tuning alone, paired by '
@@ -919,7 +921,7 @@ def test_a_method_that_has_not_learned_has_no_interval_in_its_figure(
   assert 'without an interval' in found.get_label()
   assert 'without an interval' not in whole.get_label()
   # Nor is it a message that one of two methods is the best.
-  assert found.get_suptitle().startswith('Perplexity by length of context\n')
+  assert title_of(found) == 'Perplexity by length of context'
 
 
 def test_families_are_methods_with_their_controls():

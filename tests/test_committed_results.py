@@ -10,7 +10,7 @@ import shutil
 
 from etils import epath
 from matplotlib.colors import to_hex
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 import pytest
 
 from experiments.counting.cells import read_figures
@@ -181,8 +181,12 @@ def test_no_title_is_wider_than_its_figure(drawn):
   for name, figure in drawn.items():
     [title] = [text for text in figure.findobj(Text)
                if text.get_text() == figure.get_suptitle()]
-    box = title.get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.width, (name, title.get_text())
+    assert len(title.get_text().rstrip('\n').split('\n')) <= 3, name
+    setups = [x for x in figure.artists if isinstance(x, Annotation)]
+    assert len(setups) == 1, name  # the task and the setting
+    for text in (title, *setups):
+      box = text.get_window_extent()
+      assert box.x0 >= 0 and box.x1 <= figure.bbox.width, (name, text.get_text())
 
 
 def test_no_panel_has_more_than_five_lines_that_are_results(drawn):

@@ -13,6 +13,7 @@ from tests import artists
 from tests.cells import cells, interval, p_of, paired, text
 from vvlen.reporting import results
 from vvlen.reporting.family import digest_of
+from vvlen.reporting.titles import setup_of, title_of
 from vvlen.statistics import at_level, paired_t_test, power_to_find, smallest_detectable
 
 _SEEDS, _BEYOND = 8, (32, 64)
@@ -131,8 +132,8 @@ def test_the_verdicts_are_of_corrected_intervals(told):
   means = [_paired(drawn, name, _STEPS[name][-1]).mean
            for name in ('output_projection', 'base')]
   low, high = (f'{mean:+.1f}'.replace('-', '−') for mean in means)
-  assert figures['verdicts'].get_suptitle().endswith(
-      f' in points:\n{low} to {high} without weight decay')
+  assert title_of(figures['verdicts']) == (
+      f'LN − Baseline in accuracy: {low} to {high} points without L2')
   shown = {row['cell']: row for row in cells(made['verdicts'])}
   words = {'base': 'LN ahead', 'l2': '8 of 9 seeds',
            'output_projection': 'LN behind'}
@@ -355,8 +356,10 @@ def test_the_figure_of_parts_has_each_arm_and_part_in_its_place(told):
     last = {label: found[arm, colour][-1] for label, colour in colour_of.items()}
     shares.append(100 * last['no linear reader gets it back'] / sum(last.values()))
   ends = ' to '.join(dict.fromkeys(f'{x:.0f}' for x in sorted(shares)))
-  assert figure.get_suptitle().startswith(
-      f'No linear reader gets back {ends} % of the points lost at N = {_BEYOND[-1]}\n')
+  assert title_of(figure) == (
+      f'Of the accuracy lost at N = {_BEYOND[-1]}, no linear reader gets back {ends} % '
+      'without L2')
+  assert 'reader: of the attention output' in setup_of(figure)
 
 
 def test_the_figure_of_averaging_names_each_weighting(told):
@@ -371,13 +374,16 @@ def test_the_figure_of_averaging_names_each_weighting(told):
     np.testing.assert_allclose(
         line.get_xdata(), _paired(drawn, 'base', 40, suffix).difference)
     assert line.get_markerfacecolor() == fill_of[label]
-  assert len({*fill_of.values()}) == 2
-  changes = [np.mean(_paired(drawn, name, steps[-1], '+averaged').difference)
-             - np.mean(_paired(drawn, name, steps[-1]).difference)
-             for name, steps in _STEPS.items() if name != 'l2']
-  low, high = (f'{x:+.1f}'.replace('-', '−') for x in (min(changes), max(changes)))
-  assert figure.get_suptitle().startswith(
-      f'Averaging weights changes the effect of LN by {low} to {high} points\n')
+  bar = figure.legends[0].get_lines()[-1]
+  assert bar.get_marker() == '|' and 'mean of seeds' in fill_of
+  assert len({*fill_of.values()} - {bar.get_markerfacecolor()}) == 2
+  ratios = [np.std(_paired(drawn, name, steps[-1], '+averaged').difference, ddof=1)
+            / np.std(_paired(drawn, name, steps[-1]).difference, ddof=1)
+            for name, steps in _STEPS.items() if name != 'l2']
+  low, high = (f'{x:.2f}' for x in (min(ratios), max(ratios)))
+  assert title_of(figure) == (
+      f'Averaging weights keeps 2 of 2 verdicts; spread over seeds × {low} to {high} '
+      'at constant rates')
   assert plain.get_ydata()[0] < averaged.get_ydata()[0]  # above the other
 
 

@@ -6,6 +6,8 @@ The numbers are made up, and no two are alike.
 import itertools
 import json
 
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,14 +17,17 @@ from experiments.counting.cells import read_figures
 from experiments.language_model import arms as language_model_arms
 from experiments.language_model import figures as language_model
 from experiments.language_model import report as language_model_report
+from experiments.language_model import step_figures
 from experiments.length_generalization import figures as length_figures
 from experiments.length_generalization import sample_figures, tables
 from experiments.length_generalization.setting import Growth, read_setting, Setting
+from experiments.length_generalization.training_table import training_table
 from experiments.mechanism import figures as mechanism
-from tests.artists import bands, line_of, lines, shades
+from tests.artists import all_bands, bands, line_of, lines, shades
 from tests.cells import mean_of
-from vvlen.reporting import plots, results
+from vvlen.reporting import plots, results, titles
 from vvlen.reporting.results import Row
+from vvlen.reporting.titles import setup_of, title_of
 from vvlen.tasks.lengths import growing_length
 
 _ARMS = {'none': ('Baseline', '#0072B2'), 'standardize': ('standardized', '#E69F00'),
@@ -104,12 +109,21 @@ def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
     assert below.get_title() == f'LayerNorm beyond training:\nmean {words}'
   assert 'each length by itself, uncorrected' in figure.get_label()
   words = figure.axes[2].get_title().partition('\nmean ')[2].replace(' [', ' points [')
-  assert figure.get_suptitle() == (
-      f'Accuracy beyond training, LayerNorm − Baseline: {words}\n{_SETTING.title}')
+  record = table.records[0]
+  told = ('no difference found between LayerNorm and Baseline in accuracy'
+          if record['ci_low'] <= 0 <= record['ci_high'] else
+          f'LayerNorm is {"ahead of" if record["difference"] > 0 else "behind"} the '
+          'Baseline in accuracy')
+  assert title_of(figure) == f'Beyond the training lengths, {told}: {words}'
+  assert setup_of(figure) == f'{_SETTING.title}; bands: 95 % intervals over 4 seeds'
+  for low, high, words in ((-0.1, 2.0, 'no difference found'), (0.1, 2.0, 'ahead of'),
+                           (-2.0, -0.1, 'behind')):
+    row = record | {'difference': (low + high) / 2, 'ci_low': low, 'ci_high': high}
+    assert words in title_of(length_figures.accuracy(_index(measured), _SETTING, [row]))
   # Without a test in the table, there is no interval in the figure either.
   records = [row | {'at_5_percent': 'not learned'} for row in table.records]
   lost = length_figures.accuracy(_index(measured), _SETTING, records)
-  assert lost.get_suptitle().startswith('Accuracy by length, and its change by a norm')
+  assert title_of(lost) == 'Accuracy by length, and its change by a norm'
   for below in lost.axes[2:]:
     assert below.get_title().endswith(', not learned')
     assert '[' not in below.get_title()
@@ -126,9 +140,22 @@ def test_figure_3_has_means_on_the_left_and_variances_on_the_right(measured):
   each = [f'{name} ' + ' → '.join(
       f'{stats.gmean(measured[arm, "output_variance", n]):.1f}' for n in (16, 64))
           for arm, (name, _) in _ARMS.items()]
-  assert left.figure.get_suptitle() == (
-      'Variance of the attention output after the norm, N = 16 → 64:\n'
-      f'{", ".join(each)}\n{_SETTING.title}')
+  assert title_of(left.figure) == (
+      f'Variance of the attention output, N = 16 → 64: {", ".join(each)}')
+  assert setup_of(left.figure).startswith(f'{_SETTING.title}; after the norm')
+
+
+def test_means_over_features_are_drawn_beside_the_spread_of_features(measured):
+  values = {key: 0.01 * x if key[1] == 'output_mean' else x
+            for key, x in measured.items()}
+  left, _ = length_figures.output_moments(_index(values), _SETTING).axes
+  most = max(stats.gmean(values[arm, 'output_variance', n])
+             for arm in _ARMS for n in (16, 64))
+  close(left.get_ylim(), 1.05 * most**0.5 * np.array([-1, 1]))
+  left, _ = length_figures.output_moments(
+      _index({key: 100 * x if key[1] == 'output_mean' else x
+              for key, x in measured.items()}), _SETTING).axes
+  assert left.get_ylim()[1] > max(line.y.max() for line in lines(left).values())
 
 
 def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
@@ -145,10 +172,9 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
     words = '{}, slope from N = 16: {:.2f} [{:.2f}, {:.2f}]'.format(
         name, *mean_of(slopes))
     _check(axes, words.replace('-', '−'), colour, _LENGTHS, columns, geometric=True)
-    power = f'N^{np.mean(slopes):.2f} ({name})'.replace('-', '−')
-    assert power in figure.get_suptitle()
-  assert figure.get_suptitle().startswith(
-      'Variance of the attention output before the norm goes as\n')
+    assert f'{titles.power(f"{np.mean(slopes):.2f}")} ({name})' in title_of(figure)
+  assert title_of(figure).startswith(
+      'From N = 16, variance of the attention output before the norm goes as $')
   bound = np.exp(np.median(2 * more['none', 'logit_range', None]
                            + np.log(more['none', 'value_variance', None])))
   assert f'exp(2δ)σ²/N, in the median over seeds {bound:.1f}/N' in figure.get_label()
@@ -238,10 +264,20 @@ def test_learning_curves_have_mean_and_range_of_whole_blocks_and_chance():
   close(lines(left)['chance'].y, np.log(10))
   close(lines(right)['chance'].y, 90)
   assert 'loss' in left.get_title() and 'error' in right.get_title()
-  ends = [f'{_ARMS[arm][0]} {lines(right)[_ARMS[arm][0]].y[-1]:.0f} %'
-          for arm in ('none', 'layer_norm')]
-  assert left.figure.get_suptitle() == (
-      f'Wrong answers in training after 20 steps:\n{", ".join(ends)}\n{_SETTING.title}')
+  assert title_of(left.figure) == 'Wrong answers in training'
+  assert setup_of(left.figure) == _SETTING.title
+  # The title has the numbers of the table of training, rounded as there.
+  trained = training_table(results.index(
+      Row('retrieval', arm, seed, None, f'training_{metric}', value)
+      for seed in (0, 1) for metric in ('accuracy', 'loss')
+      for arm, value in (('none', 0.99845), ('layer_norm', 0.97)))).records
+  figure = length_figures.learning_curves(curves, _SETTING, trained)
+  assert title_of(figure) == (
+      'Wrong answers at the end of training: Baseline '
+      f'{100 - float(f"{99.845:.2f}"):.2f} %, LayerNorm 3.00 %')
+  # A seed without a wrong answer does not stretch the axis of errors.
+  means = [y for line in lines(right).values() for y in line.y]
+  assert min(means) / 2 == pytest.approx(right.get_ylim()[0])
   [legend] = left.figure.legends
   assert 'from the lowest to the highest seed' in legend.get_title().get_text()
   assert left.get_yscale() == right.get_yscale() == 'log'
@@ -287,11 +323,17 @@ def test_figure_2_shows_components_of_typical_spread_in_units_of_their_own(sampl
     words = f'{name}\nspread ×{spread:.2f}, shift {shift:+.1f}'.replace('-', '−')
     assert panels[name].get_title().replace('shift 0', 'shift +0') == words.replace(
         'shift −0.0', 'shift +0.0')
-  spreads, shifts = np.transpose([*moved.values()])
-  title = figure.get_suptitle()
-  assert 'seed 0, N = 16 → 64:' in title and _SETTING.title in title
-  assert f'spread × {spreads.min():.2f} to {spreads.max():.2f}, means shift' in title
-  assert f'by up to {np.abs(shifts).max():.1f} standard deviations' in title
+  shifts = [shift for _, shift in moved.values()]
+  each = []
+  for arm in samples:
+    own = [x for name, (x, _) in moved.items() if name.startswith(_ARMS[arm][0])]
+    ends = dict.fromkeys(f'{end(own):.2f}' for end in (min, max))
+    each.append(f'{_ARMS[arm][0]} × {" to ".join(ends)}')
+  assert title_of(figure) == (
+      f'Spread of single output components, N = 16 → 64: {", ".join(each)}')
+  assert setup_of(figure) == (
+      f'{_SETTING.title}; model of seed 0; means shift by up to '
+      f'{np.abs(shifts).max():.1f} standard deviations')
   limits = {axes.get_xlim() for axes in figure.axes}
   assert len(limits) == 1
 
@@ -313,13 +355,14 @@ def test_figure_4_has_weights_by_arm_and_length_and_what_they_come_to(
     np.testing.assert_array_equal(panel.images[0].get_array(), arrays[f'weights_{n}'])
     if n == 16:
       assert panel.get_ylabel() == _ARMS[arm][0]
-  assert [axes.get_title() for axes in panels[:3]] == ['16', '32', '100']
+  assert [axes.get_title() for axes in panels[:3]] == ['N = 16', '32', '100']
   assert left.get_supxlabel() == f'{words}; each row is a sequence'
   each = []
   for arm in samples:
     first, last = (100 * measured[arm, 'target_weight', n].mean() for n in (16, 64))
     each.append(f'{_ARMS[arm][0]} {first:.0f} → {last:.0f} %')
-  assert ('target from N = 16 to 64:\n' + ', '.join(each)) in figure.get_suptitle()
+  assert title_of(figure) == (
+      f'Attention on the target from N = 16 to 64: {", ".join(each)}')
   for axes, metric, title in zip(
       right.axes, ('attention_entropy', 'target_weight'), ('entropy', 'target'),
       strict=True):
@@ -372,16 +415,16 @@ def _counted(varied, values, task='sum'):
 
 @pytest.mark.parametrize('fields, right, says', [
     (dict(task='length', positions=('none', 'rope', 'alibi')), (11, 9, 11),
-     'Number of bits: right up to 11 bits (no positions, ALiBi), 9 (RoPE)\n'),
+     'Number of bits: right up to 11 bits (no positions, ALiBi), 9 (RoPE)'),
     (dict(task='sum', train_lengths=(5, 10)), (7, 13),
-     'Sum of bits: right up to 7, 13 bits\nwhen trained up to 5, 10 bits\n'),
+     'Sum of bits: right up to 7, 13 bits when trained up to 5, 10 bits'),
     # Of 12 fair bits the mean has variance 1/48; the least error is 1/1600.
     (dict(task='mean', positions=('none', 'rope')), None,
-     'Mean of bits: at 12 bits, RoPE has the least error,\n'
-     '1/33 of that of answering ½ always\n'),
+     'Mean of bits: at 12 bits, RoPE has the least error, '
+     '33 times less than that of answering ½ always'),
     (dict(task='mean', counts='uniform'), None,
-     'Mean of bits: at 12 bits, no positions has an error,\n'
-     '3.1 times that of answering ½ always\n')])
+     'Mean of bits: at 12 bits, no positions has an error, '
+     '3.1 times that of answering ½ always')])
 def test_titles_of_counting_say_how_far_models_generalize(fields, right, says):
   fields = dict(task='sum', counts='fair', positions=('none',), train_lengths=(10,),
                 reparameterizations=('identity',)) | fields
@@ -394,11 +437,16 @@ def test_titles_of_counting_say_how_far_models_generalize(fields, right, says):
               'error_12': 0.3 if len(figure.cells) == 1 else (1 / 400) / 4**i}
              | ({'right_up_to': right[i]} if right else {})
              for i in range(len(figure.cells))]
-  title = lambda: counting.errors(
-      figure, indices, 12, 'of width 8', records).get_suptitle()
-  assert title().startswith(says) and 'of width 8' in title()
-  assert ('each number of ones equally likely' in title()) == (
+  drawn = lambda: counting.errors(figure, indices, 12, 'of width 8', records)
+  title = lambda: title_of(drawn())
+  assert title() == says
+  setup = setup_of(drawn())
+  assert 'of width 8' in setup
+  assert ('each number of ones equally likely' in setup) == (
       fields['counts'] == 'uniform')
+  assert ('right: 95 % of answers round to the target' in setup) == (right is not None)
+  # Positions are named where they are the same for all models.
+  assert ('no positions' in setup) == (figure.varied != 'positions')
   # What has not learned is in no finding.
   for record in records:
     record['training_error'] = 0.2
@@ -465,25 +513,41 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
       _check(difference, name, colour, [8, 32, 64],
              np.subtract(of('nll', (8, 32, 64)), of('nll', (8, 32, 64), 'a')))
   assert [*lines(difference)] == [
-      'α = 0.1', 'α = 0.3', 'hollow: the paper, Llama-2-7B']
+      'α = 0.1', 'α = 0.3', 'hollow: the paper at 2 L, Llama-2-7B']
   # At 4 L, of 8 tokens, from the least to the largest.
   (low, least), (high, most) = sorted(
       ((values[arm, 'nll', 32] - values['a', 'nll', 32]).mean(), name)
       for arm, name in (('b', 'α = 0.1'), ('c', 'α = 0.3')))
-  assert difference.figure.get_suptitle().startswith(
-      'Weight of the misalignment term: log perplexity at 4 L changes by\n'
-      f'{low:+.3f} ({least}) to {high:+.3f} nats ({most})\n'.replace('-', '−'))
-  alone = language_model.by_length(
-      family._replace(others=family.others[:1]), run, _index(values)).get_suptitle()
-  ends = '{:+.3f} nats [{:+.3f}, {:+.3f}]'.format(
-      *mean_of(values['b', 'nll', 32] - values['a', 'nll', 32]))
-  assert alone.split('\n')[1] == ends.replace('-', '−')
+  ends = [mean_of(values[arm, 'nll', 32] - values['a', 'nll', 32])[1:]
+          for arm in 'bc']
+  assert ends[0][0] < 0 < ends[0][1] and 0 < ends[1][0]
+  assert title_of(difference.figure) == (
+      f'Log perplexity at 4 L changes by {low:+.3f} to {high:+.3f} nats: no difference '
+      'found at α = 0.1, worse at α = 0.3')
+  # Arms on one side of 0 are named with their differences.
+  noisy = values | {('c', 'nll', 32): values['c', 'nll', 32] + np.array([4, -4, 0, 0])}
+  assert title_of(language_model.by_length(family, run, _index(noisy))) == (
+      f'Log perplexity at 4 L changes by {low:+.3f} ({least}) to {high:+.3f} ({most}) '
+      'nats: no difference found')
+  assert setup_of(difference.figure) == (
+      'Weight of the misalignment term; language models, L = 8 tokens; '
+      'bands: 95 % intervals over 4 seeds')
+  # Of one arm, over all lengths.
+  moved = values | {('b', 'nll', n): values['a', 'nll', n] + more + np.arange(4) / 100
+                    for n, more in ((8, -0.2), (32, 0.1), (64, -0.015))}
+  alone = family._replace(others=family.others[:1])
+  assert title_of(language_model.by_length(alone, run, _index(moved))) == (
+      'Log perplexity at L to 8 L changes by −0.185 to +0.115 nats: better at L, worse '
+      'at 4 L, no difference found at 8 L')
+  timed = alone._replace(others=(alone.others[0]._replace(steps=0.95),))
+  assert ', 2,000 steps at most, ' in setup_of(language_model.by_length(
+      timed, run._replace(words='2 layers, 2,000 steps'), _index(moved)))
   assert difference.get_title().endswith('minus that of α = 0')
   # The paper's CLEX on RedPajama-Book after 200 steps, at twice its L.
   hollow = {line_of(line).colour: line_of(line) for line in difference.lines
             if line.get_markerfacecolor() == 'white' and len(line.get_xdata())}
   for colour, theirs in ((_COLOURS[1], 5.88), (_COLOURS[2], 5.98)):
-    assert hollow[colour].x == [pytest.approx(16 * 2**0.25)]  # beside our points
+    assert hollow[colour].x == [16]
     close(hollow[colour].y, np.log(theirs / 6.12))
   assert [t.get_text() for t in plain.get_xticklabels()] == ['L', '4 L', '8 L']
   assert [t.get_text() for t in divergence.get_xticklabels()] == ['L', '4 L']
@@ -504,7 +568,7 @@ def test_a_change_of_models_that_have_not_learned_has_no_interval(aligned):
   assert len(bands(figure.axes[1])) == 1
   close(lines(figure.axes[1])[f'{name}, not learned'].y,
         lines(whole.axes[1])[name].y)
-  assert f'({name})' not in figure.get_suptitle()
+  assert f'({name})' not in title_of(figure)
   assert f'{name}, not learned' in lines(figure.axes[0])
   assert 'without an interval' in figure.get_label()
   assert 'without an interval' not in whole.get_label()
@@ -536,10 +600,38 @@ def test_figures_of_language_models_leave_out_what_tables_leave_out(
 
 def test_an_interval_that_reaches_0_is_told(aligned):
   family, run, values = aligned
-  told = lambda table: 'reaches 0' in language_model.by_length(
-      family, run, _index(values | table)).get_label()
-  assert not told({})
-  assert told({('c', 'symmetric_kl', 32): np.array([0.01, 0.01, 0.01, 2.0])})
+  draw = lambda table: language_model.by_length(family, run, _index(values | table))
+  assert 'to the bottom reach 0' not in draw({}).get_label()
+  figure = draw({('c', 'symmetric_kl', 32): np.array([0.01, 0.01, 0.01, 2.0])})
+  assert 'bars to the bottom reach 0' in figure.get_label()
+  assert 'bands and bars: 95 % intervals' in setup_of(figure)
+  # It is a bar, that leaves an axis which fits the means, and no band.
+  divergence = figure.axes[2]
+  assert _COLOURS[2] not in {colour for colour, *_ in all_bands(divergence)
+                             } - {to_hex(bar.get_color()[0]).upper()
+                                  for bar in divergence.collections
+                                  if isinstance(bar, LineCollection)}
+  means = [y for line in lines(divergence).values() for y in line.y]
+  assert divergence.get_ylim()[0] == pytest.approx(min(means) / 3)
+
+
+def test_differences_of_many_arms_have_bars_side_by_side(aligned):
+  family, run, values = aligned
+  arms = {**run.arms, 'd': language_model_arms.Arm('d', 0.5, (0, 0.5), 1.0)}
+  run = run._replace(arms=arms)
+  [family] = language_model_arms.families(run, set(arms))
+  values = values | {key: 1 + x**2 for key, x in _draw(
+      ('d', 'nll', n) for n in (8, 32, 64)).items()}
+  figure = language_model.by_length(family, run, _index(values))
+  bars = [bar for bar in figure.axes[1].collections if isinstance(bar, LineCollection)]
+  assert len(bars) == 3 and 'bands and bars' in setup_of(figure)
+  for bar, arm in zip(bars, 'bcd', strict=True):
+    ends = [mean_of(values[arm, 'nll', n] - values['a', 'nll', n])[1:]
+            for n in (8, 32, 64)]
+    close([segment[:, 1] for segment in bar.get_segments()], ends)
+  places = [bar.get_segments()[1][0, 0] for bar in bars]
+  assert places == sorted(places) and places[0] < places[1] < places[2]
+  assert all(28 < place < 37 for place in places)
 
 
 def test_an_arm_looks_alike_in_every_figure(aligned):
@@ -574,15 +666,16 @@ def test_the_course_of_training_has_the_shortest_and_the_longest_length(aligned)
   steps = [{'arm': arm, 'step': step, 'first_seed': first}
            | {m: made[arm, step, m][first:first + 3].tolist() for m in metrics}
            for arm in 'abc' for step in (5, 10) for first in (0, 3)]
-  figure = language_model.by_step([family], run, steps)
-  axes, falls = figure.axes, [
-      sum(made[arm, 10, m].mean() < made[arm, 5, m].mean() for arm in 'abc')
-      for m in ('nll_8', 'nll_64')]
-  assert figure.get_suptitle().startswith(
-      'From step 5 to the last, perplexity falls\n'
-      f'in {falls[0]} of 3 arms at L, in {falls[1]} at 8 L\n')
-  alone = language_model.by_step([family], run, [x for x in steps if x['step'] == 5])
-  assert alone.get_suptitle().startswith('Perplexity and symmetric KL during training')
+  figure = step_figures.by_step([family], run, steps)
+  axes, changes = figure.axes, [
+      sorted(100 * np.expm1(made[arm, 10, m].mean() - made[arm, 5, m].mean())
+             for arm in 'abc') for m in ('nll_8', 'nll_64')]
+  ends = [f'by {low:+.1f} to {high:+.1f} %'.replace('-', '−')
+          for low, _, high in changes]
+  assert title_of(figure) == (
+      f'From step 5 to the last, perplexity changes {ends[0]} at L, {ends[1]} at 8 L')
+  alone = step_figures.by_step([family], run, [x for x in steps if x['step'] == 5])
+  assert title_of(alone) == 'Perplexity and symmetric KL during training'
   assert [x.get_title() for x in axes] == [
       'perplexity at L', 'perplexity at 8 L', 'symmetric KL at L, nats']
   for panel, metric in zip(axes, ('nll_8', 'nll_64', 'symmetric_kl_8'), strict=True):
@@ -603,7 +696,8 @@ def test_changes_that_were_not_run_and_what_knows_the_target_are_told():
                  for metric in ('accuracy', 'total_variance') for n in _LENGTHS)
   figure = mechanism.figure(_index(values), _SETTING)
   told = [part.get_suptitle() for part in figure.subfigs]
-  assert [('not known' in words, 'told' in words) for words in told] == [
+  assert [('not known' in words, 'told' in words or 'target known' in words)
+          for words in told] == [
       (True, False), (False, True), (False, True), (False, False)]
   assert figure.get_label().endswith(
       'Not run here: mean as in training; mean and variance as in training; mean and '

@@ -7,6 +7,7 @@ import itertools
 import re
 
 from matplotlib.colors import to_hex
+from matplotlib.contour import ContourSet
 import numpy as np
 import pytest
 
@@ -17,7 +18,8 @@ from experiments.measure.rows import BLOCK, Part, SLIDING, spread_part
 from experiments.recency_bias import extensions, figures
 from experiments.recency_bias.cells import Settings, Simulated
 from tests.artists import all_bands, bands, line_of, lines, shades, words
-from vvlen.reporting import plots
+from vvlen.reporting import plots, titles
+from vvlen.reporting.titles import setup_of, title_of
 
 _COLOURS = ('#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00')
 close = np.testing.assert_allclose
@@ -85,22 +87,34 @@ def test_heat_maps_say_in_how_many_settings_recent_tokens_are_favoured():
     for layer in (1, 2, 3, 4):
       row.numbers['recency_probability', layer] = last if layer == 4 else 0.5
       row.numbers['recency_probability_error', layer] = 0.003
-  title = lambda rows: figures.heat_maps(rows).get_suptitle()
-  assert title(rows).startswith(
-      'Recent tokens are favoured in 2 of 5 settings, old ones in 1:\n'
-      'recency probability (RP) of layer 4: 0.20 to 0.93, 0.5 is no order\n')
-  assert title(rows[:1]).startswith(
-      'Recent tokens are favoured in 1 of 1 setting:\n'
-      'recency probability (RP) of layer 4: 0.71, 0.5')
+  title = lambda rows: title_of(figures.heat_maps(rows))
+  assert title(rows) == (
+      'Recent tokens are favoured in 2 of 5 settings, old ones in 1: '
+      'recency probability (RP) of layer 4 is 0.20 to 0.93')
+  assert title(rows[:1]) == (
+      'Recent tokens are favoured in 1 of 1 setting: '
+      'recency probability (RP) of layer 4 is 0.71')
+
+
+def test_a_bias_below_the_margin_is_no_order_whatever_its_error():
+  row = _simulated(0)
+  for layer in (1, 2, 3, 4):
+    row.numbers['recency_probability_error', layer] = 1e-5
+    row.numbers['recency_probability', layer] = 0.5 + figures.MARGIN - 1e-3
+  assert figures.without_order(row)
+  assert f'grey: RP within {figures.MARGIN:g} of 0.5' in setup_of(
+      figures.heat_maps([row]))
+  row.numbers['recency_probability', 4] = 0.5 - figures.MARGIN - 1e-3
+  assert not figures.without_order(row)
 
 
 def test_the_closed_form_says_how_much_logits_rise():
   config = {'num_tokens': 6, 'width': 64, 'anisotropies': (0.0, 0.5)}
   figure = figures.curves(config, 0.0)
   ends = [line.get_ydata()[-1] / line.get_ydata()[0] for line in figure.axes[0].lines]
-  assert figure.get_suptitle().startswith(
-      'The logits of layer 2 rise with the key token j, by up to '
-      f'{100 * (max(ends) - 1):.2g} %\n')
+  assert title_of(figure) == (
+      'The factor h(j) of the logits of layer 2 rises with the key token j, by up to '
+      f'{100 * (max(ends) - 1):.2g} %')
 
 
 def test_noise_has_nearly_one_colour():
@@ -168,9 +182,9 @@ def test_norms_stand_beside_each_other_and_their_difference():
   assert right.get_title() == 'RMSNorm − LayerNorm, thousandths'
   most = max(np.abs(_by_layer(a)[0] - _by_layer(b)[0]).max()
              for a, b in zip(found[::2], found[1::2], strict=True))
-  title = extensions.norms(found).get_suptitle()
-  [told] = re.findall(r'at most (\S+) in', title)
-  assert most <= float(told) < most + 1e-4
+  [told] = re.findall(
+      r'at most (\S+) thousandths in', title_of(extensions.norms(found)))
+  assert 1e3 * most <= float(told) < 1e3 * most + 0.1
   for i, drawn in enumerate(right.containers):
     (layer_norm, one), (rms_norm, other) = map(_by_layer, found[2 * i : 2 * i + 2])
     points, _, [bars] = drawn
@@ -190,13 +204,14 @@ def test_heads_with_one_projection_stand_on_the_left():
   left, right = extensions.heads(found[::-1]).axes
   _check_layers(left, [(found[1], _COLOURS[0]), (found[0], _COLOURS[1])])
   _check_layers(right, [(found[3], _COLOURS[0]), (found[2], _COLOURS[1])])
-  assert [*lines(left)] == [*lines(right)] == ['h = 4', 'h = 1', 'no order']
+  assert [*lines(left)] == [*lines(right)] == ['4 heads', '1 head', 'no order']
   assert 'shared' in left.get_title() and 'separate' in right.get_title()
   best = [max(own, key=lambda s: s.numbers['recency_probability', 4])
           for own in (found[:2], found[2:])]
-  assert extensions.heads(found).get_suptitle().partition('\nLayerNorm')[0] == (
-      'Recency probability in layer 4 is highest for\n' + ', '.join(
-          f'h = {s.cell.num_heads} with {words} projections '
+  name = {1: '1 head', 4: '4 heads'}
+  assert title_of(extensions.heads(found)) == (
+      'Recency probability in layer 4 is highest for ' + ', '.join(
+          f'{name[s.cell.num_heads]} with {words} projections '
           f'({s.numbers["recency_probability", 4]:.2f})'
           for s, words in zip(best, ('shared', 'separate'), strict=True)))
 
@@ -221,7 +236,7 @@ def test_mask_and_rotary_positions_have_lines_of_their_own():
       close(line.y, s.arrays['last_row'][layer, :-1])
     assert len(lines(axes)) == 4
   rp = found[1].numbers['recency_probability', 4]
-  assert f'{rp:.2f} by the causal mask' in extensions.positions(found).get_suptitle()
+  assert f'{rp:.2f} by the causal mask' in title_of(extensions.positions(found))
 
 
 def test_the_map_has_layer_2_and_the_last():
@@ -233,12 +248,20 @@ def test_the_map_has_layer_2_and_the_last():
     close(np.ravel(axes.collections[0].get_array()),
           [s.numbers['recency_probability', layer] for s in found])
   # All above the bound of the title are above 0.6, and one just below it is not.
-  assert figure.get_suptitle().startswith('Recency probability by anisotropy and') == (
+  assert title_of(figure).startswith('Recency probability by anisotropy and') == (
       _clear_above(found) is None)
   for s in found:
     s.numbers['recency_probability', 4] = 0.5 + s.cell.anisotropy / 3
-  title = extensions.over_anisotropy_and_width(found).get_suptitle()
-  [told] = re.findall(r'is above (\S+), recency probability is above 0.6\n', title)
+  figure = extensions.over_anisotropy_and_width(found)
+  [told] = re.findall(
+      r'is above (\S+) \(dashed\), recency probability is above 0.6 in layer 4',
+      title_of(figure))
+  # Its line is drawn in both panels.
+  for axes in figure.axes[:2]:
+    dashed = [lines for lines in axes.collections
+              if isinstance(lines, ContourSet) and len(lines.levels) == 1]
+    assert 10 ** float(dashed[0].levels[0]) == pytest.approx(float(told))
+    assert dashed[0].get_linestyles()[0][1] is not None
   bound = _clear_above(found)
   assert bound <= float(told) <= 2 * bound
 
@@ -378,10 +401,46 @@ def test_loss_by_position_begins_where_tokens_are_enough():
             for part in parts for end in ('_low', '_high')]
     close(np.unique(band.get_paths()[0].vertices[:, 1]), np.unique(ends))
   assert lines(axes)['window of 8'].colour != lines(axes)['window of 64'].colour
-  loss = [values[BLOCK._replace(distance=i), 'nll_after', 64] for i in (4, 16)]
-  assert axes.figure.get_suptitle().startswith(
-      f'Loss by position, in windows of 64 tokens:\n{loss[0]:.2f} nats just before '
-      f'token 16, {loss[1]:.2f} at the end\n')
+  loss = np.average([values[BLOCK._replace(distance=i), 'nll_after', 64]
+                     for i in (2, 4)])
+  assert title_of(axes.figure).startswith(
+      f'The loss stays within 0.5 nats of that before L, {loss:.2f}, up to token ')
+
+
+def test_the_loss_by_position_rises_where_it_leaves_the_mean_before_l():
+  values = _Values()
+  for place, scored, loss in ((1, 400, 3.0), (4, 1200, 2.0), (16, 900, 2.6),
+                              (32, 900, 2.9), (64, 900, 5.0)):
+    part = BLOCK._replace(distance=place)
+    values[part, 'scored', 128], values[part, 'nll_after', 128] = scored, loss
+  values[BLOCK, 'nll', 128] = 3.0
+  title, rises = measure._loss_by_position(values, 16)
+  # The mean before L is (400 · 3 + 1200 · 2) / 1600 = 2.25; it is left at 2.9.
+  assert (title, rises) == (
+      'The loss stays within 0.5 nats of that before L, 2.25, up to token 32 (2 L); '
+      'then it rises, to 5.00', 32)
+  values[BLOCK._replace(distance=32), 'nll_after', 128] = 2.7
+  assert measure._loss_by_position(values, 16)[1] == 64
+  values[BLOCK._replace(distance=64), 'nll_after', 128] = 2.7
+  assert measure._loss_by_position(values, 16) == (
+      'The loss stays within 0.5 nats of that before L, 2.25, up to token 128 (8 L)',
+      128)
+
+
+def test_perplexity_is_flat_as_long_as_no_kind_of_window_rises():
+  blocks = {8: 3.2, 16: 3.0, 32: 3.05, 64: 3.09, 128: 4.0}
+  sliding = {8: 3.2, 16: 3.0, 32: 3.05, 64: 3.2, 128: 5.0}
+  assert measure._flat_to({'blocks': blocks}, 16) == (
+      'Perplexity is flat up to N = 64 (4 L), then rises: at 128, 54.6 in blocks', 64)
+  assert measure._flat_to({'blocks': blocks, 'a sliding window': sliding}, 16) == (
+      'Perplexity is flat up to N = 32 (2 L), then rises: at 128, 54.6 in blocks, '
+      '148 in a sliding window', 32)
+  flat = {n: 3.0 for n in blocks}
+  assert measure._flat_to({'blocks': flat}, 16) == (
+      'Perplexity is flat up to N = 128 (8 L)', 128)
+  assert measure._flat_to({'blocks': {16: 3.0, 32: 4.0}}, 16)[0].startswith(
+      'Perplexity is flat up to N = 16, then rises')
+  assert measure._flat_to({'blocks': blocks}, 12)[1] == 0  # not measured at L
 
 
 def test_scales_of_misalignment_have_panels_of_their_own():
@@ -409,10 +468,10 @@ def test_scales_of_misalignment_have_panels_of_their_own():
   ends = lambda *places: ' to '.join(dict.fromkeys(f'{100 * x:.0f}' for x in sorted(
       values[Part('misalignment', 'text', offset=e), 'top1_agreement', n]
       for n, e in places)))
-  assert axes[0].figure.get_suptitle().startswith(
-      'Long and short contexts agree on the likeliest token in '
-      f'{ends((16, 1), (256, 1))} % of cases\nat offset 1, in '
-      f'{ends((16, 4), (256, 64))} % at the largest offset of each window\n')
+  assert title_of(axes[0].figure) == (
+      'Windows agree on the likeliest token in '
+      f'{ends((16, 1), (256, 1))} % of cases at offset 1, in '
+      f'{ends((16, 4), (256, 64))} % at the largest offset of each')
 
 
 _ORDERS = {'text': '#009E73', 'shuffled': '#CC79A7'}
@@ -448,9 +507,9 @@ def test_logits_by_distance_are_of_their_layer_head_and_order():
   of_text = [Part('recency', 'text', layer) for layer in (0, 2)]
   values[of_text[0], 'recency_probability', 16] = 0.4
   values[of_text[1], 'recency_probability', 16] = 0.81
-  assert measure.logits(values).get_suptitle().startswith(
-      'Near keys have higher logits in 1 of 2 layers:\nrecency probability (RP) '
-      '0.40 to 0.81 in text, 0.5 is no order\n')
+  assert title_of(measure.logits(values)) == (
+      'Near keys have higher logits in 1 of 2 layers: recency probability '
+      '0.40 to 0.81 in text')
 
 
 def test_entropy_by_length_is_of_its_layer_head_and_order():
@@ -477,9 +536,9 @@ def test_entropy_by_length_is_of_its_layer_head_and_order():
             np.transpose(values.ends(arm, 'entropy', lengths)))
   first, last = (np.mean([values[Part('entropy', 'text', layer), 'entropy', n]
                           for layer in (0, 2)]) for n in lengths)
-  assert axes[0].figure.get_suptitle().startswith(
+  assert title_of(axes[0].figure) == (
       f'Entropy of attention, mean over layers: {first:.1f} → {last:.1f} nats from N = '
-      '8 to 32,\nof uniform weights 2.1 → 3.5\n')
+      '8 to 32, of uniform weights 2.1 → 3.5')
 
 
 def test_the_factor_that_heads_need_is_beside_that_of_log_n():
@@ -488,9 +547,10 @@ def test_the_factor_that_heads_need_is_beside_that_of_log_n():
     arm = Part('entropy', 'text', layer, head)
     values[arm, 'temperature', n] = (1 + head) * (n / 8) ** (0.1 + layer / 5)
   figure = measure.temperature(values, 16)
-  assert figure.get_suptitle().startswith(
-      'Factor of the logits that gives one key half of the weight,\nfrom N = 8 to 64: '
-      '× 1.2 to × 2.8 in 2 layers, log N × 2\n')
+  assert title_of(figure) == (
+      'To keep half of the weight on one key, logits must grow by × 1.2 to × 2.8 from '
+      'N = 8 to 64, log N by × 2')
+  assert setup_of(figure).endswith('; 2 layers')
   [legend] = figure.legends
   assert legend.get_title().get_text() == 'bands: from the lowest to the highest head'
 
@@ -517,11 +577,10 @@ def spreads():
 
 def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads):
   figure = spread.curves(spreads, 'tiny')
-  assert 'tiny, layer 0 and 2; dotted: 1/√N' in figure.get_suptitle()
-  assert figure.get_suptitle().startswith(
-      'Last token held fixed: spread of the attention output goes as\n')
-  assert _ranges(spreads, 'N^') == [
-      figure.get_suptitle().split('\n', 1)[1].partition('\ntiny')[0].replace('\n', ' ')]
+  assert 'tiny, layer 0 and 2; dotted: 1/√N' in setup_of(figure)
+  assert title_of(figure) == (
+      'Last token held fixed: spread of the attention output goes as '
+      + _ranges(spreads, titles.power))
   axes, slopes = figure.axes, {}
   means = [panel for panel in axes if panel.get_title().startswith('layer')]
   for panel, (layer, (reading, name)) in zip(means, itertools.product(
@@ -555,22 +614,20 @@ def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads
       close(line.y, spreads.of(arm._replace(component=component), 'std', (8, 64)))
 
 
-def _ranges(spreads, before='', heads=(None,)):
+def _ranges(spreads, form=str, heads=(None,)):
   """Returns the ranges of slopes of each condition with the last token held fixed."""
   each = []
   for condition, (name, _) in _CONDITIONS.items():
     slopes = [spreads[spread_part(condition, 'fixed', layer, head=h), 'slope', None]
               for layer in (0, 2) for h in heads]
-    ends = (f'{before}{x:.2f}' for x in (min(slopes), max(slopes)))
+    ends = (form(f'{x:.2f}') for x in (min(slopes), max(slopes)))
     each.append(f'{" to ".join(ends)} ({name})')
-  return [', '.join(each)]
+  return ', '.join(each)
 
 
 def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
-  title = spread.slopes_by_head(spreads, 'tiny').get_suptitle()
-  assert title.startswith('Last token held fixed, slopes of heads:\n')
-  assert _ranges(spreads, heads=(0, 3)) == [
-      title.split('\n', 1)[1].partition('\ntiny')[0].replace('\n', ' ')]
+  assert title_of(spread.slopes_by_head(spreads, 'tiny')) == (
+      'Last token held fixed, slopes of heads: ' + _ranges(spreads, heads=(0, 3)))
   axes = spread.slopes_by_head(spreads).axes
   for panel, (layer, reading) in zip(
       axes, itertools.product((0, 2), ('as_it_is', 'fixed')), strict=True):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from experiments.language_model import arms as language_model
-from experiments.language_model import figures
+from experiments.language_model import step_figures
 from tests.artists import shades
-from vvlen.reporting import plots
+from vvlen.reporting import plots, titles
 
 
 @pytest.mark.parametrize('low, high, expected', [
@@ -42,7 +42,7 @@ def _by_step(steps, seeds=3):
   lines = [{'arm': arm, 'step': step, 'nll_64': values(), 'nll_512': values(),
             'symmetric_kl_64': values()}
            for arm, own in (('a', steps), ('b', steps[:-1])) for step in own]
-  figure = figures.by_step(language_model.families(run, set(arms)), run, lines)
+  figure = step_figures.by_step(language_model.families(run, set(arms)), run, lines)
   figure.draw_without_rendering()
   return figure
 
@@ -143,5 +143,66 @@ def test_a_line_of_a_title_that_is_too_long_is_broken_at_a_comma():
   assert title == f'{short}\n{"a" * 40},\n{"b" * 30}, {"c" * 30}'
   assert plots.new(1, 'd' * 100, '').get_suptitle() == 'd' * 100
   # Not within brackets, though nearer to the middle.
-  whole = f'{"a" * 20}, b [{"c" * 30}, {"d" * 30}]'
+  whole = f'{"a" * 20}, b [{"c" * 20}, {"d" * 30}]'
   assert plots.new(1, whole, '').get_suptitle() == whole.replace(', b', ',\nb')
+
+
+@pytest.mark.parametrize('before, kept', [
+    ('a' * 38, 'N = 16'), ('a' * 38, '12 to 14'), ('a' * 38, '0.2 → 0.1'),
+    ('a' * 38, '95 %'), ('a' * 38, 'at 8 L'), ('a' * 38, '12 bits'),
+    ('a' * 38, 'width 8')])
+def test_no_line_of_a_title_is_broken_within_a_number_and_what_it_belongs_to(
+    before, kept):
+  for shift in range(8):
+    lines = titles.break_lines(f'{before[shift:]} {kept} {"b" * 38} c', 72)
+    assert len(lines) == 2 and sum(kept in line for line in lines) == 1, lines
+
+
+def test_lines_of_a_title_are_few_and_no_word_stands_alone():
+  for count in range(12, 27):
+    lines = titles.break_lines(' '.join(['word'] * count) + ' end', 72)
+    assert len(lines) == -(-(5 * count + 3) // 72)
+    assert min(map(len, lines)) > 0.7 * max(map(len, lines))
+
+
+def test_the_setup_stands_below_the_title_in_smaller_regular_type():
+  with plots.style():
+    drawn = plots.new(3, 'one finding', 'caption', f'{"a" * 60}, {"b" * 60}')
+    drawn.subplots()
+    drawn.draw_without_rendering()
+    title, = (text for text in drawn.texts if 'finding' in text.get_text())
+    setup, = drawn.artists
+    assert titles.setup_of(drawn) == f'{"a" * 60}, {"b" * 60}'
+    assert titles.title_of(drawn) == 'one finding'
+    assert setup.get_text() == f'{"a" * 60},\n{"b" * 60}'
+    assert setup.get_fontsize() < title.get_fontsize()
+    assert (title.get_fontweight(), setup.get_fontweight()) == ('bold', 'normal')
+    # Between the title and the panels.
+    box = setup.get_window_extent()
+    line = title.get_window_extent().height / 3
+    assert box.y1 <= title.get_window_extent().y1 - line
+    assert box.y0 >= drawn.axes[0].get_tightbbox().y1
+    # Another title has another setup, or none.
+    plots.set_title(drawn, 'two')
+    assert (titles.setup_of(drawn), drawn.get_suptitle()) == ('', 'two')
+
+
+def test_a_power_in_a_title_is_a_superscript():
+  assert titles.power('−0.94') == '$\\mathbf{N^{-0.94}}$'
+
+
+def test_bars_of_an_interval_that_reaches_0_end_below_a_logarithmic_axis():
+  axes = figure.Figure().subplots()
+  plots.log_axis(axes)
+  table = np.array([[1.0, 1.0], [2.0, 9.0]])
+  plots.bars(axes, [8, 16], table, '#0072B2', 'o', 'x', aside=1.0)
+  (line,), (bars,) = axes.lines, axes.collections
+  assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([16, 32], [1.5, 5])
+  low, high = np.transpose([bar[:, 1] for bar in bars.get_segments()])
+  assert (low > 0).all() and high[1] == pytest.approx(5 + 4 * 12.7062, rel=1e-5)
+
+
+def test_words_on_bands_say_how_many_seeds():
+  assert plots.with_bands('of width 8', 5) == (
+      'of width 8; bands: 95 % intervals over 5 seeds')
+  assert plots.with_bands('', 1) == 'one seed'

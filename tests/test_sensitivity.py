@@ -32,6 +32,7 @@ from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import Curves
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import grid
+from vvlen.reporting.titles import title_of
 from vvlen.statistics import Correlation, detectable, holm, holm_levels
 
 _LENGTHS = (16, 32, 64)
@@ -126,10 +127,10 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   family = [c for c in cells if c.in_family and c.comparison.primary]
   gains = [c.comparison.primary.mean_difference for c in family]
   found = [x for c, x in zip(family, gains, strict=True) if c.found]
-  assert len(gains) == 3 and left.figure.get_suptitle().startswith(
+  assert len(gains) == 3 and title_of(left.figure) == (
       f'LN is ahead in {sum(x > 0 for x in found)} and behind in '
       f'{sum(x < 0 for x in found)} of 3 tested settings ({min(gains):+.1f} to '
-      f'{max(gains):+.1f} points)\n'.replace('-', '−'))
+      f'{max(gains):+.1f} points)'.replace('-', '−'))
   points = [line for line in left.lines if line.get_marker() == '^']
   places = [(line.get_ydata()[0], line.get_xdata()[0]) for line in points]
   gain = {c[:2]: c.comparison.primary for c in cells}
@@ -548,13 +549,14 @@ def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
 
   most = (above, around, below), (above, above, below), (around, around, around)
   assert title((0.74, 0.77, 0.2), *most) == (
-      "Over settings, LN's gain goes with weight of the target and norm of the output;"
-      '\nover seeds, with weight of the target and distance, not with norm of the '
-      'output')
+      "Over settings, LN's gain rises with weight of the target and norm of the output;"
+      ' over seeds, it rises with weight of the target, falls with distance, not with '
+      'norm of the output')
   assert title((0.1, 0.49, -0.5), most[2]) == (
-      "Over settings, LN's gain goes with distance;\nover seeds, not with distance")
+      "Over settings, LN's gain falls with distance; over seeds, not with distance")
   # Not in more than half of the settings.
-  assert title((0.1, np.nan, 0.2), most[0], most[2]).endswith('with none of these')
+  assert title((0.1, np.nan, 0.2), most[0], most[2]).endswith(
+      'goes with none of these')
   assert title((np.nan,) * 3, most[2]).endswith('?')
 
 

@@ -27,6 +27,7 @@ from vvlen.reporting import plots, results
 from vvlen.reporting.family import digest_of
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import grid
+from vvlen.reporting.titles import setup_of, title_of
 from vvlen.statistics import at_level, deviation_ratio, paired_t_test, power_to_find
 
 LENGTHS = (16, 32, 64)
@@ -263,7 +264,9 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
     drawn = figures.verdicts(cells, found, claim)
   left, right = drawn.axes
   assert drawn.get_label().endswith(' 1 of 3 settings is finished.')
-  assert drawn.get_suptitle().endswith(f'\n{mean:+.1f} without weight decay')
+  assert title_of(drawn) == (
+      f'LN − Baseline in accuracy: {mean:+.1f} points without L2')
+  assert 'right bands: uncorrected' in setup_of(drawn)
   # Only base is finished; its interval is the corrected one.
   (dot, _, (bar,)), = left.containers
   assert dot.get_xdata()[0] == pytest.approx(mean)
@@ -276,16 +279,16 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   with plots.style():
     shown_of = lambda found: figures.verdicts(cells, found, claim)
     assert not shown_of(unlearned).axes[0].containers
-    assert shown_of(unlearned).get_suptitle().endswith('lengths in points')
+    assert title_of(shown_of(unlearned)) == 'LN − Baseline in accuracy'
     assert len(figures.averaging(unlearned, cells).axes[0].lines) == 1  # that of 0
     # If l2 was finished too, and learned, or not.
     last = found['l2', ''][-1]._replace(step=40, verdict='', training_accuracy=(1, 1))
-    assert shown_of({**found, ('l2', ''): [last]}).get_suptitle().endswith(
-        f'\n{mean:+.1f} without weight decay, '
-        f'{number(last.test.mean_difference, "+.1f")} with weight decay')
+    assert title_of(shown_of({**found, ('l2', ''): [last]})).endswith(
+        f': {mean:+.1f} points without L2, '
+        f'{number(last.test.mean_difference, "+.1f")} points with L2')
     last = last._replace(training_accuracy=(1, 0.2))
-    assert shown_of({**found, ('l2', ''): [last]}).get_suptitle().endswith(
-        f'\n{mean:+.1f} without weight decay')
+    assert title_of(shown_of({**found, ('l2', ''): [last]})).endswith(
+        f': {mean:+.1f} points without L2')
   lines = {line.get_label(): line for line in right.lines}
   np.testing.assert_allclose(
       lines['no L2'].get_ydata(), [plain['base', t].mean() for t in steps])
@@ -295,6 +298,21 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
     axes, = figures.averaging(found, cells).axes
   np.testing.assert_allclose(axes.lines[0].get_xdata(), plain['base', 40])
   np.testing.assert_allclose(axes.lines[2].get_xdata(), averaged['base', 40])
+  both = found['base', ''][-1], found['base', '+averaged'][-1]
+  constant, decaying = (cells['base']._replace(decays=x) for x in (False, True))
+  assert title_of(axes.figure) == figures._averaged([(constant, *both)]) == (
+      'Averaging weights keeps 1 of 1 verdict; spread over seeds × 0.25 at constant '
+      'rates')
+  other = both[1]._replace(verdict=effects.BEHIND)
+  lost = both[0]._replace(training_accuracy=(0.99, 0.2))
+  part = both[0]._replace(complete=False)
+  assert figures._averaged([
+      (constant, *both), (decaying, both[0], other), (decaying, both[1], both[1]),
+      (constant, lost, other), (constant, part, other)]) == (
+          'Averaging weights keeps 2 of 3 verdicts; spread over seeds × 0.25 at '
+          'constant rates, × 0.25 to 1.00 at decaying rates')
+  assert figures._averaged([(constant, lost, other)]) == (
+      'Weights as they are, and averaged')
 
 
 def test_contrasts_are_corrected_in_their_table():
@@ -387,6 +405,15 @@ def test_tables_and_figure_of_parts():
              if hasattr(each, 'patches')]
   np.testing.assert_allclose(heights, [
       [7, 29], [7, 13], [4, 6], [8, 27], [3, 7], [1, 3]], atol=0.5)
+  # Shares at the longest length: 29 of 48 and 27 of 37 points, without L2 or with it.
+  decaying = {**cells, 'other': cells['base']._replace(l2=0.1)}
+  with plots.style():
+    titles = [title_of(figures.where_lost(dict.fromkeys(names, index), decaying))
+              for names in (['base'], ['base', 'other'], ['other'])]
+  of = lambda said: (f'Of the accuracy lost at N = {LENGTHS[-1]}, no linear reader '
+                     f'gets back {said} L2')
+  both_ways = '60 to 73 % without L2, 60 to 73 % with'
+  assert titles == [of('60 to 73 % without'), of(both_ways), of('60 to 73 % with')]
   # No panel is left empty, whatever the number of cells.
   for names in ([*cells][:1], [*cells][:3]):
     index = next(iter(both.values()))

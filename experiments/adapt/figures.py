@@ -36,12 +36,13 @@ def methods(
   minus = (', and its logarithm minus that of fine-tuning alone, paired by seed'
            if alone else '')
   figure = plots.new(
-      2.8, f'{title}\n{run.words}, L = {run.length} tokens',
+      2.8, title,
       'Perplexity in blocks after fine-tuning with each method, without the '
       f'misalignment term{minus}, by length of context: '
       f'{plots.over_seeds(seeds, "geometric mean")}'
       + ('; without an interval: the difference where a method has not learned'
-         if alone and weak else '') + '.')
+         if alone and weak else '') + '.',
+      plots.with_bands(f'{run.words}, L = {run.length} tokens', seeds))
   plain, *change = figure.subplots(1, 1 + bool(alone), squeeze=False)[0]
   plots.log_axis(plain)
   for place, family in enumerate(families):

@@ -52,12 +52,12 @@ def of_models(run: Run, points: Points) -> Figure:
   return _draw(
       run, panels, predictors,
       {name: f'{words}, {beyond(run)}' for name, words in OUTCOMES.items()},
-      f'Results on longer inputs, by training loss and misalignment\n{run.words}, '
-      f'L = {run.length} tokens',
+      'Results on longer inputs, by training loss and misalignment',
       'Score of the benchmark and log perplexity beyond the training length, against '
       'training loss and misalignment, a numbered point for each model, as in the '
       'table models: means over seeds; grey: single seeds. r: the primary correlation '
-      'over models, with its bootstrap interval.')
+      'over models, with its bootstrap interval.',
+      f'{run.words}, L = {run.length} tokens')
 
 
 def _seeds(points: Points, x: str, y: str) -> list[tuple[float, float]]:
@@ -90,7 +90,7 @@ def _numbered(names: Sequence[str]) -> str:
 
 def _draw(
     run: Run, panels: Mapping[tuple[str, str], Panel], predictors: Mapping[str, str],
-    words: Mapping[str, str], title: str, caption: str,
+    words: Mapping[str, str], title: str, caption: str, setup: str = '',
 ) -> Figure:
   """Draws a row of panels for each outcome, a column for each predictor.
 
@@ -101,8 +101,9 @@ def _draw(
     words: {outcome: label of its axis}.
     title: above the figure.
     caption: below it.
+    setup: of the models, below the title.
   """
-  figure = plots.new(4.4, title, caption)
+  figure = plots.new(4.4, title, caption, setup)
   grid = figure.subplots(2, 2, sharex='col', sharey='row', squeeze=False)
   for row, outcome in zip(grid, outcomes(run), strict=True):
     row[0].set_ylabel(words[outcome])

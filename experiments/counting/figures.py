@@ -78,9 +78,13 @@ def errors(
              f'transformers trained on 1 to {figure.cells[0].train_length} bits')
   counts = ('each number of ones equally likely'
             if figure.cells[0].counts == 'uniform' else '')
-  below = ', '.join(filter(None, (trained, counts, setting)))
-  drawn = plots.new(3.4, f'{_headline(figure, records, longest)}\n{below}',
-                    _caption(figure, indices))
+  title = _headline(figure, records, longest)
+  below = ', '.join(filter(None, (trained, _positions(figure), counts, setting)))
+  if ': right up to' in title:
+    below += '; right: 95 % of answers round to the target'
+  seeds = _seeds(figure, indices)
+  drawn = plots.new(3.4, title, _caption(figure, indices),
+                    plots.with_bands(below, seeds))
   row = drawn.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
   ends = []
   for axes, (metric, title) in zip(row, metrics.items(), strict=True):
@@ -138,7 +142,7 @@ def _headline(
     ends = [str(record['right_up_to']) for _, record in known]
     if figure.varied == 'train_length':
       trained = ', '.join(str(cell.train_length) for cell, _ in known)
-      return (f'{what_is}: right up to {", ".join(ends)} bits\n'
+      return (f'{what_is}: right up to {", ".join(ends)} bits '
               f'when trained up to {trained} bits')
     by_end: dict[str, list[str]] = {}
     for end, (cell, _) in zip(ends, known, strict=True):
@@ -150,16 +154,29 @@ def _headline(
   cell, best = min(known, key=lambda pair: pair[1][f'error_{longest}'])
   constant = constant_error(cell.task, cell.counts, cell.train_length, longest)[-1]
   ratio = best[f'error_{longest}'] / constant
-  times = f'{short(ratio)} times' if ratio >= 1 else f'1/{short(1 / ratio)} of'
+  times = (f'{short(ratio)} times that' if ratio >= 1 else
+           f'{short(1 / ratio)} times less than that')
   least = 'the least error' if len(known) > 1 else 'an error'
   return (f'{what_is}: at {longest} bits, {label(figure.varied, cell)} has {least}, '
-          f'{times} that of {_always(cell)}')
+          f'{times} of {_always(cell)}')
+
+
+def _positions(figure: FigureSetups) -> str:
+  """Returns the encoding of positions of all models of a figure, '' if they differ."""
+  if figure.varied == 'positions':
+    return ''
+  kind = label('positions', figure.cells[0])
+  return kind if kind.endswith('positions') else f'{kind} positions'
+
+
+def _seeds(figure: FigureSetups, indices: Mapping[str, Index]) -> int:
+  return max(
+      len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells)
 
 
 def _caption(figure: FigureSetups, indices: Mapping[str, Index]) -> str:
   """Returns a sentence on axes, lines and bands."""
-  seeds = max(
-      len(indices[c.experiment][c.arm, 'squared_error', 1]) for c in figure.cells)
+  seeds = _seeds(figure, indices)
   lines = {'positions': 'kind of positions', 'reparameterization': 'function of the '
            'target that is trained on', 'train_length': 'longest training length'}
   marks = ('dotted: longest training lengths; dashed, in the same colours: the best '

@@ -3,20 +3,21 @@
 Runs without JAX.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 import math
+import re
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 import numpy as np
 
 from experiments.language_model import paper
 from experiments.language_model.arms import Arm, endpoint, Family, have_learned, Run
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import counted, number
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
@@ -78,22 +79,29 @@ def by_length(
   lost = {arm.name for arm in family.others
           if not have_learned(family, arm.name, run, index, most)}
   reference = label_in(family, family.control)
+  apart_of = {arm.name: plots.values(index, arm.name, 'symmetric_kl')[1]
+              for arm in arms}
   figure = plots.new(
       3.1 if len(arms) < 4 else 3.3,
-      f'{_headline(family, run, index, lost)}\n{_models(run)}',
+      _headline(family, run, index, lost),
       f'Perplexity, the difference of its logarithm from that of {reference}, paired '
       'by seed, and symmetric KL of two windows, by length of context: '
       f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the others,")}'
-      + '; a band to the bottom reaches 0' * _reaches_0(arms, index)
+      + '; bars where bands would overlap' * (len(family.others) > 2)
+      + '; bars to the bottom reach 0' * any(map(_reaches_0, apart_of.values()))
       + ('; without an interval: the difference where a model has not learned'
          if lost else '')
-      + ("; hollow, right of its place: the paper's Llama-2-7B with CLEX on "
-         'RedPajama-Book at 2 L, one run each' if known else '') + '.')
+      + ("; hollow: the paper's Llama-2-7B with CLEX on RedPajama-Book at 2 L, one run "
+         'each' if known else '') + '.',
+      plots.with_bands(f'{family.title}; {models_of(run, family)}', seeds).replace(
+          'bands', 'bands and bars', len(family.others) > 2
+          or any(map(_reaches_0, apart_of.values()))))
   plain, difference, divergence = figure.subplots(1, 3)
   plots.log_axis(plain)
   plots.log_axis(divergence)
   measured = set()  # lengths with symmetric KL
-  for arm in arms:
+  means: list[float] = []  # of it
+  for place, arm in enumerate(arms):
     colour, marker, line = look(run, arm)
     name = label_in(family, arm) + ', not learned' * (arm.name in lost)
     lengths, nll = plots.values(index, arm.name, 'nll')
@@ -103,21 +111,29 @@ def by_length(
       if arm.name in lost:
         difference.plot(lengths, mean_interval(change)[0], color=colour, marker=marker,
                         linestyle=line, label=name)
+      elif len(family.others) > 2:
+        plots.bars(difference, lengths, change, colour, marker, name, line,
+                   0.12 * (place - len(arms) / 2))
       else:
         plots.draw(difference, lengths, change, colour, marker, name, line)
     lengths, apart = plots.values(index, arm.name, 'symmetric_kl')
     if lengths:
-      plots.draw(divergence, lengths, apart, colour, marker, name, line,
-                 geometric=False)
+      if _reaches_0(apart):
+        plots.bars(divergence, lengths, apart, colour, marker, name, line)
+      else:
+        plots.draw(divergence, lengths, apart, colour, marker, name, line,
+                   geometric=False)
       measured |= {*lengths}
-    if arm.name in known:  # beside our points
-      difference.plot([2**1.25 * run.length], [known[arm.name]], color=colour,
+      means += [*mean_interval(apart)[0]]
+    if arm.name in known:
+      difference.plot([2 * run.length], [known[arm.name]], color=colour,
                       marker=marker, markerfacecolor='white', markersize=5,
                       linestyle='', zorder=3)
   if known:
     _, marker, _ = look(run, next(arm for arm in arms if arm.name in known))
     difference.plot([], [], color='black', marker=marker, markerfacecolor='white',
-                    markersize=5, linestyle='', label='hollow: the paper, Llama-2-7B')
+                    markersize=5, linestyle='',
+                    label='hollow: the paper at 2 L, Llama-2-7B')
   difference.axhline(0, color=look(run, family.control)[0], linewidth=1.0)
   for axes in (plain, difference, divergence):
     axes.set_xscale('log', base=2)
@@ -126,45 +142,63 @@ def by_length(
     axes.set_xticks([m * run.length for m in shown], [times(m) for m in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel('length of context')
+  if any(map(_reaches_0, apart_of.values())):
+    divergence.set_ylim(bottom=min(x for x in means if x > 0) / 3)
   plain.set(title='perplexity')
   difference.set(title=f'log perplexity, nats,\nminus that of {reference}')
   divergence.set(title='symmetric KL, nats')
-  _legend(figure, [plain, difference], family)
+  legend(figure, [plain, difference], family)
   return figure
 
 
 def _headline(
     family: Family, run: Run, index: Index, lost: Collection[str]
 ) -> str:
-  """Says what arms change at the primary endpoint, those in `lost` left out."""
+  """Says what arms change, those in `lost` left out.
+
+  That is of one arm the range over all lengths, of several the range over arms at the
+  length of the primary endpoint; and where intervals do not reach 0.
+  """
   at, changes = endpoint(run), []
+  tables = {}
   for arm in family.others:
     lengths, table = plots.gain(index, arm.name, family.control.name, 'nll')
     if arm.name not in lost and at in lengths and len(table):
-      mean, low, high = mean_interval(table[:, lengths.index(at)])
-      changes.append((float(mean), label_in(family, arm), [float(low), float(high)]))
-  changes = sorted(change for change in changes if math.isfinite(change[0]))
+      tables[label_in(family, arm)] = dict(
+          zip(lengths, np.transpose(mean_interval(table)), strict=True))
+  if len(tables) == 1:
+    [by_length] = tables.values()
+    where = f'{times(lengths[0] // run.length)} to {times(lengths[-1] // run.length)}'
+    changes = [(times(n // run.length), found) for n, found in by_length.items()]
+  else:
+    where = times(at // run.length)
+    changes = [(name, by_length[at]) for name, by_length in tables.items()]
+  changes = [(name, found) for name, found in changes if math.isfinite(found[0])]
   if not changes:
     return family.title
-  (least, name, ends), *others = changes
-  words = number(least, '+.3f')
-  if others:
-    most, other, _ = others[-1]
-    words += f' ({name}) to {number(most, "+.3f")} nats ({other})'
-  else:
-    known = ', '.join(number(x, '+.3f') for x in ends if math.isfinite(x))
-    words += ' nats' + f' [{known}]' * bool(known)
-  return (f'{family.title}: log perplexity at {times(at // run.length)} changes by\n'
-          f'{words}')
+  ends = [min(changes, key=lambda each: each[1][0]),
+          max(changes, key=lambda each: each[1][0])]
+  sides: dict[str, list[str]] = {}
+  for name, (_, low, high) in changes:
+    if math.isfinite(low):
+      sides.setdefault('worse' if low > 0 else 'better' if high < 0 else
+                       'no difference found', []).append(name)
+  said = [side if len(sides) == 1 else f'{side} at {", ".join(names)}'
+          for side, names in sides.items()]
+  # Where sides differ, they name the arms and lengths.
+  least, most = (number(float(mean), '+.3f') + f' ({name})' * (len(sides) < 2)
+                 for name, (mean, *_) in ends)
+  words = f'{least} nats' if least == most else f'{least} to {most} nats'
+  return (f'Log perplexity at {where} changes by {words}'
+          + f': {", ".join(said)}' * bool(said))
 
 
-def _reaches_0(arms: Iterable[Arm], index: Index) -> bool:
-  """Returns whether an interval of symmetric KL reaches 0, which a log axis lacks."""
-  every = [plots.values(index, arm.name, 'symmetric_kl')[1] for arm in arms]
-  return any((mean_interval(table)[1] <= 0).any() for table in every if len(table) > 1)
+def _reaches_0(table: np.ndarray) -> bool:
+  """Returns whether an interval of [seeds, lengths] reaches 0."""
+  return len(table) > 1 and bool((mean_interval(table)[1] <= 0).any())
 
 
-def _legend(figure: Any, panels: Iterable[Axes], family: Family) -> None:
+def legend(figure: Any, panels: Iterable[Axes], family: Family) -> None:
   """Writes the labels of arms below a figure, more in a row if they are short."""
   arms = (family.control, *family.others)
   short = all(len(label_in(family, arm)) < 9 for arm in arms)
@@ -189,112 +223,10 @@ def _published(family: Family) -> dict[str, float]:
           for name, steps in found.items() if steps}
 
 
-def _models(run: Run) -> str:
-  """Returns words on the models of a run, for titles."""
+def models_of(run: Run, family: Family | None = None) -> str:
+  """Returns words on the models of a run, for setups; of a family if it is given."""
+  words = run.words
+  if family and any(arm.steps != family.control.steps for arm in family.others):
+    words = re.sub(r'([\d,]+ steps)', r'\1 at most', words)
   return ', '.join(filter(None, (
-      'language models', run.words, f'L = {run.length} tokens')))
-
-
-def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, Any]]
-            ) -> Figure:
-  """Draws perplexity and symmetric KL during training, a row for each family of arms.
-
-  Args:
-    families: with those arms that have results.
-    run: the run.
-    lines: of evaluations.jsonl, from `vvlen.reporting.curves.read_curves`.
-  """
-  lines = list(lines)
-  panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'
-            for m in (run.multiples[0], run.multiples[-1])}
-  panels[f'symmetric_kl_{run.length}'] = 'symmetric KL at L, nats'
-  names = {line['arm'] for line in lines}
-  rows = [(family, [arm for arm in (family.control, *family.others)
-                    if arm.name in names]) for family in families]
-  rows = [(family, arms) for family, arms in rows if arms]
-  figure = plots.new(
-      0.7 + 2.0 * len(rows), f'{_falls(rows, run, lines)}\n{_models(run)}', '')
-  parts: Any = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
-  seeds, first = 0, None
-  for part, (family, arms) in zip(parts, rows, strict=True):
-    row = part.subplots(1, len(panels))
-    first = row if first is None else first
-    words = family.title
-    if len(words) < 30:  # as wide as two lines, so that panels stand below each other
-      words = f'{words}\n '
-    else:
-      words = words.replace(', ', ',\n').replace(' of the ', ' of the\n')
-    part.supylabel(words, fontsize=7.5)
-    for axes, top, (metric, title) in zip(row, first, panels.items(), strict=True):
-      plots.log_axis(axes)
-      if axes is not top:
-        axes.sharey(top)
-      for arm in arms:
-        steps, values = _course(lines, arm.name, metric)
-        seeds = max(seeds, len(values))
-        colour, marker, line = look(run, arm)
-        plots.draw(axes, steps, values, colour, marker, label_in(family, arm), line,
-                   geometric=metric.startswith('nll'))
-      if part is parts[0]:
-        axes.set_title(title)
-      if part is parts[-1]:
-        axes.set_xlabel('steps')
-      _step_ticks(axes, sorted({line['step'] for line in lines}))
-    _legend(part, row[:1], family)
-  figure.set_label(
-      'Perplexity at the training length L and at the longest, and symmetric KL of two '
-      'windows, by training step, a row for each family of arms: '
-      f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the other,")}.')
-  return figure
-
-
-def _falls(
-    rows: Sequence[tuple[Family, Sequence[Arm]]], run: Run,
-    lines: Sequence[Mapping[str, Any]],
-) -> str:
-  """Says in how many arms perplexity falls, at L and at the longest length."""
-  arms = dict.fromkeys(arm.name for _, own in rows for arm in own)
-  said: list[str] = []
-  begins: set[int] = set()
-  for multiple in dict.fromkeys((run.multiples[0], run.multiples[-1])):
-    falls = 0
-    for name in arms:
-      steps, values = _course(lines, name, f'nll_{multiple * run.length}')
-      means = mean_interval(np.log(values))[0]  # geometric, as it is drawn
-      begins.add(steps[0])
-      falls += bool(means[-1] < means[0])
-    said.append(f'in {falls}' + f' of {counted(len(arms), "arm")}' * (not said)
-                + f' at {times(multiple)}')
-  if len({line['step'] for line in lines}) < 2 or len(begins) > 1:
-    return 'Perplexity and symmetric KL during training'
-  return (f'From step {begins.pop():,} to the last, perplexity falls\n'
-          + ', '.join(said))
-
-
-def _course(
-    lines: Sequence[Mapping[str, Any]], arm: str, metric: str
-) -> tuple[list[int], np.ndarray]:
-  """Returns the steps of an arm, and its perplexity or metric [seeds, steps]."""
-  own = [line for line in lines if line['arm'] == arm]
-  steps = sorted({line['step'] for line in own})
-  table = [np.concatenate([np.array(line[metric], float) for line in own
-                           if line['step'] == step]) for step in steps]
-  most = max(map(len, table))
-  filled = np.array([np.pad(x, (0, most - len(x)), constant_values=np.nan)
-                     for x in table]).T
-  return steps, np.exp(filled) if metric.startswith('nll') else filled
-
-
-def _step_ticks(axes: Axes, steps: list[int]) -> None:
-  """Labels the evaluated steps if they are few and well apart, else round numbers."""
-  apart = (steps[-1] - steps[0]) / 5
-  kept = [steps[-1]]
-  for step in reversed(steps[:-1]):
-    if kept[-1] - step >= apart:
-      kept.append(step)
-  if len(steps) <= 6 and kept[-1] == steps[0]:
-    axes.set_xticks(kept)
-  else:
-    axes.xaxis.set_major_locator(
-        MaxNLocator(4, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-  axes.xaxis.set_major_formatter('{x:,.0f}')
+      'language models', words, f'L = {run.length} tokens')))

@@ -9,7 +9,7 @@ over their table; other lengths, and misalignment at each length, in separate ta
 
 from etils import epath
 
-from experiments.language_model import figures, tables
+from experiments.language_model import figures, step_figures, tables
 from experiments.language_model.answer import answer
 from experiments.language_model.arms import families, read_run
 from vvlen.reporting import plots, results, run_folder
@@ -56,7 +56,7 @@ def write(workdir: epath.PathLike) -> Report:
     drawn = {family.name: figures.by_length(family, run, index, most)
              for family in present}
     if evaluations:
-      drawn['evaluations'] = figures.by_step(present, run, evaluations)
+      drawn['evaluations'] = step_figures.by_step(present, run, evaluations)
     paths = plots.save(folder / 'figures', drawn)
   found = answer(present[0], run, index, words) if present else []
   write_tables(folder, made)

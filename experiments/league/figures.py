@@ -21,12 +21,12 @@ def league(found: Mapping[str, Sequence[Effect]], family: Family) -> Figure:
   arms = sorted_arms(found)
   drawn = plots.new(
       1.5 + 0.17 * len(arms),
-      f'What each arm gains over softmax beyond the training lengths\n{family.words}',
+      'What each arm gains over softmax beyond the training lengths',
       'Mean accuracy beyond the training lengths, arm minus softmax in points, paired '
       f'over {family.num_seeds} seeds, with 95 % intervals corrected over the '
       f'{family.num_tests} arms of a task (Bonferroni); hollow: no verdict '
       '(the table says why). Softmax is the line at 0; arms are sorted by '
-      'their mean over tasks.')
+      'their mean over tasks.', f'{family.words}; bars: corrected 95 % intervals')
   panels = drawn.subplots(1, len(found), sharey=True, squeeze=False)[0]
   for axes, (task, effects) in zip(panels, found.items(), strict=True):
     _gains(axes, effects, arms)
@@ -81,10 +81,11 @@ def by_length(
   rows = -(-len(tasks) // 2)
   drawn = plots.new(
       0.9 + 1.9 * rows,
-      f'Accuracy by length of the arms that gain most\n{family.words}',
+      'Accuracy by length of the arms that gain most',
       'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
       'the arms of largest mean gain; '
-      f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.')
+      f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.',
+      plots.with_bands(family.words, family.num_seeds))
   panels = drawn.subplots(rows, min(len(tasks), 2), squeeze=False, sharey=True)
   for axes in panels.flat[len(tasks):]:
     axes.set_axis_off()

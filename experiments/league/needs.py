@@ -129,12 +129,13 @@ def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:
   """
   drawn = plots.new(
       0.9 + 1.9 * len(some),
-      f'The temperature that softmax needs, and what it gains\n{family.words}',
+      'The temperature that softmax needs, and what it gains',
       'Left: least factor of the logits of softmax that gives the item asked for half '
       'of the weight, by number of items N, median over sequences, geometric mean over '
       'seeds where all have one. Right: accuracy of the same models with the factor '
       'of a law at inference, fitted to other sequences; '
-      f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.')
+      f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.',
+      plots.with_bands(family.words, family.num_seeds))
   panels = drawn.subplots(len(some), 2, squeeze=False)
   for (needed, gained), (task, index) in zip(panels, some.items(), strict=True):
     _needed(needed, index, family.tasks[task])

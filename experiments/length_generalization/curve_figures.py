@@ -9,25 +9,33 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
+from experiments.length_generalization.comparisons import NAMES
 from experiments.length_generalization.setting import Growth, Setting
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import alike
 from vvlen.reporting.plots import ARMS, SPELLED
+from vvlen.reporting.tables import Record
 
 Curves = Sequence[Mapping[str, Any]]
 
 
-def learning_curves(curves: Curves, setting: Setting) -> Figure:
+def learning_curves(
+    curves: Curves, setting: Setting, trained: Sequence[Record] = ()
+) -> Figure:
   """Draws loss and error during training: the mean and the range of seeds.
 
   Blocks of seeds that are still in training are left out. Arms often coincide, so their
   markers are at different steps.
+
+  Args:
+    curves: from `vvlen.reporting.curves.read_curves`.
+    setting: the task and the training.
+    trained: the records of the table `training`, for the errors in the title.
   """
   growing = setting.growth is not None
   figure = plots.new(2.9 + 0.5 * growing, '', '')
   left, right = figure.subplots(1, 2)
   count, faultless = 0, False
-  ends: dict[int, list[str]] = {}  # last step -> error there, of each arm
+  shown: list[float] = []  # mean errors
   for i, (arm, (_, colour, marker)) in enumerate(ARMS.items()):
     lines = [line for line in curves if line['arm'] == arm]
     for axes, metric in ((left, 'loss'), (right, 'accuracy')):
@@ -37,8 +45,7 @@ def learning_curves(curves: Curves, setting: Setting) -> Figure:
       if axes is right:
         table = 100 * (1 - table)
         faultless |= bool((table <= 0).any())
-        last, = alike([np.nanmean(table[-1])], 2)
-        ends.setdefault(steps[-1], []).append(f'{SPELLED[arm]} {last} %')
+        shown += [*np.nanmean(table, axis=1)]
       count = max(count, table.shape[1])
       apart = -(-len(steps) // 8)  # from one marker to the next
       axes.plot(steps, np.nanmean(table, axis=1), color=colour, label=SPELLED[arm],
@@ -56,12 +63,20 @@ def learning_curves(curves: Curves, setting: Setting) -> Figure:
     if setting.growth:
       axes.set_xlim(left=0)
       _growth_axis(axes, setting.growth)
+  # Seeds without a wrong answer would be at the bottom of any logarithmic axis.
+  shown = [x for x in shown if x > 0]
+  if shown:
+    right.set_ylim(min(shown) / 2, max(100 * (1 - (setting.chance or 0)), *shown) * 1.2)
   plots.legend(
       figure, [left], 4, title='one seed' if count == 1 else
       f'lines: mean of {count} seeds; bands: from the lowest to the highest seed')
-  said = [f'after {step:,} steps:\n{", ".join(arms)}' for step, arms in ends.items()]
+  spelled = {NAMES[arm]: name for arm, name in SPELLED.items()}
+  # Rounded as in the table, where it is the share of right answers.
+  each = [f'{spelled[r["arm"]]} {100 - float(format(r["accuracy"], ".2f")):.2f} %'
+          for r in trained]
   plots.set_title(
-      figure, f'Wrong answers in training {"; ".join(said)}\n{setting.title}')
+      figure, f'Wrong answers at the end of training: {", ".join(each)}' if each else
+      'Wrong answers in training', setting.title)
   figure.set_label(
       'Loss and error (the share of wrong answers) of new training batches by step, '
       f'both logarithmic: mean over {count} seeds, with bands from the lowest to the '

@@ -15,7 +15,8 @@ from experiments.length_generalization.curve_figures import Curves, learning_cur
 from experiments.length_generalization.sample_figures import Samples
 from experiments.length_generalization.setting import Setting
 from experiments.length_generalization.slopes import slopes_at_the_end
-from vvlen.reporting import plots
+from experiments.length_generalization.training_table import training_table
+from vvlen.reporting import plots, titles
 from vvlen.reporting.numbers import alike, number
 from vvlen.reporting.plots import ADAPTATIONS, ARMS, SPELLED
 from vvlen.reporting.results import Index
@@ -61,7 +62,8 @@ def make(
     figures['figure_2'] = sample_figures.components(samples, setting)
     figures['figure_4'] = sample_figures.weights(index, samples, setting)
   if curves:
-    figures['learning_curves'] = learning_curves(curves, setting)
+    figures['learning_curves'] = learning_curves(
+        curves, setting, training_table(index).records)
   return figures
 
 
@@ -78,10 +80,11 @@ def accuracy(
       if any((arm + suffix, 'accuracy') == key[:2] for key in index for arm in ARMS)
   ]
   published = setting.task == 'retrieval' and setting.trained_up_to == 16
-  seeds = plots.over_seeds(plots.seeds_of(index, 'accuracy'))
+  count = plots.seeds_of(index, 'accuracy')
+  seeds = plots.over_seeds(count)
   means = {record['comparison']: record for record in primary}
   figure = plots.new(
-      4.6, f'{_found(means.get(PRIMARY))}\n{setting.title}',
+      4.6, _found(means.get(PRIMARY)),
       'Accuracy by number of items N (above) and its difference from the Baseline, '
       'paired by seed (below), with attention as trained and with temperatures adapted '
       f'at inference: {seeds}, each length by itself, uncorrected'
@@ -89,7 +92,7 @@ def accuracy(
          'interval, which is the primary endpoint where attention is as trained'
          if means else '') + '; training lengths grey, chance dotted'
       + (', crosses the accuracy that arXiv 2410.01104 prints for a model like the '
-         'Baseline' if published else '') + '.')
+         'Baseline' if published else '') + '.', plots.with_bands(setting.title, count))
   grid = figure.subplots(2, len(shown), sharex=True, sharey='row', squeeze=False)
   for (upper, lower), (suffix, title) in zip(grid.T, shown, strict=True):
     for arm in ARMS:
@@ -121,8 +124,13 @@ def _found(record: Record | None) -> str:
   if record is None or record['at_5_percent'] in (NOT_LEARNED, 'undefined'):
     return 'Accuracy by length, and its change by a norm'
   difference, low, high = _difference(record)
-  return (f'Accuracy beyond training, LayerNorm − Baseline: {difference} points '
-          f'[{low}, {high}]')
+  interval = f'{difference} points [{low}, {high}]'
+  if record['ci_low'] <= 0 <= record['ci_high']:
+    return ('Beyond the training lengths, no difference found between LayerNorm and '
+            f'Baseline in accuracy: {interval}')
+  where = 'ahead of' if record['difference'] > 0 else 'behind'
+  return (f'Beyond the training lengths, LayerNorm is {where} the Baseline in '
+          f'accuracy: {interval}')
 
 
 def _difference(record: Record) -> list[str]:
@@ -142,32 +150,39 @@ def _mean_beyond(record: Record) -> str:
 
 def output_moments(index: Index, setting: Setting) -> Figure:
   """Draws mean and variance of the output over its features (Figure 3)."""
-  seeds = plots.over_seeds(plots.seeds_of(index, 'output_mean'))
+  count = plots.seeds_of(index, 'output_mean')
+  seeds = plots.over_seeds(count)
   ends: list[float] = []  # the first and the last variance of each arm
   for arm in ARMS:
     lengths, values = plots.values(index, arm, 'output_variance')
     if lengths:
       with np.errstate(divide='ignore'):
         ends += [*np.exp(mean_interval(np.log(values))[0])[[0, -1]]]
-      span = f', N = {lengths[0]:,} → {lengths[-1]:,}:\n'
+      span = f', N = {lengths[0]:,} → {lengths[-1]:,}: '
   words = iter(alike(ends, 2))
   each = [f'{SPELLED[arm]} {next(words)} → {next(words)}' for arm in ARMS
           if plots.values(index, arm, 'output_variance')[0]]
   figure = plots.new(
-      2.9, 'Variance of the attention output after the norm'
-      + (span + ', '.join(each) if each else '') + f'\n{setting.title}',
+      2.9, 'Variance of the attention output'
+      + (span + ', '.join(each) if each else ' after the norm'),
       'Mean (left) and variance (right, logarithmic, so its geometric mean) over the '
       'features of one attention output, after the norm where the arm has one, by '
-      f'number of items N: {seeds}; training lengths grey.')
-  left, right = figure.subplots(1, 2)
+      f'number of items N: {seeds}; training lengths grey. The axis of means reaches '
+      'as far as the largest standard deviation over features.',
+      plots.with_bands(f'{setting.title}; after the norm', count))
+  left, right = figure.subplots(1, 2, width_ratios=(0.7, 1))
   plots.log_axis(right)
   for arm in ARMS:
     plots.band(left, *plots.values(index, arm, 'output_mean'), arm)
     plots.band(right, *plots.values(index, arm, 'output_variance'), arm)
   left.set(title='mean over features')
   right.set(title='variance over features')
+  # Means are small beside the spread of features, and so is what they differ by.
+  if ends and np.isfinite(ends).all():
+    least = max(np.abs(left.dataLim.intervaly).max(), max(ends) ** 0.5)
+    left.set_ylim(-1.05 * least, 1.05 * least)
   for axes in (left, right):
-    plots.length_axis(axes, setting.trained_up_to)
+    plots.length_axis(axes, setting.trained_up_to, 3 if axes is left else 4)
   plots.legend(figure, [left], len(ARMS))
   return figure
 
@@ -190,7 +205,9 @@ def component_variance(index: Index, setting: Setting) -> Figure:
       slope = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
       label += f', slope from N = {start:,}: {slope}'
       slopes_from = f'; slopes from N = {start:,} on, with intervals'
-      powers.append(f'N^{number(float(mean), ".2f")} ({SPELLED[arm]})')
+      powers.append(
+          f'{titles.power(number(float(mean), ".2f"))} ({SPELLED[arm]})')
+      since = f'From N = {start:,}, variance'
     plots.draw(axes, lengths, values, colour, marker, label)
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
@@ -203,12 +220,12 @@ def component_variance(index: Index, setting: Setting) -> Figure:
   axes.set(ylabel='variance over sequences')
   plots.length_axis(axes, setting.trained_up_to, 11)
   plots.legend(figure, [axes], 2)
-  seeds = plots.over_seeds(plots.seeds_of(index, 'component_variance'),
-                           'geometric mean')
-  plots.set_title(
-      figure, 'Variance of the attention output before the norm'
-      + (f' goes as\n{", ".join(powers)}' if powers else ', of one query')
-      + f'\n{setting.title}')
+  count = plots.seeds_of(index, 'component_variance')
+  seeds = plots.over_seeds(count, 'geometric mean')
+  titles.set_title(
+      figure, f'{since if powers else "Variance"} of the attention output before the '
+      + (f'norm goes as {", ".join(powers)}' if powers else 'norm, of one query'),
+      plots.with_bands(f'{setting.title}; one query', count))
   figure.set_label(
       'Variance over sequences of a component of the attention output by number of '
       f'items N: {seeds}{slopes_from}{_bound(index)}; training lengths grey.')

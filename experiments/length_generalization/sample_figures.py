@@ -53,17 +53,16 @@ def components(samples: Samples, setting: Setting) -> Figure:
   shifts = {key: float(np.nanmean(values[-1])) for key, values in drawn.items()}
   sequences = len(next(iter(samples.values()))[f'components_{lengths[0]}'])
   figure = plots.new(
-      4.0, 'Single components of the attention output of seed 0, N = '
-      f'{lengths[0]:,} → {lengths[-1]:,}:\n'
-      f'spread × {min(spreads.values()):.2f} to {max(spreads.values()):.2f}, means '
-      f'shift by up to {max(map(abs, shifts.values())):.1f} standard deviations\n'
-      f'{setting.title}',
+      4.0, f'Spread of single output components, N = {lengths[0]:,} → '
+      f'{lengths[-1]:,}: {", ".join(_spreads(spreads))}',
       'Density of single components of the attention output, after the norm where the '
       f'arm has one, over {sequences:,} sequences of the model of seed 0: of each arm '
       'the two components of most typical spread, in units of their standard deviation '
       f'at N = {lengths[0]:,} and from their mean there; above each panel, standard '
       f'deviation and mean at N = {lengths[-1]:,} in these units; the axis shows the '
-      'middle 99.6 % of all values.')
+      'middle 99.6 % of all values.',
+      f'{setting.title}; model of seed 0; means shift by up to '
+      f'{max(map(abs, shifts.values())):.1f} standard deviations')
   arms = [*samples]
   grid = figure.subplots(_SHOWN, len(arms), sharex=True, sharey=True, squeeze=False)
   shades = matplotlib.colormaps['viridis'](np.linspace(0.1, 0.85, len(lengths)))
@@ -89,20 +88,33 @@ def components(samples: Samples, setting: Setting) -> Figure:
   return figure
 
 
+def _spreads(spreads: Mapping[tuple[str, int], float]) -> list[str]:
+  """Returns by what the spread of each arm is multiplied, such as 'LayerNorm × 0.2'."""
+  said = []
+  arms = list(dict.fromkeys(arm for arm, _ in spreads))
+  names = SPELLED if len(arms) < 3 else {arm: name for arm, (name, *_) in ARMS.items()}
+  for arm in arms:
+    own = [spread for (name, _), spread in spreads.items() if name == arm]
+    ends = dict.fromkeys(f'{end(own):.2f}' for end in (min, max))
+    said.append(f'{names[arm]} × {" to ".join(ends)}')
+  return said
+
+
 def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
   """Draws the attention weights on 16 items, by length (Figure 4)."""
   lengths = _lengths(samples, 'weights')
   # The task's description of the items shown and of their order.
   words = str(next(iter(samples.values())).get('shown_items', '16 items'))
   sequences = len(next(iter(samples.values()))[f'weights_{lengths[0]}'])
-  seeds = plots.over_seeds(plots.seeds_of(index, 'attention_entropy'))
+  count = plots.seeds_of(index, 'attention_entropy')
+  seeds = plots.over_seeds(count)
   figure = plots.new(
       2.9 + 0.75 * len(samples),
-      f'{_on_the_target(index, [*samples])}\n{setting.title}',
+      _on_the_target(index, [*samples]),
       f'Above, attention weights on {words}, in {sequences} sequences, a row each, by '
       'number of items N, of the model of seed 0 of each arm; below, entropy of the '
       f'weights and weight of the target: {seeds}; training lengths grey, uniform '
-      'weights dotted.')
+      'weights dotted.', plots.with_bands(setting.title, count))
   halves: Any = figure.subfigures(2, 1, height_ratios=[0.9 + 0.75 * len(samples), 1.8])
   upper, lower = halves
   norm = LogNorm(1e-4, 1, clip=True)
@@ -116,8 +128,8 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
       axes.set(xticks=[], yticks=[])
       axes.grid(False)
     row[0].set_ylabel(SPELLED[arm])
-  for axes, length in zip(grid[0], lengths, strict=True):
-    axes.set_title(f'{length:,}', fontsize=plots.SMALLEST, pad=3)
+  for i, (axes, length) in enumerate(zip(grid[0], lengths, strict=True)):
+    axes.set_title('N = ' * (not i) + f'{length:,}', fontsize=plots.SMALLEST, pad=3)
   upper.supxlabel(f'{words}; each row is a sequence', fontsize=7.5)
   bar = upper.colorbar(picture, ax=grid, pad=0.01, fraction=0.02,
                        label='attention weight', ticks=[1, 0.1, 0.01, 0.001, 0.0001])
@@ -141,7 +153,7 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
 
 
 def _on_the_target(index: Index, arms: Sequence[str]) -> str:
-  """Says how much attention each arm has on the target, in two lines of a title."""
+  """Says how much attention each arm has on the target, as a title."""
   found = {arm: plots.values(index, arm, 'target_weight') for arm in arms}
   found = {arm: (at, weight) for arm, (at, weight) in found.items() if at}
   if not found:
@@ -152,7 +164,7 @@ def _on_the_target(index: Index, arms: Sequence[str]) -> str:
     first, last = (f'{100 * x:.{0 if x > 0.01 else 1}f}'
                    for x in np.nanmean(weight, axis=0)[[0, -1]])
     each.append(f'{SPELLED[arm]} {first} → {last} %')
-  return (f'Attention on the target from N = {at[0]:,} to {at[-1]:,}:\n'
+  return (f'Attention on the target from N = {at[0]:,} to {at[-1]:,}: '
           + ', '.join(each))
 
 

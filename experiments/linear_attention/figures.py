@@ -39,13 +39,14 @@ def losses(
   seeds = max(len(plots.values(x, 'trained', 'loss')[1]) for x in indices.values())
   figure = plots.new(
       1.2 + 1.9 * rows,
-      f'{_headline(indices)}\nlinear attention, trained on 1 to n = {n} bits',
+      _headline(indices),
       'Mean squared error of linear attention by length, a panel for each task: the '
       "least possible one, that of the paper's single number Γ, and circles for "
       f'{seeds} seeds that were trained; in words, losses in training of the first two'
       + ('; the last panel is what the optima for √y, log y and 1/√y make of the '
          'number of bits, their answers decoded, divided by the error of the optimum'
-         if 'length' in indices else '') + '; training lengths grey.')
+         if 'length' in indices else '') + '; training lengths grey.',
+      f'linear attention, trained on 1 to n = {n} bits, {seeds} seeds')
   grid = figure.subplots(rows, 2, squeeze=False)
   panels = grid.flat
   for axes in panels[count:]:

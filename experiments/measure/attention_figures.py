@@ -49,8 +49,8 @@ def logits(values: Values, name: str = '') -> Figure | None:
     words = ', '.join(f'{x:.3f}' for x in shares.values())
     axes.set_title(f'layer {layer}: RP {words}')
   return _finish(
-      figure, panels, f'{_favoured(found)}\n{name}, attention logits by distance of '
-      'the key; RP of text, of shuffled',
+      figure, panels, _favoured(found), f'{name}; RP: recency probability in text and '
+      'in shuffled text, 0.5 is no order',
       'mean attention logit', 'distance, tokens',
       'Attention logit by distance of the key in tokens, a panel for each layer, of '
       'text and of the same tokens shuffled: means over heads, with bands from the '
@@ -63,9 +63,8 @@ def _favoured(found: Sequence[Mapping[str, float]]) -> str:
   if not of_text:
     return 'Attention logits by distance of the key'
   return (f'Near keys have higher logits in {sum(x > 0.5 for x in of_text)} of '
-          f'{counted(len(of_text), "layer")}:\nrecency probability (RP) '
-          f'{span([f"{x:.2f}" for x in (min(of_text), max(of_text))])} in text, '
-          '0.5 is no order')
+          f'{counted(len(of_text), "layer")}: recency probability '
+          f'{span([f"{x:.2f}" for x in (min(of_text), max(of_text))])} in text')
 
 
 def entropy(values: Values, length: int, name: str = '') -> Figure | None:
@@ -91,10 +90,10 @@ def entropy(values: Values, length: int, name: str = '') -> Figure | None:
   if ends:
     first, last = np.mean(ends, axis=0)
     title = (f'Entropy of attention, mean over layers: {first:.1f} → {last:.1f} nats '
-             f'from N = {lengths[0]:,} to {lengths[-1]:,},\nof uniform weights '
+             f'from N = {lengths[0]:,} to {lengths[-1]:,}, of uniform weights '
              f'{math.log(lengths[0]):.1f} → {math.log(lengths[-1]):.1f}')
   return _finish(
-      figure, panels, f'{title}\n{checkpoint(name, length)}',
+      figure, panels, title, f'{checkpoint(name, length)}; bars: 95 % intervals',
       'entropy of attention weights, nats', 'tokens N',
       'Entropy of the attention weights of the last of N tokens, a panel for each '
       'layer, of text and of the same tokens shuffled: means over heads, with bars of '
@@ -125,13 +124,14 @@ def temperature(values: Values, length: int, name: str = '') -> Figure | None:
     plots.doubling_axis(axes)
     mark(axes, length)
     axes.set_title(f'layer {layer}')
-  title = 'Factor of the logits that gives one key half of the weight'
+  title = 'Logits must grow for one key to keep half of the weight'
   if growth:
     factors = span([f'× {x:.2g}' for x in (min(growth), max(growth))])
-    title += (f',\n{where}: {factors} in {counted(len(growth), "layer")}, '
-              f'log N × {of_log:.2g}')
+    title = ('To keep half of the weight on one key, logits must grow by '
+             f'{factors} {where}, log N by × {of_log:.2g}')
   return _finish(
-      figure, panels, f'{title}\n{checkpoint(name, length)}',
+      figure, panels, title,
+      f'{checkpoint(name, length)}; {counted(len(panels), "layer")}',
       'factor of the logits needed', 'tokens N',
       'Least factor of the attention logits that gives the top key of the last of N '
       'tokens half of the weight, medians over sequences, a panel for each layer, of '
@@ -174,12 +174,13 @@ def _heads(
 
 
 def _finish(
-    figure: Figure, panels: dict[int, Axes], title: str, y: str, x: str, caption: str
+    figure: Figure, panels: dict[int, Axes], title: str, setup: str, y: str, x: str,
+    caption: str,
 ) -> Figure | None:
   """Adds title, caption, legend and labels; returns None if there are no panels."""
   if not panels:
     return None
-  plots.set_title(figure, title)
+  plots.set_title(figure, title, setup)
   figure.set_label(caption)
   *_, last = panels.values()
   below = last.get_subplotspec()
@@ -213,8 +214,8 @@ def span(ends: Sequence[str]) -> str:
   return ' to '.join(dict.fromkeys(ends))
 
 
-def mark(axes: Axes, length: int) -> None:
-  """Marks L with a vertical line."""
+def mark(axes: Axes, length: int, words: str = 'L') -> None:
+  """Marks a length, such as L, with a vertical line."""
   axes.axvline(length, color='#777777', linewidth=0.9, linestyle=':')
-  axes.annotate('L', (length, 1), xycoords=('data', 'axes fraction'), xytext=(2, -8),
+  axes.annotate(words, (length, 1), xycoords=('data', 'axes fraction'), xytext=(2, -8),
                 textcoords='offset points', fontsize=plots.SMALLEST, color='#555555')

@@ -1,6 +1,6 @@
 """The figures of a checkpoint's measurements. Runs without JAX."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from matplotlib import colormaps
@@ -31,6 +31,9 @@ from vvlen.reporting import plots
 from vvlen.reporting.results import ENDS
 
 _PIECES = ', with bands of 95 % intervals over pieces of the text'
+_BANDS = '; bands: 95 % intervals over pieces of the text'
+_FLAT = 0.1  # nats; perplexity is flat as long as its logarithm rises by no more
+_NEAR = 0.5  # nats; single positions are noisier
 _ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
     'sce': 'symmetric cross-entropy, nats', 'symmetric_kl': 'symmetric KL, nats',
@@ -65,15 +68,16 @@ def perplexity(values: Values, length: int, name: str = '') -> Figure | None:
   """Draws log perplexity by length of window, for blocks and for sliding windows."""
   if not lengths_of(values, BLOCK, 'nll'):
     return None
-  lengths, loss = curve(values, BLOCK, 'nll')
-  at = dict(zip(lengths, loss, strict=True))
-  ends = ', '.join(f'{np.exp(at[n]):.3g} at {n:,}'
-                   for n in dict.fromkeys((length, lengths[-1])) if n in at)
+  kinds = {of: dict(zip(*curve(values, part, 'nll'), strict=True))
+           for part, of in ((BLOCK, 'blocks'), (SLIDING, 'a sliding window'))}
+  title, flat = _flat_to({of: loss for of, loss in kinds.items() if loss}, length)
   figure = plots.new(
-      2.9, f'Perplexity in blocks of N tokens: {ends}\n{checkpoint(name, length)}',
+      2.9, title,
       'Loss in nats a token, and perplexity, by number N of tokens in the window, '
       'for separate blocks and for a sliding window' + _PIECES * _has_bands(values)
-      + '; dotted: the training length L.')
+      + '; dotted: the training length L, and the longest N up to which no loss is '
+      f'more than {_FLAT:g} nats above that at L, which is called flat.',
+      checkpoint(name, length) + _BANDS * _has_bands(values))
   axes = figure.subplots()
   for (part, of), (colour, marker) in zip(
       ((BLOCK, 'blocks'), (SLIDING, 'sliding window')), plots.LOOKS, strict=False):
@@ -82,6 +86,8 @@ def perplexity(values: Values, length: int, name: str = '') -> Figure | None:
     _band(axes, [curve(values, part, f'nll{end}') for end in ENDS[1:]])
   plots.doubling_axis(axes, 10)
   mark(axes, length)
+  if flat > length:
+    mark(axes, flat, _in_lengths(flat, length))
   axes.set(xlabel='tokens in the window N', ylabel='log perplexity, nats a token')
   log = lambda x: np.log(np.maximum(x, 1e-9))  # matplotlib tries 0 too
   other = axes.secondary_yaxis('right', functions=(np.exp, log))
@@ -97,12 +103,15 @@ def by_position(values: Values, length: int, name: str = '') -> Figure | None:
     return None
   shades = _shades(values)
   windows = plots.spread_out(windows)
+  title, rises = _loss_by_position(values, length)
   figure = plots.new(
-      3.1, f'{_loss_by_position(values, length)}\n{checkpoint(name, length)}',
+      3.1, title,
       'Loss in nats a token by number of tokens before it in its window, a line for '
       'each length of window: means over positions up to the next step, of '
       f'{_ENOUGH} tokens or more where the text has them'
-      + _PIECES * _has_bands(values) + '; dotted: the training length L.')
+      + _PIECES * _has_bands(values) + '; dotted: the training length L, and where '
+      f'the loss rises {_NEAR:g} nats above its mean over the tokens before L.',
+      checkpoint(name, length) + _BANDS * _has_bands(values))
   axes = figure.subplots()
   for window in windows:
     axes.step(*_steps(values, 'nll_after', window), where='post', color=shades[window],
@@ -112,21 +121,68 @@ def by_position(values: Values, length: int, name: str = '') -> Figure | None:
       _band(axes, ends, step='post')
   plots.doubling_axis(axes, 10)
   mark(axes, length)
+  if rises > length:
+    mark(axes, rises, _in_lengths(rises, length))
   axes.set(xlabel='tokens before the scored one',
            ylabel='log perplexity, nats a token')
   plots.legend(figure, [axes], 3)
   return figure
 
 
-def _loss_by_position(values: Values, length: int) -> str:
-  """Says what the loss is up to L and at the end of the longest window, as a title."""
+def _flat_to(
+    kinds: Mapping[str, Mapping[int, float]], length: int
+) -> tuple[str, int]:
+  """Says up to which length perplexity is flat, as a title; returns it and the length.
+
+  Args:
+    kinds: {kind of windows: {length: log perplexity}}.
+    length: L. The length returned is 0 if nothing is known there.
+  """
+  common = sorted(set.intersection(*({*loss} for loss in kinds.values())))
+  longer = [n for n in common if n >= length]
+  if not longer or longer[0] != length or len(longer) < 2:
+    return 'Perplexity by number of tokens in the window', 0
+  flat = length
+  for n in longer[1:]:
+    if any(loss[n] - loss[length] > _FLAT for loss in kinds.values()):
+      break
+    flat = n
+  end = longer[-1]
+  first = f'N = {flat:,}' + f' ({_in_lengths(flat, length)})' * (flat > length)
+  if flat == end:
+    return f'Perplexity is flat up to {first}', flat
+  each = ', '.join(f'{np.exp(loss[end]):.3g} in {of}' for of, loss in kinds.items())
+  return f'Perplexity is flat up to {first}, then rises: at {end:,}, {each}', flat
+
+
+def _in_lengths(n: int, length: int) -> str:
+  """Returns a number of tokens in units of the training length, such as '4 L'."""
+  return f'{n / length:.3g} L'
+
+
+def _loss_by_position(values: Values, length: int) -> tuple[str, int]:
+  """Says up to where the loss is as before L, as a title; returns it and the place.
+
+  That is in the longest window, the mean over all tokens before L being what it is
+  compared with. The place is 0 if nothing is known, and L if the loss rises from there.
+  """
   window = lengths_of(values, BLOCK, 'nll')[-1]
   places, loss = _steps(values, 'nll_after', window)
-  before = [x for place, x in zip(places[:-1], loss, strict=False) if place < length]
-  if window <= length or not before:
-    return f'Loss by position in windows of up to {window:,} tokens'
-  return (f'Loss by position, in windows of {window:,} tokens:\n{before[-1]:.2f} nats '
-          f'just before token {length:,}, {loss[-1]:.2f} at the end')
+  counts = dict(zip(*by_distance(values, BLOCK, 'scored', window), strict=True))
+  steps = [*zip(places[:-1], places[1:], loss[:-1], strict=True)]
+  before = [(counts[start], x) for start, end, x in steps if end <= length]
+  beyond = [(start, x) for start, _, x in steps if start >= length]
+  if not before or not beyond:
+    return f'Loss by position in windows of up to {window:,} tokens', 0
+  weights, near = np.transpose(before)
+  reference = float(np.average(near, weights=weights))
+  rises = next((start for start, x in beyond if x > reference + _NEAR), window)
+  words = f'token {rises:,}' + f' ({_in_lengths(rises, length)})' * (rises > length)
+  if rises == window:
+    return (f'The loss stays within {_NEAR:g} nats of that before L, '
+            f'{reference:.2f}, up to {words}'), rises
+  return (f'The loss stays within {_NEAR:g} nats of that before L, {reference:.2f}, '
+          f'up to {words}; then it rises, to {loss[-1]:.2f}'), rises
 
 
 def _window(window: int, length: int) -> str:
@@ -166,11 +222,12 @@ def misalignment(values: Values, length: int, name: str = '') -> Figure | None:
   parts, shades = _of_offsets(values), _shades(values)
   windows = plots.spread_out(_windows(values, parts))
   figure = plots.new(
-      4.7, f'{_agreement(values, parts, windows)}\n'
-      f'{name}, predictions of the same tokens from two windows, by their offset',
+      4.7, _agreement(values, parts, windows),
       'Four measures of misalignment by offset of the two windows in tokens, a line '
       'for each length of window, L: that of training: means over sequences of the '
-      'text, with bands of 95 % intervals by bootstrap over them.')
+      'text, with bands of 95 % intervals by bootstrap over them.',
+      f'{name}, predictions of the same tokens from two windows of one length; '
+      'bands: 95 % intervals')
   grid = figure.subplots(2, 2, sharex=True)
   for axes, (metric, title) in zip(grid.flat, _MISALIGNMENT.items(), strict=True):
     if metric in ('symmetric_kl', 'js'):
@@ -202,13 +259,12 @@ def _agreement(
                  if (part, metric, window) in values]
     ends += [(of_window[0], of_window[-1])] if of_window else []
   if not ends:
-    return 'How far predictions for long and short contexts drift apart'
+    return 'How far predictions from two windows drift apart'
   first, last = ([f'{100 * x:.0f}' for x in (min(each), max(each))]
                  for each in zip(*ends, strict=True))
   least = min(parts)
-  return ('Long and short contexts agree on the likeliest token in '
-          f'{span(first)} % of cases\nat offset {least:,}, in {span(last)} % at the '
-          'largest offset of each window')
+  return (f'Windows agree on the likeliest token in {span(first)} % of cases at '
+          f'offset {least:,}, in {span(last)} % at the largest offset of each')
 
 
 def _of_offsets(values: Values) -> dict[int, Part]:

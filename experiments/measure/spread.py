@@ -4,7 +4,7 @@ They show the standard deviation of the attention output over sequences, by leng
 mean over all components, and over those of each head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import math
 from typing import Any
 
@@ -24,7 +24,7 @@ from experiments.measure.rows import (
   spread_part,
   Values,
 )
-from vvlen.reporting import plots
+from vvlen.reporting import plots, titles
 from vvlen.reporting.numbers import number
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import cell_if, interval_cell, pair_cell, Table
@@ -150,15 +150,16 @@ def curves(values: Values, name: str = '') -> Figure | None:
   names = components_of(values)
   figure = plots.new(
       0.5 + (2.9 + 2.4 * bool(names)) * len(layers),
-      f'{_powers(values, arms)}\n'
-      f'{name}, layer {" and ".join(map(str, layers))}; dotted: 1/√N',
+      _powers(values, arms),
       'Standard deviation over sequences of the attention output of the last of N '
       'tokens: above, mean over components, a line for each kind of sequence with its '
       'slope in the logarithms and bands of 95 % intervals, with the last token as it '
       'is and held fixed'
       + (f'; below, components {", ".join(map(str, names))} alone, with the last token '
          'as it is and with the first of those that are held fixed' if names else '')
-      + '.')
+      + '.',
+      f'{name}, layer {" and ".join(map(str, layers))}; dotted: 1/√N; bands: 95 % '
+      'intervals')
   parts: Any = figure.subfigures(
       len(layers) * (1 + bool(names)), 1, squeeze=False)[:, 0]
   step = 1 + bool(names)
@@ -202,8 +203,9 @@ def _powers(values: Values, arms: Sequence[tuple[str, str, int]]) -> str:
     if of == reading:
       part = spread_part(condition, of, layer)
       found.setdefault(CONDITIONS[condition], []).append(values[part, 'slope', None])
-  each = [f'{_range(slopes, "N^")} ({words})' for words, slopes in found.items()]
-  return (f'Last token {READINGS[reading]}: spread of the attention output goes as\n'
+  each = [f'{_range(slopes, titles.power)} ({words})'
+          for words, slopes in found.items()]
+  return (f'Last token {READINGS[reading]}: spread of the attention output goes as '
           + ', '.join(each))
 
 
@@ -218,12 +220,12 @@ def _slopes_of_heads(
         values[spread_part(condition, reading, layer, head=h), 'slope', None]
         for h in heads)
   each = [f'{_range(slopes)} ({words})' for words, slopes in found.items()]
-  return (f'Last token {READINGS[held[0][0][1]]}, slopes of heads:\n{", ".join(each)}')
+  return (f'Last token {READINGS[held[0][0][1]]}, slopes of heads: {", ".join(each)}')
 
 
-def _range(slopes: Sequence[float], before: str = '') -> str:
-  """Returns '−0.5 to −0.1', each with `before`, or one number if both are alike."""
-  ends = [f'{before}{number(x, ".2f")}' for x in (min(slopes), max(slopes))]
+def _range(slopes: Sequence[float], form: Callable[[str], str] = str) -> str:
+  """Returns '−0.5 to −0.1', each as `form` has it, or one number if both are alike."""
+  ends = [form(number(x, '.2f')) for x in (min(slopes), max(slopes))]
   return ' to '.join(dict.fromkeys(ends))
 
 
@@ -278,12 +280,12 @@ def slopes_by_head(values: Values, name: str = '') -> Figure | None:
   layers = sorted({layer for (*_, layer), _ in arms})
   figure = plots.new(
       1.1 + 2.0 * len(layers),
-      f'{_slopes_of_heads(values, arms)}\n'
-      f'{name}, slope of log standard deviation against log N',
+      _slopes_of_heads(values, arms),
       'Slope of the logarithm of the standard deviation over sequences of a head\'s '
       'output against log N, by head, a marker for each kind of sequence, with the '
       'last token as it is (left) and held fixed (right); bars are 95 % intervals, '
-      'dotted is the slope −½ of 1/√N.')
+      'dotted is the slope −½ of 1/√N.',
+      f'{name}, slope of log standard deviation against log N; bars: 95 % intervals')
   grid = figure.subplots(len(layers), 2, squeeze=False, sharey='row')
   for (condition, reading, layer), heads in arms:
     axes = grid[layers.index(layer)][[*READINGS].index(reading)]

@@ -37,7 +37,7 @@ INTERVENTIONS = RESTORED | ATTENDED | IMPOSED | READ
 _GROUPS = {
     'Moments as in training, target not known': RESTORED,
     'Attention told which item is the target, an upper limit': ATTENDED,
-    'Output of short inputs, so told the target, with mean or variance of N': IMPOSED,
+    'Output of short inputs (target known), given the mean or variance at N': IMPOSED,
     'Output unchanged, read otherwise, target not known': READ,
 }
 # These lines nearly coincide with others of their group or with the unchanged model.
@@ -61,15 +61,18 @@ def figure(
   # Older results have no linear readers.
   groups = {title: group for title, group in _GROUPS.items()
             if any(key[0].partition('+')[2] in group for key in index)}
-  seeds = plots.over_seeds(plots.seeds_of(index, 'accuracy'))
+  count = plots.seeds_of(index, 'accuracy')
+  seeds = plots.over_seeds(count)
   drawn = plots.new(
-      2.3 + 1.85 * len(groups), f'{headline}\n{setting.title}',
+      2.4 + 2.0 * len(groups), headline,
       'Accuracy by number of items N of trained models whose attention output is '
       'changed, a row for each kind of change and a column for each arm, and variance '
       f'of the output relative to the shortest N (last row): {seeds}; training lengths '
       'grey, chance dotted. The target is not known in rows that say so; the title is '
-      'of such changes. z-scores of training come from short inputs, where the '
-      f'target is known.{_not_run(groups.values(), index)}')
+      'of such changes, the best of each arm, and of lengths that lose 5 points or '
+      'more. z-scores of training come from short inputs, where the '
+      f'target is known.{_not_run(groups.values(), index)}',
+      plots.with_bands(setting.title, count))
   parts: Any = drawn.subfigures(len(groups) + 1, 1, height_ratios=[
       *(1.5 + 0.13 * -(-(len(group) + 2) // 2) for group in groups.values()), 1.75])
   for part, (title, group) in zip(parts, groups.items(), strict=False):
@@ -108,7 +111,6 @@ def _changed(
   if setting.chance:
     plots.chance(axes, 100 * setting.chance)
   plots.length_axis(axes, setting.trained_up_to)
-  axes.set_xlabel('')
 
 
 def _not_run(groups: Iterable[Mapping[str, Any]], index: Index) -> str:

@@ -46,10 +46,12 @@ def write(workdir: epath.PathLike) -> Report:
   for arm in arms_of(index):
     lengths, values = plots.values(index, arm, 'accuracy')
     shortest[ARMS[arm][0]] = float(100 * np.nanmean(values[:, 0]))
+  by_length = length_table(index, trained_up_to)
+  title = headline(made.records, shortest, by_length.records)
   with plots.style():
-    paths = plots.save(folder / 'figures', {
-        made.name: figure(index, setting, headline(made.records, shortest))})
-  tables.append(length_table(index, trained_up_to))
+    paths = plots.save(
+        folder / 'figures', {made.name: figure(index, setting, title)})
+  tables.append(by_length)
   write_tables(folder, tables)
   return Report(
       'Why does accuracy fall with length: vanishing variance, or dispersed attention?',

@@ -14,8 +14,10 @@ import numpy as np
 from experiments.recency_bias.cells import POSITIONS, Simulated
 from experiments.recency_bias.figures import published
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import counted
 
 _LABEL = 'recency probability'
+_SETUP = 'LayerNorm and causal mask'
 
 
 def make(groups: Mapping[str, Sequence[Simulated]]) -> dict[str, Figure]:
@@ -31,17 +33,14 @@ def depth(found: Sequence[Simulated]) -> Figure:
   each = ', '.join(f'{count:,} (n = {n})' for n, count in counts.items())
   longest = max((s for s in found if not s.cell.residual),
                 key=lambda s: s.cell.num_tokens)
-  shortest = min((s for s in found if not s.cell.residual),
-                 key=lambda s: s.cell.num_tokens)
   n = longest.cell.num_tokens
   figure = plots.new(
-      5.2, f'Recency probability {_at_end(shortest)} for {shortest.cell.num_tokens} '
-      f'tokens and {_at_end(longest)} for {n}, in layer {longest.cell.num_layers}\n'
-      f'without residual; LayerNorm and causal mask, {_common(found)}',
+      5.2, f'Recency probability in layer {longest.cell.num_layers}: {_halves(found)}',
       'Above, recency probability by layer, a line for each number n of tokens, '
       'without and with the residual; below, mean logit of the last of '
       f'{n} tokens by key token j, a line for each of some layers; {each} simulations, '
-      'bands of two standard errors; dotted: no order.')
+      'bands of two standard errors; dotted: no order.',
+      f'{_SETUP}, {_common(found)}; n: tokens; bands: two standard errors')
   halves: Any = figure.subfigures(2, 1, height_ratios=[1.1, 1])
   upper, lower = halves
   panels = upper.subplots(1, 2, sharey=True)
@@ -75,6 +74,20 @@ def depth(found: Sequence[Simulated]) -> Figure:
   return figure
 
 
+def _halves(found: Sequence[Simulated]) -> str:
+  """Says what it is for the fewest and the most tokens, without and with residual."""
+  said = []
+  for residual in (False, True):
+    own = sorted((s for s in found if bool(s.cell.residual) == residual),
+                 key=lambda s: s.cell.num_tokens)
+    if own:
+      few, many = own[0], own[-1]
+      said.append(f'{"with" if residual else "without"} residual '
+                  + ' to '.join(dict.fromkeys((_at_end(few), _at_end(many)))))
+      counts = dict.fromkeys(f'{s.cell.num_tokens}' for s in (few, many))
+  return f'{", ".join(said)} (n = {" to ".join(counts)})'
+
+
 def norms(found: Sequence[Simulated]) -> Figure:
   """Draws RMSNorm and LayerNorm, and their difference."""
   pairs: dict[tuple[int, float], list[Simulated]] = {}
@@ -84,13 +97,13 @@ def norms(found: Sequence[Simulated]) -> Figure:
               .max() for pair in pairs.values() if len(pair) == 2), default=np.nan)
   figure = plots.new(
       3.5, 'RMSNorm and LayerNorm differ by at most '
-      f'{np.ceil(1e4 * most) / 1e4:g} in recency probability'
-      f'\ncausal mask, width d, {_common(found)}',
+      f'{np.ceil(1e4 * most) / 10:g} thousandths in recency probability',
       'On the left, recency probability by layer, a colour for each width d, with and '
       'without the residual, full lines for LayerNorm and dotted ones for RMSNorm, '
       'with bands of two standard errors, crosses what the paper prints for LayerNorm; '
       'on the right, RMSNorm minus LayerNorm in thousandths, with bars of two standard '
-      'errors.')
+      'errors.',
+      f'causal mask, width d, {_common(found)}; bands and bars: two standard errors')
   left, right = figure.subplots(1, 2)
   settings = list(dict.fromkeys((s.cell.width, s.cell.residual) for s in found))
   for i, (width, residual) in enumerate(settings):
@@ -127,14 +140,15 @@ def norms(found: Sequence[Simulated]) -> Figure:
 def heads(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability by layer and number of heads."""
   figure = plots.new(
-      3.0, f'{_by_heads(found)}\nLayerNorm and causal mask, {_common(found)}',
-      'Recency probability by layer, a line for each number h of heads, whose queries '
+      3.0, _by_heads(found),
+      'Recency probability by layer, a line for each number of heads, whose queries '
       'and keys share a projection (left) or have one each (right), with bands of two '
-      'standard errors; dotted: no order.')
+      'standard errors; dotted: no order.',
+      f'{_SETUP}, {_common(found)}; bands: two standard errors')
   panels = figure.subplots(1, 2, sharey=True)
   for axes, tied in zip(panels, (True, False), strict=True):
     for i, s in enumerate(s for s in found if s.cell.tied == tied):
-      _by_layer(axes, s, i, f'h = {s.cell.num_heads}')
+      _by_layer(axes, s, i, counted(s.cell.num_heads, 'head'))
     axes.set_title('shared projection for queries and keys' if tied
                    else 'separate projections for queries and keys')
     plots.chance(axes, 0.5, 'no order')
@@ -150,9 +164,9 @@ def _by_heads(found: Sequence[Simulated]) -> str:
     own = [s for s in found if s.cell.tied == tied]
     if own:
       best = max(own, key=lambda s: s.by_layer('recency_probability')[-1])
-      each.append(f'h = {best.cell.num_heads} with {words} projections '
+      each.append(f'{counted(best.cell.num_heads, "head")} with {words} projections '
                   f'({_at_end(best)})')
-  return (f'Recency probability in layer {found[0].cell.num_layers} is highest for\n'
+  return (f'Recency probability in layer {found[0].cell.num_layers} is highest for '
           f'{", ".join(each)}')
 
 
@@ -166,13 +180,14 @@ def positions(found: Sequence[Simulated]) -> Figure:
   first, *others = (
       f'{ends[kind]} by {name}' for kind, name in short.items() if kind in ends)
   figure = plots.new(
-      4.6, f'Recency probability in layer {num_layers}, cosine α = {alphas[-1]:g} of '
-      f'two tokens:\n{", ".join((first, *others))}\n'
-      f'LayerNorm, {_common(found)}',
+      4.6, f'Recency probability in layer {num_layers} at α = {alphas[-1]:g}: '
+      f'{", ".join((first, *others))}',
       'Above, recency probability by layer, a line for each combination of causal '
       'mask and rotary positions, a panel for each anisotropy α, with bands of two '
       f'standard errors; below, mean logit of the last of {n} tokens by key token j in '
-      f'the first and in the last layer, at α = {alphas[-1]:g}; dotted: no order.')
+      f'the first and in the last layer, at α = {alphas[-1]:g}; dotted: no order.',
+      f'LayerNorm, {_common(found)}; α: cosine of two tokens; bands: two standard '
+      'errors')
   grid = figure.subplots(2, max(2, len(alphas)), sharey='row', squeeze=False)
   for axes, alpha in zip(grid[0], alphas, strict=False):
     for i, layer in enumerate(POSITIONS):
@@ -201,10 +216,13 @@ def positions(found: Sequence[Simulated]) -> Figure:
 
 def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   """Draws recency probability over (α, d), with lines of equal e^{−(1−α)√d}."""
+  title, bound = _favoured_where(found)
   figure = plots.new(
-      3.3, f'{_favoured_where(found)}\nLayerNorm and causal mask, {_common(found)}',
+      3.3, title,
       'Recency probability over anisotropy α and width d, as colour, in layer 2 and in '
-      'the last layer; white: lines of equal exp(−(1−α)√d).')
+      'the last layer; white: lines of equal exp(−(1−α)√d)'
+      + ', dashed that of the title' * bool(bound) + '.',
+      f'{_SETUP}, {_common(found)}; 0.5 is no order')
   widths = sorted({s.cell.width for s in found})
   alphas = sorted({s.cell.anisotropy for s in found})
   at = {(s.cell.width, s.cell.anisotropy): s.by_layer('recency_probability')
@@ -226,9 +244,14 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
         fine[0], high[:, 0], -(1 - fine) * np.sqrt(high) / np.log(10), levels=decades,
         colors='white', linewidths=0.8, linestyles='-',
     )
-    labels = axes.clabel(lines, fontsize=plots.SMALLEST,
-                         fmt=lambda x: plots.short_number(float(f'1e{x:.0f}')))
-    for drawn in (lines, *labels):
+    written = lambda x: plots.short_number(float(f'{10**x:.1g}'))
+    every = [(lines, axes.clabel(lines, fontsize=plots.SMALLEST, fmt=written))]
+    if bound:
+      line = axes.contour(
+          fine[0], high[:, 0], -(1 - fine) * np.sqrt(high) / np.log(10),
+          levels=[np.log10(bound)], colors='white', linewidths=1.4, linestyles='--')
+      every.append((line, axes.clabel(line, fontsize=plots.SMALLEST, fmt=written)))
+    for drawn in (artist for line, labels in every for artist in (line, *labels)):
       drawn.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground='0.3')])
     axes.grid(False)
     axes.set(xlabel='anisotropy α: cosine of two tokens', title=f'layer {layer}')
@@ -241,17 +264,21 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   return figure
 
 
-def _favoured_where(found: Sequence[Simulated]) -> str:
-  """Says above which exp(−(1−α)√d) all recency probabilities are above 0.6."""
+def _favoured_where(found: Sequence[Simulated]) -> tuple[str, float]:
+  """Says above which exp(−(1−α)√d) all recency probabilities are above 0.6.
+
+  Returns:
+    The title, and that number; 0 if there is none.
+  """
   terms = np.exp([-(1 - s.cell.anisotropy) * s.cell.width**0.5 for s in found])
   clear = np.array([s.by_layer('recency_probability')[-1] > 0.6 for s in found])
   bound = terms[~clear].max(initial=0)
   if not (terms > bound).any() or not bound:
-    return 'Recency probability by anisotropy and width'
+    return 'Recency probability by anisotropy and width', 0.0
   power = 10 ** np.floor(np.log10(bound))
-  return (f'Where exp(−(1−α)√d) is above {np.ceil(bound / power) * power:.1g}, recency '
-          'probability is above 0.6\n'
-          f'in layer {found[0].cell.num_layers}; 0.5 is no order')
+  rounded = float(f'{np.ceil(bound / power) * power:.1g}')
+  return (f'Where exp(−(1−α)√d) is above {rounded:g} (dashed), recency probability '
+          f'is above 0.6 in layer {found[0].cell.num_layers}', rounded)
 
 
 def _at_end(s: Simulated) -> str:

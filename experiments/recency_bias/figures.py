@@ -19,6 +19,7 @@ from vvlen.theory.recency import h
 _COLOURS = 'viridis'
 # The colours of rows without an order; masked entries are white.
 _GREYS = LinearSegmentedColormap.from_list('greys', ['#dddddd', '#555555'])
+MARGIN = 0.02  # from 1/2, of a recency probability that shows no order
 _ERRORS = 40  # standard errors that a colour scale spans at least
 
 
@@ -48,7 +49,8 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
   colour. Rows without an order are grey.
   """
   cell = rows[0].cell
-  figure = plots.new(1.16 * len(rows) + 1.0, _title(rows), _caption(rows))
+  figure = plots.new(
+      1.16 * len(rows) + 1.0, _favoured(rows), _caption(rows), _setup(rows))
   panels = figure.subplots(len(rows), cell.num_layers, squeeze=False)
   for line, row in zip(panels, rows, strict=True):
     picture = _heat_maps_of(line, row)
@@ -72,27 +74,25 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
   return figure
 
 
-def _title(rows: Sequence[Simulated]) -> str:
+def _setup(rows: Sequence[Simulated]) -> str:
   cell, known = rows[0].cell, any(map(published, rows))
   below = ['α: cosine of two tokens', *['in brackets: the paper'] * known,
-           *['grey: no order found'] * any(map(without_order, rows))]
-  return (
-      f'{_favoured(rows)}\n'
-      f'mean logit by query i and key j, width d = {cell.width:,}, '
-      f'{cell.num_simulations:,} simulations\n' + '; '.join(below))
+           *[f'grey: RP within {MARGIN:g} of 0.5, no order'] * any(
+               map(without_order, rows))]
+  return (f'mean logit by query i and key j, width d = {cell.width:,}, '
+          f'{cell.num_simulations:,} simulations\n' + '; '.join(below))
 
 
 def _favoured(rows: Sequence[Simulated]) -> str:
   """Says in how many settings recent tokens are favoured, and old ones."""
-  last = [(row.by_layer('recency_probability')[-1], without_order(row))
-          for row in rows]
+  last = [(row.by_layer('recency_probability')[-1], without_order(row)) for row in rows]
   recent = sum(x > 0.5 and not none for x, none in last)
   old = sum(x < 0.5 and not none for x, none in last)
   ends = dict.fromkeys(f'{end([x for x, _ in last]):.2f}' for end in (min, max))
   return (f'Recent tokens are favoured in {recent} of {counted(len(rows), "setting")}'
           + f', old ones in {old}' * bool(old)
-          + f':\nrecency probability (RP) of layer {rows[0].cell.num_layers}: '
-          + ' to '.join(ends) + ', 0.5 is no order')
+          + f': recency probability (RP) of layer {rows[0].cell.num_layers} is '
+          + ' to '.join(ends))
 
 
 def _caption(rows: Sequence[Simulated]) -> str:
@@ -104,8 +104,9 @@ def _caption(rows: Sequence[Simulated]) -> str:
       'for each setting and a column for each layer; masked entries are blank, the '
       'colour scale of a row ends at its largest mean off the diagonal and spans at '
       f'least {_ERRORS} standard errors; '
-      + ('grey: a row whose recency probabilities are within two standard errors of '
-         'one half; ' if grey else '') + 'in each panel the recency probability'
+      + (f'grey: a row whose recency probabilities are within {MARGIN:g}, or two '
+         'standard errors, of one half; ' if grey else '')
+      + 'in each panel the recency probability'
       + (', and in brackets what the paper prints' if known else '') + '.')
 
 
@@ -142,10 +143,13 @@ def published(row: Simulated) -> tuple[float, ...]:
 
 
 def without_order(row: Simulated) -> bool:
-  """Whether recency probability is within two errors of one half in every layer."""
+  """Whether recency probability is about one half in every layer.
+
+  That is within `MARGIN`, or within two standard errors.
+  """
   probability, error = (
       row.by_layer(f'recency_probability{x}') for x in ('', '_error'))
-  return bool((np.abs(probability - 0.5) <= 2 * error).all())
+  return bool((np.abs(probability - 0.5) <= np.maximum(2 * error, MARGIN)).all())
 
 
 def scale(means: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
@@ -164,20 +168,19 @@ def curves(config: Mapping[str, Any], residual: float) -> Figure:
   more = unit = ''
   if residual:
     times = '' if residual == 1 else f'{residual:g} times '
-    more = f'\nresidual: {times}the normalized tokens are added'
+    more = f'; residual: {times}the output of LayerNorm is added'
     unit = (f', with a residual that is c = {residual:g} in units of Z, the output of '
             'LayerNorm')
   every = [h(n, width, alpha, residual) for alpha in config['anisotropies']]
   most = 100 * max(curve[-1] / curve[0] - 1 for curve in every)
   rises = all((np.diff(curve) >= 0).all() for curve in every)
   figure = plots.new(
-      3.2, 'The logits of layer 2 '
-      + (f'rise with the key token j, by up to {most:.2g} %' if rises else
-         'by the key token j')
-      + f'\nclosed form for large width d, at d = {width}; α: cosine of two tokens'
-      + more,
+      3.2, 'The factor h(j) of the logits of layer 2 rises with the key token j, by '
+      f'up to {most:.2g} %' if rises else
+      'The factor h(j) of the logits of layer 2 by the key token j',
       'h(j), the factor through which the closed form of the logits of layer 2 depends '
-      f'on the key token j, a line for each anisotropy α, at width {width}{unit}.')
+      f'on the key token j, a line for each anisotropy α, at width {width}{unit}.',
+      f'closed form for large width d, at d = {width}; α: cosine of two tokens{more}')
   axes = figure.subplots()
   shades = np.linspace(0, 0.85, len(config['anisotropies']))
   for i, (alpha, curve, shade) in enumerate(

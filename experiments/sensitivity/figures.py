@@ -54,7 +54,10 @@ def gains(
   counts = [max(5, sum(task_of(settings, name) == task for name in names) + 1)
             for task in tasks]
   drawn = plots.new(1.5 + 0.2 * sum(counts) + 0.5 * len(tasks),
-                    _title(family, tasks), _caption(family))
+                    _title(family), _caption(family),
+                    f'{", ".join(filter(None, tasks))}: accuracy beyond the training '
+                    'lengths; left bars: corrected 95 % intervals, right bands: '
+                    'uncorrected')
   panels = drawn.subplots(
       len(tasks), 2, squeeze=False, sharex='col', width_ratios=[1.25, 1],
       height_ratios=[n + 1 for n in counts])
@@ -77,15 +80,14 @@ def gains(
   return drawn
 
 
-def _title(family: Sequence[Cell], tasks: Sequence[str]) -> str:
+def _title(family: Sequence[Cell]) -> str:
   gain = [gain_of(cell) for cell in family if cell.comparison.primary]
   span = ' to '.join(number(x, '+.1f') for x in (min(gain), max(gain))) if gain else ''
   ahead, behind = (
       sum(cell.found and sign * gain_of(cell) > 0 for cell in family
           if cell.comparison.treated == TREATED) for sign in (1, -1))
   return (f'{ARMS[TREATED][0]} is ahead in {ahead} and behind in {behind} of '
-          f'{len(gain)} tested settings ({span} points)'
-          f'\n{", ".join(filter(None, tasks))}: accuracy beyond the training lengths')
+          f'{len(gain)} tested settings ({span} points)')
 
 
 def _caption(family: Sequence[Cell]) -> str:

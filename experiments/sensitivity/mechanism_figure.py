@@ -67,10 +67,11 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
     _over_seeds(below, family, metric)
     above.set_title(title + f'\ncorrelation {number(rank, ".2f")}'
                     * bool(np.isfinite(rank)))
-  drawn.suptitle('\n'.join((
-      _headline(ranks, family), *(
-          (f'above: {len(same)} settings of {task}, a point each',
-           f'below: {len(family)} settings, over their seeds') if task else ()))))
+  above_all = f'above: {len(same)} settings of {task}, a point each; ' if task else ''
+  plots.set_title(
+      drawn, _headline(ranks, family),
+      f'{above_all}below: {len(family)} settings, over their seeds; bars: 95 % '
+      'intervals')
   looks = {'above': [look for look in (FOUND, NOT_FOUND)
                      if look in map(look_of, same)], 'below': [UNTESTED]}
   drawn.legend(
@@ -88,7 +89,7 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
 
 
 def _headline(ranks: Mapping[str, float], cells: Sequence[Cell]) -> str:
-  """Says which changes the gain correlates with, over settings and over seeds.
+  """Says which changes the gain rises or falls with, over settings and over seeds.
 
   Args:
     ranks: {metric: the rank correlation of its change with the gain over settings}.
@@ -97,15 +98,23 @@ def _headline(ranks: Mapping[str, float], cells: Sequence[Cell]) -> str:
   if not any(map(np.isfinite, ranks.values())):
     return 'Does the gain of LN go with what LN changes?'
   names = dict(zip(ranks, _SHORT, strict=True))
-  strong = [names[x] for x, rank in ranks.items() if abs(rank) >= _STRONG]
-  most = [name for x, name in names.items()
-          if 2 * max(_sides(cells, x)) > len(cells)]
+  strong = {names[x]: rank > 0 for x, rank in ranks.items() if abs(rank) >= _STRONG}
+  most = {name: above > below for x, name in names.items()
+          for above, below in [_sides(cells, x)] if 2 * max(above, below) > len(cells)}
   less = [name for name in strong if name not in most]
-  seeds = ([f'with {" and ".join(most)}'] * bool(most)
-           + [f'not with {" and ".join(less)}'] * bool(less))
-  over = ' and '.join(strong) or 'none of these'
-  return (f"Over settings, LN's gain goes with {over}"
-          + (f';\nover seeds, {", ".join(seeds)}' if seeds else ''))
+  seeds = [*_rises(most), *[f'not with {" and ".join(less)}'] * bool(less)]
+  over = ' and '.join(_rises(strong)) or 'goes with none of these'
+  return (f"Over settings, LN's gain {over}"
+          + (f'; over seeds, {"it " * bool(most)}{", ".join(seeds)}' if seeds else ''))
+
+
+def _rises(signs: Mapping[str, bool]) -> list[str]:
+  """Returns what a gain rises with and what it falls with, in words."""
+  found = []
+  for verb, sign in (('rises', True), ('falls', False)):
+    if own := [name for name, positive in signs.items() if positive == sign]:
+      found.append(f'{verb} with {" and ".join(own)}')
+  return found
 
 
 def _sides(cells: Sequence[Cell], metric: str) -> tuple[int, int]:

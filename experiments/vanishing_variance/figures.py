@@ -1,5 +1,6 @@
 """The figures of a family of runs. Runs without JAX."""
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from experiments.vanishing_variance.effects import Claim, Effect, Setting
 from experiments.vanishing_variance.tables import Effects, last_effect, verdict_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
+from vvlen.reporting.numbers import counted
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 
@@ -37,7 +39,9 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
       'seeds: on the left after the last step, with 95 % intervals corrected over the '
       f'{claim.num_tests} settings, hollow where seeds are missing, nothing where an '
       'arm has not learned; on the right during training, with uncorrected 95 % '
-      f'intervals as bands. {_finished(cells, found)}')
+      f'intervals as bands. {_finished(cells, found)}',
+      'accuracy beyond the training lengths; left bars: corrected 95 % intervals, '
+      'right bands: uncorrected')
   left, right = drawn.subplots(1, 2, width_ratios=[1.25, 1])
   for axes, vertical in ((left, False), (right, True)):
     span = axes.axhspan if vertical else axes.axvspan
@@ -59,18 +63,18 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
 
 
 def _title(cells: Mapping[str, Setting], found: Effects) -> str:
-  """Returns the effects of LN without and with weight decay, as a title."""
+  """Returns the effects of LN without and with L2, as a title."""
   gains: dict[bool, list[float]] = {False: [], True: []}
   for cell in cells.values():
     last = last_effect(found, cell)
     if last is not None and last.test is not None and last.complete and last.learned:
       gains[bool(cell.l2)].append(last.test.mean_difference)
   said = [
-      f'{from_to(own)} {"with" if decays else "without"} weight decay'
+      f'{from_to(own)} points {"with" if decays else "without"} L2'
       for decays, own in gains.items() if own
   ]
-  title = 'LN − Baseline, accuracy beyond the training lengths in points'
-  return f'{title}:\n{", ".join(said)}' if said else title
+  title = 'LN − Baseline in accuracy'
+  return f'{title}: {", ".join(said)}' if said else title
 
 
 def _finished(cells: Mapping[str, Setting], found: Effects) -> str:
@@ -149,12 +153,14 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
                      for i in range(0, len(names), 2)]
   drawn = plots.new(
       1.9 * len(rows) + 1.3,
-      f'{_lost(indices, cells)}\naccuracy lost at longer inputs, in '
-      f'{ARMS[CONTROL][0]} and {ARMS[TREATED][0]}',
+      _lost(indices, cells),
       'Accuracy lost since the training lengths, in points, by number of items N, '
       f'split by what gets it back: left bars {ARMS[CONTROL][0]}, right hatched bars '
       f'{ARMS[TREATED][0]}; means over seeds, with 95 % intervals of what no linear '
-      'reader gets back and of all that is lost.')
+      'reader gets back and of all that is lost.',
+      f'accuracy lost at longer inputs in {ARMS[CONTROL][0]} and {ARMS[TREATED][0]}; '
+      'reader: of the attention output, fitted at N, in place of the layers after it; '
+      'bars: 95 % intervals')
   panels = drawn.subplot_mosaic(rows, sharey=True)
   for name, index in indices.items():
     axes = panels[name]
@@ -177,7 +183,8 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
 
 def _lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> str:
   """Says how much of what is lost at the longest length no linear reader gets back."""
-  shares, longest = [], 0
+  shares: dict[bool, list[float]] = {False: [], True: []}  # by whether there is L2
+  longest = 0
   for name, index in indices.items():
     for arm in (CONTROL, TREATED):
       found = parts.parts(index, arm, cells[name].trained_up_to)
@@ -185,12 +192,16 @@ def _lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> str:
           np.nanmean(table[:, -1]) for table in (found.weights, found.lost))
       longest = max(longest, found.lengths[-1])
       if lost > 0:
-        shares.append(100 * weights / lost)
-  if not shares:
+        shares[bool(cells[name].l2)].append(100 * weights / lost)
+  said = []
+  for decays, own in shares.items():
+    if own:
+      ends = dict.fromkeys(f'{end(own):.0f}' for end in (min, max))
+      said.append(f'{" to ".join(ends)} % {"with" if decays else "without"} L2')
+  if not said:
     return 'Where accuracy is lost'
-  ends = dict.fromkeys(f'{end(shares):.0f}' for end in (min, max))
-  return (f'No linear reader gets back {" to ".join(ends)} % of the points lost at '
-          f'N = {longest:,}')
+  return (f'Of the accuracy lost at N = {longest:,}, no linear reader gets back '
+          + ', '.join(said))
 
 
 def _bars(axes: Axes, found: parts.Parts, shift: float, hatched: bool) -> None:
@@ -220,16 +231,27 @@ def _seeds(effect: Effect) -> str:
 
 
 def _averaged(pairs: Sequence[tuple[Setting, Effect, Effect]]) -> str:
-  """Says by how much averaged weights change the effect of LN, as a title."""
-  changes = []
-  for _, *both in pairs:
-    if all(each.learned for each in both):
-      plain, averaged = (np.mean([*each.comparison.primary_differences.values()])
-                         for each in both)
-      changes.append(float(averaged - plain))
-  if not changes:
+  """Says how many verdicts averaged weights keep, and by what they multiply spreads."""
+  kept, ratios = [], collections.defaultdict(list)
+  for cell, *both in pairs:
+    if all(each.learned and each.complete and each.step == cell.steps[-1]
+           for each in both):
+      kept.append(both[0].verdict == both[1].verdict)
+      plain, averaged = (
+          np.std([*each.comparison.primary_differences.values()], ddof=1)
+          for each in both)
+      if plain > 0:
+        ratios[cell.decays].append(float(averaged / plain))
+  if not kept:
     return 'Weights as they are, and averaged'
-  return f'Averaging weights changes the effect of LN by {from_to(changes)} points'
+  said = []
+  for decays in (False, True):
+    if own := ratios[decays]:
+      ends = dict.fromkeys(f'{end(own):.2f}' for end in (min, max))
+      said.append(f'× {" to ".join(ends)} at {"decaying" if decays else "constant"} '
+                  'rates')
+  return (f'Averaging weights keeps {sum(kept)} of {counted(len(kept), "verdict")}'
+          + f'; spread over seeds {", ".join(said)}' * bool(said))
 
 
 def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
@@ -244,12 +266,12 @@ def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
   if not pairs:
     return None
   drawn = plots.new(
-      1.8 + 0.4 * len(pairs), f'{_averaged(pairs)}\n'
-      'LN − Baseline, accuracy beyond the training lengths',
+      1.8 + 0.4 * len(pairs), _averaged(pairs),
       'Accuracy beyond the training lengths, LN minus Baseline in points, a dot for '
       'each seed and a bar for their mean, with the weights of the last step and with '
       'weights averaged over the last tenth of steps; none where an arm has not '
-      'learned.')
+      'learned.',
+      'LN − Baseline, accuracy beyond the training lengths; a marker for each seed')
   axes = drawn.subplots()
   _, colour, marker = ARMS[TREATED]
   looks: Any = dict(color=colour, marker=marker, linestyle='', alpha=0.7)
@@ -270,7 +292,9 @@ def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
   axes.set_ylim(len(pairs) - 0.5, -0.6)
   axes.grid(visible=False, axis='y')
   axes.set_xlabel('LN − Baseline (points)\n← hurts    helps →')
-  drawn.legend(loc='outside lower center', ncols=2, handles=[
+  drawn.legend(loc='outside lower center', ncols=3, handles=[
       Line2D([], [], label=label, markerfacecolor=fill, **looks)
-      for label, _, fill in kinds])
+      for label, _, fill in kinds
+  ] + [Line2D([], [], label='mean of seeds', color='black', marker='|', markersize=10,
+              linestyle='')])
   return drawn

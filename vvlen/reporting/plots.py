@@ -19,6 +19,7 @@ import numpy as np
 
 from vvlen.reporting import results
 from vvlen.reporting.results import Index
+from vvlen.reporting.titles import set_title as set_title
 from vvlen.statistics import mean_interval
 
 # Okabe and Ito's colours, which readers with any colour vision can tell apart.
@@ -40,7 +41,6 @@ ADAPTATIONS = ('', '+adaptive', '+fitted')
 WIDTH = 5.5  # inches, of every figure
 SMALLEST = 7  # points, of any text
 MOST_LINES = 5  # in a panel
-_LONGEST = 76  # characters of a line of a title
 GREY = '#f1f1f1'  # of training lengths
 STYLE: Any = {  # matplotlib's rcParams
     'font.size': 7.5,
@@ -64,35 +64,20 @@ STYLE: Any = {  # matplotlib's rcParams
 }
 
 
-def new(height: float, title: str, caption: str) -> Figure:
+def new(height: float, title: str, caption: str, setup: str = '') -> Figure:
   """Returns an empty figure.
 
   Args:
     height: in inches.
-    title: what it shows, of which task and in which setting; stands above it. A line
-      that is too long is broken at the comma nearest to its middle.
+    title: what it shows; stands above it, see `vvlen.reporting.titles.set_title`.
     caption: a sentence on axes, lines, bands and seeds, in plain text; stands below it
       on pages.
+    setup: the task and the setting, in smaller type below the title.
   """
   figure = Figure(figsize=(WIDTH, height))
-  set_title(figure, title)
+  set_title(figure, title, setup)
   figure.set_label(caption)
   return figure
-
-
-def set_title(figure: Figure, title: str) -> None:
-  """Writes the title above a figure; breaks lines that are too long, as `new` does."""
-  figure.suptitle('\n'.join(map(_break_line, title.split('\n'))))
-
-
-def _break_line(line: str) -> str:
-  """Breaks a line of a title that is too long in two, at a comma outside brackets."""
-  depths = np.cumsum([(x in '([') - (x in ')]') for x in line] or [0])
-  commas = [i for i in range(len(line)) if line.startswith(', ', i) and not depths[i]]
-  if len(line) <= _LONGEST or not commas:
-    return line
-  at = min(commas, key=lambda i: abs(2 * i - len(line)))
-  return f'{line[:at + 1]}\n{line[at + 2:]}'
 
 
 def save(
@@ -164,6 +149,32 @@ def draw(
   axes.fill_between(lengths, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
+def bars(
+    axes: Axes, lengths: Sequence[int], table: np.ndarray, colour: str, marker: str,
+    label: str, linestyle: Any = '-', aside: float = 0.0,
+) -> None:
+  """Draws the mean of [seeds, lengths] over seeds, with bars for its interval.
+
+  Other than bands, bars of several arms can be told apart, and on a logarithmic axis
+  those that reach 0 end at its edge without covering the panel.
+
+  Args:
+    axes: the panel.
+    lengths: the places.
+    table: the values.
+    colour: of line and bars.
+    marker: of the means.
+    label: in the legend.
+    linestyle: of the line.
+    aside: how far to the right all is, in doublings of the length.
+  """
+  at = 2**aside * np.array(lengths, float)
+  mean, low, high = mean_interval(table)
+  axes.plot(at, mean, color=colour, marker=marker, linestyle=linestyle, label=label)
+  axes.vlines(at, np.maximum(low, 1e-9) if axes.get_yscale() == 'log' else low, high,
+              color=colour, linewidth=1.0)
+
+
 def legend(figure: Any, panels: Iterable[Axes], ncols: int, **options: Any) -> None:
   """Writes all names of lines of the panels, each once, below a (sub)figure.
 
@@ -190,6 +201,12 @@ def over_seeds(count: int, mean: str = 'mean') -> str:
   if count == 1:
     return 'one seed, so without intervals'
   return f'{mean} over {count} seeds, with bands of 95 % intervals'
+
+
+def with_bands(setup: str, count: int) -> str:
+  """Returns a setup with words on the bands of a figure, which are over seeds."""
+  bands = f'bands: 95 % intervals over {count} seeds' if count > 1 else 'one seed'
+  return f'{setup}; {bands}' if setup else bands
 
 
 def chance(axes: Axes, value: float, label: str = 'chance') -> None:
