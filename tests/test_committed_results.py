@@ -9,7 +9,9 @@ import re
 import shutil
 
 from etils import epath
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
+from matplotlib.legend import Legend
 from matplotlib.text import Annotation, Text
 import pytest
 
@@ -21,6 +23,7 @@ from tests.cells import is_short
 from tests.conftest import ROOT
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.tables import latex, Table
+from vvlen.reporting.titles import setup_of
 
 RESULTS = ROOT / 'experiments/results'
 FOLDERS = sorted(
@@ -187,6 +190,17 @@ def test_no_title_is_wider_than_its_figure(drawn):
     for text in (title, *setups):
       box = text.get_window_extent()
       assert box.x0 >= 0 and box.x1 <= figure.bbox.width, (name, text.get_text())
+
+
+def test_a_figure_with_bands_or_bars_says_what_they_are(drawn):
+  for name, figure in drawn.items():
+    drawn_there = [x for axes in figure.axes if axes.get_label() != '<colorbar>'
+                   for x in axes.collections]
+    if not any(isinstance(x, PolyCollection | LineCollection) for x in drawn_there):
+      continue
+    legends = [x.get_title().get_text() for x in figure.findobj(Legend)]
+    said = ' '.join((setup_of(figure), *legends))
+    assert re.search('(bands?|bars?)( and bars)?: ', said), (name, said)
 
 
 def test_no_panel_has_more_than_five_lines_that_are_results(drawn):
