@@ -51,7 +51,7 @@ def learning_curves(
       axes.plot(steps, np.nanmean(table, axis=1), color=colour, label=SPELLED[arm],
                 marker=marker, markevery=(i * apart // len(ARMS), apart))
       axes.fill_between(steps, np.nanmin(table, axis=1), np.nanmax(table, axis=1),
-                        color=colour, alpha=0.18, linewidth=0)
+                        color=colour, alpha=0.1, linewidth=0)
   if setting.chance:
     plots.chance(left, -math.log(setting.chance))
     plots.chance(right, 100 * (1 - setting.chance))

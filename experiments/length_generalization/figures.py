@@ -169,7 +169,7 @@ def output_moments(index: Index, setting: Setting) -> Figure:
       'features of one attention output, after the norm where the arm has one, by '
       f'number of items N: {seeds}; training lengths grey. The axis of means reaches '
       'as far as the largest standard deviation over features.',
-      plots.with_bands(f'{setting.title}; after the norm', count))
+      plots.with_bands(f'{setting.title}; after the norm, if any', count))
   left, right = figure.subplots(1, 2, width_ratios=(0.7, 1))
   plots.log_axis(right)
   for arm in ARMS:

@@ -83,7 +83,7 @@ def components(samples: Samples, setting: Setting) -> Figure:
                f'spread ×{spreads[arm, component]:.2f}, shift {moved}')
       axes.spines['left'].set_visible(False)
       axes.grid(False)
-    column[-1].set_xlabel(f'standard deviations at N = {lengths[0]:,}')
+    column[-1].set_xlabel(f'in standard deviations at N = {lengths[0]:,}')
   plots.legend(figure, [grid[0, 0]], len(lengths))
   return figure
 
