@@ -106,7 +106,10 @@ def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
         measured[arm + suffix, 'accuracy', 32] + measured[arm + suffix, 'accuracy', 64])
     words = '{:+.1f} [{:+.1f}, {:+.1f}]'.format(
         *mean_of(mean('layer_norm') - mean('none'))).replace('-', '−')
-    assert below.get_title() == f'LayerNorm beyond training:\nmean {words}'
+    ends = words.replace('−', '-').partition('[')[2].removesuffix(']')
+    low, high = map(float, ends.split(', '))
+    side = 'ahead' if low > 0 else 'behind' if high < 0 else 'no difference found'
+    assert below.get_title() == f'LayerNorm: {side},\nmean {words}'
   assert 'each length by itself, uncorrected' in figure.get_label()
   words = figure.axes[2].get_title().partition('\nmean ')[2].replace(' [', ' points [')
   record = table.records[0]
@@ -119,13 +122,15 @@ def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
   for low, high, words in ((-0.1, 2.0, 'no difference found'), (0.1, 2.0, 'ahead of'),
                            (-2.0, -0.1, 'behind')):
     row = record | {'difference': (low + high) / 2, 'ci_low': low, 'ci_high': high}
-    assert words in title_of(length_figures.accuracy(_index(measured), _SETTING, [row]))
+    found = length_figures.accuracy(_index(measured), _SETTING, [row])
+    assert words in title_of(found)
+    assert words.removesuffix(' of') in found.axes[2].get_title()
   # Without a test in the table, there is no interval in the figure either.
   records = [row | {'at_5_percent': 'not learned'} for row in table.records]
   lost = length_figures.accuracy(_index(measured), _SETTING, records)
   assert title_of(lost) == 'Accuracy by length, and its change by a norm'
   for below in lost.axes[2:]:
-    assert below.get_title().endswith(', not learned')
+    assert below.get_title().startswith('LayerNorm: not learned,\n')
     assert '[' not in below.get_title()
 
 

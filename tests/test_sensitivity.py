@@ -170,8 +170,8 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
       for step, mark, filled in ((10, 'x', True), (20, '^', found))}
   told = left.figure.legends[0]
   assert [text.get_text() for text in told.get_texts()] == [
-      'p < .05, corrected', 'p ≥ .05, corrected', 'not tested', 'LN', 'a', 'b', 'c',
-      'LN ahead', 'LN behind']
+      'p < .05, corrected', 'p ≥ .05, corrected', 'not tested',
+      'LN (LayerNorm)', 'a', 'b', 'c', 'LN ahead', 'LN behind']
   markers = [(handle.get_marker(), handle.get_markerfacecolor() != 'white')
              for handle in told.legend_handles[:3]]
   assert markers == [('^', True), ('^', False), ('x', True)]

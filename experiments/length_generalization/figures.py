@@ -125,10 +125,11 @@ def _found(record: Record | None) -> str:
     return 'Accuracy by length, and its change by a norm'
   difference, low, high = _difference(record)
   interval = f'{difference} points [{low}, {high}]'
-  if record['ci_low'] <= 0 <= record['ci_high']:
+  side = _side(record)
+  if not side:
     return ('Beyond the training lengths, no difference found between LayerNorm and '
             f'Baseline in accuracy: {interval}')
-  where = 'ahead of' if record['difference'] > 0 else 'behind'
+  where = f'{side} of' if side == 'ahead' else side
   return (f'Beyond the training lengths, LayerNorm is {where} the Baseline in '
           f'accuracy: {interval}')
 
@@ -142,10 +143,17 @@ def _difference(record: Record) -> list[str]:
 def _mean_beyond(record: Record) -> str:
   """Returns the difference of a record of `primary_endpoint` in words, in two lines."""
   difference, low, high = _difference(record)
-  interval = f' [{low}, {high}]'
   if record['at_5_percent'] == NOT_LEARNED:
-    interval = f', {NOT_LEARNED}'
-  return f'LayerNorm beyond training:\nmean {difference}{interval}'
+    return f'LayerNorm: {NOT_LEARNED},\nmean {difference}'
+  return (f'LayerNorm: {_side(record) or "no difference found"},\n'
+          f'mean {difference} [{low}, {high}]')
+
+
+def _side(record: Record) -> str:
+  """Returns whether a difference is 'ahead' or 'behind', '' if none was found."""
+  if not (record['ci_low'] > 0 or record['ci_high'] < 0):
+    return ''
+  return 'ahead' if record['difference'] > 0 else 'behind'
 
 
 def output_moments(index: Index, setting: Setting) -> Figure:

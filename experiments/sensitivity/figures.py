@@ -26,7 +26,7 @@ from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import TREATED
 from vvlen.reporting.numbers import number
-from vvlen.reporting.plots import ARMS
+from vvlen.reporting.plots import ARMS, SPELLED
 from vvlen.statistics import PairedTest
 
 _LINES: Any = ('-', '--', ':', '-.')
@@ -131,7 +131,8 @@ def _handles(
       *(Line2D([], [], linestyle='', label=look, **marks_of(
           look, '' if look == UNTESTED else TREATED))
         for look in (FOUND, NOT_FOUND, UNTESTED) if look in looks),
-      *(Line2D([], [], color=ARMS[arm][1], linewidth=2.5, label=ARMS[arm][0])
+      *(Line2D([], [], color=ARMS[arm][1], linewidth=2.5,
+               label=f'{ARMS[arm][0]} ({SPELLED[arm]})')
         for arm in arms),
       *(Line2D([], [], color='black', linestyle=style, label=words)
         for words, style in styles.items()),
