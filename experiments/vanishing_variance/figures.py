@@ -182,25 +182,29 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
 
 
 def _lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> str:
-  """Says how much of what is lost at the longest length no linear reader gets back."""
-  shares: dict[bool, list[float]] = {False: [], True: []}  # by whether there is L2
-  longest = 0
+  """Says which share of the lost accuracy a reader gets back, at two lengths."""
+  shares: dict[bool, dict[int, list[float]]] = {}  # by whether there is L2, by length
   for name, index in indices.items():
     for arm in (CONTROL, TREATED):
       found = parts.parts(index, arm, cells[name].trained_up_to)
-      weights, lost = (
-          np.nanmean(table[:, -1]) for table in (found.weights, found.lost))
-      longest = max(longest, found.lengths[-1])
-      if lost > 0:
-        shares[bool(cells[name].l2)].append(100 * weights / lost)
-  said = []
-  for decays, own in shares.items():
-    if own:
-      ends = dict.fromkeys(f'{end(own):.0f}' for end in (min, max))
-      said.append(f'{" to ".join(ends)} % {"with" if decays else "without"} L2')
-  if not said:
+      # At one of the lengths in the middle, and at the longest.
+      for at in {(len(found.lengths) - 1) // 2, len(found.lengths) - 1}:
+        readers, lost = np.nanmean(
+            [found.readers[:, at], found.lost[:, at]], axis=1)
+        if lost > 0:
+          shares.setdefault(bool(cells[name].l2), {}).setdefault(
+              found.lengths[at], []).append(100 * readers / lost)
+  if not shares:
     return 'Where accuracy is lost'
-  return (f'Of the accuracy lost at N = {longest:,}, no linear reader gets back '
+  lengths = sorted({length for own in shares.values() for length in own})
+  said = []
+  for decays, own in sorted(shares.items()):
+    ranges = (dict.fromkeys(f'{end(own[length]):.0f}' for end in (min, max))
+              for length in sorted(own))
+    said.append(' and '.join(f'{" to ".join(ends)} %' for ends in ranges)
+                + f' {"with" if decays else "without"} L2')
+  where = ' and '.join(f'{length:,}' for length in lengths)
+  return (f'Of the accuracy lost at N = {where}, a linear reader gets back '
           + ', '.join(said))
 
 
