@@ -25,6 +25,7 @@ from vvlen.reporting import results
 from vvlen.reporting.numbers import (
   alike,
   counted,
+  from_to,
   give_or_take,
   known,
   number,
@@ -731,3 +732,8 @@ def test_a_number_that_is_known_has_no_digits_where_it_is_rounding():
     (1, '1 layer'), (0, '0 layers'), (2000, '2,000 layers')])
 def test_a_number_of_things_in_words(count, words):
   assert counted(count, 'layer') == words
+
+
+def test_a_range_has_both_ends_or_one_if_they_are_alike():
+  assert from_to([0.5, -0.1, 2.52], '+.1f') == '−0.1 to +2.5'
+  assert from_to([0.26, 0.34], '.1f') == '0.3' == from_to([0.3], '.1f')

@@ -79,23 +79,24 @@ def by_length(
   lost = {arm.name for arm in family.others
           if not have_learned(family, arm.name, run, index, most)}
   reference = label_in(family, family.control)
-  apart_of = {arm.name: plots.values(index, arm.name, 'symmetric_kl')[1]
+  apart_of = {arm.name: plots.values(index, arm.name, 'symmetric_kl')
               for arm in arms}
+  reaching = {name for name, (_, apart) in apart_of.items() if _reaches_0(apart)}
+  overlap = len(family.others) > 2  # so that bars take the place of bands
   figure = plots.new(
       3.1 if len(arms) < 4 else 3.3,
       _headline(family, run, index, lost),
       f'Perplexity, the difference of its logarithm from that of {reference}, paired '
       'by seed, and symmetric KL of two windows, by length of context: '
       f'{plots.over_seeds(seeds, "geometric mean of perplexity, mean of the others,")}'
-      + '; bars where bands would overlap' * (len(family.others) > 2)
-      + '; bars to the bottom reach 0' * any(map(_reaches_0, apart_of.values()))
+      + '; bars where bands would overlap' * overlap
+      + '; bars to the bottom reach 0' * bool(reaching)
       + ('; without an interval: the difference where a model has not learned'
          if lost else '')
       + ("; hollow: the paper's Llama-2-7B with CLEX on RedPajama-Book at 2 L, one run "
          'each' if known else '') + '.',
-      plots.with_bands(f'{family.title}; {models_of(run, family)}', seeds).replace(
-          'bands', 'bands and bars', len(family.others) > 2
-          or any(map(_reaches_0, apart_of.values()))))
+      plots.with_bands(f'{family.title}; {models_of(run, family)}', seeds,
+                       'bands and bars' if overlap or reaching else 'bands'))
   plain, difference, divergence = figure.subplots(1, 3)
   plots.log_axis(plain)
   plots.log_axis(divergence)
@@ -111,14 +112,14 @@ def by_length(
       if arm.name in lost:
         difference.plot(lengths, mean_interval(change)[0], color=colour, marker=marker,
                         linestyle=line, label=name)
-      elif len(family.others) > 2:
+      elif overlap:
         plots.bars(difference, lengths, change, colour, marker, name, line,
                    0.12 * (place - len(arms) / 2))
       else:
         plots.draw(difference, lengths, change, colour, marker, name, line)
-    lengths, apart = plots.values(index, arm.name, 'symmetric_kl')
+    lengths, apart = apart_of[arm.name]
     if lengths:
-      if _reaches_0(apart):
+      if arm.name in reaching:
         plots.bars(divergence, lengths, apart, colour, marker, name, line)
       else:
         plots.draw(divergence, lengths, apart, colour, marker, name, line,
@@ -142,7 +143,7 @@ def by_length(
     axes.set_xticks([m * run.length for m in shown], [times(m) for m in shown])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel('length of context')
-  if any(map(_reaches_0, apart_of.values())):
+  if reaching:
     divergence.set_ylim(bottom=min(x for x in means if x > 0) / 3)
   plain.set(title='perplexity')
   difference.set(title=f'log perplexity, nats,\nminus that of {reference}')

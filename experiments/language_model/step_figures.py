@@ -17,7 +17,7 @@ from experiments.language_model.figures import (
   times,
 )
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import number
+from vvlen.reporting.numbers import from_to
 from vvlen.statistics import mean_interval
 
 
@@ -91,8 +91,7 @@ def _falls(
       means = np.exp(mean_interval(np.log(values))[0])  # geometric, as it is drawn
       begins.add(steps[0])
       changes.append(float(100 * (means[-1] / means[0] - 1)))
-    ends = dict.fromkeys(number(end(changes), '+.1f') for end in (min, max))
-    said.append(f'by {" to ".join(ends)} % at {times(multiple)}')
+    said.append(f'by {from_to(changes, "+.1f")} % at {times(multiple)}')
   if len({line['step'] for line in lines}) < 2 or len(begins) > 1:
     return 'Perplexity and symmetric KL during training'
   return (f'From step {begins.pop():,} to the last, perplexity changes '

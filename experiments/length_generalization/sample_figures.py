@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.length_generalization.setting import Setting
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import number
+from vvlen.reporting.numbers import from_to, number
 from vvlen.reporting.plots import ARMS, SPELLED
 from vvlen.reporting.results import Index
 
@@ -95,8 +95,7 @@ def _spreads(spreads: Mapping[tuple[str, int], float]) -> list[str]:
   names = SPELLED if len(arms) < 3 else {arm: name for arm, (name, *_) in ARMS.items()}
   for arm in arms:
     own = [spread for (name, _), spread in spreads.items() if name == arm]
-    ends = dict.fromkeys(f'{end(own):.2f}' for end in (min, max))
-    said.append(f'{names[arm]} × {" to ".join(ends)}')
+    said.append(f'{names[arm]} × {from_to(own, ".2f")}')
   return said
 
 

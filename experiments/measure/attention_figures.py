@@ -20,7 +20,7 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import counted
+from vvlen.reporting.numbers import counted, from_to
 from vvlen.reporting.results import ENDS
 
 # Text has the colour that it has in `spread`.
@@ -64,7 +64,7 @@ def _favoured(found: Sequence[Mapping[str, float]]) -> str:
     return 'Attention logits by distance of the key'
   return (f'Near keys have higher logits in {sum(x > 0.5 for x in of_text)} of '
           f'{counted(len(of_text), "layer")}: recency probability '
-          f'{span([f"{x:.2f}" for x in (min(of_text), max(of_text))])} in text')
+          f'{from_to(of_text, ".2f")} in text')
 
 
 def entropy(values: Values, length: int, name: str = '') -> Figure | None:
@@ -126,7 +126,8 @@ def temperature(values: Values, length: int, name: str = '') -> Figure | None:
     axes.set_title(f'layer {layer}')
   title = 'Logits must grow for one key to keep half of the weight'
   if growth:
-    factors = span([f'× {x:.2g}' for x in (min(growth), max(growth))])
+    factors = ' to '.join(dict.fromkeys(
+        f'× {x:.2g}' for x in (min(growth), max(growth))))
     title = ('To keep half of the weight on one key, logits must grow by '
              f'{factors} {where}, log N by × {of_log:.2g}')
   return _finish(
@@ -207,11 +208,6 @@ def _by_order(
 def checkpoint(name: str, length: int) -> str:
   """Returns words on a checkpoint, for titles."""
   return f'{name}, trained on L = {length:,} tokens'
-
-
-def span(ends: Sequence[str]) -> str:
-  """Returns '2 to 3', or '2' if both ends are alike."""
-  return ' to '.join(dict.fromkeys(ends))
 
 
 def mark(axes: Axes, length: int, words: str = 'L') -> None:

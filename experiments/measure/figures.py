@@ -14,7 +14,6 @@ from experiments.measure.attention_figures import (
   entropy,
   logits,
   mark,
-  span,
   temperature,
 )
 from experiments.measure.rows import (
@@ -28,6 +27,7 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import from_to
 from vvlen.reporting.results import ENDS
 
 _PIECES = ', with bands of 95 % intervals over pieces of the text'
@@ -260,11 +260,11 @@ def _agreement(
     ends += [(of_window[0], of_window[-1])] if of_window else []
   if not ends:
     return 'How far predictions from two windows drift apart'
-  first, last = ([f'{100 * x:.0f}' for x in (min(each), max(each))]
+  first, last = (from_to([100 * x for x in each], '.0f')
                  for each in zip(*ends, strict=True))
   least = min(parts)
-  return (f'Windows agree on the likeliest token in {span(first)} % of cases at '
-          f'offset {least:,}, in {span(last)} % at the largest offset of each')
+  return (f'Windows agree on the likeliest token in {first} % of cases at '
+          f'offset {least:,}, in {last} % at the largest offset of each')
 
 
 def _of_offsets(values: Values) -> dict[int, Part]:

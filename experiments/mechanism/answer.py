@@ -6,7 +6,7 @@ import math
 from experiments.length_generalization.answer import learned
 from experiments.mechanism.figures import IMPOSED, INTERVENTIONS
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.numbers import interval_words, number, p_words
+from vvlen.reporting.numbers import from_to, interval_words, number, p_words
 from vvlen.reporting.tables import Record
 
 # Changes that use the position of the target, which no model knows.
@@ -41,13 +41,12 @@ def headline(
       best[r['arm']] = max(r['restored_percent'], best.get(r['arm'], -math.inf))
   if not best:
     return 'Accuracy if the attention output is changed'
-  ends = dict.fromkeys(number(end(best.values()), '.0f') for end in (min, max))
   lost = lambda r: shortest[r['arm']] - r['control']
   at_one = [100 * (r['treated'] - r['control']) / lost(r)
             for r in filter(counts, by_length) if lost(r) >= SOME_LOST]
   most = f' (up to {number(max(at_one), ".0f")} % at one length)' if at_one else ''
-  return (f'Without knowing the target, {" to ".join(ends)} % of the lost accuracy '
-          f'comes back on average over lengths{most}')
+  return (f'Without knowing the target, {from_to(best.values(), ".0f")} % of the lost '
+          f'accuracy comes back on average over lengths{most}')
 
 
 def answer(

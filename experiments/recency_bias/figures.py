@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.recency_bias.cells import PUBLISHED, row_name, setting, Simulated
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import counted
+from vvlen.reporting.numbers import counted, from_to
 from vvlen.theory.recency import h
 
 _COLOURS = 'viridis'
@@ -88,11 +88,10 @@ def _favoured(rows: Sequence[Simulated]) -> str:
   last = [(row.by_layer('recency_probability')[-1], without_order(row)) for row in rows]
   recent = sum(x > 0.5 and not none for x, none in last)
   old = sum(x < 0.5 and not none for x, none in last)
-  ends = dict.fromkeys(f'{end([x for x, _ in last]):.2f}' for end in (min, max))
   return (f'Recent tokens are favoured in {recent} of {counted(len(rows), "setting")}'
           + f', old ones in {old}' * bool(old)
           + f': recency probability (RP) of layer {rows[0].cell.num_layers} is '
-          + ' to '.join(ends))
+          + from_to([x for x, _ in last], '.2f'))
 
 
 def _caption(rows: Sequence[Simulated]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import math
 
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.numbers import counted, number
+from vvlen.reporting.numbers import counted, from_to, number
 from vvlen.reporting.tables import Record
 
 NOT_RUN = 'not run'
@@ -52,15 +52,9 @@ def _group(records: Sequence[Record], decays: bool) -> str:
     return ''
   counts = collections.Counter(r['verdict'] for r in records)
   parts = [f'{verdict} in {count}' for verdict, count in counts.items()]
-  return (f'{from_to([r["difference"] for r in records])} points in '
+  return (f'{from_to([r["difference"] for r in records], "+.1f")} points in '
           f'{counted(len(records), "setting")} {"with" if decays else "without"} '
           f'weight decay ({", ".join(parts)})')
-
-
-def from_to(differences: Sequence[float]) -> str:
-  """Returns the smallest and the largest difference, such as '−0.1 to +2.5'."""
-  ends = sorted({min(differences), max(differences)})
-  return ' to '.join(number(x, '+.1f') for x in ends)
 
 
 def _of_training(records: Sequence[Record]) -> str:

@@ -11,12 +11,11 @@ from matplotlib.patches import Patch
 import numpy as np
 
 from experiments.vanishing_variance import effects, parts
-from experiments.vanishing_variance.answer import from_to
 from experiments.vanishing_variance.effects import Claim, Effect, Setting
 from experiments.vanishing_variance.tables import Effects, last_effect, verdict_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
-from vvlen.reporting.numbers import counted
+from vvlen.reporting.numbers import counted, from_to
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import Index
 
@@ -70,7 +69,7 @@ def _title(cells: Mapping[str, Setting], found: Effects) -> str:
     if last is not None and last.test is not None and last.complete and last.learned:
       gains[bool(cell.l2)].append(last.test.mean_difference)
   said = [
-      f'{from_to(own)} points {"with" if decays else "without"} L2'
+      f'{from_to(own, "+.1f")} points {"with" if decays else "without"} L2'
       for decays, own in gains.items() if own
   ]
   title = 'LN − Baseline in accuracy'
@@ -199,10 +198,8 @@ def _lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> str:
   lengths = sorted({length for own in shares.values() for length in own})
   said = []
   for decays, own in sorted(shares.items()):
-    ranges = (dict.fromkeys(f'{end(own[length]):.0f}' for end in (min, max))
-              for length in sorted(own))
-    said.append(' and '.join(f'{" to ".join(ends)} %' for ends in ranges)
-                + f' {"with" if decays else "without"} L2')
+    ranges = (f'{from_to(own[length], ".0f")} %' for length in sorted(own))
+    said.append(f'{" and ".join(ranges)} {"with" if decays else "without"} L2')
   where = ' and '.join(f'{length:,}' for length in lengths)
   return (f'Of the accuracy lost at N = {where}, a linear reader gets back '
           + ', '.join(said))
@@ -251,8 +248,7 @@ def _averaged(pairs: Sequence[tuple[Setting, Effect, Effect]]) -> str:
   said = []
   for decays in (False, True):
     if own := ratios[decays]:
-      ends = dict.fromkeys(f'{end(own):.2f}' for end in (min, max))
-      said.append(f'× {" to ".join(ends)} at {"decaying" if decays else "constant"} '
+      said.append(f'× {from_to(own, ".2f")} at {"decaying" if decays else "constant"} '
                   'rates')
   return (f'Averaging weights keeps {sum(kept)} of {counted(len(kept), "verdict")}'
           + f'; spread over seeds {", ".join(said)}' * bool(said))

@@ -4,7 +4,7 @@ A `form` is a format specification of Python with a fixed number of decimals, su
 '.3f', '+.1f' or ',.0f'.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 import math
 
 _DECIMALS = 6  # the most decimals of a measured or computed number
@@ -86,6 +86,11 @@ def _finer(form: str, size: float) -> str:
 def counted(count: int, thing: str) -> str:
   """Returns a number of things in words, such as '1 layer' or '2,000 steps'."""
   return f'{count:,} {thing}{"" if count == 1 else "s"}'
+
+
+def from_to(values: Collection[float], form: str) -> str:
+  """Returns the least and the largest number, '−0.1 to +2.5'; one if they are alike."""
+  return ' to '.join(dict.fromkeys(number(end(values), form) for end in (min, max)))
 
 
 def p_value(value: float) -> str:

@@ -206,9 +206,9 @@ def over_seeds(count: int, mean: str = 'mean') -> str:
   return f'{mean} over {count} seeds, with bands of 95 % intervals'
 
 
-def with_bands(setup: str, count: int) -> str:
+def with_bands(setup: str, count: int, marks: str = 'bands') -> str:
   """Returns a setup with words on the bands of a figure, which are over seeds."""
-  bands = f'bands: 95 % intervals over {count} seeds' if count > 1 else 'one seed'
+  bands = f'{marks}: 95 % intervals over {count} seeds' if count > 1 else 'one seed'
   return f'{setup}; {bands}' if setup else bands
 
 
