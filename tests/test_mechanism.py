@@ -16,9 +16,9 @@ from configs import lookup as lookup_file
 from configs import mechanism as config_file
 from experiments.length_generalization.setting import Setting
 from experiments.mechanism import figures as mechanism_figure
+from experiments.mechanism import parts, tables
 from experiments.mechanism import report as mechanism
 from experiments.mechanism import run as experiment
-from experiments.mechanism import tables
 from experiments.mechanism.answer import headline
 from tests.conftest import lose_rows, ROOT, shown
 from vvlen.evaluation.retriever import intervention, lengths, reader
@@ -355,6 +355,48 @@ def _run(module, *arguments):
   return subprocess.run([sys.executable, '-m', f'experiments.{module}', *arguments],
                         cwd=ROOT, capture_output=True, text=True, timeout=300,
                         check=False)
+
+
+def _parts_written(folder, suffixes, num_seeds=4):
+  """Returns {name: table} that the report of a run with these changes writes."""
+  rng = np.random.default_rng(0)
+  # Accuracy at the training length and at one beyond it.
+  accuracy = {'': (0.9, 0.4), '+refit': (0.95, 0.65), '+standardized': (0.9, 0.5),
+              '+covariance': (0.9, 0.55)}
+  results.write_rows(folder / 'results.csv', [
+      results.Row('lookup', arm + suffix, seed, n, 'accuracy',
+                  x - 0.1 * (arm == 'layer_norm') * (n > 16) + rng.normal(0, 0.01))
+      for suffix in suffixes for n, x in zip((16, 32), accuracy[suffix], strict=True)
+      for arm in ('none', 'layer_norm') for seed in range(num_seeds)])
+  trained = {'task': {'num_classes': 10}, 'train': {'max_length': 16}, 'num_seeds': 4}
+  (folder / 'config.json').write_text(json.dumps(
+      {'config': {'trained_config': trained, 'trained_step': 100}, 'sessions': []}))
+  return {table.name: table for table in mechanism.write(folder).tables}
+
+
+def test_a_run_says_where_its_accuracy_is_lost(tmp_path, monkeypatch):
+  monkeypatch.setattr(mechanism, 'figure', lambda *_: None)
+  monkeypatch.setattr(mechanism.plots, 'save', lambda *_: [])
+  every = ['', '+refit', '+standardized', '+covariance']
+  index = lambda: results.index(results.read_rows(tmp_path / 'results.csv'))
+  made = _parts_written(tmp_path, every)
+  found = {arm: parts.parts(index(), arm, 16) for arm in ('none', 'layer_norm')}
+  for record, own in zip(made['parts'].records, found.values(), strict=True):
+    for name in parts.NAMES:
+      assert record[f'{name}_difference'] == pytest.approx(getattr(own, name).mean())
+  # Both arms have about the same reader's part, 20 points; LN's weights lose 10 more.
+  gain, = made['parts_gain'].records
+  assert gain['weights_difference'] == pytest.approx(10, abs=1.5)
+  test = parts.difference(found['layer_norm'], found['none'], 'readers')
+  assert (gain['readers_difference'], gain['readers_p']) == pytest.approx(
+      (test.mean_difference, test.p))
+  assert made['parts_gain'].note.endswith('uncorrected.')
+  assert 'cell' not in {**made['parts'].columns, **made['parts_gain'].columns}
+  # No p before the run is finished, and no parts without a reader.
+  gain, = _parts_written(tmp_path, every, num_seeds=3)['parts_gain'].records
+  assert np.isnan(gain['readers_p']) and np.isfinite(gain['readers_difference'])
+  assert not {'parts', 'parts_gain'} & {
+      *_parts_written(tmp_path, ['', '+standardized'])}
 
 
 @pytest.mark.parametrize('arguments, words', [

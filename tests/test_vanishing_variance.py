@@ -12,12 +12,11 @@ from scipy import stats
 
 from configs import vanishing_variance as config_file
 from experiments.harness.progress import Progress
+from experiments.mechanism import parts, parts_tables
 from experiments.vanishing_variance import (
   effects,
   family,
   figures,
-  parts,
-  parts_tables,
   report,
   run,
   tables,
@@ -378,7 +377,8 @@ def test_tables_and_figure_of_parts():
     values.update({seed: x + rng.normal(0, 0.001) for seed, x in values.items()})
   cells = effects.read_cells(_family(base={'num_seeds': 5}))
   both = {'base': index}
-  table = parts_tables.table(both, cells)
+  measured = lambda num_seeds: {'base': parts_tables.Measured(index, 16, num_seeds)}
+  table = parts_tables.table(measured(5))
   assert [r['arm'] for r in table.records] == ['Baseline', 'LN']
   for record, part in zip(table.records, (
       parts.parts(index, arm, 16) for arm in ('none', 'layer_norm')), strict=True):
@@ -387,7 +387,7 @@ def test_tables_and_figure_of_parts():
       interval = stats.ttest_1samp(own, 0).confidence_interval()
       assert (record[f'{name}_difference'], record[f'{name}_ci_low']) == pytest.approx(
           (own.mean(), interval.low))
-  gain, = parts_tables.gain_table(both, cells, 0.05, 4).records
+  gain, = parts_tables.gain_table(measured(5), 0.05, 4).records
   one, other = (parts.parts(index, arm, 16) for arm in ('layer_norm', 'none'))
   for name in parts.NAMES:
     own = (getattr(one, name) - getattr(other, name)).mean(axis=1)
@@ -395,8 +395,7 @@ def test_tables_and_figure_of_parts():
     assert gain[f'{name}_p'] == pytest.approx(min(1, 4 * test.pvalue))
     assert gain[f'{name}_ci_high'] == pytest.approx(
         test.confidence_interval(1 - 0.05 / 4).high)
-  more = effects.read_cells(_family(base={'num_seeds': 6}))
-  unfinished, = parts_tables.gain_table(both, more, 0.05, 4).records
+  unfinished, = parts_tables.gain_table(measured(6), 0.05, 4).records
   assert np.isnan(unfinished['readers_p'])
   assert unfinished['readers_difference'] == gain['readers_difference']
   with plots.style():

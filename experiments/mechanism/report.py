@@ -5,11 +5,12 @@ import numpy as np
 
 from experiments.length_generalization.about import about
 from experiments.length_generalization.setting import read_setting
+from experiments.mechanism import parts, parts_tables
 from experiments.mechanism.answer import answer, headline
 from experiments.mechanism.figures import arms_of, figure
 from experiments.mechanism.tables import gain_table, length_table, table
 from vvlen.reporting import plots, results, run_folder
-from vvlen.reporting.endpoints import CONTROL
+from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.page import Report
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.tables import write_tables
@@ -42,6 +43,9 @@ def write(workdir: epath.PathLike) -> Report:
   tables = [made]
   if CONTROL in arms_of(index) and len(arms_of(index)) > 1:
     tables.append(gain_table(index, trained_up_to))
+  if all(parts.measured(index, arm, trained_up_to) for arm in (CONTROL, TREATED)):
+    run = {'': parts_tables.Measured(index, trained_up_to, int(trained['num_seeds']))}
+    tables += [parts_tables.table(run), parts_tables.gain_table(run, level=0.05)]
   shortest = {}
   for arm in arms_of(index):
     lengths, values = plots.values(index, arm, 'accuracy')

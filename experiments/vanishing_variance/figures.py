@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 import numpy as np
 
-from experiments.vanishing_variance import effects, parts
+from experiments.mechanism import parts
+from experiments.vanishing_variance import effects
 from experiments.vanishing_variance.effects import Claim, Effect, Setting
 from experiments.vanishing_variance.tables import Effects, last_effect, verdict_words
 from vvlen.reporting import plots

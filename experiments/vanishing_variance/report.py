@@ -1,16 +1,14 @@
 """Writes the tables and figures of a family of runs. Runs without JAX."""
 
+from collections.abc import Mapping
+
 from etils import epath
 
 from experiments.length_generalization.about import about
+from experiments.mechanism import parts, parts_tables
 from experiments.mechanism import report as mechanism
-from experiments.vanishing_variance import (
-  effects,
-  figures,
-  outputs,
-  parts_tables,
-  tables,
-)
+from experiments.mechanism.parts_tables import Measured
+from experiments.vanishing_variance import effects, figures, outputs, tables
 from experiments.vanishing_variance.answer import answer
 from vvlen.reporting import plots, results
 from vvlen.reporting.endpoints import CONTROL, TREATED
@@ -68,16 +66,20 @@ def write(workdir: epath.PathLike) -> Report:
   ]
   if (about_outputs := outputs.table(shown, indices)).records:
     made.append(about_outputs)
-  changed = {name: index for name, index in _interventions(folder, list(shown)).items()
+  changed = {name: index for name, index in _interventions(folder, shown).items()
              if (effect := last[name]) is not None and effect.complete}
   with plots.style():
     drawn = {'verdicts': figures.verdicts(cells, found, claim)}
     if averaging := figures.averaging(found, cells):
       drawn['averaged_weights'] = averaging
     if changed:
-      made += [parts_tables.table(changed, cells),
-               parts_tables.gain_table(
-                   changed, cells, claim.level, len(family['mechanism']['cells']))]
+      measured = {
+          name: Measured(index, cells[name].trained_up_to, cells[name].num_seeds)
+          for name, index in changed.items()
+      }
+      count = len(family['mechanism']['cells'])
+      made += [parts_tables.table(measured),
+               parts_tables.gain_table(measured, claim.level, count)]
       drawn['where_lost'] = figures.where_lost(changed, cells)
     paths = plots.save(folder / 'figures', drawn)
   for name in changed:
@@ -90,15 +92,15 @@ def write(workdir: epath.PathLike) -> Report:
                   'The settings, their seeds and the test were fixed before any run.'))
 
 
-def _interventions(folder: epath.Path, names: list[str]) -> dict[str, Index]:
+def _interventions(
+    folder: epath.Path, cells: Mapping[str, effects.Setting]
+) -> dict[str, Index]:
   """Returns {cell: rows} of the cells with interventions measured in both arms."""
   indices = {}
-  for name in names:
+  for name, cell in cells.items():
     path = folder / 'mechanism' / name / 'results.csv'
     index = results.index(results.read_rows(path))
-    lengths = {arm: {n for a, _, n in index if a == arm and n is not None}
-               for arm in (CONTROL, TREATED)}
-    if all(lengths[arm] and all((arm + '+refit', 'accuracy', n) in index
-                                for n in lengths[arm]) for arm in lengths):
+    if all(parts.measured(index, arm, cell.trained_up_to)
+           for arm in (CONTROL, TREATED)):
       indices[name] = index
   return indices

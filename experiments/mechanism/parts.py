@@ -39,6 +39,13 @@ class Parts(NamedTuple):
   covariances: np.ndarray  # like scales, but restoring the whole covariance
 
 
+def measured(index: Index, arm: str, trained_up_to: int) -> bool:
+  """Returns whether a reader was fitted at all lengths, the training length too."""
+  lengths = {n for a, m, n in index if (a, m) == (arm, 'accuracy') and n is not None}
+  return trained_up_to in lengths and all(
+      (arm + '+refit', 'accuracy', n) in index for n in lengths)
+
+
 def parts(index: Index, arm: str, trained_up_to: int) -> Parts:
   """Returns the parts for each seed whose accuracies are all finite.
 

@@ -1,12 +1,11 @@
 """Tables of where accuracy is lost with length. Runs without JAX."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.vanishing_variance import parts
-from experiments.vanishing_variance.effects import Setting
+from experiments.mechanism import parts
 from vvlen.reporting.endpoints import CONTROL, TREATED
 from vvlen.reporting.numbers import number
 from vvlen.reporting.plots import ARMS
@@ -27,14 +26,24 @@ _TITLES = {
 }
 
 
-def table(
-    indices: Mapping[str, Index], cells: Mapping[str, Setting]
-) -> Table:
-  """Returns the table of where accuracy is lost, a row per cell and arm."""
+class Measured(NamedTuple):
+  """Interventions on the models of one run, or of one cell of a family."""
+
+  rows: Index
+  trained_up_to: int  # the longest training length
+  num_seeds: int  # of each arm, once the run is finished
+
+
+def table(measured: Mapping[str, Measured]) -> Table:
+  """Returns the table of where accuracy is lost, a row per cell and arm.
+
+  Args:
+    measured: by the name of the cell; the name of a run by itself is empty.
+  """
   records = []
-  for name, index in indices.items():
+  for name, cell in measured.items():
     for arm in (CONTROL, TREATED):
-      found = parts.parts(index, arm, cells[name].trained_up_to)
+      found = parts.parts(cell.rows, arm, cell.trained_up_to)
       record: dict[str, Any] = {
           'cell': name, 'arm': ARMS[arm][0], 'seeds': len(found.seeds),
           'at_training_length': found.accuracy[:, 0].mean(),
@@ -42,8 +51,8 @@ def table(
       for part in parts.NAMES:
         record |= difference(parts.mean_test(getattr(found, part)), f'{part}_')
       records.append(record)
-  columns: dict[str, Any] = {
-      'cell': lambda r: r['cell'], 'arm': lambda r: r['arm'],
+  columns: dict[str, Any] = _names(measured) | {
+      'arm': lambda r: r['arm'],
       'at the training length': lambda r: number(r['at_training_length'], '.1f'),
   }
   for part, title in _TITLES.items():
@@ -64,6 +73,11 @@ def table(
                more=more)
 
 
+def _names(measured: Mapping[str, Measured]) -> dict[str, Any]:
+  """Returns the column of names, none for a run by itself."""
+  return {'cell': lambda r: r['cell']} if any(measured) else {}
+
+
 def _loss_cell(part: str) -> CellText:
   """Returns the cell of a part of the lost accuracy, without a plus sign."""
   signed = difference_cell('.1f', f'{part}_')
@@ -71,23 +85,22 @@ def _loss_cell(part: str) -> CellText:
 
 
 def gain_table(
-    indices: Mapping[str, Index], cells: Mapping[str, Setting], level: float, count: int
+    measured: Mapping[str, Measured], level: float, count: int = 1
 ) -> Table:
   """Returns the table of whether LN loses less, and where, a row per cell.
 
   Args:
-    indices: rows of interventions, by cell.
-    cells: the cells of the family.
+    measured: by the name of the cell; the name of a run by itself is empty.
     level: of all tests in a column together.
     count: how many cells are tested once the family is finished.
   """
   records = []
-  for name, index in indices.items():
+  for name, cell in measured.items():
     control, treated = (
-        parts.parts(index, arm, cells[name].trained_up_to) for arm in (CONTROL, TREATED)
+        parts.parts(cell.rows, arm, cell.trained_up_to) for arm in (CONTROL, TREATED)
     )
     pairs = len(set(control.seeds) & set(treated.seeds))
-    complete = pairs == cells[name].num_seeds
+    complete = pairs == cell.num_seeds
     record: dict[str, Any] = {'cell': name, 'seeds': pairs}
     for part in parts.NAMES:
       test = parts.difference(treated, control, part)
@@ -96,7 +109,7 @@ def gain_table(
       record[f'{part}_p'] = (
           min(1.0, test.p * count) if complete and wide and test else np.nan)
     records.append(record)
-  columns: dict[str, Any] = {'cell': lambda r: r['cell']}
+  columns = _names(measured)
   for part, title in _TITLES.items():
     title = title.replace(' [95 %]', '')
     columns[f'{title} [95 %]'] = blank_without(
@@ -104,10 +117,11 @@ def gain_table(
     if part == 'readers':
       columns['p of the reader\'s'] = p_cell('readers_p')
   columns['seeds'] = lambda r: str(r['seeds'])
+  corrected = (f'corrected over the {count} cells (Bonferroni)' if count > 1
+               else 'uncorrected')
   note = (
       'The loss of LN minus the loss of the Baseline, in points, paired over seeds; '
-      'below 0, LN loses less. Intervals and p of a column are corrected over the '
-      f'{count} cells (Bonferroni).'
+      f'below 0, LN loses less. Intervals and p of a column are {corrected}.'
   )
   more = ('The paper\'s claim is that LN lessens the part of the reader. The parts are '
           'explained below the table of where accuracy is lost.')
