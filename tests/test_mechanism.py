@@ -362,7 +362,7 @@ def _parts_written(folder, suffixes, num_seeds=4):
   rng = np.random.default_rng(0)
   # Accuracy at the training length and at one beyond it.
   accuracy = {'': (0.9, 0.4), '+refit': (0.95, 0.65), '+standardized': (0.9, 0.5),
-              '+covariance': (0.9, 0.55)}
+              '+covariance': (0.9, 0.55), '+attended_class': (0.9, 0.45)}
   results.write_rows(folder / 'results.csv', [
       results.Row('lookup', arm + suffix, seed, n, 'accuracy',
                   x - 0.1 * (arm == 'layer_norm') * (n > 16) + rng.normal(0, 0.01))
@@ -377,7 +377,7 @@ def _parts_written(folder, suffixes, num_seeds=4):
 def test_a_run_says_where_its_accuracy_is_lost(tmp_path, monkeypatch):
   monkeypatch.setattr(mechanism, 'figure', lambda *_: None)
   monkeypatch.setattr(mechanism.plots, 'save', lambda *_: [])
-  every = ['', '+refit', '+standardized', '+covariance']
+  every = ['', '+refit', '+standardized', '+covariance', '+attended_class']
   index = lambda: results.index(results.read_rows(tmp_path / 'results.csv'))
   made = _parts_written(tmp_path, every)
   found = {arm: parts.parts(index(), arm, 16) for arm in ('none', 'layer_norm')}

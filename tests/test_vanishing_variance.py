@@ -341,9 +341,10 @@ def _intervened(seeds, accuracy):
 
 _ACCURACY = {
     'none': {'': (98, 80, 50), '+refit': (99, 92, 70), '+standardized': (98, 84, 56),
-             '+covariance': (97.5, 86, 60)},
+             '+covariance': (97.5, 86, 60), '+attended_class': (98.5, 83, 54)},
     'layer_norm': {'': (97, 85, 60), '+refit': (99, 91, 72),
-                   '+standardized': (97, 86, 63), '+covariance': (97, 87, 64)},
+                   '+standardized': (97, 86, 63), '+covariance': (97, 87, 64),
+                   '+attended_class': (98, 88, 65)},
 }
 
 
@@ -355,11 +356,13 @@ def test_parts_of_what_is_lost_add_up():
   np.testing.assert_allclose(found.readers, [[11, 19]] * 3)
   np.testing.assert_allclose(found.scales, [[4, 6]] * 3)
   np.testing.assert_allclose(found.covariances, [[6.5, 10.5]] * 3)
+  np.testing.assert_allclose(found.attended, [[15.5, 44.5]] * 3)
   np.testing.assert_allclose(found.weights + found.readers, found.lost)
   treated = parts.parts(index, 'layer_norm', 16)
   for name, expected in dict(
       lost=(12 + 37 - 18 - 48) / 2, readers=(4 + 10 - 11 - 19) / 2,
       weights=(8 + 27 - 7 - 29) / 2, scales=(1 + 3 - 4 - 6) / 2,
+      attended=(10 + 33 - 15.5 - 44.5) / 2,
   ).items():
     test = parts.difference(treated, found, name)
     assert test.mean_difference == pytest.approx(expected), name
@@ -437,7 +440,8 @@ def test_where_accuracy_is_lost_needs_the_interventions_of_both_arms(
           for key, values in _intervened(2, _ACCURACY).items() if kept(key)
           for seed, value in values.items()]
   results.write_rows(tmp_path / 'mechanism/base/results.csv', rows)
-  found = report._interventions(tmp_path, ['base', 'l2'])
+  cells = effects.read_cells(_family(base={}, l2={}))
+  found = report._interventions(tmp_path, cells)
   assert list(found) == (['base'] if reported else [])
 
 

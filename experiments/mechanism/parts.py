@@ -3,7 +3,8 @@
 A is the accuracy of the unchanged model; R that of a linear reader of the attention
 output, fitted at length N; S that of the model if mean and variance of each component
 of the attention output are restored to those of training
-(`vvlen.evaluation.retriever.intervention`). Index N is the test length, index 0 the
+(`vvlen.evaluation.retriever.intervention`); C that of the class with most attention
+weight, which is read from the weights alone. Index N is the test length, index 0 the
 longest training length.
 
   lost      =  A_0 − A_N  =  weights' + reader's
@@ -11,8 +12,9 @@ longest training length.
   reader's  = (R_N − A_N) − (R_0 − A_0)     a reader fitted at N regains it
   scale's   = (S_N − A_N) − (S_0 − A_0)     part of the reader's: regained by restoring
                                             mean and variance
+  attended  =  C_0 − C_N                    what the weights alone lose, without values
 
-The paper's claim is about the last two: the attention output still determines the
+The paper's claim is about the reader's and the scale's: the attention output still determines the
 answer, but it has shrunk away from what the layers after it were trained on.
 """
 
@@ -23,7 +25,7 @@ import numpy as np
 from vvlen.reporting.results import by_seed, Index
 from vvlen.statistics import paired_t_test, PairedTest
 
-NAMES = ('lost', 'readers', 'scales', 'covariances', 'weights')
+NAMES = ('lost', 'readers', 'scales', 'covariances', 'weights', 'attended')
 
 
 class Parts(NamedTuple):
@@ -37,6 +39,7 @@ class Parts(NamedTuple):
   readers: np.ndarray
   scales: np.ndarray
   covariances: np.ndarray  # like scales, but restoring the whole covariance
+  attended: np.ndarray
 
 
 def measured(index: Index, arm: str, trained_up_to: int) -> bool:
@@ -59,7 +62,7 @@ def parts(index: Index, arm: str, trained_up_to: int) -> Parts:
     raise ValueError(f'{arm} needs the lengths {trained_up_to} and beyond: {lengths}')
   at = [trained_up_to, *beyond]
   tables = []
-  for suffix in ('', '+refit', '+standardized', '+covariance'):
+  for suffix in ('', '+refit', '+standardized', '+covariance', '+attended_class'):
     if (arm + suffix, 'accuracy', trained_up_to) not in index:
       raise ValueError(f'there are no rows of {arm + suffix}')
     tables.append(by_seed(index, arm + suffix, 'accuracy', at))
@@ -67,14 +70,15 @@ def parts(index: Index, arm: str, trained_up_to: int) -> Parts:
       seed for seed in set.intersection(*map(set, tables))
       if all(np.isfinite(table[seed]).all() for table in tables)
   ))
-  a, r, s, c = (
+  a, r, s, c, attended = (
       100 * np.array([table[seed] for seed in seeds]).reshape(len(seeds), len(at))
       for table in tables
   )
+  loses = lambda x: x[:, :1] - x[:, 1:]
   more = lambda x: (x - a)[:, 1:] - (x - a)[:, :1]
   return Parts(
-      seeds, tuple(beyond), a, lost=a[:, :1] - a[:, 1:], weights=r[:, :1] - r[:, 1:],
-      readers=more(r), scales=more(s), covariances=more(c),
+      seeds, tuple(beyond), a, lost=loses(a), weights=loses(r), readers=more(r),
+      scales=more(s), covariances=more(c), attended=loses(attended),
   )
 
 

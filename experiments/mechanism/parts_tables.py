@@ -23,6 +23,7 @@ from vvlen.statistics import at_level
 _TITLES = {
     'lost': 'lost [95 %]', 'weights': 'the weights\'', 'readers': 'the reader\'s',
     'scales': 'of it the scale\'s', 'covariances': 'the covariance\'s',
+    'attended': 'lost by the class with most weight',
 }
 
 
@@ -67,7 +68,8 @@ def table(measured: Mapping[str, Measured]) -> Table:
       'The weights\': no linear reader of the attention output gets it back, fitted at '
       'that length. The reader\'s: such a reader would. Of the reader\'s, the '
       'scale\'s: mean and variance of each component as in training would get it back; '
-      'the covariance\'s: mean and whole covariance would.'
+      'the covariance\'s: mean and whole covariance would. The class with most weight: '
+      'the answer of the attention weights alone, without values or layers after them.'
   )
   return Table('parts', 'Where accuracy is lost with length', columns, records, note,
                more=more)

@@ -87,9 +87,9 @@ def _finished(cells: Mapping[str, Setting], found: Effects) -> str:
 def _by_cell(
     axes: Axes, cells: Mapping[str, Setting], found: Effects, claim: Claim
 ) -> None:
-  """Draws one line per cell."""
+  """Draws one line per cell, those without L2 above those with it."""
   labels = []
-  for y, cell in enumerate(cells.values()):
+  for y, cell in enumerate(sorted(cells.values(), key=lambda cell: cell.l2 > 0)):
     last = last_effect(found, cell)
     labels.append(f'{_short(cell)}\n{cell.steps[-1]:,} steps: '
                   f'{verdict_words(last, claim)}')
