@@ -134,7 +134,7 @@ def test_the_verdicts_are_of_corrected_intervals(told):
            for name in ('output_projection', 'base')]
   low, high = (f'{mean:+.1f}'.replace('-', '−') for mean in means)
   assert title_of(figures['verdicts']) == (
-      f'LN − Baseline in accuracy: {low} to {high} points without L2')
+      f'LN − Baseline in accuracy of retrieval: {low} to {high} points without L2')
   shown = {row['cell']: row for row in cells(made['verdicts'])}
   words = {'base': 'LN ahead', 'l2': '8 of 9 seeds',
            'output_projection': 'LN behind'}

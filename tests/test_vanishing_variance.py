@@ -264,7 +264,7 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   left, right = drawn.axes
   assert drawn.get_label().endswith(' 1 of 3 settings is finished.')
   assert title_of(drawn) == (
-      f'LN − Baseline in accuracy: {mean:+.1f} points without L2')
+      f'LN − Baseline in accuracy of retrieval: {mean:+.1f} points without L2')
   assert 'right bands: uncorrected' in setup_of(drawn)
   # Only base is finished; its interval is the corrected one.
   (dot, _, (bar,)), = left.containers
@@ -285,6 +285,12 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
     assert title_of(shown_of({**found, ('l2', ''): [last]})).endswith(
         f': {mean:+.1f} points without L2, '
         f'{number(last.test.mean_difference, "+.1f")} points with L2')
+    # A task is named if it counts.
+    looked = {**cells, 'l2': cells['l2']._replace(task='lookup')}
+    for each, tasks in ((last, 'retrieval and lookup'),
+                        (last._replace(training_accuracy=(1, 0.2)), 'retrieval')):
+      made = figures.verdicts(looked, {**found, ('l2', ''): [each]}, claim)
+      assert title_of(made).startswith(f'LN − Baseline in accuracy of {tasks}: ')
     last = last._replace(training_accuracy=(1, 0.2))
     assert title_of(shown_of({**found, ('l2', ''): [last]})).endswith(
         f': {mean:+.1f} points without L2')

@@ -14,8 +14,9 @@ longest training length.
                                             mean and variance
   attended  =  C_0 − C_N                    what the weights alone lose, without values
 
-The paper's claim is about the reader's and the scale's: the attention output still determines the
-answer, but it has shrunk away from what the layers after it were trained on.
+The paper's claim is about the reader's and the scale's: the attention output still
+determines the answer, but it has shrunk away from what the layers after it were trained
+on.
 """
 
 from typing import NamedTuple

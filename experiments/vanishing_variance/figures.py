@@ -63,18 +63,20 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
 
 
 def _title(cells: Mapping[str, Setting], found: Effects) -> str:
-  """Returns the effects of LN without and with L2, as a title."""
+  """Returns the effects of LN without and with L2, and their tasks, as a title."""
   gains: dict[bool, list[float]] = {False: [], True: []}
+  tasks: dict[str, None] = {}  # in the order of the cells
   for cell in cells.values():
     last = last_effect(found, cell)
     if last is not None and last.test is not None and last.complete and last.learned:
       gains[bool(cell.l2)].append(last.test.mean_difference)
+      tasks[cell.task] = None
   said = [
       f'{from_to(own, "+.1f")} points {"with" if decays else "without"} L2'
       for decays, own in gains.items() if own
   ]
   title = 'LN − Baseline in accuracy'
-  return f'{title}: {", ".join(said)}' if said else title
+  return f'{title} of {" and ".join(tasks)}: {", ".join(said)}' if said else title
 
 
 def _finished(cells: Mapping[str, Setting], found: Effects) -> str:
