@@ -62,13 +62,13 @@ def write(workdir: epath.PathLike) -> Report:
   alone = {name for name, arm in config['arms'].items() if arm['method'] == 'none'}
   base = next((f.control for f in present if f.control.name in alone), None)
   evaluations = list(read_curves(folder / 'evaluations.jsonl'))
+  weak = weak_methods(present, run, index, unigram)
   made = []
   if present:
-    made.append(tables.methods(present, base, run, index, evaluations, original))
-  weak = weak_methods(present, run, index, unigram)
+    made.append(tables.methods(present, base, run, index, evaluations, original, weak))
   if any(family.primary for family in present):
     made += [tables.term(present, run, index, weak), tables.published()]
-  # No test is shown of a weak method, as in table term, and no interval in figures.
+  # No test is shown of a weak method, and no interval of its differences.
   most = {family: -math.inf if family.title in weak else math.inf
           for family in present if family.others}
   made += [make(family, run, index, most=least) for family, least in most.items()

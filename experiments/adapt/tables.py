@@ -21,7 +21,6 @@ from vvlen.reporting.numbers import number, p_value
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import (
   difference,
-  difference_cell,
   interval_fields,
   number_cell,
   Table,
@@ -31,7 +30,7 @@ from vvlen.statistics import corrected, holm, mean_interval, PairedTest
 
 def methods(
     families: Sequence[Family], base: Arm | None, run: Run, index: Index,
-    evaluations: Sequence[Mapping[str, Any]], original: int,
+    evaluations: Sequence[Mapping[str, Any]], original: int, weak: Sequence[str] = (),
 ) -> Table:
   """Makes the table of methods without the term: perplexity before and after.
 
@@ -42,9 +41,13 @@ def methods(
     index: of its rows.
     evaluations: lines of evaluations.jsonl; those of step 0 are before training.
     original: tokens of the checkpoint's own length.
+    weak: titles of the methods that predict little more than how often tokens occur.
+      Their differences have no interval and no p, as in the figure, nor have those of
+      others if fine-tuning alone is among them.
   """
   lengths = sorted({original, *(m * run.length for m in run.multiples)})
   at = endpoint(run)
+  no_base = any(f.control is base and f.title in weak for f in families)
   records = []
   for family in families:
     name = family.control.name
@@ -57,7 +60,8 @@ def methods(
       record |= _perplexity([before[seed] for seed in after if seed in before],
                             f'before_{length}')
     records.append(record | difference(test) | {
-        'p': test.p if test else math.nan, 'tested': test is not None})
+        'p': test.p if test else math.nan, 'tested': test is not None,
+        'learned': not no_base and family.title not in weak})
   p_holm = holm([record['p'] for record in records])
   for record, p in zip(records, p_holm, strict=True):
     record['p_holm'] = float(p)
@@ -68,14 +72,15 @@ def methods(
     columns[f'{place}: after [95 %]'] = interval(f'ppl_{length}', '.2f')
   place = times(at // run.length)
   columns[f'Δ log perplexity at {place} [95 %]'] = where(
-      'tested', difference_cell('.4f'))
-  columns['p, Holm'] = where('tested', lambda r: p_value(r['p_holm']))
+      'tested', difference_if_learned())
+  columns['p, Holm'] = where('tested', if_learned(lambda r: p_value(r['p_holm'])))
   short = ('method', f'{place}: before', f'{place}: after [95 %]', list(columns)[-2])
   note = (f'{seeds_of(_arms(families), run, index)}; L = {run.length}, the checkpoint '
           f'has {original} tokens. Perplexity in blocks, with the method applied, '
           'before and after fine-tuning. Δ: minus fine-tuning alone; p: paired t-test, '
           'Holm over methods.')
   note += _left_out([(f, f.control) for f in families], index, 'nll', lengths)
+  note += _not_learned([f.title for f in families if f.title in weak])
   return Table('methods', 'Perplexity of methods that extend the context', columns,
                records, note, short)
 
@@ -136,8 +141,7 @@ def term(
       f'{seeds_of(_arms(families), run, index)}; Holm over methods.')
   note += _left_out([(f, arm) for f in tested for arm in _arms([f])], index, 'nll',
                     [at])
-  if lost := [r['label'] for r in records if not r['learned']]:
-    note += f' Not learned, so that no test is shown: {"; ".join(lost)}.'
+  note += _not_learned([r['label'] for r in records if not r['learned']])
   more = (
       'The primary endpoint. Smallest detectable: what its test finds four times in '
       'five at the level of 5 % divided by the number of methods, whatever the other '
@@ -266,6 +270,12 @@ def _left_out(
              for seed, x in index.get((arm.name, metric, n), {}).items()
              if not math.isfinite(x)})]
   return f' Not finite, and left out: {"; ".join(out)}.' if out else ''
+
+
+def _not_learned(titles: Sequence[str]) -> str:
+  """Returns a sentence that names methods that have not learned, '' without any."""
+  named = '; '.join(titles)
+  return f' Not learned, so that no test is shown: {named}.' if titles else ''
 
 
 def _at(length: int, run: Run, original: int) -> str:
