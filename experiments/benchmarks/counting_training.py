@@ -65,6 +65,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--seconds', type=float, default=4.0, help='per measurement')
+  parser.add_argument('--tiny', action='store_true',
+                      help='batches of 4 strings, to see that it runs')
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--worker', help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -74,7 +76,8 @@ def main() -> None:
   print('Compiling.', flush=True)
 
   def start(name, **options):
-    arguments = [f'--worker={name}', f'--seconds={args.seconds}']
+    arguments = [f'--worker={name}', f'--seconds={args.seconds}',
+                 *['--tiny'] * args.tiny]
     return _rounds.Worker(MODULE, arguments, **options)
 
   workers = {name: start(name) for name in (
@@ -91,7 +94,7 @@ def main() -> None:
   rate = {name: worker.median() for name, worker in workers.items()}
   about, torch = workers['experiment'].about, rate.get('torch')
   each = rate.get('processes')
-  operations = matrix_operations(_config())
+  operations = matrix_operations(_config(args.tiny))
   result = {
       'seed_steps_per_second': round(rate['experiment'], 1),
       'torch_steps_per_second': round(torch, 1) if torch else None,
@@ -111,15 +114,20 @@ def main() -> None:
   _rounds.report(result, args.output)
 
 
-def _config() -> Any:
-  return counting.get_config('cpu')
+def _config(tiny: bool = False) -> Any:
+  config = counting.get_config('cpu')
+  if tiny:
+    config.train.batch_size = 4
+  return config
 
 
 def _serve(args: argparse.Namespace) -> None:
   """Runs one worker until its standard input ends."""
+  config = _config(args.tiny)
   advance, unit, about = {
-      'experiment': _trainer, 'peak': matrix_peak, 'torch': _torch,
-      'sampler': lambda: _part(_draw), 'products': lambda: _part(_products),
+      'experiment': lambda: _trainer(config), 'peak': matrix_peak,
+      'torch': lambda: _torch(config), 'sampler': lambda: _part(config, _draw),
+      'products': lambda: _part(config, _products),
   }[args.worker]()
 
   _rounds.serve_calls(advance, unit, about, args.seconds)
@@ -133,9 +141,8 @@ def _sizes(config: Any) -> tuple[int, int]:
   return 2 * (counting.get_config().train.seeds_at_once,)
 
 
-def _trainer():
+def _trainer(config):
   """Returns a function that continues training, its seed-steps per call, and facts."""
-  config = _config()
   seeds, group = _sizes(config)
   mesh = sharding.seed_mesh()
   trainer = ensemble.make_trainer(
@@ -155,9 +162,8 @@ def _trainer():
       'device': device, 'num_seeds': seeds}
 
 
-def _part(make):
+def _part(config, make):
   """Returns the same as `_trainer`, for a part of an update."""
-  config = _config()
   seeds, group = _sizes(config)
   mesh = sharding.seed_mesh()
   run = sharding.over_seeds(make(config), mesh, group)
@@ -199,13 +205,12 @@ def _products(config):
   return run
 
 
-def _torch():
+def _torch(config):
   """Returns a function that continues training in PyTorch, its steps, and facts."""
   import torch
 
   from experiments.benchmarks import torch_counting
 
-  config = _config()
   device = 'cuda' if torch.cuda.is_available() else 'cpu'
   sizes = {name: config.model[name]
            for name in ('num_layers', 'width', 'num_heads', 'mlp_factor')}

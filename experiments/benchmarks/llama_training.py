@@ -14,7 +14,7 @@ speed of the matrix products, as a share of the speed of large products.
 is for an accelerator: a model of the shape of Llama 3.2 1B with random weights, on
 8,192 tokens, in bfloat16, with the misalignment term. Reports its operations per second
 as a share of the measured peak of matrix products, and its memory. With --tiny as well,
-a small model on a CPU, to see that it runs.
+each of the two takes a small model on a CPU, to see that it runs.
 """
 
 import argparse
@@ -46,18 +46,18 @@ TINY = SMALL | dict(vocab_size=512, width=64, mlp_width=128, num_layers=2)
 ROWS, LENGTH = 8, 512
 
 
-def tokens() -> np.ndarray:
+def tokens(shape: dict[str, Any]) -> np.ndarray:
   """Returns the training data, [ROWS, LENGTH] int32."""
   rng = np.random.default_rng(0)
-  return rng.integers(0, SMALL['vocab_size'], (ROWS, LENGTH)).astype(np.int32)
+  return rng.integers(0, shape['vocab_size'], (ROWS, LENGTH)).astype(np.int32)
 
 
-def serve_vvlen(all_cores: bool) -> None:
+def serve_vvlen(shape: dict[str, Any], all_cores: bool) -> None:
   """Measures tokens per second of vvlen, one step at a time."""
   if all_cores:
     machine.use_devices()
   mesh = partition.make_mesh(data=-1)
-  model, rows = Llama(**SMALL), tokens()
+  model, rows = Llama(**shape), tokens(shape)
 
   def loss(params, x):
     hidden = model.apply({'params': params}, x, method='hidden')
@@ -77,20 +77,20 @@ def serve_vvlen(all_cores: bool) -> None:
         {'loss': first, 'version': jax.__version__})
 
 
-def serve_transformers() -> None:
+def serve_transformers(shape: dict[str, Any]) -> None:
   """Measures tokens per second of transformers, one step at a time."""
   import torch
   import transformers
 
   config = transformers.LlamaConfig(
-      vocab_size=SMALL['vocab_size'], hidden_size=SMALL['width'],
-      intermediate_size=SMALL['mlp_width'], num_hidden_layers=SMALL['num_layers'],
-      num_attention_heads=SMALL['num_heads'], tie_word_embeddings=True,
-      num_key_value_heads=SMALL['num_key_heads'], use_cache=False,
+      vocab_size=shape['vocab_size'], hidden_size=shape['width'],
+      intermediate_size=shape['mlp_width'], num_hidden_layers=shape['num_layers'],
+      num_attention_heads=shape['num_heads'], tie_word_embeddings=True,
+      num_key_value_heads=shape['num_key_heads'], use_cache=False,
   )
   torch.manual_seed(0)
   model = transformers.LlamaForCausalLM(config).train()
-  rows = torch.tensor(tokens(), dtype=torch.long)
+  rows = torch.tensor(tokens(shape), dtype=torch.long)
 
   def step():
     model.zero_grad(set_to_none=True)
@@ -108,10 +108,11 @@ def serve_peak() -> None:
   _rounds.serve_calls(*matrix_peak())
 
 
-def compare(args: argparse.Namespace) -> None:
+def compare(shape: dict[str, Any], args: argparse.Namespace) -> None:
   """Lets all workers measure in turn, and prints the result."""
   workers = {
-      name: _rounds.Worker('experiments.benchmarks.llama_training', [f'--serve={name}'])
+      name: _rounds.Worker('experiments.benchmarks.llama_training',
+                           [f'--serve={name}', *['--tiny'] * args.tiny])
       for name in ('vvlen', 'vvlen_one_device', 'transformers', 'peak')
   }
   about = {name: worker.about for name, worker in workers.items() if worker.about}
@@ -125,8 +126,8 @@ def compare(args: argparse.Namespace) -> None:
       'ratio_one_device': round(rates['vvlen_one_device'] / rates['transformers'], 3),
       'tokens_per_second': {name: round(x, 1) for name, x in rates.items()},
       'share_of_matrix_peak': round(
-          rates['vvlen'] * operations(SMALL, LENGTH) / peak, 3),
-      'model': SMALL, 'rows': ROWS, 'length': LENGTH, 'about': about,
+          rates['vvlen'] * operations(shape, LENGTH) / peak, 3),
+      'model': shape, 'rows': ROWS, 'length': LENGTH, 'about': about,
   } | measured, args.output)
 
 
@@ -192,21 +193,22 @@ def main() -> None:
   """Measures, and prints a table and, as the last line, JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--large', action='store_true', help='on an accelerator')
-  parser.add_argument('--tiny', action='store_true', help='with --large, on a CPU')
+  parser.add_argument('--tiny', action='store_true', help='a small model on a CPU')
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument('--output', help='also write the JSON to this file')
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   args = parser.parse_args()
+  shape = TINY if args.tiny else SMALL
   if args.serve == 'transformers':
-    serve_transformers()
+    serve_transformers(shape)
   elif args.serve == 'peak':
     serve_peak()
   elif args.serve:
-    serve_vvlen(all_cores=args.serve == 'vvlen')
+    serve_vvlen(shape, all_cores=args.serve == 'vvlen')
   elif args.large:
     large(args)
   else:
-    compare(args)
+    compare(shape, args)
 
 
 if __name__ == '__main__':

@@ -9,7 +9,8 @@ run.
       [--config=lookup|sensitivity|counting|language_model]
 
 `first_seconds` and `second_seconds` are the wall time of the whole command, including
-tables and figures. The limit is five minutes on two CPU cores.
+tables and figures. The limit is five minutes on two CPU cores. --variant=smoke runs the
+smallest variant instead, to see that it runs.
 """
 
 import argparse
@@ -35,6 +36,7 @@ def main() -> None:
   """Runs the command twice and prints JSON."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--config', choices=_COMMANDS, default='retrieval')
+  parser.add_argument('--variant', default='quick', help='of the configuration')
   parser.add_argument('--output', help='also write the JSON to this file')
   args = parser.parse_args()
   module, *options = _COMMANDS[args.config]
@@ -45,7 +47,7 @@ def main() -> None:
       start = time.perf_counter()
       subprocess.run(
           [sys.executable, '-m', f'experiments.{module}',
-           f'--config=configs/{args.config}.py:quick', *options,
+           f'--config=configs/{args.config}.py:{args.variant}', *options,
            f'--workdir={folder}/{name}'],
           check=True,
           env=dict(os.environ, JAX_COMPILATION_CACHE_DIR=f'{folder}/cache'),
