@@ -31,6 +31,8 @@ _PLACES = {name: place for names in (
     ('none', 'learned', 'alibi', 'rope', 'sinusoidal'),
 ) for place, name in enumerate(names)}
 _DASHED: Any = {'linewidth': 0.9, 'linestyle': '--'}  # the best constant answer
+_RING: Any = {'marker': 'o', 'markersize': 7, 'markerfacecolor': 'none',
+              'linestyle': ''}  # around the last length that is right
 _LABELS = {
     'none': 'no positions', 'learned': 'learned', 'sinusoidal': 'sinusoidal',
     'alibi': 'ALiBi', 'rope': 'RoPE', 'identity': 'identity',
@@ -82,6 +84,8 @@ def errors(
   below = ', '.join(filter(None, (trained, _positions(figure), counts, setting)))
   if ': right up to' in title:
     below += '; right: 95 % of answers round to the target'
+  right = {cell: int(record['right_up_to'])
+           for cell, record in _learned(figure, records) if record.get('right_up_to')}
   seeds = _seeds(figure, indices)
   drawn = plots.new(3.4, title, _caption(figure, indices),
                     plots.with_bands(below, seeds))
@@ -97,6 +101,8 @@ def errors(
       line = axes.lines[-1]
       line.set_markevery([i for i, n in enumerate(lengths) if n % 5 == 0])
       ends += [y for y in line.get_ydata() if np.isfinite(y)]
+      if (end := right.get(cell)) in lengths:
+        axes.plot([end], [line.get_ydata()[lengths.index(end)]], color=colour, **_RING)
       if figure.varied == 'train_length':
         axes.axvline(cell.train_length, color=colour, linewidth=0.8, linestyle=':')
         ends += _constant(axes, cell, longest, colour, cell.train_length)
@@ -108,6 +114,8 @@ def errors(
       axes.lines[-1].set_label(_always(figure.cells[0]))
       axes.axvspan(0, figure.cells[0].train_length, color=plots.GREY, zorder=0,
                    linewidth=0, label='training lengths')
+    if right:
+      axes.plot([], [], color='black', **_RING, label='right up to here')
     if PUBLISHED[0] in figure.cells and longest >= PUBLISHED[1][0]:
       axes.plot(*PUBLISHED[1], color='black', marker='x', linestyle='', markersize=5,
                 label='paper, no positions', zorder=3)
@@ -132,8 +140,7 @@ def _headline(
   the least error at the longest length is than that of the best constant answer.
   """
   what_is = _NAMES[figure.cells[0].task].capitalize()
-  known = [(cell, record) for cell, record in zip(figure.cells, records, strict=False)
-           if has_learned(record)]
+  known = _learned(figure, records)
   if not known:
     by = (_TITLES[figure.varied] if len(figure.cells) > 1 else
           label(figure.varied, figure.cells[0]))
@@ -159,6 +166,14 @@ def _headline(
   least = 'the least error' if len(known) > 1 else 'an error'
   return (f'{what_is}: at {longest} bits, {label(figure.varied, cell)} has {least}, '
           f'{times} of {_always(cell)}')
+
+
+def _learned(
+    figure: FigureSetups, records: Sequence[Record]
+) -> list[tuple[Setup, Record]]:
+  """Returns the cells that have learned, each with its record of the table."""
+  return [(cell, record) for cell, record in zip(figure.cells, records, strict=False)
+          if has_learned(record)]
 
 
 def _positions(figure: FigureSetups) -> str:
