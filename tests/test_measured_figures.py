@@ -18,7 +18,7 @@ from experiments.measure.rows import BLOCK, Part, SLIDING, spread_part
 from experiments.recency_bias import extensions, figures
 from experiments.recency_bias.cells import Settings, Simulated
 from tests.artists import all_bands, bands, line_of, lines, shades, words
-from vvlen.reporting import plots, titles
+from vvlen.reporting import plots
 from vvlen.reporting.titles import setup_of, title_of
 
 _COLOURS = ('#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00')
@@ -262,6 +262,14 @@ def test_the_map_has_layer_2_and_the_last():
               if isinstance(lines, ContourSet) and len(lines.levels) == 1]
     assert 10 ** float(dashed[0].levels[0]) == pytest.approx(float(told))
     assert dashed[0].get_linestyles()[0][1] is not None
+    # Each line has its value written on it, apart from the edges of the panel.
+    for drawn in axes.collections:
+      if isinstance(drawn, ContourSet):
+        for text in drawn.labelTexts:
+          alpha, width = text.get_position()
+          value = np.exp(-(1 - alpha) * np.sqrt(width))
+          assert value == pytest.approx(float(text.get_text()), rel=0.25)
+          assert 0.05 < alpha < 0.55 and 18 < width < 63
   bound = _clear_above(found)
   assert bound <= float(told) <= 2 * bound
 
@@ -316,6 +324,15 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
     close(line.get_ydata(), [index[arm, 'loss', k][0] / index['exact', 'loss', k][0]
                              for k in range(5, 13)])
   assert linear.losses(4, indices, 7.5).axes[2].get_ylim() == (0.9, 7.5)
+  # Of the optima for other functions alone, beyond training.
+  every = [index[arm, 'loss', k][0] / index['exact', 'loss', k][0]
+           for arm in ('sqrt', 'log', 'inverse_sqrt') for k in range(5, 13)]
+  title = title_of(linear.losses(4, indices))
+  assert title == ('Exact at all lengths for the mean, not for the number of bits' if
+                   solved else 'Not exact for the mean and number of bits') + (
+      '; beyond training, fits to √y, log y, 1/√y err '
+      f'{min(every):.2f} to {max(every):.2f} times as much')
+  assert 'fits' not in title_of(linear.losses(4, {'mean': indices['mean']}))
 
 
 def test_losses_of_linear_attention_in_training_and_of_0_are_in_words():
@@ -452,7 +469,8 @@ def test_scales_of_misalignment_have_panels_of_their_own():
   for n, offsets in places.items():
     for offset, metric in itertools.product(offsets, (*metrics, 'entropy_first')):
       values.add(Part('misalignment', 'text', offset=offset), metric, n)
-  axes = measure.misalignment(values, 256).axes
+  axes = measure.misalignment(values, 256, 'tiny').axes
+  assert setup_of(axes[0].figure).startswith('tiny, trained on L = 256 tokens; ')
   for panel, (metric, name) in zip(axes, metrics.items(), strict=True):
     assert panel.get_title() == name
     for (n, offsets), label in zip(
@@ -548,9 +566,10 @@ def test_the_factor_that_heads_need_is_beside_that_of_log_n():
     values[arm, 'temperature', n] = (1 + head) * (n / 8) ** (0.1 + layer / 5)
   figure = measure.temperature(values, 16)
   assert title_of(figure) == (
-      'To keep half of the weight on one key, logits must grow by × 1.2 to × 2.8 from '
-      'N = 8 to 64, log N by × 2')
-  assert setup_of(figure).endswith('; 2 layers')
+      'The factor that gives one key half of the weight changes × 1.2 to 2.8 from N = '
+      '8 to 64; log N grows × 2')
+  assert setup_of(figure).endswith(
+      '; factor: the least one by which all logits are multiplied for that')
   [legend] = figure.legends
   assert legend.get_title().get_text() == 'bands: from the lowest to the highest head'
 
@@ -577,13 +596,12 @@ def spreads():
 
 def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads):
   figure = spread.curves(spreads, 'tiny')
-  assert 'tiny, layer 0 and 2; dotted: 1/√N' in setup_of(figure)
+  assert setup_of(figure) == ('tiny, layer 0 and 2; spread of the attention output; '
+                              'dotted: 1/√N; bands: 95 % intervals')
   assert title_of(figure) == (
-      'Last token held fixed: spread of the attention output goes as '
-      + _ranges(spreads, titles.power))
+      'Last token held fixed: log-log slope of the spread is ' + _ranges(spreads))
   axes, slopes = figure.axes, {}
-  means = [panel for panel in axes if panel.get_title().startswith('layer')]
-  for panel, (layer, (reading, name)) in zip(means, itertools.product(
+  for panel, (layer, (reading, name)) in zip(axes, itertools.product(
       (0, 2), (('as_it_is', 'as it is'), ('fixed', 'held fixed'))), strict=True):
     assert panel.get_title() == f'layer {layer}, last token {name}'
     tops = []
@@ -598,36 +616,56 @@ def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads
       close(bands(panel)[colour][1:], spreads.ends(arm, 'std', (8, 64)))
       tops.append(bold.y[0])
     close(lines(panel)['1/√N'].y, [max(tops), max(tops) / 8**0.5])
-  told = [part.legends[0] for part in figure.subfigs[::2]]
+  told = [part.legends[0] for part in figure.subfigs]
   assert [text.get_text() for each in told for text in each.get_texts()] == [
       f'{label}: {", ".join(pair)}' for (_, label), pair in slopes.items()]
   assert {each.get_title().get_text() for each in told} == {
       'slope [95 %] with the last token as it is, held fixed'}
-  single = [panel for panel in axes if panel not in means]
+
+
+def test_single_components_have_a_figure_of_their_own(spreads):
+  figure = spread.single_components(spreads, 'tiny')
+  assert setup_of(figure) == (
+      'tiny, layer 0 and 2; standard deviation of components of the attention output')
+  factors = {'with random tokens': [], 'in text': []}
+  places = itertools.product((0, 2), ('as_it_is', 'fixed'), _CONDITIONS.items())
   for panel, (layer, reading, (condition, (_, colour))) in zip(
-      single, itertools.product((0, 2), ('as_it_is', 'fixed'), _CONDITIONS.items()),
-      strict=True):
+      figure.axes, places, strict=True):
     arm = spread_part(condition, reading, layer)
     for component in (0, 7):
       line = lines(panel)[f'component {component}']
       assert (line.colour, line.x) == (colour, [8, 64])
       close(line.y, spreads.of(arm._replace(component=component), 'std', (8, 64)))
+      if reading == 'fixed':
+        factors['in text' if condition == 'text' else 'with random tokens'].append(
+            line.y[1] / line.y[0])
+  each = [f'× {min(own):.2g} to {max(own):.2g} {words}'
+          for words, own in factors.items()]
+  assert title_of(figure) == (
+      f'Last token held fixed, N = 8 → 64: spread of components {", ".join(each)}')
+  whole = {key: x for key, x in spreads.items() if key[0].component is None}
+  assert spread.single_components(whole) is None
 
 
-def _ranges(spreads, form=str, heads=(None,)):
+def _ranges(spreads):
   """Returns the ranges of slopes of each condition with the last token held fixed."""
   each = []
   for condition, (name, _) in _CONDITIONS.items():
-    slopes = [spreads[spread_part(condition, 'fixed', layer, head=h), 'slope', None]
-              for layer in (0, 2) for h in heads]
-    ends = (form(f'{x:.2f}') for x in (min(slopes), max(slopes)))
-    each.append(f'{" to ".join(ends)} ({name})')
+    slopes = [spreads[spread_part(condition, 'fixed', layer), 'slope', None]
+              for layer in (0, 2)]
+    each.append(f'{min(slopes):.2f} to {max(slopes):.2f} ({name})')
   return ', '.join(each)
 
 
 def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
+  held = {condition: [spreads[spread_part(condition, 'fixed', layer, head=h), 'slope',
+                              None] for layer in (0, 2) for h in (0, 3)]
+          for condition in _CONDITIONS}
+  random = held['random'] + held['random_nope']
   assert title_of(spread.slopes_by_head(spreads, 'tiny')) == (
-      'Last token held fixed, slopes of heads: ' + _ranges(spreads, heads=(0, 3)))
+      f'Last token held fixed: log-log slopes of heads are {min(random):.2f} to '
+      f'{max(random):.2f} with random tokens, {min(held["text"]):.2f} to '
+      f'{max(held["text"]):.2f} in text')
   axes = spread.slopes_by_head(spreads).axes
   for panel, (layer, reading) in zip(
       axes, itertools.product((0, 2), ('as_it_is', 'fixed')), strict=True):

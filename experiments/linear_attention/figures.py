@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import from_to
 from vvlen.reporting.results import Index
 
 _LOOKS = {  # label, colour, line
@@ -18,6 +19,7 @@ _LOOKS = {  # label, colour, line
     'log': ('exact on $\\log y$', '#009E73', (0, (4, 1, 1, 1, 1, 1))),
     'inverse_sqrt': ('exact on $1/\\sqrt{y}$', '#CC79A7', ':'),
 }
+_FITTED = ('sqrt', 'log', 'inverse_sqrt')
 _ZERO = 1e-20  # smaller losses are 0 up to rounding
 
 
@@ -39,7 +41,7 @@ def losses(
   seeds = max(len(plots.values(x, 'trained', 'loss')[1]) for x in indices.values())
   figure = plots.new(
       1.2 + 1.9 * rows,
-      _headline(indices),
+      _headline(indices, n),
       'Mean squared error of linear attention by length, a panel for each task: the '
       "least possible one, that of the paper's single number Γ, and circles for "
       f'{seeds} seeds that were trained; in words, losses in training of the first two'
@@ -68,8 +70,11 @@ def losses(
   return figure
 
 
-def _headline(indices: Mapping[str, Index]) -> str:
-  """Says for which tasks the optimum has no error at any length, and for which some."""
+def _headline(indices: Mapping[str, Index], n: int) -> str:
+  """Says for which tasks the optimum has no error at any length, and for which some.
+
+  And what the optima for √y, log y and 1/√y make of the error of the number of bits.
+  """
   words = {'length': 'number'}
   exact, inexact = ([
       words.get(task, task) for task, index in indices.items()
@@ -78,7 +83,12 @@ def _headline(indices: Mapping[str, Index]) -> str:
   parts = [f'exact at all lengths for the {" and ".join(exact)}'] * bool(exact)
   parts += [f'not for the {" and ".join(inexact)}' if exact else
             f'not exact for the {" and ".join(inexact)}'] * bool(inexact)
-  return f'{", ".join(parts)} of bits'.capitalize()
+  title = f'{", ".join(parts)} of bits'.capitalize()
+  if 'length' in indices:
+    _, found = ratios(indices['length'], n)
+    ends = from_to(np.concatenate([found[x] for x in _FITTED]), '.2f')
+    title += f'; beyond training, fits to √y, log y, 1/√y err {ends} times as much'
+  return title
 
 
 def _panel(axes: Axes, index: Index) -> list[int]:

@@ -124,16 +124,14 @@ def temperature(values: Values, length: int, name: str = '') -> Figure | None:
     plots.doubling_axis(axes)
     mark(axes, length)
     axes.set_title(f'layer {layer}')
-  title = 'Logits must grow for one key to keep half of the weight'
+  title = 'The factor that gives one key half of the weight'
   if growth:
-    factors = ' to '.join(dict.fromkeys(
-        f'× {x:.2g}' for x in (min(growth), max(growth))))
-    title = ('To keep half of the weight on one key, logits must grow by '
-             f'{factors} {where}, log N by × {of_log:.2g}')
+    title = ('The factor that gives one key half of the weight changes × '
+             f'{from_to(growth, ".2g")} {where}; log N grows × {of_log:.2g}')
   return _finish(
       figure, panels, title,
-      f'{checkpoint(name, length)}; {counted(len(panels), "layer")}',
-      'factor of the logits needed', 'tokens N',
+      f'{checkpoint(name, length)}; factor: the least one by which all logits are '
+      'multiplied for that', 'factor of the logits', 'tokens N',
       'Least factor of the attention logits that gives the top key of the last of N '
       'tokens half of the weight, medians over sequences, a panel for each layer, of '
       'text and of the same tokens shuffled: the median head, and bands from the '

@@ -53,6 +53,7 @@ def make(
   """
   made = {
       'figure_1': spread.curves(values, name),
+      'figure_1_components': spread.single_components(values, name),
       'figure_1_heads': spread.slopes_by_head(values, name),
       'perplexity': perplexity(values, length, name),
       'nll_by_position': by_position(values, length, name),
@@ -226,8 +227,8 @@ def misalignment(values: Values, length: int, name: str = '') -> Figure | None:
       'Four measures of misalignment by offset of the two windows in tokens, a line '
       'for each length of window, L: that of training: means over sequences of the '
       'text, with bands of 95 % intervals by bootstrap over them.',
-      f'{name}, predictions of the same tokens from two windows of one length; '
-      'bands: 95 % intervals')
+      f'{checkpoint(name, length)}; predictions of the same tokens from two windows '
+      'of one length; bands: 95 % intervals')
   grid = figure.subplots(2, 2, sharex=True)
   for axes, (metric, title) in zip(grid.flat, _MISALIGNMENT.items(), strict=True):
     if metric in ('symmetric_kl', 'js'):

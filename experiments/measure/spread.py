@@ -24,8 +24,8 @@ from experiments.measure.rows import (
   spread_part,
   Values,
 )
-from vvlen.reporting import plots, titles
-from vvlen.reporting.numbers import number
+from vvlen.reporting import plots
+from vvlen.reporting.numbers import from_to, number
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import cell_if, interval_cell, pair_cell, Table
 from vvlen.statistics import percentiles_cover
@@ -140,30 +140,23 @@ def by_head(values: Values) -> Table:
 def curves(values: Values, name: str = '') -> Figure | None:
   """Draws Figure 1: standard deviation by length, for each layer.
 
-  Above, the mean over components, with the last token as it is and held fixed; below,
-  if components are reported singly, those, a panel for each kind of sequence.
+  It is the mean over components, with the last token as it is and held fixed.
   """
   arms = spread_arms(values)
   if not arms:
     return None
   layers = sorted({layer for *_, layer in arms})
-  names = components_of(values)
   figure = plots.new(
-      0.5 + (2.9 + 2.4 * bool(names)) * len(layers),
-      _powers(values, arms),
+      0.5 + 2.9 * len(layers),
+      _slopes_of_means(values, arms),
       'Standard deviation over sequences of the attention output of the last of N '
-      'tokens: above, mean over components, a line for each kind of sequence with its '
-      'slope in the logarithms and bands of 95 % intervals, with the last token as it '
-      'is and held fixed'
-      + (f'; below, components {", ".join(map(str, names))} alone, with the last token '
-         'as it is and with the first of those that are held fixed' if names else '')
-      + '.',
-      f'{name}, layer {" and ".join(map(str, layers))}; dotted: 1/√N; bands: 95 % '
-      'intervals')
-  parts: Any = figure.subfigures(
-      len(layers) * (1 + bool(names)), 1, squeeze=False)[:, 0]
-  step = 1 + bool(names)
-  grids = [part.subplots(1, 2, sharey=True) for part in parts[::step]]
+      'tokens, mean over components: a line for each kind of sequence with its slope '
+      'in the logarithms and bands of 95 % intervals, with the last token as it is and '
+      'held fixed.',
+      f'{_layers_of(name, layers)}; spread of the attention output; dotted: 1/√N; '
+      'bands: 95 % intervals')
+  parts: Any = figure.subfigures(len(layers), 1, squeeze=False)[:, 0]
+  grids = [part.subplots(1, 2, sharey=True) for part in parts]
   slopes: dict[tuple[int, str], dict[str, str]] = {}  # of a layer and condition
   seen: list[float] = []
   for condition, reading, layer in arms:
@@ -188,14 +181,16 @@ def curves(values: Values, name: str = '') -> Figure | None:
       axes.set_title(f'layer {layer}, last token {reading}')
       axes.set(xlabel='tokens N', ylim=(min(seen) / 3, max(seen) * 2.5))
     line[0].set_ylabel('standard deviation')
-    _slopes(parts[step * layers.index(layer)], line,
-            {x: found for (i, x), found in slopes.items() if i == layer})
-  for layer, part in zip(layers, parts[1::2] if names else (), strict=False):
-    _components(part, values, layer, names)
+    _legend_of_slopes(parts[layers.index(layer)], line,
+                      {x: found for (i, x), found in slopes.items() if i == layer})
   return figure
 
 
-def _powers(values: Values, arms: Sequence[tuple[str, str, int]]) -> str:
+def _layers_of(name: str, layers: Sequence[int]) -> str:
+  return f'{name}, layer {" and ".join(map(str, layers))}'
+
+
+def _slopes_of_means(values: Values, arms: Sequence[tuple[str, str, int]]) -> str:
   """Says how the spread falls with the last token held fixed, else as it is."""
   reading = 'fixed' if any(reading == 'fixed' for _, reading, _ in arms) else arms[0][1]
   found: dict[str, list[float]] = {}
@@ -203,9 +198,8 @@ def _powers(values: Values, arms: Sequence[tuple[str, str, int]]) -> str:
     if of == reading:
       part = spread_part(condition, of, layer)
       found.setdefault(CONDITIONS[condition], []).append(values[part, 'slope', None])
-  each = [f'{_range(slopes, titles.power)} ({words})'
-          for words, slopes in found.items()]
-  return (f'Last token {READINGS[reading]}: spread of the attention output goes as '
+  each = [f'{_range(slopes)} ({words})' for words, slopes in found.items()]
+  return (f'Last token {READINGS[reading]}: log-log slope of the spread is '
           + ', '.join(each))
 
 
@@ -214,22 +208,32 @@ def _slopes_of_heads(
 ) -> str:
   """Says between which slopes the heads are, with the last token held fixed."""
   held = [(arm, heads) for arm, heads in arms if arm[1] == 'fixed'] or arms
-  found: dict[str, list[float]] = {}
-  for (condition, reading, layer), heads in held:
-    found.setdefault(CONDITIONS[condition], []).extend(
-        values[spread_part(condition, reading, layer, head=h), 'slope', None]
-        for h in heads)
-  each = [f'{_range(slopes)} ({words})' for words, slopes in found.items()]
-  return (f'Last token {READINGS[held[0][0][1]]}, slopes of heads: {", ".join(each)}')
+  found = [(condition, values[spread_part(condition, reading, layer, head=h), 'slope',
+                              None])
+           for (condition, reading, layer), heads in held for h in heads]
+  return (f'Last token {READINGS[held[0][0][1]]}: log-log slopes of heads are '
+          + _random_and_text(found, _range))
 
 
-def _range(slopes: Sequence[float], form: Callable[[str], str] = str) -> str:
-  """Returns '−0.5 to −0.1', each as `form` has it, or one number if both are alike."""
-  ends = [form(number(x, '.2f')) for x in (min(slopes), max(slopes))]
-  return ' to '.join(dict.fromkeys(ends))
+def _random_and_text(
+    found: Sequence[tuple[str, float]], form: Callable[[Sequence[float]], str]
+) -> str:
+  """Returns the range of numbers with random tokens, and of those in text.
+
+  Args:
+    found: each number with its condition before it.
+    form: writes some of them as a range.
+  """
+  groups = {words: [x for condition, x in found if (condition == 'text') == of_text]
+            for of_text, words in ((False, 'with random tokens'), (True, 'in text'))}
+  return ', '.join(f'{form(own)} {words}' for words, own in groups.items() if own)
 
 
-def _slopes(
+def _range(slopes: Sequence[float]) -> str:
+  return from_to(slopes, '.2f')
+
+
+def _legend_of_slopes(
     figure: Any, panels: Sequence[Axes], slopes: Mapping[str, Mapping[str, str]]
 ) -> None:
   """Writes a legend below the panels, with the slopes {condition: {reading: slope}}."""
@@ -241,6 +245,48 @@ def _slopes(
        for condition, of in slopes.items()],
       title=f'slope [95 %] with the last token {", ".join(READINGS.values())}',
       loc='outside lower center')
+
+
+def single_components(values: Values, name: str = '') -> Figure | None:
+  """Draws the standard deviation of single components, for each layer."""
+  arms, names = spread_arms(values), plots.spread_out(components_of(values))
+  if not arms or not names:
+    return None
+  layers = sorted({layer for *_, layer in arms})
+  figure = plots.new(
+      0.8 + 2.4 * len(layers),
+      _fall_of_components(values, arms, names),
+      'Standard deviation over sequences of single components of the attention output '
+      'of the last of N tokens, a panel for each kind of sequence, with the last token '
+      'as it is and with the first of those that are held fixed.',
+      f'{_layers_of(name, layers)}; standard deviation of components of the attention '
+      'output')
+  parts: Any = figure.subfigures(len(layers), 1, squeeze=False)[:, 0]
+  for layer, part in zip(layers, parts, strict=True):
+    _components(part, values, layer, names)
+  return figure
+
+
+def _fall_of_components(
+    values: Values, arms: Sequence[tuple[str, str, int]], names: Sequence[int]
+) -> str:
+  """Says by what the spread of components is multiplied, from the shortest length on.
+
+  That is with the last token held fixed, if it was measured so.
+  """
+  held = [arm for arm in arms if arm[1] == 'fixed'] or arms
+  found = []
+  for condition, reading, layer in held:
+    for component in names:
+      part = spread_part(condition, reading, layer)._replace(component=component)
+      lengths, deviation = curve(values, part, 'std')
+      if lengths and deviation[0] > 0:
+        found.append((condition, float(deviation[-1] / deviation[0])))
+  if not found:
+    return 'Spread of single components of the attention output'
+  times = lambda factors: f'× {from_to(factors, ".2g")}'
+  return (f'Last token {READINGS[held[0][1]]}, N = {lengths[0]:,} → {lengths[-1]:,}: '
+          f'spread of components {_random_and_text(found, times)}')
 
 
 def _components(
@@ -257,7 +303,7 @@ def _components(
       colour = plots.LOOKS[[*CONDITIONS].index(condition)][0]
       part = spread_part(condition, reading, layer)
       plots.log_axis(axes)
-      for i, component in enumerate(plots.spread_out(names)):
+      for i, component in enumerate(names):
         lengths, deviation = curve(values, part._replace(component=component), 'std')
         axes.plot(lengths, np.where(np.array(deviation) > 0, deviation, np.nan),
                   color=colour, marker=plots.LOOKS[i + 3][1], linewidth=0.9,

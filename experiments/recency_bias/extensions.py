@@ -1,13 +1,15 @@
 """Figures of recency bias that extend the paper. Runs without JAX."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib import patheffects
 from matplotlib.axes import Axes
+from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 import numpy as np
 
@@ -245,12 +247,12 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
         colors='white', linewidths=0.8, linestyles='-',
     )
     written = lambda x: plots.short_number(float(f'{10**x:.1g}'))
-    every = [(lines, axes.clabel(lines, fontsize=plots.SMALLEST, fmt=written))]
+    every = [(lines, _label(axes, lines, widths, alphas, written))]
     if bound:
       line = axes.contour(
           fine[0], high[:, 0], -(1 - fine) * np.sqrt(high) / np.log(10),
           levels=[np.log10(bound)], colors='white', linewidths=1.4, linestyles='--')
-      every.append((line, axes.clabel(line, fontsize=plots.SMALLEST, fmt=written)))
+      every.append((line, _label(axes, line, widths, alphas, written)))
     for drawn in (artist for line, labels in every for artist in (line, *labels)):
       drawn.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground='0.3')])
     axes.grid(False)
@@ -262,6 +264,22 @@ def over_anisotropy_and_width(found: Sequence[Simulated]) -> Figure:
   figure.legend([line], ['lines of equal exp(−(1−α)√d), with its value'],
                 loc='outside lower center')
   return figure
+
+
+def _label(
+    axes: Axes, lines: ContourSet, widths: Sequence[int], alphas: Sequence[float],
+    form: Callable[[float], str],
+) -> list[Text]:
+  """Writes on each line of equal log10 exp(−(1−α)√d) its value, near its lower end."""
+  places = []
+  for log in lines.levels * np.log(10):  # −(1−α)√d
+    # The line begins at the least α, or at the bottom.
+    low = max((log / (1 - alphas[0])) ** 2, widths[0])
+    width = (low * min(2 * low, widths[-1])) ** 0.5
+    alpha = 1 + log / width**0.5
+    if low < widths[-1] and alpha < alphas[-1]:
+      places.append((alpha, width))
+  return axes.clabel(lines, fontsize=plots.SMALLEST, fmt=form, manual=places)
 
 
 def _favoured_where(found: Sequence[Simulated]) -> tuple[str, float]:
