@@ -25,7 +25,7 @@ from experiments.length_generalization.training_table import training_table
 from experiments.mechanism import figures as mechanism
 from tests.artists import all_bands, bands, line_of, lines, shades
 from tests.cells import mean_of
-from vvlen.reporting import plots, results, titles
+from vvlen.reporting import plots, results
 from vvlen.reporting.results import Row
 from vvlen.reporting.titles import setup_of, title_of
 from vvlen.tasks.lengths import growing_length
@@ -177,9 +177,15 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
     words = '{}, slope from N = 16: {:.2f} [{:.2f}, {:.2f}]'.format(
         name, *mean_of(slopes))
     _check(axes, words.replace('-', '−'), colour, _LENGTHS, columns, geometric=True)
-    assert f'{titles.power(f"{np.mean(slopes):.2f}")} ({name})' in title_of(figure)
-  assert title_of(figure).startswith(
-      'From N = 16, variance of the attention output before the norm goes as $')
+    slope = f'{np.mean(slopes):.2f} ({name})'.replace('-', '−')
+    assert f' {slope}' in title_of(figure)
+  assert title_of(figure).startswith('From N = 16, variance of the attention output '
+                                     'before the norm has log-log slope ')
+  # Through the Baseline where its slopes begin.
+  start = stats.gmean(measured['none', 'component_variance', 16])
+  line = lines(axes)['slope −1, as 1/N']
+  assert line.x == [*_LENGTHS]
+  close(line.y, start * 16 / np.array(_LENGTHS))
   bound = np.exp(np.median(2 * more['none', 'logit_range', None]
                            + np.log(more['none', 'value_variance', None])))
   assert f'exp(2δ)σ²/N, in the median over seeds {bound:.1f}/N' in figure.get_label()
@@ -341,6 +347,8 @@ def test_figure_2_shows_components_of_typical_spread_in_units_of_their_own(sampl
       f'{np.abs(shifts).max():.1f} standard deviations')
   limits = {axes.get_xlim() for axes in figure.axes}
   assert len(limits) == 1
+  assert [axes.get_xlabel() for axes in figure.axes] == 2 * [''] + 2 * [
+      'value − mean at N = 16,\nin standard deviations there']
 
 
 def test_components_that_a_norm_keeps_nearly_constant_are_not_typical():
@@ -361,6 +369,10 @@ def test_figure_4_has_weights_by_arm_and_length_and_what_they_come_to(
     if n == 16:
       assert panel.get_ylabel() == _ARMS[arm][0]
   assert [axes.get_title() for axes in panels[:3]] == ['N = 16', '32', '100']
+  # Of the four items shown, the first and the last are numbered below.
+  assert [[text.get_text() for text in axes.get_xticklabels()] for axes in panels] == (
+      3 * [[]] + 3 * [['1', '4']])
+  assert panels[-1].get_xticks().tolist() == [0, 3]
   assert left.get_supxlabel() == f'{words}; each row is a sequence'
   each = []
   for arm in samples:
@@ -434,8 +446,8 @@ def test_titles_of_counting_say_how_far_models_generalize(fields, right, says):
   fields = dict(task='sum', counts='fair', positions=('none',), train_lengths=(10,),
                 reparameterizations=('identity',)) | fields
   [figure] = read_figures(dict(f=fields)).values()
-  rows = [Row(cell.experiment, cell.arm, 0, n, 'squared_error', 0.1)
-          for cell in figure.cells for n in (1, 12)]
+  rows = [Row(cell.experiment, cell.arm, 0, n, 'squared_error', 0.1 * n)
+          for cell in figure.cells for n in range(1, 13)]
   indices = {name: results.index(row for row in rows if row.experiment == name)
              for name in {cell.experiment for cell in figure.cells}}
   records = [{'training_error': 0.001, 'constant_error': 1.0,
@@ -452,10 +464,19 @@ def test_titles_of_counting_say_how_far_models_generalize(fields, right, says):
   assert ('right: 95 % of answers round to the target' in setup) == (right is not None)
   # Positions are named where they are the same for all models.
   assert ('no positions' in setup) == (figure.varied != 'positions')
+  # A ring is around the last length that is right, if it was measured.
+  [axes] = drawn().axes
+  rings = [line_of(line) for line in axes.lines
+           if line.get_marker() == 'o' and line.get_markersize() == 7]
+  ends = [n for n in right or () if n <= 12]
+  assert [ring.x for ring in rings] == [[n] for n in ends] + [[]] * bool(ends)
+  close([ring.y for ring in rings[:-1]], [[0.1 * n] for n in ends] or [])
+  assert ('right up to here' in lines(axes)) == bool(ends)
   # What has not learned is in no finding.
   for record in records:
     record['training_error'] = 0.2
   assert 'right up to' not in title() and 'least error' not in title()
+  assert 'right up to here' not in lines(drawn().axes[0])
 
 
 def test_errors_of_reparameterized_targets_are_means_and_medians():

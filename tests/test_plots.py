@@ -187,10 +187,6 @@ def test_the_setup_stands_below_the_title_in_smaller_regular_type():
     assert (titles.setup_of(drawn), drawn.get_suptitle()) == ('', 'two')
 
 
-def test_a_power_in_a_title_is_a_superscript():
-  assert titles.power('−0.94') == '$\\mathbf{N^{-0.94}}$'
-
-
 def test_bars_of_an_interval_that_reaches_0_end_below_a_logarithmic_axis():
   axes = figure.Figure().subplots()
   plots.log_axis(axes)

@@ -549,9 +549,8 @@ def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
 
   most = (above, around, below), (above, above, below), (around, around, around)
   assert title((0.74, 0.77, 0.2), *most) == (
-      "Over settings, LN's gain rises with weight of the target and norm of the output;"
-      ' over seeds, it rises with weight of the target, falls with distance, not with '
-      'norm of the output')
+      "Over settings, LN's gain rises with weight and norm; over seeds, it rises with "
+      'weight, falls with distance, not with norm')
   assert title((0.1, 0.49, -0.5), most[2]) == (
       "Over settings, LN's gain falls with distance; over seeds, not with distance")
   # Not in more than half of the settings.

@@ -147,7 +147,7 @@ def by_length(
     divergence.set_ylim(bottom=min(x for x in means if x > 0) / 3)
   plain.set(title='perplexity')
   difference.set(title=f'log perplexity, nats,\nminus that of {reference}')
-  divergence.set(title='symmetric KL, nats')
+  divergence.set(title='symmetric KL of\ntwo windows, nats')
   legend(figure, [plain, difference], family)
   return figure
 

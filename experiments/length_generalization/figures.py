@@ -198,7 +198,7 @@ def output_moments(index: Index, setting: Setting) -> Figure:
 def component_variance(index: Index, setting: Setting) -> Figure:
   """Draws the variance of single output components for one query (Proposition 1)."""
   slopes_from = ''
-  powers = []
+  of_arms = []
   figure = plots.new(3.2, '', '')
   axes = figure.subplots()
   plots.log_axis(axes)
@@ -213,26 +213,27 @@ def component_variance(index: Index, setting: Setting) -> Figure:
       slope = f'{mean:.2f} [{low:.2f}, {high:.2f}]'.replace('-', '−')
       label += f', slope from N = {start:,}: {slope}'
       slopes_from = f'; slopes from N = {start:,} on, with intervals'
-      powers.append(
-          f'{titles.power(number(float(mean), ".2f"))} ({SPELLED[arm]})')
+      of_arms.append(f'{number(float(mean), ".2f")} ({SPELLED[arm]})')
       since = f'From N = {start:,}, variance'
     plots.draw(axes, lengths, values, colour, marker, label)
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
-    # Through the Baseline at the longest length, from where slopes are fitted.
-    end = np.exp(np.nanmean(np.log(np.where(values > 0, values, np.nan)[:, -1])))
+    # Through the Baseline where its slopes begin, so that it shows what they add up to.
     _, start = slopes_at_the_end(lengths, values)
+    first = values[:, lengths.index(start)]
+    top = np.exp(np.nanmean(np.log(np.where(first > 0, first, np.nan))))
     last = [n for n in lengths if n >= start]
-    axes.plot(last, end * last[-1] / np.array(last), color='black',
-              linewidth=0.9, linestyle='-.', label='proportional to 1/N')
+    axes.plot(last, top * start / np.array(last), color='black',
+              linewidth=0.9, linestyle='-.', label='slope −1, as 1/N')
   axes.set(ylabel='variance over sequences')
   plots.length_axis(axes, setting.trained_up_to, 11)
   plots.legend(figure, [axes], 2)
   count = plots.seeds_of(index, 'component_variance')
   seeds = plots.over_seeds(count, 'geometric mean')
   titles.set_title(
-      figure, f'{since if powers else "Variance"} of the attention output before the '
-      + (f'norm goes as {", ".join(powers)}' if powers else 'norm, of one query'),
+      figure, f'{since if of_arms else "Variance"} of the attention output before the '
+      + (f'norm has log-log slope {", ".join(of_arms)}' if of_arms else
+         'norm, of one query'),
       plots.with_bands(f'{setting.title}; one query', count))
   figure.set_label(
       'Variance over sequences of a component of the attention output by number of '

@@ -83,7 +83,8 @@ def components(samples: Samples, setting: Setting) -> Figure:
                f'spread ×{spreads[arm, component]:.2f}, shift {moved}')
       axes.spines['left'].set_visible(False)
       axes.grid(False)
-    column[-1].set_xlabel(f'in standard deviations at N = {lengths[0]:,}')
+    column[-1].set_xlabel(f'value − mean at N = {lengths[0]:,},\n'
+                          'in standard deviations there')
   plots.legend(figure, [grid[0, 0]], len(lengths))
   return figure
 
@@ -127,6 +128,9 @@ def weights(index: Index, samples: Samples, setting: Setting) -> Figure:
       axes.set(xticks=[], yticks=[])
       axes.grid(False)
     row[0].set_ylabel(SPELLED[arm])
+  shown = [0, picture.get_array().shape[1] - 1]
+  for axes in grid[-1]:
+    axes.set_xticks(shown, [str(i + 1) for i in shown])
   for i, (axes, length) in enumerate(zip(grid[0], lengths, strict=True)):
     axes.set_title('N = ' * (not i) + f'{length:,}', fontsize=plots.SMALLEST, pad=3)
   upper.supxlabel(f'{words}; each row is a sequence', fontsize=7.5)

@@ -56,7 +56,8 @@ def gains(
   drawn = plots.new(1.5 + 0.2 * sum(counts) + 0.5 * len(tasks),
                     _title(family), _caption(family),
                     f'{", ".join(filter(None, tasks))}: accuracy beyond the training '
-                    'lengths; left bars: corrected 95 % intervals, right bands: '
+                    'lengths; the name of a setting says what differs from the plain '
+                    'one; left bars: corrected 95 % intervals, right bands: '
                     'uncorrected')
   panels = drawn.subplots(
       len(tasks), 2, squeeze=False, sharex='col', width_ratios=[1.25, 1],

@@ -27,7 +27,7 @@ TITLES = dict(zip(MECHANISM, (
     'weight of the target', 'norm of the output',
     'distance of the\nnormalized output\nfrom training',
 ), strict=True))
-_SHORT = ('weight of the target', 'norm of the output', 'distance')
+_SHORT = ('weight', 'norm', 'distance')  # in the title
 _STRONG = 0.5  # a rank correlation
 
 

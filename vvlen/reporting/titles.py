@@ -49,11 +49,6 @@ def _setup(figure: Figure) -> Annotation | None:
                if isinstance(artist, Annotation) and artist.get_gid() == 'setup'), None)
 
 
-def power(exponent: str, base: str = 'N') -> str:
-  """Returns a power in bold type, for titles."""
-  return f'$\\mathbf{{{base}^{{{exponent}}}}}$'.replace('−', '-')
-
-
 def break_lines(text: str, longest: int, marks: str = ',:;') -> list[str]:
   """Returns the lines of a text, none longer than `longest` where that is possible.
 
@@ -68,7 +63,7 @@ def break_lines(text: str, longest: int, marks: str = ',:;') -> list[str]:
 def _broken(line: str, longest: int, marks: str) -> list[str]:
   """Breaks one line into as few as can be, of about equal length."""
   places = _places(line)
-  for lines in range(max(1, -(-_width(line) // longest)), len(places) + 2):
+  for lines in range(max(1, -(-len(line) // longest)), len(places) + 2):
     if found := _best(line, places, lines, longest, marks):
       return found
   return _best(line, places, len(places) + 1, len(line), marks) or [line]
@@ -81,7 +76,7 @@ def _best(
 
   A break that is not behind one of `marks` counts as if its lines were less even.
   """
-  goal = _width(line) / lines
+  goal = len(line) / lines
   best: dict[int, tuple[float, list[str]]] = {0: (0.0, [])}  # by where a line begins
   for number in range(lines):
     ends = [len(line)] if number == lines - 1 else places
@@ -91,9 +86,9 @@ def _best(
         if end <= start:
           continue
         own = line[start:end].strip()
-        if _width(own) > longest:
+        if len(own) > longest:
           continue
-        more = cost + (_width(own) - goal) ** 2 + _UNEVEN * (own[-1] not in marks)
+        more = cost + (len(own) - goal) ** 2 + _UNEVEN * (own[-1] not in marks)
         if end not in found or more < found[end][0]:
           found[end] = more, [*before, own]
     best = found
@@ -109,8 +104,3 @@ def _places(line: str) -> list[int]:
     if letter == ' ' and not depth and i not in kept:
       places.append(i)
   return places
-
-
-def _width(text: str) -> int:
-  """Returns the number of characters, without those of mathematical notation."""
-  return len(re.sub(r'\\mathbf|[$^{}]', '', text))
