@@ -9,12 +9,12 @@ from scipy import stats
 from vvlen.statistics import smallest_detectable
 
 # Sentences on single seeds and models come last, and may be as long as they must.
-_LAST = re.compile(r' (Left out,|Not learned|Not finite,).*')
+LAST = re.compile(r' (Left out,|Not learned|Not finite,).*')
 
 
 def is_short(note):
   """Whether a note has at most two lines, but for seeds left out or not learned."""
-  return len(_LAST.sub('', note)) <= 240 and '\n' not in note
+  return len(LAST.sub('', note)) <= 240 and '\n' not in note
 
 
 def cells(table):

@@ -24,6 +24,7 @@ from experiments.measure.answer import answer as measure
 from experiments.mechanism.answer import answer as mechanism
 from experiments.recency_bias.answer import answer as recency_bias
 from experiments.vanishing_variance.answer import answer as family
+from tests.cells import LAST
 from tests.conftest import ROOT
 from vvlen.reporting import page, results, starts
 from vvlen.reporting.results import Row
@@ -243,6 +244,25 @@ def test_pages_of_committed_runs_fit_a_browser_and_load_nothing(name, tmp_path):
       'x.contentWindow.performance.getEntriesByType("resource")'
       '.map(e => e.name).filter(n => !n.startsWith("data:"))')
   assert found == ';'.join(f'{width} {len(parser.images)} ' for width in (400, 1400))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+def test_notes_of_committed_tables_have_two_lines(folder):
+  """At 1,400 pixels; seeds and settings that are left out are named behind them."""
+  notes = [LAST.sub('', path.read_text().split('\n\n')[2])
+           for path in sorted((ROOT / 'experiments/results').glob('*/tables/*.md'))]
+  assert len(notes) > 50
+  tables = [_OTHER._replace(note=note, more='') for note in (*notes, 100 * 'word ')]
+  text = page.write(folder, _report(folder, tables=tables))[0].read_text()
+  found = _in_browser(
+      folder, text, '[...x.contentDocument.querySelectorAll(".note")].map(p => '
+      'Math.round(p.clientHeight / parseFloat(x.contentWindow.getComputedStyle(p)'
+      '.lineHeight)))', widths=(1400,))
+  width, lines = found.split()
+  assert width == '1400'
+  *of_notes, of_long = map(int, lines.split(','))
+  assert len(of_notes) == len(notes) and {*of_notes} == {1, 2} and of_long > 2
 
 
 @pytest.mark.slow
