@@ -95,7 +95,8 @@ def test_a_run_writes_tables_and_figures(whole):
     assert {f'tables/{name}.md', f'tables/{name}.csv'} <= made
     assert (workdir / 'tables' / f'{name}.md').read_text() in page
   for name in ('perplexity', 'nll_by_position', 'misalignment', 'figure_1',
-               'figure_1_heads', 'logits_by_distance', 'entropy'):
+               'figure_1_components', 'figure_1_heads', 'logits_by_distance',
+               'entropy'):
     assert {f'figures/{name}.png', f'figures/{name}.pdf'} <= made
     assert f'(figures/{name}.png)' in page
   assert 'has no tokenizer.json: the text is read as bytes.' in out
