@@ -42,6 +42,19 @@ def mean_of(values):
       0.95, len(values) - 1, np.mean(values), stats.sem(values))
 
 
+def wide(tests):
+  """Returns (mean, low, high) of tests from `paired`, at levels by Holm over them."""
+  found, level = {}, 0.05 / len(tests)
+  order = sorted(range(len(tests)), key=lambda i: tests[i].p)
+  for rank, i in enumerate(order):
+    # The level at which Holm's method decides; it stays where one is not found.
+    if rank == 0 or tests[order[rank - 1]].p < level:
+      level = 0.05 / (len(tests) - rank)
+    ends = stats.ttest_1samp(tests[i].difference, 0).confidence_interval(1 - level)
+    found[i] = (tests[i].mean, *ends)
+  return [found[i] for i in range(len(tests))]
+
+
 def paired(treated, control):
   """Returns a paired t-test by scipy, and the values that tables show of it."""
   difference = np.subtract(treated, control)

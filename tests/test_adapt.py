@@ -31,7 +31,7 @@ from experiments.language_model import measuring, paper, sharded, training
 from experiments.language_model.arms import Arm, Family, Run
 from tests.artists import bands, lines
 from tests.cases import mostly_slow
-from tests.cells import cells, text
+from tests.cells import cells, interval, paired, text, wide
 from tests.conftest import check_board, lose_rows, ROOT
 from tests.llamas import llama, save_llama, variables_of
 from vvlen.evaluation.perplexity import sliding_sums
@@ -53,7 +53,7 @@ from vvlen.reporting.numbers import interval_words, p_words
 from vvlen.reporting.tables import to_csv
 from vvlen.reporting.titles import setup_of, title_of
 from vvlen.sharding import mesh as partition
-from vvlen.statistics import detectable, holm, mean_interval, paired_t_test
+from vvlen.statistics import at_level, detectable, holm, mean_interval, paired_t_test
 from vvlen.training import ensemble
 from vvlen.training.step import TrainState
 
@@ -555,6 +555,13 @@ def _compare(index, one, other, length=32):
                        [*index[other, 'nll', length].values()])
 
 
+def _by_holm(index, *pairs, length=32):
+  """Returns the cells of differences (one, other), at levels by Holm over them all."""
+  tests = [paired([*index[one, 'nll', length].values()],
+                  [*index[other, 'nll', length].values()]) for one, other in pairs]
+  return [interval(*ends, '+.4f') for ends in wide(tests)]
+
+
 def _perplexity(values):
   from scipy import stats
 
@@ -579,7 +586,7 @@ def test_every_cell_of_methods(index):
       row[f'{at}: before'] = text(math.exp(0.1 + n / 7 + place), '.2f')
       row[f'{at}: after [95 %]'] = _perplexity([*index[name, 'nll', n].values()])
     row['Δ log perplexity at 2 L [95 %]'] = _difference(test) if place else ''
-    row['p, Holm'] = tables.p_value(test.p) if place else ''
+    row['p Holm'] = tables.p_value(test.p) if place else ''
     expected.append(row)
   assert found == expected
 
@@ -590,13 +597,13 @@ def test_a_method_that_did_not_learn_has_no_interval_in_the_table_of_methods(
   """Nor has one that is compared with such a method, as in the figure."""
   make = lambda *weak: tables.methods(FAMILIES, ARMS['none'], RUN, index, [], 8, *weak)
   whole, found = cells(make()), cells(make([weak]))
-  difference, p = 'Δ log perplexity at 2 L [95 %]', 'p, Holm'
+  difference, p = 'Δ log perplexity at 2 L [95 %]', 'p Holm'
   test = _compare(index, 'yarn', 'none')
   assert whole[1][difference] == _difference(test) and whole[1][p]
   assert found == [whole[0], whole[1] | {
       difference: text(test.mean_difference, '+.4f'), p: ''}]
   assert make([weak]).note.endswith(
-      f'Holm over methods. Not learned, so that no test is shown: {weak}.')
+      f'by Holm over methods. Not learned, so that no test is shown: {weak}.')
 
 
 def test_every_cell_of_the_term(index):
@@ -606,11 +613,11 @@ def test_every_cell_of_the_term(index):
   assert len(to_csv(table).splitlines()) == 3
   tests = [_compare(index, f'{name}_alpha', name) for name in ('none', 'yarn')]
   p_holm = holm([test.p for test in tests])
-  for row, test, p, words in zip(
-      found, tests, p_holm, ('fine-tuning alone', 'YaRN'), strict=True):
+  intervals = _by_holm(index, ('none_alpha', 'none'), ('yarn_alpha', 'yarn'))
+  for row, test, ends, p, words in zip(
+      found, tests, intervals, p_holm, ('fine-tuning alone', 'YaRN'), strict=True):
     assert row['method'] == words
-    assert row['misalignment term [95 %]'] == _difference(test)
-    assert row['p'] == tables.p_value(test.p)
+    assert row['misalignment term [95 %]'] == ends
     assert row['p Holm'] == tables.p_value(float(p))
     # Of two tests: at 2.5 %, at which Holm's method finds it whatever the other is.
     assert row['smallest detectable'] == text(detectable(test, 0.025), '.4f')
@@ -638,7 +645,6 @@ def test_p_of_the_term_are_corrected_over_methods(index):
   p = [test.p for test in tests]
   corrected = [float(x) for x in holm(p)]
   table = tables.term(FAMILIES, RUN._replace(num_seeds=4), index)
-  assert [row['p'] for row in cells(table)] == [tables.p_value(x) for x in p]
   assert [row['p Holm'] for row in cells(table)] == [
       tables.p_value(x) for x in corrected]
   assert {tables.p_value(x) for x in corrected} != {tables.p_value(x) for x in p}
@@ -647,9 +653,10 @@ def test_p_of_the_term_are_corrected_over_methods(index):
   said = answer(FAMILIES, RUN, index, 4.0)[0]
   for test, x, words in zip(
       tests, corrected, ('fine-tuning alone', 'YaRN'), strict=True):
-    interval = interval_words(test.ci_low, test.ci_high, '+.4f')
-    assert f'{interval}, {p_words(x)} ({words})' in said
-  assert 'p by Holm over methods' in said
+    wider = at_level(test, 0.025)  # in neither is a difference found
+    ends = interval_words(wider.ci_low, wider.ci_high, '+.4f')
+    assert f'{ends}, {p_words(x)} ({words})' in said
+  assert 'p and intervals by Holm over methods' in said
   assert ('no difference was found' in said) == (min(corrected) >= 0.05)
   # Far apart: a difference is found.
   index['none_alpha', 'nll', 32] = {
@@ -739,17 +746,20 @@ def test_the_answer_in_whole_sentences(index):
   tests = [_compare(index, f'{name}_alpha', name) for name in ('none', 'yarn')]
   p = [float(x) for x in holm([test.p for test in tests])]
   assert 0.05 < p[0] < 0.1 < p[1]
-  part = lambda test, p, words: (
-      f'{text(test.mean_difference, "+.4f")} nats '
-      f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(p)} ({words})')
-  alone, yarn = part(tests[0], p[0], 'fine-tuning alone'), part(tests[1], p[1], 'YaRN')
+  part = lambda ends, p, words: (
+      f'{text(ends[0], "+.4f")} nats '
+      f'{interval_words(*ends[1:], "+.4f")}, {p_words(p)} ({words})')
+  # At 2.5 %, since in neither is a difference found.
+  ends = [(test.mean_difference, test.ci_low, test.ci_high) for test in (
+      at_level(test, 0.025) for test in tests)]
+  alone, yarn = part(ends[0], p[0], 'fine-tuning alone'), part(ends[1], p[1], 'YaRN')
   perplexity = lambda length: ', '.join(
       f'{math.exp(np.mean([*index[name, "nll", length].values()])):.3g} ({words})'
       for name, words in (('none', 'fine-tuning alone'), ('yarn', 'YaRN')))
   assert answer(FAMILIES, RUN, index, 4.0) == [
       'The misalignment term with α = 0.1 changes log perplexity at 2 L, 32 tokens, by '
-      f'{alone}; {yarn}: 3 pairs of seeds, p by Holm over methods; no difference was '
-      'found.',
+      f'{alone}; {yarn}: 3 pairs of seeds, p and intervals by Holm over methods; '
+      'no difference was found.',
       f'Perplexity at the training length, 16 tokens: {perplexity(16)}; that of '
       f'frequencies alone is 54.6, and less than 20.1 counts as learned. At 2 L, 32 '
       f'tokens: {perplexity(32)}.']
@@ -774,11 +784,12 @@ def test_notes_of_tables_say_how_they_were_made(index):
   assert table.note == (
       '3 seeds [95 %]; L = 16, the checkpoint has 8 tokens. Perplexity in blocks, with '
       'the method applied, before and after fine-tuning. Δ: minus fine-tuning alone; '
-      'p: paired t-test, Holm over methods.')
+      'p: paired t-test; it and the intervals of Δ by Holm over methods.')
   table = tables.term(FAMILIES, RUN, index)
   assert table.note == (
       'Δ log perplexity at 2 L, 32 tokens, minus the same method with α = 0, nats; α = '
-      '0.1. p: paired two-sided t-test over 3 seeds [95 %]; Holm over methods.')
+      '0.1. p: paired two-sided t-test over 3 seeds [95 %]; it and its interval by '
+      'Holm over methods.')
   assert ('what its test finds four times in five at the level of 5 % divided by the '
           'number of methods, whatever the other tests are. The entropy of both '
           'windows and their symmetric KL add up to the misalignment term: each alone, '
@@ -818,9 +829,11 @@ def test_holm_over_methods_is_in_the_table_of_methods(index):
         for seed, x in index['none', 'nll', n].items()}
   found = cells(tables.methods(families, ARMS['none'], RUN, index, [], 8))
   p = [_compare(index, name, 'none').p for name in ('yarn', 'pi')]
-  assert [row['p, Holm'] for row in found] == [
+  assert [row['p Holm'] for row in found] == [
       '', *(tables.p_value(float(x)) for x in holm(p))]
-  assert found[1]['p, Holm'] != tables.p_value(p[0])
+  assert found[1]['p Holm'] != tables.p_value(p[0])
+  assert [row['Δ log perplexity at 2 L [95 %]'] for row in found] == [
+      '', *_by_holm(index, ('yarn', 'none'), ('pi', 'none'))]
   assert found[0]['L: before'] == ''  # no lines of step 0
 
 
@@ -1012,16 +1025,15 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   assert cells(made['term']) == cells(tables.term(families, run, index, ['YaRN']))
   # So its own tables have no test either.
   by_arm, by_length = cells(made['yarn'])[1:], cells(made['yarn_by_length'])
-  assert {row['p Holm'] for row in by_arm} == {'not learned'}
-  assert {row['p'] for row in by_arm} == {''}
+  assert {row['p'] for row in by_arm} == {'not learned'}
   tested = [row for row in by_length if row['Δ log perplexity [95 %]']]
   assert len(tested) == 4 and not any('[' in row['Δ log perplexity [95 %]']
                                       for row in tested)
-  assert {row['p, Holm: log perplexity'] for row in tested} == {'not learned'}
+  assert {row['p: log perplexity'] for row in tested} == {'not learned'}
   alone = [row for row in cells(made['none_by_length']) if '[' in row[
       'Δ log perplexity [95 %]']]
   assert [row['arm'] for row in alone] == ['α = 0.1']
-  assert 'not learned' not in alone[0]['p, Holm: log perplexity']
+  assert 'not learned' not in alone[0]['p: log perplexity']
   # Figures leave out what tables leave out.
   assert len(bands(drawn['none'].axes[1])) == 1 and not bands(drawn['yarn'].axes[1])
   assert not bands(drawn['methods'].axes[1])

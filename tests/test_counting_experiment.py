@@ -214,8 +214,9 @@ def test_factors_and_their_tests():
       'alibi': [1e-4, 1e-2, 1e-2, 1e-2],
   })
   row = shown(tables.table('f', figure, indices, 12), 'RoPE')
-  # Ten to the mean of 2, 2, 3 and 2, with t = 9 on three degrees of freedom.
-  assert row['factor beyond training [95 %]'].startswith('178 [28, 1,')
+  # Ten to the mean of 2, 2, 3 and 2, with t = 9 on three degrees of freedom, ± 4.177
+  # standard errors of ¼: of two tests, the smaller is at 5 % / 2.
+  assert row['factor beyond training [95 %]'] == '178 [16, 1,968]'
   assert row['p Holm'] == '.006'  # twice .0029, the smaller of two
   # Of 0, 1, 0 and 1: t = √3.
   assert shown(tables.table('f', figure, indices, 12), 'ALiBi')['p Holm'] == '.182'

@@ -853,14 +853,14 @@ def test_a_table_has_the_tests_of_its_endpoint():
   # All have 2 nats or more; half of log 16 is less.
   lost = shown(tables.by_arm(family, run, results.index(rows), 16), 'α = 0.1')
   named = 'Δ log perplexity at 4 L [95 %]'
-  assert lost == row | {named: row[named].partition(' [')[0], 'p': '',
-                        'p Holm': 'not learned', 'smallest detectable': ''}
+  assert lost == row | {named: row[named].partition(' [')[0],
+                        'p': 'not learned', 'smallest detectable': ''}
   assert row == shown(tables.by_arm(family, run, results.index(rows), 1000), 'α = 0.1')
   # Of a single arm that has not learned at L.
   worse = [r._replace(value=5.0) if r[1:5] == ('c', r.seed, 8, 'nll') else r
            for r in rows]
   of_all = tables.by_arm(family, run, results.index(worse), 1000)
-  assert [of_all.columns['p Holm'](r) == 'not learned' for r in of_all.records] == [
+  assert [of_all.columns['p'](r) == 'not learned' for r in of_all.records] == [
       False, False, True, False]
   # Of other lengths neither.
   whole, lost = (tables.by_length(family, run, results.index(rows), of)
@@ -868,14 +868,15 @@ def test_a_table_has_the_tests_of_its_endpoint():
   for pair in zip(whole.records, lost.records, strict=True):
     cell, of_lost = ({name: column(r) for name, column in whole.columns.items()}
                      for r in pair)
-    change, p_both = 'Δ log perplexity [95 %]', 'p, Holm: log perplexity'
+    change, p_both = 'Δ log perplexity [95 %]', 'p: log perplexity'
     assert of_lost[change] == cell[change].partition(' [')[0]
     assert of_lost[p_both] == ('not learned' if cell[p_both] else '')
   assert sum(r['nll_tested'] for r in whole.records) == 6
   np.testing.assert_allclose([r['p'] for r in found.records[1:]], p)
   # α = 0.1 is the primary endpoint. Of the others, by Holm: the smaller of two times
   # two, the other at least that.
-  assert row['p Holm'] == 'primary' and np.isnan(record['p_holm'])
+  assert row['p'] == f'{tables.p_value(p[0])}, primary'
+  assert np.isnan(record['p_holm'])
   smaller = min(1, 2 * min(p[1:]))
   np.testing.assert_allclose(
       [r['p_holm'] for r in found.records[2:]],

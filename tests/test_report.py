@@ -127,14 +127,14 @@ def _cells(table, row):
 def test_one_pair_makes_a_gap_and_not_a_number():
   cells = _cells(_tables(_rows(num_seeds=1))['table_1'], 0)
   assert {k for k, v in cells.items() if v == 'undefined'} == {
-      'difference [95 %]', 'effect', 'p', 'p Holm', 'smallest detectable'}
+      'difference [95 %]', 'effect', 'p Holm', 'smallest detectable'}
 
 
 def test_equal_differences_make_a_gap():
   rows = [r._replace(value=1.0) if r.metric == 'accuracy' else r for r in _rows()]
   tables = _tables(rows)
   assert list(_cells(tables['table_1'], 0).values())[4:] == (
-      ['0', '0.0'] + ['undefined'] * 4)
+      ['0', '0.0'] + ['undefined'] * 3)
   cells = _cells(tables['primary_endpoint'], 0)
   assert {name for name, cell in cells.items() if cell == 'undefined'} == {
       'p', 'at 5 %', 'smallest detectable', 'effect', 't'}
@@ -170,7 +170,8 @@ def test_table_3_tests_each_arm_against_each_other():
   base, std = _column(rows, 'none', 64), _column(rows, 'standardize', 64)
   expected = stats.ttest_rel(std, base)
   cells = _cells(table, 2)
-  low, high = 100 * np.array(expected.confidence_interval(0.95))
+  # Of no length is a difference found, so all are at 5 % / 3.
+  low, high = 100 * np.array(expected.confidence_interval(1 - 0.05 / 3))
   assert (cells['comparison'], cells['N']) == ('std. − Baseline', '64')
   assert cells['control'] == f'{100 * base.mean():.1f}'
   assert cells['treated'] == f'{100 * std.mean():.1f}'
@@ -203,7 +204,7 @@ def test_a_small_difference_keeps_a_digit_and_its_minus_sign():
   rows = [r for r in _rows() if r.arm == 'none']
   rows += [r._replace(arm='layer_norm', value=r.value - 1e-5 * r.seed) for r in rows]
   cells = _cells(_tables(rows)['table_1'], 0)
-  assert cells['difference [95 %]'] == '−0.003 [−0.004, −0.001]'
+  assert cells['difference [95 %]'] == '−0.003 [−0.005, 0.000]'
   assert cells['effect'].startswith('−')
 
 
@@ -497,8 +498,9 @@ def test_the_slope_of_proposition_1_is_that_of_the_last_four_doublings(factor):
   assert 'geometric mean over 2 seeds' in figure.get_label()
   line = _lines(figure.axes[0])['Baseline, slope from N = 1,024: −2.00 [−2.00, −2.00]']
   last = lengths[lengths >= 1024]
-  np.testing.assert_allclose(  # through its end, over the lengths of the slope
-      _lines(figure.axes[0])['proportional to 1/N'], line[-1] * last[-1] / last)
+  np.testing.assert_allclose(  # through its first length, over those of the slope
+      _lines(figure.axes[0])['slope −1, as 1/N'],
+      line[lengths >= 1024][0] * last[0] / last)
   np.testing.assert_allclose(line, [r.value * 2**0.5 for r in rows if r.seed == 0
                                     and r.metric == 'component_variance'])
 

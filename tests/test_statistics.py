@@ -72,10 +72,15 @@ def test_intervals_at_the_levels_of_holm_agree_with_its_p():
     tests = [statistics.paired_t_test(rng.normal(m, 1, 6), np.zeros(6))
              for m in (0, 0.5, 1, 1.5, 2)]
     p = [test.p for test in tests]
-    for test, own, level in zip(
-        tests, statistics.holm(p), statistics.holm_levels(p), strict=True):
-      wide = statistics.at_level(test, level)
+    found = statistics.by_holm(tests)
+    for test, wide, own, level in zip(
+        tests, found, statistics.holm(p), statistics.holm_levels(p), strict=True):
+      assert wide == statistics.at_level(test, level)._replace(p=own)
       assert (own < 0.05) == (wide.ci_low > 0 or wide.ci_high < 0)
+  # What is undefined is not counted, and stays as it is.
+  undefined = statistics.paired_t_test([1.0, 2.0], [0.0, 1.0])
+  more = statistics.by_holm([undefined, *tests, None])
+  assert more[1:-1] == found and more[0] is undefined and more[-1] is None
 
 
 def test_holm_never_exceeds_one_and_keeps_a_single_test():

@@ -20,7 +20,7 @@ from experiments.mechanism import tables as mechanism
 from experiments.sensitivity import tables as sensitivity
 from experiments.sensitivity.cells import read_cells, Setting
 from experiments.sensitivity.tuned import Tuned
-from tests.cells import cells, interval, mean_of, p_of, paired, text
+from tests.cells import cells, interval, mean_of, p_of, paired, text, wide
 from vvlen.reporting import results
 from vvlen.reporting.numbers import (
   alike,
@@ -95,15 +95,15 @@ def test_every_cell_of_accuracy_by_length(
     treated, control = _TITLES[title]
     pairs = [(accuracy[treated, n], accuracy[control, n]) for n in (16, 32, 64)]
     tests = [paired(*pair) for pair in pairs]
-    for n, (a, b), test, p_holm in zip(
-        (16, 32, 64), pairs, tests, holm([test.p for test in tests]), strict=True):
+    for n, (a, b), test, ends, p_holm in zip(
+        (16, 32, 64), pairs, tests, wide(tests), holm([test.p for test in tests]),
+        strict=True):
       expected.append({
           'comparison': title, 'N': str(n), 'control': f'{b.mean():.1f}',
           'treated': f'{a.mean():.1f}',
-          'difference [95 %]': interval(*test.interval, '+.1f'),
+          'difference [95 %]': interval(*ends, '+.1f'),
           '% of control': text(100 * (a.mean() / b.mean() - 1), '+.1f'),
-          'effect': text(test.effect, '+.2f'), 'p': p_of(test.p),
-          'p Holm': p_of(p_holm),
+          'effect': text(test.effect, '+.2f'), 'p Holm': p_of(p_holm),
           'smallest detectable': f'{test.least():.1f}',
       })
   assert cells(length_generalization[name]) == expected
@@ -327,6 +327,7 @@ def test_every_cell_of_counting():
   others = ('rope', 'alibi')
   tests = {arm: paired(endpoint[arm], endpoint['none']) for arm in others}
   p_holm = dict(zip(others, holm([tests[arm].p for arm in others]), strict=True))
+  intervals = dict(zip(others, wide([tests[arm] for arm in others]), strict=True))
   names = {'rope': 'RoPE', 'none': 'no positions', 'alibi': 'ALiBi'}
   expected = []
   for arm, name in names.items():
@@ -342,7 +343,7 @@ def test_every_cell_of_counting():
     row |= dict.fromkeys(
         ('factor beyond training [95 %]', 'p Holm', 'smallest detectable'), '')
     if arm in tests:
-      ends = [_factor(10**x) for x in tests[arm].interval]
+      ends = [_factor(10**x) for x in intervals[arm]]
       row |= {'factor beyond training [95 %]': f'{ends[0]} [{ends[1]}, {ends[2]}]',
               'p Holm': p_of(p_holm[arm]),
               'smallest detectable': f'×/÷ {_factor(10 ** tests[arm].least(2))}'}
@@ -387,7 +388,9 @@ def test_every_cell_of_language_models(aligned):
   family, run, values, index = aligned
   tests = {arm: paired(values['nll', arm, 32], values['nll', 'a', 32])
            for arm in 'bcd'}
-  p_holm = dict(zip('cd', map(p_of, holm([tests['c'].p, tests['d'].p])), strict=True))
+  secondary = [tests['c'], tests['d']]
+  p_holm = dict(zip('cd', map(p_of, holm([test.p for test in secondary])), strict=True))
+  intervals = dict(zip('bcd', [tests['b'].interval, *wide(secondary)], strict=True))
   expected = []
   for arm, name in (('a', 'α = 0'), ('b', 'α = 0.1'), ('c', 'α = 0.3'),
                     ('d', 'α = 0.5')):
@@ -397,12 +400,12 @@ def test_every_cell_of_language_models(aligned):
           *map(np.exp, mean_of(values['nll', arm, n])), '.2f')
     row['log perplexity in training'] = interval(
         *mean_of(values['training_cross_entropy', arm, None]), '.3f')
-    own = ('Δ log perplexity at 4 L [95 %]', 'p', 'p Holm', 'smallest detectable')
+    own = ('Δ log perplexity at 4 L [95 %]', 'p', 'smallest detectable')
     row |= dict.fromkeys(own, '')
     if arm in tests:
       row |= dict(zip(own, (
-          interval(*tests[arm].interval, '+.4f'), p_of(tests[arm].p),
-          p_holm.get(arm, 'primary'),
+          interval(*intervals[arm], '+.4f'),
+          p_holm.get(arm, f'{p_of(tests[arm].p)}, primary'),
           text(tests[arm].least(1 if arm == 'b' else 2), '.4f')), strict=True))
     expected.append(row)
   assert cells(language_model_tables.by_arm(family, run, index)) == expected
@@ -411,12 +414,13 @@ def test_every_cell_of_language_models(aligned):
 def test_every_cell_of_language_models_by_length(aligned):
   family, run, values, index = aligned
   names = {'nll': 'log perplexity', 'symmetric_kl': 'symmetric KL', 'sce': 'SCE'}
-  tests, p_holm = {}, {}
+  tests, p_holm, intervals = {}, {}, {}
   for metric in names:
     own = [(metric, arm, n) for n in (8, 32, 64) for arm in 'bcd'
            if (metric, arm, n) in values and (metric, n) != ('nll', 32)]
     tests |= {key: paired(values[key], values[metric, 'a', key[2]]) for key in own}
     p_holm |= zip(own, holm([tests[key].p for key in own]), strict=True)
+    intervals |= zip(own, wide([tests[key] for key in own]), strict=True)
   expected = []
   for n, length in ((8, 'L'), (32, '4 L'), (64, '8 L')):
     for arm, weight in (('a', 0), ('b', 0.1), ('c', 0.3), ('d', 0.5)):
@@ -426,10 +430,9 @@ def test_every_cell_of_language_models_by_length(aligned):
         if metric != 'nll':
           row[f'{name} [95 %]'] = (
               interval(*mean_of(values[key]), '.4f') if key in values else '')
-        test = tests.get(key)
-        row[f'Δ {name} [95 %]'] = interval(*test.interval, '+.4f') if test else ''
-        row[f'p, Holm: {name}'] = (
-            f'{p_of(test.p)}, {p_of(p_holm[key])}' if test else '')
+        row[f'Δ {name} [95 %]'] = (
+            interval(*intervals[key], '+.4f') if key in tests else '')
+        row[f'p: {name}'] = p_of(p_holm[key]) if key in tests else ''
       expected.append(row)
   assert cells(language_model_tables.by_length(family, run, index)) == expected
 
@@ -473,7 +476,8 @@ def test_every_cell_of_the_mechanism(intervened):
     tests = {x: paired(_beyond(values, f'{arm}+{x}'), _beyond(values, arm))
              for x in _DONE}
     p_holm = holm([test.p for test in tests.values()])
-    for (x, test), p in zip(tests.items(), p_holm, strict=True):
+    for (x, test), ends, p in zip(
+        tests.items(), wide([*tests.values()]), p_holm, strict=True):
       before = _beyond(values, arm).mean()
       lost = values[arm, 'accuracy', 16].mean() - before
       # The geometric mean over seeds and lengths, of each seed relative to its own.
@@ -484,7 +488,7 @@ def test_every_cell_of_the_mechanism(intervened):
       expected.append({
           'arm': name, 'attention output': _DONE[x], 'unchanged': f'{before:.1f}',
           'changed': f'{_beyond(values, f"{arm}+{x}").mean():.1f}',
-          'difference [95 %]': interval(*test.interval, '+.2f'),
+          'difference [95 %]': interval(*ends, '+.2f'),
           'restored %': text(100 * test.mean / lost, '.1f'),
           'variance': '{:.2f} → {:.2f}'.format(*variances), 'p Holm': p_of(p),
           'pairs': '6', 'smallest detectable': f'{test.least(3):.2f}',
@@ -499,6 +503,7 @@ def test_every_cell_of_what_is_left_of_the_gain(intervened):
       values, 'none' + suffix)
   changes = {x: paired(gain(f'+{x}'), gain('')) for x in _DONE}
   p_holm = dict(zip(_DONE, holm([c.p for c in changes.values()]), strict=True))
+  intervals = dict(zip(_DONE, wide([*changes.values()]), strict=True))
   expected = []
   for x, done in {'': 'unchanged', **_DONE}.items():
     suffix = f'+{x}' if x else ''
@@ -517,7 +522,7 @@ def test_every_cell_of_what_is_left_of_the_gain(intervened):
       reach = stats.t.ppf(0.975, 4) * fit.intercept_stderr
       p = 2 * stats.t.sf(abs(fit.intercept / fit.intercept_stderr), 4)
       row |= {
-          'its change [95 %]': interval(*changes[x].interval, '+.2f'),
+          'its change [95 %]': interval(*intervals[x], '+.2f'),
           'p Holm': p_of(p_holm[x]),
           'at equal accuracy [95 %]': interval(
               fit.intercept, fit.intercept - reach, fit.intercept + reach, '+.2f'),
@@ -537,10 +542,10 @@ def test_every_cell_of_the_mechanism_by_length(intervened):
     expected += [
         {'arm': name, 'attention output': done, 'N': str(n),
          'unchanged': f'{before.mean():.1f}', 'changed': f'{after.mean():.1f}',
-         'difference [95 %]': interval(*test.interval, '+.1f'), 'p Holm': p_of(p),
+         'difference [95 %]': interval(*ends, '+.1f'), 'p Holm': p_of(p),
          'pairs': '6'}
-        for n, (after, before), test, p in zip(
-            (16, 32, 64), pairs, tests, holm([t.p for t in tests]), strict=True)]
+        for n, (after, before), ends, p in zip(
+            (16, 32, 64), pairs, wide(tests), holm([t.p for t in tests]), strict=True)]
   assert cells(mechanism.length_table(index, 16)) == expected
 
 
@@ -586,18 +591,11 @@ def test_every_cell_of_the_grid(grid):
   shown = {}
   for found in (tests, changes):
     family = [x for x in found if x[1] == 1000]
-    p_holm = holm([found[x].p for x in family])
-    order = np.argsort([found[x].p for x in family])
-    level = 0.05 / len(family)
-    for rank, i in enumerate(order):
-      x = family[i]
-      # The level at which Holm's method decides; it stays where one is not found.
-      if rank == 0 or found[family[order[rank - 1]]].p < level:
-        level = 0.05 / (len(family) - rank)
-      wide = stats.ttest_1samp(found[x].difference, 0).confidence_interval(1 - level)
+    own = [found[x] for x in family]
+    p_holm = holm([test.p for test in own])
+    for x, ends, p in zip(family, wide(own), p_holm, strict=True):
       shown[id(found), x] = (
-          interval(found[x].mean, *wide, '+.2f'), f'{p_of(p_holm[i])} *',
-          f'{found[x].least(len(family)):.1f}')
+          interval(*ends, '+.2f'), f'{p_of(p)} *', f'{found[x].least(len(family)):.1f}')
     for x in found:
       shown.setdefault((id(found), x), (
           interval(*found[x].interval, '+.2f'), p_of(found[x].p),

@@ -8,7 +8,7 @@ from experiments.language_model.figures import times
 from experiments.language_model.tables import compare
 from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
-from vvlen.statistics import holm, mean_interval
+from vvlen.statistics import by_holm, mean_interval
 
 # A model whose loss is not below this share of the text's unigram entropy predicts
 # little more than how often tokens occur.
@@ -72,18 +72,18 @@ def _of_term(
     return ['No verdict on the misalignment term: fewer than two pairs of seeds, or no '
             'arm with α = 0.1.']
   # Over all methods, as in table term.
-  p_holm = holm([test.p for test in known.values()])
-  told = [(title, test, float(p)) for (title, test), p in zip(
-      known.items(), p_holm, strict=True) if title not in weak]
+  told = [(title, test) for title, test in zip(
+      known, by_holm([*known.values()]), strict=True) if test and title not in weak]
   if not told:
     return []
   parts = [
       f'{number(test.mean_difference, "+.4f")} nats '
-      f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(p)} ({title})'
-      for title, test, p in told]
-  pairs = sorted({test.num_pairs for _, test, _ in told})
-  none = '' if min(p for *_, p in told) < 0.05 else '; no difference was found'
-  several = ', p by Holm over methods' if len(known) > 1 else ''
+      f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(test.p)} '
+      f'({title})'
+      for title, test in told]
+  pairs = sorted({test.num_pairs for _, test in told})
+  none = '' if min(test.p for _, test in told) < 0.05 else '; no difference was found'
+  several = ', p and intervals by Holm over methods' if len(known) > 1 else ''
   return [f'The misalignment term with α = 0.1 changes log perplexity at {place}, {at} '
           f'tokens, by {"; ".join(parts)}: {" or ".join(map(str, pairs))} pairs of '
           f'seeds{several}{none}.']

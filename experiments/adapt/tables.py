@@ -25,7 +25,7 @@ from vvlen.reporting.tables import (
   number_cell,
   Table,
 )
-from vvlen.statistics import corrected, holm, mean_interval, PairedTest
+from vvlen.statistics import by_holm, corrected, mean_interval, PairedTest
 
 
 def methods(
@@ -48,10 +48,11 @@ def methods(
   lengths = sorted({original, *(m * run.length for m in run.multiples)})
   at = endpoint(run)
   no_base = any(f.control is base and f.title in weak for f in families)
+  tests = [compare(index, f.control.name, base.name, at)
+           if base and f.control.name != base.name else None for f in families]
   records = []
-  for family in families:
+  for family, test, by_all in zip(families, tests, by_holm(tests), strict=True):
     name = family.control.name
-    test = compare(index, name, base.name, at) if base and name != base.name else None
     record: dict[str, Any] = {'method': name, 'label': family.title}
     for length in lengths:
       after = index.get((name, 'nll', length), {})
@@ -59,12 +60,10 @@ def methods(
       before = _before(evaluations, name, length)
       record |= _perplexity([before[seed] for seed in after if seed in before],
                             f'before_{length}')
-    records.append(record | difference(test) | {
-        'p': test.p if test else math.nan, 'tested': test is not None,
+    records.append(record | difference(by_all) | {
+        'p': test.p if test else math.nan,
+        'p_holm': by_all.p if by_all else math.nan, 'tested': test is not None,
         'learned': not no_base and family.title not in weak})
-  p_holm = holm([record['p'] for record in records])
-  for record, p in zip(records, p_holm, strict=True):
-    record['p_holm'] = float(p)
   columns: dict[str, Any] = {'method': lambda r: r['label']}
   for length in lengths:
     place = _at(length, run, original)
@@ -73,12 +72,12 @@ def methods(
   place = times(at // run.length)
   columns[f'Δ log perplexity at {place} [95 %]'] = where(
       'tested', difference_if_learned())
-  columns['p, Holm'] = where('tested', if_learned(lambda r: p_value(r['p_holm'])))
+  columns['p Holm'] = where('tested', if_learned(lambda r: p_value(r['p_holm'])))
   short = ('method', f'{place}: before', f'{place}: after [95 %]', list(columns)[-2])
   note = (f'{seeds_of(_arms(families), run, index)}; L = {run.length}, the checkpoint '
           f'has {original} tokens. Perplexity in blocks, with the method applied, '
-          'before and after fine-tuning. Δ: minus fine-tuning alone; p: paired t-test, '
-          'Holm over methods.')
+          'before and after fine-tuning. Δ: minus fine-tuning alone; p: paired t-test; '
+          'it and the intervals of Δ by Holm over methods.')
   note += _left_out([(f, f.control) for f in families], index, 'nll', lengths)
   note += _not_learned([f.title for f in families if f.title in weak])
   return Table('methods', 'Perplexity of methods that extend the context', columns,
@@ -106,11 +105,12 @@ def term(
   tested = [family for family in families if family.primary]
   tests = [compare(index, f.primary, f.control.name, at) for f in tested]
   records = []
-  for family, test, p_holm, least in zip(
-      tested, tests, *corrected(tests), strict=True):
+  for family, test, by_all, least in zip(
+      tested, tests, by_holm(tests), corrected(tests)[1], strict=True):
     record: dict[str, Any] = {
         'method': family.control.name, 'label': family.title,
-        'seeds': test.num_pairs if test else 0, **difference(test),
+        'seeds': test.num_pairs if test else 0, **difference(by_all),
+        'p_holm': by_all.p if by_all else math.nan,
         'p': test.p if test else math.nan,
         'smallest_detectable': float(least),
         'tested': test is not None, 'learned': family.title not in weak}
@@ -120,11 +120,10 @@ def term(
       record |= _tested(_kind(arm), compare(index, arm.name, family.control.name, at))
       if _kind(arm) == 'steps':
         record |= _tested(_TIMED, compare(index, family.primary, arm.name, at))
-    records.append(record | {'p_holm': float(p_holm)})
+    records.append(record)
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
       'misalignment term [95 %]': where('tested', difference_if_learned()),
-      'p': if_learned(lambda r: p_value(r['p'])),
       'p Holm': if_learned(lambda r: p_value(r['p_holm'])),
       'smallest detectable': if_learned(
           lambda r: number(r['smallest_detectable'], '.4f')),
@@ -138,7 +137,8 @@ def term(
   note = (
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
-      f'{seeds_of(_arms(families), run, index)}; Holm over methods.')
+      f'{seeds_of(_arms(families), run, index)}; it and its interval by Holm over '
+      'methods.')
   note += _left_out([(f, arm) for f in tested for arm in _arms([f])], index, 'nll',
                     [at])
   note += _not_learned([r['label'] for r in records if not r['learned']])

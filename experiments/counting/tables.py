@@ -30,7 +30,13 @@ from vvlen.reporting.tables import (
   Record,
   Table,
 )
-from vvlen.statistics import corrected, mean_interval, paired_by_seed, PairedTest
+from vvlen.statistics import (
+  by_holm,
+  corrected,
+  mean_interval,
+  paired_by_seed,
+  PairedTest,
+)
 
 _SHOWN = (10, 20, 35, 50)  # lengths that have a column, and the longest
 _RIGHT = 0.95  # the least share of right answers at which a length counts as right
@@ -55,13 +61,14 @@ def table(
       None if control in (None, cell) else compare(indices, cell, control)
       for cell in figure.cells
   ]
-  p_holm, detectable = corrected(tests)
+  detectable = corrected(tests)[1]
   lengths = [n for n in _SHOWN if n < longest] + [longest]
   counted = figure.cells[0].task != 'mean'
   records = [
-      _record(figure, indices, cell, lengths, counted, test, p, least)
-      for cell, test, p, least in zip(
-          figure.cells, tests, p_holm, detectable, strict=True)
+      _record(figure, indices, cell, lengths, counted, test, least) | {
+          'p': uncorrected.p if uncorrected else math.nan}
+      for cell, uncorrected, test, least in zip(
+          figure.cells, tests, by_holm(tests), detectable, strict=True)
   ]
   columns: dict[str, CellText] = {'model': lambda r: r['model']}
   for n in lengths:
@@ -127,9 +134,9 @@ def seeds_of(indices: Indices, cell: Setup) -> set[int]:
 
 def _record(
     figure: FigureSetups, indices: Indices, cell: Setup, lengths: Sequence[int],
-    counted: bool, test: PairedTest | None, p_holm: float, detectable: float,
+    counted: bool, test: PairedTest | None, detectable: float,
 ) -> dict[str, Any]:
-  """Returns what is known of a cell: errors, answers that are right, and its test."""
+  """Returns what is known of a cell: errors, right answers, its corrected test."""
   index = indices[cell.experiment]
   values = lambda metric, n: np.array([*index[cell.arm, metric, n].values()])
   record: dict[str, Any] = {
@@ -153,7 +160,7 @@ def _record(
       'factor': power(test.mean_difference) if test else nan,
       'factor_low': power(test.ci_low) if test else nan,
       'factor_high': power(test.ci_high) if test else nan,
-      'p': test.p if test else nan, 'p_holm': float(p_holm),
+      'p_holm': test.p if test else nan,
       'smallest_detectable': power(detectable),
   }
   return record
@@ -195,7 +202,8 @@ def _note(figure: FigureSetups, indices: Indices, longest: int) -> str:
   if figure.control is not None:
     parts.append(
         f'Factor: the error divided by that of {_label(figure, figure.control)}; p: '
-        'paired two-sided t-test, corrected over the lines.')
+        'paired two-sided t-test; it and the intervals of factors are corrected over '
+        'the lines.')
   parts += _trivial(figure, longest)
   broken = {_label(figure, cell): _broken(indices, cell) for cell in figure.cells}
   parts += [f'Not finite, and left out: {cell}, {name_seeds(s)}.'

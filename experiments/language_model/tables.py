@@ -26,9 +26,9 @@ from vvlen.reporting.tables import (
   Table,
 )
 from vvlen.statistics import (
+  by_holm,
   corrected,
   detectable,
-  holm,
   mean_interval,
   paired_by_seed,
   PairedTest,
@@ -111,14 +111,15 @@ def by_arm(
   arms, at = (family.control, *family.others), endpoint(run)
   tests = [compare(index, arm.name, family.control.name, at) for arm in family.others]
   primary = [arm.name == family.primary for arm in family.others]
-  p_holm, least = corrected(
-      [None if first else test for test, first in zip(tests, primary, strict=True)])
+  secondary = [None if first else test
+               for test, first in zip(tests, primary, strict=True)]
+  by_all, least = by_holm(secondary), corrected(secondary)[1]
   least = [detectable(test) if first else x
            for test, first, x in zip(tests, primary, least, strict=True)]
-  none: tuple[Any, ...] = (None, math.nan, math.nan)
+  none: tuple[Any, ...] = (None, None, math.nan)
   records = [
       _record(arm, family, run, index, *compared) for arm, compared in zip(
-          arms, [none, *zip(tests, p_holm, least, strict=True)], strict=True)
+          arms, [none, *zip(tests, by_all, least, strict=True)], strict=True)
   ]
   most = most_to_learn(vocabulary) if most is None else most
   for record in records:
@@ -129,10 +130,9 @@ def by_arm(
   columns |= {
       f'Δ log perplexity at {times(at // run.length)} [95 %]': where(
           'tested', difference_if_learned()),
-      'p': if_learned(lambda r: p_value(r['p'])),
-      'p Holm': where('tested', lambda r: (
+      'p': where('tested', lambda r: (
           'not learned' if not r['learned'] else
-          'primary' if r['primary'] else p_value(r['p_holm']))),
+          f'{p_value(r["p"])}, primary' if r['primary'] else p_value(r['p_holm']))),
       'smallest detectable': if_learned(
           lambda r: number(r['smallest_detectable'], '.4f')),
       'log perplexity in training': interval('training_cross_entropy', '.3f'),
@@ -143,8 +143,19 @@ def by_arm(
 
 def _record(
     arm: Arm, family: Family, run: Run, index: Index, test: PairedTest | None,
-    p_holm: float, least: float,
+    by_all: PairedTest | None, least: float,
 ) -> dict[str, Any]:
+  """Returns the row of an arm.
+
+  Args:
+    arm: the arm.
+    family: its family.
+    run: the run.
+    index: of its rows.
+    test: against the control; None of the control itself.
+    by_all: the same corrected, of an arm that is not the primary one.
+    least: the smallest detectable difference.
+  """
   record: dict[str, Any] = {
       'arm': arm.name, 'label': label_in(family, arm),
       'seeds': len(index[arm.name, 'nll', run.length]),
@@ -156,8 +167,8 @@ def _record(
   record |= _mean(index, arm.name, 'sce', run.length)
   record |= _mean(index, arm.name, 'symmetric_kl', run.length)
   record |= _mean(index, arm.name, 'training_cross_entropy', None)
-  return record | difference(test) | {
-      'p': test.p if test else math.nan, 'p_holm': float(p_holm),
+  return record | difference(by_all or test) | {
+      'p': test.p if test else math.nan, 'p_holm': by_all.p if by_all else math.nan,
       'smallest_detectable': float(least), 'tested': test is not None,
   }
 
@@ -191,11 +202,11 @@ def by_length(
         None if r['arm'] == control or (metric, r['length']) == ('nll', endpoint(run))
         else compare(index, r['arm'], control, r['length'], metric) for r in records
     ]
-    p = [test.p if test else math.nan for test in tests]
-    for record, test, one, of_all in zip(records, tests, p, holm(p), strict=True):
+    for record, test, by_all in zip(records, tests, by_holm(tests), strict=True):
       record |= _mean(index, record['arm'], metric, record['length'])
-      record |= difference(test, f'{metric}_') | {
-          f'{metric}_p': one, f'{metric}_p_holm': float(of_all),
+      record |= difference(by_all, f'{metric}_') | {
+          f'{metric}_p': test.p if test else math.nan,
+          f'{metric}_p_holm': by_all.p if by_all else math.nan,
           f'{metric}_tested': test is not None,
       }
   columns: dict[str, CellText] = {
@@ -205,28 +216,27 @@ def by_length(
       columns[f'{name} [95 %]'] = interval(metric, '.4f')
     tested = f'{metric}_tested'
     columns[f'Δ {name} [95 %]'] = where(tested, difference_if_learned(f'{metric}_'))
-    columns[f'p, Holm: {name}'] = where(tested, _two_p(metric))
+    columns[f'p: {name}'] = where(tested, _p_by_holm(metric))
   primary = times(endpoint(run) // run.length)
   note = (
       f'{seeds_of((family.control, *family.others), run, index)}, in nats. Δ: minus '
       f'{label_in(family, family.control)}; p: paired two-sided t-test, all secondary; '
-      'Holm over this table, each quantity by itself. Means are arithmetic. SCE: '
-      'symmetric cross-entropy of two windows.'
+      'it and the intervals of Δ by Holm over this table, each quantity by itself. '
+      'SCE: symmetric cross-entropy of two windows.'
   )
   more = (
-      f'Log perplexity at {primary} is in table {family.name}. SCE and symmetric KL '
-      'are of two windows of this length, where the segments of text have room for '
-      'both; SCE = their entropies + symmetric KL.'
+      f'Means are arithmetic. Log perplexity at {primary} is in table {family.name}. '
+      'SCE and symmetric KL are of two windows of this length, where the segments of '
+      'text have room for both; SCE = their entropies + symmetric KL.'
   )
   return Table(f'{family.name}_by_length', f'{family.title}, by length of context. '
                f'L = {run.length}', columns, records, note, more=more)
 
 
-def _two_p(metric: str) -> CellText:
-  """Returns a column of p-values: uncorrected, and by Holm."""
+def _p_by_holm(metric: str) -> CellText:
+  """Returns a column of corrected p-values."""
   return lambda r: (
-      f'{p_value(r[f"{metric}_p"])}, {p_value(r[f"{metric}_p_holm"])}'
-      if r['learned'] else 'not learned')
+      p_value(r[f'{metric}_p_holm']) if r['learned'] else 'not learned')
 
 
 def _mean(
@@ -241,8 +251,9 @@ def _note(family: Family, run: Run, index: Index) -> str:
   arms = (family.control, *family.others)
   note = (
       f'{seeds_of(arms, run, index)}. Perplexity of held-out text; all else in nats. '
-      f'Δ: minus {label_in(family, family.control)}; p: paired two-sided t-test; Holm '
-      f'over this table{", but for the primary endpoint" if family.primary else ""}.'
+      f'Δ: minus {label_in(family, family.control)}; p: paired two-sided t-test; it '
+      'and the intervals of Δ by Holm over this table'
+      f'{", but for the primary endpoint" if family.primary else ""}.'
   )
   lengths = [m * run.length for m in run.multiples]
   broken = sorted({

@@ -13,7 +13,8 @@ from experiments.length_generalization.comparisons import (
 )
 from vvlen.reporting.endpoints import Comparison
 from vvlen.reporting.numbers import number, p_value
-from vvlen.reporting.tables import difference_cell, left_out, Table
+from vvlen.reporting.tables import difference, difference_cell, left_out, Table
+from vvlen.statistics import by_holm
 
 
 def by_length(
@@ -24,9 +25,11 @@ def by_length(
       {
           'comparison': name_of(c), 'length': length,
           **values_of_test(c.treated_mean[i], c.control_mean[i], c.by_length[i]),
-          'p_holm': float(c.holm_p[i]),
+          **difference(test), 'p_holm': float(c.holm_p[i]),
       }
-      for c in comparisons for i, length in enumerate(c.lengths)
+      for c in comparisons
+      for i, (length, test) in enumerate(
+          zip(c.lengths, by_holm(c.by_length), strict=True))
   ]
   columns = {
       'comparison': lambda r: r['comparison'],
@@ -36,20 +39,20 @@ def by_length(
       'difference [95 %]': difference_cell('.1f'),
       '% of control': lambda r: number(r['percent_of_control'], '+.1f'),
       'effect': lambda r: number(r['effect_size'], '+.2f'),
-      'p': lambda r: p_value(r['p']),
       'p Holm': lambda r: p_value(r['p_holm']),
       'smallest detectable': lambda r: number(r['smallest_detectable'], '.1f'),
   }
   note = (
       f'Accuracy in %, mean over {paired_seeds(comparisons)}; trained on at most '
       f'{trained_up_to} items. Differences: treated minus control, in points. p: '
-      'paired two-sided t-test; p Holm: corrected over the lengths of its comparison.'
+      'paired two-sided t-test; it and the intervals are corrected by Holm over the '
+      'lengths of a comparison.'
       f'{left_out(comparisons)}'
   )
   more = (
-      'Intervals and p are uncorrected. Effect: mean over standard deviation of the '
-      'paired differences. Smallest detectable: the difference that this test would '
-      'find with a power of 80 % at the 5 % level, uncorrected. undefined: all '
+      'Effect: mean over standard deviation of the paired differences. Smallest '
+      'detectable: the difference that this test would find with a power of 80 % at '
+      'the 5 % level, uncorrected. undefined: all '
       f'differences are equal, or fewer than two pairs.{temperature_notes(comparisons)}'
   )
   return Table(name, title, columns, records, note, more=more)

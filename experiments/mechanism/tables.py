@@ -28,7 +28,7 @@ from vvlen.reporting.tables import (
   left_out,
   Table,
 )
-from vvlen.statistics import corrected, PairedTest
+from vvlen.statistics import by_holm, corrected, PairedTest
 
 
 def table(index: Index, trained_up_to: int) -> Table:
@@ -43,13 +43,14 @@ def table(index: Index, trained_up_to: int) -> Table:
     lengths, and the percentage restored of the accuracy lost since the first length.
   """
   compared = {arm: _interventions(index, arm, trained_up_to) for arm in arms_of(index)}
-  records = [
-      _restored(index, label, c, p, detectable)
-      for comparisons in compared.values()
-      for (label, c), p, detectable in zip(
-          comparisons.items(), *corrected([c.primary for c in comparisons.values()]),
-          strict=True)
-  ]
+  records = []
+  for comparisons in compared.values():
+    tests = [c.primary for c in comparisons.values()]
+    records += [
+        _restored(index, label, c, test, detectable)
+        for (label, c), test, detectable in zip(
+            comparisons.items(), by_holm(tests), corrected(tests)[1], strict=True)
+    ]
   columns = {
       'arm': lambda r: r['arm'],
       'attention output': lambda r: r['intervention'],
@@ -66,15 +67,15 @@ def table(index: Index, trained_up_to: int) -> Table:
   }
   every = [c for comparisons in compared.values() for c in comparisons.values()]
   note = (
-      'Accuracy in %, mean over the lengths beyond training, of models that are not '
-      'trained any further; paired over seeds. Restored: the difference in % of what '
-      'is lost from the shortest length on. p Holm: over the interventions of an arm.'
+      'Accuracy in %, mean over the lengths beyond training, of frozen models, paired '
+      'over seeds. Restored: in % of what is lost from the shortest length on. '
+      'Intervals and p: by Holm over the interventions of an arm.'
       f'{left_out(every)}{_not_learned(every)}'
   )
   more = (
       'Variance: of the output, the sum over its components, before and after the '
-      'change, relative to that at the shortest length, geometric mean. Intervals are '
-      'uncorrected; p: paired two-sided t-test, corrected. Smallest detectable: with a '
+      'change, relative to that at the shortest length, geometric mean. p: paired '
+      'two-sided t-test. Smallest detectable: with a '
       'power of 80 %, at 5 % divided by the number of interventions. undefined: all '
       'differences are equal, as where a norm undoes a rescaling.'
   )
@@ -84,19 +85,27 @@ def table(index: Index, trained_up_to: int) -> Table:
 
 
 def _restored(
-    index: Index, label: str, c: Comparison, p_holm: float, detectable: float
+    index: Index, label: str, c: Comparison, test: PairedTest | None, detectable: float
 ) -> dict[str, Any]:
-  """Returns the row of an arm with an intervention, compared with it as it is."""
+  """Returns the row of an arm with an intervention, compared with it as it is.
+
+  Args:
+    index: from `vvlen.reporting.results.index`.
+    label: of the intervention.
+    c: the comparison.
+    test: of its primary endpoint, corrected.
+    detectable: the smallest detectable difference.
+  """
   treated, control = c.primary_means
   lost = float(c.control_mean[0]) - control
   return {
       'arm': ARMS[c.control][0], 'intervention': label, 'control': control,
       'treated': treated,
-      **difference(c.primary),
+      **difference(test),
       'restored_percent': 100 * (treated - control) / lost if lost > 0 else math.nan,
       'variance_control': _variance(index, c.control, c.control),
       'variance_treated': _variance(index, c.control, c.treated),
-      'p_holm': float(p_holm), 'pairs': _pairs(c.primary),
+      'p_holm': test.p if test else math.nan, 'pairs': _pairs(c.primary),
       'smallest_detectable': detectable,
   }
 
@@ -125,11 +134,10 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
   records = []
   for (before, *after) in gains.values():
     changes = [change(c, before) for c in after]
-    records.append(_gain('unchanged', before, before, None, math.nan))
+    records.append(_gain('unchanged', before, before, None, None))
     records += [
-        _gain(label, c, before, test, p) for label, c, test, p in zip(
-            _measured(index).values(), after, changes, corrected(changes)[0],
-            strict=True)
+        _gain(label, c, before, *tests) for label, c, *tests in zip(
+            _measured(index).values(), after, changes, by_holm(changes), strict=True)
     ]
   changed = functools.partial(blank_without, 'change_difference')
   at_equal = functools.partial(blank_without, 'equal_difference')
@@ -148,15 +156,15 @@ def gain_table(index: Index, trained_up_to: int) -> Table:
   }
   note = (
       'Accuracy in %, mean over the lengths beyond training; treated minus Baseline, '
-      'and that minus what it is without intervention; paired over seeds. p is '
-      'uncorrected; p Holm: of the changes, over the interventions of an arm.'
+      'and that minus what it is without intervention, with its interval and p by '
+      'Holm over the interventions of an arm; all else uncorrected. Paired over seeds.'
       f'{left_out(c for own in gains.values() for c in own)}'
   )
   more = (
       'An intervention may make all differences between models smaller. At equal '
       'accuracy: the difference that is left where, without intervention, there would '
       'be none, by least squares over the seeds; 0 if the intervention does the same '
-      'to both arms. Its interval and p are uncorrected.'
+      'to both arms.'
   )
   return Table('mechanism_gain', 'What is left of the gain under interventions',
                columns, records, note, more=more)
@@ -172,7 +180,7 @@ def _gains(index: Index, arm: str, trained_up_to: int) -> list[Comparison]:
 
 def _gain(
     label: str, c: Comparison, before: Comparison, test: PairedTest | None,
-    p_holm: float,
+    corrected_test: PairedTest | None,
 ) -> dict[str, Any]:
   """Returns the row of a gain.
 
@@ -181,7 +189,7 @@ def _gain(
     c: the gain under it.
     before: the gain without it.
     test: of the change; None for that without intervention.
-    p_holm: of that test.
+    corrected_test: the same, corrected.
   """
   equal = test and change_at_equal(c, before)
   treated, control = c.primary_means
@@ -189,7 +197,8 @@ def _gain(
       'arm': ARMS[before.treated][0], 'intervention': label, 'control': control,
       'treated': treated, **difference(c.primary),
       'p': c.primary.p if c.primary else math.nan,
-      **difference(test, 'change_'), 'change_p_holm': float(p_holm),
+      **difference(corrected_test, 'change_'),
+      'change_p_holm': corrected_test.p if corrected_test else math.nan,
       **difference(equal, 'equal_'), 'equal_p': equal.p if equal else math.nan,
       'pairs': _pairs(c.primary),
   }
@@ -205,11 +214,11 @@ def length_table(index: Index, trained_up_to: int) -> Table:
       {
           'arm': ARMS[c.control][0], 'intervention': label, 'length': length,
           'control': float(control), 'treated': float(treated), **difference(test),
-          'p_holm': float(p_holm), 'pairs': _pairs(test),
+          'p_holm': test.p if test else math.nan, 'pairs': _pairs(test),
       }
       for label, c in compared
-      for length, control, treated, test, p_holm in zip(
-          c.lengths, c.control_mean, c.treated_mean, c.by_length, c.holm_p, strict=True)
+      for length, control, treated, test in zip(
+          c.lengths, c.control_mean, c.treated_mean, by_holm(c.by_length), strict=True)
   ]
   columns = {
       'arm': lambda r: r['arm'],
@@ -222,8 +231,8 @@ def length_table(index: Index, trained_up_to: int) -> Table:
       'pairs': lambda r: str(r['pairs']),
   }
   note = (
-      'Accuracy in %, paired over seeds. p Holm: over the lengths of an arm and an '
-      'intervention; undefined where all differences are equal.'
+      'Accuracy in %, paired over seeds. Intervals and p: by Holm over the lengths of '
+      'an arm and an intervention; p undefined where all differences are equal.'
       f'{left_out(c for _, c in compared)}'
   )
   return Table('mechanism_by_length', 'Accuracy restored at each length', columns,

@@ -19,12 +19,10 @@ from vvlen.reporting.endpoints import (
     TREATED,
 )
 from vvlen.statistics import (
-  at_level,
+  by_holm,
   corrected,
   Correlation,
   detectable,
-  holm,
-  holm_levels,
   PairedTest,
   rank_correlation,
 )
@@ -145,7 +143,7 @@ def _correct(cells: Sequence[Cell], members: Sequence[int]) -> list[Cell]:
   changes = [cells[i].change for i in members]
   corrected_cells = [*cells]
   for i, test, found, change_, found_change in zip(
-      members, _by_holm(tests), corrected(tests)[1], _by_holm(changes),
+      members, by_holm(tests), corrected(tests)[1], by_holm(changes),
       corrected(changes)[1], strict=True
   ):
     corrected_cells[i] = cells[i]._replace(
@@ -153,16 +151,6 @@ def _correct(cells: Sequence[Cell], members: Sequence[int]) -> list[Cell]:
         detectable_change=found_change,
     )
   return corrected_cells
-
-
-def _by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
-  """Returns tests with corrected p and interval; undefined ones are not changed."""
-  p = [np.nan if test is None else test.p for test in tests]
-  return [
-      test if test is None or np.isnan(own)
-      else at_level(test, level)._replace(p=float(own))
-      for test, own, level in zip(tests, holm(p), holm_levels(p), strict=True)
-  ]
 
 
 def _family(cells: Sequence[Cell]) -> list[int]:

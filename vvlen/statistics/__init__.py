@@ -1,6 +1,7 @@
 """Paired tests of two arms that share their seeds, their power, and intervals."""
 
 from vvlen.statistics.correction import (
+    by_holm,
     corrected,
     holm,
     holm_levels,
@@ -44,6 +45,7 @@ __all__ = [
     'adjusted_test',
     'at_level',
     'bootstrap',
+    'by_holm',
     'corrected',
     'detectable',
     'deviation_ratio',

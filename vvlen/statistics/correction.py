@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vvlen.statistics.paired import PairedTest
+from vvlen.statistics.paired import at_level, PairedTest
 from vvlen.statistics.power import detectable
 
 
@@ -62,6 +62,24 @@ def holm_levels(p: ArrayLike, level: float = 0.05) -> np.ndarray:
       own = level / (len(order) - k)
     levels[i] = own
   return levels
+
+
+def by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
+  """Returns a family of tests with p and intervals corrected by Holm's method.
+
+  Args:
+    tests: [K]; None and tests that are undefined are not counted, and not changed.
+
+  Returns:
+    Tests [K] of which p is that of `holm` and the interval that of `holm_levels`, so
+    that it excludes 0 where p is below .05.
+  """
+  p = [np.nan if test is None else test.p for test in tests]
+  return [
+      test if test is None or np.isnan(own)
+      else at_level(test, level)._replace(p=float(own))
+      for test, own, level in zip(tests, holm(p), holm_levels(p), strict=True)
+  ]
 
 
 def corrected(
