@@ -1,0 +1,252 @@
+"""What README and docs/speed.md state are the committed results, and the code."""
+
+import configparser
+import csv
+import importlib
+import json
+import os
+import re
+
+import pytest
+
+from experiments.harness import errors, machine
+from experiments.length_generalization.slopes import slopes_at_the_end
+from tests.conftest import ROOT
+from vvlen.reporting import plots, results
+from vvlen.statistics import mean_interval
+
+_RESULTS = ROOT / 'experiments/results'
+_README = ' '.join((ROOT / 'README.md').read_text().split())
+_SPEED = (ROOT / 'docs/speed.md').read_text()
+_WORDS = {1: 'one', 2: 'two', 3: 'three', 4: 'four', 5: 'five'}
+
+
+def _table(run, name, **wanted):
+  """Returns the rows of a table in which columns have the given values."""
+  with (_RESULTS / run / 'tables' / f'{name}.csv').open() as file:
+    return [row for row in csv.DictReader(file)
+            if all(row[column] == value for column, value in wanted.items())]
+
+
+def _benchmark(name):
+  return json.loads((_RESULTS / 'benchmarks' / f'{name}.json').read_text())
+
+
+def _signed(x, digits):
+  return f'{x:+.{digits}f}'.replace('-', '−')
+
+
+def _behind(row, difference='difference', low='ci_low', high='ci_high'):
+  """Returns 'by 4.4 points [2.0, 6.8]' for a difference of −4.4 points."""
+  center, low, high = (-float(row[name]) for name in (difference, high, low))
+  assert center > low > 0
+  return center, f'[{low:.1f}, {high:.1f}]'
+
+
+def test_layer_norm_helps_in_retrieval_without_weight_decay():
+  rows = [row for row in _table('vanishing_variance', 'verdicts')
+          if row['setting'].startswith('retrieval') and row['difference'] != 'nan']
+  plain = [row for row in rows if float(row['l2']) == 0]
+  decayed = [row for row in rows if float(row['l2']) > 0]
+  assert {row['verdict'] for row in plain} == {'LN ahead'}
+  assert {row['verdict'] for row in decayed} == {'no difference found', 'LN behind'}
+  least, most = (f(float(row['difference']) for row in plain) for f in (min, max))
+  worst, best = (f(float(row['difference']) for row in decayed) for f in (min, max))
+  assert (
+      f'by {least:.1f} to {most:.1f} points of accuracy beyond the training lengths in '
+      f'{_WORDS[len(plain)]} settings; with weight decay no gain was found, '
+      f'{_signed(worst, 1)} to {_signed(best, 1)} points in {_WORDS[len(decayed)]}.'
+  ) in _README
+
+
+def test_the_variance_falls_more_slowly_without_l2():
+  rows = _table('vanishing_variance', 'outputs')
+  with_l2 = [row for row in rows if row['cell'].startswith('l2')]
+  without = [row for row in rows if not row['cell'].startswith('l2')]
+  assert len(with_l2) == 6 and all(
+      abs(float(row['slope']) + 1) < 0.02 for row in with_l2)
+  flattest = max(float(row['slope']) for row in without)
+  assert f'in long training without L2 (down to N^−{-flattest:.2f})' in _README
+
+
+def test_the_variance_falls_most_slowly_in_lookup_on_growing_lengths():
+  index = results.index(
+      row for row in results.read_rows(_RESULTS / 'lookup_growing/results.csv')
+      if row.metric == 'component_variance')
+  slopes, _ = slopes_at_the_end(*plots.values(index, 'none', 'component_variance'))
+  assert (f'in lookup on growing lengths (N^−{-mean_interval(slopes)[0]:.2f})'
+          ) in _README
+
+
+def test_layer_norm_is_behind_in_lookup():
+  plain, = _table('sensitivity', 'sensitivity', cell='lookup', arm='LN', step='10000')
+  first, first_interval = _behind(
+      plain, 'holm_difference', 'holm_ci_low', 'holm_ci_high')
+  decayed, = _table('lookup', 'primary_endpoint', comparison='LN - Baseline')
+  second, second_interval = _behind(decayed)
+  assert (
+      f'by {first:.1f} points {first_interval} without weight decay and by '
+      f'{second:.1f} {second_interval} with L2; on growing lengths no difference was '
+      'found') in _README
+  growing, = _table('lookup_growing', 'primary_endpoint', comparison='LN - Baseline')
+  assert growing['at_5_percent'] == 'no difference found'
+
+
+def test_recency_is_that_of_the_paper():
+  rows = _table('recency_bias', 'recency_probability')
+  published = [row for row in rows if row['published'] != 'nan']
+  most = max(float(row['difference_in_errors']) for row in published)
+  assert (f'All {len(published)} published probabilities known to us agree, to four '
+          f'digits or within {most:.1f} standard errors.') in _README
+  # The least width at which no bias is left in the last layer.
+  fades = [
+      min(int(row['width']) for row in rows
+          if row['layer'] == '4' and row['setting'] == f'LayerNorm, alpha = {alpha}'
+          and f'{float(row["recency_probability"]):.3f}' == '0.500')
+      for alpha in ('0', '0.5')
+  ]
+  assert (f'at width {fades[0]} for unrelated tokens, at {fades[1]:,} for those of '
+          'cosine 0.5') in _README
+
+
+def test_numbers_of_bits_are_right_up_to_a_length():
+  row, = _table('counting', 'figure_1c', model='1/sqrt y')
+  assert (f'trained on 1/√y, their number is right up to {row["right_up_to"]} bits, '
+          'not 35') in _README
+  assert float(row['error_35']) > 1
+
+
+def test_the_misalignment_term_does_not_help():
+  near, = _table('language_model', 'alpha_by_length', arm='alpha_0_1', multiple='1')
+  far, = _table('language_model', 'alpha', arm='alpha_0_1', primary='True')
+  far = [_signed(float(far[x]), 3) for x in ('difference', 'ci_low', 'ci_high')]
+  center, low, high = (
+      float(near[f'nll_{x}']) for x in ('difference', 'ci_low', 'ci_high'))
+  assert (
+      f'at weight 0.1 it changes log perplexity by {far[0]} nats [{far[1]}, {far[2]}] '
+      f'at four times the training length and by {_signed(center, 4)} [{low:.4f}, '
+      f'{high:.4f}] at the training length itself') in _README
+
+
+def test_speeds_of_the_readme():
+  training = {name: _benchmark(f'{name}_training') for name in (
+      'retrieval', 'lookup', 'lookup_growing', 'retrieval_growing', 'counting')}
+  xeon = _benchmark('lookup_training_xeon')
+  ratios = [x['ratio'] for x in training.values()]
+  ratios += [xeon['ratio'], xeon['redraw_ratio']]
+  two = training['counting']['ratio_to_processes']
+  llama = [_benchmark(name)['ratio'] for name in (
+      'llama_training_second', 'llama_training')]
+  assert (
+      f'training is {min(ratios):.1f} to {max(ratios):.0f} times as fast as one '
+      f'PyTorch process for the small models here ({two:.1f} times as fast as two, in '
+      f'the one case tried) and {llama[0]:.2f} to {llama[1]:.1f} times for a small '
+      'Llama') in _README
+  attention = _benchmark('long_attention')['tokens']['16384']['ratio']['torch']
+  assert "attention over 16,384 tokens runs at a quarter of PyTorch's" in _README
+  assert round(attention, 1) in (0.2, 0.3)
+  gpu = _benchmark('accelerator_nvidia_h200')['rows']['retrieval']['result']
+  assert (f"{gpu['num_seeds']} seeds make {gpu['ratio']:.0f} times the training steps "
+          'of one seed in PyTorch') in _README
+
+
+@pytest.mark.parametrize('name, row', [
+    ('retrieval', 'training, 8 seeds, one device per core'),
+    ('lookup', 'dictionary lookup, one device per core'),
+    ('retrieval_growing', 'retrieval, lengths growing to 256'),
+    ('lookup_growing', 'dictionary lookup, lengths growing to 256'),
+])
+def test_speeds_of_training(name, row):
+  found = _benchmark(f'{name}_training')
+  line, = (x for x in _SPEED.splitlines()
+           if x.startswith(f'| {row}') and 'PyTorch' in x)
+  _, _, ours, theirs, _ = line.split('|')
+  torch = found['torch_steps_per_second']
+  assert ours.strip() == f"{found['seed_steps_per_second']:,.0f}"
+  assert f'PyTorch, one seed: {torch:.{0 if torch > 10 else 1}f} ' in theirs
+  assert f'(**{found["ratio"]:.1f} times**)' in theirs
+
+
+def test_the_rows_of_a_gpu():
+  rows = {name: row['result'] for name, row in
+          _benchmark('accelerator_nvidia_h200')['rows'].items()}
+  of_gpu = _SPEED.partition('**On a GPU**')[2]
+  training, term = rows['retrieval'], rows['misalignment_term']
+  chunked = rows['chunked_loss']
+  gigabytes = {name: x / 1e9 for name, x in chunked['temporary_bytes'].items()}
+  step = {name: f'{x:.3f} s' for name, x in term['seconds'].items()}
+  mean, low, high = (
+      _signed(x, 1) for x in term['percent_more_mean_and_interval'])
+  for words in (
+      f"| {training['seed_steps_per_second']:,.0f} | PyTorch, one seed, on the same "
+      f"GPU: {training['torch_steps_per_second']:.0f} (**{training['ratio']:.0f} times",
+      f"of {training['peak_gflops_per_second'] / 1000:.0f} TFLOP/s that was measured "
+      f"beside it | {training['share_of_matrix_peak']:.0%} |".replace('%', ' %'),
+      f"| {gigabytes['chunked']:.2f} GB | all logits at once: "
+      f"{gigabytes['plain']:.1f} GB (**{100 * chunked['memory_ratio']:.1f} %**)",
+      f"| {chunked['seconds']['chunked']:.3f} s | {chunked['seconds']['plain']:.3f} s "
+      f"({chunked['time_ratio']:.1f} times the time)",
+      f"all logits at once {step['plain_aligned']} | without it "
+      f"{step['plain_baseline']} (**{_signed(term['plain_percent_more'], 1)} %**); in "
+      f"chunks {step['aligned']} with it, {step['baseline']} without (median "
+      f"{_signed(term['percent_more'], 1)} %, mean {mean} % [{low}, {high}])",
+  ):
+    assert words in of_gpu, words
+
+
+# What README says of commands.
+
+
+def test_the_first_command_does_what_is_said_of_it():
+  config = importlib.import_module('configs.retrieval').get_config('quick')
+  assert config.arms == ('none', 'standardize', 'layer_norm')
+  assert config.optimizer.l2 > 0
+  longest = max(config.evaluate.lengths).bit_length() - 1
+  assert max(config.evaluate.lengths) == 2**longest
+  assert (f'with standardization and with LayerNorm (LN) on {config.num_seeds} seeds, '
+          f'with weight decay, and tests them at lengths up to 2^{longest}.') in _README
+  assert (f'in blocks of `train.seeds_at_once` ({config.train.seeds_at_once} in '
+          '`:quick`)') in _README
+  for name in ('retrieval', 'lookup'):
+    train = importlib.import_module(f'configs.{name}').get_config('cpu').train
+    assert (f'Trained on {train.min_length} to {train.max_length} items, unless '
+            'lengths grow.') in _README
+
+
+def test_versions_exit_codes_and_the_cache_are_those_of_the_code(monkeypatch):
+  setup = configparser.ConfigParser()
+  setup.read(ROOT / 'setup.cfg')
+  [least, end] = re.fullmatch(
+      r'>=3\.(\d+),<3\.(\d+)', setup['options']['python_requires']).groups()
+  assert f'with Python 3.{least} to 3.{int(end) - 1} as `python3`' in _README
+  assert (f'ends with one line and exit code 2, a failing network with '
+          f'{errors.TRY_AGAIN}.') in _README
+  monkeypatch.delenv('XDG_CACHE_HOME', raising=False)
+  home = os.path.expanduser('~')
+  cache = machine.cache_folder().replace(home, '~')
+  assert f'Programs are cached in `{cache}`.' in _README
+
+
+def test_each_paper_has_its_number():
+  pages = {'vanishing variance': 'vanishing_variance', 'recency bias': 'recency_bias',
+           'long-short alignment': 'long_short_alignment'}
+  for name, page in pages.items():
+    heading = (ROOT / f'docs/{page}.md').read_text().splitlines()[0]
+    number = re.search(r'\(arXiv ([\d.]+)\)', heading)[1]
+    line = _README.partition(f'*{name}*')[2]
+    found = re.search(r'arXiv ([\d.]+)\]\(https://arxiv\.org/abs/([\d.]+)\)', line)
+    assert found.groups() == (number, number), name
+
+
+def test_the_studies_and_variants_of_the_table_exist():
+  table = _README.partition('| paper | command | result |')[2].partition('## ')[0]
+  named = [match.groups() for match in re.finditer(r'`([a-z_]+)(?::(\w+))?`', table)]
+  assert len(named) >= 9 and ('sensitivity', 'cpu') in named
+  for name, variant in named:
+    assert (ROOT / f'experiments/{name}/__main__.py').exists(), name
+    config = importlib.import_module(f'configs.{name}')
+    assert config.get_config(variant) if variant else config.get_config()
+  growing = re.findall('both configs with `:(\\w+)`', table)
+  assert growing == ['cpu_growing']
+  for name in ('retrieval', 'lookup'):
+    importlib.import_module(f'configs.{name}').get_config(growing[0])
