@@ -64,38 +64,14 @@ def _forward(functions, hidden, embedding, constants, which, coefficients):
   """Computes the gradients along with the terms."""
   factor = jnp.result_type(*hidden, embedding)
   product = functools.partial(jnp.einsum, preferred_element_type=coefficients.dtype)
+  both = [_with_gradients(f, coefficients, factor) for f in functions]
 
   def add(carry, chunk):
     total, of_embedding = carry
     rows, constant, numbers = chunk
-
-    def gradients(function):
-      def run(logits, constant):
-        terms, pull = jax.vjp(lambda z: function(z, constant), logits)
-        return terms, tuple(x.astype(factor) for x in pull(coefficients)[0])
-
-      return run
-
     logits = tuple(_logits(x, embedding) for x in rows)
-    size = logits[0].shape[1] // len(numbers)
-
-    def block(number, carry):
-      # The gradient overwrites the logits.
-      terms, of_logits = carry
-      cut = lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
-      more, new = _one_of(
-          numbers[number], [gradients(f) for f in functions],
-          *jax.tree.map(cut, (logits, constant)),
-      )
-      put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(
-          x, part, number * size, axis=1
-      )
-      return terms + more, tuple(map(put, of_logits, new))
-
-    terms, of_logits = jax.lax.fori_loop(
-        0, len(numbers), block,
-        (jnp.zeros_like(total), tuple(x.astype(factor) for x in logits)),
-    )
+    terms, of_logits = _over_blocks(
+        both, logits, constant, numbers, jnp.zeros_like(total), factor)
     of_rows = tuple(
         product('bcv,vd->bcd', x, embedding).astype(r.dtype)
         for x, r in zip(of_logits, rows, strict=True)
@@ -109,6 +85,47 @@ def _forward(functions, hidden, embedding, constants, which, coefficients):
   )
   gradients = of_hidden, of_embedding.astype(embedding.dtype), terms
   return (coefficients @ terms, terms), gradients
+
+
+def _with_gradients(function, coefficients, dtype):
+  """Returns a function like `function` that also returns gradients.
+
+  They are those of coefficients · terms in the logits, each [B, c, V] of `dtype`.
+  """
+
+  def run(logits, constant):
+    terms, pull = jax.vjp(lambda z: function(z, constant), logits)
+    return terms, tuple(x.astype(dtype) for x in pull(coefficients)[0])
+
+  return run
+
+
+def _over_blocks(both, logits, constant, numbers, zero, dtype):
+  """Returns the terms of a chunk [K], and the gradients in its logits.
+
+  Args:
+    both: functions that return both, of a block.
+    logits: of the chunk, each [B, c, V].
+    constant: arrays [B, c].
+    numbers: [blocks], which of the functions each block has.
+    zero: [K] zeros, to which terms are added.
+    dtype: of the gradients.
+  """
+  size = logits[0].shape[1] // len(numbers)
+
+  def block(number, carry):
+    # The gradient overwrites the logits.
+    terms, of_logits = carry
+    cut = lambda x: jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
+    more, new = _one_of(
+        numbers[number], both, *jax.tree.map(cut, (logits, constant)))
+    put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(
+        x, part, number * size, axis=1
+    )
+    return terms + more, tuple(map(put, of_logits, new))
+
+  start = zero, tuple(x.astype(dtype) for x in logits)
+  return jax.lax.fori_loop(0, len(numbers), block, start)
 
 
 def _add_products(total, of_logits, rows):
