@@ -22,11 +22,13 @@ from experiments.benchmarks import (
   llama_training,
   lora_step,
   regularizer_cost,
+  retrieval_training,
   scaling,
   shifted_attention,
   time_of_run,
 )
 from experiments.counting import training
+from experiments.length_generalization import training as length_generalization
 from tests import test_recency_bias
 from tests.conftest import ROOT
 from vvlen.models.decoder import Decoder
@@ -128,6 +130,22 @@ def test_operations_of_counting_are_those_of_its_program(key):
   found = _operations(jax.make_jaxpr(gradient)(params).jaxpr)
   expected = counting_training.matrix_operations(config)
   np.testing.assert_allclose(found, expected, rtol=0.02)
+
+
+@pytest.mark.parametrize('task', retrieval_training.CONFIGS)
+def test_operations_of_the_tasks_are_those_of_their_programs(task, key):
+  config = retrieval_training.CONFIGS[task].get_config('cpu')
+  problem = length_generalization.problem(config, 'layer_norm')
+  params, batch = jax.eval_shape(problem.init, key), jax.eval_shape(
+      lambda key: problem.sample(key, 0), key)
+  gradient = jax.grad(lambda params, batch: problem.loss(params, batch)[0])
+  found = _operations(jax.make_jaxpr(gradient)(params, batch).jaxpr)
+  # Lookup reads the rows of values by a product with one-hot vectors, and adds their
+  # gradients by another.
+  rows = config.train.batch_size * config.train.max_length
+  one_hot = 2 * 2 * rows * config.task.num_classes * config.model.width
+  expected = retrieval_training.matrix_operations(config)
+  assert found == expected + one_hot * (task == 'lookup')
 
 
 @pytest.mark.slow

@@ -58,7 +58,8 @@ def matrix_operations(config: Any) -> int:
   items' first layer, forward and the gradient of its kernel; the two sums of attention,
   each with two gradients; the last layer of the head, likewise; and the query's first
   layer. In lookup, the first layers, of keys, values and query, also have gradients of
-  their inputs.
+  their inputs. Lookup's products with one-hot vectors, which read the rows of values
+  and add their gradients, are not counted.
   """
   lookup_width = DictionaryRetriever.embedding_width
   b, n = config.train.batch_size, config.train.max_length
