@@ -832,6 +832,12 @@ def test_families_are_of_arms_that_differ_in_one_thing():
       arms_file.check(_run_of(*arms, odd))
 
 
+def test_the_endpoint_is_at_4_l_or_the_longest_length():
+  run = _run_of(arms_file.Arm('a', 0.0, (0, 0.5), 1.0))
+  assert arms_file.endpoint(run) == 4 * 8
+  assert arms_file.endpoint(run._replace(multiples=(1, 2, 3))) == 3 * 8
+
+
 def test_a_table_has_the_tests_of_its_endpoint():
   rng = np.random.default_rng(0)
   weights = {'a': 0.0, 'b': 0.1, 'c': 0.3, 'd': 1.0}

@@ -606,8 +606,9 @@ def test_the_first_sentence_of_counting_is_of_all_figures():
 def _language_rows(base, change):
   noise = (0.0, 0.1, -0.1, 0.05)
   return results.index(
-      Row('language_model', arm, seed, n, 'nll', base + x + shift * (1 + x))
-      for arm, shift in (('control', 0.0), ('tenth', change)) for n in (64, 256)
+      Row('language_model', arm, seed, n, 'nll', base + x + shift * (1 + x) + more)
+      for arm, shift in (('control', 0.0), ('tenth', change))
+      for n, more in ((64, 0.0), (256, 0.7))
       for seed, x in enumerate(noise))
 
 
@@ -627,6 +628,12 @@ def test_the_answer_of_language_models():
                     '(α = 0.1); guessing has 256, and 16 or less counts as learned.')
   found = language_model.answer(kind, run, _language_rows(4.0, 0.25), 256)
   assert found[0].startswith('No verdict: the models have learned little more')
+  unclear = results.index(
+      Row('language_model', arm, seed, n, 'nll', 1.5 + x * (arm == 'tenth'))
+      for arm in run.arms for n in (64, 256)
+      for seed, x in enumerate((0.4, -0.1, 0.3, -0.05)))
+  first, _ = language_model.answer(kind, run, unclear, 256)
+  assert first.endswith(', p = .351, 4 pairs of seeds; no difference was found.')
   # Of a checkpoint or a tokenizer that is not known here, no such bound is known.
   assert 'nats' in language_model.answer(
       kind, run, _language_rows(4.0, 0.25), None)[0]

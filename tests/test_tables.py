@@ -408,7 +408,14 @@ def test_every_cell_of_language_models(aligned):
           p_holm.get(arm, f'{p_of(tests[arm].p)}, primary'),
           text(tests[arm].least(1 if arm == 'b' else 2), '.4f')), strict=True))
     expected.append(row)
-  assert cells(language_model_tables.by_arm(family, run, index)) == expected
+  found = language_model_tables.by_arm(family, run, index)
+  assert cells(found) == expected
+  assert found.note.startswith('4 seeds [95 %]. ')
+  # Where an arm lacks a seed, both numbers are told.
+  fewer = dict(index)
+  fewer['b', 'nll', 8] = {s: x for s, x in index['b', 'nll', 8].items() if s < 3}
+  note = language_model_tables.by_arm(family, run, fewer).note
+  assert note.startswith('3 or 4 seeds [95 %]. ')
 
 
 def test_every_cell_of_language_models_by_length(aligned):
