@@ -4,7 +4,7 @@
 #   setup COMMIT BUCKET        makes an environment for the code in ~/vvlen/COMMIT
 #   check COMMIT               says which of how many processes this is
 #   start ID COMMIT EXPERIMENT …
-#                              starts an experiment that goes on without this call; once
+#                              starts an experiment that outlives this call; once
 #                              for each ID, as a call that was cut off is made again
 #   same EXPERIMENT …          refuses if another command was started
 #   state                      says whether it runs

@@ -119,7 +119,7 @@ def said(report: page.Report, width: int) -> list[str]:
               for line in textwrap.wrap(joined, width)] + [''] * bool(text)
   if table := report.shown_in_terminal:
     rows = grid(table, width).split('\n')
-    # Lines that go on with the row above begin with an empty cell.
+    # Lines that continue the row above begin with an empty cell.
     begins = [i for i, row in enumerate(rows) if not row.startswith('|  ')]
     end = next((i for i in begins if i >= _MOST), len(rows))
     left = sum(i >= end for i in begins)
