@@ -5,14 +5,14 @@ import pytest
 
 from experiments.length_generalization.slopes import slopes_at_the_end
 from experiments.vanishing_variance import outputs
-from experiments.vanishing_variance.effects import Setting
+from experiments.vanishing_variance.effects import FamilyCell
 from tests.cells import cells, interval, paired
 from vvlen.reporting import results
 from vvlen.reporting.numbers import alike
 from vvlen.statistics import mean_interval
 
 _LENGTHS = (8, 16, 32, 64, 128, 256)
-_CELL = Setting(
+_CELL = FamilyCell(
     'base', 'retrieval', 16, 5, (10, 20), 0.0, 'kernels', 1e-3, False, False, False)
 
 

@@ -23,7 +23,7 @@ from experiments.sensitivity import figures as sensitivity_figures
 from experiments.sensitivity import report as sensitivity
 from experiments.sensitivity import run as experiment
 from experiments.sensitivity.answer import answer
-from experiments.sensitivity.cells import read_cells, Setting
+from experiments.sensitivity.cells import CellSetting, read_cells
 from experiments.sensitivity.tuned import tune
 from tests.cases import mostly_slow
 from tests.cells import cells as shown_cells
@@ -201,7 +201,7 @@ def test_a_cell_is_compared_with_base_at_the_same_step():
 
 def test_each_cell_has_the_training_lengths_of_its_own():
   rows = _rows({'base': 0.1, 'a': 0.3})
-  cells = read_cells(results.index_cells(rows), {'a': Setting(trained_up_to=32)})
+  cells = read_cells(results.index_cells(rows), {'a': CellSetting(trained_up_to=32)})
   by_name = {c.name: c.comparison for c in cells}
   assert by_name['base'].primary.mean_difference == pytest.approx(np.mean(
       [t.mean_difference for t in by_name['base'].by_length[1:]]))
@@ -215,7 +215,8 @@ def test_cells_are_compared_with_each_other_at_lengths_beyond_both():
   # Both gain at N = 32 alone, which `range` was trained on.
   rows = [row._replace(value=row.value + 0.2) if row.arm == 'layer_norm'
           and row.metric == 'accuracy' and row.length == 32 else row for row in rows]
-  cells = read_cells(results.index_cells(rows), {'range': Setting(trained_up_to=32)})
+  cells = read_cells(
+      results.index_cells(rows), {'range': CellSetting(trained_up_to=32)})
   last = {c.name: c for c in cells if c.step == 20}
   assert last['range'].change.mean_difference == pytest.approx(0, abs=1e-9)
   assert (last['base'].comparison.primary.mean_difference
@@ -223,8 +224,8 @@ def test_cells_are_compared_with_each_other_at_lengths_beyond_both():
 
 
 def test_lookup_with_weight_decay_is_compared_with_lookup():
-  settings = {'lookup': Setting('lookup', against=None),
-              'lookup_l2': Setting('lookup', against='lookup')}
+  settings = {'lookup': CellSetting('lookup', against=None),
+              'lookup_l2': CellSetting('lookup', against='lookup')}
   rows = _rows({'base': 0.0, 'lookup': 0.2, 'lookup_l2': 0.3})
   cells = read_cells(results.index_cells(rows), settings)
   last = {c.name: c.change for c in cells if c.step == 20}
@@ -294,9 +295,9 @@ def test_settings_are_those_of_the_cells_configurations(tmp_path):
 def test_the_answer_and_the_table_have_words_for_settings():
   rows = _rows({'base': 0.1, 'a': 0.3, 'b': 0.1})
   cells = read_cells(results.index_cells(rows), {})
-  settings = {'base': Setting('retrieval', words='plain setting'),
-              'a': Setting('lookup', words='plain setting'),
-              'b': Setting('retrieval', words='width 9')}
+  settings = {'base': CellSetting('retrieval', words='plain setting'),
+              'a': CellSetting('lookup', words='plain setting'),
+              'b': CellSetting('retrieval', words='width 9')}
   gain = lambda cell: cell.comparison.primary.mean_difference
   family = [cell for cell in cells if cell.in_family]
   words = {'base': 'plain setting', 'a': 'lookup, plain setting', 'b': 'width 9'}

@@ -18,7 +18,7 @@ from experiments.length_generalization import endpoint_table
 from experiments.length_generalization import tables as length_tables
 from experiments.mechanism import tables as mechanism
 from experiments.sensitivity import tables as sensitivity
-from experiments.sensitivity.cells import read_cells, Setting
+from experiments.sensitivity.cells import CellSetting, read_cells
 from experiments.sensitivity.tuned import Tuned
 from tests.cells import cells, interval, mean_of, p_of, paired, text, wide
 from vvlen.reporting import results
@@ -586,7 +586,7 @@ def grid():
 def test_every_cell_of_the_grid(grid):
   values, index = grid
   words = {'base': 'plain setting', 'l2': 'L2 0.001', 'wide': 'width 256'}
-  settings = {name: Setting('retrieval', against='base', words=said)
+  settings = {name: CellSetting('retrieval', against='base', words=said)
               for name, said in words.items()}
   beyond = lambda cell, step, arm, metric='accuracy': (
       values[cell, step, arm, metric, 32] + values[cell, step, arm, metric, 64]) / 2
@@ -642,9 +642,9 @@ def test_every_cell_of_tuned_rates():
   tuned = Tuned(
       ('base', 'low', 'high'), 2000, {'none': 'low', 'layer_norm': 'high'},
       {'none': 0.62, 'layer_norm': 0.87}, (71.23, 68.41), 2.82, -1.05, 6.17, 9)
-  settings = {'base': Setting('retrieval', words='plain setting'),
-              'low': Setting('retrieval', words='rate 0.0003'),
-              'high': Setting('retrieval', words='rate 0.003')}
+  settings = {'base': CellSetting('retrieval', words='plain setting'),
+              'low': CellSetting('retrieval', words='rate 0.0003'),
+              'high': CellSetting('retrieval', words='rate 0.003')}
   table = sensitivity.tuned_table({'base': tuned}, settings)
   assert 'In row plain setting: plain setting; rate 0.0003; rate 0.003.' in table.more
   assert cells(table) == [{

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 import math
 
-from experiments.sensitivity.cells import Cell, in_words, Setting
+from experiments.sensitivity.cells import Cell, CellSetting, in_words
 from vvlen.reporting.endpoints import LEARNED, TREATED
 from vvlen.reporting.numbers import counted, number
 
 
 def answer(
-    cells: Sequence[Cell], settings: Mapping[str, Setting]
+    cells: Sequence[Cell], settings: Mapping[str, CellSetting]
 ) -> list[str]:
   """Says how the gain of LN varies over the cells that are tested together.
 

@@ -33,7 +33,7 @@ MECHANISM = ('target_weight', 'output_norm', 'input_distance')
 KEPT = ('accuracy', 'training_accuracy', 'training_loss', *MECHANISM)
 
 
-class Setting(NamedTuple):
+class CellSetting(NamedTuple):
   """What tests and figures need to know about a cell."""
 
   task: str = ''
@@ -42,9 +42,9 @@ class Setting(NamedTuple):
   words: str = ''  # what it changes in base, for figures
 
 
-def in_words(settings: Mapping[str, Setting], name: str) -> str:
+def in_words(settings: Mapping[str, CellSetting], name: str) -> str:
   """Returns the setting of a cell in words, with its task if that is not base's."""
-  setting = settings.get(name, Setting())
+  setting = settings.get(name, CellSetting())
   same = setting.task == settings.get('base', setting).task
   return f'{setting.task}, ' * (not same) + (setting.words or name)
 
@@ -55,7 +55,7 @@ class Cell(NamedTuple):
   name: str
   step: int
   comparison: Comparison
-  # Its gain − that of `Setting.against` at this step, beyond both training lengths.
+  # Its gain − that of `CellSetting.against` at this step, beyond both training lengths.
   change: PairedTest | None
   mechanism: dict[tuple[str, str], float]  # (metric, arm) -> mean beyond training
   # metric -> correlation over seeds of its change by the arm with the gain
@@ -81,7 +81,7 @@ class Cell(NamedTuple):
 
 def read_cells(
     indices: Mapping[tuple[str, int], results.Index],
-    settings: Mapping[str, Setting],
+    settings: Mapping[str, CellSetting],
     treated: str = TREATED,
     family: Collection[tuple[str, int]] | None = None,
 ) -> list[Cell]:
@@ -89,7 +89,7 @@ def read_cells(
 
   Args:
     indices: of all cells, from `results.index_cells`.
-    settings: {name: setting} of the cells; `Setting()` for names that it lacks.
+    settings: {name: setting} of the cells; `CellSetting()` for names that it lacks.
     treated: the arm.
     family: the (name, step) that are tested together, with p-values corrected by
       Holm; None for all cells at the last step that they share.
@@ -110,16 +110,16 @@ def read_cells(
 
 
 def _read_cell(
-    indices: Mapping[tuple[str, int], results.Index], settings: Mapping[str, Setting],
-    name: str, step: int, treated: str,
+    indices: Mapping[tuple[str, int], results.Index],
+    settings: Mapping[str, CellSetting], name: str, step: int, treated: str,
 ) -> Cell:
   """Compares an arm with the Baseline in one cell at a step, not yet as one of many."""
-  index, setting = indices[name, step], settings.get(name, Setting())
+  index, setting = indices[name, step], settings.get(name, CellSetting())
   comparison = compare(index, treated, CONTROL, trained_up_to=setting.trained_up_to)
   other, changed = setting.against, None
   if other and other != name and (other, step) in indices:
     beyond = max(
-        setting.trained_up_to, settings.get(other, Setting()).trained_up_to)
+        setting.trained_up_to, settings.get(other, CellSetting()).trained_up_to)
     changed = change(*(
         compare(i, treated, CONTROL, trained_up_to=beyond)
         for i in (index, indices[other, step])

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 import numpy as np
 
-from experiments.sensitivity.cells import Cell, Setting
+from experiments.sensitivity.cells import Cell, CellSetting
 from experiments.sensitivity.marks import (
   FOUND,
   gain_of,
@@ -34,7 +34,7 @@ _HELPS, _HURTS = '#d6e6f4', '#fce3cf'  # blue and orange, behind significant dif
 
 
 def gains(
-    cells: Sequence[Cell], settings: Mapping[str, Setting],
+    cells: Sequence[Cell], settings: Mapping[str, CellSetting],
     tuned: Mapping[str, Tuned] | None = None,
 ) -> Figure:
   """Draws the gain in each cell, after equally many steps and during training.
@@ -150,7 +150,7 @@ def _steps(cells: Sequence[Cell]) -> str:
 
 def _by_cell(
     axes: Axes, cells: Sequence[Cell], tuned: Mapping[str, Tuned],
-    settings: Mapping[str, Setting],
+    settings: Mapping[str, CellSetting],
 ) -> None:
   """Draws one line per cell, in descending order of gain, then those of tuned rates."""
   family = [c for c in cells if c.in_family and c.comparison.primary]
@@ -199,7 +199,7 @@ def _interval(
 
 
 def _along_training(
-    axes: Axes, cells: Sequence[Cell], settings: Mapping[str, Setting],
+    axes: Axes, cells: Sequence[Cell], settings: Mapping[str, CellSetting],
     styles: dict[str, Any],
 ) -> None:
   """Draws the cells that are measured at many steps; adds their lines to `styles`."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from experiments.sensitivity.cells import Cell, Setting
+from experiments.sensitivity.cells import Cell, CellSetting
 from vvlen.reporting import plots
 from vvlen.reporting.plots import ARMS
 
@@ -35,12 +35,12 @@ def write_heading(axes: Axes, words: str) -> None:
                 textcoords='offset points', fontsize=plots.SMALLEST, style='italic')
 
 
-def words_of(settings: Mapping[str, Setting], name: str) -> str:
-  return settings.get(name, Setting()).words or name
+def words_of(settings: Mapping[str, CellSetting], name: str) -> str:
+  return settings.get(name, CellSetting()).words or name
 
 
-def task_of(settings: Mapping[str, Setting], name: str) -> str:
-  return settings.get(name, Setting()).task
+def task_of(settings: Mapping[str, CellSetting], name: str) -> str:
+  return settings.get(name, CellSetting()).task
 
 
 def gain_of(cell: Cell) -> float:

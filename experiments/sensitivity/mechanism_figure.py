@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 import numpy as np
 
-from experiments.sensitivity.cells import Cell, in_words, MECHANISM, Setting
+from experiments.sensitivity.cells import Cell, CellSetting, in_words, MECHANISM
 from experiments.sensitivity.marks import (
   FOUND,
   gain_of,
@@ -31,7 +31,7 @@ _SHORT = ('weight', 'norm', 'distance')  # in the title
 _STRONG = 0.5  # a rank correlation
 
 
-def mechanism(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Figure:
+def mechanism(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Figure:
   """Draws the gain of LN against what LN changes, over cells and over seeds.
 
   Args:

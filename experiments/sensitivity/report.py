@@ -8,7 +8,7 @@ from etils import epath
 from experiments.length_generalization.about import about
 from experiments.sensitivity import figures, tables
 from experiments.sensitivity.answer import answer
-from experiments.sensitivity.cells import Cell, read_cells, Setting
+from experiments.sensitivity.cells import Cell, CellSetting, read_cells
 from experiments.sensitivity.mechanism_figure import mechanism
 from experiments.sensitivity.tuned import tune, Tuned
 from vvlen.reporting import plots, results, run_folder
@@ -77,7 +77,7 @@ def write(workdir: epath.PathLike) -> Report:
 def _read_settings(
     folder: epath.Path, against: Mapping[str, str]
 ) -> tuple[
-    dict[str, Setting], dict[str, list[str]], dict[tuple[str, int], list[str]]
+    dict[str, CellSetting], dict[str, list[str]], dict[tuple[str, int], list[str]]
 ]:
   """Reads the settings of the cells.
 
@@ -96,11 +96,11 @@ def _read_settings(
     name = path.parent.name
     with run_folder.reading(path) as stored:
       configs[name] = config = stored['config']
-      settings[name] = Setting(
+      settings[name] = CellSetting(
           str(config['task']['name']), int(config['train']['max_length'])
       )
       ends[name, int(config['train']['num_steps'])] = list(config['arms'])
-  base = settings.get('base', Setting())
+  base = settings.get('base', CellSetting())
   for name, setting in settings.items():
     other = against.get(name, 'base' if setting.task == base.task else None)
     settings[name] = setting._replace(
@@ -158,7 +158,7 @@ def changed_in(config: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 def _tune(
     folder: epath.Path, indices: Mapping[tuple[str, int], results.Index],
     rates: Mapping[str, Sequence[str]], cells: Sequence[Cell],
-    settings: Mapping[str, Setting],
+    settings: Mapping[str, CellSetting],
 ) -> dict[str, Tuned]:
   """Compares arms at their best learning rates, at the last step that is tested."""
   tested = [(cell.name, cell.step) for cell in cells if cell.in_family]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 import math
 from typing import Any
 
-from experiments.sensitivity.cells import Cell, in_words, MECHANISM, Setting
+from experiments.sensitivity.cells import Cell, CellSetting, in_words, MECHANISM
 from experiments.sensitivity.tuned import Tuned
 from vvlen.reporting.endpoints import CONTROL, LEARNED, TREATED
 from vvlen.reporting.numbers import alike, number, p_value
@@ -27,7 +27,7 @@ _DETECTABLE = (
 )
 
 
-def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
+def table(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Table:
   """Returns the table of primary endpoints, a row per cell, step and arm.
 
   Those that are tested together come first, the largest difference at the top.
@@ -61,10 +61,10 @@ def table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
                records, note, short, more)
 
 
-def change_table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
+def change_table(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Table:
   """Returns the table of how each gain differs from that of another cell."""
   records = [
-      {'against': settings.get(r['cell'], Setting()).against, **r}
+      {'against': settings.get(r['cell'], CellSetting()).against, **r}
       for r in _records(cells) if not math.isnan(r['change_difference'])
   ]
   columns = _columns(settings, {
@@ -83,7 +83,7 @@ def change_table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Tabl
                columns, _only(records, 'against', 'change_'), note, more=more)
 
 
-def measured_table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Table:
+def measured_table(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Table:
   """Returns the table of what may explain the gain in each setting."""
   both = lambda metric: blank_without(f'{metric}_control', lambda r: (
       ', '.join(alike([r[f'{metric}_control'], r[f'{metric}_treated']], 3))))
@@ -109,7 +109,7 @@ def measured_table(cells: Sequence[Cell], settings: Mapping[str, Setting]) -> Ta
 
 
 def tuned_table(
-    tuned: Mapping[str, Tuned], settings: Mapping[str, Setting]
+    tuned: Mapping[str, Tuned], settings: Mapping[str, CellSetting]
 ) -> Table:
   """Returns the table of gains with each arm at its best learning rate.
 
@@ -163,7 +163,7 @@ def _learned(record: Record) -> bool:
 
 
 def _columns(
-    settings: Mapping[str, Setting], more: Mapping[str, CellText]
+    settings: Mapping[str, CellSetting], more: Mapping[str, CellText]
 ) -> dict[str, CellText]:
   """Returns columns: setting, steps and arm, those of `more`, and the cell's name."""
   return {

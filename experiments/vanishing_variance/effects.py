@@ -43,7 +43,7 @@ class Claim(NamedTuple):
   num_tests: int  # cells in the family
 
 
-class Setting(NamedTuple):
+class FamilyCell(NamedTuple):
   """What the report needs to know about a cell."""
 
   name: str
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 class Effect(NamedTuple):
   """LN compared with Baseline in one cell after `step` steps."""
 
-  cell: Setting
+  cell: FamilyCell
   step: int
   comparison: Comparison
   test: PairedTest | None  # uncorrected
@@ -87,14 +87,14 @@ class Contrast(NamedTuple):
   unit: str = 'points'
 
 
-def read_cells(family: Mapping[str, Any]) -> dict[str, Setting]:
+def read_cells(family: Mapping[str, Any]) -> dict[str, FamilyCell]:
   """Returns {name: cell} of a family, in the order of the report."""
   cells = {}
   for name in sorted(family['cells'], key=_place):
     field = lambda path, default=None, change=family['cells'][name]: _field(
         (change, family['base']), path, default
     )
-    cells[name] = Setting(
+    cells[name] = FamilyCell(
         name=name, task=field('task.name'),
         trained_up_to=int(field('train.max_length')),
         num_seeds=int(field('num_seeds')), steps=tuple(field('train.averaged_at')),
@@ -135,7 +135,7 @@ def read_claim(family: Mapping[str, Any]) -> Claim:
 
 
 def effect(
-    indices: Mapping[tuple[str, int], results.Index], cell: Setting, step: int,
+    indices: Mapping[tuple[str, int], results.Index], cell: FamilyCell, step: int,
     claim: Claim, suffix: str = '',
 ) -> Effect | None:
   """Compares the arms of a cell after one of its steps.
@@ -215,7 +215,7 @@ def _have_learned(accuracies: Sequence[float]) -> bool:
   return min(accuracies) >= LEARNED
 
 
-def contrasts(cells: Mapping[str, Setting]) -> list[Contrast]:
+def contrasts(cells: Mapping[str, FamilyCell]) -> list[Contrast]:
   """Returns contrasts of the effect of LN: over steps, decay, schedule, task."""
   made = []
   for cell in cells.values():
@@ -258,7 +258,7 @@ def contrasts(cells: Mapping[str, Setting]) -> list[Contrast]:
 
 def contrast_test(
     contrast: Contrast, indices: Mapping[tuple[str, int], results.Index],
-    cells: Mapping[str, Setting], claim: Claim, suffix: str = '',
+    cells: Mapping[str, FamilyCell], claim: Claim, suffix: str = '',
 ) -> PairedTest | None:
   """Tests whether a contrast is 0, over the seeds that all its cells have.
 

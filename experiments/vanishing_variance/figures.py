@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.mechanism import parts
 from experiments.vanishing_variance import effects
-from experiments.vanishing_variance.effects import Claim, Effect, Setting
+from experiments.vanishing_variance.effects import Claim, Effect, FamilyCell
 from experiments.vanishing_variance.tables import Effects, last_effect, verdict_words
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
@@ -31,7 +31,7 @@ _PARTS = (
 )
 
 
-def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figure:
+def verdicts(cells: Mapping[str, FamilyCell], found: Effects, claim: Claim) -> Figure:
   """Draws the effect of LN in each cell, after its last step and during training."""
   drawn = plots.new(
       1.9 + 0.36 * len(cells), _title(cells, found),
@@ -62,7 +62,7 @@ def verdicts(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Figu
   return drawn
 
 
-def _title(cells: Mapping[str, Setting], found: Effects) -> str:
+def _title(cells: Mapping[str, FamilyCell], found: Effects) -> str:
   """Returns the effects of LN without and with L2, and their tasks, as a title."""
   gains: dict[bool, list[float]] = {False: [], True: []}
   tasks: dict[str, None] = {}  # in the order of the cells
@@ -79,7 +79,7 @@ def _title(cells: Mapping[str, Setting], found: Effects) -> str:
   return f'{title} of {" and ".join(tasks)}: {", ".join(said)}' if said else title
 
 
-def _finished(cells: Mapping[str, Setting], found: Effects) -> str:
+def _finished(cells: Mapping[str, FamilyCell], found: Effects) -> str:
   """Returns a sentence on how many settings are finished."""
   last = [last_effect(found, cell) for cell in cells.values()]
   done = sum(each is not None and each.complete for each in last)
@@ -87,7 +87,7 @@ def _finished(cells: Mapping[str, Setting], found: Effects) -> str:
 
 
 def _by_cell(
-    axes: Axes, cells: Mapping[str, Setting], found: Effects, claim: Claim
+    axes: Axes, cells: Mapping[str, FamilyCell], found: Effects, claim: Claim
 ) -> None:
   """Draws one line per cell, those without L2 above those with it."""
   labels = []
@@ -112,7 +112,7 @@ def _by_cell(
            title='after the last step')
 
 
-def _short(cell: Setting) -> str:
+def _short(cell: FamilyCell) -> str:
   """Describes the setting of a cell in words that fit into a figure."""
   where = 'all parameters' if cell.l2_on == 'all' else 'kernels'
   words = [
@@ -124,7 +124,7 @@ def _short(cell: Setting) -> str:
   return ', '.join(word for word in words if word)
 
 
-def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
+def _along(axes: Axes, cells: Mapping[str, FamilyCell], found: Effects) -> None:
   """Draws the effect of LN by step, for cells that are measured at several steps."""
   followed = [cell for cell in cells.values() if len(cell.steps) > 1]
   # The first three looks are those of the arms.
@@ -147,7 +147,7 @@ def _along(axes: Axes, cells: Mapping[str, Setting], found: Effects) -> None:
   axes.minorticks_off()
 
 
-def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Figure:
+def where_lost(indices: Mapping[str, Index], cells: Mapping[str, FamilyCell]) -> Figure:
   """Draws the parts of the lost accuracy by length, a bar for each of the two arms."""
   names = [*indices]
   # Two in a row; the last of an odd number has the whole row.
@@ -183,7 +183,7 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> Fi
   return drawn
 
 
-def _lost(indices: Mapping[str, Index], cells: Mapping[str, Setting]) -> str:
+def _lost(indices: Mapping[str, Index], cells: Mapping[str, FamilyCell]) -> str:
   """Says which share of the lost accuracy a reader gets back, at two lengths."""
   shares: dict[bool, dict[int, list[float]]] = {}  # by whether there is L2, by length
   for name, index in indices.items():
@@ -234,7 +234,7 @@ def _seeds(effect: Effect) -> str:
   return f'{count} seeds' if count == asked else f'{count} of {asked} seeds'
 
 
-def _averaged(pairs: Sequence[tuple[Setting, Effect, Effect]]) -> str:
+def _averaged(pairs: Sequence[tuple[FamilyCell, Effect, Effect]]) -> str:
   """Says how many verdicts averaged weights keep, and by what they multiply spreads."""
   kept, ratios = [], collections.defaultdict(list)
   for cell, *both in pairs:
@@ -257,9 +257,9 @@ def _averaged(pairs: Sequence[tuple[Setting, Effect, Effect]]) -> str:
           + f'; spread over seeds {", ".join(said)}' * bool(said))
 
 
-def averaging(found: Effects, cells: Mapping[str, Setting]) -> Figure | None:
+def averaging(found: Effects, cells: Mapping[str, FamilyCell]) -> Figure | None:
   """Draws LN − Baseline for each seed, with weights as they are and averaged."""
-  pairs: list[tuple[Setting, Effect, Effect]] = [
+  pairs: list[tuple[FamilyCell, Effect, Effect]] = [
       (cell, plain[-1], averaged[-1])
       for cell in cells.values()
       for plain, averaged in [(found.get((cell.name, ''), ()),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.length_generalization.slopes import slopes_at_the_end
-from experiments.vanishing_variance.effects import Setting
+from experiments.vanishing_variance.effects import FamilyCell
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, endpoint, TREATED
 from vvlen.reporting.plots import ARMS
@@ -30,7 +30,7 @@ from vvlen.statistics import mean_interval, paired_by_seed
 
 
 def table(
-    cells: Mapping[str, Setting], indices: Mapping[tuple[str, int], Index]
+    cells: Mapping[str, FamilyCell], indices: Mapping[tuple[str, int], Index]
 ) -> Table:
   """Returns the table of attention outputs after the last step, two rows per cell."""
   records, first = [], set()
@@ -66,7 +66,7 @@ def table(
                records, note, more=more)
 
 
-def _record(index: Index, cell: Setting, arm: str) -> dict[str, Any]:
+def _record(index: Index, cell: FamilyCell, arm: str) -> dict[str, Any]:
   """Returns what the outputs of an arm of a cell do with length, {} if not measured."""
   lengths, components = plots.values(index, arm, 'component_variance')
   shown, variances = plots.values(index, arm, 'output_variance')

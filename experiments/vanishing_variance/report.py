@@ -93,7 +93,7 @@ def write(workdir: epath.PathLike) -> Report:
 
 
 def _interventions(
-    folder: epath.Path, cells: Mapping[str, effects.Setting]
+    folder: epath.Path, cells: Mapping[str, effects.FamilyCell]
 ) -> dict[str, Index]:
   """Returns {cell: rows} of the cells with interventions measured in both arms."""
   indices = {}

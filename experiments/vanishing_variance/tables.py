@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.vanishing_variance import effects
 from experiments.vanishing_variance.answer import NOT_RUN
-from experiments.vanishing_variance.effects import Claim, Contrast, Effect, Setting
+from experiments.vanishing_variance.effects import Claim, Contrast, Effect, FamilyCell
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import (
     blank_without,
@@ -35,7 +35,7 @@ SUFFIXES = {
 _NAN = float('nan')
 
 
-def setting(cell: Setting) -> str:
+def setting(cell: FamilyCell) -> str:
   """Describes the setting of a cell in words."""
   decay = 'no weight decay'
   if cell.l2:
@@ -47,7 +47,7 @@ def setting(cell: Setting) -> str:
   return f'{cell.task}{lengths}, {decay}, rate {rate}{more}'
 
 
-def last_effect(found: Effects, cell: Setting) -> Effect | None:
+def last_effect(found: Effects, cell: FamilyCell) -> Effect | None:
   """Returns the effect in a cell after its last step, None if it is not measured."""
   measured = found.get((cell.name, ''), ())
   return measured[-1] if measured and measured[-1].step == cell.steps[-1] else None
@@ -70,7 +70,7 @@ def verdict_words(effect: Effect | None, claim: Claim) -> str:
   return words.get(effect.verdict, effect.verdict)
 
 
-def main_table(cells: Mapping[str, Setting], found: Effects, claim: Claim) -> Table:
+def main_table(cells: Mapping[str, FamilyCell], found: Effects, claim: Claim) -> Table:
   """Returns the table of primary endpoints after the last step, a row per cell."""
   records, comparisons = [], []
   for cell in cells.values():
@@ -135,7 +135,7 @@ def _numbers(effect: Effect | None) -> dict[str, Any]:
   }
 
 
-def along_table(cells: Mapping[str, Setting], found: Effects) -> Table:
+def along_table(cells: Mapping[str, FamilyCell], found: Effects) -> Table:
   """Returns the table of effects by step: plain, averaged, adaptive temperature."""
   records = []
   for cell in cells.values():
