@@ -567,7 +567,7 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
       'at 4 L, no difference found at 8 L')
   timed = alone._replace(others=(alone.others[0]._replace(steps=0.95),))
   assert ', 2,000 steps at most, ' in setup_of(language_model.by_length(
-      timed, run._replace(words='2 layers, 2,000 steps'), _index(moved)))
+      timed, run._replace(words='2 layers', steps=2000), _index(moved)))
   assert difference.get_title().endswith('minus that of α = 0')
   # The paper's CLEX on RedPajama-Book after 200 steps, at twice its L.
   hollow = {line_of(line).colour: line_of(line) for line in difference.lines

@@ -42,8 +42,9 @@ class Run(NamedTuple):
   length: int  # L
   multiples: tuple[int, ...]
   num_seeds: int
-  words: str = ''  # on size and training of the models, for titles
+  words: str = ''  # on the models, for titles
   endpoint: int = 4  # length of the primary endpoint, in units of L
+  steps: int | None = None  # of the control, for titles, unless `words` tells them
 
 
 def endpoint(run: Run) -> int:
@@ -117,9 +118,8 @@ def read_run(config: Mapping[str, Any]) -> Run:
       for name, arm in config['arms'].items()
   }
   model, steps = config.get('model', {}), config['train'].get('num_steps')
-  words = ([f'{counted(model["num_layers"], "layer")} of width {model["width"]}']
-           if 'width' in model and not config.get('checkpoint') else [])
-  words += [counted(steps, 'step')] if steps else []
+  words = (f'{counted(model["num_layers"], "layer")} of width {model["width"]}'
+           if 'width' in model and not config.get('checkpoint') else '')
   return Run(arms, config['control'], int(config['train']['max_length']),
              tuple(map(int, config['evaluate']['lengths'])), int(config['num_seeds']),
-             ', '.join(words))
+             words, steps=steps)

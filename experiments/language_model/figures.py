@@ -6,7 +6,6 @@ Runs without JAX.
 from collections.abc import Collection, Iterable
 from fractions import Fraction
 import math
-import re
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -17,7 +16,7 @@ import numpy as np
 from experiments.language_model import paper
 from experiments.language_model.arms import Arm, endpoint, Family, have_learned, Run
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import number
+from vvlen.reporting.numbers import counted, number
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
@@ -226,8 +225,7 @@ def _published(family: Family) -> dict[str, float]:
 
 def models_of(run: Run, family: Family | None = None) -> str:
   """Returns words on the models of a run, for setups; of a family if it is given."""
-  words = run.words
-  if family and any(arm.steps != family.control.steps for arm in family.others):
-    words = re.sub(r'([\d,]+ steps)', r'\1 at most', words)
+  differ = family and any(arm.steps != family.control.steps for arm in family.others)
+  steps = counted(run.steps, 'step') + ' at most' * bool(differ) if run.steps else ''
   return ', '.join(filter(None, (
-      'language models', words, f'L = {run.length} tokens')))
+      'language models', run.words, steps, f'L = {run.length} tokens')))
