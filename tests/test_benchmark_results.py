@@ -372,8 +372,7 @@ def test_chunks_are_told_relative_to_all_logits(reported, in_turns, monkeypatch)
 
 def test_a_large_llama_is_told_relative_to_the_peak(reported, in_turns):
   in_turns({'step': [8.0, 4.0, 2.0], 'product': [1.0, 0.5, 0.25]})
-  found = reported(lambda: llama_training.large(argparse.Namespace(
-      tiny=True, rounds=3, output=None)))
+  found = reported(llama_training.main, '--large', '--tiny', '--rounds=3')
   operations = 2 * 256 * llama_training.operations(llama_training.TINY, 256)
   peak = 10 * 2 * 256**3 / 0.5
   assert found['tokens_per_second'] == 2 * 256 / 4
@@ -407,8 +406,7 @@ def test_a_llama_is_told_relative_to_transformers(reported, given_workers):
   given_workers(llama_training, {
       'vvlen': _Measured(60.0, version='1'), 'transformers': _Measured(20.0),
       'vvlen_one_device': _Measured(30.0), 'peak': _Measured(240.0 * operations)})
-  found = reported(lambda: llama_training.compare(argparse.Namespace(
-      rounds=3, output=None)))
+  found = reported(llama_training.main)
   assert (found['ratio'], found['ratio_one_device']) == (3.0, 1.5)
   assert found['share_of_matrix_peak'] == 0.25
   assert found['tokens_per_second'] == {
