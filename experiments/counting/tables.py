@@ -202,8 +202,7 @@ def _note(figure: FigureSetups, indices: Indices, longest: int) -> str:
   if figure.control is not None:
     parts.append(
         f'Factor: the error divided by that of {_label(figure, figure.control)}; p: '
-        'paired two-sided t-test; it and the intervals of factors are corrected over '
-        'the lines.')
+        'paired t-test, corrected over the lines, as is the interval.')
   parts += _trivial(figure, longest)
   broken = {_label(figure, cell): _broken(indices, cell) for cell in figure.cells}
   parts += [f'Not finite, and left out: {cell}, {name_seeds(s)}.'
