@@ -109,15 +109,19 @@ def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
     ends = words.replace('−', '-').partition('[')[2].removesuffix(']')
     low, high = map(float, ends.split(', '))
     side = 'ahead' if low > 0 else 'behind' if high < 0 else 'no difference found'
-    assert below.get_title() == f'LayerNorm: {side},\nmean {words}'
+    gains = mean('layer_norm') - mean('none')
+    assert below.get_title() == (
+        f'LayerNorm: {side},\nmean {words},\nahead in {(gains > 0).sum()} of 4 seeds')
   assert 'each length by itself, uncorrected' in figure.get_label()
-  words = figure.axes[2].get_title().partition('\nmean ')[2].replace(' [', ' points [')
+  words = figure.axes[2].get_title().split('\n')[1].removeprefix('mean ')
+  words = words.removesuffix(',').replace(' [', ' points [')
   record = table.records[0]
   told = ('no difference found between LayerNorm and Baseline in accuracy'
           if record['ci_low'] <= 0 <= record['ci_high'] else
           f'LayerNorm is {"ahead of" if record["difference"] > 0 else "behind"} the '
           'Baseline in accuracy')
-  assert title_of(figure) == f'Beyond the training lengths, {told}: {words}'
+  assert title_of(figure) == (
+      f'As trained, {told} beyond the training lengths: {words}')
   assert setup_of(figure) == f'{_SETTING.title}; bands: 95 % intervals over 4 seeds'
   for low, high, words in ((-0.1, 2.0, 'no difference found'), (0.1, 2.0, 'ahead of'),
                            (-2.0, -0.1, 'behind')):
@@ -341,9 +345,10 @@ def test_figure_2_shows_components_of_typical_spread_in_units_of_their_own(sampl
     ends = dict.fromkeys(f'{end(own):.2f}' for end in (min, max))
     each.append(f'{_ARMS[arm][0]} × {" to ".join(ends)}')
   assert title_of(figure) == (
-      f'Spread of single output components, N = 16 → 64: {", ".join(each)}')
+      f'Spread of 2 of 3 output components, N = 16 → 64: {", ".join(each)}')
+  assert 'of each arm the 2 of 3 components whose' in figure.get_label()
   assert setup_of(figure) == (
-      f'{_SETTING.title}; model of seed 0; means shift by up to '
+      f'{_SETTING.title}; model of seed 0; their means shift by up to '
       f'{np.abs(shifts).max():.1f} standard deviations')
   limits = {axes.get_xlim() for axes in figure.axes}
   assert len(limits) == 1
@@ -461,7 +466,8 @@ def test_titles_of_counting_say_how_far_models_generalize(fields, right, says):
   assert 'of width 8' in setup
   assert ('each number of ones equally likely' in setup) == (
       fields['counts'] == 'uniform')
-  assert ('right: 95 % of answers round to the target' in setup) == (right is not None)
+  assert ('right: 95 % of answers of all seeds together round to' in setup) == (
+      right is not None)
   # Positions are named where they are the same for all models.
   assert ('no positions' in setup) == (figure.varied != 'positions')
   # A ring is around the last length that is right, if it was measured.
@@ -548,13 +554,13 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
           for arm in 'bc']
   assert ends[0][0] < 0 < ends[0][1] and 0 < ends[1][0]
   assert title_of(difference.figure) == (
-      f'Log perplexity at 4 L changes by {low:+.3f} to {high:+.3f} nats: no difference '
-      'found at α = 0.1, worse at α = 0.3')
+      f'Against α = 0, log perplexity at 4 L changes by {low:+.3f} to {high:+.3f} '
+      'nats: no difference found at α = 0.1, worse at α = 0.3')
   # Arms on one side of 0 are named with their differences.
   noisy = values | {('c', 'nll', 32): values['c', 'nll', 32] + np.array([4, -4, 0, 0])}
   assert title_of(language_model.by_length(family, run, _index(noisy))) == (
-      f'Log perplexity at 4 L changes by {low:+.3f} ({least}) to {high:+.3f} ({most}) '
-      'nats: no difference found')
+      f'Against α = 0, log perplexity at 4 L changes by {low:+.3f} ({least}) to '
+      f'{high:+.3f} ({most}) nats: no difference found')
   assert setup_of(difference.figure) == (
       'Weight of the misalignment term; language models, L = 8 tokens; '
       'bands: 95 % intervals over 4 seeds')
@@ -563,8 +569,8 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
                     for n, more in ((8, -0.2), (32, 0.1), (64, -0.015))}
   alone = family._replace(others=family.others[:1])
   assert title_of(language_model.by_length(alone, run, _index(moved))) == (
-      'Log perplexity at L to 8 L changes by −0.185 to +0.115 nats: better at L, worse '
-      'at 4 L, no difference found at 8 L')
+      'α = 0.1 against α = 0: log perplexity at L to 8 L changes by −0.185 to +0.115 '
+      'nats: better at L, worse at 4 L, no difference found at 8 L')
   timed = alone._replace(others=(alone.others[0]._replace(steps=0.95),))
   assert ', 2,000 steps at most, ' in setup_of(language_model.by_length(
       timed, run._replace(words='2 layers', steps=2000), _index(moved)))

@@ -330,8 +330,9 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
   title = title_of(linear.losses(4, indices))
   assert title == ('Exact at all lengths for the mean, not for the number of bits' if
                    solved else 'Not exact for the mean and number of bits') + (
-      '; beyond training, fits to √y, log y, 1/√y err '
-      f'{min(every):.2f} to {max(every):.2f} times as much')
+      '; beyond training, fits to √y, log y, 1/√y of the number err '
+      f'{min(every):.2f} to {max(every):.2f} times as much as its optimum')
+  assert '; Γ: the best single number' in setup_of(linear.losses(4, indices))
   assert 'fits' not in title_of(linear.losses(4, {'mean': indices['mean']}))
 
 

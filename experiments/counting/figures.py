@@ -83,7 +83,7 @@ def errors(
   title = _headline(figure, records, longest)
   below = ', '.join(filter(None, (trained, _positions(figure), counts, setting)))
   if ': right up to' in title:
-    below += '; right: 95 % of answers round to the target'
+    below += '; right: 95 % of answers of all seeds together round to the target'
   right = {cell: int(record['right_up_to'])
            for cell, record in _learned(figure, records) if record.get('right_up_to')}
   seeds = _seeds(figure, indices)

@@ -154,7 +154,7 @@ def by_length(
 def _headline(
     family: Family, run: Run, index: Index, lost: Collection[str]
 ) -> str:
-  """Says what arms change, those in `lost` left out.
+  """Says what arms change from the control, those in `lost` left out.
 
   That is of one arm the range over all lengths, of several the range over arms at the
   length of the primary endpoint; and where intervals do not reach 0.
@@ -167,10 +167,12 @@ def _headline(
       tables[label_in(family, arm)] = dict(
           zip(lengths, np.transpose(mean_interval(table)), strict=True))
   if len(tables) == 1:
-    [by_length] = tables.values()
+    [(alone, by_length)] = tables.items()
+    which = f'{alone} against {label_in(family, family.control)}: log'
     where = f'{times(lengths[0] // run.length)} to {times(lengths[-1] // run.length)}'
     changes = [(times(n // run.length), found) for n, found in by_length.items()]
   else:
+    which = f'Against {label_in(family, family.control)}, log'
     where = times(at // run.length)
     changes = [(name, by_length[at]) for name, by_length in tables.items()]
   changes = [(name, found) for name, found in changes if math.isfinite(found[0])]
@@ -189,7 +191,7 @@ def _headline(
   least, most = (number(float(mean), '+.3f') + f' ({name})' * (len(sides) < 2)
                  for name, (mean, *_) in ends)
   words = f'{least} nats' if least == most else f'{least} to {most} nats'
-  return (f'Log perplexity at {where} changes by {words}'
+  return (f'{which} perplexity at {where} changes by {words}'
           + f': {", ".join(said)}' * bool(said))
 
 

@@ -17,7 +17,7 @@ from experiments.length_generalization.setting import Setting
 from experiments.length_generalization.slopes import slopes_at_the_end
 from experiments.length_generalization.training_table import training_table
 from vvlen.reporting import plots, titles
-from vvlen.reporting.numbers import alike, number
+from vvlen.reporting.numbers import alike, counted, number
 from vvlen.reporting.plots import ADAPTATIONS, ARMS, SPELLED
 from vvlen.reporting.results import Index
 from vvlen.reporting.tables import Record
@@ -73,7 +73,8 @@ def accuracy(
   """Draws accuracy by length, and the gain over the Baseline, paired by seed.
 
   A column of panels has one temperature, the same for all arms. The title of a panel of
-  gains is the mean gain of LayerNorm beyond the training lengths.
+  gains is the mean gain of LayerNorm beyond the training lengths, and in how many seeds
+  it is ahead.
   """
   shown = [
       (suffix, title) for suffix, title in _TEMPERATURES.items()
@@ -89,7 +90,8 @@ def accuracy(
       'paired by seed (below), with attention as trained and with temperatures adapted '
       f'at inference: {seeds}, each length by itself, uncorrected'
       + ('; in words, the mean difference beyond the training lengths with its '
-         'interval, which is the primary endpoint where attention is as trained'
+         'interval, which is the primary endpoint where attention is as trained, and '
+         'the seeds in which it is above 0'
          if means else '') + '; training lengths grey, chance dotted'
       + (', crosses the accuracy that arXiv 2410.01104 prints for a model like the '
          'Baseline' if published else '') + '.', plots.with_bands(setting.title, count))
@@ -120,18 +122,18 @@ def accuracy(
 
 
 def _found(record: Record | None) -> str:
-  """Says what LayerNorm changes beyond the training lengths, as a title."""
+  """Says what LayerNorm changes with attention as trained, as a title."""
   if record is None or record['at_5_percent'] in (NOT_LEARNED, 'undefined'):
     return 'Accuracy by length, and its change by a norm'
   difference, low, high = _difference(record)
   interval = f'{difference} points [{low}, {high}]'
   side = _side(record)
   if not side:
-    return ('Beyond the training lengths, no difference found between LayerNorm and '
-            f'Baseline in accuracy: {interval}')
+    return ('As trained, no difference found between LayerNorm and Baseline in '
+            f'accuracy beyond the training lengths: {interval}')
   where = f'{side} of' if side == 'ahead' else side
-  return (f'Beyond the training lengths, LayerNorm is {where} the Baseline in '
-          f'accuracy: {interval}')
+  return (f'As trained, LayerNorm is {where} the Baseline in accuracy beyond the '
+          f'training lengths: {interval}')
 
 
 def _difference(record: Record) -> list[str]:
@@ -141,12 +143,13 @@ def _difference(record: Record) -> list[str]:
 
 
 def _mean_beyond(record: Record) -> str:
-  """Returns the difference of a record of `primary_endpoint` in words, in two lines."""
+  """Returns the difference of a record of `primary_endpoint` in words, in lines."""
   difference, low, high = _difference(record)
   if record['at_5_percent'] == NOT_LEARNED:
     return f'LayerNorm: {NOT_LEARNED},\nmean {difference}'
   return (f'LayerNorm: {_side(record) or "no difference found"},\n'
-          f'mean {difference} [{low}, {high}]')
+          f'mean {difference} [{low}, {high}],\n'
+          f'ahead in {record["treated_ahead"]} of {counted(record["seeds"], "seed")}')
 
 
 def _side(record: Record) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.length_generalization.setting import Setting
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import from_to, number
+from vvlen.reporting.numbers import counted, from_to, number
 from vvlen.reporting.plots import ARMS, SPELLED
 from vvlen.reporting.results import Index
 
@@ -52,16 +52,20 @@ def components(samples: Samples, setting: Setting) -> Figure:
   spreads = {key: float(np.nanstd(values[-1])) for key, values in drawn.items()}
   shifts = {key: float(np.nanmean(values[-1])) for key, values in drawn.items()}
   sequences = len(next(iter(samples.values()))[f'components_{lengths[0]}'])
+  recorded = next(iter(samples.values()))[f'components_{lengths[0]}'].shape[1]
+  shown = len(drawn) // len(samples)
   figure = plots.new(
-      4.0, f'Spread of single output components, N = {lengths[0]:,} → '
+      4.0, f'Spread of {shown} of {counted(recorded, "output component")}, '
+      f'N = {lengths[0]:,} → '
       f'{lengths[-1]:,}: {", ".join(_spreads(spreads))}',
       'Density of single components of the attention output, after the norm where the '
       f'arm has one, over {sequences:,} sequences of the model of seed 0: of each arm '
-      'the two components of most typical spread, in units of their standard deviation '
-      f'at N = {lengths[0]:,} and from their mean there; above each panel, standard '
-      f'deviation and mean at N = {lengths[-1]:,} in these units; the axis shows the '
-      'middle 99.6 % of all values.',
-      f'{setting.title}; model of seed 0; means shift by up to '
+      f'the {shown} of {counted(recorded, "component")} whose spread is most typical, '
+      f'in units of their standard deviation at N = {lengths[0]:,} and from their mean '
+      'there; above each panel, standard deviation and mean at '
+      f'N = {lengths[-1]:,} in these units; the axis shows the middle 99.6 % of all '
+      'values.',
+      f'{setting.title}; model of seed 0; their means shift by up to '
       f'{max(map(abs, shifts.values())):.1f} standard deviations')
   arms = [*samples]
   grid = figure.subplots(_SHOWN, len(arms), sharex=True, sharey=True, squeeze=False)

@@ -48,7 +48,8 @@ def losses(
       + ('; the last panel is what the optima for √y, log y and 1/√y make of the '
          'number of bits, their answers decoded, divided by the error of the optimum'
          if 'length' in indices else '') + '; training lengths grey.',
-      f'linear attention, trained on 1 to n = {n} bits, {seeds} seeds')
+      f'linear attention, trained on 1 to n = {n} bits, {seeds} seeds; '
+      'Γ: the best single number in place of the 2 × 2 table of the optimum')
   grid = figure.subplots(rows, 2, squeeze=False)
   panels = grid.flat
   for axes in panels[count:]:
@@ -87,7 +88,8 @@ def _headline(indices: Mapping[str, Index], n: int) -> str:
   if 'length' in indices:
     _, found = ratios(indices['length'], n)
     ends = from_to(np.concatenate([found[x] for x in _FITTED]), '.2f')
-    title += f'; beyond training, fits to √y, log y, 1/√y err {ends} times as much'
+    title += ('; beyond training, fits to √y, log y, 1/√y of the number err '
+              f'{ends} times as much as its optimum')
   return title
 
 

@@ -127,7 +127,8 @@ def temperature(values: Values, length: int, name: str = '') -> Figure | None:
   title = 'The factor that gives one key half of the weight'
   if growth:
     title = ('The factor that gives one key half of the weight changes × '
-             f'{from_to(growth, ".2g")} {where}; log N grows × {of_log:.2g}')
+             f'{from_to(growth, ".2g")} (median head in text, by layer) {where}; log N '
+             f'grows × {of_log:.2g}')
   return _finish(
       figure, panels, title,
       f'{checkpoint(name, length)}; factor: the least one by which all logits are '

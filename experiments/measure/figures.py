@@ -27,12 +27,12 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import from_to
+from vvlen.reporting.numbers import from_to, number
 from vvlen.reporting.results import ENDS
 
 _PIECES = ', with bands of 95 % intervals over pieces of the text'
 _BANDS = '; bands: 95 % intervals over pieces of the text'
-_FLAT = 0.1  # nats; perplexity is flat as long as its logarithm rises by no more
+_FLAT = 0.1  # nats; up to where log perplexity rises by no more, a length is marked
 _NEAR = 0.5  # nats; single positions are noisier
 _ENOUGH = 300  # tokens; means over fewer are not drawn
 _MISALIGNMENT = {
@@ -71,13 +71,13 @@ def perplexity(values: Values, length: int, name: str = '') -> Figure | None:
     return None
   kinds = {of: dict(zip(*curve(values, part, 'nll'), strict=True))
            for part, of in ((BLOCK, 'blocks'), (SLIDING, 'a sliding window'))}
-  title, flat = _flat_to({of: loss for of, loss in kinds.items() if loss}, length)
+  title, flat = _rise_to({of: loss for of, loss in kinds.items() if loss}, length)
   figure = plots.new(
       2.9, title,
       'Loss in nats a token, and perplexity, by number N of tokens in the window, '
       'for separate blocks and for a sliding window' + _PIECES * _has_bands(values)
       + '; dotted: the training length L, and the longest N up to which no loss is '
-      f'more than {_FLAT:g} nats above that at L, which is called flat.',
+      f'more than {_FLAT:g} nats above that at L.',
       checkpoint(name, length) + _BANDS * _has_bands(values))
   axes = figure.subplots()
   for (part, of), (colour, marker) in zip(
@@ -104,14 +104,14 @@ def by_position(values: Values, length: int, name: str = '') -> Figure | None:
     return None
   shades = _shades(values)
   windows = plots.spread_out(windows)
-  title, rises = _loss_by_position(values, length)
+  title, rises, known = _loss_by_position(values, length)
   figure = plots.new(
       3.1, title,
       'Loss in nats a token by number of tokens before it in its window, a line for '
       'each length of window: means over positions up to the next step, of '
       f'{_ENOUGH} tokens or more where the text has them'
       + _PIECES * _has_bands(values) + '; dotted: the training length L, and where '
-      f'the loss rises {_NEAR:g} nats above its mean over the tokens before L.',
+      f'the loss rises {_NEAR:g} nats above its mean{" at " * bool(known)}{known}.',
       checkpoint(name, length) + _BANDS * _has_bands(values))
   axes = figure.subplots()
   for window in windows:
@@ -130,10 +130,13 @@ def by_position(values: Values, length: int, name: str = '') -> Figure | None:
   return figure
 
 
-def _flat_to(
+def _rise_to(
     kinds: Mapping[str, Mapping[int, float]], length: int
 ) -> tuple[str, int]:
-  """Says up to which length perplexity is flat, as a title; returns it and the length.
+  """Says how much perplexity rises beyond L, as a title; returns it and a length.
+
+  That is the longest up to which no log perplexity is more than `_FLAT` above that at
+  L. The title has the change from L up to there, and perplexity at the longest length.
 
   Args:
     kinds: {kind of windows: {length: log perplexity}}.
@@ -149,23 +152,35 @@ def _flat_to(
       break
     flat = n
   end = longer[-1]
-  first = f'N = {flat:,}' + f' ({_in_lengths(flat, length)})' * (flat > length)
+  each = lambda form: ' and '.join(
+      f'{form(loss)} in {of}' for of, loss in kinds.items())
+  percent = lambda loss: (
+      f'{number(100 * np.expm1(loss[flat] - loss[length]), "+.1f")} %')
+  so_far = (f'From L to {_in_lengths(flat, length)}, perplexity changes by '
+            f'{each(percent)}')
   if flat == end:
-    return f'Perplexity is flat up to {first}', flat
-  each = ', '.join(f'{np.exp(loss[end]):.3g} in {of}' for of, loss in kinds.items())
-  return f'Perplexity is flat up to {first}, then rises: at {end:,}, {each}', flat
+    return so_far, flat
+  if flat > length:
+    last = ' and '.join(f'{np.exp(loss[end]):.3g}' for loss in kinds.values())
+    return f'{so_far}; at {_in_lengths(end, length)} it is {last}', flat
+  ends = lambda loss: f'{np.exp(loss[length]):.3g} → {np.exp(loss[end]):.3g}'
+  return f'From L to {_in_lengths(end, length)}, perplexity is {each(ends)}', flat
 
 
 def _in_lengths(n: int, length: int) -> str:
   """Returns a number of tokens in units of the training length, such as '4 L'."""
-  return f'{n / length:.3g} L'
+  return f'{n / length:.3g} L' if n != length else 'L'
 
 
-def _loss_by_position(values: Values, length: int) -> tuple[str, int]:
-  """Says up to where the loss is as before L, as a title; returns it and the place.
+def _loss_by_position(values: Values, length: int) -> tuple[str, int, str]:
+  """Says from L up to where the loss is near that before L, as a title.
 
-  That is in the longest window, the mean over all tokens before L being what it is
-  compared with. The place is 0 if nothing is known, and L if the loss rises from there.
+  That is in the longest window. The loss is compared with its mean over the tokens
+  before L of whose steps there are enough.
+
+  Returns:
+    The title; the place, 0 if nothing is known there, and L if the loss is higher from
+    there on; words on the tokens of that mean.
   """
   window = lengths_of(values, BLOCK, 'nll')[-1]
   places, loss = _steps(values, 'nll_after', window)
@@ -174,16 +189,23 @@ def _loss_by_position(values: Values, length: int) -> tuple[str, int]:
   before = [(counts[start], x) for start, end, x in steps if end <= length]
   beyond = [(start, x) for start, _, x in steps if start >= length]
   if not before or not beyond:
-    return f'Loss by position in windows of up to {window:,} tokens', 0
+    return f'Loss by position in windows of up to {window:,} tokens', 0, ''
   weights, near = np.transpose(before)
   reference = float(np.average(near, weights=weights))
   rises = next((start for start, x in beyond if x > reference + _NEAR), window)
-  words = f'token {rises:,}' + f' ({_in_lengths(rises, length)})' * (rises > length)
-  if rises == window:
-    return (f'The loss stays within {_NEAR:g} nats of that before L, '
-            f'{reference:.2f}, up to {words}'), rises
-  return (f'The loss stays within {_NEAR:g} nats of that before L, {reference:.2f}, '
-          f'up to {words}; then it rises, to {loss[-1]:.2f}'), rises
+  since = beyond[0][0]
+  known = f'tokens {places[0]:,} to {max(e for _, e, _ in steps if e <= length) - 1:,}'
+  compared = f'{_NEAR:g} nats above that at {known}, {reference:.2f}'
+  where = f'In windows of {window:,} tokens, the loss'
+  known = f'{known} of windows of {window:,}'
+  if rises == since:
+    return (f'{where} at {_in_lengths(since, length)} is more than {compared}, and at '
+            f'the end {loss[-1]:.2f}', rises, known)
+  title = (f'{where} from {_in_lengths(since, length)} to {_in_lengths(rises, length)} '
+           f'is at most {compared}')
+  if rises < window:
+    title += f'; then more, at the end {loss[-1]:.2f}'
+  return title, rises, known
 
 
 def _window(window: int, length: int) -> str:

@@ -25,13 +25,14 @@ from experiments.measure.rows import (
   Values,
 )
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import from_to, number
+from vvlen.reporting.numbers import counted, from_to, number
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import cell_if, interval_cell, pair_cell, Table
 from vvlen.statistics import percentiles_cover
 
 _OF_HEADS = ('slope', 'slope_low', 'slope_high', 'slope_least', 'slope_most',
              'std_shortest', 'std_longest')
+_GUIDE = '1/√N, slope −0.5'
 
 
 def slopes(values: Values) -> Table:
@@ -146,15 +147,18 @@ def curves(values: Values, name: str = '') -> Figure | None:
   if not arms:
     return None
   layers = sorted({layer for *_, layer in arms})
+  queries = {int(values[spread_part(*arm), 'num_queries', None]) for arm in arms
+             if arm[1] == 'fixed'}
+  held = ''.join(f'mean of {counted(count, "token")}' for count in [*queries][:1])
   figure = plots.new(
-      0.5 + 2.9 * len(layers),
+      0.7 + 2.9 * len(layers),
       _slopes_of_means(values, arms),
       'Standard deviation over sequences of the attention output of the last of N '
       'tokens, mean over components: a line for each kind of sequence with its slope '
       'in the logarithms and bands of 95 % intervals, with the last token as it is and '
-      'held fixed.',
-      f'{_layers_of(name, layers)}; spread of the attention output; dotted: 1/√N; '
-      'bands: 95 % intervals')
+      f'held fixed{f" ({held}, one after another)" * bool(held)}.',
+      f'{_layers_of(name, layers)}; spread of the attention output; '
+      + f'held fixed: {held}; ' * bool(held) + 'bands: 95 % intervals')
   parts: Any = figure.subfigures(len(layers), 1, squeeze=False)[:, 0]
   grids = [part.subplots(1, 2, sharey=True) for part in parts]
   slopes: dict[tuple[int, str], dict[str, str]] = {}  # of a layer and condition
@@ -240,9 +244,9 @@ def _legend_of_slopes(
   handles = {label: handle for axes in panels for handle, label in
              zip(*axes.get_legend_handles_labels(), strict=True)}
   figure.legend(
-      [handles[CONDITIONS[condition]] for condition in slopes],
-      [f'{CONDITIONS[condition]}: {", ".join(of.get(x, "none") for x in READINGS)}'
-       for condition, of in slopes.items()],
+      [*(handles[CONDITIONS[condition]] for condition in slopes), handles[_GUIDE]],
+      [*(f'{CONDITIONS[condition]}: {", ".join(of.get(x, "none") for x in READINGS)}'
+         for condition, of in slopes.items()), _GUIDE],
       title=f'slope [95 %] with the last token {", ".join(READINGS.values())}',
       loc='outside lower center')
 
@@ -285,8 +289,9 @@ def _fall_of_components(
   if not found:
     return 'Spread of single components of the attention output'
   times = lambda factors: f'× {from_to(factors, ".2g")}'
-  return (f'Last token {READINGS[held[0][1]]}, N = {lengths[0]:,} → {lengths[-1]:,}: '
-          f'spread of components {_random_and_text(found, times)}')
+  one = 'One last token' if held[0][1] == 'fixed' else 'Last token'
+  return (f'{one} {READINGS[held[0][1]]}, N = {lengths[0]:,} → {lengths[-1]:,}: spread '
+          f'of {counted(len(names), "component")} {_random_and_text(found, times)}')
 
 
 def _components(
@@ -364,4 +369,4 @@ def _guide(axes: Axes) -> None:
   x = np.asarray(lines[0].get_xdata(), float)
   top = max(float(np.asarray(line.get_ydata())[0]) for line in lines)
   axes.plot(x, top * (x / x[0]) ** -0.5, color='black', linewidth=0.9, linestyle=':',
-            label='1/√N')
+            label=_GUIDE)

@@ -20,9 +20,9 @@ def headline(
     records: Sequence[Record], shortest: Mapping[str, float],
     by_length: Sequence[Record] = (),
 ) -> str:
-  """Says how much the best change that does not know the target restores in each arm.
+  """Says which change that does not know the target restores most, and how much.
 
-  Nothing is said of changes that were not tried.
+  That is of each arm. Nothing is said of changes that were not tried.
 
   Args:
     records: of the table `mechanism`.
@@ -35,18 +35,27 @@ def headline(
   """
   counts = lambda r: (shortest[r['arm']] >= 100 * LEARNED
                       and r['intervention'] not in (*_TOLD, *_IMPOSED))
-  best: dict[str, float] = {}
+  best: dict[str, Record] = {}
   for r in filter(counts, records):
-    if math.isfinite(r['restored_percent']):
-      best[r['arm']] = max(r['restored_percent'], best.get(r['arm'], -math.inf))
+    known = best.get(r['arm'], {'restored_percent': -math.inf})
+    if r['restored_percent'] > known['restored_percent']:
+      best[r['arm']] = r
   if not best:
     return 'Accuracy if the attention output is changed'
   lost = lambda r: shortest[r['arm']] - r['control']
-  at_one = [100 * (r['treated'] - r['control']) / lost(r)
-            for r in filter(counts, by_length) if lost(r) >= SOME_LOST]
+  at_one = [
+      100 * (r['treated'] - r['control']) / lost(r) for r in by_length
+      if r['arm'] in best and r['intervention'] == best[r['arm']]['intervention']
+      and lost(r) >= SOME_LOST]
   most = f' (up to {number(max(at_one), ".0f")} % at one length)' if at_one else ''
-  return (f'Without knowing the target, {from_to(best.values(), ".0f")} % of the lost '
-          f'accuracy comes back on average over lengths{most}')
+  arms_of: dict[str, list[str]] = {}
+  for arm, r in best.items():
+    arms_of.setdefault(r['intervention'], []).append(arm)
+  names = [name + f' ({", ".join(arms)})' * (len(arms_of) > 1)
+           for name, arms in arms_of.items()]
+  restored = from_to([r['restored_percent'] for r in best.values()], '.0f')
+  return (f'With {" or ".join(names)}, {restored} % of the lost accuracy comes back on '
+          f'average over lengths{most}')
 
 
 def answer(

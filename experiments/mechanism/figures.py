@@ -34,10 +34,11 @@ READ = {
     'attended_class': ('class with most attention weight', '#999999', 'X'),
 }
 INTERVENTIONS = RESTORED | ATTENDED | IMPOSED | READ
+_IMPOSED_ROW = 'Output of short inputs (target known), given the {} at N'
 _GROUPS = {
     'Moments as in training, target not known': RESTORED,
     'Attention told which item is the target, an upper limit': ATTENDED,
-    'Output of short inputs (target known), given the mean or variance at N': IMPOSED,
+    _IMPOSED_ROW: IMPOSED,
     'Output unchanged, read otherwise, target not known': READ,
 }
 # These lines nearly coincide with others of their group or with the unchanged model.
@@ -68,9 +69,9 @@ def figure(
       'Accuracy by number of items N of trained models whose attention output is '
       'changed, a row for each kind of change and a column for each arm, and variance '
       f'of the output relative to the shortest N (last row): {seeds}; training lengths '
-      'grey, chance dotted. The target is not known in rows that say so; the title is '
-      'of such changes, the best of each arm, and of lengths that lose 5 points or '
-      'more. z-scores of training come from short inputs, where the '
+      'grey, chance dotted. The title is of the change that restores most of those in '
+      'rows where the target is not known, and, at one length, of lengths that lose 5 '
+      'points or more. z-scores of training come from short inputs, where the '
       f'target is known.{_not_run(groups.values(), index)}',
       plots.with_bands(setting.title, count))
   parts: Any = drawn.subfigures(len(groups) + 1, 1, height_ratios=[
@@ -81,7 +82,7 @@ def figure(
       _changed(axes, index, arm, group, setting)
       axes.set_title(SPELLED[arm])
     row[0].set_ylabel('accuracy (%)')
-    part.suptitle(title, fontsize=7.5)
+    part.suptitle(title.format(_imposed(index)), fontsize=7.5)
     plots.legend(part, row, 2)
   axes = parts[-1].subplots()
   plots.log_axis(axes)
@@ -111,6 +112,16 @@ def _changed(
   if setting.chance:
     plots.chance(axes, 100 * setting.chance)
   plots.length_axis(axes, setting.trained_up_to)
+
+
+def _imposed(index: Index) -> str:
+  """Returns which moments of length N were imposed, such as 'mean or variance'."""
+  run = {arm.partition('+')[2] for arm, _, _ in index}
+  single = [words for name, words in (('shifted', 'mean'), ('shrunk', 'variance'))
+            if name in run]
+  both = ['both' if len(single) == 2 else 'mean and variance'] * ('vanished' in run)
+  *first, last = [*single, *both] or ['']
+  return ', '.join(first) + ' or ' * bool(first) + last
 
 
 def _not_run(groups: Iterable[Mapping[str, Any]], index: Index) -> str:

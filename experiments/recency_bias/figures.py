@@ -77,21 +77,28 @@ def heat_maps(rows: Sequence[Simulated]) -> Figure:
 def _setup(rows: Sequence[Simulated]) -> str:
   cell, known = rows[0].cell, any(map(published, rows))
   below = ['α: cosine of two tokens', *['in brackets: the paper'] * known,
-           *[f'grey: RP within {MARGIN:g} of 0.5, no order'] * any(
+           *[f'grey: RP within {MARGIN:g} of 0.5 in all layers'] * any(
                map(without_order, rows))]
   return (f'mean logit by query i and key j, width d = {cell.width:,}, '
           f'{cell.num_simulations:,} simulations\n' + '; '.join(below))
 
 
 def _favoured(rows: Sequence[Simulated]) -> str:
-  """Says in how many settings recent tokens are favoured, and old ones."""
-  last = [(row.by_layer('recency_probability')[-1], without_order(row)) for row in rows]
-  recent = sum(x > 0.5 and not none for x, none in last)
-  old = sum(x < 0.5 and not none for x, none in last)
-  return (f'Recent tokens are favoured in {recent} of {counted(len(rows), "setting")}'
-          + f', old ones in {old}' * bool(old)
+  """Says in how many settings recent tokens are favoured, and old ones.
+
+  That is by more than `MARGIN` and by two standard errors, in the last layer.
+  """
+  last, errors = ([row.by_layer(f'recency_probability{x}')[-1] for row in rows]
+                  for x in ('', '_error'))
+  margins = [max(MARGIN, 2 * error) for error in errors]
+  recent = sum(x > 0.5 + margin for x, margin in zip(last, margins, strict=True))
+  old = sum(x < 0.5 - margin for x, margin in zip(last, margins, strict=True))
+  noisy = ' and two standard errors off' * (max(margins) > MARGIN)
+  return (f'Recent tokens are favoured (RP > {0.5 + MARGIN:g}{noisy}) in {recent} of '
+          f'{counted(len(rows), "setting")}'
+          + f', old ones (RP < {0.5 - MARGIN:g}) in {old}' * bool(old)
           + f': recency probability (RP) of layer {rows[0].cell.num_layers} is '
-          + from_to([x for x, _ in last], '.2f'))
+          + from_to(last, '.2f'))
 
 
 def _caption(rows: Sequence[Simulated]) -> str:
@@ -104,7 +111,7 @@ def _caption(rows: Sequence[Simulated]) -> str:
       'colour scale of a row ends at its largest mean off the diagonal and spans at '
       f'least {_ERRORS} standard errors; '
       + (f'grey: a row whose recency probabilities are within {MARGIN:g}, or two '
-         'standard errors, of one half; ' if grey else '')
+         'standard errors, of one half in all layers; ' if grey else '')
       + 'in each panel the recency probability'
       + (', and in brackets what the paper prints' if known else '') + '.')
 

@@ -87,7 +87,8 @@ def _title(family: Sequence[Cell]) -> str:
   ahead, behind = (
       sum(cell.found and sign * gain_of(cell) > 0 for cell in family
           if cell.comparison.treated == TREATED) for sign in (1, -1))
-  return (f'{ARMS[TREATED][0]} is ahead in {ahead} and behind in {behind} of '
+  after = f'After {_steps(family)} steps, ' if gain else ''
+  return (f'{after}{ARMS[TREATED][0]} is ahead in {ahead} and behind in {behind} of '
           f'{len(gain)} tested settings ({span} points)')
 
 

@@ -20,14 +20,14 @@ from experiments.sensitivity.marks import (
 )
 from vvlen.reporting import plots
 from vvlen.reporting.endpoints import CONTROL, TREATED
-from vvlen.reporting.numbers import number
+from vvlen.reporting.numbers import counted, number
 from vvlen.statistics import rank_correlation
 
 TITLES = dict(zip(MECHANISM, (
     'weight of the target', 'norm of the output',
     'distance of the\nnormalized output\nfrom training',
 ), strict=True))
-_SHORT = ('weight', 'norm', 'distance')  # in the title
+_SHORT = ('weight', 'norm of the output', 'distance')  # in the title
 _STRONG = 0.5  # a rank correlation
 
 
@@ -56,16 +56,16 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Fig
       'below .05; below, for each setting, with its gain in points, the rank '
       'correlation of both over its seeds, with 95 % intervals, and how many of these '
       'are above and below 0; settings share their seeds, so this describes and tests '
-      f'nothing. The title names correlations over settings of {_STRONG} or more, of '
-      'either sign, and over seeds those with intervals on one side of 0 in most '
-      'settings.')
+      f'nothing. The title names rank correlations over settings of {_STRONG} or more, '
+      'of either sign, and in how many settings the interval over seeds is on that side '
+      'of 0, also where that is so in most settings.')
   ranks = {}
   panels = drawn.subplots(2, len(TITLES), sharey='row',
                           height_ratios=[1.6, 0.5 + 0.17 * len(family)])
   for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
     ranks[metric] = rank = _over_cells(above, same, metric)
     _over_seeds(below, family, metric)
-    above.set_title(title + f'\ncorrelation {number(rank, ".2f")}'
+    above.set_title(title + f'\nrank correlation {number(rank, ".2f")}'
                     * bool(np.isfinite(rank)))
   above_all = f'above: {len(same)} settings of {task}, a point each; ' if task else ''
   plots.set_title(
@@ -99,20 +99,32 @@ def _headline(ranks: Mapping[str, float], cells: Sequence[Cell]) -> str:
     return 'Does the gain of LN go with what LN changes?'
   names = dict(zip(ranks, _SHORT, strict=True))
   strong = {names[x]: rank > 0 for x, rank in ranks.items() if abs(rank) >= _STRONG}
-  most = {name: above > below for x, name in names.items()
-          for above, below in [_sides(cells, x)] if 2 * max(above, below) > len(cells)}
-  less = [name for name in strong if name not in most]
-  seeds = [*_rises(most), *[f'not with {" and ".join(less)}'] * bool(less)]
   over = ' and '.join(_rises(strong)) or 'goes with none of these'
+  signs, counts = {}, {}  # over seeds
+  for x, name in names.items():
+    above, below = _sides(cells, x)
+    if name in strong or 2 * max(above, below) > len(cells):
+      signs[name] = strong.get(name, above > below)
+      counts[name] = above if signs[name] else below
+  seeds = ', '.join(_rises(signs, counts))
   return (f"Over settings, LN's gain {over}"
-          + (f'; over seeds, {"it " * bool(most)}{", ".join(seeds)}' if seeds else ''))
+          + f'; over the seeds of {counted(len(cells), "setting")}, it {seeds}'
+          * bool(seeds))
 
 
-def _rises(signs: Mapping[str, bool]) -> list[str]:
-  """Returns what a gain rises with and what it falls with, in words."""
+def _rises(
+    signs: Mapping[str, bool], counts: Mapping[str, int] | None = None
+) -> list[str]:
+  """Returns what a gain rises with and what it falls with, in words.
+
+  Args:
+    signs: {what: whether the gain rises with it}.
+    counts: {what: in how many settings}, added to the words.
+  """
   found = []
   for verb, sign in (('rises', True), ('falls', False)):
-    if own := [name for name, positive in signs.items() if positive == sign]:
+    if own := [name + (f' in {counts[name]}' if counts else '')
+               for name, positive in signs.items() if positive == sign]:
       found.append(f'{verb} with {" and ".join(own)}')
   return found
 

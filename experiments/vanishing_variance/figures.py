@@ -25,9 +25,9 @@ _BAND = '#ececec'
 _VERDICTS = (effects.AHEAD, effects.AHEAD_LITTLE, effects.BEHIND,
              effects.BEHIND_LITTLE, effects.EQUAL)
 _PARTS = (
-    ('weights', 'no linear reader gets it back', '#4d4d4d'),
-    ('rest', 'only a reader fitted at N gets it back', '#56B4E9'),
-    ('scales', 'mean and variance as in training get it back', '#E69F00'),
+    ('weights', 'a linear reader loses it too', '#4d4d4d'),
+    ('rest', 'only a linear reader does not lose it', '#56B4E9'),
+    ('scales', 'mean and variance as in training restore it', '#E69F00'),
 )
 
 
@@ -157,12 +157,13 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, FamilyCell]) ->
       1.9 * len(rows) + 1.3,
       _lost(indices, cells),
       'Accuracy lost since the training lengths, in points, by number of items N, '
-      f'split by what gets it back: left bars {ARMS[CONTROL][0]}, right hatched bars '
-      f'{ARMS[TREATED][0]}; means over seeds, with 95 % intervals of what no linear '
-      'reader gets back and of all that is lost.',
+      'split into what a linear reader of the attention output loses too, and what it '
+      f'does not lose: left bars {ARMS[CONTROL][0]}, right hatched bars '
+      f'{ARMS[TREATED][0]}; means over seeds, with 95 % intervals of what the reader '
+      'loses and of all that is lost.',
       f'accuracy lost at longer inputs in {ARMS[CONTROL][0]} and {ARMS[TREATED][0]}; '
       'reader: of the attention output, fitted at N, in place of the layers after it; '
-      'bars: 95 % intervals')
+      'blue and orange: not lost by the reader; bars: 95 % intervals')
   panels = drawn.subplot_mosaic(rows, sharey=True)
   for name, index in indices.items():
     axes = panels[name]
@@ -184,7 +185,7 @@ def where_lost(indices: Mapping[str, Index], cells: Mapping[str, FamilyCell]) ->
 
 
 def _lost(indices: Mapping[str, Index], cells: Mapping[str, FamilyCell]) -> str:
-  """Says which share of the lost accuracy a reader gets back, at two lengths."""
+  """Says which share of the lost accuracy a reader does not lose, at two lengths."""
   shares: dict[bool, dict[int, list[float]]] = {}  # by whether there is L2, by length
   for name, index in indices.items():
     for arm in (CONTROL, TREATED):
@@ -204,7 +205,7 @@ def _lost(indices: Mapping[str, Index], cells: Mapping[str, FamilyCell]) -> str:
     ranges = (f'{from_to(own[length], ".0f")} %' for length in sorted(own))
     said.append(f'{" and ".join(ranges)} {"with" if decays else "without"} L2')
   where = ' and '.join(f'{length:,}' for length in lengths)
-  return (f'Of the accuracy lost at N = {where}, a linear reader gets back '
+  return (f'Of the accuracy lost at N = {where}, a linear reader does not lose '
           + ', '.join(said))
 
 
@@ -257,24 +258,31 @@ def _averaged(pairs: Sequence[tuple[FamilyCell, Effect, Effect]]) -> str:
           + f'; spread over seeds {", ".join(said)}' * bool(said))
 
 
-def averaging(found: Effects, cells: Mapping[str, FamilyCell]) -> Figure | None:
-  """Draws LN − Baseline for each seed, with weights as they are and averaged."""
+def averaging(
+    found: Effects, cells: Mapping[str, FamilyCell], claim: Claim
+) -> Figure | None:
+  """Draws LN − Baseline for each seed, with weights as they are and averaged.
+
+  Cells that an arm has not learned are left out.
+  """
   pairs: list[tuple[FamilyCell, Effect, Effect]] = [
       (cell, plain[-1], averaged[-1])
       for cell in cells.values()
       for plain, averaged in [(found.get((cell.name, ''), ()),
                                found.get((cell.name, '+averaged'), ()))]
       if plain and averaged and plain[-1].step == averaged[-1].step
+      and plain[-1].learned
   ]
   if not pairs:
     return None
   drawn = plots.new(
-      1.8 + 0.4 * len(pairs), _averaged(pairs),
+      1.8 + 0.46 * len(pairs), _averaged(pairs),
       'Accuracy beyond the training lengths, LN minus Baseline in points, a dot for '
       'each seed and a bar for their mean, with the weights of the last step and with '
-      'weights averaged over the last tenth of steps; none where an arm has not '
-      'learned.',
-      'LN − Baseline, accuracy beyond the training lengths; a marker for each seed')
+      'weights averaged over the last tenth of steps; beside it, the verdict with each; '
+      'settings that an arm has not learned are left out.',
+      'LN − Baseline, accuracy beyond the training lengths; a marker for each seed; '
+      'verdicts: as it is → averaged')
   axes = drawn.subplots()
   _, colour, marker = ARMS[TREATED]
   looks: Any = dict(color=colour, marker=marker, linestyle='', alpha=0.7)
@@ -283,15 +291,14 @@ def averaging(found: Effects, cells: Mapping[str, FamilyCell]) -> Figure | None:
   for y, (_, *both) in enumerate(pairs):
     for each, (_, shift, fill) in zip(both, kinds, strict=True):
       differences = list(each.comparison.primary_differences.values())
-      if each.learned:
-        axes.plot(differences, np.full(len(differences), y + shift),
-                  markerfacecolor=fill, **looks)
-        axes.plot([np.mean(differences)], [y + shift], '|', color='black',
-                  markersize=10)
+      axes.plot(differences, np.full(len(differences), y + shift),
+                markerfacecolor=fill, **looks)
+      axes.plot([np.mean(differences)], [y + shift], '|', color='black', markersize=10)
   axes.axvline(0, color='black', linewidth=0.8)
   axes.set_yticks(range(len(pairs)), [
-      f'{_short(cell)}\n{cell.steps[-1]:,} steps, {_seeds(plain)}'
-      f'{"" if plain.learned else ": not learned"}' for cell, plain, _ in pairs])
+      f'{_short(cell)}\n{plain.step:,} steps, {_seeds(plain)}:\n'
+      f'{" → ".join(verdict_words(each, claim) for each in (plain, averaged))}'
+      for cell, plain, averaged in pairs])
   axes.set_ylim(len(pairs) - 0.5, -0.6)
   axes.grid(visible=False, axis='y')
   axes.set_xlabel('LN − Baseline (points)\n← hurts    helps →')

@@ -70,7 +70,7 @@ def write(workdir: epath.PathLike) -> Report:
              if (effect := last[name]) is not None and effect.complete}
   with plots.style():
     drawn = {'verdicts': figures.verdicts(cells, found, claim)}
-    if averaging := figures.averaging(found, cells):
+    if averaging := figures.averaging(found, cells, claim):
       drawn['averaged_weights'] = averaging
     if changed:
       measured = {
