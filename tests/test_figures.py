@@ -737,6 +737,20 @@ def test_changes_that_were_not_run_and_what_knows_the_target_are_told():
       'training, mean as at N; z-scores of training, mean and variance as at N.')
 
 
+@pytest.mark.parametrize('run, words', [
+    (('vanished',), 'mean and variance'), (('shrunk',), 'variance'),
+    (('shifted', 'shrunk'), 'mean or variance'),
+    (('shrunk', 'vanished'), 'variance or mean and variance'),
+    (('shifted', 'shrunk', 'vanished'), 'mean, variance or both')])
+def test_the_heading_names_the_moments_that_were_imposed(run, words):
+  values = _draw((f'none{suffix}', metric, n)
+                 for suffix in ('', *(f'+{name}' for name in run))
+                 for metric in ('accuracy', 'total_variance') for n in _LENGTHS)
+  row, _ = mechanism.figure(_index(values), _SETTING).subfigs
+  assert row.get_suptitle() == (
+      f'Output of short inputs (target known), given the {words} at N')
+
+
 def test_each_intervention_has_its_line_and_colour():
   done = mechanism.INTERVENTIONS
   values = _draw((arm + suffix, metric, n) for arm in ('none', 'layer_norm')

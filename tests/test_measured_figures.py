@@ -89,11 +89,20 @@ def test_heat_maps_say_in_how_many_settings_recent_tokens_are_favoured():
       row.numbers['recency_probability_error', layer] = 0.003
   title = lambda rows: title_of(figures.heat_maps(rows))
   assert title(rows) == (
-      'Recent tokens are favoured in 2 of 5 settings, old ones in 1: '
-      'recency probability (RP) of layer 4 is 0.20 to 0.93')
+      'Recent tokens are favoured (RP > 0.52) in 2 of 5 settings, old ones (RP < 0.48) '
+      'in 1: recency probability (RP) of layer 4 is 0.20 to 0.93')
   assert title(rows[:1]) == (
-      'Recent tokens are favoured in 1 of 1 setting: '
+      'Recent tokens are favoured (RP > 0.52) in 1 of 1 setting: '
       'recency probability (RP) of layer 4 is 0.71')
+  # Below the margin none is counted, though another layer has an order.
+  rows[0].numbers['recency_probability', 4] = 0.5 + figures.MARGIN - 1e-3
+  rows[0].numbers['recency_probability', 3] = 0.7
+  assert 'in 0 of 1 setting:' in title(rows[:1])
+  # Nor what two standard errors may explain.
+  rows[3].numbers['recency_probability_error', 4] = 0.3
+  assert title(rows[3:4]).startswith(
+      'Recent tokens are favoured (RP > 0.52, two standard errors from 0.5) in 0 of '
+      '1 setting')
 
 
 def test_a_bias_below_the_margin_is_no_order_whatever_its_error():
@@ -102,7 +111,7 @@ def test_a_bias_below_the_margin_is_no_order_whatever_its_error():
     row.numbers['recency_probability_error', layer] = 1e-5
     row.numbers['recency_probability', layer] = 0.5 + figures.MARGIN - 1e-3
   assert figures.without_order(row)
-  assert f'grey: RP within {figures.MARGIN:g} of 0.5' in setup_of(
+  assert f'grey: RP within {figures.MARGIN:g} of 0.5 in all layers' in setup_of(
       figures.heat_maps([row]))
   row.numbers['recency_probability', 4] = 0.5 - figures.MARGIN - 1e-3
   assert not figures.without_order(row)
@@ -421,8 +430,12 @@ def test_loss_by_position_begins_where_tokens_are_enough():
   assert lines(axes)['window of 8'].colour != lines(axes)['window of 64'].colour
   loss = np.average([values[BLOCK._replace(distance=i), 'nll_after', 64]
                      for i in (2, 4)])
-  assert title_of(axes.figure).startswith(
-      f'The loss stays within 0.5 nats of that before L, {loss:.2f}, up to token ')
+  assert re.fullmatch(
+      'In windows of 64 tokens, the loss (at L|from L to 4 L) is (more than|at most) '
+      rf'0.5 nats above that at tokens 2 to 15, {loss:.2f}(, and at the end [\d.]+)?',
+      title_of(axes.figure))
+  assert axes.figure.get_label().endswith(
+      '0.5 nats above its mean at tokens 2 to 15 of windows of 64.')
 
 
 def test_the_loss_by_position_rises_where_it_leaves_the_mean_before_l():
@@ -432,33 +445,40 @@ def test_the_loss_by_position_rises_where_it_leaves_the_mean_before_l():
     part = BLOCK._replace(distance=place)
     values[part, 'scored', 128], values[part, 'nll_after', 128] = scored, loss
   values[BLOCK, 'nll', 128] = 3.0
-  title, rises = measure._loss_by_position(values, 16)
+  title, rises, known = measure._loss_by_position(values, 16)
   # The mean before L is (400 · 3 + 1200 · 2) / 1600 = 2.25; it is left at 2.9.
   assert (title, rises) == (
-      'The loss stays within 0.5 nats of that before L, 2.25, up to token 32 (2 L); '
-      'then it rises, to 5.00', 32)
+      'In windows of 128 tokens, the loss from L to 2 L is at most 0.5 nats above that '
+      'at tokens 1 to 15, 2.25; then more, at the end 5.00', 32)
+  assert known == 'tokens 1 to 15 of windows of 128'
   values[BLOCK._replace(distance=32), 'nll_after', 128] = 2.7
   assert measure._loss_by_position(values, 16)[1] == 64
   values[BLOCK._replace(distance=64), 'nll_after', 128] = 2.7
-  assert measure._loss_by_position(values, 16) == (
-      'The loss stays within 0.5 nats of that before L, 2.25, up to token 128 (8 L)',
-      128)
+  assert measure._loss_by_position(values, 16)[:2] == (
+      'In windows of 128 tokens, the loss from L to 8 L is at most 0.5 nats above that '
+      'at tokens 1 to 15, 2.25', 128)
+  # What is not drawn, of too few tokens, is not in the mean.
+  values[BLOCK._replace(distance=1), 'scored', 128] = 10
+  values[BLOCK._replace(distance=16), 'nll_after', 128] = 2.6
+  assert measure._loss_by_position(values, 16)[:2] == (
+      'In windows of 128 tokens, the loss at L is more than 0.5 nats above that at '
+      'tokens 4 to 15, 2.00, and at the end 2.70', 16)
 
 
-def test_perplexity_is_flat_as_long_as_no_kind_of_window_rises():
+def test_the_rise_of_perplexity_is_of_both_kinds_of_windows():
   blocks = {8: 3.2, 16: 3.0, 32: 3.05, 64: 3.09, 128: 4.0}
   sliding = {8: 3.2, 16: 3.0, 32: 3.05, 64: 3.2, 128: 5.0}
-  assert measure._flat_to({'blocks': blocks}, 16) == (
-      'Perplexity is flat up to N = 64 (4 L), then rises: at 128, 54.6 in blocks', 64)
-  assert measure._flat_to({'blocks': blocks, 'a sliding window': sliding}, 16) == (
-      'Perplexity is flat up to N = 32 (2 L), then rises: at 128, 54.6 in blocks, '
-      '148 in a sliding window', 32)
-  flat = {n: 3.0 for n in blocks}
-  assert measure._flat_to({'blocks': flat}, 16) == (
-      'Perplexity is flat up to N = 128 (8 L)', 128)
-  assert measure._flat_to({'blocks': {16: 3.0, 32: 4.0}}, 16)[0].startswith(
-      'Perplexity is flat up to N = 16, then rises')
-  assert measure._flat_to({'blocks': blocks}, 12)[1] == 0  # not measured at L
+  assert measure._rise_to({'blocks': blocks}, 16) == (
+      'From L to 4 L, perplexity changes by +9.4 % in blocks; at 8 L it is 54.6', 64)
+  assert measure._rise_to({'blocks': blocks, 'a sliding window': sliding}, 16) == (
+      'From L to 2 L, perplexity changes by +5.1 % in blocks and +5.1 % in a sliding '
+      'window; at 8 L it is 54.6 and 148', 32)
+  falls = {n: loss for n, loss in blocks.items() if n < 128} | {64: 2.9}
+  assert measure._rise_to({'blocks': falls}, 16) == (
+      'From L to 4 L, perplexity changes by −9.5 % in blocks', 64)
+  assert measure._rise_to({'blocks': {16: 3.0, 32: 4.0}}, 16) == (
+      'From L to 2 L, perplexity is 20.1 → 54.6 in blocks', 16)
+  assert measure._rise_to({'blocks': blocks}, 12)[1] == 0  # not measured at L
 
 
 def test_scales_of_misalignment_have_panels_of_their_own():
@@ -567,8 +587,8 @@ def test_the_factor_that_heads_need_is_beside_that_of_log_n():
     values[arm, 'temperature', n] = (1 + head) * (n / 8) ** (0.1 + layer / 5)
   figure = measure.temperature(values, 16)
   assert title_of(figure) == (
-      'The factor that gives one key half of the weight changes × 1.2 to 2.8 from N = '
-      '8 to 64; log N grows × 2')
+      'The factor that gives one key half of the weight changes × 1.2 to 2.8 (median '
+      'head in text, by layer) from N = 8 to 64; log N grows × 2')
   assert setup_of(figure).endswith(
       '; factor: the least one by which all logits are multiplied for that')
   [legend] = figure.legends
@@ -586,6 +606,7 @@ def spreads():
   for condition, reading, layer in itertools.product(
       _CONDITIONS, ('as_it_is', 'fixed'), (0, 2)):
     arm = spread_part(condition, reading, layer)
+    values[arm, 'num_queries', None] = 6 if reading == 'fixed' else 1
     for one in (arm, arm._replace(head=0), arm._replace(head=3)):
       values.add(one, 'slope', None)
       for n in (8, 64):
@@ -598,7 +619,8 @@ def spreads():
 def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads):
   figure = spread.curves(spreads, 'tiny')
   assert setup_of(figure) == ('tiny, layer 0 and 2; spread of the attention output; '
-                              'dotted: 1/√N; bands: 95 % intervals')
+                              'held fixed: mean of 6 tokens; bands: 95 % intervals')
+  assert figure.get_label().endswith(' (mean of 6 tokens, one after another).')
   assert title_of(figure) == (
       'Last token held fixed: log-log slope of the spread is ' + _ranges(spreads))
   axes, slopes = figure.axes, {}
@@ -616,10 +638,12 @@ def test_figure_1_has_each_condition_in_the_panel_of_its_layer_and_token(spreads
       close(bold.y, spreads.of(arm, 'std', (8, 64)))
       close(bands(panel)[colour][1:], spreads.ends(arm, 'std', (8, 64)))
       tops.append(bold.y[0])
-    close(lines(panel)['1/√N'].y, [max(tops), max(tops) / 8**0.5])
+    close(lines(panel)['1/√N, slope −0.5'].y, [max(tops), max(tops) / 8**0.5])
   told = [part.legends[0] for part in figure.subfigs]
   assert [text.get_text() for each in told for text in each.get_texts()] == [
-      f'{label}: {", ".join(pair)}' for (_, label), pair in slopes.items()]
+      words for layer in (0, 2) for words in (
+          *(f'{label}: {", ".join(pair)}' for (i, label), pair in slopes.items()
+            if i == layer), '1/√N, slope −0.5')]
   assert {each.get_title().get_text() for each in told} == {
       'slope [95 %] with the last token as it is, held fixed'}
 
@@ -643,7 +667,8 @@ def test_single_components_have_a_figure_of_their_own(spreads):
   each = [f'× {min(own):.2g} to {max(own):.2g} {words}'
           for words, own in factors.items()]
   assert title_of(figure) == (
-      f'Last token held fixed, N = 8 → 64: spread of components {", ".join(each)}')
+      'One last token held fixed, N = 8 → 64: spread of 2 components '
+      + ', '.join(each))
   whole = {key: x for key, x in spreads.items() if key[0].component is None}
   assert spread.single_components(whole) is None
 

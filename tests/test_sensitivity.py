@@ -128,7 +128,7 @@ def test_table_and_figure_say_where_it_helps_and_where_it_hurts():
   gains = [c.comparison.primary.mean_difference for c in family]
   found = [x for c, x in zip(family, gains, strict=True) if c.found]
   assert len(gains) == 3 and title_of(left.figure) == (
-      f'LN is ahead in {sum(x > 0 for x in found)} and behind in '
+      f'After 20 steps, LN is ahead in {sum(x > 0 for x in found)} and behind in '
       f'{sum(x < 0 for x in found)} of 3 tested settings ({min(gains):+.1f} to '
       f'{max(gains):+.1f} points)'.replace('-', '−'))
   points = [line for line in left.lines if line.get_marker() == '^']
@@ -535,6 +535,12 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
   assert 'correlation' not in above[1].get_title()
   labels = [t.get_text().split()[0] for t in below[0].get_yticklabels()]
   assert labels == ['b', 'a', 'c']
+  # Of four cells there is a correlation.
+  more = next(cell for cell in cells if cell.in_family)._replace(name='d')
+  with plots.style():
+    [weight, *_] = mechanism_figure.mechanism([*cells, more], {}).axes
+  assert re.fullmatch(r'weight of the target\nrank correlation 0\.\d\d',
+                      weight.get_title())
 
 
 def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
@@ -550,10 +556,15 @@ def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
 
   most = (above, around, below), (above, above, below), (around, around, around)
   assert title((0.74, 0.77, 0.2), *most) == (
-      "Over settings, LN's gain rises with weight and norm; over seeds, it rises with "
-      'weight, falls with distance, not with norm')
+      "Over settings, LN's gain rises with weight and norm of the output; over the "
+      'seeds of 3 settings, it rises with weight in 2 and norm of the output in 1, '
+      'falls with distance in 2')
   assert title((0.1, 0.49, -0.5), most[2]) == (
-      "Over settings, LN's gain falls with distance; over seeds, not with distance")
+      "Over settings, LN's gain falls with distance; over the seeds of 1 setting, it "
+      'falls with distance in 0')
+  # On the side that it has over settings.
+  assert title((-0.6, 0.1, 0.1), *most).endswith('falls with weight in 0 and '
+                                                 'distance in 2')
   # Not in more than half of the settings.
   assert title((0.1, np.nan, 0.2), most[0], most[2]).endswith(
       'goes with none of these')

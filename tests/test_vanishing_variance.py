@@ -279,7 +279,18 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
     shown_of = lambda found: figures.verdicts(cells, found, claim)
     assert not shown_of(unlearned).axes[0].containers
     assert title_of(shown_of(unlearned)) == 'LN − Baseline in accuracy'
-    assert len(figures.averaging(unlearned, cells).axes[0].lines) == 1  # that of 0
+    assert figures.averaging(unlearned, cells, claim) is None
+    half = {key: each if key[0] == 'base' else unlearned[key]
+            for key, each in {**found, ('l2', '+averaged'): found['l2', '']}.items()}
+    # Three lines for each setting that is learned, a name and both verdicts.
+    [axes] = figures.averaging(half, cells, claim).axes
+    [name] = [text.get_text() for text in axes.get_yticklabels()]
+    assert name.endswith('\n40 steps, 6 seeds:\nLN ahead → LN ahead')
+    both = found['base', '+averaged']
+    half['base', '+averaged'] = [*both[:-1], both[-1]._replace(verdict=effects.OPEN)]
+    [axes] = figures.averaging(half, cells, claim).axes
+    assert axes.get_yticklabels()[0].get_text().endswith(
+        ':\nLN ahead → no difference found')
     # If l2 was finished too, and learned, or not.
     last = found['l2', ''][-1]._replace(step=40, verdict='', training_accuracy=(1, 1))
     assert title_of(shown_of({**found, ('l2', ''): [last]})).endswith(
@@ -300,7 +311,7 @@ def test_tables_and_figures_show_the_right_numbers(tmp_path):
   np.testing.assert_allclose(
       lines['L2 on kernels'].get_ydata(), [plain['l2', t].mean() for t in steps[:-1]])
   with plots.style():
-    axes, = figures.averaging(found, cells).axes
+    axes, = figures.averaging(found, cells, claim).axes
   np.testing.assert_allclose(axes.lines[0].get_xdata(), plain['base', 40])
   np.testing.assert_allclose(axes.lines[2].get_xdata(), averaged['base', 40])
   both = found['base', ''][-1], found['base', '+averaged'][-1]
@@ -418,8 +429,8 @@ def test_tables_and_figure_of_parts():
   with plots.style():
     titles = [title_of(figures.where_lost(dict.fromkeys(names, index), decaying))
               for names in (['base'], ['base', 'other'], ['other'])]
-  of = lambda said: (f'Of the accuracy lost at N = 32 and 64, a linear reader gets '
-                     f'back {said} L2')
+  of = lambda said: (f'Of the accuracy lost at N = 32 and 64, a linear reader does '
+                     f'not lose {said} L2')
   shares = '33 to 61 % and 27 to 40 %'
   both_ways = f'{shares} without L2, {shares} with'
   assert titles == [of(f'{shares} without'), of(both_ways), of(f'{shares} with')]

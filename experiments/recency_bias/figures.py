@@ -93,7 +93,7 @@ def _favoured(rows: Sequence[Simulated]) -> str:
   margins = [max(MARGIN, 2 * error) for error in errors]
   recent = sum(x > 0.5 + margin for x, margin in zip(last, margins, strict=True))
   old = sum(x < 0.5 - margin for x, margin in zip(last, margins, strict=True))
-  noisy = ' and two standard errors off' * (max(margins) > MARGIN)
+  noisy = ', two standard errors from 0.5' * bool(max(margins) > MARGIN)
   return (f'Recent tokens are favoured (RP > {0.5 + MARGIN:g}{noisy}) in {recent} of '
           f'{counted(len(rows), "setting")}'
           + f', old ones (RP < {0.5 - MARGIN:g}) in {old}' * bool(old)

@@ -57,8 +57,8 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Fig
       'correlation of both over its seeds, with 95 % intervals, and how many of these '
       'are above and below 0; settings share their seeds, so this describes and tests '
       f'nothing. The title names rank correlations over settings of {_STRONG} or more, '
-      'of either sign, and in how many settings the interval over seeds is on that side '
-      'of 0, also where that is so in most settings.')
+      'of either sign, and in how many settings the interval over seeds is on that '
+      'side of 0, also where that is so in most settings.')
   ranks = {}
   panels = drawn.subplots(2, len(TITLES), sharey='row',
                           height_ratios=[1.6, 0.5 + 0.17 * len(family)])

@@ -279,10 +279,10 @@ def averaging(
       1.8 + 0.46 * len(pairs), _averaged(pairs),
       'Accuracy beyond the training lengths, LN minus Baseline in points, a dot for '
       'each seed and a bar for their mean, with the weights of the last step and with '
-      'weights averaged over the last tenth of steps; beside it, the verdict with each; '
-      'settings that an arm has not learned are left out.',
+      'weights averaged over the last tenth of steps; on the left, the verdict with '
+      'each of both; settings that an arm has not learned are left out.',
       'LN − Baseline, accuracy beyond the training lengths; a marker for each seed; '
-      'verdicts: as it is → averaged')
+      'verdicts: weights as they are → averaged')
   axes = drawn.subplots()
   _, colour, marker = ARMS[TREATED]
   looks: Any = dict(color=colour, marker=marker, linestyle='', alpha=0.7)
