@@ -554,13 +554,13 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
           for arm in 'bc']
   assert ends[0][0] < 0 < ends[0][1] and 0 < ends[1][0]
   assert title_of(difference.figure) == (
-      f'Against α = 0, log perplexity at 4 L changes by {low:+.3f} to {high:+.3f} '
-      'nats: no difference found at α = 0.1, worse at α = 0.3')
+      f'Change of log perplexity from α = 0 at 4 L: {low:+.3f} to {high:+.3f} '
+      'nats; no difference found at α = 0.1, worse at α = 0.3')
   # Arms on one side of 0 are named with their differences.
   noisy = values | {('c', 'nll', 32): values['c', 'nll', 32] + np.array([4, -4, 0, 0])}
   assert title_of(language_model.by_length(family, run, _index(noisy))) == (
-      f'Against α = 0, log perplexity at 4 L changes by {low:+.3f} ({least}) to '
-      f'{high:+.3f} ({most}) nats: no difference found')
+      f'Change of log perplexity from α = 0 at 4 L: {low:+.3f} ({least}) to '
+      f'{high:+.3f} ({most}) nats; no difference found')
   assert setup_of(difference.figure) == (
       'Weight of the misalignment term; language models, L = 8 tokens; '
       'bands: 95 % intervals over 4 seeds')
@@ -569,8 +569,8 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
                     for n, more in ((8, -0.2), (32, 0.1), (64, -0.015))}
   alone = family._replace(others=family.others[:1])
   assert title_of(language_model.by_length(alone, run, _index(moved))) == (
-      'α = 0.1 against α = 0: log perplexity at L to 8 L changes by −0.185 to +0.115 '
-      'nats: better at L, worse at 4 L, no difference found at 8 L')
+      'Change of log perplexity from α = 0 at L to 8 L: −0.185 to +0.115 nats; '
+      'better at L, worse at 4 L, no difference found at 8 L')
   timed = alone._replace(others=(alone.others[0]._replace(steps=0.95),))
   assert ', 2,000 steps at most, ' in setup_of(language_model.by_length(
       timed, run._replace(words='2 layers', steps=2000), _index(moved)))

@@ -219,9 +219,14 @@ def test_the_title_says_for_which_tasks_there_is_no_error():
   indices = {task: results.index(
       Row(task, 'exact', 0, n, 'loss', loss) for n in (1, 2))
       for task, loss in (('mean', 0.0), ('length', 0.1), ('sum', 1e-3))}
-  title = lambda *tasks: figures._headline({task: indices[task] for task in tasks})
+  # Beyond the training length 1, the losses of the last panel.
+  for arm, loss in (('single', 0.1), ('sqrt', 0.11), ('log', 0.12),
+                    ('inverse_sqrt', 0.13)):
+    indices['length'][arm, 'loss', 2] = {0: loss}
+  title = lambda *tasks: figures._headline({task: indices[task] for task in tasks}, 1)
   assert title('mean', 'length', 'sum') == (
-      'Exact at all lengths for the mean, not for the number and sum of bits')
+      'Exact at all lengths for the mean, not for the number and sum of bits; last '
+      'panel: fits to √y, log y, 1/√y have 1.10 to 1.30 × the least error')
   assert title('mean') == 'Exact at all lengths for the mean of bits'
   assert title('sum') == 'Not exact for the sum of bits'
 

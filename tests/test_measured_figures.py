@@ -339,8 +339,8 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
   title = title_of(linear.losses(4, indices))
   assert title == ('Exact at all lengths for the mean, not for the number of bits' if
                    solved else 'Not exact for the mean and number of bits') + (
-      '; beyond training, fits to √y, log y, 1/√y of the number err '
-      f'{min(every):.2f} to {max(every):.2f} times as much as its optimum')
+      '; last panel: fits to √y, log y, 1/√y have '
+      f'{min(every):.2f} to {max(every):.2f} × the least error')
   assert '; Γ: the best single number' in setup_of(linear.losses(4, indices))
   assert 'fits' not in title_of(linear.losses(4, {'mean': indices['mean']}))
 
@@ -667,7 +667,7 @@ def test_single_components_have_a_figure_of_their_own(spreads):
   each = [f'× {min(own):.2g} to {max(own):.2g} {words}'
           for words, own in factors.items()]
   assert title_of(figure) == (
-      'One last token held fixed, N = 8 → 64: spread of 2 components '
+      'One last token held fixed, N = 8 → 64: 2 components have spread '
       + ', '.join(each))
   whole = {key: x for key, x in spreads.items() if key[0].component is None}
   assert spread.single_components(whole) is None

@@ -539,7 +539,7 @@ def test_the_figure_of_the_mechanism_has_a_point_a_cell():
   more = next(cell for cell in cells if cell.in_family)._replace(name='d')
   with plots.style():
     [weight, *_] = mechanism_figure.mechanism([*cells, more], {}).axes
-  assert re.fullmatch(r'weight of the target\nrank correlation 0\.\d\d',
+  assert re.fullmatch(r'weight of the target\nrank correlation\n0\.\d\d',
                       weight.get_title())
 
 
@@ -557,13 +557,13 @@ def test_the_title_of_the_mechanism_names_what_the_gain_goes_with():
   most = (above, around, below), (above, above, below), (around, around, around)
   assert title((0.74, 0.77, 0.2), *most) == (
       "Over settings, LN's gain rises with weight and norm of the output; over the "
-      'seeds of 3 settings, it rises with weight in 2 and norm of the output in 1, '
+      'seeds of 3 settings, it rises with weight in 2, with norm of the output in 1, '
       'falls with distance in 2')
   assert title((0.1, 0.49, -0.5), most[2]) == (
       "Over settings, LN's gain falls with distance; over the seeds of 1 setting, it "
       'falls with distance in 0')
   # On the side that it has over settings.
-  assert title((-0.6, 0.1, 0.1), *most).endswith('falls with weight in 0 and '
+  assert title((-0.6, 0.1, 0.1), *most).endswith('falls with weight in 0, with '
                                                  'distance in 2')
   # Not in more than half of the settings.
   assert title((0.1, np.nan, 0.2), most[0], most[2]).endswith(

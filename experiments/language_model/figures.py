@@ -167,12 +167,10 @@ def _headline(
       tables[label_in(family, arm)] = dict(
           zip(lengths, np.transpose(mean_interval(table)), strict=True))
   if len(tables) == 1:
-    [(alone, by_length)] = tables.items()
-    which = f'{alone} against {label_in(family, family.control)}: log'
+    [by_length] = tables.values()
     where = f'{times(lengths[0] // run.length)} to {times(lengths[-1] // run.length)}'
     changes = [(times(n // run.length), found) for n, found in by_length.items()]
   else:
-    which = f'Against {label_in(family, family.control)}, log'
     where = times(at // run.length)
     changes = [(name, by_length[at]) for name, by_length in tables.items()]
   changes = [(name, found) for name, found in changes if math.isfinite(found[0])]
@@ -191,8 +189,9 @@ def _headline(
   least, most = (number(float(mean), '+.3f') + f' ({name})' * (len(sides) < 2)
                  for name, (mean, *_) in ends)
   words = f'{least} nats' if least == most else f'{least} to {most} nats'
-  return (f'{which} perplexity at {where} changes by {words}'
-          + f': {", ".join(said)}' * bool(said))
+  reference = label_in(family, family.control)
+  return (f'Change of log perplexity from {reference} at {where}: {words}'
+          + f'; {", ".join(said)}' * bool(said))
 
 
 def _reaches_0(table: np.ndarray) -> bool:

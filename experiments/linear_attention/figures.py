@@ -88,8 +88,8 @@ def _headline(indices: Mapping[str, Index], n: int) -> str:
   if 'length' in indices:
     _, found = ratios(indices['length'], n)
     ends = from_to(np.concatenate([found[x] for x in _FITTED]), '.2f')
-    title += ('; beyond training, fits to √y, log y, 1/√y of the number err '
-              f'{ends} times as much as its optimum')
+    title += ('; last panel: fits to √y, log y, 1/√y have '
+              f'{ends} × the least error')
   return title
 
 

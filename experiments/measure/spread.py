@@ -290,8 +290,9 @@ def _fall_of_components(
     return 'Spread of single components of the attention output'
   times = lambda factors: f'× {from_to(factors, ".2g")}'
   one = 'One last token' if held[0][1] == 'fixed' else 'Last token'
-  return (f'{one} {READINGS[held[0][1]]}, N = {lengths[0]:,} → {lengths[-1]:,}: spread '
-          f'of {counted(len(names), "component")} {_random_and_text(found, times)}')
+  return (f'{one} {READINGS[held[0][1]]}, N = {lengths[0]:,} → {lengths[-1]:,}: '
+          f'{counted(len(names), "component")} have spread '
+          + _random_and_text(found, times))
 
 
 def _components(

@@ -49,7 +49,7 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Fig
   task = task_of(settings, 'base')
   same = [cell for cell in family if task_of(settings, cell.name) == task]
   drawn = plots.new(
-      3.2 + 0.17 * len(family), '',
+      3.5 + 0.17 * len(family), '',
       'Gain of LN in accuracy beyond the training lengths against what LN changes in '
       f'weight of the target, norm of the output and its distance from training: above '
       f'a point for each setting{" of " * bool(task)}{task}, filled where p Holm is '
@@ -65,7 +65,7 @@ def mechanism(cells: Sequence[Cell], settings: Mapping[str, CellSetting]) -> Fig
   for (above, below), (metric, title) in zip(panels.T, TITLES.items(), strict=True):
     ranks[metric] = rank = _over_cells(above, same, metric)
     _over_seeds(below, family, metric)
-    above.set_title(title + f'\nrank correlation {number(rank, ".2f")}'
+    above.set_title(title + f'\nrank correlation\n{number(rank, ".2f")}'
                     * bool(np.isfinite(rank)))
   above_all = f'above: {len(same)} settings of {task}, a point each; ' if task else ''
   plots.set_title(
@@ -125,7 +125,7 @@ def _rises(
   for verb, sign in (('rises', True), ('falls', False)):
     if own := [name + (f' in {counts[name]}' if counts else '')
                for name, positive in signs.items() if positive == sign]:
-      found.append(f'{verb} with {" and ".join(own)}')
+      found.append(f'{verb} with {(", with " if counts else " and ").join(own)}')
   return found
 
 
