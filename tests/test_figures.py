@@ -127,7 +127,7 @@ def test_the_mean_gain_beyond_training_stands_above_the_gains(measured):
                            (-2.0, -0.1, 'behind')):
     row = record | {'difference': (low + high) / 2, 'ci_low': low, 'ci_high': high}
     found = length_figures.accuracy(_index(measured), _SETTING, [row])
-    assert words in title_of(found)
+    assert words in title_of(found) and title_of(found).startswith('As trained, ')
     assert words.removesuffix(' of') in found.axes[2].get_title()
   # Without a test in the table, there is no interval in the figure either.
   records = [row | {'at_5_percent': 'not learned'} for row in table.records]
