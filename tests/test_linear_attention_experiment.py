@@ -226,7 +226,7 @@ def test_the_title_says_for_which_tasks_there_is_no_error():
   title = lambda *tasks: figures._headline({task: indices[task] for task in tasks}, 1)
   assert title('mean', 'length', 'sum') == (
       'Exact at all lengths for the mean, not for the number and sum of bits; last '
-      'panel: fits to √y, log y, 1/√y have 1.10 to 1.30 × the least error')
+      'panel: fits to √y, log y, 1/√y have 1.10 to 1.30 × the error of the optimum')
   assert title('mean') == 'Exact at all lengths for the mean of bits'
   assert title('sum') == 'Not exact for the sum of bits'
 

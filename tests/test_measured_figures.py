@@ -89,10 +89,10 @@ def test_heat_maps_say_in_how_many_settings_recent_tokens_are_favoured():
       row.numbers['recency_probability_error', layer] = 0.003
   title = lambda rows: title_of(figures.heat_maps(rows))
   assert title(rows) == (
-      'Recent tokens are favoured (RP > 0.52) in 2 of 5 settings, old ones (RP < 0.48) '
-      'in 1: recency probability (RP) of layer 4 is 0.20 to 0.93')
+      'Recent tokens are clearly favoured (RP > 0.52) in 2 of 5 settings, old ones '
+      '(RP < 0.48) in 1: recency probability (RP) of layer 4 is 0.20 to 0.93')
   assert title(rows[:1]) == (
-      'Recent tokens are favoured (RP > 0.52) in 1 of 1 setting: '
+      'Recent tokens are clearly favoured (RP > 0.52) in 1 of 1 setting: '
       'recency probability (RP) of layer 4 is 0.71')
   # Below the margin none is counted, though another layer has an order.
   rows[0].numbers['recency_probability', 4] = 0.5 + figures.MARGIN - 1e-3
@@ -101,8 +101,8 @@ def test_heat_maps_say_in_how_many_settings_recent_tokens_are_favoured():
   # Nor what two standard errors may explain.
   rows[3].numbers['recency_probability_error', 4] = 0.3
   assert title(rows[3:4]).startswith(
-      'Recent tokens are favoured (RP > 0.52, two standard errors from 0.5) in 0 of '
-      '1 setting')
+      'Recent tokens are clearly favoured (RP > 0.52, two standard errors from 0.5) '
+      'in 0 of 1 setting')
 
 
 def test_a_bias_below_the_margin_is_no_order_whatever_its_error():
@@ -340,7 +340,7 @@ def test_losses_of_linear_attention_are_those_of_their_task(solved):
   assert title == ('Exact at all lengths for the mean, not for the number of bits' if
                    solved else 'Not exact for the mean and number of bits') + (
       '; last panel: fits to √y, log y, 1/√y have '
-      f'{min(every):.2f} to {max(every):.2f} × the least error')
+      f'{min(every):.2f} to {max(every):.2f} × the error of the optimum')
   assert '; Γ: the best single number' in setup_of(linear.losses(4, indices))
   assert 'fits' not in title_of(linear.losses(4, {'mean': indices['mean']}))
 
@@ -652,7 +652,8 @@ def test_single_components_have_a_figure_of_their_own(spreads):
   figure = spread.single_components(spreads, 'tiny')
   assert setup_of(figure) == (
       'tiny, layer 0 and 2; standard deviation of components of the attention output')
-  factors = {'with random tokens': [], 'in text': []}
+  kinds = 'with random tokens of both kinds'
+  factors = {kinds: [], 'in text': []}
   places = itertools.product((0, 2), ('as_it_is', 'fixed'), _CONDITIONS.items())
   for panel, (layer, reading, (condition, (_, colour))) in zip(
       figure.axes, places, strict=True):
@@ -662,7 +663,7 @@ def test_single_components_have_a_figure_of_their_own(spreads):
       assert (line.colour, line.x) == (colour, [8, 64])
       close(line.y, spreads.of(arm._replace(component=component), 'std', (8, 64)))
       if reading == 'fixed':
-        factors['in text' if condition == 'text' else 'with random tokens'].append(
+        factors['in text' if condition == 'text' else kinds].append(
             line.y[1] / line.y[0])
   each = [f'× {min(own):.2g} to {max(own):.2g} {words}'
           for words, own in factors.items()]
@@ -690,7 +691,7 @@ def test_slopes_of_heads_stand_in_the_panel_of_their_layer_and_token(spreads):
   random = held['random'] + held['random_nope']
   assert title_of(spread.slopes_by_head(spreads, 'tiny')) == (
       f'Last token held fixed: log-log slopes of heads are {min(random):.2f} to '
-      f'{max(random):.2f} with random tokens, {min(held["text"]):.2f} to '
+      f'{max(random):.2f} with random tokens of both kinds, {min(held["text"]):.2f} to '
       f'{max(held["text"]):.2f} in text')
   axes = spread.slopes_by_head(spreads).axes
   for panel, (layer, reading) in zip(

@@ -448,8 +448,8 @@ def test_the_title_says_what_comes_back_without_the_target():
              record('LN', 'shifted', 80.0), record('Baseline', 'recentred', 40.0)]
   learned = {'LN': 99.0, 'Baseline': 50.0}
   assert headline(records, learned) == (
-      'With mean and variance as in training, 12 % of the lost accuracy comes back on '
-      'average over lengths')
+      'With mean and variance as in training, 12 % of the accuracy lost over all '
+      'lengths comes back')
   # The best change of each arm, and the largest share at one length where 5 points or
   # more are lost.
   both = dict.fromkeys(learned, 99.0)
@@ -461,8 +461,8 @@ def test_the_title_says_what_comes_back_without_the_target():
                row('one_hot', 50.0, 99.0), row('standardized', 95.0, 98.0)]
   assert headline(records, both, by_length) == (
       'With mean and variance as in training (LN) or mean as in training (Baseline), '
-      '12 to 40 % of the lost accuracy comes back on average over lengths (up to 25 % '
-      'at one length)')
+      '12 to 40 % of the accuracy lost over all lengths comes back (up to 25 % at one '
+      'length)')
   assert 'lost' not in headline(records, dict.fromkeys(learned, 50.0))
 
 

@@ -139,12 +139,10 @@ def test_what_a_test_could_have_missed_follows_from_the_test():
   assert np.isnan(statistics.detectable(statistics.paired_t_test([1, 1], [0, 0])))
 
 
-def test_a_family_is_corrected_and_what_it_could_miss_is_of_its_level():
+def test_what_tests_of_a_family_could_miss_is_of_its_level():
   noise = np.random.default_rng(4).normal(0.5, 1.0, (3, 9))
   tests = [statistics.paired_t_test(x, np.zeros(9)) for x in noise]
-  p, found = statistics.corrected([tests[0], None, *tests[1:]])
-  np.testing.assert_allclose(
-      p, statistics.holm([tests[0].p, np.nan, tests[1].p, tests[2].p]))
+  found = statistics.detectable_together([tests[0], None, *tests[1:]])
   assert np.isnan(found[1])
   np.testing.assert_allclose(
       np.delete(found, 1),

@@ -25,7 +25,12 @@ from vvlen.reporting.tables import (
   number_cell,
   Table,
 )
-from vvlen.statistics import by_holm, corrected, mean_interval, PairedTest
+from vvlen.statistics import (
+  by_holm,
+  detectable_together,
+  mean_interval,
+  PairedTest,
+)
 
 
 def methods(
@@ -106,7 +111,7 @@ def term(
   tests = [compare(index, f.primary, f.control.name, at) for f in tested]
   records = []
   for family, test, by_all, least in zip(
-      tested, tests, by_holm(tests), corrected(tests)[1], strict=True):
+      tested, tests, by_holm(tests), detectable_together(tests), strict=True):
     record: dict[str, Any] = {
         'method': family.control.name, 'label': family.title,
         'seeds': test.num_pairs if test else 0, **difference(by_all),

@@ -32,7 +32,7 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import (
   by_holm,
-  corrected,
+  detectable_together,
   mean_interval,
   paired_by_seed,
   PairedTest,
@@ -61,7 +61,7 @@ def table(
       None if control in (None, cell) else compare(indices, cell, control)
       for cell in figure.cells
   ]
-  detectable = corrected(tests)[1]
+  detectable = detectable_together(tests)
   lengths = [n for n in _SHOWN if n < longest] + [longest]
   counted = figure.cells[0].task != 'mean'
   records = [

@@ -27,8 +27,8 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import (
   by_holm,
-  corrected,
   detectable,
+  detectable_together,
   mean_interval,
   paired_by_seed,
   PairedTest,
@@ -113,7 +113,7 @@ def by_arm(
   primary = [arm.name == family.primary for arm in family.others]
   secondary = [None if first else test
                for test, first in zip(tests, primary, strict=True)]
-  by_all, least = by_holm(secondary), corrected(secondary)[1]
+  by_all, least = by_holm(secondary), detectable_together(secondary)
   least = [detectable(test) if first else x
            for test, first, x in zip(tests, primary, least, strict=True)]
   none: tuple[Any, ...] = (None, None, math.nan)

@@ -42,9 +42,10 @@ def losses(
   figure = plots.new(
       1.2 + 1.9 * rows,
       _headline(indices, n),
-      'Mean squared error of linear attention by length, a panel for each task: the '
-      "least possible one, that of the paper's single number Γ, and circles for "
-      f'{seeds} seeds that were trained; in words, losses in training of the first two'
+      'Mean squared error of linear attention by length, a panel for each task: '
+      "that of the optimum in training, that of the paper's single number Γ, and "
+      f'circles for {seeds} seeds that were trained; in words, losses in training of '
+      'the first two'
       + ('; the last panel is what the optima for √y, log y and 1/√y make of the '
          'number of bits, their answers decoded, divided by the error of the optimum'
          if 'length' in indices else '') + '; training lengths grey.',
@@ -89,7 +90,7 @@ def _headline(indices: Mapping[str, Index], n: int) -> str:
     _, found = ratios(indices['length'], n)
     ends = from_to(np.concatenate([found[x] for x in _FITTED]), '.2f')
     title += ('; last panel: fits to √y, log y, 1/√y have '
-              f'{ends} × the least error')
+              f'{ends} × the error of the optimum')
   return title
 
 

@@ -229,7 +229,8 @@ def _random_and_text(
     form: writes some of them as a range.
   """
   groups = {words: [x for condition, x in found if (condition == 'text') == of_text]
-            for of_text, words in ((False, 'with random tokens'), (True, 'in text'))}
+            for of_text, words in (
+                (False, 'with random tokens of both kinds'), (True, 'in text'))}
   return ', '.join(f'{form(own)} {words}' for words, own in groups.items() if own)
 
 

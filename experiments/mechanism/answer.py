@@ -54,8 +54,8 @@ def headline(
   names = [name + f' ({", ".join(arms)})' * (len(arms_of) > 1)
            for name, arms in arms_of.items()]
   restored = from_to([r['restored_percent'] for r in best.values()], '.0f')
-  return (f'With {" or ".join(names)}, {restored} % of the lost accuracy comes back on '
-          f'average over lengths{most}')
+  return (f'With {" or ".join(names)}, {restored} % of the accuracy lost over all '
+          f'lengths comes back{most}')
 
 
 def answer(

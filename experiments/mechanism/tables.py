@@ -28,7 +28,7 @@ from vvlen.reporting.tables import (
   left_out,
   Table,
 )
-from vvlen.statistics import by_holm, corrected, PairedTest
+from vvlen.statistics import by_holm, detectable_together, PairedTest
 
 
 def table(index: Index, trained_up_to: int) -> Table:
@@ -47,9 +47,10 @@ def table(index: Index, trained_up_to: int) -> Table:
   for comparisons in compared.values():
     tests = [c.primary for c in comparisons.values()]
     records += [
-        _restored(index, label, c, test, detectable)
-        for (label, c), test, detectable in zip(
-            comparisons.items(), by_holm(tests), corrected(tests)[1], strict=True)
+        _restored(index, *each, test, detectable)
+        for each, test, detectable in zip(
+            comparisons.items(), by_holm(tests), detectable_together(tests),
+            strict=True)
     ]
   columns = {
       'arm': lambda r: r['arm'],

@@ -94,7 +94,8 @@ def _favoured(rows: Sequence[Simulated]) -> str:
   recent = sum(x > 0.5 + margin for x, margin in zip(last, margins, strict=True))
   old = sum(x < 0.5 - margin for x, margin in zip(last, margins, strict=True))
   noisy = ', two standard errors from 0.5' * bool(max(margins) > MARGIN)
-  return (f'Recent tokens are favoured (RP > {0.5 + MARGIN:g}{noisy}) in {recent} of '
+  return ('Recent tokens are clearly favoured '
+          f'(RP > {0.5 + MARGIN:g}{noisy}) in {recent} of '
           f'{counted(len(rows), "setting")}'
           + f', old ones (RP < {0.5 - MARGIN:g}) in {old}' * bool(old)
           + f': recency probability (RP) of layer {rows[0].cell.num_layers} is '

@@ -20,9 +20,9 @@ from vvlen.reporting.endpoints import (
 )
 from vvlen.statistics import (
   by_holm,
-  corrected,
   Correlation,
   detectable,
+  detectable_together,
   PairedTest,
   rank_correlation,
 )
@@ -143,8 +143,8 @@ def _correct(cells: Sequence[Cell], members: Sequence[int]) -> list[Cell]:
   changes = [cells[i].change for i in members]
   corrected_cells = [*cells]
   for i, test, found, change_, found_change in zip(
-      members, by_holm(tests), corrected(tests)[1], by_holm(changes),
-      corrected(changes)[1], strict=True
+      members, by_holm(tests), detectable_together(tests), by_holm(changes),
+      detectable_together(changes), strict=True
   ):
     corrected_cells[i] = cells[i]._replace(
         in_family=True, holm=test, detectable=found, holm_change=change_,

@@ -2,7 +2,7 @@
 
 from vvlen.statistics.correction import (
     by_holm,
-    corrected,
+    detectable_together,
     holm,
     holm_levels,
 )
@@ -46,8 +46,8 @@ __all__ = [
     'at_level',
     'bootstrap',
     'by_holm',
-    'corrected',
     'detectable',
+    'detectable_together',
     'deviation_ratio',
     'holm',
     'holm_levels',

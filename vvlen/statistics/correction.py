@@ -82,18 +82,15 @@ def by_holm(tests: Sequence[PairedTest | None]) -> list[PairedTest | None]:
   ]
 
 
-def corrected(
-    tests: Sequence[PairedTest | None],
-) -> tuple[np.ndarray, list[float]]:
-  """Returns Holm's p-values of a family of tests, and what each could have missed.
+def detectable_together(tests: Sequence[PairedTest | None]) -> list[float]:
+  """Returns what each test of a family could have missed.
 
   Args:
     tests: [K]; None and tests that are undefined are not counted.
 
   Returns:
-    Adjusted p-values [K], and the smallest `detectable` differences [K] at the level
-    of 5 % divided by the number of tests that are counted.
+    The smallest `detectable` differences [K] at the level of 5 % divided by the number
+    of tests that are counted.
   """
-  p = np.array([np.nan if test is None else test.p for test in tests])
-  alpha = 0.05 / max(int(np.isfinite(p).sum()), 1)
-  return holm(p), [detectable(test, alpha) for test in tests]
+  counted = sum(test is not None and np.isfinite(test.p) for test in tests)
+  return [detectable(test, 0.05 / max(counted, 1)) for test in tests]
