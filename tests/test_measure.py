@@ -679,13 +679,15 @@ def test_figures_say_what_their_bands_are(whole):
       ('misalignment', 'bands of 95 % intervals by bootstrap over them'),
       ('entropy', 'means over heads, with bars of 95 % intervals by bootstrap'),
       ('logits_by_distance', 'recency probability of text, of shuffled'),
-      ('figure_1', 'with the first of those that are held fixed')):
+      ('figure_1', 'held fixed (mean of 2 tokens, one after another)'),
+      ('figure_1_components', 'with the first of those that are held fixed')):
     assert words in figures[name].get_label()
   number = r'(0|[+−]\d)\.\d{3} \[.*\.\d{3}, .*\.\d{3}\]'
   slopes = re.compile(f'.+: {number}, {number}')
   for part in figures['figure_1'].subfigs[::2]:  # of each layer
-    labels = [text.get_text() for text in part.legends[0].get_texts()]
+    *labels, guide = [text.get_text() for text in part.legends[0].get_texts()]
     assert len(labels) == 3 and all(map(slopes.fullmatch, labels)), labels
+    assert guide == '1/√N, slope −0.5'
 
 
 @pytest.mark.slow
