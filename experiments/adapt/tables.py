@@ -23,6 +23,7 @@ from vvlen.reporting.tables import (
   difference,
   interval_fields,
   number_cell,
+  p_of,
   Table,
 )
 from vvlen.statistics import (
@@ -66,8 +67,8 @@ def methods(
       record |= _perplexity([before[seed] for seed in after if seed in before],
                             f'before_{length}')
     records.append(record | difference(by_all) | {
-        'p': test.p if test else math.nan,
-        'p_holm': by_all.p if by_all else math.nan, 'tested': test is not None,
+        'p': p_of(test),
+        'p_holm': p_of(by_all), 'tested': test is not None,
         'learned': not no_base and family.title not in weak})
   columns: dict[str, Any] = {'method': lambda r: r['label']}
   for length in lengths:
@@ -115,8 +116,8 @@ def term(
     record: dict[str, Any] = {
         'method': family.control.name, 'label': family.title,
         'seeds': test.num_pairs if test else 0, **difference(by_all),
-        'p_holm': by_all.p if by_all else math.nan,
-        'p': test.p if test else math.nan,
+        'p_holm': p_of(by_all),
+        'p': p_of(test),
         'smallest_detectable': float(least),
         'tested': test is not None, 'learned': family.title not in weak}
     for kind in (*kinds, _TIMED):  # so that all records have the same fields

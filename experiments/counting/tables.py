@@ -27,6 +27,7 @@ from vvlen.reporting.tables import (
   cell_if,
   CellText,
   interval_fields,
+  p_of,
   Record,
   Table,
 )
@@ -66,7 +67,7 @@ def table(
   counted = figure.cells[0].task != 'mean'
   records = [
       _record(figure, indices, cell, lengths, counted, test, least) | {
-          'p': uncorrected.p if uncorrected else math.nan}
+          'p': p_of(uncorrected)}
       for cell, uncorrected, test, least in zip(
           figure.cells, tests, by_holm(tests), detectable, strict=True)
   ]
@@ -160,7 +161,7 @@ def _record(
       'factor': power(test.mean_difference) if test else nan,
       'factor_low': power(test.ci_low) if test else nan,
       'factor_high': power(test.ci_high) if test else nan,
-      'p_holm': test.p if test else nan,
+      'p_holm': p_of(test),
       'smallest_detectable': power(detectable),
   }
   return record

@@ -23,6 +23,7 @@ from vvlen.reporting.tables import (
   difference_cell,
   interval_cell,
   interval_fields,
+  p_of,
   Table,
 )
 from vvlen.statistics import (
@@ -168,7 +169,7 @@ def _record(
   record |= _mean(index, arm.name, 'symmetric_kl', run.length)
   record |= _mean(index, arm.name, 'training_cross_entropy', None)
   return record | difference(by_all or test) | {
-      'p': test.p if test else math.nan, 'p_holm': by_all.p if by_all else math.nan,
+      'p': p_of(test), 'p_holm': p_of(by_all),
       'smallest_detectable': float(least), 'tested': test is not None,
   }
 
@@ -205,8 +206,8 @@ def by_length(
     for record, test, by_all in zip(records, tests, by_holm(tests), strict=True):
       record |= _mean(index, record['arm'], metric, record['length'])
       record |= difference(by_all, f'{metric}_') | {
-          f'{metric}_p': test.p if test else math.nan,
-          f'{metric}_p_holm': by_all.p if by_all else math.nan,
+          f'{metric}_p': p_of(test),
+          f'{metric}_p_holm': p_of(by_all),
           f'{metric}_tested': test is not None,
       }
   columns: dict[str, CellText] = {

@@ -26,6 +26,7 @@ from vvlen.reporting.tables import (
   difference,
   difference_cell,
   left_out,
+  p_of,
   Table,
 )
 from vvlen.statistics import by_holm, detectable_together, PairedTest
@@ -106,7 +107,7 @@ def _restored(
       'restored_percent': 100 * (treated - control) / lost if lost > 0 else math.nan,
       'variance_control': _variance(index, c.control, c.control),
       'variance_treated': _variance(index, c.control, c.treated),
-      'p_holm': test.p if test else math.nan, 'pairs': _pairs(c.primary),
+      'p_holm': p_of(test), 'pairs': _pairs(c.primary),
       'smallest_detectable': detectable,
   }
 
@@ -197,10 +198,10 @@ def _gain(
   return {
       'arm': ARMS[before.treated][0], 'intervention': label, 'control': control,
       'treated': treated, **difference(c.primary),
-      'p': c.primary.p if c.primary else math.nan,
+      'p': p_of(c.primary),
       **difference(corrected_test, 'change_'),
-      'change_p_holm': corrected_test.p if corrected_test else math.nan,
-      **difference(equal, 'equal_'), 'equal_p': equal.p if equal else math.nan,
+      'change_p_holm': p_of(corrected_test),
+      **difference(equal, 'equal_'), 'equal_p': p_of(equal),
       'pairs': _pairs(c.primary),
   }
 
@@ -215,7 +216,7 @@ def length_table(index: Index, trained_up_to: int) -> Table:
       {
           'arm': ARMS[c.control][0], 'intervention': label, 'length': length,
           'control': float(control), 'treated': float(treated), **difference(test),
-          'p_holm': test.p if test else math.nan, 'pairs': _pairs(test),
+          'p_holm': p_of(test), 'pairs': _pairs(test),
       }
       for label, c in compared
       for length, control, treated, test in zip(

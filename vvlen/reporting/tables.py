@@ -171,6 +171,11 @@ def difference(test: PairedTest | None, prefix: str = '') -> dict[str, float]:
   return dict(zip([prefix + name for name in _DIFFERENCE], values, strict=True))
 
 
+def p_of(test: PairedTest | None) -> float:
+  """Returns the p of a test, nan if there is none."""
+  return math.nan if test is None else test.p
+
+
 def difference_cell(
     form: str, prefix: str = '', interval_if: Callable[[Record], Any] | None = None
 ) -> CellText:
