@@ -14,7 +14,7 @@ import numpy as np
 from experiments.correlation.points import OUTCOMES, outcomes, Points, Run
 from experiments.language_model.figures import times
 from vvlen.reporting.numbers import interval_words, number, p_value, p_words
-from vvlen.reporting.tables import difference, difference_cell, Table
+from vvlen.reporting.tables import difference, difference_cell, p_of, Table
 from vvlen.statistics import detectable, paired_t_test, PairedTest
 
 PRIMARY = 0.1  # α
@@ -52,7 +52,7 @@ def table(run: Run, points: Points) -> Table:
             'model': labels[pair[0]], 'outcome': OUTCOMES[outcome],
             'length': length or '', 'multiple': length // run.length,
             'control': found.control, 'treated': found.treated, **difference(test),
-            'p': test.p if test else np.nan, 'pairs': test.num_pairs if test else 0,
+            'p': p_of(test), 'pairs': test.num_pairs if test else 0,
             'smallest_detectable': detectable(test)})
   columns = {
       'model': lambda r: r['model'], 'outcome': lambda r: r['outcome'],

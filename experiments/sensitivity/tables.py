@@ -16,6 +16,7 @@ from vvlen.reporting.tables import (
   difference,
   difference_cell,
   left_out,
+  p_of,
   Record,
   Table,
 )
@@ -220,10 +221,10 @@ def _records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     records.append({
         'cell': cell.name, 'step': cell.step, 'arm': ARMS[c.treated][0],
         'control': control, 'treated': treated,
-        **difference(test), 'p': test.p if test else nan,
+        **difference(test), 'p': p_of(test),
         **difference(cell.holm, 'holm_'), 'p_holm': cell.holm.p if cell.holm else nan,
         **difference(changed, 'change_'),
-        'change_p': changed.p if changed else nan,
+        'change_p': p_of(changed),
         **difference(cell.holm_change, 'change_holm_'),
         'change_p_holm': cell.holm_change.p if cell.holm_change else nan,
         'pairs': test.num_pairs if test else 0,
