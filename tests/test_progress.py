@@ -290,3 +290,36 @@ def test_work_without_amounts_is_shown(capsys):
     shown.show('interventions')
     assert shown.left() == 0
   assert 'interventions' in capsys.readouterr().out
+
+
+def test_a_measurement_counts_while_it_is_under_way(clock):
+  # Jobs of 10 steps at 1 a second, each then measured in 20 s: 5 s, then 15 s by parts.
+  shown = Progress(30, 'steps', jobs=3, clock=clock, every=1e9, measures=True)
+  for _ in range(10):
+    clock.now += 1
+    shown.show('a', 1)
+  with shown.measuring('a') as done:
+    clock.now += 5  # compiling
+    done(0.0)
+    clock.now += 0.3
+    done(0.02)
+    assert not estimate.knows_measuring(estimate.during(shown.work, clock()))
+    clock.now += 2.7
+    done(0.2)
+    # Two jobs of 30 s, and what the measurement takes at the speed of its last part.
+    assert shown.left() == pytest.approx(2 * 30 + 12)
+    clock.now += 6
+    assert shown.left() == pytest.approx(2 * 30 + 6)
+    assert shown.share() == pytest.approx(24 / 90)
+    clock.now += 6
+    done(1.0)
+  shown.end_job()
+  assert shown.left() == pytest.approx(2 * 30)
+  for _ in range(10):
+    clock.now += 1
+    shown.show('a', 1)
+  with shown.measuring('a'):  # nothing is said of its parts: as long as the first one
+    clock.now += 15
+    assert shown.left() == pytest.approx(30 + 5)
+    clock.now += 15
+    assert shown.left() == pytest.approx(30)

@@ -8,14 +8,17 @@ The rate is that of the last minute of work. It leaves out compiling, before the
 step of a job, and work of an earlier start of the run. m is the mean time that the jobs
 which have ended took to measure what they had trained. In the first job it is estimated
 as the time measured so far over the share of the job's work that was done by then;
-before any measurement it is not known. The share of a run that is done is a share of
-time, so it includes measuring.
+before any measurement it is not known. A measurement under way counts with the time it
+has taken and, once a twentieth of it is done, with what it still takes at the speed of
+its last part. The share of a run that is done is a share of time, so it includes
+measuring.
 """
 
 import math
 from typing import NamedTuple
 
 RECENT = 60.0  # seconds of work, of which the rate is taken
+_ENOUGH = 0.05  # share of a measurement, before which its parts are too short to tell
 
 
 class Report(NamedTuple):
@@ -23,6 +26,13 @@ class Report(NamedTuple):
 
   seconds: float  # of work, on a clock that stands still while a run measures
   done: int  # units of work
+
+
+class Part(NamedTuple):
+  """How far the measurement under way was at a time."""
+
+  seconds: float
+  share: float  # of the measurement that was done
 
 
 class Work(NamedTuple):
@@ -40,6 +50,9 @@ class Work(NamedTuple):
   reports: int = 0  # of work, of this job
   is_first: bool = False  # the next report is the first one of a later job
   recent: tuple[Report, ...] = ()
+  began: float | None = None  # seconds at which the measurement under way began
+  parts: tuple[Part, ...] = ()  # the last two of them, of this measurement
+  remaining: float = 0.0  # seconds that the measurement under way still takes
 
 
 def skip(work: Work, amount: int) -> Work:
@@ -71,10 +84,34 @@ def _compiling(work: Work, amount: int, now: float) -> float:
   return max(now - work.recent[-1].seconds - amount / rate(work), 0.0)
 
 
-def measure(work: Work, seconds: float) -> Work:
-  """Adds a measurement that took `seconds`."""
-  return work._replace(measured=work.measured + seconds, measures=True,
+def begin_measuring(work: Work, now: float) -> Work:
+  """Notes that a measurement begins."""
+  return work._replace(measures=True, began=now, parts=())
+
+
+def add_part(work: Work, share: float, now: float) -> Work:
+  """Notes that a `share` of the measurement under way is done."""
+  return work._replace(parts=(*work.parts[-1:], Part(now, share)))
+
+
+def end_measuring(work: Work, now: float) -> Work:
+  """Adds the measurement under way, which has ended."""
+  assert work.began is not None
+  return work._replace(measured=work.measured + now - work.began, began=None, parts=(),
                        done_when_measured=work.done)
+
+
+def during(work: Work, now: float) -> Work:
+  """Returns the work with the measurement under way, if any, as far as it is."""
+  if work.began is None:
+    return work
+  work = work._replace(measured=work.measured + now - work.began)
+  if len(work.parts) < 2 or work.parts[-1].share < _ENOUGH:
+    return work
+  before, last = work.parts
+  speed = (last.share - before.share) / max(last.seconds - before.seconds, 1e-9)
+  still = max((1 - last.share) / speed - (now - last.seconds), 0.0)
+  return work._replace(remaining=still, done_when_measured=work.done)
 
 
 def end_job(work: Work) -> Work:
@@ -101,8 +138,8 @@ def left(work: Work) -> float:
   seconds = units / rate(work) if rate(work) else math.inf if units else 0.0
   each = _measuring_of_a_job(work)
   if each:
-    seconds += max(work.jobs * each - work.measured,
-                   (work.jobs - work.ended - 1) * each, 0)
+    seconds += max(work.jobs * each - work.measured, work.remaining
+                   + max(work.jobs - work.ended - 1, 0) * each)
   return seconds
 
 
@@ -127,4 +164,5 @@ def _measuring_of_a_job(work: Work) -> float | None:
     return work.measured_in_ended / work.ended
   if not work.total or not work.done_when_measured:
     return None
-  return work.measured / min(work.done_when_measured * work.jobs / work.total, 1)
+  measured = work.measured + work.remaining
+  return measured / min(work.done_when_measured * work.jobs / work.total, 1)

@@ -66,7 +66,7 @@ class Progress:
       log.detach()
       self._bar.start()
       log.attach()
-    if self._every:
+    if self._every or self._bar:
       threading.Thread(target=self._repeat, daemon=True).start()
     return self
 
@@ -92,17 +92,26 @@ class Progress:
       self._tell(what, lasts=False)
 
   @contextlib.contextmanager
-  def measuring(self, what: str) -> Iterator[None]:
-    """Shows that something is being measured, and times it."""
-    start = self._clock()
+  def measuring(self, what: str) -> Iterator[Callable[[float], None]]:
+    """Shows that something is being measured, and times it.
+
+    Yields:
+      A function to be called, as often as is known, with the share that is measured.
+    """
     with self._lock:
-      self.work = self.work._replace(measures=True)
+      self.work = estimate.begin_measuring(self.work, self._clock())
       self._tell(f'{what}, measuring', lasts=True, at_once=True)
-    yield
+    yield self._measured
     with self._lock:
       end = self._clock()
-      self.work = estimate.measure(self.work, end - start)
+      self.work = estimate.end_measuring(self.work, end)
       self._what, self._since, self._lasts = f'{what}, measured', end, False
+
+  def _measured(self, share: float) -> None:
+    with self._lock:
+      now = self._clock()
+      self.work = estimate.add_part(self.work, share, now)
+      self._print(now)
 
   def end_job(self) -> None:
     """Notes that a job has ended."""
@@ -121,11 +130,11 @@ class Progress:
 
   def left(self) -> float:
     """Returns the seconds that are left, as far as they are known (`estimate.left`)."""
-    return estimate.left(self.work)
+    return estimate.left(estimate.during(self.work, self._clock()))
 
   def share(self) -> float:
     """Returns the share of the time that has passed (`estimate.share`)."""
-    return estimate.share(self.work)
+    return estimate.share(estimate.during(self.work, self._clock()))
 
   def _tell(self, what: str, lasts: bool, at_once: bool = False) -> None:
     """Shows what is being done, which `lasts` from now on, or has just ended."""
@@ -134,22 +143,31 @@ class Progress:
     self._print(now, at_once)
 
   def _repeat(self) -> None:
-    """Prints what is being done, and since when, if nothing was printed for long."""
+    """Prints what is being done, and since when, if nothing was printed for long.
+
+    On a terminal, it renews the bar every second.
+    """
     begin = self._clock()
-    while not self._ended.wait(
-        max(max(self._printed, begin) + self._every - self._clock(), 0.01)):
+
+    def wait():
+      until = max(max(self._printed, begin) + self._every - self._clock(), 0.01)
+      return self._ended.wait(min(until, 1.0) if self._bar else until)
+
+    while not wait():
       with self._lock:
         self._print(self._clock())
 
   def _print(self, now: float, at_once: bool = False) -> None:
-    share, forms = self.share(), _left_forms(self.work, self._unit)
+    work = estimate.during(self.work, now)
+    share, forms = estimate.share(work), _left_forms(work, self._unit)
+    since = _since_forms(now - self._since, self._lasts)
     if self._bar:
-      what, left = _fit(self._what, [''], forms, _WIDTH - 20)
+      shown = since if self._lasts else ['']
+      what, left = _fit(self._what, shown, forms, _WIDTH - 20)
       self._bar.update(
           self._task, completed=share * self.work.total, left=left, description=what)
     if at_once or now - self._printed >= self._every:
       self._printed = now
-      since = _since_forms(now - self._since, self._lasts)
       what, left = _fit(self._what, since, forms, _WIDTH - 8)
       log.progress(f'{share:4.0%}  {what}  {left}', self.rate, shown=not self._bar)
 

@@ -170,6 +170,8 @@ def run_jobs(
   if first:
     facts = progress.facts() if jobs else {}
     run_folder.finish(folder, finished=machine.now(), **facts)
+    if jobs:
+      print('Making tables and figures.', flush=True)
     reports.show(folder)
 
 

@@ -174,7 +174,7 @@ def output_moments(index: Index, setting: Setting) -> Figure:
   each = [f'{SPELLED[arm]} {next(words)} → {next(words)}' for arm in ARMS
           if plots.values(index, arm, 'output_variance')[0]]
   figure = plots.new(
-      2.9, 'Variance of the attention output'
+      2.9, 'Variance over features of the attention output'
       + (span + ', '.join(each) if each else ' after the norm'),
       'Mean (left) and variance (right, logarithmic, so its geometric mean) over the '
       'features of one attention output, after the norm where the arm has one, by '
@@ -217,7 +217,7 @@ def component_variance(index: Index, setting: Setting) -> Figure:
       label += f', slope from N = {start:,}: {slope}'
       slopes_from = f'; slopes from N = {start:,} on, with intervals'
       of_arms.append(f'{number(float(mean), ".2f")} ({SPELLED[arm]})')
-      since = f'From N = {start:,}, variance'
+      since = f'From N = {start:,}, variance over sequences'
     plots.draw(axes, lengths, values, colour, marker, label)
   lengths, values = plots.values(index, 'none', 'component_variance')
   if lengths:
@@ -234,9 +234,9 @@ def component_variance(index: Index, setting: Setting) -> Figure:
   count = plots.seeds_of(index, 'component_variance')
   seeds = plots.over_seeds(count, 'geometric mean')
   titles.set_title(
-      figure, f'{since if of_arms else "Variance"} of the attention output before the '
-      + (f'norm has log-log slope {", ".join(of_arms)}' if of_arms else
-         'norm, of one query'),
+      figure, f'{since if of_arms else "Variance over sequences"} of the attention '
+      + (f'output before the norm has log-log slope {", ".join(of_arms)}' if of_arms
+         else 'output before the norm, of one query'),
       plots.with_bands(f'{setting.title}; one query', count))
   figure.set_label(
       'Variance over sequences of a component of the attention output by number of '

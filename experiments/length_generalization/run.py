@@ -39,8 +39,9 @@ def main(config: Any, workdir: str) -> None:
     print('All seeds are already trained and measured. Making tables and figures.')
   else:
     seeds = counted(train.seeds_at_once, 'seed')
-    print(f'{counted(len(todo), "block")} to train and measure, each of one arm and '
-          f'{seeds}, {counted(train.num_steps, "step")}. Compiling first.', flush=True)
+    steps = counted(train.num_steps, 'step')
+    print(f'{counted(len(todo), "block")} to train and measure, each {seeds} of one '
+          f'arm, {steps}.\nCompiling first.', flush=True)
   arms = {arm: training.make_arm([config], arm, mesh) for arm in config.arms}
   growing = '_growing' if train.get('first_max_length') else ''
   place = seed_blocks.Place(

@@ -116,7 +116,8 @@ class Arm(NamedTuple):
   task: tasks.Task
   trainers: Sequence[ensemble.Trainer]  # one per configuration
   apply: lengths.Apply
-  # (parameters, keys of test data, keys of validation data) -> Measured
+  # (parameters, keys of test data, keys of validation data, done) -> Measured; `done`
+  # is called with the share that is measured
   measure: Callable[..., Any]
   samples: bool  # whether to write the data of Figures 2 and 4, from seed 0
 
@@ -155,7 +156,7 @@ def make_arm(
 
   return Arm(
       config, arm, mesh, task, trainers, apply,
-      lambda params, *keys: measure(prepare(params), *keys), samples,
+      lambda params, *others: measure(prepare(params), *others), samples,
   )
 
 
@@ -192,10 +193,11 @@ def run_block(
   rows = []
   for place, state in zip(places, states, strict=True):
     mean = {}
-    with progress.measuring(name):
-      measured = arm.measure(state.params, test_keys, validation_keys)
-      if num_steps in train.get('averaged_at', ()):
-        mean = arm.measure(state.opt_state.mean, test_keys, validation_keys)
+    with progress.measuring(name) as done:
+      measured = arm.measure(state.params, test_keys, validation_keys, done)
+    if num_steps in train.get('averaged_at', ()):
+      with progress.measuring(name) as done:
+        mean = arm.measure(state.opt_state.mean, test_keys, validation_keys, done)
     if mean:
       measured |= {('+averaged' + suffix, metric, length): values
                    for (suffix, metric, length), values in mean.items()}
@@ -207,7 +209,8 @@ def run_block(
           'params': jax.tree.map(lambda x: x[0], sharding.fetch(state.params))}
       key = ensemble.purpose_key(keys[0], ensemble.TEST)
       if jax.process_index() == 0:
-        _save_samples(arm, variables, key, place.folder / f'samples/{arm.arm}.npz')
+        with progress.measuring(f'{name}, examples'):
+          _save_samples(arm, variables, key, place.folder / f'samples/{arm.arm}.npz')
     rows += [
         results.Row(
             place.experiment, arm.arm + suffix, seed, length, metric,

@@ -21,6 +21,7 @@ _RENAMED = {'configs/lm.py': 'configs/language_model.py',
 def elapsed(folder: epath.Path) -> str:
   """Returns a sentence on how long the last start of a run took, and all of them.
 
+  It is the time until the last results, without tables and figures.
   The time of a start is known if it has ended. A start of less than a second, which had
   nothing left to do, is not mentioned. '' if nothing is known.
   """

@@ -48,7 +48,7 @@ def make_measure(
     vocabulary: jax.Array,
     mesh: Mesh,
     group_size: int = 1,
-) -> Callable[[Variables, jax.Array, jax.Array], Measured]:
+) -> Callable[..., Measured]:
   """Builds the function that measures a block of seeds of one model.
 
   Args:
@@ -70,7 +70,8 @@ def make_measure(
     with a leading axis of seeds on the devices (`sharding.put`), to `Measured`: the
     metrics of `lengths.evaluate` at each length, with the suffixes '', '+adaptive' and
     '+fitted', and those of `distribution.variance_bound`. Its compiled programs are
-    kept for the next block.
+    kept for the next block. A fourth argument, if given, is a function that is called
+    with the share of the test items that are measured, after each length.
   """
   over_seeds = functools.partial(
       sharding.over_seeds, mesh=mesh, group_size=group_size)
@@ -105,6 +106,7 @@ def _evaluate(
 def _measure(
     programs: _Programs, put: Callable[[np.ndarray], Any], variables: Variables,
     test_keys: jax.Array, validation_keys: jax.Array,
+    done: Callable[[float], None] = lambda share: None,
 ) -> Measured:
   """Measures a block of seeds.
 
@@ -114,6 +116,7 @@ def _measure(
     variables: of each seed, on the devices, as are the keys.
     test_keys: of the test data.
     validation_keys: of the validation data.
+    done: called with the share of the test items that are measured.
   """
   first = [*programs.best_betas.values(), programs.reference]
   sharding.compile_together(first, variables, validation_keys)
@@ -125,10 +128,14 @@ def _measure(
   then = programs.reference(variables, validation_keys)
   evaluate = programs.evaluate
   sharding.compile_together(evaluate.values(), variables, test_keys, then, *fitted)
+  items, done_items = sum(evaluate), 0
+  done(0.0)
   for length, function in evaluate.items():
     metrics = sharding.fetch(function(variables, test_keys, then, *fitted))
     for suffix, values in metrics.items():
       measured |= {(suffix, name, length): x for name, x in values.items()}
+    done_items += length
+    done(done_items / items)
   return measured
 
 
