@@ -166,7 +166,8 @@ def test_floors_follow_from_published_peaks():
 
 
 def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
-  for fields in ({'flops': 1.0}, {'flops': 2.0, 'commit': 12 * 'a', 'libtpu': '0.0.52'},
+  for fields in ({'flops': 1.0},
+                 {'flops': 2.0, 'commit': 40 * 'a' + '+', 'libtpu': '0.0.52'},
                  {'topology': 'v5e:4x4', 'chips': 16}):
     report.add(tmp_path, report.read(tmp_path), _row(**fields))
   rows = json.loads((tmp_path / 'compiled.json').read_text())
@@ -175,7 +176,7 @@ def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
   readme = (tmp_path / 'README.md').read_text()
   assert readme.count('| one |') == 4  # in two tables
   assert readme.splitlines()[-2:] == [
-      '- one, v5e:2x2: a note. jax 0.10.2, libtpu 0.0.52, commit aaaaaaaaaa.',
+      '- one, v5e:2x2: a note. jax 0.10.2, libtpu 0.0.52, commit aaaaaaaaaa+.',
       '- one, v5e:4x4: a note. jax 0.10.2, commit not noted.']
 
 
