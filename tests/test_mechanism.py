@@ -485,6 +485,8 @@ def test_a_trained_run_is_measured_as_it_is(tmp_path, fast_compilation):
   done = _run(*command)
   assert done.returncode == 0, done.stderr
   assert '| all weight on the target ' in done.stdout
+  # Progress is by length: a job of 16 + 32 items is a quarter of the work.
+  assert ' 8%  none, seeds from 0, N = 16' in done.stdout
   assert {p: p.read_bytes() for p in trained.rglob('*') if p.is_file()} == before
   measured = (workdir / 'results.csv').read_bytes()
   lose_rows(workdir)

@@ -60,17 +60,18 @@ def main(config: Any, workdir: str) -> None:
       for arm in config.arms
   }
 
+  items = train.seeds_at_once * config.num_sequences  # at a length of 1
+
   def rows_of(arm, first, progress):
-    rows = measure[arm](first)
-    progress.show(f'{arm}, seeds from {first}', train.seeds_at_once)
-    return rows
+    return measure[arm](first, lambda length: progress.show(
+        f'{arm}, seeds from {first}, N = {length}', items * length))
 
   jobs = [
-      Job(train.seeds_at_once, functools.partial(rows_of, arm, first))
+      Job(items * sum(config.lengths), functools.partial(rows_of, arm, first))
       for arm in config.arms for first in seed_blocks.first_seeds(trained)
       if not seed_blocks.is_finished(trained, done, first, arm)
   ]
-  run_jobs(folder, jobs, 'seeds', seed_blocks.part_of, seed_blocks.order(config.arms),
+  run_jobs(folder, jobs, 'items', seed_blocks.part_of, seed_blocks.order(config.arms),
            measures=False)
 
 
@@ -139,8 +140,11 @@ def _trained_step(config: Any, trained: Any) -> int:
 def block_measurer(
     config: Any, trained: Any, folder: epath.PathLike, arm: str, step: int,
     mesh: jax.sharding.Mesh,
-) -> Callable[[int], list[results.Row]]:
+) -> Callable[..., list[results.Row]]:
   """Returns a function: first seed of a block of one arm -> rows of its measurement.
+
+  Its second argument, which may be left out, is called with each length that is
+  measured.
 
   Args:
     config: with the fields lengths, num_sequences, moment_sequences and
@@ -175,7 +179,7 @@ def block_measurer(
       for length in config.lengths
   }
 
-  def run(first):
+  def run(first, after_length=lambda length: None):
     keys = ensemble.seed_keys(trained.seed, first, train.seeds_at_once)
     place = seed_blocks.checkpoints(folder, trained, arm, first)
     state = ensemble.train(trainer, keys, step, folder=place)  # only restores
@@ -193,6 +197,7 @@ def block_measurer(
           for metric, values in metrics.items()
           for seed in seed_blocks.seeds_of(trained, first)
       ]
+      after_length(length)
     return rows
 
   return run
