@@ -47,7 +47,7 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
       dtype='',  # of the weights, float32 or bfloat16; '': as in the files
       dialect='official',  # of scores in tables, or lm_eval or strict; all are kept
       num_resamples=1_000,  # bootstrap samples of each interval
-      mesh=dict(data=-1, fsdp=1, tensor=1),  # of devices; data must divide batch_size
+      mesh=dict(data=-1, fsdp=1, tensor=1),  # of devices; fsdp=-1 for large models
   )
   if suite == 'longbench':
     config.update(

@@ -164,8 +164,11 @@ def free_port():
     return free.getsockname()[1]
 
 
-def run_two_processes(arguments, num_devices):
-  """Runs a command as two processes of one run, and returns what each of them says."""
+def run_two_processes(arguments, num_devices, seconds=900):
+  """Runs a command as two processes of one run, and returns what each of them says.
+
+  Processes that do not end in time are killed.
+  """
   port = free_port()
   workers = [
       subprocess.Popen(
@@ -177,7 +180,11 @@ def run_two_processes(arguments, num_devices):
           })
       for number in range(2)
   ]
-  said = [worker.communicate(timeout=900)[0] for worker in workers]
+  try:
+    said = [worker.communicate(timeout=seconds)[0] for worker in workers]
+  finally:
+    for worker in workers:
+      worker.kill()  # does nothing to one that has ended
   assert [worker.returncode for worker in workers] == [0, 0], said
   return said
 

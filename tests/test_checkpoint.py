@@ -2,6 +2,7 @@
 
 import functools
 import random
+import sys
 
 import chex
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import run_two_processes
 from vvlen import sharding
 from vvlen.training import checkpoint, checksums
 
@@ -69,6 +71,39 @@ def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_used(
   assert capsys.readouterr().err == ''
   _flip(_largest(tmp_path / '9'), random.Random(seed))
   assert _restored(tmp_path) == 5  # the name is taken, by an older one
+
+
+_OF_TWO = """
+import os, pathlib, sys
+import jax
+jax.distributed.initialize(
+    os.environ['JAX_COORDINATOR_ADDRESS'], 2, int(os.environ['JAX_PROCESS_ID']))
+import numpy as np
+from jax.experimental import multihost_utils
+from vvlen import sharding
+from vvlen.training import checkpoint
+
+folder, mesh = sys.argv[1], sharding.seed_mesh()
+numbers = lambda step: np.random.default_rng(step).normal(size=(2, 9999))
+for step in (5, 9):
+  checkpoint.save(folder, step, sharding.put({'w': numbers(step)}, mesh, 1))
+if jax.process_index() == 0:
+  for path in pathlib.Path(folder).glob('9/default/ocdbt.process_1/d/*'):
+    path.unlink()
+multihost_utils.sync_global_devices('damaged')
+like = {'w': jax.ShapeDtypeStruct((2, 9999), np.float32)}
+step, state = checkpoint.restore(folder, like, mesh)
+same = np.array_equal(sharding.fetch(state)['w'], numbers(5).astype(np.float32))
+print('restored', step, same)
+"""
+
+
+def test_processes_leave_a_checkpoint_together_that_one_cannot_read(tmp_path):
+  said = run_two_processes([sys.executable, '-c', _OF_TWO, str(tmp_path)], 1,
+                           seconds=120)
+  assert all('restored 5 True' in text for text in said), said
+  line = f'Damaged checkpoint {tmp_path}/9: renamed to 9.damaged. The one of step 5'
+  assert said[0].count(line) == 1 and line not in said[1]
 
 
 @pytest.mark.parametrize(('error', 'of_network'), [

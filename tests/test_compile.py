@@ -4,6 +4,7 @@ import functools
 import json
 import sys
 
+from etils import epath
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from experiments.compile import (
     report,
 )
 from experiments.length_generalization import training
+from tests.conftest import ROOT
 from vvlen import sharding
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.llama import abstract_params
@@ -164,7 +166,8 @@ def test_floors_follow_from_published_peaks():
 
 
 def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
-  for fields in ({'flops': 1.0}, {'flops': 2.0, 'commit': 12 * 'a', 'libtpu': '0.0.52'},
+  for fields in ({'flops': 1.0},
+                 {'flops': 2.0, 'commit': 40 * 'a' + '+', 'libtpu': '0.0.52'},
                  {'topology': 'v5e:4x4', 'chips': 16}):
     report.add(tmp_path, report.read(tmp_path), _row(**fields))
   rows = json.loads((tmp_path / 'compiled.json').read_text())
@@ -173,8 +176,16 @@ def test_a_row_replaces_one_of_its_name_and_slice(tmp_path):
   readme = (tmp_path / 'README.md').read_text()
   assert readme.count('| one |') == 4  # in two tables
   assert readme.splitlines()[-2:] == [
-      '- one, v5e:2x2: a note. jax 0.10.2, libtpu 0.0.52, commit aaaaaaaaaa.',
+      '- one, v5e:2x2: a note. jax 0.10.2, libtpu 0.0.52, commit aaaaaaaaaa+.',
       '- one, v5e:4x4: a note. jax 0.10.2, commit not noted.']
+
+
+def test_the_committed_page_is_what_its_rows_give(tmp_path):
+  folder = epath.Path(ROOT / 'experiments/results/compiled')
+  rows = report.read(folder)
+  report.add(tmp_path, rows, rows[0])
+  for name in ('README.md', 'compiled.json'):
+    assert (tmp_path / name).read_text() == (folder / name).read_text(), name
 
 
 @pytest.mark.parametrize('text', ['{', '[{}]', '{"a": 1}', '[1]'])
@@ -229,6 +240,7 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
 
 @pytest.mark.parametrize('arguments, says', [
     (('--topology=v9:2x2', '--experiment=retrieval'), 'one of v5e, v5p, v6e, h100'),
+    (('--topology=v5p-64', '--experiment=retrieval'), 'in chips, as in v5e:4x8'),
     (('--topology=v5e:3x3', '--experiment=retrieval'), 'v5e:2x2, v5e:2x4'),
     (('--topology=v5e:2x2', '--experiment=retrival'), '(retrieval?): must be one of'),
     (('--topology=h100:8', '--experiment=retrieval'), 'without a compiler'),

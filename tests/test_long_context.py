@@ -40,11 +40,18 @@ from experiments.long_context.tables import Run
 from tests.artists import bands
 from tests.conftest import lose_rows, ROOT, shown
 from tests.llamas import edit, llama, ROPES, variables_of
-from vvlen.evaluation import babilong_files, longbench, longbench_files, ruler_files
+from vvlen.evaluation import (
+    babilong_files,
+    longbench,
+    longbench_files,
+    ruler_files,
+    widths,
+)
 from vvlen.models import generation as library
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.reporting import plots, results
 from vvlen.reporting.results import Row
+from vvlen.sharding import mesh as partition
 from vvlen.tasks.tokenizers import byte_tokenizer
 
 BYTES = byte_tokenizer()
@@ -251,6 +258,20 @@ def test_programs_are_compiled_once_for_each_shape(subject):
 
 
 # Runs.
+
+
+@pytest.mark.parametrize('size, said', [
+    (8, ''), (16, ''),
+    (5, 'A batch of 5 prompts on 8 devices: 3 of 8 rows, 38% of the work, repeat a '
+        'prompt and are not counted.\n'),
+])
+def test_rows_that_only_fill_devices_are_told(size, said, capsys):
+  plan = suites.Plan([suites.Part('one', 'one', [64] * 6, 64, 5, None)], {}, [])
+  todo = {'one': widths.batches([64] * 6, size)}
+  run._say(plan, todo, size, partition.make_mesh(-1))
+  assert capsys.readouterr().out.endswith(f'1 program to compile.\n{said}')
+  run._say(plan, {'one': []}, size, partition.make_mesh(-1))
+  assert 'repeat' not in capsys.readouterr().out
 
 
 def test_each_sample_has_its_own_answer(monkeypatch, tmp_path):

@@ -56,7 +56,7 @@ def slice_of(name: str) -> Slice:
   kind, _, shape = name.partition(':')
   if kind not in SHAPES:
     raise ValueError(f'unknown type of chip {kind!r} in --topology={name}: must be one '
-                     f'of {", ".join(SHAPES)}')
+                     f'of {", ".join(SHAPES)}, with a shape in chips, as in v5e:4x8')
   if shape not in SHAPES[kind]:
     raise ValueError(f'unknown topology {name!r}: must be one of '
                      f'{", ".join(f"{kind}:{x}" for x in SHAPES[kind])}')

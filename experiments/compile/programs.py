@@ -38,7 +38,7 @@ LLAMA_2_7B = Llama(
 )
 BATCH = 64  # streams of a step of Llama 2 7B
 # Mesh axes (data, fsdp, tensor) of Llama 2 7B, by the number of chips.
-_AXES = {64: (1, 16, 4), 256: (1, 64, 4), 8: (1, 8, 1)}
+_AXES = {32: (1, 8, 4), 64: (1, 16, 4), 256: (1, 64, 4), 8: (1, 8, 1)}
 
 
 class Program(NamedTuple):

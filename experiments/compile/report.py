@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import json
+import re
 from typing import Any
 
 from etils import epath
@@ -149,7 +150,9 @@ def _tables(rows: Sequence[Row]) -> str:
 def _made(row: Row) -> str:
   """Returns with which versions a row was made."""
   with_libtpu = f', libtpu {row["libtpu"]}' if row.get('libtpu') else ''
-  commit = row['commit'][:10] if 'commit' in row else 'not noted'
+  commit = row.get('commit', 'not noted')
+  if re.fullmatch(r'[0-9a-f]{40}\+?', commit):  # + where files were changed
+    commit = commit[:10] + commit[40:]
   return f'jax {row["jax"]}{with_libtpu}, commit {commit}'
 
 

@@ -73,7 +73,7 @@ def main(config: Any, workdir: str) -> None:
   first_of_processes(lambda: [
       predictions.drop_torn_line(predictions.path_of(workdir, part.name))
       for part in plan.parts])
-  _say(plan, todo)
+  _say(plan, todo, config.batch_size, mesh)
   subject = Subject(model, variables, tokenizer, llama.ends_of(folder),
                     partition.filled(config.batch_size, mesh))
   scored = finished.finished(workdir, scores.sample_of)
@@ -117,8 +117,10 @@ def _unscored(part: Part, done: dict[int, Any], scored: set[Any]) -> bool:
              for index, record in done.items())
 
 
-def _say(plan: Plan, todo: dict[str, list[Batch]]) -> None:
-  """Prints what a run is about to do."""
+def _say(
+    plan: Plan, todo: dict[str, list[Batch]], batch_size: int, mesh: jax.sharding.Mesh
+) -> None:
+  """Prints what a run is about to do, and how much of the work only fills devices."""
   shapes = [(batch.width, part.answer_tokens)
             for part in plan.parts for batch in todo[part.name]]
   left = sum(len(batch.indices) for own in todo.values() for batch in own)
@@ -127,6 +129,11 @@ def _say(plan: Plan, todo: dict[str, list[Batch]]) -> None:
         f'{left:,} of {sum(len(part.widths) for part in plan.parts):,} answers to '
         f'generate, in {len(shapes):,} batches: {programs} to compile.',
         sep='\n', flush=True)
+  rows = partition.filled(batch_size, mesh)
+  if shapes and rows > batch_size:
+    print(f'A batch of {batch_size} prompts on {partition.row_ways(mesh)} devices: '
+          f'{rows - batch_size} of {rows} rows, {1 - batch_size / rows:.0%} of the '
+          'work, repeat a prompt and are not counted.', flush=True)
 
 
 def _rows(

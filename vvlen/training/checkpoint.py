@@ -135,8 +135,7 @@ def restore(
         raise ValueError('it holds no arrays')
     _check(found, like, f'{folder}/{step}')
     with _naming_damage(folder, step):
-      items = ocp.args.Composite(default=ocp.args.StandardRestore(like))
-      state = manager.restore(step, args=items)['default']
+      state = _read_arrays(manager, step, like)
       sums = _read_sums(manager, step)
       if sums and sums['arrays'] != checksums.of_arrays(state):
         raise _Damaged('its arrays differ from those that were saved')
@@ -195,6 +194,25 @@ def _steps(folder: epath.PathLike) -> list[int]:
   return [int(step) for step in found if step]
 
 
+def _read_arrays(manager: ocp.CheckpointManager, step: int, like: Any) -> Any:
+  """Returns the arrays of a checkpoint.
+
+  If one process finds its part damaged, this raises in all of them, so that they all go
+  on to the checkpoint before it.
+  """
+  items = ocp.args.Composite(default=ocp.args.StandardRestore(like))
+  found = manager.restore(step, args=items)['default']
+  error = found if isinstance(found, Exception) else None
+  damaged = np.array(error is not None and _is_damage(error))
+  if jax.process_count() > 1:
+    damaged = multihost_utils.process_allgather(damaged)
+  if error is not None:
+    raise error
+  if damaged.any():
+    raise _Damaged('another process cannot read its part')
+  return found
+
+
 def _read_sums(manager: ocp.CheckpointManager, step: int) -> dict[str, Any] | None:
   """Returns the checksums of a checkpoint; None for one of an earlier version."""
   if 'checksums' not in manager.item_metadata(step):
@@ -221,11 +239,14 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
   options = ocp.CheckpointManagerOptions(
       max_to_keep=_KEPT, enable_async_checkpointing=False
   )
+  arrays = ocp.StandardCheckpointHandler()
+  # After it, processes wait for each other: one that failed must not be missing.
+  arrays.restore = _returning_errors(arrays.restore)  # type: ignore[method-assign]
   manager = ocp.CheckpointManager(
       epath.Path(folder).resolve(),
       options=options,
       item_handlers={
-          'default': ocp.StandardCheckpointHandler(),
+          'default': arrays,
           'meta': ocp.JsonCheckpointHandler(),
           'checksums': ocp.JsonCheckpointHandler(),
       },
@@ -237,6 +258,18 @@ def _manager(folder: epath.PathLike) -> ocp.CheckpointManager:
   return manager
 
 
+def _returning_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a function that returns the error which the given one raises."""
+
+  def guarded(*args, **kwargs):
+    try:
+      return function(*args, **kwargs)
+    except Exception as error:
+      return error
+
+  return guarded
+
+
 def _os_error(what: str, error: Exception) -> OSError:
   """Returns an error that says what failed, and why; see `save`."""
   words = str(error) or repr(error)
@@ -244,6 +277,12 @@ def _os_error(what: str, error: Exception) -> OSError:
   of_network = _OF_NETWORK.search(words) and not of_peer
   kind = ConnectionError if of_network else OSError
   return kind(f'{what}: {words.splitlines()[0]}')
+
+
+def _is_damage(error: Exception) -> bool:
+  """Whether an error from reading means damaged files."""
+  return isinstance(error, _Damaged) or not (
+      isinstance(error, _NOT_DAMAGE) or _OF_NETWORK.search(str(error)))
 
 
 @contextlib.contextmanager
@@ -254,7 +293,7 @@ def _naming_damage(folder: epath.PathLike, step: int) -> Iterator[None]:
   except _NOT_DAMAGE:
     raise
   except Exception as error:
-    if not isinstance(error, _Damaged) and _OF_NETWORK.search(str(error)):
+    if not _is_damage(error):
       raise _os_error(
           f'Could not read the checkpoint {folder}/{step}', error) from error
     why = f': {error}' if isinstance(error, _Damaged) else ''
