@@ -13,7 +13,7 @@ METHOD_paper   1      as in the paper    Llama-2-7B, 64 streams, all arms of its
 METHOD_quick   2      256, 8, 60         a checkpoint of 64 tokens (that of
                                          configs/language_model.py:quick), 3 minutes
 METHOD_smoke   1      16, 4, 4           checks that it runs
-study          8      512, 4, 200        stories260K; 28 arms
+study          8      512, 4, 200        stories260K; 28 arms; not measured yet
 
 METHOD is none, pi, ntk, yarn, eabf, clex, random, alibi, longlora or longqlora. Seeds
 are orders of the text; a seed has the same batches in all arms.
@@ -46,7 +46,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
       name not in (*_METHODS, *_ADAPTERS) or size not in SIZES):
     known = ', '.join((*_METHODS, *_ADAPTERS))
     raise ValueError(f'variant must be study, or one of {known}, alone or with _paper, '
-                     f'_quick or _smoke: {variant!r}')
+                     f'_quick or _smoke; without a variant it is yarn: {variant!r}')
   config = config_dict.create(
       seed=0,
       num_seeds=2,  # may grow later

@@ -133,7 +133,8 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.benchmark.update(tasks=('niah_single', 'qa1'), num_prompts=2, most_facts=2)
   elif variant not in ('full', 'cpu'):
     raise ValueError(
-        f'variant must be full, cpu, term, quick or smoke: {variant!r}')
+        'variant must be full, cpu, term, quick or smoke; '
+        f'without a variant it is full: {variant!r}')
   return config
 
 

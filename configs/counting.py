@@ -7,16 +7,18 @@ Figures 1a-c, 4, 5 and 6 of arXiv 2506.11769, with intervals and tests.
 
 variant   seeds  layers x width, batch, steps  cost
 (none)    100    4 x 128, 256, 20,000          for a GPU; not run yet
-cpu       8      2 x 64, 64, 5,000             an hour or so on two CPU cores
+cpu       8      2 x 64, 64, 5,000             84 minutes on two busy CPU cores
 quick     4      2 x 64, 64, 5,000             mean, three encodings, 2 to 5 minutes
 smoke     2      2 x 16, 8, 20                 checks that it runs; mostly compiling
+TASK      100    4 x 128, 256, 20,000          for a GPU; not run yet
+cpu_TASK  8      2 x 64, 64, 5,000             one task of cpu; not measured alone yet
 
 Models are trained on pairs of strings that have N + 1 bits together
 (`vvlen.tasks.counting.sample_packed`): all lengths from 1 to N are equally likely, but
 the two lengths of a pair depend on each other.
 
-The variants mean, length and sum run one task at the default's sizes; cpu_length runs
-length at the sizes of cpu, and so on. The paper reports neither sizes nor optimizer.
+TASK is mean, length or sum: the figures of one task alone. smoke_TASK is the same for
+smoke, and quick_mean is quick. The paper reports neither sizes nor optimizer.
 """
 
 import ml_collections
@@ -89,8 +91,9 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
         figure_5=_figure('sum', reparameterizations=('identity', 'inverse_sqrt')),
     )
   elif size not in ('paper', 'cpu'):
-    raise ValueError(f'variant must be paper, cpu, quick or smoke, a task, or both as '
-                     f'in cpu_length: {variant!r}')
+    raise ValueError(
+        f'variant must be paper, cpu, quick or smoke, a task ({", ".join(TASKS)}), or '
+        f'both as in cpu_length; without a variant it is paper: {variant!r}')
   if task:
     config.figures = {n: f for n, f in config.figures.items() if f.task == task}
     if not config.figures:

@@ -13,9 +13,11 @@ cpu         6      2 x 128, 64, 16, 2,000           the same on two busy CPU cor
                                                     minutes
 quick       4      2 x 128, 64, 16, 600             α = 0 and α = 0.1, 4 minutes
 tasks       8      2 x 128, 128, 32, 8,000          answered prompts, made by
-                                                    long_context.training_text
+                                                    long_context.training_text; not
+                                                    measured yet
 smoke       2      1 x 16, 8, 4, 8                  checks that it runs
-finetune    2      config.checkpoint, one seed at a time, over a mesh of all devices
+finetune    2      config.checkpoint, one seed at a time, over a mesh of all devices;
+                   not measured yet
 
 If config.train.seeds_at_once is positive, seeds are trained together, on windows that
 begin anywhere in the text. If it is 0, they are trained one at a time, on blocks of the
@@ -134,8 +136,8 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.evaluate.update(every_steps=50, num_segments=16)
   elif variant not in ('full', 'cpu'):
     raise ValueError(
-        f'variant must be full, cpu, quick, tasks, smoke or finetune: {variant!r}'
-    )
+        'variant must be full, cpu, quick, tasks, smoke or finetune; '
+        f'without a variant it is full: {variant!r}')
   return config
 
 

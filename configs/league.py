@@ -39,7 +39,9 @@ FEW = ('softmax', 'layer_norm', 'log_n', 'power', 'entmax', 'linear')
 def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
   if variant not in ('paper', 'cpu', 'quick', 'smoke'):
-    raise ValueError(f'variant must be paper, cpu, quick or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be paper, cpu, quick or smoke; '
+        f'without a variant it is paper: {variant!r}')
   arms = {'quick': FEW, 'smoke': ('softmax', 'layer_norm', 'power')}.get(variant, ARMS)
   tasks = dict(
       retrieval=dict(task=dict(name='retrieval', num_classes=10)),

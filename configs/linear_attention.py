@@ -43,5 +43,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     config.train.update(num_steps=600, steps_per_call=200, seeds_at_once=2)
     config.evaluate.num_sequences = 2_000
   elif variant != 'paper':
-    raise ValueError(f'variant must be paper or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be paper or smoke; '
+        f'without a variant it is paper: {variant!r}')
   return config

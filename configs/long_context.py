@@ -34,7 +34,7 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
   suite, _, size = variant.partition('_')
   if suite not in SUITES or size not in ('', 'smoke'):
     raise ValueError(f'variant must be one of {", ".join(SUITES)}, alone or with '
-                     f'_smoke: {variant!r}')
+                     f'_smoke; without a variant it is passkey: {variant!r}')
   config = config_dict.create(
       suite=suite,
       seed=0,

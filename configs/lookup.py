@@ -5,14 +5,20 @@ Tables 2 and 6 of arXiv 2504.02827, and the same figures as for retrieval.
   python -m experiments.length_generalization --config=configs/lookup.py:quick \
       --workdir=runs/lookup_quick
 
-variant   seeds  steps    cost
-(none)    100    20,000   the paper's scale, for a GPU
-cpu       32     20,000   on two CPU cores
-quick     8      500      under 5 minutes on two CPU cores
-smoke     2      20       checks that it runs; two minutes, mostly compiling
+variant        seeds  steps    cost
+(none)         100    20,000   the paper's scale, for a GPU; not measured yet
+cpu            32     20,000   127 minutes on two busy CPU cores; with two of its three
+                               arms and fewer measurements 99
+quick          8      500      under 5 minutes on two CPU cores
+smoke          2      20       checks that it runs; two minutes, mostly compiling
+growing        100    20,000   for a GPU; not measured yet
+cpu_growing    32     20,000   not measured yet; with 2,000 steps and two arms some 58
+                               minutes on two CPU cores
+quick_growing  8      500      not measured yet
+smoke_growing  2      20       checks that it runs
 
-Any variant with the suffix _growing (growing alone for the default) trains on lengths
-that grow to 256 during the first 80 % of training: Table 5, at nine times the work.
+Variants whose names end in growing train on lengths that grow to 256 (smoke: to 32)
+during the first 80 % of training: Table 5, at nine times the work.
 
 Checkpoints are kept, 28 MB for each seed and arm. Only quick deletes those of a block
 of seeds when its rows are written, which leaves 2 MB. experiments.mechanism needs them:

@@ -76,5 +76,7 @@ def get_config(variant: str = 'whole') -> ml_collections.ConfigDict:
     config.entropy.update(shortest=2, longest=2.0, num_sequences=4)
     config.recency.update(num_tokens=16, num_queries=4, num_sequences=4)
   elif variant != 'whole':
-    raise ValueError(f'variant must be whole or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be whole or smoke; '
+        f'without a variant it is whole: {variant!r}')
   return config

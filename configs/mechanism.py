@@ -31,5 +31,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
         lengths=(16, 32, 64), num_sequences=64, moment_sequences=32, select_sequences=32
     )
   elif variant != 'full':
-    raise ValueError(f'variant must be full or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be full or smoke; '
+        f'without a variant it is full: {variant!r}')
   return config

@@ -58,5 +58,7 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
     config.positions.update(num_tokens=12, num_simulations=20)
     config.map.update(anisotropies=(0.0, 0.5), widths=(16, 64), num_simulations=20)
   elif variant != 'paper':
-    raise ValueError(f'variant must be paper, quick or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be paper, quick or smoke; '
+        f'without a variant it is paper: {variant!r}')
   return config

@@ -5,14 +5,19 @@ Tables 1 and 3, Figures 2-4 and Proposition 1 of arXiv 2504.02827, with tests.
   python -m experiments.length_generalization --config=configs/retrieval.py:quick \
       --workdir=runs/quick
 
-variant   seeds  steps    cost
-(none)    100    100,000  the paper's scale, for a GPU
-cpu       32     40,000   65 to 100 minutes on two CPU cores
-quick     8      2,000    under 5 minutes on two CPU cores
-smoke     2      20       checks that it runs; a minute, mostly compiling
+variant        seeds  steps    cost
+(none)         100    100,000  the paper's scale, for a GPU; not measured yet
+cpu            32     40,000   65 to 100 minutes on two CPU cores
+quick          8      2,000    under 5 minutes on two CPU cores
+smoke          2      20       checks that it runs; a minute, mostly compiling
+growing        100    100,000  for a GPU; not measured yet
+cpu_growing    32     40,000   not measured yet; with 4,000 steps and two arms 76
+                               minutes on two busy CPU cores
+quick_growing  8      2,000    not measured yet
+smoke_growing  2      20       checks that it runs
 
-Any variant with the suffix _growing (growing alone for the default) trains on lengths
-that grow to 256 during the first 80 % of training: Table 4, at 14 times the work.
+Variants whose names end in growing train on lengths that grow to 256 (smoke: to 32)
+during the first 80 % of training: Table 4, at 14 times the work.
 
 Checkpoints are kept, 2.4 MB for each seed and arm. Only quick deletes those of a block
 of seeds when its rows are written, which leaves 2 MB. experiments.mechanism needs them:
@@ -78,7 +83,9 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
         fit_sequences=32, histogram_lengths=(16, 64), histogram_sequences=64,
     )
   elif variant != 'paper':
-    raise ValueError(f'variant must be paper, cpu, quick or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be paper, cpu, quick or smoke, or end in growing, as in '
+        f'quick_growing; without a variant it is paper: {variant!r}')
   if growing:
     config.train.first_max_length = config.train.max_length
     config.train.max_length = 32 if variant == 'smoke' else 256

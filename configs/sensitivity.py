@@ -28,7 +28,9 @@ from configs import lookup, retrieval
 def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
   if variant not in ('paper', 'cpu', 'quick', 'smoke'):
-    raise ValueError(f'variant must be paper, cpu, quick or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be paper, cpu, quick or smoke; '
+        f'without a variant it is paper: {variant!r}')
   base = retrieval.get_config('cpu' if variant == 'quick' else variant)
   base.arms = ('none', 'layer_norm')
   base.optimizer.l2 = 0.0

@@ -26,7 +26,9 @@ from configs import lookup, retrieval
 def get_config(variant: str = 'family') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
   if variant not in ('family', 'smoke'):
-    raise ValueError(f'variant must be family or smoke: {variant!r}')
+    raise ValueError(
+        'variant must be family or smoke; '
+        f'without a variant it is family: {variant!r}')
   base = retrieval.get_config('smoke' if variant == 'smoke' else 'cpu')
   base.seed = 1  # weights and data are new, not those of earlier runs
   base.arms = ('none', 'layer_norm')

@@ -38,6 +38,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Why a test is skipped without the folder VVLEN_SHARED.
+NEEDS_REFERENCE = ('needs reference files that are not part of the repository: '
+                   'VVLEN_SHARED does not name their folder')
 # Programs are compiled faster and run more slowly. As workers share the cores, one
 # thread compiles a program.
 _FAST = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
@@ -147,10 +150,12 @@ def run_here(staying, monkeypatch, capsys):
 
   def run(module, *arguments):
     monkeypatch.setattr(sys, 'argv', [module, *arguments])
-    code = 0
+    code, name = 0, f'experiments.{module}'
+    if not hasattr(sys.modules.get(name), '__path__'):  # runpy warns of loaded modules
+      monkeypatch.delitem(sys.modules, name, raising=False)
     with flagsaver.flagsaver():  # a command defines its flags
       try:
-        runpy.run_module(f'experiments.{module}', run_name='__main__')
+        runpy.run_module(name, run_name='__main__')
       except SystemExit as left:
         code = left.code
     return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
@@ -200,7 +205,8 @@ def lose_rows(folder):
 def read_board(folder):
   """Returns {tag: [(step, value)]}, as TensorBoard reads them in a folder."""
   accumulator = pytest.importorskip(
-      'tensorboard.backend.event_processing.event_accumulator')
+      'tensorboard.backend.event_processing.event_accumulator',
+      reason="needs TensorBoard: pip install '.[test]'")
   events = accumulator.EventAccumulator(str(folder))
   events.Reload()
   return {

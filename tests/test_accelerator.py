@@ -109,8 +109,10 @@ def test_a_row_that_takes_too_long_is_ended():
 @pytest.mark.parametrize('name', accelerator.ROWS)
 def test_every_row_runs(name, tmp_path, fast_compilation):
   if name == 'generation':
-    pytest.importorskip('transformers')
-    pytest.importorskip('torch')
+    pytest.importorskip(
+        'transformers', reason="compares with transformers: pip install '.[oracle]'")
+    pytest.importorskip(
+        'torch', reason="compares with PyTorch: pip install '.[oracle]'")
   row = accelerator.ROWS[name]
   # Sizes differ, not what is run.
   assert row.module in ('benchmarks.device_agreement', 'length_generalization') or {

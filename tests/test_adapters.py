@@ -24,7 +24,7 @@ from vvlen.models.llama.lora import (
     with_adapters,
 )
 
-pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
+pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
 
 TOKENS = np.arange(14).reshape(2, 7) * 5 % V
 KEY = jax.random.key(7)
@@ -179,9 +179,12 @@ def test_what_is_missing_is_named(tmp_path):
     'lora, tied', [*itertools.product([LORA, LONG], [True, False])],
     ids=['lora-tied', 'lora', 'long_lora-tied', 'long_lora'])
 def test_peft_computes_the_same(tmp_path, lora, tied):
-  torch = pytest.importorskip('torch', reason='needs PyTorch')
-  transformers = pytest.importorskip('transformers', reason='needs transformers')
-  peft = pytest.importorskip('peft', reason='needs peft')
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
+  transformers = pytest.importorskip(
+      'transformers', reason="compares with transformers: pip install '.[oracle]'")
+  peft = pytest.importorskip(
+      'peft', reason="compares with PEFT: pip install '.[oracle]'")
   folder, model, variables = save_llama(tmp_path / 'model', tied=tied)
   params = _trained(model, variables['params'], lora)
   save_adapters(tmp_path / 'adapters', model, lora, params, base=str(folder))

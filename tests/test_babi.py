@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import babi_reader
+from tests.conftest import NEEDS_REFERENCE
 from vvlen.tasks.babi import Question, read_questions
 from vvlen.tasks.babi_stories import (
   draw_question,
@@ -81,7 +82,7 @@ def test_files_that_are_not_of_babi(tmp_path):
 @pytest.mark.parametrize('task', TASKS)
 def test_official_questions_are_answered_by_their_facts(task):
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   [path] = pathlib.Path(os.environ['VVLEN_SHARED'], 'data/babi').glob(f'{task}_*')
   questions = read_questions(path)
   assert len(questions) == 1000

@@ -53,7 +53,9 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_pandas_reads_what_is_written(tmp_path):
-  pandas = pytest.importorskip('pandas', reason='the published program reads by pandas')
+  pandas = pytest.importorskip(
+      'pandas',
+      reason="compares with a published program that needs pandas: pip install pandas")
   path = _write(tmp_path / NAME, files.table_of(READ + ODD))
   found = pandas.read_csv(path)
   assert list(found.columns) == ['Unnamed: 0', 'target', 'output', 'question']

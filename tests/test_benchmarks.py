@@ -150,7 +150,7 @@ def test_operations_of_the_tasks_are_those_of_their_programs(task, key):
 
 @pytest.mark.slow
 def test_operations_of_lora_are_those_of_its_program(key):
-  pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
+  pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
   shape = dict(vocab_size=40, width=64, mlp_width=96, num_layers=3, num_heads=4,
                num_key_heads=2)
   tokens = jax.random.randint(key, (1, 256), 0, 40)

@@ -14,7 +14,7 @@ from vvlen.reporting.curves import Curves, read_curves
 
 
 def test_curves_are_shown_as_means_over_seeds_by_arm(tmp_path):
-  pytest.importorskip('tensorboard')
+  pytest.importorskip('tensorboard', reason="needs TensorBoard: pip install '.[test]'")
   board = Board(tmp_path / 'board')
   curves = Curves(tmp_path / 'metrics.jsonl', board=board)
   evaluations = Curves(tmp_path / 'evaluations.jsonl', board=board)
@@ -31,7 +31,7 @@ def test_curves_are_shown_as_means_over_seeds_by_arm(tmp_path):
 
 
 def test_the_curves_of_all_cells_and_files_are_found_in_the_folder_of_the_run(tmp_path):
-  pytest.importorskip('tensorboard')
+  pytest.importorskip('tensorboard', reason="needs TensorBoard: pip install '.[test]'")
   for cell, loss in (('base', 1.0), ('l2', 2.0), ('base', 3.0)):
     curves = run_loop.curves_of(epath.Path(tmp_path) / 'cells' / cell)
     curves.add('none', int(loss), 0, {'loss': np.array([loss, 0.0])})
@@ -55,7 +55,7 @@ def test_every_study_has_its_curves_from_the_harness():
 
 
 def test_of_several_processes_one_writes(tmp_path):
-  pytest.importorskip('tensorboard')
+  pytest.importorskip('tensorboard', reason="needs TensorBoard: pip install '.[test]'")
   curves = Curves(
       tmp_path / 'metrics.jsonl', writes=False, board=Board(tmp_path / 'board'))
   curves.add('none', 10, 0, {'loss': np.array([1.0])})

@@ -146,7 +146,8 @@ def test_blocks_change_neither_values_nor_gradients(n, block, heads, key_heads, 
 
 
 def test_values_and_gradients_are_those_of_pytorch():
-  torch = pytest.importorskip('torch')
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
   n = 300
   inputs = _inputs(n, width=16)
   attend = functools.partial(

@@ -261,7 +261,8 @@ def test_wrong_input_ends_with_one_line(run_here, monkeypatch, tmp_path, argumen
 @pytest.fixture(scope='module')
 def tpus():
   """Four chips of a v5e, which can only be compiled for."""
-  pytest.importorskip('libtpu', reason='needs the compiler of TPUs: libtpu')
+  pytest.importorskip(
+      'libtpu', reason="needs the compiler of TPUs: pip install '.[compile]'")
   # Programs for devices that are not there cannot be read from the cache.
   cached = jax.config.jax_enable_compilation_cache
   jax.config.update('jax_enable_compilation_cache', False)

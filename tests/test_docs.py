@@ -405,7 +405,8 @@ def test_every_command_of_experiments_is_run_once():
 @pytest.mark.parametrize('command', RUN_HERE)
 def test_commands_run(command, tmp_path):
   for package in NEEDS.get(command, ()):
-    pytest.importorskip(package)
+    pytest.importorskip(
+        package, reason=f"needs {package}: pip install '.[lora,oracle]'")
   words = [*command.split(), *RUN_HERE[command].format(folder=tmp_path).split()]
   done = subprocess.run([sys.executable, '-m', *words], cwd=ROOT, capture_output=True,
                         text=True, check=False, timeout=300)

@@ -100,7 +100,7 @@ def _no_server():
 
 
 def _no_http_server():
-  aiohttp = pytest.importorskip('aiohttp')
+  aiohttp = pytest.importorskip('aiohttp', reason="needs aiohttp: pip install '.[gcs]'")
 
   async def ask():
     async with aiohttp.ClientSession() as session:
@@ -110,7 +110,7 @@ def _no_http_server():
 
 
 def _busy_bucket():
-  retry = pytest.importorskip('gcsfs.retry')
+  retry = pytest.importorskip('gcsfs.retry', reason="needs gcsfs: pip install '.[gcs]'")
   raise retry.HttpError({'code': 503, 'message': 'Backend Error'})
 
 

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.conftest import NEEDS_REFERENCE
 from vvlen.tasks.haystack import hide, NOISE, QUARTERS, split_sentences
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
 
@@ -60,7 +61,7 @@ def test_the_number_of_tokens_is_exact(name, num_tokens):
 @pytest.mark.parametrize('num_tokens', [64, 200, 1000])
 def test_the_number_of_tokens_is_exact_with_a_tokenizer_of_the_hub(num_tokens):
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   data = pathlib.Path(os.environ['VVLEN_SHARED'], 'data')
   tokenizer = load_tokenizer(data / 'stories260K')
   book = split_sentences((data / 'big.txt').read_text()[:200_000])

@@ -19,9 +19,16 @@ def test_every_study_and_its_variants_are_listed():
   assert sorted(re.findall(r'^configs/(\w+\.py)\n.+[.?]$', text, re.MULTILINE)) == (
       sorted(files))
   modules = {*re.findall(r'python -m experiments\.(\w+) ', text)}
-  assert modules == {path.parent.name
+  others = {'report', 'join', 'compile'}
+  assert modules >= others
+  studies = modules - others
+  assert studies == {path.parent.name
                      for path in (ROOT / 'experiments').glob('*/report.py')
                      if path.parent.name != 'compile'}
+  for name in ('retrieval', 'lookup'):
+    listed = text.partition(f'configs/{name}.py')[2].partition('\n\n\n')[0]
+    for variant in ('growing', 'cpu_growing', 'quick_growing', 'smoke_growing'):
+      assert re.search(rf'^{variant} +\d+ ', listed, re.MULTILINE)
   assert re.search(r'^quick +8 +\S+ +.*minutes', text, re.MULTILINE)
   assert max(map(len, text.splitlines())) <= 88
 
@@ -46,6 +53,16 @@ def test_without_a_config_the_one_of_the_command_is_shown():
   assert 'All fields of configs/lookup.py:' in text
   assert '--config.num_seeds=100  (int)' in text
   assert help_texts.fields(['x', '--config=nowhere.py'], '') == ''
+
+
+def test_a_command_that_the_study_has_shown_is_not_repeated():
+  command = '  python -m experiments.mechanism --config=configs/mechanism.py \\\n'
+  text = help_texts.fields(['x'], 'configs/mechanism.py')
+  assert text.startswith('Which change') and command in text
+  shown = text.partition('\n\n')[2].partition('\n\n')[0]  # its command
+  less = help_texts.fields(['x'], f'What helps?\n\n{shown}')
+  assert 'Which change' not in less and command not in less
+  assert less in text and 'variant' in less and 'All fields of' in less
 
 
 @pytest.mark.slow

@@ -85,6 +85,16 @@ def test_what_cannot_be_downloaded_is_one_line(hub, run_here):
   assert hub == ['org/other']
 
 
+def test_the_reason_of_a_failed_download_begins_without_got(hub, monkeypatch):
+  def snapshot_download(*_, **__):
+    raise OSError('Got: ConnectError: no route\nAn error happened')
+
+  monkeypatch.setattr(sys.modules['huggingface_hub'], 'snapshot_download',
+                      snapshot_download)
+  with pytest.raises(ValueError, match=r'from the hub: ConnectError: no route$'):
+    local_folder('org/other')
+
+
 @pytest.mark.parametrize('arguments', [
     ('measure', '--checkpoint=org/other'),
     ('language_model', '--config=configs/language_model.py:finetune',

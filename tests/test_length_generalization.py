@@ -568,7 +568,8 @@ def _adam(params, gradients, rate, decay):
 
 
 def _adam_of_torch(params, gradients, rate, decay):
-  torch = pytest.importorskip('torch', reason='torch is the oracle')
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
   theirs = {name: torch.tensor(x, requires_grad=True) for name, x in params.items()}
   adam = torch.optim.Adam(theirs.values(), lr=rate, weight_decay=decay)
   for step in gradients:

@@ -44,7 +44,8 @@ def test_positions_of_our_own_are_saved_and_other_libraries_refuse_them(
   found, loaded = load_checkpoint(folder)
   assert found == model
   chex.assert_trees_all_equal(loaded, variables)
-  transformers = pytest.importorskip('transformers')
+  transformers = pytest.importorskip(
+      'transformers', reason="compares with transformers: pip install '.[oracle]'")
   kind = type(stretched).__name__.lower()
   with pytest.raises((KeyError, ValueError, AttributeError), match=kind):
     transformers.AutoModelForCausalLM.from_pretrained(folder)

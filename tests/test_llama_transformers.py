@@ -12,8 +12,10 @@ from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.models.llama.config import model_of
 
-torch = pytest.importorskip('torch', reason='compares with PyTorch')
-transformers = pytest.importorskip('transformers', reason='compares with transformers')
+torch = pytest.importorskip(
+    'torch', reason="compares with PyTorch: pip install '.[oracle]'")
+transformers = pytest.importorskip(
+    'transformers', reason="compares with transformers: pip install '.[oracle]'")
 
 TOKENS = np.random.default_rng(0).integers(0, V, (2, 29))
 _BASE = dict(

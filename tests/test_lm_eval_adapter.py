@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.conftest import NEEDS_REFERENCE
 from tests.llamas import llama, numpy_logits, ROPES, variables_of
 from vvlen.evaluation.widths import width_of
 from vvlen.models import generation
@@ -21,7 +22,7 @@ from vvlen.sharding import mesh as partition
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, tokenizer_of
 
 lm_eval = pytest.importorskip(
-    'lm_eval', reason="needs lm-evaluation-harness: pip install 'vvlen[harness]'")
+    'lm_eval', reason="needs lm-evaluation-harness: pip install '.[harness]'")
 if lm_eval:
   from lm_eval.api.instance import Instance
 
@@ -323,7 +324,7 @@ def test_lm_eval_scores_tasks_of_local_files(small, tmp_path, monkeypatch):
 def theirs():
   """Returns a function from settings to lm_eval's model of the checkpoint."""
   if not _SHARED:
-    pytest.skip('VVLEN_SHARED is not set')
+    pytest.skip(NEEDS_REFERENCE)
   for module in ('torch', 'transformers', 'accelerate'):
     pytest.importorskip(module, reason=f'compares with {module}')
   from lm_eval.models.huggingface import HFLM

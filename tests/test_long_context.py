@@ -38,7 +38,7 @@ from experiments.long_context import (
 from experiments.long_context.check import check
 from experiments.long_context.tables import Run
 from tests.artists import bands
-from tests.conftest import lose_rows, ROOT, shown
+from tests.conftest import lose_rows, NEEDS_REFERENCE, ROOT, shown
 from tests.llamas import edit, llama, ROPES, variables_of
 from vvlen.evaluation import (
     babilong_files,
@@ -161,7 +161,7 @@ def test_questions_of_babilong_are_the_same_at_all_lengths():
 
 def test_official_files_of_babi_give_the_questions():
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   folder = pathlib.Path(os.environ['VVLEN_SHARED'], 'data', 'babi')
   config = _config('babilong_smoke', babi=str(folder), most_facts=4, lengths=(500,),
                    num_samples=20)

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.conftest import NEEDS_REFERENCE
 from vvlen.evaluation.longbench import METRICS, Scored
 from vvlen.evaluation.longbench_files import (
   answer_tokens,
@@ -156,7 +157,7 @@ def test_prompts_hold_the_context_and_the_question():
 
 def test_prompts_and_lengths_are_the_published_ones():
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   folder = pathlib.Path(os.environ['VVLEN_SHARED'], 'data/longbench')
   prompts = json.loads((folder / 'dataset2prompt.json').read_text())
   lengths = json.loads((folder / 'dataset2maxlen.json').read_text())

@@ -35,7 +35,7 @@ from vvlen.training import checkpoint
 from vvlen.training.optimizer import adamw
 from vvlen.training.step import init_state, Problem, train_step, TrainState
 
-pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
+pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
 
 TOKENS = np.arange(14).reshape(2, 7) * 5 % V
 KEY = jax.random.key(7)

@@ -88,7 +88,7 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_saved(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec('gcsfs') is None,
-                    reason='gcsfs is not installed: pip install .[gcs]')
+                    reason="needs gcsfs: pip install '.[gcs]'")
 def test_a_bucket_that_cannot_be_reached_is_one_line():
   done = _run('gs://bucket/run', STORAGE_EMULATOR_HOST='http://127.0.0.1:9')
   assert (done.returncode, done.stdout) == (75, '')

@@ -32,7 +32,7 @@ from experiments.measure.rows import (
   SLIDING,
   spread_part,
 )
-from tests.conftest import free_port, ROOT, run_two_processes
+from tests.conftest import free_port, NEEDS_REFERENCE, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
 from vvlen.evaluation import attention_by_length, perplexity, temperature_law
 from vvlen.evaluation import attention_spread as output_spread
@@ -634,7 +634,7 @@ def _too_large(folder):
 
 @pytest.mark.parametrize('make, arguments, words', [
     (None, ['--checkpoint='], '--checkpoint is missing'),
-    (None, ['--checkpoint=/nowhere'], '/nowhere is not a checkpoint'),
+    (None, ['--checkpoint=/nowhere'], 'a checkpoint: it does not exist'),
     (None, ['--text=/nowhere'], '/nowhere: no such file or folder'),
     (None, ['--config.num_characters=9'], 'fewer than the longest window, of 32'),
     (None, ['--config.spread.layers=(0, 2)'], 'the model has layers 0 to 1, not 2'),
@@ -811,7 +811,7 @@ def test_a_checkpoint_is_known_by_its_weights(checkpoint, tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_a_real_model_shows_what_is_known_of_it(tmp_path):
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   data = pathlib.Path(os.environ['VVLEN_SHARED'], 'data')
   # Compiled as usual: what `fast_compilation` makes would run for minutes.
   usual = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}

@@ -114,7 +114,8 @@ def test_an_experiment_runs_in_as_large_groups_as_fit(tmp_path, run_here, monkey
 
 @pytest.mark.slow
 def test_the_compiler_of_tpus_refuses_what_does_not_fit_and_the_group_is_halved(capsys):
-  pytest.importorskip('libtpu', reason='needs the compiler of TPUs')
+  pytest.importorskip(
+      'libtpu', reason="needs the compiler of TPUs: pip install '.[compile]'")
   devices = measure.devices_of(chips.slice_of('v5e:2x2'))
   mesh = _mesh(4, list(devices))
   # 1 GiB for each square; a chip has 16.

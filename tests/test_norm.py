@@ -108,7 +108,8 @@ def test_layer_norm_is_flax_layer_norm_in_two_passes(key):
 
 
 def test_layer_norm_is_torch_layer_norm(key):
-  torch = pytest.importorskip('torch', reason='torch is the oracle')
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
   x, variables = 3 + jax.random.normal(key, (R, D)), _scale_and_bias(key)
   oracle = torch.nn.functional.layer_norm(
       torch.tensor(np.asarray(x)), (D,),

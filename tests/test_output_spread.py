@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cases import mostly_slow
+from tests.conftest import NEEDS_REFERENCE
 from tests.llamas import llama, ROPES, V, variables_of
 from vvlen.evaluation.attention_spread import deviations, slope, spread_by_length
 from vvlen.evaluation.probe import Probe, probe_layer
@@ -190,7 +191,7 @@ def test_what_it_refuses():
 @pytest.fixture(scope='module')
 def stories():
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   shared = pathlib.Path(os.environ['VVLEN_SHARED'])
   reference = shared / 'reference' / 'stories260K'
   curves = json.loads(reference.with_suffix('.json').read_text())['std']['curves']

@@ -213,7 +213,7 @@ def _in_browser(folder, text, facts, *flags, widths=(400, 1400)):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+@pytest.mark.skipif(_BROWSER is None, reason='needs Chromium or Google Chrome')
 @pytest.mark.parametrize('scheme, colour', [(0, 'rgb(255, 255, 255)'),
                                             (1, 'rgb(0, 0, 0)')])
 def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
@@ -225,7 +225,7 @@ def test_a_page_fits_a_browser_in_light_and_dark(folder, scheme, colour):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+@pytest.mark.skipif(_BROWSER is None, reason='needs Chromium or Google Chrome')
 @pytest.mark.parametrize('name', ['counting', 'language_model', 'mechanism_lookup'])
 def test_pages_of_committed_runs_fit_a_browser_and_load_nothing(name, tmp_path):
   copy = epath.Path(tmp_path / name)
@@ -247,7 +247,7 @@ def test_pages_of_committed_runs_fit_a_browser_and_load_nothing(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+@pytest.mark.skipif(_BROWSER is None, reason='needs Chromium or Google Chrome')
 def test_notes_of_committed_tables_have_two_lines(folder):
   """At 1,400 pixels; seeds and settings that are left out are named behind them."""
   notes = [LAST.sub('', path.read_text().split('\n\n')[2])
@@ -266,7 +266,7 @@ def test_notes_of_committed_tables_have_two_lines(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_BROWSER is None, reason='there is no Chromium')
+@pytest.mark.skipif(_BROWSER is None, reason='needs Chromium or Google Chrome')
 def test_a_wide_table_fits_1200_pixels_and_breaks_no_interval(folder):
   # Like that of the committed language models, the widest of all.
   interval = dict.fromkeys([

@@ -57,7 +57,8 @@ def test_rows_are_filled_up_to_what_data_and_fsdp_divide():
 
 
 def test_the_axis_data_goes_over_slices():
-  pytest.importorskip('libtpu', reason='needs the compiler of TPUs: libtpu')
+  pytest.importorskip(
+      'libtpu', reason="needs the compiler of TPUs: pip install '.[compile]'")
   for name, value in measure._ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   devices = topologies.get_topology_desc(

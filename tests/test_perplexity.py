@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.cases import mostly_slow
+from tests.conftest import NEEDS_REFERENCE
 from tests.llamas import llama, V, variables_of
 from vvlen.evaluation.perplexity import block_nll, nll_by_position, sliding_nll
 from vvlen.evaluation.programs import program_of
@@ -218,7 +219,7 @@ _STRETCHED = {
 @pytest.fixture(scope='module')
 def stories():
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   shared = pathlib.Path(os.environ['VVLEN_SHARED'])
   reference = shared / 'reference' / 'stories260K'
   expected = json.loads(reference.with_suffix('.json').read_text())['nll']['methods']

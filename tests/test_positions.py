@@ -71,8 +71,10 @@ def test_rope_of_narrow_inputs_is_computed_wide(key):
 
 def test_rope_against_transformers(key):
   llama = pytest.importorskip(
-      'transformers.models.llama.modeling_llama', reason='no transformers')
-  torch = pytest.importorskip('torch')
+      'transformers.models.llama.modeling_llama',
+      reason="compares with transformers: pip install '.[oracle]'")
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
   x = np.asarray(jax.random.normal(key, (1, 5, 2, 8)))
   places = np.arange(5)
   config = llama.LlamaConfig(hidden_size=16, num_attention_heads=2)
@@ -88,8 +90,10 @@ def test_rope_against_transformers(key):
 
 def test_alibi_against_transformers():
   bloom = pytest.importorskip(
-      'transformers.models.bloom.modeling_bloom', reason='no transformers')
-  torch = pytest.importorskip('torch')
+      'transformers.models.bloom.modeling_bloom',
+      reason="compares with transformers: pip install '.[oracle]'")
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
   for heads in (1, 4, 6, 12, 40):
     # Theirs is s · (place of the key): by row that of s · (difference of places).
     bias = bloom.build_alibi_tensor(torch.ones(1, 3), heads, torch.float32)[:, 0]

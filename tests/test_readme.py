@@ -122,7 +122,7 @@ def test_llamas_of_the_hub(tmp_path):
 
 @pytest.mark.slow
 def test_low_rank_adapters(tmp_path):
-  pytest.importorskip('qwix', reason="needs qwix: pip install 'vvlen[lora]'")
+  pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
   model = llama()
   save_checkpoint(tmp_path / 'llama', model, variables_of(model))
   scope = _run(_EXAMPLES[5].replace('path/to', str(tmp_path)))
@@ -157,7 +157,7 @@ def test_misalignment_as_a_measure_and_as_a_term_of_the_loss():
 @pytest.mark.slow
 def test_lm_evaluation_harness(tmp_path, monkeypatch):
   pytest.importorskip(
-      'lm_eval', reason="needs lm-evaluation-harness: pip install 'vvlen[harness]'")
+      'lm_eval', reason="needs lm-evaluation-harness: pip install '.[harness]'")
   import datasets
   monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'cache')
   save_checkpoint(tmp_path / 'llama', *_bytes_model(max_length=32))

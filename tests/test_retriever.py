@@ -166,7 +166,8 @@ def _numpy():
 
 def _torch():
   """Returns the same of PyTorch, float32."""
-  torch = pytest.importorskip('torch', reason='torch is the oracle')
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
   F = torch.nn.functional
   attend = lambda query, keys, values, mask: F.scaled_dot_product_attention(
       query[:, None], keys, values, torch.tensor(mask)[:, None])[:, 0]

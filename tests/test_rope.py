@@ -165,8 +165,10 @@ def test_only_eabf_and_clex_scale_queries():
 ], ids=lambda x: type(x).__name__)
 def test_rates_against_transformers(stretched, scaling, length):
   utils = pytest.importorskip(
-      'transformers.modeling_rope_utils', reason='no transformers')
-  transformers = pytest.importorskip('transformers')
+      'transformers.modeling_rope_utils',
+      reason="compares with transformers: pip install '.[oracle]'")
+  transformers = pytest.importorskip(
+      'transformers', reason="compares with transformers: pip install '.[oracle]'")
   config = transformers.LlamaConfig(
       hidden_size=16, num_attention_heads=2, max_position_embeddings=16)
   # What both versions 4 and 5 take.

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.conftest import NEEDS_REFERENCE
 from vvlen.evaluation.ruler import DIALECTS, score
 from vvlen.tasks import word_lists
 from vvlen.tasks.ruler_wording import (
@@ -144,7 +145,7 @@ def test_prompts_have_exactly_the_number_of_tokens(name, tokenizer):
 
 def test_prompts_begin_at_64_tokens():
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   tokenizer = load_tokenizer(
       pathlib.Path(os.environ['VVLEN_SHARED'], 'data/stories260K'))
   for seed, (draw, fields) in itertools.product(range(4), (

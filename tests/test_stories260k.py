@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import NEEDS_REFERENCE
 from vvlen.evaluation.misalignment import misalignment
 from vvlen.models.generation import generate
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.tasks.tokenizers import load_tokenizer
 
 _SHARED = os.environ.get('VVLEN_SHARED')
-pytestmark = pytest.mark.skipif(not _SHARED, reason='VVLEN_SHARED is not set')
+pytestmark = pytest.mark.skipif(not _SHARED, reason=NEEDS_REFERENCE)
 FOLDER = pathlib.Path(_SHARED or '.') / 'data' / 'stories260K'
 
 

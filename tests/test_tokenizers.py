@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.conftest import NEEDS_REFERENCE
 from tests.llamas import DEEP
 from vvlen.tasks.tokenizers import (
     byte_tokenizer,
@@ -195,7 +196,7 @@ def test_vocabularies_that_do_not_match():
 @pytest.fixture(scope='module')
 def shared():
   if 'VVLEN_SHARED' not in os.environ:
-    pytest.skip('VVLEN_SHARED does not name the folder of the reference')
+    pytest.skip(NEEDS_REFERENCE)
   pytest.importorskip('tokenizers')
   return pathlib.Path(os.environ['VVLEN_SHARED'])
 

@@ -1068,7 +1068,7 @@ def test_a_slurm_job_is_queued_again_when_its_time_is_up(
 
 
 def test_a_jobset_fails_at_exit_code_2_and_does_not_count_disruptions():
-  yaml = pytest.importorskip('yaml')
+  yaml = pytest.importorskip('yaml', reason="needs PyYAML: pip install pyyaml")
   *_, jobset = yaml.safe_load_all((SCRIPTS / 'jobset.yaml').read_text())
   workers, = jobset['spec']['replicatedJobs']
   job = workers['template']['spec']
@@ -1153,7 +1153,7 @@ def test_every_script_says_how_it_is_used(cloud):
 def test_shellcheck_finds_nothing():
   shellcheck = pathlib.Path(sys.executable).parent / 'shellcheck'
   if not shellcheck.exists():
-    pytest.skip('shellcheck is not installed')
+    pytest.skip("needs shellcheck: pip install '.[test]'")
   done = subprocess.run([shellcheck, '--external-sources', *BASH_SCRIPTS], cwd=SCRIPTS,
                         capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stdout

@@ -88,8 +88,9 @@ def _show_help() -> None:
     known = help_texts.fields(sys.argv, text)
   except Exception as error:  # of the config
     errors.refuse(error)
+  given = flags.FLAGS.module_help(__name__).replace("\n    (default: 'None')", '')
   help_texts.show('\n'.join([
-      text, flags.FLAGS.module_help(__name__), '',
+      text, given, '',
       'Every field of a config can be set, as in --config.num_seeds=64.',
       'Comments in the files of configs/ say what the fields mean.',
       '--config=FILE:VARIANT --help shows those of another variant.', '', known]))

@@ -11,6 +11,8 @@ from typing import Any
 
 from vvlen.reporting.run_folder import flatten
 
+# What is no study: what makes reports again, and so on.
+_OTHERS = 'report.py', 'join.py', 'compile/__main__.py'
 CONFIGS = pathlib.Path(__file__).parent.parent.parent / 'configs'
 
 
@@ -24,13 +26,19 @@ def show(text: str) -> None:
 
 
 def studies() -> str:
-  """Returns the commands, variants and costs of all config files of the repository."""
+  """Returns the commands, variants and costs of all config files of the repository.
+
+  After them, the commands that are no studies.
+  """
   parts = []
   for path in sorted(CONFIGS.glob('*.py')):
     question, *paragraphs = _paragraphs(path)
     shown = [text for text in paragraphs
              if 'python -m ' in text or text.startswith('variant')]
     parts.append('\n\n'.join([f'configs/{path.name}\n{question}', *shown]))
+  for name in _OTHERS:
+    what, command, *_ = _paragraphs(CONFIGS.parent / 'experiments' / name)
+    parts.append(f'experiments/{name}\n{what}\n\n{command}')
   return '\n\n\n'.join(parts)
 
 
@@ -61,7 +69,15 @@ def fields(words: list[str], text: str) -> str:
       for field, value in flatten(config).items()
   ]
   of = f'{name}:{variant}' if variant else name
-  return '\n'.join([f'{loaded["__doc__"] or ""}', f'All fields of {of}:', '', *lines])
+  doc = _further(loaded['__doc__'] or '', text)
+  return '\n'.join([doc, f'All fields of {of}:', '', *lines])
+
+
+def _further(doc: str, text: str) -> str:
+  """Returns a docstring without its title and command, if a text has the command."""
+  paragraphs = doc.split('\n\n')[1:]
+  further = [x for x in paragraphs if 'python -m ' not in x or x not in text]
+  return doc if len(further) == len(paragraphs) else '\n\n'.join(further)
 
 
 def _paragraphs(path: pathlib.Path) -> list[Any]:

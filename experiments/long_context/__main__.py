@@ -6,8 +6,8 @@ r"""What can a checkpoint still do at the end of a long input? Trains nothing.
 Suites are passkey, babilong, longbench and ruler: configs/long_context.py:NAME. The
 checkpoint is of the Llama family, in hub layout: a folder, local or gs://, or ORG/NAME
 of the Hugging Face Hub. Prompts are encoded by its tokenizer.json; without one, as
-bytes, if the vocabulary is that of bytes. --text, --babi, --data, --predictions and
---dialect are short for --config.text and so on.
+bytes, if the vocabulary is that of bytes. --checkpoint, --text, --babi, --data,
+--predictions and --dialect are short for --config.checkpoint and so on.
 
 Answers are generated greedily. Each is kept, with the settings of its prompt, as a line
 of predictions/TASK_LENGTH.jsonl, and scored in all dialects in results.csv. The same

@@ -6,7 +6,8 @@ The checkpoint is of the Llama family, in hub layout: a folder, or ORG/NAME, whi
 downloaded from the Hugging Face Hub. The text is a file, a folder or a
 .jsonl file, local or gs://; by default it is the source code of Python's standard
 library. It is encoded by the checkpoint's tokenizer.json; without one, as bytes, if the
-vocabulary is that of bytes. --config is configs/measure.py by default. Measures:
+vocabulary is that of bytes. --config is configs/measure.py by default; --checkpoint and
+--text are short for --config.checkpoint and --config.text. Measures:
 
   perplexity    by length of context, in blocks and in sliding windows, and by position
   misalignment  of two windows of the same text, by length and offset, by all measures

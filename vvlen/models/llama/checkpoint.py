@@ -120,7 +120,8 @@ def read_model(folder: epath.PathLike) -> Llama:
   """
   path = local_folder(folder) / 'config.json'
   if not path.exists():
-    raise FileNotFoundError(f'{folder} is not a checkpoint: it has no config.json')
+    why = 'it has no config.json' if path.parent.exists() else 'it does not exist'
+    raise FileNotFoundError(f'{folder} is not a checkpoint: {why}')
   config = read_json(path)
   try:
     return model_of(config)

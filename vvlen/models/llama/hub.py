@@ -41,6 +41,7 @@ def local_folder(checkpoint: epath.PathLike) -> epath.Path:
     return epath.Path(library.snapshot_download(
         name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
   except Exception as error:  # of the library, and of those that it uses
-    why = str(error).strip().partition('\n')[0] or type(error).__name__
+    why = str(error).strip().partition('\n')[0].removeprefix('Got: ')
+    why = why or type(error).__name__
     raise ValueError(f'{name} is not a folder, and could not be downloaded from the '
                      f'hub: {why}') from error
