@@ -205,6 +205,18 @@ def test_a_figure_whose_only_line_another_one_has_too_is_left_out():
   assert drop({'a': alone, 'b': FigureSetups('', (two,))}).keys() == {'a', 'b'}
 
 
+def test_a_column_of_errors_has_one_notation():
+  figure = read_figures(dict(f=dict(
+      task='length', counts='fair', positions=('none', 'rope'),
+      train_lengths=(10,), reparameterizations=('identity',))))['f']
+  table = tables.table('f', figure, _indices(
+      {'none': [1e-4, 1e-4, 1e-4, 1e-4], 'rope': [1e-2, 1e-2, 1e-2, 1e-2]}), 12)
+  [plain, rope] = (shown(table, r['model']) for r in table.records)
+  assert plain['l = 12'].startswith('1.0e−04') and rope['l = 12'].startswith('1.0e−02')
+  assert plain['median, l = 12'] == '1.0e−04'
+  assert rope['median, l = 12'] == '1.0e−02'
+
+
 def test_factors_and_their_tests():
   figure = read_figures(dict(f=dict(
       task='length', counts='fair', positions=('none', 'rope', 'alibi'),

@@ -95,8 +95,8 @@ def _settings(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield name, str(value)
 
 
-_BESIDE = ('results.csv', 'results.csv.xz', 'config.json', 'metrics.jsonl', 'tables/',
-           'figures/')
+_BESIDE = ('results.csv', 'results.csv.xz', 'config.json', 'metrics.jsonl',
+           'evaluations.jsonl', 'tables/', 'figures/')
 
 
 def _beside(folder: epath.Path) -> list[str]:
