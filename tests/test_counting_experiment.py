@@ -205,6 +205,18 @@ def test_a_figure_whose_only_line_another_one_has_too_is_left_out():
   assert drop({'a': alone, 'b': FigureSetups('', (two,))}).keys() == {'a', 'b'}
 
 
+def test_a_column_of_errors_has_one_notation():
+  figure = read_figures(dict(f=dict(
+      task='length', counts='fair', positions=('none', 'rope'),
+      train_lengths=(10,), reparameterizations=('identity',))))['f']
+  table = tables.table('f', figure, _indices(
+      {'none': [1e-4, 1e-4, 1e-4, 1e-4], 'rope': [1e-2, 1e-2, 1e-2, 1e-2]}), 12)
+  [plain, rope] = (shown(table, r['model']) for r in table.records)
+  assert plain['l = 12'].startswith('1.0e−04') and rope['l = 12'].startswith('1.0e−02')
+  assert plain['median, l = 12'] == '1.0e−04'
+  assert rope['median, l = 12'] == '1.0e−02'
+
+
 def test_factors_and_their_tests():
   figure = read_figures(dict(f=dict(
       task='length', counts='fair', positions=('none', 'rope', 'alibi'),
@@ -221,7 +233,8 @@ def test_factors_and_their_tests():
   # Of 0, 1, 0 and 1: t = √3.
   assert shown(tables.table('f', figure, indices, 12), 'ALiBi')['p Holm'] == '.182'
   # Of −2, −1, 1 and −1: 10 to the mean −3/4, ± 3.18 standard errors of .629.
-  assert row['l = 10'].startswith('1.0e−06') and row['l = 12'] == '0.18 [0.0018, 18]'
+  assert row['l = 10'].startswith('1.0e−06')
+  assert row['l = 12'] == '1.8e−01 [1.8e−03, 1.8e+01]'  # as no positions need it
   assert row['median, l = 12'] == '0.18'
   # 4.03 standard deviations of ½ over √4: power .8 at level .05 / 2.
   level = stats.t.ppf(1 - 0.05 / 4, 3)

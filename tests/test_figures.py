@@ -195,7 +195,7 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
   assert f'exp(2δ)σ²/N, in the median over seeds {bound:.1f}/N' in figure.get_label()
   large = more | {('none', 'logit_range', None): np.full(4, 9.0)}
   large = length_figures.component_variance(_index(measured | large), _SETTING)
-  assert ' 1e8/N, too loose to draw' in large.get_label()
+  assert 'too large here to say anything (about 10^8/N)' in large.get_label()
 
 
 def test_chance_and_published_accuracy_are_drawn_where_they_are_known(measured):
@@ -586,6 +586,18 @@ def test_perplexity_its_change_and_misalignment_stand_in_panels_of_their_own(ali
   assert divergence.get_xlim()[1] < 64
 
 
+def test_labels_name_the_arms_that_have_not_learned_the_control_too(aligned):
+  family, run, values = aligned
+  loss = {'a': 3.0, 'b': 1.0, 'c': 3.0}
+  values = values | {(arm, 'nll', 8): np.full(4, x) for arm, x in loss.items()}
+  figure = language_model.by_length(family, run, _index(values), 2.0)
+  assert [*lines(figure.axes[0])] == [
+      'α = 0, not learned', 'α = 0.1', 'α = 0.3, not learned']
+  # No difference is of two models that have learned; the family is named once.
+  assert title_of(figure) == 'Perplexity by length of context'
+  assert setup_of(figure).startswith('Weight of the misalignment term; ')
+
+
 def test_a_change_of_models_that_have_not_learned_has_no_interval(aligned):
   family, run, values = aligned
   losses = {arm: values[arm, 'nll', 8].mean() for arm in 'abc'}
@@ -783,3 +795,8 @@ def test_each_intervention_has_its_line_and_colour():
   assert around.get_markerfacecolor() == 'none'
   colours = [colour for _, colour, _ in done.values()]
   assert len({*colours} - {colour for _, colour in _ARMS.values()}) == 12
+
+
+def test_a_setting_names_the_lengths_of_training():
+  config = {'train': {'min_length': 5, 'max_length': 16, 'num_steps': 10}}
+  assert read_setting(config, 'retrieval').lengths == '5 to 16 items'

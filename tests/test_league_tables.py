@@ -438,10 +438,11 @@ def test_the_answer_counts_arms_and_names_the_best():
   shares = {arm: f'{95 + len(arm) / 10:.1f}' for arm in RATES}
   low, high = min(shares.values()), max(shares.values())
   assert learned == (
-      'At the training lengths, learned, and right (median of seeds): retrieval 4 of 4 '
-      f'arms, from {low} to {high} % (softmax {shares["softmax"]} %, chance 10 %); '
-      f'lookup 3 of 4 arms, from 50.0 to {high} % (softmax 50.0 %, chance 10 %). Nine '
-      'seeds in ten at 90 % or more count as learned; 100 % is the most.')
+      'At the training lengths, arms that have learned, and how often their median '
+      f'seed is right: retrieval 4 of 4 arms, from {low} to {high} % (softmax '
+      f'{shares["softmax"]} %, chance 10 %); lookup 3 of 4 arms, from 50.0 to {high} % '
+      '(softmax 50.0 %, chance 10 %). An arm counts as learned if at least nine of ten '
+      'seeds, not the median alone, are right in 90 % or more; 100 % is the most.')
   assert 'chance' not in answer(league, laws)[1]
   assert answer([], []) == [
       'No answer: the run has not both softmax and another arm yet.']

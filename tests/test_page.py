@@ -97,7 +97,8 @@ def test_a_page_is_one_file_with_all_cells_and_figures(folder):
   assert parser.open == [] and path.name == 'index.html'
   assert parser.images == [
       f'data:image/png;base64,{base64.b64encode(_PNG).decode()}']
-  assert parser.links == parser.images  # nothing is fetched
+  # Nothing is fetched; links, which are relative, lead to what is beside the page.
+  assert parser.links == [*parser.images, 'config.json', 'figures/']
   own = [str(x) for r in _TABLE.records for x in (r['name'], r['x'], 'wide ' * 3)]
   assert parser.cells[:3 + 90] == ['name', 'x', 'y', *own]
   assert 'last' in parser.cells
@@ -163,7 +164,8 @@ def test_a_page_says_what_was_run_and_links_the_paper(folder):
   parser, text = _Parser(), html_page.read_text()
   parser.feed(text)
   paper = 'https://arxiv.org/abs/2506.11769'
-  assert [link for link in parser.links if not link.startswith('data:')] == [paper]
+  assert [link for link in parser.links if not link.startswith('data:')] == [
+      paper, 'config.json', 'figures/']
   assert (f'<p>Bits &lt;b&gt; are read. Paper: bits, <a href="{paper}">arXiv 2506.11769'
           '</a>, section 3.</p>') in text
   # After the answer, before the first table.
@@ -183,6 +185,21 @@ def test_a_page_names_the_tasks_that_were_run(tasks, begin, end):
   assert ('grows' in said) == ('lookup_growing' in tasks)
   assert said.endswith('LN is LayerNorm there. Paper: vanishing variance, arXiv '
                        '2504.02827.')
+
+
+def test_a_page_links_the_files_that_are_beside_it(folder):
+  for name in ('results.csv.xz', 'metrics.jsonl'):
+    (folder / name).write_text('')
+  (folder / 'tables').mkdir()
+  html_page, markdown_page = page.write(folder, _report(folder))
+  names = ['results.csv.xz', 'config.json', 'metrics.jsonl', 'tables/', 'figures/']
+  parser = _Parser()
+  parser.feed(html_page.read_text())
+  links = [link for link in parser.links if not link.startswith('data:')]
+  assert links == names and all((folder / link).exists() for link in links)
+  said = ', '.join(f'[{name}]({name})' for name in names)
+  assert f'## How it was run\n\nBeside this page: {said}.\n\n' in (
+      markdown_page.read_text())
 
 
 def _in_browser(folder, text, facts, *flags, widths=(400, 1400)):
@@ -486,14 +503,16 @@ def test_the_answer_of_length_generalization():
   training = [{'arm': 'Baseline', 'median_accuracy': 99.12},
               {'arm': 'std.', 'median_accuracy': 1.0},
               {'arm': 'LN', 'median_accuracy': 99.0}]
-  first, second = lengths.answer([{'comparison': 'x'}, _PRIMARY], training, 0.1)
+  first, second = lengths.answer(
+      [{'comparison': 'x'}, _PRIMARY], training, 0.1, '5 to 16 items')
   assert first == (
       'LayerNorm after attention: +3.6 points of accuracy beyond the training lengths '
       '[95 %: +2.4, +4.8], p < .001; Baseline 60.2 %, 32 pairs of seeds. It is '
       'ahead.')
-  assert second == ('At the training lengths, right (median of seeds): Baseline 99.1 '
-                    '%, LN 99.0 %; both learned the task (90 % is needed; '
-                    'chance is 10 %).')
+  assert second == (
+      'At the training lengths, 5 to 16 items taken together, right (median over '
+      'seeds): Baseline 99.1 %, LN 99.0 %; both learned the task (90 % is needed; '
+      'chance is 10 %).')
   first, _ = lengths.answer([_PRIMARY | {'p': 0.051}], training)
   assert first.endswith('p = .051; Baseline 60.2 %, 32 pairs of seeds. No difference '
                         'was found; one of 1.7 points would be found four times in '
@@ -525,8 +544,9 @@ def test_there_is_no_verdict_where_training_failed():
        {'arm': 'LN', 'median_accuracy': 52.3}])
   assert found[0].startswith('No verdict: an arm has not learned the training lengths')
   assert 'points' not in found[0]
-  assert found[1] == ('At the training lengths, right (median of seeds): Baseline 95.0 '
-                      '%, LN 52.3 %; 90 % is needed to call the task learned.')
+  assert found[1] == (
+      'At the training lengths, right (median over seeds): Baseline 95.0 %, LN 52.3 %; '
+      '90 % is needed to call the task learned.')
 
 
 @pytest.mark.parametrize('task, counts', [
@@ -566,9 +586,9 @@ def test_the_answer_of_counting():
   assert counting.answer('Sum', records[3:], 50, None) == (
       'Sum: no verdict, as no model has learned the training lengths.')
   assert counting.learned(records) == (
-      'At the longest training length, 3 of 4 lines of the figures have a squared '
-      'error of at most 0.1 of that of the best constant answer, which counts as '
-      'learned; 0 is exact; the most is 0.11.')
+      'At the longest training length, 3 of 4 lines of the figures have learned: '
+      'their squared error is at most 0.1 times that of the best constant answer, '
+      'where 0 is exact. The largest of all lines is 0.11 times as large.')
   assert counting.learned(records[:3]) == (
       'All models learned the training lengths: at the longest, their squared error is '
       'at most 0.10 of that of the best constant answer, where 0.1 is needed and 0 is '
@@ -625,9 +645,12 @@ def test_the_answer_of_language_models():
       'by +0.253 nats [95 %: +0.')
   assert first.endswith('4 pairs of seeds.')
   assert second == ('Perplexity at the training length, 64 tokens: 4.54 (α = 0), 5.85 '
-                    '(α = 0.1); guessing has 256, and 16 or less counts as learned.')
+                    '(α = 0.1); guessing one of the 256 bytes has 256, and 16 or less '
+                    'counts as learned.')
   found = language_model.answer(kind, run, _language_rows(4.0, 0.25), 256)
   assert found[0].startswith('No verdict: the models have learned little more')
+  assert found[1].endswith(
+      '; guessing one of the 256 bytes has 256, and 16 or less counts as learned.')
   unclear = results.index(
       Row('language_model', arm, seed, n, 'nll', 1.5 + x * (arm == 'tenth'))
       for arm in run.arms for n in (64, 256)

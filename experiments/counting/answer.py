@@ -83,10 +83,11 @@ def learned(records: Sequence[Record]) -> str:
   if count == len(records):
     return ('All models learned the training lengths: at the longest, their squared '
             f'error is at most {short(max(ratios))} {of}.')
-  worst = f'; the most is {short(max(ratios))}' if math.isfinite(max(ratios)) else ''
+  worst = (f' The largest of all lines is {short(max(ratios))} times as large.'
+           if math.isfinite(max(ratios)) else '')
   return (f'At the longest training length, {count} of {counted(len(records), "line")} '
-          f'of the figures have a squared error of at most {_SHARE:g} of that of the '
-          f'best constant answer, which counts as learned; 0 is exact{worst}.')
+          f'of the figures have learned: their squared error is at most {_SHARE:g} '
+          f'times that of the best constant answer, where 0 is exact.{worst}')
 
 
 def summary(

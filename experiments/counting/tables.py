@@ -9,7 +9,7 @@ and a model is compared with the control of its figure, paired over seeds:
   factor = 10 ** mean over seeds of (endpoint of the model − endpoint of the control)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 import math
 from typing import Any
 
@@ -73,8 +73,9 @@ def table(
   ]
   columns: dict[str, CellText] = {'model': lambda r: r['model']}
   for n in lengths:
-    columns[f'l = {n}'] = _error_cell(f'error_{n}')
-  columns[f'median, l = {longest}'] = lambda r: short(r['median_error'])
+    columns[f'l = {n}'] = _error_cell(f'error_{n}', records)
+  of_median = _notation(r['median_error'] for r in records)
+  columns[f'median, l = {longest}'] = lambda r: of_median(r['median_error'])
   if counted:
     columns['right up to'] = lambda r: str(r['right_up_to'])
   if control is not None:
@@ -89,14 +90,23 @@ def _test_columns(records: Sequence[Record], control: str) -> dict[str, CellText
   Where a model or the control has not learned, the factor stands without its interval.
   """
   learned = lambda record: both_learned(record, records, control)
+  factors = ('factor', 'factor_low', 'factor_high')
+  factor = _notation(r[name] for r in records for name in factors
+                     if name == 'factor' or learned(r))
+  least = _notation(r['smallest_detectable'] for r in records if learned(r))
+
+  def with_ends(record: Record) -> str:
+    mean, low, high = (factor(record[name]) for name in factors)
+    return f'{mean} [{low}, {high}]'
+
   return {
       'factor beyond training [95 %]': blank_without('factor', cell_if(
-          learned, _factor_cell, lambda r: short(r['factor']))),
+          learned, with_ends, lambda r: factor(r['factor']))),
       'p Holm': cell_if(
           lambda r: r['model'] != control,
           cell_if(learned, lambda r: p_value(r['p_holm']), 'not learned')),
       'smallest detectable': cell_if(learned, blank_without(
-          'smallest_detectable', lambda r: f'×/÷ {short(r["smallest_detectable"])}')),
+          'smallest_detectable', lambda r: f'×/÷ {least(r["smallest_detectable"])}')),
   }
 
 
@@ -249,21 +259,20 @@ def _published(figure: FigureSetups, longest: int) -> list[str]:
   return parts
 
 
-def _error_cell(field: str) -> CellText:
-  """Returns the cell of an error and its interval, both in one notation."""
+def _error_cell(field: str, records: Sequence[Record]) -> CellText:
+  """Returns the cell of an error and its interval, in one notation in all records."""
+  names = [f'{field}{end}' for end in results.ENDS]
+  written = _notation(r[name] for r in records for name in names)
 
   def cell(record: Record) -> str:
-    ends = [record[f'{field}{end}'] for end in results.ENDS]
-    if math.isnan(ends[1]):
-      return short(ends[0])
-    shown = [*map(short, ends)]
-    if len({'e' in text for text in shown}) > 1:
-      shown = [number(x, '.1e') for x in ends]
-    return f'{shown[0]} [{shown[1]}, {shown[2]}]'
+    mean, low, high = (written(record[name]) for name in names)
+    return mean if math.isnan(record[names[1]]) else f'{mean} [{low}, {high}]'
 
   return cell
 
 
-def _factor_cell(record: Record) -> str:
-  ends = [record['factor_low'], record['factor_high']]
-  return f'{short(record["factor"])} [{", ".join(map(short, ends))}]'
+def _notation(values: Iterable[float]) -> Callable[[float], str]:
+  """Returns how numbers of a column are written: with powers of ten if one needs it."""
+  if any('e' in short(x) for x in values if math.isfinite(x)):
+    return lambda x: number(x, '.1e')
+  return short

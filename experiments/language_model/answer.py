@@ -17,7 +17,8 @@ def answer(family: Family, run: Run, index: Index, vocabulary: int | None) -> li
     family: the one with the primary endpoint.
     run: the run.
     index: of its rows.
-    vocabulary: number of words of a model that was trained from scratch, if known.
+    vocabulary: number of bytes, of models that were trained from scratch on bytes;
+      None of others.
   """
   at, control = endpoint(run), family.control
   primary = next((a for a in family.others if a.name == family.primary), None)
@@ -28,11 +29,12 @@ def answer(family: Family, run: Run, index: Index, vocabulary: int | None) -> li
   said = ', '.join(f'{math.exp(loss):#.3g}'.removesuffix('.') + f' (α = {weight:g})'
                    for weight, loss in losses.items())
   trained = f'Perplexity at the training length, {run.length} tokens: {said}'
-  chance = (f'; guessing has {vocabulary:,}, and {math.sqrt(vocabulary):.3g} or less '
-            'counts as learned' if vocabulary else '')
+  chance = (f'; guessing one of the {vocabulary:,} bytes has {vocabulary:,}, and '
+            f'{math.sqrt(vocabulary):.3g} or less counts as learned'
+            if vocabulary else '')
   if max(losses.values()) > most_to_learn(vocabulary):
     return ['No verdict: the models have learned little more than how often tokens '
-            'occur.', f'{trained}, of {vocabulary} words.']
+            'occur.', f'{trained}{chance}.']
   test = compare(index, primary.name, control.name, at) if primary else None
   if primary is None or test is None or math.isnan(test.p):
     return ['No verdict: fewer than two pairs of seeds, or no arm with α = 0.1.',

@@ -53,6 +53,19 @@ def endpoint(run: Run) -> int:
   return multiple * run.length
 
 
+def without_learning(run: Run, index: Index, most: float) -> set[str]:
+  """Returns the names of arms that have results and have not learned.
+
+  Args:
+    run: the run.
+    index: of its rows.
+    most: the log perplexity at L above which a model has not learned.
+  """
+  losses = {name: index.get((name, 'nll', run.length)) for name in run.arms}
+  return {name for name, own in losses.items()
+          if own and not mean_interval([*own.values()])[0] <= most}
+
+
 def have_learned(
     family: Family, arm: str, run: Run, index: Index, most: float
 ) -> bool:

@@ -14,7 +14,14 @@ from matplotlib.ticker import NullLocator
 import numpy as np
 
 from experiments.language_model import paper
-from experiments.language_model.arms import Arm, endpoint, Family, have_learned, Run
+from experiments.language_model.arms import (
+  Arm,
+  endpoint,
+  Family,
+  have_learned,
+  Run,
+  without_learning,
+)
 from vvlen.reporting import plots
 from vvlen.reporting.numbers import counted, number
 from vvlen.reporting.results import Index
@@ -22,6 +29,9 @@ from vvlen.statistics import mean_interval
 
 # The term whose weight is α -> words on it; none on the misalignment term itself.
 _TERMS = {'sce': '', 'entropy': ' of entropy', 'symmetric_kl': ' of symmetric KL'}
+
+
+NOT_LEARNED = ', not learned'  # follows the label of such an arm
 
 
 def label(arm: Arm) -> str:
@@ -69,14 +79,15 @@ def by_length(
     family: the arms to draw.
     run: the run.
     index: of the rows of the run.
-    most: the log perplexity at L above which a model has not learned. The change of
-      such an arm, or from such a control, has no interval.
+    most: the log perplexity at L above which a model has not learned, which its label
+      says. The change of such an arm, or from such a control, has no interval.
   """
   arms = (family.control, *family.others)
   seeds = max(len(index[arm.name, 'nll', run.length]) for arm in arms)
   known = _published(family)
   lost = {arm.name for arm in family.others
           if not have_learned(family, arm.name, run, index, most)}
+  weak = without_learning(run, index, most)
   reference = label_in(family, family.control)
   apart_of = {arm.name: plots.values(index, arm.name, 'symmetric_kl')
               for arm in arms}
@@ -103,7 +114,7 @@ def by_length(
   means: list[float] = []  # of it
   for place, arm in enumerate(arms):
     colour, marker, line = look(run, arm)
-    name = label_in(family, arm) + ', not learned' * (arm.name in lost)
+    name = label_in(family, arm) + NOT_LEARNED * (arm.name in weak)
     lengths, nll = plots.values(index, arm.name, 'nll')
     plots.draw(plain, lengths, np.exp(nll), colour, marker, name, line)
     lengths, change = plots.gain(index, arm.name, family.control.name, 'nll')
@@ -147,7 +158,7 @@ def by_length(
   plain.set(title='perplexity')
   difference.set(title=f'log perplexity, nats,\nminus that of {reference}')
   divergence.set(title='symmetric KL of\ntwo windows, nats')
-  legend(figure, [plain, difference], family)
+  legend(figure, [plain, difference], family, weak)
   return figure
 
 
@@ -175,7 +186,7 @@ def _headline(
     changes = [(name, by_length[at]) for name, by_length in tables.items()]
   changes = [(name, found) for name, found in changes if math.isfinite(found[0])]
   if not changes:
-    return family.title
+    return 'Perplexity by length of context'  # the family is in the setup
   ends = [min(changes, key=lambda each: each[1][0]),
           max(changes, key=lambda each: each[1][0])]
   sides: dict[str, list[str]] = {}
@@ -199,10 +210,15 @@ def _reaches_0(table: np.ndarray) -> bool:
   return len(table) > 1 and bool((mean_interval(table)[1] <= 0).any())
 
 
-def legend(figure: Any, panels: Iterable[Axes], family: Family) -> None:
-  """Writes the labels of arms below a figure, more in a row if they are short."""
+def legend(
+    figure: Any, panels: Iterable[Axes], family: Family, weak: Collection[str] = ()
+) -> None:
+  """Writes the labels of arms below a figure, more in a row if they are short.
+
+  Labels of the arms in `weak` say that these have not learned, and are long.
+  """
   arms = (family.control, *family.others)
-  short = all(len(label_in(family, arm)) < 9 for arm in arms)
+  short = all(len(label_in(family, arm)) < 9 and arm.name not in weak for arm in arms)
   plots.legend(figure, panels, 5 if short else 2)
 
 

@@ -11,7 +11,7 @@ from etils import epath
 
 from experiments.language_model import figures, step_figures, tables
 from experiments.language_model.answer import answer
-from experiments.language_model.arms import families, read_run
+from experiments.language_model.arms import families, read_run, without_learning
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.curves import read_curves
 from vvlen.reporting.page import missing_seeds, Report, unfinished
@@ -56,7 +56,8 @@ def write(workdir: epath.PathLike) -> Report:
     drawn = {family.name: figures.by_length(family, run, index, most)
              for family in present}
     if evaluations:
-      drawn['evaluations'] = step_figures.by_step(present, run, evaluations)
+      drawn['evaluations'] = step_figures.by_step(
+          present, run, evaluations, without_learning(run, index, most))
     paths = plots.save(folder / 'figures', drawn)
   found = answer(present[0], run, index, words) if present else []
   write_tables(folder, made)

@@ -1,6 +1,6 @@
 """The figure of perplexity during training. Runs without JAX."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,6 +14,7 @@ from experiments.language_model.figures import (
   legend,
   look,
   models_of,
+  NOT_LEARNED,
   times,
 )
 from vvlen.reporting import plots
@@ -21,14 +22,17 @@ from vvlen.reporting.numbers import from_to
 from vvlen.statistics import mean_interval
 
 
-def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, Any]]
-            ) -> Figure:
+def by_step(
+    families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, Any]],
+    weak: Collection[str] = (),
+) -> Figure:
   """Draws perplexity and symmetric KL during training, a row for each family of arms.
 
   Args:
     families: with those arms that have results.
     run: the run.
     lines: of evaluations.jsonl, from `vvlen.reporting.curves.read_curves`.
+    weak: names of arms that have not learned, which their labels say.
   """
   lines = list(lines)
   panels = {f'nll_{m * run.length}': f'perplexity at {times(m)}'
@@ -59,14 +63,15 @@ def by_step(families: Sequence[Family], run: Run, lines: Iterable[Mapping[str, A
         steps, values = _course(lines, arm.name, metric)
         seeds = max(seeds, len(values))
         colour, marker, line = look(run, arm)
-        plots.draw(axes, steps, values, colour, marker, label_in(family, arm), line,
+        name = label_in(family, arm) + NOT_LEARNED * (arm.name in weak)
+        plots.draw(axes, steps, values, colour, marker, name, line,
                    geometric=metric.startswith('nll'))
       if part is parts[0]:
         axes.set_title(title)
       if part is parts[-1]:
         axes.set_xlabel('steps')
       _step_ticks(axes, sorted({line['step'] for line in lines}))
-    legend(part, row[:1], family)
+    legend(part, row[:1], family, weak)
   plots.set_title(figure, _falls(rows, run, lines),
                   plots.with_bands(models_of(run), seeds))
   figure.set_label(

@@ -56,9 +56,10 @@ def _learned(records: Sequence[Record], chance: Mapping[str, float]) -> str:
         f'{task.replace("_", " ")} {count} of {len(medians)} arms, from '
         f'{number(min(known), ".1f")} to {number(max(known), ".1f")} % '
         f'(softmax {number(control, ".1f")} %{guessed})')
-  return ('At the training lengths, learned, and right (median of seeds): '
-          f'{"; ".join(parts)}. Nine seeds in ten at {100 * LEARNED:.0f} % or more '
-          'count as learned; 100 % is the most.')
+  return ('At the training lengths, arms that have learned, and how often their median '
+          f'seed is right: {"; ".join(parts)}. An arm counts as learned if at least '
+          f'nine of ten seeds, not the median alone, are right in {100 * LEARNED:.0f} '
+          '% or more; 100 % is the most.')
 
 
 def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:

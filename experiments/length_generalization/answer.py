@@ -12,7 +12,8 @@ NOT_LEARNED = 'not learned'  # instead of a verdict
 
 
 def answer(
-    primary: Sequence[Record], training: Sequence[Record], chance: float | None = None
+    primary: Sequence[Record], training: Sequence[Record],
+    chance: float | None = None, lengths: str = '',
 ) -> list[str]:
   """Says whether LayerNorm after attention helps, and whether the task was learned.
 
@@ -20,6 +21,7 @@ def answer(
     primary: the records of the table `primary_endpoint`.
     training: those of the table `training`.
     chance: the share of right answers by guessing, if it is known.
+    lengths: of training, in words such as '5 to 16 items', if they are known.
   """
   record = next((r for r in primary if r['comparison'] == PRIMARY), None)
   if record is None:
@@ -31,7 +33,9 @@ def answer(
     return [f'No verdict: the loss of every seed of {" and of ".join(diverged)} became '
             'infinite or undefined. A lower learning rate may help.']
   accuracy = {r['arm']: r['median_accuracy'] for r in compared}
-  return [verdict(record)] + [learned(accuracy, chance)] * bool(accuracy)
+  items = f', {lengths} taken together' if lengths else ''
+  where = f'At the training lengths{items}, right (median over seeds)'
+  return [verdict(record)] + [learned(accuracy, chance, where)] * bool(accuracy)
 
 
 def verdict(record: Record) -> str:
@@ -57,10 +61,15 @@ def verdict(record: Record) -> str:
 
 
 def learned(
-    accuracy: Mapping[str, float], chance: float | None = None,
-    where: str = 'At the training lengths, right (median of seeds)',
+    accuracy: Mapping[str, float], chance: float | None, where: str
 ) -> str:
-  """Says how well arms do at the training lengths, from their accuracies in %."""
+  """Says how well arms do on short inputs.
+
+  Args:
+    accuracy: {arm: accuracy in %}.
+    chance: the share of right answers by guessing, if it is known.
+    where: the begin of the sentence: lengths, and what the accuracies are.
+  """
   needed = f'{100 * LEARNED:.0f} % is needed'
   guessed = f'; chance is {100 * chance:.3g} %' if chance else ''
   shares = ', '.join(f'{arm} {number(x, ".1f")} %' for arm, x in accuracy.items())

@@ -19,7 +19,7 @@ NAMES = {arm: name for arm, (name, _, _) in ARMS.items()}
 _TEMPERATURES = {
     'adaptive': 'the published adaptive temperature at test time (arXiv 2410.01104)',
     'fitted': 'an adaptive temperature that is fitted, for each seed, to validation '
-              'sequences of the lengths evaluate.fit_lengths',
+              'sequences, whose lengths are a setting of the run',
 }
 
 

@@ -257,6 +257,7 @@ def _bound(index: Index) -> str:
   # log10 of exp(2δ)σ², the median over seeds.
   bound = np.nanmedian([2 * delta[s] / np.log(10) + np.log10(variance[s])
                         for s in delta])
-  return ('; the proof bounds the Baseline by exp(2δ)σ²/N, in the median over seeds '
-          + (f'1e{bound:.0f}/N, too loose to draw' if bound > 3 else
-             f'{10**bound:.1f}/N'))
+  said = '; the proof bounds the Baseline by exp(2δ)σ²/N, '
+  if bound > 3:
+    return f'{said}which is too large here to say anything (about 10^{bound:.0f}/N)'
+  return f'{said}in the median over seeds {10**bound:.1f}/N'

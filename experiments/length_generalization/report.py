@@ -55,7 +55,8 @@ def write(workdir: epath.PathLike) -> Report:
   if not arms:
     said = ('There is no config.json: it is assumed that training lengths end at '
             f'{trained_up_to}.')
-  found = answer(primary, by_name['training'].records, setting.chance)
+  found = answer(primary, by_name['training'].records, setting.chance,
+                 setting.lengths)
   if setting.words:
     found.append(f'Setting: {setting.title}.')
   growing = ', growing' if task.endswith('_growing') else ''

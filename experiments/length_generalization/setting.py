@@ -27,6 +27,7 @@ class Setting(NamedTuple):
   chance: float | None = None  # share of right answers by guessing; None if unknown
   words: str = ''  # of training: lengths, steps, weight decay
   growth: Growth | None = None  # None: training lengths stay the same
+  lengths: str = ''  # at the end of training, such as '5 to 16 items'
 
   @property
   def title(self) -> str:
@@ -55,4 +56,5 @@ def read_setting(config: Mapping[str, Any], task: str) -> Setting:
   known = task.removesuffix('_growing') in ('retrieval', 'lookup')
   classes = config.get('task', {}).get('num_classes') if known else None
   chance = 1 / classes if classes else None
-  return Setting(task, longest, chance, ', '.join(words), growth)
+  return Setting(task, longest, chance, ', '.join(words), growth,
+                 f'{shortest} to {longest} items')

@@ -95,6 +95,15 @@ def _settings(stored: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield name, str(value)
 
 
+_BESIDE = ('results.csv', 'results.csv.xz', 'config.json', 'metrics.jsonl',
+           'evaluations.jsonl', 'tables/', 'figures/')
+
+
+def _beside(folder: epath.Path) -> list[str]:
+  """Returns which files and folders of a run a reader finds beside its page."""
+  return [name for name in _BESIDE if (folder / name.rstrip('/')).exists()]
+
+
 def _remake(folder: epath.Path) -> str:
   """Returns a sentence on the command that makes a run's tables and figures again."""
   place = os.fspath(folder)
@@ -128,7 +137,9 @@ def _markdown(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> 
   others = report.tables[report.num_main:]
   parts += ['## More tables'] if others else []
   parts += [markdown(table).rstrip() for table in others]
-  parts += ['## How it was run', _remake(folder)]
+  links = ', '.join(f'[{name}]({name})' for name in _beside(folder))
+  parts += ['## How it was run', f'Beside this page: {links}.' if links else '',
+            _remake(folder)]
   for title, facts in (('All starts', starts.all_starts(stored)),
                        ('The last start', starts.last_start(stored)),
                        ('All settings', _settings(stored))):
@@ -141,6 +152,7 @@ def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
   title = html.escape(report.title)
   missing = f'<p class="missing">{html.escape(report.missing)}</p>'
   answer = ''.join(f'<p>{_prose(text)}</p>' for text in report.answer)
+  links = ', '.join(f'<a href="{name}">{name}</a>' for name in _beside(folder))
   parts = [
       '<!doctype html>', '<html lang="en">', '<meta charset="utf-8">',
       '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -152,7 +164,8 @@ def _html(folder: epath.Path, report: Report, stored: Mapping[str, Any]) -> str:
                 [_figure(path, caption) for path, caption in _shown(report)]),
       *(_folded(table.title, _table(table))
         for table in report.tables[report.num_main:]),
-      '<h2>How it was run</h2>', f'<p>{_code(_remake(folder))}</p>',
+      '<h2>How it was run</h2>', f'<p>Beside this page: {links}.</p>' if links else '',
+      f'<p>{_code(_remake(folder))}</p>',
       _facts('All starts', starts.all_starts(stored)),
       _facts('The last start', starts.last_start(stored)),
       _facts('All settings', _settings(stored)),
