@@ -150,7 +150,7 @@ def test_figure_3_has_means_on_the_left_and_variances_on_the_right(measured):
       f'{stats.gmean(measured[arm, "output_variance", n]):.1f}' for n in (16, 64))
           for arm, (name, _) in _ARMS.items()]
   assert title_of(left.figure) == (
-      f'Variance of the attention output, N = 16 → 64: {", ".join(each)}')
+      f'Variance over features of the attention output, N = 16 → 64: {", ".join(each)}')
   assert setup_of(left.figure).startswith(f'{_SETTING.title}; after the norm')
 
 
@@ -183,8 +183,9 @@ def test_proposition_1_has_each_arm_and_the_bound_of_the_baseline(measured):
     _check(axes, words.replace('-', '−'), colour, _LENGTHS, columns, geometric=True)
     slope = f'{np.mean(slopes):.2f} ({name})'.replace('-', '−')
     assert f' {slope}' in title_of(figure)
-  assert title_of(figure).startswith('From N = 16, variance of the attention output '
-                                     'before the norm has log-log slope ')
+  assert title_of(figure).startswith(
+      'From N = 16, variance over sequences of the attention output before the norm '
+      'has log-log slope ')
   # Through the Baseline where its slopes begin.
   start = stats.gmean(measured['none', 'component_variance', 16])
   line = lines(axes)['slope −1, as 1/N']

@@ -359,7 +359,7 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path):
     (['--config.train.num_steps=many'], 'many'),
     (['--config.train.num_steps=21'],
      '21 must be a multiple of config.train.steps_per_call 5'),
-    (['--config=configs/retrieval.py:huge'], "quick or smoke: 'huge'"),
+    (['--config=configs/retrieval.py:huge'], "without a variant it is paper: 'huge'"),
     (['--config=configs/absent.py'], 'absent.py'),
     (['--speed=11'], 'speed'),
     (['quick'], "unknown argument 'quick'"),

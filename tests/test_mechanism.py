@@ -402,7 +402,7 @@ def test_a_run_says_where_its_accuracy_is_lost(tmp_path, monkeypatch):
 @pytest.mark.parametrize('arguments, words', [
     ((), "config.trained must be the folder of a trained run: ''"),
     (('--config.trained=/nowhere',), "run: '/nowhere'"),
-    (('--config=configs/mechanism.py:fast',), "full or smoke: 'fast'"),
+    (('--config=configs/mechanism.py:fast',), "without a variant it is full: 'fast'"),
     (('--config=configs/lookup.py:smoke',),
      'config has no trained, lengths, num_sequences, moment_sequences, select_seq'),
 ])

@@ -263,7 +263,8 @@ def test_a_configuration_that_cannot_run_is_told_before_it_starts(fields, words)
 
 @pytest.mark.parametrize('arguments, words', [
     (('--config.anisotropies=(0.0,1.0)',), 'config.anisotropies must be one or more'),
-    (('--config=configs/recency_bias.py:fast',), "quick or smoke: 'fast'"),
+    (('--config=configs/recency_bias.py:fast',),
+     "without a variant it is paper: 'fast'"),
     (('--config=configs/lookup.py:smoke',), 'is it for another experiment?'),
 ])
 def test_bad_input_is_one_line_and_exit_code_2(run_here, tmp_path, arguments, words):

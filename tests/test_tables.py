@@ -330,21 +330,25 @@ def test_every_cell_of_counting():
   intervals = dict(zip(others, wide([tests[arm] for arm in others]), strict=True))
   names = {'rope': 'RoPE', 'none': 'no positions', 'alibi': 'ALiBi'}
   expected = []
+  ends = {(arm, n): [10**x for x in mean_of(logs[arm, 'squared_error', n])]
+          for arm in names for n in (10, 12)}
+  # One notation a column, which differs between the two.
+  powers = {n: any('e' in _short(x) for arm in names for x in ends[arm, n])
+            for n in (10, 12)}
+  assert powers == {10: True, 12: False}
   for arm, name in names.items():
     row = {'model': name}
     for n in (10, 12):
-      ends = [10**x for x in mean_of(logs[arm, 'squared_error', n])]
-      shown = [*map(_short, ends)]
-      if 0 < sum('e' in x for x in shown) < 3:  # one notation a cell
-        shown = [text(x, '.1e') for x in ends]
-      row[f'l = {n}'] = f'{shown[0]} [{shown[1]}, {shown[2]}]'
+      mean, low, high = (text(x, '.1e') if powers[n] else _short(x)
+                         for x in ends[arm, n])
+      row[f'l = {n}'] = f'{mean} [{low}, {high}]'
     row['median, l = 12'] = _short(10**np.mean(logs[arm, 'median_squared_error', 12]))
     row['right up to'] = {'rope': '10', 'none': '11', 'alibi': '0'}[arm]
     row |= dict.fromkeys(
         ('factor beyond training [95 %]', 'p Holm', 'smallest detectable'), '')
     if arm in tests:
-      ends = [_factor(10**x) for x in intervals[arm]]
-      row |= {'factor beyond training [95 %]': f'{ends[0]} [{ends[1]}, {ends[2]}]',
+      mean, low, high = (_factor(10**x) for x in intervals[arm])
+      row |= {'factor beyond training [95 %]': f'{mean} [{low}, {high}]',
               'p Holm': p_of(p_holm[arm]),
               'smallest detectable': f'×/÷ {_factor(10 ** tests[arm].least(2))}'}
     expected.append(row)
