@@ -66,7 +66,7 @@ class Progress:
       log.detach()
       self._bar.start()
       log.attach()
-    if self._every or self._bar:
+    if self._every:
       threading.Thread(target=self._repeat, daemon=True).start()
     return self
 
