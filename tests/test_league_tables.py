@@ -397,18 +397,19 @@ def test_learned_scalars_rates_and_accuracies_by_length():
   assert second['loss at 0.003'] == 'not finite'
   assert second['note'] == (
       'at the edge of the rates; a rate whose loss was not finite was left out')
-  shown = cells(tables.by_length_table(indices, known))
-  assert [(r['task'], r['arm']) for r in shown] == [
-      (task, name_of(arm).label) for task in GAINS for arm in RATES]
-  assert shown[5] == {
-      'task': 'lookup', 'arm': 'LN', **{
+  table = tables.by_length_table('lookup', indices['lookup'], known)
+  assert (table.name, table.title) == (
+      'by_length_lookup', 'Lookup: accuracy by length')
+  assert [r['arm'] for r in cells(table)] == [name_of(arm).label for arm in RATES]
+  assert cells(table)[1] == {
+      'arm': 'LN', **{
           str(n): f'{x:.1f}' for n, x in zip(
               LENGTHS, accuracies['lookup', 'layer_norm'].mean(axis=0), strict=True)}}
   # A seed that has diverged is no 0.
   accuracies['lookup', 'layer_norm'][2] = np.nan
   _, indices, _ = _read(_rows(accuracies))
-  table = tables.by_length_table(indices, known)
-  assert cells(table)[5]['16'] == text(
+  table = tables.by_length_table('lookup', indices['lookup'], known)
+  assert cells(table)[1]['16'] == text(
       np.nanmean(accuracies['lookup', 'layer_norm'][:, 0]), '.1f')
   assert table.note == (
       'Accuracy in %, means over the seeds where it is finite, by number of items.')
@@ -621,9 +622,10 @@ def test_the_report_has_what_its_rows_say(tmp_path, monkeypatch):
   laws = tables.laws_table(effects.best_laws(indices, known))
   some = needs.needs_table(needs.measured(indices, known), known)
   of = {table.name: table for table in made.tables}
-  assert [*of] == ['league', 'laws', 'contrasts', 'needs', 'by_length', 'scalars',
-                   'tuning']
-  for table in (league, laws, some, tables.by_length_table(indices, known)):
+  assert [*of] == ['league', 'laws', 'contrasts', 'needs',
+                   *(f'by_length_{task}' for task in indices), 'scalars', 'tuning']
+  for table in (league, laws, some, *(
+      tables.by_length_table(task, index, known) for task, index in indices.items())):
     assert cells(of[table.name]) == cells(table)
   assert cells(of['tuning'])[0]['chosen'] == '0.003'
   assert made.answer == [*answer(league.records, laws.records, known.chance),

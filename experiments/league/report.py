@@ -52,7 +52,7 @@ def write(workdir: epath.PathLike) -> Report:
       tables.laws_table(effects.best_laws(indices, family)),
       tables.contrasts_table(effects.contrasts(indices, family)),
       needs.needs_table(some, family),
-      tables.by_length_table(indices, family),
+      *(tables.by_length_table(task, index, family) for task, index in indices.items()),
       tables.scalars_table(effects.read_scalars(indices, family)),
       tables.tuning_table(choices, family),
   ]

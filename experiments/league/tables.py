@@ -204,25 +204,21 @@ def tuning_table(
   return Table('tuning', 'The learning rate of each arm', columns, records, note)
 
 
-def by_length_table(indices: Mapping[str, Index], family: Family) -> Table:
-  """Returns the table of mean accuracy by length: a row per task and arm."""
-  lengths = sorted({n for index in indices.values() for _, name, n in index
-                    if name == 'accuracy' and n is not None})
-  records = []
-  for task in family.tasks:
-    index = indices.get(task, {})
-    for arm in family.arms:
-      if (arm, 'training_accuracy', None) in index:
-        records.append({'task': task, 'arm': arm, **{
-            f'accuracy_{n}': _mean(index.get((arm, 'accuracy', n), {}))
-            for n in lengths}})
-  columns: dict[str, Any] = {
-      'task': lambda r: r['task'], 'arm': lambda r: name_of(r['arm']).label,
-  }
+def by_length_table(task: str, index: Index, family: Family) -> Table:
+  """Returns the table of mean accuracy by length in one task: a row per arm."""
+  lengths = sorted({n for _, name, n in index if name == 'accuracy' and n is not None})
+  records = [
+      {'arm': arm, **{f'accuracy_{n}': _mean(index.get((arm, 'accuracy', n), {}))
+                      for n in lengths}}
+      for arm in family.arms if (arm, 'training_accuracy', None) in index
+  ]
+  columns: dict[str, Any] = {'arm': lambda r: name_of(r['arm']).label}
   for n in lengths:
     columns[f'{n:,}'] = number_cell(f'accuracy_{n}', '.1f')
+  words = task.replace('_', ' ').capitalize()
   note = 'Accuracy in %, means over the seeds where it is finite, by number of items.'
-  return Table('by_length', 'Accuracy by length', columns, records, note)
+  return Table(
+      f'by_length_{task}', f'{words}: accuracy by length', columns, records, note)
 
 
 def _mean(values: Mapping[int, float]) -> float:
