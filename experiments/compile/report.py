@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 import json
-import re
 from typing import Any
 
 from etils import epath
 
 from experiments.compile.chips import CHIPS
-from vvlen.reporting import results
+from vvlen.reporting import results, starts
 
 Row = Mapping[str, Any]
 
@@ -150,9 +149,7 @@ def _tables(rows: Sequence[Row]) -> str:
 def _made(row: Row) -> str:
   """Returns with which versions a row was made."""
   with_libtpu = f', libtpu {row["libtpu"]}' if row.get('libtpu') else ''
-  commit = row.get('commit', 'not noted')
-  if re.fullmatch(r'[0-9a-f]{40}\+?', commit):  # + where files were changed
-    commit = commit[:10] + commit[40:]
+  commit = starts.short_commit(row['commit']) if 'commit' in row else 'not noted'
   return f'jax {row["jax"]}{with_libtpu}, commit {commit}'
 
 

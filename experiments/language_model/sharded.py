@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.harness.filling import say_filled
 from experiments.harness.progress import Progress
 from experiments.language_model import measuring, training
 from experiments.language_model.seed_reports import SeedReports
@@ -156,17 +157,13 @@ def check(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> None:
   ValueError if its weights are not finite. If the mesh does not divide batches or test
   segments, prints how much of the work fills them up.
   """
-  ways = partition.row_ways(mesh)
   for what, size, parts in (
       ('A batch', config.train.batch_size, config.train.parts),
       ('Test data', config.evaluate.num_segments, 1),
   ):
-    rows = _filled(size, mesh, parts)
-    if rows > size:
-      in_parts = f' in {parts} parts' if parts > 1 else ''
-      print(f'{what} of {size} rows{in_parts} on {ways} devices: {rows - size} of '
-            f'{rows} rows, {1 - size / rows:.0%} of the work, repeat a row and are not '
-            'counted.')
+    in_parts = f' in {parts} parts' if parts > 1 else ''
+    say_filled(f'{what} of {size} rows{in_parts}', size, _filled(size, mesh, parts),
+               mesh)
   shardings = partition.shardings(llama.abstract_params(model.clone(dtype=None)), mesh)
   if config.checkpoint:
     variables = llama.load_checkpoint(

@@ -41,9 +41,9 @@ def read_setting(config: Mapping[str, Any], task: str) -> Setting:
   train = config['train']
   shortest, longest = train.get('min_length', 1), int(train['max_length'])
   first, steps = train.get('first_max_length') or longest, train.get('num_steps')
-  growth = None
+  growth, lengths = None, f'{shortest} to {longest} items'
   if first == longest:
-    words = [f'trained on {shortest} to {longest} items']
+    words = [f'trained on {lengths}']
   else:
     words = [f'trained on {shortest} items or more',
              f'longest length growing from {first} to {longest}']
@@ -56,5 +56,4 @@ def read_setting(config: Mapping[str, Any], task: str) -> Setting:
   known = task.removesuffix('_growing') in ('retrieval', 'lookup')
   classes = config.get('task', {}).get('num_classes') if known else None
   chance = 1 / classes if classes else None
-  return Setting(task, longest, chance, ', '.join(words), growth,
-                 f'{shortest} to {longest} items')
+  return Setting(task, longest, chance, ', '.join(words), growth, lengths)

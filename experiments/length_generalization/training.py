@@ -192,13 +192,11 @@ def run_block(
       keys, arm.mesh, train.group_size)
   rows = []
   for place, state in zip(places, states, strict=True):
-    mean = {}
     with progress.measuring(name) as done:
       measured = arm.measure(state.params, test_keys, validation_keys, done)
     if num_steps in train.get('averaged_at', ()):
       with progress.measuring(name) as done:
         mean = arm.measure(state.opt_state.mean, test_keys, validation_keys, done)
-    if mean:
       measured |= {('+averaged' + suffix, metric, length): values
                    for (suffix, metric, length), values in mean.items()}
     for metric in ('loss', 'accuracy'):

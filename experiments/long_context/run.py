@@ -14,6 +14,7 @@ import jax
 
 from experiments.harness import finished, locks, machine
 from experiments.harness.checkpoints import load_variables
+from experiments.harness.filling import say_filled
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.progress import Progress
@@ -129,11 +130,9 @@ def _say(
         f'{left:,} of {sum(len(part.widths) for part in plan.parts):,} answers to '
         f'generate, in {len(shapes):,} batches: {programs} to compile.',
         sep='\n', flush=True)
-  rows = partition.filled(batch_size, mesh)
-  if shapes and rows > batch_size:
-    print(f'A batch of {batch_size} prompts on {partition.row_ways(mesh)} devices: '
-          f'{rows - batch_size} of {rows} rows, {1 - batch_size / rows:.0%} of the '
-          'work, repeat a prompt and are not counted.', flush=True)
+  if shapes:
+    say_filled(f'A batch of {batch_size} prompts', batch_size,
+               partition.filled(batch_size, mesh), mesh, 'a prompt')
 
 
 def _rows(

@@ -97,7 +97,7 @@ def _with(sessions: Sequence[Mapping[str, Any]]) -> str:
               if name == 'python' or name.startswith('versions.')]
   told = [f'{name.removeprefix("versions.")} {" or ".join(_distinct(sessions, name))}'
           for name in versions]
-  commits = [_short_commit(x) for x in _distinct(sessions, 'commit')]
+  commits = [short_commit(x) for x in _distinct(sessions, 'commit')]
   told += [f'commit{"s" * (len(commits) > 1)} {", ".join(commits)}'] * bool(commits)
   return ', '.join(told)
 
@@ -106,6 +106,6 @@ def _distinct(sessions: Iterable[Mapping[str, Any]], name: str) -> list[str]:
   return [*dict.fromkeys(str(s[name]) for s in sessions if s.get(name))]
 
 
-def _short_commit(commit: str) -> str:
+def short_commit(commit: str) -> str:
   """Returns the first digits of a commit, and '+' if files were changed since it."""
   return commit[:10] + '+' * (commit.endswith('+') and len(commit) > 10)
