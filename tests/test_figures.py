@@ -599,6 +599,14 @@ def test_labels_name_the_arms_that_have_not_learned_the_control_too(aligned):
   assert setup_of(figure).startswith('Weight of the misalignment term; ')
 
 
+def test_an_arm_that_diverged_has_not_learned(aligned):
+  family, run, values = aligned
+  index = _index(values | {('b', 'nll', 8): np.full(4, np.nan)})
+  assert not language_model_arms.have_learned(family, 'b', run, index, 9.0)
+  assert language_model_arms.have_learned(family, 'c', run, index, 9.0)
+  assert language_model_arms.without_learning(run, index, 9.0) == {'b'}
+
+
 def test_a_change_of_models_that_have_not_learned_has_no_interval(aligned):
   family, run, values = aligned
   losses = {arm: values[arm, 'nll', 8].mean() for arm in 'abc'}

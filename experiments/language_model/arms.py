@@ -61,9 +61,8 @@ def without_learning(run: Run, index: Index, most: float) -> set[str]:
     index: of its rows.
     most: the log perplexity at L above which a model has not learned.
   """
-  losses = {name: index.get((name, 'nll', run.length)) for name in run.arms}
-  return {name for name, own in losses.items()
-          if own and not mean_interval([*own.values()])[0] <= most}
+  there = [name for name in run.arms if index.get((name, 'nll', run.length))]
+  return {name for name in there if not _loss(name, run, index) <= most}
 
 
 def have_learned(
@@ -78,9 +77,13 @@ def have_learned(
     index: of the rows of the run.
     most: the log perplexity at L above which a model has not learned.
   """
-  losses = [mean_interval([*index.get((name, 'nll', run.length), {}).values()]
-                          or [math.nan])[0] for name in (family.control.name, arm)]
-  return bool(max(losses) <= most)
+  return all(_loss(name, run, index) <= most for name in (family.control.name, arm))
+
+
+def _loss(arm: str, run: Run, index: Index) -> float:
+  """Returns the mean log perplexity of an arm at L, nan without results."""
+  own = index.get((arm, 'nll', run.length), {})
+  return float(mean_interval([*own.values()] or [math.nan])[0])
 
 
 def families(run: Run, there: set[str]) -> list[Family]:
