@@ -14,6 +14,8 @@ METHOD_quick   2      256, 8, 60         a checkpoint of 64 tokens (that of
                                          configs/language_model.py:quick), 3 minutes
 METHOD_smoke   1      16, 4, 4           checks that it runs
 study          8      512, 4, 200        stories260K; 28 arms; not measured yet
+study_pilot    3      512, 4, 200        the spread over seeds, for the study's number
+                                         of seeds; 8 arms; not measured yet
 
 METHOD is none, pi, ntk, yarn, eabf, clex, random, alibi, longlora or longqlora. Seeds
 are orders of the text; a seed has the same batches in all arms.
@@ -42,11 +44,12 @@ SIZES = ('', 'paper', 'quick', 'smoke')
 def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
   """Returns the configuration of one variant."""
   name, _, size = variant.partition('_')
-  if variant != 'study' and (
-      name not in (*_METHODS, *_ADAPTERS) or size not in SIZES):
+  is_study = variant in ('study', 'study_pilot')
+  if not is_study and (name not in (*_METHODS, *_ADAPTERS) or size not in SIZES):
     known = ', '.join((*_METHODS, *_ADAPTERS))
-    raise ValueError(f'variant must be study, or one of {known}, alone or with _paper, '
-                     f'_quick or _smoke; without a variant it is yarn: {variant!r}')
+    raise ValueError(
+        f'variant must be study or study_pilot, or one of {known}, alone or with '
+        f'_paper, _quick or _smoke; without a variant it is yarn: {variant!r}')
   config = config_dict.create(
       seed=0,
       num_seeds=2,  # may grow later
@@ -127,7 +130,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     if name in _ADAPTERS:
       config.adapters.rank = 2
     config.evaluate.update(every_steps=2, lengths=(1, 2), num_segments=4)
-  if variant == 'study':
+  if is_study:
     config.num_seeds = 8
     config.train.update(max_length=512, batch_size=4)
     config.positions.largest = 8
@@ -135,8 +138,14 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.optimizer.learning_rate = 1e-3
     # Segments are long enough for sliding windows, and for a second window of the
     # longest length, which the misalignment measures need.
-    config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=8,
+    config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=4,
                            segment=16)
+  if variant == 'study_pilot':
+    # The primary endpoint alone, in seeds of its own.
+    config.update(seed=1000, num_seeds=3)
+    config.arms = {name: arm for name, arm in config.arms.items()
+                   if name.endswith('_alpha_0_1') or name in _METHODS}
+    config.evaluate.lengths = (1, 2)
   return config
 
 

@@ -108,7 +108,15 @@ def test_every_variant_is_a_config_that_can_be_run(checkpoint):
   longest, segment = config.evaluate.lengths[-1], config.evaluate.segment
   assert segment >= longest * (1 + max(0.5, *config.evaluate.offsets))
   assert all(segment % multiple == 0 for multiple in config.evaluate.lengths)
-  with pytest.raises(ValueError, match="variant must be study, or one of none, pi"):
+  # The pilot has the arms of the primary endpoint, in other seeds and on the same text.
+  pilot = _config('study_pilot', checkpoint=str(checkpoint))
+  check.check(pilot)
+  assert [*pilot.arms] == [name for method in ('clex', 'none', 'pi', 'yarn')
+                           for name in (method, f'{method}_alpha_0_1')]
+  assert all(pilot.arms[name] == arm for name, arm in config.arms.items()
+             if name in pilot.arms)
+  assert pilot.seed >= config.seed + 100 and pilot.train == config.train
+  with pytest.raises(ValueError, match="study or study_pilot, or one of none, pi"):
     config_file.get_config('x')
 
 
