@@ -19,6 +19,7 @@ from configs import adapt as config_file
 from experiments.adapt import (
     check,
     figures,
+    frequencies,
     methods,
     programs,
     report,
@@ -520,10 +521,36 @@ def test_a_checkpoint_of_clex_keeps_its_rates_without_another_method(
   chex.assert_trees_all_equal(state.params, variables['params'])
 
 
-def test_the_entropy_of_frequencies_is_that_of_the_held_out_text():
-  text = types.SimpleNamespace(held_out=np.array([7, 3, 7, 7]))
-  assert run._unigram_entropy(text) == pytest.approx(
-      0.75 * math.log(4 / 3) + 0.25 * math.log(4))
+def test_counts_of_pairs_predict_by_the_equation():
+  # After 0 come 1, 1, 2; after 1 comes 0, twice; nothing comes after 2, the last token.
+  train, held_out = [0, 1, 0, 1, 0, 2], [0, 1, 2, 3, 0]
+  single = np.array([4, 3, 2, 1]) / 10  # of four tokens, one of which does not occur
+  expected = [
+      (2 + 2 * single[1]) / (3 + 2),  # 1 after 0, before which two kinds were seen
+      (0 + 1 * single[2]) / (2 + 1),  # 2 after 1
+      single[3],  # 3 after 2
+      single[0],  # 0 after 3
+  ]
+  assert frequencies.pair_entropy(train, held_out, 4) == pytest.approx(
+      -np.log(expected).mean(), rel=1e-12)
+
+
+def test_counts_of_pairs_are_probabilities():
+  rng = np.random.default_rng(0)
+  train, size = rng.integers(0, 5, 40), 7
+  for first in range(size):
+    p = [math.exp(-frequencies.pair_entropy(train, [first, second], size))
+         for second in range(size)]
+    assert sum(p) == pytest.approx(1, rel=1e-12) and min(p) > 0
+
+
+def test_pairs_are_counted_in_the_training_text_and_asked_of_the_held_out(
+    checkpoint, text_file):
+  _, read, *_ = _ready(checkpoint, text_file)
+  train = np.concatenate([[*filter(lambda x: x is not None, [read.tokenizer.begin]), *d]
+                          for d in read.documents])
+  assert run._pair_entropy(read) == pytest.approx(frequencies.pair_entropy(
+      train, np.asarray(read.held_out), read.tokenizer.vocab_size), rel=1e-12)
 
 
 # Tables, of made-up numbers that are all different.
@@ -1007,7 +1034,7 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
                      'offsets': arm.offsets, 'steps': arm.steps, 'term': arm.term}
           for arm in ARMS.values()}
   config = {**_config().to_dict(), 'arms': arms, 'num_seeds': 3,
-            'inputs': {'original_length': 8, 'unigram_nats': 2.28}}
+            'inputs': {'original_length': 8, 'pair_nats': 1.71}}
   config['evaluate'] = {**config['evaluate'], 'segment': 3}
   (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
   every = [results.Row('adapt', name, seed, n, metric, x)
@@ -1027,7 +1054,7 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   assert second[column] == text(test.mean_difference, '+.4f')
   assert 'the checkpoint has 8 tokens' in made['methods'].note
   families = report.families(run, config)
-  assert found.answer == answer(families, run, index, 2.28)
+  assert found.answer == answer(families, run, index, 1.71)
   assert 'that of frequencies alone is 9.78' in found.answer[-1]
   # YaRN has not learned.
   assert cells(made['term']) == cells(tables.term(families, run, index, ['YaRN']))
@@ -1074,7 +1101,7 @@ def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
   arms = {'yarn_alpha': _config().arms.yarn_alpha_0_1.to_dict(),
           'yarn': _config().arms.yarn.to_dict()}
   config = {**_config().to_dict(), 'arms': arms,
-            'inputs': {'original_length': 8, 'unigram_nats': 4.0}}
+            'inputs': {'original_length': 8, 'pair_nats': 3.0}}
   (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
   rows = [results.Row('adapt', 'yarn_alpha', 0, n, 'nll', 1.5) for n in (8, 16, 32)]
   results.write_rows(tmp_path / 'results.csv', rows)
@@ -1096,7 +1123,7 @@ def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
 @pytest.mark.slow
 def test_methods_are_compared_with_the_method_none(index, tmp_path):
   config = {**_config().to_dict(),
-            'inputs': {'original_length': 8, 'unigram_nats': 4.0}}
+            'inputs': {'original_length': 8, 'pair_nats': 3.0}}
   (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
   results.write_rows(tmp_path / 'results.csv', [
       results.Row('adapt', name, seed, n, 'nll', x) for name in ('none', 'yarn')
@@ -1142,7 +1169,7 @@ def test_the_command_runs_and_measures_lost_rows_again(
             for line in read_curves(folder / 'evaluations.jsonl') if not line['step']}
   assert [*before] == ['none', 'pi'] and before['pi'] != before['none']
   inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
-  assert 1 < inputs['unigram_nats'] < math.log(256) and inputs['original_length'] == 8
+  assert 1 < inputs['pair_nats'] < math.log(256) and inputs['original_length'] == 8
   check_board(folder)
   whole = (folder / 'results.csv').read_bytes()
   lose_rows(folder)

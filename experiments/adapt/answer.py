@@ -10,13 +10,9 @@ from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
 from vvlen.statistics import by_holm, mean_interval
 
-# A model whose loss is not below this share of the text's unigram entropy predicts
-# little more than how often tokens occur.
-LEARNED = 0.75
-
 
 def answer(
-    families: Sequence[Family], run: Run, index: Index, unigram: float
+    families: Sequence[Family], run: Run, index: Index, pairs: float
 ) -> list[str]:
   """Says what the term changes at the primary endpoint, and what each method does.
 
@@ -24,7 +20,8 @@ def answer(
     families: those with results.
     run: the run.
     index: of its rows.
-    unigram: entropy of the frequencies of tokens in the text, nats.
+    pairs: loss of counts of pairs of tokens on the held-out text, nats, from
+      `frequencies.pair_entropy`. A model has learned if its loss at L is lower.
   """
   if not families:
     return ['No verdict: no method has results yet.']
@@ -32,32 +29,30 @@ def answer(
   losses = {f.title: _mean(index, f.control.name, run.length) for f in families}
   said = 'Perplexity at the training length, {} tokens: {}'.format(
       run.length, ', '.join(f'{math.exp(x):.3g} ({t})' for t, x in losses.items()))
-  weak = weak_methods(families, run, index, unigram)
+  weak = weak_methods(families, run, index, pairs)
   if len(weak) == len(losses):
-    return ['No verdict: the models predict little more than how often tokens occur.',
-            f'{said}; that of frequencies alone is {math.exp(unigram):.3g}.']
+    return ['No verdict: the models predict no better than counts of pairs of tokens.',
+            f'{said}; that of the counts is {math.exp(pairs):.3g}.']
   found = _of_term(families, index, at, place, weak)
   after = ', '.join(f'{math.exp(_mean(index, f.control.name, at)):.3g} ({f.title})'
                     for f in families)
   if weak:
     found.append(f'No verdict on {", ".join(weak)}: '
-                 f'{"it predicts" if len(weak) == 1 else "they predict"} little more '
-                 'than how often tokens occur, for which perplexity is '
-                 f'{math.exp(unigram):.3g}.')
-  return [*found, f'{said}; that of frequencies alone is {math.exp(unigram):.3g}, and '
-          f'less than {math.exp(LEARNED * unigram):.3g} counts as learned. At {place}, '
-          f'{at} tokens: {after}.']
+                 f'{"it predicts" if len(weak) == 1 else "they predict"} no better '
+                 'than counts of pairs of tokens.')
+  return [*found, f'{said}; that of counts of pairs of tokens is {math.exp(pairs):.3g}, '
+          f'and less counts as learned. At {place}, {at} tokens: {after}.']
 
 
 def weak_methods(
-    families: Sequence[Family], run: Run, index: Index, unigram: float
+    families: Sequence[Family], run: Run, index: Index, pairs: float
 ) -> list[str]:
-  """Returns the titles of methods that predict little more than how often tokens occur.
+  """Returns the titles of methods that predict no better than counts of pairs.
 
   Arguments are those of `answer`.
   """
   return [f.title for f in families
-          if not _mean(index, f.control.name, run.length) < LEARNED * unigram]
+          if not _mean(index, f.control.name, run.length) < pairs]
 
 
 def _of_term(

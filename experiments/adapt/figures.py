@@ -25,7 +25,7 @@ def methods(
     run: the run.
     index: of its rows.
     original: tokens of the checkpoint's own length.
-    weak: titles of the methods that predict little more than how often tokens occur.
+    weak: titles of the methods that predict no better than counts of pairs of tokens.
       Their distances have no intervals, nor have those of others if fine-tuning alone
       is among them.
   """

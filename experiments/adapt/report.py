@@ -53,7 +53,7 @@ def write(workdir: epath.PathLike) -> Report:
   with run_folder.reading(folder / 'config.json', of='extended models') as stored:
     config = stored['config']
     run, inputs = read_run(config), config['inputs']
-    original, unigram = int(inputs['original_length']), float(inputs['unigram_nats'])
+    original, pairs = int(inputs['original_length']), float(inputs['pair_nats'])
     segment = int(config['evaluate'].get('segment', 0)) or run.multiples[-1]
     found = families(run, config)
   index = results.index(results.read_run(folder, EXPERIMENT, run.arms))
@@ -62,7 +62,7 @@ def write(workdir: epath.PathLike) -> Report:
   alone = {name for name, arm in config['arms'].items() if arm['method'] == 'none'}
   base = next((f.control for f in present if f.control.name in alone), None)
   evaluations = list(read_curves(folder / 'evaluations.jsonl'))
-  weak = weak_methods(present, run, index, unigram)
+  weak = weak_methods(present, run, index, pairs)
   made = []
   if present:
     made.append(tables.methods(present, base, run, index, evaluations, original, weak))
@@ -85,7 +85,7 @@ def write(workdir: epath.PathLike) -> Report:
   write_tables(folder, made)
   return Report(
       'What helps a trained model to read longer inputs, and does the misalignment '
-      'term help there?', answer(present, run, index, unigram), made, paths, 1,
+      'term help there?', answer(present, run, index, pairs), made, paths, 1,
       unfinished(missing_seeds(have, run.num_seeds)), _ABOUT)
 
 

@@ -7,10 +7,9 @@ import functools
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from scipy import special
 
 from experiments.adapt import check, report
+from experiments.adapt.frequencies import pair_entropy
 from experiments.adapt.programs import Programs
 from experiments.harness import fingerprint, finished, machine, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
@@ -18,6 +17,9 @@ from experiments.language_model import sharded, training
 from experiments.language_model.run import MAY_DIFFER
 from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
+from vvlen.tasks.tokens import Stream
+
+_MOST_COUNTED = 2**22  # tokens of the training text
 
 
 def main(config: Any, workdir: str) -> None:
@@ -33,7 +35,7 @@ def main(config: Any, workdir: str) -> None:
   mesh = partition.make_mesh(**config.mesh.to_dict())
   sharded.check(config, model, mesh)
   facts = {**text.facts, 'original_length': model.max_length,
-           'unigram_nats': _unigram_entropy(text),
+           'pair_nats': _pair_entropy(text),
            'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
   folder = claim_for_seeds(
       config, workdir, report.EXPERIMENT, lambda: {'inputs': facts}, MAY_DIFFER)
@@ -69,7 +71,7 @@ def main(config: Any, workdir: str) -> None:
       arms.index(row.arm), row.seed, row.length or 0, row.metric))
 
 
-def _unigram_entropy(text: training.Text) -> float:
-  """Returns the entropy of the frequencies of tokens in the held-out text, nats."""
-  counts = np.bincount(text.held_out[:])
-  return float(special.entr(counts / counts.sum()).sum())
+def _pair_entropy(text: training.Text) -> float:
+  """Returns how well counts of pairs of tokens predict the held-out text, nats."""
+  train = Stream(text.documents, text.tokenizer.begin)[:_MOST_COUNTED]
+  return pair_entropy(train, text.held_out[:], text.tokenizer.vocab_size)

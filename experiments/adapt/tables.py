@@ -47,7 +47,7 @@ def methods(
     index: of its rows.
     evaluations: lines of evaluations.jsonl; those of step 0 are before training.
     original: tokens of the checkpoint's own length.
-    weak: titles of the methods that predict little more than how often tokens occur.
+    weak: titles of the methods that predict no better than counts of pairs of tokens.
       Their differences have no interval and no p, as in the figure, nor have those of
       others if fine-tuning alone is among them.
   """
@@ -102,7 +102,7 @@ def term(
     families: those with results.
     run: the run.
     index: of its rows.
-    weak: titles of the methods that predict little more than how often tokens occur;
+    weak: titles of the methods that predict no better than counts of pairs of tokens;
       their tests are not shown.
   """
   at = endpoint(run)
