@@ -40,8 +40,9 @@ def answer(
     found.append(f'No verdict on {", ".join(weak)}: '
                  f'{"it predicts" if len(weak) == 1 else "they predict"} no better '
                  'than counts of pairs of tokens.')
-  return [*found, f'{said}; that of counts of pairs of tokens is {math.exp(pairs):.3g}, '
-          f'and less counts as learned. At {place}, {at} tokens: {after}.']
+  counted = f'that of counts of pairs of tokens is {math.exp(pairs):.3g}'
+  return [*found, f'{said}; {counted}, and less counts as learned. At {place}, {at} '
+          f'tokens: {after}.']
 
 
 def weak_methods(

@@ -14,6 +14,7 @@ from etils import epath
 
 from experiments.adapt import figures, tables
 from experiments.adapt.answer import answer, weak_methods
+from experiments.adapt.misalignment_table import misalignment
 from experiments.harness.parts import naming
 from experiments.language_model import figures as of_arms
 from experiments.language_model import tables as by_term
@@ -75,6 +76,7 @@ def write(workdir: epath.PathLike) -> Report:
            for make in (by_term.by_arm, by_term.by_length)]
   if present:
     made.append(tables.sliding(present, run, index, original, segment))
+    made.append(misalignment(present, run, index))
   with plots.style():
     drawn = {}
     if present:

@@ -120,12 +120,13 @@ def term(
         'p': p_of(test),
         'smallest_detectable': float(least),
         'tested': test is not None, 'learned': family.title not in weak}
-    for kind in (*kinds, _TIMED):  # so that all records have the same fields
+    for kind in (*kinds, *_BEYOND.values()):  # so that all records have the same fields
       record |= _tested(kind, None)
     for arm in _controls(family):
-      record |= _tested(_kind(arm), compare(index, arm.name, family.control.name, at))
-      if _kind(arm) == 'steps':
-        record |= _tested(_TIMED, compare(index, family.primary, arm.name, at))
+      kind = _kind(arm)
+      record |= _tested(kind, compare(index, arm.name, family.control.name, at))
+      if kind in _BEYOND:
+        record |= _tested(_BEYOND[kind], compare(index, family.primary, arm.name, at))
     records.append(record)
   columns: dict[str, Any] = {
       'method': lambda r: r['label'],
@@ -137,9 +138,10 @@ def term(
   for kind in kinds:
     columns[f'{_KINDS[kind]} [95 %]'] = where(
         f'{kind}_tested', difference_if_learned(f'{kind}_'))
-  if 'steps' in kinds:
-    columns['term minus more steps [95 %]'] = where(
-        f'{_TIMED}_tested', difference_if_learned(f'{_TIMED}_'))
+  for kind, beyond in _BEYOND.items():
+    if kind in kinds:
+      columns[f'term minus {_KINDS[kind]} [95 %]'] = where(
+          f'{beyond}_tested', difference_if_learned(f'{beyond}_'))
   note = (
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
@@ -153,10 +155,11 @@ def term(
       'five at the level of 5 % divided by the number of methods, whatever the other '
       'tests are. The entropy of both windows and their symmetric KL add up '
       'to the misalignment term: each alone, with the same α, tells what the term does '
-      'by lowering entropy and what by aligning. More steps: without the term, as many '
-      'more as the name of the arm says, for the time that the term is taken to cost; '
-      'the term minus these is the comparison in equal time. Those are secondary and '
-      'not corrected.')
+      'by lowering entropy and what by aligning. What it does by aligning, besides '
+      'lowering entropy, is also the term minus entropy alone. More steps: without the '
+      'term, as many more as the name of the arm says, for the time that the term is '
+      'taken to cost; the term minus these is the comparison in equal time. Those are '
+      'secondary and not corrected.')
   return Table('term', 'What the misalignment term changes', columns, records, note,
                more=more)
 
@@ -166,8 +169,8 @@ def _tested(kind: str, test: PairedTest | None) -> dict[str, Any]:
   return difference(test, f'{kind}_') | {f'{kind}_tested': test is not None}
 
 
-# Prefix of the fields that compare the term with more steps.
-_TIMED = 'equal_time'
+# Keys in `_KINDS` of arms that the term itself is compared with -> prefix of fields.
+_BEYOND = {'entropy': 'beyond_entropy', 'steps': 'equal_time'}
 # What the term is compared with, besides its control -> words.
 _KINDS = {'entropy': 'entropy alone', 'symmetric_kl': 'symmetric KL alone',
           'steps': 'more steps'}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.harness.scales import SCALES
 from experiments.measure.rows import (
   BLOCK,
   heads_of,
@@ -31,12 +32,6 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import percentile_interval, percentiles_cover, resampled_means
 
-_SCALES = {
-    'sce': 'SCE', 'half_sce': 'SCE/2', 'symmetric_kl': 'symmetric KL',
-    'kl_first_second': 'KL(long‖short)', 'kl_second_first': 'KL(short‖long)',
-    'js': 'Jensen–Shannon', 'entropy_first': 'entropy, long',
-    'entropy_second': 'entropy, short', 'top1_agreement': 'top-1 agreement',
-}
 _SHOWN = ('sce', 'symmetric_kl', 'kl_first_second', 'kl_second_first', 'js',
           'top1_agreement')
 
@@ -139,14 +134,14 @@ def misalignment(values: Values) -> Table:
     part = Part('misalignment', 'text', offset=offset)
     for n in lengths_of(values, part, 'sce'):
       record: dict[str, Any] = {'length': n, 'offset': offset}
-      for name in _SCALES:
+      for name in SCALES:
         for end in ENDS:
           record[name + end] = values[part, name + end, n]
       records.append(record | {'sequences': values[part, 'num_sequences', n]})
   records.sort(key=lambda r: (r['length'], r['offset']))
   columns = {
       'window': lambda r: f'{r["length"]:,}', 'offset': lambda r: str(r['offset']),
-      **{_SCALES[name]: interval_cell(name, '.4f' if name != 'top1_agreement' else
+      **{SCALES[name]: interval_cell(name, '.4f' if name != 'top1_agreement' else
                                        '.3f') for name in _SHOWN},
   }
   sequences = ' or '.join(sorted({f'{r["sequences"]:.0f}' for r in records}))
