@@ -186,6 +186,8 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
     ({'positions.factor': 0.5}, 'config.positions.factor must be .* at least 1: 0.5'),
     ({'checkpoint': ''}, 'config.checkpoint is missing'),
     ({'positions.groups': 3}, 'config.positions.groups must divide half of'),
+    ({'positions.original_length': 17}, 'config.positions.original_length must be at '
+     'most config.train.max_length, 16: 17'),
     ({'adapters.quantized': 'nf4'}, 'config.adapters.quantized needs adapters'),
     ({'arms.none.weight': 0.2}, 'config.arms: method none needs one arm with weight 0'),
     ({'arms.yarn.term': 'x'}, "config.arms.yarn.term must be one of"),
@@ -236,6 +238,10 @@ def test_methods_change_positions_alone(key):
     places = made.draw(key, 16)
     found = made.trained.apply(variables, tokens, *places)
     assert (name == 'none') == bool(jnp.allclose(found, plain, atol=1e-5)), name
+    # It is measured as it is trained, but for the draw of random positions.
+    places = places if name == 'random' else made.of_test(16)
+    again = made.measured.apply(variables, tokens, *places)
+    np.testing.assert_array_equal(again, found, err_msg=name)
   assert _method('pi').trained.rope.stretched == (4.0,)
   yarn = _method('yarn', **{'positions.factor': 2.0}).measured.rope.stretched
   assert yarn[:2] == (2.0, 8)  # of the 8 tokens of the checkpoint
