@@ -474,15 +474,30 @@ def _segments(config, read):
 
 
 @pytest.mark.slow
-def test_a_run_that_stopped_goes_on_as_if_it_had_not(checkpoint, text_file, tmp_path):
+@pytest.mark.parametrize(('variant', 'fields'), [
+    # CLEX and random positions are drawn at each step, and so is dropout.
+    ('clex', {'adapters.rank': 2}), *((name, {}) for name in (
+        'none', 'pi', 'ntk', 'yarn', 'eabf', 'random', 'alibi', 'longlora', 'longqlora',
+    ))])
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(
+    checkpoint, text_file, tmp_path, capsys, variant, fields):
   # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
-  fields = {'optimizer.final_rate': 1.0, 'adapters.rank': 2}
-  name = 'clex_alpha_0_1'  # which draws a length at each step
-  fresh = lambda: _ready(checkpoint, text_file, 'clex_smoke', **fields)
+  fields, name = {'optimizer.final_rate': 1.0, **fields}, f'{variant}_alpha_0_1'
+  fresh = lambda: _ready(checkpoint, text_file, f'{variant}_smoke', **fields)
   _, whole = _train(fresh(), tmp_path / 'whole', name)
   _train(fresh(), tmp_path / 'parts', name, 2)
   _, parts = _train(fresh(), tmp_path / 'parts', name)
   assert parts == whole
+  # What was trained is saved, or it is said that it cannot be.
+  folders = [tmp_path / part / f'models/{name}/seed_0' for part in ('whole', 'parts')]
+  if variant in ('random', 'alibi'):
+    said = capsys.readouterr().out
+    assert f'Not saved as {folders[0]}: hub layout has no positions of this' in said
+    assert not any(folder.exists() for folder in folders)
+    return
+  one, other = (load_checkpoint(folder) for folder in folders)
+  assert one[0] == other[0] and one[0].max_length > 8
+  chex.assert_trees_all_equal(one[1], other[1])
 
 
 @pytest.mark.parametrize(('variant', 'method', 'fields'), mostly_slow([
