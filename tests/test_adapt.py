@@ -1117,6 +1117,39 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   assert report.write(tmp_path).missing == ''
 
 
+def test_the_primary_endpoint_is_the_same_test_in_the_table_of_its_method(
+    index, tmp_path, monkeypatch):
+  """Corrected over methods, as the answer says it.
+
+  The table of a method once had its p and interval without any correction, and called
+  them primary too.
+  """
+  monkeypatch.setattr(plots, 'save', lambda folder, made: {})
+  arms = {arm.name: {'method': arm.name.partition('_')[0], 'weight': arm.weight,
+                     'offsets': arm.offsets, 'steps': arm.steps, 'term': arm.term}
+          for arm in ARMS.values()}
+  config = {**_config().to_dict(), 'arms': arms, 'num_seeds': 3,
+            'inputs': {'original_length': 8, 'pair_nats': 4.0}}
+  (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
+  results.write_rows(tmp_path / 'results.csv', [
+      results.Row('adapt', name, seed, n, metric, x)
+      for (name, metric, n), values in index.items() for seed, x in values.items()])
+  made = {table.name: table for table in report.write(tmp_path).tables}
+  test = _compare(index, 'none_alpha', 'none')
+  for name, of_term in zip(('none', 'yarn'), cells(made['term']), strict=True):
+    [row] = [row for row in cells(made[name]) if row['arm'] == 'α = 0.1']
+    assert row['Δ log perplexity at 2 L [95 %]'] == of_term['misalignment term [95 %]']
+    assert row['p'] == f'{of_term["p Holm"]}, primary'
+    assert row['smallest detectable'] == of_term['smallest detectable']
+    assert 'but for the primary endpoint, over methods (table term).' in made[name].note
+  assert of_term['misalignment term [95 %]'] and _difference(test) != (
+      cells(made['term'])[0]['misalignment term [95 %]'])
+  # The others are corrected over their own table alone.
+  [entropy] = [row for row in cells(made['yarn']) if 'entropy' in row['arm']]
+  three = [(f'yarn_{name}', 'yarn') for name in ('entropy', 'kl', 'more')]
+  assert entropy['Δ log perplexity at 2 L [95 %]'] == _by_holm(index, *three)[0]
+
+
 @pytest.mark.slow
 def test_a_run_whose_controls_are_missing_has_a_report(index, tmp_path):
   arms = {'yarn_alpha': _config().arms.yarn_alpha_0_1.to_dict(),

@@ -329,11 +329,11 @@ def test_a_pattern_that_matches_nothing_is_refused(monkeypatch):
   monkeypatch.setattr(qwix, 'LoraRule', lambda module_path, **fields: rule(
       module_path=module_path.replace('down', 'downward'), **fields))
   model, base = _model()
-  with pytest.raises(ValueError, match='^qwix made 12 adapters, not 14$'):
+  with pytest.raises(ValueError, match=r'^qwix made 12 adapters, not 14$'):
     add_adapters(model, LORA, base, KEY)
   monkeypatch.setattr(qwix, 'LoraRule', lambda module_path, **fields: rule(
       module_path='nothing', **fields))
-  with pytest.raises(ValueError, match='^qwix made 0 adapters, not 14$'):
+  with pytest.raises(ValueError, match=r'^qwix made 0 adapters, not 14$'):
     add_adapters(model, LORA, base, KEY)
 
 

@@ -68,7 +68,7 @@ def test_borders_of_yarn_in_llama_2_are_planes_20_and_46():
 
 @pytest.mark.parametrize('length, borders', [
     (2**27, (5, 7)),  # planes of 32 turns and of one: 5.8 and 7.3, beyond d − 1
-    (2**20, (3, 6)),  # 3.7 and 5.2: there are planes 0 to 3, but 6 is the end of the ramp
+    (2**20, (3, 6)),  # 3.7 and 5.2, beyond the last plane, 3
     (4, (0, 0.001)),  # −2.0 and −0.2
 ])
 def test_borders_of_yarn_are_kept_within_0_and_d_minus_1(length, borders):
