@@ -186,6 +186,8 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
     ({'positions.factor': 0.5}, 'config.positions.factor must be .* at least 1: 0.5'),
     ({'checkpoint': ''}, 'config.checkpoint is missing'),
     ({'positions.groups': 3}, 'config.positions.groups must divide half of'),
+    ({'positions.original_length': 17}, 'config.positions.original_length must be at '
+     'most config.train.max_length, 16: 17'),
     ({'adapters.quantized': 'nf4'}, 'config.adapters.quantized needs adapters'),
     ({'arms.none.weight': 0.2}, 'config.arms: method none needs one arm with weight 0'),
     ({'arms.yarn.term': 'x'}, "config.arms.yarn.term must be one of"),
@@ -236,6 +238,10 @@ def test_methods_change_positions_alone(key):
     places = made.draw(key, 16)
     found = made.trained.apply(variables, tokens, *places)
     assert (name == 'none') == bool(jnp.allclose(found, plain, atol=1e-5)), name
+    # It is measured as it is trained, but for the draw of random positions.
+    places = places if name == 'random' else made.of_test(16)
+    again = made.measured.apply(variables, tokens, *places)
+    np.testing.assert_array_equal(again, found, err_msg=name)
   assert _method('pi').trained.rope.stretched == (4.0,)
   yarn = _method('yarn', **{'positions.factor': 2.0}).measured.rope.stretched
   assert yarn[:2] == (2.0, 8)  # of the 8 tokens of the checkpoint
@@ -468,15 +474,30 @@ def _segments(config, read):
 
 
 @pytest.mark.slow
-def test_a_run_that_stopped_goes_on_as_if_it_had_not(checkpoint, text_file, tmp_path):
+@pytest.mark.parametrize(('variant', 'fields'), [
+    # CLEX and random positions are drawn at each step, and so is dropout.
+    ('clex', {'adapters.rank': 2}), *((name, {}) for name in (
+        'none', 'pi', 'ntk', 'yarn', 'eabf', 'random', 'alibi', 'longlora', 'longqlora',
+    ))])
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(
+    checkpoint, text_file, tmp_path, capsys, variant, fields):
   # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
-  fields = {'optimizer.final_rate': 1.0, 'adapters.rank': 2}
-  name = 'clex_alpha_0_1'  # which draws a length at each step
-  fresh = lambda: _ready(checkpoint, text_file, 'clex_smoke', **fields)
+  fields, name = {'optimizer.final_rate': 1.0, **fields}, f'{variant}_alpha_0_1'
+  fresh = lambda: _ready(checkpoint, text_file, f'{variant}_smoke', **fields)
   _, whole = _train(fresh(), tmp_path / 'whole', name)
   _train(fresh(), tmp_path / 'parts', name, 2)
   _, parts = _train(fresh(), tmp_path / 'parts', name)
   assert parts == whole
+  # What was trained is saved, or it is said that it cannot be.
+  folders = [tmp_path / part / f'models/{name}/seed_0' for part in ('whole', 'parts')]
+  if variant in ('random', 'alibi'):
+    said = capsys.readouterr().out
+    assert f'Not saved as {folders[0]}: hub layout has no positions of this' in said
+    assert not any(folder.exists() for folder in folders)
+    return
+  one, other = (load_checkpoint(folder) for folder in folders)
+  assert one[0] == other[0] and one[0].max_length > 8
+  chex.assert_trees_all_equal(one[1], other[1])
 
 
 @pytest.mark.parametrize(('variant', 'method', 'fields'), mostly_slow([
@@ -1120,6 +1141,39 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   # L is at which seeds are counted.
   write(lambda row: (row.arm, row.seed, row.length) != ('yarn_kl', 1, 32))
   assert report.write(tmp_path).missing == ''
+
+
+def test_the_primary_endpoint_is_the_same_test_in_the_table_of_its_method(
+    index, tmp_path, monkeypatch):
+  """Corrected over methods, as the answer says it.
+
+  The table of a method once had its p and interval without any correction, and called
+  them primary too.
+  """
+  monkeypatch.setattr(plots, 'save', lambda folder, made: {})
+  arms = {arm.name: {'method': arm.name.partition('_')[0], 'weight': arm.weight,
+                     'offsets': arm.offsets, 'steps': arm.steps, 'term': arm.term}
+          for arm in ARMS.values()}
+  config = {**_config().to_dict(), 'arms': arms, 'num_seeds': 3,
+            'inputs': {'original_length': 8, 'pair_nats': 4.0}}
+  (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
+  results.write_rows(tmp_path / 'results.csv', [
+      results.Row('adapt', name, seed, n, metric, x)
+      for (name, metric, n), values in index.items() for seed, x in values.items()])
+  made = {table.name: table for table in report.write(tmp_path).tables}
+  test = _compare(index, 'none_alpha', 'none')
+  for name, of_term in zip(('none', 'yarn'), cells(made['term']), strict=True):
+    [row] = [row for row in cells(made[name]) if row['arm'] == 'α = 0.1']
+    assert row['Δ log perplexity at 2 L [95 %]'] == of_term['misalignment term [95 %]']
+    assert row['p'] == f'{of_term["p Holm"]}, primary'
+    assert row['smallest detectable'] == of_term['smallest detectable']
+    assert 'but for the primary endpoint, over methods (table term).' in made[name].note
+  assert of_term['misalignment term [95 %]'] and _difference(test) != (
+      cells(made['term'])[0]['misalignment term [95 %]'])
+  # The others are corrected over their own table alone.
+  [entropy] = [row for row in cells(made['yarn']) if 'entropy' in row['arm']]
+  three = [(f'yarn_{name}', 'yarn') for name in ('entropy', 'kl', 'more')]
+  assert entropy['Δ log perplexity at 2 L [95 %]'] == _by_holm(index, *three)[0]
 
 
 @pytest.mark.slow

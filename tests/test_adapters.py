@@ -152,6 +152,18 @@ def test_adapters_of_another_model_are_refused(tmp_path, what, message):
   assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize('also', [('embedding',), ('embedding', 'attention_norm')])
+def test_another_model_is_refused_where_norms_alone_are_frozen_in_full(tmp_path, also):
+  lora = Lora(2, 4.0, quantized='nf4', also=also)
+  for scan in (False, True):
+    model = llama(scan_layers=scan)  # tied, so that it has no other embedding
+    base, other = (variables_of(model, seed=i)['params'] for i in range(2))
+    save_adapters(tmp_path, model, lora, _trained(model, base, lora))
+    load_adapters(tmp_path, model, base, quantized='nf4')
+    with pytest.raises(ValueError, match='of another model: its weights differ'):
+      load_adapters(tmp_path, model, other, quantized='nf4')
+
+
 @pytest.mark.slow
 def test_a_model_in_another_dtype_is_the_same_model(tmp_path):
   model = llama()

@@ -238,6 +238,29 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
   assert '| no, by 2.0 KiB at least |' in said
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [name for name in NAMES if name.startswith('adapt')])
+def test_every_method_of_adapt_is_a_program_of_llama_2_7b(monkeypatch, name):
+  small = programs.LLAMA_2_7B.clone(width=256, mlp_width=256, num_layers=2, num_heads=2,
+                                    num_key_heads=2, vocab_size=512)
+  monkeypatch.setattr(programs, 'LLAMA_2_7B', small)
+  monkeypatch.setattr(programs, 'BATCH', 8)
+  program = programs.EXPERIMENTS[name](jax.devices())
+  length = 4096 if name == 'adapt_clex' else 8192
+  assert program.note.endswith(f'; 8 streams, 2 windows of {length}, mesh fsdp 8')
+  assert (program.steps, program.calls) == (1, 200)
+  row = measure.count(program, chips.slice_of('v5p:2x2x2'))
+  params = sum(x.size for x in jax.tree.leaves(abstract_params(small)))
+  # Forward and backward, of two windows, computed once more for the gradients: 8
+  # operations a parameter, 6 where it is frozen, but for the embedding, which is looked
+  # up.
+  adapters = 'lora' in name
+  least = (6 if adapters else 8) * (params - 512 * 256) * 2 * length
+  assert least < row['flops'], (row['flops'], least)
+  trained = int(program.note.split()[0].replace(',', ''))
+  assert (trained < params) if adapters else (params <= trained < params + 10**5)
+
+
 @pytest.mark.parametrize('arguments, says', [
     (('--topology=v9:2x2', '--experiment=retrieval'), 'one of v5e, v5p, v6e, h100'),
     (('--topology=v5p-64', '--experiment=retrieval'), 'in chips, as in v5e:4x8'),

@@ -35,7 +35,7 @@ from vvlen.training import checkpoint
 from vvlen.training.optimizer import adamw
 from vvlen.training.step import init_state, Problem, train_step, TrainState
 
-pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
+qwix = pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
 
 TOKENS = np.arange(14).reshape(2, 7) * 5 % V
 KEY = jax.random.key(7)
@@ -321,6 +321,20 @@ def test_what_cannot_be_trained_is_refused():
   with pytest.raises(ValueError, match='are not of the model: layer_1'):
     add_adapters(
         model, LORA, {k: x for k, x in base.items() if k != 'layer_1'}, KEY)
+
+
+def test_a_pattern_that_matches_nothing_is_refused(monkeypatch):
+  # qwix itself gives no error then, and makes no adapters.
+  rule = qwix.LoraRule
+  monkeypatch.setattr(qwix, 'LoraRule', lambda module_path, **fields: rule(
+      module_path=module_path.replace('down', 'downward'), **fields))
+  model, base = _model()
+  with pytest.raises(ValueError, match=r'^qwix made 12 adapters, not 14$'):
+    add_adapters(model, LORA, base, KEY)
+  monkeypatch.setattr(qwix, 'LoraRule', lambda module_path, **fields: rule(
+      module_path='nothing', **fields))
+  with pytest.raises(ValueError, match=r'^qwix made 0 adapters, not 14$'):
+    add_adapters(model, LORA, base, KEY)
 
 
 def test_without_qwix_a_line_says_what_to_install(monkeypatch):

@@ -66,6 +66,15 @@ def test_borders_of_yarn_in_llama_2_are_planes_20_and_46():
   assert rope_extensions.yarn_borders(1e4, 128, Yarn(8.0, 4096)) == (20, 46)
 
 
+@pytest.mark.parametrize('length, borders', [
+    (2**27, (5, 7)),  # planes of 32 turns and of one: 5.8 and 7.3, beyond d − 1
+    (2**20, (3, 6)),  # 3.7 and 5.2, beyond the last plane, 3
+    (4, (0, 0.001)),  # −2.0 and −0.2
+])
+def test_borders_of_yarn_are_kept_within_0_and_d_minus_1(length, borders):
+  assert rope_extensions.yarn_borders(1e4, 8, Yarn(4.0, length)) == borders
+
+
 def test_yarn_leaves_fast_planes_and_slows_slow_ones_by_the_factor():
   # Llama 2: d = 128, L₀ = 4096, planes up to 20 and from 46 on.
   found, scale = _rates(Yarn(8.0, 4096), width=128)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 import math
 
+from experiments.adapt.primary import primary_tests
 from experiments.language_model.arms import endpoint, Family, Run
 from experiments.language_model.figures import times
-from experiments.language_model.tables import compare
 from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
-from vvlen.statistics import by_holm, mean_interval
+from vvlen.statistics import mean_interval
 
 
 def answer(
@@ -33,7 +33,7 @@ def answer(
   if len(weak) == len(losses):
     return ['No verdict: the models predict no better than counts of pairs of tokens.',
             f'{said}; that of the counts is {math.exp(pairs):.3g}.']
-  found = _of_term(families, index, at, place, weak)
+  found = _of_term(families, run, index, weak)
   after = ', '.join(f'{math.exp(_mean(index, f.control.name, at)):.3g} ({f.title})'
                     for f in families)
   if weak:
@@ -57,19 +57,17 @@ def weak_methods(
 
 
 def _of_term(
-    families: Sequence[Family], index: Index, at: int, place: str, weak: Sequence[str]
+    families: Sequence[Family], run: Run, index: Index, weak: Sequence[str]
 ) -> list[str]:
   """Says what the misalignment term changes in each method but those in `weak`."""
-  tests = {f.title: compare(index, f.primary, f.control.name, at)
-           for f in families if f.primary}
-  known = {title: test for title, test in tests.items()
-           if test is not None and not math.isnan(test.p)}
+  at = endpoint(run)
+  known = [(found.family.title, found.by_all)
+           for found in primary_tests(families, run, index)
+           if found.by_all is not None and not math.isnan(found.by_all.p)]
   if not known:
     return ['No verdict on the misalignment term: fewer than two pairs of seeds, or no '
             'arm with α = 0.1.']
-  # Over all methods, as in table term.
-  told = [(title, test) for title, test in zip(
-      known, by_holm([*known.values()]), strict=True) if test and title not in weak]
+  told = [(title, test) for title, test in known if title not in weak]
   if not told:
     return []
   parts = [
@@ -80,9 +78,10 @@ def _of_term(
   pairs = sorted({test.num_pairs for _, test in told})
   none = '' if min(test.p for _, test in told) < 0.05 else '; no difference was found'
   several = ', p and intervals by Holm over methods' if len(known) > 1 else ''
-  return [f'The misalignment term with α = 0.1 changes log perplexity at {place}, {at} '
-          f'tokens, by {"; ".join(parts)}: {" or ".join(map(str, pairs))} pairs of '
-          f'seeds{several}{none}.']
+  place = f'{times(at // run.length)}, {at} tokens'
+  return [f'The misalignment term with α = 0.1 changes log perplexity at {place}, by '
+          f'{"; ".join(parts)}: {" or ".join(map(str, pairs))} pairs of seeds{several}'
+          f'{none}.']
 
 
 def _mean(index: Index, arm: str, length: int) -> float:

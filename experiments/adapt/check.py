@@ -73,6 +73,10 @@ def _check_positions(config: Any) -> None:
   if groups and length % (2 * groups):
     raise ValueError('config.positions.groups must divide half of '
                      f'config.train.max_length: {groups}, {length}')
+  if config.positions.original_length > length:
+    raise ValueError('config.positions.original_length must be at most '
+                     f'config.train.max_length, {length}: '
+                     f'{config.positions.original_length}')
   used = any(arm.method == 'random' for arm in config.arms.values())
   longest = lengths[-1] * length
   if used and draws < longest:

@@ -15,6 +15,7 @@ from etils import epath
 from experiments.adapt import figures, tables
 from experiments.adapt.answer import answer, weak_methods
 from experiments.adapt.misalignment_table import misalignment
+from experiments.adapt.primary import primary_tests
 from experiments.harness.parts import naming
 from experiments.language_model import figures as of_arms
 from experiments.language_model import tables as by_term
@@ -72,8 +73,12 @@ def write(workdir: epath.PathLike) -> Report:
   # No test is shown of a weak method, and no interval of its differences.
   most = {family: -math.inf if family.title in weak else math.inf
           for family in present if family.others}
-  made += [make(family, run, index, most=least) for family, least in most.items()
-           for make in (by_term.by_arm, by_term.by_length)]
+  tested = {found.family: (found.by_all, found.least)
+            for found in primary_tests(present, run, index)}
+  for family, least in most.items():
+    made += [
+        by_term.by_arm(family, run, index, most=least, primary=tested.get(family)),
+        by_term.by_length(family, run, index, most=least)]
   if present:
     made.append(tables.sliding(present, run, index, original, segment))
     made.append(misalignment(present, run, index))

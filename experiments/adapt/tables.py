@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.adapt.primary import primary_tests
 from experiments.language_model import paper
 from experiments.language_model.arms import Arm, endpoint, Family, Run
 from experiments.language_model.figures import label, times
@@ -28,7 +29,6 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import (
   by_holm,
-  detectable_together,
   mean_interval,
   PairedTest,
 )
@@ -108,11 +108,9 @@ def term(
   at = endpoint(run)
   kinds = list(dict.fromkeys(
       _kind(arm) for family in families for arm in _controls(family)))
-  tested = [family for family in families if family.primary]
-  tests = [compare(index, f.primary, f.control.name, at) for f in tested]
+  primary = primary_tests(families, run, index)
   records = []
-  for family, test, by_all, least in zip(
-      tested, tests, by_holm(tests), detectable_together(tests), strict=True):
+  for family, test, by_all, least in primary:
     record: dict[str, Any] = {
         'method': family.control.name, 'label': family.title,
         'seeds': test.num_pairs if test else 0, **difference(by_all),
@@ -147,8 +145,8 @@ def term(
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
       f'{seeds_of(_arms(families), run, index)}; it and its interval by Holm over '
       'methods.')
-  note += _left_out([(f, arm) for f in tested for arm in _arms([f])], index, 'nll',
-                    [at])
+  note += _left_out([(found.family, arm) for found in primary
+                     for arm in _arms([found.family])], index, 'nll', [at])
   note += _not_learned([r['label'] for r in records if not r['learned']])
   more = (
       'The primary endpoint. Smallest detectable: what its test finds four times in '

@@ -3,4 +3,5 @@
 # The keys of programs.EXPERIMENTS, which needs JAX.
 NAMES = ['retrieval', 'lookup', 'retrieval_growing', 'lookup_growing', 'recency_bias',
          'counting', 'language_model', 'llama_2_7b_4096', 'llama_2_7b_8192',
-         'adapt_clex', 'adapt_yarn', 'adapt_eabf', 'adapt_longlora', 'adapt_longqlora']
+         'adapt_clex', 'adapt_yarn', 'adapt_eabf', 'adapt_longlora', 'adapt_longqlora',
+         'adapt_pi', 'adapt_ntk', 'adapt_random', 'adapt_alibi', 'adapt_clex_8192']

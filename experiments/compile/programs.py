@@ -158,9 +158,16 @@ def llama(length: int, devices: Any) -> Program:
       (_stream(length) + 4 * parameters) // mesh.size)
 
 
-def adapt(name: str, devices: Any) -> Program:
-  """Returns a step that fine-tunes Llama 2 7B as NAME_paper of configs/adapt.py."""
+def adapt(name: str, devices: Any, length: int | None = None) -> Program:
+  """Returns a step that fine-tunes Llama 2 7B as NAME_paper of configs/adapt.py.
+
+  Args:
+    name: of the variant.
+    devices: of the slice.
+    length: of a window, in place of the variant's.
+  """
   config = adapt_config.get_config(f'{name}_paper')
+  config.train.max_length = length or config.train.max_length
   mesh, arm = _model_mesh(devices), config.arms[f'{name}_alpha_0_1']
   programs = AdaptPrograms(config, arm.method, LLAMA_2_7B, mesh)
   trained = sum(x.size for x in jax.tree.leaves(programs.state.params))
@@ -206,5 +213,8 @@ EXPERIMENTS: dict[str, Callable[[Any], Program]] = {
     'llama_2_7b_4096': functools.partial(llama, 4096),
     'llama_2_7b_8192': functools.partial(llama, 8192),
     **{f'adapt_{name}': functools.partial(adapt, name)
-       for name in ('clex', 'yarn', 'eabf', 'longlora', 'longqlora')},
+       for name in ('clex', 'yarn', 'eabf', 'longlora', 'longqlora', 'pi', 'ntk',
+                    'random', 'alibi')},
+    # The paper trains CLEX at 4,096 tokens, the others at 8,192.
+    'adapt_clex_8192': functools.partial(adapt, 'clex', length=8192),
 }

@@ -97,7 +97,7 @@ def most_to_learn(vocabulary: int | None) -> float:
 
 def by_arm(
     family: Family, run: Run, index: Index, vocabulary: int | None = None,
-    most: float | None = None,
+    most: float | None = None, primary: tuple[PairedTest | None, float] | None = None,
 ) -> Table:
   """Makes the table of a family, a row per arm, the control first.
 
@@ -108,15 +108,17 @@ def by_arm(
     vocabulary: as in `most_to_learn`. No test is shown of models that have not learned.
     most: the log perplexity at L above which a model has not learned; None: that of
       `most_to_learn`.
+    primary: the test of the primary arm and its smallest detectable difference, if
+      these are corrected over several families; None: they are not corrected.
   """
   arms, at = (family.control, *family.others), endpoint(run)
   tests = [compare(index, arm.name, family.control.name, at) for arm in family.others]
-  primary = [arm.name == family.primary for arm in family.others]
-  secondary = [None if first else test
-               for test, first in zip(tests, primary, strict=True)]
+  first = [arm.name == family.primary for arm in family.others]
+  secondary = [None if x else test for test, x in zip(tests, first, strict=True)]
   by_all, least = by_holm(secondary), detectable_together(secondary)
-  least = [detectable(test) if first else x
-           for test, first, x in zip(tests, primary, least, strict=True)]
+  if any(first):
+    place = first.index(True)
+    by_all[place], least[place] = primary or (None, detectable(tests[place]))
   none: tuple[Any, ...] = (None, None, math.nan)
   records = [
       _record(arm, family, run, index, *compared) for arm, compared in zip(
@@ -133,13 +135,14 @@ def by_arm(
           'tested', difference_if_learned()),
       'p': where('tested', lambda r: (
           'not learned' if not r['learned'] else
-          f'{p_value(r["p"])}, primary' if r['primary'] else p_value(r['p_holm']))),
+          f'{p_value(r["p_holm" if primary else "p"])}, primary' if r['primary'] else
+          p_value(r['p_holm']))),
       'smallest detectable': if_learned(
           lambda r: number(r['smallest_detectable'], '.4f')),
       'log perplexity in training': interval('training_cross_entropy', '.3f'),
   }
   return Table(family.name, f'{family.title}. L = {run.length}', columns, records,
-               _note(family, run, index), more=_more(family))
+               _note(family, run, index, primary is not None), more=_more(family))
 
 
 def _record(
@@ -248,13 +251,14 @@ def _mean(
   return interval_fields(field or metric, mean_interval(values))
 
 
-def _note(family: Family, run: Run, index: Index) -> str:
+def _note(family: Family, run: Run, index: Index, together: bool) -> str:
   arms = (family.control, *family.others)
+  but = ', but for the primary endpoint' if family.primary else ''
   note = (
       f'{seeds_of(arms, run, index)}. Perplexity of held-out text; all else in nats. '
       f'Δ: minus {label_in(family, family.control)}; p: paired two-sided t-test; it '
       'and the intervals of Δ by Holm over this table'
-      f'{", but for the primary endpoint" if family.primary else ""}.'
+      f'{but}{", over methods (table term)" if but and together else ""}.'
   )
   lengths = [m * run.length for m in run.multiples]
   broken = sorted({

@@ -237,7 +237,10 @@ def _checksum(model, frozen):
   """
   flat = flatten_dict(frozen, sep='/')
   layer = 'layers' if model.scan_layers else 'layer_0'
-  for path in ('embedding', 'output_embedding', f'{layer}/query/kernel'):
+  # A kernel may be quantized; then the scales of norms are left.
+  for path in ('embedding', 'output_embedding', f'{layer}/query/kernel',
+               f'{layer}/attention_norm/scale', f'{layer}/mlp_norm/scale',
+               'final_norm/scale'):
     if path in flat and not is_quantized(flat[path]):
       x = flat[path][0] if is_stacked(path) else flat[path]
       rows = gather(x[:_ROWS], False).astype(ml_dtypes.bfloat16)

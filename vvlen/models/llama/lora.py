@@ -23,7 +23,8 @@ Only `trained` has gradients and an optimizer state. After training, predict wit
 `vvlen.models.llama.adapters` saves the adapters.
 
 W is quantized to 'nf4', in blocks of 64 inputs with a scale each (QLoRA, arXiv
-2305.14314), or to 'int8', with a scale for each output. Scales have the dtype of W.
+2305.14314; one scale for each output where 64 does not divide the inputs), or to
+'int8', with a scale for each output. Scales have the dtype of W.
 QLoRA also quantizes the scales, and pages the optimizer's state to the host; qwix can
 do neither, so a weight takes 4 bits and 1/64 of a scale.
 """
