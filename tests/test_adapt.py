@@ -21,6 +21,7 @@ from experiments.adapt import (
     frequencies,
     methods,
     misalignment_table,
+    primary,
     programs,
     report,
     run,
@@ -714,11 +715,17 @@ def test_p_of_the_term_are_corrected_over_methods(index):
     ends = interval_words(wider.ci_low, wider.ci_high, '+.4f')
     assert f'{ends}, {p_words(x)} ({words})' in said
   assert 'p and intervals by Holm over methods' in said
-  assert ('no difference was found' in said) == (min(corrected) >= 0.05)
-  # Far apart: a difference is found.
-  index['none_alpha', 'nll', 32] = {
-      seed: x + 1 + seed / 1000 for seed, x in index['none', 'nll', 32].items()}
-  assert 'no difference' not in answer(FAMILIES, RUN, index, 4.0)[0]
+  assert said.startswith(
+      'At 2 L, 32 tokens, the misalignment term with α = 0.1 was not found to change '
+      'predictions with fine-tuning alone, YaRN: log perplexity changes by ')
+  assert min(corrected) >= 0.05
+  # Far apart: a difference is found, and which way it goes.
+  for change, words in ((1, 'worsens'), (-1, 'improves')):
+    index['none_alpha', 'nll', 32] = {
+        seed: x + change + seed / 1000
+        for seed, x in index['none', 'nll', 32].items()}
+    assert (f' {words} predictions with fine-tuning alone, and was not found to change '
+            'predictions with YaRN: ') in answer(FAMILIES, RUN, index, 4.0)[0]
 
 
 def test_what_the_paper_prints_is_a_table():
@@ -837,9 +844,9 @@ def test_the_answer_in_whole_sentences(index):
       f'{math.exp(np.mean([*index[name, "nll", length].values()])):.3g} ({words})'
       for name, words in (('none', 'fine-tuning alone'), ('yarn', 'YaRN')))
   assert answer(FAMILIES, RUN, index, 3.0) == [
-      'The misalignment term with α = 0.1 changes log perplexity at 2 L, 32 tokens, by '
-      f'{alone}; {yarn}: 3 pairs of seeds, p and intervals by Holm over methods; '
-      'no difference was found.',
+      'At 2 L, 32 tokens, the misalignment term with α = 0.1 was not found to change '
+      f'predictions with fine-tuning alone, YaRN: log perplexity changes by {alone}; '
+      f'{yarn}. 3 pairs of seeds, p and intervals by Holm over methods.',
       f'Perplexity at the training length, 16 tokens: {perplexity(16)}; that of counts '
       f'of pairs of tokens is 20.1, and less counts as learned. At 2 L, 32 tokens: '
       f'{perplexity(32)}.']
@@ -856,6 +863,24 @@ def test_the_answer_in_whole_sentences(index):
   found = answer(FAMILIES, RUN, index, 3.0)
   assert '(fine-tuning alone)' not in found[0] and 'Holm' not in found[0]
   assert p_words(tests[1].p) in found[0]
+
+
+def test_the_answer_has_the_parts_of_the_term_and_what_the_paper_has(index):
+  yarn = FAMILIES[1:]
+  change = lambda name: text(_compare(index, name, 'yarn').mean_difference, '+.4f')
+  found = answer(yarn, RUN, index, 4.0)
+  assert found[1] == (
+      f'Of its two parts, each with the same α, entropy alone by '
+      f'{change("yarn_entropy")}, and symmetric KL alone by {change("yarn_kl")} nats '
+      '(table term); the paper has −0.040 to −0.009 for the whole term, in single runs '
+      'of Llama-2-7B.')
+  assert math.log(5.88 / 6.12) == pytest.approx(-0.040, abs=5e-4)  # CLEX
+  assert math.log(5.77 / 5.82) == pytest.approx(-0.009, abs=5e-4)  # LongQLoRA
+  # Where a method has not both parts, neither is told.
+  assert len(answer(FAMILIES, RUN, index, 4.0)) == len(found) - 1
+  without = yarn[0]._replace(others=tuple(
+      arm for arm in yarn[0].others if arm.term != 'symmetric_kl'))
+  assert len(answer([without], RUN, index, 4.0)) == len(found) - 1
 
 
 def test_notes_of_tables_say_how_they_were_made(index):
@@ -889,7 +914,7 @@ def test_the_answer_is_of_the_term_and_names_no_verdict_without_one(index):
   test = _compare(index, 'yarn_alpha', 'yarn')
   assert f'{text(test.mean_difference, "+.4f")} nats' in found[0]
   assert '(YaRN)' in found[0] and '3 pairs of seeds' in found[0]
-  assert 'log perplexity at 2 L, 32 tokens' in found[0]
+  assert found[0].startswith('At 2 L, 32 tokens, the ')
   mean = math.exp(np.mean([*index['yarn', 'nll', 32].values()]))
   assert f'{mean:.3g} (YaRN)' in found[1].split('At 2 L')[1]
   [first, second] = answer(FAMILIES, RUN, index, 1.5)
@@ -923,7 +948,7 @@ def test_controls_of_the_term_differ_from_the_control_in_one_thing():
   family = FAMILIES[1]._replace(
       others=(*FAMILIES[1].others, arms['yarn_entropy'], arms['yarn_more'],
               ARMS['yarn_kl']._replace(weight=0.3)))
-  assert tables._controls(family) == [
+  assert primary.controls(family) == [
       ARMS[name] for name in ('yarn_entropy', 'yarn_kl', 'yarn_more')]
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 import math
 
-from experiments.adapt.primary import primary_tests
+from experiments.adapt.primary import controls, kind_of, KINDS, primary_tests
+from experiments.language_model import paper
 from experiments.language_model.arms import endpoint, Family, Run
 from experiments.language_model.figures import times
+from experiments.language_model.tables import compare
 from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
-from vvlen.statistics import mean_interval
+from vvlen.statistics import mean_interval, PairedTest
 
 
 def answer(
@@ -61,27 +63,62 @@ def _of_term(
 ) -> list[str]:
   """Says what the misalignment term changes in each method but those in `weak`."""
   at = endpoint(run)
-  known = [(found.family.title, found.by_all)
+  known = [(found.family, found.by_all)
            for found in primary_tests(families, run, index)
            if found.by_all is not None and not math.isnan(found.by_all.p)]
   if not known:
     return ['No verdict on the misalignment term: fewer than two pairs of seeds, or no '
             'arm with α = 0.1.']
-  told = [(title, test) for title, test in known if title not in weak]
+  told = [(family, test) for family, test in known if family.title not in weak]
   if not told:
     return []
   parts = [
       f'{number(test.mean_difference, "+.4f")} nats '
       f'{interval_words(test.ci_low, test.ci_high, "+.4f")}, {p_words(test.p)} '
-      f'({title})'
-      for title, test in told]
+      f'({family.title})'
+      for family, test in told]
   pairs = sorted({test.num_pairs for _, test in told})
-  none = '' if min(test.p for _, test in told) < 0.05 else '; no difference was found'
   several = ', p and intervals by Holm over methods' if len(known) > 1 else ''
   place = f'{times(at // run.length)}, {at} tokens'
-  return [f'The misalignment term with α = 0.1 changes log perplexity at {place}, by '
-          f'{"; ".join(parts)}: {" or ".join(map(str, pairs))} pairs of seeds{several}'
-          f'{none}.']
+  return [f'At {place}, the misalignment term with α = 0.1 {_verdict(told)}: log '
+          f'perplexity changes by {"; ".join(parts)}. '
+          f'{" or ".join(map(str, pairs))} pairs of seeds{several}.',
+          *_of_parts([family for family, _ in told], run, index)]
+
+
+def _verdict(told: Sequence[tuple[Family, PairedTest]]) -> str:
+  """Returns with which methods a difference was found, and its direction, in words."""
+  kinds: dict[str, list[str]] = {}
+  for family, test in told:
+    kind = ('was not found to change predictions with' if test.p >= 0.05
+            else 'worsens predictions with' if test.mean_difference > 0
+            else 'improves predictions with')
+    kinds.setdefault(kind, []).append(family.title)
+  return ', and '.join(f'{kind} {", ".join(names)}' for kind, names in kinds.items())
+
+
+def _of_parts(families: Sequence[Family], run: Run, index: Index) -> list[str]:
+  """Says what the parts of the term change, each alone, and what the paper has.
+
+  The list is empty unless each method has both arms.
+  """
+  parts = ('entropy', 'symmetric_kl')
+  found: dict[str, list[str]] = {kind: [] for kind in parts}
+  for family in families:
+    for arm in controls(family):
+      test = compare(index, arm.name, family.control.name, endpoint(run))
+      if kind_of(arm) in parts and test is not None:
+        found[kind_of(arm)].append(number(test.mean_difference, '+.4f'))
+  if any(len(changes) != len(families) for changes in found.values()):
+    return []
+  said = ', and '.join(f'{KINDS[kind]} by {", ".join(changes)}'
+                       for kind, changes in found.items())
+  printed = [math.log(setting['0.1'][-1] / setting['0'][-1])
+             for setting in paper.ALPHA.values()]
+  return [f'Of its two parts, each with the same α, {said} nats (table term); the '
+          f'paper has {number(min(printed), "+.3f")} to '
+          f'{number(max(printed), "+.3f")} for the whole term, in single runs of '
+          'Llama-2-7B.']
 
 
 def _mean(index: Index, arm: str, length: int) -> float:

@@ -1,12 +1,16 @@
-"""Tests of the primary endpoint of adapt, over all methods. Runs without JAX."""
+"""The primary endpoint over all methods, and its controls. Runs without JAX."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.language_model.arms import endpoint, Family, Run
+from experiments.language_model.arms import Arm, endpoint, Family, Run
 from experiments.language_model.tables import compare
 from vvlen.reporting.results import Index
 from vvlen.statistics import by_holm, detectable_together, PairedTest
+
+# What the term is compared with, besides its control -> words.
+KINDS = {'entropy': 'entropy alone', 'symmetric_kl': 'symmetric KL alone',
+          'steps': 'more steps'}
 
 
 class Primary(NamedTuple):
@@ -33,3 +37,18 @@ def primary_tests(
            for family in tested]
   found = zip(tested, tests, by_holm(tests), detectable_together(tests), strict=True)
   return [Primary(*fields) for fields in found]
+
+
+def controls(family: Family) -> list[Arm]:
+  """Returns the arms with another term at α = 0.1, or with more steps and no term."""
+  plain = family.control._replace(name='')
+  return [arm for arm in family.others
+          if (arm.term != 'sce' and arm._replace(name='') == plain._replace(
+              weight=0.1, term=arm.term))
+          or (arm.steps > 1 and arm._replace(name='') == plain._replace(
+              steps=arm.steps))]
+
+
+def kind_of(arm: Arm) -> str:
+  """Returns the key in `KINDS` of an arm from `controls`."""
+  return 'steps' if not arm.weight else arm.term

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.adapt.primary import primary_tests
+from experiments.adapt.primary import controls, kind_of, KINDS, primary_tests
 from experiments.language_model import paper
 from experiments.language_model.arms import Arm, endpoint, Family, Run
 from experiments.language_model.figures import label, times
@@ -107,7 +107,7 @@ def term(
   """
   at = endpoint(run)
   kinds = list(dict.fromkeys(
-      _kind(arm) for family in families for arm in _controls(family)))
+      kind_of(arm) for family in families for arm in controls(family)))
   primary = primary_tests(families, run, index)
   records = []
   for family, test, by_all, least in primary:
@@ -120,8 +120,8 @@ def term(
         'tested': test is not None, 'learned': family.title not in weak}
     for kind in (*kinds, *_BEYOND.values()):  # so that all records have the same fields
       record |= _tested(kind, None)
-    for arm in _controls(family):
-      kind = _kind(arm)
+    for arm in controls(family):
+      kind = kind_of(arm)
       record |= _tested(kind, compare(index, arm.name, family.control.name, at))
       if kind in _BEYOND:
         record |= _tested(_BEYOND[kind], compare(index, family.primary, arm.name, at))
@@ -134,11 +134,11 @@ def term(
           lambda r: number(r['smallest_detectable'], '.4f')),
   }
   for kind in kinds:
-    columns[f'{_KINDS[kind]} [95 %]'] = where(
+    columns[f'{KINDS[kind]} [95 %]'] = where(
         f'{kind}_tested', difference_if_learned(f'{kind}_'))
   for kind, beyond in _BEYOND.items():
     if kind in kinds:
-      columns[f'term minus {_KINDS[kind]} [95 %]'] = where(
+      columns[f'term minus {KINDS[kind]} [95 %]'] = where(
           f'{beyond}_tested', difference_if_learned(f'{beyond}_'))
   note = (
       f'Δ log perplexity at {times(at // run.length)}, {at} tokens, minus the same '
@@ -156,7 +156,8 @@ def term(
       'by lowering entropy and what by aligning. What it does by aligning, besides '
       'lowering entropy, is also the term minus entropy alone. More steps: without the '
       'term, as many more as the name of the arm says, for the time that the term is '
-      'taken to cost; the term minus these is the comparison in equal time. Those are '
+      'taken to cost; the term minus these is the comparison in equal time. The cost '
+      'that experiments/benchmarks/regularizer_cost.py measured is 0 to 6 %. Those are '
       'secondary and not corrected.')
   return Table('term', 'What the misalignment term changes', columns, records, note,
                more=more)
@@ -167,26 +168,8 @@ def _tested(kind: str, test: PairedTest | None) -> dict[str, Any]:
   return difference(test, f'{kind}_') | {f'{kind}_tested': test is not None}
 
 
-# Keys in `_KINDS` of arms that the term itself is compared with -> prefix of fields.
+# Keys in `primary.KINDS` -> prefix of the fields of the term minus such an arm.
 _BEYOND = {'entropy': 'beyond_entropy', 'steps': 'equal_time'}
-# What the term is compared with, besides its control -> words.
-_KINDS = {'entropy': 'entropy alone', 'symmetric_kl': 'symmetric KL alone',
-          'steps': 'more steps'}
-
-
-def _controls(family: Family) -> list[Arm]:
-  """Returns the arms with another term at α = 0.1, or with more steps and no term."""
-  plain = family.control._replace(name='')
-  return [arm for arm in family.others
-          if (arm.term != 'sce' and arm._replace(name='') == plain._replace(
-              weight=0.1, term=arm.term))
-          or (arm.steps > 1 and arm._replace(name='') == plain._replace(
-              steps=arm.steps))]
-
-
-def _kind(arm: Arm) -> str:
-  """Returns the key in `_KINDS` of an arm from `_controls`."""
-  return 'steps' if not arm.weight else arm.term
 
 
 def published() -> Table:
