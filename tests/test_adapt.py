@@ -104,7 +104,7 @@ def test_every_variant_is_a_config_that_can_be_run(checkpoint):
     check.check(_config(name, checkpoint=str(checkpoint)))
   config = _config('study', checkpoint=str(checkpoint))
   check.check(config)
-  assert len(config.arms) == 28 and config.num_seeds >= 8
+  assert len(config.arms) == 28 and config.num_seeds == 12
   # Sliding windows and misalignment are measured at all lengths, perplexity in blocks
   # on the same text at each.
   longest, segment = config.evaluate.lengths[-1], config.evaluate.segment
