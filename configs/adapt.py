@@ -56,7 +56,8 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
       checkpoint='',  # folder or ORG/NAME of the model to train further
       arms=_arms(name),
       positions=dict(
-          factor=4.0,  # by how much pi, ntk and yarn stretch positions
+          # By how much pi, ntk and yarn stretch positions; 0: ⌈L / L₀⌉.
+          factor=4.0,
           original_length=0,  # L₀; 0: that of the checkpoint
           largest=16,  # CLEX: the largest t
           highest=2**16,  # random: positions are drawn from this many
@@ -102,14 +103,15 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
   )
   if name in _ADAPTERS:
     config.adapters.update(_ADAPTERS[name])
-    config.positions.groups = 4
+    config.positions.update(factor=0.0, groups=4)
     # The rate stays constant after the warm-up.
     config.optimizer.update(
         learning_rate=2e-4, warmup_steps=20, clip_norm=0.3, final_rate=1.0)
   if size == 'paper':
     # CLEX is trained at 4,096 tokens, the others at 8,192, twice Llama-2's L₀.
     config.num_seeds = 1
-    config.positions.factor = 2.0
+    if name not in _ADAPTERS:
+      config.positions.factor = 2.0
     config.train.update(
         max_length=4096 if name == 'clex' else 8192, batch_size=64, dtype='bfloat16',
         remat=True, scan_layers=True, stream_dtype='bfloat16')

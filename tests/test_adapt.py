@@ -146,10 +146,6 @@ def test_the_paper_and_the_study_have_their_settings():
                 2e-5, 0.03 * 200, 0.0, 0.0)
     assert (config.evaluate.lengths, config.evaluate.every_steps) == ((1, 2), 50)
     assert config.positions.largest == 16 and config.adapters.rank == 0
-  config = _config('longqlora_paper')
-  # Of L tokens, L₀ = 4,096: ⌈8,192 / 4,096⌉.
-  assert config.positions.factor == 2 == config.train.max_length / 4096
-  assert config.positions.original_length == 0  # that of the checkpoint
   study = _config('study')
   assert study.num_seeds == 8 and study.evaluate.lengths == (1, 2, 4, 8)
   assert (study.train.max_length, study.train.num_steps) == (512, 200)
@@ -163,6 +159,22 @@ def test_the_paper_and_the_study_have_their_settings():
       'yarn_symmetric_kl': (0.1, 1, 'symmetric_kl'),
       'yarn_more_steps': (0, 1.05, 'sce')}
   assert {arm.method for arm in study.arms.values()} == {'none', 'pi', 'yarn', 'clex'}
+
+
+@pytest.mark.parametrize('name', ['longqlora', 'longlora'])
+def test_recipes_stretch_positions_by_l_over_the_original_length(name):
+  # ⌈L / L₀⌉, also where L₀ is not that of the checkpoint, 4,096 tokens.
+  factor = lambda size, max_length, **fields: methods.make(
+      'pi', llama(max_length=max_length), _config(f'{name}{size}', **fields)
+  ).measured.rope.stretched.factor
+  assert factor('_paper', 4096) == 2 and factor('_paper', 3000) == 3
+  assert factor('', 512) == 8 and factor('', 4096) == 1
+  assert factor('', 4096, **{'positions.original_length': 512}) == 8
+  assert factor('', 512, **{'positions.factor': 4.0}) == 4
+  # The others name it.
+  others = {n: _config(f'{n}_paper').positions.factor for n in ('pi', 'yarn', 'ntk')}
+  assert {*others.values()} == {2.0}
+  assert _config('study').positions.factor == 4
 
 
 @pytest.mark.parametrize('name, weights, offsets', [
@@ -184,7 +196,8 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
 
 
 @pytest.mark.parametrize(('fields', 'message'), [
-    ({'positions.factor': 0.5}, 'config.positions.factor must be .* at least 1: 0.5'),
+    ({'positions.factor': 0.5}, 'config.positions.factor must be a finite number of at '
+     'least 1, or 0: 0.5'),
     ({'checkpoint': ''}, 'config.checkpoint is missing'),
     ({'positions.groups': 3}, 'config.positions.groups must divide half of'),
     ({'positions.original_length': 17}, 'config.positions.original_length must be at '
@@ -1259,8 +1272,12 @@ def _command(checkpoint, text_file, tmp_path, *flags):
 @pytest.mark.slow
 def test_the_command_runs_and_measures_lost_rows_again(
     run_here, checkpoint, text_file, tmp_path):
-  done = run_here('adapt', *_command(checkpoint, text_file, tmp_path))
+  command = _command(
+      checkpoint, text_file, tmp_path, '--config.positions.factor=0')
+  done = run_here('adapt', *command)
   assert done.returncode == 0, done.stderr
+  assert ('Factor of pi: 2. L is 16 tokens, the checkpoint has 8.\n'
+          '3 of 3 training') in done.stdout
   assert '3 of 3 training runs to do' in done.stdout
   folder = tmp_path / 'run'
   rows = results.read_run(folder, report.EXPERIMENT, ('none', 'pi', 'pi_alpha_0_1'))
@@ -1276,10 +1293,11 @@ def test_the_command_runs_and_measures_lost_rows_again(
   assert [*before] == ['none', 'pi'] and before['pi'] != before['none']
   inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
   assert 1 < inputs['pair_nats'] < math.log(256) and inputs['original_length'] == 8
+  assert inputs['factor'] == 2
   check_board(folder)
   whole = (folder / 'results.csv').read_bytes()
   lose_rows(folder)
-  done = run_here('adapt', *_command(checkpoint, text_file, tmp_path))
+  done = run_here('adapt', *command)
   assert '2 of 3 training runs to do' in done.stdout
   assert (folder / 'results.csv').read_bytes() == whole
 
@@ -1308,7 +1326,7 @@ def test_devices_that_do_not_divide_the_batch_train_as_one(
     ((), 'config.checkpoint is missing'),
     (('--config.checkpoint=nothing',), 'nothing is not a checkpoint'),
     (('--config.checkpoint=nothing', '--config.positions.factor=0.5'),
-     'config.positions.factor must be a finite number of at least 1: 0.5'),
+     'config.positions.factor must be a finite number of at least 1, or 0: 0.5'),
 ])
 def test_bad_input_is_one_line(run_here, tmp_path, flags, message):
   done = run_here('adapt', '--config=configs/adapt.py:pi_smoke',

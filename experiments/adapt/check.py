@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from experiments.adapt import methods, report
 from experiments.adapt.programs import lora_of, TERMS
 from experiments.harness import fields
-from experiments.harness.fields import flag, one_of, real, several, whole
+from experiments.harness.fields import (
+  flag,
+  one_of,
+  real,
+  several,
+  whole,
+  zero_or,
+)
 from experiments.harness.parts import naming
 from experiments.language_model.check import (
   ARM_FIELDS,
@@ -27,7 +34,7 @@ _FIELDS = {
     **ARM_FIELDS,
     'arms.*.method': one_of(methods.METHODS),
     'arms.*.term': one_of(tuple(TERMS)),
-    'positions.factor': real(least=1),
+    'positions.factor': zero_or(real(least=1)),
     'positions.original_length': whole(least=0),
     'positions.largest': whole(least=1, most=64),
     'positions.highest': whole(least=2),

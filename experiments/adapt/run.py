@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from experiments.adapt import check, report
+from experiments.adapt import check, methods, report
 from experiments.adapt.frequencies import pair_entropy
 from experiments.adapt.programs import Programs
 from experiments.harness import fingerprint, finished, machine, seed_blocks
@@ -37,12 +37,18 @@ def main(config: Any, workdir: str) -> None:
   facts = {**text.facts, 'original_length': model.max_length,
            'pair_nats': _pair_entropy(text),
            'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
+  factor = methods.factor_of(config, model.max_length)
+  if not config.positions.factor:
+    facts['factor'] = factor
   folder = claim_for_seeds(
       config, workdir, report.EXPERIMENT, lambda: {'inputs': facts}, MAY_DIFFER)
   done = finished.finished(folder, seed_blocks.part_of)
   arms = list(config.arms)
   todo = [(name, seed) for name in arms for seed in range(config.num_seeds)
           if (name, seed) not in done]
+  if stretched := methods.STRETCHED.intersection(report.methods_of(config)):
+    print(f'Factor of {", ".join(sorted(stretched))}: {factor:g}. L is '
+          f'{config.train.max_length} tokens, the checkpoint has {model.max_length}.')
   print(f'{len(todo)} of {len(arms) * config.num_seeds} training runs to do. '
         f'{"Compiling first." if todo else ""}', flush=True)
   # The arms of a method follow one another.
