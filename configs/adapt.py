@@ -101,6 +101,9 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
           offsets=(0.125, 0.25, 0.375),  # in units of the length
       ),
   )
+  if name == 'eabf':
+    # The first layers, whose queries do not grow; in effect 0 in the released code.
+    config.positions.exempt_layers = 2
   if name in _ADAPTERS:
     config.adapters.update(_ADAPTERS[name])
     config.positions.update(factor=0.0, groups=4)

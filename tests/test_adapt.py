@@ -41,7 +41,7 @@ from vvlen.models.clex import Clex
 from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.llama import lora as adapters
-from vvlen.models.rope import Rope
+from vvlen.models.rope import Eabf, Rope
 from vvlen.objectives import measures, misalignment
 from vvlen.objectives.cross_entropy import next_token_cross_entropy
 from vvlen.objectives.divergences import (
@@ -199,6 +199,7 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
     ({'positions.factor': 0.5}, 'config.positions.factor must be a finite number of at '
      'least 1, or 0: 0.5'),
     ({'checkpoint': ''}, 'config.checkpoint is missing'),
+    ({'positions.exempt_layers': -1}, 'config.positions.exempt_layers must be a whole'),
     ({'positions.groups': 3}, 'config.positions.groups must divide half of'),
     ({'positions.original_length': 17}, 'config.positions.original_length must be at '
      'most config.train.max_length, 16: 17'),
@@ -268,6 +269,24 @@ def test_methods_change_positions_alone(key):
   test = _method('random').of_test(16)[0]
   np.testing.assert_array_equal(test, _method('random').of_test(16)[0])
   assert test.max() > 16 and (np.diff(test) > 0).all()
+
+
+def test_eabf_may_include_the_first_layers(key):
+  model = llama(**MODEL)
+  made = lambda **fields: methods.make('eabf', model, _config('eabf_smoke', **fields))
+  assert made().trained.rope.stretched == Eabf(8, 5e5, 2)
+  # Without the field too.
+  assert _method('eabf').trained.rope.stretched == Eabf(8, 5e5, 2)
+  included = made(**{'positions.exempt_layers': 0})
+  tokens = jax.random.randint(key, (2, 16), 0, 256)
+  logits = {}
+  for place, one in (('trained', included.trained), ('measured', included.measured),
+                     ('exempt', made().trained)):
+    logits[place] = one.apply(variables_of(model), tokens)
+  np.testing.assert_array_equal(logits['trained'], logits['measured'])
+  # Up to L₀ = 8 tokens no query grows.
+  change = jnp.abs(logits['trained'] - logits['exempt']).max((0, 2))
+  assert (change[:8] < 1e-5).all() and change[8:].max() > 1e-2
 
 
 def test_clex_draws_a_length_and_is_measured_at_its_own(key):

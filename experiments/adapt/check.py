@@ -11,6 +11,7 @@ from experiments.harness import fields
 from experiments.harness.fields import (
   flag,
   one_of,
+  optional,
   real,
   several,
   whole,
@@ -38,6 +39,7 @@ _FIELDS = {
     'positions.original_length': whole(least=0),
     'positions.largest': whole(least=1, most=64),
     'positions.highest': whole(least=2),
+    'positions.exempt_layers': optional(whole(least=0)),
     'positions.groups': whole(least=0),
     'adapters.rank': whole(least=0),
     'adapters.alpha': real(above=0),
