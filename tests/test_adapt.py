@@ -25,6 +25,7 @@ from experiments.adapt import (
     programs,
     report,
     run,
+    steps_table,
     tables,
 )
 from experiments.adapt.answer import answer, weak_methods
@@ -193,6 +194,28 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
       [190])
   assert len(arms) == len(plain) + len(others) and {x.term for x in arms} == {'sce'}
   check.check(config)
+
+
+def test_arms_are_measured_after_the_same_shares_of_their_steps(checkpoint):
+  # Tables 9 and 10: 190 steps beside 200.
+  config = _config('eabf_paper', checkpoint=str(checkpoint))
+  shares = {name: arm.steps for name, arm in config.arms.items()}
+  for name, share in shares.items():
+    steps = [47, 95, 142, 190] if name == 'eabf_equal_time' else [50, 100, 150, 200]
+    found = steps_table.measured_steps(config, share)
+    assert [*found] == [50, 100, 150, 200] and [*found.values()] == steps
+    assert steps[-1] == training.num_steps(config, config.arms[name])
+  # Those of the study once, at their end.
+  config = _config('study')
+  found = {steps_table.measured_steps(config.to_dict(), arm.steps)[200]
+           for arm in config.arms.values()}
+  assert found == {200, 210}
+  config = _config(**{'evaluate.every_steps': 100, 'train.num_steps': 250})
+  assert steps_table.measured_steps(config, 0.29) == {100: 29, 200: 58, 250: 72}
+  for share in np.linspace(0.01, 3, 50):
+    config.arms.yarn.steps = float(share)
+    *_, last = steps_table.measured_steps(config, float(share)).values()
+    assert last == training.num_steps(config, config.arms.yarn)
 
 
 @pytest.mark.parametrize(('fields', 'message'), [
@@ -454,14 +477,14 @@ def test_sliding_windows_are_those_of_the_library(key):
     np.testing.assert_allclose(found['sliding'][length], total / count, rtol=1e-5)
 
 
-def _train(ready, tmp_path, name, num_steps=None):
+def _train(ready, tmp_path, name, num_steps=None, measure_after=None):
   config, read, model, mesh = ready
   if num_steps:
     config.train.num_steps = num_steps
   made = programs.Programs(config, config.arms[name].method, model, mesh)
   with Progress(config.train.num_steps, 'steps') as progress:
     rows = sharded.run_seed(config, name, 0, read, mesh, made, epath.Path(tmp_path),
-                            progress, report.EXPERIMENT)
+                            progress, report.EXPERIMENT, measure_after=measure_after)
   return made, rows
 
 
@@ -1280,6 +1303,50 @@ def test_what_does_not_fit_the_checkpoint_is_said_before_anything_is_written(
   assert done.returncode == 2 and "no parameter is named 'output_" in done.stderr
   assert len(done.stderr.strip().splitlines()) == 1, done.stderr
   assert not (tmp_path / 'run').exists()
+
+
+def test_a_run_has_each_arm_measured_after_its_own_steps(
+    checkpoint, text_file, tmp_path, monkeypatch):
+  seen = {}
+
+  def run_seed(config, name, *_, measure_after, **others):
+    seen[name] = [*measure_after]
+
+  monkeypatch.setattr(run.machine, 'use_devices', lambda: None)
+  monkeypatch.setattr(sharded, 'run_seed', run_seed)
+  monkeypatch.setattr(run, 'Programs', lambda *_: None)
+  monkeypatch.setattr(run, 'run_jobs', lambda folder, jobs, *_: [
+      job.rows(None) for job in jobs])
+  config = _config(checkpoint=str(checkpoint), **{
+      'text.path': str(text_file), 'train.batch_size': 8, 'evaluate.num_segments': 8,
+      'arms.yarn_alpha_0_1.steps': 0.75})
+  run.main(config, str(tmp_path / 'run'))
+  assert seen == {'none': [2, 4], 'yarn': [2, 4], 'yarn_alpha_0_1': [1, 3]}
+
+
+@pytest.mark.slow
+def test_measurements_after_other_steps_do_not_change_a_run_that_resumes(
+    checkpoint, text_file, tmp_path):
+  # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
+  fields, name = {'optimizer.final_rate': 1.0}, 'yarn_alpha_0_1'
+
+  def evaluations(folder, *num_steps, measure_after=(1, 3)):
+    for number in num_steps:
+      config, *ready = _ready(checkpoint, text_file, **fields)
+      rows = _train((config, *ready), tmp_path / folder, name, number,
+                    measure_after=measure_after)[1]
+    lines = read_curves(tmp_path / folder / 'evaluations.jsonl')
+    return rows, {line['step']: line for line in lines}
+
+  rows, whole = evaluations('whole', 4)
+  again, parts = evaluations('parts', 2, 4)
+  assert [*whole] == [0, 1, 3, 4] and [*parts] == [0, 1, 2, 3, 4]
+  assert parts.items() >= whole.items() and again == rows
+  # The end is measured whatever else is.
+  last, plain = evaluations('plain', 4, measure_after=None)
+  assert [*plain] == [0, 2, 4] and plain[2] == parts[2]
+  measured = lambda rows: [r for r in rows if not r.metric.startswith('training')]
+  assert measured(last) == measured(rows)
 
 
 def _command(checkpoint, text_file, tmp_path, *flags):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from experiments.adapt import check, methods, report
 from experiments.adapt.frequencies import pair_entropy
 from experiments.adapt.programs import Programs
+from experiments.adapt.steps_table import measured_steps
 from experiments.harness import fingerprint, finished, machine, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
 from experiments.language_model import sharded, training
@@ -64,7 +65,8 @@ def main(config: Any, workdir: str) -> None:
   def train(name, seed, progress):
     return sharded.run_seed(
         config, name, seed, text, mesh, programs(config.arms[name].method), folder,
-        progress, report.EXPERIMENT, measure_first=name in controls)
+        progress, report.EXPERIMENT, measure_first=name in controls,
+        measure_after=measured_steps(config, config.arms[name].steps).values())
 
   jobs = [
       Job(training.num_steps(config, config.arms[name]),
