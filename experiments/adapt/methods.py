@@ -75,9 +75,9 @@ def make(name: str, model: Llama, config: Any) -> Method:
   else:
     rope = rotary.extended(
         model.rope, _ROPE[name], factor_of(config, model.max_length), original)
-    if name == 'eabf' and 'exempt_layers' in fields:
-      law = rope.stretched._replace(exempt_layers=fields.exempt_layers)
-      rope = rope._replace(stretched=law)
+    if isinstance(rope.stretched, rotary.Eabf) and 'exempt_layers' in fields:
+      rope = rope._replace(stretched=rope.stretched._replace(
+          exempt_layers=fields.exempt_layers))
     found = Method(model.clone(rope=rope), model.clone(rope=rope), plain, plain)
   if name == 'clex':
     law = clex.Clex(original, fields.largest)
