@@ -833,6 +833,59 @@ def test_every_cell_of_sliding_windows(index):
         'L [95 %]': _perplexity([*index[name, 'sliding', 16].values()])}
 
 
+def _lines(index, steps):
+  """Returns evaluations of arms after steps, {arm: steps}, and a fourth seed's."""
+  rng = np.random.default_rng(6)
+  return [{'arm': name, 'step': step, 'first_seed': seed, 'nll_16': [9.0],
+           'nll_32': [float(rng.normal(2, 0.1))]}
+          for name, own in steps.items() for seed in range(4) for step in (0, *own)]
+
+
+def test_every_cell_of_steps(index):
+  config = _config(**{'train.num_steps': 40, 'evaluate.every_steps': 15}).to_dict()
+  # 1.05 of the steps are 15.75 and 31.5, rounded down, and 42.
+  steps = {name: (15, 30, 40) for name in ARMS} | {'yarn_more': (15, 31, 42)}
+  measured = _lines(index, steps)
+  # Of one arm nothing was kept but the end; one seed of another was not finite.
+  measured = [x for x in measured
+              if x['arm'] != 'yarn_kl' or x['step'] == 40]
+  bad, = [x for x in measured if (x['arm'], x['first_seed'], x['step']) == (
+      'yarn_alpha', 1, 30)]
+  bad['nll_32'] = [None]
+  table = steps_table.steps(FAMILIES, RUN, index, config, measured)
+  arms = [arm for family in FAMILIES for arm in (family.control, *family.others)]
+  for arm, row, record in zip(arms, cells(table), table.records, strict=True):
+    expected = {}
+    for place, step in enumerate((15, 30, 40)):
+      made = steps[arm.name][place]
+      assert record[f'steps_{step}'] == made
+      values = [x['nll_32'][0] for x in measured if (x['arm'], x['step']) == (
+          arm.name, made) and x['first_seed'] < 3]  # the fourth is not finished
+      ends = [math.exp(x) for x in mean_interval([
+          x for x in values if x is not None])] if values else []
+      expected[f'{step} steps [95 %]'] = interval(*ends, '.2f') if values else ''
+    assert row == {'arm': row['arm'], **expected}
+  assert cells(table)[6]['arm'] == 'YaRN, α = 0, 1.05 of the steps'
+  assert table.note == (
+      '3 seeds [95 %]. Perplexity in blocks at 2 L, 32 tokens, after these steps of '
+      'fine-tuning; 1.05 of the steps: 15, 31, 42. Not finite, and left out: YaRN, α = '
+      '0.1, seed 1.')
+  assert len(to_csv(table).splitlines()) == 8
+
+
+def test_no_table_of_steps_where_arms_were_measured_once(index):
+  config = _config(**{'train.num_steps': 200, 'evaluate.every_steps': 200}).to_dict()
+  steps = {name: (200,) for name in ARMS} | {'yarn_more': (200, 210)}
+  make = lambda steps: steps_table.steps(
+      FAMILIES, RUN, index, config, _lines(index, steps))
+  # An arm of 1.05 of the steps is compared at its end alone.
+  assert make(steps) is None and make({}) is None
+  config['evaluate']['every_steps'] = 100
+  assert make(steps) is None
+  assert [*make(steps | {'none': (100, 200)}).columns] == [
+      'arm', '100 steps [95 %]', '200 steps [95 %]']
+
+
 def test_every_cell_of_misalignment(index):
   rng = np.random.default_rng(5)
   words = {'sce': 'SCE', 'symmetric_kl': 'symmetric KL',
@@ -1218,6 +1271,12 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   write(lambda row: (row.arm, row.seed) != ('yarn_kl', 1))
   assert report.write(tmp_path).missing == (
       'The run is not finished: yarn_kl has 2 of 3 seeds.')
+  # With measurements after more than one step.
+  (tmp_path / 'evaluations.jsonl').write_text(''.join(
+      json.dumps(line) + '\n' for line in _lines(index, dict.fromkeys(ARMS, (2, 4)))))
+  *_, table = report.write(tmp_path).tables
+  assert (table.name, len(table.records)) == ('steps', 7)
+  assert (tmp_path / 'tables/steps.csv').exists()
   # L is at which seeds are counted.
   write(lambda row: (row.arm, row.seed, row.length) != ('yarn_kl', 1, 32))
   assert report.write(tmp_path).missing == ''
@@ -1370,7 +1429,7 @@ def test_the_command_runs_and_measures_lost_rows_again(
   metrics = {row.metric for row in rows}
   assert {'nll', 'sliding', 'sce', 'symmetric_kl', 'training_loss'} <= metrics
   assert {row.length for row in rows if row.metric == 'nll'} == {8, 16, 32}
-  for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'term'):
+  for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'steps', 'term'):
     assert (folder / f'tables/{name}.md').exists()
   assert (folder / 'figures/methods.png').exists() and (folder / 'index.html').exists()
   # Of each method, the control alone is measured before training.
