@@ -703,6 +703,13 @@ def test_every_cell_of_methods(index):
   assert found == expected
 
 
+def test_what_was_not_finite_before_training_is_left_out(index):
+  lines = [{'arm': 'none', 'step': 0, 'first_seed': seed, 'nll_16': [x]}
+           for seed, x in enumerate((None, 2.0, 2.0))]
+  found = cells(tables.methods(FAMILIES, ARMS['none'], RUN, index, lines, 8))
+  assert found[0]['L: before'] == text(math.exp(2), '.2f')
+
+
 @pytest.mark.parametrize('weak', ['YaRN', 'fine-tuning alone'])
 def test_a_method_that_did_not_learn_has_no_interval_in_the_table_of_methods(
     index, weak):

@@ -233,8 +233,11 @@ def _before(
     evaluations: Sequence[Mapping[str, Any]], arm: str, length: int
 ) -> dict[int, float]:
   """Returns log perplexity before training, {seed: nats}."""
-  return {line['first_seed']: float(line[f'nll_{length}'][0]) for line in evaluations
-          if line['arm'] == arm and line['step'] == 0 and f'nll_{length}' in line}
+  # In the file, None stands for a number that is not finite.
+  return {
+      line['first_seed']: float(np.float64(line[f'nll_{length}'][0]))
+      for line in evaluations
+      if line['arm'] == arm and line['step'] == 0 and f'nll_{length}' in line}
 
 
 def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
