@@ -130,10 +130,9 @@ class Programs:
 
     The model is saved in hub layout, with its adapters merged. The adapters alone are
     saved too, in PEFT's format, but not with CLEX, whose matrices this format cannot
-    hold. A model with random positions or ALiBi is not saved, as hub layout has
-    neither.
+    hold. A model with random positions is not saved, as hub layout has none.
     """
-    if self._name in ('random', 'alibi'):
+    if self._name == 'random':
       if jax.process_index() == 0:
         print(f'Not saved as {folder}: hub layout has no positions of this kind, '
               f'{self._name}.')
