@@ -42,6 +42,7 @@ from vvlen.models.clex import Clex
 from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.llama import lora as adapters
+from vvlen.models.positions import random_positions
 from vvlen.models.rope import Eabf, Rope
 from vvlen.objectives import measures, misalignment
 from vvlen.objectives.cross_entropy import next_token_cross_entropy
@@ -244,6 +245,8 @@ def test_a_config_that_cannot_be_run_is_refused(checkpoint, fields, message):
 @pytest.mark.parametrize(('fields', 'model', 'message'), [
     ({}, llama(max_length=17), 'config.train.max_length is 16, shorter than the 17'),
     ({}, llama(rope=None), 'config: method yarn: yarn needs a model with rotary'),
+    ({}, llama(rope=Rope(highest=64)),
+     'config: method none: none does not support a model with random positions'),
     ({'adapters.rank': 12}, llama(), 'config: method none: rank must be positive and'),
     ({'adapters.rank': 2, 'adapters.also': ('output_embedding',)}, llama(),
      "config: method none: no parameter is named 'output_embedding'"),
@@ -495,8 +498,8 @@ BFLOAT16 = {'train.dtype': 'bfloat16', 'train.remat': True, 'train.scan_layers':
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('variant', 'fields'), [
-    ('ntk', {}), ('yarn', {}), ('eabf', {}), ('alibi', {}),
-    ('clex', {'adapters.rank': 2}), ('alibi', {'adapters.rank': 2}),
+    ('ntk', {}), ('yarn', {}), ('eabf', {}), ('alibi', {}), ('random', {}),
+    *((name, {'adapters.rank': 2}) for name in ('clex', 'alibi', 'random')),
     ('longqlora', {}), ('longlora', BFLOAT16)])
 def test_a_trained_model_is_saved_and_read_again(
     checkpoint, text_file, tmp_path, variant, fields):
@@ -508,8 +511,12 @@ def test_a_trained_model_is_saved_and_read_again(
   segments = _segments(config, read)
   expected = {row.length: row.value for row in rows if row.metric == 'nll'}
   for length in (16, 32):
-    blocks = segments.reshape(-1, length)
-    logits = jax.jit(model.apply)(variables, blocks)
+    blocks, places = segments.reshape(-1, length), None
+    if variant == 'random':
+      places = random_positions(jax.random.key(0), length, 64)
+      with pytest.raises(ValueError, match=r'RandomPos.*\(key, num_tokens, 64\)'):
+        model.apply(variables, blocks)
+    logits = jax.jit(model.apply)(variables, blocks, places)
     np.testing.assert_allclose(
         next_token_cross_entropy(logits, blocks), expected[length],
         rtol=1e-2 if fields is BFLOAT16 else 1e-4)
@@ -537,7 +544,7 @@ def _segments(config, read):
         'none', 'pi', 'ntk', 'yarn', 'eabf', 'random', 'alibi', 'longlora', 'longqlora',
     ))])
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(
-    checkpoint, text_file, tmp_path, capsys, variant, fields):
+    checkpoint, text_file, tmp_path, variant, fields):
   # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
   fields, name = {'optimizer.final_rate': 1.0, **fields}, f'{variant}_alpha_0_1'
   fresh = lambda: _ready(checkpoint, text_file, f'{variant}_smoke', **fields)
@@ -545,13 +552,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(
   _train(fresh(), tmp_path / 'parts', name, 2)
   _, parts = _train(fresh(), tmp_path / 'parts', name)
   assert parts == whole
-  # What was trained is saved, or it is said that it cannot be.
   folders = [tmp_path / part / f'models/{name}/seed_0' for part in ('whole', 'parts')]
-  if variant == 'random':
-    said = capsys.readouterr().out
-    assert f'Not saved as {folders[0]}: hub layout has no positions of this' in said
-    assert not any(folder.exists() for folder in folders)
-    return
   one, other = (load_checkpoint(folder) for folder in folders)
   assert one[0] == other[0] and one[0].max_length > 8
   chex.assert_trees_all_equal(one[1], other[1])

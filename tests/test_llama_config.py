@@ -39,7 +39,8 @@ def test_positions_that_no_published_model_has_are_not_saved(tmp_path, fields, s
 @pytest.mark.parametrize('kind, fields', [
     *((type(x).__name__.lower(), {'rope': Rope(1e4, x)}) for x in (
         Eabf(8, 700.0, 0), Eabf(9), Clex(8, 3, 2, 20, False), Clex(5))),
-    ('alibi', {'rope': None, 'alibi': True})])
+    ('alibi', {'rope': None, 'alibi': True}),
+    *(('random', {'rope': Rope(5e3, x, 64)}) for x in (None, Linear(2.0), Eabf(9)))])
 def test_positions_of_our_own_are_saved_and_other_libraries_refuse_them(
     tmp_path, kind, fields):
   folder, model, variables = save_llama(tmp_path / 'own', **fields)
@@ -180,6 +181,10 @@ def test_two_names_and_nulls_say_the_same():
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
     ({'rope_scaling': 3}, 'must be an object: 3'),
+    ({'rope_scaling': {'rope_type': 'random'}}, 'highest is missing'),
+    ({'rope_scaling': {'rope_type': 'random', 'highest': 0}}, 'highest must be pos.*0'),
+    ({'rope_scaling': {'rope_type': 'random', 'highest': 9, 'rope_scaling': {
+        'rope_type': 'alibi'}}}, 'random positions must be of rotary positions'),
     ({'model_type': 'mistral', 'sliding_window': 4},
      'sliding_window 4 is not supported: .* set it to null in config.json'),
     ({'model_type': 'mistral', 'sliding_window': 4096}, 'window 4096 is not supported'),

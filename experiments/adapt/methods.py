@@ -62,6 +62,8 @@ def make(name: str, model: Llama, config: Any) -> Method:
   fields = config.positions
   original = fields.original_length or model.max_length
   plain = lambda *_: Places()
+  if model.rope is not None and model.rope.highest and name not in ('random', 'alibi'):
+    raise ValueError(f'{name} does not support a model with random positions')
   if name == 'none':
     found = Method(model, model, plain, plain)
   elif name == 'alibi':
@@ -71,7 +73,8 @@ def make(name: str, model: Llama, config: Any) -> Method:
     raise ValueError(f'{name} needs a model with rotary positions')
   elif name == 'random':
     draw = lambda key, n: Places(random_positions(key, n, fields.highest))
-    found = Method(model, model, draw, lambda n: draw(jax.random.key(0), n))
+    drawn = model.clone(rope=model.rope._replace(highest=fields.highest))
+    found = Method(drawn, drawn, draw, lambda n: draw(jax.random.key(0), n))
   else:
     rope = rotary.extended(
         model.rope, _ROPE[name], factor_of(config, model.max_length), original)

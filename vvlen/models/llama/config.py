@@ -118,8 +118,8 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
   """Returns a model's config.json, in the older style, which all libraries read.
 
   Ntk equals plain rotary positions of another base, and is written as that base.
-  EABF, CLEX and ALiBi have a `rope_type` of their own, which other libraries refuse;
-  that of CLEX is the one in its published checkpoints.
+  EABF, CLEX, ALiBi and random positions have a `rope_type` of their own, which
+  other libraries refuse; that of CLEX is the one in its published checkpoints.
 
   Args:
     model: of the Llama family.
