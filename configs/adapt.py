@@ -37,6 +37,9 @@ _ADAPTERS = dict(
 _PAPER_WEIGHTS = dict(clex=(0.3, 0.5, 1.0))
 _PAPER_OFFSETS = dict(longqlora=dict(
     quarter=(0.0, 0.25), second_quarter=(0.25, 0.5), whole=(0.0, 1.0)))
+# That of the code of CLEX, LongQLoRA and LongLoRA, the default of transformers. Where a
+# config has no b2, it is 0.95 (`vvlen.training.optimizer.adamw`).
+_B2 = 0.999
 _METHODS = ('none', 'pi', 'ntk', 'yarn', 'eabf', 'clex', 'random', 'alibi')
 SIZES = ('', 'paper', 'quick', 'smoke')
 
@@ -109,7 +112,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.positions.update(factor=0.0, groups=4)
     # The rate stays constant after the warm-up.
     config.optimizer.update(
-        learning_rate=2e-4, warmup_steps=20, clip_norm=0.3, final_rate=1.0)
+        learning_rate=2e-4, warmup_steps=20, clip_norm=0.3, final_rate=1.0, b2=_B2)
   if size == 'paper':
     # CLEX is trained at 4,096 tokens, the others at 8,192, twice Llama-2's L₀.
     config.num_seeds = 1
@@ -118,6 +121,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.train.update(
         max_length=4096 if name == 'clex' else 8192, batch_size=64, dtype='bfloat16',
         remat=True, scan_layers=True, stream_dtype='bfloat16')
+    config.optimizer.b2 = _B2
     config.evaluate.lengths = (1, 2)
     config.arms.update(_paper_arms(name))
   elif size == 'quick':

@@ -12,6 +12,7 @@ from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import adapt as config_file
@@ -148,6 +149,11 @@ def test_the_paper_and_the_study_have_their_settings():
                 2e-5, 0.03 * 200, 0.0, 0.0)
     assert (config.evaluate.lengths, config.evaluate.every_steps) == ((1, 2), 50)
     assert config.positions.largest == 16 and config.adapters.rank == 0
+  # That of the published code in the recipes and at the size of the paper.
+  b2 = {name: _config(name).optimizer.get('b2') for name in (
+      'longqlora', 'longlora_paper', 'clex_paper', 'eabf_paper', 'clex', 'eabf_quick',
+      'study', 'study_pilot')}
+  assert [*b2.values()] == 4 * [0.999] + 4 * [None]
   study = _config('study')
   assert study.num_seeds == 8 and study.evaluate.lengths == (1, 2, 4, 8)
   assert (study.train.max_length, study.train.num_steps) == (512, 200)
@@ -197,6 +203,17 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
   check.check(config)
 
 
+def test_the_decay_of_squares_is_that_of_the_config():
+  params = {'x': jnp.ones(2)}
+  second = {}
+  for name in ('clex_smoke', 'clex_paper'):
+    made = training.make_optimizer(_config(name), 200)
+    _, state = made.update({'x': jnp.full(2, 0.5)}, made.init(params), params)
+    second[name] = optax.tree_utils.tree_get(state, 'nu')['x']
+  for name, b2 in (('clex_smoke', 0.95), ('clex_paper', 0.999)):
+    np.testing.assert_allclose(second[name], (1 - b2) * 0.5**2, rtol=1e-4)
+
+
 def test_arms_are_measured_after_the_same_shares_of_their_steps(checkpoint):
   # Tables 9 and 10: 190 steps beside 200.
   config = _config('eabf_paper', checkpoint=str(checkpoint))
@@ -235,6 +252,7 @@ def test_arms_are_measured_after_the_same_shares_of_their_steps(checkpoint):
     ({'adapters.rank': 2, 'adapters.also': ('query',)}, 'config.adapters.also must'),
     ({'evaluate.offsets': (0.6,)}, 'config.evaluate.offsets times the length'),
     ({'evaluate.segment': 1}, 'config.evaluate.segment must be 0 or at least'),
+    ({'optimizer.b2': 1.0}, 'config.optimizer.b2 must be a number in'),
     ({'optimizer.warmup_steps': 4}, 'config.optimizer.warmup_steps must be less than'),
 ])
 def test_a_config_that_cannot_be_run_is_refused(checkpoint, fields, message):

@@ -47,6 +47,7 @@ _FIELDS = {
     'adapters.targets': several(one_of(adapters.LINEAR)),
     'adapters.quantized': one_of(('', 'nf4', 'int8')),
     'adapters.also': several(one_of(ALSO), 0),
+    'optimizer.b2': optional(real(least=0, below=1)),
     'train.scan_layers': flag(),
     'train.remat_keeps': one_of(KEPT),
     'train.stream_dtype': one_of(fields.DTYPES),
