@@ -37,6 +37,9 @@ _ADAPTERS = dict(
 _PAPER_WEIGHTS = dict(clex=(0.3, 0.5, 1.0))
 _PAPER_OFFSETS = dict(longqlora=dict(
     quarter=(0.0, 0.25), second_quarter=(0.25, 0.5), whole=(0.0, 1.0)))
+# That of the code of CLEX, LongQLoRA and LongLoRA, the default of transformers. Where a
+# config has no b2, it is 0.95 (`vvlen.training.optimizer.adamw`).
+_B2 = 0.999
 _METHODS = ('none', 'pi', 'ntk', 'yarn', 'eabf', 'clex', 'random', 'alibi')
 SIZES = ('', 'paper', 'quick', 'smoke')
 
@@ -56,7 +59,8 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
       checkpoint='',  # folder or ORG/NAME of the model to train further
       arms=_arms(name),
       positions=dict(
-          factor=4.0,  # by how much pi, ntk and yarn stretch positions
+          # By how much pi, ntk and yarn stretch positions; 0: ⌈L / L₀⌉.
+          factor=4.0,
           original_length=0,  # L₀; 0: that of the checkpoint
           largest=16,  # CLEX: the largest t
           highest=2**16,  # random: positions are drawn from this many
@@ -93,26 +97,31 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
       optimizer=dict(learning_rate=2e-5, warmup_steps=6, weight_decay=0.0,
                      clip_norm=1.0, final_rate=0.0),
       evaluate=dict(
-          every_steps=50,
+          every_steps=50,  # an arm of 0.95 of the steps: 47, 95, …
           lengths=(1, 2, 4),  # in units of L
           num_segments=16,  # of held-out text, for each seed
           segment=0,  # their length, in units of L; 0: the longest of lengths
           offsets=(0.125, 0.25, 0.375),  # in units of the length
       ),
   )
+  if name == 'eabf':
+    # The first layers, whose queries do not grow; in effect 0 in the released code.
+    config.positions.exempt_layers = 2
   if name in _ADAPTERS:
     config.adapters.update(_ADAPTERS[name])
-    config.positions.groups = 4
+    config.positions.update(factor=0.0, groups=4)
     # The rate stays constant after the warm-up.
     config.optimizer.update(
-        learning_rate=2e-4, warmup_steps=20, clip_norm=0.3, final_rate=1.0)
+        learning_rate=2e-4, warmup_steps=20, clip_norm=0.3, final_rate=1.0, b2=_B2)
   if size == 'paper':
     # CLEX is trained at 4,096 tokens, the others at 8,192, twice Llama-2's L₀.
     config.num_seeds = 1
-    config.positions.factor = 2.0
+    if name not in _ADAPTERS:
+      config.positions.factor = 2.0
     config.train.update(
         max_length=4096 if name == 'clex' else 8192, batch_size=64, dtype='bfloat16',
         remat=True, scan_layers=True, stream_dtype='bfloat16')
+    config.optimizer.b2 = _B2
     config.evaluate.lengths = (1, 2)
     config.arms.update(_paper_arms(name))
   elif size == 'quick':

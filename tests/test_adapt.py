@@ -12,6 +12,7 @@ from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import adapt as config_file
@@ -25,6 +26,7 @@ from experiments.adapt import (
     programs,
     report,
     run,
+    steps_table,
     tables,
 )
 from experiments.adapt.answer import answer, weak_methods
@@ -41,7 +43,8 @@ from vvlen.models.clex import Clex
 from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.llama import load_checkpoint
 from vvlen.models.llama import lora as adapters
-from vvlen.models.rope import Rope
+from vvlen.models.positions import random_positions
+from vvlen.models.rope import Eabf, Rope
 from vvlen.objectives import measures, misalignment
 from vvlen.objectives.cross_entropy import next_token_cross_entropy
 from vvlen.objectives.divergences import (
@@ -146,10 +149,11 @@ def test_the_paper_and_the_study_have_their_settings():
                 2e-5, 0.03 * 200, 0.0, 0.0)
     assert (config.evaluate.lengths, config.evaluate.every_steps) == ((1, 2), 50)
     assert config.positions.largest == 16 and config.adapters.rank == 0
-  config = _config('longqlora_paper')
-  # Of L tokens, L₀ = 4,096: ⌈8,192 / 4,096⌉.
-  assert config.positions.factor == 2 == config.train.max_length / 4096
-  assert config.positions.original_length == 0  # that of the checkpoint
+  # That of the published code in the recipes and at the size of the paper.
+  b2 = {name: _config(name).optimizer.get('b2') for name in (
+      'longqlora', 'longlora_paper', 'clex_paper', 'eabf_paper', 'clex', 'eabf_quick',
+      'study', 'study_pilot')}
+  assert [*b2.values()] == 4 * [0.999] + 4 * [None]
   study = _config('study')
   assert study.num_seeds == 8 and study.evaluate.lengths == (1, 2, 4, 8)
   assert (study.train.max_length, study.train.num_steps) == (512, 200)
@@ -163,6 +167,22 @@ def test_the_paper_and_the_study_have_their_settings():
       'yarn_symmetric_kl': (0.1, 1, 'symmetric_kl'),
       'yarn_more_steps': (0, 1.05, 'sce')}
   assert {arm.method for arm in study.arms.values()} == {'none', 'pi', 'yarn', 'clex'}
+
+
+@pytest.mark.parametrize('name', ['longqlora', 'longlora'])
+def test_recipes_stretch_positions_by_l_over_the_original_length(name):
+  # ⌈L / L₀⌉, also where L₀ is not that of the checkpoint, 4,096 tokens.
+  factor = lambda size, max_length, **fields: methods.make(
+      'pi', llama(max_length=max_length), _config(f'{name}{size}', **fields)
+  ).measured.rope.stretched.factor
+  assert factor('_paper', 4096) == 2 and factor('_paper', 3000) == 3
+  assert factor('', 512) == 8 and factor('', 4096) == 1
+  assert factor('', 4096, **{'positions.original_length': 512}) == 8
+  assert factor('', 512, **{'positions.factor': 4.0}) == 4
+  # The others name it.
+  others = {n: _config(f'{n}_paper').positions.factor for n in ('pi', 'yarn', 'ntk')}
+  assert {*others.values()} == {2.0}
+  assert _config('study').positions.factor == 4
 
 
 @pytest.mark.parametrize('name, weights, offsets', [
@@ -183,9 +203,44 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
   check.check(config)
 
 
+def test_the_decay_of_squares_is_that_of_the_config():
+  params = {'x': jnp.ones(2)}
+  second = {}
+  for name in ('clex_smoke', 'clex_paper'):
+    made = training.make_optimizer(_config(name), 200)
+    _, state = made.update({'x': jnp.full(2, 0.5)}, made.init(params), params)
+    second[name] = optax.tree_utils.tree_get(state, 'nu')['x']
+  for name, b2 in (('clex_smoke', 0.95), ('clex_paper', 0.999)):
+    np.testing.assert_allclose(second[name], (1 - b2) * 0.5**2, rtol=1e-4)
+
+
+def test_arms_are_measured_after_the_same_shares_of_their_steps(checkpoint):
+  # Tables 9 and 10: 190 steps beside 200.
+  config = _config('eabf_paper', checkpoint=str(checkpoint))
+  shares = {name: arm.steps for name, arm in config.arms.items()}
+  for name, share in shares.items():
+    steps = [47, 95, 142, 190] if name == 'eabf_equal_time' else [50, 100, 150, 200]
+    found = steps_table.measured_steps(config, share)
+    assert [*found] == [50, 100, 150, 200] and [*found.values()] == steps
+    assert steps[-1] == training.num_steps(config, config.arms[name])
+  # Those of the study once, at their end.
+  config = _config('study')
+  found = {steps_table.measured_steps(config.to_dict(), arm.steps)[200]
+           for arm in config.arms.values()}
+  assert found == {200, 210}
+  config = _config(**{'evaluate.every_steps': 100, 'train.num_steps': 250})
+  assert steps_table.measured_steps(config, 0.29) == {100: 29, 200: 58, 250: 72}
+  for share in np.linspace(0.01, 3, 50):
+    config.arms.yarn.steps = float(share)
+    *_, last = steps_table.measured_steps(config, float(share)).values()
+    assert last == training.num_steps(config, config.arms.yarn)
+
+
 @pytest.mark.parametrize(('fields', 'message'), [
-    ({'positions.factor': 0.5}, 'config.positions.factor must be .* at least 1: 0.5'),
+    ({'positions.factor': 0.5}, 'config.positions.factor must be a finite number of at '
+     'least 1, or 0: 0.5'),
     ({'checkpoint': ''}, 'config.checkpoint is missing'),
+    ({'positions.exempt_layers': -1}, 'config.positions.exempt_layers must be a whole'),
     ({'positions.groups': 3}, 'config.positions.groups must divide half of'),
     ({'positions.original_length': 17}, 'config.positions.original_length must be at '
      'most config.train.max_length, 16: 17'),
@@ -197,6 +252,7 @@ def test_the_papers_tables_have_their_arms(checkpoint, name, weights, offsets):
     ({'adapters.rank': 2, 'adapters.also': ('query',)}, 'config.adapters.also must'),
     ({'evaluate.offsets': (0.6,)}, 'config.evaluate.offsets times the length'),
     ({'evaluate.segment': 1}, 'config.evaluate.segment must be 0 or at least'),
+    ({'optimizer.b2': 1.0}, 'config.optimizer.b2 must be a number in'),
     ({'optimizer.warmup_steps': 4}, 'config.optimizer.warmup_steps must be less than'),
 ])
 def test_a_config_that_cannot_be_run_is_refused(checkpoint, fields, message):
@@ -207,6 +263,8 @@ def test_a_config_that_cannot_be_run_is_refused(checkpoint, fields, message):
 @pytest.mark.parametrize(('fields', 'model', 'message'), [
     ({}, llama(max_length=17), 'config.train.max_length is 16, shorter than the 17'),
     ({}, llama(rope=None), 'config: method yarn: yarn needs a model with rotary'),
+    ({}, llama(rope=Rope(highest=64)),
+     'config: method none: none does not support a model with random positions'),
     ({'adapters.rank': 12}, llama(), 'config: method none: rank must be positive and'),
     ({'adapters.rank': 2, 'adapters.also': ('output_embedding',)}, llama(),
      "config: method none: no parameter is named 'output_embedding'"),
@@ -255,6 +313,24 @@ def test_methods_change_positions_alone(key):
   test = _method('random').of_test(16)[0]
   np.testing.assert_array_equal(test, _method('random').of_test(16)[0])
   assert test.max() > 16 and (np.diff(test) > 0).all()
+
+
+def test_eabf_may_include_the_first_layers(key):
+  model = llama(**MODEL)
+  made = lambda **fields: methods.make('eabf', model, _config('eabf_smoke', **fields))
+  assert made().trained.rope.stretched == Eabf(8, 5e5, 2)
+  # Without the field too.
+  assert _method('eabf').trained.rope.stretched == Eabf(8, 5e5, 2)
+  included = made(**{'positions.exempt_layers': 0})
+  tokens = jax.random.randint(key, (2, 16), 0, 256)
+  logits = {}
+  for place, one in (('trained', included.trained), ('measured', included.measured),
+                     ('exempt', made().trained)):
+    logits[place] = one.apply(variables_of(model), tokens)
+  np.testing.assert_array_equal(logits['trained'], logits['measured'])
+  # Up to L₀ = 8 tokens no query grows.
+  change = jnp.abs(logits['trained'] - logits['exempt']).max((0, 2))
+  assert (change[:8] < 1e-5).all() and change[8:].max() > 1e-2
 
 
 def test_clex_draws_a_length_and_is_measured_at_its_own(key):
@@ -422,14 +498,14 @@ def test_sliding_windows_are_those_of_the_library(key):
     np.testing.assert_allclose(found['sliding'][length], total / count, rtol=1e-5)
 
 
-def _train(ready, tmp_path, name, num_steps=None):
+def _train(ready, tmp_path, name, num_steps=None, measure_after=None):
   config, read, model, mesh = ready
   if num_steps:
     config.train.num_steps = num_steps
   made = programs.Programs(config, config.arms[name].method, model, mesh)
   with Progress(config.train.num_steps, 'steps') as progress:
     rows = sharded.run_seed(config, name, 0, read, mesh, made, epath.Path(tmp_path),
-                            progress, report.EXPERIMENT)
+                            progress, report.EXPERIMENT, measure_after=measure_after)
   return made, rows
 
 
@@ -440,7 +516,8 @@ BFLOAT16 = {'train.dtype': 'bfloat16', 'train.remat': True, 'train.scan_layers':
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('variant', 'fields'), [
-    ('ntk', {}), ('yarn', {}), ('eabf', {}), ('clex', {'adapters.rank': 2}),
+    ('ntk', {}), ('yarn', {}), ('eabf', {}), ('alibi', {}), ('random', {}),
+    *((name, {'adapters.rank': 2}) for name in ('clex', 'alibi', 'random')),
     ('longqlora', {}), ('longlora', BFLOAT16)])
 def test_a_trained_model_is_saved_and_read_again(
     checkpoint, text_file, tmp_path, variant, fields):
@@ -452,8 +529,12 @@ def test_a_trained_model_is_saved_and_read_again(
   segments = _segments(config, read)
   expected = {row.length: row.value for row in rows if row.metric == 'nll'}
   for length in (16, 32):
-    blocks = segments.reshape(-1, length)
-    logits = jax.jit(model.apply)(variables, blocks)
+    blocks, places = segments.reshape(-1, length), None
+    if variant == 'random':
+      places = random_positions(jax.random.key(0), length, 64)
+      with pytest.raises(ValueError, match=r'RandomPos.*\(key, num_tokens, 64\)'):
+        model.apply(variables, blocks)
+    logits = jax.jit(model.apply)(variables, blocks, places)
     np.testing.assert_allclose(
         next_token_cross_entropy(logits, blocks), expected[length],
         rtol=1e-2 if fields is BFLOAT16 else 1e-4)
@@ -481,7 +562,7 @@ def _segments(config, read):
         'none', 'pi', 'ntk', 'yarn', 'eabf', 'random', 'alibi', 'longlora', 'longqlora',
     ))])
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(
-    checkpoint, text_file, tmp_path, capsys, variant, fields):
+    checkpoint, text_file, tmp_path, variant, fields):
   # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
   fields, name = {'optimizer.final_rate': 1.0, **fields}, f'{variant}_alpha_0_1'
   fresh = lambda: _ready(checkpoint, text_file, f'{variant}_smoke', **fields)
@@ -489,13 +570,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(
   _train(fresh(), tmp_path / 'parts', name, 2)
   _, parts = _train(fresh(), tmp_path / 'parts', name)
   assert parts == whole
-  # What was trained is saved, or it is said that it cannot be.
   folders = [tmp_path / part / f'models/{name}/seed_0' for part in ('whole', 'parts')]
-  if variant in ('random', 'alibi'):
-    said = capsys.readouterr().out
-    assert f'Not saved as {folders[0]}: hub layout has no positions of this' in said
-    assert not any(folder.exists() for folder in folders)
-    return
   one, other = (load_checkpoint(folder) for folder in folders)
   assert one[0] == other[0] and one[0].max_length > 8
   chex.assert_trees_all_equal(one[1], other[1])
@@ -648,6 +723,13 @@ def test_every_cell_of_methods(index):
   assert found == expected
 
 
+def test_what_was_not_finite_before_training_is_left_out(index):
+  lines = [{'arm': 'none', 'step': 0, 'first_seed': seed, 'nll_16': [x]}
+           for seed, x in enumerate((None, 2.0, 2.0))]
+  found = cells(tables.methods(FAMILIES, ARMS['none'], RUN, index, lines, 8))
+  assert found[0]['L: before'] == text(math.exp(2), '.2f')
+
+
 @pytest.mark.parametrize('weak', ['YaRN', 'fine-tuning alone'])
 def test_a_method_that_did_not_learn_has_no_interval_in_the_table_of_methods(
     index, weak):
@@ -776,6 +858,59 @@ def test_every_cell_of_sliding_windows(index):
     assert row == {
         '8 tokens [95 %]': _perplexity([*index[name, 'sliding', 8].values()]),
         'L [95 %]': _perplexity([*index[name, 'sliding', 16].values()])}
+
+
+def _lines(index, steps):
+  """Returns evaluations of arms after steps, {arm: steps}, and a fourth seed's."""
+  rng = np.random.default_rng(6)
+  return [{'arm': name, 'step': step, 'first_seed': seed, 'nll_16': [9.0],
+           'nll_32': [float(rng.normal(2, 0.1))]}
+          for name, own in steps.items() for seed in range(4) for step in (0, *own)]
+
+
+def test_every_cell_of_steps(index):
+  config = _config(**{'train.num_steps': 40, 'evaluate.every_steps': 15}).to_dict()
+  # 1.05 of the steps are 15.75 and 31.5, rounded down, and 42.
+  steps = {name: (15, 30, 40) for name in ARMS} | {'yarn_more': (15, 31, 42)}
+  measured = _lines(index, steps)
+  # Of one arm nothing was kept but the end; one seed of another was not finite.
+  measured = [x for x in measured
+              if x['arm'] != 'yarn_kl' or x['step'] == 40]
+  bad, = [x for x in measured if (x['arm'], x['first_seed'], x['step']) == (
+      'yarn_alpha', 1, 30)]
+  bad['nll_32'] = [None]
+  table = steps_table.steps(FAMILIES, RUN, index, config, measured)
+  arms = [arm for family in FAMILIES for arm in (family.control, *family.others)]
+  for arm, row, record in zip(arms, cells(table), table.records, strict=True):
+    expected = {}
+    for place, step in enumerate((15, 30, 40)):
+      made = steps[arm.name][place]
+      assert record[f'steps_{step}'] == made
+      values = [x['nll_32'][0] for x in measured if (x['arm'], x['step']) == (
+          arm.name, made) and x['first_seed'] < 3]  # the fourth is not finished
+      ends = [math.exp(x) for x in mean_interval([
+          x for x in values if x is not None])] if values else []
+      expected[f'{step} steps [95 %]'] = interval(*ends, '.2f') if values else ''
+    assert row == {'arm': row['arm'], **expected}
+  assert cells(table)[6]['arm'] == 'YaRN, α = 0, 1.05 of the steps'
+  assert table.note == (
+      '3 seeds [95 %]. Perplexity in blocks at 2 L, 32 tokens, after these steps of '
+      'fine-tuning; 1.05 of the steps: 15, 31, 42. Not finite, and left out: YaRN, α = '
+      '0.1, seed 1.')
+  assert len(to_csv(table).splitlines()) == 8
+
+
+def test_no_table_of_steps_where_arms_were_measured_once(index):
+  config = _config(**{'train.num_steps': 200, 'evaluate.every_steps': 200}).to_dict()
+  steps = {name: (200,) for name in ARMS} | {'yarn_more': (200, 210)}
+  make = lambda steps: steps_table.steps(
+      FAMILIES, RUN, index, config, _lines(index, steps))
+  # An arm of 1.05 of the steps is compared at its end alone.
+  assert make(steps) is None and make({}) is None
+  config['evaluate']['every_steps'] = 100
+  assert make(steps) is None
+  assert [*make(steps | {'none': (100, 200)}).columns] == [
+      'arm', '100 steps [95 %]', '200 steps [95 %]']
 
 
 def test_every_cell_of_misalignment(index):
@@ -1163,6 +1298,12 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   write(lambda row: (row.arm, row.seed) != ('yarn_kl', 1))
   assert report.write(tmp_path).missing == (
       'The run is not finished: yarn_kl has 2 of 3 seeds.')
+  # With measurements after more than one step.
+  (tmp_path / 'evaluations.jsonl').write_text(''.join(
+      json.dumps(line) + '\n' for line in _lines(index, dict.fromkeys(ARMS, (2, 4)))))
+  *_, table = report.write(tmp_path).tables
+  assert (table.name, len(table.records)) == ('steps', 7)
+  assert (tmp_path / 'tables/steps.csv').exists()
   # L is at which seeds are counted.
   write(lambda row: (row.arm, row.seed, row.length) != ('yarn_kl', 1, 32))
   assert report.write(tmp_path).missing == ''
@@ -1250,6 +1391,50 @@ def test_what_does_not_fit_the_checkpoint_is_said_before_anything_is_written(
   assert not (tmp_path / 'run').exists()
 
 
+def test_a_run_has_each_arm_measured_after_its_own_steps(
+    checkpoint, text_file, tmp_path, monkeypatch):
+  seen = {}
+
+  def run_seed(config, name, *_, measure_after, **others):
+    seen[name] = [*measure_after]
+
+  monkeypatch.setattr(run.machine, 'use_devices', lambda: None)
+  monkeypatch.setattr(sharded, 'run_seed', run_seed)
+  monkeypatch.setattr(run, 'Programs', lambda *_: None)
+  monkeypatch.setattr(run, 'run_jobs', lambda folder, jobs, *_: [
+      job.rows(None) for job in jobs])
+  config = _config(checkpoint=str(checkpoint), **{
+      'text.path': str(text_file), 'train.batch_size': 8, 'evaluate.num_segments': 8,
+      'arms.yarn_alpha_0_1.steps': 0.75})
+  run.main(config, str(tmp_path / 'run'))
+  assert seen == {'none': [2, 4], 'yarn': [2, 4], 'yarn_alpha_0_1': [1, 3]}
+
+
+@pytest.mark.slow
+def test_measurements_after_other_steps_do_not_change_a_run_that_resumes(
+    checkpoint, text_file, tmp_path):
+  # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
+  fields, name = {'optimizer.final_rate': 1.0}, 'yarn_alpha_0_1'
+
+  def evaluations(folder, *num_steps, measure_after=(1, 3)):
+    for number in num_steps:
+      config, *ready = _ready(checkpoint, text_file, **fields)
+      rows = _train((config, *ready), tmp_path / folder, name, number,
+                    measure_after=measure_after)[1]
+    lines = read_curves(tmp_path / folder / 'evaluations.jsonl')
+    return rows, {line['step']: line for line in lines}
+
+  rows, whole = evaluations('whole', 4)
+  again, parts = evaluations('parts', 2, 4)
+  assert [*whole] == [0, 1, 3, 4] and [*parts] == [0, 1, 2, 3, 4]
+  assert parts.items() >= whole.items() and again == rows
+  # The end is measured whatever else is.
+  last, plain = evaluations('plain', 4, measure_after=None)
+  assert [*plain] == [0, 2, 4] and plain[2] == parts[2]
+  measured = lambda rows: [r for r in rows if not r.metric.startswith('training')]
+  assert measured(last) == measured(rows)
+
+
 def _command(checkpoint, text_file, tmp_path, *flags):
   return ('--config=configs/adapt.py:pi_smoke', f'--workdir={tmp_path}/run',
           f'--config.checkpoint={checkpoint}', f'--config.text.path={text_file}',
@@ -1259,15 +1444,19 @@ def _command(checkpoint, text_file, tmp_path, *flags):
 @pytest.mark.slow
 def test_the_command_runs_and_measures_lost_rows_again(
     run_here, checkpoint, text_file, tmp_path):
-  done = run_here('adapt', *_command(checkpoint, text_file, tmp_path))
+  command = _command(
+      checkpoint, text_file, tmp_path, '--config.positions.factor=0')
+  done = run_here('adapt', *command)
   assert done.returncode == 0, done.stderr
+  assert ('Factor of pi: 2. L is 16 tokens, the checkpoint has 8.\n'
+          '3 of 3 training') in done.stdout
   assert '3 of 3 training runs to do' in done.stdout
   folder = tmp_path / 'run'
   rows = results.read_run(folder, report.EXPERIMENT, ('none', 'pi', 'pi_alpha_0_1'))
   metrics = {row.metric for row in rows}
   assert {'nll', 'sliding', 'sce', 'symmetric_kl', 'training_loss'} <= metrics
   assert {row.length for row in rows if row.metric == 'nll'} == {8, 16, 32}
-  for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'term'):
+  for name in ('methods', 'pi', 'pi_by_length', 'sliding', 'steps', 'term'):
     assert (folder / f'tables/{name}.md').exists()
   assert (folder / 'figures/methods.png').exists() and (folder / 'index.html').exists()
   # Of each method, the control alone is measured before training.
@@ -1276,10 +1465,11 @@ def test_the_command_runs_and_measures_lost_rows_again(
   assert [*before] == ['none', 'pi'] and before['pi'] != before['none']
   inputs = json.loads((folder / 'config.json').read_text())['config']['inputs']
   assert 1 < inputs['pair_nats'] < math.log(256) and inputs['original_length'] == 8
+  assert inputs['factor'] == 2
   check_board(folder)
   whole = (folder / 'results.csv').read_bytes()
   lose_rows(folder)
-  done = run_here('adapt', *_command(checkpoint, text_file, tmp_path))
+  done = run_here('adapt', *command)
   assert '2 of 3 training runs to do' in done.stdout
   assert (folder / 'results.csv').read_bytes() == whole
 
@@ -1308,7 +1498,7 @@ def test_devices_that_do_not_divide_the_batch_train_as_one(
     ((), 'config.checkpoint is missing'),
     (('--config.checkpoint=nothing',), 'nothing is not a checkpoint'),
     (('--config.checkpoint=nothing', '--config.positions.factor=0.5'),
-     'config.positions.factor must be a finite number of at least 1: 0.5'),
+     'config.positions.factor must be a finite number of at least 1, or 0: 0.5'),
 ])
 def test_bad_input_is_one_line(run_here, tmp_path, flags, message):
   done = run_here('adapt', '--config=configs/adapt.py:pi_smoke',

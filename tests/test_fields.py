@@ -22,6 +22,7 @@ from experiments.harness.fields import (
     several,
     text,
     whole,
+    zero_or,
 )
 from experiments.language_model import check as language_model
 from experiments.league import family as league
@@ -40,6 +41,7 @@ _TABLE = {
     'train.rate': real(above=0),
     'train.remat': flag(),
     'train.clip': optional(or_none(real(above=0))),
+    'train.stretch': optional(zero_or(real(least=1))),
     'lengths': several(whole(least=1)),
     'arms.*.weight': real(least=0, most=1),
     'arms.*.offsets': several(real(least=0, below=1), 2, 2, rising=True),
@@ -65,7 +67,8 @@ def _config(**changes):
 
 @pytest.mark.parametrize('changes', [
     {}, {'seed': 2**32 - 1}, {'norm': 'layer_norm'}, {'lengths': [2**31 - 1]},
-    {'train__clip': None}, {'train__clip': 3}, {'train__rate': 5e-324},
+    {'train__clip': None}, {'train__clip': 3}, {'train__stretch': 0},
+    {'train__stretch': 0.0}, {'train__stretch': 1.5}, {'train__rate': 5e-324},
     {'train__rate': 1.7e308}, {'train__rate': np.float64(0.5)}, {'arms': {}},
     {'arms__plain__weight': 1.0}, {'arms__plain__offsets': (0, 0.999)},
 ])
@@ -87,6 +90,9 @@ def test_what_a_table_says_is_accepted(changes):
     ({'train__steps': np.int64(5)}, 'config.train.steps must be a whole number'),
     ({'seed': {'first': 0}}, "must be a whole number from 0 to 2**32-1: {'first': 0}"),
     # Real ones.
+    ({'train__stretch': 0.5}, 'config.train.stretch must be a finite number of at '
+     'least 1, or 0: 0.5'),
+    ({'train__stretch': False}, 'a finite number of at least 1, or 0: False'),
     ({'train__rate': 0}, 'config.train.rate must be a finite number above 0: 0'),
     ({'train__rate': math.nan}, 'train.rate must be a finite number above 0: nan'),
     ({'train__rate': math.inf}, 'train.rate must be a finite number above 0: inf'),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.llamas import edit, llama, ROPES, save_llama
 from vvlen.models.clex import Clex
-from vvlen.models.llama import load_checkpoint
+from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.models.llama.config import config_of, model_of
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.rope import Dynamic, Eabf, Linear, Llama3, LongRope, Ntk, Rope, Yarn
@@ -27,7 +27,7 @@ def test_ntk_is_written_as_the_base_that_it_has():
 
 
 @pytest.mark.parametrize('fields, says', [
-    ({'rope': None, 'alibi': True}, 'is not of the Llama family: .*None, alibi'),
+    ({'rope': None}, "without positions is not of the Llama family: 'none', None"),
 ])
 def test_positions_that_no_published_model_has_are_not_saved(tmp_path, fields, says):
   with pytest.raises(ValueError, match=says) as raised:
@@ -36,17 +36,23 @@ def test_positions_that_no_published_model_has_are_not_saved(tmp_path, fields, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('stretched', [
-    Eabf(8, 700.0, 0), Eabf(9), Clex(8, 3, 2, 20, False), Clex(5)])
+@pytest.mark.parametrize('kind, fields', [
+    *((type(x).__name__.lower(), {'rope': Rope(1e4, x)}) for x in (
+        Eabf(8, 700.0, 0), Eabf(9), Clex(8, 3, 2, 20, False), Clex(5))),
+    ('alibi', {'rope': None, 'alibi': True}),
+    *(('random', {'rope': Rope(5e3, x, 64)}) for x in (None, Linear(2.0), Eabf(9)))])
 def test_positions_of_our_own_are_saved_and_other_libraries_refuse_them(
-    tmp_path, stretched):
-  folder, model, variables = save_llama(tmp_path / 'own', rope=Rope(1e4, stretched))
+    tmp_path, kind, fields):
+  folder, model, variables = save_llama(tmp_path / 'own', **fields)
   found, loaded = load_checkpoint(folder)
   assert found == model
+  # Also where config.json has other fields of the checkpoint that was trained.
+  save_llama(tmp_path / 'like')
+  save_checkpoint(folder, model, variables, like=tmp_path / 'like')
+  assert load_checkpoint(folder)[0] == model
   chex.assert_trees_all_equal(loaded, variables)
   transformers = pytest.importorskip(
       'transformers', reason="compares with transformers: pip install '.[oracle]'")
-  kind = type(stretched).__name__.lower()
   with pytest.raises((KeyError, ValueError, AttributeError), match=kind):
     transformers.AutoModelForCausalLM.from_pretrained(folder)
 
@@ -175,6 +181,10 @@ def test_two_names_and_nulls_say_the_same():
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
     ({'rope_scaling': 3}, 'must be an object: 3'),
+    ({'rope_scaling': {'rope_type': 'random'}}, 'highest is missing'),
+    ({'rope_scaling': {'rope_type': 'random', 'highest': 0}}, 'highest must be pos.*0'),
+    ({'rope_scaling': {'rope_type': 'random', 'highest': 9, 'rope_scaling': {
+        'rope_type': 'alibi'}}}, 'random positions must be of rotary positions'),
     ({'model_type': 'mistral', 'sliding_window': 4},
      'sliding_window 4 is not supported: .* set it to null in config.json'),
     ({'model_type': 'mistral', 'sliding_window': 4096}, 'window 4096 is not supported'),

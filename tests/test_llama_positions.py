@@ -13,7 +13,7 @@ from vvlen.models.generation import generate
 from vvlen.models.llama import abstract_params
 from vvlen.models.llama.layers import stacked
 from vvlen.models.positions import alibi_slopes, random_positions
-from vvlen.models.rope import depends_on_length, Eabf, extended, KINDS, Rope
+from vvlen.models.rope import check, depends_on_length, Eabf, extended, KINDS, Rope
 
 L = 13
 ALL = {**ROPES, **OWN_ROPES}
@@ -44,6 +44,28 @@ def test_random_positions_take_the_place_of_those_counted(key, tokens, kind):
   by_row = model.apply(variables, tokens, rows)
   _close(by_row[0], found[0])
   _close(by_row[1], model.apply(variables, tokens, rows[1])[1])
+
+
+def test_a_model_of_random_positions_is_never_given_those_counted(key, tokens):
+  model = llama(rope=Rope(1e4, highest=40))
+  # Parameters are as of any other model.
+  variables = model.init(key, tokens)
+  plain = model.clone(rope=Rope(1e4))
+  positions = random_positions(key, L, 40)
+  np.testing.assert_array_equal(
+      model.apply(variables, tokens, positions),
+      plain.apply(variables, tokens, positions))
+  for call in (
+      lambda: model.apply(variables, tokens),
+      lambda: model.apply(variables, tokens, method='hidden'),
+      lambda: generate(model, variables, tokens, 2)):
+    with pytest.raises(ValueError, match=r'RandomPos.*num_tokens, 40\)') as raised:
+      call()
+    assert '\n' not in str(raised.value)
+  # Also if they are extended.
+  assert extended(model.rope, 'linear', 2.0, 8).highest == 40
+  with pytest.raises(ValueError, match='highest of rotary positions must be positive'):
+    check(Rope(1e4, highest=0))
 
 
 @pytest.mark.slow

@@ -246,6 +246,27 @@ def test_metrics_come_before_evaluation_and_that_before_the_checkpoint(tmp_path)
 
 
 @pytest.mark.slow
+def test_a_run_evaluates_after_given_steps_also_when_it_resumes(tmp_path):
+  options = dict(
+      folder=tmp_path, save_every_steps=3, metrics_every_steps=4,
+      evaluate_after={1, 3, 5, 9},
+  )
+  # One that was cut off is made again.
+  assert _events(stop_at=3, **options) == [
+      'step 1', 'metrics 1', 'evaluate 1 1', 'step 2', 'step 3', 'metrics 3',
+      'evaluate 3 3',
+  ]
+  assert _events(stop_at=5, **options)[-7:] == [
+      'evaluate 3 3', 'save 3 3 3', 'step 4', 'step 5', 'metrics 4', 'metrics 5',
+      'evaluate 5 5',
+  ]
+  assert _events(first=3, **options) == [
+      'evaluate 3 3', 'step 4', 'step 5', 'metrics 4', 'metrics 5', 'evaluate 5 5',
+      'step 6', 'save 6 6 6', 'step 7', 'metrics 7', 'evaluate 7 7', 'save 7 7 7',
+  ]
+
+
+@pytest.mark.slow
 def test_the_means_of_a_resumed_run_are_over_the_same_steps(tmp_path):
   runs = []
   for stops in ((STEPS,), (4, 8, STEPS)):

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from experiments.adapt import methods, report
 from experiments.adapt.programs import lora_of, TERMS
 from experiments.harness import fields
-from experiments.harness.fields import flag, one_of, real, several, whole
+from experiments.harness.fields import (
+  flag,
+  one_of,
+  optional,
+  real,
+  several,
+  whole,
+  zero_or,
+)
 from experiments.harness.parts import naming
 from experiments.language_model.check import (
   ARM_FIELDS,
@@ -27,10 +35,11 @@ _FIELDS = {
     **ARM_FIELDS,
     'arms.*.method': one_of(methods.METHODS),
     'arms.*.term': one_of(tuple(TERMS)),
-    'positions.factor': real(least=1),
+    'positions.factor': zero_or(real(least=1)),
     'positions.original_length': whole(least=0),
     'positions.largest': whole(least=1, most=64),
     'positions.highest': whole(least=2),
+    'positions.exempt_layers': optional(whole(least=0)),
     'positions.groups': whole(least=0),
     'adapters.rank': whole(least=0),
     'adapters.alpha': real(above=0),
@@ -38,6 +47,7 @@ _FIELDS = {
     'adapters.targets': several(one_of(adapters.LINEAR)),
     'adapters.quantized': one_of(('', 'nf4', 'int8')),
     'adapters.also': several(one_of(ALSO), 0),
+    'optimizer.b2': optional(real(least=0, below=1)),
     'train.scan_layers': flag(),
     'train.remat_keeps': one_of(KEPT),
     'train.stream_dtype': one_of(fields.DTYPES),

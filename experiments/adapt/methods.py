@@ -15,6 +15,7 @@ Axes: n tokens.
 """
 
 from collections.abc import Callable
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from vvlen.models.positions import random_positions
 # Name of a method -> kind of rotary positions.
 _ROPE = {'pi': 'linear', 'ntk': 'ntk', 'yarn': 'yarn', 'eabf': 'eabf', 'clex': 'clex'}
 METHODS = ('none', *_ROPE, 'random', 'alibi')
+STRETCHED = {'pi', 'ntk', 'yarn'}  # those that use positions.factor
 
 
 class Places(NamedTuple):
@@ -60,6 +62,8 @@ def make(name: str, model: Llama, config: Any) -> Method:
   fields = config.positions
   original = fields.original_length or model.max_length
   plain = lambda *_: Places()
+  if model.rope is not None and model.rope.highest and name not in ('random', 'alibi'):
+    raise ValueError(f'{name} does not support a model with random positions')
   if name == 'none':
     found = Method(model, model, plain, plain)
   elif name == 'alibi':
@@ -69,9 +73,14 @@ def make(name: str, model: Llama, config: Any) -> Method:
     raise ValueError(f'{name} needs a model with rotary positions')
   elif name == 'random':
     draw = lambda key, n: Places(random_positions(key, n, fields.highest))
-    found = Method(model, model, draw, lambda n: draw(jax.random.key(0), n))
+    drawn = model.clone(rope=model.rope._replace(highest=fields.highest))
+    found = Method(drawn, drawn, draw, lambda n: draw(jax.random.key(0), n))
   else:
-    rope = rotary.extended(model.rope, _ROPE[name], fields.factor, original)
+    rope = rotary.extended(
+        model.rope, _ROPE[name], factor_of(config, model.max_length), original)
+    if isinstance(rope.stretched, rotary.Eabf) and 'exempt_layers' in fields:
+      rope = rope._replace(stretched=rope.stretched._replace(
+          exempt_layers=fields.exempt_layers))
     found = Method(model.clone(rope=rope), model.clone(rope=rope), plain, plain)
   if name == 'clex':
     law = clex.Clex(original, fields.largest)
@@ -88,10 +97,23 @@ def make(name: str, model: Llama, config: Any) -> Method:
     # The config.json of a saved model names the tokens that it is for. With YaRN these
     # are s L₀, because some versions of transformers compute the factor s as their
     # ratio to L₀.
-    longest = round(fields.factor * original) if name == 'yarn' else length
+    factor = factor_of(config, model.max_length)
+    longest = round(factor * original) if name == 'yarn' else length
     found = found._replace(measured=found.measured.clone(max_length=longest))
   if not fields.groups:
     return found
   # Shifted sparse attention is for training alone.
   shifted = Shifted(length // fields.groups)
   return found._replace(trained=found.trained.clone(shifted=shifted))
+
+
+def factor_of(config: Any, max_length: int) -> float:
+  """Returns the factor by which pi, ntk and yarn stretch positions.
+
+  Args:
+    config: as in configs/adapt.py.
+    max_length: of the checkpoint's model.
+  """
+  fields = config.positions
+  original = fields.original_length or max_length
+  return fields.factor or float(math.ceil(config.train.max_length / original))

@@ -130,14 +130,8 @@ class Programs:
 
     The model is saved in hub layout, with its adapters merged. The adapters alone are
     saved too, in PEFT's format, but not with CLEX, whose matrices this format cannot
-    hold. A model with random positions or ALiBi is not saved, as hub layout has
-    neither.
+    hold.
     """
-    if self._name in ('random', 'alibi'):
-      if jax.process_index() == 0:
-        print(f'Not saved as {folder}: hub layout has no positions of this kind, '
-              f'{self._name}.')
-      return
     params = adapters.join(trained, self.frozen)
     if self._lora and self._name != 'clex':
       adapter_files.save_adapters(

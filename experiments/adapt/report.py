@@ -16,6 +16,7 @@ from experiments.adapt import figures, tables
 from experiments.adapt.answer import answer, weak_methods
 from experiments.adapt.misalignment_table import misalignment
 from experiments.adapt.primary import primary_tests
+from experiments.adapt.steps_table import steps
 from experiments.harness.parts import naming
 from experiments.language_model import figures as of_arms
 from experiments.language_model import tables as by_term
@@ -82,6 +83,8 @@ def write(workdir: epath.PathLike) -> Report:
   if present:
     made.append(tables.sliding(present, run, index, original, segment))
     made.append(misalignment(present, run, index))
+    by_step = steps(present, run, index, config, evaluations)
+    made += [by_step] if by_step else []
   with plots.style():
     drawn = {}
     if present:

@@ -8,9 +8,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from experiments.adapt import check, report
+from experiments.adapt import check, methods, report
 from experiments.adapt.frequencies import pair_entropy
 from experiments.adapt.programs import Programs
+from experiments.adapt.steps_table import measured_steps
 from experiments.harness import fingerprint, finished, machine, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
 from experiments.language_model import sharded, training
@@ -37,12 +38,18 @@ def main(config: Any, workdir: str) -> None:
   facts = {**text.facts, 'original_length': model.max_length,
            'pair_nats': _pair_entropy(text),
            'checkpoint_sha256': fingerprint.fingerprint(config.checkpoint)}
+  factor = methods.factor_of(config, model.max_length)
+  if not config.positions.factor:
+    facts['factor'] = factor
   folder = claim_for_seeds(
       config, workdir, report.EXPERIMENT, lambda: {'inputs': facts}, MAY_DIFFER)
   done = finished.finished(folder, seed_blocks.part_of)
   arms = list(config.arms)
   todo = [(name, seed) for name in arms for seed in range(config.num_seeds)
           if (name, seed) not in done]
+  if stretched := methods.STRETCHED.intersection(report.methods_of(config)):
+    print(f'Factor of {", ".join(sorted(stretched))}: {factor:g}. L is '
+          f'{config.train.max_length} tokens, the checkpoint has {model.max_length}.')
   print(f'{len(todo)} of {len(arms) * config.num_seeds} training runs to do. '
         f'{"Compiling first." if todo else ""}', flush=True)
   # The arms of a method follow one another.
@@ -58,7 +65,8 @@ def main(config: Any, workdir: str) -> None:
   def train(name, seed, progress):
     return sharded.run_seed(
         config, name, seed, text, mesh, programs(config.arms[name].method), folder,
-        progress, report.EXPERIMENT, measure_first=name in controls)
+        progress, report.EXPERIMENT, measure_first=name in controls,
+        measure_after=measured_steps(config, config.arms[name].steps).values())
 
   jobs = [
       Job(training.num_steps(config, config.arms[name]),

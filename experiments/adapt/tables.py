@@ -84,7 +84,7 @@ def methods(
           f'has {original} tokens. Perplexity in blocks, with the method applied, '
           'before and after fine-tuning. Δ: minus fine-tuning alone; p: paired t-test; '
           'it and the intervals of Δ by Holm over methods.')
-  note += _left_out([(f, f.control) for f in families], index, 'nll', lengths)
+  note += left_out([(f, f.control) for f in families], index, 'nll', lengths)
   note += _not_learned([f.title for f in families if f.title in weak])
   return Table('methods', 'Perplexity of methods that extend the context', columns,
                records, note, short)
@@ -145,7 +145,7 @@ def term(
       'method with α = 0, nats; α = 0.1. p: paired two-sided t-test over '
       f'{seeds_of(_arms(families), run, index)}; it and its interval by Holm over '
       'methods.')
-  note += _left_out([(found.family, arm) for found in primary
+  note += left_out([(found.family, arm) for found in primary
                      for arm in _arms([found.family])], index, 'nll', [at])
   note += _not_learned([r['label'] for r in records if not r['learned']])
   more = (
@@ -225,7 +225,7 @@ def sliding(
     columns[f'{_at(length, run, original)} [95 %]'] = interval(f'ppl_{length}', '.2f')
   note = (f'{seeds_of(_arms(families), run, index)}. Perplexity in sliding windows, '
           f'half a window apart, over segments of {times(segment)}; no BOS.'
-          f'{_left_out(arms, index, "sliding", lengths)}')
+          f'{left_out(arms, index, "sliding", lengths)}')
   return Table('sliding', 'Perplexity in sliding windows', columns, records, note)
 
 
@@ -233,8 +233,11 @@ def _before(
     evaluations: Sequence[Mapping[str, Any]], arm: str, length: int
 ) -> dict[int, float]:
   """Returns log perplexity before training, {seed: nats}."""
-  return {line['first_seed']: float(line[f'nll_{length}'][0]) for line in evaluations
-          if line['arm'] == arm and line['step'] == 0 and f'nll_{length}' in line}
+  # In the file, None stands for a number that is not finite.
+  return {
+      line['first_seed']: float(np.float64(line[f'nll_{length}'][0]))
+      for line in evaluations
+      if line['arm'] == arm and line['step'] == 0 and f'nll_{length}' in line}
 
 
 def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
@@ -242,7 +245,7 @@ def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
   return interval_fields(field, np.exp(mean_interval(losses or [math.nan])))
 
 
-def _left_out(
+def left_out(
     arms: Sequence[tuple[Family, Arm]], index: Index, metric: str,
     lengths: Sequence[int],
 ) -> str:

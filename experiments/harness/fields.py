@@ -149,6 +149,13 @@ def or_none(kind: Kind) -> Kind:
               lambda value: value is None or kind.fits(value))
 
 
+def zero_or(kind: Kind) -> Kind:
+  """A number of the given kind, or 0."""
+  return Kind(f'{kind.words}, or 0', f'{kind.plural}, or 0',
+              lambda value: kind.fits(value) or (
+                  _is_number(value, (int, float)) and value == 0))
+
+
 def optional(kind: Kind) -> Kind:
   """A value of the given kind, in a field that a configuration may lack."""
   return kind._replace(optional=True)

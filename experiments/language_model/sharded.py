@@ -1,5 +1,6 @@
 """Trains one language model at a time, over a mesh of all devices."""
 
+from collections.abc import Collection
 import functools
 import math
 from typing import Any
@@ -99,6 +100,7 @@ def run_seed(
     progress: Progress,
     experiment: str = 'language_model',
     measure_first: bool = True,
+    measure_after: Collection[int] | None = None,
 ) -> list[results.Row]:
   """Trains and measures one seed of an arm, resuming from its checkpoint.
 
@@ -116,6 +118,8 @@ def run_seed(
     progress: counts steps.
     experiment: whose rows these are.
     measure_first: whether a model from a checkpoint is measured before training too.
+    measure_after: steps after which the model is measured, besides the last; None:
+      every config.evaluate.every_steps.
   """
   train, arm = config.train, config.arms[name]
   [key] = ensemble.seed_keys(config.seed, seed, 1)
@@ -140,7 +144,9 @@ def run_seed(
         meta={'text': text.facts['text_sha256']},
         save_every_steps=train.save_every_steps,
         metrics_every_steps=train.steps_per_call,
-        evaluate_every_steps=config.evaluate.every_steps,
+        evaluate_every_steps=(
+            config.evaluate.every_steps if measure_after is None else None),
+        evaluate_after=measure_after or (),
         must_be_finite=('loss', 'gradient_norm'),
         on_metrics=reports.on_metrics, evaluate=reports.evaluate,
         before_save=reports.flush,

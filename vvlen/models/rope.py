@@ -47,6 +47,9 @@ class Rope(NamedTuple):
 
   base: float = 10_000.0  # b
   stretched: Extension | None = None
+  # RandomPos: every forward pass is given positions drawn from 0..highest − 1, by
+  # `vvlen.models.positions.random_positions`; None: by default they are 0, 1, 2, ….
+  highest: int | None = None
 
 
 def extended(rope: Rope, kind: str, factor: float, original_length: int) -> Rope:
@@ -85,7 +88,7 @@ def extended(rope: Rope, kind: str, factor: float, original_length: int) -> Rope
     stretched = Eabf(original_length)
   elif kind == 'clex':
     stretched = Clex(original_length, largest=max(16, math.ceil(factor)))
-  found = Rope(rope.base, stretched)
+  found = rope._replace(stretched=stretched)
   check(found)
   return found
 
@@ -117,7 +120,7 @@ def rates(
   if width < 2 or width % 2:
     raise ValueError(f'rotary positions need an even width of heads: {width}')
   check(rope)
-  base, stretched = rope
+  base, stretched = rope.base, rope.stretched
   if isinstance(stretched, (Ntk, Dynamic, Clex)) and width == 2:
     raise ValueError(f'rotary positions of {type(stretched).__name__} need heads wider '
                      'than 2')
@@ -195,6 +198,8 @@ def check(rope: Rope) -> None:
   less than its high_frequency_factor.
   """
   stretched, numbers = rope.stretched, {'base': rope.base}
+  if rope.highest is not None:
+    numbers['highest'] = rope.highest
   known = {} if stretched is None else stretched._asdict()
   for name, value in known.items():
     if name == 'exempt_layers':

@@ -5,7 +5,7 @@ checkpoints from which the run can resume, on any number of devices and processe
 processes run the same loop.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from etils import epath
@@ -70,6 +70,7 @@ def train(
     save_every_steps: int = 1000,
     metrics_every_steps: int = 100,
     evaluate_every_steps: int | None = None,
+    evaluate_after: Collection[int] = (),
     on_metrics: Callable[[int, dict[str, float]], None] | None = None,
     evaluate: Callable[[int, State], None] | None = None,
     before_save: Callable[[], None] | None = None,
@@ -104,7 +105,8 @@ def train(
     save_every_steps: steps between two checkpoints. The last state is always saved.
     metrics_every_steps: steps between two calls of `on_metrics`.
     evaluate_every_steps: steps between two calls of `evaluate`; None to call it only
-      at the end.
+      at the end, and after the steps `evaluate_after`.
+    evaluate_after: numbers of updates after which `evaluate` is called besides.
     on_metrics: called with (updates made, {name: mean over the steps since the last
       call}), also before the state is evaluated and at the end.
     evaluate: called with (updates made, state), before the state is saved; and again if
@@ -142,7 +144,10 @@ def train(
   def due(every: int | None) -> bool:
     return made == num_steps or bool(every and made and made % every == 0)
 
-  if evaluate is not None and due(evaluate_every_steps):
+  def measures() -> bool:
+    return due(evaluate_every_steps) or made in evaluate_after
+
+  if evaluate is not None and measures():
     evaluate(made, state)
   with watching_for_preemption() as preempted:
     while made < num_steps:
@@ -154,7 +159,7 @@ def train(
       unreported.add(metrics)
       made += 1
       stop = preempted(made)
-      if evaluate is not None and due(evaluate_every_steps) and not stop:
+      if evaluate is not None and measures() and not stop:
         unreported.report(made, state)
         evaluate(made, state)
       if folder is not None and (due(save_every_steps) or stop):

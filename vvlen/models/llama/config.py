@@ -12,7 +12,7 @@ from vvlen.models.llama.config_fields import flag, number
 from vvlen.models.llama.config_rope import ALL_ROTATED, rope_of, scaling_of
 from vvlen.models.llama.model import Llama
 from vvlen.models.llama.sizes import check_model
-from vvlen.models.rope import Dynamic, LongRope, Ntk, rates
+from vvlen.models.rope import Dynamic, LongRope, Ntk, rates, Rope
 from vvlen.models.rope_extensions import ntk_base
 
 # Defaults of the transformers library for each family, used if a file lacks the field.
@@ -53,6 +53,7 @@ def model_of(config: Mapping[str, Any]) -> Llama:
   key_heads = number({'num_key_value_heads': key_heads}, 'num_key_value_heads', int,
                      heads)
   attention_bias = flag(config, 'attention_bias', defaults['attention_bias'])
+  rope = rope_of(config, max_length)
   model = Llama(
       vocab_size=whole('vocab_size'),
       width=whole('hidden_size'),
@@ -62,7 +63,8 @@ def model_of(config: Mapping[str, Any]) -> Llama:
       num_key_heads=key_heads,
       head_width=whole('head_dim', default=None),
       max_length=max_length,
-      rope=rope_of(config, max_length),
+      rope=rope,
+      alibi=rope is None,
       epsilon=number(config, 'rms_norm_eps', float, 1e-6),
       attention_bias=attention_bias,
       output_bias=attention_bias and family == 'llama',
@@ -116,8 +118,8 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
   """Returns a model's config.json, in the older style, which all libraries read.
 
   Ntk equals plain rotary positions of another base, and is written as that base.
-  EABF and CLEX have a `rope_type` of their own, which other libraries refuse; that of
-  CLEX is the one in its published checkpoints.
+  EABF, CLEX, ALiBi and random positions have a `rope_type` of their own, which
+  other libraries refuse; that of CLEX is the one in its published checkpoints.
 
   Args:
     model: of the Llama family.
@@ -126,11 +128,10 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
   Raises:
     ValueError: if the model has no equivalent in the published family.
   """
-  if model.norm != 'none' or model.rope is None:
-    raise ValueError('a model with a norm after attention or without rotary positions '
-                     f'is not of the Llama family: {model.norm!r}, {model.rope}'
-                     f'{", alibi" if model.alibi else ""}')
-  stretched = model.rope.stretched
+  if model.norm != 'none' or (model.rope is None and not model.alibi):
+    raise ValueError('a model with a norm after attention or without positions is not '
+                     f'of the Llama family: {model.norm!r}, {model.rope}')
+  stretched = model.rope and model.rope.stretched
   head_width = model.head_width or model.width // model.num_heads
   if isinstance(stretched, Dynamic) and stretched.original_length != model.max_length:
     raise ValueError('in the Llama family, original_length of dynamic positions equals '
@@ -156,9 +157,16 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
       'max_position_embeddings': model.max_length,
       'rms_norm_eps': model.epsilon,
       'tie_word_embeddings': model.tied,
-      'rope_theta': (ntk_base(model.rope.base, head_width, stretched.factor)
-                     if isinstance(stretched, Ntk) else model.rope.base),
+      **_theta(model.rope, head_width),
       'rope_scaling': scaling_of(model.rope),
       'torch_dtype': dtype,
       **(own if family == 'llama' else {}),
   }
+
+
+def _theta(rope: Rope | None, head_width: int) -> dict[str, float]:
+  if rope is None:
+    return {}
+  stretched = rope.stretched
+  return {'rope_theta': (ntk_base(rope.base, head_width, stretched.factor)
+                         if isinstance(stretched, Ntk) else rope.base)}

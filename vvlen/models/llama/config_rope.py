@@ -25,11 +25,13 @@ from vvlen.models.rope import (
 )
 
 ALL_ROTATED: tuple[Any, ...] = (None, 1, 1.0)  # values of partial_rotary_factor
+ALIBI = 'alibi'  # the rope_type of a model with ALiBi in place of rotary positions
+_RANDOM = 'random'  # that of a model with random positions (RandomPos)
 _ORIGINAL = 'original_max_position_embeddings'
 
 
-def rope_of(config: Mapping[str, Any], max_length: int) -> Rope:
-  """Returns the rotary positions of a config.json of either style.
+def rope_of(config: Mapping[str, Any], max_length: int) -> Rope | None:
+  """Returns the rotary positions of a config.json of either style; None for ALiBi.
 
   Raises:
     ValueError: if they are not supported, or a field is missing or of a wrong type.
@@ -46,16 +48,29 @@ def rope_of(config: Mapping[str, Any], max_length: int) -> Rope:
   if found.get('partial_rotary_factor') not in ALL_ROTATED:
     raise ValueError('partial_rotary_factor is not supported')
   kind = found.get('rope_type', found.get('type', 'default'))
+  if kind == ALIBI:
+    return None
+  if kind == _RANDOM:
+    plain = rope_of({**config, 'rope_theta': base, 'rope_parameters': None,
+                     'rope_scaling': found.get('rope_scaling')}, max_length)
+    if plain is None or plain.highest is not None:
+      raise ValueError('random positions must be of rotary positions')
+    return plain._replace(highest=number(found, 'highest', int))
   if not isinstance(kind, str) or kind not in _READ:
-    raise ValueError(
-        f'rope type {kind!r} is not supported: must be one of {", ".join(_READ)}')
+    known = ', '.join((*_READ, ALIBI, _RANDOM))
+    raise ValueError(f'rope type {kind!r} is not supported: must be one of {known}')
   rope = Rope(base, _READ[kind](found, original, max_length))
   check(rope)
   return rope
 
 
-def scaling_of(rope: Rope) -> dict[str, Any] | None:
-  """Returns the field `rope_scaling` of the older style."""
+def scaling_of(rope: Rope | None) -> dict[str, Any] | None:
+  """Returns the field `rope_scaling` of the older style; None as rope is ALiBi."""
+  if rope is None:
+    return {'rope_type': ALIBI}
+  if rope.highest is not None:
+    return {'rope_type': _RANDOM, 'highest': rope.highest,
+            'rope_scaling': scaling_of(rope._replace(highest=None))}
   match rope.stretched:
     case None | Ntk():
       return None

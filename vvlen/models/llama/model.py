@@ -173,8 +173,8 @@ class Llama(nn.Module):
       [B, n, V], float32 or wider.
 
     Raises:
-      ValueError: if shapes do not fit, a token is not in the vocabulary, or as
-        `check_model`.
+      ValueError: if shapes do not fit, a token is not in the vocabulary, a model with
+        `rope.highest` is not given positions, or as `check_model`.
     """
     return self.logits(self.hidden(tokens, positions, length))
 
@@ -194,6 +194,8 @@ class Llama(nn.Module):
         tokens.shape, tokens.shape[1:]):
       raise ValueError(f'positions {jnp.shape(positions)} do not fit tokens '
                        f'{tokens.shape}')
+    if positions is None:
+      self._check_counted()
     num_tokens = tokens.shape[1]
     if length is None:
       length = num_tokens
@@ -233,6 +235,7 @@ class Llama(nn.Module):
     Returns:
       Hidden states [B, d] of the last token of each prompt, and the cache.
     """
+    self._check_counted()
     x = self._embed(tokens)
     learned = learned_of(self, capacity)
     positions = jnp.arange(tokens.shape[1])
@@ -284,6 +287,14 @@ class Llama(nn.Module):
               else self.layer)
     return list(zip(
         layers, rotary.scaled_layers(self.rope, self.num_layers), strict=True))
+
+  def _check_counted(self):
+    """Raises ValueError if positions 0, 1, 2, … are not those of the training."""
+    if self.rope and self.rope.highest is not None and not self.is_initializing():
+      raise ValueError(
+          'this model was trained with random positions (RandomPos): give it positions '
+          f'from random_positions(key, num_tokens, {self.rope.highest}) of '
+          'vvlen.models.positions; generation does not support them')
 
   def _embed(self, tokens):
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):

@@ -57,8 +57,8 @@ def save_checkpoint(
   Args:
     folder: created if it is missing; a checkpoint in it is replaced. Other files in it
       are left alone.
-    model: of the published family: with rotary positions, without a norm after
-      attention.
+    model: of the published family: with rotary positions or ALiBi, without a norm
+      after attention.
     variables: {'params': …}, as initialized or loaded.
     like: a checkpoint whose tokenizer and generation_config.json are copied, and whose
       config.json provides fields that the model does not define, such as the ids of
