@@ -155,7 +155,7 @@ def test_the_paper_and_the_study_have_their_settings():
       'study', 'study_pilot')}
   assert [*b2.values()] == 4 * [0.999] + 4 * [None]
   study = _config('study')
-  assert study.num_seeds == 8 and study.evaluate.lengths == (1, 2, 4, 8)
+  assert study.num_seeds == 12 and study.evaluate.lengths == (1, 2, 4, 8)
   assert (study.train.max_length, study.train.num_steps) == (512, 200)
   assert study.positions.largest == 8 and study.positions.factor == 4
   arms = {name: (arm.weight, arm.steps, arm.term) for name, arm in study.arms.items()
@@ -1108,7 +1108,7 @@ def test_seeds_that_are_not_finite_are_named_and_in_no_test(index):
   assert cells(table)[1]['misalignment term [95 %]'] == ''
   assert tables.sliding(FAMILIES, RUN, index, 8, 3).note.endswith(both)
   said = answer(FAMILIES, RUN, index, 4.0)
-  assert '(YaRN)' not in said[0] and ': 3 pairs of seeds' in said[0]
+  assert '(YaRN)' not in said[0] and '. 3 pairs of seeds' in said[0]
   # A control of which no seed is finite has learned nothing.
   for seed in (0, 1):
     _diverged(index, 'yarn', seed)
