@@ -28,12 +28,13 @@ from experiments.adapt import (
     run,
     steps_table,
     tables,
+    term_figure,
 )
 from experiments.adapt.answer import answer, weak_methods
 from experiments.harness.progress import Progress
 from experiments.language_model import measuring, paper, sharded, training
 from experiments.language_model.arms import Arm, Family, Run
-from tests.artists import bands, lines
+from tests.artists import bands, lines, shades
 from tests.cases import mostly_slow
 from tests.cells import cells, interval, paired, text, wide
 from tests.conftest import check_board, lose_rows, ROOT
@@ -1000,6 +1001,66 @@ def test_the_answer_in_whole_sentences(index):
   assert p_words(tests[1].p) in found[0]
 
 
+def _points(axes):
+  """Returns {arm: (mean, low, high), with (mean,) alone without an interval}."""
+  found = {}
+  for container in axes.containers:
+    dots, _, bars = container.lines
+    ends = [x for bar in bars for x in bar.get_segments()[0][:, 0]]
+    found[container.get_label()] = [float(dots.get_xdata()[0]), *ends]
+  return found
+
+
+def test_the_figure_of_the_term_draws_what_its_table_has(index):
+  with plots.style():
+    figure = term_figure.term(FAMILIES, RUN, index)
+    weak = term_figure.term(FAMILIES, RUN, index, ['YaRN'])
+    assert term_figure.term(
+        [f._replace(primary='', others=()) for f in FAMILIES], RUN, index) is None
+  alone, yarn = figure.axes
+  rows = [tick.get_text() for tick in alone.get_yticklabels()]
+  assert rows == ['α = 0.1', 'α = 0.1 of entropy', 'α = 0.1 of symmetric KL',
+                  'α = 0, 1.05 of the steps']
+  values = lambda name: [*index[name, 'nll', 32].values()]
+  wider = wide([paired(values(f'{name}_alpha'), values(name))
+                for name in ('none', 'yarn')])
+  assert _points(alone) == {'none_alpha': pytest.approx(wider[0])}
+  expected = {'yarn_alpha': pytest.approx(wider[1])}
+  for name in ('yarn_entropy', 'yarn_kl', 'yarn_more'):
+    test = _compare(index, name, 'yarn')
+    expected[name] = pytest.approx([test.mean_difference, test.ci_low, test.ci_high])
+  assert _points(yarn) == expected
+  places = {c.get_label(): float(c.lines[0].get_ydata()[0]) for c in yarn.containers}
+  assert places == {'yarn_alpha': 0, 'yarn_entropy': 1, 'yarn_kl': 2, 'yarn_more': 3}
+  colours = {c.get_label(): c.lines[0].get_color() for c in yarn.containers}
+  assert [name for name, colour in colours.items()
+          if colour != colours['yarn_kl']] == ['yarn_alpha']
+  assert [shades(axes) for axes in figure.axes] == [
+      [pytest.approx((math.log(5.88 / 6.12), math.log(5.77 / 5.82)))]] * 2
+  assert 'paired over 3 seeds' in figure.get_label()
+  # Without intervals where it has not learned.
+  assert len(_points(weak.axes[0])['none_alpha']) == 3
+  assert {len(point) for point in _points(weak.axes[1]).values()} == {1}
+  assert 'methods that have not learned' in weak.get_label()
+  assert 'have not learned' not in figure.get_label()
+
+
+@pytest.mark.parametrize(('changes', 'words'), [
+    ((1, 1), 'worse with 2 of 2 methods, better with 0'),
+    ((1, -1), 'worse with 1 of 2 methods, better with 1'),
+    ((0, -1), 'worse with 0 of 2 methods, better with 1')])
+def test_the_title_of_the_figure_of_the_term_counts_methods(index, changes, words):
+  for name, change in zip(('none', 'yarn'), changes, strict=True):
+    index[f'{name}_alpha', 'nll', 32] = {
+        seed: x + change + (0.01 * (-1) ** seed) for seed, x in index[
+            name, 'nll', 32].items()}
+  assert title_of(term_figure.term(FAMILIES, RUN, index)).replace('\n', ' ') == (
+      f'Misalignment term, α = 0.1, at 2 L: {words}')
+  found = term_figure.term(FAMILIES, RUN, index, ['YaRN', 'fine-tuning alone'])
+  assert title_of(found).replace('\n', ' ') == (
+      'The misalignment term at 2 L: no method has learned')
+
+
 def test_the_answer_has_the_parts_of_the_term_and_what_the_paper_has(index):
   yarn = FAMILIES[1:]
   change = lambda name: text(_compare(index, name, 'yarn').mean_difference, '+.4f')
@@ -1252,7 +1313,7 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   made = {table.name: table for table in found.tables}
   assert [*made] == ['methods', 'term', 'paper', 'none', 'none_by_length', 'yarn',
                      'yarn_by_length', 'sliding', 'misalignment']
-  assert [*drawn] == ['methods', 'none', 'yarn']
+  assert [*drawn] == ['term', 'methods', 'none', 'yarn']
   first, second = cells(made['methods'])
   column = 'Δ log perplexity at 2 L [95 %]'
   assert (first['method'], first[column]) == ('fine-tuning alone', '')

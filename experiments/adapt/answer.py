@@ -113,12 +113,10 @@ def _of_parts(families: Sequence[Family], run: Run, index: Index) -> list[str]:
     return []
   said = ', and '.join(f'{KINDS[kind]} by {", ".join(changes)}'
                        for kind, changes in found.items())
-  printed = [math.log(setting['0.1'][-1] / setting['0'][-1])
-             for setting in paper.ALPHA.values()]
+  least, most = paper.changes()
   return [f'Of its two parts, each with the same α, {said} nats (table term); the '
-          f'paper has {number(min(printed), "+.3f")} to '
-          f'{number(max(printed), "+.3f")} for the whole term, in single runs of '
-          'Llama-2-7B.']
+          f'paper has {number(least, "+.3f")} to {number(most, "+.3f")} for the whole '
+          'term, in single runs of Llama-2-7B.']
 
 
 def _mean(index: Index, arm: str, length: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from etils import epath
 
-from experiments.adapt import figures, tables
+from experiments.adapt import figures, tables, term_figure
 from experiments.adapt.answer import answer, weak_methods
 from experiments.adapt.misalignment_table import misalignment
 from experiments.adapt.primary import primary_tests
@@ -89,6 +89,8 @@ def write(workdir: epath.PathLike) -> Report:
     drawn = {}
     if present:
       drawn['methods'] = figures.methods(present, base, run, index, original, weak)
+      if (figure := term_figure.term(present, run, index, weak)) is not None:
+        drawn = {'term': figure, **drawn}
     drawn |= {family.name: of_arms.by_length(family, run, index, least)
               for family, least in most.items()}
     paths = plots.save(folder / 'figures', drawn)

@@ -6,6 +6,7 @@ copy of the paper has them.
 """
 
 from collections.abc import Mapping
+import math
 
 Steps = tuple[float, float, float]
 
@@ -41,6 +42,16 @@ _SINGLE = 'perplexity after 50 / 100 / 200 steps, single runs'
 # Method of `experiments.adapt` -> settings of `ALPHA`.
 _METHODS = {'clex': ('CLEX on RedPajama-Book', 'CLEX on PG19'),
             'longqlora': ('LongQLoRA',), 'eabf': ('EABF',)}
+
+
+def changes() -> tuple[float, float]:
+  """Returns the least and the largest change of log perplexity by α = 0.1, in `ALPHA`.
+
+  After 200 steps, in nats.
+  """
+  found = [math.log(by_alpha['0.1'][-1] / by_alpha['0'][-1])
+           for by_alpha in ALPHA.values()]
+  return min(found), max(found)
 
 
 def note(family: str) -> str:

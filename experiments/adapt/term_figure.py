@@ -1,0 +1,95 @@
+"""The figure of what the misalignment term changes. Runs without JAX."""
+
+from collections.abc import Sequence
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.adapt.primary import Primary, primary_tests
+from experiments.language_model import paper
+from experiments.language_model.arms import endpoint, Family, Run
+from experiments.language_model.figures import label, times
+from experiments.language_model.tables import compare
+from vvlen.reporting import plots
+from vvlen.reporting.results import Index
+from vvlen.statistics import PairedTest
+
+_PRIMARY, _OTHER = plots.LOOKS[5], plots.LOOKS[0]
+
+
+def term(
+    families: Sequence[Family], run: Run, index: Index, weak: Sequence[str] = ()
+) -> Figure | None:
+  """Draws every arm minus the control of its method, a panel for each method.
+
+  Args:
+    families: those with results.
+    run: the run.
+    index: of its rows.
+    weak: titles of the methods that predict no better than counts of pairs of tokens;
+      their differences have no intervals.
+
+  Returns:
+    The figure; None if no method has a test of the primary endpoint.
+  """
+  shown = [found for found in primary_tests(families, run, index)
+           if found.by_all is not None and not math.isnan(found.by_all.p)]
+  if not shown:
+    return None
+  rows = list(dict.fromkeys(
+      label(arm) for found in shown for arm in found.family.others))
+  place = times(endpoint(run) // run.length)
+  seeds = max(found.by_all.num_pairs for found in shown if found.by_all)
+  learned = [found for found in shown if found.family.title not in weak]
+  figure = plots.new(
+      1.1 + 0.2 * len(rows), _message(learned, place),
+      f'Log perplexity at {place} minus that of α = 0 with the same method, paired '
+      f'over {seeds} seeds, with 95 % intervals: corrected by Holm over methods for '
+      'the primary endpoint, which has another colour, uncorrected for other arms. '
+      'Shaded: what the paper has for the term with α = 0.1, in single runs of '
+      'Llama-2-7B' + ('; without intervals: methods that have not learned.' if weak
+                      else '.'),
+      plots.with_bands(f'{run.words}, L = {run.length} tokens', seeds, 'bars'))
+  panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
+  for axes, found in zip(panels, shown, strict=True):
+    _draw(axes, found, rows, run, index, found in learned)
+    axes.set_title(found.family.title)
+  panels[0].set_yticks(range(len(rows)), rows)
+  panels[0].set_ylim(len(rows) - 0.4, -0.6)
+  figure.supxlabel('change of log perplexity, nats', fontsize=plots.SMALLEST)
+  return figure
+
+
+def _draw(
+    axes: Axes, found: Primary, rows: Sequence[str], run: Run, index: Index,
+    learned: bool,
+) -> None:
+  """Draws the arms of a method, a row each."""
+  axes.axvspan(*paper.changes(), color=plots.GREY, zorder=0, linewidth=0)
+  axes.axvline(0, color='black', linewidth=0.8)
+  family = found.family
+  for arm in family.others:
+    is_primary = arm.name == family.primary
+    test: PairedTest | None = found.by_all if is_primary else compare(
+        index, arm.name, family.control.name, endpoint(run))
+    if test is None:
+      continue
+    colour, marker = _PRIMARY if is_primary else _OTHER
+    mean = test.mean_difference
+    reach = [[mean - test.ci_low], [test.ci_high - mean]] if learned else None
+    axes.errorbar(
+        x=[mean], y=[rows.index(label(arm))], xerr=reach, color=colour, marker=marker,
+        capsize=1.5, linestyle='', label=arm.name)
+  axes.grid(visible=False, axis='y')
+
+
+def _message(shown: Sequence[Primary], place: str) -> str:
+  """Counts the methods with which the term helps and harms."""
+  tests = [found.by_all for found in shown if found.by_all is not None]
+  worse = sum(test.p < 0.05 and test.mean_difference > 0 for test in tests)
+  better = sum(test.p < 0.05 and test.mean_difference < 0 for test in tests)
+  if not tests:
+    return f'The misalignment term at {place}: no method has learned'
+  return (f'Misalignment term, α = 0.1, at {place}: worse with {worse} of '
+          f'{len(tests)} methods, better with {better}')
