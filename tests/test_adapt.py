@@ -1046,9 +1046,9 @@ def test_the_figure_of_the_term_draws_what_its_table_has(index):
 
 
 @pytest.mark.parametrize(('changes', 'words'), [
-    ((1, 1), 'worse with 2 of 2 methods, better with 0'),
-    ((1, -1), 'worse with 1 of 2 methods, better with 1'),
-    ((0, -1), 'worse with 0 of 2 methods, better with 1')])
+    ((0.5, 0.5), 'worse with 2 of 2 methods, better with 0'),
+    ((0.5, -0.5), 'worse with 1 of 2 methods, better with 1'),
+    ((0, -0.5), 'worse with 0 of 2 methods, better with 1')])
 def test_the_title_of_the_figure_of_the_term_counts_methods(index, changes, words):
   for name, change in zip(('none', 'yarn'), changes, strict=True):
     index[f'{name}_alpha', 'nll', 32] = {

@@ -64,8 +64,12 @@ def times(multiple: int) -> str:
 
 
 def look(run: Run, arm: Arm) -> tuple[str, str, str]:
-  """Returns colour, marker and line of an arm, the same in all figures of a run."""
-  place = [*run.arms].index(arm.name)
+  """Returns colour, marker and line of an arm, the same in all figures of a run.
+
+  Arms that differ in name alone, of several methods, look alike.
+  """
+  settings = lambda arm: arm._replace(name='')
+  place = [*dict.fromkeys(map(settings, run.arms.values()))].index(settings(arm))
   return (*plots.LOOKS[place % len(plots.LOOKS)],
           '-' if place < len(plots.LOOKS) else '--')
 
