@@ -660,6 +660,33 @@ def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
   assert 'made elsewhere' in (again / 'tables/means.md').read_text()
 
 
+def test_files_that_cannot_be_used_are_named_and_the_others_are_read(data):
+  (data / 'samsum_e.jsonl').write_text('')
+  (data / 'musique_e.jsonl').write_text('{}\n')
+  config = _config('longbench_smoke', data=str(data))
+  plan = longbench_parts.plan(config, BYTES, 600)
+  assert [part.task for part in plan.parts] == ['qasper', 'trec']
+  said = '\n'.join(plan.notes)
+  assert re.search(r'^Not used: .*samsum_e\.jsonl is empty$', said, re.MULTILINE)
+  assert re.search(r'^Not used: .*musique_e\.jsonl: no task of Lon', said, re.MULTILINE)
+  # Only files of the tasks that are named are looked at.
+  config.tasks = ('samsum', 'trec')
+  plan = longbench_parts.plan(config, BYTES, 600)
+  assert [part.task for part in plan.parts] == ['trec'] and len(plan.notes) == 2
+  config.tasks = ('samsum',)
+  with pytest.raises(ValueError, match=r'can be used\. Not used: .*_e\.jsonl is empty'):
+    longbench_parts.plan(config, BYTES, 600)
+  (data / 'qasper.jsonl').write_text('')
+  (data / 'other.jsonl').write_text('')
+  (data / 'lcc.jsonl').write_text(json.dumps(
+      {'pred': 'x', 'answers': ['x'], 'all_classes': None, 'length': 3}) + '\n')
+  found, notes = longbench_parts.predictions_of(
+      _config('longbench', predictions=str(data)))
+  assert [*found] == ['lcc']
+  assert any(x.endswith('/other.jsonl: no task of LongBench-E') for x in notes)
+  assert any(x.endswith('/qasper.jsonl is empty') for x in notes)
+
+
 def test_answers_that_are_longer_than_the_reserve_have_room(data):
   config = _config('longbench_smoke', data=str(data), reserve=20)
   part = longbench_parts.plan(config, BYTES, 300).parts[0]

@@ -90,7 +90,7 @@ def _of_files(
     read: (file, task) -> what its lines hold, and a message for each bad one.
 
   Returns:
-    {task: what is read}, and a message for each line that is not used.
+    {task: what is read}, and a message for each line or file that is not used.
 
   Raises:
     ValueError: if there is no such file.
@@ -99,12 +99,20 @@ def _of_files(
   there = epath.Path(folder)
   if not there.is_dir():
     raise FileNotFoundError(f'{there}: no such folder')
-  tasks = config.tasks or [x for x in METRICS if (there / f'{x}{ending}').exists()]
+  names = {x.name.removesuffix(ending) for x in there.iterdir()
+           if x.name.endswith(ending)}
+  tasks = config.tasks or [x for x in METRICS if x in names]
   if not tasks:
     raise ValueError(f'{there} has no file TASK{ending} of LongBench-E')
   found, notes = {}, []
+  if not config.tasks:
+    notes += [f'Not used: {there / f"{name}{ending}"}: no task of LongBench-E'
+              for name in sorted(names - METRICS.keys())]
   for task in tasks:
-    good, bad = read(there / f'{task}{ending}', task)
+    try:
+      good, bad = read(there / f'{task}{ending}', task)
+    except ValueError as error:
+      good, bad = [], [str(error)]
     notes += [f'Not used: {message}' for message in bad]
     if good:
       found[task] = good[:config.num_samples or None]
