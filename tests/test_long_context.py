@@ -296,6 +296,42 @@ def test_each_sample_has_its_own_answer(monkeypatch, tmp_path):
       1: 'x', 0: '0 9 7', 2: '2 9 7', 3: '3 9 7'}
 
 
+def test_an_answer_of_samsum_ends_at_a_newline(monkeypatch, tmp_path):
+  sample = lambda i: suites.Sample(
+      np.full(5, i, np.int32), 9, None, ('it',), (), (), '', 0.0, {})
+  texts = ['\n\nit was\nDialogue: x', 'it', '\n', 'it\n\n']
+  monkeypatch.setattr(generation, 'answer', lambda subject, prompts, *_: [
+      texts[prompt[0]] for prompt in prompts])
+  progress = types.SimpleNamespace(show=lambda *_: None)
+  kept = {}
+  for task in ('samsum', 'lcc'):
+    ends = longbench_files.ends_at_newline(task)
+    part = suites.Part(task, task, [9] * 4, 9, 7, sample, ends)
+    done = {}
+    run._rows('longbench', str(tmp_path), None, part, run.batches(part.widths, 4), done,
+              progress)
+    kept[task] = [done[i]['pred'] for i in range(4)]
+  assert kept == {'samsum': ['\n\nit was', 'it', '\n', 'it'], 'lcc': texts}
+
+
+def test_a_plan_knows_which_answers_end_at_a_newline(data):
+  (data / 'samsum_e.jsonl').write_text(json.dumps(_sample('samsum', 0)) + '\n')
+  plan = longbench_parts.plan(_config('longbench_smoke', data=str(data)), BYTES, 700)
+  assert {part.task: part.one_line for part in plan.parts} == {
+      'qasper': False, 'trec': False, 'samsum': True}
+
+
+def test_the_size_of_a_cache_is_that_of_its_arrays(subject):
+  # 2 arrays of each layer, 3 rows, 12 + 6 places, key heads, their width, 4 bytes.
+  model = subject.model
+  one = model.num_key_heads * (model.head_width or model.width // model.num_heads)
+  expected = 2 * model.num_layers * 3 * 18 * one * 4
+  assert generation.cache_bytes(subject, 12, 6) == expected
+  half = subject._replace(variables=jax.tree.map(
+      lambda x: x.astype(np.float16), subject.variables))
+  assert generation.cache_bytes(half, 12, 6) == expected // 2
+
+
 def _flags(suite, checkpoint, folder, *more):
   return (f'--suite={suite}_smoke', f'--checkpoint={checkpoint}', f'--workdir={folder}',
           *more)
@@ -319,6 +355,8 @@ def test_a_run_leaves_what_it_says(whole, checkpoint):
   assert ('With up to 5 tokens of BOS and answer, lengths beyond the window of 70 '
           'tokens: 96.\n'
           '6 of 6 answers to generate, in 4 batches: 2 programs to compile.') in said
+  assert re.search(r'^The largest cache of keys and values, \d × 101 tokens, takes '
+                   r'\S+ MB\.$', said, re.MULTILINE)
   assert 'No verdict on pass key' in said and '| 64 tokens ' in said
   page = (folder / 'index.md').read_text()
   for name in ('scores', 'effective_length', 'depth', 'dialects'):
@@ -865,6 +903,8 @@ def test_one_sample_gives_no_verdict():
   values = {('passkey', 64, 0): [(1, 1, 1, 0)]}
   effect, = tables.effects(_run('passkey', values))
   assert not effect.able and np.isnan(effect.low)
+  assert answer.answer([effect]) == [
+      'No verdict on pass key (100 %): at 64 tokens, the base length, a single sample.']
 
 
 def test_scores_by_depth_are_of_the_samples_there():
@@ -1347,6 +1387,8 @@ def _empty(folder, checkpoint, data):
     ('passkey', None, ['--nonsense'], 'nonsense'),
     ('babilong', None, ['--config.tasks=("qa6",)'], 'config.tasks must be one or more'),
     ('babilong', None, ['--config.lengths=(64,)'], 'qa1, length 64, sample 0: 64'),
+    ('babilong', None, ['--config.lengths=(64,)'],
+     '. Choose longer --config.lengths, a smaller --config.most_facts or, '),
     ('babilong', None, ['--babi=/nowhere'], '/nowhere: no such folder'),
     ('babilong', _empty, ['--babi={}/empty'], 'must have one file qa1_…_test.txt: 0'),
     ('ruler', None, ['--config.num_keys=0'], 'config.num_keys must be a whole number'),
@@ -1437,6 +1479,8 @@ def test_arguments_may_be_short():
   assert full(['--config=x:smoke', '--data=y', '--suite=z']) == [
       '--config=x:smoke', '--config.data=y', '--suite=z']
   assert full(['--checkpoints=a']) == ['--checkpoints=a']
+  with pytest.raises(ValueError, match='--suite is missing, one of passkey, bab'):
+    full(['--checkpoint=a', '--workdir=c'])
 
 
 @pytest.mark.parametrize('variant', [

@@ -58,7 +58,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     parts.append(Part(
         task, task, [width_of(len(x) + begin, longest) for x in prompts], longest,
         answer_tokens,
-        functools.partial(_sample, config, tokenizer, samples, wholes, prompts)))
+        functools.partial(_sample, config, tokenizer, samples, wholes, prompts),
+        longbench_files.ends_at_newline(task)))
   blank = longbench_files.Sample('', '{input}', '{context}', (), 0, (), '', '')
   template = [[task, longbench_files.prompt(blank._replace(task=task)),
                longbench_files.answer_tokens(task)] for task in read]
