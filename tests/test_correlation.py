@@ -128,6 +128,9 @@ def test_a_prompt_with_its_answer_fills_a_length(asked):
       assert len(prompt.tokens) == length - 20 and prompt.tokens[0] == BYTES.begin
       assert BYTES.decode(prompt.tokens) == prompt.answered.prompt
     assert len({x.answered.prompt for x in own}) == 6
+  # Those of one length are not those of another with more filler.
+  first, second = ({x.answered.answers for x in own[:3]} for own in asked.values())
+  assert len(first) == len(second) == 3 and not first & second
   chance = [x.answered.chance for x in asked[400]]
   assert chance == pytest.approx([0, 0, 0, 1 / 6, 1 / 6, 1 / 6])
 

@@ -150,7 +150,7 @@ def test_questions_of_babilong_are_the_same_at_all_lengths():
       context = text[len('<context>\n'):text.index('\n</context>')]
       first = min(two.settings['support'])
       begin = context.index(two.settings['facts'][first]) / len(context)
-      assert two.depth in (0, 25, 50, 75) and two.depth <= 100 * begin + 1e-9
+      assert two.depth == 25 * int(4 * begin)
   # Facts may be kept within a part of the context.
   config = _config('babilong_smoke', lengths=(600,), depths=((0.5, 0.75), (0.0, 0.5)))
   part = suites.plan(config, BYTES, WINDOW).parts[0]
@@ -176,6 +176,35 @@ def test_official_files_of_babi_give_the_questions():
           f'{sample.question}\t{sample.answers[0]}\t' in text)
       assert all(fact in text for fact in sample.settings['facts'])
   assert len(plan.facts['babi_sha256']) == 64
+
+
+def test_all_prompts_of_the_shortest_length_are_drawn_before_a_run(monkeypatch):
+  drawn, draw = [], suites.short_ruler.passkey
+
+  def kept(rng, length, *args, **fields):
+    drawn.append(length)
+    return draw(rng, length, *args, **fields)
+
+  monkeypatch.setattr(suites.short_ruler, 'passkey', kept)
+  suites.plan(_config('passkey_smoke', lengths=(400, 300), num_samples=4), BYTES, 70)
+  assert drawn == [300] * 4 + [400]
+
+
+def test_each_template_has_a_hash_of_its_own(data):
+  hashes = [
+      plan.facts['template_sha256'] for plan in (
+          suites.plan(_config(variant, lengths=(2000,), num_samples=1, **fields),
+                      BYTES, WINDOW)
+          for variant, fields in (
+              ('passkey', {}), ('passkey', {'wording': 'published'}),
+              ('ruler', {'tasks': ('niah_single',)}),
+              ('ruler', {'tasks': ('niah_single',), 'wording': 'published'}),
+              ('babilong', {'tasks': ('qa1',)}), ('babilong', {'tasks': ('qa4',)}),
+              ('babilong', {'tasks': ('qa1',), 'parts': ('instruction',)})))]
+  hashes += [
+      longbench_parts.plan(_config('longbench', data=str(data), tasks=tasks), BYTES, 900
+                           ).facts['template_sha256'] for tasks in (('qasper',), ())]
+  assert len(set(hashes)) == len(hashes) == 9
 
 
 def test_chance_is_that_of_a_guess_of_the_right_kind():
