@@ -1221,6 +1221,23 @@ def test_longbench_scores_by_bucket():
   qasper = by_task['qasper']
   assert (qasper['0-4k'], qasper['8k+'], qasper['all']) == pytest.approx((75, 0, 30))
   assert np.isnan(qasper['4-8k']) and qasper['chance'] == 0
+  # From 75 to 0; without a base there is no change, nor from one that is chance.
+  assert qasper['change_8k+'] == -100 and np.isnan(qasper['change_4-8k'])
+  assert np.isnan(by_task['lcc']['change_8k+'])
+  assert shown(table, 'qasper')['change at 8k+'] == '−100'
+  assert shown(table, 'hotpotqa')['change at 4-8k'] == ''
+  more = [*made.rows, *_rows('longbench', {
+      ('trec', 9000, None): [(0.2, 0, 0, 0.25)],
+      ('hotpotqa', 9, None): [(0.4, 0, 0, 0)]})]
+  found = {r['task']: r for r in longbench_tables.by_bucket(
+      made._replace(rows=[row._replace(seed=row.seed + 9 * (row.length in (9, 9000)))
+                          for row in more])).records}
+  assert found['trec']['change_8k+'] == pytest.approx(-60)  # from 50
+  assert found['hotpotqa']['change_4-8k'] == pytest.approx(-25)  # from 40 to 30
+  below = made._replace(rows=[row._replace(value=0.6) if (row.arm, row.metric) == (
+      'trec', 'chance') else row for row in more])
+  found = {r['task']: r for r in longbench_tables.by_bucket(below).records}
+  assert np.isnan(found['trec']['change_8k+'])
   assert [qasper[f'samples_{x}'] for x in (*longbench.BUCKETS, 'all')] == [2, 0, 3, 5]
   assert by_task['hotpotqa']['4-8k'] == pytest.approx(30)
   assert by_task['trec']['0-4k'] == 50 and by_task['trec']['chance'] == 25
