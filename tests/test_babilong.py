@@ -65,6 +65,9 @@ def test_labels_are_six_rooms_or_persons_and_things():
     ('qa1', 'kitchen', 'loose', "official, lm_eval, strict: 'loose'"),
     ('qa1', 'milk', 'official', "target of qa1 must be one of bathroom, .*: 'milk'"),
     ('qa5', '', 'lm_eval', "target of qa5 must be one of bill, .*: ''"),
+    # The published code finds no target with a space around it in any output.
+    ('qa1', ' kitchen', 'official', "target of qa1 must be .*: ' kitchen'"),
+    ('qa5', 'Bill\n', 'strict', "target of qa5 must be one of bill, .*"),
 ])
 def test_what_cannot_be_judged(task, target, dialect, says):
   with pytest.raises(ValueError, match=says):

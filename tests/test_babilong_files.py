@@ -85,6 +85,7 @@ def test_names_say_task_and_length():
     ('3,garden,x,Where?,more\n', 'it has more or fewer columns than the header'),
     ('3,attic,x,Where?\n', "the target must be one of bathroom, .*office: 'attic'"),
     ('3,,x,Where?\n', "the target must be one of .*: ''"),
+    ('3,garden ,x,Where?\n', "the target must be one of .*: 'garden '"),
 ])
 def test_a_bad_row_is_named_and_the_others_are_kept(row, says, tmp_path):
   path = _write(tmp_path / NAME, PUBLISHED + row + '4,office,y,Where?\n')

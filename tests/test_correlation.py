@@ -128,6 +128,9 @@ def test_a_prompt_with_its_answer_fills_a_length(asked):
       assert len(prompt.tokens) == length - 20 and prompt.tokens[0] == BYTES.begin
       assert BYTES.decode(prompt.tokens) == prompt.answered.prompt
     assert len({x.answered.prompt for x in own}) == 6
+  # Those of one length are not those of another with more filler.
+  first, second = ({x.answered.answers for x in own[:3]} for own in asked.values())
+  assert len(first) == len(second) == 3 and not first & second
   chance = [x.answered.chance for x in asked[400]]
   assert chance == pytest.approx([0, 0, 0, 1 / 6, 1 / 6, 1 / 6])
 
@@ -778,6 +781,69 @@ def test_the_answer_says_what_the_term_changes(run):
   assert len(answer.answer(run, low)) == 3
 
 
+def test_a_run_of_the_term_alone_is_about_the_term(tmp_path):
+  fields = {'benchmark.tasks': ('niah_single', 'qa1'), 'num_resamples': 300}
+  run = _run('term', **fields)
+  assert run.of_term and not _run('quick').of_term
+  assert not _run('term', **{'models.base.weight': 0.2}).of_term  # there is no pair
+  # By less with the second seed, at all lengths beyond L.
+  rows = [r._replace(value=r.value + 0.05 * (r.arm == 'alpha_0_1') * (1 + r.seed))
+          if r.metric == 'score' and r.length > 128 else r for r in _rows(run)]
+  found = points.points(run, rows)
+  made = tables.make(run, found)
+  assert [table.name for table in made] == ['term', 'models', 'tasks']
+  said = answer.answer(run, found)
+  assert said[0] == term.sentence(run, found)
+  assert said[1].startswith('At L, 128 tokens, 2 of 2 models have learned the tasks')
+  scores = [[found.means[f'score_{n}'][i] for n in run.lengths] for i in (0, 1)]
+  assert said[2:] == [
+      f'Score of {label} at L, 2 L, 4 L, 8 L: '
+      f'{", ".join(f"{x:.3f}" for x in own)}.' for label, own in zip(
+          ('RoPE 10,000, α = 0.1', 'RoPE 10,000'), scores, strict=True)]
+  # Seeds of a model that has not learned give no verdict.
+  low = points.points(run, _rows(run, score=lambda i, n: 0.2))
+  said = answer.answer(run, low)
+  assert said[0].startswith('No verdict: fewer than half of the models have learned')
+  assert answer.answer(run, points.points(run, [])) == [
+      'No verdict: 0 models with results, fewer than 5.']
+  made = figures.make(run, found)
+  assert list(made) == ['term'] and figures.make(run, points.points(run, [])) == {}
+  [axes] = made['term'].axes
+  lines = {line.get_label(): np.array(line.get_xydata()) for line in axes.lines}
+  assert {x for x in lines if not x.startswith('_')} == {
+      'RoPE 10,000, α = 0.1', 'RoPE 10,000', 'chance'}
+  np.testing.assert_allclose(
+      lines['RoPE 10,000'], np.stack([run.lengths, scores[1]], axis=1))
+  assert len(axes.lines) == 2 * (2 + 1) + 1  # of two seeds, their mean, and chance
+  results.write_text(tmp_path / 'config.json', json.dumps(
+      {'config': _config('term', **fields).to_dict(), 'sessions': []}))
+  results.write_rows(tmp_path / 'results.csv', rows)
+  written = report.write(tmp_path)
+  assert written.title == 'Does the misalignment term help at longer inputs?'
+  assert written.tables[0].name == 'term' and len(written.figures) == 2
+
+
+def test_scores_are_told_for_each_task(run, found):
+  table = tables.tasks(run, found)
+  assert [r['task'] for r in table.records] == ['niah_single', 'qa1']
+  # As `_rows` makes them; those of qa1 are 0.06 lower and do not shift with the seed.
+  expected = 0.9 - 0.1 * np.arange(6)
+  for r, scores, chance in zip(
+      table.records, (expected + 0.005, expected - 0.06), (0, 0.2), strict=True):
+    for n in run.lengths:
+      own = scores - n / 8000
+      assert (r[f'mean_{n}'], r[f'least_{n}'], r[f'most_{n}']) == pytest.approx(
+          (own.mean(), own.min(), own.max()))
+    assert r['chance'] == pytest.approx(chance)
+    assert r['learned'] == sum(scores - 128 / 8000 >= chance + 0.1)
+  assert [r['learned'] for r in table.records] == [6, 6]
+  few = found._replace(means={**found.means, 'qa1_128': np.full(6, 0.29)})
+  assert [r['learned'] for r in tables.tasks(run, few).records] == [6, 0]
+  cells = shown(table, 'qa1')
+  assert list(cells) == ['task', 'chance', 'learned', 'L', '2 L', '4 L', '8 L']
+  assert cells['L'] == '0.574 (0.324 to 0.824)' and cells['learned'] == '6'
+
+
 def _points_of(axes):
   return [(line.get_color(), np.array(line.get_xydata())) for line in axes.lines]
 
@@ -875,7 +941,7 @@ def whole(tmp_path_factory, fast_compilation, text):
 def test_a_run_leaves_what_it_says(whole):
   folder, said = whole
   assert 'No verdict: 3 models' in said and f'Open {folder}/index.html' in said
-  for name in ('table_1', 'models', 'measures', 'by_length'):
+  for name in ('table_1', 'models', 'measures', 'by_length', 'tasks'):
     assert (folder / f'tables/{name}.md').stat().st_size
   for name in ('correlations', 'paper'):
     assert (folder / f'figures/{name}.png').read_bytes()[:4] == b'\x89PNG'

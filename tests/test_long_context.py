@@ -150,7 +150,7 @@ def test_questions_of_babilong_are_the_same_at_all_lengths():
       context = text[len('<context>\n'):text.index('\n</context>')]
       first = min(two.settings['support'])
       begin = context.index(two.settings['facts'][first]) / len(context)
-      assert two.depth in (0, 25, 50, 75) and two.depth <= 100 * begin + 1e-9
+      assert two.depth == 25 * int(4 * begin)
   # Facts may be kept within a part of the context.
   config = _config('babilong_smoke', lengths=(600,), depths=((0.5, 0.75), (0.0, 0.5)))
   part = suites.plan(config, BYTES, WINDOW).parts[0]
@@ -176,6 +176,35 @@ def test_official_files_of_babi_give_the_questions():
           f'{sample.question}\t{sample.answers[0]}\t' in text)
       assert all(fact in text for fact in sample.settings['facts'])
   assert len(plan.facts['babi_sha256']) == 64
+
+
+def test_all_prompts_of_the_shortest_length_are_drawn_before_a_run(monkeypatch):
+  drawn, draw = [], suites.short_ruler.passkey
+
+  def kept(rng, length, *args, **fields):
+    drawn.append(length)
+    return draw(rng, length, *args, **fields)
+
+  monkeypatch.setattr(suites.short_ruler, 'passkey', kept)
+  suites.plan(_config('passkey_smoke', lengths=(400, 300), num_samples=4), BYTES, 70)
+  assert drawn == [300] * 4 + [400]
+
+
+def test_each_template_has_a_hash_of_its_own(data):
+  hashes = [
+      plan.facts['template_sha256'] for plan in (
+          suites.plan(_config(variant, lengths=(2000,), num_samples=1, **fields),
+                      BYTES, WINDOW)
+          for variant, fields in (
+              ('passkey', {}), ('passkey', {'wording': 'published'}),
+              ('ruler', {'tasks': ('niah_single',)}),
+              ('ruler', {'tasks': ('niah_single',), 'wording': 'published'}),
+              ('babilong', {'tasks': ('qa1',)}), ('babilong', {'tasks': ('qa4',)}),
+              ('babilong', {'tasks': ('qa1',), 'parts': ('instruction',)})))]
+  hashes += [
+      longbench_parts.plan(_config('longbench', data=str(data), tasks=tasks), BYTES, 900
+                           ).facts['template_sha256'] for tasks in (('qasper',), ())]
+  assert len(set(hashes)) == len(hashes) == 9
 
 
 def test_chance_is_that_of_a_guess_of_the_right_kind():
@@ -296,6 +325,42 @@ def test_each_sample_has_its_own_answer(monkeypatch, tmp_path):
       1: 'x', 0: '0 9 7', 2: '2 9 7', 3: '3 9 7'}
 
 
+def test_an_answer_of_samsum_ends_at_a_newline(monkeypatch, tmp_path):
+  sample = lambda i: suites.Sample(
+      np.full(5, i, np.int32), 9, None, ('it',), (), (), '', 0.0, {})
+  texts = ['\n\nit was\nDialogue: x', 'it', '\n', 'it\n\n']
+  monkeypatch.setattr(generation, 'answer', lambda subject, prompts, *_: [
+      texts[prompt[0]] for prompt in prompts])
+  progress = types.SimpleNamespace(show=lambda *_: None)
+  kept = {}
+  for task in ('samsum', 'lcc'):
+    ends = longbench_files.ends_at_newline(task)
+    part = suites.Part(task, task, [9] * 4, 9, 7, sample, ends)
+    done = {}
+    run._rows('longbench', str(tmp_path), None, part, run.batches(part.widths, 4), done,
+              progress)
+    kept[task] = [done[i]['pred'] for i in range(4)]
+  assert kept == {'samsum': ['\n\nit was', 'it', '\n', 'it'], 'lcc': texts}
+
+
+def test_a_plan_knows_which_answers_end_at_a_newline(data):
+  (data / 'samsum_e.jsonl').write_text(json.dumps(_sample('samsum', 0)) + '\n')
+  plan = longbench_parts.plan(_config('longbench_smoke', data=str(data)), BYTES, 700)
+  assert {part.task: part.one_line for part in plan.parts} == {
+      'qasper': False, 'trec': False, 'samsum': True}
+
+
+def test_the_size_of_a_cache_is_that_of_its_arrays(subject):
+  # 2 arrays of each layer, 3 rows, 12 + 6 places, key heads, their width, 4 bytes.
+  model = subject.model
+  one = model.num_key_heads * (model.head_width or model.width // model.num_heads)
+  expected = 2 * model.num_layers * 3 * 18 * one * 4
+  assert generation.cache_bytes(subject, 12, 6) == expected
+  half = subject._replace(variables=jax.tree.map(
+      lambda x: x.astype(np.float16), subject.variables))
+  assert generation.cache_bytes(half, 12, 6) == expected // 2
+
+
 def _flags(suite, checkpoint, folder, *more):
   return (f'--suite={suite}_smoke', f'--checkpoint={checkpoint}', f'--workdir={folder}',
           *more)
@@ -319,6 +384,8 @@ def test_a_run_leaves_what_it_says(whole, checkpoint):
   assert ('With up to 5 tokens of BOS and answer, lengths beyond the window of 70 '
           'tokens: 96.\n'
           '6 of 6 answers to generate, in 4 batches: 2 programs to compile.') in said
+  assert re.search(r'^The largest cache of keys and values, \d × 101 tokens, takes '
+                   r'\S+ MB\.$', said, re.MULTILINE)
   assert 'No verdict on pass key' in said and '| 64 tokens ' in said
   page = (folder / 'index.md').read_text()
   for name in ('scores', 'effective_length', 'depth', 'dialects'):
@@ -660,6 +727,33 @@ def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
   assert 'made elsewhere' in (again / 'tables/means.md').read_text()
 
 
+def test_files_that_cannot_be_used_are_named_and_the_others_are_read(data):
+  (data / 'samsum_e.jsonl').write_text('')
+  (data / 'musique_e.jsonl').write_text('{}\n')
+  config = _config('longbench_smoke', data=str(data))
+  plan = longbench_parts.plan(config, BYTES, 600)
+  assert [part.task for part in plan.parts] == ['qasper', 'trec']
+  said = '\n'.join(plan.notes)
+  assert re.search(r'^Not used: .*samsum_e\.jsonl is empty$', said, re.MULTILINE)
+  assert re.search(r'^Not used: .*musique_e\.jsonl: no task of Lon', said, re.MULTILINE)
+  # Only files of the tasks that are named are looked at.
+  config.tasks = ('samsum', 'trec')
+  plan = longbench_parts.plan(config, BYTES, 600)
+  assert [part.task for part in plan.parts] == ['trec'] and len(plan.notes) == 2
+  config.tasks = ('samsum',)
+  with pytest.raises(ValueError, match=r'can be used\. Not used: .*_e\.jsonl is empty'):
+    longbench_parts.plan(config, BYTES, 600)
+  (data / 'qasper.jsonl').write_text('')
+  (data / 'other.jsonl').write_text('')
+  (data / 'lcc.jsonl').write_text(json.dumps(
+      {'pred': 'x', 'answers': ['x'], 'all_classes': None, 'length': 3}) + '\n')
+  found, notes = longbench_parts.predictions_of(
+      _config('longbench', predictions=str(data)))
+  assert [*found] == ['lcc']
+  assert any(x.endswith('/other.jsonl: no task of LongBench-E') for x in notes)
+  assert any(x.endswith('/qasper.jsonl is empty') for x in notes)
+
+
 def test_answers_that_are_longer_than_the_reserve_have_room(data):
   config = _config('longbench_smoke', data=str(data), reserve=20)
   part = longbench_parts.plan(config, BYTES, 300).parts[0]
@@ -838,6 +932,8 @@ def test_one_sample_gives_no_verdict():
   values = {('passkey', 64, 0): [(1, 1, 1, 0)]}
   effect, = tables.effects(_run('passkey', values))
   assert not effect.able and np.isnan(effect.low)
+  assert answer.answer([effect]) == [
+      'No verdict on pass key (100 %): at 64 tokens, the base length, a single sample.']
 
 
 def test_scores_by_depth_are_of_the_samples_there():
@@ -1125,6 +1221,23 @@ def test_longbench_scores_by_bucket():
   qasper = by_task['qasper']
   assert (qasper['0-4k'], qasper['8k+'], qasper['all']) == pytest.approx((75, 0, 30))
   assert np.isnan(qasper['4-8k']) and qasper['chance'] == 0
+  # From 75 to 0; without a base there is no change, nor from one that is chance.
+  assert qasper['change_8k+'] == -100 and np.isnan(qasper['change_4-8k'])
+  assert np.isnan(by_task['lcc']['change_8k+'])
+  assert shown(table, 'qasper')['change at 8k+'] == '−100'
+  assert shown(table, 'hotpotqa')['change at 4-8k'] == ''
+  more = [*made.rows, *_rows('longbench', {
+      ('trec', 9000, None): [(0.2, 0, 0, 0.25)],
+      ('hotpotqa', 9, None): [(0.4, 0, 0, 0)]})]
+  found = {r['task']: r for r in longbench_tables.by_bucket(
+      made._replace(rows=[row._replace(seed=row.seed + 9 * (row.length in (9, 9000)))
+                          for row in more])).records}
+  assert found['trec']['change_8k+'] == pytest.approx(-60)  # from 50
+  assert found['hotpotqa']['change_4-8k'] == pytest.approx(-25)  # from 40 to 30
+  below = made._replace(rows=[row._replace(value=0.6) if (row.arm, row.metric) == (
+      'trec', 'chance') else row for row in more])
+  found = {r['task']: r for r in longbench_tables.by_bucket(below).records}
+  assert np.isnan(found['trec']['change_8k+'])
   assert [qasper[f'samples_{x}'] for x in (*longbench.BUCKETS, 'all')] == [2, 0, 3, 5]
   assert by_task['hotpotqa']['4-8k'] == pytest.approx(30)
   assert by_task['trec']['0-4k'] == 50 and by_task['trec']['chance'] == 25
@@ -1320,6 +1433,8 @@ def _empty(folder, checkpoint, data):
     ('passkey', None, ['--nonsense'], 'nonsense'),
     ('babilong', None, ['--config.tasks=("qa6",)'], 'config.tasks must be one or more'),
     ('babilong', None, ['--config.lengths=(64,)'], 'qa1, length 64, sample 0: 64'),
+    ('babilong', None, ['--config.lengths=(64,)'],
+     '. Choose longer --config.lengths, a smaller --config.most_facts or, '),
     ('babilong', None, ['--babi=/nowhere'], '/nowhere: no such folder'),
     ('babilong', _empty, ['--babi={}/empty'], 'must have one file qa1_…_test.txt: 0'),
     ('ruler', None, ['--config.num_keys=0'], 'config.num_keys must be a whole number'),
@@ -1410,6 +1525,8 @@ def test_arguments_may_be_short():
   assert full(['--config=x:smoke', '--data=y', '--suite=z']) == [
       '--config=x:smoke', '--config.data=y', '--suite=z']
   assert full(['--checkpoints=a']) == ['--checkpoints=a']
+  with pytest.raises(ValueError, match='--suite is missing, one of passkey, bab'):
+    full(['--checkpoint=a', '--workdir=c'])
 
 
 @pytest.mark.parametrize('variant', [

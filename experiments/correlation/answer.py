@@ -7,6 +7,8 @@ import numpy as np
 from experiments.correlation import term
 from experiments.correlation.paper import PRINTED
 from experiments.correlation.points import (
+    LEARNED,
+    LEAST,
     OUTCOMES,
     outcomes,
     Points,
@@ -14,12 +16,10 @@ from experiments.correlation.points import (
     Run,
     TRAINING_LOSS,
 )
-from experiments.correlation.related import LEAST, Related
+from experiments.correlation.related import Related
 from experiments.correlation.tables import beyond, ours, published
 from vvlen.reporting.numbers import counted, interval_words, number
 
-# A model has learned the tasks if its score at L is that much above chance.
-LEARNED = 0.1
 _SHARE = 0.5  # of the models, at least, must have learned for a verdict
 
 
@@ -28,14 +28,16 @@ def answer(run: Run, points: Points) -> list[str]:
 
   There is no verdict for fewer models than `LEAST`, nor on scores if less than half of
   the models have learned the tasks at L. Then scores are mostly chance, and log
-  perplexity is mostly that of prompts that are not answered.
+  perplexity is mostly that of prompts that are not answered. A run of the misalignment
+  term alone is answered by what the term changes.
 
   Args:
     run: what was run.
     points: the models that have results.
 
   Returns:
-    Sentences. The second one says how many models have learned the tasks.
+    Sentences. The second one says how many models have learned the tasks, unless none
+    has results.
   """
   count, of_paper = len(points.models), _of_paper(run)
   score = points.means[f'score_{run.length}'] if count else np.array([])
@@ -43,7 +45,9 @@ def answer(run: Run, points: Points) -> list[str]:
   learned = int(np.sum(score >= chance + LEARNED))
   enough = 0 < count <= learned / _SHARE
   of_term = [term.sentence(run, points)] if enough else []
-  if count < LEAST:
+  if run.of_term and count and enough:
+    said, of_term = of_term, []
+  elif count < LEAST and not (run.of_term and count):
     said = [f'No verdict: {count} model{"s" * (count != 1)} with results, fewer than '
             f'{LEAST}.']
   elif not enough:
@@ -56,6 +60,8 @@ def answer(run: Run, points: Points) -> list[str]:
       f'{number(score.mean(), ".3f")}, from {number(score.min(), ".3f")} to '
       f'{number(score.max(), ".3f")}; chance is {number(chance.mean(), ".3f")}, and 1 '
       'is the most.'] if count else []
+  if run.of_term:
+    return [*said, *trained, *(term.by_length(run, points) if count else [])]
   return [*said[:1], *trained, *said[1:], *filter(None, of_term), of_paper]
 
 

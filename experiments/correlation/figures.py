@@ -35,6 +35,8 @@ class Panel(NamedTuple):
 
 def make(run: Run, points: Points) -> dict[str, Figure]:
   """Returns {name of the file: figure}."""
+  if run.of_term:
+    return {'term': of_term(run, points)} if points.models else {}
   made = {'paper': of_paper(run)}
   return ({'correlations': of_models(run, points)} | made) if points.models else made
 
@@ -58,6 +60,31 @@ def of_models(run: Run, points: Points) -> Figure:
       'table models: means over seeds; grey: single seeds. r: the primary correlation '
       'over models, with its bootstrap interval.',
       f'{run.words}, L = {run.length} tokens')
+
+
+def of_term(run: Run, points: Points) -> Figure:
+  """Draws the score by length of each model, with its seeds and chance."""
+  figure = plots.new(
+      2.6, 'Score by length of the prompt, with and without the misalignment term',
+      'Score of the benchmark by tokens of prompt and answer, a line for each '
+      'model: means over seeds; thin lines: single seeds, of which those of one number '
+      'have the same initial weights, text and prompts in all models; dotted: chance, '
+      'the score of a guess without the context.',
+      f'{run.words}, trained at {run.length} tokens')
+  axes = figure.subplots()
+  for place, model in enumerate(points.models):
+    colour, marker = plots.LOOKS[place]
+    for seed in points.seeds['chance'][place]:
+      axes.plot(run.lengths,
+                [points.seeds[f'score_{n}'][place][seed] for n in run.lengths],
+                color=colour, linewidth=0.5, alpha=0.4)
+    axes.plot(run.lengths, [points.means[f'score_{n}'][place] for n in run.lengths],
+              color=colour, marker=marker, label=model.label)
+  plots.chance(axes, float(points.means['chance'].mean()))
+  plots.doubling_axis(axes, 8)
+  axes.set(xlabel='tokens of prompt and answer', ylabel='score', ylim=(-0.03, 1.03))
+  plots.legend(figure, [axes], 2)
+  return figure
 
 
 def _seeds(points: Points, x: str, y: str) -> list[tuple[float, float]]:

@@ -32,6 +32,9 @@ PREDICTORS = {
 }
 OUTCOMES = {'score': 'score', 'nll': 'log perplexity'}
 CORRELATIONS = {'pearson': pearson, 'spearman': spearman}
+# A model has learned the tasks if its score at L is that much above chance.
+LEARNED = 0.1
+LEAST = 5  # models; over fewer, no correlation is reported
 
 
 class Model(NamedTuple):
@@ -65,13 +68,19 @@ class Run(NamedTuple):
     """Returns the lengths beyond L."""
     return tuple(n for n in self.lengths if n > self.length)
 
+  @property
+  def of_term(self) -> bool:
+    """Returns whether the run is of the misalignment term alone."""
+    return len(self.models) < LEAST and bool(self.pairs)
+
 
 class Points(NamedTuple):
   """The models that have results: M of them."""
 
   models: tuple[Model, ...]
   # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES with the suffix
-  # _beyond, or _LENGTH for each length; and chance, at L.
+  # _beyond, or _LENGTH for each length; TASK_LENGTH, the score of a task; chance, and
+  # TASK_chance, at L.
   means: Mapping[str, np.ndarray]
   # field -> values of each model by seed
   seeds: Mapping[str, list[dict[int, float]]]
@@ -160,6 +169,9 @@ def points(run: Run, rows: Sequence[Row]) -> Points:
       fields[f'nll_{n}'] = own.get((name, 'nll', n), {})
       fields[f'score_{n}'] = mean_of_tasks(name, 'score', n)
     fields['chance'] = mean_of_tasks(name, 'chance', run.length)
+    for task, found in by_task.items():
+      fields[f'{task}_chance'] = found.get((name, 'chance', run.length), {})
+      fields |= {f'{task}_{n}': found.get((name, 'score', n), {}) for n in run.lengths}
     seeds = sorted(set.intersection(*map(set, fields.values())))
     bad = [s for s in seeds if not all(math.isfinite(x[s]) for x in fields.values())]
     left_out += [f'{name}, seed {s}' for s in bad]

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.correlation.points import CORRELATIONS, Run
+from experiments.correlation.points import CORRELATIONS, LEAST, Run
 from vvlen.statistics import bootstrap, Estimate, partial, pearson, spearman
 
-LEAST = 5  # models; over fewer, no correlation is reported
 # A resample with only two different models has |r| = 1, and a gain of 0 up to rounding.
 _ROUNDING = 1e-9
 _NONE = Estimate(np.nan, np.nan, np.nan)

@@ -46,6 +46,7 @@ def write(workdir: epath.PathLike) -> Report:
   have = {model.name: len({row.seed for row in rows if row.arm == model.name})
           for model in run.models}
   return Report(
+      'Does the misalignment term help at longer inputs?' if run.of_term else
       'Does misalignment tell which models generalize to longer inputs?',
       answer(run, found), made, paths, 1,
       unfinished(missing_seeds(have, run.num_seeds)), _ABOUT)

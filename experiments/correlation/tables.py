@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments.correlation import paper, term
 from experiments.correlation.points import (
+  LEARNED,
   OUTCOMES,
   outcomes,
   Points,
@@ -39,8 +40,10 @@ _GAIN = 'size of r − that of training loss'
 
 def make(run: Run, points: Points) -> list[Table]:
   """Returns all tables of a run, the main one first."""
+  if run.of_term:
+    return [term.table(run, points), models(run, points), tasks(run, points)]
   made = [table_1(run, points), models(run, points), measures(run, points),
-          by_length(run, points)]
+          by_length(run, points), tasks(run, points)]
   return made + [term.table(run, points)] * bool(run.pairs)
 
 
@@ -178,6 +181,32 @@ def by_length(run: Run, points: Points) -> Table:
       f'{len(points.models)} models. r: {_CORRELATIONS[run.correlation]}; '
       f'misalignment: {PREDICTORS[run.measure]}. L = {run.length} tokens; some models '
       'were trained on less. Secondary, not corrected for being many.')
+
+
+def tasks(run: Run, points: Points) -> Table:
+  """Makes the table of scores at each length, a row for each task."""
+  records: list[dict[str, Any]] = []
+  for task in run.tasks:
+    chance = points.means[f'{task}_chance']
+    learned = points.means[f'{task}_{run.length}'] >= chance + LEARNED
+    record = {'task': task, 'chance': float(chance.mean()),
+              'learned': int(learned.sum())}
+    for n in run.lengths:
+      record |= {f'{name}_{n}': value
+                 for name, value in _mean(points.means[f'{task}_{n}']).items()}
+    records.append(record)
+  score = lambda n: lambda r: (f'{number(r[f"mean_{n}"], ".3f")} '
+                               f'({number(r[f"least_{n}"], ".3f")} to '
+                               f'{number(r[f"most_{n}"], ".3f")})')
+  columns: dict[str, CellText] = {
+      'task': lambda r: r['task'], 'chance': lambda r: number(r['chance'], '.3f'),
+      'learned': lambda r: str(r['learned']),
+      **{times(n // run.length): score(n) for n in run.lengths}}
+  return Table(
+      'tasks', 'Score of each task by length', columns, records,
+      f'Mean over {len(points.models)} models, from the lowest to the highest of them. '
+      f'Learned: models whose score at L is at least {LEARNED:g} above chance. L = '
+      f'{run.length} tokens.')
 
 
 def _mean(values: np.ndarray) -> dict[str, float]:

@@ -95,3 +95,11 @@ def sentence(run: Run, points: Points) -> str:
     return f'{said}.'
   return (f'{said}; no difference was found, and one of '
           f'{number(detectable(test), ".3f")} would be found four times in five.')
+
+
+def by_length(run: Run, points: Points) -> list[str]:
+  """Says the score of each model at each length."""
+  lengths = ', '.join(times(n // run.length) for n in run.lengths)
+  return [f'Score of {model.label} at {lengths}: ' + ', '.join(
+      number(points.means[f'score_{n}'][i], '.3f') for n in run.lengths) + '.'
+          for i, model in enumerate(points.models)]

@@ -17,9 +17,10 @@ More samples may be asked for later: --config.num_samples=200.
 
 import sys
 
-from experiments.harness import command_line
+from experiments.harness import command_line, errors
 from experiments.long_context.run import full_arguments, main
 
 if __name__ == '__main__':
-  sys.argv[1:] = full_arguments(sys.argv[1:])
+  with errors.reported():
+    sys.argv[1:] = full_arguments(sys.argv[1:])
   command_line.run(main, needs=('suite', 'checkpoint', 'window', 'dialect'))

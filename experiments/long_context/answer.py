@@ -1,6 +1,7 @@
 """What a suite has found, in sentences. Runs without JAX."""
 
 from collections.abc import Sequence
+import math
 
 from experiments.long_context.longbench_tables import MEANS
 from experiments.long_context.tables import Effect, KEPT, name_of
@@ -18,19 +19,19 @@ def answer(effects: Sequence[Effect]) -> list[str]:
   """
   # Predictions made elsewhere may have other lengths in each task.
   able: dict[tuple[int, int], list[Effect]] = {}
-  unable: dict[int, list[Effect]] = {}
+  unable: dict[tuple[int, bool], list[Effect]] = {}
   for effect in effects:
     base, last = effect.lengths[0], effect.lengths[-1]
     if effect.able:
       able.setdefault((base, last), []).append(effect)
     else:
-      unable.setdefault(base, []).append(effect)
+      unable.setdefault((base, math.isnan(effect.low)), []).append(effect)
   said = [_of_one(own[0]) if len(own) == 1 else _of_several(own)
           for own in able.values()]
-  for base, own in unable.items():
+  for (base, single), own in unable.items():
     names = ', '.join(f'{name_of(x.task)} ({_percent(x.means[0])})' for x in own)
-    said.append(f'No verdict on {names}: at {base:,} tokens, the base length, not '
-                'above a guess without the context.')
+    why = 'a single sample' if single else 'not above a guess without the context'
+    said.append(f'No verdict on {names}: at {base:,} tokens, the base length, {why}.')
   return said
 
 

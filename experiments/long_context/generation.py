@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from vvlen.evaluation import widths
@@ -40,3 +41,20 @@ def answer(
       subject.model, subject.variables, prompts, width, subject.batch_size, num_tokens,
       subject.ends)
   return [subject.tokenizer.decode(tokens) for tokens in found]
+
+
+def cache_bytes(subject: Subject, width: int, num_tokens: int) -> int:
+  """Returns the bytes of the keys and values that a batch keeps while it is answered.
+
+  Args:
+    subject: the model.
+    width: as in `answer`.
+    num_tokens: as in `answer`.
+  """
+  rows = subject.batch_size
+  read = lambda variables, tokens, lengths: subject.model.apply(
+      variables, tokens, lengths, width + num_tokens, method='prefill')
+  _, cache = jax.eval_shape(
+      read, subject.variables, jax.ShapeDtypeStruct((rows, width), np.int32),
+      jax.ShapeDtypeStruct((rows,), np.int32))
+  return sum(x.size * x.dtype.itemsize for x in (*cache.keys, *cache.values))

@@ -58,7 +58,8 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     parts.append(Part(
         task, task, [width_of(len(x) + begin, longest) for x in prompts], longest,
         answer_tokens,
-        functools.partial(_sample, config, tokenizer, samples, wholes, prompts)))
+        functools.partial(_sample, config, tokenizer, samples, wholes, prompts),
+        longbench_files.ends_at_newline(task)))
   blank = longbench_files.Sample('', '{input}', '{context}', (), 0, (), '', '')
   template = [[task, longbench_files.prompt(blank._replace(task=task)),
                longbench_files.answer_tokens(task)] for task in read]
@@ -90,7 +91,7 @@ def _of_files(
     read: (file, task) -> what its lines hold, and a message for each bad one.
 
   Returns:
-    {task: what is read}, and a message for each line that is not used.
+    {task: what is read}, and a message for each line or file that is not used.
 
   Raises:
     ValueError: if there is no such file.
@@ -99,12 +100,20 @@ def _of_files(
   there = epath.Path(folder)
   if not there.is_dir():
     raise FileNotFoundError(f'{there}: no such folder')
-  tasks = config.tasks or [x for x in METRICS if (there / f'{x}{ending}').exists()]
+  names = {x.name.removesuffix(ending) for x in there.iterdir()
+           if x.name.endswith(ending)}
+  tasks = config.tasks or [x for x in METRICS if x in names]
   if not tasks:
     raise ValueError(f'{there} has no file TASK{ending} of LongBench-E')
   found, notes = {}, []
+  if not config.tasks:
+    notes += [f'Not used: {there / f"{name}{ending}"}: no task of LongBench-E'
+              for name in sorted(names - METRICS.keys())]
   for task in tasks:
-    good, bad = read(there / f'{task}{ending}', task)
+    try:
+      good, bad = read(there / f'{task}{ending}', task)
+    except ValueError as error:
+      good, bad = [], [str(error)]
     notes += [f'Not used: {message}' for message in bad]
     if good:
       found[task] = good[:config.num_samples or None]

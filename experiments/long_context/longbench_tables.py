@@ -1,5 +1,6 @@
 """The tables of LongBench-E. Runs without JAX."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from experiments.long_context.tables import (
 )
 from vvlen.evaluation.longbench import BUCKETS, CATEGORIES, DIALECTS
 from vvlen.reporting.numbers import number
-from vvlen.reporting.tables import Table
+from vvlen.reporting.tables import number_cell, Table
 from vvlen.statistics import resampled_means
 
 MEANS = {'over_tasks': 'over tasks', 'over_cells': 'over task × bucket cells',
@@ -102,17 +103,25 @@ def by_bucket(run: Run) -> Table:
       record[f'samples_{place}'] = len(values)
     record['chance'] = 100 * float(np.mean(np.concatenate(
         [values for (own, _), values in chance.items() if own == task])))
+    base = record[BUCKETS[0]]
+    record |= {
+        f'change_{place}': 100 * (record[place] / base - 1)
+        if base > record['chance'] else math.nan for place in BUCKETS[1:]}
     records.append(record)
   columns = {
       'task': lambda r: r['task'],
       **{f'{place} words': cell(place) for place in BUCKETS}, 'all': cell('all'),
       'samples': lambda r: ', '.join(str(r[f'samples_{x}']) for x in BUCKETS),
-      'chance': lambda r: number(r['chance'], '.1f')}
+      'chance': lambda r: number(r['chance'], '.1f'),
+      **{f'change at {place}': number_cell(f'change_{place}', '+.0f')
+         for place in BUCKETS[1:]}}
   note = ('Mean score in % by length of the text [95 %: bootstrap over samples]; an '
           f'empty bucket is empty, not 0. {dialect_words(run)} {run.source}')
   more = ('Chance: of a guess of a class or paragraph, else 0. Prompts longer than the '
           'window allows lose their middle, so buckets are of texts, not of what the '
-          'model read: the metric num_tokens in results.csv is that.')
+          'model read: the metric num_tokens in results.csv is that. Change: '
+          f'(S_L − S_base) / S_base in %, with the bucket {BUCKETS[0]} as the base, if '
+          'its mean is above chance.')
   return Table('scores', 'Score by task and bucket', columns, records, note, more=more)
 
 

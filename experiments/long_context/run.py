@@ -79,6 +79,8 @@ def main(config: Any, workdir: str) -> None:
                     partition.filled(config.batch_size, mesh))
   scored = finished.finished(workdir, scores.sample_of)
   with jax.set_mesh(mesh):
+    if variables:
+      _say_memory(subject, plan, todo)
     jobs = [
         Job(_amount(todo[part.name]), functools.partial(
             _rows, config.suite, workdir, subject, part, todo[part.name],
@@ -135,6 +137,16 @@ def _say(
                partition.filled(batch_size, mesh), mesh, 'a prompt')
 
 
+def _say_memory(subject: Subject, plan: Plan, todo: dict[str, list[Batch]]) -> None:
+  """Prints how much memory the largest cache of keys and values takes."""
+  width, answer_tokens = max(
+      ((batch.width, part.answer_tokens)
+       for part in plan.parts for batch in todo[part.name]), key=sum)
+  size = generation.cache_bytes(subject, width, answer_tokens)
+  print(f'The largest cache of keys and values, {subject.batch_size} × '
+        f'{width + answer_tokens:,} tokens, takes {size / 1e6:,.3g} MB.', flush=True)
+
+
 def _rows(
     suite: str, workdir: str, subject: Subject, part: Part, left: list[Batch],
     done: dict[int, Any], progress: Progress,
@@ -146,6 +158,9 @@ def _rows(
     samples = {i: part.draw(i) for i in batch.indices}
     texts = generation.answer(
         subject, [x.tokens for x in samples.values()], batch.width, part.answer_tokens)
+    if part.one_line:
+      texts = [text[:len(text) - len(text.lstrip('\n'))] +
+               text.lstrip('\n').partition('\n')[0] for text in texts]
     new = [_record(i, sample, text)
            for (i, sample), text in zip(samples.items(), texts, strict=True)
            if i not in done]
@@ -204,7 +219,11 @@ def _scored(
 
 
 def full_arguments(arguments: list[str]) -> list[str]:
-  """Writes --suite as --config, and other short names as fields of the config."""
+  """Writes --suite as --config, and other short names as fields of the config.
+
+  Raises:
+    ValueError: if there are other short names, but neither --suite nor --config.
+  """
   short = r'^--?(checkpoint|text|babi|data|predictions|dialect)(?==|$)'
   full = [re.sub(short, r'--config.\1', argument) for argument in arguments]
   if any(re.match(r'--?config(=|$)', argument) for argument in full):
@@ -214,4 +233,6 @@ def full_arguments(arguments: list[str]) -> list[str]:
       name = found[2] if found[1] else ''.join(full[place + 1:place + 2])
       rest = full[:place] + full[place + (1 if found[1] else 2):]
       return [f'--config={_CONFIG}:{name}', *rest]
+  if full != arguments:
+    raise ValueError(f'--suite is missing, one of {", ".join(scores.SUITES)}')
   return full

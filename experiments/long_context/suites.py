@@ -57,6 +57,7 @@ class Part(NamedTuple):
   longest: int  # the most tokens of any prompt
   answer_tokens: int
   draw: Callable[[int], Sample]  # index -> sample
+  one_line: bool = False  # whether an answer ends where its first line does
 
 
 class Plan(NamedTuple):
@@ -236,9 +237,14 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
   def draw(task: str, length: int, index: int) -> Sample:
     question = questions[task](index)
     depth = depths[index % len(depths)]
-    hidden = babilong_prompts.build(
-        generator(config.seed, task, length, index), task, question, sentences, length,
-        tokenizer, depth=depth, parts=config.parts)
+    try:
+      hidden = babilong_prompts.build(
+          generator(config.seed, task, length, index), task, question, sentences,
+          length, tokenizer, depth=depth, parts=config.parts)
+    except ValueError as error:
+      raise ValueError(f'{error}. Choose longer --config.lengths, a smaller '
+                       '--config.most_facts or, to leave out instruction and examples, '
+                       '--config.parts="()"') from error
     # The quarter of the first fact that is needed, as 0, 25, 50 or 75.
     first = min(hidden.depths[i] for i in question.support)
     settings = {'facts': question.facts, 'support': question.support,

@@ -34,7 +34,7 @@ def is_correct(
   Args:
     task: 'qa1' to 'qa5'.
     output: the text that a model generated.
-    target: the answer, such as 'kitchen'.
+    target: the answer, such as 'kitchen', without spaces around it.
     question: its text; what it names cannot be the answer.
     dialect: 'official', 'lm_eval' or 'strict', as above.
 
@@ -46,7 +46,7 @@ def is_correct(
     raise ValueError(f'the task must be one of {", ".join(LABELS)}: {task!r}')
   if dialect not in DIALECTS:
     raise ValueError(f'the dialect must be one of {", ".join(DIALECTS)}: {dialect!r}')
-  output, question, target = output.lower(), question.lower(), target.strip().lower()
+  output, question, target = output.lower(), question.lower(), target.lower()
   if target not in LABELS[task]:
     raise ValueError(f'the target of {task} must be one of {", ".join(LABELS[task])}: '
                      f'{target!r}')

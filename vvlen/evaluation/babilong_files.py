@@ -106,7 +106,7 @@ def read_predictions(path: epath.PathLike) -> tuple[list[Prediction], list[str]]
       one = Prediction(*(row[name] for name in _COLUMNS))
       if None in row or None in row.values():
         bad.append(f'{path} row {number}: it has more or fewer columns than the header')
-      elif one.target.strip().lower() not in LABELS[task]:
+      elif one.target.lower() not in LABELS[task]:
         bad.append(f'{path} row {number}: the target must be one of '
                    f'{", ".join(LABELS[task])}: {one.target!r:.80}')
       else:

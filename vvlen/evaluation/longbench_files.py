@@ -133,7 +133,7 @@ def prompt(sample: Sample) -> str:
 def answer_tokens(task: str) -> int:
   """Returns how many tokens a model may generate for a task.
 
-  For samsum, generation also ends at a newline.
+  For samsum, generation also ends at a newline (`ends_at_newline`).
 
   Raises:
     ValueError: if the task is unknown.
@@ -141,6 +141,11 @@ def answer_tokens(task: str) -> int:
   if task not in METRICS:
     raise ValueError(f'the task must be one of {", ".join(METRICS)}: {task!r}')
   return _published()['answer_tokens'][task]
+
+
+def ends_at_newline(task: str) -> bool:
+  """Returns whether an answer ends at the first newline after other text."""
+  return task == 'samsum'
 
 
 def keep_ends(tokens: np.ndarray, most: int) -> np.ndarray:
