@@ -68,8 +68,8 @@ def look(run: Run, arm: Arm) -> tuple[str, str, str]:
 
   Arms that differ in name alone, of several methods, look alike.
   """
-  settings = lambda arm: arm._replace(name='')
-  place = [*dict.fromkeys(map(settings, run.arms.values()))].index(settings(arm))
+  settings = {name: other._replace(name='') for name, other in run.arms.items()}
+  place = [*dict.fromkeys(settings.values())].index(settings[arm.name])
   return (*plots.LOOKS[place % len(plots.LOOKS)],
           '-' if place < len(plots.LOOKS) else '--')
 
