@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 import math
 
-from experiments.adapt.primary import controls, kind_of, KINDS, primary_tests
+from experiments.adapt.primary import controls, corrected_tests, kind_of, KINDS
 from experiments.language_model import paper
 from experiments.language_model.arms import endpoint, Family, Run
 from experiments.language_model.figures import times
@@ -63,9 +63,7 @@ def _of_term(
 ) -> list[str]:
   """Says what the misalignment term changes in each method but those in `weak`."""
   at = endpoint(run)
-  known = [(found.family, found.by_all)
-           for found in primary_tests(families, run, index)
-           if found.by_all is not None and not math.isnan(found.by_all.p)]
+  known = corrected_tests(families, run, index)
   if not known:
     return ['No verdict on the misalignment term: fewer than two pairs of seeds, or no '
             'arm with α = 0.1.']

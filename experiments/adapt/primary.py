@@ -1,6 +1,7 @@
 """The primary endpoint over all methods, and its controls. Runs without JAX."""
 
 from collections.abc import Sequence
+import math
 from typing import NamedTuple
 
 from experiments.language_model.arms import Arm, endpoint, Family, Run
@@ -37,6 +38,18 @@ def primary_tests(
            for family in tested]
   found = zip(tested, tests, by_holm(tests), detectable_together(tests), strict=True)
   return [Primary(*fields) for fields in found]
+
+
+def corrected_tests(
+    families: Sequence[Family], run: Run, index: Index
+) -> list[tuple[Family, PairedTest]]:
+  """Returns each method whose test is defined, with the test by Holm over methods.
+
+  Arguments are those of `primary_tests`.
+  """
+  return [(found.family, found.by_all)
+          for found in primary_tests(families, run, index)
+          if found.by_all is not None and not math.isnan(found.by_all.p)]
 
 
 def controls(family: Family) -> list[Arm]:

@@ -1,12 +1,11 @@
 """The figure of what the misalignment term changes. Runs without JAX."""
 
 from collections.abc import Sequence
-import math
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.adapt.primary import Primary, primary_tests
+from experiments.adapt.primary import corrected_tests
 from experiments.language_model import paper
 from experiments.language_model.arms import endpoint, Family, Run
 from experiments.language_model.figures import label, times
@@ -33,15 +32,14 @@ def term(
   Returns:
     The figure; None if no method has a test of the primary endpoint.
   """
-  shown = [found for found in primary_tests(families, run, index)
-           if found.by_all is not None and not math.isnan(found.by_all.p)]
+  shown = corrected_tests(families, run, index)
   if not shown:
     return None
   rows = list(dict.fromkeys(
-      label(arm) for found in shown for arm in found.family.others))
+      label(arm) for family, _ in shown for arm in family.others))
   place = times(endpoint(run) // run.length)
-  seeds = max(found.by_all.num_pairs for found in shown if found.by_all)
-  learned = [found for found in shown if found.family.title not in weak]
+  seeds = max(test.num_pairs for _, test in shown)
+  learned = [test for family, test in shown if family.title not in weak]
   figure = plots.new(
       1.1 + 0.2 * len(rows), _message(learned, place),
       f'Log perplexity at {place} minus that of α = 0 with the same method, paired '
@@ -52,9 +50,9 @@ def term(
                       else '.'),
       plots.with_bands(f'{run.words}, L = {run.length} tokens', seeds, 'bars'))
   panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
-  for axes, found in zip(panels, shown, strict=True):
-    _draw(axes, found, rows, run, index, found in learned)
-    axes.set_title(found.family.title)
+  for axes, (family, test) in zip(panels, shown, strict=True):
+    _draw(axes, family, test, rows, run, index, family.title not in weak)
+    axes.set_title(family.title)
   panels[0].set_yticks(range(len(rows)), rows)
   panels[0].set_ylim(len(rows) - 0.4, -0.6)
   figure.supxlabel('change of log perplexity, nats', fontsize=plots.SMALLEST)
@@ -62,16 +60,15 @@ def term(
 
 
 def _draw(
-    axes: Axes, found: Primary, rows: Sequence[str], run: Run, index: Index,
-    learned: bool,
+    axes: Axes, family: Family, primary: PairedTest, rows: Sequence[str], run: Run,
+    index: Index, learned: bool,
 ) -> None:
   """Draws the arms of a method, a row each."""
   axes.axvspan(*paper.changes(), color=plots.GREY, zorder=0, linewidth=0)
   axes.axvline(0, color='black', linewidth=0.8)
-  family = found.family
   for arm in family.others:
     is_primary = arm.name == family.primary
-    test: PairedTest | None = found.by_all if is_primary else compare(
+    test = primary if is_primary else compare(
         index, arm.name, family.control.name, endpoint(run))
     if test is None:
       continue
@@ -84,9 +81,8 @@ def _draw(
   axes.grid(visible=False, axis='y')
 
 
-def _message(shown: Sequence[Primary], place: str) -> str:
+def _message(tests: Sequence[PairedTest], place: str) -> str:
   """Counts the methods with which the term helps and harms."""
-  tests = [found.by_all for found in shown if found.by_all is not None]
   worse = sum(test.p < 0.05 and test.mean_difference > 0 for test in tests)
   better = sum(test.p < 0.05 and test.mean_difference < 0 for test in tests)
   if not tests:
