@@ -15,7 +15,7 @@ METHOD_quick   2      256, 8, 60         a checkpoint of 64 tokens (that of
 METHOD_smoke   1      16, 4, 4           checks that it runs
 study          12     512, 4, 200        stories260K; 28 arms; not measured yet
 study_pilot    3      512, 4, 200        the spread over seeds, from which the study's
-                                         number of seeds is; 8 arms, 28 minutes
+                                         number of seeds is; 8 arms, 29 minutes
 
 METHOD is none, pi, ntk, yarn, eabf, clex, random, alibi, longlora or longqlora. Seeds
 are orders of the text; a seed has the same batches in all arms.
