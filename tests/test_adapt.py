@@ -1278,6 +1278,22 @@ def test_families_are_methods_with_their_controls():
                           'weights, shifted sparse attention')
 
 
+def test_a_figure_of_a_method_has_its_weights_and_another_the_controls():
+  config = _config('study').to_dict()
+  *_, clex = report.families(report.read_run(config), config)
+  drawn = {name: [arm.name for arm in (part.control, *part.others)]
+           for name, part in report._in_figures(clex).items()}
+  assert drawn == {
+      'clex': ['clex', 'clex_alpha_0_03', 'clex_alpha_0_1', 'clex_alpha_0_3'],
+      'clex_controls': ['clex', 'clex_alpha_0_1', 'clex_entropy', 'clex_more_steps',
+                        'clex_symmetric_kl']}
+  weights = clex._replace(others=clex.others[:3])
+  assert report._in_figures(weights) == {'clex': weights}
+  entropy = clex._replace(others=clex.others[3:4], primary='')
+  assert report._in_figures(entropy) == {'clex_controls': entropy}
+  assert report._in_figures(clex._replace(others=())) == {}
+
+
 def test_methods_have_these_names():
   assert report.NAMES == {
       'none': 'fine-tuning alone', 'pi': 'position interpolation', 'ntk': 'NTK',

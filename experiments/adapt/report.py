@@ -15,7 +15,7 @@ from etils import epath
 from experiments.adapt import figures, tables, term_figure
 from experiments.adapt.answer import answer, weak_methods
 from experiments.adapt.misalignment_table import misalignment
-from experiments.adapt.primary import primary_tests
+from experiments.adapt.primary import controls, primary_tests
 from experiments.adapt.steps_table import steps
 from experiments.harness.parts import naming
 from experiments.language_model import figures as of_arms
@@ -91,8 +91,9 @@ def write(workdir: epath.PathLike) -> Report:
       drawn['methods'] = figures.methods(present, base, run, index, original, weak)
       if (figure := term_figure.term(present, run, index, weak)) is not None:
         drawn = {'term': figure, **drawn}
-    drawn |= {family.name: of_arms.by_length(family, run, index, least)
-              for family, least in most.items()}
+    drawn |= {name: of_arms.by_length(part, run, index, least)
+              for family, least in most.items()
+              for name, part in _in_figures(family).items()}
     paths = plots.save(folder / 'figures', drawn)
   write_tables(folder, made)
   return Report(
@@ -108,6 +109,16 @@ def _present(family: Family, have: Mapping[str, int]) -> Family | None:
   others = tuple(arm for arm in family.others if have[arm.name])
   primary = family.primary if have.get(family.primary) else ''
   return family._replace(others=others, primary=primary)
+
+
+def _in_figures(family: Family) -> dict[str, Family]:
+  """Returns what of a family one figure shows: weights, and the controls of α = 0.1."""
+  apart = controls(family)
+  weights = tuple(arm for arm in family.others if arm not in apart)
+  treated = tuple(arm for arm in weights if arm.name == family.primary)
+  parts = {family.name: weights,
+           f'{family.name}_controls': (*treated, *apart) if apart else ()}
+  return {name: family._replace(others=arms) for name, arms in parts.items() if arms}
 
 
 def methods_of(config: Any) -> list[str]:
