@@ -856,7 +856,7 @@ def test_the_effective_length_is_the_longest_without_a_gap():
             ('qa2', 64, 0): can(0.12), ('qa2', 128, 0): can(0.9)}
   made = _run('babilong', values)
   table = tables.effective_lengths(made)
-  one, two = table.records
+  one, two, mean = table.records
   assert (one['base_length'], one['effective_length']) == (64, 128)
   assert one['base_score'] == pytest.approx(80) and one['chance'] == pytest.approx(10)
   assert one['base_score_low'] < 80 < one['base_score_high']
@@ -872,6 +872,21 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   cells = shown(table, 'qa2')
   assert cells['effective length'] == 'not above chance'
   assert cells['change at 128'] == cells['change at 512'] == ''
+  # The mean is over lengths that both have; its interval is that of the mean score.
+  assert (mean['task'], mean['base_length'], mean['effective_length']) == (
+      'mean', 64, 128)
+  assert mean['change_128'] == pytest.approx(100 * (0.79 / 0.46 - 1))
+  assert np.isnan(mean['change_256']) and mean['chance'] == pytest.approx(10)
+  same = tables.by_length(made).records[-1]
+  assert [mean[f'base_score{end}'] for end in ('', '_low', '_high')] == [
+      same[f'score_64{end}'] for end in ('', '_low', '_high')]
+  falls = {**values, ('qa1', 128, 0): can(0.1), ('qa2', 128, 0): can(0.1)}
+  falls = tables.effective_lengths(_run('babilong', falls)).records[-1]
+  assert (falls['task'], falls['effective_length']) == ('mean', 64)
+  # Tasks with other shortest lengths have no mean.
+  apart = {key: x for key, x in values.items() if key != ('qa2', 64, 0)}
+  assert [r['task'] for r in tables.effective_lengths(
+      _run('babilong', apart)).records] == ['qa1', 'qa2']
   said = answer.answer(tables.effects(made))
   assert said[0].startswith('Qa1: 80 % [95 %: 7')
   assert said[0].endswith('at least 85 % of that up to 128, and 90 % at 512.')
@@ -998,7 +1013,8 @@ def test_notes_of_tables_say_what_is_shown():
   assert tables.effective_lengths(made).more == (
       'Chance: the mean score in % of a guess of the right kind that ignores the '
       'context. A task whose interval at the base length does not lie above it has no '
-      'effective length and no changes.')
+      'effective length and no changes. The mean is that over tasks, at the lengths '
+      'that all of them have.')
   assert ('Depth: the quarter of the context where the first fact that is needed '
           'stands.') in tables.by_depth(made).note
   assert tables.NAMES == {
@@ -1008,7 +1024,7 @@ def test_notes_of_tables_say_what_is_shown():
       'common_words': 'common words'}
   # Chance is that of the task at its base length, of which a length is shown.
   records = tables.effective_lengths(made).records
-  assert [r['chance'] for r in records] == [25, 50]
+  assert [r['chance'] for r in records] == [25, 50, 37.5]
 
 
 def test_ranks_are_of_the_tasks_that_have_the_length_in_each_dialect():

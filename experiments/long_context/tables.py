@@ -129,25 +129,34 @@ def dialect_words(run: Run) -> str:
 def effects(run: Run) -> list[Effect]:
   """Returns how each task depends on the length; the base length is its shortest."""
   found = scores.cells(run.rows, f'score_{run.dialect}')
+  return [_effect(run, task, [task], sorted(
+      n for own, n in found if own == task and isinstance(n, int)))
+          for task in scores.tasks_of(run.rows)]
+
+
+def _effect(run: Run, name: str, tasks: Sequence[str], lengths: list[int]) -> Effect:
+  """Returns how the mean over tasks depends on the length."""
+  found = scores.cells(run.rows, f'score_{run.dialect}')
   chance = scores.cells(run.rows, 'chance')
-  made = []
-  for task in scores.tasks_of(run.rows):
-    lengths = sorted(n for own, n in found if own == task and isinstance(n, int))
-    means = np.array([found[task, n].mean() for n in lengths])
-    base = task, lengths[0]
-    _, low, high = scores.interval(found[base], run.num_resamples, run.seed)
-    effect = Effect(task, lengths, means, low, high, float(chance[base].mean()), None)
-    if effect.able:
-      kept = np.logical_and.accumulate(means >= KEPT * means[0])
-      effect = effect._replace(effective=lengths[int(kept.sum()) - 1])
-    made.append(effect)
-  return made
+  means = np.array([
+      np.mean([found[task, n].mean() for task in tasks]) for n in lengths])
+  _, low, high = scores.mean_interval(
+      [found[task, lengths[0]] for task in tasks], run.num_resamples, run.seed)
+  guess = float(np.mean([chance[task, lengths[0]].mean() for task in tasks]))
+  effect = Effect(name, lengths, means, low, high, guess, None)
+  if effect.able:
+    kept = np.logical_and.accumulate(means >= KEPT * means[0])
+    effect = effect._replace(effective=lengths[int(kept.sum()) - 1])
+  return effect
 
 
 def effective_lengths(run: Run) -> Table:
   """Makes the table of effective lengths and changes from the base length."""
   found = effects(run)
   lengths = sorted({n for effect in found for n in effect.lengths})
+  whole = [n for n in lengths if all(n in effect.lengths for effect in found)]
+  if len(found) > 1 and whole and whole[0] == lengths[0]:
+    found.append(_effect(run, 'mean', [effect.task for effect in found], whole))
   records = []
   for effect in found:
     change = effect.means / effect.means[0] - 1 if effect.able else (
@@ -173,7 +182,8 @@ def effective_lengths(run: Run) -> Table:
           f'%. {dialect_words(run)} {run.source}')
   more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
           'context. A task whose interval at the base length does not lie above it has '
-          'no effective length and no changes.')
+          'no effective length and no changes. The mean is that over tasks, at the '
+          'lengths that all of them have.')
   return Table('effective_length', 'Effective length and relative change', columns,
                records, note, more=more)
 
