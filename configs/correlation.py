@@ -29,6 +29,8 @@ the length of each model's own training, and training loss, as predictors of the
 on inputs longer than any model was trained on.
 """
 
+import itertools
+
 import ml_collections
 from ml_collections import config_dict
 
@@ -40,24 +42,8 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
   config = config_dict.create(
       seed=0,
       num_seeds=5,  # of each model; may grow later
-      # Of each model, what differs from the others. No two have the same weights: so
-      # `yarn` differs from `base` in its steps too.
-      models=dict(
-          base=_model(),
-          rope_100=_model(rope_base=100.0),
-          rope_1m=_model(rope_base=1e6),
-          alibi=_model(positions='alibi'),
-          no_positions=_model(positions='none'),
-          half_length=_model(shorter=2),
-          alibi_half_length=_model(positions='alibi', shorter=2),
-          yarn=_model(steps=0.75, stretched='yarn'),
-          half_steps=_model(steps=0.5),
-          quarter_steps=_model(steps=0.25),
-          layer_norm=_model(norm='layer_norm'),
-          standardize=_model(norm='standardize'),
-          alpha_0_1=_model(weight=0.1),
-          alpha_0_3=_model(weight=0.3),
-      ),
+      # Of each model, what differs from the others.
+      models=_models(),
       primary=dict(
           measure='symmetric_kl',  # of misalignment
           outcome='score',  # of the benchmark, or nll, log perplexity
@@ -105,7 +91,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           answer_tokens=20,  # at the end of each length, at least those of the answer
       ),
   )
-  if variant in ('cpu', 'term', 'quick'):
+  if variant in ('cpu', 'term', 'pilot', 'quick'):
     config.model.update(num_layers=2, width=128, mlp_width=344)
     config.num_seeds = 2
     config.train.update(num_steps=8_000, steps_per_call=100, seeds_at_once=2,
@@ -113,6 +99,11 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
   if variant == 'term':
     _keep(config, 'base', 'alpha_0_1')
     config.num_seeds = 8
+  elif variant == 'pilot':
+    # Seeds and prompts of its own. Its scores at L alone decide anything.
+    _keep(config, 'base')
+    config.seed = 1000
+    config.evaluate.lengths = (1, 2)
   elif variant == 'quick':
     _keep(config, 'base', 'alibi', 'no_positions', 'half_length', 'layer_norm',
           'alpha_0_1')
@@ -133,9 +124,33 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.benchmark.update(tasks=('niah_single', 'qa1'), num_prompts=2, most_facts=2)
   elif variant not in ('full', 'cpu'):
     raise ValueError(
-        'variant must be full, cpu, term, quick or smoke; '
+        'variant must be full, cpu, term, pilot, quick or smoke; '
         f'without a variant it is full: {variant!r}')
   return config
+
+
+def _models() -> dict[str, dict[str, object]]:
+  """Returns 30 models, of which no two have the same weights.
+
+  24 have all combinations of positions, norm after attention and training length; the
+  others differ from `base` in one thing, but `yarn` in its steps too.
+  """
+  positions = dict(base={}, rope_100=dict(rope_base=100.0),
+                   alibi=dict(positions='alibi'), no_positions=dict(positions='none'))
+  models = {}
+  for (name, fields), norm, shorter in itertools.product(
+      positions.items(), ('none', 'layer_norm', 'standardize'), (1, 2)):
+    parts = [name] * (name != 'base') + [norm] * (norm != 'none') + [
+        'half_length'] * (shorter > 1)
+    models['_'.join(parts) or name] = _model(**fields, norm=norm, shorter=shorter)
+  return models | dict(
+      rope_1m=_model(rope_base=1e6),
+      yarn=_model(steps=0.75, stretched='yarn'),
+      half_steps=_model(steps=0.5),
+      quarter_steps=_model(steps=0.25),
+      alpha_0_1=_model(weight=0.1),
+      alpha_0_3=_model(weight=0.3),
+  )
 
 
 def _keep(config: ml_collections.ConfigDict, *names: str) -> None:

@@ -59,7 +59,7 @@ def _config(variant='smoke', **fields):
 def test_all_models_are_measured_at_the_same_numbers_of_tokens():
   config = _config('cpu')
   check.check(config)
-  assert len(config.models) >= 12
+  assert len(config.models) == 30
   for name, model in config.models.items():
     own = models.own_config(config, name)
     length = own.train.max_length
@@ -101,14 +101,18 @@ def test_models_differ_in_what_their_fields_say():
     if name != 'yarn':
       assert measured == trained
   ropes = {name: trained.rope for name, (trained, _) in made.items()}
-  assert ropes.pop('rope_100') == Rope(100.0) and ropes.pop('rope_1m') == Rope(1e6)
-  without = {'alibi', 'no_positions', 'alibi_half_length'}
-  assert {name for name, rope in ropes.items() if rope is None} == without
-  assert {name for name, (x, _) in made.items() if x.alibi} == (
-      without - {'no_positions'})
-  assert {x.norm for x, _ in made.values()} == {'none', 'layer_norm', 'standardize'}
+  assert ropes.pop('rope_1m') == Rope(1e6)
+  of = lambda prefix: {name for name in made if name.startswith(prefix)}
+  assert {name for name, rope in ropes.items() if rope == Rope(100.0)} == of('rope_100')
+  assert {name for name, rope in ropes.items() if rope is None} == (
+      of('alibi') | of('no_positions'))
+  assert {name for name, (x, _) in made.items() if x.alibi} == of('alibi')
+  norms = {name: next((x for x in ('layer_norm', 'standardize') if x in name), 'none')
+           for name in made}
+  assert {name: x.norm for name, (x, _) in made.items()} == norms
   assert made['yarn'][1].rope == Rope(10_000.0, Yarn(8, 128))
-  assert made['half_length'][0].max_length == 64
+  assert {name for name, (x, _) in made.items() if x.max_length == 64} == {
+      name for name in made if name.endswith('half_length')}
 
 
 # The benchmark.
@@ -306,13 +310,17 @@ def test_seeds_that_lack_the_score_of_one_task_are_in_no_mean(run):
 
 
 def test_models_and_predictors_have_these_names():
-  assert [model.label for model in _run('cpu').models] == [
-      'ALiBi', 'ALiBi, trained at L/2', 'RoPE 10,000, α = 0.1',
-      'RoPE 10,000, α = 0.3', 'RoPE 10,000', 'RoPE 10,000, trained at L/2',
-      'RoPE 10,000, 0.5 of the steps', 'RoPE 10,000, LN after attention',
-      'no positions', 'RoPE 10,000, 0.25 of the steps', 'RoPE 100',
-      'RoPE 1,000,000', 'RoPE 10,000, std. after attention',
-      'RoPE 10,000, measured with yarn, 0.75 of the steps']
+  labels = {model.name: model.label for model in _run('cpu').models}
+  assert len(labels) == 30 == len({*labels.values()})
+  some = {'alibi': 'ALiBi', 'alibi_half_length': 'ALiBi, trained at L/2',
+          'alpha_0_1': 'RoPE 10,000, α = 0.1', 'base': 'RoPE 10,000',
+          'half_steps': 'RoPE 10,000, 0.5 of the steps',
+          'layer_norm': 'RoPE 10,000, LN after attention',
+          'no_positions_standardize_half_length':
+              'no positions, std. after attention, trained at L/2',
+          'rope_100': 'RoPE 100', 'rope_1m': 'RoPE 1,000,000',
+          'yarn': 'RoPE 10,000, measured with yarn, 0.75 of the steps'}
+  assert {name: labels[name] for name in some} == some
   other = _run('quick', **{'models.base.offsets': (0.25, 1.0)})
   assert 'RoPE 10,000, e / L in 0.25..1' in [m.label for m in other.models]
   assert points.PREDICTORS == {
@@ -333,15 +341,18 @@ def test_the_study_is_of_these_models():
                  shorter=1, steps=1.0, weight=0.0, offsets=(0.0, 0.5))
   differ = {name: {field: x for field, x in model.items() if x != default[field]}
             for name, model in full.models.to_dict().items()}
-  assert differ == {
-      'base': {}, 'rope_100': {'rope_base': 100}, 'rope_1m': {'rope_base': 1e6},
-      'alibi': {'positions': 'alibi'}, 'no_positions': {'positions': 'none'},
-      'half_length': {'shorter': 2},
-      'alibi_half_length': {'positions': 'alibi', 'shorter': 2},
-      'yarn': {'steps': 0.75, 'stretched': 'yarn'}, 'half_steps': {'steps': 0.5},
-      'quarter_steps': {'steps': 0.25}, 'layer_norm': {'norm': 'layer_norm'},
-      'standardize': {'norm': 'standardize'}, 'alpha_0_1': {'weight': 0.1},
-      'alpha_0_3': {'weight': 0.3}}
+  positions = {'': {}, 'rope_100_': {'rope_base': 100},
+               'alibi_': {'positions': 'alibi'}, 'no_positions_': {'positions': 'none'}}
+  norms = {'': {}, 'layer_norm_': {'norm': 'layer_norm'},
+           'standardize_': {'norm': 'standardize'}}
+  lengths = {'': {}, 'half_length_': {'shorter': 2}}
+  crossed = {(a + b + c)[:-1] or 'base': {**x, **y, **z}
+             for a, x in positions.items() for b, y in norms.items()
+             for c, z in lengths.items()}
+  assert differ == crossed | {
+      'rope_1m': {'rope_base': 1e6}, 'yarn': {'steps': 0.75, 'stretched': 'yarn'},
+      'half_steps': {'steps': 0.5}, 'quarter_steps': {'steps': 0.25},
+      'alpha_0_1': {'weight': 0.1}, 'alpha_0_3': {'weight': 0.3}}
   assert full.models == cpu.models and {*of_term.models} == {'base', 'alpha_0_1'}
   assert [x.num_seeds for x in (full, cpu, of_term)] == [5, 2, 8]
   for config in (full, cpu, of_term):
@@ -591,16 +602,16 @@ def test_what_is_primary_is_what_the_configuration_says(found):
   assert f'{value}[95 %' in said[0] and 'with misalignment (SCE' in said[0]
 
 
-_STRONG = [0.1 * i for i in range(14)]  # as what `_rows` makes
-_WEAK = [1 + i * 5 % 14 / 14 for i in range(14)]
-_OTHER = [x + 0.03 * (-1)**i for i, x in enumerate(_STRONG)]
+_STRONG = [0.1 * i for i in range(30)]  # as what `_rows` makes
+_WEAK = [1 + i * 7 % 30 / 30 for i in range(30)]
+_OTHER = [x + 0.2 * (-1)**i for i, x in enumerate(_STRONG)]
 _UNSURE = 'undecided whether misalignment or training loss predicts it better'
 
 
 @pytest.mark.parametrize('variant, loss, excess, says', [
     ('cpu', _WEAK, _STRONG, 'misalignment predicts it better than training loss'),
     ('cpu', _STRONG, _WEAK, 'training loss predicts it better than misalignment'),
-    ('cpu', _OTHER, [x + 0.04 * (-1)**(i // 2) for i, x in enumerate(_STRONG)],
+    ('cpu', _OTHER, [x + 0.2 * (-1)**(i // 2) for i, x in enumerate(_STRONG)],
      _UNSURE),
     # With six models, in one resample of 40 there are two models or one.
     ('quick', [1.3, 1.1, 1.2, 1.2, 1.1, 1.3], _STRONG, _UNSURE),
@@ -609,7 +620,7 @@ _UNSURE = 'undecided whether misalignment or training loss predicts it better'
 ])
 def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
   run = _run(variant, **{'train.num_steps': 200})
-  rows = _rows(run, lambda i, n: 0.9 - 0.04 * i - n / 8000, loss, excess)
+  rows = _rows(run, lambda i, n: 1.0 - 0.02 * i - n / 8000, loss, excess)
   made, count = points.points(run, rows), len(run.models)
   first, learned, second, _, last = answer.answer(run, made)
   assert learned.startswith(f'At L, 128 tokens, {count} of {count} models have learned')
@@ -641,15 +652,15 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
 
 def test_models_have_learned_by_their_score_at_l():
   run = _run('cpu', **{'train.num_steps': 200})
-  # Six of fourteen are above chance; beyond L all are, or none is.
+  # 14 of 30 are above chance; beyond L all are, or none is.
   for beyond in (0.9, 0.2):
     def score(i, n, beyond=beyond):
-      return beyond - i / 900 if n > 128 else 0.5 if i < 6 else 0.2
+      return beyond - i / 900 if n > 128 else 0.5 if i < 14 else 0.2
 
     made = points.points(run, _rows(run, score, _WEAK, _STRONG))
     said = answer.answer(run, made)
     assert said[0].startswith('No verdict: fewer than half of the models have learned')
-    assert said[1].startswith('At L, 128 tokens, 6 of 14 models have learned the tasks')
+    assert said[1].startswith('At L, 128 tokens, 14 of 30 models have learned the ')
 
 
 def test_the_answer_is_of_lengths_beyond_l_and_knows_the_sign_of_each_measure(run):
