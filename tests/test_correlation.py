@@ -583,6 +583,47 @@ def test_tables_of_all_measures_and_lengths(run, found):
     assert r['misalignment_low'] < r['misalignment'] < r['misalignment_high']
 
 
+def test_correlations_within_groups_are_of_their_models_alone():
+  run = _run('cpu', **{'train.num_steps': 200})
+  noise = np.random.default_rng(0).normal(size=(2, 30)) / 4
+  found = points.points(run, _rows(
+      run, loss=[*(np.arange(30) / 30 + noise[0])],
+      excess=[*(np.arange(30) / 30 + noise[1])]))
+  table = tables.groups(run, found)
+  records = table.records
+  inside = {
+      'ALiBi': lambda name: name.startswith('alibi'),
+      'no positions': lambda name: name.startswith('no_positions'),
+      'RoPE': lambda name: not name.startswith(('alibi', 'no_positions')),
+      'trained on 64 tokens': lambda name: name.endswith('half_length'),
+      'trained on 128 tokens': lambda name: not name.endswith('half_length')}
+  assert {(r['outcome'], r['group']) for r in records} == {
+      (outcome, group) for outcome in ('score', 'nll') for group in inside}
+  assert [r['outcome'] for r in records] == 5 * ['score'] + 5 * ['nll']
+  for r in records:
+    at = [i for i, m in enumerate(found.models) if inside[r['group']](m.name)]
+    y = found.means[f'{r["outcome"]}_beyond'][at]
+    loss, excess = (_PEARSON(found.means[x][at], y)
+                    for x in ('training_cross_entropy', 'symmetric_kl'))
+    assert (r['models'], r['loss'], r['misalignment'], r['gain']) == pytest.approx(
+        (len(at), loss, excess, abs(excess) - abs(loss)))
+    assert r['gain_low'] < r['gain'] < r['gain_high']
+  assert [r['models'] for r in records[:5]] == [6, 18, 6, 18, 12]
+  cells = [column(records[0]) for column in table.columns.values()]
+  assert cells[:3] == ['score', 'ALiBi', '6'] and len(cells) == 6
+  assert [*table.columns][3:] == [
+      'r, training loss [95 %]', 'r, misalignment [95 %]',
+      'size of r − that of training loss [95 %]']
+  assert table.note == (
+      'Models that have the same positions, or the same length of training. r: '
+      'Pearson; misalignment: symmetric KL. Secondary, not corrected for being many.')
+  # Of fewer than five models there is none.
+  small = {r['group']: r for r in tables.groups(_run(), points.points(
+      _run(), _rows(_run()))).records if r['outcome'] == 'score'}
+  assert small['ALiBi']['models'] == 1 and np.isnan(small['ALiBi']['gain'])
+  assert small['trained on 128 tokens']['gain'] > -2
+
+
 def test_what_is_primary_is_what_the_configuration_says(found):
   run = _run(**{'primary.measure': 'sce', 'primary.outcome': 'nll',
                 'primary.correlation': 'spearman'})
@@ -952,7 +993,7 @@ def whole(tmp_path_factory, fast_compilation, text):
 def test_a_run_leaves_what_it_says(whole):
   folder, said = whole
   assert 'No verdict: 3 models' in said and f'Open {folder}/index.html' in said
-  for name in ('table_1', 'models', 'measures', 'by_length', 'tasks'):
+  for name in ('table_1', 'models', 'measures', 'by_length', 'groups', 'tasks'):
     assert (folder / f'tables/{name}.md').stat().st_size
   for name in ('correlations', 'paper'):
     assert (folder / f'figures/{name}.png').read_bytes()[:4] == b'\x89PNG'

@@ -32,6 +32,7 @@ PREDICTORS = {
 }
 OUTCOMES = {'score': 'score', 'nll': 'log perplexity'}
 CORRELATIONS = {'pearson': pearson, 'spearman': spearman}
+_POSITIONS = {'rope': 'RoPE', 'alibi': 'ALiBi', 'none': 'no positions'}
 # A model has learned the tasks if its score at L is that much above chance.
 LEARNED = 0.1
 LEAST = 5  # models; over fewer, no correlation is reported
@@ -43,6 +44,7 @@ class Model(NamedTuple):
   name: str
   label: str
   length: int  # of its training, in tokens
+  positions: str  # in words
 
 
 class Run(NamedTuple):
@@ -100,7 +102,8 @@ def read_run(config: Mapping[str, Any]) -> Run:
   layers = counted(int(model['num_layers']), 'layer')
   words = f'{layers} of width {int(model["width"])}, {steps}'
   return Run(
-      tuple(Model(name, _label(fields), length // int(fields['shorter']))
+      tuple(Model(name, _label(fields), length // int(fields['shorter']),
+                  _POSITIONS[fields['positions']])
             for name, fields in config['models'].items()),
       length, tuple(int(n) * length for n in config['evaluate']['lengths']),
       tuple(map(str, config['benchmark']['tasks'])), str(primary['measure']),
@@ -126,9 +129,9 @@ def _but_weight(fields: Mapping[str, Any]) -> str:
 
 def _label(fields: Mapping[str, Any]) -> str:
   """Returns a model in words: its positions, and what else differs from the others."""
-  base = float(fields['rope_base'])
-  kinds = {'rope': f'RoPE {base:,.0f}', 'alibi': 'ALiBi', 'none': 'no positions'}
-  parts = [kinds[fields['positions']]]
+  parts = [_POSITIONS[fields['positions']]]
+  if fields['positions'] == 'rope':
+    parts[0] += f' {float(fields["rope_base"]):,.0f}'
   if fields['stretched'] != 'none':
     parts.append(f'measured with {fields["stretched"]}')
   if fields['norm'] != 'none':

@@ -12,6 +12,7 @@ import numpy as np
 from experiments.correlation import paper, term
 from experiments.correlation.points import (
   LEARNED,
+  LEAST,
   OUTCOMES,
   outcomes,
   Points,
@@ -43,7 +44,7 @@ def make(run: Run, points: Points) -> list[Table]:
   if run.of_term:
     return [term.table(run, points), models(run, points), tasks(run, points)]
   made = [table_1(run, points), models(run, points), measures(run, points),
-          by_length(run, points), tasks(run, points)]
+          by_length(run, points), groups(run, points), tasks(run, points)]
   return made + [term.table(run, points)] * bool(run.pairs)
 
 
@@ -155,32 +156,70 @@ def measures(run: Run, points: Points) -> Table:
 
 def by_length(run: Run, points: Points) -> Table:
   """Makes the table of outcomes at each length, a row for each."""
-  records = []
-  for outcome in outcomes(run):
-    for n in run.lengths:
-      loss, misalignment = (ours(run, points, name, f'{outcome}_{n}')
-                            for name in (TRAINING_LOSS, run.measure))
-      record = {'outcome': outcome, 'length': n, 'multiple': n // run.length,
-                **_mean(points.means[f'{outcome}_{n}'])}
-      for name, related in (('loss', loss), ('misalignment', misalignment)):
-        record |= interval_fields(name, getattr(related, run.correlation))
-      records.append(record | interval_fields('gain', misalignment.gain))
-  interval = lambda name: blank_without(name, interval_cell(name, '+.2f'))
+  records = [
+      {'outcome': outcome, 'length': n, 'multiple': n // run.length,
+       **_mean(points.means[f'{outcome}_{n}']),
+       **_both(run, points, f'{outcome}_{n}')}
+      for outcome in outcomes(run) for n in run.lengths]
   columns: dict[str, CellText] = {
       'outcome': lambda r: OUTCOMES[r['outcome']],
       'length': lambda r: times(r['multiple']),
       'mean over models': lambda r: number(r['mean'], '.3f'),
       'from': lambda r: number(r['least'], '.3f'),
       'to': lambda r: number(r['most'], '.3f'),
-      'r, training loss [95 %]': interval('loss'),
-      'r, misalignment [95 %]': interval('misalignment'),
-      f'{_GAIN} [95 %]': interval('gain'),
+      **_BOTH,
   }
   return Table(
       'by_length', 'Correlations with the outcome at each length', columns, records,
       f'{len(points.models)} models. r: {_CORRELATIONS[run.correlation]}; '
       f'misalignment: {PREDICTORS[run.measure]}. L = {run.length} tokens; some models '
       'were trained on less. Secondary, not corrected for being many.')
+
+
+def _both(run: Run, points: Points, field: str) -> dict[str, float]:
+  """Returns r of both predictors with an outcome, as the fields of a record."""
+  loss, misalignment = (
+      ours(run, points, name, field) for name in (TRAINING_LOSS, run.measure))
+  return {**interval_fields('loss', getattr(loss, run.correlation)),
+          **interval_fields('misalignment', getattr(misalignment, run.correlation)),
+          **interval_fields('gain', misalignment.gain)}
+
+
+_BOTH: dict[str, CellText] = {  # the columns of `_both`
+    f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))
+    for name, words in (('loss', 'r, training loss'),
+                        ('misalignment', 'r, misalignment'), ('gain', _GAIN))}
+
+
+def groups(run: Run, points: Points) -> Table:
+  """Makes the table of correlations within models that are alike in one thing.
+
+  What differs between such groups may move predictor and outcome together; within a
+  group it cannot.
+  """
+  kinds = [(model.positions, f'trained on {model.length} tokens')
+           for model in points.models]
+  names = dict.fromkeys(own[place] for place in range(2) for own in kinds)
+  records: list[dict[str, Any]] = []
+  for outcome in outcomes(run):
+    for name in names:
+      inside = np.array([name in own for own in kinds])
+      part = points._replace(
+          means={field: x[inside] for field, x in points.means.items()})
+      records.append({'outcome': outcome, 'group': name, 'models': int(inside.sum()),
+                      **_both(run, part, f'{outcome}_beyond')})
+  columns: dict[str, CellText] = {
+      'outcome': lambda r: OUTCOMES[r['outcome']], 'group': lambda r: r['group'],
+      'models': lambda r: str(r['models']), **_BOTH}
+  return Table(
+      'groups', f'Correlations within groups of models. Outcomes at {beyond(run)}',
+      columns, records,
+      'Models that have the same positions, or the same length of training. r: '
+      f'{_CORRELATIONS[run.correlation]}; misalignment: {PREDICTORS[run.measure]}. '
+      'Secondary, not corrected for being many.',
+      more=f'Groups of fewer than {LEAST} models have no correlations. Positions and '
+           'training length may change misalignment and the outcome together: a '
+           'correlation over all models that is in no group is one between groups.')
 
 
 def tasks(run: Run, points: Points) -> Table:
