@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from configs import long_context
-from experiments.long_context import suites, training_text
+from experiments.long_context import exercises, suites, training_text
 from tests.conftest import ROOT
 from vvlen.evaluation import babilong, ruler
 from vvlen.tasks import babi_stories, short_ruler
+from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
 from vvlen.tasks.word_lists import NOUNS, PAIRS
 
@@ -67,6 +68,68 @@ def test_tasks_take_turns_and_more_documents_change_none():
   assert 'Most often:' in few[5] and 'The pass key is' in few[6]
 
 
+@pytest.fixture(name='rng')
+def _rng():
+  return np.random.default_rng(0)
+
+
+def test_exercises_tell_twice_what_the_context_says(rng):
+  counts = {'words': set(), 'numbers': set()}
+  for _ in range(60):
+    for name, times, most in (('words', (2, 3), 19), ('numbers', (2, 3, 4), 3)):
+      *parts, end = getattr(exercises, name)(rng).split('.')
+      listed = parts[0].split()
+      assert end == '' and [x.split() for x in parts] == len(parts) * [listed]
+      assert len(parts) in times and 1 <= len(listed) <= most
+      assert {*listed} <= {*NOUNS} or all(100 <= int(x) < 10**5 for x in listed)
+      counts[name] |= {(len(parts), len(listed))}
+    told, *again = exercises.needles(rng).split('\n')
+    facts = re.findall(r'\w+ is \d{3}\.', told)
+    assert sorted(facts) == sorted(again) and 2 <= len({*facts}) == len(facts) <= 8
+    assert len({x.split()[0] for x in facts}) == len(facts)
+    for sentence in facts:
+      told = told.replace(sentence, '')
+    assert {x.strip() for x in told.split('.')} <= {
+        '', *(x.removesuffix('.') for x in NOISE)}
+    first, second, third = exercises.pass_key(rng).split('\n')
+    assert second == third and first.endswith(f'{second} {second}')
+    assert re.fullmatch(r'The pass key is \d{5}\.', second)
+  assert {x for x, _ in counts['words']} == {2, 3}
+  assert {x for _, x in counts['words']} == {*range(4, 20)}
+  assert {x for x, _ in counts['numbers']} == {2, 3, 4}
+  assert {x for _, x in counts['numbers']} == {1, 2, 3}
+
+
+def test_an_exercise_asks_where_everyone_is_after_the_last_move(rng):
+  people = set()
+  for _ in range(40):
+    context, questions = exercises.people(rng).split('\n</context>\n')
+    # Each move of a person replaces the one before.
+    last = dict(re.findall(r'(\w+) (?:\w+|went back) to the (\w+)\.', context))
+    asked = re.findall(r'Question: Where is (\w+)\? (\w+)\.', questions)
+    assert dict(asked) == last and len(asked) == len(last) > 0
+    people |= {len(asked)}
+  assert people >= {2, 3, 4}
+
+
+def test_exercises_follow_each_document_in_turn():
+  draws = training_text.tasks(4)
+  made = lambda count, every: [*training_text.documents(
+      draws, count, _LENGTHS, byte_tokenizer(), 3, every)]
+  texts = made(36, 2)
+  assert texts[:10] == made(10, 2)
+  of_tasks = [text for i, text in enumerate(texts) if i % 3 == 0]
+  assert 'Most often:' in of_tasks[5] and 'The pass key is' in of_tasks[6]
+  assert sum('<context>' in text for text in of_tasks) == 5
+  between = [text for i, text in enumerate(texts) if i % 3]
+  kinds = ['people' if 'Question' in x else 'pass_key' if 'pass' in x else 'needles'
+           if ' is ' in x else 'numbers' if x[0].isdigit() else 'words'
+           for x in between]
+  turns = ['words', 'needles', 'words', 'people', 'numbers', 'pass_key', 'needles']
+  assert kinds == (4 * turns)[:24] and len({*between}) == 24
+  assert [x.__name__ for x in exercises.EXERCISES] == turns
+
+
 def test_prompts_are_not_those_of_the_suites():
   # Same seed, task and index; the suites' random numbers have the length too.
   rng = training_text.generator(0, 'training', 'niah_single', 0)
@@ -86,8 +149,8 @@ def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text and 30 < len(tokens) <= 128
     assert tokenizer.begin not in tokens
-  apart = [tokenizer.decode([x]).strip() for x in tokenizer.encode(' 471, 2')]
-  assert [x for x in apart if x] == ['4', '7', '1', ',', '2']
+  apart = [tokenizer.decode([x]) for x in tokenizer.encode(' 471, 25')]
+  assert apart == [' 4', '7', '1', ',', ' 2', '5']
   assert tokenizer.vocab_size <= 400
 
 

@@ -11,12 +11,15 @@ r"""Writes answered prompts, from which a small model learns to do the tasks.
       --text=runs/tasks/filler.txt \
       --checkpoint=runs/tasks_model/models/alpha_0/seed_0 --workdir=runs/tasks_babilong
 
-Each document is a prompt with its answer, as `experiments.long_context` asks for it: of
+A document is a prompt with its answer, as `experiments.long_context` asks for it: of
 RULER's short tasks, of a pass key, or of BABILong without instructions. For BABILong,
 give the fields above: by default its prompts are longer and in another text. Tasks take
 turns. The number of tokens, answer included, is drawn evenly from --shortest to
---longest. The tokenizer is byte-level BPE, trained on texts of these lengths; each
-digit is a token. The random numbers are not those of the suites. Runs without JAX.
+--longest. After each such document there are --exercises of
+`experiments.long_context.exercises`, from which small models learn to look things up;
+without them, two layers of width 64 have not done so in 4,000 steps. The tokenizer is
+byte-level BPE, trained on prompts of these lengths; each digit is a token, with the
+space before it. The random numbers are not those of the suites. Runs without JAX.
 """
 
 import argparse
@@ -29,6 +32,7 @@ from etils import epath
 import numpy as np
 
 from experiments.harness import errors, paths
+from experiments.long_context.exercises import EXERCISES
 from experiments.long_context.suites import generator, guess
 from vvlen.reporting import results
 from vvlen.tasks import babi_stories, babilong_prompts, short_ruler
@@ -104,51 +108,65 @@ def _of_babilong(task, most_facts, rng, num_tokens, tokenizer):
 
 def documents(
     draws: dict[str, Draw], count: int, lengths: tuple[int, int], tokenizer: Tokenizer,
-    seed: int,
+    seed: int, exercises: int = 0,
 ) -> Iterator[str]:
-  """Yields texts of the tasks in turn.
+  """Yields texts of the tasks in turn, and exercises between them.
 
   Args:
     draws: the tasks.
-    count: of documents.
-    lengths: the fewest and most tokens of a document, answer included.
+    count: of documents, exercises included.
+    lengths: the fewest and most tokens of a text of a task, answer included.
     tokenizer: counts them.
     seed: of all random numbers. Document i does not depend on `count`.
+    exercises: how many follow each text of a task. They may have any length.
 
   Raises:
     ValueError: if a task does not fit into the most tokens.
   """
   names = list(draws)
   for i in range(count):
-    name = names[i % len(names)]
-    rng = generator(seed, 'training', name, i)
-    says: object = 'it has more'
-    for _ in range(_TRIES):
-      length = int(rng.integers(lengths[0], lengths[1] + 1))
-      try:
-        drawn = draws[name](rng, length, tokenizer)
-        # The answer's tokens are known now, and the prompt is drawn with room for them.
-        more = len(tokenizer.encode(drawn.answer))
-        drawn = draws[name](rng, length - more, tokenizer)
-      except ValueError as error:
-        says = error
-        continue
-      if len(tokenizer.encode(drawn.text)) <= lengths[1]:
-        yield drawn.text
-        break
+    turn, place = divmod(i, 1 + exercises)
+    if place:
+      draw = EXERCISES[(turn * exercises + place - 1) % len(EXERCISES)]
+      yield draw(generator(seed, 'training', 'exercise', i))
     else:
-      raise ValueError(
-          f'{name} was not drawn with {lengths[1]} tokens or fewer: {says}')
+      yield _document(draws, names[turn % len(names)], lengths, tokenizer, seed, i)
+
+
+def _document(
+    draws: dict[str, Draw], name: str, lengths: tuple[int, int], tokenizer: Tokenizer,
+    seed: int, i: int,
+) -> str:
+  """Returns document i, a text of a task."""
+  rng = generator(seed, 'training', name, i)
+  says: object = 'it has more'
+  for _ in range(_TRIES):
+    length = int(rng.integers(lengths[0], lengths[1] + 1))
+    try:
+      drawn = draws[name](rng, length, tokenizer)
+      # The answer's tokens are known now, and the prompt is drawn with room for them.
+      more = len(tokenizer.encode(drawn.answer))
+      drawn = draws[name](rng, length - more, tokenizer)
+    except ValueError as error:
+      says = error
+      continue
+    if len(tokenizer.encode(drawn.text)) <= lengths[1]:
+      return drawn.text
+  raise ValueError(f'{name} was not drawn with {lengths[1]} tokens or fewer: {says}')
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> str:
-  """Returns a tokenizer.json, byte-level BPE with a token for each digit."""
+  """Returns a tokenizer.json: byte-level BPE; a digit, and a space before it, is one.
+
+  A space of its own before all numbers would hide from a small model what stands
+  before a number: it looks up what followed the tokens that it has just read.
+  """
   import tokenizers
   from tokenizers import decoders, models, pre_tokenizers, trainers
 
   library = tokenizers.Tokenizer(models.BPE())
   library.pre_tokenizer = pre_tokenizers.Sequence([
-      pre_tokenizers.Digits(individual_digits=True),
+      pre_tokenizers.Split(tokenizers.Regex(r' ?\d'), 'isolated'),
       pre_tokenizers.ByteLevel(add_prefix_space=False)])
   library.decoder = decoders.ByteLevel()
   library.train_from_iterator(texts, trainers.BpeTrainer(
@@ -159,7 +177,7 @@ def train_tokenizer(texts: Iterator[str], vocab_size: int) -> str:
 
 def write(
     folder: epath.Path, draws: dict[str, Draw], count: int, lengths: tuple[int, int],
-    vocab_size: int, seed: int,
+    vocab_size: int, seed: int, exercises: int = 0,
 ) -> None:
   """Writes text.jsonl, filler.txt and the tokenizer's two files into a folder."""
   results.write_text(folder / 'filler.txt', '\n'.join(NOISE) + '\n')
@@ -175,7 +193,7 @@ def write(
     texts = documents(draws, min(count, _FOR_TOKENIZER), sizes, tokenizer, seed + 1)
     results.write_text(folder / 'tokenizer.json', train_tokenizer(texts, vocab_size))
     tokenizer, sizes = load_tokenizer(folder), lengths
-  texts = documents(draws, count, lengths, tokenizer, seed)
+  texts = documents(draws, count, lengths, tokenizer, seed, exercises)
   results.write_text(folder / 'text.jsonl',
                      ''.join(f'{json.dumps({"text": text})}\n' for text in texts))
 
@@ -191,6 +209,8 @@ def main() -> None:
   parser.add_argument('--tasks', default='', help='names, with commas; all by default')
   parser.add_argument('--most_facts', type=int, default=4,
                       help='of a story of BABILong')
+  parser.add_argument('--exercises', type=int, default=4,
+                      help='after each document with a prompt')
   parser.add_argument('--seed', type=int, default=0)
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
@@ -199,16 +219,18 @@ def main() -> None:
     names = [name for name in args.tasks.split(',') if name] or list(draws)
     if unknown := [name for name in names if name not in draws]:
       raise ValueError(f'--tasks must be of {", ".join(draws)}: {unknown[0]!r}')
-    if not 0 < args.shortest <= args.longest or args.documents < 1 or args.seed < 0:
+    if not 0 < args.shortest <= args.longest or args.documents < 1 or min(
+        args.seed, args.exercises) < 0:
       raise ValueError('--documents, --shortest and --longest must be positive, and '
-                       'the longest not below the shortest; --seed not negative')
+                       'the longest not below the shortest; --seed and --exercises '
+                       'not negative')
     if args.vocabulary < 300:
       raise ValueError('--vocabulary must be at least 300, as bytes take 256: '
                        f'{args.vocabulary}')
     folder = paths.usable(args.folder, '--folder')
     paths.check_reachable(folder, '--folder')
     write(epath.Path(folder), {name: draws[name] for name in names}, args.documents,
-          (args.shortest, args.longest), args.vocabulary, args.seed)
+          (args.shortest, args.longest), args.vocabulary, args.seed, args.exercises)
     print(f'{args.documents:,} documents in {folder}/text.jsonl, and their '
           'tokenizer.json.')
 

@@ -1,0 +1,69 @@
+"""Short texts that teach a small model to look things up in its context.
+
+Of a prompt with its answer, one token in twenty or fewer can be told from the context
+alone, too few for a small model to learn it from in thousands of steps. Of an exercise,
+a quarter or more can:
+
+  words     'net kid fox. net kid fox.': a list of words, two or three times
+  numbers   '93714 205. 93714 205.': numbers, two to four times
+  needles   'kid is 134. web is 484.', then each of them again in another order
+  pass_key  'The pass key is 93714.', three times more
+  people    moves of bAbI's qa1, then where each of those who moved is
+
+Some have other sentences between. Runs without JAX.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vvlen.tasks import babi_stories
+from vvlen.tasks.haystack import NOISE
+from vvlen.tasks.ruler_wording import SHORT_NEEDLES, SHORT_PASSKEY
+from vvlen.tasks.word_lists import NOUNS
+
+
+def words(rng: np.random.Generator) -> str:
+  """Returns 4 to 19 words, which may be equal, two or three times."""
+  listed = ' '.join(rng.choice(NOUNS, rng.integers(4, 20)))
+  return ' '.join([f'{listed}.'] * rng.integers(2, 4))
+
+
+def numbers(rng: np.random.Generator) -> str:
+  """Returns one to three numbers of 3 to 5 digits, two to four times."""
+  listed = ' '.join(map(str, rng.integers(100, 10**5, rng.integers(1, 4))))
+  return ' '.join([f'{listed}.'] * rng.integers(2, 5))
+
+
+def needles(rng: np.random.Generator) -> str:
+  """Returns 2 to 8 keys with values, then the same in another order."""
+  count = int(rng.integers(2, 9))
+  values = rng.choice(np.arange(100, 1000), count, replace=False)
+  told = [SHORT_NEEDLES.needle.format(key=key, value=value) for key, value in zip(
+      rng.choice(NOUNS, count, replace=False), values, strict=True)]
+  return '\n'.join([_between(rng, told, 1), *rng.permutation(told)])
+
+
+def pass_key(rng: np.random.Generator) -> str:
+  """Returns a pass key of 5 digits after other sentences, then three times more."""
+  told = SHORT_PASSKEY.needle.format(key='', value=rng.integers(10**4, 10**5))
+  return f'{_between(rng, [told], 6)} ' + '\n'.join([told] * 3)
+
+
+def people(rng: np.random.Generator) -> str:
+  """Returns up to 8 moves of a story of qa1, and where each of the people is."""
+  facts = babi_stories.draw_story(rng, 'qa1', 8)[-1].facts
+  where = {fact.split()[0]: fact.removesuffix('.').split()[-1] for fact in facts}
+  asked = [f'\nQuestion: Where is {name}? {where[name]}.'
+           for name in rng.permutation([*where])]
+  return f'<context>\n{_between(rng, facts, 1)}\n</context>\n{"".join(asked)}'
+
+
+def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
+  """Returns facts, each after up to `most` sentences that say nothing."""
+  return ' '.join(sentence for fact in facts for sentence in (
+      *rng.choice(NOISE, rng.integers(most + 1)), fact))
+
+
+# In this order they take turns.
+EXERCISES = (words, needles, words, people, numbers, pass_key, needles)
