@@ -94,7 +94,8 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
         # Folder of folders LENGTH/pred, all of whose files are scored instead.
         predictions='',
         wording='short',  # or published, which needs longer prompts
-        digits=3,  # of values; RULER has 7
+        values='numbers',  # of needles; or words
+        digits=3,  # of numbers; RULER has 7
         num_keys=4, num_values=4, num_queries=4,  # of the tasks with several
         num_hops=4, num_chains=1,  # of variables
         num_common=2, common_repeats=3, uncommon_repeats=1,  # of words

@@ -53,6 +53,7 @@ from vvlen.reporting import plots, results
 from vvlen.reporting.results import Row
 from vvlen.sharding import mesh as partition
 from vvlen.tasks.tokenizers import byte_tokenizer
+from vvlen.tasks.word_lists import ADJECTIVES
 
 BYTES = byte_tokenizer()
 WINDOW = 70
@@ -215,6 +216,10 @@ def test_chance_is_that_of_a_guess_of_the_right_kind():
       'niah_single': 1 / numbers, 'niah_multikey': 1 / numbers,
       'niah_multivalue': 4 / numbers, 'niah_multiquery': 4 / numbers,
       'variable_tracking': 5 / 260, 'common_words': 2 / 114})
+  [part] = suites.plan(_config('ruler', lengths=(200,), num_samples=1, values='words',
+                               tasks=('niah_multivalue',)), BYTES, WINDOW).parts
+  assert part.draw(0).chance == pytest.approx(4 / len(ADJECTIVES))
+  assert {*part.draw(0).answers} <= {*ADJECTIVES}
   ask = suites.guess
   assert ask('qa1', 'Where is Mary?', 'kitchen') == 1 / 6
   assert ask('qa3', 'Where was the milk before the office?', 'kitchen') == 1 / 5

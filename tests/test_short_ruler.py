@@ -60,6 +60,20 @@ def test_needles_are_found_by_reading(kind, published):
     assert not any(value in question for value in x.answers)
 
 
+def test_values_may_be_words():
+  for kind, fields in KINDS.items():
+    x = niah(_rng(), 1600, BYTES, **fields, words=word_lists.ADJECTIVES)
+    *_, context, question = x.prompt.split('\n')
+    found = [(key, value) for key, value in re.findall(r'(\S+) is (\w+)\.', context)
+             if key in word_lists.NOUNS]
+    asked = [value for key, value in found if re.search(rf'\b{key}\b', question)]
+    assert sorted(asked) == sorted(x.answers), kind
+    assert sorted({*x.answers, *x.others}) == sorted(value for _, value in found)
+    assert {*x.answers, *x.others} <= {*word_lists.ADJECTIVES}
+  with pytest.raises(ValueError, match='not 4 values among 3 words'):
+    niah(_rng(), 1600, BYTES, num_values=4, words=('a', 'b', 'c'))
+
+
 @pytest.mark.parametrize(('num_hops', 'num_chains'), [(4, 1), (1, 1), (3, 3), (12, 2)])
 @pytest.mark.parametrize('published', [False, True])
 def test_variables_are_found_by_reading(num_hops, num_chains, published):
@@ -178,7 +192,7 @@ def test_the_same_generator_draws_the_same():
 
 
 def test_finding_one_word_is_not_finding_another():
-  nouns, adjectives = word_lists.NOUNS, word_lists._ADJECTIVES
+  nouns, adjectives = word_lists.NOUNS, word_lists.ADJECTIVES
   assert len(nouns) > 100 and {len(x) for x in nouns} == {3}
   assert len(word_lists.PAIRS) == len(set(word_lists.PAIRS)) > 10_000
   for first, second in itertools.permutations(nouns, 2):

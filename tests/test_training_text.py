@@ -16,9 +16,14 @@ from vvlen.evaluation import babilong, ruler
 from vvlen.tasks import babi_stories, short_ruler
 from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer
-from vvlen.tasks.word_lists import NOUNS, PAIRS
+from vvlen.tasks.word_lists import ADJECTIVES, NOUNS, PAIRS
 
 _LENGTHS = 300, 600  # bytes
+
+
+@pytest.fixture(name='rng')
+def _rng():
+  return np.random.default_rng(0)
 
 
 @pytest.mark.parametrize('name', training_text.tasks(4))
@@ -55,6 +60,17 @@ def test_a_document_is_a_prompt_with_its_right_answer(name, monkeypatch):
   assert len({*texts}) == 8 and np.std([len(x) for x in texts]) > 30
 
 
+def test_values_of_needles_are_words_where_asked_for(rng):
+  for name, count in (('niah_single', 1), ('niah_multivalue', 4), ('passkey', 1)):
+    for values in ('numbers', 'words'):
+      draw = training_text.tasks(4, values)[name]
+      drawn = draw(rng, 400, byte_tokenizer())
+      words = values == 'words' and name != 'passkey'
+      assert len(drawn.answers) == count
+      assert all((x in ADJECTIVES) == words != x.isdigit() for x in drawn.answers)
+      assert drawn.chance == (count / len(ADJECTIVES) if words else 0)
+
+
 def test_tasks_take_turns_and_more_documents_change_none():
   draws = training_text.tasks(4)
   few, more = (
@@ -68,11 +84,6 @@ def test_tasks_take_turns_and_more_documents_change_none():
   assert 'Most often:' in few[5] and 'The pass key is' in few[6]
 
 
-@pytest.fixture(name='rng')
-def _rng():
-  return np.random.default_rng(0)
-
-
 def test_exercises_tell_twice_what_the_context_says(rng):
   counts = {'words': set(), 'numbers': set()}
   for _ in range(60):
@@ -84,9 +95,11 @@ def test_exercises_tell_twice_what_the_context_says(rng):
       assert {*listed} <= {*NOUNS} or all(100 <= int(x) < 10**5 for x in listed)
       counts[name] |= {(len(parts), len(listed))}
     told, *again = exercises.needles(rng).split('\n')
-    facts = re.findall(r'\w+ is \d{3}\.', told)
+    facts = [x for x in re.findall(r'\b[a-z]{3} is \w+\.', told)
+             if x.split()[0] in NOUNS]
     assert sorted(facts) == sorted(again) and 2 <= len({*facts}) == len(facts) <= 8
     assert len({x.split()[0] for x in facts}) == len(facts)
+    assert {x.split()[-1].removesuffix('.') for x in facts} <= {*ADJECTIVES}
     for sentence in facts:
       told = told.replace(sentence, '')
     assert {x.strip() for x in told.split('.')} <= {

@@ -6,7 +6,7 @@ a quarter or more can:
 
   words     'net kid fox. net kid fox.': a list of words, two or three times
   numbers   '93714 205. 93714 205.': numbers, two to four times
-  needles   'kid is 134. web is 484.', then each of them again in another order
+  needles   'kid is calm. web is odd.', then each of them again in another order
   pass_key  'The pass key is 93714.', three times more
   people    moves of bAbI's qa1, then where each of those who moved is
 
@@ -20,7 +20,7 @@ import numpy as np
 from vvlen.tasks import babi_stories
 from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.ruler_wording import SHORT_NEEDLES, SHORT_PASSKEY
-from vvlen.tasks.word_lists import NOUNS
+from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
 
 
 def words(rng: np.random.Generator) -> str:
@@ -38,7 +38,7 @@ def numbers(rng: np.random.Generator) -> str:
 def needles(rng: np.random.Generator) -> str:
   """Returns 2 to 8 keys with values, then the same in another order."""
   count = int(rng.integers(2, 9))
-  values = rng.choice(np.arange(100, 1000), count, replace=False)
+  values = rng.choice(ADJECTIVES, count, replace=False)
   told = [SHORT_NEEDLES.needle.format(key=key, value=value) for key, value in zip(
       rng.choice(NOUNS, count, replace=False), values, strict=True)]
   return '\n'.join([_between(rng, told, 1), *rng.permutation(told)])

@@ -28,7 +28,7 @@ from vvlen.tasks import (
 )
 from vvlen.tasks.haystack import NOISE, split_sentences
 from vvlen.tasks.tokenizers import Tokenizer
-from vvlen.tasks.word_lists import NOUNS
+from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
 
 
 class Sample(NamedTuple):
@@ -187,8 +187,9 @@ def _ruler(config: Any, tokenizer: Tokenizer) -> _Suite:
   needles, variables, words = (
       getattr(ruler_wording, f'{kind}_{name}') for name in
       ('NEEDLES', 'VARIABLES', 'WORDS'))
+  values = ADJECTIVES if config.values == 'words' else ()
   niah = functools.partial(short_ruler.niah, sentences=sentences, wording=needles,
-                           digits=config.digits)
+                           digits=config.digits, words=values)
   tasks: dict[str, Callable[..., short_ruler.Sample]] = {
       'niah_single': niah,
       'niah_multikey': functools.partial(niah, num_keys=config.num_keys),
@@ -211,7 +212,8 @@ def _ruler(config: Any, tokenizer: Tokenizer) -> _Suite:
   def draw(task: str, length: int, index: int) -> Sample:
     drawn = tasks[task](generator(config.seed, task, length, index), length, tokenizer)
     # As many different guesses as there are answers.
-    chance = len(drawn.answers) / kinds.get(task, 9 * 10 ** (config.digits - 1))
+    chance = len(drawn.answers) / kinds.get(
+        task, len(values) or 9 * 10 ** (config.digits - 1))
     return _of_ruler(config, tokenizer, length, drawn, min(chance, 1.0), None)
 
   return ({task: functools.partial(draw, task) for task in config.tasks},

@@ -38,6 +38,7 @@ from vvlen.reporting import results
 from vvlen.tasks import babi_stories, babilong_prompts, short_ruler
 from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
+from vvlen.tasks.word_lists import ADJECTIVES
 
 _TRIES = 50  # draws of the length and the prompt of a document
 _FOR_TOKENIZER = 2_000  # documents
@@ -68,13 +69,15 @@ class Answered(NamedTuple):
 Draw = Callable[[np.random.Generator, int, Tokenizer], Answered]
 
 
-def tasks(most_facts: int) -> dict[str, Draw]:
+def tasks(most_facts: int, values: str = 'numbers') -> dict[str, Draw]:
   """Returns the tasks, with the sizes of configs/long_context.py.
 
   Args:
     most_facts: of a story of BABILong.
+    values: of needles, 'numbers' or 'words'.
   """
-  niah = short_ruler.niah
+  words = ADJECTIVES if values == 'words' else ()
+  niah = functools.partial(short_ruler.niah, words=words)
   of_ruler = {
       'niah_single': niah,
       'niah_multikey': functools.partial(niah, num_keys=4),
@@ -86,15 +89,19 @@ def tasks(most_facts: int) -> dict[str, Draw]:
           rng, n, tokenizer, rng.uniform()),
   }
   return {
-      **{name: functools.partial(_of_ruler, draw) for name, draw in of_ruler.items()},
+      **{name: functools.partial(
+          _of_ruler, draw, len(words) if name.startswith('niah') else 0)
+         for name, draw in of_ruler.items()},
       **{f'qa{i}': functools.partial(_of_babilong, f'qa{i}', most_facts)
          for i in range(1, 6)},
   }
 
 
-def _of_ruler(draw, rng, num_tokens, tokenizer):
+def _of_ruler(draw, num_words, rng, num_tokens, tokenizer):
   sample = draw(rng, num_tokens, tokenizer)
-  return Answered(sample.prompt, sample.answers)
+  # As many different guesses as there are answers.
+  chance = len(sample.answers) / num_words if num_words else 0.0
+  return Answered(sample.prompt, sample.answers, chance=chance)
 
 
 def _of_babilong(task, most_facts, rng, num_tokens, tokenizer):
@@ -207,6 +214,8 @@ def main() -> None:
   parser.add_argument('--longest', type=int, default=128, help='tokens of a document')
   parser.add_argument('--vocabulary', type=int, default=768, help='tokens there are')
   parser.add_argument('--tasks', default='', help='names, with commas; all by default')
+  parser.add_argument('--values', choices=('numbers', 'words'), default='numbers',
+                      help='of needles')
   parser.add_argument('--most_facts', type=int, default=4,
                       help='of a story of BABILong')
   parser.add_argument('--exercises', type=int, default=4,
@@ -215,7 +224,7 @@ def main() -> None:
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
   with errors.reported():
-    draws = tasks(args.most_facts)
+    draws = tasks(args.most_facts, args.values)
     names = [name for name in args.tasks.split(',') if name] or list(draws)
     if unknown := [name for name in names if name not in draws]:
       raise ValueError(f'--tasks must be of {", ".join(draws)}: {unknown[0]!r}')

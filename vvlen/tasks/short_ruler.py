@@ -63,6 +63,7 @@ def niah(
     depth: tuple[float, float] = (0.0, 1.0),
     sentences: Sequence[str] = NOISE,
     digits: int = 3,
+    words: Sequence[str] = (),
     keys: Sequence[str] = NOUNS,
     wording: NeedleWording = SHORT_NEEDLES,
 ) -> Sample:
@@ -81,6 +82,7 @@ def niah(
       `vvlen.tasks.haystack.hide`; needles of other keys are anywhere.
     sentences: of the haystack, as in `hide`.
     digits: of each value; all values differ.
+    words: from which values are drawn in place of numbers, as RULER can too.
     keys: from which the keys are drawn.
     wording: `SHORT_NEEDLES` or `RULER_NEEDLES`.
 
@@ -96,7 +98,8 @@ def niah(
     raise ValueError(f'keys must be at least as many as queries, {num_queries}, and at '
                      f'most the words to draw from, {len(keys)}: {num_keys}')
   names = [keys[i] for i in rng.choice(len(keys), num_keys, replace=False)]
-  values = _numbers(rng, num_keys * num_values, digits)
+  count = num_keys * num_values
+  values = _words(rng, count, words) if words else _numbers(rng, count, digits)
   needles = [wording.needle.format(key=name, value=value)
              for name, value in zip(np.repeat(names, num_values), values, strict=True)]
   asked = num_queries * num_values  # the first ones
@@ -264,6 +267,13 @@ def _shuffled(rng: np.random.Generator, items: Sequence[T]) -> list[T]:
 
 def _lines(*parts: str) -> str:
   return '\n'.join(x for x in parts if x)
+
+
+def _words(rng: np.random.Generator, number: int, words: Sequence[str]) -> list[str]:
+  """Draws different words."""
+  if number > len(words):
+    raise ValueError(f'there are not {number} values among {len(words)} words')
+  return [words[i] for i in rng.choice(len(words), number, replace=False)]
 
 
 def _numbers(rng: np.random.Generator, number: int, digits: int) -> list[str]:

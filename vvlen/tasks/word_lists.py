@@ -13,7 +13,7 @@ NOUNS = tuple("""
     toy tub van vet wax web wig yak zoo
 """.split())
 
-_ADJECTIVES = tuple("""
+ADJECTIVES = tuple("""
     angry basic blue brave brief brown busy calm cheap chief civil clean clear close
     crisp curly dark deep dense dim dirty dizzy dull dusty eager early empty equal exact
     faint fair fancy fast fat few final firm flat fresh full funny glad good grand great
@@ -27,4 +27,4 @@ _ADJECTIVES = tuple("""
 """.split())
 
 # Adjective and noun, such as 'calm-fox', as RULER joins them.
-PAIRS = tuple(f'{adjective}-{noun}' for adjective in _ADJECTIVES for noun in NOUNS)
+PAIRS = tuple(f'{adjective}-{noun}' for adjective in ADJECTIVES for noun in NOUNS)
