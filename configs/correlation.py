@@ -87,7 +87,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           tasks=('niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1',
                  'qa4'),
           num_prompts=64,  # of each task and length
-          values='words',  # of needles; or numbers
+          needle_values='words',  # or numbers
           most_facts=4,  # of a story of BABILong
           answer_tokens=20,  # at the end of each length, at least those of the answer
       ),

@@ -94,7 +94,7 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
         # Folder of folders LENGTH/pred, all of whose files are scored instead.
         predictions='',
         wording='short',  # or published, which needs longer prompts
-        values='numbers',  # of needles; or words
+        needle_values='numbers',  # or words
         digits=3,  # of numbers; RULER has 7
         num_keys=4, num_values=4, num_queries=4,  # of the tasks with several
         num_hops=4, num_chains=1,  # of variables

@@ -121,6 +121,7 @@ def test_models_differ_in_what_their_fields_say():
 @pytest.fixture(scope='module')
 def asked():
   benchmark = _config(**{'benchmark.num_prompts': 3,
+                         'benchmark.needle_values': 'numbers',
                          'benchmark.tasks': ('niah_multivalue', 'qa1')}).benchmark
   return prompts.draw(benchmark, [400, 800], BYTES, 0)
 

@@ -216,8 +216,9 @@ def test_chance_is_that_of_a_guess_of_the_right_kind():
       'niah_single': 1 / numbers, 'niah_multikey': 1 / numbers,
       'niah_multivalue': 4 / numbers, 'niah_multiquery': 4 / numbers,
       'variable_tracking': 5 / 260, 'common_words': 2 / 114})
-  [part] = suites.plan(_config('ruler', lengths=(200,), num_samples=1, values='words',
-                               tasks=('niah_multivalue',)), BYTES, WINDOW).parts
+  config = _config('ruler', lengths=(200,), num_samples=1, needle_values='words',
+                   tasks=('niah_multivalue',))
+  [part] = suites.plan(config, BYTES, WINDOW).parts
   assert part.draw(0).chance == pytest.approx(4 / len(ADJECTIVES))
   assert {*part.draw(0).answers} <= {*ADJECTIVES}
   ask = suites.guess

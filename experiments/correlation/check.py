@@ -40,7 +40,7 @@ _FIELDS = {
     'evaluate.offsets': several(real(above=0, below=1)),
     'benchmark.tasks': several(one_of(TASKS), once=True),
     'benchmark.num_prompts': whole(least=1),
-    'benchmark.values': one_of(('numbers', 'words')),
+    'benchmark.needle_values': one_of(('numbers', 'words')),
     'benchmark.most_facts': whole(least=2),
     'benchmark.answer_tokens': whole(least=1),
 }

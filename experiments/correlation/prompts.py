@@ -51,7 +51,7 @@ def draw(
   Raises:
     ValueError: if a length is too short for a task, or an answer has too many tokens.
   """
-  draws = training_text.tasks(benchmark.most_facts, benchmark.values)
+  draws = training_text.tasks(benchmark.most_facts, benchmark.needle_values)
   most = benchmark.answer_tokens
 
   def prompt(task: str, length: int, index: int) -> Prompt:

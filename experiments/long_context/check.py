@@ -45,7 +45,7 @@ _FIELDS = {
     'ruler': {
         **_DRAWN, 'tasks': several(one_of(RULER), once=True), 'wording': _WORDING,
         'predictions': text(),
-        'values': one_of(('numbers', 'words')),
+        'needle_values': one_of(('numbers', 'words')),
         'digits': whole(least=1, most=18), 'num_keys': whole(least=1),
         'num_values': whole(least=1), 'num_queries': whole(least=1),
         'num_hops': whole(least=1), 'num_chains': whole(least=1),

@@ -187,7 +187,7 @@ def _ruler(config: Any, tokenizer: Tokenizer) -> _Suite:
   needles, variables, words = (
       getattr(ruler_wording, f'{kind}_{name}') for name in
       ('NEEDLES', 'VARIABLES', 'WORDS'))
-  values = ADJECTIVES if config.values == 'words' else ()
+  values = ADJECTIVES if config.needle_values == 'words' else ()
   niah = functools.partial(short_ruler.niah, sentences=sentences, wording=needles,
                            digits=config.digits, words=values)
   tasks: dict[str, Callable[..., short_ruler.Sample]] = {

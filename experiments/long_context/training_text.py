@@ -212,10 +212,10 @@ def main() -> None:
   parser.add_argument('--documents', type=int, default=24_000)
   parser.add_argument('--shortest', type=int, default=48, help='tokens of a document')
   parser.add_argument('--longest', type=int, default=128, help='tokens of a document')
-  parser.add_argument('--vocabulary', type=int, default=768, help='tokens there are')
+  parser.add_argument('--vocabulary', type=int, default=1024, help='tokens there are')
   parser.add_argument('--tasks', default='', help='names, with commas; all by default')
-  parser.add_argument('--values', choices=('numbers', 'words'), default='numbers',
-                      help='of needles')
+  parser.add_argument('--needle_values', choices=('numbers', 'words'),
+                      default='numbers')
   parser.add_argument('--most_facts', type=int, default=4,
                       help='of a story of BABILong')
   parser.add_argument('--exercises', type=int, default=4,
@@ -224,7 +224,7 @@ def main() -> None:
   parser.error = lambda text: errors.refuse(ValueError(text))  # type: ignore
   args = parser.parse_args()
   with errors.reported():
-    draws = tasks(args.most_facts, args.values)
+    draws = tasks(args.most_facts, args.needle_values)
     names = [name for name in args.tasks.split(',') if name] or list(draws)
     if unknown := [name for name in names if name not in draws]:
       raise ValueError(f'--tasks must be of {", ".join(draws)}: {unknown[0]!r}')
