@@ -153,7 +153,7 @@ def test_prompts_are_not_those_of_the_suites():
 
 def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
   draws = training_text.tasks(4)
-  training_text.write(epath.Path(tmp_path), draws, 36, (48, 128), 400, 0)
+  training_text.write(epath.Path(tmp_path), draws, 36, (48, 128), 700, 0)
   tokenizer = load_tokenizer(tmp_path)
   lines = (tmp_path / 'text.jsonl').read_text().splitlines()
   assert len(lines) == 36 and tokenizer.begin is not None
@@ -162,9 +162,14 @@ def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text and 30 < len(tokens) <= 128
     assert tokenizer.begin not in tokens
-  apart = [tokenizer.decode([x]) for x in tokenizer.encode(' 471, 25')]
-  assert apart == [' 4', '7', '1', ',', ' 2', '5']
-  assert tokenizer.vocab_size <= 400
+  apart = [tokenizer.decode([x]) for x in tokenizer.encode('471, 25')]
+  assert apart == ['4', '7', '1', ',', '2', '5']
+  # Wherever a word or a digit stands, it is the same token.
+  one, space, again, end, line = np.split(tokenizer.encode('4 4 4\n4'), [1, 2, 3, 4])
+  assert one == space == again == line != end
+  is_, *between, last = tokenizer.encode('is green. The is\nis')
+  assert is_ == last == between[-2] and tokenizer.decode([is_]) == 'is'
+  assert tokenizer.vocab_size <= 700
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ r"""Writes answered prompts, from which a small model learns to do the tasks.
       --config.text.path=runs/tasks/text.jsonl --config.text.tokenizer=runs/tasks \
       --workdir=runs/tasks_model
   python -m experiments.long_context --suite=ruler --config.lengths='(107, 214, 428)' \
+      --config.needle_values=words \
       --checkpoint=runs/tasks_model/models/alpha_0/seed_0 --workdir=runs/tasks_ruler
   python -m experiments.long_context --suite=babilong --config.parts='()' \
       --config.lengths='(107, 214, 428)' --config.most_facts=4 \
@@ -13,13 +14,14 @@ r"""Writes answered prompts, from which a small model learns to do the tasks.
 
 A document is a prompt with its answer, as `experiments.long_context` asks for it: of
 RULER's short tasks, of a pass key, or of BABILong without instructions. For BABILong,
-give the fields above: by default its prompts are longer and in another text. Tasks take
-turns. The number of tokens, answer included, is drawn evenly from --shortest to
---longest. After each such document there are --exercises of
-`experiments.long_context.exercises`, from which small models learn to look things up;
-without them, two layers of width 64 have not done so in 4,000 steps. The tokenizer is
-byte-level BPE, trained on prompts of these lengths; each digit is a token, with the
-space before it. The random numbers are not those of the suites. Runs without JAX.
+give the fields above: by default its prompts are longer and in another text. Needles
+have words as values, unless --needle_values=numbers. Tasks take turns. The number of
+tokens, answer included, is drawn evenly from --shortest to --longest. After each such
+document there are --exercises of `experiments.long_context.exercises`, from which small
+models learn to look things up; without them, two layers of width 64 have not done so in
+4,000 steps. The tokenizer is byte-level BPE, trained on prompts of these lengths; each
+digit is a token, and a word the same one wherever it stands. The random numbers are not
+those of the suites. Runs without JAX.
 """
 
 import argparse
@@ -163,19 +165,24 @@ def _document(
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> str:
-  """Returns a tokenizer.json: byte-level BPE; a digit, and a space before it, is one.
+  """Returns a tokenizer.json: byte-level BPE with a token for each digit.
 
-  A space of its own before all numbers would hide from a small model what stands
-  before a number: it looks up what followed the tokens that it has just read.
+  A word is the same token after a space, at the beginning of a line and of the text,
+  and a digit has its space: a model that looks up what followed the tokens which it has
+  just read should find them. So a space is put before each line, and is taken away
+  again where tokens become text; spaces that are there before are lost.
   """
   import tokenizers
-  from tokenizers import decoders, models, pre_tokenizers, trainers
+  from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
   library = tokenizers.Tokenizer(models.BPE())
+  library.normalizer = normalizers.Sequence([
+      normalizers.Prepend(' '), normalizers.Replace('\n', '\n ')])
   library.pre_tokenizer = pre_tokenizers.Sequence([
       pre_tokenizers.Split(tokenizers.Regex(r' ?\d'), 'isolated'),
       pre_tokenizers.ByteLevel(add_prefix_space=False)])
-  library.decoder = decoders.ByteLevel()
+  library.decoder = decoders.Sequence([
+      decoders.ByteLevel(), decoders.Replace('\n ', '\n'), decoders.Strip(' ', 1, 0)])
   library.train_from_iterator(texts, trainers.BpeTrainer(
       vocab_size=vocab_size, special_tokens=['<s>'], show_progress=False,
       initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
@@ -215,7 +222,7 @@ def main() -> None:
   parser.add_argument('--vocabulary', type=int, default=1024, help='tokens there are')
   parser.add_argument('--tasks', default='', help='names, with commas; all by default')
   parser.add_argument('--needle_values', choices=('numbers', 'words'),
-                      default='numbers')
+                      default='words')
   parser.add_argument('--most_facts', type=int, default=4,
                       help='of a story of BABILong')
   parser.add_argument('--exercises', type=int, default=4,
