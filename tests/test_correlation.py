@@ -68,7 +68,7 @@ def test_all_models_are_measured_at_the_same_numbers_of_tokens():
     assert tokens == {length, 128, 256, 512, 1024}
     # Room for a second window of the longest, at the largest offset of 0.375.
     assert measuring.longest_segment(own) == 1408 >= 1024 + 0.375 * 1024
-    assert training.num_steps(own, own.arms[name]) == 8000 * model.steps
+    assert training.num_steps(own, own.arms[name]) == 16_000 * model.steps
 
 
 def test_models_whose_shares_of_steps_are_rounded_alike_are_refused():
@@ -333,7 +333,7 @@ def test_models_and_predictors_have_these_names():
   run = _run('cpu')
   assert (run.measure, run.outcome, run.correlation) == (
       'symmetric_kl', 'score', 'pearson')
-  assert run.words == '2 layers of width 128, 8,000 steps'
+  assert run.words == '2 layers of width 64, 16,000 steps'
 
 
 def test_the_study_is_of_these_models():
@@ -356,6 +356,10 @@ def test_the_study_is_of_these_models():
       'alpha_0_1': {'weight': 0.1}, 'alpha_0_3': {'weight': 0.3}}
   assert full.models == cpu.models and {*of_term.models} == {'base', 'alpha_0_1'}
   assert [x.num_seeds for x in (full, cpu, of_term)] == [5, 2, 8]
+  # The pilot's seeds and prompts are its own.
+  pilot = config_file.get_config('pilot')
+  assert pilot.seed not in {x.seed for x in (full, cpu, of_term)}
+  assert {*pilot.models} == {'base'} and pilot.train == cpu.train == of_term.train
   for config in (full, cpu, of_term):
     assert config.evaluate.lengths == (1, 2, 4, 8) and config.train.max_length == 128
     assert config.num_resamples == 10_000 and config.benchmark.num_prompts == 64
