@@ -1329,7 +1329,7 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   made = {table.name: table for table in found.tables}
   assert [*made] == ['methods', 'term', 'paper', 'none', 'none_by_length', 'yarn',
                      'yarn_by_length', 'sliding', 'misalignment']
-  assert [*drawn] == ['term', 'methods', 'none', 'yarn']
+  assert [*drawn] == ['term', 'methods', 'none', 'yarn', 'yarn_controls']
   first, second = cells(made['methods'])
   column = 'Δ log perplexity at 2 L [95 %]'
   assert (first['method'], first[column]) == ('fine-tuning alone', '')

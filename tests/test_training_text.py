@@ -168,6 +168,8 @@ def test_the_tokenizer_keeps_text_and_has_a_token_for_each_digit(tmp_path):
   one, space, again, end, line = np.split(tokenizer.encode('4 4 4\n4'), [1, 2, 3, 4])
   assert one == space == again == line != end
   is_, *between, last = tokenizer.encode('is green. The is\nis')
+  for text in (' a', 'a\n b', '\n', '', ' ', 'a  b \n\n c', '1 2  3\n 4'):
+    assert tokenizer.decode(tokenizer.encode(text)) == text
   assert is_ == last == between[-2] and tokenizer.decode([is_]) == 'is'
   assert tokenizer.vocab_size <= 700
 
@@ -179,7 +181,7 @@ def test_the_vocabulary_is_spent_on_words_of_the_text(tmp_path):
   training_text.write(epath.Path(tmp_path), draws, 48, (48, 128), 700, 0)
   tokenizer = load_tokenizer(tmp_path)
   for noun in NOUNS:
-    assert len(tokenizer.encode(f' {noun}')) == 1
+    assert len(tokenizer.encode(noun)) == 1
   text = ''.join(tokenizer.decode([x]) for x in range(tokenizer.vocab_size))
   assert not any(pair.partition('-')[0] in text for pair in PAIRS if len(pair) > 8)
 

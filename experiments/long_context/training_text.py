@@ -167,10 +167,10 @@ def _document(
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> str:
   """Returns a tokenizer.json: byte-level BPE with a token for each digit.
 
-  A word is the same token after a space, at the beginning of a line and of the text,
-  and a digit has its space: a model that looks up what followed the tokens which it has
-  just read should find them. So a space is put before each line, and is taken away
-  again where tokens become text; spaces that are there before are lost.
+  A word is the same token after a space and at the beginning of a line, and the first
+  digit of a number includes the space before it: a model that looks up what followed
+  the tokens which it has just read should find them. So a space is put before each
+  line, and is taken away again where tokens become text.
   """
   import tokenizers
   from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
