@@ -25,8 +25,9 @@ quick    6, 2           2 x 64, 128, 16, 300             minutes; too few steps 
 smoke    3, 2           1 x 16, 128, 4, 8                checks that it runs
 
 Small batches suit the CPU: a model learns little until, within some hundred steps, it
-begins to look things up in its context, after 6,000 steps of 8 streams in a pilot, and
-not yet after 2,500 of 32, which take longer.
+begins to look things up in its context: after 6,000 and 11,000 steps of 8 streams in
+two trials with other exercises, and not yet after 2,200 of 32, which took as long as
+8,000.
 
 The unit of all statistics is a model, the mean over its seeds. Fixed before the first
 look: models and seeds; the primary comparison, in `primary`: misalignment, measured at

@@ -116,6 +116,11 @@ def key() -> jax.Array:
 
 
 @pytest.fixture
+def rng() -> np.random.Generator:
+  return np.random.default_rng(0)
+
+
+@pytest.fixture
 def staying(monkeypatch):
   """Lets a command end, and leaves this process as it was."""
   monkeypatch.setattr(os, '_exit', sys.exit)

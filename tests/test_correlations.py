@@ -7,11 +7,6 @@ from scipy import stats
 from vvlen import statistics
 
 
-@pytest.fixture
-def rng():
-  return np.random.default_rng(0)
-
-
 def _residuals(y, z):
   design = np.stack([np.ones_like(z), z], axis=1)
   return y - design @ np.linalg.lstsq(design, y, rcond=None)[0]

@@ -4,6 +4,7 @@ import importlib
 import math
 import re
 
+import jax
 import ml_collections
 from ml_collections import config_dict
 import numpy as np
@@ -32,6 +33,7 @@ from experiments.measure import check as measure
 from experiments.recency_bias import run as recency_bias
 from experiments.sensitivity import check as sensitivity
 from experiments.vanishing_variance import family
+from tests.conftest import ROOT
 
 _TABLE = {
     'seed': fields.seed(),
@@ -166,6 +168,19 @@ def test_multiples_are_named():
   words = r'^config\.train\.num_steps 20 must be a multiple of config\.width 7$'
   with pytest.raises(ValueError, match=words):
     fields.check_multiples(config, ('train.num_steps', 'width'))
+
+
+def test_no_field_has_the_name_of_a_method():
+  """Such a field, `values` for example, would be written and never read."""
+  files = [path.stem for path in (ROOT / 'configs').glob('[a-z]*.py')]
+  suites = [('long_context', suite) for suite in ('babilong', 'longbench', 'ruler')]
+  assert len(files) > 10
+  for file, *variant in [*((file,) for file in files), *suites]:
+    config = importlib.import_module(f'configs.{file}').get_config(*variant)
+    names = {key.key for path, _ in jax.tree_util.tree_leaves_with_path(
+        config.to_dict()) for key in path if isinstance(key, jax.tree_util.DictKey)}
+    assert len(names) > 3, file
+    assert not names & {*dir(ml_collections.ConfigDict)}, (file, variant)
 
 
 @pytest.mark.parametrize('file, check, prefix', [

@@ -21,11 +21,6 @@ from vvlen.tasks.word_lists import ADJECTIVES, NOUNS, PAIRS
 _LENGTHS = 300, 600  # bytes
 
 
-@pytest.fixture(name='rng')
-def _rng():
-  return np.random.default_rng(0)
-
-
 @pytest.mark.parametrize('name', training_text.tasks(4))
 def test_a_document_is_a_prompt_with_its_right_answer(name, monkeypatch):
   asked = []

@@ -11,6 +11,7 @@ from experiments.harness.parts import naming
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
 from experiments.language_model.measuring import MEASURES
 from experiments.language_model.training import num_steps
+from experiments.long_context.suites import NEEDLE_VALUES
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.tasks.tokenizers import byte_tokenizer
@@ -40,7 +41,7 @@ _FIELDS = {
     'evaluate.offsets': several(real(above=0, below=1)),
     'benchmark.tasks': several(one_of(TASKS), once=True),
     'benchmark.num_prompts': whole(least=1),
-    'benchmark.needle_values': one_of(('numbers', 'words')),
+    'benchmark.needle_values': one_of((*NEEDLE_VALUES,)),
     'benchmark.most_facts': whole(least=2),
     'benchmark.answer_tokens': whole(least=1),
 }

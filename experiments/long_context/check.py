@@ -5,6 +5,7 @@ from typing import Any
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, text, whole
 from experiments.long_context.scores import RULER, SUITES
+from experiments.long_context.suites import NEEDLE_VALUES
 from vvlen.evaluation.longbench import DIALECTS, METRICS
 from vvlen.tasks.babi_stories import TASKS
 from vvlen.tasks.babilong_prompts import PARTS
@@ -45,7 +46,7 @@ _FIELDS = {
     'ruler': {
         **_DRAWN, 'tasks': several(one_of(RULER), once=True), 'wording': _WORDING,
         'predictions': text(),
-        'needle_values': one_of(('numbers', 'words')),
+        'needle_values': one_of((*NEEDLE_VALUES,)),
         'digits': whole(least=1, most=18), 'num_keys': whole(least=1),
         'num_values': whole(least=1), 'num_queries': whole(least=1),
         'num_hops': whole(least=1), 'num_chains': whole(least=1),

@@ -30,6 +30,9 @@ from vvlen.tasks.haystack import NOISE, split_sentences
 from vvlen.tasks.tokenizers import Tokenizer
 from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
 
+# Kind of values of needles -> words that they are drawn from; (): they are numbers.
+NEEDLE_VALUES: dict[str, tuple[str, ...]] = {'numbers': (), 'words': ADJECTIVES}
+
 
 class Sample(NamedTuple):
   """A prompt, and what its answer is compared with.
@@ -187,7 +190,7 @@ def _ruler(config: Any, tokenizer: Tokenizer) -> _Suite:
   needles, variables, words = (
       getattr(ruler_wording, f'{kind}_{name}') for name in
       ('NEEDLES', 'VARIABLES', 'WORDS'))
-  values = ADJECTIVES if config.needle_values == 'words' else ()
+  values = NEEDLE_VALUES[config.needle_values]
   niah = functools.partial(short_ruler.niah, sentences=sentences, wording=needles,
                            digits=config.digits, words=values)
   tasks: dict[str, Callable[..., short_ruler.Sample]] = {

@@ -128,16 +128,23 @@ def dialect_words(run: Run) -> str:
 
 def effects(run: Run) -> list[Effect]:
   """Returns how each task depends on the length; the base length is its shortest."""
-  found = scores.cells(run.rows, f'score_{run.dialect}')
-  return [_effect(run, task, [task], sorted(
-      n for own, n in found if own == task and isinstance(n, int)))
+  cells = _score_and_chance(run)
+  return [_effect(run, cells, task, [task], sorted(
+      n for own, n in cells[0] if own == task and isinstance(n, int)))
           for task in scores.tasks_of(run.rows)]
 
 
-def _effect(run: Run, name: str, tasks: Sequence[str], lengths: list[int]) -> Effect:
+def _score_and_chance(run: Run) -> tuple[Cells, Cells]:
+  return (scores.cells(run.rows, f'score_{run.dialect}'),
+          scores.cells(run.rows, 'chance'))
+
+
+def _effect(
+    run: Run, cells: tuple[Cells, Cells], name: str, tasks: Sequence[str],
+    lengths: list[int],
+) -> Effect:
   """Returns how the mean over tasks depends on the length."""
-  found = scores.cells(run.rows, f'score_{run.dialect}')
-  chance = scores.cells(run.rows, 'chance')
+  found, chance = cells
   means = np.array([
       np.mean([found[task, n].mean() for task in tasks]) for n in lengths])
   _, low, high = scores.mean_interval(
@@ -156,7 +163,8 @@ def effective_lengths(run: Run) -> Table:
   lengths = sorted({n for effect in found for n in effect.lengths})
   whole = [n for n in lengths if all(n in effect.lengths for effect in found)]
   if len(found) > 1 and whole and whole[0] == lengths[0]:
-    found.append(_effect(run, 'mean', [effect.task for effect in found], whole))
+    found.append(_effect(run, _score_and_chance(run), 'mean',
+                         [effect.task for effect in found], whole))
   records = []
   for effect in found:
     change = effect.means / effect.means[0] - 1 if effect.able else (

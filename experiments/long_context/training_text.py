@@ -18,10 +18,10 @@ give the fields above: by default its prompts are longer and in another text. Ne
 have words as values, unless --needle_values=numbers. Tasks take turns. The number of
 tokens, answer included, is drawn evenly from --shortest to --longest. After each such
 document there are --exercises of `experiments.long_context.exercises`, from which small
-models learn to look things up; without them, two layers of width 64 have not done so in
-4,000 steps. The tokenizer is byte-level BPE, trained on prompts of these lengths; each
-digit is a token, and a word the same one wherever it stands. The random numbers are not
-those of the suites. Runs without JAX.
+models learn to look things up; without them, and with numbers as values, two layers of
+width 64 have not done so in 4,000 steps. The tokenizer is byte-level BPE, trained on
+prompts of these lengths; each digit is a token, and a word the same one wherever it
+stands. The random numbers are not those of the suites. Runs without JAX.
 """
 
 import argparse
@@ -35,12 +35,11 @@ import numpy as np
 
 from experiments.harness import errors, paths
 from experiments.long_context.exercises import EXERCISES
-from experiments.long_context.suites import generator, guess
+from experiments.long_context.suites import generator, guess, NEEDLE_VALUES
 from vvlen.reporting import results
 from vvlen.tasks import babi_stories, babilong_prompts, short_ruler
 from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
-from vvlen.tasks.word_lists import ADJECTIVES
 
 _TRIES = 50  # draws of the length and the prompt of a document
 _FOR_TOKENIZER = 2_000  # documents
@@ -76,24 +75,27 @@ def tasks(most_facts: int, values: str = 'numbers') -> dict[str, Draw]:
 
   Args:
     most_facts: of a story of BABILong.
-    values: of needles, 'numbers' or 'words'.
+    values: of needles, a key of `NEEDLE_VALUES`.
   """
-  words = ADJECTIVES if values == 'words' else ()
+  words = NEEDLE_VALUES[values]
   niah = functools.partial(short_ruler.niah, words=words)
-  of_ruler = {
+  of_needles = {
       'niah_single': niah,
       'niah_multikey': functools.partial(niah, num_keys=4),
       'niah_multivalue': functools.partial(niah, num_values=4),
       'niah_multiquery': functools.partial(niah, num_keys=4, num_queries=4),
+  }
+  of_others = {
       'variable_tracking': short_ruler.variable_tracking,
       'common_words': short_ruler.common_words,
       'passkey': lambda rng, n, tokenizer: short_ruler.passkey(
           rng, n, tokenizer, rng.uniform()),
   }
   return {
-      **{name: functools.partial(
-          _of_ruler, draw, len(words) if name.startswith('niah') else 0)
-         for name, draw in of_ruler.items()},
+      **{name: functools.partial(_of_ruler, draw, len(words))
+         for name, draw in of_needles.items()},
+      **{name: functools.partial(_of_ruler, draw, 0)
+         for name, draw in of_others.items()},
       **{f'qa{i}': functools.partial(_of_babilong, f'qa{i}', most_facts)
          for i in range(1, 6)},
   }
@@ -221,8 +223,7 @@ def main() -> None:
   parser.add_argument('--longest', type=int, default=128, help='tokens of a document')
   parser.add_argument('--vocabulary', type=int, default=1024, help='tokens there are')
   parser.add_argument('--tasks', default='', help='names, with commas; all by default')
-  parser.add_argument('--needle_values', choices=('numbers', 'words'),
-                      default='words')
+  parser.add_argument('--needle_values', choices=(*NEEDLE_VALUES,), default='words')
   parser.add_argument('--most_facts', type=int, default=4,
                       help='of a story of BABILong')
   parser.add_argument('--exercises', type=int, default=4,
