@@ -22,6 +22,7 @@ from experiments.correlation import (
     answer,
     check,
     figures,
+    groups,
     models,
     paper,
     points,
@@ -588,14 +589,20 @@ def test_tables_of_all_measures_and_lengths(run, found):
     assert r['misalignment_low'] < r['misalignment'] < r['misalignment_high']
 
 
-def test_correlations_within_groups_are_of_their_models_alone():
-  run = _run('cpu', **{'train.num_steps': 200})
+def _varied(**fields):
+  """Returns a run of 30 models and their points, with noise in both predictors."""
+  run = _run('cpu', **{'train.num_steps': 200}, **fields)
   noise = np.random.default_rng(0).normal(size=(2, 30)) / 4
-  found = points.points(run, _rows(
-      run, loss=[*(np.arange(30) / 30 + noise[0])],
+  return run, points.points(run, _rows(
+      run, lambda i, n: 1.0 - 0.02 * i - n / 8000,
+      loss=[*(np.arange(30) / 30 + noise[0])],
       excess=[*(np.arange(30) / 30 + noise[1])]))
-  table = tables.groups(run, found)
-  records = table.records
+
+
+def test_correlations_within_groups_are_of_their_models_alone():
+  run, found = _varied()
+  table = groups.table(run, found)
+  records = [r for r in table.records if r['group'] != groups.WITHIN]
   inside = {
       'ALiBi': lambda name: name.startswith('alibi'),
       'no positions': lambda name: name.startswith('no_positions'),
@@ -620,13 +627,71 @@ def test_correlations_within_groups_are_of_their_models_alone():
       'r, training loss [95 %]', 'r, misalignment [95 %]',
       'size of r − that of training loss [95 %]']
   assert table.note == (
-      'Models that have the same positions, or the same length of training. r: '
-      'Pearson; misalignment: symmetric KL. Secondary, not corrected for being many.')
+      'A kind: models with the same positions and length of training. r: Pearson; '
+      'misalignment: symmetric KL. Secondary, not corrected for being many.')
   # Of fewer than five models there is none.
-  small = {r['group']: r for r in tables.groups(_run(), points.points(
+  small = {r['group']: r for r in groups.table(_run(), points.points(
       _run(), _rows(_run()))).records if r['outcome'] == 'score'}
   assert small['ALiBi']['models'] == 1 and np.isnan(small['ALiBi']['gain'])
   assert small['trained on 128 tokens']['gain'] > -2
+
+
+def _less_means(models, values):
+  """Returns values less the means of their kind, of kinds with two models or more."""
+  kinds = {}
+  for model, value in zip(models, values, strict=True):
+    kinds.setdefault((model.positions, model.length), []).append(value)
+  return [value - np.mean(kinds[model.positions, model.length])
+          for model, value in zip(models, values, strict=True)
+          if len(kinds[model.positions, model.length]) > 1]
+
+
+def test_within_kinds_means_are_taken_away():
+  run, found = _varied(**{'primary.outcome': 'nll'})
+  table = groups.table(run, found)
+  assert [r['group'] for r in table.records].index(groups.WITHIN) == 0
+  for r in table.records:
+    if r['group'] != groups.WITHIN:
+      continue
+    loss, excess, y = (_less_means(found.models, found.means[field]) for field in (
+        'training_cross_entropy', 'symmetric_kl', f'{r["outcome"]}_beyond'))
+    assert r['models'] == len(y) == 30
+    assert (r['loss'], r['misalignment']) == pytest.approx(
+        (_PEARSON(loss, y), _PEARSON(excess, y)))
+    assert (r['gain_low'], r['gain_high']) == pytest.approx(
+        _ends(_gain, excess, y, loss))
+  assert [r['outcome'] for r in table.records if r['group'] == groups.WITHIN] == [
+      'nll', 'score']
+  said = answer.answer(run, found)[2]
+  x, z, y = (_less_means(found.models, found.means[field]) for field in (
+      'symmetric_kl', 'training_cross_entropy', 'nll_beyond'))
+  of = lambda cell: f'{cell.replace("[", "[95 %: ")}'
+  assert said == (
+      'Control, as positions and training length may move both: less the means of '
+      f'models alike in these, over 30 models: r = {of(_estimate(_PEARSON, x, y))} '
+      f'with misalignment, r = {of(_estimate(_PEARSON, z, y))} with training loss; '
+      f'|r| differs by {of(_estimate(_gain, x, y, z))}.')
+
+
+def test_a_correlation_between_kinds_alone_is_none_within_them():
+  # Values are those of the kind, and noise that is not shared.
+  run, found = _varied()
+  kinds = {kind: i for i, kind in enumerate(dict.fromkeys(
+      (m.positions, m.length) for m in found.models))}
+  level = np.array([kinds[m.positions, m.length] for m in found.models], float)
+  noise = np.random.default_rng(1).normal(size=(2, 30)) / 10
+  found.means['symmetric_kl'] = level + noise[0]
+  found.means['score_beyond'] = -level + noise[1]
+  r = lambda made: related.ours(
+      run, made, 'symmetric_kl', 'score_beyond').pearson.value
+  assert r(found) < -0.95
+  assert abs(r(groups.within_kinds(found))) < 0.3
+  # A model that is alone in its kind is left out.
+  assert [m.name for m in found.models[1:4]] == [
+      'alibi_half_length', 'alibi_layer_norm', 'alibi_layer_norm_half_length']
+  few = found._replace(models=found.models[1:4], means={
+      field: x[1:4] for field, x in found.means.items()})
+  assert groups.within_kinds(few).models == (found.models[1], found.models[3])
 
 
 def test_what_is_primary_is_what_the_configuration_says(found):
@@ -643,7 +708,7 @@ def test_what_is_primary_is_what_the_configuration_says(found):
   assert 'of misalignment and log perplexity' in table.more
   said = answer.answer(run, found)
   assert said[0].startswith('Log perplexity at 2 to 8 L over 6 models: ')
-  assert said[2].startswith('Secondary: score at 2 to 8 L')
+  assert said[3].startswith('Secondary: score at 2 to 8 L')
   value = f'r = {spearman(sce, y):+.2f} '.replace('-', '−')
   assert f'{value}[95 %' in said[0] and 'with misalignment (SCE' in said[0]
 
@@ -668,7 +733,7 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
   run = _run(variant, **{'train.num_steps': 200})
   rows = _rows(run, lambda i, n: 1.0 - 0.02 * i - n / 8000, loss, excess)
   made, count = points.points(run, rows), len(run.models)
-  first, learned, second, _, last = answer.answer(run, made)
+  first, learned, _, second, _, last = answer.answer(run, made)
   assert learned.startswith(f'At L, 128 tokens, {count} of {count} models have learned')
   assert first.startswith(f'Score at 2 to 8 L over {count} models: {says}. r = ')
   assert second.startswith(
@@ -720,7 +785,7 @@ def test_the_answer_is_of_lengths_beyond_l_and_knows_the_sign_of_each_measure(ru
   said = answer.answer(run, made)
   assert 'r = −1.00 [' in said[0]
   assert 'against the sign that the paper has with misalignment (top-1 agr' in said[0]
-  assert 'against the sign' in said[2]
+  assert 'against the sign' in said[3]
 
 
 def test_there_is_no_verdict_without_models_that_learned(run):
@@ -803,7 +868,7 @@ def test_the_answer_says_what_the_term_changes(run):
   said = answer.answer(run, _with_term(run))
   test = stats.ttest_1samp(_GAINS, 0)
   (low, high), p = test.confidence_interval(), f'{test.pvalue:.3f}'[1:]
-  assert said[3] == (
+  assert said[4] == (
       f'The misalignment term with α = 0.1 changes the score beyond L by +0.055 [95 %: '
       f'+{low:.3f}, +{high:.3f}], p = {p}, 4 pairs of seeds.')
   unsure = term.sentence(run, _with_term(run, [-0.03, 0.05, 0.01, -0.02]))
@@ -920,7 +985,7 @@ def test_figures_have_a_point_for_each_model(run, found):
     numbers = [(t.get_text(), *t.xy) for t in axes.texts
                if isinstance(t, matplotlib.text.Annotation)]
     assert numbers == [(str(i + 1), *means[i]) for i in range(6)]
-    value, low, high = tables.ours(run, found, x, y).pearson
+    value, low, high = related.ours(run, found, x, y).pearson
     assert value == pytest.approx(stats.pearsonr(*means.T).statistic) and low < high
     assert axes.get_title() == (
         f'r = {_text(value)} [95 %: {_text(low)}, {_text(high)}]')
@@ -1078,7 +1143,7 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
   assert made.title.startswith('Does misalignment tell which models generalize')
   assert made.tables[0].name == 'table_1' and len(made.figures) == 4
   assert made.answer == answer.answer(run, points.points(run, rows))
-  assert len(made.answer) == 5 and made.answer[0].startswith(
+  assert len(made.answer) == 6 and made.answer[0].startswith(
       'Score at 2 to 8 L over 6 models: ')
 
 

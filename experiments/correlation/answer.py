@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from experiments.correlation import term
+from experiments.correlation import groups, term
 from experiments.correlation.paper import PRINTED
 from experiments.correlation.points import (
     LEARNED,
@@ -16,8 +16,8 @@ from experiments.correlation.points import (
     Run,
     TRAINING_LOSS,
 )
-from experiments.correlation.related import Related
-from experiments.correlation.tables import beyond, ours, published
+from experiments.correlation.related import ours, Related
+from experiments.correlation.tables import published
 from vvlen.reporting.numbers import counted, interval_words, number
 
 _SHARE = 0.5  # of the models, at least, must have learned for a verdict
@@ -45,6 +45,7 @@ def answer(run: Run, points: Points) -> list[str]:
   learned = int(np.sum(score >= chance + LEARNED))
   enough = 0 < count <= learned / _SHARE
   of_term = [term.sentence(run, points)] if enough else []
+  control: list[str] = []
   if run.of_term and count and enough:
     said, of_term = of_term, []
   elif count < LEAST and not (run.of_term and count):
@@ -54,6 +55,7 @@ def answer(run: Run, points: Points) -> list[str]:
     said = ['No verdict: fewer than half of the models have learned the tasks.']
   else:
     said = [_of_outcome(run, points, outcome) for outcome in outcomes(run)]
+    control = [_within_kinds(run, points)]
   trained = [
       f'At L, {run.length} tokens, {learned} of {counted(count, "model")} have learned '
       f'the tasks, a score of at least {LEARNED:g} above chance: mean score '
@@ -62,7 +64,7 @@ def answer(run: Run, points: Points) -> list[str]:
       'is the most.'] if count else []
   if run.of_term:
     return [*said, *trained, *(term.by_length(run, points) if count else [])]
-  return [*said[:1], *trained, *said[1:], *filter(None, of_term), of_paper]
+  return [*said[:1], *trained, *control, *said[1:], *filter(None, of_term), of_paper]
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:
@@ -70,7 +72,7 @@ def _of_outcome(run: Run, points: Points, outcome: str) -> str:
   field = f'{outcome}_beyond'
   loss, misalignment = (ours(run, points, name, field)
                         for name in (TRAINING_LOSS, run.measure))
-  what = (f'{OUTCOMES[outcome].capitalize()} at {beyond(run)} over '
+  what = (f'{OUTCOMES[outcome].capitalize()} at {run.beyond_words} over '
           f'{len(points.models)} models')
   if outcome != run.outcome:
     what = f'Secondary: {what[0].lower()}{what[1:]}'
@@ -81,6 +83,20 @@ def _of_outcome(run: Run, points: Points, outcome: str) -> str:
   return (f'{what}: {_verdict(misalignment)}. {_r(run, misalignment)}{odd} with '
           f'misalignment ({PREDICTORS[run.measure]} at the length of training), '
           f'{_r(run, loss)} with training loss; |r| differs by {_gain(misalignment)}.')
+
+
+def _within_kinds(run: Run, points: Points) -> str:
+  """Says what is left of the primary correlations among models of one kind."""
+  part, field = groups.within_kinds(points), f'{run.outcome}_beyond'
+  what = ('Control, as positions and training length may move both: less the means of '
+          'models alike in these')
+  loss, misalignment = (
+      ours(run, part, name, field) for name in (TRAINING_LOSS, run.measure))
+  if math.isnan(misalignment.gain.ci_low):
+    return f'{what}, too few models are left.'
+  return (f'{what}, over {len(part.models)} models: {_r(run, misalignment)} with '
+          f'misalignment, {_r(run, loss)} with training loss; |r| differs by '
+          f'{_gain(misalignment)}.')
 
 
 def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:

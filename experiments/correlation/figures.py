@@ -16,8 +16,8 @@ from experiments.correlation.points import (
     Run,
     TRAINING_LOSS,
 )
-from experiments.correlation.related import Related
-from experiments.correlation.tables import beyond, ours, published
+from experiments.correlation.related import ours, Related
+from experiments.correlation.tables import published
 from vvlen.reporting import plots
 from vvlen.reporting.numbers import interval_words, number
 
@@ -53,7 +53,7 @@ def of_models(run: Run, points: Points) -> Figure:
       for outcome in OUTCOMES for predictor in predictors}
   return _draw(
       run, panels, predictors,
-      {name: f'{words}, {beyond(run)}' for name, words in OUTCOMES.items()},
+      {name: f'{words}, {run.beyond_words}' for name, words in OUTCOMES.items()},
       'Results on longer inputs, by training loss and misalignment',
       'Score of the benchmark and log perplexity beyond the training length, against '
       'training loss and misalignment, a numbered point for each model, as in the '

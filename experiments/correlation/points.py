@@ -71,6 +71,13 @@ class Run(NamedTuple):
     return tuple(n for n in self.lengths if n > self.length)
 
   @property
+  def beyond_words(self) -> str:
+    """Returns the lengths beyond L in words, in units of L."""
+    multiples = [n // self.length for n in self.beyond]
+    return (f'{multiples[0]} L' if len(multiples) == 1
+            else f'{multiples[0]} to {multiples[-1]} L')
+
+  @property
   def of_term(self) -> bool:
     """Returns whether the run is of the misalignment term alone."""
     return len(self.models) < LEAST and bool(self.pairs)

@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.correlation.points import CORRELATIONS, LEAST, Run
+from experiments.correlation.points import (
+    CORRELATIONS,
+    LEAST,
+    Points,
+    Run,
+    TRAINING_LOSS,
+)
 from vvlen.statistics import bootstrap, Estimate, partial, pearson, spearman
 
 # A resample with only two different models has |r| = 1, and a gain of 0 up to rounding.
@@ -60,6 +66,12 @@ def relate(
       _NONE if alone else estimate(partial, *both, training_loss),
       _NONE if alone else estimate(
           gain(CORRELATIONS[run.correlation]), *both, training_loss))
+
+
+def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
+  """Returns the correlations of a predictor with a field such as 'score_beyond'."""
+  means = points.means
+  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS])
 
 
 def gain(correlation: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:

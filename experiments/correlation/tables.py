@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.correlation import paper, term
+from experiments.correlation import comparison, groups, paper, term
+from experiments.correlation.comparison import CORRELATION_WORDS, GAIN
 from experiments.correlation.points import (
   LEARNED,
-  LEAST,
   OUTCOMES,
   outcomes,
   Points,
@@ -20,7 +20,7 @@ from experiments.correlation.points import (
   Run,
   TRAINING_LOSS,
 )
-from experiments.correlation.related import relate, Related
+from experiments.correlation.related import ours, relate, Related
 from experiments.language_model.figures import times
 from vvlen.reporting.numbers import number
 from vvlen.reporting.tables import (
@@ -33,26 +33,14 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import mean_interval
 
-_CORRELATIONS = {'pearson': 'Pearson', 'spearman': 'Spearman',
-                 'partial': 'partial, given training loss'}
-# The size of r is |r|; in Markdown, | ends a cell.
-_GAIN = 'size of r − that of training loss'
-
 
 def make(run: Run, points: Points) -> list[Table]:
   """Returns all tables of a run, the main one first."""
   if run.of_term:
     return [term.table(run, points), models(run, points), tasks(run, points)]
   made = [table_1(run, points), models(run, points), measures(run, points),
-          by_length(run, points), groups(run, points), tasks(run, points)]
+          by_length(run, points), groups.table(run, points), tasks(run, points)]
   return made + [term.table(run, points)] * bool(run.pairs)
-
-
-def beyond(run: Run) -> str:
-  """Returns the lengths beyond training in words, in units of L."""
-  multiples = [n // run.length for n in run.beyond]
-  return (f'{multiples[0]} L' if len(multiples) == 1
-          else f'{multiples[0]} to {multiples[-1]} L')
 
 
 def published(run: Run, predictor: str, outcome: str) -> Related:
@@ -65,12 +53,6 @@ def published(run: Run, predictor: str, outcome: str) -> Related:
   """
   columns = paper.columns()
   return relate(run, columns[predictor], columns[outcome], columns['training loss'])
-
-
-def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
-  """Returns the correlations of a predictor with a field such as 'score_beyond'."""
-  means = points.means
-  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS])
 
 
 def table_1(run: Run, points: Points) -> Table:
@@ -98,15 +80,15 @@ def table_1(run: Run, points: Points) -> Table:
   note = (
       f'Over models, means of seeds; intervals: 95 %, of {run.num_resamples:,} '
       f'resamples of the models. Misalignment of ours: {PREDICTORS[run.measure]} at '
-      f'the length of training; outcomes at {beyond(run)}, L = {run.length} tokens. '
-      f'The paper: its rows recomputed, LongBench-E and log perplexity at 16k.'
+      f'the length of training; outcomes at {run.beyond_words}, L = {run.length} '
+      f'tokens. The paper: its rows recomputed, LongBench-E and log perplexity at 16k.'
       f'{_left_out(points)}'
   )
   more = (
-      f'Primary: the row of misalignment and {OUTCOMES[run.outcome]}, {_GAIN}, with '
-      f"r {_CORRELATIONS[run.correlation]}'s; above 0, misalignment predicts better. "
-      'All other intervals are secondary and not corrected for being many. Partial: '
-      "Pearson's of what regressions on training loss leave. With so few models the "
+      f'Primary: the row of misalignment and {OUTCOMES[run.outcome]}, {GAIN}, with '
+      f"r {CORRELATION_WORDS[run.correlation]}'s; above 0, misalignment predicts "
+      'better. All other intervals are secondary and not corrected for being many. '
+      "Partial: Pearson's of what regressions on training loss leave. With so few models the "
       'intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples of '
       '14 and in 89 % of 7. Training loss: cross-entropy of the last tenth of the '
       'steps, without the misalignment term. Printed: as the paper has it.'
@@ -128,7 +110,7 @@ def _columns() -> dict[str, CellText]:
   """Returns the columns of the fields of `_fields`."""
   return {
       f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))
-      for name, words in (*_CORRELATIONS.items(), ('gain', _GAIN))}
+      for name, words in (*CORRELATION_WORDS.items(), ('gain', GAIN))}
 
 
 def _left_out(points: Points) -> str:
@@ -147,7 +129,7 @@ def measures(run: Run, points: Points) -> Table:
       'outcome': lambda r: OUTCOMES[r['outcome']],
       'predictor': lambda r: PREDICTORS[r['predictor']], **_columns()}
   return Table(
-      'measures', f'All predictors. Outcomes at {beyond(run)}', columns, records,
+      'measures', f'All predictors. Outcomes at {run.beyond_words}', columns, records,
       f'{len(points.models)} models, means of seeds. Predictors are measured at the '
       "length of each model's training. Secondary, not corrected for being many.",
       more='Symmetric KL is SCE without the entropies of both predictions; entropy: '
@@ -159,7 +141,7 @@ def by_length(run: Run, points: Points) -> Table:
   records = [
       {'outcome': outcome, 'length': n, 'multiple': n // run.length,
        **_mean(points.means[f'{outcome}_{n}']),
-       **_both(run, points, f'{outcome}_{n}')}
+       **comparison.both(run, points, f'{outcome}_{n}')}
       for outcome in outcomes(run) for n in run.lengths]
   columns: dict[str, CellText] = {
       'outcome': lambda r: OUTCOMES[r['outcome']],
@@ -167,59 +149,13 @@ def by_length(run: Run, points: Points) -> Table:
       'mean over models': lambda r: number(r['mean'], '.3f'),
       'from': lambda r: number(r['least'], '.3f'),
       'to': lambda r: number(r['most'], '.3f'),
-      **_BOTH,
+      **comparison.COLUMNS,
   }
   return Table(
       'by_length', 'Correlations with the outcome at each length', columns, records,
-      f'{len(points.models)} models. r: {_CORRELATIONS[run.correlation]}; '
+      f'{len(points.models)} models. r: {CORRELATION_WORDS[run.correlation]}; '
       f'misalignment: {PREDICTORS[run.measure]}. L = {run.length} tokens; some models '
       'were trained on less. Secondary, not corrected for being many.')
-
-
-def _both(run: Run, points: Points, field: str) -> dict[str, float]:
-  """Returns r of both predictors with an outcome, as the fields of a record."""
-  loss, misalignment = (
-      ours(run, points, name, field) for name in (TRAINING_LOSS, run.measure))
-  return {**interval_fields('loss', getattr(loss, run.correlation)),
-          **interval_fields('misalignment', getattr(misalignment, run.correlation)),
-          **interval_fields('gain', misalignment.gain)}
-
-
-_BOTH: dict[str, CellText] = {  # the columns of `_both`
-    f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))
-    for name, words in (('loss', 'r, training loss'),
-                        ('misalignment', 'r, misalignment'), ('gain', _GAIN))}
-
-
-def groups(run: Run, points: Points) -> Table:
-  """Makes the table of correlations within models that are alike in one thing.
-
-  What differs between such groups may move predictor and outcome together; within a
-  group it cannot.
-  """
-  kinds = [(model.positions, f'trained on {model.length} tokens')
-           for model in points.models]
-  names = dict.fromkeys(own[place] for place in range(2) for own in kinds)
-  records: list[dict[str, Any]] = []
-  for outcome in outcomes(run):
-    for name in names:
-      inside = np.array([name in own for own in kinds])
-      part = points._replace(
-          means={field: x[inside] for field, x in points.means.items()})
-      records.append({'outcome': outcome, 'group': name, 'models': int(inside.sum()),
-                      **_both(run, part, f'{outcome}_beyond')})
-  columns: dict[str, CellText] = {
-      'outcome': lambda r: OUTCOMES[r['outcome']], 'group': lambda r: r['group'],
-      'models': lambda r: str(r['models']), **_BOTH}
-  return Table(
-      'groups', f'Correlations within groups of models. Outcomes at {beyond(run)}',
-      columns, records,
-      'Models that have the same positions, or the same length of training. r: '
-      f'{_CORRELATIONS[run.correlation]}; misalignment: {PREDICTORS[run.measure]}. '
-      'Secondary, not corrected for being many.',
-      more=f'Groups of fewer than {LEAST} models have no correlations. Positions and '
-           'training length may change misalignment and the outcome together: a '
-           'correlation over all models that is in no group is one between groups.')
 
 
 def tasks(run: Run, points: Points) -> Table:
@@ -267,7 +203,7 @@ def models(run: Run, points: Points) -> Table:
           field, mean_interval([*points.seeds[field][place].values()]))
     records.append(record | {'chance': float(points.means['chance'][place])})
   names = ('training loss', PREDICTORS[run.measure], 'log perplexity at L',
-           f'at {beyond(run)}', 'score at L', f'score at {beyond(run)}')
+           f'at {run.beyond_words}', 'score at L', f'score at {run.beyond_words}')
   columns: dict[str, CellText] = {
       'no.': lambda r: str(r['number']), 'model': lambda r: r['label']}
   for name, field in zip(names, fields, strict=True):

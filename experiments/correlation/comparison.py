@@ -1,0 +1,34 @@
+"""Training loss and misalignment as predictors of one outcome. Runs without JAX."""
+
+from experiments.correlation.points import Points, Run, TRAINING_LOSS
+from experiments.correlation.related import ours
+from vvlen.reporting.tables import (
+  blank_without,
+  CellText,
+  interval_cell,
+  interval_fields,
+)
+
+CORRELATION_WORDS = {'pearson': 'Pearson', 'spearman': 'Spearman',
+                     'partial': 'partial, given training loss'}
+# The size of r is |r|; in Markdown, | ends a cell.
+GAIN = 'size of r − that of training loss'
+COLUMNS: dict[str, CellText] = {  # of the fields of `both`
+    f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))
+    for name, words in (('loss', 'r, training loss'),
+                        ('misalignment', 'r, misalignment'), ('gain', GAIN))}
+
+
+def both(run: Run, points: Points, field: str) -> dict[str, float]:
+  """Returns r of both predictors with an outcome, as the fields of a record.
+
+  Args:
+    run: for the measure of misalignment and the primary correlation.
+    points: the models.
+    field: of `Points`, such as 'score_beyond'.
+  """
+  loss, misalignment = (
+      ours(run, points, name, field) for name in (TRAINING_LOSS, run.measure))
+  return {**interval_fields('loss', getattr(loss, run.correlation)),
+          **interval_fields('misalignment', getattr(misalignment, run.correlation)),
+          **interval_fields('gain', misalignment.gain)}
