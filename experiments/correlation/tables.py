@@ -88,10 +88,10 @@ def table_1(run: Run, points: Points) -> Table:
       f'Primary: the row of misalignment and {OUTCOMES[run.outcome]}, {GAIN}, with '
       f"r {CORRELATION_WORDS[run.correlation]}'s; above 0, misalignment predicts "
       'better. All other intervals are secondary and not corrected for being many. '
-      "Partial: Pearson's of what regressions on training loss leave. With so few models the "
-      'intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples of '
-      '14 and in 89 % of 7. Training loss: cross-entropy of the last tenth of the '
-      'steps, without the misalignment term. Printed: as the paper has it.'
+      "Partial: Pearson's of what regressions on training loss leave. With so few "
+      'models the intervals are too narrow: of normals they cover r = 0.7 in 91 % of '
+      'samples of 14 and in 89 % of 7. Training loss: cross-entropy of the last tenth '
+      'of the steps, without the misalignment term. Printed: as the paper has it.'
   )
   return Table('table_1', 'What predicts results on longer inputs', columns, records,
                note, short=('outcome', 'predictor', 'models', 'Pearson [95 %]'),
