@@ -108,16 +108,41 @@ def test_exercises_tell_twice_what_the_context_says(rng):
   assert {x for _, x in counts['numbers']} == {1, 2, 3}
 
 
-def test_an_exercise_asks_where_everyone_is_after_the_last_move(rng):
-  people = set()
+_MOVE = r'(\w+) (?:moved|went|journeyed|travelled|went back) to the (\w+)\.'
+_ASKED = r'Question: Where is (\w+)\? (\w+)\.'
+
+
+def test_an_exercise_asks_where_each_of_many_words_went(rng):
+  counts, orders = set(), set()
+  for _ in range(60):
+    context, *questions = exercises.moves(rng).split('\n')
+    told = re.findall(_MOVE, context)
+    asked = [re.fullmatch(_ASKED, line).groups() for line in questions]
+    assert sorted(told) == sorted(asked) and len({*dict(told)}) == len(told)
+    assert {*dict(told)} <= {*ADJECTIVES} and {*dict(told).values()} <= {*NOUNS}
+    assert len({*dict(told).values()}) == len(told)
+    assert {x.strip() for x in re.sub(_MOVE, '', context).split('.')} <= {
+        '', *(x.removesuffix('.') for x in NOISE)}
+    counts |= {len(told)}
+    orders |= {told == asked}
+  assert counts == {*range(2, 9)} and orders == {True, False}
+
+
+def test_an_exercise_asks_where_someone_is_after_each_move(rng):
+  kinds = set()
   for _ in range(40):
-    context, questions = exercises.people(rng).split('\n</context>\n')
-    # Each move of a person replaces the one before.
-    last = dict(re.findall(r'(\w+) (?:\w+|went back) to the (\w+)\.', context))
-    asked = re.findall(r'Question: Where is (\w+)\? (\w+)\.', questions)
-    assert dict(asked) == last and len(asked) == len(last) > 0
-    people |= {len(asked)}
-  assert people >= {2, 3, 4}
+    lines = exercises.people(rng).split('\n')
+    assert len(lines) == 20  # a story of qa1 has ten moves
+    last = {}
+    for told, question in zip(lines[::2], lines[1::2], strict=True):
+      (move,) = re.findall(_MOVE, told)
+      last |= [move]
+      name, place = re.fullmatch(_ASKED, question).groups()
+      assert last[name] == place
+      # Of whom has just moved, or of another.
+      kinds |= {(name == move[0], len(last))}
+      assert re.sub(_MOVE, '', told).strip() in {'', *NOISE}
+  assert kinds == {(True, 1)} | {(x, n) for x in (True, False) for n in (2, 3, 4)}
 
 
 def test_exercises_follow_each_document_in_turn():
@@ -130,10 +155,12 @@ def test_exercises_follow_each_document_in_turn():
   assert 'Most often:' in of_tasks[5] and 'The pass key is' in of_tasks[6]
   assert sum('<context>' in text for text in of_tasks) == 5
   between = [text for i, text in enumerate(texts) if i % 3]
-  kinds = ['people' if 'Question' in x else 'pass_key' if 'pass' in x else 'needles'
+  kinds = ['people' if re.search('Where is [A-Z]', x) else
+           'moves' if 'Question' in x else 'pass_key' if 'pass' in x else 'needles'
            if ' is ' in x else 'numbers' if x[0].isdigit() else 'words'
            for x in between]
-  turns = ['words', 'needles', 'words', 'people', 'numbers', 'pass_key', 'needles']
+  turns = ['words', 'moves', 'needles', 'people', 'numbers', 'moves', 'pass_key',
+           'people', 'needles']
   assert kinds == (4 * turns)[:24] and len({*between}) == 24
   assert [x.__name__ for x in exercises.EXERCISES] == turns
 

@@ -1,15 +1,19 @@
 """Short texts that teach a small model to look things up in its context.
 
 Of a prompt with its answer, one token in twenty or fewer can be told from the context
-alone, too few for a small model to learn it from in thousands of steps. Of an exercise,
-a quarter or more can:
+alone, too few for a small model to learn it from in thousands of steps. Exercises have
+more to look up, in the last two more questions to a text:
 
   words     'net kid fox. net kid fox.': a list of words, two or three times
   numbers   '93714 205. 93714 205.': numbers, two to four times
   needles   'kid is calm. web is odd.', then each of them again in another order
   pass_key  'The pass key is 93714.', three times more
-  people    moves of bAbI's qa1, then where each of those who moved is
+  moves     'calm went to the web. odd moved to the fox.', then where each of them is
+  people    a story of bAbI's qa1, and a question after each of its moves
 
+Moves come before people: of six rooms, the one that was named last is a good guess, and
+two layers of width 64 learned nothing else from people alone in 6,000 steps of 8
+streams; with moves, whose answers are any of a hundred words, they did.
 Some have other sentences between. Runs without JAX.
 """
 
@@ -50,13 +54,30 @@ def pass_key(rng: np.random.Generator) -> str:
   return f'{_between(rng, [told], 6)} ' + '\n'.join([told] * 3)
 
 
+def moves(rng: np.random.Generator) -> str:
+  """Returns 2 to 8 moves as in qa1 but of any words, then where each of them is."""
+  count = int(rng.integers(2, 9))
+  names = rng.choice(ADJECTIVES, count, replace=False)
+  places = rng.choice(NOUNS, count, replace=False)
+  told = [f'{name} {verb} to the {place}.' for name, verb, place in zip(
+      names, rng.choice(babi_stories.MOVES, count), places, strict=True)]
+  asked = [_asked(names[i], places[i]) for i in rng.permutation(count)]
+  return '\n'.join([_between(rng, told, 1), *asked])
+
+
 def people(rng: np.random.Generator) -> str:
-  """Returns up to 8 moves of a story of qa1, and where each of the people is."""
-  facts = babi_stories.draw_story(rng, 'qa1', 8)[-1].facts
-  where = {fact.split()[0]: fact.removesuffix('.').split()[-1] for fact in facts}
-  asked = [f'\nQuestion: Where is {name}? {where[name]}.'
-           for name in rng.permutation([*where])]
-  return f'<context>\n{_between(rng, facts, 1)}\n</context>\n{"".join(asked)}'
+  """Returns a story of qa1, and after each move a question about what is known."""
+  where: dict[str, str] = {}
+  told = []
+  for fact in babi_stories.draw_story(rng, 'qa1')[-1].facts:
+    where[fact.split()[0]] = fact.removesuffix('.').split()[-1]
+    asked = rng.choice([*where])
+    told += [_between(rng, [fact], 1), _asked(asked, where[asked])]
+  return '\n'.join(told)
+
+
+def _asked(name: str, place: str) -> str:
+  return f'Question: Where is {name}? {place}.'
 
 
 def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
@@ -66,4 +87,5 @@ def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
 
 
 # In this order they take turns.
-EXERCISES = (words, needles, words, people, numbers, pass_key, needles)
+EXERCISES = (
+    words, moves, needles, people, numbers, moves, pass_key, people, needles)

@@ -31,6 +31,7 @@ T = TypeVar('T')
 TASKS = ('qa1', 'qa2', 'qa3', 'qa4', 'qa5')
 ROOMS = ('bathroom', 'bedroom', 'garden', 'hallway', 'kitchen', 'office')
 THINGS = ('apple', 'football', 'milk')
+MOVES = ('moved', 'went', 'journeyed', 'travelled', 'went back')
 _ACTORS = ('Daniel', 'John', 'Mary', 'Sandra')
 _GIVERS = ('Bill', 'Fred', 'Jeff', 'Mary')  # of qa5
 _HANDLING = ('get', 'drop', 'move', 'move', 'move')
@@ -38,7 +39,7 @@ _HANDLING = ('get', 'drop', 'move', 'move', 'move')
 _KINDS = {'qa1': ('move',), 'qa2': _HANDLING, 'qa3': _HANDLING,
           'qa5': ('get', 'drop', 'give', 'give', 'give', 'move', 'move', 'move')}
 _WORDS = {
-    'move': ('moved', 'went', 'journeyed', 'travelled', 'went back'),
+    'move': MOVES,
     'get': ('got', 'took', 'grabbed', 'picked up'),
     'drop': ('dropped', 'left', 'discarded', 'put down'),
     'give': ('gave', 'handed', 'passed'),
