@@ -12,9 +12,6 @@ variant     seeds  layers x width, L, batch, steps  cost
 cpu         6      2 x 128, 64, 16, 2,000           the same on two busy CPU cores, 111
                                                     minutes
 quick       4      2 x 128, 64, 16, 600             α = 0 and α = 0.1, 4 minutes
-tasks       8      2 x 128, 128, 32, 8,000          answered prompts, made by
-                                                    long_context.training_text; not
-                                                    measured yet
 smoke       2      1 x 16, 8, 4, 8                  checks that it runs
 finetune    2      config.checkpoint, one seed at a time, over a mesh of all devices;
                    not measured yet
@@ -92,9 +89,9 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
           offsets=(0.125, 0.25, 0.375),  # in units of the length
       ),
   )
-  small = dict(num_layers=2, width=128, mlp_width=344, num_heads=4, num_key_heads=4)
   if variant in ('cpu', 'quick'):
-    config.model.update(small)
+    config.model.update(num_layers=2, width=128, mlp_width=344, num_heads=4,
+                        num_key_heads=4)
     config.num_seeds = 6
     config.train.update(max_length=64, batch_size=16, num_steps=2_000,
                         steps_per_call=50, seeds_at_once=6, group_size=1)
@@ -104,15 +101,6 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.arms = {name: config.arms[name] for name in ('alpha_0', 'alpha_0_1')}
     config.train.num_steps = 600
     config.evaluate.every_steps = 300
-  elif variant == 'tasks':
-    config.model.update(small)
-    config.num_seeds = 8
-    config.arms = {name: config.arms[name] for name in ('alpha_0', 'alpha_0_1')}
-    config.train.update(num_steps=8_000, steps_per_call=100, seeds_at_once=2,
-                        group_size=1)
-    config.evaluate.every_steps = 4_000
-    with config.unlocked():
-      config.train.models_saved = 8  # of each arm, in hub layout
   elif variant == 'smoke':
     config.num_seeds = config.train.seeds_at_once = 2
     config.arms = {n: config.arms[n] for n in ('alpha_0', 'alpha_0_1', 'offsets_whole')}
@@ -136,7 +124,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.evaluate.update(every_steps=50, num_segments=16)
   elif variant not in ('full', 'cpu'):
     raise ValueError(
-        'variant must be full, cpu, quick, tasks, smoke or finetune; '
+        'variant must be full, cpu, quick, smoke or finetune; '
         f'without a variant it is full: {variant!r}')
   return config
 

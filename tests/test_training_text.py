@@ -257,22 +257,23 @@ def test_a_model_is_trained_on_it_and_asked(tmp_path, fast_compilation):
   done = _command(f'--folder={tmp_path}/tasks', '--documents=120', '--vocabulary=400')
   assert (done.returncode, done.stderr) == (0, '')
   for module, *arguments in (
-      ('language_model', '--config=configs/language_model.py:tasks',
-       '--config.num_seeds=2', '--config.model.num_layers=1', '--config.model.width=16',
-       '--config.train.num_steps=4', '--config.train.steps_per_call=2',
-       '--config.optimizer.warmup_steps=1', '--config.evaluate.num_segments=4',
-       '--config.evaluate.lengths=(1,2)', '--config.evaluate.every_steps=4',
+      ('correlation', '--config=configs/correlation.py:smoke',
        f'--config.text.path={tmp_path}/tasks/text.jsonl',
        f'--config.text.tokenizer={tmp_path}/tasks', f'--workdir={tmp_path}/model'),
       ('long_context', '--config=configs/long_context.py:ruler_smoke',
-       f'--checkpoint={tmp_path}/model/models/alpha_0/seed_1',
+       f'--checkpoint={tmp_path}/model/models/base/seed_1',
        f'--workdir={tmp_path}/ruler')):
     run = subprocess.run([sys.executable, '-m', f'experiments.{module}', *arguments],
                          cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
   lines = [json.loads(line) for path in (tmp_path / 'ruler/predictions').iterdir()
            for line in path.read_text().splitlines()]
-  weights = [(tmp_path / f'model/models/alpha_0/seed_{seed}/model.safetensors')
+  # Of layer_norm, which hub layout does not know, there is none.
+  models = sorted(x.relative_to(tmp_path / 'model/models').as_posix()
+                  for x in (tmp_path / 'model/models').glob('*/*'))
+  assert models == [f'{name}/seed_{seed}' for name in ('alibi_half_length', 'base')
+                    for seed in range(2)]
+  weights = [(tmp_path / f'model/models/base/seed_{seed}/model.safetensors')
              .read_bytes() for seed in range(2)]
   assert weights[0] != weights[1]
   assert len(lines) == 36 and all(isinstance(x['pred'], str) for x in lines)

@@ -19,6 +19,7 @@ from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_de
 from experiments.language_model import measuring, together, training
 from experiments.language_model.together import Programs
 from experiments.language_model.training import Text
+from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
 from vvlen.tasks import documents
@@ -31,7 +32,7 @@ class Subject(NamedTuple):
   """What the blocks of seeds of a model share."""
 
   config: Any  # as in configs/language_model.py
-  model: Any  # as it is trained
+  as_measured: Llama
   programs: Programs
   answer: Answer
 
@@ -59,7 +60,7 @@ def main(config: Any, workdir: str) -> None:
   subject = functools.lru_cache(maxsize=1)(
       lambda name: _subject(config, name, text, mesh))
   rows = lambda name, first: lambda progress: _rows(
-      name, subject(name), asked, first, folder, progress)
+      config, name, subject(name), asked, first, folder, progress)
   steps = {name: training.num_steps(config, config.models[name]) for name in names}
   jobs = [Job(seed_blocks.at_once(config) * steps[name], rows(name, first))
           for name, first in todo]
@@ -83,16 +84,16 @@ def _subject(config: Any, name: str, text: Text, mesh: Any) -> Subject:
   own = models.own_config(config, name)
   model, as_measured = models.make(config, name, text.tokenizer)
   return Subject(
-      own, model, together.make_programs(own, name, model, text, mesh, as_measured),
+      own, as_measured, together.make_programs(own, name, model, text, mesh, as_measured),
       make_answer(as_measured, text.tokenizer, config.benchmark.answer_tokens, mesh,
                   config.train.group_size))
 
 
 def _rows(
-    name: str, subject: Subject, asked: dict[int, list[Prompt]], first: int,
-    folder: epath.Path, progress: Progress,
+    config: Any, name: str, subject: Subject, asked: dict[int, list[Prompt]],
+    first: int, folder: epath.Path, progress: Progress,
 ) -> list[Row]:
-  """Trains, measures and asks a block of seeds of a model; returns their rows."""
+  """Trains, measures, asks and saves a block of seeds; returns their rows."""
   trained = together.train_and_measure(
       subject.config, name, subject.programs, first, folder, progress)
   rows = [row for seed, measured in trained.measured.items()
@@ -107,4 +108,9 @@ def _rows(
   if jax.process_index() == 0:
     for seed, text in lines.items():
       results.write_text(folder / f'predictions/{name}_seed_{seed}.jsonl', text)
+  # Hub layout knows neither models without positions nor norms after attention.
+  fields = config.models[name]
+  if fields.positions != 'none' and fields.norm == 'none':
+    together.save_models(subject.config, name, subject.as_measured, trained,
+                         [*trained.measured], folder)
   return rows

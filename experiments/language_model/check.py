@@ -64,7 +64,6 @@ _FIELDS = {
     'train.seeds_at_once': whole(least=0),
     'train.group_size': whole(least=1),
     'train.save_every_seconds': real(least=0),
-    'train.models_saved': optional(whole(least=1)),
     'train.scan_layers': optional(flag()),
     'train.remat_keeps': optional(one_of(KEPT)),
     'train.stream_dtype': optional(one_of(fields.DTYPES)),

@@ -1,6 +1,6 @@
 """Trains the language models of several seeds as an ensemble; for small models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 import math
 import os
@@ -122,16 +122,12 @@ def run_block(
     model: the model to train.
     programs: of the arm.
     first: the first seed of the block.
-    folder: of the run. The models of the first `train.models_saved` seeds, by default
-      of seed 0, are saved there in hub layout.
+    folder: of the run. The model of seed 0 is saved there in hub layout.
     progress: counts seed-steps.
   """
   trained = train_and_measure(config, name, programs, first, folder, progress)
-  params = sharding.fetch(trained.params)
-  for seed in trained.measured:
-    if seed < config.train.get('models_saved', 1):
-      own = jax.tree.map(lambda x, place=seed - first: jnp.asarray(x[place]), params)
-      training.save_model(config, folder / f'models/{name}/seed_{seed}', model, own)
+  if first == 0:
+    save_models(config, name, model, trained, [0], folder)
   return [row for seed, measured in trained.measured.items()
           for row in measuring.rows_of(name, seed, measured)]
 
@@ -171,6 +167,26 @@ def train_and_measure(
       seed: {metric: {length: x[seed - first] for length, x in by_length.items()}
              for metric, by_length in {**measured, **late}.items()}
       for seed in seed_blocks.seeds_of(config, first)})
+
+
+def save_models(
+    config: Any, name: str, model: Llama, trained: Trained, seeds: Sequence[int],
+    folder: epath.Path,
+) -> None:
+  """Saves models of a block of seeds in hub layout, as models/NAME/seed_N.
+
+  Args:
+    config: as in configs/language_model.py.
+    name: of the arm.
+    model: as it is to be loaded.
+    trained: of the block.
+    seeds: of the block, those to save.
+    folder: of the run.
+  """
+  params, first = sharding.fetch(trained.params), min(trained.measured)
+  for seed in seeds:
+    own = jax.tree.map(lambda x, place=seed - first: jnp.asarray(x[place]), params)
+    training.save_model(config, folder / f'models/{name}/seed_{seed}', model, own)
 
 
 def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:

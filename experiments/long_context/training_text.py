@@ -1,16 +1,15 @@
 r"""Writes answered prompts, from which a small model learns to do the tasks.
 
   python -m experiments.long_context.training_text --folder=runs/tasks
-  python -m experiments.language_model --config=configs/language_model.py:tasks \
-      --config.text.path=runs/tasks/text.jsonl --config.text.tokenizer=runs/tasks \
-      --workdir=runs/tasks_model
+  python -m experiments.correlation --config=configs/correlation.py:term \
+      --workdir=runs/correlation
   python -m experiments.long_context --suite=ruler --config.lengths='(107, 214, 428)' \
       --config.needle_values=words \
-      --checkpoint=runs/tasks_model/models/alpha_0/seed_0 --workdir=runs/tasks_ruler
+      --checkpoint=runs/correlation/models/base/seed_0 --workdir=runs/tasks_ruler
   python -m experiments.long_context --suite=babilong --config.parts='()' \
       --config.lengths='(107, 214, 428)' --config.most_facts=4 \
       --text=runs/tasks/filler.txt \
-      --checkpoint=runs/tasks_model/models/alpha_0/seed_0 --workdir=runs/tasks_babilong
+      --checkpoint=runs/correlation/models/base/seed_0 --workdir=runs/tasks_babilong
 
 A document is a prompt with its answer, as `experiments.long_context` asks for it: of
 RULER's short tasks, of a pass key, or of BABILong without instructions. For BABILong,
