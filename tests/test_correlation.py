@@ -21,6 +21,7 @@ from configs import correlation as config_file
 from experiments.correlation import (
     answer,
     check,
+    dialects,
     figures,
     groups,
     models,
@@ -43,6 +44,7 @@ from vvlen.models.rope import Rope
 from vvlen.models.rope_extensions import Yarn
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
+from vvlen.tasks import babi_stories
 from vvlen.tasks.tokenizers import byte_tokenizer
 
 BYTES = byte_tokenizer()
@@ -141,6 +143,27 @@ def test_a_prompt_with_its_answer_fills_a_length(asked):
   assert chance == pytest.approx([0, 0, 0, 1 / 6, 1 / 6, 1 / 6])
 
 
+def test_a_shortcut_is_right_without_the_question():
+  benchmark = _config(**{'benchmark.num_prompts': 40,
+                         'benchmark.tasks': ('niah_single', 'niah_multikey', 'qa1')
+                         }).benchmark
+  own = prompts.draw(benchmark, [800], BYTES, 0)[800]
+  of = lambda task: [x.answered for x in own if x.task == task]
+  assert all(x.shortcut == x.chance for x in of('niah_single'))
+  for answered in of('niah_multikey'):
+    # One of four keys; the others' values are in the prompt.
+    assert answered.shortcut == 1 / 4 and len(answered.others) == 3
+    assert all(f' is {x}.' in answered.prompt for x in answered.others)
+  rooms = '|'.join(babi_stories.ROOMS)
+  shortcuts = set()
+  for answered in of('qa1'):
+    last = re.findall(rf'to the ({rooms})\.', answered.prompt)[-1]
+    right = answered.answers == (last,)
+    assert answered.shortcut == (1 if right else answered.chance)
+    shortcuts |= {right}
+  assert shortcuts == {True, False}
+
+
 def test_more_prompts_and_lengths_change_none(asked):
   benchmark = _config(**{'benchmark.tasks': ('qa1',)}).benchmark
   few = prompts.draw(benchmark, [800], BYTES, 0)[800]
@@ -151,14 +174,18 @@ def test_more_prompts_and_lengths_change_none(asked):
 
 def test_answers_are_scored_as_their_task_is():
   needles = prompts.Prompt(
-      'niah_multivalue', np.zeros(3, np.int32), Answered('p', ('12', '34')))
+      'niah_multivalue', np.zeros(3, np.int32),
+      Answered('p', ('12', '34'), others=('56',)))
   where = prompts.Prompt('qa1', np.zeros(3, np.int32), Answered(
-      'p', ('office',), 'Where is Mary?', 1 / 6))
+      'p', ('office',), 'Where is Mary?', 1 / 6, 0.5))
   outputs = [' 34, 56.', ' office.', ' kitchen, office.', ' 12, 34.']
   rows = prompts.rows_of('m', 4, 128, [needles, where, where, needles], outputs)
   assert {(r.experiment, r.metric): r.value for r in rows} == {
-      ('niah_multivalue', 'score'): 0.75, ('niah_multivalue', 'chance'): 0,
-      ('qa1', 'score'): 0.5, ('qa1', 'chance'): pytest.approx(1 / 6)}
+      ('niah_multivalue', 'score'): 0.75, ('niah_multivalue', 'score_lm_eval'): 0.75,
+      ('niah_multivalue', 'score_strict'): 0.5, ('niah_multivalue', 'chance'): 0,
+      ('niah_multivalue', 'shortcut'): 0,
+      ('qa1', 'score'): 0.5, ('qa1', 'score_lm_eval'): 1, ('qa1', 'score_strict'): 0.5,
+      ('qa1', 'chance'): pytest.approx(1 / 6), ('qa1', 'shortcut'): 0.5}
   assert {r[1:4] for r in rows} == {('m', 4, 128)}
   # What a question names is no answer.
   north = prompts.Prompt('qa4', np.zeros(3, np.int32), Answered(
@@ -167,11 +194,12 @@ def test_answers_are_scored_as_their_task_is():
   lines = prompts.lines_of(128, [needles, where], outputs[:2]).splitlines()
   assert [*map(json.loads, lines)] == [
       {'task': 'niah_multivalue', 'length': 128, 'index': 0, 'num_tokens': 3,
-       'answers': ['12', '34'], 'question': '', 'chance': 0, 'pred': ' 34, 56.',
-       'score': 0.5},
+       'answers': ['12', '34'], 'question': '', 'chance': 0, 'shortcut': 0,
+       'pred': ' 34, 56.', 'score': 0.5, 'score_lm_eval': 0.5, 'score_strict': 0},
       {'task': 'qa1', 'length': 128, 'index': 1, 'num_tokens': 3,
        'answers': ['office'], 'question': 'Where is Mary?',
-       'chance': pytest.approx(1 / 6), 'pred': ' office.', 'score': 1}]
+       'chance': pytest.approx(1 / 6), 'shortcut': 0.5, 'pred': ' office.', 'score': 1,
+       'score_lm_eval': 1, 'score_strict': 1}]
 
 
 def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path):
@@ -187,13 +215,16 @@ def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path
              1: [['garden'], ['kitchen'], ['x']]}
   subject = run_of_study.Subject(
       None, None, None, lambda params, own: outputs[len(own)])
+  # Hub layout does not know this model.
+  config = _config(**{'models.base.norm': 'layer_norm'})
   progress = types.SimpleNamespace(measuring=lambda _: contextlib.nullcontext())
-  rows = run_of_study._rows('base', subject, asked, 4, epath.Path(tmp_path), progress)
+  rows = run_of_study._rows(
+      config, 'base', subject, asked, 4, epath.Path(tmp_path), progress)
   found = {row[:5]: row.value for row in rows}
   assert {row[2:4]: x for row, x in found.items() if row[4] == 'score'} == {
       (4, 128): 0.5, (5, 128): 0.5, (4, 256): 0, (5, 256): 1}
   assert found['correlation', 'base', 5, 128, 'nll'] == 7
-  assert {row[1] for row in found} == {'base'} and len(rows) == 2 * (1 + 2 * 2)
+  assert {row[1] for row in found} == {'base'} and len(rows) == 2 * (1 + 5 * 2)
   for seed, texts in ((4, ['office', 'office', 'garden']),
                       (5, ['garden', 'garden', 'kitchen'])):
     path = tmp_path / f'predictions/base_seed_{seed}.jsonl'
@@ -249,13 +280,21 @@ def _rows(run, score=lambda i, n: 0.9 - 0.1 * i - n / 8000, loss=None, excess=No
         rows += [row('nll', n, 2 + i**2 / 50 + n / 4000 + shift),
                  row('symmetric_kl', n, excess[i] + shift / 10 + (n - model.length)),
                  row('sce', n, 5 + i / 3 + n), row('js', n, 1 / (i + 2)),
+                 row('kl_first_second', n, 0.3 + (i - 1) ** 2),
+                 row('kl_second_first', n, 0.2 + (i - 3) ** 2),
                  row('entropy_first', n, (i - 2) ** 2 + 0.5),
+                 row('entropy_second', n, (i - 4) ** 2 + 0.7),
                  row('top1_agreement', n, 0.5 + i / 50)]
       for n in run.lengths:
         rows += [row('score', n, score(i, n) + shift, 'niah_single'),
                  row('score', n, score(i, n) - 0.06, 'qa1'),
+                 *(row(f'score_{dialect}', n, score(i, n) - 0.1 * (i % less), task)
+                   for task in ('niah_single', 'qa1')
+                   for dialect, less in (('lm_eval', 2), ('strict', 3))),
                  row('chance', n, 0.0, 'niah_single'),
-                 row('chance', n, 0.2 + (n - 128) / 1e4, 'qa1')]
+                 row('chance', n, 0.2 + (n - 128) / 1e4, 'qa1'),
+                 row('shortcut', n, 0.05, 'niah_single'),
+                 row('shortcut', n, 0.25 + (n - 128) / 1e4, 'qa1')]
   return rows
 
 
@@ -286,6 +325,11 @@ def test_a_model_is_the_mean_of_its_seeds(run, found):
   np.testing.assert_allclose(means['nll_128'],
                              2 + np.arange(6) ** 2 / 50 + 128 / 4000 + 0.005)
   np.testing.assert_allclose(means['chance'], 0.1)
+  np.testing.assert_allclose(means['shortcut'], 0.15)
+  np.testing.assert_allclose(means['qa1_shortcut'], 0.25)
+  np.testing.assert_allclose(
+      means['qa1_256_strict'],
+      0.9 - 0.1 * np.arange(6) - 0.1 * (np.arange(6) % 3) - 0.032)
   assert found.left_out == []
 
 
@@ -328,7 +372,9 @@ def test_models_and_predictors_have_these_names():
   assert points.PREDICTORS == {
       'training_cross_entropy': 'training loss',
       'nll': 'log perplexity at training length', 'symmetric_kl': 'symmetric KL',
-      'sce': 'SCE', 'js': 'Jensen–Shannon', 'entropy_first': 'entropy',
+      'sce': 'SCE', 'js': 'Jensen–Shannon',
+      'kl_first_second': 'KL(long‖short)', 'kl_second_first': 'KL(short‖long)',
+      'entropy_first': 'entropy, long', 'entropy_second': 'entropy, short',
       'top1_agreement': 'top-1 agreement'}
   assert points.OUTCOMES == {'score': 'score', 'nll': 'log perplexity'}
   run = _run('cpu')
@@ -459,7 +505,10 @@ def test_the_main_table_has_correlations_of_ours_and_of_the_paper(run, found):
       'are secondary and not corrected for being many. Partial: '
       "Pearson's of what regressions on training loss leave. With so few models the "
       'intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples of '
-      '14 and in 89 % of 7. Training loss: cross-entropy of the last tenth of the '
+      '14 and in 89 % of 7. Models of one kind are alike: where predictors and outcome '
+      'are unrelated but differ between kinds, the interval of the primary row '
+      'excludes 0 in 14 % of draws, so that a verdict needs the row within kinds of the table '
+      'groups too. Training loss: cross-entropy of the last tenth of the '
       'steps, without the misalignment term. Printed: as the paper has it.')
 
 
@@ -525,7 +574,7 @@ def test_the_table_of_models(run, found):
   assert shown(tables.models(run, found._replace(means=more)), '4')['chance'] == '0.130'
   table = tables.models(run, found)
   assert table.more.endswith(
-      'Chance: of a guess without the context, where the answer is one of a few words.')
+      'a story the place that is named last.')
   cells = shown(table, '4')
   assert cells['model'] == 'RoPE 10,000, trained at L/2'
   assert cells['training loss [95 %]'].startswith('1.905 [')
@@ -544,7 +593,7 @@ def test_the_table_of_models(run, found):
 def test_tables_of_all_measures_and_lengths(run, found):
   records = {(r['outcome'], r['predictor']): r
              for r in tables.measures(run, found).records}
-  assert len(records) == 2 * 7
+  assert len(records) == 2 * 10
   for (outcome, predictor), record in records.items():
     assert record['pearson'] == pytest.approx(_PEARSON(
         found.means[predictor], found.means[f'{outcome}_beyond']))
@@ -558,8 +607,10 @@ def test_tables_of_all_measures_and_lengths(run, found):
   assert last[2].startswith(_text(_PEARSON(
       found.means['top1_agreement'], found.means['nll_beyond'])) + ' [')
   assert table.more == (
-      'Symmetric KL is SCE without the entropies of both predictions; entropy: of the '
-      'predictions in the first window.')
+      'Symmetric KL is SCE without the entropies of both predictions, and the sum of '
+      'both KL; half of SCE, a scale of the paper, has the correlations of SCE. Long '
+      'and short: of the two predictions of a token, the one with more context before '
+      'it, and the other.')
   # What is shown of a length is of that length.
   table = tables.by_length(_run(**{'primary.correlation': 'spearman'}), found)
   record = table.records[3]
@@ -627,8 +678,9 @@ def test_correlations_within_groups_are_of_their_models_alone():
       'r, training loss [95 %]', 'r, misalignment [95 %]',
       'size of r − that of training loss [95 %]']
   assert table.note == (
-      'A kind: models with the same positions and length of training. r: Pearson; '
-      'misalignment: symmetric KL. Secondary, not corrected for being many.')
+      'Within kinds: less the means of models with the same positions and length of '
+      'training. r: Pearson; misalignment: symmetric KL. Secondary, not corrected for '
+      'being many.')
   # Of fewer than five models there is none.
   small = {r['group']: r for r in groups.table(_run(), points.points(
       _run(), _rows(_run()))).records if r['outcome'] == 'score'}
@@ -640,58 +692,119 @@ def _less_means(models, values):
   """Returns values less the means of their kind, of kinds with two models or more."""
   kinds = {}
   for model, value in zip(models, values, strict=True):
-    kinds.setdefault((model.positions, model.length), []).append(value)
-  return [value - np.mean(kinds[model.positions, model.length])
+    kinds.setdefault(model.kind, []).append(value)
+  return [value - np.mean(kinds[model.kind])
           for model, value in zip(models, values, strict=True)
-          if len(kinds[model.positions, model.length]) > 1]
+          if len(kinds[model.kind]) > 1]
+
+
+def test_models_of_a_kind_have_the_same_positions_and_length_of_training():
+  kinds = {}
+  for model in _run('cpu').models:
+    kinds.setdefault(model.kind, set()).add(model.name)
+  assert kinds['RoPE 10,000'] == {
+      'base', 'layer_norm', 'standardize', 'half_steps', 'quarter_steps', 'alpha_0_1',
+      'alpha_0_3'}
+  assert kinds['ALiBi, trained at L/2'] == {
+      'alibi_half_length', 'alibi_layer_norm_half_length',
+      'alibi_standardize_half_length'}
+  assert kinds['RoPE 1,000,000'] == {'rope_1m'}
+  assert kinds['RoPE 10,000, measured with yarn'] == {'yarn'}
+  assert sorted(map(len, kinds.values())) == [1, 1, *7 * [3], 7]
 
 
 def test_within_kinds_means_are_taken_away():
   run, found = _varied(**{'primary.outcome': 'nll'})
-  table = groups.table(run, found)
-  assert [r['group'] for r in table.records].index(groups.WITHIN) == 0
-  for r in table.records:
-    if r['group'] != groups.WITHIN:
-      continue
+  records = [r for r in groups.table(run, found).records if r['group'] == groups.WITHIN]
+  assert [r['outcome'] for r in records] == ['nll', 'score']
+  for r in records:
     loss, excess, y = (_less_means(found.models, found.means[field]) for field in (
         'training_cross_entropy', 'symmetric_kl', f'{r["outcome"]}_beyond'))
-    assert r['models'] == len(y) == 30
-    assert (r['loss'], r['misalignment']) == pytest.approx(
-        (_PEARSON(loss, y), _PEARSON(excess, y)))
-    assert (r['gain_low'], r['gain_high']) == pytest.approx(
-        _ends(_gain, excess, y, loss))
-  assert [r['outcome'] for r in table.records if r['group'] == groups.WITHIN] == [
-      'nll', 'score']
-  said = answer.answer(run, found)[2]
-  x, z, y = (_less_means(found.models, found.means[field]) for field in (
-      'symmetric_kl', 'training_cross_entropy', 'nll_beyond'))
-  of = lambda cell: f'{cell.replace("[", "[95 %: ")}'
-  assert said == (
-      'Control, as positions and training length may move both: less the means of '
-      f'models alike in these, over 30 models: r = {of(_estimate(_PEARSON, x, y))} '
-      f'with misalignment, r = {of(_estimate(_PEARSON, z, y))} with training loss; '
-      f'|r| differs by {of(_estimate(_gain, x, y, z))}.')
+    assert r['models'] == len(y) == 28
+    assert (r['loss'], r['misalignment'], r['gain']) == pytest.approx((
+        _PEARSON(loss, y), _PEARSON(excess, y), _gain(excess, y, loss)))
+    assert r['gain_low'] < r['gain'] < r['gain_high']
+
+
+def test_means_of_kinds_are_taken_in_each_resample():
+  run, found = _varied()
+  kinds = related.in_kinds(found)
+  fields = ('symmetric_kl', 'score_beyond')
+  draws = np.random.default_rng(0).integers(28, size=(300, 28))
+  values = [
+      _PEARSON(*(_less_means(
+          [kinds.models[i]._replace(name=i) for i in draw],
+          kinds.means[field][draw]) for field in fields)) for draw in draws]
+  within = related.within_kinds(run, kinds, *fields).pearson
+  # Kinds of which one model alone is drawn add zeros, which `_less_means` leaves out.
+  low, high = np.percentile(values, [2.5, 97.5])
+  assert (within.ci_low, within.ci_high) == pytest.approx((low, high), abs=0.02)
+  one = related._less_means(
+      np.array([0.1, 0.1, 0.1, 3.0, 5.0]), np.array([0, 0, 0, 1, 1]))
+  assert one.tolist() == [0, 0, 0, -1, 1]
 
 
 def test_a_correlation_between_kinds_alone_is_none_within_them():
   # Values are those of the kind, and noise that is not shared.
   run, found = _varied()
-  kinds = {kind: i for i, kind in enumerate(dict.fromkeys(
-      (m.positions, m.length) for m in found.models))}
-  level = np.array([kinds[m.positions, m.length] for m in found.models], float)
+  kinds = [*dict.fromkeys(m.kind for m in found.models)]
+  level = np.array([kinds.index(m.kind) for m in found.models], float)
   noise = np.random.default_rng(1).normal(size=(2, 30)) / 10
   found.means['symmetric_kl'] = level + noise[0]
   found.means['score_beyond'] = -level + noise[1]
-  r = lambda made: related.ours(
-      run, made, 'symmetric_kl', 'score_beyond').pearson.value
-  assert r(found) < -0.95
-  assert abs(r(groups.within_kinds(found))) < 0.3
-  # A model that is alone in its kind is left out.
-  assert [m.name for m in found.models[1:4]] == [
-      'alibi_half_length', 'alibi_layer_norm', 'alibi_layer_norm_half_length']
-  few = found._replace(models=found.models[1:4], means={
-      field: x[1:4] for field, x in found.means.items()})
-  assert groups.within_kinds(few).models == (found.models[1], found.models[3])
+  fields = ('symmetric_kl', 'score_beyond')
+  assert related.ours(run, found, *fields).pearson.value < -0.95
+  within = related.within_kinds(run, related.in_kinds(found), *fields)
+  assert abs(within.pearson.value) < 0.3 and within.pearson.ci_low < 0
+  first = answer.answer(run, found)[0]
+  assert ('over 30 models: undecided, as misalignment predicts it better than training '
+          'loss over all models but not within kinds of them. r = −') in first
+  assert ('Within kinds, models with the same positions and length of training, 28 '
+          'models: ') in first
+
+
+@pytest.mark.slow
+def test_how_often_intervals_within_kinds_cover_is_what_is_said(rng):
+  kinds = np.repeat(np.arange(8.0), [7, *7 * [3]])
+  covered, decided, with_control = 0, 0, 0
+  interval = lambda statistic, *items: statistics.bootstrap(
+      statistic, *items, num_resamples=400, seed=0)
+  for _ in range(300):
+    shift = 3 * rng.normal(size=8)[kinds.astype(int)]
+    x, noise = rng.normal(size=(2, 28))
+    found = interval(related._within(statistics.pearson), x + shift,
+                     0.7 * x + 0.51**0.5 * noise + shift, kinds)
+    covered += found.ci_low <= 0.7 <= found.ci_high
+    # Nothing but kinds is shared by a predictor and the outcome.
+    three = [rng.normal(size=8)[kinds.astype(int)] + 0.3 * rng.normal(size=28)
+             for _ in range(3)]
+    gain = related.gain(statistics.pearson)
+    over_all, within = interval(gain, *three), interval(
+        related._within(gain), *three, kinds)
+    sign = lambda x: int(x.ci_low > 0) - int(x.ci_high < 0)
+    decided += sign(over_all) != 0
+    with_control += sign(over_all) == sign(within) != 0
+  assert abs(covered / 300 - 0.97) < 0.03
+  assert abs(decided / 300 - 0.14) < 0.06 and with_control / 300 < 0.02
+
+
+def test_dialects_may_turn_the_order_of_models(run, found):
+  table = dialects.table(run, found)
+  assert [(r['task'], r['multiple'], r['dialect']) for r in table.records] == [
+      (task, n, dialect) for task in ('niah_single', 'qa1') for n in (1, 2, 4, 8)
+      for dialect in ('lm_eval', 'strict')]
+  official, strict = (found.means[f'qa1_256{x}'] for x in ('', '_strict'))
+  record = table.records[11]
+  assert record['spearman'] == pytest.approx(_scipy('spearmanr')(official, strict))
+  pairs = [(i, j) for i in range(6) for j in range(i)]
+  turned = sum((official[i] - official[j]) * (strict[i] - strict[j]) < -1e-12
+               for i, j in pairs)
+  assert record['turned'] == turned and record['mean'] == pytest.approx(strict.mean())
+  assert dialects.turned(np.array([1, 2, 3, 3]), np.array([2, 1, 5, 4])) == 1
+  cells = [column(record) for column in table.columns.values()]
+  assert cells == ['qa1', '2 L', 'strict', f'{official.mean():.3f}',
+                   f'{strict.mean():.3f}', _text(record['spearman']), str(turned)]
+  assert 'of 15 pairs of models' in table.note
 
 
 def test_what_is_primary_is_what_the_configuration_says(found):
@@ -708,7 +821,7 @@ def test_what_is_primary_is_what_the_configuration_says(found):
   assert 'of misalignment and log perplexity' in table.more
   said = answer.answer(run, found)
   assert said[0].startswith('Log perplexity at 2 to 8 L over 6 models: ')
-  assert said[3].startswith('Secondary: score at 2 to 8 L')
+  assert said[2].startswith('Secondary: score at 2 to 8 L')
   value = f'r = {spearman(sce, y):+.2f} '.replace('-', '−')
   assert f'{value}[95 %' in said[0] and 'with misalignment (SCE' in said[0]
 
@@ -716,25 +829,31 @@ def test_what_is_primary_is_what_the_configuration_says(found):
 _STRONG = [0.1 * i for i in range(30)]  # as what `_rows` makes
 _WEAK = [1 + i * 7 % 30 / 30 for i in range(30)]
 _OTHER = [x + 0.2 * (-1)**i for i, x in enumerate(_STRONG)]
+_BOTH = 'loss, over all models and within kinds of them'
 _UNSURE = 'undecided whether misalignment or training loss predicts it better'
 
 
 @pytest.mark.parametrize('variant, loss, excess, says', [
-    ('cpu', _WEAK, _STRONG, 'misalignment predicts it better than training loss'),
-    ('cpu', _STRONG, _WEAK, 'training loss predicts it better than misalignment'),
+    ('cpu', _WEAK, _STRONG, f'misalignment predicts it better than training {_BOTH}'),
+    ('cpu', _STRONG, _WEAK,
+     'training loss predicts it better than misalignment, over all models and within '
+     'kinds of them'),
     ('cpu', _OTHER, [x + 0.2 * (-1)**(i // 2) for i, x in enumerate(_STRONG)],
      _UNSURE),
     # With six models, in one resample of 40 there are two models or one.
     ('quick', [1.3, 1.1, 1.2, 1.2, 1.1, 1.3], _STRONG, _UNSURE),
     ('quick', _STRONG, [1.3, 1.1, 1.2, 1.2, 1.1, 1.4], _UNSURE),
-    ('cpu', _WEAK, _STRONG[::-1], 'misalignment predicts it better than training loss'),
+    ('cpu', _WEAK, _STRONG[::-1],
+     f'misalignment predicts it better than training {_BOTH}'),
 ])
 def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
   run = _run(variant, **{'train.num_steps': 200})
   rows = _rows(run, lambda i, n: 1.0 - 0.02 * i - n / 8000, loss, excess)
   made, count = points.points(run, rows), len(run.models)
-  first, learned, _, second, _, last = answer.answer(run, made)
-  assert learned.startswith(f'At L, 128 tokens, {count} of {count} models have learned')
+  first, learned, second, _, last = answer.answer(run, made)
+  there = {'cpu': 18, 'quick': 5}[variant]
+  assert learned.startswith(
+      f'At L, 128 tokens, {there} of {there} models trained there have learned')
   assert first.startswith(f'Score at 2 to 8 L over {count} models: {says}. r = ')
   assert second.startswith(
       f'Secondary: log perplexity at 2 to 8 L over {count} models: ')
@@ -745,8 +864,9 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
       _PEARSON(x, made.means[f'{outcome}_beyond']) * sign > 1e-9
       for outcome, sign in (('score', 1), ('nll', -1))]
   words = re.search(
-      r'\. r = (\S+) \[95 %: [^]]*\].* with misalignment .* r = (\S+) \[.*\] with '
-      r'training loss; \|r\| differs by (\S+) \[95 %: (.*), (.*)\]', first).groups()
+      r'\. r = (\S+) \[95 %: [^]]*\].* with misalignment .* r = (\S+) \[[^]]*\] with '
+      r'training loss; \|r\| differs by (\S+) \[95 %: ([^]]*), ([^]]*)\]\. ', first
+  ).groups()
   low, high = _ends(_gain, x, y, z)
   assert words == tuple(map(_text, (
       _PEARSON(x, y), _PEARSON(z, y), _gain(x, y, z), low, high)))
@@ -763,15 +883,19 @@ def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
 
 def test_models_have_learned_by_their_score_at_l():
   run = _run('cpu', **{'train.num_steps': 200})
-  # 14 of 30 are above chance; beyond L all are, or none is.
+  # 8 of the 18 that were trained at L are above shortcuts there, and all others; beyond
+  # L all are, or none is.
+  at_length = [i for i, m in enumerate(run.models) if m.length == 128]
+  assert len(at_length) == 18
   for beyond in (0.9, 0.2):
     def score(i, n, beyond=beyond):
-      return beyond - i / 900 if n > 128 else 0.5 if i < 14 else 0.2
+      return beyond - i / 900 if n > 128 else 0.2 if i in at_length[8:] else 0.5
 
     made = points.points(run, _rows(run, score, _WEAK, _STRONG))
     said = answer.answer(run, made)
     assert said[0].startswith('No verdict: fewer than half of the models have learned')
-    assert said[1].startswith('At L, 128 tokens, 14 of 30 models have learned the ')
+    assert said[1].startswith(
+        'At L, 128 tokens, 8 of 18 models trained there have learned the ')
 
 
 def test_the_answer_is_of_lengths_beyond_l_and_knows_the_sign_of_each_measure(run):
@@ -785,17 +909,17 @@ def test_the_answer_is_of_lengths_beyond_l_and_knows_the_sign_of_each_measure(ru
   said = answer.answer(run, made)
   assert 'r = −1.00 [' in said[0]
   assert 'against the sign that the paper has with misalignment (top-1 agr' in said[0]
-  assert 'against the sign' in said[3]
+  assert 'against the sign' in said[2]
 
 
 def test_there_is_no_verdict_without_models_that_learned(run):
   low = points.points(run, _rows(run, score=lambda i, n: 0.29 if i < 2 else 0.2))
-  said = answer.answer(run, low)  # chance is 0.1
+  said = answer.answer(run, low)  # shortcuts have 0.15
   assert said[:2] == [
       'No verdict: fewer than half of the models have learned the tasks.',
-      'At L, 128 tokens, 2 of 6 models have learned the tasks, a score of at least 0.1 '
-      'above chance: mean score 0.203, from 0.173 to 0.263; chance is 0.100, and 1 is '
-      'the most.']
+      'At L, 128 tokens, 2 of 5 models trained there have learned the tasks, a score '
+      'of at least 0.1 above that of shortcuts: mean score 0.208, from 0.173 to 0.263; '
+      'shortcuts have 0.150, chance is 0.100, and 1 is the most.']
   assert "The paper's" in said[2] and len(said) == 3
   half = points.points(run, _rows(run, score=lambda i, n: 0.29 - i / 900 if i < 3
                                   else 0.2))
@@ -868,7 +992,7 @@ def test_the_answer_says_what_the_term_changes(run):
   said = answer.answer(run, _with_term(run))
   test = stats.ttest_1samp(_GAINS, 0)
   (low, high), p = test.confidence_interval(), f'{test.pvalue:.3f}'[1:]
-  assert said[4] == (
+  assert said[3] == (
       f'The misalignment term with α = 0.1 changes the score beyond L by +0.055 [95 %: '
       f'+{low:.3f}, +{high:.3f}], p = {p}, 4 pairs of seeds.')
   unsure = term.sentence(run, _with_term(run, [-0.03, 0.05, 0.01, -0.02]))
@@ -916,7 +1040,7 @@ def test_a_run_of_the_term_alone_is_about_the_term(tmp_path):
   assert [table.name for table in made] == ['term', 'models', 'tasks']
   said = answer.answer(run, found)
   assert said[0] == term.sentence(run, found)
-  assert said[1].startswith('At L, 128 tokens, 2 of 2 models have learned the tasks')
+  assert said[1].startswith('At L, 128 tokens, 2 of 2 models trained there have learn')
   scores = [[found.means[f'score_{n}'][i] for n in run.lengths] for i in (0, 1)]
   assert said[2:] == [
       f'Score of {label} at L, 2 L, 4 L, 8 L: '
@@ -933,10 +1057,10 @@ def test_a_run_of_the_term_alone_is_about_the_term(tmp_path):
   [axes] = made['term'].axes
   lines = {line.get_label(): np.array(line.get_xydata()) for line in axes.lines}
   assert {x for x in lines if not x.startswith('_')} == {
-      'RoPE 10,000, α = 0.1', 'RoPE 10,000', 'chance'}
+      'RoPE 10,000, α = 0.1', 'RoPE 10,000', 'shortcut'}
   np.testing.assert_allclose(
       lines['RoPE 10,000'], np.stack([run.lengths, scores[1]], axis=1))
-  assert len(axes.lines) == 2 * (2 + 1) + 1  # of two seeds, their mean, and chance
+  assert len(axes.lines) == 2 * (2 + 1) + 1  # of two seeds, their mean, and shortcut
   results.write_text(tmp_path / 'config.json', json.dumps(
       {'config': _config('term', **fields).to_dict(), 'sessions': []}))
   results.write_rows(tmp_path / 'results.csv', rows)
@@ -956,14 +1080,16 @@ def test_scores_are_told_for_each_task(run, found):
       own = scores - n / 8000
       assert (r[f'mean_{n}'], r[f'least_{n}'], r[f'most_{n}']) == pytest.approx(
           (own.mean(), own.min(), own.max()))
-    assert r['chance'] == pytest.approx(chance)
-    assert r['learned'] == sum(scores - 128 / 8000 >= chance + 0.1)
-  assert [r['learned'] for r in table.records] == [6, 6]
-  few = found._replace(means={**found.means, 'qa1_128': np.full(6, 0.29)})
-  assert [r['learned'] for r in tables.tasks(run, few).records] == [6, 0]
+    assert (r['chance'], r['shortcut']) == pytest.approx((chance, chance + 0.05))
+    at_length = np.array([m.length == 128 for m in found.models])
+    assert r['learned'] == sum((scores - 128 / 8000 >= chance + 0.15) & at_length)
+  assert [r['learned'] for r in table.records] == [5, 4]
+  few = found._replace(means={**found.means, 'qa1_128': np.full(6, 0.34)})
+  assert [r['learned'] for r in tables.tasks(run, few).records] == [5, 0]
   cells = shown(table, 'qa1')
-  assert list(cells) == ['task', 'chance', 'learned', 'L', '2 L', '4 L', '8 L']
-  assert cells['L'] == '0.574 (0.324 to 0.824)' and cells['learned'] == '6'
+  assert list(cells) == ['task', 'chance', 'shortcut', 'learned', 'L', '2 L', '4 L',
+                         '8 L']
+  assert cells['L'] == '0.574 (0.324 to 0.824)' and cells['learned'] == '4'
 
 
 def _points_of(axes):
@@ -1143,7 +1269,7 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
   assert made.title.startswith('Does misalignment tell which models generalize')
   assert made.tables[0].name == 'table_1' and len(made.figures) == 4
   assert made.answer == answer.answer(run, points.points(run, rows))
-  assert len(made.answer) == 6 and made.answer[0].startswith(
+  assert len(made.answer) == 5 and made.answer[0].startswith(
       'Score at 2 to 8 L over 6 models: ')
 
 

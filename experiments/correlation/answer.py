@@ -2,9 +2,7 @@
 
 import math
 
-import numpy as np
-
-from experiments.correlation import groups, term
+from experiments.correlation import tables, term
 from experiments.correlation.paper import PRINTED
 from experiments.correlation.points import (
     LEARNED,
@@ -16,7 +14,12 @@ from experiments.correlation.points import (
     Run,
     TRAINING_LOSS,
 )
-from experiments.correlation.related import ours, Related
+from experiments.correlation.related import (
+    in_kinds,
+    ours,
+    Related,
+    within_kinds,
+)
 from experiments.correlation.tables import published
 from vvlen.reporting.numbers import counted, interval_words, number
 
@@ -26,10 +29,11 @@ _SHARE = 0.5  # of the models, at least, must have learned for a verdict
 def answer(run: Run, points: Points) -> list[str]:
   """Says whether misalignment predicts the outcomes better than training loss does.
 
-  There is no verdict for fewer models than `LEAST`, nor on scores if less than half of
-  the models have learned the tasks at L. Then scores are mostly chance, and log
-  perplexity is mostly that of prompts that are not answered. A run of the misalignment
-  term alone is answered by what the term changes.
+  There is no verdict for fewer models than `LEAST`, nor if less than half of the models
+  that were trained at L have learned the tasks. Then scores are mostly those of
+  shortcuts, and log perplexity is mostly that of prompts that are not answered. What is
+  found over all models counts if it is found within kinds of models too. A run of the
+  misalignment term alone is answered by what the term changes.
 
   Args:
     run: what was run.
@@ -40,12 +44,10 @@ def answer(run: Run, points: Points) -> list[str]:
     has results.
   """
   count, of_paper = len(points.models), _of_paper(run)
-  score = points.means[f'score_{run.length}'] if count else np.array([])
-  chance = points.means['chance'] if count else score
-  learned = int(np.sum(score >= chance + LEARNED))
-  enough = 0 < count <= learned / _SHARE
+  at_length = points.only([model.length == run.length for model in points.models])
+  learned = tables.learned(at_length, f'score_{run.length}', 'shortcut')
+  enough = 0 < len(at_length.models) <= learned / _SHARE
   of_term = [term.sentence(run, points)] if enough else []
-  control: list[str] = []
   if run.of_term and count and enough:
     said, of_term = of_term, []
   elif count < LEAST and not (run.of_term and count):
@@ -55,23 +57,32 @@ def answer(run: Run, points: Points) -> list[str]:
     said = ['No verdict: fewer than half of the models have learned the tasks.']
   else:
     said = [_of_outcome(run, points, outcome) for outcome in outcomes(run)]
-    control = [_within_kinds(run, points)]
-  trained = [
-      f'At L, {run.length} tokens, {learned} of {counted(count, "model")} have learned '
-      f'the tasks, a score of at least {LEARNED:g} above chance: mean score '
-      f'{number(score.mean(), ".3f")}, from {number(score.min(), ".3f")} to '
-      f'{number(score.max(), ".3f")}; chance is {number(chance.mean(), ".3f")}, and 1 '
-      'is the most.'] if count else []
+  trained = [_of_training(run, at_length, learned)] if at_length.models else []
   if run.of_term:
     return [*said, *trained, *(term.by_length(run, points) if count else [])]
-  return [*said[:1], *trained, *control, *said[1:], *filter(None, of_term), of_paper]
+  return [*said[:1], *trained, *said[1:], *filter(None, of_term), of_paper]
+
+
+def _of_training(run: Run, points: Points, learned: int) -> str:
+  """Says how many models have learned the tasks."""
+  score = points.means[f'score_{run.length}']
+  shortcut, chance = (points.means[name].mean() for name in ('shortcut', 'chance'))
+  return (
+      f'At L, {run.length} tokens, {learned} of {counted(len(score), "model")} trained '
+      f'there have learned the tasks, a score of at least {LEARNED:g} above that of '
+      f'shortcuts: mean score {number(score.mean(), ".3f")}, from '
+      f'{number(score.min(), ".3f")} to {number(score.max(), ".3f")}; shortcuts have '
+      f'{number(shortcut, ".3f")}, chance is {number(chance, ".3f")}, and 1 is the '
+      'most.')
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:
   """Says how well misalignment and training loss predict an outcome."""
-  field = f'{outcome}_beyond'
+  field, kinds = f'{outcome}_beyond', in_kinds(points)
   loss, misalignment = (ours(run, points, name, field)
                         for name in (TRAINING_LOSS, run.measure))
+  loss_within, within = (within_kinds(run, kinds, name, field)
+                         for name in (TRAINING_LOSS, run.measure))
   what = (f'{OUTCOMES[outcome].capitalize()} at {run.beyond_words} over '
           f'{len(points.models)} models')
   if outcome != run.outcome:
@@ -80,23 +91,14 @@ def _of_outcome(run: Run, points: Points, outcome: str) -> str:
     return f'{what}: no verdict, as a correlation is undefined.'
   odd = '' if _as_in_paper(run, misalignment, outcome) else (
       ', against the sign that the paper has')
-  return (f'{what}: {_verdict(misalignment)}. {_r(run, misalignment)}{odd} with '
-          f'misalignment ({PREDICTORS[run.measure]} at the length of training), '
-          f'{_r(run, loss)} with training loss; |r| differs by {_gain(misalignment)}.')
-
-
-def _within_kinds(run: Run, points: Points) -> str:
-  """Says what is left of the primary correlations among models of one kind."""
-  part, field = groups.within_kinds(points), f'{run.outcome}_beyond'
-  what = ('Control, as positions and training length may move both: less the means of '
-          'models alike in these')
-  loss, misalignment = (
-      ours(run, part, name, field) for name in (TRAINING_LOSS, run.measure))
-  if math.isnan(misalignment.gain.ci_low):
-    return f'{what}, too few models are left.'
-  return (f'{what}, over {len(part.models)} models: {_r(run, misalignment)} with '
-          f'misalignment, {_r(run, loss)} with training loss; |r| differs by '
-          f'{_gain(misalignment)}.')
+  said = (f'{what}: {_verdict(misalignment, within)}. {_r(run, misalignment)}{odd} '
+          f'with misalignment ({PREDICTORS[run.measure]} at the length of training), '
+          f'{_r(run, loss)} with training loss; |r| differs by {_gain(misalignment)}')
+  if math.isnan(within.gain.ci_low):
+    return f'{said}. Too few models are alike for a control within kinds.'
+  return (f'{said}. Within kinds, models with the same positions and length of '
+          f'training, {len(kinds.models)} models: {_r(run, within)} and '
+          f'{_r(run, loss_within)}; |r| differs by {_gain(within)}.')
 
 
 def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:
@@ -107,13 +109,16 @@ def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:
   return r * PRINTED['misalignment', outcome] >= 0
 
 
-def _verdict(related: Related) -> str:
-  """Returns what the interval of the difference of |r| says."""
-  return {
-      1: 'misalignment predicts it better than training loss',
-      -1: 'training loss predicts it better than misalignment',
-      0: 'undecided whether misalignment or training loss predicts it better',
-  }[related.better]
+def _verdict(over_all: Related, within: Related) -> str:
+  """Returns what the intervals of the differences of |r| say."""
+  better = {1: 'misalignment predicts it better than training loss',
+            -1: 'training loss predicts it better than misalignment'}
+  if not over_all.better:
+    return 'undecided whether misalignment or training loss predicts it better'
+  said = better[over_all.better]
+  if within.better == over_all.better:
+    return f'{said}, over all models and within kinds of them'
+  return f'undecided, as {said} over all models but not within kinds of them'
 
 
 def _r(run: Run, related: Related) -> str:

@@ -3,13 +3,12 @@
 from typing import Any
 
 from experiments.correlation import models
-from experiments.correlation.points import CORRELATIONS, OUTCOMES
+from experiments.correlation.points import CORRELATIONS, MEASURES, OUTCOMES
 from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, whole
 from experiments.harness.parts import naming
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
-from experiments.language_model.measuring import MEASURES
 from experiments.language_model.training import num_steps
 from experiments.long_context.suites import NEEDLE_VALUES
 from vvlen.models.llama.sizes import check_model

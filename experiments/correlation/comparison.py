@@ -1,7 +1,9 @@
 """Training loss and misalignment as predictors of one outcome. Runs without JAX."""
 
+from collections.abc import Callable
+
 from experiments.correlation.points import Points, Run, TRAINING_LOSS
-from experiments.correlation.related import ours
+from experiments.correlation.related import ours, Related
 from vvlen.reporting.tables import (
   blank_without,
   CellText,
@@ -19,16 +21,19 @@ COLUMNS: dict[str, CellText] = {  # of the fields of `both`
                         ('misalignment', 'r, misalignment'), ('gain', GAIN))}
 
 
-def both(run: Run, points: Points, field: str) -> dict[str, float]:
+def both(
+    run: Run, points: Points, field: str, relate: Callable[..., Related] = ours
+) -> dict[str, float]:
   """Returns r of both predictors with an outcome, as the fields of a record.
 
   Args:
     run: for the measure of misalignment and the primary correlation.
     points: the models.
     field: of `Points`, such as 'score_beyond'.
+    relate: `ours` or `within_kinds`.
   """
   loss, misalignment = (
-      ours(run, points, name, field) for name in (TRAINING_LOSS, run.measure))
+      relate(run, points, name, field) for name in (TRAINING_LOSS, run.measure))
   return {**interval_fields('loss', getattr(loss, run.correlation)),
           **interval_fields('misalignment', getattr(misalignment, run.correlation)),
           **interval_fields('gain', misalignment.gain)}

@@ -63,13 +63,13 @@ def of_models(run: Run, points: Points) -> Figure:
 
 
 def of_term(run: Run, points: Points) -> Figure:
-  """Draws the score by length of each model, with its seeds and chance."""
+  """Draws the score by length of each model, with its seeds and the shortcut."""
   figure = plots.new(
       2.6, 'Score by length of the prompt, with and without the misalignment term',
       'Score of the benchmark by tokens of prompt and answer, a line for each '
       'model: means over seeds; thin lines: single seeds, of which those of one number '
-      'have the same initial weights, text and prompts in all models; dotted: chance, '
-      'the score of a guess without the context.',
+      'have the same initial weights, text and prompts in all models; dotted: the '
+      'score of an answer that takes a fitting word of the context, whatever is asked.',
       f'{run.words}, trained at {run.length} tokens')
   axes = figure.subplots()
   for place, model in enumerate(points.models):
@@ -80,7 +80,7 @@ def of_term(run: Run, points: Points) -> Figure:
                 color=colour, linewidth=0.5, alpha=0.4)
     axes.plot(run.lengths, [points.means[f'score_{n}'][place] for n in run.lengths],
               color=colour, marker=marker, label=model.label)
-  plots.chance(axes, float(points.means['chance'].mean()))
+  plots.chance(axes, float(points.means['shortcut'].mean()), 'shortcut')
   plots.doubling_axis(axes, 8)
   axes.set(xlabel='tokens of prompt and answer', ylabel='score', ylim=(-0.03, 1.03))
   plots.legend(figure, [axes], 2)

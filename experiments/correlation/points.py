@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.harness.scales import SCALES
 from vvlen.reporting.numbers import counted
 from vvlen.reporting.plots import ARMS
 from vvlen.reporting.results import index, Row
@@ -27,13 +28,16 @@ TRAINING_LOSS = 'training_cross_entropy'
 # Predictors, and outcomes -> their names in words.
 PREDICTORS = {
     TRAINING_LOSS: 'training loss', 'nll': 'log perplexity at training length',
-    'symmetric_kl': 'symmetric KL', 'sce': 'SCE', 'js': 'Jensen–Shannon',
-    'entropy_first': 'entropy', 'top1_agreement': 'top-1 agreement',
+    **{name: words for name, words in SCALES.items() if name != 'half_sce'},
 }
+# Of misalignment, fields of `vvlen.objectives.measures.Measures`.
+MEASURES = tuple(name for name in PREDICTORS if name not in (TRAINING_LOSS, 'nll'))
+# Dialect of the scorers -> name of its metric.
+METRICS = {'official': 'score', 'lm_eval': 'score_lm_eval', 'strict': 'score_strict'}
 OUTCOMES = {'score': 'score', 'nll': 'log perplexity'}
 CORRELATIONS = {'pearson': pearson, 'spearman': spearman}
 _POSITIONS = {'rope': 'RoPE', 'alibi': 'ALiBi', 'none': 'no positions'}
-# A model has learned the tasks if its score at L is that much above chance.
+# A model has learned the tasks if its score at L is that much above the shortcut.
 LEARNED = 0.1
 LEAST = 5  # models; over fewer, no correlation is reported
 
@@ -45,6 +49,7 @@ class Model(NamedTuple):
   label: str
   length: int  # of its training, in tokens
   positions: str  # in words
+  kind: str = ''  # equal for models with the same positions and length of training
 
 
 class Run(NamedTuple):
@@ -88,12 +93,21 @@ class Points(NamedTuple):
 
   models: tuple[Model, ...]
   # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES with the suffix
-  # _beyond, or _LENGTH for each length; TASK_LENGTH, the score of a task; chance, and
-  # TASK_chance, at L.
+  # _beyond, or _LENGTH for each length; TASK_LENGTH, the score of a task, and with a
+  # suffix _lm_eval or _strict that of another dialect; chance, shortcut, TASK_chance
+  # and TASK_shortcut, at L.
   means: Mapping[str, np.ndarray]
   # field -> values of each model by seed
   seeds: Mapping[str, list[dict[int, float]]]
   left_out: Sequence[str]  # seeds with a value that is not finite, as 'model, seed 3'
+
+  def only(self, kept: Sequence[bool]) -> 'Points':
+    """Returns some of the models, [M] True for those that are kept."""
+    places = np.flatnonzero(kept)
+    return self._replace(
+        models=tuple(self.models[i] for i in places),
+        means={field: x[places] for field, x in self.means.items()},
+        seeds={field: [x[i] for i in places] for field, x in self.seeds.items()})
 
 
 def outcomes(run: Run) -> list[str]:
@@ -110,7 +124,7 @@ def read_run(config: Mapping[str, Any]) -> Run:
   words = f'{layers} of width {int(model["width"])}, {steps}'
   return Run(
       tuple(Model(name, _label(fields), length // int(fields['shorter']),
-                  _POSITIONS[fields['positions']])
+                  _POSITIONS[fields['positions']], _kind(fields))
             for name, fields in config['models'].items()),
       length, tuple(int(n) * length for n in config['evaluate']['lengths']),
       tuple(map(str, config['benchmark']['tasks'])), str(primary['measure']),
@@ -132,6 +146,12 @@ def _but_weight(fields: Mapping[str, Any]) -> str:
   """Returns a key that is equal for models that differ in their weight α alone."""
   return repr(sorted((name, tuple(x) if isinstance(x, list) else x)
                      for name, x in fields.items() if name != 'weight'))
+
+
+def _kind(fields: Mapping[str, Any]) -> str:
+  """Returns a model's positions and length of training in words."""
+  alike = dict(fields, norm='none', steps=1, weight=0, offsets=(0, 0.5))
+  return _label(alike)
 
 
 def _label(fields: Mapping[str, Any]) -> str:
@@ -178,10 +198,13 @@ def points(run: Run, rows: Sequence[Row]) -> Points:
     for n in run.lengths:
       fields[f'nll_{n}'] = own.get((name, 'nll', n), {})
       fields[f'score_{n}'] = mean_of_tasks(name, 'score', n)
-    fields['chance'] = mean_of_tasks(name, 'chance', run.length)
-    for task, found in by_task.items():
-      fields[f'{task}_chance'] = found.get((name, 'chance', run.length), {})
-      fields |= {f'{task}_{n}': found.get((name, 'score', n), {}) for n in run.lengths}
+    for guess in ('chance', 'shortcut'):
+      fields[guess] = mean_of_tasks(name, guess, run.length)
+      fields |= {f'{task}_{guess}': found.get((name, guess, run.length), {})
+                 for task, found in by_task.items()}
+    fields |= {f'{task}_{n}{metric.removeprefix("score")}': found.get(
+        (name, metric, n), {}) for task, found in by_task.items()
+               for metric in METRICS.values() for n in run.lengths}
     seeds = sorted(set.intersection(*map(set, fields.values())))
     bad = [s for s in seeds if not all(math.isfinite(x[s]) for x in fields.values())]
     left_out += [f'{name}, seed {s}' for s in bad]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.correlation.points import METRICS
 from experiments.long_context import training_text
 from experiments.long_context.suites import encoded, generator
 from experiments.long_context.training_text import Answered
@@ -78,27 +79,30 @@ def draw(
   }
 
 
-def score(prompt: Prompt, output: str) -> float:
-  """Returns the score of an answer, in [0, 1], in the dialect 'official'."""
-  answers = prompt.answered.answers
+def score(prompt: Prompt, output: str, dialect: str = 'official') -> float:
+  """Returns the score of an answer, in [0, 1], in a dialect, a key of `METRICS`."""
+  answered = prompt.answered
   if prompt.task in babilong.LABELS:
     return float(babilong.is_correct(
-        prompt.task, output, answers[0], prompt.answered.question))
-  return ruler.score(output, answers)
+        prompt.task, output, answered.answers[0], answered.question, dialect))
+  return ruler.score(output, answered.answers, dialect, others=answered.others)
 
 
 def lines_of(length: int, prompts: Sequence[Prompt], outputs: Sequence[str]) -> str:
   """Returns a JSON object for each answer, a line each.
 
-  Fields are those of `experiments.long_context.predictions`, and score. Here, index
-  counts the prompts of all tasks of a length.
+  Fields are those of `experiments.long_context.predictions`, the scores in all dialects
+  and shortcut, as in `Answered`. Here, index counts the prompts of all tasks of a
+  length.
   """
   return ''.join(
       json.dumps({
           'task': prompt.task, 'length': length, 'index': index,
           'num_tokens': len(prompt.tokens), 'answers': prompt.answered.answers,
           'question': prompt.answered.question, 'chance': prompt.answered.chance,
-          'pred': output, 'score': score(prompt, output)}, ensure_ascii=False) + '\n'
+          'shortcut': prompt.answered.shortcut, 'pred': output,
+          **{metric: score(prompt, output, dialect)
+             for dialect, metric in METRICS.items()}}, ensure_ascii=False) + '\n'
       for index, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)))
 
 
@@ -106,14 +110,16 @@ def rows_of(
     model: str, seed: int, length: int, prompts: Sequence[Prompt],
     outputs: Sequence[str],
 ) -> list[Row]:
-  """Returns the mean score of each task, and that of a guess without the context.
+  """Returns the mean scores of each task, and those of guesses, as in `Answered`.
 
   The column experiment is the task.
   """
   found: dict[str, dict[str, list[float]]] = {}
   for prompt, output in zip(prompts, outputs, strict=True):
-    own = found.setdefault(prompt.task, {'score': [], 'chance': []})
-    own['score'].append(score(prompt, output))
-    own['chance'].append(prompt.answered.chance)
+    own = found.setdefault(prompt.task, {})
+    for dialect, metric in METRICS.items():
+      own.setdefault(metric, []).append(score(prompt, output, dialect))
+    for guess in ('chance', 'shortcut'):
+      own.setdefault(guess, []).append(getattr(prompt.answered, guess))
   return [Row(task, model, seed, length, metric, float(np.mean(values)))
           for task, own in found.items() for metric, values in own.items()]

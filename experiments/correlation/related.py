@@ -3,9 +3,14 @@
   gain = |r(predictor, outcome)| − |r(training loss, outcome)|
 
 where r is the primary correlation. Above 0, the predictor predicts the outcome better.
-Its interval resamples models, the same ones for both r, so it is paired.
+Its interval resamples models, the same ones for both r, so it is paired. Within kinds
+of models, each value is less the mean of its kind,
 
-Axes: M models.
+  x − mean of x over the models of its kind
+
+in each resample anew: else the intervals would not know that the means are estimated.
+
+Axes: M models, R resamples.
 """
 
 from collections.abc import Callable
@@ -25,6 +30,7 @@ from vvlen.statistics import bootstrap, Estimate, partial, pearson, spearman
 # A resample with only two different models has |r| = 1, and a gain of 0 up to rounding.
 _ROUNDING = 1e-9
 _NONE = Estimate(np.nan, np.nan, np.nan)
+_Statistic = Callable[..., np.ndarray]  # of arrays [..., M] -> [...]
 
 
 class Related(NamedTuple):
@@ -42,7 +48,8 @@ class Related(NamedTuple):
 
 
 def relate(
-    run: Run, predictor: np.ndarray, outcome: np.ndarray, training_loss: np.ndarray
+    run: Run, predictor: np.ndarray, outcome: np.ndarray, training_loss: np.ndarray,
+    kinds: np.ndarray | None = None,
 ) -> Related:
   """Returns the correlations of a predictor with an outcome.
 
@@ -51,14 +58,21 @@ def relate(
     predictor: [M].
     outcome: [M].
     training_loss: [M]; if the predictor is this array, there is nothing to compare.
+    kinds: [M] numbers, equal for models of one kind, for correlations within kinds;
+      None: over all models.
 
   Returns:
     `Related`; everything is nan for fewer than `LEAST` models.
   """
   if len(outcome) < LEAST:
     return Related(_NONE, _NONE, _NONE, _NONE)
-  estimate = lambda statistic, *items: bootstrap(
-      statistic, *items, num_resamples=run.num_resamples, seed=run.seed)
+
+  def estimate(statistic: _Statistic, *items: np.ndarray) -> Estimate:
+    if kinds is not None:
+      statistic, items = _within(statistic), (*items, kinds)
+    return bootstrap(
+        statistic, *items, num_resamples=run.num_resamples, seed=run.seed)
+
   alone = predictor is training_loss
   both = predictor, outcome
   return Related(
@@ -74,10 +88,47 @@ def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
   return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS])
 
 
-def gain(correlation: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+def within_kinds(run: Run, points: Points, predictor: str, outcome: str) -> Related:
+  """Returns correlations as `ours`, within kinds of models, of `in_kinds(points)`."""
+  means, names = points.means, [model.kind for model in points.models]
+  kinds = np.array([names.index(name) for name in names], float)
+  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS], kinds)
+
+
+def in_kinds(points: Points) -> Points:
+  """Returns the models that have others of their kind."""
+  names = [model.kind for model in points.models]
+  return points.only([names.count(name) > 1 for name in names])
+
+
+def gain(correlation: _Statistic) -> _Statistic:
   """Returns the statistic |r(x, y)| − |r(z, y)| of predictor, outcome, training loss.
 
   Args:
     correlation: r, of two arrays [..., M].
   """
   return lambda x, y, z: abs(correlation(x, y)) - abs(correlation(z, y))
+
+
+def _within(statistic: _Statistic) -> _Statistic:
+  """Returns a statistic of values less the means of their kinds, given last."""
+
+  def within(*items: np.ndarray) -> np.ndarray:
+    *values, kinds = items
+    return statistic(*(_less_means(x, kinds) for x in values))
+
+  return within
+
+
+def _less_means(values: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+  """Returns values [..., M] less the mean of those of the same kind [..., M]."""
+  left = np.array(values, float)
+  for kind in np.unique(kinds):
+    inside = kinds == kind
+    count = np.maximum(inside.sum(-1, keepdims=True), 1)
+    mean = np.where(inside, values, 0).sum(-1, keepdims=True) / count
+    # One model drawn again and again is 0 exactly, not up to rounding.
+    varies = (np.where(inside, values, -np.inf).max(-1, keepdims=True)
+              > np.where(inside, values, np.inf).min(-1, keepdims=True))
+    left = np.where(inside, np.where(varies, values - mean, 0.0), left)
+  return left

@@ -10,7 +10,7 @@ from etils import epath
 import jax
 
 from experiments.correlation import check, models, prompts
-from experiments.correlation.points import EXPERIMENT
+from experiments.correlation.points import EXPERIMENT, MEASURES
 from experiments.correlation.programs import Answer, make_answer
 from experiments.correlation.prompts import Prompt
 from experiments.harness import finished, seed_blocks
@@ -84,7 +84,8 @@ def _subject(config: Any, name: str, text: Text, mesh: Any) -> Subject:
   own = models.own_config(config, name)
   model, as_measured = models.make(config, name, text.tokenizer)
   return Subject(
-      own, as_measured, together.make_programs(own, name, model, text, mesh, as_measured),
+      own, as_measured, together.make_programs(
+          own, name, model, text, mesh, as_measured, MEASURES),
       make_answer(as_measured, text.tokenizer, config.benchmark.answer_tokens, mesh,
                   config.train.group_size))
 

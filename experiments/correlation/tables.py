@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.correlation import comparison, groups, paper, term
+from experiments.correlation import comparison, dialects, groups, paper, term
 from experiments.correlation.comparison import CORRELATION_WORDS, GAIN
 from experiments.correlation.points import (
   LEARNED,
@@ -33,14 +33,28 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import mean_interval
 
+# What is said of the two guesses.
+_GUESSES = ('Chance: of a guess without the context, where the answer is one of a few '
+            'words. Shortcut: of an answer that takes a fitting word of the context, '
+            'whatever is asked: of the needles any one, of a story the place that is '
+            'named last.')
+
 
 def make(run: Run, points: Points) -> list[Table]:
   """Returns all tables of a run, the main one first."""
   if run.of_term:
     return [term.table(run, points), models(run, points), tasks(run, points)]
   made = [table_1(run, points), models(run, points), measures(run, points),
-          by_length(run, points), groups.table(run, points), tasks(run, points)]
+          by_length(run, points), groups.table(run, points), tasks(run, points),
+          dialects.table(run, points)]
   return made + [term.table(run, points)] * bool(run.pairs)
+
+
+def learned(points: Points, score: str, shortcut: str) -> int:
+  """Returns how many models have learned, by the fields of a score and a shortcut."""
+  if not points.models:
+    return 0
+  return int(np.sum(points.means[score] >= points.means[shortcut] + LEARNED))
 
 
 def published(run: Run, predictor: str, outcome: str) -> Related:
@@ -90,8 +104,11 @@ def table_1(run: Run, points: Points) -> Table:
       'better. All other intervals are secondary and not corrected for being many. '
       "Partial: Pearson's of what regressions on training loss leave. With so few "
       'models the intervals are too narrow: of normals they cover r = 0.7 in 91 % of '
-      'samples of 14 and in 89 % of 7. Training loss: cross-entropy of the last tenth '
-      'of the steps, without the misalignment term. Printed: as the paper has it.'
+      'samples of 14 and in 89 % of 7. Models of one kind are alike: where predictors '
+      'and outcome are unrelated but differ between kinds, the interval of the primary '
+      'row excludes 0 in 14 % of draws, so that a verdict needs the row within kinds '
+      'of the table groups too. Training loss: cross-entropy of the last tenth of the '
+      'steps, without the misalignment term. Printed: as the paper has it.'
   )
   return Table('table_1', 'What predicts results on longer inputs', columns, records,
                note, short=('outcome', 'predictor', 'models', 'Pearson [95 %]'),
@@ -132,8 +149,10 @@ def measures(run: Run, points: Points) -> Table:
       'measures', f'All predictors. Outcomes at {run.beyond_words}', columns, records,
       f'{len(points.models)} models, means of seeds. Predictors are measured at the '
       "length of each model's training. Secondary, not corrected for being many.",
-      more='Symmetric KL is SCE without the entropies of both predictions; entropy: '
-           'of the predictions in the first window.')
+      more='Symmetric KL is SCE without the entropies of both predictions, and the sum '
+           'of both KL; half of SCE, a scale of the paper, has the correlations of '
+           'SCE. Long and short: of the two predictions of a token, the one with more '
+           'context before it, and the other.')
 
 
 def by_length(run: Run, points: Points) -> Table:
@@ -160,12 +179,13 @@ def by_length(run: Run, points: Points) -> Table:
 
 def tasks(run: Run, points: Points) -> Table:
   """Makes the table of scores at each length, a row for each task."""
+  at_length = points.only([model.length == run.length for model in points.models])
   records: list[dict[str, Any]] = []
   for task in run.tasks:
-    chance = points.means[f'{task}_chance']
-    learned = points.means[f'{task}_{run.length}'] >= chance + LEARNED
-    record = {'task': task, 'chance': float(chance.mean()),
-              'learned': int(learned.sum())}
+    record = {'task': task,
+              **{guess: float(points.means[f'{task}_{guess}'].mean())
+                 for guess in ('chance', 'shortcut')},
+              'learned': learned(at_length, f'{task}_{run.length}', f'{task}_shortcut')}
     for n in run.lengths:
       record |= {f'{name}_{n}': value
                  for name, value in _mean(points.means[f'{task}_{n}']).items()}
@@ -175,13 +195,16 @@ def tasks(run: Run, points: Points) -> Table:
                                f'{number(r[f"most_{n}"], ".3f")})')
   columns: dict[str, CellText] = {
       'task': lambda r: r['task'], 'chance': lambda r: number(r['chance'], '.3f'),
+      'shortcut': lambda r: number(r['shortcut'], '.3f'),
       'learned': lambda r: str(r['learned']),
       **{times(n // run.length): score(n) for n in run.lengths}}
   return Table(
       'tasks', 'Score of each task by length', columns, records,
-      f'Mean over {len(points.models)} models, from the lowest to the highest of them. '
-      f'Learned: models whose score at L is at least {LEARNED:g} above chance. L = '
-      f'{run.length} tokens.')
+      f'Mean over {len(points.models)} models, from the lowest to the highest of them; '
+      f'dialect official. Learned: of the {len(at_length.models)} trained at L, those '
+      f'whose score at L is at least {LEARNED:g} above the shortcut. L = {run.length} '
+      'tokens.',
+      more=_GUESSES)
 
 
 def _mean(values: np.ndarray) -> dict[str, float]:
@@ -201,7 +224,8 @@ def models(run: Run, points: Points) -> Table:
     for field in fields:
       record |= interval_fields(
           field, mean_interval([*points.seeds[field][place].values()]))
-    records.append(record | {'chance': float(points.means['chance'][place])})
+    records.append(record | {guess: float(points.means[guess][place])
+                             for guess in ('chance', 'shortcut')})
   names = ('training loss', PREDICTORS[run.measure], 'log perplexity at L',
            f'at {run.beyond_words}', 'score at L', f'score at {run.beyond_words}')
   columns: dict[str, CellText] = {
@@ -209,6 +233,7 @@ def models(run: Run, points: Points) -> Table:
   for name, field in zip(names, fields, strict=True):
     columns[f'{name} [95 %]'] = interval_cell(field, _form(field))
   columns['chance'] = lambda r: number(r['chance'], '.3f')
+  columns['shortcut'] = lambda r: number(r['shortcut'], '.3f')
   return Table(
       'models', f'The models: {run.words}', columns, records,
       "Means over seeds; intervals over seeds, by Student's t. Numbers are those of "
@@ -216,9 +241,8 @@ def models(run: Run, points: Points) -> Table:
       f"{PREDICTORS[run.measure]} at the length of each model's training; scores from "
       '0 to 1.'
       f'{_left_out(points)}',
-      more=f'Score: mean over {", ".join(run.tasks)}, official dialects, greedy '
-           'answers, the same prompts for all. Chance: of a guess without the context, '
-           'where the answer is one of a few words.')
+      more=f'Score: mean over {", ".join(run.tasks)}, dialect official, greedy '
+           f'answers, the same prompts for all. {_GUESSES}')
 
 
 def _form(field: str) -> str:

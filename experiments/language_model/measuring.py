@@ -45,12 +45,12 @@ def draw_starts(config: Any, key: jax.Array, length: int) -> jax.Array:
 
 def evaluate(
     config: Any, model: Llama, params: Any, segments: jax.Array,
-    counts: jax.Array | None = None,
+    measures: Sequence[str] = MEASURES, counts: jax.Array | None = None,
 ) -> dict[str, dict[int, jax.Array]]:
   """Measures a model on segments of text [K, n]; see `evaluate_hidden`."""
   read: Any = functools.partial(model.apply, {'params': params}, method='hidden')
   return evaluate_hidden(
-      config, read, output_table(model, params), segments, counts=counts)
+      config, read, output_table(model, params), segments, measures, counts)
 
 
 def evaluate_hidden(

@@ -77,7 +77,7 @@ def _machine_memory() -> float:
 
 def make_programs(
     config: Any, name: str, model: Llama, text: Text, mesh: jax.sharding.Mesh,
-    as_measured: Llama | None = None,
+    as_measured: Llama | None = None, measures: Sequence[str] = measuring.MEASURES,
 ) -> Programs:
   """Builds the functions that train and measure blocks of seeds of an arm.
 
@@ -88,6 +88,7 @@ def make_programs(
     text: to train on and, its held-out part, to measure on.
     mesh: with the axis 'seed'.
     as_measured: the model to measure, which has the same parameters; None: `model`.
+    measures: of misalignment, fields of `vvlen.objectives.measures.Measures`.
   """
   train, arm = config.train, config.arms[name]
   # The narrowest dtype, because every device holds the whole text.
@@ -102,7 +103,8 @@ def make_programs(
       text.held_out[:].astype(narrow), sharding.whole(mesh))
   return Programs(
       trainer,
-      functools.partial(_measure(config, as_measured or model, mesh), held_out))
+      functools.partial(
+          _measure(config, as_measured or model, mesh, measures), held_out))
 
 
 def run_block(
@@ -189,7 +191,9 @@ def save_models(
     training.save_model(config, folder / f'models/{name}/seed_{seed}', model, own)
 
 
-def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:
+def _measure(
+    config: Any, model: Llama, mesh: jax.sharding.Mesh, measures: Sequence[str]
+) -> Any:
   """Returns (held-out text [n], parameters, keys [S]) -> {metric: {length: [S]}}."""
   at_once = math.gcd(config.evaluate.num_segments, _SEGMENTS_AT_ONCE)
 
@@ -197,7 +201,7 @@ def _measure(config: Any, model: Llama, mesh: jax.sharding.Mesh) -> Any:
     segments = measuring.draw_segments(config, key, text)
     parts = segments.reshape(-1, at_once, segments.shape[1])
     several = jax.lax.map(
-        lambda part: measuring.evaluate(config, model, params, part), parts)
+        lambda part: measuring.evaluate(config, model, params, part, measures), parts)
     return jax.tree.map(lambda x: x.mean(0), several)
 
   return sharding.over_seeds(one, mesh, config.train.group_size, shared=1)

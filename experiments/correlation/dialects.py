@@ -1,0 +1,54 @@
+"""Whether a dialect of the scorers changes which models are better.
+
+Runs without JAX. Axes: M models.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from experiments.correlation.points import METRICS, Points, Run
+from experiments.language_model.figures import times
+from vvlen.reporting.numbers import number
+from vvlen.reporting.tables import CellText, Table
+from vvlen.statistics import spearman
+
+_OTHERS = {dialect: metric.removeprefix('score') for dialect, metric in METRICS.items()
+           if dialect != 'official'}
+
+
+def table(run: Run, points: Points) -> Table:
+  """Makes the table: a row for each task, length and dialect but the official one."""
+  records: list[dict[str, Any]] = []
+  for task in run.tasks:
+    for n in run.lengths:
+      official = points.means[f'{task}_{n}']
+      for dialect, suffix in _OTHERS.items():
+        other = points.means[f'{task}_{n}{suffix}']
+        records.append({
+            'task': task, 'length': n, 'multiple': n // run.length, 'dialect': dialect,
+            'official': float(official.mean()), 'mean': float(other.mean()),
+            'spearman': float(spearman(official, other)),
+            'turned': turned(official, other)})
+  columns: dict[str, CellText] = {
+      'task': lambda r: r['task'], 'length': lambda r: times(r['multiple']),
+      'dialect': lambda r: r['dialect'],
+      'mean, official': lambda r: number(r['official'], '.3f'),
+      'mean, dialect': lambda r: number(r['mean'], '.3f'),
+      'Spearman': lambda r: number(r['spearman'], '+.2f'),
+      'pairs turned': lambda r: str(r['turned']),
+  }
+  count = len(points.models)
+  return Table(
+      'dialects', 'Whether dialects change the order of the models', columns, records,
+      f'Means over {count} models. Spearman: of their scores in the official dialect '
+      f'and in this one. Pairs turned: of {count * (count - 1) // 2} pairs of models, '
+      'those of which the one is better in the one dialect and worse in the other.',
+      more='lm_eval: that of lm-evaluation-harness; strict: whole words, and no wrong '
+           'answer beside the right one.')
+
+
+def turned(x: np.ndarray, y: np.ndarray) -> int:
+  """Returns how many pairs of models x [M] and y [M] put in opposite orders."""
+  signs = np.sign(np.subtract.outer(x, x)) * np.sign(np.subtract.outer(y, y))
+  return int(np.sum(np.triu(signs, 1) < 0))
