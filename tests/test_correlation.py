@@ -507,8 +507,8 @@ def test_the_main_table_has_correlations_of_ours_and_of_the_paper(run, found):
       'intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples of '
       '14 and in 89 % of 7. Models of one kind are alike: where predictors and outcome '
       'are unrelated but differ between kinds, the interval of the primary row '
-      'excludes 0 in 14 % of draws, so that a verdict needs the row within kinds of the table '
-      'groups too. Training loss: cross-entropy of the last tenth of the '
+      'excludes 0 in 14 % of draws, so that a verdict needs the row within kinds of '
+      'the table groups too. Training loss: cross-entropy of the last tenth of the '
       'steps, without the misalignment term. Printed: as the paper has it.')
 
 
