@@ -66,6 +66,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       model=dict(
           num_layers=4, width=256, mlp_width=688, num_heads=4, num_key_heads=4,
           tied=True,
+          init_std=1 / 16,  # of initial weights, 1 / √width
       ),
       train=dict(
           max_length=128,  # L, the longest training length
@@ -99,7 +100,8 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       ),
   )
   if variant in ('cpu', 'term', 'pilot', 'quick'):
-    config.model.update(num_layers=2, width=64, mlp_width=172)
+    config.model.update(num_layers=2, width=64, mlp_width=172, num_heads=2,
+                        num_key_heads=2, init_std=1 / 8)
     config.num_seeds = 2
     config.train.update(batch_size=8, num_steps=16_000, steps_per_call=200,
                         seeds_at_once=1, group_size=1)
@@ -125,7 +127,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     config.num_seeds = 2
     config.num_resamples = 200
     config.model.update(num_layers=1, width=16, mlp_width=24, num_heads=2,
-                        num_key_heads=1)
+                        num_key_heads=1, init_std=1 / 4)
     config.train.update(batch_size=4, num_steps=8, steps_per_call=2, seeds_at_once=2,
                         group_size=1)
     config.optimizer.warmup_steps = 2

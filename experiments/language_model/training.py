@@ -10,6 +10,7 @@ import platform
 from typing import Any, NamedTuple
 
 from etils import epath
+from flax import linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,6 +140,8 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
   else:
     fields = config.model.to_dict()
     rope = Rope(fields.pop('rope_base'))
+    if std := fields.pop('init_std', None):
+      fields |= dict(kernel_init=_normal(std), embedding_init=_normal(std))
     # Unused words at the end make the size divisible by the axes of meshes.
     vocab_size = math.ceil(tokenizer.vocab_size / _WORDS) * _WORDS
     model = Llama(vocab_size=vocab_size, rope=rope,
@@ -150,6 +153,11 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
   )
   return model.clone(
       remat=train.remat, **(loop if train.get('scan_layers', False) else {}))
+
+
+@functools.cache
+def _normal(std: float) -> nn.initializers.Initializer:
+  return nn.initializers.normal(std)
 
 
 def init_params(model: Llama, key: jax.Array) -> Any:
