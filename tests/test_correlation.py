@@ -118,6 +118,23 @@ def test_models_differ_in_what_their_fields_say():
       name for name in made if name.endswith('half_length')}
 
 
+def test_initial_weights_have_the_given_spread(key):
+  for variant, std in (('cpu', 1 / 8), ('full', 1 / 16)):
+    config = _config(variant)
+    assert config.model.init_std == std == config.model.width**-0.5
+    model, _ = models.make(config, 'base', BYTES)
+    params = training.init_params(model, key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+      if leaf.ndim > 1:  # kernels and the embedding; norms are 1
+        assert np.std(leaf) == pytest.approx(std, rel=0.05), path
+  # Without the field it is 0.02, as it always was.
+  plain = _config()
+  with plain.unlocked():
+    del plain.model.init_std
+  params = training.init_params(models.make(plain, 'base', BYTES)[0], key)
+  assert np.std(params['embedding']) == pytest.approx(0.02, rel=0.1)
+
+
 # The benchmark.
 
 
