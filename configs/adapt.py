@@ -26,11 +26,18 @@ from ml_collections import config_dict
 
 HALF = (0.0, 0.5)
 WEIGHTS = (0.03, 0.1, 0.3)  # α
-# Recipes with adapters: arXiv 2311.04879, without double quantization, and 2309.12307.
+# Recipes with adapters: arXiv 2311.04879, without double quantization, and 2309.12307,
+# as its repository trains (dvlab-research/LongLoRA: README.md, fine-tune.py).
 _ADAPTERS = dict(
     longqlora=dict(rank=64, alpha=16.0, dropout=0.05, quantized='nf4'),
     longlora=dict(rank=8, alpha=16.0, targets=('query', 'key', 'value', 'output'),
                   also=('embedding', 'attention_norm', 'mlp_norm', 'final_norm')),
+)
+# Both warm up for 20 steps, and then keep their rate. LongLoRA clips gradients at the
+# default of transformers.
+_ADAPTER_RATES = dict(
+    longqlora=dict(learning_rate=2e-4, clip_norm=0.3),
+    longlora=dict(learning_rate=2e-5, clip_norm=1.0),
 )
 # What the paper's tables have of a method besides α = 0 and α = 0.1: other α (default:
 # its Tables 3 and 6), and ranges of offsets at α = 0.1 (Table 7).
@@ -100,7 +107,10 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
           every_steps=50,  # an arm of 0.95 of the steps: 47, 95, …
           lengths=(1, 2, 4),  # in units of L
           num_segments=16,  # of held-out text, for each seed
-          segment=0,  # their length, in units of L; 0: the longest of lengths
+          # Their length, in units of L; 0: the longest of lengths. They are long enough
+          # for a second window of the longest length, which the misalignment measures
+          # need, and for sliding windows.
+          segment=8,
           offsets=(0.125, 0.25, 0.375),  # in units of the length
       ),
   )
@@ -110,9 +120,8 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
   if name in _ADAPTERS:
     config.adapters.update(_ADAPTERS[name])
     config.positions.update(factor=0.0, groups=4)
-    # The rate stays constant after the warm-up.
     config.optimizer.update(
-        learning_rate=2e-4, warmup_steps=20, clip_norm=0.3, final_rate=1.0, b2=_B2)
+        _ADAPTER_RATES[name], warmup_steps=20, final_rate=1.0, b2=_B2)
   if size == 'paper':
     # CLEX is trained at 4,096 tokens, the others at 8,192, twice Llama-2's L₀.
     config.num_seeds = 1
@@ -121,13 +130,15 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.train.update(
         max_length=4096 if name == 'clex' else 8192, batch_size=64, dtype='bfloat16',
         remat=True, scan_layers=True, stream_dtype='bfloat16')
+    # As compiled for 64 chips: one copy of the model, in parts.
+    config.mesh.update(fsdp=16, tensor=4)
     config.optimizer.b2 = _B2
-    config.evaluate.lengths = (1, 2)
+    config.evaluate.update(lengths=(1, 2), segment=4)
     config.arms.update(_paper_arms(name))
   elif size == 'quick':
     config.train.update(max_length=256, num_steps=60)
     config.optimizer.learning_rate = 5e-4
-    config.evaluate.update(every_steps=30)
+    config.evaluate.update(every_steps=30, num_segments=8)
     if name in _ADAPTERS:
       config.adapters.rank = 8  # less than the widths of a small model
   elif size == 'smoke':
@@ -138,7 +149,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     config.positions.update(highest=64)
     if name in _ADAPTERS:
       config.adapters.rank = 2
-    config.evaluate.update(every_steps=2, lengths=(1, 2), num_segments=4)
+    config.evaluate.update(every_steps=2, lengths=(1, 2), num_segments=4, segment=4)
   if is_study:
     config.num_seeds = 12
     config.train.update(max_length=512, batch_size=4)
@@ -146,8 +157,6 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
     # The best of 3e-4, 1e-3 and 3e-3 for fine-tuning alone at the training length, in
     # another seed.
     config.optimizer.learning_rate = 1e-3
-    # Segments are long enough for sliding windows, and for a second window of the
-    # longest length, which the misalignment measures need.
     config.evaluate.update(every_steps=200, lengths=(1, 2, 4, 8), num_segments=4,
                            segment=16)
   if variant == 'study_pilot':

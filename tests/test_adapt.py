@@ -101,19 +101,30 @@ def _ready(checkpoint, text_file, variant='yarn_smoke', **fields):
   return config, read, model, mesh
 
 
+VARIANTS = [f'{name}_{size}'.rstrip('_')
+            for name in (*config_file._METHODS, *config_file._ADAPTERS)
+            for size in config_file.SIZES]
+
+
+def test_segments_have_room_for_two_windows_of_the_longest_length():
+  """Sliding windows and misalignment are measured at all lengths.
+
+  Perplexity in blocks is measured on the same text at each.
+  """
+  for name in (*VARIANTS, 'study', 'study_pilot'):
+    fields = _config(name).evaluate
+    room = fields.lengths[-1] * (1 + max(0.5, *fields.offsets))
+    assert fields.segment >= room, name
+    assert all(fields.segment % multiple == 0 for multiple in fields.lengths), name
+
+
 @pytest.mark.slow
 def test_every_variant_is_a_config_that_can_be_run(checkpoint):
-  known = [*config_file._METHODS, *config_file._ADAPTERS]
-  for name in [f'{n}_{size}'.rstrip('_') for n in known for size in config_file.SIZES]:
+  for name in VARIANTS:
     check.check(_config(name, checkpoint=str(checkpoint)))
   config = _config('study', checkpoint=str(checkpoint))
   check.check(config)
   assert len(config.arms) == 28 and config.num_seeds == 12
-  # Sliding windows and misalignment are measured at all lengths, perplexity in blocks
-  # on the same text at each.
-  longest, segment = config.evaluate.lengths[-1], config.evaluate.segment
-  assert segment >= longest * (1 + max(0.5, *config.evaluate.offsets))
-  assert all(segment % multiple == 0 for multiple in config.evaluate.lengths)
   # The pilot has the arms of the primary endpoint, in other seeds and on the same text.
   pilot = _config('study_pilot', checkpoint=str(checkpoint))
   check.check(pilot)
@@ -131,10 +142,15 @@ def test_recipes_are_those_of_the_papers(name):
   variant = f'longqlora_{name}'.rstrip('_')
   config = _config(variant)
   assert programs.lora_of(config, 'pi') == adapters.LONG_QLORA
-  assert config.positions.groups == 4 and config.optimizer.learning_rate == 2e-4
-  assert (config.optimizer.warmup_steps, config.optimizer.clip_norm,
-          config.optimizer.final_rate) == (20, 0.3, 1.0)
-  assert programs.lora_of(_config('longlora'), 'pi') == adapters.LONG_LORA
+  assert config.positions.groups == 4
+  rates = lambda optimizer: (
+      optimizer.learning_rate, optimizer.warmup_steps, optimizer.clip_norm,
+      optimizer.final_rate, optimizer.weight_decay)
+  assert rates(config.optimizer) == (2e-4, 20, 0.3, 1.0, 0.0)
+  longlora = _config(f'longlora_{name}'.rstrip('_'))
+  assert programs.lora_of(longlora, 'pi') == adapters.LONG_LORA
+  # fine-tune.py of dvlab-research/LongLoRA with the options of its README.
+  assert rates(longlora.optimizer) == (2e-5, 20, 1.0, 1.0, 0.0)
   assert programs.lora_of(_config('clex'), 'clex') is None
   paper = {n: _config(f'{n}_paper').train for n in ('clex', 'eabf', 'longqlora')}
   assert {n: (t.max_length, t.batch_size, t.num_steps) for n, t in paper.items()} == {

@@ -27,6 +27,7 @@ from vvlen import sharding
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.llama import abstract_params
 from vvlen.sharding import platform
+from vvlen.sharding.mesh import axis_sizes
 
 SEEDS = PartitionSpec('seed')
 
@@ -245,9 +246,14 @@ def test_every_method_of_adapt_is_a_program_of_llama_2_7b(monkeypatch, name):
                                     num_key_heads=2, vocab_size=512)
   monkeypatch.setattr(programs, 'LLAMA_2_7B', small)
   monkeypatch.setattr(programs, 'BATCH', 8)
+  with pytest.raises(ValueError, match='a mesh of data -1 x fsdp 16 x tensor 4 does '
+                                       'not fit the number of devices, 8'):
+    programs.EXPERIMENTS[name](jax.devices())
+  _with_paper(monkeypatch, {'mesh.fsdp': 4, 'mesh.tensor': 2})
   program = programs.EXPERIMENTS[name](jax.devices())
   length = 4096 if name == 'adapt_clex' else 8192
-  assert program.note.endswith(f'; 8 streams, 2 windows of {length}, mesh fsdp 8')
+  assert program.note.endswith(
+      f'; 8 streams, 2 windows of {length}, mesh fsdp 4, tensor 2')
   assert (program.steps, program.calls) == (1, 200)
   row = measure.count(program, chips.slice_of('v5p:2x2x2'))
   params = sum(x.size for x in jax.tree.leaves(abstract_params(small)))
@@ -259,6 +265,46 @@ def test_every_method_of_adapt_is_a_program_of_llama_2_7b(monkeypatch, name):
   assert least < row['flops'], (row['flops'], least)
   trained = int(program.note.split()[0].replace(',', ''))
   assert (trained < params) if adapters else (params <= trained < params + 10**5)
+
+
+def _with_paper(monkeypatch, fields):
+  """Changes fields of the variants of configs/adapt.py that are compiled."""
+  get = programs.adapt_config.get_config
+
+  def changed(variant):
+    config = get(variant)
+    config.update_from_flattened_dict(fields)
+    return config
+
+  monkeypatch.setattr(programs.adapt_config, 'get_config', changed)
+
+
+@pytest.mark.parametrize('fields, expected', [
+    ({}, (jnp.bfloat16, True, True, 'nothing', 'bfloat16')),
+    ({'train.dtype': 'float32', 'train.remat_keeps': 'products'},
+     (jnp.float32, True, True, 'products', 'bfloat16')),
+    ({'train.remat': False, 'train.scan_layers': False},
+     (jnp.bfloat16, False, False, 'nothing', None))])
+def test_adapt_is_compiled_as_its_config_runs(monkeypatch, fields, expected):
+
+  def seen(config, method, model, mesh):
+    assert mesh.shape == {'data': 2, 'fsdp': 4, 'tensor': 1}
+    assert (model.dtype, model.remat, model.scan_layers, model.remat_keeps,
+            model.stream_dtype) == expected
+    raise InterruptedError  # before anything is traced
+
+  monkeypatch.setattr(programs, 'AdaptPrograms', seen)
+  _with_paper(monkeypatch, {'mesh.fsdp': 4, 'mesh.tensor': 1, **fields})
+  with pytest.raises(InterruptedError):
+    programs.adapt('yarn', jax.devices())
+
+
+def test_the_paper_variants_are_compiled_for_one_copy_on_64_chips():
+  config = programs.adapt_config.get_config('pi_paper')
+  assert axis_sizes(64, **config.mesh.to_dict()) == (1, 16, 4)
+  assert axis_sizes(256, **config.mesh.to_dict()) == (4, 16, 4)
+  with pytest.raises(ValueError, match='number of devices, 32$'):
+    axis_sizes(32, **config.mesh.to_dict())
 
 
 @pytest.mark.parametrize('arguments, says', [

@@ -33,8 +33,7 @@ from vvlen.training.step import init_state, Problem
 _TEXT = 20_000_000  # tokens of the text that ensembles of language models read
 LLAMA_2_7B = Llama(
     vocab_size=32_000, width=4096, mlp_width=11_008, num_layers=32, num_heads=32,
-    num_key_heads=32, max_length=4096, tied=False, dtype=jnp.bfloat16, remat=True,
-    scan_layers=True, stream_dtype=jnp.bfloat16,
+    num_key_heads=32, max_length=4096, tied=False,
 )
 BATCH = 64  # streams of a step of Llama 2 7B
 # Mesh axes (data, fsdp, tensor) of Llama 2 7B, by the number of chips.
@@ -53,8 +52,9 @@ class Program(NamedTuple):
   kept: int = 0  # the least bytes of temporaries of a chip, if counted
 
 
-def _model_mesh(devices: Any) -> Mesh:
-  axes = _AXES.get(len(devices), (1, len(devices), 1))
+def _model_mesh(devices: Any, axes: tuple[int, int, int] | None = None) -> Mesh:
+  """Returns a mesh with these axes; None: those of Llama 2 7B."""
+  axes = axes or _AXES.get(len(devices), (1, len(devices), 1))
   return Mesh(np.array(devices).reshape(axes), partition.AXES,
               axis_types=(AxisType.Auto,) * 3)
 
@@ -146,9 +146,11 @@ def _recency(devices: Any) -> Program:
 def llama(length: int, devices: Any) -> Program:
   """Returns a training step of Llama 2 7B with the misalignment term."""
   config = language_config.get_config('finetune')
-  config.train.update(max_length=length, batch_size=BATCH, dtype='bfloat16')
+  config.train.update(
+      max_length=length, batch_size=BATCH, dtype='bfloat16', remat=True,
+      scan_layers=True, stream_dtype='bfloat16')
   mesh, arm = _model_mesh(devices), config.arms.alpha_0_1
-  programs = sharded.Programs(config, LLAMA_2_7B, mesh)
+  programs = sharded.Programs(config, _llama_2_7b(config), mesh)
   # With remat, at least these are kept: the stream before each layer of both windows,
   # in bfloat16, and the gradients, in float32.
   parameters = sum(x.size for x in jax.tree.leaves(programs.state.params))
@@ -165,17 +167,28 @@ def adapt(name: str, devices: Any, length: int | None = None) -> Program:
     name: of the variant.
     devices: of the slice.
     length: of a window, in place of the variant's.
+
+  Raises:
+    ValueError: if the mesh of the variant does not fit the slice.
   """
   config = adapt_config.get_config(f'{name}_paper')
   config.train.max_length = length or config.train.max_length
-  mesh, arm = _model_mesh(devices), config.arms[f'{name}_alpha_0_1']
-  programs = AdaptPrograms(config, arm.method, LLAMA_2_7B, mesh)
+  mesh = _model_mesh(devices, partition.axis_sizes(
+      len(devices), **config.mesh.to_dict()))
+  arm = config.arms[f'{name}_alpha_0_1']
+  programs = AdaptPrograms(config, arm.method, _llama_2_7b(config), mesh)
   trained = sum(x.size for x in jax.tree.leaves(programs.state.params))
   return Program(
       programs.program(arm), (programs.state, programs.frozen, _batch(config, mesh)),
       mesh, 1, config.train.num_steps,
       f'{trained:,} parameters trained; {_size(config, mesh)}',
       (_stream(config.train.max_length) + 4 * trained) // mesh.size)
+
+
+def _llama_2_7b(config: Any) -> Llama:
+  """Returns Llama 2 7B with the dtypes, remat and loop of a configuration."""
+  return language_model.in_loop(
+      config, LLAMA_2_7B.clone(dtype=jnp.dtype(config.train.dtype)))
 
 
 def _batch(config: Any, mesh: Mesh) -> tuple[Any, Any, Any]:

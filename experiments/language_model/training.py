@@ -146,6 +146,11 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
     vocab_size = math.ceil(tokenizer.vocab_size / _WORDS) * _WORDS
     model = Llama(vocab_size=vocab_size, rope=rope,
                   max_length=config.train.max_length, **fields)
+  return in_loop(config, model)
+
+
+def in_loop(config: Any, model: Llama) -> Llama:
+  """Returns a model with the remat and the loop over layers of a configuration."""
   train = config.train
   loop = dict(
       scan_layers=True, remat_keeps=train.get('remat_keeps', 'nothing'),

@@ -87,7 +87,24 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
     ValueError: if the product of the sizes is not the number of devices, or the number
       of slices does not divide `data`.
   """
-  sizes, count = [data, fsdp, tensor], jax.device_count()
+  return mesh_of(jax.devices(), axis_sizes(jax.device_count(), data, fsdp, tensor))
+
+
+def axis_sizes(
+    count: int, data: int, fsdp: int, tensor: int
+) -> tuple[int, int, int]:
+  """Returns the sizes of the axes of a mesh of a number of devices, without a -1.
+
+  Args:
+    count: of the devices.
+    data: as in `make_mesh`.
+    fsdp: as in `make_mesh`.
+    tensor: as in `make_mesh`.
+
+  Raises:
+    ValueError: if the product of the sizes is not the number of devices.
+  """
+  sizes = [data, fsdp, tensor]
   if sizes.count(-1) == 1:
     others = int(np.prod([size for size in sizes if size != -1]))
     if others > 0:
@@ -96,7 +113,7 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Mesh:
     wanted = ' x '.join(f'{n} {s}' for n, s in zip(
         AXES, (data, fsdp, tensor), strict=True))
     raise ValueError(f'a mesh of {wanted} does not fit the number of devices, {count}')
-  return mesh_of(jax.devices(), (sizes[0], sizes[1], sizes[2]))
+  return sizes[0], sizes[1], sizes[2]
 
 
 def mesh_of(devices: Sequence[jax.Device], sizes: tuple[int, int, int]) -> Mesh:
