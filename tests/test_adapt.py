@@ -30,7 +30,7 @@ from experiments.adapt import (
     tables,
     term_figure,
 )
-from experiments.adapt.answer import answer, weak_methods
+from experiments.adapt.answer import answer, weak_methods, without_extension
 from experiments.harness.progress import Progress
 from experiments.language_model import measuring, paper, sharded, training
 from experiments.language_model.arms import Arm, Family, Run
@@ -782,10 +782,62 @@ def test_every_cell_of_the_term(index):
     assert found[0][f'{header} [95 %]'] == ''
     assert found[1][f'{header} [95 %]'] == _difference(
         _compare(index, f'yarn_{name}', 'yarn'))
+  assert not any('minus α' in header for header in table.columns)
   # The comparison in equal time, and what the term does besides lowering entropy.
   for header, name in (('more steps', 'more'), ('entropy alone', 'entropy')):
     assert [row[f'term minus {header} [95 %]'] for row in found] == [
         '', _difference(_compare(index, 'yarn_alpha', f'yarn_{name}'))]
+
+
+def test_other_weights_are_compared_with_the_primary_arm(index):
+  """By pairs: intervals of two arms against the same control decide nothing."""
+  rng = np.random.default_rng(7)
+  more = {f'yarn_{weight}': Arm(f'yarn_{weight}', weight, (0.0, 0.5), 1.0)
+          for weight in (0.3, 0.03)}
+  index |= {(name, 'nll', n): dict(enumerate(rng.normal(2, 0.02, 3)))
+            for name in more for n in (16, 32)}
+  # Not those that differ in more than α.
+  apart = [more['yarn_0.3']._replace(offsets=(0.0, 1.0)),
+           more['yarn_0.3']._replace(steps=0.95),
+           ARMS['yarn_entropy']._replace(weight=0.5)]
+  yarn = FAMILIES[1]._replace(
+      others=(*FAMILIES[1].others, *apart, *more.values()))
+  assert primary.other_weights(yarn) == [*more.values()]
+  table = tables.term([FAMILIES[0], yarn], RUN, index)
+  headers = {weight: f'α = {weight} minus α = 0.1 [95 %]' for weight in (0.03, 0.3)}
+  assert [*table.columns][-2:] == [*headers.values()] and len(table.columns) <= 12
+  alone, found = cells(table)
+  for weight, header in headers.items():
+    test = _compare(index, f'yarn_{weight}', 'yarn_alpha')
+    assert (alone[header], found[header]) == ('', _difference(test))
+    record = table.records[1]
+    prefix = f'weight_{weight}'.replace('.', '_')
+    assert record[f'{prefix}_difference'] == pytest.approx(test.mean_difference)
+  assert 'Another α minus α = 0.1: whether less of the term does less.' in table.more
+  _, weak = cells(tables.term([FAMILIES[0], yarn], RUN, index, ['YaRN']))
+  assert weak[headers[0.3]] == found[headers[0.3]].partition(' [')[0]
+  # The other rows and columns are as without them.
+  plain = cells(tables.term(FAMILIES, RUN, index))
+  assert [{k: x for k, x in row.items() if 'minus α' not in k}
+          for row in (alone, found)] == plain
+
+
+def test_the_study_compares_its_weights_in_the_table_of_the_term():
+  config = _config('study').to_dict()
+  for family in report.families(report.read_run(config), config):
+    assert [arm.weight for arm in primary.other_weights(family)] == [0.03, 0.3]
+
+
+def test_the_cost_of_the_term_is_that_of_the_committed_benchmark(index):
+  found = json.loads((
+      ROOT / 'experiments/results/benchmarks/regularizer_cost_study.json').read_text())
+  median, mean = found['percent_more'], found['percent_more_mean_and_interval']
+  middle, low, high = (text(x, '+.2f') for x in mean)
+  assert (f'{text(median, "+.2f")} % by the median of 40 steps, {middle} % [95 %: '
+          f'{low}, {high}] by their mean') in tables.term(FAMILIES, RUN, index).more
+  config = _config('study')
+  assert (found['length'], found['batch'], found['rounds_made']) == (
+      config.train.max_length, config.train.batch_size, 40)
 
 
 def test_p_of_the_term_are_corrected_over_methods(index):
@@ -1054,6 +1106,8 @@ def test_the_figure_of_the_term_draws_what_its_table_has(index):
   assert [shades(axes) for axes in figure.axes] == [
       [pytest.approx((math.log(5.88 / 6.12), math.log(5.77 / 5.82)))]] * 2
   assert 'paired over 3 seeds' in figure.get_label()
+  assert ('Shaded: the paper, at 8,192 tokens: 2 L of CLEX, L of the others; α = 0.1, '
+          'single runs of Llama-2-7B.') in figure.get_label()
   # Without intervals where it has not learned.
   assert len(_points(weak.axes[0])['none_alpha']) == 3
   assert {len(point) for point in _points(weak.axes[1]).values()} == {1}
@@ -1118,7 +1172,7 @@ def test_notes_of_tables_say_how_they_were_made(index):
   assert tables.published().note == (
       'arXiv 2506.11769, Tables 2, 3, 6, 9 and 10: Llama-2-7B, perplexity after 200 '
       'steps, and after 190, which with the term take as long. Single runs, so without '
-      'intervals. CLEX is trained at 4,096 tokens and measured at 8,192.')
+      'intervals. All are measured at 8,192 tokens: 2 L of CLEX, L of the others.')
 
 
 def test_the_answer_is_of_the_term_and_names_no_verdict_without_one(index):
@@ -1136,6 +1190,26 @@ def test_the_answer_is_of_the_term_and_names_no_verdict_without_one(index):
   alone = [family._replace(primary='', others=()) for family in FAMILIES]
   assert answer(alone, RUN, index, 3.0)[0].startswith(
       'No verdict on the misalignment term')
+
+
+@pytest.mark.parametrize(('change', 'said'), [
+    (0.01, '+0.0100'), (0.0199, '+0.0199'), (-0.5, '−0.5000'), (0.0201, ''), (1.0, '')])
+def test_the_answer_says_if_the_checkpoint_needs_no_extension(change, said):
+  # At L much may be lost already.
+  lines = [{'arm': arm, 'step': step, 'first_seed': seed, 'nll_8': [2.0 + seed],
+            'nll_16': [9.0], 'nll_32': [2.0 + seed + other + step + change * seed]}
+           for arm, other in (('none', 0), ('yarn', 1)) for step in (0, 4)
+           for seed in range(3)]
+  said = [f'At that length the checkpoint itself needs no extension: before training, '
+          f'without any method, its log perplexity changes by {said} nats from 8 to 32 '
+          'tokens.'] if said else []
+  say = lambda base, lines: without_extension(base, RUN, lines, 8)
+  assert say(ARMS['none'], lines) == said
+  assert say(None, lines) == say(ARMS['none'], []) == []
+  # A seed that is not finite, or is being measured, does not count.
+  lines += [{'arm': 'none', 'step': 0, 'first_seed': seed, 'nll_8': [2.0], **more}
+            for seed, more in ((3, {}), (4, {'nll_32': [None]}))]
+  assert say(ARMS['none'], lines) == said
 
 
 def test_holm_over_methods_is_in_the_table_of_methods(index):
@@ -1397,6 +1471,23 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   *_, table = report.write(tmp_path).tables
   assert (table.name, len(table.records)) == ('steps', 7)
   assert (tmp_path / 'tables/steps.csv').exists()
+  # The steps 0 of fine-tuning alone are of the checkpoint.
+  before = [{'arm': 'none', 'step': 0, 'first_seed': 0, 'nll_8': [2.0], 'nll_32': [x]}
+            for x in (2.0, 2.1)]
+  for line, there in zip(before, (True, False), strict=True):
+    (tmp_path / 'evaluations.jsonl').write_text(json.dumps(line) + '\n')
+    said = report.write(tmp_path).answer[-1].startswith('At that length the checkpoint')
+    assert said == there
+  # A pilot is known by the command that started it.
+  plain = report.write(tmp_path)
+  for variant, pilot in (('study', False), ('study_pilot', True)):
+    command = f'python -m experiments.adapt --config=configs/adapt.py:{variant}'
+    (tmp_path / 'config.json').write_text(json.dumps({
+        'config': config, 'sessions': [{'device': 'cpu'}, {'command': command}]}))
+    found = report.write(tmp_path)
+    assert found.title == plain.title + ' A pilot' * pilot
+    assert found.answer == [report._PILOT.ljust(len(report._PILOT) + 1) * pilot
+                            + plain.answer[0], *plain.answer[1:]]
   # L is at which seeds are counted.
   write(lambda row: (row.arm, row.seed, row.length) != ('yarn_kl', 1, 32))
   assert report.write(tmp_path).missing == ''

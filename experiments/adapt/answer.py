@@ -1,16 +1,20 @@
 """What a run of adapt has found, in sentences. Runs without JAX."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
+from typing import Any
 
 from experiments.adapt.primary import controls, corrected_tests, kind_of, KINDS
+from experiments.adapt.tables import before_training
 from experiments.language_model import paper
-from experiments.language_model.arms import endpoint, Family, Run
+from experiments.language_model.arms import Arm, endpoint, Family, Run
 from experiments.language_model.figures import times
 from experiments.language_model.tables import compare
 from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval, PairedTest
+
+_LITTLE = 0.02  # nats; a checkpoint that loses less needs no extension
 
 
 def answer(
@@ -45,6 +49,33 @@ def answer(
   counted = f'that of counts of pairs of tokens is {math.exp(pairs):.3g}'
   return [*found, f'{said}; {counted}, and less counts as learned. At {place}, {at} '
           f'tokens: {after}.']
+
+
+def without_extension(
+    base: Arm | None, run: Run, evaluations: Sequence[Mapping[str, Any]], original: int
+) -> list[str]:
+  """Says so if the checkpoint needs no extension at the primary endpoint's length.
+
+  It needs none if it loses little there, before training and with its own positions.
+  The loss is counted from its own length: at a longer L much may be lost already.
+
+  Args:
+    base: the arm of fine-tuning alone, None if it has no results.
+    run: the run.
+    evaluations: lines of evaluations.jsonl; those of step 0 are before training.
+    original: tokens of the checkpoint's own length.
+  """
+  if base is None:
+    return []
+  at = endpoint(run)
+  own, there = (before_training(evaluations, base.name, n) for n in (original, at))
+  changes = [there[seed] - own[seed] for seed in own if seed in there]
+  mean = float(mean_interval(changes or [math.nan])[0])
+  if not mean < _LITTLE:
+    return []
+  return [f'At that length the checkpoint itself needs no extension: before training, '
+          f'without any method, its log perplexity changes by {number(mean, "+.4f")} '
+          f'nats from {original} to {at} tokens.']
 
 
 def weak_methods(

@@ -62,6 +62,13 @@ def controls(family: Family) -> list[Arm]:
               steps=arm.steps))]
 
 
+def other_weights(family: Family) -> list[Arm]:
+  """Returns the arms that differ from that of the primary endpoint in α alone."""
+  alike = family.control._replace(name='', weight=0.0)
+  return [arm for arm in family.others if arm.weight and arm.name != family.primary
+          and arm._replace(name='', weight=0.0) == alike]
+
+
 def kind_of(arm: Arm) -> str:
   """Returns the key in `KINDS` of an arm from `controls`."""
   return 'steps' if not arm.weight else arm.term

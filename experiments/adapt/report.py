@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from experiments.adapt import figures, tables, term_figure
-from experiments.adapt.answer import answer, weak_methods
+from experiments.adapt.answer import answer, weak_methods, without_extension
 from experiments.adapt.misalignment_table import misalignment
 from experiments.adapt.primary import controls, primary_tests
 from experiments.adapt.steps_table import steps
@@ -38,6 +38,10 @@ _ABOUT = ('A checkpoint is fine-tuned on inputs longer than those it was trained
           'same token from a longer and a shorter context. L is the length of inputs '
           'in fine-tuning. Paper: long-short alignment, arXiv 2506.11769, section 5.')
 _ENDPOINT = 2  # in units of L
+_QUESTION = ('What helps a trained model to read longer inputs, and does the '
+             'misalignment term help there?')
+_PILOT = ('A pilot, whose spread over seeds set the number of seeds of the study; its '
+          'tests decide nothing.')
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -58,7 +62,7 @@ def write(workdir: epath.PathLike) -> Report:
     run, inputs = read_run(config), config['inputs']
     original, pairs = int(inputs['original_length']), float(inputs['pair_nats'])
     segment = int(config['evaluate'].get('segment', 0)) or run.multiples[-1]
-    found = families(run, config)
+    found, pilot = families(run, config), _is_pilot(stored)
   index = results.index(results.read_run(folder, EXPERIMENT, run.arms))
   have = {name: len(index.get((name, 'nll', run.length), ())) for name in run.arms}
   present = [part for family in found if (part := _present(family, have))]
@@ -96,10 +100,22 @@ def write(workdir: epath.PathLike) -> Report:
               for name, part in _in_figures(family).items()}
     paths = plots.save(folder / 'figures', drawn)
   write_tables(folder, made)
+  said = [*answer(present, run, index, pairs),
+          *without_extension(base, run, evaluations, original)]
+  if pilot:
+    said[0] = f'{_PILOT} {said[0]}'
   return Report(
-      'What helps a trained model to read longer inputs, and does the misalignment '
-      'term help there?', answer(present, run, index, pairs), made, paths, 1,
+      f'{_QUESTION} A pilot' if pilot else _QUESTION, said, made, paths, 1,
       unfinished(missing_seeds(have, run.num_seeds)), _ABOUT)
+
+
+def _is_pilot(stored: Mapping[str, Any]) -> bool:
+  """Returns whether a run's config.json is of the variant study_pilot.
+
+  Its fields do not say so, but the commands that started it do.
+  """
+  return any(':study_pilot' in session.get('command', '')
+             for session in stored.get('sessions', ()))
 
 
 def _present(family: Family, have: Mapping[str, int]) -> Family | None:

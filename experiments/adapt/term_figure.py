@@ -45,9 +45,9 @@ def term(
       f'Log perplexity at {place} minus that of α = 0 with the same method, paired '
       f'over {seeds} seeds, with 95 % intervals: corrected by Holm over methods for '
       'the primary endpoint, which has another colour, uncorrected for other arms. '
-      'Shaded: what the paper has for the term with α = 0.1, in single runs of '
-      'Llama-2-7B' + ('; without intervals: methods that have not learned.' if weak
-                      else '.'),
+      'Shaded: the paper, at 8,192 tokens: 2 L of CLEX, L of the others; α = 0.1, '
+      'single runs of Llama-2-7B'
+      + ('; without intervals: methods that have not learned.' if weak else '.'),
       plots.with_bands(f'{run.words}, L = {run.length} tokens', seeds, 'bars'))
   panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
   for axes, (family, test) in zip(panels, shown, strict=True):
