@@ -15,6 +15,7 @@ from etils import epath
 from experiments.adapt import figures, tables, term_figure
 from experiments.adapt.answer import answer, weak_methods, without_extension
 from experiments.adapt.misalignment_table import misalignment
+from experiments.adapt.paper_table import published
 from experiments.adapt.primary import controls, primary_tests
 from experiments.adapt.steps_table import steps
 from experiments.harness.parts import naming
@@ -74,7 +75,7 @@ def write(workdir: epath.PathLike) -> Report:
   if present:
     made.append(tables.methods(present, base, run, index, evaluations, original, weak))
   if any(family.primary for family in present):
-    made += [tables.term(present, run, index, weak), tables.published()]
+    made += [tables.term(present, run, index, weak), published()]
   # No test is shown of a weak method, and no interval of its differences.
   most = {family: -math.inf if family.title in weak else math.inf
           for family in present if family.others}
