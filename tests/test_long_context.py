@@ -191,6 +191,41 @@ def test_all_prompts_of_the_shortest_length_are_drawn_before_a_run(monkeypatch):
   assert drawn == [300] * 4 + [400]
 
 
+def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkeypatch):
+  config = _config('babilong_smoke', lengths=(120, 1000))
+  plan = suites.plan(config, BYTES, 9_000)
+  whole = suites.plan(_config('babilong_smoke', lengths=(1000,)), BYTES, 9_000)
+  assert whole.notes == [] and 'not_run' not in whole.facts
+  assert [part.name for part in plan.parts] == [
+      'qa1_120', 'qa1_1000', 'qa4_1000']
+  assert plan.facts == {**whole.facts, 'not_run': ['qa4 at 120 tokens']}
+  four, rule = plan.notes
+  assert re.fullmatch(r'Not run: qa4 at 120 tokens, sample 0: 120 tokens are too few: '
+                      r'facts and what surrounds them take \d+', four)
+  assert rule == (
+      'A task is not run at a length at which one of its prompts does not fit. Choose '
+      'longer --config.lengths, a smaller --config.most_facts or, to leave out '
+      'instruction and examples, --config.parts="()".')
+  # One prompt of four is too long for 300 tokens, so those of 400 are all looked at.
+  drawn, draw = [], suites.short_ruler.passkey
+
+  def kept(rng, length, *args, **fields):
+    drawn.append(length)
+    if drawn == [300] * 3:
+      raise ValueError('too few')
+    return draw(rng, length, *args, **fields)
+
+  monkeypatch.setattr(suites.short_ruler, 'passkey', kept)
+  plan = suites.plan(
+      _config('passkey', lengths=(300, 400, 500), num_samples=4), BYTES, 9_000)
+  assert drawn == [300] * 3 + [400] * 4 + [500]
+  assert [part.name for part in plan.parts] == ['passkey_400', 'passkey_500']
+  assert plan.notes == [
+      'Not run: passkey at 300 tokens, sample 2: too few',
+      'A task is not run at a length at which one of its prompts does not fit. Choose '
+      'longer --config.lengths.']
+
+
 def test_each_template_has_a_hash_of_its_own(data):
   hashes = [
       plan.facts['template_sha256'] for plan in (
@@ -766,9 +801,15 @@ def test_answers_that_are_longer_than_the_reserve_have_room(data):
   assert (part.task, part.answer_tokens) == ('qasper', 128)
   assert part.longest == 300 - 128
   assert len(part.draw(0).tokens) == 1 + 2 * 85  # of 171, without BOS
-  with pytest.raises(ValueError, match='130 tokens has no room for prompts of qasper: '
-                                       '129 are left free'):
-    longbench_parts.plan(config, BYTES, 130)
+  # Answers of trec have 64 tokens.
+  plan = longbench_parts.plan(config, BYTES, 130)
+  assert [part.task for part in plan.parts] == ['trec']
+  assert plan.facts['not_run'] == ['qasper'] and plan.facts['bad_lines'] == 3
+  assert plan.notes[3:] == [
+      'Not run: a window of 130 tokens has no room for prompts of qasper: 129 are left '
+      'free. Choose --config.window or config.reserve']
+  with pytest.raises(ValueError, match='60 tokens has no room for prompts of qasper'):
+    longbench_parts.plan(config, BYTES, 60)
   # The first samples of a file, and predictions made elsewhere.
   config.num_samples = 1
   plan = longbench_parts.plan(config, BYTES, 300)
@@ -1131,6 +1172,14 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
       ' Dialect: strict. Weights aaaaaaaaaaaa, template of prompts bbbbbbbbbbbb '
       '(SHA-256).')
   assert 'A length is that of a prompt' in made.tables[0].more
+  # What was left out is named, and in the tables that lack it.
+  made = reported('babilong', rows, samples=20, window=512, **hashes,
+                  not_run=['qa1 at 32 tokens', 'qa3 at 64 tokens'])
+  words = 'Not run, as prompts do not fit: qa1 at 32 tokens, qa3 at 64 tokens.'
+  assert made.missing == (
+      f'The run is not finished: 3 of 20 answers are missing. {words}')
+  assert [table.name for table in made.tables if words in table.more] == [
+      'scores', 'effective_length']
   made = reported('babilong', rows, samples=17, predictions_sha256='c' * 64,
                   bad_lines=2)
   assert made.missing == '' and made.tables[0].note.endswith(
@@ -1141,6 +1190,12 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
       longbench_tables.means(run).records, 'strict', 600)
   assert made.answer[0].startswith(
       'Mean score of LongBench-E with a window of 600 tokens: 5 % over tasks (4)')
+  made = reported('longbench', _longbench().rows, samples=12, window=600, **hashes,
+                  not_run=['gov_report'])
+  words = 'Not run, as prompts do not fit: gov_report.'
+  assert made.missing == words
+  assert [table.name for table in made.tables if words in table.more] == [
+      'means', 'scores']
   made = reported('passkey', _rows('passkey', {
       ('passkey', 64, 0): [(1, 1, 1, 0)] * 3}), samples=3, window=0, **hashes)
   assert made.title == 'From how far back does this checkpoint find a pass key?'
@@ -1441,8 +1496,8 @@ def _empty(folder, checkpoint, data):
     ('passkey', _no_tokenizer, ['--checkpoint={}/other'], 'has no tokenizer.json, and'),
     ('passkey', _nan, ['--checkpoint={}/other'],
      'other: weights are not finite: final_norm/scale'),
-    ('passkey', None, ['--config.lengths=(20, 64)'],
-     'passkey, length 20, sample 0: 20 tokens are too few: facts and what'),
+    ('passkey', None, ['--config.lengths=(20, 21)'],
+     'passkey at 20 tokens, sample 0: 20 tokens are too few: facts and what'),
     ('passkey', None, ['--config.beyond_window=False'], 'beyond the window of 70'),
     ('passkey', None, ['--config.lengths=(0,)'], 'config.lengths must be whole'),
     ('passkey', None, ['--config.lengths=()', '--config.multiples=()'],
@@ -1454,7 +1509,7 @@ def _empty(folder, checkpoint, data):
     ('passkey', _empty, ['--text={}/text'], 'text has no text'),
     ('passkey', None, ['--nonsense'], 'nonsense'),
     ('babilong', None, ['--config.tasks=("qa6",)'], 'config.tasks must be one or more'),
-    ('babilong', None, ['--config.lengths=(64,)'], 'qa1, length 64, sample 0: 64'),
+    ('babilong', None, ['--config.lengths=(64,)'], 'qa1 at 64 tokens, sample 0: 64'),
     ('babilong', None, ['--config.lengths=(64,)'],
      '. Choose longer --config.lengths, a smaller --config.most_facts or, '),
     ('babilong', None, ['--babi=/nowhere'], '/nowhere: no such folder'),

@@ -31,7 +31,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
 
   A prompt longer than the window minus `reserve` loses its middle. If BOS and answer
   take more than `reserve`, as answers of 512 tokens do, as many tokens as they take are
-  left free instead.
+  left free instead. A task for whose prompts no room is left is named in the notes.
 
   Args:
     config: of the run.
@@ -39,19 +39,21 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     window: the number of tokens for prompt and answer together.
 
   Raises:
-    ValueError: if the window is too small, or no sample can be used.
+    ValueError: if the window is too small for all tasks, or no sample can be used.
     OSError: if there is no such folder or file.
   """
   read, notes = _read(config)
+  num_bad = len(notes)
   begin = int(config.begin and tokenizer.begin is not None)
-  parts = []
+  parts, not_run = [], {}
   for task, samples in read.items():
     answer_tokens = longbench_files.answer_tokens(task)
     most = window - max(config.reserve, begin + answer_tokens)
     if most < 2:
-      raise ValueError(
+      not_run[task] = (
           f'a window of {window} tokens has no room for prompts of {task}: '
           f'{window - most} are left free. Choose --config.window or config.reserve')
+      continue
     wholes = [tokenizer.encode(longbench_files.prompt(x)) for x in samples]
     prompts = [longbench_files.keep_ends(whole, most) for whole in wholes]
     longest = most + begin
@@ -60,12 +62,16 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
         answer_tokens,
         functools.partial(_sample, config, tokenizer, samples, wholes, prompts),
         longbench_files.ends_at_newline(task)))
+  if not parts:
+    raise ValueError(next(iter(not_run.values())))
+  notes += [f'Not run: {message}' for message in not_run.values()]
   blank = longbench_files.Sample('', '{input}', '{context}', (), 0, (), '', '')
   template = [[task, longbench_files.prompt(blank._replace(task=task)),
                longbench_files.answer_tokens(task)] for task in read]
   facts = {'data_sha256': documents.fingerprint(
       repr(sample) for samples in read.values() for sample in samples),
-           'template_sha256': template_hash(template), 'bad_lines': len(notes)}
+           'template_sha256': template_hash(template), 'bad_lines': num_bad,
+           **({'not_run': [*not_run]} if not_run else {})}
   return Plan(parts, facts, notes)
 
 

@@ -13,6 +13,8 @@ from experiments.long_context.tables import (
     dialect_note,
     dialect_records,
     dialect_words,
+    joined,
+    left_out,
     percent,
     Run,
 )
@@ -85,7 +87,7 @@ def means(run: Run) -> Table:
   more = ('Tasks, cells and categories without samples count for nothing, not as 0: a '
           'mean over some tasks is not that over all 13.')
   return Table('means', 'Three means over LongBench-E', columns, records, note,
-               more=more)
+               more=joined(left_out(run), more))
 
 
 def by_bucket(run: Run) -> Table:
@@ -122,7 +124,8 @@ def by_bucket(run: Run) -> Table:
           'model read: the metric num_tokens in results.csv is that. Change: '
           f'(S_L − S_base) / S_base in %, with the bucket {BUCKETS[0]} as the base, if '
           'its mean is above chance.')
-  return Table('scores', 'Score by task and bucket', columns, records, note, more=more)
+  return Table('scores', 'Score by task and bucket', columns, records, note,
+               more=joined(left_out(run), more))
 
 
 def dialects(run: Run) -> Table:

@@ -47,7 +47,8 @@ def write(workdir: epath.PathLike) -> Report:
     config = stored['config']
     inputs = config['inputs']
     run = Run(config['suite'], (), config['dialect'], int(config['num_resamples']),
-              int(config['seed']), int(inputs.get('window', 0)), _source(inputs))
+              int(config['seed']), int(inputs.get('window', 0)), _source(inputs),
+              inputs.get('not_run', ()))
     question, asked = _QUESTIONS[run.suite], int(inputs['samples'])
   run = run._replace(rows=scores.read_rows(folder))
   if run.suite == 'longbench':
@@ -60,8 +61,9 @@ def write(workdir: epath.PathLike) -> Report:
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(run))
   done = len(finished.finished(folder, scores.sample_of))
-  missing = (f'The run is not finished: {asked - done:,} of {asked:,} answers are '
-             'missing.' if done < asked else '')
+  unfinished = (f'The run is not finished: {asked - done:,} of {asked:,} answers are '
+                'missing.' if done < asked else '')
+  missing = tables.joined(unfinished, tables.left_out(run))
   return Report(question, said, made, paths, 1, missing, _ABOUT[run.suite])
 
 

@@ -97,6 +97,10 @@ def lengths_of(config: Any, window: int) -> list[int]:
 def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   """Returns the parts of a run of passkey, babilong or ruler.
 
+  A task and length of which one prompt does not fit is left out, and named in the
+  notes: without the prompts that are too long, the others would be easier than those of
+  other lengths.
+
   Args:
     config: of the run.
     tokenizer: of the checkpoint.
@@ -104,31 +108,48 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
       config.beyond_window, prompts and answers must fit into it.
 
   Raises:
-    ValueError: if prompts with their answers exceed the window, or a length is too
-      short for a task.
+    ValueError: if prompts with their answers exceed the window, or no length is long
+      enough for a task.
     OSError: if a text or file of bAbI cannot be read.
   """
   lengths = lengths_of(config, window)
   suite = {'passkey': _passkey, 'babilong': _babilong, 'ruler': _ruler}[config.suite]
-  draws, facts = suite(config, tokenizer)
+  draws, facts, advice = suite(config, tokenizer)
   more = int(config.begin and tokenizer.begin is not None)
-  parts = []
+  notes = _beyond(config, lengths, window, more + config.answer_tokens)
+  parts, not_run = [], {}
   for task, draw in draws.items():
+    fits = False  # whether all prompts of a shorter length do, and so those of others
     for length in lengths:
       longest = length + more
-      parts.append(Part(
+      part = Part(
           task, f'{task}_{length}', [longest] * config.num_samples, longest,
-          config.answer_tokens, functools.partial(_named, draw, task, length)))
-  notes = _beyond(config, lengths, window, more + config.answer_tokens)
-  for part in parts:  # Whatever fits into the shortest prompts fits into the others.
-    shortest = part.name == f'{part.task}_{lengths[0]}'
-    for index in range(config.num_samples if shortest else 1):
-      part.draw(index)
+          config.answer_tokens, functools.partial(_named, draw, task, length))
+      try:
+        for index in range(1 if fits else config.num_samples):
+          part.draw(index)
+      except ValueError as error:
+        not_run[place_of(task, length)] = str(error)
+      else:
+        fits = True
+        parts.append(part)
+  if not parts:
+    raise ValueError(f'{next(iter(not_run.values()))}. {advice}')
+  if not_run:
+    facts['not_run'] = [*not_run]
+    notes += [*(f'Not run: {error}' for error in not_run.values()),
+              'A task is not run at a length at which one of its prompts does not fit. '
+              f'{advice}.']
   return Plan(parts, facts, notes)
 
 
+def place_of(task: str, length: int) -> str:
+  """Returns the name of a task at a length for messages."""
+  return f'{task} at {length:,} tokens'
+
+
 def _named(draw: Callable[..., Sample], task: str, length: int, index: int) -> Sample:
-  with naming(f'{task}, length {length}, sample {index}'):
+  with naming(f'{place_of(task, length)}, sample {index}'):
     return draw(length, index)
 
 
@@ -164,8 +185,10 @@ def _facts(sentences: Sequence[str], template: Any, **more: Any) -> dict[str, An
           'template_sha256': template_hash(template), **more}
 
 
-# A suite's {task: draw(length, index)}, and facts.
-_Suite = tuple[dict[str, Callable[[int, int], Sample]], dict[str, Any]]
+class _Suite(NamedTuple):
+  draws: dict[str, Callable[[int, int], Sample]]  # {task: draw(length, index)}
+  facts: dict[str, Any]
+  advice: str = 'Choose longer --config.lengths'  # where prompts do not fit
 
 
 def _passkey(config: Any, tokenizer: Tokenizer) -> _Suite:
@@ -181,7 +204,7 @@ def _passkey(config: Any, tokenizer: Tokenizer) -> _Suite:
     chance = 1 / (9 * 10 ** (config.digits - 1))
     return _of_ruler(config, tokenizer, length, drawn, chance, round(100 * depth))
 
-  return {'passkey': draw}, _facts(sentences, wording)
+  return _Suite({'passkey': draw}, _facts(sentences, wording))
 
 
 def _ruler(config: Any, tokenizer: Tokenizer) -> _Suite:
@@ -219,8 +242,8 @@ def _ruler(config: Any, tokenizer: Tokenizer) -> _Suite:
         task, len(values) or 9 * 10 ** (config.digits - 1))
     return _of_ruler(config, tokenizer, length, drawn, min(chance, 1.0), None)
 
-  return ({task: functools.partial(draw, task) for task in config.tasks},
-          _facts(sentences, [needles, variables, words]))
+  return _Suite({task: functools.partial(draw, task) for task in config.tasks},
+                _facts(sentences, [needles, variables, words]))
 
 
 def _of_ruler(
@@ -242,14 +265,9 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
   def draw(task: str, length: int, index: int) -> Sample:
     question = questions[task](index)
     depth = depths[index % len(depths)]
-    try:
-      hidden = babilong_prompts.build(
-          generator(config.seed, task, length, index), task, question, sentences,
-          length, tokenizer, depth=depth, parts=config.parts)
-    except ValueError as error:
-      raise ValueError(f'{error}. Choose longer --config.lengths, a smaller '
-                       '--config.most_facts or, to leave out instruction and examples, '
-                       '--config.parts="()"') from error
+    hidden = babilong_prompts.build(
+        generator(config.seed, task, length, index), task, question, sentences, length,
+        tokenizer, depth=depth, parts=config.parts)
     # The quarter of the first fact that is needed, as 0, 25, 50 or 75.
     first = min(hidden.depths[i] for i in question.support)
     settings = {'facts': question.facts, 'support': question.support,
@@ -264,8 +282,11 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
   template = [[task, parts, babilong_prompts.prompt(task, '', '', parts)]
               for task in config.tasks]
   stories = [_file(config, task).read_text() for task in config.tasks if config.babi]
-  return ({task: functools.partial(draw, task) for task in config.tasks},
-          _facts(sentences, template, babi_sha256=documents.fingerprint(stories)))
+  advice = ('Choose longer --config.lengths, a smaller --config.most_facts or, to '
+            'leave out instruction and examples, --config.parts="()"')
+  return _Suite(
+      {task: functools.partial(draw, task) for task in config.tasks},
+      _facts(sentences, template, babi_sha256=documents.fingerprint(stories)), advice)
 
 
 def _questions(config: Any, task: str) -> Callable[[int], babi.Question]:

@@ -40,6 +40,7 @@ class Run(NamedTuple):
   seed: int  # of the bootstrap
   window: int
   source: str  # a sentence with the hashes of weights and template
+  not_run: Sequence[str] = ()  # what was left out because prompts do not fit
 
 
 class Effect(NamedTuple):
@@ -65,6 +66,17 @@ def make(run: Run) -> list[Table]:
   if run.suite in ('passkey', 'babilong') and depths_of(run):
     made.append(by_depth(run))
   return [*made, dialects(run)]
+
+
+def left_out(run: Run) -> str:
+  """Returns a sentence on what was not run, '' if that is nothing."""
+  words = f'Not run, as prompts do not fit: {", ".join(run.not_run)}.'
+  return words if run.not_run else ''
+
+
+def joined(*sentences: str) -> str:
+  """Returns sentences as one text, without the empty ones."""
+  return ' '.join(filter(None, sentences))
 
 
 def name_of(task: str) -> str:
@@ -118,7 +130,8 @@ def by_length(run: Run) -> Table:
           'that over tasks, whose samples are drawn again task by task. Percentile '
           'intervals of few samples are too narrow, and have no width where all '
           'samples have one score.')
-  return Table('scores', 'Score by task and length', columns, records, note, more=more)
+  return Table('scores', 'Score by task and length', columns, records, note,
+               more=joined(left_out(run), more))
 
 
 def dialect_words(run: Run) -> str:
@@ -193,7 +206,7 @@ def effective_lengths(run: Run) -> Table:
           'no effective length and no changes. The mean is that over tasks, at the '
           'lengths that all of them have.')
   return Table('effective_length', 'Effective length and relative change', columns,
-               records, note, more=more)
+               records, note, more=joined(left_out(run), more))
 
 
 def depths_of(run: Run) -> list[int]:
