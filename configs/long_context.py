@@ -16,11 +16,13 @@ longbench    all      needs the files of LongBench-E: --config.data=DIR
 NAME_smoke   few      checks that it runs
 
 --suite=NAME stands for --config=configs/long_context.py:NAME. A length is the number of
-tokens of a prompt; BOS and the answer come on top. Lengths are `lengths`, or if these
-are (), `multiples` of the window, the checkpoint's training length according to its
-config.json. Lengths beyond the window are the point of this study: they are run, and a
-line names them; with beyond_window=False they are refused. No prompt is cut, except in
-LongBench, whose prompts lose their middle, as published.
+tokens of a prompt, or of BABILong's context with length_of='context'; BOS and the
+answer, and what surrounds such a context, come on top. Lengths are `lengths`, or if
+these are (), `multiples` of the window, the checkpoint's training length according to
+its config.json. Lengths beyond the window are the point of this study: they are run,
+and a line names them; with beyond_window=False they are refused. No prompt is cut,
+except in LongBench, whose prompts lose their middle, as published. A task is not run at
+a length that is too short for one of its prompts; a line names both.
 """
 
 import ml_collections
@@ -83,6 +85,9 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
         babi='',  # folder of the files qa1_…_test.txt; '': simulated stories
         most_facts=0,  # of a question; 0: any number
         depths=(),  # pairs, in turn: all facts lie between these shares; (): anywhere
+        # What has so many tokens as `lengths` say: prompt, or context, as published.
+        # The published length L stands for a context of L − 300 tokens of GPT-2.
+        length_of='prompt',
         # Before the context; without them, a prompt may be shorter than 500 tokens.
         parts=('instruction', 'examples', 'post_prompt'),
         answer_tokens=20,

@@ -360,6 +360,8 @@ RUN_BY = {
        f'test_long_context.py::{test}' for suite, more, test in (
            ('passkey', '', 'test_a_run_leaves_what_it_says'),
            ('babilong', '', 'test_other_suites_run'),
+           ('babilong', ' --config.parts=() --config.most_facts=4 '
+            '--config.lengths=(192,256,512,1024)', 'test_other_suites_run'),
            ('ruler', '', 'test_other_suites_run'),
            ('longbench', ' --data=FOLDER',
             'test_longbench_cuts_the_middle_and_runs_what_can_be_run'))},

@@ -160,6 +160,31 @@ def test_questions_of_babilong_are_the_same_at_all_lengths():
   assert part.draw(1).settings['between'] == (0.0, 0.5)
 
 
+@pytest.mark.parametrize('parts', [(), ('instruction', 'examples', 'post_prompt')])
+def test_lengths_of_babilong_may_be_those_of_the_context(parts):
+  config = _config('babilong', length_of='context', lengths=(300, 400), most_facts=4,
+                   num_samples=8, parts=parts, answer_tokens=5)
+  plan = suites.plan(config, BYTES, 5_000)
+  assert plan.notes == []
+  for part in plan.parts:
+    for index in range(8):
+      sample = part.draw(index)
+      text = BYTES.decode(sample.tokens)
+      context = text[text.rindex('<context>\n') + 10:text.index('\n</context>')]
+      assert len(BYTES.encode(context)) == sample.length
+      assert part.name == f'{part.task}_{sample.length}'
+      assert part.longest - 64 <= len(sample.tokens) <= part.longest
+      assert text.endswith(f'Question: {sample.question}')
+    assert set(part.widths) == {part.longest}
+  # What surrounds it is counted where the window is.
+  longest = max(part.longest for part in plan.parts)
+  config.beyond_window = False
+  assert suites.plan(config, BYTES, longest + 5).notes == []
+  with pytest.raises(ValueError, match=r'With up to \d+ tokens of BOS, answer and what '
+                     r'surrounds the context, lengths beyond .*: 400\. Choose'):
+    suites.plan(config, BYTES, longest + 4)
+
+
 def test_official_files_of_babi_give_the_questions():
   if 'VVLEN_SHARED' not in os.environ:
     pytest.skip(NEEDS_REFERENCE)
@@ -1053,6 +1078,8 @@ def test_notes_of_tables_say_what_is_shown():
       'over tasks, whose samples are drawn again task by task.')
   assert tables.by_length(made._replace(window=0)).more.startswith(
       'A length is that in the name of a file or folder. The mean')
+  assert tables.by_length(made._replace(length_of='context')).more.startswith(
+      'A length is that of a context, without BOS. Answers are greedy. The mean')
   assert tables.effective_lengths(made).note == (
       'Effective length: up to it, scores stay at 85 % or more of that at the base, '
       'the shortest length. Change: (S_L − S_base) / S_base, in %. Dialect: official. '
@@ -1093,6 +1120,7 @@ def test_settings_of_the_suites_are_those_of_their_papers():
   assert babilong.tasks == ('qa1', 'qa2', 'qa3', 'qa4', 'qa5')
   assert (babilong.answer_tokens, babilong.num_samples) == (20, 100)
   assert babilong.parts == ('instruction', 'examples', 'post_prompt')
+  assert babilong.length_of == 'prompt'
   assert config['passkey'].digits == 5
   assert config['passkey'].depths == (0, 0.25, 0.5, 0.75, 1)
   ruler = config['ruler']
@@ -1123,6 +1151,10 @@ def test_official_files_have_what_was_predicted(tmp_path):
   assert read == [('milk', ' Milk.', 'What did Bill give to Fred?'),
                   ('Bill', ' Mary.', 'Who gave the milk to Fred?')]
   settings = json.loads((folder / f'{name}.json').read_text())
+  assert settings['caveat'] == (
+      'The stories are simulated, the text around them may be another one, and lengths '
+      'are in tokens of the prompt by the tokenizer of this model: do not compare '
+      'scores with published ones.')
   assert settings['prompt']['template'] == (
       '<context>\n{context}\n</context>\n\nQuestion: {question}')
   assert settings['generate_kwargs'] == {
@@ -1153,8 +1185,8 @@ def test_official_files_have_what_was_predicted(tmp_path):
 def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
   monkeypatch.setattr(plots, 'save', lambda folder, made: {})
 
-  def reported(variant, rows, **inputs):
-    config = {**_config(variant, dialect='strict').to_dict(), 'inputs': inputs}
+  def reported(variant, rows, fields=types.MappingProxyType({}), **inputs):
+    config = _config(variant, dialect='strict', **fields).to_dict() | {'inputs': inputs}
     (tmp_path / 'config.json').write_text(json.dumps({'config': config}))
     results.write_rows(tmp_path / 'results.csv', rows)
     return report.write(tmp_path)
@@ -1172,6 +1204,9 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
       ' Dialect: strict. Weights aaaaaaaaaaaa, template of prompts bbbbbbbbbbbb '
       '(SHA-256).')
   assert 'A length is that of a prompt' in made.tables[0].more
+  made = reported('babilong', rows, {'length_of': 'context'}, samples=20, window=512,
+                  **hashes)
+  assert 'A length is that of a context' in made.tables[0].more
   # What was left out is named, and in the tables that lack it.
   made = reported('babilong', rows, samples=20, window=512, **hashes,
                   not_run=['qa1 at 32 tokens', 'qa3 at 64 tokens'])
@@ -1399,6 +1434,14 @@ def test_figures_show_scores_with_chance():
       'Mean score in % by number of tokens of the prompt, a panel for each task; '
       'bands: 95 % intervals by bootstrap over samples; dotted: chance, the score of a '
       'guess without the context. The window of the model is 512 tokens.')
+  of_context = figures.by_length(made._replace(length_of='context'))
+  assert {axes.get_xlabel() for axes in of_context.axes} == {'tokens of the context'}
+  assert of_context.get_suptitle() == (
+      'Score by length of the context, dialect official')
+  assert of_context.get_label().startswith(
+      'Mean score in % by number of tokens of the context, a panel')
+  of_depth = figures.by_depth(made._replace(length_of='context'))
+  assert of_depth.axes[0].get_xlabel() == 'tokens of the context'
   strict = figures.by_length(made._replace(dialect='strict'))
   np.testing.assert_allclose(strict.axes[0].lines[0].get_ydata(), [25, 100 / 3, 0])
   assert 'dialect strict' in strict.get_suptitle()
@@ -1508,6 +1551,8 @@ def _empty(folder, checkpoint, data):
     ('passkey', None, ['--text=/nowhere'], '/nowhere: no such file or folder'),
     ('passkey', _empty, ['--text={}/text'], 'text has no text'),
     ('passkey', None, ['--nonsense'], 'nonsense'),
+    ('babilong', None, ['--config.length_of=answer'],
+     'config.length_of must be one of prompt, context'),
     ('babilong', None, ['--config.tasks=("qa6",)'], 'config.tasks must be one or more'),
     ('babilong', None, ['--config.lengths=(64,)'], 'qa1 at 64 tokens, sample 0: 64'),
     ('babilong', None, ['--config.lengths=(64,)'],

@@ -42,6 +42,7 @@ _FIELDS = {
         'predictions': text(),
         'most_facts': whole(least=0),
         'depths': several(several(_SHARE, 2, 2, rising=True), least=0, once=True),
+        'length_of': one_of(('prompt', 'context')),
         'parts': several(one_of(PARTS), least=0, once=True)},
     'ruler': {
         **_DRAWN, 'tasks': several(one_of(RULER), once=True), 'wording': _WORDING,

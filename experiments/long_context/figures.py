@@ -34,8 +34,9 @@ def by_length(run: Run) -> Figure:
   window = (f' The window of the model is {run.window:,} tokens.' if run.window else
             ' A length of 0 tokens is not drawn.' * any(n == 0 for _, n in found))
   figure = plots.new(
-      1.3 + 1.5 * lines, f'Score by length of the prompt, {_dialect(run)}',
-      'Mean score in % by number of tokens of the prompt, a panel for each task; '
+      1.3 + 1.5 * lines, f'Score by length of the {run.length_of}, {_dialect(run)}',
+      f'Mean score in % by number of tokens of the {run.length_of}, a panel for each '
+      'task; '
       f'{_BANDS}; dotted: chance, the score of a guess without the context.{window}')
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
   for axes, task in zip(grid.flat, tasks, strict=False):
@@ -55,7 +56,7 @@ def by_length(run: Run) -> Figure:
     axes.remove()
   for axes in grid.flat[max(0, len(tasks) - columns):len(tasks)]:  # nothing is below
     axes.tick_params(labelbottom=True)
-    axes.set_xlabel('tokens of the prompt')
+    axes.set_xlabel(f'tokens of the {run.length_of}')
   for axes in grid[:, 0]:
     axes.set_ylabel('score, %')
   plots.legend(figure, [grid[0, 0]], 3)
@@ -77,8 +78,8 @@ def by_depth(run: Run) -> Figure:
   of = name_of(tasks[0]) if len(tasks) == 1 else f'mean over {", ".join(tasks)}'
   figure = plots.new(
       1.5 + 0.28 * len(depths), f'Score by depth and length: {of}, {_dialect(run)}',
-      'Mean score in % by number of tokens of the prompt and by where in its context '
-      f'what is asked for stands: {of}. Empty: no sample.')
+      f'Mean score in % by number of tokens of the {run.length_of} and by where in the '
+      f'context what is asked for stands: {of}. Empty: no sample.')
   axes = figure.subplots()
   axes.grid(False)
   image = axes.imshow(table, vmin=0, vmax=100, cmap='viridis', aspect='auto')
@@ -89,7 +90,7 @@ def by_depth(run: Run) -> Figure:
   words = [f'{x}' if run.suite == 'passkey' else f'{x}–{x + 25}' for x in depths]
   axes.set_yticks(range(len(depths)), words)
   axes.set_xticks(range(len(lengths)), [f'{n:,}' for n in lengths])
-  axes.set(xlabel='tokens of the prompt', ylabel='depth, % of the context')
+  axes.set(xlabel=f'tokens of the {run.length_of}', ylabel='depth, % of the context')
   figure.colorbar(image, ax=axes, label='score, %', fraction=0.05)
   return figure
 

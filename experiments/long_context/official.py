@@ -52,10 +52,18 @@ def _babilong(config: Any, task: str, records: Sequence[Record]) -> dict[str, st
       for x in records)
   template = babilong_prompts.prompt(task, '{context}', '{question}', config.parts)
   settings = {
+      'caveat': _caveat(config),
       'prompt': {'template': template, 'chat_template': False, 'system_prompt': ''},
       'generate_kwargs': {'max_new_tokens': config.answer_tokens, 'num_beams': 1,
                           'do_sample': False}}
   return {f'{name}.csv': table, f'{name}.json': json.dumps(settings, indent=4) + '\n'}
+
+
+def _caveat(config: Any) -> str:
+  stories = 'of bAbI' if config.babi else 'simulated'
+  return (f'The stories are {stories}, the text around them may be another one, and '
+          f'lengths are in tokens of the {config.length_of} by the tokenizer of this '
+          'model: do not compare scores with published ones.')
 
 
 def _ruler(config: Any, task: str, records: Sequence[Record]) -> dict[str, str]:

@@ -4,7 +4,8 @@ Of LongBench they are predictions/TASK.jsonl, of other suites TASK_LENGTH.jsonl.
 are in the order in which answers were generated. Fields:
 
   index        of the sample in its task and length
-  length       of its prompt in tokens, of LongBench of its text in words
+  length       of its prompt in tokens, or of BABILong's context with
+               config.length_of='context'; of LongBench of its text in words
   depth        in percent of the context, or null
   num_tokens   that the model read, with BOS
   answers      what the prediction is compared with

@@ -48,7 +48,7 @@ def write(workdir: epath.PathLike) -> Report:
     inputs = config['inputs']
     run = Run(config['suite'], (), config['dialect'], int(config['num_resamples']),
               int(config['seed']), int(inputs.get('window', 0)), _source(inputs),
-              inputs.get('not_run', ()))
+              inputs.get('not_run', ()), config.get('length_of', 'prompt'))
     question, asked = _QUESTIONS[run.suite], int(inputs['samples'])
   run = run._replace(rows=scores.read_rows(folder))
   if run.suite == 'longbench':

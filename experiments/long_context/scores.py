@@ -5,7 +5,8 @@ The columns of a row:
   experiment  the suite
   arm         the task
   seed        the index of a sample
-  length      the tokens of its prompt; of LongBench the words of its text
+  length      the tokens of its prompt, or of BABILong's context with
+              config.length_of='context'; of LongBench the words of its text
   depth       where in the context stands what is asked for, in percent
   metric      `score_DIALECT`, `chance` or `num_tokens`
 """

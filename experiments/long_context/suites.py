@@ -6,10 +6,11 @@ the other lengths, tasks and batches. Questions of BABILong are seeded without t
 length, so that all lengths have the same ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import hashlib
 import json
+import types
 from typing import Any, NamedTuple
 import zlib
 
@@ -32,6 +33,8 @@ from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
 
 # Kind of values of needles -> words that they are drawn from; (): they are numbers.
 NEEDLE_VALUES: dict[str, tuple[str, ...]] = {'numbers': (), 'words': ADJECTIVES}
+# More than the tokens of any question of bAbI, which has at most 43 characters.
+_QUESTION = 64
 
 
 class Sample(NamedTuple):
@@ -114,14 +117,15 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
   """
   lengths = lengths_of(config, window)
   suite = {'passkey': _passkey, 'babilong': _babilong, 'ruler': _ruler}[config.suite]
-  draws, facts, advice = suite(config, tokenizer)
-  more = int(config.begin and tokenizer.begin is not None)
-  notes = _beyond(config, lengths, window, more + config.answer_tokens)
+  draws, facts, advice, around = suite(config, tokenizer)
+  begin = int(config.begin and tokenizer.begin is not None)
+  more = begin + config.answer_tokens + max(around.values(), default=0)
+  notes = _beyond(config, lengths, window, more)
   parts, not_run = [], {}
   for task, draw in draws.items():
     fits = False  # whether all prompts of a shorter length do, and so those of others
     for length in lengths:
-      longest = length + more
+      longest = length + begin + around.get(task, 0)
       part = Part(
           task, f'{task}_{length}', [longest] * config.num_samples, longest,
           config.answer_tokens, functools.partial(_named, draw, task, length))
@@ -160,12 +164,14 @@ def _beyond(config: Any, lengths: list[int], window: int, more: int) -> list[str
     config: of the run.
     lengths: of prompts.
     window: the number of tokens that config.beyond_window is about.
-    more: the most tokens of BOS and the answer.
+    more: the most tokens of BOS, the answer and what surrounds a context.
   """
   beyond = [f'{n:,}' for n in lengths if n + more > window]
   if not beyond:
     return []
-  what = (f'With up to {more} tokens of BOS and answer, lengths beyond the window of '
+  around = ', answer and what surrounds the context' if (
+      config.get('length_of') == 'context') else ' and answer'
+  what = (f'With up to {more} tokens of BOS{around}, lengths beyond the window of '
           f'{window:,} tokens: {", ".join(beyond)}')
   if not config.beyond_window:
     raise ValueError(f'{what}. Choose shorter ones, or --config.beyond_window=True')
@@ -189,6 +195,8 @@ class _Suite(NamedTuple):
   draws: dict[str, Callable[[int, int], Sample]]  # {task: draw(length, index)}
   facts: dict[str, Any]
   advice: str = 'Choose longer --config.lengths'  # where prompts do not fit
+  # {task: the most tokens of a prompt beyond its length}
+  around: Mapping[str, int] = types.MappingProxyType({})
 
 
 def _passkey(config: Any, tokenizer: Tokenizer) -> _Suite:
@@ -267,7 +275,8 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
     depth = depths[index % len(depths)]
     hidden = babilong_prompts.build(
         generator(config.seed, task, length, index), task, question, sentences, length,
-        tokenizer, depth=depth, parts=config.parts)
+        tokenizer, depth=depth, of_prompt=config.length_of == 'prompt',
+        parts=config.parts)
     # The quarter of the first fact that is needed, as 0, 25, 50 or 75.
     first = min(hidden.depths[i] for i in question.support)
     settings = {'facts': question.facts, 'support': question.support,
@@ -279,14 +288,17 @@ def _babilong(config: Any, tokenizer: Tokenizer) -> _Suite:
         guess(task, question.question, question.answer), settings)
 
   parts = list(config.parts)
-  template = [[task, parts, babilong_prompts.prompt(task, '', '', parts)]
-              for task in config.tasks]
+  blanks = {task: babilong_prompts.prompt(task, '', '', parts) for task in config.tasks}
+  template = [[task, parts, blank] for task, blank in blanks.items()]
+  around = {task: len(tokenizer.encode(blank)) + _QUESTION
+            for task, blank in blanks.items() if config.length_of == 'context'}
   stories = [_file(config, task).read_text() for task in config.tasks if config.babi]
   advice = ('Choose longer --config.lengths, a smaller --config.most_facts or, to '
             'leave out instruction and examples, --config.parts="()"')
   return _Suite(
       {task: functools.partial(draw, task) for task in config.tasks},
-      _facts(sentences, template, babi_sha256=documents.fingerprint(stories)), advice)
+      _facts(sentences, template, babi_sha256=documents.fingerprint(stories)), advice,
+      around)
 
 
 def _questions(config: Any, task: str) -> Callable[[int], babi.Question]:

@@ -41,6 +41,7 @@ class Run(NamedTuple):
   window: int
   source: str  # a sentence with the hashes of weights and template
   not_run: Sequence[str] = ()  # what was left out because prompts do not fit
+  length_of: str = 'prompt'  # or 'context': what lengths count the tokens of
 
 
 class Effect(NamedTuple):
@@ -124,8 +125,8 @@ def by_length(run: Run) -> Table:
       **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
   note = (f'Mean score in % of the samples of each length [95 %: bootstrap over '
           f'samples]. {dialect_words(run)} {run.source}')
-  of = ('that of a prompt, without BOS. Answers are greedy.' if run.window else
-        'that in the name of a file or folder.')
+  of = (f'that of a {run.length_of}, without BOS. Answers are greedy.'
+        if run.window else 'that in the name of a file or folder.')
   more = (f'A length is {of} The mean is '
           'that over tasks, whose samples are drawn again task by task. Percentile '
           'intervals of few samples are too narrow, and have no width where all '

@@ -81,9 +81,11 @@ def build(
   """
   wrap = lambda context: prompt(task, context, question.question, parts)
   wrap('')  # raises if the task or a part is unknown
+  # A space at the end of the context is not in the prompt, and not counted.
   hidden = hide(rng, question.facts, sentences, num_tokens, tokenizer, depth=depth,
-                wrap=wrap if of_prompt else None)
-  return hidden._replace(prompt=wrap(hidden.context))
+                wrap=wrap if of_prompt else str.strip)
+  context = hidden.context.strip()
+  return hidden._replace(prompt=wrap(context), context=context)
 
 
 @functools.cache
