@@ -101,6 +101,20 @@ def test_a_sequence_that_has_ended_repeats_its_end(small):
     assert (row[last:] == end).all()
 
 
+def test_tokens_that_may_not_come_first_may_come_later(small):
+  logits = np.asarray(_logits(small, PROMPTS[0])[-1])
+  best = np.argsort(-logits)
+  [[first, *rest]] = np.asarray(generate(*small, PROMPTS[:1], 5, not_first=best[:2]))
+  assert first == best[2]
+  likeliest = _logits(small, [*PROMPTS[0], first, *rest]).argmax(-1)
+  np.testing.assert_array_equal(likeliest[5:-1], rest)
+  # Drawn tokens too.
+  drawn = generate(*small, np.tile(PROMPTS[:1], (500, 1)), 2, temperature=1.0,
+                   key=jax.random.key(3), not_first=best[:2])
+  first, second = np.asarray(drawn).T
+  assert not {*first} & {*best[:2]} and {*second} & {*best[:2]}
+
+
 def test_a_second_call_compiles_nothing(small):
   generate(*small, PROMPTS, 4)
   before = generation._generate._cache_size()
@@ -117,6 +131,7 @@ def test_a_second_call_compiles_nothing(small):
     ({'lengths': [2.5, 3]}, r'integers in 1..5: \[2.5, 3.0\]'),
     ({'end': 23}, 'end must lie in 0..22: 23'),
     ({'end': -1}, 'end must lie in 0..22: -1'),
+    ({'not_first': [1, 23]}, r'not_first 1..23 are not in 0..22'),
     ({'num_tokens': 0}, 'num_tokens must be positive: 0'),
     ({'temperature': -1.0}, 'temperature .*: -1.0'),
     ({'temperature': 1.0}, 'needs a key'),

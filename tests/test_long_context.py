@@ -374,7 +374,7 @@ def test_each_sample_has_its_own_answer(monkeypatch, tmp_path):
       np.full(5 + i, i, np.int32), 60 + i, None, (str(i),), (), (), '', i / 10, {})
   part = suites.Part('niah_single', 'niah_single_60', [9] * 4, 9, 7, sample)
   # Answers begin with those of their prompts; one sample was answered before.
-  monkeypatch.setattr(generation, 'answer', lambda subject, prompts, width, most: [
+  monkeypatch.setattr(generation, 'answer', lambda subject, prompts, width, most, _: [
       f'{prompt[0]} {width} {most}' for prompt in prompts])
   before = run._record(1, sample(1), 'x')
   path = predictions.path_of(tmp_path, part.name)
@@ -391,22 +391,49 @@ def test_each_sample_has_its_own_answer(monkeypatch, tmp_path):
       1: 'x', 0: '0 9 7', 2: '2 9 7', 3: '3 9 7'}
 
 
-def test_an_answer_of_samsum_ends_at_a_newline(monkeypatch, tmp_path):
+def test_an_answer_of_one_line_does_not_begin_with_a_newline(subject):
+  # All logits are alike, and the first token is a newline.
+  params = subject.variables['params']
+  params = params | {'final_norm': jax.tree.map(np.zeros_like, params['final_norm'])}
+  letters = BYTES._replace(
+      encode=lambda text: np.array(['\nabc'.index(x) for x in text], np.int32),
+      decode=lambda tokens: ''.join('\nabc'[x] for x in tokens))
+  flat = subject._replace(variables={'params': params}, tokenizer=letters)
+  prompts = [np.array([3, 2], np.int32)] * 2
+  assert generation.answer(flat, prompts, 2, 3) == ['\n\n\n'] * 2
+  assert generation.answer(flat, prompts, 2, 3, one_line=True) == ['a'] * 2
+  ends = flat._replace(ends=(2, 1))  # nor with a token that ends an answer
+  assert generation.answer(ends, prompts, 2, 3, one_line=True) == ['c'] * 2
+  # In a token with other text, a newline may come first, and ends what is after it.
+  blank = letters._replace(decode=lambda tokens: ''.join(
+      ('\n', '\n\nit was', 'b', 'c')[x] for x in tokens))
+  assert generation.answer(
+      flat._replace(tokenizer=blank), prompts, 2, 3, one_line=True) == [
+          '\n\nit was'] * 2
+
+
+def test_only_answers_of_samsum_are_asked_for_as_one_line(monkeypatch, tmp_path):
   sample = lambda i: suites.Sample(
       np.full(5, i, np.int32), 9, None, ('it',), (), (), '', 0.0, {})
-  texts = ['\n\nit was\nDialogue: x', 'it', '\n', 'it\n\n']
-  monkeypatch.setattr(generation, 'answer', lambda subject, prompts, *_: [
-      texts[prompt[0]] for prompt in prompts])
+  asked = []
+  monkeypatch.setattr(generation, 'answer', lambda subject, prompts, *more: (
+      asked.append(more), ['it'] * len(prompts))[1])
   progress = types.SimpleNamespace(show=lambda *_: None)
-  kept = {}
-  for task in ('samsum', 'lcc'):
-    ends = longbench_files.ends_at_newline(task)
-    part = suites.Part(task, task, [9] * 4, 9, 7, sample, ends)
-    done = {}
-    run._rows('longbench', str(tmp_path), None, part, run.batches(part.widths, 4), done,
+  parts = [suites.Part(task, task, [9] * 4, 9, 7, sample,
+                       longbench_files.is_one_line(task)) for task in ('samsum', 'lcc')]
+  for part in parts:
+    run._rows('longbench', str(tmp_path), None, part, run.batches(part.widths, 4), {},
               progress)
-    kept[task] = [done[i]['pred'] for i in range(4)]
-  assert kept == {'samsum': ['\n\nit was', 'it', '\n', 'it'], 'lcc': texts}
+  assert asked == [(9, 7, True), (9, 7, False)]
+
+
+@pytest.mark.parametrize('one_line', [False, True])
+def test_programs_of_answers_of_one_line_are_counted(one_line, capsys):
+  parts = [suites.Part('qasper', 'qasper', [64], 64, 128, None),
+           suites.Part('samsum', 'samsum', [64], 64, 128, None, one_line)]
+  todo = {part.name: widths.batches(part.widths, 8) for part in parts}
+  run._say(suites.Plan(parts, {}, []), todo, 8, partition.make_mesh(-1))
+  assert f'2 batches: {1 + one_line} program' in capsys.readouterr().out
 
 
 def test_a_plan_knows_which_answers_end_at_a_newline(data):

@@ -61,7 +61,7 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
         task, task, [width_of(len(x) + begin, longest) for x in prompts], longest,
         answer_tokens,
         functools.partial(_sample, config, tokenizer, samples, wholes, prompts),
-        longbench_files.ends_at_newline(task)))
+        longbench_files.is_one_line(task)))
   if not parts:
     raise ValueError(next(iter(not_run.values())))
   notes += [f'Not run: {message}' for message in not_run.values()]

@@ -124,7 +124,7 @@ def _say(
     plan: Plan, todo: dict[str, list[Batch]], batch_size: int, mesh: jax.sharding.Mesh
 ) -> None:
   """Prints what a run is about to do, and how much of the work only fills devices."""
-  shapes = [(batch.width, part.answer_tokens)
+  shapes = [(batch.width, part.answer_tokens, part.one_line)
             for part in plan.parts for batch in todo[part.name]]
   left = sum(len(batch.indices) for own in todo.values() for batch in own)
   programs = counted(len(set(shapes)), 'program')
@@ -157,10 +157,8 @@ def _rows(
     progress.show(part.name)
     samples = {i: part.draw(i) for i in batch.indices}
     texts = generation.answer(
-        subject, [x.tokens for x in samples.values()], batch.width, part.answer_tokens)
-    if part.one_line:
-      texts = [text[:len(text) - len(text.lstrip('\n'))] +
-               text.lstrip('\n').partition('\n')[0] for text in texts]
+        subject, [x.tokens for x in samples.values()], batch.width, part.answer_tokens,
+        part.one_line)
     new = [_record(i, sample, text)
            for (i, sample), text in zip(samples.items(), texts, strict=True)
            if i not in done]

@@ -63,7 +63,7 @@ class Part(NamedTuple):
   longest: int  # the most tokens of any prompt
   answer_tokens: int
   draw: Callable[[int], Sample]  # index -> sample
-  one_line: bool = False  # whether an answer ends where its first line does
+  one_line: bool = False  # as in `experiments.long_context.generation.answer`
 
 
 class Plan(NamedTuple):

@@ -133,7 +133,7 @@ def prompt(sample: Sample) -> str:
 def answer_tokens(task: str) -> int:
   """Returns how many tokens a model may generate for a task.
 
-  For samsum, generation also ends at a newline (`ends_at_newline`).
+  For samsum, generation also ends at a newline (`is_one_line`).
 
   Raises:
     ValueError: if the task is unknown.
@@ -143,8 +143,12 @@ def answer_tokens(task: str) -> int:
   return _published()['answer_tokens'][task]
 
 
-def ends_at_newline(task: str) -> bool:
-  """Returns whether an answer ends at the first newline after other text."""
+def is_one_line(task: str) -> bool:
+  """Returns whether an answer ends at a newline, with which it does not begin.
+
+  The published program stops at the last token of an encoded newline. The first token
+  of an answer may be neither that nor the one that ends a text.
+  """
   return task == 'samsum'
 
 

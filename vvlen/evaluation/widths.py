@@ -84,12 +84,12 @@ def padded(
 def continuations(
     model: Llama, variables: dict[str, Any],
     prompts: Sequence[Sequence[int] | np.ndarray], width: int, batch_size: int,
-    num_tokens: int, ends: Collection[int],
+    num_tokens: int, ends: Collection[int], not_first: Collection[int] = (),
 ) -> list[list[int]]:
   """Returns the tokens with which a model continues a batch of prompts, greedily.
 
-  It compiles once for each width, batch size, number of new tokens, and first of the
-  tokens that end a text.
+  It compiles once for each width, batch size, number of new tokens, first of the tokens
+  that end a text, and choice of those with which none begins.
 
   Args:
     model: as in `vvlen.models.generation.generate`.
@@ -100,6 +100,7 @@ def continuations(
     num_tokens: m.
     ends: the tokens that end a text. Generation stops before m tokens only when every
       prompt of the batch has generated the first of them.
+    not_first: tokens with which no text begins.
 
   Returns:
     For each prompt at most m tokens: those before the first token that ends a text.
@@ -107,7 +108,7 @@ def continuations(
   tokens, lengths = padded(prompts, width, batch_size)
   found = generate(
       model, variables, jnp.asarray(tokens), num_tokens, lengths=jnp.asarray(lengths),
-      end=next(iter(ends), None))
+      end=next(iter(ends), None), not_first=not_first)
   return [until(row.tolist(), ends) for row in gather(found, False)[:len(prompts)]]
 
 

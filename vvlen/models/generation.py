@@ -3,6 +3,7 @@
 Axes: B sequences, n tokens of the longest prompt, m new tokens, V words.
 """
 
+from collections.abc import Collection
 import functools
 from typing import Any
 
@@ -24,6 +25,7 @@ def generate(
     temperature: float = 0.0,
     key: jax.Array | None = None,
     end: int | None = None,
+    not_first: Collection[int] = (),
 ) -> jax.Array:
   """Returns the tokens with which a model continues prompts.
 
@@ -47,14 +49,16 @@ def generate(
       tokens are drawn from softmax(logits / temperature).
     key: a typed PRNG key; required if the temperature is positive.
     end: the token that ends a sequence and then fills its row; None: there is none.
+    not_first: tokens that are never the first new one of a sequence. A program is
+      compiled for each choice of them.
 
   Returns:
     [B, m] int32.
 
   Raises:
-    ValueError: if shapes do not fit, num_tokens is not positive, a token or `end` is
-      not in the vocabulary, a length is not an integer in 1..n, the temperature is
-      negative, or it is positive and there is no key.
+    ValueError: if shapes do not fit, num_tokens is not positive, a token, `end` or one
+      of `not_first` is not in the vocabulary, a length is not an integer in 1..n, the
+      temperature is negative, or it is positive and there is no key.
   """
   tokens = jnp.asarray(tokens)
   if tokens.ndim != 2 or not tokens.size:
@@ -75,19 +79,22 @@ def generate(
   check_places('tokens', tokens, model.vocab_size)
   if end is not None and not 0 <= end < model.vocab_size:
     raise ValueError(f'end must lie in 0..{model.vocab_size - 1}: {end}')
+  check_places('not_first', jnp.asarray([*not_first], jnp.int32), model.vocab_size)
   key = jax.random.key(0) if key is None else key
-  return _generate(model, num_tokens, temperature > 0, end, variables, tokens,
-                   jnp.asarray(given, jnp.int32), temperature, key)
+  return _generate(model, num_tokens, temperature > 0, end, (*not_first,), variables,
+                   tokens, jnp.asarray(given, jnp.int32), temperature, key)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _generate(model, num_tokens, drawn, end, variables, tokens, lengths, temperature,
-              key):
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _generate(model, num_tokens, drawn, end, not_first, variables, tokens, lengths,
+              temperature, key):
   batch, longest = tokens.shape
   apply = functools.partial(model.apply, variables)
 
-  def next_token(hidden, number):
+  def next_token(hidden, number, never=()):
     logits = apply(hidden, method='logits')
+    if never:
+      logits = logits.at[:, np.array(never)].set(-jnp.inf)
     if not drawn:
       return logits.argmax(-1).astype(jnp.int32)
     step_key = jax.random.fold_in(key, number)
@@ -111,5 +118,5 @@ def _generate(model, num_tokens, drawn, end, variables, tokens, lengths, tempera
   hidden, cache = apply(tokens, lengths, longest + num_tokens, method='prefill')
   found = jnp.full((batch, num_tokens), 0 if end is None else end, jnp.int32)
   ended = jnp.zeros(batch, bool)
-  found, token, ended = put(found, 0, next_token(hidden, 0), ended)
+  found, token, ended = put(found, 0, next_token(hidden, 0, not_first), ended)
   return jax.lax.while_loop(goes_on, body, (1, token, ended, cache, found))[-1]
