@@ -1336,6 +1336,10 @@ def test_three_means_are_those_of_the_library():
   by_name = {r['mean']: (r['official'], r['count']) for r in more.records}
   mean, count = by_name['over_categories']
   assert mean == pytest.approx(100 * (0.6 + 0.3 + 0.5 + 0.1) / 4) and count == 4
+  # A cell of one sample has no variance that is known, nor has any of the means.
+  for r in more.records:
+    assert np.isnan([r['official_low'], r['official_high']]).all()
+  assert shown(more, 'over tasks')['official'] == '42.0'
   assert by_name['over_tasks'][1] == 5
   [said] = answer.longbench_answer(table.records, 'official', 512)
   assert said == ('Mean score of LongBench-E with a window of 512 tokens: 30 % over '
@@ -1349,7 +1353,21 @@ def test_three_means_are_those_of_the_library():
       'over tasks', 'over task × bucket cells', 'over categories']
   assert table.more == (
       'Tasks, cells and categories without samples count for nothing, not as 0: a mean '
-      'over some tasks is not that over all 13.')
+      'over some tasks is not that over all 13. There is no interval if a cell has a '
+      'single sample.')
+
+
+def test_sums_over_tasks_are_in_alphabetical_order():
+  # Small numbers are lost if they are added to a large one, and not if they come first.
+  small = 2.0**-54
+  found = {(task, '0-4k'): np.full(2, 1.0 if task == 'samsum' else small)
+           for task in longbench.METRICS}
+  total = 0.0
+  for task in sorted(longbench.METRICS):
+    total += found[task, '0-4k'][0]
+  assert total not in (1.0, sum(sorted(x[0] for x in found.values())))
+  means = longbench_tables.three_means(found, 10, 0)
+  assert means['over_tasks'][0] == means['over_cells'][0] == total / 13
 
 
 def test_longbench_scores_by_bucket():

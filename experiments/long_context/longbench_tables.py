@@ -37,7 +37,8 @@ def three_means(
 ) -> dict[str, tuple[float, float, float]]:
   """Returns the three means of `vvlen.evaluation.longbench.summarize` with intervals.
 
-  Samples are drawn again within each cell, a task and a bucket.
+  Samples are drawn again within each cell, a task and a bucket. If a cell has fewer
+  than two samples, the ends are nan.
 
   Args:
     found: scores by task and bucket.
@@ -50,17 +51,20 @@ def three_means(
   drawn = {own: resampled_means(values, np.ones(len(values)), num_resamples, seed + i)
            for i, (own, values) in enumerate(sorted(found.items()))}
   tasks: dict[str, np.ndarray] = {}
-  for task in {task for task, _ in found}:
+  for task in sorted({task for task, _ in found}):
     own = [x for x in found if x[0] == task]
     counts = [len(found[x]) for x in own]
     tasks[task] = np.average([drawn[x] for x in own], axis=0, weights=counts)
   categories = [
       np.mean([tasks[task] for task in members if task in tasks], axis=0)
       for members in CATEGORIES.values() if tasks.keys() & members.keys()]
+  single = min(map(len, found.values())) < 2
   return {
-      'over_tasks': scores.ends(np.mean([*tasks.values()], axis=0)),
-      'over_cells': scores.ends(np.mean([*drawn.values()], axis=0)),
-      'over_categories': scores.ends(np.mean(categories, axis=0))}
+      name: (float(values[0]), np.nan, np.nan) if single else scores.ends(values)
+      for name, values in (
+          ('over_tasks', np.mean([*tasks.values()], axis=0)),
+          ('over_cells', np.mean([*drawn.values()], axis=0)),
+          ('over_categories', np.mean(categories, axis=0)))}
 
 
 def means(run: Run) -> Table:
@@ -85,7 +89,8 @@ def means(run: Run) -> Table:
           'cell]. LongBench-E has no official single score: name the mean. '
           f'{run.source}')
   more = ('Tasks, cells and categories without samples count for nothing, not as 0: a '
-          'mean over some tasks is not that over all 13.')
+          'mean over some tasks is not that over all 13. There is no interval if a '
+          'cell has a single sample.')
   return Table('means', 'Three means over LongBench-E', columns, records, note,
                more=joined(left_out(run), more))
 

@@ -8,7 +8,8 @@ A score is the best over the answers of a sample, in [0, 1]. The metrics:
   number          the number of paragraphs, or of the paragraph that is meant
   code            similarity of the next line of code
 
-`official` is the published code, to the bit:
+`official` is the published code, to the bit, except where that fails in a summary with
+a sentence of more than about a thousand words, and gives 0 (`rouge_l`):
 
   · trec, triviaqa and samsum: only the first line after leading newlines counts.
   · summary: ROUGE-L of the package `rouge` (`rouge_l`).

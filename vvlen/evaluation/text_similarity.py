@@ -1,8 +1,8 @@
 """How similar a prediction is to an answer: shares of words, lines and characters.
 
 The published code of LongBench takes ROUGE-L from the package `rouge` (1.0.1) and edit
-similarity from `fuzzywuzzy` (0.18). Both are computed here, to the bit, by other code.
-Runs without JAX.
+similarity from `fuzzywuzzy` (0.18). Both are computed here, to the bit, by other code,
+except where `rouge` fails (`rouge_l`). Runs without JAX.
 """
 
 from collections import Counter
