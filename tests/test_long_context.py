@@ -312,6 +312,12 @@ def test_what_exceeds_the_window_is_named_or_refused():
   assert suites.plan(config, BYTES, 71).notes == []
 
 
+def test_a_window_beyond_that_of_the_checkpoint_is_named():
+  assert run._on_window(2048, 512) == [
+      'config.window is 2,048 tokens, beyond the window of the checkpoint, 512.']
+  assert run._on_window(512, 512) == run._on_window(100, 512) == []
+
+
 # Answers.
 
 
@@ -785,6 +791,7 @@ def test_longbench_cuts_the_middle_and_runs_what_can_be_run(
                'lcc_e.jsonl line 1: not an object of JSON'):
     assert re.search(rf'^Not used: .*{line}', said, re.MULTILINE), said
   assert '3 of 3 answers to generate' in said
+  assert '\nconfig.window is 600 tokens, beyond the window of the checkpoint' in said
   assert 'Lines that could not be used: 3.' in (folder / 'tables/means.md').read_text()
   lines = {name: _lines(folder / f'predictions/{name}.jsonl')
            for name in ('qasper', 'trec')}

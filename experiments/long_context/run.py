@@ -60,6 +60,7 @@ def main(config: Any, workdir: str) -> None:
   window = config.window or model.max_length
   make = longbench_parts.plan if config.suite == 'longbench' else suites.plan
   plan = make(config, tokenizer, window)
+  plan.notes.extend(_on_window(window, model.max_length))
   facts = {'checkpoint_sha256': fingerprint(folder), 'window': window,
            'samples': sum(len(part.widths) for part in plan.parts), **plan.facts}
   run = {**config.to_dict(), 'inputs': facts}, machine.session()
@@ -99,6 +100,12 @@ def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
   run_folder.claimed(workdir, *run, may_grow=_MAY_GROW, may_differ=_MAY_DIFFER,
                      study='long_context')
   results.read_rows(epath.Path(workdir) / 'results.csv')
+
+
+def _on_window(window: int, own: int) -> list[str]:
+  """Returns a line if the window is larger than the checkpoint's own, in tokens."""
+  return [f'config.window is {window:,} tokens, beyond the window of the checkpoint, '
+          f'{own:,}.'] if window > own else []
 
 
 def _left(part: Part, batch_size: int, done: dict[int, Any]) -> list[Batch]:
