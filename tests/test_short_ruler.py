@@ -74,6 +74,29 @@ def test_values_may_be_words():
     niah(_rng(), 1600, BYTES, num_values=4, words=('a', 'b', 'c'))
 
 
+@pytest.mark.parametrize(('kind', 'words'), [('number', ()), ('word', ('blue',) * 9)])
+@pytest.mark.parametrize('num_values', [1, 2])
+def test_published_words_name_the_kind_of_values(kind, words, num_values):
+  x = niah(_rng(), 900, BYTES, num_values=num_values, words=words, keys=['fox'],
+           wording=RULER_NEEDLES)
+  before, context, question = x.prompt.split('\n')
+  assert context.count(f'One of the special magic {kind}s for fox is: ') == num_values
+  if num_values == 1:
+    assert before == (
+        f'A special magic {kind} is hidden within the following text. Make sure to '
+        f'memorize it. I will quiz you about the {kind} afterwards.')
+    assert question == (
+        f'What is the special magic {kind} for fox mentioned in the provided text? The '
+        f'special magic {kind} for fox mentioned in the provided text is')
+  else:
+    assert before == (
+        f'Some special magic {kind}s are hidden within the following text. Make sure '
+        f'to memorize it. I will quiz you about the {kind}s afterwards.')
+    assert question == (
+        f'What are all the special magic {kind}s for fox mentioned in the provided '
+        f'text? The special magic {kind}s for fox mentioned in the provided text are')
+
+
 @pytest.mark.parametrize(('num_hops', 'num_chains'), [(4, 1), (1, 1), (3, 3), (12, 2)])
 @pytest.mark.parametrize('published', [False, True])
 def test_variables_are_found_by_reading(num_hops, num_chains, published):

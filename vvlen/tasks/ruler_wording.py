@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 
 class NeedleWording(NamedTuple):
-  """Sentences of `niah` and `passkey`, with {key}, {value} and {query}."""
+  """Sentences of `niah` and `passkey`, with {key}, {value}, {query} and {kind}.
+
+  The kind of values is 'number' or 'word'.
+  """
 
   before: str
   before_many: str  # where several values are asked for
@@ -41,15 +44,15 @@ class WordsWording(NamedTuple):
 
 SHORT_NEEDLES = NeedleWording('', '', '{key} is {value}.', '{query} is', '{query} are')
 RULER_NEEDLES = NeedleWording(
-    'A special magic number is hidden within the following text. Make sure to memorize '
-    'it. I will quiz you about the number afterwards.',
-    'Some special magic numbers are hidden within the following text. Make sure to '
-    'memorize it. I will quiz you about the numbers afterwards.',
-    'One of the special magic numbers for {key} is: {value}.',
-    'What is the special magic number for {query} mentioned in the provided text? The '
-    'special magic number for {query} mentioned in the provided text is',
-    'What are all the special magic numbers for {query} mentioned in the provided text?'
-    ' The special magic numbers for {query} mentioned in the provided text are')
+    'A special magic {kind} is hidden within the following text. Make sure to memorize '
+    'it. I will quiz you about the {kind} afterwards.',
+    'Some special magic {kind}s are hidden within the following text. Make sure to '
+    'memorize it. I will quiz you about the {kind}s afterwards.',
+    'One of the special magic {kind}s for {key} is: {value}.',
+    'What is the special magic {kind} for {query} mentioned in the provided text? The '
+    'special magic {kind} for {query} mentioned in the provided text is',
+    'What are all the special magic {kind}s for {query} mentioned in the provided text?'
+    ' The special magic {kind}s for {query} mentioned in the provided text are')
 SHORT_PASSKEY = NeedleWording('', '', 'The pass key is {value}.', 'The pass key is', '')
 LONG_PASSKEY = NeedleWording(
     'There is an important info hidden inside a lot of irrelevant text. Find it and '

@@ -100,14 +100,16 @@ def niah(
   names = [keys[i] for i in rng.choice(len(keys), num_keys, replace=False)]
   count = num_keys * num_values
   values = _words(rng, count, words) if words else _numbers(rng, count, digits)
-  needles = [wording.needle.format(key=name, value=value)
+  kind = 'word' if words else 'number'
+  needles = [wording.needle.format(key=name, value=value, kind=kind)
              for name, value in zip(np.repeat(names, num_values), values, strict=True)]
   asked = num_queries * num_values  # the first ones
   query = ', and '.join(filter(None, (', '.join(names[:num_queries - 1]),
                                       names[num_queries - 1])))
   before, question = (wording.before, wording.question) if asked == 1 else (
       wording.before_many, wording.question_many)
-  question = question.format(query=query)
+  before = before.format(kind=kind)
+  question = question.format(query=query, kind=kind)
   hidden = hide(
       rng, _shuffled(rng, needles[:asked]), sentences, num_tokens, tokenizer,
       depth=depth, others=_shuffled(rng, needles[asked:]),
