@@ -974,9 +974,9 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   assert cells['change at 512'] == '+12' and 'change at 64' not in cells
   assert cells['score at the base [95 %]'].startswith('80.0 [')
   # 12 % is not above 10 %.
-  assert not two['above_chance'] and two['effective_length'] is None
+  assert not two['well_above_chance'] and two['effective_length'] is None
   cells = shown(table, 'qa2')
-  assert cells['effective length'] == 'not above chance'
+  assert cells['effective length'] == 'not well above chance'
   assert cells['change at 128'] == cells['change at 512'] == ''
   # The mean is over lengths that both have; its interval is that of the mean score.
   assert (mean['task'], mean['base_length'], mean['effective_length']) == (
@@ -996,10 +996,11 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   said = answer.answer(tables.effects(made))
   assert said[0].startswith('Qa1: 80 % [95 %: 7')
   assert said[0].endswith('at least 85 % of that up to 128, and 90 % at 512.')
-  assert said[1] == ('No verdict on qa2 (12 %): at 64 tokens, the base length, not '
-                     'above a guess without the context.')
+  assert said[1] == ('No verdict on qa2 (12 %): at 64 tokens, the base length, its '
+                     'interval does not lie 10 points above a guess without the '
+                     'context.')
   strict = tables.effective_lengths(made._replace(dialect='strict')).records
-  assert strict[0]['base_score'] == 0 and not strict[0]['above_chance']
+  assert strict[0]['base_score'] == 0 and not strict[0]['well_above_chance']
   # Up to the longest, and of one length alone.
   values = {key: x for key, x in values.items() if key[0] == 'qa1' and key[1] < 200}
   [said] = answer.answer(tables.effects(_run('babilong', values)))
@@ -1015,11 +1016,25 @@ def test_the_effective_length_is_the_longest_without_a_gap():
   assert answer.answer(tables.effects(more)) == [
       'Mean of the 3 tasks that can be done at 64 tokens: 70 % there, and 50 % at 128. '
       'Scores stay at 85 % of that up to 128 tokens for qa1, qa5; 64 tokens for qa2.',
-      'No verdict on qa3 (0 %): at 64 tokens, the base length, not above a guess '
-      'without the context.']
+      'No verdict on qa3 (0 %): at 64 tokens, the base length, its '
+      'interval does not lie 10 points above a guess without the context.']
   [said] = answer.answer(tables.effects(_run('babilong', {
       ('qa1', 64, 0): can(0.8), ('qa1', 128, 0): can(0.2)})))
   assert said.endswith('less than 85 % of that beyond, and 20 % at 128.')
+
+
+def test_a_few_right_answers_beyond_chance_give_no_effective_length():
+  can = lambda share: [(float(i < share * 100), 0, 0, 0.001) for i in range(100)]
+  made = _run('babilong', {
+      ('qa1', 64, 0): can(0.04), ('qa1', 128, 0): can(0.04),
+      ('qa2', 64, 0): can(0.3), ('qa2', 128, 0): can(0.3)})
+  few, many, _ = tables.effective_lengths(made).records
+  # Both are above chance, and only one well above it.
+  assert 0.1 < few['base_score_low'] < 10.1 < many['base_score_low']
+  assert few['effective_length'] is None and np.isnan(few['change_128'])
+  assert many['effective_length'] == 128 and many['change_128'] == 0
+  effect = tables.Effect('qa1', [64], np.ones(1), 0.19, 0.3, 0.1, None)
+  assert not effect.able and effect._replace(low=0.21).able
 
 
 def test_sentences_on_tasks_of_other_lengths_are_their_own():
@@ -1037,10 +1052,10 @@ def test_sentences_on_tasks_of_other_lengths_are_their_own():
       '16,000. Scores stay at 85 % of that up to 4,000 tokens for qa1, qa2.',
       f'Qa3: 50 % [95 %: {low:.0f}, {high:.0f}] at 4,000 tokens, less than 85 % of '
       'that beyond, and 30 % at 8,000.',
-      'No verdict on qa4 (10 %): at 8,000 tokens, the base length, not above a guess '
-      'without the context.',
-      'No verdict on qa5 (0 %): at 4,000 tokens, the base length, not above a guess '
-      'without the context.']
+      'No verdict on qa4 (10 %): at 8,000 tokens, the base length, its '
+      'interval does not lie 10 points above a guess without the context.',
+      'No verdict on qa5 (0 %): at 4,000 tokens, the base length, its '
+      'interval does not lie 10 points above a guess without the context.']
   [said] = answer.answer([effects['qa1']])
   low, high = 100 * effects['qa1'].low, 100 * effects['qa1'].high
   assert said == (
@@ -1115,14 +1130,15 @@ def test_notes_of_tables_say_what_is_shown():
   assert tables.by_length(made._replace(length_of='context')).more.startswith(
       'A length is that of a context, without BOS. Answers are greedy. The mean')
   assert tables.effective_lengths(made).note == (
-      'Effective length: up to it, scores stay at 85 % or more of that at the base, '
-      'the shortest length. Change: (S_L − S_base) / S_base, in %. Dialect: official. '
-      'Weights w.')
+      'Up to the effective length, means stay at 85 % of the base, the shortest '
+      'length; none if that is near chance. Change: (S_L − S_base) / S_base, in %. '
+      'Dialect: official. Weights w.')
   assert tables.effective_lengths(made).more == (
       'Chance: the mean score in % of a guess of the right kind that ignores the '
-      'context. A task whose interval at the base length does not lie above it has no '
-      'effective length and no changes. The mean is that over tasks, at the lengths '
-      'that all of them have.')
+      'context. A task whose interval at the base length does not lie 10 points above '
+      'it has no effective length and no changes. Means at other lengths are compared '
+      'without their intervals. The mean is that over tasks, at the lengths that all '
+      'of them have.')
   assert ('Depth: the quarter of the context where the first fact that is needed '
           'stands.') in tables.by_depth(made).note
   assert tables.NAMES == {

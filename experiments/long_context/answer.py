@@ -4,11 +4,13 @@ from collections.abc import Sequence
 import math
 
 from experiments.long_context.longbench_tables import MEANS
-from experiments.long_context.tables import Effect, KEPT, name_of
+from experiments.long_context.tables import Effect, KEPT, MARGIN, name_of
 from vvlen.reporting.numbers import interval_words, number
 from vvlen.reporting.tables import Record
 
 _KEPT = f'{100 * KEPT:.0f} %'
+_NOT_ABLE = (f'its interval does not lie {100 * MARGIN:.0f} points above a guess '
+             'without the context')
 
 
 def answer(effects: Sequence[Effect]) -> list[str]:
@@ -30,7 +32,7 @@ def answer(effects: Sequence[Effect]) -> list[str]:
           for own in able.values()]
   for (base, single), own in unable.items():
     names = ', '.join(f'{name_of(x.task)} ({_percent(x.means[0])})' for x in own)
-    why = 'a single sample' if single else 'not above a guess without the context'
+    why = 'a single sample' if single else _NOT_ABLE
     said.append(f'No verdict on {names}: at {base:,} tokens, the base length, {why}.')
   return said
 

@@ -22,6 +22,9 @@ from vvlen.reporting.tables import (
 )
 
 KEPT = 0.85  # of the score at the base length, up to the effective length
+# How far the interval at the base length must lie above chance, for 85 % of the score
+# to say more than a few answers do.
+MARGIN = 0.1
 NAMES = {
     'passkey': 'pass key', 'niah_single': 'single needle',
     'niah_multikey': 'several keys', 'niah_multivalue': 'several values',
@@ -57,8 +60,8 @@ class Effect(NamedTuple):
 
   @property
   def able(self) -> bool:
-    """Whether the model can do the task at the base length."""
-    return self.low > self.chance
+    """Whether the score at the base length is well above chance."""
+    return self.low > self.chance + MARGIN
 
 
 def make(run: Run) -> list[Table]:
@@ -187,7 +190,7 @@ def effective_lengths(run: Run) -> Table:
     records.append({
         'task': effect.task, 'base_length': effect.lengths[0],
         **percent((effect.means[0], effect.low, effect.high), 'base_score'),
-        'chance': 100 * effect.chance, 'above_chance': effect.able,
+        'chance': 100 * effect.chance, 'well_above_chance': effect.able,
         'effective_length': effect.effective,
         **{f'change_{n}': float(of_length.get(n, math.nan)) for n in lengths}})
   columns = {
@@ -196,16 +199,18 @@ def effective_lengths(run: Run) -> Table:
       'score at the base [95 %]': cell('base_score'),
       'chance': lambda r: number(r['chance'], '.1f'),
       'effective length': lambda r: (
-          f'{r["effective_length"]:,}' if r['above_chance'] else 'not above chance'),
+          f'{r["effective_length"]:,}' if r['well_above_chance'] else
+          'not well above chance'),
       **{f'change at {n:,}': number_cell(f'change_{n}', '+.0f')
          for n in lengths[1:]}}
-  note = (f'Effective length: up to it, scores stay at {100 * KEPT:.0f} % or more of '
-          'that at the base, the shortest length. Change: (S_L − S_base) / S_base, in '
-          f'%. {dialect_words(run)} {run.source}')
+  note = (f'Up to the effective length, means stay at {100 * KEPT:.0f} % of the base, '
+          'the shortest length; none if that is near chance. Change: (S_L − S_base) / '
+          f'S_base, in %. {dialect_words(run)} {run.source}')
   more = ('Chance: the mean score in % of a guess of the right kind that ignores the '
-          'context. A task whose interval at the base length does not lie above it has '
-          'no effective length and no changes. The mean is that over tasks, at the '
-          'lengths that all of them have.')
+          f'context. A task whose interval at the base length does not lie '
+          f'{100 * MARGIN:.0f} points above it has no effective length and no changes. '
+          'Means at other lengths are compared without their intervals. The mean is '
+          'that over tasks, at the lengths that all of them have.')
   return Table('effective_length', 'Effective length and relative change', columns,
                records, note, more=joined(left_out(run), more))
 
