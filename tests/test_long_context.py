@@ -23,6 +23,7 @@ from configs import long_context as config_file
 from experiments.harness import locks
 from experiments.long_context import (
     answer,
+    dialect_tables,
     figures,
     generation,
     longbench_parts,
@@ -1156,7 +1157,7 @@ def test_ranks_are_of_the_tasks_that_have_the_length_in_each_dialect():
       ('qa1', 64, 0): [(1, 0.5, 0.2, 0)], ('qa2', 64, 0): [(0.5, 0.8, 0.4, 0)],
       ('qa3', 64, 0): [(0.2, 0.6, 0.1, 0)], ('qa1', 128, 0): [(1, 1, 1, 0)]})
   found = [(r['place'], r['task'], *(r[f'rank_{x}'] for x in longbench.DIALECTS),
-            r['order_changes']) for r in tables.dialects(made).records]
+            r['order_changes']) for r in dialect_tables.by_length(made).records]
   assert found == [(64, 'qa1', 1, 3, 2, True), (64, 'qa2', 2, 1, 1, True),
                    (64, 'qa3', 3, 2, 3, True), (128, 'qa1', 1, 1, 1, False)]
 
@@ -1290,7 +1291,7 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
 
 
 def test_dialects_that_change_the_order_of_tasks_are_found():
-  table = tables.dialects(_run('babilong', QA))
+  table = dialect_tables.by_length(_run('babilong', QA))
   found = [(r['place'], r['task'], r['official'], r['lm_eval'], r['strict'],
             r['rank_official'], r['rank_lm_eval'], r['rank_strict'],
             r['order_changes']) for r in table.records]
@@ -1304,6 +1305,15 @@ def test_dialects_that_change_the_order_of_tasks_are_found():
   cells = {name: cell(table.records[1]) for name, cell in line.items()}
   assert (cells['length'], cells['task'], cells['ranks']) == ('64', 'qa2', '2, 2, 1')
   assert cells['order changes'] == 'yes' and cells['strict'].startswith('100.0 [')
+  # The order is of tasks, not of models.
+  assert table.title == 'Score by dialect, with ranks of tasks'
+  for one, among in ((table, ' among those of one length'),
+                     (longbench_tables.dialects(_longbench()), '')):
+    assert one.note == (
+        'Mean score in % of the same predictions in three dialects [95 %: bootstrap '
+        f'over samples], and the rank of each task{among}; models are not ranked. '
+        'Weights w.')
+    assert 'They say which tasks this checkpoint does best.' in one.more
   assert line['order changes'](table.records[2]) == ''
 
 

@@ -5,13 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.long_context import scores
+from experiments.long_context import dialect_tables, scores
 from experiments.long_context.scores import Cells
 from experiments.long_context.tables import (
     cell,
-    dialect_columns,
-    dialect_note,
-    dialect_records,
     dialect_words,
     joined,
     left_out,
@@ -141,6 +138,5 @@ def dialects(run: Run) -> Table:
     for task in scores.tasks_of(run.rows):
       own = [found[x] for x in sorted(found) if x[0] == task]
       whole.setdefault(name, {})[task, 'all'] = np.concatenate(own)
-  records = dialect_records(whole, [*whole['official']], run)
-  return Table('dialects', 'Score by dialect', dialect_columns(), records,
-               dialect_note(run))
+  records = dialect_tables.records_of(whole, [*whole['official']], run)
+  return dialect_tables.table_of(run, dialect_tables.columns_of(), records)

@@ -5,7 +5,13 @@ from typing import Any
 from etils import epath
 
 from experiments.harness import finished
-from experiments.long_context import figures, longbench_tables, scores, tables
+from experiments.long_context import (
+    dialect_tables,
+    figures,
+    longbench_tables,
+    scores,
+    tables,
+)
 from experiments.long_context.answer import answer, longbench_answer
 from experiments.long_context.tables import Run
 from vvlen.reporting import plots, run_folder
@@ -55,7 +61,7 @@ def write(workdir: epath.PathLike) -> Report:
     made = longbench_tables.make(run)
     said = longbench_answer(made[0].records, run.dialect, run.window)
   else:
-    made = tables.make(run)
+    made = [*tables.make(run), dialect_tables.by_length(run)]
     said = answer(tables.effects(run))
   write_tables(folder, made)
   with plots.style():

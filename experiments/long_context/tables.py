@@ -8,7 +8,6 @@ import numpy as np
 
 from experiments.long_context import scores
 from experiments.long_context.scores import Cells
-from vvlen.evaluation.longbench import DIALECTS
 from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import (
@@ -65,11 +64,11 @@ class Effect(NamedTuple):
 
 
 def make(run: Run) -> list[Table]:
-  """Returns the tables of a run, the scores first."""
+  """Returns the tables of a run in one dialect, the scores first."""
   made = [by_length(run), effective_lengths(run)]
   if run.suite in ('passkey', 'babilong') and depths_of(run):
     made.append(by_depth(run))
-  return [*made, dialects(run)]
+  return made
 
 
 def left_out(run: Run) -> str:
@@ -250,62 +249,3 @@ def depth_words(run: Run, record: Record) -> str:
   """Returns the depth of a record, such as '25 %', or '25–50 %' of BABILong."""
   depth = record['depth']
   return f'{depth} %' if run.suite == 'passkey' else f'{depth}–{depth + 25} %'
-
-
-def dialects(run: Run) -> Table:
-  """Makes the table of scores in all dialects, with the rank of each task."""
-  found = {name: scores.cells(run.rows, f'score_{name}') for name in DIALECTS}
-  places = lengths_of(found['official'])
-  records = []
-  for place in places:
-    tasks = [x for x in scores.tasks_of(run.rows) if (x, place) in found['official']]
-    records += dialect_records(found, [(x, place) for x in tasks], run)
-  columns = {'length': lambda r: f'{r["place"]:,}', **dialect_columns()}
-  return Table('dialects', 'Score by dialect', columns, records,
-               dialect_note(run, ' of one length'))
-
-
-def dialect_records(
-    found: dict[str, Cells], own: Sequence[tuple[str, int | str]], run: Run
-) -> list[dict[str, Any]]:
-  """Returns records of cells that are ranked with each other.
-
-  Args:
-    found: the cells of each dialect.
-    own: the cells that are ranked with each other, (task, length).
-    run: the run.
-  """
-  means = {name: [float(found[name][x].mean()) for x in own] for name in DIALECTS}
-  records = []
-  for at, (task, place) in enumerate(own):
-    record: dict[str, Any] = {'place': place, 'task': task}
-    for name in DIALECTS:
-      record |= percent(scores.interval(
-          found[name][task, place], run.num_resamples, run.seed), name)
-      # Tasks with the same score share a rank; round-off of means does not count.
-      record[f'rank_{name}'] = 1 + sum(
-          x > means[name][at] + 1e-9 for x in means[name])
-    ranks = {record[f'rank_{name}'] for name in DIALECTS}
-    records.append(record | {'order_changes': len(ranks) > 1})
-  return records
-
-
-def dialect_columns() -> dict[str, CellText]:
-  """Returns the columns of a table of dialects but the first one."""
-  return {
-      'task': lambda r: name_of(r['task']),
-      **{name: cell(name) for name in DIALECTS},
-      'ranks': lambda r: ', '.join(str(r[f'rank_{name}']) for name in DIALECTS),
-      'order changes': lambda r: 'yes' if r['order_changes'] else ''}
-
-
-def dialect_note(run: Run, of: str = '') -> str:
-  """Returns the note of a table of dialects.
-
-  Args:
-    run: of the table.
-    of: which tasks are ranked with each other, such as ' of one length'.
-  """
-  return ('Mean score in % of the same predictions in three dialects [95 %: bootstrap '
-          f'over samples], and the rank among tasks{of} in each, in the order of the '
-          f'columns. Tasks of one score share a rank. {run.source}')

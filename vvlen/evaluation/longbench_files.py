@@ -125,7 +125,11 @@ def score_folder(
 
 
 def prompt(sample: Sample) -> str:
-  """Returns the prompt of a sample in the published words."""
+  """Returns the prompt of a sample in the published words.
+
+  The published program puts prompts of all tasks but trec, triviaqa, samsum, lcc and
+  repobench-p into the chat template of each model that it names. Here none is applied.
+  """
   template: str = _published()['prompts'][sample.task]
   return template.format(context=sample.context, input=sample.input)
 
