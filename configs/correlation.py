@@ -91,11 +91,10 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       # Prompts of the kinds that the text has, answered greedily; the same for all
       # models and seeds.
       benchmark=dict(
-          tasks=('niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1',
-                 'qa4'),
+          tasks=('niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1'),
           num_prompts=64,  # of each task and length
           needle_values='words',  # or numbers
-          most_facts=4,  # of a story of BABILong
+          most_facts=10,  # of a story of BABILong
           answer_tokens=20,  # at the end of each length, at least those of the answer
       ),
   )
