@@ -43,6 +43,9 @@ def get_config(variant: str = 'passkey') -> ml_collections.ConfigDict:
       # Folder in hub layout, local or gs://, or ORG/NAME of the Hugging Face Hub; or
       # give --checkpoint.
       checkpoint='',
+      # none: the checkpoint's own positions; or linear, ntk, dynamic, yarn, llama3 or
+      # eabf, by a factor, from an original length; 0: the checkpoint's longest input.
+      rope=dict(kind='none', factor=1.0, original_length=0),
       window=0,  # tokens; 0: as config.json of the checkpoint has it
       begin=True,  # whether the tokenizer's BOS, if it has one, goes before each prompt
       batch_size=8,  # prompts at once

@@ -27,6 +27,9 @@ def get_config(variant: str = 'whole') -> ml_collections.ConfigDict:
       # give --checkpoint.
       checkpoint='',
       text='',  # file, folder or .jsonl; '': Python's standard library; or give --text
+      # none: the checkpoint's own positions; or linear, ntk, dynamic, yarn, llama3 or
+      # eabf, by a factor, from an original length; 0: the checkpoint's longest input.
+      rope=dict(kind='none', factor=1.0, original_length=0),
       length=0,  # L; 0: as config.json of the checkpoint has it
       num_resamples=1_000,  # bootstrap samples of each interval
       num_characters=2_000_000,  # how many are read from the beginning of the text

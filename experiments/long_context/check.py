@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.harness import fields
+from experiments.harness import fields, positions
 from experiments.harness.fields import flag, one_of, real, several, text, whole
 from experiments.long_context.scores import RULER, SUITES
 from experiments.long_context.suites import NEEDLE_VALUES
@@ -22,6 +22,7 @@ _ALL = {
     'dialect': one_of(DIALECTS),
     'num_resamples': whole(least=1),
     **fields.MESH,
+    **positions.FIELDS,
 }
 _DRAWN = {
     'lengths': several(whole(least=1), least=0, once=True),

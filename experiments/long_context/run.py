@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 import jax
 
-from experiments.harness import finished, locks, machine
+from experiments.harness import finished, locks, machine, positions
 from experiments.harness.checkpoints import load_variables
 from experiments.harness.filling import say_filled
 from experiments.harness.fingerprint import fingerprint
@@ -54,7 +54,7 @@ def main(config: Any, workdir: str) -> None:
   config.checkpoint = str(local_folder(config.checkpoint))
   machine.use_devices(config.batch_size)
   folder = epath.Path(config.checkpoint)
-  model = llama.read_model(folder)
+  model = positions.measured_with(config.rope, llama.read_model(folder))
   tokenizer = tokenizers.tokenizer_of(folder, model.vocab_size)
   mesh = partition.make_mesh(**config.mesh.to_dict())
   window = config.window or model.max_length

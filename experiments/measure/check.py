@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.harness import fields
+from experiments.harness import fields, positions
 from experiments.harness.fields import flag, one_of, real, several, text, whole
 
 # Numbers of layers or heads; (): all.
@@ -18,6 +18,7 @@ _FIELDS = {
     'dtype': one_of(('', *fields.DTYPES)),
     'tokens_at_once': whole(least=1),
     **fields.MESH,
+    **positions.FIELDS,
     'perplexity.lengths': _MULTIPLES,
     'perplexity.num_windows': whole(least=1),
     'perplexity.stride': real(above=0, most=1, why='in units of the window'),

@@ -13,7 +13,7 @@ from etils import epath
 import jax
 import numpy as np
 
-from experiments.harness import finished, locks, machine
+from experiments.harness import finished, locks, machine, positions
 from experiments.harness.checkpoints import load_variables
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
@@ -47,7 +47,7 @@ def main(config: Any, workdir: str) -> None:
   config.checkpoint = str(local_folder(config.checkpoint))
   machine.use_devices()
   folder = epath.Path(workdir)
-  model = llama.read_model(config.checkpoint)
+  model = positions.measured_with(config.rope, llama.read_model(config.checkpoint))
   subject, facts = read_subject(config, model)
   planned = [one for section in _SECTIONS for one in section(config, subject)]
   mesh = partition.make_mesh(**config.mesh.to_dict())
