@@ -132,7 +132,7 @@ def test_two_names_and_nulls_say_the_same():
   assert scale() == pytest.approx(expected, rel=1e-12)
   assert scale(attention_factor=1.5) == 1.5
   assert scale(mscale_all_dim=0) is None and scale(mscale=None) is None
-  assert scale(factor=0.5) == 1
+  assert scale(factor=1.0) == 1
 
 
 @pytest.mark.parametrize('fields,says', [
@@ -180,6 +180,17 @@ def test_two_names_and_nulls_say_the_same():
                        'long_factor': [1.0] * 2}}, 'need 3 numbers, .*: 3, 2'),
     ({'rope_scaling': {'rope_type': 'linear'}}, 'factor is missing'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': -1.0}}, 'finite: -1.0'),
+    *(({'rope_scaling': {'rope_type': name, 'factor': 0.5, **others}},
+       'config.json: factor of rotary positions must be at least 1: 0.5')
+      for name, others in (
+          ('linear', {}), ('dynamic', {}), ('yarn', {}),
+          ('llama3', {'low_freq_factor': 1.0, 'high_freq_factor': 4.0}),
+          ('longrope', {'short_factor': [1.0] * 3, 'long_factor': [1.0] * 3}))),
+    ({'rope_scaling': {'rope_type': 'yarn', 'mscale': 1.0, 'mscale_all_dim': 0.5,
+                       'factor': 0.5}}, 'factor of rotary positions .* least 1: 0.5'),
+    # Without a factor it is the ratio of the two lengths, here 8 and 16.
+    ({'rope_scaling': {'rope_type': 'yarn', 'original_max_position_embeddings': 16}},
+     'factor of rotary positions must be at least 1: 0.5'),
     ({'rope_scaling': 3}, 'must be an object: 3'),
     ({'rope_scaling': {'rope_type': 'random'}}, 'highest is missing'),
     ({'rope_scaling': {'rope_type': 'random', 'highest': 0}}, 'highest must be pos.*0'),

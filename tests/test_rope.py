@@ -259,6 +259,9 @@ def test_angles_are_of_each_row_where_positions_or_rates_are(positions, rates, s
 @pytest.mark.parametrize('bad,says', [
     (lambda: _rates(None, width=7), 'even width of heads: 7'),
     (lambda: _rates(Linear(0.0)), 'factor of rotary positions must be positive.*: 0.0'),
+    *((lambda x=x: _rates(x), 'factor of rotary positions must be at least 1: 0.5')
+      for x in (Linear(0.5), Ntk(0.5), Dynamic(0.5, 8), Yarn(0.5, 8), Llama3(0.5, 8),
+                LongRope((1.0,) * 4, (1.0,) * 4, 8, 0.5))),
     (lambda: _rates(Dynamic(2.0, 0)), 'original_length .* positive.*: 0'),
     (lambda: _rates(Dynamic(2.0, 8), width=2), 'wider than 2'),
     (lambda: _rates(Ntk(2.0), width=2), 'Ntk need heads wider than 2'),

@@ -193,9 +193,9 @@ def changes_at(rope: Rope | None) -> int | None:
 def check(rope: Rope) -> None:
   """Raises ValueError unless all numbers define rotary positions.
 
-  They must be positive and finite. The base of Yarn, and original_length where its
-  logarithm is used, must be more than 1. The low_frequency_factor of Llama3 must be
-  less than its high_frequency_factor.
+  They must be positive and finite, and a factor s at least 1. The base of Yarn, and
+  original_length where its logarithm is used, must be more than 1. The
+  low_frequency_factor of Llama3 must be less than its high_frequency_factor.
   """
   stretched, numbers = rope.stretched, {'base': rope.base}
   if rope.highest is not None:
@@ -213,6 +213,9 @@ def check(rope: Rope) -> None:
     if not 0 < value < math.inf:
       raise ValueError(
           f'{name} of rotary positions must be positive and finite: {value!r}')
+  if numbers.get('factor', 1) < 1:
+    raise ValueError('factor of rotary positions must be at least 1: '
+                     f'{numbers["factor"]!r}')
   if isinstance(stretched, Yarn) and rope.base <= 1:
     raise ValueError(f'base of yarn positions must be more than 1: {rope.base!r}')
   if isinstance(stretched, (LongRope, Eabf, Clex)) and stretched.original_length < 2:

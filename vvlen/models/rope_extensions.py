@@ -1,7 +1,7 @@
 """Extensions of rotary positions to inputs longer than the L₀ tokens of training.
 
 Rates of plane i without an extension are ω_i = b^{−2i/d}, i = 0..d/2 − 1. With a factor
-s, by which inputs are longer, and n tokens of the input:
+s ≥ 1, by which inputs are longer, and n tokens of the input:
 
   Linear    ω_i / s (position interpolation, PI, arXiv 2306.15595)
   Ntk       base b s^{d/(d−2)}: ω_0 is kept, the slowest rate is divided by s
@@ -135,7 +135,7 @@ def yarn(base: float, width: int, extension: Yarn) -> Rates:
   low, high = yarn_borders(base, width, extension)
   slowed = np.clip((np.arange(width // 2) - low) / (high - low), 0, 1)
   if scale is None:
-    scale = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    scale = 0.1 * math.log(factor) + 1
   rates = plain(base, width)
   return rates * (1 - slowed) + rates / factor * slowed, scale
 
@@ -182,8 +182,7 @@ def longrope(
                      f'heads of {width}: {len(lists[0])}, {len(lists[1])}')
   scale = extension.scale
   if scale is None:
-    growth = math.log(max(extension.factor, 1.0))
-    scale = math.sqrt(1 + growth / math.log(original))
+    scale = math.sqrt(1 + math.log(extension.factor) / math.log(original))
   short, long = (rates / np.asarray(factors) for factors in lists)
   if isinstance(length, int):
     return long if length > original else short, scale
