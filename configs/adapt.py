@@ -138,6 +138,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
   elif size == 'quick':
     config.train.update(max_length=256, num_steps=60)
     config.optimizer.learning_rate = 5e-4
+    config.positions.highest = 2048  # twice the longest test; the published default
     config.evaluate.update(every_steps=30, num_segments=8)
     if name in _ADAPTERS:
       config.adapters.rank = 8  # less than the widths of a small model
