@@ -258,7 +258,13 @@ def accepts(run_here, monkeypatch, tmp_path):
     study = f'{module}.run'
     if importlib.util.find_spec(module).submodule_search_locations and (
         importlib.util.find_spec(study)):
-      monkeypatch.setattr(f'{study}.main', lambda *both: parsed.append(both))
+
+      def main(config, workdir):
+        if importlib.util.find_spec(f'{module}.check'):
+          importlib.import_module(f'{module}.check').check(config)
+        parsed.append(workdir)
+
+      monkeypatch.setattr(f'{study}.main', main)
     try:
       done = run_here(module.removeprefix('experiments.'), *words)
       return (done.returncode in (0, None) and bool(parsed)), done.stderr
@@ -312,6 +318,10 @@ RUN_BY = {
     'experiments.adapt --config=configs/adapt.py '
     '--config.checkpoint=runs/language_model/models/alpha_0/seed_0':
         'test_adapt.py::test_the_command_runs_and_measures_lost_rows_again',
+    'experiments.adapt --config=configs/adapt.py '
+    '--config.checkpoint=runs/language_model/models/alpha_0/seed_0 '
+    '--config.arms.yarn_alpha_0_1.weight=0.3':
+        'test_adapt.py::test_an_arm_may_have_another_weight',
     'experiments.join runs/first runs/second':
         'test_join.py::test_the_committed_family_is_the_same_after_it_was_divided',
     'experiments.report':
@@ -423,6 +433,9 @@ def test_commands_run(command, tmp_path):
      'quik'),
     (('experiments.counting', '--config=configs/counting.py', '--workdir=runs/c',
       '--config.num_seed=3'), 'num_seed'),
+    (('experiments.adapt', '--config=configs/adapt.py', '--workdir=runs/a',
+      '--config.checkpoint=FOLDER', '--config.arms.yarn.method=ntk'),
+     'method yarn needs one arm with weight 0'),
     (('experiments.measure', '--checkpoint=DIR', '--txt=FILE', '--workdir=runs/m'),
      'txt'),
 ])
