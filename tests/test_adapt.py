@@ -187,6 +187,14 @@ def test_the_paper_and_the_study_have_their_settings():
   assert {arm.method for arm in study.arms.values()} == {'none', 'pi', 'yarn', 'clex'}
 
 
+def test_random_positions_of_a_quick_run_are_from_twice_the_longest_test():
+  config = _config('random_quick')
+  longest = config.evaluate.lengths[-1] * config.train.max_length
+  assert config.positions.highest == 2 * longest == 2048
+  assert {_config(name).positions.highest for name in (
+      'random', 'random_paper', 'study', 'study_pilot')} == {2**16}
+
+
 @pytest.mark.parametrize('name', ['longqlora', 'longlora'])
 def test_recipes_stretch_positions_by_l_over_the_original_length(name):
   # ⌈L / L₀⌉, also where L₀ is not that of the checkpoint, 4,096 tokens.
@@ -534,8 +542,11 @@ BFLOAT16 = {'train.dtype': 'bfloat16', 'train.remat': True, 'train.scan_layers':
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('variant', 'fields'), [
-    ('ntk', {}), ('yarn', {}), ('eabf', {}), ('alibi', {}), ('random', {}),
-    *((name, {'adapters.rank': 2}) for name in ('clex', 'alibi', 'random')),
+    *((name, {}) for name in ('pi', 'ntk', 'yarn', 'eabf', 'alibi', 'random')),
+    # The matrices of CLEX move far enough to be seen in the loss.
+    *(('clex', {'optimizer.learning_rate': 0.02, **x}) for x in (
+        {}, {'adapters.rank': 2})),
+    *((name, {'adapters.rank': 2}) for name in ('alibi', 'random')),
     ('longqlora', {}), ('longlora', BFLOAT16)])
 def test_a_trained_model_is_saved_and_read_again(
     checkpoint, text_file, tmp_path, variant, fields):
@@ -577,8 +588,8 @@ def _segments(config, read):
 @pytest.mark.parametrize(('variant', 'fields'), [
     # CLEX and random positions are drawn at each step, and so is dropout.
     ('clex', {'adapters.rank': 2}), *((name, {}) for name in (
-        'none', 'pi', 'ntk', 'yarn', 'eabf', 'random', 'alibi', 'longlora', 'longqlora',
-    ))])
+        'none', 'pi', 'ntk', 'yarn', 'eabf', 'clex', 'random', 'alibi', 'longlora',
+        'longqlora'))])
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(
     checkpoint, text_file, tmp_path, variant, fields):
   # The rate stays constant, so that 2 of 4 steps are those of a run of 2.
@@ -1658,6 +1669,16 @@ def test_the_command_runs_and_measures_lost_rows_again(
   done = run_here('adapt', *command)
   assert '2 of 3 training runs to do' in done.stdout
   assert (folder / 'results.csv').read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_an_arm_may_have_another_weight(run_here, checkpoint, text_file, tmp_path):
+  command = _command(checkpoint, text_file, tmp_path)[1:]
+  done = run_here('adapt', '--config=configs/adapt.py:yarn_smoke', *command,
+                  '--config.arms.yarn_alpha_0_1.weight=0.3')
+  assert done.returncode == 0, done.stderr
+  table = (tmp_path / 'run/tables/yarn.md').read_text()
+  assert 'α = 0.3' in table and 'α = 0.1' not in table
 
 
 @pytest.mark.long
