@@ -12,6 +12,7 @@ from safetensors import numpy as safetensors
 
 from tests.cases import mostly_slow
 from tests.llamas import llama, save_llama, V, variables_of
+from vvlen.models.llama import adapter_base
 from vvlen.models.llama.adapters import load_adapters, save_adapters
 from vvlen.models.llama.layers import stacked, unstacked
 from vvlen.models.llama.lora import (
@@ -20,9 +21,11 @@ from vvlen.models.llama.lora import (
     EMBEDDINGS_AND_NORMS,
     join,
     Lora,
+    merged,
     split,
     with_adapters,
 )
+from vvlen.models.rope import Dynamic, Eabf, Linear, Llama3, LongRope, Ntk, Rope, Yarn
 
 pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
 
@@ -130,7 +133,7 @@ def _spoil(folder, model, base, what):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('what, message', [
-    ('weights', 'of another model: its weights differ'),
+    ('weights', 'another model: its weights differ, first model.embed_tokens.weight'),
     ('layers', r'of another model: it has no base_model.model.model.layers.2'),
     ('width', r'of another model: layer_0/down/kernel_lora_a is \(10, 3\), not \(11'),
     ('targets', 'of another model: it has base_model.model.model.layers.0.mlp.down'),
@@ -162,6 +165,133 @@ def test_another_model_is_refused_where_norms_alone_are_frozen_in_full(tmp_path,
     load_adapters(tmp_path, model, base, quantized='nf4')
     with pytest.raises(ValueError, match='of another model: its weights differ'):
       load_adapters(tmp_path, model, other, quantized='nf4')
+
+
+# Kinds of other models -> the first name of a parameter that differs.
+OTHERS = {
+    'kernel': 'model.layers.1.mlp.up_proj.weight', 'norm': 'model.norm.weight',
+    'last_row': 'model.embed_tokens.weight',
+    'merged': 'model.layers.0.mlp.down_proj.weight'}
+
+
+def _other(what, base, params):
+  """Returns the parameters of a model that differs from the base in little."""
+  base = jax.tree.map(lambda x: x, base)
+  if what == 'kernel':
+    layer = base['layer_1']['up']
+    layer['kernel'] = 1.1 * layer['kernel']
+  elif what == 'norm':
+    base['final_norm']['scale'] = base['final_norm']['scale'].at[-1].add(1.0)
+  elif what == 'last_row':
+    base['embedding'] = base['embedding'].at[-1].add(1.0)
+  elif what == 'merged':
+    base = merged(LORA, params)
+  return base
+
+
+@pytest.mark.parametrize('quantized', mostly_slow([None, 'nf4'], 0))
+@pytest.mark.parametrize('what', mostly_slow([*OTHERS], 0, 3))
+@pytest.mark.parametrize('scan', mostly_slow([False, True], 0))
+def test_a_model_that_differs_in_one_parameter_is_refused(
+    tmp_path, what, scan, quantized):
+  model = llama()
+  base = variables_of(model)['params']
+  params = _trained(model, base, LORA)
+  save_adapters(tmp_path, model, LORA, params)
+  other = _other(what, base, params)
+  if scan:
+    model, base, other = model.clone(scan_layers=True), stacked(base), stacked(other)
+  load_adapters(tmp_path, model, base, quantized=quantized)
+  with pytest.raises(ValueError) as error:
+    load_adapters(tmp_path, model, other, quantized=quantized)
+  assert str(error.value) == (f'{tmp_path} has adapters of another model: its weights '
+                              f'differ, first {OTHERS[what]}')
+
+
+@pytest.mark.slow
+def test_of_a_quantized_model_embeddings_and_norms_are_compared(tmp_path):
+  lora, model = Lora(2, 4.0, quantized='nf4'), llama()
+  base = variables_of(model)['params']
+  save_adapters(tmp_path, model, lora, _trained(model, base, lora))
+  names = json.loads((tmp_path / 'base.json').read_text())['checksums']
+  assert [*names] == ['model.embed_tokens.weight', *(
+      f'model.layers.{i}.{name}_layernorm.weight' for i in range(2)
+      for name in ('input', 'post_attention')), 'model.norm.weight']
+  for quantized in ('nf4', 'int8', None):
+    load_adapters(tmp_path, model, base, quantized=quantized)
+  with pytest.raises(ValueError, match=r'first model\.embed_tokens\.weight$'):
+    load_adapters(tmp_path, model, _other('last_row', base, None))
+
+
+@pytest.mark.slow
+def test_few_rows_of_a_large_model_are_gathered(monkeypatch):
+  gathered = []
+  monkeypatch.setattr(adapter_base, 'gather', lambda x, transposed: (
+      gathered.append(x.shape), np.asarray(x))[1])
+  wide = dict(vocab_size=3001, width=64, mlp_width=200)
+  for scan in (False, True):
+    model = llama(**wide, scan_layers=scan)
+    params = variables_of(model)['params']
+    assert len(adapter_base.describe(model, params)['checksums']) == 2 * 9 + 2
+    rows = [shape[-2] for shape in gathered if len(shape) == 2 + scan]
+    assert max(rows) == 16 and min(rows) > 8
+    # Scales of norms are gathered whole.
+    assert {shape[-1] for shape in gathered if len(shape) == 1 + scan} == {64}
+    gathered.clear()
+
+
+FACTORS = (1.0, 1.1, 1.5)
+POSITIONS = [
+    Rope(1e4), Rope(500.0), Rope(1e4, Linear(2.0)), Rope(1e4, Linear(4.0)),
+    Rope(1e4, Ntk(2.0)), Rope(1e4, Dynamic(2.0, 8)), Rope(1e4, Dynamic(2.0, 16)),
+    Rope(1e4, Yarn(2.0, 8)), Rope(1e4, Yarn(2.0, 16)), Rope(1e4, Llama3(2.0, 8)),
+    Rope(1e4, LongRope(FACTORS, FACTORS, 8, 2.0)),
+    Rope(1e4, Eabf(8)), Rope(1e4, Eabf(8, exempt_layers=0)), Rope(highest=64),
+    Rope(highest=128), Rope(1e4, Linear(2.0), 64), 'alibi', None]
+
+
+def test_adapters_know_the_positions_that_they_were_trained_with(tmp_path):
+  base = variables_of(llama())['params']
+  models = [llama(rope=None if x == 'alibi' else x, alibi=x == 'alibi')
+            for x in POSITIONS]
+  for number, model in enumerate(models):
+    path = tmp_path / str(number) / 'base.json'
+    path.parent.mkdir()
+    path.write_text(json.dumps(adapter_base.describe(model, base)))
+    for other, loaded in enumerate(models):
+      if other == number:
+        adapter_base.check(path, loaded.clone(max_length=99), base)
+        continue
+      with pytest.raises(ValueError, match='trained with other positions: ') as error:
+        adapter_base.check(path, loaded, base)
+      assert str(path.parent) in str(error.value) and '\n' not in str(error.value)
+  # NTK is another base.
+  adapter_base.check(
+      tmp_path / '4/base.json', llama(rope=Rope(1e4 * 2.0 ** (6 / 4))), base)
+
+
+def test_other_positions_are_refused_when_adapters_are_loaded(tmp_path):
+  model = llama(rope=Rope(1e4, Linear(4.0)))
+  base = variables_of(model)['params']
+  save_adapters(tmp_path, model, LORA, _trained(model, base, LORA))
+  load_adapters(tmp_path, model, base)
+  with pytest.raises(ValueError) as error:
+    load_adapters(tmp_path, model.clone(rope=Rope(1e4)), base)
+  assert str(error.value) == (
+      f'{tmp_path} has adapters that were trained with other positions: rope_scaling '
+      "{'rope_type': 'linear', 'factor': 4.0}, and the model has None")
+
+
+@pytest.mark.parametrize('content', [
+    {'checksum': 'a1'}, {'checksums': {}}, {'positions': {}}, {},
+    {'checksums': [], 'positions': {}}])
+def test_a_file_of_another_format_is_refused(tmp_path, content):
+  path = tmp_path / 'base.json'
+  path.write_text(json.dumps(content))
+  model = llama()
+  with pytest.raises(ValueError, match='without this file adapters are') as error:
+    adapter_base.check(path, model, variables_of(model)['params'])
+  assert str(path) in str(error.value) and '\n' not in str(error.value)
 
 
 @pytest.mark.slow
@@ -214,3 +344,32 @@ def test_peft_computes_the_same(tmp_path, lora, tied):
       tmp_path / 'theirs', model, variables['params'])
   assert set(found.also) == set(lora.also)
   chex.assert_trees_all_equal(loaded, params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('stretched', [Linear(4.0), Ntk(4.0), Yarn(4.0, 8)])
+def test_peft_needs_the_positions_that_the_file_names(tmp_path, stretched):
+  torch = pytest.importorskip(
+      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
+  transformers = pytest.importorskip(
+      'transformers', reason="compares with transformers: pip install '.[oracle]'")
+  peft = pytest.importorskip(
+      'peft', reason="compares with PEFT: pip install '.[oracle]'")
+  folder, model, variables = save_llama(tmp_path / 'model', rope=Rope(1e4))
+  model = model.clone(rope=Rope(1e4, stretched), max_length=32)
+  params = _trained(model, variables['params'], LORA)
+  save_adapters(tmp_path / 'adapters', model, LORA, params, base=str(folder))
+  expected = with_adapters(model, LORA).apply({'params': params}, TOKENS)
+
+  def theirs():
+    base = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(base, tmp_path / 'adapters').eval()
+    return adapted(torch.tensor(TOKENS)).logits.detach().numpy()
+
+  assert abs(theirs() - expected).max() > 0.01
+  positions = json.loads((tmp_path / 'adapters/base.json').read_text())['positions']
+  config = json.loads((folder / 'config.json').read_text())
+  (folder / 'config.json').write_text(json.dumps(
+      config | positions | {'max_position_embeddings': model.max_length}))
+  np.testing.assert_allclose(theirs(), expected, rtol=2e-4, atol=2e-4)

@@ -8,26 +8,24 @@ projection,
   base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight   [outputs, rank]
 
 and parameters that are trained besides the adapters, under their names in hub layout
-after `base_model.model.`. A third file, base.json, which PEFT ignores, has a checksum
-of the model that the adapters were trained with. Nothing is unpickled.
+after `base_model.model.`. A third file, base.json, identifies the model that the
+adapters were trained with (`vvlen.models.llama.adapter_base`). Nothing is unpickled.
 """
 
 from collections.abc import Mapping
-import hashlib
 import json
 from typing import Any
 
 from etils import epath
 from flax.traverse_util import flatten_dict, unflatten_dict
 import jax
-import ml_dtypes
 import numpy as np
 
+from vvlen.models.llama import adapter_base
 from vvlen.models.llama import safetensors as safetensors_file
 from vvlen.models.llama.lora import (
     add_adapters,
     is_adapter,
-    is_quantized,
     LINEAR,
     Lora,
     split,
@@ -49,7 +47,6 @@ _MODULES = {
     hub_name(f'layer_0/{name}/kernel').split('.')[-2]: name for name in LINEAR}
 # What can be saved besides adapters.
 ALSO = ('embedding', 'output_embedding', 'attention_norm', 'mlp_norm', 'final_norm')
-_ROWS = 1024  # the number of rows of an embedding that enter the checksum
 # Fields that would change the computation, and the values that leave it as it is.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     'bias': ('none',), 'use_rslora': (None, False), 'use_dora': (None, False),
@@ -75,7 +72,7 @@ def save_adapters(
 
   Args:
     folder: created if it is missing; adapters in it are replaced.
-    model: without adapters, or with.
+    model: without adapters, or with; base.json has its positions.
     lora: the adapters.
     params: of `add_adapters`, or trained from these.
     base: the name or folder of the model without adapters, for PEFT.
@@ -109,14 +106,14 @@ def save_adapters(
       'modules_to_save': sorted(also) or None, 'bias': 'none', 'fan_in_fan_out': False,
       'inference_mode': True, 'init_lora_weights': True,
   }
-  checksum = _checksum(model, frozen)
+  described = adapter_base.describe(model, frozen)
   if jax.process_index() == 0:
     from safetensors.numpy import save  # imported only when needed
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _CONFIG).unlink(missing_ok=True)
     contents = {_TENSORS: save(tensors, metadata={'format': 'pt'})}
-    for name, value in ((_BASE, {'checksum': checksum}), (_CONFIG, config)):
+    for name, value in ((_BASE, described), (_CONFIG, config)):
       contents[name] = json.dumps(value, indent=2).encode() + b'\n'
     for name, content in contents.items():
       part = folder / f'.{name}.part'
@@ -140,7 +137,7 @@ def load_adapters(
 
   Args:
     folder: as `save_adapters` or PEFT writes it.
-    model: without adapters.
+    model: without adapters, with the positions that they were trained with.
     params: of the model.
     quantized: as in `Lora`; files do not state it.
     shardings: as in `add_adapters`.
@@ -150,8 +147,9 @@ def load_adapters(
 
   Raises:
     FileNotFoundError: if a file is missing.
-    ValueError: if the adapters are of another model, or of a kind that is not
-      supported; if a file is damaged; or as `add_adapters`.
+    ValueError: if the adapters are of another model or other positions, which is
+      seen where the folder has base.json, or of a kind that is not supported; if a
+      file is damaged; or as `add_adapters`.
   """
   folder = epath.Path(folder)
   for name in (_CONFIG, _TENSORS):
@@ -161,12 +159,6 @@ def load_adapters(
   lora = _lora_of(folder, model, tensors, quantized)
   adapted = add_adapters(model, lora, params, jax.random.key(0), shardings)
   trained, frozen = split(lora, adapted)
-  known = folder / _BASE
-  if known.exists():
-    checksum = safetensors_file.read_json(known).get('checksum')
-    found = _checksum(model, frozen)
-    if checksum and found and checksum != found:
-      raise ValueError(f'{folder} has adapters of another model: its weights differ')
   flat = flatten_dict(trained, sep='/')
   paths = {path: layer_paths(path, model.num_layers) for path in flat}
   names = {_name(own) for layers in paths.values() for own in layers}
@@ -190,6 +182,8 @@ def load_adapters(
                        f'{array.shape}, not {like.shape}')
     found[path] = jax.make_array_from_callback(
         array.shape, like.sharding, array.astype(like.dtype).__getitem__)
+  if (folder / _BASE).exists():
+    adapter_base.check(folder / _BASE, model, params)
   return lora, unflatten_dict({**flatten_dict(frozen, sep='/'), **found}, sep='/')
 
 
@@ -227,22 +221,3 @@ def _name(path):
       name = hub_name(path.removesuffix(suffix)).removesuffix('.weight')
       return f'{_PREFIX}{name}.lora_{letter}.weight'
   return _PREFIX + hub_name(path)
-
-
-def _checksum(model, frozen):
-  """Returns a checksum of the first frozen parameter that is not quantized.
-
-  Only the first rows of an embedding enter it. Parameters are cast to bfloat16, so that
-  a model loaded in another dtype has the same checksum. None if nothing is frozen.
-  """
-  flat = flatten_dict(frozen, sep='/')
-  layer = 'layers' if model.scan_layers else 'layer_0'
-  # A kernel may be quantized; then the scales of norms are left.
-  for path in ('embedding', 'output_embedding', f'{layer}/query/kernel',
-               f'{layer}/attention_norm/scale', f'{layer}/mlp_norm/scale',
-               'final_norm/scale'):
-    if path in flat and not is_quantized(flat[path]):
-      x = flat[path][0] if is_stacked(path) else flat[path]
-      rows = gather(x[:_ROWS], False).astype(ml_dtypes.bfloat16)
-      return hashlib.sha256(rows.tobytes()).hexdigest()
-  return None

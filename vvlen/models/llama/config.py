@@ -12,7 +12,7 @@ from vvlen.models.llama.config_fields import flag, number
 from vvlen.models.llama.config_rope import ALL_ROTATED, rope_of, scaling_of
 from vvlen.models.llama.model import Llama
 from vvlen.models.llama.sizes import check_model
-from vvlen.models.rope import Dynamic, LongRope, Ntk, rates, Rope
+from vvlen.models.rope import Dynamic, LongRope, Ntk, rates
 from vvlen.models.rope_extensions import ntk_base
 
 # Defaults of the transformers library for each family, used if a file lacks the field.
@@ -132,7 +132,6 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
     raise ValueError('a model with a norm after attention or without positions is not '
                      f'of the Llama family: {model.norm!r}, {model.rope}')
   stretched = model.rope and model.rope.stretched
-  head_width = model.head_width or model.width // model.num_heads
   if isinstance(stretched, Dynamic) and stretched.original_length != model.max_length:
     raise ValueError('in the Llama family, original_length of dynamic positions equals '
                      f'max_length: {stretched.original_length}, {model.max_length}')
@@ -152,21 +151,32 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
       'num_hidden_layers': model.num_layers,
       'num_attention_heads': model.num_heads,
       'num_key_value_heads': model.num_key_heads,
-      'head_dim': head_width,
+      'head_dim': _head_width(model),
       'hidden_act': 'silu',
       'max_position_embeddings': model.max_length,
       'rms_norm_eps': model.epsilon,
       'tie_word_embeddings': model.tied,
-      **_theta(model.rope, head_width),
-      'rope_scaling': scaling_of(model.rope),
+      **positions_of(model),
       'torch_dtype': dtype,
       **(own if family == 'llama' else {}),
   }
 
 
-def _theta(rope: Rope | None, head_width: int) -> dict[str, float]:
-  if rope is None:
-    return {}
-  stretched = rope.stretched
-  return {'rope_theta': (ntk_base(rope.base, head_width, stretched.factor)
-                         if isinstance(stretched, Ntk) else rope.base)}
+def positions_of(model: Llama) -> dict[str, Any]:
+  """Returns the fields of config.json that say what a model's positions are.
+
+  They are empty for a model without positions.
+  """
+  if model.rope is None:
+    return {'rope_scaling': scaling_of(None)} if model.alibi else {}
+  stretched, base = model.rope.stretched, model.rope.base
+  if isinstance(stretched, Ntk):
+    base = ntk_base(base, _head_width(model), stretched.factor)
+  found = {'rope_theta': base, 'rope_scaling': scaling_of(model.rope)}
+  if isinstance(stretched, Dynamic):
+    found['max_position_embeddings'] = stretched.original_length
+  return found
+
+
+def _head_width(model: Llama) -> int:
+  return model.head_width or model.width // model.num_heads
