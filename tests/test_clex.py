@@ -165,7 +165,8 @@ def _products(jaxpr, times=1):
   return total
 
 
-def test_the_equation_costs_less_than_two_percent_of_a_step_of_llama_2_7b():
+def test_the_equation_has_few_of_the_multiplications_of_a_step_of_llama_2_7b():
+  # Less than 0.01 % of those of training. Time is not measured here.
   shape = jax.ShapeDtypeStruct((64, 128), jnp.float32)
   solve = lambda up, down, t: clex.log_rates(Clex(4096), BASE, up, down, t).sum()
   shapes = shape, jax.ShapeDtypeStruct((128, 64), jnp.float32), jax.ShapeDtypeStruct(

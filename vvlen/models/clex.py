@@ -15,10 +15,11 @@ u(1) = 0, by the classical Runge-Kutta method of order 4 with steps of 0.01. Thi
 with integrating z itself to about 1e-10, the error of the method, and z is exactly ζ
 where W_down is zero.
 
-Cost: 4 λ d² multiplications a step, 1e8 for all 1,500 steps to t = 16 with d = 128 and
-λ = 1, once for all layers, sequences and tokens. A forward pass of Llama-2-7B over one
-sequence of 4,096 tokens has 3e13. The steps are sequential; those beyond the largest
-requested t are skipped. Generation takes them once.
+Cost, as multiplications, counted and not timed: 4 λ d² a step, 1e8 for all 1,500 steps
+to t = 16 with d = 128 and λ = 1, once for all layers, sequences and tokens of a forward
+pass. A forward pass of Llama-2-7B over one sequence of 4,096 tokens has 3e13. The steps
+are sequential, so their share of the time is larger than that of the multiplications;
+those beyond the largest requested t are skipped. Generation takes them once.
 
 Axes: L tokens, d width of a head, i = 0..d/2 − 1 its planes; leading axes are those of
 t or of lengths.
