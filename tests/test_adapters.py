@@ -26,6 +26,7 @@ from vvlen.models.llama.lora import (
     with_adapters,
 )
 from vvlen.models.rope import Dynamic, Eabf, Linear, Llama3, LongRope, Ntk, Rope, Yarn
+from vvlen.sharding import mesh as partition
 
 pytest.importorskip('qwix', reason="needs qwix: pip install '.[lora]'")
 
@@ -238,6 +239,17 @@ def test_few_rows_of_a_large_model_are_gathered(monkeypatch):
     # Scales of norms are gathered whole.
     assert {shape[-1] for shape in gathered if len(shape) == 1 + scan} == {64}
     gathered.clear()
+
+
+@pytest.mark.slow
+def test_checksums_are_the_same_on_any_mesh():
+  mesh = partition.make_mesh(data=1, fsdp=4, tensor=2)
+  for scan in (False, True):
+    model = llama(width=64, mlp_width=200, vocab_size=1000, scan_layers=scan)
+    params = variables_of(model)['params']
+    apart = jax.device_put(params, partition.shardings(params, mesh))
+    assert not apart['embedding'].is_fully_replicated
+    assert adapter_base.describe(model, apart) == adapter_base.describe(model, params)
 
 
 FACTORS = (1.0, 1.1, 1.5)
