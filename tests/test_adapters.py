@@ -227,8 +227,12 @@ def test_of_a_quantized_model_embeddings_and_norms_are_compared(tmp_path):
 @pytest.mark.slow
 def test_few_rows_of_a_large_model_are_gathered(monkeypatch):
   gathered = []
-  monkeypatch.setattr(adapter_base, 'gather', lambda x, transposed: (
-      gathered.append(x.shape), np.asarray(x))[1])
+
+  def gather(x, transposed):
+    gathered.append(x.shape)
+    return np.asarray(x)
+
+  monkeypatch.setattr(adapter_base, 'gather', gather)
   wide = dict(vocab_size=3001, width=64, mlp_width=200)
   for scan in (False, True):
     model = llama(**wide, scan_layers=scan)
