@@ -81,8 +81,8 @@ def test_tasks_take_turns_and_more_documents_change_none():
 
 def test_exercises_tell_twice_what_the_context_says(rng):
   counts = {'words': set(), 'numbers': set()}
-  for _ in range(60):
-    for name, times, most in (('words', (2, 3), 19), ('numbers', (2, 3, 4), 3)):
+  for _ in range(200):
+    for name, times, most in (('words', (2, 3), 31), ('numbers', (2, 3, 4), 3)):
       *parts, end = getattr(exercises, name)(rng).split('.')
       listed = parts[0].split()
       assert end == '' and [x.split() for x in parts] == len(parts) * [listed]
@@ -103,7 +103,8 @@ def test_exercises_tell_twice_what_the_context_says(rng):
     assert second == third and first.endswith(f'{second} {second}')
     assert re.fullmatch(r'The pass key is \d{5}\.', second)
   assert {x for x, _ in counts['words']} == {2, 3}
-  assert {x for _, x in counts['words']} == {*range(4, 20)}
+  assert {x for _, x in counts['words']} <= {*range(8, 32)}
+  assert {x for _, x in counts['words']} >= {8, 31}
   assert {x for x, _ in counts['numbers']} == {2, 3, 4}
   assert {x for _, x in counts['numbers']} == {1, 2, 3}
 
@@ -132,7 +133,7 @@ def test_an_exercise_asks_where_someone_is_after_each_move(rng):
   kinds = set()
   for _ in range(40):
     lines = exercises.people(rng).split('\n')
-    assert len(lines) == 20  # a story of qa1 has ten moves
+    assert len(lines) == 12  # six moves
     last = {}
     for told, question in zip(lines[::2], lines[1::2], strict=True):
       (move,) = re.findall(_MOVE, told)
@@ -159,8 +160,8 @@ def test_exercises_follow_each_document_in_turn():
            'moves' if 'Question' in x else 'pass_key' if 'pass' in x else 'needles'
            if ' is ' in x else 'numbers' if x[0].isdigit() else 'words'
            for x in between]
-  turns = ['words', 'moves', 'needles', 'people', 'numbers', 'moves', 'pass_key',
-           'people', 'needles']
+  turns = ['words', 'needles', 'words', 'moves', 'words', 'needles', 'words', 'people',
+           'words', 'numbers', 'words', 'moves', 'needles', 'pass_key']
   assert kinds == (4 * turns)[:24] and len({*between}) == 24
   assert [x.__name__ for x in exercises.EXERCISES] == turns
 

@@ -2,7 +2,7 @@
 
 Of a prompt with its answer, one token in twenty or fewer can be told from the context
 alone, too few for a small model to learn it from in thousands of steps. Exercises have
-more to look up, in the last two more questions to a text:
+more to look up:
 
   words     'net kid fox. net kid fox.': a list of words, two or three times
   numbers   '93714 205. 93714 205.': numbers, two to four times
@@ -11,9 +11,13 @@ more to look up, in the last two more questions to a text:
   moves     'calm went to the web. odd moved to the fox.', then where each of them is
   people    a story of bAbI's qa1, and a question after each of its moves
 
-Moves come before people: of six rooms, the one that was named last is a good guess, and
-two layers of width 64 learned nothing else from people alone in 6,000 steps of 8
-streams; with moves, whose answers are any of a hundred words, they did.
+What two layers of width 64 made of it, in trials of up to 16,000 steps of 8 streams:
+lists of words are completed, after some hundred steps if they are read alone and
+initial weights have a standard deviation of 1/√width, after thousands in a mixture or
+with 0.02. Of needles and pass keys, where there is one, it was copied in one trial of
+three; of several, any one was named, whatever was asked; of people, the room that was
+named last. A word that stands right after its key was found at once by a model that
+completes lists, but not one with a word between them.
 Some have other sentences between. Runs without JAX.
 """
 
@@ -28,8 +32,8 @@ from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
 
 
 def words(rng: np.random.Generator) -> str:
-  """Returns 4 to 19 words, which may be equal, two or three times."""
-  listed = ' '.join(rng.choice(NOUNS, rng.integers(4, 20)))
+  """Returns 8 to 31 words, which may be equal, two or three times."""
+  listed = ' '.join(rng.choice(NOUNS, rng.integers(8, 32)))
   return ' '.join([f'{listed}.'] * rng.integers(2, 4))
 
 
@@ -69,7 +73,7 @@ def people(rng: np.random.Generator) -> str:
   """Returns a story of qa1, and after each move a question about what is known."""
   where: dict[str, str] = {}
   told = []
-  for fact in babi_stories.draw_story(rng, 'qa1')[-1].facts:
+  for fact in babi_stories.draw_story(rng, 'qa1', 6)[-1].facts:
     where[fact.split()[0]] = fact.removesuffix('.').split()[-1]
     asked = rng.choice([*where])
     told += [_between(rng, [fact], 1), _asked(asked, where[asked])]
@@ -87,5 +91,5 @@ def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
 
 
 # In this order they take turns.
-EXERCISES = (
-    words, moves, needles, people, numbers, moves, pass_key, people, needles)
+EXERCISES = (words, needles, words, moves, words, needles, words, people, words,
+             numbers, words, moves, needles, pass_key)

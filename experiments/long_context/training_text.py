@@ -1,4 +1,4 @@
-r"""Writes answered prompts, from which a small model learns to do the tasks.
+r"""Writes answered prompts, for small models to learn the tasks from.
 
   python -m experiments.long_context.training_text --folder=runs/tasks
   python -m experiments.correlation --config=configs/correlation.py:term \
@@ -16,11 +16,11 @@ RULER's short tasks, of a pass key, or of BABILong without instructions. For BAB
 give the fields above: by default its prompts are longer and in another text. Needles
 have words as values, unless --needle_values=numbers. Tasks take turns. The number of
 tokens, answer included, is drawn evenly from --shortest to --longest. After each such
-document there are --exercises of `experiments.long_context.exercises`, from which small
-models learn to look things up; without them, and with numbers as values, two layers of
-width 64 have not done so in 4,000 steps. The tokenizer is byte-level BPE, trained on
-prompts of these lengths; each digit is a token, and a word the same one wherever it
-stands. The random numbers are not those of the suites. Runs without JAX.
+document there are --exercises of `experiments.long_context.exercises`, which are there
+to teach small models to look things up; how far that went is told there. The tokenizer
+is byte-level BPE, trained on prompts of these lengths; each digit is a token, and a
+word the same one wherever it stands. The random numbers are not those of the suites.
+Runs without JAX.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from vvlen.tasks import babi, babi_stories, babilong_prompts, short_ruler
 from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
 
-# Tasks of which two layers of width 64 learn something in 16,000 steps.
+# The benchmark of small models.
 SMALL = ('niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1')
 _TRIES = 50  # draws of the length and the prompt of a document
 _FOR_TOKENIZER = 2_000  # documents
