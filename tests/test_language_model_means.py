@@ -99,14 +99,15 @@ def test_seeds_together_are_measured_on_all_their_segments(key, monkeypatch):
   config = _config(**{'evaluate.num_segments': 16, 'evaluate.lengths': (1,)})
   parts = []
 
-  def evaluate(config, model, params, segments):
+  def evaluate(config, model, params, segments, measures):
+    assert measures == ('sce',)
     parts.append(segments.shape)
     return {'nll': {8: params + segments.astype(float).mean()}}
 
   monkeypatch.setattr(measuring, 'evaluate', evaluate)
   mesh = sharding.seed_mesh(jax.devices()[:1])
   keys, text = jax.random.split(key, 2), jnp.arange(300)
-  found = together._measure(config, None, mesh)(
+  found = together._measure(config, None, mesh, ('sce',))(
       text, jnp.array([1000.0, 2000.0]), keys)
   assert {*parts} == {(8, 8)}
   for seed in (0, 1):
