@@ -45,7 +45,7 @@ def draw_starts(config: Any, key: jax.Array, length: int) -> jax.Array:
 
 def evaluate(
     config: Any, model: Llama, params: Any, segments: jax.Array,
-    measures: Sequence[str] = MEASURES, counts: jax.Array | None = None,
+    counts: jax.Array | None = None, *, measures: Sequence[str] = MEASURES,
 ) -> dict[str, dict[int, jax.Array]]:
   """Measures a model on segments of text [K, n]; see `evaluate_hidden`."""
   read: Any = functools.partial(model.apply, {'params': params}, method='hidden')

@@ -192,7 +192,8 @@ def save_models(
 
 
 def _measure(
-    config: Any, model: Llama, mesh: jax.sharding.Mesh, measures: Sequence[str]
+    config: Any, model: Llama, mesh: jax.sharding.Mesh,
+    measures: Sequence[str] = measuring.MEASURES,
 ) -> Any:
   """Returns (held-out text [n], parameters, keys [S]) -> {metric: {length: [S]}}."""
   at_once = math.gcd(config.evaluate.num_segments, _SEGMENTS_AT_ONCE)
@@ -201,7 +202,8 @@ def _measure(
     segments = measuring.draw_segments(config, key, text)
     parts = segments.reshape(-1, at_once, segments.shape[1])
     several = jax.lax.map(
-        lambda part: measuring.evaluate(config, model, params, part, measures), parts)
+        lambda part: measuring.evaluate(
+            config, model, params, part, measures=measures), parts)
     return jax.tree.map(lambda x: x.mean(0), several)
 
   return sharding.over_seeds(one, mesh, config.train.group_size, shared=1)
