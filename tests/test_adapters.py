@@ -332,17 +332,20 @@ def test_what_is_missing_is_named(tmp_path):
     save_adapters(tmp_path, model, lora, params)
 
 
+def _oracles():
+  """Returns torch, transformers and peft, or skips the test."""
+  return [pytest.importorskip(
+      module, reason=f"compares with {name}: pip install '.[oracle]'")
+          for module, name in (('torch', 'PyTorch'), ('transformers', 'transformers'),
+                               ('peft', 'PEFT'))]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'lora, tied', [*itertools.product([LORA, LONG], [True, False])],
     ids=['lora-tied', 'lora', 'long_lora-tied', 'long_lora'])
 def test_peft_computes_the_same(tmp_path, lora, tied):
-  torch = pytest.importorskip(
-      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
-  transformers = pytest.importorskip(
-      'transformers', reason="compares with transformers: pip install '.[oracle]'")
-  peft = pytest.importorskip(
-      'peft', reason="compares with PEFT: pip install '.[oracle]'")
+  torch, transformers, peft = _oracles()
   folder, model, variables = save_llama(tmp_path / 'model', tied=tied)
   params = _trained(model, variables['params'], lora)
   save_adapters(tmp_path / 'adapters', model, lora, params, base=str(folder))
@@ -365,12 +368,7 @@ def test_peft_computes_the_same(tmp_path, lora, tied):
 @pytest.mark.slow
 @pytest.mark.parametrize('stretched', [Linear(4.0), Ntk(4.0), Yarn(4.0, 8)])
 def test_peft_needs_the_positions_that_the_file_names(tmp_path, stretched):
-  torch = pytest.importorskip(
-      'torch', reason="compares with PyTorch: pip install '.[oracle]'")
-  transformers = pytest.importorskip(
-      'transformers', reason="compares with transformers: pip install '.[oracle]'")
-  peft = pytest.importorskip(
-      'peft', reason="compares with PEFT: pip install '.[oracle]'")
+  torch, transformers, peft = _oracles()
   folder, model, variables = save_llama(tmp_path / 'model', rope=Rope(1e4))
   model = model.clone(rope=Rope(1e4, stretched), max_length=32)
   params = _trained(model, variables['params'], LORA)

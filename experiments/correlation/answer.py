@@ -23,7 +23,7 @@ from experiments.correlation.related import (
 from experiments.correlation.tables import published
 from vvlen.reporting.numbers import counted, interval_words, number
 
-_SHARE = 0.5  # of the models, at least, must have learned for a verdict
+_SHARE = 0.5  # of the models trained at L, at least, must have learned
 
 
 def answer(run: Run, points: Points) -> list[str]:
@@ -44,7 +44,7 @@ def answer(run: Run, points: Points) -> list[str]:
     has results.
   """
   count, of_paper = len(points.models), _of_paper(run)
-  at_length = points.only([model.length == run.length for model in points.models])
+  at_length = points.trained_at(run.length)
   learned = tables.learned(at_length, f'score_{run.length}', 'shortcut')
   enough = 0 < len(at_length.models) <= learned / _SHARE
   of_term = [term.sentence(run, points)] if enough else []

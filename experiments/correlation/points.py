@@ -25,13 +25,13 @@ from vvlen.statistics import pearson, spearman
 
 EXPERIMENT = 'correlation'
 TRAINING_LOSS = 'training_cross_entropy'
+# Of misalignment, fields of `vvlen.objectives.measures.Measures`.
+MEASURES = tuple(name for name in SCALES if name != 'half_sce')
 # Predictors, and outcomes -> their names in words.
 PREDICTORS = {
     TRAINING_LOSS: 'training loss', 'nll': 'log perplexity at training length',
-    **{name: words for name, words in SCALES.items() if name != 'half_sce'},
+    **{name: SCALES[name] for name in MEASURES},
 }
-# Of misalignment, fields of `vvlen.objectives.measures.Measures`.
-MEASURES = tuple(name for name in PREDICTORS if name not in (TRAINING_LOSS, 'nll'))
 # Dialect of the scorers -> name of its metric.
 METRICS = {'official': 'score', 'lm_eval': 'score_lm_eval', 'strict': 'score_strict'}
 OUTCOMES = {'score': 'score', 'nll': 'log perplexity'}
@@ -108,6 +108,10 @@ class Points(NamedTuple):
         models=tuple(self.models[i] for i in places),
         means={field: x[places] for field, x in self.means.items()},
         seeds={field: [x[i] for i in places] for field, x in self.seeds.items()})
+
+  def trained_at(self, length: int) -> 'Points':
+    """Returns the models that were trained at a length, in tokens."""
+    return self.only([model.length == length for model in self.models])
 
 
 def outcomes(run: Run) -> list[str]:

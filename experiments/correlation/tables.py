@@ -179,7 +179,7 @@ def by_length(run: Run, points: Points) -> Table:
 
 def tasks(run: Run, points: Points) -> Table:
   """Makes the table of scores at each length, a row for each task."""
-  at_length = points.only([model.length == run.length for model in points.models])
+  at_length = points.trained_at(run.length)
   records: list[dict[str, Any]] = []
   for task in run.tasks:
     record = {'task': task,
