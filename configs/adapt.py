@@ -13,7 +13,7 @@ METHOD_paper   1      as in the paper    Llama-2-7B, 64 streams, all arms of its
 METHOD_quick   2      256, 8, 60         a checkpoint of 64 tokens (that of
                                          configs/language_model.py:quick), 3 minutes
 METHOD_smoke   1      16, 4, 4           checks that it runs
-study          12     512, 4, 200        stories260K; 28 arms; not measured yet
+study          12     512, 4, 200        stories260K; 28 arms, 30 to 65 minutes a seed
 study_pilot    3      512, 4, 200        the spread over seeds, from which the study's
                                          number of seeds is; 8 arms, 29 minutes
 
