@@ -38,6 +38,7 @@ _FIELDS = {
     'model.num_key_heads': whole(least=1),
     'model.tied': flag(),
     'model.init_std': real(above=0),
+    'model.init_common': real(least=0),
     'evaluate.offsets': several(real(above=0, below=1)),
     'benchmark.tasks': several(one_of(TASKS), once=True),
     'benchmark.num_prompts': whole(least=1),

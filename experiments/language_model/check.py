@@ -86,6 +86,7 @@ _MODEL = {
     'model.mlp_bias': optional(flag()),
     'model.tied': optional(flag()),
     'model.init_std': optional(real(above=0)),
+    'model.init_common': optional(real(least=0)),
     'model.implementation': optional(or_none(one_of(IMPLEMENTATIONS))),
 }
 # Fields that are only supported for seeds one at a time -> their values for seeds that

@@ -18,6 +18,7 @@ import numpy as np
 from experiments.harness import machine
 from experiments.language_model import measuring
 from vvlen.models import llama
+from vvlen.models.llama.initial_weights import around_common_vector
 from vvlen.models.llama.layers import stacked
 from vvlen.models.llama.model import Llama, output_table
 from vvlen.models.rope import Rope
@@ -140,8 +141,10 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
   else:
     fields = config.model.to_dict()
     rope = Rope(fields.pop('rope_base'))
-    if std := fields.pop('init_std', None):
-      fields |= dict(kernel_init=_normal(std), embedding_init=_normal(std))
+    std, common = fields.pop('init_std', None), fields.pop('init_common', 0.0)
+    if std:
+      fields |= dict(kernel_init=_normal(std),
+                     embedding_init=_around_common_vector(std, common))
     # Unused words at the end make the size divisible by the axes of meshes.
     vocab_size = math.ceil(tokenizer.vocab_size / _WORDS) * _WORDS
     model = Llama(vocab_size=vocab_size, rope=rope,
@@ -160,9 +163,9 @@ def in_loop(config: Any, model: Llama) -> Llama:
       remat=train.remat, **(loop if train.get('scan_layers', False) else {}))
 
 
-@functools.cache
-def _normal(std: float) -> nn.initializers.Initializer:
-  return nn.initializers.normal(std)
+# Fields of a model, of which equal ones share a compiled program.
+_normal = functools.cache(nn.initializers.normal)
+_around_common_vector = functools.cache(around_common_vector)
 
 
 def init_params(model: Llama, key: jax.Array) -> Any:

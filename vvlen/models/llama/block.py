@@ -19,22 +19,12 @@ import jax.numpy as jnp
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.kernels.shifted import Shifted, shifted_attention
 from vvlen.models.kv_cache import append, attend_cached
+from vvlen.models.llama.initial_weights import init_kernel
 from vvlen.models.llama.rotation import Rotation
 from vvlen.models.norm import Norm, PostAttentionNorm
 from vvlen.models.positions import alibi_slopes
 from vvlen.sharding import platform
 from vvlen.sharding.mesh import over_heads
-
-INIT = nn.initializers.normal(0.02)
-
-
-def init_kernel(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-  """Draws a kernel [inputs, outputs], normal with a standard deviation of 0.02.
-
-  Draws [outputs, inputs] and transposes it, so that a seed has the same initial weights
-  as in earlier versions.
-  """
-  return INIT(key, shape[::-1], dtype).T
 
 
 class Block(nn.Module):

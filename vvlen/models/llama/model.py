@@ -30,7 +30,8 @@ from vvlen.models.embedding import check_places, rows_of
 from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.kv_cache import Cache, store
 from vvlen.models.llama import layers as stack
-from vvlen.models.llama.block import Block, INIT, init_kernel, rms_norm, unbound
+from vvlen.models.llama.block import Block, rms_norm, unbound
+from vvlen.models.llama.initial_weights import INIT, init_kernel
 from vvlen.models.llama.rotation import learned_of, rotation_of
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.norm import Norm
@@ -85,7 +86,9 @@ class Llama(nn.Module):
       of width 64 learn to look things up in their context sooner with 0.125, 1/√width,
       here and in `embedding_init`.
     bias_init: draws the biases.
-    embedding_init: draws the embeddings, by default with the same deviation.
+    embedding_init: draws the embeddings, by default with the same deviation. With
+      `vvlen.models.llama.initial_weights.around_common_vector`, attention to distances
+      is learned sooner.
   """
 
   vocab_size: int
