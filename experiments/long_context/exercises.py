@@ -4,20 +4,12 @@ Of a prompt with its answer, one token in twenty or fewer can be told from the c
 alone, too few for a small model to learn it from in thousands of steps. Exercises have
 more to look up:
 
-  words     'net kid fox. net kid fox.': a list of words, two or three times
+  phrases   'net kid. odd fox. odd fox. net kid.': phrases, each time in another order
   numbers   '93714 205. 93714 205.': numbers, two to four times
   needles   'kid is calm. web is odd.', then each of them again in another order
   pass_key  'The pass key is 93714.', three times more
-  moves     'calm went to the web. odd moved to the fox.', then where each of them is
   people    a story of bAbI's qa1, and a question after each of its moves
 
-What two layers of width 64 made of it, in trials of up to 16,000 steps of 8 streams:
-lists of words are completed, after some hundred steps if they are read alone and
-initial weights have a standard deviation of 1/√width, after thousands in a mixture or
-with 0.02. Of needles and pass keys, where there is one, it was copied in one trial of
-three; of several, any one was named, whatever was asked; of people, the room that was
-named last. A word that stands right after its key was found at once by a model that
-completes lists, but not one with a word between them.
 Some have other sentences between. Runs without JAX.
 """
 
@@ -31,10 +23,11 @@ from vvlen.tasks.ruler_wording import SHORT_NEEDLES, SHORT_PASSKEY
 from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
 
 
-def words(rng: np.random.Generator) -> str:
-  """Returns 8 to 31 words, which may be equal, two or three times."""
-  listed = ' '.join(rng.choice(NOUNS, rng.integers(8, 32)))
-  return ' '.join([f'{listed}.'] * rng.integers(2, 4))
+def phrases(rng: np.random.Generator) -> str:
+  """Returns 2 to 6 phrases of 2 to 4 words, two or three times, each in new order."""
+  told = [' '.join(rng.choice(NOUNS + ADJECTIVES, rng.integers(2, 5))) + '.'
+          for _ in range(rng.integers(2, 7))]
+  return '\n'.join(' '.join(rng.permutation(told)) for _ in range(rng.integers(2, 4)))
 
 
 def numbers(rng: np.random.Generator) -> str:
@@ -56,17 +49,6 @@ def pass_key(rng: np.random.Generator) -> str:
   """Returns a pass key of 5 digits after other sentences, then three times more."""
   told = SHORT_PASSKEY.needle.format(key='', value=rng.integers(10**4, 10**5))
   return f'{_between(rng, [told], 6)} ' + '\n'.join([told] * 3)
-
-
-def moves(rng: np.random.Generator) -> str:
-  """Returns 2 to 8 moves as in qa1 but of any words, then where each of them is."""
-  count = int(rng.integers(2, 9))
-  names = rng.choice(ADJECTIVES, count, replace=False)
-  places = rng.choice(NOUNS, count, replace=False)
-  told = [f'{name} {verb} to the {place}.' for name, verb, place in zip(
-      names, rng.choice(babi_stories.MOVES, count), places, strict=True)]
-  asked = [_asked(names[i], places[i]) for i in rng.permutation(count)]
-  return '\n'.join([_between(rng, told, 1), *asked])
 
 
 def people(rng: np.random.Generator) -> str:
@@ -91,5 +73,5 @@ def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
 
 
 # In this order they take turns.
-EXERCISES = (words, needles, words, moves, words, needles, words, people, words,
-             numbers, words, moves, needles, pass_key)
+EXERCISES = (phrases, needles, people, phrases, people, numbers, phrases, needles,
+             people, pass_key)

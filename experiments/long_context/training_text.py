@@ -43,7 +43,7 @@ from vvlen.tasks.haystack import NOISE
 from vvlen.tasks.tokenizers import byte_tokenizer, load_tokenizer, Tokenizer
 
 # The benchmark of small models.
-SMALL = ('niah_single', 'niah_multikey', 'niah_multivalue', 'passkey', 'qa1')
+SMALL = ('niah_single', 'niah_multikey', 'passkey', 'qa1')
 _TRIES = 50  # draws of the length and the prompt of a document
 _FOR_TOKENIZER = 2_000  # documents
 
