@@ -663,7 +663,7 @@ def test_a_norm_after_attention_is_trained_and_its_models_not_saved(
       '--config.model.norm=layer_norm', '--config.evaluate.lengths=(1, 2)',
       '--config.train.num_steps=4')
   assert done.returncode == 0, done.stderr
-  assert 'does not support a norm after attention' in done.stdout
+  assert 'knows no norm after attention' in done.stdout
   assert not (tmp_path / 'models').exists()
   rows = results.read_rows(tmp_path / 'results.csv')
   assert {r.length for r in rows if r.metric == 'nll'} == {8, 16}

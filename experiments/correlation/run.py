@@ -19,6 +19,7 @@ from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_de
 from experiments.language_model import measuring, together, training
 from experiments.language_model.together import Programs
 from experiments.language_model.training import Text
+from vvlen.models.llama.config import is_of_family
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
@@ -109,9 +110,7 @@ def _rows(
   if jax.process_index() == 0:
     for seed, text in lines.items():
       results.write_text(folder / f'predictions/{name}_seed_{seed}.jsonl', text)
-  # Hub layout knows neither models without positions nor norms after attention.
-  fields = config.models[name]
-  if fields.positions != 'none' and fields.norm == 'none':
+  if is_of_family(subject.as_measured):
     together.save_models(subject.config, name, subject.as_measured, trained,
                          [*trained.measured], folder)
   return rows

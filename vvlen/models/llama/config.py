@@ -114,6 +114,14 @@ def _family(config: Mapping[str, Any]) -> str:
   return family
 
 
+def is_of_family(model: Llama) -> bool:
+  """Returns whether hub layout knows such models.
+
+  It has no norm after attention, and no models without positions.
+  """
+  return model.norm == 'none' and (model.rope is not None or model.alibi)
+
+
 def config_of(model: Llama, dtype: str) -> dict[str, Any]:
   """Returns a model's config.json, in the older style, which all libraries read.
 
@@ -128,7 +136,7 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
   Raises:
     ValueError: if the model has no equivalent in the published family.
   """
-  if model.norm != 'none' or (model.rope is None and not model.alibi):
+  if not is_of_family(model):
     raise ValueError('a model with a norm after attention or without positions is not '
                      f'of the Llama family: {model.norm!r}, {model.rope}')
   stretched = model.rope and model.rope.stretched
