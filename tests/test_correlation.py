@@ -71,7 +71,7 @@ def test_all_models_are_measured_at_the_same_numbers_of_tokens():
     assert tokens == {length, 128, 256, 512, 1024}
     # Room for a second window of the longest, at the largest offset of 0.375.
     assert measuring.longest_segment(own) == 1408 >= 1024 + 0.375 * 1024
-    assert training.num_steps(own, own.arms[name]) == 16_000 * model.steps
+    assert training.num_steps(own, own.arms[name]) == 12_000 * model.steps
 
 
 def test_models_whose_shares_of_steps_are_rounded_alike_are_refused():
@@ -404,7 +404,7 @@ def test_models_and_predictors_have_these_names():
   run = _run('cpu')
   assert (run.measure, run.outcome, run.correlation) == (
       'symmetric_kl', 'score', 'pearson')
-  assert run.words == '2 layers of width 64, 16,000 steps'
+  assert run.words == '2 layers of width 64, 12,000 steps'
 
 
 def test_the_study_is_of_these_models():
