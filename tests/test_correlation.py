@@ -18,6 +18,7 @@ import pytest
 from scipy import stats
 
 from configs import correlation as config_file
+from configs import language_model
 from experiments.correlation import (
     answer,
     check,
@@ -35,11 +36,14 @@ from experiments.correlation import (
 )
 from experiments.correlation import run as run_of_study
 from experiments.correlation.programs import make_answer
+from experiments.language_model import check as check_of_language_models
 from experiments.language_model import measuring, training
 from experiments.long_context import generation, training_text
 from experiments.long_context.training_text import Answered
 from tests.conftest import ROOT, shown
 from vvlen import sharding, statistics
+from vvlen.models.llama.config import is_of_family
+from vvlen.models.llama.initial_weights import around_common_vector
 from vvlen.models.rope import Rope
 from vvlen.models.rope_extensions import Yarn
 from vvlen.reporting import results
@@ -140,6 +144,38 @@ def test_initial_weights_have_the_given_spread(key):
     del plain.model.init_std, plain.model.init_common
   params = training.init_params(models.make(plain, 'base', BYTES)[0], key)
   assert np.std(params['embedding']) == pytest.approx(0.02, rel=0.1)
+
+
+def test_embeddings_are_drawn_around_a_common_vector(key):
+  shape, init = (4000, 16), around_common_vector(0.5, 2.0)
+  found = init(key, shape)
+  common = found.mean(0)  # of norm 2 · 0.5 · √16 = 4, up to chance
+  assert 2 < np.linalg.norm(common) < 6
+  np.testing.assert_allclose(np.std(found, 0), 0.5, rtol=0.05)
+  np.testing.assert_array_equal(found, init(key, shape))
+  other = init(jax.random.key(9), shape).mean(0)
+  assert np.linalg.norm(other - common) > 1
+  assert np.abs(around_common_vector(0.5, 0.0)(key, shape).mean(0)).max() < 0.05
+  # Their spread over many common vectors, in units of the other.
+  drawn = jnp.stack([init(jax.random.key(i), (200, 16)).mean(0) for i in range(100)])
+  assert np.std(drawn) == pytest.approx(1.0, rel=0.1)
+
+
+def test_the_common_part_is_in_units_of_a_given_spread():
+  config = language_model.get_config('smoke')
+  config.model.init_common = 2.0
+  with pytest.raises(ValueError, match='init_common is in units of'):
+    check_of_language_models.check(config)
+  config.model.init_std = 0.1
+  check_of_language_models.check(config)
+
+
+@pytest.mark.parametrize('name, known', [
+    ('base', True), ('alibi', True), ('no_positions', False), ('layer_norm', False),
+    ('yarn', True)])
+def test_hub_layout_knows_models_with_positions_and_without_a_norm(name, known):
+  model, as_measured = models.make(_config('full'), name, BYTES)
+  assert is_of_family(model) == is_of_family(as_measured) == known
 
 
 # The benchmark.

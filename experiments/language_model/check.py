@@ -134,6 +134,9 @@ def _check_model(config: Any) -> None:
     return
   if 'model' not in config:
     raise ValueError('config.checkpoint is missing: the folder of a model to train')
+  if config.model.get('init_common', 0.0) and 'init_std' not in config.model:
+    raise ValueError('config.model.init_common is in units of config.model.init_std, '
+                     'which is missing')
   with naming('config.model'):
     check_model(training.make_model(config, byte_tokenizer()))
 
