@@ -26,8 +26,8 @@ smoke    3, 2           1 x 16, 128, 4, 8                checks that it runs
 
 Not settled: pilots so far find one needle, one of several, and a pass key at L, but of
 stories (qa1) they answer with the room named last. Until this is settled, there is no
-point in the other variants. Heads, steps, rate, initial weights and the exercises of the
-text are chosen by scores at L alone.
+point in the other variants. Heads, steps, rate, initial weights and the exercises of
+the text are chosen by scores at L alone.
 
 The unit of all statistics is a model, the mean over its seeds. Fixed before the first
 look: models and seeds; the primary comparison, in `primary`: misalignment, measured at
