@@ -273,10 +273,11 @@ def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path
   # The last seed of the block is one too many.
   outputs = {2: [['office', 'office'], ['garden', 'garden'], ['x', 'x']],
              1: [['garden'], ['kitchen'], ['x']]}
-  subject = run_of_study.Subject(
-      None, None, None, lambda params, own: outputs[len(own)])
-  # Hub layout does not know this model.
+  # Hub layout does not know a model with a norm after attention.
   config = _config(**{'models.base.norm': 'layer_norm'})
+  _, as_measured = models.make(config, 'base', BYTES)
+  subject = run_of_study.Subject(
+      None, as_measured, None, lambda params, own: outputs[len(own)])
   progress = types.SimpleNamespace(measuring=lambda _: contextlib.nullcontext())
   rows = run_of_study._rows(
       config, 'base', subject, asked, 4, epath.Path(tmp_path), progress)

@@ -8,7 +8,7 @@ more to look up:
   numbers   '93714 205. 93714 205.': numbers, two to four times
   needles   'kid is calm. web is odd.', then each of them again, in a random order
   pass_key  'The pass key is 93714.', three times more
-  people    a story of bAbI's qa1, then a question about each of its people
+  people    a story of bAbI's qa1, and a question after each of its moves
 
 Some have other sentences between. Runs without JAX.
 """
@@ -52,15 +52,14 @@ def pass_key(rng: np.random.Generator) -> str:
 
 
 def people(rng: np.random.Generator) -> str:
-  """Returns a story of qa1 with 2 to 8 moves, and a question about each of its people.
-
-  Questions are at the end and about all: an answer that takes the room named last is
-  right once. Where one is asked after each move, small models learn no other.
-  """
-  facts = babi_stories.draw_story(rng, 'qa1', 8)[-1].facts[:rng.integers(2, 9)]
-  where = {fact.split()[0]: fact.removesuffix('.').split()[-1] for fact in facts}
-  asked = [_asked(name, where[name]) for name in rng.permutation([*where])]
-  return '\n'.join([_between(rng, facts, 1), *asked])
+  """Returns a story of qa1, and after each move a question about what is known."""
+  where: dict[str, str] = {}
+  told = []
+  for fact in babi_stories.draw_story(rng, 'qa1', 6)[-1].facts:
+    where[fact.split()[0]] = fact.removesuffix('.').split()[-1]
+    asked = rng.choice([*where])
+    told += [_between(rng, [fact], 1), _asked(asked, where[asked])]
+  return '\n'.join(told)
 
 
 def _asked(name: str, place: str) -> str:
