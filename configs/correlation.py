@@ -27,8 +27,8 @@ smoke    3, 2           1 x 16, 128, 4, 8                checks that it runs
 Not settled: three pilots of one seed each found one needle and one of several in all
 prompts at L but one, and a pass key in 91 to 100 % of them, but of stories (qa1) they
 answered with the room named last, or worse. Until this is settled, there is no point in
-the other variants. Heads, steps, rate, initial weights and the exercises of the text are
-chosen by scores at L alone.
+the other variants. Heads, steps, rate, initial weights and the exercises of the text
+are chosen by scores at L alone.
 
 The unit of all statistics is a model, the mean over its seeds. Fixed before the first
 look: models and seeds; the primary comparison, in `primary`: misalignment, measured at
