@@ -26,7 +26,9 @@ def around_common_vector(std: float, common: float) -> nn.initializers.Initializ
   without biases: a head whose weights depend on i − j alone, whatever the tokens are,
   needs a part of x that all tokens have. Heads that attend to the token before are one
   half of the circuit that looks things up in the context (Olsson et al. (2022),
-  arXiv 2209.11895), and are learned late where embeddings begin with a mean of 0.
+  arXiv 2209.11895). In trials of one seed with two layers of width 64, phrases that the
+  context has were completed after 3,000 steps with common = 1 or 2 (57 and 76 % of the
+  last words), and not after 4,000 with 0 (none); other values were not compared.
 
   Args:
     std: of each component around the common vector.
