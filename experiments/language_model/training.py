@@ -145,8 +145,7 @@ def make_model(config: Any, tokenizer: Tokenizer) -> Llama:
     std, common = fields.pop('init_std', None), fields.pop('init_common', 0.0)
     if std:
       fields |= dict(kernel_init=_normal(std),
-                     embedding_init=_around_common_vector(std, common)
-                     if common else _normal(std))
+                     embedding_init=_around_common_vector(std, common))
     # Unused words at the end make the size divisible by the axes of meshes.
     vocab_size = math.ceil(tokenizer.vocab_size / _WORDS) * _WORDS
     model = Llama(vocab_size=vocab_size, rope=rope,

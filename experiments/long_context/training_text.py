@@ -17,10 +17,9 @@ give the fields above: by default its prompts are longer and in another text. Ne
 have words as values, unless --needle_values=numbers. Tasks take turns. The number of
 tokens, answer included, is drawn evenly from --shortest to --longest. After each such
 document there are --exercises of `experiments.long_context.exercises`, which are there
-to teach small models to look things up. The tokenizer
-is byte-level BPE, trained on prompts of these lengths; each digit is a token, and a
-word the same one wherever it stands. The random numbers are not those of the suites.
-Runs without JAX.
+to teach small models to look things up. The tokenizer is byte-level BPE, trained on
+prompts of these lengths; each digit is a token, and a word the same one wherever it
+stands. The random numbers are not those of the suites. Runs without JAX.
 """
 
 import argparse

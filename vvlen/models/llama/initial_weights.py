@@ -28,14 +28,17 @@ def around_common_vector(std: float, common: float) -> nn.initializers.Initializ
   half of the circuit that looks things up in the context (Olsson et al. (2022),
   arXiv 2209.11895). In trials of one seed with two layers of width 64, phrases that the
   context has were completed after 3,000 steps with common = 1 or 2 (57 and 76 % of the
-  last words), and not after 4,000 with 0 (none); other values were not compared.
+  last words), and not after 4,000 with 0 (none); with 4, on another text, not after
+  2,500.
 
   Args:
     std: of each component around the common vector.
     common: the standard deviation of the common vector's components, in units of std;
-      0 for none.
+      0: the same as `nn.initializers.normal(std)`.
   """
   normal = nn.initializers.normal(std)
+  if not common:
+    return normal
 
   def init(key, shape, dtype=jnp.float32):
     own, shared = jax.random.split(key)
