@@ -156,6 +156,9 @@ def test_embeddings_are_drawn_around_a_common_vector(key):
   other = init(jax.random.key(9), shape).mean(0)
   assert np.linalg.norm(other - common) > 1
   assert np.abs(around_common_vector(0.5, 0.0)(key, shape).mean(0)).max() < 0.05
+  np.testing.assert_array_equal(
+      around_common_vector(0.5, 0.0)(key, shape),
+      jax.nn.initializers.normal(0.5)(key, shape))
   # Their spread over many common vectors, in units of the other.
   drawn = jnp.stack([init(jax.random.key(i), (200, 16)).mean(0) for i in range(100)])
   assert np.std(drawn) == pytest.approx(1.0, rel=0.1)
