@@ -8,9 +8,11 @@ more to look up:
   numbers   '93714 205. 93714 205.': numbers, two to four times
   needles   'kid is calm. web is odd.', then each of them again, in a random order
   pass_key  'The pass key is 93714.', three times more
-  people    a story of bAbI's qa1, and a question after each of its moves
+  people    a story of bAbI's qa1, then where each of its people is
 
-Some have other sentences between. Runs without JAX.
+They are short, for a window of training begins anywhere: of a long text it mostly has
+one half, in which nothing can be looked up. Some have other sentences between. Runs
+without JAX.
 """
 
 from collections.abc import Sequence
@@ -24,10 +26,10 @@ from vvlen.tasks.word_lists import ADJECTIVES, NOUNS
 
 
 def phrases(rng: np.random.Generator) -> str:
-  """Returns 2 to 6 phrases of 2 to 4 words, two or three times, in random orders."""
-  told = [' '.join(rng.choice(NOUNS + ADJECTIVES, rng.integers(2, 5))) + '.'
-          for _ in range(rng.integers(2, 7))]
-  return '\n'.join(' '.join(rng.permutation(told)) for _ in range(rng.integers(2, 4)))
+  """Returns 2 to 4 phrases of 2 or 3 words, twice, each time in a random order."""
+  told = [' '.join(rng.choice(NOUNS + ADJECTIVES, rng.integers(2, 4))) + '.'
+          for _ in range(rng.integers(2, 5))]
+  return '\n'.join(' '.join(rng.permutation(told)) for _ in range(2))
 
 
 def numbers(rng: np.random.Generator) -> str:
@@ -37,8 +39,8 @@ def numbers(rng: np.random.Generator) -> str:
 
 
 def needles(rng: np.random.Generator) -> str:
-  """Returns 2 to 8 keys with values, then the same in another order."""
-  count = int(rng.integers(2, 9))
+  """Returns 2 to 4 keys with values, then the same in another order."""
+  count = int(rng.integers(2, 5))
   values = rng.choice(ADJECTIVES, count, replace=False)
   told = [SHORT_NEEDLES.needle.format(key=key, value=value) for key, value in zip(
       rng.choice(NOUNS, count, replace=False), values, strict=True)]
@@ -52,18 +54,13 @@ def pass_key(rng: np.random.Generator) -> str:
 
 
 def people(rng: np.random.Generator) -> str:
-  """Returns a story of qa1, and after each move a question about what is known."""
-  where: dict[str, str] = {}
-  told = []
-  for fact in babi_stories.draw_story(rng, 'qa1', 6)[-1].facts:
-    where[fact.split()[0]] = fact.removesuffix('.').split()[-1]
-    asked = rng.choice([*where])
-    told += [_between(rng, [fact], 1), _asked(asked, where[asked])]
-  return '\n'.join(told)
-
-
-def _asked(name: str, place: str) -> str:
-  return f'Question: Where is {name}? {place}.'
+  """Returns a story of 2, 4 or 6 moves, then a question about each who has moved."""
+  facts = babi_stories.draw_question(rng, 'qa1', 6).facts
+  # The last move of someone replaces those before.
+  where = {fact.split()[0]: fact.split()[-1] for fact in facts}
+  asked = rng.permutation([*where])
+  return '\n'.join([' '.join(facts),
+                    *(f'Question: Where is {name}? {where[name]}' for name in asked)])
 
 
 def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
@@ -73,5 +70,4 @@ def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
 
 
 # In this order they take turns.
-EXERCISES = (phrases, needles, people, phrases, people, numbers, phrases, needles,
-             people, pass_key)
+EXERCISES = (phrases, needles, people, pass_key, phrases, needles, people, numbers)
