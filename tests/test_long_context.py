@@ -23,6 +23,7 @@ from configs import long_context as config_file
 from experiments.harness import locks
 from experiments.long_context import (
     answer,
+    babilong_suite,
     dialect_tables,
     figures,
     generation,
@@ -31,7 +32,9 @@ from experiments.long_context import (
     official,
     predictions,
     report,
+    ruler_suites,
     run,
+    samples,
     scores,
     suites,
     tables,
@@ -206,13 +209,13 @@ def test_official_files_of_babi_give_the_questions():
 
 
 def test_all_prompts_of_the_shortest_length_are_drawn_before_a_run(monkeypatch):
-  drawn, draw = [], suites.short_ruler.passkey
+  drawn, draw = [], ruler_suites.short_ruler.passkey
 
   def kept(rng, length, *args, **fields):
     drawn.append(length)
     return draw(rng, length, *args, **fields)
 
-  monkeypatch.setattr(suites.short_ruler, 'passkey', kept)
+  monkeypatch.setattr(ruler_suites.short_ruler, 'passkey', kept)
   suites.plan(_config('passkey_smoke', lengths=(400, 300), num_samples=4), BYTES, 70)
   assert drawn == [300] * 4 + [400]
 
@@ -233,7 +236,7 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
       'longer --config.lengths, a smaller --config.most_facts or, to leave out '
       'instruction and examples, --config.parts="()".')
   # One prompt of four is too long for 300 tokens, so those of 400 are all looked at.
-  drawn, draw = [], suites.short_ruler.passkey
+  drawn, draw = [], ruler_suites.short_ruler.passkey
 
   def kept(rng, length, *args, **fields):
     drawn.append(length)
@@ -241,7 +244,7 @@ def test_a_task_and_length_whose_prompts_do_not_fit_is_left_out_and_named(monkey
       raise ValueError('too few')
     return draw(rng, length, *args, **fields)
 
-  monkeypatch.setattr(suites.short_ruler, 'passkey', kept)
+  monkeypatch.setattr(ruler_suites.short_ruler, 'passkey', kept)
   plan = suites.plan(
       _config('passkey', lengths=(300, 400, 500), num_samples=4), BYTES, 9_000)
   assert drawn == [300] * 3 + [400] * 4 + [500]
@@ -282,7 +285,7 @@ def test_chance_is_that_of_a_guess_of_the_right_kind():
   [part] = suites.plan(config, BYTES, WINDOW).parts
   assert part.draw(0).chance == pytest.approx(4 / len(ADJECTIVES))
   assert {*part.draw(0).answers} <= {*ADJECTIVES}
-  ask = suites.guess
+  ask = babilong_suite.guess
   assert ask('qa1', 'Where is Mary?', 'kitchen') == 1 / 6
   assert ask('qa3', 'Where was the milk before the office?', 'kitchen') == 1 / 5
   assert ask('qa5', 'Who gave the milk to Fred?', 'Bill') == 1 / 3
@@ -368,7 +371,7 @@ def test_programs_are_compiled_once_for_each_shape(subject):
         'prompt and are not counted.\n'),
 ])
 def test_rows_that_only_fill_devices_are_told(size, said, capsys):
-  plan = suites.Plan([suites.Part('one', 'one', [64] * 6, 64, 5, None)], {}, [])
+  plan = samples.Plan([samples.Part('one', 'one', [64] * 6, 64, 5, None)], {}, [])
   todo = {'one': widths.batches([64] * 6, size)}
   run._say(plan, todo, size, partition.make_mesh(-1))
   assert capsys.readouterr().out.endswith(f'1 program to compile.\n{said}')
@@ -377,9 +380,9 @@ def test_rows_that_only_fill_devices_are_told(size, said, capsys):
 
 
 def test_each_sample_has_its_own_answer(monkeypatch, tmp_path):
-  sample = lambda i: suites.Sample(
+  sample = lambda i: samples.Sample(
       np.full(5 + i, i, np.int32), 60 + i, None, (str(i),), (), (), '', i / 10, {})
-  part = suites.Part('niah_single', 'niah_single_60', [9] * 4, 9, 7, sample)
+  part = samples.Part('niah_single', 'niah_single_60', [9] * 4, 9, 7, sample)
   # Answers begin with those of their prompts; one sample was answered before.
   monkeypatch.setattr(generation, 'answer', lambda subject, prompts, width, most, _: [
       f'{prompt[0]} {width} {most}' for prompt in prompts])
@@ -420,13 +423,13 @@ def test_an_answer_of_one_line_does_not_begin_with_a_newline(subject):
 
 
 def test_only_answers_of_samsum_are_asked_for_as_one_line(monkeypatch, tmp_path):
-  sample = lambda i: suites.Sample(
+  sample = lambda i: samples.Sample(
       np.full(5, i, np.int32), 9, None, ('it',), (), (), '', 0.0, {})
   asked = []
   monkeypatch.setattr(generation, 'answer', lambda subject, prompts, *more: (
       asked.append(more), ['it'] * len(prompts))[1])
   progress = types.SimpleNamespace(show=lambda *_: None)
-  parts = [suites.Part(task, task, [9] * 4, 9, 7, sample,
+  parts = [samples.Part(task, task, [9] * 4, 9, 7, sample,
                        longbench_files.is_one_line(task)) for task in ('samsum', 'lcc')]
   for part in parts:
     run._rows('longbench', str(tmp_path), None, part, run.batches(part.widths, 4), {},
@@ -436,10 +439,10 @@ def test_only_answers_of_samsum_are_asked_for_as_one_line(monkeypatch, tmp_path)
 
 @pytest.mark.parametrize('one_line', [False, True])
 def test_programs_of_answers_of_one_line_are_counted(one_line, capsys):
-  parts = [suites.Part('qasper', 'qasper', [64], 64, 128, None),
-           suites.Part('samsum', 'samsum', [64], 64, 128, None, one_line)]
+  parts = [samples.Part('qasper', 'qasper', [64], 64, 128, None),
+           samples.Part('samsum', 'samsum', [64], 64, 128, None, one_line)]
   todo = {part.name: widths.batches(part.widths, 8) for part in parts}
-  run._say(suites.Plan(parts, {}, []), todo, 8, partition.make_mesh(-1))
+  run._say(samples.Plan(parts, {}, []), todo, 8, partition.make_mesh(-1))
   assert f'2 batches: {1 + one_line} program' in capsys.readouterr().out
 
 

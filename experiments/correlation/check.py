@@ -10,7 +10,7 @@ from experiments.harness.fields import flag, one_of, real, several, whole
 from experiments.harness.parts import naming
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
 from experiments.language_model.training import num_steps
-from experiments.long_context.suites import NEEDLE_VALUES
+from experiments.long_context.ruler_suites import NEEDLE_VALUES
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.norm import KINDS as NORMS
 from vvlen.tasks.tokenizers import byte_tokenizer

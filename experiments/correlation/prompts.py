@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.correlation.points import METRICS
 from experiments.long_context import training_text
-from experiments.long_context.suites import encoded, generator
+from experiments.long_context.samples import encoded, generator
 from experiments.long_context.training_text import Answered
 from vvlen.evaluation import babilong, ruler
 from vvlen.reporting.results import Row

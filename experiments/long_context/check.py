@@ -4,8 +4,8 @@ from typing import Any
 
 from experiments.harness import fields, positions
 from experiments.harness.fields import flag, one_of, real, several, text, whole
+from experiments.long_context.ruler_suites import NEEDLE_VALUES
 from experiments.long_context.scores import RULER, SUITES
-from experiments.long_context.suites import NEEDLE_VALUES
 from vvlen.evaluation.longbench import DIALECTS, METRICS
 from vvlen.tasks.babi_stories import TASKS
 from vvlen.tasks.babilong_prompts import PARTS

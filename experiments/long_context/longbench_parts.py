@@ -8,7 +8,7 @@ from etils import epath
 import numpy as np
 
 from experiments.long_context.predictions import Record
-from experiments.long_context.suites import (
+from experiments.long_context.samples import (
     encoded,
     Part,
     Plan,

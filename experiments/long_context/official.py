@@ -17,8 +17,8 @@ from typing import Any
 from etils import epath
 
 from experiments.long_context import predictions
+from experiments.long_context.babilong_suite import guess
 from experiments.long_context.predictions import Record
-from experiments.long_context.suites import guess
 from vvlen.evaluation import babilong_files, ruler_files
 from vvlen.reporting import results
 from vvlen.tasks import babilong_prompts

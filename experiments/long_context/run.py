@@ -29,7 +29,7 @@ from experiments.long_context import (
 )
 from experiments.long_context.check import check
 from experiments.long_context.generation import Subject
-from experiments.long_context.suites import Part, Plan, Sample
+from experiments.long_context.samples import Part, Plan, Sample
 from vvlen.evaluation.widths import Batch, batches
 from vvlen.models import llama
 from vvlen.models.llama.hub import local_folder

@@ -33,8 +33,10 @@ from etils import epath
 import numpy as np
 
 from experiments.harness import errors, paths
+from experiments.long_context.babilong_suite import guess
 from experiments.long_context.exercises import EXERCISES
-from experiments.long_context.suites import generator, guess, NEEDLE_VALUES
+from experiments.long_context.ruler_suites import NEEDLE_VALUES
+from experiments.long_context.samples import generator
 from vvlen.evaluation import babilong
 from vvlen.reporting import results
 from vvlen.tasks import babi, babi_stories, babilong_prompts, short_ruler
