@@ -36,6 +36,46 @@ def test_a_top_of_uniform_priorities_needs_the_number_of_keys(key):
   np.testing.assert_allclose(slopes, 1.0, atol=0.1)
 
 
+def _match_among_gaussians(key, n, match, deviation):
+  """Returns the median β that a match needs, of 200 rows of n − 1 Gaussians."""
+  logits = deviation * jax.random.normal(key, (200, n))
+  targets = jnp.zeros(200, int)
+  return np.median(critical_temperature(logits.at[:, 0].set(match), targets))
+
+
+@pytest.mark.parametrize('n', [16, 256, 2048])
+def test_one_match_among_gaussians_needs_the_logarithm_while_it_leads_by_far(key, n):
+  found = _match_among_gaussians(key, n, 1.0, 1 / 8)
+  root = np.sqrt(1 - 2 * np.log(n - 1) / 64)
+  np.testing.assert_allclose(found, 64 * (1 - root), rtol=0.01)
+  assert 0.98 < found / np.log(n) < 1.1
+  # Where the variance falls as 1 / log n, the ratio to log n is the same at all n.
+  even = _match_among_gaussians(key, n, 1.0, 0.5 / np.log(n - 1) ** 0.5)
+  np.testing.assert_allclose(even / np.log(n - 1), 4 - 8**0.5, rtol=0.05)
+
+
+def test_one_match_among_gaussians_may_need_other_laws(key):
+  # A match at 1.5 times the largest of n Gaussians: the square root of log n.
+  for n in (256, 2048):
+    root = np.sqrt(2 * np.log(n))
+    found = _match_among_gaussians(key, n, 1.5 * root, 1.0)
+    np.testing.assert_allclose(found, (1.5 - 1.25**0.5) * root, rtol=0.02)
+  # A match that does not lead more, the more there are: none, once they exceed it.
+  assert _match_among_gaussians(key, 4, 1.0, 0.5) < 10
+  assert _match_among_gaussians(key, 2048, 1.0, 0.5) == np.inf
+
+
+def test_a_top_of_gaussians_needs_less_than_the_logarithm(key):
+  beta = {n: np.median(critical_temperature(jax.random.normal(key, (1000, n))))
+          for n in (16, 128, 1024)}
+  first, second, third = (found / np.log(n) for n, found in beta.items())
+  assert 0.95 * first > second and 0.95 * second > third > 0.65
+  # As √(2 log n), of which the largest of n Gaussians is the first approximation.
+  b = optimize.brentq(lambda b: b * np.sin(np.pi / b) / np.pi - 0.5, 1.1, 5)
+  assert b == pytest.approx(1.66, abs=0.005)
+  np.testing.assert_allclose(beta[1024], b * stats.norm.isf(1 / 1024), rtol=0.06)
+
+
 @pytest.mark.parametrize('weight', [0.3, 0.5, 0.8])
 def test_it_is_the_first_root_of_the_weight(weight):
   rng = np.random.default_rng(3)
