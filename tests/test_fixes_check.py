@@ -92,6 +92,17 @@ def _of_one_key(logits, mask=None):
   return softmax(logits, mask) / (logits.shape[-1] - 1)
 
 
+def _looping(logits, mask=None):
+  largest = jax.lax.while_loop(
+      lambda x: (x > 1).any(), lambda x: x / 2, jnp.abs(logits))
+  return softmax(largest, mask)
+
+
+def _calling_numpy(logits, mask=None):
+  shape = jax.ShapeDtypeStruct(logits.shape, logits.dtype)
+  return softmax(jax.pure_callback(np.tanh, shape, logits), mask)
+
+
 REFUSED = [
     (_one_weight_a_row, r'axis -1, the keys, has size 1 with a mask, must be 5'),
     (_without_the_first_row, r'axis -2, the second batch axis, has size 2'),
@@ -109,6 +120,8 @@ REFUSED = [
     (_needing_a_mask, "fails under jax.jit .* no mask: AttributeError"),
     (_of_three, 'must take two arguments'),
     (_of_one_key, 'not finite for a single key|fails under jax.jit .* ZeroDivision'),
+    (_looping, 'its gradient fails for ordinary logits: ValueError: Reverse-mode diff'),
+    (_calling_numpy, 'its gradient fails for ordinary logits: ValueError: Pure callba'),
 ]
 
 

@@ -28,9 +28,9 @@ def check_weights(function: Weights) -> None:
 
   Raises:
     ValueError: in one line that names the function and what is wrong: its arguments, an
-      error under jax.jit, the shape (with the axis), the dtype, weights at masked keys
-      that are not 0, weights that depend on masked keys or on other rows, values or
-      gradients that are not finite.
+      error under jax.jit or of its gradient, the shape (with the axis), the dtype,
+      weights at masked keys that are not 0, weights that depend on masked keys or on
+      other rows, values or gradients that are not finite.
   """
   logits = np.random.default_rng(0).normal(size=_SHAPE).astype(np.float32)
   scalars = _arguments(function)
@@ -84,10 +84,15 @@ def _run(function: Any, scalars: Any, logits: Any, mask: Any) -> np.ndarray:
   try:
     return np.asarray(jax.jit(function)(logits, mask, **scalars))
   except Exception as error:  # whatever a user's function raises
-    line = str(error).strip().split('\n')[0]
     _refuse(function, f'fails under jax.jit for logits {[*logits.shape]} and '
-                      f'{"no mask" if mask is None else "a mask"}: '
-                      f'{type(error).__name__}: {line}', error)
+                      f'{"no mask" if mask is None else "a mask"}: {_line(error)}',
+            error)
+
+
+def _line(error: Exception) -> str:
+  """Returns the kind of an error and the first line of its message."""
+  first = str(error).strip().split('\n')[0]
+  return f'{type(error).__name__}: {first}'
 
 
 def _form(function: Any, weights: np.ndarray, has: str) -> None:
@@ -115,7 +120,10 @@ def _finite(function: Any, scalars: Any, logits: np.ndarray, words: str) -> None
 
   for mask in (_MASK[..., :logits.shape[-1]], None):
     weights = _run(function, scalars, logits, mask)
-    of_scalars, of_logits = jax.jit(jax.grad(total, (0, 1)))(scalars, logits, mask)
+    try:
+      of_scalars, of_logits = jax.jit(jax.grad(total, (0, 1)))(scalars, logits, mask)
+    except Exception as error:  # such as of a loop without a derivative
+      _refuse(function, f'its gradient fails for {words}: {_line(error)}', error)
     parts = {'weights': weights, 'gradients of logits': of_logits} | {
         f'the gradient of {name}': x for name, x in of_scalars.items()}
     for name, part in parts.items():
