@@ -5,8 +5,8 @@ r"""Which change of attention carries to longer inputs, and which temperature?
 variant   seeds  steps    cost
 (none)    100    20,000   for a GPU; not measured yet
 cpu       32     4,000    two days or so on two CPU cores; not measured yet
-quick     8      2,000    six arms, retrieval; ten minutes on two CPU cores, from the
-                          97 s that softmax took beside other programs
+quick     8      2,000    six arms, retrieval; ten minutes on two CPU cores, by the 97 s
+                          of softmax beside other programs, which no file records
 smoke     2      20       three arms, retrieval; checks that it runs
 
 First, the learning rate of each arm is chosen on seeds of their own, by the loss at the

@@ -324,6 +324,7 @@ def test_the_example_of_an_arm_is_a_distribution_over_keys():
     ('logits.sum(-1)', 'weights attend: 2 axes with a mask, must be the 3'),
     ('logits / logits.sum((0, 2), keepdims=True)', 'weights attend: '),
     ('logits +', 'mine.py cannot be run: SyntaxError'),
+    ('logits\nraise SystemExit(3)', 'mine.py cannot be run: SystemExit: 3'),
 ])
 def test_an_arm_that_breaks_shapes_is_refused_in_one_line(body, says, tmp_path):
   path = tmp_path / 'mine.py'

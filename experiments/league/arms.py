@@ -13,7 +13,7 @@ With n keys that are not masked, n₀ the longest training length, and logits z 
   power         β = (n / n₀)^p                             p         -            n
   linear        β = n / n₀                                 -         -            n
   adaptive      β = max(polynomial(entropy of a), 1)       -         2410.01104   2 n
-  l2_softmax    a = e^z / ‖e^z‖₂                           -         2504.02827   n
+  l2_softmax    a = e^z / ‖e^z‖₂                           -         -            n
   entmax        a = [z / 2 − τ]₊², Σ a = 1                 -         1905.05702   sort n
   sigmoid       a = σ(z + b − ln n)                        b         2409.04431   n
   sink          a = e^z / (e^s + Σ e^z)                    s         2508.10925   n
@@ -21,10 +21,12 @@ With n keys that are not masked, n₀ the longest training length, and logits z 
   qk_norm_log_n z = (ln n / ln n₀) g q̂·k̂                   g         both         n d²
   gated         o ← o ⊙ σ(W q)                             d²        2505.06708   d²
 
-Cost is the order of what one query adds to the n d² of a step. On two busy cores, a
-step of retrieval took at most 1.14 times the processor seconds of softmax's, but 2.0
-times with qk_norm (experiments.benchmarks.league_arms). The last six arms,
-ssmax_layer_norm to adaptive_layer_norm, are a temperature and layer_norm together.
+Cost is the order of what one query adds to the n d² of a step. In one run on two busy
+cores, which no file here records, a step of retrieval took at most 1.14 times the
+processor seconds of softmax's, but 2.0 times with qk_norm
+(experiments.benchmarks.league_arms). The last six arms, ssmax_layer_norm to
+adaptive_layer_norm, are a temperature and layer_norm together. l2_softmax keeps the
+variance that proposition 1 of 2504.02827 shows to fall.
 
 adaptive has the published polynomial, which was fitted to a trained model; here the
 model is trained with it. The entmax of 2506.16640, with a temperature that each head
@@ -120,7 +122,7 @@ def fields_of(name: str, source: str, longest: int) -> Fields:
         f'{repr(BUILT_IN) if name in NAMES else "where the file exists"}: {source!r}')
   try:
     found = runpy.run_path(path).get(function)
-  except Exception as error:  # whatever the file raises
+  except (Exception, SystemExit) as error:  # whatever the file raises
     raise ValueError(f'config.arms.{name}: {path} cannot be run: '
                      f'{type(error).__name__}: {error}'.split('\n')[0]) from error
   if found is None:
