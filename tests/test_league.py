@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 import numpy as np
 import pytest
+from scipy import optimize
 
 from configs import league as config_file
 from docs.examples.my_attention import attend
@@ -25,6 +26,7 @@ from experiments.league.names import KINDS, LAWS, name_of, NAMES
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
 from tests.conftest import ROOT
+from vvlen.models.attention import SingleHeadAttention
 from vvlen.models.fixes.check import check_weights
 from vvlen.models.fixes.learned import learned
 from vvlen.reporting import results
@@ -104,7 +106,9 @@ def test_arms_learn_what_their_table_says():
       'ssmax_layer_norm': {'s': pytest.approx(start)},
       'sqrt_log_n_layer_norm': {'s': pytest.approx((start / 2) ** 0.5)},
       'power_layer_norm': {'p': 0.0}}
-  assert arms.built_in(16)['qk_norm']['qk_norm'] == pytest.approx(np.log2(240))
+  assert {name: x['qk_norm'] for name, x in arms.built_in(16).items()
+          if 'qk_norm' in x} == dict.fromkeys(
+              ('qk_norm', 'qk_norm_log_n'), pytest.approx(np.log2(240)))
 
 
 @pytest.mark.parametrize('arm, beta', [
@@ -117,6 +121,73 @@ def test_a_law_is_that_of_its_equation_at_the_first_step(arm, beta):
     fields = arms.built_in(16)[name]
     np.testing.assert_allclose(fields['weights'](logits), expected, rtol=1e-5)
     assert fields.get('norm', 'none') == ('none' if name == arm else 'layer_norm')
+
+
+def _softmax(z):
+  return np.exp(z) / np.exp(z).sum()
+
+
+def _adaptive(z):
+  weights = _softmax(z)
+  entropy = -(weights * np.log(weights + 1e-9)).sum()
+  return max(np.polyval((-0.037, 0.481, -2.3, 4.917, -1.791), entropy), 1.0)
+
+
+def _entmax(z):
+  tau = optimize.brentq(
+      lambda t: (np.maximum(z / 2 - t, 0) ** 2).sum() - 1, z.max() / 2 - 1, z.max() / 2)
+  return np.maximum(z / 2 - tau, 0) ** 2
+
+
+# β of logits z and learned scalars, with n₀ = 16.
+_BETAS = {
+    'ssmax': lambda z, s: s * np.log(len(z)),
+    'log_n': lambda z: np.log(len(z)) / np.log(16),
+    'sqrt_log_n': lambda z, s: s * np.sqrt(2 * np.log(len(z))),
+    'power': lambda z, p: (len(z) / 16) ** p,
+    'linear': lambda z: len(z) / 16,
+    'adaptive': _adaptive,
+    'qk_norm_log_n': lambda z: np.log(len(z)) / np.log(16),
+}
+_WEIGHTS = {
+    'l2_softmax': lambda z: np.exp(z) / np.linalg.norm(np.exp(z)),
+    'entmax': _entmax,
+    'sigmoid': lambda z, b: 1 / (1 + np.exp(-(z + b - np.log(len(z))))),
+    'sink': lambda z, s: np.exp(z) / (np.exp(s) + np.exp(z).sum()),
+}
+
+
+def _output(arm, p, query, items):
+  """Returns what the equation of an arm gives for one query [q] and items [n, x]."""
+  q, k = query @ p['query_kernel'], items @ p['key_kernel']
+  z = k @ q / len(q) ** 0.5
+  if arm.startswith('qk_norm'):
+    z = p['qk_norm']['g'] * (k @ q) / np.linalg.norm(q) / np.linalg.norm(k, axis=-1)
+  law, scalars = arm.removesuffix('_layer_norm'), p.get('weights', {})
+  if law in _BETAS:
+    weights = _softmax(_BETAS[law](z, **scalars) * z)
+  else:
+    weights = _WEIGHTS.get(law, _softmax)(z, **scalars)
+  o = weights @ (items @ p['value_kernel'])
+  if arm == 'rms_norm':
+    o = p['norm']['scale'] * o / np.sqrt((o**2).mean() + 1e-5)
+  elif arm == 'standardize' or arm.endswith('layer_norm'):
+    o = (o - o.mean()) / np.sqrt(o.var() + 1e-5)
+  if arm.endswith('layer_norm'):
+    o = p['norm']['scale'] * o + p['norm']['bias']
+  return o / (1 + np.exp(-query @ p['gate']['kernel'])) if arm == 'gated' else o
+
+
+@pytest.mark.parametrize('arm', NAMES)
+def test_an_arm_is_its_equation(arm):
+  rng = np.random.default_rng(0)
+  query, items = 3 * rng.normal(size=3), rng.normal(size=(5, 7)) + 1
+  with jax.enable_x64(True), jax.numpy_rank_promotion('allow'):  # of nn.RMSNorm
+    head = SingleHeadAttention(11, param_dtype=jnp.float64, **arms.built_in(16)[arm])
+    shapes = jax.eval_shape(head.init, jax.random.key(0), query, items)['params']
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape), shapes)
+    found = head.apply({'params': params}, query, items)
+  np.testing.assert_allclose(found, _output(arm, params, query, items), rtol=1e-10)
 
 
 def _first_step(config, task, arm):
