@@ -101,10 +101,13 @@ def test_every_column_of_the_league_is_right(monkeypatch):
   accuracies = _accuracies()
   rows = _rows(accuracies)
   monkeypatch.setattr(effects, 'MOST_BELOW', 0.34)
-  for seed, share in ((1, 0.5), (4, np.nan)):  # the medians stay
+  for task, arm, seed, share in (  # the medians stay
+      ('lookup', 'power', 1, 0.5), ('lookup', 'power', 4, np.nan),
+      ('retrieval', 'log_n', 3, 0.918)):
     place, = (i for i, r in enumerate(rows) if r[:5] == (
-        'lookup', 'power', seed, None, 'training_accuracy'))
+        task, arm, seed, None, 'training_accuracy'))
     rows[place] = rows[place]._replace(value=share)
+  least = {('lookup', 'power'): 'undefined', ('retrieval', 'log_n'): '91.8'}
   known, _, found = _read(rows)
   edge = lambda arm: RATES[arm] in (known.rates[0], known.rates[-1])
   choices = {(task, arm): Choice(rate, {}, (EDGE,) if edge(arm) else (TIE,))
@@ -132,7 +135,9 @@ def test_every_column_of_the_league_is_right(monkeypatch):
           'p': p_of(adjusted[arm]),
           'detectable': text(tests[arm].least(3), '.1f'),
           'rate': f'{RATES[arm]:g}{", edge" if edge(arm) else ""}', 'seeds': '6',
-          'in training': f'{share("softmax")}, {share(arm)}',
+          'in training': (
+              f'{share("softmax")} ({share("softmax")}), {share(arm)} '
+              f'({least.get((task, arm), share(arm))})'),
           'seeds below 90': '0, 2' if (task, arm) == ('lookup', 'power') else '0, 0'})
   assert sum('edge' in row['rate'] for row in expected) == 4
   assert cells(table) == expected
@@ -179,13 +184,16 @@ def test_notes_of_tables_are_those_of_the_study():
   table = tables.league_table(found, {}, known)
   assert table.note == (
       'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
-      'paired over seeds. Of 3 arms a task: intervals by Bonferroni, p by Holm.')
+      'paired over seeds. Of 3 arms a task: intervals by Bonferroni, p by Holm. In '
+      'training: median (worst) seed of softmax and arm; one that collapsed may '
+      'decide the difference.')
   assert ('An interval may contain 0 where p is below 0.05. Detectable: the difference '
           'that would be found four times in five, at the level of the intervals.'
           ) in table.more
-  assert ('In training: median accuracy in % over the last tenth of training, softmax '
-          'and arm. Seeds below 90 there, of softmax and of the arm: with more than a '
-          'tenth there is no verdict; up to a tenth stay in the test.') in table.more
+  assert ('In training: accuracy in % over the last tenth of training. A seed far '
+          'below the median has not learned as the others have, and stays in the test. '
+          'Seeds below 90 there, of softmax and of the arm: with more than a tenth '
+          'there is no verdict; up to a tenth stay in the test.') in table.more
   assert tables.laws_table(effects.best_laws(indices, known)).note.startswith(
       'Mean accuracy in % beyond the training lengths. Softmax, whose β is 1, is a law '
       'too. Intervals are uncorrected')
@@ -272,7 +280,8 @@ def test_an_arm_of_which_nothing_is_finite_has_no_accuracy_of_0():
   table = tables.league_table(found, {}, known)
   [row] = [r for r in cells(table) if (r['task'], r['arm']) == ('retrieval', 'log n')]
   assert (row['verdict'], row['seeds']) == ('diverged', '0')
-  assert (row['in training'], row['seeds below 90']) == ('95.7, undefined', '0, 6')
+  assert (row['in training'], row['seeds below 90']) == (
+      '95.7 (95.7), undefined (undefined)', '0, 6')
   learned = answer(table.records, [], known.chance)[1]
   assert 'retrieval 3 of 4 arms, from 95.5 to 96.0 % (softmax 95.7 %, ch' in learned
 

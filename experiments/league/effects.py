@@ -14,6 +14,7 @@ Holm's test is sharper: an interval may contain 0 where p is below the level.
 
 from collections.abc import Mapping, Sequence
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +77,7 @@ class Effect(NamedTuple):
   corrected: PairedTest | None  # with Bonferroni's interval and Holm's p
   detectable: float  # the smallest difference found four times in five
   training_accuracy: tuple[float, float]  # medians over seeds: softmax, arm; shares
+  least_training: tuple[float, float]  # of the worst seed, nan if one is not finite
   not_learned: tuple[int, int]  # seeds below LEARNED there: softmax, arm
   learned: tuple[bool, bool]  # by `has_learned`: softmax, arm
   verdict: str
@@ -140,6 +142,12 @@ def num_below(accuracy: Mapping[int, float]) -> int:
   return sum(not x >= LEARNED for x in accuracy.values())
 
 
+def _least(accuracy: Mapping[int, float]) -> float:
+  """Returns the least of all seeds, nan if one is not finite."""
+  values = [*accuracy.values()]
+  return float(np.min(values)) if np.isfinite(values).all() else math.nan
+
+
 def has_learned(accuracy: Mapping[int, float]) -> bool:
   """Returns whether nine seeds in ten have learned the training lengths.
 
@@ -188,6 +196,7 @@ def _of_task(task: str, index: results.Index, family: Family) -> list[Effect]:
     p.append(test.p if test is not None and verdict == OPEN else 1.0)
     found.append(Effect(task, arm, comparison, test, None, detectable(test, level),
                         (median_accuracy(pair[0]), median_accuracy(pair[1])),
+                        (_least(pair[0]), _least(pair[1])),
                         (num_below(pair[0]), num_below(pair[1])), learned, verdict))
   # Arms without rows count as p = 1 too.
   adjusted = holm(p + [1.0] * (family.num_tests - len(p)))

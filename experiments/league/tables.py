@@ -60,14 +60,17 @@ def league_table(
       'rate': blank_without('learning_rate', lambda r: (
           f'{r["learning_rate"]:g}{", edge" if r["at_edge"] else ""}')),
       'seeds': lambda r: str(r['seeds']),
-      'in training': lambda r: (f'{number(r["training_accuracy_control"], ".1f")}, '
-                                f'{number(r["training_accuracy"], ".1f")}'),
+      'in training': lambda r: ', '.join(
+          f'{number(r[f"training_accuracy{whose}"], ".1f")} '
+          f'({number(r[f"least_training_accuracy{whose}"], ".1f")})'
+          for whose in ('_control', '')),
       'seeds below 90': lambda r: f'{r["below_control"]}, {r["below"]}',
   }
   note = (
       'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
       f'paired over seeds. Of {family.num_tests} arms a task: intervals by Bonferroni, '
-      'p by Holm.'
+      'p by Holm. In training: median (worst) seed of softmax and arm; one that '
+      'collapsed may decide the difference.'
   )
   more = (
       'Tasks, arms, seeds, endpoint and correction were fixed before the first run. An '
@@ -79,9 +82,10 @@ def league_table(
       'intervals. Rate: chosen on other seeds; p and intervals are of the arms at '
       'these rates, and do not hold what other seeds of the tuning would have chosen. '
       'Edge: the smallest or largest of those tried, so that one outside may train '
-      'better. In training: median accuracy in % over the last tenth of training, '
-      'softmax and arm. Seeds below 90 there, of softmax and of the arm: with more '
-      'than a tenth there is no verdict; up to a tenth stay in the test.'
+      'better. In training: accuracy in % over the last tenth of training. A seed far '
+      'below the median has not learned as the others have, and stays in the test. '
+      'Seeds below 90 there, of softmax and of the arm: with more than a tenth there '
+      'is no verdict; up to a tenth stay in the test.'
   )
   return Table('league', 'What each arm gains over softmax beyond the training lengths',
                columns, records, note, more=more,
@@ -109,6 +113,8 @@ def _record(effect: Effect, choices: Mapping[tuple[str, str], Choice]) -> Record
       'seeds': len(effect.comparison.primary_differences),
       'training_accuracy_control': 100 * effect.training_accuracy[0],
       'training_accuracy': 100 * effect.training_accuracy[1],
+      'least_training_accuracy_control': 100 * effect.least_training[0],
+      'least_training_accuracy': 100 * effect.least_training[1],
       'below_control': effect.not_learned[0], 'below': effect.not_learned[1],
       'learned_control': effect.learned[0], 'learned': effect.learned[1],
   }
