@@ -7,8 +7,10 @@ temperature that gives the item half of the weight, of one trained model:
   q: slope of log β against log log N    + 'power_of_log': logits × (ln N / ln n₀)^q
 
 n₀ is the longest training length, up to which nothing is changed. p and q are fitted
-over the test lengths from n₀ on, to validation sequences with known answers: they say
-what the models need. '+trained_power' has the p that is fitted at three training
+over the test lengths from n₀ on at which the model's own median is neither 0 nor
+infinite, to validation sequences with known answers: they say what the model needs, and
+are not a method. Models differ in these lengths, so tables have powers at lengths that
+all models share (`needs`). '+trained_power' has the p that is fitted at three training
 lengths, so it needs no longer inputs. '+fitted' is adaptive temperature (arXiv
 2410.01104) with the polynomial fitted to the model, at n₀, 4 n₀ and 16 n₀. The models
 are not trained any further.

@@ -29,8 +29,6 @@ from vvlen.reporting.tables import (
 )
 from vvlen.statistics import mean_interval
 
-_POWERS = ('power', 'power_of_log', 'power_in_training')
-
 
 def measured(indices: Mapping[str, Index], family: Family) -> dict[str, Index]:
   """Returns the rows of the tasks whose softmax models all have been measured."""
@@ -52,6 +50,7 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
   records = [_record(task, index, family.tasks[task]) for task, index in some.items()]
   columns = {
       'task': lambda r: r['task'],
+      'at lengths': blank_without('power', lambda r: _lengths_words(r)),
       'power of n [95 %]': interval_cell('power', '.2f'),
       'power of log n [95 %]': interval_cell('power_of_log', '.2f'),
       'power of n in training [95 %]': interval_cell('power_in_training', '.2f'),
@@ -59,7 +58,8 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
       **{f'gain, {label} [95 %]': blank_without(
           f'{law}_difference', difference_cell('.1f', f'{law}_'))
          for law, label in LAWS.items()},
-      'seeds': lambda r: str(r['seeds']),
+      'seeds': lambda r: (str(r['seeds']) if r['power_seeds'] == r['seeds'] else
+                          f'{r["power_seeds"]} of {r["seeds"]}'),
   }
   note = (
       'Power: p and q if the least factor of the logits that gives the item asked for '
@@ -67,36 +67,71 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
       'softmax with this factor at inference, points of mean accuracy beyond training.'
   )
   more = (
-      'Powers are fitted to each model: slopes of log median factor against log n and '
-      'log log n, over the test lengths at which it is neither 0 nor infinite, on '
-      'sequences other than those tested, with their answers known. In training: at '
-      'three training lengths. Found: percentage of items asked for that have the '
-      'largest logit, at the longest test length, so that some factor suffices. '
-      'Factors are relative to the longest training length. Intervals are uncorrected.'
+      'Powers are slopes, for each model, of log median factor against log n and '
+      'log log n, at the test lengths at which the median of every model is neither 0 '
+      'nor infinite, on sequences other than those tested, with their answers known. '
+      'In training: at three training lengths. Found: percentage of items asked for '
+      'that have the largest logit, at the longest test length, so that some factor '
+      'suffices. Factors applied are relative to the longest training length; their '
+      'powers are those of each model at all lengths at which it has such a median. '
+      'All laws but n^p of training use answers at longer inputs, so they are not '
+      'methods. Seeds: of the powers, without models that have such a median at fewer '
+      'than two test lengths. A gain is shown if all seeds have it. Intervals are '
+      'uncorrected.'
   )
   return Table('needs', 'The temperature that softmax needs', columns, records, note,
                more=more)
+
+
+def _lengths_words(record: Record) -> str:
+  """Returns the range of lengths that the powers are fitted at."""
+  return f'{record["power_from"]:,} to {record["power_to"]:,}'
 
 
 def _record(task: str, index: Index, trained_up_to: int) -> Record:
   """Returns the row of a task."""
   longest = max(n for arm, metric, n in index
                 if (arm, metric) == (CONTROL, 'found') and n is not None)
-  record: dict[str, Any] = {'task': task, 'longest': longest}
-  for name in _POWERS:
-    values = [x for x in index[CONTROL, f'needed_{name}', None].values()
-              if math.isfinite(x)]
-    record |= interval_fields(name, mean_interval(values) if values else [math.nan] * 3)
-    record[f'{name}_seeds'] = len(values)
   found = index[CONTROL, 'found', longest].values()
-  record['found'] = 100 * float(np.mean([*found]))
+  record = {'task': task, 'longest': longest, **_powers(index, trained_up_to),
+            'found': 100 * float(np.mean([*found]))}
+  seeds = len(index[CONTROL, 'needed_power', None])
   for law in LAWS:
     changed = compare(index, f'{CONTROL}+{law}', CONTROL, trained_up_to=trained_up_to)
-    record |= difference(changed.primary, f'{law}_')
+    whole = len(changed.primary_differences) == seeds
+    record |= difference(changed.primary if whole else None, f'{law}_')
   training = index[CONTROL, 'training_accuracy', None]
   return record | {'training_accuracy': 100 * median_accuracy(training),
-                   'learned': has_learned(training),
-                   'seeds': len(index[CONTROL, 'needed_power', None])}
+                   'learned': has_learned(training), 'seeds': seeds}
+
+
+def _powers(index: Index, trained_up_to: int) -> dict[str, Any]:
+  """Returns the powers, means over models, and the lengths at which they are fitted.
+
+  Models with a median factor at fewer than two lengths from the longest training length
+  on are left out; all others are fitted at the same lengths.
+  """
+  lengths, betas = plots.values(index, CONTROL, 'needed_temperature')
+  sizes = np.array(lengths)
+  far, near = sizes >= trained_up_to, sizes <= trained_up_to
+  betas = betas[_has_factor(betas)[:, far].sum(axis=1) >= 2]
+  shared = _has_factor(betas).all(axis=0)
+  used, log_n = sizes[shared & far].tolist(), np.log(sizes)
+  record: dict[str, Any] = {
+      'power_seeds': len(betas), 'power_from': min(used, default=0),
+      'power_to': max(used, default=0)}
+  for name, x, some in (('power', log_n, shared & far),
+                        ('power_of_log', np.log(log_n), shared & far),
+                        ('power_in_training', log_n, shared & near)):
+    known = some.sum() >= 2
+    record |= interval_fields(name, mean_interval(np.polyfit(
+        x[some], np.log(betas[:, some]).T, 1)[0]) if known else [math.nan] * 3)
+  return record
+
+
+def _has_factor(betas: np.ndarray) -> np.ndarray:
+  """Returns where a median factor is neither 0 nor infinite, [S, N] bool."""
+  return np.isfinite(betas) & (betas > 0)
 
 
 def needs_answer(records: Sequence[Record]) -> list[str]:
@@ -110,14 +145,37 @@ def needs_answer(records: Sequence[Record]) -> list[str]:
   for r in records:
     if math.isnan(r['power']) or not r['learned']:
       continue
-    interval = lambda name, form, r=r: interval_words(
-        r[f'{name}_low'], r[f'{name}_high'], form)
     said.append(
         f'On {r["task"].replace("_", " ")}, the temperature that softmax needs grows '
-        f'as n to the power {number(r["power"], ".2f")} {interval("power", ".2f")}; '
-        f'applied at inference, it gains {number(r["power_difference"], "+.1f")} '
-        f'points {interval("power_ci", "+.1f")}.')
+        f'from {_lengths_words(r)} items as n to the power '
+        f'{number(r["power"], ".2f")} {_interval(r, "power", ".2f")}.'
+        f'{_beyond_words(r)}{_gain_words(r)}')
   return said
+
+
+def _interval(record: Record, name: str, form: str) -> str:
+  return interval_words(record[f'{name}_low'], record[f'{name}_high'], form)
+
+
+def _beyond_words(record: Record) -> str:
+  """Says why longer inputs have no part in the power; '' if all have."""
+  if record['power_to'] == record['longest']:
+    return ''
+  return (' With more items, some models find no more than half of them at any '
+          f'temperature; with {record["longest"]:,}, '
+          f'{number(record["found"], ".1f")} % are found.')
+
+
+def _gain_words(record: Record) -> str:
+  """Says what the law gains, fitted at test lengths and in training."""
+  gains = [
+      f'{number(record[f"{law}_difference"], "+.1f")} points '
+      f'{_interval(record, f"{law}_ci", "+.1f")} fitted at {words}'
+      for law, words in (
+          ('power', 'test lengths, which uses the answers, so it is not a method'),
+          ('trained_power', 'training lengths alone'))
+      if not math.isnan(record[f'{law}_difference'])]
+  return f' At inference, such a law gains {", and ".join(gains)}.' if gains else ''
 
 
 def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:
@@ -153,11 +211,11 @@ def _needed(axes: Axes, index: Index, trained_up_to: int) -> None:
   """Draws the factor that is needed by length, and two laws for comparison."""
   plots.log_axis(axes)
   lengths, table = plots.values(index, CONTROL, 'needed_temperature')
-  shown = (np.isfinite(table) & (table > 0)).all(axis=0)
+  shown = _has_factor(table).all(axis=0)
   at, table = np.array(lengths)[shown], table[:, shown]
   if not len(at):
     return
-  plots.draw(axes, at, table, *plots.LOOKS[0], 'softmax as it is')
+  plots.draw(axes, [*at], table, *plots.LOOKS[0], 'softmax as it is')
   # From the longest training length on, or the first one shown.
   first = int(np.searchsorted(at, trained_up_to)) % len(at)
   start = np.exp(np.log(table[:, first]).mean())

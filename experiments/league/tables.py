@@ -70,7 +70,7 @@ def league_table(
       'Mean accuracy in % beyond the training lengths; arm minus softmax in points, '
       f'paired over seeds. Of {family.num_tests} arms a task: intervals by Bonferroni, '
       'p by Holm. In training: median (worst) seed of softmax and arm; one that '
-      'collapsed may decide the difference.'
+      'collapsed counts too.'
   )
   more = (
       'Tasks, arms, seeds, endpoint and correction were fixed before the first run. An '
