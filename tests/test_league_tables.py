@@ -87,14 +87,23 @@ def test_the_family_is_read_in_its_order():
   assert known == (
       ('softmax', 'layer_norm', 'log_n', 'power'), {'retrieval': 16, 'lookup': 16},
       SEEDS, 0.05, (3e-4, 1e-3, 3e-3, 1e-2), 'trained on 5 to 16 items for 4,000 steps',
-      {'retrieval': 0.1, 'lookup': 0.1})
+      {'retrieval': 'chance 10 %', 'lookup': 'chance 10 %'})
   assert [*known.tasks] == ['retrieval', 'lookup'] and known.num_tests == 3
 
 
-def test_chance_is_known_of_tasks_whose_answer_is_one_of_the_classes():
+def test_accuracy_without_information_is_known_of_the_tasks_of_the_league():
   known = effects.read_family(family.facts(config_file.get_config('cpu')))
   assert known.chance == {
-      'retrieval': 1 / 10, 'lookup': 1 / 10, 'associative_recall': 1 / 64}
+      'retrieval': 'chance 10 %', 'lookup': 'chance 10 %',
+      'associative_recall': 'chance 1.56 %',
+      # 1 − 10.5 / 64, of 5 to 16 items.
+      'set_complement': 'as one minus the total variation, which is 83.6 % if the set '
+                        'is ignored'}
+  config = config_file.get_config('cpu')
+  with config.unlocked():
+    config.tasks.set_complement.train = dict(max_length=32)
+  longer = effects.read_family(family.facts(config)).chance['set_complement']
+  assert ' 71.1 % if' in longer  # 1 − 18.5 / 64
 
 
 def test_every_column_of_the_league_is_right(monkeypatch):
@@ -199,7 +208,8 @@ def test_notes_of_tables_are_those_of_the_study():
       'too. Intervals are uncorrected')
   assert tables.contrasts_table(effects.contrasts(indices, known)).note == (
       'Accuracy in points, paired over seeds: means over the lengths beyond training, '
-      'and at the longest one. Intervals are uncorrected.')
+      'and at the longest one. Uncorrected. SSMax and log n are one law up to a factor '
+      'that W_Q W_K can hold: they differ by optimization and rate.')
   # As `arms.built_in` has it.
   assert tables.scalars_table(effects.read_scalars(indices, known)).more == (
       's of SSMax starts at 1 / ln n₀, of √log n at 1 / √(2 ln n₀), of the sink at 0; '
@@ -440,19 +450,19 @@ def test_the_answer_counts_arms_and_names_the_best():
   assert retrieval == (
       'Retrieval: of 3 arms, 2 gain over softmax and 1 lose. The arm that goes '
       f'farthest is log n, {of_gain} points [corrected 95 %: {low}, {high}], p < .001. '
-      f'Of 3 laws of temperature, log n goes farthest, {of_law} points over n^p [95 %: '
-      f'{law_low}, {law_high}].')
+      f'Of 3 laws of temperature, log n goes farthest, {of_law} points over n^p '
+      f'[uncorrected 95 %: {law_low}, {law_high}], both chosen by the same seeds.')
   assert 3 * gain.p < 0.001 and league[0]['p_uncorrected'] == pytest.approx(gain.p)
   assert lookup == ('Lookup: no verdict; of 3 arms, 3 not learned. Softmax has not '
                     'learned the training lengths.')
   shares = {arm: f'{95 + len(arm) / 10:.1f}' for arm in RATES}
   low, high = min(shares.values()), max(shares.values())
   assert learned == (
-      'At the training lengths, arms that have learned, and how often their median '
-      f'seed is right: retrieval 4 of 4 arms, from {low} to {high} % (softmax '
+      'At the training lengths, arms that have learned, and the accuracy of their '
+      f'median seed: retrieval 4 of 4 arms, from {low} to {high} % (softmax '
       f'{shares["softmax"]} %, chance 10 %); lookup 3 of 4 arms, from 50.0 to {high} % '
       '(softmax 50.0 %, chance 10 %). An arm counts as learned if at least nine of ten '
-      'seeds, not the median alone, are right in 90 % or more; 100 % is the most.')
+      'seeds, not the median alone, have 90 % or more; 100 % is the most.')
   assert 'chance' not in answer(league, laws)[1]
   assert answer([], []) == [
       'No answer: the run has not both softmax and another arm yet.']
@@ -467,7 +477,22 @@ def test_laws_that_differ_by_as_much_on_every_seed_have_no_interval():
                 tables.laws_table(effects.best_laws(indices, known)).records)[0]
   assert said.endswith(
       ' Without a verdict: 1 undefined. Of 2 laws of temperature, n^p goes farthest, '
-      '+2.0 points over softmax.')
+      '+2.0 points over softmax, both chosen by the same seeds.')
+
+
+def test_the_answer_says_that_two_laws_are_the_same():
+  known, _, found = _read(_rows(_accuracies()))
+  records = tables.league_table(found, {}, known).records
+  said = lambda *pair: answer(records, [
+      {'task': 'retrieval', 'best': pair[0], 'second': pair[1], 'laws': 7,
+       'difference': 1.0, 'ci_low': 0.5, 'ci_high': 1.5}])[0]
+  same = ('; these two are the same function of n up to a factor that the weights of '
+          'the model can hold, so they differ in optimization and learning rate alone.')
+  assert said('ssmax', 'log_n').endswith(
+      'SSMax goes farthest, +1.0 points over log n [uncorrected 95 %: +0.5, +1.5], '
+      f'both chosen by the same seeds{same}')
+  assert said('log_n', 'ssmax').endswith(same)
+  assert said('ssmax', 'linear').endswith('chosen by the same seeds.')
 
 
 def test_the_answer_says_why_there_is_no_verdict():

@@ -11,6 +11,7 @@ from scipy import special
 
 from configs import league as config_file
 from experiments.league import arms, family, training
+from experiments.league.effects import read_family
 from experiments.league.names import LAWS
 from experiments.league.tasks import make_task
 from experiments.length_generalization.training import problem
@@ -67,6 +68,14 @@ def test_the_target_of_a_set_is_uniform_over_what_is_absent(key):
     with pytest.raises(ValueError, match='max_length < num_symbols'):
       set_complement.sample(key, batch_size=2, min_length=sizes[0],
                             max_length=sizes[1], num_symbols=8)
+
+
+def test_to_ignore_the_set_has_the_accuracy_that_the_answer_gives(key):
+  batch = set_complement.sample(key, batch_size=20_000, min_length=5, max_length=16)
+  _, accuracy = score(jnp.zeros(batch.target.shape), batch.target)
+  known = read_family(family.facts(config_file.get_config('cpu')))
+  assert 100 * accuracy.mean() == pytest.approx(83.6, abs=0.1)
+  assert known.chance['set_complement'].endswith(' 83.6 % if the set is ignored')
 
 
 @pytest.mark.slow

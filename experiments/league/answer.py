@@ -12,22 +12,23 @@ from experiments.league.effects import (
     OPEN,
     UNDEFINED,
 )
-from experiments.league.names import name_of
+from experiments.league.names import name_of, SAME_LAW
 from vvlen.reporting.endpoints import LEARNED
-from vvlen.reporting.numbers import number, p_words
+from vvlen.reporting.numbers import interval_words, number, p_words
 from vvlen.reporting.tables import Record
 
 
 def answer(
     records: Sequence[Record], laws: Sequence[Record],
-    chance: Mapping[str, float] | None = None,
+    chance: Mapping[str, str] | None = None,
 ) -> list[str]:
   """Says for each task which arms are ahead, and which law goes farthest.
 
   Args:
     records: of the table `league`, the best arm of a task first.
     laws: of the table `laws`.
-    chance: {task: share of right answers by guessing}, of tasks of which it is known.
+    chance: {task: the accuracy without any information, in words}, of tasks of which
+      it is known.
 
   Returns:
     Sentences. The second one says which arms have learned the training lengths.
@@ -42,7 +43,7 @@ def answer(
   return [first, _learned(records, chance or {}), *others]
 
 
-def _learned(records: Sequence[Record], chance: Mapping[str, float]) -> str:
+def _learned(records: Sequence[Record], chance: Mapping[str, str]) -> str:
   """Says how many arms have learned the training lengths, softmax among them."""
   parts = []
   for task in dict.fromkeys(r['task'] for r in records):
@@ -51,15 +52,15 @@ def _learned(records: Sequence[Record], chance: Mapping[str, float]) -> str:
     medians = [control, *(r['training_accuracy'] for r in own)]
     known = [x for x in medians if not math.isnan(x)] or [math.nan]
     count = own[0]['learned_control'] + sum(r['learned'] for r in own)
-    guessed = f', chance {100 * chance[task]:.3g} %' if task in chance else ''
+    guessed = f', {chance[task]}' if task in chance else ''
     parts.append(
         f'{task.replace("_", " ")} {count} of {len(medians)} arms, from '
         f'{number(min(known), ".1f")} to {number(max(known), ".1f")} % '
         f'(softmax {number(control, ".1f")} %{guessed})')
-  return ('At the training lengths, arms that have learned, and how often their median '
-          f'seed is right: {"; ".join(parts)}. An arm counts as learned if at least '
-          f'nine of ten seeds, not the median alone, are right in {100 * LEARNED:.0f} '
-          '% or more; 100 % is the most.')
+  return ('At the training lengths, arms that have learned, and the accuracy of their '
+          f'median seed: {"; ".join(parts)}. An arm counts as learned if at least nine '
+          f'of ten seeds, not the median alone, have {100 * LEARNED:.0f} % or more; '
+          '100 % is the most.')
 
 
 def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
@@ -81,11 +82,18 @@ def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
           f'{p_words(best["p"])}.')
   if without:
     said += f' Without a verdict: {without}.'
-  if law is not None:
-    gain = number(law['difference'], '+.1f')
-    interval = '' if math.isnan(law['ci_low']) else (
-        f' [95 %: {number(law["ci_low"], "+.1f")}, {number(law["ci_high"], "+.1f")}]')
-    said += (f' Of {law["laws"]} laws of temperature, '
-             f'{name_of(law["best"]).label} goes farthest, '
-             f'{gain} points over {name_of(law["second"]).label}{interval}.')
-  return said
+  return said + (_law_words(law) if law is not None else '')
+
+
+def _law_words(law: Record) -> str:
+  """Says which law of temperature goes farthest, from its row of the table `laws`."""
+  pair = law['best'], law['second']
+  best, second = (name_of(arm).label for arm in pair)
+  interval = '' if math.isnan(law['ci_low']) else (
+      f' [uncorrected {interval_words(law["ci_low"], law["ci_high"], "+.1f")[1:]}')
+  same = '' if {*pair} != {*SAME_LAW} else (
+      '; these two are the same function of n up to a factor that the weights of the '
+      'model can hold, so they differ in optimization and learning rate alone')
+  return (f' Of {law["laws"]} laws of temperature, {best} goes farthest, '
+          f'{number(law["difference"], "+.1f")} points over {second}{interval}, both '
+          f'chosen by the same seeds{same}.')

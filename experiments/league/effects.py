@@ -58,8 +58,8 @@ class Family(NamedTuple):
   level: float
   rates: tuple[float, ...]
   words: str  # of training
-  # task -> share of right answers by guessing, where it is known
-  chance: Mapping[str, float] = {}
+  # task -> the accuracy without any information, in words, where it is known
+  chance: Mapping[str, str] = {}
 
   @property
   def num_tests(self) -> int:
@@ -127,14 +127,24 @@ def read_family(facts: Mapping[str, Any]) -> Family:
   if any({'min_length', 'max_length', 'num_steps'} & own.get('train', {}).keys()
          for own in tasks.values()):
     words = 'each task trained in its own way'
-  # Their classes are equally frequent.
-  known = ('retrieval', 'lookup', 'associative_recall')
-  chance = {name: 1 / task['task']['num_classes'] for name, task in tasks.items()
-            if task.get('task', {}).get('name') in known
-            and 'num_classes' in task['task']}
+  chance = {name: said for name, task in tasks.items()
+            if (said := _chance(task.get('task', {}), train | task.get('train', {})))}
   return Family(tuple(in_order(facts['arms'])), longest, int(facts['num_seeds']),
                 float(facts['claim']['level']), tuple(facts['tune']['rates']), words,
                 chance)
+
+
+def _chance(task: Mapping[str, Any], train: Mapping[str, Any]) -> str:
+  """Returns the accuracy without any information, in words; '' if it is not known."""
+  name, classes = task.get('name'), task.get('num_classes')
+  if name in ('retrieval', 'lookup', 'associative_recall') and classes:
+    return f'chance {100 / classes:.3g} %'  # all classes are equally frequent
+  if name == 'set_complement' and classes:
+    # Uniform over all symbols, of sets of which each size is equally frequent.
+    items = (train['min_length'] + train['max_length']) / 2
+    return ('as one minus the total variation, which is '
+            f'{100 * (1 - items / classes):.3g} % if the set is ignored')
+  return ''
 
 
 def num_below(accuracy: Mapping[int, float]) -> int:

@@ -16,6 +16,9 @@ LAWS = {
     'fitted': 'adaptive, fitted',
 }
 
+# Of β = s ln n with a learned s and β = ln n / ln n₀: W_Q and W_K can hold the factor.
+SAME_LAW = ('ssmax', 'log_n')
+
 # Kind -> what it changes, for legends, with its colour and marker.
 KINDS = {
     'temperature': ('law of temperature', '#D55E00', 'o'),

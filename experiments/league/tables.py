@@ -161,7 +161,8 @@ def contrasts_table(found: Sequence[Contrast]) -> Table:
       'seeds': lambda r: str(r['seeds']),
   }
   note = ('Accuracy in points, paired over seeds: means over the lengths beyond '
-          'training, and at the longest one. Intervals are uncorrected.')
+          'training, and at the longest one. Uncorrected. SSMax and log n are one law '
+          'up to a factor that W_Q W_K can hold: they differ by optimization and rate.')
   return Table('contrasts', 'Temperatures compared, and LN on top of them', columns,
                records, note)
 
