@@ -28,9 +28,11 @@ processor seconds of softmax's, but 2.0 times with qk_norm
 adaptive_layer_norm, are a temperature and layer_norm together. l2_softmax keeps the
 variance that proposition 1 of 2504.02827 shows to fall.
 
-adaptive has the published polynomial, which was fitted to a trained model; here the
-model is trained with it. The entmax of 2506.16640, with a temperature that each head
-computes, is not here. g starts at log₂(n₀² − n₀), as its authors have it.
+adaptive has the published polynomial, which was fitted to a trained model and is for
+inference only; here the model is trained with it. ssmax and log_n are the same function
+of n up to a factor that W_Q and W_K can hold. The entmax of 2506.16640, with a
+temperature that each head computes, is not here. g starts at log₂(n₀² − n₀), as its
+authors have it.
 
 An arm of the user is a function of logits and mask, in a file of its own:
 docs/examples/my_attention.py.

@@ -140,8 +140,9 @@ def laws_table(best: Sequence[Best]) -> Table:
   note = ('Mean accuracy in % beyond the training lengths. Softmax, whose β is 1, is a '
           'law too. Intervals are uncorrected, and the best is chosen by the same '
           'seeds, so they are descriptive.')
+  more = 'SSMax and log n are the same law up to a factor that W_Q and W_K can hold.'
   return Table('laws', 'The law of temperature that goes farthest', columns, records,
-               note)
+               note, more=more)
 
 
 def contrasts_table(found: Sequence[Contrast]) -> Table:
