@@ -18,7 +18,7 @@ as this lower end does. For half of the weight, with L = log n, of many keys:
 
 Log n: Nakanishi (2025), arXiv 2501.19399; gaps: arXiv 2605.12697. One match among
 Gaussians needs between 1 and 2 times L / m, since Σ exp(β z_j) is close to
-n exp(β²σ²/2): log n where 2σ²L is small beside m², and exactly where σ² falls as 1/L.
+n exp(β²σ²/2). That is ∝ L if σ² falls as 1/L, and nearly so if 2σ²L is small beside m².
 With fixed m and σ no β is enough once L > m²/2σ², as the largest Gaussian is about
 σ√(2L); with m ∝ √L, β grows as √L. At the top of Gaussians, β grows as √L, slower than
 log n: the gaps, times √(2L), become those of a Poisson process of density e^−x, whose
