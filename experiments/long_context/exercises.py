@@ -8,7 +8,7 @@ more to look up:
   numbers   '93714 205. 93714 205.': numbers, two to four times
   needles   'kid is calm. web is odd.', then each of them again, in a random order
   pass_key  'The pass key is 93714.', three times more
-  people    a story of bAbI's qa1, then where each of its people is
+  people    a story as in bAbI's qa1, then where each of its people is
 
 They are short, for a window of training begins anywhere: of a long text it mostly has
 one half, in which nothing can be looked up. Some have other sentences between. Runs
@@ -54,13 +54,18 @@ def pass_key(rng: np.random.Generator) -> str:
 
 
 def people(rng: np.random.Generator) -> str:
-  """Returns a story of 2, 4 or 6 moves, then a question about each who has moved."""
-  facts = babi_stories.draw_question(rng, 'qa1', 6).facts
-  # The last move of someone replaces those before.
-  where = {fact.split()[0]: fact.split()[-1] for fact in facts}
-  asked = rng.permutation([*where])
-  return '\n'.join([' '.join(facts),
-                    *(f'Question: Where is {name}? {where[name]}' for name in asked)])
+  """Returns a story of 2 to 4 people, and a question about each of them at its end.
+
+  Each moves once, and up to two moves are more. Of such questions, most are not about
+  the room that the story names last.
+  """
+  names = rng.choice(babi_stories.ACTORS, rng.integers(2, 5), replace=False)
+  told, where = [], dict.fromkeys(names, '')
+  for name in rng.permutation([*names, *rng.choice(names, rng.integers(3))]):
+    where[name] = rng.choice([x for x in babi_stories.ROOMS if x != where[name]])
+    told.append(f'{name} {rng.choice(babi_stories.MOVES)} to the {where[name]}.')
+  return '\n'.join([' '.join(told), *(
+      f'Question: Where is {name}? {where[name]}.' for name in rng.permutation(names))])
 
 
 def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
@@ -70,4 +75,5 @@ def _between(rng: np.random.Generator, facts: Sequence[str], most: int) -> str:
 
 
 # In this order they take turns.
-EXERCISES = (phrases, needles, people, pass_key, phrases, needles, people, numbers)
+EXERCISES = (phrases, people, needles, people, pass_key, phrases, people, needles,
+             people, numbers)

@@ -32,7 +32,7 @@ TASKS = ('qa1', 'qa2', 'qa3', 'qa4', 'qa5')
 ROOMS = ('bathroom', 'bedroom', 'garden', 'hallway', 'kitchen', 'office')
 THINGS = ('apple', 'football', 'milk')
 MOVES = ('moved', 'went', 'journeyed', 'travelled', 'went back')
-_ACTORS = ('Daniel', 'John', 'Mary', 'Sandra')
+ACTORS = ('Daniel', 'John', 'Mary', 'Sandra')
 _GIVERS = ('Bill', 'Fred', 'Jeff', 'Mary')  # of qa5
 _HANDLING = ('get', 'drop', 'move', 'move', 'move')
 # Each kind as often as it is to be drawn, for shares near those of the files.
@@ -102,7 +102,7 @@ def draw_story(
     question = _directions(rng)
     few = most_facts is None or len(question.facts) <= most_facts
     return [question] if few else []
-  actors = _GIVERS if task == 'qa5' else _ACTORS
+  actors = _GIVERS if task == 'qa5' else ACTORS
   rooms = {actor: _pick(rng, ROOMS) for actor in actors}
   places = {thing: _pick(rng, ROOMS) for thing in THINGS}  # rooms, or who holds it
   events: list[_Event] = []
