@@ -42,12 +42,12 @@ from collections.abc import Callable
 import functools
 import math
 import os
-import runpy
 from typing import Any
 
 from flax import linen as nn
 import jax
 
+from experiments.harness import own_function
 from experiments.harness.parts import naming
 from experiments.league.names import NAMES
 from vvlen.models.attention import Temperature
@@ -122,13 +122,7 @@ def fields_of(name: str, source: str, longest: int) -> Fields:
     raise ValueError(
         f'config.arms.{name} must be {"" if name in NAMES else "FILE.py:FUNCTION, "}'
         f'{repr(BUILT_IN) if name in NAMES else "where the file exists"}: {source!r}')
-  try:
-    found = runpy.run_path(path).get(function)
-  except (Exception, SystemExit) as error:  # whatever the file raises
-    raise ValueError(f'config.arms.{name}: {path} cannot be run: '
-                     f'{type(error).__name__}: {error}'.split('\n')[0]) from error
-  if found is None:
-    raise ValueError(f'config.arms.{name}: {path} has no function {function!r}')
+  found = own_function.load(f'config.arms.{name}', path, function)
   with naming(f'config.arms.{name}: {path}'):
     check_weights(found)
   return dict(weights=found)

@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import os
 import re
-import runpy
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.harness import own_function
 from experiments.harness.fields import flag, Kind, optional, whole
 from vvlen.models.dictionary import DictionaryRetriever, with_key_rows
 from vvlen.models.retriever import Retriever
@@ -146,13 +146,7 @@ def _own(name: str) -> Callable[[dict[str, Any], dict[str, Any]], Task]:
         'config.task.name must be retrieval, lookup, or FILE.py:FUNCTION, where the '
         f'file exists: {name!r}'
     )
-  try:
-    found = runpy.run_path(path).get(function)
-  except SyntaxError as error:
-    raise ValueError(f'config.task.name: {error.filename} is not Python: {error.msg}, '
-                     f'line {error.lineno}') from error
-  if not callable(found):
-    raise ValueError(f'config.task.name: {path} has no function {function!r}')
+  found = own_function.load('config.task.name', path, function)
   try:
     inspect.signature(found).bind({}, {})
   except TypeError as error:
