@@ -13,22 +13,19 @@ cannot be learned by heart.
 
 variant  models, seeds  layers x width, L, batch, steps  cost
 (none)   30, 5          4 x 256, 128, 32, 10,000         for a GPU, not run yet
-cpu      30, 2          2 x 64, 128, 8, 12,000           two CPU cores, some 12 hours by
-                                                         the time of pilot beside other
-                                                         work, 12 minutes a seed
+cpu      30, 2          2 x 64, 128, 8, 12,000           two CPU cores, 8 to 12 hours by
+                                                         the time of pilot, 8 minutes a
+                                                         seed with little else running
 term     2, 8           2 x 64, 128, 8, 12,000           the misalignment term alone, by
-                                                         8 pairs of seeds; some 3 hours,
+                                                         8 pairs of seeds; 2 to 3 hours,
                                                          as for cpu
 pilot    1, 2           2 x 64, 128, 8, 12,000           what one model learns at L
 quick    6, 2           2 x 64, 128, 16, 300             minutes; too few steps for a
                                                          verdict
 smoke    3, 2           1 x 16, 128, 4, 8                checks that it runs
 
-Not settled: three pilots of one seed each found one needle and one of several in all
-prompts at L but one, and a pass key in 91 to 100 % of them, but of stories (qa1) they
-answered with the room named last, or worse. Until this is settled, there is no point in
-the other variants. Heads, steps, rate, initial weights and the exercises of the text
-are chosen by scores at L alone.
+Heads, steps, rate, initial weights and the exercises of the text are chosen by the
+scores at L of the pilot and of pilots before it, alone.
 
 The unit of all statistics is a model, the mean over its seeds. Fixed before the first
 look: models and seeds; the primary comparison, in `primary`: misalignment, measured at

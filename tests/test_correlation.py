@@ -561,10 +561,10 @@ def test_the_main_table_has_correlations_of_ours_and_of_the_paper(run, found):
     low, high = record['pearson_low'], record['pearson_high']
     assert row[3].endswith(f' [{_text(low)}, {_text(high)}]') and low < high
   assert table.note == (
-      'Over models, means of seeds; intervals: 95 %, of 300 resamples of the models. '
+      'Means of seeds; intervals: 95 %, of 300 resamples of the models. '
       'Misalignment of ours: symmetric KL at the length of training; outcomes at 2 to '
-      '8 L, L = 128 tokens. The paper: its rows recomputed, LongBench-E and log '
-      'perplexity at 16k.')
+      '8 L, L = 128 tokens. The paper: its rows recomputed, outcomes at '
+      '16k.')
   assert table.more == (
       'Primary: the row of misalignment and score, size of r − that of training loss, '
       "with r Pearson's; above 0, misalignment predicts better. All other intervals "

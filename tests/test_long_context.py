@@ -55,6 +55,7 @@ from vvlen.models import generation as library
 from vvlen.models.llama import load_checkpoint, save_checkpoint
 from vvlen.reporting import plots, results
 from vvlen.reporting.results import Row
+from vvlen.reporting.titles import setup_of, title_of
 from vvlen.sharding import mesh as partition
 from vvlen.tasks.tokenizers import byte_tokenizer
 from vvlen.tasks.word_lists import ADJECTIVES
@@ -1517,16 +1518,19 @@ def test_figures_show_scores_with_chance():
       'guess without the context. The window of the model is 512 tokens.')
   of_context = figures.by_length(made._replace(length_of='context'))
   assert {axes.get_xlabel() for axes in of_context.axes} == {'tokens of the context'}
-  assert of_context.get_suptitle() == (
-      'Score by length of the context, dialect official')
+  assert title_of(of_context) == 'Score by length of the context'
   assert of_context.get_label().startswith(
       'Mean score in % by number of tokens of the context, a panel')
   of_depth = figures.by_depth(made._replace(length_of='context'))
   assert of_depth.axes[0].get_xlabel() == 'tokens of the context'
   strict = figures.by_length(made._replace(dialect='strict'))
   np.testing.assert_allclose(strict.axes[0].lines[0].get_ydata(), [25, 100 / 3, 0])
-  assert 'dialect strict' in strict.get_suptitle()
-  assert 'dialect official' in figure.get_suptitle()
+  with_bands = 'bands: 95 % intervals by bootstrap over samples'
+  assert setup_of(strict) == (
+      f'2 to 4 samples of each task and length, dialect strict; {with_bands}')
+  assert setup_of(figure) == (
+      f'2 to 4 samples of each task and length, dialect official; {with_bands}')
+  assert setup_of(of_depth) == '2 to 4 samples of each cell, dialect official'
   assert len(panels['qa1'].lines) == 2  # a window of 512 tokens lies beyond
   *_, window = figures.by_length(made._replace(window=128)).axes[0].lines
   assert window.get_xdata() == [128, 128] and window.get_label() == 'window, 128'

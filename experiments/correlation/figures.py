@@ -108,7 +108,8 @@ def of_paper(run: Run) -> Figure:
       'The seven rows of Table 1 of arXiv 2506.11769',
       'LongBench-E and log perplexity at 16k, against training loss and misalignment, '
       f'as the paper prints them: {_numbered(list(paper.ROWS))}. r: recomputed, with '
-      'its bootstrap interval over the seven.')
+      'its bootstrap interval over the seven.',
+      'language models of 6 to 20 billion parameters')
 
 
 def _numbered(names: Sequence[str]) -> str:
@@ -117,7 +118,7 @@ def _numbered(names: Sequence[str]) -> str:
 
 def _draw(
     run: Run, panels: Mapping[tuple[str, str], Panel], predictors: Mapping[str, str],
-    words: Mapping[str, str], title: str, caption: str, setup: str = '',
+    words: Mapping[str, str], title: str, caption: str, setup: str,
 ) -> Figure:
   """Draws a row of panels for each outcome, a column for each predictor.
 
@@ -128,7 +129,7 @@ def _draw(
     words: {outcome: label of its axis}.
     title: above the figure.
     caption: below it.
-    setup: of the models, below the title.
+    setup: which models, below the title.
   """
   figure = plots.new(4.4, title, caption, setup)
   grid = figure.subplots(2, 2, sharex='col', sharey='row', squeeze=False)

@@ -92,10 +92,10 @@ def table_1(run: Run, points: Points) -> Table:
       'printed': number_cell('printed', '+.2f'),
   }
   note = (
-      f'Over models, means of seeds; intervals: 95 %, of {run.num_resamples:,} '
+      f'Means of seeds; intervals: 95 %, of {run.num_resamples:,} '
       f'resamples of the models. Misalignment of ours: {PREDICTORS[run.measure]} at '
       f'the length of training; outcomes at {run.beyond_words}, L = {run.length} '
-      f'tokens. The paper: its rows recomputed, LongBench-E and log perplexity at 16k.'
+      f'tokens. The paper: its rows recomputed, outcomes at 16k.'
       f'{_left_out(points)}'
   )
   more = (

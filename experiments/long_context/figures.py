@@ -1,5 +1,6 @@
 """The figures of a suite. Runs without JAX."""
 
+from collections.abc import Iterable
 import math
 
 from matplotlib.axes import Axes
@@ -34,10 +35,11 @@ def by_length(run: Run) -> Figure:
   window = (f' The window of the model is {run.window:,} tokens.' if run.window else
             ' A length of 0 tokens is not drawn.' * any(n == 0 for _, n in found))
   figure = plots.new(
-      1.3 + 1.5 * lines, f'Score by length of the {run.length_of}, {_dialect(run)}',
+      1.3 + 1.5 * lines, f'Score by length of the {run.length_of}',
       f'Mean score in % by number of tokens of the {run.length_of}, a panel for each '
       'task; '
-      f'{_BANDS}; dotted: chance, the score of a guess without the context.{window}')
+      f'{_BANDS}; dotted: chance, the score of a guess without the context.{window}',
+      f'{_samples(run, found.values(), "task and length")}; {_BANDS}')
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
   for axes, task in zip(grid.flat, tasks, strict=False):
     lengths = sorted(n for own, n in found if own == task and isinstance(n, int))
@@ -68,18 +70,21 @@ def by_depth(run: Run) -> Figure:
   metric = f'score_{run.dialect}'
   depths, lengths = depths_of(run), lengths_of(scores.cells(run.rows, metric))
   tasks = scores.tasks_of(run.rows)
-  table = np.full((len(depths), len(lengths)), np.nan)
+  table, counted = np.full((len(depths), len(lengths)), np.nan), []
   for row, depth in enumerate(depths):
     found = scores.cells(run.rows, metric, depth)
     for column, n in enumerate(lengths):
       means = [found[task, n].mean() for task in tasks if (task, n) in found]
       if means:
         table[row, column] = 100 * np.mean(means)
+        counted.append(np.concatenate(
+            [found[task, n] for task in tasks if (task, n) in found]))
   of = name_of(tasks[0]) if len(tasks) == 1 else f'mean over {", ".join(tasks)}'
   figure = plots.new(
-      1.5 + 0.28 * len(depths), f'Score by depth and length: {of}, {_dialect(run)}',
+      1.5 + 0.28 * len(depths), f'Score by depth and length: {of}',
       f'Mean score in % by number of tokens of the {run.length_of} and by where in the '
-      f'context what is asked for stands: {of}. Empty: no sample.')
+      f'context what is asked for stands: {of}. Empty: no sample.',
+      _samples(run, counted, 'cell'))
   axes = figure.subplots()
   axes.grid(False)
   image = axes.imshow(table, vmin=0, vmax=100, cmap='viridis', aspect='auto')
@@ -100,10 +105,12 @@ def by_bucket(run: Run) -> Figure:
   found = scores.cells(run.rows, f'score_{run.dialect}')
   tasks = scores.tasks_of(run.rows)
   figure = plots.new(
-      1.2 + 0.22 * len(tasks), f'LongBench-E by task and length, {_dialect(run)}',
+      1.2 + 0.22 * len(tasks), 'LongBench-E by task and length',
       'Mean score in %, a line for each task, a marker for each bucket of lengths of '
       'texts in words; bars: 95 % intervals by bootstrap over samples; 0 is the score '
-      'of an empty answer.')
+      'of an empty answer.',
+      f'{_samples(run, found.values(), "task and bucket")}; bars: 95 % intervals by '
+      'bootstrap over samples')
   axes = figure.subplots()
   for place, (bucket, (colour, marker)) in enumerate(
       zip(BUCKETS, plots.LOOKS, strict=False)):
@@ -124,8 +131,11 @@ def by_bucket(run: Run) -> Figure:
   return figure
 
 
-def _dialect(run: Run) -> str:
-  return f'dialect {run.dialect}'
+def _samples(run: Run, cells: Iterable[np.ndarray], of: str) -> str:
+  """Says how many samples each cell has, and by which rule they are scored."""
+  sizes = sorted({len(x) for x in cells})
+  many = f'{sizes[0]:,}' if len(sizes) == 1 else f'{sizes[0]:,} to {sizes[-1]:,}'
+  return f'{many} samples of each {of}, dialect {run.dialect}'
 
 
 def _mark(axes: Axes, window: int, lengths: list[int]) -> None:
