@@ -153,6 +153,8 @@ def test_embeddings_are_drawn_around_a_common_vector(key):
   assert 2 < np.linalg.norm(common) < 6
   np.testing.assert_allclose(np.std(found, 0), 0.5, rtol=0.05)
   np.testing.assert_array_equal(found, init(key, shape))
+  # Not a multiple of a vector's own part, as with one key for both.
+  assert np.abs(found[0] - 1.5 * common).max() > 0.5
   other = init(jax.random.key(9), shape).mean(0)
   assert np.linalg.norm(other - common) > 1
   assert np.abs(around_common_vector(0.5, 0.0)(key, shape).mean(0)).max() < 0.05
