@@ -14,7 +14,7 @@ cannot be learned by heart.
 variant  models, seeds  layers x width, L, batch, steps  cost
 (none)   30, 5          4 x 256, 128, 32, 10,000         for a GPU, not run yet
 cpu      30, 2          2 x 64, 128, 8, 12,000           two CPU cores, 8 to 12 hours by
-                                                         the time of pilot, 8 minutes a
+                                                         the time of pilot, 7 minutes a
                                                          seed with little else running
 term     2, 8           2 x 64, 128, 8, 12,000           the misalignment term alone, by
                                                          8 pairs of seeds; 2 to 3 hours,

@@ -48,6 +48,7 @@ from vvlen.models.rope import Rope
 from vvlen.models.rope_extensions import Yarn
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
+from vvlen.reporting.titles import setup_of
 from vvlen.tasks import babi_stories
 from vvlen.tasks.tokenizers import byte_tokenizer
 
@@ -446,7 +447,7 @@ def test_models_and_predictors_have_these_names():
   run = _run('cpu')
   assert (run.measure, run.outcome, run.correlation) == (
       'symmetric_kl', 'score', 'pearson')
-  assert run.words == '2 layers of width 64, 12,000 steps'
+  assert run.words == '2 layers of width 64, up to 12,000 steps'
 
 
 def test_the_study_is_of_these_models():
@@ -642,7 +643,7 @@ def test_the_table_of_models(run, found):
   assert shown(tables.models(run, found._replace(means=more)), '4')['chance'] == '0.130'
   table = tables.models(run, found)
   assert table.more.endswith(
-      'a story the place that is named last.')
+      'a story the place that is named last; else chance.')
   cells = shown(table, '4')
   assert cells['model'] == 'RoPE 10,000, trained at L/2'
   assert cells['training loss [95 %]'].startswith('1.905 [')
@@ -1166,6 +1167,9 @@ def _points_of(axes):
 
 def test_figures_have_a_point_for_each_model(run, found):
   made = figures.make(run, found)
+  assert setup_of(made['correlations']) == (
+      '2 layers of width 64, up to 12,000 steps, trained at 64 or 128 tokens; L = 128')
+  assert setup_of(made['paper']) == 'language models of 6 to 20 billion parameters'
   assert list(made) == ['correlations', 'paper']
   fields = [(x, y) for y in ('score_beyond', 'nll_beyond')
             for x in ('training_cross_entropy', 'symmetric_kl')]

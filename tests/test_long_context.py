@@ -1530,7 +1530,8 @@ def test_figures_show_scores_with_chance():
       f'2 to 4 samples of each task and length, dialect strict; {with_bands}')
   assert setup_of(figure) == (
       f'2 to 4 samples of each task and length, dialect official; {with_bands}')
-  assert setup_of(of_depth) == '2 to 4 samples of each cell, dialect official'
+  assert setup_of(of_depth) == (
+      '2 to 4 samples of each cell, all tasks together, dialect official')
   assert len(panels['qa1'].lines) == 2  # a window of 512 tokens lies beyond
   *_, window = figures.by_length(made._replace(window=128)).axes[0].lines
   assert window.get_xdata() == [128, 128] and window.get_label() == 'window, 128'

@@ -91,12 +91,14 @@ def test_interventions_need_the_classes_of_items():
     (None, 'where the file exists'),
     ('make = 3', "has no function 'make'"),
     ('def make(task:\n  return', 'own.py cannot be run: SyntaxError: .*line 1'),
-    ('raise SystemExit(3)', 'own.py cannot be run: SystemExit: 3'),
+    ('raise SystemExit(3)', 'own.py cannot be run: SystemExit: 3, line 1'),
+    ('x = 1\n\ndef make(): pass\ny = z', "NameError: name 'z' is not defined, line 4"),
     ('def make(task): return task', 'must take two arguments, the fields of task'),
     ('def make(task, model): return task', 'make must return a Task whose name'),
     ('from experiments.length_generalization.tasks import Task\n'
      'make = lambda *fields: Task("two words", *[None] * 6)', 'return a Task whose'),
-], ids=['no_file', 'no_function', 'syntax', 'exit', 'arguments', 'no_task', 'name'])
+], ids=['no_file', 'no_function', 'syntax', 'exit', 'no_name', 'arguments', 'no_task',
+        'name'])
 def test_what_is_no_task_is_refused(tmp_path, text, told):
   path = tmp_path / 'own.py'
   if text is not None:

@@ -118,8 +118,8 @@ _ASKED = r'Question: Where is (\w+)\? (\w+)\.'
 
 
 def test_an_exercise_asks_where_each_is_who_has_moved(rng):
-  counts, last_first = set(), set()
-  for _ in range(100):
+  counts, last_first, last_room = set(), set(), []
+  for _ in range(400):
     told, *questions = exercises.people(rng).split('\n')
     moves = re.findall(_MOVE, told)
     assert re.sub(_MOVE, '', told).strip() == ''
@@ -127,10 +127,11 @@ def test_an_exercise_asks_where_each_is_who_has_moved(rng):
     assert dict(asked) == dict(moves) and len(asked) == len(dict(moves))
     counts |= {(len(moves) - len(asked), len(asked))}
     last_first |= {asked[0][0] == moves[-1][0]}
+    last_room += [place == moves[-1][1] for _, place in asked]
     assert all(x != y for name in dict(moves) for x, y in itertools.pairwise(
         place for moved, place in moves if moved == name))
   assert counts == {*itertools.product((0, 1, 2), (2, 3, 4))}
-  assert last_first == {True, False}
+  assert last_first == {True, False} and 0.4 < np.mean(last_room) < 0.5
 
 
 def test_exercises_follow_each_document_in_turn():

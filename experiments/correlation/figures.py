@@ -59,7 +59,7 @@ def of_models(run: Run, points: Points) -> Figure:
       'training loss and misalignment, a numbered point for each model, as in the '
       'table models: means over seeds; grey: single seeds. r: the primary correlation '
       'over models, with its bootstrap interval.',
-      f'{run.words}, L = {run.length} tokens')
+      f'{run.words}, trained at {_lengths(run)} tokens; L = {run.length}')
 
 
 def of_term(run: Run, points: Points) -> Figure:
@@ -110,6 +110,10 @@ def of_paper(run: Run) -> Figure:
       f'as the paper prints them: {_numbered(list(paper.ROWS))}. r: recomputed, with '
       'its bootstrap interval over the seven.',
       'language models of 6 to 20 billion parameters')
+
+
+def _lengths(run: Run) -> str:
+  return ' or '.join(map(str, sorted({model.length for model in run.models})))
 
 
 def _numbered(names: Sequence[str]) -> str:

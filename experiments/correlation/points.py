@@ -124,6 +124,8 @@ def read_run(config: Mapping[str, Any]) -> Run:
   length, model = int(config['train']['max_length']), config['model']
   primary = config['primary']
   steps = counted(int(config['train']['num_steps']), 'step')
+  if min(float(fields['steps']) for fields in config['models'].values()) < 1:
+    steps = f'up to {steps}'
   layers = counted(int(model['num_layers']), 'layer')
   words = f'{layers} of width {int(model["width"])}, {steps}'
   return Run(

@@ -35,9 +35,9 @@ from vvlen.statistics import mean_interval
 
 # What is said of the two guesses.
 _GUESSES = ('Chance: of a guess without the context, where the answer is one of a few '
-            'words. Shortcut: of an answer that takes a fitting word of the context, '
-            'whatever is asked: of the needles any one, of a story the place that is '
-            'named last.')
+            'words. Shortcut: of an answer that takes any fitting word of a context '
+            'which has several: of the needles any one, of a story the place that is '
+            'named last; else chance.')
 
 
 def make(run: Run, points: Points) -> list[Table]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import runpy
+import traceback
 from typing import Any
 
 
@@ -19,8 +20,12 @@ def load(field: str, path: str, function: str) -> Callable[..., Any]:
   try:
     found = runpy.run_path(path).get(function)
   except (Exception, SystemExit) as error:  # whatever the file raises
-    line = f'{type(error).__name__}: {error}'.split('\n')[0]
-    raise ValueError(f'{field}: {path} cannot be run: {line}') from error
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path]
+    at = f', line {lines[-1]}' if lines else ''
+    says = str(error).strip().split('\n')[0]
+    raise ValueError(f'{field}: {path} cannot be run: {type(error).__name__}: '
+                     f'{says}{at}') from error
   if not callable(found):
     raise ValueError(f'{field}: {path} has no function {function!r}')
   return found

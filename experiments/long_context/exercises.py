@@ -56,8 +56,8 @@ def pass_key(rng: np.random.Generator) -> str:
 def people(rng: np.random.Generator) -> str:
   """Returns a story of 2 to 4 people, and a question about each of them at its end.
 
-  Each moves once, and up to two moves are more. Of such questions, most are not about
-  the room that the story names last.
+  Each moves once, and up to two moves are more. The room that the story names last
+  answers 45 % of these questions.
   """
   names = rng.choice(babi_stories.ACTORS, rng.integers(2, 5), replace=False)
   told, where = [], dict.fromkeys(names, '')

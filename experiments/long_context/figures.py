@@ -11,6 +11,7 @@ from experiments.long_context import scores
 from experiments.long_context.tables import depths_of, lengths_of, name_of, Run
 from vvlen.evaluation.longbench import BUCKETS
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import counted
 
 _BANDS = 'bands: 95 % intervals by bootstrap over samples'
 
@@ -70,21 +71,21 @@ def by_depth(run: Run) -> Figure:
   metric = f'score_{run.dialect}'
   depths, lengths = depths_of(run), lengths_of(scores.cells(run.rows, metric))
   tasks = scores.tasks_of(run.rows)
-  table, counted = np.full((len(depths), len(lengths)), np.nan), []
+  table, samples = np.full((len(depths), len(lengths)), np.nan), []
   for row, depth in enumerate(depths):
     found = scores.cells(run.rows, metric, depth)
     for column, n in enumerate(lengths):
       means = [found[task, n].mean() for task in tasks if (task, n) in found]
       if means:
         table[row, column] = 100 * np.mean(means)
-        counted.append(np.concatenate(
+        samples.append(np.concatenate(
             [found[task, n] for task in tasks if (task, n) in found]))
   of = name_of(tasks[0]) if len(tasks) == 1 else f'mean over {", ".join(tasks)}'
   figure = plots.new(
       1.5 + 0.28 * len(depths), f'Score by depth and length: {of}',
       f'Mean score in % by number of tokens of the {run.length_of} and by where in the '
       f'context what is asked for stands: {of}. Empty: no sample.',
-      _samples(run, counted, 'cell'))
+      _samples(run, samples, f'cell{", all tasks together" * (len(tasks) > 1)}'))
   axes = figure.subplots()
   axes.grid(False)
   image = axes.imshow(table, vmin=0, vmax=100, cmap='viridis', aspect='auto')
@@ -134,8 +135,8 @@ def by_bucket(run: Run) -> Figure:
 def _samples(run: Run, cells: Iterable[np.ndarray], of: str) -> str:
   """Says how many samples each cell has, and by which rule they are scored."""
   sizes = sorted({len(x) for x in cells})
-  many = f'{sizes[0]:,}' if len(sizes) == 1 else f'{sizes[0]:,} to {sizes[-1]:,}'
-  return f'{many} samples of each {of}, dialect {run.dialect}'
+  fewest = f'{sizes[0]:,} to ' * (len(sizes) > 1)
+  return f'{fewest}{counted(sizes[-1], "sample")} of each {of}, dialect {run.dialect}'
 
 
 def _mark(axes: Axes, window: int, lengths: list[int]) -> None:

@@ -1,8 +1,9 @@
 """A sample of a suite, and what a run is to answer.
 
-Each sample has a random generator of its own, seeded by the seed of the run and the
-sample's task, length and index. So it does not depend on the number of samples, nor on
-the other lengths, tasks and batches.
+Each sample that is drawn has a random generator of its own, seeded by the seed of the
+run and the sample's task, length and index; questions of BABILong by all but the
+length. So it does not depend on the number of samples, nor on the other lengths, tasks
+and batches.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ as this lower end does. For half of the weight, with L = log n, of many keys:
   n equal gaps Δ                                     β = L / Δ
   the top of n uniform priorities                    β ∝ n
   one match of logit m among n Gaussians N(0, σ²)    β = (m − √(m² − 2σ²L)) / σ²
-  the top of n standard Gaussians                    β ≈ 1.66 √(2L)
+  the top of n standard Gaussians, median, n → ∞     β = 1.66 √(2L)
 
 Log n: Nakanishi (2025), arXiv 2501.19399; gaps: arXiv 2605.12697. One match among
 Gaussians needs between 1 and 2 times L / m, since Σ exp(β z_j) is close to
@@ -23,7 +23,8 @@ With fixed m and σ no β is enough once L > m²/2σ², as the largest Gaussian 
 σ√(2L); with m ∝ √L, β grows as √L. At the top of Gaussians, β grows as √L, slower than
 log n: the gaps, times √(2L), become those of a Poisson process of density e^−x, whose
 first point has more than half of the weight at β = b√(2L) with probability
-b sin(π/b)/π, one half at b = 1.66.
+b sin(π/b)/π, one half at b = 1.66. At a thousand keys this is a fifth too high; 1.66
+times the level that one of n Gaussians exceeds is 3 % off.
 
 `exponents` fits β ∝ n^p and β ∝ (log n)^q: a task whose q is 1 needs log n.
 """
