@@ -1168,7 +1168,7 @@ def _points_of(axes):
 def test_figures_have_a_point_for_each_model(run, found):
   made = figures.make(run, found)
   assert setup_of(made['correlations']) == (
-      '2 layers of width 64, up to 12,000 steps, trained at 64 or 128 tokens; L = 128')
+      '2 layers of width 64, 300 steps, trained at 64 or 128 tokens; L = 128')
   assert setup_of(made['paper']) == 'language models of 6 to 20 billion parameters'
   assert list(made) == ['correlations', 'paper']
   fields = [(x, y) for y in ('score_beyond', 'nll_beyond')
