@@ -242,7 +242,7 @@ def test_wrong_input_is_one_line(arguments, says, tmp_path, monkeypatch, capsys)
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_model_is_trained_on_it_and_asked(tmp_path, fast_compilation):
-  done = _command(f'--folder={tmp_path}/tasks', '--documents=120', '--vocabulary=400')
+  done = _command(f'--folder={tmp_path}/tasks', '--documents=200', '--vocabulary=400')
   assert (done.returncode, done.stderr) == (0, '')
   for module, *arguments in (
       ('correlation', '--config=configs/correlation.py:smoke',
