@@ -13,7 +13,8 @@ from vvlen.evaluation.longbench import BUCKETS
 from vvlen.reporting import plots
 from vvlen.reporting.numbers import counted
 
-_BANDS = 'bands: 95 % intervals by bootstrap over samples'
+_INTERVALS = '95 % intervals by bootstrap over samples'
+_BANDS, _BARS = f'bands: {_INTERVALS}', f'bars: {_INTERVALS}'
 
 
 def make(run: Run) -> dict[str, Figure]:
@@ -75,11 +76,10 @@ def by_depth(run: Run) -> Figure:
   for row, depth in enumerate(depths):
     found = scores.cells(run.rows, metric, depth)
     for column, n in enumerate(lengths):
-      means = [found[task, n].mean() for task in tasks if (task, n) in found]
-      if means:
-        table[row, column] = 100 * np.mean(means)
-        samples.append(np.concatenate(
-            [found[task, n] for task in tasks if (task, n) in found]))
+      cells = [found[task, n] for task in tasks if (task, n) in found]
+      if cells:
+        table[row, column] = 100 * np.mean([x.mean() for x in cells])
+        samples.append(np.concatenate(cells))
   of = name_of(tasks[0]) if len(tasks) == 1 else f'mean over {", ".join(tasks)}'
   figure = plots.new(
       1.5 + 0.28 * len(depths), f'Score by depth and length: {of}',
@@ -108,10 +108,8 @@ def by_bucket(run: Run) -> Figure:
   figure = plots.new(
       1.2 + 0.22 * len(tasks), 'LongBench-E by task and length',
       'Mean score in %, a line for each task, a marker for each bucket of lengths of '
-      'texts in words; bars: 95 % intervals by bootstrap over samples; 0 is the score '
-      'of an empty answer.',
-      f'{_samples(run, found.values(), "task and bucket")}; bars: 95 % intervals by '
-      'bootstrap over samples')
+      f'texts in words; {_BARS}; 0 is the score of an empty answer.',
+      f'{_samples(run, found.values(), "task and bucket")}; {_BARS}')
   axes = figure.subplots()
   for place, (bucket, (colour, marker)) in enumerate(
       zip(BUCKETS, plots.LOOKS, strict=False)):
