@@ -50,7 +50,7 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
   records = [_record(task, index, family.tasks[task]) for task, index in some.items()]
   columns = {
       'task': lambda r: r['task'],
-      'at lengths': blank_without('power', lambda r: _lengths_words(r)),
+      'at lengths': blank_without('power', _lengths_words),
       'power of n [95 %]': interval_cell('power', '.2f'),
       'power of log n [95 %]': interval_cell('power_of_log', '.2f'),
       'power of n in training [95 %]': interval_cell('power_in_training', '.2f'),
