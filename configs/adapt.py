@@ -19,6 +19,9 @@ study_pilot    3      512, 4, 200        the spread over seeds, from which the s
 
 METHOD is none, pi, ntk, yarn, eabf, clex, random, alibi, longlora or longqlora. Seeds
 are orders of the text; a seed has the same batches in all arms.
+
+--config.run_arms="('yarn','yarn_alpha_0_1')" chooses what is run now. The rest may
+follow in the same folder, or in another that `experiments.join` adds to it.
 """
 
 import ml_collections
@@ -65,6 +68,7 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
       num_seeds=2,  # may grow later
       checkpoint='',  # folder or ORG/NAME of the model to train further
       arms=_arms(name),
+      run_arms=(),  # names of the arms to run now; (): all
       positions=dict(
           # By how much pi, ntk and yarn stretch positions; 0: ⌈L / L₀⌉.
           factor=4.0,

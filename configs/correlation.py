@@ -8,6 +8,9 @@ and with a benchmark's score on inputs longer than those of training.
   python -m experiments.correlation --config=configs/correlation.py:cpu \
       --workdir=runs/correlation
 
+--config.run_models="('base','alibi')" chooses what is trained now. The rest may follow
+in the same folder, or in another that `experiments.join` adds to it.
+
 For all but quick and smoke, give the first command --documents=150000: then answers
 cannot be learned by heart.
 
@@ -48,6 +51,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
       num_seeds=5,  # of each model; may grow later
       # Of each model, what differs from the others.
       models=_models(),
+      run_models=(),  # names of the models to train now; (): all
       primary=dict(
           measure='symmetric_kl',  # of misalignment
           outcome='score',  # of the benchmark, or nll, log perplexity

@@ -3,15 +3,18 @@
   python -m experiments.join --workdir=runs/all runs/first runs/second
 
 Each machine ran a part of the same configuration: some cells, by --config.run of
-`vanishing_variance` or `sensitivity`, or some tasks and arms, by --config.run_tasks and
---config.run_arms of `league`. Their rows, learning curves and starts are added to those
-in --workdir, which may be new. Checkpoints stay where they are, and so do the curves of
-seeds that are not measured yet. A row or curve that is in two folders must be the same
-in both; otherwise nothing is written.
+`vanishing_variance` or `sensitivity`; some tasks and arms, by --config.run_tasks and
+--config.run_arms of `league`; some arms, by --config.run_arms of `adapt`; or some
+models, by --config.run_models of `correlation`. Their rows, learning curves,
+predictions and starts are added to those in --workdir, which may be new. Checkpoints
+and trained models stay where they are, and so do the curves of seeds that are not
+measured yet. A row or curve that is in two folders must be the same in both; otherwise
+nothing is written.
 """
 
 import argparse
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import fnmatch
 import functools
 import json
 import math
@@ -19,12 +22,19 @@ from typing import Any
 
 from etils import epath
 
+from experiments.correlation import points
 from experiments.harness import errors, finished, locks, paths, reports
+from experiments.language_model import arms
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import read_curves
 
-_DIVIDED = 'league', 'sensitivity', 'vanishing_variance'  # studies
-_NOT_READ = {'checkpoints', 'figures', 'tables', 'tensorboard', 'trace'}
+# Studies, and the fields of their configurations that may differ between two parts.
+_DIVIDED: dict[str, tuple[str, ...]] = {
+    'adapt': (*arms.MAY_DIFFER, 'train.save_every_seconds'),
+    'correlation': (*points.MAY_DIFFER, 'train.save_every_seconds'),
+    'league': (), 'sensitivity': (), 'vanishing_variance': (),
+}
+_NOT_READ = {'checkpoints', 'figures', 'models', 'tables', 'tensorboard', 'trace'}
 
 Content = Mapping[Any, Any]  # of a file: {what a value is of: the value}
 
@@ -65,6 +75,7 @@ def join(workdir: epath.PathLike, parts: Sequence[epath.PathLike]) -> None:
       or curve. Then nothing has been written.
   """
   target, folders = epath.Path(workdir), [epath.Path(part) for part in parts]
+  study = ''
   for folder in folders:
     if not (results.is_there(folder / 'results.csv')
             and (folder / 'config.json').exists()):
@@ -78,26 +89,28 @@ def join(workdir: epath.PathLike, parts: Sequence[epath.PathLike]) -> None:
     raise ValueError(f'{target} is not empty and holds no run')
   writes = [
       functools.partial(write, target / inside, joined(places))
-      for name, joined, write in _kinds(target)
-      for inside, places in _found(folders, name).items()
+      for pattern, joined, write in _kinds(target, study)
+      for inside, places in _found(folders, pattern).items()
   ]
   for write in writes:
     write()
 
 
 def _found(
-    folders: Sequence[epath.Path], name: str
+    folders: Sequence[epath.Path], pattern: str
 ) -> dict[str, list[epath.Path]]:
-  """Returns {path within a run: the files there} of files of a name.
+  """Returns {path within a run: the files there} of files of a kind.
 
-  A compressed file, NAME.xz, is named as the plain one: `read_rows` finds it.
+  The pattern is of a file's name, or of its path if it has a folder. A compressed
+  file, NAME.xz, is named as the plain one: `read_rows` finds it.
   """
   found: dict[str, list[epath.Path]] = {}
   for folder in folders:
     names = {str(path.relative_to(folder)).removesuffix('.xz')
              for path in _files(folder)}
     for inside in sorted(names):
-      if inside.rpartition('/')[2] == name:
+      path = inside if '/' in pattern else inside.rpartition('/')[2]
+      if fnmatch.fnmatchcase(path, pattern):
         found.setdefault(inside, []).append(folder / inside)
   return found
 
@@ -110,8 +123,13 @@ def _files(folder: epath.Path) -> Iterator[epath.Path]:
       yield from _files(path)
 
 
-def _configuration(places: Sequence[epath.Path]) -> dict[str, Any]:
-  """Returns the content of config.json, with all starts in the order of time."""
+def _configuration(study: str, places: Sequence[epath.Path]) -> dict[str, Any]:
+  """Returns the content of config.json, with all starts in the order of time.
+
+  Of a study to which seeds can be added later, it has the largest number of seeds.
+  """
+  may_differ = {f'config.{name}' for name in _DIVIDED[study]}
+  grows = 'config.num_seeds' if may_differ else ''
   starts: list[dict[str, Any]] = []
   first: dict[str, Any] = {}
   for path in places:
@@ -120,7 +138,9 @@ def _configuration(places: Sequence[epath.Path]) -> dict[str, Any]:
       starts.sort(key=lambda start: start['started'])
       first = first or stored
       here, there = run_folder.flatten(stored), run_folder.flatten(first)
-    for name in sorted(here.keys() | there.keys()):
+    if grows in here and here[grows] > there.get(grows, here[grows]):
+      first['config']['num_seeds'] = here[grows]
+    for name in sorted((here.keys() | there.keys()) - may_differ - {grows}):
       if here.get(name) != there.get(name):
         raise ValueError(
             f'{path.parent} and {places[0].parent} are not of one run: '
@@ -147,6 +167,10 @@ def _union(
   return union
 
 
+def _whole(path: epath.Path) -> Content:
+  return {'predictions': path.read_text()}
+
+
 def _rows(path: epath.Path) -> Content:
   return {row.key: row for row in results.read_rows(path)}
 
@@ -157,7 +181,7 @@ def _counts(path: epath.Path) -> Content:
 
 
 def _curves(target: epath.Path, path: epath.Path) -> Content:
-  """Returns lines of learning curves by arm and block of seeds.
+  """Returns lines of learning curves or evaluations by arm and block of seeds.
 
   Without its checkpoint, a block that is not measured yet starts again. So its lines
   are left out unless they are in the folder that is added to, as are those beyond the
@@ -166,7 +190,7 @@ def _curves(target: epath.Path, path: epath.Path) -> Content:
   steps = _measured_steps(path)
   blocks: dict[Hashable, list[dict[str, Any]]] = {}
   for line in read_curves(path):
-    last = steps.get((line['arm'], line['first_seed']), 0)
+    last = steps.get((line['arm'], line['first_seed']), -1)
     if path.is_relative_to(target) or line['step'] <= last:
       key = line['arm'], 'seeds from', line['first_seed']
       blocks.setdefault(key, []).append(line)
@@ -174,7 +198,7 @@ def _curves(target: epath.Path, path: epath.Path) -> Content:
 
 
 def _measured_steps(path: epath.Path) -> dict[tuple[str, int], float]:
-  """Returns {(arm, seed): last measured step} of the models of a metrics.jsonl.
+  """Returns {(arm, seed): last measured step} of the models of a file of curves.
 
   Their rows are in the nearest results.csv, in its folder or one above; there, their
   experiment has the name of a folder on the way. Rows without a step are measured at
@@ -196,21 +220,27 @@ def _write_curves(path: epath.Path, blocks: Content) -> None:
       json.dumps(line) + '\n' for lines in blocks.values() for line in lines))
 
 
+def _write_whole(path: epath.Path, content: Content) -> None:
+  results.write_text(path, content['predictions'])
+
+
 def _write_configuration(path: epath.Path, stored: Mapping[str, Any]) -> None:
   results.write_text(path, json.dumps(stored, indent=2) + '\n')
 
 
 def _kinds(
-    target: epath.Path,
+    target: epath.Path, study: str
 ) -> Sequence[tuple[str, Callable[..., Any], Callable[..., None]]]:
-  """Returns names of files, how several files become one, and how that is written.
+  """Returns patterns of files, how several become one, and how that is written.
 
   Rows are last, since they say what is finished.
   """
+  curves = functools.partial(_union, functools.partial(_curves, target))
   return (
-      ('config.json', _configuration, _write_configuration),
-      ('metrics.jsonl', functools.partial(_union, functools.partial(_curves, target)),
-       _write_curves),
+      ('config.json', functools.partial(_configuration, study), _write_configuration),
+      ('metrics.jsonl', curves, _write_curves),
+      ('evaluations.jsonl', curves, _write_curves),
+      ('predictions/*.jsonl', functools.partial(_union, _whole), _write_whole),
       ('rows.json', functools.partial(_union, _counts),
        lambda path, counts: finished.write_listed(path.parent, counts)),
       ('results.csv', functools.partial(_union, _rows),

@@ -1672,6 +1672,38 @@ def test_the_command_runs_and_measures_lost_rows_again(
 
 
 @pytest.mark.slow
+def test_arms_of_two_folders_are_joined_to_the_run_of_one(
+    run_here, checkpoint, text_file, tmp_path):
+  run = lambda name, *flags: run_here(
+      'adapt', *_command(checkpoint, text_file, tmp_path / name, *flags))
+  whole = run('whole', '--config.num_seeds=2')
+  assert whole.returncode == 0, whole.stderr
+  first = run('a', "--config.run_arms=('none',)", '--config.num_seeds=2')
+  assert '2 of 2 training runs to do' in first.stdout, first.stderr
+  moved = tmp_path / 'moved.txt'
+  moved.write_bytes(text_file.read_bytes())
+  for seeds, due in (1, 2), (2, 2):
+    second = run('b', "--config.run_arms=('pi','pi_alpha_0_1')",
+                 f'--config.num_seeds={seeds}', f'--config.text.path={moved}')
+    assert f'{due} of {2 * seeds} training runs to do' in second.stdout, second.stderr
+  parts = [f'{tmp_path}/{name}/run' for name in 'ab']
+  joined = run_here('join', f'--workdir={tmp_path}/all/run', *parts)
+  assert joined.returncode == 0, joined.stderr
+  last = run('all', '--config.num_seeds=2')
+  assert '0 of 6 training runs to do' in last.stdout, last.stderr
+  for name in ('results.csv', 'tables/methods.md', 'tables/term.md'):
+    expected = (tmp_path / 'whole/run' / name).read_bytes()
+    assert (tmp_path / 'all/run' / name).read_bytes() == expected, name
+  by_arm = lambda folder: {
+      (line['arm'], line['first_seed'], line['step']): line
+      for line in read_curves(tmp_path / folder / 'run/evaluations.jsonl')}
+  assert by_arm('all') == by_arm('whole')
+  wrong = run('wrong', "--config.run_arms=('ntk',)")
+  assert (wrong.returncode, wrong.stderr) == (
+      2, 'Error: config.run_arms must be one or more of none, pi, pi_alpha_0_1: ntk\n')
+
+
+@pytest.mark.slow
 def test_an_arm_may_have_another_weight(run_here, checkpoint, text_file, tmp_path):
   command = _command(checkpoint, text_file, tmp_path)[1:]
   done = run_here('adapt', '--config=configs/adapt.py:yarn_smoke', *command,

@@ -1315,6 +1315,27 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, tmp_path, text):
 
 @pytest.mark.long
 @pytest.mark.slow
+def test_models_of_two_folders_are_joined_to_the_run_of_one(whole, tmp_path, text):
+  folders = [tmp_path / name for name in ('first', 'second', 'all')]
+  for folder, chosen in (folders[0], "'layer_norm','base'"), (
+      folders[1], "'alibi_half_length',"):
+    done = _done(f'--workdir={folder}', *text, f'--config.run_models=({chosen})')
+    assert done.returncode == 0, done.stderr
+  join = [sys.executable, '-m', 'experiments.join', f'--workdir={folders[2]}',
+          *map(str, folders[:2])]
+  done = subprocess.run(join, cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  done = _done(f'--workdir={folders[2]}', *text)
+  assert '0 of 3 training runs to do' in done.stdout, done.stderr
+  lines = [sorted((folder / 'results.csv').read_text().splitlines())
+           for folder in (whole[0], folders[2])]
+  assert lines[0] == lines[1]
+  for path in (*whole[0].glob('predictions/*'), *whole[0].glob('tables/*')):
+    assert (folders[2] / path.relative_to(whole[0])).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_report_is_remade_without_jax(whole, tmp_path):
   copy = tmp_path / 'copy'
   shutil.copytree(whole[0], copy, ignore=shutil.ignore_patterns(
@@ -1364,6 +1385,8 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
     (['--config.benchmark.answer_tokens=2'],
      'answer_tokens must be at least the tokens of an answer of niah_single, .: 2'),
     (['--config.benchmark.answer_tokens=110'], 'qa1 at 128 tokens, 110 of them'),
+    (["--config.run_models=('rope',)"],
+     'config.run_models must be one or more of alibi_half_length, base, layer_norm: r'),
     (['--config.num_seeds=0'], 'num_seeds must be a whole number from 1'),
     (['--config.num_resamples=10'], 'num_resamples must be .* from 100'),
     (['--config.text.path=/nowhere/text.jsonl'],

@@ -128,6 +128,49 @@ def test_curves_of_a_tuning_are_those_of_its_own_rows(tmp_path):
   assert not read_curves(at / 'lookup/none/rate_0.001/metrics.jsonl')
 
 
+def _arms(folder, arm, num_seeds, path, evaluated=0.5, predicted='yes'):
+  """Writes what a machine leaves of an arm of a study to which seeds may be added."""
+  row = results.Row('adapt', arm, num_seeds - 1, 16, 'nll', 0.25)
+  finished.write_rows(folder, [row], [row], seed_blocks.part_of)
+  config = {'num_seeds': num_seeds, 'text': {'path': path}, 'seed': 0}
+  results.write_text(folder / 'config.json', json.dumps(
+      {'study': 'adapt', 'config': config, 'sessions': [{'started': arm}]}))
+  lines = Curves(folder / 'evaluations.jsonl')
+  lines.add(arm, 0, num_seeds - 1, {'nll': [evaluated]})
+  lines.add(arm, 0, num_seeds, {'nll': [9.0]})  # of a seed that was not finished
+  results.write_text(folder / f'predictions/{arm}_seed_0.jsonl', predicted)
+  results.write_text(folder / 'models/yarn/config.json', 'not read')
+
+
+def test_parts_may_differ_in_seeds_and_in_where_the_text_lies(tmp_path):
+  folder = epath.Path(tmp_path)
+  _arms(folder / 'a', 'pi', 2, 'here/text')
+  _arms(folder / 'b', 'yarn', 3, 'there/text')
+  command.join(folder / 'all', [folder / 'a', folder / 'b'])
+  stored = json.loads((folder / 'all/config.json').read_text())
+  assert stored == {
+      'study': 'adapt', 'sessions': [{'started': 'pi'}, {'started': 'yarn'}],
+      'config': {'num_seeds': 3, 'text': {'path': 'here/text'}, 'seed': 0}}
+  lines = read_curves(folder / 'all/evaluations.jsonl')
+  assert [(x['arm'], x['first_seed']) for x in lines] == [('pi', 1), ('yarn', 2)]
+  names = [path.name for path in (folder / 'all/predictions').iterdir()]
+  assert sorted(names) == ['pi_seed_0.jsonl', 'yarn_seed_0.jsonl']
+  assert not (folder / 'all/models').exists()
+
+
+@pytest.mark.parametrize('changes, words', [
+    (dict(evaluated=0.6), 'evaluations.jsonl have different values of pi seeds from 1'),
+    (dict(predicted='no'), 'pi_seed_0.jsonl have different values of predictions'),
+])
+def test_what_two_parts_have_must_be_the_same(tmp_path, changes, words):
+  folder = epath.Path(tmp_path)
+  _arms(folder / 'a', 'pi', 2, 'here/text')
+  _arms(folder / 'b', 'pi', 2, 'here/text', **changes)
+  with pytest.raises(ValueError, match=words):
+    command.join(folder / 'all', [folder / 'a', folder / 'b'])
+  assert not (folder / 'all').exists()
+
+
 def test_rows_that_a_part_has_lost_are_still_due(parts):
   folder, rows = parts
   results.write_rows(folder / 'first/results.csv', rows['first'][1:])

@@ -14,5 +14,6 @@ from experiments.adapt.run import main
 from experiments.harness import command_line
 
 if __name__ == '__main__':
-  command_line.run(main, needs=('arms', 'positions', 'adapters', 'text', 'train',
-                                'optimizer', 'evaluate'))
+  command_line.run(main, needs=(
+      'arms', 'run_arms', 'positions', 'adapters', 'text', 'train', 'optimizer',
+      'evaluate'))

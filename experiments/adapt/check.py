@@ -14,10 +14,11 @@ from experiments.harness.fields import (
   optional,
   real,
   several,
+  text,
   whole,
   zero_or,
 )
-from experiments.harness.parts import naming
+from experiments.harness.parts import chosen, naming
 from experiments.language_model.check import (
   ARM_FIELDS,
   check_arms,
@@ -33,6 +34,7 @@ from vvlen.models.llama.sizes import check_model as check_sizes
 
 _FIELDS = {
     **ARM_FIELDS,
+    'run_arms': several(text('name'), least=0),
     'arms.*.method': one_of(methods.METHODS),
     'arms.*.term': one_of(tuple(TERMS)),
     'positions.factor': zero_or(real(least=1)),
@@ -75,6 +77,7 @@ def check(config: Any) -> None:
   _check_positions(config)
   report.check(report.read_run(config.to_dict()), config.to_dict())
   check_arms(config)
+  chosen('run_arms', config.run_arms, list(config.arms))
 
 
 def _check_positions(config: Any) -> None:

@@ -12,10 +12,10 @@ from experiments.adapt import check, methods, report
 from experiments.adapt.frequencies import pair_entropy
 from experiments.adapt.programs import Programs
 from experiments.adapt.steps_table import measured_steps
-from experiments.harness import fingerprint, finished, machine, seed_blocks
+from experiments.harness import fingerprint, finished, machine, parts, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
 from experiments.language_model import sharded, training
-from experiments.language_model.run import MAY_DIFFER
+from experiments.language_model.arms import MAY_DIFFER
 from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
 from vvlen.tasks.tokens import Stream
@@ -45,12 +45,13 @@ def main(config: Any, workdir: str) -> None:
       config, workdir, report.EXPERIMENT, lambda: {'inputs': facts}, MAY_DIFFER)
   done = finished.finished(folder, seed_blocks.part_of)
   arms = list(config.arms)
-  todo = [(name, seed) for name in arms for seed in range(config.num_seeds)
+  now = parts.chosen('run_arms', config.run_arms, arms)
+  todo = [(name, seed) for name in now for seed in range(config.num_seeds)
           if (name, seed) not in done]
   if stretched := methods.STRETCHED.intersection(report.methods_of(config)):
     print(f'Factor of {", ".join(sorted(stretched))}: {factor:g}. L is '
           f'{config.train.max_length} tokens, the checkpoint has {model.max_length}.')
-  print(f'{len(todo)} of {len(arms) * config.num_seeds} training runs to do. '
+  print(f'{len(todo)} of {len(now) * config.num_seeds} training runs to do. '
         f'{"Compiling first." if todo else ""}', flush=True)
   # The arms of a method follow one another.
   programs = functools.lru_cache(maxsize=1)(

@@ -12,4 +12,5 @@ from experiments.correlation.run import main
 from experiments.harness import command_line
 
 if __name__ == '__main__':
-  command_line.run(main, needs=('models', 'benchmark', 'text', 'train', 'evaluate'))
+  command_line.run(main, needs=(
+      'models', 'run_models', 'benchmark', 'text', 'train', 'evaluate'))

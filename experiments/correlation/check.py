@@ -6,8 +6,8 @@ from experiments.correlation import models
 from experiments.correlation.points import CORRELATIONS, MEASURES, OUTCOMES
 from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
-from experiments.harness.fields import flag, one_of, real, several, whole
-from experiments.harness.parts import naming
+from experiments.harness.fields import flag, one_of, real, several, text, whole
+from experiments.harness.parts import chosen, naming
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
 from experiments.language_model.training import num_steps
 from experiments.long_context.ruler_suites import NEEDLE_VALUES
@@ -19,6 +19,7 @@ _FIELDS = {
     **TEXT_FIELDS,
     **fields.SEED_BLOCKS,
     'num_seeds': whole(least=1, most=10**6),
+    'run_models': several(text('name'), least=0),
     'models.*.positions': one_of(models.POSITIONS),
     'models.*.rope_base': real(above=0),
     'models.*.stretched': one_of(models.STRETCHED),
@@ -60,6 +61,7 @@ def check(config: Any) -> None:
   for name, model in config.models.items():
     with naming(f'config.models.{name}'):
       _check_model(config, name, model)
+  chosen('run_models', config.run_models, list(config.models))
   _check_weights(config)
 
 

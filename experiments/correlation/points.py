@@ -24,6 +24,9 @@ from vvlen.reporting.results import index, Row
 from vvlen.statistics import pearson, spearman
 
 EXPERIMENT = 'correlation'
+# Fields of a configuration that may change between starts of a run: text and tokenizer
+# are identified by their content; intervals are made in the report.
+MAY_DIFFER = ('text.path', 'text.tokenizer', 'inputs.text', 'num_resamples')
 TRAINING_LOSS = 'training_cross_entropy'
 # Of misalignment, fields of `vvlen.objectives.measures.Measures`.
 MEASURES = tuple(name for name in SCALES if name != 'half_sce')

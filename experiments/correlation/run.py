@@ -10,10 +10,10 @@ from etils import epath
 import jax
 
 from experiments.correlation import check, models, prompts
-from experiments.correlation.points import EXPERIMENT, MEASURES
+from experiments.correlation.points import EXPERIMENT, MAY_DIFFER, MEASURES
 from experiments.correlation.programs import Answer, make_answer
 from experiments.correlation.prompts import Prompt
-from experiments.harness import finished, seed_blocks
+from experiments.harness import finished, parts, seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_devices
 from experiments.language_model import measuring, together, training
@@ -24,9 +24,6 @@ from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
 from vvlen.tasks import documents
-
-# Text and tokenizer are identified by their content; intervals are made in the report.
-MAY_DIFFER = ('text.path', 'text.tokenizer', 'inputs.text', 'num_resamples')
 
 
 class Subject(NamedTuple):
@@ -45,6 +42,7 @@ def main(config: Any, workdir: str) -> None:
   text = _read_text(config)
   together.check_text(text, mesh)
   names = list(config.models)
+  now = parts.chosen('run_models', config.run_models, names)
   lengths = [n * config.train.max_length for n in config.evaluate.lengths]
   asked = prompts.draw(config.benchmark, lengths, text.tokenizer, config.seed)
   facts = {**text.facts, 'prompts_sha256': documents.fingerprint(
@@ -53,9 +51,9 @@ def main(config: Any, workdir: str) -> None:
       config, workdir, EXPERIMENT, lambda: {'inputs': facts}, MAY_DIFFER)
   done = finished.finished(folder, seed_blocks.part_of)
   blocks = seed_blocks.first_seeds(config)
-  todo = [(name, first) for name in names for first in blocks
+  todo = [(name, first) for name in now for first in blocks
           if not seed_blocks.is_finished(config, done, first, name)]
-  print(f'{len(todo)} of {len(names) * len(blocks)} training runs to do. '
+  print(f'{len(todo)} of {len(now) * len(blocks)} training runs to do. '
         f'{"Compiling first." if todo else ""}', flush=True)
   # The blocks of a model follow one another.
   subject = functools.lru_cache(maxsize=1)(

@@ -1,6 +1,6 @@
 """Checks of configurations that have parts, such as the cells of a grid."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 import contextlib
 import re
 from typing import Any
@@ -27,6 +27,16 @@ def check_known(field: str, names: Iterable[str], known: Collection[str]) -> Non
   if unknown := [name for name in names if name not in known]:
     raise ValueError(f'config.{field} must be one or more of {", ".join(known)}: '
                      f'{", ".join(unknown)}')
+
+
+def chosen(field: str, some: Sequence[str], every: Sequence[str]) -> tuple[str, ...]:
+  """Returns the parts that a field chooses, or all of them if it is empty.
+
+  Raises:
+    ValueError: if the field names parts that are not there.
+  """
+  check_known(field, some, every)
+  return tuple(name for name in every if name in some or not some)
 
 
 def check_blocks(part: Any, field: str) -> None:

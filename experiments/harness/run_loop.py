@@ -26,6 +26,10 @@ from vvlen.reporting.board import Board
 from vvlen.reporting.curves import Curves
 from vvlen.reporting.family import digest_of
 
+# Fields of configurations that choose what is computed now. A run is the same with any
+# choice, so they are not kept with it.
+_CHOICES = 'run_arms', 'run_models'
+
 
 class Job(NamedTuple):
   """A piece of work whose rows are written together."""
@@ -95,8 +99,10 @@ def _claim(
     may_differ: Sequence[str],
 ) -> None:
   locks.lock(workdir)
+  whole = {name: value for name, value in config.to_dict().items()
+           if name not in _CHOICES}
   before = run_folder.claim(
-      workdir, config.to_dict() | facts, machine.session(), may_grow=['num_seeds'],
+      workdir, whole | facts, machine.session(), may_grow=['num_seeds'],
       may_differ=may_differ, study=study,
   )
   at_once = seed_blocks.at_once(config)

@@ -11,6 +11,13 @@ from vvlen.reporting.numbers import counted
 from vvlen.reporting.results import Index
 from vvlen.statistics import mean_interval
 
+# Fields of a configuration that may change between starts of a run: text, tokenizer and
+# checkpoint are identified by their content, not their path; a mesh changes results
+# only by rounding.
+MAY_DIFFER = (
+    'train.save_every_steps', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'checkpoint',
+    'text.path', 'text.tokenizer', 'inputs.text',
+)
 _PRIMARY = 0.1  # α
 
 

@@ -9,15 +9,9 @@ from typing import Any
 from experiments.harness import fingerprint, finished, machine, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_devices
 from experiments.language_model import check, sharded, together, training
+from experiments.language_model.arms import MAY_DIFFER
 from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
-
-# Text, tokenizer and checkpoint are identified by their content, not their path; a mesh
-# changes results only by rounding.
-MAY_DIFFER = (
-    'train.save_every_steps', 'mesh.data', 'mesh.fsdp', 'mesh.tensor', 'checkpoint',
-    'text.path', 'text.tokenizer', 'inputs.text',
-)
 
 
 def main(config: Any, workdir: str) -> None:

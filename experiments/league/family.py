@@ -19,7 +19,7 @@ from experiments.harness.fields import (
     text,
     whole,
 )
-from experiments.harness.parts import check_blocks, check_known, check_names, naming
+from experiments.harness.parts import check_blocks, check_names, chosen, naming
 from experiments.league import arms
 from experiments.league.names import CONTROL, in_order
 from experiments.league.tasks import FIELDS, make_task
@@ -83,19 +83,12 @@ def sources(config: Any) -> dict[str, str]:
 
 def chosen_arms(config: Any) -> tuple[str, ...]:
   """Returns the arms to run, softmax first; raises ValueError on unknown ones."""
-  return _chosen('run_arms', config.run_arms, tuple(sources(config)))
+  return chosen('run_arms', config.run_arms, tuple(sources(config)))
 
 
 def chosen_tasks(config: Any) -> tuple[str, ...]:
   """Returns the tasks to run; raises ValueError on unknown ones."""
-  return _chosen('run_tasks', config.run_tasks, tuple(in_order(config.tasks)))
-
-
-def _chosen(
-    field: str, some: tuple[str, ...], every: tuple[str, ...]
-) -> tuple[str, ...]:
-  check_known(field, some, every)
-  return tuple(name for name in every if name in some or not some)
+  return chosen('run_tasks', config.run_tasks, tuple(in_order(config.tasks)))
 
 
 def facts(config: Any) -> dict[str, Any]:
