@@ -11,11 +11,18 @@ from configs import counting as config_file
 from experiments.counting import training
 from experiments.counting.cells import Setup
 from experiments.counting.heads import look, make_heads
-from experiments.counting.heads_table import heads_table
+from experiments.counting.heads_table import heads_table, LAWS, tempered_table
+from experiments.counting.tempered import make_tempered
 from tests.conftest import shown
 from vvlen import sharding
 from vvlen.evaluation.temperature_law import critical_temperature
+from vvlen.evaluation.tempered_heads import (
+  apply_tempered,
+  power_of_log_n,
+  power_of_n,
+)
 from vvlen.models.decoder import Decoder, SequenceRegressor
+from vvlen.objectives import output_reparameterization as outrep
 from vvlen.reporting import results
 from vvlen.tasks import counting
 
@@ -52,7 +59,7 @@ def test_logits_are_those_of_the_last_token(params):
 
 @pytest.mark.slow
 def test_a_block_of_seeds_is_measured_as_each_is_by_hand(params, monkeypatch):
-  monkeypatch.setattr('experiments.counting.heads._STRINGS', 9)
+  monkeypatch.setattr('experiments.counting.heads.STRINGS', 9)
   keys = jax.random.split(jax.random.key(4), 2)
   mesh = sharding.seed_mesh(jax.devices()[:2])
   measure = make_heads(_MODEL, (4, 9, 20), 'uniform', mesh, 1)
@@ -78,6 +85,56 @@ def test_a_block_of_seeds_is_measured_as_each_is_by_hand(params, monkeypatch):
     slope = np.polyfit(np.log(np.log([6, 11, 22])), np.log(medians), 1)[0]
     assert measured['needed_power_of_log', 1, 0, None][seed] == pytest.approx(
         slope, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_block_of_seeds_is_tempered_as_each_is_by_hand(params, monkeypatch):
+  monkeypatch.setattr('experiments.counting.tempered.STRINGS', 9)
+  model = _MODEL.clone(decoder=_MODEL.decoder.clone(positions='rope'))
+  cell = Setup('sum', 'uniform', 10, 'rope', 'log')
+  # Queries are large, so that attention is not nearly uniform.
+  params = jax.tree_util.tree_map_with_path(
+      lambda path, x: x * 20 if 'query' in str(path) else x, params)
+  keys = jax.random.split(jax.random.key(4), 2)
+  mesh = sharding.seed_mesh(jax.devices()[:2])
+  make = lambda model: make_tempered(model, outrep.LOG, cell, (10, 15, 20), mesh, 1)
+  powers = {}
+  for layer, head in np.ndindex(2, 2):
+    powers['needed_power', layer, head, None] = np.array([0.3, -0.2]) + layer
+    powers['needed_power_of_log', layer, head, None] = np.array([1.5, 0.5]) - head
+  powers['needed_power', 1, 1, None][0] = np.nan  # keeps its logits
+  put = lambda x: sharding.put(x, mesh, 1)
+  found = make(model)(jax.tree.map(put, params), put(keys), powers)
+  assert {*found} == {(f'squared_error_{law}', None, None, n)
+                      for law in LAWS for n in (15, 20)}
+  for seed, n in (0, 20), (1, 15):
+    drawn = counting.sample(
+        jax.random.fold_in(jax.random.fold_in(keys[seed], n), 1), batch_size=9,
+        min_length=n, max_length=n, task='sum', counts='uniform')
+    own = lambda name, seed=seed: np.array([
+        [powers[name, layer, head, None][seed] for head in range(2)]
+        for layer in range(2)])
+    of = {'none': power_of_n(np.zeros((2, 2)), n + 2, 12),
+          'power': power_of_n(np.nan_to_num(own('needed_power')), n + 2, 12),
+          'power_of_log': power_of_log_n(own('needed_power_of_log'), n + 2, 12),
+          'log_n': power_of_log_n(np.ones((2, 2)), n + 2, 12),
+          'inverse_log_n': 1 / power_of_log_n(np.ones((2, 2)), n + 2, 12)}
+    errors = {}
+    for law, factors in of.items():
+      answer = apply_tempered(
+          model, factors, {'params': _one(params, seed)}, drawn.tokens,
+          jnp.arange(n + 2))[:, -1]
+      errors[law] = float(jnp.square(outrep.LOG.decode(answer) - drawn.target).mean())
+      assert found[f'squared_error_{law}', None, None, n][seed] == pytest.approx(
+          errors[law], rel=1e-3)
+    # The last token's answer is that of a model which reads it alone.
+    plain = model.apply({'params': _one(params, seed)}, drawn.tokens, jnp.array([-1]))
+    assert errors['none'] == pytest.approx(float(np.mean(
+        (outrep.LOG.decode(plain[:, 0]) - drawn.target) ** 2)), rel=1e-3)
+    assert len({round(x, 3) for x in errors.values()}) == 5
+  assert make(_MODEL)(None, None, powers) == {}  # ALiBi
+  near = make_tempered(model, outrep.LOG, cell, (5, 10), mesh, 1)
+  assert near(None, None, powers) == {}
 
 
 @pytest.mark.slow
@@ -168,3 +225,37 @@ def test_where_no_head_can_there_is_no_law():
 
 def test_a_run_without_rows_of_heads_has_no_table():
   assert heads_table([], [Setup('mean', 'fair', 10, 'rope', 'identity')]) is None
+
+
+def test_every_cell_of_what_temperatures_change():
+  cell = Setup('mean', 'fair', 10, 'rope', 'identity')
+  rows = []
+  for n, worse in (20, 3.0), (50, 1.0):
+    for seed, error in enumerate((0.01, 0.04)):
+      for i, law in enumerate(LAWS):
+        # Ratios of 1, 2 and 8 to the powers of `law`: means 4^i, spread by 2^i.
+        ratio = worse * (2.0, 8.0)[seed] ** i
+        rows.append(results.Row('mean_10', 'rope', seed, n, f'squared_error_{law}',
+                                error * ratio))
+  index = {'mean_10': results.index(rows)}
+  table = tempered_table(index, [cell._replace(positions='none'), cell])
+  [record] = table.records
+  reach = 12.706 * math.log(2)  # t of one degree, times the error of the mean
+  assert record['error'] == pytest.approx(0.02)
+  for i, law in enumerate(LAWS):
+    if i:
+      assert record[law] == pytest.approx(4.0 ** i)
+      assert record[f'{law}_high'] == pytest.approx(
+          4.0 ** i * math.exp(reach * i), rel=1e-3)
+  row = shown(table, 'mean, RoPE')
+  assert [*row] == [
+      'model', 'bits', 'squared error', '× with own power of n [95 %]',
+      '× with own power of log n [95 %]', '× with log n [95 %]',
+      '× with 1 / log n [95 %]', 'seeds']
+  assert (row['bits'], row['squared error'], row['seeds']) == ('50', '0.02', '2')
+  # A seed without a positive error has no ratio.
+  rows = [r._replace(value=0.0) if (r.seed, r.metric) == (1, 'squared_error_none')
+          else r for r in rows]
+  [record] = tempered_table({'mean_10': results.index(rows)}, [cell]).records
+  assert record['power'] == pytest.approx(2) and math.isnan(record['power_low'])
+  assert tempered_table({'mean_10': {}}, [cell]) is None

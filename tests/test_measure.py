@@ -91,17 +91,17 @@ def test_a_run_writes_tables_and_figures(whole):
   page = (workdir / 'index.md').read_text()
   made = {path.relative_to(workdir).as_posix() for path in workdir.rglob('*.*')}
   for name in ('perplexity', 'misalignment', 'figure_1', 'figure_1_heads', 'recency',
-               'entropy'):
+               'entropy', 'tempered'):
     assert {f'tables/{name}.md', f'tables/{name}.csv'} <= made
     assert (workdir / 'tables' / f'{name}.md').read_text() in page
   for name in ('perplexity', 'nll_by_position', 'misalignment', 'figure_1',
                'figure_1_components', 'figure_1_heads', 'logits_by_distance',
-               'entropy'):
+               'entropy', 'tempered'):
     assert {f'figures/{name}.png', f'figures/{name}.pdf'} <= made
     assert f'(figures/{name}.png)' in page
   assert 'has no tokenizer.json: the text is read as bytes.' in out
   read = f'{len(_stream(whole)):,} tokens of text: perplexity reads the first '
-  assert (f'\n{read}128, other measurements all of it. 18 of 18 measurements '
+  assert (f'\n{read}128, other measurements all of it. 19 of 19 measurements '
           'to do.') in out
   stored = json.loads((workdir / 'config.json').read_text())
   assert stored['sessions'][-1]['finished'] and len(stored['sessions']) == 1
@@ -120,7 +120,7 @@ def test_what_was_measured_is_in_columns(whole):
       ('spread', 'random_nope'), ('spread', 'random'), ('spread', 'text'),
       ('spread', 'random_nope_fixed'), ('spread', 'random_fixed'),
       ('spread', 'text_fixed'), ('entropy', 'text'), ('entropy', 'shuffled'),
-      ('recency', 'text'), ('recency', 'shuffled')}
+      ('recency', 'text'), ('recency', 'shuffled'), ('tempered', 'text')}
   at = lambda name, **columns: {getattr(row, name) for row in rows if columns.items()
                                 <= row._asdict().items()}
   assert at('step') == {None}

@@ -21,9 +21,9 @@ from vvlen.evaluation.temperature_law import critical_temperature, powers_of
 from vvlen.models.decoder import SequenceRegressor
 from vvlen.tasks import counting
 
-# (metric, layer, head, length or None) -> one value per seed [S]
-Measured = dict[tuple[str, int, int, int | None], np.ndarray]
-_STRINGS = 200  # of each length
+# (metric, layer, head, length) -> one value per seed [S]; None: of all of them
+Measured = dict[tuple[str, int | None, int | None, int | None], np.ndarray]
+STRINGS = 200  # of each length
 _MOST = 1000.0  # larger factors of the logits would tell rounding errors apart
 
 
@@ -54,7 +54,7 @@ def make_heads(
 
   def of_seed(params, key):
     drawn = [counting.sample(
-        jax.random.fold_in(key, n), batch_size=_STRINGS, min_length=n, max_length=n,
+        jax.random.fold_in(key, n), batch_size=STRINGS, min_length=n, max_length=n,
         task='mean', counts=counts).tokens for n in lengths]
     return [look(model, params, tokens) for tokens in drawn]
 

@@ -1,6 +1,6 @@
 """The table of the temperature that heads of counting models need. Runs without JAX."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 from typing import Any
 
@@ -13,6 +13,15 @@ from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Row
 from vvlen.reporting.tables import interval_cell, pair_cell, Table
 from vvlen.statistics import mean_interval
+
+# Laws of the temperature, as `tempered` applies them -> in words.
+LAWS = {
+    'none': 'nothing',
+    'power': 'own power of n',
+    'power_of_log': 'own power of log n',
+    'log_n': 'log n',
+    'inverse_log_n': '1 / log n',
+}
 
 
 def heads_table(rows: Sequence[Row], cells: Sequence[Setup]) -> Table | None:
@@ -37,7 +46,7 @@ def heads_table(rows: Sequence[Row], cells: Sequence[Setup]) -> Table | None:
                     if names == [cell.experiment, cell.arm])
     for layer in layers:
       of_layer = found[cell.experiment, cell.arm, layer]
-      records.append({'model': _label(cell), 'layer': layer}
+      records.append({'model': label(cell), 'layer': layer}
                      | _record(of_layer, shortest, longest))
   columns = {
       'model': lambda r: r['model'],
@@ -61,6 +70,64 @@ def heads_table(rows: Sequence[Row], cells: Sequence[Setup]) -> Table | None:
       'and log log n, n keys, mean over heads; intervals over seeds, uncorrected.')
   return Table('temperature', 'Temperature that heads need', columns, records, note,
                more=more)
+
+
+def tempered_table(
+    indices: Mapping[str, results.Index], cells: Sequence[Setup]
+) -> Table | None:
+  """Makes the table of what laws of temperature change; None if none was measured.
+
+  Args:
+    indices: of the rows that are of no head, for each experiment.
+    cells: the models, in the order of the table.
+  """
+  records = []
+  for cell in cells:
+    index = indices[cell.experiment]
+    lengths = [n for arm, metric, n in index
+               if (arm, metric) == (cell.arm, 'squared_error_none') and n is not None]
+    if not lengths:
+      continue
+    plain = index[cell.arm, 'squared_error_none', max(lengths)]
+    record: dict[str, Any] = {
+        'model': label(cell), 'bits': max(lengths), 'seeds': len(plain),
+        'error': float(np.exp(_mean_log([*plain.values()])[0]))}
+    for law in [*LAWS][1:]:
+      errors = index[cell.arm, f'squared_error_{law}', max(lengths)]
+      ratios = [errors.get(seed, math.nan) / plain[seed] if plain[seed] else math.nan
+                for seed in plain]
+      record |= {f'{law}{end}': float(np.exp(x)) for end, x in zip(
+          results.ENDS, _mean_log(ratios), strict=True)}
+    records.append(record)
+  if not records:
+    return None
+  columns = {
+      'model': lambda r: r['model'],
+      'bits': lambda r: str(r['bits']),
+      'squared error': lambda r: number(r['error'], '.2g'),
+      **{f'× with {words} [95 %]': interval_cell(law, '.2f')
+         for law, words in LAWS.items() if law != 'none'},
+      'seeds': lambda r: str(r['seeds']),
+  }
+  note = (
+      'Squared error at the longest length, geometric mean over seeds, and by how much '
+      'it is multiplied if the logits of heads are, at inference, by a power of the '
+      'number n of keys beyond training [95 %: over seeds].')
+  more = (
+      'Below 1: better. Nothing is trained, and up to the longest training length '
+      'nothing changes. Own powers are those of each head at the lengths of the table '
+      '`temperature`, so they say what heads need and are no method; heads without '
+      'such a power keep their logits. Strings are others than those that '
+      'powers are fitted to. Models with ALiBi are left out: it adds to the logits. '
+      'Intervals are uncorrected.')
+  return Table('tempered', 'What these temperatures change', columns, records, note,
+               more=more)
+
+
+def _mean_log(values: Sequence[float]) -> Any:
+  """Returns the mean logarithm of those that have one, and its 95 % interval."""
+  with np.errstate(divide='ignore'):
+    return mean_interval(np.log(values))
 
 
 def _record(
@@ -88,7 +155,7 @@ def _record(
   return record
 
 
-def _label(cell: Setup) -> str:
+def label(cell: Setup) -> str:
   parts = [cell.task, figures.label('positions', cell)]
   if cell.counts == 'uniform':
     parts[0] += ', number of ones uniform'

@@ -13,7 +13,7 @@ from etils import epath
 from experiments.counting import figures
 from experiments.counting.answer import answer, learned, summary
 from experiments.counting.cells import all_cells, FigureSetups, read_figures
-from experiments.counting.heads_table import heads_table
+from experiments.counting.heads_table import heads_table, tempered_table
 from experiments.counting.tables import control_label, Indices, seeds_of, table
 from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.numbers import counted
@@ -85,7 +85,8 @@ def write(workdir: epath.PathLike) -> Report:
   found.insert(1, learned([r for made in tables for r in made.records]))
   missing = missing_seeds({f'{cell.experiment}/{cell.arm}': len(seeds)
                            for cell, seeds in have.items()}, asked)
-  more = [heads] if (heads := heads_table(of_heads, cells)) else []
+  of_temperature = heads_table(of_heads, cells), tempered_table(indices, cells)
+  more = [made for made in of_temperature if made]
   write_tables(folder, [*tables, *more])
   return Report(
       'Which positions and targets let transformers count beyond the training lengths?',

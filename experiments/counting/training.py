@@ -12,6 +12,7 @@ import optax
 
 from experiments.counting.cells import Setup
 from experiments.counting.heads import make_heads, Measured
+from experiments.counting.tempered import make_tempered
 from experiments.harness import seed_blocks
 from experiments.harness.progress import Progress
 from experiments.harness.train import train_block
@@ -171,6 +172,7 @@ class Programs(NamedTuple):
   trainer: ensemble.Trainer
   measure: Callable[[Any, jax.Array], dict[tuple[str, int], np.ndarray]]
   heads: Callable[[Any, jax.Array], Measured]  # returns {} if no lengths are given
+  tempered: Callable[[Any, jax.Array, Measured], Measured]  # as `heads`
 
 
 def make_programs(config: Any, cell: Setup, mesh: jax.sharding.Mesh) -> Programs:
@@ -181,8 +183,11 @@ def make_programs(config: Any, cell: Setup, mesh: jax.sharding.Mesh) -> Programs
       group_size=train.group_size, mesh=mesh,
   )
   at = config.evaluate.get('temperature_lengths') or ()
-  heads = make_heads(make_model(config, cell), at, cell.counts, mesh, train.group_size)
-  return Programs(trainer, make_measure(config, cell, mesh), heads)
+  model = make_model(config, cell)
+  return Programs(
+      trainer, make_measure(config, cell, mesh),
+      make_heads(model, at, cell.counts, mesh, train.group_size),
+      make_tempered(model, reparameterization(cell), cell, at, mesh, train.group_size))
 
 
 def run_block(
@@ -221,6 +226,7 @@ def run_block(
   with progress.measuring(name):
     measured: dict[Any, np.ndarray] = programs.measure(state.params, test_keys)
     of_heads = programs.heads(state.params, test_keys)
+    of_heads |= programs.tempered(state.params, test_keys, of_heads)
   measured['training_loss', None] = curves.late_mean(name, first, 'loss')
   seeds = seed_blocks.seeds_of(config, first)
   rows = [

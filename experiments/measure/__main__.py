@@ -16,9 +16,10 @@ vocabulary is that of bytes. --config is configs/measure.py by default; --checkp
                 last token, which gives the query, is as it is or held fixed
   recency       attention logits by distance, and the recency probability
   entropy       of attention weights by length
-  temperature   that each head needs to keep half of its weight on one key, by length
+  temperature   that each head needs to keep half of its weight on one key, by length,
+                and what it changes in predictions of longer inputs
 
-The last three are measured on text and on the same tokens in random order, because
+Attention is measured on text and on the same tokens in random order, because
 positions cause a bias too. The same command resumes a run and writes its report.
 """
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.measure import spread
+from experiments.measure import spread, tempered_report
 from experiments.measure.attention_figures import (
   checkpoint,
   entropy,
@@ -61,6 +61,7 @@ def make(
       'logits_by_distance': logits(values, name),
       'entropy': entropy(values, length, name),
       'temperature': temperature(values, length, name),
+      'tempered': tempered_report.figure(values, length, name),
   }
   return {name: figure for name, figure in made.items() if figure is not None}
 

@@ -4,7 +4,7 @@ from etils import epath
 import numpy as np
 
 from experiments.harness import finished
-from experiments.measure import figures, spread, tables
+from experiments.measure import figures, spread, tables, tempered_report
 from experiments.measure.answer import answer
 from experiments.measure.rows import (
   BLOCK,
@@ -51,7 +51,7 @@ def write(workdir: epath.PathLike) -> Report:
   made = [tables.perplexity(values, length, begin, samples),
           spread.slopes(values), spread.by_head(values),
           tables.misalignment(values), tables.recency(values), tables.entropy(values),
-          tables.temperature(values)]
+          tables.temperature(values), tempered_report.table(values, length)]
   made = [table for table in made if table.records]
   with plots.style():
     name = _name(config['checkpoint'])
@@ -63,7 +63,8 @@ def write(workdir: epath.PathLike) -> Report:
              'missing.' if done < asked else '')
   return Report(
       'How does this checkpoint behave beyond its training length?',
-      answer(*(records.get(x, ()) for x in ('perplexity', 'recency', 'temperature'))),
+      [*answer(*(records.get(x, ()) for x in ('perplexity', 'recency', 'temperature'))),
+       *tempered_report.sentence(records.get('tempered', ()))],
       made, paths, 1, missing, _ABOUT)
 
 

@@ -7,6 +7,7 @@ The columns experiment (a section of the config) and arm say what was measured:
   misalignment      text                 length; offset of the windows
   spread            one of SPREAD_ARMS   layer; head or component (Figure 1)
   entropy, recency  order of the tokens  layer, head
+  tempered          text                 length: tokens of a window
 
 The column distance is that of a token from the first one of its window, or of a key
 from its query. Such a row has the mean from this distance up to the next one.
@@ -52,8 +53,17 @@ class Name(NamedTuple):
 # (part, metric, length) -> value
 Values = dict[tuple[Part, str, int | None], float]
 
-EXPERIMENTS = ('perplexity', 'misalignment', 'spread', 'entropy', 'recency')
+EXPERIMENTS = ('perplexity', 'misalignment', 'spread', 'entropy', 'recency', 'tempered')
 BLOCK, SLIDING = Part('perplexity', 'block'), Part('perplexity', 'sliding')
+TEMPERED = Part('tempered', 'text')
+# Factors by which logits are multiplied beyond L -> in words.
+LAWS = {
+    'power_in_training': "each head's power of N, fitted up to L",
+    'power': "each head's power of N",
+    'power_of_log': "each head's power of log N",
+    'log_n': 'log N for all heads',
+    'inverse_log_n': '1 / log N for all heads, a control',
+}
 CONDITIONS = {
     'random_nope': 'random tokens, no positions',
     'random': 'random tokens',

@@ -18,7 +18,7 @@ from experiments.harness.checkpoints import load_variables
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.processes import first_of_processes
 from experiments.harness.run_loop import Job, run_jobs
-from experiments.measure import attention, measurements, predictions
+from experiments.measure import attention, measurements, predictions, tempered
 from experiments.measure.check import check
 from experiments.measure.measurements import Subject
 from experiments.measure.rows import measurement_of, read_rows
@@ -31,7 +31,7 @@ from vvlen.tasks import documents, tokenizers
 
 _SECTIONS = (
     predictions.perplexity, predictions.misalignment,
-    attention.spread, attention.entropy, attention.recency,
+    attention.spread, attention.entropy, attention.recency, tempered.tempered,
 )
 _CONFIG = os.path.join('configs', 'measure.py')
 _LONG = 16_384  # tokens; longer windows are pointed out to the user

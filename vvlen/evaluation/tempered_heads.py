@@ -1,0 +1,118 @@
+r"""Gives each head of a trained model a temperature that grows with its keys.
+
+The i-th token of a causal model attends to n = i keys. Here head h of layer l
+multiplies its logits by β(n), which leaves all inputs of up to n₀ tokens as they are:
+
+  β(n) = max(n / n₀, 1)^p              `power_of_n`
+  β(n) = (log max(n, n₀) / log n₀)^q   `power_of_log_n`
+
+`vvlen.evaluation.temperature_law` fits p and q to the logits of a head: then its top
+key keeps the share of the weight that it has at n₀, as far as logits go on as they do
+where they were fitted. Log n for all heads, q = 1: arXiv 2501.19399.
+
+Logits are products with the queries, so these are multiplied, where they leave their
+projection; no model has to be changed, and no weight.
+
+Axes: B sequences, n tokens, l layers, h query heads.
+"""
+
+from collections.abc import Callable
+import re
+from typing import Any
+
+from flax import linen as nn
+import jax
+import jax.numpy as jnp
+
+_LAYER = re.compile(r'layer_(\d+)')
+
+
+def power_of_n(powers: jax.Array, length: int, longest: int) -> jax.Array:
+  """Returns β of the tokens of an input by the first law, [l, n, h].
+
+  Args:
+    powers: p [l, h].
+    length: n, the number of tokens.
+    longest: n₀, at least 2.
+  """
+  ratio = jnp.log(_keys(length, longest) / longest)
+  return _raised(ratio, powers)
+
+
+def power_of_log_n(powers: jax.Array, length: int, longest: int) -> jax.Array:
+  """Returns β by the second law, [l, n, h]; `powers` are q, others as `power_of_n`."""
+  ratio = jnp.log(jnp.log(_keys(length, longest)) / jnp.log(longest))
+  return _raised(ratio, powers)
+
+
+def apply_tempered(
+    model: nn.Module, factors: jax.Array, variables: Any, tokens: jax.Array,
+    *rest: Any, **options: Any,
+) -> Any:
+  """Returns model.apply(variables, tokens, …) with the logits of heads multiplied.
+
+  Args:
+    model: a `vvlen.models.llama.Llama`, `vvlen.models.decoder.Decoder` or model around
+      one, or another causal linen model whose layers are named layer_0, layer_1, … and
+      each have a submodule `query` that gives the queries of all tokens, head by head.
+      Attention must use no other logits than products with them: no ALiBi, and no norm
+      of the queries.
+    factors: β [l, n, h], positive; `power_of_n` and `power_of_log_n` give those of a
+      law.
+    variables: of the model.
+    tokens: [B, n] integers.
+    *rest: further arguments of the model; with `read_at`, it must have all n tokens.
+    **options: keywords of `model.apply`, such as `method`.
+
+  Returns:
+    What `model.apply` returns.
+
+  Raises:
+    ValueError: if the model has ALiBi, or factors do not fit its layers, heads or
+      tokens.
+  """
+  inner = getattr(model, 'decoder', model)
+  if getattr(inner, 'alibi', False) or getattr(inner, 'positions', '') == 'alibi':
+    raise ValueError('ALiBi adds to the logits what no factor of the queries changes')
+  factors = jnp.asarray(factors)
+  batch, length = tokens.shape
+  if factors.ndim != 3 or factors.shape[1] != length:
+    raise ValueError(f'factors must be [layers, {length} tokens, heads]: '
+                     f'{factors.shape}')
+  found = set()
+
+  def multiplied(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    output = call(*args, **kwargs)
+    layer, name = ['', '', *list(context.module.path)][-2:]
+    of_layer = _LAYER.fullmatch(layer)
+    if name != 'query' or not of_layer or context.method_name != '__call__':
+      return output
+    number = int(of_layer[1])
+    if number >= len(factors):
+      raise ValueError(f'factors are of {len(factors)} layers: the model has more')
+    if output.size % (batch * length * factors.shape[2]):
+      raise ValueError(f'factors are of {factors.shape[2]} heads and {length} tokens, '
+                       f'the queries of layer {number} are {output.shape}')
+    found.add(number)
+    heads = output.reshape(batch, length, factors.shape[2], -1)
+    heads = heads * factors[None, number, :, :, None].astype(output.dtype)
+    return heads.reshape(output.shape)
+
+  with nn.intercept_methods(multiplied):
+    result = model.apply(variables, tokens, *rest, **options)
+  if len(found) < len(factors):
+    raise ValueError(f'factors are of {len(factors)} layers, and {len(found)} layers '
+                     'of the model have queries')
+  return result
+
+
+def _raised(ratio, powers):
+  """Returns e^(ratio [n] × powers [l, h]), [l, n, h]."""
+  return jnp.exp(ratio[None, :, None] * jnp.asarray(powers)[:, None, :])
+
+
+def _keys(length, longest):
+  """Returns the number of keys of each token, at least n₀, [n] float32."""
+  if longest < 2:
+    raise ValueError(f'longest must be at least 2: {longest}')
+  return jnp.maximum(jnp.arange(1, length + 1), longest).astype(jnp.float32)
