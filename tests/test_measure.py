@@ -159,7 +159,7 @@ def test_each_row_belongs_to_the_measurement_that_makes_it(whole, checkpoint):
   config = config_file.get_config('smoke')
   subject = measurements.Subject(model, _stream(whole), 257, 256, 16)
   planned = [one for section in measure._SECTIONS for one in section(config, subject)]
-  assert len({str(one.name) for one in planned}) == len(planned) == 18
+  assert len({str(one.name) for one in planned}) == len(planned) == 19
   assert {str(one.name) for one in planned} >= {
       'perplexity, sliding, 8 tokens', 'spread, text_fixed, layer 0', 'entropy, text'}
   rows = results.read_rows(whole[0] / 'results.csv')
@@ -496,7 +496,7 @@ def test_a_run_goes_on_where_it_was_and_refuses_another(
   done = _run(workdir, f'--checkpoint={moved}', arguments[1])
   assert done.returncode == 0, done.stderr
   # The one that has lost a row as well.
-  assert '3 of 18 measurements to do' in done.stdout
+  assert '3 of 19 measurements to do' in done.stdout
   assert 'has lost rows of ' in done.stdout
   assert path.read_bytes() == before
   other = tmp_path / 'other.txt'
@@ -538,7 +538,7 @@ def test_a_finished_run_makes_its_report_only(whole, tmp_path, checkpoint, text)
   shutil.copytree(whole[0], workdir)
   done = _run(workdir, f'--checkpoint={checkpoint}', '--text', str(text))
   assert done.returncode == 0, done.stderr
-  assert '0 of 18 measurements to do' in done.stdout
+  assert '0 of 19 measurements to do' in done.stdout
   assert (workdir / 'results.csv').read_bytes() == (
       whole[0] / 'results.csv').read_bytes()
 
@@ -563,12 +563,12 @@ def test_one_of_several_processes_stops_between_measurements_and_goes_on(
   _, complaint = process.communicate(timeout=300)
   assert process.returncode == 143, complaint
   told = [line for line in complaint.splitlines() if 'Told to stop' in line]
-  [count] = re.fullmatch(r'Told to stop after (\d+) of 18 measurements\. The same '
+  [count] = re.fullmatch(r'Told to stop after (\d+) of 19 measurements\. The same '
                          r'command resumes the run\.', *told).groups()
   done = subprocess.run(arguments, capture_output=True, timeout=300, check=False,
                         **options)
   assert done.returncode == 0, done.stderr
-  assert f'{18 - int(count)} of 18 measurements to do' in done.stdout
+  assert f'{19 - int(count)} of 19 measurements to do' in done.stdout
   assert _values(tmp_path / 'told') == _values(whole[0])
 
 
