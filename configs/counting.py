@@ -64,7 +64,8 @@ def get_config(variant: str = 'paper') -> ml_collections.ConfigDict:
       evaluate=dict(
           max_length=50,  # all lengths from 1 to this one are tested
           num_sequences=2000,  # per seed, shared by its arms; all strings up to 10 bits
-          # At these numbers of bits, the temperature that each head needs; None: none.
+          # At these numbers of bits, the temperature that each head needs, and what it
+          # changes beyond training; None: none.
           temperature_lengths=config_dict.placeholder(tuple),
       ),
   )

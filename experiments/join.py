@@ -22,16 +22,17 @@ from typing import Any
 
 from etils import epath
 
+from experiments.adapt import primary
 from experiments.correlation import points
 from experiments.harness import errors, finished, locks, paths, reports
-from experiments.language_model import arms
 from vvlen.reporting import results, run_folder
 from vvlen.reporting.curves import read_curves
 
 # Studies, and the fields of their configurations that may differ between two parts.
+# Seeds may be added to the first two.
+_GROW = 'adapt', 'correlation'
 _DIVIDED: dict[str, tuple[str, ...]] = {
-    'adapt': (*arms.MAY_DIFFER, 'train.save_every_seconds'),
-    'correlation': (*points.MAY_DIFFER, 'train.save_every_seconds'),
+    'adapt': primary.MAY_DIFFER, 'correlation': points.MAY_DIFFER,
     'league': (), 'sensitivity': (), 'vanishing_variance': (),
 }
 _NOT_READ = {'checkpoints', 'figures', 'models', 'tables', 'tensorboard', 'trace'}
@@ -128,8 +129,9 @@ def _configuration(study: str, places: Sequence[epath.Path]) -> dict[str, Any]:
 
   Of a study to which seeds can be added later, it has the largest number of seeds.
   """
-  may_differ = {f'config.{name}' for name in _DIVIDED[study]}
-  grows = 'config.num_seeds' if may_differ else ''
+  differ = 'train.save_every_seconds', *_DIVIDED[study]
+  may_differ = {f'config.{name}' for name in differ}
+  grows = 'config.num_seeds' if study in _GROW else ''
   starts: list[dict[str, Any]] = []
   first: dict[str, Any] = {}
   for path in places:
@@ -168,7 +170,11 @@ def _union(
 
 
 def _whole(path: epath.Path) -> Content:
-  return {'predictions': path.read_text()}
+  """Returns the predictions of a seed, none if it is not measured yet."""
+  arm, _, seed = path.name.removesuffix('.jsonl').rpartition('_seed_')
+  measured = any((row.arm, str(row.seed)) == (arm, seed) for row in results.read_rows(
+      path.parents[1] / 'results.csv'))
+  return {'predictions': path.read_text()} if measured else {}
 
 
 def _rows(path: epath.Path) -> Content:
@@ -180,18 +186,28 @@ def _counts(path: epath.Path) -> Content:
   return finished.listed(path.parent) or {}
 
 
-def _curves(target: epath.Path, path: epath.Path) -> Content:
+def _all_curves(target: epath.Path, places: Sequence[epath.Path]) -> Content:
   """Returns lines of learning curves or evaluations by arm and block of seeds.
 
-  Without its checkpoint, a block that is not measured yet starts again. So its lines
-  are left out unless they are in the folder that is added to, as are those beyond the
-  last step that was measured.
+  Of blocks that are not measured yet they are those of the target, where the
+  checkpoints are from which these go on.
   """
+  union = dict(_union(_curves, places))
+  for path in places:
+    for line in read_curves(path) if path.is_relative_to(target) else ():
+      lines = union.setdefault((line['arm'], 'seeds from', line['first_seed']), [])
+      if line['step'] > max((x['step'] for x in lines), default=-1):
+        lines.append(line)
+  return union
+
+
+def _curves(path: epath.Path) -> Content:
+  """Returns the lines of a file up to the last step of each block that was measured."""
   steps = _measured_steps(path)
   blocks: dict[Hashable, list[dict[str, Any]]] = {}
   for line in read_curves(path):
     last = steps.get((line['arm'], line['first_seed']), -1)
-    if path.is_relative_to(target) or line['step'] <= last:
+    if line['step'] <= last:
       key = line['arm'], 'seeds from', line['first_seed']
       blocks.setdefault(key, []).append(line)
   return blocks
@@ -221,7 +237,8 @@ def _write_curves(path: epath.Path, blocks: Content) -> None:
 
 
 def _write_whole(path: epath.Path, content: Content) -> None:
-  results.write_text(path, content['predictions'])
+  if content:
+    results.write_text(path, content['predictions'])
 
 
 def _write_configuration(path: epath.Path, stored: Mapping[str, Any]) -> None:
@@ -235,7 +252,7 @@ def _kinds(
 
   Rows are last, since they say what is finished.
   """
-  curves = functools.partial(_union, functools.partial(_curves, target))
+  curves = functools.partial(_all_curves, target)
   return (
       ('config.json', functools.partial(_configuration, study), _write_configuration),
       ('metrics.jsonl', curves, _write_curves),

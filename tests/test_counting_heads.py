@@ -118,7 +118,10 @@ def test_a_block_of_seeds_is_tempered_as_each_is_by_hand(params, monkeypatch):
           'power': power_of_n(np.nan_to_num(own('needed_power')), n + 2, 12),
           'power_of_log': power_of_log_n(own('needed_power_of_log'), n + 2, 12),
           'log_n': power_of_log_n(np.ones((2, 2)), n + 2, 12),
-          'inverse_log_n': 1 / power_of_log_n(np.ones((2, 2)), n + 2, 12)}
+          'inverse_log_n': 1 / power_of_log_n(np.ones((2, 2)), n + 2, 12),
+          # Of four heads, each has the power of the one two further on.
+          'power_of_others': power_of_n(
+              np.nan_to_num(own('needed_power'))[::-1], n + 2, 12)}
     errors = {}
     for law, factors in of.items():
       answer = apply_tempered(
@@ -131,7 +134,7 @@ def test_a_block_of_seeds_is_tempered_as_each_is_by_hand(params, monkeypatch):
     plain = model.apply({'params': _one(params, seed)}, drawn.tokens, jnp.array([-1]))
     assert errors['none'] == pytest.approx(float(np.mean(
         (outrep.LOG.decode(plain[:, 0]) - drawn.target) ** 2)), rel=1e-3)
-    assert len({round(x, 3) for x in errors.values()}) == 5
+    assert len({round(x, 3) for x in errors.values()}) == 6
   assert make(_MODEL)(None, None, powers) == {}  # ALiBi
   near = make_tempered(model, outrep.LOG, cell, (5, 10), mesh, 1)
   assert near(None, None, powers) == {}
@@ -229,18 +232,20 @@ def test_a_run_without_rows_of_heads_has_no_table():
 
 def test_every_cell_of_what_temperatures_change():
   cell = Setup('mean', 'fair', 10, 'rope', 'identity')
-  rows = []
+  none = cell._replace(positions='none')
+  rows = [results.Row('mean_10', 'rope', seed, 10, 'squared_error', 1e-4)
+          for seed in range(3)]
   for n, worse in (20, 3.0), (50, 1.0):
-    for seed, error in enumerate((0.01, 0.04)):
+    for seed, error in enumerate((0.01, 0.04, 0.02)):
       for i, law in enumerate(LAWS):
-        # Ratios of 1, 2 and 8 to the powers of `law`: means 4^i, spread by 2^i.
-        ratio = worse * (2.0, 8.0)[seed] ** i
+        ratio = worse * (2.0, 8.0, math.inf if i == 3 else 1.0)[seed] ** i
         rows.append(results.Row('mean_10', 'rope', seed, n, f'squared_error_{law}',
                                 error * ratio))
-  index = {'mean_10': results.index(rows)}
-  table = tempered_table(index, [cell._replace(positions='none'), cell])
+  made = lambda rows: tempered_table({'mean_10': results.index(rows)}, [none, cell])
+  table = made(rows)
   [record] = table.records
   reach = 12.706 * math.log(2)  # t of one degree, times the error of the mean
+  # The seed whose error under one law is infinite is in no column.
   assert record['error'] == pytest.approx(0.02)
   for i, law in enumerate(LAWS):
     if i:
@@ -251,11 +256,16 @@ def test_every_cell_of_what_temperatures_change():
   assert [*row] == [
       'model', 'bits', 'squared error', '× with own power of n [95 %]',
       '× with own power of log n [95 %]', '× with log n [95 %]',
-      '× with 1 / log n [95 %]', 'seeds']
-  assert (row['bits'], row['squared error'], row['seeds']) == ('50', '0.02', '2')
-  # A seed without a positive error has no ratio.
-  rows = [r._replace(value=0.0) if (r.seed, r.metric) == (1, 'squared_error_none')
-          else r for r in rows]
-  [record] = tempered_table({'mean_10': results.index(rows)}, [cell]).records
-  assert record['power'] == pytest.approx(2) and math.isnan(record['power_low'])
+      "× with another head's power of n, a control [95 %]",
+      '× with 1 / log n, a control [95 %]', 'seeds']
+  assert (row['bits'], row['squared error'], row['seeds']) == ('50', '0.02', '2 of 3')
+  # Errors of 0 are rounding.
+  exact = [r._replace(value=0.0) if (r.seed, r.metric) == (1, 'squared_error_none')
+           else r for r in rows]
+  [record] = made(exact).records
+  assert record['power'] == pytest.approx(math.sqrt(2 * 0.32 / 1e-12))
+  # A model that has not learned has no interval.
+  poor = [r._replace(value=0.02) if r.metric == 'squared_error' else r for r in rows]
+  [record] = made(poor).records
+  assert record['power'] == pytest.approx(4) and math.isnan(record['power_low'])
   assert tempered_table({'mean_10': {}}, [cell]) is None

@@ -132,13 +132,16 @@ def _arms(folder, arm, num_seeds, path, evaluated=0.5, predicted='yes'):
   """Writes what a machine leaves of an arm of a study to which seeds may be added."""
   row = results.Row('adapt', arm, num_seeds - 1, 16, 'nll', 0.25)
   finished.write_rows(folder, [row], [row], seed_blocks.part_of)
-  config = {'num_seeds': num_seeds, 'text': {'path': path}, 'seed': 0}
+  pairs = 3.25 + num_seeds * 2**-51  # differs in its last digit
+  config = {'num_seeds': num_seeds, 'text': {'path': path}, 'seed': 0,
+            'inputs': {'pair_nats': pairs}}
   results.write_text(folder / 'config.json', json.dumps(
       {'study': 'adapt', 'config': config, 'sessions': [{'started': arm}]}))
   lines = Curves(folder / 'evaluations.jsonl')
   lines.add(arm, 0, num_seeds - 1, {'nll': [evaluated]})
   lines.add(arm, 0, num_seeds, {'nll': [9.0]})  # of a seed that was not finished
-  results.write_text(folder / f'predictions/{arm}_seed_0.jsonl', predicted)
+  for seed in (num_seeds - 1, num_seeds + 5):  # the second is not finished
+    results.write_text(folder / f'predictions/{arm}_seed_{seed}.jsonl', predicted)
   results.write_text(folder / 'models/yarn/config.json', 'not read')
 
 
@@ -150,17 +153,38 @@ def test_parts_may_differ_in_seeds_and_in_where_the_text_lies(tmp_path):
   stored = json.loads((folder / 'all/config.json').read_text())
   assert stored == {
       'study': 'adapt', 'sessions': [{'started': 'pi'}, {'started': 'yarn'}],
-      'config': {'num_seeds': 3, 'text': {'path': 'here/text'}, 'seed': 0}}
+      'config': {'num_seeds': 3, 'text': {'path': 'here/text'}, 'seed': 0,
+                 'inputs': {'pair_nats': 3.25 + 2**-50}}}
   lines = read_curves(folder / 'all/evaluations.jsonl')
   assert [(x['arm'], x['first_seed']) for x in lines] == [('pi', 1), ('yarn', 2)]
   names = [path.name for path in (folder / 'all/predictions').iterdir()]
-  assert sorted(names) == ['pi_seed_0.jsonl', 'yarn_seed_0.jsonl']
+  # Those of a seed without rows are not there.
+  assert sorted(names) == ['pi_seed_1.jsonl', 'yarn_seed_2.jsonl']
   assert not (folder / 'all/models').exists()
+  # In any order, and with more seeds in the folder that is added to.
+  command.join(folder / 'back', [folder / 'b', folder / 'a'])
+  command.join(folder / 'b', [folder / 'a'])
+  for name in ('back', 'b'):
+    stored = json.loads((folder / name / 'config.json').read_text())['config']
+    assert (stored['num_seeds'], stored['text']['path']) == (3, 'there/text')
+
+
+def test_a_block_that_was_stopped_here_and_finished_there_is_that_of_there(tmp_path):
+  folder = epath.Path(tmp_path)
+  _arms(folder / 'a', 'pi', 2, 'text')  # seed 2 was stopped, with a loss of its own
+  _arms(folder / 'b', 'pi', 3, 'text', evaluated=0.75, predicted='no')
+  results.write_text(folder / 'a/predictions/pi_seed_2.jsonl', 'yes')
+  command.join(folder / 'a', [folder / 'b'])
+  lines = {x['first_seed']: x['nll']
+           for x in read_curves(folder / 'a/evaluations.jsonl')}
+  assert lines == {1: [0.5], 2: [0.75]}
+  assert (folder / 'a/predictions/pi_seed_2.jsonl').read_text() == 'no'
+  assert (folder / 'a/predictions/pi_seed_1.jsonl').read_text() == 'yes'
 
 
 @pytest.mark.parametrize('changes, words', [
     (dict(evaluated=0.6), 'evaluations.jsonl have different values of pi seeds from 1'),
-    (dict(predicted='no'), 'pi_seed_0.jsonl have different values of predictions'),
+    (dict(predicted='no'), 'pi_seed_1.jsonl have different values of predictions'),
 ])
 def test_what_two_parts_have_must_be_the_same(tmp_path, changes, words):
   folder = epath.Path(tmp_path)

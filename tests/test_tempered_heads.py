@@ -18,12 +18,12 @@ def _llama(key):
 
 
 def test_the_laws_are_their_equations():
-  powers = np.array([[0.5, -1.0], [0.0, 2.0]])
+  powers = np.array([[0.5, -1.0], [np.nan, 2.0]])
   of_n = tempered_heads.power_of_n(powers, 9, 4)
   of_log = tempered_heads.power_of_log_n(powers, 9, 4)
   assert of_n.shape == of_log.shape == (2, 9, 2)
   for layer, token, head in np.ndindex(2, 9, 2):
-    keys, power = max(token + 1, 4), powers[layer, head]
+    keys, power = max(token + 1, 4), np.nan_to_num(powers)[layer, head]
     np.testing.assert_allclose(
         of_n[layer, token, head], (keys / 4) ** power, rtol=1e-6)
     np.testing.assert_allclose(
@@ -74,6 +74,24 @@ def test_factors_are_those_of_weights_with_larger_queries(key, kind):
   ones = tempered_heads.apply_tempered(
       model, jnp.ones_like(factors), variables, tokens, *rest)
   np.testing.assert_array_equal(ones, plain)
+
+
+def test_a_law_keeps_half_of_the_weight_and_not_other_shares():
+  """Of equal gaps c log n₀, whose least β for half of the weight is log n / gap."""
+  longest, length = 512, 4096
+  [[_, power]] = powers_of([longest, length], np.log([[[longest, length]]]))
+  assert abs(power - 1) < 1e-6
+  shares = {}
+  for times in (0.5, 1.0, 1.3):
+    for n in (longest, length):
+      beta = float(tempered_heads.power_of_log_n(
+          np.array([[power]]), n, longest)[0, -1, 0])
+      rest = (n - 1) * np.exp(-beta * times * np.log(longest))
+      shares[times, n] = 1 / (1 + rest)
+  assert shares[1.0, 512] == pytest.approx(0.5, abs=1e-3)
+  assert shares[1.0, 4096] == pytest.approx(0.5, abs=1e-3)
+  assert shares[0.5, 4096] < 0.5 * shares[0.5, 512]
+  assert shares[1.3, 4096] > 1.03 * shares[1.3, 512]
 
 
 def test_a_fitted_law_keeps_the_weight_of_the_top_key(rng):

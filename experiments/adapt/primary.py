@@ -4,11 +4,15 @@ from collections.abc import Sequence
 import math
 from typing import NamedTuple
 
+from experiments.language_model import arms
 from experiments.language_model.arms import Arm, endpoint, Family, Run
 from experiments.language_model.tables import compare
 from vvlen.reporting.results import Index
 from vvlen.statistics import by_holm, detectable_together, PairedTest
 
+# Fields of a configuration that may change between starts of a run. Sums of logarithms
+# differ between processors in their last digit; the text has a field of its own.
+MAY_DIFFER = *arms.MAY_DIFFER, 'inputs.pair_nats'
 # What the term is compared with, besides its control -> words.
 KINDS = {'entropy': 'entropy alone', 'symmetric_kl': 'symmetric KL alone',
           'steps': 'more steps'}

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from experiments.adapt import check, methods, report
 from experiments.adapt.frequencies import pair_entropy
+from experiments.adapt.primary import MAY_DIFFER
 from experiments.adapt.programs import Programs
 from experiments.adapt.steps_table import measured_steps
 from experiments.harness import fingerprint, finished, machine, parts, seed_blocks
 from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs
 from experiments.language_model import sharded, training
-from experiments.language_model.arms import MAY_DIFFER
 from vvlen.models.llama.hub import local_folder
 from vvlen.sharding import mesh as partition
 from vvlen.tasks.tokens import Stream

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from experiments.counting import figures
+from experiments.counting.answer import best_constant, has_learned
 from experiments.counting.cells import Setup
 from vvlen.reporting import results
 from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Row
-from vvlen.reporting.tables import interval_cell, pair_cell, Table
+from vvlen.reporting.tables import interval_cell, interval_fields, pair_cell, Table
 from vvlen.statistics import mean_interval
 
 # Laws of the temperature, as `tempered` applies them -> in words.
@@ -20,7 +21,8 @@ LAWS = {
     'power': 'own power of n',
     'power_of_log': 'own power of log n',
     'log_n': 'log n',
-    'inverse_log_n': '1 / log n',
+    'power_of_others': "another head's power of n, a control",
+    'inverse_log_n': '1 / log n, a control',
 }
 
 
@@ -84,21 +86,9 @@ def tempered_table(
   records = []
   for cell in cells:
     index = indices[cell.experiment]
-    lengths = [n for arm, metric, n in index
-               if (arm, metric) == (cell.arm, 'squared_error_none') and n is not None]
-    if not lengths:
-      continue
-    plain = index[cell.arm, 'squared_error_none', max(lengths)]
-    record: dict[str, Any] = {
-        'model': label(cell), 'bits': max(lengths), 'seeds': len(plain),
-        'error': float(np.exp(_mean_log([*plain.values()])[0]))}
-    for law in [*LAWS][1:]:
-      errors = index[cell.arm, f'squared_error_{law}', max(lengths)]
-      ratios = [errors.get(seed, math.nan) / plain[seed] if plain[seed] else math.nan
-                for seed in plain]
-      record |= {f'{law}{end}': float(np.exp(x)) for end, x in zip(
-          results.ENDS, _mean_log(ratios), strict=True)}
-    records.append(record)
+    if lengths := [n for arm, metric, n in index if n is not None
+                   and (arm, metric) == (cell.arm, 'squared_error_none')]:
+      records.append(_tempered(index, cell, max(lengths)))
   if not records:
     return None
   columns = {
@@ -107,27 +97,49 @@ def tempered_table(
       'squared error': lambda r: number(r['error'], '.2g'),
       **{f'× with {words} [95 %]': interval_cell(law, '.2f')
          for law, words in LAWS.items() if law != 'none'},
-      'seeds': lambda r: str(r['seeds']),
+      'seeds': lambda r: (str(r['all']) if r['seeds'] == r['all'] else
+                          f'{r["seeds"]} of {r["all"]}'),
   }
   note = (
       'Squared error at the longest length, geometric mean over seeds, and by how much '
-      'it is multiplied if the logits of heads are, at inference, by a power of the '
-      'number n of keys beyond training [95 %: over seeds].')
+      'it is multiplied if the logits of heads are, at inference, by a law of the '
+      'number n of keys [95 %: over seeds].')
   more = (
-      'Below 1: better. Nothing is trained, and up to the longest training length '
-      'nothing changes. Own powers are those of each head at the lengths of the table '
-      '`temperature`, so they say what heads need and are no method; heads without '
-      'such a power keep their logits. Strings are others than those that '
-      'powers are fitted to. Models with ALiBi are left out: it adds to the logits. '
-      'Intervals are uncorrected.')
+      'Below 1: better. Nothing is trained. Up to n₀, the keys of the longest training '
+      'length, nothing changes; beyond, a power of n multiplies the logits by '
+      '(n / n₀)^p, one of log n by (log n / log n₀)^q. Own powers are those of each '
+      'head at the lengths of the table `temperature`, so they say what heads need and '
+      'are no method; heads without such a power keep their logits. Controls: the same '
+      'powers, but each for another head, and flatter weights instead of sharper ones. '
+      'Strings are others than those that powers are fitted to. Models with ALiBi are '
+      'left out: it adds to the logits. A model that has not learned its training '
+      'lengths has no intervals. Errors are raised to 1e−12. Seeds with an error that '
+      'is not finite are left out of all columns. Intervals are uncorrected.')
   return Table('tempered', 'What these temperatures change', columns, records, note,
                more=more)
 
 
-def _mean_log(values: Sequence[float]) -> Any:
-  """Returns the mean logarithm of those that have one, and its 95 % interval."""
-  with np.errstate(divide='ignore'):
-    return mean_interval(np.log(values))
+def _tempered(index: results.Index, cell: Setup, bits: int) -> dict[str, Any]:
+  """Returns the row of a model, of the seeds whose errors are finite in all columns."""
+  metrics = [f'squared_error_{law}' for law in LAWS]
+  found = [index.get((cell.arm, metric, bits), {}) for metric in metrics]
+  errors = {seed: [of_law.get(seed, math.nan) for of_law in found] for seed in found[0]}
+  kept = np.array([x for x in errors.values() if np.isfinite(x).all()])
+  logs = np.log(np.maximum(kept.reshape(-1, len(LAWS)), figures.FLOOR))
+  training = np.array([*index[cell.arm, 'squared_error', cell.train_length].values()])
+  record: dict[str, Any] = {
+      'model': label(cell), 'bits': bits, 'seeds': len(kept), 'all': len(errors),
+      'error': float(np.exp(mean_interval(logs[:, 0])[0])),
+      'training_error': 10 ** float(
+          mean_interval(np.log10(np.maximum(training, figures.FLOOR)))[0]),
+      'constant_error': best_constant(cell.task, cell.counts, cell.train_length)}
+  for i, law in enumerate(LAWS):
+    if law != 'none':
+      mean, *ends = np.exp(mean_interval(logs[:, i] - logs[:, 0]))
+      if not has_learned(record):
+        ends = [math.nan] * 2
+      record |= interval_fields(law, [mean, *ends])
+  return record
 
 
 def _record(

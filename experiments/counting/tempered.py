@@ -15,12 +15,9 @@ import numpy as np
 from experiments.counting.cells import Setup
 from experiments.counting.heads import Measured, STRINGS
 from experiments.counting.heads_table import LAWS
+from experiments.harness.temperatures import factors, with_controls
 from vvlen import sharding
-from vvlen.evaluation.tempered_heads import (
-  apply_tempered,
-  power_of_log_n,
-  power_of_n,
-)
+from vvlen.evaluation.tempered_heads import apply_tempered
 from vvlen.models.decoder import SequenceRegressor
 from vvlen.objectives.output_reparameterization import Reparameterization
 from vvlen.tasks import counting
@@ -65,15 +62,15 @@ def make_tempered(
           jax.random.fold_in(jax.random.fold_in(key, n), 1), batch_size=STRINGS,
           min_length=n, max_length=n, task=cell.task, counts=cell.counts)
 
-      def error(factors, drawn=drawn, n=n):
+      def error(of_heads, drawn=drawn, n=n):
         output = apply_tempered(
-            model, factors, {'params': params}, drawn.tokens, jnp.arange(n + _MORE))
+            model, of_heads, {'params': params}, drawn.tokens, jnp.arange(n + _MORE))
         return jnp.square(function.decode(output[:, -1]) - drawn.target).mean()
 
-      factors = [
-          (power_of_log_n if 'log' in law else power_of_n)(power, n + _MORE, longest)
-          for law, power in zip(LAWS, powers, strict=True)]
-      errors.append(jax.lax.map(error, jnp.stack(factors)))
+      of_laws = jnp.stack([
+          factors(law, power, n + _MORE, longest)
+          for law, power in zip(LAWS, powers, strict=True)])
+      errors.append(jax.lax.map(error, of_laws))
     return jnp.stack(errors, axis=1)
 
   run = sharding.over_seeds(of_seed, mesh, group_size)
@@ -84,11 +81,8 @@ def make_tempered(
     of_law = lambda name: np.stack([
         np.stack([of_heads[f'needed_{name}', layer, head, None] for head in
                   range(heads)], axis=-1) for layer in range(layers)], axis=-2)
-    power = of_law('power')  # [S, layers, h]
-    ones = np.ones_like(power)
-    found = {'none': 0 * ones, 'power': power, 'power_of_log': of_law('power_of_log'),
-             'log_n': ones, 'inverse_log_n': -ones}
-    powers = np.nan_to_num(np.stack([found[law] for law in LAWS], axis=1))
+    found = with_controls(of_law('power'), of_law('power_of_log'))
+    powers = np.stack([found.get(law, 0 * found['log_n']) for law in LAWS], axis=1)
     put = sharding.put(powers.astype(np.float32), mesh, group_size)
     errors = np.asarray(sharding.fetch(run(params, test_keys, put)))
     measured: Measured = {}

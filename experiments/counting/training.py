@@ -171,8 +171,9 @@ class Programs(NamedTuple):
 
   trainer: ensemble.Trainer
   measure: Callable[[Any, jax.Array], dict[tuple[str, int], np.ndarray]]
-  heads: Callable[[Any, jax.Array], Measured]  # returns {} if no lengths are given
-  tempered: Callable[[Any, jax.Array, Measured], Measured]  # as `heads`
+  # Both return {} if no lengths are given.
+  heads: Callable[[Any, jax.Array], Measured]
+  tempered: Callable[[Any, jax.Array, Measured], Measured]
 
 
 def make_programs(config: Any, cell: Setup, mesh: jax.sharding.Mesh) -> Programs:
@@ -211,7 +212,8 @@ def run_block(
     progress: counts seed-steps.
 
   Returns:
-    Rows of the metrics at all lengths, of `training_loss`, that of f(y), and of heads.
+    Rows of the metrics at all lengths, of `training_loss`, that of f(y), of heads,
+    and of laws of their temperature.
   """
   train, name = config.train, f'{cell.experiment}/{cell.arm}'
   keys = ensemble.seed_keys(config.seed, first, train.seeds_at_once)
@@ -226,7 +228,7 @@ def run_block(
   with progress.measuring(name):
     measured: dict[Any, np.ndarray] = programs.measure(state.params, test_keys)
     of_heads = programs.heads(state.params, test_keys)
-    of_heads |= programs.tempered(state.params, test_keys, of_heads)
+    more = of_heads | programs.tempered(state.params, test_keys, of_heads)
   measured['training_loss', None] = curves.late_mean(name, first, 'loss')
   seeds = seed_blocks.seeds_of(config, first)
   rows = [
@@ -237,5 +239,5 @@ def run_block(
   return rows + [
       results.Row(cell.experiment, cell.arm, seed, length, metric, values[seed - first],
                   layer=layer, head=head)
-      for (metric, layer, head, length), values in of_heads.items() for seed in seeds
+      for (metric, layer, head, length), values in more.items() for seed in seeds
   ]

@@ -118,6 +118,28 @@ def by_piece(
   return total / np.maximum(scored, 1), scored
 
 
+def of_blocks(
+    losses: np.ndarray, length: int, begin: int | None, size: int, pieces: int,
+    first: int = 1, end: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Joins the losses of blocks that are in the same piece of a text; see `by_piece`.
+
+  Args:
+    losses: [W, length − 1], of the tokens after the first of each block.
+    length: of a block, in tokens.
+    begin: the token that each block begins with besides its text; None: none.
+    size: tokens of a piece.
+    pieces: their number.
+    first: how many tokens of its block are before the first token that counts.
+    end: the same of the first that does not count any more; None: all of them count.
+  """
+  end = length if end is None else end
+  of_text = length - (begin is not None)
+  middles = of_text * (np.arange(len(losses)) + 0.5)
+  return by_piece(losses[:, first - 1 : end - 1].sum(1),
+                  np.full(len(losses), end - first), middles, size, pieces)
+
+
 def spaced(stream: np.ndarray, length: int, count: int) -> np.ndarray:
   """Returns sequences [S, length] that are spread over a text and do not overlap.
 

@@ -42,20 +42,14 @@ def perplexity(config: Any, subject: Subject) -> Iterator[Measurement]:
 
   def block(length, variables):
     losses = nll_of.block_losses(model_of(variables), text, length, **options)
-    of_text = length - (begin is not None)
-    middles = of_text * (np.arange(len(losses)) + 0.5)
-
-    def in_pieces(low, high):
-      """Joins tokens with `low` to `high` − 1 before them; returns as `by_piece`."""
-      counts = np.full(len(losses), high - low)
-      return measurements.by_piece(
-          losses[:, low - 1 : high - 1].sum(1), counts, middles, longest, most)
+    in_pieces = functools.partial(
+        measurements.of_blocks, losses, length, begin, longest, most)
 
     def rows_of(part, metric, means, scored):
       return [*interval(config, part, length, metric, means, scored),
               row(part, length, 'scored', scored.sum())]
 
-    found = in_pieces(1, length)
+    found = in_pieces()
     rows = [*rows_of(BLOCK, 'nll', *found), *_of_pieces(BLOCK, length, *found),
             row(BLOCK, length, 'pieces', most)]
     for low, high in measurements.bins(1, length):

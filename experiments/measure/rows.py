@@ -62,6 +62,7 @@ LAWS = {
     'power': "each head's power of N",
     'power_of_log': "each head's power of log N",
     'log_n': 'log N for all heads',
+    'power_of_others': "another head's power of N, a control",
     'inverse_log_n': '1 / log N for all heads, a control',
 }
 CONDITIONS = {

@@ -34,6 +34,7 @@ _SECTIONS = (
     attention.spread, attention.entropy, attention.recency, tempered.tempered,
 )
 _CONFIG = os.path.join('configs', 'measure.py')
+_MAY_GROW = ('inputs.measurements',)  # a later version has more
 _LONG = 16_384  # tokens; longer windows are pointed out to the user
 # Files are identified by their content, not their path; the other fields change
 # results only by rounding.
@@ -63,7 +64,7 @@ def main(config: Any, workdir: str) -> None:
       measurements.check_finite(config.checkpoint, subject, variables)
   first_of_processes(
       lambda: run_folder.claim(
-          workdir, *run, may_differ=_MAY_DIFFER, study='measure'))
+          workdir, *run, _MAY_GROW, _MAY_DIFFER, study='measure'))
   print(f'{len(subject.stream):,} tokens of text: perplexity reads the first '
         f'{measurements.scored(config, subject):,}, other measurements all of it. '
         f'{len(todo)} of {len(planned)} measurements to do.'
@@ -92,7 +93,7 @@ def _order(row: results.Row) -> tuple[Any, ...]:
 def _lock(workdir: str, run: tuple[dict[str, Any], dict[str, Any]]) -> None:
   """Locks the folder; raises ValueError if it belongs to another run or version."""
   locks.lock(workdir)
-  run_folder.claimed(workdir, *run, may_differ=_MAY_DIFFER, study='measure')
+  run_folder.claimed(workdir, *run, _MAY_GROW, _MAY_DIFFER, study='measure')
   read_rows(workdir)
 
 

@@ -1,29 +1,26 @@
 """What a checkpoint's own temperatures change in its predictions beyond L.
 
-Each head gets the law that is fitted to its logits on text, as the table `temperature`
-has it, or all heads get log N (`vvlen.evaluation.tempered_heads`). Weights stay as they
-are, and so do predictions up to L.
+Each head gets the law that is fitted to its logits on text, or all heads get log N
+(`vvlen.evaluation.tempered_heads`). Weights stay as they are, and so do predictions up
+to L. The sequences are those of the table `temperature`, after BOS if windows of
+perplexity begin with it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from experiments.harness.temperatures import factors, with_controls
 from experiments.measure import measurements
 from experiments.measure.measurements import interval, Measurement, row, Subject
 from experiments.measure.rows import LAWS, Name, TEMPERED
 from vvlen.evaluation import attention_by_length, perplexity, probe
 from vvlen.evaluation.programs import Hidden
 from vvlen.evaluation.temperature_law import powers_of
-from vvlen.evaluation.tempered_heads import (
-  apply_tempered,
-  power_of_log_n,
-  power_of_n,
-)
+from vvlen.evaluation.tempered_heads import apply_tempered
 from vvlen.models.llama.model import Llama, output_table
 
 
@@ -34,35 +31,37 @@ def tempered(config: Any, subject: Subject) -> Iterator[Measurement]:
   lengths = [n for n in every if n > trained]
   if not lengths or trained < 2:
     return
+  layers = measurements.layers_of(config, 'entropy', model)
   fitted_at = measurements.octaves(
       config.entropy.shortest, trained * config.entropy.longest, 'entropy')
   sequences = measurements.spaced(
       subject.stream, fitted_at[-1], config.entropy.num_sequences)
-  text = subject.stream[: measurements.scored(config, subject)]
   begin = subject.begin if own.begin else None
+  if begin is not None:  # as in the blocks that are measured
+    sequences = np.insert(sequences, 0, begin, axis=1)[:, :-1]
+  text = subject.stream[: measurements.scored(config, subject)]
   options: Any = {'begin': begin, 'tokens_at_once': config.tokens_at_once}
   model_of = measurements.hidden_of(model)
 
   def measure(variables):
-    layers = range(model.num_layers)
     betas = attention_by_length.by_length(
-        probe.probe_layers(model, variables, [*layers]), sequences, fitted_at,
+        probe.probe_layers(model, variables, layers), sequences, fitted_at,
         (attention_by_length.temperature_of_top,),
         separately=probe.reads_ahead(model, fitted_at[-1]),
         tokens_at_once=config.tokens_at_once)[0]
-    powers = fit(betas, fitted_at, trained)
-    rows = [row(TEMPERED, None, f'heads_{law}', np.isfinite(x).sum())
-            for law, x in powers.items()]
+    powers = fit(betas, fitted_at, trained, layers, model.num_layers)
+    rows = [row(TEMPERED, None, f'heads_{law}', np.isfinite(powers[law]).sum())
+            for law in LAWS]
     for n in lengths:
-      plain = _by_piece(config, subject, model_of(variables), text, n, options)
-      rows += interval(config, TEMPERED, n, 'nll', *plain)
-      for law, power in powers.items():
-        losses, scored = _by_piece(
-            config, subject, _hidden(model, variables, factors(law, power, n, trained)),
-            text, n, options)
-        rows += interval(
-            config, TEMPERED, n, f'change_{law}', losses - plain[0], scored)
-      rows.append(row(TEMPERED, n, 'pieces', len(plain[0])))
+      of_blocks = lambda model, n=n: measurements.of_blocks(
+          perplexity.block_losses(model, text, n, **options), n, begin, every[-1],
+          len(text) // every[-1])
+      plain, scored = of_blocks(model_of(variables))
+      for law in LAWS:
+        of_heads = factors(law, powers[law], n, trained)
+        losses, _ = of_blocks(_hidden(model, variables, of_heads))
+        rows += interval(config, TEMPERED, n, f'change_{law}', losses - plain, scored)
+      rows.append(row(TEMPERED, n, 'pieces', len(plain)))
     return rows
 
   work = len(text) * len(lengths) * (1 + len(LAWS)) + sequences.size
@@ -71,34 +70,32 @@ def tempered(config: Any, subject: Subject) -> Iterator[Measurement]:
 
 
 def fit(
-    betas: np.ndarray, lengths: list[int], longest: int
-) -> Mapping[str, np.ndarray]:
-  """Returns the exponent of each law, [layers, heads], nan where there is none.
+    betas: np.ndarray, lengths: list[int], longest: int, layers: Sequence[int],
+    num_layers: int,
+) -> dict[str, np.ndarray]:
+  """Returns the powers of each law, [num_layers, heads], nan where there is none.
 
   Args:
     betas: β [S, layers, heads, lengths] of S sequences.
     lengths: N, in tokens.
     longest: L; the law `power_in_training` is fitted up to it.
+    layers: those that were measured; the others have no powers of their own.
+    num_layers: of the model.
   """
-  shape = betas.shape[1:3]
-  # [layers x heads, S, lengths]
-  of_heads = np.moveaxis(betas, 0, 2).reshape(-1, len(betas), len(lengths))
+  heads = betas.shape[2]
+
+  def of(some, which):
+    found = np.full((num_layers, heads), np.nan)
+    if len(some) > 1:
+      for i, layer in enumerate(layers):
+        by_head = np.moveaxis(betas[:, i], 1, 0)[..., some]  # [heads, S, lengths]
+        found[layer] = powers_of([lengths[n] for n in some], by_head)[:, which]
+    return found
+
+  everywhere = [*range(len(lengths))]
+  found = with_controls(of(everywhere, 0), of(everywhere, 1))
   short = [i for i, n in enumerate(lengths) if n <= longest]
-  near = (powers_of([lengths[i] for i in short], of_heads[..., short])[:, 0]
-          if len(short) > 1 else np.full(len(of_heads), np.nan))
-  of_n, of_log_n = powers_of(lengths, of_heads).T
-  found = {'power_in_training': near, 'power': of_n, 'power_of_log': of_log_n,
-           'log_n': np.ones(len(of_heads)), 'inverse_log_n': -np.ones(len(of_heads))}
-  return {law: found[law].reshape(shape) for law in LAWS}
-
-
-def factors(law: str, powers: np.ndarray, length: int, longest: int) -> jax.Array:
-  """Returns the factors of the logits by a law, [layers, length, heads].
-
-  It is 1 for a head without an exponent.
-  """
-  grows = power_of_n if law in ('power_in_training', 'power') else power_of_log_n
-  return grows(jnp.nan_to_num(jnp.asarray(powers, jnp.float32)), length, longest)
+  return found | {'power_in_training': of(short, 0)}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -109,16 +106,3 @@ def _states(model, of_heads, variables, tokens):
 def _hidden(model: Llama, variables: dict[str, Any], of_heads: jax.Array) -> Hidden:
   return Hidden(functools.partial(_states, model, of_heads, variables),
                 output_table(model, variables['params']))
-
-
-def _by_piece(
-    config: Any, subject: Subject, model: Hidden, text: np.ndarray, length: int,
-    options: Any,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns mean losses of pieces of the text, in blocks, and how many are scored."""
-  losses = perplexity.block_losses(model, text, length, **options)
-  of_text = length - (options['begin'] is not None)
-  longest = round(max(config.perplexity.lengths) * subject.length)  # of a piece
-  return measurements.by_piece(
-      losses.sum(1), np.full(len(losses), losses.shape[1]),
-      of_text * (np.arange(len(losses)) + 0.5), longest, len(text) // longest)

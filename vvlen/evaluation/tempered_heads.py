@@ -6,9 +6,12 @@ multiplies its logits by β(n), which leaves all inputs of up to n₀ tokens as 
   β(n) = max(n / n₀, 1)^p              `power_of_n`
   β(n) = (log max(n, n₀) / log n₀)^q   `power_of_log_n`
 
-`vvlen.evaluation.temperature_law` fits p and q to the logits of a head: then its top
-key keeps the share of the weight that it has at n₀, as far as logits go on as they do
-where they were fitted. Log n for all heads, q = 1: arXiv 2501.19399.
+`vvlen.evaluation.temperature_law` fits p and q to the least factor β* at which the top
+key of a head has half of the weight. With such a law β / β* stays what it is at n₀, so
+a key that has half of the weight there keeps it, as long as the layers before give the
+same queries and keys. With another share it may change: among n equal gaps of c log n₀
+below the top key, one with c < 1 falls with n and one with c > 1 grows. Log n for all
+heads, q = 1: arXiv 2501.19399.
 
 Logits are products with the queries, so these are multiplied, where they leave their
 projection; no model has to be changed, and no weight.
@@ -23,15 +26,16 @@ from typing import Any
 from flax import linen as nn
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 _LAYER = re.compile(r'layer_(\d+)')
 
 
-def power_of_n(powers: jax.Array, length: int, longest: int) -> jax.Array:
+def power_of_n(powers: ArrayLike, length: int, longest: int) -> jax.Array:
   """Returns β of the tokens of an input by the first law, [l, n, h].
 
   Args:
-    powers: p [l, h].
+    powers: p [l, h]; nan: β is 1.
     length: n, the number of tokens.
     longest: n₀, at least 2.
   """
@@ -39,7 +43,7 @@ def power_of_n(powers: jax.Array, length: int, longest: int) -> jax.Array:
   return _raised(ratio, powers)
 
 
-def power_of_log_n(powers: jax.Array, length: int, longest: int) -> jax.Array:
+def power_of_log_n(powers: ArrayLike, length: int, longest: int) -> jax.Array:
   """Returns β by the second law, [l, n, h]; `powers` are q, others as `power_of_n`."""
   ratio = jnp.log(jnp.log(_keys(length, longest)) / jnp.log(longest))
   return _raised(ratio, powers)
@@ -108,7 +112,8 @@ def apply_tempered(
 
 def _raised(ratio, powers):
   """Returns e^(ratio [n] × powers [l, h]), [l, n, h]."""
-  return jnp.exp(ratio[None, :, None] * jnp.asarray(powers)[:, None, :])
+  powers = jnp.nan_to_num(jnp.asarray(powers, jnp.float32))
+  return jnp.exp(ratio[None, :, None] * powers[:, None, :])
 
 
 def _keys(length, longest):
