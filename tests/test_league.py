@@ -521,3 +521,16 @@ def test_checkpoints_ahead_of_others_are_removed(tmp_path):
   folders[1].rmtree()
   run.level(folders)
   assert [checkpoint.last_step(folder) for folder in folders] == [0, 0, 0]
+
+
+def test_the_costs_of_arms_are_those_of_the_committed_benchmark():
+  at = ROOT / 'experiments/results/benchmarks/league_arms.json'
+  ratios = json.loads(at.read_text())['time_ratios']
+  assert [*ratios] == [*config_file.ARMS]
+  rounded = {arm: round(ratio, 1) for arm, ratio in ratios.items()}
+  dear = {arm for arm in rounded if 'qk_norm' in arm}
+  assert {rounded[arm] for arm in dear} == {1.8}
+  assert {rounded[arm] for arm in rounded.keys() - dear} == {0.9, 1.0, 1.1}
+  for words in (arms.__doc__, (ROOT / 'docs/league.md').read_text()):
+    assert 'takes 0.9 to 1.1 times as long as softmax\'s, but 1.8 times with' in (
+        ' '.join(words.split()))
