@@ -61,11 +61,12 @@ def heads_table(rows: Sequence[Row], cells: Sequence[Setup]) -> Table | None:
       'heads': lambda r: str(r['heads']),
   }
   note = (
-      f'Of the last token, at {shortest} → {longest} bits. Largest weight: what a head '
-      'gives to one key, mean over heads, seeds and strings. Heads that can: those to '
-      f'which some factor β of the logits gives half of the weight to one key at '
-      f'{longest} bits; β: its median over these heads. Power: of β, over them.')
+      f'Of the last token, at {shortest} → {longest} bits. Largest weight: that of one '
+      'key, mean. Heads that can: that give one key half of the weight at '
+      f'{longest} bits with some factor β of the logits; β: median over them. Power: '
+      'of β, over them.')
   more = (
+      'Largest weights are means over heads, seeds and strings. '
       'Counting asks for no single item: the key is that with the largest logit. β is '
       'the least such factor, median over strings; above 1,000, where keys differ by '
       'rounding alone, it counts as infinite. Powers: slopes of log β against log n '

@@ -14,6 +14,9 @@ from vvlen.reporting.numbers import counted, interval_words, number
 from vvlen.reporting.results import ENDS
 from vvlen.reporting.tables import interval_cell, interval_fields, Record, Table
 
+# Powers of log N are near those of N.
+_DRAWN = tuple(law for law in LAWS if law != 'power_of_log')
+
 
 def table(values: Values, length: int) -> Table:
   """Makes the table of what each law changes, a row for each law.
@@ -70,10 +73,10 @@ def figure(values: Values, length: int, name: str = '') -> Figure | None:
       f'multiplied beyond the training length, by length and by law{bars}.',
       f'{checkpoint(name, length)}{bars}')
   axes = made.subplots()
-  for i, (law, (colour, marker)) in enumerate(zip(LAWS, plots.LOOKS, strict=False)):
+  for i, (law, (colour, marker)) in enumerate(zip(_DRAWN, plots.LOOKS, strict=False)):
     middle, low, high = ([_change(values, law, n, end) for n in lengths]
                          for end in ENDS)
-    apart = [n * 1.03 ** (i - (len(LAWS) - 1) / 2) for n in lengths]
+    apart = [n * 1.03 ** (i - (len(_DRAWN) - 1) / 2) for n in lengths]
     axes.plot(apart, middle, color=colour, marker=marker, label=LAWS[law])
     axes.vlines(apart, low, high, color=colour)
   axes.axhline(0, color='black', linewidth=0.8)
@@ -94,7 +97,7 @@ def _pieces(values: Values, lengths: Sequence[int]) -> int:
 
 def _title(values: Values, lengths: Sequence[int]) -> str:
   """Says what the laws change at the longest length, and which is best."""
-  changes = {law: _change(values, law, lengths[-1]) for law in LAWS}
+  changes = {law: _change(values, law, lengths[-1]) for law in _DRAWN}
   known = {law: x for law, x in changes.items() if math.isfinite(x)}
   if not known:
     return 'Factors of the logits, and predictions of longer inputs'
