@@ -60,7 +60,7 @@ def apply_tempered(
       one, or another causal linen model whose layers are named layer_0, layer_1, … and
       each have a submodule `query` that gives the queries of all tokens, head by head.
       Attention must use no other logits than products with them: no ALiBi, and no norm
-      of the queries.
+      of the queries. It must have no other mask than the causal one.
     factors: β [l, n, h], positive; `power_of_n` and `power_of_log_n` give those of a
       law.
     variables: of the model.
