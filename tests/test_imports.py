@@ -29,6 +29,7 @@ ROOMS: dict[str, set[str]] = {
 BUILT_ON = {
     'adapt': {'language_model'},
     'correlation': {'language_model', 'long_context'},
+    'join': {'adapt', 'correlation'},
     'league': {'length_generalization'},
     'sensitivity': {'length_generalization'},
     'mechanism': {'length_generalization'},
