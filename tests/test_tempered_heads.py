@@ -127,11 +127,12 @@ def test_what_no_factor_can_do_is_refused(key):
     apply(model, (3, 12, 4))
   with pytest.raises(ValueError, match='factors are of 5 heads and 12 tokens'):
     apply(model, (2, 12, 5))
-  reads_one = SequenceRegressor(Decoder(5, width=16, num_heads=4))
-  few = reads_one.init(key, tokens % 5, jnp.array([-1]))
-  with pytest.raises(ValueError, match='factors are of 4 heads and 12 tokens'):
-    tempered_heads.apply_tempered(
-        reads_one, jnp.ones((2, 12, 4)), few, tokens % 5, jnp.array([-1]))
+  for width in (16, 48):  # 48: as many numbers as 12 tokens and 4 heads would have
+    reads_one = SequenceRegressor(Decoder(5, width=width, num_heads=4))
+    few = reads_one.init(key, tokens % 5, jnp.array([-1]))
+    with pytest.raises(ValueError, match='factors are of 4 heads and 12 tokens'):
+      tempered_heads.apply_tempered(
+          reads_one, jnp.ones((2, 12, 4)), few, tokens % 5, jnp.array([-1]))
   with pytest.raises(ValueError, match='ALiBi adds to the logits'):
     tempered_heads.apply_tempered(
         SequenceRegressor(Decoder(5, positions='alibi')), jnp.ones((2, 12, 4)), few,

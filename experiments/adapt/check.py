@@ -18,7 +18,7 @@ from experiments.harness.fields import (
   whole,
   zero_or,
 )
-from experiments.harness.parts import chosen, naming
+from experiments.harness.parts import check_known, naming
 from experiments.language_model.check import (
   ARM_FIELDS,
   check_arms,
@@ -77,7 +77,7 @@ def check(config: Any) -> None:
   _check_positions(config)
   report.check(report.read_run(config.to_dict()), config.to_dict())
   check_arms(config)
-  chosen('run_arms', config.run_arms, list(config.arms))
+  check_known('run_arms', config.run_arms, config.arms)
 
 
 def _check_positions(config: Any) -> None:

@@ -7,7 +7,7 @@ from experiments.correlation.points import CORRELATIONS, MEASURES, OUTCOMES
 from experiments.correlation.prompts import TASKS
 from experiments.harness import fields
 from experiments.harness.fields import flag, one_of, real, several, text, whole
-from experiments.harness.parts import chosen, naming
+from experiments.harness.parts import check_known, naming
 from experiments.language_model.check import check_arms, check_evaluation, TEXT_FIELDS
 from experiments.language_model.training import num_steps
 from experiments.long_context.ruler_suites import NEEDLE_VALUES
@@ -61,7 +61,7 @@ def check(config: Any) -> None:
   for name, model in config.models.items():
     with naming(f'config.models.{name}'):
       _check_model(config, name, model)
-  chosen('run_models', config.run_models, list(config.models))
+  check_known('run_models', config.run_models, config.models)
   _check_weights(config)
 
 

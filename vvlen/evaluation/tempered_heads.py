@@ -94,7 +94,8 @@ def apply_tempered(
     number = int(of_layer[1])
     if number >= len(factors):
       raise ValueError(f'factors are of {len(factors)} layers: the model has more')
-    if output.size % (batch * length * factors.shape[2]):
+    of_all = output.shape[0] == batch * length or output.shape[:2] == (batch, length)
+    if not of_all or output.size % (batch * length * factors.shape[2]):
       raise ValueError(f'factors are of {factors.shape[2]} heads and {length} tokens, '
                        f'the queries of layer {number} are {output.shape}')
     found.add(number)
