@@ -43,7 +43,7 @@ from tests.llamas import llama, save_llama, variables_of
 from vvlen.evaluation.perplexity import sliding_sums
 from vvlen.models.clex import Clex
 from vvlen.models.kernels.shifted import Shifted
-from vvlen.models.llama import load_checkpoint
+from vvlen.models.llama import adapter_base, load_checkpoint
 from vvlen.models.llama import lora as adapters
 from vvlen.models.positions import random_positions
 from vvlen.models.rope import Eabf, Rope
@@ -574,6 +574,11 @@ def test_a_trained_model_is_saved_and_read_again(
   assert before['nll_16'][0] != expected[16]
   if 'long' in variant:
     assert (folder / 'adapters/adapter_model.safetensors').exists()
+    base, weights = load_checkpoint(checkpoint)
+    identity = adapter_base.describe(base, weights['params'])
+    saved = json.loads((folder / 'adapters/base.json').read_text())
+    assert saved['checksums'] == identity['checksums']
+    assert 'model.layers.0.mlp.up_proj.weight' in identity['checksums']
 
 
 def _segments(config, read):

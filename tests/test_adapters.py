@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import chex
 import jax
@@ -210,7 +211,22 @@ def test_a_model_that_differs_in_one_parameter_is_refused(
 
 
 @pytest.mark.slow
-def test_of_a_quantized_model_embeddings_and_norms_are_compared(tmp_path):
+def test_all_weights_of_a_quantized_model_are_compared(tmp_path):
+  lora = Lora(2, 4.0, quantized='nf4', also=EMBEDDINGS_AND_NORMS)
+  model = llama()
+  base = variables_of(model)['params']
+  save_adapters(tmp_path, model, lora, _trained(model, base, lora),
+                identity=adapter_base.describe(model, base))
+  for quantized in ('nf4', 'int8', None):
+    load_adapters(tmp_path, model, base, quantized=quantized)
+    for what in ('kernel', 'norm', 'last_row'):
+      with pytest.raises(ValueError, match=rf'first {re.escape(OTHERS[what])}$'):
+        load_adapters(
+            tmp_path, model, _other(what, base, None), quantized=quantized)
+
+
+@pytest.mark.slow
+def test_without_its_identity_embeddings_and_norms_of_a_quantized_model_are(tmp_path):
   lora, model = Lora(2, 4.0, quantized='nf4'), llama()
   base = variables_of(model)['params']
   save_adapters(tmp_path, model, lora, _trained(model, base, lora))

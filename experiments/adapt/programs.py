@@ -13,6 +13,7 @@ from experiments.adapt import methods
 from experiments.language_model import measuring, sharded, training
 from vvlen import sharding
 from vvlen.models import clex, llama
+from vvlen.models.llama import adapter_base
 from vvlen.models.llama import adapters as adapter_files
 from vvlen.models.llama import lora as adapters
 from vvlen.models.llama.lora import Lora
@@ -79,6 +80,7 @@ class Programs:
     self._evaluate = jax.jit(functools.partial(
         evaluate, config, model.max_length, self._measured, self._method.of_test))
     self._steps: dict[Any, Any] = {}
+    self._identity: dict[str, Any] | None = None  # of the checkpoint
 
   def start(self, key: jax.Array) -> TrainState:
     """Returns the state of a seed before the first step, on the mesh."""
@@ -93,6 +95,7 @@ class Programs:
       new = clex.init_params(jax.random.fold_in(key, 0), law, width)
       params |= jax.device_put(new, sharding.whole(self._mesh))
     if self._lora:
+      self._identity = adapter_base.describe(self._method.measured, params)
       params = adapters.add_adapters(
           self._method.measured, self._lora, params, jax.random.fold_in(key, 1), where)
     trained, self.frozen = self._split(params)
@@ -136,7 +139,7 @@ class Programs:
     if self._lora and self._name != 'clex':
       adapter_files.save_adapters(
           folder / 'adapters', self._method.measured, self._lora, params,
-          base=self._config.checkpoint)
+          base=self._config.checkpoint, identity=self._identity)
     if self._lora:
       params = adapters.merged(self._lora, _as_float32(params))
     training.save_model(self._config, folder, self._method.measured, params)

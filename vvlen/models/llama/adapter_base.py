@@ -6,10 +6,10 @@ ignores:
   {"positions": {"rope_theta": 10000.0, "rope_scaling": null},
    "checksums": {"model.layers.0.self_attn.q_proj.weight": "…", …}}
 
-Positions are written as in a config.json. Checksums are of the parameters that were
-frozen and not quantized, by their names in hub layout. They are of some rows, as little
-of a large model should be gathered on the host, and of bfloat16, so that a model loaded
-as float32 or bfloat16 is the same model.
+Positions are written as in a config.json. Checksums are of parameters before they were
+quantized, by their names in hub layout. They are of some rows, as little of a large
+model should be gathered on the host, and of bfloat16, so that a model loaded as float32
+or bfloat16 is the same model.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,8 @@ def describe(model: Llama, params: Mapping[str, Any]) -> dict[str, dict[str, Any
 
   Args:
     model: with the positions of training.
-    params: those that are frozen; some may be quantized.
+    params: of the model without adapters, all or some. Those that are quantized have
+      no checksum.
   """
   return {'positions': positions_of(model), 'checksums': _checksums(model, params)}
 

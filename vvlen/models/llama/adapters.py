@@ -64,6 +64,7 @@ def save_adapters(
     lora: Lora,
     params: Mapping[str, Any],
     base: str | None = None,
+    identity: Mapping[str, Any] | None = None,
 ) -> None:
   """Saves adapters, and the parameters that were trained besides them.
 
@@ -76,6 +77,9 @@ def save_adapters(
     lora: the adapters.
     params: of `add_adapters`, or trained from these.
     base: the name or folder of the model without adapters, for PEFT.
+    identity: what `adapter_base.describe` says of the model without adapters, for
+      base.json. None: of the frozen parameters; those that are quantized are then
+      missing, so it should be given for a quantized model.
 
   Raises:
     ValueError: if trained parameters have no place in PEFT's format.
@@ -106,7 +110,7 @@ def save_adapters(
       'modules_to_save': sorted(also) or None, 'bias': 'none', 'fan_in_fan_out': False,
       'inference_mode': True, 'init_lora_weights': True,
   }
-  described = adapter_base.describe(model, frozen)
+  described = identity or adapter_base.describe(model, frozen)
   if jax.process_index() == 0:
     from safetensors.numpy import save  # imported only when needed
 
