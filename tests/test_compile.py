@@ -5,6 +5,7 @@ import json
 import sys
 
 from etils import epath
+from flax.traverse_util import flatten_dict
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from tests.conftest import ROOT
 from vvlen import sharding
 from vvlen.models.kernels.causal import causal_attention
 from vvlen.models.llama import abstract_params
+from vvlen.models.llama.lora import is_quantized
 from vvlen.sharding import platform
 from vvlen.sharding.mesh import axis_sizes
 
@@ -239,12 +241,40 @@ def test_eight_gpus_are_counted_by_their_arguments(monkeypatch):
   assert '| no, by 2.0 KiB at least |' in said
 
 
+ADAPT = [name for name in NAMES if name.startswith('adapt')]
+MEASURING = [name for name in ADAPT if name.endswith('_evaluation')]
+SMALL = programs.LLAMA_2_7B.clone(width=256, mlp_width=256, num_layers=2, num_heads=2,
+                                  num_key_heads=2, vocab_size=512)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [name for name in NAMES if name.startswith('adapt')])
+@pytest.mark.parametrize('name', MEASURING)
+def test_how_adapt_measures_is_a_program_of_llama_2_7b(monkeypatch, name):
+  monkeypatch.setattr(programs, 'LLAMA_2_7B', SMALL.clone(max_length=256))
+  length = 256 if 'clex' in name else 512  # 7B: 4096 and 8192
+  _with_paper(monkeypatch, {
+      'mesh.fsdp': 4, 'mesh.tensor': 2, 'train.max_length': length})
+  program = programs.EXPERIMENTS[name](jax.devices())
+  # 16 segments in 4 calls; before training and after 50, 100, 150 and 200 steps.
+  assert (program.steps, program.calls) == (1, 4 * 5)
+  assert program.note == (
+      f'a step measures 4 segments of {4 * length} tokens, of 16, at up to '
+      f'{2 * length} tokens; an arm is measured 5 times; mesh fsdp 4, tensor 2')
+  params, segments = program.arguments
+  assert segments.shape == (4, 4 * length) and segments.dtype == jnp.int32
+  assert segments.sharding.shard_shape(segments.shape) == (1, 4 * length)
+  assert any(map(is_quantized, flatten_dict(params).values())) == ('longqlora' in name)
+  row = measure.count(program, chips.slice_of('v5p:2x2x2'))
+  matrices = sum(x.size for x in jax.tree.leaves(abstract_params(SMALL))) - 512 * 256
+  # Forward alone: blocks of L and 2 L tokens, and windows of these half a length apart,
+  # 7 of L and 3 of 2 L in a segment.
+  assert row['flops'] * 8 > 2 * matrices * 4 * (4 + 4 + 7 + 6) * length
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [name for name in ADAPT if name not in MEASURING])
 def test_every_method_of_adapt_is_a_program_of_llama_2_7b(monkeypatch, name):
-  small = programs.LLAMA_2_7B.clone(width=256, mlp_width=256, num_layers=2, num_heads=2,
-                                    num_key_heads=2, vocab_size=512)
-  monkeypatch.setattr(programs, 'LLAMA_2_7B', small)
+  monkeypatch.setattr(programs, 'LLAMA_2_7B', SMALL)
   monkeypatch.setattr(programs, 'BATCH', 8)
   with pytest.raises(ValueError, match='a mesh of data -1 x fsdp 16 x tensor 4 does '
                                        'not fit the number of devices, 8'):
@@ -256,7 +286,7 @@ def test_every_method_of_adapt_is_a_program_of_llama_2_7b(monkeypatch, name):
       f'; 8 streams, 2 windows of {length}, mesh fsdp 4, tensor 2')
   assert (program.steps, program.calls) == (1, 200)
   row = measure.count(program, chips.slice_of('v5p:2x2x2'))
-  params = sum(x.size for x in jax.tree.leaves(abstract_params(small)))
+  params = sum(x.size for x in jax.tree.leaves(abstract_params(SMALL)))
   # Forward and backward, of two windows, computed once more for the gradients: 8
   # operations a parameter, 6 where it is frozen, but for the embedding, which is looked
   # up.

@@ -77,7 +77,8 @@ class Programs:
     self.frozen = placed(frozen, partition.shardings(frozen, mesh))
     self._init_optimizer = jax.jit(
         optimizers.init, out_shardings=self._where.opt_state)
-    self._evaluate = jax.jit(functools.partial(
+    # (params, segments, counts) -> measured, as `evaluate`.
+    self.evaluation = jax.jit(functools.partial(
         evaluate, config, model.max_length, self._measured, self._method.of_test))
     self._steps: dict[Any, Any] = {}
     self._identity: dict[str, Any] | None = None  # of the checkpoint
@@ -126,7 +127,7 @@ class Programs:
       self, trained: Any, segments: jax.Array, counts: jax.Array | None = None
   ) -> dict[str, dict[int, Any]]:
     """Measures parameters on segments of text [K, n], as `evaluate`."""
-    return self._evaluate(adapters.join(trained, self.frozen), segments, counts)
+    return self.evaluation(adapters.join(trained, self.frozen), segments, counts)
 
   def save(self, folder: epath.Path, trained: Any) -> None:
     """Saves a trained model, on the first of all processes.

@@ -17,13 +17,15 @@ from configs import lookup as lookup_config
 from configs import recency_bias as recency_config
 from configs import retrieval as retrieval_config
 from experiments.adapt.programs import Programs as AdaptPrograms
+from experiments.adapt.steps_table import measured_steps
 from experiments.counting import training as counting
 from experiments.counting.cells import all_cells, read_figures
-from experiments.language_model import sharded
+from experiments.language_model import measuring, sharded
 from experiments.language_model import training as language_model
 from experiments.length_generalization import training as length_generalization
 from experiments.recency_bias.cells import make_cells
 from vvlen import sharding
+from vvlen.models.llama.lora import join
 from vvlen.models.llama.model import Llama
 from vvlen.sharding import mesh as partition
 from vvlen.simulation import chunks, recency_simulation
@@ -171,18 +173,43 @@ def adapt(name: str, devices: Any, length: int | None = None) -> Program:
   Raises:
     ValueError: if the mesh of the variant does not fit the slice.
   """
-  config = adapt_config.get_config(f'{name}_paper')
-  config.train.max_length = length or config.train.max_length
-  mesh = _model_mesh(devices, partition.axis_sizes(
-      len(devices), **config.mesh.to_dict()))
-  arm = config.arms[f'{name}_alpha_0_1']
-  programs = AdaptPrograms(config, arm.method, _llama_2_7b(config), mesh)
+  config, arm, programs, mesh = _adapt(name, devices, length)
   trained = sum(x.size for x in jax.tree.leaves(programs.state.params))
   return Program(
       programs.program(arm), (programs.state, programs.frozen, _batch(config, mesh)),
       mesh, 1, config.train.num_steps,
       f'{trained:,} parameters trained; {_size(config, mesh)}',
       (_stream(config.train.max_length) + 4 * trained) // mesh.size)
+
+
+def adapt_evaluation(name: str, devices: Any) -> Program:
+  """Returns how that run measures Llama 2 7B: at L and 2 L, in segments of 4 L tokens.
+
+  A call measures one segment for each device of the axes data x fsdp.
+  """
+  config, arm, programs, mesh = _adapt(name, devices)
+  at_once, longest = partition.row_ways(mesh), measuring.longest_segment(config)
+  segments = jax.ShapeDtypeStruct(
+      (at_once, longest), jnp.int32, sharding=NamedSharding(mesh, partition.ROWS))
+  times = 1 + len(measured_steps(config, arm.steps))  # the first before training
+  calls = math.ceil(config.evaluate.num_segments / at_once)
+  return Program(
+      programs.evaluation, (join(programs.state.params, programs.frozen), segments),
+      mesh, 1, times * calls,
+      f'a step measures {at_once} segments of {longest} tokens, of '
+      f'{config.evaluate.num_segments}, at up to '
+      f'{max(config.evaluate.lengths) * config.train.max_length} tokens; an arm is '
+      f'measured {times} times; {_axes(mesh)}')
+
+
+def _adapt(name, devices, length=None):
+  """Returns the configuration, arm, programs and mesh of a variant; see `adapt`."""
+  config = adapt_config.get_config(f'{name}_paper')
+  config.train.max_length = length or config.train.max_length
+  mesh = _model_mesh(devices, partition.axis_sizes(
+      len(devices), **config.mesh.to_dict()))
+  arm = config.arms[f'{name}_alpha_0_1']
+  return config, arm, AdaptPrograms(config, arm.method, _llama_2_7b(config), mesh), mesh
 
 
 def _llama_2_7b(config: Any) -> Llama:
@@ -201,8 +228,11 @@ def _batch(config: Any, mesh: Mesh) -> tuple[Any, Any, Any]:
 
 
 def _size(config: Any, mesh: Mesh) -> str:
-  axes = ', '.join(f'{n} {s}' for n, s in mesh.shape.items() if s > 1)
-  return f'{BATCH} streams, 2 windows of {config.train.max_length}, mesh {axes}'
+  return f'{BATCH} streams, 2 windows of {config.train.max_length}, {_axes(mesh)}'
+
+
+def _axes(mesh: Mesh) -> str:
+  return 'mesh ' + ', '.join(f'{n} {s}' for n, s in mesh.shape.items() if s > 1)
 
 
 def _stream(length: int) -> int:
@@ -230,4 +260,7 @@ EXPERIMENTS: dict[str, Callable[[Any], Program]] = {
                     'random', 'alibi')},
     # The paper trains CLEX at 4,096 tokens, the others at 8,192.
     'adapt_clex_8192': functools.partial(adapt, 'clex', length=8192),
+    # The others differ from YaRN in the rotation of queries and keys alone.
+    **{f'adapt_{name}_evaluation': functools.partial(adapt_evaluation, name)
+       for name in ('clex', 'yarn', 'longqlora')},
 }
