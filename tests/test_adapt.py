@@ -41,6 +41,7 @@ from tests.cells import cells, interval, paired, text, wide
 from tests.conftest import check_board, lose_rows, ROOT
 from tests.llamas import llama, save_llama, variables_of
 from vvlen.evaluation.perplexity import sliding_sums
+from vvlen.models import clex
 from vvlen.models.clex import Clex
 from vvlen.models.kernels.shifted import Shifted
 from vvlen.models.llama import adapter_base, load_checkpoint
@@ -396,6 +397,20 @@ def test_the_loss_is_that_of_two_windows_at_the_same_positions(key, method, term
   np.testing.assert_allclose(told['misalignment'], terms['misalignment'], rtol=1e-5)
 
 
+def test_clex_integrates_its_rates_once_for_both_windows(key, monkeypatch):
+  config, solved = _config(**{'arms.yarn.method': 'clex'}), []
+  made = methods.make('clex', llama(**MODEL), config)
+  params = variables_of(made.trained, scale=0.2)['params']
+  log_rates = clex.log_rates
+  monkeypatch.setattr(
+      clex, 'log_rates', lambda *x: solved.append(x) or log_rates(*x))
+  batch = training.Batch(jnp.ones((2, 24), jnp.int32), jnp.int32(3), jnp.float32(0.1))
+  loss = lambda params: programs.two_window_loss(
+      config, config.arms.yarn, made.trained, made.draw, params, batch, key)[0]
+  gradient = jax.eval_shape(jax.grad(loss), params)
+  assert len(solved) == 1 and 'clex_up' in gradient
+
+
 def test_positions_are_drawn_once_and_dropout_for_each_window(key):
   drawn, seen = [], []
 
@@ -404,7 +419,11 @@ def test_positions_are_drawn_once_and_dropout_for_each_window(key):
 
     tied = True
 
-    def apply(self, variables, x, positions, length, method, rngs):
+    def apply(self, variables, x, *places, method, rngs=None):
+      if method == 'log_rates':
+        return ('rates', int(x))
+      positions, length, learned = places
+      assert learned == ('rates', int(length))
       seen.append((positions, length, rngs['dropout']))
       return jnp.ones((*x.shape, 3))
 

@@ -187,8 +187,10 @@ def two_window_loss(
   dropout_key = jax.random.fold_in(dropout_key, batch.part)
   places = draw(places_key, length)
   windows = two_windows(batch.streams, length, batch.offset)
+  # CLEX integrates its rates once for both windows.
+  learned = model.apply({'params': params}, places.length, method='log_rates')
   hidden = [
-      model.apply({'params': params}, x, *places, method='hidden',
+      model.apply({'params': params}, x, *places, learned, method='hidden',
                   rngs={'dropout': jax.random.fold_in(dropout_key, i)})
       for i, x in enumerate(windows)
   ]

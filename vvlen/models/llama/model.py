@@ -190,11 +190,14 @@ class Llama(nn.Module):
       tokens: jax.Array,
       positions: jax.Array | None = None,
       length: int | jax.Array | None = None,
+      learned: jax.Array | None = None,
   ) -> jax.Array:
     """Returns hidden states [B, n, d], for `vvlen.objectives.chunked`.
 
     Their dtype is the attribute `dtype` if given, otherwise that of the output
     embedding. Logits are their product with the transpose of `output_table`.
+    Arguments are those of `__call__`, and for CLEX `learned`, what `log_rates` returns
+    for this or a longer length, so that several calls integrate once.
     """
     x = self._embed(tokens)
     if positions is not None and jnp.shape(positions) not in (
@@ -209,7 +212,8 @@ class Llama(nn.Module):
       if positions is not None and rotary.depends_on_length(self.rope):
         length = jnp.asarray(positions).max(-1) + 1
     positions = jnp.arange(num_tokens) if positions is None else jnp.asarray(positions)
-    learned = learned_of(self, length)
+    if learned is None:
+      learned = self.log_rates(length)
     rotation = self._rotation(positions, length, num_tokens, learned, x.dtype)
     scaled = rotary.scaled_layers(self.rope, self.num_layers)
     if self.scan_layers:
@@ -221,6 +225,10 @@ class Llama(nn.Module):
       for layer, applies in zip(self.layer, scaled, strict=True):
         x = over_batch(layer(x, rotation.of_layer(applies)))
     return self._finish(x)
+
+  def log_rates(self, length: int | jax.Array | None) -> jax.Array | None:
+    """Returns the log rates of CLEX up to a length, None without it: `learned_of`."""
+    return learned_of(self, length)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
     """Maps hidden states [..., d] to logits [..., V], float32 or wider."""

@@ -72,15 +72,19 @@ def rotation_of(
   return Rotation(jnp.cos(angles) * scale, jnp.sin(angles) * scale, factor, positions)
 
 
-def learned_of(model: Any, length: int | jax.Array) -> jax.Array | None:
-  """Returns the log rates of CLEX for inputs of at most `length` tokens, or None.
+def learned_of(model: Any, length: int | jax.Array | None) -> jax.Array | None:
+  """Returns the log rates of CLEX for inputs of at most `length` tokens.
 
   Args:
     model: a bound `vvlen.models.llama.Llama`.
     length: a number, or [B].
+
+  Returns:
+    [t, w/2]; None without CLEX or a length.
   """
   rope = model.rope
-  if rope is None or not isinstance(rope.stretched, clex.Clex):
+  if (rope is None or length is None
+      or not isinstance(rope.stretched, clex.Clex)):
     return None
   return clex.log_rates_up_to(
       rope.stretched, rope.base, model.clex_up, model.clex_down, length)
