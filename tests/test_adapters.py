@@ -157,6 +157,31 @@ def test_adapters_of_another_model_are_refused(tmp_path, what, message):
   assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
+def test_fields_that_change_the_computation_are_refused(tmp_path):
+  model, lora = llama(), Lora(3, 6.0, targets=('query',))
+  base = variables_of(model)['params']
+  save_adapters(tmp_path, model, lora, _trained(model, base, lora))
+  path = tmp_path / 'adapter_config.json'
+  fields = json.loads(path.read_text())
+  for name, value in [
+      ('init_lora_weights', 'pissa'), ('init_lora_weights', 'pissa_niter_4'),
+      ('init_lora_weights', 'olora'), ('init_lora_weights', 'loftq'),
+      ('alora_invocation_tokens', [1, 2]), ('use_qalora', True), ('bias', 'lora_only'),
+      ('layers_to_transform', 0), ('layers_to_transform', [0]),
+      ('rank_pattern', {'q_proj': 4}), ('exclude_modules', 'k_proj'),
+      ('of_a_newer_version', {'kind': 'x'})]:
+    path.write_text(json.dumps({**fields, name: value}))
+    with pytest.raises(ValueError) as error:
+      load_adapters(tmp_path, model, base)
+    assert str(error.value) == f'{path}: {name} {value!r} is not supported'
+  for name, value in [
+      ('init_lora_weights', 'gaussian'), ('init_lora_weights', False),
+      ('loftq_config', {'loftq_bits': 4}), ('of_a_newer_version', None),
+      ('use_dora', False), ('bias', 'none'), ('rank_pattern', {})]:
+    path.write_text(json.dumps({**fields, name: value}))
+    load_adapters(tmp_path, model, base)
+
+
 @pytest.mark.parametrize('also', [('embedding',), ('embedding', 'attention_norm')])
 def test_another_model_is_refused_where_norms_alone_are_frozen_in_full(tmp_path, also):
   lora = Lora(2, 4.0, quantized='nf4', also=also)

@@ -47,15 +47,19 @@ _MODULES = {
     hub_name(f'layer_0/{name}/kernel').split('.')[-2]: name for name in LINEAR}
 # What can be saved besides adapters.
 ALSO = ('embedding', 'output_embedding', 'attention_norm', 'mlp_norm', 'final_norm')
-# Fields that would change the computation, and the values that leave it as it is.
-_PLAIN: dict[str, tuple[Any, ...]] = {
-    'bias': ('none',), 'use_rslora': (None, False), 'use_dora': (None, False),
-    'fan_in_fan_out': (None, False), 'layers_to_transform': (None,),
-    'rank_pattern': (None, {}), 'alpha_pattern': (None, {}),
-    'layer_replication': (None,), 'exclude_modules': (None,),
-    'lora_bias': (None, False), 'target_parameters': (None, []),
-    'trainable_token_indices': (None,),
+# Fields of adapter_config.json that are read here, or do not change the computation.
+# All others must be empty: newer versions of PEFT have fields that do change it.
+_KNOWN = {
+    'peft_type', 'r', 'lora_alpha', 'lora_dropout', 'target_modules', 'modules_to_save',
+    'task_type', 'auto_mapping', 'peft_version', 'base_model_name_or_path', 'revision',
+    'inference_mode', 'layers_pattern', 'megatron_config', 'megatron_core',
+    'loftq_config', 'eva_config', 'corda_config', 'lora_ga_config', 'velora_config',
+    'qalora_group_size', 'runtime_config', 'ensure_weight_tying',
 }
+# Of these two some values are as good as none. Other ways to initialize adapters, such
+# as PiSSA, also change the weights of the base when PEFT loads them.
+_PLAIN = {'bias': ('none',),
+          'init_lora_weights': (True, 'gaussian', 'orthogonal', 'eva')}
 
 
 def save_adapters(
@@ -197,9 +201,11 @@ def _lora_of(folder, model, tensors, quantized):
   config = safetensors_file.read_json(path)
   if config.get('peft_type') != 'LORA':
     raise ValueError(f'{path}: peft_type {config.get("peft_type")!r} is not supported')
-  for name, plain in _PLAIN.items():
-    if name in config and config[name] not in plain:
-      raise ValueError(f'{path}: {name} {config[name]!r} is not supported')
+  for name, value in config.items():
+    # 0 is not empty: it is the number of a layer.
+    empty = value is None or value is False or value in ('', [], {})
+    if not (empty or name in _KNOWN or value in _PLAIN.get(name, ())):
+      raise ValueError(f'{path}: {name} {value!r} is not supported')
   targets = config.get('target_modules')
   if not isinstance(targets, list) or not targets or set(targets) - _MODULES.keys():
     raise ValueError(f'{path}: target_modules must be a list of {", ".join(_MODULES)}: '
