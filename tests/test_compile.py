@@ -68,6 +68,22 @@ def test_operations_are_those_of_all_turns_and_devices():
   assert again(jax.checkpoint(plain)) - again(plain) >= 2 * 4 * 4 * 7
 
 
+def test_half_of_the_blocks_of_chunked_attention_are_operations():
+  attend = lambda x: causal_attention(x, x, x, implementation='chunked').sum()
+  count = lambda f, n: operations.operations(
+      jax.make_jaxpr(f)(jnp.zeros((2, n, 3, 64), jnp.bfloat16)))
+  # Two products of half of n x n logits forward; five more for the gradient.
+  product = lambda n: 2 * 2 * 3 * 64 * n**2 / 2
+  for n in (2048, 4096):
+    assert 2 < count(attend, n) / product(n) < 2.25
+    assert 7 < count(jax.grad(attend), n) / product(n) < 7.75
+  # A loop that does not count up to a number has one turn.
+  until = lambda x: jax.lax.while_loop(lambda x: x.sum() < 1, lambda x: x @ x, x)
+  turns = lambda x: jax.lax.scan(lambda x, _: (until(x), None), x, length=9)[0]
+  x = jnp.zeros((3, 3))
+  assert operations.operations(jax.make_jaxpr(turns)(x)) == 9 * 2 * 27
+
+
 @pytest.mark.parametrize('turns', [2, 7])
 def test_collectives_and_bytes_are_those_of_all_turns(turns):
   function, x = _turning(sharding.seed_mesh(jax.devices()), turns)

@@ -19,16 +19,23 @@ def operations(jaxpr: Any) -> float:
 
   A product of matrices [m, k] and [k, n] has 2 m k n operations. Others have one for
   each element of their result; sums and maxima have one for each element that they
-  read. Of several branches, the most expensive one counts. The body of a loop of
-  unknown length counts once. In an attention kernel half of the blocks count: those
-  below the diagonal.
+  read. Of several branches, the most expensive one counts. In an attention kernel half
+  of the blocks count: those below the diagonal. So it is in chunked attention: where a
+  loop of B turns holds one that counts up to a number, the inner loop has (B − 1) / 2
+  turns, as if that number were 0 … B − 1. The body of any other loop of unknown length
+  counts once.
   """
+  return _operations(jaxpr, None)
+
+
+def _operations(jaxpr, turns):
+  """Returns the operations of a jaxpr within a loop of so many turns, None: in none."""
   if isinstance(jaxpr, core.ClosedJaxpr):
     jaxpr = jaxpr.jaxpr
-  return sum(map(_of_equation, jaxpr.eqns))
+  return sum(_of_equation(equation, turns) for equation in jaxpr.eqns)
 
 
-def _of_equation(equation: Any) -> float:
+def _of_equation(equation, turns):
   name, params = equation.primitive.name, equation.params
   size = lambda variable: float(math.prod(getattr(variable.aval, 'shape', ())))
   if name == 'dot_general':
@@ -40,15 +47,24 @@ def _of_equation(equation: Any) -> float:
   if name in _SUMS:
     return size(equation.invars[0])
   if name == 'cond':
-    return max(map(operations, params['branches']))
+    return max(_operations(branch, turns) for branch in params['branches'])
   times = 1.0
   if name == 'scan':
-    times = params['length']
+    times = turns = params['length']
+  elif name == 'while' and turns is not None and _counts_up(params['cond_jaxpr']):
+    times = (turns - 1) / 2
   elif name == 'shard_map':
     times = params['mesh'].size
   elif name == 'pallas_call':
     times = math.prod(x for x in params['grid_mapping'].grid if isinstance(x, int)) / 2
-  return times * sum(map(operations, _inside(params)))
+  return times * sum(_operations(inner, turns) for inner in _inside(params))
+
+
+def _counts_up(condition):
+  """Whether a condition is that one number of the state is less than another."""
+  names = [equation.primitive.name for equation in condition.jaxpr.eqns]
+  return names == ['lt'] and not any(
+      isinstance(x, core.Literal) for x in condition.jaxpr.eqns[0].invars)
 
 
 def _inside(params: dict[str, Any]) -> list[Any]:
