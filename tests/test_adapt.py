@@ -969,8 +969,8 @@ def test_every_cell_of_sliding_windows(index):
 def _lines(index, steps):
   """Returns evaluations of arms after steps, {arm: steps}, and a fourth seed's."""
   rng = np.random.default_rng(6)
-  return [{'arm': name, 'step': step, 'first_seed': seed, 'nll_16': [9.0],
-           'nll_32': [float(rng.normal(2, 0.1))]}
+  return [{'arm': name, 'step': step, 'first_seed': seed, 'nll_8': [9.0],
+           **{f'nll_{n}': [float(rng.normal(2, 0.1))] for n in (16, 32)}}
           for name, own in steps.items() for seed in range(4) for step in (0, *own)]
 
 
@@ -987,12 +987,14 @@ def test_every_cell_of_steps(index):
   bad['nll_32'] = [None]
   table = steps_table.steps(FAMILIES, RUN, index, config, measured)
   arms = [arm for family in FAMILIES for arm in (family.control, *family.others)]
-  for arm, row, record in zip(arms, cells(table), table.records, strict=True):
-    expected = {}
+  places = [(n, arm) for n in (16, 32) for arm in arms]
+  for (n, arm), row, record in zip(places, cells(table), table.records, strict=True):
+    expected = {'length': {16: 'L', 32: '2 L'}[n]}
+    assert (record['length'], record['arm']) == (n, arm.name)
     for place, step in enumerate((15, 30, 40)):
       made = steps[arm.name][place]
       assert record[f'steps_{step}'] == made
-      values = [x['nll_32'][0] for x in measured if (x['arm'], x['step']) == (
+      values = [x[f'nll_{n}'][0] for x in measured if (x['arm'], x['step']) == (
           arm.name, made) and x['first_seed'] < 3]  # the fourth is not finished
       ends = [math.exp(x) for x in mean_interval([
           x for x in values if x is not None])] if values else []
@@ -1000,10 +1002,10 @@ def test_every_cell_of_steps(index):
     assert row == {'arm': row['arm'], **expected}
   assert cells(table)[6]['arm'] == 'YaRN, α = 0, 1.05 of the steps'
   assert table.note == (
-      '3 seeds [95 %]. Perplexity in blocks at 2 L, 32 tokens, after these steps of '
-      'fine-tuning; 1.05 of the steps: 15, 31, 42. Not finite, and left out: YaRN, α = '
-      '0.1, seed 1.')
-  assert len(to_csv(table).splitlines()) == 8
+      '3 seeds [95 %]; L = 16 tokens. Perplexity in blocks of each length, after these '
+      'steps of fine-tuning; 1.05 of the steps: 15, 31, 42. Not finite, and left out: '
+      'YaRN, α = 0.1, seed 1.')
+  assert len(to_csv(table).splitlines()) == 15
 
 
 def test_no_table_of_steps_where_arms_were_measured_once(index):
@@ -1016,7 +1018,7 @@ def test_no_table_of_steps_where_arms_were_measured_once(index):
   config['evaluate']['every_steps'] = 100
   assert make(steps) is None
   assert [*make(steps | {'none': (100, 200)}).columns] == [
-      'arm', '100 steps [95 %]', '200 steps [95 %]']
+      'length', 'arm', '100 steps [95 %]', '200 steps [95 %]']
 
 
 def test_every_cell_of_misalignment(index):
@@ -1170,20 +1172,21 @@ def test_the_title_of_the_figure_of_the_term_counts_methods(index, changes, word
 
 def test_the_answer_has_the_parts_of_the_term_and_what_the_paper_has(index):
   yarn = FAMILIES[1:]
-  change = lambda name: text(_compare(index, name, 'yarn').mean_difference, '+.4f')
+  change = lambda name: _difference(_compare(index, name, 'yarn'))
   found = answer(yarn, RUN, index, 4.0)
-  assert found[1] == (
-      f'Of its two parts, each with the same α, entropy alone by '
-      f'{change("yarn_entropy")}, and symmetric KL alone by {change("yarn_kl")} nats '
-      '(table term); the paper has −0.040 to −0.009 for the whole term, in single runs '
-      'of Llama-2-7B.')
+  assert found[1:3] == [
+      'What its two parts change, each alone with the same α, in nats [95 %], not '
+      f'corrected: entropy alone: {change("yarn_entropy")} (YaRN); symmetric KL alone: '
+      f'{change("yarn_kl")} (YaRN).',
+      'The paper has −0.040 to −0.009 for the whole term, in single runs of '
+      'Llama-2-7B: with CLEX at 2 L, with LongQLoRA and EABF at L.']
   assert math.log(5.88 / 6.12) == pytest.approx(-0.040, abs=5e-4)  # CLEX
   assert math.log(5.77 / 5.82) == pytest.approx(-0.009, abs=5e-4)  # LongQLoRA
   # Where a method has not both parts, neither is told.
-  assert len(answer(FAMILIES, RUN, index, 4.0)) == len(found) - 1
+  assert len(answer(FAMILIES, RUN, index, 4.0)) == len(found) - 2
   without = yarn[0]._replace(others=tuple(
       arm for arm in yarn[0].others if arm.term != 'symmetric_kl'))
-  assert len(answer([without], RUN, index, 4.0)) == len(found) - 1
+  assert len(answer([without], RUN, index, 4.0)) == len(found) - 2
 
 
 def test_notes_of_tables_say_how_they_were_made(index):
@@ -1203,6 +1206,15 @@ def test_notes_of_tables_say_how_they_were_made(index):
           'with the same α, tells what the term does by lowering entropy and what by '
           'aligning. What it does by aligning, besides lowering entropy, is also the '
           'term minus entropy alone.') in table.more
+  # What a table does not have is not explained.
+  parts = {'entropy': 'lowering entropy', 'symmetric_kl': 'by aligning',
+           'steps': 'More steps: ', 'weight': 'Another α '}
+  for kind, words in parts.items():
+    said = [tables._more_of_term([x for x in parts if x in kinds and x != 'weight'],
+                                 [0.3] if 'weight' in kinds else [])
+            for kinds in ([kind], [*parts], ())]
+    assert [words in x for x in said] == [True, True, False]
+    assert ['secondary' in x for x in said] == [True, True, False]
   assert tables.sliding(FAMILIES, RUN, index, 8, 3).note == (
       '3 seeds [95 %]. Perplexity in sliding windows, half a window apart, over '
       'segments of 3 L; no BOS.')
@@ -1311,9 +1323,15 @@ def test_a_method_that_diverged_has_not_the_lowest_perplexity(index):
   # Of two methods, one is left.
   assert message() == 'Perplexity by length of context'
   families = [*FAMILIES, Family('pi', 'PI', Arm('pi', 0.0, (0.0, 0.5), 1.0), ())]
-  index['pi', 'nll', 32] = dict.fromkeys(range(3), 1.0)
+  index['pi', 'nll', 32] = {0: 1.0, 1: 1.01, 2: 1.0}
   assert figures._message(families, ARMS['none'], RUN, index) == (
       'At 2 L, PI has the lowest perplexity')
+  # The lowest mean is not named if a difference to another was not found.
+  for higher in ({0: 1.3, 1: 1.9, 2: 1.6}, {0: 9.0}):
+    some = [*families, Family('ntk', 'NTK', Arm('ntk', 0.0, (0.0, 0.5), 1.0), ())]
+    index['ntk', 'nll', 32] = higher
+    assert figures._message(some, ARMS['none'], RUN, index) == (
+        'Perplexity by length of context')
   _diverged(index, 'pi', 2)
   assert figures._message(families, ARMS['none'], RUN, index) == (
       'Perplexity by length of context')
@@ -1341,7 +1359,7 @@ def test_the_figure_of_methods_has_what_the_rows_say(index):
   zero, = [line for line in change.lines if line.get_label() != 'YaRN']
   assert (zero.get_color(), [*zero.get_ydata()]) == (plots.LOOKS[0][0], [0, 0])
   # By the longest length, not by L.
-  index['yarn', 'nll', 32] = dict.fromkeys(range(3), 1.0)
+  index['yarn', 'nll', 32] = {0: 1.0, 1: 1.01, 2: 1.0}
   assert figures._message(FAMILIES, ARMS['none'], RUN, index) == (
       'At 2 L, YaRN has the lowest perplexity')
   assert [text.get_text() for axes in figure.axes for text in axes.get_xticklabels()
@@ -1506,7 +1524,7 @@ def test_the_report_has_what_its_rows_say(index, tmp_path, monkeypatch):
   (tmp_path / 'evaluations.jsonl').write_text(''.join(
       json.dumps(line) + '\n' for line in _lines(index, dict.fromkeys(ARMS, (2, 4)))))
   *_, table = report.write(tmp_path).tables
-  assert (table.name, len(table.records)) == ('steps', 7)
+  assert (table.name, len(table.records)) == ('steps', 14)
   assert (tmp_path / 'tables/steps.csv').exists()
   # The steps 0 of fine-tuning alone are of the checkpoint.
   before = [{'arm': 'none', 'step': 0, 'first_seed': 0, 'nll_8': [2.0], 'nll_32': [x]}

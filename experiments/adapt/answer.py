@@ -137,15 +137,18 @@ def _of_parts(families: Sequence[Family], run: Run, index: Index) -> list[str]:
     for arm in controls(family):
       test = compare(index, arm.name, family.control.name, endpoint(run))
       if kind_of(arm) in parts and test is not None:
-        found[kind_of(arm)].append(number(test.mean_difference, '+.4f'))
+        found[kind_of(arm)].append(
+            f'{number(test.mean_difference, "+.4f")} [{number(test.ci_low, "+.4f")}, '
+            f'{number(test.ci_high, "+.4f")}] ({family.title})')
   if any(len(changes) != len(families) for changes in found.values()):
     return []
-  said = ', and '.join(f'{KINDS[kind]} by {", ".join(changes)}'
-                       for kind, changes in found.items())
+  said = [f'{KINDS[kind]}: {", ".join(changes)}' for kind, changes in found.items()]
   least, most = paper.changes()
-  return [f'Of its two parts, each with the same α, {said} nats (table term); the '
-          f'paper has {number(least, "+.3f")} to {number(most, "+.3f")} for the whole '
-          'term, in single runs of Llama-2-7B.']
+  return ['What its two parts change, each alone with the same α, in nats [95 %], not '
+          f'corrected: {"; ".join(said)}.',
+          f'The paper has {number(least, "+.3f")} to {number(most, "+.3f")} for the '
+          'whole term, in single runs of Llama-2-7B: with CLEX at 2 L, with LongQLoRA '
+          'and EABF at L.']
 
 
 def _mean(index: Index, arm: str, length: int) -> float:

@@ -8,9 +8,10 @@ import numpy as np
 
 from experiments.language_model.arms import Arm, Family, Run
 from experiments.language_model.figures import times
+from experiments.language_model.tables import compare
 from vvlen.reporting import plots
 from vvlen.reporting.results import Index
-from vvlen.statistics import mean_interval
+from vvlen.statistics import by_holm, mean_interval
 
 
 def methods(
@@ -79,16 +80,22 @@ def methods(
 def _message(
     families: Sequence[Family], base: Arm | None, run: Run, index: Index
 ) -> str:
-  """Says which method has the lowest perplexity at the longest length.
+  """Says which method has the lowest perplexity at the longest length, if one has.
 
-  A method with a seed whose loss is not finite is not among them. The families are
-  those that have learned.
+  It is named if its difference to each other method is found, paired over seeds, by
+  Holm. A method with a seed whose loss is not finite is not among them. The families
+  are those that have learned.
   """
+  plain = 'Perplexity by length of context'
   longest = run.multiples[-1] * run.length
-  every = {f.title: np.mean([*index[f.control.name, 'nll', longest].values()])
+  every = {f: np.mean([*index[f.control.name, 'nll', longest].values()])
            for f in families if (f.control.name, 'nll', longest) in index}
-  means = {title: mean for title, mean in every.items() if np.isfinite(mean)}
+  means = {family: mean for family, mean in every.items() if np.isfinite(mean)}
   if base is None or len(means) < 2:
-    return 'Perplexity by length of context'
-  best = min(means, key=lambda title: means[title])
-  return f'At {times(run.multiples[-1])}, {best} has the lowest perplexity'
+    return plain
+  best, *others = sorted(means, key=lambda family: means[family])
+  tests = by_holm([compare(index, other.control.name, best.control.name, longest)
+                   for other in others])
+  if not all(test is not None and test.p < 0.05 for test in tests):
+    return plain
+  return f'At {times(run.multiples[-1])}, {best.title} has the lowest perplexity'

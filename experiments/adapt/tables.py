@@ -163,23 +163,33 @@ def term(
   note += left_out([(found.family, arm) for found in primary
                      for arm in _arms([found.family])], index, 'nll', [at])
   note += _not_learned([r['label'] for r in records if not r['learned']])
-  more = (
-      'The primary endpoint. Smallest detectable: what its test finds four times in '
-      'five at the level of 5 % divided by the number of methods, whatever the other '
-      'tests are. The entropy of both windows and their symmetric KL add up '
-      'to the misalignment term: each alone, with the same α, tells what the term does '
-      'by lowering entropy and what by aligning. What it does by aligning, besides '
-      'lowering entropy, is also the term minus entropy alone. More steps: without the '
-      'term, as many more as the name of the arm says, for the time that the term is '
-      'taken to cost; the term minus these is the comparison in equal time. The cost '
-      'that experiments/benchmarks/regularizer_cost.py measured is 0 to 6 %; with a '
-      'vocabulary of 512, 5 layers of width 64, L = 512 and 4 streams, on two busy '
-      'cores, none was found: −0.53 % by the median of 40 steps, −0.85 % [95 %: '
-      '−3.88, +2.18] by their mean. So 5 % more steps may take more time than the '
-      'term. Another α minus α = 0.1: whether less of the term does less. Those are '
-      'secondary and not corrected.')
   return Table('term', 'What the misalignment term changes', columns, records, note,
-               more=more)
+               more=_more_of_term(kinds, weights))
+
+
+def _more_of_term(kinds: Sequence[str], weights: Sequence[float]) -> str:
+  """Returns what the columns of the table of the term are, those that it has."""
+  said = ['The primary endpoint. Smallest detectable: what its test finds four times '
+          'in five at the level of 5 % divided by the number of methods, whatever the '
+          'other tests are.']
+  if {'entropy', 'symmetric_kl'} & {*kinds}:
+    said.append('The entropy of both windows and their symmetric KL add up to the '
+                'misalignment term: each alone, with the same α, tells what the term '
+                'does by lowering entropy and what by aligning.')
+  if 'entropy' in kinds:
+    said.append('What it does by aligning, besides lowering entropy, is also the term '
+                'minus entropy alone.')
+  if 'steps' in kinds:
+    said.append('More steps: without the term, as many more as the name of the arm '
+                'says, for the time that the term is taken to cost; the term minus '
+                'these is the comparison in equal time. The cost that '
+                'experiments/benchmarks/regularizer_cost.py measured is 0 to 6 %.')
+  if weights:
+    said.append('Another α minus α = 0.1: whether less of the term does less, and more '
+                'of it more.')
+  if kinds or weights:
+    said.append('All but the misalignment term are secondary and not corrected.')
+  return ' '.join(said)
 
 
 def _of_weight(weight: float) -> str:
@@ -252,7 +262,7 @@ def _perplexity(losses: Sequence[float], field: str) -> dict[str, float]:
 
 def left_out(
     arms: Sequence[tuple[Family, Arm]], index: Index, metric: str,
-    lengths: Sequence[int],
+    lengths: Sequence[Any],
 ) -> str:
   """Returns a sentence that names seeds that are not finite, '' if all are.
 
@@ -260,7 +270,7 @@ def left_out(
     arms: each with its family before it.
     index: of the rows of a run.
     metric: a loss.
-    lengths: of context, in tokens.
+    lengths: of context, in tokens, or what the index has in their place.
   """
   out = [f'{family.title}, {label(arm)}, seed {seed}' for family, arm in arms
          for seed in sorted({

@@ -17,8 +17,9 @@ Programs compiled for TPU slices on a machine without TPUs, by
 
 - Bytes are those of one chip. Arguments and temporaries together must fit its memory.
 - FLOPs are counted in the traced program: all turns of loops, half of the blocks of
-  attention, and what remat computes again. Bytes a step are an estimate of what the compiled program reads from and writes
-  to the main memory, with all turns of loops; a floor that they set is an estimate too.
+  attention, and what remat computes again. Bytes a step are an estimate of what the
+  compiled program reads from and writes to the main memory, with all turns of loops; a
+  floor that they set is an estimate too.
 - The floor is the larger of FLOPs / peak and bytes / bandwidth, by published peaks of
   bfloat16 products. It is not a measurement: small products, products of float32 (which
   take several passes) and waiting for other chips take longer.
