@@ -11,6 +11,8 @@ and with a benchmark's score on inputs longer than those of training.
 --config.run_models="('base','alibi')" chooses what is trained now. The rest may follow
 in the same folder, or in another that `experiments.join` adds to it.
 
+The plan of cpu and term is withdrawn: experiments/results/correlation/README.md.
+
 For all but quick and smoke, give the first command --documents=150000: then answers
 cannot be learned by heart.
 
