@@ -53,7 +53,8 @@ def test_names_of_arms_are_these():
       'softmax': 'softmax', 'layer_norm': 'LN', 'standardize': 'standardized',
       'rms_norm': 'RMSNorm', 'ssmax': 'SSMax', 'log_n': 'log n',
       'sqrt_log_n': '√log n', 'power': 'n^p', 'linear': 'β ∝ n',
-      'adaptive': 'adaptive', 'l2_softmax': 'L2 softmax', 'entmax': 'entmax-1.5',
+      'adaptive': 'trained adaptive', 'l2_softmax': 'L2 softmax',
+      'entmax': 'entmax-1.5',
       'sigmoid': 'sigmoid', 'sink': 'sink', 'qk_norm': 'QK-norm',
       'qk_norm_log_n': 'QK-norm × log n', 'gated': 'gated'}
   of_kind = lambda kind: {name for name, own in NAMES.items() if own.kind == kind}
@@ -258,6 +259,20 @@ def test_ties_edges_and_losses_that_are_not_finite_are_noted():
   assert (chosen.rate, chosen.notes) == (1e-3, (rates.EDGE, rates.FAILED))
 
 
+def test_the_distance_to_the_second_best_rate_is_paired_by_seed():
+  nan = float('nan')
+  chosen = rates.choose(_losses({
+      1e-3: [0.5, 0.7, 0.9], 3e-3: [0.1, 0.2, 0.6], 1e-2: [0.2, 0.5, 0.8],
+      3e-2: [0.0, 0.0, nan]}))
+  changes = np.array([0.1, 0.3, 0.2])
+  assert chosen.rate == 3e-3
+  assert chosen.ahead == pytest.approx(0.2)
+  assert chosen.standard_error == pytest.approx(changes.std(ddof=1) / 3**0.5)
+  one = rates.choose(_losses({1e-3: [0.5], 3e-3: [0.25]}))
+  assert one.ahead == 0.25 and np.isnan(one.standard_error)
+  assert np.isnan(rates.choose(_losses({1e-3: [0.5], 3e-3: [nan]})).ahead)
+
+
 class _Trainer(NamedTuple):
   start: str
 
@@ -345,7 +360,11 @@ def test_test_lengths_have_no_part_in_the_choice():
     (lambda c: c.tasks.retrieval.update(train=5), 'task retrieval: '),
     (lambda c: c.tasks.update(retrieval=dict(task=dict(
         name='associative_recall', num_classes=4, num_keys=99, num_queries=6))),
-     'num_queries must not exceed train.min_length 5: 6'),
+     'num_queries must not exceed train.min_length and the shortest test length, 5: 6'),
+    (lambda c: (c.tasks.update(retrieval=dict(task=dict(
+        name='associative_recall', num_classes=4, num_keys=99, num_queries=3))),
+                c.base.evaluate.update(lengths=(2, 32))),
+     'the shortest test length, 2: 3'),
 ])
 def test_what_cannot_be_run_is_refused(config, change, says):
   with config.unlocked():

@@ -10,6 +10,7 @@ from vvlen.evaluation import tempered_heads
 from vvlen.evaluation.probe import probe_layers
 from vvlen.evaluation.temperature_law import critical_temperature, powers_of
 from vvlen.models.decoder import Decoder, SequenceRegressor
+from vvlen.models.kernels.shifted import Shifted
 
 
 def _llama(key):
@@ -127,6 +128,11 @@ def test_what_no_factor_can_do_is_refused(key):
     apply(model, (3, 12, 4))
   with pytest.raises(ValueError, match='factors are of 5 heads and 12 tokens'):
     apply(model, (2, 12, 5))
+  for heads in (2, 8):  # these divide the queries, too
+    with pytest.raises(ValueError, match=f'factors are of {heads} heads and 12 tokens'):
+      apply(model, (2, 12, heads))
+  with pytest.raises(ValueError, match='shifted sparse attention has fewer keys'):
+    apply(model.clone(shifted=Shifted(6)), (2, 12, 4))
   for width in (16, 48):  # 48: as many numbers as 12 tokens and 4 heads would have
     reads_one = SequenceRegressor(Decoder(5, width=width, num_heads=4))
     few = reads_one.init(key, tokens % 5, jnp.array([-1]))

@@ -75,8 +75,10 @@ def _of_task(task: str, records: Sequence[Record], law: Record | None) -> str:
     return (f'{title}: no verdict; of {len(records)} arms, {without}.'
             f'{"" if learned else " Softmax has not learned the training lengths."}')
   best = decided[0]
+  farthest = ('The arm that goes farthest is' if best['difference'] > 0 else
+              'No arm goes farther than softmax; the closest is')
   said = (f'{title}: of {len(records)} arms, {count(AHEAD)} gain over softmax and '
-          f'{count(BEHIND)} lose. The arm that goes farthest is {best["label"]}, '
+          f'{count(BEHIND)} lose. {farthest} {best["label"]}, '
           f'{number(best["difference"], "+.1f")} points [corrected 95 %: '
           f'{number(best["ci_low"], "+.1f")}, {number(best["ci_high"], "+.1f")}], '
           f'{p_words(best["p"])}.')

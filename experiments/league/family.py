@@ -132,8 +132,9 @@ def _check_for_arms(own: Any) -> None:
   if train.max_length < 2:
     raise ValueError('config.train.max_length must be at least 2, since arms divide by '
                      f'its logarithm: {train.max_length}')
-  if own.task.get('num_queries', 1) > train.min_length:
-    raise ValueError('task.num_queries must not exceed train.min_length '
-                     f'{train.min_length}: {own.task.num_queries}')
+  shortest = min(train.min_length, *own.evaluate.lengths)
+  if own.task.get('num_queries', 1) > shortest:
+    raise ValueError('task.num_queries must not exceed train.min_length and the '
+                     f'shortest test length, {shortest}: {own.task.num_queries}')
   if train.get('averaged_at'):
     raise ValueError('train.averaged_at is not supported in a league')

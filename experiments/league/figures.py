@@ -1,5 +1,6 @@
 """The figures of a league. Runs without JAX."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -73,8 +74,17 @@ def by_length(
     indices: Mapping[str, Index], found: Mapping[str, Sequence[Effect]],
     family: Family,
 ) -> Figure:
-  """Draws accuracy by length of softmax, LN and the arms that gain most."""
-  best = [arm for arm in sorted_arms(found) if arm != 'layer_norm'][:_MOST]
+  """Draws accuracy by length of softmax, LN and the arms that gain most.
+
+  They are among the arms with a verdict on most tasks, or all if none has a verdict.
+  """
+  judged: Mapping[str, Sequence[Effect]] = {
+      task: [x for x in effects if x.verdict in _DECIDED]
+      for task, effects in found.items()}
+  judged = judged if any(judged.values()) else found
+  counts = Counter(effect.arm for own in judged.values() for effect in own)
+  best = [arm for arm in sorted_arms(judged) if arm != 'layer_norm'
+          and counts[arm] == max(counts.values())][:_MOST]
   looks = {CONTROL: plots.LOOKS[0], 'layer_norm': plots.LOOKS[2],
            **dict(zip(best, plots.LOOKS[3:], strict=False))}
   tasks = [*found]
@@ -83,7 +93,7 @@ def by_length(
       0.9 + 1.9 * rows,
       'Accuracy by length of the arms that gain most',
       'Accuracy by number of items N of softmax, LN (where it is among the arms) and '
-      'the arms of largest mean gain; '
+      'the arms of largest mean gain, of those with a verdict on most tasks; '
       f'{plots.over_seeds(family.num_seeds)}; training lengths are shaded.',
       plots.with_bands(family.words, family.num_seeds))
   panels = drawn.subplots(rows, min(len(tasks), 2), squeeze=False, sharey=True)

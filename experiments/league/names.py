@@ -40,7 +40,7 @@ class Name(NamedTuple):
 
 _TEMPERATURES = {
     'ssmax': 'SSMax', 'log_n': 'log n', 'sqrt_log_n': '√log n', 'power': 'n^p',
-    'linear': 'β ∝ n', 'adaptive': 'adaptive',
+    'linear': 'β ∝ n', 'adaptive': 'trained adaptive',
 }
 NAMES = {
     CONTROL: Name('softmax', 'control'),

@@ -64,7 +64,7 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
   note = (
       'Power: p and q if the least factor of the logits that gives the item asked for '
       'half of the weight grows as n^p or (log n)^q; means over seeds. Gain: of '
-      'softmax with this factor at inference, points of mean accuracy beyond training.'
+      'logits × (n / n₀)^p or (log n / log n₀)^q at inference, points of accuracy.'
   )
   more = (
       'Powers are slopes, for each model, of log median factor against log n and '
@@ -72,8 +72,10 @@ def needs_table(some: Mapping[str, Index], family: Family) -> Table:
       'nor infinite, on sequences other than those tested, with their answers known. '
       'In training: at three training lengths. Found: percentage of items asked for '
       'that have the largest logit, at the longest test length, so that some factor '
-      'suffices. Factors applied are relative to the longest training length; their '
-      'powers are those of each model at all lengths at which it has such a median. '
+      'suffices. Gains are of accuracy beyond training. What is applied grows as the '
+      'least factor does, but is 1 at the longest training length n₀, where the least '
+      'factor may be smaller: it is not the least factor. Its powers are those of each '
+      'model at all lengths at which it has such a median. '
       'All laws but n^p of training use answers at longer inputs, so they are not '
       'methods. Seeds: of the powers, without models that have such a median at fewer '
       'than two test lengths. A gain is shown if all seeds have it. Intervals are '
@@ -175,7 +177,8 @@ def _gain_words(record: Record) -> str:
           ('power', 'test lengths, which uses the answers, so it is not a method'),
           ('trained_power', 'training lengths alone'))
       if not math.isnan(record[f'{law}_difference'])]
-  return f' At inference, such a law gains {", and ".join(gains)}.' if gains else ''
+  return (' At inference, such a law, 1 up to the training lengths, gains '
+          f'{", and ".join(gains)}.' if gains else '')
 
 
 def needs_figure(some: Mapping[str, Index], family: Family) -> Figure:

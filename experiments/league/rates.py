@@ -7,8 +7,9 @@ training. Batches are not repeated, so L is a validation loss at the training le
 test lengths are not used. Runs without JAX.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import math
+import statistics
 from typing import NamedTuple
 
 from vvlen.reporting import results
@@ -24,6 +25,10 @@ class Choice(NamedTuple):
   rate: float
   losses: Mapping[float, float]  # rate -> mean over seeds; nan if one is not finite
   notes: tuple[str, ...]  # of EDGE, TIE and FAILED
+  # Of the second best rate, loss minus that of the chosen one, paired by seed; nan if
+  # there is none.
+  ahead: float = math.nan
+  standard_error: float = math.nan  # of it, nan with fewer than two seeds
 
 
 def read_losses(rows: Iterable[results.Row], task: str, arm: str) -> Losses:
@@ -53,8 +58,7 @@ def choose(losses: Losses) -> Choice:
   means = {}
   for rate in rates:
     values = [*losses[rate].values()]
-    finite = bool(values) and all(map(math.isfinite, values))
-    means[rate] = math.fsum(values) / len(values) if finite else math.nan
+    means[rate] = _mean(values) if all(map(math.isfinite, values)) else math.nan
   finite_rates = [rate for rate in rates if math.isfinite(means[rate])]
   best = min(finite_rates, key=lambda rate: (means[rate], rate), default=rates[0])
   notes = []
@@ -64,4 +68,16 @@ def choose(losses: Losses) -> Choice:
     notes.append(TIE)
   if len(finite_rates) < len(rates):
     notes.append(FAILED)
-  return Choice(best, means, tuple(notes))
+  others = [rate for rate in finite_rates if rate != best]
+  if not others:
+    return Choice(best, means, tuple(notes))
+  second = losses[min(others, key=lambda rate: (means[rate], rate))]
+  changes = [second[seed] - x for seed, x in losses[best].items() if seed in second]
+  error = (statistics.stdev(changes) / math.sqrt(len(changes))
+           if len(changes) > 1 else math.nan)
+  return Choice(best, means, tuple(notes), _mean(changes), error)
+
+
+def _mean(values: Sequence[float]) -> float:
+  """Returns the mean of values, nan of none."""
+  return math.fsum(values) / len(values) if values else math.nan

@@ -195,6 +195,7 @@ def tuning_table(
   records = [{
       'task': task, 'arm': arm, 'learning_rate': choice.rate,
       **{f'loss_{rate:g}': choice.losses.get(rate, _NAN) for rate in family.rates},
+      'ahead': choice.ahead, 'ahead_standard_error': choice.standard_error,
       'notes': '; '.join(_NOTES[note] for note in choice.notes),
   } for (task, arm), choice in choices.items()]
   columns: dict[str, Any] = {
@@ -206,10 +207,17 @@ def tuning_table(
     columns[f'loss at {rate:g}'] = (
         lambda r, field=f'loss_{rate:g}':
             'not finite' if np.isnan(r[field]) else number(r[field], '.4f'))
+  columns['second best − chosen (standard error)'] = lambda r: (
+      '' if np.isnan(r['ahead']) else f'{number(r["ahead"], "+.4f")} '
+      f'({number(r["ahead_standard_error"], ".4f")})')
   columns['note'] = lambda r: r['notes']
   note = ('Loss in nats over the last tenth of training, at the training lengths, mean '
           'over the seeds of tuning. Test lengths have no part in the choice.')
-  return Table('tuning', 'The learning rate of each arm', columns, records, note)
+  more = ('Second best: the difference from the rate that was not chosen, paired by '
+          'seed. Where it is less than two standard errors, other seeds might have '
+          'chosen that rate. At the edge: a rate outside those tried might be better.')
+  return Table('tuning', 'The learning rate of each arm', columns, records, note,
+               more=more)
 
 
 def by_length_table(task: str, index: Index, family: Family) -> Table:

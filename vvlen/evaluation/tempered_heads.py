@@ -72,12 +72,16 @@ def apply_tempered(
     What `model.apply` returns.
 
   Raises:
-    ValueError: if the model has ALiBi, or factors do not fit its layers, heads or
-      tokens.
+    ValueError: if the model has ALiBi or shifted sparse attention, or factors do not
+      fit its layers, heads or tokens. Heads are counted by its attribute `num_heads`,
+      or where queries are [B, n, h, width].
   """
   inner = getattr(model, 'decoder', model)
   if getattr(inner, 'alibi', False) or getattr(inner, 'positions', '') == 'alibi':
     raise ValueError('ALiBi adds to the logits what no factor of the queries changes')
+  if getattr(inner, 'shifted', None) is not None:
+    raise ValueError('shifted sparse attention has fewer keys than β is computed from')
+  num_heads = getattr(inner, 'num_heads', None)
   factors = jnp.asarray(factors)
   batch, length = tokens.shape
   if factors.ndim != 3 or factors.shape[1] != length:
@@ -95,7 +99,9 @@ def apply_tempered(
     if number >= len(factors):
       raise ValueError(f'factors are of {len(factors)} layers: the model has more')
     of_all = output.shape[0] == batch * length or output.shape[:2] == (batch, length)
-    if not of_all or output.size % (batch * length * factors.shape[2]):
+    own_heads = output.shape[-2] if output.ndim == 4 else num_heads
+    if (not of_all or own_heads not in (None, factors.shape[2])
+        or output.size % (batch * length * factors.shape[2])):
       raise ValueError(f'factors are of {factors.shape[2]} heads and {length} tokens, '
                        f'the queries of layer {number} are {output.shape}')
     found.add(number)
