@@ -121,6 +121,9 @@ def get_config(variant: str = 'yarn') -> ml_collections.ConfigDict:
   if name == 'eabf':
     # The first layers, whose queries do not grow; in effect 0 in the released code.
     config.positions.exempt_layers = 2
+  if name in ('clex', 'random'):
+    # Whether both windows of a step have the positions that are drawn, or each its own.
+    config.positions.shared = True
   if name in _ADAPTERS:
     config.adapters.update(_ADAPTERS[name])
     config.positions.update(factor=0.0, groups=4)

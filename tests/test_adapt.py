@@ -411,6 +411,23 @@ def test_clex_integrates_its_rates_once_for_both_windows(key, monkeypatch):
   assert len(solved) == 1 and 'clex_up' in gradient
 
 
+def test_each_window_may_draw_its_own_positions(key):
+  config = _config('clex_smoke', **{'positions.shared': False, 'positions.largest': 4})
+  made = methods.make('clex', llama(**MODEL), config)
+  variables = variables_of(made.trained, scale=0.2)
+  streams = jax.random.randint(key, (3, 24), 0, 256)
+  value, _ = programs.two_window_loss(
+      config, config.arms.clex, made.trained, made.draw, variables['params'],
+      training.Batch(streams, jnp.int32(3), jnp.float32(0.3)), key)
+  places = [made.draw(k, 16) for k in jax.random.split(jax.random.split(key)[0])]
+  assert int(places[0].length) != int(places[1].length)
+  windows = misalignment.two_windows(streams, 16, 3)
+  logits = [made.trained.apply(variables, x, *own)
+            for x, own in zip(windows, places, strict=True)]
+  expected, _ = misalignment.two_window_loss(*logits, *windows, 3, 0.3)
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
 def test_positions_are_drawn_once_and_dropout_for_each_window(key):
   drawn, seen = [], []
 

@@ -42,6 +42,7 @@ _FIELDS = {
     'positions.largest': whole(least=1, most=64),
     'positions.highest': whole(least=2),
     'positions.exempt_layers': optional(whole(least=0)),
+    'positions.shared': optional(flag()),
     'positions.groups': whole(least=0),
     'adapters.rank': whole(least=0),
     'adapters.alpha': real(above=0),

@@ -170,7 +170,9 @@ def two_window_loss(
     batch: training.Batch,
     key: jax.Array,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """Returns the loss of an arm and its metrics; both windows have the same positions.
+  """Returns the loss of an arm and its metrics.
+
+  Both windows have the same positions, unless config.positions.shared is False.
 
   Args:
     config: as in configs/adapt.py.
@@ -185,14 +187,19 @@ def two_window_loss(
   length = config.train.max_length
   places_key, dropout_key = jax.random.split(key)
   dropout_key = jax.random.fold_in(dropout_key, batch.part)
-  places = draw(places_key, length)
+  if config.positions.get('shared', True):
+    places = [draw(places_key, length)] * 2
+  else:
+    places = [draw(key, length) for key in jax.random.split(places_key)]
   windows = two_windows(batch.streams, length, batch.offset)
-  # CLEX integrates its rates once for both windows.
-  learned = model.apply({'params': params}, places.length, method='log_rates')
+  # CLEX integrates its rates once, up to the longer of the two lengths.
+  lengths = [own.length for own in places if own.length is not None]
+  longest = jnp.stack(lengths).max() if lengths else None
+  learned = model.apply({'params': params}, longest, method='log_rates')
   hidden = [
-      model.apply({'params': params}, x, *places, learned, method='hidden',
+      model.apply({'params': params}, x, *own, learned, method='hidden',
                   rngs={'dropout': jax.random.fold_in(dropout_key, i)})
-      for i, x in enumerate(windows)
+      for i, (x, own) in enumerate(zip(windows, places, strict=True))
   ]
   table = gathered(output_table(model, params)).astype(hidden[0].dtype)
   value, terms = chunked_two_window_loss(
