@@ -3,7 +3,6 @@
 import math
 
 from experiments.correlation import tables, term
-from experiments.correlation.paper import PRINTED
 from experiments.correlation.points import (
     LEARNED,
     LEAST,
@@ -18,6 +17,7 @@ from experiments.correlation.related import (
     in_kinds,
     ours,
     Related,
+    signs_of,
     within_kinds,
 )
 from experiments.correlation.tables import published
@@ -93,24 +93,23 @@ def _of_outcome(run: Run, points: Points, outcome: str) -> str:
       ', against the sign that the paper has')
   said = (f'{what}: {_verdict(misalignment, within)}. {_r(run, misalignment)}{odd} '
           f'with misalignment ({PREDICTORS[run.measure]} at the length of training), '
-          f'{_r(run, loss)} with training loss; |r| differs by {_gain(misalignment)}')
+          f'{_r(run, loss)} with training loss; r, in the direction that is claimed, '
+          f'differs by {_gain(misalignment)}')
   if math.isnan(within.gain.ci_low):
     return f'{said}. Too few models are alike for a control within kinds.'
   return (f'{said}. Within kinds, models with the same positions and length of '
           f'training, {len(kinds.models)} models: {_r(run, within)} and '
-          f'{_r(run, loss_within)}; |r| differs by {_gain(within)}.')
+          f'{_r(run, loss_within)}, which differ by {_gain(within)}.')
 
 
 def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:
-  """Whether r has the sign of the paper: negative of scores, else positive."""
+  """Whether r has the sign that is claimed, and that the paper has."""
   r = getattr(misalignment, run.correlation).value
-  if run.measure == 'top1_agreement':  # falls with misalignment
-    r = -r
-  return r * PRINTED['misalignment', outcome] >= 0
+  return r * signs_of(run.measure, outcome)[0] >= 0
 
 
 def _verdict(over_all: Related, within: Related) -> str:
-  """Returns what the intervals of the differences of |r| say."""
+  """Returns what the intervals of the differences of r say."""
   better = {1: 'misalignment predicts it better than training loss',
             -1: 'training loss predicts it better than misalignment'}
   if not over_all.better:
@@ -142,5 +141,5 @@ def _of_paper(run: Run) -> str:
              if related.better]
   verdict = (f'that decides {" and ".join(decided)}' if decided
              else 'seven models do not decide it')
-  return (f"The paper's seven rows, recomputed: |r| of misalignment minus that of "
-          f'training loss is {parts}; {verdict}.')
+  return (f"The paper's seven rows, recomputed: r of misalignment, in the direction "
+          f'that is claimed, minus that of training loss is {parts}; {verdict}.')

@@ -13,8 +13,7 @@ from vvlen.reporting.tables import (
 
 CORRELATION_WORDS = {'pearson': 'Pearson', 'spearman': 'Spearman',
                      'partial': 'partial, given training loss'}
-# The size of r is |r|; in Markdown, | ends a cell.
-GAIN = 'size of r − that of training loss'
+GAIN = 'r as claimed − that of training loss'  # in the direction that is claimed
 COLUMNS: dict[str, CellText] = {  # of the fields of `both`
     f'{words} [95 %]': blank_without(name, interval_cell(name, '+.2f'))
     for name, words in (('loss', 'r, training loss'),

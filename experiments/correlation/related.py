@@ -1,8 +1,10 @@
 """How a predictor is related to an outcome over models. Runs without JAX.
 
-  gain = |r(predictor, outcome)| − |r(training loss, outcome)|
+  gain = s r(predictor, outcome) − s₀ r(training loss, outcome)
 
-where r is the primary correlation. Above 0, the predictor predicts the outcome better.
+where r is the primary correlation, and s and s₀ are 1 or −1, so that a relation counts
+in the direction that is claimed: losses and misalignment are high where scores are low
+and log perplexity is high. Above 0, the predictor predicts the outcome better.
 Its interval resamples models, the same ones for both r, so it is paired. Within kinds
 of models, each value is less the mean of its kind,
 
@@ -27,7 +29,8 @@ from experiments.correlation.points import (
 )
 from vvlen.statistics import bootstrap, Estimate, partial, pearson, spearman
 
-# A resample with only two different models has |r| = 1, and a gain of 0 up to rounding.
+# A resample with only two different models has |r| = 1, and a gain that may be 0 up to
+# rounding.
 _ROUNDING = 1e-9
 _NONE = Estimate(np.nan, np.nan, np.nan)
 _Statistic = Callable[..., np.ndarray]  # of arrays [..., M] -> [...]
@@ -49,7 +52,7 @@ class Related(NamedTuple):
 
 def relate(
     run: Run, predictor: np.ndarray, outcome: np.ndarray, training_loss: np.ndarray,
-    kinds: np.ndarray | None = None,
+    signs: tuple[float, float], kinds: np.ndarray | None = None,
 ) -> Related:
   """Returns the correlations of a predictor with an outcome.
 
@@ -58,6 +61,7 @@ def relate(
     predictor: [M].
     outcome: [M].
     training_loss: [M]; if the predictor is this array, there is nothing to compare.
+    signs: s and s₀, from `signs_of`.
     kinds: [M] numbers, equal for models of one kind, for correlations within kinds;
       None: over all models.
 
@@ -79,20 +83,35 @@ def relate(
       estimate(pearson, *both), estimate(spearman, *both),
       _NONE if alone else estimate(partial, *both, training_loss),
       _NONE if alone else estimate(
-          gain(CORRELATIONS[run.correlation]), *both, training_loss))
+          gain(CORRELATIONS[run.correlation], signs), *both, training_loss))
+
+
+def signs_of(predictor: str, outcome: str) -> tuple[float, float]:
+  """Returns the signs of r that are claimed, of a predictor and of training loss.
+
+  Args:
+    predictor: a key of `points.PREDICTORS`, or 'misalignment'.
+    outcome: a field of `Points`: log perplexity, whose name begins with nll, or a
+      score.
+  """
+  of_loss = 1.0 if outcome.startswith('nll') else -1.0
+  # Agreement is the only measure that falls with misalignment.
+  return (-of_loss if predictor == 'top1_agreement' else of_loss), of_loss
 
 
 def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
   """Returns the correlations of a predictor with a field such as 'score_beyond'."""
   means = points.means
-  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS])
+  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS],
+                signs_of(predictor, outcome))
 
 
 def within_kinds(run: Run, points: Points, predictor: str, outcome: str) -> Related:
   """Returns correlations as `ours`, within kinds of models, of `in_kinds(points)`."""
   means, names = points.means, [model.kind for model in points.models]
   kinds = np.array([names.index(name) for name in names], float)
-  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS], kinds)
+  return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS],
+                signs_of(predictor, outcome), kinds)
 
 
 def in_kinds(points: Points) -> Points:
@@ -101,13 +120,15 @@ def in_kinds(points: Points) -> Points:
   return points.only([names.count(name) > 1 for name in names])
 
 
-def gain(correlation: _Statistic) -> _Statistic:
-  """Returns the statistic |r(x, y)| − |r(z, y)| of predictor, outcome, training loss.
+def gain(correlation: _Statistic, signs: tuple[float, float]) -> _Statistic:
+  """Returns the statistic s r(x, y) − s₀ r(z, y), of predictor, outcome, training loss.
 
   Args:
     correlation: r, of two arrays [..., M].
+    signs: s and s₀.
   """
-  return lambda x, y, z: abs(correlation(x, y)) - abs(correlation(z, y))
+  own, of_loss = signs
+  return lambda x, y, z: own * correlation(x, y) - of_loss * correlation(z, y)
 
 
 def _within(statistic: _Statistic) -> _Statistic:

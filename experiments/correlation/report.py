@@ -1,6 +1,6 @@
 """Writes the tables and figures of correlations over models. Runs without JAX.
 
-The primary comparison is that of config.primary: |r| of misalignment minus |r| of
+The primary comparison is that of config.primary: r of misalignment minus r of
 training loss, each with the primary outcome beyond the longest training length, over
 models; decided by its 95 % bootstrap interval. All else is secondary.
 """
