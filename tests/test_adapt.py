@@ -1177,6 +1177,24 @@ def test_the_figure_of_the_term_draws_what_its_table_has(index):
   assert 'have not learned' not in figure.get_label()
 
 
+@pytest.mark.parametrize(('change', 'scale', 'words'), [
+    (0.15, 'linear', 'change of log perplexity, nats'),
+    (0.25, 'symlog', 'change of log perplexity, nats, logarithmic beyond ±0.01')])
+def test_changes_of_very_different_sizes_are_drawn_on_a_logarithmic_axis(
+    index, change, scale, words):
+  for arm in ARMS.values():
+    index[arm.name, 'nll', 32] = {
+        seed: 2 + (arm.name == 'yarn_kl') * change + (arm.weight + arm.steps) * seed / (
+            100 if arm.name != 'yarn_kl' else 130) for seed in range(3)}
+  with plots.style():
+    figure = term_figure.term(FAMILIES[1:], RUN, index)
+  axes, = figure.axes
+  assert axes.get_xscale() == scale
+  assert figure.get_supxlabel() == words
+  assert _points(axes)['yarn_kl'][0] == pytest.approx(change, abs=0.01)
+  assert axes.get_xlim()[1] > change
+
+
 @pytest.mark.parametrize(('changes', 'words'), [
     ((0.5, 0.5), 'worse with 2 of 2 methods, better with 0'),
     ((0.5, -0.5), 'worse with 1 of 2 methods, better with 1'),

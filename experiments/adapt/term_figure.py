@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from experiments.adapt.primary import corrected_tests
 from experiments.language_model import paper
@@ -11,10 +12,13 @@ from experiments.language_model.arms import endpoint, Family, Run
 from experiments.language_model.figures import label, times
 from experiments.language_model.tables import compare
 from vvlen.reporting import plots
+from vvlen.reporting.numbers import number
 from vvlen.reporting.results import Index
 from vvlen.statistics import PairedTest
 
 _PRIMARY, _OTHER = plots.LOOKS[5], plots.LOOKS[0]
+# Where a change is at least so large, the axis is logarithmic beyond ±_LINEAR, nats.
+_WIDE, _LINEAR = 0.2, 0.01
 
 
 def term(
@@ -55,8 +59,28 @@ def term(
     axes.set_title(family.title)
   panels[0].set_yticks(range(len(rows)), rows)
   panels[0].set_ylim(len(rows) - 0.4, -0.6)
-  figure.supxlabel('change of log perplexity, nats', fontsize=plots.SMALLEST)
+  figure.supxlabel(
+      f'change of log perplexity, nats{_spread(panels[0])}', fontsize=plots.SMALLEST)
   return figure
+
+
+def _spread(axes: Axes) -> str:
+  """Gives panels that share this axis a logarithmic one if changes differ much.
+
+  Returns:
+    What is to be said of it.
+  """
+  sizes = [abs(float(drawn.lines[0].get_xdata()[0]))
+           for panel in axes.figure.axes for drawn in panel.containers]
+  if max(sizes) < _WIDE:
+    return ''
+  axes.set_xscale('symlog', linthresh=_LINEAR)
+  ticks = [-_LINEAR, 0, _LINEAR, 10 * _LINEAR]
+  words = [number(x, 'g') for x in ticks]
+  axes.set_xticks(ticks, [words[0], words[1], '', words[3]])  # there is room for three
+  axes.xaxis.set_minor_locator(NullLocator())
+  axes.set_xlim(right=1.5 * max(axes.get_xlim()[1], max(sizes)))
+  return f', logarithmic beyond ±{_LINEAR:g}'
 
 
 def _draw(
