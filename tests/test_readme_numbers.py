@@ -122,9 +122,12 @@ def test_recency_is_that_of_the_paper():
 
 
 def test_numbers_of_bits_are_right_up_to_a_length():
-  row, = _table('counting', 'figure_1c', model='1/sqrt y')
-  assert float(row['error_35']) > 1
-  _says(_finding('Counting'), '1/√y', f'{row["right_up_to"]} bits', 'not 35')
+  rows = [_table(run, 'figure_1c', model='1/sqrt y')[0]
+          for run in ('counting', 'counting_steps', 'counting_larger')]
+  assert min(float(row['error_35']) for row in rows) > 1
+  up_to = [int(row['right_up_to']) for row in rows]
+  _says(_finding('Counting'), '1/√y', f'{min(up_to)} to {max(up_to)} bits',
+        'up to 35')
 
 
 def test_the_misalignment_term_does_not_help():
@@ -136,6 +139,60 @@ def test_the_misalignment_term_does_not_help():
   _says(_finding('misalignment term'), 'weight 0.1',
         f'{far[0]} nats [{far[1]}, {far[2]}]', 'four times',
         f'{_signed(center, 4)} [{low:.4f}, {high:.4f}]')
+  farther, = _table('language_model', 'alpha_by_length', arm='alpha_0_1', multiple='8')
+  center, low, high = (
+      float(farther[f'nll_{x}']) for x in ('difference', 'ci_low', 'ci_high'))
+  _says(_finding('misalignment term'),
+        f'{_signed(center, 3)} [{low:.3f}, {high:.3f}] at eight times')
+
+
+def test_the_misalignment_term_harms_in_fine_tuning_as_entropy_alone_does():
+  rows = _table('adapt', 'term')
+  changes = [float(row['difference']) for row in rows]
+  assert len(rows) == 4 and all(float(row['ci_low']) > 0 for row in rows)
+  assert all(float(row['entropy_ci_low']) > 0 for row in rows)
+  assert all(float(row['symmetric_kl_ci_low']) < 0 < float(
+      row['symmetric_kl_ci_high']) for row in rows)
+  assert {row['seeds'] for row in rows} == {'12'}
+  _says(_finding('misalignment term'), 'each of four methods',
+        f'{min(changes):.3f} to {max(changes):.3f} nats', 'penalty of entropy alone')
+
+
+def test_hypotheses_of_fine_tuning_are_decided_by_their_intervals():
+  page = (_RESULTS / 'adapt/README.md').read_text()
+  told = [line.split('|')[3:-1] for line in page.splitlines()
+          if re.match(r'\| \d \|', line)][:6]
+  assert len(told) == 6
+  for place, row in enumerate(_table('adapt', 'term')):
+    values = lambda kind, row=row: [
+        float(row[f'{kind}{x}']) for x in ('difference', 'ci_low', 'ci_high')]
+    at, of_control = (_table('adapt', f'{row["method"]}_by_length', multiple='2',
+                             arm=f'{row["method"]}{x}')[0] for x in ('_alpha_0_1', ''))
+    less, more = values('weight_0_03_'), values('weight_0_3_')
+    share = [float(at[f'symmetric_kl_{x}']) / float(of_control['symmetric_kl'])
+             for x in ('difference', 'ci_low', 'ci_high')]
+    term, beyond, aligned, equal = map(
+        values, ('', 'beyond_entropy_', 'symmetric_kl_', 'equal_time_'))
+    inside = lambda x: -0.01 < x[1] and x[2] < 0.01
+    expected = [
+        (term[1] > 0, [_change(term, 3)]), (inside(beyond), [_change(beyond, 4)]),
+        (inside(aligned), [_change(aligned, 4)]),
+        (less[2] < 0 < more[1], [_change(less, 3), _change(more, 3)]),
+        (equal[1] > 0, [_change(equal, 3)]),
+        (share[1] > -0.1, ['{:+.0f} % [{:+.0f}, {:+.0f}]'.format(
+            *(100 * x for x in share)).replace('-', '−')])]
+    for cells, (holds, numbers) in zip(told, expected, strict=True):
+      cell = cells[place]
+      assert ('**holds**' in cell) == holds and ('undecided' in cell) == (not holds)
+      assert all(number in cell for number in numbers), (cell, numbers)
+
+
+def _change(values, digits):
+  """Returns a difference and its interval, in which signs are left out if all are +."""
+  texts = [_signed(x, digits) if round(x, digits) else f'{0:.{digits}f}'
+           for x in values]
+  low, high = (x.removeprefix('+') if values[1] > 0 else x for x in texts[1:])
+  return f'{texts[0]} [{low}, {high}]'
 
 
 def test_speeds_of_the_readme():

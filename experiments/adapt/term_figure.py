@@ -1,6 +1,7 @@
 """The figure of what the misalignment term changes. Runs without JAX."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -70,8 +71,8 @@ def _spread(axes: Axes) -> str:
   Returns:
     What is to be said of it.
   """
-  sizes = [abs(float(drawn.lines[0].get_xdata()[0]))
-           for panel in axes.figure.axes for drawn in panel.containers]
+  drawn: list[Any] = [x for panel in axes.figure.axes for x in panel.containers]
+  sizes = [abs(float(points.lines[0].get_xdata()[0])) for points in drawn]
   if max(sizes) < _WIDE:
     return ''
   axes.set_xscale('symlog', linthresh=_LINEAR)
