@@ -54,7 +54,7 @@ def steps(
   Returns:
     The table; None if no arm was measured after more than one step.
   """
-  lengths = [times * run.length for times in run.multiples]
+  lengths = [multiple * run.length for multiple in run.multiples]
   measured = {
       (line['arm'], line['first_seed'], line['step'], at): line[f'nll_{at}'][0]
       for line in evaluations for at in lengths if f'nll_{at}' in line}
