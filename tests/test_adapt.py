@@ -1391,6 +1391,11 @@ def test_the_figure_of_methods_has_what_the_rows_say(index):
     assert (drawn[family.title].colour, drawn[family.title].x) == (colour, [8, 16, 32])
     np.testing.assert_allclose(drawn[family.title].y, mean)
     np.testing.assert_allclose(shades[colour][1:], (low, high))
+  assert figure.legends[0]._ncols == 2
+  with plots.style():
+    long = [f._replace(title=f'{f.title}, with a name that is very long')
+            for f in FAMILIES]
+    assert figures.methods(long, ARMS['none'], RUN, index, 8).legends[0]._ncols == 1
   minus, = lines(change).values()
   assert lines(change).keys() == {'YaRN'} and minus.x == [8, 16, 32]
   expected = [_compare(index, 'yarn', 'none', n) for n in (8, 16, 32)]

@@ -76,6 +76,16 @@ def test_the_home_folder_is_written_out(hub, tmp_path, monkeypatch):
   assert local_folder('~/there') == epath.Path(tmp_path / 'there')
 
 
+def test_a_path_in_a_folder_that_exists_is_not_looked_for_on_the_hub(
+    tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
+  (tmp_path / 'runs').mkdir()
+  assert local_folder('runs/misspelt') == epath.Path('runs/misspelt')
+  with pytest.raises(ValueError, match='needs a library: pip install huggingface_hub'):
+    local_folder('organization/model')
+
+
 def test_what_cannot_be_downloaded_is_one_line(hub, run_here):
   arguments = ('measure', '--checkpoint=org/other', '--workdir=runs/measure')
   done = run_here(*arguments)

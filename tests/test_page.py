@@ -411,6 +411,17 @@ def test_columns_that_do_not_fit_are_left_out(width, columns):
   assert width < 15 or len(lines[0]) <= width
 
 
+def test_a_long_first_column_leaves_room_for_numbers():
+  names = {'first': 'fine-tuning alone, ' + 40 * 'x', 'second': 'CLEX, ' + 40 * 'x'}
+  table = Table('t', 'T', {'name': lambda r: names[r['name']], 'x': lambda r: r['x'],
+                           'y': lambda r: r['x']},
+                [{'name': name, 'x': '1.25 [1, 2]'} for name in names], '')
+  lines = grid(table, 60).split('\n')
+  assert lines[2] == '| fine-tuning alone, xxxx… | 1.25 [1, 2] | 1.25 [1, 2] |'
+  assert lines[3].startswith('| CLEX, xxxxxxxxxxxxxxxxx… | 1.25')
+  assert names['first'] in grid(table, 120) and names['second'] in grid(table)
+
+
 def test_the_last_column_for_a_terminal_goes_on_below():
   words = 'z-scores of training, mean and variance as at N'
   table = Table('t', 'T', {'arm': lambda r: 'LN', 'change': lambda r: r['x'],

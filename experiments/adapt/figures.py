@@ -13,6 +13,8 @@ from vvlen.reporting import plots
 from vvlen.reporting.results import Index
 from vvlen.statistics import by_holm, mean_interval
 
+_LONG = 40  # letters of a name
+
 
 def methods(
     families: Sequence[Family], base: Arm | None, run: Run, index: Index, original: int,
@@ -73,7 +75,9 @@ def methods(
   plain.set(title='perplexity')
   for axes in change:
     axes.set(title='log perplexity, nats,\nminus that of fine-tuning alone')
-  plots.legend(figure, [plain], 2)
+  # A row holds two names, unless they are long.
+  long = max(len(family.title) for family in families) > _LONG
+  plots.legend(figure, [plain], 1 if long else 2)
   return figure
 
 

@@ -27,6 +27,7 @@ from vvlen.statistics import PairedTest
 _DIFFERENCE = ('difference', 'ci_low', 'ci_high')
 
 _LITTLE = 12  # characters; a text with less room is cut, not wrapped
+_NAME = 24  # letters of the first column that are never cut
 
 Record = Mapping[str, Any]
 CellText = Callable[[Record], str]  # what Markdown shows of a record in one column
@@ -108,11 +109,16 @@ def grid(table: Table, width: int | None = None) -> str:
     width: the largest number of characters of a line; None: no limit. With a limit, a
       table with `short` shows only these columns, and wraps the last of them into
       further lines. Other tables drop columns on the right that do not fit, but never
-      the first one.
+      the first one. Where columns do not fit, a long first one is cut to a third.
   """
   names = (width is not None and table.short) or [*table.columns]
   lines_of = [[*names], *cells(table, names)]
-  widths = [max(map(len, column)) for column in zip(*lines_of, strict=True)]
+  widest = lambda: [max(map(len, column)) for column in zip(*lines_of, strict=True)]
+  widths = widest()
+  if width is not None and sum(widths) + 3 * len(widths) + 1 > width:
+    room = max(width // 3, _NAME)
+    lines_of = [[_cut(first, room), *rest] for first, *rest in lines_of]
+    widths = widest()
   if width is not None and table.short:
     room = max(width - sum(widths[:-1]) - 3 * len(widths) - 1, 1)
     parts = [_wrapped(texts[-1], room) for texts in lines_of[1:]]

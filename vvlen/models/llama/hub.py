@@ -17,10 +17,10 @@ _UNWANTED = ['*/*', 'consolidated*']
 def local_folder(checkpoint: epath.PathLike) -> epath.Path:
   """Returns the folder of a checkpoint, after downloading one that the hub has.
 
-  A path that exists, or contains ://, is returned as it is. Otherwise ORG/NAME is the
-  name of a model of the hub. Its files are kept in the cache of huggingface_hub, which
-  also locks them: processes that download one model to one machine at once wait for
-  the first of them.
+  A path that exists, is in a folder that exists, or contains ://, is returned as it is.
+  Otherwise ORG/NAME is the name of a model of the hub. Its files are kept in the cache
+  of huggingface_hub, which also locks them: processes that download one model to one
+  machine at once wait for the first of them.
 
   Args:
     checkpoint: a folder, local or gs://, or a name on the hub.
@@ -29,7 +29,8 @@ def local_folder(checkpoint: epath.PathLike) -> epath.Path:
     ValueError: if huggingface_hub is not installed, or cannot download the model.
   """
   name, path = os.fspath(checkpoint), epath.Path(checkpoint).expanduser()
-  if '://' in name or path.exists() or not _NAME.fullmatch(name):
+  # In runs/misspelt, runs is a folder, not an organization.
+  if '://' in name or path.parent.exists() or not _NAME.fullmatch(name):
     return path
   try:
     library = importlib.import_module('huggingface_hub')
