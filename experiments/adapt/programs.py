@@ -96,7 +96,9 @@ class Programs:
       new = clex.init_params(jax.random.fold_in(key, 0), law, width)
       params |= jax.device_put(new, sharding.whole(self._mesh))
     if self._lora:
-      self._identity = adapter_base.describe(self._method.measured, params)
+      # The same for all seeds.
+      self._identity = self._identity or adapter_base.describe(
+          self._method.measured, params)
       params = adapters.add_adapters(
           self._method.measured, self._lora, params, jax.random.fold_in(key, 1), where)
     trained, self.frozen = self._split(params)

@@ -1,7 +1,6 @@
 """The figure of what the misalignment term changes. Runs without JAX."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -55,40 +54,42 @@ def term(
       + ('; without intervals: methods that have not learned.' if weak else '.'),
       plots.with_bands(f'{run.words}, L = {run.length} tokens', seeds, 'bars'))
   panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
+  changes = []
   for axes, (family, test) in zip(panels, shown, strict=True):
-    _draw(axes, family, test, rows, run, index, family.title not in weak)
+    changes += _draw(axes, family, test, rows, run, index, family.title not in weak)
     axes.set_title(family.title)
   panels[0].set_yticks(range(len(rows)), rows)
   panels[0].set_ylim(len(rows) - 0.4, -0.6)
   figure.supxlabel(
-      f'change of log perplexity, nats{_spread(panels[0])}', fontsize=plots.SMALLEST)
+      f'change of log perplexity, nats{_spread(panels[0], changes)}',
+      fontsize=plots.SMALLEST)
   return figure
 
 
-def _spread(axes: Axes) -> str:
+def _spread(axes: Axes, changes: Sequence[float]) -> str:
   """Gives panels that share this axis a logarithmic one if changes differ much.
 
   Returns:
     What is to be said of it.
   """
-  drawn: list[Any] = [x for panel in axes.figure.axes for x in panel.containers]
-  sizes = [abs(float(points.lines[0].get_xdata()[0])) for points in drawn]
-  if max(sizes) < _WIDE:
+  widest = max(map(abs, changes))
+  if widest < _WIDE:
     return ''
   axes.set_xscale('symlog', linthresh=_LINEAR)
   ticks = [-_LINEAR, 0, _LINEAR, 10 * _LINEAR]
   words = [number(x, 'g') for x in ticks]
   axes.set_xticks(ticks, [words[0], words[1], '', words[3]])  # there is room for three
   axes.xaxis.set_minor_locator(NullLocator())
-  axes.set_xlim(right=1.5 * max(axes.get_xlim()[1], max(sizes)))
+  axes.set_xlim(right=1.5 * max(axes.get_xlim()[1], widest))
   return f', logarithmic beyond ±{_LINEAR:g}'
 
 
 def _draw(
     axes: Axes, family: Family, primary: PairedTest, rows: Sequence[str], run: Run,
     index: Index, learned: bool,
-) -> None:
-  """Draws the arms of a method, a row each."""
+) -> list[float]:
+  """Draws the arms of a method, a row each, and returns their changes."""
+  changes = []
   axes.axvspan(*paper.changes(), color=plots.GREY, zorder=0, linewidth=0)
   axes.axvline(0, color='black', linewidth=0.8)
   for arm in family.others:
@@ -99,11 +100,13 @@ def _draw(
       continue
     colour, marker = _PRIMARY if is_primary else _OTHER
     mean = test.mean_difference
+    changes.append(mean)
     reach = [[mean - test.ci_low], [test.ci_high - mean]] if learned else None
     axes.errorbar(
         x=[mean], y=[rows.index(label(arm))], xerr=reach, color=colour, marker=marker,
         capsize=1.5, linestyle='', label=arm.name)
   axes.grid(visible=False, axis='y')
+  return changes
 
 
 def _message(tests: Sequence[PairedTest], place: str) -> str:

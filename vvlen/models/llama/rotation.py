@@ -83,8 +83,7 @@ def learned_of(model: Any, length: int | jax.Array | None) -> jax.Array | None:
     [t, w/2]; None without CLEX or a length.
   """
   rope = model.rope
-  if (rope is None or length is None
-      or not isinstance(rope.stretched, clex.Clex)):
+  if rope is None or length is None or not isinstance(rope.stretched, clex.Clex):
     return None
   return clex.log_rates_up_to(
       rope.stretched, rope.base, model.clex_up, model.clex_down, length)
