@@ -414,7 +414,7 @@ def test_clex_integrates_its_rates_once_for_both_windows(key, monkeypatch):
 def test_each_window_may_draw_its_own_positions(key):
   config = _config('clex_smoke', **{'positions.shared': False, 'positions.largest': 4})
   made = methods.make('clex', llama(**MODEL), config)
-  variables = variables_of(made.trained, scale=0.2)
+  variables = variables_of(made.trained, scale=2.0)
   streams = jax.random.randint(key, (3, 24), 0, 256)
   value, _ = programs.two_window_loss(
       config, config.arms.clex, made.trained, made.draw, variables['params'],
@@ -426,6 +426,9 @@ def test_each_window_may_draw_its_own_positions(key):
             for x, own in zip(windows, places, strict=True)]
   expected, _ = misalignment.two_window_loss(*logits, *windows, 3, 0.3)
   np.testing.assert_allclose(value, expected, rtol=1e-5)
+  logits = [made.trained.apply(variables, x, *places[0]) for x in windows]
+  shared, _ = misalignment.two_window_loss(*logits, *windows, 3, 0.3)
+  assert abs(shared - expected) > 1e-3 * expected
 
 
 def test_positions_are_drawn_once_and_dropout_for_each_window(key):
