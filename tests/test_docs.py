@@ -322,6 +322,9 @@ RUN_BY = {
     '--config.checkpoint=runs/language_model/models/alpha_0/seed_0 '
     '--config.arms.yarn_alpha_0_1.weight=0.3':
         'test_adapt.py::test_an_arm_may_have_another_weight',
+    'experiments.adapt --config=configs/adapt.py '
+    '--config.checkpoint=runs/stories260K --config.text.path=runs/war_and_peace.txt':
+        'test_adapt.py::test_arms_of_two_folders_are_joined_to_the_run_of_one',
     'experiments.import_llama2c stories260K.bin tok512.bin runs/stories260K':
         'test_llama2c.py::test_the_real_model_and_its_tokenizer',
     'experiments.join runs/first runs/second':
