@@ -38,15 +38,13 @@ from experiments.correlation import (
 from experiments.correlation import run as run_of_study
 from experiments.correlation.programs import make_answer
 from experiments.language_model import check as check_of_language_models
-from experiments.language_model import measuring, training
+from experiments.language_model import training
 from experiments.long_context import generation, training_text
 from experiments.long_context.training_text import Answered
 from tests.conftest import ROOT, shown
 from vvlen import sharding, statistics
-from vvlen.models.llama.config import is_of_family
 from vvlen.models.llama.initial_weights import around_common_vector
 from vvlen.models.rope import Rope
-from vvlen.models.rope_extensions import Yarn
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
 from vvlen.reporting.titles import setup_of
@@ -64,71 +62,94 @@ def _config(variant='smoke', **fields):
 
 # Models.
 
+FIRST = {'cpu': 'rope_01', 'full': 'rope_01'}  # a model of each variant
 
-def test_all_models_are_measured_at_the_same_numbers_of_tokens():
+
+def test_a_model_is_measured_in_units_of_its_own_length():
   config = _config('cpu')
   check.check(config)
-  assert len(config.models) == 30
   for name, model in config.models.items():
     own = models.own_config(config, name)
     length = own.train.max_length
-    assert length == 128 // model.shorter
-    tokens = {n * length for n in own.evaluate.lengths}
-    assert tokens == {length, 128, 256, 512, 1024}
-    # Room for a second window of the longest, at the largest offset of 0.375.
-    assert measuring.longest_segment(own) == 1408 >= 1024 + 0.375 * 1024
-    assert training.num_steps(own, own.arms[name]) == 12_000 * model.steps
+    assert length == {1.0: 128, 0.75: 96}[model.length]
+    assert models.make(config, name, BYTES).max_length == length
+    assert own.evaluate.lengths == (1, 2, 4, 8) and own.seed == model.seed
+    assert models.prompt_lengths(config, name) == [
+        length * n / 4 for n in (4, 5, 6, 7, 8, 16, 32)]
+    steps = training.num_steps(own, own.arms[name])
+    assert steps == round(12_000 * model.steps) == own.evaluate.every_steps
+  other = _config('cpu', seed=1000)
+  assert models.own_config(other, 'alibi_02').seed == 1302
 
 
 def test_models_whose_shares_of_steps_are_rounded_alike_are_refused():
   steps = {'train.num_steps': 800, 'train.steps_per_call': 400}
   check.check(_config(**steps, **{'models.layer_norm.norm': 'none',
                                   'models.layer_norm.steps': 0.5}))
-  with pytest.raises(ValueError, match='base and layer_norm would have the same weig'):
+  with pytest.raises(ValueError, match='layer_norm and rope would have the same weigh'):
     check.check(_config(**steps, **{'models.layer_norm.norm': 'none',
                                     'models.layer_norm.steps': 0.8}))
-
-
-@pytest.mark.slow
-def test_misalignment_is_measured_at_the_longest_length_too(key):
-  config = _config()
-  own = models.own_config(config, 'alibi_half_length')
-  model, _ = models.make(config, 'alibi_half_length', BYTES)
-
-  def measured(key):
-    segments = measuring.draw_segments(own, key, jnp.zeros(600, jnp.int32))
-    return measuring.evaluate(own, model, training.init_params(model, key), segments)
-
-  found = jax.eval_shape(measured, key)
-  assert found['symmetric_kl'].keys() == found['nll'].keys() == {64, 128, 256}
+  # Those of another seed have other weights.
+  check.check(_config(**{'models.layer_norm.norm': 'none',
+                         'models.layer_norm.seed': 3}))
 
 
 def test_models_differ_in_what_their_fields_say():
   config = _config('cpu')
   made = {name: models.make(config, name, BYTES) for name in config.models}
-  for name, (trained, measured) in made.items():
-    if name != 'yarn':
-      assert measured == trained
-  ropes = {name: trained.rope for name, (trained, _) in made.items()}
-  assert ropes.pop('rope_1m') == Rope(1e6)
   of = lambda prefix: {name for name in made if name.startswith(prefix)}
-  assert {name for name, rope in ropes.items() if rope == Rope(100.0)} == of('rope_100')
-  assert {name for name, rope in ropes.items() if rope is None} == (
-      of('alibi') | of('no_positions'))
-  assert {name for name, (x, _) in made.items() if x.alibi} == of('alibi')
-  norms = {name: next((x for x in ('layer_norm', 'standardize') if x in name), 'none')
-           for name in made}
-  assert {name: x.norm for name, (x, _) in made.items()} == norms
-  assert made['yarn'][1].rope == Rope(10_000.0, Yarn(8, 128))
-  assert {name for name, (x, _) in made.items() if x.max_length == 64} == {
-      name for name in made if name.endswith('half_length')}
+  for prefix, rope in (('rope_', Rope(10_000.0)), ('low_base', Rope(100.0)),
+                       ('high_base', Rope(1e6)), ('alibi', None)):
+    assert {made[name].rope for name in of(prefix)} == {rope}
+  assert {name for name, x in made.items() if x.alibi} == of('alibi')
+  assert {name: x.norm for name, x in made.items()} == {
+      name: x.norm for name, x in config.models.items()}
+  bare = models.make(_config('quick'), 'no_positions', BYTES)
+  assert bare.rope is None and not bare.alibi
+
+
+def test_the_study_is_of_these_models():
+  cpu, full = (config_file.get_config(x) for x in ('cpu', 'full'))
+  plain = {name: x for name, x in cpu.models.items() if not x.weight}
+  assert sorted(plain) == sorted(
+      f'{name}_{i:02}' for name in ('rope', 'low_base', 'high_base', 'alibi')
+      for i in range(1, 13))
+  assert len({x.seed for x in plain.values()}) == 48
+  # Of each positions, each choice is there equally often.
+  for positions in ('rope', 'low_base', 'high_base', 'alibi'):
+    own = [x for name, x in plain.items() if name.startswith(positions)]
+    for field, choices in (('norm', ('none', 'layer_norm', 'standardize')),
+                           ('length', (0.75, 1.0)), ('steps', (0.85, 1.0, 1.15))):
+      found = [x[field] for x in own]
+      assert {c: found.count(c) for c in {*found}} == {
+          c: 12 // len(choices) for c in choices}
+  partners = {name: x for name, x in cpu.models.items() if x.weight}
+  assert sorted(partners) == sorted(
+      f'{name}_{i:02}_term' for name in ('rope', 'low_base', 'high_base', 'alibi')
+      for i in range(1, 6))
+  for name, x in partners.items():
+    other = cpu.models[name.removesuffix('_term')]
+    assert {field for field in x if x[field] != other[field]} == {'weight'}
+    assert x.weight == term.PRIMARY == 0.1
+  # More partners change no model.
+  assert {name: full.models[name] for name in cpu.models} == dict(cpu.models.items())
+  assert len(full.models) == 96
+  assert [cpu.num_seeds, cpu.seed, cpu.num_resamples] == [1, 0, 10_000]
+  assert cpu.primary.to_dict() == dict(
+      measure='symmetric_kl', outcome='score_near', correlation='spearman')
+  assert cpu.benchmark.lengths == (1, 1.25, 1.5, 1.75, 2, 4, 8)
+  # The prompts are of the kinds that the training text has by default.
+  assert cpu.benchmark.tasks == training_text.SMALL
+  assert cpu.benchmark.num_prompts == 64 and cpu.evaluate.num_segments == 256
+  pilot = config_file.get_config('pilot')
+  assert pilot.seed == 1000 and pilot.train == cpu.train  # seeds of its own
 
 
 def test_initial_weights_have_the_given_spread(key):
   for variant, std in (('cpu', 1 / 8), ('full', 1 / 16)):
     config = _config(variant)
     assert config.model.init_std == std == config.model.width**-0.5
-    model, _ = models.make(config, 'base', BYTES)
+    model = models.make(config, FIRST[variant], BYTES)
     params = training.init_params(model, key)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
       if leaf.ndim > 1:  # kernels and the embedding; norms are 1
@@ -144,7 +165,7 @@ def test_initial_weights_have_the_given_spread(key):
   plain = _config()
   with plain.unlocked():
     del plain.model.init_std, plain.model.init_common
-  params = training.init_params(models.make(plain, 'base', BYTES)[0], key)
+  params = training.init_params(models.make(plain, 'rope', BYTES), key)
   assert np.std(params['embedding']) == pytest.approx(0.02, rel=0.1)
 
 
@@ -175,14 +196,6 @@ def test_the_common_part_is_in_units_of_a_given_spread():
     check_of_language_models.check(config)
   config.model.init_std = 0.1
   check_of_language_models.check(config)
-
-
-@pytest.mark.parametrize('name, known', [
-    ('base', True), ('alibi', True), ('no_positions', False), ('layer_norm', False),
-    ('yarn', True)])
-def test_hub_layout_knows_models_with_positions_and_without_a_norm(name, known):
-  model, as_measured = models.make(_config('full'), name, BYTES)
-  assert is_of_family(model) == is_of_family(as_measured) == known
 
 
 # The benchmark.
@@ -280,14 +293,17 @@ def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path
   # The last seed of the block is one too many.
   outputs = {2: [['office', 'office'], ['garden', 'garden'], ['x', 'x']],
              1: [['garden'], ['kitchen'], ['x']]}
-  # Hub layout does not know a model with a norm after attention.
-  config = _config(**{'models.base.norm': 'layer_norm'})
-  _, as_measured = models.make(config, 'base', BYTES)
+  saved = []
+  monkeypatch.setattr(run_of_study.together, 'save_models',
+                      lambda *arguments: saved.append(arguments))
   subject = run_of_study.Subject(
-      None, as_measured, None, lambda params, own: outputs[len(own)])
+      'own', 'model', None, lambda params, own: outputs[len(own)], asked)
   progress = types.SimpleNamespace(measuring=lambda _: contextlib.nullcontext())
   rows = run_of_study._rows(
-      config, 'base', subject, asked, 4, epath.Path(tmp_path), progress)
+      _config(), 'base', subject, 4, epath.Path(tmp_path), progress)
+  [(own, name, model, of, seeds, folder)] = saved
+  assert (own, name, model, seeds) == ('own', 'base', 'model', [4, 5])
+  assert (of.params, folder) == (4, epath.Path(tmp_path))
   found = {row[:5]: row.value for row in rows}
   assert {row[2:4]: x for row, x in found.items() if row[4] == 'score'} == {
       (4, 128): 0.5, (5, 128): 0.5, (4, 256): 0, (5, 256): 1}
@@ -304,7 +320,7 @@ def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path
 @pytest.mark.slow
 def test_seeds_answer_as_each_does_alone(key):
   config = _config()
-  model, _ = models.make(config, 'base', BYTES)
+  model = models.make(config, 'rope', BYTES)
   mesh = sharding.seed_mesh(jax.devices()[:2])
   params = jax.vmap(lambda k: jax.tree.map(
       lambda x: 30 * x, training.init_params(model, k)))(jax.random.split(key, 2))
@@ -323,30 +339,49 @@ def test_seeds_answer_as_each_does_alone(key):
 # Tables, figures and sentences, from made rows.
 
 
-def _run(variant='quick', **fields):
-  return points.read_run(_config(variant, **{
-      'benchmark.tasks': ('niah_single', 'qa1'), 'num_resamples': 300, **fields}
-  ).to_dict())
+_KEPT = [f'{name}_{i:02}' for i in range(1, 5)
+         for name in ('rope', 'low_base', 'high_base', 'alibi')]
+_PARTNERS = [f'{name}_01_term' for name in ('rope', 'low_base', 'high_base', 'alibi')]
 
 
-_LOSS = [1.0, 1.4, 1.1, 1.9, 1.2, 1.6]
-_EXCESS = [0.05, 0.02, 0.09, 0.01, 0.03, 0.08]
+def _few_of_cpu(**fields):
+  """Returns the study with 16 models, four partners and two seeds."""
+  config = _config('cpu', **{
+      'benchmark.tasks': ('niah_single', 'qa1'), 'num_resamples': 300, 'num_seeds': 2,
+      **fields})
+  config.models = {name: config.models[name] for name in (*_KEPT, *_PARTNERS)}
+  return config
 
 
-def _rows(run, score=lambda i, n: 0.9 - 0.1 * i - n / 8000, loss=None, excess=None):
+def _run(**fields):
+  return points.read_run(_few_of_cpu(**fields).to_dict())
+
+
+# Of 20 models; the alphabet puts each partner behind its model.
+_ORDER = np.random.default_rng(5).permutation(20)
+_LOSS = [*(1 + (_ORDER + np.random.default_rng(6).normal(0, 9, 20)) / 20)]
+_EXCESS = [*((_ORDER + np.random.default_rng(7).normal(0, 4, 20) + 20) / 400)]
+
+
+def _score(i, n):
+  """Of model i at n L: all have learned, and beyond L they differ."""
+  return 0.95 if n == 1 else 0.9 - 0.02 * _ORDER[i] - 0.04 * n
+
+
+def _rows(run, score=_score, loss=_LOSS, excess=_EXCESS, nll=None):
   """Returns rows of two seeds; values of model i differ in every field and length."""
   rows = []
-  loss, excess = loss or _LOSS, excess or _EXCESS
+  nll = nll or (lambda i, n: 2 + _ORDER[i]**2 / 50 + n / 4)
   for i, model in enumerate(run.models):
     for seed in (0, 1):
       shift = 0.01 * seed
       row = lambda metric, n, value, of='correlation', m=model, s=seed: Row(
-          of, m.name, s, n, metric, value)
+          of, m.name, s, n if n is None else m.tokens(n), metric, value)
       rows += [row('training_cross_entropy', None, loss[i] + shift),
                row('training_loss', None, 77.0)]
-      for n in {model.length, *run.lengths}:
-        rows += [row('nll', n, 2 + i**2 / 50 + n / 4000 + shift),
-                 row('symmetric_kl', n, excess[i] + shift / 10 + (n - model.length)),
+      for n in run.nll_lengths:
+        rows += [row('nll', n, nll(i, n) + shift),
+                 row('symmetric_kl', n, excess[i] + shift / 10 + (n - 1)),
                  row('sce', n, 5 + i / 3 + n), row('js', n, 1 / (i + 2)),
                  row('kl_first_second', n, 0.3 + (i - 1) ** 2),
                  row('kl_second_first', n, 0.2 + (i - 3) ** 2),
@@ -356,13 +391,13 @@ def _rows(run, score=lambda i, n: 0.9 - 0.1 * i - n / 8000, loss=None, excess=No
       for n in run.lengths:
         rows += [row('score', n, score(i, n) + shift, 'niah_single'),
                  row('score', n, score(i, n) - 0.06, 'qa1'),
-                 *(row(f'score_{dialect}', n, score(i, n) - 0.1 * (i % less), task)
+                 *(row(f'score_{dialect}', n, score(i, n) - 0.11 * (i % less), task)
                    for task in ('niah_single', 'qa1')
                    for dialect, less in (('lm_eval', 2), ('strict', 3))),
                  row('chance', n, 0.0, 'niah_single'),
-                 row('chance', n, 0.2 + (n - 128) / 1e4, 'qa1'),
+                 row('chance', n, 0.2 + (n - 1) / 100, 'qa1'),
                  row('shortcut', n, 0.05, 'niah_single'),
-                 row('shortcut', n, 0.25 + (n - 128) / 1e4, 'qa1')]
+                 row('shortcut', n, 0.25 + (n - 1) / 100, 'qa1')]
   return rows
 
 
@@ -376,112 +411,115 @@ def found(run):
   return points.points(run, _rows(run))
 
 
+@pytest.fixture(scope='module')
+def used(run, found):
+  return points.compared(run, found)
+
+
+def _names(points):
+  return [model.name for model in points.models]
+
+
 def test_a_model_is_the_mean_of_its_seeds(run, found):
-  assert [m.length for m in run.models] == [128, 128, 128, 64, 128, 128]
-  assert run.lengths == (128, 256, 512, 1024) and run.beyond == (256, 512, 1024)
+  assert len(run.models) == 20 and _names(found) == [m.name for m in run.models]
+  assert {m.length for m in run.models} == {96, 128}
+  assert run.lengths == (1, 1.25, 1.5, 1.75, 2, 4, 8)
+  assert run.nll_lengths == (1, 2, 4, 8)
+  assert run.near == (1.25, 1.5, 1.75, 2) and run.far == (2, 4, 8)
   means = found.means
   np.testing.assert_allclose(means['training_cross_entropy'], np.array(_LOSS) + 0.005)
+  # Predictors are at L, the length of a model's own training.
   np.testing.assert_allclose(means['symmetric_kl'], np.array(_EXCESS) + 0.0005)
-  # At the length of its own training, which is 64 of half_length.
-  np.testing.assert_allclose(means['sce'] - 5 - np.arange(6) / 3,
-                             [128, 128, 128, 64, 128, 128])
-  beyond = (256 + 512 + 1024) / 3
+  np.testing.assert_allclose(means['sce'], 6 + np.arange(20) / 3)
+  near, far = 0.9 - 0.02 * _ORDER - 0.04 * np.mean([[1.25, 1.5, 1.75, 2]]), (
+      0.9 - 0.02 * _ORDER - 0.04 * 14 / 3)
+  np.testing.assert_allclose(means['score_near'], near + 0.0025 - 0.03)
+  np.testing.assert_allclose(means['score_far'], far + 0.0025 - 0.03)
+  np.testing.assert_allclose(means['score_1'], 0.95 + 0.0025 - 0.03)
   np.testing.assert_allclose(
-      means['score_beyond'], 0.9 - 0.1 * np.arange(6) - beyond / 8000 + 0.0025 - 0.03)
-  np.testing.assert_allclose(
-      means['nll_beyond'], 2 + np.arange(6) ** 2 / 50 + beyond / 4000 + 0.005)
-  np.testing.assert_allclose(means['nll_128'],
-                             2 + np.arange(6) ** 2 / 50 + 128 / 4000 + 0.005)
+      means['nll_beyond'], 2 + _ORDER**2 / 50 + 14 / 3 / 4 + 0.005)
+  np.testing.assert_allclose(means['nll'], 2 + _ORDER**2 / 50 + 1 / 4 + 0.005)
   np.testing.assert_allclose(means['chance'], 0.1)
   np.testing.assert_allclose(means['shortcut'], 0.15)
   np.testing.assert_allclose(means['qa1_shortcut'], 0.25)
-  np.testing.assert_allclose(
-      means['qa1_256_strict'],
-      0.9 - 0.1 * np.arange(6) - 0.1 * (np.arange(6) % 3) - 0.032)
+  np.testing.assert_allclose(means['shortcut_near'], 0.15 + 0.625 / 200)
+  np.testing.assert_allclose(means['qa1_1.5_strict'],
+                             0.84 - 0.02 * _ORDER - 0.11 * (np.arange(20) % 3))
   assert found.left_out == []
 
 
 def test_seeds_that_are_not_finite_or_not_whole_are_left_out(run):
   rows = _rows(run)
-  bad = {('alibi', 1): 'nll', ('base', 0): 'js', ('base', 1): 'sce'}
+  bad = {('alibi_02', 1): 'nll', ('rope_01', 0): 'js', ('rope_01', 1): 'sce'}
   rows = [r._replace(value=np.nan) if bad.get((r.arm, r.seed)) == r.metric else r
-          for r in rows if (r.arm, r.seed, r.metric, r.length) !=
-          ('layer_norm', 0, 'score', 512)]
+          for r in rows if (r.arm, r.seed, r.metric, r.experiment) !=
+          ('rope_02', 0, 'score', 'qa1')]
   found = points.points(run, rows)
-  assert found.left_out == ['alibi, seed 1', 'base, seed 0', 'base, seed 1']
-  assert [m.name for m in found.models] == [
-      m.name for m in run.models if m.name != 'base']
-  assert [sorted(x) for x in found.seeds['nll']] == [[0], [0, 1], [0, 1], [1], [0, 1]]
-  assert 'left out: alibi, seed 1; base, seed 0' in tables.table_1(run, found).note
+  assert found.left_out == ['alibi_02, seed 1', 'rope_01, seed 0', 'rope_01, seed 1']
+  assert _names(found) == [m.name for m in run.models if m.name != 'rope_01']
+  seeds = {name: sorted(x) for name, x in
+           zip(_names(found), found.seeds['score_near'], strict=True)}
+  assert seeds == {name: {'alibi_02': [0], 'rope_02': [1]}.get(name, [0, 1])
+                   for name in seeds}
+  assert 'left out: alibi_02, seed 1; rope_01, seed 0' in tables.table_1(
+      run, found).note
 
 
-def test_seeds_that_lack_the_score_of_one_task_are_in_no_mean(run):
-  rows = [r for r in _rows(run) if (r.arm, r.seed, r.length, r.experiment) !=
-          ('base', 1, 256, 'qa1')]
-  found = points.points(run, rows)
-  place = [m.name for m in found.models].index('base')
-  assert [*found.seeds['score_beyond'][place]] == [0] and found.left_out == []
+def test_compared_are_models_without_the_term_that_learned_each_task(run, found, used):
+  assert _names(used) == sorted(_KEPT)
+  # Halfway from the shortcuts .05 and .25 to 1: .525 and .625, of means over seeds.
+  at = {'rope_01': (0.519, 0.95), 'rope_02': (0.521, 0.95), 'alibi_01': (0.95, 0.684),
+        'alibi_02': (0.95, 0.686)}
+
+  def score(of):
+    return lambda i, n: at.get(run.models[i].name, (0.95, 0.95))[of]
+
+  one, other = (_rows(run, score(of)) for of in (0, 1))
+  rows = [a if a.experiment == 'niah_single' else b
+          for a, b in zip(one, other, strict=True)]
+  made = points.points(run, rows)
+  of = lambda task: {name for name, ok in zip(
+      _names(made), points.learned(run, made, task), strict=True) if not ok}
+  assert of('niah_single') == {'rope_01'} and of('qa1') == {'alibi_01'}
+  assert of('') == {'rope_01', 'alibi_01'}
+  assert _names(points.compared(run, made)) == [
+      name for name in sorted(_KEPT) if name not in ('rope_01', 'alibi_01')]
+  cells = {r['model']: r['not_learned'] for r in tables.models(run, made).records}
+  assert {name: x for name, x in cells.items() if x} == {
+      'rope_01': 'niah_single', 'alibi_01': 'qa1'}
+  assert not points.learned(run, made.only(np.zeros(20, bool))).size
 
 
 def test_models_and_predictors_have_these_names():
-  labels = {model.name: model.label for model in _run('cpu').models}
-  assert len(labels) == 30 == len({*labels.values()})
-  some = {'alibi': 'ALiBi', 'alibi_half_length': 'ALiBi, trained at L/2',
-          'alpha_0_1': 'RoPE 10,000, α = 0.1', 'base': 'RoPE 10,000',
-          'half_steps': 'RoPE 10,000, 0.5 of the steps',
-          'layer_norm': 'RoPE 10,000, LN after attention',
-          'no_positions_standardize_half_length':
-              'no positions, std. after attention, trained at L/2',
-          'rope_100': 'RoPE 100', 'rope_1m': 'RoPE 1,000,000',
-          'yarn': 'RoPE 10,000, measured with yarn, 0.75 of the steps'}
-  assert {name: labels[name] for name in some} == some
-  other = _run('quick', **{'models.base.offsets': (0.25, 1.0)})
-  assert 'RoPE 10,000, e / L in 0.25..1' in [m.label for m in other.models]
+  config = _config('quick')
+  labels = {m.name: m.label for m in points.read_run(config.to_dict()).models}
+  assert labels == {
+      'rope': 'RoPE 10,000', 'alibi_short': 'ALiBi, 0.75 of the length',
+      'no_positions': 'no positions', 'layer_norm': 'RoPE 10,000, LN after attention',
+      'fewer_steps': 'RoPE 10,000, 0.75 of the steps',
+      'rope_term': 'RoPE 10,000, α = 0.1'}
+  config.models.rope.update(offsets=(0.25, 1.0), rope_base=1e6, norm='standardize')
+  assert 'RoPE 1,000,000, std. after attention, e / L in 0.25..1' in [
+      m.label for m in points.read_run(config.to_dict()).models]
+  run = points.read_run(_config('cpu').to_dict())
+  assert {m.positions for m in run.models} == {
+      'RoPE 10,000', 'RoPE 100', 'RoPE 1,000,000', 'ALiBi'}
+  assert {m.weight for m in run.models if m.name.endswith('term')} == {0.1}
   assert points.PREDICTORS == {
       'training_cross_entropy': 'training loss',
-      'nll': 'log perplexity at training length', 'symmetric_kl': 'symmetric KL',
+      'nll': 'log perplexity at L', 'symmetric_kl': 'symmetric KL',
       'sce': 'SCE', 'js': 'Jensen–Shannon',
       'kl_first_second': 'KL(long‖short)', 'kl_second_first': 'KL(short‖long)',
       'entropy_first': 'entropy, long', 'entropy_second': 'entropy, short',
       'top1_agreement': 'top-1 agreement'}
-  assert points.OUTCOMES == {'score': 'score', 'nll': 'log perplexity'}
-  run = _run('cpu')
+  assert points.OUTCOMES == {
+      'score_near': 'score up to 2 L', 'score_far': 'score from 2 L on',
+      'nll_beyond': 'log perplexity beyond L'}
   assert (run.measure, run.outcome, run.correlation) == (
-      'symmetric_kl', 'score', 'pearson')
+      'symmetric_kl', 'score_near', 'spearman')
   assert run.words == '2 layers of width 64, up to 12,000 steps'
-
-
-def test_the_study_is_of_these_models():
-  full, cpu, of_term = (config_file.get_config(x) for x in ('full', 'cpu', 'term'))
-  default = dict(positions='rope', rope_base=10_000.0, stretched='none', norm='none',
-                 shorter=1, steps=1.0, weight=0.0, offsets=(0.0, 0.5))
-  differ = {name: {field: x for field, x in model.items() if x != default[field]}
-            for name, model in full.models.to_dict().items()}
-  positions = {'': {}, 'rope_100_': {'rope_base': 100},
-               'alibi_': {'positions': 'alibi'}, 'no_positions_': {'positions': 'none'}}
-  norms = {'': {}, 'layer_norm_': {'norm': 'layer_norm'},
-           'standardize_': {'norm': 'standardize'}}
-  lengths = {'': {}, 'half_length_': {'shorter': 2}}
-  crossed = {(a + b + c)[:-1] or 'base': {**x, **y, **z}
-             for a, x in positions.items() for b, y in norms.items()
-             for c, z in lengths.items()}
-  assert differ == crossed | {
-      'rope_1m': {'rope_base': 1e6}, 'yarn': {'steps': 0.75, 'stretched': 'yarn'},
-      'half_steps': {'steps': 0.5}, 'quarter_steps': {'steps': 0.25},
-      'alpha_0_1': {'weight': 0.1}, 'alpha_0_3': {'weight': 0.3}}
-  assert full.models == cpu.models and {*of_term.models} == {'base', 'alpha_0_1'}
-  assert [x.num_seeds for x in (full, cpu, of_term)] == [5, 2, 8]
-  # The pilot's seeds and prompts are its own.
-  pilot = config_file.get_config('pilot')
-  assert pilot.seed not in {x.seed for x in (full, cpu, of_term)}
-  assert {*pilot.models} == {'base'} and pilot.train == cpu.train == of_term.train
-  for config in (full, cpu, of_term):
-    assert config.evaluate.lengths == (1, 2, 4, 8) and config.train.max_length == 128
-    assert config.num_resamples == 10_000 and config.benchmark.num_prompts == 64
-    assert config.benchmark.tasks == (
-        'niah_single', 'niah_multikey', 'passkey', 'qa1')
-    # The prompts are of the kinds that the training text has by default.
-    assert config.benchmark.tasks == training_text.SMALL
+  assert points.outcomes(_run(**{'primary.outcome': 'nll_beyond'})) == [
+      'nll_beyond', 'score_near', 'score_far']
 
 
 def test_table_1_is_as_the_paper_prints_it():
@@ -500,7 +538,31 @@ def _text(value):
   return f'{value:+.2f}'.replace('-', '−') if round(value, 2) else '0.00'
 
 
+def _scipy(name):
+  def statistic(x, y):
+    with np.errstate(invalid='ignore'):
+      return getattr(stats, name)(x, y).statistic if np.ptp(x) and np.ptp(y) else np.nan
+  return statistic
+
+
+_PEARSON, _SPEARMAN = _scipy('pearsonr'), _scipy('spearmanr')
+_CLAIMED = {'score_near': -1, 'score_far': -1, 'nll_beyond': 1, 'score': -1, 'nll': 1}
+
+
+def _gain(x, y, z, outcome='score', r=_SPEARMAN):
+  """Losses and misalignment are claimed to fall with scores."""
+  return _CLAIMED[outcome.partition('_')[0]] * (r(x, y) - r(z, y))
+
+
+def _partial(x, y, z):
+  design = np.stack([np.ones_like(z), z], 1)
+  left = [a - design @ np.linalg.lstsq(design, a, rcond=None)[0] for a in (x, y)]
+  determined = len({*z}) < 2 or min(map(np.ptp, left)) < 1e-9
+  return np.nan if determined else stats.pearsonr(*left).statistic
+
+
 def _ends(statistic, *items):
+  """Returns the percentiles 2.5 and 97.5 over 300 resamples, in a plain loop."""
   draws = np.random.default_rng(0).integers(len(items[0]), size=(300, len(items[0])))
   values = np.array([statistic(*(np.array(x)[d] for x in items)) for d in draws])
   return np.percentile(values[np.isfinite(values)], [2.5, 97.5])
@@ -511,76 +573,46 @@ def _estimate(statistic, *items):
   return f'{_text(statistic(*items))} [{_text(low)}, {_text(high)}]'
 
 
-def _scipy(name):
-  def statistic(x, y):
-    with np.errstate(invalid='ignore'):
-      return getattr(stats, name)(x, y).statistic if np.ptp(x) and np.ptp(y) else np.nan
-  return statistic
+def _cells(table):
+  return [[column(r) for column in table.columns.values()] for r in table.records]
 
 
-_PEARSON = _scipy('pearsonr')
-
-
-def _gain(x, y, z, outcome='score'):
-  """Losses and misalignment are claimed to fall with scores."""
-  return {'score': -1, 'nll': 1}[outcome] * (_PEARSON(x, y) - _PEARSON(z, y))
-
-
-def _partial(x, y, z):
-  design = np.stack([np.ones_like(z), z], 1)
-  left = [a - design @ np.linalg.lstsq(design, a, rcond=None)[0] for a in (x, y)]
-  determined = len({*z}) < 2 or min(map(np.ptp, left)) < 1e-9
-  return np.nan if determined else stats.pearsonr(*left).statistic
-
-
-def test_the_main_table_has_correlations_of_ours_and_of_the_paper(run, found):
-  # Of three models less, so that numbers of models differ.
-  kept = [m for m in found.models if m.name != 'layer_norm']
-  at = [found.models.index(m) for m in kept]
-  five = found._replace(
-      models=tuple(kept), means={f: x[at] for f, x in found.means.items()})
-  # Outcomes at L are not those beyond.
-  five.means['score_128'] = five.means['score_128'][::-1]
-  table = tables.table_1(run, five)
-  rows = [[column(r) for column in table.columns.values()] for r in table.records]
-  loss, excess = five.means['training_cross_entropy'], five.means['symmetric_kl']
-  printed = paper.columns()
-  expected = []
-  for outcome, words, prints in (('score', 'score', ('−0.55', '−0.85')),
-                                 ('nll', 'log perplexity', ('+0.62', '+0.85'))):
+@pytest.mark.filterwarnings('ignore:An input array is')
+def test_every_cell_of_the_main_table(run, found, used):
+  table = tables.table_1(run, found)
+  loss, excess = used.means['training_cross_entropy'], used.means['symmetric_kl']
+  printed, expected = paper.columns(), []
+  rows = [(words, 'ours, 16', loss, excess, used.means[outcome], '', '')
+          for outcome, words in points.OUTCOMES.items()]
+  rows += [('LongBench-E', 'the paper, 7', printed['training loss'],
+            printed['misalignment'], printed['score'], '−0.55', '−0.85'),
+           ('log perplexity at 16k', 'the paper, 7', printed['training loss'],
+            printed['misalignment'], printed['nll'], '+0.62', '+0.85')]
+  for words, source, z, x, y, *prints in rows:
+    outcome = 'nll' if 'perplexity' in words else 'score'
     for place, name in enumerate(('training loss', 'misalignment')):
-      for source, z, x, own in (
-          ('ours, 5', loss, excess, five.means[f'{outcome}_beyond']),
-          ('the paper, 7', printed['training loss'], printed['misalignment'],
-           printed[outcome])):
-        used = x if place else z
-        expected.append([
-            words, name, source, _text(_PEARSON(used, own)),
-            _text(_scipy('spearmanr')(used, own)),
-            _text(_partial(x, own, z)) if place else '',
-            _text(_gain(x, own, z, outcome)) if place else '',
-            prints[place] if source != 'ours, 5' else ''])
-  first = lambda cell: cell.partition(' [')[0]
-  assert [[*row[:3], *map(first, row[3:])] for row in rows] == expected
-  for record, row in zip(table.records, rows, strict=True):
-    low, high = record['pearson_low'], record['pearson_high']
-    assert row[3].endswith(f' [{_text(low)}, {_text(high)}]') and low < high
+      own = x if place else z
+      expected.append([
+          words, name, source, *(_estimate(r, own, y) for r in (_PEARSON, _SPEARMAN)),
+          _estimate(_partial, x, y, z) if place else '',
+          _estimate(functools.partial(_gain, outcome=outcome), x, y, z)
+          if place else '', prints[place]])
+  assert _cells(table) == expected
+  assert list(table.columns) == [
+      'outcome', 'predictor', 'models', 'Pearson [95 %]', 'Spearman [95 %]',
+      'partial, given training loss [95 %]',
+      'r as claimed − that of training loss [95 %]', 'printed']
+  assert table.short == ('outcome', 'predictor', 'models', 'Spearman [95 %]')
   assert table.note == (
-      'Means of seeds; intervals: 95 %, of 300 resamples of the models. '
-      'Misalignment of ours: symmetric KL at the length of training; outcomes at 2 to '
-      '8 L, L = 128 tokens. The paper: its rows recomputed, outcomes at '
-      '16k.')
-  assert table.more == (
-      'Primary: the row of misalignment and score, r as claimed − that of training '
-      "loss, with r Pearson's; above 0, misalignment predicts better. All other "
-      'intervals are secondary and not corrected for being many. Partial: '
-      "Pearson's of what regressions on training loss leave. With so few models the "
-      'intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples of '
-      '14 and in 89 % of 7. Models of one kind are alike: where predictors and outcome '
-      'are unrelated but differ between kinds, the interval of the primary row '
-      'excludes 0 in 39 % of draws, so that a verdict needs the row within kinds of '
-      'the table groups too. Training loss: cross-entropy of the last tenth of the '
-      'steps, without the misalignment term. Printed: as the paper has it.')
+      '95 % intervals: 300 resamples of the models. Ours: trained without the term, '
+      'each task learned; misalignment: symmetric KL at L, the length of a model\'s '
+      'training. The paper: its rows recomputed.')
+  assert table.more.startswith(
+      'Primary: our row of misalignment and score up to 2 L, r as claimed − that of '
+      "training loss, with r Spearman's; above 0, misalignment predicts better. All "
+      'other intervals are secondary and not corrected for being many. ')
+  for made in tables.make(run, found):
+    assert not any('|' in text for text in [*made.columns, *made.title])
 
 
 def test_a_gain_that_is_0_up_to_rounding_decides_nothing():
@@ -591,38 +623,9 @@ def test_a_gain_that_is_0_up_to_rounding_decides_nothing():
   assert made(-0.1, 0.3).better == made(np.nan, np.nan).better == 0
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings('ignore:An input array is')
-def test_every_cell_of_the_main_table(run, found):
-  table = tables.table_1(run, found)
-  loss, excess = found.means['training_cross_entropy'], found.means['symmetric_kl']
-  printed, expected = paper.columns(), []
-  for outcome, words, prints in (('score', 'score', ('−0.55', '−0.85')),
-                                 ('nll', 'log perplexity', ('+0.62', '+0.85'))):
-    y = found.means[f'{outcome}_beyond']
-    of = {'ours, 6': (loss, excess, y), 'the paper, 7': (
-        printed['training loss'], printed['misalignment'], printed[outcome])}
-    for place, name in enumerate(('training loss', 'misalignment')):
-      for source, (z, x, own) in of.items():
-        used = x if place else z
-        expected.append([
-            words, name, source, _estimate(_PEARSON, used, own),
-            _estimate(_scipy('spearmanr'), used, own),
-            _estimate(_partial, x, own, z) if place else '',
-            _estimate(functools.partial(_gain, outcome=outcome), x, own, z)
-            if place else '',
-            prints[place] if source != 'ours, 6' else ''])
-  cells = [[column(r) for column in table.columns.values()] for r in table.records]
-  assert cells == expected
-  assert list(table.columns)[3:] == [
-      'Pearson [95 %]', 'Spearman [95 %]', 'partial, given training loss [95 %]',
-      'r as claimed − that of training loss [95 %]', 'printed']
-  for made in tables.make(run, found):
-    assert not any('|' in text for text in [*made.columns, *made.title])
-
-
-def test_the_papers_rows_give_these_numbers(run):
+def test_the_papers_rows_give_these_numbers():
   """Of Table 1, computed by hand from its sums, and by residuals."""
+  run = _run(**{'primary.correlation': 'pearson'})
   columns = paper.columns()
   assert [len(x) for x in columns.values()] == [7] * 4
   numbers = {(x, y): tables.published(run, x, y).pearson.value for x, y in
@@ -640,594 +643,632 @@ def test_the_papers_rows_give_these_numbers(run):
     assert np.isnan(tables.published(run, 'training loss', outcome).gain).all()
 
 
-def test_the_table_of_models(run, found):
-  # Chance of each model is its own.
-  more = {**found.means, 'chance': found.means['chance'] + np.arange(6) / 100}
-  assert shown(tables.models(run, found._replace(means=more)), '4')['chance'] == '0.130'
-  table = tables.models(run, found)
-  assert table.more.endswith(
-      'a story the place that is named last; else chance.')
-  cells = shown(table, '4')
-  assert cells['model'] == 'RoPE 10,000, trained at L/2'
-  assert cells['training loss [95 %]'].startswith('1.905 [')
-  assert cells['symmetric KL [95 %]'].startswith('0.0105 [')
-  assert cells['log perplexity at L [95 %]'].startswith('2.217 [')
-  assert cells['at 2 to 8 L [95 %]'].startswith('2.334 [')
-  assert cells['score at L [95 %]'].startswith('0.556 [')
-  assert cells['score at 2 to 8 L [95 %]'].startswith('0.498 [')
-  assert cells['chance'] == '0.100'
-  labels = [r['label'] for r in tables.models(run, found).records]
-  assert labels == ['ALiBi', 'RoPE 10,000, α = 0.1', 'RoPE 10,000',
-                    'RoPE 10,000, trained at L/2', 'RoPE 10,000, LN after attention',
-                    'no positions']
+def test_every_cell_of_the_table_of_models(run, found):
+  more = {**found.means, 'chance': found.means['chance'] + np.arange(20) / 100}
+  table = tables.models(run, found._replace(means=more))
+  assert [r['chance'] for r in table.records] == pytest.approx(
+      0.1 + np.arange(20) / 100)
+  assert [r['number'] for r in table.records] == [*range(1, 21)]
+  place = [m.name for m in run.models].index('alibi_02')
+  order = _ORDER[place]
+
+  def cell(value, form, spread):
+    # Of two seeds, the interval is 12.7 standard errors wide on either side.
+    half = stats.t.ppf(0.975, 1) * spread / 2
+    ends = [f'{value + spread / 2 + x:{form}}'.replace('-', '−') for x in (-half, half)]
+    return f'{value + spread / 2:{form}} [{ends[0]}, {ends[1]}]' if spread else (
+        f'{value:{form}}')
+
+  cells = shown(table, str(place + 1))
+  near, far = 0.9 - 0.02 * order - 0.065, 0.9 - 0.02 * order - 0.56 / 3
+  label = run.models[place].label
+  assert label.startswith('ALiBi') and cells == {
+      'no.': str(place + 1), 'model': label, 'L': str(run.models[place].length),
+      'not learned': '', 'training loss': cell(_LOSS[place], '.3f', 0.01),
+      'symmetric KL': cell(_EXCESS[place], '.4f', 0.001),
+      'log perplexity at L': cell(2.25 + order**2 / 50, '.3f', 0.01),
+      'beyond L': cell(2 + order**2 / 50 + 7 / 6, '.3f', 0.01),
+      'score at L': cell(0.92, '.3f', 0.005),
+      'up to 2 L': cell(near - 0.03, '.3f', 0.005),
+      'from 2 L on': cell(far - 0.03, '.3f', 0.005)}
+  # Numbers are places in the configuration, whichever models are there.
+  few = tables.models(run, found.only(np.arange(20) > 4))
+  assert [r['number'] for r in few.records] == [*range(6, 21)]
 
 
-def test_tables_of_all_measures_and_lengths(run, found):
-  records = {(r['outcome'], r['predictor']): r
-             for r in tables.measures(run, found).records}
-  assert len(records) == 2 * 10
-  for (outcome, predictor), record in records.items():
-    assert record['pearson'] == pytest.approx(_PEARSON(
-        found.means[predictor], found.means[f'{outcome}_beyond']))
-  # At L, outcomes are related otherwise.
-  other = {name: found.means[name][::-1] for name in ('score_128', 'nll_128')}
-  table = tables.measures(run, found._replace(means={**found.means, **other}))
-  cells = [[column(r) for column in table.columns.values()] for r in table.records]
-  first, *_, last = cells
+def test_every_cell_of_all_measures(run, used):
+  table = tables.measures(run, used)
+  assert len(table.records) == 3 * 10
+  for r in table.records:
+    x, y, z = (used.means[name] for name in (
+        r['predictor'], r['outcome'], 'training_cross_entropy'))
+    assert r['pearson'] == pytest.approx(_PEARSON(x, y))
+    assert r['spearman'] == pytest.approx(_SPEARMAN(x, y))
+    if r['predictor'] != 'training_cross_entropy':
+      sign = -1 if r['predictor'] == 'top1_agreement' else 1
+      claimed = _CLAIMED[r['outcome']]
+      assert r['gain'] == pytest.approx(
+          claimed * (sign * _SPEARMAN(x, y) - _SPEARMAN(z, y)))
+      assert r['gain_low'] < r['gain'] < r['gain_high']
+  first, *_, last = _cells(table)
   assert (first[:2], last[:2]) == (
-      ['score', 'training loss'], ['log perplexity', 'top-1 agreement'])
+      ['score up to 2 L', 'training loss'],
+      ['log perplexity beyond L', 'top-1 agreement'])
   assert last[2].startswith(_text(_PEARSON(
-      found.means['top1_agreement'], found.means['nll_beyond'])) + ' [')
-  assert table.more == (
-      'Symmetric KL is SCE without the entropies of both predictions, and the sum of '
-      'both KL; half of SCE, a scale of the paper, has the correlations of SCE. Long '
-      'and short: of the two predictions of a token, the one with more context before '
-      'it, and the other.')
-  # What is shown of a length is of that length.
-  table = tables.by_length(_run(**{'primary.correlation': 'spearman'}), found)
-  record = table.records[3]
-  y, spearman = found.means['score_1024'], _scipy('spearmanr')
-  loss, excess = (spearman(found.means[x], y)
-                  for x in ('training_cross_entropy', 'symmetric_kl'))
-  assert abs(loss - excess) > 0.1
-  shown_cells = {name.removesuffix(' [95 %]'): cell(record).partition(' [')[0]
-                 for name, cell in table.columns.items()}
-  assert shown_cells == {
-      'outcome': 'score', 'length': '8 L', 'mean over models': f'{y.mean():.3f}',
-      'from': f'{y.min():.3f}', 'to': f'{y.max():.3f}',
-      'r, training loss': _text(loss), 'r, misalignment': _text(excess),
-      'r as claimed − that of training loss': _text(loss - excess)}
-  assert [table.columns['length'](r) for r in table.records[:4]] == [
-      'L', '2 L', '4 L', '8 L']
-  records = tables.by_length(run, found).records
-  assert [(r['outcome'], r['multiple']) for r in records] == [
-      (o, m) for o in ('score', 'nll') for m in (1, 2, 4, 8)]
-  for r in records:
-    y = found.means[f'{r["outcome"]}_{128 * r["multiple"]}']
-    assert (r['mean'], r['least'], r['most']) == (y.mean(), y.min(), y.max())
-    loss, excess = (_PEARSON(found.means[x], y)
-                    for x in ('training_cross_entropy', 'symmetric_kl'))
-    assert (r['loss'], r['misalignment'], r['gain']) == pytest.approx(
-        (loss, excess, {'score': -1, 'nll': 1}[r['outcome']] * (excess - loss)))
-    assert r['misalignment_low'] < r['misalignment'] < r['misalignment_high']
+      used.means['top1_agreement'], used.means['nll_beyond'])) + ' [')
 
 
-def _varied(**fields):
-  """Returns a run of 30 models and their points, with noise in both predictors."""
-  run = _run('cpu', **{'train.num_steps': 200}, **fields)
-  noise = np.random.default_rng(0).normal(size=(2, 30)) / 4
-  return run, points.points(run, _rows(
-      run, lambda i, n: 1.0 - 0.02 * i - n / 8000,
-      loss=[*(np.arange(30) / 30 + noise[0])],
-      excess=[*(np.arange(30) / 30 + noise[1])]))
+def test_every_cell_by_length(run, used):
+  table = tables.by_length(run, used)
+  assert [(r['outcome'], r['length']) for r in table.records] == [
+      *(('score', n) for n in run.lengths), *(('nll', n) for n in run.nll_lengths)]
+  for r, cells in zip(table.records, _cells(table), strict=True):
+    y = used.means[f'{r["outcome"]}_{r["length"]:g}']
+    loss, excess = (used.means[x] for x in ('training_cross_entropy', 'symmetric_kl'))
+    assert cells[:5] == [
+        {'score': 'score', 'nll': 'log perplexity'}[r['outcome']],
+        'L' if r['length'] == 1 else f'{r["length"]:g} L',
+        *(f'{x:.3f}' for x in (y.mean(), y.min(), y.max()))]
+    if np.ptp(y):
+      assert (r['loss'], r['misalignment'], r['gain']) == pytest.approx(
+          (_SPEARMAN(loss, y), _SPEARMAN(excess, y),
+           _gain(excess, y, loss, r['outcome'])))
+      assert cells[6].startswith(f'{_text(_SPEARMAN(excess, y))} [')
+  assert table.note.startswith('16 models. r: Spearman; misalignment: symmetric KL.')
+  other = tables.by_length(_run(**{'primary.outcome': 'nll_beyond'}), used)
+  assert other.records[0]['outcome'] == 'nll'
 
 
-def test_correlations_within_groups_are_of_their_models_alone():
-  run, found = _varied()
-  table = groups.table(run, found)
+def _less_means(names, values):
+  """Returns values less the means of those with the same name."""
+  names, values = np.array(names), np.array(values, float)
+  return np.array([x - values[names == name].mean()
+                   for name, x in zip(names, values, strict=True)])
+
+
+def test_correlations_within_groups_are_of_their_models_alone(run):
+  low = points.points(run, _rows(
+      run, lambda i, n: 0.3 if n == 1 and i == 4 else _score(i, n)))
+  used, plain = points.compared(run, low), points.without_term(low)
+  assert len(used.models) == 15 and len(plain.models) == 16
+  table = groups.table(run, low)
   records = [r for r in table.records if r['group'] != groups.WITHIN]
   inside = {
-      'ALiBi': lambda name: name.startswith('alibi'),
-      'no positions': lambda name: name.startswith('no_positions'),
-      'RoPE': lambda name: not name.startswith(('alibi', 'no_positions')),
-      'trained on 64 tokens': lambda name: name.endswith('half_length'),
-      'trained on 128 tokens': lambda name: not name.endswith('half_length')}
+      groups.ALL: lambda m: True,
+      'ALiBi': lambda m: m.name.startswith('alibi'),
+      'RoPE 100': lambda m: m.name.startswith('low'),
+      'RoPE 1,000,000': lambda m: m.name.startswith('high'),
+      'RoPE 10,000': lambda m: m.name.startswith('rope'),
+      'trained on 96 tokens': lambda m: m.length == 96,
+      'trained on 128 tokens': lambda m: m.length == 128}
   assert {(r['outcome'], r['group']) for r in records} == {
-      (outcome, group) for outcome in ('score', 'nll') for group in inside}
-  assert [r['outcome'] for r in records] == 5 * ['score'] + 5 * ['nll']
+      (outcome, group) for outcome in points.OUTCOMES for group in inside}
   for r in records:
-    at = [i for i, m in enumerate(found.models) if inside[r['group']](m.name)]
-    y = found.means[f'{r["outcome"]}_beyond'][at]
-    loss, excess = (_PEARSON(found.means[x][at], y)
-                    for x in ('training_cross_entropy', 'symmetric_kl'))
-    assert (r['models'], r['loss'], r['misalignment'], r['gain']) == pytest.approx(
-        (len(at), loss, excess,
-         {'score': -1, 'nll': 1}[r['outcome']] * (excess - loss)))
-    assert r['gain_low'] < r['gain'] < r['gain_high']
-  assert [r['models'] for r in records[:5]] == [6, 18, 6, 18, 12]
-  cells = [column(records[0]) for column in table.columns.values()]
-  assert cells[:3] == ['score', 'ALiBi', '6'] and len(cells) == 6
-  assert [*table.columns][3:] == [
-      'r, training loss [95 %]', 'r, misalignment [95 %]',
-      'r as claimed − that of training loss [95 %]']
-  assert table.note == (
-      'Within kinds: less the means of models with the same positions and length of '
-      'training. r: Pearson; misalignment: symmetric KL. Secondary, not corrected for '
-      'being many.')
-  # Of fewer than five models there is none.
-  small = {r['group']: r for r in groups.table(_run(), points.points(
-      _run(), _rows(_run()))).records if r['outcome'] == 'score'}
-  assert small['ALiBi']['models'] == 1 and np.isnan(small['ALiBi']['gain'])
-  assert small['trained on 128 tokens']['gain'] > -2
+    of = plain if r['group'] == groups.ALL else used
+    at = [i for i, m in enumerate(of.models) if inside[r['group']](m)]
+    y, loss, excess = (of.means[x][at] for x in (
+        r['outcome'], 'training_cross_entropy', 'symmetric_kl'))
+    assert r['models'] == len(at)
+    if len(at) < 5:  # of fewer than five models there is none
+      assert np.isnan(r['gain']) and np.isnan(r['loss'])
+    else:
+      assert (r['loss'], r['misalignment'], r['gain']) == pytest.approx((
+          _SPEARMAN(loss, y), _SPEARMAN(excess, y),
+          _gain(excess, y, loss, r['outcome'])))
+  alibi = 4 - run.models[4].name.startswith('alibi')
+  assert [r['models'] for r in records if r['group'] == 'ALiBi'] == 3 * [alibi]
+  assert min(r['models'] for r in records if 'tokens' in r['group']) >= 5
 
 
-def _less_means(models, values):
-  """Returns values less the means of their kind, of kinds with two models or more."""
-  kinds = {}
-  for model, value in zip(models, values, strict=True):
-    kinds.setdefault(model.kind, []).append(value)
-  return [value - np.mean(kinds[model.kind])
-          for model, value in zip(models, values, strict=True)
-          if len(kinds[model.kind]) > 1]
+def _kinds(points):
+  return [f'{m.positions} {m.length}' for m in points.models]
 
 
-def test_models_of_a_kind_have_the_same_positions_and_length_of_training():
-  kinds = {}
-  for model in _run('cpu').models:
-    kinds.setdefault(model.kind, set()).add(model.name)
-  assert kinds['RoPE 10,000'] == {
-      'base', 'layer_norm', 'standardize', 'half_steps', 'quarter_steps', 'alpha_0_1',
-      'alpha_0_3'}
-  assert kinds['ALiBi, trained at L/2'] == {
-      'alibi_half_length', 'alibi_layer_norm_half_length',
-      'alibi_standardize_half_length'}
-  assert kinds['RoPE 1,000,000'] == {'rope_1m'}
-  assert kinds['RoPE 10,000, measured with yarn'] == {'yarn'}
-  assert sorted(map(len, kinds.values())) == [1, 1, *7 * [3], 7]
-
-
-def test_within_kinds_means_are_taken_away():
-  run, found = _varied(**{'primary.outcome': 'nll'})
+def test_among_models_that_are_alike_means_are_taken_away(run, found, used):
+  kinds = _kinds(used)
+  counts = {kind: kinds.count(kind) for kind in kinds}
+  assert 1 in counts.values() and max(counts.values()) > 1
+  rest = used.only([counts[kind] > 1 for kind in kinds])
   records = [r for r in groups.table(run, found).records if r['group'] == groups.WITHIN]
-  assert [r['outcome'] for r in records] == ['nll', 'score']
+  assert [r['outcome'] for r in records] == [*points.OUTCOMES]
   for r in records:
-    loss, excess, y = (_less_means(found.models, found.means[field]) for field in (
-        'training_cross_entropy', 'symmetric_kl', f'{r["outcome"]}_beyond'))
-    assert r['models'] == len(y) == 28
+    loss, excess, y = (_less_means(_kinds(rest), rest.means[field]) for field in (
+        'training_cross_entropy', 'symmetric_kl', r['outcome']))
+    assert r['models'] == len(rest.models) < 16
     assert (r['loss'], r['misalignment'], r['gain']) == pytest.approx((
-        _PEARSON(loss, y), _PEARSON(excess, y),
-        _gain(excess, y, loss, r['outcome'])))
+        _SPEARMAN(loss, y), _SPEARMAN(excess, y), _gain(excess, y, loss, r['outcome'])))
     assert r['gain_low'] < r['gain'] < r['gain_high']
+  assert groups.table(run, found).note == (
+      'The same positions and L: less the mean of models that have these. r: '
+      'Spearman; misalignment: symmetric KL. Secondary, not corrected for being many.')
 
 
-def test_means_of_kinds_are_taken_in_each_resample():
-  run, found = _varied()
-  kinds = related.in_kinds(found)
-  fields = ('symmetric_kl', 'score_beyond')
-  draws = np.random.default_rng(0).integers(28, size=(300, 28))
-  values = [
-      _PEARSON(*(_less_means(
-          [kinds.models[i]._replace(name=i) for i in draw],
-          kinds.means[field][draw]) for field in fields)) for draw in draws]
-  within = related.within_kinds(run, kinds, *fields).pearson
-  # Kinds of which one model alone is drawn add zeros, which `_less_means` leaves out.
+def test_means_of_kinds_are_taken_in_each_resample(run, used):
+  fields = ('symmetric_kl', 'score_near')
+  draws = np.random.default_rng(0).integers(16, size=(300, 16))
+  names = np.array(_kinds(used))
+  values = [_SPEARMAN(*(_less_means(names[d], used.means[f][d]).round(12)
+                        for f in fields)) for d in draws]
+  among = related.within(run, used, *fields).spearman
   low, high = np.percentile(values, [2.5, 97.5])
-  assert (within.ci_low, within.ci_high) == pytest.approx((low, high), abs=0.02)
+  assert (among.ci_low, among.ci_high) == pytest.approx((low, high), abs=0.01)
   one = related._less_means(
       np.array([0.1, 0.1, 0.1, 3.0, 5.0]), np.array([0, 0, 0, 1, 1]))
   assert one.tolist() == [0, 0, 0, -1, 1]
 
 
-def test_a_correlation_between_kinds_alone_is_none_within_them():
-  # Values are those of the kind, and noise that is not shared.
-  run, found = _varied()
-  kinds = [*dict.fromkeys(m.kind for m in found.models)]
-  level = np.array([kinds.index(m.kind) for m in found.models], float)
-  noise = np.random.default_rng(1).normal(size=(2, 30)) / 10
-  found.means['symmetric_kl'] = level + noise[0]
-  found.means['score_beyond'] = -level + noise[1]
-  fields = ('symmetric_kl', 'score_beyond')
-  assert related.ours(run, found, *fields).pearson.value < -0.95
-  within = related.within_kinds(run, related.in_kinds(found), *fields)
-  assert abs(within.pearson.value) < 0.3 and within.pearson.ci_low < 0
-  first = answer.answer(run, found)[0]
-  assert ('over 30 models: undecided, as misalignment predicts it better than training '
-          'loss over all models but not within kinds of them. r = −') in first
-  assert ('Within kinds, models with the same positions and length of training, 28 '
-          'models: ') in first
-
-
 @pytest.mark.slow
-def test_how_often_intervals_within_kinds_cover_is_what_is_said(rng):
-  kinds = np.repeat(np.arange(8.0), [7, *7 * [3]])
-  covered, decided, with_control = 0, 0, 0
+@pytest.mark.parametrize('loss, misalignment, share', [
+    (0.3, 0.85, 0.77), (0.56, 0.85, 0.38), (0.0, 0.0, 0.0), (-0.5, 0.0, 0.02)])
+def test_verdicts_are_as_frequent_as_the_plan_says(rng, loss, misalignment, share):
+  """Of 36 models in experiments/results/correlation/README.md."""
+  between = {0.85: 0.3 if loss == 0.3 else 0.5}.get(misalignment, 0.0)
+  covariance = [[1, misalignment, loss], [misalignment, 1, between], [loss, between, 1]]
+  root, kinds = np.linalg.cholesky(covariance), np.arange(36) % 8
+  gain = related.gain(statistics.spearman, (1.0, 1.0))
   interval = lambda statistic, *items: statistics.bootstrap(
       statistic, *items, num_resamples=400, seed=0)
-  for _ in range(300):
-    shift = 3 * rng.normal(size=8)[kinds.astype(int)]
-    x, noise = rng.normal(size=(2, 28))
-    found = interval(related._within(statistics.pearson), x + shift,
-                     0.7 * x + 0.51**0.5 * noise + shift, kinds)
-    covered += found.ci_low <= 0.7 <= found.ci_high
-    # Nothing but kinds is shared by a predictor and the outcome.
-    three = [rng.normal(size=8)[kinds.astype(int)] + 0.3 * rng.normal(size=28)
-             for _ in range(3)]
-    gain = related.gain(statistics.pearson, (1.0, 1.0))
-    over_all, within = interval(gain, *three), interval(
-        related._within(gain), *three, kinds)
-    sign = lambda x: int(x.ci_low > 0) - int(x.ci_high < 0)
-    decided += sign(over_all) != 0
-    with_control += sign(over_all) == sign(within) != 0
-  assert abs(covered / 300 - 0.97) < 0.03
-  assert abs(decided / 300 - 0.39) < 0.06 and with_control / 300 < 0.02
+  none, found = related._NONE, []
+  for _ in range(100):
+    draw = lambda *shape: rng.normal(size=(*shape, 3)) @ root.T
+    y, x, z = (0.6**0.5 * draw(8)[kinds] + 0.4**0.5 * draw(36)).T
+    r = interval(statistics.spearman, x, y), interval(statistics.spearman, z, y)
+    among = interval(related._within(gain), x, y, z, kinds.astype(float))
+    found.append(answer._verdict(
+        related.Related(none, r[0], none, interval(gain, x, y, z)),
+        related.Related(none, none, none, among), *(own.ci_low > 0 for own in r)))
+  made = np.mean([text.startswith('misalignment predicts it better') for text in found])
+  assert abs(made - share) < (0.14 if share > 0.1 else 0.04)
+  assert np.mean([text.startswith('training loss') for text in found]) < 0.04
 
 
-def test_dialects_may_turn_the_order_of_models(run, found):
-  table = dialects.table(run, found)
-  assert [(r['task'], r['multiple'], r['dialect']) for r in table.records] == [
-      (task, n, dialect) for task in ('niah_single', 'qa1') for n in (1, 2, 4, 8)
+def test_dialects_may_turn_the_order_of_models(run, used):
+  table = dialects.table(run, used)
+  assert [(r['task'], r['length'], r['dialect']) for r in table.records] == [
+      (task, n, dialect) for task in ('niah_single', 'qa1') for n in run.lengths
       for dialect in ('lm_eval', 'strict')]
-  official, strict = (found.means[f'qa1_256{x}'] for x in ('', '_strict'))
-  record = table.records[11]
-  assert record['spearman'] == pytest.approx(_scipy('spearmanr')(official, strict))
-  pairs = [(i, j) for i in range(6) for j in range(i)]
-  turned = sum((official[i] - official[j]) * (strict[i] - strict[j]) < -1e-12
-               for i, j in pairs)
-  assert record['turned'] == turned and record['mean'] == pytest.approx(strict.mean())
+  for r, cells in zip(table.records, _cells(table), strict=True):
+    official, other = (used.means[f'{r["task"]}_{r["length"]:g}{x}']
+                       for x in ('', f'_{r["dialect"]}'))
+    pairs = [(i, j) for i in range(16) for j in range(i)]
+    turned = sum((official[i] - official[j]) * (other[i] - other[j]) < -1e-12
+                 for i, j in pairs)
+    assert r['turned'] == turned
+    assert cells == [
+        r['task'], 'L' if r['length'] == 1 else f'{r["length"]:g} L', r['dialect'],
+        f'{official.mean():.3f}', f'{other.mean():.3f}',
+        _text(r['spearman']) if np.isfinite(r['spearman']) else 'undefined',
+        str(turned)]
+    if np.ptp(official) > 1e-9:
+      assert r['spearman'] == pytest.approx(_SPEARMAN(official, other))
   assert dialects.turned(np.array([1, 2, 3, 3]), np.array([2, 1, 5, 4])) == 1
-  cells = [column(record) for column in table.columns.values()]
-  assert cells == ['qa1', '2 L', 'strict', f'{official.mean():.3f}',
-                   f'{strict.mean():.3f}', _text(record['spearman']), str(turned)]
-  assert 'of 15 pairs of models' in table.note
+  assert 'of 120 pairs of models' in table.note
 
 
 def test_what_is_primary_is_what_the_configuration_says(found):
-  run = _run(**{'primary.measure': 'sce', 'primary.outcome': 'nll',
-                'primary.correlation': 'spearman'})
+  run = _run(**{'primary.measure': 'sce', 'primary.outcome': 'nll_beyond',
+                'primary.correlation': 'pearson'})
+  used = points.compared(run, found)
   table = tables.table_1(run, found)
-  assert [r['outcome'] for r in table.records] == 4 * ['nll'] + 4 * ['score']
-  spearman = _scipy('spearmanr')
-  sce, loss, y = (found.means[x] for x in (
+  assert [r['outcome'] for r in table.records[:6:2]] == [
+      'nll_beyond', 'score_near', 'score_far']
+  sce, loss, y = (used.means[x] for x in (
       'sce', 'training_cross_entropy', 'nll_beyond'))
-  ours = table.records[2]
+  ours = table.records[1]
   assert (ours['predictor'], ours['source']) == ('misalignment', 'ours')
-  assert ours['gain'] == pytest.approx(spearman(sce, y) - spearman(loss, y))
-  assert 'of misalignment and log perplexity' in table.more
+  assert ours['gain'] == pytest.approx(_PEARSON(sce, y) - _PEARSON(loss, y))
+  assert 'of misalignment and log perplexity beyond L' in table.more
   said = answer.answer(run, found)
-  assert said[0].startswith('Log perplexity at 2 to 8 L over 6 models: ')
-  assert said[2].startswith('Secondary: score at 2 to 8 L')
-  value = f'r = {spearman(sce, y):+.2f} '.replace('-', '−')
-  assert f'{value}[95 %' in said[0] and 'with misalignment (SCE' in said[0]
+  assert said[0].startswith('Log perplexity beyond L over 16 models: ')
+  assert said[2].startswith('Secondary: score up to 2 L over 16 models: ')
+  value = f'r = {_text(_PEARSON(sce, y))} [95 %'
+  assert value in said[0] and 'with misalignment (SCE at L' in said[0]
 
 
-_STRONG = [0.1 * i for i in range(30)]  # as what `_rows` makes
-_WEAK = [1 + i * 7 % 30 / 30 for i in range(30)]
-_OTHER = [x + 0.2 * (-1)**i for i, x in enumerate(_STRONG)]
-_BOTH = 'loss, over all models and within kinds of them'
+# Orders of 20 models, by how much they are like that of scores.
+_STRONG = [*(_ORDER / 20)]
+_WEAK = [*(np.random.default_rng(8).permutation(20) / 20)]
+_SAME = 'over all models and among those with the same positions and L'
 _UNSURE = 'undecided whether misalignment or training loss predicts it better'
 
 
-@pytest.mark.parametrize('variant, loss, excess, says', [
-    ('cpu', _WEAK, _STRONG, f'misalignment predicts it better than training {_BOTH}'),
-    ('cpu', _STRONG, _WEAK,
-     'training loss predicts it better than misalignment, over all models and within '
-     'kinds of them'),
-    ('cpu', _OTHER, [x + 0.2 * (-1)**(i // 2) for i, x in enumerate(_STRONG)],
-     _UNSURE),
-    ('quick', _OTHER, _STRONG, _UNSURE), ('quick', _STRONG, _OTHER, _UNSURE),
-    # Of six models none has another of its kind.
-    ('quick', [1.3, 1.1, 1.2, 1.2, 1.1, 1.3], _STRONG,
+def _only_positions(values):
+  """Returns values of 20 models that are those of their positions, with noise."""
+  rank = {'RoPE 10,000': 0, 'RoPE 100': 1, 'ALiBi': 2, 'RoPE 1,000,000': 3}
+  noise = np.random.default_rng(values).normal(size=20) / 9
+  return [float(rank[m.positions] + x)
+          for m, x in zip(_run().models, noise, strict=True)]
+
+
+@pytest.mark.parametrize('loss, excess, score, says', [
+    (_WEAK, _STRONG, None,
+     f'misalignment predicts it better than training loss, {_SAME}'),
+    (_STRONG, _WEAK, None,
+     f'training loss predicts it better than misalignment, {_SAME}'),
+    # Against the direction that is claimed: training loss does not predict it either.
+    (_WEAK, [-x for x in _STRONG], None,
+     'neither misalignment nor training loss is found to predict it'),
+    # Nor does misalignment, if training loss has the other sign.
+    ([-x for x in _STRONG], _WEAK, None,
+     'neither misalignment nor training loss is found to predict it'),
+    ([x + 0.5 * y for x, y in zip(_STRONG, _WEAK, strict=True)],
+     [x + 0.5 * y for x, y in zip(_STRONG, _WEAK[::-1], strict=True)], None, _UNSURE),
+    ([x + 0.01 * (-1)**i for i, x in enumerate(_STRONG)], _STRONG, None,
+     'misalignment and training loss predict it equally well'),
+    (_WEAK, _only_positions(1), _only_positions(2),
      'undecided, as misalignment predicts it better than training loss over all models '
-     'but not within kinds of them'),
-    # Against the direction that is claimed.
-    ('cpu', _WEAK, _STRONG[::-1],
-     'training loss predicts it better than misalignment, over all models and within '
-     'kinds of them'),
+     'but not among those with the same positions and L'),
 ])
-def test_the_answer_is_what_the_interval_says(variant, loss, excess, says):
-  run = _run(variant, **{'train.num_steps': 200})
-  rows = _rows(run, lambda i, n: 1.0 - 0.02 * i - n / 8000, loss, excess)
-  made, count = points.points(run, rows), len(run.models)
-  first, learned, second, _, last = answer.answer(run, made)
-  there = {'cpu': 18, 'quick': 5}[variant]
-  assert learned.startswith(
-      f'At L, 128 tokens, {there} of {there} models trained there have learned')
-  assert first.startswith(f'Score at 2 to 8 L over {count} models: {says}. r = ')
-  assert second.startswith(
-      f'Secondary: log perplexity at 2 to 8 L over {count} models: ')
-  x, z, y = (made.means[n] for n in (
-      'symmetric_kl', 'training_cross_entropy', 'score_beyond'))
-  odd = ', against the sign that the paper has with misalignment'
-  assert [odd in x for x in (first, second)] == [
-      _PEARSON(x, made.means[f'{outcome}_beyond']) * sign > 1e-9
-      for outcome, sign in (('score', 1), ('nll', -1))]
+def test_the_answer_is_what_the_intervals_say(loss, excess, score, says):
+  run = _run()
+  of = _score if score is None else (
+      lambda i, n: 0.95 if n == 1 else 0.8 - 0.1 * score[i] - 0.01 * n)
+  made = points.points(run, _rows(run, of, loss, excess))
+  used = points.compared(run, made)
+  first, _, second, third, *_ = answer.answer(run, made)
+  assert first.startswith(f'Score up to 2 L over 16 models: {says}. r = '), first
+  assert second.startswith('Secondary: score from 2 L on over 16 models: ')
+  assert third.startswith('Secondary: log perplexity beyond L over 16 models: ')
+  x, z, y = (used.means[n] for n in (
+      'symmetric_kl', 'training_cross_entropy', 'score_near'))
+  odd = ', against the sign that the paper has, with misalignment'
+  assert (odd in first) == (_SPEARMAN(x, y) > 1e-9)
   words = re.search(
       r'\. r = (\S+) \[95 %: [^]]*\].* with misalignment .* r = (\S+) \[[^]]*\] with '
       r'training loss; r, in the direction that is claimed, differs by (\S+) '
-      r'\[95 %: ([^]]*), ([^]]*)\]\. ', first
-  ).groups()
+      r'\[95 %: ([^]]*), ([^]]*)\]\. ', first).groups()
   low, high = _ends(_gain, x, y, z)
   assert words == tuple(map(_text, (
-      _PEARSON(x, y), _PEARSON(z, y), _gain(x, y, z), low, high)))
-  assert (low > 1e-12) == ('misalignment predicts it better than' in says)
-  assert (high < -1e-12) == ('training loss predicts it better than' in says)
+      _SPEARMAN(x, y), _SPEARMAN(z, y), _gain(x, y, z), low, high)))
+  among = re.search(
+      r' positions and L, (\d+) models: r = (\S+) \[.*\] and r = (\S+) \[.*\], '
+      r'which differ by (\S+) \[95 %: ', first).groups()
+  rest = used.only([_kinds(used).count(kind) > 1 for kind in _kinds(used)])
+  x, z, y = (_less_means(_kinds(rest), rest.means[n]) for n in (
+      'symmetric_kl', 'training_cross_entropy', 'score_near'))
+  assert among == (str(len(rest.models)), *map(_text, (
+      _SPEARMAN(x, y), _SPEARMAN(z, y), _gain(x, y, z))))
+
+
+def test_each_verdict_is_that_of_its_intervals():
+  made = lambda low, high: related.Related(
+      *3 * [statistics.Estimate(0.5, 0.4, 0.6)],
+      statistics.Estimate((low + high) / 2, low, high))
+  of = lambda one, other, *predict: answer._verdict(
+      made(*one), made(*other), *(predict or (True, True)))
+  up, down, both = (0.01, 0.5), (-0.5, -0.01), (-0.3, 0.3)
+  better = 'misalignment predicts it better than training loss'
+  worse = 'training loss predicts it better than misalignment'
+  assert of(up, up) == f'{better}, {_SAME}' and of(down, down) == f'{worse}, {_SAME}'
+  but = ' over all models but not among those with the same positions and L'
+  assert of(up, down) == of(up, both) == f'undecided, as {better}{but}'
+  assert of(down, both) == of(down, up) == f'undecided, as {worse}{but}'
+  assert of(both, up) == of((-0.3, 0.1), both) == of((-0.1, 0.3), both) == _UNSURE
+  equal = 'misalignment and training loss predict it equally well'
+  assert of((-0.19, 0.19), up) == of((0.01, 0.1), up) == equal
+  # Who is better must predict it at all; who is equal, both.
+  assert of(up, up, True, False) == f'{better}, {_SAME}'
+  assert of(down, down, False, True) == f'{worse}, {_SAME}'
+  assert of(up, up, False, True) == of(down, down, True, False) == _UNSURE
+  assert of((-0.1, 0.1), up, True, False) == _UNSURE
+  none = 'neither misalignment nor training loss is found to predict it'
+  assert of(up, up, False, False) == of((-0.1, 0.1), up, False, False) == none
+
+
+def test_a_predictor_predicts_if_r_is_surely_in_the_direction_that_is_claimed():
+  made = lambda low, high: related.Related(
+      statistics.Estimate(9, 9, 9), statistics.Estimate(0, low, high),
+      *2 * [statistics.Estimate(9, 9, 9)])
+  run = _run()
+  for low, high, sign, known in ((0.1, 0.5, 1, True), (-0.1, 0.5, 1, False),
+                                 (-0.5, -0.1, -1, True), (-0.5, 0.1, -1, False),
+                                 (0.1, 0.5, -1, False), (np.nan, np.nan, 1, False)):
+    assert answer._predicts(run, made(low, high), sign) == known
+
+
+def test_the_paper_is_the_last_sentence(run, found):
+  last = answer.answer(run, found)[-1]
   score, nll = (tables.published(run, 'misalignment', x).gain for x in ('score', 'nll'))
   of = lambda x: f'{_text(x.value)} [95 %: {_text(x.ci_low)}, {_text(x.ci_high)}]'
   assert last == (
       "The paper's seven rows, recomputed: r of misalignment, in the direction that is "
       f'claimed, minus that of training loss is {of(score)} for LongBench-E, {of(nll)} '
       'for log perplexity; seven models do not decide it.')
-  assert _text(score.value) == '+0.29'
+  assert _text(score.value) == '+0.38'
 
 
-def test_models_have_learned_by_their_score_at_l():
-  run = _run('cpu', **{'train.num_steps': 200})
-  # 8 of the 18 that were trained at L are above shortcuts there, and all others; beyond
-  # L all are, or none is.
-  at_length = [i for i, m in enumerate(run.models) if m.length == 128]
-  assert len(at_length) == 18
-  for beyond in (0.9, 0.2):
-    def score(i, n, beyond=beyond):
-      return beyond - i / 900 if n > 128 else 0.2 if i in at_length[8:] else 0.5
+def test_there_is_no_verdict_without_models_that_learned_and_differ(run):
+  def first(score, rows=None):
+    return answer.answer(run, points.points(run, rows or _rows(run, score)))[0]
 
-    made = points.points(run, _rows(run, score, _WEAK, _STRONG))
-    said = answer.answer(run, made)
-    assert said[0].startswith('No verdict: fewer than half of the models have learned')
-    assert said[1].startswith(
-        'At L, 128 tokens, 8 of 18 models trained there have learned the ')
+  some = [r for r in _rows(run) if r.arm not in ('rope_01', 'alibi_01_term')]
+  assert first(None, some) == (
+      'No verdict: 18 of 20 models have results, and it is about all of them.')
+  # A seed with a value that is not finite has been run.
+  lost = [r._replace(value=np.inf) if (r.arm, r.metric) == ('rope_01', 'nll') else r
+          for r in _rows(run)]
+  assert first(None, lost).startswith('Score up to 2 L over 15 models')
+  few = lambda i, n: 0.3 if n == 1 and i < 7 else _score(i, n)
+  kept = sum(not m.weight for m in run.models[7:])
+  assert kept < 12 and first(few) == (
+      f'No verdict: {kept} models that learned each task without the misalignment '
+      'term, fewer than 12.')
+  assert answer.FEWEST == 12
+  # Beyond L they have 0.24 on average, shortcuts 0.153.
+  floor = lambda i, n: 0.95 if n == 1 else 0.1 + 0.02 * _ORDER[i]
+  low = points.compared(run, points.points(run, _rows(run, floor)))
+  mean = low.means['score_near'].mean()
+  assert 0.05 < mean - 0.153 < 0.1 and first(floor) == (
+      f'No verdict: the mean score up to 2 L, {mean:.3f}, is less than 0.1 above that '
+      'of shortcuts.')
+  alike = lambda i, n: 0.95 if n == 1 else 0.6 + 0.005 * _ORDER[i]
+  spread = points.compared(run, points.points(run, _rows(run, alike))).means[
+      'score_near'].std(ddof=1)
+  assert 0.02 < spread < 0.05 and first(alike) == (
+      'No verdict: scores up to 2 L hardly differ: their standard deviation over '
+      f'models is {spread:.3f}, less than 0.05.')
+  assert first(lambda i, n: 0.95 if n == 1 else 0.6 + 0.012 * _ORDER[i]).startswith(
+      'Score up to 2 L over 16 models')
+  assert answer.answer(run, points.points(run, [])) == [
+      'No verdict: 0 of 20 models have results, and it is about all of them.',
+      answer._of_paper(run)]
 
 
-def test_the_answer_is_of_lengths_beyond_l_and_knows_the_sign_of_each_measure(run):
-  score = lambda i, n: 0.9 - 0.1 * i if n > 128 else 0.5 + 0.01 * (i * 5 % 7)
-  made = points.points(run, _rows(run, score))
-  x, y = made.means['symmetric_kl'], made.means['score_beyond']
-  said = answer.answer(run, made)
-  assert f'r = {_text(_PEARSON(x, y))} [' in said[0]
-  # Models that agree more have lower scores, as if misalignment raised them.
-  run = _run(**{'primary.measure': 'top1_agreement'})
-  said = answer.answer(run, made)
-  assert 'r = −1.00 [' in said[0]
-  assert 'against the sign that the paper has with misalignment (top-1 agr' in said[0]
-  assert 'against the sign' in said[2]
+def test_the_answer_says_what_models_have_learned(run):
+  rows = _rows(run, lambda i, n: 0.3 if n == 1 and i < 3 else _score(i, n))
+  made = points.points(run, rows)
+  count = sum(not m.weight for m in run.models[3:])
+  plain = points.without_term(made)
+  mean = {f: plain.means[f].mean() for f in ('score_1', 'score_near', 'score_far')}
+  assert answer.answer(run, made)[1] == (
+      f'{count} of 16 models without the misalignment term have learned each task: at '
+      'L, the length of their training, their scores lie at least halfway from those '
+      f'of shortcuts to 1. Mean score: {mean["score_1"]:.3f} at L, '
+      f'{mean["score_near"]:.3f} up to 2 L, {mean["score_far"]:.3f} from 2 L on; '
+      'shortcuts have 0.150 at L and 0.153 up to 2 L.')
 
 
-def test_there_is_no_verdict_without_models_that_learned(run):
-  low = points.points(run, _rows(run, score=lambda i, n: 0.29 if i < 2 else 0.2))
-  said = answer.answer(run, low)  # shortcuts have 0.15
-  assert said[:2] == [
-      'No verdict: fewer than half of the models have learned the tasks.',
-      'At L, 128 tokens, 2 of 5 models trained there have learned the tasks, a score '
-      'of at least 0.1 above that of shortcuts: mean score 0.208, from 0.173 to 0.263; '
-      'shortcuts have 0.150, chance is 0.100, and 1 is the most.']
-  assert "The paper's" in said[2] and len(said) == 3
-  half = points.points(run, _rows(run, score=lambda i, n: 0.29 - i / 900 if i < 3
-                                  else 0.2))
-  assert answer.answer(run, half)[0].startswith('Score at')
-  few = points.points(run, [r for r in _rows(run) if r.arm in ('base', 'alibi')])
-  assert answer.answer(run, few)[0] == (
-      'No verdict: 2 models with results, fewer than 5.')
-  assert tables.table_1(run, few).records[0]['pearson'] != 0
-  assert np.isnan(tables.table_1(run, few).records[0]['pearson'])
-  assert related.LEAST == 5
-  same = points.points(run, _rows(run, score=lambda i, n: 0.8))
+def test_a_correlation_that_is_undefined_has_no_verdict(run):
+  same = points.points(run, _rows(run, excess=[1.0] * 20))
   assert answer.answer(run, same)[0] == (
-      'Score at 2 to 8 L over 6 models: no verdict, as a correlation is undefined.')
+      'Score up to 2 L over 16 models: no verdict, as a correlation is undefined.')
 
 
-# What the term changes: by seeds, of alpha_0_1 and base.
-_GAINS = [0.03, 0.08, 0.05, 0.06]
+# What the term changes, of pairs of models.
+_GAINS = {'rope': 0.03, 'low_base': 0.08, 'high_base': 0.05, 'alibi': 0.06}
 
 
-def _with_term(run, gains=_GAINS, outcome='score'):
-  """Returns points whose model with the term has an outcome larger by seed."""
-  found = points.points(run, _rows(run))
-  names = [model.name for model in found.models]
-  treated, control = names.index('alpha_0_1'), names.index('base')
-  seeds = {field: [*own] for field, own in found.seeds.items()}
-  for field, own in seeds.items():
-    # Neither rising nor falling with the seed, and nearer to each other than gains.
-    own[control] = {s: 0.5 + 0.01 * (3, 0, 2, 1)[s] for s in range(len(gains))}
-    larger = outcome in field and not field.endswith('_128')
-    own[treated] = {s: own[control][s] + gain * larger for s, gain in enumerate(gains)}
-    own[treated] = {-1: 9.0, **own[treated], 77: 9.0}  # two have no pair
-    own[control][50] = 3.0
-  return found._replace(seeds=seeds)
+def _with_term(run, gains=_GAINS, more=None):
+  """Returns points of which the partners' scores beyond L are larger by their gain."""
+  name = lambda i: run.models[i].name
+  place = {m.name: i for i, m in enumerate(run.models)}
+
+  def score(i, n):
+    own = name(i).removesuffix('_term')
+    larger = name(i) != own and n > 1
+    return (0.95 if n == 1 else 0.5 + place[own] / 100) + larger * gains[own[:-3]] + (
+        0.01 if name(i) != own and more else 0)
+
+  return points.points(run, _rows(run, score))
 
 
-def test_models_that_differ_in_the_weight_alone_are_pairs():
-  assert _run('quick').pairs == (('alpha_0_1', 'base'),)
-  assert _run('cpu').pairs == (('alpha_0_1', 'base'), ('alpha_0_3', 'base'))
-  assert _run('cpu').weights['alpha_0_3'] == 0.3
-  assert _run('quick', **{'models.alpha_0_1.offsets': (0.0, 1.0)}).pairs == ()
-  assert _run('quick', **{'models.base.weight': 0.2}).pairs == ()
+def test_models_that_differ_in_the_weight_alone_are_pairs(run, found):
+  assert set(run.pairs) == {(name, name.removesuffix('_term')) for name in _PARTNERS}
+  names = _names(found)
+  assert {(names[a], names[b]) for a, b in term.pairs(run, found, 0.1)} == {*run.pairs}
+  assert term.pairs(run, found, 0.3) == []
+  quick = lambda **fields: points.read_run(_config('quick', **fields).to_dict()).pairs
+  assert quick() == (('rope_term', 'rope'),)
+  assert quick(**{'models.rope_term.offsets': (0.0, 1.0)}) == ()
+  assert quick(**{'models.rope_term.seed': 1}) == ()
+  assert quick(**{'models.rope.weight': 0.2}) == ()
+  # Both must have learned, with the term and without.
+  for which, kept in (('alibi_01', 3), ('alibi_01_term', 3), ('alibi_02', 4)):
+    low = points.points(run, _rows(run, lambda i, n, x=which: (
+        0.3 if n == 1 and run.models[i].name == x else _score(i, n))))
+    assert len(term.pairs(run, low, 0.1)) == kept
+  # A model without results is in no pair.
+  assert len(term.pairs(run, low, 0.1, True)) == 4
+  rows = [r for r in _rows(run) if r.arm != 'rope_01']
+  assert len(term.pairs(run, points.points(run, rows), 0.1)) == 3
 
 
 def test_every_cell_of_what_the_term_changes(run):
-  table = tables.make(run, _with_term(run))[-1]
-  assert table.name == 'term' and len(table.records) == 10
-  test = stats.ttest_1samp(_GAINS, 0)
-  low, high = test.confidence_interval()
-  cells = [[column(r) for column in table.columns.values()] for r in table.records]
-  assert cells[0][:8] == [
-      'RoPE 10,000, α = 0.1', 'score', 'mean beyond L, 3 lengths', '0.515', '0.570',
-      f'+0.055 [+{low:.3f}, +{high:.3f}]', f'{test.pvalue:.3f}'[1:], '4']
-  assert table.records[0]['smallest_detectable'] == pytest.approx(
-      statistics.smallest_detectable(np.std(_GAINS, ddof=1), 4))
-  assert [c[2] for c in cells[:5]] == [
-      'mean beyond L, 3 lengths', 'L', '2 L', '4 L', '8 L']
-  assert cells[1][5] == '0' and cells[1][6] == 'undefined'
-  assert cells[4][3:8] == cells[0][3:8]
-  assert [c[1] for c in cells] == 5 * ['score'] + 5 * ['log perplexity']
-  assert cells[5][3:6] == ['0.515', '0.515', '0']
+  found = _with_term(run, more=True)
+  table = tables.make(run, found)[-1]
+  assert table.name == 'term'
+  fields = ['score_near', 'all_pairs', 'carried', 'score_far', 'nll_beyond',
+            'symmetric_kl', *(f'score_{n:g}' for n in run.lengths),
+            *(f'nll_{n:g}' for n in run.nll_lengths)]
+  assert [r['field'] for r in table.records] == fields
+  places = {m.name: i for i, m in enumerate(run.models)}
+  with_it, without = ([places[name] for name in names] for names in zip(
+      *run.pairs, strict=True))
+  values = {**found.means,
+            'carried': found.means['score_near'] - found.means['score_1'],
+            'all_pairs': found.means['score_near']}
+  words = {'carried': 'score up to 2 L less that at L', 'score_1': 'score at L',
+           'symmetric_kl': 'symmetric KL at L', 'nll_2': 'log perplexity at 2 L',
+           'score_1.25': 'score at 1.25 L', 'score_near': 'score up to 2 L',
+           'all_pairs': 'score up to 2 L, all pairs'}
+  for r, cells in zip(table.records, _cells(table), strict=True):
+    a, b = values[r['field']][with_it], values[r['field']][without]
+    assert cells[1] == words.get(r['field'], cells[1])
+    assert cells[0] == '0.1' and cells[6] == '4'
+    assert cells[2:4] == [f'{x.mean():.3f}'.replace('-', '−') for x in (b, a)]
+    if np.ptp(a - b) > 1e-9:
+      test = stats.ttest_rel(a, b)
+      low, high = test.confidence_interval()
+      assert (r['difference'], r['ci_low'], r['ci_high'], r['p']) == (
+          pytest.approx(((a - b).mean(), low, high, test.pvalue)))
+      assert r['smallest_detectable'] == pytest.approx(
+          statistics.smallest_detectable(np.std(a - b, ddof=1), 4))
+  # At L all gain .01, so less is carried over than is gained beyond.
+  gains = [r['difference'] for r in table.records[:3]]
+  assert gains == pytest.approx([0.065, 0.065, 0.055])
+  low = points.points(run, _rows(run, lambda i, n: (
+      0.3 if n == 1 and run.models[i].name == 'rope_01' else _score(i, n))))
+  assert [r['pairs'] for r in term.table(run, low).records] == [3, 4, *15 * [3]][:17]
   assert table.note == (
-      'Pairs of seeds; p: paired two-sided t-test. Primary: score beyond L at α = 0.1; '
-      'all else is secondary and not corrected. L = 128 tokens.')
-  assert table.more.startswith(
-      'Smallest detectable: the difference that so many pairs with this spread find '
-      'four times in five at the 5 % level.')
+      'Pairs of models that both learned each task; p: paired two-sided t-test. '
+      'Primary: score up to 2 L, α = 0.1; all else is secondary and not corrected. All '
+      'pairs: also those that have not learned. L: the length of training.')
+
+
+def test_seeds_that_one_model_of_a_pair_lacks_are_in_no_difference(run):
+  rows = [r._replace(value=r.value + 9 * (r.metric == 'nll' and r.seed == 1))
+          for r in _rows(run) if (r.arm, r.seed) != ('alibi_01_term', 1)]
+  found = points.points(run, rows)
+  changed = term.changed(run, found, 0.1, 'nll_2')
+  assert len(changed.treated) == 4
+  assert abs(changed.treated - changed.control).max() < 8.5
+  rows = [r for r in rows if (r.arm, r.seed) != ('alibi_01', 0)]
+  assert len(term.changed(run, points.points(run, rows), 0.1, 'carried').treated) == 3
+
+
+def test_other_weights_of_the_term_follow_the_primary_one():
+  config = _few_of_cpu()
+  for name in ('rope_01', 'alibi_01'):
+    config.models[f'{name}_more'] = dict(config.models[name], weight=0.05)
+  run = points.read_run(config.to_dict())
+  rows = _rows(run, lambda i, n: 0.9, [1.0] * 22, [0.1] * 22, lambda i, n: 2.0)
+  records = term.table(run, points.points(run, rows)).records
+  assert [(r['weight'], r['pairs']) for r in records] == 17 * [(0.1, 4)] + 17 * [
+      (0.05, 2)]
 
 
 def test_the_answer_says_what_the_term_changes(run):
-  said = answer.answer(run, _with_term(run))
-  test = stats.ttest_1samp(_GAINS, 0)
+  said = answer.answer(run, _with_term(run))[4]
+  gains = [*_GAINS.values()]
+  test = stats.ttest_1samp(gains, 0)
   (low, high), p = test.confidence_interval(), f'{test.pvalue:.3f}'[1:]
-  assert said[3] == (
-      f'The misalignment term with α = 0.1 changes the score beyond L by +0.055 [95 %: '
-      f'+{low:.3f}, +{high:.3f}], p = {p}, 4 pairs of seeds.')
-  unsure = term.sentence(run, _with_term(run, [-0.03, 0.05, 0.01, -0.02]))
+  assert said == (
+      'The misalignment term with α = 0.1 changes the score up to 2 L by +0.055 [95 %: '
+      f'+{low:.3f}, +{high:.3f}], p = {p}, 4 of 4 pairs of models, those that learned '
+      'each task. The score at L it changes by 0.000.')
+  of = lambda *values: term.sentence(run, _with_term(
+      run, dict(zip(_GAINS, values, strict=True))))
+  unsure = of(-0.03, 0.05, 0.01, -0.02)
   assert 'by +0.003 [95 %: −0.05' in unsure
   least = statistics.smallest_detectable(np.std([-3, 5, 1, -2], ddof=1) / 100, 4)
-  assert unsure.endswith('; no difference was found, and one of '
-                         f'{least:.3f} would be found four times in five.')
+  assert ('; no difference was found, and one of '
+          f'{least:.3f} would be found four times in five. The score at L') in unsure
   # Of p = 8 %.
-  nearly = [0.01, 0.08, 0.02, 0.08]
+  nearly = (0.01, 0.08, 0.02, 0.08)
   assert 0.05 < stats.ttest_1samp(nearly, 0).pvalue < 0.1
-  assert 'no difference was found' in term.sentence(run, _with_term(run, nearly))
-  assert term.sentence(run._replace(outcome='nll'), _with_term(
-      run, outcome='nll')).startswith(
-          'The misalignment term with α = 0.1 changes the log perplexity beyond L by +')
-  assert term.sentence(run, _with_term(run, [0.1])) == (
-      'The misalignment term with α = 0.1: no verdict, fewer than two pairs of seeds '
-      'that differ.')
-  assert term.sentence(run._replace(pairs=()), _with_term(run)) == ''
-  other = run._replace(weights={**run.weights, 'alpha_0_1': 0.3})
-  assert term.sentence(other, _with_term(run)) == ''
-  # Two models are too few for correlations, but enough for this.
-  both = [m for m in _with_term(run).models if m.name in ('base', 'alpha_0_1')]
-  found = _with_term(run)
-  places = [found.models.index(m) for m in both]
-  two = found._replace(
-      models=tuple(both), means={f: x[places] for f, x in found.means.items()},
-      seeds={f: [x[i] for i in places] for f, x in found.seeds.items()})
-  said = answer.answer(run, two)
-  assert said[0].startswith('No verdict: 2 models') and said[2].startswith(
-      'The misalignment term with α = 0.1 changes the score beyond L by +0.055')
-  low = points.points(run, _rows(run, score=lambda i, n: 0.2))
-  assert len(answer.answer(run, low)) == 3
-
-
-def test_a_run_of_the_term_alone_is_about_the_term(tmp_path):
-  fields = {'benchmark.tasks': ('niah_single', 'qa1'), 'num_resamples': 300}
-  run = _run('term', **fields)
-  assert run.of_term and not _run('quick').of_term
-  assert not _run('term', **{'models.base.weight': 0.2}).of_term  # there is no pair
-  # By less with the second seed, at all lengths beyond L.
-  rows = [r._replace(value=r.value + 0.05 * (r.arm == 'alpha_0_1') * (1 + r.seed))
-          if r.metric == 'score' and r.length > 128 else r for r in _rows(run)]
-  found = points.points(run, rows)
-  made = tables.make(run, found)
-  assert [table.name for table in made] == ['term', 'models', 'tasks']
-  said = answer.answer(run, found)
-  assert said[0] == term.sentence(run, found)
-  assert said[1].startswith('At L, 128 tokens, 2 of 2 models trained there have learn')
-  scores = [[found.means[f'score_{n}'][i] for n in run.lengths] for i in (0, 1)]
-  assert said[2:] == [
-      f'Score of {label} at L, 2 L, 4 L, 8 L: '
-      f'{", ".join(f"{x:.3f}" for x in own)}.' for label, own in zip(
-          ('RoPE 10,000, α = 0.1', 'RoPE 10,000'), scores, strict=True)]
-  # Seeds of a model that has not learned give no verdict.
-  low = points.points(run, _rows(run, score=lambda i, n: 0.2))
-  said = answer.answer(run, low)
-  assert said[0].startswith('No verdict: fewer than half of the models have learned')
-  assert answer.answer(run, points.points(run, [])) == [
-      'No verdict: 0 models with results, fewer than 5.']
-  made = figures.make(run, found)
-  assert list(made) == ['term'] and figures.make(run, points.points(run, [])) == {}
-  [axes] = made['term'].axes
-  lines = {line.get_label(): np.array(line.get_xydata()) for line in axes.lines}
-  assert {x for x in lines if not x.startswith('_')} == {
-      'RoPE 10,000, α = 0.1', 'RoPE 10,000', 'shortcut'}
-  np.testing.assert_allclose(
-      lines['RoPE 10,000'], np.stack([run.lengths, scores[1]], axis=1))
-  assert len(axes.lines) == 2 * (2 + 1) + 1  # of two seeds, their mean, and shortcut
-  results.write_text(tmp_path / 'config.json', json.dumps(
-      {'config': _config('term', **fields).to_dict(), 'sessions': []}))
-  results.write_rows(tmp_path / 'results.csv', rows)
-  written = report.write(tmp_path)
-  assert written.title == 'Does the misalignment term help at longer inputs?'
-  assert written.tables[0].name == 'term' and len(written.figures) == 2
+  assert 'no difference was found' in of(*nearly)
+  one = points.points(run, [r for r in _rows(run) if not (
+      r.arm.endswith('_term') and r.arm != 'rope_01_term')])
+  assert term.sentence(run, one) == (
+      'The misalignment term with α = 0.1: no verdict, fewer than two pairs that '
+      'learned, and differ.')
+  both = points.points(run, _rows(run, lambda i, n: _score(i, n) - 0.3 * (
+      n == 1 and run.models[i].name == 'alibi_01') - 0.1 * (
+          n == 1 and run.models[i].name == 'rope_01')))
+  assert ', 3 of 4 pairs of models, those' in term.sentence(run, both)
+  at = term.changed(run, both, 0.1, 'score_1').test
+  assert term.sentence(run, both).endswith(
+      f'The score at L it changes by +{at.mean_difference:.3f} [95 %: '
+      f'−{-at.ci_low:.3f}, +{at.ci_high:.3f}].') and at.mean_difference > 0.03
+  other = run._replace(pairs=())
+  assert term.sentence(other, one) == ''
+  assert len(answer.answer(other, _with_term(run))) == 5
 
 
 def test_scores_are_told_for_each_task(run, found):
+  # Models with the term are in no mean, and have learned or not.
+  rows = _rows(run, lambda i, n: 0.7 if n == 1 and i < 6 else _score(i, n))
+  found = points.points(run, rows)
   table = tables.tasks(run, found)
+  plain = np.array([not m.weight for m in run.models])
   assert [r['task'] for r in table.records] == ['niah_single', 'qa1']
-  # As `_rows` makes them; those of qa1 are 0.06 lower and do not shift with the seed.
-  expected = 0.9 - 0.1 * np.arange(6)
-  for r, scores, chance in zip(
-      table.records, (expected + 0.005, expected - 0.06), (0, 0.2), strict=True):
+  for r, chance in zip(table.records, (0, 0.2), strict=True):
     for n in run.lengths:
-      own = scores - n / 8000
-      assert (r[f'mean_{n}'], r[f'least_{n}'], r[f'most_{n}']) == pytest.approx(
+      own = found.means[f'{r["task"]}_{n:g}'][plain]
+      assert (r[f'mean_{n:g}'], r[f'least_{n:g}'], r[f'most_{n:g}']) == pytest.approx(
           (own.mean(), own.min(), own.max()))
     assert (r['chance'], r['shortcut']) == pytest.approx((chance, chance + 0.05))
-    at_length = np.array([m.length == 128 for m in found.models])
-    assert r['learned'] == sum((scores - 128 / 8000 >= chance + 0.15) & at_length)
-  assert [r['learned'] for r in table.records] == [5, 4]
-  few = found._replace(means={**found.means, 'qa1_128': np.full(6, 0.34)})
-  assert [r['learned'] for r in tables.tasks(run, few).records] == [5, 0]
+  # 0.7 − 0.06 is above .625; without 0.02 it is not.
+  assert [r['learned'] for r in table.records] == [16, 16]
+  rows = _rows(run, lambda i, n: 0.68 if n == 1 and i < 6 else _score(i, n))
+  lower = tables.tasks(run, points.points(run, rows))
+  assert [r['learned'] for r in lower.records] == [16, 16 - int(plain[:6].sum())]
   cells = shown(table, 'qa1')
-  assert list(cells) == ['task', 'chance', 'shortcut', 'learned', 'L', '2 L', '4 L',
-                         '8 L']
-  assert cells['L'] == '0.574 (0.324 to 0.824)' and cells['learned'] == '4'
+  assert list(cells) == ['task', 'chance', 'shortcut', 'learned', 'L', '1.25 L',
+                         '1.5 L', '1.75 L', '2 L', '4 L', '8 L']
+  own = found.means['qa1_1.5'][plain]
+  assert cells['1.5 L'] == f'{own.mean():.3f} ({own.min():.3f} to {own.max():.3f})'
+  assert table.note.startswith('Mean over the 16 models without the term, from the ')
 
 
 def _points_of(axes):
-  return [(line.get_color(), np.array(line.get_xydata())) for line in axes.lines]
+  return [np.array(line.get_xydata()) for line in axes.lines]
 
 
-def test_figures_have_a_point_for_each_model(run, found):
+def test_figures_have_a_point_for_each_model(run, found, used):
   made = figures.make(run, found)
+  assert list(made) == ['correlations', 'paper', 'term']
   assert setup_of(made['correlations']) == (
-      '2 layers of width 64, 300 steps, trained at 64 or 128 tokens; L = 128')
+      '2 layers of width 64, up to 12,000 steps, trained at L = 96 or 128 tokens')
   assert setup_of(made['paper']) == 'language models of 6 to 20 billion parameters'
-  assert list(made) == ['correlations', 'paper']
-  fields = [(x, y) for y in ('score_beyond', 'nll_beyond')
+  fields = [(x, y) for y in points.OUTCOMES
             for x in ('training_cross_entropy', 'symmetric_kl')]
+  numbers = [i + 1 for i, m in enumerate(run.models) if not m.weight]
   for axes, (x, y) in zip(made['correlations'].axes, fields, strict=True):
-    (_, seeds), (_, means) = _points_of(axes)
-    np.testing.assert_array_equal(
-        means, np.stack([found.means[x], found.means[y]], axis=1))
-    expected = [(found.seeds[x][i][s], found.seeds[y][i][s])
-                for i in range(6) for s in (0, 1)]
-    np.testing.assert_array_equal(seeds, expected)
-    numbers = [(t.get_text(), *t.xy) for t in axes.texts
-               if isinstance(t, matplotlib.text.Annotation)]
-    assert numbers == [(str(i + 1), *means[i]) for i in range(6)]
-    value, low, high = related.ours(run, found, x, y).pearson
-    assert value == pytest.approx(stats.pearsonr(*means.T).statistic) and low < high
+    seeds, means = _points_of(axes)
+    np.testing.assert_array_equal(means, np.stack([used.means[x], used.means[y]], 1))
+    np.testing.assert_array_equal(seeds, [
+        (used.seeds[x][i][s], used.seeds[y][i][s]) for i in range(16) for s in (0, 1)])
+    assert [(t.get_text(), *t.xy) for t in axes.texts
+            if isinstance(t, matplotlib.text.Annotation)] == [
+                (str(i), *mean) for i, mean in zip(numbers, means, strict=True)]
+    value, low, high = related.ours(run, used, x, y).spearman
+    assert value == pytest.approx(_SPEARMAN(*means.T)) and low < high
     assert axes.get_title() == (
         f'r = {_text(value)} [95 %: {_text(low)}, {_text(high)}]')
-  columns = paper.columns()
+  assert [(a.get_xlabel(), a.get_ylabel()) for a in made['correlations'].axes] == [
+      ('', 'score up to 2 L'), ('', ''), ('', 'score from 2 L on'), ('', ''),
+      ('training loss, nats', 'log perplexity beyond L'), ('symmetric KL at L', '')]
+  few = found.only(np.arange(20) < 0)
+  assert list(figures.make(run, few)) == ['paper']
+
+
+def test_the_figure_of_the_paper_has_its_rows(run):
+  figure, columns = figures.of_paper(run), paper.columns()
   fields = [(x, y) for y in ('score', 'nll') for x in ('training loss', 'misalignment')]
-  for axes, (x, y) in zip(made['paper'].axes, fields, strict=True):
-    [(_, means)] = _points_of(axes)
+  for axes, (x, y) in zip(figure.axes, fields, strict=True):
+    [means] = _points_of(axes)
     np.testing.assert_array_equal(means, np.stack([columns[x], columns[y]], axis=1))
-    r = tables.published(run, x, y).pearson.value
+    assert [t.get_text() for t in axes.texts] == [*'1234567']
+    r = tables.published(run, x, y).spearman.value
     assert axes.get_title().startswith(f'r = {_text(r)} [95 %: ')
     # Each predictor has an axis of its own.
     assert np.ptp(axes.get_xlim()) < 1.5 * np.ptp(columns[x])
-  assert [(a.get_xlabel(), a.get_ylabel()) for a in made['paper'].axes] == [
+  assert [(a.get_xlabel(), a.get_ylabel()) for a in figure.axes] == [
       ('', 'LongBench-E'), ('', ''), ('training loss', 'log perplexity at 16k'),
       ('misalignment', '')]
-  assert made['paper'].get_label() == (
+  assert figure.get_label() == (
       'LongBench-E and log perplexity at 16k, against training loss and misalignment, '
       'as the paper prints them: 1: GPT-J-6B, 2: GPT-NeoX-20B, 3: Llama2-7B, 4: '
       'RandomPos, 5: YaRN-8k, 6: Qwen-7B-8k, 7: CLEX-4K. r: recomputed, with its '
       'bootstrap interval over the seven.')
-  assert made['correlations'].get_label() == (
-      'Score of the benchmark and log perplexity beyond the training length, against '
-      'training loss and misalignment, a numbered point for each model, as in the '
-      'table models: means over seeds; grey: single seeds. r: the primary correlation '
-      'over models, with its bootstrap interval.')
-  ranks = figures.of_models(_run(**{'primary.correlation': 'spearman'}), found)
-  rho = _scipy('spearmanr')(found.means['symmetric_kl'], found.means['score_beyond'])
-  assert ranks.axes[1].get_title().startswith(f'r = {_text(rho)} [')
-  labels = [(a.get_xlabel(), a.get_ylabel()) for a in made['correlations'].axes]
-  assert labels == [
-      ('', 'score, 2 to 8 L'), ('', ''), ('training loss, nats', 'log perplexity, 2 to '
-       '8 L'), ('symmetric KL at the length of training', '')]
-  for figure in made.values():
-    caption = figure.get_label()
+
+
+def test_the_figure_of_the_term_has_the_means_over_pairs(run):
+  found = _with_term(run)
+  figure = figures.of_term(run, found)
+  [axes] = figure.axes
+  lines = {line.get_label(): np.array(line.get_xydata()) for line in axes.lines}
+  names = _names(found)
+  for label, own in zip(('α = 0.1', 'without the term'), zip(*run.pairs, strict=True),
+                        strict=True):
+    places = [names.index(name) for name in own]
+    np.testing.assert_allclose(lines[label], np.stack([run.lengths, [
+        found.means[f'score_{n:g}'][places].mean() for n in run.lengths]], axis=1))
+  assert lines['shortcut'][:, 1] == pytest.approx(0.15)
+  assert 'means over 4 pairs of models that both learned' in figure.get_label()
+  for made in figures.make(run, found).values():
+    caption = made.get_label()
     assert len(caption) > 80 and not set(caption) & set('\n*[]$<>')
 
 
@@ -1246,6 +1287,7 @@ def text(tmp_path_factory):
           f'--config.text.tokenizer={folder}']
 
 
+_SMOKES = ('alibi_short', 'layer_norm', 'rope', 'rope_term')
 _SMOKE = '--config=configs/correlation.py:smoke'
 
 
@@ -1270,29 +1312,31 @@ def whole(tmp_path_factory, fast_compilation, text):
 @pytest.mark.slow
 def test_a_run_leaves_what_it_says(whole):
   folder, said = whole
-  assert 'No verdict: 3 models' in said and f'Open {folder}/index.html' in said
-  for name in ('table_1', 'models', 'measures', 'by_length', 'groups', 'tasks'):
+  assert 'No verdict: 0 models that learned each task' in said
+  assert f'Open {folder}/index.html' in said
+  for name in ('table_1', 'models', 'tasks', 'term'):
     assert (folder / f'tables/{name}.md').stat().st_size
-  for name in ('correlations', 'paper'):
-    assert (folder / f'figures/{name}.png').read_bytes()[:4] == b'\x89PNG'
+  assert (folder / 'figures/paper.png').read_bytes()[:4] == b'\x89PNG'
   rows = results.read_rows(folder / 'results.csv')
   assert {(r.arm, r.seed) for r in rows} == {
-      (m, s) for m in ('base', 'alibi_half_length', 'layer_norm') for s in (0, 1)}
+      (m, s) for m in _SMOKES for s in (0, 1)}
   assert all(np.isfinite(r.value) for r in rows)
-  half = {(r.metric, r.length) for r in rows if r.arm == 'alibi_half_length'}
-  for metric in ('nll', *measuring.MEASURES):
-    assert {n for m, n in half if m == metric} == {64, 128, 256}
-  assert {n for m, n in half if m == 'score'} == {128, 256}
+  for model, length in ('alibi_short', 96), ('rope', 128):
+    own = {(r.metric, r.length) for r in rows if r.arm == model}
+    of = lambda metric, own=own: {n for m, n in own if m == metric}
+    assert of('nll') == {length, 2 * length}
+    assert of('symmetric_kl') == of('js') == {length}
+    assert of('score') == {length, 1.5 * length, 2 * length}
   assert {r.experiment for r in rows} == {'correlation', 'niah_single', 'qa1'}
-  assert len({r.value for r in rows if r.metric == 'training_cross_entropy'}) == 6
+  assert len({r.value for r in rows if r.metric == 'training_cross_entropy'}) == 8
   # Scores can be computed again from the answers.
-  for model in ('base', 'alibi_half_length', 'layer_norm'):
+  for model, length in zip(_SMOKES, (96, 128, 128, 128), strict=True):
     for seed in (0, 1):
       path = folder / f'predictions/{model}_seed_{seed}.jsonl'
       kept = [json.loads(line) for line in path.read_text().splitlines()]
       assert {(x['task'], x['length'], x['index']) for x in kept} == {
           (task, n, 2 * place + i) for place, task in enumerate(('niah_single', 'qa1'))
-          for n in (128, 256) for i in (0, 1)}
+          for n in (length, 1.5 * length, 2 * length) for i in (0, 1)}
       for r in rows:
         if (r.arm, r.seed, r.metric) == (model, seed, 'score'):
           assert r.value == np.mean([x['score'] for x in kept if (
@@ -1308,7 +1352,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, tmp_path, text):
   process = subprocess.Popen(
       _command(f'--workdir={folder}', *text, '--config.train.save_every_seconds=0.0'),
       cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-  saved = folder / 'checkpoints/base/seeds_0_1'
+  saved = folder / 'checkpoints/layer_norm/seeds_0_1'
   deadline = time.monotonic() + 300
   while time.monotonic() < deadline and not any(
       path.name in '2468' for path in saved.glob('*')):
@@ -1318,7 +1362,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, tmp_path, text):
   assert (folder / 'results.csv').exists() and saved.exists()
   done = _done(f'--workdir={folder}', *text)
   assert done.returncode == 0, done.stderr
-  assert '2 of 3 training runs to do' in done.stdout
+  assert '3 of 4 training runs to do' in done.stdout
   expected = (whole[0] / 'results.csv').read_bytes()
   assert (folder / 'results.csv').read_bytes() == expected
 
@@ -1327,8 +1371,8 @@ def test_a_killed_run_ends_as_if_it_had_not_been(whole, tmp_path, text):
 @pytest.mark.slow
 def test_models_of_two_folders_are_joined_to_the_run_of_one(whole, tmp_path, text):
   folders = [tmp_path / name for name in ('first', 'second', 'all')]
-  for folder, chosen in (folders[0], "'layer_norm','base'"), (
-      folders[1], "'alibi_half_length',"):
+  for folder, chosen in (folders[0], "'layer_norm','rope'"), (
+      folders[1], "'alibi_short','rope_term'"):
     done = _done(f'--workdir={folder}', *text, f'--config.run_models=({chosen})')
     assert done.returncode == 0, done.stderr
   join = [sys.executable, '-m', 'experiments.join', f'--workdir={folders[2]}',
@@ -1336,7 +1380,7 @@ def test_models_of_two_folders_are_joined_to_the_run_of_one(whole, tmp_path, tex
   done = subprocess.run(join, cwd=ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   done = _done(f'--workdir={folders[2]}', *text)
-  assert '0 of 3 training runs to do' in done.stdout, done.stderr
+  assert '0 of 4 training runs to do' in done.stdout, done.stderr
   lines = [sorted((folder / 'results.csv').read_text().splitlines())
            for folder in (whole[0], folders[2])]
   assert lines[0] == lines[1]
@@ -1361,42 +1405,46 @@ def test_a_report_is_remade_without_jax(whole, tmp_path):
 
 
 def test_a_folder_of_made_rows_is_reported(run, tmp_path):
-  config = _config('quick', **{'benchmark.tasks': ('niah_single', 'qa1'),
-                               'num_resamples': 300})
   results.write_text(tmp_path / 'config.json', json.dumps(
-      {'config': config.to_dict(), 'sessions': []}))
-  rows = [r for r in _rows(run) if (r.arm, r.seed) != ('layer_norm', 1)]
+      {'config': _few_of_cpu().to_dict(), 'sessions': []}))
+  rows = [r for r in _rows(run) if (r.arm, r.seed) != ('alibi_02', 1)]
   results.write_rows(tmp_path / 'results.csv', rows)
   made = report.write(tmp_path)
-  assert made.missing == 'The run is not finished: layer_norm has 1 of 2 seeds.'
+  assert made.missing == 'The run is not finished: alibi_02 has 1 of 2 seeds.'
   assert made.title.startswith('Does misalignment tell which models generalize')
-  assert made.tables[0].name == 'table_1' and len(made.figures) == 4
+  assert [table.name for table in made.tables] == [
+      'table_1', 'models', 'tasks', 'measures', 'by_length', 'groups', 'dialects',
+      'term']
+  assert len(made.figures) == 6
   assert made.answer == answer.answer(run, points.points(run, rows))
-  assert len(made.answer) == 5 and made.answer[0].startswith(
-      'Score at 2 to 8 L over 6 models: ')
+  assert len(made.answer) == 6 and made.answer[0].startswith(
+      'Score up to 2 L over 16 models: ')
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (['--config.models.base.positions=learned'], 'positions must be one of rope, al'),
-    (['--config.models.base.shorter=3'],
-     'config.models.base: shorter must divide config.train.max_length 128: 3'),
-    (['--config.models.alibi_half_length.stretched=yarn'],
-     'config.models.alibi_half_length: only rotary positions are stretched: alibi'),
+    (['--config.models.rope.positions=learned'], 'positions must be one of rope, al'),
+    (['--config.models.rope.length=0.7'],
+     'config.models.rope: length and those .* whole numbers of tokens: 1 . 0.7 . 128'),
+    (['--config.models.rope.length=1.5'], 'length must be a number in .0, 1.: 1.5'),
     (['--config.models.layer_norm.norm=none'],
-     'config.models base and layer_norm would have the same weights'),
-    (['--config.models.base.offsets=(0.5, 0.2)'], 'offsets must be 2 rising numbers'),
-    (['--config.models.base.steps=0.1'], 'warmup_steps must be less than the steps'),
+     'config.models layer_norm and rope would have the same weights'),
+    (['--config.models.rope.offsets=(0.5, 0.2)'], 'offsets must be 2 rising numbers'),
+    (['--config.models.rope.steps=0.1'], 'warmup_steps must be less than the steps'),
     (['--config.primary.measure=nll'], 'measure must be one of sce, symmetric_kl'),
-    (['--config.primary.outcome=accuracy'], 'must be one of score, nll'),
+    (['--config.primary.outcome=accuracy'], 'must be one of score_near, score_f'),
     (['--config.primary.correlation=kendall'], 'must be one of pearson, spearman'),
     (['--config.evaluate.lengths=(2, 4)'], 'evaluate.lengths must have 1 and at leas'),
-    (['--config.evaluate.offsets=(0.001,)'], 'config.models.alibi_half_length: .*offs'),
+    (['--config.evaluate.offsets=(0.001,)'], 'config.models.alibi_short: .*offs'),
+    (['--config.benchmark.lengths=(1.0, 2.5)'], 'have 1, one that is longer but at mo'),
+    (['--config.benchmark.lengths=(1.5, 2.0)'], 'have 1, one that is longer but at mo'),
+    (['--config.benchmark.lengths=(1.0, 1.5)'], 'at most 2, and one of at least 2: '),
+    (['--config.benchmark.lengths=(1.0, 1.01, 2.0)'], 'whole numbers of tokens: 1.01 '),
     (["--config.benchmark.tasks=('qa9',)"], 'benchmark.tasks must be .*of niah_sin'),
     (['--config.benchmark.answer_tokens=2'],
      'answer_tokens must be at least the tokens of an answer of niah_single, .: 2'),
-    (['--config.benchmark.answer_tokens=110'], 'qa1 at 128 tokens, 110 of them'),
-    (["--config.run_models=('rope',)"],
-     'config.run_models must be one or more of alibi_half_length, base, layer_norm: r'),
+    (['--config.benchmark.answer_tokens=80'], 'qa1 at 96 tokens, 80 of them'),
+    (["--config.run_models=('base',)"],
+     'config.run_models must be one or more of alibi_short, layer_norm, rope, rope_te'),
     (['--config.num_seeds=0'], 'num_seeds must be a whole number from 1'),
     (['--config.num_resamples=10'], 'num_resamples must be .* from 100'),
     (['--config.text.path=/nowhere/text.jsonl'],
@@ -1419,7 +1467,7 @@ def test_wrong_input_ends_with_one_line(run_here, arguments, says, tmp_path, tex
 def test_lengths_of_prompts_are_checked_under_jit_by_shape(key):
   from vvlen.models.generation import generate
 
-  model, _ = models.make(_config(), 'base', BYTES)
+  model = models.make(_config(), 'rope', BYTES)
   params = training.init_params(model, key)
   tokens = jnp.zeros((2, 5), jnp.int32)
   read = jax.jit(lambda lengths: generate(

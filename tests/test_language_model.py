@@ -164,6 +164,31 @@ def test_what_is_measured_is_what_the_library_measures(key):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('counts', [None, np.array([True, False, True])])
+def test_misalignment_may_be_that_of_all_windows_of_a_segment(key, counts):
+  config = _config(**{'evaluate.lengths': (1, 2)})
+  with config.unlocked():
+    config.evaluate.all_windows = True
+  model = _model(config)
+  params = jax.tree.map(lambda x: 20 * x, _problem(config, 'alpha_0').init(key))
+  segments = jax.random.randint(key, (3, 45), 0, 257)
+  found = measuring.evaluate(config, model, params, segments, counts)
+  logits = jax.jit(lambda x: model.apply({'params': params}, x))
+  kept = segments if counts is None else segments[counts]
+  # Of 45 tokens, the last 5 and 13 are too few for both windows.
+  for length, starts in (8, (0, 8, 16, 24, 32)), (16, (0, 16)):
+    several = [
+        measures(*(logits(kept[:, start + e:start + e + length]) for e in (0, offset)),
+                 offset)
+        for start in starts for offset in (length // 8, length // 4, 3 * length // 8)]
+    for name in ('symmetric_kl', 'entropy_first', 'top1_agreement'):
+      expected = np.mean([getattr(x, name) for x in several])
+      np.testing.assert_allclose(found[name][length], expected, rtol=1e-4, atol=1e-6)
+  plain = measuring.evaluate(_config(), model, params, segments)
+  assert abs(plain['entropy_first'][8] / found['entropy_first'][8] - 1) > 1e-3
+
+
+@pytest.mark.slow
 def test_seeds_are_tested_on_text_of_their_own_that_arms_share(key):
   # Of which eight are read at once.
   config = _config(**{'evaluate.num_segments': 16})

@@ -249,19 +249,20 @@ def test_a_model_is_trained_on_it_and_asked(tmp_path, fast_compilation):
        f'--config.text.path={tmp_path}/tasks/text.jsonl',
        f'--config.text.tokenizer={tmp_path}/tasks', f'--workdir={tmp_path}/model'),
       ('long_context', '--config=configs/long_context.py:ruler_smoke',
-       f'--checkpoint={tmp_path}/model/models/base/seed_1',
+       f'--checkpoint={tmp_path}/model/models/rope/seed_1',
        f'--workdir={tmp_path}/ruler')):
     run = subprocess.run([sys.executable, '-m', f'experiments.{module}', *arguments],
                          cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
   lines = [json.loads(line) for path in (tmp_path / 'ruler/predictions').iterdir()
            for line in path.read_text().splitlines()]
-  # Of layer_norm, which hub layout does not know, there is none.
   models = sorted(x.relative_to(tmp_path / 'model/models').as_posix()
                   for x in (tmp_path / 'model/models').glob('*/*'))
-  assert models == [f'{name}/seed_{seed}' for name in ('alibi_half_length', 'base')
-                    for seed in range(2)]
-  weights = [(tmp_path / f'model/models/base/seed_{seed}/model.safetensors')
+  assert models == [
+      f'{name}/seed_{seed}'
+      for name in ('alibi_short', 'layer_norm', 'rope', 'rope_term')
+      for seed in range(2)]
+  weights = [(tmp_path / f'model/models/rope/seed_{seed}/model.safetensors')
              .read_bytes() for seed in range(2)]
   assert weights[0] != weights[1]
   assert len(lines) == 36 and all(isinstance(x['pred'], str) for x in lines)

@@ -2,38 +2,40 @@
 
 import math
 
-from experiments.correlation import tables, term
+from experiments.correlation import term
 from experiments.correlation.points import (
-    LEARNED,
-    LEAST,
+    compared,
+    learned,
     OUTCOMES,
     outcomes,
     Points,
     PREDICTORS,
     Run,
     TRAINING_LOSS,
+    without_term,
 )
 from experiments.correlation.related import (
-    in_kinds,
     ours,
     Related,
     signs_of,
-    within_kinds,
+    with_others,
+    within,
 )
 from experiments.correlation.tables import published
 from vvlen.reporting.numbers import counted, interval_words, number
 
-_SHARE = 0.5  # of the models trained at L, at least, must have learned
+FEWEST = 12  # models, for a verdict
+ABOVE = 0.1  # of the mean primary score above that of shortcuts, at least
+SPREAD = 0.05  # standard deviation of the primary score over models, at least
+ALIKE = 0.2  # two correlations are alike if their difference is surely smaller
 
 
 def answer(run: Run, points: Points) -> list[str]:
   """Says whether misalignment predicts the outcomes better than training loss does.
 
-  There is no verdict for fewer models than `LEAST`, nor if less than half of the models
-  that were trained at L have learned the tasks. Then scores are mostly those of
-  shortcuts, and log perplexity is mostly that of prompts that are not answered. What is
-  found over all models counts if it is found within kinds of models too. A run of the
-  misalignment term alone is answered by what the term changes.
+  There is no verdict before all models have results, for fewer models than `FEWEST`, or
+  if their scores up to 2 L are near those of shortcuts or hardly differ. What is found
+  over all models counts if it is found among models that are alike too.
 
   Args:
     run: what was run.
@@ -43,63 +45,78 @@ def answer(run: Run, points: Points) -> list[str]:
     Sentences. The second one says how many models have learned the tasks, unless none
     has results.
   """
-  count, of_paper = len(points.models), _of_paper(run)
-  at_length = points.trained_at(run.length)
-  learned = tables.learned(at_length, f'score_{run.length}', 'shortcut')
-  enough = 0 < len(at_length.models) <= learned / _SHARE
-  of_term = [term.sentence(run, points)] if enough else []
-  if run.of_term and count and enough:
-    said, of_term = of_term, []
-  elif count < LEAST and not (run.of_term and count):
-    said = [f'No verdict: {count} model{"s" * (count != 1)} with results, fewer than '
-            f'{LEAST}.']
-  elif not enough:
-    said = ['No verdict: fewer than half of the models have learned the tasks.']
-  else:
-    said = [_of_outcome(run, points, outcome) for outcome in outcomes(run)]
-  trained = [_of_training(run, at_length, learned)] if at_length.models else []
-  if run.of_term:
-    return [*said, *trained, *(term.by_length(run, points) if count else [])]
-  return [*said[:1], *trained, *said[1:], *filter(None, of_term), of_paper]
+  used = compared(run, points)
+  reason = _unfinished(run, points) or _no_verdict(used)
+  said = [f'No verdict: {reason}.'] if reason else [
+      _of_outcome(run, used, outcome) for outcome in outcomes(run)]
+  trained = [_of_training(run, points)] if without_term(points).models else []
+  of_term = [term.sentence(run, points)] if points.models else []
+  return [*said[:1], *trained, *said[1:], *filter(None, of_term), _of_paper(run)]
 
 
-def _of_training(run: Run, points: Points, learned: int) -> str:
-  """Says how many models have learned the tasks."""
-  score = points.means[f'score_{run.length}']
-  shortcut, chance = (points.means[name].mean() for name in ('shortcut', 'chance'))
+def _unfinished(run: Run, points: Points) -> str:
+  """Returns how many models have results, '' if all have."""
+  out = {seed.partition(',')[0] for seed in points.left_out}
+  count = len({model.name for model in points.models} | out)
+  return '' if count == len(run.models) else (
+      f'{count} of {counted(len(run.models), "model")} have results, and it is about '
+      'all of them')
+
+
+def _no_verdict(used: Points) -> str:
+  """Returns why there can be no verdict over models, '' if there can."""
+  count = len(used.models)
+  if count < FEWEST:
+    return (f'{counted(count, "model")} that learned each task without the '
+            f'misalignment term, fewer than {FEWEST}')
+  score = used.means['score_near']
+  above = score.mean() - used.means['shortcut_near'].mean()
+  if above < ABOVE:
+    return (f'the mean score up to 2 L, {number(score.mean(), ".3f")}, is less than '
+            f'{ABOVE:g} above that of shortcuts')
+  if score.std(ddof=1) < SPREAD:
+    return ('scores up to 2 L hardly differ: their standard deviation over models is '
+            f'{number(score.std(ddof=1), ".3f")}, less than {SPREAD:g}')
+  return ''
+
+
+def _of_training(run: Run, points: Points) -> str:
+  """Says how many models have learned the tasks, and how they do beyond L."""
+  plain = without_term(points)
+  mean = lambda field: number(float(plain.means[field].mean()), '.3f')
   return (
-      f'At L, {run.length} tokens, {learned} of {counted(len(score), "model")} trained '
-      f'there have learned the tasks, a score of at least {LEARNED:g} above that of '
-      f'shortcuts: mean score {number(score.mean(), ".3f")}, from '
-      f'{number(score.min(), ".3f")} to {number(score.max(), ".3f")}; shortcuts have '
-      f'{number(shortcut, ".3f")}, chance is {number(chance, ".3f")}, and 1 is the '
-      'most.')
+      f'{int(learned(run, plain).sum())} of {counted(len(plain.models), "model")} '
+      'without the misalignment term have learned each task: at L, the length of their '
+      'training, their scores lie at least halfway from those of shortcuts to 1. Mean '
+      f'score: {mean("score_1")} at L, {mean("score_near")} up to 2 L, '
+      f'{mean("score_far")} from 2 L on; shortcuts have {mean("shortcut")} at L and '
+      f'{mean("shortcut_near")} up to 2 L.')
 
 
 def _of_outcome(run: Run, points: Points, outcome: str) -> str:
   """Says how well misalignment and training loss predict an outcome."""
-  field, kinds = f'{outcome}_beyond', in_kinds(points)
-  loss, misalignment = (ours(run, points, name, field)
-                        for name in (TRAINING_LOSS, run.measure))
-  loss_within, within = (within_kinds(run, kinds, name, field)
-                         for name in (TRAINING_LOSS, run.measure))
-  what = (f'{OUTCOMES[outcome].capitalize()} at {run.beyond_words} over '
-          f'{len(points.models)} models')
-  if outcome != run.outcome:
-    what = f'Secondary: {what[0].lower()}{what[1:]}'
+  alike = with_others(points)
+  names, signs = (run.measure, TRAINING_LOSS), signs_of(run.measure, outcome)
+  misalignment, loss = (ours(run, points, name, outcome) for name in names)
+  found_within, loss_within = (within(run, alike, name, outcome) for name in names)
+  predicts = [_predicts(run, related, sign) for related, sign in zip(
+      (misalignment, loss), signs, strict=True)]
+  what = f'{OUTCOMES[outcome]} over {counted(len(points.models), "model")}'
+  what = (f'{what[0].upper()}{what[1:]}' if outcome == run.outcome
+          else f'Secondary: {what}')
   if math.isnan(misalignment.gain.ci_low):
     return f'{what}: no verdict, as a correlation is undefined.'
   odd = '' if _as_in_paper(run, misalignment, outcome) else (
-      ', against the sign that the paper has')
-  said = (f'{what}: {_verdict(misalignment, within)}. {_r(run, misalignment)}{odd} '
-          f'with misalignment ({PREDICTORS[run.measure]} at the length of training), '
-          f'{_r(run, loss)} with training loss; r, in the direction that is claimed, '
-          f'differs by {_gain(misalignment)}')
-  if math.isnan(within.gain.ci_low):
-    return f'{said}. Too few models are alike for a control within kinds.'
-  return (f'{said}. Within kinds, models with the same positions and length of '
-          f'training, {len(kinds.models)} models: {_r(run, within)} and '
-          f'{_r(run, loss_within)}, which differ by {_gain(within)}.')
+      ', against the sign that the paper has,')
+  said = (f'{what}: {_verdict(misalignment, found_within, *predicts)}. '
+          f'{_r(run, misalignment)}{odd} with misalignment '
+          f'({PREDICTORS[run.measure]} at L), {_r(run, loss)} with training loss; r, '
+          f'in the direction that is claimed, differs by {_gain(misalignment)}')
+  if math.isnan(found_within.gain.ci_low):
+    return f'{said}. Too few models have the same positions and L for a control.'
+  return (f'{said}. Among models with the same positions and L, '
+          f'{counted(len(alike.models), "model")}: {_r(run, found_within)} and '
+          f'{_r(run, loss_within)}, which differ by {_gain(found_within)}.')
 
 
 def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:
@@ -108,16 +125,38 @@ def _as_in_paper(run: Run, misalignment: Related, outcome: str) -> bool:
   return r * signs_of(run.measure, outcome)[0] >= 0
 
 
-def _verdict(over_all: Related, within: Related) -> str:
-  """Returns what the intervals of the differences of r say."""
-  better = {1: 'misalignment predicts it better than training loss',
-            -1: 'training loss predicts it better than misalignment'}
-  if not over_all.better:
+def _predicts(run: Run, related: Related, sign: float) -> bool:
+  """Whether the interval of r lies above 0 in the direction that is claimed."""
+  _, low, high = getattr(related, run.correlation)
+  return min(sign * low, sign * high) > 0
+
+
+def _verdict(
+    over_all: Related, among: Related, misalignment: bool, training_loss: bool
+) -> str:
+  """Returns what the intervals of the differences of r say.
+
+  Args:
+    over_all: of misalignment, over all models.
+    among: among models that are alike.
+    misalignment: whether it predicts the outcome at all.
+    training_loss: likewise.
+  """
+  _, low, high = over_all.gain
+  if not misalignment and not training_loss:
+    return 'neither misalignment nor training loss is found to predict it'
+  if misalignment and training_loss and -ALIKE < low and high < ALIKE:
+    return 'misalignment and training loss predict it equally well'
+  said = {1: 'misalignment predicts it better than training loss',
+          -1: 'training loss predicts it better than misalignment', 0: ''}[
+              over_all.better]
+  # What predicts nothing may still differ from a relation of the other sign.
+  if not said or not (misalignment if over_all.better > 0 else training_loss):
     return 'undecided whether misalignment or training loss predicts it better'
-  said = better[over_all.better]
-  if within.better == over_all.better:
-    return f'{said}, over all models and within kinds of them'
-  return f'undecided, as {said} over all models but not within kinds of them'
+  if among.better == over_all.better:
+    return f'{said}, over all models and among those with the same positions and L'
+  return (f'undecided, as {said} over all models but not among those with the same '
+          'positions and L')
 
 
 def _r(run: Run, related: Related) -> str:
@@ -133,7 +172,7 @@ def _gain(related: Related) -> str:
 def _of_paper(run: Run) -> str:
   """Returns a sentence on the paper's seven rows, recomputed."""
   found = {outcome: published(run, 'misalignment', outcome)
-           for outcome in outcomes(run)}
+           for outcome in ('score', 'nll')}
   words = {'score': 'LongBench-E', 'nll': 'log perplexity'}
   parts = ', '.join(f'{_gain(related)} for {words[outcome]}'
                     for outcome, related in found.items())

@@ -22,12 +22,12 @@ _FIELDS = {
     'run_models': several(text('name'), least=0),
     'models.*.positions': one_of(models.POSITIONS),
     'models.*.rope_base': real(above=0),
-    'models.*.stretched': one_of(models.STRETCHED),
     'models.*.norm': one_of(NORMS),
-    'models.*.shorter': whole(least=1),
+    'models.*.length': real(above=0, most=1),
     'models.*.steps': real(above=0, most=10),
     'models.*.weight': real(least=0),
     'models.*.offsets': several(real(least=0, most=1), 2, 2, rising=True),
+    'models.*.seed': whole(least=0),
     'primary.measure': one_of(MEASURES),
     'primary.outcome': one_of(tuple(OUTCOMES)),
     'primary.correlation': one_of(tuple(CORRELATIONS)),
@@ -41,7 +41,9 @@ _FIELDS = {
     'model.init_std': real(above=0),
     'model.init_common': real(least=0),
     'evaluate.offsets': several(real(above=0, below=1)),
+    'evaluate.all_windows': flag(),
     'benchmark.tasks': several(one_of(TASKS), once=True),
+    'benchmark.lengths': several(real(least=1), 2, rising=True),
     'benchmark.num_prompts': whole(least=1),
     'benchmark.needle_values': one_of((*NEEDLE_VALUES,)),
     'benchmark.most_facts': whole(least=2),
@@ -55,9 +57,10 @@ def check(config: Any) -> None:
   fields.check_multiples(config, *fields.MULTIPLES)
   if not config.models:
     raise ValueError('config.models must have a model or more')
-  if config.evaluate.lengths[0] != 1 or len(config.evaluate.lengths) < 2:
-    raise ValueError('config.evaluate.lengths must have 1 and at least one more: '
-                     f'{config.evaluate.lengths}')
+  lengths = config.benchmark.lengths
+  if lengths[0] != 1 or lengths[1] > 2 or lengths[-1] < 2:
+    raise ValueError('config.benchmark.lengths must have 1, one that is longer but at '
+                     f'most 2, and one of at least 2: {lengths}')
   for name, model in config.models.items():
     with naming(f'config.models.{name}'):
       _check_model(config, name, model)
@@ -66,11 +69,13 @@ def check(config: Any) -> None:
 
 
 def _check_model(config: Any, name: str, model: Any) -> None:
-  if config.train.max_length % model.shorter:
-    raise ValueError('shorter must divide config.train.max_length '
-                     f'{config.train.max_length}: {model.shorter}')
-  for made in models.make(config, name, byte_tokenizer()):
-    check_model(made)
+  for n in (1, *config.benchmark.lengths):
+    tokens = n * model.length * config.train.max_length
+    if abs(tokens - round(tokens)) > 1e-6:
+      raise ValueError('length and those of config.benchmark must give whole numbers '
+                       f'of tokens: {n:g} * {model.length:g} * '
+                       f'{config.train.max_length}')
+  check_model(models.make(config, name, byte_tokenizer()))
   own = models.own_config(config, name)
   if own.train.max_length < 4:
     raise ValueError('it would be trained on fewer than 4 tokens: '
@@ -89,8 +94,8 @@ def _check_weights(config: Any) -> None:
     rope_base = model.rope_base if model.positions == 'rope' else None
     # Shares of few steps may be rounded to the same number.
     steps = num_steps(config, model)
-    key = (model.positions, rope_base, model.norm, model.shorter, steps, model.weight,
-           tuple(model.offsets))
+    key = (model.positions, rope_base, model.norm, model.length, steps, model.weight,
+           tuple(model.offsets), model.seed)
     if key in found:
       raise ValueError(f'config.models {found[key]} and {name} would have the same '
                        'weights: they must differ in training too')

@@ -28,8 +28,8 @@ def both(
   Args:
     run: for the measure of misalignment and the primary correlation.
     points: the models.
-    field: of `Points`, such as 'score_beyond'.
-    relate: `ours` or `within_kinds`.
+    field: of `Points`, such as 'score_near'.
+    relate: `ours` or `within`.
   """
   loss, misalignment = (
       relate(run, points, name, field) for name in (TRAINING_LOSS, run.measure))

@@ -18,20 +18,25 @@ _OTHERS = {dialect: metric.removeprefix('score') for dialect, metric in METRICS.
 
 
 def table(run: Run, points: Points) -> Table:
-  """Makes the table: a row for each task, length and dialect but the official one."""
+  """Makes the table: a row for each task, length and dialect but the official one.
+
+  Args:
+    run: what was run.
+    points: the models to compare.
+  """
   records: list[dict[str, Any]] = []
   for task in run.tasks:
     for n in run.lengths:
-      official = points.means[f'{task}_{n}']
+      official = points.means[f'{task}_{n:g}']
       for dialect, suffix in _OTHERS.items():
-        other = points.means[f'{task}_{n}{suffix}']
+        other = points.means[f'{task}_{n:g}{suffix}']
         records.append({
-            'task': task, 'length': n, 'multiple': n // run.length, 'dialect': dialect,
+            'task': task, 'length': n, 'dialect': dialect,
             'official': float(official.mean()), 'mean': float(other.mean()),
             'spearman': float(spearman(official, other)),
             'turned': turned(official, other)})
   columns: dict[str, CellText] = {
-      'task': lambda r: r['task'], 'length': lambda r: times(r['multiple']),
+      'task': lambda r: r['task'], 'length': lambda r: times(r['length']),
       'dialect': lambda r: r['dialect'],
       'mean, official': lambda r: number(r['official'], '.3f'),
       'mean, dialect': lambda r: number(r['mean'], '.3f'),
@@ -41,9 +46,10 @@ def table(run: Run, points: Points) -> Table:
   count = len(points.models)
   return Table(
       'dialects', 'Whether dialects change the order of the models', columns, records,
-      f'Means over {count} models. Spearman: of their scores in the official dialect '
-      f'and in this one. Pairs turned: of {count * (count - 1) // 2} pairs of models, '
-      'those of which the one is better in the one dialect and worse in the other.',
+      f'Means over {count} models that are compared. Spearman: of their scores in the '
+      'official dialect and in this one. Pairs turned: of '
+      f'{count * (count - 1) // 2} pairs of models, those of which the one is better '
+      'in the one dialect and worse in the other.',
       more='lm_eval: that of lm-evaluation-harness; strict: whole words, and no wrong '
            'answer beside the right one.')
 

@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.correlation import paper
+from experiments.correlation import paper, term
 from experiments.correlation.points import (
+    compared,
     OUTCOMES,
     outcomes,
     Points,
@@ -19,7 +20,7 @@ from experiments.correlation.points import (
 from experiments.correlation.related import ours, Related
 from experiments.correlation.tables import published
 from vvlen.reporting import plots
-from vvlen.reporting.numbers import interval_words, number
+from vvlen.reporting.numbers import counted, interval_words, number
 
 _COLOUR, _MARKER = plots.LOOKS[0]
 
@@ -30,60 +31,65 @@ class Panel(NamedTuple):
   x: np.ndarray  # [M]
   y: np.ndarray  # [M]
   related: Related
+  numbers: Sequence[int]  # of the models
   seeds: Sequence[tuple[float, float]] = ()  # x and y of single seeds
 
 
 def make(run: Run, points: Points) -> dict[str, Figure]:
   """Returns {name of the file: figure}."""
-  if run.of_term:
-    return {'term': of_term(run, points)} if points.models else {}
-  made = {'paper': of_paper(run)}
-  return ({'correlations': of_models(run, points)} | made) if points.models else made
+  made, used = {'paper': of_paper(run)}, compared(run, points)
+  if used.models:
+    made = {'correlations': of_models(run, used)} | made
+  if term.pairs(run, points, term.PRIMARY):
+    made['term'] = of_term(run, points)
+  return made
 
 
 def of_models(run: Run, points: Points) -> Figure:
-  """Draws both outcomes of the models against training loss and misalignment."""
+  """Draws the outcomes of the models against training loss and misalignment."""
   predictors = {TRAINING_LOSS: 'training loss, nats',
-                run.measure: f'{PREDICTORS[run.measure]} at the length of training'}
+                run.measure: f'{PREDICTORS[run.measure]} at L'}
+  numbers = {model.name: place for place, model in enumerate(run.models, 1)}
   panels = {
       (predictor, outcome): Panel(
-          points.means[predictor], points.means[f'{outcome}_beyond'],
-          ours(run, points, predictor, f'{outcome}_beyond'),
-          _seeds(points, predictor, f'{outcome}_beyond'))
-      for outcome in OUTCOMES for predictor in predictors}
+          points.means[predictor], points.means[outcome],
+          ours(run, points, predictor, outcome),
+          [numbers[model.name] for model in points.models],
+          _seeds(points, predictor, outcome))
+      for outcome in outcomes(run) for predictor in predictors}
+  lengths = ' or '.join(map(str, sorted({m.length for m in points.models})))
   return _draw(
-      run, panels, predictors,
-      {name: f'{words}, {run.beyond_words}' for name, words in OUTCOMES.items()},
+      run, panels, predictors, {name: OUTCOMES[name] for name in outcomes(run)},
       'Results on longer inputs, by training loss and misalignment',
-      'Score of the benchmark and log perplexity beyond the training length, against '
-      'training loss and misalignment, a numbered point for each model, as in the '
-      'table models: means over seeds; grey: single seeds. r: the primary correlation '
-      'over models, with its bootstrap interval.',
-      f'{run.words}, trained at {_lengths(run)} tokens; L = {run.length}')
+      'Score of the benchmark and log perplexity beyond the length of training, '
+      'against training loss and misalignment, a numbered point for each model that '
+      'learned each task without the misalignment term, as in the table models: means '
+      'over seeds; grey: single seeds. r: the primary correlation over models, with '
+      'its bootstrap interval.',
+      f'{run.words}, trained at L = {lengths} tokens')
 
 
 def of_term(run: Run, points: Points) -> Figure:
-  """Draws the score by length of each model, with its seeds and the shortcut."""
+  """Draws the mean score by length over pairs of models, and that of shortcuts."""
+  found = [term.changed(run, points, term.PRIMARY, f'score_{n:g}') for n in run.lengths]
+  count = len(found[0].treated)
   figure = plots.new(
       2.6, 'Score by length of the prompt, with and without the misalignment term',
-      'Score of the benchmark by tokens of prompt and answer, a line for each '
-      'model: means over seeds; thin lines: single seeds, of which those of one number '
-      'have the same initial weights, text and prompts in all models; dotted: the '
-      'score of an answer that takes a fitting word of the context, whatever is asked.',
-      f'{run.words}, trained at {run.length} tokens')
+      'Score of the benchmark by tokens of prompt and answer in units of L, the length '
+      f'of training, with α = {term.PRIMARY:g} and without the term: means over '
+      f'{counted(count, "pair")} of models that both learned each task, with 95 % '
+      'intervals; dotted: the score at L of an answer that takes a fitting word of the '
+      'context, whatever is asked.', run.words)
   axes = figure.subplots()
-  for place, model in enumerate(points.models):
-    colour, marker = plots.LOOKS[place]
-    for seed in points.seeds['chance'][place]:
-      axes.plot(run.lengths,
-                [points.seeds[f'score_{n}'][place][seed] for n in run.lengths],
-                color=colour, linewidth=0.5, alpha=0.4)
-    axes.plot(run.lengths, [points.means[f'score_{n}'][place] for n in run.lengths],
-              color=colour, marker=marker, label=model.label)
+  for place, (name, label) in enumerate((
+      ('control', 'without the term'), ('treated', f'α = {term.PRIMARY:g}'))):
+    table = np.stack([getattr(one, name) for one in found], axis=1)
+    plots.draw(axes, run.lengths, table, *plots.LOOKS[place], label)
   plots.chance(axes, float(points.means['shortcut'].mean()), 'shortcut')
   plots.doubling_axis(axes, 8)
-  axes.set(xlabel='tokens of prompt and answer', ylabel='score', ylim=(-0.03, 1.03))
-  plots.legend(figure, [axes], 2)
+  axes.set(xlabel='tokens of prompt and answer, in units of L', ylabel='score',
+           ylim=(-0.03, 1.03))
+  plots.legend(figure, [axes], 3)
   return figure
 
 
@@ -100,8 +106,8 @@ def of_paper(run: Run) -> Figure:
   predictors = {'training loss': 'training loss', 'misalignment': 'misalignment'}
   panels = {
       (predictor, outcome): Panel(columns[predictor], columns[outcome],
-                                  published(run, predictor, outcome))
-      for outcome in OUTCOMES for predictor in predictors}
+                                  published(run, predictor, outcome), range(1, 8))
+      for outcome in ('score', 'nll') for predictor in predictors}
   return _draw(
       run, panels, predictors,
       {'score': 'LongBench-E', 'nll': 'log perplexity at 16k'},
@@ -110,10 +116,6 @@ def of_paper(run: Run) -> Figure:
       f'as the paper prints them: {_numbered(list(paper.ROWS))}. r: recomputed, with '
       'its bootstrap interval over the seven.',
       'language models of 6 to 20 billion parameters')
-
-
-def _lengths(run: Run) -> str:
-  return ' or '.join(map(str, sorted({model.length for model in run.models})))
 
 
 def _numbered(names: Sequence[str]) -> str:
@@ -127,7 +129,7 @@ def _draw(
   """Draws a row of panels for each outcome, a column for each predictor.
 
   Args:
-    run: for the primary outcome, the first row, and the primary correlation.
+    run: for the primary correlation.
     panels: {(predictor, outcome): panel}.
     predictors: {predictor: label of its axis}.
     words: {outcome: label of its axis}.
@@ -135,9 +137,9 @@ def _draw(
     caption: below it.
     setup: which models, below the title.
   """
-  figure = plots.new(4.4, title, caption, setup)
-  grid = figure.subplots(2, 2, sharex='col', sharey='row', squeeze=False)
-  for row, outcome in zip(grid, outcomes(run), strict=True):
+  figure = plots.new(2.2 * len(words), title, caption, setup)
+  grid = figure.subplots(len(words), 2, sharex='col', sharey='row', squeeze=False)
+  for row, outcome in zip(grid, words, strict=True):
     row[0].set_ylabel(words[outcome])
     for axes, predictor in zip(row, predictors, strict=True):
       _panel(axes, panels[predictor, outcome], run.correlation)
@@ -151,8 +153,8 @@ def _panel(axes: Axes, panel: Panel, correlation: str) -> None:
     x, y = zip(*panel.seeds, strict=True)
     axes.plot(x, y, linestyle='', marker='.', color='#bbbbbb', zorder=1)
   axes.plot(panel.x, panel.y, linestyle='', marker=_MARKER, color=_COLOUR)
-  for place, (x, y) in enumerate(zip(panel.x, panel.y, strict=True), 1):
-    axes.annotate(str(place), (x, y), xytext=(2, 2), textcoords='offset points',
+  for number_of, x, y in zip(panel.numbers, panel.x, panel.y, strict=True):
+    axes.annotate(str(number_of), (x, y), xytext=(2, 2), textcoords='offset points',
                   fontsize=plots.SMALLEST)
   value, low, high = getattr(panel.related, correlation)
   if not np.isnan(value):

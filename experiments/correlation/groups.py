@@ -1,8 +1,7 @@
-"""Correlations within models that are alike: the control. Runs without JAX.
+"""Correlations among models that are alike: the control. Runs without JAX.
 
-What differs between groups of models, such as their positions, may move predictor and
-outcome together without the one telling anything of the other. Models of one kind have
-the same positions and the same length of training.
+Positions and L may move predictor and outcome together without the one telling anything
+of the other.
 """
 
 from collections.abc import Mapping
@@ -12,47 +11,53 @@ from typing import Any
 from experiments.correlation import comparison
 from experiments.correlation.comparison import CORRELATION_WORDS
 from experiments.correlation.points import (
+    compared,
     LEAST,
     OUTCOMES,
     outcomes,
     Points,
     PREDICTORS,
     Run,
+    without_term,
 )
-from experiments.correlation.related import in_kinds, within_kinds
+from experiments.correlation.related import with_others, within
 from vvlen.reporting.tables import CellText, Table
 
-WITHIN = 'within kinds'
+WITHIN = 'the same positions and L'
+ALL = 'also those that have not learned'
 
 
 def table(run: Run, points: Points) -> Table:
-  """Makes the table: a row for each outcome and group, within kinds first."""
-  kinds = in_kinds(points)
-  within = functools.partial(comparison.both, run, kinds, relate=within_kinds)
+  """Makes the table: a row for each outcome and group, models that are alike first.
+
+  Args:
+    run: what was run.
+    points: the models that have results.
+  """
+  plain, used = without_term(points), compared(run, points)
+  several = with_others(used)
+  among = functools.partial(comparison.both, run, several, relate=within)
   records: list[dict[str, Any]] = []
   for outcome in outcomes(run):
-    field = f'{outcome}_beyond'
     of = lambda name, part, found, outcome=outcome: {
         'outcome': outcome, 'group': name, 'models': len(part.models), **found}
-    records += [of(WITHIN, kinds, within(field))]
-    records += [of(name, part, comparison.both(run, part, field))
-                for name, part in _groups(points).items()]
+    records += [of(WITHIN, several, among(outcome))]
+    records += [of(name, part, comparison.both(run, part, outcome))
+                for name, part in {ALL: plain, **_groups(used)}.items()]
   columns: dict[str, CellText] = {
       'outcome': lambda r: OUTCOMES[r['outcome']], 'group': lambda r: r['group'],
       'models': lambda r: str(r['models']), **comparison.COLUMNS}
   return Table(
-      'groups', f'Correlations within groups. Outcomes at {run.beyond_words}',
-      columns, records,
-      'Within kinds: less the means of models with the same positions and length of '
-      f'training. r: {CORRELATION_WORDS[run.correlation]}; misalignment: '
+      'groups', 'Correlations within groups of models', columns, records,
+      'The same positions and L: less the mean of models that have these. r: '
+      f'{CORRELATION_WORDS[run.correlation]}; misalignment: '
       f'{PREDICTORS[run.measure]}. Secondary, not corrected for being many.',
       more=f'Groups of fewer than {LEAST} models have no correlations, and models '
-           'without others of their kind are not in the first rows. Positions and '
-           'training length may change misalignment and the outcome together: a '
-           'correlation over all models that is not found within kinds is one between '
-           'them. Means of kinds are taken in each resample anew; of normals in kinds '
-           'such as these, 28 models in 8 kinds, the intervals cover r = 0.7 in 97 % '
-           'of samples.')
+           'without others that are alike are not in the first rows. Positions and L, '
+           'the length of training, may change misalignment and the outcome together: '
+           'a correlation over all models that is not found among those that are alike '
+           'is one between positions, or lengths. Means are taken in each resample '
+           'anew. All groups but the second have learned each task.')
 
 
 def _groups(points: Points) -> Mapping[str, Points]:

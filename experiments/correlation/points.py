@@ -1,14 +1,17 @@
 """What is known of each model: numbers by seed, and their means. Runs without JAX.
 
-  predictors   measured where training has been: training loss over the last tenth of
-               the steps; log perplexity and misalignment on held-out text at the length
-               of the model's own training
-  outcomes     the score of the benchmark, and log perplexity, both means over the
-               lengths beyond L, the longest length on which any model was trained: the
-               same numbers of tokens for all models
+Lengths are multiples of L, the length of a model's own training.
+
+  predictors   measured at L: training loss over the last tenth of the steps; log
+               perplexity and misalignment on held-out text
+  outcomes     the mean score of the benchmark over lengths beyond L up to 2 L, and over
+               those from 2 L on; mean log perplexity beyond L
 
 Training loss is the cross-entropy alone, without the misalignment term that the loss of
-some models has too.
+some models has too. Correlations are over the models that were trained without the term
+and have learned each task: at L, their score lies at least halfway from that of a
+shortcut to 1. Models that have learned nothing agree with themselves at all lengths,
+and have low scores, so they would turn the sign of the correlation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +35,15 @@ TRAINING_LOSS = 'training_cross_entropy'
 MEASURES = tuple(name for name in SCALES if name != 'half_sce')
 # Predictors, and outcomes -> their names in words.
 PREDICTORS = {
-    TRAINING_LOSS: 'training loss', 'nll': 'log perplexity at training length',
+    TRAINING_LOSS: 'training loss', 'nll': 'log perplexity at L',
     **{name: SCALES[name] for name in MEASURES},
 }
+OUTCOMES = {'score_near': 'score up to 2 L', 'score_far': 'score from 2 L on',
+            'nll_beyond': 'log perplexity beyond L'}
 # Dialect of the scorers -> name of its metric.
 METRICS = {'official': 'score', 'lm_eval': 'score_lm_eval', 'strict': 'score_strict'}
-OUTCOMES = {'score': 'score', 'nll': 'log perplexity'}
 CORRELATIONS = {'pearson': pearson, 'spearman': spearman}
 _POSITIONS = {'rope': 'RoPE', 'alibi': 'ALiBi', 'none': 'no positions'}
-# A model has learned the tasks if its score at L is that much above the shortcut.
-LEARNED = 0.1
 LEAST = 5  # models; over fewer, no correlation is reported
 
 
@@ -50,17 +52,21 @@ class Model(NamedTuple):
 
   name: str
   label: str
-  length: int  # of its training, in tokens
+  length: int  # L, of its training, in tokens
   positions: str  # in words
-  kind: str = ''  # equal for models with the same positions and length of training
+  weight: float = 0.0  # α of the misalignment term
+
+  def tokens(self, multiple: float) -> int:
+    """Returns a multiple of L in tokens."""
+    return round(multiple * self.length)
 
 
 class Run(NamedTuple):
   """What the report needs to know about a run, from its config.json."""
 
   models: tuple[Model, ...]
-  length: int  # L, in tokens
-  lengths: tuple[int, ...]  # at which all models are measured, in tokens, L first
+  lengths: tuple[float, ...]  # of the benchmark, in units of L, 1 first
+  nll_lengths: tuple[float, ...]  # of log perplexity, likewise
   tasks: tuple[str, ...]
   measure: str  # the measure of misalignment that is tested, a key of PREDICTORS
   outcome: str  # the primary one, a key of OUTCOMES
@@ -69,42 +75,38 @@ class Run(NamedTuple):
   num_resamples: int
   seed: int
   words: str  # on size and training of the models, for titles
-  weights: Mapping[str, float]  # α of each model
   # (with the misalignment term, without it): models that differ in nothing else
   pairs: tuple[tuple[str, str], ...]
 
   @property
-  def beyond(self) -> tuple[int, ...]:
-    """Returns the lengths beyond L."""
-    return tuple(n for n in self.lengths if n > self.length)
+  def near(self) -> tuple[float, ...]:
+    """Returns the lengths of the benchmark beyond L, up to 2 L."""
+    return tuple(n for n in self.lengths if 1 < n <= 2)
 
   @property
-  def beyond_words(self) -> str:
-    """Returns the lengths beyond L in words, in units of L."""
-    multiples = [n // self.length for n in self.beyond]
-    return (f'{multiples[0]} L' if len(multiples) == 1
-            else f'{multiples[0]} to {multiples[-1]} L')
+  def far(self) -> tuple[float, ...]:
+    """Returns the lengths of the benchmark from 2 L on."""
+    return tuple(n for n in self.lengths if n >= 2)
 
-  @property
-  def of_term(self) -> bool:
-    """Returns whether the run is of the misalignment term alone."""
-    return len(self.models) < LEAST and bool(self.pairs)
+  def lengths_of(self, outcome: str) -> tuple[float, ...]:
+    """Returns the lengths at which what an outcome is the mean of is measured."""
+    return self.lengths if outcome.startswith('score') else self.nll_lengths
 
 
 class Points(NamedTuple):
   """The models that have results: M of them."""
 
   models: tuple[Model, ...]
-  # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES with the suffix
-  # _beyond, or _LENGTH for each length; TASK_LENGTH, the score of a task, and with a
-  # suffix _lm_eval or _strict that of another dialect; chance, shortcut, TASK_chance
-  # and TASK_shortcut, at L.
+  # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES; score_n and nll_n
+  # for each length, n times L; TASK_n, the score of a task, and with a suffix _lm_eval
+  # or _strict that of another dialect; chance, shortcut, TASK_chance and TASK_shortcut,
+  # at L; shortcut_near, a mean over lengths as score_near.
   means: Mapping[str, np.ndarray]
   # field -> values of each model by seed
   seeds: Mapping[str, list[dict[int, float]]]
   left_out: Sequence[str]  # seeds with a value that is not finite, as 'model, seed 3'
 
-  def only(self, kept: Sequence[bool]) -> 'Points':
+  def only(self, kept: Sequence[bool] | np.ndarray) -> 'Points':
     """Returns some of the models, [M] True for those that are kept."""
     places = np.flatnonzero(kept)
     return self._replace(
@@ -112,9 +114,23 @@ class Points(NamedTuple):
         means={field: x[places] for field, x in self.means.items()},
         seeds={field: [x[i] for i in places] for field, x in self.seeds.items()})
 
-  def trained_at(self, length: int) -> 'Points':
-    """Returns the models that were trained at a length, in tokens."""
-    return self.only([model.length == length for model in self.models])
+
+def without_term(points: Points) -> Points:
+  """Returns the models that were trained without the misalignment term."""
+  return points.only([not model.weight for model in points.models])
+
+
+def learned(run: Run, points: Points, task: str = '') -> np.ndarray:
+  """Returns which models have learned a task, or each task, [M] bool."""
+  tasks = (task,) if task else run.tasks
+  return np.all([points.means[f'{name}_1'] >= (1 + points.means[f'{name}_shortcut']) / 2
+                 for name in tasks], axis=0) if points.models else np.zeros(0, bool)
+
+
+def compared(run: Run, points: Points) -> Points:
+  """Returns the models over which correlations are: without the term, and learned."""
+  plain = without_term(points)
+  return plain.only(learned(run, plain))
 
 
 def outcomes(run: Run) -> list[str]:
@@ -124,23 +140,26 @@ def outcomes(run: Run) -> list[str]:
 
 def read_run(config: Mapping[str, Any]) -> Run:
   """Returns the `Run` of a configuration, as in configs/correlation.py."""
-  length, model = int(config['train']['max_length']), config['model']
-  primary = config['primary']
-  steps = counted(int(config['train']['num_steps']), 'step')
+  train, model, primary = (config[name] for name in ('train', 'model', 'primary'))
+  steps = counted(int(train['num_steps']), 'step')
   if min(float(fields['steps']) for fields in config['models'].values()) < 1:
     steps = f'up to {steps}'
   layers = counted(int(model['num_layers']), 'layer')
-  words = f'{layers} of width {int(model["width"])}, {steps}'
+  nll_lengths = tuple(map(float, config['evaluate']['lengths']))
   return Run(
-      tuple(Model(name, _label(fields), length // int(fields['shorter']),
-                  _POSITIONS[fields['positions']], _kind(fields))
+      tuple(Model(name, _label(fields), round(_share(fields) * train['max_length']),
+                  _positions(fields), float(fields['weight']))
             for name, fields in config['models'].items()),
-      length, tuple(int(n) * length for n in config['evaluate']['lengths']),
+      tuple(map(float, config['benchmark'].get('lengths', nll_lengths))), nll_lengths,
       tuple(map(str, config['benchmark']['tasks'])), str(primary['measure']),
       str(primary['outcome']), str(primary['correlation']), int(config['num_seeds']),
-      int(config['num_resamples']), int(config['seed']), words,
-      {name: float(fields['weight']) for name, fields in config['models'].items()},
-      _pairs(config['models']))
+      int(config['num_resamples']), int(config['seed']),
+      f'{layers} of width {int(model["width"])}, {steps}', _pairs(config['models']))
+
+
+def _share(fields: Mapping[str, Any]) -> float:
+  """Returns the length of a model's training, as a share of the longest."""
+  return float(fields['length'])
 
 
 def _pairs(models: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
@@ -157,23 +176,19 @@ def _but_weight(fields: Mapping[str, Any]) -> str:
                      for name, x in fields.items() if name != 'weight'))
 
 
-def _kind(fields: Mapping[str, Any]) -> str:
-  """Returns a model's positions and length of training in words."""
-  alike = dict(fields, norm='none', steps=1, weight=0, offsets=(0, 0.5))
-  return _label(alike)
+def _positions(fields: Mapping[str, Any]) -> str:
+  """Returns the positions of a model in words; models with equal ones are a kind."""
+  words = _POSITIONS[fields['positions']]
+  return f'{words} {fields["rope_base"]:,.0f}' if words == 'RoPE' else words
 
 
 def _label(fields: Mapping[str, Any]) -> str:
   """Returns a model in words: its positions, and what else differs from the others."""
-  parts = [_POSITIONS[fields['positions']]]
-  if fields['positions'] == 'rope':
-    parts[0] += f' {float(fields["rope_base"]):,.0f}'
-  if fields['stretched'] != 'none':
-    parts.append(f'measured with {fields["stretched"]}')
+  parts = [_positions(fields)]
   if fields['norm'] != 'none':
     parts.append(f'{ARMS[fields["norm"]][0]} after attention')
-  if fields['shorter'] != 1:
-    parts.append(f'trained at L/{int(fields["shorter"])}')
+  if _share(fields) != 1:
+    parts.append(f'{_share(fields):g} of the length')
   if fields['steps'] != 1:
     parts.append(f'{float(fields["steps"]):g} of the steps')
   if fields['weight']:
@@ -190,38 +205,15 @@ def points(run: Run, rows: Sequence[Row]) -> Points:
     run: what the rows are of.
     rows: of results.csv.
   """
-  own = index([row for row in rows if row.experiment == EXPERIMENT])
-  by_task = {task: index([row for row in rows if row.experiment == task])
-             for task in run.tasks}
-
-  def mean_of_tasks(name: str, metric: str, length: int) -> dict[int, float]:
-    found = [by_task[task].get((name, metric, length), {}) for task in run.tasks]
-    seeds = set.intersection(*map(set, found))
-    return {seed: float(np.mean([x[seed] for x in found])) for seed in sorted(seeds)}
-
+  known = {name: index([row for row in rows if row.experiment == name])
+           for name in (EXPERIMENT, *run.tasks)}
   present, values, left_out = [], [], []
   for model in run.models:
-    name, at = model.name, model.length
-    fields = {field: own.get((name, field, None if field == TRAINING_LOSS else at), {})
-              for field in PREDICTORS}
-    for n in run.lengths:
-      fields[f'nll_{n}'] = own.get((name, 'nll', n), {})
-      fields[f'score_{n}'] = mean_of_tasks(name, 'score', n)
-    for guess in ('chance', 'shortcut'):
-      fields[guess] = mean_of_tasks(name, guess, run.length)
-      fields |= {f'{task}_{guess}': found.get((name, guess, run.length), {})
-                 for task, found in by_task.items()}
-    fields |= {f'{task}_{n}{metric.removeprefix("score")}': found.get(
-        (name, metric, n), {}) for task, found in by_task.items()
-               for metric in METRICS.values() for n in run.lengths}
+    fields = _fields(run, model, known)
     seeds = sorted(set.intersection(*map(set, fields.values())))
     bad = [s for s in seeds if not all(math.isfinite(x[s]) for x in fields.values())]
-    left_out += [f'{name}, seed {s}' for s in bad]
+    left_out += [f'{model.name}, seed {s}' for s in bad]
     seeds = [s for s in seeds if s not in bad]
-    for outcome in OUTCOMES:
-      fields[f'{outcome}_beyond'] = {
-          s: float(np.mean([fields[f'{outcome}_{n}'][s] for n in run.beyond]))
-          for s in seeds}
     if seeds:
       present.append(model)
       values.append({field: {s: x[s] for s in seeds} for field, x in fields.items()})
@@ -230,3 +222,44 @@ def points(run: Run, rows: Sequence[Row]) -> Points:
   means = {field: np.array([np.mean([*x.values()]) for x in every])
            for field, every in by_field.items()}
   return Points(tuple(present), means, by_field, left_out)
+
+
+_BySeed = dict[int, float]
+_Known = Mapping[str, Mapping[tuple[str, str, int | None], _BySeed]]
+
+
+def _fields(run: Run, model: Model, known: _Known) -> dict[str, _BySeed]:
+  """Returns {field of `Points`: values by seed} of a model.
+
+  Args:
+    run: what the rows are of.
+    model: of the run.
+    known: {column experiment: values by (arm, metric, length)}.
+  """
+  def of(experiment: str, metric: str, n: float | None = 1.0) -> _BySeed:
+    length = None if n is None else model.tokens(n)
+    return known[experiment].get((model.name, metric, length), {})
+
+  fields = {name: of(EXPERIMENT, name, None if name == TRAINING_LOSS else 1.0)
+            for name in PREDICTORS}
+  fields |= {f'nll_{n:g}': of(EXPERIMENT, 'nll', n) for n in run.nll_lengths}
+  for n in run.lengths:
+    fields |= {f'{task}_{n:g}{metric.removeprefix("score")}': of(task, metric, n)
+               for task in run.tasks for metric in METRICS.values()}
+    fields[f'score_{n:g}'] = _mean([of(task, 'score', n) for task in run.tasks])
+  for guess in ('chance', 'shortcut'):
+    fields |= {f'{task}_{guess}': of(task, guess) for task in run.tasks}
+    fields[guess] = _mean([of(task, guess) for task in run.tasks])
+  fields['shortcut_near'] = _mean(
+      [of(task, 'shortcut', n) for task in run.tasks for n in run.near])
+  for outcome, lengths in (('score_near', run.near), ('score_far', run.far),
+                           ('nll_beyond', [n for n in run.nll_lengths if n > 1])):
+    of_what = outcome.partition('_')[0]
+    fields[outcome] = _mean([fields[f'{of_what}_{n:g}'] for n in lengths])
+  return fields
+
+
+def _mean(found: Sequence[_BySeed]) -> _BySeed:
+  """Returns the mean of several values, of the seeds that have all of them."""
+  seeds = set.intersection(*map(set, found))
+  return {seed: float(np.mean([x[seed] for x in found])) for seed in sorted(seeds)}

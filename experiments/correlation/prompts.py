@@ -2,9 +2,9 @@
 
 A length counts the tokens of BOS, of the prompt and of the room for the answer, so that
 at the training length every position was seen in training. All models and seeds get the
-same prompts, and each answer is kept. Lengths are the same numbers of tokens for all
-models, also for those that were trained on shorter windows: the question is which model
-does better on the same long inputs. Runs without JAX.
+same prompts of a length, and each answer is kept. Lengths are in units of the length of
+a model's own training: the question is how far a model carries what it has learned.
+Runs without JAX.
 """
 
 from collections.abc import Iterable, Sequence

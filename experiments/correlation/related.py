@@ -5,10 +5,10 @@
 where r is the primary correlation, and s and s₀ are 1 or −1, so that a relation counts
 in the direction that is claimed: losses and misalignment are high where scores are low
 and log perplexity is high. Above 0, the predictor predicts the outcome better.
-Its interval resamples models, the same ones for both r, so it is paired. Within kinds
-of models, each value is less the mean of its kind,
+Its interval resamples models, the same ones for both r, so it is paired. Among models
+that are alike, with the same positions and L, each value is less their mean,
 
-  x − mean of x over the models of its kind
+  x − mean of x over the models with the same positions and L
 
 in each resample anew: else the intervals would not know that the means are estimated.
 
@@ -23,6 +23,7 @@ import numpy as np
 from experiments.correlation.points import (
     CORRELATIONS,
     LEAST,
+    Model,
     Points,
     Run,
     TRAINING_LOSS,
@@ -62,7 +63,7 @@ def relate(
     outcome: [M].
     training_loss: [M]; if the predictor is this array, there is nothing to compare.
     signs: s and s₀, from `signs_of`.
-    kinds: [M] numbers, equal for models of one kind, for correlations within kinds;
+    kinds: [M] numbers, equal for models that are alike, for correlations among these;
       None: over all models.
 
   Returns:
@@ -91,8 +92,8 @@ def signs_of(predictor: str, outcome: str) -> tuple[float, float]:
 
   Args:
     predictor: a key of `points.PREDICTORS`, or 'misalignment'.
-    outcome: a field of `Points`: log perplexity, whose name begins with nll, or a
-      score.
+    outcome: a key of `points.OUTCOMES`, or a field that is named alike: log
+      perplexity, whose name begins with nll, or a score.
   """
   of_loss = 1.0 if outcome.startswith('nll') else -1.0
   # Agreement is the only measure that falls with misalignment.
@@ -100,24 +101,36 @@ def signs_of(predictor: str, outcome: str) -> tuple[float, float]:
 
 
 def ours(run: Run, points: Points, predictor: str, outcome: str) -> Related:
-  """Returns the correlations of a predictor with a field such as 'score_beyond'."""
+  """Returns the correlations of a predictor with a field such as 'score_near'."""
   means = points.means
   return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS],
                 signs_of(predictor, outcome))
 
 
-def within_kinds(run: Run, points: Points, predictor: str, outcome: str) -> Related:
-  """Returns correlations as `ours`, within kinds of models, of `in_kinds(points)`."""
-  means, names = points.means, [model.kind for model in points.models]
+def within(run: Run, points: Points, predictor: str, outcome: str) -> Related:
+  """Returns correlations as `ours` among models with the same positions and L.
+
+  Args:
+    run: as in `relate`.
+    points: from `with_others`.
+    predictor: a key of `points.PREDICTORS`.
+    outcome: as in `ours`.
+  """
+  means, names = points.means, [_kind(model) for model in points.models]
   kinds = np.array([names.index(name) for name in names], float)
   return relate(run, means[predictor], means[outcome], means[TRAINING_LOSS],
                 signs_of(predictor, outcome), kinds)
 
 
-def in_kinds(points: Points) -> Points:
-  """Returns the models that have others of their kind."""
-  names = [model.kind for model in points.models]
+def with_others(points: Points) -> Points:
+  """Returns the models with whose positions and L there are others."""
+  names = [_kind(model) for model in points.models]
   return points.only([names.count(name) > 1 for name in names])
+
+
+def _kind(model: Model) -> tuple[str, int]:
+  """Returns what models that are alike have in common."""
+  return model.positions, model.length
 
 
 def gain(correlation: _Statistic, signs: tuple[float, float]) -> _Statistic:
@@ -134,11 +147,11 @@ def gain(correlation: _Statistic, signs: tuple[float, float]) -> _Statistic:
 def _within(statistic: _Statistic) -> _Statistic:
   """Returns a statistic of values less the means of their kinds, given last."""
 
-  def within(*items: np.ndarray) -> np.ndarray:
+  def of_rest(*items: np.ndarray) -> np.ndarray:
     *values, kinds = items
     return statistic(*(_less_means(x, kinds) for x in values))
 
-  return within
+  return of_rest
 
 
 def _less_means(values: np.ndarray, kinds: np.ndarray) -> np.ndarray:

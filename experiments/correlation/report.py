@@ -1,8 +1,9 @@
 """Writes the tables and figures of correlations over models. Runs without JAX.
 
 The primary comparison is that of config.primary: r of misalignment minus r of
-training loss, each with the primary outcome beyond the longest training length, over
-models; decided by its 95 % bootstrap interval. All else is secondary.
+training loss, in the direction that is claimed, each with the primary outcome on inputs
+longer than those of training, over models; decided by its 95 % bootstrap interval. All
+else is secondary.
 """
 
 from etils import epath
@@ -17,8 +18,9 @@ from vvlen.reporting.tables import write_tables
 _ABOUT = ('Small language models that differ in positions, training length, steps, '
           'norm after attention and loss are trained on answered prompts, and asked '
           'longer ones. Misalignment is how much predictions of the same token differ '
-          'between two windows; L is the longest training length; r is a correlation '
-          'over models. Paper: long-short alignment, arXiv 2506.11769, Table 1.')
+          'between two windows; L is the length of training of a model; r is a '
+          'correlation over models. Paper: long-short alignment, arXiv 2506.11769, '
+          'Table 1.')
 
 
 def write(workdir: epath.PathLike) -> Report:
@@ -46,7 +48,6 @@ def write(workdir: epath.PathLike) -> Report:
   have = {model.name: len({row.seed for row in rows if row.arm == model.name})
           for model in run.models}
   return Report(
-      'Does the misalignment term help at longer inputs?' if run.of_term else
       'Does misalignment tell which models generalize to longer inputs?',
       answer(run, found), made, paths, 1,
       unfinished(missing_seeds(have, run.num_seeds)), _ABOUT)

@@ -19,7 +19,6 @@ from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_de
 from experiments.language_model import measuring, together, training
 from experiments.language_model.together import Programs
 from experiments.language_model.training import Text
-from vvlen.models.llama.config import is_of_family
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
@@ -30,9 +29,10 @@ class Subject(NamedTuple):
   """What the blocks of seeds of a model share."""
 
   config: Any  # as in configs/language_model.py
-  as_measured: Llama
+  model: Llama
   programs: Programs
   answer: Answer
+  asked: dict[int, list[Prompt]]  # by their length in tokens
 
 
 def main(config: Any, workdir: str) -> None:
@@ -43,7 +43,7 @@ def main(config: Any, workdir: str) -> None:
   together.check_text(text, mesh)
   names = list(config.models)
   now = parts.chosen('run_models', config.run_models, names)
-  lengths = [n * config.train.max_length for n in config.evaluate.lengths]
+  lengths = sorted({n for name in names for n in models.prompt_lengths(config, name)})
   asked = prompts.draw(config.benchmark, lengths, text.tokenizer, config.seed)
   facts = {**text.facts, 'prompts_sha256': documents.fingerprint(
       prompt.answered.text for own in asked.values() for prompt in own)}
@@ -57,9 +57,9 @@ def main(config: Any, workdir: str) -> None:
         f'{"Compiling first." if todo else ""}', flush=True)
   # The blocks of a model follow one another.
   subject = functools.lru_cache(maxsize=1)(
-      lambda name: _subject(config, name, text, mesh))
+      lambda name: _subject(config, name, text, mesh, asked))
   rows = lambda name, first: lambda progress: _rows(
-      config, name, subject(name), asked, first, folder, progress)
+      config, name, subject(name), first, folder, progress)
   steps = {name: training.num_steps(config, config.models[name]) for name in names}
   jobs = [Job(seed_blocks.at_once(config) * steps[name], rows(name, first))
           for name, first in todo]
@@ -75,23 +75,29 @@ def _read_text(config: Any) -> Text:
       raise FileNotFoundError(
           f'{path}: no such file. The text and its tokenizer are written by '
           'python -m experiments.long_context.training_text --folder=runs/tasks')
-  return training.read_text(models.own_config(config, next(iter(config.models))))
+  longest = max(config.models, key=lambda name: config.models[name].length)
+  own = models.own_config(config, longest)
+  with own.unlocked():
+    own.seed = config.seed
+  return training.read_text(own)
 
 
-def _subject(config: Any, name: str, text: Text, mesh: Any) -> Subject:
+def _subject(
+    config: Any, name: str, text: Text, mesh: Any, asked: dict[int, list[Prompt]]
+) -> Subject:
   """Prepares a model; its programs compile when they are first called."""
   own = models.own_config(config, name)
-  model, as_measured = models.make(config, name, text.tokenizer)
+  model = models.make(config, name, text.tokenizer)
   return Subject(
-      own, as_measured, together.make_programs(
-          own, name, model, text, mesh, as_measured, MEASURES),
-      make_answer(as_measured, text.tokenizer, config.benchmark.answer_tokens, mesh,
-                  config.train.group_size))
+      own, model, together.make_programs(own, name, model, text, mesh, MEASURES),
+      make_answer(model, text.tokenizer, config.benchmark.answer_tokens, mesh,
+                  config.train.group_size),
+      {length: asked[length] for length in models.prompt_lengths(config, name)})
 
 
 def _rows(
-    config: Any, name: str, subject: Subject, asked: dict[int, list[Prompt]],
-    first: int, folder: epath.Path, progress: Progress,
+    config: Any, name: str, subject: Subject, first: int, folder: epath.Path,
+    progress: Progress,
 ) -> list[Row]:
   """Trains, measures, asks and saves a block of seeds; returns their rows."""
   trained = together.train_and_measure(
@@ -99,7 +105,7 @@ def _rows(
   rows = [row for seed, measured in trained.measured.items()
           for row in measuring.rows_of(name, seed, measured, EXPERIMENT)]
   lines = {seed: '' for seed in trained.measured}
-  for length, own in asked.items():
+  for length, own in subject.asked.items():
     with progress.measuring(f'{name}, prompts of {length:,} tokens'):
       texts = subject.answer(trained.params, own)
     for seed in trained.measured:
@@ -108,7 +114,6 @@ def _rows(
   if jax.process_index() == 0:
     for seed, text in lines.items():
       results.write_text(folder / f'predictions/{name}_seed_{seed}.jsonl', text)
-  if is_of_family(subject.as_measured):
-    together.save_models(subject.config, name, subject.as_measured, trained,
-                         [*trained.measured], folder)
+  together.save_models(subject.config, name, subject.model, trained,
+                       [*trained.measured], folder)
   return rows

@@ -12,13 +12,15 @@ import numpy as np
 from experiments.correlation import comparison, dialects, groups, paper, term
 from experiments.correlation.comparison import CORRELATION_WORDS, GAIN
 from experiments.correlation.points import (
-  LEARNED,
+  compared,
+  learned,
   OUTCOMES,
   outcomes,
   Points,
   PREDICTORS,
   Run,
   TRAINING_LOSS,
+  without_term,
 )
 from experiments.correlation.related import ours, relate, Related, signs_of
 from experiments.language_model.figures import times
@@ -42,19 +44,14 @@ _GUESSES = ('Chance: of a guess without the context, where the answer is one of 
 
 def make(run: Run, points: Points) -> list[Table]:
   """Returns all tables of a run, the main one first."""
-  if run.of_term:
-    return [term.table(run, points), models(run, points), tasks(run, points)]
-  made = [table_1(run, points), models(run, points), measures(run, points),
-          by_length(run, points), groups.table(run, points), tasks(run, points),
-          dialects.table(run, points)]
+  used = compared(run, points)
+  made = [table_1(run, points), models(run, points)]
+  if without_term(points).models:
+    made.append(tasks(run, points))
+  if used.models:
+    made += [measures(run, used), by_length(run, used), groups.table(run, points),
+             dialects.table(run, used)]
   return made + [term.table(run, points)] * bool(run.pairs)
-
-
-def learned(points: Points, score: str, shortcut: str) -> int:
-  """Returns how many models have learned, by the fields of a score and a shortcut."""
-  if not points.models:
-    return 0
-  return int(np.sum(points.means[score] >= points.means[shortcut] + LEARNED))
 
 
 def published(run: Run, predictor: str, outcome: str) -> Related:
@@ -73,46 +70,46 @@ def published(run: Run, predictor: str, outcome: str) -> Related:
 def table_1(run: Run, points: Points) -> Table:
   """Makes the main table: a row for each outcome, predictor and set of models."""
   records: list[dict[str, Any]] = []
+  used = compared(run, points)
   for outcome in outcomes(run):
     for word, predictor in (('training loss', TRAINING_LOSS),
                             ('misalignment', run.measure)):
-      found = {
-          'ours': (len(points.models), ours(run, points, predictor,
-                                            f'{outcome}_beyond'), math.nan),
-          'the paper': (len(paper.ROWS), published(run, word, outcome),
-                        paper.PRINTED[word, outcome])}
-      records += [
-          {'outcome': outcome, 'predictor': word, 'source': source, 'models': count,
-           **_fields(related), 'printed': printed}
-          for source, (count, related, printed) in found.items()]
+      records.append({
+          'outcome': outcome, 'predictor': word, 'source': 'ours',
+          'models': len(used.models), **_fields(ours(run, used, predictor, outcome)),
+          'printed': math.nan})
+  for printed in ('score', 'nll'):
+    records += [
+        {'outcome': printed, 'predictor': word, 'source': 'the paper',
+         'models': len(paper.ROWS), **_fields(published(run, word, printed)),
+         'printed': paper.PRINTED[word, printed]}
+        for word in ('training loss', 'misalignment')]
+  words = OUTCOMES | {'score': 'LongBench-E', 'nll': 'log perplexity at 16k'}
   columns: dict[str, CellText] = {
-      'outcome': lambda r: OUTCOMES[r['outcome']],
+      'outcome': lambda r: words[r['outcome']],
       'predictor': lambda r: r['predictor'],
       'models': lambda r: f'{r["source"]}, {r["models"]}',
       **_columns(),
       'printed': number_cell('printed', '+.2f'),
   }
   note = (
-      f'Means of seeds; intervals: 95 %, of {run.num_resamples:,} '
-      f'resamples of the models. Misalignment of ours: {PREDICTORS[run.measure]} at '
-      f'the length of training; outcomes at {run.beyond_words}, L = {run.length} '
-      f'tokens. The paper: its rows recomputed, outcomes at 16k.'
+      f'95 % intervals: {run.num_resamples:,} resamples of the models. Ours: trained '
+      f'without the term, each task learned; misalignment: {PREDICTORS[run.measure]} '
+      "at L, the length of a model's training. The paper: its rows recomputed."
       f'{_left_out(points)}'
   )
   more = (
-      f'Primary: the row of misalignment and {OUTCOMES[run.outcome]}, {GAIN}, with '
+      f'Primary: our row of misalignment and {OUTCOMES[run.outcome]}, {GAIN}, with '
       f"r {CORRELATION_WORDS[run.correlation]}'s; above 0, misalignment predicts "
       'better. All other intervals are secondary and not corrected for being many. '
-      "Partial: Pearson's of what regressions on training loss leave. With so few "
-      'models the intervals are too narrow: of normals they cover r = 0.7 in 91 % of '
-      'samples of 14 and in 89 % of 7. Models of one kind are alike: where predictors '
-      'and outcome are unrelated but differ between kinds, the interval of the primary '
-      'row excludes 0 in 39 % of draws, so that a verdict needs the row within kinds '
-      'of the table groups too. Training loss: cross-entropy of the last tenth of the '
+      "Partial: Pearson's of what regressions on training loss leave. With few models "
+      'the intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples '
+      'of 14 and in 89 % of 7. Training loss: cross-entropy of the last tenth of the '
       'steps, without the misalignment term. Printed: as the paper has it.'
   )
   return Table('table_1', 'What predicts results on longer inputs', columns, records,
-               note, short=('outcome', 'predictor', 'models', 'Pearson [95 %]'),
+               note, short=('outcome', 'predictor', 'models',
+                            f'{CORRELATION_WORDS[run.correlation]} [95 %]'),
                more=more)
 
 
@@ -141,15 +138,15 @@ def measures(run: Run, points: Points) -> Table:
   """Makes the table of all predictors, a row for each and each outcome."""
   records = [
       {'outcome': outcome, 'predictor': predictor,
-       **_fields(ours(run, points, predictor, f'{outcome}_beyond'))}
+       **_fields(ours(run, points, predictor, outcome))}
       for outcome in outcomes(run) for predictor in PREDICTORS]
   columns: dict[str, CellText] = {
       'outcome': lambda r: OUTCOMES[r['outcome']],
       'predictor': lambda r: PREDICTORS[r['predictor']], **_columns()}
   return Table(
-      'measures', f'All predictors. Outcomes at {run.beyond_words}', columns, records,
-      f'{len(points.models)} models, means of seeds. Predictors are measured at the '
-      "length of each model's training. Secondary, not corrected for being many.",
+      'measures', 'All predictors', columns, records,
+      f'{len(points.models)} models. Predictors are measured at L. Secondary, not '
+      'corrected for being many.',
       more='Symmetric KL is SCE without the entropies of both predictions, and the sum '
            'of both KL; half of SCE, a scale of the paper, has the correlations of '
            'SCE. Long and short: of the two predictions of a token, the one with more '
@@ -157,15 +154,17 @@ def measures(run: Run, points: Points) -> Table:
 
 
 def by_length(run: Run, points: Points) -> Table:
-  """Makes the table of outcomes at each length, a row for each."""
+  """Makes the table of scores and log perplexity at each length, a row for each."""
+  words = {'score': 'score', 'nll': 'log perplexity'}
+  first = run.outcome.partition('_')[0]
   records = [
-      {'outcome': outcome, 'length': n, 'multiple': n // run.length,
-       **_mean(points.means[f'{outcome}_{n}']),
-       **comparison.both(run, points, f'{outcome}_{n}')}
-      for outcome in outcomes(run) for n in run.lengths]
+      {'outcome': name, 'length': n, **_mean(points.means[f'{name}_{n:g}']),
+       **comparison.both(run, points, f'{name}_{n:g}')}
+      for name in sorted(words, key=lambda name: name != first)
+      for n in run.lengths_of(name)]
   columns: dict[str, CellText] = {
-      'outcome': lambda r: OUTCOMES[r['outcome']],
-      'length': lambda r: times(r['multiple']),
+      'outcome': lambda r: words[r['outcome']],
+      'length': lambda r: times(r['length']),
       'mean over models': lambda r: number(r['mean'], '.3f'),
       'from': lambda r: number(r['least'], '.3f'),
       'to': lambda r: number(r['most'], '.3f'),
@@ -174,37 +173,36 @@ def by_length(run: Run, points: Points) -> Table:
   return Table(
       'by_length', 'Correlations with the outcome at each length', columns, records,
       f'{len(points.models)} models. r: {CORRELATION_WORDS[run.correlation]}; '
-      f'misalignment: {PREDICTORS[run.measure]}. L = {run.length} tokens; some models '
-      'were trained on less. Secondary, not corrected for being many.')
+      f'misalignment: {PREDICTORS[run.measure]}. L: the length of training of each '
+      'model. Secondary, not corrected for being many.')
 
 
 def tasks(run: Run, points: Points) -> Table:
   """Makes the table of scores at each length, a row for each task."""
-  at_length = points.trained_at(run.length)
+  plain = without_term(points)
   records: list[dict[str, Any]] = []
   for task in run.tasks:
     record = {'task': task,
-              **{guess: float(points.means[f'{task}_{guess}'].mean())
+              **{guess: float(plain.means[f'{task}_{guess}'].mean())
                  for guess in ('chance', 'shortcut')},
-              'learned': learned(at_length, f'{task}_{run.length}', f'{task}_shortcut')}
+              'learned': int(learned(run, plain, task).sum())}
     for n in run.lengths:
-      record |= {f'{name}_{n}': value
-                 for name, value in _mean(points.means[f'{task}_{n}']).items()}
+      record |= {f'{name}_{n:g}': value
+                 for name, value in _mean(plain.means[f'{task}_{n:g}']).items()}
     records.append(record)
-  score = lambda n: lambda r: (f'{number(r[f"mean_{n}"], ".3f")} '
-                               f'({number(r[f"least_{n}"], ".3f")} to '
-                               f'{number(r[f"most_{n}"], ".3f")})')
+  score = lambda n: lambda r: (f'{number(r[f"mean_{n:g}"], ".3f")} '
+                               f'({number(r[f"least_{n:g}"], ".3f")} to '
+                               f'{number(r[f"most_{n:g}"], ".3f")})')
   columns: dict[str, CellText] = {
       'task': lambda r: r['task'], 'chance': lambda r: number(r['chance'], '.3f'),
       'shortcut': lambda r: number(r['shortcut'], '.3f'),
       'learned': lambda r: str(r['learned']),
-      **{times(n // run.length): score(n) for n in run.lengths}}
+      **{times(n): score(n) for n in run.lengths}}
   return Table(
       'tasks', 'Score of each task by length', columns, records,
-      f'Mean over {len(points.models)} models, from the lowest to the highest of them; '
-      f'dialect official. Learned: of the {len(at_length.models)} trained at L, those '
-      f'whose score at L is at least {LEARNED:g} above the shortcut. L = {run.length} '
-      'tokens.',
+      f'Mean over the {len(plain.models)} models without the term, from the lowest to '
+      'the highest; dialect official. Learned: models whose score at L, the length of '
+      'their training, is at least halfway from the shortcut to 1.',
       more=_GUESSES)
 
 
@@ -215,35 +213,39 @@ def _mean(values: np.ndarray) -> dict[str, float]:
 
 def models(run: Run, points: Points) -> Table:
   """Makes the table of models, a row for each, with intervals over seeds."""
-  fields = (TRAINING_LOSS, run.measure, f'nll_{run.length}', 'nll_beyond',
-            f'score_{run.length}', 'score_beyond')
+  fields = {TRAINING_LOSS: 'training loss', run.measure: PREDICTORS[run.measure],
+            'nll_1': 'log perplexity at L', 'nll_beyond': 'beyond L',
+            'score_1': 'score at L', 'score_near': 'up to 2 L',
+            'score_far': 'from 2 L on'}
+  numbers = {model.name: place for place, model in enumerate(run.models, 1)}
+  failed = {task: ~learned(run, points, task) for task in run.tasks}
   records: list[dict[str, Any]] = []
   for place, model in enumerate(points.models):
     record: dict[str, Any] = {
-        'number': place + 1, 'model': model.name, 'label': model.label,
-        'training_length': model.length, 'seeds': len(points.seeds['chance'][place])}
+        'number': numbers[model.name], 'model': model.name, 'label': model.label,
+        'training_length': model.length, 'weight': model.weight,
+        'seeds': len(points.seeds['chance'][place]),
+        'not_learned': ', '.join(task for task in run.tasks if failed[task][place])}
     for field in fields:
       record |= interval_fields(
           field, mean_interval([*points.seeds[field][place].values()]))
     records.append(record | {guess: float(points.means[guess][place])
-                             for guess in ('chance', 'shortcut')})
-  names = ('training loss', PREDICTORS[run.measure], 'log perplexity at L',
-           f'at {run.beyond_words}', 'score at L', f'score at {run.beyond_words}')
+                             for guess in ('chance', 'shortcut', 'shortcut_near')})
   columns: dict[str, CellText] = {
-      'no.': lambda r: str(r['number']), 'model': lambda r: r['label']}
-  for name, field in zip(names, fields, strict=True):
-    columns[f'{name} [95 %]'] = interval_cell(field, _form(field))
-  columns['chance'] = lambda r: number(r['chance'], '.3f')
-  columns['shortcut'] = lambda r: number(r['shortcut'], '.3f')
+      'no.': lambda r: str(r['number']), 'model': lambda r: r['label'],
+      'L': lambda r: str(r['training_length']),
+      'not learned': lambda r: r['not_learned']}
+  for field, name in fields.items():
+    columns[name] = interval_cell(field, _form(field))
   return Table(
       'models', f'The models: {run.words}', columns, records,
-      "Means over seeds; intervals over seeds, by Student's t. Numbers are those of "
-      'the figures. Losses and divergences in nats; training loss and '
-      f"{PREDICTORS[run.measure]} at the length of each model's training; scores from "
-      '0 to 1.'
-      f'{_left_out(points)}',
+      'Means over seeds, with 95 % intervals by Student\'s t if there are several. '
+      'Numbers are those of the figures. Losses and divergences in nats, scores from '
+      f'0 to 1. L: length of training, tokens.{_left_out(points)}',
       more=f'Score: mean over {", ".join(run.tasks)}, dialect official, greedy '
-           f'answers, the same prompts for all. {_GUESSES}')
+           'answers, the same prompts for all models of one L. Training loss and '
+           f'{PREDICTORS[run.measure]} at L. Not learned: tasks of which the score at '
+           f'L is less than halfway from that of a shortcut to 1. {_GUESSES}')
 
 
 def _form(field: str) -> str:

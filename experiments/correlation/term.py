@@ -1,62 +1,107 @@
-"""What the misalignment term changes: two models, by pairs of seeds. Runs without JAX.
+"""What the misalignment term changes, by pairs of models. Runs without JAX.
 
-  outcome with the term − outcome without it, of the same seed
+  outcome with the term − outcome without it
 
-Two models are compared if they differ in the weight α of the term alone, and one has
-α = 0. Seeds have the same initial weights, text and prompts in both. The outcome of
-config.primary beyond L is tested without correction for α = 0.1; all else is secondary.
+The models of a pair differ in the weight α of the term alone, and one has α = 0: they
+have the same initial weights, text and prompts. Pairs count if both models have learned
+each task. The mean score beyond L up to 2 L is tested without correction for α = 0.1,
+and told beside the score at L, from which it starts; L is the length of training. All
+else is secondary, such as what is carried over to longer inputs,
+
+  mean score beyond L up to 2 L − score at L
+
+which damage at L raises too, and the pairs of which a model has not learned: the term
+may be why. The unit is a pair, so the mean is over positions, norms and steps.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.correlation.points import OUTCOMES, outcomes, Points, Run
+from experiments.correlation.points import learned, OUTCOMES, Points, PREDICTORS, Run
 from experiments.language_model.figures import times
-from vvlen.reporting.numbers import interval_words, number, p_value, p_words
+from vvlen.reporting.numbers import counted, interval_words, number, p_value, p_words
 from vvlen.reporting.tables import difference, difference_cell, p_of, Table
 from vvlen.statistics import detectable, paired_t_test, PairedTest
 
 PRIMARY = 0.1  # α
+FIELD = 'score_near'  # the primary field, of `Points`
+CARRIED = 'carried'  # a field that `Points` does not have
+_ALL = 'all_pairs'  # FIELD, of pairs that have learned or not
 
 
 class Changed(NamedTuple):
-  """An outcome of two models, over S seeds that both have."""
+  """A field of P pairs of models."""
 
-  test: PairedTest | None  # None: fewer than two seeds
-  treated: float  # mean, with the term
-  control: float
+  test: PairedTest | None  # None: fewer than two pairs
+  treated: np.ndarray  # [P], with the term
+  control: np.ndarray  # [P]
 
 
-def changed(points: Points, pair: tuple[str, str], field: str) -> Changed:
-  """Returns what the term changes in a field of `Points`, such as 'score_beyond'."""
-  names = [model.name for model in points.models]
-  treated, control = (
-      points.seeds[field][names.index(name)] if name in names else {} for name in pair)
-  seeds = sorted(treated.keys() & control.keys())
-  a, b = (np.array([own[s] for s in seeds]) for own in (treated, control))
-  mean = lambda x: float(x.mean()) if x.size else np.nan
-  return Changed(paired_t_test(a, b) if len(seeds) > 1 else None, mean(a), mean(b))
+def pairs(
+    run: Run, points: Points, weight: float, all_of_them: bool = False
+) -> list[tuple[int, int]]:
+  """Returns the places in `points` of pairs (with the term, without) that learned.
+
+  Args:
+    run: what was run.
+    points: the models that have results.
+    weight: α of the term.
+    all_of_them: whether pairs that have not learned are among them.
+  """
+  known = learned(run, points)
+  places = {model.name: place for place, model in enumerate(points.models)
+            if known[place] or all_of_them}
+  weights = {model.name: model.weight for model in run.models}
+  return [(places[a], places[b]) for a, b in run.pairs
+          if weights[a] == weight and a in places and b in places]
+
+
+def changed(
+    run: Run, points: Points, weight: float, field: str, all_of_them: bool = False
+) -> Changed:
+  """Returns what the term changes in a field of `Points`, or in `CARRIED`."""
+  found = [_of_pair(points, pair, field)
+           for pair in pairs(run, points, weight, all_of_them)]
+  treated, control = np.array([x for x in found if x], float).reshape(-1, 2).T
+  test = paired_t_test(treated, control) if len(treated) > 1 else None
+  return Changed(test, treated, control)
+
+
+def _of_pair(
+    points: Points, pair: tuple[int, int], field: str
+) -> tuple[float, float] | None:
+  """Returns the means of a field over the seeds that both models have; None if none."""
+  if field == CARRIED:
+    near, at = (_of_pair(points, pair, name) for name in ('score_near', 'score_1'))
+    return near and at and (near[0] - at[0], near[1] - at[1])
+  own, other = (points.seeds[field][place] for place in pair)
+  seeds = own.keys() & other.keys()
+  mean = lambda values: float(np.mean([values[seed] for seed in sorted(seeds)]))
+  return (mean(own), mean(other)) if seeds else None
 
 
 def table(run: Run, points: Points) -> Table:
-  """Makes the table: a row per pair, outcome and length, and one for all beyond L."""
-  labels = {model.name: model.label for model in run.models}
+  """Makes the table: a row for each weight and field, the primary one first."""
+  fields = {FIELD: OUTCOMES[FIELD], _ALL: f'{OUTCOMES[FIELD]}, all pairs',
+            CARRIED: f'{OUTCOMES[FIELD]} less that at L', **OUTCOMES,
+            run.measure: f'{PREDICTORS[run.measure]} at L',
+            **{f'{of}_{n:g}': f'{words} at {times(n)}'
+               for of, words in (('score', 'score'), ('nll', 'log perplexity'))
+               for n in run.lengths_of(of)}}
   records = []
-  for pair in run.pairs:
-    for outcome in outcomes(run):
-      for length in (0, *run.lengths):  # 0: all beyond L
-        found = changed(points, pair, f'{outcome}_{length or "beyond"}')
-        test = found.test
-        records.append({
-            'model': labels[pair[0]], 'outcome': OUTCOMES[outcome],
-            'length': length or '', 'multiple': length // run.length,
-            'control': found.control, 'treated': found.treated, **difference(test),
-            'p': p_of(test), 'pairs': test.num_pairs if test else 0,
-            'smallest_detectable': detectable(test)})
+  for weight in _weights(run):
+    for field, words in fields.items():
+      found = changed(
+          run, points, weight, FIELD if field == _ALL else field, field == _ALL)
+      mean = lambda x: float(x.mean()) if x.size else np.nan
+      records.append({
+          'weight': weight, 'field': field, 'words': words,
+          'control': mean(found.control), 'treated': mean(found.treated),
+          **difference(found.test), 'p': p_of(found.test),
+          'pairs': len(found.treated), 'smallest_detectable': detectable(found.test)})
   columns = {
-      'model': lambda r: r['model'], 'outcome': lambda r: r['outcome'],
-      'length': lambda r: _words(run, r['multiple']),
+      'α': lambda r: f'{r["weight"]:g}', 'of': lambda r: r['words'],
       'without the term': lambda r: number(r['control'], '.3f'),
       'with it': lambda r: number(r['treated'], '.3f'),
       'difference [95 %]': difference_cell('.3f'), 'p': lambda r: p_value(r['p']),
@@ -65,41 +110,45 @@ def table(run: Run, points: Points) -> Table:
   }
   return Table(
       'term', 'What the misalignment term changes', columns, records,
-      'Pairs of seeds; p: paired two-sided t-test. Primary: '
-      f'{OUTCOMES[run.outcome]} beyond L at α = {PRIMARY:g}; all else is secondary and '
-      f'not corrected. L = {run.length} tokens.',
+      'Pairs of models that both learned each task; p: paired two-sided t-test. '
+      f'Primary: {OUTCOMES[FIELD]}, α = {PRIMARY:g}; all else is secondary and not '
+      'corrected. All pairs: also those that have not learned. L: the length of '
+      'training.',
       more='Smallest detectable: the difference that so many pairs with this spread '
-           'find four times in five at the 5 % level. The model without the term has '
-           'the same initial weights, text and prompts, seed by seed.')
+           'find four times in five at the 5 % level. The models of a pair have the '
+           'same settings, initial weights, text and prompts.')
 
 
-def _words(run: Run, multiple: int) -> str:
-  """Returns a length in words, given in units of L; 0 stands for all beyond L."""
-  return times(multiple) if multiple else f'mean beyond L, {len(run.beyond)} lengths'
+def _weights(run: Run) -> list[float]:
+  """Returns the weights of pairs, the primary one first."""
+  weights = {model.name: model.weight for model in run.models}
+  return sorted({weights[a] for a, _ in run.pairs}, key=lambda x: (x != PRIMARY, x))
 
 
 def sentence(run: Run, points: Points) -> str:
-  """Says what the term at α = 0.1 changes beyond L; '' if there are no such pairs."""
-  weighted = [pair for pair in run.pairs if run.weights[pair[0]] == PRIMARY]
-  if not weighted:
+  """Says what the term at α = 0.1 changes; '' if no pair is planned."""
+  if PRIMARY not in _weights(run):
     return ''
-  test = changed(points, weighted[0], f'{run.outcome}_beyond').test
+  test = changed(run, points, PRIMARY, FIELD).test
   what = f'The misalignment term with α = {PRIMARY:g}'
   if test is None or np.isnan(test.p):
-    return f'{what}: no verdict, fewer than two pairs of seeds that differ.'
-  said = (f'{what} changes the {OUTCOMES[run.outcome]} beyond L by '
-          f'{number(test.mean_difference, "+.3f")} '
-          f'{interval_words(test.ci_low, test.ci_high, "+.3f")}, {p_words(test.p)}, '
-          f'{test.num_pairs} pairs of seeds')
-  if test.p < 0.05:
-    return f'{said}.'
-  return (f'{said}; no difference was found, and one of '
-          f'{number(detectable(test), ".3f")} would be found four times in five.')
+    return f'{what}: no verdict, fewer than two pairs that learned, and differ.'
+  planned = sum(model.weight == PRIMARY for model in run.models if model.name in {
+      name for name, _ in run.pairs})
+  said = (f'{what} changes the {OUTCOMES[FIELD]} by {_by(test)}, {p_words(test.p)}, '
+          f'{test.num_pairs} of {counted(planned, "pair")} of models, those that '
+          'learned each task')
+  if not test.p < 0.05:
+    said += ('; no difference was found, and one of '
+             f'{number(detectable(test), ".3f")} would be found four times in five')
+  at_length = changed(run, points, PRIMARY, 'score_1').test
+  return f'{said}. The score at L it changes by {_by(at_length)}.'
 
 
-def by_length(run: Run, points: Points) -> list[str]:
-  """Says the score of each model at each length."""
-  lengths = ', '.join(times(n // run.length) for n in run.lengths)
-  return [f'Score of {model.label} at {lengths}: ' + ', '.join(
-      number(points.means[f'score_{n}'][i], '.3f') for n in run.lengths) + '.'
-          for i, model in enumerate(points.models)]
+def _by(test: PairedTest | None) -> str:
+  """Returns a difference with its interval."""
+  if test is None:
+    return 'an unknown amount'
+  ends = '' if np.isnan(test.ci_low) else (
+      f' {interval_words(test.ci_low, test.ci_high, "+.3f")}')
+  return f'{number(test.mean_difference, "+.3f")}{ends}'

@@ -58,9 +58,9 @@ def _offsets(arm: Arm) -> str:
       f'offset up to {written(high)}')
 
 
-def times(multiple: int) -> str:
+def times(multiple: float) -> str:
   """Returns the name of a multiple of the training length."""
-  return f'{multiple} L' if multiple > 1 else 'L'
+  return f'{multiple:g} L' if multiple > 1 else 'L'
 
 
 def look(run: Run, arm: Arm) -> tuple[str, str, str]:

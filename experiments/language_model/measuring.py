@@ -72,10 +72,11 @@ def evaluate_hidden(
     {metric: {length: []}}. `nll` is log perplexity, nats a token, in blocks of this
     length; the first token of a block is not scored. The measures of misalignment are
     of two windows of this length, means over config.evaluate.offsets; they are missing
-    at lengths for which the segments are too short for the second window.
+    at lengths for which the segments are too short for the second window. The first
+    window begins with the segment; with config.evaluate.all_windows, others follow it
+    without a gap, as long as there is room for their second windows.
   """
   size = segments.shape[1]
-  mean = functools.partial(jnp.average, weights=counts)
   found: dict[str, dict[int, Any]] = {'nll': {}, **{name: {} for name in measures}}
   for times in config.evaluate.lengths:
     length = times * config.train.max_length
@@ -87,13 +88,16 @@ def evaluate_hidden(
     offsets = [int(share * length) for share in config.evaluate.offsets]
     if length + max(offsets) > size:
       continue
-    first = read(segments[:, :length])
-    pairs = [
-        measures_of_hidden(
-            first, read(segments[:, e:length + e]), table, e, by_sequence=True)
-        for e in offsets
-    ]
-    means = jax.tree.map(lambda *x: jnp.stack([*map(mean, x)]).mean(), *pairs)
+    several = config.evaluate.get('all_windows', False)
+    windows = (size - max(offsets)) // length if several else 1
+    cut = lambda e, n=length, w=windows: segments[:, e:e + w * n].reshape(-1, n)
+    weights = None if counts is None else jnp.repeat(counts, windows)
+    mean = functools.partial(jnp.average, weights=weights)
+    first = read(cut(0))
+    pairs = [measures_of_hidden(first, read(cut(e)), table, e, by_sequence=True)
+             for e in offsets]
+    means = jax.tree.map(
+        lambda *x, of=mean: jnp.stack([*map(of, x)]).mean(), *pairs)
     for name in measures:
       found[name][length] = getattr(means, name)
   return found

@@ -77,7 +77,7 @@ def _machine_memory() -> float:
 
 def make_programs(
     config: Any, name: str, model: Llama, text: Text, mesh: jax.sharding.Mesh,
-    as_measured: Llama | None = None, measures: Sequence[str] = measuring.MEASURES,
+    measures: Sequence[str] = measuring.MEASURES,
 ) -> Programs:
   """Builds the functions that train and measure blocks of seeds of an arm.
 
@@ -87,7 +87,6 @@ def make_programs(
     model: the model to train.
     text: to train on and, its held-out part, to measure on.
     mesh: with the axis 'seed'.
-    as_measured: the model to measure, which has the same parameters; None: `model`.
     measures: of misalignment, fields of `vvlen.objectives.measures.Measures`.
   """
   train, arm = config.train, config.arms[name]
@@ -103,8 +102,7 @@ def make_programs(
       text.held_out[:].astype(narrow), sharding.whole(mesh))
   return Programs(
       trainer,
-      functools.partial(
-          _measure(config, as_measured or model, mesh, measures), held_out))
+      functools.partial(_measure(config, model, mesh, measures), held_out))
 
 
 def run_block(

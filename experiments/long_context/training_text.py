@@ -1,15 +1,15 @@
 r"""Writes answered prompts, for small models to learn the tasks from.
 
   python -m experiments.long_context.training_text --folder=runs/tasks
-  python -m experiments.correlation --config=configs/correlation.py:term \
-      --workdir=runs/correlation
+  python -m experiments.correlation --config=configs/correlation.py:pilot \
+      --config.run_models="('rope',)" --workdir=runs/pilot
   python -m experiments.long_context --suite=ruler --config.lengths='(107, 214, 428)' \
       --config.needle_values=words \
-      --checkpoint=runs/correlation/models/base/seed_0 --workdir=runs/tasks_ruler
+      --checkpoint=runs/pilot/models/rope/seed_0 --workdir=runs/tasks_ruler
   python -m experiments.long_context --suite=babilong --config.parts='()' \
       --config.lengths='(107, 214, 428)' --config.most_facts=10 \
       --text=runs/tasks/filler.txt \
-      --checkpoint=runs/correlation/models/base/seed_0 --workdir=runs/tasks_babilong
+      --checkpoint=runs/pilot/models/rope/seed_0 --workdir=runs/tasks_babilong
 
 A document is a prompt with its answer, as `experiments.long_context` asks for it: of
 RULER's short tasks, of a pass key, or of BABILong without instructions. For BABILong,

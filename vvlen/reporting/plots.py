@@ -134,7 +134,7 @@ def band(axes: Axes, lengths: Sequence[int], table: np.ndarray, arm: str) -> Non
 
 
 def draw(
-    axes: Axes, lengths: Sequence[int], table: np.ndarray, colour: str, marker: str,
+    axes: Axes, lengths: Sequence[float], table: np.ndarray, colour: str, marker: str,
     label: str, linestyle: Any = '-', geometric: bool = True,
 ) -> None:
   """Draws the mean of [seeds, lengths] over seeds, with a band for its interval.
