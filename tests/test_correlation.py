@@ -43,7 +43,6 @@ from experiments.long_context import generation, training_text
 from experiments.long_context.training_text import Answered
 from tests.conftest import ROOT, shown
 from vvlen import sharding, statistics
-from vvlen.models.llama.config import is_of_family
 from vvlen.models.llama.initial_weights import around_common_vector
 from vvlen.models.rope import Rope
 from vvlen.models.rope_extensions import Yarn
@@ -177,14 +176,6 @@ def test_the_common_part_is_in_units_of_a_given_spread():
   check_of_language_models.check(config)
 
 
-@pytest.mark.parametrize('name, known', [
-    ('base', True), ('alibi', True), ('no_positions', False), ('layer_norm', False),
-    ('yarn', True)])
-def test_hub_layout_knows_models_with_positions_and_without_a_norm(name, known):
-  model, as_measured = models.make(_config('full'), name, BYTES)
-  assert is_of_family(model) == is_of_family(as_measured) == known
-
-
 # The benchmark.
 
 
@@ -280,7 +271,8 @@ def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path
   # The last seed of the block is one too many.
   outputs = {2: [['office', 'office'], ['garden', 'garden'], ['x', 'x']],
              1: [['garden'], ['kitchen'], ['x']]}
-  # Hub layout does not know a model with a norm after attention.
+  saved = []
+  monkeypatch.setattr(run_of_study.together, 'save_models', lambda *x: saved.append(x))
   config = _config(**{'models.base.norm': 'layer_norm'})
   _, as_measured = models.make(config, 'base', BYTES)
   subject = run_of_study.Subject(
@@ -288,6 +280,8 @@ def test_rows_and_files_of_answers_are_those_of_their_seed(monkeypatch, tmp_path
   progress = types.SimpleNamespace(measuring=lambda _: contextlib.nullcontext())
   rows = run_of_study._rows(
       config, 'base', subject, asked, 4, epath.Path(tmp_path), progress)
+  [(_, name, model, _, seeds, _)] = saved
+  assert (name, model, seeds) == ('base', as_measured, [4, 5])
   found = {row[:5]: row.value for row in rows}
   assert {row[2:4]: x for row, x in found.items() if row[4] == 'score'} == {
       (4, 128): 0.5, (5, 128): 0.5, (4, 256): 0, (5, 256): 1}

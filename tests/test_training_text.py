@@ -256,10 +256,10 @@ def test_a_model_is_trained_on_it_and_asked(tmp_path, fast_compilation):
     assert run.returncode == 0, run.stderr
   lines = [json.loads(line) for path in (tmp_path / 'ruler/predictions').iterdir()
            for line in path.read_text().splitlines()]
-  # Of layer_norm, which hub layout does not know, there is none.
   models = sorted(x.relative_to(tmp_path / 'model/models').as_posix()
                   for x in (tmp_path / 'model/models').glob('*/*'))
-  assert models == [f'{name}/seed_{seed}' for name in ('alibi_half_length', 'base')
+  assert models == [f'{name}/seed_{seed}' for name in (
+      'alibi_half_length', 'base', 'layer_norm')
                     for seed in range(2)]
   weights = [(tmp_path / f'model/models/base/seed_{seed}/model.safetensors')
              .read_bytes() for seed in range(2)]

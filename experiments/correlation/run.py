@@ -19,7 +19,6 @@ from experiments.harness.run_loop import claim_for_seeds, Job, run_jobs, seed_de
 from experiments.language_model import measuring, together, training
 from experiments.language_model.together import Programs
 from experiments.language_model.training import Text
-from vvlen.models.llama.config import is_of_family
 from vvlen.models.llama.model import Llama
 from vvlen.reporting import results
 from vvlen.reporting.results import Row
@@ -108,7 +107,6 @@ def _rows(
   if jax.process_index() == 0:
     for seed, text in lines.items():
       results.write_text(folder / f'predictions/{name}_seed_{seed}.jsonl', text)
-  if is_of_family(subject.as_measured):
-    together.save_models(subject.config, name, subject.as_measured, trained,
-                         [*trained.measured], folder)
+  together.save_models(subject.config, name, subject.as_measured, trained,
+                       [*trained.measured], folder)
   return rows
