@@ -620,6 +620,20 @@ def test_a_trained_model_is_saved_and_read_again(
     assert 'model.layers.0.mlp.up_proj.weight' in identity['checksums']
 
 
+@pytest.mark.slow
+def test_a_norm_after_attention_and_no_positions_are_kept(text_file, tmp_path):
+  folder, start, _ = save_llama(
+      tmp_path / 'start', **MODEL, norm='layer_norm', rope=None)
+  ready = _ready(folder, text_file, 'none_smoke', **{'adapters.rank': 2})
+  _, rows = _train(ready, tmp_path, 'none')
+  model, variables = load_checkpoint(tmp_path / 'models/none/seed_0')
+  assert model == start.clone(max_length=16)
+  blocks = _segments(*ready[:2]).reshape(-1, 16)
+  expected, = [x.value for x in rows if x.metric == 'nll' and x.length == 16]
+  np.testing.assert_allclose(next_token_cross_entropy(
+      model.apply(variables, blocks), blocks), expected, rtol=1e-4)
+
+
 def _segments(config, read):
   [key] = ensemble.seed_keys(config.seed, 0, 1)
   key = ensemble.purpose_key(key, ensemble.TEST)

@@ -339,6 +339,44 @@ def test_other_positions_are_refused_when_adapters_are_loaded(tmp_path):
       "{'rope_type': 'linear', 'factor': 4.0}, and the model has None")
 
 
+def test_adapters_know_the_norm_after_attention_of_their_training(tmp_path):
+  # The first two have the same parameters.
+  models = [llama(norm=norm) for norm in ('none', 'standardize', lambda x: x)]
+  base = variables_of(models[0])['params']
+  names = 'none', 'standardize', None
+  for number, model in enumerate(models):
+    folder = tmp_path / str(number)
+    save_adapters(folder, model, LORA, _trained(model, base, LORA))
+    for other, loaded in enumerate(models):
+      if other == number:
+        load_adapters(folder, loaded, base)
+        continue
+      with pytest.raises(ValueError) as error:
+        load_adapters(folder, loaded, base)
+      assert str(error.value) == (
+          f'{folder} has adapters that were trained with another norm after attention: '
+          f'{names[number]}, and the model has {names[other]}')
+  # Older files do not name it.
+  path = tmp_path / '0/base.json'
+  known = json.loads(path.read_text())
+  assert known.pop('norm') == 'none'
+  path.write_text(json.dumps(known))
+  load_adapters(path.parent, models[0], base)
+  with pytest.raises(ValueError, match=r'another norm .*: none, .* has standardize'):
+    load_adapters(path.parent, models[1], base)
+
+
+def test_adapters_know_the_weights_of_the_norm_after_attention(tmp_path):
+  model = llama(norm='layer_norm', rope=None)
+  base = variables_of(model)['params']
+  params = _trained(model, base, LORA)
+  save_adapters(tmp_path, model, LORA, params)
+  chex.assert_trees_all_equal(load_adapters(tmp_path, model, base)[1], params)
+  base['layer_1']['post_attention_norm']['bias'] += 1
+  with pytest.raises(ValueError, match=r'first .*\.1\.self_attn\.post_norm\.bias'):
+    load_adapters(tmp_path, model, base)
+
+
 @pytest.mark.parametrize('content', [
     {'checksum': 'a1'}, {'checksums': {}}, {'positions': {}}, {},
     {'checksums': [], 'positions': {}}])

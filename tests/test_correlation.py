@@ -98,7 +98,7 @@ def test_models_differ_in_what_their_fields_say():
   config = _config('cpu')
   made = {name: models.make(config, name, BYTES) for name in config.models}
   of = lambda prefix: {name for name in made if name.startswith(prefix)}
-  for prefix, rope in (('rope_', Rope(10_000.0)), ('low_base', Rope(100.0)),
+  for prefix, rope in (('rope_', Rope(10_000.0)), ('low_base', Rope(1e3)),
                        ('high_base', Rope(1e6)), ('alibi', None)):
     assert {made[name].rope for name in of(prefix)} == {rope}
   assert {name for name, x in made.items() if x.alibi} == of('alibi')
@@ -119,7 +119,7 @@ def test_the_study_is_of_these_models():
   for positions in ('rope', 'low_base', 'high_base', 'alibi'):
     own = [x for name, x in plain.items() if name.startswith(positions)]
     for field, choices in (('norm', ('none', 'layer_norm', 'standardize')),
-                           ('length', (0.75, 1.0)), ('steps', (0.85, 1.0, 1.15))):
+                           ('length', (0.75, 1.0)), ('steps', (1.0, 1.25))):
       found = [x[field] for x in own]
       assert {c: found.count(c) for c in {*found}} == {
           c: 12 // len(choices) for c in choices}
@@ -139,8 +139,9 @@ def test_the_study_is_of_these_models():
       measure='symmetric_kl', outcome='score_near', correlation='spearman')
   assert cpu.benchmark.lengths == (1, 1.25, 1.5, 1.75, 2, 4, 8)
   # The prompts are of the kinds that the training text has by default.
-  assert cpu.benchmark.tasks == training_text.SMALL
-  assert cpu.benchmark.num_prompts == 64 and cpu.evaluate.num_segments == 256
+  assert cpu.benchmark.tasks == training_text.SMALL[:3]
+  assert config_file.get_config('pilot').benchmark.tasks == training_text.SMALL
+  assert cpu.benchmark.num_prompts == 96 and cpu.evaluate.num_segments == 256
   pilot = config_file.get_config('pilot')
   assert pilot.seed == 1000 and pilot.train == cpu.train  # seeds of its own
 
@@ -503,7 +504,7 @@ def test_models_and_predictors_have_these_names():
       m.label for m in points.read_run(config.to_dict()).models]
   run = points.read_run(_config('cpu').to_dict())
   assert {m.positions for m in run.models} == {
-      'RoPE 10,000', 'RoPE 100', 'RoPE 1,000,000', 'ALiBi'}
+      'RoPE 10,000', 'RoPE 1,000', 'RoPE 1,000,000', 'ALiBi'}
   assert {m.weight for m in run.models if m.name.endswith('term')} == {0.1}
   assert points.PREDICTORS == {
       'training_cross_entropy': 'training loss',
@@ -517,7 +518,7 @@ def test_models_and_predictors_have_these_names():
       'nll_beyond': 'log perplexity beyond L'}
   assert (run.measure, run.outcome, run.correlation) == (
       'symmetric_kl', 'score_near', 'spearman')
-  assert run.words == '2 layers of width 64, up to 12,000 steps'
+  assert run.words == '2 layers of width 64, 12,000 to 15,000 steps'
   assert points.outcomes(_run(**{'primary.outcome': 'nll_beyond'})) == [
       'nll_beyond', 'score_near', 'score_far']
 
@@ -736,7 +737,7 @@ def test_correlations_within_groups_are_of_their_models_alone(run):
   inside = {
       groups.ALL: lambda m: True,
       'ALiBi': lambda m: m.name.startswith('alibi'),
-      'RoPE 100': lambda m: m.name.startswith('low'),
+      'RoPE 1,000': lambda m: m.name.startswith('low'),
       'RoPE 1,000,000': lambda m: m.name.startswith('high'),
       'RoPE 10,000': lambda m: m.name.startswith('rope'),
       'trained on 96 tokens': lambda m: m.length == 96,
@@ -874,7 +875,7 @@ _UNSURE = 'undecided whether misalignment or training loss predicts it better'
 
 def _only_positions(values):
   """Returns values of 20 models that are those of their positions, with noise."""
-  rank = {'RoPE 10,000': 0, 'RoPE 100': 1, 'ALiBi': 2, 'RoPE 1,000,000': 3}
+  rank = {'RoPE 10,000': 0, 'RoPE 1,000': 1, 'ALiBi': 2, 'RoPE 1,000,000': 3}
   noise = np.random.default_rng(values).normal(size=20) / 9
   return [float(rank[m.positions] + x)
           for m, x in zip(_run().models, noise, strict=True)]
@@ -1209,7 +1210,7 @@ def test_figures_have_a_point_for_each_model(run, found, used):
   made = figures.make(run, found)
   assert list(made) == ['correlations', 'paper', 'term']
   assert setup_of(made['correlations']) == (
-      '2 layers of width 64, up to 12,000 steps, trained at L = 96 or 128 tokens')
+      '2 layers of width 64, 12,000 to 15,000 steps, trained at L = 96 or 128 tokens')
   assert setup_of(made['paper']) == 'language models of 6 to 20 billion parameters'
   fields = [(x, y) for y in points.OUTCOMES
             for x in ('training_cross_entropy', 'symmetric_kl')]

@@ -681,15 +681,14 @@ def test_lengths_are_the_trained_one_and_longer_ones():
 
 
 @pytest.mark.slow
-def test_a_norm_after_attention_is_trained_and_its_models_not_saved(
-    tmp_path, text_file):
+def test_a_norm_after_attention_is_trained_and_saved(tmp_path, text_file):
   done = _command(
       f'--workdir={tmp_path}', f'--config.text.path={text_file}',
       '--config.model.norm=layer_norm', '--config.evaluate.lengths=(1, 2)',
       '--config.train.num_steps=4')
   assert done.returncode == 0, done.stderr
-  assert 'knows no norm after attention' in done.stdout
-  assert not (tmp_path / 'models').exists()
+  saved = [*tmp_path.glob('models/*/seed_0')]
+  assert saved and all(load_checkpoint(x)[0].norm == 'layer_norm' for x in saved)
   rows = results.read_rows(tmp_path / 'results.csv')
   assert {r.length for r in rows if r.metric == 'nll'} == {8, 16}
   assert (tmp_path / 'tables/alpha.md').exists()
@@ -802,14 +801,17 @@ def test_a_text_that_has_changed_is_refused(run, text_file, tmp_path):
   assert 'holds another run' in line and 'inputs.text_sha256' in line
 
 
-def test_a_model_is_saved_with_the_tokenizer_that_it_was_trained_with(tmp_path, key):
+@pytest.mark.parametrize('norm', ['none', 'layer_norm'])
+def test_a_model_is_saved_with_the_tokenizer_that_it_was_trained_with(
+    tmp_path, key, norm):
   tokenizers = pytest.importorskip('tokenizers')
   library = tokenizers.Tokenizer(tokenizers.models.WordLevel(
       {'<s>': 0, 'worst': 1, 'best': 2, '?': 3}, unk_token='?'))
   (tmp_path / 'own').mkdir()
   library.save(str(tmp_path / 'own/words.json'))
   (tmp_path / 'own/tokenizer_config.json').write_text('{"bos_token": "<s>"}')
-  config = _config(**{'text.tokenizer': str(tmp_path / 'own/words.json')})
+  config = _config(**{'text.tokenizer': str(tmp_path / 'own/words.json'),
+                      'model.norm': norm})
   tokenizer = load_tokenizer(tmp_path / 'own/words.json')
   model = training.make_model(config, tokenizer)
   params = model.init(key, jnp.zeros((1, 2), jnp.int32))['params']
@@ -820,7 +822,7 @@ def test_a_model_is_saved_with_the_tokenizer_that_it_was_trained_with(tmp_path, 
   saved = load_tokenizer(tmp_path / 'saved')
   assert (saved.begin, saved.vocab_size) == (0, 4)
   assert saved.encode('best').tolist() == [2]
-  load_checkpoint(tmp_path / 'saved')
+  assert load_checkpoint(tmp_path / 'saved')[0].norm == norm
 
 
 @pytest.mark.slow

@@ -2,14 +2,20 @@
 
 import json
 import math
+import re
 
 import chex
+from flax import linen as nn
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from tests.llamas import edit, llama, ROPES, save_llama
+from tests.cases import mostly_slow
+from tests.llamas import edit, edit_tensors, llama, ROPES, save_llama, variables_of
 from vvlen.models.clex import Clex
-from vvlen.models.llama import load_checkpoint, save_checkpoint
+from vvlen.models.llama import load_checkpoint, read_model, save_checkpoint
 from vvlen.models.llama.config import config_of, model_of
+from vvlen.models.llama.layers import stacked
 from vvlen.models.llama.sizes import check_model
 from vvlen.models.rope import Dynamic, Eabf, Linear, Llama3, LongRope, Ntk, Rope, Yarn
 
@@ -26,13 +32,96 @@ def test_ntk_is_written_as_the_base_that_it_has():
   assert config['rope_theta'] == pytest.approx(1e4 * 4**1.5, rel=1e-12)  # heads of 6
 
 
-@pytest.mark.parametrize('fields, says', [
-    ({'rope': None}, "without positions is not of the Llama family: 'none', None"),
+@pytest.mark.parametrize('norm, says', [
+    (lambda x: x, 'function'), (nn.RMSNorm(), 'RMSNorm'), ('rms_norm', 'rms_norm')])
+def test_a_norm_that_has_no_name_is_not_saved(norm, says):
+  with pytest.raises(ValueError) as raised:
+    config_of(llama(norm=norm), 'float32')
+  assert str(raised.value) == (
+      'to be saved in hub layout, norm must be one of none, standardize, layer_norm: '
+      + says)
+
+
+# What only a model_type of our own has.
+OWN = [
+    *({'norm': norm, **positions} for norm in ('standardize', 'layer_norm')
+      for positions in ({}, {'rope': None, 'alibi': True}, {'rope': None})),
+    {'rope': None}, {'output_bias': True}, {'attention_bias': True, 'mlp_bias': True},
+    {'norm': 'layer_norm', 'attention_bias': True},
+    {'norm': 'layer_norm', 'attention_bias': True, 'output_bias': True},
+]
+
+
+@pytest.mark.parametrize('fields', mostly_slow(OWN, 0, 5, 6), ids=str)
+def test_what_no_published_model_has_is_saved_as_our_own(tmp_path, fields):
+  folder, model, variables = save_llama(tmp_path, **fields)
+  config = json.loads((folder / 'config.json').read_text())
+  assert config['model_type'] == 'vvlen_llama'
+  assert config['architectures'] == ['VvlenLlamaForCausalLM']
+  assert config['post_attention_norm'] == model.norm
+  found, loaded = load_checkpoint(folder)
+  assert found == model
+  chex.assert_trees_all_equal(loaded, variables)
+  tokens = jnp.arange(14).reshape(2, 7)
+  logits = found.apply(loaded, tokens)
+  chex.assert_trees_all_equal(logits, model.apply(variables, tokens))
+  config['rope_parameters'] = config.pop('rope_scaling')
+  assert model_of(config) == model
+
+
+@pytest.mark.slow
+def test_stacked_layers_have_the_norm_of_theirs(tmp_path):
+  _, model, variables = save_llama(tmp_path / 'one', norm='layer_norm', rope=None)
+  looped, loaded = load_checkpoint(tmp_path / 'one', scan_layers=True)
+  assert looped == model.clone(scan_layers=True)
+  chex.assert_trees_all_equal(loaded['params'], stacked(variables['params']))
+  tokens = jnp.arange(14).reshape(2, 7)
+  np.testing.assert_allclose(looped.apply(loaded, tokens),
+                             model.apply(variables, tokens), rtol=1e-5, atol=1e-5)
+  save_checkpoint(tmp_path / 'two', looped, loaded)
+  for name in ('model.safetensors', 'config.json'):
+    assert ((tmp_path / 'two' / name).read_bytes()
+            == (tmp_path / 'one' / name).read_bytes())
+
+
+@pytest.mark.parametrize('change, says', [
+    (lambda x: x.pop('model.layers.1.self_attn.post_norm.bias'),
+     'has no model.layers.1.self_attn.post_norm.bias, which its config.json requires'),
+    (lambda x: x.update({'model.layers.1.self_attn.post_norm.scale': x[
+        'model.layers.1.self_attn.post_norm.bias']}),
+     'has model.layers.1.self_attn.post_norm.scale, which is not part of the model'),
+    (lambda x: x.update({'model.layers.0.self_attn.post_norm.weight': x[
+        'model.norm.weight']}),
+     r'post_norm.weight is \(12,\), but config.json requires \(6,\)'),
 ])
-def test_positions_that_no_published_model_has_are_not_saved(tmp_path, fields, says):
+def test_tensors_of_a_norm_must_be_those_of_its_kind(tmp_path, change, says):
+  folder, *_ = save_llama(tmp_path, norm='layer_norm')
+  edit_tensors(folder, change)
   with pytest.raises(ValueError, match=says) as raised:
-    save_llama(tmp_path / 'own', **fields)
-  assert '\n' not in str(raised.value) and not (tmp_path / 'own').exists()
+    load_checkpoint(folder)
+  assert '\n' not in str(raised.value)
+
+
+@pytest.mark.parametrize('norm', ['none', 'standardize'])
+def test_a_norm_without_parameters_has_no_tensors(tmp_path, norm):
+  folder, *_ = save_llama(tmp_path, norm='layer_norm')
+  edit(folder, post_attention_norm=norm)
+  with pytest.raises(ValueError, match=r'has model\.layers\.0\.self_attn\.post_norm\.'):
+    load_checkpoint(folder)
+
+
+def test_fields_of_our_own_and_foreign_code_do_not_come_along(tmp_path):
+  own, like_own, _ = save_llama(tmp_path / 'own', norm='standardize', output_bias=True)
+  plain, like_plain, _ = save_llama(tmp_path / 'plain')
+  edit(plain, auto_map={'AutoConfig': 'theirs.Config'})
+  before = json.loads((plain / 'config.json').read_text())
+  for model, like in ((like_plain, own), (like_own, plain), (like_plain, plain)):
+    save_checkpoint(tmp_path / 'next', model, variables_of(model), like=like)
+    assert read_model(tmp_path / 'next') == model
+    found = json.loads((tmp_path / 'next/config.json').read_text())
+    assert found.keys() == config_of(model, 'float32').keys() | (
+        {'auto_map'} if model == like_plain and like == plain else set())
+  assert found == before
 
 
 @pytest.mark.slow
@@ -88,6 +177,9 @@ def test_what_a_config_leaves_out_is_that_of_its_family():
   qwen = model_of({**least, 'model_type': 'qwen2', 'num_key_value_heads': 1,
                    'sliding_window': 4096})
   assert qwen.attention_bias and not qwen.output_bias
+  own = {**least, 'model_type': 'vvlen_llama', 'attention_bias': True}
+  assert model_of({**own, 'post_attention_norm': 'standardize'}) == model.clone(
+      norm='standardize', attention_bias=True)
   for family in ('llama', 'qwen2', 'mistral'):
     null = model_of({**least, 'model_type': family, 'num_key_value_heads': None,
                      'sliding_window': None})
@@ -135,9 +227,27 @@ def test_two_names_and_nulls_say_the_same():
   assert scale(factor=1.0) == 1
 
 
+_OURS = {'model_type': 'vvlen_llama', 'architectures': ['VvlenLlamaForCausalLM']}
+
+
 @pytest.mark.parametrize('fields,says', [
     ({'model_type': 'gpt2', 'architectures': ['GPT2LMHeadModel']},
      "model_type 'gpt2' .*'GPT2LMHeadModel'.* is not supported: must be one of llama"),
+    # One of ours is not read as another, or the reverse.
+    *(({'post_attention_norm': norm}, f"norm '{norm}' is not supported with model_type "
+       "'llama', only with 'vvlen_llama'") for norm in ('layer_norm', 'none')),
+    ({'model_type': 'qwen2', 'post_attention_norm': 'standardize'}, 'is not supp.*qwe'),
+    *(({**_OURS, 'post_attention_norm': norm}, 'post_attention_norm must be one of '
+       rf'none, standardize, layer_norm: {re.escape(repr(norm))}$')
+      for norm in ('rms_norm', 3, ['layer_norm'], None)),
+    (_OURS, 'post_attention_norm must be one of .*: None'),
+    ({**_OURS, 'post_attention_norm': 'none', 'attention_output_bias': 1},
+     'attention_output_bias must be true or false: 1'),
+    ({**_OURS, 'post_attention_norm': 'layer_norm'}, 'has no .*self_attn.post_norm'),
+    ({'model_type': 'vvlen_llama', 'post_attention_norm': 'none'},
+     "architecture 'LlamaForCausalLM' is .* not one of model_type 'vvlen_llama'"),
+    ({'architectures': ['VvlenLlamaForCausalLM']},
+     "architecture 'VvlenLlamaForCausalLM' is .* not one of model_type 'llama'"),
     ({'model_type': ...}, 'model_type None .* is not supported'),
     ({'architectures': ['MixtralForCausalLM']},
      "architecture 'MixtralForCausalLM' is not supported, or is not one of"),
@@ -194,8 +304,9 @@ def test_two_names_and_nulls_say_the_same():
     ({'rope_scaling': 3}, 'must be an object: 3'),
     ({'rope_scaling': {'rope_type': 'random'}}, 'highest is missing'),
     ({'rope_scaling': {'rope_type': 'random', 'highest': 0}}, 'highest must be pos.*0'),
-    ({'rope_scaling': {'rope_type': 'random', 'highest': 9, 'rope_scaling': {
-        'rope_type': 'alibi'}}}, 'random positions must be of rotary positions'),
+    *(({'rope_scaling': {'rope_type': 'random', 'highest': 9, 'rope_scaling': {
+        'rope_type': kind}}}, 'random positions must be of rotary positions')
+      for kind in ('alibi', 'none')),
     ({'model_type': 'mistral', 'sliding_window': 4},
      'sliding_window 4 is not supported: .* set it to null in config.json'),
     ({'model_type': 'mistral', 'sliding_window': 4096}, 'window 4096 is not supported'),

@@ -164,6 +164,18 @@ def test_what_is_saved_here_has_its_logits_in_transformers(tmp_path, fields):
       _logits(theirs), expected, atol=2e-5 * np.abs(expected).max(), rtol=1e-4)
 
 
+@pytest.mark.parametrize('fields', [
+    {'norm': 'layer_norm'}, {'norm': 'standardize'}, {'rope': None},
+    {'norm': 'standardize', 'rope': None, 'alibi': True}, {'output_bias': True},
+], ids=str)
+def test_what_transformers_lacks_it_refuses(tmp_path, fields):
+  model = llama(**fields)
+  save_checkpoint(tmp_path, model, variables_of(model))
+  for made in (transformers.AutoConfig, transformers.AutoModelForCausalLM):
+    with pytest.raises(ValueError, match='model type `vvlen_llama`'):
+      made.from_pretrained(tmp_path)
+
+
 def test_both_styles_of_config_are_what_transformers_writes(tmp_path):
   _make(scaling=_SCALINGS['llama3']).save_pretrained(tmp_path)
   config = json.loads((tmp_path / 'config.json').read_text())

@@ -183,6 +183,24 @@ def _stream(whole):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('fields', [
+    {'norm': 'layer_norm', 'rope': None}, {'norm': 'standardize'}], ids=str)
+def test_a_norm_after_attention_and_no_positions_are_measured(
+    text, tmp_path, fast_compilation, run_here, fields):
+  model = llama(vocab_size=264, **fields)
+  variables = variables_of(model)
+  save_checkpoint(tmp_path / 'model', model, variables)
+  done = run_here(
+      'measure', '--config=configs/measure.py:smoke', f'--workdir={tmp_path}/run',
+      f'--checkpoint={tmp_path}/model', f'--text={text}')
+  assert done.returncode == 0, done.stderr
+  values, stream = _values(tmp_path / 'run'), _stream([tmp_path / 'run'])
+  nll = perplexity.block_nll(
+      functools.partial(model.apply, variables), stream[: 4 * 32], 16)
+  np.testing.assert_allclose(values[BLOCK, 'nll', 16], nll, rtol=1e-4)
+
+
+@pytest.mark.slow
 def test_its_numbers_are_those_of_the_functions(whole, checkpoint):
   values, stream = _values(whole[0]), _stream(whole)
   model, variables = load_checkpoint(checkpoint)

@@ -141,9 +141,9 @@ def outcomes(run: Run) -> list[str]:
 def read_run(config: Mapping[str, Any]) -> Run:
   """Returns the `Run` of a configuration, as in configs/correlation.py."""
   train, model, primary = (config[name] for name in ('train', 'model', 'primary'))
-  steps = counted(int(train['num_steps']), 'step')
-  if min(float(fields['steps']) for fields in config['models'].values()) < 1:
-    steps = f'up to {steps}'
+  shares = [float(fields['steps']) for fields in config['models'].values()]
+  least, most = (round(x * train['num_steps']) for x in (min(shares), max(shares)))
+  steps = counted(most, 'step') if least == most else f'{least:,} to {most:,} steps'
   layers = counted(int(model['num_layers']), 'layer')
   nll_lengths = tuple(map(float, config['evaluate']['lengths']))
   return Run(

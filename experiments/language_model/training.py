@@ -18,7 +18,6 @@ import numpy as np
 from experiments.harness import machine
 from experiments.language_model import measuring
 from vvlen.models import llama
-from vvlen.models.llama.config import is_of_family
 from vvlen.models.llama.initial_weights import around_common_vector
 from vvlen.models.llama.layers import stacked
 from vvlen.models.llama.model import Llama, output_table
@@ -181,14 +180,8 @@ def save_model(
 ) -> None:
   """Saves a model in hub layout, with the tokenizer that it was trained with.
 
-  If there are several processes, all must call it; the first one writes. A model that
-  hub layout does not know is not saved, but reported.
+  If there are several processes, all must call it; the first one writes.
   """
-  if not is_of_family(model):
-    if jax.process_index() == 0:
-      print(f'Not saved as {folder}: hub layout knows no norm after attention, and no '
-            'model without positions.')
-    return
   llama.save_checkpoint(folder, model, {'params': params},
                         like=config.checkpoint or None)
   if config.text.tokenizer and jax.process_index() == 0:

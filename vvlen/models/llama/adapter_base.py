@@ -1,15 +1,16 @@
-"""Identifies the model that adapters were trained with, by its positions and weights.
+"""Identifies the model that adapters were trained with: positions, norm and weights.
 
 A folder of adapters (`vvlen.models.llama.adapters`) has a file base.json, which PEFT
 ignores:
 
-  {"positions": {"rope_theta": 10000.0, "rope_scaling": null},
+  {"positions": {"rope_theta": 10000.0, "rope_scaling": null}, "norm": "none",
    "checksums": {"model.layers.0.self_attn.q_proj.weight": "…", …}}
 
-Positions are written as in a config.json. Checksums are of parameters before they were
-quantized, by their names in hub layout. They are of some rows, as little of a large
-model should be gathered on the host, and of bfloat16, so that a model loaded as float32
-or bfloat16 is the same model.
+Positions are written as in a config.json. The norm is the one right after attention,
+null for a module or a function; without this field it is "none". Checksums are of
+parameters before they were quantized, by their names in hub layout. They are of some
+rows, as little of a large model should be gathered on the host, and of bfloat16, so
+that a model loaded as float32 or bfloat16 is the same model.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ from vvlen.models.llama.saving import gather
 _ROWS = 16  # at most so many of a matrix, evenly spread, enter its checksum
 
 
-def describe(model: Llama, params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def describe(model: Llama, params: Mapping[str, Any]) -> dict[str, Any]:
   """Returns what base.json says of a model.
 
   Args:
@@ -40,7 +41,8 @@ def describe(model: Llama, params: Mapping[str, Any]) -> dict[str, dict[str, Any
     params: of the model without adapters, all or some. Those that are quantized have
       no checksum.
   """
-  return {'positions': positions_of(model), 'checksums': _checksums(model, params)}
+  return {'positions': positions_of(model), 'norm': _norm_of(model),
+          'checksums': _checksums(model, params)}
 
 
 def check(path: epath.Path, model: Llama, params: Mapping[str, Any]) -> None:
@@ -67,6 +69,15 @@ def check(path: epath.Path, model: Llama, params: Mapping[str, Any]) -> None:
       raise ValueError(
           f'{path.parent} has adapters that were trained with other positions: {name} '
           f'{positions.get(name)}, and the model has {own.get(name)}')
+  if (norm := known.get('norm', 'none')) != _norm_of(model):
+    raise ValueError(
+        f'{path.parent} has adapters that were trained with another norm after '
+        f'attention: {norm}, and the model has {_norm_of(model)}')
+
+
+def _norm_of(model):
+  """Returns the name of the norm after attention, None if it is not from vvlen."""
+  return model.norm if isinstance(model.norm, str) else None
 
 
 def _checksums(model, params):

@@ -77,7 +77,7 @@ def save_adapters(
 
   Args:
     folder: created if it is missing; adapters in it are replaced.
-    model: without adapters, or with; base.json has its positions.
+    model: without adapters, or with; base.json has its positions and norm.
     lora: the adapters.
     params: of `add_adapters`, or trained from these.
     base: the name or folder of the model without adapters, for PEFT.
@@ -155,9 +155,9 @@ def load_adapters(
 
   Raises:
     FileNotFoundError: if a file is missing.
-    ValueError: if the adapters are of another model or other positions, which is
-      seen where the folder has base.json, or of a kind that is not supported; if a
-      file is damaged; or as `add_adapters`.
+    ValueError: if the adapters are of another model, other positions or another norm,
+      which is seen where the folder has base.json, or of a kind that is not supported;
+      if a file is damaged; or as `add_adapters`.
   """
   folder = epath.Path(folder)
   for name in (_CONFIG, _TENSORS):

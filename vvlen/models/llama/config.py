@@ -2,6 +2,10 @@
 
 Both styles are read: older files with `rope_theta`, `rope_scaling` and `torch_dtype`,
 and those of transformers 5 with `rope_parameters` and `dtype`.
+
+What the published family lacks, a norm right after attention, no positions and some
+combinations of biases, is written with a `model_type` of vvlen's own, which other
+libraries refuse, and with the fields `OWN_FIELDS`.
 """
 
 from collections.abc import Mapping
@@ -12,9 +16,13 @@ from vvlen.models.llama.config_fields import flag, number
 from vvlen.models.llama.config_rope import ALL_ROTATED, rope_of, scaling_of
 from vvlen.models.llama.model import Llama
 from vvlen.models.llama.sizes import check_model
+from vvlen.models.norm import KINDS
 from vvlen.models.rope import Dynamic, LongRope, Ntk, rates
 from vvlen.models.rope_extensions import ntk_base
 
+OWN = 'vvlen_llama'  # the model_type of models that the published family lacks
+# Those that it has besides the fields of llama: `norm` and `output_bias` of `Llama`.
+OWN_FIELDS = ('post_attention_norm', 'attention_output_bias')
 # Defaults of the transformers library for each family, used if a file lacks the field.
 # num_key_value_heads None: as many key heads as query heads.
 _FAMILIES: dict[str, dict[str, Any]] = {
@@ -26,6 +34,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     'qwen2': {'max_position_embeddings': 32_768, 'num_key_value_heads': 32,
               'attention_bias': True},
 }
+_FAMILIES[OWN] = _FAMILIES['llama']
+_ARCHITECTURES = {'llama': 'LlamaForCausalLM', 'qwen2': 'Qwen2ForCausalLM',
+                  OWN: 'VvlenLlamaForCausalLM'}
 # Fields that can change the architecture, and the only values that are supported.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     'hidden_act': ('silu', 'swish'),  # two names of the same function
@@ -53,7 +64,10 @@ def model_of(config: Mapping[str, Any]) -> Llama:
   key_heads = number({'num_key_value_heads': key_heads}, 'num_key_value_heads', int,
                      heads)
   attention_bias = flag(config, 'attention_bias', defaults['attention_bias'])
-  rope = rope_of(config, max_length)
+  output_bias = attention_bias and family == 'llama'
+  if family == OWN:
+    output_bias = flag(config, 'attention_output_bias', False)
+  rope, alibi = rope_of(config, max_length)
   model = Llama(
       vocab_size=whole('vocab_size'),
       width=whole('hidden_size'),
@@ -64,12 +78,13 @@ def model_of(config: Mapping[str, Any]) -> Llama:
       head_width=whole('head_dim', default=None),
       max_length=max_length,
       rope=rope,
-      alibi=rope is None,
+      alibi=alibi,
       epsilon=number(config, 'rms_norm_eps', float, 1e-6),
       attention_bias=attention_bias,
-      output_bias=attention_bias and family == 'llama',
+      output_bias=output_bias,
       mlp_bias=flag(config, 'mlp_bias', False),
       tied=flag(config, 'tie_word_embeddings', False),
+      norm=config['post_attention_norm'] if family == OWN else 'none',
   )
   check_model(model)
   if model.rope is not None and isinstance(model.rope.stretched, LongRope):
@@ -95,6 +110,13 @@ def _family(config: Mapping[str, Any]) -> str:
   for name, plain in _PLAIN.items():
     if name in config and config[name] not in plain:
       raise ValueError(f'{name} {config[name]!r} is not supported')
+  norm = config.get('post_attention_norm')
+  if family == OWN and norm not in KINDS:
+    raise ValueError(
+        f'post_attention_norm must be one of {", ".join(KINDS)}: {norm!r}')
+  if family != OWN and norm is not None:
+    raise ValueError(f'post_attention_norm {norm!r} is not supported with model_type '
+                     f'{family!r}, only with {OWN!r}')
   layers = config.get('layer_types')
   if layers is not None and not (
       isinstance(layers, list) and all(x == 'full_attention' for x in layers)):
@@ -108,18 +130,10 @@ def _family(config: Mapping[str, Any]) -> str:
     )
   named = config.get('architectures')
   if isinstance(named, list) and named and not any(
-      str(x).lower().startswith(family) for x in named):
+      str(x).lower().startswith(family.replace('_', '')) for x in named):
     raise ValueError(f'architecture {named[0]!r} is not supported, or is not one of '
                      f'model_type {family!r}')
   return family
-
-
-def is_of_family(model: Llama) -> bool:
-  """Returns whether hub layout knows such models.
-
-  It has no norm after attention, and no models without positions.
-  """
-  return model.norm == 'none' and (model.rope is not None or model.alibi)
 
 
 def config_of(model: Llama, dtype: str) -> dict[str, Any]:
@@ -130,28 +144,26 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
   other libraries refuse; that of CLEX is the one in its published checkpoints.
 
   Args:
-    model: of the Llama family.
+    model: with one of `vvlen.models.norm.KINDS` as norm.
     dtype: of its parameters, such as 'bfloat16'.
 
   Raises:
-    ValueError: if the model has no equivalent in the published family.
+    ValueError: if the norm is a module or a function, or dynamic positions are of
+      another length than the model.
   """
-  if not is_of_family(model):
-    raise ValueError('a model with a norm after attention or without positions is not '
-                     f'of the Llama family: {model.norm!r}, {model.rope}')
+  if model.norm not in KINDS:
+    found = model.norm if isinstance(model.norm, str) else type(model.norm).__name__
+    raise ValueError('to be saved in hub layout, norm must be one of '
+                     f'{", ".join(KINDS)}: {found}')
   stretched = model.rope and model.rope.stretched
   if isinstance(stretched, Dynamic) and stretched.original_length != model.max_length:
     raise ValueError('in the Llama family, original_length of dynamic positions equals '
                      f'max_length: {stretched.original_length}, {model.max_length}')
-  biases = (model.attention_bias, model.output_bias)
-  family = 'qwen2' if biases == (True, False) else 'llama'
-  if biases == (False, True) or (family == 'qwen2' and model.mlp_bias):
-    raise ValueError('no model of the Llama family has these biases: attention_bias, '
-                     f'output_bias {biases}, mlp_bias {model.mlp_bias}')
-  own = {'attention_bias': model.attention_bias, 'mlp_bias': model.mlp_bias}
+  family = _family_of(model)
+  biases = {'attention_bias': model.attention_bias, 'mlp_bias': model.mlp_bias}
+  own = {'post_attention_norm': model.norm, 'attention_output_bias': model.output_bias}
   return {
-      'architectures': [{'llama': 'LlamaForCausalLM', 'qwen2': 'Qwen2ForCausalLM'}[
-          family]],
+      'architectures': [_ARCHITECTURES[family]],
       'model_type': family,
       'vocab_size': model.vocab_size,
       'hidden_size': model.width,
@@ -166,17 +178,24 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
       'tie_word_embeddings': model.tied,
       **positions_of(model),
       'torch_dtype': dtype,
-      **(own if family == 'llama' else {}),
+      **(biases if family != 'qwen2' else {}),
+      **(own if family == OWN else {}),
   }
 
 
-def positions_of(model: Llama) -> dict[str, Any]:
-  """Returns the fields of config.json that say what a model's positions are.
+def _family_of(model: Llama) -> str:
+  """Returns the model_type of a model: its own where no published one has it all."""
+  if model.norm != 'none' or (model.rope is None and not model.alibi):
+    return OWN
+  if model.output_bias == model.attention_bias:
+    return 'llama'
+  return 'qwen2' if model.attention_bias and not model.mlp_bias else OWN
 
-  They are empty for a model without positions.
-  """
+
+def positions_of(model: Llama) -> dict[str, Any]:
+  """Returns the fields of config.json that say what a model's positions are."""
   if model.rope is None:
-    return {'rope_scaling': scaling_of(None)} if model.alibi else {}
+    return {'rope_scaling': scaling_of(None, model.alibi)}
   stretched, base = model.rope.stretched, model.rope.base
   if isinstance(stretched, Ntk):
     base = ntk_base(base, _head_width(model), stretched.factor)

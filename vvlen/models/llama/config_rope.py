@@ -26,12 +26,13 @@ from vvlen.models.rope import (
 
 ALL_ROTATED: tuple[Any, ...] = (None, 1, 1.0)  # values of partial_rotary_factor
 ALIBI = 'alibi'  # the rope_type of a model with ALiBi in place of rotary positions
+NO_POSITIONS = 'none'  # that of a model without positions
 _RANDOM = 'random'  # that of a model with random positions (RandomPos)
 _ORIGINAL = 'original_max_position_embeddings'
 
 
-def rope_of(config: Mapping[str, Any], max_length: int) -> Rope | None:
-  """Returns the rotary positions of a config.json of either style; None for ALiBi.
+def rope_of(config: Mapping[str, Any], max_length: int) -> tuple[Rope | None, bool]:
+  """Returns `rope` and `alibi` of `Llama`, from a config.json of either style.
 
   Raises:
     ValueError: if they are not supported, or a field is missing or of a wrong type.
@@ -48,26 +49,26 @@ def rope_of(config: Mapping[str, Any], max_length: int) -> Rope | None:
   if found.get('partial_rotary_factor') not in ALL_ROTATED:
     raise ValueError('partial_rotary_factor is not supported')
   kind = found.get('rope_type', found.get('type', 'default'))
-  if kind == ALIBI:
-    return None
+  if kind in (ALIBI, NO_POSITIONS):
+    return None, kind == ALIBI
   if kind == _RANDOM:
-    plain = rope_of({**config, 'rope_theta': base, 'rope_parameters': None,
-                     'rope_scaling': found.get('rope_scaling')}, max_length)
+    plain, _ = rope_of({**config, 'rope_theta': base, 'rope_parameters': None,
+                        'rope_scaling': found.get('rope_scaling')}, max_length)
     if plain is None or plain.highest is not None:
       raise ValueError('random positions must be of rotary positions')
-    return plain._replace(highest=number(found, 'highest', int))
+    return plain._replace(highest=number(found, 'highest', int)), False
   if not isinstance(kind, str) or kind not in _READ:
-    known = ', '.join((*_READ, ALIBI, _RANDOM))
+    known = ', '.join((*_READ, ALIBI, NO_POSITIONS, _RANDOM))
     raise ValueError(f'rope type {kind!r} is not supported: must be one of {known}')
   rope = Rope(base, _READ[kind](found, original, max_length))
   check(rope)
-  return rope
+  return rope, False
 
 
-def scaling_of(rope: Rope | None) -> dict[str, Any] | None:
-  """Returns the field `rope_scaling` of the older style; None as rope is ALiBi."""
+def scaling_of(rope: Rope | None, alibi: bool = False) -> dict[str, Any] | None:
+  """Returns the field `rope_scaling` of the older style, of a model's positions."""
   if rope is None:
-    return {'rope_type': ALIBI}
+    return {'rope_type': ALIBI if alibi else NO_POSITIONS}
   if rope.highest is not None:
     return {'rope_type': _RANDOM, 'highest': rope.highest,
             'rope_scaling': scaling_of(rope._replace(highest=None))}

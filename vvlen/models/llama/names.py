@@ -15,6 +15,9 @@ _LAYER = {
     'key/bias': 'self_attn.k_proj.bias',
     'value/kernel': 'self_attn.v_proj.weight',
     'value/bias': 'self_attn.v_proj.bias',
+    # With `norm` 'layer_norm'; no published model has it.
+    'post_attention_norm/scale': 'self_attn.post_norm.weight',
+    'post_attention_norm/bias': 'self_attn.post_norm.bias',
     'output/kernel': 'self_attn.o_proj.weight',
     'output/bias': 'self_attn.o_proj.bias',
     'mlp_norm/scale': 'post_attention_layernorm.weight',

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from vvlen.models.llama import safetensors as safetensors_file
-from vvlen.models.llama.config import config_of
+from vvlen.models.llama.config import config_of, OWN, OWN_FIELDS
 from vvlen.models.llama.model import Llama
 from vvlen.models.llama.names import (
     hub_name,
@@ -57,16 +57,16 @@ def save_checkpoint(
   Args:
     folder: created if it is missing; a checkpoint in it is replaced. Other files in it
       are left alone.
-    model: of the published family: with rotary positions or ALiBi, without a norm
-      after attention.
+    model: with one of `vvlen.models.norm.KINDS` as norm. Other libraries load a model
+      with rotary positions and without a norm; they refuse those that they lack.
     variables: {'params': …}, as initialized or loaded.
     like: a checkpoint whose tokenizer and generation_config.json are copied, and whose
       config.json provides fields that the model does not define, such as the ids of
       special tokens.
 
   Raises:
-    ValueError: if the model is not of the family, parameters differ in dtype, or a file
-      of `like` is a link to a place outside it.
+    ValueError: as `vvlen.models.llama.config.config_of`, if parameters differ in dtype,
+      or if a file of `like` is a link to a place outside it.
   """
   folder = epath.Path(folder)
   params = _by_layer(named(variables['params']), model.num_layers)
@@ -79,7 +79,10 @@ def save_checkpoint(
     source = epath.Path(like)
     known = read_json(source / 'config.json')
     # In a file that has these newer fields, the older ones, written here, are ignored.
-    for name in ('rope_parameters', 'dtype'):
+    # Fields of vvlen's own belong to a model that has them, and auto_map names code for
+    # the architecture of `like`.
+    stale = ('rope_parameters', 'dtype', *OWN_FIELDS)
+    for name in (*stale, 'auto_map') if config['model_type'] == OWN else stale:
       known.pop(name, None)
     config = {**known, **config}
     others = [path for name in COPIED if (path := source / name).is_file()]
