@@ -234,9 +234,10 @@ _OURS = {'model_type': 'vvlen_llama', 'architectures': ['VvlenLlamaForCausalLM']
     ({'model_type': 'gpt2', 'architectures': ['GPT2LMHeadModel']},
      "model_type 'gpt2' .*'GPT2LMHeadModel'.* is not supported: must be one of llama"),
     # One of ours is not read as another, or the reverse.
-    *(({'post_attention_norm': norm}, f"norm '{norm}' is not supported with model_type "
-       "'llama', only with 'vvlen_llama'") for norm in ('layer_norm', 'none')),
-    ({'model_type': 'qwen2', 'post_attention_norm': 'standardize'}, 'is not supp.*qwe'),
+    *(({'model_type': family, 'post_attention_norm': norm},
+       f"norm '{norm}' is not supported with model_type '{family}', only with 'vvlen_")
+      for family, norm in (('llama', 'layer_norm'), ('llama', 'none'),
+                           ('qwen2', 'standardize'), ('mistral', 'standardize'))),
     *(({**_OURS, 'post_attention_norm': norm}, 'post_attention_norm must be one of '
        rf'none, standardize, layer_norm: {re.escape(repr(norm))}$')
       for norm in ('rms_norm', 3, ['layer_norm'], None)),
