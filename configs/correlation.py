@@ -118,7 +118,7 @@ def get_config(variant: str = 'full') -> ml_collections.ConfigDict:
     # Seeds and prompts of its own. Its scores at L alone decide anything.
     config.models = {
         **{name: _model(**fields) for name, fields in _POSITIONS.items()},
-        'no_positions': _model(positions='none'), 'short': _model(length=0.75),
+        'no_positions': _model(positions='none'), 'short': _model(length=0.875),
         'layer_norm': _model(norm='layer_norm'),
         'standardize': _model(norm='standardize')}
     config.seed = 1000
@@ -167,7 +167,7 @@ def _drawn(pairs: int) -> dict[str, dict[str, object]]:
     rng = np.random.default_rng((11769, place))
     norms, lengths, steps = (
         rng.permutation(np.tile(choices, 12 // len(choices))).tolist() for choices in (
-            ('none', 'layer_norm', 'standardize'), (0.75, 1.0), (1.0, 1.25)))
+            ('none', 'layer_norm', 'standardize'), (0.875, 1.0), (1.0, 1.25)))
     for i in range(12):
       models[f'{name}_{i + 1:02}'] = _model(
           **fields, norm=norms[i], length=lengths[i], steps=steps[i],

@@ -71,7 +71,7 @@ def test_a_model_is_measured_in_units_of_its_own_length():
   for name, model in config.models.items():
     own = models.own_config(config, name)
     length = own.train.max_length
-    assert length == {1.0: 128, 0.75: 96}[model.length]
+    assert length == {1.0: 128, 0.875: 112}[model.length]
     assert models.make(config, name, BYTES).max_length == length
     assert own.evaluate.lengths == (1, 2, 4, 8) and own.seed == model.seed
     assert models.prompt_lengths(config, name) == [
@@ -119,7 +119,7 @@ def test_the_study_is_of_these_models():
   for positions in ('rope', 'low_base', 'high_base', 'alibi'):
     own = [x for name, x in plain.items() if name.startswith(positions)]
     for field, choices in (('norm', ('none', 'layer_norm', 'standardize')),
-                           ('length', (0.75, 1.0)), ('steps', (1.0, 1.25))):
+                           ('length', (0.875, 1.0)), ('steps', (1.0, 1.25))):
       found = [x[field] for x in own]
       assert {c: found.count(c) for c in {*found}} == {
           c: 12 // len(choices) for c in choices}
@@ -423,7 +423,7 @@ def _names(points):
 
 def test_a_model_is_the_mean_of_its_seeds(run, found):
   assert len(run.models) == 20 and _names(found) == [m.name for m in run.models]
-  assert {m.length for m in run.models} == {96, 128}
+  assert {m.length for m in run.models} == {112, 128}
   assert run.lengths == (1, 1.25, 1.5, 1.75, 2, 4, 8)
   assert run.nll_lengths == (1, 2, 4, 8)
   assert run.near == (1.25, 1.5, 1.75, 2) and run.far == (2, 4, 8)
@@ -740,7 +740,7 @@ def test_correlations_within_groups_are_of_their_models_alone(run):
       'RoPE 1,000': lambda m: m.name.startswith('low'),
       'RoPE 1,000,000': lambda m: m.name.startswith('high'),
       'RoPE 10,000': lambda m: m.name.startswith('rope'),
-      'trained on 96 tokens': lambda m: m.length == 96,
+      'trained on 112 tokens': lambda m: m.length == 112,
       'trained on 128 tokens': lambda m: m.length == 128}
   assert {(r['outcome'], r['group']) for r in records} == {
       (outcome, group) for outcome in points.OUTCOMES for group in inside}
@@ -1210,7 +1210,7 @@ def test_figures_have_a_point_for_each_model(run, found, used):
   made = figures.make(run, found)
   assert list(made) == ['correlations', 'paper', 'term']
   assert setup_of(made['correlations']) == (
-      '2 layers of width 64, 12,000 to 15,000 steps, trained at L = 96 or 128 tokens')
+      '2 layers of width 64, 12,000 to 15,000 steps, trained at L = 112 or 128 tokens')
   assert setup_of(made['paper']) == 'language models of 6 to 20 billion parameters'
   fields = [(x, y) for y in points.OUTCOMES
             for x in ('training_cross_entropy', 'symmetric_kl')]
