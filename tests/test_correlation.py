@@ -136,11 +136,11 @@ def test_the_study_is_of_these_models():
   assert len(full.models) == 96
   assert [cpu.num_seeds, cpu.seed, cpu.num_resamples] == [1, 0, 10_000]
   assert cpu.primary.to_dict() == dict(
-      measure='symmetric_kl', outcome='score_near', correlation='spearman')
+      measure='symmetric_kl', outcome='score_near', correlation='spearman',
+      tasks=training_text.SMALL[:2])
   assert cpu.benchmark.lengths == (1, 1.25, 1.5, 1.75, 2, 4, 8)
   # The prompts are of the kinds that the training text has by default.
-  assert cpu.benchmark.tasks == training_text.SMALL[:3]
-  assert config_file.get_config('pilot').benchmark.tasks == training_text.SMALL
+  assert cpu.benchmark.tasks == training_text.SMALL
   assert cpu.benchmark.num_prompts == 96 and cpu.evaluate.num_segments == 256
   pilot = config_file.get_config('pilot')
   assert pilot.seed == 1000 and pilot.train == cpu.train  # seeds of its own
@@ -348,7 +348,8 @@ _PARTNERS = [f'{name}_01_term' for name in ('rope', 'low_base', 'high_base', 'al
 def _few_of_cpu(**fields):
   """Returns the study with 16 models, four partners and two seeds."""
   config = _config('cpu', **{
-      'benchmark.tasks': ('niah_single', 'qa1'), 'num_resamples': 300, 'num_seeds': 2,
+      'benchmark.tasks': ('niah_single', 'qa1', 'passkey'), 'num_resamples': 300,
+      'primary.tasks': ('niah_single', 'qa1'), 'num_seeds': 2,
       **fields})
   config.models = {name: config.models[name] for name in (*_KEPT, *_PARTNERS)}
   return config
@@ -395,6 +396,10 @@ def _rows(run, score=_score, loss=_LOSS, excess=_EXCESS, nll=None):
                  *(row(f'score_{dialect}', n, score(i, n) - 0.11 * (i % less), task)
                    for task in ('niah_single', 'qa1')
                    for dialect, less in (('lm_eval', 2), ('strict', 3))),
+                 # A task that does not count.
+                 *(row(metric, n, 0.3 + i / 100, 'passkey') for metric in (
+                     'score', 'score_lm_eval', 'score_strict')),
+                 *(row(metric, n, 0.4, 'passkey') for metric in ('chance', 'shortcut')),
                  row('chance', n, 0.0, 'niah_single'),
                  row('chance', n, 0.2 + (n - 1) / 100, 'qa1'),
                  row('shortcut', n, 0.05, 'niah_single'),
@@ -606,8 +611,8 @@ def test_every_cell_of_the_main_table(run, found, used):
   assert table.short == ('outcome', 'predictor', 'models', 'Spearman [95 %]')
   assert table.note == (
       '95 % intervals: 300 resamples of the models. Ours: trained without the term, '
-      'each task learned; misalignment: symmetric KL at L, the length of a model\'s '
-      'training. The paper: its rows recomputed.')
+      'that learned each task that counts; misalignment: symmetric KL at L, the length '
+      'of training. The paper: its rows recomputed.')
   assert table.more.startswith(
       'Primary: our row of misalignment and score up to 2 L, r as claimed − that of '
       "training loss, with r Spearman's; above 0, misalignment predicts better. All "
@@ -637,6 +642,11 @@ def test_the_papers_rows_give_these_numbers():
   z, x = columns['training loss'], columns['misalignment']
   for outcome in ('nll', 'score'):
     found = tables.published(run, 'misalignment', outcome)
+    # As docs/long_short_alignment.md has them.
+    ends = tables.published(
+        run._replace(num_resamples=10_000), 'misalignment', outcome).gain
+    assert [round(x, 2) for x in ends] == {
+        'nll': [0.27, -0.15, 0.9], 'score': [0.29, -0.24, 0.87]}[outcome]
     assert found.partial.value == pytest.approx(_partial(x, columns[outcome], z))
     assert found.gain.value == pytest.approx(
         abs(numbers['misalignment', outcome]) - abs(numbers['training loss', outcome]))
@@ -826,7 +836,8 @@ def test_verdicts_are_as_frequent_as_the_plan_says(rng, loss, misalignment, shar
 def test_dialects_may_turn_the_order_of_models(run, used):
   table = dialects.table(run, used)
   assert [(r['task'], r['length'], r['dialect']) for r in table.records] == [
-      (task, n, dialect) for task in ('niah_single', 'qa1') for n in run.lengths
+      (task, n, dialect) for task in ('niah_single', 'qa1', 'passkey')
+      for n in run.lengths
       for dialect in ('lm_eval', 'strict')]
   for r, cells in zip(table.records, _cells(table), strict=True):
     official, other = (used.means[f'{r["task"]}_{r["length"]:g}{x}']
@@ -952,6 +963,8 @@ def test_each_verdict_is_that_of_its_intervals():
   assert of(down, down, False, True) == f'{worse}, {_SAME}'
   assert of(up, up, False, True) == of(down, down, True, False) == _UNSURE
   assert of((-0.1, 0.1), up, True, False) == _UNSURE
+  assert of(up, (np.nan, np.nan)) == (
+      f'undecided, as {better} over all models, without a control')
   none = 'neither misalignment nor training loss is found to predict it'
   assert of(up, up, False, False) == of((-0.1, 0.1), up, False, False) == none
 
@@ -992,8 +1005,8 @@ def test_there_is_no_verdict_without_models_that_learned_and_differ(run):
   few = lambda i, n: 0.3 if n == 1 and i < 7 else _score(i, n)
   kept = sum(not m.weight for m in run.models[7:])
   assert kept < 12 and first(few) == (
-      f'No verdict: {kept} models that learned each task without the misalignment '
-      'term, fewer than 12.')
+      f'No verdict: {kept} models that learned each task that counts, without the '
+      'misalignment term, fewer than 12.')
   assert answer.FEWEST == 12
   # Beyond L they have 0.24 on average, shortcuts 0.153.
   floor = lambda i, n: 0.95 if n == 1 else 0.1 + 0.02 * _ORDER[i]
@@ -1022,9 +1035,10 @@ def test_the_answer_says_what_models_have_learned(run):
   plain = points.without_term(made)
   mean = {f: plain.means[f].mean() for f in ('score_1', 'score_near', 'score_far')}
   assert answer.answer(run, made)[1] == (
-      f'{count} of 16 models without the misalignment term have learned each task: at '
-      'L, the length of their training, their scores lie at least halfway from those '
-      f'of shortcuts to 1. Mean score: {mean["score_1"]:.3f} at L, '
+      f'{count} of 16 models without the misalignment term have learned each task that '
+      'counts, niah_single and qa1: at L, the length of their training, their scores '
+      'lie at least halfway from those of shortcuts to 1. Mean score: '
+      f'{mean["score_1"]:.3f} at L, '
       f'{mean["score_near"]:.3f} up to 2 L, {mean["score_far"]:.3f} from 2 L on; '
       'shortcuts have 0.150 at L and 0.153 up to 2 L.')
 
@@ -1109,11 +1123,12 @@ def test_every_cell_of_what_the_term_changes(run):
   assert gains == pytest.approx([0.065, 0.065, 0.055])
   low = points.points(run, _rows(run, lambda i, n: (
       0.3 if n == 1 and run.models[i].name == 'rope_01' else _score(i, n))))
-  assert [r['pairs'] for r in term.table(run, low).records] == [3, 4, *15 * [3]][:17]
+  assert [r['pairs'] for r in term.table(run, low).records] == [3, 4, *15 * [3]]
   assert table.note == (
-      'Pairs of models that both learned each task; p: paired two-sided t-test. '
-      'Primary: score up to 2 L, α = 0.1; all else is secondary and not corrected. All '
-      'pairs: also those that have not learned. L: the length of training.')
+      'Pairs of models that both learned each task that counts; p: paired two-sided '
+      't-test. Primary: score up to 2 L, α = 0.1; all else is secondary and not '
+      'corrected. All pairs: also those that have not learned. L: the length of '
+      'training.')
 
 
 def test_seeds_that_one_model_of_a_pair_lacks_are_in_no_difference(run):
@@ -1146,7 +1161,8 @@ def test_the_answer_says_what_the_term_changes(run):
   assert said == (
       'The misalignment term with α = 0.1 changes the score up to 2 L by +0.055 [95 %: '
       f'+{low:.3f}, +{high:.3f}], p = {p}, 4 of 4 pairs of models, those that learned '
-      'each task. The score at L it changes by 0.000.')
+      'each task that counts. The score at L it changes by 0.000; over all pairs, that '
+      f'up to 2 L by +0.055 [95 %: +{low:.3f}, +{high:.3f}].')
   of = lambda *values: term.sentence(run, _with_term(
       run, dict(zip(_GAINS, values, strict=True))))
   unsure = of(-0.03, 0.05, 0.01, -0.02)
@@ -1160,17 +1176,22 @@ def test_the_answer_says_what_the_term_changes(run):
   assert 'no difference was found' in of(*nearly)
   one = points.points(run, [r for r in _rows(run) if not (
       r.arm.endswith('_term') and r.arm != 'rope_01_term')])
-  assert term.sentence(run, one) == (
-      'The misalignment term with α = 0.1: no verdict, fewer than two pairs that '
-      'learned, and differ.')
+  assert term.sentence(run, one) == of(*4 * [0.02]) == (
+      'The misalignment term with α = 0.1: no verdict, as fewer than two pairs learned '
+      'each task that counts, or all changed alike.')
+  # Nothing is said of a study that is not finished.
+  assert not any('misalignment term with' in x for x in answer.answer(run, one))
   both = points.points(run, _rows(run, lambda i, n: _score(i, n) - 0.3 * (
       n == 1 and run.models[i].name == 'alibi_01') - 0.1 * (
           n == 1 and run.models[i].name == 'rope_01')))
   assert ', 3 of 4 pairs of models, those' in term.sentence(run, both)
   at = term.changed(run, both, 0.1, 'score_1').test
+  of_all = term.changed(run, both, 0.1, 'score_near', True).test
+  by = lambda test: (f'{test.mean_difference:+.3f} [95 %: {test.ci_low:+.3f}, '
+                     f'{test.ci_high:+.3f}]').replace('-', '−')
   assert term.sentence(run, both).endswith(
-      f'The score at L it changes by +{at.mean_difference:.3f} [95 %: '
-      f'−{-at.ci_low:.3f}, +{at.ci_high:.3f}].') and at.mean_difference > 0.03
+      f'The score at L it changes by {by(at)}; over all pairs, that up to 2 L by '
+      f'{by(of_all)}.') and at.mean_difference > 0.03
   other = run._replace(pairs=())
   assert term.sentence(other, one) == ''
   assert len(answer.answer(other, _with_term(run))) == 5
@@ -1182,18 +1203,20 @@ def test_scores_are_told_for_each_task(run, found):
   found = points.points(run, rows)
   table = tables.tasks(run, found)
   plain = np.array([not m.weight for m in run.models])
-  assert [r['task'] for r in table.records] == ['niah_single', 'qa1']
-  for r, chance in zip(table.records, (0, 0.2), strict=True):
+  assert [r['task'] for r in table.records] == ['niah_single', 'qa1', 'passkey']
+  for r, chance, shortcut in zip(
+      table.records, (0, 0.2, 0.4), (0.05, 0.25, 0.4), strict=True):
     for n in run.lengths:
       own = found.means[f'{r["task"]}_{n:g}'][plain]
       assert (r[f'mean_{n:g}'], r[f'least_{n:g}'], r[f'most_{n:g}']) == pytest.approx(
           (own.mean(), own.min(), own.max()))
-    assert (r['chance'], r['shortcut']) == pytest.approx((chance, chance + 0.05))
+    assert (r['chance'], r['shortcut']) == pytest.approx((chance, shortcut))
   # 0.7 − 0.06 is above .625; without 0.02 it is not.
-  assert [r['learned'] for r in table.records] == [16, 16]
+  assert [r['learned'] for r in table.records] == [16, 16, 0]
   rows = _rows(run, lambda i, n: 0.68 if n == 1 and i < 6 else _score(i, n))
   lower = tables.tasks(run, points.points(run, rows))
-  assert [r['learned'] for r in lower.records] == [16, 16 - int(plain[:6].sum())]
+  assert [r['learned'] for r in lower.records] == [
+      16, 16 - int(plain[:6].sum()), 0]
   cells = shown(table, 'qa1')
   assert list(cells) == ['task', 'chance', 'shortcut', 'learned', 'L', '1.25 L',
                          '1.5 L', '1.75 L', '2 L', '4 L', '8 L']
@@ -1427,6 +1450,10 @@ def test_a_folder_of_made_rows_is_reported(run, tmp_path):
     (['--config.models.rope.length=0.7'],
      'config.models.rope: length and those .* whole numbers of tokens: 1 . 0.7 . 128'),
     (['--config.models.rope.length=1.5'], 'length must be a number in .0, 1.: 1.5'),
+    (['--config.seed=4294967290', '--config.models.rope.seed=7'],
+     'config.models.rope: config.seed . seed must be less than 2..32: 4294967290 . 7'),
+    (["--config.primary.tasks=('passkey',)"],
+     'primary.tasks must be some of config.benchmark.tasks .*: .*passkey'),
     (['--config.models.layer_norm.norm=none'],
      'config.models layer_norm and rope would have the same weights'),
     (['--config.models.rope.offsets=(0.5, 0.2)'], 'offsets must be 2 rising numbers'),

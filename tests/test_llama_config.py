@@ -122,6 +122,13 @@ def test_fields_of_our_own_and_foreign_code_do_not_come_along(tmp_path):
     assert found.keys() == config_of(model, 'float32').keys() | (
         {'auto_map'} if model == like_plain and like == plain else set())
   assert found == before
+  # Nor biases that the family of the model has without saying so.
+  qwen = like_plain.clone(attention_bias=True)
+  biased = like_own.clone(attention_bias=True, mlp_bias=True)
+  save_checkpoint(tmp_path / 'biased', biased, variables_of(biased))
+  for like in (plain, own, tmp_path / 'biased'):
+    save_checkpoint(tmp_path / 'next', qwen, variables_of(qwen), like=like)
+    assert read_model(tmp_path / 'next') == qwen
 
 
 @pytest.mark.slow

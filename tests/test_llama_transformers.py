@@ -174,6 +174,10 @@ def test_what_transformers_lacks_it_refuses(tmp_path, fields):
   for made in (transformers.AutoConfig, transformers.AutoModelForCausalLM):
     with pytest.raises(ValueError, match='model type `vvlen_llama`'):
       made.from_pretrained(tmp_path)
+  # Not even as a Llama, which would be without the norm.
+  for made in (transformers.LlamaForCausalLM, transformers.Qwen2ForCausalLM):
+    with pytest.raises(KeyError, match=r'vvlen_silu|none|alibi'):
+      made.from_pretrained(tmp_path)
 
 
 def test_both_styles_of_config_are_what_transformers_writes(tmp_path):

@@ -25,8 +25,8 @@ from experiments.correlation.tables import published
 from vvlen.reporting.numbers import counted, interval_words, number
 
 FEWEST = 12  # models, for a verdict
-ABOVE = 0.1  # of the mean primary score above that of shortcuts, at least
-SPREAD = 0.05  # standard deviation of the primary score over models, at least
+ABOVE = 0.1  # of the mean score up to 2 L above that of shortcuts, at least
+SPREAD = 0.05  # standard deviation of the score up to 2 L over models, at least
 ALIKE = 0.2  # two correlations are alike if their difference is surely smaller
 
 
@@ -50,7 +50,7 @@ def answer(run: Run, points: Points) -> list[str]:
   said = [f'No verdict: {reason}.'] if reason else [
       _of_outcome(run, used, outcome) for outcome in outcomes(run)]
   trained = [_of_training(run, points)] if without_term(points).models else []
-  of_term = [term.sentence(run, points)] if points.models else []
+  of_term = [] if _unfinished(run, points) else [term.sentence(run, points)]
   return [*said[:1], *trained, *said[1:], *filter(None, of_term), _of_paper(run)]
 
 
@@ -67,9 +67,9 @@ def _no_verdict(used: Points) -> str:
   """Returns why there can be no verdict over models, '' if there can."""
   count = len(used.models)
   if count < FEWEST:
-    return (f'{counted(count, "model")} that learned each task without the '
-            f'misalignment term, fewer than {FEWEST}')
-  score = used.means['score_near']
+    return (f'{counted(count, "model")} that learned each task that counts, without '
+            f'the misalignment term, fewer than {FEWEST}')
+  score = used.means['score_near']  # a condition of other outcomes too
   above = score.mean() - used.means['shortcut_near'].mean()
   if above < ABOVE:
     return (f'the mean score up to 2 L, {number(score.mean(), ".3f")}, is less than '
@@ -86,8 +86,9 @@ def _of_training(run: Run, points: Points) -> str:
   mean = lambda field: number(float(plain.means[field].mean()), '.3f')
   return (
       f'{int(learned(run, plain).sum())} of {counted(len(plain.models), "model")} '
-      'without the misalignment term have learned each task: at L, the length of their '
-      'training, their scores lie at least halfway from those of shortcuts to 1. Mean '
+      'without the misalignment term have learned each task that counts, '
+      f'{" and ".join(run.counting)}: at L, the length of their training, their scores '
+      'lie at least halfway from those of shortcuts to 1. Mean '
       f'score: {mean("score_1")} at L, {mean("score_near")} up to 2 L, '
       f'{mean("score_far")} from 2 L on; shortcuts have {mean("shortcut")} at L and '
       f'{mean("shortcut_near")} up to 2 L.')
@@ -153,6 +154,8 @@ def _verdict(
   # What predicts nothing may still differ from a relation of the other sign.
   if not said or not (misalignment if over_all.better > 0 else training_loss):
     return 'undecided whether misalignment or training loss predicts it better'
+  if math.isnan(among.gain.ci_low):
+    return f'undecided, as {said} over all models, without a control'
   if among.better == over_all.better:
     return f'{said}, over all models and among those with the same positions and L'
   return (f'undecided, as {said} over all models but not among those with the same '

@@ -31,6 +31,7 @@ _FIELDS = {
     'primary.measure': one_of(MEASURES),
     'primary.outcome': one_of(tuple(OUTCOMES)),
     'primary.correlation': one_of(tuple(CORRELATIONS)),
+    'primary.tasks': several(one_of(TASKS), once=True),
     'num_resamples': whole(least=100, most=10**6),
     'model.num_layers': whole(least=1),
     'model.width': fields.width(),
@@ -57,6 +58,9 @@ def check(config: Any) -> None:
   fields.check_multiples(config, *fields.MULTIPLES)
   if not config.models:
     raise ValueError('config.models must have a model or more')
+  if not set(config.primary.tasks) <= set(config.benchmark.tasks):
+    raise ValueError('config.primary.tasks must be some of config.benchmark.tasks '
+                     f'{config.benchmark.tasks}: {config.primary.tasks}')
   lengths = config.benchmark.lengths
   if lengths[0] != 1 or lengths[1] > 2 or lengths[-1] < 2:
     raise ValueError('config.benchmark.lengths must have 1, one that is longer but at '
@@ -75,6 +79,9 @@ def _check_model(config: Any, name: str, model: Any) -> None:
       raise ValueError('length and those of config.benchmark must give whole numbers '
                        f'of tokens: {n:g} * {model.length:g} * '
                        f'{config.train.max_length}')
+  if config.seed + model.seed >= 2**32:
+    raise ValueError(f'config.seed + seed must be less than 2**32: {config.seed} + '
+                     f'{model.seed}')
   check_model(models.make(config, name, byte_tokenizer()))
   own = models.own_config(config, name)
   if own.train.max_length < 4:

@@ -63,9 +63,9 @@ def of_models(run: Run, points: Points) -> Figure:
       'Results on longer inputs, by training loss and misalignment',
       'Score of the benchmark and log perplexity beyond the length of training, '
       'against training loss and misalignment, a numbered point for each model that '
-      'learned each task without the misalignment term, as in the table models: means '
-      'over seeds; grey: single seeds. r: the primary correlation over models, with '
-      'its bootstrap interval.',
+      'learned each task that counts without the misalignment term, as in the table '
+      'models: means over seeds; grey: single seeds. r: the primary correlation over '
+      'models, with its bootstrap interval.',
       f'{run.words}, trained at L = {lengths} tokens')
 
 
@@ -77,9 +77,9 @@ def of_term(run: Run, points: Points) -> Figure:
       2.6, 'Score by length of the prompt, with and without the misalignment term',
       'Score of the benchmark by tokens of prompt and answer in units of L, the length '
       f'of training, with α = {term.PRIMARY:g} and without the term: means over '
-      f'{counted(count, "pair")} of models that both learned each task, with 95 % '
-      'intervals; dotted: the score at L of an answer that takes a fitting word of the '
-      'context, whatever is asked.', run.words)
+      f'{counted(count, "pair")} of models that both learned each task that counts, '
+      'with 95 % intervals; dotted: the score at L of an answer that takes a fitting '
+      'word of the context, whatever is asked.', run.words)
   axes = figure.subplots()
   for place, (name, label) in enumerate((
       ('control', 'without the term'), ('treated', f'α = {term.PRIMARY:g}'))):

@@ -57,7 +57,7 @@ def table(run: Run, points: Points) -> Table:
            'the length of training, may change misalignment and the outcome together: '
            'a correlation over all models that is not found among those that are alike '
            'is one between positions, or lengths. Means are taken in each resample '
-           'anew. All groups but the second have learned each task.')
+           'anew. All groups but the second have learned each task that counts.')
 
 
 def _groups(points: Points) -> Mapping[str, Points]:

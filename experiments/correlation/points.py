@@ -9,9 +9,10 @@ Lengths are multiples of L, the length of a model's own training.
 
 Training loss is the cross-entropy alone, without the misalignment term that the loss of
 some models has too. Correlations are over the models that were trained without the term
-and have learned each task: at L, their score lies at least halfway from that of a
-shortcut to 1. Models that have learned nothing agree with themselves at all lengths,
-and have low scores, so they would turn the sign of the correlation.
+and have learned each task that counts: at L, its score lies at least halfway from that
+of a shortcut to 1. Models that have learned nothing agree with themselves at all
+lengths, and have low scores, so they would turn the sign of the correlation. The score
+is the mean over the tasks that count; others are measured beside them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,8 @@ class Run(NamedTuple):
   models: tuple[Model, ...]
   lengths: tuple[float, ...]  # of the benchmark, in units of L, 1 first
   nll_lengths: tuple[float, ...]  # of log perplexity, likewise
-  tasks: tuple[str, ...]
+  tasks: tuple[str, ...]  # of the benchmark
+  counting: tuple[str, ...]  # those of them that count
   measure: str  # the measure of misalignment that is tested, a key of PREDICTORS
   outcome: str  # the primary one, a key of OUTCOMES
   correlation: str  # the primary one, a key of CORRELATIONS
@@ -121,8 +123,8 @@ def without_term(points: Points) -> Points:
 
 
 def learned(run: Run, points: Points, task: str = '') -> np.ndarray:
-  """Returns which models have learned a task, or each task, [M] bool."""
-  tasks = (task,) if task else run.tasks
+  """Returns which models have learned a task, or each that counts, [M] bool."""
+  tasks = (task,) if task else run.counting
   return np.all([points.means[f'{name}_1'] >= (1 + points.means[f'{name}_shortcut']) / 2
                  for name in tasks], axis=0) if points.models else np.zeros(0, bool)
 
@@ -145,13 +147,14 @@ def read_run(config: Mapping[str, Any]) -> Run:
   least, most = (round(x * train['num_steps']) for x in (min(shares), max(shares)))
   steps = counted(most, 'step') if least == most else f'{least:,} to {most:,} steps'
   layers = counted(int(model['num_layers']), 'layer')
-  nll_lengths = tuple(map(float, config['evaluate']['lengths']))
   return Run(
       tuple(Model(name, _label(fields), round(_share(fields) * train['max_length']),
                   _positions(fields), float(fields['weight']))
             for name, fields in config['models'].items()),
-      tuple(map(float, config['benchmark'].get('lengths', nll_lengths))), nll_lengths,
-      tuple(map(str, config['benchmark']['tasks'])), str(primary['measure']),
+      tuple(map(float, config['benchmark']['lengths'])),
+      tuple(map(float, config['evaluate']['lengths'])),
+      tuple(map(str, config['benchmark']['tasks'])), tuple(map(str, primary['tasks'])),
+      str(primary['measure']),
       str(primary['outcome']), str(primary['correlation']), int(config['num_seeds']),
       int(config['num_resamples']), int(config['seed']),
       f'{layers} of width {int(model["width"])}, {steps}', _pairs(config['models']))
@@ -177,7 +180,7 @@ def _but_weight(fields: Mapping[str, Any]) -> str:
 
 
 def _positions(fields: Mapping[str, Any]) -> str:
-  """Returns the positions of a model in words; models with equal ones are a kind."""
+  """Returns the positions of a model in words."""
   words = _POSITIONS[fields['positions']]
   return f'{words} {fields["rope_base"]:,.0f}' if words == 'RoPE' else words
 
@@ -246,12 +249,12 @@ def _fields(run: Run, model: Model, known: _Known) -> dict[str, _BySeed]:
   for n in run.lengths:
     fields |= {f'{task}_{n:g}{metric.removeprefix("score")}': of(task, metric, n)
                for task in run.tasks for metric in METRICS.values()}
-    fields[f'score_{n:g}'] = _mean([of(task, 'score', n) for task in run.tasks])
+    fields[f'score_{n:g}'] = _mean([of(task, 'score', n) for task in run.counting])
   for guess in ('chance', 'shortcut'):
     fields |= {f'{task}_{guess}': of(task, guess) for task in run.tasks}
-    fields[guess] = _mean([of(task, guess) for task in run.tasks])
+    fields[guess] = _mean([of(task, guess) for task in run.counting])
   fields['shortcut_near'] = _mean(
-      [of(task, 'shortcut', n) for task in run.tasks for n in run.near])
+      [of(task, 'shortcut', n) for task in run.counting for n in run.near])
   for outcome, lengths in (('score_near', run.near), ('score_far', run.far),
                            ('nll_beyond', [n for n in run.nll_lengths if n > 1])):
     of_what = outcome.partition('_')[0]

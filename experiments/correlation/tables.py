@@ -94,8 +94,9 @@ def table_1(run: Run, points: Points) -> Table:
   }
   note = (
       f'95 % intervals: {run.num_resamples:,} resamples of the models. Ours: trained '
-      f'without the term, each task learned; misalignment: {PREDICTORS[run.measure]} '
-      "at L, the length of a model's training. The paper: its rows recomputed."
+      f'without the term, that learned each task that counts; misalignment: '
+      f'{PREDICTORS[run.measure]} at L, the length of training. The paper: its rows '
+      'recomputed.'
       f'{_left_out(points)}'
   )
   more = (
@@ -103,8 +104,8 @@ def table_1(run: Run, points: Points) -> Table:
       f"r {CORRELATION_WORDS[run.correlation]}'s; above 0, misalignment predicts "
       'better. All other intervals are secondary and not corrected for being many. '
       "Partial: Pearson's of what regressions on training loss leave. With few models "
-      'the intervals are too narrow: of normals they cover r = 0.7 in 91 % of samples '
-      'of 14 and in 89 % of 7. Training loss: cross-entropy of the last tenth of the '
+      "the intervals are too narrow: of normals, Pearson's cover r = 0.7 in 89 % of "
+      'samples of 7. Training loss: cross-entropy of the last tenth of the '
       'steps, without the misalignment term. Printed: as the paper has it.'
   )
   return Table('table_1', 'What predicts results on longer inputs', columns, records,
@@ -203,7 +204,7 @@ def tasks(run: Run, points: Points) -> Table:
       f'Mean over the {len(plain.models)} models without the term, from the lowest to '
       'the highest; dialect official. Learned: models whose score at L, the length of '
       'their training, is at least halfway from the shortcut to 1.',
-      more=_GUESSES)
+      more=f'Those that count: {", ".join(run.counting)}. {_GUESSES}')
 
 
 def _mean(values: np.ndarray) -> dict[str, float]:
@@ -218,14 +219,14 @@ def models(run: Run, points: Points) -> Table:
             'score_1': 'score at L', 'score_near': 'up to 2 L',
             'score_far': 'from 2 L on'}
   numbers = {model.name: place for place, model in enumerate(run.models, 1)}
-  failed = {task: ~learned(run, points, task) for task in run.tasks}
+  failed = {task: ~learned(run, points, task) for task in run.counting}
   records: list[dict[str, Any]] = []
   for place, model in enumerate(points.models):
     record: dict[str, Any] = {
         'number': numbers[model.name], 'model': model.name, 'label': model.label,
         'training_length': model.length, 'weight': model.weight,
         'seeds': len(points.seeds['chance'][place]),
-        'not_learned': ', '.join(task for task in run.tasks if failed[task][place])}
+        'not_learned': ', '.join(task for task in failed if failed[task][place])}
     for field in fields:
       record |= interval_fields(
           field, mean_interval([*points.seeds[field][place].values()]))
@@ -242,10 +243,10 @@ def models(run: Run, points: Points) -> Table:
       'Means over seeds, with 95 % intervals by Student\'s t if there are several. '
       'Numbers are those of the figures. Losses and divergences in nats, scores from '
       f'0 to 1. L: length of training, tokens.{_left_out(points)}',
-      more=f'Score: mean over {", ".join(run.tasks)}, dialect official, greedy '
+      more=f'Score: mean over {", ".join(run.counting)}, dialect official, greedy '
            'answers, the same prompts for all models of one L. Training loss and '
-           f'{PREDICTORS[run.measure]} at L. Not learned: tasks of which the score at '
-           f'L is less than halfway from that of a shortcut to 1. {_GUESSES}')
+           f'{PREDICTORS[run.measure]} at L. Not learned: of these tasks, whose score '
+           f'at L is less than halfway from that of a shortcut to 1. {_GUESSES}')
 
 
 def _form(field: str) -> str:

@@ -4,9 +4,9 @@
 
 The models of a pair differ in the weight α of the term alone, and one has α = 0: they
 have the same initial weights, text and prompts. Pairs count if both models have learned
-each task. The mean score beyond L up to 2 L is tested without correction for α = 0.1,
-and told beside the score at L, from which it starts; L is the length of training. All
-else is secondary, such as what is carried over to longer inputs,
+each task that counts. The mean score beyond L up to 2 L is tested without correction
+for α = 0.1, and told beside the score at L, from which it starts; L is the length of
+training. All else is secondary, such as what is carried over to longer inputs,
 
   mean score beyond L up to 2 L − score at L
 
@@ -110,7 +110,8 @@ def table(run: Run, points: Points) -> Table:
   }
   return Table(
       'term', 'What the misalignment term changes', columns, records,
-      'Pairs of models that both learned each task; p: paired two-sided t-test. '
+      'Pairs of models that both learned each task that counts; p: paired two-sided '
+      't-test. '
       f'Primary: {OUTCOMES[FIELD]}, α = {PRIMARY:g}; all else is secondary and not '
       'corrected. All pairs: also those that have not learned. L: the length of '
       'training.',
@@ -132,17 +133,19 @@ def sentence(run: Run, points: Points) -> str:
   test = changed(run, points, PRIMARY, FIELD).test
   what = f'The misalignment term with α = {PRIMARY:g}'
   if test is None or np.isnan(test.p):
-    return f'{what}: no verdict, fewer than two pairs that learned, and differ.'
-  planned = sum(model.weight == PRIMARY for model in run.models if model.name in {
-      name for name, _ in run.pairs})
+    return (f'{what}: no verdict, as fewer than two pairs learned each task that '
+            'counts, or all changed alike.')
+  planned = len(pairs(run, points, PRIMARY, all_of_them=True))
+  of_all = changed(run, points, PRIMARY, FIELD, all_of_them=True).test
   said = (f'{what} changes the {OUTCOMES[FIELD]} by {_by(test)}, {p_words(test.p)}, '
           f'{test.num_pairs} of {counted(planned, "pair")} of models, those that '
-          'learned each task')
+          'learned each task that counts')
   if not test.p < 0.05:
     said += ('; no difference was found, and one of '
              f'{number(detectable(test), ".3f")} would be found four times in five')
   at_length = changed(run, points, PRIMARY, 'score_1').test
-  return f'{said}. The score at L it changes by {_by(at_length)}.'
+  return (f'{said}. The score at L it changes by {_by(at_length)}; over all pairs, '
+          f'that up to 2 L by {_by(of_all)}.')
 
 
 def _by(test: PairedTest | None) -> str:

@@ -4,8 +4,9 @@ Both styles are read: older files with `rope_theta`, `rope_scaling` and `torch_d
 and those of transformers 5 with `rope_parameters` and `dtype`.
 
 What the published family lacks, a norm right after attention, no positions and some
-combinations of biases, is written with a `model_type` of vvlen's own, which other
-libraries refuse, and with the fields `OWN_FIELDS`.
+combinations of biases, is written with a `model_type` and a `hidden_act` of vvlen's
+own, and with the fields `OWN_FIELDS`. Other libraries refuse the first, or, where they
+are told to load a Llama all the same, the second.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from vvlen.models.rope import Dynamic, LongRope, Ntk, rates
 from vvlen.models.rope_extensions import ntk_base
 
 OWN = 'vvlen_llama'  # the model_type of models that the published family lacks
+_OWN_SILU = 'vvlen_silu'  # their name of silu
 # Those that it has besides the fields of llama: `norm` and `output_bias` of `Llama`.
 OWN_FIELDS = ('post_attention_norm', 'attention_output_bias')
 # Defaults of the transformers library for each family, used if a file lacks the field.
@@ -39,7 +41,7 @@ _ARCHITECTURES = {'llama': 'LlamaForCausalLM', 'qwen2': 'Qwen2ForCausalLM',
                   OWN: 'VvlenLlamaForCausalLM'}
 # Fields that can change the architecture, and the only values that are supported.
 _PLAIN: dict[str, tuple[Any, ...]] = {
-    'hidden_act': ('silu', 'swish'),  # two names of the same function
+    'hidden_act': ('silu', 'swish', _OWN_SILU),  # names of the same function
     'quantization_config': (None,),
     'partial_rotary_factor': ALL_ROTATED,
     'use_sliding_window': (None, False),
@@ -172,7 +174,7 @@ def config_of(model: Llama, dtype: str) -> dict[str, Any]:
       'num_attention_heads': model.num_heads,
       'num_key_value_heads': model.num_key_heads,
       'head_dim': _head_width(model),
-      'hidden_act': 'silu',
+      'hidden_act': _OWN_SILU if family == OWN else 'silu',
       'max_position_embeddings': model.max_length,
       'rms_norm_eps': model.epsilon,
       'tie_word_embeddings': model.tied,

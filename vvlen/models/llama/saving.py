@@ -58,7 +58,8 @@ def save_checkpoint(
     folder: created if it is missing; a checkpoint in it is replaced. Other files in it
       are left alone.
     model: with one of `vvlen.models.norm.KINDS` as norm. Other libraries load a model
-      with rotary positions and without a norm; they refuse those that they lack.
+      with rotary positions and without a norm after attention; they refuse those that
+      they lack.
     variables: {'params': …}, as initialized or loaded.
     like: a checkpoint whose tokenizer and generation_config.json are copied, and whose
       config.json provides fields that the model does not define, such as the ids of
@@ -79,9 +80,10 @@ def save_checkpoint(
     source = epath.Path(like)
     known = read_json(source / 'config.json')
     # In a file that has these newer fields, the older ones, written here, are ignored.
-    # Fields of vvlen's own belong to a model that has them, and auto_map names code for
-    # the architecture of `like`.
-    stale = ('rope_parameters', 'dtype', *OWN_FIELDS)
+    # Biases that are not written here have the values of the family. Fields of vvlen's
+    # own belong to a model that has them, and auto_map names code for the architecture
+    # of `like`.
+    stale = ('rope_parameters', 'dtype', 'attention_bias', 'mlp_bias', *OWN_FIELDS)
     for name in (*stale, 'auto_map') if config['model_type'] == OWN else stale:
       known.pop(name, None)
     config = {**known, **config}
