@@ -31,6 +31,7 @@ from experiments.measure.rows import (
   Part,
   SLIDING,
   spread_part,
+  TEMPERED,
 )
 from tests.conftest import free_port, NEEDS_REFERENCE, ROOT, run_two_processes
 from tests.llamas import edit_tensors, llama, ROPES, variables_of
@@ -184,8 +185,9 @@ def _stream(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fields', [
-    {'norm': 'layer_norm', 'rope': None}, {'norm': 'standardize'}], ids=str)
-def test_a_norm_after_attention_and_no_positions_are_measured(
+    {'norm': 'layer_norm', 'rope': None}, {'norm': 'standardize'},
+    {'rope': None, 'alibi': True}], ids=str)
+def test_a_norm_after_attention_and_other_positions_are_measured(
     text, tmp_path, fast_compilation, run_here, fields):
   model = llama(vocab_size=264, **fields)
   variables = variables_of(model)
@@ -198,6 +200,8 @@ def test_a_norm_after_attention_and_no_positions_are_measured(
   nll = perplexity.block_nll(
       functools.partial(model.apply, variables), stream[: 4 * 32], 16)
   np.testing.assert_allclose(values[BLOCK, 'nll', 16], nll, rtol=1e-4)
+  assert any(part.experiment == 'entropy' for part, *_ in values)
+  assert any(part == TEMPERED for part, *_ in values) == (not model.alibi)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.llamas import llama, OWN_ROPES, ROPES, V, variables_of
+from vvlen.evaluation.attention_by_length import logits_of_last
 from vvlen.evaluation.probe import look, probe_layer, probe_layers, reads_ahead
 from vvlen.models.kernels.dense import masked_attention
 from vvlen.models.rope import Rope
@@ -36,8 +37,10 @@ def test_a_probe_sees_what_the_whole_model_computes(key, rope):
   assert probes[0].keys.shape == (B, N, 2, 6)
 
 
-def test_its_queries_and_keys_make_its_output(key):
-  model = llama()
+@pytest.mark.parametrize('fields', [
+    {}, {'rope': None, 'alibi': True}, {'rope': None}], ids=str)
+def test_its_queries_and_keys_make_its_output(key, fields):
+  model = llama(**fields)
   variables, tokens = variables_of(model), _tokens(key)
   probe = probe_layer(model, variables, 0)(tokens)
   own = variables['params']['layer_0']
@@ -46,8 +49,30 @@ def test_its_queries_and_keys_make_its_output(key):
   z = z * own['attention_norm']['scale'][None, None]
   values = (z @ own['value']['kernel']).reshape(B, N, 2, 6)
   mask = jnp.tri(N, dtype=bool)
+  values = jnp.pad(values, [*3 * [(0, 0)], (0, probe.keys.shape[-1] - 6)])
   expected = masked_attention(probe.queries, probe.keys, values, mask).output
-  np.testing.assert_allclose(probe.output, expected, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(probe.output, expected[..., :6], rtol=1e-4, atol=1e-5)
+
+
+def test_its_logits_have_the_bias_of_alibi(key):
+  model, tokens = llama(rope=None, alibi=True), _tokens(key)
+  variables = variables_of(model)
+  probe = probe_layer(model, variables, 1)(tokens)
+  _, state = model.apply(variables, tokens, mutable=['intermediates'])
+  sown = state['intermediates']['layer_1']
+  queries, keys = (np.asarray(sown[name][0], float) for name in ('queries', 'keys'))
+  distance = np.arange(N)[:, None] - np.arange(N)
+  bias = -np.array([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])[:, None, None] * distance
+  expected = np.einsum('bihw,bjhw->bhij', queries, keys.repeat(2, axis=2)) / 6**0.5
+  np.testing.assert_allclose(
+      logits_of_last(probe.queries, probe.keys, N), expected + bias, atol=1e-4)
+  # Without it they are others by far, and a shorter input has the same ones.
+  assert abs(bias).max() > 1
+  short = probe_layer(model, variables, 1)(tokens[:, :5])
+  np.testing.assert_allclose(probe.queries[:, :5], short.queries, atol=1e-4)
+  # In bfloat16, places beyond 256 would not be numbers of their own.
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), variables)
+  assert probe_layer(model, narrow, 1)(tokens).keys.dtype == jnp.float32
 
 
 def _operations(model, layers, tokens):
@@ -122,8 +147,6 @@ def test_what_it_refuses(key):
       probe_layers(model, variables, layers)
   with pytest.raises(ValueError, match='there are no layers to look at'):
     probe_layers(model, variables, [])
-  with pytest.raises(ValueError, match='a model with ALiBi do not give its logits'):
-    probe_layers(model.clone(rope=None, alibi=True), variables, [0])
   probe = probe_layer(model, variables, 0)
   with pytest.raises(ValueError, match=f'tokens 0..{V} are not in the vocabulary'):
     probe(jnp.array([[0, V]]))

@@ -25,11 +25,14 @@ from vvlen.models.llama.model import Llama, output_table
 
 
 def tempered(config: Any, subject: Subject) -> Iterator[Measurement]:
-  """Yields one measurement: log perplexity in blocks longer than L, under each law."""
+  """Yields one measurement: log perplexity in blocks longer than L, under each law.
+
+  It yields none with ALiBi, whose bias no temperature of the queries changes.
+  """
   own, model, trained = config.perplexity, subject.model, subject.length
   every = measurements.times(trained, own.lengths, 'perplexity.lengths', 2)
   lengths = [n for n in every if n > trained]
-  if not lengths or trained < 2:
+  if not lengths or trained < 2 or model.alibi:
     return
   layers = measurements.layers_of(config, 'entropy', model)
   fitted_at = measurements.octaves(

@@ -1,9 +1,14 @@
 """Queries, keys and outputs of the attention of any Llama, such as a published one.
 
+Logits are products of queries and keys over the root of their width, also with ALiBi,
+whose bias −s_h (i − j) for the query i and key j of head h takes two more components:
+
+  q'_i = √(w + 2) (q_i / √w, s_h, −s_h i),   k'_j = (k_j, j, 1)
+
 Axes: B sequences, n tokens, h query heads, k key heads, w width of a head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 from typing import Any, NamedTuple
 
@@ -18,8 +23,8 @@ from vvlen.objectives.cross_entropy import check_tokens
 class Probe(NamedTuple):
   """Attention of one layer."""
 
-  queries: jax.Array  # [B, n, h, w], rotated by their positions
-  keys: jax.Array  # [B, n, k, w], rotated too
+  queries: jax.Array  # [B, n, h, w], rotated by their positions; with ALiBi w + 2 wide
+  keys: jax.Array  # [B, n, k, w], likewise
   output: jax.Array  # [B, n, h, w], before the output projection
 
 
@@ -49,11 +54,8 @@ def probe_layers(
     raises ValueError if tokens are not integers [B, n] of the vocabulary.
 
   Raises:
-    ValueError: if `layers` is empty or names a layer that the model lacks, or the model
-      has ALiBi, whose bias is not in the products of queries and keys.
+    ValueError: if `layers` is empty or names a layer that the model lacks.
   """
-  if model.alibi:
-    raise ValueError('queries and keys of a model with ALiBi do not give its logits')
   for layer in layers:
     if not 0 <= layer < model.num_layers:
       raise ValueError(f'layer must be in 0..{model.num_layers - 1}: {layer}')
@@ -91,4 +93,26 @@ def look(
   )
   # XLA does not compute what is not returned, such as the end of the highest layer.
   sown = [state['intermediates'][f'layer_{i}'] for i in layers]
-  return [Probe(x['queries'][0], x['keys'][0], x['attention_output'][0]) for x in sown]
+  return [Probe(*_with_bias(x), x['attention_output'][0]) for x in sown]
+
+
+def _with_bias(sown: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
+  """Returns queries and keys whose products have the bias of ALiBi, if there is one.
+
+  They are float32 or wider then: a logit of tokens that are near each other is a
+  difference of terms as large as s_h n.
+  """
+  queries, keys = sown['queries'][0], sown['keys'][0]
+  if 'slopes' not in sown:
+    return queries, keys
+  wide = jnp.promote_types(queries.dtype, jnp.float32)
+  queries, keys = queries.astype(wide), keys.astype(wide)
+  _, length, _, width = queries.shape
+  slope = sown['slopes'][0].astype(wide)[None, None, :, None]
+  place = jnp.arange(length, dtype=wide)[None, :, None, None]
+  like = lambda x, parts: [jnp.broadcast_to(y, (*x.shape[:-1], 1)) for y in parts]
+  queries = jnp.concatenate(
+      [queries / width**0.5, *like(queries, (slope, -slope * place))], axis=-1)
+  one = jnp.ones((1, 1, 1, 1), wide)
+  return (queries * (width + 2) ** 0.5,
+          jnp.concatenate([keys, *like(keys, (place, one))], axis=-1))
