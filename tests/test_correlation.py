@@ -240,7 +240,7 @@ def test_a_shortcut_is_right_without_the_question():
   for answered in of('qa1'):
     last = re.findall(rf'to the ({rooms})\.', answered.prompt)[-1]
     right = answered.answers == (last,)
-    assert answered.shortcut == (1 if right else answered.chance)
+    assert answered.shortcut == right
     shortcuts |= {right}
   assert shortcuts == {True, False}
 
@@ -1083,7 +1083,7 @@ def test_models_that_differ_in_the_weight_alone_are_pairs(run, found):
         0.3 if n == 1 and run.models[i].name == x else _score(i, n))))
     assert len(term.pairs(run, low, 0.1)) == kept
   # A model without results is in no pair.
-  assert len(term.pairs(run, low, 0.1, True)) == 4
+  assert len(term.pairs(run, low, 0.1, None)) == 4
   rows = [r for r in _rows(run) if r.arm != 'rope_01']
   assert len(term.pairs(run, points.points(run, rows), 0.1)) == 3
 
@@ -1093,7 +1093,8 @@ def test_every_cell_of_what_the_term_changes(run):
   table = tables.make(run, found)[-1]
   assert table.name == 'term'
   fields = ['score_near', 'all_pairs', 'carried', 'score_far', 'nll_beyond',
-            'symmetric_kl', *(f'score_{n:g}' for n in run.lengths),
+            'niah_single_near', 'qa1_near', 'passkey_near', 'symmetric_kl',
+            *(f'score_{n:g}' for n in run.lengths),
             *(f'nll_{n:g}' for n in run.nll_lengths)]
   assert [r['field'] for r in table.records] == fields
   places = {m.name: i for i, m in enumerate(run.models)}
@@ -1105,11 +1106,14 @@ def test_every_cell_of_what_the_term_changes(run):
   words = {'carried': 'score up to 2 L less that at L', 'score_1': 'score at L',
            'symmetric_kl': 'symmetric KL at L', 'nll_2': 'log perplexity at 2 L',
            'score_1.25': 'score at 1.25 L', 'score_near': 'score up to 2 L',
-           'all_pairs': 'score up to 2 L, all pairs'}
+           'all_pairs': 'score up to 2 L, all pairs', 'qa1_near': 'qa1 up to 2 L'}
   for r, cells in zip(table.records, _cells(table), strict=True):
     a, b = values[r['field']][with_it], values[r['field']][without]
     assert cells[1] == words.get(r['field'], cells[1])
-    assert cells[0] == '0.1' and cells[6] == '4'
+    # Pass keys have not been learned.
+    assert cells[0] == '0.1' and cells[6] == str(4 * (r['field'] != 'passkey_near'))
+    if r['field'] == 'passkey_near':
+      continue
     assert cells[2:4] == [f'{x.mean():.3f}'.replace('-', '−') for x in (b, a)]
     if np.ptp(a - b) > 1e-9:
       test = stats.ttest_rel(a, b)
@@ -1123,12 +1127,12 @@ def test_every_cell_of_what_the_term_changes(run):
   assert gains == pytest.approx([0.065, 0.065, 0.055])
   low = points.points(run, _rows(run, lambda i, n: (
       0.3 if n == 1 and run.models[i].name == 'rope_01' else _score(i, n))))
-  assert [r['pairs'] for r in term.table(run, low).records] == [3, 4, *15 * [3]]
+  assert [r['pairs'] for r in term.table(run, low).records] == [
+      3, 4, 3, 3, 3, 3, 3, 0, *12 * [3]]
   assert table.note == (
       'Pairs of models that both learned each task that counts; p: paired two-sided '
       't-test. Primary: score up to 2 L, α = 0.1; all else is secondary and not '
-      'corrected. All pairs: also those that have not learned. L: the length of '
-      'training.')
+      'corrected. All pairs: learned or not; of a task: that learned it.')
 
 
 def test_seeds_that_one_model_of_a_pair_lacks_are_in_no_difference(run):
@@ -1149,8 +1153,9 @@ def test_other_weights_of_the_term_follow_the_primary_one():
   run = points.read_run(config.to_dict())
   rows = _rows(run, lambda i, n: 0.9, [1.0] * 22, [0.1] * 22, lambda i, n: 2.0)
   records = term.table(run, points.points(run, rows)).records
-  assert [(r['weight'], r['pairs']) for r in records] == 17 * [(0.1, 4)] + 17 * [
-      (0.05, 2)]
+  assert [(r['weight'], r['pairs']) for r in records] == [
+      *7 * [(0.1, 4)], (0.1, 0), *12 * [(0.1, 4)],
+      *7 * [(0.05, 2)], (0.05, 0), *12 * [(0.05, 2)]]
 
 
 def test_the_answer_says_what_the_term_changes(run):
@@ -1186,7 +1191,7 @@ def test_the_answer_says_what_the_term_changes(run):
           n == 1 and run.models[i].name == 'rope_01')))
   assert ', 3 of 4 pairs of models, those' in term.sentence(run, both)
   at = term.changed(run, both, 0.1, 'score_1').test
-  of_all = term.changed(run, both, 0.1, 'score_near', True).test
+  of_all = term.changed(run, both, 0.1, 'score_near', None).test
   by = lambda test: (f'{test.mean_difference:+.3f} [95 %: {test.ci_low:+.3f}, '
                      f'{test.ci_high:+.3f}]').replace('-', '−')
   assert term.sentence(run, both).endswith(

@@ -102,7 +102,7 @@ class Points(NamedTuple):
   # field -> [M], means over seeds. Fields are PREDICTORS; OUTCOMES; score_n and nll_n
   # for each length, n times L; TASK_n, the score of a task, and with a suffix _lm_eval
   # or _strict that of another dialect; chance, shortcut, TASK_chance and TASK_shortcut,
-  # at L; shortcut_near, a mean over lengths as score_near.
+  # at L; shortcut_near and TASK_near, means over lengths as score_near.
   means: Mapping[str, np.ndarray]
   # field -> values of each model by seed
   seeds: Mapping[str, list[dict[int, float]]]
@@ -125,8 +125,12 @@ def without_term(points: Points) -> Points:
 def learned(run: Run, points: Points, task: str = '') -> np.ndarray:
   """Returns which models have learned a task, or each that counts, [M] bool."""
   tasks = (task,) if task else run.counting
-  return np.all([points.means[f'{name}_1'] >= (1 + points.means[f'{name}_shortcut']) / 2
-                 for name in tasks], axis=0) if points.models else np.zeros(0, bool)
+  if not points.models:
+    return np.zeros(0, bool)
+  of = points.means
+  return np.all([
+      of[f'{x}_1'] >= (1 + np.maximum(of[f'{x}_shortcut'], of[f'{x}_chance'])) / 2
+      for x in tasks], axis=0)
 
 
 def compared(run: Run, points: Points) -> Points:
@@ -253,6 +257,8 @@ def _fields(run: Run, model: Model, known: _Known) -> dict[str, _BySeed]:
   for guess in ('chance', 'shortcut'):
     fields |= {f'{task}_{guess}': of(task, guess) for task in run.tasks}
     fields[guess] = _mean([of(task, guess) for task in run.counting])
+  fields |= {f'{task}_near': _mean([of(task, 'score', n) for n in run.near])
+             for task in run.tasks}
   fields['shortcut_near'] = _mean(
       [of(task, 'shortcut', n) for task in run.counting for n in run.near])
   for outcome, lengths in (('score_near', run.near), ('score_far', run.far),

@@ -10,8 +10,9 @@ training. All else is secondary, such as what is carried over to longer inputs,
 
   mean score beyond L up to 2 L − score at L
 
-which damage at L raises too, and the pairs of which a model has not learned: the term
-may be why. The unit is a pair, so the mean is over positions, norms and steps.
+which damage at L raises too; single tasks, of the pairs that learned them; and the
+pairs of which a model has not learned, as the term may be why. The unit is a pair, so
+the mean is over positions, norms and steps.
 """
 
 from typing import NamedTuple
@@ -39,7 +40,7 @@ class Changed(NamedTuple):
 
 
 def pairs(
-    run: Run, points: Points, weight: float, all_of_them: bool = False
+    run: Run, points: Points, weight: float, task: str | None = ''
 ) -> list[tuple[int, int]]:
   """Returns the places in `points` of pairs (with the term, without) that learned.
 
@@ -47,22 +48,22 @@ def pairs(
     run: what was run.
     points: the models that have results.
     weight: α of the term.
-    all_of_them: whether pairs that have not learned are among them.
+    task: that both must have learned; '': each that counts; None: none.
   """
-  known = learned(run, points)
+  known = (np.ones(len(points.models), bool) if task is None
+           else learned(run, points, task))
   places = {model.name: place for place, model in enumerate(points.models)
-            if known[place] or all_of_them}
+            if known[place]}
   weights = {model.name: model.weight for model in run.models}
   return [(places[a], places[b]) for a, b in run.pairs
           if weights[a] == weight and a in places and b in places]
 
 
 def changed(
-    run: Run, points: Points, weight: float, field: str, all_of_them: bool = False
+    run: Run, points: Points, weight: float, field: str, task: str | None = ''
 ) -> Changed:
   """Returns what the term changes in a field of `Points`, or in `CARRIED`."""
-  found = [_of_pair(points, pair, field)
-           for pair in pairs(run, points, weight, all_of_them)]
+  found = [_of_pair(points, pair, field) for pair in pairs(run, points, weight, task)]
   treated, control = np.array([x for x in found if x], float).reshape(-1, 2).T
   test = paired_t_test(treated, control) if len(treated) > 1 else None
   return Changed(test, treated, control)
@@ -85,6 +86,7 @@ def table(run: Run, points: Points) -> Table:
   """Makes the table: a row for each weight and field, the primary one first."""
   fields = {FIELD: OUTCOMES[FIELD], _ALL: f'{OUTCOMES[FIELD]}, all pairs',
             CARRIED: f'{OUTCOMES[FIELD]} less that at L', **OUTCOMES,
+            **{f'{task}_near': f'{task} up to 2 L' for task in run.tasks},
             run.measure: f'{PREDICTORS[run.measure]} at L',
             **{f'{of}_{n:g}': f'{words} at {times(n)}'
                for of, words in (('score', 'score'), ('nll', 'log perplexity'))
@@ -92,8 +94,9 @@ def table(run: Run, points: Points) -> Table:
   records = []
   for weight in _weights(run):
     for field, words in fields.items():
-      found = changed(
-          run, points, weight, FIELD if field == _ALL else field, field == _ALL)
+      task = None if field == _ALL else field.removesuffix('_near')
+      found = changed(run, points, weight, FIELD if field == _ALL else field,
+                      '' if task and task not in run.tasks else task)
       mean = lambda x: float(x.mean()) if x.size else np.nan
       records.append({
           'weight': weight, 'field': field, 'words': words,
@@ -113,11 +116,11 @@ def table(run: Run, points: Points) -> Table:
       'Pairs of models that both learned each task that counts; p: paired two-sided '
       't-test. '
       f'Primary: {OUTCOMES[FIELD]}, α = {PRIMARY:g}; all else is secondary and not '
-      'corrected. All pairs: also those that have not learned. L: the length of '
-      'training.',
+      'corrected. All pairs: learned or not; of a task: that learned it.',
       more='Smallest detectable: the difference that so many pairs with this spread '
            'find four times in five at the 5 % level. The models of a pair have the '
-           'same settings, initial weights, text and prompts.')
+           'same settings, initial weights, text and prompts. L: the length of '
+           'training.')
 
 
 def _weights(run: Run) -> list[float]:
@@ -135,8 +138,8 @@ def sentence(run: Run, points: Points) -> str:
   if test is None or np.isnan(test.p):
     return (f'{what}: no verdict, as fewer than two pairs learned each task that '
             'counts, or all changed alike.')
-  planned = len(pairs(run, points, PRIMARY, all_of_them=True))
-  of_all = changed(run, points, PRIMARY, FIELD, all_of_them=True).test
+  planned = len(pairs(run, points, PRIMARY, task=None))
+  of_all = changed(run, points, PRIMARY, FIELD, task=None).test
   said = (f'{what} changes the {OUTCOMES[FIELD]} by {_by(test)}, {p_words(test.p)}, '
           f'{test.num_pairs} of {counted(planned, "pair")} of models, those that '
           'learned each task that counts')

@@ -59,8 +59,8 @@ class Answered(NamedTuple):
   # which there are hundreds.
   chance: float = 0.0
   # The score of an answer that takes a fitting word of the context whatever is asked:
-  # that of another key as likely as the right one, or the label that is named last. At
-  # least `chance`.
+  # that of another key as likely as the right one, or the label that is named last;
+  # `chance` where there is none.
   shortcut: float = 0.0
   others: tuple[str, ...] = ()  # wrong answers of the same kind in the prompt
 
@@ -128,13 +128,14 @@ def _of_babilong(task, most_facts, rng, num_tokens, tokenizer):
   chance = guess(task, question.question, question.answer)
   return Answered(
       hidden.prompt, (question.answer,), question.question, chance,
-      max(chance, float(last_named(task, question) == question.answer)))
+      float(last_named(task, question) == question.answer))
 
 
 def last_named(task: str, question: babi.Question) -> str:
   """Returns the label that the facts of a question name last, but the question not.
 
-  Who answers so, whoever is asked for, is right in more than half of short stories.
+  Who answers so, whoever is asked for, is right in 59 % of stories of qa1 of up to four
+  facts, and in half of those of up to ten.
 
   Args:
     task: 'qa1' to 'qa5'.
