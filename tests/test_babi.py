@@ -44,8 +44,8 @@ def test_facts_since_the_beginning_of_the_story_and_no_other_questions(tmp_path)
       Question((milk, john, hallway), 'Where is the milk?', 'hallway', (0, 2)),
       Question(('The garden is north of the office.',), 'What is north of the office?',
                'garden', (0,))]
-  assert _read(tmp_path, STORY) == expected
-  assert _read(tmp_path, '\ufeff' + STORY.replace('\n', '\r\n')) == expected
+  assert _read(tmp_path, STORY) == (expected, [])
+  assert _read(tmp_path, '\ufeff' + STORY.replace('\n', '\r\n')) == (expected, [])
 
 
 @pytest.mark.parametrize(('line', 'says'), [
@@ -65,8 +65,16 @@ def test_facts_since_the_beginning_of_the_story_and_no_other_questions(tmp_path)
 ])
 def test_lines_that_are_not_of_babi(line, says, tmp_path):
   text = '1 Mary got the milk.\n2 Mary moved to the hall.\n' + line + '\n'
-  with pytest.raises(ValueError, match=rf'qa\.txt line 3: .*{says}'):
+  with pytest.raises(
+      ValueError, match=rf'has no questions\. .*qa\.txt line 3: .*{says}'):
     _read(tmp_path, text)
+  # The story ends there, whatever follows; others are read.
+  good = '1 Mary got the milk.\n2 Where is it?\there\t1\n'
+  later = '3 Sandra got the ball.\n4 Where is it?\there\t1\n'
+  questions, [message] = _read(tmp_path, good + text + later + good)
+  assert questions == 2 * [
+      Question(('Mary got the milk.',), 'Where is it?', 'here', (0,))]
+  assert re.search(rf'qa\.txt line 5: .*{says}', message)
 
 
 def test_files_that_are_not_of_babi(tmp_path):
@@ -84,8 +92,8 @@ def test_official_questions_are_answered_by_their_facts(task):
   if 'VVLEN_SHARED' not in os.environ:
     pytest.skip(NEEDS_REFERENCE)
   [path] = pathlib.Path(os.environ['VVLEN_SHARED'], 'data/babi').glob(f'{task}_*')
-  questions = read_questions(path)
-  assert len(questions) == 1000
+  questions, bad = read_questions(path)
+  assert len(questions) == 1000 and not bad
   wrong = [x.question for x in questions
            if babi_reader.answer(x.facts, x.question) != x.answer]
   # In two of qa5, one gave two things to another, and the answer is the earlier one.

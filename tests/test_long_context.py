@@ -39,6 +39,7 @@ from experiments.long_context import (
     suites,
     tables,
 )
+from experiments.long_context import run as long_context_run
 from experiments.long_context.check import check
 from experiments.long_context.tables import Run
 from tests.artists import bands
@@ -53,7 +54,7 @@ from vvlen.evaluation import (
 )
 from vvlen.models import generation as library
 from vvlen.models.llama import load_checkpoint, save_checkpoint
-from vvlen.reporting import plots, results
+from vvlen.reporting import plots, results, run_folder
 from vvlen.reporting.results import Row
 from vvlen.reporting.titles import setup_of, title_of
 from vvlen.sharding import mesh as partition
@@ -207,6 +208,32 @@ def test_official_files_of_babi_give_the_questions():
           f'{sample.question}\t{sample.answers[0]}\t' in text)
       assert all(fact in text for fact in sample.settings['facts'])
   assert len(plan.facts['babi_sha256']) == 64
+
+
+def test_stories_that_cannot_be_read_are_named_and_others_asked(tmp_path):
+  story = '1 Mary moved to the hallway.\n2 Where is Mary?\thallway\t1\n'
+  (tmp_path / 'qa1_single_test.txt').write_text(
+      story + 'garbage\n4 Where is Mary?\thallway\t1\n' + story)
+  config = _config('babilong_smoke', babi=str(tmp_path), tasks=('qa1',), lengths=(500,),
+                   num_samples=2)
+  plan = suites.plan(config, BYTES, 9_000)
+  assert plan.facts['bad_lines'] == 1
+  assert plan.notes == [
+      f'Not used: {tmp_path}/qa1_single_test.txt line 3: a line must be a number, a '
+      "space and a text: 'garbage'"]
+  assert [plan.parts[0].draw(i).answers for i in range(2)] == 2 * [['hallway']]
+
+
+def test_a_run_goes_on_if_a_later_sample_does_not_fit(tmp_path):
+  claim = lambda **inputs: run_folder.claim(
+      tmp_path, {'suite': 'babilong', 'inputs': inputs}, {}, study='long_context',
+      may_grow=long_context_run._MAY_GROW, may_differ=long_context_run._MAY_DIFFER)
+  claim(samples=20)
+  claim(samples=100, not_run=['qa2 at 1,024 tokens'])
+  stored = json.loads((tmp_path / 'config.json').read_text())
+  assert stored['config']['inputs']['not_run'] == ['qa2 at 1,024 tokens']
+  with pytest.raises(ValueError, match=r'inputs\.window'):
+    claim(samples=100, window=3)
 
 
 def test_all_prompts_of_the_shortest_length_are_drawn_before_a_run(monkeypatch):
@@ -1110,11 +1137,22 @@ def test_scores_by_depth_are_of_the_samples_there():
   assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == (
       'tokens of the prompt', 'depth, % of the context')
   assert 'Depth: the share of the text before the key.' in table.note
-  # Of several tasks, the mean of their means.
-  both = figures.by_depth(_run('babilong', {
-      **QA, ('qa3', 64, 0): [(0, 0, 0, 0)], ('qa4', 64, 0): [(0, 0, 0, 0)] * 9}))
-  assert both.axes[0].texts[0].get_text() == '25'
-  assert [x.get_text() for x in both.axes[0].get_yticklabels()] == [
+  # Each task has a panel of the same lengths and depths.
+  several = figures.by_depth(_run('babilong', {
+      **QA, ('qa3', 128, 0): [(0, 0, 0, 0)]}))
+  shown_in = {axes.get_title(): axes for axes in several.axes if axes.images}
+  assert list(shown_in) == ['qa1', 'qa2', 'qa3']
+  of = lambda task: shown_in[task].images[0].get_array().filled(np.nan)
+  np.testing.assert_array_equal(of('qa1'), [
+      [75, 100, 50], [np.nan] * 3, [np.nan] * 3])
+  np.testing.assert_array_equal(of('qa2'), [
+      [np.nan] * 3, [50, 25, np.nan], [np.nan, np.nan, 0]])
+  np.testing.assert_array_equal(of('qa3')[0], [np.nan, 0, np.nan])
+  assert [axes.get_xlabel() for axes in shown_in.values()] == [
+      '', *2 * ['tokens of the prompt']]
+  assert 'stands, a panel for each task. Empty: no sample. Weights w.' in (
+      several.get_label())
+  assert [x.get_text() for x in shown_in['qa1'].get_yticklabels()] == [
       '0–25', '25–50', '75–100']
   labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
   assert labels == ['0', '50', '100']
@@ -1262,7 +1300,13 @@ def test_the_report_says_what_the_rows_are_of(tmp_path, monkeypatch):
   made = reported('babilong', rows, {'length_of': 'context'}, samples=20, window=512,
                   **hashes)
   assert 'A length is that of a context' in made.tables[0].more
-  # What was left out is named, and in the tables that lack it.
+  # What was left out is named, and in the tables that lack it. It may have been run
+  # before a sample was added that does not fit.
+  made = reported('babilong', rows, samples=13, window=512, **hashes,
+                  not_run=['qa1 at 64 tokens'])
+  assert made.missing == 'Not run, as prompts do not fit: qa1 at 64 tokens.'
+  [of_qa1] = [r for r in made.tables[0].records if r['task'] == 'qa1']
+  assert np.isnan(of_qa1['score_64']) and of_qa1['score_128'] >= 0
   made = reported('babilong', rows, samples=20, window=512, **hashes,
                   not_run=['qa1 at 32 tokens', 'qa3 at 64 tokens'])
   words = 'Not run, as prompts do not fit: qa1 at 32 tokens, qa3 at 64 tokens.'
@@ -1515,7 +1559,7 @@ def test_figures_show_scores_with_chance():
   assert figure.get_label() == (
       'Mean score in % by number of tokens of the prompt, a panel for each task; '
       'bands: 95 % intervals by bootstrap over samples; dotted: chance, the score of a '
-      'guess without the context. The window of the model is 512 tokens.')
+      'guess without the context. The window of the model is 512 tokens. Weights w.')
   of_context = figures.by_length(made._replace(length_of='context'))
   assert {axes.get_xlabel() for axes in of_context.axes} == {'tokens of the context'}
   assert title_of(of_context) == 'Score by length of the context'
@@ -1531,7 +1575,7 @@ def test_figures_show_scores_with_chance():
   assert setup_of(figure) == (
       f'2 to 4 samples of each task and length, dialect official; {with_bands}')
   assert setup_of(of_depth) == (
-      '2 to 4 samples of each cell, all tasks together, dialect official')
+      '2 to 4 samples of each cell, dialect official')
   assert len(panels['qa1'].lines) == 2  # a window of 512 tokens lies beyond
   *_, window = figures.by_length(made._replace(window=128)).axes[0].lines
   assert window.get_xdata() == [128, 128] and window.get_label() == 'window, 128'

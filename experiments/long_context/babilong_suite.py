@@ -30,7 +30,8 @@ def babilong(config: Any, tokenizer: Tokenizer) -> Suite:
   """Returns the tasks of babilong, from files of bAbI or its simulator."""
   sentences = sentences_of(config, lambda: split_sentences(
       '\n'.join(documents.standard_library())[:config.num_characters]))
-  questions = {task: _questions(config, task) for task in config.tasks}
+  bad: list[str] = []
+  questions = {task: _questions(config, task, bad) for task in config.tasks}
   depths = [tuple(x) for x in config.depths] or [(0.0, 1.0)]
 
   def draw(task: str, length: int, index: int) -> Sample:
@@ -61,16 +62,26 @@ def babilong(config: Any, tokenizer: Tokenizer) -> Suite:
   return Suite(
       {task: functools.partial(draw, task) for task in config.tasks},
       facts_of(sentences, template, babi_sha256=documents.fingerprint(stories)), advice,
-      around)
+      around, bad)
 
 
-def _questions(config: Any, task: str) -> Callable[[int], babi.Question]:
-  """Returns a function from the index of a sample to its question."""
+def _questions(
+    config: Any, task: str, bad: list[str]
+) -> Callable[[int], babi.Question]:
+  """Returns a function from the index of a sample to its question.
+
+  Args:
+    config: of the run.
+    task: of BABILong.
+    bad: messages on lines of its file that cannot be used are added to it.
+  """
   if not config.babi:
     return functools.cache(lambda index: babi_stories.draw_question(
         generator(config.seed, task, index), task, config.most_facts or None))
   path = _file(config, task)
-  there = [question for question in babi.read_questions(path)
+  questions, messages = babi.read_questions(path)
+  bad += messages
+  there = [question for question in questions
            if not config.most_facts or len(question.facts) <= config.most_facts]
   if config.num_samples > len(there):
     raise ValueError(f'{path} has {len(there)} questions'

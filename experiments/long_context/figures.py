@@ -5,6 +5,7 @@ import math
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 import numpy as np
 
 from experiments.long_context import scores
@@ -40,7 +41,8 @@ def by_length(run: Run) -> Figure:
       1.3 + 1.5 * lines, f'Score by length of the {run.length_of}',
       f'Mean score in % by number of tokens of the {run.length_of}, a panel for each '
       'task; '
-      f'{_BANDS}; dotted: chance, the score of a guess without the context.{window}',
+      f'{_BANDS}; dotted: chance, the score of a guess without the context.{window} '
+      f'{run.source}',
       f'{_samples(run, found.values(), "task and length")}; {_BANDS}')
   grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
   for axes, task in zip(grid.flat, tasks, strict=False):
@@ -68,37 +70,49 @@ def by_length(run: Run) -> Figure:
 
 
 def by_depth(run: Run) -> Figure:
-  """Draws the score by depth and length as a heat map, of several tasks their mean."""
+  """Draws the score by depth and length as a heat map, a panel for each task."""
   metric = f'score_{run.dialect}'
   depths, lengths = depths_of(run), lengths_of(scores.cells(run.rows, metric))
-  tasks = scores.tasks_of(run.rows)
-  table, samples = np.full((len(depths), len(lengths)), np.nan), []
-  for row, depth in enumerate(depths):
-    found = scores.cells(run.rows, metric, depth)
-    for column, n in enumerate(lengths):
-      cells = [found[task, n] for task in tasks if (task, n) in found]
-      if cells:
-        table[row, column] = 100 * np.mean([x.mean() for x in cells])
-        samples.append(np.concatenate(cells))
-  of = name_of(tasks[0]) if len(tasks) == 1 else f'mean over {", ".join(tasks)}'
+  of_depth = [scores.cells(run.rows, metric, depth) for depth in depths]
+  there = {task for found in of_depth for task, _ in found}
+  tasks = [task for task in scores.tasks_of(run.rows) if task in there]
+  columns = min(2, len(tasks))
+  lines = math.ceil(len(tasks) / columns)
   figure = plots.new(
-      1.5 + 0.28 * len(depths), f'Score by depth and length: {of}',
+      1.2 + (0.3 + 0.28 * len(depths)) * lines, 'Score by depth and length',
       f'Mean score in % by number of tokens of the {run.length_of} and by where in the '
-      f'context what is asked for stands: {of}. Empty: no sample.',
-      _samples(run, samples, f'cell{", all tasks together" * (len(tasks) > 1)}'))
-  axes = figure.subplots()
+      f'context what is asked for stands{", a panel for each task" * (columns > 1)}. '
+      f'Empty: no sample. {run.source}',
+      _samples(run, [x for found in of_depth for x in found.values()], 'cell'))
+  grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
+  words = [f'{x}' if run.suite == 'passkey' else f'{x}–{x + 25}' for x in depths]
+  for axes, task in zip(grid.flat, tasks, strict=False):
+    table = np.array([[100 * found[task, n].mean() if (task, n) in found else np.nan
+                       for n in lengths] for found in of_depth])
+    image = _heat_map(axes, table)
+    axes.set_title(name_of(task))
+    axes.set_yticks(range(len(depths)), words)
+    axes.set_xticks(range(len(lengths)), [f'{n:,}' for n in lengths])
+  for axes in grid.flat[len(tasks):]:
+    axes.remove()
+  for axes in grid.flat[max(0, len(tasks) - columns):len(tasks)]:  # nothing is below
+    axes.tick_params(labelbottom=True)
+    axes.set_xlabel(f'tokens of the {run.length_of}')
+  for axes in grid[:, 0]:
+    axes.set_ylabel('depth, % of the context')
+  figure.colorbar(image, ax=[*grid.flat[:len(tasks)]], label='score, %', fraction=0.05)
+  return figure
+
+
+def _heat_map(axes: Axes, table: np.ndarray) -> AxesImage:
+  """Draws scores in %, [depths, lengths], with their numbers."""
   axes.grid(False)
   image = axes.imshow(table, vmin=0, vmax=100, cmap='viridis', aspect='auto')
   for (row, column), value in np.ndenumerate(table):
     if not np.isnan(value):
       axes.text(column, row, f'{value:.0f}', ha='center', va='center',
                 fontsize=plots.SMALLEST, color='white' if value < 60 else 'black')
-  words = [f'{x}' if run.suite == 'passkey' else f'{x}–{x + 25}' for x in depths]
-  axes.set_yticks(range(len(depths)), words)
-  axes.set_xticks(range(len(lengths)), [f'{n:,}' for n in lengths])
-  axes.set(xlabel=f'tokens of the {run.length_of}', ylabel='depth, % of the context')
-  figure.colorbar(image, ax=axes, label='score, %', fraction=0.05)
-  return figure
+  return image
 
 
 def by_bucket(run: Run) -> Figure:

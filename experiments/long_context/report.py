@@ -56,7 +56,10 @@ def write(workdir: epath.PathLike) -> Report:
               int(config['seed']), int(inputs.get('window', 0)), _source(inputs),
               inputs.get('not_run', ()), config.get('length_of', 'prompt'))
     question, asked = _QUESTIONS[run.suite], int(inputs['samples'])
-  run = run._replace(rows=scores.read_rows(folder))
+  # A task and length that is not run any more, as a later sample does not fit, is in no
+  # table.
+  run = run._replace(rows=[row for row in scores.read_rows(folder) if scores.place_of(
+      row.arm, row.length or 0) not in run.not_run])
   if run.suite == 'longbench':
     made = longbench_tables.make(run)
     said = longbench_answer(made[0].records, run.dialect, run.window)
@@ -66,7 +69,8 @@ def write(workdir: epath.PathLike) -> Report:
   write_tables(folder, made)
   with plots.style():
     paths = plots.save(folder / 'figures', figures.make(run))
-  done = len(finished.finished(folder, scores.sample_of))
+  done = len({scores.sample_of(row) for row in run.rows} & finished.finished(
+      folder, scores.sample_of))
   unfinished = (f'The run is not finished: {asked - done:,} of {asked:,} answers are '
                 'missing.' if done < asked else '')
   missing = tables.joined(unfinished, tables.left_out(run))

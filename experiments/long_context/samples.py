@@ -65,6 +65,7 @@ class Suite(NamedTuple):
   advice: str = 'Choose longer --config.lengths'  # where prompts do not fit
   # {task: the most tokens of a prompt beyond its length}
   around: Mapping[str, int] = types.MappingProxyType({})
+  bad: Sequence[str] = ()  # messages on lines of files that cannot be used
 
 
 def generator(seed: int, *key: str | int) -> np.random.Generator:

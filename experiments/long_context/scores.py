@@ -83,6 +83,11 @@ def read_rows(folder: epath.PathLike) -> list[Row]:
   return results.read_run(folder, '|'.join(SUITES), TASKS)
 
 
+def place_of(task: str, length: int) -> str:
+  """Returns the name of a task at a length for messages."""
+  return f'{task} at {length:,} tokens'
+
+
 def tasks_of(rows: Iterable[Row]) -> list[str]:
   """Returns the tasks that have rows, in the order of `TASKS`."""
   there = {row.arm for row in rows}

@@ -8,6 +8,7 @@ from experiments.harness.parts import naming
 from experiments.long_context.babilong_suite import babilong
 from experiments.long_context.ruler_suites import passkey, ruler
 from experiments.long_context.samples import Part, Plan, Sample
+from experiments.long_context.scores import place_of
 from vvlen.tasks.tokenizers import Tokenizer
 
 _SUITES = {'passkey': passkey, 'babilong': babilong, 'ruler': ruler}
@@ -38,10 +39,13 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
     OSError: if a text or file of bAbI cannot be read.
   """
   lengths = lengths_of(config, window)
-  draws, facts, advice, around = _SUITES[config.suite](config, tokenizer)
+  draws, facts, advice, around, bad = _SUITES[config.suite](config, tokenizer)
   begin = int(config.begin and tokenizer.begin is not None)
   more = begin + config.answer_tokens + max(around.values(), default=0)
-  notes = _beyond(config, lengths, window, more)
+  notes = [*(f'Not used: {line}' for line in bad),
+           *_beyond(config, lengths, window, more)]
+  if bad:
+    facts['bad_lines'] = len(bad)
   parts, not_run = [], {}
   for task, draw in draws.items():
     fits = False  # whether all prompts of a shorter length do, and so those of others
@@ -66,11 +70,6 @@ def plan(config: Any, tokenizer: Tokenizer, window: int) -> Plan:
               'A task is not run at a length at which one of its prompts does not fit. '
               f'{advice}.']
   return Plan(parts, facts, notes)
-
-
-def place_of(task: str, length: int) -> str:
-  """Returns the name of a task at a length for messages."""
-  return f'{task} at {length:,} tokens'
 
 
 def _named(draw: Callable[..., Sample], task: str, length: int, index: int) -> Sample:

@@ -21,18 +21,21 @@ class Question(NamedTuple):
   support: tuple[int, ...]  # which facts give the answer, from 0 on
 
 
-def read_questions(path: epath.PathLike) -> list[Question]:
-  """Reads all questions of a file of bAbI.
+def read_questions(path: epath.PathLike) -> tuple[list[Question], list[str]]:
+  """Reads all questions of a file of bAbI, and lists the lines that are not as above.
+
+  What follows such a line in its story is left out, as a fact may be missing.
 
   Args:
     path: such as qa1_single-supporting-fact_test.txt, local or gs://.
 
   Returns:
-    Questions in the order of the file, each with the facts before it.
+    Questions in the order of the file, each with the facts before it; and a message for
+    each story that is not read to its end.
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if a line is not as above, or there is no question.
+    ValueError: if it is not UTF-8, or there is no question.
   """
   path = epath.Path(path)
   if not path.is_file():
@@ -42,23 +45,27 @@ def read_questions(path: epath.PathLike) -> list[Question]:
   except UnicodeDecodeError as error:
     raise ValueError(f'{path} is not UTF-8 at byte {error.start}') from error
   questions: list[Question] = []
+  bad: list[str] = []
   facts: dict[int, str] = {}  # of the story, by ID
-  last = 0
+  last: int | None = 0  # None: what follows in this story is left out
   for number, line in enumerate(lines, 1):
+    if last is None and line.partition(' ')[0] != '1':
+      continue
     try:
-      identity, text = _identity(line, last)
+      identity, text = _identity(line, last or 0)
       if identity == 1:
         facts = {}
       if '\t' in text:
         questions.append(_question(text, facts))
       else:
         facts[identity] = text
+      last = identity
     except ValueError as error:
-      raise ValueError(f'{path} line {number}: {error}') from error
-    last = identity
+      bad.append(f'{path} line {number}: {error}')
+      last = None
   if not questions:
-    raise ValueError(f'{path} has no questions')
-  return questions
+    raise ValueError(f'{path} has no questions{f". {bad[0]}" if bad else ""}')
+  return questions, bad
 
 
 def _identity(line: str, last: int) -> tuple[int, str]:
