@@ -127,7 +127,8 @@ def by_length(run: Run) -> Table:
       **{f'{n:,} tokens': cell(f'score_{n}') for n in lengths}}
   note = (f'Mean score in % of the samples of each length [95 %: bootstrap over '
           f'samples]. {dialect_words(run)} {run.source}')
-  of = (f'that of a {run.length_of}, without BOS. Answers are greedy.'
+  most = ' of common words at most that,' * ('common_words' in tasks)
+  of = (f'that of a {run.length_of},{most} without BOS. Answers are greedy.'
         if run.window else 'that in the name of a file or folder.')
   more = (f'A length is {of} The mean is '
           'that over tasks, whose samples are drawn again task by task. Percentile '
