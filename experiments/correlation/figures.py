@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 import numpy as np
 
 from experiments.correlation import paper, term
@@ -145,6 +146,7 @@ def _draw(
       _panel(axes, panels[predictor, outcome], run.correlation)
   for axes, label in zip(grid[-1], predictors.values(), strict=True):
     axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(4))  # for small numbers, which are long
   return figure
 
 
