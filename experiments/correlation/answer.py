@@ -46,11 +46,12 @@ def answer(run: Run, points: Points) -> list[str]:
     has results.
   """
   used = compared(run, points)
-  reason = _unfinished(run, points) or _no_verdict(used)
+  unfinished = _unfinished(run, points)
+  reason = unfinished or _no_verdict(used)
   said = [f'No verdict: {reason}.'] if reason else [
       _of_outcome(run, used, outcome) for outcome in outcomes(run)]
   trained = [_of_training(run, points)] if without_term(points).models else []
-  of_term = [] if _unfinished(run, points) else [term.sentence(run, points)]
+  of_term = [] if unfinished else [term.sentence(run, points)]
   return [*said[:1], *trained, *said[1:], *filter(None, of_term), _of_paper(run)]
 
 

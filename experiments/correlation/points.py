@@ -152,21 +152,15 @@ def read_run(config: Mapping[str, Any]) -> Run:
   steps = counted(most, 'step') if least == most else f'{least:,} to {most:,} steps'
   layers = counted(int(model['num_layers']), 'layer')
   return Run(
-      tuple(Model(name, _label(fields), round(_share(fields) * train['max_length']),
+      tuple(Model(name, _label(fields), round(fields['length'] * train['max_length']),
                   _positions(fields), float(fields['weight']))
             for name, fields in config['models'].items()),
       tuple(map(float, config['benchmark']['lengths'])),
       tuple(map(float, config['evaluate']['lengths'])),
       tuple(map(str, config['benchmark']['tasks'])), tuple(map(str, primary['tasks'])),
-      str(primary['measure']),
-      str(primary['outcome']), str(primary['correlation']), int(config['num_seeds']),
-      int(config['num_resamples']), int(config['seed']),
+      str(primary['measure']), str(primary['outcome']), str(primary['correlation']),
+      int(config['num_seeds']), int(config['num_resamples']), int(config['seed']),
       f'{layers} of width {int(model["width"])}, {steps}', _pairs(config['models']))
-
-
-def _share(fields: Mapping[str, Any]) -> float:
-  """Returns the length of a model's training, as a share of the longest."""
-  return float(fields['length'])
 
 
 def _pairs(models: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
@@ -194,8 +188,8 @@ def _label(fields: Mapping[str, Any]) -> str:
   parts = [_positions(fields)]
   if fields['norm'] != 'none':
     parts.append(f'{ARMS[fields["norm"]][0]} after attention')
-  if _share(fields) != 1:
-    parts.append(f'{_share(fields):g} of the length')
+  if fields['length'] != 1:
+    parts.append(f'{float(fields["length"]):g} of the length')
   if fields['steps'] != 1:
     parts.append(f'{float(fields["steps"]):g} of the steps')
   if fields['weight']:

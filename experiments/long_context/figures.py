@@ -58,13 +58,7 @@ def by_length(run: Run) -> Figure:
     plots.doubling_axis(axes, 4 if columns > 1 else 8)
     _mark(axes, run.window, lengths)
     axes.set(title=name_of(task), ylim=(-3, 103))
-  for axes in grid.flat[len(tasks):]:
-    axes.remove()
-  for axes in grid.flat[max(0, len(tasks) - columns):len(tasks)]:  # nothing is below
-    axes.tick_params(labelbottom=True)
-    axes.set_xlabel(f'tokens of the {run.length_of}')
-  for axes in grid[:, 0]:
-    axes.set_ylabel('score, %')
+  _label_panels(run, grid, len(tasks), 'score, %')
   plots.legend(figure, [grid[0, 0]], 3)
   return figure
 
@@ -93,15 +87,20 @@ def by_depth(run: Run) -> Figure:
     axes.set_title(name_of(task))
     axes.set_yticks(range(len(depths)), words)
     axes.set_xticks(range(len(lengths)), [f'{n:,}' for n in lengths])
-  for axes in grid.flat[len(tasks):]:
+  _label_panels(run, grid, len(tasks), 'depth, % of the context')
+  figure.colorbar(image, ax=[*grid.flat[:len(tasks)]], label='score, %', fraction=0.05)
+  return figure
+
+
+def _label_panels(run: Run, grid: np.ndarray, count: int, label: str) -> None:
+  """Labels the outer panels of a grid, of which the first `count` are used."""
+  for axes in grid.flat[count:]:
     axes.remove()
-  for axes in grid.flat[max(0, len(tasks) - columns):len(tasks)]:  # nothing is below
+  for axes in grid.flat[max(0, count - grid.shape[1]):count]:  # nothing is below
     axes.tick_params(labelbottom=True)
     axes.set_xlabel(f'tokens of the {run.length_of}')
   for axes in grid[:, 0]:
-    axes.set_ylabel('depth, % of the context')
-  figure.colorbar(image, ax=[*grid.flat[:len(tasks)]], label='score, %', fraction=0.05)
-  return figure
+    axes.set_ylabel(label)
 
 
 def _heat_map(axes: Axes, table: np.ndarray) -> AxesImage:
